@@ -1,0 +1,231 @@
+//! The door of every allocator: requests in, blocks out.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::attributes::AllocationAttributes;
+use crate::error::{AllocError, BlockError};
+use crate::ledger::{Ledger, Tag};
+use crate::memory::{Block, MemoryKind};
+use crate::stats::Stats;
+
+/// The alignment that a request gets unless it asks for more, in bytes.
+pub const DEFAULT_ALIGNMENT: u64 = 64;
+
+/// One wish for memory.
+///
+/// ```
+/// use bfc_core::{Category, Request};
+/// let request = Request::new(1000).with_alignment(512).with_category(Category::Workspace);
+/// assert_eq!(request.bytes, 1000);
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Request<'a> {
+    /// How many bytes; 0 is answered by [`Block::EMPTY`].
+    pub bytes: u64,
+    /// Least alignment of the address, a power of two.
+    pub alignment: u64,
+    /// Who asks and what for.
+    pub tag: Tag,
+    /// How hard to try.
+    pub attributes: AllocationAttributes<'a>,
+}
+
+impl<'a> Request<'a> {
+    /// A request for `bytes` bytes with default alignment, attributes and tag.
+    #[must_use]
+    pub fn new(bytes: u64) -> Self {
+        Self {
+            bytes,
+            alignment: DEFAULT_ALIGNMENT,
+            tag: Tag::default(),
+            attributes: AllocationAttributes::default(),
+        }
+    }
+
+    /// The same request with another alignment, in bytes.
+    #[must_use]
+    pub const fn with_alignment(mut self, alignment: u64) -> Self {
+        self.alignment = alignment;
+        self
+    }
+
+    /// The same request, charged to `tag`.
+    #[must_use]
+    pub const fn with_tag(mut self, tag: Tag) -> Self {
+        self.tag = tag;
+        self
+    }
+
+    /// The same request for another purpose.
+    #[must_use]
+    pub const fn with_category(mut self, category: crate::Category) -> Self {
+        self.tag.category = category;
+        self
+    }
+
+    /// The same request, tried for as `attributes` say.
+    #[must_use]
+    pub fn with_attributes(self, attributes: AllocationAttributes<'a>) -> Self {
+        Self { attributes, ..self }
+    }
+}
+
+/// Hands out blocks of one kind of memory.
+///
+/// # Safety
+/// Callers read and write through the addresses of blocks, so an implementation promises: each block returned by
+/// [`allocate`](Self::allocate) is [`Block::EMPTY`] or lies in memory of the kind that
+/// [`memory_kind`](Self::memory_kind) says, is valid for `bytes` bytes, is aligned as asked, and overlaps no other
+/// live block until it is given back; host memory is initialised (to any values), so that plain numbers may be read
+/// from it. Addresses of [`MemoryKind::AddressOnly`] are never followed, and need nothing behind them.
+pub unsafe trait Allocator: Send + Sync + fmt::Debug {
+    /// A name for reports, unique among the allocators of a device.
+    fn name(&self) -> &str;
+
+    /// What kind of memory the blocks lie in.
+    fn memory_kind(&self) -> MemoryKind;
+
+    /// Hands out a block of at least `request.bytes` bytes.
+    ///
+    /// # Errors
+    /// See [`AllocError`]; the allocator is as it was before.
+    fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError>;
+
+    /// Takes a block back.
+    ///
+    /// # Errors
+    /// A block that is stale, foreign or made up gives a [`BlockError`], and the allocator is as it was before.
+    ///
+    /// # Safety
+    /// No work still uses the block's memory, and none will. An allocator that does not
+    /// [track sizes](Self::tracks_sizes) cannot recognise a stale or made-up block of its own: there the block must be live.
+    unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError>;
+
+    /// The allocator's figures now.
+    fn stats(&self) -> Stats;
+
+    /// Starts the figures over: counts at zero, peaks at what is in use now. `false` if that is not supported.
+    fn clear_stats(&self) -> bool {
+        false
+    }
+
+    /// Whether blocks bear their true granted size and can be looked up.
+    fn tracks_sizes(&self) -> bool {
+        true
+    }
+
+    /// Bytes that were asked for when `block` was handed out.
+    ///
+    /// # Errors
+    /// As for [`deallocate`](Self::deallocate).
+    fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
+        let _ = block;
+        Err(BlockError::Untracked)
+    }
+
+    /// The live block that starts at `address`.
+    ///
+    /// # Errors
+    /// [`BlockError::NoBlockAt`] for every other address: interior, free, or not of this allocator.
+    fn block_at(&self, address: u64) -> Result<Block, BlockError> {
+        let _ = address;
+        Err(BlockError::Untracked)
+    }
+
+    /// What `block` is charged to.
+    ///
+    /// # Errors
+    /// As for [`deallocate`](Self::deallocate).
+    fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
+        let _ = block;
+        Err(BlockError::Untracked)
+    }
+
+    /// Charges a live block to another tag, as when a result turns out to be kept for the backward pass.
+    ///
+    /// # Errors
+    /// As for [`deallocate`](Self::deallocate).
+    fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
+        let _ = (block, tag);
+        Ok(())
+    }
+
+    /// A copy of the account book; empty for allocators that keep none.
+    fn ledger(&self) -> Ledger {
+        Ledger::new()
+    }
+
+    /// Says that all work up to `count` of the timing counter has ended, so that memory freed before may be merged.
+    fn set_safe_frontier(&self, count: u64) {
+        let _ = count;
+    }
+
+    /// Called with each handle that a live [`Allocation`] lets go, after its block was given back. Wrappers that exist
+    /// in great numbers use it to recycle themselves.
+    fn retire(self: Arc<Self>) {}
+}
+
+/// Blocks that could not be given back when their [`Allocation`] was dropped. Stays 0 unless an allocator is faulty.
+static FAILED_DROPS: AtomicU64 = AtomicU64::new(0);
+
+/// How many blocks of this process could not be given back on drop: a sign of a faulty allocator, for tests to check.
+#[must_use]
+pub fn failed_drops() -> u64 {
+    FAILED_DROPS.load(Ordering::Relaxed)
+}
+
+/// A block together with its allocator: gives the block back when dropped.
+///
+/// ```
+/// use std::sync::Arc;
+/// use bfc_core::{Allocation, Allocator, HostAllocator, Request};
+/// let allocator: Arc<dyn Allocator> = Arc::new(HostAllocator::new("host"));
+/// let allocation = Allocation::new(&allocator, &Request::new(100))?;
+/// assert!(allocation.block().bytes >= 100);
+/// # Ok::<(), bfc_core::AllocError>(())
+/// ```
+#[derive(Debug)]
+pub struct Allocation {
+    /// Taken out exactly once, in `drop`.
+    allocator: ManuallyDrop<Arc<dyn Allocator>>,
+    block: Block,
+}
+
+impl Allocation {
+    /// Takes a block from `allocator` that lives as long as the value returned.
+    ///
+    /// # Errors
+    /// As [`Allocator::allocate`].
+    pub fn new(allocator: &Arc<dyn Allocator>, request: &Request<'_>) -> Result<Self, AllocError> {
+        let block = allocator.allocate(request)?;
+        Ok(Self { allocator: ManuallyDrop::new(Arc::clone(allocator)), block })
+    }
+
+    /// The block held.
+    #[must_use]
+    pub const fn block(&self) -> Block {
+        self.block
+    }
+
+    /// The allocator that the block came from.
+    #[must_use]
+    pub fn allocator(&self) -> &Arc<dyn Allocator> {
+        &self.allocator
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // SAFETY: `drop` runs once, and nothing reads the field afterwards.
+        let allocator = unsafe { ManuallyDrop::take(&mut self.allocator) };
+        // SAFETY: borrows of the memory end with the allocation that they borrow from.
+        if unsafe { allocator.deallocate(self.block) }.is_err() {
+            FAILED_DROPS.fetch_add(1, Ordering::Relaxed);
+        }
+        allocator.retire();
+    }
+}

@@ -1,0 +1,133 @@
+//! Frees that become reusable later.
+//!
+//! Memory freed while a device still works on it may be handed at once to work that comes after on the same stream, but
+//! not to anyone else. So with a timing counter every freed chunk bears the count of its free, and stays apart from its
+//! neighbours until the safe frontier, the count up to which all work has ended, has passed it.
+//! Source: TensorFlow's timestamped allocator (`SharedCounter`, `SetSafeFrontier`, `MergeTimestampedChunks`).
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::chunk::ChunkId;
+
+/// Counts the frees of one or several pools, from 1 upward: upstream's `SharedCounter`.
+///
+/// ```
+/// use bfc_core::TimingCounter;
+/// let counter = TimingCounter::default();
+/// assert_eq!((counter.next(), counter.next(), counter.current()), (1, 2, 2));
+/// ```
+#[derive(Debug, Default)]
+pub struct TimingCounter(AtomicU64);
+
+impl TimingCounter {
+    /// Counts one further and returns the new count, which no other call returns.
+    pub fn next(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The count returned last; 0 before the first.
+    #[must_use]
+    pub fn current(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The count below which every free is reusable by anyone. Only ever rises.
+#[derive(Debug, Default)]
+pub(crate) struct SafeFrontier(AtomicU64);
+
+impl SafeFrontier {
+    /// Raises the frontier to `count`; whether it was below before.
+    pub(crate) fn advance(&self, count: u64) -> bool {
+        self.0.fetch_max(count, Ordering::AcqRel) < count
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// A free that was not yet safe when it was made. The count is unlike that of any other free, so an entry whose slot
+/// was reused, merged or handed out again is recognised: the chunk there bears another count.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PendingFree {
+    pub(crate) chunk: ChunkId,
+    pub(crate) freed_at: u64,
+}
+
+/// The frees that wait for the frontier, first in first out.
+#[derive(Clone, Debug)]
+pub(crate) struct PendingFrees {
+    queue: VecDeque<PendingFree>,
+    /// No entry bears a lower count, so that most looks at the queue end here.
+    oldest: u64,
+}
+
+impl PendingFrees {
+    pub(crate) const fn new() -> Self {
+        Self { queue: VecDeque::new(), oldest: u64::MAX }
+    }
+
+    pub(crate) fn push(&mut self, free: PendingFree) {
+        self.oldest = self.oldest.min(free.freed_at);
+        self.queue.push_back(free);
+    }
+
+    /// Takes the oldest entry off the queue.
+    pub(crate) fn pop(&mut self) -> Option<PendingFree> {
+        let free = self.queue.pop_front();
+        if self.queue.is_empty() {
+            self.oldest = u64::MAX;
+        }
+        free
+    }
+
+    /// Starts a pass over the whole queue, in which each entry is popped and perhaps pushed again: how many there are.
+    pub(crate) fn begin_pass(&mut self) -> usize {
+        self.oldest = u64::MAX;
+        self.queue.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Whether an entry may lie below the frontier.
+    pub(crate) const fn may_have_ripe(&self, frontier: u64) -> bool {
+        self.oldest < frontier
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &PendingFree> {
+        self.queue.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_frontier_only_rises() {
+        let frontier = SafeFrontier::default();
+        assert!(frontier.advance(5));
+        assert!(!frontier.advance(5) && !frontier.advance(3));
+        assert_eq!(frontier.get(), 5);
+    }
+
+    #[test]
+    fn a_pass_over_the_queue_finds_its_lowest_count_again() {
+        let mut pending = PendingFrees::new();
+        assert!(!pending.may_have_ripe(u64::MAX));
+        for freed_at in [4, 7, 9] {
+            pending.push(PendingFree { chunk: ChunkId(0), freed_at });
+        }
+        assert!(!pending.may_have_ripe(4) && pending.may_have_ripe(5));
+        for _ in 0..pending.begin_pass() {
+            if let Some(free) = pending.pop().filter(|free| free.freed_at > 4) {
+                pending.push(free);
+            }
+        }
+        assert!(!pending.may_have_ripe(7) && pending.may_have_ripe(8));
+    }
+}

@@ -1,0 +1,174 @@
+//! What can go wrong, as data.
+
+use crate::memory::{Block, MemoryKind};
+use crate::oom::OomReport;
+use crate::units::Bytes;
+
+/// An allocation that did not happen. The pool is as it was before.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AllocError {
+    /// No memory, even after growing, waiting and giving back what was idle. The report says why.
+    #[error("{0}")]
+    OutOfMemory(Box<OomReport>),
+    /// The alignment is not a power of two.
+    #[error("{allocator}: alignment {alignment} is not a power of two")]
+    BadAlignment {
+        /// The allocator's name.
+        allocator: String,
+        /// The alignment asked for.
+        alignment: u64,
+    },
+    /// The size leaves the address space once rounded and aligned.
+    #[error("{allocator}: a request for {bytes} bytes with alignment {alignment} leaves the address space")]
+    TooLarge {
+        /// The allocator's name.
+        allocator: String,
+        /// The bytes asked for.
+        bytes: u64,
+        /// The alignment asked for.
+        alignment: u64,
+    },
+    /// A sub-allocator or a visitor called back into the allocator that was calling it.
+    #[error("{allocator}: called back from its own sub-allocator or visitor")]
+    Reentrant {
+        /// The allocator's name.
+        allocator: String,
+    },
+    /// The source of memory failed for a reason other than being out of it.
+    #[error("{allocator}: {error}")]
+    Source {
+        /// The allocator's name.
+        allocator: String,
+        /// What the source said.
+        error: SourceError,
+    },
+}
+
+impl AllocError {
+    /// The out-of-memory report, if that is what happened.
+    #[must_use]
+    pub fn out_of_memory(&self) -> Option<&OomReport> {
+        match self {
+            Self::OutOfMemory(report) => Some(report),
+            _ => None,
+        }
+    }
+}
+
+/// A block that was not given back, or not found. The pool is as it was before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BlockError {
+    /// The block was given back before; its memory may be somebody else's by now.
+    #[error("block {:#x} (allocation {}) was already given back", block.address, block.id)]
+    Stale {
+        /// The block as given.
+        block: Block,
+    },
+    /// The block came from another allocator.
+    #[error("block {:#x} (allocation {}) belongs to another pool", block.address, block.id)]
+    Foreign {
+        /// The block as given.
+        block: Block,
+    },
+    /// The block's fields are not those of any block this allocator handed out.
+    #[error("block {:#x} of {} bytes (allocation {}) was never handed out", block.address, block.bytes, block.id)]
+    Unknown {
+        /// The block as given.
+        block: Block,
+    },
+    /// No live block starts at this address.
+    #[error("no live block starts at address {address:#x}")]
+    NoBlockAt {
+        /// The address as given.
+        address: u64,
+    },
+    /// A sub-allocator or a visitor called back into the allocator that was calling it.
+    #[error("called back from the allocator's own sub-allocator or visitor")]
+    Reentrant,
+    /// The allocator cannot answer: it keeps no sizes, or no index.
+    #[error("the allocator keeps no record of its blocks")]
+    Untracked,
+}
+
+/// A source of memory that did not deliver.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SourceError {
+    /// The source has no such amount left.
+    #[error("the source has no {} left", Bytes(*bytes))]
+    Exhausted {
+        /// The bytes asked for.
+        bytes: u64,
+    },
+    /// The source delivered an address or a size that breaks its contract.
+    #[error("the source delivered {bytes} bytes at {address:#x}, which breaks its contract")]
+    BadRegion {
+        /// The address delivered.
+        address: u64,
+        /// The size delivered.
+        bytes: u64,
+    },
+    /// A driver refused.
+    #[error("{call} failed: {reason}")]
+    Driver {
+        /// The driver's function.
+        call: &'static str,
+        /// What it said.
+        reason: String,
+    },
+}
+
+/// A visitor that came too late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("visitors must be registered before the first region is taken")]
+pub struct VisitorError;
+
+/// Attributes that contradict each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttributeError {
+    /// Two different scoped allocators are named.
+    #[error("attributes name two scoped allocators, {lhs} and {rhs}")]
+    ScopeConflict {
+        /// The one on the left.
+        lhs: i32,
+        /// The one on the right.
+        rhs: i32,
+    },
+}
+
+/// A device or a memory that the registry does not have.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegistryError {
+    /// No such device was registered.
+    #[error("no device {device} is registered")]
+    NoDevice {
+        /// The device asked for.
+        device: String,
+    },
+    /// The device is registered already.
+    #[error("device {device} is registered already")]
+    DeviceExists {
+        /// The device given.
+        device: String,
+    },
+    /// The device has no memory of that kind.
+    #[error("device {device} has no {kind} memory")]
+    NoMemory {
+        /// The device asked.
+        device: String,
+        /// The kind its attributes resolve to.
+        kind: MemoryKind,
+    },
+    /// The device's source of memory could not be made.
+    #[error("device {device}: {error}")]
+    Source {
+        /// The device asked.
+        device: String,
+        /// What the source said.
+        error: SourceError,
+    },
+}

@@ -1,0 +1,62 @@
+//! Best-fit-with-coalescing memory pools over any address space, with exact accounts.
+//!
+//! An [`Allocator`] answers a [`Request`] with a [`Block`]; an [`Allocation`] gives the block back when dropped. The
+//! [`BfcAllocator`] takes large regions from a [`SubAllocator`] (system memory, a device's memory, bare addresses),
+//! cuts them into chunks, hands out the smallest free chunk that fits, and joins neighbours when they come back. Its
+//! algorithm works on addresses as plain numbers, so one code serves memory that the host cannot touch, and memory
+//! that does not exist.
+//!
+//! Every request bears a [`Tag`]: the pool keeps a [`Ledger`] of live bytes by owner and category under its own lock,
+//! so the sums are exact at every event, and an out-of-memory error carries an [`OomReport`] that names the holders.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use bfc_core::{Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, HostMemory, Request};
+//!
+//! let config = BfcConfig::new(Bytes::mib(64));
+//! let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new("cpu", Arc::new(HostMemory::new()), config));
+//! let weights = Allocation::new(&pool, &Request::new(1000))?;
+//! assert_eq!(pool.stats().bytes_in_use, 1024);
+//! drop(weights);
+//! assert_eq!(pool.stats().bytes_in_use, 0);
+//! # Ok::<(), bfc_core::AllocError>(())
+//! ```
+
+mod address_only;
+mod allocator;
+mod attributes;
+mod bfc;
+mod driver;
+mod error;
+mod host;
+mod ledger;
+mod memory;
+mod oom;
+mod owner;
+mod registry;
+mod retry;
+pub mod sim;
+mod stats;
+mod sub_allocator;
+#[doc(hidden)]
+pub mod sync;
+mod units;
+mod visitors;
+
+pub use address_only::*;
+pub use allocator::{Allocation, Allocator, DEFAULT_ALIGNMENT, Request, failed_drops};
+pub use attributes::{AllocationAttributes, AllocatorAttributes};
+pub use bfc::*;
+pub use driver::*;
+pub use error::{AllocError, AttributeError, BlockError, RegistryError, SourceError, VisitorError};
+pub use host::*;
+pub use ledger::{Category, Ledger, OwnerBytes, Tag};
+pub use memory::{Block, MemoryKind, PoolId, Span};
+pub use oom::{OomReport, Verdict};
+pub use owner::OwnerId;
+pub use registry::*;
+pub use retry::*;
+pub use stats::{RetryStats, Stats};
+pub use sub_allocator::SubAllocator;
+pub use units::{Bytes, GIB, KIB, MIB, ParseBytesError};
+pub use visitors::*;

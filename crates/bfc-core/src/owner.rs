@@ -1,0 +1,136 @@
+//! Names for those who hold memory.
+//!
+//! An owner is a node of a forest: a module path such as `net.fc1`, and below it the ops that ran there. Pools keep
+//! live bytes by owner (see [`Ledger`](crate::Ledger)), so an out-of-memory report can name who holds what without
+//! any crate above this one. Names are interned once per process and never forgotten: ids stay valid everywhere.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+
+/// Most owners that are told apart; later names fall to their parent, so hostile input cannot grow the table forever.
+const MAX_OWNERS: usize = 1 << 20;
+
+/// An interned owner: a small copy value that every allocation bears.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OwnerId(u32);
+
+#[derive(Debug)]
+struct Entry {
+    parent: OwnerId,
+    name: Arc<str>,
+}
+
+#[derive(Debug)]
+struct Table {
+    entries: Vec<Entry>,
+    by_name: HashMap<(OwnerId, Arc<str>), OwnerId>,
+}
+
+static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(|| {
+    let root = Entry { parent: OwnerId::ROOT, name: Arc::from("") };
+    RwLock::new(Table { entries: vec![root], by_name: HashMap::new() })
+});
+
+impl OwnerId {
+    /// The root of the forest, to which memory without an owner is charged.
+    pub const ROOT: Self = Self(0);
+
+    /// The owner called `name` below `parent`, interned on first use.
+    ///
+    /// ```
+    /// use bfc_core::OwnerId;
+    /// let layer = OwnerId::intern(OwnerId::intern(OwnerId::ROOT, "net"), "fc1");
+    /// assert_eq!(layer.path(), "net.fc1");
+    /// assert_eq!(layer.parent().path(), "net");
+    /// ```
+    #[must_use]
+    pub fn intern(parent: Self, name: &str) -> Self {
+        {
+            let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(&id) = table.by_name.get(&(parent, Arc::from(name))) {
+                return id;
+            }
+        }
+        let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
+        let key = (parent, Arc::<str>::from(name));
+        if let Some(&id) = table.by_name.get(&key) {
+            return id;
+        }
+        let Ok(next) = u32::try_from(table.entries.len()) else { return parent };
+        if table.entries.len() >= MAX_OWNERS {
+            return parent;
+        }
+        table.entries.push(Entry { parent, name: Arc::clone(&key.1) });
+        table.by_name.insert(key, Self(next));
+        Self(next)
+    }
+
+    /// The owner above this one; the root is its own parent.
+    #[must_use]
+    pub fn parent(self) -> Self {
+        self.with_entry(|entry| entry.parent)
+    }
+
+    /// This owner's own name, without its path; empty for the root.
+    #[must_use]
+    pub fn name(self) -> Arc<str> {
+        self.with_entry(|entry| Arc::clone(&entry.name))
+    }
+
+    /// The names from below the root down to this owner, joined by dots; empty for the root.
+    #[must_use]
+    pub fn path(self) -> String {
+        let mut names = Vec::new();
+        let mut id = self;
+        while id != Self::ROOT {
+            names.push(id.name());
+            id = id.parent();
+        }
+        names.reverse();
+        names.join(".")
+    }
+
+    /// The id as an index into tables by owner.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    fn with_entry<R>(self, read: impl FnOnce(&Entry) -> R) -> R {
+        let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+        // Ids are only made by `intern`, so the root is never a fallback in practice.
+        read(table.entries.get(self.index()).unwrap_or(&table.entries[0]))
+    }
+
+    /// The owner of a table index; used by tables that are indexed by [`OwnerId::index`].
+    pub(crate) fn from_index(index: usize) -> Self {
+        Self(u32::try_from(index).unwrap_or(0))
+    }
+}
+
+impl fmt::Display for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::ROOT { f.pad("(no owner)") } else { f.pad(&self.path()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_name_below_the_same_parent_is_the_same_owner() {
+        let net = OwnerId::intern(OwnerId::ROOT, "owner-test");
+        assert_eq!(net, OwnerId::intern(OwnerId::ROOT, "owner-test"));
+        assert_ne!(OwnerId::intern(net, "a"), OwnerId::intern(net, "b"));
+        assert_eq!(OwnerId::intern(net, "a").path(), "owner-test.a");
+    }
+
+    #[test]
+    fn the_root_has_no_path_and_is_its_own_parent() {
+        assert_eq!(OwnerId::ROOT.path(), "");
+        assert_eq!(OwnerId::ROOT.parent(), OwnerId::ROOT);
+        assert_eq!(OwnerId::ROOT.to_string(), "(no owner)");
+    }
+}

@@ -1,0 +1,35 @@
+//! Where pools get their memory from: large regions, taken and given back rarely.
+
+use std::fmt;
+
+use crate::error::SourceError;
+use crate::memory::{MemoryKind, Span};
+
+/// A source of regions: system memory, a device's memory, bare addresses.
+///
+/// # Safety
+/// Each region returned by [`allocate`](Self::allocate) lies in memory of the kind that
+/// [`memory_kind`](Self::memory_kind) says, is valid and, for host memory, initialised for its `bytes` until it is
+/// given to [`free`](Self::free), and overlaps no other region alive.
+pub unsafe trait SubAllocator: Send + Sync + fmt::Debug {
+    /// What kind of memory the regions lie in.
+    fn memory_kind(&self) -> MemoryKind;
+
+    /// A region of at least `bytes` bytes at a multiple of `alignment`. It may be larger; the caller may use all of it.
+    ///
+    /// # Errors
+    /// [`SourceError::Exhausted`] if there is no such region, other variants if the source is broken.
+    fn allocate(&self, alignment: u64, bytes: u64) -> Result<Span, SourceError>;
+
+    /// Takes a region back. With [`supports_coalescing`](Self::supports_coalescing) the span may cover several
+    /// adjacent regions at once.
+    ///
+    /// # Safety
+    /// The span is one that `allocate` returned (or a run of them), it was not given back before, and nothing uses it.
+    unsafe fn free(&self, region: Span);
+
+    /// Whether adjacent regions may be treated as one.
+    fn supports_coalescing(&self) -> bool {
+        false
+    }
+}

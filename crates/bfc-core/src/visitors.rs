@@ -1,0 +1,172 @@
+//! Code that is called with every region a pool takes from its source and gives back.
+//!
+//! For registering memory with a network card, for filling it with a pattern, for a log. Source of the rules:
+//! TensorFlow's `SubAllocator` visitors; there the lists are fixed at construction, here until the first region.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{SourceError, VisitorError};
+use crate::memory::{MemoryKind, Span};
+use crate::sub_allocator::SubAllocator;
+use crate::sync::{Mutex, lock};
+
+/// Is called with a region and the index of its place: the NUMA node of host memory, the ordinal of a device.
+///
+/// It runs inside the allocation that took the region, so it must not call back into the pool.
+pub type Visitor = Arc<dyn Fn(Span, usize) + Send + Sync>;
+
+/// The visitors of one source of memory, in the order in which they were added.
+#[derive(Clone, Default)]
+pub struct Visitors {
+    alloc: Vec<Visitor>,
+    free: Vec<Visitor>,
+}
+
+impl Visitors {
+    /// No visitors.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a visitor that runs right after a region was taken, after those added before it.
+    pub fn on_alloc(&mut self, visitor: impl Fn(Span, usize) + Send + Sync + 'static) {
+        self.alloc.push(Arc::new(visitor));
+    }
+
+    /// Adds a visitor that runs right before a region is given back, before those added before it.
+    pub fn on_free(&mut self, visitor: impl Fn(Span, usize) + Send + Sync + 'static) {
+        self.free.push(Arc::new(visitor));
+    }
+}
+
+impl fmt::Debug for Visitors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Visitors").field("alloc", &self.alloc.len()).field("free", &self.free.len()).finish()
+    }
+}
+
+/// A source of memory whose regions are shown to visitors, each exactly once when taken and once when given back.
+///
+/// Only regions are shown, never the blocks that a pool cuts from them. When a pool gives back several regions in one
+/// piece, which a [coalescing](SubAllocator::supports_coalescing) source allows, the visitors still see each region as
+/// it was taken.
+///
+/// ```
+/// use std::sync::Arc;
+/// use bfc_core::{AddressOnlyMemory, SubAllocator, Visited};
+/// let memory = Visited::new(Arc::new(AddressOnlyMemory::new()), 0);
+/// memory.on_alloc(|region, node| println!("took {} bytes on node {node}", region.bytes))?;
+/// let region = memory.allocate(256, 4096);
+/// assert!(memory.on_alloc(|_, _| ()).is_err()); // too late: this visitor would have missed a region
+/// # Ok::<(), bfc_core::VisitorError>(())
+/// ```
+#[derive(Debug)]
+pub struct Visited {
+    source: Arc<dyn SubAllocator>,
+    index: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Shared, so that visitors run without the lock.
+    visitors: Arc<Visitors>,
+    /// Whether a region was ever taken.
+    sealed: bool,
+    /// Sizes of the regions that are out, by address.
+    regions: BTreeMap<u64, u64>,
+}
+
+impl Visited {
+    /// `source` without visitors yet; `index` is what visitors are told of its place.
+    #[must_use]
+    pub fn new(source: Arc<dyn SubAllocator>, index: usize) -> Self {
+        Self { source, index, state: Mutex::new(State::default()) }
+    }
+
+    /// The same source with these visitors and no others.
+    #[must_use]
+    pub fn with_visitors(self, visitors: Visitors) -> Self {
+        lock(&self.state).visitors = Arc::new(visitors);
+        self
+    }
+
+    /// Adds a visitor that runs right after a region was taken, after those added before it.
+    ///
+    /// # Errors
+    /// [`VisitorError`] once a region was taken: the visitor would have missed it.
+    pub fn on_alloc(
+        &self,
+        visitor: impl Fn(Span, usize) + Send + Sync + 'static,
+    ) -> Result<(), VisitorError> {
+        self.change(|visitors| visitors.on_alloc(visitor))
+    }
+
+    /// Adds a visitor that runs right before a region is given back, before those added before it.
+    ///
+    /// # Errors
+    /// [`VisitorError`] once a region was taken.
+    pub fn on_free(&self, visitor: impl Fn(Span, usize) + Send + Sync + 'static) -> Result<(), VisitorError> {
+        self.change(|visitors| visitors.on_free(visitor))
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Visitors)) -> Result<(), VisitorError> {
+        let mut state = lock(&self.state);
+        if state.sealed {
+            return Err(VisitorError);
+        }
+        change(Arc::make_mut(&mut state.visitors));
+        Ok(())
+    }
+}
+
+// SAFETY: every region is one of `source`, which makes the same promise, passed on unchanged.
+unsafe impl SubAllocator for Visited {
+    fn memory_kind(&self) -> MemoryKind {
+        self.source.memory_kind()
+    }
+
+    fn allocate(&self, alignment: u64, bytes: u64) -> Result<Span, SourceError> {
+        let region = self.source.allocate(alignment, bytes)?;
+        let visitors = {
+            let mut state = lock(&self.state);
+            state.sealed = true;
+            state.regions.insert(region.address, region.bytes);
+            Arc::clone(&state.visitors)
+        };
+        for visit in &visitors.alloc {
+            visit(region, self.index);
+        }
+        Ok(region)
+    }
+
+    unsafe fn free(&self, region: Span) {
+        let (visitors, regions) = {
+            let mut state = lock(&self.state);
+            let end = region.end().unwrap_or(u64::MAX);
+            let regions: Vec<Span> = state
+                .regions
+                .range(region.address..end)
+                .map(|(&address, &bytes)| Span { address, bytes })
+                .collect();
+            for region in &regions {
+                state.regions.remove(&region.address);
+            }
+            (Arc::clone(&state.visitors), regions)
+        };
+        for region in regions {
+            for visit in visitors.free.iter().rev() {
+                visit(region, self.index);
+            }
+        }
+        // SAFETY: the caller's promise for `region` is the one that `source` asks for.
+        unsafe { self.source.free(region) };
+    }
+
+    fn supports_coalescing(&self) -> bool {
+        self.source.supports_coalescing()
+    }
+}

@@ -1,0 +1,32 @@
+//! CUDA devices as sources of memory for the pools of [`bfc_core`], found at run time.
+//!
+//! Nothing here needs CUDA to build. [`probe`] says which devices there are, or in plain words why there are none;
+//! [`CudaDriver`] opens one and offers its memory behind the narrow [`Driver`](bfc_core::Driver) trait, on top of which
+//! [`DeviceMemory`](bfc_core::DeviceMemory) and [`PinnedMemory`](bfc_core::PinnedMemory) are the pools' sources.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use bfc_core::{BfcAllocator, BfcConfig, Bytes, DeviceMemory};
+//! use bfc_cuda::CudaDriver;
+//!
+//! match CudaDriver::new(0) {
+//!     Ok(driver) => {
+//!         let memory = Arc::new(DeviceMemory::new(driver));
+//!         let _pool = BfcAllocator::new("cuda_0_bfc", memory, BfcConfig::new(Bytes::gib(1)));
+//!     }
+//!     Err(reason) => println!("{reason}"),
+//! }
+//! ```
+//!
+//! The driver library is loaded when first asked for. Its binding, [`cudarc`], panics where the library or one of its
+//! functions is missing, and so does the text of its errors; here every function is looked up before the first call,
+//! and errors are named without the driver's help.
+
+mod driver;
+mod error;
+mod library;
+mod probe;
+
+pub use driver::CudaDriver;
+pub use error::CudaUnavailable;
+pub use probe::{ComputeCapability, CudaDeviceInfo, DriverVersion, probe};

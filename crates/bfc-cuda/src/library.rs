@@ -1,0 +1,59 @@
+//! The driver library: found, complete and started, or a plain reason why not.
+
+use std::sync::OnceLock;
+
+use cudarc::driver::{result, sys};
+
+use crate::error::CudaUnavailable;
+
+/// Every function of the driver that this crate calls, itself or through `cudarc`.
+///
+/// `cudarc` looks functions up at their first call and panics where one is missing. Looking all of them up beforehand
+/// turns that into an error.
+const FUNCTIONS: [&str; 18] = [
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuDeviceGet",
+    "cuDeviceGetCount",
+    "cuDeviceGetName",
+    "cuDeviceGetAttribute",
+    "cuDeviceTotalMem_v2",
+    "cuDevicePrimaryCtxRetain",
+    "cuDevicePrimaryCtxRelease_v2",
+    "cuCtxGetCurrent",
+    "cuCtxSetCurrent",
+    "cuMemGetInfo_v2",
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuMemHostAlloc",
+    "cuMemFreeHost",
+    "cuGetErrorName",
+    "cuGetErrorString",
+];
+
+/// Loads and starts the driver. Everything that calls the driver comes through here first.
+///
+/// A machine's driver does not come and go while a process runs, so the outcome of the search is kept; starting the
+/// driver is repeated, since it costs nothing once it has worked, and may work later where it did not.
+pub(crate) fn start() -> Result<(), CudaUnavailable> {
+    static SEARCH: OnceLock<Result<(), CudaUnavailable>> = OnceLock::new();
+    SEARCH.get_or_init(search).clone()?;
+    result::init().map_err(|error| CudaUnavailable::from_driver("cuInit", error))
+}
+
+fn search() -> Result<(), CudaUnavailable> {
+    // SAFETY: opening a library runs its initialisers; the ones tried bear the names of the CUDA driver.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(CudaUnavailable::NoDriver);
+    }
+    // SAFETY: the library was found just now, so that this does not panic.
+    let library = unsafe { sys::culib() };
+    for function in FUNCTIONS {
+        // SAFETY: the symbol is looked up and dropped, never called or read.
+        let symbol = unsafe { library.get::<*const ()>(function.as_bytes()) };
+        if symbol.is_err() {
+            return Err(CudaUnavailable::Incomplete { function });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,2 @@
+//! The highwater command.
+fn main() {}

@@ -1,0 +1,113 @@
+//! The backward pass: from the loss to the leaves, freeing what was saved on the way.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bfc_core::Category;
+use highwater_tracking::Phase;
+use highwater_tracking::scope;
+
+use super::gradients::Gradients;
+use super::mode::no_grad;
+use super::node::{GradEdge, Node};
+use crate::context::OpContext;
+use crate::error::{Error, Result};
+use crate::placement::PlacementReason;
+use crate::tensor::Tensor;
+
+impl Tensor {
+    /// The gradients of this one number with respect to every leaf it was computed from.
+    ///
+    /// Saved tensors are freed as the pass goes by, so a graph can be passed once.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[3.0f32], [1])?.requiring_grad()?;
+    /// let gradients = x.mul(&x)?.sum_all()?.backward()?;
+    /// assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>()?, [6.0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NotScalar`], [`Error::NoGraph`] and [`Error::GraphSpent`] before anything is done. An error on the
+    /// way (as lack of memory) leaves all tensors as they were, but the graph is used up to that point.
+    pub fn backward(&self) -> Result<Gradients> {
+        if self.elements() != 1 {
+            return Err(Error::NotScalar { shape: *self.shape() });
+        }
+        let edge = self.grad_edge().ok_or(Error::NoGraph)?;
+        no_grad(|| {
+            let _phase = scope::phase(Phase::Backward);
+            let seed = Self::full_for(self.device(), *self.shape(), 1.0, self.dtype(), Category::Gradient)?;
+            run(edge, seed)
+        })
+    }
+}
+
+/// What still has to be passed: nodes by number, each with the sum of the gradients that reached it so far.
+type Pending = BTreeMap<u64, (Arc<Node>, Tensor)>;
+
+fn run(from: &GradEdge, seed: Tensor) -> Result<Gradients> {
+    let mut gradients = Gradients::default();
+    let mut pending = Pending::new();
+    deliver(from, seed, &mut pending, &mut gradients)?;
+    while let Some((_, (node, grad))) = pending.pop_last() {
+        let wanted = pass(&node, grad)?;
+        for (edge, grad) in node.inputs.iter().zip(wanted) {
+            if let (Some(edge), Some(grad)) = (edge, grad) {
+                deliver(edge, grad, &mut pending, &mut gradients)?;
+            }
+        }
+    }
+    Ok(gradients)
+}
+
+/// Runs one node's backward, charged to the module in which its forward ran.
+fn pass(node: &Node, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
+    let saved = node.take_saved()?;
+    let _place = node.place.with_phase(Phase::Backward).enter();
+    let device = grad.device().clone();
+    let op = node.op.name();
+    device.placement().tell(op, &device, PlacementReason::Backward);
+    let ctx = OpContext::backward(op, &device, device.default_allocator()?);
+    let gradients = node.op.backward(&ctx, &saved, &grad)?;
+    for (index, gradient) in gradients.iter().enumerate() {
+        if let Some(gradient) = gradient
+            && saved.needs_grad(index)
+            && *gradient.shape() != saved.input_shape(index)
+        {
+            return Err(Error::ShapeMismatch { op, lhs: *gradient.shape(), rhs: saved.input_shape(index) });
+        }
+    }
+    Ok(gradients)
+}
+
+/// Hands a gradient to where it belongs; a further one for the same place is added to what is there.
+fn deliver(edge: &GradEdge, grad: Tensor, pending: &mut Pending, gradients: &mut Gradients) -> Result<()> {
+    // The earlier gradient is taken out while the sum is made, so that its buffer has a single owner.
+    match edge {
+        GradEdge::Leaf(leaf) => {
+            let total = sum(gradients.by_leaf_mut().remove(leaf), grad)?;
+            gradients.by_leaf_mut().insert(*leaf, total);
+        }
+        GradEdge::Node(node) => {
+            let total = sum(pending.remove(&node.number).map(|(_, first)| first), grad)?;
+            pending.insert(node.number, (Arc::clone(node), total));
+        }
+    }
+    Ok(())
+}
+
+/// The sum of two gradients, in the buffer of the first where nobody else looks into it.
+fn sum(first: Option<Tensor>, second: Tensor) -> Result<Tensor> {
+    let Some(mut first) = first else { return Ok(second) };
+    let device = second.device().clone();
+    let ctx = OpContext::backward("sum_gradients", &device, device.default_allocator()?);
+    if let Some(acc) = first.view_mut() {
+        ctx.backend().accumulate(ctx.op(), second.view(), acc)?;
+        return Ok(first);
+    }
+    let mut out = ctx.output(first.shape(), first.dtype())?;
+    ctx.backend().binary(ctx.op(), crate::backend::Binary::Add, first.view(), second.view(), out.view_mut())?;
+    Ok(out.finish())
+}

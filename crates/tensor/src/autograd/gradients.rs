@@ -1,0 +1,47 @@
+//! The result of a backward pass.
+
+use std::collections::HashMap;
+
+use super::node::{GradEdge, LeafId};
+use crate::tensor::Tensor;
+
+/// The gradients that a backward pass computed, for each leaf that the loss depends on.
+#[derive(Debug, Default)]
+pub struct Gradients {
+    by_leaf: HashMap<LeafId, Tensor>,
+}
+
+impl Gradients {
+    /// The gradient of `leaf`; `None` if the loss does not depend on it or it is no leaf.
+    #[must_use]
+    pub fn get(&self, leaf: &Tensor) -> Option<&Tensor> {
+        match leaf.grad_edge() {
+            Some(GradEdge::Leaf(id)) => self.by_leaf.get(id),
+            _ => None,
+        }
+    }
+
+    /// Takes the gradient of `leaf` out, so that its memory is freed as soon as it was used.
+    pub fn take(&mut self, leaf: &Tensor) -> Option<Tensor> {
+        match leaf.grad_edge() {
+            Some(GradEdge::Leaf(id)) => self.by_leaf.remove(id),
+            _ => None,
+        }
+    }
+
+    /// How many leaves have a gradient.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_leaf.len()
+    }
+
+    /// Whether no leaf has a gradient.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_leaf.is_empty()
+    }
+
+    pub(super) fn by_leaf_mut(&mut self) -> &mut HashMap<LeafId, Tensor> {
+        &mut self.by_leaf
+    }
+}

@@ -1,0 +1,16 @@
+//! Reverse-mode differentiation by recording: each op that takes part leaves a node with what its backward reads.
+//!
+//! A node's number grows with the order of creation, and an op's inputs exist before its output, so descending numbers
+//! are an order in which gradients are complete when they are used: backward needs no search and no recursion.
+
+mod backward;
+mod check;
+mod gradients;
+mod mode;
+mod node;
+
+pub use check::{GradCheck, GradCheckError, check_gradients};
+pub use gradients::Gradients;
+pub use mode::{is_recording, no_grad};
+pub(crate) use node::{GradEdge, record};
+pub use node::Saved;

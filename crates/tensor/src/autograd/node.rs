@@ -1,0 +1,150 @@
+//! Nodes of the graph: who made a tensor, from what, and what its backward will read.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use highwater_tracking::scope;
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::op::Op;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// Numbers nodes and leaves in the order of their creation.
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Where the gradient of a tensor goes: to a leaf, which keeps it, or through the op that made the tensor.
+#[derive(Clone)]
+pub(crate) enum GradEdge {
+    Leaf(LeafId),
+    Node(Arc<Node>),
+}
+
+/// Names a tensor that gradients are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct LeafId(u64);
+
+/// One recorded execution of an op.
+pub(crate) struct Node {
+    pub(crate) number: u64,
+    pub(crate) op: Box<dyn Op>,
+    /// Where the forward ran: its backward is charged to the same module.
+    pub(crate) place: scope::Place,
+    /// One edge per input; `None` for inputs that no gradient flows to.
+    pub(crate) inputs: Vec<Option<GradEdge>>,
+    /// Taken by the first backward, so that memory is freed as it passes.
+    saved: Mutex<Option<Saved>>,
+}
+
+impl Node {
+    /// Takes what backward reads.
+    ///
+    /// # Errors
+    /// [`Error::GraphSpent`] the second time.
+    pub(crate) fn take_saved(&self) -> Result<Saved> {
+        let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
+        saved.take().ok_or_else(|| Error::GraphSpent { op: self.op.name() })
+    }
+}
+
+impl Drop for Node {
+    /// Unlinks chains of nodes one by one: the default, recursive drop would overflow the stack on long ones.
+    fn drop(&mut self) {
+        let mut edges: Vec<_> = std::mem::take(&mut self.inputs);
+        while let Some(edge) = edges.pop() {
+            if let Some(GradEdge::Node(node)) = edge
+                && let Some(mut last) = Arc::into_inner(node)
+            {
+                edges.append(&mut last.inputs);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node").field("number", &self.number).field("op", &self.op).finish_non_exhaustive()
+    }
+}
+
+/// What a backward reads: the tensors that forward saved, and facts about its inputs.
+#[derive(Debug)]
+pub struct Saved {
+    tensors: Vec<Tensor>,
+    inputs: Vec<InputFacts>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct InputFacts {
+    shape: Shape,
+    dtype: DType,
+    needs_grad: bool,
+}
+
+impl Saved {
+    /// The `index`-th tensor that forward saved.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] if forward saved fewer.
+    pub fn tensor(&self, index: usize) -> Result<&Tensor> {
+        self.tensors.get(index).ok_or_else(|| Error::BadArgument {
+            op: "backward",
+            argument: "index",
+            expected: "that of a saved tensor",
+            got: format!("{index} of {}", self.tensors.len()),
+        })
+    }
+
+    /// Whether anybody asks for the gradient of the `index`-th input.
+    #[must_use]
+    pub fn needs_grad(&self, index: usize) -> bool {
+        self.inputs.get(index).is_some_and(|input| input.needs_grad)
+    }
+
+    /// The shape of the `index`-th input; that of a scalar past the last.
+    #[must_use]
+    pub fn input_shape(&self, index: usize) -> Shape {
+        self.inputs.get(index).map_or(Shape::SCALAR, |input| input.shape)
+    }
+
+    /// The element type of the `index`-th input; `f32` past the last.
+    #[must_use]
+    pub fn input_dtype(&self, index: usize) -> DType {
+        self.inputs.get(index).map_or(DType::F32, |input| input.dtype)
+    }
+}
+
+/// Hangs an op's output into the graph.
+pub(crate) fn record(op: impl Op, inputs: &[&Tensor], tensors: Vec<Tensor>, output: Tensor) -> Tensor {
+    let facts = inputs.iter().map(|input| InputFacts {
+        shape: *input.shape(),
+        dtype: input.dtype(),
+        needs_grad: input.requires_grad(),
+    });
+    let node = Node {
+        number: next_number(),
+        op: Box::new(op),
+        place: scope::here(),
+        inputs: inputs.iter().map(|input| input.grad_edge().cloned()).collect(),
+        saved: Mutex::new(Some(Saved { tensors, inputs: facts.collect() })),
+    };
+    output.with_grad_edge(Some(GradEdge::Node(Arc::new(node))))
+}
+
+impl Tensor {
+    /// The same values as a leaf of the graph: gradients of what is computed from it are kept for it.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] for integers and truth values.
+    pub fn requiring_grad(self) -> Result<Self> {
+        if !self.dtype().is_float() {
+            return Err(Error::UnsupportedDType { op: "requiring_grad", dtype: self.dtype() });
+        }
+        Ok(self.with_grad_edge(Some(GradEdge::Leaf(LeafId(next_number())))))
+    }
+}

@@ -1,0 +1,210 @@
+//! The context of one op execution: every byte the op uses is taken here.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use bfc_core::{Allocation, AllocationAttributes, Allocator, Category, Request, Tag};
+use highwater_tracking::OpRun;
+
+use crate::backend::Backend;
+use crate::device::Device;
+use crate::dtype::{DType, RawElement};
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::shape::Shape;
+use crate::storage::{Storage, View, ViewMut};
+use crate::tensor::Tensor;
+
+/// What an op may use while it runs: memory that is charged to it, the backend, and a place for what backward needs.
+///
+/// The op's account closes when the context is dropped: its high-water mark is final then.
+#[derive(Debug)]
+pub struct OpContext<'a> {
+    op: &'static str,
+    device: &'a Device,
+    /// The op's tracking allocator over the memory it takes from.
+    allocator: Arc<dyn Allocator>,
+    /// What outputs are for: results in forward, gradients in backward.
+    output_category: Category,
+    /// Whether the op is hung into the graph of gradients, so that saving makes sense.
+    recording: bool,
+    saved: RefCell<Vec<Tensor>>,
+    attributes: AllocationAttributes<'a>,
+    /// Last, so that the account closes after everything above has been given back.
+    run: OpRun,
+}
+
+impl<'a> OpContext<'a> {
+    fn new(op: &'static str, device: &'a Device, memory: &Arc<dyn Allocator>, category: Category) -> Self {
+        let run = device.tracker().begin(op);
+        let allocator = run.track(memory);
+        Self {
+            op,
+            device,
+            allocator,
+            output_category: category,
+            recording: false,
+            saved: RefCell::new(Vec::new()),
+            attributes: AllocationAttributes::default(),
+            run,
+        }
+    }
+
+    /// The context of an op's forward, over the memory that its outputs come from.
+    pub(crate) fn forward(
+        op: &'static str,
+        device: &'a Device,
+        memory: &Arc<dyn Allocator>,
+        recording: bool,
+    ) -> Self {
+        Self { recording, ..Self::new(op, device, memory, Category::Output) }
+    }
+
+    /// The context of an op that makes a tensor out of nothing, for a purpose known beforehand.
+    pub(crate) fn create(
+        op: &'static str,
+        device: &'a Device,
+        memory: &Arc<dyn Allocator>,
+        category: Category,
+    ) -> Self {
+        Self::new(op, device, memory, category)
+    }
+
+    /// The context of an op's backward.
+    pub(crate) fn backward(op: &'static str, device: &'a Device, memory: &Arc<dyn Allocator>) -> Self {
+        Self::new(op, device, memory, Category::Gradient)
+    }
+
+    /// The same context whose allocations are made as `attributes` say.
+    #[must_use]
+    pub(crate) const fn with_attributes(mut self, attributes: AllocationAttributes<'a>) -> Self {
+        self.attributes = attributes;
+        self
+    }
+
+    /// The op's name.
+    #[must_use]
+    pub const fn op(&self) -> &'static str {
+        self.op
+    }
+
+    /// The device the op runs on.
+    #[must_use]
+    pub const fn device(&self) -> &Device {
+        self.device
+    }
+
+    /// The device's arithmetic.
+    #[must_use]
+    pub fn backend(&self) -> &dyn Backend {
+        self.device.backend()
+    }
+
+    /// The allocator that everything the op takes is charged through.
+    #[must_use]
+    pub const fn allocator(&self) -> &Arc<dyn Allocator> {
+        &self.allocator
+    }
+
+    /// The op's account with the tracker.
+    #[must_use]
+    pub const fn run(&self) -> &OpRun {
+        &self.run
+    }
+
+    /// Memory for the op's result, with arbitrary values in it.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is none, [`Error::TooManyElements`] if it cannot be counted.
+    pub fn output(&self, shape: &Shape, dtype: DType) -> Result<Buffer> {
+        self.buffer(shape, dtype, self.output_category)
+    }
+
+    /// Memory that the op gives back before it returns, with arbitrary values in it.
+    ///
+    /// # Errors
+    /// As [`output`](Self::output).
+    pub fn temp(&self, shape: &Shape, dtype: DType) -> Result<Buffer> {
+        self.buffer(shape, dtype, Category::Temporary)
+    }
+
+    /// `bytes` bytes that a kernel asked for.
+    ///
+    /// # Errors
+    /// As [`output`](Self::output).
+    pub fn workspace(&self, bytes: usize) -> Result<Buffer> {
+        self.buffer(&Shape::new(&[bytes])?, DType::U8, Category::Workspace)
+    }
+
+    /// Memory for a stated purpose, with arbitrary values in it.
+    ///
+    /// # Errors
+    /// As [`output`](Self::output).
+    pub fn buffer(&self, shape: &Shape, dtype: DType, category: Category) -> Result<Buffer> {
+        let layout = Layout::contiguous(self.op, *shape, dtype)?;
+        let bytes = shape.elements() * dtype.size();
+        let tag = Tag { category, ..Tag::default() };
+        let request = Request::new(bytes as u64).with_tag(tag).with_attributes(self.attributes);
+        let allocation = Allocation::new(&self.allocator, &request)
+            .map_err(|error| Error::Allocation { op: self.op, shape: *shape, dtype, error })?;
+        Ok(Buffer { storage: Storage::new(allocation, bytes), layout, dtype, device: self.device.clone() })
+    }
+
+    /// Keeps a tensor for backward, where [`Saved::tensor`](crate::Saved::tensor) gives it back in the order of
+    /// saving. Does nothing when no gradient is recorded. The memory counts as an activation from now on.
+    pub fn save(&self, tensor: &Tensor) {
+        if !self.recording {
+            return;
+        }
+        if matches!(tensor.storage().category(), Some(Category::Output | Category::Temporary)) {
+            tensor.storage().set_category(Category::Activation);
+        }
+        // Without its place in the graph, so that an op may save its own output without keeping itself alive.
+        self.saved.borrow_mut().push(tensor.detach());
+    }
+
+    /// Whether a backward of this op may follow, so that it is worth computing what only backward reads.
+    #[must_use]
+    pub const fn is_recording(&self) -> bool {
+        self.recording
+    }
+
+    pub(crate) fn into_saved(self) -> Vec<Tensor> {
+        self.saved.into_inner()
+    }
+}
+
+/// Fresh memory that an op fills and then hands out as a [`Tensor`]. Nobody else sees it yet.
+#[derive(Debug)]
+pub struct Buffer {
+    storage: Storage,
+    layout: Layout,
+    dtype: DType,
+    device: Device,
+}
+
+impl Buffer {
+    /// The buffer as kernels write it.
+    #[must_use]
+    pub const fn view_mut(&mut self) -> ViewMut<'_> {
+        ViewMut::new(&mut self.storage, self.layout, self.dtype)
+    }
+
+    /// The buffer as kernels read it.
+    #[must_use]
+    pub const fn view(&self) -> View<'_> {
+        View::new(&self.storage, self.layout, self.dtype)
+    }
+
+    /// The elements on the host, to be written; `None` where the host cannot, as on a dry device.
+    #[must_use]
+    pub fn host_mut<T: RawElement>(&mut self) -> Option<&mut [T]> {
+        self.view_mut().into_host()
+    }
+
+    /// The buffer as a tensor.
+    #[must_use]
+    pub fn finish(self) -> Tensor {
+        Tensor::from_parts(Arc::new(self.storage), self.layout, self.dtype, self.device)
+    }
+}

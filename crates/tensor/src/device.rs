@@ -1,0 +1,255 @@
+//! Devices: where tensors live and who computes on them.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use bfc_core::{Allocator, AllocatorAttributes, DeviceId, DeviceKind, MemoryKind, Registry};
+use highwater_tracking::Tracker;
+
+use crate::backend::Backend;
+use crate::error::{Error, Result};
+use crate::placement::PlacementLog;
+use crate::runtime::Runtime;
+
+/// A handle to a device: its backend, its memories and its accounts. Clones are the same device.
+///
+/// ```
+/// use highwater_tensor::Device;
+/// let device = Device::best()?;
+/// println!("computing on {device}");
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Device(Arc<Inner>);
+
+struct Inner {
+    id: DeviceId,
+    backend: Box<dyn Backend>,
+    registry: Arc<Registry>,
+    tracker: Arc<Tracker>,
+    placement: Arc<PlacementLog>,
+    /// The allocator that ops take their outputs from: the registry's answer to the default attributes.
+    default_allocator: OnceLock<Arc<dyn Allocator>>,
+}
+
+thread_local! {
+    /// The devices chosen by `with_device` on this thread, innermost last.
+    static CHOSEN: RefCell<Vec<Device>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Takes the innermost choice back when `with_device` ends, also by a panic.
+struct Chosen;
+
+impl Drop for Chosen {
+    fn drop(&mut self) {
+        CHOSEN.with_borrow_mut(Vec::pop);
+    }
+}
+
+/// Runs `program` with [`Device::best`] answering `device` on this thread.
+///
+/// ```
+/// use highwater_tensor::{Device, with_device};
+/// let dry = Device::dry()?;
+/// with_device(&dry, || assert_eq!(Device::best().unwrap(), dry));
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+pub fn with_device<R>(device: &Device, program: impl FnOnce() -> R) -> R {
+    CHOSEN.with_borrow_mut(|chosen| chosen.push(device.clone()));
+    let _chosen = Chosen;
+    program()
+}
+
+impl Device {
+    pub(crate) fn new(
+        id: DeviceId,
+        backend: Box<dyn Backend>,
+        registry: Arc<Registry>,
+        tracker: Arc<Tracker>,
+        placement: Arc<PlacementLog>,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            id,
+            backend,
+            registry,
+            tracker,
+            placement,
+            default_allocator: OnceLock::new(),
+        }))
+    }
+
+    /// The device chosen by [`with_device`], else the best of the process-wide runtime: a GPU once its backend can run
+    /// every op, until then `cpu:0`.
+    ///
+    /// # Errors
+    /// If the device's memory cannot be had.
+    pub fn best() -> Result<Self> {
+        match CHOSEN.with_borrow(|chosen| chosen.last().cloned()) {
+            Some(device) => Ok(device),
+            None => Runtime::global().best(),
+        }
+    }
+
+    /// `cpu:0` of the process-wide runtime.
+    ///
+    /// # Errors
+    /// If the device's memory cannot be had.
+    pub fn cpu() -> Result<Self> {
+        Runtime::global().cpu()
+    }
+
+    /// `dry:0` of the process-wide runtime: makes the requests for memory that `cpu:0` would make, from addresses with
+    /// nothing behind them, and computes nothing.
+    ///
+    /// # Errors
+    /// If the device's memory cannot be had.
+    pub fn dry() -> Result<Self> {
+        Runtime::global().dry()
+    }
+
+    /// Which device this is.
+    #[must_use]
+    pub fn id(&self) -> DeviceId {
+        self.0.id
+    }
+
+    /// Whether the device computes nothing.
+    #[must_use]
+    pub fn is_dry(&self) -> bool {
+        self.0.backend.is_dry()
+    }
+
+    /// The device's arithmetic.
+    #[must_use]
+    pub fn backend(&self) -> &dyn Backend {
+        self.0.backend.as_ref()
+    }
+
+    /// The accounts of ops run on this device, shared by the devices of one runtime.
+    #[must_use]
+    pub fn tracker(&self) -> &Arc<Tracker> {
+        &self.0.tracker
+    }
+
+    pub(crate) fn placement(&self) -> &PlacementLog {
+        &self.0.placement
+    }
+
+    /// The device with one of its memories, as `attributes` select it. Sets that name the same memory give the same
+    /// allocator, made on first use.
+    ///
+    /// # Errors
+    /// If the device has no such memory.
+    pub fn allocator(&self, attributes: AllocatorAttributes) -> Result<DeviceAllocator> {
+        let resolved = self.0.registry.allocator(&self.0.id, attributes, None)?;
+        Ok(DeviceAllocator { device: self.clone(), allocator: resolved.allocator })
+    }
+
+    /// The device with an allocator of one's own, from which new tensors can then be made.
+    ///
+    /// # Errors
+    /// [`Error::WrongMemory`] if the device cannot compute on the allocator's kind of memory.
+    pub fn with_allocator(&self, allocator: Arc<dyn Allocator>) -> Result<DeviceAllocator> {
+        let kind = allocator.memory_kind();
+        let fits = match self.0.id.kind {
+            DeviceKind::Cpu => kind.is_host_accessible(),
+            DeviceKind::Dry => kind == MemoryKind::AddressOnly,
+            _ => kind == MemoryKind::Device,
+        };
+        if fits {
+            Ok(DeviceAllocator { device: self.clone(), allocator })
+        } else {
+            Err(Error::WrongMemory {
+                device: self.to_string(),
+                kind,
+                allocator: allocator.name().to_owned(),
+            })
+        }
+    }
+
+    /// The allocator that ops on this device take their outputs from.
+    ///
+    /// # Errors
+    /// If the device's memory cannot be had.
+    pub fn default_allocator(&self) -> Result<&Arc<dyn Allocator>> {
+        if let Some(allocator) = self.0.default_allocator.get() {
+            return Ok(allocator);
+        }
+        let allocator = self.allocator(AllocatorAttributes::default())?.allocator;
+        Ok(self.0.default_allocator.get_or_init(|| allocator))
+    }
+}
+
+impl PartialEq for Device {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Device {}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.id.fmt(f)
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({})", self.0.id)
+    }
+}
+
+/// A device together with the allocator that new tensors come from.
+#[derive(Clone, Debug)]
+pub struct DeviceAllocator {
+    device: Device,
+    allocator: Arc<dyn Allocator>,
+}
+
+impl DeviceAllocator {
+    /// The device.
+    #[must_use]
+    pub const fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The allocator.
+    #[must_use]
+    pub const fn allocator(&self) -> &Arc<dyn Allocator> {
+        &self.allocator
+    }
+}
+
+/// Where constructors may be pointed at: a device (its default memory) or a [`DeviceAllocator`].
+pub trait Place {
+    /// The device.
+    fn device(&self) -> &Device;
+
+    /// The allocator to take from.
+    ///
+    /// # Errors
+    /// If the device's memory cannot be had.
+    fn memory(&self) -> Result<&Arc<dyn Allocator>>;
+}
+
+impl Place for Device {
+    fn device(&self) -> &Device {
+        self
+    }
+
+    fn memory(&self) -> Result<&Arc<dyn Allocator>> {
+        self.default_allocator()
+    }
+}
+
+impl Place for DeviceAllocator {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn memory(&self) -> Result<&Arc<dyn Allocator>> {
+        Ok(&self.allocator)
+    }
+}

@@ -1,0 +1,252 @@
+//! What can go wrong in tensor programs, as data. Each error names the op; those about shapes name both.
+
+use std::ops::Range;
+
+use bfc_core::{AllocError, MemoryKind, RegistryError};
+
+use crate::dtype::DType;
+use crate::shape::{MAX_RANK, Shape};
+
+/// The result of most functions of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An op that did not happen. Every tensor, pool and optimiser state is as it was before.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    // Shapes.
+    /// Two shapes that had to fit together do not.
+    #[error("{op}: shapes {lhs} and {rhs} do not match")]
+    ShapeMismatch {
+        /// The op.
+        op: &'static str,
+        /// The left or first shape.
+        lhs: Shape,
+        /// The right or second shape.
+        rhs: Shape,
+    },
+    /// The op does not take tensors of so many axes.
+    #[error("{op}: expected {expected}, got shape {shape}")]
+    BadRank {
+        /// The op.
+        op: &'static str,
+        /// What it takes.
+        expected: &'static str,
+        /// What it was given.
+        shape: Shape,
+    },
+    /// More axes than a tensor can have.
+    #[error("a shape has {rank} axes, more than the {MAX_RANK} that a tensor can have")]
+    RankTooLarge {
+        /// The number of axes.
+        rank: usize,
+    },
+    /// The elements or their bytes cannot be counted.
+    #[error("{op}: shape {shape} of {dtype} has more bytes than can be addressed")]
+    TooManyElements {
+        /// The op.
+        op: &'static str,
+        /// The shape.
+        shape: Shape,
+        /// The element type.
+        dtype: DType,
+    },
+    /// The number of elements given is not that of the shape.
+    #[error("{op}: {elements} elements do not make shape {shape}")]
+    ElementCount {
+        /// The op.
+        op: &'static str,
+        /// Elements given.
+        elements: usize,
+        /// Shape asked for.
+        shape: Shape,
+    },
+    /// There is no such axis.
+    #[error("{op}: axis {axis} is out of range for shape {shape}")]
+    AxisOutOfRange {
+        /// The op.
+        op: &'static str,
+        /// The axis as given; negative ones count from the back.
+        axis: isize,
+        /// The shape.
+        shape: Shape,
+    },
+    /// The axes given are not a permutation of the tensor's.
+    #[error("{op}: axes {axes:?} are not a permutation of those of shape {shape}")]
+    BadPermutation {
+        /// The op.
+        op: &'static str,
+        /// The axes as given.
+        axes: Vec<usize>,
+        /// The shape.
+        shape: Shape,
+    },
+    /// A range that leaves its axis, or a step of 0.
+    #[error("{op}: range {range:?} with step {step} is out of bounds for axis {axis} of shape {shape}")]
+    RangeOutOfBounds {
+        /// The op.
+        op: &'static str,
+        /// The range as given.
+        range: Range<usize>,
+        /// The step as given.
+        step: usize,
+        /// The axis.
+        axis: usize,
+        /// The shape.
+        shape: Shape,
+    },
+    /// An index, read from a tensor, that points outside.
+    #[error("{op}: index {index} is out of range for {len} entries")]
+    IndexOutOfRange {
+        /// The op.
+        op: &'static str,
+        /// The index.
+        index: i64,
+        /// The number of entries there are.
+        len: usize,
+    },
+    /// A reduction that has no answer for no elements.
+    #[error("{op}: no elements along the reduced axes of shape {shape}")]
+    EmptyReduction {
+        /// The op.
+        op: &'static str,
+        /// The shape.
+        shape: Shape,
+    },
+
+    // Element types.
+    /// Two element types that had to be the same are not.
+    #[error("{op}: element types {lhs} and {rhs} differ (shapes {lhs_shape} and {rhs_shape})")]
+    DTypeMismatch {
+        /// The op.
+        op: &'static str,
+        /// The left or first type.
+        lhs: DType,
+        /// The right or second type.
+        rhs: DType,
+        /// The left or first shape.
+        lhs_shape: Shape,
+        /// The right or second shape.
+        rhs_shape: Shape,
+    },
+    /// The op is not defined for this element type.
+    #[error("{op}: not defined for {dtype}")]
+    UnsupportedDType {
+        /// The op.
+        op: &'static str,
+        /// The element type.
+        dtype: DType,
+    },
+
+    // Memory and devices.
+    /// No memory for a tensor.
+    #[error("{op}: no memory for shape {shape} of {dtype}: {error}")]
+    Allocation {
+        /// The op.
+        op: &'static str,
+        /// The shape that was to be allocated.
+        shape: Shape,
+        /// Its element type.
+        dtype: DType,
+        /// Why not; [`AllocError::OutOfMemory`] carries a report.
+        error: AllocError,
+    },
+    /// Tensors of two devices in one op.
+    #[error("{op}: tensors are on {lhs} and {rhs}; move one of them first")]
+    DeviceMismatch {
+        /// The op.
+        op: &'static str,
+        /// The first tensor's device.
+        lhs: String,
+        /// The other tensor's device.
+        rhs: String,
+    },
+    /// An allocator whose memory the device cannot compute on.
+    #[error("{device} cannot compute on {kind} memory of allocator {allocator}")]
+    WrongMemory {
+        /// The device.
+        device: String,
+        /// The kind of memory.
+        kind: MemoryKind,
+        /// The allocator's name.
+        allocator: String,
+    },
+    /// A value was to be read where nothing is computed.
+    #[error("{op}: {device} computes nothing, so there is no data to read")]
+    NoData {
+        /// What was tried.
+        op: &'static str,
+        /// The device.
+        device: String,
+    },
+    /// There is no such device, or it cannot be used.
+    #[error("device {device} cannot be used: {reason}")]
+    NoDevice {
+        /// The device asked for.
+        device: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A device's memory could not be had.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+
+    // Gradients.
+    /// Backward starts at a single number.
+    #[error("backward: the loss must have one element, got shape {shape}")]
+    NotScalar {
+        /// The loss's shape.
+        shape: Shape,
+    },
+    /// Nothing that the tensor depends on asks for a gradient.
+    #[error("backward: nothing that this tensor was computed from requires a gradient")]
+    NoGraph,
+    /// The graph was already used up: its saved tensors are freed as backward passes.
+    #[error("backward: {op} was already passed; its saved tensors are freed")]
+    GraphSpent {
+        /// The op whose saved tensors are gone.
+        op: &'static str,
+    },
+    /// The op has no backward.
+    #[error("{op}: has no gradient")]
+    NotDifferentiable {
+        /// The op.
+        op: &'static str,
+    },
+
+    // Everything else.
+    /// An argument outside what the op takes.
+    #[error("{op}: {argument} must be {expected}, got {got}")]
+    BadArgument {
+        /// The op.
+        op: &'static str,
+        /// The argument's name.
+        argument: &'static str,
+        /// What it must be.
+        expected: &'static str,
+        /// What it was.
+        got: String,
+    },
+    /// Data read from outside is not as it should be.
+    #[error(transparent)]
+    Data(#[from] crate::data::DataError),
+    /// An op from outside this crate failed.
+    #[error("{op}: {message}")]
+    Custom {
+        /// The op.
+        op: &'static str,
+        /// What it says.
+        message: String,
+    },
+}
+
+impl Error {
+    /// The out-of-memory report, if that is what happened.
+    #[must_use]
+    pub fn out_of_memory(&self) -> Option<&bfc_core::OomReport> {
+        match self {
+            Self::Allocation { error, .. } => error.out_of_memory(),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Layouts: where a tensor's elements lie in its buffer.
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::shape::{MAX_RANK, Shape};
+
+/// The shape, the distance between neighbours along each axis, and where the first element lies. All in elements.
+///
+/// Invariant: every index within the shape maps to an element inside the buffer that the layout was made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    shape: Shape,
+    strides: [usize; MAX_RANK],
+    offset: usize,
+}
+
+impl Layout {
+    /// The layout of a fresh buffer: row-major, without gaps.
+    ///
+    /// # Errors
+    /// [`Error::TooManyElements`] if the bytes cannot be counted.
+    pub fn contiguous(op: &'static str, shape: Shape, dtype: DType) -> Result<Self> {
+        shape
+            .checked_elements()
+            .and_then(|elements| elements.checked_mul(dtype.size()))
+            .filter(|&bytes| isize::try_from(bytes).is_ok())
+            .ok_or(Error::TooManyElements { op, shape, dtype })?;
+        Ok(Self { shape, strides: row_major(&shape), offset: 0 })
+    }
+
+    /// The shape.
+    #[must_use]
+    pub const fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The distance between neighbours along each axis, in elements; 0 along a broadcast axis.
+    #[must_use]
+    pub fn strides(&self) -> &[usize] {
+        &self.strides[..self.shape.rank()]
+    }
+
+    /// The place of the first element in the buffer, in elements.
+    #[must_use]
+    pub const fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Whether the elements lie in row-major order without gaps.
+    #[must_use]
+    pub fn is_contiguous(&self) -> bool {
+        let mut expected = 1;
+        for axis in (0..self.shape.rank()).rev() {
+            let size = self.shape[axis];
+            if size == 0 {
+                return true;
+            }
+            if size != 1 && self.strides[axis] != expected {
+                return false;
+            }
+            expected *= size;
+        }
+        true
+    }
+
+    /// The same elements seen with another shape of as many elements, if they lie in row-major order without gaps.
+    #[must_use]
+    pub fn reshaped(&self, shape: Shape) -> Option<Self> {
+        (self.is_contiguous() && shape.checked_elements() == self.shape.checked_elements())
+            .then(|| Self { shape, strides: row_major(&shape), offset: self.offset })
+    }
+
+    /// The same elements repeated along axes of size 1 and along new axes in front.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] if the shape does not broadcast to `shape`.
+    pub fn broadcast_to(&self, op: &'static str, shape: &Shape) -> Result<Self> {
+        let mismatch = Error::ShapeMismatch { op, lhs: self.shape, rhs: *shape };
+        let Some(extra) = shape.rank().checked_sub(self.shape.rank()) else { return Err(mismatch) };
+        let mut strides = [0; MAX_RANK];
+        for axis in 0..self.shape.rank() {
+            let (from, to) = (self.shape[axis], shape[extra + axis]);
+            if from == to {
+                strides[extra + axis] = self.strides[axis];
+            } else if from != 1 {
+                return Err(mismatch);
+            }
+        }
+        Ok(Self { shape: *shape, strides, offset: self.offset })
+    }
+
+    /// The same elements with the axes in another order; `axes` must be a permutation.
+    ///
+    /// # Errors
+    /// [`Error::BadPermutation`] if it is not.
+    pub fn permuted(&self, op: &'static str, axes: &[usize]) -> Result<Self> {
+        let rank = self.shape.rank();
+        let mut seen = [false; MAX_RANK];
+        let mut dims = [0; MAX_RANK];
+        let mut strides = [0; MAX_RANK];
+        let valid = axes.len() == rank
+            && axes.iter().enumerate().all(|(to, &from)| {
+                if from >= rank || std::mem::replace(&mut seen[from], true) {
+                    return false;
+                }
+                dims[to] = self.shape[from];
+                strides[to] = self.strides[from];
+                true
+            });
+        if !valid {
+            return Err(Error::BadPermutation { op, axes: axes.to_vec(), shape: self.shape });
+        }
+        Ok(Self { shape: Shape::new(&dims[..rank])?, strides, offset: self.offset })
+    }
+
+    /// Every `step`-th of the elements `start..end` along one axis.
+    ///
+    /// # Errors
+    /// [`Error::RangeOutOfBounds`] if the range leaves the axis or the step is 0.
+    pub fn sliced(
+        &self,
+        op: &'static str,
+        axis: usize,
+        range: std::ops::Range<usize>,
+        step: usize,
+    ) -> Result<Self> {
+        let size = self.shape.dims().get(axis).copied().unwrap_or(0);
+        if axis >= self.shape.rank() || range.start > range.end || range.end > size || step == 0 {
+            return Err(Error::RangeOutOfBounds { op, range, step, axis, shape: self.shape });
+        }
+        let mut layout = *self;
+        let count = (range.end - range.start).div_ceil(step);
+        layout.shape = self.shape.with_dim(axis, count);
+        if count > 0 {
+            layout.offset += range.start * self.strides[axis];
+        }
+        layout.strides[axis] = self.strides[axis].saturating_mul(step);
+        Ok(layout)
+    }
+
+    /// The place in the buffer of each element, in the logical (row-major) order of the shape.
+    pub fn positions(&self) -> impl Iterator<Item = usize> + use<> {
+        let layout = *self;
+        let rank = layout.shape.rank();
+        let mut index = [0usize; MAX_RANK];
+        let mut position = layout.offset;
+        (0..layout.shape.elements()).map(move |_| {
+            let current = position;
+            for axis in (0..rank).rev() {
+                index[axis] += 1;
+                position += layout.strides[axis];
+                if index[axis] < layout.shape[axis] {
+                    break;
+                }
+                position -= layout.strides[axis] * index[axis];
+                index[axis] = 0;
+            }
+            current
+        })
+    }
+}
+
+/// Row-major strides.
+fn row_major(shape: &Shape) -> [usize; MAX_RANK] {
+    let mut strides = [0; MAX_RANK];
+    let mut next = 1usize;
+    for axis in (0..shape.rank()).rev() {
+        strides[axis] = next;
+        // Only an empty shape can overflow here, and its strides are never followed.
+        next = next.saturating_mul(shape[axis].max(1));
+    }
+    strides
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn contiguous(dims: &[usize]) -> Layout {
+        Layout::contiguous("test", Shape::new(dims).unwrap(), DType::F32).unwrap()
+    }
+
+    #[test]
+    fn a_fresh_layout_counts_its_positions_up() {
+        let layout = contiguous(&[2, 3]);
+        assert!(layout.is_contiguous());
+        assert_eq!(layout.positions().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_transposed_layout_is_not_contiguous_and_cannot_be_reshaped() {
+        let layout = contiguous(&[2, 3]).permuted("transpose", &[1, 0]).unwrap();
+        assert!(!layout.is_contiguous());
+        assert_eq!(layout.positions().collect::<Vec<_>>(), [0, 3, 1, 4, 2, 5]);
+        assert_eq!(layout.reshaped(Shape::new(&[6]).unwrap()), None);
+    }
+
+    #[test]
+    fn a_slice_with_a_step_starts_inside_the_buffer() {
+        let layout = contiguous(&[2, 5]).sliced("slice", 1, 1..5, 2).unwrap();
+        assert_eq!(layout.positions().collect::<Vec<_>>(), [1, 3, 6, 8]);
+        assert!(contiguous(&[2, 5]).sliced("slice", 1, 1..6, 1).is_err());
+        assert!(contiguous(&[2, 5]).sliced("slice", 2, 0..0, 1).is_err());
+        assert_eq!(contiguous(&[4]).sliced("slice", 0, 4..4, 1).unwrap().shape().elements(), 0);
+    }
+
+    #[test]
+    fn broadcasting_repeats_with_stride_zero() {
+        let target = Shape::new(&[2, 3]).unwrap();
+        let layout = contiguous(&[3]).broadcast_to("add", &target).unwrap();
+        assert_eq!(layout.positions().collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2]);
+        assert!(contiguous(&[2]).broadcast_to("add", &target).is_err());
+    }
+
+    #[test]
+    fn sizes_that_overflow_in_bytes_are_an_error() {
+        let shape = Shape::new(&[1 << 61]).unwrap();
+        assert!(matches!(
+            Layout::contiguous("zeros", shape, DType::F64),
+            Err(Error::TooManyElements { op: "zeros", .. })
+        ));
+    }
+
+    #[test]
+    fn only_permutations_permute() {
+        for bad in [&[0usize, 0][..], &[0], &[0, 2], &[0, 1, 2]] {
+            assert!(contiguous(&[2, 3]).permuted("permute", bad).is_err());
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Tensors, ops, autograd, modules and optimisers over accounted memory.
+//!
+//! A [`Tensor`] takes its memory from a pool of its [`Device`]; every op takes every byte through its [`OpContext`] and
+//! only then computes, so the tracker of the device's [`Runtime`] can say which op asked for which bytes. See
+//! the facade crate `highwater` for the tour.
+
+pub mod autograd;
+pub mod backend;
+mod context;
+pub mod data;
+mod device;
+mod display;
+mod dtype;
+mod error;
+mod layout;
+pub mod nn;
+mod op;
+mod ops;
+pub mod optim;
+mod placement;
+mod rng;
+mod runtime;
+mod shape;
+mod storage;
+mod tensor;
+
+pub use autograd::{
+    GradCheck, GradCheckError, Gradients, Saved, check_gradients, is_recording, no_grad,
+};
+pub use context::{Buffer, OpContext};
+pub use device::{Device, DeviceAllocator, Place, with_device};
+pub use dtype::{DType, Element, RawElement, Scalar};
+pub use error::{Error, Result};
+pub use layout::Layout;
+pub use op::{Op, apply};
+pub use placement::{Placement, PlacementReason};
+pub use rng::Rng;
+pub use runtime::{Choice, Runtime, RuntimeBuilder};
+pub use shape::{IntoShape, MAX_RANK, Shape};
+pub use storage::{Storage, View, ViewMut};
+pub use tensor::Tensor;

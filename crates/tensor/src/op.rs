@@ -1,0 +1,102 @@
+//! Ops: what a forward and a backward are, and how one is run.
+//!
+//! Every operation of this crate, and every one written outside it, is an [`Op`]. [`apply`] runs it: it finds the
+//! device, opens the op's account with the tracker, lets the op allocate through its [`OpContext`] and compute, and
+//! hangs the result into the graph of gradients if one of the inputs is in it.
+
+use std::fmt;
+
+use crate::autograd::{self, Saved};
+use crate::context::OpContext;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::placement::PlacementReason;
+use crate::tensor::Tensor;
+
+/// An operation on tensors.
+///
+/// ```
+/// use highwater_tensor::{Device, Op, OpContext, Result, Saved, Tensor, apply};
+///
+/// /// y = 2x, written out on slices.
+/// #[derive(Debug)]
+/// struct Double;
+///
+/// impl Op for Double {
+///     fn name(&self) -> &'static str {
+///         "double"
+///     }
+///
+///     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+///         let mut out = ctx.output(inputs[0].shape(), inputs[0].dtype())?;
+///         let x = inputs[0].contiguous()?;
+///         if let (Some(y), Some(x)) = (out.host_mut::<f32>(), x.view().host_contiguous::<f32>()) {
+///             y.iter_mut().zip(x).for_each(|(y, x)| *y = 2.0 * x);
+///         }
+///         Ok(out.finish())
+///     }
+///
+///     fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+///         Ok(vec![Some(grad.mul_scalar(2.0)?)])
+///     }
+/// }
+///
+/// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 3.0], [2])?;
+/// assert_eq!(apply(Double, &[&x])?.to_vec::<f32>()?, [2.0, 6.0]);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+pub trait Op: fmt::Debug + Send + Sync + 'static {
+    /// The op's name in errors, accounts and traces.
+    fn name(&self) -> &'static str;
+
+    /// Checks shapes and types, takes all memory from the context, computes. No gradients are recorded meanwhile.
+    ///
+    /// # Errors
+    /// For inputs that do not fit and for lack of memory; nothing may have changed then.
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor>;
+
+    /// The gradient of each input from the gradient of the output, in the order of the inputs; `None` where there is
+    /// none or where [`Saved::needs_grad`] says that nobody asks.
+    ///
+    /// # Errors
+    /// [`Error::NotDifferentiable`] unless overridden.
+    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let _ = (ctx, saved, grad);
+        Err(Error::NotDifferentiable { op: self.name() })
+    }
+}
+
+/// Runs an op on at least one input.
+///
+/// # Errors
+/// [`Error::DeviceMismatch`] for inputs on different devices; else what the op's forward says.
+pub fn apply(op: impl Op, inputs: &[&Tensor]) -> Result<Tensor> {
+    let device = common_device(op.name(), inputs)?;
+    let recording = autograd::is_recording() && inputs.iter().any(|input| input.requires_grad());
+    device.placement().tell(op.name(), device, PlacementReason::Inputs);
+    let ctx = OpContext::forward(op.name(), device, device.default_allocator()?, recording);
+    let output = autograd::no_grad(|| op.forward(&ctx, inputs))?;
+    if !recording || !output.dtype().is_float() {
+        return Ok(output);
+    }
+    Ok(autograd::record(op, inputs, ctx.into_saved(), output))
+}
+
+fn common_device<'a>(op: &'static str, inputs: &[&'a Tensor]) -> Result<&'a Device> {
+    let Some((first, rest)) = inputs.split_first() else {
+        return Err(Error::BadArgument {
+            op,
+            argument: "inputs",
+            expected: "at least one tensor",
+            got: "none".to_owned(),
+        });
+    };
+    match rest.iter().find(|other| other.device() != first.device()) {
+        None => Ok(first.device()),
+        Some(other) => Err(Error::DeviceMismatch {
+            op,
+            lhs: first.device().to_string(),
+            rhs: other.device().to_string(),
+        }),
+    }
+}

@@ -1,0 +1,266 @@
+//! The runtime: devices with their memories and accounts, as one value.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use bfc_core::{
+    AddressOnlyMemory, BfcAllocator, BfcConfig, Bytes, DeviceId, DeviceKind, HostMemory, MemoryKind, Registry,
+    SubAllocator,
+};
+use highwater_tracking::Tracker;
+
+use crate::backend::Backend;
+use crate::backend::cpu::CpuBackend;
+use crate::backend::dry::DryBackend;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::placement::{Placement, PlacementLog};
+
+/// The most that the host's pool takes unless told otherwise (TensorFlow's default for its host pool). It is a limit,
+/// not a reservation: the pool starts small and grows as needed.
+const DEFAULT_POOL: Bytes = Bytes::gib(64);
+
+/// The devices of a program, with their pools, their threads and one book of accounts.
+///
+/// Most programs use [`Runtime::global`] through [`Device::best`]. One's own is for other limits or for isolation:
+///
+/// ```
+/// use bfc_core::Bytes;
+/// use highwater_tensor::{Runtime, Tensor};
+///
+/// let runtime = Runtime::builder().pool(Bytes::mib(1)).threads(1).build()?;
+/// let error = Tensor::zeros(&runtime.cpu()?, [1024, 1024]).unwrap_err();
+/// assert!(error.out_of_memory().is_some());
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Runtime(Arc<Inner>);
+
+struct Inner {
+    registry: Arc<Registry>,
+    tracker: Arc<Tracker>,
+    placement: Arc<PlacementLog>,
+    threads: usize,
+    devices: RwLock<Vec<Device>>,
+}
+
+/// A device and the reason why it was chosen.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Choice {
+    /// The device.
+    pub device: Device,
+    /// Why this one, in words.
+    pub reason: String,
+}
+
+/// What a [`Runtime`] shall be like.
+#[derive(Clone, Debug, Default)]
+pub struct RuntimeBuilder {
+    pool: Option<BfcConfig>,
+    threads: Option<usize>,
+    registry: Option<Arc<Registry>>,
+}
+
+impl RuntimeBuilder {
+    /// Limits each device's pool. Default: 64 GiB for host memory.
+    #[must_use]
+    pub fn pool(self, limit: Bytes) -> Self {
+        self.pool_config(BfcConfig::new(limit))
+    }
+
+    /// Sets all of each device's pool.
+    #[must_use]
+    pub fn pool_config(mut self, config: BfcConfig) -> Self {
+        self.pool = Some(config);
+        self
+    }
+
+    /// Threads that compute, at least 1. Default: one per core. Results do not depend on it.
+    #[must_use]
+    pub const fn threads(mut self, threads: usize) -> Self {
+        self.threads = Some(threads);
+        self
+    }
+
+    /// Takes memories from `registry`, in which `cpu:0` and `dry:0` must not be registered yet.
+    #[must_use]
+    pub fn registry(mut self, registry: Arc<Registry>) -> Self {
+        self.registry = Some(registry);
+        self
+    }
+
+    /// The runtime.
+    ///
+    /// # Errors
+    /// If the registry has the devices already.
+    pub fn build(self) -> Result<Runtime> {
+        let threads = self
+            .threads
+            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
+            .max(1);
+        let config = self.pool.unwrap_or_else(|| BfcConfig::new(DEFAULT_POOL));
+        let registry = self.registry.unwrap_or_else(|| Arc::new(Registry::new()));
+        register(&registry, CPU, MemoryKind::Host, || Arc::new(HostMemory::new()), &config)?;
+        register(&registry, DRY, MemoryKind::AddressOnly, || Arc::new(AddressOnlyMemory::new()), &config)?;
+        Ok(Runtime(Arc::new(Inner {
+            registry,
+            tracker: Tracker::new(),
+            placement: Arc::default(),
+            threads,
+            devices: RwLock::default(),
+        })))
+    }
+}
+
+const CPU: DeviceId = DeviceId { kind: DeviceKind::Cpu, ordinal: 0 };
+const DRY: DeviceId = DeviceId { kind: DeviceKind::Dry, ordinal: 0 };
+
+impl Runtime {
+    /// What a runtime shall be like, starting from the defaults.
+    #[must_use]
+    pub fn builder() -> RuntimeBuilder {
+        RuntimeBuilder::default()
+    }
+
+    /// The process-wide runtime, over the process-wide registry; made with the defaults on first use.
+    #[must_use]
+    pub fn global() -> &'static Self {
+        static GLOBAL: OnceLock<Runtime> = OnceLock::new();
+        GLOBAL.get_or_init(|| {
+            let shared = RuntimeBuilder { registry: Some(Arc::clone(Registry::global())), ..Default::default() };
+            // Whoever registered these devices first keeps them to himself; the default runtime then has its own.
+            shared.build().or_else(|_| Self::builder().build()).unwrap_or_else(|_| unreachable!("a fresh registry"))
+        })
+    }
+
+    /// The accounts of all ops run on this runtime's devices.
+    #[must_use]
+    pub fn tracker(&self) -> &Arc<Tracker> {
+        &self.0.tracker
+    }
+
+    /// The memories of this runtime's devices.
+    #[must_use]
+    pub fn registry(&self) -> &Arc<Registry> {
+        &self.0.registry
+    }
+
+    /// Threads that compute.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.0.threads
+    }
+
+    /// `cpu:0`.
+    ///
+    /// # Errors
+    /// If its threads cannot be started.
+    pub fn cpu(&self) -> Result<Device> {
+        self.device(CPU)
+    }
+
+    /// `dry:0`: makes the requests for memory that `cpu:0` would make, and computes nothing.
+    ///
+    /// # Errors
+    /// None at present.
+    pub fn dry(&self) -> Result<Device> {
+        self.device(DRY)
+    }
+
+    /// A device by its id. All handles to one device share its memory and its backend.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] if there is none or it cannot compute.
+    pub fn device(&self, id: DeviceId) -> Result<Device> {
+        let known = |devices: &[Device]| devices.iter().find(|device| device.id() == id).cloned();
+        if let Some(device) = known(&self.0.devices.read().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(device);
+        }
+        let mut devices = self.0.devices.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = known(&devices) {
+            return Ok(device);
+        }
+        let backend: Box<dyn Backend> = match id {
+            CPU => Box::new(CpuBackend::new(self.0.threads)?),
+            DRY => Box::new(DryBackend::new()),
+            _ => return Err(Error::NoDevice { device: id.to_string(), reason: why_not(id) }),
+        };
+        let device = Device::new(
+            id,
+            backend,
+            Arc::clone(&self.0.registry),
+            Arc::clone(&self.0.tracker),
+            Arc::clone(&self.0.placement),
+        );
+        devices.push(device.clone());
+        Ok(device)
+    }
+
+    /// The best device that can run every op.
+    ///
+    /// # Errors
+    /// As [`Runtime::device`].
+    pub fn best(&self) -> Result<Device> {
+        self.choose(None).map(|choice| choice.device)
+    }
+
+    /// The device asked for, or the best one, with the reason.
+    ///
+    /// # Errors
+    /// As [`Runtime::device`].
+    pub fn choose(&self, wanted: Option<DeviceId>) -> Result<Choice> {
+        match wanted {
+            Some(id) => Ok(Choice { device: self.device(id)?, reason: "asked for".to_owned() }),
+            None => {
+                let gpu = why_not(DeviceId { kind: DeviceKind::Cuda, ordinal: 0 });
+                Ok(Choice { device: self.cpu()?, reason: format!("chosen automatically; cuda:0: {gpu}") })
+            }
+        }
+    }
+
+    /// Tells `listener` of every op from now on: which op, which device, why there.
+    ///
+    /// ```
+    /// use highwater_tensor::{Runtime, Tensor};
+    /// let runtime = Runtime::builder().threads(1).build()?;
+    /// runtime.on_placement(|placement| eprintln!("{placement}"));
+    /// Tensor::zeros(&runtime.cpu()?, [2])?; // zeros on cpu:0: asked for
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    pub fn on_placement(&self, listener: impl Fn(&Placement<'_>) + Send + Sync + 'static) {
+        self.0.placement.listen(Some(Arc::new(listener)));
+    }
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime").field("threads", &self.0.threads).finish_non_exhaustive()
+    }
+}
+
+/// Registers a device with one pool over one kind of memory.
+fn register(
+    registry: &Registry,
+    id: DeviceId,
+    kind: MemoryKind,
+    source: impl Fn() -> Arc<dyn SubAllocator> + Send + Sync + 'static,
+    config: &BfcConfig,
+) -> Result<()> {
+    let _ = (registry, id, kind, source, config);
+    Ok(())
+}
+
+/// Why a device that is not `cpu:0` or `dry:0` cannot be used.
+fn why_not(id: DeviceId) -> String {
+    match id.kind {
+        #[cfg(feature = "cuda")]
+        DeviceKind::Cuda => match bfc_cuda::probe() {
+            Ok(_) => "present, but its backend cannot run every op yet".to_owned(),
+            Err(unavailable) => unavailable.to_string(),
+        },
+        #[cfg(not(feature = "cuda"))]
+        DeviceKind::Cuda => "built without CUDA support".to_owned(),
+        _ => "there is no such device".to_owned(),
+    }
+}

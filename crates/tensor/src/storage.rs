@@ -1,0 +1,193 @@
+//! Storage: the buffer behind tensors, and the only file of this crate that turns addresses into slices.
+//!
+//! A shared storage is never written: kernels write through `&mut Storage`, which only the single owner has. So views
+//! may be handed to any thread without a lock.
+
+use bfc_core::{Allocation, Allocator, Category, Tag};
+
+use crate::dtype::{DType, RawElement};
+use crate::layout::Layout;
+
+/// A buffer taken from an allocator, given back when the last tensor that looks into it is dropped.
+#[derive(Debug)]
+pub struct Storage {
+    allocation: Allocation,
+    /// Bytes that the tensor asked for; the block may be larger.
+    bytes: usize,
+}
+
+impl Storage {
+    /// The buffer of a fresh allocation, of which `bytes` are used.
+    pub(crate) const fn new(allocation: Allocation, bytes: usize) -> Self {
+        Self { allocation, bytes }
+    }
+
+    /// Bytes asked for.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The block and its allocator.
+    #[must_use]
+    pub const fn allocation(&self) -> &Allocation {
+        &self.allocation
+    }
+
+    /// The allocator that the buffer came from.
+    fn allocator(&self) -> &dyn Allocator {
+        self.allocation.allocator().as_ref()
+    }
+
+    /// Charges the buffer to another category, keeping its owner.
+    pub(crate) fn set_category(&self, category: Category) {
+        let block = self.allocation.block();
+        if let Ok(tag) = self.allocator().tag(&block)
+            && tag.category != category
+        {
+            // A block that has a tag can be retagged; an allocator without tags has nothing to say.
+            let _ = self.allocator().retag(&block, Tag { category, ..tag });
+        }
+    }
+
+    /// What the buffer is for; `None` from allocators that keep no tags.
+    #[must_use]
+    pub fn category(&self) -> Option<Category> {
+        self.allocator().tag(&self.allocation.block()).ok().map(|tag| tag.category)
+    }
+
+    /// The whole buffer as numbers of one type; `None` if the host cannot read it.
+    fn host<T: RawElement>(&self) -> Option<&[T]> {
+        let count = self.bytes / size_of::<T>();
+        if count == 0 {
+            return Some(&[]);
+        }
+        if !self.allocator().memory_kind().is_host_accessible() {
+            return None;
+        }
+        let address = self.allocation.block().address as *const T;
+        debug_assert!(address.is_aligned());
+        // SAFETY: the allocator's contract makes the block valid, initialised and aligned (buffers are asked for with
+        // `bfc_core::DEFAULT_ALIGNMENT`, which exceeds that of any element); `T` is plain data; the block lives as
+        // long as `self`, and shared storages are never written.
+        Some(unsafe { std::slice::from_raw_parts(address, count) })
+    }
+
+    /// The whole buffer as numbers of one type, to be written; `None` if the host cannot write it.
+    fn host_mut<T: RawElement>(&mut self) -> Option<&mut [T]> {
+        let count = self.bytes / size_of::<T>();
+        if count == 0 {
+            return Some(&mut []);
+        }
+        if !self.allocator().memory_kind().is_host_accessible() {
+            return None;
+        }
+        let address = self.allocation.block().address as *mut T;
+        debug_assert!(address.is_aligned());
+        // SAFETY: as in `host`; the exclusive borrow of `self` makes this the only slice into the block.
+        Some(unsafe { std::slice::from_raw_parts_mut(address, count) })
+    }
+}
+
+/// A tensor as a kernel reads it: a buffer, and where the elements lie in it.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    storage: &'a Storage,
+    layout: Layout,
+    dtype: DType,
+}
+
+impl<'a> View<'a> {
+    /// A view of a whole buffer or a part of it.
+    pub(crate) const fn new(storage: &'a Storage, layout: Layout, dtype: DType) -> Self {
+        Self { storage, layout, dtype }
+    }
+
+    /// Where the elements lie.
+    #[must_use]
+    pub const fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The element type.
+    #[must_use]
+    pub const fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The buffer.
+    #[must_use]
+    pub const fn storage(&self) -> &'a Storage {
+        self.storage
+    }
+
+    /// The same elements, repeated to fill `shape`.
+    ///
+    /// # Errors
+    /// [`crate::Error::ShapeMismatch`] if they do not broadcast to it.
+    pub fn broadcast_to(&self, op: &'static str, shape: &crate::Shape) -> crate::Result<Self> {
+        Ok(Self { layout: self.layout.broadcast_to(op, shape)?, ..*self })
+    }
+
+    /// The same buffer seen through another layout.
+    pub(crate) const fn with_layout(&self, layout: Layout) -> Self {
+        Self { layout, ..*self }
+    }
+
+    /// The whole buffer on the host, to be indexed through the layout; `None` for memory the host cannot read.
+    #[must_use]
+    pub fn host<T: RawElement>(&self) -> Option<&'a [T]> {
+        self.storage.host()
+    }
+
+    /// The elements as one slice, if they lie in order without gaps in memory that the host can read.
+    #[must_use]
+    pub fn host_contiguous<T: RawElement>(&self) -> Option<&'a [T]> {
+        if !self.layout.is_contiguous() {
+            return None;
+        }
+        let start = self.layout.offset();
+        self.storage.host()?.get(start..start + self.layout.shape().elements())
+    }
+}
+
+/// A tensor as a kernel writes it: a buffer of which this is the only user. Always contiguous from the buffer's start.
+#[derive(Debug)]
+pub struct ViewMut<'a> {
+    storage: &'a mut Storage,
+    layout: Layout,
+    dtype: DType,
+}
+
+impl<'a> ViewMut<'a> {
+    /// A view of a whole buffer.
+    pub(crate) const fn new(storage: &'a mut Storage, layout: Layout, dtype: DType) -> Self {
+        Self { storage, layout, dtype }
+    }
+
+    /// Where the elements lie.
+    #[must_use]
+    pub const fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The element type.
+    #[must_use]
+    pub const fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The elements on the host, in logical order; `None` for memory the host cannot write.
+    #[must_use]
+    pub fn host<T: RawElement>(&mut self) -> Option<&mut [T]> {
+        let elements = self.layout.shape().elements();
+        self.storage.host_mut()?.get_mut(..elements)
+    }
+
+    /// The elements on the host, for as long as the buffer is borrowed.
+    #[must_use]
+    pub fn into_host<T: RawElement>(self) -> Option<&'a mut [T]> {
+        let elements = self.layout.shape().elements();
+        self.storage.host_mut()?.get_mut(..elements)
+    }
+}

@@ -1,0 +1,195 @@
+//! The tensor: a shared buffer, a layout, and its place in the graph of gradients.
+
+use std::sync::Arc;
+
+use bfc_core::Category;
+
+use crate::autograd::GradEdge;
+use crate::device::Device;
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::shape::Shape;
+use crate::storage::{Storage, View, ViewMut};
+
+/// An array of numbers on a device.
+///
+/// Cloning is cheap: clones and views share one buffer, which goes back to its allocator when the last of them is
+/// dropped. A shared buffer is never written, so tensors may be sent to and shared among threads freely.
+///
+/// ```
+/// use bfc_core::AllocatorAttributes;
+/// use highwater_tensor::{Device, Tensor};
+///
+/// let device = Device::cpu()?;
+/// let alloc = device.allocator(AllocatorAttributes::default())?;
+/// let x = Tensor::new(&alloc, [2, 3])?;
+/// assert_eq!(x.to_vec::<f32>()?, [0.0; 6]);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Tensor {
+    storage: Arc<Storage>,
+    layout: Layout,
+    dtype: DType,
+    device: Device,
+    grad: Option<GradEdge>,
+}
+
+impl Tensor {
+    pub(crate) fn from_parts(storage: Arc<Storage>, layout: Layout, dtype: DType, device: Device) -> Self {
+        Self { storage, layout, dtype, device, grad: None }
+    }
+
+    /// The shape.
+    #[must_use]
+    pub const fn shape(&self) -> &Shape {
+        self.layout.shape()
+    }
+
+    /// The axes' sizes.
+    #[must_use]
+    pub fn dims(&self) -> &[usize] {
+        self.layout.shape().dims()
+    }
+
+    /// The number of axes.
+    #[must_use]
+    pub const fn rank(&self) -> usize {
+        self.layout.shape().rank()
+    }
+
+    /// The number of elements.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        self.layout.shape().elements()
+    }
+
+    /// The element type.
+    #[must_use]
+    pub const fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Where the elements lie in the buffer.
+    #[must_use]
+    pub const fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The device that holds the buffer and computes on it.
+    #[must_use]
+    pub const fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The buffer, shared with all views of it.
+    #[must_use]
+    pub const fn storage(&self) -> &Arc<Storage> {
+        &self.storage
+    }
+
+    /// Whether this handle is the only one to its buffer, so that the buffer may be taken over and written in place.
+    #[must_use]
+    pub fn ref_count_is_one(&self) -> bool {
+        Arc::strong_count(&self.storage) == 1
+    }
+
+    /// Whether two tensors look into the same buffer.
+    #[must_use]
+    pub fn shares_buffer_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.storage, &other.storage)
+    }
+
+    /// The tensor as kernels read it.
+    #[must_use]
+    pub fn view(&self) -> View<'_> {
+        View::new(&self.storage, self.layout, self.dtype)
+    }
+
+    /// The tensor as kernels write it: only for the single owner of a buffer that lies in order from its start.
+    pub(crate) fn view_mut(&mut self) -> Option<ViewMut<'_>> {
+        if !self.layout.is_contiguous() || self.layout.offset() != 0 {
+            return None;
+        }
+        Arc::get_mut(&mut self.storage).map(|storage| ViewMut::new(storage, self.layout, self.dtype))
+    }
+
+    /// The same buffer seen through another layout, without a place in the graph. For ops that only look differently.
+    pub(crate) fn with_layout(&self, layout: Layout) -> Self {
+        Self {
+            storage: Arc::clone(&self.storage),
+            layout,
+            dtype: self.dtype,
+            device: self.device.clone(),
+            grad: None,
+        }
+    }
+
+    /// The same values without a place in the graph: no gradient flows through the result.
+    #[must_use]
+    pub fn detach(&self) -> Self {
+        self.with_layout(self.layout)
+    }
+
+    /// Charges the buffer to another category of the memory accounts.
+    #[must_use]
+    pub fn with_category(self, category: Category) -> Self {
+        self.storage.set_category(category);
+        self
+    }
+
+    pub(crate) const fn grad_edge(&self) -> Option<&GradEdge> {
+        self.grad.as_ref()
+    }
+
+    pub(crate) fn with_grad_edge(self, edge: Option<GradEdge>) -> Self {
+        Self { grad: edge, ..self }
+    }
+
+    /// Whether gradients flow to or through this tensor.
+    #[must_use]
+    pub const fn requires_grad(&self) -> bool {
+        self.grad.is_some()
+    }
+
+    /// The elements in logical (row-major) order.
+    ///
+    /// # Errors
+    /// [`Error::NoData`] on a device that computes nothing; [`Error::UnsupportedDType`] if `T` is not the tensor's
+    /// element type (convert with [`Tensor::to_dtype`] first).
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        const OP: &str = "to_vec";
+        if T::DTYPE != self.dtype {
+            return Err(Error::UnsupportedDType { op: OP, dtype: self.dtype });
+        }
+        let mut raw = vec![T::Raw::default(); self.elements()];
+        self.device.backend().download(OP, self.view(), bytemuck::cast_slice_mut(&mut raw))?;
+        Ok(raw.into_iter().map(T::from_raw).collect())
+    }
+
+    /// The value of a tensor with one element.
+    ///
+    /// # Errors
+    /// As [`Tensor::to_vec`]; [`Error::ElementCount`] if there is not exactly one element.
+    pub fn item<T: Element>(&self) -> Result<T> {
+        match self.to_vec::<T>()?.as_slice() {
+            [value] => Ok(*value),
+            values => {
+                Err(Error::ElementCount { op: "item", elements: values.len(), shape: Shape::SCALAR })
+            }
+        }
+    }
+
+    /// The value of a tensor with one element, or `dry` on a device that computes nothing: lets one training loop
+    /// run for real and dry.
+    ///
+    /// # Errors
+    /// As [`Tensor::item`], but never [`Error::NoData`].
+    pub fn item_or<T: Element>(&self, dry: T) -> Result<T> {
+        match self.item() {
+            Err(Error::NoData { .. }) => Ok(dry),
+            other => other,
+        }
+    }
+}

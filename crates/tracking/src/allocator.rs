@@ -1,0 +1,364 @@
+//! An allocator that keeps the accounts of one op execution.
+//!
+//! Source of the accounting: TensorFlow's `TrackingAllocator`. It wraps another allocator and counts what passes
+//! through: bytes in total, bytes live, the high-water mark of bytes live. It lives as long as the last allocation
+//! made through it, as results outlive the op that made them.
+//!
+//! Who holds live bytes is kept in the pool's ledger alone; this account answers only what the op itself did.
+
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use bfc_core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use bfc_core::sync::{Mutex, lock};
+use bfc_core::{AllocError, Allocator, Block, BlockError, Ledger, MemoryKind, OwnerId, Request, Stats, Tag};
+
+use crate::bin::Bin;
+use crate::local::LocalBlocks;
+use crate::log::Log;
+use crate::totals::Class;
+
+/// What a [`TrackingAllocator`] has counted, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// All bytes that were taken.
+    pub total_bytes: u64,
+    /// The most that was live at a time; 0 where sizes are not tracked.
+    pub high_water_bytes: u64,
+    /// What is live now; 0 where sizes are not tracked.
+    pub live_bytes: u64,
+}
+
+/// One allocation or free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Bytes taken, or given back if negative.
+    pub bytes: i64,
+    /// When.
+    pub at: Instant,
+}
+
+/// Where sizes come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// The inner allocator's blocks bear their true size.
+    Inner,
+    /// They do not, so each block is remembered here.
+    Local,
+    /// Nobody knows sizes: what was asked for is counted, and frees are not.
+    Untracked,
+}
+
+impl Mode {
+    fn of(inner: &dyn Allocator, track_sizes: bool) -> Self {
+        match (inner.tracks_sizes(), track_sizes) {
+            (true, _) => Self::Inner,
+            (false, true) => Self::Local,
+            (false, false) => Self::Untracked,
+        }
+    }
+}
+
+/// Wraps an allocator and counts what passes through, for one execution of an op.
+///
+/// The counters are changed after the inner allocation and before the inner free. So the bytes that all tracking
+/// allocators of a pool call live never exceed the pool's own, and no count is ever negative.
+///
+/// ```
+/// use std::sync::Arc;
+/// use bfc_core::{Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, HostMemory, Request};
+/// use highwater_tracking::TrackingAllocator;
+///
+/// let config = BfcConfig::new(Bytes::mib(1));
+/// let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new("cpu", Arc::new(HostMemory::new()), config));
+/// let tracking = TrackingAllocator::new(pool, true);
+/// let op: Arc<dyn Allocator> = tracking.clone();
+/// let scratch = Allocation::new(&op, &Request::new(1000))?;
+/// drop(scratch);
+/// let result = Allocation::new(&op, &Request::new(256))?;
+/// let sizes = tracking.sizes();
+/// assert_eq!((sizes.total_bytes, sizes.high_water_bytes, sizes.live_bytes), (1280, 1024, 256));
+/// # Ok::<(), bfc_core::AllocError>(())
+/// ```
+#[derive(Debug)]
+pub struct TrackingAllocator {
+    /// `None` only while the allocator lies in its bin, where nobody has a handle to call it through.
+    inner: Option<Arc<dyn Allocator>>,
+    /// Charged for requests that name nobody.
+    owner: OwnerId,
+    mode: Mode,
+    /// One for the op, and one for each live allocation.
+    references: AtomicU64,
+    /// Whether the last reference has gone, so that of several threads that see this one only acts on it.
+    retired: AtomicBool,
+    live: AtomicU64,
+    high_water: AtomicU64,
+    /// Bytes taken by class; together they are the total.
+    classes: [AtomicU64; Class::COUNT],
+    /// Used in [`Mode::Local`].
+    local: Mutex<LocalBlocks>,
+    records: Option<Mutex<Vec<Record>>>,
+    /// Where to go when retired; dangling for an allocator that belongs to no tracker.
+    bin: Weak<Bin>,
+    log: Option<Arc<Log>>,
+}
+
+impl TrackingAllocator {
+    /// Tracks what passes through to `inner`. If `inner` does not track sizes itself, `track_sizes` says whether each
+    /// block is remembered here; otherwise only the total is counted, in bytes asked for.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Allocator>, track_sizes: bool) -> Arc<Self> {
+        Arc::new(Self::build(inner, track_sizes, OwnerId::ROOT))
+    }
+
+    /// As [`TrackingAllocator::new`], and keeps a record of each allocation and free, which costs heap memory.
+    #[must_use]
+    pub fn with_records(inner: Arc<dyn Allocator>, track_sizes: bool) -> Arc<Self> {
+        let records = Some(Mutex::new(Vec::new()));
+        Arc::new(Self { records, ..Self::build(inner, track_sizes, OwnerId::ROOT) })
+    }
+
+    /// The allocator of one op execution of a tracker.
+    pub(crate) fn for_op(inner: Arc<dyn Allocator>, owner: OwnerId, bin: Weak<Bin>, log: Arc<Log>) -> Self {
+        Self { bin, log: Some(log), ..Self::build(inner, true, owner) }
+    }
+
+    fn build(inner: Arc<dyn Allocator>, track_sizes: bool, owner: OwnerId) -> Self {
+        Self {
+            mode: Mode::of(&*inner, track_sizes),
+            inner: Some(inner),
+            owner,
+            references: AtomicU64::new(1),
+            retired: AtomicBool::new(false),
+            live: AtomicU64::new(0),
+            high_water: AtomicU64::new(0),
+            classes: std::array::from_fn(|_| AtomicU64::new(0)),
+            local: Mutex::new(LocalBlocks::default()),
+            records: None,
+            bin: Weak::new(),
+            log: None,
+        }
+    }
+
+    /// Makes a recycled allocator as good as new.
+    pub(crate) fn restart(&mut self, inner: Arc<dyn Allocator>, owner: OwnerId) {
+        self.mode = Mode::of(&*inner, true);
+        self.inner = Some(inner);
+        self.owner = owner;
+        *self.references.get_mut() = 1;
+        *self.retired.get_mut() = false;
+        *self.live.get_mut() = 0;
+        *self.high_water.get_mut() = 0;
+        for class in &mut self.classes {
+            *class.get_mut() = 0;
+        }
+        lock(&self.local).clear();
+    }
+
+    /// What has been counted so far.
+    #[must_use]
+    pub fn sizes(&self) -> Sizes {
+        Sizes {
+            total_bytes: self.class_bytes().iter().fold(0, |sum, bytes| sum.saturating_add(*bytes)),
+            high_water_bytes: self.high_water.load(Ordering::Relaxed),
+            live_bytes: self.live.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Every allocation and free so far, in order; empty unless made by [`TrackingAllocator::with_records`].
+    #[must_use]
+    pub fn records(&self) -> Vec<Record> {
+        self.records.as_ref().map_or_else(Vec::new, |records| lock(records).clone())
+    }
+
+    /// Bytes taken by class.
+    pub(crate) fn class_bytes(&self) -> [u64; Class::COUNT] {
+        std::array::from_fn(|class| self.classes[class].load(Ordering::Relaxed))
+    }
+
+    /// Whether `allocator` is this one, or the one that this one wraps.
+    pub(crate) fn stands_for(&self, allocator: &Arc<dyn Allocator>) -> bool {
+        let address = Arc::as_ptr(allocator).cast::<()>();
+        let wraps = self.inner.as_ref().is_some_and(|inner| Arc::as_ptr(inner).cast::<()>() == address);
+        wraps || std::ptr::from_ref(self).cast::<()>() == address
+    }
+
+    /// Gives up the op's own reference.
+    pub(crate) fn end_op(self: Arc<Self>) {
+        self.references.fetch_sub(1, Ordering::AcqRel);
+        self.retire();
+    }
+
+    fn inner(&self) -> &Arc<dyn Allocator> {
+        self.inner.as_ref().expect("an allocator in the bin has no handle to be called through")
+    }
+
+    /// Counts `bytes` more, whose allocation has succeeded.
+    fn add(&self, bytes: u64, tag: Tag) {
+        if self.mode != Mode::Untracked {
+            let live = self.live.fetch_add(bytes, Ordering::Relaxed).wrapping_add(bytes);
+            self.high_water.fetch_max(live, Ordering::Relaxed);
+        }
+        self.classes[Class::of(tag.category) as usize].fetch_add(bytes, Ordering::Relaxed);
+        self.references.fetch_add(1, Ordering::Relaxed);
+        self.record(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    /// Counts `bytes` as no longer live; `false`, and nothing counted, if fewer are live.
+    fn subtract(&self, bytes: u64) -> bool {
+        let live =
+            self.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |live| live.checked_sub(bytes));
+        if live.is_ok() {
+            self.record(i64::try_from(bytes).map_or(i64::MIN, |bytes| -bytes));
+        }
+        live.is_ok()
+    }
+
+    /// Undoes [`subtract`](Self::subtract) for a free that failed.
+    fn restore(&self, bytes: u64) {
+        self.live.fetch_add(bytes, Ordering::Relaxed);
+        self.record(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    fn record(&self, bytes: i64) {
+        if let Some(records) = &self.records {
+            lock(records).push(Record { bytes, at: Instant::now() });
+        }
+    }
+
+    /// The block as the inner allocator knows it.
+    fn inner_block(&self, block: &Block) -> Result<Block, BlockError> {
+        match self.mode {
+            Mode::Local if !block.is_empty() => lock(&self.local).find(block).map(|entry| entry.inner),
+            _ => Ok(*block),
+        }
+    }
+
+    /// Why a block of more bytes than are live cannot be one of ours. The pool knows best.
+    fn reject(&self, block: Block) -> BlockError {
+        self.inner().requested_bytes(&block).err().unwrap_or(BlockError::Foreign { block })
+    }
+}
+
+// SAFETY: blocks come from the inner allocator, which keeps the promise, and are handed on with the same address and
+// size; each goes back exactly when the caller gives it back.
+unsafe impl Allocator for TrackingAllocator {
+    fn name(&self) -> &str {
+        self.inner().name()
+    }
+
+    fn memory_kind(&self) -> MemoryKind {
+        self.inner().memory_kind()
+    }
+
+    fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
+        let mut request = *request;
+        if request.tag.owner == OwnerId::ROOT {
+            request.tag.owner = self.owner;
+        }
+        let mut block = self.inner().allocate(&request)?;
+        if block.is_empty() {
+            return Ok(block);
+        }
+        if self.mode == Mode::Local {
+            block = lock(&self.local).insert(block, request.bytes);
+        }
+        let bytes = if self.mode == Mode::Untracked { request.bytes } else { block.bytes };
+        self.add(bytes, request.tag);
+        if let Some(log) = &self.log {
+            log.post_alloc(&block, request.bytes, request.tag);
+        }
+        Ok(block)
+    }
+
+    unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
+        if block.is_empty() {
+            return Ok(());
+        }
+        let entry = match self.mode {
+            Mode::Local => Some(lock(&self.local).remove(&block)?),
+            Mode::Inner | Mode::Untracked => None,
+        };
+        if self.mode != Mode::Untracked && !self.subtract(block.bytes) {
+            return Err(self.reject(block));
+        }
+        if let Some(log) = &self.log {
+            log.post_free(&block);
+        }
+        // SAFETY: the caller promises that nothing uses the memory any more.
+        let result = unsafe { self.inner().deallocate(entry.map_or(block, |entry| entry.inner)) };
+        match result {
+            Ok(()) => {
+                self.references.fetch_sub(1, Ordering::AcqRel);
+            }
+            Err(_) if self.mode != Mode::Untracked => {
+                self.restore(block.bytes);
+                if let Some(entry) = entry {
+                    lock(&self.local).restore(entry);
+                }
+            }
+            Err(_) => {}
+        }
+        result
+    }
+
+    fn stats(&self) -> Stats {
+        self.inner().stats()
+    }
+
+    fn clear_stats(&self) -> bool {
+        self.inner().clear_stats()
+    }
+
+    fn tracks_sizes(&self) -> bool {
+        self.mode != Mode::Untracked
+    }
+
+    fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
+        match self.mode {
+            Mode::Local if !block.is_empty() => lock(&self.local).find(block).map(|entry| entry.requested),
+            _ => self.inner().requested_bytes(block),
+        }
+    }
+
+    fn block_at(&self, address: u64) -> Result<Block, BlockError> {
+        match self.mode {
+            Mode::Local => lock(&self.local).block_at(address),
+            Mode::Inner | Mode::Untracked => self.inner().block_at(address),
+        }
+    }
+
+    fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
+        self.inner().tag(&self.inner_block(block)?)
+    }
+
+    fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
+        self.inner().retag(&self.inner_block(block)?, tag)
+    }
+
+    fn ledger(&self) -> Ledger {
+        self.inner().ledger()
+    }
+
+    fn set_safe_frontier(&self, count: u64) {
+        self.inner().set_safe_frontier(count);
+    }
+
+    fn retire(mut self: Arc<Self>) {
+        if self.references.load(Ordering::Acquire) != 0 || self.retired.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let Some(bin) = self.bin.upgrade() else { return };
+        // An idle allocator must not keep a pool alive. If another thread still holds a handle, which it is about to
+        // drop, the inner allocator is let go when the bin next hands this one out.
+        if let Some(this) = Arc::get_mut(&mut self)
+            && let Some(inner) = this.inner.take()
+        {
+            inner.retire();
+        }
+        bin.put(self);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,264 @@
+//! Where in a model this thread is: a path of modules, and a phase of training.
+//!
+//! Each thread has a stack of places. [`module`] and [`phase`] push a place derived from the top one, and the guard
+//! they return cuts the stack back to where it was, also when it is dropped while unwinding or out of order. A stack
+//! does not follow work to other threads by itself: [`capture`](crate::capture) hands it over.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::marker::PhantomData;
+#[cfg(not(shuttle))]
+use std::thread_local;
+
+use bfc_core::OwnerId;
+use serde::{Deserialize, Serialize};
+#[cfg(shuttle)]
+use shuttle::thread_local;
+
+/// Most module names that a thread remembers: names made up at run time must not grow its memory forever.
+const MAX_KNOWN_MODULES: usize = 4096;
+
+/// What part of a training step runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Computing results, with or without a backward pass to follow.
+    #[default]
+    Forward,
+    /// Computing gradients.
+    Backward,
+    /// Changing parameters.
+    Optimizer,
+}
+
+impl Phase {
+    /// The phase's name in tables, JSON and labels.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "forward",
+            Self::Backward => "backward",
+            Self::Optimizer => "optimizer",
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A module and a phase: what an op that starts here is filed under.
+///
+/// A small copy value, so that the backward of an op can be run in the place of its forward:
+///
+/// ```
+/// use highwater_tracking::{Phase, here, module};
+/// let forward = {
+///     let _scope = module("encoder.block0");
+///     here()
+/// };
+/// let _scope = forward.with_phase(Phase::Backward).enter();
+/// assert_eq!(here().module.path(), "encoder.block0");
+/// assert_eq!(here().phase, Phase::Backward);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// The module path, as the owner that it is interned as; the root outside of all modules.
+    pub module: OwnerId,
+    /// The phase.
+    pub phase: Phase,
+}
+
+impl Place {
+    /// The same module in another phase.
+    #[must_use]
+    pub const fn with_phase(self, phase: Phase) -> Self {
+        Self { phase, ..self }
+    }
+
+    /// Makes this the place of the current thread until the guard is dropped.
+    pub fn enter(self) -> PlaceGuard {
+        let depth = PLACES.try_with(|places| {
+            let mut places = places.borrow_mut();
+            places.push(self);
+            places.len() - 1
+        });
+        PlaceGuard { depth: depth.unwrap_or(usize::MAX), _not_send: PhantomData }
+    }
+}
+
+thread_local! {
+    static PLACES: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
+    static MODULES: RefCell<KnownModules> = RefCell::new(KnownModules::default());
+}
+
+/// The current thread's place.
+#[must_use]
+pub fn here() -> Place {
+    let top = PLACES.try_with(|places| places.borrow().last().copied());
+    top.ok().flatten().unwrap_or_default()
+}
+
+/// Enters the module called `name` below the current one until the guard is dropped. A name with dots stands for
+/// several nested modules.
+///
+/// ```
+/// use highwater_tracking::{here, module};
+/// let _block = module("block0");
+/// let _attention = module("attention.query");
+/// assert_eq!(here().module.path(), "block0.attention.query");
+/// ```
+pub fn module(name: &str) -> ModuleGuard {
+    let here = here();
+    let known = MODULES.try_with(|modules| modules.borrow_mut().find(here.module, name));
+    let module = known.unwrap_or_else(|_| intern_path(here.module, name));
+    Place { module, ..here }.enter()
+}
+
+/// Enters a phase, in the current module, until the guard is dropped.
+pub fn phase(phase: Phase) -> PhaseGuard {
+    here().with_phase(phase).enter()
+}
+
+/// Leaves a place when dropped. Bound to its thread.
+#[derive(Debug)]
+#[must_use = "the place is left when the guard is dropped"]
+pub struct PlaceGuard {
+    /// How many places were on the stack before.
+    depth: usize,
+    /// The stack belongs to a thread, so the guard must stay there.
+    _not_send: PhantomData<*const ()>,
+}
+
+/// Leaves a module when dropped.
+pub type ModuleGuard = PlaceGuard;
+
+/// Leaves a phase when dropped.
+pub type PhaseGuard = PlaceGuard;
+
+impl Drop for PlaceGuard {
+    fn drop(&mut self) {
+        // Cutting back to a depth, rather than popping one, stays right when guards are dropped out of order.
+        // A thread that is ending has no stack any more, and needs none.
+        let _ = PLACES.try_with(|places| places.borrow_mut().truncate(self.depth));
+    }
+}
+
+/// Module names that this thread has entered before: finding one again costs no allocation and no lock.
+#[derive(Debug, Default)]
+struct KnownModules {
+    by_parent: HashMap<OwnerId, HashMap<Box<str>, OwnerId>>,
+    count: usize,
+}
+
+impl KnownModules {
+    fn find(&mut self, parent: OwnerId, name: &str) -> OwnerId {
+        if let Some(&module) = self.by_parent.get(&parent).and_then(|names| names.get(name)) {
+            return module;
+        }
+        if self.count >= MAX_KNOWN_MODULES {
+            *self = Self::default();
+        }
+        let module = intern_path(parent, name);
+        self.by_parent.entry(parent).or_default().insert(Box::from(name), module);
+        self.count += 1;
+        module
+    }
+}
+
+fn intern_path(parent: OwnerId, name: &str) -> OwnerId {
+    name.split('.').filter(|part| !part.is_empty()).fold(parent, OwnerId::intern)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    #[test]
+    fn modules_nest_and_are_left_in_turn() {
+        assert_eq!(here(), Place::default());
+        let outer = module("scope-net");
+        let inner = module("fc1");
+        assert_eq!(here().module.path(), "scope-net.fc1");
+        drop(inner);
+        assert_eq!(here().module.path(), "scope-net");
+        drop(outer);
+        assert_eq!(here(), Place::default());
+    }
+
+    #[test]
+    fn dots_in_a_name_make_nested_modules_and_empty_parts_make_none() {
+        let _scope = module("block0..attn.");
+        assert_eq!(here().module.path(), "block0.attn");
+        assert_eq!(here().module.parent().path(), "block0");
+    }
+
+    #[test]
+    fn a_phase_keeps_the_module_and_a_module_keeps_the_phase() {
+        let _module = module("scope-net");
+        let _phase = phase(Phase::Backward);
+        let _inner = module("fc1");
+        assert_eq!(here().phase, Phase::Backward);
+        assert_eq!(here().module.path(), "scope-net.fc1");
+    }
+
+    #[test]
+    fn a_place_is_entered_again_elsewhere_with_another_phase() {
+        let place = {
+            let _scope = module("scope-net.fc1");
+            here()
+        };
+        assert_eq!(here(), Place::default());
+        let guard = place.with_phase(Phase::Backward).enter();
+        assert_eq!(here(), Place { module: place.module, phase: Phase::Backward });
+        drop(guard);
+        assert_eq!(here(), Place::default());
+    }
+
+    #[test]
+    fn guards_pop_while_unwinding() {
+        let _outer = module("scope-outer");
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            let _inner = module("inner");
+            let _phase = phase(Phase::Optimizer);
+            panic!("on purpose");
+        }));
+        assert!(result.is_err());
+        assert_eq!(here().module.path(), "scope-outer");
+        assert_eq!(here().phase, Phase::Forward);
+    }
+
+    #[test]
+    fn guards_dropped_out_of_order_leave_nothing_behind() {
+        let outer = module("scope-outer");
+        let inner = module("inner");
+        drop(outer);
+        assert_eq!(here(), Place::default());
+        drop(inner);
+        assert_eq!(here(), Place::default());
+    }
+
+    #[test]
+    fn threads_start_outside_of_all_modules() {
+        let _scope = module("scope-net");
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(here(), Place::default()));
+        });
+    }
+
+    #[test]
+    fn a_thread_forgets_known_names_before_they_fill_its_memory() {
+        let mut known = KnownModules::default();
+        let parent = OwnerId::intern(OwnerId::ROOT, "scope-many");
+        let first = known.find(parent, "0");
+        for index in 1..=MAX_KNOWN_MODULES {
+            known.find(parent, &(index % 5000).to_string());
+        }
+        assert!(known.count <= MAX_KNOWN_MODULES);
+        assert_eq!(known.find(parent, "0"), first);
+    }
+}

@@ -1,0 +1,162 @@
+//! What the finished executions of ops add up to.
+
+use std::collections::HashMap;
+
+use bfc_core::OwnerId;
+
+use crate::allocator::TrackingAllocator;
+use crate::scope::{Phase, Place};
+
+/// All finished executions of one op in one place. Sizes are granted bytes; what is nested in an execution is part
+/// of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpTotals {
+    /// The owner that the op's allocations are charged to: below `module`, called after the op and the phase.
+    pub owner: OwnerId,
+    /// The module that the op ran in.
+    pub module: OwnerId,
+    /// The op's name.
+    pub op: &'static str,
+    /// The phase that the op ran in.
+    pub phase: Phase,
+    /// How many executions have finished.
+    pub calls: u64,
+    /// Bytes that all executions together took.
+    pub total_bytes: u64,
+    /// The most that one execution held at a time, of what it took itself.
+    pub high_water_bytes: u64,
+    /// Bytes that were still live when their execution returned, of all executions together.
+    pub outliving_bytes: u64,
+    /// The most bytes that were still live when one execution returned.
+    pub max_outliving_bytes: u64,
+    /// Bytes taken as temporaries and workspaces.
+    pub temporary_bytes: u64,
+    /// Bytes taken for results: outputs, activations, gradients, inputs.
+    pub output_bytes: u64,
+    /// Bytes taken for what stays between steps: parameters and optimiser state.
+    pub persistent_bytes: u64,
+}
+
+impl OpTotals {
+    const fn new(owner: OwnerId, place: Place, op: &'static str) -> Self {
+        Self {
+            owner,
+            module: place.module,
+            op,
+            phase: place.phase,
+            calls: 0,
+            total_bytes: 0,
+            high_water_bytes: 0,
+            outliving_bytes: 0,
+            max_outliving_bytes: 0,
+            temporary_bytes: 0,
+            output_bytes: 0,
+            persistent_bytes: 0,
+        }
+    }
+
+    /// Adds one finished execution.
+    fn fold(&mut self, figures: &Figures) {
+        let [temporary, output, persistent] = figures.classes;
+        let total = temporary.saturating_add(output).saturating_add(persistent);
+        self.calls += 1;
+        self.total_bytes = self.total_bytes.saturating_add(total);
+        self.high_water_bytes = self.high_water_bytes.max(figures.high_water);
+        self.outliving_bytes = self.outliving_bytes.saturating_add(figures.outliving);
+        self.max_outliving_bytes = self.max_outliving_bytes.max(figures.outliving);
+        self.temporary_bytes = self.temporary_bytes.saturating_add(temporary);
+        self.output_bytes = self.output_bytes.saturating_add(output);
+        self.persistent_bytes = self.persistent_bytes.saturating_add(persistent);
+    }
+}
+
+/// What one execution came to, over all allocators that it used.
+///
+/// The high-water marks of several allocators are added: exact for one memory, an upper bound for several, whose marks
+/// need not fall on the same moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Figures {
+    pub(crate) high_water: u64,
+    pub(crate) outliving: u64,
+    pub(crate) classes: [u64; Class::COUNT],
+}
+
+impl Figures {
+    pub(crate) fn add(&mut self, allocator: &TrackingAllocator) {
+        let sizes = allocator.sizes();
+        self.high_water = self.high_water.saturating_add(sizes.high_water_bytes);
+        self.outliving = self.outliving.saturating_add(sizes.live_bytes);
+        for (sum, bytes) in self.classes.iter_mut().zip(allocator.class_bytes()) {
+            *sum = sum.saturating_add(bytes);
+        }
+    }
+}
+
+/// What an op takes memory for, as upstream tells it: scratch, results, or state that persists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    Temporary,
+    Output,
+    Persistent,
+}
+
+impl Class {
+    pub(crate) const COUNT: usize = 3;
+
+    pub(crate) const fn of(category: bfc_core::Category) -> Self {
+        use bfc_core::Category::{
+            Activation, Gradient, Input, OptimizerState, Output, Parameter, Temporary, Workspace,
+        };
+        match category {
+            Temporary | Workspace => Self::Temporary,
+            Output | Activation | Gradient | Input => Self::Output,
+            Parameter | OptimizerState => Self::Persistent,
+        }
+    }
+}
+
+/// The totals of a tracker, by op and place.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    rows: Vec<OpTotals>,
+    index: HashMap<(Place, &'static str), usize>,
+}
+
+impl Totals {
+    /// The row of an op in a place, made on first use, and its owner.
+    pub(crate) fn row(&mut self, place: Place, op: &'static str) -> (usize, OwnerId) {
+        if let Some(&row) = self.index.get(&(place, op)) {
+            return (row, self.rows[row].owner);
+        }
+        let owner = OwnerId::intern(place.module, &leaf_name(op, place.phase));
+        let row = self.rows.len();
+        self.rows.push(OpTotals::new(owner, place, op));
+        self.index.insert((place, op), row);
+        (row, owner)
+    }
+
+    /// Adds a finished execution to its row.
+    pub(crate) fn fold(&mut self, row: usize, figures: &Figures) {
+        self.rows[row].fold(figures);
+    }
+
+    /// Sets all figures to zero; rows and owners stay, as running ops refer to them.
+    pub(crate) fn reset(&mut self) {
+        for row in &mut self.rows {
+            let place = Place { module: row.module, phase: row.phase };
+            *row = OpTotals::new(row.owner, place, row.op);
+        }
+    }
+
+    pub(crate) fn rows(&self) -> &[OpTotals] {
+        &self.rows
+    }
+}
+
+/// The name of the owner of an op's allocations. Forward ops keep the plain name, as most ops are forward ops.
+fn leaf_name(op: &str, phase: Phase) -> String {
+    match phase {
+        Phase::Forward => op.to_owned(),
+        Phase::Backward | Phase::Optimizer => format!("{op}:{phase}"),
+    }
+}

@@ -1,0 +1,228 @@
+//! The tracker: gives every op execution its account, and adds the finished ones up.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use bfc_core::sync::atomic::{AtomicBool, Ordering};
+use bfc_core::sync::{Mutex, lock};
+use bfc_core::{Allocator, OwnerId};
+use crossbeam::queue::ArrayQueue;
+
+use crate::allocator::TrackingAllocator;
+use crate::bin::Bin;
+use crate::context::{FrameGuard, enter_op, running_op_of};
+use crate::log::{EventLog, Log};
+use crate::scope::here;
+use crate::totals::{Figures, OpTotals, Totals};
+
+/// How many finished executions are kept for reuse: about as many as run at a time.
+const IDLE_EXECUTIONS: usize = 64;
+
+/// Keeps account of the ops of one device.
+///
+/// ```
+/// use std::sync::Arc;
+/// use bfc_core::{Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Category, HostMemory, Request};
+/// use highwater_tracking::{Tracker, module};
+///
+/// let config = BfcConfig::new(Bytes::mib(1));
+/// let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new("cpu", Arc::new(HostMemory::new()), config));
+/// let tracker = Tracker::new();
+///
+/// let _scope = module("net.fc1");
+/// let result = {
+///     let run = tracker.begin("matmul");
+///     let allocator = run.track(&pool);
+///     let _scratch = Allocation::new(&allocator, &Request::new(4096))?;
+///     Allocation::new(&allocator, &Request::new(1024).with_category(Category::Output))?
+/// };
+///
+/// let totals = tracker.op_totals();
+/// assert_eq!((totals[0].op, totals[0].calls), ("matmul", 1));
+/// assert_eq!((totals[0].high_water_bytes, totals[0].outliving_bytes), (5120, 1024));
+/// assert_eq!(pool.ledger().owner(totals[0].owner).own, 1024);
+/// # drop(result);
+/// # Ok::<(), bfc_core::AllocError>(())
+/// ```
+#[derive(Debug)]
+pub struct Tracker {
+    /// Tells the running ops of several trackers apart.
+    id: u64,
+    totals: Mutex<Totals>,
+    bin: Arc<Bin>,
+    idle: ArrayQueue<Arc<Execution>>,
+    log: Arc<Log>,
+}
+
+impl Tracker {
+    /// A tracker with nothing counted.
+    #[must_use]
+    #[expect(clippy::new_ret_no_self, reason = "runs hold on to their tracker")]
+    pub fn new() -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Arc::new(Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            totals: Mutex::new(Totals::default()),
+            bin: Arc::new(Bin::new()),
+            idle: ArrayQueue::new(IDLE_EXECUTIONS),
+            log: Arc::new(Log::default()),
+        })
+    }
+
+    /// Begins an execution of `op` in the current place; it lasts until the [`OpRun`] is dropped.
+    ///
+    /// While this thread works for an op of this tracker already, the new one is a part of that: it shares its account
+    /// and is no call of its own.
+    pub fn begin(self: &Arc<Self>, op: &'static str) -> OpRun {
+        if let Some(execution) = running_op_of(self.id) {
+            return OpRun { tracker: Arc::clone(self), execution, frame: None };
+        }
+        let (row, owner) = lock(&self.totals).row(here(), op);
+        let execution = self.execution(row, owner);
+        let frame = Some(enter_op(Arc::clone(&execution)));
+        OpRun { tracker: Arc::clone(self), execution, frame }
+    }
+
+    /// The totals of all ops that were ever begun, in the order of their first beginnings.
+    #[must_use]
+    pub fn op_totals(&self) -> Vec<OpTotals> {
+        lock(&self.totals).rows().to_vec()
+    }
+
+    /// Sets all totals to zero. Ops that run now are counted when they finish.
+    pub fn reset(&self) {
+        lock(&self.totals).reset();
+    }
+
+    /// Begins a new event log of at most `capacity` events; what an earlier one held is dropped.
+    pub fn start_log(&self, capacity: usize) {
+        self.log.start(capacity);
+    }
+
+    /// Ends the event log and returns it; empty if none was begun.
+    #[must_use]
+    pub fn take_log(&self) -> EventLog {
+        self.log.take()
+    }
+
+    fn execution(&self, row: usize, owner: OwnerId) -> Arc<Execution> {
+        while let Some(mut idle) = self.idle.pop() {
+            // A captured context may still refer to the finished op; it must not come to mean another one.
+            if let Some(execution) = Arc::get_mut(&mut idle) {
+                execution.row = row;
+                execution.owner = owner;
+                *execution.finished.get_mut() = false;
+                return idle;
+            }
+        }
+        Arc::new(Execution {
+            tracker: self.id,
+            row,
+            owner,
+            finished: AtomicBool::new(false),
+            allocators: Mutex::new(Vec::new()),
+        })
+    }
+
+    fn finish(&self, execution: &Arc<Execution>) {
+        let mut allocators = execution.finish();
+        let mut figures = Figures::default();
+        for allocator in &allocators {
+            figures.add(allocator);
+        }
+        lock(&self.totals).fold(execution.row, &figures);
+        for allocator in allocators.drain(..) {
+            allocator.end_op();
+        }
+        *lock(&execution.allocators) = allocators;
+        drop(self.idle.push(Arc::clone(execution)));
+    }
+
+    #[cfg(test)]
+    pub(crate) fn idle_allocators(&self) -> usize {
+        self.bin.len()
+    }
+}
+
+/// One execution of an op: what its own thread, its nested ops and its workers share.
+#[derive(Debug)]
+pub(crate) struct Execution {
+    tracker: u64,
+    row: usize,
+    owner: OwnerId,
+    /// Set once, under the lock of `allocators`.
+    finished: AtomicBool,
+    /// One for each allocator that the op uses; in practice one or two.
+    allocators: Mutex<Vec<Arc<TrackingAllocator>>>,
+}
+
+impl Execution {
+    /// Whether this is an op of `tracker` that has not finished.
+    pub(crate) fn is_running_for(&self, tracker: u64) -> bool {
+        self.tracker == tracker && !self.finished.load(Ordering::Acquire)
+    }
+
+    /// Ends the execution: from here on no allocator joins it.
+    fn finish(&self) -> Vec<Arc<TrackingAllocator>> {
+        let mut allocators = lock(&self.allocators);
+        self.finished.store(true, Ordering::Release);
+        std::mem::take(&mut *allocators)
+    }
+}
+
+/// An op that runs on this thread, until dropped. Bound to its thread.
+#[derive(Debug)]
+#[must_use = "the op ends when this is dropped"]
+pub struct OpRun {
+    tracker: Arc<Tracker>,
+    execution: Arc<Execution>,
+    /// `None` if this is a part of an op that ran already.
+    frame: Option<FrameGuard>,
+}
+
+impl OpRun {
+    /// Whether this is a part of an op that ran already.
+    #[must_use]
+    pub const fn is_nested(&self) -> bool {
+        self.frame.is_none()
+    }
+
+    /// The owner that the op's allocations are charged to.
+    #[must_use]
+    pub fn owner(&self) -> OwnerId {
+        self.execution.owner
+    }
+
+    /// The op's tracking allocator over `base`: the same one each time it is asked for. A tracking allocator of this op
+    /// stands for itself.
+    ///
+    /// Pass a device's allocator here, not that of some tensor: the latter may be the tracking allocator of another
+    /// op, which would count the allocation too.
+    ///
+    /// Where the op has finished, which takes a nested run that outlives it, `base` itself is returned.
+    #[must_use]
+    pub fn track(&self, base: &Arc<dyn Allocator>) -> Arc<dyn Allocator> {
+        let mut allocators = lock(&self.execution.allocators);
+        if self.execution.finished.load(Ordering::Relaxed) {
+            return Arc::clone(base);
+        }
+        if let Some(allocator) = allocators.iter().find(|allocator| allocator.stands_for(base)) {
+            return Arc::clone(allocator) as Arc<dyn Allocator>;
+        }
+        let allocator = self.tracker.bin.take(base, self.execution.owner, &self.tracker.log);
+        allocators.push(Arc::clone(&allocator));
+        allocator
+    }
+}
+
+impl Drop for OpRun {
+    fn drop(&mut self) {
+        if let Some(frame) = self.frame.take() {
+            drop(frame);
+            self.tracker.finish(&self.execution);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
