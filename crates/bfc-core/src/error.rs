@@ -163,6 +163,34 @@ pub enum RegistryError {
         /// The kind its attributes resolve to.
         kind: MemoryKind,
     },
+    /// The device was given two memories of one kind.
+    #[error("device {device} is given {kind} memory twice")]
+    MemoryExists {
+        /// The device given.
+        device: String,
+        /// The kind that came twice.
+        kind: MemoryKind,
+    },
+    /// The allocator made for a memory is for another kind of memory.
+    #[error("device {device}: the allocator made for {kind} memory is for {found} memory")]
+    WrongKind {
+        /// The device asked.
+        device: String,
+        /// The kind that the memory was registered as.
+        kind: MemoryKind,
+        /// The kind that the allocator says.
+        found: MemoryKind,
+    },
+    /// A visitor came too late.
+    #[error("device {device}, {kind} memory: {error}")]
+    Visitor {
+        /// The device given.
+        device: String,
+        /// The memory whose regions the visitor was to see.
+        kind: MemoryKind,
+        /// That it is too late.
+        error: VisitorError,
+    },
     /// The device's source of memory could not be made.
     #[error("device {device}: {error}")]
     Source {

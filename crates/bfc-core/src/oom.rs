@@ -72,7 +72,13 @@ pub struct OomReport {
 impl fmt::Display for OomReport {
     /// One line, fit for an error message; see [`OomReport::details`] for the whole.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: out of memory ({}): {} asked for", self.allocator, self.verdict, Bytes(self.requested))?;
+        write!(
+            f,
+            "{}: out of memory ({}): {} asked for",
+            self.allocator,
+            self.verdict,
+            Bytes(self.requested)
+        )?;
         if self.tag.owner != OwnerId::ROOT {
             write!(f, " by {}", self.tag.owner)?;
         }
@@ -122,13 +128,74 @@ impl OomReport {
                 format!("the request alone is over the limit of {limit}")
             }
             Verdict::Exhausted => {
-                let obtainable = self.limit.map_or(self.free, |limit| limit.saturating_sub(self.in_use));
-                let missing = Bytes(self.rounded.saturating_sub(obtainable));
-                format!("exhausted, {missing} short")
+                let below_limit = self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.in_use));
+                if below_limit < self.rounded {
+                    format!("exhausted, {} more than the limit leaves", Bytes(self.rounded - below_limit))
+                } else if self.free < self.rounded {
+                    let missing = Bytes(self.rounded - self.free);
+                    format!("exhausted, {missing} short, and the source of memory has no more")
+                } else {
+                    "exhausted, what is free is still used by work under way".to_owned()
+                }
             }
-            Verdict::Fragmented => {
+            Verdict::Fragmented if self.free >= self.rounded => {
                 format!("fragmented, {} are free but not in one piece", Bytes(self.free))
             }
+            Verdict::Fragmented => {
+                let unreserved = Bytes(self.limit.map_or(0, |limit| limit.saturating_sub(self.reserved)));
+                let free = Bytes(self.free);
+                format!("fragmented, {free} are free and {unreserved} not yet reserved, but not in one piece")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::MIB;
+
+    fn report(verdict: Verdict, rounded: u64, in_use: u64, reserved: u64) -> OomReport {
+        OomReport {
+            allocator: "pool".to_owned(),
+            tag: Tag { owner: OwnerId::intern(OwnerId::ROOT, "oom-test"), ..Tag::default() },
+            requested: rounded,
+            rounded,
+            alignment: 256,
+            limit: Some(8 * MIB),
+            reserved,
+            in_use,
+            free: reserved - in_use,
+            largest_free: 0,
+            verdict,
+            holders: vec![(OwnerId::ROOT, in_use)],
+            waited: Duration::from_millis(20),
+        }
+    }
+
+    #[test]
+    fn the_advice_names_the_figure_that_stood_in_the_way() {
+        let cases = [
+            (report(Verdict::OverLimit, 9 * MIB, 0, 0), "over the limit of 8.00 MiB"),
+            (report(Verdict::Exhausted, 3 * MIB, 6 * MIB, 8 * MIB), "1.00 MiB more than the limit leaves"),
+            (report(Verdict::Exhausted, 3 * MIB, MIB, 2 * MIB), "2.00 MiB short, and the source"),
+            (report(Verdict::Exhausted, 3 * MIB, MIB, 6 * MIB), "still used by work under way"),
+            (report(Verdict::Fragmented, 3 * MIB, MIB, 6 * MIB), "5.00 MiB are free but not in one piece"),
+            (report(Verdict::Fragmented, 3 * MIB, 4 * MIB, 6 * MIB), "2.00 MiB not yet reserved"),
+        ];
+        for (report, expected) in cases {
+            let details = report.details();
+            assert!(details.contains(expected), "{details}");
+        }
+    }
+
+    #[test]
+    fn the_report_names_who_asked_how_long_it_waited_and_who_holds_the_memory() {
+        let report = report(Verdict::Exhausted, 3 * MIB, 6 * MIB, 8 * MIB);
+        assert!(report.to_string().contains("3.00 MiB asked for by oom-test, 6.00 MiB in use of 8.00 MiB"));
+        let details = report.details();
+        for part in ["20 ms", "held by", "6.00 MiB  (no owner)"] {
+            assert!(details.contains(part), "{details}");
         }
     }
 }

@@ -4,16 +4,36 @@
 #[cfg(shuttle)]
 pub use shuttle::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, atomic};
 #[cfg(shuttle)]
-pub use shuttle::thread;
+pub use shuttle::{thread, thread_local};
 #[cfg(not(shuttle))]
 pub use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, atomic};
 #[cfg(not(shuttle))]
-pub use std::thread;
+pub use std::{thread, thread_local};
 
 use std::sync::PoisonError;
+use std::time::Duration;
 
 /// Locks a mutex; a poisoned one is taken as it is. Our critical sections leave consistent state at every panic point,
 /// and a drop must not panic in turn.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for a notification, at most for `timeout` if one is given (the checker has no clock and never times out).
+pub fn wait<'a, T>(
+    condvar: &Condvar,
+    guard: MutexGuard<'a, T>,
+    timeout: Option<Duration>,
+) -> MutexGuard<'a, T> {
+    match timeout {
+        None => condvar.wait(guard).unwrap_or_else(PoisonError::into_inner),
+        Some(timeout) => condvar.wait_timeout(guard, timeout).unwrap_or_else(PoisonError::into_inner).0,
+    }
+}
+
+/// A number of the calling thread, above 0, that no other thread of the process has or will have.
+pub fn thread_number() -> u64 {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    thread_local!(static NUMBER: u64 = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+    NUMBER.with(|number| *number)
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bfc_core::sim::{Calls, Fault, Operation, SimDevice, When};
 use bfc_core::{
-    Bytes, DeviceMemory, Driver, FreeFaults, MIB, MemoryInfo, MemoryKind, PinnedMemory, SourceError, Span,
-    SubAllocator,
+    Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, DeviceMemory, Driver, FreeFaults, MIB, MemoryInfo,
+    MemoryKind, PinnedMemory, Request, SourceError, Span, SubAllocator,
 };
 
 fn device(capacity: u64) -> Arc<SimDevice> {
@@ -142,4 +142,33 @@ fn memory_whose_free_fails_stays_taken() {
     free(&memory, region);
     assert_eq!(device.live(MemoryKind::Device), [region]);
     assert_eq!((device.free_faults().count, device.calls().free_device), (1, 1));
+}
+
+/// Whatever calls a device refuses, a pool on top neither loses a region nor gives one back twice.
+#[test]
+fn a_pool_over_a_failing_device_gives_back_every_region_it_took() {
+    for seed in 0..50 {
+        let device = device(64 * MIB);
+        for (operation, seed) in [(Operation::AllocateDevice, seed), (Operation::FreeDevice, seed + 1000)] {
+            device.inject(Fault::new(operation, When::Random { probability: 0.3, seed }));
+            device.inject(Fault::exhausted(operation, When::Random { probability: 0.3, seed: seed + 5000 }));
+        }
+        let memory = Arc::new(DeviceMemory::new(device.clone()));
+        let config = BfcConfig::new(Bytes::mib(48)).with_retry(false);
+        let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new("sim_0_bfc", memory, config));
+        let mut held = Vec::new();
+        for step in 0..40 {
+            let bytes = (step * 7919 + seed * 104_729) % (4 * MIB) + 1;
+            held.extend(Allocation::new(&pool, &Request::new(bytes)));
+            if step % 3 == 0 && !held.is_empty() {
+                held.remove(0);
+            }
+        }
+        assert!(pool.stats().bytes_reserved <= 48 * MIB);
+        drop(held);
+        drop(pool);
+        let (calls, refused) = (device.calls(), device.free_faults().count);
+        assert!(refused <= calls.free_device);
+        assert_eq!(device.live(MemoryKind::Device).len() as u64, refused, "seed {seed}: {calls:?}");
+    }
 }

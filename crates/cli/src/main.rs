@@ -1,2 +1,52 @@
-//! The highwater command.
-fn main() {}
+//! The `highwater` command.
+
+mod cpu;
+mod cuda;
+mod devices;
+
+use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Highwater: a tensor runtime that accounts for every byte.
+#[derive(Debug, Parser)]
+#[command(name = "highwater", version, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List the devices of this machine, and say why one is not usable
+    Devices {
+        /// Write JSON, for programs
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Devices { json } => print_devices(json),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader of a pipe has seen enough: `highwater devices | head -1`.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            // With no place left to complain, the exit code alone has to say it.
+            let _ = writeln!(io::stderr(), "highwater: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn print_devices(json: bool) -> io::Result<()> {
+    let inventory = devices::Inventory::take();
+    let text = if json { serde_json::to_string_pretty(&inventory)? } else { inventory.to_string() };
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{text}")?;
+    stdout.flush()
+}

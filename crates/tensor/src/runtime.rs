@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use bfc_core::{
-    AddressOnlyMemory, BfcAllocator, BfcConfig, Bytes, DeviceId, DeviceKind, HostMemory, MemoryKind, Registry,
-    SubAllocator,
+    AddressOnlyMemory, Allocator, BfcAllocator, BfcConfig, Bytes, DeviceId, DeviceKind, HostMemory, Pool,
+    Registry, RegistryError, SubAllocator, Visited,
 };
 use highwater_tracking::Tracker;
 
@@ -101,8 +101,8 @@ impl RuntimeBuilder {
             .max(1);
         let config = self.pool.unwrap_or_else(|| BfcConfig::new(DEFAULT_POOL));
         let registry = self.registry.unwrap_or_else(|| Arc::new(Registry::new()));
-        register(&registry, CPU, MemoryKind::Host, || Arc::new(HostMemory::new()), &config)?;
-        register(&registry, DRY, MemoryKind::AddressOnly, || Arc::new(AddressOnlyMemory::new()), &config)?;
+        register(&registry, DeviceId::CPU, Arc::new(HostMemory::new()), &config)?;
+        register(&registry, DRY, Arc::new(AddressOnlyMemory::new()), &config)?;
         Ok(Runtime(Arc::new(Inner {
             registry,
             tracker: Tracker::new(),
@@ -113,8 +113,7 @@ impl RuntimeBuilder {
     }
 }
 
-const CPU: DeviceId = DeviceId { kind: DeviceKind::Cpu, ordinal: 0 };
-const DRY: DeviceId = DeviceId { kind: DeviceKind::Dry, ordinal: 0 };
+const DRY: DeviceId = DeviceId::new(DeviceKind::Dry, 0);
 
 impl Runtime {
     /// What a runtime shall be like, starting from the defaults.
@@ -157,7 +156,7 @@ impl Runtime {
     /// # Errors
     /// If its threads cannot be started.
     pub fn cpu(&self) -> Result<Device> {
-        self.device(CPU)
+        self.device(DeviceId::CPU)
     }
 
     /// `dry:0`: makes the requests for memory that `cpu:0` would make, and computes nothing.
@@ -182,7 +181,7 @@ impl Runtime {
             return Ok(device);
         }
         let backend: Box<dyn Backend> = match id {
-            CPU => Box::new(CpuBackend::new(self.0.threads)?),
+            DeviceId::CPU => Box::new(CpuBackend::new(self.0.threads)?),
             DRY => Box::new(DryBackend::new()),
             _ => return Err(Error::NoDevice { device: id.to_string(), reason: why_not(id) }),
         };
@@ -213,7 +212,7 @@ impl Runtime {
         match wanted {
             Some(id) => Ok(Choice { device: self.device(id)?, reason: "asked for".to_owned() }),
             None => {
-                let gpu = why_not(DeviceId { kind: DeviceKind::Cuda, ordinal: 0 });
+                let gpu = why_not(DeviceId::new(DeviceKind::Cuda, 0));
                 Ok(Choice { device: self.cpu()?, reason: format!("chosen automatically; cuda:0: {gpu}") })
             }
         }
@@ -239,16 +238,27 @@ impl fmt::Debug for Runtime {
     }
 }
 
-/// Registers a device with one pool over one kind of memory.
+/// Registers a device with one BFC pool over one source of memory.
 fn register(
     registry: &Registry,
     id: DeviceId,
-    kind: MemoryKind,
-    source: impl Fn() -> Arc<dyn SubAllocator> + Send + Sync + 'static,
+    source: Arc<dyn SubAllocator>,
     config: &BfcConfig,
-) -> Result<()> {
-    let _ = (registry, id, kind, source, config);
-    Ok(())
+) -> Result<(), RegistryError> {
+    let config = config.clone();
+    let pool = Pool::custom(source.memory_kind(), move |options, visitors| {
+        let source = Visited::new(Arc::clone(&source), id.ordinal as usize).with_visitors(visitors.clone());
+        let mut config = config.clone();
+        if let Some(limit) = options.limit {
+            config = config.with_limit(limit);
+        }
+        if let Some(allow) = options.allow_growth {
+            config = config.with_allow_growth(allow);
+        }
+        let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new(id.to_string(), Arc::new(source), config));
+        Ok(pool)
+    });
+    registry.register(id, [pool])
 }
 
 /// Why a device that is not `cpu:0` or `dry:0` cannot be used.

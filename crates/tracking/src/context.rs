@@ -13,7 +13,7 @@ use std::thread_local;
 #[cfg(shuttle)]
 use shuttle::thread_local;
 
-use crate::scope::{Place, PlaceGuard, here};
+use crate::scope::{NotSend, Place, PlaceGuard, here};
 use crate::tracker::Execution;
 
 /// One entry of a thread's stack of running ops.
@@ -53,8 +53,7 @@ pub(crate) fn enter_op(execution: Arc<Execution>) -> FrameGuard {
 #[derive(Debug)]
 pub(crate) struct FrameGuard {
     depth: usize,
-    /// The stack belongs to a thread, so the guard must stay there.
-    _not_send: PhantomData<*const ()>,
+    _not_send: NotSend,
 }
 
 impl FrameGuard {

@@ -1,17 +1,77 @@
-//! Which op took which bytes.
+//! Which op took which bytes: tracking allocators, scopes, high-water marks, reports, traces.
+//!
+//! Memory has two accounts, and each fact stands in exactly one of them:
+//!
+//! - **Who holds which bytes now** stands in the pool's [`Ledger`](bfc_core::Ledger), by owner and category, under the
+//!   pool's own lock. An owner is a module path with an op and a phase below it, such as `net.fc1.matmul:backward`.
+//! - **What an op did while it ran** (calls, bytes in total, the most it held at a time, what outlived it) stands in
+//!   the [`TrackingAllocator`] of that one execution, and is added up by the [`Tracker`] when the op returns.
+//!
+//! A thread's place in the model is kept by guards ([`module`], [`phase`]), its running op by an [`OpRun`]. Both reach
+//! worker threads only when handed over ([`capture`]). Tracking is always on, so it is cheap: an op's allocator is a
+//! recycled one, an event is a handful of atomic additions, and a warm path takes nothing from the heap.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use bfc_core::{Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Category, HostMemory, Request};
+//! use highwater_tracking::{Phase, Report, Tracker, module, phase};
+//!
+//! let config = BfcConfig::new(Bytes::mib(1));
+//! let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new("cpu", Arc::new(HostMemory::new()), config));
+//! let tracker = Tracker::new();
+//!
+//! // An op takes 4 KiB of scratch and returns a result of 1 KiB.
+//! let run_op = |op| {
+//!     let run = tracker.begin(op);
+//!     let allocator = run.track(&pool);
+//!     let _scratch = Allocation::new(&allocator, &Request::new(4096))?;
+//!     Allocation::new(&allocator, &Request::new(1024).with_category(Category::Output))
+//! };
+//! let _net = module("net");
+//! let result = {
+//!     let _layer = module("fc1");
+//!     run_op("matmul")?
+//! };
+//! let gradient = {
+//!     let _backward = phase(Phase::Backward);
+//!     run_op("matmul")?
+//! };
+//!
+//! let report = Report::new(&tracker, std::slice::from_ref(&pool));
+//! assert_eq!(report.ops.len(), 2);
+//! assert_eq!((report.ops[0].high_water_bytes, report.ops[0].live_bytes), (5120, 1024));
+//! assert_eq!(report.live_bytes(), pool.stats().bytes_in_use);
+//! assert_eq!(report.peak.as_ref().unwrap().op.as_deref(), Some("matmul"));
+//! println!("{report}");
+//! # drop((result, gradient));
+//! # Ok::<(), bfc_core::AllocError>(())
+//! ```
+//!
+//! What passed through a tracker's ops can be logged ([`Tracker::start_log`]), written as a [`Trace`], and
+//! [`replay`]ed through another allocator.
 
 mod allocator;
 mod bin;
 mod context;
 mod local;
 mod log;
+mod replay;
+mod report;
 mod scope;
+mod table;
+#[cfg(test)]
+mod test_pool;
+mod text;
 mod totals;
+mod trace;
 mod tracker;
 
 pub use allocator::{Record, Sizes, TrackingAllocator};
 pub use context::{Context, ContextGuard, capture};
 pub use log::{Event, EventLog};
+pub use replay::{ReplayError, ReplaySummary, replay};
+pub use report::{CategoryRow, OpRow, PeakRow, PlaceRow, PoolRow, Report, ScopeRow};
 pub use scope::{ModuleGuard, Phase, PhaseGuard, Place, PlaceGuard, here, module, phase};
 pub use totals::OpTotals;
+pub use trace::{Trace, TraceComment, TraceError, TraceEvent, TraceLimits, TraceProblem};
 pub use tracker::{OpRun, Tracker};

@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::MutexGuard;
 #[cfg(not(shuttle))]
 use std::thread_local;
 
@@ -15,6 +16,9 @@ use bfc_core::OwnerId;
 use serde::{Deserialize, Serialize};
 #[cfg(shuttle)]
 use shuttle::thread_local;
+
+/// Keeps a guard on its thread, whose stack it will cut back; others may still look at it.
+pub(crate) type NotSend = PhantomData<MutexGuard<'static, ()>>;
 
 /// Most module names that a thread remembers: names made up at run time must not grow its memory forever.
 const MAX_KNOWN_MODULES: usize = 4096;
@@ -129,8 +133,7 @@ pub fn phase(phase: Phase) -> PhaseGuard {
 pub struct PlaceGuard {
     /// How many places were on the stack before.
     depth: usize,
-    /// The stack belongs to a thread, so the guard must stay there.
-    _not_send: PhantomData<*const ()>,
+    _not_send: NotSend,
 }
 
 /// Leaves a module when dropped.

@@ -57,7 +57,6 @@ pub struct Tracker {
 impl Tracker {
     /// A tracker with nothing counted.
     #[must_use]
-    #[expect(clippy::new_ret_no_self, reason = "runs hold on to their tracker")]
     pub fn new() -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {

@@ -6,9 +6,9 @@
 //! Source: TensorFlow's timestamped allocator (`SharedCounter`, `SetSafeFrontier`, `MergeTimestampedChunks`).
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::chunk::ChunkId;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts the frees of one or several pools, from 1 upward: upstream's `SharedCounter`.
 ///
@@ -34,17 +34,20 @@ impl TimingCounter {
 }
 
 /// The count below which every free is reusable by anyone. Only ever rises.
+///
+/// It is raised outside the pool's lock, so it takes part in the order by which a waiter and a free see each other (see
+/// [`AllocatorRetry`](crate::AllocatorRetry)): hence sequential consistency.
 #[derive(Debug, Default)]
 pub(crate) struct SafeFrontier(AtomicU64);
 
 impl SafeFrontier {
     /// Raises the frontier to `count`; whether it was below before.
     pub(crate) fn advance(&self, count: u64) -> bool {
-        self.0.fetch_max(count, Ordering::AcqRel) < count
+        self.0.fetch_max(count, Ordering::SeqCst) < count
     }
 
     pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
+        self.0.load(Ordering::SeqCst)
     }
 }
 
@@ -87,10 +90,6 @@ impl PendingFrees {
     pub(crate) fn begin_pass(&mut self) -> usize {
         self.oldest = u64::MAX;
         self.queue.len()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
     }
 
     /// Whether an entry may lie below the frontier.

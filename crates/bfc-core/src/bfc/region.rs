@@ -115,7 +115,8 @@ mod tests {
     #[test]
     fn an_overlapping_span_has_no_place() {
         let regions = regions(&[(1024, 1024), (4096, 1024)]);
-        for (address, bytes) in [(1024, 256), (1792, 512), (0, 1280), (3840, 512), (0, 8192), (256, u64::MAX)] {
+        for (address, bytes) in [(1024, 256), (1792, 512), (0, 1280), (3840, 512), (0, 8192), (256, u64::MAX)]
+        {
             assert_eq!(regions.place(Span { address, bytes }, true), None, "{bytes} bytes at {address}");
         }
     }

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bfc_core::Category;
-use highwater_tracking::Phase;
-use highwater_tracking::scope;
+use highwater_tracking::{Phase, phase};
 
 use super::gradients::Gradients;
 use super::mode::no_grad;
@@ -37,7 +36,7 @@ impl Tensor {
         }
         let edge = self.grad_edge().ok_or(Error::NoGraph)?;
         no_grad(|| {
-            let _phase = scope::phase(Phase::Backward);
+            let _phase = phase(Phase::Backward);
             let seed = Self::full_for(self.device(), *self.shape(), 1.0, self.dtype(), Category::Gradient)?;
             run(edge, seed)
         })

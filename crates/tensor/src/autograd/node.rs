@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use highwater_tracking::scope;
+use highwater_tracking::{Place, here};
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -34,7 +34,7 @@ pub(crate) struct Node {
     pub(crate) number: u64,
     pub(crate) op: Box<dyn Op>,
     /// Where the forward ran: its backward is charged to the same module.
-    pub(crate) place: scope::Place,
+    pub(crate) place: Place,
     /// One edge per input; `None` for inputs that no gradient flows to.
     pub(crate) inputs: Vec<Option<GradEdge>>,
     /// Taken by the first backward, so that memory is freed as it passes.
@@ -129,7 +129,7 @@ pub(crate) fn record(op: impl Op, inputs: &[&Tensor], tensors: Vec<Tensor>, outp
     let node = Node {
         number: next_number(),
         op: Box::new(op),
-        place: scope::here(),
+        place: here(),
         inputs: inputs.iter().map(|input| input.grad_edge().cloned()).collect(),
         saved: Mutex::new(Some(Saved { tensors, inputs: facts.collect() })),
     };

@@ -1,1 +1,13 @@
-//! (to come)
+//! Data: reading it, splitting it, and handing it out in batches.
+
+mod batches;
+mod csv;
+mod dataset;
+mod error;
+mod lines;
+mod shuffle;
+
+pub use batches::Batches;
+pub use csv::{CsvOptions, LabelColumn, read_csv, read_csv_from};
+pub use dataset::Dataset;
+pub use error::DataError;

@@ -1,2 +1,88 @@
 //! The ops, one family a file: the public method, the shape rule, the allocation, the forward call, the backward, and
 //! the tests side by side.
+//!
+//! Every op takes its memory first (outputs, temporaries, workspaces) and computes then; it saves only what its
+//! backward reads. Ops that are called inside another op's forward or backward are a part of it in the accounts. Ops
+//! that only look at a buffer differently share it.
+
+mod axes;
+mod binary;
+mod broadcast;
+mod cast;
+mod compare;
+mod concat;
+mod create;
+mod dropout;
+mod index;
+mod loss;
+mod matmul;
+mod ndarray;
+mod operators;
+mod random;
+mod reduce;
+mod shape;
+mod slice;
+mod softmax;
+mod transfer;
+mod unary;
+
+pub use axes::Axes;
+pub use create::TensorOptions;
+
+use crate::autograd::Saved;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
+
+/// Refuses two operands of different element types.
+fn same_dtype(op: &'static str, lhs: &Tensor, rhs: &Tensor) -> Result<()> {
+    if lhs.dtype() == rhs.dtype() {
+        return Ok(());
+    }
+    Err(Error::DTypeMismatch {
+        op,
+        lhs: lhs.dtype(),
+        rhs: rhs.dtype(),
+        lhs_shape: *lhs.shape(),
+        rhs_shape: *rhs.shape(),
+    })
+}
+
+/// Refuses element types that `takes` does not hold for.
+fn supported(op: &'static str, dtype: DType, takes: impl FnOnce(DType) -> bool) -> Result<()> {
+    if takes(dtype) { Ok(()) } else { Err(Error::UnsupportedDType { op, dtype }) }
+}
+
+/// Whether elements can be computed with: all but truth values.
+const fn is_number(dtype: DType) -> bool {
+    !matches!(dtype, DType::Bool)
+}
+
+/// Refuses a tensor of indices (or of truth values) that has another element type.
+fn expect_dtype(
+    op: &'static str,
+    argument: &'static str,
+    tensor: &Tensor,
+    dtype: DType,
+    of: &Tensor,
+) -> Result<()> {
+    if tensor.dtype() == dtype {
+        return Ok(());
+    }
+    let expected = match dtype {
+        DType::Bool => "of type bool",
+        _ => "of type i64",
+    };
+    let (dtype, shape) = (tensor.dtype(), tensor.shape());
+    let got = format!("{dtype} of shape {shape} for a tensor of shape {}", of.shape());
+    Err(Error::BadArgument { op, argument, expected, got })
+}
+
+/// The gradient of the `index`-th input, computed only if somebody asks for it.
+fn wanted(
+    saved: &Saved,
+    index: usize,
+    gradient: impl FnOnce() -> Result<Tensor>,
+) -> Result<Option<Tensor>> {
+    saved.needs_grad(index).then(gradient).transpose()
+}

@@ -1,1 +1,70 @@
-//! (to come)
+//! Optimisers: change parameters along their gradients, in place.
+//!
+//! All memory that an optimiser needs is taken when it is made. A step first makes sure that every parameter it will
+//! change can be written (a buffer that somebody still looks into is copied), and only then changes the first one: so
+//! a step that lacks memory changes nothing.
+
+mod adam;
+mod sgd;
+mod slots;
+
+use std::fmt;
+
+pub use adam::{Adam, AdamW};
+pub use sgd::Sgd;
+
+use crate::autograd::Gradients;
+use crate::error::{Error, Result};
+
+/// Changes parameters so that the loss falls.
+///
+/// ```
+/// use highwater_tensor::nn::Parameter;
+/// use highwater_tensor::optim::{Optimizer, Sgd};
+/// use highwater_tensor::{Device, Tensor};
+///
+/// let x = Parameter::new(Tensor::ones(&Device::cpu()?, [1])?)?;
+/// let mut optimizer = Sgd::new(vec![("x".to_owned(), x.clone())], 0.1)?;
+/// let gradients = x.tensor().square()?.sum_all()?.backward()?;
+/// optimizer.step(gradients)?;
+/// assert_eq!(x.tensor().to_vec::<f32>()?, [0.8]);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+pub trait Optimizer: fmt::Debug + Send {
+    /// Changes every parameter that has a gradient, and frees each gradient as soon as it was used. Parameters
+    /// without one, and their state, stay as they are.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if a parameter has to be copied and there is no memory, and errors about gradients that
+    /// do not fit: nothing has changed then. A device that fails on the way leaves some parameters changed.
+    fn step(&mut self, gradients: Gradients) -> Result<()>;
+
+    /// The learning rate.
+    fn learning_rate(&self) -> f64;
+
+    /// Sets the learning rate of the steps to come.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless it is finite and not negative.
+    fn set_learning_rate(&mut self, learning_rate: f64) -> Result<()>;
+}
+
+/// Passes `value` on if it is finite and not negative.
+fn not_negative(op: &'static str, argument: &'static str, value: f64) -> Result<f64> {
+    check(op, argument, value, "finite and not negative", value.is_finite() && value >= 0.0)
+}
+
+/// Passes `value` on if it is a share that a mean may keep: at least 0, below 1.
+fn share(op: &'static str, argument: &'static str, value: f64) -> Result<f64> {
+    check(op, argument, value, "at least 0 and below 1", (0.0..1.0).contains(&value))
+}
+
+fn check(
+    op: &'static str,
+    argument: &'static str,
+    value: f64,
+    expected: &'static str,
+    holds: bool,
+) -> Result<f64> {
+    if holds { Ok(value) } else { Err(Error::BadArgument { op, argument, expected, got: value.to_string() }) }
+}

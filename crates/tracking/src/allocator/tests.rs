@@ -1,1 +1,251 @@
+use super::*;
+use crate::test_pool::TestPool;
+use bfc_core::{Allocation, Category};
 
+fn sizes(total_bytes: u64, high_water_bytes: u64, live_bytes: u64) -> Sizes {
+    Sizes { total_bytes, high_water_bytes, live_bytes }
+}
+
+fn recorded_bytes(tracking: &TrackingAllocator) -> Vec<i64> {
+    tracking.records().iter().map(|record| record.bytes).collect()
+}
+
+fn allocate(tracking: &TrackingAllocator, bytes: u64) -> Block {
+    tracking.allocate(&Request::new(bytes)).unwrap()
+}
+
+fn free(tracking: &TrackingAllocator, block: Block) -> Result<(), BlockError> {
+    // SAFETY: the memory of test pools is never touched.
+    unsafe { tracking.deallocate(block) }
+}
+
+/// Upstream's `SimpleNoTracking`, first half.
+#[test]
+fn without_any_tracking_only_the_total_is_counted() {
+    let tracking = TrackingAllocator::with_records(TestPool::not_tracking(), false);
+    assert!(!tracking.tracks_sizes());
+    let first = allocate(&tracking, 4);
+    free(&tracking, first).unwrap();
+    let second = allocate(&tracking, 12);
+    assert_eq!(tracking.sizes(), sizes(16, 0, 0));
+    assert_eq!(recorded_bytes(&tracking), [4, 12]);
+    free(&tracking, second).unwrap();
+    assert_eq!(tracking.sizes(), sizes(16, 0, 0));
+}
+
+/// Upstream's `SimpleNoTracking`, second half.
+#[test]
+fn sizes_are_tracked_locally_if_the_inner_allocator_does_not() {
+    let tracking = TrackingAllocator::with_records(TestPool::not_tracking(), true);
+    assert!(tracking.tracks_sizes());
+    let first = allocate(&tracking, 4);
+    assert_eq!((tracking.requested_bytes(&first), first.bytes, first.id), (Ok(4), 4, 1));
+    free(&tracking, first).unwrap();
+    let second = allocate(&tracking, 12);
+    assert_eq!((tracking.requested_bytes(&second), second.bytes, second.id), (Ok(12), 12, 2));
+    assert_eq!(tracking.block_at(second.address), Ok(second));
+    assert_eq!(tracking.sizes(), sizes(16, 12, 12));
+    assert_eq!(recorded_bytes(&tracking), [4, -4, 12]);
+    free(&tracking, second).unwrap();
+    assert_eq!(recorded_bytes(&tracking), [4, -4, 12, -12]);
+    assert_eq!(tracking.sizes(), sizes(16, 12, 0));
+}
+
+/// Upstream's `SimpleTracking`.
+#[test]
+fn sizes_of_an_inner_allocator_that_tracks_them_are_used() {
+    for track_sizes in [false, true] {
+        let tracking = TrackingAllocator::with_records(TestPool::tracking(), track_sizes);
+        assert!(tracking.tracks_sizes());
+        let first = allocate(&tracking, 12);
+        free(&tracking, first).unwrap();
+        let second = allocate(&tracking, 4);
+        assert_eq!(tracking.requested_bytes(&second), Ok(4));
+        assert_eq!(tracking.sizes(), sizes(16, 12, 4));
+        free(&tracking, second).unwrap();
+        assert_eq!(tracking.sizes(), sizes(16, 12, 0));
+        assert_eq!(recorded_bytes(&tracking), [12, -12, 4, -4]);
+    }
+}
+
+/// Upstream's `OutOfMemory`.
+#[test]
+fn a_failed_allocation_passes_through_uncounted() {
+    let tracking = TrackingAllocator::with_records(TestPool::build(true, 0), true);
+    assert!(tracking.allocate(&Request::new(12)).is_err());
+    assert_eq!(tracking.sizes(), Sizes::default());
+    assert!(tracking.records().is_empty());
+}
+
+/// Upstream's `FreeNullPtr`.
+#[test]
+fn the_empty_block_is_not_counted() {
+    let tracking = TrackingAllocator::with_records(TestPool::not_tracking(), true);
+    let empty = allocate(&tracking, 0);
+    assert!(empty.is_empty());
+    free(&tracking, empty).unwrap();
+    assert_eq!(tracking.sizes(), Sizes::default());
+    assert!(tracking.records().is_empty());
+    assert_eq!(tracking.references.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn no_records_are_kept_unless_asked_for() {
+    let tracking = TrackingAllocator::new(TestPool::tracking(), true);
+    allocate(&tracking, 4);
+    assert!(tracking.records().is_empty());
+}
+
+#[test]
+fn each_live_allocation_holds_one_reference_beside_the_ops_own() {
+    let tracking = TrackingAllocator::new(TestPool::tracking(), true);
+    let references = || tracking.references.load(Ordering::Relaxed);
+    assert_eq!(references(), 1);
+    let (a, b) = (allocate(&tracking, 4), allocate(&tracking, 4));
+    assert_eq!(references(), 3);
+    free(&tracking, a).unwrap();
+    Arc::clone(&tracking).end_op();
+    assert_eq!(references(), 1);
+    free(&tracking, b).unwrap();
+    assert_eq!(references(), 0);
+}
+
+#[test]
+fn a_wrongly_freed_block_changes_no_count() {
+    for pool in [TestPool::tracking(), TestPool::not_tracking()] {
+        let tracking = TrackingAllocator::new(Arc::clone(&pool), true);
+        let (first, second) = (allocate(&tracking, 64), allocate(&tracking, 64));
+        free(&tracking, first).unwrap();
+        // The second block keeps 64 bytes live, so the count alone does not give the double free away.
+        assert_eq!(free(&tracking, first), Err(BlockError::Stale { block: first }));
+        let larger = allocate(&TrackingAllocator::new(pool, true), 1000);
+        assert!(free(&tracking, larger).is_err());
+        let made_up = Block { address: 1, bytes: 8, id: 99, chunk: 0, pool: PoolId::next() };
+        assert!(free(&tracking, made_up).is_err());
+        assert_eq!(tracking.sizes(), sizes(128, 128, 64));
+        assert_eq!(tracking.references.load(Ordering::Relaxed), 2);
+        free(&tracking, second).unwrap();
+        assert_eq!(tracking.sizes(), sizes(128, 128, 0));
+    }
+}
+
+use bfc_core::PoolId;
+
+#[test]
+fn a_request_without_an_owner_is_charged_to_the_op_and_one_with_an_owner_is_not() {
+    let pool = TestPool::tracking();
+    let (op, other) =
+        (OwnerId::intern(OwnerId::ROOT, "tracking-op"), OwnerId::intern(OwnerId::ROOT, "tracking-other"));
+    let tracking = TrackingAllocator::build(Arc::clone(&pool), true, op);
+    tracking.allocate(&Request::new(10).with_category(Category::Output)).unwrap();
+    tracking.allocate(&Request::new(5).with_tag(Tag { owner: other, category: Category::Output })).unwrap();
+    assert_eq!((pool.ledger().owner(op).own, pool.ledger().owner(other).own), (10, 5));
+    assert_eq!(tracking.sizes().total_bytes, 15);
+}
+
+#[test]
+fn bytes_are_classed_by_the_category_they_were_asked_for_in() {
+    let tracking = TrackingAllocator::new(TestPool::tracking(), true);
+    for (index, category) in Category::ALL.into_iter().enumerate() {
+        tracking.allocate(&Request::new(1 << index).with_category(category)).unwrap();
+    }
+    let bit = |category: Category| 1 << category.index();
+    let temporary = bit(Category::Temporary) + bit(Category::Workspace);
+    let persistent = bit(Category::Parameter) + bit(Category::OptimizerState);
+    assert_eq!(tracking.class_bytes(), [temporary, 255 - temporary - persistent, persistent]);
+    assert_eq!(tracking.sizes().total_bytes, 255);
+}
+
+#[test]
+fn tags_and_the_ledger_are_those_of_the_inner_allocator() {
+    for inner in [TestPool::tracking(), TestPool::not_tracking()] {
+        let tracking = TrackingAllocator::new(Arc::clone(&inner), true);
+        let tag = Tag { owner: OwnerId::ROOT, category: Category::Gradient };
+        let block = tracking.allocate(&Request::new(7).with_tag(tag)).unwrap();
+        assert_eq!(tracking.tag(&block), Ok(tag));
+        assert_eq!(tracking.ledger().category(Category::Gradient), 7);
+        assert_eq!((tracking.name(), tracking.memory_kind()), (inner.name(), inner.memory_kind()));
+        assert_eq!(tracking.stats(), inner.stats());
+    }
+}
+
+#[test]
+fn tracking_allocators_nest() {
+    let pool = TestPool::tracking();
+    let outer = TrackingAllocator::new(Arc::clone(&pool), true);
+    let inner: Arc<dyn Allocator> = TrackingAllocator::new(outer.clone(), true);
+    let allocation = Allocation::new(&inner, &Request::new(100)).unwrap();
+    assert_eq!(outer.sizes(), sizes(100, 100, 100));
+    drop(allocation);
+    assert_eq!(outer.sizes(), sizes(100, 100, 0));
+    assert_eq!(pool.stats().live_allocs, 0);
+}
+
+mod model {
+    //! Random sequences against the plainest account there is.
+
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Allocate(u64),
+        Free(prop::sample::Index),
+        FreeTwice(prop::sample::Index),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            3 => (0u64..5000).prop_map(Step::Allocate),
+            2 => any::<prop::sample::Index>().prop_map(Step::Free),
+            1 => any::<prop::sample::Index>().prop_map(Step::FreeTwice),
+        ];
+        prop::collection::vec(step, 0..60)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        #[test]
+        fn the_account_is_that_of_a_simple_model(
+            steps in steps(), inner_tracks in any::<bool>(), track_sizes in any::<bool>(),
+        ) {
+            let pool = TestPool::build(inner_tracks, 40_000);
+            let tracking = TrackingAllocator::with_records(pool.clone(), track_sizes);
+            let sized = inner_tracks || track_sizes;
+            let mut live: Vec<Block> = Vec::new();
+            let mut expected = Sizes::default();
+            let mut records = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Allocate(bytes) => {
+                        let Ok(block) = tracking.allocate(&Request::new(bytes)) else { continue };
+                        if bytes == 0 { continue }
+                        live.push(block);
+                        expected.total_bytes += bytes;
+                        records.push(bytes as i64);
+                    }
+                    Step::Free(index) | Step::FreeTwice(index) if !live.is_empty() => {
+                        let block = live.swap_remove(index.index(live.len()));
+                        free(&tracking, block).unwrap();
+                        if sized { records.push(-(block.bytes as i64)) }
+                        if matches!(step, Step::FreeTwice(_)) {
+                            prop_assert!(free(&tracking, block).is_err());
+                        }
+                    }
+                    _ => {}
+                }
+                if sized {
+                    expected.live_bytes = live.iter().map(|block| block.bytes).sum();
+                    expected.high_water_bytes = expected.high_water_bytes.max(expected.live_bytes);
+                }
+                prop_assert_eq!(tracking.sizes(), expected);
+                prop_assert_eq!(tracking.references.load(Ordering::Relaxed), 1 + live.len() as u64);
+                prop_assert_eq!(pool.stats().live_allocs, live.len() as u64);
+            }
+            // A double free that the count alone does not betray is counted and taken back.
+            let sum = |records: &[i64]| records.iter().sum::<i64>();
+            prop_assert_eq!(sum(&recorded_bytes(&tracking)), sum(&records));
+        }
+    }
+}

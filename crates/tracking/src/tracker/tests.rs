@@ -1,1 +1,367 @@
+use super::*;
+use crate::scope::{Phase, module, phase};
+use crate::test_pool::TestPool;
+use crate::{Event, capture};
+use bfc_core::{Allocation, Category, Request};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
+fn take(allocator: &Arc<dyn Allocator>, bytes: u64, category: Category) -> Allocation {
+    Allocation::new(allocator, &Request::new(bytes).with_category(category)).unwrap()
+}
+
+/// The totals of the only row called `op` that has calls.
+fn totals(tracker: &Tracker, op: &str) -> OpTotals {
+    let rows = tracker.op_totals();
+    let mut rows = rows.iter().filter(|row| row.op == op && row.calls > 0);
+    let row = *rows.next().unwrap();
+    assert_eq!(rows.next(), None);
+    row
+}
+
+#[test]
+fn a_finished_op_is_folded_into_the_row_of_its_place() {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    let mut kept = Vec::new();
+    for round in 1..=2 {
+        let _scope = module("tracker-net.fc1");
+        let run = tracker.begin("matmul");
+        let allocator = run.track(&pool);
+        let scratch = take(&allocator, 100 * round, Category::Workspace);
+        kept.push(take(&allocator, 10, Category::Activation));
+        drop(scratch);
+        kept.push(take(&allocator, 1, Category::Parameter));
+    }
+    let row = totals(&tracker, "matmul");
+    assert_eq!((row.module.path(), row.phase), ("tracker-net.fc1".to_owned(), Phase::Forward));
+    assert_eq!(row.owner.path(), "tracker-net.fc1.matmul");
+    assert_eq!((row.calls, row.total_bytes, row.high_water_bytes), (2, 322, 210));
+    assert_eq!((row.outliving_bytes, row.max_outliving_bytes), (22, 11));
+    assert_eq!((row.temporary_bytes, row.output_bytes, row.persistent_bytes), (300, 20, 2));
+    assert_eq!(pool.ledger().owner(row.owner).own, 22);
+}
+
+#[test]
+fn phases_have_rows_and_owners_of_their_own() {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    let mut owners = Vec::new();
+    for each in [Phase::Forward, Phase::Backward, Phase::Optimizer] {
+        let _phase = phase(each);
+        let run = tracker.begin("tracker-phases");
+        owners.push(run.owner().path());
+        let _scratch = take(&run.track(&pool), 8, Category::Temporary);
+    }
+    assert_eq!(owners, ["tracker-phases", "tracker-phases:backward", "tracker-phases:optimizer"]);
+    assert_eq!(tracker.op_totals().len(), 3);
+    assert!(tracker.op_totals().iter().all(|row| row.calls == 1 && row.outliving_bytes == 0));
+}
+
+#[test]
+fn a_nested_op_is_a_part_of_the_outer_one() {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    {
+        let outer = tracker.begin("outer");
+        let _a = take(&outer.track(&pool), 100, Category::Temporary);
+        let _scope = module("deeper");
+        let nested = tracker.begin("nested");
+        assert!(!outer.is_nested() && nested.is_nested());
+        assert_eq!(nested.owner(), outer.owner());
+        let _b = take(&nested.track(&pool), 50, Category::Temporary);
+        drop(nested);
+        let _c = take(&outer.track(&pool), 1, Category::Temporary);
+    }
+    assert_eq!(tracker.op_totals().len(), 1);
+    let row = totals(&tracker, "outer");
+    assert_eq!((row.calls, row.total_bytes, row.high_water_bytes), (1, 151, 151));
+}
+
+#[test]
+fn ops_of_another_tracker_do_not_nest() {
+    let (ours, theirs) = (Tracker::new(), Tracker::new());
+    let _outer = ours.begin("outer");
+    let other = theirs.begin("other");
+    assert!(!other.is_nested());
+    assert!(ours.begin("inner").is_nested());
+}
+
+#[test]
+fn an_op_has_one_tracking_allocator_for_each_inner_allocator() {
+    let (tracker, pool, other) = (Tracker::new(), TestPool::tracking(), TestPool::tracking());
+    let run = tracker.begin("op");
+    let first = run.track(&pool);
+    assert!(Arc::ptr_eq(&first, &run.track(&pool)));
+    assert!(Arc::ptr_eq(&first, &run.track(&first)));
+    assert!(!Arc::ptr_eq(&first, &run.track(&other)));
+    assert!(!Arc::ptr_eq(&first, &pool));
+}
+
+#[test]
+fn high_water_marks_of_several_memories_are_added() {
+    let (tracker, pool, other) = (Tracker::new(), TestPool::tracking(), TestPool::tracking());
+    {
+        let run = tracker.begin("copy");
+        let _here = take(&run.track(&pool), 30, Category::Temporary);
+        let _there = take(&run.track(&other), 12, Category::Output);
+    }
+    assert_eq!(totals(&tracker, "copy").high_water_bytes, 42);
+}
+
+#[test]
+fn a_tracking_allocator_lives_until_its_last_allocation_is_freed_and_is_then_recycled() {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    let (result, address) = {
+        let run = tracker.begin("op");
+        let allocator = run.track(&pool);
+        (take(&allocator, 64, Category::Output), Arc::as_ptr(&allocator).cast::<()>())
+    };
+    assert_eq!(tracker.idle_allocators(), 0);
+    assert_eq!(result.allocator().stats().live_allocs, 1);
+    drop(result);
+    assert_eq!(tracker.idle_allocators(), 1);
+    assert_eq!(pool.stats().live_allocs, 0);
+
+    let run = tracker.begin("next");
+    let again = run.track(&pool);
+    assert_eq!(Arc::as_ptr(&again).cast::<()>(), address);
+    assert_eq!(tracker.idle_allocators(), 0);
+}
+
+#[test]
+fn a_recycled_allocator_keeps_no_figures() {
+    let (tracker, pool) = (Tracker::new(), TestPool::not_tracking());
+    for op in ["first", "second"] {
+        let run = tracker.begin(op);
+        let allocation = take(&run.track(&pool), 1000, Category::Output);
+        assert_eq!(allocation.block().id, 1);
+        assert_eq!(pool.ledger().owner(run.owner()).own, 1000);
+    }
+    assert_eq!(tracker.idle_allocators(), 1);
+    let (first, second) = (totals(&tracker, "first"), totals(&tracker, "second"));
+    assert_eq!(second, OpTotals { owner: second.owner, op: "second", ..first });
+}
+
+#[test]
+fn an_idle_allocator_does_not_keep_its_pool_alive() {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    drop(take(&tracker.begin("op").track(&pool), 8, Category::Output));
+    assert_eq!(tracker.idle_allocators(), 1);
+    assert_eq!(Arc::strong_count(&pool), 1);
+}
+
+#[test]
+fn what_a_leaked_handle_allocates_later_counts_in_the_pool_only() {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    let (leaked, owner) = {
+        let run = tracker.begin("op");
+        let allocator = run.track(&pool);
+        drop(take(&allocator, 10, Category::Temporary));
+        (allocator, run.owner())
+    };
+    let folded = totals(&tracker, "op");
+    let late = take(&leaked, 500, Category::Output);
+    assert_eq!(totals(&tracker, "op"), folded);
+    assert_eq!(pool.ledger().owner(owner).own, 500);
+
+    // The handle went into the bin when the op returned; while it is in use elsewhere nobody else gets it.
+    let next = tracker.begin("next").track(&pool);
+    assert!(!Arc::ptr_eq(&next, &leaked));
+    drop(late);
+    assert_eq!(pool.stats().live_allocs, 0);
+}
+
+#[test]
+fn allocations_outlive_their_tracker() {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    let result = take(&tracker.begin("op").track(&pool), 8, Category::Output);
+    drop(tracker);
+    drop(result);
+    assert_eq!(pool.stats().live_allocs, 0);
+    assert_eq!(Arc::strong_count(&pool), 1);
+}
+
+#[test]
+fn a_nested_run_that_outlives_the_op_tracks_nothing_more() {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    let outer = tracker.begin("outer");
+    let nested = tracker.begin("nested");
+    drop(outer);
+    assert!(Arc::ptr_eq(&nested.track(&pool), &pool));
+    assert!(!tracker.begin("next").is_nested());
+}
+
+#[test]
+fn an_op_ends_while_unwinding_and_its_memory_is_back() {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        let run = tracker.begin("op");
+        let _scratch = take(&run.track(&pool), 10, Category::Temporary);
+        panic!("on purpose");
+    }));
+    assert!(result.is_err());
+    assert_eq!(totals(&tracker, "op").calls, 1);
+    assert_eq!(pool.stats().live_allocs, 0);
+    assert!(!tracker.begin("next").is_nested());
+}
+
+#[test]
+fn workers_that_enter_the_ops_context_work_for_it() {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    {
+        let _scope = module("tracker-workers");
+        let run = tracker.begin("op");
+        let context = capture();
+        std::thread::scope(|threads| {
+            for _ in 0..4 {
+                threads.spawn(|| {
+                    assert!(!tracker.begin("stranger").is_nested());
+                    {
+                        let _context = context.enter();
+                        let part = tracker.begin("part");
+                        assert!(part.is_nested());
+                        assert_eq!(part.owner(), run.owner());
+                        assert_eq!(here(), context.place());
+                        drop(take(&part.track(&pool), 25, Category::Temporary));
+                    }
+                    assert!(!tracker.begin("stranger").is_nested());
+                });
+            }
+        });
+    }
+    let row = totals(&tracker, "op");
+    assert_eq!((row.calls, row.total_bytes, row.outliving_bytes), (1, 100, 0));
+    assert!((25..=100).contains(&row.high_water_bytes));
+}
+
+#[test]
+fn work_picked_up_for_another_op_is_no_part_of_the_workers_own_op() {
+    let (ours, theirs) = (Tracker::new(), Tracker::new());
+    let context = std::thread::scope(|threads| {
+        threads
+            .spawn(|| {
+                let _run = theirs.begin("theirs");
+                capture()
+            })
+            .join()
+            .unwrap()
+    });
+    let own = ours.begin("own");
+    {
+        let _stolen = context.enter();
+        assert!(!ours.begin("of the stolen work").is_nested());
+        assert!(!theirs.begin("after the op has finished").is_nested());
+    }
+    let part = ours.begin("part");
+    assert!(part.is_nested());
+    assert_eq!(part.owner(), own.owner());
+}
+
+#[test]
+fn a_context_of_a_finished_op_never_comes_to_mean_another_op() {
+    let tracker = Tracker::new();
+    let context = {
+        let _run = tracker.begin("first");
+        capture()
+    };
+    let _second = tracker.begin("second");
+    let _context = context.enter();
+    assert!(!tracker.begin("third").is_nested());
+}
+
+#[test]
+fn many_threads_begin_and_finish_ops_and_the_sums_are_exact() {
+    const THREADS: u64 = 4;
+    const ROUNDS: u64 = 300;
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    let kept: Vec<Allocation> = std::thread::scope(|threads| {
+        let workers: Vec<_> = (0..THREADS)
+            .map(|_| {
+                threads.spawn(|| {
+                    let mut last = Vec::new();
+                    for round in 0..ROUNDS {
+                        let run = tracker.begin("op");
+                        let allocator = run.track(&pool);
+                        let _scratch = take(&allocator, 7, Category::Temporary);
+                        last.push(take(&allocator, 3, Category::Output));
+                        if round % 2 == 0 {
+                            last.swap_remove(0);
+                        }
+                    }
+                    last
+                })
+            })
+            .collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    let row = totals(&tracker, "op");
+    assert_eq!(row.calls, THREADS * ROUNDS);
+    assert_eq!(row.temporary_bytes, 7 * THREADS * ROUNDS);
+    assert_eq!(row.output_bytes, 3 * THREADS * ROUNDS);
+    assert_eq!(row.high_water_bytes, 10);
+    assert_eq!(pool.ledger().owner(row.owner).own, 3 * kept.len() as u64);
+    assert_eq!(pool.stats().bytes_in_use, 3 * kept.len() as u64);
+    drop(kept);
+    assert_eq!(pool.stats().bytes_in_use, 0);
+    assert_eq!(bfc_core::failed_drops(), 0);
+}
+
+#[test]
+fn reset_clears_the_figures_and_running_ops_are_counted_afterwards() {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    drop(take(&tracker.begin("op").track(&pool), 8, Category::Output));
+    let run = tracker.begin("op");
+    tracker.reset();
+    assert!(tracker.op_totals().iter().all(|row| row.calls == 0 && row.total_bytes == 0));
+    drop(take(&run.track(&pool), 5, Category::Output));
+    drop(run);
+    assert_eq!(totals(&tracker, "op").total_bytes, 5);
+}
+
+#[test]
+fn the_log_has_every_event_in_order_with_ids_from_zero() {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    let before = take(&tracker.begin("before").track(&pool), 1, Category::Output);
+    tracker.start_log(100);
+    let run = tracker.begin("tracker-log");
+    let allocator = run.track(&pool);
+    let a = take(&allocator, 10, Category::Output);
+    let b = take(&allocator, 20, Category::Workspace);
+    let (address_a, address_b) = (a.block().address, b.block().address);
+    drop(before);
+    drop(b);
+    drop(a);
+    let owner = run.owner();
+    let alloc = |id, requested, address, category| Event::Alloc {
+        id,
+        requested,
+        granted: requested,
+        address,
+        owner,
+        category,
+    };
+    let log = tracker.take_log();
+    assert!(!log.overflowed());
+    assert_eq!(
+        log.events,
+        [
+            alloc(0, 10, address_a, Category::Output),
+            alloc(1, 20, address_b, Category::Workspace),
+            Event::Free { id: 1 },
+            Event::Free { id: 0 },
+        ]
+    );
+    drop(take(&allocator, 10, Category::Output));
+    assert_eq!(tracker.take_log(), EventLog::default());
+}
+
+#[test]
+fn a_full_log_is_an_exact_beginning_and_says_how_much_is_missing() {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    tracker.start_log(3);
+    let allocator = tracker.begin("op").track(&pool);
+    let kept: Vec<_> = (0..5).map(|_| take(&allocator, 8, Category::Output)).collect();
+    drop(kept);
+    let log = tracker.take_log();
+    assert_eq!(log.events.len(), 3);
+    assert!(log.overflowed());
+    // Two allocations, and the frees of the three that are in the log.
+    assert_eq!(log.dropped, 5);
+}

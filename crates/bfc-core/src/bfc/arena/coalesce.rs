@@ -1,0 +1,104 @@
+//! Joining free neighbours, at once or when the frontier allows it.
+
+use super::super::chunk::ChunkId;
+use super::super::frontier::PendingFree;
+use super::{Arena, Need};
+
+/// Which free neighbours may be joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Join {
+    /// Only those that anyone may use.
+    Safe,
+    /// Any: the result is as late as its latest part.
+    Any,
+}
+
+impl Arena {
+    /// Joins a free chunk, which is in no bin, with its free neighbours and puts the result into its bin.
+    pub(super) fn coalesce_and_bin(&mut self, id: ChunkId) {
+        let joined = self.coalesce(id, Join::Safe);
+        self.bin(joined);
+    }
+
+    /// Joins what the frontier has passed: frees with a count strictly below it, as upstream.
+    pub(crate) fn merge_ripe(&mut self, frontier: u64) {
+        if !self.pending.may_have_ripe(frontier) {
+            return;
+        }
+        for _ in 0..self.pending.begin_pass() {
+            let Some(free) = self.pending.pop().filter(|free| self.is_pending(free)) else { continue };
+            if free.freed_at < frontier {
+                self.unbin(free.chunk);
+                self.chunks[free.chunk].freed_at = 0;
+                self.coalesce_and_bin(free.chunk);
+            } else {
+                self.pending.push(free);
+            }
+        }
+    }
+
+    /// Joins pending frees regardless of the frontier, oldest first, until one fits; whether one does. Only for needs
+    /// that may use memory whenever it was freed.
+    pub(crate) fn merge_until_fit(&mut self, need: &Need) -> bool {
+        let mut satisfied = false;
+        for _ in 0..self.pending.begin_pass() {
+            let Some(free) = self.pending.pop().filter(|free| self.is_pending(free)) else { continue };
+            if satisfied {
+                self.pending.push(free);
+                continue;
+            }
+            self.unbin(free.chunk);
+            let joined = self.coalesce(free.chunk, Join::Any);
+            self.bin(joined);
+            let chunk = self.chunks[joined];
+            self.pending.push(PendingFree { chunk: joined, freed_at: chunk.freed_at });
+            satisfied = need.fits(chunk.address, chunk.bytes);
+        }
+        satisfied
+    }
+
+    /// Whether frees wait for the frontier.
+    pub(crate) fn has_pending(&self) -> bool {
+        self.pending.iter().any(|free| self.is_pending(free))
+    }
+
+    /// Whether an entry of the queue still speaks of the chunk that is in its slot.
+    pub(crate) fn is_pending(&self, free: &PendingFree) -> bool {
+        self.chunks.get(free.chunk).is_some_and(|chunk| chunk.is_free() && chunk.freed_at == free.freed_at)
+    }
+
+    /// The chunk that a free one has become after joining its neighbours; in no bin, before and after.
+    fn coalesce(&mut self, id: ChunkId, join: Join) -> ChunkId {
+        let mut id = id;
+        while let Some(next) = self.joinable(self.chunks[id].next, join) {
+            self.unbin(next);
+            self.absorb(id, next);
+        }
+        while let Some(prev) = self.joinable(self.chunks[id].prev, join) {
+            self.unbin(prev);
+            self.absorb(prev, id);
+            id = prev;
+        }
+        id
+    }
+
+    fn joinable(&self, id: ChunkId, join: Join) -> Option<ChunkId> {
+        if id.is_none() {
+            return None;
+        }
+        let chunk = &self.chunks[id];
+        (chunk.is_free() && (join == Join::Any || chunk.freed_at == 0)).then_some(id)
+    }
+
+    /// Makes two neighbours one: the left survives, the right one's slot is emptied.
+    fn absorb(&mut self, left: ChunkId, right: ChunkId) {
+        let gone = self.chunks[right];
+        self.chunks.remove(right);
+        let chunk = &mut self.chunks[left];
+        debug_assert_eq!(chunk.end(), gone.address);
+        chunk.bytes += gone.bytes;
+        chunk.freed_at = chunk.freed_at.max(gone.freed_at);
+        chunk.next = gone.next;
+        self.link_back(left);
+    }
+}

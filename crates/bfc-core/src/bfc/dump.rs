@@ -1,0 +1,150 @@
+//! A pool as text: one line of occupancy, and the memory log.
+//! Source of what they show: `RenderOccupancy` and `DumpMemoryLog` of upstream.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+
+use super::arena::Arena;
+use super::bins::bin_of;
+use super::info::ChunkInfo;
+use crate::memory::Span;
+use crate::stats::Stats;
+use crate::units::Bytes;
+
+/// Characters in the picture of a pool.
+const RESOLUTION: usize = 100;
+
+impl Arena {
+    /// The pool as [`RESOLUTION`] characters over all regions, one after the other: `*` bytes asked for, `x` bytes
+    /// granted beyond that, `_` free. A character shows what was drawn over it last: requests over waste, later chunks
+    /// over earlier ones.
+    pub(crate) fn render_occupancy(&self) -> String {
+        let total = self.reserved();
+        if total == 0 {
+            return "no memory held".to_owned();
+        }
+        let mut picture = [b'_'; RESOLUTION];
+        let mut draw = |from: u64, bytes: u64, mark: u8| {
+            let cell = |byte: u64| (u128::from(byte) * RESOLUTION as u128 / u128::from(total)) as usize;
+            if bytes > 0 {
+                picture[cell(from)..=cell(from + bytes - 1)].fill(mark);
+            }
+        };
+        let spans: Vec<Span> = self.region_spans().collect();
+        let mut before = 0;
+        for (region, span) in spans.iter().enumerate() {
+            for chunk in self.chunk_infos().filter(|chunk| chunk.region == region && chunk.in_use()) {
+                let start = before + (chunk.address - span.address);
+                draw(start + chunk.requested, chunk.bytes - chunk.requested, b'x');
+                draw(start, chunk.requested, b'*');
+            }
+            before += span.bytes;
+        }
+        picture.iter().map(|&mark| char::from(mark)).collect()
+    }
+
+    /// Everything there is to know after a request for `rounded` bytes failed. Ends with the figures in `stats`.
+    pub(crate) fn memory_log(&self, name: &str, rounded: u64, stats: &Stats) -> String {
+        let mut log = String::new();
+        // Writing to a string cannot fail.
+        let _ = self.write_log(&mut log, name, rounded, stats);
+        log
+    }
+
+    fn write_log(&self, log: &mut String, name: &str, rounded: u64, stats: &Stats) -> fmt::Result {
+        writeln!(log, "memory of {name}")?;
+        self.write_bins(log)?;
+        self.write_bin_of(log, rounded)?;
+        self.write_regions(log)?;
+        self.write_sizes(log)?;
+        let unreserved = stats.bytes_limit.map_or(0, |limit| limit.saturating_sub(stats.bytes_reserved));
+        writeln!(
+            log,
+            "request {}, free {}, largest free block {}, not yet reserved {}",
+            Bytes(rounded),
+            Bytes(stats.free_bytes()),
+            Bytes(stats.largest_free_block_bytes),
+            Bytes(unreserved)
+        )?;
+        write!(log, "{stats}")
+    }
+
+    fn write_bins(&self, log: &mut String) -> fmt::Result {
+        writeln!(
+            log,
+            "{:>3}  {:>10}  {:>8}  {:>8}  {:>12}  {:>12}  {:>12}",
+            "bin", "from", "chunks", "in use", "bytes", "in use", "requested"
+        )?;
+        for (index, bin) in self.bin_infos().iter().enumerate() {
+            writeln!(
+                log,
+                "{index:>3}  {:>10}  {:>8}  {:>8}  {:>12}  {:>12}  {:>12}",
+                Bytes(bin.lower_bound),
+                bin.chunks,
+                bin.chunks_in_use,
+                Bytes(bin.bytes),
+                Bytes(bin.bytes_in_use),
+                Bytes(bin.requested_in_use)
+            )?;
+        }
+        Ok(())
+    }
+
+    /// The free chunks of the bin that the request falls into, which were all too small or out of line.
+    fn write_bin_of(&self, log: &mut String, rounded: u64) -> fmt::Result {
+        let bin = bin_of(rounded);
+        writeln!(log, "free chunks of bin {bin}, which {} falls into:", Bytes(rounded))?;
+        for free in self.bins.in_bin(bin) {
+            write!(log, "  {:#x}  {}", free.address, Bytes(free.bytes))?;
+            let chunk = self.chunk(free.id);
+            for (side, neighbour) in [("after", chunk.prev), ("before", chunk.next)] {
+                if !neighbour.is_none() {
+                    let neighbour = self.chunk(neighbour);
+                    let state = if neighbour.is_free() { "free" } else { "in use" };
+                    write!(log, ", {side} {} {state}", Bytes(neighbour.bytes))?;
+                }
+            }
+            writeln!(log)?;
+        }
+        Ok(())
+    }
+
+    fn write_regions(&self, log: &mut String) -> fmt::Result {
+        let spans: Vec<Span> = self.region_spans().collect();
+        let mut region = usize::MAX;
+        for chunk in self.chunk_infos() {
+            if chunk.region != region {
+                region = chunk.region;
+                let span = spans[region];
+                writeln!(log, "region {region} at {:#x}, {}", span.address, Bytes(span.bytes))?;
+            }
+            write_chunk(log, &chunk)?;
+        }
+        Ok(())
+    }
+
+    /// The chunks in use, counted by size.
+    fn write_sizes(&self, log: &mut String) -> fmt::Result {
+        let mut sizes = BTreeMap::<u64, u64>::new();
+        for (_, chunk) in self.chunks.iter().filter(|(_, chunk)| !chunk.is_free()) {
+            *sizes.entry(chunk.bytes).or_default() += 1;
+        }
+        writeln!(log, "in use by size:")?;
+        for (bytes, count) in sizes {
+            writeln!(log, "  {count} of {}, together {}", Bytes(bytes), Bytes(bytes * count))?;
+        }
+        Ok(())
+    }
+}
+
+fn write_chunk(log: &mut String, chunk: &ChunkInfo) -> fmt::Result {
+    write!(log, "  {:#x}  {:>12}  ", chunk.address, Bytes(chunk.bytes))?;
+    if chunk.in_use() {
+        let (owner, category) = (chunk.tag.owner, chunk.tag.category.name());
+        writeln!(log, "in use, {} asked for by {owner} as {category}", Bytes(chunk.requested))
+    } else if chunk.freed_at > 0 {
+        writeln!(log, "free since count {}", chunk.freed_at)
+    } else {
+        writeln!(log, "free")
+    }
+}

@@ -1,0 +1,194 @@
+//! Sources of memory for tests: addresses with nothing behind them, and every way to misbehave.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use bfc_core::{MemoryKind, SourceError, Span, SubAllocator};
+
+/// Where upstream's tests put their first region.
+pub const BASE: u64 = 1 << 40;
+
+/// What a source is like. The default is upstream's fake: regions one behind the other, not to be joined, no end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Nature {
+    /// Adjacent regions may be joined.
+    pub coalescing: bool,
+    /// Each region lies below the one before it instead of above.
+    pub downward: bool,
+    /// Bytes left out between regions.
+    pub gap: u64,
+    /// Whatever alignment is asked for, the address is a multiple of this only.
+    pub fixed_alignment: Option<u64>,
+    /// Added to every address.
+    pub offset: u64,
+    /// Bytes that may be out at once.
+    pub capacity: Option<u64>,
+    /// Bytes delivered beyond what was asked for.
+    pub extra: u64,
+    /// Bytes missing from what was asked for.
+    pub missing: u64,
+    /// Which calls, counted from 1, fail.
+    pub fails: Fails,
+    /// What a failing call says.
+    pub broken: bool,
+}
+
+/// Which calls of a source fail.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Fails {
+    #[default]
+    Never,
+    Always,
+    /// The calls whose numbers are multiples of this.
+    Every(u64),
+    /// This one alone.
+    Only(u64),
+}
+
+type Hook = Box<dyn Fn() + Send + Sync>;
+
+/// A source as its [`Nature`] says, which notes what it gave and whether it got exactly that back.
+pub struct FakeSource {
+    nature: Nature,
+    book: Mutex<Book>,
+    hook: Mutex<Option<Arc<Hook>>>,
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    calls: u64,
+    frees: u64,
+    fails: Fails,
+    next: u64,
+    out: BTreeMap<u64, u64>,
+    faults: Vec<String>,
+}
+
+impl FakeSource {
+    pub fn new(nature: Nature) -> Arc<Self> {
+        let book = Book { next: BASE, fails: nature.fails, ..Book::default() };
+        Arc::new(Self { nature, book: Mutex::new(book), hook: Mutex::new(None) })
+    }
+
+    /// Calls that asked for a region so far.
+    pub fn calls(&self) -> u64 {
+        self.book.lock().unwrap().calls
+    }
+
+    /// Calls that gave a region back so far.
+    pub fn frees(&self) -> u64 {
+        self.book.lock().unwrap().frees
+    }
+
+    /// Bytes that are out now.
+    pub fn bytes_out(&self) -> u64 {
+        self.book.lock().unwrap().out.values().sum()
+    }
+
+    pub fn set_fails(&self, fails: Fails) {
+        self.book.lock().unwrap().fails = fails;
+    }
+
+    /// Runs `hook` inside every call.
+    pub fn set_hook(&self, hook: impl Fn() + Send + Sync + 'static) {
+        *self.hook.lock().unwrap() = Some(Arc::new(Box::new(hook)));
+    }
+
+    pub fn clear_hook(&self) {
+        *self.hook.lock().unwrap() = None;
+    }
+
+    /// Checks that every region that came back was one that was out.
+    pub fn assert_sound(&self) {
+        let book = self.book.lock().unwrap();
+        assert!(book.faults.is_empty(), "{:?}", book.faults);
+    }
+
+    /// Checks that every region came back, exactly once and exactly as it was given.
+    pub fn assert_all_returned(&self) {
+        self.assert_sound();
+        let out = &self.book.lock().unwrap().out;
+        assert!(out.is_empty(), "not given back: {out:?}");
+    }
+
+    fn run_hook(&self) {
+        let hook = self.hook.lock().unwrap().clone();
+        if let Some(hook) = hook {
+            hook();
+        }
+    }
+
+    fn place(&self, book: &mut Book, alignment: u64, bytes: u64) -> u64 {
+        let alignment = self.nature.fixed_alignment.unwrap_or(alignment);
+        if self.nature.downward {
+            let address = (book.next - bytes - self.nature.gap) / alignment * alignment;
+            book.next = address;
+            address
+        } else {
+            let address = book.next.next_multiple_of(alignment) + self.nature.offset;
+            book.next = address + bytes + self.nature.gap;
+            address
+        }
+    }
+}
+
+// SAFETY: the memory is address-only and spans never overlap: each starts beyond the end of the one before.
+unsafe impl SubAllocator for FakeSource {
+    fn memory_kind(&self) -> MemoryKind {
+        MemoryKind::AddressOnly
+    }
+
+    fn allocate(&self, alignment: u64, bytes: u64) -> Result<Span, SourceError> {
+        self.run_hook();
+        let book = &mut *self.book.lock().unwrap();
+        book.calls += 1;
+        let out: u64 = book.out.values().sum();
+        let fails = match book.fails {
+            Fails::Never => false,
+            Fails::Always => true,
+            Fails::Every(step) => book.calls.is_multiple_of(step),
+            Fails::Only(call) => book.calls == call,
+        };
+        if fails && self.nature.broken {
+            return Err(SourceError::Driver { call: "fake", reason: "broken".to_owned() });
+        }
+        if fails || self.nature.capacity.is_some_and(|capacity| out + bytes > capacity) {
+            return Err(SourceError::Exhausted { bytes });
+        }
+        let delivered = bytes + self.nature.extra - self.nature.missing;
+        let address = self.place(book, alignment, delivered);
+        book.out.insert(address, delivered);
+        Ok(Span { address, bytes: delivered })
+    }
+
+    unsafe fn free(&self, region: Span) {
+        self.run_hook();
+        let book = &mut *self.book.lock().unwrap();
+        book.frees += 1;
+        let mut at = region.address;
+        let end = region.address + region.bytes;
+        while at < end {
+            match book.out.remove(&at) {
+                Some(bytes) if at == region.address || self.nature.coalescing => at += bytes,
+                other => {
+                    book.faults.push(format!("{region:x?} given back: {other:?} bytes at {at:#x}"));
+                    return;
+                }
+            }
+        }
+        if at != end {
+            book.faults.push(format!("{region:x?} given back: too short"));
+        }
+    }
+
+    fn supports_coalescing(&self) -> bool {
+        self.nature.coalescing
+    }
+}
+
+impl fmt::Debug for FakeSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FakeSource").field("nature", &self.nature).finish_non_exhaustive()
+    }
+}

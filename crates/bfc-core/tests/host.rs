@@ -1,0 +1,27 @@
+//! Alone in its process, since it watches the memory of the whole process.
+
+#![cfg(target_os = "linux")]
+
+use bfc_core::{GIB, HostMemory, MIB, SubAllocator};
+
+/// Bytes of this process that are in physical memory, in pages of 4 KiB at least.
+fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+#[test]
+fn a_large_region_costs_physical_memory_only_where_it_is_used() {
+    let memory = HostMemory::new();
+    let before = resident();
+    let region = memory.allocate(4096, GIB).unwrap();
+    assert!(resident() < before + 64 * MIB, "taking a region touches none of it");
+
+    let pointer: *mut u8 = std::ptr::with_exposed_provenance_mut(region.address as usize);
+    // SAFETY: the first 128 MiB of the region are host memory that this test alone holds.
+    unsafe { pointer.write_bytes(1, 128 << 20) };
+    assert!(resident() >= before + 128 * MIB);
+    // SAFETY: the region was taken above and is used no more.
+    unsafe { memory.free(region) };
+    assert!(resident() < before + 64 * MIB, "what is given back goes back to the system");
+}

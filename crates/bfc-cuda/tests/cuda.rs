@@ -1,0 +1,251 @@
+//! What holds on every CUDA device, on a machine without one, and with a driver that misbehaves.
+//!
+//! The tests named `device_…` use cuda:0, and say aloud when they are skipped because there is none. On Linux they run a
+//! second time, in a process of their own, against the driver in `fake_driver/libcuda.rs`: there is no machine on which
+//! they prove nothing.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use bfc_core::{
+    Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, DeviceMemory, Driver, FreeFaults, MIB, MemoryKind,
+    PinnedMemory, Request, SourceError, Span, SubAllocator,
+};
+use bfc_cuda::{CudaDriver, CudaUnavailable, probe};
+
+/// The driver of cuda:0, or leaves the test with a line that says why.
+macro_rules! cuda_or_skip {
+    () => {
+        match CudaDriver::new(0) {
+            Ok(driver) => driver,
+            Err(reason) => {
+                // Straight to the stream: what `println!` says in a test that passes is not shown.
+                let thread = std::thread::current();
+                let _ = writeln!(std::io::stderr(), "skipped {}: {reason}", thread.name().unwrap_or("a test"));
+                return;
+            }
+        }
+    };
+}
+
+fn free(memory: &impl SubAllocator, region: Span) {
+    // SAFETY: the tests give back what they took, once, and use it no more.
+    unsafe { memory.free(region) };
+}
+
+#[test]
+fn probing_answers_on_every_machine() {
+    match probe() {
+        Ok(devices) => {
+            assert!(!devices.is_empty());
+            for (ordinal, device) in devices.iter().enumerate() {
+                assert_eq!(device.ordinal as usize, ordinal);
+                assert!(!device.name.is_empty() && device.total_bytes > 0);
+                assert!(device.compute_capability.major > 0 && device.driver_version.major > 0);
+            }
+        }
+        Err(reason) => {
+            assert!(!reason.to_string().is_empty());
+            assert_eq!(CudaDriver::new(0).err(), Some(reason), "opening a device gives the same reason");
+        }
+    }
+}
+
+#[test]
+fn device_numbers_beyond_the_last_are_an_error_that_names_the_count() {
+    let _driver = cuda_or_skip!();
+    let count = probe().unwrap().len() as u32;
+    let error = CudaDriver::new(count).err().unwrap();
+    assert!(
+        matches!(error, CudaUnavailable::NoSuchDevice { ordinal, count: c, .. } if ordinal == count && c == count),
+        "{error}"
+    );
+}
+
+#[test]
+fn device_memory_is_taken_aligned_and_given_back() {
+    let driver = cuda_or_skip!();
+    let memory = DeviceMemory::new(driver.clone());
+    assert_eq!(memory.memory_kind(), MemoryKind::Device);
+    let first = memory.allocate(256, 2 * MIB).unwrap();
+    let second = memory.allocate(256, 1).unwrap();
+    assert_ne!(first.address, second.address);
+    free(&memory, first);
+    free(&memory, second);
+    assert_eq!(driver.free_faults(), FreeFaults::default());
+}
+
+#[test]
+fn device_memory_that_is_not_there_is_an_error_that_harms_nothing() {
+    let driver = cuda_or_skip!();
+    let memory = DeviceMemory::new(driver.clone());
+    let bytes = driver.memory_info().unwrap().total + MIB;
+    assert_eq!(memory.allocate(256, bytes), Err(SourceError::Exhausted { bytes }));
+    let region = memory.allocate(256, MIB).unwrap();
+    free(&memory, region);
+    assert_eq!(driver.free_faults(), FreeFaults::default());
+}
+
+#[test]
+fn device_figures_agree_between_the_probe_and_the_driver() {
+    let driver = cuda_or_skip!();
+    let device = probe().unwrap().remove(0);
+    let info = driver.memory_info().unwrap();
+    assert_eq!(driver.name(), device.name);
+    assert!(info.free <= info.total && device.free_bytes().unwrap() <= device.total_bytes);
+}
+
+#[test]
+fn device_calls_work_on_every_thread() {
+    let driver = cuda_or_skip!();
+    let memory = Arc::new(DeviceMemory::new(driver.clone()));
+    let taker = Arc::clone(&memory);
+    let region = std::thread::spawn(move || taker.allocate(256, MIB).unwrap()).join().unwrap();
+    std::thread::spawn(move || free(&*memory, region)).join().unwrap();
+    assert_eq!(driver.free_faults(), FreeFaults::default());
+}
+
+#[test]
+fn device_pinned_memory_is_zeroed_and_can_be_written_and_read_by_the_host() {
+    let driver = cuda_or_skip!();
+    let memory = PinnedMemory::new(driver.clone());
+    assert_eq!(memory.memory_kind(), MemoryKind::PinnedHost);
+    let region = memory.allocate(256, 4096).unwrap();
+    let pointer: *mut u64 = std::ptr::with_exposed_provenance_mut(region.address as usize);
+    // SAFETY: the region is 4096 bytes of aligned host memory that this test alone holds.
+    let words = unsafe { std::slice::from_raw_parts_mut(pointer, 512) };
+    assert!(words.iter().all(|&word| word == 0));
+    words.iter_mut().zip(1..).for_each(|(word, value)| *word = value);
+    assert_eq!(words.iter().sum::<u64>(), 512 * 513 / 2);
+    free(&memory, region);
+    assert_eq!(driver.free_faults(), FreeFaults::default());
+}
+
+#[test]
+fn device_pools_serve_blocks_refuse_what_is_over_their_limit_and_give_everything_back() {
+    let driver = cuda_or_skip!();
+    let config = BfcConfig::new(Bytes::mib(16));
+    let memory = Arc::new(DeviceMemory::new(driver.clone()));
+    let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new("cuda_0_bfc", memory, config));
+    assert_eq!(pool.memory_kind(), MemoryKind::Device);
+    let small = Allocation::new(&pool, &Request::new(1000)).unwrap();
+    let large = Allocation::new(&pool, &Request::new(4 * MIB)).unwrap();
+    assert_ne!(small.block().address, large.block().address);
+    let error = Allocation::new(&pool, &Request::new(17 * MIB)).unwrap_err();
+    assert_eq!(error.out_of_memory().map(|report| report.requested), Some(17 * MIB));
+    assert_eq!(pool.stats().bytes_in_use, 1024 + 4 * MIB);
+    drop((small, large));
+    assert_eq!(pool.stats().bytes_in_use, 0);
+    drop(pool);
+    assert_eq!(driver.free_faults(), FreeFaults::default());
+}
+
+/// Real CUDA is not asked for wrong frees: what it does then is its own affair.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_refused_free_is_recorded_and_not_raised() {
+    if !fake::is_loaded() {
+        return;
+    }
+    let driver = CudaDriver::new(0).unwrap();
+    // SAFETY: the fake driver looks the address up, and has nothing there.
+    unsafe { driver.free_device(64) };
+    let faults = driver.free_faults();
+    assert_eq!(faults.count, 1);
+    let reason = "CUDA_ERROR_INVALID_VALUE".to_owned();
+    assert_eq!(faults.last, Some(SourceError::Driver { call: "cuMemFree", reason }));
+}
+
+/// Runs tests of this file in a process that finds the fake driver where the system looks for libcuda.
+#[cfg(target_os = "linux")]
+mod fake {
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+
+    use super::{CudaUnavailable, probe};
+
+    /// Set in the processes that run on the fake driver, to the reason that probing should give, if any.
+    const MARK: &str = "FAKE_CUDA_EXPECTED";
+
+    pub(super) fn is_loaded() -> bool {
+        std::env::var_os(MARK).is_some()
+    }
+
+    /// Builds the fake driver into a folder of its own, which is the library path to run with.
+    fn build(name: &str, options: &[&str]) -> PathBuf {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_driver/libcuda.rs");
+        let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+        let output = Command::new(rustc)
+            .args(["--edition", "2024", "--crate-type", "cdylib", "--check-cfg", "cfg(incomplete)"])
+            .args(options)
+            .arg("-o")
+            .arg(folder.join("libcuda.so"))
+            .arg(source)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        folder
+    }
+
+    /// Runs the tests that `filter` names in a process with this library path and environment; gives what they print.
+    fn run(library_path: &Path, filter: &str, environment: &[(&str, &str)]) -> String {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args([filter, "--nocapture", "--test-threads=1"])
+            .env(MARK, "")
+            .env("LD_LIBRARY_PATH", library_path)
+            .env_remove("CUDA_VISIBLE_DEVICES")
+            .envs(environment.iter().copied())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}");
+        text.into_owned()
+    }
+
+    #[test]
+    fn all_tests_of_devices_pass_on_the_fake_driver() {
+        if is_loaded() {
+            return;
+        }
+        let library = build("fake_driver", &[]);
+        let text = run(&library, "device_", &[]);
+        assert!(!text.contains(" 0 passed") && !text.contains("skipped"), "{text}");
+        run(&library, "probing_answers", &[]);
+        run(&library, "a_refused_free", &[]);
+    }
+
+    #[test]
+    fn each_way_for_cuda_to_be_absent_has_its_reason() {
+        if is_loaded() {
+            return;
+        }
+        let library = build("fake_driver_absent", &[]);
+        let incomplete = build("fake_driver_incomplete", &["--cfg", "incomplete"]);
+        let no_device = "no CUDA device";
+        let hidden = "no CUDA device (CUDA_VISIBLE_DEVICES is \"7\")";
+        let stub = "CUDA is not usable: cuInit failed with CUDA_ERROR_STUB_LIBRARY";
+        let damaged = "the CUDA driver is too old or damaged: it has no function cuMemHostAlloc";
+        expect(&library, no_device, &[("FAKE_CUDA_INIT", "100")]);
+        expect(&library, no_device, &[("FAKE_CUDA_DEVICES", "0")]);
+        expect(&library, hidden, &[("FAKE_CUDA_DEVICES", "0"), ("CUDA_VISIBLE_DEVICES", "7")]);
+        expect(&library, stub, &[("FAKE_CUDA_INIT", "34")]);
+        expect(&incomplete, damaged, &[]);
+    }
+
+    fn expect(library: &Path, reason: &str, environment: &[(&str, &str)]) {
+        let environment = [environment, &[(MARK, reason)]].concat();
+        let text = run(library, "the_reason_is_the_expected_one", &environment);
+        assert!(text.contains("1 passed"), "{text}");
+        run(library, "probing_answers", &environment);
+    }
+
+    /// The half of the test above that runs in the other process.
+    #[test]
+    fn the_reason_is_the_expected_one() {
+        let Some(expected) = std::env::var_os(MARK).filter(|reason| !reason.is_empty()) else { return };
+        let reason: CudaUnavailable = probe().unwrap_err();
+        assert_eq!(reason.to_string().as_str(), expected);
+    }
+}

@@ -1,0 +1,163 @@
+//! `highwater devices`: what there is, what it is good for, and why something is missing.
+
+use std::fmt;
+
+use bfc_core::{Bytes, DeviceId, DeviceKind};
+use serde::Serialize;
+
+use crate::{cpu, cuda};
+
+/// All devices, and the kinds of which there is none.
+#[derive(Debug, Serialize)]
+pub(crate) struct Inventory {
+    pub(crate) devices: Vec<Device>,
+    pub(crate) unavailable: Vec<Unavailable>,
+}
+
+/// One device. What does not apply to it, or is not known, is left out.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Device {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cores: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) memory_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) free_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) instruction_sets: Option<Vec<&'static str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) compute_capability: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) driver: Option<String>,
+    /// `CUDA_VISIBLE_DEVICES`, which hides and renumbers devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) visible_devices: Option<String>,
+    /// Why the device did not answer all questions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) problem: Option<String>,
+    pub(crate) usable_for: &'static str,
+}
+
+/// A kind of device of which there is none.
+#[derive(Debug, Serialize)]
+pub(crate) struct Unavailable {
+    pub(crate) kind: &'static str,
+    pub(crate) reason: String,
+}
+
+impl Inventory {
+    /// Looks at this machine.
+    pub(crate) fn take() -> Self {
+        let mut devices = vec![Device {
+            id: DeviceId::new(DeviceKind::Cpu, 0).to_string(),
+            name: cpu::name(),
+            cores: Some(cpu::cores()),
+            memory_bytes: cpu::memory_bytes(),
+            instruction_sets: Some(cpu::instruction_sets()),
+            usable_for: "every op; chosen automatically",
+            ..Device::default()
+        }];
+        let mut unavailable = Vec::new();
+        match cuda::devices() {
+            Ok(found) => devices.extend(found),
+            Err(reason) => unavailable.push(reason),
+        }
+        Self { devices, unavailable }
+    }
+}
+
+impl Device {
+    /// The device's properties that are known, as names and values.
+    fn rows(&self) -> Vec<(&'static str, String)> {
+        let bytes = |bytes: u64| Bytes(bytes).to_string();
+        let memory = self.memory_bytes.map(|total| match self.free_bytes {
+            Some(free) => format!("{}, {} free", bytes(total), bytes(free)),
+            None => bytes(total),
+        });
+        let instruction_sets = self.instruction_sets.as_ref().map(|names| match names.as_slice() {
+            [] => "none detected".to_owned(),
+            names => names.join(" "),
+        });
+        let rows = [
+            ("name", Some(self.name.clone())),
+            ("cores", self.cores.map(|cores| cores.to_string())),
+            ("memory", memory),
+            ("instruction sets", instruction_sets),
+            ("compute capability", self.compute_capability.clone()),
+            ("driver", self.driver.clone()),
+            ("CUDA_VISIBLE_DEVICES", self.visible_devices.clone()),
+            ("problem", self.problem.clone()),
+            ("usable for", Some(self.usable_for.to_owned())),
+        ];
+        rows.into_iter().filter_map(|(name, value)| value.map(|value| (name, value))).collect()
+    }
+}
+
+impl fmt::Display for Inventory {
+    /// A paragraph a device, its values in one column throughout; no newline at the end.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let devices = self.devices.iter().map(|device| (device.id.as_str(), device.rows()));
+        let unavailable = self.unavailable.iter().map(|kind| {
+            let rows = vec![("not available", kind.reason.clone()), ("usable for", "nothing".to_owned())];
+            (kind.kind, rows)
+        });
+        let paragraphs: Vec<_> = devices.chain(unavailable).collect();
+        let names = paragraphs.iter().flat_map(|(_, rows)| rows).map(|(name, _)| name.len());
+        let width = names.max().unwrap_or(0);
+        for (index, (title, rows)) in paragraphs.iter().enumerate() {
+            if index > 0 {
+                write!(f, "\n\n")?;
+            }
+            write!(f, "{title}")?;
+            for (name, value) in rows {
+                write!(f, "\n  {name:<width$}  {value}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_stand_in_one_column_and_unknown_ones_are_left_out() {
+        let cpu = Device {
+            id: "cpu:0".to_owned(),
+            name: "Some CPU".to_owned(),
+            cores: Some(2),
+            instruction_sets: Some(vec!["avx", "fma"]),
+            usable_for: "every op",
+            ..Device::default()
+        };
+        let cuda = Device {
+            id: "cuda:0".to_owned(),
+            name: "Some GPU".to_owned(),
+            memory_bytes: Some(2 << 30),
+            free_bytes: Some(1 << 30),
+            usable_for: cuda::USABLE_FOR,
+            ..Device::default()
+        };
+        let other = Unavailable { kind: "cuda", reason: "no CUDA device".to_owned() };
+        let inventory = Inventory { devices: vec![cpu, cuda], unavailable: vec![other] };
+        let expected = "\
+cpu:0
+  name              Some CPU
+  cores             2
+  instruction sets  avx fma
+  usable for        every op
+
+cuda:0
+  name              Some GPU
+  memory            2.00 GiB, 1.00 GiB free
+  usable for        memory pools; not chosen automatically, because the CUDA backend cannot run every op yet
+
+cuda
+  not available     no CUDA device
+  usable for        nothing";
+        assert_eq!(inventory.to_string(), expected);
+    }
+}

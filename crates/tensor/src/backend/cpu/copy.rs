@@ -1,0 +1,150 @@
+//! Moving and making values: to and from the host, copies with conversion, fills.
+
+use super::dispatch::{any, host, host_mut, number};
+use super::number::{Cast, Number};
+use super::operands::Source;
+use super::parallel::{LIGHT, Workers};
+use super::walk::{Segment, Walk};
+use crate::dtype::{DType, RawElement, Scalar};
+use crate::error::{Error, Result};
+use crate::storage::{View, ViewMut};
+
+/// See [`Backend::upload`](crate::backend::Backend::upload).
+pub(super) fn upload(op: &'static str, values: &[u8], out: ViewMut<'_>) -> Result<()> {
+    let (shape, dtype) = (*out.layout().shape(), out.dtype());
+    let bytes: &mut [u8] = any!(dtype, T => bytemuck::cast_slice_mut(host_mut::<T>(op, out)?));
+    if bytes.len() != values.len() {
+        return Err(Error::ElementCount { op, elements: values.len() / dtype.size(), shape });
+    }
+    bytes.copy_from_slice(values);
+    Ok(())
+}
+
+/// See [`Backend::download`](crate::backend::Backend::download).
+pub(super) fn download(op: &'static str, input: View<'_>, values: &mut [u8]) -> Result<()> {
+    let (shape, dtype) = (*input.layout().shape(), input.dtype());
+    if values.len() != shape.elements() * dtype.size() {
+        return Err(Error::ElementCount { op, elements: values.len() / dtype.size(), shape });
+    }
+    any!(dtype, T => {
+        let source = Source::<T>::new(op, input)?;
+        // The bytes given need not be aligned to the element type, so blocks are copied as bytes.
+        source.blocks::<256>(0..source.len(), |range, block| {
+            let size = size_of::<T>();
+            values[range.start * size..range.end * size].copy_from_slice(bytemuck::cast_slice(block));
+        });
+    });
+    Ok(())
+}
+
+/// See [`Backend::fill`](crate::backend::Backend::fill).
+pub(super) fn fill(workers: &Workers, op: &'static str, value: Scalar, out: ViewMut<'_>) -> Result<()> {
+    let dtype = out.dtype();
+    any!(dtype, T => {
+        let value = match dtype {
+            DType::Bool => T::from_scalar(Scalar::from(value.as_f64() != 0.0)),
+            _ => T::from_scalar(value),
+        };
+        workers.chunks(host_mut::<T>(op, out)?, LIGHT, &|_, part| part.fill(value));
+    });
+    Ok(())
+}
+
+/// See [`Backend::arange`](crate::backend::Backend::arange).
+pub(super) fn arange(
+    workers: &Workers,
+    op: &'static str,
+    start: Scalar,
+    step: Scalar,
+    out: ViewMut<'_>,
+) -> Result<()> {
+    let dtype = out.dtype();
+    number!(op, dtype, T => {
+        let out = host_mut::<T>(op, out)?;
+        if dtype.is_float() {
+            // In f64 and rounded once, so that no error adds up.
+            let (start, step) = (start.as_f64(), step.as_f64());
+            count(workers, out, |i| T::from_f64(start + i as f64 * step));
+        } else {
+            let (start, step) = (start.as_i64(), step.as_i64());
+            count(workers, out, |i| {
+                T::from_scalar(Scalar::Int(start.wrapping_add(step.wrapping_mul(i as i64))))
+            });
+        }
+        Ok(())
+    })
+}
+
+/// out[i] = f(i)
+fn count<T: Number>(workers: &Workers, out: &mut [T], f: impl Fn(usize) -> T + Sync) {
+    workers.chunks(out, LIGHT, &|start, part| {
+        part.iter_mut().enumerate().for_each(|(i, out)| *out = f(start + i));
+    });
+}
+
+/// See [`Backend::copy`](crate::backend::Backend::copy).
+pub(super) fn copy(workers: &Workers, op: &'static str, input: View<'_>, out: ViewMut<'_>) -> Result<()> {
+    let (from, to) = (input.dtype(), out.dtype());
+    any!(from, A => {
+        let source = Source::<A>::new(op, input)?;
+        if from == to {
+            let out = host_mut::<A>(op, out)?;
+            workers.chunks(out, LIGHT, &|start, part| source.load(start, part));
+        } else if to == DType::Bool {
+            let out = host_mut::<u8>(op, out)?;
+            source.map(workers, LIGHT, out, |value| u8::from(value != A::ZERO));
+        } else {
+            any!(to, B => convert::<A, B>(workers, &source, host_mut(op, out)?));
+        }
+    });
+    Ok(())
+}
+
+fn convert<A: Number + Cast<B>, B: Number>(workers: &Workers, source: &Source<'_, A>, out: &mut [B]) {
+    source.map(workers, LIGHT, out, Cast::cast);
+}
+
+/// See [`Backend::copy_into`](crate::backend::Backend::copy_into).
+///
+/// Stays on one thread: it is bound by memory, and the pieces written are no chunks of one slice.
+pub(super) fn copy_into(
+    op: &'static str,
+    input: View<'_>,
+    axis: usize,
+    start: usize,
+    step: usize,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let size = input.layout().shape().dims().get(axis).copied().unwrap_or(0);
+    let whole = *out.layout();
+    // One past the last element written; a range that cannot be counted is out of bounds like any other.
+    let end = match size.checked_sub(1) {
+        None => start,
+        Some(last) => last.saturating_mul(step).saturating_add(start).saturating_add(1),
+    };
+    let part = whole.sliced(op, axis, start..end, step)?;
+    if part.shape() != input.layout().shape() {
+        return Err(Error::ShapeMismatch { op, lhs: *input.layout().shape(), rhs: *whole.shape() });
+    }
+    any!(out.dtype(), T => {
+        let data = host::<T>(op, &input)?;
+        let out = out.host::<T>().ok_or_else(|| crate::backend::not_host(op))?;
+        place(data, &Walk::new([input.layout(), &part]), out);
+    });
+    Ok(())
+}
+
+/// Copies along a walk over the elements read and the elements written.
+fn place<T: RawElement>(data: &[T], walk: &Walk<2>, out: &mut [T]) {
+    let [from_stride, to_stride] = walk.inner();
+    for Segment { starts: [from, to], len } in walk.segments(0..walk.len()) {
+        if from_stride == 1 && to_stride == 1 {
+            out[to..to + len].copy_from_slice(&data[from..from + len]);
+        } else {
+            (0..len).for_each(|i| out[to + i * to_stride] = data[from + i * from_stride]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

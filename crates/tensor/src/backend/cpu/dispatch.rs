@@ -1,0 +1,78 @@
+//! From an element type known at run time to the Rust type that kernels are compiled for.
+//!
+//! The only place that lists the types: another one is a line in these macros, and its arithmetic in `number.rs`.
+
+use crate::backend::not_host;
+use crate::dtype::{DType, RawElement};
+use crate::error::{Error, Result};
+use crate::storage::{View, ViewMut};
+
+/// Evaluates an expression with `$T` standing for the type behind `$dtype`; truth values are bytes.
+macro_rules! any {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            $crate::dtype::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            $crate::dtype::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            $crate::dtype::DType::I64 => {
+                type $T = i64;
+                $body
+            }
+            $crate::dtype::DType::U8 | $crate::dtype::DType::Bool => {
+                type $T = u8;
+                $body
+            }
+        }
+    };
+}
+
+/// As [`any`] for a `Result`, but an error for truth values: with them one cannot calculate.
+macro_rules! number {
+    ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            $crate::dtype::DType::Bool => {
+                Err($crate::backend::cpu::dispatch::unsupported($op, $crate::dtype::DType::Bool))
+            }
+            dtype => $crate::backend::cpu::dispatch::any!(dtype, $T => $body),
+        }
+    };
+}
+
+/// As [`any`] for a `Result`, but an error for everything but floats.
+macro_rules! float {
+    ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            $crate::dtype::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            $crate::dtype::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            dtype => Err($crate::backend::cpu::dispatch::unsupported($op, dtype)),
+        }
+    };
+}
+
+pub(super) use {any, float, number};
+
+/// The error for an element type that a kernel is not defined for.
+pub(super) const fn unsupported(op: &'static str, dtype: DType) -> Error {
+    Error::UnsupportedDType { op, dtype }
+}
+
+/// The whole buffer behind a view, to be indexed through its layout.
+pub(super) fn host<'a, T: RawElement>(op: &'static str, view: &View<'a>) -> Result<&'a [T]> {
+    view.host().ok_or_else(|| not_host(op))
+}
+
+/// The elements to be written.
+pub(super) fn host_mut<'a, T: RawElement>(op: &'static str, view: ViewMut<'a>) -> Result<&'a mut [T]> {
+    view.into_host().ok_or_else(|| not_host(op))
+}

@@ -1,0 +1,100 @@
+//! Functions of two or three numbers, element by element.
+
+use super::dispatch::{any, host_mut, number, unsupported};
+use super::number::Number;
+use super::operands::{Pair, Source, Triple};
+use super::parallel::{LIGHT, Workers};
+use crate::backend::{Binary, Compare};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::storage::{View, ViewMut};
+
+/// See [`Backend::binary`](crate::backend::Backend::binary).
+pub(super) fn binary(
+    workers: &Workers,
+    op: &'static str,
+    f: Binary,
+    lhs: View<'_>,
+    rhs: View<'_>,
+    out: ViewMut<'_>,
+) -> Result<()> {
+    let dtype = out.dtype();
+    // Of these, truth values come out as truth values; of sums they do not.
+    let closed_over_bool = matches!(f, Binary::Mul | Binary::Maximum | Binary::Minimum);
+    if dtype == DType::Bool && !closed_over_bool {
+        return Err(unsupported(op, dtype));
+    }
+    any!(dtype, T => {
+        let pair = Pair::<T, T>::new(op, lhs, rhs)?;
+        let out = host_mut::<T>(op, out)?;
+        match f {
+            Binary::Add => pair.map(workers, LIGHT, out, T::plus),
+            Binary::Sub => pair.map(workers, LIGHT, out, T::minus),
+            Binary::Mul => pair.map(workers, LIGHT, out, T::times),
+            Binary::Div => pair.map(workers, LIGHT, out, T::over),
+            Binary::Maximum => pair.map(workers, LIGHT, out, T::larger),
+            Binary::Minimum => pair.map(workers, LIGHT, out, T::smaller),
+        }
+    });
+    Ok(())
+}
+
+/// See [`Backend::accumulate`](crate::backend::Backend::accumulate).
+pub(super) fn accumulate(
+    workers: &Workers,
+    op: &'static str,
+    input: View<'_>,
+    acc: ViewMut<'_>,
+) -> Result<()> {
+    number!(op, acc.dtype(), T => {
+        let source = Source::<T>::new(op, input)?;
+        let acc = host_mut::<T>(op, acc)?;
+        workers.chunks(acc, LIGHT, &|start, part| {
+            source.each(start, part, |acc, value| *acc = acc.plus(value));
+        });
+        Ok(())
+    })
+}
+
+/// See [`Backend::compare`](crate::backend::Backend::compare).
+pub(super) fn compare(
+    workers: &Workers,
+    op: &'static str,
+    f: Compare,
+    lhs: View<'_>,
+    rhs: View<'_>,
+    out: ViewMut<'_>,
+) -> Result<()> {
+    any!(lhs.dtype(), T => {
+        let pair = Pair::<T, T>::new(op, lhs, rhs)?;
+        let out = host_mut::<u8>(op, out)?;
+        match f {
+            Compare::Eq => pair.map(workers, LIGHT, out, |a, b| u8::from(a == b)),
+            Compare::Ne => pair.map(workers, LIGHT, out, |a, b| u8::from(a != b)),
+            Compare::Lt => pair.map(workers, LIGHT, out, |a, b| u8::from(a < b)),
+            Compare::Le => pair.map(workers, LIGHT, out, |a, b| u8::from(a <= b)),
+            Compare::Gt => pair.map(workers, LIGHT, out, |a, b| u8::from(a > b)),
+            Compare::Ge => pair.map(workers, LIGHT, out, |a, b| u8::from(a >= b)),
+        }
+    });
+    Ok(())
+}
+
+/// See [`Backend::select`](crate::backend::Backend::select).
+pub(super) fn select(
+    workers: &Workers,
+    op: &'static str,
+    condition: View<'_>,
+    lhs: View<'_>,
+    rhs: View<'_>,
+    out: ViewMut<'_>,
+) -> Result<()> {
+    any!(out.dtype(), T => {
+        let triple = Triple::<u8, T, T>::new(op, condition, lhs, rhs)?;
+        triple.map(workers, LIGHT, host_mut::<T>(op, out)?, |c, a, b| if c != 0 { a } else { b });
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

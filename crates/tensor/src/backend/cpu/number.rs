@@ -1,0 +1,239 @@
+//! The arithmetic that kernels are written in: one trait for all numbers, one for floats.
+
+use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
+
+use super::erf;
+use crate::dtype::{RawElement, Scalar};
+
+/// A number that kernels calculate with. Integer arithmetic wraps, so that nothing here can trap.
+pub(super) trait Number: RawElement {
+    /// 0
+    const ZERO: Self;
+    /// 1
+    const ONE: Self;
+    /// Not larger than any number; -∞ for floats.
+    const LOWEST: Self;
+    /// Not smaller than any number; ∞ for floats.
+    const HIGHEST: Self;
+
+    /// The nearest number; floats become integers by cutting towards zero and saturating, wide integers wrap.
+    fn from_scalar(value: Scalar) -> Self;
+
+    /// The nearest number; integers are cut towards zero and saturate.
+    fn from_f64(value: f64) -> Self;
+
+    /// self + rhs
+    fn plus(self, rhs: Self) -> Self;
+    /// self - rhs
+    fn minus(self, rhs: Self) -> Self;
+    /// self rhs
+    fn times(self, rhs: Self) -> Self;
+    /// self / rhs; 0 for an integer divided by 0.
+    fn over(self, rhs: Self) -> Self;
+    /// -self
+    fn negative(self) -> Self;
+    /// |self|
+    fn magnitude(self) -> Self;
+    /// Whether this is no number at all.
+    fn is_nan(self) -> bool;
+
+    /// The larger of two; NaN if either is.
+    fn larger(self, rhs: Self) -> Self {
+        if self > rhs || self.is_nan() { self } else { rhs }
+    }
+
+    /// The smaller of two; NaN if either is.
+    fn smaller(self, rhs: Self) -> Self {
+        if self < rhs || self.is_nan() { self } else { rhs }
+    }
+
+    /// max(self, 0), but NaN stays NaN: an error in the data must not vanish.
+    fn rectified(self) -> Self {
+        if self < Self::ZERO { Self::ZERO } else { self }
+    }
+}
+
+/// Conversion as Rust's `as`: floats to integers are cut towards zero and saturate, wide integers to narrow ones wrap.
+pub(super) trait Cast<To> {
+    /// The converted number.
+    fn cast(self) -> To;
+}
+
+macro_rules! cast {
+    ($from:ty: $($to:ty),*) => {$(
+        impl Cast<$to> for $from {
+            fn cast(self) -> $to {
+                self as $to
+            }
+        }
+    )*};
+}
+
+cast!(f32: f32, f64, i64, u8);
+cast!(f64: f32, f64, i64, u8);
+cast!(i64: f32, f64, i64, u8);
+cast!(u8: f32, f64, i64, u8);
+
+/// What is the same for all numbers, since `as` knows what to do.
+macro_rules! from_wide {
+    () => {
+        fn from_scalar(value: Scalar) -> Self {
+            match value {
+                Scalar::Float(value) => value as Self,
+                Scalar::Int(value) => value as Self,
+            }
+        }
+
+        fn from_f64(value: f64) -> Self {
+            value as Self
+        }
+    };
+}
+
+macro_rules! float_number {
+    ($type:ident, $erf:path) => {
+        impl Number for $type {
+            const ZERO: Self = 0.0;
+            const ONE: Self = 1.0;
+            const LOWEST: Self = Self::NEG_INFINITY;
+            const HIGHEST: Self = Self::INFINITY;
+
+            from_wide!();
+
+            fn plus(self, rhs: Self) -> Self {
+                self + rhs
+            }
+
+            fn minus(self, rhs: Self) -> Self {
+                self - rhs
+            }
+
+            fn times(self, rhs: Self) -> Self {
+                self * rhs
+            }
+
+            fn over(self, rhs: Self) -> Self {
+                self / rhs
+            }
+
+            fn negative(self) -> Self {
+                -self
+            }
+
+            fn magnitude(self) -> Self {
+                self.abs()
+            }
+
+            fn is_nan(self) -> bool {
+                $type::is_nan(self)
+            }
+        }
+
+        impl Float for $type {
+            fn exp(self) -> Self {
+                $type::exp(self)
+            }
+
+            fn ln(self) -> Self {
+                $type::ln(self)
+            }
+
+            fn sqrt(self) -> Self {
+                $type::sqrt(self)
+            }
+
+            fn tanh(self) -> Self {
+                $type::tanh(self)
+            }
+
+            fn erf(self) -> Self {
+                $erf(self)
+            }
+
+            fn next_down(self) -> Self {
+                $type::next_down(self)
+            }
+        }
+    };
+}
+
+macro_rules! integer_number {
+    ($type:ident, $abs:ident) => {
+        impl Number for $type {
+            const ZERO: Self = 0;
+            const ONE: Self = 1;
+            const LOWEST: Self = Self::MIN;
+            const HIGHEST: Self = Self::MAX;
+
+            from_wide!();
+
+            fn plus(self, rhs: Self) -> Self {
+                self.wrapping_add(rhs)
+            }
+
+            fn minus(self, rhs: Self) -> Self {
+                self.wrapping_sub(rhs)
+            }
+
+            fn times(self, rhs: Self) -> Self {
+                self.wrapping_mul(rhs)
+            }
+
+            fn over(self, rhs: Self) -> Self {
+                if rhs == 0 { 0 } else { self.wrapping_div(rhs) }
+            }
+
+            fn negative(self) -> Self {
+                self.wrapping_neg()
+            }
+
+            fn magnitude(self) -> Self {
+                self.$abs()
+            }
+
+            fn is_nan(self) -> bool {
+                false
+            }
+        }
+    };
+}
+
+/// |x| of a number that has no sign, so that the macro may call it like the others.
+trait UnsignedAbs {
+    fn itself(self) -> Self;
+}
+
+impl UnsignedAbs for u8 {
+    fn itself(self) -> Self {
+        self
+    }
+}
+
+float_number!(f32, erf::erf_f32);
+float_number!(f64, erf::erf_f64);
+integer_number!(i64, wrapping_abs);
+integer_number!(u8, itself);
+
+/// A number with a fraction.
+pub(super) trait Float:
+    Number
+    + Add<Output = Self>
+    + AddAssign
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+{
+    /// eˣ
+    fn exp(self) -> Self;
+    /// ln x
+    fn ln(self) -> Self;
+    /// √x
+    fn sqrt(self) -> Self;
+    /// tanh x
+    fn tanh(self) -> Self;
+    /// The error function; see [`erf`].
+    fn erf(self) -> Self;
+    /// The largest number below this one.
+    fn next_down(self) -> Self;
+}

@@ -1,0 +1,197 @@
+//! The operands of a kernel: what one, two or three views hold, gone through together.
+//!
+//! The innermost loops are over slices where all operands have stride 1 or 0, so that the compiler can vectorise them.
+//! The function applied to an element never depends on which loop it is in, so values do not either.
+
+use std::ops::Range;
+
+use super::dispatch::host;
+use super::parallel::Workers;
+use super::walk::{Segment, Walk};
+use crate::dtype::RawElement;
+use crate::error::Result;
+use crate::storage::View;
+
+/// Elements of one view.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Source<'a, A> {
+    data: &'a [A],
+    walk: Walk<1>,
+}
+
+impl<'a, A: RawElement> Source<'a, A> {
+    /// The elements of `view`, which must be of type `A`.
+    pub(super) fn new(op: &'static str, view: View<'a>) -> Result<Self> {
+        Ok(Self { data: host(op, &view)?, walk: Walk::new([view.layout()]) })
+    }
+
+    /// The number of elements.
+    pub(super) fn len(&self) -> usize {
+        self.walk.len()
+    }
+
+    /// Element number `index`.
+    pub(super) fn get(&self, index: usize) -> A {
+        let [place] = self.walk.at(index);
+        self.data[place]
+    }
+
+    /// The elements numbered `range` as a slice, if they lie side by side.
+    pub(super) fn slice(&self, range: Range<usize>) -> Option<&'a [A]> {
+        let segment = self.walk.segments(range.clone()).next();
+        match segment {
+            None => Some(&[]),
+            Some(Segment { starts: [start], len }) if self.walk.inner() == [1] && len == range.len() => {
+                Some(&self.data[start..start + len])
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// Copies the elements from number `start` on.
+    pub(super) fn load(&self, start: usize, out: &mut [A]) {
+        match self.slice(start..start + out.len()) {
+            Some(values) => out.copy_from_slice(values),
+            None => self.each(start, out, |out, value| *out = value),
+        }
+    }
+
+    /// Calls `f` with the elements numbered `range` in order, as slices of `N` elements (the last may have fewer).
+    pub(super) fn blocks<const N: usize>(&self, range: Range<usize>, mut f: impl FnMut(Range<usize>, &[A])) {
+        let mut buffer = [A::default(); N];
+        let whole = self.slice(range.clone());
+        for start in range.clone().step_by(N) {
+            let end = range.end.min(start + N);
+            match whole {
+                Some(whole) => f(start..end, &whole[start - range.start..end - range.start]),
+                None => {
+                    let block = &mut buffer[..end - start];
+                    self.load(start, block);
+                    f(start..end, block);
+                }
+            }
+        }
+    }
+
+    /// Calls `f` with each element of `out` and the element of this source that belongs to it, from number `start` on.
+    pub(super) fn each<U>(&self, start: usize, mut out: &mut [U], f: impl Fn(&mut U, A)) {
+        let [stride] = self.walk.inner();
+        for Segment { starts: [a], len } in self.walk.segments(start..start + out.len()) {
+            let Some(now) = out.split_off_mut(..len) else { return };
+            match stride {
+                1 => now.iter_mut().zip(&self.data[a..a + len]).for_each(|(out, &a)| f(out, a)),
+                0 => now.iter_mut().for_each(|out| f(out, self.data[a])),
+                _ => now.iter_mut().zip(self.data[a..].iter().step_by(stride)).for_each(|(out, &a)| f(out, a)),
+            }
+        }
+    }
+
+    /// out = f(a) for all elements.
+    pub(super) fn map<U: Send>(
+        &self,
+        workers: &Workers,
+        chunk: usize,
+        out: &mut [U],
+        f: impl Fn(A) -> U + Sync,
+    ) {
+        workers.chunks(out, chunk, &|start, part| self.each(start, part, |out, a| *out = f(a)));
+    }
+}
+
+/// Elements of two views of one shape.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pair<'a, A, B> {
+    a: &'a [A],
+    b: &'a [B],
+    walk: Walk<2>,
+}
+
+impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
+    /// The elements of the views, which must be of types `A` and `B`.
+    pub(super) fn new(op: &'static str, a: View<'a>, b: View<'a>) -> Result<Self> {
+        Ok(Self { a: host(op, &a)?, b: host(op, &b)?, walk: Walk::new([a.layout(), b.layout()]) })
+    }
+
+    /// As [`Source::each`].
+    pub(super) fn each<U>(&self, start: usize, mut out: &mut [U], f: impl Fn(&mut U, A, B)) {
+        let strides = self.walk.inner();
+        for Segment { starts: [a, b], len } in self.walk.segments(start..start + out.len()) {
+            let Some(now) = out.split_off_mut(..len) else { return };
+            match strides {
+                [1, 1] => {
+                    let pairs = self.a[a..a + len].iter().zip(&self.b[b..b + len]);
+                    now.iter_mut().zip(pairs).for_each(|(out, (&a, &b))| f(out, a, b));
+                }
+                [1, 0] => {
+                    let b = self.b[b];
+                    now.iter_mut().zip(&self.a[a..a + len]).for_each(|(out, &a)| f(out, a, b));
+                }
+                [0, 1] => {
+                    let a = self.a[a];
+                    now.iter_mut().zip(&self.b[b..b + len]).for_each(|(out, &b)| f(out, a, b));
+                }
+                [s, t] => {
+                    now.iter_mut()
+                        .enumerate()
+                        .for_each(|(i, out)| f(out, self.a[a + i * s], self.b[b + i * t]));
+                }
+            }
+        }
+    }
+
+    /// out = f(a, b) for all elements.
+    pub(super) fn map<U: Send>(
+        &self,
+        workers: &Workers,
+        chunk: usize,
+        out: &mut [U],
+        f: impl Fn(A, B) -> U + Sync,
+    ) {
+        workers.chunks(out, chunk, &|start, part| self.each(start, part, |out, a, b| *out = f(a, b)));
+    }
+}
+
+/// Elements of three views of one shape.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Triple<'a, A, B, C> {
+    a: &'a [A],
+    b: &'a [B],
+    c: &'a [C],
+    walk: Walk<3>,
+}
+
+impl<'a, A: RawElement, B: RawElement, C: RawElement> Triple<'a, A, B, C> {
+    /// The elements of the views, which must be of types `A`, `B` and `C`.
+    pub(super) fn new(op: &'static str, a: View<'a>, b: View<'a>, c: View<'a>) -> Result<Self> {
+        let walk = Walk::new([a.layout(), b.layout(), c.layout()]);
+        Ok(Self { a: host(op, &a)?, b: host(op, &b)?, c: host(op, &c)?, walk })
+    }
+
+    /// out = f(a, b, c) for all elements.
+    pub(super) fn map<U: Send>(
+        &self,
+        workers: &Workers,
+        chunk: usize,
+        out: &mut [U],
+        f: impl Fn(A, B, C) -> U + Sync,
+    ) {
+        workers.chunks(out, chunk, &|start, part| self.each(start, part, |out, a, b, c| *out = f(a, b, c)));
+    }
+
+    fn each<U>(&self, start: usize, mut out: &mut [U], f: impl Fn(&mut U, A, B, C)) {
+        let strides = self.walk.inner();
+        for Segment { starts: [a, b, c], len } in self.walk.segments(start..start + out.len()) {
+            let Some(now) = out.split_off_mut(..len) else { return };
+            if strides == [1; 3] {
+                let others = self.b[b..b + len].iter().zip(&self.c[c..c + len]);
+                let all = self.a[a..a + len].iter().zip(others);
+                now.iter_mut().zip(all).for_each(|(out, (&a, (&b, &c)))| f(out, a, b, c));
+            } else {
+                let [s, t, u] = strides;
+                now.iter_mut()
+                    .enumerate()
+                    .for_each(|(i, out)| f(out, self.a[a + i * s], self.b[b + i * t], self.c[c + i * u]));
+            }
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Work cut into chunks by its shape alone, done by a pool of threads of the backend's own.
+//!
+//! The number of threads decides only who does a chunk, never where a chunk begins. So no result depends on it.
+
+use rayon::iter::{IndexedParallelIterator, ParallelIterator};
+use rayon::slice::ParallelSliceMut;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use crate::error::{Error, Result};
+
+/// Elements per chunk where an element costs a few instructions: then a chunk takes about as long as waking a thread
+/// is worth. A multiple of every number of elements that kernels take at a time.
+pub(super) const LIGHT: usize = 32 * 1024;
+
+/// Elements per chunk where an element costs a function such as exp, or a few random bits.
+pub(super) const HEAVY: usize = 4 * 1024;
+
+/// How many runs of `cost` elements make up a chunk of light work; at least one.
+pub(super) const fn light_runs(cost: usize) -> usize {
+    if cost >= LIGHT || cost == 0 { 1 } else { LIGHT / cost }
+}
+
+/// The threads that share the work.
+#[derive(Debug)]
+pub(super) struct Workers {
+    /// `None` for one thread: then everything runs where it is called.
+    pool: Option<ThreadPool>,
+    threads: usize,
+}
+
+impl Workers {
+    /// `threads` threads in a pool of their own.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] for no threads; [`Error::NoDevice`] if the system refuses so many.
+    pub(super) fn new(threads: usize) -> Result<Self> {
+        let pool = match threads {
+            0 => {
+                return Err(Error::BadArgument {
+                    op: "cpu",
+                    argument: "threads",
+                    expected: "at least 1",
+                    got: threads.to_string(),
+                });
+            }
+            1 => None,
+            _ => {
+                let pool = ThreadPoolBuilder::new()
+                    .num_threads(threads)
+                    .thread_name(|index| format!("highwater-cpu-{index}"))
+                    .build();
+                let refused = |error: rayon::ThreadPoolBuildError| Error::NoDevice {
+                    device: "cpu:0".to_owned(),
+                    reason: format!("no pool of {threads} threads: {error}"),
+                };
+                Some(pool.map_err(refused)?)
+            }
+        };
+        Ok(Self { pool, threads })
+    }
+
+    /// How many threads there are.
+    pub(super) const fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Calls `work` with each chunk of `out` and the number of its first element. A single chunk stays on this thread.
+    ///
+    /// The closure is a trait object, so that the machinery of the pool is compiled once per element type and not once
+    /// per kernel.
+    pub(super) fn chunks<T: Send>(
+        &self,
+        out: &mut [T],
+        chunk: usize,
+        work: &(dyn Fn(usize, &mut [T]) + Sync),
+    ) {
+        match &self.pool {
+            Some(pool) if out.len() > chunk => pool.install(|| {
+                out.par_chunks_mut(chunk).enumerate().for_each(|(index, part)| work(index * chunk, part));
+            }),
+            _ => out.chunks_mut(chunk).enumerate().for_each(|(index, part)| work(index * chunk, part)),
+        }
+    }
+
+    /// As [`chunks`](Self::chunks), over two slices of one length.
+    pub(super) fn chunks2<T: Send>(
+        &self,
+        [a, b]: [&mut [T]; 2],
+        chunk: usize,
+        work: &(dyn Fn(usize, [&mut [T]; 2]) + Sync),
+    ) {
+        match &self.pool {
+            Some(pool) if a.len() > chunk => pool.install(|| {
+                a.par_chunks_mut(chunk)
+                    .zip(b.par_chunks_mut(chunk))
+                    .enumerate()
+                    .for_each(|(index, (a, b))| work(index * chunk, [a, b]));
+            }),
+            _ => a
+                .chunks_mut(chunk)
+                .zip(b.chunks_mut(chunk))
+                .enumerate()
+                .for_each(|(index, (a, b))| work(index * chunk, [a, b])),
+        }
+    }
+
+    /// As [`chunks`](Self::chunks), over three slices of one length.
+    pub(super) fn chunks3<T: Send>(
+        &self,
+        [a, b, c]: [&mut [T]; 3],
+        chunk: usize,
+        work: &(dyn Fn(usize, [&mut [T]; 3]) + Sync),
+    ) {
+        match &self.pool {
+            Some(pool) if a.len() > chunk => pool.install(|| {
+                a.par_chunks_mut(chunk)
+                    .zip(b.par_chunks_mut(chunk))
+                    .zip(c.par_chunks_mut(chunk))
+                    .enumerate()
+                    .for_each(|(index, ((a, b), c))| work(index * chunk, [a, b, c]));
+            }),
+            _ => a
+                .chunks_mut(chunk)
+                .zip(b.chunks_mut(chunk))
+                .zip(c.chunks_mut(chunk))
+                .enumerate()
+                .for_each(|(index, ((a, b), c))| work(index * chunk, [a, b, c])),
+        }
+    }
+
+    /// Cuts `out` into blocks and each block into parts, and calls `work` with the block's number, the number of the
+    /// part's first element within the block, and the part. With `split` false everything stays on this thread.
+    pub(super) fn parts<T: Send>(
+        &self,
+        out: &mut [T],
+        [block, part]: [usize; 2],
+        split: bool,
+        work: &(dyn Fn(usize, usize, &mut [T]) + Sync),
+    ) {
+        match &self.pool {
+            Some(pool) if split => pool.install(|| {
+                out.par_chunks_mut(block).enumerate().for_each(|(index, whole)| {
+                    whole
+                        .par_chunks_mut(part)
+                        .enumerate()
+                        .for_each(|(number, piece)| work(index, number * part, piece));
+                });
+            }),
+            _ => {
+                for (index, whole) in out.chunks_mut(block).enumerate() {
+                    for (number, piece) in whole.chunks_mut(part).enumerate() {
+                        work(index, number * part, piece);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_chunk_is_done_once_and_knows_where_it_begins() {
+        for threads in [1, 2, 3] {
+            let workers = Workers::new(threads).unwrap();
+            for len in [0, 1, 7, 8, 9, 100] {
+                let mut out = vec![0usize; len];
+                workers.chunks(&mut out, 8, &|start, part| {
+                    assert!(part.len() <= 8);
+                    part.iter_mut().enumerate().for_each(|(i, out)| *out += start + i + 1);
+                });
+                assert!(out.iter().enumerate().all(|(i, &out)| out == i + 1));
+            }
+        }
+    }
+
+    #[test]
+    fn slices_that_belong_together_are_cut_at_the_same_places() {
+        for threads in [1, 3] {
+            let workers = Workers::new(threads).unwrap();
+            let (mut a, mut b, mut c) = (vec![0; 50], vec![0; 50], vec![0; 50]);
+            workers.chunks2([&mut a, &mut b], 7, &|start, [a, b]| {
+                a.fill(start);
+                b.fill(start);
+            });
+            assert_eq!(a, b);
+            workers.chunks3([&mut a, &mut b, &mut c], 7, &|start, parts| {
+                parts.into_iter().for_each(|part| part.iter_mut().for_each(|x| *x += start));
+            });
+            let expected: Vec<usize> = (0..50).map(|i| i / 7 * 7).collect();
+            assert_eq!(c, expected);
+            assert!(a.iter().zip(&c).all(|(a, c)| *a == 2 * c));
+        }
+    }
+
+    #[test]
+    fn parts_never_cross_their_block() {
+        for threads in [1, 2] {
+            let workers = Workers::new(threads).unwrap();
+            let mut out = vec![(0, 0); 30];
+            workers.parts(&mut out, [10, 4], true, &|block, start, part| {
+                part.iter_mut().enumerate().for_each(|(i, out)| *out = (block, start + i));
+            });
+            assert!(out.iter().enumerate().all(|(i, &out)| out == (i / 10, i % 10)));
+        }
+    }
+
+    #[test]
+    fn a_backend_of_no_threads_is_an_error() {
+        assert!(matches!(Workers::new(0), Err(Error::BadArgument { argument: "threads", .. })));
+    }
+}

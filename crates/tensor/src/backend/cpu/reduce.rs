@@ -1,0 +1,326 @@
+//! Reductions over any set of axes.
+//!
+//! Which order the elements are folded in follows from the shape and the axes alone, never from strides or threads:
+//!
+//! - If the last axis is reduced, each output is folded over a sequence of its own ([`Folder`]).
+//! - If the last axis is kept, outputs next to each other are folded side by side, row by row ([`Cascade`]), so that
+//!   memory is read along its rows: the sum of a bias gradient over the batch is the common case.
+//! - If there are few outputs, the sequences are cut into slabs. Each slab folds into a row of the workspace, and the
+//!   rows are folded in order.
+
+use std::ops::Range;
+
+use super::dispatch::{any, host, host_mut, unsupported};
+use super::fold::{BLOCK, Cascade, Fold, Folder, fold, fold_into};
+use super::number::Number;
+use super::parallel::{LIGHT, Workers, light_runs};
+use super::walk::{Segment, Walk};
+use crate::backend::{Reduce, not_host};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::layout::Layout;
+use crate::shape::Shape;
+use crate::storage::{View, ViewMut};
+
+/// Outputs folded side by side where the last axis is kept.
+const TILE: usize = 128;
+
+/// Tasks to aim for: enough to keep many threads busy to the end.
+const TASKS: usize = 64;
+
+/// Outputs, in units of work that can be handed out, from which on the sequences need not be cut.
+const ENOUGH_OUTPUTS: usize = 16;
+
+/// How a reduction is cut: a pure function of the shape and the axes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cut {
+    /// Whether the last axis (of those longer than 1) is reduced.
+    along_rows: bool,
+    outputs: usize,
+    /// Elements per output.
+    length: usize,
+    /// Elements per output and slab.
+    slab: usize,
+}
+
+impl Cut {
+    fn new(shape: &Shape, axes: &[bool]) -> Self {
+        let sizes = |reduced: bool| {
+            let dims = shape.dims().iter().enumerate();
+            dims.filter(move |&(axis, _)| is_reduced(axes, axis) == reduced).map(|(_, &size)| size)
+        };
+        // As for shapes: a size of 0 makes the product 0 whatever the others are.
+        let count = |reduced: bool| {
+            if sizes(reduced).any(|size| size == 0) { 0 } else { sizes(reduced).fold(1, usize::saturating_mul) }
+        };
+        let (outputs, length) = (count(false), count(true));
+        let last = (0..shape.rank()).rev().find(|&axis| shape[axis] != 1);
+        let along_rows = last.is_none_or(|axis| is_reduced(axes, axis));
+        let (unit, row) = if along_rows { (1, BLOCK) } else { (TILE, 16) };
+        let slabs = if outputs.div_ceil(unit) >= ENOUGH_OUTPUTS {
+            1
+        } else {
+            (outputs.saturating_mul(length) / LIGHT).clamp(1, TASKS)
+        };
+        let slab = if slabs == 1 { length } else { length.div_ceil(slabs).next_multiple_of(row) };
+        Self { along_rows, outputs, length, slab }
+    }
+
+    /// The number of slabs; their results are the rows of the workspace unless there is only one.
+    fn slabs(&self) -> usize {
+        if self.slab == 0 { 1 } else { self.length.div_ceil(self.slab) }
+    }
+
+    fn workspace_elements(&self) -> usize {
+        if self.slabs() > 1 { self.slabs() * self.outputs } else { 0 }
+    }
+}
+
+fn is_reduced(axes: &[bool], axis: usize) -> bool {
+    axes.get(axis).copied().unwrap_or(false)
+}
+
+/// See [`Backend::reduce_workspace`](crate::backend::Backend::reduce_workspace). The same for every way to fold.
+pub(in crate::backend) fn workspace(shape: &Shape, axes: &[bool], dtype: DType) -> usize {
+    Cut::new(shape, axes).workspace_elements().saturating_mul(dtype.size())
+}
+
+/// See [`Backend::reduce`](crate::backend::Backend::reduce).
+pub(super) fn reduce(
+    workers: &Workers,
+    op: &'static str,
+    f: Reduce,
+    input: View<'_>,
+    axes: &[bool],
+    workspace: ViewMut<'_>,
+    out: ViewMut<'_>,
+) -> Result<()> {
+    let dtype = input.dtype();
+    if dtype == DType::Bool && f == Reduce::Sum {
+        return Err(unsupported(op, dtype));
+    }
+    any!(dtype, T => {
+        let sequences = Sequences { data: host::<T>(op, &input)?, nests: Nests::new(input.layout(), axes) };
+        let cut = Cut::new(input.layout().shape(), axes);
+        let out = host_mut::<T>(op, out)?;
+        let partials = scratch::<T>(workspace, cut.workspace_elements()).ok_or_else(|| not_host(op))?;
+        fold!(f, F => run::<T, F>(workers, &sequences, cut, partials, out));
+    });
+    Ok(())
+}
+
+/// `elements` numbers of a workspace, which may have been taken as bytes or as numbers.
+fn scratch<T: Number>(workspace: ViewMut<'_>, elements: usize) -> Option<&mut [T]> {
+    if elements == 0 {
+        return Some(&mut []);
+    }
+    let numbers = match workspace.dtype() {
+        DType::U8 => bytemuck::try_cast_slice_mut(workspace.into_host::<u8>()?).ok()?,
+        _ => workspace.into_host::<T>()?,
+    };
+    numbers.get_mut(..elements)
+}
+
+fn run<T: Number, F: Fold<T>>(
+    workers: &Workers,
+    sequences: &Sequences<'_, T>,
+    cut: Cut,
+    partials: &mut [T],
+    out: &mut [T],
+) {
+    if partials.is_empty() {
+        let runs = light_runs(cut.length);
+        let chunk = if cut.along_rows { runs } else { runs.next_multiple_of(TILE) };
+        workers.chunks(out, chunk, &|first, part| {
+            sequences.fold::<F>(cut.along_rows, first, 0..cut.length, part);
+        });
+        return;
+    }
+    workers.chunks(partials, cut.outputs, &|first, part| {
+        let start = first / cut.outputs * cut.slab;
+        sequences.fold::<F>(cut.along_rows, 0, start..cut.length.min(start + cut.slab), part);
+    });
+    out.fill(F::IDENTITY);
+    partials.chunks(cut.outputs).for_each(|row| fold_into::<T, F>(out, row));
+}
+
+/// A layout taken apart: an element's place is the sum of its places in the three nests.
+#[derive(Debug)]
+struct Nests {
+    /// The kept axes before the last reduced one, with the layout's offset.
+    outer: Walk<1>,
+    /// The kept axes after the last reduced one.
+    inner: Walk<1>,
+    reduced: Walk<1>,
+}
+
+impl Nests {
+    fn new(layout: &Layout, axes: &[bool]) -> Self {
+        let shape = layout.shape();
+        let after = (0..shape.rank()).rev().find(|&axis| is_reduced(axes, axis)).map_or(0, |axis| axis + 1);
+        let nest = |offset: usize, keep: &dyn Fn(usize) -> bool| {
+            let chosen = (0..shape.rank()).filter(|&axis| keep(axis));
+            Walk::nest(chosen.map(|axis| (shape[axis], [layout.strides()[axis]])), [offset])
+        };
+        Self {
+            outer: nest(layout.offset(), &|axis| axis < after && !is_reduced(axes, axis)),
+            inner: nest(0, &|axis| axis >= after),
+            reduced: nest(0, &|axis| is_reduced(axes, axis)),
+        }
+    }
+}
+
+/// The sequences to be folded, one for each output.
+#[derive(Debug)]
+struct Sequences<'a, T> {
+    data: &'a [T],
+    nests: Nests,
+}
+
+impl<T: Number> Sequences<'_, T> {
+    /// Folds the elements numbered `range` of the sequences from number `first` on.
+    fn fold<F: Fold<T>>(&self, along_rows: bool, first: usize, range: Range<usize>, out: &mut [T]) {
+        if range.is_empty() {
+            out.fill(F::IDENTITY);
+        } else if along_rows {
+            self.fold_rows::<F>(first, range, out);
+        } else {
+            self.fold_columns::<F>(first, range, out);
+        }
+    }
+
+    /// One sequence after the other, in blocks.
+    fn fold_rows<F: Fold<T>>(&self, first: usize, range: Range<usize>, out: &mut [T]) {
+        let Nests { outer, inner, reduced } = &self.nests;
+        let [stride] = reduced.inner();
+        let mut buffer = [T::ZERO; BLOCK];
+        for (output, out) in (first..).zip(out) {
+            let [base] = outer.at(output / inner.len());
+            let [column] = inner.at(output % inner.len());
+            let base = base + column;
+            let mut folder = Folder::new::<F>();
+            if reduced.is_line() && stride == 1 {
+                let values = &self.data[base + range.start..base + range.end];
+                values.chunks(BLOCK).for_each(|block| folder.push::<F>(block));
+            } else {
+                for start in range.clone().step_by(BLOCK) {
+                    let block = start..range.end.min(start + BLOCK);
+                    let buffer = &mut buffer[..block.len()];
+                    let mut places = reduced
+                        .segments(block)
+                        .flat_map(|Segment { starts: [place], len }| (0..len).map(move |i| place + i * stride));
+                    buffer.fill_with(|| places.next().map_or(F::IDENTITY, |place| self.data[base + place]));
+                    folder.push::<F>(buffer);
+                }
+            }
+            *out = folder.finish::<F>();
+        }
+    }
+
+    /// Sequences next to each other side by side, in tiles.
+    fn fold_columns<F: Fold<T>>(&self, first: usize, range: Range<usize>, mut out: &mut [T]) {
+        let Nests { outer, inner, reduced } = &self.nests;
+        let [stride] = reduced.inner();
+        let mut output = first;
+        while !out.is_empty() {
+            let [base] = outer.at(output / inner.len());
+            let column = output % inner.len();
+            let width = TILE.min(inner.len() - column).min(out.len());
+            let Some(now) = out.split_off_mut(..width) else { return };
+            output += width;
+
+            let columns = Columns::new(inner, column, width);
+            let mut cascade = Cascade::<T, TILE>::new::<F>(width);
+            let mut buffer = [T::ZERO; TILE];
+            for Segment { starts: [place], len } in reduced.segments(range.clone()) {
+                for row in 0..len {
+                    let row = &self.data[base + place + row * stride..];
+                    cascade.push::<F>(columns.of(row, &mut buffer));
+                }
+            }
+            now.copy_from_slice(cascade.finish::<F>());
+        }
+    }
+}
+
+/// Where the elements of a tile lie, seen from the start of its row.
+#[derive(Debug)]
+struct Columns {
+    places: [usize; TILE],
+    width: usize,
+    side_by_side: bool,
+}
+
+impl Columns {
+    fn new(inner: &Walk<1>, first: usize, width: usize) -> Self {
+        let mut places = [0; TILE];
+        let [stride] = inner.inner();
+        let mut rest = &mut places[..width];
+        let mut segments = 0;
+        for Segment { starts: [start], len } in inner.segments(first..first + width) {
+            let Some(now) = rest.split_off_mut(..len) else { break };
+            now.iter_mut().enumerate().for_each(|(i, place)| *place = start + i * stride);
+            segments += 1;
+        }
+        Self { places, width, side_by_side: segments == 1 && (stride == 1 || width == 1) }
+    }
+
+    /// The tile's elements in a row.
+    fn of<'b, T: Number>(&self, row: &'b [T], buffer: &'b mut [T; TILE]) -> &'b [T] {
+        if self.side_by_side {
+            return &row[self.places[0]..self.places[0] + self.width];
+        }
+        let places = &self.places[..self.width];
+        buffer.iter_mut().zip(places).for_each(|(value, &place)| *value = row[place]);
+        &buffer[..self.width]
+    }
+}
+
+/// See [`Backend::arg_reduce`](crate::backend::Backend::arg_reduce).
+pub(super) fn arg_reduce(
+    workers: &Workers,
+    op: &'static str,
+    largest: bool,
+    input: View<'_>,
+    axis: usize,
+    out: ViewMut<'_>,
+) -> Result<()> {
+    let layout = *input.layout();
+    let length = layout.shape().dims().get(axis).copied().unwrap_or(0);
+    let stride = layout.strides().get(axis).copied().unwrap_or(0);
+    let kept = Walk::nest(
+        (0..layout.shape().rank())
+            .filter(|&kept| kept != axis)
+            .map(|kept| (layout.shape()[kept], [layout.strides()[kept]])),
+        [layout.offset()],
+    );
+    let out = host_mut::<i64>(op, out)?;
+    any!(input.dtype(), T => {
+        let data = host::<T>(op, &input)?;
+        workers.chunks(out, light_runs(length), &|first, part| {
+            for (output, out) in (first..).zip(part) {
+                let [start] = kept.at(output);
+                let line = (0..length).map(|i| data[start + i * stride]);
+                *out = if largest { first_of(line, |a, b| a > b) } else { first_of(line, |a, b| a < b) };
+            }
+        });
+    });
+    Ok(())
+}
+
+/// The index of the first element that no later one beats; NaN beats every number.
+fn first_of<T: Number>(line: impl Iterator<Item = T>, beats: impl Fn(T, T) -> bool) -> i64 {
+    let mut best: Option<(i64, T)> = None;
+    for (index, value) in (0..).zip(line) {
+        if best.is_none_or(|(_, best)| beats(value, best) || value.is_nan()) {
+            best = Some((index, value));
+            if value.is_nan() {
+                break;
+            }
+        }
+    }
+    best.map_or(0, |(index, _)| index)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,243 @@
+//! How kernels go through strided operands: a loop nest over one shape that visits several operands at once.
+//!
+//! Neighbouring axes are fused wherever every operand allows it. Of operands without gaps one loop is left; a row added
+//! to a matrix leaves two, the inner of which runs along slices; a transposed operand leaves its strides. So one walker
+//! finds the fast path of every case, and all cases visit the elements in the same order.
+
+use std::array;
+use std::ops::Range;
+
+use crate::layout::Layout;
+use crate::shape::MAX_RANK;
+
+/// A loop nest over `N` operands of one shape.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Walk<const N: usize> {
+    /// Sizes of the fused axes, outermost first. At least one axis.
+    dims: [usize; MAX_RANK],
+    /// The operands' strides along each fused axis.
+    strides: [[usize; N]; MAX_RANK],
+    rank: usize,
+    /// Where each operand's first element lies.
+    offsets: [usize; N],
+}
+
+/// A piece of the innermost loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Segment<const N: usize> {
+    /// Where the piece starts in each operand.
+    pub(super) starts: [usize; N],
+    /// How many elements it has.
+    pub(super) len: usize,
+}
+
+impl<const N: usize> Walk<N> {
+    /// The nest over layouts of one shape.
+    pub(super) fn new(layouts: [&Layout; N]) -> Self {
+        let dims = layouts.first().map_or(&[][..], |layout| layout.shape().dims());
+        let axes = dims
+            .iter()
+            .enumerate()
+            .map(|(axis, &size)| (size, layouts.map(|layout| layout.strides()[axis])));
+        Self::nest(axes, layouts.map(Layout::offset))
+    }
+
+    /// The nest over axes given as size and strides, outermost first; at most [`MAX_RANK`] of them.
+    pub(super) fn nest(
+        axes: impl Iterator<Item = (usize, [usize; N])> + Clone,
+        offsets: [usize; N],
+    ) -> Self {
+        let mut walk = Self { dims: [1; MAX_RANK], strides: [[1; N]; MAX_RANK], rank: 1, offsets };
+        // The other sizes and the strides of an empty shape may be anything, so they are not even looked at.
+        if axes.clone().any(|(size, _)| size == 0) {
+            walk.dims[0] = 0;
+            return walk;
+        }
+        let mut rank = 0;
+        for (size, strides) in axes.filter(|&(size, _)| size != 1) {
+            let fuses = |outer: &[usize; N]| outer.iter().zip(&strides).all(|(&o, &i)| o == i * size);
+            if rank > 0 && fuses(&walk.strides[rank - 1]) {
+                walk.dims[rank - 1] *= size;
+                walk.strides[rank - 1] = strides;
+            } else {
+                walk.dims[rank] = size;
+                walk.strides[rank] = strides;
+                rank += 1;
+            }
+        }
+        walk.rank = rank.max(1);
+        walk
+    }
+
+    /// The number of elements.
+    pub(super) fn len(&self) -> usize {
+        self.dims[..self.rank].iter().product()
+    }
+
+    /// The strides of the innermost loop.
+    pub(super) const fn inner(&self) -> [usize; N] {
+        self.strides[self.rank - 1]
+    }
+
+    /// Whether the nest is one loop, along which an element's place is its number times the stride.
+    pub(super) const fn is_line(&self) -> bool {
+        self.rank == 1
+    }
+
+    /// Where each operand's element number `index` lies.
+    pub(super) fn at(&self, index: usize) -> [usize; N] {
+        self.segments(index..index.saturating_add(1)).next().map_or(self.offsets, |segment| segment.starts)
+    }
+
+    /// The elements numbered `range`, in order, as pieces of the innermost loop.
+    pub(super) fn segments(&self, range: Range<usize>) -> Segments<'_, N> {
+        let mut segments =
+            Segments { walk: self, index: [0; MAX_RANK], base: self.offsets, column: 0, left: range.len() };
+        if range.start == 0 || range.is_empty() {
+            return segments;
+        }
+        let inner = self.rank - 1;
+        let mut rest = range.start / self.dims[inner];
+        segments.column = range.start % self.dims[inner];
+        for axis in (0..inner).rev() {
+            segments.index[axis] = rest % self.dims[axis];
+            rest /= self.dims[axis];
+            segments.step(axis, segments.index[axis]);
+        }
+        segments
+    }
+}
+
+/// See [`Walk::segments`].
+#[derive(Debug)]
+pub(super) struct Segments<'a, const N: usize> {
+    walk: &'a Walk<N>,
+    /// The place in the outer loops.
+    index: [usize; MAX_RANK],
+    /// Where the innermost loop starts in each operand.
+    base: [usize; N],
+    /// The place in the innermost loop.
+    column: usize,
+    /// Elements not visited yet.
+    left: usize,
+}
+
+impl<const N: usize> Segments<'_, N> {
+    /// Goes `count` steps along an outer axis.
+    fn step(&mut self, axis: usize, count: usize) {
+        for (base, stride) in self.base.iter_mut().zip(&self.walk.strides[axis]) {
+            *base += stride * count;
+        }
+    }
+
+    /// Goes to the next turn of the innermost loop.
+    fn turn(&mut self) {
+        self.column = 0;
+        for axis in (0..self.walk.rank - 1).rev() {
+            self.index[axis] += 1;
+            self.step(axis, 1);
+            if self.index[axis] < self.walk.dims[axis] {
+                return;
+            }
+            for (base, stride) in self.base.iter_mut().zip(&self.walk.strides[axis]) {
+                *base -= stride * self.walk.dims[axis];
+            }
+            self.index[axis] = 0;
+        }
+    }
+}
+
+impl<const N: usize> Iterator for Segments<'_, N> {
+    type Item = Segment<N>;
+
+    fn next(&mut self) -> Option<Segment<N>> {
+        if self.left == 0 {
+            return None;
+        }
+        let inner = self.walk.rank - 1;
+        let len = self.left.min(self.walk.dims[inner] - self.column);
+        let strides = &self.walk.strides[inner];
+        let starts = array::from_fn(|operand| self.base[operand] + self.column * strides[operand]);
+        self.left -= len;
+        if self.left > 0 {
+            self.turn();
+        }
+        Some(Segment { starts, len })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::shape::Shape;
+
+    fn contiguous(dims: &[usize]) -> Layout {
+        Layout::contiguous("test", Shape::new(dims).unwrap(), DType::F32).unwrap()
+    }
+
+    fn places(walk: &Walk<1>, range: Range<usize>) -> Vec<usize> {
+        let [stride] = walk.inner();
+        walk.segments(range)
+            .flat_map(|Segment { starts: [start], len }| (0..len).map(move |i| start + i * stride))
+            .collect()
+    }
+
+    #[test]
+    fn operands_without_gaps_leave_one_loop() {
+        let layout = contiguous(&[2, 3, 4]);
+        let walk = Walk::new([&layout, &layout]);
+        assert!(walk.is_line());
+        assert_eq!(walk.segments(5..24).collect::<Vec<_>>(), [Segment { starts: [5, 5], len: 19 }]);
+    }
+
+    #[test]
+    fn a_row_on_a_matrix_leaves_one_turn_per_row() {
+        let matrix = contiguous(&[2, 3]);
+        let row = contiguous(&[3]).broadcast_to("add", matrix.shape()).unwrap();
+        let walk = Walk::new([&matrix, &row]);
+        assert_eq!(walk.inner(), [1, 1]);
+        assert_eq!(
+            walk.segments(1..6).collect::<Vec<_>>(),
+            [Segment { starts: [1, 1], len: 2 }, Segment { starts: [3, 0], len: 3 }]
+        );
+    }
+
+    #[test]
+    fn a_number_on_a_matrix_leaves_one_loop_that_stands_still_for_the_number() {
+        let matrix = contiguous(&[2, 3]);
+        let number = contiguous(&[]).broadcast_to("add", matrix.shape()).unwrap();
+        let walk = Walk::new([&matrix, &number]);
+        assert!(walk.is_line());
+        assert_eq!(walk.inner(), [1, 0]);
+    }
+
+    #[test]
+    fn every_part_of_a_walk_visits_the_places_of_the_layout() {
+        let base = contiguous(&[3, 4, 5]);
+        let layouts = [
+            base,
+            base.permuted("t", &[2, 0, 1]).unwrap(),
+            base.sliced("s", 1, 1..4, 2).unwrap().permuted("t", &[1, 2, 0]).unwrap(),
+            contiguous(&[4, 1]).broadcast_to("b", &Shape::new(&[2, 4, 3]).unwrap()).unwrap(),
+            contiguous(&[]),
+            contiguous(&[3, 0, 2]),
+        ];
+        for layout in layouts {
+            let walk = Walk::new([&layout]);
+            let expected: Vec<usize> = layout.positions().collect();
+            assert_eq!(walk.len(), expected.len());
+            for start in 0..=expected.len() {
+                for end in start..=expected.len() {
+                    assert_eq!(places(&walk, start..end), expected[start..end], "{layout:?} {start}..{end}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_shape_of_huge_axes_does_not_overflow() {
+        let layout = contiguous(&[usize::MAX, usize::MAX, 0]);
+        assert_eq!(Walk::new([&layout]).len(), 0);
+    }
+}

@@ -1,0 +1,97 @@
+//! What can be wrong with data from outside.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Data that could not be read. Every error names the file; those about its contents say where. Lines and columns
+/// count from 1, and a column is a field of the line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DataError {
+    /// The file could not be opened or read.
+    #[error("{}: {message}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What kind of failure.
+        kind: io::ErrorKind,
+        /// What the system said.
+        message: String,
+    },
+    /// A compressed file ends too early.
+    #[error("{}: the compressed data ends too early: the file is truncated", path.display())]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A compressed file's contents contradict themselves, as when its checksum is wrong.
+    #[error("{}: the compressed data is damaged: {message}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What the decoder said.
+        message: String,
+    },
+    /// The file has no data in it.
+    #[error("{}: no rows of data", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A field that is not the number it should be.
+    #[error("{}: line {line}, column {column}: expected {expected}, found {found:?}", path.display())]
+    BadField {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: u64,
+        /// The field of the line.
+        column: usize,
+        /// What the field should be.
+        expected: &'static str,
+        /// The beginning of what it is.
+        found: String,
+    },
+    /// A line with more or fewer fields than the lines before.
+    #[error("{}: line {line} has {found} columns, the lines before have {expected}", path.display())]
+    Ragged {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: u64,
+        /// The number of fields in the lines before.
+        expected: usize,
+        /// The number of fields in this line.
+        found: usize,
+    },
+    /// The column of labels is not there.
+    #[error("{}: column {column} should be the label, but there are {columns} columns", path.display())]
+    NoLabelColumn {
+        /// The file.
+        path: PathBuf,
+        /// The column, counted from 1.
+        column: usize,
+        /// The number of columns there are.
+        columns: usize,
+    },
+    /// More data than was allowed for.
+    #[error("{}: line {line}: more than the {limit} {what} allowed", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The line at which the limit was passed.
+        line: u64,
+        /// What there is too much of.
+        what: &'static str,
+        /// The limit.
+        limit: usize,
+    },
+    /// The host has no memory left for the data.
+    #[error("{}: line {line}: no memory for more data", path.display())]
+    NoMemory {
+        /// The file.
+        path: PathBuf,
+        /// The line that did not fit.
+        line: u64,
+    },
+}

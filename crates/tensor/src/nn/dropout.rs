@@ -1,0 +1,51 @@
+//! Dropout (Srivastava et al. 2014), in its inverted form.
+
+use super::module::Module;
+use crate::autograd::is_recording;
+use crate::error::{Error, Result};
+use crate::rng::Rng;
+use crate::tensor::Tensor;
+
+/// Sets each element to zero with probability `p` and divides the others by `1 - p`, so that the mean stays.
+///
+/// It acts only while gradients are recorded: a model is trained outside of [`no_grad`](crate::no_grad) and used
+/// inside of it, and needs no switch of its own.
+///
+/// ```
+/// use highwater_tensor::nn::{Dropout, Module};
+/// use highwater_tensor::{Device, Rng, Tensor, no_grad};
+/// let dropout = Dropout::new(0.5, Rng::new(0))?;
+/// let x = Tensor::ones(&Device::cpu()?, [100])?;
+/// assert!(dropout.forward(&x)?.to_vec::<f32>()?.contains(&0.0));
+/// assert_eq!(no_grad(|| dropout.forward(&x))?.to_vec::<f32>()?, [1.0; 100]);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Dropout {
+    p: f64,
+    rng: Rng,
+}
+
+impl Dropout {
+    /// Drops with probability `p`, at places that `rng` decides.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless 0 ≤ p < 1.
+    pub fn new(p: f64, rng: Rng) -> Result<Self> {
+        if !(0.0..1.0).contains(&p) {
+            return Err(Error::BadArgument {
+                op: "dropout",
+                argument: "p",
+                expected: "at least 0 and below 1",
+                got: p.to_string(),
+            });
+        }
+        Ok(Self { p, rng })
+    }
+}
+
+impl Module for Dropout {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        if is_recording() && self.p > 0.0 { x.dropout(self.p, &self.rng) } else { Ok(x.clone()) }
+    }
+}

@@ -1,0 +1,86 @@
+//! The trait of everything that has parameters and a forward.
+
+use std::fmt;
+
+use highwater_tracking::module;
+
+use super::parameter::Parameter;
+use crate::error::Result;
+use crate::tensor::Tensor;
+
+/// A function with parameters.
+///
+/// A module made of modules calls each child by [`forward_as`](Self::forward_as) and lists it by
+/// [`visit_as`](Self::visit_as), with one name: so parameters and memory accounts bear the same paths.
+///
+/// ```
+/// use highwater_tensor::nn::{Linear, Module, Parameter};
+/// use highwater_tensor::{Device, Result, Rng, Tensor};
+///
+/// /// y = x + layer(x)
+/// #[derive(Debug)]
+/// struct Residual {
+///     layer: Linear,
+/// }
+///
+/// impl Module for Residual {
+///     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+///         x.add(&self.layer.forward_as("layer", x)?)
+///     }
+///
+///     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+///         self.layer.visit_as("layer", visitor);
+///     }
+/// }
+///
+/// let device = Device::cpu()?;
+/// let net = Residual { layer: Linear::new(&device, 3, 3, &Rng::new(0))? };
+/// assert_eq!(net.forward(&Tensor::ones(&device, [5, 3])?)?.dims(), [5, 3]);
+/// assert_eq!(net.parameters()[0].0, "layer.weight");
+/// assert_eq!(net.parameter_count(), 12);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+pub trait Module: fmt::Debug + Send + Sync {
+    /// The function's value at `x`.
+    ///
+    /// # Errors
+    /// What the ops inside say, for instance that a shape does not fit.
+    fn forward(&self, x: &Tensor) -> Result<Tensor>;
+
+    /// Shows each parameter, with its path in this module, always in the same order.
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        let _ = visitor;
+    }
+
+    /// [`forward`](Self::forward) inside the scope `name`: for the children of a module.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward).
+    fn forward_as(&self, name: &str, x: &Tensor) -> Result<Tensor> {
+        let _scope = module(name);
+        self.forward(x)
+    }
+
+    /// [`visit`](Self::visit) with `name` before each path: for the children of a module.
+    fn visit_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        self.visit(&mut |path, parameter| visitor(&format!("{name}.{path}"), parameter));
+    }
+
+    /// All parameters with their paths. One that is used in two places is there twice.
+    fn parameters(&self) -> Vec<(String, Parameter)> {
+        let mut parameters = Vec::new();
+        self.visit(&mut |path, parameter| parameters.push((path.to_owned(), parameter.clone())));
+        parameters
+    }
+
+    /// How many numbers are trained. A parameter that is used in two places counts once.
+    fn parameter_count(&self) -> usize {
+        let mut seen: Vec<Parameter> = Vec::new();
+        self.visit(&mut |_, parameter| {
+            if !seen.iter().any(|other| other.is_same(parameter)) {
+                seen.push(parameter.clone());
+            }
+        });
+        seen.iter().map(|parameter| parameter.tensor().elements()).sum()
+    }
+}

@@ -1,0 +1,128 @@
+//! Parameters: tensors that training changes, behind a handle that modules and optimisers share.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bfc_core::Category;
+
+use crate::context::OpContext;
+use crate::error::{Error, Result};
+use crate::storage::ViewMut;
+use crate::tensor::Tensor;
+
+/// A trained tensor. Clones are the same parameter: a change through one shows in all.
+///
+/// The cell holds a leaf of the graph of gradients, and stays the same leaf for as long as it lives. Buffers of tensors
+/// are never written while shared, so a change is made in place when nothing else looks into the buffer, and on a
+/// fresh copy otherwise: a graph that was recorded earlier keeps the values that it was recorded with.
+///
+/// ```
+/// use highwater_tensor::{Device, Tensor, nn::Parameter};
+/// let weight = Parameter::new(Tensor::ones(&Device::cpu()?, [2])?)?;
+/// let before = weight.tensor();
+/// weight.set(&Tensor::zeros(&Device::cpu()?, [2])?)?;
+/// assert_eq!(before.to_vec::<f32>()?, [1.0, 1.0]);
+/// assert_eq!(weight.tensor().to_vec::<f32>()?, [0.0, 0.0]);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Parameter {
+    tensor: Arc<Mutex<Tensor>>,
+}
+
+impl Parameter {
+    /// A parameter that starts with the values of `tensor`, whose buffer counts as a parameter's from now on.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] for integers and truth values, which have no gradient.
+    pub fn new(tensor: Tensor) -> Result<Self> {
+        let leaf = tensor.detach().requiring_grad()?.with_category(Category::Parameter);
+        Ok(Self { tensor: Arc::new(Mutex::new(leaf)) })
+    }
+
+    /// The values now, as a leaf of the graph. Cheap: the buffer is shared.
+    #[must_use]
+    pub fn tensor(&self) -> Tensor {
+        self.lock().clone()
+    }
+
+    /// Copies new values in.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] and [`Error::DeviceMismatch`] if `values` is not like the
+    /// parameter, [`Error::Allocation`] if a copy is needed and there is no memory; nothing has changed then.
+    pub fn set(&self, values: &Tensor) -> Result<()> {
+        const OP: &str = "set_parameter";
+        self.check_like(OP, values)?;
+        let backend = values.device().backend();
+        self.update(|parameter| backend.copy(OP, values.view(), parameter))
+    }
+
+    /// Whether both are handles to one parameter, as where two layers share their weights.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.tensor, &other.tensor)
+    }
+
+    /// Checks that `values` could be this parameter's, or its gradient.
+    pub(crate) fn check_like(&self, op: &'static str, values: &Tensor) -> Result<()> {
+        let own = self.lock();
+        let (lhs, rhs) = (*own.shape(), *values.shape());
+        if own.device() != values.device() {
+            let (lhs, rhs) = (own.device().to_string(), values.device().to_string());
+            return Err(Error::DeviceMismatch { op, lhs, rhs });
+        }
+        if own.dtype() != values.dtype() {
+            let (lhs_shape, rhs_shape) = (lhs, rhs);
+            return Err(Error::DTypeMismatch { op, lhs: own.dtype(), rhs: values.dtype(), lhs_shape, rhs_shape });
+        }
+        if lhs != rhs {
+            return Err(Error::ShapeMismatch { op, lhs, rhs });
+        }
+        Ok(())
+    }
+
+    /// Makes this cell the only holder of its buffer, so that an [`update`](Self::update) needs no memory.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if a copy is needed and there is no memory.
+    pub(crate) fn make_unique(&self) -> Result<()> {
+        make_unique(&mut self.lock())
+    }
+
+    /// Lets `write` change the values, in place where that harms nobody.
+    ///
+    /// # Errors
+    /// As [`make_unique`](Self::make_unique) before anything has changed; else what `write` says.
+    pub(crate) fn update(&self, write: impl FnOnce(ViewMut<'_>) -> Result<()>) -> Result<()> {
+        let mut tensor = self.lock();
+        make_unique(&mut tensor)?;
+        // The lock keeps others from taking a share in the buffer before it is written.
+        write(tensor.view_mut().expect("this cell is the only holder of its buffer"))
+    }
+
+    /// A thread that panicked while it held the lock left whole tensors behind: they are replaced, never half-made.
+    fn lock(&self) -> MutexGuard<'_, Tensor> {
+        self.tensor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Replaces a tensor whose buffer is shared by a copy in a buffer of its own, which is the same leaf.
+fn make_unique(tensor: &mut Tensor) -> Result<()> {
+    if tensor.view_mut().is_some() {
+        return Ok(());
+    }
+    let device = tensor.device().clone();
+    let ctx = OpContext::create("copy_parameter", &device, device.default_allocator()?, Category::Parameter);
+    let mut copy = ctx.output(tensor.shape(), tensor.dtype())?;
+    ctx.backend().copy(ctx.op(), tensor.view(), copy.view_mut())?;
+    *tensor = copy.finish().with_grad_edge(tensor.grad_edge().cloned());
+    Ok(())
+}
+
+impl fmt::Debug for Parameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tensor = self.lock();
+        write!(f, "Parameter({} {} on {})", tensor.dtype(), tensor.shape(), tensor.device())
+    }
+}

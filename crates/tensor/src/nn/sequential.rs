@@ -1,0 +1,82 @@
+//! Modules one after the other.
+
+use super::module::Module;
+use super::parameter::Parameter;
+use crate::error::Result;
+use crate::tensor::Tensor;
+
+/// Modules applied in turn, each in a scope of its name.
+///
+/// ```
+/// use highwater_tensor::nn::{Linear, Module, Relu, Sequential};
+/// use highwater_tensor::{Device, Rng, Tensor};
+/// let (device, rng) = (Device::cpu()?, Rng::new(0));
+/// let net = Sequential::new()
+///     .with("fc1", Linear::new(&device, 64, 32, &rng)?)
+///     .with("relu", Relu)
+///     .with("fc2", Linear::new(&device, 32, 10, &rng)?);
+/// assert_eq!(net.forward(&Tensor::zeros(&device, [7, 64])?)?.dims(), [7, 10]);
+/// let paths: Vec<_> = net.parameters().into_iter().map(|(path, _)| path).collect();
+/// assert_eq!(paths, ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Sequential {
+    layers: Vec<(String, Box<dyn Module>)>,
+}
+
+impl Sequential {
+    /// No modules yet: the identity.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same modules with one more at the end. Dots in the name make nested scopes; a name that is taken (or
+    /// empty) gets a number, so that every path names one parameter: the second `relu` is `relu2`.
+    #[must_use]
+    pub fn with(mut self, name: &str, module: impl Module + 'static) -> Self {
+        let name = self.free_name(name);
+        self.layers.push((name, Box::new(module)));
+        self
+    }
+
+    /// How many modules there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Whether there are no modules.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.layers.is_empty()
+    }
+
+    fn free_name(&self, name: &str) -> String {
+        // Scopes leave empty parts out; so do paths.
+        let parts: Vec<&str> = name.split('.').filter(|part| !part.is_empty()).collect();
+        let name = if parts.is_empty() { "layer".to_owned() } else { parts.join(".") };
+        let is_free = |name: &String| self.layers.iter().all(|(taken, _)| taken != name);
+        if is_free(&name) {
+            return name;
+        }
+        // One more candidate than there are layers, so one of them is free.
+        (2..=self.layers.len() + 2).map(|number| format!("{name}{number}")).find(is_free).unwrap_or_default()
+    }
+}
+
+impl Module for Sequential {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let mut layers = self.layers.iter();
+        let Some((name, first)) = layers.next() else { return Ok(x.clone()) };
+        // Each result is dropped as soon as the next one is there, unless backward needs it.
+        layers.try_fold(first.forward_as(name, x)?, |x, (name, layer)| layer.forward_as(name, &x))
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        for (name, layer) in &self.layers {
+            layer.visit_as(name, visitor);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Arithmetic of two tensors, element by element, that broadcast as in NumPy.
+//!
+//! | op | y | ∂y/∂a | ∂y/∂b | saved for ∂a | saved for ∂b |
+//! |---|---|---|---|---|---|
+//! | `add` | a + b | 1 | 1 | | |
+//! | `sub` | a - b | 1 | -1 | | |
+//! | `mul` | a b | b | a | b | a |
+//! | `div` | a / b | 1/b | -a/b² | b | a, b |
+//! | `maximum` | max(a, b) | 1 where a > b | 1 where b > a | a, b | a, b |
+//! | `minimum` | min(a, b) | 1 where a < b | 1 where b < a | a, b | a, b |
+//!
+//! Where `maximum` or `minimum` has a tie, each side gets half of the gradient, as in PyTorch; where a side is NaN, both
+//! get all of it. The gradient of an operand that was broadcast is summed over the repeated axes.
+
+use super::{is_number, same_dtype, supported, wanted};
+use crate::autograd::Saved;
+use crate::backend::Binary;
+use crate::context::OpContext;
+use crate::error::Result;
+use crate::op::{Op, apply};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+#[derive(Debug)]
+struct BinaryOp(Binary);
+
+impl BinaryOp {
+    /// Which of the operands backward will read, given which of their gradients are asked for.
+    const fn reads(&self, needs_grad: [bool; 2]) -> [bool; 2] {
+        match self.0 {
+            Binary::Add | Binary::Sub => [false, false],
+            Binary::Mul => [needs_grad[1], needs_grad[0]],
+            Binary::Div => [needs_grad[1], true],
+            Binary::Maximum | Binary::Minimum => [true, true],
+        }
+    }
+}
+
+impl Op for BinaryOp {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let (op, [lhs, rhs]) = (self.name(), [inputs[0], inputs[1]]);
+        same_dtype(op, lhs, rhs)?;
+        supported(op, lhs.dtype(), is_number)?;
+        let shape = Shape::broadcast(op, lhs.shape(), rhs.shape())?;
+        let mut out = ctx.output(&shape, lhs.dtype())?;
+        let views = [lhs.view().broadcast_to(op, &shape)?, rhs.view().broadcast_to(op, &shape)?];
+        ctx.backend().binary(op, self.0, views[0], views[1], out.view_mut())?;
+        let [read_lhs, read_rhs] = self.reads([lhs.requires_grad(), rhs.requires_grad()]);
+        if read_lhs {
+            ctx.save(lhs);
+        }
+        if read_rhs {
+            ctx.save(rhs);
+        }
+        Ok(out.finish())
+    }
+
+    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let [lhs_was_saved, _] = self.reads([saved.needs_grad(0), saved.needs_grad(1)]);
+        let lhs = || saved.tensor(0);
+        let rhs = || saved.tensor(usize::from(lhs_was_saved));
+        let to_lhs = || {
+            Ok(match self.0 {
+                Binary::Add | Binary::Sub => grad.clone(),
+                Binary::Mul => grad.mul(rhs()?)?,
+                Binary::Div => grad.div(rhs()?)?,
+                Binary::Maximum => grad.mul(&share_of_larger(lhs()?, rhs()?)?)?,
+                Binary::Minimum => grad.mul(&share_of_larger(rhs()?, lhs()?)?)?,
+            })
+        };
+        let to_rhs = || {
+            Ok(match self.0 {
+                Binary::Add => grad.clone(),
+                // Summed before the sign is changed, as there may be less to change then.
+                Binary::Sub => grad.sum_to(saved.input_shape(1))?.neg()?,
+                Binary::Mul => grad.mul(lhs()?)?,
+                Binary::Div => grad.mul(lhs()?)?.div(rhs()?)?.div(rhs()?)?.neg()?,
+                Binary::Maximum => grad.mul(&share_of_larger(rhs()?, lhs()?)?)?,
+                Binary::Minimum => grad.mul(&share_of_larger(lhs()?, rhs()?)?)?,
+            })
+        };
+        let summed = |index, gradient: Result<Tensor>| gradient?.sum_to(saved.input_shape(index));
+        Ok(vec![wanted(saved, 0, || summed(0, to_lhs()))?, wanted(saved, 1, || summed(1, to_rhs()))?])
+    }
+}
+
+/// The part of the gradient of max(a, b) that goes to `a`: 1 where a is larger, ½ at ties, 0 where it is smaller.
+fn share_of_larger(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    let smaller = a.lt(b)?.to_dtype(a.dtype())?;
+    let not_larger = a.le(b)?.to_dtype(a.dtype())?;
+    smaller.add(&not_larger)?.mul_scalar(-0.5)?.add_scalar(1.0)
+}
+
+macro_rules! binary_methods {
+    ($($(#[$doc:meta])* $name:ident = $f:ident;)*) => {
+        impl Tensor {$(
+            $(#[$doc])*
+            ///
+            /// # Errors
+            /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shapes do not broadcast,
+            /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for different element types,
+            /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) for truth values,
+            /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+            pub fn $name(&self, rhs: &Self) -> Result<Self> {
+                apply(BinaryOp(Binary::$f), &[self, rhs])
+            }
+        )*}
+    };
+}
+
+binary_methods! {
+    /// a + b. Integers wrap.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let device = Device::cpu()?;
+    /// let rows = Tensor::from_slice(&device, &[10.0f32, 20.0], [2, 1])?;
+    /// let columns = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0], [3])?;
+    /// let sums = rows.add(&columns)?; // or (&rows + &columns)?
+    /// assert_eq!(sums.to_vec::<f32>()?, [11.0, 12.0, 13.0, 21.0, 22.0, 23.0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    add = Add;
+    /// a - b. Integers wrap.
+    sub = Sub;
+    /// a b. Integers wrap.
+    mul = Mul;
+    /// a / b. Integers are cut towards zero, and divided by 0 they are 0.
+    div = Div;
+    /// The larger of a and b; NaN if either is. At ties each gets half of the gradient.
+    maximum = Maximum;
+    /// The smaller of a and b; NaN if either is. At ties each gets half of the gradient.
+    minimum = Minimum;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::runtime::Runtime;
+
+    fn cpu() -> Device {
+        Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
+    }
+
+    fn leaf(device: &Device, values: &[f32]) -> Tensor {
+        Tensor::from_slice(device, values, values.len()).unwrap().requiring_grad().unwrap()
+    }
+
+    #[test]
+    fn ties_of_maximum_and_minimum_share_the_gradient() {
+        let device = cpu();
+        for (name, f, to_a) in [
+            ("maximum", Tensor::maximum as fn(&Tensor, &Tensor) -> Result<Tensor>, [0.0, 0.5, 1.0]),
+            ("minimum", Tensor::minimum, [1.0, 0.5, 0.0]),
+        ] {
+            let (a, b) = (leaf(&device, &[1.0, 2.0, 3.0]), leaf(&device, &[2.0, 2.0, 2.0]));
+            let gradients = f(&a, &b).unwrap().sum_all().unwrap().backward().unwrap();
+            assert_eq!(gradients.get(&a).unwrap().to_vec::<f32>().unwrap(), to_a, "{name}");
+            let to_b = to_a.map(|share| 1.0 - share);
+            assert_eq!(gradients.get(&b).unwrap().to_vec::<f32>().unwrap(), to_b, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_operand_is_saved_only_for_the_gradient_of_the_other() {
+        let device = cpu();
+        let in_use = || device.default_allocator().unwrap().stats().bytes_in_use;
+        let x = leaf(&device, &[3.0]);
+        let start = in_use();
+        // A product of x with constants: x itself is not read, so its double is not kept.
+        let doubled = x.mul_scalar(2.0).unwrap();
+        let constant = Tensor::full(&device, 1, 5.0).unwrap();
+        let y = doubled.mul(&constant).unwrap();
+        drop((doubled, constant));
+        assert_eq!(in_use() - start, 2 * 256, "the constant and the product are left");
+        let gradients = y.backward().unwrap();
+        assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>().unwrap(), [10.0]);
+    }
+
+    #[test]
+    fn a_tensor_may_stand_on_both_sides() {
+        let device = cpu();
+        let x = leaf(&device, &[3.0]);
+        let gradients = x.mul(&x).unwrap().div(&x).unwrap().backward().unwrap();
+        assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>().unwrap(), [1.0]);
+    }
+
+    #[test]
+    fn integers_wrap_and_division_by_zero_gives_zero() {
+        let device = cpu();
+        let ints = |values: &[i64]| Tensor::from_slice(&device, values, values.len()).unwrap();
+        let one = ints(&[1]);
+        assert_eq!(ints(&[i64::MAX]).add(&one).unwrap().to_vec::<i64>().unwrap(), [i64::MIN]);
+        assert_eq!(ints(&[7, -7, 7]).div(&ints(&[2, 2, 0])).unwrap().to_vec::<i64>().unwrap(), [3, -3, 0]);
+        assert_eq!(ints(&[i64::MIN]).div(&ints(&[-1])).unwrap().to_vec::<i64>().unwrap(), [i64::MIN]);
+    }
+}

@@ -1,0 +1,80 @@
+//! Conversion of the element type.
+
+use crate::autograd::Saved;
+use crate::context::OpContext;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::op::{Op, apply};
+use crate::tensor::Tensor;
+
+/// y = x as another type. Among floats ∂L/∂x is ∂L/∂y, converted back; no gradient flows through integers.
+#[derive(Debug)]
+struct Cast(DType);
+
+impl Op for Cast {
+    fn name(&self) -> &'static str {
+        "to_dtype"
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let mut out = ctx.output(inputs[0].shape(), self.0)?;
+        ctx.backend().copy(ctx.op(), inputs[0].view(), out.view_mut())?;
+        Ok(out.finish())
+    }
+
+    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![Some(grad.to_dtype(saved.input_dtype(0))?)])
+    }
+}
+
+impl Tensor {
+    /// The same values as `dtype`: the tensor itself if it has that type. Floats become integers by cutting towards
+    /// zero, and the nearest integer there is if they are too large; NaN becomes 0. Whatever is not 0 is true.
+    ///
+    /// ```
+    /// use highwater_tensor::{DType, Device, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[-1.7f32, 0.0, 1e30], [3])?;
+    /// assert_eq!(x.to_dtype(DType::I64)?.to_vec::<i64>()?, [-1, 0, i64::MAX]);
+    /// assert_eq!(x.to_dtype(DType::Bool)?.to_vec::<bool>()?, [true, false, true]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    pub fn to_dtype(&self, dtype: DType) -> Result<Self> {
+        if dtype == self.dtype() {
+            return Ok(self.clone());
+        }
+        apply(Cast(dtype), &[self])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::Runtime;
+
+    #[test]
+    fn gradients_come_back_in_the_type_of_the_input() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let x = Tensor::ones(&device, 2).unwrap().requiring_grad().unwrap();
+        let y = x.to_dtype(DType::F64).unwrap().square().unwrap().sum_all().unwrap();
+        let gradients = y.backward().unwrap();
+        assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>().unwrap(), [2.0, 2.0]);
+        assert!(!x.to_dtype(DType::I64).unwrap().requires_grad());
+    }
+
+    #[test]
+    fn every_type_converts_to_every_other() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let zero_one = Tensor::arange(&device, 2).unwrap();
+        for from in DType::ALL {
+            for to in DType::ALL {
+                let converted = zero_one.to_dtype(from).unwrap().to_dtype(to).unwrap();
+                assert_eq!(converted.dtype(), to);
+                let back = converted.to_dtype(DType::I64).unwrap();
+                assert_eq!(back.to_vec::<i64>().unwrap(), [0, 1], "{from} to {to}");
+            }
+        }
+    }
+}

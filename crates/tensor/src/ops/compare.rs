@@ -1,0 +1,155 @@
+//! Comparisons, which give truth values, and the choice between two tensors by truth values.
+//!
+//! - `eq`, `ne`, `lt`, `le`, `gt`, `ge`: operands of one element type broadcast as in NumPy. No gradient flows.
+//! - `where_`: y = condition ? a : b. ∂y/∂a is 1 where the condition holds, ∂y/∂b where it does not; saves the condition.
+
+use bfc_core::Category;
+
+use super::{expect_dtype, same_dtype, wanted};
+use crate::autograd::Saved;
+use crate::backend::Compare;
+use crate::context::OpContext;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::op::{Op, apply};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+#[derive(Debug)]
+struct CompareOp(Compare);
+
+impl Op for CompareOp {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let (op, [lhs, rhs]) = (self.name(), [inputs[0], inputs[1]]);
+        same_dtype(op, lhs, rhs)?;
+        let shape = Shape::broadcast(op, lhs.shape(), rhs.shape())?;
+        let mut out = ctx.output(&shape, DType::Bool)?;
+        let (lhs, rhs) = (lhs.view().broadcast_to(op, &shape)?, rhs.view().broadcast_to(op, &shape)?);
+        ctx.backend().compare(op, self.0, lhs, rhs, out.view_mut())?;
+        Ok(out.finish())
+    }
+}
+
+#[derive(Debug)]
+struct Where;
+
+impl Op for Where {
+    fn name(&self) -> &'static str {
+        "where"
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let (op, [condition, lhs, rhs]) = (self.name(), [inputs[0], inputs[1], inputs[2]]);
+        expect_dtype(op, "condition", condition, DType::Bool, lhs)?;
+        same_dtype(op, lhs, rhs)?;
+        let operands = Shape::broadcast(op, lhs.shape(), rhs.shape())?;
+        let shape = Shape::broadcast(op, condition.shape(), &operands)?;
+        let mut out = ctx.output(&shape, lhs.dtype())?;
+        let [condition_view, lhs, rhs] = [condition, lhs, rhs].map(|t| t.view().broadcast_to(op, &shape));
+        ctx.backend().select(op, condition_view?, lhs?, rhs?, out.view_mut())?;
+        ctx.save(condition);
+        Ok(out.finish())
+    }
+
+    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let condition = saved.tensor(0)?;
+        let zero = || Tensor::full_for(grad.device(), Shape::SCALAR, 0.0, grad.dtype(), Category::Temporary);
+        let lhs = wanted(saved, 1, || condition.where_(grad, &zero()?)?.sum_to(saved.input_shape(1)))?;
+        let rhs = wanted(saved, 2, || condition.where_(&zero()?, grad)?.sum_to(saved.input_shape(2)))?;
+        Ok(vec![None, lhs, rhs])
+    }
+}
+
+macro_rules! compare_methods {
+    ($($(#[$doc:meta])* $name:ident = $f:ident;)*) => {
+        impl Tensor {$(
+            $(#[$doc])*
+            ///
+            /// # Errors
+            /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shapes do not broadcast,
+            /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for different element types,
+            /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+            pub fn $name(&self, rhs: &Self) -> Result<Self> {
+                apply(CompareOp(Compare::$f), &[self, rhs])
+            }
+        )*}
+    };
+}
+
+compare_methods! {
+    /// Where a = b. NaN equals nothing.
+    eq = Eq;
+    /// Where a ≠ b. NaN differs from everything.
+    ne = Ne;
+    /// Where a < b.
+    lt = Lt;
+    /// Where a ≤ b.
+    le = Le;
+    /// Where a > b.
+    gt = Gt;
+    /// Where a ≥ b.
+    ge = Ge;
+}
+
+impl Tensor {
+    /// `lhs` where this condition holds, else `rhs`. All three broadcast.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let device = Device::cpu()?;
+    /// let x = Tensor::from_slice(&device, &[-1.0f32, 2.0], [2])?;
+    /// let zero = Tensor::scalar(&device, 0.0f32)?;
+    /// let clipped = x.gt(&zero)?.where_(&x, &zero)?;
+    /// assert_eq!(clipped.to_vec::<f32>()?, [0.0, 2.0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`](crate::Error::BadArgument) if this tensor's elements are not truth values,
+    /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) if the other two differ in element type,
+    /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shapes do not broadcast,
+    /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    pub fn where_(&self, lhs: &Self, rhs: &Self) -> Result<Self> {
+        apply(Where, &[self, lhs, rhs])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::Runtime;
+
+    #[test]
+    fn comparisons_with_nan_are_false_except_for_inequality() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let a = Tensor::from_slice(&device, &[1.0f32, 2.0, f32::NAN], 3).unwrap();
+        let b = Tensor::from_slice(&device, &[2.0f32, 2.0, f32::NAN], 3).unwrap();
+        let truths = |result: Result<Tensor>| result.unwrap().to_vec::<bool>().unwrap();
+        assert_eq!(truths(a.eq(&b)), [false, true, false]);
+        assert_eq!(truths(a.ne(&b)), [true, false, true]);
+        assert_eq!(truths(a.lt(&b)), [true, false, false]);
+        assert_eq!(truths(a.le(&b)), [true, true, false]);
+        assert_eq!(truths(a.gt(&b)), [false, false, false]);
+        assert_eq!(truths(a.ge(&b)), [false, true, false]);
+    }
+
+    #[test]
+    fn truth_values_can_be_compared_and_chosen_among() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let a = Tensor::from_slice(&device, &[true, false], 2).unwrap();
+        let b = Tensor::from_slice(&device, &[true], 1).unwrap();
+        assert_eq!(a.eq(&b).unwrap().to_vec::<bool>().unwrap(), [true, false]);
+        assert_eq!(a.where_(&a, &b).unwrap().to_vec::<bool>().unwrap(), [true, true]);
+    }
+
+    #[test]
+    fn a_comparison_of_leaves_requires_no_gradient() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let x = Tensor::ones(&device, 2).unwrap().requiring_grad().unwrap();
+        assert!(!x.eq(&x).unwrap().requires_grad());
+    }
+}

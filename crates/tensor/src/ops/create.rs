@@ -1,0 +1,296 @@
+//! Tensors out of nothing: constants, values of the host, counting.
+
+use bfc_core::{AllocationAttributes, Category};
+
+use crate::context::OpContext;
+use crate::device::{Device, DeviceAllocator, Place};
+use crate::dtype::{DType, Element, Scalar};
+use crate::error::{Error, Result};
+use crate::placement::PlacementReason;
+use crate::shape::{IntoShape, Shape};
+use crate::storage::ViewMut;
+use crate::tensor::Tensor;
+
+/// What a new tensor shall be like, beside its shape.
+#[derive(Clone, Copy, Debug)]
+pub struct TensorOptions<'a> {
+    /// The element type; `f32` unless changed.
+    pub dtype: DType,
+    /// How to go about the allocation: whether to wait for memory, and which memory may be used.
+    pub attributes: AllocationAttributes<'a>,
+    /// What the memory counts as; an op's output unless changed.
+    pub category: Category,
+}
+
+impl Default for TensorOptions<'_> {
+    fn default() -> Self {
+        Self { dtype: DType::F32, attributes: AllocationAttributes::default(), category: Category::Output }
+    }
+}
+
+/// Runs an op that makes a tensor out of nothing: takes the memory, then lets `fill` write it.
+pub(super) fn create(
+    op: &'static str,
+    place: &impl Place,
+    shape: impl IntoShape,
+    options: TensorOptions<'_>,
+    fill: impl FnOnce(&OpContext<'_>, ViewMut<'_>) -> Result<()>,
+) -> Result<Tensor> {
+    let shape = shape.into_shape()?;
+    let device = place.device();
+    device.placement().tell(op, device, PlacementReason::Asked);
+    let ctx = OpContext::create(op, device, place.memory()?, options.category)
+        .with_attributes(options.attributes);
+    let mut out = ctx.output(&shape, options.dtype)?;
+    fill(&ctx, out.view_mut())?;
+    Ok(out.finish())
+}
+
+/// A tensor of one value.
+fn filled(
+    op: &'static str,
+    place: &impl Place,
+    shape: impl IntoShape,
+    value: Scalar,
+    options: TensorOptions<'_>,
+) -> Result<Tensor> {
+    create(op, place, shape, options, |ctx, out| ctx.backend().fill(op, value, out))
+}
+
+/// A tensor of the host's values, in logical order.
+pub(super) fn uploaded<'v, T: Element>(
+    op: &'static str,
+    place: &impl Place,
+    shape: impl IntoShape,
+    values: impl ExactSizeIterator<Item = &'v T>,
+    category: Category,
+) -> Result<Tensor> {
+    let (shape, elements) = (shape.into_shape()?, values.len());
+    if shape.checked_elements() != Some(elements) {
+        return Err(Error::ElementCount { op, elements, shape });
+    }
+    let options = TensorOptions { dtype: T::DTYPE, category, ..TensorOptions::default() };
+    create(op, place, shape, options, |ctx, out| {
+        let raw: Vec<T::Raw> = values.map(|&value| value.into_raw()).collect();
+        ctx.backend().upload(op, bytemuck::cast_slice(&raw), out)
+    })
+}
+
+impl Tensor {
+    /// Zeros of type `f32`, in memory of `alloc`.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory; [`Error::RankTooLarge`] and [`Error::TooManyElements`] for shapes
+    /// that no tensor can have.
+    pub fn new(alloc: &DeviceAllocator, shape: impl IntoShape) -> Result<Self> {
+        Self::new_with(alloc, shape, TensorOptions::default())
+    }
+
+    /// Zeros, in memory of `alloc`, as `options` say.
+    ///
+    /// ```
+    /// use bfc_core::{AllocationAttributes, AllocatorAttributes, Category};
+    /// use highwater_tensor::{DType, Device, Tensor, TensorOptions};
+    ///
+    /// let alloc = Device::cpu()?.allocator(AllocatorAttributes::default())?;
+    /// let options = TensorOptions {
+    ///     dtype: DType::F64,
+    ///     attributes: AllocationAttributes::no_retry(),
+    ///     category: Category::Parameter,
+    /// };
+    /// let weights = Tensor::new_with(&alloc, [2, 2], options)?;
+    /// assert_eq!(weights.to_vec::<f64>()?, [0.0; 4]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::new`].
+    pub fn new_with(
+        alloc: &DeviceAllocator,
+        shape: impl IntoShape,
+        options: TensorOptions<'_>,
+    ) -> Result<Self> {
+        filled("new", alloc, shape, Scalar::Int(0), options)
+    }
+
+    /// Zeros of type `f32`.
+    ///
+    /// # Errors
+    /// As [`Tensor::new`].
+    pub fn zeros(place: &impl Place, shape: impl IntoShape) -> Result<Self> {
+        Self::zeros_of(place, shape, DType::F32)
+    }
+
+    /// Zeros of type `dtype`.
+    ///
+    /// # Errors
+    /// As [`Tensor::new`].
+    pub fn zeros_of(place: &impl Place, shape: impl IntoShape, dtype: DType) -> Result<Self> {
+        let options = TensorOptions { dtype, ..TensorOptions::default() };
+        filled("zeros", place, shape, Scalar::Int(0), options)
+    }
+
+    /// Ones of type `f32`.
+    ///
+    /// # Errors
+    /// As [`Tensor::new`].
+    pub fn ones(place: &impl Place, shape: impl IntoShape) -> Result<Self> {
+        Self::ones_of(place, shape, DType::F32)
+    }
+
+    /// Ones of type `dtype`.
+    ///
+    /// # Errors
+    /// As [`Tensor::new`].
+    pub fn ones_of(place: &impl Place, shape: impl IntoShape, dtype: DType) -> Result<Self> {
+        let options = TensorOptions { dtype, ..TensorOptions::default() };
+        filled("ones", place, shape, Scalar::Int(1), options)
+    }
+
+    /// One value everywhere, as `f32`.
+    ///
+    /// # Errors
+    /// As [`Tensor::new`].
+    pub fn full(place: &impl Place, shape: impl IntoShape, value: impl Into<Scalar>) -> Result<Self> {
+        Self::full_of(place, shape, value, DType::F32)
+    }
+
+    /// One value everywhere, converted to `dtype` as [`Tensor::to_dtype`] converts.
+    ///
+    /// # Errors
+    /// As [`Tensor::new`].
+    pub fn full_of(
+        place: &impl Place,
+        shape: impl IntoShape,
+        value: impl Into<Scalar>,
+        dtype: DType,
+    ) -> Result<Self> {
+        let options = TensorOptions { dtype, ..TensorOptions::default() };
+        filled("full", place, shape, value.into(), options)
+    }
+
+    /// One value everywhere, for a purpose known beforehand.
+    pub(crate) fn full_for(
+        device: &Device,
+        shape: Shape,
+        value: f64,
+        dtype: DType,
+        category: Category,
+    ) -> Result<Self> {
+        let options = TensorOptions { dtype, category, ..TensorOptions::default() };
+        filled("full", device, shape, Scalar::Float(value), options)
+    }
+
+    /// Zeros of this tensor's shape, type and device.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory.
+    pub fn zeros_like(&self) -> Result<Self> {
+        let options = TensorOptions { dtype: self.dtype(), ..TensorOptions::default() };
+        filled("zeros_like", self.device(), self.shape(), Scalar::Int(0), options)
+    }
+
+    /// Ones of this tensor's shape, type and device.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory.
+    pub fn ones_like(&self) -> Result<Self> {
+        let options = TensorOptions { dtype: self.dtype(), ..TensorOptions::default() };
+        filled("ones_like", self.device(), self.shape(), Scalar::Int(1), options)
+    }
+
+    /// A single number, as a tensor without axes.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory.
+    pub fn scalar<T: Element>(place: &impl Place, value: T) -> Result<Self> {
+        uploaded("scalar", place, (), [value].iter(), Category::Output)
+    }
+
+    /// The host's values, in row-major order. The memory counts as input.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[1i64, 2, 3, 4, 5, 6], [2, 3])?;
+    /// assert_eq!(x.slice(0, 1..)?.to_vec::<i64>()?, [4, 5, 6]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ElementCount`] if the shape has not as many elements; else as [`Tensor::new`].
+    pub fn from_slice<T: Element>(
+        place: &impl Place,
+        values: &[T],
+        shape: impl IntoShape,
+    ) -> Result<Self> {
+        uploaded("from_slice", place, shape, values.iter(), Category::Input)
+    }
+
+    /// 0, 1, …, n - 1 as `i64`.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory; [`Error::TooManyElements`] for counts that cannot be addressed.
+    pub fn arange(place: &impl Place, n: usize) -> Result<Self> {
+        let options = TensorOptions { dtype: DType::I64, ..TensorOptions::default() };
+        create("arange", place, n, options, |ctx, out| {
+            ctx.backend().arange(ctx.op(), Scalar::Int(0), Scalar::Int(1), out)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::Runtime;
+
+    fn cpu() -> Device {
+        Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
+    }
+
+    #[test]
+    fn constants_have_the_value_and_the_type_asked_for() {
+        let device = cpu();
+        assert_eq!(Tensor::zeros(&device, [2, 2]).unwrap().to_vec::<f32>().unwrap(), [0.0; 4]);
+        assert_eq!(Tensor::ones_of(&device, 3, DType::U8).unwrap().to_vec::<u8>().unwrap(), [1; 3]);
+        assert_eq!(Tensor::full(&device, 2, 0.5).unwrap().to_vec::<f32>().unwrap(), [0.5; 2]);
+        assert_eq!(
+            Tensor::full_of(&device, 2, true, DType::Bool).unwrap().to_vec::<bool>().unwrap(),
+            [true; 2]
+        );
+        let large = i64::MAX - 1;
+        assert_eq!(
+            Tensor::full_of(&device, 1, large, DType::I64).unwrap().to_vec::<i64>().unwrap(),
+            [large]
+        );
+        assert_eq!(Tensor::arange(&device, 4).unwrap().to_vec::<i64>().unwrap(), [0, 1, 2, 3]);
+        assert_eq!(Tensor::scalar(&device, 2.5f64).unwrap().item::<f64>().unwrap(), 2.5);
+        let x = Tensor::from_slice(&device, &[true, false], 2).unwrap();
+        assert_eq!(x.to_vec::<bool>().unwrap(), [true, false]);
+        assert_eq!(x.ones_like().unwrap().to_vec::<bool>().unwrap(), [true, true]);
+        assert_eq!(x.zeros_like().unwrap().to_vec::<bool>().unwrap(), [false, false]);
+    }
+
+    #[test]
+    fn tensors_without_elements_can_be_made() {
+        let device = cpu();
+        assert_eq!(Tensor::zeros(&device, [0, 3]).unwrap().to_vec::<f32>().unwrap(), []);
+        assert_eq!(Tensor::from_slice::<i64>(&device, &[], [2, 0]).unwrap().dims(), [2, 0]);
+        assert_eq!(Tensor::arange(&device, 0).unwrap().elements(), 0);
+    }
+
+    #[test]
+    fn the_purpose_of_a_new_tensor_is_in_its_tag() {
+        let device = cpu();
+        let category = |tensor: Tensor| tensor.storage().category();
+        assert_eq!(category(Tensor::zeros(&device, 1).unwrap()), Some(Category::Output));
+        assert_eq!(category(Tensor::from_slice(&device, &[1u8], 1).unwrap()), Some(Category::Input));
+        let gradient = Tensor::full_for(&device, Shape::SCALAR, 1.0, DType::F32, Category::Gradient);
+        assert_eq!(category(gradient.unwrap()), Some(Category::Gradient));
+    }
+
+    #[test]
+    fn a_slice_of_another_length_than_the_shape_is_an_error() {
+        let error = Tensor::from_slice(&cpu(), &[1.0f32, 2.0], [3]).unwrap_err();
+        assert_eq!(error.to_string(), "from_slice: 2 elements do not make shape [3]");
+    }
+}

@@ -1,0 +1,205 @@
+//! Random tensors from a seeded source; the same for any number of threads.
+//!
+//! Each fill draws one key from the source, once its arguments were found good and its memory was taken; element i
+//! depends on the key and on i alone.
+
+use super::create::{TensorOptions, create};
+use super::supported;
+use crate::backend::Distribution;
+use crate::device::Place;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::rng::Rng;
+use crate::shape::IntoShape;
+use crate::tensor::Tensor;
+
+fn drawn(
+    op: &'static str,
+    place: &impl Place,
+    shape: impl IntoShape,
+    distribution: Distribution,
+    rng: &Rng,
+    dtype: DType,
+) -> Result<Tensor> {
+    supported(op, dtype, DType::is_float)?;
+    let options = TensorOptions { dtype, ..TensorOptions::default() };
+    create(op, place, shape, options, |ctx, out| {
+        ctx.backend().random(op, distribution, rng.next_key(), out)
+    })
+}
+
+/// Refuses an argument for which `good` does not hold.
+pub(super) fn check(
+    op: &'static str,
+    argument: &'static str,
+    expected: &'static str,
+    value: f64,
+    good: impl FnOnce(f64) -> bool,
+) -> Result<()> {
+    if good(value) {
+        return Ok(());
+    }
+    Err(Error::BadArgument { op, argument, expected, got: value.to_string() })
+}
+
+impl Tensor {
+    /// `f32` elements uniform in [low, high).
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless low < high and both are finite; else as [`Tensor::new`].
+    pub fn uniform(
+        place: &impl Place,
+        shape: impl IntoShape,
+        low: f64,
+        high: f64,
+        rng: &Rng,
+    ) -> Result<Self> {
+        Self::uniform_of(place, shape, low, high, rng, DType::F32)
+    }
+
+    /// Elements uniform in [low, high), of a float type.
+    ///
+    /// # Errors
+    /// As [`Tensor::uniform`], and [`Error::UnsupportedDType`] except for floats.
+    pub fn uniform_of(
+        place: &impl Place,
+        shape: impl IntoShape,
+        low: f64,
+        high: f64,
+        rng: &Rng,
+        dtype: DType,
+    ) -> Result<Self> {
+        const OP: &str = "uniform";
+        check(OP, "low", "finite", low, f64::is_finite)?;
+        check(OP, "high", "finite and above low", high, |high| high > low && (high - low).is_finite())?;
+        drawn(OP, place, shape, Distribution::Uniform { low, high }, rng, dtype)
+    }
+
+    /// `f32` elements of the normal distribution.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless both arguments are finite and `std` is not negative; else as [`Tensor::new`].
+    pub fn normal(
+        place: &impl Place,
+        shape: impl IntoShape,
+        mean: f64,
+        std: f64,
+        rng: &Rng,
+    ) -> Result<Self> {
+        Self::normal_of(place, shape, mean, std, rng, DType::F32)
+    }
+
+    /// Elements of the normal distribution, of a float type.
+    ///
+    /// # Errors
+    /// As [`Tensor::normal`], and [`Error::UnsupportedDType`] except for floats.
+    pub fn normal_of(
+        place: &impl Place,
+        shape: impl IntoShape,
+        mean: f64,
+        std: f64,
+        rng: &Rng,
+        dtype: DType,
+    ) -> Result<Self> {
+        const OP: &str = "normal";
+        check(OP, "mean", "finite", mean, f64::is_finite)?;
+        check(OP, "std", "finite and not negative", std, |std| std.is_finite() && std >= 0.0)?;
+        drawn(OP, place, shape, Distribution::Normal { mean, std }, rng, dtype)
+    }
+
+    /// `f32` elements that are 1 with probability `p`, else 0.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless 0 ≤ p ≤ 1; else as [`Tensor::new`].
+    pub fn bernoulli(place: &impl Place, shape: impl IntoShape, p: f64, rng: &Rng) -> Result<Self> {
+        Self::bernoulli_of(place, shape, p, rng, DType::F32)
+    }
+
+    /// Elements that are 1 with probability `p`, else 0, of a float type.
+    ///
+    /// # Errors
+    /// As [`Tensor::bernoulli`], and [`Error::UnsupportedDType`] except for floats.
+    pub fn bernoulli_of(
+        place: &impl Place,
+        shape: impl IntoShape,
+        p: f64,
+        rng: &Rng,
+        dtype: DType,
+    ) -> Result<Self> {
+        const OP: &str = "bernoulli";
+        check(OP, "p", "between 0 and 1", p, |p| (0.0..=1.0).contains(&p))?;
+        drawn(OP, place, shape, Distribution::Bernoulli { p, value: 1.0 }, rng, dtype)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::runtime::Runtime;
+
+    fn cpu(threads: usize) -> Device {
+        Runtime::builder().threads(threads).build().unwrap().cpu().unwrap()
+    }
+
+    fn moments(values: &[f64]) -> (f64, f64) {
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / values.len() as f64;
+        (mean, variance.sqrt())
+    }
+
+    #[test]
+    fn samples_have_the_moments_of_their_distribution() {
+        let (device, rng, n) = (cpu(1), Rng::new(3), 40_000);
+        let draw = |sample: Result<Tensor>| sample.unwrap().to_vec::<f64>().unwrap();
+        let uniform = draw(Tensor::uniform_of(&device, n, -1.0, 3.0, &rng, DType::F64));
+        assert!(uniform.iter().all(|value| (-1.0..3.0).contains(value)));
+        let normal = draw(Tensor::normal_of(&device, n, 2.0, 0.5, &rng, DType::F64));
+        let coins = draw(Tensor::bernoulli_of(&device, n, 0.25, &rng, DType::F64));
+        assert!(coins.iter().all(|&value| value == 0.0 || value == 1.0));
+        for (values, mean, std) in [
+            (uniform, 1.0, 4.0 / 12f64.sqrt()),
+            (normal, 2.0, 0.5),
+            (coins, 0.25, (0.25f64 * 0.75).sqrt()),
+        ] {
+            let found = moments(&values);
+            assert!((found.0 - mean).abs() < 0.03, "mean {} of {mean}", found.0);
+            assert!((found.1 - std).abs() < 0.03, "deviation {} of {std}", found.1);
+        }
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_tensors_for_any_number_of_threads() {
+        let draw = |threads| {
+            let (device, rng) = (cpu(threads), Rng::new(11));
+            let first = Tensor::normal(&device, [301, 257], 0.0, 1.0, &rng).unwrap();
+            let second = Tensor::uniform(&device, [70_000], 0.0, 1.0, &rng).unwrap();
+            (first.to_vec::<f32>().unwrap(), second.to_vec::<f32>().unwrap())
+        };
+        assert_eq!(draw(1), draw(2));
+    }
+
+    #[test]
+    fn fills_that_fail_draw_no_key() {
+        let device = Runtime::builder().pool(bfc_core::Bytes::mib(1)).threads(1).build().unwrap().cpu().unwrap();
+        let rng = Rng::new(0);
+        let before = rng.state();
+        for bad in [
+            Tensor::uniform(&device, 2, 1.0, 1.0, &rng),
+            Tensor::uniform(&device, 2, f64::NEG_INFINITY, 1.0, &rng),
+            Tensor::uniform(&device, 2, 0.0, f64::NAN, &rng),
+            Tensor::normal(&device, 2, 0.0, -1.0, &rng),
+            Tensor::normal(&device, 2, f64::NAN, 1.0, &rng),
+            Tensor::bernoulli(&device, 2, 1.5, &rng),
+            Tensor::bernoulli(&device, 2, f64::NAN, &rng),
+        ] {
+            assert!(matches!(bad, Err(Error::BadArgument { .. })), "{bad:?}");
+        }
+        assert!(matches!(
+            Tensor::uniform_of(&device, 2, 0.0, 1.0, &rng, DType::I64),
+            Err(Error::UnsupportedDType { op: "uniform", .. })
+        ));
+        assert!(Tensor::normal(&device, [1 << 20], 0.0, 1.0, &rng).unwrap_err().out_of_memory().is_some());
+        assert_eq!(rng.state(), before);
+    }
+}

@@ -1,0 +1,281 @@
+//! Functions of one number, element by element.
+//!
+//! | op | y | ∂y/∂x | saved |
+//! |---|---|---|---|
+//! | `neg` | -x | -1 | |
+//! | `abs` | \|x\| | sign x, 0 at 0 | x |
+//! | `square` | x² | 2x | x |
+//! | `exp` | eˣ | y | y |
+//! | `log` | ln x | 1/x | x |
+//! | `sqrt` | √x | 1/(2y) | y |
+//! | `relu` | max(x, 0) | 1 for y > 0, else 0 | y |
+//! | `gelu` | x Φ(x) | Φ(x) + x φ(x) | x |
+//! | `tanh` | tanh x | 1 - y² | y |
+//! | `sigmoid` | 1/(1 + e⁻ˣ) | y (1 - y) | y |
+//! | `add_scalar`, `sub_scalar` | x ± c | 1 | |
+//! | `mul_scalar` | x c | c | |
+//! | `div_scalar` | x / c | 1/c | |
+//!
+//! The shape stays. One output is taken, and for `div_scalar` the divisor as a temporary.
+
+use super::{is_number, supported};
+use crate::autograd::Saved;
+use crate::backend::{Binary, Unary};
+use crate::context::{Buffer, OpContext};
+use crate::dtype::{DType, Scalar};
+use crate::error::{Error, Result};
+use crate::op::{Op, apply};
+use crate::shape::Shape;
+use crate::storage::View;
+use crate::tensor::Tensor;
+
+#[derive(Debug)]
+struct UnaryOp {
+    /// A public name: subtraction is addition to the backend.
+    op: &'static str,
+    f: Unary,
+}
+
+impl Op for UnaryOp {
+    fn name(&self) -> &'static str {
+        self.op
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let x = inputs[0];
+        supported(self.op, x.dtype(), |dtype| dtype.is_float() || self.f.takes_integers() && is_number(dtype))?;
+        if let Unary::AddScalar(scalar) | Unary::MulScalar(scalar) = self.f {
+            fits(self.op, scalar, x.dtype())?;
+        }
+        let mut out = ctx.output(x.shape(), x.dtype())?;
+        ctx.backend().unary(self.op, self.f, x.view(), out.view_mut())?;
+        let y = out.finish();
+        match self.f {
+            Unary::Neg | Unary::AddScalar(_) | Unary::MulScalar(_) => {}
+            f if f.grad_reads_output() => ctx.save(&y),
+            _ => ctx.save(x),
+        }
+        Ok(y)
+    }
+
+    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let gradient = match self.f {
+            Unary::Neg => grad.neg()?,
+            Unary::AddScalar(_) => grad.clone(),
+            Unary::MulScalar(scalar) => grad.mul_scalar(scalar)?,
+            f => {
+                let mut out = ctx.output(grad.shape(), grad.dtype())?;
+                let saved = saved.tensor(0)?.view();
+                ctx.backend().unary_grad(self.op, f, saved, grad.view(), out.view_mut())?;
+                out.finish()
+            }
+        };
+        Ok(vec![Some(gradient)])
+    }
+}
+
+/// Division proper: multiplication by the inverse would round twice, and has no meaning for integers.
+#[derive(Debug)]
+struct DivScalar(Scalar);
+
+impl Op for DivScalar {
+    fn name(&self) -> &'static str {
+        "div_scalar"
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let x = inputs[0];
+        supported(self.name(), x.dtype(), is_number)?;
+        fits(self.name(), self.0, x.dtype())?;
+        let mut out = ctx.output(x.shape(), x.dtype())?;
+        divide(ctx, x.view(), self.0, &mut out)?;
+        Ok(out.finish())
+    }
+
+    fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![Some(grad.div_scalar(self.0)?)])
+    }
+}
+
+/// out = input / divisor, where the divisor is a temporary of one element.
+pub(super) fn divide(ctx: &OpContext<'_>, input: View<'_>, divisor: Scalar, out: &mut Buffer) -> Result<()> {
+    let mut by = ctx.temp(&Shape::SCALAR, input.dtype())?;
+    ctx.backend().fill(ctx.op(), divisor, by.view_mut())?;
+    let by = by.view().broadcast_to(ctx.op(), input.layout().shape())?;
+    ctx.backend().binary(ctx.op(), Binary::Div, input, by, out.view_mut())
+}
+
+/// Refuses a fraction for a tensor of integers, which would silently be cut.
+fn fits(op: &'static str, scalar: Scalar, dtype: DType) -> Result<()> {
+    match scalar {
+        // The fraction of an infinity or a NaN is no number, and not 0.
+        Scalar::Float(value) if !dtype.is_float() && value.fract() != 0.0 => Err(Error::BadArgument {
+            op,
+            argument: "scalar",
+            expected: "a whole number for a tensor of integers",
+            got: format!("{value} for a tensor of {dtype}"),
+        }),
+        _ => Ok(()),
+    }
+}
+
+const fn negated(scalar: Scalar) -> Scalar {
+    match scalar {
+        Scalar::Float(value) => Scalar::Float(-value),
+        Scalar::Int(value) => Scalar::Int(value.wrapping_neg()),
+    }
+}
+
+macro_rules! unary_methods {
+    ($($(#[$doc:meta])* $name:ident = $f:ident;)*) => {
+        impl Tensor {$(
+            $(#[$doc])*
+            pub fn $name(&self) -> Result<Self> {
+                apply(UnaryOp { op: Unary::$f.name(), f: Unary::$f }, &[self])
+            }
+        )*}
+    };
+}
+
+unary_methods! {
+    /// -x. Integers wrap.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] for truth values; [`Error::Allocation`] if there is no memory.
+    neg = Neg;
+    /// |x|. Integers wrap: the least one has no counterpart.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] for truth values; [`Error::Allocation`] if there is no memory.
+    abs = Abs;
+    /// x². Integers wrap.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] for truth values; [`Error::Allocation`] if there is no memory.
+    square = Square;
+    /// eˣ.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    exp = Exp;
+    /// ln x: NaN below 0, -∞ at 0.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    log = Log;
+    /// √x: NaN below 0.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    sqrt = Sqrt;
+    /// max(x, 0). The derivative at 0 is 0.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] for truth values; [`Error::Allocation`] if there is no memory.
+    relu = Relu;
+    /// x Φ(x), where Φ is the normal distribution function, exactly (by erf) as PyTorch's default.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    gelu = Gelu;
+    /// tanh x.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    tanh = Tanh;
+    /// 1 / (1 + e⁻ˣ).
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    sigmoid = Sigmoid;
+}
+
+impl Tensor {
+    /// x + c. Integers wrap.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] for truth values; [`Error::BadArgument`] for a fraction and a tensor of integers;
+    /// [`Error::Allocation`] if there is no memory.
+    pub fn add_scalar(&self, scalar: impl Into<Scalar>) -> Result<Self> {
+        apply(UnaryOp { op: "add_scalar", f: Unary::AddScalar(scalar.into()) }, &[self])
+    }
+
+    /// x - c. Integers wrap.
+    ///
+    /// # Errors
+    /// As [`Tensor::add_scalar`].
+    pub fn sub_scalar(&self, scalar: impl Into<Scalar>) -> Result<Self> {
+        apply(UnaryOp { op: "sub_scalar", f: Unary::AddScalar(negated(scalar.into())) }, &[self])
+    }
+
+    /// x c. Integers wrap.
+    ///
+    /// # Errors
+    /// As [`Tensor::add_scalar`].
+    pub fn mul_scalar(&self, scalar: impl Into<Scalar>) -> Result<Self> {
+        apply(UnaryOp { op: "mul_scalar", f: Unary::MulScalar(scalar.into()) }, &[self])
+    }
+
+    /// x / c. Integers are cut towards zero, and divided by 0 they are 0.
+    ///
+    /// # Errors
+    /// As [`Tensor::add_scalar`].
+    pub fn div_scalar(&self, scalar: impl Into<Scalar>) -> Result<Self> {
+        apply(DivScalar(scalar.into()), &[self])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::runtime::Runtime;
+
+    fn cpu() -> Device {
+        Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
+    }
+
+    #[test]
+    fn integers_are_computed_with_where_that_has_a_meaning() {
+        let x = Tensor::from_slice(&cpu(), &[-7i64, 0, 5], 3).unwrap();
+        let ints = |result: Result<Tensor>| result.unwrap().to_vec::<i64>().unwrap();
+        assert_eq!(ints(x.neg()), [7, 0, -5]);
+        assert_eq!(ints(x.abs()), [7, 0, 5]);
+        assert_eq!(ints(x.square()), [49, 0, 25]);
+        assert_eq!(ints(x.relu()), [0, 0, 5]);
+        assert_eq!(ints(x.sub_scalar(2)), [-9, -2, 3]);
+        assert_eq!(ints(x.mul_scalar(2.0)), [-14, 0, 10]);
+        assert_eq!(ints(x.div_scalar(2)), [-3, 0, 2]);
+        assert_eq!(ints(x.div_scalar(0)), [0, 0, 0]);
+        assert_eq!(x.exp().unwrap_err(), Error::UnsupportedDType { op: "exp", dtype: DType::I64 });
+    }
+
+    #[test]
+    fn a_fraction_is_not_cut_silently_for_integers() {
+        let error = Tensor::arange(&cpu(), 3).unwrap().mul_scalar(0.5).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "mul_scalar: scalar must be a whole number for a tensor of integers, got 0.5 for a tensor of i64"
+        );
+        assert!(Tensor::arange(&cpu(), 3).unwrap().add_scalar(f64::NAN).is_err());
+    }
+
+    #[test]
+    fn division_by_a_scalar_rounds_once() {
+        let x = Tensor::full_of(&cpu(), 1, 49.0, DType::F64).unwrap();
+        // 49 · (1/49) is not 1 in binary.
+        assert_eq!(x.div_scalar(49.0).unwrap().item::<f64>().unwrap(), 1.0);
+    }
+
+    #[test]
+    fn ops_whose_derivative_is_constant_save_nothing() {
+        let device = cpu();
+        let in_use = || device.default_allocator().unwrap().stats().bytes_in_use;
+        let x = Tensor::ones(&device, 1000).unwrap().requiring_grad().unwrap();
+        let before = in_use();
+        let y = x.neg().unwrap().add_scalar(1.0).unwrap().mul_scalar(3.0).unwrap().div_scalar(2.0).unwrap();
+        assert_eq!(in_use() - before, 4096, "only the last output is left");
+        let gradients = y.sum_all().unwrap().backward().unwrap();
+        assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>().unwrap(), [-1.5; 1000]);
+    }
+}

@@ -1,0 +1,98 @@
+//! Stochastic gradient descent.
+
+use super::slots::{Slots, zero_state};
+use super::{Optimizer, not_negative, share};
+use crate::autograd::Gradients;
+use crate::backend::SgdStep;
+use crate::context::Buffer;
+use crate::error::{Error, Result};
+use crate::nn::Parameter;
+
+/// Stochastic gradient descent, with momentum (Polyak 1964; Nesterov 1983) and weight decay if wished for.
+///
+/// With gradient g, parameter p and mean m (0 at first): g ← g + weight_decay·p; m ← momentum·m + g; p ← p - lr·m, or
+/// p - lr·(g + momentum·m) in Nesterov's variant. Without momentum no state is kept.
+///
+/// ```
+/// use highwater_tensor::nn::{Linear, Module};
+/// use highwater_tensor::optim::Sgd;
+/// use highwater_tensor::{Device, Rng};
+/// let layer = Linear::new(&Device::cpu()?, 8, 2, &Rng::new(0))?;
+/// let optimizer = Sgd::with_momentum(layer.parameters(), 0.1, 0.9)?.weight_decay(1e-4)?.nesterov()?;
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Sgd {
+    options: SgdStep,
+    slots: Slots<Option<Buffer>>,
+}
+
+const OP: &str = "sgd";
+
+impl Sgd {
+    /// Plain descent with learning rate `lr`.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless `lr` is finite and not negative.
+    pub fn new(parameters: Vec<(String, Parameter)>, lr: f64) -> Result<Self> {
+        Self::with_momentum(parameters, lr, 0.0)
+    }
+
+    /// Descent that keeps the share `momentum` of its last step.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless `lr` is finite and not negative and 0 ≤ `momentum` < 1;
+    /// [`Error::Allocation`] if there is no memory for the state.
+    pub fn with_momentum(parameters: Vec<(String, Parameter)>, lr: f64, momentum: f64) -> Result<Self> {
+        let lr = not_negative(OP, "lr", lr)?;
+        let momentum = share(OP, "momentum", momentum)?;
+        let slots = Slots::new(OP, parameters, |ctx, parameter| {
+            (momentum > 0.0).then(|| zero_state(ctx, parameter)).transpose()
+        })?;
+        Ok(Self { options: SgdStep { lr, momentum, weight_decay: 0.0, nesterov: false }, slots })
+    }
+
+    /// The same with weight decay: a pull of parameters towards zero, added to gradients.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless it is finite and not negative.
+    pub fn weight_decay(mut self, weight_decay: f64) -> Result<Self> {
+        self.options.weight_decay = not_negative(OP, "weight_decay", weight_decay)?;
+        Ok(self)
+    }
+
+    /// The same in Nesterov's variant.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] without momentum, where there is no such variant.
+    pub fn nesterov(mut self) -> Result<Self> {
+        if self.options.momentum == 0.0 {
+            return Err(Error::BadArgument {
+                op: OP,
+                argument: "momentum",
+                expected: "above 0 for Nesterov's variant",
+                got: "0".to_owned(),
+            });
+        }
+        self.options.nesterov = true;
+        Ok(self)
+    }
+}
+
+impl Optimizer for Sgd {
+    fn step(&mut self, gradients: Gradients) -> Result<()> {
+        let options = self.options;
+        self.slots.step(gradients, |ctx, gradient, momentum, values| {
+            ctx.backend().sgd(OP, options, gradient, momentum.as_mut().map(Buffer::view_mut), values)
+        })
+    }
+
+    fn learning_rate(&self) -> f64 {
+        self.options.lr
+    }
+
+    fn set_learning_rate(&mut self, learning_rate: f64) -> Result<()> {
+        self.options.lr = not_negative(OP, "lr", learning_rate)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+//! What all optimisers share: each parameter with its state, and the order of a step.
+
+use bfc_core::Category;
+use highwater_tracking::{Phase, module, phase};
+
+use crate::autograd::Gradients;
+use crate::context::{Buffer, OpContext};
+use crate::dtype::Scalar;
+use crate::error::Result;
+use crate::nn::Parameter;
+use crate::placement::PlacementReason;
+use crate::storage::{View, ViewMut};
+use crate::tensor::Tensor;
+
+/// A parameter, the module that its memory is charged to, and what the optimiser keeps for it.
+#[derive(Debug)]
+struct Slot<S> {
+    module: String,
+    parameter: Parameter,
+    state: S,
+}
+
+/// The parameters of an optimiser that keeps an `S` for each.
+#[derive(Debug)]
+pub(super) struct Slots<S> {
+    op: &'static str,
+    slots: Vec<Slot<S>>,
+}
+
+impl<S> Slots<S> {
+    /// One slot per parameter, with the state that `state` makes for it. A parameter that is listed twice, as one that
+    /// two layers share, is kept once, under its first path.
+    ///
+    /// # Errors
+    /// What `state` says.
+    pub(super) fn new(
+        op: &'static str,
+        parameters: Vec<(String, Parameter)>,
+        state: impl Fn(&OpContext<'_>, &Tensor) -> Result<S>,
+    ) -> Result<Self> {
+        let _phase = phase(Phase::Optimizer);
+        let mut slots: Vec<Slot<S>> = Vec::with_capacity(parameters.len());
+        for (path, parameter) in parameters {
+            if slots.iter().any(|slot| slot.parameter.is_same(&parameter)) {
+                continue;
+            }
+            let module = path.rsplit_once('.').map_or("", |(module, _)| module).to_owned();
+            let _module = module(&module);
+            let tensor = parameter.tensor();
+            let device = tensor.device();
+            let ctx = OpContext::create(op, device, device.default_allocator()?, Category::OptimizerState);
+            let state = state(&ctx, &tensor)?;
+            slots.push(Slot { module, parameter, state });
+        }
+        Ok(Self { op, slots })
+    }
+
+    /// Calls `update` for each parameter that has a gradient, once all of them can be written.
+    ///
+    /// # Errors
+    /// As [`Optimizer::step`](super::Optimizer::step).
+    pub(super) fn step(
+        &mut self,
+        mut gradients: Gradients,
+        update: impl Fn(&OpContext<'_>, View<'_>, &mut S, ViewMut<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let _phase = phase(Phase::Optimizer);
+        let mut ready = Vec::with_capacity(self.slots.len());
+        for slot in &mut self.slots {
+            // Taken in a statement of its own, so that this share in the parameter's buffer is gone below.
+            let gradient = gradients.take(&slot.parameter.tensor());
+            if let Some(gradient) = gradient {
+                let _module = module(&slot.module);
+                slot.parameter.check_like(self.op, &gradient)?;
+                slot.parameter.make_unique()?;
+                ready.push((slot, gradient));
+            }
+        }
+        for (slot, gradient) in ready {
+            let _module = module(&slot.module);
+            let device = gradient.device();
+            device.placement().tell(self.op, device, PlacementReason::Inputs);
+            let ctx = OpContext::create(self.op, device, device.default_allocator()?, Category::Parameter);
+            slot.parameter.update(|values| update(&ctx, gradient.view(), &mut slot.state, values))?;
+        }
+        Ok(())
+    }
+}
+
+/// Zeros for a mean of gradients of `like`.
+///
+/// # Errors
+/// [`crate::Error::Allocation`] if there is no memory.
+pub(super) fn zero_state(ctx: &OpContext<'_>, like: &Tensor) -> Result<Buffer> {
+    let mut buffer = ctx.output(like.shape(), like.dtype())?;
+    ctx.backend().fill(ctx.op(), Scalar::Float(0.0), buffer.view_mut())?;
+    Ok(buffer)
+}

@@ -1,0 +1,350 @@
+//! What a run has cost, as plain data: by op, by module, by pool.
+//!
+//! Figures about executions (calls, totals, marks) come from a [`Tracker`]; live bytes come from the pools' ledgers,
+//! and so does the high-water mark of a module, which counts everything below it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::sync::Arc;
+
+use bfc_core::{Allocator, Category, Ledger, OwnerId, Stats};
+use serde::Serialize;
+
+use crate::scope::Phase;
+use crate::totals::OpTotals;
+use crate::tracker::Tracker;
+
+/// The figures of a run at one moment. All sizes in bytes. Prints as tables for people; [`Report::write_json`] writes
+/// the same for programs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// By op and phase over all modules, by phase and then by falling high-water mark.
+    pub ops: Vec<OpRow>,
+    /// By module, each followed by the modules below it.
+    pub scopes: Vec<ScopeRow>,
+    /// By module, op and phase, in the order of first execution.
+    pub by_place: Vec<PlaceRow>,
+    /// The pools.
+    pub pools: Vec<PoolRow>,
+    /// The highest peak among the pools; `None` if nothing was ever allocated.
+    pub peak: Option<PeakRow>,
+    /// Live bytes by category, all categories in fixed order.
+    pub categories: Vec<CategoryRow>,
+    /// Live bytes that no op of the tracker holds.
+    pub unowned_bytes: u64,
+}
+
+/// One op in one phase.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OpRow {
+    /// The op's name.
+    pub op: String,
+    /// The phase.
+    pub phase: Phase,
+    /// Finished executions.
+    pub calls: u64,
+    /// Bytes taken by all of them.
+    pub total_bytes: u64,
+    /// The most that one of them held at a time.
+    pub high_water_bytes: u64,
+    /// Live bytes now.
+    pub live_bytes: u64,
+    /// Bytes that were live when the execution that took them returned, of all executions together.
+    pub outliving_bytes: u64,
+    /// Bytes taken as temporaries and workspaces.
+    pub temporary_bytes: u64,
+    /// Bytes taken for results.
+    pub output_bytes: u64,
+    /// Bytes taken for what stays between steps.
+    pub persistent_bytes: u64,
+}
+
+/// One op in one phase in one module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlaceRow {
+    /// The module's path, empty outside of all modules.
+    pub scope: String,
+    /// The figures.
+    #[serde(flatten)]
+    pub row: OpRow,
+}
+
+/// One module and everything below it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ScopeRow {
+    /// The module's path, empty for the whole.
+    pub scope: String,
+    /// Finished executions of ops.
+    pub calls: u64,
+    /// Bytes taken by all of them.
+    pub total_bytes: u64,
+    /// The most that was live at a time; with several pools the sum of their marks.
+    pub high_water_bytes: u64,
+    /// Live bytes now.
+    pub live_bytes: u64,
+}
+
+/// One pool.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PoolRow {
+    /// The pool's name.
+    pub name: String,
+    /// What kind of memory it hands out.
+    pub memory: &'static str,
+    /// The most it may reserve; `None` without a limit.
+    pub limit: Option<u64>,
+    /// Bytes held from the source.
+    pub reserved: u64,
+    /// Granted bytes alive.
+    pub in_use: u64,
+    /// Bytes asked for by what is alive.
+    pub requested: u64,
+    /// The most that was in use.
+    pub peak_in_use: u64,
+    /// The most that was reserved.
+    pub peak_reserved: u64,
+    /// The largest free block.
+    pub largest_free_block: u64,
+    /// The share of free bytes outside the largest free block, 0 to 1.
+    pub fragmentation: f64,
+    /// Allocations made.
+    pub allocations: u64,
+    /// Allocations alive.
+    pub live_allocations: u64,
+    /// Requests that had to wait for memory.
+    pub waits: u64,
+}
+
+/// The moment at which a pool held most.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PeakRow {
+    /// The pool's name.
+    pub pool: String,
+    /// Bytes in use at that moment.
+    pub bytes: u64,
+    /// The path of the module whose op raised the mark, or of whoever else did.
+    pub scope: String,
+    /// The op that ran; `None` if it was none of the tracker's.
+    pub op: Option<String>,
+    /// The op's phase.
+    pub phase: Option<Phase>,
+}
+
+/// One category.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CategoryRow {
+    /// The category's name.
+    pub category: &'static str,
+    /// Live bytes now.
+    pub live_bytes: u64,
+}
+
+impl Report {
+    /// The figures of `tracker`'s ops and of the pools they take memory from. Live bytes that the pools charge to
+    /// others are unowned. Exact if nothing is allocated or freed meanwhile.
+    #[must_use]
+    pub fn new(tracker: &Tracker, pools: &[Arc<dyn Allocator>]) -> Self {
+        let totals = tracker.op_totals();
+        let ledgers: Vec<Ledger> = pools.iter().map(|pool| pool.ledger()).collect();
+        let stats: Vec<Stats> = pools.iter().map(|pool| pool.stats()).collect();
+
+        let mut own = own_bytes(&ledgers);
+        let by_owner: HashMap<OwnerId, &OpTotals> = totals.iter().map(|row| (row.owner, row)).collect();
+        let scopes = scope_rows(&totals, &ledgers, &own, &by_owner);
+        // Each owner's bytes are taken out once, so no byte is shown twice should two rows share an owner.
+        let places: Vec<(&OpTotals, u64)> =
+            totals.iter().map(|row| (row, own.remove(&row.owner).unwrap_or(0))).collect();
+        // Pools without a ledger do not know who holds what.
+        let unledgered = stats
+            .iter()
+            .zip(&ledgers)
+            .map(|(stats, ledger)| if ledger.total() == 0 { stats.bytes_in_use } else { 0 });
+        Self {
+            ops: op_rows(&places),
+            scopes,
+            by_place: place_rows(&places),
+            peak: peak_row(pools, &stats, &by_owner),
+            pools: pools.iter().zip(&stats).map(|(pool, stats)| PoolRow::new(&**pool, stats)).collect(),
+            categories: category_rows(&ledgers),
+            unowned_bytes: own.values().sum::<u64>() + unledgered.sum::<u64>(),
+        }
+    }
+
+    /// Live bytes of all ops and of nobody, which is what all pools have in use.
+    #[must_use]
+    pub fn live_bytes(&self) -> u64 {
+        self.ops.iter().map(|row| row.live_bytes).sum::<u64>() + self.unowned_bytes
+    }
+
+    /// Writes the report as one JSON object, indented, with a newline at the end.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn write_json(&self, mut writer: impl io::Write) -> io::Result<()> {
+        serde_json::to_writer_pretty(&mut writer, self)?;
+        writeln!(writer)
+    }
+}
+
+impl OpRow {
+    fn new(totals: &OpTotals, live_bytes: u64) -> Self {
+        Self {
+            op: totals.op.to_owned(),
+            phase: totals.phase,
+            calls: totals.calls,
+            total_bytes: totals.total_bytes,
+            high_water_bytes: totals.high_water_bytes,
+            live_bytes,
+            outliving_bytes: totals.outliving_bytes,
+            temporary_bytes: totals.temporary_bytes,
+            output_bytes: totals.output_bytes,
+            persistent_bytes: totals.persistent_bytes,
+        }
+    }
+
+    /// Takes the figures of another row in: sums, and the higher of the marks.
+    pub(crate) fn absorb(&mut self, other: &Self) {
+        self.calls += other.calls;
+        self.total_bytes = self.total_bytes.saturating_add(other.total_bytes);
+        self.high_water_bytes = self.high_water_bytes.max(other.high_water_bytes);
+        self.live_bytes += other.live_bytes;
+        self.outliving_bytes = self.outliving_bytes.saturating_add(other.outliving_bytes);
+        self.temporary_bytes = self.temporary_bytes.saturating_add(other.temporary_bytes);
+        self.output_bytes = self.output_bytes.saturating_add(other.output_bytes);
+        self.persistent_bytes = self.persistent_bytes.saturating_add(other.persistent_bytes);
+    }
+
+    /// Whether there is anything to show: a reset tracker still has its rows.
+    const fn has_figures(&self) -> bool {
+        self.calls > 0 || self.live_bytes > 0
+    }
+}
+
+impl PoolRow {
+    fn new(pool: &dyn Allocator, stats: &Stats) -> Self {
+        Self {
+            name: pool.name().to_owned(),
+            memory: pool.memory_kind().name(),
+            limit: stats.bytes_limit,
+            reserved: stats.bytes_reserved,
+            in_use: stats.bytes_in_use,
+            requested: stats.bytes_requested,
+            peak_in_use: stats.peak_bytes_in_use,
+            peak_reserved: stats.peak_bytes_reserved,
+            largest_free_block: stats.largest_free_block_bytes,
+            fragmentation: stats.fragmentation(),
+            allocations: stats.num_allocs,
+            live_allocations: stats.live_allocs,
+            waits: stats.retry.waits,
+        }
+    }
+}
+
+/// Each owner's own live bytes over all pools.
+fn own_bytes(ledgers: &[Ledger]) -> HashMap<OwnerId, u64> {
+    let mut own = HashMap::new();
+    for (owner, bytes) in ledgers.iter().flat_map(Ledger::owners) {
+        *own.entry(owner).or_insert(0) += bytes.own;
+    }
+    own
+}
+
+fn place_rows(places: &[(&OpTotals, u64)]) -> Vec<PlaceRow> {
+    let rows = places
+        .iter()
+        .map(|(totals, live)| PlaceRow { scope: totals.module.path(), row: OpRow::new(totals, *live) });
+    rows.filter(|place| place.row.has_figures()).collect()
+}
+
+fn op_rows(places: &[(&OpTotals, u64)]) -> Vec<OpRow> {
+    let mut rows: BTreeMap<(Phase, &str), OpRow> = BTreeMap::new();
+    for (totals, live) in places {
+        let row = OpRow::new(totals, *live);
+        rows.entry((totals.phase, totals.op)).and_modify(|sum| sum.absorb(&row)).or_insert(row);
+    }
+    let mut rows: Vec<OpRow> = rows.into_values().filter(OpRow::has_figures).collect();
+    rows.sort_by(|a, b| {
+        let by_mark = b.high_water_bytes.cmp(&a.high_water_bytes);
+        a.phase.cmp(&b.phase).then(by_mark).then_with(|| a.op.cmp(&b.op))
+    });
+    rows
+}
+
+fn scope_rows(
+    totals: &[OpTotals],
+    ledgers: &[Ledger],
+    own: &HashMap<OwnerId, u64>,
+    by_owner: &HashMap<OwnerId, &OpTotals>,
+) -> Vec<ScopeRow> {
+    let mut executed: HashMap<OwnerId, (u64, u64)> = HashMap::new();
+    let mut modules = BTreeSet::from([Vec::new()]);
+    let shown =
+        totals.iter().filter(|row| row.calls > 0 || own.get(&row.owner).is_some_and(|bytes| *bytes > 0));
+    for row in shown {
+        for module in lineage(row.module) {
+            let (calls, bytes) = executed.entry(*module.last().unwrap_or(&OwnerId::ROOT)).or_default();
+            *calls += row.calls;
+            *bytes = bytes.saturating_add(row.total_bytes);
+            modules.insert(module);
+        }
+    }
+    // Memory may also be charged to a module outside of any op.
+    let charged = own.iter().filter(|(owner, bytes)| **bytes > 0 && !by_owner.contains_key(owner));
+    modules.extend(charged.flat_map(|(owner, _)| lineage(*owner)));
+
+    let row = |lineage: &Vec<OwnerId>| {
+        let module = *lineage.last().unwrap_or(&OwnerId::ROOT);
+        let (calls, total_bytes) = executed.get(&module).copied().unwrap_or_default();
+        let accounts = || ledgers.iter().map(|ledger| ledger.owner(module));
+        ScopeRow {
+            scope: module.path(),
+            calls,
+            total_bytes,
+            high_water_bytes: accounts().map(|account| account.peak).sum(),
+            live_bytes: accounts().map(|account| account.live).sum(),
+        }
+    };
+    modules.iter().map(row).collect()
+}
+
+/// A module and all modules above it, each as its path of ids from below the root. Sorted, such paths give a tree in
+/// which siblings stand in the order of their first use.
+fn lineage(module: OwnerId) -> Vec<Vec<OwnerId>> {
+    let mut ids: Vec<OwnerId> = std::iter::successors(Some(module), |id| Some(id.parent()))
+        .take_while(|id| *id != OwnerId::ROOT)
+        .collect();
+    ids.reverse();
+    (0..=ids.len()).map(|depth| ids[..depth].to_vec()).collect()
+}
+
+fn peak_row(
+    pools: &[Arc<dyn Allocator>],
+    stats: &[Stats],
+    by_owner: &HashMap<OwnerId, &OpTotals>,
+) -> Option<PeakRow> {
+    let (pool, stats) = pools.iter().zip(stats).max_by_key(|(_, stats)| stats.peak_bytes_in_use)?;
+    if stats.peak_bytes_in_use == 0 {
+        return None;
+    }
+    let owner = stats.peak_tag.owner;
+    let totals = by_owner.get(&owner);
+    Some(PeakRow {
+        pool: pool.name().to_owned(),
+        bytes: stats.peak_bytes_in_use,
+        scope: totals.map_or(owner, |totals| totals.module).path(),
+        op: totals.map(|totals| totals.op.to_owned()),
+        phase: totals.map(|totals| totals.phase),
+    })
+}
+
+fn category_rows(ledgers: &[Ledger]) -> Vec<CategoryRow> {
+    let row = |category: Category| CategoryRow {
+        category: category.name(),
+        live_bytes: ledgers.iter().map(|ledger| ledger.category(category)).sum(),
+    };
+    Category::ALL.into_iter().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests;

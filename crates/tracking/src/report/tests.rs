@@ -1,0 +1,203 @@
+use super::*;
+use crate::scope::{module, phase};
+use crate::test_pool::TestPool;
+use bfc_core::{Allocation, Request, Tag};
+
+/// Runs `op` in `scope`: it takes scratch, and its result outlives it.
+fn run(
+    tracker: &Arc<Tracker>,
+    pool: &Arc<dyn Allocator>,
+    scope: &str,
+    op: &'static str,
+    sizes: [u64; 2],
+) -> Allocation {
+    let _scope = module(scope);
+    let run = tracker.begin(op);
+    let allocator = run.track(pool);
+    let _scratch = Allocation::new(&allocator, &Request::new(sizes[0])).unwrap();
+    Allocation::new(&allocator, &Request::new(sizes[1]).with_category(Category::Activation)).unwrap()
+}
+
+/// Two layers forward, one of them backward, and a parameter that belongs to no op.
+fn sample(net: &str) -> (Arc<Tracker>, Arc<dyn Allocator>, Vec<Allocation>) {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    let _net = module(net);
+    let mut live = vec![Allocation::new(&pool, &Request::new(7).with_category(Category::Parameter)).unwrap()];
+    live.push(run(&tracker, &pool, "fc1", "matmul", [100, 30]));
+    live.push(run(&tracker, &pool, "fc1", "relu", [1, 30]));
+    live.push(run(&tracker, &pool, "fc2.inner", "matmul", [200, 20]));
+    let _phase = phase(Phase::Backward);
+    drop(run(&tracker, &pool, "fc1", "matmul", [50, 10]));
+    (tracker, pool, live)
+}
+
+#[test]
+fn ops_are_summed_over_modules_and_sorted_by_phase_and_mark() {
+    let (tracker, pool, _live) = sample("report-ops");
+    let report = Report::new(&tracker, std::slice::from_ref(&pool));
+    let row =
+        |op: &str, phase, calls, [total, high_water, live, outliving, temporary, output]: [u64; 6]| OpRow {
+            op: op.to_owned(),
+            phase,
+            calls,
+            total_bytes: total,
+            high_water_bytes: high_water,
+            live_bytes: live,
+            outliving_bytes: outliving,
+            temporary_bytes: temporary,
+            output_bytes: output,
+            persistent_bytes: 0,
+        };
+    assert_eq!(
+        report.ops,
+        [
+            row("matmul", Phase::Forward, 2, [350, 220, 50, 50, 300, 50]),
+            row("relu", Phase::Forward, 1, [31, 31, 30, 30, 1, 30]),
+            row("matmul", Phase::Backward, 1, [60, 60, 0, 10, 50, 10]),
+        ]
+    );
+    assert_eq!(report.by_place.len(), 4);
+    assert_eq!(report.by_place[2].scope, "report-ops.fc2.inner");
+}
+
+#[test]
+fn a_scope_counts_everything_below_it_and_stands_before_it() {
+    let (tracker, pool, _live) = sample("report-scopes");
+    let report = Report::new(&tracker, std::slice::from_ref(&pool));
+    let row = |scope: &str, [calls, total, high_water, live]: [u64; 4]| ScopeRow {
+        scope: scope.to_owned(),
+        calls,
+        total_bytes: total,
+        high_water_bytes: high_water,
+        live_bytes: live,
+    };
+    assert_eq!(
+        report.scopes,
+        [
+            row("", [4, 441, 287, 87]),
+            row("report-scopes", [4, 441, 280, 80]),
+            row("report-scopes.fc1", [3, 221, 130, 60]),
+            row("report-scopes.fc2", [1, 220, 220, 20]),
+            row("report-scopes.fc2.inner", [1, 220, 220, 20]),
+        ]
+    );
+}
+
+#[test]
+fn the_peak_names_the_op_that_reached_it() {
+    let (tracker, pool, _live) = sample("report-peak");
+    let peak = Report::new(&tracker, std::slice::from_ref(&pool)).peak.unwrap();
+    assert_eq!(
+        peak,
+        PeakRow {
+            pool: "test".to_owned(),
+            bytes: 287,
+            scope: "report-peak.fc2.inner".to_owned(),
+            op: Some("matmul".to_owned()),
+            phase: Some(Phase::Forward),
+        }
+    );
+    assert_eq!(Report::new(&Tracker::new(), &[TestPool::tracking()]).peak, None);
+}
+
+#[test]
+fn live_bytes_by_op_and_unowned_add_up_to_what_the_pools_have_in_use() {
+    let (tracker, pool, mut live) = sample("report-sums");
+    let other = TestPool::tracking();
+    live.push(run(&tracker, &other, "fc1", "matmul", [8, 5]));
+    let elsewhere =
+        Tag { owner: OwnerId::intern(OwnerId::ROOT, "report-elsewhere"), category: Category::Input };
+    live.push(Allocation::new(&other, &Request::new(3).with_tag(elsewhere)).unwrap());
+    let pools = [pool, other];
+    loop {
+        let report = Report::new(&tracker, &pools);
+        let in_use: u64 = report.pools.iter().map(|pool| pool.in_use).sum();
+        assert_eq!(report.live_bytes(), in_use);
+        assert_eq!(
+            report.by_place.iter().map(|place| place.row.live_bytes).sum::<u64>(),
+            in_use - report.unowned_bytes
+        );
+        assert_eq!(report.categories.iter().map(|row| row.live_bytes).sum::<u64>(), in_use);
+        assert_eq!(report.scopes[0].live_bytes, in_use);
+        if live.pop().is_none() {
+            assert_eq!(in_use, 0);
+            break;
+        }
+    }
+}
+
+#[test]
+fn memory_charged_to_a_module_outside_of_ops_shows_in_its_scope() {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    let owner = OwnerId::intern(OwnerId::intern(OwnerId::ROOT, "report-module"), "weights");
+    let tag = Tag { owner, category: Category::Parameter };
+    let _weights = Allocation::new(&pool, &Request::new(40).with_tag(tag)).unwrap();
+    let report = Report::new(&tracker, &[pool]);
+    let scopes: Vec<_> = report.scopes.iter().map(|row| (row.scope.as_str(), row.live_bytes)).collect();
+    assert_eq!(scopes, [("", 40), ("report-module", 40), ("report-module.weights", 40)]);
+    assert_eq!(report.unowned_bytes, 40);
+}
+
+#[test]
+fn a_reset_tracker_shows_only_what_is_live() {
+    let (tracker, pool, _live) = sample("report-reset");
+    tracker.reset();
+    let report = Report::new(&tracker, &[pool]);
+    let rows: Vec<_> = report.ops.iter().map(|row| (row.op.as_str(), row.calls, row.live_bytes)).collect();
+    assert_eq!(rows, [("matmul", 0, 50), ("relu", 0, 30)]);
+}
+
+#[test]
+fn json_has_the_figures_of_each_op_by_name() {
+    let (tracker, pool, _live) = sample("report-json");
+    let mut text = Vec::new();
+    Report::new(&tracker, &[pool]).write_json(&mut text).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    let matmul = &json["ops"][0];
+    assert_eq!(matmul["op"], "matmul");
+    assert_eq!(matmul["phase"], "forward");
+    assert_eq!(matmul["calls"], 2);
+    assert_eq!(matmul["total_bytes"], 350);
+    assert_eq!(matmul["high_water_bytes"], 220);
+    assert_eq!(matmul["live_bytes"], 50);
+    assert_eq!(json["by_place"][0]["scope"], "report-json.fc1");
+    assert_eq!(json["by_place"][0]["op"], "matmul");
+    assert_eq!(json["peak"]["op"], "matmul");
+    assert_eq!(json["pools"][0]["in_use"], 87);
+    assert!(text.ends_with(b"}\n"));
+}
+
+#[test]
+fn the_text_has_aligned_tables_with_totals() {
+    let (tracker, pool, _live) = sample("report-text");
+    let text = Report::new(&tracker, &[pool]).to_string();
+    let expected = "\
+op              calls  total  high water  live  temporary  output  persistent
+-----------------------------------------------------------------------------
+forward             3  381 B       220 B  80 B      301 B    80 B           -
+  matmul            2  350 B       220 B  50 B      300 B    50 B           -
+  relu              1   31 B        31 B  30 B        1 B    30 B           -
+backward            1   60 B        60 B     -       50 B    10 B           -
+  matmul            1   60 B        60 B     -       50 B    10 B           -
+-----------------------------------------------------------------------------
+outside of ops                             7 B
+total               4  441 B       220 B  87 B      351 B    90 B           -
+
+module         calls  total  high water  live
+---------------------------------------------
+(top)              4  441 B       287 B  87 B
+  report-text      4  441 B       280 B  80 B
+    fc1            3  221 B       130 B  60 B
+    fc2            1  220 B       220 B  20 B
+      inner        1  220 B       220 B  20 B
+
+pool                        test
+--------------------------------
+";
+    assert!(text.starts_with(expected), "{text}");
+    assert!(
+        text.contains("\npeak: 287 B in test, reached in matmul (forward) of report-text.fc2.inner\n"),
+        "{text}"
+    );
+    assert!(text.contains("\nlive: parameter 7 B, activation 80 B\n"), "{text}");
+}

@@ -1,0 +1,126 @@
+//! Text tables: the first column to the left, numbers to the right, as wide as their contents.
+
+use std::fmt;
+
+use bfc_core::Bytes;
+
+/// The longest text of a first column; longer ones are cut in the middle, as paths differ at both ends.
+const MAX_NAME: usize = 28;
+
+/// One line of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Line {
+    Cells(Vec<String>),
+    Rule,
+}
+
+/// Lines of cells under a heading.
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    lines: Vec<Line>,
+}
+
+impl Table {
+    pub(crate) fn new(heading: &[&str]) -> Self {
+        let cells = heading.iter().map(|&cell| cell.to_owned()).collect();
+        Self { lines: vec![Line::Cells(cells), Line::Rule] }
+    }
+
+    /// Adds a line: a name and its figures.
+    pub(crate) fn line(&mut self, name: &str, figures: impl IntoIterator<Item = String>) {
+        let cells = std::iter::once(shorten(name)).chain(figures).collect();
+        self.lines.push(Line::Cells(cells));
+    }
+
+    /// Adds a line across, to set a total off.
+    pub(crate) fn rule(&mut self) {
+        self.lines.push(Line::Rule);
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut widths: Vec<usize> = Vec::new();
+        for line in &self.lines {
+            let Line::Cells(cells) = line else { continue };
+            widths.resize(widths.len().max(cells.len()), 0);
+            for (width, cell) in widths.iter_mut().zip(cells) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        let total = widths.iter().sum::<usize>() + GAP.len() * widths.len().saturating_sub(1);
+        for line in &self.lines {
+            match line {
+                Line::Rule => writeln!(f, "{}", "-".repeat(total))?,
+                Line::Cells(cells) => {
+                    let text: Vec<String> = cells
+                        .iter()
+                        .zip(&widths)
+                        .enumerate()
+                        .map(|(column, (cell, &width))| match column {
+                            0 => format!("{cell:<width$}"),
+                            _ => format!("{cell:>width$}"),
+                        })
+                        .collect();
+                    writeln!(f, "{}", text.join(GAP).trim_end())?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What stands between two columns.
+const GAP: &str = "  ";
+
+/// Bytes as a cell; none is a dash, so that what is there stands out.
+pub(crate) fn bytes(bytes: u64) -> String {
+    if bytes == 0 { "-".to_owned() } else { Bytes(bytes).to_string() }
+}
+
+/// A count as a cell.
+pub(crate) fn count(count: u64) -> String {
+    if count == 0 { "-".to_owned() } else { count.to_string() }
+}
+
+fn shorten(name: &str) -> String {
+    let length = name.chars().count();
+    if length <= MAX_NAME {
+        return name.to_owned();
+    }
+    let head = (MAX_NAME - 1) / 2;
+    let tail = MAX_NAME - 1 - head;
+    name.chars().take(head).chain(['…']).chain(name.chars().skip(length - tail)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_contents_and_numbers_end_flush() {
+        let mut table = Table::new(&["op", "calls", "live"]);
+        table.line("matmul", [count(12), bytes(2048)]);
+        table.line("add", [count(1), bytes(0)]);
+        table.rule();
+        table.line("total", [count(13), bytes(2048)]);
+        let expected = "\
+op      calls      live
+-----------------------
+matmul     12  2.00 KiB
+add         1         -
+-----------------------
+total      13  2.00 KiB
+";
+        assert_eq!(table.to_string(), expected);
+    }
+
+    #[test]
+    fn long_names_are_cut_in_the_middle() {
+        let name = format!("first{}last", "x".repeat(100));
+        let short = shorten(&name);
+        assert_eq!(short.chars().count(), MAX_NAME);
+        assert!(short.starts_with("first") && short.ends_with("last") && short.contains('…'));
+        assert_eq!(shorten("short"), "short");
+    }
+}

@@ -1,0 +1,120 @@
+//! A report as tables for people, within 100 columns.
+
+use std::fmt;
+
+use bfc_core::Bytes;
+
+use crate::report::{OpRow, PeakRow, PoolRow, Report, ScopeRow};
+use crate::table::{Table, bytes, count};
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.ops.is_empty() {
+            writeln!(f, "{}", op_table(&self.ops, self.unowned_bytes))?;
+        }
+        if !self.scopes.is_empty() {
+            writeln!(f, "{}", scope_table(&self.scopes))?;
+        }
+        if !self.pools.is_empty() {
+            write!(f, "{}", pool_table(&self.pools))?;
+        }
+        if let Some(peak) = &self.peak {
+            writeln!(f, "\n{}", peak_line(peak))?;
+        }
+        let live = self.categories.iter().filter(|row| row.live_bytes > 0);
+        let live: Vec<_> = live.map(|row| format!("{} {}", row.category, Bytes(row.live_bytes))).collect();
+        if !live.is_empty() {
+            writeln!(f, "live: {}", live.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+fn op_table(ops: &[OpRow], unowned: u64) -> Table {
+    let figures = |row: &OpRow| {
+        [
+            count(row.calls),
+            bytes(row.total_bytes),
+            bytes(row.high_water_bytes),
+            bytes(row.live_bytes),
+            bytes(row.temporary_bytes),
+            bytes(row.output_bytes),
+            bytes(row.persistent_bytes),
+        ]
+    };
+    let sum = |rows: &[OpRow]| {
+        rows.iter().cloned().reduce(|mut sum, row| {
+            sum.absorb(&row);
+            sum
+        })
+    };
+    let heading = ["op", "calls", "total", "high water", "live", "temporary", "output", "persistent"];
+    let mut table = Table::new(&heading);
+    for group in ops.chunk_by(|a, b| a.phase == b.phase) {
+        if let Some(phase) = sum(group) {
+            table.line(phase.phase.name(), figures(&phase));
+        }
+        for row in group {
+            table.line(&format!("  {}", row.op), figures(row));
+        }
+    }
+    table.rule();
+    if unowned > 0 {
+        let none = String::new;
+        table.line("outside of ops", [none(), none(), none(), bytes(unowned)]);
+    }
+    if let Some(mut total) = sum(ops) {
+        total.live_bytes += unowned;
+        table.line("total", figures(&total));
+    }
+    table
+}
+
+/// The tree of modules: each name is indented by its depth.
+fn scope_table(scopes: &[ScopeRow]) -> Table {
+    let mut table = Table::new(&["module", "calls", "total", "high water", "live"]);
+    for row in scopes {
+        let name = match row.scope.rsplit('.').next() {
+            Some(name) if !name.is_empty() => {
+                format!("{}{name}", "  ".repeat(row.scope.matches('.').count() + 1))
+            }
+            _ => "(top)".to_owned(),
+        };
+        let figures =
+            [count(row.calls), bytes(row.total_bytes), bytes(row.high_water_bytes), bytes(row.live_bytes)];
+        table.line(&name, figures);
+    }
+    table
+}
+
+/// A column for each pool: there are few of them, with many figures.
+fn pool_table(pools: &[PoolRow]) -> Table {
+    let heading: Vec<&str> =
+        std::iter::once("pool").chain(pools.iter().map(|pool| pool.name.as_str())).collect();
+    let mut table = Table::new(&heading);
+    let mut line = |name: &str, figure: &dyn Fn(&PoolRow) -> String| {
+        table.line(name, pools.iter().map(figure));
+    };
+    line("memory", &|pool| pool.memory.to_owned());
+    line("limit", &|pool| pool.limit.map_or_else(|| "none".to_owned(), |limit| Bytes(limit).to_string()));
+    line("reserved", &|pool| bytes(pool.reserved));
+    line("in use", &|pool| bytes(pool.in_use));
+    line("requested", &|pool| bytes(pool.requested));
+    line("peak in use", &|pool| bytes(pool.peak_in_use));
+    line("peak reserved", &|pool| bytes(pool.peak_reserved));
+    line("largest free block", &|pool| bytes(pool.largest_free_block));
+    line("fragmentation", &|pool| format!("{:.1} %", pool.fragmentation * 100.0));
+    line("allocations", &|pool| count(pool.allocations));
+    line("live allocations", &|pool| count(pool.live_allocations));
+    line("waits for memory", &|pool| count(pool.waits));
+    table
+}
+
+fn peak_line(peak: &PeakRow) -> String {
+    let by = match (&peak.op, peak.phase) {
+        (Some(op), Some(phase)) => format!(", reached in {op} ({phase})"),
+        _ => String::new(),
+    };
+    let scope = if peak.scope.is_empty() { String::new() } else { format!(" of {}", peak.scope) };
+    format!("peak: {} in {}{by}{scope}", Bytes(peak.bytes), peak.pool)
+}

@@ -1,0 +1,153 @@
+use super::*;
+use proptest::prelude::*;
+
+fn parse(text: &str) -> Result<Trace, TraceError> {
+    Trace::parse(text.as_bytes(), &TraceLimits::default())
+}
+
+fn write(trace: &Trace) -> String {
+    let mut text = Vec::new();
+    trace.write(&mut text).unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+/// The message for a text that must be refused, with the line it names.
+fn refusal(text: &str) -> String {
+    parse(text).unwrap_err().to_string()
+}
+
+#[test]
+fn a_written_trace_reads_as_the_same() {
+    let text = "# trace: x\n# mark: one\na 0 10 aten::empty\na 1 20 a label of words\n# mark: two\nf 0\na 2 0 aten::empty\nf 1\n# end\n";
+    let trace = parse(text).unwrap();
+    assert_eq!(write(&trace), text);
+    assert_eq!(trace.labels(), ["aten::empty", "a label of words"]);
+    assert_eq!(trace.events()[3], TraceEvent::Alloc { block: 2, bytes: 0, label: 0 });
+    assert_eq!(trace.comments()[2], TraceComment { position: 2, text: "mark: two".to_owned() });
+    assert_eq!(parse(&write(&trace)).unwrap(), trace);
+}
+
+#[test]
+fn line_ends_blank_lines_and_a_missing_last_newline_do_not_matter() {
+    let trace = parse("a 0 10 x\r\n\r\n   \n  a  1  5  y  \nf 0").unwrap();
+    assert_eq!(write(&trace), "a 0 10 x\na 1 5 y\nf 0\n");
+    assert_eq!(parse("").unwrap(), Trace::default());
+}
+
+#[test]
+fn an_id_may_be_used_again_once_it_is_free() {
+    let trace = parse("a 7 10 x\nf 7\na 7 30 x\n").unwrap();
+    assert_eq!(write(&trace), "a 0 10 x\nf 0\na 1 30 x\n");
+    assert_eq!(trace.peak_live_bytes(), 30);
+}
+
+#[test]
+fn headers_are_found_by_key_and_added_before_the_first_event() {
+    let mut trace = parse("# steps: 8\n# mark: a\na 0 1 x\n# late: 1\n").unwrap();
+    assert_eq!(trace.header("steps"), Some("8"));
+    assert_eq!(trace.header("missing"), None);
+    trace.add_header("peak_live_bytes: 1\nf 9");
+    assert_eq!(write(&trace), "# steps: 8\n# mark: a\n# peak_live_bytes: 1 f 9\na 0 1 x\n# late: 1\n");
+}
+
+#[test]
+fn every_refusal_names_its_line() {
+    let cases = [
+        ("x 1\n", "line 1: expected `a ID BYTES LABEL`, `f ID` or `# comment`, found \"x 1\""),
+        ("#\n\na 1 2\n", "line 3: expected `a ID BYTES LABEL`, `f ID` or `# comment`, found \"a 1 2\""),
+        ("a\n", "line 1: expected `a ID BYTES LABEL`, `f ID` or `# comment`, found \"a\""),
+        ("f 1 2\n", "line 1: expected `a ID BYTES LABEL`, `f ID` or `# comment`, found \"f 1 2\""),
+        ("a one 2 x\n", "line 1: \"one\" is not a whole number below 2^64"),
+        ("a 1 -2 x\n", "line 1: \"-2\" is not a whole number below 2^64"),
+        ("a 1 +2 x\n", "line 1: \"+2\" is not a whole number below 2^64"),
+        ("f 18446744073709551616\n", "line 1: \"18446744073709551616\" is not a whole number below 2^64"),
+        ("a 1 2 x\na 1 3 y\n", "line 2: allocation 1 is live already"),
+        ("f 5\n", "line 1: no allocation 5 is live"),
+        ("a 1 2 x\nf 1\nf 1\n", "line 3: no allocation 1 is live"),
+        ("a 1 18446744073709551615 x\na 2 1 x\n", "line 2: live bytes exceed 2^64"),
+    ];
+    for (text, message) in cases {
+        assert_eq!(refusal(text), message);
+    }
+    let error = Trace::parse(&b"a 0 1 x\n\xff\n"[..], &TraceLimits::default()).unwrap_err();
+    assert_eq!(error.to_string(), "line 2: not UTF-8");
+}
+
+#[test]
+fn a_refused_line_is_quoted_in_part_only() {
+    let message = refusal(&"é".repeat(1000));
+    assert!(message.chars().count() < 200 && message.contains('…'), "{message}");
+}
+
+#[test]
+fn each_limit_holds_exactly() {
+    let limits = TraceLimits { line_bytes: 12, events: 3, labels: 2, comments: 1 };
+    let parse = |text: &str| Trace::parse(text.as_bytes(), &limits).map_err(|error| error.to_string());
+    assert!(parse("# 345678901\na 0 1 x\na 1 1 y\nf 0\n").is_ok());
+    assert_eq!(parse("a 0 1 x\na 1 1 y\nf 0\nf 1\n").unwrap_err(), "line 4: more than 3 events");
+    assert_eq!(parse("a 0 1 x\na 1 1 y\na 2 1 z\n").unwrap_err(), "line 3: more than 2 different labels");
+    assert_eq!(parse("#\n#\n").unwrap_err(), "line 2: more than 1 comments");
+    assert!(parse("#23456789012").is_ok());
+    assert!(parse("#23456789012\r\n").is_ok());
+    assert_eq!(parse("#234567890123").unwrap_err(), "line 1: longer than 12 bytes");
+    assert_eq!(parse("#234567890123\n").unwrap_err(), "line 1: longer than 12 bytes");
+}
+
+/// A reader that never ends a line, and never ends.
+struct Endless;
+
+impl io::Read for Endless {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        buffer.fill(b'#');
+        Ok(buffer.len())
+    }
+}
+
+#[test]
+fn an_endless_line_is_refused_at_the_limit() {
+    let error = Trace::parse(io::BufReader::new(Endless), &TraceLimits::default()).unwrap_err();
+    assert_eq!(error.to_string(), "line 1: longer than 4096 bytes");
+}
+
+#[test]
+fn a_log_becomes_a_trace_with_owners_as_labels() {
+    let net = OwnerId::intern(OwnerId::intern(OwnerId::ROOT, "trace net"), "matmul:backward");
+    let alloc = |id, requested, owner| Event::Alloc {
+        id,
+        requested,
+        granted: 256,
+        address: 0,
+        owner,
+        category: bfc_core::Category::Output,
+    };
+    let events = vec![alloc(0, 10, net), alloc(1, 5, OwnerId::ROOT), Event::Free { id: 0 }, alloc(2, 7, net)];
+    let trace = Trace::from_log(&EventLog { events, dropped: 0 }).unwrap();
+    let expected = "a 0 10 trace_net.matmul:backward\na 1 5 unowned\nf 0\na 2 7 trace_net.matmul:backward\n";
+    assert_eq!(write(&trace), expected);
+    assert_eq!(trace.peak_live_bytes(), 15);
+    assert_eq!(parse(expected).unwrap(), trace);
+
+    let made_up = EventLog { events: vec![Event::Free { id: 3 }], dropped: 0 };
+    assert!(matches!(Trace::from_log(&made_up), Err(TraceProblem::UnknownId { id: 3 })));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn any_text_is_read_or_refused_and_what_is_read_is_written_back(
+        lines in prop::collection::vec("(a [0-4] [0-9]{1,3} [xy]|f [0-4]|# ?[a-z:]{0,5}|[af# 0-9x]{0,8})", 0..20),
+    ) {
+        if let Ok(trace) = parse(&lines.join("\n")) {
+            prop_assert_eq!(parse(&write(&trace)).unwrap(), trace);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let limits = TraceLimits { line_bytes: 20, events: 5, labels: 2, comments: 2 };
+        if let Ok(trace) = Trace::parse(&bytes[..], &limits) {
+            prop_assert!(trace.events().len() <= 5 && trace.labels().len() <= 2 && trace.comments().len() <= 2);
+        }
+    }
+}

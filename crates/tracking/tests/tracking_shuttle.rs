@@ -1,0 +1,185 @@
+//! Reference counting and recycling under the `shuttle` checker, which explores the orders in which threads may run:
+//! `RUSTFLAGS="--cfg shuttle" cargo test -p highwater-tracking --test tracking_shuttle`.
+#![cfg(shuttle)]
+
+use std::sync::Arc;
+
+use bfc_core::sync::{Mutex, lock, thread};
+use bfc_core::{
+    AllocError, Allocation, Allocator, Block, BlockError, Category, MemoryKind, PoolId, Request, Stats,
+};
+use highwater_tracking::{Tracker, capture};
+use shuttle::{check_pct, check_random};
+
+/// A pool of one address: the next allocation gets the block that was freed last, which is what an ABA takes.
+#[derive(Debug)]
+struct OneSlot {
+    id: PoolId,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    last_id: u64,
+    /// Blocks in use by address, with their sizes.
+    live: std::collections::BTreeMap<u64, (u64, u64)>,
+}
+
+impl OneSlot {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { id: PoolId::next(), state: Mutex::new(State::default()) })
+    }
+
+    fn live_bytes(&self) -> u64 {
+        lock(&self.state).live.values().map(|(_, bytes)| bytes).sum()
+    }
+}
+
+// SAFETY: the memory is address-only; live blocks differ in address.
+unsafe impl Allocator for OneSlot {
+    fn name(&self) -> &str {
+        "one slot"
+    }
+
+    fn memory_kind(&self) -> MemoryKind {
+        MemoryKind::AddressOnly
+    }
+
+    fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
+        let mut state = lock(&self.state);
+        state.last_id += 1;
+        let id = state.last_id;
+        let mut address = 4096;
+        while state.live.contains_key(&address) {
+            address += 4096;
+        }
+        state.live.insert(address, (id, request.bytes));
+        Ok(Block { address, bytes: request.bytes, id, chunk: 0, pool: self.id })
+    }
+
+    unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
+        let mut state = lock(&self.state);
+        match state.live.get(&block.address) {
+            Some((id, _)) if *id == block.id => {
+                state.live.remove(&block.address);
+                Ok(())
+            }
+            _ => Err(BlockError::Stale { block }),
+        }
+    }
+
+    fn stats(&self) -> Stats {
+        Stats::default()
+    }
+}
+
+fn take(allocator: &Arc<dyn Allocator>, bytes: u64) -> Allocation {
+    Allocation::new(allocator, &Request::new(bytes).with_category(Category::Output)).unwrap()
+}
+
+/// Results of one op are dropped on other threads while the op returns and the next ones begin.
+fn results_are_dropped_while_ops_come_and_go() {
+    let (tracker, pool) = (Tracker::new(), OneSlot::new());
+    let base: Arc<dyn Allocator> = pool.clone();
+    let run = tracker.begin("first");
+    let allocator = run.track(&base);
+    let results = [take(&allocator, 10), take(&allocator, 20)];
+    let droppers = results.map(|result| thread::spawn(move || drop(result)));
+    drop(allocator);
+    drop(run);
+    for op in ["second", "third"] {
+        let run = tracker.begin(op);
+        let allocator = run.track(&base);
+        drop(take(&allocator, 7));
+    }
+    for dropper in droppers {
+        dropper.join().unwrap();
+    }
+    let rows = tracker.op_totals();
+    let figures: Vec<_> = rows.iter().map(|row| (row.calls, row.total_bytes, row.high_water_bytes)).collect();
+    // A recycled allocator that was still in use would mix the figures of two ops.
+    assert_eq!(figures, [(1, 30, 30), (1, 7, 7), (1, 7, 7)]);
+    assert!(rows[0].outliving_bytes <= 30);
+    assert!(rows[1..].iter().all(|row| row.outliving_bytes == 0));
+    assert_eq!(pool.live_bytes(), 0);
+    assert_eq!(bfc_core::failed_drops(), 0);
+    drop((tracker, base));
+    assert_eq!(Arc::strong_count(&pool), 1, "something keeps the pool alive");
+}
+
+/// Workers allocate for an op that may return before they do.
+fn workers_and_the_op_finish_in_any_order() {
+    let (tracker, pool) = (Tracker::new(), OneSlot::new());
+    let base: Arc<dyn Allocator> = pool.clone();
+    let run = tracker.begin("op");
+    let context = capture();
+    let worker = {
+        let (tracker, base) = (Arc::clone(&tracker), Arc::clone(&base));
+        thread::spawn(move || {
+            let _context = context.enter();
+            let part = tracker.begin("part");
+            drop(take(&part.track(&base), 5));
+            part.is_nested()
+        })
+    };
+    drop(take(&run.track(&base), 3));
+    drop(run);
+    let nested = worker.join().unwrap();
+
+    let rows = tracker.op_totals();
+    assert_eq!(rows[0].calls, 1);
+    assert!([3, 8].contains(&rows[0].total_bytes), "{rows:?}");
+    assert!([3, 5, 8].contains(&rows[0].high_water_bytes), "{rows:?}");
+    if nested {
+        assert_eq!(rows.len(), 1);
+    } else {
+        assert_eq!((rows[1].calls, rows[1].total_bytes), (1, 5));
+    }
+    assert_eq!(pool.live_bytes(), 0);
+    assert_eq!(bfc_core::failed_drops(), 0);
+}
+
+/// Many threads run ops over one pool whose addresses come round at once.
+fn concurrent_ops_keep_their_figures_apart() {
+    let (tracker, pool) = (Tracker::new(), OneSlot::new());
+    let base: Arc<dyn Allocator> = pool.clone();
+    let workers: Vec<_> = (0..3)
+        .map(|_| {
+            let (tracker, base) = (Arc::clone(&tracker), Arc::clone(&base));
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    let run = tracker.begin("op");
+                    let allocator = run.track(&base);
+                    let first = take(&allocator, 10);
+                    drop(take(&allocator, 1));
+                    drop(first);
+                }
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker.join().unwrap();
+    }
+    let row = tracker.op_totals()[0];
+    assert_eq!((row.calls, row.total_bytes, row.high_water_bytes, row.outliving_bytes), (6, 66, 11, 0));
+    assert_eq!(pool.live_bytes(), 0);
+    assert_eq!(bfc_core::failed_drops(), 0);
+}
+
+#[test]
+fn an_allocator_in_use_is_never_recycled() {
+    check_random(results_are_dropped_while_ops_come_and_go, 3000);
+    check_pct(results_are_dropped_while_ops_come_and_go, 3000, 3);
+}
+
+#[test]
+fn late_workers_do_not_change_a_finished_op() {
+    check_random(workers_and_the_op_finish_in_any_order, 3000);
+    check_pct(workers_and_the_op_finish_in_any_order, 3000, 3);
+}
+
+#[test]
+fn ops_of_several_threads_do_not_mix() {
+    check_random(concurrent_ops_keep_their_figures_apart, 1000);
+    check_pct(concurrent_ops_keep_their_figures_apart, 1000, 3);
+}

@@ -1,0 +1,84 @@
+//! The price of tracking that is easiest to lose: heap allocations on the path of every op.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Category, Request};
+use highwater_tracking::{Phase, Tracker, capture, here, module, phase};
+
+/// The system's allocator, with a count of the allocations of each thread.
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count_one() {
+    // A thread that is ending has no count any more.
+    let _ = COUNT.try_with(|count| count.set(count.get() + 1));
+}
+
+// SAFETY: every call is passed on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count_one();
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`, and the memory came from `System`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count_one();
+        // SAFETY: the caller keeps the contract of `realloc`, and the memory came from `System`.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static GLOBAL: Counting = Counting;
+
+fn heap_allocations(work: impl FnOnce()) -> u64 {
+    let before = COUNT.get();
+    work();
+    COUNT.get() - before
+}
+
+/// One op in a module: scratch, a nested op, a hand-over, and a result that outlives it.
+fn step(tracker: &Arc<Tracker>, pool: &Arc<dyn Allocator>) {
+    let _net = module("net");
+    let _layer = module("block0.attention");
+    let (result, place) = {
+        let run = tracker.begin("matmul");
+        let allocator = run.track(pool);
+        let _scratch = Allocation::new(&allocator, &Request::new(5000)).unwrap();
+        let context = capture();
+        let _context = context.enter();
+        let nested = tracker.begin("reduce");
+        drop(Allocation::new(&nested.track(pool), &Request::new(300)).unwrap());
+        let request = Request::new(1000).with_category(Category::Activation);
+        (Allocation::new(&allocator, &request).unwrap(), here())
+    };
+    let _place = place.enter();
+    let _phase = phase(Phase::Backward);
+    let run = tracker.begin("matmul");
+    drop(Allocation::new(&run.track(pool), &Request::new(1000)).unwrap());
+    drop(result);
+}
+
+#[test]
+fn a_warm_op_takes_nothing_from_the_heap() {
+    let config = BfcConfig::new(Bytes::mib(64));
+    let pool: Arc<dyn Allocator> =
+        Arc::new(BfcAllocator::new("pool", Arc::new(AddressOnlyMemory::new()), config));
+    let tracker = Tracker::new();
+    assert!(heap_allocations(|| step(&tracker, &pool)) > 0, "the count must be able to see something");
+    step(&tracker, &pool);
+    let count = heap_allocations(|| (0..100).for_each(|_| step(&tracker, &pool)));
+    assert_eq!(count, 0);
+    assert_eq!(pool.stats().live_allocs, 0);
+}
