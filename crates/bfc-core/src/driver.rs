@@ -158,7 +158,7 @@ fn refuse_impossible(alignment: u64, bytes: u64) -> Result<(), SourceError> {
 /// The region, if it can be what was asked for. Taking more and aligning by hand is not possible: the driver wants
 /// back the address that it gave.
 fn keeps_contract(region: Span, alignment: u64) -> Result<Span, SourceError> {
-    if region.address == 0 || region.address % alignment != 0 || region.end().is_none() {
+    if region.address == 0 || !region.address.is_multiple_of(alignment) || region.end().is_none() {
         return Err(SourceError::BadRegion { address: region.address, bytes: region.bytes });
     }
     Ok(region)

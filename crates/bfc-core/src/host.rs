@@ -67,7 +67,7 @@ unsafe impl SubAllocator for HostMemory {
         if bytes == 0 || !alignment.is_power_of_two() {
             return Err(exhausted);
         }
-        let room = if alignment > LAZY_ALIGNMENT { alignment - LAZY_ALIGNMENT } else { 0 };
+        let room = alignment.saturating_sub(LAZY_ALIGNMENT);
         let padded = bytes.checked_add(room).ok_or(exhausted.clone())?;
         let layout = layout(padded, alignment.min(LAZY_ALIGNMENT)).ok_or(exhausted.clone())?;
         let base = system_allocate(layout).ok_or(exhausted.clone())?;

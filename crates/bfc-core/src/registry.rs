@@ -25,10 +25,10 @@ pub use pool::{IgnoredOptions, Pool, PoolFactory, PoolOptions};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use bfc_core::{AllocatorAttributes, Bytes, DeviceId, HostMemory, Pool, PoolOptions, Registry};
+/// use bfc_core::{AllocatorAttributes, BfcConfig, Bytes, DeviceId, HostMemory, Pool, PoolOptions, Registry};
 ///
 /// let registry = Registry::new();
-/// let memory = Pool::bfc("cpu_bfc", Arc::new(HostMemory::new()), 0, Bytes::gib(1));
+/// let memory = Pool::bfc("cpu_bfc", Arc::new(HostMemory::new()), 0, BfcConfig::new(Bytes::gib(1)));
 /// registry.register(DeviceId::CPU, [memory])?;
 ///
 /// let small = PoolOptions::default().with_limit(Bytes::mib(64));

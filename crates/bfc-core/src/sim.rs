@@ -161,8 +161,12 @@ impl State {
             Operation::FreePinned => &mut self.calls.free_pinned,
         };
         *count += 1;
-        // Every fault counts the call, also when another one has struck already.
-        self.faults.iter_mut().fold(Ok(()), |outcome, fault| outcome.and(fault.strike(operation, bytes)))
+        let mut outcome = Ok(());
+        for fault in &mut self.faults {
+            // Every fault counts the call, also when another one has struck already.
+            outcome = outcome.and(fault.strike(operation, bytes));
+        }
+        outcome
     }
 
     /// Takes an allocation out of the live ones. A fault leaves it there: what a driver refuses to free stays taken.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bfc_core::{Allocator, BfcAllocator, BfcConfig, Block, Bytes, GIB, MIB, Request, Verdict};
 
-use common::source::{BASE, FakeSource, Fails, Nature};
+use common::source::{BASE, Fails, FakeSource, Nature};
 use common::{Random, allocate, assert_disjoint, free, out_of_memory};
 
 /// A pool as upstream's GPU tests make it: TensorFlow's numbers, one region, regions given back.

@@ -1,13 +1,15 @@
 //! Alone in its process, since it watches the memory of the whole process.
 
 #![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
-use bfc_core::{GIB, HostMemory, MIB, SubAllocator};
+use bfc_core::{GIB, HostMemory, KIB, MIB, SubAllocator};
 
-/// Bytes of this process that are in physical memory, in pages of 4 KiB at least.
+/// Bytes of this process that are in physical memory.
 fn resident() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    statm.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().strip_suffix("kB").unwrap().trim().parse::<u64>().unwrap() * KIB
 }
 
 #[test]

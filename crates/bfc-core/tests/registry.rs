@@ -1,5 +1,7 @@
 //! The registry: attributes choose a memory, whose allocator is made once, by the first who asks.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -7,9 +9,9 @@ use std::time::Duration;
 
 use bfc_core::sim::SimDevice;
 use bfc_core::{
-    AddressOnlyMemory, Allocation, Allocator, AllocatorAttributes, Bytes, DeviceId, DeviceKind, DeviceMemory,
-    HostAllocator, HostMemory, MemoryKind, PinnedMemory, Pool, PoolOptions, Registry, RegistryError, Request,
-    SourceError, VisitorError,
+    AddressOnlyMemory, Allocation, Allocator, AllocatorAttributes, BfcConfig, Bytes, DeviceId, DeviceKind,
+    DeviceMemory, HostAllocator, HostMemory, MemoryKind, PinnedMemory, Pool, PoolOptions, Registry,
+    RegistryError, Request, SourceError, VisitorError,
 };
 
 const GPU: DeviceId = DeviceId::new(DeviceKind::Sim, 0);
@@ -38,7 +40,7 @@ fn counted(made: &Arc<AtomicUsize>) -> Pool {
 }
 
 fn host_pool() -> Pool {
-    Pool::bfc("host_bfc", Arc::new(HostMemory::new()), 0, Bytes::mib(64))
+    Pool::bfc("host_bfc", Arc::new(HostMemory::new()), 0, BfcConfig::new(Bytes::mib(64)))
 }
 
 /// A registry with cpu:0 and a GPU-like device that has device and pinned memory, as `DeviceMemory` and `PinnedMemory`
@@ -47,8 +49,18 @@ fn machine() -> (Registry, Arc<SimDevice>) {
     let device = Arc::new(SimDevice::new(Bytes::mib(64)));
     let registry = Registry::new();
     registry.register(DeviceId::CPU, [host_pool()]).unwrap();
-    let memory = Pool::bfc("sim_0_bfc", Arc::new(DeviceMemory::new(device.clone())), 0, Bytes::mib(32));
-    let pinned = Pool::bfc("sim_host_bfc", Arc::new(PinnedMemory::new(device.clone())), 0, Bytes::mib(8));
+    let memory = Pool::bfc(
+        "sim_0_bfc",
+        Arc::new(DeviceMemory::new(device.clone())),
+        0,
+        BfcConfig::new(Bytes::mib(32)),
+    );
+    let pinned = Pool::bfc(
+        "sim_host_bfc",
+        Arc::new(PinnedMemory::new(device.clone())),
+        0,
+        BfcConfig::new(Bytes::mib(8)),
+    );
     registry.register(GPU, [memory, pinned]).unwrap();
     (registry, device)
 }
@@ -92,7 +104,8 @@ fn attribute_sets_that_name_the_same_memory_give_the_same_allocator() {
 fn where_nothing_is_pinned_gpu_compatible_memory_is_host_memory() {
     let (registry, device) = machine();
     let other = DeviceId::new(DeviceKind::Sim, 1);
-    let memory = Pool::bfc("sim_1_bfc", Arc::new(DeviceMemory::new(device)), 1, Bytes::mib(1));
+    let memory =
+        Pool::bfc("sim_1_bfc", Arc::new(DeviceMemory::new(device)), 1, BfcConfig::new(Bytes::mib(1)));
     registry.register(other, [memory]).unwrap();
     assert!(Arc::ptr_eq(&get(&registry, other, pinned()), &get(&registry, DeviceId::CPU, plain())));
 }
@@ -102,7 +115,10 @@ fn a_dry_device_never_touches_real_memory() {
     let (registry, _) = machine();
     let dry = DeviceId::new(DeviceKind::Dry, 0);
     registry
-        .register(dry, [Pool::bfc("dry_bfc", Arc::new(AddressOnlyMemory::new()), 0, Bytes::gib(80))])
+        .register(
+            dry,
+            [Pool::bfc("dry_bfc", Arc::new(AddressOnlyMemory::new()), 0, BfcConfig::new(Bytes::gib(80)))],
+        )
         .unwrap();
     for attributes in [plain(), on_host(), pinned()] {
         assert_eq!(get(&registry, dry, attributes).memory_kind(), MemoryKind::AddressOnly);

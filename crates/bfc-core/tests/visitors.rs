@@ -1,5 +1,7 @@
 //! Visitors see regions: each exactly once, in order when taken, in reverse order when given back.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
 use std::sync::{Arc, Mutex};
 
 use bfc_core::{AddressOnlyMemory, Bytes, Span, SubAllocator, Visited, VisitorError, Visitors};

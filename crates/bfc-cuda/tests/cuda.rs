@@ -4,6 +4,8 @@
 //! second time, in a process of their own, against the driver in `fake_driver/libcuda.rs`: there is no machine on which
 //! they prove nothing.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
 use std::io::Write;
 use std::sync::Arc;
 
@@ -21,7 +23,8 @@ macro_rules! cuda_or_skip {
             Err(reason) => {
                 // Straight to the stream: what `println!` says in a test that passes is not shown.
                 let thread = std::thread::current();
-                let _ = writeln!(std::io::stderr(), "skipped {}: {reason}", thread.name().unwrap_or("a test"));
+                let _ =
+                    writeln!(std::io::stderr(), "skipped {}: {reason}", thread.name().unwrap_or("a test"));
                 return;
             }
         }

@@ -1,5 +1,7 @@
 //! `highwater devices` as a user calls it.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
 use std::process::{Command, Output};
 
 use serde_json::Value;

@@ -113,6 +113,34 @@ impl Layout {
         Ok(Self { shape: Shape::new(&dims[..rank])?, strides, offset: self.offset })
     }
 
+    /// The same elements with a new axis of size 1 before `axis`, or behind all others.
+    ///
+    /// # Errors
+    /// [`Error::RankTooLarge`] past [`MAX_RANK`] axes.
+    pub(crate) fn with_axis(&self, axis: usize) -> Result<Self> {
+        let rank = self.shape.rank();
+        if rank == MAX_RANK {
+            return Err(Error::RankTooLarge { rank: rank + 1 });
+        }
+        let (mut dims, mut strides) = ([1; MAX_RANK], [0; MAX_RANK]);
+        for from in 0..rank {
+            let to = if from < axis { from } else { from + 1 };
+            dims[to] = self.shape[from];
+            strides[to] = self.strides[from];
+        }
+        Ok(Self { shape: Shape::new(&dims[..=rank])?, strides, offset: self.offset })
+    }
+
+    /// The same elements without an axis, whose size is 1.
+    pub(crate) fn without_axis(&self, axis: usize) -> Self {
+        let mut strides = [0; MAX_RANK];
+        for from in (0..self.shape.rank()).filter(|&from| from != axis) {
+            let to = if from < axis { from } else { from - 1 };
+            strides[to] = self.strides[from];
+        }
+        Self { shape: self.shape.without(axis), strides, offset: self.offset }
+    }
+
     /// Every `step`-th of the elements `start..end` along one axis.
     ///
     /// # Errors
@@ -210,6 +238,18 @@ mod tests {
         let layout = contiguous(&[3]).broadcast_to("add", &target).unwrap();
         assert_eq!(layout.positions().collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2]);
         assert!(contiguous(&[2]).broadcast_to("add", &target).is_err());
+    }
+
+    #[test]
+    fn an_axis_of_size_one_comes_and_goes_in_any_layout() {
+        let layout = contiguous(&[2, 3]).permuted("transpose", &[1, 0]).unwrap();
+        for axis in 0..=2 {
+            let with = layout.with_axis(axis).unwrap();
+            assert_eq!(with.shape()[axis], 1);
+            assert!(with.positions().eq(layout.positions()));
+            assert_eq!(with.without_axis(axis), layout);
+        }
+        assert!(contiguous(&[1; MAX_RANK]).with_axis(0).is_err());
     }
 
     #[test]

@@ -4,8 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use bfc_core::{
-    AddressOnlyMemory, Allocator, BfcAllocator, BfcConfig, Bytes, DeviceId, DeviceKind, HostMemory, Pool,
-    Registry, RegistryError, SubAllocator, Visited,
+    AddressOnlyMemory, BfcConfig, Bytes, DeviceId, DeviceKind, HostMemory, Pool, Registry, SubAllocator,
 };
 use highwater_tracking::Tracker;
 
@@ -101,8 +100,11 @@ impl RuntimeBuilder {
             .max(1);
         let config = self.pool.unwrap_or_else(|| BfcConfig::new(DEFAULT_POOL));
         let registry = self.registry.unwrap_or_else(|| Arc::new(Registry::new()));
-        register(&registry, DeviceId::CPU, Arc::new(HostMemory::new()), &config)?;
-        register(&registry, DRY, Arc::new(AddressOnlyMemory::new()), &config)?;
+        let pool = |id: DeviceId, source: Arc<dyn SubAllocator>| {
+            Pool::bfc(id.to_string(), source, id.ordinal as usize, config.clone())
+        };
+        registry.register(DeviceId::CPU, [pool(DeviceId::CPU, Arc::new(HostMemory::new()))])?;
+        registry.register(DRY, [pool(DRY, Arc::new(AddressOnlyMemory::new()))])?;
         Ok(Runtime(Arc::new(Inner {
             registry,
             tracker: Tracker::new(),
@@ -236,29 +238,6 @@ impl fmt::Debug for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Runtime").field("threads", &self.0.threads).finish_non_exhaustive()
     }
-}
-
-/// Registers a device with one BFC pool over one source of memory.
-fn register(
-    registry: &Registry,
-    id: DeviceId,
-    source: Arc<dyn SubAllocator>,
-    config: &BfcConfig,
-) -> Result<(), RegistryError> {
-    let config = config.clone();
-    let pool = Pool::custom(source.memory_kind(), move |options, visitors| {
-        let source = Visited::new(Arc::clone(&source), id.ordinal as usize).with_visitors(visitors.clone());
-        let mut config = config.clone();
-        if let Some(limit) = options.limit {
-            config = config.with_limit(limit);
-        }
-        if let Some(allow) = options.allow_growth {
-            config = config.with_allow_growth(allow);
-        }
-        let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new(id.to_string(), Arc::new(source), config));
-        Ok(pool)
-    });
-    registry.register(id, [pool])
 }
 
 /// Why a device that is not `cpu:0` or `dry:0` cannot be used.

@@ -220,6 +220,17 @@ impl TrackingAllocator {
         self.record(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
+    /// Counts bytes for another class, as for scratch that turns out to be the op's result.
+    fn reclass(&self, bytes: u64, from: Class, to: Class) {
+        if from == to || self.mode == Mode::Untracked {
+            return;
+        }
+        let take = |taken: u64| taken.checked_sub(bytes);
+        if self.classes[from as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
+            self.classes[to as usize].fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
     fn record(&self, bytes: i64) {
         if let Some(records) = &self.records {
             lock(records).push(Record { bytes, at: Instant::now() });
@@ -333,7 +344,13 @@ unsafe impl Allocator for TrackingAllocator {
     }
 
     fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
-        self.inner().retag(&self.inner_block(block)?, tag)
+        let inner = self.inner_block(block)?;
+        let before = self.inner().tag(&inner);
+        self.inner().retag(&inner, tag)?;
+        if let Ok(before) = before {
+            self.reclass(block.bytes, Class::of(before.category), Class::of(tag.category));
+        }
+        Ok(())
     }
 
     fn ledger(&self) -> Ledger {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use bfc_core::Bytes;
+use bfc_core::KIB;
 
 /// The longest text of a first column; longer ones are cut in the middle, as paths differ at both ends.
 const MAX_NAME: usize = 28;
@@ -73,9 +73,24 @@ impl fmt::Display for Table {
 /// What stands between two columns.
 const GAP: &str = "  ";
 
-/// Bytes as a cell; none is a dash, so that what is there stands out.
+/// Bytes as a cell, in three significant digits so that a wide table stays within a terminal; none is a dash, so that
+/// what is there stands out.
 pub(crate) fn bytes(bytes: u64) -> String {
-    if bytes == 0 { "-".to_owned() } else { Bytes(bytes).to_string() }
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes == 0 {
+        return "-".to_owned();
+    }
+    if bytes < KIB {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / KIB as f64;
+    let mut unit = 0;
+    while value >= 1023.5 && unit + 1 < UNITS.len() {
+        value /= KIB as f64;
+        unit += 1;
+    }
+    let decimals = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.decimals$} {}", UNITS[unit])
 }
 
 /// A count as a cell.
@@ -113,6 +128,24 @@ add         1         -
 total      13  2.00 KiB
 ";
         assert_eq!(table.to_string(), expected);
+    }
+
+    #[test]
+    fn bytes_have_three_significant_digits() {
+        let cases = [
+            (0, "-"),
+            (1023, "1023 B"),
+            (1024, "1.00 KiB"),
+            (10 * KIB - 6, "9.99 KiB"),
+            (10 * KIB - 5, "10.0 KiB"),
+            (100 * KIB - 1, "100 KiB"),
+            (1023 * KIB + 511, "1023 KiB"),
+            (1023 * KIB + 512, "1.00 MiB"),
+            (u64::MAX, "16.0 EiB"),
+        ];
+        for (count, text) in cases {
+            assert_eq!(bytes(count), text);
+        }
     }
 
     #[test]

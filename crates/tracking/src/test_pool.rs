@@ -123,6 +123,15 @@ unsafe impl Allocator for TestPool {
         state.live.get(&block.address).map(|entry| entry.2).ok_or(BlockError::Stale { block: *block })
     }
 
+    fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
+        let mut state = lock(&self.state);
+        let State { live, ledger, .. } = &mut *state;
+        let (_, bytes, old) = live.get_mut(&block.address).ok_or(BlockError::Stale { block: *block })?;
+        ledger.retag(*old, tag, *bytes);
+        *old = tag;
+        Ok(())
+    }
+
     fn ledger(&self) -> Ledger {
         lock(&self.state).ledger.clone()
     }

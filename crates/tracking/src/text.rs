@@ -1,8 +1,6 @@
-//! A report as tables for people, within 100 columns.
+//! A report as tables for people, no wider than 100 columns.
 
 use std::fmt;
-
-use bfc_core::Bytes;
 
 use crate::report::{OpRow, PeakRow, PoolRow, Report, ScopeRow};
 use crate::table::{Table, bytes, count};
@@ -22,7 +20,8 @@ impl fmt::Display for Report {
             writeln!(f, "\n{}", peak_line(peak))?;
         }
         let live = self.categories.iter().filter(|row| row.live_bytes > 0);
-        let live: Vec<_> = live.map(|row| format!("{} {}", row.category, Bytes(row.live_bytes))).collect();
+        let live: Vec<_> =
+            live.map(|row| format!("{} {}", row.category.replace('_', " "), bytes(row.live_bytes))).collect();
         if !live.is_empty() {
             writeln!(f, "live: {}", live.join(", "))?;
         }
@@ -96,7 +95,7 @@ fn pool_table(pools: &[PoolRow]) -> Table {
         table.line(name, pools.iter().map(figure));
     };
     line("memory", &|pool| pool.memory.to_owned());
-    line("limit", &|pool| pool.limit.map_or_else(|| "none".to_owned(), |limit| Bytes(limit).to_string()));
+    line("limit", &|pool| pool.limit.map_or_else(|| "none".to_owned(), bytes));
     line("reserved", &|pool| bytes(pool.reserved));
     line("in use", &|pool| bytes(pool.in_use));
     line("requested", &|pool| bytes(pool.requested));
@@ -116,5 +115,5 @@ fn peak_line(peak: &PeakRow) -> String {
         _ => String::new(),
     };
     let scope = if peak.scope.is_empty() { String::new() } else { format!(" of {}", peak.scope) };
-    format!("peak: {} in {}{by}{scope}", Bytes(peak.bytes), peak.pool)
+    format!("peak: {} in {}{by}{scope}", bytes(peak.bytes), peak.pool)
 }

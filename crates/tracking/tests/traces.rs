@@ -14,7 +14,7 @@ const NAMES: [&str; 4] = ["bert", "gpt2", "lstm", "resnet18"];
 fn read(name: &str) -> Option<Trace> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
     let file = File::open(folder.join(format!("{name}.trace.gz"))).ok()?;
-    Some(Trace::parse(BufReader::new(GzDecoder::new(file)), &TraceLimits::default()).unwrap())
+    Some(Trace::parse(BufReader::new(GzDecoder::new(file)), &TraceLimits::default()).expect("a trace"))
 }
 
 fn traces() -> Vec<(&'static str, Trace)> {

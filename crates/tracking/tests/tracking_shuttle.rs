@@ -2,13 +2,14 @@
 //! `RUSTFLAGS="--cfg shuttle" cargo test -p highwater-tracking --test tracking_shuttle`.
 #![cfg(shuttle)]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bfc_core::sync::{Mutex, lock, thread};
 use bfc_core::{
     AllocError, Allocation, Allocator, Block, BlockError, Category, MemoryKind, PoolId, Request, Stats,
 };
-use highwater_tracking::{Tracker, capture};
+use highwater_tracking::{Event, Tracker, capture};
 use shuttle::{check_pct, check_random};
 
 /// A pool of one address: the next allocation gets the block that was freed last, which is what an ABA takes.
@@ -22,7 +23,7 @@ struct OneSlot {
 struct State {
     last_id: u64,
     /// Blocks in use by address, with their sizes.
-    live: std::collections::BTreeMap<u64, (u64, u64)>,
+    live: BTreeMap<u64, (u64, u64)>,
 }
 
 impl OneSlot {
@@ -74,7 +75,7 @@ unsafe impl Allocator for OneSlot {
 }
 
 fn take(allocator: &Arc<dyn Allocator>, bytes: u64) -> Allocation {
-    Allocation::new(allocator, &Request::new(bytes).with_category(Category::Output)).unwrap()
+    Allocation::new(allocator, &Request::new(bytes).with_category(Category::Output)).expect("room")
 }
 
 /// Results of one op are dropped on other threads while the op returns and the next ones begin.
@@ -93,7 +94,7 @@ fn results_are_dropped_while_ops_come_and_go() {
         drop(take(&allocator, 7));
     }
     for dropper in droppers {
-        dropper.join().unwrap();
+        dropper.join().expect("no panic");
     }
     let rows = tracker.op_totals();
     let figures: Vec<_> = rows.iter().map(|row| (row.calls, row.total_bytes, row.high_water_bytes)).collect();
@@ -124,7 +125,7 @@ fn workers_and_the_op_finish_in_any_order() {
     };
     drop(take(&run.track(&base), 3));
     drop(run);
-    let nested = worker.join().unwrap();
+    let nested = worker.join().expect("no panic");
 
     let rows = tracker.op_totals();
     assert_eq!(rows[0].calls, 1);
@@ -143,6 +144,7 @@ fn workers_and_the_op_finish_in_any_order() {
 fn concurrent_ops_keep_their_figures_apart() {
     let (tracker, pool) = (Tracker::new(), OneSlot::new());
     let base: Arc<dyn Allocator> = pool.clone();
+    tracker.start_log(100);
     let workers: Vec<_> = (0..3)
         .map(|_| {
             let (tracker, base) = (Arc::clone(&tracker), Arc::clone(&base));
@@ -158,10 +160,23 @@ fn concurrent_ops_keep_their_figures_apart() {
         })
         .collect();
     for worker in workers {
-        worker.join().unwrap();
+        worker.join().expect("no panic");
     }
     let row = tracker.op_totals()[0];
     assert_eq!((row.calls, row.total_bytes, row.high_water_bytes, row.outliving_bytes), (6, 66, 11, 0));
+
+    let log = tracker.take_log();
+    assert_eq!(log.events.len(), 24);
+    let (mut addresses, mut live) = (Vec::new(), BTreeSet::new());
+    for event in log.events {
+        match event {
+            Event::Alloc { address, .. } => {
+                addresses.push(address);
+                assert!(live.insert(address), "an address is live twice in the log");
+            }
+            Event::Free { id } => assert!(live.remove(&addresses[id as usize])),
+        }
+    }
     assert_eq!(pool.live_bytes(), 0);
     assert_eq!(bfc_core::failed_drops(), 0);
 }

@@ -55,18 +55,18 @@ fn step(tracker: &Arc<Tracker>, pool: &Arc<dyn Allocator>) {
     let (result, place) = {
         let run = tracker.begin("matmul");
         let allocator = run.track(pool);
-        let _scratch = Allocation::new(&allocator, &Request::new(5000)).unwrap();
+        let _scratch = Allocation::new(&allocator, &Request::new(5000)).expect("room");
         let context = capture();
         let _context = context.enter();
         let nested = tracker.begin("reduce");
-        drop(Allocation::new(&nested.track(pool), &Request::new(300)).unwrap());
+        drop(Allocation::new(&nested.track(pool), &Request::new(300)).expect("room"));
         let request = Request::new(1000).with_category(Category::Activation);
-        (Allocation::new(&allocator, &request).unwrap(), here())
+        (Allocation::new(&allocator, &request).expect("room"), here())
     };
     let _place = place.enter();
     let _phase = phase(Phase::Backward);
     let run = tracker.begin("matmul");
-    drop(Allocation::new(&run.track(pool), &Request::new(1000)).unwrap());
+    drop(Allocation::new(&run.track(pool), &Request::new(1000)).expect("room"));
     drop(result);
 }
 

@@ -176,6 +176,12 @@ impl BfcConfig {
     pub const fn limit(&self) -> Bytes {
         Bytes(self.limit)
     }
+
+    /// Whether the pool takes memory as it needs it.
+    #[must_use]
+    pub const fn allow_growth(&self) -> bool {
+        self.allow_growth
+    }
 }
 
 /// `fraction` of `bytes`, rounded down and saturating; the fraction is above 0.

@@ -89,7 +89,7 @@ fn describe(f: &mut fmt::Formatter<'_>, options: PoolOptions) -> fmt::Result {
 pub type PoolFactory =
     Box<dyn Fn(&PoolOptions, &Visitors) -> Result<Arc<dyn Allocator>, SourceError> + Send + Sync>;
 
-/// One memory of a device: its kind, and how its allocator will be made.
+/// What a device is registered with for one of its memories: the kind, and how the allocator will be made.
 pub struct Pool {
     kind: MemoryKind,
     defaults: PoolOptions,
@@ -97,17 +97,27 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A [`BfcAllocator`] of this name over `source`, of at most `limit` bytes unless options say otherwise. Visitors are
-    /// told `index`: the NUMA node of host memory, the ordinal of a device.
+    /// A [`BfcAllocator`] of this name over `source`, which behaves as `config` says where a user's options do not say
+    /// otherwise. Visitors are told `index`: the NUMA node of host memory, the ordinal of a device.
     #[must_use]
-    pub fn bfc(name: impl Into<String>, source: Arc<dyn SubAllocator>, index: usize, limit: Bytes) -> Self {
+    pub fn bfc(
+        name: impl Into<String>,
+        source: Arc<dyn SubAllocator>,
+        index: usize,
+        config: BfcConfig,
+    ) -> Self {
         let name = name.into();
-        let defaults = PoolOptions { limit: Some(limit), allow_growth: Some(true) };
         let kind = source.memory_kind();
+        let defaults = PoolOptions { limit: Some(config.limit()), allow_growth: Some(config.allow_growth()) };
         let make = move |options: &PoolOptions, visitors: &Visitors| {
             let source = Visited::new(Arc::clone(&source), index).with_visitors(visitors.clone());
-            let config = BfcConfig::new(options.limit.unwrap_or(limit))
-                .with_allow_growth(options.allow_growth.unwrap_or(true));
+            let mut config = config.clone();
+            if let Some(limit) = options.limit {
+                config = config.with_limit(limit);
+            }
+            if let Some(allow) = options.allow_growth {
+                config = config.with_allow_growth(allow);
+            }
             let pool: Arc<dyn Allocator> =
                 Arc::new(BfcAllocator::new(name.clone(), Arc::new(source), config));
             Ok(pool)

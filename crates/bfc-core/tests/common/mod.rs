@@ -1,5 +1,5 @@
 //! What the suites of the BFC pool share. Each suite is a crate of its own and uses only part of it.
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)]
 
 pub mod interpreter;
 pub mod source;

@@ -1,6 +1,5 @@
 //! A pass over a data set, batch by batch.
 
-use bfc_core::Category;
 use highwater_tracking::module;
 
 use super::dataset::Dataset;
@@ -63,7 +62,7 @@ impl<'a, P: Place> Batches<'a, P> {
         let x = Tensor::from_slice(self.place, &self.features, [rows.len(), self.data.width()])?;
         let y = Tensor::from_slice(self.place, &self.labels, [self.labels.len()])?;
         self.next = end;
-        Ok((x.with_category(Category::Input), y.with_category(Category::Input)))
+        Ok((x, y))
     }
 }
 

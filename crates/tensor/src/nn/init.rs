@@ -3,12 +3,14 @@
 use bfc_core::Category;
 
 use super::parameter::Parameter;
+use crate::backend::Distribution;
+use crate::context::OpContext;
 use crate::device::Place;
-use crate::dtype::DType;
-use crate::error::Result;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Error, Result};
+use crate::placement::PlacementReason;
 use crate::rng::Rng;
 use crate::shape::IntoShape;
-use crate::tensor::Tensor;
 
 /// How initial values are drawn.
 ///
@@ -54,12 +56,14 @@ pub struct Fans {
     pub outputs: usize,
 }
 
+const OP: &str = "init";
+
 impl Init {
-    /// A parameter with initial values, in memory that was a parameter's from the start.
+    /// A parameter with initial values, in memory that counts as a parameter's from the start.
     ///
     /// # Errors
-    /// [`crate::Error::Allocation`] if there is no memory, [`crate::Error::UnsupportedDType`] unless `dtype` is a
-    /// floating-point type, [`crate::Error::BadArgument`] for bounds or deviations that are none.
+    /// [`Error::Allocation`] if there is no memory, [`Error::UnsupportedDType`] unless `dtype` is a floating-point
+    /// type, [`Error::BadArgument`] for values, bounds and deviations that are none.
     pub fn parameter(
         self,
         place: &impl Place,
@@ -68,37 +72,60 @@ impl Init {
         fans: Fans,
         rng: &Rng,
     ) -> Result<Parameter> {
-        Parameter::new(self.tensor(place, shape, dtype, fans, rng)?.with_category(Category::Parameter))
+        if !dtype.is_float() {
+            return Err(Error::UnsupportedDType { op: OP, dtype });
+        }
+        let (fill, shape, device) = (self.fill(fans)?, shape.into_shape()?, place.device());
+        device.placement().tell(OP, device, PlacementReason::Asked);
+        let ctx = OpContext::create(OP, device, place.memory()?, Category::Parameter);
+        let mut values = ctx.output(&shape, dtype)?;
+        match fill {
+            Fill::Constant(value) => ctx.backend().fill(OP, Scalar::Float(value), values.view_mut())?,
+            Fill::Random(distribution) => {
+                ctx.backend().random(OP, distribution, rng.next_key(), values.view_mut())?;
+            }
+        }
+        Parameter::new(values.finish())
     }
 
-    /// A tensor with initial values.
-    ///
-    /// # Errors
-    /// As [`parameter`](Self::parameter).
-    pub fn tensor(
-        self,
-        place: &impl Place,
-        shape: impl IntoShape,
-        dtype: DType,
-        fans: Fans,
-        rng: &Rng,
-    ) -> Result<Tensor> {
+    /// What to fill with, checked.
+    fn fill(self, fans: Fans) -> Result<Fill> {
         let uniform = |variance: f64| {
             let bound = (3.0 * variance).sqrt();
-            Self::Uniform { low: -bound, high: bound }
+            Distribution::Uniform { low: -bound, high: bound }
         };
-        let normal = |variance: f64| Self::Normal { mean: 0.0, std: variance.sqrt() };
-        match self {
-            Self::Zeros => Tensor::zeros_of(place, shape, dtype),
-            Self::Constant(value) => Tensor::full_of(place, shape, value, dtype),
-            Self::Uniform { low, high } => Tensor::uniform_of(place, shape, low, high, dtype, rng),
-            Self::Normal { mean, std } => Tensor::normal_of(place, shape, mean, std, dtype, rng),
-            Self::XavierUniform => uniform(fans.xavier()).tensor(place, shape, dtype, fans, rng),
-            Self::XavierNormal => normal(fans.xavier()).tensor(place, shape, dtype, fans, rng),
-            Self::KaimingUniform => uniform(fans.kaiming()).tensor(place, shape, dtype, fans, rng),
-            Self::KaimingNormal => normal(fans.kaiming()).tensor(place, shape, dtype, fans, rng),
-        }
+        let normal = |variance: f64| Distribution::Normal { mean: 0.0, std: variance.sqrt() };
+        let check = |argument, expected, value: f64, holds| {
+            if holds { Ok(()) } else { Err(Error::BadArgument { op: OP, argument, expected, got: value.to_string() }) }
+        };
+        Ok(Fill::Random(match self {
+            Self::Zeros => return Ok(Fill::Constant(0.0)),
+            Self::Constant(value) => {
+                check("value", "finite", value, value.is_finite())?;
+                return Ok(Fill::Constant(value));
+            }
+            Self::Uniform { low, high } => {
+                check("low", "finite", low, low.is_finite())?;
+                check("high", "finite and above low", high, high > low && (high - low).is_finite())?;
+                Distribution::Uniform { low, high }
+            }
+            Self::Normal { mean, std } => {
+                check("mean", "finite", mean, mean.is_finite())?;
+                check("std", "finite and not negative", std, std.is_finite() && std >= 0.0)?;
+                Distribution::Normal { mean, std }
+            }
+            Self::XavierUniform => uniform(fans.xavier()),
+            Self::XavierNormal => normal(fans.xavier()),
+            Self::KaimingUniform => uniform(fans.kaiming()),
+            Self::KaimingNormal => normal(fans.kaiming()),
+        }))
     }
+}
+
+/// What parameters are filled with.
+enum Fill {
+    Constant(f64),
+    Random(Distribution),
 }
 
 impl Fans {

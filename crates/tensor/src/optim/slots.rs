@@ -44,13 +44,13 @@ impl<S> Slots<S> {
             if slots.iter().any(|slot| slot.parameter.is_same(&parameter)) {
                 continue;
             }
-            let module = path.rsplit_once('.').map_or("", |(module, _)| module).to_owned();
-            let _module = module(&module);
+            let layer = path.rsplit_once('.').map_or("", |(layer, _)| layer);
+            let _scope = module(layer);
             let tensor = parameter.tensor();
             let device = tensor.device();
             let ctx = OpContext::create(op, device, device.default_allocator()?, Category::OptimizerState);
             let state = state(&ctx, &tensor)?;
-            slots.push(Slot { module, parameter, state });
+            slots.push(Slot { module: layer.to_owned(), parameter, state });
         }
         Ok(Self { op, slots })
     }
@@ -70,14 +70,14 @@ impl<S> Slots<S> {
             // Taken in a statement of its own, so that this share in the parameter's buffer is gone below.
             let gradient = gradients.take(&slot.parameter.tensor());
             if let Some(gradient) = gradient {
-                let _module = module(&slot.module);
+                let _scope = module(&slot.module);
                 slot.parameter.check_like(self.op, &gradient)?;
                 slot.parameter.make_unique()?;
                 ready.push((slot, gradient));
             }
         }
         for (slot, gradient) in ready {
-            let _module = module(&slot.module);
+            let _scope = module(&slot.module);
             let device = gradient.device();
             device.placement().tell(self.op, device, PlacementReason::Inputs);
             let ctx = OpContext::create(self.op, device, device.default_allocator()?, Category::Parameter);

@@ -1,6 +1,6 @@
 use super::*;
 use crate::test_pool::TestPool;
-use bfc_core::{Allocation, Category};
+use bfc_core::{Allocation, Category, PoolId};
 
 fn sizes(total_bytes: u64, high_water_bytes: u64, live_bytes: u64) -> Sizes {
     Sizes { total_bytes, high_water_bytes, live_bytes }
@@ -129,8 +129,6 @@ fn a_wrongly_freed_block_changes_no_count() {
     }
 }
 
-use bfc_core::PoolId;
-
 #[test]
 fn a_request_without_an_owner_is_charged_to_the_op_and_one_with_an_owner_is_not() {
     let pool = TestPool::tracking();
@@ -156,6 +154,23 @@ fn bytes_are_classed_by_the_category_they_were_asked_for_in() {
     assert_eq!(tracking.sizes().total_bytes, 255);
 }
 
+/// Upstream's rule for temporaries that an op sets as its output.
+#[test]
+fn scratch_that_becomes_a_result_is_counted_as_a_result() {
+    let tracking = TrackingAllocator::new(TestPool::tracking(), true);
+    let scratch = allocate(&tracking, 10);
+    let result = allocate(&tracking, 32);
+    assert_eq!(tracking.class_bytes(), [42, 0, 0]);
+    for category in [Category::Output, Category::Activation] {
+        tracking.retag(&result, Tag { category, ..Tag::default() }).unwrap();
+        assert_eq!(tracking.class_bytes(), [10, 32, 0]);
+    }
+    free(&tracking, scratch).unwrap();
+    assert!(tracking.retag(&scratch, Tag { category: Category::Output, ..Tag::default() }).is_err());
+    assert_eq!(tracking.class_bytes(), [10, 32, 0]);
+    assert_eq!(tracking.sizes(), sizes(42, 42, 32));
+}
+
 #[test]
 fn tags_and_the_ledger_are_those_of_the_inner_allocator() {
     for inner in [TestPool::tracking(), TestPool::not_tracking()] {
@@ -179,6 +194,66 @@ fn tracking_allocators_nest() {
     drop(allocation);
     assert_eq!(outer.sizes(), sizes(100, 100, 0));
     assert_eq!(pool.stats().live_allocs, 0);
+}
+
+/// A pool that looks at the account of the allocator above it whenever it is called.
+#[derive(Debug)]
+struct Spy {
+    pool: Arc<dyn Allocator>,
+    above: Mutex<Weak<TrackingAllocator>>,
+    /// Live bytes in the account, and in the pool without the block that comes or goes.
+    seen: Mutex<Vec<(u64, u64)>>,
+}
+
+impl Spy {
+    fn look(&self, others: u64) {
+        let above = lock(&self.above).upgrade().unwrap();
+        lock(&self.seen).push((above.sizes().live_bytes, others));
+    }
+}
+
+// SAFETY: blocks are those of the inner pool.
+unsafe impl Allocator for Spy {
+    fn name(&self) -> &str {
+        "spy"
+    }
+
+    fn memory_kind(&self) -> MemoryKind {
+        self.pool.memory_kind()
+    }
+
+    fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
+        let block = self.pool.allocate(request)?;
+        self.look(self.pool.stats().bytes_in_use - block.bytes);
+        Ok(block)
+    }
+
+    unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
+        self.look(self.pool.stats().bytes_in_use - block.bytes);
+        // SAFETY: the caller keeps the contract.
+        unsafe { self.pool.deallocate(block) }
+    }
+
+    fn stats(&self) -> Stats {
+        self.pool.stats()
+    }
+}
+
+/// So the sum of all accounts never exceeds what the pool has in use, at whatever moment another thread looks.
+#[test]
+fn a_block_is_counted_after_its_allocation_and_uncounted_before_its_free() {
+    let spy = Arc::new(Spy {
+        pool: TestPool::tracking(),
+        above: Mutex::new(Weak::new()),
+        seen: Mutex::new(Vec::new()),
+    });
+    let tracking = TrackingAllocator::new(spy.clone(), true);
+    *lock(&spy.above) = Arc::downgrade(&tracking);
+    let first = allocate(&tracking, 30);
+    let second = allocate(&tracking, 12);
+    free(&tracking, first).unwrap();
+    free(&tracking, second).unwrap();
+    assert_eq!(*lock(&spy.seen), [(0, 0), (30, 30), (12, 12), (0, 0)]);
 }
 
 mod model {

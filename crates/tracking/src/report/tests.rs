@@ -201,3 +201,19 @@ pool                        test
     );
     assert!(text.contains("\nlive: parameter 7 B, activation 80 B\n"), "{text}");
 }
+
+#[test]
+fn the_tables_fit_in_100_columns() {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    let op = "an_op_with_a_name_that_is_longer_than_any_op_should_have";
+    for category in [Category::Parameter, Category::Output, Category::Workspace] {
+        let run = tracker.begin(op);
+        let request = Request::new(1023 << 20).with_category(category);
+        drop(Allocation::new(&run.track(&pool), &request).unwrap());
+    }
+    let text = Report::new(&tracker, &[pool]).to_string();
+    for line in text.lines().filter(|line| !line.starts_with("peak: ")) {
+        assert!(line.chars().count() <= 100, "{line}");
+    }
+    assert!(text.contains("an_op_with_a"), "{text}");
+}

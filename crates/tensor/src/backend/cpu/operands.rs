@@ -25,6 +25,15 @@ impl<'a, A: RawElement> Source<'a, A> {
         Ok(Self { data: host(op, &view)?, walk: Walk::new([view.layout()]) })
     }
 
+    /// The elements of `view`, but each of those repeated by broadcasting only once.
+    pub(super) fn distinct(op: &'static str, view: View<'a>) -> Result<Self> {
+        let layout = view.layout();
+        let axes = layout.shape().dims().iter().zip(layout.strides());
+        let distinct = axes.filter(|&(&size, &stride)| stride != 0 || size == 0);
+        let walk = Walk::nest(distinct.map(|(&size, &stride)| (size, [stride])), [layout.offset()]);
+        Ok(Self { data: host(op, &view)?, walk })
+    }
+
     /// The number of elements.
     pub(super) fn len(&self) -> usize {
         self.walk.len()

@@ -157,14 +157,16 @@ struct Nests {
 impl Nests {
     fn new(layout: &Layout, axes: &[bool]) -> Self {
         let shape = layout.shape();
-        let after = (0..shape.rank()).rev().find(|&axis| is_reduced(axes, axis)).map_or(0, |axis| axis + 1);
+        // Reduced axes of size 1 change nothing: they must not keep the kept ones apart.
+        let reduces = |axis: usize| is_reduced(axes, axis) && shape[axis] != 1;
+        let after = (0..shape.rank()).rev().find(|&axis| reduces(axis)).map_or(0, |axis| axis + 1);
         let nest = |offset: usize, keep: &dyn Fn(usize) -> bool| {
             let chosen = (0..shape.rank()).filter(|&axis| keep(axis));
             Walk::nest(chosen.map(|axis| (shape[axis], [layout.strides()[axis]])), [offset])
         };
         Self {
             outer: nest(layout.offset(), &|axis| axis < after && !is_reduced(axes, axis)),
-            inner: nest(0, &|axis| axis >= after),
+            inner: nest(0, &|axis| axis >= after && !is_reduced(axes, axis)),
             reduced: nest(0, &|axis| is_reduced(axes, axis)),
         }
     }

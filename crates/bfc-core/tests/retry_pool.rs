@@ -1,0 +1,211 @@
+//! Waiting in a pool: who waits, who fails at once, and what the figures say.
+
+mod common;
+
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use bfc_core::{
+    AllocError, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, Bytes, Request,
+    TimingCounter, Verdict,
+};
+
+use common::source::{FakeSource, Nature};
+use common::{allocate, free, out_of_memory};
+
+/// Longer than any test may take: a request that waits this long has missed its wake-up.
+const LONG: Duration = Duration::from_secs(60);
+
+fn pool(config: BfcConfig) -> Arc<BfcAllocator> {
+    Arc::new(BfcAllocator::new("test", FakeSource::new(Nature::default()), config))
+}
+
+fn four_kib(timeout: Duration) -> Arc<BfcAllocator> {
+    pool(BfcConfig::new(Bytes::kib(4)).with_retry_timeout(timeout))
+}
+
+/// Uses the pool from a second thread, so that somebody could free.
+fn use_from_elsewhere(pool: &BfcAllocator) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let block = allocate(pool, 256);
+            free(pool, block);
+        });
+    });
+}
+
+/// Waits until a request waits in the pool.
+fn await_waiter(pool: &BfcAllocator) {
+    let start = Instant::now();
+    while pool.retry_stats().waiting == 0 {
+        assert!(start.elapsed() < LONG, "nobody waits");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_request_waits_for_another_threads_free() {
+    let pool = four_kib(LONG);
+    let held = allocate(&pool, 4096);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| allocate(&pool, 4096));
+        await_waiter(&pool);
+        assert_eq!(pool.stats().retry.waits, 1);
+        free(&pool, held);
+        assert_eq!(waiter.join().unwrap().address, held.address);
+    });
+    let retry = pool.stats().retry;
+    assert_eq!((retry.waits, retry.waiting, retry.timeouts), (1, 0, 0));
+    assert!(retry.waited > Duration::ZERO);
+    assert!(pool.clear_stats());
+    assert_eq!(pool.retry_stats(), Default::default());
+}
+
+#[test]
+fn when_the_time_is_over_the_report_says_how_long_it_was() {
+    let timeout = Duration::from_millis(30);
+    let pool = four_kib(timeout);
+    let held = allocate(&pool, 4096);
+    use_pool_elsewhere_after_free(&pool, held);
+    let report = out_of_memory(&pool, 4096);
+    assert_eq!(report.verdict, Verdict::Exhausted);
+    assert!(report.waited >= timeout);
+    assert_eq!(report.holders.len(), 1, "the last attempt works out who holds the memory");
+    assert_eq!(pool.retry_stats().timeouts, 1);
+}
+
+/// Makes the pool known to a second thread, and full again.
+fn use_pool_elsewhere_after_free(pool: &BfcAllocator, held: Block) {
+    free(pool, held);
+    use_from_elsewhere(pool);
+    allocate(pool, 4096);
+}
+
+#[test]
+fn where_no_other_thread_has_used_the_pool_a_request_fails_at_once() {
+    let pool = four_kib(LONG);
+    let _held = allocate(&pool, 4096);
+    assert!(out_of_memory(&pool, 4096).waited.is_zero());
+    assert_eq!(pool.retry_stats().waits, 0);
+}
+
+#[test]
+fn a_request_above_the_limit_fails_at_once() {
+    let pool = four_kib(LONG);
+    use_from_elsewhere(&pool);
+    let _held = allocate(&pool, 1024);
+    assert_eq!(out_of_memory(&pool, 4097).verdict, Verdict::OverLimit);
+    assert_eq!(pool.retry_stats().waits, 0);
+}
+
+#[test]
+fn where_nothing_is_live_a_request_fails_at_once() {
+    let source = FakeSource::new(Nature { capacity: Some(1024), ..Nature::default() });
+    let config = BfcConfig::new(Bytes::kib(4)).with_retry_timeout(LONG);
+    let pool = BfcAllocator::new("test", source, config);
+    use_from_elsewhere(&pool);
+    assert_eq!(out_of_memory(&pool, 4096).verdict, Verdict::Exhausted);
+    assert_eq!(pool.retry_stats().waits, 0);
+}
+
+#[test]
+fn those_who_cannot_wait_and_pools_that_do_not_wait_fail_at_once() {
+    let patient = four_kib(LONG);
+    let hasty = pool(BfcConfig::new(Bytes::kib(4)).with_retry_timeout(LONG).with_retry(false));
+    for (pool, attributes) in
+        [(&patient, AllocationAttributes::no_retry()), (&hasty, AllocationAttributes::default())]
+    {
+        use_from_elsewhere(pool);
+        allocate(pool, 4096);
+        match pool.allocate(&Request::new(4096).with_attributes(attributes)) {
+            Err(AllocError::OutOfMemory(report)) => assert_eq!(report.holders.len(), 1),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(pool.retry_stats().waits, 0);
+    }
+}
+
+#[test]
+fn a_request_waits_for_the_frontier_even_if_no_other_thread_allocates() {
+    let counter = Arc::new(TimingCounter::default());
+    let config = BfcConfig::new(Bytes::kib(4)).with_retry_timeout(LONG).with_timing_counter(counter);
+    let pool = pool(config);
+    let block = allocate(&pool, 4096);
+    free(&pool, block);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let before = || 0;
+            let attributes = AllocationAttributes { freed_before: Some(&before), ..Default::default() };
+            pool.allocate(&Request::new(4096).with_attributes(attributes))
+        });
+        await_waiter(&pool);
+        pool.set_safe_frontier(2);
+        assert_eq!(waiter.join().unwrap().unwrap().address, block.address);
+    });
+}
+
+/// The bound on the age of memory is asked anew on each attempt.
+#[test]
+fn freed_before_is_asked_on_each_attempt() {
+    let counter = Arc::new(TimingCounter::default());
+    let config = BfcConfig::new(Bytes::kib(4)).with_retry_timeout(LONG).with_timing_counter(counter.clone());
+    let pool = pool(config);
+    let block = allocate(&pool, 4096);
+    free(&pool, block);
+    std::thread::scope(|scope| {
+        let asked = std::sync::atomic::AtomicU64::new(0);
+        let pool = &pool;
+        let waiter = scope.spawn(move || {
+            let before = || asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst) / 2;
+            let attributes = AllocationAttributes { freed_before: Some(&before), ..Default::default() };
+            pool.allocate(&Request::new(4096).with_attributes(attributes))
+        });
+        await_waiter(pool);
+        free(pool, Block::EMPTY);
+        assert_eq!(waiter.join().unwrap().unwrap().address, block.address);
+    });
+}
+
+/// Paddle's `retry_allocator_test`: four threads that each want nearly all of the pool take turns.
+#[test]
+fn threads_that_want_the_whole_pool_take_turns() {
+    let pool = four_kib(LONG);
+    // Known to two threads before the race, so that nobody fails for being alone.
+    use_from_elsewhere(&pool);
+    let warm = allocate(&pool, 4000);
+    free(&pool, warm);
+    let (sender, addresses) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let (pool, sender) = (&pool, sender.clone());
+            scope.spawn(move || {
+                for _ in 0..50 {
+                    let block = allocate(pool, 4000);
+                    sender.send(block.address).unwrap();
+                    free(pool, block);
+                }
+            });
+        }
+    });
+    drop(sender);
+    let addresses: Vec<u64> = addresses.iter().collect();
+    assert_eq!(addresses, vec![warm.address; 200]);
+    pool.check_invariants().unwrap();
+}
+
+#[test]
+fn giving_idle_regions_back_wakes_those_who_wait_for_room() {
+    let config =
+        BfcConfig::new(Bytes::kib(16)).with_garbage_collection(false).with_first_region(Bytes::kib(4));
+    let pool = pool(config.with_retry_timeout(LONG));
+    use_from_elsewhere(&pool);
+    let (first, kept) = (allocate(&pool, 4096), allocate(&pool, 4096));
+    free(&pool, first);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| allocate(&pool, 8192));
+        await_waiter(&pool);
+        assert_eq!(pool.release_idle_regions(), 4096);
+        assert_eq!(waiter.join().unwrap().bytes, 8192);
+    });
+    free(&pool, kept);
+}

@@ -1,0 +1,150 @@
+//! Elements chosen by indices that are data.
+//!
+//! All indices are checked before anything is written, so a bad one leaves everything as it was.
+
+use super::dispatch::{any, host, host_mut, number};
+use super::number::Number;
+use super::operands::Source;
+use super::parallel::{LIGHT, Workers, light_runs};
+use super::walk::{Segment, Walk};
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::storage::{View, ViewMut};
+
+/// Fails for the first index that is not below `len`.
+pub(super) fn check(op: &'static str, indices: View<'_>, len: usize) -> Result<()> {
+    let indices = Source::<i64>::distinct(op, indices)?;
+    let is_bad = |&index: &i64| usize::try_from(index).map_or(true, |index| index >= len);
+    let mut bad = None;
+    indices.blocks::<256>(0..indices.len(), |_, block| bad = bad.or_else(|| block.iter().copied().find(is_bad)));
+    bad.map_or(Ok(()), |index| Err(Error::IndexOutOfRange { op, index, len }))
+}
+
+/// The strides of a layout, but 0 along `axis`: there the index says where to go.
+fn strides_beside(layout: &Layout, axis: usize) -> impl Fn(usize) -> usize + Clone {
+    let layout = *layout;
+    move |other| if other == axis { 0 } else { layout.strides().get(other).copied().unwrap_or(0) }
+}
+
+/// See [`Backend::gather`](crate::backend::Backend::gather).
+pub(super) fn gather(
+    workers: &Workers,
+    op: &'static str,
+    input: View<'_>,
+    indices: View<'_>,
+    axis: usize,
+    out: ViewMut<'_>,
+) -> Result<()> {
+    let from = *input.layout();
+    check(op, indices, from.shape().dims().get(axis).copied().unwrap_or(0))?;
+    let stride = from.strides().get(axis).copied().unwrap_or(0);
+    let (chosen, beside) = (*indices.layout(), strides_beside(&from, axis));
+    let axes = chosen.shape().dims().iter().enumerate();
+    let walk = Walk::nest(
+        axes.map(|(axis, &size)| (size, [chosen.strides()[axis], beside(axis)])),
+        [chosen.offset(), from.offset()],
+    );
+    let indices = host::<i64>(op, &indices)?;
+    any!(out.dtype(), T => {
+        let data = host::<T>(op, &input)?;
+        workers.chunks(host_mut::<T>(op, out)?, LIGHT, &|start, part| {
+            gather_part(data, indices, stride, &walk, start, part);
+        });
+    });
+    Ok(())
+}
+
+fn gather_part<T: Number>(
+    data: &[T],
+    indices: &[i64],
+    stride: usize,
+    walk: &Walk<2>,
+    start: usize,
+    mut out: &mut [T],
+) {
+    let [s, t] = walk.inner();
+    for Segment { starts: [index, base], len } in walk.segments(start..start + out.len()) {
+        let Some(now) = out.split_off_mut(..len) else { return };
+        if s == 0 && t == 1 {
+            // One index for a run of elements, as in a look-up of rows.
+            let base = base + indices[index] as usize * stride;
+            now.copy_from_slice(&data[base..base + len]);
+        } else {
+            for (i, out) in now.iter_mut().enumerate() {
+                *out = data[base + i * t + indices[index + i * s] as usize * stride];
+            }
+        }
+    }
+}
+
+/// See [`Backend::scatter_add`](crate::backend::Backend::scatter_add).
+///
+/// Stays on one thread: several elements may go to one place, and their order is fixed.
+pub(super) fn scatter_add(
+    op: &'static str,
+    input: View<'_>,
+    indices: View<'_>,
+    axis: usize,
+    out: ViewMut<'_>,
+) -> Result<()> {
+    let to = *out.layout();
+    check(op, indices, to.shape().dims().get(axis).copied().unwrap_or(0))?;
+    let stride = to.strides().get(axis).copied().unwrap_or(0);
+    let (chosen, from, beside) = (*indices.layout(), *input.layout(), strides_beside(&to, axis));
+    let axes = chosen.shape().dims().iter().enumerate();
+    let walk = Walk::nest(
+        axes.map(|(axis, &size)| (size, [chosen.strides()[axis], from.strides()[axis], beside(axis)])),
+        [chosen.offset(), from.offset(), 0],
+    );
+    let indices = host::<i64>(op, &indices)?;
+    number!(op, out.dtype(), T => {
+        let data = host::<T>(op, &input)?;
+        let out = host_mut::<T>(op, out)?;
+        out.fill(T::ZERO);
+        scatter(data, indices, stride, &walk, out);
+        Ok(())
+    })
+}
+
+fn scatter<T: Number>(data: &[T], indices: &[i64], stride: usize, walk: &Walk<3>, out: &mut [T]) {
+    let [s, t, u] = walk.inner();
+    for Segment { starts: [index, from, to], len } in walk.segments(0..walk.len()) {
+        if [s, t, u] == [0, 1, 1] {
+            let to = to + indices[index] as usize * stride;
+            let values = &data[from..from + len];
+            out[to..to + len].iter_mut().zip(values).for_each(|(out, &value)| *out = out.plus(value));
+        } else {
+            for i in 0..len {
+                let place = &mut out[to + i * u + indices[index + i * s] as usize * stride];
+                *place = place.plus(data[from + i * t]);
+            }
+        }
+    }
+}
+
+/// See [`Backend::one_hot`](crate::backend::Backend::one_hot).
+pub(super) fn one_hot(
+    workers: &Workers,
+    op: &'static str,
+    indices: View<'_>,
+    out: ViewMut<'_>,
+) -> Result<()> {
+    let classes = out.layout().shape().dims().last().copied().unwrap_or(0);
+    check(op, indices, classes)?;
+    let indices = Source::<i64>::new(op, indices)?;
+    // Without classes there are no elements: otherwise the check had failed.
+    let classes = classes.max(1);
+    any!(out.dtype(), T => {
+        let out = host_mut::<T>(op, out)?;
+        workers.chunks(out, light_runs(classes) * classes, &|start, part| {
+            for (number, row) in (start / classes..).zip(part.chunks_mut(classes)) {
+                row.fill(T::ZERO);
+                row[indices.get(number) as usize] = T::ONE;
+            }
+        });
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,246 @@
+//! Matrix products, by the `gemm` crates.
+//!
+//! They take operands with any strides, so nothing is copied here. The output's rows are cut into panels by the shape
+//! alone, each panel is one call on one thread, and so the number of threads changes no bit of the result.
+//!
+//! Memory that is not accounted for: a call packs parts of its operands into buffers of its own, one of the size of the
+//! second-level cache that each thread keeps once it has multiplied, and others from the system that are freed before
+//! the call returns. They belong on the line of memory outside the allocators.
+
+use gemm_common::Parallelism;
+
+use super::dispatch::{float, host, host_mut};
+use super::number::Float;
+use super::parallel::Workers;
+use super::walk::Walk;
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::storage::{View, ViewMut};
+
+/// Multiplications that one thread does in about the time that sharing them out is worth. Smaller products stay whole.
+const SMALL: usize = 2 << 20;
+
+/// Multiplications that a panel should have.
+const PANEL: usize = 1 << 20;
+
+/// Panels to aim for in one matrix.
+const PANELS: usize = 16;
+
+/// Least and most rows of a panel: each panel packs the right operand anew, which few rows would not pay for, and with
+/// more rows packing costs nothing to speak of.
+const PANEL_ROWS: (usize, usize) = (32, 256);
+
+/// See [`Backend::matmul`](crate::backend::Backend::matmul).
+pub(super) fn matmul(
+    workers: &Workers,
+    op: &'static str,
+    lhs: View<'_>,
+    rhs: View<'_>,
+    out: ViewMut<'_>,
+) -> Result<()> {
+    let (a, b) = (Stack::new(op, lhs.layout())?, Stack::new(op, rhs.layout())?);
+    let shape = *out.layout().shape();
+    let fits = a.cols == b.rows
+        && shape.rank() >= 2
+        && shape.dims()[shape.rank() - 2..] == [a.rows, b.cols]
+        && a.leading() == b.leading()
+        && a.leading() == &shape.dims()[..shape.rank() - 2];
+    if !fits {
+        return Err(Error::ShapeMismatch { op, lhs: *lhs.layout().shape(), rhs: *rhs.layout().shape() });
+    }
+    float!(op, out.dtype(), T => {
+        let (left, right) = (host::<T>(op, &lhs)?, host::<T>(op, &rhs)?);
+        multiply(workers, (&a, left), (&b, right), host_mut::<T>(op, out)?);
+        Ok(())
+    })
+}
+
+fn multiply<T: Gemm>(
+    workers: &Workers,
+    (a, left): (&Stack, &[T]),
+    (b, right): (&Stack, &[T]),
+    out: &mut [T],
+) {
+    let (m, n, k) = (a.rows, b.cols, a.cols);
+    if m == 0 || n == 0 || k == 0 {
+        out.fill(T::ZERO);
+        return;
+    }
+    let leading = a.layout.shape().dims()[..a.axes].iter().enumerate();
+    let stack = Walk::nest(
+        leading.map(|(axis, &size)| (size, [a.layout.strides()[axis], b.layout.strides()[axis]])),
+        [a.layout.offset(), b.layout.offset()],
+    );
+    let multiplications = m.saturating_mul(n).saturating_mul(k);
+    let split = multiplications.saturating_mul(stack.len()) > SMALL;
+    let rows = panel_rows(m, multiplications);
+    workers.parts(out, [m * n, rows * n], split, &|number, start, part| {
+        let [from_a, from_b] = stack.at(number);
+        let first = start / n;
+        let lhs = Matrix {
+            data: &left[from_a + first * a.row_stride..],
+            rows: part.len() / n,
+            cols: k,
+            row_stride: a.row_stride,
+            col_stride: a.col_stride,
+        };
+        let rhs = Matrix {
+            data: &right[from_b..],
+            rows: k,
+            cols: n,
+            row_stride: b.row_stride,
+            col_stride: b.col_stride,
+        };
+        gemm(lhs, rhs, part);
+    });
+}
+
+/// How many of `m` rows a panel of a product with so many multiplications has.
+const fn panel_rows(m: usize, multiplications: usize) -> usize {
+    if multiplications <= SMALL {
+        return m;
+    }
+    let (least, most) = PANEL_ROWS;
+    let balanced = m.div_ceil(PANELS);
+    let balanced = if balanced > most { most } else { balanced };
+    let worthwhile = PANEL.div_ceil(multiplications.div_ceil(m));
+    let rows = if balanced > worthwhile { balanced } else { worthwhile };
+    let rows = if rows > least { rows } else { least };
+    rows.next_multiple_of(8)
+}
+
+/// Matrices in the last two axes of a layout, one for each index into the leading axes.
+#[derive(Debug)]
+struct Stack {
+    layout: Layout,
+    /// The number of leading axes.
+    axes: usize,
+    rows: usize,
+    cols: usize,
+    row_stride: usize,
+    col_stride: usize,
+}
+
+impl Stack {
+    fn new(op: &'static str, layout: &Layout) -> Result<Self> {
+        let shape = layout.shape();
+        let Some(axes) = shape.rank().checked_sub(2) else {
+            return Err(Error::BadRank { op, expected: "at least two axes", shape: *shape });
+        };
+        // Along an axis of size 1 no step is ever taken, and its stride may be anything.
+        let stride = |axis: usize| if shape[axis] == 1 { 1 } else { layout.strides()[axis] };
+        Ok(Self {
+            layout: *layout,
+            axes,
+            rows: shape[axes],
+            cols: shape[axes + 1],
+            row_stride: stride(axes),
+            col_stride: stride(axes + 1),
+        })
+    }
+
+    fn leading(&self) -> &[usize] {
+        &self.layout.shape().dims()[..self.axes]
+    }
+}
+
+/// A matrix that starts at the start of `data`. Not empty.
+#[derive(Clone, Copy, Debug)]
+struct Matrix<'a, T> {
+    data: &'a [T],
+    rows: usize,
+    cols: usize,
+    row_stride: usize,
+    col_stride: usize,
+}
+
+impl<'a, T> Matrix<'a, T> {
+    /// The data up to the last element, checked against the strides.
+    fn extent(&self) -> &'a [T] {
+        let last = (self.rows - 1) * self.row_stride + (self.cols - 1) * self.col_stride;
+        &self.data[..=last]
+    }
+}
+
+/// `out`, row by row without gaps, becomes the product.
+fn gemm<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T]) {
+    let (m, n, k) = (lhs.rows, rhs.cols, lhs.cols);
+    debug_assert_eq!((rhs.rows, out.len()), (k, m * n));
+    let (left, right) = (lhs.extent(), rhs.extent());
+    // The kernels want columns of the output to be contiguous. So they are given the transposed product
+    // outᵀ = rhsᵀ lhsᵀ, which is the same numbers in the same places.
+    let kernel = T::kernel();
+    // SAFETY: the kernel reads element (i, j) of an operand at `i * row_stride + j * col_stride` from its start, for
+    // all i and j below its sizes, and these places are in the slices that `extent` gave, whose lengths were checked. It
+    // writes the n × m elements of the transposed output at `i + j * n`, which are those of `out`, as asserted; `out` is
+    // borrowed exclusively, so it overlaps neither operand. It was chosen for the instructions that this processor has.
+    unsafe {
+        kernel(
+            n,
+            m,
+            k,
+            out.as_mut_ptr(),
+            n as isize,
+            1,
+            false,
+            right.as_ptr(),
+            rhs.row_stride as isize,
+            rhs.col_stride as isize,
+            left.as_ptr(),
+            lhs.row_stride as isize,
+            lhs.col_stride as isize,
+            T::ZERO,
+            T::ONE,
+            false,
+            false,
+            false,
+            Parallelism::None,
+        );
+    }
+}
+
+/// dst ← alpha·dst + beta·lhs·rhs for dst of m × n elements and lhs of m × k: the sizes m, n, k; dst with its column
+/// and row stride and whether it is read; lhs and rhs, each with column and row stride; alpha and beta; whether to
+/// conjugate dst, lhs, rhs; how many threads.
+type Kernel<T> = unsafe fn(
+    usize,
+    usize,
+    usize,
+    *mut T,
+    isize,
+    isize,
+    bool,
+    *const T,
+    isize,
+    isize,
+    *const T,
+    isize,
+    isize,
+    T,
+    T,
+    bool,
+    bool,
+    bool,
+    Parallelism,
+);
+
+/// A float that a `gemm` crate multiplies matrices of.
+trait Gemm: Float {
+    /// The fastest kernel for this processor, chosen at the first call.
+    fn kernel() -> Kernel<Self>;
+}
+
+impl Gemm for f32 {
+    fn kernel() -> Kernel<Self> {
+        gemm_f32::gemm::f32::get_gemm_fn()
+    }
+}
+
+impl Gemm for f64 {
+    fn kernel() -> Kernel<Self> {
+        gemm_f64::gemm::f64::get_gemm_fn()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+//! Philox4x32-10, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as
+//! 1, 2, 3", SC 2011.
+//!
+//! A block of random bits is a function of a key and a counter, without state. So any part of a stream can be made at
+//! any time by any thread, on any device, and comes out the same.
+
+use crate::backend::RandomKey;
+
+/// Rounds of mixing; the authors' choice with a margin of safety.
+const ROUNDS: usize = 10;
+
+/// The multipliers of the two halves of the counter.
+const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
+
+/// What is added to the key after each round: the golden ratio and √3 - 1, as 32-bit fractions.
+const KEY_STEPS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
+
+/// The generator: 128 random bits for each counter.
+pub(super) fn philox4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+    for round in 0..ROUNDS {
+        if round > 0 {
+            key = [key[0].wrapping_add(KEY_STEPS[0]), key[1].wrapping_add(KEY_STEPS[1])];
+        }
+        let first = u64::from(counter[0]) * u64::from(MULTIPLIERS[0]);
+        let second = u64::from(counter[2]) * u64::from(MULTIPLIERS[1]);
+        let [low, high] = halves(first);
+        let [other_low, other_high] = halves(second);
+        counter = [other_high ^ counter[1] ^ key[0], other_low, high ^ counter[3] ^ key[1], low];
+    }
+    counter
+}
+
+/// Block number `block` of a fill: the seed is the key; the block's number and the fill's are the counter.
+pub(super) fn block(key: RandomKey, block: u64) -> [u32; 4] {
+    let ([a, b], [c, d]) = (halves(block), halves(key.sequence));
+    philox4x32([a, b, c, d], halves(key.seed))
+}
+
+/// The lower and the upper half.
+const fn halves(wide: u64) -> [u32; 2] {
+    [wide as u32, (wide >> 32) as u32]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_generator_gives_the_published_known_answers() {
+        // From the test vectors of the authors' Random123 library, `kat_vectors`.
+        let ones = u32::MAX;
+        let cases = [
+            ([0; 4], [0; 2], [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]),
+            ([ones; 4], [ones; 2], [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]),
+            (
+                [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344],
+                [0xa409_3822, 0x299f_31d0],
+                [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1],
+            ),
+        ];
+        for (counter, key, expected) in cases {
+            assert_eq!(philox4x32(counter, key), expected);
+        }
+    }
+
+    #[test]
+    fn seed_sequence_and_block_each_change_every_word() {
+        let key = RandomKey { seed: 1, sequence: 2 };
+        let base = block(key, 3);
+        for other in [
+            block(RandomKey { seed: 1 << 40, ..key }, 3),
+            block(RandomKey { sequence: 1 << 40, ..key }, 3),
+            block(key, 1 << 40),
+        ] {
+            assert!(base.iter().zip(other).all(|(&a, b)| a != b));
+        }
+    }
+}

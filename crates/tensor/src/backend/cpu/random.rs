@@ -1,0 +1,143 @@
+//! Random fills. Element i depends on the key and i alone: it is made from block i / 4 of the random bits, or i / 2 for
+//! types that need 64 bits per element.
+
+use std::f64::consts::TAU;
+
+use super::dispatch::{host_mut, unsupported};
+use super::number::{Float, Number};
+use super::parallel::{HEAVY, Workers};
+use super::philox;
+use crate::backend::{Distribution, RandomKey};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::storage::ViewMut;
+
+/// See [`Backend::random`](crate::backend::Backend::random).
+///
+/// Integers take the floor of the value drawn. Only floats can be normal.
+pub(super) fn random(
+    workers: &Workers,
+    op: &'static str,
+    distribution: Distribution,
+    key: RandomKey,
+    out: ViewMut<'_>,
+) -> Result<()> {
+    let dtype = out.dtype();
+    match dtype {
+        DType::F32 => float(workers, host_mut::<f32>(op, out)?, distribution, key, uniform4, normal4),
+        DType::F64 => float(workers, host_mut::<f64>(op, out)?, distribution, key, uniform2, normal2),
+        _ if matches!(distribution, Distribution::Normal { .. }) => return Err(unsupported(op, dtype)),
+        DType::I64 => integer::<i64>(workers, host_mut(op, out)?, distribution, key, |value| value as i64),
+        DType::U8 => integer::<u8>(workers, host_mut(op, out)?, distribution, key, |value| value as u8),
+        DType::Bool => {
+            integer::<u8>(workers, host_mut(op, out)?, distribution, key, |value| u8::from(value != 0.0));
+        }
+    }
+    Ok(())
+}
+
+fn float<T: Float, const N: usize>(
+    workers: &Workers,
+    out: &mut [T],
+    distribution: Distribution,
+    key: RandomKey,
+    uniform: fn([u32; 4]) -> [f64; N],
+    normal: fn([u32; 4]) -> [f64; N],
+) {
+    match distribution {
+        Distribution::Uniform { low, high } => {
+            let (first, end) = (T::from_f64(low), T::from_f64(high));
+            // Rounding may reach the end, which does not belong to the range.
+            let last = if end > first { end.next_down() } else { first };
+            fill(workers, out, key, uniform, |u| {
+                let value = T::from_f64(low + u * (high - low));
+                if value < end { value } else { last }
+            });
+        }
+        Distribution::Normal { mean, std } => {
+            fill(workers, out, key, normal, |z| T::from_f64(mean + std * z));
+        }
+        Distribution::Bernoulli { p, value } => {
+            let value = T::from_f64(value);
+            fill(workers, out, key, uniform, |u| if u < p { value } else { T::ZERO });
+        }
+    }
+}
+
+fn integer<T: Number>(
+    workers: &Workers,
+    out: &mut [T],
+    distribution: Distribution,
+    key: RandomKey,
+    convert: fn(f64) -> T,
+) {
+    match distribution {
+        Distribution::Uniform { low, high } => {
+            let last = (high.ceil() - 1.0).max(low.floor());
+            fill(workers, out, key, uniform2, |u| convert((low + u * (high - low)).floor().min(last)));
+        }
+        Distribution::Bernoulli { p, value } => {
+            let value = convert(value);
+            fill(workers, out, key, uniform2, |u| if u < p { value } else { T::ZERO });
+        }
+        // Refused by the caller.
+        Distribution::Normal { .. } => {}
+    }
+}
+
+/// out[i] = value(draw(block i / N)[i mod N])
+fn fill<T: Number, const N: usize>(
+    workers: &Workers,
+    out: &mut [T],
+    key: RandomKey,
+    draw: fn([u32; 4]) -> [f64; N],
+    value: impl Fn(f64) -> T + Sync,
+) {
+    // Chunks begin at blocks.
+    const { assert!(HEAVY.is_multiple_of(N)) };
+    workers.chunks(out, HEAVY, &|start, part| {
+        for (block, out) in (start / N..).zip(part.chunks_mut(N)) {
+            let drawn = draw(philox::block(key, block as u64));
+            out.iter_mut().zip(drawn).for_each(|(out, drawn)| *out = value(drawn));
+        }
+    });
+}
+
+/// Four numbers in [0, 1) of 24 bits each: as many as fit an `f32` exactly.
+fn uniform4(words: [u32; 4]) -> [f64; 4] {
+    words.map(|word| f64::from(word >> 8) / f64::from(1 << 24))
+}
+
+/// Two numbers in [0, 1) of 53 bits each: as many as fit an `f64` exactly.
+fn uniform2([a, b, c, d]: [u32; 4]) -> [f64; 2] {
+    [(a, b), (c, d)].map(|(low, high)| (wide(low, high) >> 11) as f64 / (1_u64 << 53) as f64)
+}
+
+const fn wide(low: u32, high: u32) -> u64 {
+    (high as u64) << 32 | low as u64
+}
+
+/// Four normal numbers by the Box-Muller transform: √(-2 ln u) (cos, sin)(2π v) with u in (0, 1].
+fn normal4([a, b, c, d]: [u32; 4]) -> [f64; 4] {
+    const STEP: f32 = 1.0 / 4_294_967_296.0;
+    // The middle of each of 2³² intervals, in f32: not 0, and fine near 0, where the tails of the distribution are.
+    let unit = |word: u32| word as f32 * STEP + 0.5 * STEP;
+    let pair = |u: u32, v: u32| {
+        let radius = (-2.0 * unit(u).ln()).sqrt();
+        let (sin, cos) = (unit(v) * TAU as f32).sin_cos();
+        [f64::from(radius * cos), f64::from(radius * sin)]
+    };
+    let ([w, x], [y, z]) = (pair(a, b), pair(c, d));
+    [w, x, y, z]
+}
+
+/// As [`normal4`] in double precision.
+fn normal2([a, b, c, d]: [u32; 4]) -> [f64; 2] {
+    let unit = |low: u32, high: u32| ((wide(low, high) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+    let radius = (-2.0 * unit(a, b).ln()).sqrt();
+    let (sin, cos) = (unit(c, d) * TAU).sin_cos();
+    [radius * cos, radius * sin]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! Softmax and what is made of it. Every row is shifted by its largest element before exp, so that nothing overflows.
+
+use super::dispatch::{float, host_mut};
+use super::fold::{BLOCK, Folder, Largest, Sum, fold_slice, sum_of};
+use super::index;
+use super::number::Float;
+use super::operands::{Pair, Source};
+use super::parallel::{HEAVY, Workers};
+use crate::error::Result;
+use crate::storage::{View, ViewMut};
+
+/// See [`Backend::softmax`](crate::backend::Backend::softmax).
+pub(super) fn softmax(
+    workers: &Workers,
+    op: &'static str,
+    log: bool,
+    input: View<'_>,
+    out: ViewMut<'_>,
+) -> Result<()> {
+    let classes = classes(&out);
+    float!(op, out.dtype(), T => {
+        let source = Source::<T>::new(op, input)?;
+        let row = if log { log_softmax_row } else { softmax_row };
+        rows(workers, host_mut::<T>(op, out)?, classes, &|first, out| {
+            source.load(first * classes, out);
+            row(out);
+        });
+        Ok(())
+    })
+}
+
+/// x ← eˣ / Σ eˣ
+fn softmax_row<T: Float>(row: &mut [T]) {
+    let largest = fold_slice::<T, Largest>(row);
+    row.iter_mut().for_each(|x| *x = (*x - largest).exp());
+    let sum = fold_slice::<T, Sum>(row);
+    row.iter_mut().for_each(|x| *x = *x / sum);
+}
+
+/// x ← x - ln Σ eˣ
+fn log_softmax_row<T: Float>(row: &mut [T]) {
+    let largest = fold_slice::<T, Largest>(row);
+    let sum = sum_of(row.len(), |start, block| {
+        block.iter_mut().zip(&row[start..]).for_each(|(out, &x)| *out = (x - largest).exp());
+    });
+    let log_sum = sum.ln();
+    row.iter_mut().for_each(|x| *x = *x - largest - log_sum);
+}
+
+/// See [`Backend::softmax_grad`](crate::backend::Backend::softmax_grad).
+pub(super) fn softmax_grad(
+    workers: &Workers,
+    op: &'static str,
+    log: bool,
+    output: View<'_>,
+    grad: View<'_>,
+    out: ViewMut<'_>,
+) -> Result<()> {
+    let classes = classes(&out);
+    float!(op, out.dtype(), T => {
+        let pair = Pair::<T, T>::new(op, output, grad)?;
+        rows(workers, host_mut::<T>(op, out)?, classes, &|number, row| {
+            let first = number * classes;
+            if log {
+                let sum = sum_of(row.len(), |i, block| pair.each(first + i, block, |out, _, g| *out = g));
+                pair.each(first, row, |out, s, g| *out = g - s.exp() * sum);
+            } else {
+                let sum = sum_of(row.len(), |i, block| pair.each(first + i, block, |out, s, g| *out = g * s));
+                pair.each(first, row, |out, s, g| *out = s * (g - sum));
+            }
+        });
+        Ok(())
+    })
+}
+
+/// See [`Backend::cross_entropy`](crate::backend::Backend::cross_entropy).
+pub(super) fn cross_entropy(
+    workers: &Workers,
+    op: &'static str,
+    logits: View<'_>,
+    targets: View<'_>,
+    losses: ViewMut<'_>,
+) -> Result<()> {
+    let classes = logits.layout().shape().dims().last().copied().unwrap_or(1);
+    index::check(op, targets, classes)?;
+    let targets = Source::<i64>::new(op, targets)?;
+    float!(op, losses.dtype(), T => {
+        let logits = Source::<T>::new(op, logits)?;
+        workers.chunks(host_mut::<T>(op, losses)?, heavy_rows(classes), &|first, part| {
+            for (row, loss) in (first..).zip(part) {
+                *loss = row_loss(&logits, row * classes, classes, targets.get(row) as usize);
+            }
+        });
+        Ok(())
+    })
+}
+
+/// ln Σ eˣ - x[target] over the row that starts at element `first`.
+fn row_loss<T: Float>(logits: &Source<'_, T>, first: usize, classes: usize, target: usize) -> T {
+    let mut folder = Folder::new::<Largest>();
+    logits.blocks::<BLOCK>(first..first + classes, |_, block| folder.push::<Largest>(block));
+    let largest = folder.finish::<Largest>();
+    let sum = sum_of(classes, |i, block| {
+        logits.each(first + i, block, |out, x| *out = (x - largest).exp());
+    });
+    sum.ln() - (logits.get(first + target) - largest)
+}
+
+/// See [`Backend::cross_entropy_grad`](crate::backend::Backend::cross_entropy_grad).
+pub(super) fn cross_entropy_grad(
+    workers: &Workers,
+    op: &'static str,
+    logits: View<'_>,
+    targets: View<'_>,
+    grad: View<'_>,
+    out: ViewMut<'_>,
+) -> Result<()> {
+    let classes = classes(&out);
+    index::check(op, targets, classes)?;
+    let targets = Source::<i64>::new(op, targets)?;
+    float!(op, out.dtype(), T => {
+        let (logits, grad) = (Source::<T>::new(op, logits)?, Source::<T>::new(op, grad)?);
+        rows(workers, host_mut::<T>(op, out)?, classes, &|number, row| {
+            logits.load(number * classes, row);
+            softmax_row(row);
+            let target = targets.get(number) as usize;
+            row[target] = row[target] - T::ONE;
+            let scale = grad.get(number);
+            row.iter_mut().for_each(|out| *out = *out * scale);
+        });
+        Ok(())
+    })
+}
+
+/// The size of the last axis.
+fn classes(out: &ViewMut<'_>) -> usize {
+    out.layout().shape().dims().last().copied().unwrap_or(1)
+}
+
+/// How many rows make up a chunk.
+fn heavy_rows(classes: usize) -> usize {
+    (HEAVY / classes.max(1)).max(1)
+}
+
+/// Calls `work` with the number of each row of `out` and the row.
+fn rows<T: Float>(
+    workers: &Workers,
+    out: &mut [T],
+    classes: usize,
+    work: &(dyn Fn(usize, &mut [T]) + Sync),
+) {
+    let classes = classes.max(1);
+    workers.chunks(out, heavy_rows(classes) * classes, &|start, part| {
+        let first = start / classes;
+        (first..).zip(part.chunks_mut(classes)).for_each(|(number, row)| work(number, row));
+    });
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+//! Tensors put one after another along an axis, which is there already (`concat`) or new (`stack`).
+//!
+//! Shapes agree but for the axis. One output is taken, nothing is saved; ∂L/∂xᵢ is the part of ∂L/∂y at the place of
+//! xᵢ: a view of it.
+
+use super::{same_dtype, wanted};
+use crate::autograd::Saved;
+use crate::context::OpContext;
+use crate::error::{Error, Result};
+use crate::op::{Op, apply};
+use crate::tensor::Tensor;
+
+#[derive(Debug)]
+struct Concat {
+    axis: isize,
+    inputs: usize,
+}
+
+impl Op for Concat {
+    fn name(&self) -> &'static str {
+        "concat"
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let (op, first) = (ctx.op(), inputs[0]);
+        let axis = first.shape().axis(op, self.axis)?;
+        let mut total = 0usize;
+        for other in inputs {
+            same_dtype(op, first, other)?;
+            let comparable = other.rank() == first.rank();
+            if !comparable || other.shape().with_dim(axis, first.dims()[axis]) != *first.shape() {
+                return Err(Error::ShapeMismatch { op, lhs: *first.shape(), rhs: *other.shape() });
+            }
+            total = total.saturating_add(other.dims()[axis]);
+        }
+        let mut out = ctx.output(&first.shape().with_dim(axis, total), first.dtype())?;
+        let mut start = 0;
+        for input in inputs {
+            ctx.backend().copy_into(op, input.view(), axis, start, 1, &mut out.view_mut())?;
+            start += input.dims()[axis];
+        }
+        Ok(out.finish())
+    }
+
+    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let axis = grad.shape().axis(ctx.op(), self.axis)?;
+        let mut start = 0;
+        let part = |index| {
+            let range = start..start + saved.input_shape(index)[axis];
+            start = range.end;
+            wanted(saved, index, || Ok(grad.with_layout(grad.layout().sliced(ctx.op(), axis, range, 1)?)))
+        };
+        (0..self.inputs).map(part).collect()
+    }
+}
+
+impl Tensor {
+    /// The tensors one after another along an axis.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let device = Device::cpu()?;
+    /// let (zeros, ones) = (Tensor::zeros(&device, [2, 1])?, Tensor::ones(&device, [2, 2])?);
+    /// let both = Tensor::concat(&[&zeros, &ones], 1)?;
+    /// assert_eq!(both.to_vec::<f32>()?, [0.0, 1.0, 1.0, 0.0, 1.0, 1.0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] for no tensors, [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`] if the other axes
+    /// differ, [`Error::DTypeMismatch`], [`Error::Allocation`] if there is no memory.
+    pub fn concat(tensors: &[&Self], axis: isize) -> Result<Self> {
+        apply(Concat { axis, inputs: tensors.len() }, tensors)
+    }
+
+    /// The tensors, all of one shape, one after another along a new axis.
+    ///
+    /// # Errors
+    /// As [`Tensor::concat`].
+    pub fn stack(tensors: &[&Self], axis: isize) -> Result<Self> {
+        let op = "stack";
+        if let [first, rest @ ..] = tensors
+            && let Some(other) = rest.iter().find(|other| other.shape() != first.shape())
+        {
+            return Err(Error::ShapeMismatch { op, lhs: *first.shape(), rhs: *other.shape() });
+        }
+        let rows = tensors.iter().map(|tensor| tensor.unsqueeze(axis)).collect::<Result<Vec<_>>>()?;
+        Self::concat(&rows.iter().collect::<Vec<_>>(), axis)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::runtime::Runtime;
+
+    #[test]
+    fn parts_of_any_layout_and_of_no_elements_follow_one_another() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let x = Tensor::arange(&device, 6).unwrap().reshape([2, 3]).unwrap();
+        let none = Tensor::zeros_of(&device, [0, 2], DType::I64).unwrap();
+        let rows = Tensor::concat(&[&x.t().unwrap(), &none, &x.slice(1, 1..).unwrap()], 0).unwrap();
+        assert_eq!(rows.dims(), [5, 2]);
+        assert_eq!(rows.to_vec::<i64>().unwrap(), [0, 3, 1, 4, 2, 5, 1, 2, 4, 5]);
+        let stacked = Tensor::stack(&[&x, &x], -1).unwrap();
+        assert_eq!(stacked.dims(), [2, 3, 2]);
+        assert_eq!(stacked.slice(0, ..1).unwrap().to_vec::<i64>().unwrap(), [0, 0, 1, 1, 2, 2]);
+    }
+
+    #[test]
+    fn gradients_go_to_the_parts_that_ask_for_them() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let constant = Tensor::ones(&device, 2).unwrap();
+        let x = Tensor::from_slice(&device, &[3.0f32], 1).unwrap().requiring_grad().unwrap();
+        let y = Tensor::concat(&[&constant, &x], 0).unwrap().square().unwrap().sum_all().unwrap();
+        let gradients = y.backward().unwrap();
+        assert_eq!(gradients.len(), 1);
+        assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>().unwrap(), [6.0]);
+    }
+
+    #[test]
+    fn parts_that_do_not_fit_are_named() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let (a, b) = (Tensor::ones(&device, [2, 3]).unwrap(), Tensor::ones(&device, [2, 4]).unwrap());
+        let message = |result: Result<Tensor>| result.unwrap_err().to_string();
+        assert_eq!(message(Tensor::concat(&[&a, &b], 0)), "concat: shapes [2, 3] and [2, 4] do not match");
+        assert_eq!(message(Tensor::stack(&[&a, &b], 0)), "stack: shapes [2, 3] and [2, 4] do not match");
+        assert_eq!(
+            message(Tensor::concat(&[&a, &a.sum(0).unwrap()], 0)),
+            "concat: shapes [2, 3] and [3] do not match"
+        );
+        assert_eq!(message(Tensor::concat(&[], 0)), "concat: inputs must be at least one tensor, got none");
+        assert!(Tensor::concat(&[&a, &a.to_dtype(DType::F64).unwrap()], 0).is_err());
+        assert!(Tensor::concat(&[&a], 2).is_err());
+    }
+}

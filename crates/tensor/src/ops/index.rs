@@ -1,0 +1,175 @@
+//! Elements picked by indices (i64 tensors).
+//!
+//! | op | y | ∂L/∂x | saved |
+//! |---|---|---|---|
+//! | `gather` | y[.., i, ..] = x[.., indices[.., i, ..], ..] | ∂L/∂y, added up where it was picked | indices |
+//! | `index_select` | y[.., i, ..] = x[.., indices[i], ..] | as `gather` | indices |
+//! | `one_hot` | y[.., c] = 1 where x[..] = c, else 0 | | |
+//!
+//! One output is taken. An index out of range is an error, found before anything is written.
+
+use super::{expect_dtype, supported};
+use crate::autograd::Saved;
+use crate::context::OpContext;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::op::{Op, apply};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+#[derive(Debug)]
+struct Gather {
+    axis: usize,
+}
+
+impl Op for Gather {
+    fn name(&self) -> &'static str {
+        "gather"
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let (op, [x, indices]) = (ctx.op(), [inputs[0], inputs[1]]);
+        expect_dtype(op, "indices", indices, DType::I64, x)?;
+        let fits = indices.rank() == x.rank()
+            && (0..x.rank()).all(|axis| axis == self.axis || indices.dims()[axis] <= x.dims()[axis]);
+        if !fits {
+            return Err(Error::ShapeMismatch { op, lhs: *x.shape(), rhs: *indices.shape() });
+        }
+        let mut out = ctx.output(indices.shape(), x.dtype())?;
+        ctx.backend().gather(op, x.view(), indices.view(), self.axis, out.view_mut())?;
+        ctx.save(indices);
+        Ok(out.finish())
+    }
+
+    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let mut out = ctx.output(&saved.input_shape(0), grad.dtype())?;
+        let indices = saved.tensor(0)?.view();
+        ctx.backend().scatter_add(ctx.op(), grad.view(), indices, self.axis, out.view_mut())?;
+        Ok(vec![Some(out.finish()), None])
+    }
+}
+
+#[derive(Debug)]
+struct OneHot {
+    classes: usize,
+}
+
+impl Op for OneHot {
+    fn name(&self) -> &'static str {
+        "one_hot"
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        supported(ctx.op(), inputs[0].dtype(), |dtype| dtype == DType::I64)?;
+        let shape = Shape::new(&[inputs[0].dims(), &[self.classes]].concat())?;
+        let mut out = ctx.output(&shape, DType::F32)?;
+        ctx.backend().one_hot(ctx.op(), inputs[0].view(), out.view_mut())?;
+        Ok(out.finish())
+    }
+}
+
+impl Tensor {
+    /// For each element of `indices`, the element of this tensor that has this index along `axis` and else the same
+    /// place. The result has the shape of `indices`, which is nowhere larger than this one but along `axis`. As
+    /// PyTorch's `gather`.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let device = Device::cpu()?;
+    /// let x = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
+    /// let last_and_first = Tensor::from_slice(&device, &[1i64, 0], [2, 1])?;
+    /// assert_eq!(x.gather(1, &last_and_first)?.to_vec::<f32>()?, [2.0, 3.0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`] if `indices` has other axes or is larger,
+    /// [`Error::BadArgument`] unless it is i64, [`Error::IndexOutOfRange`], [`Error::Allocation`] if there is no memory.
+    pub fn gather(&self, axis: isize, indices: &Self) -> Result<Self> {
+        let axis = self.shape().axis("gather", axis)?;
+        apply(Gather { axis }, &[self, indices])
+    }
+
+    /// The parts of this tensor that have the given indices ([n]) along `axis`, in that order: rows of a table, say.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] unless `indices` has one axis; else as [`Tensor::gather`].
+    pub fn index_select(&self, axis: isize, indices: &Self) -> Result<Self> {
+        let op = "index_select";
+        let axis = self.shape().axis(op, axis)?;
+        let [n] = *indices.dims() else {
+            return Err(Error::ShapeMismatch { op, lhs: *self.shape(), rhs: *indices.shape() });
+        };
+        // The same indices everywhere along the other axes: a view.
+        let lone = Shape::new(&vec![1; self.rank()])?.with_dim(axis, n);
+        let everywhere = indices.reshape(lone)?.broadcast_to(self.shape().with_dim(axis, n))?;
+        apply(Gather { axis }, &[self, &everywhere])
+    }
+
+    /// For each index a row of `classes` numbers (f32), 1 at the index and 0 elsewhere.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] unless this tensor is i64, [`Error::IndexOutOfRange`] for an index that is no class,
+    /// [`Error::RankTooLarge`], [`Error::Allocation`] if there is no memory.
+    pub fn one_hot(&self, classes: usize) -> Result<Self> {
+        apply(OneHot { classes }, &[self])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::runtime::Runtime;
+
+    fn cpu() -> Device {
+        Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
+    }
+
+    fn indices(device: &Device, values: &[i64]) -> Tensor {
+        Tensor::from_slice(device, values, values.len()).unwrap()
+    }
+
+    #[test]
+    fn rows_are_selected_in_the_order_asked_for_and_their_gradients_add_up() {
+        let device = cpu();
+        let x = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [3, 2]).unwrap();
+        let x = x.requiring_grad().unwrap();
+        let rows = x.index_select(0, &indices(&device, &[2, 0, 2, 2])).unwrap();
+        assert_eq!(rows.to_vec::<f32>().unwrap(), [5.0, 6.0, 1.0, 2.0, 5.0, 6.0, 5.0, 6.0]);
+        let gradients = rows.sum_all().unwrap().backward().unwrap();
+        assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>().unwrap(), [1.0, 1.0, 0.0, 0.0, 3.0, 3.0]);
+        let columns = x.index_select(-1, &indices(&device, &[1])).unwrap();
+        assert_eq!((columns.dims(), columns.to_vec::<f32>().unwrap()), (&[3, 1][..], vec![2.0, 4.0, 6.0]));
+        assert_eq!(x.index_select(0, &indices(&device, &[])).unwrap().dims(), [0, 2]);
+    }
+
+    #[test]
+    fn one_hot_rows_have_a_single_one() {
+        let rows = indices(&cpu(), &[2, 0]).one_hot(3).unwrap();
+        assert_eq!((rows.dims(), rows.dtype()), (&[2, 3][..], DType::F32));
+        assert_eq!(rows.to_vec::<f32>().unwrap(), [0.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn indices_that_do_not_fit_are_named() {
+        let device = cpu();
+        let x = Tensor::zeros(&device, [2, 3]).unwrap();
+        let message = |result: Result<Tensor>| result.unwrap_err().to_string();
+        let two = indices(&device, &[0, 1]);
+        assert_eq!(message(x.gather(0, &two)), "gather: shapes [2, 3] and [2] do not match");
+        let tall = two.reshape([2, 1]).unwrap();
+        assert_eq!(message(x.t().unwrap().gather(1, &tall.broadcast_to([4, 2, 1]).unwrap().sum(2).unwrap())), "gather: shapes [3, 2] and [4, 2] do not match");
+        assert_eq!(message(x.index_select(0, &tall)), "index_select: shapes [2, 3] and [2, 1] do not match");
+        assert_eq!(
+            message(x.gather(0, &x)),
+            "gather: indices must be of type i64, got f32 of shape [2, 3] for a tensor of shape [2, 3]"
+        );
+        assert_eq!(
+            message(x.index_select(0, &indices(&device, &[0, 2]))),
+            "gather: index 2 is out of range for 2 entries"
+        );
+        assert_eq!(message(two.one_hot(1)), "one_hot: index 1 is out of range for 1 entries");
+        assert_eq!(message(x.one_hot(3)), "one_hot: not defined for f32");
+    }
+}

@@ -1,0 +1,207 @@
+//! Losses: how far predictions are from what they should be, as one number.
+//!
+//! | op | y | ∂L/∂x | saved |
+//! |---|---|---|---|
+//! | `cross_entropy` | -Σᵢ ln softmax(xᵢ)[tᵢ] / n | (softmax(x) - one_hot(t)) ∂L/∂y / n | x, t |
+//! | `mse_loss` | Σ (x - t)² / elements | 2 (x - t) ∂L/∂y / elements | x, t |
+//!
+//! The losses of the rows (or the squared differences) are temporaries. For no rows the mean is NaN, as in PyTorch.
+
+use super::axes::AxisSet;
+use super::reduce::{mean, reshaped};
+use super::{expect_dtype, same_dtype, supported, wanted};
+use crate::autograd::Saved;
+use crate::backend::{Binary, Unary};
+use crate::context::OpContext;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::op::{Op, apply};
+use crate::shape::Shape;
+use crate::storage::View;
+use crate::tensor::Tensor;
+
+/// The mean of all elements, as the op's output without axes.
+fn mean_of_all(ctx: &OpContext<'_>, input: View<'_>) -> Result<Tensor> {
+    let axes = AxisSet::all(input.layout().shape().rank());
+    reshaped(mean(ctx, input, &axes)?, Shape::SCALAR)
+}
+
+#[derive(Debug)]
+struct CrossEntropy;
+
+impl Op for CrossEntropy {
+    fn name(&self) -> &'static str {
+        "cross_entropy"
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let (op, [logits, targets]) = (ctx.op(), [inputs[0], inputs[1]]);
+        supported(op, logits.dtype(), DType::is_float)?;
+        expect_dtype(op, "targets", targets, DType::I64, logits)?;
+        let ([rows, _], [targeted]) = (logits.dims(), targets.dims()) else {
+            return Err(Error::ShapeMismatch { op, lhs: *logits.shape(), rhs: *targets.shape() });
+        };
+        if rows != targeted {
+            return Err(Error::ShapeMismatch { op, lhs: *logits.shape(), rhs: *targets.shape() });
+        }
+        let mut losses = ctx.temp(targets.shape(), logits.dtype())?;
+        ctx.backend().cross_entropy(op, logits.view(), targets.view(), losses.view_mut())?;
+        let loss = mean_of_all(ctx, losses.view())?;
+        ctx.save(logits);
+        ctx.save(targets);
+        Ok(loss)
+    }
+
+    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let (logits, targets) = (saved.tensor(0)?, saved.tensor(1)?);
+        let share = grad.div_scalar(targets.elements() as f64)?;
+        let share = share.view().broadcast_to(ctx.op(), targets.shape())?;
+        let mut out = ctx.output(logits.shape(), logits.dtype())?;
+        ctx.backend().cross_entropy_grad(
+            ctx.op(),
+            logits.view(),
+            targets.view(),
+            share,
+            out.view_mut(),
+        )?;
+        Ok(vec![Some(out.finish()), None])
+    }
+}
+
+#[derive(Debug)]
+struct MseLoss;
+
+impl Op for MseLoss {
+    fn name(&self) -> &'static str {
+        "mse_loss"
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let (op, [x, target]) = (ctx.op(), [inputs[0], inputs[1]]);
+        same_dtype(op, x, target)?;
+        supported(op, x.dtype(), DType::is_float)?;
+        if x.shape() != target.shape() {
+            return Err(Error::ShapeMismatch { op, lhs: *x.shape(), rhs: *target.shape() });
+        }
+        let mut difference = ctx.temp(x.shape(), x.dtype())?;
+        let mut squares = ctx.temp(x.shape(), x.dtype())?;
+        ctx.backend().binary(op, Binary::Sub, x.view(), target.view(), difference.view_mut())?;
+        ctx.backend().unary(op, Unary::Square, difference.view(), squares.view_mut())?;
+        let loss = mean_of_all(ctx, squares.view())?;
+        ctx.save(x);
+        ctx.save(target);
+        Ok(loss)
+    }
+
+    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let (x, target) = (saved.tensor(0)?, saved.tensor(1)?);
+        let scale = grad.mul_scalar(2.0)?.div_scalar(x.elements() as f64)?;
+        let to_x = x.sub(target)?.mul(&scale)?;
+        let to_target = wanted(saved, 1, || to_x.neg())?;
+        Ok(vec![Some(to_x), to_target])
+    }
+}
+
+impl Tensor {
+    /// The cross-entropy of these logits [n, classes] with the target classes (i64 [n]): the mean over the rows of
+    /// -ln softmax(row)[target]. NaN for no rows.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let device = Device::cpu()?;
+    /// let logits = Tensor::zeros(&device, [3, 4])?; // no class is likelier than another
+    /// let targets = Tensor::from_slice(&device, &[0i64, 3, 1], [3])?;
+    /// let loss = logits.cross_entropy(&targets)?.item::<f32>()?;
+    /// assert!((loss - 4f32.ln()).abs() < 1e-6);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] unless the shapes are [n, classes] and [n]; [`Error::UnsupportedDType`] unless the logits
+    /// are floats, [`Error::BadArgument`] unless the targets are i64; [`Error::IndexOutOfRange`] for a target that is no
+    /// class; [`Error::Allocation`] if there is no memory.
+    pub fn cross_entropy(&self, targets: &Self) -> Result<Self> {
+        apply(CrossEntropy, &[self, targets])
+    }
+
+    /// The mean of the squared differences from `target`, which has the same shape. NaN for no elements.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] for different shapes, [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for
+    /// floats, [`Error::Allocation`] if there is no memory.
+    pub fn mse_loss(&self, target: &Self) -> Result<Self> {
+        apply(MseLoss, &[self, target])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::runtime::Runtime;
+
+    fn cpu() -> Device {
+        Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
+    }
+
+    #[test]
+    fn cross_entropy_is_the_mean_of_what_log_softmax_says_of_the_targets() {
+        let device = cpu();
+        let logits = Tensor::normal(&device, [5, 3], 0.0, 2.0, &crate::Rng::new(2)).unwrap();
+        let targets = Tensor::from_slice(&device, &[2i64, 0, 1, 1, 2], 5).unwrap();
+        let picked = logits.log_softmax(1).unwrap().gather(1, &targets.unsqueeze(1).unwrap()).unwrap();
+        let expected = picked.neg().unwrap().mean_all().unwrap().item::<f32>().unwrap();
+        let loss = logits.cross_entropy(&targets).unwrap().item::<f32>().unwrap();
+        assert!((loss - expected).abs() < 1e-6, "{loss} for {expected}");
+    }
+
+    #[test]
+    fn the_loss_of_no_rows_is_no_number() {
+        let device = cpu();
+        let targets = Tensor::from_slice::<i64>(&device, &[], 0).unwrap();
+        let logits = Tensor::zeros(&device, [0, 3]).unwrap().requiring_grad().unwrap();
+        let loss = logits.cross_entropy(&targets).unwrap();
+        assert!(loss.item::<f32>().unwrap().is_nan());
+        assert_eq!(loss.backward().unwrap().get(&logits).unwrap().dims(), [0, 3]);
+        assert!(logits.mse_loss(&logits).unwrap().item::<f32>().unwrap().is_nan());
+    }
+
+    #[test]
+    fn targets_that_do_not_fit_are_named_with_both_shapes() {
+        let device = cpu();
+        let logits = Tensor::zeros(&device, [2, 3]).unwrap();
+        let message = |targets: Result<Tensor>| logits.cross_entropy(&targets.unwrap()).unwrap_err().to_string();
+        assert_eq!(
+            message(Tensor::arange(&device, 3)),
+            "cross_entropy: shapes [2, 3] and [3] do not match"
+        );
+        assert_eq!(
+            message(Tensor::zeros(&device, 2)),
+            "cross_entropy: targets must be of type i64, got f32 of shape [2] for a tensor of shape [2, 3]"
+        );
+        assert_eq!(
+            message(Tensor::from_slice(&device, &[0i64, 3], 2)),
+            "cross_entropy: index 3 is out of range for 3 entries"
+        );
+        assert_eq!(
+            message(Tensor::from_slice(&device, &[-1i64, 0], 2)),
+            "cross_entropy: index -1 is out of range for 3 entries"
+        );
+        assert_eq!(
+            logits.mse_loss(&Tensor::zeros(&device, 3).unwrap()).unwrap_err().to_string(),
+            "mse_loss: shapes [2, 3] and [3] do not match"
+        );
+    }
+
+    #[test]
+    fn the_squared_error_is_a_mean_with_a_gradient_to_both_sides() {
+        let device = cpu();
+        let leaf = |values: &[f32]| Tensor::from_slice(&device, values, 2).unwrap().requiring_grad().unwrap();
+        let (x, target) = (leaf(&[1.0, 5.0]), leaf(&[2.0, 2.0]));
+        let loss = x.mse_loss(&target).unwrap();
+        assert_eq!(loss.item::<f32>().unwrap(), 5.0);
+        let gradients = loss.backward().unwrap();
+        assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>().unwrap(), [-1.0, 3.0]);
+        assert_eq!(gradients.get(&target).unwrap().to_vec::<f32>().unwrap(), [1.0, -3.0]);
+    }
+}

@@ -1,0 +1,231 @@
+//! The matrix product.
+//!
+//! - Shapes: [.., m, k] · [.., k, n] = [.., m, n]; leading axes broadcast as in NumPy. A vector on the left is a row, on
+//!   the right a column, and that axis is not in the result.
+//! - Y = A·B, ∂L/∂A = ∂L/∂Y·Bᵀ, ∂L/∂B = Aᵀ·∂L/∂Y, summed over leading axes that were broadcast. Transposed operands are
+//!   views: nothing is copied.
+//! - One output is taken. Saves A for the gradient of B, and B for that of A.
+
+use super::{same_dtype, supported, wanted};
+use crate::autograd::Saved;
+use crate::context::OpContext;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::op::{Op, apply};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+const OP: &str = "matmul";
+
+#[derive(Debug)]
+struct MatMul;
+
+impl Op for MatMul {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let [lhs, rhs] = [inputs[0], inputs[1]];
+        let plan = Plan::new(lhs, rhs)?;
+        let mut out = ctx.output(&plan.product_shape()?, lhs.dtype())?;
+        let lhs_view = lhs.view().with_layout(plan.lhs).broadcast_to(OP, &plan.stack([plan.m, plan.k])?)?;
+        let rhs_view = rhs.view().with_layout(plan.rhs).broadcast_to(OP, &plan.stack([plan.k, plan.n])?)?;
+        ctx.backend().matmul(OP, lhs_view, rhs_view, out.view_mut())?;
+        if rhs.requires_grad() {
+            ctx.save(lhs);
+        }
+        if lhs.requires_grad() {
+            ctx.save(rhs);
+        }
+        let product = out.finish();
+        Ok(product.with_layout(plan.without_vector_axes(*product.layout())))
+    }
+
+    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let [lhs_shape, rhs_shape] = [saved.input_shape(0), saved.input_shape(1)];
+        let lhs_was_saved = saved.needs_grad(1);
+        // Vectors take part as the rows and columns they stand for.
+        let mut grad = grad.clone();
+        if rhs_shape.rank() == 1 {
+            grad = grad.unsqueeze(-1)?;
+        }
+        if lhs_shape.rank() == 1 {
+            grad = grad.unsqueeze(-2)?;
+        }
+        let row = |lhs: &Tensor| if lhs.rank() == 1 { lhs.unsqueeze(0) } else { Ok(lhs.clone()) };
+        let column = |rhs: &Tensor| if rhs.rank() == 1 { rhs.unsqueeze(1) } else { Ok(rhs.clone()) };
+        let to_lhs = wanted(saved, 0, || {
+            let product = grad.matmul(&column(saved.tensor(usize::from(lhs_was_saved))?)?.t()?)?;
+            if lhs_shape.rank() == 1 { product.squeeze(-2)?.sum_to(lhs_shape) } else { product.sum_to(lhs_shape) }
+        })?;
+        let to_rhs = wanted(saved, 1, || {
+            let product = row(saved.tensor(0)?)?.t()?.matmul(&grad)?;
+            if rhs_shape.rank() == 1 { product.squeeze(-1)?.sum_to(rhs_shape) } else { product.sum_to(rhs_shape) }
+        })?;
+        Ok(vec![to_lhs, to_rhs])
+    }
+}
+
+/// How two tensors are multiplied: both as stacks of matrices.
+struct Plan {
+    lhs: Layout,
+    rhs: Layout,
+    /// The leading axes of the result.
+    leading: Shape,
+    m: usize,
+    k: usize,
+    n: usize,
+    lhs_is_row: bool,
+    rhs_is_column: bool,
+}
+
+impl Plan {
+    /// # Errors
+    /// For types and shapes that cannot be multiplied.
+    fn new(lhs: &Tensor, rhs: &Tensor) -> Result<Self> {
+        same_dtype(OP, lhs, rhs)?;
+        supported(OP, lhs.dtype(), DType::is_float)?;
+        for operand in [lhs, rhs] {
+            if operand.rank() == 0 {
+                let expected = "operands with at least one axis";
+                return Err(Error::BadRank { op: OP, expected, shape: *operand.shape() });
+            }
+        }
+        let mismatch = Error::ShapeMismatch { op: OP, lhs: *lhs.shape(), rhs: *rhs.shape() };
+        let (lhs_is_row, rhs_is_column) = (lhs.rank() == 1, rhs.rank() == 1);
+        let lhs = if lhs_is_row { lhs.layout().with_axis(0)? } else { *lhs.layout() };
+        let rhs = if rhs_is_column { rhs.layout().with_axis(1)? } else { *rhs.layout() };
+        let ([.., m, k], [.., inner, n]) = (lhs.shape().dims(), rhs.shape().dims()) else {
+            return Err(mismatch);
+        };
+        if k != inner {
+            return Err(mismatch);
+        }
+        let leading = |layout: &Layout| Shape::new(&layout.shape().dims()[..layout.shape().rank() - 2]);
+        let leading = Shape::broadcast(OP, &leading(&lhs)?, &leading(&rhs)?).map_err(|_| mismatch)?;
+        let (m, k, n) = (*m, *k, *n);
+        Ok(Self { lhs, rhs, leading, m, k, n, lhs_is_row, rhs_is_column })
+    }
+
+    /// The leading axes with a matrix below.
+    fn stack(&self, matrix: [usize; 2]) -> Result<Shape> {
+        Shape::new(&[self.leading.dims(), &matrix].concat())
+    }
+
+    fn product_shape(&self) -> Result<Shape> {
+        self.stack([self.m, self.n])
+    }
+
+    /// The result's layout without the axes that only stood for vectors.
+    fn without_vector_axes(&self, mut layout: Layout) -> Layout {
+        if self.rhs_is_column {
+            layout = layout.without_axis(layout.shape().rank() - 1);
+        }
+        if self.lhs_is_row {
+            layout = layout.without_axis(self.leading.rank());
+        }
+        layout
+    }
+}
+
+impl Tensor {
+    /// The matrix product, of stacks of matrices along broadcast leading axes; vectors are rows on the left and columns
+    /// on the right.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let device = Device::cpu()?;
+    /// let a = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
+    /// let x = Tensor::from_slice(&device, &[1.0f32, 10.0], [2])?;
+    /// assert_eq!(a.matmul(&x)?.to_vec::<f32>()?, [21.0, 43.0]);
+    /// assert_eq!(x.matmul(&a)?.to_vec::<f32>()?, [31.0, 42.0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] if the inner sizes differ or leading axes do not broadcast, [`Error::BadRank`] for a
+    /// scalar, [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if there
+    /// is no memory.
+    pub fn matmul(&self, rhs: &Self) -> Result<Self> {
+        // A stack of matrices by one matrix is one product with more rows. So the backward is one product too, where
+        // it would else sum a stack of them.
+        if self.rank() > 2 && rhs.rank() == 2 && self.layout().is_contiguous() && self.device() == rhs.device() {
+            let plan = Plan::new(self, rhs)?;
+            let product = self.reshape([plan.leading.elements() * plan.m, plan.k])?.matmul(rhs)?;
+            return product.reshape(plan.product_shape()?);
+        }
+        apply(MatMul, &[self, rhs])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::runtime::Runtime;
+
+    fn cpu() -> Device {
+        Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
+    }
+
+    #[test]
+    fn the_result_has_the_shape_that_numpy_gives() {
+        let device = cpu();
+        let cases: [(&[usize], &[usize], &[usize]); 9] = [
+            (&[2, 3], &[3, 4], &[2, 4]),
+            (&[3], &[3, 4], &[4]),
+            (&[2, 3], &[3], &[2]),
+            (&[3], &[3], &[]),
+            (&[5, 2, 3], &[3, 4], &[5, 2, 4]),
+            (&[5, 1, 2, 3], &[6, 3, 4], &[5, 6, 2, 4]),
+            (&[5, 2, 3], &[3], &[5, 2]),
+            (&[3], &[5, 3, 4], &[5, 4]),
+            (&[0, 2, 3], &[3, 0], &[0, 2, 0]),
+        ];
+        for (lhs, rhs, expected) in cases {
+            let product = Tensor::ones(&device, lhs).unwrap().matmul(&Tensor::ones(&device, rhs).unwrap());
+            let product = product.unwrap();
+            assert_eq!(product.dims(), expected, "{lhs:?} · {rhs:?}");
+            assert!(product.to_vec::<f32>().unwrap().iter().all(|&value| value == 3.0));
+        }
+    }
+
+    #[test]
+    fn a_product_over_no_elements_is_zero() {
+        let device = cpu();
+        let product = Tensor::ones(&device, [2, 0]).unwrap().matmul(&Tensor::ones(&device, [0, 3]).unwrap());
+        assert_eq!(product.unwrap().to_vec::<f32>().unwrap(), [0.0; 6]);
+    }
+
+    #[test]
+    fn shapes_that_do_not_fit_are_named_as_they_were_given() {
+        let device = cpu();
+        let cases: [(&[usize], &[usize]); 5] =
+            [(&[2, 3], &[4, 5]), (&[3], &[4, 3]), (&[2, 3], &[2]), (&[2, 2, 3], &[3, 3, 4]), (&[2, 2, 3], &[4, 3])];
+        for (lhs, rhs) in cases {
+            let error = Tensor::ones(&device, lhs).unwrap().matmul(&Tensor::ones(&device, rhs).unwrap());
+            let expected = format!("matmul: shapes {lhs:?} and {rhs:?} do not match");
+            assert_eq!(error.unwrap_err().to_string(), expected);
+        }
+        let scalar = Tensor::scalar(&device, 1.0f32).unwrap();
+        assert!(matches!(scalar.matmul(&scalar), Err(Error::BadRank { op: "matmul", .. })));
+    }
+
+    #[test]
+    fn a_stack_times_a_matrix_gets_its_gradient_from_one_product() {
+        let device = cpu();
+        let x = Tensor::ones(&device, [64, 8, 16]).unwrap();
+        let w = Tensor::ones(&device, [16, 32]).unwrap().requiring_grad().unwrap();
+        let loss = x.matmul(&w).unwrap().sum_all().unwrap();
+        let before = device.default_allocator().unwrap().stats();
+        device.default_allocator().unwrap().clear_stats();
+        let gradients = loss.backward().unwrap();
+        assert_eq!(gradients.get(&w).unwrap().to_vec::<f32>().unwrap(), [512.0; 16 * 32]);
+        let extra = device.default_allocator().unwrap().stats().peak_bytes_in_use - before.bytes_in_use;
+        // The gradient of the product, repeated from one number, is made whole to be folded; a stack of gradients of
+        // the matrix would be twice that.
+        assert!(extra < 2 * 64 * 8 * 32 * 4, "{extra}");
+    }
+}

@@ -1,0 +1,333 @@
+//! Reductions: the sum, the mean, the extremes and their places along axes.
+//!
+//! | op | y | ∂L/∂x | saved | element types |
+//! |---|---|---|---|---|
+//! | `sum` | Σ x, 0 for no elements | ∂L/∂y, repeated (a view) | | f32, f64, i64 |
+//! | `mean` | Σ x / n, NaN for no elements | ∂L/∂y / n, repeated (a view) | | f32, f64 |
+//! | `max`, `min` | the extreme; NaN if any is | ∂L/∂y, shared evenly among ties | x, y | all but bool |
+//! | `argmax`, `argmin` | where the first extreme is | | | all but bool |
+//!
+//! The reduced axes vanish, or stay with size 1 in the `_keepdim` forms. Narrow integers are not summed, as they would
+//! wrap: convert to `i64` first. Beside its output an op takes the backend's workspace, and `mean` two temporaries.
+
+use super::axes::{Axes, AxisSet};
+use super::shape::restored;
+use super::unary::divide;
+use super::{is_number, supported};
+use crate::autograd::Saved;
+use crate::backend::Reduce;
+use crate::context::{Buffer, OpContext};
+use crate::dtype::{DType, Scalar};
+use crate::error::{Error, Result};
+use crate::op::{Op, apply};
+use crate::shape::Shape;
+use crate::storage::View;
+use crate::tensor::Tensor;
+
+/// Whether elements can be summed.
+pub(super) const fn can_sum(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F64 | DType::I64)
+}
+
+/// Folds axes of `input` into `out`, where they have size 1.
+pub(super) fn fold(
+    ctx: &OpContext<'_>,
+    f: Reduce,
+    input: View<'_>,
+    axes: &AxisSet,
+    out: &mut Buffer,
+) -> Result<()> {
+    let backend = ctx.backend();
+    let bytes = backend.reduce_workspace(f, input.layout().shape(), axes.as_slice(), input.dtype());
+    let mut workspace = ctx.workspace(bytes)?;
+    backend.reduce(ctx.op(), f, input, axes.as_slice(), workspace.view_mut(), out.view_mut())
+}
+
+/// The mean over axes of `input`, as the op's output, in which they have size 1.
+pub(super) fn mean(ctx: &OpContext<'_>, input: View<'_>, axes: &AxisSet) -> Result<Tensor> {
+    let shape = input.layout().shape();
+    let folded = axes.folded_shape(shape);
+    let mut out = ctx.output(&folded, input.dtype())?;
+    let mut total = ctx.temp(&folded, input.dtype())?;
+    fold(ctx, Reduce::Sum, input, axes, &mut total)?;
+    divide(ctx, total.view(), Scalar::Float(axes.count(shape) as f64), &mut out)?;
+    Ok(out.finish())
+}
+
+/// A fresh tensor with another shape of as many elements.
+pub(super) fn reshaped(tensor: Tensor, shape: Shape) -> Result<Tensor> {
+    let layout = tensor.layout().reshaped(shape).ok_or(Error::ShapeMismatch {
+        op: "reshape",
+        lhs: *tensor.shape(),
+        rhs: shape,
+    })?;
+    Ok(tensor.with_layout(layout))
+}
+
+/// Which axes are reduced, and whether they stay.
+#[derive(Clone, Copy, Debug)]
+struct Target {
+    axes: AxisSet,
+    keepdim: bool,
+}
+
+impl Target {
+    /// A result in which the reduced axes have size 1, as the op hands it out.
+    fn finish(&self, folded: Tensor, of: &Shape) -> Result<Tensor> {
+        if self.keepdim { Ok(folded) } else { reshaped(folded, self.axes.remaining_shape(of)) }
+    }
+
+    /// The gradient of the result with the reduced axes back in their places.
+    fn restore(&self, grad: &Tensor) -> Result<Tensor> {
+        if self.keepdim { Ok(grad.clone()) } else { restored(grad, &self.axes) }
+    }
+}
+
+#[derive(Debug)]
+struct Sum(Target);
+
+impl Op for Sum {
+    fn name(&self) -> &'static str {
+        "sum"
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let x = inputs[0];
+        supported(ctx.op(), x.dtype(), can_sum)?;
+        let mut out = ctx.output(&self.0.axes.folded_shape(x.shape()), x.dtype())?;
+        fold(ctx, Reduce::Sum, x.view(), &self.0.axes, &mut out)?;
+        self.0.finish(out.finish(), x.shape())
+    }
+
+    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![Some(self.0.restore(grad)?.broadcast_to(saved.input_shape(0))?)])
+    }
+}
+
+#[derive(Debug)]
+struct Mean(Target);
+
+impl Op for Mean {
+    fn name(&self) -> &'static str {
+        "mean"
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let x = inputs[0];
+        supported(ctx.op(), x.dtype(), DType::is_float)?;
+        self.0.finish(mean(ctx, x.view(), &self.0.axes)?, x.shape())
+    }
+
+    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let shape = saved.input_shape(0);
+        let share = self.0.restore(grad)?.div_scalar(self.0.axes.count(&shape) as f64)?;
+        Ok(vec![Some(share.broadcast_to(shape)?)])
+    }
+}
+
+#[derive(Debug)]
+struct Extreme {
+    f: Reduce,
+    target: Target,
+}
+
+impl Op for Extreme {
+    fn name(&self) -> &'static str {
+        self.f.name()
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let (x, axes) = (inputs[0], &self.target.axes);
+        supported(ctx.op(), x.dtype(), is_number)?;
+        let folded = axes.folded_shape(x.shape());
+        not_empty(ctx.op(), x, &folded)?;
+        let mut out = ctx.output(&folded, x.dtype())?;
+        fold(ctx, self.f, x.view(), axes, &mut out)?;
+        let extreme = out.finish();
+        ctx.save(x);
+        ctx.save(&extreme);
+        self.target.finish(extreme, x.shape())
+    }
+
+    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let hits = saved.tensor(0)?.eq(saved.tensor(1)?)?.to_dtype(grad.dtype())?;
+        let ties = hits.sum_over(Target { axes: self.target.axes, keepdim: true })?;
+        let share = self.target.restore(grad)?.div(&ties)?;
+        Ok(vec![Some(hits.mul(&share)?)])
+    }
+}
+
+#[derive(Debug)]
+struct ArgExtreme {
+    largest: bool,
+    axis: isize,
+}
+
+impl Op for ArgExtreme {
+    fn name(&self) -> &'static str {
+        if self.largest { "argmax" } else { "argmin" }
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let (op, x) = (ctx.op(), inputs[0]);
+        supported(op, x.dtype(), is_number)?;
+        let axis = x.shape().axis(op, self.axis)?;
+        let folded = x.shape().with_dim(axis, 1);
+        not_empty(op, x, &folded)?;
+        let mut out = ctx.output(&folded, DType::I64)?;
+        ctx.backend().arg_reduce(op, self.largest, x.view(), axis, out.view_mut())?;
+        reshaped(out.finish(), x.shape().without(axis))
+    }
+}
+
+/// Refuses to fold no elements into an element. Where there is no result either, there is nothing to refuse.
+fn not_empty(op: &'static str, x: &Tensor, folded: &Shape) -> Result<()> {
+    if x.elements() == 0 && folded.elements() != 0 {
+        return Err(Error::EmptyReduction { op, shape: *x.shape() });
+    }
+    Ok(())
+}
+
+impl Tensor {
+    fn target(&self, op: &'static str, axes: &impl Axes, keepdim: bool) -> Result<Target> {
+        Ok(Target { axes: AxisSet::of(op, self.shape(), axes)?, keepdim })
+    }
+
+    fn all_axes(&self) -> Target {
+        Target { axes: AxisSet::all(self.rank()), keepdim: false }
+    }
+
+    fn sum_over(&self, target: Target) -> Result<Self> {
+        apply(Sum(target), &[self])
+    }
+
+    fn extreme(&self, f: Reduce, target: Target) -> Result<Self> {
+        apply(Extreme { f, target }, &[self])
+    }
+
+    /// The sum along axes, which vanish; 0 for no elements.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
+    /// assert_eq!(x.sum(0)?.to_vec::<f32>()?, [4.0, 6.0]);
+    /// assert_eq!(x.sum([0, -1])?.item::<f32>()?, 10.0);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`], and [`Error::BadArgument`] for an axis named twice; [`Error::UnsupportedDType`]
+    /// except for f32, f64 and i64; [`Error::Allocation`] if there is no memory.
+    pub fn sum(&self, axes: impl Axes) -> Result<Self> {
+        self.sum_over(self.target("sum", &axes, false)?)
+    }
+
+    /// The sum along axes, which stay with size 1.
+    ///
+    /// # Errors
+    /// As [`Tensor::sum`].
+    pub fn sum_keepdim(&self, axes: impl Axes) -> Result<Self> {
+        self.sum_over(self.target("sum", &axes, true)?)
+    }
+
+    /// The sum of all elements.
+    ///
+    /// # Errors
+    /// As [`Tensor::sum`].
+    pub fn sum_all(&self) -> Result<Self> {
+        self.sum_over(self.all_axes())
+    }
+
+    /// The mean along axes, which vanish; NaN for no elements.
+    ///
+    /// # Errors
+    /// As [`Tensor::sum`], but [`Error::UnsupportedDType`] for i64 too.
+    pub fn mean(&self, axes: impl Axes) -> Result<Self> {
+        apply(Mean(self.target("mean", &axes, false)?), &[self])
+    }
+
+    /// The mean along axes, which stay with size 1.
+    ///
+    /// # Errors
+    /// As [`Tensor::mean`].
+    pub fn mean_keepdim(&self, axes: impl Axes) -> Result<Self> {
+        apply(Mean(self.target("mean", &axes, true)?), &[self])
+    }
+
+    /// The mean of all elements.
+    ///
+    /// # Errors
+    /// As [`Tensor::mean`].
+    pub fn mean_all(&self) -> Result<Self> {
+        apply(Mean(self.all_axes()), &[self])
+    }
+
+    /// The largest along axes, which vanish; NaN if any is. Ties share the gradient evenly, as in PyTorch's `amax`.
+    ///
+    /// # Errors
+    /// As [`Tensor::sum`]; [`Error::EmptyReduction`] if there are no elements to choose from;
+    /// [`Error::UnsupportedDType`] for truth values only.
+    pub fn max(&self, axes: impl Axes) -> Result<Self> {
+        self.extreme(Reduce::Max, self.target("max", &axes, false)?)
+    }
+
+    /// The largest along axes, which stay with size 1.
+    ///
+    /// # Errors
+    /// As [`Tensor::max`].
+    pub fn max_keepdim(&self, axes: impl Axes) -> Result<Self> {
+        self.extreme(Reduce::Max, self.target("max", &axes, true)?)
+    }
+
+    /// The largest of all elements.
+    ///
+    /// # Errors
+    /// As [`Tensor::max`].
+    pub fn max_all(&self) -> Result<Self> {
+        self.extreme(Reduce::Max, self.all_axes())
+    }
+
+    /// The smallest along axes, which vanish; NaN if any is. Ties share the gradient evenly, as in PyTorch's `amin`.
+    ///
+    /// # Errors
+    /// As [`Tensor::max`].
+    pub fn min(&self, axes: impl Axes) -> Result<Self> {
+        self.extreme(Reduce::Min, self.target("min", &axes, false)?)
+    }
+
+    /// The smallest along axes, which stay with size 1.
+    ///
+    /// # Errors
+    /// As [`Tensor::max`].
+    pub fn min_keepdim(&self, axes: impl Axes) -> Result<Self> {
+        self.extreme(Reduce::Min, self.target("min", &axes, true)?)
+    }
+
+    /// The smallest of all elements.
+    ///
+    /// # Errors
+    /// As [`Tensor::max`].
+    pub fn min_all(&self) -> Result<Self> {
+        self.extreme(Reduce::Min, self.all_axes())
+    }
+
+    /// The index (i64) of the first largest element along an axis, which vanishes; a NaN counts as the largest.
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`]; [`Error::EmptyReduction`] if there are no elements to choose from;
+    /// [`Error::UnsupportedDType`] for truth values; [`Error::Allocation`] if there is no memory.
+    pub fn argmax(&self, axis: isize) -> Result<Self> {
+        apply(ArgExtreme { largest: true, axis }, &[self])
+    }
+
+    /// The index (i64) of the first smallest element along an axis, which vanishes; a NaN counts as the smallest.
+    ///
+    /// # Errors
+    /// As [`Tensor::argmax`].
+    pub fn argmin(&self, axis: isize) -> Result<Self> {
+        apply(ArgExtreme { largest: false, axis }, &[self])
+    }
+}
+
+#[cfg(test)]
+mod tests;

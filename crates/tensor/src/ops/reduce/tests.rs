@@ -1,0 +1,97 @@
+use super::*;
+use crate::device::Device;
+use crate::runtime::Runtime;
+
+fn cpu() -> Device {
+    Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
+}
+
+fn values(result: Result<Tensor>) -> Vec<f32> {
+    result.unwrap().to_vec().unwrap()
+}
+
+#[test]
+fn axes_vanish_or_stay_with_size_one() {
+    let x = Tensor::ones(&cpu(), [2, 3, 4]).unwrap();
+    assert_eq!(x.sum(1).unwrap().dims(), [2, 4]);
+    assert_eq!(x.mean_keepdim([0, -1]).unwrap().dims(), [1, 3, 1]);
+    assert_eq!(x.max(&[0, 1, 2][..]).unwrap().rank(), 0);
+    assert_eq!(x.min_all().unwrap().rank(), 0);
+    assert_eq!(x.argmax(-1).unwrap().dims(), [2, 3]);
+}
+
+#[test]
+fn no_axes_fold_nothing() {
+    let x = Tensor::from_slice(&cpu(), &[1.0f32, 2.0], 2).unwrap();
+    assert_eq!(values(x.sum([])), [1.0, 2.0]);
+    assert_eq!(Tensor::scalar(x.device(), 3.0f32).unwrap().sum_all().unwrap().item::<f32>().unwrap(), 3.0);
+}
+
+#[test]
+fn the_sum_of_no_elements_is_zero_and_their_mean_is_no_number() {
+    let none = Tensor::zeros(&cpu(), [2, 0]).unwrap();
+    assert_eq!(values(none.sum(1)), [0.0, 0.0]);
+    assert_eq!(values(none.sum(0)), []);
+    assert!(values(none.mean(1)).iter().all(|value| value.is_nan()));
+    assert!(values(none.mean_all())[0].is_nan());
+}
+
+#[test]
+fn no_elements_have_no_extreme() {
+    let none = Tensor::zeros(&cpu(), [2, 0]).unwrap();
+    let error = none.max(1).unwrap_err();
+    assert_eq!(error.to_string(), "max: no elements along the reduced axes of shape [2, 0]");
+    assert!(matches!(none.argmin(1), Err(Error::EmptyReduction { op: "argmin", .. })));
+    assert!(matches!(none.min_all(), Err(Error::EmptyReduction { op: "min", .. })));
+    // No results are wanted of these, so none are missing.
+    assert_eq!(none.max(0).unwrap().dims(), [0]);
+    assert_eq!(Tensor::zeros(&cpu(), [0, 0]).unwrap().max(1).unwrap().dims(), [0]);
+}
+
+#[test]
+fn the_mean_of_equal_numbers_is_that_number() {
+    // 49 · (1/49) is not 1 in binary, so the sum has to be divided.
+    let x = Tensor::ones_of(&cpu(), 49, DType::F64).unwrap();
+    assert_eq!(x.mean_all().unwrap().item::<f64>().unwrap(), 1.0);
+}
+
+#[test]
+fn ties_share_the_gradient_evenly() {
+    let x = Tensor::from_slice(&cpu(), &[3.0f32, 1.0, 3.0, 2.0, 2.0, 5.0], [2, 3]).unwrap();
+    let x = x.requiring_grad().unwrap();
+    let gradient = |y: Result<Tensor>| {
+        let gradients = y.unwrap().sum_all().unwrap().backward().unwrap();
+        gradients.get(&x).unwrap().to_vec::<f32>().unwrap()
+    };
+    assert_eq!(gradient(x.max(1)), [0.5, 0.0, 0.5, 0.0, 0.0, 1.0]);
+    assert_eq!(gradient(x.min_keepdim(1)), [0.0, 1.0, 0.0, 0.5, 0.5, 0.0]);
+}
+
+#[test]
+fn the_first_of_equal_extremes_is_found_and_nan_is_both() {
+    let x = Tensor::from_slice(&cpu(), &[1.0f32, 3.0, 3.0, 1.0, f32::NAN, 9.0, f32::NAN, -9.0], [2, 4]).unwrap();
+    assert_eq!(x.argmax(1).unwrap().to_vec::<i64>().unwrap(), [1, 0]);
+    assert_eq!(x.argmin(1).unwrap().to_vec::<i64>().unwrap(), [0, 0]);
+    assert!(values(x.max(1))[1].is_nan());
+}
+
+#[test]
+fn narrow_integers_are_not_summed() {
+    let bytes = Tensor::ones_of(&cpu(), 3, DType::U8).unwrap();
+    assert_eq!(bytes.sum_all().unwrap_err(), Error::UnsupportedDType { op: "sum", dtype: DType::U8 });
+    assert_eq!(bytes.to_dtype(DType::I64).unwrap().sum_all().unwrap().item::<i64>().unwrap(), 3);
+    assert_eq!(bytes.max_all().unwrap().item::<u8>().unwrap(), 1);
+    let ints = Tensor::arange(&cpu(), 3).unwrap();
+    assert_eq!(ints.mean_all().unwrap_err(), Error::UnsupportedDType { op: "mean", dtype: DType::I64 });
+}
+
+#[test]
+fn the_gradient_of_a_sum_takes_no_memory_of_its_own() {
+    let device = cpu();
+    let in_use = || device.default_allocator().unwrap().stats().bytes_in_use;
+    let x = Tensor::ones(&device, 10_000).unwrap().requiring_grad().unwrap();
+    let before = in_use();
+    let gradients = x.sum_all().unwrap().backward().unwrap();
+    assert_eq!(in_use() - before, 256, "the seed, seen 10,000 times");
+    assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>().unwrap(), [1.0; 10_000]);
+}

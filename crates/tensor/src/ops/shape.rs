@@ -1,0 +1,302 @@
+//! Other looks at the same elements: reshaping, permuting, adding and removing axes of size 1.
+//!
+//! | op | y | ∂L/∂x | takes memory |
+//! |---|---|---|---|
+//! | `transpose`, `t`, `permute` | the axes in another order | the axes put back | never |
+//! | `unsqueeze`, `squeeze` | with or without an axis of size 1 | without or with it | never |
+//! | `reshape`, `flatten_from` | the elements in logical order, cut otherwise | cut as before | unless contiguous |
+//! | `contiguous` | the same, without gaps | ∂L/∂y | unless contiguous |
+//!
+//! Nothing is saved.
+
+use super::axes::AxisSet;
+use super::reduce::reshaped;
+use crate::autograd::Saved;
+use crate::context::OpContext;
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::op::{Op, apply};
+use crate::shape::{IntoShape, MAX_RANK, Shape};
+use crate::tensor::Tensor;
+
+/// A look that only the layout tells from the original.
+#[derive(Clone, Copy, Debug)]
+enum Look {
+    /// Axis i of the result is axis `axes[i]` of the original.
+    Permuted { axes: [usize; MAX_RANK] },
+    /// An axis of size 1 before `axis`.
+    With { axis: usize },
+    /// Without `axis`, whose size is 1.
+    Without { axis: usize },
+}
+
+impl Look {
+    fn at(&self, op: &'static str, layout: &Layout) -> Result<Layout> {
+        match self {
+            Self::Permuted { axes } => layout.permuted(op, &axes[..layout.shape().rank()]),
+            Self::With { axis } => layout.with_axis(*axis),
+            Self::Without { axis } => Ok(layout.without_axis(*axis)),
+        }
+    }
+
+    /// The look that leads back.
+    fn back(&self, rank: usize) -> Self {
+        match *self {
+            Self::Permuted { axes } => {
+                let mut back = [0; MAX_RANK];
+                for (to, &from) in axes[..rank].iter().enumerate() {
+                    back[from] = to;
+                }
+                Self::Permuted { axes: back }
+            }
+            Self::With { axis } => Self::Without { axis },
+            Self::Without { axis } => Self::With { axis },
+        }
+    }
+}
+
+#[derive(Debug)]
+struct LookOp {
+    op: &'static str,
+    look: Look,
+}
+
+impl Op for LookOp {
+    fn name(&self) -> &'static str {
+        self.op
+    }
+
+    fn forward(&self, _: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        Ok(inputs[0].with_layout(self.look.at(self.op, inputs[0].layout())?))
+    }
+
+    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let back = self.look.back(saved.input_shape(0).rank());
+        Ok(vec![Some(grad.with_layout(back.at(self.op, grad.layout())?))])
+    }
+}
+
+#[derive(Debug)]
+struct Reshape(Shape);
+
+impl Op for Reshape {
+    fn name(&self) -> &'static str {
+        "reshape"
+    }
+
+    fn forward(&self, _: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        reshaped(inputs[0].contiguous()?, self.0)
+    }
+
+    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![Some(grad.reshape(saved.input_shape(0))?)])
+    }
+}
+
+#[derive(Debug)]
+struct Contiguous;
+
+impl Op for Contiguous {
+    fn name(&self) -> &'static str {
+        "contiguous"
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let mut out = ctx.output(inputs[0].shape(), inputs[0].dtype())?;
+        ctx.backend().copy(ctx.op(), inputs[0].view(), out.view_mut())?;
+        Ok(out.finish())
+    }
+
+    fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![Some(grad.clone())])
+    }
+}
+
+/// A tensor with axes of size 1 put in, so that those of `axes` are the new ones.
+pub(super) fn restored(tensor: &Tensor, axes: &AxisSet) -> Result<Tensor> {
+    let layout = axes.iter().try_fold(*tensor.layout(), |layout, axis| layout.with_axis(axis))?;
+    Ok(tensor.with_layout(layout))
+}
+
+impl Tensor {
+    fn look(&self, op: &'static str, look: Look) -> Result<Self> {
+        apply(LookOp { op, look }, &[self])
+    }
+
+    /// The elements in logical order with another shape: a view of a contiguous tensor, else a copy.
+    ///
+    /// # Errors
+    /// [`Error::ElementCount`] if the shape has not as many elements; [`Error::Allocation`] if a copy is needed and
+    /// there is no memory.
+    pub fn reshape(&self, shape: impl IntoShape) -> Result<Self> {
+        let shape = shape.into_shape()?;
+        if shape.checked_elements() != Some(self.elements()) {
+            return Err(Error::ElementCount { op: "reshape", elements: self.elements(), shape });
+        }
+        if shape == *self.shape() {
+            return Ok(self.clone());
+        }
+        apply(Reshape(shape), &[self])
+    }
+
+    /// All axes from `axis` on as one.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let images = Tensor::zeros(&Device::cpu()?, [64, 8, 8])?;
+    /// assert_eq!(images.flatten_from(1)?.dims(), [64, 64]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`]; else as [`Tensor::reshape`].
+    pub fn flatten_from(&self, axis: isize) -> Result<Self> {
+        let op = "flatten_from";
+        let axis = self.shape().axis(op, axis)?;
+        let (kept, merged) = self.dims().split_at(axis);
+        let merged = Shape::new(merged)?.checked_elements().ok_or(Error::TooManyElements {
+            op,
+            shape: *self.shape(),
+            dtype: self.dtype(),
+        })?;
+        self.reshape([kept, &[merged]].concat())
+    }
+
+    /// The same elements with two axes swapped. A view.
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`].
+    pub fn transpose(&self, a: isize, b: isize) -> Result<Self> {
+        let op = "transpose";
+        let (a, b) = (self.shape().axis(op, a)?, self.shape().axis(op, b)?);
+        let mut axes = std::array::from_fn(|axis| axis);
+        axes.swap(a, b);
+        self.look(op, Look::Permuted { axes })
+    }
+
+    /// The transpose of a matrix, or of each matrix in a stack: the last two axes swapped. A view.
+    ///
+    /// # Errors
+    /// [`Error::BadRank`] for fewer than two axes.
+    pub fn t(&self) -> Result<Self> {
+        if self.rank() < 2 {
+            return Err(Error::BadRank { op: "t", expected: "at least two axes", shape: *self.shape() });
+        }
+        self.transpose(-2, -1)
+    }
+
+    /// The same elements with the axes in another order: axis i of the result is axis `axes[i]` of this tensor. A view.
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`], and [`Error::BadPermutation`] unless every axis is named once.
+    pub fn permute(&self, axes: &[isize]) -> Result<Self> {
+        let op = "permute";
+        let named = axes.iter().map(|&axis| self.shape().axis(op, axis)).collect::<Result<Vec<_>>>()?;
+        if named.len() != self.rank() {
+            return Err(Error::BadPermutation { op, axes: named, shape: *self.shape() });
+        }
+        let mut axes = [0; MAX_RANK];
+        axes[..named.len()].copy_from_slice(&named);
+        self.look(op, Look::Permuted { axes })
+    }
+
+    /// The same elements without an axis, whose size must be 1. A view.
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`], and [`Error::BadArgument`] if the axis has another size.
+    pub fn squeeze(&self, axis: isize) -> Result<Self> {
+        let op = "squeeze";
+        let index = self.shape().axis(op, axis)?;
+        if self.dims()[index] != 1 {
+            let got = format!("{axis} for shape {}", self.shape());
+            return Err(Error::BadArgument { op, argument: "axis", expected: "one of size 1", got });
+        }
+        self.look(op, Look::Without { axis: index })
+    }
+
+    /// The same elements with a new axis of size 1, which is `axis` in the result. A view.
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`]; [`Error::RankTooLarge`] past [`MAX_RANK`] axes.
+    pub fn unsqueeze(&self, axis: isize) -> Result<Self> {
+        let op = "unsqueeze";
+        let rank = self.rank() as isize;
+        let index = if axis < 0 { axis + rank + 1 } else { axis };
+        if !(0..=rank).contains(&index) {
+            return Err(Error::AxisOutOfRange { op, axis, shape: *self.shape() });
+        }
+        self.look(op, Look::With { axis: index as usize })
+    }
+
+    /// The same elements in row-major order without gaps: the tensor itself if they lie so, else a copy.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory.
+    pub fn contiguous(&self) -> Result<Self> {
+        if self.layout().is_contiguous() {
+            return Ok(self.clone());
+        }
+        apply(Contiguous, &[self])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::runtime::Runtime;
+
+    fn counting(dims: &[usize]) -> Tensor {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let elements = dims.iter().product();
+        Tensor::arange(&device, elements).unwrap().to_dtype(DType::F32).unwrap().reshape(dims).unwrap()
+    }
+
+    #[test]
+    fn looks_share_the_buffer_and_lead_back() {
+        let x = counting(&[2, 3, 4]);
+        let there = x.permute(&[2, 0, 1]).unwrap().unsqueeze(-1).unwrap().unsqueeze(1).unwrap();
+        assert_eq!(there.dims(), [4, 1, 2, 3, 1]);
+        let back = there.squeeze(1).unwrap().squeeze(-1).unwrap().permute(&[1, 2, 0]).unwrap();
+        assert!(back.shares_buffer_with(&x));
+        assert_eq!(back.layout(), x.layout());
+    }
+
+    #[test]
+    fn reshaping_copies_only_what_does_not_lie_in_order() {
+        let x = counting(&[2, 3]);
+        assert!(x.reshape([3, 2]).unwrap().shares_buffer_with(&x));
+        let transposed = x.t().unwrap();
+        let flat = transposed.reshape(6).unwrap();
+        assert!(!flat.shares_buffer_with(&x));
+        assert_eq!(flat.to_vec::<f32>().unwrap(), [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
+        assert!(x.contiguous().unwrap().shares_buffer_with(&x));
+        assert!(transposed.contiguous().unwrap().layout().is_contiguous());
+    }
+
+    #[test]
+    fn tensors_without_elements_take_any_empty_shape() {
+        let x = counting(&[0, 3]);
+        assert_eq!(x.reshape([5, 0, 2]).unwrap().dims(), [5, 0, 2]);
+        assert_eq!(x.flatten_from(0).unwrap().dims(), [0]);
+        let huge = x.reshape([0, 1 << 40, 1 << 40]).unwrap();
+        assert!(matches!(huge.flatten_from(1), Err(Error::TooManyElements { op: "flatten_from", .. })));
+    }
+
+    #[test]
+    fn axes_that_do_not_fit_are_named() {
+        let x = counting(&[2, 3]);
+        let message = |result: Result<Tensor>| result.unwrap_err().to_string();
+        assert_eq!(message(x.transpose(0, 2)), "transpose: axis 2 is out of range for shape [2, 3]");
+        assert_eq!(message(x.unsqueeze(3)), "unsqueeze: axis 3 is out of range for shape [2, 3]");
+        assert_eq!(message(x.squeeze(-1)), "squeeze: axis must be one of size 1, got -1 for shape [2, 3]");
+        assert_eq!(
+            message(x.permute(&[0, 0])),
+            "permute: axes [0, 0] are not a permutation of those of shape [2, 3]"
+        );
+        assert!(matches!(x.permute(&[0]), Err(Error::BadPermutation { .. })));
+        assert_eq!(message(x.reshape(7)), "reshape: 6 elements do not make shape [7]");
+        assert!(matches!(x.sum(0).unwrap().t(), Err(Error::BadRank { op: "t", .. })));
+        assert!(matches!(counting(&[1; MAX_RANK]).unsqueeze(0), Err(Error::RankTooLarge { rank: 9 })));
+    }
+}

@@ -1,0 +1,133 @@
+//! Splitting data and going through it in batches.
+
+use std::collections::BTreeSet;
+
+use bfc_core::Category;
+use highwater_tensor::data::Dataset;
+use highwater_tensor::{Device, Error, Runtime};
+
+/// Row `i` has the features i and i + 0.5 and the label i.
+fn rows(count: i64) -> Dataset {
+    let features = (0..count).flat_map(|i| [i as f32, i as f32 + 0.5]).collect();
+    Dataset::new(features, (0..count).collect(), 2).unwrap()
+}
+
+fn device() -> Device {
+    Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
+}
+
+/// The labels of each batch, after a check that the features belong to them.
+fn labels(batches: impl Iterator<Item = highwater_tensor::Result<(highwater_tensor::Tensor, highwater_tensor::Tensor)>>) -> Vec<Vec<i64>> {
+    batches
+        .map(|batch| {
+            let (x, y) = batch.unwrap();
+            let labels = y.to_vec::<i64>().unwrap();
+            let features: Vec<f32> = labels.iter().flat_map(|&i| [i as f32, i as f32 + 0.5]).collect();
+            assert_eq!(x.dims(), [labels.len(), 2]);
+            assert_eq!(x.to_vec::<f32>().unwrap(), features);
+            labels
+        })
+        .collect()
+}
+
+#[test]
+fn batches_come_in_order_and_the_last_one_is_what_is_left() {
+    let (data, device) = (rows(7), device());
+    let batches = data.batches(3, &device).unwrap();
+    assert_eq!(batches.len(), 3);
+    assert_eq!(labels(batches), [vec![0, 1, 2], vec![3, 4, 5], vec![6]]);
+    assert_eq!(labels(data.batches(3, &device).unwrap().drop_last()), [vec![0, 1, 2], vec![3, 4, 5]]);
+    assert_eq!(labels(rows(6).batches(3, &device).unwrap().drop_last()).len(), 2);
+}
+
+#[test]
+fn shuffled_batches_have_every_row_once_in_an_order_that_seed_and_epoch_decide() {
+    let (data, device) = (rows(50), device());
+    let pass = |seed, epoch| labels(data.batches(8, &device).unwrap().shuffled(seed, epoch));
+    let order = pass(1, 0).concat();
+    assert_eq!(order.iter().copied().collect::<BTreeSet<_>>(), (0..50).collect());
+    assert_eq!(order, pass(1, 0).concat());
+    for other in [(1, 1), (2, 0), (0, 1)] {
+        assert_ne!(order, pass(other.0, other.1).concat());
+    }
+    let by_fives = labels(data.batches(5, &device).unwrap().shuffled(1, 0)).concat();
+    assert_eq!(order, by_fives, "the size of batches must not matter");
+}
+
+#[test]
+fn a_batch_is_input_in_the_scope_data() {
+    let runtime = Runtime::builder().threads(1).build().unwrap();
+    let (data, device) = (rows(4), runtime.cpu().unwrap());
+    let (x, _y) = data.batches(4, &device).unwrap().next().unwrap().unwrap();
+    assert_eq!(x.storage().category(), Some(Category::Input));
+    let ledger = device.default_allocator().unwrap().ledger();
+    assert_eq!(ledger.category(Category::Input), ledger.total());
+    assert!(runtime.tracker().op_totals().iter().all(|row| row.module.path() == "data"));
+}
+
+#[test]
+fn a_split_has_every_row_once_and_is_decided_by_the_seed() {
+    let data = rows(101);
+    let (train, test) = data.split(0.2, 5).unwrap();
+    assert_eq!((train.rows(), test.rows()), (81, 20));
+    let all: BTreeSet<i64> = train.labels().iter().chain(test.labels()).copied().collect();
+    assert_eq!(all, (0..101).collect());
+    assert!(test.labels().iter().zip(test.features().chunks(2)).all(|(&label, row)| row[0] == label as f32));
+    assert_eq!(data.split(0.2, 5).unwrap(), (train, test.clone()));
+    assert_ne!(data.split(0.2, 6).unwrap().1, test);
+}
+
+#[test]
+fn a_split_may_leave_either_part_empty() {
+    let data = rows(3);
+    assert_eq!(data.split(0.0, 1).unwrap().1.rows(), 0);
+    assert_eq!(data.split(1.0, 1).unwrap().0.rows(), 0);
+    assert_eq!(rows(0).split(0.5, 1).unwrap().0.rows(), 0);
+    for bad in [-0.1, 1.1, f64::NAN] {
+        let error = data.split(bad, 1).unwrap_err();
+        assert!(matches!(error, Error::BadArgument { op: "split", argument: "test_fraction", .. }), "{error}");
+    }
+}
+
+#[test]
+fn data_that_does_not_fit_together_is_refused() {
+    assert!(matches!(
+        Dataset::new(vec![0.0; 5], vec![0, 1], 2),
+        Err(Error::BadArgument { argument: "features", .. })
+    ));
+    assert!(matches!(
+        Dataset::new(vec![0.0; 4], vec![0, 1, 2], 2),
+        Err(Error::BadArgument { argument: "labels", .. })
+    ));
+    let device = device();
+    assert!(matches!(rows(2).batches(0, &device), Err(Error::BadArgument { argument: "batch_size", .. })));
+}
+
+#[test]
+fn data_without_labels_gives_batches_without_labels() {
+    let data = Dataset::new(vec![1.0, 2.0, 3.0, 4.0], Vec::new(), 2).unwrap();
+    let device = device();
+    let (x, y) = data.batches(9, &device).unwrap().shuffled(0, 0).next().unwrap().unwrap();
+    assert_eq!((x.dims(), y.dims()), (&[2, 2][..], &[0][..]));
+}
+
+#[test]
+fn scaling_multiplies_every_feature_and_no_label() {
+    let data = rows(3).scaled(2.0);
+    assert_eq!(data.features(), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+    assert_eq!(data.labels(), [0, 1, 2]);
+}
+
+#[test]
+fn a_pool_without_room_for_a_batch_is_an_error_and_the_rows_are_not_lost() {
+    let runtime = Runtime::builder().pool(bfc_core::Bytes::mib(1)).threads(1).build().unwrap();
+    let device = runtime.cpu().unwrap();
+    let data = Dataset::new(vec![0.0; 100 << 10], vec![0; 1 << 10], 100).unwrap();
+    let hog = highwater_tensor::Tensor::zeros(&device, [200 << 10]).unwrap();
+    let mut batches = data.batches(1 << 10, &device).unwrap();
+    let error = batches.next().unwrap().unwrap_err();
+    assert!(error.out_of_memory().is_some(), "{error}");
+    drop(hog);
+    assert_eq!(batches.next().unwrap().unwrap().1.dims(), [1 << 10]);
+    assert!(batches.next().is_none());
+}

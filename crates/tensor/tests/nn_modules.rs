@@ -1,0 +1,259 @@
+//! Modules: their values, their parameters' paths, and the scopes they run in.
+
+use bfc_core::{Bytes, Category};
+use highwater_tensor::nn::{
+    Dropout, Fans, Gelu, Init, Linear, LinearOptions, Module, Parameter, Relu, Sequential, Sigmoid, Tanh,
+};
+use highwater_tensor::{DType, Device, Error, GradCheck, Rng, Runtime, Tensor, check_gradients, no_grad};
+
+fn runtime() -> Runtime {
+    Runtime::builder().threads(1).build().unwrap()
+}
+
+fn device() -> Device {
+    runtime().cpu().unwrap()
+}
+
+fn tensor(device: &Device, values: &[f32], shape: &[usize]) -> Tensor {
+    Tensor::from_slice(device, values, shape).unwrap()
+}
+
+#[test]
+fn a_linear_layer_is_a_product_and_a_sum() {
+    let device = device();
+    let weight = Parameter::new(tensor(&device, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3])).unwrap();
+    let bias = Parameter::new(tensor(&device, &[0.5, 0.0, -0.5], &[3])).unwrap();
+    let x = tensor(&device, &[1.0, 0.0, 1.0, 1.0], &[2, 2]);
+    let layer = Linear::from_parameters(weight.clone(), Some(bias)).unwrap();
+    assert_eq!(layer.forward(&x).unwrap().to_vec::<f32>().unwrap(), [1.5, 2.0, 2.5, 5.5, 7.0, 8.5]);
+    let plain = Linear::from_parameters(weight, None).unwrap();
+    assert_eq!(plain.forward(&x).unwrap().to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 5.0, 7.0, 9.0]);
+}
+
+#[test]
+fn a_linear_layer_takes_any_number_of_leading_axes() {
+    let device = device();
+    let layer = Linear::new(&device, 4, 2, &Rng::new(0)).unwrap();
+    for shape in [&[3, 5, 4][..], &[0, 4]] {
+        let y = layer.forward(&Tensor::zeros(&device, shape).unwrap()).unwrap();
+        assert_eq!(y.dims().last(), Some(&2));
+        assert_eq!(y.dims()[..shape.len() - 1], shape[..shape.len() - 1]);
+    }
+}
+
+#[test]
+fn the_gradients_of_a_linear_layer_are_those_of_the_formula() {
+    let device = device();
+    let values = |count: usize| (0..count).map(|i| (i as f64 * 0.7).sin()).collect::<Vec<_>>();
+    let inputs = [(vec![5, 3], 15), (vec![3, 2], 6), (vec![2], 2)]
+        .map(|(shape, count)| Tensor::from_slice(&device, &values(count), shape).unwrap());
+    let function = |inputs: &[Tensor]| inputs[0].matmul(&inputs[1])?.add(&inputs[2]);
+    check_gradients(function, &inputs, GradCheck::for_dtype(DType::F64)).unwrap();
+    let [x, weight, bias] = inputs;
+    let leaf = |tensor: &Tensor| Parameter::new(tensor.clone()).unwrap();
+    let layer = Linear::from_parameters(leaf(&weight), Some(leaf(&bias))).unwrap();
+    let gradients = layer.forward(&x).unwrap().sum_all().unwrap().backward().unwrap();
+    let of_bias = gradients.get(&layer.bias().unwrap().tensor()).unwrap();
+    assert_eq!(of_bias.to_vec::<f64>().unwrap(), [5.0, 5.0]);
+}
+
+#[test]
+fn a_shape_that_does_not_fit_a_layer_names_the_op_and_both_shapes() {
+    let device = device();
+    let layer = Linear::new(&device, 4, 2, &Rng::new(0)).unwrap();
+    let error = layer.forward(&Tensor::zeros(&device, [3, 5]).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("matmul") && error.contains("[3, 5]") && error.contains("[4, 2]"), "{error}");
+}
+
+#[test]
+fn parameters_that_make_no_linear_layer_are_refused() {
+    let device = device();
+    let parameter = |shape: &[usize]| Parameter::new(Tensor::zeros(&device, shape).unwrap()).unwrap();
+    let make = |weight: &[usize], bias: &[usize]| {
+        Linear::from_parameters(parameter(weight), Some(parameter(bias))).unwrap_err()
+    };
+    assert!(matches!(make(&[2], &[2]), Error::BadRank { op: "linear", .. }));
+    assert!(matches!(make(&[2, 3], &[3, 1]), Error::BadRank { op: "linear", .. }));
+    assert!(matches!(make(&[2, 3], &[2]), Error::ShapeMismatch { op: "linear", .. }));
+}
+
+#[test]
+fn activations_are_their_ops() {
+    let device = device();
+    let x = tensor(&device, &[-1.0, 0.0, 2.0], &[3]);
+    let same = |module: &dyn Module, expected: Tensor| {
+        let computed = module.forward(&x).unwrap().to_vec::<f32>().unwrap();
+        assert_eq!(computed, expected.to_vec::<f32>().unwrap(), "{module:?}");
+        assert_eq!(module.parameter_count(), 0);
+    };
+    same(&Relu, x.relu().unwrap());
+    same(&Gelu, x.gelu().unwrap());
+    same(&Tanh, x.tanh().unwrap());
+    same(&Sigmoid, x.sigmoid().unwrap());
+}
+
+#[test]
+fn dropout_drops_while_gradients_are_recorded_and_keeps_the_mean() {
+    let device = device();
+    let x = Tensor::ones(&device, [10_000]).unwrap();
+    let dropout = Dropout::new(0.25, Rng::new(3)).unwrap();
+    let dropped = dropout.forward(&x).unwrap().to_vec::<f32>().unwrap();
+    let zeros = dropped.iter().filter(|&&value| value == 0.0).count();
+    // Six standard deviations of a binomial count with mean 2500.
+    assert!((2240..2760).contains(&zeros), "{zeros}");
+    assert!(dropped.iter().all(|&value| value == 0.0 || (value - 4.0 / 3.0).abs() < 1e-6));
+    assert!(no_grad(|| dropout.forward(&x)).unwrap().shares_buffer_with(&x));
+}
+
+#[test]
+fn dropout_goes_on_in_its_sequence_and_starts_over_with_its_seed() {
+    let x = Tensor::ones(&device(), [100]).unwrap();
+    let twice = || {
+        let dropout = Dropout::new(0.5, Rng::new(3)).unwrap();
+        [(); 2].map(|()| dropout.forward(&x).unwrap().to_vec::<f32>().unwrap())
+    };
+    assert_eq!(twice(), twice());
+    assert_ne!(twice()[0], twice()[1]);
+}
+
+#[test]
+fn dropout_of_everything_or_less_than_nothing_is_refused() {
+    for p in [1.0, -0.1, f64::NAN] {
+        assert!(matches!(Dropout::new(p, Rng::new(0)), Err(Error::BadArgument { argument: "p", .. })));
+    }
+    let x = Tensor::ones(&device(), [3]).unwrap();
+    assert!(Dropout::new(0.0, Rng::new(0)).unwrap().forward(&x).unwrap().shares_buffer_with(&x));
+}
+
+#[test]
+fn a_sequence_applies_its_modules_in_turn_and_an_empty_one_does_nothing() {
+    let device = device();
+    let x = tensor(&device, &[-1.0, 2.0], &[2]);
+    assert!(Sequential::new().forward(&x).unwrap().shares_buffer_with(&x));
+    let net = Sequential::new().with("relu", Relu).with("tanh", Tanh);
+    assert_eq!(net.forward(&x).unwrap().to_vec::<f32>().unwrap(), [0.0, 2f32.tanh()]);
+    assert_eq!((net.len(), net.is_empty()), (2, false));
+}
+
+#[test]
+fn names_that_are_taken_or_empty_get_a_number() {
+    let device = device();
+    let layer = || Linear::with_options(&device, 1, 1, LinearOptions { bias: None, ..Default::default() }, &Rng::new(0));
+    let net = ["fc", "fc2", "fc", "", ".", "a..b"].into_iter().fold(Sequential::new(), |net, name| net.with(name, layer().unwrap()));
+    let paths: Vec<_> = net.parameters().into_iter().map(|(path, _)| path).collect();
+    assert_eq!(
+        paths,
+        ["fc.weight", "fc2.weight", "fc3.weight", "layer.weight", "layer2.weight", "a.b.weight"]
+    );
+}
+
+#[test]
+fn paths_of_parameters_are_the_scopes_their_layers_run_in() {
+    let runtime = runtime();
+    let device = runtime.cpu().unwrap();
+    let rng = Rng::new(0);
+    let block = Sequential::new().with("fc", Linear::new(&device, 3, 3, &rng).unwrap()).with("relu", Relu);
+    let net = Sequential::new().with("block", block).with("head", Linear::new(&device, 3, 2, &rng).unwrap());
+    runtime.tracker().reset();
+    net.forward(&Tensor::ones(&device, [1, 3]).unwrap()).unwrap();
+    let scope_of = |op: &str| {
+        let totals = runtime.tracker().op_totals();
+        let rows = totals.iter().filter(|row| row.op == op && row.calls > 0);
+        rows.map(|row| row.module.path()).collect::<Vec<_>>()
+    };
+    assert_eq!(scope_of("matmul"), ["block.fc", "head"]);
+    assert_eq!(scope_of("relu"), ["block.relu"]);
+    let paths: Vec<_> = net.parameters().into_iter().map(|(path, _)| path).collect();
+    assert_eq!(paths, ["block.fc.weight", "block.fc.bias", "head.weight", "head.bias"]);
+}
+
+#[test]
+fn a_parameter_used_twice_counts_once() {
+    let device = device();
+    let weight = Parameter::new(Tensor::zeros(&device, [4, 4]).unwrap()).unwrap();
+    let tied = || Linear::from_parameters(weight.clone(), None).unwrap();
+    let net = Sequential::new().with("a", tied()).with("b", tied());
+    assert_eq!(net.parameters().len(), 2);
+    assert_eq!(net.parameter_count(), 16);
+}
+
+#[test]
+fn parameters_are_parameters_in_the_accounts() {
+    let runtime = runtime();
+    let device = runtime.cpu().unwrap();
+    let layer = Linear::new(&device, 64, 128, &Rng::new(0)).unwrap();
+    let ledger = device.default_allocator().unwrap().ledger();
+    assert_eq!(ledger.category(Category::Parameter), (64 * 128 + 128) * 4);
+    assert_eq!(ledger.total(), ledger.category(Category::Parameter));
+    let totals = runtime.tracker().op_totals();
+    assert!(totals.iter().all(|row| row.persistent_bytes == row.total_bytes));
+    drop(layer);
+    assert_eq!(device.default_allocator().unwrap().stats().bytes_in_use, 0);
+}
+
+#[test]
+fn a_layer_too_large_for_the_pool_is_an_error_with_a_report() {
+    let device = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap().cpu().unwrap();
+    let error = Linear::new(&device, 1024, 1024, &Rng::new(0)).unwrap_err();
+    assert!(error.out_of_memory().is_some(), "{error}");
+    assert_eq!(device.default_allocator().unwrap().stats().bytes_in_use, 0);
+}
+
+#[test]
+fn initial_values_have_the_variance_of_their_scheme_and_stay_in_bounds() {
+    let (device, rng, fans) = (device(), Rng::new(1), Fans { inputs: 200, outputs: 300 });
+    let cases = [
+        (Init::XavierUniform, 2.0 / 500.0),
+        (Init::XavierNormal, 2.0 / 500.0),
+        (Init::KaimingUniform, 2.0 / 200.0),
+        (Init::KaimingNormal, 2.0 / 200.0),
+        (Init::Uniform { low: -3.0, high: 3.0 }, 3.0),
+        (Init::Normal { mean: 0.0, std: 2.0 }, 4.0),
+    ];
+    for (init, variance) in cases {
+        let parameter = init.parameter(&device, [200, 300], DType::F64, fans, &rng).unwrap();
+        let values = parameter.tensor().to_vec::<f64>().unwrap();
+        let count = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / count;
+        let measured = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count;
+        // Over five standard deviations of both estimates, from 60,000 values.
+        assert!(mean.abs() < 0.025 * variance.sqrt(), "{init:?}: mean {mean}");
+        assert!((measured / variance - 1.0).abs() < 0.03, "{init:?}: variance {measured}, not {variance}");
+        if matches!(init, Init::XavierUniform | Init::KaimingUniform | Init::Uniform { .. }) {
+            let bound = (3.0 * variance).sqrt() * (1.0 + 1e-9);
+            assert!(values.iter().all(|value| value.abs() <= bound), "{init:?}");
+        }
+    }
+    let constant = Init::Constant(0.5).parameter(&device, [3], DType::F32, fans, &rng).unwrap();
+    assert_eq!(constant.tensor().to_vec::<f32>().unwrap(), [0.5; 3]);
+}
+
+#[test]
+fn initial_values_that_are_none_are_refused_by_name() {
+    let device = device();
+    let make = |init: Init, dtype| {
+        init.parameter(&device, [3], dtype, Fans { inputs: 1, outputs: 1 }, &Rng::new(0)).unwrap_err()
+    };
+    let cases = [
+        (Init::Constant(f64::NAN), "value"),
+        (Init::Uniform { low: f64::NEG_INFINITY, high: 0.0 }, "low"),
+        (Init::Uniform { low: 1.0, high: 1.0 }, "high"),
+        (Init::Normal { mean: f64::NAN, std: 1.0 }, "mean"),
+        (Init::Normal { mean: 0.0, std: -1.0 }, "std"),
+    ];
+    for (init, name) in cases {
+        assert!(matches!(make(init, DType::F32), Error::BadArgument { op: "init", argument, .. } if argument == name));
+    }
+    assert!(matches!(make(Init::Zeros, DType::I64), Error::UnsupportedDType { op: "init", .. }));
+}
+
+#[test]
+fn one_seed_gives_one_layer() {
+    let device = device();
+    let weights = |seed| {
+        let layer = Linear::new(&device, 5, 7, &Rng::new(seed)).unwrap();
+        layer.weight().tensor().to_vec::<f32>().unwrap()
+    };
+    assert_eq!(weights(4), weights(4));
+    assert_ne!(weights(4), weights(5));
+}

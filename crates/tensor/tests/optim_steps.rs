@@ -1,0 +1,261 @@
+//! Optimisers against the formulas of their papers, and what a step does to memory.
+
+use bfc_core::{Bytes, Category};
+use highwater_tensor::nn::{Linear, Module, Parameter, Sequential};
+use highwater_tensor::optim::{Adam, AdamW, Optimizer, Sgd};
+use highwater_tensor::{DType, Device, Error, Gradients, Rng, Runtime, Tensor};
+use highwater_tracking::Phase;
+
+fn device() -> Device {
+    Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
+}
+
+const START: [f64; 3] = [1.0, -2.0, 0.5];
+
+fn parameter(device: &Device) -> Parameter {
+    Parameter::new(Tensor::from_slice(device, &START, [3]).unwrap()).unwrap()
+}
+
+fn named(parameter: &Parameter) -> Vec<(String, Parameter)> {
+    vec![("layer.weight".to_owned(), parameter.clone())]
+}
+
+/// The gradient of Σ cᵢ pᵢ²  is 2 cᵢ pᵢ.
+fn gradients(parameter: &Parameter) -> Gradients {
+    let scale = Tensor::from_slice(parameter.tensor().device(), &SCALE, [3]).unwrap();
+    parameter.tensor().square().unwrap().mul(&scale).unwrap().sum_all().unwrap().backward().unwrap()
+}
+
+const SCALE: [f64; 3] = [1.0, 0.1, -0.3];
+
+fn values(parameter: &Parameter) -> Vec<f64> {
+    parameter.tensor().to_vec().unwrap()
+}
+
+fn assert_close(computed: &[f64], expected: &[f64]) {
+    assert_eq!(computed.len(), expected.len());
+    for (a, b) in computed.iter().zip(expected) {
+        assert!((a - b).abs() <= 1e-12 * b.abs().max(1.0), "{computed:?} is not {expected:?}");
+    }
+}
+
+/// Ten steps of the optimiser, and ten of `formula`, which changes one number of the given index along its gradient.
+fn compare(mut optimizer: impl Optimizer, parameter: &Parameter, mut formula: impl FnMut(usize, &mut f64, f64)) {
+    let mut expected = START;
+    for _ in 0..10 {
+        for (index, value) in expected.iter_mut().enumerate() {
+            let gradient = 2.0 * SCALE[index] * *value;
+            formula(index, value, gradient);
+        }
+        optimizer.step(gradients(parameter)).unwrap();
+        assert_close(&values(parameter), &expected);
+    }
+}
+
+#[test]
+fn sgd_goes_against_the_gradient() {
+    let p = parameter(&device());
+    compare(Sgd::new(named(&p), 0.1).unwrap(), &p, |_, value, g| *value -= 0.1 * g);
+}
+
+#[test]
+fn sgd_keeps_momentum_and_decays_weights() {
+    let p = parameter(&device());
+    let sgd = Sgd::with_momentum(named(&p), 0.1, 0.9).unwrap().weight_decay(0.01).unwrap();
+    let mut m = [0.0; 3];
+    compare(sgd, &p, |i, value, g| {
+        m[i] = 0.9 * m[i] + g + 0.01 * *value;
+        *value -= 0.1 * m[i];
+    });
+}
+
+#[test]
+fn nesterovs_variant_looks_ahead() {
+    let p = parameter(&device());
+    let sgd = Sgd::with_momentum(named(&p), 0.1, 0.9).unwrap().nesterov().unwrap();
+    let mut m = [0.0; 3];
+    compare(sgd, &p, |i, value, g| {
+        m[i] = 0.9 * m[i] + g;
+        *value -= 0.1 * (g + 0.9 * m[i]);
+    });
+}
+
+/// Algorithm 1 of Kingma and Ba (2015); the decay of Loshchilov and Hutter (2019) if `decoupled`.
+fn adam(decay: f64, decoupled: bool) -> impl FnMut(usize, &mut f64, f64) {
+    let (mut m, mut v, mut t) = ([0.0; 3], [0.0; 3], [0; 3]);
+    move |i, value, g| {
+        let g = if decoupled { g } else { g + decay * *value };
+        t[i] += 1;
+        m[i] = 0.9 * m[i] + (1.0 - 0.9) * g;
+        v[i] = 0.99 * v[i] + (1.0 - 0.99) * g * g;
+        let mean: f64 = m[i] / (1.0 - 0.9f64.powi(t[i]));
+        let variance: f64 = v[i] / (1.0 - 0.99f64.powi(t[i]));
+        if decoupled {
+            *value -= 0.1 * decay * *value;
+        }
+        *value -= 0.1 * mean / (variance.sqrt() + 1e-6);
+    }
+}
+
+#[test]
+fn adam_is_algorithm_1_of_its_paper() {
+    let p = parameter(&device());
+    let optimizer = Adam::new(named(&p), 0.1).unwrap().betas(0.9, 0.99).unwrap().epsilon(1e-6).unwrap();
+    compare(optimizer, &p, adam(0.0, false));
+}
+
+#[test]
+fn adam_adds_weight_decay_to_gradients_and_adamw_to_parameters() {
+    let device = device();
+    let p = parameter(&device);
+    let coupled = Adam::new(named(&p), 0.1).unwrap().betas(0.9, 0.99).unwrap().epsilon(1e-6).unwrap();
+    compare(coupled.weight_decay(0.1).unwrap(), &p, adam(0.1, false));
+    let p = parameter(&device);
+    let decoupled = AdamW::new(named(&p), 0.1).unwrap().betas(0.9, 0.99).unwrap().epsilon(1e-6).unwrap();
+    compare(decoupled.weight_decay(0.1).unwrap(), &p, adam(0.1, true));
+}
+
+#[test]
+fn gradients_that_stay_zero_move_nothing_and_make_no_nan() {
+    let device = device();
+    let p = Parameter::new(Tensor::zeros_of(&device, [3], DType::F64).unwrap()).unwrap();
+    let mut optimizers: [Box<dyn Optimizer>; 3] = [
+        Box::new(Sgd::with_momentum(named(&p), 0.1, 0.9).unwrap()),
+        Box::new(Adam::new(named(&p), 0.1).unwrap()),
+        Box::new(AdamW::new(named(&p), 0.1).unwrap().betas(0.0, 0.0).unwrap()),
+    ];
+    for optimizer in &mut optimizers {
+        optimizer.step(gradients(&p)).unwrap();
+        assert_eq!(values(&p), [0.0; 3], "{optimizer:?}");
+    }
+}
+
+#[test]
+fn a_parameter_without_a_gradient_stays_and_its_bias_correction_starts_when_it_does() {
+    let device = device();
+    let (early, late) = (parameter(&device), parameter(&device));
+    let parameters = [("a", &early), ("b", &late)].map(|(name, p)| (name.to_owned(), p.clone())).to_vec();
+    let mut adam = Adam::new(parameters, 0.1).unwrap();
+    for _ in 0..5 {
+        adam.step(gradients(&early)).unwrap();
+        assert_eq!(values(&late), START);
+    }
+    let mut alone = Adam::new(named(&early), 0.1).unwrap();
+    early.set(&Tensor::from_slice(&device, &START, [3]).unwrap()).unwrap();
+    alone.step(gradients(&early)).unwrap();
+    adam.step(gradients(&late)).unwrap();
+    assert_eq!(values(&late), values(&early));
+}
+
+#[test]
+fn a_parameter_of_two_layers_is_stepped_once() {
+    let p = parameter(&device());
+    let mut twice = named(&p);
+    twice.extend(named(&p));
+    compare(Sgd::new(twice, 0.1).unwrap(), &p, |_, value, g| *value -= 0.1 * g);
+}
+
+#[test]
+fn the_learning_rate_can_be_changed_between_steps() {
+    let p = parameter(&device());
+    let mut sgd = Sgd::new(named(&p), 0.1).unwrap();
+    sgd.set_learning_rate(0.0).unwrap();
+    sgd.step(gradients(&p)).unwrap();
+    assert_eq!((values(&p), sgd.learning_rate()), (START.to_vec(), 0.0));
+    for bad in [-1.0, f64::NAN, f64::INFINITY] {
+        assert!(matches!(sgd.set_learning_rate(bad), Err(Error::BadArgument { argument: "lr", .. })));
+    }
+    assert_eq!(sgd.learning_rate(), 0.0);
+}
+
+#[test]
+fn hyperparameters_out_of_range_are_refused_by_name() {
+    let p = parameter(&device());
+    let argument = |result: Result<(), Error>| match result {
+        Err(Error::BadArgument { argument, .. }) => argument,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(argument(Sgd::new(named(&p), -0.1).map(drop)), "lr");
+    assert_eq!(argument(Sgd::with_momentum(named(&p), 0.1, 1.0).map(drop)), "momentum");
+    assert_eq!(argument(Sgd::new(named(&p), 0.1).unwrap().weight_decay(f64::NAN).map(drop)), "weight_decay");
+    assert_eq!(argument(Sgd::new(named(&p), 0.1).unwrap().nesterov().map(drop)), "momentum");
+    let adam = || Adam::new(named(&p), 0.1).unwrap();
+    assert_eq!(argument(Adam::new(named(&p), f64::INFINITY).map(drop)), "lr");
+    assert_eq!(argument(adam().betas(1.0, 0.9).map(drop)), "beta1");
+    assert_eq!(argument(adam().betas(0.9, -0.1).map(drop)), "beta2");
+    assert_eq!(argument(adam().epsilon(0.0).map(drop)), "epsilon");
+    assert_eq!(argument(adam().weight_decay(-1.0).map(drop)), "weight_decay");
+}
+
+#[test]
+fn a_step_writes_in_place_and_takes_no_memory() {
+    let device = device();
+    let p = parameter(&device);
+    let address = || p.tensor().storage().allocation().block().address;
+    let (before, mut adam) = (address(), Adam::new(named(&p), 0.1).unwrap());
+    let gradients = gradients(&p);
+    let allocs = device.default_allocator().unwrap().stats().num_allocs;
+    adam.step(gradients).unwrap();
+    assert_eq!(address(), before);
+    assert_eq!(device.default_allocator().unwrap().stats().num_allocs, allocs);
+    let ledger = device.default_allocator().unwrap().ledger();
+    assert_eq!((ledger.category(Category::Gradient), ledger.category(Category::OptimizerState)), (0, 512));
+}
+
+#[test]
+fn a_step_leaves_tensors_that_were_taken_before_as_they_were() {
+    let p = parameter(&device());
+    let before = p.tensor();
+    Sgd::new(named(&p), 0.1).unwrap().step(gradients(&p)).unwrap();
+    assert_eq!(before.to_vec::<f64>().unwrap(), START);
+    assert_ne!(values(&p), START);
+}
+
+#[test]
+fn a_step_without_memory_for_its_copies_changes_nothing() {
+    let device = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap().cpu().unwrap();
+    let large = || Parameter::new(Tensor::ones(&device, [50 << 10]).unwrap()).unwrap();
+    let (a, b) = (large(), large());
+    let parameters = [("a", &a), ("b", &b)].map(|(name, p)| (name.to_owned(), p.clone())).to_vec();
+    let mut sgd = Sgd::new(parameters, 0.1).unwrap();
+    let step = |sgd: &mut Sgd| {
+        let loss = a.tensor().sum_all().unwrap().add(&b.tensor().sum_all().unwrap()).unwrap();
+        sgd.step(loss.backward().unwrap())
+    };
+    let first = |p: &Parameter| p.tensor().to_vec::<f32>().unwrap()[0];
+    // Two parameters and two gradients of 200 KiB each leave room for one copy, and both parameters need one.
+    let held = (a.tensor(), b.tensor());
+    let error = step(&mut sgd).unwrap_err();
+    assert!(error.out_of_memory().is_some(), "{error}");
+    assert_eq!((first(&a), first(&b)), (1.0, 1.0));
+    drop(held);
+    step(&mut sgd).unwrap();
+    assert_eq!((first(&a), first(&b)), (0.9, 0.9));
+}
+
+#[test]
+fn state_that_finds_no_memory_makes_no_optimiser_and_keeps_none() {
+    let device = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap().cpu().unwrap();
+    let p = Parameter::new(Tensor::ones(&device, [100 << 10]).unwrap()).unwrap();
+    let error = Adam::new(named(&p), 0.1).unwrap_err();
+    assert!(error.out_of_memory().is_some(), "{error}");
+    assert_eq!(device.default_allocator().unwrap().stats().live_allocs, 1);
+}
+
+#[test]
+fn steps_and_state_are_charged_to_the_layer_in_the_phase_optimizer() {
+    let runtime = Runtime::builder().threads(1).build().unwrap();
+    let device = runtime.cpu().unwrap();
+    let net = Sequential::new().with("fc1", Linear::new(&device, 2, 3, &Rng::new(0)).unwrap());
+    runtime.tracker().reset();
+    let mut adamw = AdamW::new(net.parameters(), 0.1).unwrap();
+    let rows = || {
+        let totals = runtime.tracker().op_totals();
+        let rows = totals.iter().filter(|row| row.phase == Phase::Optimizer && row.calls > 0);
+        rows.map(|row| (row.op, row.module.path(), row.calls, row.persistent_bytes)).collect::<Vec<_>>()
+    };
+    assert_eq!(rows(), [("adamw", "fc1".to_owned(), 2, 1024)]);
+    let loss = net.forward(&Tensor::ones(&device, [1, 2]).unwrap()).unwrap().sum_all().unwrap();
+    adamw.step(loss.backward().unwrap()).unwrap();
+    assert_eq!(rows(), [("adamw", "fc1".to_owned(), 4, 1024)]);
+}

@@ -1,0 +1,216 @@
+//! What the examples share: options, a runtime made from them, and what is said at the end.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use anyhow::Context;
+use clap::{Args, Parser};
+use highwater::alloc::{Bytes, DeviceId, DeviceKind};
+use highwater::tracking::Trace;
+use highwater::{Device, Runtime, memory_report};
+use serde_json::Value;
+
+/// Most events that `--trace` records; each takes about 100 bytes until it is written.
+const MAX_TRACE_EVENTS: usize = 4_000_000;
+
+/// The options of every example.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Where to compute: auto, cpu, dry, or cuda:N
+    #[arg(long, default_value = "auto", value_parser = parse_device)]
+    device: Wanted,
+
+    /// Compute nothing: find out how much memory the run takes (the same as --device dry)
+    #[arg(long, conflicts_with = "device")]
+    dry_run: bool,
+
+    /// The most memory the run may take, in MiB
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
+    pool: Option<u64>,
+
+    /// Threads that compute; the results do not depend on it [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+
+    /// The seed of everything random
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+
+    /// Write the results and the memory report to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Write every allocation and free to this file, one a line
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+
+    /// Say which device each op runs on, and why
+    #[arg(long)]
+    log_placement: bool,
+}
+
+/// The device asked for; `None` leaves the choice to the runtime.
+type Wanted = Option<DeviceId>;
+
+fn parse_device(text: &str) -> Result<Wanted, String> {
+    if text == "auto" { Ok(None) } else { text.parse().map(Some).map_err(|_| "expected auto, cpu, dry or cuda:N".into()) }
+}
+
+/// Parses the command line, runs the example, and says what went wrong, if anything did, in the exit code too.
+pub fn main<A: Parser + AsRef<Options>>(
+    example: &'static str,
+    run: impl FnOnce(&A, Session) -> anyhow::Result<()>,
+) -> ExitCode {
+    let args = A::parse();
+    let result = Session::open(example, args.as_ref()).and_then(|session| run(&args, session));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nobody is left to tell if this fails too.
+            let _ = complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One line for the error, and the whole report if memory ran out.
+fn complain(error: &anyhow::Error) -> io::Result<()> {
+    let mut stderr = io::stderr().lock();
+    writeln!(stderr, "error: {error:#}")?;
+    let report = error.downcast_ref::<highwater::Error>().and_then(highwater::Error::out_of_memory);
+    report.map_or(Ok(()), |report| writeln!(stderr, "\n{}", report.details()))
+}
+
+/// One run of an example.
+pub struct Session {
+    /// Where to compute.
+    pub device: Device,
+    runtime: Runtime,
+    example: &'static str,
+    seed: u64,
+    json: Option<Output>,
+    trace: Option<Output>,
+    started: Instant,
+}
+
+impl Session {
+    fn open(example: &'static str, options: &Options) -> anyhow::Result<Self> {
+        let mut builder = Runtime::builder();
+        if let Some(mib) = options.pool {
+            builder = builder.pool(Bytes::mib(mib));
+        }
+        if let Some(threads) = options.threads {
+            builder = builder.threads(threads.into());
+        }
+        let runtime = builder.build()?;
+        let dry = DeviceId::new(DeviceKind::Dry, 0);
+        let choice = runtime.choose(if options.dry_run { Some(dry) } else { options.device })?;
+        if options.log_placement {
+            log_placement(&runtime, &format!("device {}: {}", choice.device, choice.reason));
+        }
+        // Files are opened first: a run whose results cannot be kept should not begin.
+        let (json, trace) = (Output::open(&options.json)?, Output::open(&options.trace)?);
+        if trace.is_some() {
+            runtime.tracker().start_log(MAX_TRACE_EVENTS);
+        }
+        let (device, seed, started) = (choice.device, options.seed, Instant::now());
+        Ok(Self { device, runtime, example, seed, json, trace, started })
+    }
+
+    /// Prints what came out and what memory it took, and writes the files that were asked for. `results` are further
+    /// fields of the JSON object.
+    pub fn finish(self, summary: &str, results: Value) -> anyhow::Result<()> {
+        let seconds = self.started.elapsed().as_secs_f64();
+        let (threads, report) = (self.runtime.threads(), memory_report(&self.device)?);
+        let plural = if threads == 1 { "" } else { "s" };
+        say(&format!(
+            "{} on {} with {threads} thread{plural}, {seconds:.1} s: {summary}\n\n{report}",
+            self.example, self.device
+        ))?;
+        if let Some(output) = self.json {
+            let mut fields = serde_json::json!({
+                "example": self.example,
+                "device": self.device.to_string(),
+                "seed": self.seed,
+                "threads": threads,
+                "seconds": seconds,
+            });
+            merge(&mut fields, results);
+            merge(&mut fields, serde_json::to_value(&report)?);
+            output.write(|file| {
+                serde_json::to_writer_pretty(&mut *file, &fields)?;
+                writeln!(file)
+            })?;
+        }
+        if let Some(output) = self.trace {
+            let log = self.runtime.tracker().take_log();
+            let mut trace = Trace::from_log(&log)?;
+            trace.add_header(&format!("trace: {} on {}, seed {}", self.example, self.device, self.seed));
+            trace.add_header(&format!("events: {}", trace.events().len()));
+            trace.add_header(&format!("peak_live_bytes: {}", trace.peak_live_bytes()));
+            if log.overflowed() {
+                trace.add_header(&format!("events lost at the end: {}", log.dropped));
+            }
+            output.write(|file| trace.write(file))?;
+        }
+        Ok(())
+    }
+}
+
+/// Says each different placement once: a training step repeats itself.
+fn log_placement(runtime: &Runtime, choice: &str) {
+    let told = Mutex::new(HashSet::new());
+    let tell = move |line: String| {
+        if told.lock().unwrap_or_else(PoisonError::into_inner).insert(line.clone()) {
+            let _ = writeln!(io::stderr(), "{line}");
+        }
+    };
+    tell(choice.to_owned());
+    runtime.on_placement(move |placement| tell(placement.to_string()));
+}
+
+/// Prints to standard output. That nobody reads on, as in `... | head`, is no error.
+fn say(text: &str) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("standard output"),
+        _ => Ok(()),
+    }
+}
+
+/// Puts the fields of one JSON object into another.
+fn merge(into: &mut Value, from: Value) {
+    if let (Some(into), Value::Object(from)) = (into.as_object_mut(), from) {
+        into.extend(from);
+    }
+}
+
+/// A file to be written at the end.
+struct Output {
+    path: PathBuf,
+    file: File,
+}
+
+impl Output {
+    fn open(path: &Option<PathBuf>) -> anyhow::Result<Option<Self>> {
+        let open = |path: &PathBuf| {
+            let file = File::create(path).with_context(|| name(path))?;
+            Ok(Self { path: path.clone(), file })
+        };
+        path.as_ref().map(open).transpose()
+    }
+
+    fn write(self, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> anyhow::Result<()> {
+        let mut file = BufWriter::new(self.file);
+        write(&mut file).and_then(|()| file.flush()).with_context(|| name(&self.path))
+    }
+}
+
+fn name(path: &Path) -> String {
+    path.display().to_string()
+}

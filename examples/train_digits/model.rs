@@ -1,0 +1,41 @@
+//! The network that reads digits, and a step of its training.
+
+use highwater::data::Dataset;
+use highwater::prelude::*;
+use highwater::{Result, nn};
+
+/// From 64 pixels to a score for each of ten digits.
+pub fn network(device: &Device, rng: &Rng) -> Result<nn::Sequential> {
+    Ok(Sequential::new()
+        .with("fc1", Linear::new(device, 64, 256, rng)?)
+        .with("relu", Relu)
+        .with("dropout", Dropout::new(0.2, rng.fork(0))?)
+        .with("fc2", Linear::new(device, 256, 10, rng)?))
+}
+
+/// One step on a batch of images `x` and digits `y`; returns the loss.
+pub fn train_step(
+    network: &impl Module,
+    optimizer: &mut impl Optimizer,
+    x: &Tensor,
+    y: &Tensor,
+) -> Result<Tensor> {
+    let scores = network.forward(x)?;
+    let loss = {
+        let _scope = module("loss");
+        scores.cross_entropy(y)?
+    };
+    optimizer.step(loss.backward()?)?;
+    Ok(loss.detach())
+}
+
+/// The share of images that are read right; `None` on a device that computes nothing.
+pub fn accuracy(network: &impl Module, images: &Dataset, device: &Device) -> Result<Option<f64>> {
+    let mut right = 0.0;
+    for batch in images.batches(256, device)? {
+        let (x, y) = batch?;
+        let digits = no_grad(|| network.forward(&x))?.argmax(1)?;
+        right += f64::from(digits.eq(&y)?.to_dtype(DType::F32)?.sum_all()?.item_or(0.0f32)?);
+    }
+    Ok((!device.is_dry()).then(|| right / images.rows() as f64))
+}
