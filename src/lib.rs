@@ -50,10 +50,10 @@ pub use highwater_tensor as tensor;
 pub use highwater_tracking as tracking;
 
 pub use highwater_tensor::{
-    Buffer, Choice, DType, Device, DeviceAllocator, Element, Error, GradCheck, GradCheckError, Gradients, IntoShape,
-    Layout, Op, OpContext, Place, Placement, PlacementReason, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar,
-    Shape, Storage, Tensor, View, ViewMut, apply, backend, check_gradients, data, is_recording, nn, no_grad, optim,
-    with_device,
+    Buffer, Choice, DType, Device, DeviceAllocator, Element, Error, GradCheck, GradCheckError, Gradients,
+    IntoShape, Layout, Op, OpContext, Place, Placement, PlacementReason, Result, Rng, Runtime,
+    RuntimeBuilder, Saved, Scalar, Shape, Storage, Tensor, View, ViewMut, apply, backend, check_gradients,
+    data, is_recording, nn, no_grad, optim, with_device,
 };
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};
 

@@ -58,7 +58,11 @@ pub struct Options {
 type Wanted = Option<DeviceId>;
 
 fn parse_device(text: &str) -> Result<Wanted, String> {
-    if text == "auto" { Ok(None) } else { text.parse().map(Some).map_err(|_| "expected auto, cpu, dry or cuda:N".into()) }
+    if text == "auto" {
+        Ok(None)
+    } else {
+        text.parse().map(Some).map_err(|_| "expected auto, cpu, dry or cuda:N".into())
+    }
 }
 
 /// Parses the command line, runs the example, and says what went wrong, if anything did, in the exit code too.

@@ -86,9 +86,9 @@ fn train(args: &Args, session: Session) -> anyhow::Result<()> {
             progress.step(final_loss)?;
         }
         test_accuracy = model::accuracy(&network, &test, &device)?;
-        progress.epoch(test_accuracy);
+        progress.show_accuracy(test_accuracy);
     }
-    progress.finish();
+    drop(progress);
 
     let accuracy = test_accuracy.map_or("nothing computed".to_owned(), |share| {
         format!("{:.1} % of {} unseen images read right", share * 100.0, test.rows())

@@ -1,34 +1,44 @@
-//! The progress bar: how training goes, and what memory it takes meanwhile.
+//! The progress bar: how training goes, and what memory it holds meanwhile.
 
-use std::sync::Arc;
-
-use highwater::alloc::{Allocator, Bytes};
+use highwater::alloc::Bytes;
 use highwater::{Device, Result};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
-/// A bar on the terminal; nothing at all where standard error is no terminal.
+/// A bar on standard error; nothing where that is no terminal.
 pub struct Progress {
     bar: ProgressBar,
-    pool: Option<Arc<dyn Allocator>>,
-    loss: Option<f32>,
+    device: Device,
     accuracy: Option<f64>,
 }
 
 impl Progress {
+    /// A bar for so many steps.
     pub fn new(device: &Device, steps: u64) -> Self {
-        let style = ProgressStyle::with_template("{bar:24.cyan/blue} {pos}/{len} {per_sec:>10} {msg}");
-        let bar = ProgressBar::new(steps);
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Self { bar, pool: device.default_allocator().ok().cloned(), loss: None, accuracy: None }
+        let style = ProgressStyle::with_template("{bar:20.cyan/dim} {percent:>3} %  {msg}")
+            .map_or_else(|_| ProgressStyle::default_bar(), |style| style.progress_chars("━╸─"));
+        // A run that fails leaves the bar as it was.
+        let bar = ProgressBar::new(steps).with_style(style).with_finish(ProgressFinish::Abandon);
+        Self { bar, device: device.clone(), accuracy: None }
     }
 
     /// Counts a step.
-    pub fn step(&mut self, loss: Option<f32>) -> Result<()> {
+    pub fn step(&self, loss: Option<f32>) -> Result<()> {
         self.bar.inc(1);
+        if self.bar.is_hidden() {
+            return Ok(());
+        }
+        let memory = self.device.default_allocator()?.stats();
+        let (now, peak) = (Bytes(memory.bytes_in_use), Bytes(memory.peak_bytes_in_use));
+        let loss = loss.map_or(String::new(), |loss| format!("loss {loss:.4}  "));
+        let accuracy =
+            self.accuracy.map_or(String::new(), |share| format!("accuracy {:.1} %  ", share * 100.0));
+        let speed = self.bar.per_sec();
+        self.bar.set_message(format!("{loss}{accuracy}{speed:.0} steps/s  memory {now}, peak {peak}"));
         Ok(())
     }
 
-    pub fn epoch(&mut self, accuracy: Option<f64>) {}
-
-    pub fn finish(&self) {}
+    /// Shows the accuracy on images that were not trained on, from now on.
+    pub fn show_accuracy(&mut self, accuracy: Option<f64>) {
+        self.accuracy = accuracy;
+    }
 }

@@ -24,13 +24,20 @@ struct Entry {
 #[derive(Debug)]
 struct Table {
     entries: Vec<Entry>,
-    by_name: HashMap<(OwnerId, Arc<str>), OwnerId>,
+    /// Children by name, per parent: in two steps, so that a look-up needs no key of its own.
+    children: HashMap<OwnerId, HashMap<Arc<str>, OwnerId>>,
 }
 
 static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(|| {
     let root = Entry { parent: OwnerId::ROOT, name: Arc::from("") };
-    RwLock::new(Table { entries: vec![root], by_name: HashMap::new() })
+    RwLock::new(Table { entries: vec![root], children: HashMap::new() })
 });
+
+impl Table {
+    fn find(&self, parent: OwnerId, name: &str) -> Option<OwnerId> {
+        self.children.get(&parent)?.get(name).copied()
+    }
+}
 
 impl OwnerId {
     /// The root of the forest, to which memory without an owner is charged.
@@ -46,23 +53,21 @@ impl OwnerId {
     /// ```
     #[must_use]
     pub fn intern(parent: Self, name: &str) -> Self {
-        {
-            let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
-            if let Some(&id) = table.by_name.get(&(parent, Arc::from(name))) {
-                return id;
-            }
+        if let Some(id) = TABLE.read().unwrap_or_else(PoisonError::into_inner).find(parent, name) {
+            return id;
         }
         let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-        let key = (parent, Arc::<str>::from(name));
-        if let Some(&id) = table.by_name.get(&key) {
+        // Another thread may have been quicker between the two locks.
+        if let Some(id) = table.find(parent, name) {
             return id;
         }
         let Ok(next) = u32::try_from(table.entries.len()) else { return parent };
         if table.entries.len() >= MAX_OWNERS {
             return parent;
         }
-        table.entries.push(Entry { parent, name: Arc::clone(&key.1) });
-        table.by_name.insert(key, Self(next));
+        let name = Arc::<str>::from(name);
+        table.entries.push(Entry { parent, name: Arc::clone(&name) });
+        table.children.entry(parent).or_default().insert(name, Self(next));
         Self(next)
     }
 

@@ -1,6 +1,8 @@
 //! Sources that fail, deliver too much or too little, break alignment, panic or call back: nothing is lost, nothing is
 //! given back twice, and later requests are served.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
 mod common;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

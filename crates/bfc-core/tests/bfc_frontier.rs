@@ -1,5 +1,7 @@
 //! Frees that become reusable later: the timing counter and the safe frontier.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
 mod common;
 
 use std::sync::Arc;

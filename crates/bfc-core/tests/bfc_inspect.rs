@@ -1,5 +1,7 @@
 //! What a pool says of itself: reports, figures, pictures, logs.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
 mod common;
 
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! Random sequences of operations on pools of every configuration and over sources of every nature, beside a shadow.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
 mod common;
 
 use std::sync::Arc;

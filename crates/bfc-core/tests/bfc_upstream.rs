@@ -1,6 +1,8 @@
 //! Upstream's own test cases, with their numbers: `bfc_allocator_test.cc` of XLA and `gpu_bfc_allocator_test.cc` of
 //! TensorFlow. Each test names its case.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
 mod common;
 
 use std::sync::Arc;

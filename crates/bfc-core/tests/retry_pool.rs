@@ -1,5 +1,7 @@
 //! Waiting in a pool: who waits, who fails at once, and what the figures say.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
 mod common;
 
 use std::sync::{Arc, mpsc};

@@ -2,6 +2,8 @@
 //! its wake-up sleeps for ever, and the checker reports a deadlock.
 //!
 //! `RUSTFLAGS="--cfg shuttle" cargo test -p bfc-core --test retry_shuttle`
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 #![cfg(shuttle)]
 
 mod common;

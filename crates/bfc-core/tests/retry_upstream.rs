@@ -1,5 +1,7 @@
 //! Upstream's cases for waiting, `gpu_allocator_retry_test.cc`, with shorter times.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};

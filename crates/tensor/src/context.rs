@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use bfc_core::{Allocation, AllocationAttributes, Allocator, Category, Request, Tag};
-use highwater_tracking::OpRun;
+use highwater_tracking::{OpRun, Phase, here};
 
 use crate::backend::Backend;
 use crate::device::Device;
@@ -50,14 +50,19 @@ impl<'a> OpContext<'a> {
         }
     }
 
-    /// The context of an op's forward, over the memory that its outputs come from.
+    /// The context of an op's forward, over the memory that its outputs come from. What is computed in a backward pass,
+    /// by an op that the backward of another one calls, is a gradient or goes into one.
     pub(crate) fn forward(
         op: &'static str,
         device: &'a Device,
         memory: &Arc<dyn Allocator>,
         recording: bool,
     ) -> Self {
-        Self { recording, ..Self::new(op, device, memory, Category::Output) }
+        let category = match here().phase {
+            Phase::Backward => Category::Gradient,
+            _ => Category::Output,
+        };
+        Self { recording, ..Self::new(op, device, memory, category) }
     }
 
     /// The context of an op that makes a tensor out of nothing, for a purpose known beforehand.

@@ -142,7 +142,7 @@ impl Device {
     /// # Errors
     /// If the device has no such memory.
     pub fn allocator(&self, attributes: AllocatorAttributes) -> Result<DeviceAllocator> {
-        let resolved = self.0.registry.allocator(&self.0.id, attributes, None)?;
+        let resolved = self.0.registry.allocator(self.0.id, attributes, None)?;
         Ok(DeviceAllocator { device: self.clone(), allocator: resolved.allocator })
     }
 

@@ -17,7 +17,9 @@ fn device() -> Device {
 }
 
 /// The labels of each batch, after a check that the features belong to them.
-fn labels(batches: impl Iterator<Item = highwater_tensor::Result<(highwater_tensor::Tensor, highwater_tensor::Tensor)>>) -> Vec<Vec<i64>> {
+fn labels(
+    batches: impl Iterator<Item = highwater_tensor::Result<(highwater_tensor::Tensor, highwater_tensor::Tensor)>>,
+) -> Vec<Vec<i64>> {
     batches
         .map(|batch| {
             let (x, y) = batch.unwrap();
@@ -85,7 +87,10 @@ fn a_split_may_leave_either_part_empty() {
     assert_eq!(rows(0).split(0.5, 1).unwrap().0.rows(), 0);
     for bad in [-0.1, 1.1, f64::NAN] {
         let error = data.split(bad, 1).unwrap_err();
-        assert!(matches!(error, Error::BadArgument { op: "split", argument: "test_fraction", .. }), "{error}");
+        assert!(
+            matches!(error, Error::BadArgument { op: "split", argument: "test_fraction", .. }),
+            "{error}"
+        );
     }
 }
 

@@ -62,7 +62,10 @@ fn headers_blank_lines_spaces_quotes_and_line_ends_of_any_kind_are_read_past() {
 
 #[test]
 fn a_bad_field_is_named_with_file_line_and_column() {
-    assert_eq!(message(parse("1,2,3\n4,x5,6\n")), "x.csv: line 2, column 2: expected a finite number, found \"x5\"");
+    assert_eq!(
+        message(parse("1,2,3\n4,x5,6\n")),
+        "x.csv: line 2, column 2: expected a finite number, found \"x5\""
+    );
     let label = message(parse("1,2,3\n\n4,5,6.5\n"));
     assert_eq!(label, "x.csv: line 3, column 3: expected a whole number as the label, found \"6.5\"");
     assert_eq!(message(parse("1,,3\n")), "x.csv: line 1, column 2: expected a finite number, found \"\"");
@@ -118,7 +121,8 @@ fn a_label_column_that_is_not_there_is_an_error() {
 #[test]
 fn each_limit_is_an_error_that_names_it_and_what_is_within_passes() {
     let text = "1,2\n3,4\n5,6\n";
-    let fits = CsvOptions::default().with_max_rows(3).with_max_columns(2).with_max_values(3).with_max_line_bytes(4);
+    let fits =
+        CsvOptions::default().with_max_rows(3).with_max_columns(2).with_max_values(3).with_max_line_bytes(4);
     assert_eq!(parse_with(text, &fits).unwrap().rows(), 3);
     let cases = [
         (fits.clone().with_max_rows(2), "x.csv: line 3: more than the 2 rows allowed"),
@@ -190,7 +194,10 @@ impl Read for Failing<'_> {
 
 #[test]
 fn a_source_that_fails_on_the_way_is_an_error() {
-    assert_eq!(message(read_csv_from(Failing(b"1,2\n3,4"), "x.csv", &CsvOptions::default())), "x.csv: unplugged");
+    assert_eq!(
+        message(read_csv_from(Failing(b"1,2\n3,4"), "x.csv", &CsvOptions::default())),
+        "x.csv: unplugged"
+    );
 }
 
 proptest! {

@@ -138,8 +138,12 @@ fn a_sequence_applies_its_modules_in_turn_and_an_empty_one_does_nothing() {
 #[test]
 fn names_that_are_taken_or_empty_get_a_number() {
     let device = device();
-    let layer = || Linear::with_options(&device, 1, 1, LinearOptions { bias: None, ..Default::default() }, &Rng::new(0));
-    let net = ["fc", "fc2", "fc", "", ".", "a..b"].into_iter().fold(Sequential::new(), |net, name| net.with(name, layer().unwrap()));
+    let layer = || {
+        Linear::with_options(&device, 1, 1, LinearOptions { bias: None, ..Default::default() }, &Rng::new(0))
+    };
+    let net = ["fc", "fc2", "fc", "", ".", "a..b"]
+        .into_iter()
+        .fold(Sequential::new(), |net, name| net.with(name, layer().unwrap()));
     let paths: Vec<_> = net.parameters().into_iter().map(|(path, _)| path).collect();
     assert_eq!(
         paths,
@@ -242,7 +246,9 @@ fn initial_values_that_are_none_are_refused_by_name() {
         (Init::Normal { mean: 0.0, std: -1.0 }, "std"),
     ];
     for (init, name) in cases {
-        assert!(matches!(make(init, DType::F32), Error::BadArgument { op: "init", argument, .. } if argument == name));
+        assert!(
+            matches!(make(init, DType::F32), Error::BadArgument { op: "init", argument, .. } if argument == name)
+        );
     }
     assert!(matches!(make(Init::Zeros, DType::I64), Error::UnsupportedDType { op: "init", .. }));
 }

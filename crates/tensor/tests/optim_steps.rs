@@ -40,7 +40,11 @@ fn assert_close(computed: &[f64], expected: &[f64]) {
 }
 
 /// Ten steps of the optimiser, and ten of `formula`, which changes one number of the given index along its gradient.
-fn compare(mut optimizer: impl Optimizer, parameter: &Parameter, mut formula: impl FnMut(usize, &mut f64, f64)) {
+fn compare(
+    mut optimizer: impl Optimizer,
+    parameter: &Parameter,
+    mut formula: impl FnMut(usize, &mut f64, f64),
+) {
     let mut expected = START;
     for _ in 0..10 {
         for (index, value) in expected.iter_mut().enumerate() {

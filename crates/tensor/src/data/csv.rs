@@ -253,7 +253,8 @@ impl<'a> Table<'a> {
                 let value = self.parse(field, line, index, "a whole number as the label", |_| true)?;
                 self.labels.push(value);
             } else {
-                let value = self.parse(field, line, index, "a finite number", |value: &f32| value.is_finite())?;
+                let value =
+                    self.parse(field, line, index, "a finite number", |value: &f32| value.is_finite())?;
                 self.features.push(value);
             }
         }

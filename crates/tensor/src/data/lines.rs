@@ -34,7 +34,8 @@ impl<R: Read> Lines<R> {
 impl<R: Read> Read for Lines<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let available = self.source.fill_buf()?;
-        let line = available.iter().position(|&byte| byte == b'\n').map_or(available, |end| &available[..=end]);
+        let line =
+            available.iter().position(|&byte| byte == b'\n').map_or(available, |end| &available[..=end]);
         let count = line.len().min(buffer.len());
         let Some(&last) = line[..count].last() else { return Ok(0) };
         buffer[..count].copy_from_slice(&line[..count]);

@@ -96,7 +96,11 @@ impl Init {
         };
         let normal = |variance: f64| Distribution::Normal { mean: 0.0, std: variance.sqrt() };
         let check = |argument, expected, value: f64, holds| {
-            if holds { Ok(()) } else { Err(Error::BadArgument { op: OP, argument, expected, got: value.to_string() }) }
+            if holds {
+                Ok(())
+            } else {
+                Err(Error::BadArgument { op: OP, argument, expected, got: value.to_string() })
+            }
         };
         Ok(Fill::Random(match self {
             Self::Zeros => return Ok(Fill::Constant(0.0)),

@@ -69,7 +69,10 @@ impl Linear {
     ) -> Result<Self> {
         let fans = Fans { inputs, outputs };
         let weight = options.weight.parameter(place, [inputs, outputs], options.dtype, fans, rng)?;
-        let bias = options.bias.map(|init| init.parameter(place, [outputs], options.dtype, fans, rng)).transpose()?;
+        let bias = options
+            .bias
+            .map(|init| init.parameter(place, [outputs], options.dtype, fans, rng))
+            .transpose()?;
         Ok(Self { weight, bias })
     }
 

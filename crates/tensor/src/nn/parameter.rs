@@ -74,7 +74,13 @@ impl Parameter {
         }
         if own.dtype() != values.dtype() {
             let (lhs_shape, rhs_shape) = (lhs, rhs);
-            return Err(Error::DTypeMismatch { op, lhs: own.dtype(), rhs: values.dtype(), lhs_shape, rhs_shape });
+            return Err(Error::DTypeMismatch {
+                op,
+                lhs: own.dtype(),
+                rhs: values.dtype(),
+                lhs_shape,
+                rhs_shape,
+            });
         }
         if lhs != rhs {
             return Err(Error::ShapeMismatch { op, lhs, rhs });

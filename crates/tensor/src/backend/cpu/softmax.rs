@@ -3,7 +3,7 @@
 use super::dispatch::{float, host_mut};
 use super::fold::{BLOCK, Folder, Largest, Sum, fold_slice, sum_of};
 use super::index;
-use super::number::Float;
+use super::number::{Float, Number};
 use super::operands::{Pair, Source};
 use super::parallel::{HEAVY, Workers};
 use crate::error::Result;

@@ -1,1 +1,200 @@
-//! tests
+//! Tests of moving and making values.
+
+use crate::backend::Backend;
+use crate::backend::cpu::CpuBackend;
+use crate::backend::cpu::testing::{Buffer, backends, noise};
+use crate::dtype::{DType, Element, Scalar};
+use crate::error::Error;
+
+const DIMS: [&[usize]; 7] = [&[], &[5], &[3, 4], &[2, 3, 4], &[0], &[3, 0, 2], &[1, 7, 1]];
+
+fn cpu() -> CpuBackend {
+    CpuBackend::new(1).unwrap()
+}
+
+/// Small whole numbers that every element type holds.
+fn small<T: Element>(dims: &[usize], convert: impl Fn(usize) -> T) -> Vec<T> {
+    (0..dims.iter().product()).map(convert).collect()
+}
+
+fn round_trip<T: Element>(convert: impl Fn(usize) -> T) {
+    for dims in DIMS {
+        let values = small(dims, &convert);
+        let raw: Vec<T::Raw> = values.iter().map(|value| value.into_raw()).collect();
+        let mut up = Buffer::output(dims, T::DTYPE);
+        cpu().upload("from", bytemuck::cast_slice(&raw), up.out()).unwrap();
+        assert_eq!(up.values::<T>(), values);
+        for buffer in Buffer::arrangements(dims, &values) {
+            // One byte off, so that the bytes are aligned for no type but the smallest.
+            let mut bytes = vec![0; size_of_val(raw.as_slice()) + 1];
+            cpu().download("to", buffer.view(), &mut bytes[1..]).unwrap();
+            assert_eq!(&bytes[1..], bytemuck::cast_slice::<_, u8>(&raw), "{dims:?}");
+        }
+    }
+}
+
+#[test]
+fn values_go_to_the_device_and_back_in_logical_order() {
+    round_trip::<f32>(|i| i as f32);
+    round_trip::<f64>(|i| i as f64);
+    round_trip::<i64>(|i| i as i64);
+    round_trip::<u8>(|i| i as u8);
+    round_trip::<bool>(|i| i % 3 == 0);
+}
+
+#[test]
+fn a_transfer_of_the_wrong_length_is_an_error() {
+    let mut buffer = Buffer::of(&[3], &[1.0_f32, 2.0, 3.0]);
+    assert!(matches!(
+        cpu().upload("from", &[0; 8], buffer.out()),
+        Err(Error::ElementCount { op: "from", elements: 2, .. })
+    ));
+    assert!(cpu().download("to", buffer.view(), &mut [0; 16]).is_err());
+    assert_eq!(buffer.values::<f32>(), [1.0, 2.0, 3.0]);
+}
+
+/// Copies `values` from every arrangement to `B` and compares.
+fn conversion<A: Element, B: Element>(values: &[A], expected: &[B]) {
+    for dims in [vec![values.len()], vec![1, values.len(), 1]] {
+        for buffer in Buffer::arrangements(&dims, values) {
+            let mut out = Buffer::output(&dims, B::DTYPE);
+            cpu().copy("to_dtype", buffer.view(), out.out()).unwrap();
+            let actual: Vec<B> = out.values();
+            // By their text, so that NaN equals NaN.
+            assert_eq!(format!("{actual:?}"), format!("{expected:?}"));
+        }
+    }
+}
+
+#[test]
+fn floats_become_integers_by_cutting_and_saturating() {
+    let values = [1.9, -1.9, 300.0, 1e30, -1e30, f64::NAN, 0.0];
+    conversion(&values, &[1_i64, -1, 300, i64::MAX, i64::MIN, 0, 0]);
+    conversion(&values, &[1_u8, 0, 255, 255, 0, 0, 0]);
+    conversion(&values.map(|x| x as f32), &[1_i64, -1, 300, i64::MAX, i64::MIN, 0, 0]);
+}
+
+#[test]
+fn anything_becomes_true_unless_it_is_zero() {
+    conversion(&[0.0, -0.0, 0.25, f64::NAN], &[false, false, true, true]);
+    conversion(&[0.0_f32, 1e-40, -3.0], &[false, true, true]);
+    conversion(&[0_i64, 256, -1], &[false, true, true]);
+    conversion(&[0_u8, 1, 255], &[false, true, true]);
+    conversion(&[true, false], &[1_i64, 0]);
+    conversion(&[true, false], &[1.0_f32, 0.0]);
+}
+
+#[test]
+fn other_conversions_keep_the_value_or_the_nearest() {
+    conversion(&[0.1_f64, 1e300], &[0.1_f32, f32::INFINITY]);
+    conversion(&[0.5_f32, f32::NAN], &[0.5_f64, f64::NAN]);
+    conversion(&[(1_i64 << 53) + 1, -2], &[9_007_199_254_740_992.0_f64, -2.0]);
+    conversion(&[257_i64, -1], &[1_u8, 255]);
+    conversion(&[200_u8], &[200_i64]);
+}
+
+#[test]
+fn large_copies_are_the_same_for_any_number_of_threads_and_any_layout() {
+    let dims = [300, 401];
+    let values: Vec<f32> = noise(1, 300 * 401).into_iter().map(|x| x as f32).collect();
+    for backend in backends() {
+        for buffer in Buffer::arrangements(&dims, &values) {
+            let mut out = Buffer::output(&dims, DType::F32);
+            backend.copy("contiguous", buffer.view(), out.out()).unwrap();
+            assert_eq!(out.values::<f32>(), values);
+        }
+    }
+}
+
+#[test]
+fn repeated_elements_are_copied_as_often_as_they_are_seen() {
+    let row = Buffer::of(&[3], &[1_i64, 2, 3]);
+    let mut out = Buffer::output(&[2, 3], DType::I64);
+    cpu().copy("expand", row.broadcast(&[2, 3]), out.out()).unwrap();
+    assert_eq!(out.values::<i64>(), [1, 2, 3, 1, 2, 3]);
+    let number = Buffer::of(&[], &[true]);
+    let mut out = Buffer::output(&[2, 2], DType::U8);
+    cpu().copy("expand", number.broadcast(&[2, 2]), out.out()).unwrap();
+    assert_eq!(out.values::<u8>(), [1; 4]);
+}
+
+#[test]
+fn a_fill_gives_every_element_the_value() {
+    for backend in backends() {
+        for dims in [&[][..], &[0], &[3, 5], &[70_000]] {
+            let mut out = Buffer::output(dims, DType::F32);
+            backend.fill("full", Scalar::Float(2.5), out.out()).unwrap();
+            assert!(out.values::<f32>().iter().all(|&x| x == 2.5));
+        }
+    }
+    let mut out = Buffer::output(&[2], DType::Bool);
+    cpu().fill("full", Scalar::Float(0.5), out.out()).unwrap();
+    assert_eq!(out.values::<bool>(), [true, true]);
+    let mut out = Buffer::output(&[2], DType::I64);
+    cpu().fill("full", Scalar::Int(i64::MIN), out.out()).unwrap();
+    assert_eq!(out.values::<i64>(), [i64::MIN; 2]);
+}
+
+#[test]
+fn a_range_of_floats_is_rounded_once_per_element() {
+    let count = 100_000;
+    let expected: Vec<f32> = (0..count).map(|i| (0.1 + f64::from(i) * 0.1) as f32).collect();
+    for backend in backends() {
+        let mut out = Buffer::output(&[count as usize], DType::F32);
+        backend.arange("arange", Scalar::Float(0.1), Scalar::Float(0.1), out.out()).unwrap();
+        assert_eq!(out.values::<f32>(), expected);
+    }
+}
+
+#[test]
+fn a_range_of_integers_is_exact_and_wraps() {
+    let mut out = Buffer::output(&[3], DType::I64);
+    cpu().arange("arange", Scalar::Int(i64::MAX - 1), Scalar::Int(1), out.out()).unwrap();
+    assert_eq!(out.values::<i64>(), [i64::MAX - 1, i64::MAX, i64::MIN]);
+    let mut out = Buffer::output(&[3], DType::U8);
+    cpu().arange("arange", Scalar::Int(254), Scalar::Int(1), out.out()).unwrap();
+    assert_eq!(out.values::<u8>(), [254, 255, 0]);
+    let mut out = Buffer::output(&[0], DType::F64);
+    cpu().arange("arange", Scalar::Int(0), Scalar::Int(1), out.out()).unwrap();
+    let mut out = Buffer::output(&[1], DType::Bool);
+    let refused = cpu().arange("arange", Scalar::Int(0), Scalar::Int(1), out.out());
+    assert_eq!(refused, Err(Error::UnsupportedDType { op: "arange", dtype: DType::Bool }));
+}
+
+#[test]
+fn copying_into_parts_puts_a_tensor_together() {
+    let (a, b) = ([1.0_f32, 2.0, 3.0, 4.0], [5.0_f32, 6.0]);
+    for left in Buffer::arrangements(&[2, 2], &a) {
+        for right in Buffer::arrangements(&[2, 1], &b) {
+            let mut out = Buffer::output(&[2, 3], DType::F32);
+            cpu().copy_into("cat", left.view(), 1, 0, 1, &mut out.out()).unwrap();
+            cpu().copy_into("cat", right.view(), 1, 2, 1, &mut out.out()).unwrap();
+            assert_eq!(out.values::<f32>(), [1.0, 2.0, 5.0, 3.0, 4.0, 6.0]);
+        }
+    }
+}
+
+#[test]
+fn copying_into_every_second_place_leaves_the_others() {
+    for values in Buffer::arrangements(&[2, 2], &[1_i64, 2, 3, 4]) {
+        let mut out = Buffer::of(&[5, 2], &[0_i64; 10]);
+        cpu().copy_into("slice", values.view(), 0, 1, 2, &mut out.out()).unwrap();
+        assert_eq!(out.values::<i64>(), [0, 0, 1, 2, 0, 0, 3, 4, 0, 0]);
+    }
+    let none = Buffer::of::<i64>(&[0, 2], &[]);
+    let mut out = Buffer::of(&[1, 2], &[7_i64, 7]);
+    cpu().copy_into("slice", none.view(), 0, 1, 1, &mut out.out()).unwrap();
+    assert_eq!(out.values::<i64>(), [7, 7]);
+}
+
+#[test]
+fn copying_past_the_end_is_an_error_and_writes_nothing() {
+    let values = Buffer::of(&[2], &[1_u8, 2]);
+    for (start, step) in [(2, 1), (0, 3), (usize::MAX, 1), (0, usize::MAX), (0, 0)] {
+        let mut out = Buffer::of(&[3], &[9_u8; 3]);
+        assert!(cpu().copy_into("cat", values.view(), 0, start, step, &mut out.out()).is_err());
+        assert_eq!(out.values::<u8>(), [9; 3]);
+    }
+    let mut out = Buffer::of(&[3, 3], &[9_u8; 9]);
+    assert!(cpu().copy_into("cat", values.view(), 0, 0, 1, &mut out.out()).is_err());
+}

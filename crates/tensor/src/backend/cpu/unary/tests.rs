@@ -1,1 +1,183 @@
-//! tests
+//! Tests of the functions of one number.
+
+use super::*;
+use crate::backend::Backend;
+use crate::backend::cpu::CpuBackend;
+use crate::backend::cpu::erf::erf_f64;
+use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
+use crate::dtype::{DType, Element, Scalar};
+use crate::error::Error;
+
+/// Every function, with a plain formula for it.
+fn functions() -> Vec<(Unary, fn(f64) -> f64)> {
+    vec![
+        (Unary::Neg, |x| -x),
+        (Unary::Abs, f64::abs),
+        (Unary::Square, |x| x * x),
+        (Unary::Exp, f64::exp),
+        (Unary::Log, f64::ln),
+        (Unary::Sqrt, f64::sqrt),
+        (Unary::Relu, |x| x.max(0.0)),
+        (Unary::Gelu, |x| 0.5 * x * (1.0 + erf_f64(x / 2.0_f64.sqrt()))),
+        (Unary::Tanh, f64::tanh),
+        (Unary::Sigmoid, |x| 1.0 / (1.0 + (-x).exp())),
+        (Unary::AddScalar(Scalar::Float(0.75)), |x| x + 0.75),
+        (Unary::MulScalar(Scalar::Int(-3)), |x| -3.0 * x),
+    ]
+}
+
+/// Arguments at which every function is defined, away from kinks.
+fn arguments(f: Unary, count: usize) -> Vec<f64> {
+    let positive = matches!(f, Unary::Log | Unary::Sqrt);
+    noise(3, count).into_iter().map(|x| if positive { 0.1 + 2.0 * x.abs() } else { 4.0 * x }).collect()
+}
+
+fn apply<T: Element>(backend: &CpuBackend, f: Unary, input: View<'_>) -> Vec<T> {
+    let mut out = Buffer::output(input.layout().shape().dims(), T::DTYPE);
+    backend.unary(f.name(), f, input, out.out()).unwrap();
+    out.values()
+}
+
+fn slope(backend: &CpuBackend, f: Unary, saved: View<'_>, grad: View<'_>) -> Vec<f64> {
+    let mut out = Buffer::output(saved.layout().shape().dims(), DType::F64);
+    backend.unary_grad(f.name(), f, saved, grad, out.out()).unwrap();
+    out.values()
+}
+
+#[test]
+fn every_function_agrees_with_its_formula_in_every_layout() {
+    let backend = CpuBackend::new(1).unwrap();
+    for (f, formula) in functions() {
+        for dims in [&[][..], &[7], &[3, 5], &[2, 3, 4], &[2, 0]] {
+            let x = arguments(f, dims.iter().product());
+            let expected: Vec<f64> = x.iter().map(|&x| formula(x)).collect();
+            let single: Vec<f32> = x.iter().map(|&x| x as f32).collect();
+            let first = apply::<f32>(&backend, f, Buffer::of(dims, &single).view());
+            assert_close(&first, &expected, 1e-6, f.name());
+            for (wide, narrow) in
+                Buffer::arrangements(dims, &x).iter().zip(Buffer::arrangements(dims, &single))
+            {
+                assert_close(&apply::<f64>(&backend, f, wide.view()), &expected, 1e-14, f.name());
+                assert_eq!(apply::<f32>(&backend, f, narrow.view()), first);
+            }
+        }
+    }
+}
+
+#[test]
+fn large_inputs_give_the_same_bits_for_any_number_of_threads() {
+    let dims = [300, 333];
+    for (f, _) in functions() {
+        let x: Vec<f32> = arguments(f, 300 * 333).into_iter().map(|x| x as f32).collect();
+        let [expected, others @ ..] = backends().map(|backend| {
+            Buffer::arrangements(&dims, &x)
+                .iter()
+                .map(|buffer| apply::<f32>(&backend, f, buffer.view()))
+                .collect::<Vec<_>>()
+        });
+        assert!(expected.iter().all(|values| *values == expected[0]), "{}", f.name());
+        assert!(others.iter().all(|values| *values == expected), "{}", f.name());
+    }
+}
+
+#[test]
+fn derivatives_are_those_of_finite_differences() {
+    let backend = CpuBackend::new(1).unwrap();
+    for (f, formula) in functions() {
+        let dims = [4, 9];
+        let x = arguments(f, 36);
+        let g = noise(5, 36);
+        let h = 1e-5;
+        let expected: Vec<f64> =
+            x.iter().zip(&g).map(|(x, g)| g * (formula(x + h) - formula(x - h)) / (2.0 * h)).collect();
+        let saved: Vec<f64> =
+            if f.grad_reads_output() { x.iter().map(|&x| formula(x)).collect() } else { x };
+        for saved in Buffer::arrangements(&dims, &saved) {
+            for grad in Buffer::arrangements(&dims, &g) {
+                assert_close(&slope(&backend, f, saved.view(), grad.view()), &expected, 1e-8, f.name());
+            }
+        }
+        // One gradient for all elements, as from the backward of a sum.
+        let saved = Buffer::of(&dims, &saved);
+        let one = Buffer::of(&[], &[1.0_f64]);
+        let ones = Buffer::of(&dims, &[1.0_f64; 36]);
+        let repeated = slope(&backend, f, saved.view(), one.broadcast(&dims));
+        assert_eq!(repeated, slope(&backend, f, saved.view(), ones.view()), "{}", f.name());
+    }
+}
+
+#[test]
+fn derivatives_in_single_precision_agree_with_those_in_double() {
+    let backend = CpuBackend::new(1).unwrap();
+    for (f, formula) in functions() {
+        let x = arguments(f, 1000);
+        let saved: Vec<f64> = if f.grad_reads_output() { x.into_iter().map(formula).collect() } else { x };
+        let narrow: Vec<f32> = saved.iter().map(|&x| x as f32).collect();
+        let (wide_ones, ones) = (Buffer::of(&[1000], &[1.0_f64; 1000]), Buffer::of(&[1000], &[1.0_f32; 1000]));
+        let expected = slope(&backend, f, Buffer::of(&[1000], &saved).view(), wide_ones.view());
+        let mut out = Buffer::output(&[1000], DType::F32);
+        let narrow = Buffer::of(&[1000], &narrow);
+        backend.unary_grad(f.name(), f, narrow.view(), ones.view(), out.out()).unwrap();
+        assert_close(&out.values::<f32>(), &expected, 2e-6, f.name());
+    }
+}
+
+#[test]
+fn derivatives_at_kinks_are_zero() {
+    let backend = CpuBackend::new(1).unwrap();
+    let (zero, one) = (Buffer::of(&[1], &[0.0_f64]), Buffer::of(&[1], &[1.0_f64]));
+    assert_eq!(slope(&backend, Unary::Abs, zero.view(), one.view()), [0.0]);
+    assert_eq!(slope(&backend, Unary::Relu, zero.view(), one.view()), [0.0]);
+}
+
+#[test]
+fn nan_goes_through_every_function() {
+    let backend = CpuBackend::new(1).unwrap();
+    for (f, _) in functions() {
+        let nan = Buffer::of(&[2], &[f32::NAN, 1.0]);
+        let values = apply::<f32>(&backend, f, nan.view());
+        assert!(values[0].is_nan() && !values[1].is_nan(), "{}", f.name());
+    }
+}
+
+#[test]
+fn gelu_vanishes_far_to_the_left() {
+    let backend = CpuBackend::new(1).unwrap();
+    let x = Buffer::of(&[3], &[-10.0_f32, -1e4, -1e30]);
+    assert_eq!(apply::<f32>(&backend, Unary::Gelu, x.view()), [0.0; 3]);
+}
+
+#[test]
+fn integers_wrap_instead_of_trapping() {
+    let backend = CpuBackend::new(1).unwrap();
+    let wide = Buffer::of(&[3], &[i64::MIN, -3, i64::MAX]);
+    let cases = [
+        (Unary::Neg, [i64::MIN, 3, -i64::MAX]),
+        (Unary::Abs, [i64::MIN, 3, i64::MAX]),
+        (Unary::Square, [0, 9, 1]),
+        (Unary::Relu, [0, 0, i64::MAX]),
+        (Unary::AddScalar(Scalar::Int(1)), [i64::MIN + 1, -2, i64::MIN]),
+        (Unary::MulScalar(Scalar::Float(2.9)), [0, -6, -2]),
+    ];
+    for (f, expected) in cases {
+        assert_eq!(apply::<i64>(&backend, f, wide.view()), expected, "{}", f.name());
+    }
+    let narrow = Buffer::of(&[2], &[1_u8, 200]);
+    assert_eq!(apply::<u8>(&backend, Unary::Neg, narrow.view()), [255, 56]);
+    assert_eq!(apply::<u8>(&backend, Unary::Abs, narrow.view()), [1, 200]);
+    assert_eq!(apply::<u8>(&backend, Unary::AddScalar(Scalar::Int(100)), narrow.view()), [101, 44]);
+}
+
+#[test]
+fn functions_that_an_element_type_lacks_are_an_error() {
+    let backend = CpuBackend::new(1).unwrap();
+    let whole = Buffer::of(&[1], &[1_i64]);
+    let mut out = Buffer::output(&[1], DType::I64);
+    assert_eq!(
+        backend.unary("exp", Unary::Exp, whole.view(), out.out()),
+        Err(Error::UnsupportedDType { op: "exp", dtype: DType::I64 })
+    );
+    let truth = Buffer::of(&[1], &[true]);
+    let mut out = Buffer::output(&[1], DType::Bool);
+    assert!(backend.unary("neg", Unary::Neg, truth.view(), out.out()).is_err());
+}
