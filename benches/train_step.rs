@@ -16,7 +16,7 @@ fn step(c: &mut Criterion) {
             .with("fc1", Linear::new(&device, 64, 128, &rng).expect("memory"))
             .with("relu", Relu)
             .with("fc2", Linear::new(&device, 128, 10, &rng).expect("memory"));
-        let mut optimizer = AdamW::new(model.parameters(), AdamWOptions::default()).expect("memory");
+        let mut optimizer = AdamW::new(model.parameters(), 1e-3).expect("memory");
         let x = Tensor::uniform(&device, [64, 64], 0.0, 1.0, &rng).expect("memory");
         let y = Tensor::from_slice(&device, &[3i64; 64], [64]).expect("memory");
         group.bench_function(BenchmarkId::new("cpu threads", threads), |b| {

@@ -20,7 +20,7 @@ const MAX_TRACE_EVENTS: usize = 4_000_000;
 
 /// The options of every example.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Where to compute: auto, cpu, dry, or cuda:N
     #[arg(long, default_value = "auto", value_parser = parse_device)]
     device: Wanted,
@@ -39,7 +39,7 @@ pub struct Options {
 
     /// The seed of everything random
     #[arg(long, value_name = "N", default_value_t = 0)]
-    pub seed: u64,
+    pub(crate) seed: u64,
 
     /// Write the results and the memory report to this file
     #[arg(long, value_name = "FILE")]
@@ -66,7 +66,7 @@ fn parse_device(text: &str) -> Result<Wanted, String> {
 }
 
 /// Parses the command line, runs the example, and says what went wrong, if anything did, in the exit code too.
-pub fn main<A: Parser + AsRef<Options>>(
+pub(crate) fn main<A: Parser + AsRef<Options>>(
     example: &'static str,
     run: impl FnOnce(&A, Session) -> anyhow::Result<()>,
 ) -> ExitCode {
@@ -91,9 +91,9 @@ fn complain(error: &anyhow::Error) -> io::Result<()> {
 }
 
 /// One run of an example.
-pub struct Session {
+pub(crate) struct Session {
     /// Where to compute.
-    pub device: Device,
+    pub(crate) device: Device,
     runtime: Runtime,
     example: &'static str,
     seed: u64,
@@ -128,7 +128,7 @@ impl Session {
 
     /// Prints what came out and what memory it took, and writes the files that were asked for. `results` are further
     /// fields of the JSON object.
-    pub fn finish(self, summary: &str, results: Value) -> anyhow::Result<()> {
+    pub(crate) fn finish(self, summary: &str, results: Value) -> anyhow::Result<()> {
         let seconds = self.started.elapsed().as_secs_f64();
         let (threads, report) = (self.runtime.threads(), memory_report(&self.device)?);
         let plural = if threads == 1 { "" } else { "s" };

@@ -5,7 +5,7 @@ use highwater::prelude::*;
 use highwater::{Result, nn};
 
 /// From 64 pixels to a score for each of ten digits.
-pub fn network(device: &Device, rng: &Rng) -> Result<nn::Sequential> {
+pub(crate) fn network(device: &Device, rng: &Rng) -> Result<nn::Sequential> {
     Ok(Sequential::new()
         .with("fc1", Linear::new(device, 64, 256, rng)?)
         .with("relu", Relu)
@@ -14,7 +14,7 @@ pub fn network(device: &Device, rng: &Rng) -> Result<nn::Sequential> {
 }
 
 /// One step on a batch of images `x` and digits `y`; returns the loss.
-pub fn train_step(
+pub(crate) fn train_step(
     network: &impl Module,
     optimizer: &mut impl Optimizer,
     x: &Tensor,
@@ -30,7 +30,7 @@ pub fn train_step(
 }
 
 /// The share of images that are read right; `None` on a device that computes nothing.
-pub fn accuracy(network: &impl Module, images: &Dataset, device: &Device) -> Result<Option<f64>> {
+pub(crate) fn accuracy(network: &impl Module, images: &Dataset, device: &Device) -> Result<Option<f64>> {
     let mut right = 0.0;
     for batch in images.batches(256, device)? {
         let (x, y) = batch?;

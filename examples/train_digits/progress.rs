@@ -5,7 +5,7 @@ use highwater::{Device, Result};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
 /// A bar on standard error; nothing where that is no terminal.
-pub struct Progress {
+pub(crate) struct Progress {
     bar: ProgressBar,
     device: Device,
     accuracy: Option<f64>,
@@ -13,7 +13,7 @@ pub struct Progress {
 
 impl Progress {
     /// A bar for so many steps.
-    pub fn new(device: &Device, steps: u64) -> Self {
+    pub(crate) fn new(device: &Device, steps: u64) -> Self {
         let style = ProgressStyle::with_template("{bar:20.cyan/dim} {percent:>3} %  {msg}")
             .map_or_else(|_| ProgressStyle::default_bar(), |style| style.progress_chars("━╸─"));
         // A run that fails leaves the bar as it was.
@@ -22,7 +22,7 @@ impl Progress {
     }
 
     /// Counts a step.
-    pub fn step(&self, loss: Option<f32>) -> Result<()> {
+    pub(crate) fn step(&self, loss: Option<f32>) -> Result<()> {
         self.bar.inc(1);
         if self.bar.is_hidden() {
             return Ok(());
@@ -38,7 +38,7 @@ impl Progress {
     }
 
     /// Shows the accuracy on images that were not trained on, from now on.
-    pub fn show_accuracy(&mut self, accuracy: Option<f64>) {
+    pub(crate) fn show_accuracy(&mut self, accuracy: Option<f64>) {
         self.accuracy = accuracy;
     }
 }

@@ -94,6 +94,18 @@ fn rather_than_fail_pending_frees_are_joined_oldest_first_and_only_as_far_as_nee
     assert_eq!(free_chunks(&pool), [(1024, 3), (1024, 4), (2048, 5)]);
 }
 
+#[test]
+fn pending_frees_that_were_joined_are_as_late_as_the_latest() {
+    let pool = pool(4096);
+    let blocks = fill(&pool, 4);
+    free(&pool, blocks[0]);
+    free(&pool, blocks[1]);
+    out_of_memory(&pool, 3072);
+    assert_eq!(free_chunks(&pool), [(2048, 2)]);
+    assert_eq!(allocate_freed_before(&pool, 1024, 1), None);
+    assert!(allocate_freed_before(&pool, 1024, 2).is_some());
+}
+
 /// Upstream forgets the rest of a pending chunk that was split, which then never joins its neighbours again.
 #[test]
 fn the_rest_of_a_pending_chunk_joins_its_neighbours_in_the_end() {

@@ -110,7 +110,18 @@ fn the_peak_remembers_whose_request_raised_it() {
         Tag::default(),
         "who raised the pool to where it stands now is not known"
     );
-    assert_eq!(pool.stats().peak_bytes_reserved, MIB);
+}
+
+#[test]
+fn clearing_starts_every_peak_over_that_of_the_reserved_bytes_too() {
+    let pool = one_region(MIB);
+    let tag = tag("clear", Category::Output);
+    let block = pool.allocate(&Request::new(1000).with_tag(tag)).unwrap();
+    free(&pool, block);
+    assert_eq!(pool.release_idle_regions(), MIB);
+    assert_eq!((pool.stats().peak_bytes_reserved, pool.ledger().owner(tag.owner).peak), (MIB, 1024));
+    assert!(pool.clear_stats());
+    assert_eq!((pool.stats().peak_bytes_reserved, pool.ledger().owner(tag.owner).peak), (0, 0));
 }
 
 #[test]

@@ -207,7 +207,7 @@ fn a_layer_too_large_for_the_pool_is_an_error_with_a_report() {
 fn initial_values_have_the_variance_of_their_scheme_and_stay_in_bounds() {
     let (device, rng, fans) = (device(), Rng::new(1), Fans { inputs: 200, outputs: 300 });
     let cases = [
-        (Init::XavierUniform, 2.0 / 500.0),
+        (Init::XavierUniform, 2.0_f64 / 500.0),
         (Init::XavierNormal, 2.0 / 500.0),
         (Init::KaimingUniform, 2.0 / 200.0),
         (Init::KaimingNormal, 2.0 / 200.0),

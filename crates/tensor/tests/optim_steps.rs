@@ -223,8 +223,8 @@ fn a_step_without_memory_for_its_copies_changes_nothing() {
     let parameters = [("a", &a), ("b", &b)].map(|(name, p)| (name.to_owned(), p.clone())).to_vec();
     let mut sgd = Sgd::new(parameters, 0.1).unwrap();
     let step = |sgd: &mut Sgd| {
-        let loss = a.tensor().sum_all().unwrap().add(&b.tensor().sum_all().unwrap()).unwrap();
-        sgd.step(loss.backward().unwrap())
+        let half = |p: &Parameter| p.tensor().square().unwrap().sum_all().unwrap().mul_scalar(0.5).unwrap();
+        sgd.step(half(&a).add(&half(&b)).unwrap().backward().unwrap())
     };
     let first = |p: &Parameter| p.tensor().to_vec::<f32>().unwrap()[0];
     // Two parameters and two gradients of 200 KiB each leave room for one copy, and both parameters need one.

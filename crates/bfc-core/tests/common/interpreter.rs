@@ -68,6 +68,14 @@ struct Live {
     tag: Tag,
 }
 
+/// Bytes on which work may still be under way: freed at `count`, and not handed out since.
+#[derive(Clone, Copy, Debug)]
+struct Freed {
+    start: u64,
+    end: u64,
+    count: u64,
+}
+
 /// The figures that follow from the steps so far.
 #[derive(Debug, Default)]
 struct Figures {
@@ -86,6 +94,8 @@ pub struct Interpreter {
     always_splits: bool,
     live: BTreeMap<u64, Live>,
     dead: Vec<Block>,
+    freed: Vec<Freed>,
+    frontier: u64,
     figures: Figures,
     owners: Vec<OwnerId>,
     /// Requests that were met.
@@ -124,6 +134,8 @@ impl Interpreter {
             always_splits,
             live: BTreeMap::new(),
             dead: Vec::new(),
+            freed: Vec::new(),
+            frontier: 0,
             figures: Figures::default(),
             owners,
             met: 0,
@@ -215,7 +227,9 @@ impl Interpreter {
             }
             Op::Advance { lag } => {
                 if let Some(counter) = &self.counter {
-                    self.pool.set_safe_frontier(counter.current().saturating_sub(u64::from(lag)));
+                    let count = counter.current().saturating_sub(u64::from(lag));
+                    self.pool.set_safe_frontier(count);
+                    self.frontier = self.frontier.max(count);
                 }
             }
         }
@@ -243,6 +257,7 @@ impl Interpreter {
             Ok(block) => {
                 self.met += 1;
                 self.check_choice(request, &block, &chunks);
+                self.check_age(request, &block);
                 self.note(request, block);
             }
             Err(error) => {
@@ -288,6 +303,28 @@ impl Interpreter {
                 assert_eq!(chunks.iter().find(inside), None, "{block:?} was in use");
             }
         }
+    }
+
+    /// A request with a bound gets no byte that was freed later and that the frontier has not passed.
+    fn check_age(&mut self, request: &Request<'_>, block: &Block) {
+        let (start, end) = (block.address, block.address + block.bytes);
+        let overlapping = |freed: &Freed| freed.start < end && start < freed.end;
+        if let Some(before) = request.attributes.freed_before {
+            for freed in self.freed.iter().filter(|freed| overlapping(freed)) {
+                let passed = freed.count < self.frontier || freed.count <= before();
+                assert!(passed, "{block:?} was handed out too early: {freed:?}");
+            }
+        }
+        // From here on the bytes are this block's: only what sticks out on either side keeps its count.
+        let cut = |freed: &Freed| {
+            if !overlapping(freed) {
+                return [Some(*freed), None];
+            }
+            let left = (freed.start < start).then_some(Freed { end: start, ..*freed });
+            let right = (end < freed.end).then_some(Freed { start: end, ..*freed });
+            [left, right]
+        };
+        self.freed = self.freed.iter().flat_map(cut).flatten().collect();
     }
 
     /// A refused request changes no figure but those of what is reserved, and its report is true.
@@ -343,6 +380,10 @@ impl Interpreter {
         try_free(&self.pool, block).unwrap();
         self.live.remove(&block.address);
         self.dead.push(block);
+        if let Some(counter) = &self.counter {
+            let (start, end) = (block.address, block.address + block.bytes);
+            self.freed.push(Freed { start, end, count: counter.current() });
+        }
     }
 
     /// Blocks that were never handed out, each one field away from a live one.
@@ -393,6 +434,13 @@ impl Interpreter {
             assert_eq!(seen, (block.address, block.bytes, block.id, live.requested, live.tag));
             assert_eq!(self.pool.requested_bytes(&block), Ok(live.requested));
             assert_eq!(self.pool.tag(&block), Ok(live.tag));
+        }
+        let regions = self.pool.regions();
+        for freed in self.freed.iter().filter(|freed| freed.count >= self.frontier) {
+            let held = regions
+                .iter()
+                .any(|region| region.address <= freed.start && freed.end <= region.address + region.bytes);
+            assert!(held, "given back to the source with work under way: {freed:?}");
         }
         let stats = self.pool.stats();
         let requested: u64 = self.live.values().map(|live| live.requested).sum();

@@ -1,6 +1,6 @@
 //! The result of a backward pass.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::node::{GradEdge, LeafId};
 use crate::tensor::Tensor;
@@ -8,7 +8,8 @@ use crate::tensor::Tensor;
 /// The gradients that a backward pass computed, for each leaf that the loss depends on.
 #[derive(Debug, Default)]
 pub struct Gradients {
-    by_leaf: HashMap<LeafId, Tensor>,
+    /// In order, so that dropping the gradients frees their memory in the same order in every run.
+    by_leaf: BTreeMap<LeafId, Tensor>,
 }
 
 impl Gradients {
@@ -41,7 +42,7 @@ impl Gradients {
         self.by_leaf.is_empty()
     }
 
-    pub(super) fn by_leaf_mut(&mut self) -> &mut HashMap<LeafId, Tensor> {
+    pub(super) fn by_leaf_mut(&mut self) -> &mut BTreeMap<LeafId, Tensor> {
         &mut self.by_leaf
     }
 }

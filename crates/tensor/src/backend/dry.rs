@@ -4,9 +4,7 @@
 //! on values cannot fail here: indices out of range, for one, show only in a real run.
 
 use super::cpu::reduce;
-use super::{
-    AdamStep, Backend, Binary, Compare, Distribution, RandomKey, Reduce, SgdStep, Unary,
-};
+use super::{AdamStep, Backend, Binary, Compare, Distribution, RandomKey, Reduce, SgdStep, Unary};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 use crate::shape::Shape;
@@ -69,14 +67,7 @@ impl Backend for DryBackend {
         Ok(())
     }
 
-    fn unary_grad(
-        &self,
-        _: &'static str,
-        _: Unary,
-        _: View<'_>,
-        _: View<'_>,
-        _: ViewMut<'_>,
-    ) -> Result<()> {
+    fn unary_grad(&self, _: &'static str, _: Unary, _: View<'_>, _: View<'_>, _: ViewMut<'_>) -> Result<()> {
         Ok(())
     }
 
@@ -92,14 +83,7 @@ impl Backend for DryBackend {
         Ok(())
     }
 
-    fn select(
-        &self,
-        _: &'static str,
-        _: View<'_>,
-        _: View<'_>,
-        _: View<'_>,
-        _: ViewMut<'_>,
-    ) -> Result<()> {
+    fn select(&self, _: &'static str, _: View<'_>, _: View<'_>, _: View<'_>, _: ViewMut<'_>) -> Result<()> {
         Ok(())
     }
 
@@ -131,14 +115,7 @@ impl Backend for DryBackend {
         Ok(())
     }
 
-    fn softmax_grad(
-        &self,
-        _: &'static str,
-        _: bool,
-        _: View<'_>,
-        _: View<'_>,
-        _: ViewMut<'_>,
-    ) -> Result<()> {
+    fn softmax_grad(&self, _: &'static str, _: bool, _: View<'_>, _: View<'_>, _: ViewMut<'_>) -> Result<()> {
         Ok(())
     }
 

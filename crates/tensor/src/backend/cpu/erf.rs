@@ -1,5 +1,7 @@
 //! The error function erf(x) = 2/√π ∫₀ˣ e^(-t²) dt, which the standard library lacks.
 
+#![allow(clippy::excessive_precision, reason = "coefficients stand here as they were published")]
+
 use super::number::Float;
 
 /// erf in double precision: rational Chebyshev approximations of W. J. Cody, "Rational Chebyshev approximations for the

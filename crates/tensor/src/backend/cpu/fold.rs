@@ -215,7 +215,8 @@ mod tests {
     fn a_sum_without_a_slice_is_the_same_sum() {
         for len in [0, 1, 127, 128, 129, 5000] {
             let values: Vec<f32> = (0..len).map(|i| (i as f32).sin()).collect();
-            let streamed = sum_of(len, |start, block| block.copy_from_slice(&values[start..start + block.len()]));
+            let streamed =
+                sum_of(len, |start, block| block.copy_from_slice(&values[start..start + block.len()]));
             assert_eq!(streamed, fold_slice::<_, Sum>(&values));
         }
     }

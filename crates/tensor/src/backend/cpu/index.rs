@@ -16,7 +16,8 @@ pub(super) fn check(op: &'static str, indices: View<'_>, len: usize) -> Result<(
     let indices = Source::<i64>::distinct(op, indices)?;
     let is_bad = |&index: &i64| usize::try_from(index).map_or(true, |index| index >= len);
     let mut bad = None;
-    indices.blocks::<256>(0..indices.len(), |_, block| bad = bad.or_else(|| block.iter().copied().find(is_bad)));
+    indices
+        .blocks::<256>(0..indices.len(), |_, block| bad = bad.or_else(|| block.iter().copied().find(is_bad)));
     bad.map_or(Ok(()), |index| Err(Error::IndexOutOfRange { op, index, len }))
 }
 

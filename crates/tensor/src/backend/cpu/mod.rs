@@ -25,9 +25,7 @@ mod unary;
 mod walk;
 
 use self::parallel::Workers;
-use crate::backend::{
-    AdamStep, Backend, Binary, Compare, Distribution, RandomKey, Reduce, SgdStep, Unary,
-};
+use crate::backend::{AdamStep, Backend, Binary, Compare, Distribution, RandomKey, Reduce, SgdStep, Unary};
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::shape::Shape;

@@ -90,7 +90,9 @@ impl<'a, A: RawElement> Source<'a, A> {
             match stride {
                 1 => now.iter_mut().zip(&self.data[a..a + len]).for_each(|(out, &a)| f(out, a)),
                 0 => now.iter_mut().for_each(|out| f(out, self.data[a])),
-                _ => now.iter_mut().zip(self.data[a..].iter().step_by(stride)).for_each(|(out, &a)| f(out, a)),
+                _ => {
+                    now.iter_mut().zip(self.data[a..].iter().step_by(stride)).for_each(|(out, &a)| f(out, a))
+                }
             }
         }
     }

@@ -51,7 +51,11 @@ impl Cut {
         };
         // As for shapes: a size of 0 makes the product 0 whatever the others are.
         let count = |reduced: bool| {
-            if sizes(reduced).any(|size| size == 0) { 0 } else { sizes(reduced).fold(1, usize::saturating_mul) }
+            if sizes(reduced).any(|size| size == 0) {
+                0
+            } else {
+                sizes(reduced).fold(1, usize::saturating_mul)
+            }
         };
         let (outputs, length) = (count(false), count(true));
         let last = (0..shape.rank()).rev().find(|&axis| shape[axis] != 1);
@@ -109,16 +113,12 @@ pub(super) fn reduce(
     Ok(())
 }
 
-/// `elements` numbers of a workspace, which may have been taken as bytes or as numbers.
+/// The first `elements` numbers of a workspace, which is taken as bytes.
 fn scratch<T: Number>(workspace: ViewMut<'_>, elements: usize) -> Option<&mut [T]> {
     if elements == 0 {
         return Some(&mut []);
     }
-    let numbers = match workspace.dtype() {
-        DType::U8 => bytemuck::try_cast_slice_mut(workspace.into_host::<u8>()?).ok()?,
-        _ => workspace.into_host::<T>()?,
-    };
-    numbers.get_mut(..elements)
+    bytemuck::try_cast_slice_mut(workspace.into_host::<u8>()?).ok()?.get_mut(..elements)
 }
 
 fn run<T: Number, F: Fold<T>>(
@@ -208,9 +208,9 @@ impl<T: Number> Sequences<'_, T> {
                 for start in range.clone().step_by(BLOCK) {
                     let block = start..range.end.min(start + BLOCK);
                     let buffer = &mut buffer[..block.len()];
-                    let mut places = reduced
-                        .segments(block)
-                        .flat_map(|Segment { starts: [place], len }| (0..len).map(move |i| place + i * stride));
+                    let mut places = reduced.segments(block).flat_map(|Segment { starts: [place], len }| {
+                        (0..len).map(move |i| place + i * stride)
+                    });
                     buffer.fill_with(|| places.next().map_or(F::IDENTITY, |place| self.data[base + place]));
                     folder.push::<F>(buffer);
                 }

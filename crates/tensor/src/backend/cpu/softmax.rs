@@ -143,12 +143,7 @@ fn heavy_rows(classes: usize) -> usize {
 }
 
 /// Calls `work` with the number of each row of `out` and the row.
-fn rows<T: Float>(
-    workers: &Workers,
-    out: &mut [T],
-    classes: usize,
-    work: &(dyn Fn(usize, &mut [T]) + Sync),
-) {
+fn rows<T: Float>(workers: &Workers, out: &mut [T], classes: usize, work: &(dyn Fn(usize, &mut [T]) + Sync)) {
     let classes = classes.max(1);
     workers.chunks(out, heavy_rows(classes) * classes, &|start, part| {
         let first = start / classes;

@@ -33,7 +33,8 @@ pub(super) fn backends() -> [CpuBackend; 3] {
 pub(super) fn noise(seed: u64, count: usize) -> Vec<f64> {
     (0..count as u64)
         .map(|i| {
-            let mixed = (i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ seed.wrapping_mul(0xD6E8_FEB8_6659_FD93);
+            let mixed =
+                (i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ seed.wrapping_mul(0xD6E8_FEB8_6659_FD93);
             let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93);
             ((mixed ^ mixed >> 32) >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
         })

@@ -60,12 +60,9 @@ fn transcendental<T: Float>(workers: &Workers, f: Unary, source: &Source<'_, T>,
         Unary::Gelu => source.map(workers, HEAVY, out, gelu),
         Unary::Tanh => source.map(workers, HEAVY, out, T::tanh),
         Unary::Sigmoid => source.map(workers, HEAVY, out, |x| T::ONE / (T::ONE + (-x).exp())),
-        Unary::Neg
-        | Unary::Abs
-        | Unary::Square
-        | Unary::Relu
-        | Unary::AddScalar(_)
-        | Unary::MulScalar(_) => arithmetic(workers, f, source, out),
+        Unary::Neg | Unary::Abs | Unary::Square | Unary::Relu | Unary::AddScalar(_) | Unary::MulScalar(_) => {
+            arithmetic(workers, f, source, out)
+        }
     }
 }
 

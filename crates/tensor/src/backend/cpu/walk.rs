@@ -35,18 +35,13 @@ impl<const N: usize> Walk<N> {
     /// The nest over layouts of one shape.
     pub(super) fn new(layouts: [&Layout; N]) -> Self {
         let dims = layouts.first().map_or(&[][..], |layout| layout.shape().dims());
-        let axes = dims
-            .iter()
-            .enumerate()
-            .map(|(axis, &size)| (size, layouts.map(|layout| layout.strides()[axis])));
+        let axes =
+            dims.iter().enumerate().map(|(axis, &size)| (size, layouts.map(|layout| layout.strides()[axis])));
         Self::nest(axes, layouts.map(Layout::offset))
     }
 
     /// The nest over axes given as size and strides, outermost first; at most [`MAX_RANK`] of them.
-    pub(super) fn nest(
-        axes: impl Iterator<Item = (usize, [usize; N])> + Clone,
-        offsets: [usize; N],
-    ) -> Self {
+    pub(super) fn nest(axes: impl Iterator<Item = (usize, [usize; N])> + Clone, offsets: [usize; N]) -> Self {
         let mut walk = Self { dims: [1; MAX_RANK], strides: [[1; N]; MAX_RANK], rank: 1, offsets };
         // The other sizes and the strides of an empty shape may be anything, so they are not even looked at.
         if axes.clone().any(|(size, _)| size == 0) {

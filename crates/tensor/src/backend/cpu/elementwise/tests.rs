@@ -11,8 +11,7 @@ use crate::storage::View;
 
 const BINARY: [Binary; 6] =
     [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div, Binary::Maximum, Binary::Minimum];
-const COMPARE: [Compare; 6] =
-    [Compare::Eq, Compare::Ne, Compare::Lt, Compare::Le, Compare::Gt, Compare::Ge];
+const COMPARE: [Compare; 6] = [Compare::Eq, Compare::Ne, Compare::Lt, Compare::Le, Compare::Gt, Compare::Ge];
 
 fn cpu() -> CpuBackend {
     CpuBackend::new(1).unwrap()
@@ -149,7 +148,8 @@ fn integer_arithmetic_wraps_and_division_by_zero_is_zero() {
 
 #[test]
 fn truth_values_stay_truth_values() {
-    let (a, b) = (Buffer::of(&[4], &[false, false, true, true]), Buffer::of(&[4], &[false, true, false, true]));
+    let (a, b) =
+        (Buffer::of(&[4], &[false, false, true, true]), Buffer::of(&[4], &[false, true, false, true]));
     let and = [false, false, false, true];
     assert_eq!(binary::<bool>(&cpu(), Binary::Mul, a.view(), b.view()), and);
     assert_eq!(binary::<bool>(&cpu(), Binary::Minimum, a.view(), b.view()), and);

@@ -1,1 +1,196 @@
-//! tests
+//! Tests of the matrix products.
+
+use ndarray::{Array2, ArrayView2};
+
+use super::*;
+use crate::backend::Backend;
+use crate::backend::cpu::CpuBackend;
+use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
+use crate::dtype::{DType, Element};
+
+fn product<T: Element>(backend: &CpuBackend, lhs: View<'_>, rhs: View<'_>) -> Vec<T> {
+    let (a, b) = (lhs.layout().shape(), rhs.layout().shape());
+    let dims = a.with_dim(a.rank() - 1, b[b.rank() - 1]);
+    let mut out = Buffer::output(dims.dims(), T::DTYPE);
+    backend.matmul("matmul", lhs, rhs, out.out()).unwrap();
+    out.values()
+}
+
+fn single(values: &[f64]) -> Vec<f32> {
+    values.iter().map(|&x| x as f32).collect()
+}
+
+/// By `ndarray`, in f64.
+fn reference([m, k, n]: [usize; 3], a: &[f64], b: &[f64]) -> Vec<f64> {
+    let (a, b) = (ArrayView2::from_shape((m, k), a).unwrap(), ArrayView2::from_shape((k, n), b).unwrap());
+    let product: Array2<f64> = a.dot(&b);
+    product.into_iter().collect()
+}
+
+const SHAPES: [[usize; 3]; 13] = [
+    [1, 1, 1],
+    [2, 3, 4],
+    [1, 17, 5],
+    [5, 17, 1],
+    [1, 40, 1],
+    [9, 1, 11],
+    [7, 2, 300],
+    [33, 31, 29],
+    [64, 64, 64],
+    [16, 500, 16],
+    [130, 70, 90],
+    [300, 3, 2],
+    [3, 600, 100],
+];
+
+#[test]
+fn products_agree_with_ndarray_in_every_layout() {
+    let backend = CpuBackend::new(1).unwrap();
+    for shape in SHAPES {
+        let [m, k, n] = shape;
+        let (a, b) = (noise(1, m * k), noise(2, k * n));
+        let expected = reference(shape, &a, &b);
+        for lhs in Buffer::arrangements(&[m, k], &a) {
+            for rhs in Buffer::arrangements(&[k, n], &b) {
+                let values = product::<f64>(&backend, lhs.view(), rhs.view());
+                assert_close(&values, &expected, 1e-13, "matmul");
+            }
+        }
+        for lhs in Buffer::arrangements(&[m, k], &single(&a)) {
+            for rhs in Buffer::arrangements(&[k, n], &single(&b)) {
+                let values = product::<f32>(&backend, lhs.view(), rhs.view());
+                assert_close(&values, &expected, 2e-5, "matmul");
+            }
+        }
+    }
+}
+
+/// Large enough to be cut, with odd sizes, and with panels that do not come out even.
+const LARGE: [[usize; 3]; 7] = [
+    [257, 129, 131],
+    [1000, 64, 65],
+    [64, 400, 300],
+    [33, 1025, 127],
+    [513, 1, 4100],
+    [2049, 80, 17],
+    [1, 3000, 999],
+];
+
+#[test]
+fn large_products_have_the_same_bits_for_any_number_of_threads() {
+    for shape in LARGE {
+        let [m, k, n] = shape;
+        let (a, b) = (noise(1, m * k), noise(2, k * n));
+        let expected = reference(shape, &a, &b);
+        let lhs = (Buffer::arrangements(&[m, k], &a), Buffer::arrangements(&[m, k], &single(&a)));
+        let rhs = (Buffer::arrangements(&[k, n], &b), Buffer::arrangements(&[k, n], &single(&b)));
+        for (i, j) in [(0, 0), (0, 1), (1, 0), (1, 1), (2, 3)] {
+            let [first, others @ ..] = backends().map(|backend| {
+                (
+                    product::<f64>(&backend, lhs.0[i].view(), rhs.0[j].view()),
+                    product::<f32>(&backend, lhs.1[i].view(), rhs.1[j].view()),
+                )
+            });
+            assert!(others.iter().all(|other| *other == first), "{shape:?} {i} {j}");
+            assert_close(&first.0, &expected, 1e-12, "matmul");
+            assert_close(&first.1, &expected, 1e-4, "matmul");
+        }
+    }
+}
+
+#[test]
+fn leading_axes_are_multiplied_one_by_one_and_may_repeat() {
+    // Few large matrices, and many small ones.
+    for (batch, shape) in [(3, [70, 130, 150]), (700, [8, 20, 24])] {
+        let [m, k, n] = shape;
+        let dims = [2, batch, m, n];
+        let a = noise(1, 2 * batch * m * k);
+        let b = noise(2, batch * k * n);
+        let expected: Vec<f64> = (0..2 * batch)
+            .flat_map(|i| {
+                let (left, right) = (&a[i * m * k..][..m * k], &b[i % batch * k * n..][..k * n]);
+                reference(shape, left, right)
+            })
+            .collect();
+        let lhs = Buffer::of(&[2, batch, m, k], &a);
+        let rhs = Buffer::of(&[batch, k, n], &b);
+        let [first, others @ ..] =
+            backends().map(|backend| product::<f64>(&backend, lhs.view(), rhs.broadcast(&[2, batch, k, n])));
+        assert_eq!(first.len(), dims.iter().product::<usize>());
+        assert_close(&first, &expected, 1e-12, "matmul");
+        assert!(others.iter().all(|other| *other == first));
+    }
+}
+
+#[test]
+fn every_layout_of_a_batch_is_multiplied() {
+    let backend = CpuBackend::new(1).unwrap();
+    let (a, b) = (noise(1, 2 * 3 * 4), noise(2, 2 * 4 * 5));
+    let expected: Vec<f64> =
+        (0..2).flat_map(|i| reference([3, 4, 5], &a[i * 12..][..12], &b[i * 20..][..20])).collect();
+    for lhs in Buffer::arrangements(&[2, 3, 4], &a) {
+        for rhs in Buffer::arrangements(&[2, 4, 5], &b) {
+            assert_close(&product::<f64>(&backend, lhs.view(), rhs.view()), &expected, 1e-14, "matmul");
+        }
+    }
+}
+
+#[test]
+fn operands_may_repeat_along_their_own_axes() {
+    let backend = CpuBackend::new(1).unwrap();
+    let (row, column) =
+        (Buffer::of(&[1, 3], &[1.0_f32, 2.0, 3.0]), Buffer::of(&[3, 1], &[1.0_f32, 10.0, 100.0]));
+    let values = product::<f32>(&backend, row.broadcast(&[2, 3]), column.broadcast(&[3, 2]));
+    assert_eq!(values, [321.0; 4]);
+}
+
+#[test]
+fn sums_over_nothing_are_zero() {
+    let backend = CpuBackend::new(1).unwrap();
+    let (lhs, rhs) = (Buffer::of::<f32>(&[2, 0], &[]), Buffer::of::<f32>(&[0, 3], &[]));
+    assert_eq!(product::<f32>(&backend, lhs.view(), rhs.view()), [0.0; 6]);
+    let (lhs, rhs) = (Buffer::of::<f64>(&[0, 2], &[]), Buffer::of(&[2, 3], &[1.0; 6]));
+    assert!(product::<f64>(&backend, lhs.view(), rhs.view()).is_empty());
+    assert!(product::<f64>(&backend, lhs.broadcast(&[4, 0, 2]), rhs.broadcast(&[4, 2, 3])).is_empty());
+    let (lhs, rhs) = (Buffer::of::<f32>(&[0, 2, 2], &[]), Buffer::of::<f32>(&[0, 2, 2], &[]));
+    assert!(product::<f32>(&backend, lhs.view(), rhs.view()).is_empty());
+}
+
+#[test]
+fn not_a_number_reaches_its_row_and_column_only() {
+    let backend = CpuBackend::new(1).unwrap();
+    let lhs = Buffer::of(&[2, 2], &[f32::NAN, 0.0, 1.0, 1.0]);
+    let rhs = Buffer::of(&[2, 2], &[1.0_f32, 2.0, 3.0, 4.0]);
+    let values = product::<f32>(&backend, lhs.view(), rhs.view());
+    assert!(values[0].is_nan() && values[1].is_nan());
+    assert_eq!(values[2..], [4.0, 6.0]);
+}
+
+#[test]
+fn panels_are_neither_too_thin_nor_cut_from_small_products() {
+    assert_eq!(panel_rows(1000, SMALL), 1000);
+    for shape in LARGE.into_iter().chain([[100_000, 64, 64], [4096, 4096, 4096]]) {
+        let [m, k, n] = shape;
+        let rows = panel_rows(m, m * k * n);
+        assert!(rows >= PANEL_ROWS.0 && rows * k * n >= PANEL.min(m * k * n) / 2, "{shape:?}: {rows}");
+    }
+    assert_eq!(panel_rows(4096, 4096 * 4096 * 4096), PANEL_ROWS.1);
+}
+
+#[test]
+fn operands_that_do_not_fit_are_an_error() {
+    let backend = CpuBackend::new(1).unwrap();
+    let (square, vector) = (Buffer::of(&[2, 2], &[1.0_f32; 4]), Buffer::of(&[2], &[1.0_f32; 2]));
+    let wide = Buffer::of(&[3, 2], &[1.0_f32; 6]);
+    let mut out = Buffer::output(&[2, 2], DType::F32);
+    let refused = backend.matmul("matmul", square.view(), vector.view(), out.out());
+    assert!(matches!(refused, Err(Error::BadRank { op: "matmul", .. })));
+    let refused = backend.matmul("matmul", square.view(), wide.view(), out.out());
+    assert!(matches!(refused, Err(Error::ShapeMismatch { op: "matmul", .. })));
+    let mut small = Buffer::output(&[2, 1], DType::F32);
+    assert!(backend.matmul("matmul", square.view(), square.view(), small.out()).is_err());
+    let whole = Buffer::of(&[2, 2], &[1_i64; 4]);
+    let mut out = Buffer::output(&[2, 2], DType::I64);
+    let refused = backend.matmul("matmul", whole.view(), whole.view(), out.out());
+    assert_eq!(refused, Err(Error::UnsupportedDType { op: "matmul", dtype: DType::I64 }));
+}

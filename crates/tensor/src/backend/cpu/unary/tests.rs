@@ -90,8 +90,7 @@ fn derivatives_are_those_of_finite_differences() {
         let h = 1e-5;
         let expected: Vec<f64> =
             x.iter().zip(&g).map(|(x, g)| g * (formula(x + h) - formula(x - h)) / (2.0 * h)).collect();
-        let saved: Vec<f64> =
-            if f.grad_reads_output() { x.iter().map(|&x| formula(x)).collect() } else { x };
+        let saved: Vec<f64> = if f.grad_reads_output() { x.iter().map(|&x| formula(x)).collect() } else { x };
         for saved in Buffer::arrangements(&dims, &saved) {
             for grad in Buffer::arrangements(&dims, &g) {
                 assert_close(&slope(&backend, f, saved.view(), grad.view()), &expected, 1e-8, f.name());
@@ -113,7 +112,8 @@ fn derivatives_in_single_precision_agree_with_those_in_double() {
         let x = arguments(f, 1000);
         let saved: Vec<f64> = if f.grad_reads_output() { x.into_iter().map(formula).collect() } else { x };
         let narrow: Vec<f32> = saved.iter().map(|&x| x as f32).collect();
-        let (wide_ones, ones) = (Buffer::of(&[1000], &[1.0_f64; 1000]), Buffer::of(&[1000], &[1.0_f32; 1000]));
+        let (wide_ones, ones) =
+            (Buffer::of(&[1000], &[1.0_f64; 1000]), Buffer::of(&[1000], &[1.0_f32; 1000]));
         let expected = slope(&backend, f, Buffer::of(&[1000], &saved).view(), wide_ones.view());
         let mut out = Buffer::output(&[1000], DType::F32);
         let narrow = Buffer::of(&[1000], &narrow);

@@ -1,0 +1,112 @@
+//! On the dry device every op makes the requests that it makes on the CPU, to the byte, and computes nothing.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+mod ops_table;
+
+use bfc_core::{Category, OwnerId};
+use highwater_tensor::{DType, Device, Result, Rng, Tensor, no_grad};
+use highwater_tracking::Event;
+use ops_table::{CASES, inputs, runtime};
+
+/// An event without the address, which is another on each device.
+#[derive(Debug, PartialEq)]
+enum Step {
+    Alloc { requested: u64, granted: u64, owner: OwnerId, category: Category },
+    Free { id: u64 },
+}
+
+/// What `program` does to the memory of a device that nobody used before.
+fn steps(dry: bool, program: impl FnOnce(&Device) -> Result<()>) -> Vec<Step> {
+    let runtime = runtime();
+    let device = if dry { runtime.dry() } else { runtime.cpu() }.unwrap();
+    runtime.tracker().start_log(10_000);
+    program(&device).unwrap();
+    let log = runtime.tracker().take_log();
+    assert!(!log.overflowed());
+    let step = |event| match event {
+        Event::Alloc { requested, granted, owner, category, .. } => {
+            Step::Alloc { requested, granted, owner, category }
+        }
+        Event::Free { id } => Step::Free { id },
+    };
+    log.events.into_iter().map(step).collect()
+}
+
+fn assert_same(name: &str, program: impl Fn(&Device) -> Result<()>) {
+    let cpu = steps(false, &program);
+    assert!(!cpu.is_empty(), "{name} took no memory");
+    assert_eq!(steps(true, &program), cpu, "{name}");
+}
+
+#[test]
+fn every_op_makes_the_same_requests_forward_and_backward() {
+    for case in CASES {
+        for dtype in [DType::F32, DType::F64] {
+            assert_same(case.name, |device| {
+                let leaves = inputs(case, device, dtype)
+                    .into_iter()
+                    .map(Tensor::requiring_grad)
+                    .collect::<Result<Vec<_>>>()?;
+                let loss = (case.function)(&leaves)?.sum_all()?;
+                let gradients = loss.backward()?;
+                assert_eq!(gradients.len(), leaves.len(), "{}", case.name);
+                Ok(())
+            });
+        }
+    }
+}
+
+#[test]
+fn every_op_makes_the_same_requests_without_gradients() {
+    for case in CASES {
+        assert_same(case.name, |device| {
+            let inputs = inputs(case, device, DType::F32);
+            no_grad(|| (case.function)(&inputs)).map(drop)
+        });
+    }
+}
+
+#[test]
+fn ops_without_gradients_make_the_same_requests() {
+    assert_same("constructors", |device| {
+        let rng = Rng::new(1);
+        Tensor::full_of(device, [3, 5], 2, DType::U8)?.ones_like()?;
+        Tensor::uniform(device, [100], 0.0, 1.0, &rng)?.zeros_like()?;
+        Tensor::normal_of(device, [7], 0.0, 1.0, &rng, DType::F64)?;
+        Tensor::bernoulli(device, [70, 70], 0.5, &rng)?;
+        Tensor::from_ndarray(device, &ndarray::array![[1u8, 2], [3, 4]])?;
+        Tensor::scalar(device, 1.0f64).map(drop)
+    });
+    assert_same("comparisons and indices", |device| {
+        let x = Tensor::arange(device, 60)?.reshape([3, 20])?;
+        let y = x.to_dtype(DType::F32)?;
+        for compare in [Tensor::eq, Tensor::ne, Tensor::lt, Tensor::le, Tensor::gt, Tensor::ge] {
+            compare(&x, &x.slice(0, ..1)?)?;
+        }
+        y.argmax(0)?;
+        y.argmin(-1)?.one_hot(20)?;
+        Ok(())
+    });
+}
+
+#[test]
+fn large_reductions_ask_for_the_same_workspace() {
+    assert_same("sum", |device| {
+        let x = Tensor::zeros(device, [300, 1000])?;
+        x.sum_all()?;
+        x.sum(0)?;
+        x.max(1)?;
+        x.mean_all().map(drop)
+    });
+}
+
+#[test]
+fn values_are_not_to_be_had() {
+    let dry = runtime().dry().unwrap();
+    let error = Tensor::ones(&dry, [2, 2]).unwrap().matmul(&Tensor::ones(&dry, 2).unwrap()).unwrap();
+    assert_eq!(
+        error.to_vec::<f32>().unwrap_err().to_string(),
+        "to_vec: dry:0 computes nothing, so there is no data to read"
+    );
+}

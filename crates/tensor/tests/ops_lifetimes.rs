@@ -1,0 +1,219 @@
+//! When ops take memory and when it goes back.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+mod ops_table;
+
+use bfc_core::{Bytes, Category};
+use highwater_tensor::{DType, Device, Error, Runtime, Tensor, no_grad};
+use ops_table::{CASES, inputs, runtime};
+
+fn in_use(device: &Device) -> u64 {
+    device.default_allocator().unwrap().stats().bytes_in_use
+}
+
+/// Bytes that a tensor's buffer holds in the pool.
+fn held(tensor: &Tensor) -> u64 {
+    tensor.storage().allocation().block().bytes
+}
+
+fn leaves(inputs: Vec<Tensor>) -> Vec<Tensor> {
+    inputs.into_iter().map(|input| input.requiring_grad().unwrap()).collect()
+}
+
+#[test]
+fn temporaries_are_back_when_the_op_returns() {
+    let device = runtime().cpu().unwrap();
+    for case in CASES {
+        let inputs = inputs(case, &device, DType::F32);
+        let before = in_use(&device);
+        let output = no_grad(|| (case.function)(&inputs)).unwrap();
+        let is_view = inputs.iter().any(|input| input.shares_buffer_with(&output));
+        let expected = if is_view { 0 } else { held(&output) };
+        assert_eq!(in_use(&device) - before, expected, "{}", case.name);
+    }
+}
+
+#[test]
+fn ops_without_recording_keep_nothing() {
+    let device = runtime().cpu().unwrap();
+    for case in CASES {
+        let leaves = leaves(inputs(case, &device, DType::F32));
+        let before = in_use(&device);
+        let output = no_grad(|| (case.function)(&leaves)).unwrap();
+        assert!(!output.requires_grad(), "{}", case.name);
+        drop(output);
+        assert_eq!(in_use(&device), before, "{}", case.name);
+    }
+}
+
+#[test]
+fn views_share_the_buffer_of_their_input() {
+    let device = runtime().cpu().unwrap();
+    let views = [
+        "broadcast_to", "reshape", "flatten_from", "transpose", "t", "permute", "squeeze", "unsqueeze", "slice",
+        "slice_step", "narrow",
+    ];
+    for case in CASES.iter().filter(|case| views.contains(&case.name)) {
+        let inputs = inputs(case, &device, DType::F32);
+        let output = (case.function)(&inputs).unwrap();
+        assert!(output.shares_buffer_with(&inputs[0]), "{}", case.name);
+    }
+}
+
+#[test]
+fn nothing_is_left_once_results_and_gradients_are_dropped() {
+    let device = runtime().cpu().unwrap();
+    for case in CASES {
+        {
+            let leaves = leaves(inputs(case, &device, DType::F64));
+            let loss = (case.function)(&leaves).unwrap().sum_all().unwrap();
+            assert_eq!(loss.backward().unwrap().len(), leaves.len());
+            // A graph that no backward passes is dropped too.
+            (case.function)(&leaves).unwrap();
+        }
+        assert_eq!(in_use(&device), 0, "{}", case.name);
+    }
+}
+
+#[test]
+fn all_that_a_backward_takes_counts_as_gradient_or_scratch() {
+    let runtime = runtime();
+    let device = runtime.cpu().unwrap();
+    for case in CASES {
+        let leaves = leaves(inputs(case, &device, DType::F32));
+        let loss = (case.function)(&leaves).unwrap().sum_all().unwrap();
+        runtime.tracker().start_log(1000);
+        let gradients = loss.backward().unwrap();
+        for event in runtime.tracker().take_log().events {
+            if let highwater_tracking::Event::Alloc { category, .. } = event {
+                let expected = [Category::Gradient, Category::Temporary, Category::Workspace];
+                assert!(expected.contains(&category), "{}: {category:?}", case.name);
+            }
+        }
+        drop(gradients);
+    }
+}
+
+#[test]
+fn an_unsaved_output_goes_back_when_its_last_consumer_drops_it() {
+    let device = runtime().cpu().unwrap();
+    let x = Tensor::ones(&device, 1000).unwrap().requiring_grad().unwrap();
+    let start = in_use(&device);
+    // Neither op reads its input in backward.
+    let sum = x.add(&x).unwrap();
+    let negated = sum.neg().unwrap();
+    assert_eq!(in_use(&device) - start, held(&sum) + held(&negated));
+    drop(sum);
+    assert_eq!(in_use(&device) - start, held(&negated));
+    // A square does read it: the tensor's handle goes, its memory stays and is an activation now.
+    let squared = negated.square().unwrap();
+    assert_eq!(negated.storage().category(), Some(Category::Activation));
+    let saved = held(&negated);
+    drop(negated);
+    assert_eq!(in_use(&device) - start, saved + held(&squared));
+    drop(squared);
+    assert_eq!(in_use(&device), start);
+}
+
+#[test]
+fn saved_tensors_are_freed_while_backward_passes() {
+    let device = runtime().cpu().unwrap();
+    let pool = device.default_allocator().unwrap();
+    const LAYERS: u64 = 10;
+    let x = Tensor::full(&device, 1 << 16, 0.1).unwrap().requiring_grad().unwrap();
+    let layer = held(&x);
+    let mut y = x.clone();
+    for _ in 0..LAYERS {
+        y = y.tanh().unwrap(); // saves its output and nothing else
+    }
+    let loss = y.mean_all().unwrap();
+    drop(y);
+    let before = in_use(&device);
+    assert!(before >= (LAYERS + 1) * layer, "each layer's output is saved");
+    pool.clear_stats();
+    let gradients = loss.backward().unwrap();
+    // At the start everything saved is there, and two gradients: the layer's result and its argument.
+    let peak = pool.stats().peak_bytes_in_use;
+    assert!(peak <= before + 2 * layer + 4096, "{peak} after {before}");
+    // The graph is still held by the loss, but what it had saved is gone.
+    let rest = held(&x) + held(gradients.get(&x).unwrap()) + held(&loss);
+    assert_eq!(in_use(&device), rest);
+}
+
+#[test]
+fn a_graph_is_passed_once() {
+    let device = runtime().cpu().unwrap();
+    let x = Tensor::ones(&device, 1).unwrap().requiring_grad().unwrap();
+    let y = x.exp().unwrap();
+    let loss = y.square().unwrap();
+    loss.backward().unwrap();
+    assert_eq!(loss.backward().unwrap_err(), Error::GraphSpent { op: "square" });
+    // The part that another loss shares with this one is spent as well.
+    let error = y.neg().unwrap().backward().unwrap_err();
+    assert_eq!(error.to_string(), "backward: exp was already passed; its saved tensors are freed");
+}
+
+#[test]
+fn backward_starts_from_one_number_that_depends_on_a_leaf() {
+    let device = runtime().cpu().unwrap();
+    let x = Tensor::ones(&device, [2, 2]).unwrap().requiring_grad().unwrap();
+    let error = x.neg().unwrap().backward().unwrap_err();
+    assert_eq!(error.to_string(), "backward: the loss must have one element, got shape [2, 2]");
+    let constant = Tensor::ones(&device, 1).unwrap();
+    assert_eq!(constant.neg().unwrap().backward().unwrap_err(), Error::NoGraph);
+    assert_eq!(x.detach().sum_all().unwrap().backward().unwrap_err(), Error::NoGraph);
+}
+
+#[test]
+fn a_chain_of_a_hundred_thousand_ops_is_dropped_and_passed_without_recursion() {
+    const OPS: usize = 100_000;
+    let device = runtime().cpu().unwrap();
+    let x = Tensor::zeros(&device, 1).unwrap().requiring_grad().unwrap();
+    let chain = || (0..OPS).fold(x.clone(), |y, _| y.add_scalar(1.0).unwrap());
+    drop(chain());
+    let end = chain();
+    assert_eq!(end.item::<f32>().unwrap(), OPS as f32);
+    let gradients = end.backward().unwrap();
+    assert_eq!(gradients.get(&x).unwrap().item::<f32>().unwrap(), 1.0);
+}
+
+#[test]
+fn an_op_that_finds_no_memory_at_any_point_leaves_all_as_it_was() {
+    let runtime = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap();
+    let device = runtime.cpu().unwrap();
+    for case in CASES {
+        let leaves = leaves(inputs(case, &device, DType::F32));
+        let values: Vec<_> = leaves.iter().map(|leaf| leaf.to_vec::<f32>().unwrap()).collect();
+        // The rest of the pool, in blocks of the smallest size, of which one more is given back for each try.
+        let mut hogs = Vec::new();
+        for bytes in [1 << 16, 1 << 12, 1 << 8] {
+            while let Ok(hog) = Tensor::zeros_of(&device, bytes, DType::U8) {
+                hogs.push(hog);
+            }
+        }
+        let mut failures = 0;
+        loop {
+            let before = in_use(&device);
+            let outcome =
+                (case.function)(&leaves).and_then(|output| output.sum_all()).and_then(|loss| loss.backward());
+            let done = match outcome {
+                Ok(gradients) => gradients.len() == leaves.len(),
+                Err(error) => {
+                    assert!(error.out_of_memory().is_some(), "{}: {error}", case.name);
+                    failures += 1;
+                    false
+                }
+            };
+            assert_eq!(in_use(&device), before, "{} after {failures} failures", case.name);
+            if done {
+                break;
+            }
+            hogs.pop().unwrap();
+        }
+        assert!(failures > 0, "{} took no memory", case.name);
+        for (leaf, values) in leaves.iter().zip(values) {
+            assert_eq!(leaf.to_vec::<f32>().unwrap(), values, "{}", case.name);
+        }
+    }
+}

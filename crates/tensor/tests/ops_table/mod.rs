@@ -1,0 +1,239 @@
+//! Every differentiable op, with inputs: one table for the tests of gradients, of memory, and of the dry run.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use highwater_tensor::{DType, Device, Result, Rng, Runtime, Tensor};
+
+/// What an input's values are like. A difference must not step over a place where a derivative jumps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Values {
+    /// Between -2 and 2.
+    Any,
+    /// Between 0.5 and 2.5.
+    Positive,
+    /// At least 0.2 away from 0.
+    NotZero,
+    /// Different from one another by 0.1 at least, and from those with another offset by 0.05.
+    Distinct(f64),
+}
+
+/// How an input lies in its buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Lies {
+    InOrder,
+    /// Made with the axes in the opposite order.
+    Transposed,
+    /// Every second element of something larger, along the first axis.
+    WithGaps,
+}
+
+pub(crate) use Lies::{InOrder, Transposed, WithGaps};
+pub(crate) use Values::{Any, Distinct, NotZero, Positive};
+
+/// A leaf of a case.
+pub(crate) type Input = (&'static [usize], Values, Lies);
+
+/// An op applied to inputs.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) inputs: &'static [Input],
+    pub(crate) function: fn(&[Tensor]) -> Result<Tensor>,
+}
+
+/// A runtime of its own with one thread, so that tests do not see each other's memory.
+pub(crate) fn runtime() -> Runtime {
+    Runtime::builder().threads(1).build().unwrap()
+}
+
+/// Numbers that are the same in every run.
+pub(crate) struct Numbers(u64);
+
+impl Numbers {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// SplitMix64 (Steele, Lea and Flood 2014).
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+
+    /// Uniform in [0, 1).
+    pub(crate) fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for end in (2..=items.len()).rev() {
+            items.swap(end - 1, self.below(end));
+        }
+    }
+}
+
+fn values(count: usize, values: Values, numbers: &mut Numbers) -> Vec<f64> {
+    let mut drawn: Vec<f64> = match values {
+        Any => (0..count).map(|_| numbers.unit() * 4.0 - 2.0).collect(),
+        Positive => (0..count).map(|_| numbers.unit() * 2.0 + 0.5).collect(),
+        NotZero => (0..count)
+            .map(|_| (0.2 + numbers.unit() * 1.5) * if numbers.next() % 2 == 0 { 1.0 } else { -1.0 })
+            .collect(),
+        Distinct(offset) => (0..count).map(|i| (i as f64 - (count / 2) as f64) * 0.1 + offset).collect(),
+    };
+    numbers.shuffle(&mut drawn);
+    drawn
+}
+
+/// A case's inputs on a device.
+pub(crate) fn inputs(case: &Case, device: &Device, dtype: DType) -> Vec<Tensor> {
+    let mut numbers = Numbers::new(17);
+    let mut make = |&(shape, kind, lies): &Input| -> Result<Tensor> {
+        let order: Vec<isize> = (0..shape.len() as isize).rev().collect();
+        let stored: Vec<usize> = match lies {
+            InOrder => shape.to_vec(),
+            Transposed => shape.iter().rev().copied().collect(),
+            WithGaps => [&[shape[0] * 2], &shape[1..]].concat(),
+        };
+        let drawn = values(stored.iter().product(), kind, &mut numbers);
+        let tensor = Tensor::from_slice(device, &drawn, stored)?.to_dtype(dtype)?;
+        match lies {
+            InOrder => Ok(tensor),
+            Transposed => tensor.permute(&order),
+            WithGaps => tensor.slice_step(0, 1.., 2),
+        }
+    };
+    case.inputs.iter().map(|input| make(input).unwrap()).collect()
+}
+
+const fn case(
+    name: &'static str,
+    inputs: &'static [Input],
+    function: fn(&[Tensor]) -> Result<Tensor>,
+) -> Case {
+    Case { name, inputs, function }
+}
+
+const MATRIX: &[Input] = &[(&[3, 4], Any, InOrder)];
+const STRIDED: &[Input] = &[(&[3, 4], Any, Transposed)];
+const CUBE: &[Input] = &[(&[2, 3, 4], Any, InOrder)];
+const STRIDED_CUBE: &[Input] = &[(&[2, 3, 4], Any, WithGaps)];
+const KINKED: &[Input] = &[(&[3, 4], NotZero, Transposed)];
+const UPWARD: &[Input] = &[(&[3, 4], Positive, Transposed)];
+const RANKED: &[Input] = &[(&[2, 3, 4], Distinct(0.0), InOrder)];
+const STRIDED_RANKED: &[Input] = &[(&[3, 4], Distinct(0.0), Transposed)];
+const PAIR: &[Input] = &[(&[3, 4], Any, InOrder), (&[3, 4], Any, Transposed)];
+const BROADCAST: &[Input] = &[(&[2, 1, 4], Any, InOrder), (&[3, 1], Any, InOrder)];
+const QUOTIENT: &[Input] = &[(&[2, 1, 4], Any, InOrder), (&[3, 1], Positive, InOrder)];
+const STRIDED_QUOTIENT: &[Input] = &[(&[3, 4], Any, Transposed), (&[3, 4], Positive, WithGaps)];
+const RIVALS: &[Input] = &[(&[2, 1, 4], Distinct(0.0), InOrder), (&[3, 1], Distinct(0.05), InOrder)];
+const SCALED: &[Input] = &[(&[], Any, InOrder), (&[3, 4], Any, InOrder)];
+
+fn classes(like: &Tensor, values: &[i64]) -> Result<Tensor> {
+    Tensor::from_slice(like.device(), values, values.len())
+}
+
+fn checkers(like: &Tensor) -> Result<Tensor> {
+    let values: Vec<bool> = (0..like.elements()).map(|i| i % 3 == 0).collect();
+    Tensor::from_slice(like.device(), &values, like.shape())
+}
+
+/// The table.
+pub(crate) const CASES: &[Case] = &[
+    case("neg", STRIDED, |x| x[0].neg()),
+    case("abs", KINKED, |x| x[0].abs()),
+    case("square", STRIDED, |x| x[0].square()),
+    case("exp", STRIDED, |x| x[0].exp()),
+    case("log", UPWARD, |x| x[0].log()),
+    case("sqrt", UPWARD, |x| x[0].sqrt()),
+    case("relu", KINKED, |x| x[0].relu()),
+    case("gelu", STRIDED, |x| x[0].gelu()),
+    case("tanh", STRIDED, |x| x[0].tanh()),
+    case("sigmoid", STRIDED, |x| x[0].sigmoid()),
+    case("add_scalar", STRIDED, |x| x[0].add_scalar(2.5)),
+    case("sub_scalar", STRIDED, |x| x[0].sub_scalar(2.5)),
+    case("mul_scalar", STRIDED, |x| x[0].mul_scalar(-1.5)),
+    case("div_scalar", STRIDED, |x| x[0].div_scalar(-1.5)),
+    case("add", PAIR, |x| x[0].add(&x[1])),
+    case("add, broadcast", BROADCAST, |x| x[0].add(&x[1])),
+    case("add, to itself", MATRIX, |x| x[0].add(&x[0])),
+    case("sub", PAIR, |x| x[0].sub(&x[1])),
+    case("sub, broadcast", BROADCAST, |x| x[0].sub(&x[1])),
+    case("mul", PAIR, |x| x[0].mul(&x[1])),
+    case("mul, broadcast", BROADCAST, |x| x[0].mul(&x[1])),
+    case("mul, by a scalar tensor", SCALED, |x| x[0].mul(&x[1])),
+    case("div", STRIDED_QUOTIENT, |x| x[0].div(&x[1])),
+    case("div, broadcast", QUOTIENT, |x| x[0].div(&x[1])),
+    case("maximum", RIVALS, |x| x[0].maximum(&x[1])),
+    case("minimum", RIVALS, |x| x[0].minimum(&x[1])),
+    case("where", PAIR, |x| checkers(&x[0])?.where_(&x[0], &x[1])),
+    case("where, broadcast", BROADCAST, |x| {
+        let condition = checkers(&x[0].add(&x[1])?)?;
+        condition.where_(&x[0], &x[1])
+    }),
+    case("sum", CUBE, |x| x[0].sum(1)),
+    case("sum, strided", STRIDED_CUBE, |x| x[0].sum([0, -1])),
+    case("sum, twice", CUBE, |x| x[0].sum(0)?.sum(0)),
+    case("sum_keepdim", STRIDED, |x| x[0].sum_keepdim(0)),
+    case("sum_all", STRIDED, |x| x[0].sum_all()),
+    case("mean", STRIDED_CUBE, |x| x[0].mean([0, 2])),
+    case("mean_keepdim", CUBE, |x| x[0].mean_keepdim(1)),
+    case("mean_all", CUBE, |x| x[0].mean_all()),
+    case("max", RANKED, |x| x[0].max([0, 2])),
+    case("max_keepdim", STRIDED_RANKED, |x| x[0].max_keepdim(1)),
+    case("max_all", RANKED, |x| x[0].max_all()),
+    case("min", STRIDED_RANKED, |x| x[0].min(0)),
+    case("min_keepdim", RANKED, |x| x[0].min_keepdim([1])),
+    case("min_all", RANKED, |x| x[0].min_all()),
+    case("sum_to", CUBE, |x| x[0].sum_to([3, 1])),
+    case("broadcast_to", MATRIX, |x| x[0].broadcast_to([2, 3, 4])),
+    case("matmul", &[(&[2, 3], Any, InOrder), (&[3, 4], Any, InOrder)], |x| x[0].matmul(&x[1])),
+    case("matmul, strided", &[(&[2, 3], Any, Transposed), (&[3, 4], Any, WithGaps)], |x| {
+        x[0].matmul(&x[1])
+    }),
+    case("matmul, vector and matrix", &[(&[3], Any, InOrder), (&[2, 3, 4], Any, InOrder)], |x| {
+        x[0].matmul(&x[1])
+    }),
+    case("matmul, matrix and vector", &[(&[2, 4, 3], Any, Transposed), (&[3], Any, WithGaps)], |x| {
+        x[0].matmul(&x[1])
+    }),
+    case("matmul, vectors", &[(&[3], Any, InOrder), (&[3], Any, WithGaps)], |x| x[0].matmul(&x[1])),
+    case("matmul, a stack by a matrix", &[(&[2, 2, 3], Any, InOrder), (&[3, 4], Any, InOrder)], |x| {
+        x[0].matmul(&x[1])
+    }),
+    case("matmul, stacks", &[(&[2, 1, 2, 3], Any, InOrder), (&[3, 3, 2], Any, Transposed)], |x| {
+        x[0].matmul(&x[1])
+    }),
+    case("reshape", CUBE, |x| x[0].reshape([4, 6])),
+    case("reshape, strided", STRIDED, |x| x[0].reshape([2, 6])),
+    case("flatten_from", CUBE, |x| x[0].flatten_from(1)),
+    case("transpose", CUBE, |x| x[0].transpose(0, 2)),
+    case("t", MATRIX, |x| x[0].t()),
+    case("permute", CUBE, |x| x[0].permute(&[2, 0, 1])),
+    case("squeeze", &[(&[3, 1, 2], Any, Transposed)], |x| x[0].squeeze(1)),
+    case("unsqueeze", STRIDED, |x| x[0].unsqueeze(1)),
+    case("contiguous", STRIDED, |x| x[0].contiguous()),
+    case("slice", CUBE, |x| x[0].slice(1, 1..)),
+    case("slice_step", STRIDED, |x| x[0].slice_step(1, .., 3)),
+    case("narrow", MATRIX, |x| x[0].narrow(0, 1, 2)),
+    case("concat", PAIR, |x| Tensor::concat(&[&x[0], &x[1], &x[0]], 1)),
+    case("stack", PAIR, |x| Tensor::stack(&[&x[0], &x[1]], -1)),
+    case("softmax", CUBE, |x| x[0].softmax(-1)),
+    case("softmax, first axis", STRIDED, |x| x[0].softmax(0)),
+    case("log_softmax", STRIDED, |x| x[0].log_softmax(-1)),
+    case("log_softmax, middle axis", CUBE, |x| x[0].log_softmax(1)),
+    case("cross_entropy", STRIDED, |x| x[0].cross_entropy(&classes(&x[0], &[3, 0, 2])?)),
+    case("mse_loss", PAIR, |x| x[0].mse_loss(&x[1])),
+    case("gather", MATRIX, |x| {
+        x[0].gather(1, &Tensor::from_slice(x[0].device(), &[3i64, 3, 0, 1], [2, 2])?)
+    }),
+    case("index_select", STRIDED, |x| x[0].index_select(0, &classes(&x[0], &[2, 0, 2, 2])?)),
+    case("dropout", MATRIX, |x| x[0].dropout(0.5, &Rng::new(3))),
+];
