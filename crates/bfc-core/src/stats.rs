@@ -33,7 +33,7 @@ pub struct Stats {
     pub largest_free_block_bytes: u64,
     /// Regions held from the source.
     pub regions: u64,
-    /// Whose request raised `bytes_in_use` to its peak.
+    /// Whose request raised `bytes_in_use` to its peak; the default tag if clearing has made that unknown.
     pub peak_tag: Tag,
     /// Waiting for memory.
     pub retry: RetryStats,

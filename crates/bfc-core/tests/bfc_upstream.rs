@@ -339,7 +339,7 @@ fn no_region_deallocation() {
     assert_eq!(pool.regions()[0].address, BASE);
 }
 
-/// Case 1 of the often repeated errors: the default of upstream is not to split a chunk of less than twice the need.
+/// Upstream hands out the whole of a chunk that is less than twice the need; we cut it.
 #[test]
 fn upstreams_split_rule_and_ours() {
     let granted = |config: BfcConfig| {

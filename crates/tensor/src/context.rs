@@ -150,8 +150,12 @@ impl<'a> OpContext<'a> {
         let bytes = shape.elements() * dtype.size();
         let tag = Tag { category, ..Tag::default() };
         let request = Request::new(bytes as u64).with_tag(tag).with_attributes(self.attributes);
-        let allocation = Allocation::new(&self.allocator, &request)
-            .map_err(|error| Error::Allocation { op: self.op, shape: *shape, dtype, error })?;
+        let allocation = Allocation::new(&self.allocator, &request).map_err(|error| Error::Allocation {
+            op: self.op,
+            shape: *shape,
+            dtype,
+            error,
+        })?;
         Ok(Buffer { storage: Storage::new(allocation, bytes), layout, dtype, device: self.device.clone() })
     }
 

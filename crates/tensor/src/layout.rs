@@ -66,8 +66,11 @@ impl Layout {
     /// The same elements seen with another shape of as many elements, if they lie in row-major order without gaps.
     #[must_use]
     pub fn reshaped(&self, shape: Shape) -> Option<Self> {
-        (self.is_contiguous() && shape.checked_elements() == self.shape.checked_elements())
-            .then(|| Self { shape, strides: row_major(&shape), offset: self.offset })
+        (self.is_contiguous() && shape.checked_elements() == self.shape.checked_elements()).then(|| Self {
+            shape,
+            strides: row_major(&shape),
+            offset: self.offset,
+        })
     }
 
     /// The same elements repeated along axes of size 1 and along new axes in front.

@@ -51,8 +51,17 @@ fn ops_without_recording_keep_nothing() {
 fn views_share_the_buffer_of_their_input() {
     let device = runtime().cpu().unwrap();
     let views = [
-        "broadcast_to", "reshape", "flatten_from", "transpose", "t", "permute", "squeeze", "unsqueeze", "slice",
-        "slice_step", "narrow",
+        "broadcast_to",
+        "reshape",
+        "flatten_from",
+        "transpose",
+        "t",
+        "permute",
+        "squeeze",
+        "unsqueeze",
+        "slice",
+        "slice_step",
+        "narrow",
     ];
     for case in CASES.iter().filter(|case| views.contains(&case.name)) {
         let inputs = inputs(case, &device, DType::F32);

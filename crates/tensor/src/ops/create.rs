@@ -39,8 +39,8 @@ pub(super) fn create(
     let shape = shape.into_shape()?;
     let device = place.device();
     device.placement().tell(op, device, PlacementReason::Asked);
-    let ctx = OpContext::create(op, device, place.memory()?, options.category)
-        .with_attributes(options.attributes);
+    let ctx =
+        OpContext::create(op, device, place.memory()?, options.category).with_attributes(options.attributes);
     let mut out = ctx.output(&shape, options.dtype)?;
     fill(&ctx, out.view_mut())?;
     Ok(out.finish())
@@ -218,11 +218,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::ElementCount`] if the shape has not as many elements; else as [`Tensor::new`].
-    pub fn from_slice<T: Element>(
-        place: &impl Place,
-        values: &[T],
-        shape: impl IntoShape,
-    ) -> Result<Self> {
+    pub fn from_slice<T: Element>(place: &impl Place, values: &[T], shape: impl IntoShape) -> Result<Self> {
         uploaded("from_slice", place, shape, values.iter(), Category::Input)
     }
 
@@ -240,6 +236,8 @@ impl Tensor {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use super::*;
     use crate::runtime::Runtime;
 
@@ -258,10 +256,7 @@ mod tests {
             [true; 2]
         );
         let large = i64::MAX - 1;
-        assert_eq!(
-            Tensor::full_of(&device, 1, large, DType::I64).unwrap().to_vec::<i64>().unwrap(),
-            [large]
-        );
+        assert_eq!(Tensor::full_of(&device, 1, large, DType::I64).unwrap().to_vec::<i64>().unwrap(), [large]);
         assert_eq!(Tensor::arange(&device, 4).unwrap().to_vec::<i64>().unwrap(), [0, 1, 2, 3]);
         assert_eq!(Tensor::scalar(&device, 2.5f64).unwrap().item::<f64>().unwrap(), 2.5);
         let x = Tensor::from_slice(&device, &[true, false], 2).unwrap();
@@ -286,6 +281,24 @@ mod tests {
         assert_eq!(category(Tensor::from_slice(&device, &[1u8], 1).unwrap()), Some(Category::Input));
         let gradient = Tensor::full_for(&device, Shape::SCALAR, 1.0, DType::F32, Category::Gradient);
         assert_eq!(category(gradient.unwrap()), Some(Category::Gradient));
+    }
+
+    #[test]
+    fn every_op_tells_where_it_runs_and_why() {
+        let runtime = Runtime::builder().threads(1).build().unwrap();
+        let device = runtime.cpu().unwrap();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let listener = Arc::clone(&told);
+        runtime.on_placement(move |placement| listener.lock().unwrap().push(placement.to_string()));
+        let x = Tensor::ones(&device, ()).unwrap().requiring_grad().unwrap();
+        x.exp().unwrap().backward().unwrap();
+        let expected = [
+            "ones on cpu:0: asked for",
+            "exp on cpu:0: its inputs are there",
+            "full on cpu:0: asked for",
+            "exp on cpu:0: its forward ran there",
+        ];
+        assert_eq!(*told.lock().unwrap(), expected);
     }
 
     #[test]

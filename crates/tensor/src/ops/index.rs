@@ -2,9 +2,9 @@
 //!
 //! | op | y | ∂L/∂x | saved |
 //! |---|---|---|---|
-//! | `gather` | y[.., i, ..] = x[.., indices[.., i, ..], ..] | ∂L/∂y, added up where it was picked | indices |
-//! | `index_select` | y[.., i, ..] = x[.., indices[i], ..] | as `gather` | indices |
-//! | `one_hot` | y[.., c] = 1 where x[..] = c, else 0 | | |
+//! | `gather` | `y[.., i, ..] = x[.., indices[.., i, ..], ..]` | ∂L/∂y, added up where it was picked | indices |
+//! | `index_select` | `y[.., i, ..] = x[.., indices[i], ..]` | as `gather` | indices |
+//! | `one_hot` | `y[.., c]` = 1 where `x[..]` = c, else 0 | | |
 //!
 //! One output is taken. An index out of range is an error, found before anything is written.
 
@@ -19,12 +19,13 @@ use crate::tensor::Tensor;
 
 #[derive(Debug)]
 struct Gather {
+    op: &'static str,
     axis: usize,
 }
 
 impl Op for Gather {
     fn name(&self) -> &'static str {
-        "gather"
+        self.op
     }
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
@@ -86,24 +87,26 @@ impl Tensor {
     /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`] if `indices` has other axes or is larger,
     /// [`Error::BadArgument`] unless it is i64, [`Error::IndexOutOfRange`], [`Error::Allocation`] if there is no memory.
     pub fn gather(&self, axis: isize, indices: &Self) -> Result<Self> {
-        let axis = self.shape().axis("gather", axis)?;
-        apply(Gather { axis }, &[self, indices])
+        let op = "gather";
+        let axis = self.shape().axis(op, axis)?;
+        apply(Gather { op, axis }, &[self, indices])
     }
 
-    /// The parts of this tensor that have the given indices ([n]) along `axis`, in that order: rows of a table, say.
+    /// The parts of this tensor that have the given indices (`[n]`) along `axis`, in that order: rows of a table, say.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] unless `indices` has one axis; else as [`Tensor::gather`].
     pub fn index_select(&self, axis: isize, indices: &Self) -> Result<Self> {
         let op = "index_select";
         let axis = self.shape().axis(op, axis)?;
+        expect_dtype(op, "indices", indices, DType::I64, self)?;
         let [n] = *indices.dims() else {
             return Err(Error::ShapeMismatch { op, lhs: *self.shape(), rhs: *indices.shape() });
         };
         // The same indices everywhere along the other axes: a view.
         let lone = Shape::new(&vec![1; self.rank()])?.with_dim(axis, n);
         let everywhere = indices.reshape(lone)?.broadcast_to(self.shape().with_dim(axis, n))?;
-        apply(Gather { axis }, &[self, &everywhere])
+        apply(Gather { op, axis }, &[self, &everywhere])
     }
 
     /// For each index a row of `classes` numbers (f32), 1 at the index and 0 elsewhere.
@@ -159,7 +162,9 @@ mod tests {
         let two = indices(&device, &[0, 1]);
         assert_eq!(message(x.gather(0, &two)), "gather: shapes [2, 3] and [2] do not match");
         let tall = two.reshape([2, 1]).unwrap();
-        assert_eq!(message(x.t().unwrap().gather(1, &tall.broadcast_to([4, 2, 1]).unwrap().sum(2).unwrap())), "gather: shapes [3, 2] and [4, 2] do not match");
+        let wide = tall.broadcast_to([2, 4]).unwrap();
+        assert_eq!(message(x.gather(0, &wide)), "gather: shapes [2, 3] and [2, 4] do not match");
+        assert_eq!(x.gather(1, &wide).unwrap().dims(), [2, 4]);
         assert_eq!(message(x.index_select(0, &tall)), "index_select: shapes [2, 3] and [2, 1] do not match");
         assert_eq!(
             message(x.gather(0, &x)),
@@ -167,7 +172,7 @@ mod tests {
         );
         assert_eq!(
             message(x.index_select(0, &indices(&device, &[0, 2]))),
-            "gather: index 2 is out of range for 2 entries"
+            "index_select: index 2 is out of range for 2 entries"
         );
         assert_eq!(message(two.one_hot(1)), "one_hot: index 1 is out of range for 1 entries");
         assert_eq!(message(x.one_hot(3)), "one_hot: not defined for f32");

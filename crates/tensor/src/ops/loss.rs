@@ -2,7 +2,7 @@
 //!
 //! | op | y | ∂L/∂x | saved |
 //! |---|---|---|---|
-//! | `cross_entropy` | -Σᵢ ln softmax(xᵢ)[tᵢ] / n | (softmax(x) - one_hot(t)) ∂L/∂y / n | x, t |
+//! | `cross_entropy` | `-Σᵢ ln softmax(xᵢ)[tᵢ] / n` | (softmax(x) - one_hot(t)) ∂L/∂y / n | x, t |
 //! | `mse_loss` | Σ (x - t)² / elements | 2 (x - t) ∂L/∂y / elements | x, t |
 //!
 //! The losses of the rows (or the squared differences) are temporaries. For no rows the mean is NaN, as in PyTorch.
@@ -57,13 +57,7 @@ impl Op for CrossEntropy {
         let share = grad.div_scalar(targets.elements() as f64)?;
         let share = share.view().broadcast_to(ctx.op(), targets.shape())?;
         let mut out = ctx.output(logits.shape(), logits.dtype())?;
-        ctx.backend().cross_entropy_grad(
-            ctx.op(),
-            logits.view(),
-            targets.view(),
-            share,
-            out.view_mut(),
-        )?;
+        ctx.backend().cross_entropy_grad(ctx.op(), logits.view(), targets.view(), share, out.view_mut())?;
         Ok(vec![Some(out.finish()), None])
     }
 }
@@ -103,8 +97,8 @@ impl Op for MseLoss {
 }
 
 impl Tensor {
-    /// The cross-entropy of these logits [n, classes] with the target classes (i64 [n]): the mean over the rows of
-    /// -ln softmax(row)[target]. NaN for no rows.
+    /// The cross-entropy of these logits `[n, classes]` with the target classes `[n]` (i64): the mean over the rows of
+    /// `-ln softmax(row)[target]`. NaN for no rows.
     ///
     /// ```
     /// use highwater_tensor::{Device, Tensor};
@@ -117,9 +111,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] unless the shapes are [n, classes] and [n]; [`Error::UnsupportedDType`] unless the logits
-    /// are floats, [`Error::BadArgument`] unless the targets are i64; [`Error::IndexOutOfRange`] for a target that is no
-    /// class; [`Error::Allocation`] if there is no memory.
+    /// [`Error::ShapeMismatch`] unless the shapes are `[n, classes]` and `[n]`; [`Error::UnsupportedDType`] unless the
+    /// logits are floats, [`Error::BadArgument`] unless the targets are i64; [`Error::IndexOutOfRange`] for a target
+    /// that is no class; [`Error::Allocation`] if there is no memory.
     pub fn cross_entropy(&self, targets: &Self) -> Result<Self> {
         apply(CrossEntropy, &[self, targets])
     }
@@ -170,11 +164,9 @@ mod tests {
     fn targets_that_do_not_fit_are_named_with_both_shapes() {
         let device = cpu();
         let logits = Tensor::zeros(&device, [2, 3]).unwrap();
-        let message = |targets: Result<Tensor>| logits.cross_entropy(&targets.unwrap()).unwrap_err().to_string();
-        assert_eq!(
-            message(Tensor::arange(&device, 3)),
-            "cross_entropy: shapes [2, 3] and [3] do not match"
-        );
+        let message =
+            |targets: Result<Tensor>| logits.cross_entropy(&targets.unwrap()).unwrap_err().to_string();
+        assert_eq!(message(Tensor::arange(&device, 3)), "cross_entropy: shapes [2, 3] and [3] do not match");
         assert_eq!(
             message(Tensor::zeros(&device, 2)),
             "cross_entropy: targets must be of type i64, got f32 of shape [2] for a tensor of shape [2, 3]"

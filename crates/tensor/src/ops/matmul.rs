@@ -1,6 +1,6 @@
 //! The matrix product.
 //!
-//! - Shapes: [.., m, k] · [.., k, n] = [.., m, n]; leading axes broadcast as in NumPy. A vector on the left is a row, on
+//! - Shapes: `[.., m, k]` · `[.., k, n]` = `[.., m, n]`; leading axes broadcast as in NumPy. A vector on the left is a row, on
 //!   the right a column, and that axis is not in the result.
 //! - Y = A·B, ∂L/∂A = ∂L/∂Y·Bᵀ, ∂L/∂B = Aᵀ·∂L/∂Y, summed over leading axes that were broadcast. Transposed operands are
 //!   views: nothing is copied.
@@ -45,24 +45,20 @@ impl Op for MatMul {
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let [lhs_shape, rhs_shape] = [saved.input_shape(0), saved.input_shape(1)];
-        let lhs_was_saved = saved.needs_grad(1);
-        // Vectors take part as the rows and columns they stand for.
-        let mut grad = grad.clone();
-        if rhs_shape.rank() == 1 {
-            grad = grad.unsqueeze(-1)?;
-        }
-        if lhs_shape.rank() == 1 {
-            grad = grad.unsqueeze(-2)?;
-        }
-        let row = |lhs: &Tensor| if lhs.rank() == 1 { lhs.unsqueeze(0) } else { Ok(lhs.clone()) };
-        let column = |rhs: &Tensor| if rhs.rank() == 1 { rhs.unsqueeze(1) } else { Ok(rhs.clone()) };
+        let (lhs_is_row, rhs_is_column) = (lhs_shape.rank() == 1, rhs_shape.rank() == 1);
+        // Vectors take part as the rows and columns that they stand for.
+        let row = |x: &Tensor| if lhs_is_row { x.unsqueeze(-2) } else { Ok(x.clone()) };
+        let column = |x: &Tensor| if rhs_is_column { x.unsqueeze(-1) } else { Ok(x.clone()) };
+        let grad = row(&column(grad)?)?;
         let to_lhs = wanted(saved, 0, || {
-            let product = grad.matmul(&column(saved.tensor(usize::from(lhs_was_saved))?)?.t()?)?;
-            if lhs_shape.rank() == 1 { product.squeeze(-2)?.sum_to(lhs_shape) } else { product.sum_to(lhs_shape) }
+            let lhs_was_saved = saved.needs_grad(1);
+            let rhs = column(saved.tensor(usize::from(lhs_was_saved))?)?;
+            grad.matmul(&rhs.t()?)?.sum_to(lhs_shape)
         })?;
         let to_rhs = wanted(saved, 1, || {
             let product = row(saved.tensor(0)?)?.t()?.matmul(&grad)?;
-            if rhs_shape.rank() == 1 { product.squeeze(-1)?.sum_to(rhs_shape) } else { product.sum_to(rhs_shape) }
+            let product = if rhs_is_column { product.squeeze(-1)? } else { product };
+            product.sum_to(rhs_shape)
         })?;
         Ok(vec![to_lhs, to_rhs])
     }
@@ -151,7 +147,11 @@ impl Tensor {
     pub fn matmul(&self, rhs: &Self) -> Result<Self> {
         // A stack of matrices by one matrix is one product with more rows. So the backward is one product too, where
         // it would else sum a stack of them.
-        if self.rank() > 2 && rhs.rank() == 2 && self.layout().is_contiguous() && self.device() == rhs.device() {
+        if self.rank() > 2
+            && rhs.rank() == 2
+            && self.layout().is_contiguous()
+            && self.device() == rhs.device()
+        {
             let plan = Plan::new(self, rhs)?;
             let product = self.reshape([plan.leading.elements() * plan.m, plan.k])?.matmul(rhs)?;
             return product.reshape(plan.product_shape()?);
@@ -202,8 +202,13 @@ mod tests {
     #[test]
     fn shapes_that_do_not_fit_are_named_as_they_were_given() {
         let device = cpu();
-        let cases: [(&[usize], &[usize]); 5] =
-            [(&[2, 3], &[4, 5]), (&[3], &[4, 3]), (&[2, 3], &[2]), (&[2, 2, 3], &[3, 3, 4]), (&[2, 2, 3], &[4, 3])];
+        let cases: [(&[usize], &[usize]); 5] = [
+            (&[2, 3], &[4, 5]),
+            (&[3], &[4, 3]),
+            (&[2, 3], &[2]),
+            (&[2, 2, 3], &[3, 3, 4]),
+            (&[2, 2, 3], &[4, 3]),
+        ];
         for (lhs, rhs) in cases {
             let error = Tensor::ones(&device, lhs).unwrap().matmul(&Tensor::ones(&device, rhs).unwrap());
             let expected = format!("matmul: shapes {lhs:?} and {rhs:?} do not match");

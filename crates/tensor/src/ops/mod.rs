@@ -79,10 +79,6 @@ fn expect_dtype(
 }
 
 /// The gradient of the `index`-th input, computed only if somebody asks for it.
-fn wanted(
-    saved: &Saved,
-    index: usize,
-    gradient: impl FnOnce() -> Result<Tensor>,
-) -> Result<Option<Tensor>> {
+fn wanted(saved: &Saved, index: usize, gradient: impl FnOnce() -> Result<Tensor>) -> Result<Option<Tensor>> {
     saved.needs_grad(index).then(gradient).transpose()
 }

@@ -23,9 +23,7 @@ fn drawn(
 ) -> Result<Tensor> {
     supported(op, dtype, DType::is_float)?;
     let options = TensorOptions { dtype, ..TensorOptions::default() };
-    create(op, place, shape, options, |ctx, out| {
-        ctx.backend().random(op, distribution, rng.next_key(), out)
-    })
+    create(op, place, shape, options, |ctx, out| ctx.backend().random(op, distribution, rng.next_key(), out))
 }
 
 /// Refuses an argument for which `good` does not hold.
@@ -43,7 +41,7 @@ pub(super) fn check(
 }
 
 impl Tensor {
-    /// `f32` elements uniform in [low, high).
+    /// `f32` elements uniform in `[low, high)`.
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless low < high and both are finite; else as [`Tensor::new`].
@@ -57,7 +55,7 @@ impl Tensor {
         Self::uniform_of(place, shape, low, high, rng, DType::F32)
     }
 
-    /// Elements uniform in [low, high), of a float type.
+    /// Elements uniform in `[low, high)`, of a float type.
     ///
     /// # Errors
     /// As [`Tensor::uniform`], and [`Error::UnsupportedDType`] except for floats.
@@ -79,13 +77,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless both arguments are finite and `std` is not negative; else as [`Tensor::new`].
-    pub fn normal(
-        place: &impl Place,
-        shape: impl IntoShape,
-        mean: f64,
-        std: f64,
-        rng: &Rng,
-    ) -> Result<Self> {
+    pub fn normal(place: &impl Place, shape: impl IntoShape, mean: f64, std: f64, rng: &Rng) -> Result<Self> {
         Self::normal_of(place, shape, mean, std, rng, DType::F32)
     }
 
@@ -157,11 +149,9 @@ mod tests {
         let normal = draw(Tensor::normal_of(&device, n, 2.0, 0.5, &rng, DType::F64));
         let coins = draw(Tensor::bernoulli_of(&device, n, 0.25, &rng, DType::F64));
         assert!(coins.iter().all(|&value| value == 0.0 || value == 1.0));
-        for (values, mean, std) in [
-            (uniform, 1.0, 4.0 / 12f64.sqrt()),
-            (normal, 2.0, 0.5),
-            (coins, 0.25, (0.25f64 * 0.75).sqrt()),
-        ] {
+        for (values, mean, std) in
+            [(uniform, 1.0, 4.0 / 12f64.sqrt()), (normal, 2.0, 0.5), (coins, 0.25, (0.25f64 * 0.75).sqrt())]
+        {
             let found = moments(&values);
             assert!((found.0 - mean).abs() < 0.03, "mean {} of {mean}", found.0);
             assert!((found.1 - std).abs() < 0.03, "deviation {} of {std}", found.1);
@@ -181,7 +171,8 @@ mod tests {
 
     #[test]
     fn fills_that_fail_draw_no_key() {
-        let device = Runtime::builder().pool(bfc_core::Bytes::mib(1)).threads(1).build().unwrap().cpu().unwrap();
+        let device =
+            Runtime::builder().pool(bfc_core::Bytes::mib(1)).threads(1).build().unwrap().cpu().unwrap();
         let rng = Rng::new(0);
         let before = rng.state();
         for bad in [

@@ -1,6 +1,6 @@
 //! Parts of a tensor along one axis.
 //!
-//! y = x[.., start, start + step, …, ..]: a view, nothing is taken or saved. ∂L/∂x is ∂L/∂y in its place, 0 elsewhere.
+//! `y = x[.., start..end by step, ..]`: a view, nothing is taken or saved. ∂L/∂x is ∂L/∂y in its place, 0 elsewhere.
 
 use std::ops::{Bound, Range, RangeBounds};
 

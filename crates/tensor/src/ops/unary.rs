@@ -43,7 +43,9 @@ impl Op for UnaryOp {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
-        supported(self.op, x.dtype(), |dtype| dtype.is_float() || self.f.takes_integers() && is_number(dtype))?;
+        supported(self.op, x.dtype(), |dtype| {
+            dtype.is_float() || self.f.takes_integers() && is_number(dtype)
+        })?;
         if let Unary::AddScalar(scalar) | Unary::MulScalar(scalar) = self.f {
             fits(self.op, scalar, x.dtype())?;
         }

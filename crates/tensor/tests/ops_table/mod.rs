@@ -84,7 +84,7 @@ fn values(count: usize, values: Values, numbers: &mut Numbers) -> Vec<f64> {
         Any => (0..count).map(|_| numbers.unit() * 4.0 - 2.0).collect(),
         Positive => (0..count).map(|_| numbers.unit() * 2.0 + 0.5).collect(),
         NotZero => (0..count)
-            .map(|_| (0.2 + numbers.unit() * 1.5) * if numbers.next() % 2 == 0 { 1.0 } else { -1.0 })
+            .map(|_| (0.2 + numbers.unit() * 1.5) * if numbers.below(2) == 0 { 1.0 } else { -1.0 })
             .collect(),
         Distinct(offset) => (0..count).map(|i| (i as f64 - (count / 2) as f64) * 0.1 + offset).collect(),
     };
@@ -195,9 +195,7 @@ pub(crate) const CASES: &[Case] = &[
     case("sum_to", CUBE, |x| x[0].sum_to([3, 1])),
     case("broadcast_to", MATRIX, |x| x[0].broadcast_to([2, 3, 4])),
     case("matmul", &[(&[2, 3], Any, InOrder), (&[3, 4], Any, InOrder)], |x| x[0].matmul(&x[1])),
-    case("matmul, strided", &[(&[2, 3], Any, Transposed), (&[3, 4], Any, WithGaps)], |x| {
-        x[0].matmul(&x[1])
-    }),
+    case("matmul, strided", &[(&[2, 3], Any, Transposed), (&[3, 4], Any, WithGaps)], |x| x[0].matmul(&x[1])),
     case("matmul, vector and matrix", &[(&[3], Any, InOrder), (&[2, 3, 4], Any, InOrder)], |x| {
         x[0].matmul(&x[1])
     }),
@@ -231,9 +229,7 @@ pub(crate) const CASES: &[Case] = &[
     case("log_softmax, middle axis", CUBE, |x| x[0].log_softmax(1)),
     case("cross_entropy", STRIDED, |x| x[0].cross_entropy(&classes(&x[0], &[3, 0, 2])?)),
     case("mse_loss", PAIR, |x| x[0].mse_loss(&x[1])),
-    case("gather", MATRIX, |x| {
-        x[0].gather(1, &Tensor::from_slice(x[0].device(), &[3i64, 3, 0, 1], [2, 2])?)
-    }),
+    case("gather", MATRIX, |x| x[0].gather(1, &Tensor::from_slice(x[0].device(), &[3i64, 3, 0, 1], [2, 2])?)),
     case("index_select", STRIDED, |x| x[0].index_select(0, &classes(&x[0], &[2, 0, 2, 2])?)),
     case("dropout", MATRIX, |x| x[0].dropout(0.5, &Rng::new(3))),
 ];

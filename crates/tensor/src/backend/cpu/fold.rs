@@ -149,39 +149,58 @@ impl<T: Number> Folder<T> {
 
     /// The next block.
     pub(super) fn push<F: Fold<T>>(&mut self, block: &[T]) {
-        let mut lanes = [F::IDENTITY; LANES];
-        let rows = block.chunks_exact(LANES);
-        let rest = rows.remainder();
-        rows.for_each(|row| fold_into::<T, F>(&mut lanes, row));
-        fold_into::<T, F>(&mut lanes, rest);
-        self.0.push::<F>(&lanes);
+        self.0.push::<F>(&lanes::<T, F>(block));
     }
 
     /// The result.
     pub(super) fn finish<F: Fold<T>>(mut self) -> T {
         let mut lanes = [F::IDENTITY; LANES];
         lanes.copy_from_slice(self.0.finish::<F>());
-        let mut width = LANES;
-        while width > 1 {
-            width /= 2;
-            let (low, high) = lanes.split_at_mut(width);
-            fold_into::<T, F>(low, high);
-        }
-        lanes[0]
+        across::<T, F>(lanes)
     }
 }
 
-/// Folds a slice.
+/// A block, folded as rows of [`LANES`] numbers.
+fn lanes<T: Number, F: Fold<T>>(block: &[T]) -> [T; LANES] {
+    let mut lanes = [F::IDENTITY; LANES];
+    let rows = block.chunks_exact(LANES);
+    let rest = rows.remainder();
+    rows.for_each(|row| fold_into::<T, F>(&mut lanes, row));
+    fold_into::<T, F>(&mut lanes, rest);
+    lanes
+}
+
+/// The lanes' results in one.
+fn across<T: Number, F: Fold<T>>(mut lanes: [T; LANES]) -> T {
+    let mut width = LANES;
+    while width > 1 {
+        width /= 2;
+        let (low, high) = lanes.split_at_mut(width);
+        fold_into::<T, F>(low, high);
+    }
+    lanes[0]
+}
+
+/// Folds a slice, as a [`Folder`] does.
 pub(super) fn fold_slice<T: Number, F: Fold<T>>(values: &[T]) -> T {
+    if values.len() <= BLOCK {
+        // What the cascade would do with a single block, without the cascade.
+        return across::<T, F>(lanes::<T, F>(values));
+    }
     let mut folder = Folder::new::<F>();
     values.chunks(BLOCK).for_each(|block| folder.push::<F>(block));
     folder.finish::<F>()
 }
 
-/// The sum of f(i) for i below `len`, where `load` writes f(range) into its second argument; in the order of
-/// [`fold_slice`], but without the slice.
+/// The sum of `len` numbers that `load` makes: it fills its second argument with those from number i on, i being its
+/// first. The same as [`fold_slice`] of all of them, but without a place to keep them.
 pub(super) fn sum_of<T: Number>(len: usize, load: impl Fn(usize, &mut [T])) -> T {
     let mut buffer = [T::ZERO; BLOCK];
+    if len <= BLOCK {
+        let block = &mut buffer[..len];
+        load(0, block);
+        return across::<T, Sum>(lanes::<T, Sum>(block));
+    }
     let mut folder = Folder::new::<Sum>();
     for start in (0..len).step_by(BLOCK) {
         let block = &mut buffer[..BLOCK.min(len - start)];
@@ -219,6 +238,19 @@ mod tests {
                 sum_of(len, |start, block| block.copy_from_slice(&values[start..start + block.len()]));
             assert_eq!(streamed, fold_slice::<_, Sum>(&values));
         }
+    }
+
+    #[test]
+    fn a_single_block_is_folded_as_in_the_cascade() {
+        for len in 0..=BLOCK {
+            let values: Vec<f32> = (0..len).map(|i| (i as f32).cos()).collect();
+            let mut folder = Folder::new::<Sum>();
+            folder.push::<Sum>(&values);
+            assert_eq!(folder.finish::<Sum>().to_bits(), fold_slice::<_, Sum>(&values).to_bits());
+        }
+        let mut folder = Folder::new::<Sum>();
+        folder.push::<Sum>(&[-0.0_f64]);
+        assert_eq!(folder.finish::<Sum>().to_bits(), fold_slice::<_, Sum>(&[-0.0_f64]).to_bits());
     }
 
     #[test]

@@ -269,3 +269,94 @@ impl Backend for CpuBackend {
         optim::adam(&self.workers, op, step, grad, mean, variance, param)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::testing::Buffer;
+    use super::*;
+    use crate::backend::dry::DryBackend;
+    use crate::error::Error;
+
+    const DIMS: [usize; 2] = [2, 2];
+
+    /// Every kernel, called with memory that has addresses only; with the name of each.
+    fn results(backend: &dyn Backend) -> Vec<(&'static str, Result<()>)> {
+        let buffer = |dtype| Buffer::unreachable(&DIMS, dtype);
+        let (x, i, c) = (buffer(DType::F32), buffer(DType::I64), buffer(DType::Bool));
+        let (target, row) = (Buffer::unreachable(&[2], DType::I64), Buffer::unreachable(&[2], DType::F32));
+        let (mut y, mut a, mut b) = (buffer(DType::F32), buffer(DType::F32), buffer(DType::F32));
+        let (mut whole, mut truth) = (buffer(DType::I64), buffer(DType::Bool));
+        let mut losses = Buffer::unreachable(&[2], DType::F32);
+        let mut cube = Buffer::unreachable(&[2, 2, 2], DType::F32);
+        let mut none = Buffer::unreachable(&[0], DType::U8);
+        let mut sum = Buffer::unreachable(&[1, 1], DType::F32);
+        let mut best = Buffer::unreachable(&[2, 1], DType::I64);
+        let (x, i, c, target, row) = (x.view(), i.view(), c.view(), target.view(), row.view());
+        let sgd = SgdStep { lr: 0.1, momentum: 0.9, weight_decay: 0.0, nesterov: false };
+        let adam = AdamStep {
+            lr: 0.1,
+            beta1: 0.9,
+            beta2: 0.9,
+            epsilon: 1e-8,
+            weight_decay: 0.0,
+            decoupled: false,
+            step: 1,
+        };
+        let key = RandomKey { seed: 0, sequence: 0 };
+        let coin = Distribution::Bernoulli { p: 0.5, value: 1.0 };
+        let one = Scalar::Int(1);
+        vec![
+            ("upload", backend.upload("upload", &[0; 16], y.out())),
+            ("fill", backend.fill("fill", one, y.out())),
+            ("arange", backend.arange("arange", one, one, y.out())),
+            ("copy", backend.copy("copy", x, y.out())),
+            ("copy_into", backend.copy_into("copy_into", x, 0, 0, 1, &mut y.out())),
+            ("unary", backend.unary("unary", Unary::Exp, x, y.out())),
+            ("unary_grad", backend.unary_grad("unary_grad", Unary::Exp, x, x, y.out())),
+            ("binary", backend.binary("binary", Binary::Add, x, x, y.out())),
+            ("accumulate", backend.accumulate("accumulate", x, y.out())),
+            ("compare", backend.compare("compare", Compare::Lt, x, x, truth.out())),
+            ("select", backend.select("select", c, x, x, y.out())),
+            ("reduce", backend.reduce("reduce", Reduce::Sum, x, &[true; 2], none.out(), sum.out())),
+            ("arg_reduce", backend.arg_reduce("arg_reduce", true, x, 1, best.out())),
+            ("matmul", backend.matmul("matmul", x, x, y.out())),
+            ("softmax", backend.softmax("softmax", false, x, y.out())),
+            ("softmax_grad", backend.softmax_grad("softmax_grad", false, x, x, y.out())),
+            ("cross_entropy", backend.cross_entropy("cross_entropy", x, target, losses.out())),
+            ("cross_grad", backend.cross_entropy_grad("cross_grad", x, target, row, y.out())),
+            ("gather", backend.gather("gather", x, i, 0, y.out())),
+            ("scatter_add", backend.scatter_add("scatter_add", x, i, 0, y.out())),
+            ("one_hot", backend.one_hot("one_hot", i, cube.out())),
+            ("random", backend.random("random", coin, key, whole.out())),
+            ("sgd", backend.sgd("sgd", sgd, x, Some(a.out()), y.out())),
+            ("adam", backend.adam("adam", adam, x, a.out(), b.out(), y.out())),
+        ]
+    }
+
+    #[test]
+    fn memory_that_the_host_cannot_reach_is_an_error_that_names_the_op() {
+        for (name, result) in results(&CpuBackend::new(2).unwrap()) {
+            assert!(matches!(result, Err(Error::NoData { op, .. }) if op == name), "{name}: {result:?}");
+        }
+    }
+
+    #[test]
+    fn a_dry_backend_touches_no_memory_and_has_no_values() {
+        for (name, result) in results(&DryBackend::new()) {
+            assert_eq!(result, Ok(()), "{name}");
+        }
+        let x = Buffer::unreachable(&DIMS, DType::F32);
+        for backend in [&CpuBackend::new(1).unwrap() as &dyn Backend, &DryBackend::new()] {
+            let refused = backend.download("to_vec", x.view(), &mut [0; 16]);
+            assert!(matches!(refused, Err(Error::NoData { op: "to_vec", .. })), "{}", backend.name());
+        }
+    }
+
+    #[test]
+    fn a_backend_knows_how_many_threads_it_has() {
+        for threads in [1, 3] {
+            assert_eq!(CpuBackend::new(threads).unwrap().threads(), threads);
+        }
+        assert!(matches!(CpuBackend::new(0), Err(Error::BadArgument { .. })));
+    }
+}

@@ -1,6 +1,7 @@
 //! The operands of a kernel: what one, two or three views hold, gone through together.
 //!
-//! The innermost loops are over slices where all operands have stride 1 or 0, so that the compiler can vectorise them.
+//! The innermost loops are over slices where all operands have stride 1 or 0, so that the compiler can vectorise them;
+//! other operands are gone through in tiles, so that a transposed one does not fetch every cache line many times.
 //! The function applied to an element never depends on which loop it is in, so values do not either.
 
 use std::ops::Range;
@@ -67,32 +68,36 @@ impl<'a, A: RawElement> Source<'a, A> {
 
     /// Calls `f` with the elements numbered `range` in order, as slices of `N` elements (the last may have fewer).
     pub(super) fn blocks<const N: usize>(&self, range: Range<usize>, mut f: impl FnMut(Range<usize>, &[A])) {
+        let blocks = range.clone().step_by(N).map(|start| start..range.end.min(start + N));
+        if let Some(whole) = self.slice(range.clone()) {
+            blocks.zip(whole.chunks(N)).for_each(|(range, block)| f(range, block));
+            return;
+        }
         let mut buffer = [A::default(); N];
-        let whole = self.slice(range.clone());
-        for start in range.clone().step_by(N) {
-            let end = range.end.min(start + N);
-            match whole {
-                Some(whole) => f(start..end, &whole[start - range.start..end - range.start]),
-                None => {
-                    let block = &mut buffer[..end - start];
-                    self.load(start, block);
-                    f(start..end, block);
-                }
-            }
+        for range in blocks {
+            let block = &mut buffer[..range.len()];
+            self.load(range.start, block);
+            f(range, block);
         }
     }
 
     /// Calls `f` with each element of `out` and the element of this source that belongs to it, from number `start` on.
     pub(super) fn each<U>(&self, start: usize, mut out: &mut [U], f: impl Fn(&mut U, A)) {
+        let range = start..start + out.len();
         let [stride] = self.walk.inner();
-        for Segment { starts: [a], len } in self.walk.segments(start..start + out.len()) {
+        if stride > 1 {
+            self.walk.tiles(range, |first, Segment { starts: [a], len }| {
+                let values = self.data[a..].iter().step_by(stride);
+                out[first..first + len].iter_mut().zip(values).for_each(|(out, &a)| f(out, a));
+            });
+            return;
+        }
+        for Segment { starts: [a], len } in self.walk.segments(range) {
             let Some(now) = out.split_off_mut(..len) else { return };
-            match stride {
-                1 => now.iter_mut().zip(&self.data[a..a + len]).for_each(|(out, &a)| f(out, a)),
-                0 => now.iter_mut().for_each(|out| f(out, self.data[a])),
-                _ => {
-                    now.iter_mut().zip(self.data[a..].iter().step_by(stride)).for_each(|(out, &a)| f(out, a))
-                }
+            if stride == 1 {
+                now.iter_mut().zip(&self.data[a..a + len]).for_each(|(out, &a)| f(out, a));
+            } else {
+                now.iter_mut().for_each(|out| f(out, self.data[a]));
             }
         }
     }
@@ -125,10 +130,18 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
 
     /// As [`Source::each`].
     pub(super) fn each<U>(&self, start: usize, mut out: &mut [U], f: impl Fn(&mut U, A, B)) {
-        let strides = self.walk.inner();
-        for Segment { starts: [a, b], len } in self.walk.segments(start..start + out.len()) {
+        let range = start..start + out.len();
+        let [s, t] = self.walk.inner();
+        if s > 1 || t > 1 {
+            self.walk.tiles(range, |first, Segment { starts: [a, b], len }| {
+                let out = out[first..first + len].iter_mut().enumerate();
+                out.for_each(|(i, out)| f(out, self.a[a + i * s], self.b[b + i * t]));
+            });
+            return;
+        }
+        for Segment { starts: [a, b], len } in self.walk.segments(range) {
             let Some(now) = out.split_off_mut(..len) else { return };
-            match strides {
+            match [s, t] {
                 [1, 1] => {
                     let pairs = self.a[a..a + len].iter().zip(&self.b[b..b + len]);
                     now.iter_mut().zip(pairs).for_each(|(out, (&a, &b))| f(out, a, b));
@@ -141,11 +154,8 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
                     let a = self.a[a];
                     now.iter_mut().zip(&self.b[b..b + len]).for_each(|(out, &b)| f(out, a, b));
                 }
-                [s, t] => {
-                    now.iter_mut()
-                        .enumerate()
-                        .for_each(|(i, out)| f(out, self.a[a + i * s], self.b[b + i * t]));
-                }
+                // Both stand still.
+                _ => now.iter_mut().for_each(|out| f(out, self.a[a], self.b[b])),
             }
         }
     }
@@ -190,19 +200,20 @@ impl<'a, A: RawElement, B: RawElement, C: RawElement> Triple<'a, A, B, C> {
     }
 
     fn each<U>(&self, start: usize, mut out: &mut [U], f: impl Fn(&mut U, A, B, C)) {
-        let strides = self.walk.inner();
-        for Segment { starts: [a, b, c], len } in self.walk.segments(start..start + out.len()) {
+        let range = start..start + out.len();
+        let [s, t, u] = self.walk.inner();
+        if [s, t, u] != [1; 3] {
+            self.walk.tiles(range, |first, Segment { starts: [a, b, c], len }| {
+                let out = out[first..first + len].iter_mut().enumerate();
+                out.for_each(|(i, out)| f(out, self.a[a + i * s], self.b[b + i * t], self.c[c + i * u]));
+            });
+            return;
+        }
+        for Segment { starts: [a, b, c], len } in self.walk.segments(range) {
             let Some(now) = out.split_off_mut(..len) else { return };
-            if strides == [1; 3] {
-                let others = self.b[b..b + len].iter().zip(&self.c[c..c + len]);
-                let all = self.a[a..a + len].iter().zip(others);
-                now.iter_mut().zip(all).for_each(|(out, (&a, (&b, &c)))| f(out, a, b, c));
-            } else {
-                let [s, t, u] = strides;
-                now.iter_mut()
-                    .enumerate()
-                    .for_each(|(i, out)| f(out, self.a[a + i * s], self.b[b + i * t], self.c[c + i * u]));
-            }
+            let others = self.b[b..b + len].iter().zip(&self.c[c..c + len]);
+            let all = self.a[a..a + len].iter().zip(others);
+            now.iter_mut().zip(all).for_each(|(out, (&a, (&b, &c)))| f(out, a, b, c));
         }
     }
 }

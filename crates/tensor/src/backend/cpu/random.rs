@@ -57,9 +57,10 @@ fn float<T: Float, const N: usize>(
         Distribution::Normal { mean, std } => {
             fill(workers, out, key, normal, |z| T::from_f64(mean + std * z));
         }
+        // An array rather than a branch, which no processor could predict.
         Distribution::Bernoulli { p, value } => {
             let value = T::from_f64(value);
-            fill(workers, out, key, uniform, |u| if u < p { value } else { T::ZERO });
+            fill(workers, out, key, uniform, |u| [T::ZERO, value][usize::from(u < p)]);
         }
     }
 }
@@ -78,7 +79,7 @@ fn integer<T: Number>(
         }
         Distribution::Bernoulli { p, value } => {
             let value = convert(value);
-            fill(workers, out, key, uniform2, |u| if u < p { value } else { T::ZERO });
+            fill(workers, out, key, uniform2, |u| [T::ZERO, value][usize::from(u < p)]);
         }
         // Refused by the caller.
         Distribution::Normal { .. } => {}

@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use super::dispatch::{any, host, host_mut, unsupported};
-use super::fold::{BLOCK, Cascade, Fold, Folder, fold, fold_into};
+use super::fold::{BLOCK, Cascade, Fold, Folder, fold, fold_into, fold_slice};
 use super::number::Number;
 use super::parallel::{LIGHT, Workers, light_runs};
 use super::walk::{Segment, Walk};
@@ -200,20 +200,19 @@ impl<T: Number> Sequences<'_, T> {
             let [base] = outer.at(output / inner.len());
             let [column] = inner.at(output % inner.len());
             let base = base + column;
-            let mut folder = Folder::new::<F>();
             if reduced.is_line() && stride == 1 {
-                let values = &self.data[base + range.start..base + range.end];
-                values.chunks(BLOCK).for_each(|block| folder.push::<F>(block));
-            } else {
-                for start in range.clone().step_by(BLOCK) {
-                    let block = start..range.end.min(start + BLOCK);
-                    let buffer = &mut buffer[..block.len()];
-                    let mut places = reduced.segments(block).flat_map(|Segment { starts: [place], len }| {
-                        (0..len).map(move |i| place + i * stride)
-                    });
-                    buffer.fill_with(|| places.next().map_or(F::IDENTITY, |place| self.data[base + place]));
-                    folder.push::<F>(buffer);
-                }
+                *out = fold_slice::<T, F>(&self.data[base + range.start..base + range.end]);
+                continue;
+            }
+            let mut folder = Folder::new::<F>();
+            for start in range.clone().step_by(BLOCK) {
+                let block = start..range.end.min(start + BLOCK);
+                let buffer = &mut buffer[..block.len()];
+                let mut places = reduced
+                    .segments(block)
+                    .flat_map(|Segment { starts: [place], len }| (0..len).map(move |i| place + i * stride));
+                buffer.fill_with(|| places.next().map_or(F::IDENTITY, |place| self.data[base + place]));
+                folder.push::<F>(buffer);
             }
             *out = folder.finish::<F>();
         }

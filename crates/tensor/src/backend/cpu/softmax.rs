@@ -97,9 +97,15 @@ pub(super) fn cross_entropy(
 
 /// ln Σ eˣ - x[target] over the row that starts at element `first`.
 fn row_loss<T: Float>(logits: &Source<'_, T>, first: usize, classes: usize, target: usize) -> T {
-    let mut folder = Folder::new::<Largest>();
-    logits.blocks::<BLOCK>(first..first + classes, |_, block| folder.push::<Largest>(block));
-    let largest = folder.finish::<Largest>();
+    let row = first..first + classes;
+    let largest = logits.slice(row.clone()).map_or_else(
+        || {
+            let mut folder = Folder::new::<Largest>();
+            logits.blocks::<BLOCK>(row, |_, block| folder.push::<Largest>(block));
+            folder.finish::<Largest>()
+        },
+        fold_slice::<T, Largest>,
+    );
     let sum = sum_of(classes, |i, block| {
         logits.each(first + i, block, |out, x| *out = (x - largest).exp());
     });
@@ -124,9 +130,9 @@ pub(super) fn cross_entropy_grad(
             logits.load(number * classes, row);
             softmax_row(row);
             let target = targets.get(number) as usize;
-            row[target] = row[target] - T::ONE;
+            row[target] = row[target].minus(T::ONE);
             let scale = grad.get(number);
-            row.iter_mut().for_each(|out| *out = *out * scale);
+            row.iter_mut().for_each(|out| *out = out.times(scale));
         });
         Ok(())
     })

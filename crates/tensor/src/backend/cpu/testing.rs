@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use bfc_core::{Allocation, Allocator, HostAllocator, Request};
+use bfc_core::{
+    AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, HostAllocator, Request,
+};
 
 use super::CpuBackend;
 use super::dispatch::any;
@@ -44,16 +46,26 @@ pub(super) fn noise(seed: u64, count: usize) -> Vec<f64> {
 impl Buffer {
     /// Arbitrary values without gaps, as an output is before a kernel wrote it.
     pub(super) fn output(dims: &[usize], dtype: DType) -> Self {
-        let layout = Layout::contiguous("test", shape(dims), dtype).unwrap();
-        let bytes = layout.shape().elements() * dtype.size();
-        let allocator: Arc<dyn Allocator> = Arc::new(HostAllocator::new("test"));
-        let allocation = Allocation::new(&allocator, &Request::new(bytes as u64)).unwrap();
-        let mut buffer = Self { storage: Storage::new(allocation, bytes), layout, dtype };
+        let mut buffer = Self::from(Arc::new(HostAllocator::new("test")), dims, dtype);
         any!(dtype, T => {
             // All bits set: NaN, or a number that no test expects.
             bytemuck::cast_slice_mut::<T, u8>(buffer.out().into_host().unwrap()).fill(0xFF);
         });
         buffer
+    }
+
+    /// No values at all: addresses with nothing behind them.
+    pub(super) fn unreachable(dims: &[usize], dtype: DType) -> Self {
+        let pool =
+            BfcAllocator::new("test", Arc::new(AddressOnlyMemory::new()), BfcConfig::new(Bytes::mib(1)));
+        Self::from(Arc::new(pool), dims, dtype)
+    }
+
+    fn from(allocator: Arc<dyn Allocator>, dims: &[usize], dtype: DType) -> Self {
+        let layout = Layout::contiguous("test", shape(dims), dtype).unwrap();
+        let bytes = layout.shape().elements() * dtype.size();
+        let allocation = Allocation::new(&allocator, &Request::new(bytes as u64)).unwrap();
+        Self { storage: Storage::new(allocation, bytes), layout, dtype }
     }
 
     /// The values without gaps.

@@ -103,6 +103,41 @@ impl<const N: usize> Walk<N> {
     }
 }
 
+/// Side of the squares in [`Walk::tiles`]: as many elements as share a cache line, or a few lines' worth of small ones.
+const TILE: usize = 16;
+
+impl<const N: usize> Walk<N> {
+    /// The elements numbered `range`, each once, as short pieces of the innermost loop in squares rather than in order.
+    /// `visit` gets each piece and the number of its first element, counted from the start of the range.
+    ///
+    /// For operands whose innermost stride is large, as of a transposed matrix: neighbours in memory are then visited
+    /// by neighbouring turns of the loop, and in a square they are visited while their cache line is still there.
+    pub(super) fn tiles(&self, range: Range<usize>, mut visit: impl FnMut(usize, Segment<N>)) {
+        let strides = self.inner();
+        let mut segments = self.segments(range).peekable();
+        let mut turns = [[0; N]; TILE];
+        let mut first = 0;
+        while let Some(Segment { starts, len }) = segments.next() {
+            turns[0] = starts;
+            let mut count = 1;
+            while count < TILE
+                && let Some(next) = segments.next_if(|next| next.len == len)
+            {
+                turns[count] = next.starts;
+                count += 1;
+            }
+            for column in (0..len).step_by(TILE) {
+                let width = TILE.min(len - column);
+                for (turn, starts) in turns[..count].iter().enumerate() {
+                    let starts = array::from_fn(|operand| starts[operand] + column * strides[operand]);
+                    visit(first + turn * len + column, Segment { starts, len: width });
+                }
+            }
+            first += count * len;
+        }
+    }
+}
+
 /// See [`Walk::segments`].
 #[derive(Debug)]
 pub(super) struct Segments<'a, const N: usize> {
@@ -226,6 +261,26 @@ mod tests {
                 for end in start..=expected.len() {
                     assert_eq!(places(&walk, start..end), expected[start..end], "{layout:?} {start}..{end}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn tiles_visit_every_place_once_and_know_its_number() {
+        let base = contiguous(&[37, 3, 41]);
+        for layout in [base, base.permuted("t", &[2, 0, 1]).unwrap(), base.permuted("t", &[2, 1, 0]).unwrap()]
+        {
+            let walk = Walk::new([&layout]);
+            let [stride] = walk.inner();
+            let expected: Vec<usize> = layout.positions().collect();
+            for range in [0..expected.len(), 0..0, 5..6, 100..3000] {
+                let mut seen = vec![None; range.len()];
+                walk.tiles(range.clone(), |first, Segment { starts: [start], len }| {
+                    for i in 0..len {
+                        assert_eq!(seen[first + i].replace(start + i * stride), None);
+                    }
+                });
+                assert!(seen.iter().copied().eq(expected[range].iter().copied().map(Some)));
             }
         }
     }

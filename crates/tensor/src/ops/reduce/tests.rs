@@ -69,7 +69,8 @@ fn ties_share_the_gradient_evenly() {
 
 #[test]
 fn the_first_of_equal_extremes_is_found_and_nan_is_both() {
-    let x = Tensor::from_slice(&cpu(), &[1.0f32, 3.0, 3.0, 1.0, f32::NAN, 9.0, f32::NAN, -9.0], [2, 4]).unwrap();
+    let x =
+        Tensor::from_slice(&cpu(), &[1.0f32, 3.0, 3.0, 1.0, f32::NAN, 9.0, f32::NAN, -9.0], [2, 4]).unwrap();
     assert_eq!(x.argmax(1).unwrap().to_vec::<i64>().unwrap(), [1, 0]);
     assert_eq!(x.argmin(1).unwrap().to_vec::<i64>().unwrap(), [0, 0]);
     assert!(values(x.max(1))[1].is_nan());

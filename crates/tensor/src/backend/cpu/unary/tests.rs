@@ -8,8 +8,10 @@ use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
 use crate::dtype::{DType, Element, Scalar};
 use crate::error::Error;
 
+type Formula = fn(f64) -> f64;
+
 /// Every function, with a plain formula for it.
-fn functions() -> Vec<(Unary, fn(f64) -> f64)> {
+fn functions() -> Vec<(Unary, Formula)> {
     vec![
         (Unary::Neg, |x| -x),
         (Unary::Abs, f64::abs),

@@ -1,0 +1,222 @@
+//! Bad input to ops: the error names the op and what does not fit, and nothing has changed.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+mod ops_table;
+
+use bfc_core::Bytes;
+use highwater_tensor::{DType, Device, Error, Result, Rng, Runtime, Tensor};
+use ops_table::runtime;
+
+/// Tensors to fail with.
+struct Given {
+    /// f32 [2, 3]
+    matrix: Tensor,
+    /// f32 [4]
+    vector: Tensor,
+    /// f64 [2, 3]
+    double: Tensor,
+    /// i64 [2]
+    ints: Tensor,
+    /// bool [2, 3]
+    truths: Tensor,
+    /// f32 [2, 0]
+    empty: Tensor,
+}
+
+impl Given {
+    fn new(device: &Device) -> Result<Self> {
+        let matrix = Tensor::uniform(device, [2, 3], -1.0, 1.0, &Rng::new(1))?;
+        Ok(Self {
+            vector: Tensor::ones(device, 4)?,
+            double: matrix.to_dtype(DType::F64)?,
+            ints: Tensor::from_slice(device, &[7i64, -1], 2)?,
+            truths: matrix.gt(&Tensor::scalar(device, 0.0f32)?)?,
+            empty: Tensor::zeros(device, [2, 0])?,
+            matrix: matrix.requiring_grad()?,
+        })
+    }
+
+    fn values(&self) -> Vec<Vec<f64>> {
+        let tensors = [&self.matrix, &self.vector, &self.double, &self.ints, &self.truths, &self.empty];
+        tensors.map(|tensor| tensor.to_dtype(DType::F64).unwrap().to_vec().unwrap()).to_vec()
+    }
+}
+
+type Attempt = (fn(&Given) -> Result<Tensor>, &'static str);
+
+/// Runs each attempt and compares its message; what the pool holds and what the tensors hold must stay.
+fn assert_refused(attempts: &[Attempt]) {
+    let device = runtime().cpu().unwrap();
+    let given = Given::new(&device).unwrap();
+    let in_use = || device.default_allocator().unwrap().stats().bytes_in_use;
+    let (bytes, values) = (in_use(), given.values());
+    for (attempt, message) in attempts {
+        assert_eq!(attempt(&given).unwrap_err().to_string(), *message);
+        assert_eq!(in_use(), bytes, "{message}");
+    }
+    assert_eq!(given.values(), values);
+}
+
+#[test]
+fn shapes_that_do_not_match_are_both_named() {
+    assert_refused(&[
+        (|g| g.matrix.add(&g.vector), "add: shapes [2, 3] and [4] do not match"),
+        (|g| &g.matrix - &g.vector, "sub: shapes [2, 3] and [4] do not match"),
+        (|g| g.vector.maximum(&g.matrix), "maximum: shapes [4] and [2, 3] do not match"),
+        (|g| g.matrix.lt(&g.vector), "lt: shapes [2, 3] and [4] do not match"),
+        (|g| g.truths.where_(&g.vector, &g.vector), "where: shapes [2, 3] and [4] do not match"),
+        (|g| g.matrix.matmul(&g.matrix), "matmul: shapes [2, 3] and [2, 3] do not match"),
+        (|g| g.matrix.matmul(&g.vector), "matmul: shapes [2, 3] and [4] do not match"),
+        (|g| g.matrix.broadcast_to([3, 3]), "broadcast_to: shapes [2, 3] and [3, 3] do not match"),
+        (|g| g.matrix.sum_to(2), "sum_to: shapes [2, 3] and [2] do not match"),
+        (|g| Tensor::concat(&[&g.matrix, &g.empty], 0), "concat: shapes [2, 3] and [2, 0] do not match"),
+        (|g| Tensor::stack(&[&g.matrix, &g.vector], 0), "stack: shapes [2, 3] and [4] do not match"),
+        (|g| g.matrix.mse_loss(&g.vector), "mse_loss: shapes [2, 3] and [4] do not match"),
+        (|g| g.vector.cross_entropy(&g.ints), "cross_entropy: shapes [4] and [2] do not match"),
+        (|g| g.matrix.gather(0, &g.ints), "gather: shapes [2, 3] and [2] do not match"),
+        (|g| g.matrix.reshape([4, 2]), "reshape: 6 elements do not make shape [4, 2]"),
+    ]);
+}
+
+#[test]
+fn element_types_that_do_not_match_are_named_with_both_shapes() {
+    assert_refused(&[
+        (|g| g.matrix.mul(&g.double), "mul: element types f32 and f64 differ (shapes [2, 3] and [2, 3])"),
+        (|g| g.matrix.eq(&g.ints), "eq: element types f32 and i64 differ (shapes [2, 3] and [2])"),
+        (|g| g.double.matmul(&g.vector), "matmul: element types f64 and f32 differ (shapes [2, 3] and [4])"),
+        (
+            |g| Tensor::concat(&[&g.matrix, &g.double], 0),
+            "concat: element types f32 and f64 differ (shapes [2, 3] and [2, 3])",
+        ),
+        (
+            |g| g.truths.where_(&g.matrix, &g.double),
+            "where: element types f32 and f64 differ (shapes [2, 3] and [2, 3])",
+        ),
+        (
+            |g| g.matrix.where_(&g.matrix, &g.matrix),
+            "where: condition must be of type bool, got f32 of shape [2, 3] for a tensor of shape [2, 3]",
+        ),
+        (
+            |g| g.matrix.cross_entropy(&g.vector),
+            "cross_entropy: targets must be of type i64, got f32 of shape [4] for a tensor of shape [2, 3]",
+        ),
+        (
+            |g| g.matrix.index_select(0, &g.vector),
+            "index_select: indices must be of type i64, got f32 of shape [4] for a tensor of shape [2, 3]",
+        ),
+    ]);
+}
+
+#[test]
+fn element_types_that_an_op_is_not_defined_for_are_named() {
+    assert_refused(&[
+        (|g| g.truths.add(&g.truths), "add: not defined for bool"),
+        (|g| g.truths.neg(), "neg: not defined for bool"),
+        (|g| g.ints.sqrt(), "sqrt: not defined for i64"),
+        (|g| g.ints.mean_all(), "mean: not defined for i64"),
+        (|g| g.truths.sum(0), "sum: not defined for bool"),
+        (|g| g.truths.argmax(0), "argmax: not defined for bool"),
+        (|g| g.ints.matmul(&g.ints), "matmul: not defined for i64"),
+        (|g| g.ints.softmax(0), "softmax: not defined for i64"),
+        (|g| g.ints.dropout(0.5, &Rng::new(1)), "dropout: not defined for i64"),
+        (|g| g.vector.one_hot(2), "one_hot: not defined for f32"),
+        (|g| g.ints.clone().requiring_grad(), "requiring_grad: not defined for i64"),
+    ]);
+}
+
+#[test]
+fn axes_and_ranges_that_are_not_there_are_named() {
+    assert_refused(&[
+        (|g| g.matrix.sum(2), "sum: axis 2 is out of range for shape [2, 3]"),
+        (|g| g.matrix.mean_keepdim([0, -3]), "mean: axis -3 is out of range for shape [2, 3]"),
+        (|g| g.matrix.max([1, 1]), "max: axes must be different axes, got [1, 1] for shape [2, 3]"),
+        (|g| g.matrix.argmin(5), "argmin: axis 5 is out of range for shape [2, 3]"),
+        (|g| g.matrix.softmax(2), "softmax: axis 2 is out of range for shape [2, 3]"),
+        (|g| g.matrix.transpose(0, -3), "transpose: axis -3 is out of range for shape [2, 3]"),
+        (|g| g.matrix.gather(2, &g.ints), "gather: axis 2 is out of range for shape [2, 3]"),
+        (|g| Tensor::concat(&[&g.matrix], 2), "concat: axis 2 is out of range for shape [2, 3]"),
+        (|g| g.matrix.flatten_from(2), "flatten_from: axis 2 is out of range for shape [2, 3]"),
+        (
+            |g| g.matrix.narrow(1, 2, 2),
+            "narrow: range 2..4 with step 1 is out of bounds for axis 1 of shape [2, 3]",
+        ),
+        (|g| g.empty.max(1), "max: no elements along the reduced axes of shape [2, 0]"),
+        (|g| g.vector.t(), "t: expected at least two axes, got shape [4]"),
+    ]);
+}
+
+#[test]
+fn indices_that_point_outside_are_named() {
+    assert_refused(&[
+        (|g| g.matrix.cross_entropy(&g.ints), "cross_entropy: index 7 is out of range for 3 entries"),
+        (|g| g.matrix.index_select(0, &g.ints), "index_select: index 7 is out of range for 2 entries"),
+        (|g| g.ints.one_hot(8), "one_hot: index -1 is out of range for 8 entries"),
+    ]);
+}
+
+#[test]
+fn element_counts_that_overflow_are_errors() {
+    const HUGE: usize = 1 << 40;
+    assert_refused(&[
+        (
+            |g| Tensor::zeros(g.matrix.device(), [HUGE, HUGE]),
+            "zeros: shape [1099511627776, 1099511627776] of f32 has more bytes than can be addressed",
+        ),
+        (
+            |g| Tensor::arange(g.matrix.device(), usize::MAX),
+            "arange: shape [18446744073709551615] of i64 has more bytes than can be addressed",
+        ),
+        (
+            |g| g.vector.slice(0, ..1)?.broadcast_to([HUGE, HUGE]),
+            "broadcast_to: shape [1099511627776, 1099511627776] of f32 has more bytes than can be addressed",
+        ),
+        (
+            // Two views that exist, whose sum would not.
+            |g| {
+                let one = g.vector.slice(0, ..1)?;
+                one.broadcast_to([HUGE, 1])?.add(&one.broadcast_to([1, HUGE])?)
+            },
+            "add: shape [1099511627776, 1099511627776] of f32 has more bytes than can be addressed",
+        ),
+        (
+            |g| Tensor::from_slice(g.matrix.device(), &[1.0f32], [HUGE, HUGE]),
+            "from_slice: 1 elements do not make shape [1099511627776, 1099511627776]",
+        ),
+        (
+            |g| Tensor::zeros(g.matrix.device(), [1; 9]),
+            "a shape has 9 axes, more than the 8 that a tensor can have",
+        ),
+    ]);
+}
+
+#[test]
+fn tensors_of_two_devices_do_not_meet_in_an_op() {
+    let runtime = runtime();
+    let (cpu, dry) = (runtime.cpu().unwrap(), runtime.dry().unwrap());
+    let (a, b) = (Tensor::ones(&cpu, [2, 2]).unwrap(), Tensor::ones(&dry, [2, 2]).unwrap());
+    for (result, op) in
+        [(a.add(&b), "add"), (a.matmul(&b), "matmul"), (Tensor::concat(&[&a, &b], 0), "concat")]
+    {
+        let message = format!("{op}: tensors are on cpu:0 and dry:0; move one of them first");
+        assert_eq!(result.unwrap_err().to_string(), message);
+    }
+    let stack = a.broadcast_to([3, 2, 2]).unwrap().contiguous().unwrap();
+    assert!(matches!(stack.matmul(&b), Err(Error::DeviceMismatch { op: "matmul", .. })));
+}
+
+#[test]
+fn an_exhausted_pool_is_an_error_with_a_report_and_can_be_used_on() {
+    let runtime = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap();
+    let device = runtime.cpu().unwrap();
+    let x = Tensor::ones(&device, [256, 512]).unwrap().requiring_grad().unwrap();
+    let error = x.matmul(&x.t().unwrap().contiguous().unwrap()).unwrap_err();
+    assert!(error.to_string().starts_with("matmul: no memory for shape [256, 256] of f32"), "{error}");
+    let error = x.exp().and_then(|y| y.exp()).unwrap_err();
+    assert!(error.to_string().starts_with("exp: no memory for shape [256, 512] of f32"), "{error}");
+    let report = error.out_of_memory().unwrap();
+    assert_eq!(report.requested, 256 * 512 * 4);
+    // What fits still works, and the tensor is what it was.
+    assert_eq!(x.sum_all().unwrap().item::<f32>().unwrap(), 256.0 * 512.0);
+    assert_eq!(x.exp().unwrap().dims(), [256, 512]);
+}
