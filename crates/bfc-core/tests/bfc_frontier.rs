@@ -106,6 +106,20 @@ fn pending_frees_that_were_joined_are_as_late_as_the_latest() {
     assert!(allocate_freed_before(&pool, 1024, 2).is_some());
 }
 
+#[test]
+fn a_request_that_may_not_use_late_memory_does_not_join_it_either() {
+    let pool = pool(4096);
+    let blocks = fill(&pool, 4);
+    free(&pool, blocks[0]);
+    free(&pool, blocks[1]);
+    assert_eq!(allocate_freed_before(&pool, 2048, 1), None);
+    assert_eq!(
+        free_chunks(&pool),
+        [(1024, 1), (1024, 2)],
+        "joined, the first would become as late as the second"
+    );
+}
+
 /// Upstream forgets the rest of a pending chunk that was split, which then never joins its neighbours again.
 #[test]
 fn the_rest_of_a_pending_chunk_joins_its_neighbours_in_the_end() {

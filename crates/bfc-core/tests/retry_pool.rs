@@ -18,6 +18,12 @@ use common::{allocate, free, out_of_memory};
 /// Longer than any test may take: a request that waits this long has missed its wake-up.
 const LONG: Duration = Duration::from_secs(60);
 
+/// Checks that those who waited were woken, and did not just succeed at the end of their time.
+fn assert_woken(pool: &BfcAllocator) {
+    let retry = pool.retry_stats();
+    assert!(retry.waits > 0 && retry.waited < LONG, "{retry:?}");
+}
+
 fn pool(config: BfcConfig) -> Arc<BfcAllocator> {
     Arc::new(BfcAllocator::new("test", FakeSource::new(Nature::default()), config))
 }
@@ -56,6 +62,7 @@ fn a_request_waits_for_another_threads_free() {
         free(&pool, held);
         assert_eq!(waiter.join().unwrap().address, held.address);
     });
+    assert_woken(&pool);
     let retry = pool.stats().retry;
     assert_eq!((retry.waits, retry.waiting, retry.timeouts), (1, 0, 0));
     assert!(retry.waited > Duration::ZERO);
@@ -144,6 +151,7 @@ fn a_request_waits_for_the_frontier_even_if_no_other_thread_allocates() {
         pool.set_safe_frontier(2);
         assert_eq!(waiter.join().unwrap().unwrap().address, block.address);
     });
+    assert_woken(&pool);
 }
 
 /// The bound on the age of memory is asked anew on each attempt.
@@ -166,6 +174,7 @@ fn freed_before_is_asked_on_each_attempt() {
         free(pool, Block::EMPTY);
         assert_eq!(waiter.join().unwrap().unwrap().address, block.address);
     });
+    assert_woken(&pool);
 }
 
 /// Paddle's `retry_allocator_test`: four threads that each want nearly all of the pool take turns.
@@ -209,5 +218,6 @@ fn giving_idle_regions_back_wakes_those_who_wait_for_room() {
         assert_eq!(pool.release_idle_regions(), 4096);
         assert_eq!(waiter.join().unwrap().bytes, 8192);
     });
+    assert_woken(&pool);
     free(&pool, kept);
 }

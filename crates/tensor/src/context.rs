@@ -112,7 +112,6 @@ impl<'a> OpContext<'a> {
     }
 
     /// The op's account with the tracker.
-    #[must_use]
     pub const fn run(&self) -> &OpRun {
         &self.run
     }

@@ -108,8 +108,9 @@ fn check<T: Element + Into<f64>>(
             };
             let numeric = (at(options.step)? - at(-options.step)?) / (2.0 * options.step);
             let scale = f64::abs(backward).max(numeric.abs());
-            // Written so that a NaN on either side fails.
-            if !((backward - numeric).abs() <= options.absolute + options.relative * scale) {
+            let close = (backward - numeric).abs() <= options.absolute + options.relative * scale;
+            // A NaN on either side is not close to anything.
+            if !close {
                 return Err(GradCheckError::Differs { input: index, element, backward, numeric });
             }
         }

@@ -270,7 +270,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// If the device fails.
     fn fill(&self, op: &'static str, value: Scalar, out: ViewMut<'_>) -> Result<()>;
 
-    /// out[i] = start + i·step, for any number type.
+    /// `out[i] = start + i·step`, for any number type.
     ///
     /// # Errors
     /// If the device fails.
@@ -418,7 +418,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
         out: ViewMut<'_>,
     ) -> Result<()>;
 
-    /// From logits [n, classes] and i64 targets [n]: `losses` [n] = -log softmax(logits)[target].
+    /// From logits `[n, classes]` and i64 targets `[n]`: `losses[i] = -log softmax(logits[i])[targets[i]]`.
     ///
     /// # Errors
     /// [`Error::IndexOutOfRange`] for a target outside the classes, before anything is written.
@@ -430,7 +430,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
         losses: ViewMut<'_>,
     ) -> Result<()>;
 
-    /// out [n, classes] = (softmax(logits) - one_hot(targets)) · grad[n], with `grad` broadcast to [n].
+    /// `out = (softmax(logits) - one_hot(targets)) · grad`, of shape `[n, classes]`, with `grad` broadcast to `[n]`.
     ///
     /// # Errors
     /// If the device fails.
