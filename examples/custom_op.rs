@@ -63,7 +63,7 @@ fn main() -> anyhow::Result<()> {
     device.tracker().reset();
     let x = x.requiring_grad()?;
     let gradients = apply(Silu, &[&x])?.sum_all()?.backward()?;
-    println!("gradient: {}\n", gradients.get(&x).ok_or(Error::NoGraph)?);
+    println!("gradient: {:.3}\n", gradients.get(&x).ok_or(Error::NoGraph)?);
     println!("{}", memory_report(&device)?);
     Ok(())
 }

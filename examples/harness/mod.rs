@@ -10,6 +10,8 @@ use std::time::Instant;
 
 use anyhow::Context;
 use clap::{Args, Parser};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use highwater::alloc::{Bytes, DeviceId, DeviceKind};
 use highwater::tracking::Trace;
 use highwater::{Device, Runtime, memory_report};
@@ -194,7 +196,7 @@ fn merge(into: &mut Value, from: Value) {
     }
 }
 
-/// A file to be written at the end.
+/// A file to be written at the end; compressed if it is called `.gz`.
 struct Output {
     path: PathBuf,
     file: File,
@@ -209,9 +211,15 @@ impl Output {
         path.as_ref().map(open).transpose()
     }
 
-    fn write(self, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> anyhow::Result<()> {
+    fn write(self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result<()> {
         let mut file = BufWriter::new(self.file);
-        write(&mut file).and_then(|()| file.flush()).with_context(|| name(&self.path))
+        let written = if self.path.extension().is_some_and(|extension| extension == "gz") {
+            let mut encoder = GzEncoder::new(&mut file, Compression::best());
+            write(&mut encoder).and_then(|()| encoder.finish().map(drop))
+        } else {
+            write(&mut file)
+        };
+        written.and_then(|()| file.flush()).with_context(|| name(&self.path))
     }
 }
 

@@ -85,7 +85,7 @@ fn train(args: &Args, session: Session) -> anyhow::Result<()> {
             }
             progress.step(final_loss)?;
         }
-        test_accuracy = model::accuracy(&network, &test, &device)?;
+        test_accuracy = model::accuracy(&network, &test, args.batch_size, &device)?;
         progress.show_accuracy(test_accuracy);
     }
     drop(progress);

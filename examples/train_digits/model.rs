@@ -1,16 +1,19 @@
 //! The network that reads digits, and a step of its training.
 
-use highwater::data::Dataset;
+use highwater::Result;
 use highwater::prelude::*;
-use highwater::{Result, nn};
 
 /// From 64 pixels to a score for each of ten digits.
-pub(crate) fn network(device: &Device, rng: &Rng) -> Result<nn::Sequential> {
+pub(crate) fn network(device: &Device, rng: &Rng) -> Result<Sequential> {
     Ok(Sequential::new()
-        .with("fc1", Linear::new(device, 64, 256, rng)?)
-        .with("relu", Relu)
-        .with("dropout", Dropout::new(0.2, rng.fork(0))?)
-        .with("fc2", Linear::new(device, 256, 10, rng)?))
+        .with("noise", Dropout::new(0.1, rng.fork(0))?)
+        .with("fc1", Linear::new(device, 64, 128, rng)?)
+        .with("relu1", Relu)
+        .with("dropout1", Dropout::new(0.2, rng.fork(1))?)
+        .with("fc2", Linear::new(device, 128, 128, rng)?)
+        .with("relu2", Relu)
+        .with("dropout2", Dropout::new(0.2, rng.fork(2))?)
+        .with("fc3", Linear::new(device, 128, 10, rng)?))
 }
 
 /// One step on a batch of images `x` and digits `y`; returns the loss.
@@ -30,12 +33,18 @@ pub(crate) fn train_step(
 }
 
 /// The share of images that are read right; `None` on a device that computes nothing.
-pub(crate) fn accuracy(network: &impl Module, images: &Dataset, device: &Device) -> Result<Option<f64>> {
+pub(crate) fn accuracy(
+    network: &impl Module,
+    images: &Dataset,
+    batch_size: usize,
+    device: &Device,
+) -> Result<Option<f64>> {
+    let _scope = module("test");
     let mut right = 0.0;
-    for batch in images.batches(256, device)? {
+    for batch in images.batches(batch_size, device)? {
         let (x, y) = batch?;
         let digits = no_grad(|| network.forward(&x))?.argmax(1)?;
-        right += f64::from(digits.eq(&y)?.to_dtype(DType::F32)?.sum_all()?.item_or(0.0f32)?);
+        right += digits.eq(&y)?.to_dtype(DType::F64)?.sum_all()?.item_or(0.0)?;
     }
     Ok((!device.is_dry()).then(|| right / images.rows() as f64))
 }
