@@ -14,12 +14,12 @@ use serde_json::json;
 /// Fit a line to points by gradient descent.
 #[derive(Debug, Parser)]
 struct Args {
-    #[command(flatten)]
-    options: harness::Options,
-
     /// Steps of descent
     #[arg(long, value_name = "N", default_value_t = 200)]
     steps: u32,
+
+    #[command(flatten)]
+    options: harness::Options,
 }
 
 impl AsRef<harness::Options> for Args {
@@ -54,7 +54,11 @@ fn fit(args: &Args, session: Session) -> anyhow::Result<()> {
     }
 
     // On a dry run there are no values to read, only the memory that they would have taken.
-    let (slope, offset) = (slope.item_or(f32::NAN)?, offset.item_or(f32::NAN)?);
-    let results = json!({ "slope": slope, "offset": offset });
-    session.finish(&format!("y = {slope:.3} x + {offset:.3}"), results)
+    let value = |tensor: &Tensor| if device.is_dry() { Ok(None) } else { tensor.item::<f32>().map(Some) };
+    let (slope, offset) = (value(&slope)?, value(&offset)?);
+    let summary = match (slope, offset) {
+        (Some(slope), Some(offset)) => format!("y = {slope:.3} x + {offset:.3}"),
+        _ => "nothing computed".to_owned(),
+    };
+    session.finish(&summary, json!({ "slope": slope, "offset": offset }))
 }

@@ -27,11 +27,8 @@ const WHITE: f32 = 16.0;
 /// Train a small network on handwritten digits, and say where every byte went.
 #[derive(Debug, Parser)]
 struct Args {
-    #[command(flatten)]
-    options: harness::Options,
-
     /// Passes over the training images
-    #[arg(long, value_name = "N", default_value_t = 40)]
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..))]
     epochs: u64,
 
     /// Images per step
@@ -49,6 +46,9 @@ struct Args {
     /// Go on when the loss is no longer a number
     #[arg(long)]
     allow_nan: bool,
+
+    #[command(flatten)]
+    options: harness::Options,
 }
 
 impl AsRef<harness::Options> for Args {
@@ -90,9 +90,12 @@ fn train(args: &Args, session: Session) -> anyhow::Result<()> {
     }
     drop(progress);
 
-    let accuracy = test_accuracy.map_or("nothing computed".to_owned(), |share| {
-        format!("{:.1} % of {} unseen images read right", share * 100.0, test.rows())
-    });
+    let summary = match test_accuracy {
+        Some(share) => {
+            format!("{:.1} % of {} unseen images read right after {steps} steps", share * 100.0, test.rows())
+        }
+        None => format!("{steps} steps, nothing computed"),
+    };
     let results = json!({ "test_accuracy": test_accuracy, "final_loss": final_loss, "steps": steps });
-    session.finish(&format!("{accuracy} after {steps} steps"), results)
+    session.finish(&summary, results)
 }

@@ -7,13 +7,13 @@ use highwater::prelude::*;
 pub(crate) fn network(device: &Device, rng: &Rng) -> Result<Sequential> {
     Ok(Sequential::new()
         .with("noise", Dropout::new(0.1, rng.fork(0))?)
-        .with("fc1", Linear::new(device, 64, 128, rng)?)
+        .with("fc1", Linear::new(device, 64, 256, rng)?)
         .with("relu1", Relu)
         .with("dropout1", Dropout::new(0.2, rng.fork(1))?)
-        .with("fc2", Linear::new(device, 128, 128, rng)?)
+        .with("fc2", Linear::new(device, 256, 256, rng)?)
         .with("relu2", Relu)
         .with("dropout2", Dropout::new(0.2, rng.fork(2))?)
-        .with("fc3", Linear::new(device, 128, 10, rng)?))
+        .with("fc3", Linear::new(device, 256, 10, rng)?))
 }
 
 /// One step on a batch of images `x` and digits `y`; returns the loss.

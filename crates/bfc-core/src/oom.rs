@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::allocator::Request;
 use crate::ledger::Tag;
 use crate::owner::OwnerId;
 use crate::units::Bytes;
@@ -91,6 +92,27 @@ impl fmt::Display for OomReport {
 }
 
 impl OomReport {
+    /// The report of a refused request, for allocators written outside of this crate: what they know of themselves
+    /// is theirs to fill in, and 0 until then.
+    #[must_use]
+    pub fn new(allocator: impl Into<String>, request: &Request<'_>, verdict: Verdict) -> Self {
+        Self {
+            allocator: allocator.into(),
+            tag: request.tag,
+            requested: request.bytes,
+            rounded: request.bytes,
+            alignment: request.alignment,
+            limit: None,
+            reserved: 0,
+            in_use: 0,
+            free: 0,
+            largest_free: 0,
+            verdict,
+            holders: Vec::new(),
+            waited: Duration::ZERO,
+        }
+    }
+
     /// The report in full, several aligned lines without a newline at the end.
     #[must_use]
     pub fn details(&self) -> String {

@@ -1,4 +1,5 @@
 //! Splitting data and going through it in batches.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
 //! CSV files, good and bad.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
 use std::io::{self, Read, Write};
 use std::path::Path;

@@ -1,10 +1,12 @@
 //! Modules: their values, their parameters' paths, and the scopes they run in.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
 use bfc_core::{Bytes, Category};
 use highwater_tensor::nn::{
     Dropout, Fans, Gelu, Init, Linear, LinearOptions, Module, Parameter, Relu, Sequential, Sigmoid, Tanh,
 };
 use highwater_tensor::{DType, Device, Error, GradCheck, Rng, Runtime, Tensor, check_gradients, no_grad};
+use highwater_tracking::{Report, module};
 
 fn runtime() -> Runtime {
     Runtime::builder().threads(1).build().unwrap()
@@ -193,6 +195,28 @@ fn parameters_are_parameters_in_the_accounts() {
     assert!(totals.iter().all(|row| row.persistent_bytes == row.total_bytes));
     drop(layer);
     assert_eq!(device.default_allocator().unwrap().stats().bytes_in_use, 0);
+}
+
+#[test]
+fn parameters_are_held_in_the_scope_of_their_path() {
+    let runtime = runtime();
+    let device = runtime.cpu().unwrap();
+    let rng = Rng::new(0);
+    let block = Sequential::new().with("fc", Linear::new(&device, 64, 64, &rng).unwrap());
+    let net = {
+        let _scope = module("net");
+        Sequential::new().with("block", block).with("head", Linear::new(&device, 64, 1, &rng).unwrap())
+    };
+    let pool = device.default_allocator().unwrap().clone();
+    let report = Report::new(runtime.tracker(), &[pool]);
+    let live: Vec<_> = report.scopes.iter().map(|row| (row.scope.as_str(), row.live_bytes)).collect();
+    assert_eq!(
+        live,
+        [("", 17_152), ("net", 17_152), ("net.block", 16_640), ("net.block.fc", 16_640), ("net.head", 512)]
+    );
+    assert_eq!((report.ops.len(), report.ops[0].op.as_str(), report.ops[0].calls), (1, "init", 4));
+    assert_eq!(report.unowned_bytes, 0);
+    drop(net);
 }
 
 #[test]

@@ -1,4 +1,5 @@
 //! Parameters: shared cells whose old values stay valid.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
 use bfc_core::{Bytes, Category};
 use highwater_tensor::nn::Parameter;

@@ -1,4 +1,5 @@
 //! Optimisers against the formulas of their papers, and what a step does to memory.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
 use bfc_core::{Bytes, Category};
 use highwater_tensor::nn::{Linear, Module, Parameter, Sequential};

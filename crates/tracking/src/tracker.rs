@@ -82,6 +82,13 @@ impl Tracker {
         OpRun { tracker: Arc::clone(self), execution, frame }
     }
 
+    /// The owner that executions of `op` in the current place are charged to: for memory that is to be charged to them
+    /// afterwards, as when a parameter has found its place in a model. No execution is counted.
+    #[must_use]
+    pub fn owner_here(&self, op: &'static str) -> OwnerId {
+        lock(&self.totals).row(here(), op).1
+    }
+
     /// The totals of all ops that were ever begun, in the order of their first beginnings.
     #[must_use]
     pub fn op_totals(&self) -> Vec<OpTotals> {

@@ -56,7 +56,8 @@ pub struct Fans {
     pub outputs: usize,
 }
 
-const OP: &str = "init";
+/// The op that makes parameters, and that they are charged to in their modules.
+pub(super) const OP: &str = "init";
 
 impl Init {
     /// A parameter with initial values, in memory that counts as a parameter's from the start.

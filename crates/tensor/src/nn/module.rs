@@ -10,8 +10,9 @@ use crate::tensor::Tensor;
 
 /// A function with parameters.
 ///
-/// A module made of modules calls each child by [`forward_as`](Self::forward_as) and lists it by
-/// [`visit_as`](Self::visit_as), with one name: so parameters and memory accounts bear the same paths.
+/// A module made of modules takes each child in by [`named`](Self::named), calls it by
+/// [`forward_as`](Self::forward_as) and lists it by [`visit_as`](Self::visit_as), all with one name: so parameters and
+/// memory accounts bear the same paths. [`Sequential`](super::Sequential) does this by itself.
 ///
 /// ```
 /// use highwater_tensor::nn::{Linear, Module, Parameter};
@@ -34,7 +35,7 @@ use crate::tensor::Tensor;
 /// }
 ///
 /// let device = Device::cpu()?;
-/// let net = Residual { layer: Linear::new(&device, 3, 3, &Rng::new(0))? };
+/// let net = Residual { layer: Linear::new(&device, 3, 3, &Rng::new(0))?.named("layer") };
 /// assert_eq!(net.forward(&Tensor::ones(&device, [5, 3])?)?.dims(), [5, 3]);
 /// assert_eq!(net.parameters()[0].0, "layer.weight");
 /// assert_eq!(net.parameter_count(), 12);
@@ -64,6 +65,21 @@ pub trait Module: fmt::Debug + Send + Sync {
     /// [`visit`](Self::visit) with `name` before each path: for the children of a module.
     fn visit_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
         self.visit(&mut |path, parameter| visitor(&format!("{name}.{path}"), parameter));
+    }
+
+    /// The same module with the memory of its parameters charged to the scope `name`, where
+    /// [`forward_as`](Self::forward_as) runs its ops: for the children of a module, as they are put in.
+    #[must_use]
+    fn named(self, name: &str) -> Self
+    where
+        Self: Sized,
+    {
+        let _scope = module(name);
+        self.visit(&mut |path, parameter| {
+            let _scope = module(path.rsplit_once('.').map_or("", |(layer, _)| layer));
+            parameter.charge_here();
+        });
+        self
     }
 
     /// All parameters with their paths. One that is used in two places is there twice.

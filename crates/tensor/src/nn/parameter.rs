@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bfc_core::Category;
+use bfc_core::{Category, Tag};
 
 use crate::context::OpContext;
 use crate::error::{Error, Result};
@@ -62,6 +62,18 @@ impl Parameter {
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.tensor, &other.tensor)
+    }
+
+    /// Charges the buffer to the module that this thread is in.
+    pub(super) fn charge_here(&self) {
+        let tensor = self.lock();
+        let owner = tensor.device().tracker().owner_here(super::init::OP);
+        let allocation = tensor.storage().allocation();
+        let (allocator, block) = (allocation.allocator(), allocation.block());
+        if let Ok(tag) = allocator.tag(&block) {
+            // A block that has a tag can be retagged; an allocator without tags has nothing to say.
+            let _ = allocator.retag(&block, Tag { owner, ..tag });
+        }
     }
 
     /// Checks that `values` could be this parameter's, or its gradient.

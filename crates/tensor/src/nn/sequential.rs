@@ -37,7 +37,8 @@ impl Sequential {
     #[must_use]
     pub fn with(mut self, name: &str, module: impl Module + 'static) -> Self {
         let name = self.free_name(name);
-        self.layers.push((name, Box::new(module)));
+        let module = Box::new(module.named(&name));
+        self.layers.push((name, module));
         self
     }
 

@@ -56,6 +56,20 @@ fn phases_have_rows_and_owners_of_their_own() {
 }
 
 #[test]
+fn memory_charged_to_an_op_afterwards_is_the_ops_without_a_call() {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    let block = take(&pool, 30, Category::Parameter);
+    let owner = {
+        let _scope = module("tracker-afterwards");
+        tracker.owner_here("init")
+    };
+    pool.retag(&block.block(), bfc_core::Tag { owner, category: Category::Parameter }).unwrap();
+    let report = crate::Report::new(&tracker, std::slice::from_ref(&pool));
+    assert_eq!(owner.path(), "tracker-afterwards.init");
+    assert_eq!((report.ops[0].calls, report.ops[0].live_bytes, report.unowned_bytes), (0, 30, 0));
+}
+
+#[test]
 fn a_nested_op_is_a_part_of_the_outer_one() {
     let (tracker, pool) = (Tracker::new(), TestPool::tracking());
     {
