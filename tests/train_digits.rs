@@ -8,25 +8,22 @@ use std::sync::OnceLock;
 use highwater::tracking::{Trace, TraceLimits};
 use serde_json::Value;
 
-/// The example's binary. Cargo builds it before the tests of the whole package run; a single test that is run alone
-/// builds it itself.
+/// The example's binary. Cargo has built it already when it runs the tests of the whole package, so that building it
+/// here does nothing; a test that is run alone must not find an old one.
 fn example() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
         // <target>/<profile>/deps/<this test>
         let test = std::env::current_exe().unwrap();
         let profile = test.ancestors().nth(2).unwrap();
-        let binary = profile.join("examples").join(format!("train_digits{}", std::env::consts::EXE_SUFFIX));
-        if !binary.exists() {
-            let mut cargo = Command::new(env!("CARGO"));
-            cargo.args(["build", "--example", "train_digits", "--manifest-path"]);
-            cargo.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
-            cargo.arg("--target-dir").arg(profile.parent().unwrap());
-            cargo.args((!cfg!(debug_assertions)).then_some("--release"));
-            cargo.args((!cfg!(feature = "cuda")).then_some("--no-default-features"));
-            assert!(cargo.status().unwrap().success());
-        }
-        binary
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--example", "train_digits", "--manifest-path"]);
+        cargo.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+        cargo.arg("--target-dir").arg(profile.parent().unwrap());
+        cargo.args((!cfg!(debug_assertions)).then_some("--release"));
+        cargo.args((!cfg!(feature = "cuda")).then_some("--no-default-features"));
+        assert!(cargo.status().unwrap().success());
+        profile.join("examples").join(format!("train_digits{}", std::env::consts::EXE_SUFFIX))
     })
 }
 
@@ -187,11 +184,16 @@ fn what_cannot_be_used_is_named() {
     let cut = folder.path().join("cut.csv.gz");
     let whole = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/data/digits.csv.gz")).unwrap();
     std::fs::write(&cut, &whole[..1000]).unwrap();
-    let cut = cut.to_str().unwrap();
+    let (cut, few) = (cut.to_str().unwrap(), folder.path().join("few.csv"));
+    std::fs::write(&few, format!("{}\n", [0; 65].map(|pixel| pixel.to_string()).join(","))).unwrap();
+    let wide = folder.path().join("wide.csv");
+    std::fs::write(&wide, "0,0,0\n".repeat(10)).unwrap();
     for (args, expected) in [
         (["--data", "no/such/file"], "error: no/such/file: "),
         (["--data", cut], "error: "),
         (["--json", "no/such/folder/x.json"], "error: no/such/folder/x.json: "),
+        (["--data", few.to_str().unwrap()], "error: "),
+        (["--data", wide.to_str().unwrap()], "error: matmul: shapes [8, 2] and [64, 256] do not match"),
         (["--batch-size", "0"], "error: batches: batch_size must be at least 1, got 0"),
         (["--learning-rate", "NaN"], "error: adamw: lr must be finite and not negative, got NaN"),
         (["--device", "cuda:99"], "error: device cuda:99 cannot be used: "),
@@ -200,6 +202,7 @@ fn what_cannot_be_used_is_named() {
         let text = failure(&output);
         assert!(text.starts_with(expected), "{text}");
     }
+    assert!(failure(&run(&["--data", few.to_str().unwrap()])).contains("too few images"));
     assert!(failure(&run(&["--data", cut])).contains(&format!("{cut}: the compressed data ends too early")));
 }
 

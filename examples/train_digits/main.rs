@@ -58,18 +58,21 @@ impl AsRef<harness::Options> for Args {
 }
 
 fn main() -> ExitCode {
-    harness::main("train_digits", train)
+    harness::main("train_digits", run)
 }
 
-fn train(args: &Args, session: Session) -> anyhow::Result<()> {
+fn run(args: &Args, session: Session) -> anyhow::Result<()> {
     let (device, seed) = (session.device.clone(), args.options.seed);
     let images = read_csv(&args.data, &CsvOptions::default())?.scaled(1.0 / WHITE);
     let (train, test) = images.split(TEST_FRACTION, seed)?;
+    if test.rows() == 0 {
+        bail!("{}: too few images to keep some unseen", args.data.display());
+    }
     let network = model::network(&device, &Rng::new(seed))?;
     let mut optimizer = AdamW::new(network.parameters(), args.learning_rate)?;
 
     let steps_per_epoch = train.batches(args.batch_size, &device)?.len() as u64;
-    let mut progress = Progress::new(&device, args.epochs * steps_per_epoch);
+    let mut progress = Progress::new(&device, args.epochs.saturating_mul(steps_per_epoch));
     let (mut steps, mut final_loss, mut test_accuracy) = (0, None, None);
     for epoch in 0..args.epochs {
         optimizer.set_learning_rate(args.learning_rate * (1.0 - epoch as f64 / args.epochs as f64))?;

@@ -80,8 +80,8 @@ impl<'a> Request<'a> {
 /// Callers read and write through the addresses of blocks, so an implementation promises: each block returned by
 /// [`allocate`](Self::allocate) is [`Block::EMPTY`] or lies in memory of the kind that
 /// [`memory_kind`](Self::memory_kind) says, is valid for `bytes` bytes, is aligned as asked, and overlaps no other
-/// live block until it is given back; host memory is initialised (to any values), so that plain numbers may be read
-/// from it. Addresses of [`MemoryKind::AddressOnly`] are never followed, and need nothing behind them.
+/// live block, until it is given back or the allocator is dropped; host memory is initialised (to any values), so that
+/// plain numbers may be read from it. Addresses of [`MemoryKind::AddressOnly`] are never followed, and need nothing behind them.
 pub unsafe trait Allocator: Send + Sync + fmt::Debug {
     /// A name for reports, unique among the allocators of a device.
     fn name(&self) -> &str;

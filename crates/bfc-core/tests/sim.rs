@@ -172,3 +172,19 @@ fn a_pool_over_a_failing_device_gives_back_every_region_it_took() {
         assert_eq!(device.live(MemoryKind::Device).len() as u64, refused, "seed {seed}: {calls:?}");
     }
 }
+
+#[test]
+fn an_over_aligned_request_succeeds_though_the_driver_aligns_to_256_only() {
+    let device = device(64 * MIB);
+    // Somebody else's allocation moves the next addresses off the round ones.
+    device.allocate_device(256).unwrap();
+    let device_memory: Arc<dyn SubAllocator> = Arc::new(DeviceMemory::new(device.clone()));
+    for memory in [device_memory, Arc::new(PinnedMemory::new(device.clone()))] {
+        let pool = BfcAllocator::new("sim", memory, BfcConfig::new(Bytes::mib(32)));
+        for _ in 0..4 {
+            let block = pool.allocate(&Request::new(3 * MIB).with_alignment(4096)).unwrap();
+            assert!(block.address.is_multiple_of(4096));
+        }
+        pool.check_invariants().unwrap();
+    }
+}

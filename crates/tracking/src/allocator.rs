@@ -9,7 +9,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use bfc_core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use bfc_core::sync::atomic::{AtomicU64, Ordering};
 use bfc_core::sync::{Mutex, lock};
 use bfc_core::{AllocError, Allocator, Block, BlockError, Ledger, MemoryKind, OwnerId, Request, Stats, Tag};
 
@@ -89,8 +89,6 @@ pub struct TrackingAllocator {
     mode: Mode,
     /// One for the op, and one for each live allocation.
     references: AtomicU64,
-    /// Whether the last reference has gone, so that of several threads that see this one only acts on it.
-    retired: AtomicBool,
     live: AtomicU64,
     high_water: AtomicU64,
     /// Bytes taken by class; together they are the total.
@@ -129,7 +127,6 @@ impl TrackingAllocator {
             inner: Some(inner),
             owner,
             references: AtomicU64::new(1),
-            retired: AtomicBool::new(false),
             live: AtomicU64::new(0),
             high_water: AtomicU64::new(0),
             classes: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -146,7 +143,6 @@ impl TrackingAllocator {
         self.inner = Some(inner);
         self.owner = owner;
         *self.references.get_mut() = 1;
-        *self.retired.get_mut() = false;
         *self.live.get_mut() = 0;
         *self.high_water.get_mut() = 0;
         for class in &mut self.classes {
@@ -362,18 +358,18 @@ unsafe impl Allocator for TrackingAllocator {
     }
 
     fn retire(mut self: Arc<Self>) {
-        if self.references.load(Ordering::Acquire) != 0 || self.retired.swap(true, Ordering::AcqRel) {
+        if self.references.load(Ordering::Acquire) != 0 {
             return;
         }
         let Some(bin) = self.bin.upgrade() else { return };
-        // An idle allocator must not keep a pool alive. If another thread still holds a handle, which it is about to
-        // drop, the inner allocator is let go when the bin next hands this one out.
-        if let Some(this) = Arc::get_mut(&mut self)
-            && let Some(inner) = this.inner.take()
-        {
-            inner.retire();
+        // Only the last handle recycles: in the bin, beside another one, the allocator would keep its pool alive. If
+        // every handle goes without passing here as the last, the allocator is simply dropped.
+        if let Some(this) = Arc::get_mut(&mut self) {
+            if let Some(inner) = this.inner.take() {
+                inner.retire();
+            }
+            bin.put(self);
         }
-        bin.put(self);
     }
 }
 

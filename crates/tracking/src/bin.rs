@@ -33,12 +33,12 @@ impl Bin {
         owner: OwnerId,
         log: &Arc<Log>,
     ) -> Arc<TrackingAllocator> {
-        while let Some(mut idle) = self.idle.pop() {
-            // A thread may still be letting go of its last handle; that one is left to it.
-            if let Some(allocator) = Arc::get_mut(&mut idle) {
-                allocator.restart(Arc::clone(inner), owner);
-                return idle;
-            }
+        // What lies here has no other handle: only the last one is put here.
+        if let Some(mut idle) = self.idle.pop()
+            && let Some(allocator) = Arc::get_mut(&mut idle)
+        {
+            allocator.restart(Arc::clone(inner), owner);
+            return idle;
         }
         Arc::new(TrackingAllocator::for_op(Arc::clone(inner), owner, Arc::downgrade(self), Arc::clone(log)))
     }

@@ -37,7 +37,8 @@ pub struct EventLog {
     /// What happened, in order. Frees stand before, and allocations after the moment at which the pool had the
     /// memory back or handed it out, so no address is live twice.
     pub events: Vec<Event>,
-    /// How many events came after the log was full. If it is not 0, `events` is an exact beginning, no more.
+    /// How many events were lost because the log was full: allocations, and frees of those in the log. If it is not 0,
+    /// `events` is an exact beginning, no more.
     pub dropped: u64,
 }
 

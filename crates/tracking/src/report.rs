@@ -167,14 +167,14 @@ impl Report {
             peak: peak_row(pools, &stats, &by_owner),
             pools: pools.iter().zip(&stats).map(|(pool, stats)| PoolRow::new(&**pool, stats)).collect(),
             categories: category_rows(&ledgers),
-            unowned_bytes: own.values().sum::<u64>() + unledgered.sum::<u64>(),
+            unowned_bytes: sum(own.into_values().chain(unledgered)),
         }
     }
 
     /// Live bytes of all ops and of nobody, which is what all pools have in use.
     #[must_use]
     pub fn live_bytes(&self) -> u64 {
-        self.ops.iter().map(|row| row.live_bytes).sum::<u64>() + self.unowned_bytes
+        sum(self.ops.iter().map(|row| row.live_bytes).chain([self.unowned_bytes]))
     }
 
     /// Writes the report as one JSON object, indented, with a newline at the end.
@@ -208,7 +208,7 @@ impl OpRow {
         self.calls += other.calls;
         self.total_bytes = self.total_bytes.saturating_add(other.total_bytes);
         self.high_water_bytes = self.high_water_bytes.max(other.high_water_bytes);
-        self.live_bytes += other.live_bytes;
+        self.live_bytes = self.live_bytes.saturating_add(other.live_bytes);
         self.outliving_bytes = self.outliving_bytes.saturating_add(other.outliving_bytes);
         self.temporary_bytes = self.temporary_bytes.saturating_add(other.temporary_bytes);
         self.output_bytes = self.output_bytes.saturating_add(other.output_bytes);
@@ -241,11 +241,17 @@ impl PoolRow {
     }
 }
 
+/// Pools of bare addresses may hold so much that several of them together leave 64 bits.
+fn sum(bytes: impl Iterator<Item = u64>) -> u64 {
+    bytes.fold(0, u64::saturating_add)
+}
+
 /// Each owner's own live bytes over all pools.
 fn own_bytes(ledgers: &[Ledger]) -> HashMap<OwnerId, u64> {
     let mut own = HashMap::new();
     for (owner, bytes) in ledgers.iter().flat_map(Ledger::owners) {
-        *own.entry(owner).or_insert(0) += bytes.own;
+        let sum: &mut u64 = own.entry(owner).or_default();
+        *sum = sum.saturating_add(bytes.own);
     }
     own
 }
@@ -301,8 +307,8 @@ fn scope_rows(
             scope: module.path(),
             calls,
             total_bytes,
-            high_water_bytes: accounts().map(|account| account.peak).sum(),
-            live_bytes: accounts().map(|account| account.live).sum(),
+            high_water_bytes: sum(accounts().map(|account| account.peak)),
+            live_bytes: sum(accounts().map(|account| account.live)),
         }
     };
     modules.iter().map(row).collect()
@@ -341,7 +347,7 @@ fn peak_row(
 fn category_rows(ledgers: &[Ledger]) -> Vec<CategoryRow> {
     let row = |category: Category| CategoryRow {
         category: category.name(),
-        live_bytes: ledgers.iter().map(|ledger| ledger.category(category)).sum(),
+        live_bytes: sum(ledgers.iter().map(|ledger| ledger.category(category))),
     };
     Category::ALL.into_iter().map(row).collect()
 }

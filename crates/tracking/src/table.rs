@@ -4,7 +4,7 @@ use std::fmt;
 
 use bfc_core::KIB;
 
-/// The longest text of a first column; longer ones are cut in the middle, as paths differ at both ends.
+/// The longest name, in a first column or a heading; longer ones are cut in the middle, as paths differ at both ends.
 const MAX_NAME: usize = 28;
 
 /// One line of a table.
@@ -22,7 +22,7 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new(heading: &[&str]) -> Self {
-        let cells = heading.iter().map(|&cell| cell.to_owned()).collect();
+        let cells = heading.iter().map(|&cell| shorten(cell)).collect();
         Self { lines: vec![Line::Cells(cells), Line::Rule] }
     }
 
@@ -146,6 +146,12 @@ total      13  2.00 KiB
         for (count, text) in cases {
             assert_eq!(bytes(count), text);
         }
+    }
+
+    #[test]
+    fn a_heading_is_no_wider_than_a_name() {
+        let table = Table::new(&["pool", &"x".repeat(70_000)]);
+        assert!(table.to_string().lines().all(|line| line.chars().count() <= 4 + GAP.len() + MAX_NAME));
     }
 
     #[test]

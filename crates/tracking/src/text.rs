@@ -63,7 +63,7 @@ fn op_table(ops: &[OpRow], unowned: u64) -> Table {
         table.line("outside of ops", [none(), none(), none(), bytes(unowned)]);
     }
     if let Some(mut total) = sum(ops) {
-        total.live_bytes += unowned;
+        total.live_bytes = total.live_bytes.saturating_add(unowned);
         table.line("total", figures(&total));
     }
     table

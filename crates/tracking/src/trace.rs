@@ -50,7 +50,7 @@ pub struct TraceComment {
     pub text: String,
 }
 
-/// How large a trace may be. The defaults take hours of training and some hundred MiB of memory.
+/// How large a trace may be. The defaults take hours of training; a hostile trace within them holds some GiB of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceLimits {
     /// The longest line, in bytes.
@@ -261,12 +261,17 @@ impl Trace {
     }
 }
 
-/// An owner as a label: one word of the trace's text.
+/// The longest label made from a path, in letters of up to 4 bytes: a line with it is within the default limit.
+const MAX_LABEL: usize = 1000;
+
+/// An owner as a label: one word of the trace's text, never empty.
 fn label_of(owner: OwnerId) -> String {
-    if owner == OwnerId::ROOT {
+    let path = owner.path();
+    if path.is_empty() {
         return "unowned".to_owned();
     }
-    owner.path().replace(|letter: char| letter.is_control() || letter.is_whitespace(), "_")
+    let word = |letter: char| if letter.is_control() || letter.is_whitespace() { '_' } else { letter };
+    path.chars().take(MAX_LABEL).map(word).collect()
 }
 
 /// Puts a trace together event by event, and checks each.

@@ -139,10 +139,18 @@ impl BfcAllocator {
         // A source that honours the alignment leaves no padding before the block. One that does not is asked a second
         // time, for a region that suffices wherever it starts (upstream takes the first and then finds no room in it).
         let mut needed = need.rounded;
+        let mut alignment = need.alignment;
         loop {
             let available = available(self.config.limit, state.arena.reserved());
             let wish = state.growth.wish(needed, available).ok_or(Shortfall::Limit)?;
-            let span = self.take_region(state, need.alignment, wish.bytes, needed)?;
+            let span = match self.take_region(state, alignment, wish.bytes, needed) {
+                // So does a source that has to refuse the alignment, as a driver's memory must.
+                Err(Shortfall::Source(SourceError::BadRegion { .. })) if alignment > GRANULE => {
+                    (alignment, needed) = (GRANULE, need.with_most_padding());
+                    continue;
+                }
+                taken => taken?,
+            };
             if !need.fits(span.address, span.bytes) && needed < need.with_most_padding() {
                 // SAFETY: the region has just come from the source, and no arena knows of it.
                 unsafe { self.give_back(&state.arena, span) };
@@ -231,7 +239,7 @@ impl Drop for BfcAllocator {
     fn drop(&mut self) {
         let state = lock(&self.state);
         for span in state.arena.region_spans() {
-            // SAFETY: the arena goes with the pool. A block that is still live was promised not to outlive it.
+            // SAFETY: the arena goes with the pool. Blocks are promised to be valid no longer than the pool lives.
             unsafe { self.give_back(&state.arena, span) };
         }
     }

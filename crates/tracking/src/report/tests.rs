@@ -217,3 +217,13 @@ fn the_tables_fit_in_100_columns() {
     }
     assert!(text.contains("an_op_with_a"), "{text}");
 }
+
+#[test]
+fn pools_that_together_leave_64_bits_are_reported_all_the_same() {
+    let (tracker, pools) = (Tracker::new(), [TestPool::tracking(), TestPool::tracking()]);
+    let _live = pools.each_ref().map(|pool| run(&tracker, pool, "report-huge", "op", [1, 1 << 63]));
+    let report = Report::new(&tracker, &pools);
+    assert_eq!((report.live_bytes(), report.ops[0].live_bytes), (u64::MAX, u64::MAX));
+    assert_eq!(report.scopes[0].high_water_bytes, u64::MAX);
+    assert!(report.to_string().contains("16.0 EiB"));
+}

@@ -131,6 +131,19 @@ fn a_log_becomes_a_trace_with_owners_as_labels() {
     assert!(matches!(Trace::from_log(&made_up), Err(TraceProblem::UnknownId { id: 3 })));
 }
 
+#[test]
+fn a_log_reads_back_whatever_the_owners_are_called() {
+    for name in ["", " ", "a b", &"é".repeat(5000)] {
+        let owner = OwnerId::intern(OwnerId::ROOT, name);
+        let category = bfc_core::Category::Output;
+        let alloc =
+            Event::Alloc { id: 0, requested: u64::MAX, granted: u64::MAX, address: 0, owner, category };
+        let log = EventLog { events: vec![alloc, Event::Free { id: 0 }], dropped: 0 };
+        let trace = Trace::from_log(&log).unwrap();
+        assert_eq!(parse(&write(&trace)).unwrap(), trace);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 

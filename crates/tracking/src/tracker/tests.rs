@@ -162,6 +162,19 @@ fn an_idle_allocator_does_not_keep_its_pool_alive() {
 }
 
 #[test]
+fn a_handle_that_outlives_its_op_does_not_keep_the_pool_alive_either() {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    let run = tracker.begin("op");
+    let handle = run.track(&pool);
+    // The block of no bytes is no live allocation, but holds a handle too.
+    let nothing = take(&handle, 0, Category::Output);
+    drop(take(&handle, 8, Category::Temporary));
+    drop(run);
+    drop((handle, nothing));
+    assert_eq!(Arc::strong_count(&pool), 1);
+}
+
+#[test]
 fn what_a_leaked_handle_allocates_later_counts_in_the_pool_only() {
     let (tracker, pool) = (Tracker::new(), TestPool::tracking());
     let (leaked, owner) = {
@@ -175,7 +188,7 @@ fn what_a_leaked_handle_allocates_later_counts_in_the_pool_only() {
     assert_eq!(totals(&tracker, "op"), folded);
     assert_eq!(pool.ledger().owner(owner).own, 500);
 
-    // The handle went into the bin when the op returned; while it is in use elsewhere nobody else gets it.
+    // While the handle is in use nobody else gets the allocator.
     let next = tracker.begin("next").track(&pool);
     assert!(!Arc::ptr_eq(&next, &leaked));
     drop(late);
