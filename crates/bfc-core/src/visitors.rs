@@ -14,7 +14,8 @@ use crate::sync::{Mutex, lock};
 
 /// Is called with a region and the index of its place: the NUMA node of host memory, the ordinal of a device.
 ///
-/// It runs inside the allocation that took the region, so it must not call back into the pool.
+/// It runs inside the allocation that took the region, so it must not call back into the pool. It may call another pool,
+/// as long as that one's visitors do not call this one in turn: two threads could then wait for each other.
 pub type Visitor = Arc<dyn Fn(Span, usize) + Send + Sync>;
 
 /// The visitors of one source of memory, in the order in which they were added.

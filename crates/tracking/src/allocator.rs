@@ -278,6 +278,9 @@ unsafe impl Allocator for TrackingAllocator {
         Ok(block)
     }
 
+    // The ledger changes before the inner free, so that it never shows more than the pool holds. The price: while a wrong
+    // block (stale or foreign) is on its way to being refused, its bytes are missing here, and a rightful free on another
+    // thread may be refused with it. Such a block is a caller's error to begin with.
     unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
         if block.is_empty() {
             return Ok(());
