@@ -153,11 +153,19 @@ fn a_parameter_without_a_gradient_stays_and_its_bias_correction_starts_when_it_d
 }
 
 #[test]
-fn a_parameter_of_two_layers_is_stepped_once() {
-    let p = parameter(&device());
+fn a_parameter_of_two_layers_is_stepped_once_and_has_one_state() {
+    let device = device();
+    let p = parameter(&device);
     let mut twice = named(&p);
     twice.extend(named(&p));
-    compare(Sgd::new(twice, 0.1).unwrap(), &p, |_, value, g| *value -= 0.1 * g);
+    let sgd = Sgd::with_momentum(twice, 0.1, 0.9).unwrap();
+    let ledger = device.default_allocator().unwrap().ledger();
+    assert_eq!(ledger.category(Category::OptimizerState), ledger.category(Category::Parameter));
+    let mut m = [0.0; 3];
+    compare(sgd, &p, |i, value, g| {
+        m[i] = 0.9 * m[i] + g;
+        *value -= 0.1 * m[i];
+    });
 }
 
 #[test]
