@@ -189,10 +189,7 @@ mod tests {
         let both = host.merge(gpu).unwrap();
         assert!(both.on_host() && both.gpu_compatible());
         assert_eq!(both.scope_id(), 3);
-        assert_eq!(
-            gpu.merge(host.with_scope_id(4)),
-            Err(AttributeError::ScopeConflict { lhs: 3, rhs: 4 })
-        );
+        assert_eq!(gpu.merge(host.with_scope_id(4)), Err(AttributeError::ScopeConflict { lhs: 3, rhs: 4 }));
         assert_eq!(gpu.merge(gpu), Ok(gpu));
     }
 

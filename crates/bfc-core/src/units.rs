@@ -65,7 +65,9 @@ impl fmt::Display for Bytes {
 
 /// The text is not a byte count.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not a byte count: expected a whole number with an optional unit B, KiB, MiB, GiB or TiB")]
+#[error(
+    "{text:?} is not a byte count: expected a whole number with an optional unit B, KiB, MiB, GiB or TiB"
+)]
 pub struct ParseBytesError {
     /// What was given.
     pub text: String,

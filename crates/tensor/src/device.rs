@@ -160,11 +160,7 @@ impl Device {
         if fits {
             Ok(DeviceAllocator { device: self.clone(), allocator })
         } else {
-            Err(Error::WrongMemory {
-                device: self.to_string(),
-                kind,
-                allocator: allocator.name().to_owned(),
-            })
+            Err(Error::WrongMemory { device: self.to_string(), kind, allocator: allocator.name().to_owned() })
         }
     }
 

@@ -24,9 +24,7 @@ mod shape;
 mod storage;
 mod tensor;
 
-pub use autograd::{
-    GradCheck, GradCheckError, Gradients, Saved, check_gradients, is_recording, no_grad,
-};
+pub use autograd::{GradCheck, GradCheckError, Gradients, Saved, check_gradients, is_recording, no_grad};
 pub use context::{Buffer, OpContext};
 pub use device::{Device, DeviceAllocator, Place, with_device};
 pub use dtype::{DType, Element, RawElement, Scalar};

@@ -129,9 +129,13 @@ impl Runtime {
     pub fn global() -> &'static Self {
         static GLOBAL: OnceLock<Runtime> = OnceLock::new();
         GLOBAL.get_or_init(|| {
-            let shared = RuntimeBuilder { registry: Some(Arc::clone(Registry::global())), ..Default::default() };
+            let shared =
+                RuntimeBuilder { registry: Some(Arc::clone(Registry::global())), ..Default::default() };
             // Whoever registered these devices first keeps them to himself; the default runtime then has its own.
-            shared.build().or_else(|_| Self::builder().build()).unwrap_or_else(|_| unreachable!("a fresh registry"))
+            shared
+                .build()
+                .or_else(|_| Self::builder().build())
+                .unwrap_or_else(|_| unreachable!("a fresh registry"))
         })
     }
 

@@ -175,9 +175,7 @@ impl Tensor {
     pub fn item<T: Element>(&self) -> Result<T> {
         match self.to_vec::<T>()?.as_slice() {
             [value] => Ok(*value),
-            values => {
-                Err(Error::ElementCount { op: "item", elements: values.len(), shape: Shape::SCALAR })
-            }
+            values => Err(Error::ElementCount { op: "item", elements: values.len(), shape: Shape::SCALAR }),
         }
     }
 

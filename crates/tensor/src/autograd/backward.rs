@@ -107,6 +107,12 @@ fn sum(first: Option<Tensor>, second: Tensor) -> Result<Tensor> {
         return Ok(first);
     }
     let mut out = ctx.output(first.shape(), first.dtype())?;
-    ctx.backend().binary(ctx.op(), crate::backend::Binary::Add, first.view(), second.view(), out.view_mut())?;
+    ctx.backend().binary(
+        ctx.op(),
+        crate::backend::Binary::Add,
+        first.view(),
+        second.view(),
+        out.view_mut(),
+    )?;
     Ok(out.finish())
 }

@@ -34,7 +34,9 @@ pub enum GradCheckError {
     #[error(transparent)]
     Failed(#[from] Error),
     /// An element whose gradients differ too much.
-    #[error("gradient of input {input}, element {element}: backward says {backward}, differences say {numeric}")]
+    #[error(
+        "gradient of input {input}, element {element}: backward says {backward}, differences say {numeric}"
+    )]
     Differs {
         /// The input's place among the inputs.
         input: usize,

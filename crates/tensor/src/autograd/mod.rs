@@ -12,5 +12,5 @@ mod node;
 pub use check::{GradCheck, GradCheckError, check_gradients};
 pub use gradients::Gradients;
 pub use mode::{is_recording, no_grad};
-pub(crate) use node::{GradEdge, record};
 pub use node::Saved;
+pub(crate) use node::{GradEdge, record};
