@@ -159,13 +159,10 @@ impl<'a> OpContext<'a> {
     }
 
     /// Keeps a tensor for backward, where [`Saved::tensor`](crate::Saved::tensor) gives it back in the order of
-    /// saving. Does nothing when no gradient is recorded. The memory counts as an activation from now on.
+    /// saving. Does nothing when no gradient is recorded. The memory counts as an activation once the op has returned.
     pub fn save(&self, tensor: &Tensor) {
         if !self.recording {
             return;
-        }
-        if matches!(tensor.storage().category(), Some(Category::Output | Category::Temporary)) {
-            tensor.storage().set_category(Category::Activation);
         }
         // Without its place in the graph, so that an op may save its own output without keeping itself alive.
         self.saved.borrow_mut().push(tensor.detach());
@@ -177,8 +174,15 @@ impl<'a> OpContext<'a> {
         self.recording
     }
 
+    /// Ends an op that has succeeded: what it saved counts as activations from now on.
     pub(crate) fn into_saved(self) -> Vec<Tensor> {
-        self.saved.into_inner()
+        let saved = self.saved.into_inner();
+        for tensor in &saved {
+            if matches!(tensor.storage().category(), Some(Category::Output | Category::Temporary)) {
+                tensor.storage().set_category(Category::Activation);
+            }
+        }
+        saved
     }
 }
 
@@ -204,7 +208,8 @@ impl Buffer {
         View::new(&self.storage, self.layout, self.dtype)
     }
 
-    /// The elements on the host, to be written; `None` where the host cannot, as on a dry device.
+    /// The elements on the host, to be written; `None` where the host cannot, as on a dry device, and where the
+    /// elements do not lie in memory as `T`.
     #[must_use]
     pub fn host_mut<T: RawElement>(&mut self) -> Option<&mut [T]> {
         self.view_mut().into_host()

@@ -81,12 +81,25 @@ pub trait Element: sealed::Sealed + Copy + Default + PartialEq + fmt::Debug + Se
     fn into_raw(self) -> Self::Raw;
 }
 
-/// What lies in memory: the plain numbers among the element types.
-pub trait RawElement: bytemuck::Pod + PartialEq + PartialOrd + Default + fmt::Debug + Send + Sync {}
-impl RawElement for f32 {}
-impl RawElement for f64 {}
-impl RawElement for i64 {}
-impl RawElement for u8 {}
+/// What lies in memory: the plain numbers among the element types. Sealed: buffers are aligned for these types only.
+pub trait RawElement:
+    sealed::Sealed + bytemuck::Pod + PartialEq + PartialOrd + Default + fmt::Debug + Send + Sync
+{
+    /// Whether elements of type `dtype` lie in memory as this type.
+    fn is_raw_of(dtype: DType) -> bool;
+}
+
+macro_rules! raw_element {
+    ($($type:ty => $dtype:pat),*) => {$(
+        impl RawElement for $type {
+            fn is_raw_of(dtype: DType) -> bool {
+                matches!(dtype, $dtype)
+            }
+        }
+    )*};
+}
+
+raw_element!(f32 => DType::F32, f64 => DType::F64, i64 => DType::I64, u8 => DType::U8 | DType::Bool);
 
 macro_rules! plain_element {
     ($($type:ty => $dtype:ident),*) => {$(

@@ -151,6 +151,16 @@ pub enum Error {
         /// Why not; [`AllocError::OutOfMemory`] carries a report.
         error: AllocError,
     },
+    /// The host has no memory of its own, outside of all pools, for a copy of a tensor.
+    #[error("{op}: the host has no memory for a copy of shape {shape} of {dtype}")]
+    NoHostMemory {
+        /// The op.
+        op: &'static str,
+        /// The tensor's shape.
+        shape: Shape,
+        /// Its element type.
+        dtype: DType,
+    },
     /// Tensors of two devices in one op.
     #[error("{op}: tensors are on {lhs} and {rhs}; move one of them first")]
     DeviceMismatch {

@@ -49,12 +49,13 @@ impl Layout {
     /// Whether the elements lie in row-major order without gaps.
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
+        // The strides of an empty shape are never followed, and its other sizes may overflow when multiplied.
+        if self.shape.elements() == 0 {
+            return true;
+        }
         let mut expected = 1;
         for axis in (0..self.shape.rank()).rev() {
             let size = self.shape[axis];
-            if size == 0 {
-                return true;
-            }
             if size != 1 && self.strides[axis] != expected {
                 return false;
             }
@@ -162,7 +163,8 @@ impl Layout {
         let mut layout = *self;
         let count = (range.end - range.start).div_ceil(step);
         layout.shape = self.shape.with_dim(axis, count);
-        if count > 0 {
+        // Without elements there is no first one; it might lie outside of the buffer.
+        if layout.shape.elements() > 0 {
             layout.offset += range.start * self.strides[axis];
         }
         layout.strides[axis] = self.strides[axis].saturating_mul(step);
@@ -179,11 +181,13 @@ impl Layout {
             let current = position;
             for axis in (0..rank).rev() {
                 index[axis] += 1;
-                position += layout.strides[axis];
+                // Past the last index this may wrap, as the stride along an axis of size 1 may be anything; going back
+                // undoes it.
+                position = position.wrapping_add(layout.strides[axis]);
                 if index[axis] < layout.shape[axis] {
                     break;
                 }
-                position -= layout.strides[axis] * index[axis];
+                position = position.wrapping_sub(layout.strides[axis].wrapping_mul(index[axis]));
                 index[axis] = 0;
             }
             current
@@ -233,6 +237,26 @@ mod tests {
         assert!(contiguous(&[2, 5]).sliced("slice", 1, 1..6, 1).is_err());
         assert!(contiguous(&[2, 5]).sliced("slice", 2, 0..0, 1).is_err());
         assert_eq!(contiguous(&[4]).sliced("slice", 0, 4..4, 1).unwrap().shape().elements(), 0);
+    }
+
+    #[test]
+    fn a_step_past_everything_leaves_the_first_element() {
+        let layout = contiguous(&[2, 5]).sliced("slice", 1, 3..5, usize::MAX).unwrap();
+        assert_eq!(layout.positions().collect::<Vec<_>>(), [3, 8]);
+    }
+
+    #[test]
+    fn an_empty_shape_of_huge_axes_does_not_overflow() {
+        const HUGE: usize = 1 << 40;
+        for dims in [[0, HUGE, HUGE, HUGE], [HUGE, HUGE, HUGE, 0]] {
+            let layout = contiguous(&dims);
+            assert!(layout.is_contiguous());
+            assert!(layout.reshaped(Shape::new(&[HUGE, 0]).unwrap()).is_some());
+            for (axis, &size) in dims.iter().enumerate() {
+                let part = layout.sliced("slice", axis, size / 2..size, 3).unwrap();
+                assert_eq!((part.offset(), part.positions().count()), (0, 0));
+            }
+        }
     }
 
     #[test]

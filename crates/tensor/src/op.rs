@@ -16,7 +16,7 @@ use crate::tensor::Tensor;
 /// An operation on tensors.
 ///
 /// ```
-/// use highwater_tensor::{Device, Op, OpContext, Result, Saved, Tensor, apply};
+/// use highwater_tensor::{DType, Device, Error, Op, OpContext, Result, Saved, Tensor, apply};
 ///
 /// /// y = 2x, written out on slices.
 /// #[derive(Debug)]
@@ -28,8 +28,13 @@ use crate::tensor::Tensor;
 ///     }
 ///
 ///     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
-///         let mut out = ctx.output(inputs[0].shape(), inputs[0].dtype())?;
+///         let dtype = inputs[0].dtype();
+///         if dtype != DType::F32 {
+///             return Err(Error::UnsupportedDType { op: ctx.op(), dtype });
+///         }
+///         let mut out = ctx.output(inputs[0].shape(), dtype)?;
 ///         let x = inputs[0].contiguous()?;
+///         // On a dry device there are no values, and nothing is computed.
 ///         if let (Some(y), Some(x)) = (out.host_mut::<f32>(), x.view().host_contiguous::<f32>()) {
 ///             y.iter_mut().zip(x).for_each(|(y, x)| *y = 2.0 * x);
 ///         }
@@ -75,7 +80,8 @@ pub fn apply(op: impl Op, inputs: &[&Tensor]) -> Result<Tensor> {
     let recording = autograd::is_recording() && inputs.iter().any(|input| input.requires_grad());
     device.placement().tell(op.name(), device, PlacementReason::Inputs);
     let ctx = OpContext::forward(op.name(), device, device.default_allocator()?, recording);
-    let output = autograd::no_grad(|| op.forward(&ctx, inputs))?;
+    // An op may hand out one of its inputs, whose place in the graph is not the result's.
+    let output = autograd::no_grad(|| op.forward(&ctx, inputs))?.with_grad_edge(None);
     if !recording || !output.dtype().is_float() {
         return Ok(output);
     }

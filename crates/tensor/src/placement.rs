@@ -1,5 +1,6 @@
 //! Which op ran where, and why: told on request.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -46,6 +47,20 @@ impl fmt::Display for Placement<'_> {
     }
 }
 
+thread_local! {
+    /// Whether this thread tells a listener just now.
+    static TELLING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Ends the telling, also by a panic.
+struct Telling;
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        TELLING.set(false);
+    }
+}
+
 /// Who is told of placements.
 type Listener = Arc<dyn Fn(&Placement<'_>) + Send + Sync>;
 
@@ -67,7 +82,12 @@ impl PlacementLog {
         if !self.listening.load(Ordering::Relaxed) {
             return;
         }
-        // The listener is cloned out, so that it may itself run ops or change the listener.
+        // An op that the listener itself runs is not told: it would tell of another one without end.
+        if TELLING.replace(true) {
+            return;
+        }
+        let _telling = Telling;
+        // The listener is cloned out, so that it may itself change the listener.
         let listener = self.listener.read().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(listener) = listener {
             listener(&Placement { op, device, reason });

@@ -45,6 +45,13 @@ impl Rng {
         RandomKey { seed: self.seed, sequence: self.sequence.fetch_add(1, Ordering::Relaxed) }
     }
 
+    /// Takes a key back that was not used, so that a fill that fails leaves the source as it was. If another key was
+    /// drawn meanwhile, on another thread, this one stays drawn.
+    pub(crate) fn give_back(&self, key: RandomKey) {
+        let drawn = key.sequence.wrapping_add(1);
+        let _ = self.sequence.compare_exchange(drawn, key.sequence, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     /// The state: the seed, and how many fills were made.
     #[must_use]
     pub fn state(&self) -> RandomKey {

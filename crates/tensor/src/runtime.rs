@@ -224,7 +224,8 @@ impl Runtime {
         }
     }
 
-    /// Tells `listener` of every op from now on: which op, which device, why there.
+    /// Tells `listener` of every op from now on: which op, which device, why there. It is not told of ops that it runs
+    /// itself.
     ///
     /// ```
     /// use highwater_tensor::{Runtime, Tensor};

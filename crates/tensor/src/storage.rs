@@ -68,8 +68,8 @@ impl Storage {
         let address = self.allocation.block().address as *const T;
         debug_assert!(address.is_aligned());
         // SAFETY: the allocator's contract makes the block valid, initialised and aligned (buffers are asked for with
-        // `bfc_core::DEFAULT_ALIGNMENT`, which exceeds that of any element); `T` is plain data; the block lives as
-        // long as `self`, and shared storages are never written.
+        // `bfc_core::DEFAULT_ALIGNMENT`, which exceeds that of any element); `T` is plain data of a sealed set; the
+        // block lives as long as `self`, and shared storages are never written.
         Some(unsafe { std::slice::from_raw_parts(address, count) })
     }
 
@@ -134,20 +134,21 @@ impl<'a> View<'a> {
         Self { layout, ..*self }
     }
 
-    /// The whole buffer on the host, to be indexed through the layout; `None` for memory the host cannot read.
+    /// The whole buffer on the host, to be indexed through the layout; `None` for memory the host cannot read, and
+    /// where the elements do not lie in memory as `T`.
     #[must_use]
     pub fn host<T: RawElement>(&self) -> Option<&'a [T]> {
-        self.storage.host()
+        if T::is_raw_of(self.dtype) { self.storage.host() } else { None }
     }
 
-    /// The elements as one slice, if they lie in order without gaps in memory that the host can read.
+    /// The elements as one slice, if they lie in order without gaps, as `T`, in memory that the host can read.
     #[must_use]
     pub fn host_contiguous<T: RawElement>(&self) -> Option<&'a [T]> {
         if !self.layout.is_contiguous() {
             return None;
         }
         let start = self.layout.offset();
-        self.storage.host()?.get(start..start + self.layout.shape().elements())
+        self.host()?.get(start..start + self.layout.shape().elements())
     }
 }
 
@@ -177,17 +178,39 @@ impl<'a> ViewMut<'a> {
         self.dtype
     }
 
-    /// The elements on the host, in logical order; `None` for memory the host cannot write.
+    /// The elements on the host, in logical order; `None` for memory the host cannot write, and where the elements do
+    /// not lie in memory as `T`.
     #[must_use]
     pub fn host<T: RawElement>(&mut self) -> Option<&mut [T]> {
+        ViewMut::new(self.storage, self.layout, self.dtype).into_host()
+    }
+
+    /// As [`host`](Self::host), for as long as the buffer is borrowed.
+    #[must_use]
+    pub fn into_host<T: RawElement>(self) -> Option<&'a mut [T]> {
+        if !T::is_raw_of(self.dtype) {
+            return None;
+        }
         let elements = self.layout.shape().elements();
         self.storage.host_mut()?.get_mut(..elements)
     }
+}
 
-    /// The elements on the host, for as long as the buffer is borrowed.
-    #[must_use]
-    pub fn into_host<T: RawElement>(self) -> Option<&'a mut [T]> {
-        let elements = self.layout.shape().elements();
-        self.storage.host_mut()?.get_mut(..elements)
+#[cfg(test)]
+mod tests {
+    use crate::dtype::DType;
+    use crate::runtime::Runtime;
+    use crate::tensor::Tensor;
+
+    #[test]
+    fn elements_are_had_as_the_type_that_they_have_and_no_other() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let double = Tensor::ones_of(&device, 4, DType::F64).unwrap();
+        assert_eq!(double.view().host_contiguous::<f64>(), Some(&[1.0; 4][..]));
+        assert_eq!(double.view().host_contiguous::<f32>(), None);
+        assert_eq!(double.view().host::<i64>(), None);
+        let mut truths = Tensor::ones_of(&device, 4, DType::Bool).unwrap();
+        assert_eq!(truths.view_mut().unwrap().host::<u8>(), Some(&mut [1; 4][..]));
+        assert_eq!(truths.view_mut().unwrap().into_host::<f32>(), None);
     }
 }

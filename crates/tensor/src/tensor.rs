@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bfc_core::Category;
 
-use crate::autograd::GradEdge;
+use crate::autograd::{self, GradEdge};
 use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
@@ -132,6 +132,12 @@ impl Tensor {
         self.with_layout(self.layout)
     }
 
+    /// This tensor as the result of an op that has nothing to do. As with other ops' results, no gradient flows through
+    /// it if it is made while recording is paused.
+    pub(crate) fn unchanged(&self) -> Self {
+        if autograd::is_recording() { self.clone() } else { self.detach() }
+    }
+
     /// Charges the buffer to another category of the memory accounts.
     #[must_use]
     pub fn with_category(self, category: Category) -> Self {
@@ -156,16 +162,35 @@ impl Tensor {
     /// The elements in logical (row-major) order.
     ///
     /// # Errors
-    /// [`Error::NoData`] on a device that computes nothing; [`Error::UnsupportedDType`] if `T` is not the tensor's
-    /// element type (convert with [`Tensor::to_dtype`] first).
+    /// [`Error::NoData`] on a device that computes nothing; [`Error::BadArgument`] if `T` is not the tensor's element
+    /// type (convert with [`Tensor::to_dtype`] first); [`Error::NoHostMemory`] if the host has none for the copy.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         const OP: &str = "to_vec";
         if T::DTYPE != self.dtype {
-            return Err(Error::UnsupportedDType { op: OP, dtype: self.dtype });
+            return Err(Error::BadArgument {
+                op: OP,
+                argument: "T",
+                expected: "the tensor's element type",
+                got: format!("{} for {} of shape {}", T::DTYPE, self.dtype, self.shape()),
+            });
         }
-        let mut raw = vec![T::Raw::default(); self.elements()];
-        self.device.backend().download(OP, self.view(), bytemuck::cast_slice_mut(&mut raw))?;
+        // Before any memory is taken: a dry tensor may be larger than this machine, and a repeated one too.
+        if self.device.is_dry() {
+            return Err(Error::NoData { op: OP, device: self.device.to_string() });
+        }
+        let mut raw = self.host_room(OP, self.elements())?;
+        self.device.backend().download(OP, self.view(), bytemuck::cast_slice_mut::<T::Raw, u8>(&mut raw))?;
         Ok(raw.into_iter().map(T::from_raw).collect())
+    }
+
+    /// Room on the host for a copy of this tensor, as `count` numbers.
+    pub(crate) fn host_room<T: Clone + Default>(&self, op: &'static str, count: usize) -> Result<Vec<T>> {
+        let mut room = Vec::new();
+        if room.try_reserve_exact(count).is_err() {
+            return Err(Error::NoHostMemory { op, shape: *self.shape(), dtype: self.dtype });
+        }
+        room.resize(count, T::default());
+        Ok(room)
     }
 
     /// The value of a tensor with one element.
@@ -173,9 +198,9 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::to_vec`]; [`Error::ElementCount`] if there is not exactly one element.
     pub fn item<T: Element>(&self) -> Result<T> {
-        match self.to_vec::<T>()?.as_slice() {
-            [value] => Ok(*value),
-            values => Err(Error::ElementCount { op: "item", elements: values.len(), shape: Shape::SCALAR }),
+        match self.elements() {
+            1 => self.to_vec().map(|values| values[0]),
+            elements => Err(Error::ElementCount { op: "item", elements, shape: Shape::SCALAR }),
         }
     }
 
@@ -189,5 +214,39 @@ impl Tensor {
             Err(Error::NoData { .. }) => Ok(dry),
             other => other,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::Runtime;
+
+    #[test]
+    fn a_copy_that_the_host_has_no_room_for_is_an_error() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        for elements in [1 << 60, 1 << 62] {
+            let repeated = Tensor::ones(&device, 1).unwrap().broadcast_to(elements).unwrap();
+            assert!(matches!(repeated.to_vec::<f32>(), Err(Error::NoHostMemory { op: "to_vec", .. })));
+            assert!(repeated.to_string().contains("no data"));
+        }
+    }
+
+    #[test]
+    fn a_dry_tensor_larger_than_the_machine_has_no_data_and_takes_no_memory() {
+        let dry = Runtime::builder().threads(1).build().unwrap().dry().unwrap();
+        let huge = Tensor::ones(&dry, 1).unwrap().broadcast_to(1 << 60).unwrap();
+        assert!(matches!(huge.to_vec::<f32>(), Err(Error::NoData { op: "to_vec", .. })));
+        assert!(huge.to_string().ends_with("no data"));
+        // What fails in the real run fails in the dry one too.
+        assert!(matches!(huge.item_or(0.0f32), Err(Error::ElementCount { op: "item", .. })));
+    }
+
+    #[test]
+    fn elements_of_another_type_than_asked_for_are_named() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let message =
+            Tensor::ones_of(&device, [2, 3], DType::F64).unwrap().to_vec::<f32>().unwrap_err().to_string();
+        assert_eq!(message, "to_vec: T must be the tensor's element type, got f32 for f64 of shape [2, 3]");
     }
 }

@@ -41,6 +41,10 @@ fn batches_come_in_order_and_the_last_one_is_what_is_left() {
     assert_eq!(labels(batches), [vec![0, 1, 2], vec![3, 4, 5], vec![6]]);
     assert_eq!(labels(data.batches(3, &device).unwrap().drop_last()), [vec![0, 1, 2], vec![3, 4, 5]]);
     assert_eq!(labels(rows(6).batches(3, &device).unwrap().drop_last()).len(), 2);
+    let (data, seed) = (rows(7), 3);
+    let before = labels(data.batches(3, &device).unwrap().drop_last().shuffled(seed, 0));
+    let after = labels(data.batches(3, &device).unwrap().shuffled(seed, 0).drop_last());
+    assert_eq!(before, after, "the order of the calls does not matter");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 mod ops_table;
 
 use highwater_tensor::{
-    DType, GradCheck, GradCheckError, Op, OpContext, Result, Saved, Tensor, apply, check_gradients,
+    DType, Error, GradCheck, GradCheckError, Op, OpContext, Result, Saved, Tensor, apply, check_gradients,
 };
 use ops_table::{CASES, inputs, runtime};
 
@@ -55,6 +55,46 @@ fn a_wrong_gradient_is_found() {
         let checked = check_gradients(|x| apply(Wrong, &[&x[0]]), &[x], GradCheck::for_dtype(dtype));
         assert!(matches!(checked, Err(GradCheckError::Differs { input: 0, element: 0, .. })), "{checked:?}");
     }
+}
+
+/// y = x, with gradients as `backward` makes them of the right one.
+#[derive(Debug)]
+struct Odd {
+    backward: fn(&Tensor) -> Result<Vec<Option<Tensor>>>,
+}
+
+impl Op for Odd {
+    fn name(&self) -> &'static str {
+        "odd"
+    }
+
+    fn forward(&self, _: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        inputs[0].mul_scalar(1.0)
+    }
+
+    fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        (self.backward)(grad)
+    }
+}
+
+#[test]
+fn a_gradient_that_is_not_like_its_input_is_an_error() {
+    let device = runtime().cpu().unwrap();
+    let error = |backward| {
+        let x = Tensor::ones(&device, 4).unwrap().requiring_grad().unwrap();
+        // Another gradient of x is there already, to which the odd one would be added.
+        let loss = apply(Odd { backward }, &[&x]).unwrap().add(&x).unwrap().sum_all().unwrap();
+        loss.backward().unwrap_err()
+    };
+    assert!(matches!(error(|grad| Ok(vec![Some(grad.sum_all()?)])), Error::ShapeMismatch { op: "odd", .. }));
+    let other_type = error(|grad| Ok(vec![Some(grad.to_dtype(DType::F64)?)]));
+    assert!(matches!(other_type, Error::DTypeMismatch { op: "odd", lhs: DType::F64, rhs: DType::F32, .. }));
+    let elsewhere = error(|grad| Ok(vec![Some(grad.to_device(&runtime().cpu()?)?)]));
+    assert!(matches!(elsewhere, Error::DeviceMismatch { op: "odd", .. }));
+    assert_eq!(
+        error(|_| Ok(vec![])).to_string(),
+        "odd: gradients must be one entry per input, got 0 for 1 inputs"
+    );
 }
 
 /// A composite: what flows through several ops, joins and parts again.

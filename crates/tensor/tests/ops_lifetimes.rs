@@ -5,7 +5,7 @@
 mod ops_table;
 
 use bfc_core::{Bytes, Category};
-use highwater_tensor::{DType, Device, Error, Runtime, Tensor, no_grad};
+use highwater_tensor::{DType, Device, Error, Op, OpContext, Result, Rng, Runtime, Tensor, apply, no_grad};
 use ops_table::{CASES, inputs, runtime};
 
 fn in_use(device: &Device) -> u64 {
@@ -44,6 +44,42 @@ fn ops_without_recording_keep_nothing() {
         assert!(!output.requires_grad(), "{}", case.name);
         drop(output);
         assert_eq!(in_use(&device), before, "{}", case.name);
+    }
+}
+
+/// y = x
+#[derive(Debug)]
+struct Identity;
+
+impl Op for Identity {
+    fn name(&self) -> &'static str {
+        "identity"
+    }
+
+    fn forward(&self, _: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        Ok(inputs[0].clone())
+    }
+}
+
+#[test]
+fn ops_that_have_nothing_to_do_require_no_gradient_either_without_recording() {
+    let device = runtime().cpu().unwrap();
+    let x = Tensor::ones(&device, [2, 3]).unwrap().requiring_grad().unwrap();
+    let ops: [(&str, &dyn Fn() -> Result<Tensor>); 9] = [
+        ("reshape", &|| x.reshape([2, 3])),
+        ("flatten_from", &|| x.flatten_from(1)),
+        ("contiguous", &|| x.contiguous()),
+        ("broadcast_to", &|| x.broadcast_to([2, 3])),
+        ("sum_to", &|| x.sum_to([2, 3])),
+        ("to_dtype", &|| x.to_dtype(DType::F32)),
+        ("to_device", &|| x.to_device(&device)),
+        ("dropout", &|| x.dropout(0.0, &Rng::new(0))),
+        ("identity", &|| apply(Identity, &[&x])),
+    ];
+    for (name, op) in ops {
+        assert!(op().unwrap().requires_grad(), "{name}");
+        let result = no_grad(op).unwrap();
+        assert!(!result.requires_grad() && result.shares_buffer_with(&x), "{name}");
     }
 }
 
@@ -105,6 +141,21 @@ fn all_that_a_backward_takes_counts_as_gradient_or_scratch() {
 }
 
 #[test]
+fn sums_of_gradients_are_charged_to_the_module_that_they_come_from() {
+    let runtime = runtime();
+    let device = runtime.cpu().unwrap();
+    let x = Tensor::ones(&device, 1000).unwrap().requiring_grad().unwrap();
+    let loss = {
+        let _scope = highwater_tracking::module("net.fc");
+        x.add(&x).unwrap().sum_all().unwrap()
+    };
+    loss.backward().unwrap();
+    let totals = runtime.tracker().op_totals();
+    let sum = totals.iter().find(|row| row.op == "sum_gradients").unwrap();
+    assert_eq!((sum.module.path(), sum.total_bytes), ("net.fc".to_owned(), 4096));
+}
+
+#[test]
 fn an_unsaved_output_goes_back_when_its_last_consumer_drops_it() {
     let device = runtime().cpu().unwrap();
     let x = Tensor::ones(&device, 1000).unwrap().requiring_grad().unwrap();
@@ -123,6 +174,36 @@ fn an_unsaved_output_goes_back_when_its_last_consumer_drops_it() {
     assert_eq!(in_use(&device) - start, saved + held(&squared));
     drop(squared);
     assert_eq!(in_use(&device), start);
+}
+
+/// Saves its input and fails, or has a result that no gradient flows through.
+#[derive(Debug)]
+struct Saves {
+    fails: bool,
+}
+
+impl Op for Saves {
+    fn name(&self) -> &'static str {
+        "saves"
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        ctx.save(inputs[0]);
+        if self.fails {
+            return Err(Error::Custom { op: "saves", message: "on purpose".to_owned() });
+        }
+        inputs[0].to_dtype(DType::I64)
+    }
+}
+
+#[test]
+fn what_is_not_kept_after_all_does_not_count_as_an_activation() {
+    let device = runtime().cpu().unwrap();
+    let x = Tensor::ones(&device, 4).unwrap().requiring_grad().unwrap();
+    assert!(apply(Saves { fails: true }, &[&x]).is_err());
+    assert_eq!(x.storage().category(), Some(Category::Output));
+    assert!(apply(Saves { fails: false }, &[&x]).is_ok());
+    assert_eq!(x.storage().category(), Some(Category::Output));
 }
 
 #[test]

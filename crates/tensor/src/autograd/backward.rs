@@ -28,8 +28,10 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotScalar`], [`Error::NoGraph`] and [`Error::GraphSpent`] before anything is done. An error on the
-    /// way (as lack of memory) leaves all tensors as they were, but the graph is used up to that point.
+    /// [`Error::NotScalar`] and [`Error::NoGraph`] before anything is done. An error on the way, as lack of memory or
+    /// [`Error::GraphSpent`] for a part of the graph that another loss was passed through, leaves all tensors as they
+    /// were, but the graph is used up to that point. A gradient that is not like its input, from an op that is not of
+    /// this crate, is such an error too: [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::DeviceMismatch`].
     pub fn backward(&self) -> Result<Gradients> {
         if self.elements() != 1 {
             return Err(Error::NotScalar { shape: *self.shape() });
@@ -51,6 +53,8 @@ fn run(from: &GradEdge, seed: Tensor) -> Result<Gradients> {
     let mut pending = Pending::new();
     deliver(from, seed, &mut pending, &mut gradients)?;
     while let Some((_, (node, grad))) = pending.pop_last() {
+        // Everything that comes of a node, sums of gradients included, is charged to the module where its forward ran.
+        let _place = node.place.with_phase(Phase::Backward).enter();
         let wanted = pass(&node, grad)?;
         for (edge, grad) in node.inputs.iter().zip(wanted) {
             if let (Some(edge), Some(grad)) = (edge, grad) {
@@ -61,23 +65,15 @@ fn run(from: &GradEdge, seed: Tensor) -> Result<Gradients> {
     Ok(gradients)
 }
 
-/// Runs one node's backward, charged to the module in which its forward ran.
+/// Runs one node's backward.
 fn pass(node: &Node, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
     let saved = node.take_saved()?;
-    let _place = node.place.with_phase(Phase::Backward).enter();
     let device = grad.device().clone();
     let op = node.op.name();
     device.placement().tell(op, &device, PlacementReason::Backward);
     let ctx = OpContext::backward(op, &device, device.default_allocator()?);
     let gradients = node.op.backward(&ctx, &saved, &grad)?;
-    for (index, gradient) in gradients.iter().enumerate() {
-        if let Some(gradient) = gradient
-            && saved.needs_grad(index)
-            && *gradient.shape() != saved.input_shape(index)
-        {
-            return Err(Error::ShapeMismatch { op, lhs: *gradient.shape(), rhs: saved.input_shape(index) });
-        }
-    }
+    saved.check(op, &gradients)?;
     Ok(gradients)
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use highwater_tracking::{Place, here};
 
+use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::Op;
@@ -79,10 +80,11 @@ pub struct Saved {
     inputs: Vec<InputFacts>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct InputFacts {
     shape: Shape,
     dtype: DType,
+    device: Device,
     needs_grad: bool,
 }
 
@@ -117,6 +119,34 @@ impl Saved {
     pub fn input_dtype(&self, index: usize) -> DType {
         self.inputs.get(index).map_or(DType::F32, |input| input.dtype)
     }
+
+    /// Checks what a backward returned: an entry per input, each gradient that is asked for being like its input.
+    pub(super) fn check(&self, op: &'static str, gradients: &[Option<Tensor>]) -> Result<()> {
+        if gradients.len() != self.inputs.len() {
+            return Err(Error::BadArgument {
+                op,
+                argument: "gradients",
+                expected: "one entry per input",
+                got: format!("{} for {} inputs", gradients.len(), self.inputs.len()),
+            });
+        }
+        for (gradient, input) in gradients.iter().zip(&self.inputs) {
+            let Some(gradient) = gradient.as_ref().filter(|_| input.needs_grad) else { continue };
+            let (lhs_shape, rhs_shape) = (*gradient.shape(), input.shape);
+            if *gradient.device() != input.device {
+                let (lhs, rhs) = (gradient.device().to_string(), input.device.to_string());
+                return Err(Error::DeviceMismatch { op, lhs, rhs });
+            }
+            if gradient.dtype() != input.dtype {
+                let (lhs, rhs) = (gradient.dtype(), input.dtype);
+                return Err(Error::DTypeMismatch { op, lhs, rhs, lhs_shape, rhs_shape });
+            }
+            if lhs_shape != rhs_shape {
+                return Err(Error::ShapeMismatch { op, lhs: lhs_shape, rhs: rhs_shape });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Hangs an op's output into the graph.
@@ -124,6 +154,7 @@ pub(crate) fn record(op: impl Op, inputs: &[&Tensor], tensors: Vec<Tensor>, outp
     let facts = inputs.iter().map(|input| InputFacts {
         shape: *input.shape(),
         dtype: input.dtype(),
+        device: input.device().clone(),
         needs_grad: input.requires_grad(),
     });
     let node = Node {

@@ -42,7 +42,10 @@ impl<'a, P: Place> Batches<'a, P> {
     /// The rows in an order that the seed and the number of the pass decide, and nothing else.
     #[must_use]
     pub fn shuffled(self, seed: u64, epoch: u64) -> Self {
-        Self { order: permutation(self.data.rows(), seed, epoch), next: 0, ..self }
+        let mut order = permutation(self.data.rows(), seed, epoch);
+        // As many rows as before: the last batch may have been dropped.
+        order.truncate(self.order.len());
+        Self { order, next: 0, ..self }
     }
 
     /// Without the last batch, if it is smaller than the others: so all steps have the same shapes.

@@ -46,6 +46,6 @@ impl Dropout {
 
 impl Module for Dropout {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        if is_recording() && self.p > 0.0 { x.dropout(self.p, &self.rng) } else { Ok(x.clone()) }
+        if is_recording() && self.p > 0.0 { x.dropout(self.p, &self.rng) } else { Ok(x.unchanged()) }
     }
 }

@@ -70,7 +70,7 @@ impl Sequential {
 impl Module for Sequential {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let mut layers = self.layers.iter();
-        let Some((name, first)) = layers.next() else { return Ok(x.clone()) };
+        let Some((name, first)) = layers.next() else { return Ok(x.unchanged()) };
         // Each result is dropped as soon as the next one is there, unless backward needs it.
         layers.try_fold(first.forward_as(name, x)?, |x, (name, layer)| layer.forward_as(name, &x))
     }

@@ -85,7 +85,7 @@ impl Tensor {
     pub fn broadcast_to(&self, shape: impl IntoShape) -> Result<Self> {
         let shape = shape.into_shape()?;
         if shape == *self.shape() {
-            return Ok(self.clone());
+            return Ok(self.unchanged());
         }
         apply(BroadcastTo(shape), &[self])
     }
@@ -106,7 +106,7 @@ impl Tensor {
     pub fn sum_to(&self, shape: impl IntoShape) -> Result<Self> {
         let shape = shape.into_shape()?;
         if shape == *self.shape() {
-            return Ok(self.clone());
+            return Ok(self.unchanged());
         }
         apply(SumTo(shape), &[self])
     }

@@ -43,7 +43,7 @@ impl Tensor {
     /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
     pub fn to_dtype(&self, dtype: DType) -> Result<Self> {
         if dtype == self.dtype() {
-            return Ok(self.clone());
+            return Ok(self.unchanged());
         }
         apply(Cast(dtype), &[self])
     }

@@ -31,7 +31,11 @@ impl Op for Concat {
             if !comparable || other.shape().with_dim(axis, first.dims()[axis]) != *first.shape() {
                 return Err(Error::ShapeMismatch { op, lhs: *first.shape(), rhs: *other.shape() });
             }
-            total = total.saturating_add(other.dims()[axis]);
+            total = total.checked_add(other.dims()[axis]).ok_or(Error::TooManyElements {
+                op,
+                shape: first.shape().with_dim(axis, usize::MAX),
+                dtype: first.dtype(),
+            })?;
         }
         let mut out = ctx.output(&first.shape().with_dim(axis, total), first.dtype())?;
         let mut start = 0;
@@ -106,6 +110,16 @@ mod tests {
         let stacked = Tensor::stack(&[&x, &x], -1).unwrap();
         assert_eq!(stacked.dims(), [2, 3, 2]);
         assert_eq!(stacked.slice(0, ..1).unwrap().to_vec::<i64>().unwrap(), [0, 0, 1, 1, 2, 2]);
+    }
+
+    #[test]
+    fn sizes_that_cannot_be_added_up_are_an_error_on_every_device() {
+        let runtime = Runtime::builder().threads(1).build().unwrap();
+        for device in [runtime.cpu().unwrap(), runtime.dry().unwrap()] {
+            let none = Tensor::zeros(&device, [0, usize::MAX]).unwrap();
+            let error = Tensor::concat(&[&none, &none], 1).unwrap_err();
+            assert!(matches!(error, Error::TooManyElements { op: "concat", .. }), "{error}");
+        }
     }
 
     #[test]

@@ -173,12 +173,12 @@ impl Tensor {
     pub(crate) fn full_for(
         device: &Device,
         shape: Shape,
-        value: f64,
+        value: impl Into<Scalar>,
         dtype: DType,
         category: Category,
     ) -> Result<Self> {
         let options = TensorOptions { dtype, category, ..TensorOptions::default() };
-        filled("full", device, shape, Scalar::Float(value), options)
+        filled("full", device, shape, value.into(), options)
     }
 
     /// Zeros of this tensor's shape, type and device.
@@ -299,6 +299,21 @@ mod tests {
             "exp on cpu:0: its forward ran there",
         ];
         assert_eq!(*told.lock().unwrap(), expected);
+    }
+
+    #[test]
+    fn a_listener_may_run_ops_itself() {
+        let runtime = Runtime::builder().threads(1).build().unwrap();
+        let device = runtime.cpu().unwrap();
+        let told = Arc::new(Mutex::new(0));
+        let (count, x) = (Arc::clone(&told), Tensor::ones(&device, 1).unwrap());
+        runtime.on_placement(move |_| {
+            *count.lock().unwrap() += 1;
+            x.exp().unwrap();
+        });
+        Tensor::ones(&device, 1).unwrap();
+        Tensor::ones(&device, 1).unwrap();
+        assert_eq!(*told.lock().unwrap(), 2);
     }
 
     #[test]

@@ -53,9 +53,10 @@ impl Tensor {
         check(OP, "p", "at least 0 and below 1", p, |p| (0.0..1.0).contains(&p))?;
         supported(OP, self.dtype(), DType::is_float)?;
         if p == 0.0 {
-            return Ok(self.clone());
+            return Ok(self.unchanged());
         }
-        apply(Dropout { p, key: rng.next_key() }, &[self])
+        let key = rng.next_key();
+        apply(Dropout { p, key }, &[self]).inspect_err(|_| rng.give_back(key))
     }
 }
 
@@ -87,6 +88,15 @@ mod tests {
         for p in [1.0, -0.1, f64::NAN] {
             assert!(matches!(x.dropout(p, &rng), Err(Error::BadArgument { op: "dropout", .. })));
         }
+        assert_eq!(rng.state(), Rng::new(5).state());
+    }
+
+    #[test]
+    fn dropping_without_memory_draws_nothing() {
+        let pool = bfc_core::Bytes::mib(1);
+        let device = Runtime::builder().pool(pool).threads(1).build().unwrap().cpu().unwrap();
+        let (x, rng) = (Tensor::ones(&device, 100_000).unwrap(), Rng::new(5));
+        assert!(x.dropout(0.5, &rng).unwrap_err().out_of_memory().is_some());
         assert_eq!(rng.state(), Rng::new(5).state());
     }
 }

@@ -153,8 +153,11 @@ impl Tensor {
             && self.device() == rhs.device()
         {
             let plan = Plan::new(self, rhs)?;
-            let product = self.reshape([plan.leading.elements() * plan.m, plan.k])?.matmul(rhs)?;
-            return product.reshape(plan.product_shape()?);
+            // Rows of no elements may be more than can be counted.
+            if let Some(rows) = plan.leading.checked_elements().and_then(|count| count.checked_mul(plan.m)) {
+                let product = self.reshape([rows, plan.k])?.matmul(rhs)?;
+                return product.reshape(plan.product_shape()?);
+            }
         }
         apply(MatMul, &[self, rhs])
     }
@@ -197,6 +200,19 @@ mod tests {
         let device = cpu();
         let product = Tensor::ones(&device, [2, 0]).unwrap().matmul(&Tensor::ones(&device, [0, 3]).unwrap());
         assert_eq!(product.unwrap().to_vec::<f32>().unwrap(), [0.0; 6]);
+    }
+
+    #[test]
+    fn empty_operands_of_huge_axes_do_not_overflow() {
+        const HUGE: usize = 1 << 40;
+        let device = cpu();
+        let product = |lhs: &[usize], rhs: &[usize]| {
+            Tensor::zeros(&device, lhs).unwrap().matmul(&Tensor::zeros(&device, rhs).unwrap())
+        };
+        assert_eq!(product(&[0, HUGE, 1], &[0, 1, HUGE]).unwrap().dims(), [0, HUGE, HUGE]);
+        assert_eq!(product(&[HUGE, HUGE, 0], &[0, 0]).unwrap().dims(), [HUGE, HUGE, 0]);
+        let error = product(&[HUGE, HUGE, 0], &[0, 3]).unwrap_err();
+        assert!(matches!(error, Error::TooManyElements { op: "matmul", .. }), "{error}");
     }
 
     #[test]

@@ -134,7 +134,7 @@ impl Tensor {
             return Err(Error::ElementCount { op: "reshape", elements: self.elements(), shape });
         }
         if shape == *self.shape() {
-            return Ok(self.clone());
+            return Ok(self.unchanged());
         }
         apply(Reshape(shape), &[self])
     }
@@ -234,7 +234,7 @@ impl Tensor {
     /// [`Error::Allocation`] if there is no memory.
     pub fn contiguous(&self) -> Result<Self> {
         if self.layout().is_contiguous() {
-            return Ok(self.clone());
+            return Ok(self.unchanged());
         }
         apply(Contiguous, &[self])
     }

@@ -40,7 +40,7 @@ fn copy(op: &'static str, tensor: &Tensor, to: &Device, category: Category) -> R
         }
         // Whole words, so that the bytes are aligned for every element type.
         let bytes = tensor.elements() * tensor.dtype().size();
-        let mut words = vec![0u64; bytes.div_ceil(size_of::<u64>())];
+        let mut words = tensor.host_room::<u64>(op, bytes.div_ceil(size_of::<u64>()))?;
         let values = &mut bytemuck::cast_slice_mut(&mut words)[..bytes];
         tensor.device().backend().download(op, tensor.view(), values)?;
         ctx.backend().upload(op, values, out)
@@ -57,7 +57,7 @@ impl Tensor {
     /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
     pub fn to_device(&self, device: &Device) -> Result<Self> {
         if self.device() == device {
-            return Ok(self.clone());
+            return Ok(self.unchanged());
         }
         apply(ToDevice { from: self.device().clone(), to: device.clone() }, &[self])
     }

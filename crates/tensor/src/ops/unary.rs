@@ -46,11 +46,13 @@ impl Op for UnaryOp {
         supported(self.op, x.dtype(), |dtype| {
             dtype.is_float() || self.f.takes_integers() && is_number(dtype)
         })?;
-        if let Unary::AddScalar(scalar) | Unary::MulScalar(scalar) = self.f {
-            fits(self.op, scalar, x.dtype())?;
-        }
+        let f = match self.f {
+            Unary::AddScalar(scalar) => Unary::AddScalar(fits(self.op, scalar, x.dtype())?),
+            Unary::MulScalar(scalar) => Unary::MulScalar(fits(self.op, scalar, x.dtype())?),
+            f => f,
+        };
         let mut out = ctx.output(x.shape(), x.dtype())?;
-        ctx.backend().unary(self.op, self.f, x.view(), out.view_mut())?;
+        ctx.backend().unary(self.op, f, x.view(), out.view_mut())?;
         let y = out.finish();
         match self.f {
             Unary::Neg | Unary::AddScalar(_) | Unary::MulScalar(_) => {}
@@ -88,9 +90,9 @@ impl Op for DivScalar {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
         supported(self.name(), x.dtype(), is_number)?;
-        fits(self.name(), self.0, x.dtype())?;
+        let divisor = holds(self.name(), self.0, x.dtype())?;
         let mut out = ctx.output(x.shape(), x.dtype())?;
-        divide(ctx, x.view(), self.0, &mut out)?;
+        divide(ctx, x.view(), divisor, &mut out)?;
         Ok(out.finish())
     }
 
@@ -107,18 +109,35 @@ pub(super) fn divide(ctx: &OpContext<'_>, input: View<'_>, divisor: Scalar, out:
     ctx.backend().binary(ctx.op(), Binary::Div, input, by, out.view_mut())
 }
 
-/// Refuses a fraction for a tensor of integers, which would silently be cut.
-fn fits(op: &'static str, scalar: Scalar, dtype: DType) -> Result<()> {
+/// The scalar as a tensor of `dtype` computes with it. For integers that is a whole number, which may wrap as their
+/// arithmetic does; a fraction would silently be cut, and is refused.
+pub(super) fn fits(op: &'static str, scalar: Scalar, dtype: DType) -> Result<Scalar> {
     match scalar {
-        // The fraction of an infinity or a NaN is no number, and not 0.
-        Scalar::Float(value) if !dtype.is_float() && value.fract() != 0.0 => Err(Error::BadArgument {
-            op,
-            argument: "scalar",
-            expected: "a whole number for a tensor of integers",
-            got: format!("{value} for a tensor of {dtype}"),
-        }),
-        _ => Ok(()),
+        Scalar::Float(value) if !dtype.is_float() => whole(value)
+            .map(Scalar::Int)
+            .ok_or_else(|| refused(op, scalar, dtype, "a whole number for a tensor of integers")),
+        _ => Ok(scalar),
     }
+}
+
+/// As [`fits`], for division, with which wrapping does not agree: the number must be one of the type's.
+pub(super) fn holds(op: &'static str, scalar: Scalar, dtype: DType) -> Result<Scalar> {
+    match fits(op, scalar, dtype)? {
+        Scalar::Int(value) if dtype == DType::U8 && u8::try_from(value).is_err() => {
+            Err(refused(op, scalar, dtype, "a number that the element type holds"))
+        }
+        scalar => Ok(scalar),
+    }
+}
+
+fn refused(op: &'static str, scalar: Scalar, dtype: DType, expected: &'static str) -> Error {
+    Error::BadArgument { op, argument: "scalar", expected, got: format!("{scalar} for a tensor of {dtype}") }
+}
+
+/// The number as an integer, if it is one that there is.
+fn whole(value: f64) -> Option<i64> {
+    const LEAST: f64 = i64::MIN as f64;
+    (value.fract() == 0.0 && (LEAST..-LEAST).contains(&value)).then_some(value as i64)
 }
 
 const fn negated(scalar: Scalar) -> Scalar {
@@ -196,8 +215,8 @@ impl Tensor {
     /// x + c. Integers wrap.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] for truth values; [`Error::BadArgument`] for a fraction and a tensor of integers;
-    /// [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] for truth values; [`Error::BadArgument`] for a tensor of integers and a number that
+    /// is none; [`Error::Allocation`] if there is no memory.
     pub fn add_scalar(&self, scalar: impl Into<Scalar>) -> Result<Self> {
         apply(UnaryOp { op: "add_scalar", f: Unary::AddScalar(scalar.into()) }, &[self])
     }
@@ -221,7 +240,7 @@ impl Tensor {
     /// x / c. Integers are cut towards zero, and divided by 0 they are 0.
     ///
     /// # Errors
-    /// As [`Tensor::add_scalar`].
+    /// As [`Tensor::add_scalar`]; [`Error::BadArgument`] also for a number that the element type does not hold.
     pub fn div_scalar(&self, scalar: impl Into<Scalar>) -> Result<Self> {
         apply(DivScalar(scalar.into()), &[self])
     }

@@ -23,7 +23,7 @@ pub(super) fn upload(op: &'static str, values: &[u8], out: ViewMut<'_>) -> Resul
 /// See [`Backend::download`](crate::backend::Backend::download).
 pub(super) fn download(op: &'static str, input: View<'_>, values: &mut [u8]) -> Result<()> {
     let (shape, dtype) = (*input.layout().shape(), input.dtype());
-    if values.len() != shape.elements() * dtype.size() {
+    if shape.elements().checked_mul(dtype.size()) != Some(values.len()) {
         return Err(Error::ElementCount { op, elements: values.len() / dtype.size(), shape });
     }
     any!(dtype, T => {

@@ -62,7 +62,8 @@ fn multiply<T: Gemm>(
     out: &mut [T],
 ) {
     let (m, n, k) = (a.rows, b.cols, a.cols);
-    if m == 0 || n == 0 || k == 0 {
+    // Where there is no output, the sizes may be such that m·n overflows.
+    if out.is_empty() || k == 0 {
         out.fill(T::ZERO);
         return;
     }

@@ -64,6 +64,18 @@ impl Workers {
         self.threads
     }
 
+    /// Who shares the work that is begun on this thread; `None` if it is done here.
+    ///
+    /// A thread of another rayon pool works alone. While it waited for ours it would begin other pieces of its own
+    /// pool's work in the middle of an op: they would run without recording, be charged to that op, wait for locks that
+    /// are held below them, and pile up on the stack.
+    fn pool(&self) -> Option<&ThreadPool> {
+        let is_foreign = |pool: &&ThreadPool| {
+            rayon::current_thread_index().is_some() && pool.current_thread_index().is_none()
+        };
+        self.pool.as_ref().filter(|pool| !is_foreign(pool))
+    }
+
     /// Calls `work` with each chunk of `out` and the number of its first element. A single chunk stays on this thread.
     ///
     /// The closure is a trait object, so that the machinery of the pool is compiled once per element type and not once
@@ -74,7 +86,7 @@ impl Workers {
         chunk: usize,
         work: &(dyn Fn(usize, &mut [T]) + Sync),
     ) {
-        match &self.pool {
+        match self.pool() {
             Some(pool) if out.len() > chunk => pool.install(|| {
                 out.par_chunks_mut(chunk).enumerate().for_each(|(index, part)| work(index * chunk, part));
             }),
@@ -89,7 +101,7 @@ impl Workers {
         chunk: usize,
         work: &(dyn Fn(usize, [&mut [T]; 2]) + Sync),
     ) {
-        match &self.pool {
+        match self.pool() {
             Some(pool) if a.len() > chunk => pool.install(|| {
                 a.par_chunks_mut(chunk)
                     .zip(b.par_chunks_mut(chunk))
@@ -111,7 +123,7 @@ impl Workers {
         chunk: usize,
         work: &(dyn Fn(usize, [&mut [T]; 3]) + Sync),
     ) {
-        match &self.pool {
+        match self.pool() {
             Some(pool) if a.len() > chunk => pool.install(|| {
                 a.par_chunks_mut(chunk)
                     .zip(b.par_chunks_mut(chunk))
@@ -137,7 +149,7 @@ impl Workers {
         split: bool,
         work: &(dyn Fn(usize, usize, &mut [T]) + Sync),
     ) {
-        match &self.pool {
+        match self.pool() {
             Some(pool) if split => pool.install(|| {
                 out.par_chunks_mut(block).enumerate().for_each(|(index, whole)| {
                     whole
@@ -159,6 +171,8 @@ impl Workers {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     #[test]
@@ -205,6 +219,19 @@ mod tests {
             });
             assert!(out.iter().enumerate().all(|(i, &out)| out == (i / 10, i % 10)));
         }
+    }
+
+    #[test]
+    fn a_thread_of_another_pool_begins_no_other_work_meanwhile() {
+        let workers = Workers::new(2).unwrap();
+        let other = ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+        let inside = AtomicBool::new(false);
+        let begin = || {
+            assert!(!inside.swap(true, Ordering::SeqCst), "a piece of work was begun inside another");
+            workers.chunks(&mut [0u8; 1 << 16], 64, &|_, part| part.fill(1));
+            inside.store(false, Ordering::SeqCst);
+        };
+        other.scope(|scope| (0..64).for_each(|_| scope.spawn(|_| begin())));
     }
 
     #[test]

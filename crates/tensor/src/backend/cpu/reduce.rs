@@ -104,9 +104,14 @@ pub(super) fn reduce(
         return Err(unsupported(op, dtype));
     }
     any!(dtype, T => {
+        let out = host_mut::<T>(op, out)?;
+        if input.layout().shape().elements() == 0 {
+            // The sizes of the other axes may overflow when multiplied.
+            fold!(f, F => out.fill(<F as Fold<T>>::IDENTITY));
+            return Ok(());
+        }
         let sequences = Sequences { data: host::<T>(op, &input)?, nests: Nests::new(input.layout(), axes) };
         let cut = Cut::new(input.layout().shape(), axes);
-        let out = host_mut::<T>(op, out)?;
         let partials = scratch::<T>(workspace, cut.workspace_elements()).ok_or_else(|| not_host(op))?;
         fold!(f, F => run::<T, F>(workers, &sequences, cut, partials, out));
     });

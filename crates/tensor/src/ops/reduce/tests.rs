@@ -96,3 +96,13 @@ fn the_gradient_of_a_sum_takes_no_memory_of_its_own() {
     assert_eq!(in_use() - before, 256, "the seed, seen 10,000 times");
     assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>().unwrap(), [1.0; 10_000]);
 }
+
+#[test]
+fn sums_of_no_elements_along_huge_axes_do_not_overflow() {
+    const HUGE: usize = 1 << 40;
+    let device = cpu();
+    let none = Tensor::zeros(&device, [HUGE, HUGE, 2, 0]).unwrap();
+    assert_eq!(none.sum(2).unwrap().dims(), [HUGE, HUGE, 0]);
+    assert!(none.sum(3).is_err());
+    assert_eq!(none.sum_all().unwrap().item::<f32>().unwrap(), 0.0);
+}
