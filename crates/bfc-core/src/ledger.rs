@@ -110,6 +110,7 @@ impl Ledger {
     }
 
     /// Charges `bytes` more to `tag`.
+    #[inline]
     pub fn add(&mut self, tag: Tag, bytes: u64) {
         self.categories[tag.category.index()] += bytes;
         self.open(tag.owner);
@@ -121,6 +122,7 @@ impl Ledger {
     }
 
     /// Takes `bytes` off `tag`, which must have been charged with at least as many.
+    #[inline]
     pub fn remove(&mut self, tag: Tag, bytes: u64) {
         self.open(tag.owner);
         self.categories[tag.category.index()] -= bytes;
@@ -174,6 +176,7 @@ impl Ledger {
     }
 
     /// Makes accounts for `owner` and all owners above it.
+    #[inline]
     fn open(&mut self, owner: OwnerId) {
         if owner.index() < self.accounts.len() {
             return;
@@ -186,6 +189,7 @@ impl Ledger {
         }));
     }
 
+    #[inline]
     fn walk_up(&mut self, owner: OwnerId, mut change: impl FnMut(&mut OwnerBytes)) {
         let mut id = owner;
         loop {

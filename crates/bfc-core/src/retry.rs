@@ -104,6 +104,7 @@ impl AllocatorRetry {
     }
 
     /// Says that memory was freed. Costs one load when nobody waits.
+    #[inline]
     pub fn notify(&self) {
         if self.interested.load(Ordering::SeqCst) == 0 {
             return;

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 /// Locks a mutex; a poisoned one is taken as it is. Our critical sections leave consistent state at every panic point,
 /// and a drop must not panic in turn.
+#[inline]
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -32,6 +33,7 @@ pub fn wait<'a, T>(
 }
 
 /// A number of the calling thread, above 0, that no other thread of the process has or will have.
+#[inline]
 pub fn thread_number() -> u64 {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
     thread_local!(static NUMBER: u64 = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed));

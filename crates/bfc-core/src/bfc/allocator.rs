@@ -57,6 +57,7 @@ struct Users {
 }
 
 impl Users {
+    #[inline]
     fn note(&mut self, thread: u64) {
         if self.latest != thread {
             self.several = self.latest != 0;
@@ -121,6 +122,7 @@ impl BfcAllocator {
     }
 
     /// The calling thread's number, unless it comes from a call into the source that this pool is making.
+    #[inline]
     fn enter(&self) -> Option<u64> {
         let thread = thread_number();
         (self.call_out.thread.load(Ordering::Relaxed) != thread).then_some(thread)
@@ -257,21 +259,22 @@ unsafe impl Allocator for BfcAllocator {
         self.source.memory_kind()
     }
 
+    #[inline]
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
         if request.bytes == 0 {
             return Ok(Block::EMPTY);
         }
-        let need = self.need(request)?;
+        let rounded = self.rounded(request)?;
         let thread = self.enter().ok_or_else(|| AllocError::Reentrant { allocator: self.name.clone() })?;
         let retry = self.config.retry && request.attributes.retry_on_failure;
-        let refusal = match self.attempt(request, need, thread, !retry) {
+        let refusal = match self.attempt(request, rounded, thread, !retry) {
             Ok(block) => return Ok(block),
             Err(refusal) => refusal,
         };
         if !(retry && refusal.wait) {
             return Err(refusal.error);
         }
-        let attempt = |last| self.attempt(request, need, thread, last);
+        let attempt = |last| self.attempt(request, rounded, thread, last);
         self.retry.allocate(request.bytes, self.config.retry_timeout, attempt)
     }
 

@@ -10,7 +10,7 @@ mod supply;
 
 use std::collections::HashMap;
 
-use super::bins::{Bins, FreeChunk};
+use super::bins::Bins;
 use super::chunk::{Chunk, ChunkId, Slab};
 use super::config::SplitRule;
 use super::frontier::{PendingFree, PendingFrees};
@@ -59,9 +59,16 @@ impl Arena {
     }
 
     /// Hands out the best fit for `need`, or nothing if no free chunk fits.
+    #[inline]
     pub(crate) fn allocate(&mut self, need: &Need) -> Option<Block> {
-        let free = self.find(need)?;
-        let id = self.carve(free, need);
+        let id = self.take(need)?;
+        Some(self.block(id))
+    }
+
+    /// Takes the best fit into use. The number of a chunk travels in a register where a block would be copied.
+    fn take(&mut self, need: &Need) -> Option<ChunkId> {
+        let best = self.find(need)?;
+        let id = self.carve(best, need);
         self.last_allocation += 1;
         let chunk = &mut self.chunks[id];
         chunk.requested = need.requested;
@@ -73,10 +80,11 @@ impl Arena {
         if let Some(index) = &mut self.index {
             index.insert(address, id);
         }
-        Some(self.block(id))
+        Some(id)
     }
 
     /// Takes a live chunk back. With a `freed_at` above 0 it stays apart until the frontier has passed that count.
+    #[inline]
     pub(crate) fn free(&mut self, id: ChunkId, freed_at: u64) {
         let chunk = &mut self.chunks[id];
         let (address, bytes, requested, tag) = (chunk.address, chunk.bytes, chunk.requested, chunk.tag);
@@ -97,6 +105,7 @@ impl Arena {
     }
 
     /// The live chunk behind a block.
+    #[inline]
     pub(crate) fn live(&self, block: &Block) -> Result<ChunkId, BlockError> {
         if block.pool != self.pool {
             return Err(BlockError::Foreign { block: *block });
@@ -161,7 +170,7 @@ impl Arena {
     /// The figures now, without a limit and without waits, which the arena does not know.
     pub(crate) fn stats(&self) -> Stats {
         Stats {
-            largest_free_block_bytes: self.bins.largest(),
+            largest_free_block_bytes: self.bins.largest(&self.chunks),
             regions: self.regions.as_slice().len() as u64,
             ..self.figures.clone()
         }
@@ -181,8 +190,8 @@ impl Arena {
         let Some(before) = freed_before else {
             return self.figures.bytes_reserved.saturating_sub(self.figures.bytes_in_use);
         };
-        let old_enough = self.bins.iter().filter(|free| self.chunks[free.id].freed_at <= before);
-        old_enough.map(|free| free.bytes).sum()
+        let free = self.chunks.iter().map(|(_, chunk)| chunk).filter(|chunk| chunk.is_free());
+        free.filter(|chunk| chunk.freed_at <= before).map(|chunk| chunk.bytes).sum()
     }
 
     /// Counts at zero, peaks at what is in use now.
@@ -199,6 +208,7 @@ impl Arena {
         self.ledger.reset_peaks();
     }
 
+    #[inline]
     fn charge(&mut self, tag: Tag, bytes: u64, requested: u64) {
         self.ledger.add(tag, bytes);
         let figures = &mut self.figures;
@@ -213,6 +223,7 @@ impl Arena {
         }
     }
 
+    #[inline]
     fn discharge(&mut self, tag: Tag, bytes: u64, requested: u64) {
         self.ledger.remove(tag, bytes);
         self.figures.live_allocs -= 1;
@@ -220,17 +231,20 @@ impl Arena {
         self.figures.bytes_requested -= requested;
     }
 
+    #[inline]
     fn block(&self, id: ChunkId) -> Block {
         let chunk = &self.chunks[id];
         let (address, bytes) = (chunk.address, chunk.bytes);
         Block { address, bytes, id: chunk.allocation, chunk: id.0, pool: self.pool }
     }
 
+    #[inline]
     fn bin(&mut self, id: ChunkId) {
-        self.bins.insert(FreeChunk::new(id, &self.chunks[id]));
+        self.bins.insert(&mut self.chunks, id);
     }
 
+    #[inline]
     fn unbin(&mut self, id: ChunkId) {
-        self.bins.remove(FreeChunk::new(id, &self.chunks[id]));
+        self.bins.remove(&mut self.chunks, id);
     }
 }

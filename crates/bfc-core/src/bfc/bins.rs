@@ -2,11 +2,33 @@
 //!
 //! Bin `b` holds the free chunks of at least `256 << b` bytes that are too small for bin `b + 1`; the last is open
 //! above. Within a bin, chunks are ordered by size and then by address, so that the first fitting one found from a bin
-//! upward is the best fit, and the lowest address among equals. A word with a bit for each non-empty bin skips the rest.
+//! upward is the best fit, and the lowest address among equals.
+//!
+//! The bins are what a pool shows; the search goes by 3264 finer [size classes](size_class), of which a bin is a row.
+//! Bitmaps of two levels skip the empty classes. The chunks of a class form a list in that same order, which runs
+//! through the chunks themselves: a chunk leaves it without a search, and needs no memory beside its own. Entering is
+//! quick too: of the chunks that became free in three of four recorded training runs, 98 in 100 found at most two in
+//! their class; in the fourth, 80. A class in which a walk would be long is [crowded](crowd), and logarithmic from then
+//! on, at 24 bytes a chunk: no sequence of requests makes each of its steps walk far. (A step still looks at each chunk
+//! that is large enough but out of line or freed too late.)
+//!
+//! Measured over those runs (warm replays on address-only memory; geometric mean in ns per event, arena alone / pool;
+//! 21 November 2026, one of two shared cores of an Intel Xeon at 2.6 GHz, on which `offset-allocator` 0.2, not
+//! thread-safe and no best fit, takes 17; `cargo bench --bench replay` and `--bench allocate` time the pool alike):
+//! one `BTreeSet` per bin, which this replaces, 45 / 61; a sorted `Vec` per class, 39 / 51; lists, 31 / 42, and 21 / 30
+//! since the short way is inlined and no block or need is copied on it. With 10,000 blocks freed in random order a pair
+//! takes 140 instead of 245. There, walks of up to 3 or up to 16 did no better than 8.
 
-use std::collections::BTreeSet;
+mod crowd;
+mod size_class;
 
-use super::chunk::{Chunk, ChunkId, GRANULE};
+use std::ops::Range;
+
+use super::chunk::{Chunk, ChunkId, GRANULE, Links, Slab};
+use crowd::{Crowd, Member};
+use size_class::{PER_WORD, WORD_COUNT};
+
+pub(crate) use size_class::{CLASS_COUNT, class_of};
 
 /// How many bins there are.
 pub(crate) const BIN_COUNT: usize = 21;
@@ -23,148 +45,268 @@ pub(crate) const fn bin_floor(bin: usize) -> u64 {
     GRANULE << bin
 }
 
-/// A free chunk as the bins order it: by size, then by address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct FreeChunk {
-    pub(crate) bytes: u64,
-    pub(crate) address: u64,
-    pub(crate) id: ChunkId,
-}
+/// What a member of a crowd bears as the chunk before it.
+const IN_CROWD: ChunkId = ChunkId::NO_LIST;
 
-impl FreeChunk {
-    pub(crate) const fn new(id: ChunkId, chunk: &Chunk) -> Self {
-        Self { bytes: chunk.bytes, address: chunk.address, id }
-    }
-}
+/// The longest walk along the list of a class: one in which a step would have to walk further becomes a crowd.
+const LONGEST_WALK: usize = 8;
 
-/// The free chunks of a pool. Asked and told in terms of [`FreeChunk`] alone, so that the order can be kept otherwise.
-#[derive(Clone, Debug, Default)]
+/// The free chunks of a pool. The list of a class runs through the chunks themselves.
+#[derive(Clone, Debug)]
 pub(crate) struct Bins {
-    bins: [BTreeSet<FreeChunk>; BIN_COUNT],
-    /// Bit `b` is set if and only if bin `b` is not empty.
-    occupied: u32,
+    /// By class: the first chunk of its list, or the index of its crowd. Means nothing in an empty class.
+    heads: Vec<ChunkId>,
+    /// Bit `c` of the whole is set if and only if class `c` is not empty.
+    occupied: [u64; WORD_COUNT],
+    /// Bit `w` is set if and only if word `w` of `occupied` is not zero.
+    words: u64,
+    /// Bit `c` of the whole is set if and only if class `c` is crowded. A crowd stays one until it is empty.
+    crowded: [u64; WORD_COUNT],
+    crowds: Vec<Crowd>,
+    /// Which of the crowds belong to no class.
+    spare: Vec<ChunkId>,
+}
+
+impl Default for Bins {
+    fn default() -> Self {
+        Self {
+            heads: vec![ChunkId::NONE; CLASS_COUNT],
+            occupied: [0; WORD_COUNT],
+            words: 0,
+            crowded: [0; WORD_COUNT],
+            crowds: Vec::new(),
+            spare: Vec::new(),
+        }
+    }
 }
 
 impl Bins {
-    pub(crate) fn insert(&mut self, chunk: FreeChunk) {
-        let bin = bin_of(chunk.bytes);
-        let fresh = self.bins[bin].insert(chunk);
-        debug_assert!(fresh, "{chunk:?} was in its bin already");
-        self.occupied |= 1 << bin;
+    /// Adds a free chunk, which is in no class.
+    #[inline]
+    pub(crate) fn insert(&mut self, chunks: &mut Slab, id: ChunkId) {
+        let class = class_of(chunks[id].bytes);
+        let (word, bit) = (class / PER_WORD, 1 << (class % PER_WORD));
+        if self.occupied[word] & bit == 0 {
+            self.occupied[word] |= bit;
+            self.words |= 1 << word;
+            self.heads[class] = id;
+            chunks[id].links = Links::ALONE;
+        } else if self.crowded[word] & bit == 0 {
+            self.insert_in_list(chunks, id, class);
+        } else {
+            self.insert_in_crowd(chunks, id, class);
+        }
     }
 
-    pub(crate) fn remove(&mut self, chunk: FreeChunk) {
-        let bin = bin_of(chunk.bytes);
-        let found = self.bins[bin].remove(&chunk);
-        debug_assert!(found, "{chunk:?} was not in its bin");
-        if self.bins[bin].is_empty() {
-            self.occupied &= !(1 << bin);
+    /// Takes a free chunk out of its class.
+    #[inline]
+    pub(crate) fn remove(&mut self, chunks: &mut Slab, id: ChunkId) {
+        let Links { before, after } = chunks[id].links;
+        if before == IN_CROWD {
+            self.remove_from_crowd(chunks, id);
+            return;
+        }
+        if !after.is_none() {
+            chunks[after].links.before = before;
+        }
+        if before.is_none() {
+            let class = class_of(chunks[id].bytes);
+            self.heads[class] = after;
+            if after.is_none() {
+                self.vacate(class);
+            }
+        } else {
+            chunks[before].links.after = after;
         }
     }
 
     /// The first chunk of at least `least` bytes that `fits`, by size and then by address.
-    pub(crate) fn best_fit(&self, least: u64, mut fits: impl FnMut(&FreeChunk) -> bool) -> Option<FreeChunk> {
-        let first = bin_of(least);
-        if self.is_occupied(first) {
-            // Only here may chunks be smaller than asked for; the range starts beyond them.
-            let from = FreeChunk { bytes: least, address: 0, id: ChunkId(0) };
-            if let Some(chunk) = self.bins[first].range(from..).find(|chunk| fits(chunk)) {
-                return Some(*chunk);
+    #[inline]
+    pub(crate) fn best_fit(
+        &mut self,
+        chunks: &mut Slab,
+        least: u64,
+        mut fits: impl FnMut(&Chunk) -> bool,
+    ) -> Option<ChunkId> {
+        let mut class = class_of(least);
+        loop {
+            class = self.occupied_from(class)?;
+            if !self.is_crowded(class) {
+                let mut id = self.heads[class];
+                for _ in 0..LONGEST_WALK {
+                    let chunk = &chunks[id];
+                    // Only the first class may hold chunks that are smaller than asked for.
+                    if chunk.bytes >= least && fits(chunk) {
+                        return Some(id);
+                    }
+                    id = chunk.links.after;
+                    if id.is_none() {
+                        break;
+                    }
+                }
+                if id.is_none() {
+                    class += 1;
+                    continue;
+                }
+                self.make_crowd(chunks, class);
             }
-        }
-        let mut rest = self.occupied & !((2 << first) - 1);
-        while rest != 0 {
-            let bin = rest.trailing_zeros() as usize;
-            if let Some(chunk) = self.bins[bin].iter().find(|chunk| fits(chunk)) {
-                return Some(*chunk);
+            let found = self.crowd(class).first(least, |id| fits(&chunks[id]));
+            if found.is_some() {
+                return found;
             }
-            rest &= rest - 1;
+            class += 1;
         }
-        None
     }
 
     /// The size of the largest free chunk, or 0.
-    pub(crate) fn largest(&self) -> u64 {
-        let Some(bin) = self.occupied.checked_ilog2() else { return 0 };
-        self.bins[bin as usize].last().map_or(0, |chunk| chunk.bytes)
+    pub(crate) fn largest(&self, chunks: &Slab) -> u64 {
+        let word = self.words.checked_ilog2().map(|word| word as usize);
+        let class = word.map(|word| word * PER_WORD + self.occupied[word].ilog2() as usize);
+        let last = class.and_then(|class| match self.is_crowded(class) {
+            true => self.crowd(class).iter().next_back(),
+            false => self.list(chunks, class).last(),
+        });
+        last.map_or(0, |id| chunks[id].bytes)
     }
 
     /// All free chunks by size and then by address.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &FreeChunk> {
-        self.bins.iter().flatten()
+    #[cfg(test)]
+    fn iter<'a>(&'a self, chunks: &'a Slab) -> impl Iterator<Item = ChunkId> + 'a {
+        (0..CLASS_COUNT).flat_map(|class| self.in_class(chunks, class))
     }
 
     /// The free chunks of one bin by size and then by address.
-    pub(crate) fn in_bin(&self, bin: usize) -> impl Iterator<Item = &FreeChunk> {
-        self.bins.get(bin).into_iter().flatten()
+    pub(crate) fn in_bin<'a>(&'a self, chunks: &'a Slab, bin: usize) -> impl Iterator<Item = ChunkId> + 'a {
+        classes_of(bin).flat_map(|class| self.in_class(chunks, class))
     }
 
-    pub(crate) fn contains(&self, chunk: &FreeChunk) -> bool {
-        self.bins[bin_of(chunk.bytes)].contains(chunk)
+    /// The free chunks of one class by size and then by address.
+    pub(crate) fn in_class<'a>(
+        &'a self,
+        chunks: &'a Slab,
+        class: usize,
+    ) -> impl Iterator<Item = ChunkId> + 'a {
+        let occupied = self.is_occupied(class);
+        let list = (occupied && !self.is_crowded(class)).then(|| self.list(chunks, class));
+        let crowd = (occupied && self.is_crowded(class)).then(|| self.crowd(class).iter());
+        list.into_iter().flatten().chain(crowd.into_iter().flatten())
     }
 
-    /// What the bitmap says of a bin.
-    pub(crate) const fn is_occupied(&self, bin: usize) -> bool {
-        self.occupied & (1 << bin) != 0
+    /// The first class from `class` up that is not empty.
+    #[inline]
+    fn occupied_from(&self, class: usize) -> Option<usize> {
+        let word = class / PER_WORD;
+        let here = self.occupied.get(word)? >> (class % PER_WORD);
+        if here != 0 {
+            return Some(class + here.trailing_zeros() as usize);
+        }
+        let above = self.words & (!1 << word);
+        let word = (above != 0).then_some(above.trailing_zeros() as usize)?;
+        Some(word * PER_WORD + self.occupied[word].trailing_zeros() as usize)
     }
+
+    fn vacate(&mut self, class: usize) {
+        let word = class / PER_WORD;
+        self.occupied[word] &= !(1 << (class % PER_WORD));
+        if self.occupied[word] == 0 {
+            self.words &= !(1 << word);
+        }
+    }
+
+    /// What the bitmap says of a class.
+    pub(crate) const fn is_occupied(&self, class: usize) -> bool {
+        self.occupied[class / PER_WORD] & (1 << (class % PER_WORD)) != 0
+    }
+
+    /// Whether the chunks of a class are a crowd.
+    pub(crate) const fn is_crowded(&self, class: usize) -> bool {
+        self.crowded[class / PER_WORD] & (1 << (class % PER_WORD)) != 0
+    }
+
+    /// Whether the bitmaps and the crowds agree with each other.
+    pub(crate) fn bitmaps_agree(&self) -> bool {
+        let words = (0..WORD_COUNT).all(|word| (self.words >> word & 1 == 1) == (self.occupied[word] != 0));
+        let within =
+            self.crowded.iter().zip(&self.occupied).all(|(crowded, occupied)| crowded & !occupied == 0);
+        let crowded: u32 = self.crowded.iter().map(|word| word.count_ones()).sum();
+        words && within && self.crowds.len() == crowded as usize + self.spare.len()
+    }
+
+    /// The list of a class that is neither empty nor crowded.
+    #[inline]
+    fn list<'a>(&self, chunks: &'a Slab, class: usize) -> impl Iterator<Item = ChunkId> + 'a {
+        std::iter::successors(Some(self.heads[class]), |id| {
+            let after = chunks[*id].links.after;
+            (!after.is_none()).then_some(after)
+        })
+    }
+
+    fn insert_in_list(&mut self, chunks: &mut Slab, id: ChunkId, class: usize) {
+        let place = |chunk: &Chunk| (chunk.bytes, chunk.address);
+        let own = place(&chunks[id]);
+        let (mut before, mut after) = (ChunkId::NONE, self.heads[class]);
+        for _ in 0..LONGEST_WALK {
+            if after.is_none() || own < place(&chunks[after]) {
+                chunks[id].links = Links { before, after };
+                if !after.is_none() {
+                    chunks[after].links.before = id;
+                }
+                if before.is_none() {
+                    self.heads[class] = id;
+                } else {
+                    chunks[before].links.after = id;
+                }
+                return;
+            }
+            (before, after) = (after, chunks[after].links.after);
+        }
+        self.make_crowd(chunks, class);
+        self.insert_in_crowd(chunks, id, class);
+    }
+
+    fn crowd(&self, class: usize) -> &Crowd {
+        &self.crowds[self.heads[class].0 as usize]
+    }
+
+    /// Makes the list of a class a crowd.
+    #[cold]
+    fn make_crowd(&mut self, chunks: &mut Slab, class: usize) {
+        let index = self.spare.pop().unwrap_or_else(|| {
+            self.crowds.push(Crowd::new());
+            ChunkId((self.crowds.len() - 1) as u32)
+        });
+        let mut next = std::mem::replace(&mut self.heads[class], index);
+        self.crowded[class / PER_WORD] |= 1 << (class % PER_WORD);
+        while !next.is_none() {
+            let id = next;
+            next = chunks[id].links.after;
+            self.insert_in_crowd(chunks, id, class);
+        }
+    }
+
+    #[inline(never)]
+    fn insert_in_crowd(&mut self, chunks: &mut Slab, id: ChunkId, class: usize) {
+        chunks[id].links = Links { before: IN_CROWD, after: ChunkId::NONE };
+        self.crowds[self.heads[class].0 as usize].insert(Member::new(id, &chunks[id]));
+    }
+
+    #[inline(never)]
+    fn remove_from_crowd(&mut self, chunks: &Slab, id: ChunkId) {
+        let class = class_of(chunks[id].bytes);
+        let crowd = self.heads[class];
+        if self.crowds[crowd.0 as usize].remove(Member::new(id, &chunks[id])) {
+            self.spare.push(crowd);
+            self.crowded[class / PER_WORD] &= !(1 << (class % PER_WORD));
+            self.vacate(class);
+        }
+    }
+}
+
+/// The classes that make up a bin.
+const fn classes_of(bin: usize) -> Range<usize> {
+    let end = if bin + 1 < BIN_COUNT { class_of(bin_floor(bin + 1)) } else { CLASS_COUNT };
+    class_of(bin_floor(bin))..end
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Upstream's `Log2FloorNonZeroSlow` and the examples often got wrong in articles on the allocator.
-    #[test]
-    fn a_bin_is_the_floor_of_the_binary_logarithm_of_the_granules() {
-        let cases = [
-            (0, 0),
-            (256, 0),
-            (511, 0),
-            (512, 1),
-            (1023 * 256, 9),
-            (1024 * 256, 10),
-            (1025 * 256, 10),
-            (1 << 20, 12),
-            ((256 << 20) - 1, 19),
-            (256 << 20, 20),
-            (u64::MAX, 20),
-        ];
-        for (bytes, bin) in cases {
-            assert_eq!(bin_of(bytes), bin, "{bytes} bytes");
-        }
-        for bin in 0..BIN_COUNT {
-            assert_eq!(bin_of(bin_floor(bin)), bin);
-        }
-    }
-
-    fn free(bytes: u64, address: u64) -> FreeChunk {
-        FreeChunk { bytes, address, id: ChunkId((address / 256) as u32) }
-    }
-
-    #[test]
-    fn the_best_fit_is_the_smallest_then_the_lowest_that_fits() {
-        let mut bins = Bins::default();
-        for chunk in [free(768, 0), free(512, 4096), free(512, 1024), free(1024, 8192), free(4096, 16384)] {
-            bins.insert(chunk);
-        }
-        assert_eq!(bins.best_fit(512, |_| true), Some(free(512, 1024)));
-        assert_eq!(bins.best_fit(512, |chunk| chunk.address > 1024), Some(free(512, 4096)));
-        assert_eq!(bins.best_fit(768, |_| true), Some(free(768, 0)), "768 lies behind 512 in the same bin");
-        assert_eq!(bins.best_fit(1280, |_| true), Some(free(4096, 16384)));
-        assert_eq!(bins.best_fit(8192, |_| true), None);
-        assert_eq!(bins.largest(), 4096);
-    }
-
-    #[test]
-    fn the_bitmap_follows_the_last_chunk_in_and_out() {
-        let mut bins = Bins::default();
-        let chunk = free(1 << 40, 0);
-        assert_eq!(bins.largest(), 0);
-        bins.insert(chunk);
-        assert!(bins.is_occupied(20));
-        assert_eq!(bins.best_fit(256, |_| true), Some(chunk));
-        bins.remove(chunk);
-        assert!(!bins.is_occupied(20));
-        assert_eq!(bins.best_fit(256, |_| true), None);
-    }
-}
+mod tests;

@@ -20,9 +20,26 @@ impl ChunkId {
     /// No chunk: the end of a list.
     pub(crate) const NONE: Self = Self(u32::MAX);
 
-    pub(crate) fn is_none(self) -> bool {
-        self == Self::NONE
+    /// No chunk either, of which there are therefore two fewer than numbers: a member of something other than a list.
+    pub(crate) const NO_LIST: Self = Self(u32::MAX - 1);
+
+    pub(crate) const fn is_none(self) -> bool {
+        self.0 == Self::NONE.0
     }
+}
+
+/// A free chunk's place in the list of its size class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Links {
+    /// The next smaller one, or of the same size the next below.
+    pub(crate) before: ChunkId,
+    /// The next larger one, or of the same size the next above.
+    pub(crate) after: ChunkId,
+}
+
+impl Links {
+    /// In no list, or the only one of its list.
+    pub(crate) const ALONE: Self = Self { before: ChunkId::NONE, after: ChunkId::NONE };
 }
 
 /// A piece of a region, handed out or free.
@@ -45,9 +62,11 @@ pub(crate) struct Chunk {
     pub(crate) next: ChunkId,
     /// What it is charged to; the default while free.
     pub(crate) tag: Tag,
+    /// Its place among the free chunks; means nothing while it is in use.
+    pub(crate) links: Links,
 }
 
-// One chunk is one cache line.
+// As long as a cache line, and the price of a chunk in host memory.
 const _: () = assert!(size_of::<Chunk>() <= 64);
 
 impl Chunk {
@@ -62,6 +81,7 @@ impl Chunk {
             prev: ChunkId::NONE,
             next: ChunkId::NONE,
             tag: Tag::default(),
+            links: Links::ALONE,
         }
     }
 
@@ -83,8 +103,8 @@ pub(crate) struct Slab {
     unused_count: usize,
 }
 
-/// Indices must stay below [`ChunkId::NONE`].
-const MAX_CHUNKS: usize = u32::MAX as usize;
+/// Indices must stay below [`ChunkId::NO_LIST`] and [`ChunkId::NONE`].
+const MAX_CHUNKS: usize = ChunkId::NO_LIST.0 as usize;
 
 impl Slab {
     pub(crate) const fn new() -> Self {
@@ -92,6 +112,7 @@ impl Slab {
     }
 
     /// Whether `count` more chunks can be numbered.
+    #[inline]
     pub(crate) fn has_room_for(&self, count: usize) -> bool {
         self.len() + count <= MAX_CHUNKS
     }
@@ -107,6 +128,7 @@ impl Slab {
     }
 
     /// Stores a chunk. The caller has checked [`has_room_for`](Self::has_room_for).
+    #[inline]
     pub(crate) fn insert(&mut self, chunk: Chunk) -> ChunkId {
         debug_assert!(chunk.bytes > 0 && self.has_room_for(1));
         if self.unused.is_none() {
@@ -120,15 +142,19 @@ impl Slab {
         id
     }
 
-    /// Empties a slot.
+    /// Empties the slot of a free chunk. What else stands there means nothing until it is used again.
+    #[inline]
     pub(crate) fn remove(&mut self, id: ChunkId) {
         debug_assert!(self[id].bytes > 0);
-        self[id] = Chunk { next: self.unused, ..Chunk::free(0, 0) };
+        let next = self.unused;
+        let slot = &mut self[id];
+        (slot.bytes, slot.next) = (0, next);
         self.unused = id;
         self.unused_count += 1;
     }
 
     /// The chunk of an id that came from outside, if there is one.
+    #[inline]
     pub(crate) fn get(&self, id: ChunkId) -> Option<&Chunk> {
         self.slots.get(id.0 as usize).filter(|chunk| chunk.bytes > 0)
     }
@@ -154,12 +180,14 @@ impl Slab {
 impl Index<ChunkId> for Slab {
     type Output = Chunk;
 
+    #[inline]
     fn index(&self, id: ChunkId) -> &Chunk {
         &self.slots[id.0 as usize]
     }
 }
 
 impl IndexMut<ChunkId> for Slab {
+    #[inline]
     fn index_mut(&mut self, id: ChunkId) -> &mut Chunk {
         &mut self.slots[id.0 as usize]
     }

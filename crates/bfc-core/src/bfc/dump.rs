@@ -94,9 +94,8 @@ impl Arena {
     fn write_bin_of(&self, log: &mut String, rounded: u64) -> fmt::Result {
         let bin = bin_of(rounded);
         writeln!(log, "free chunks of bin {bin}, which {} falls into:", Bytes(rounded))?;
-        for free in self.bins.in_bin(bin) {
-            write!(log, "  {:#x}  {}", free.address, Bytes(free.bytes))?;
-            let chunk = self.chunk(free.id);
+        for chunk in self.bins.in_bin(&self.chunks, bin).map(|id| self.chunk(id)) {
+            write!(log, "  {:#x}  {}", chunk.address, Bytes(chunk.bytes))?;
             for (side, neighbour) in [("after", chunk.prev), ("before", chunk.next)] {
                 if !neighbour.is_none() {
                     let neighbour = self.chunk(neighbour);

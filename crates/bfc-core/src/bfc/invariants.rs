@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::arena::Arena;
-use super::bins::{BIN_COUNT, FreeChunk};
+use super::bins::{CLASS_COUNT, class_of};
 use super::chunk::{ChunkId, GRANULE};
 use crate::ledger::{Category, Tag};
 use crate::owner::OwnerId;
@@ -15,8 +15,10 @@ pub const INVARIANTS: [&str; 16] = [
     "neighbours are linked both ways, and a region knows its first and its last chunk",
     "every chunk starts at a multiple of 256 and is a multiple of 256 bytes long, and not empty",
     "no two neighbouring chunks are both free for anyone",
-    "the free chunks, and no others, are in the bins, each in the bin of its size",
-    "the bitmap of the bins says exactly which are not empty",
+    "the free chunks, and no others, are in the bins, each once in the class of its size, in order of size and then of \
+     address; those of a list are linked both ways",
+    "the bitmaps of the bins say exactly which classes are not empty and which are crowded, and every crowd belongs to \
+     one class or is spare",
     "a chunk in use has a number of its own that was given out, at least one and at most all of its bytes asked for, \
      and no time of freeing; a free chunk has no number, no bytes asked for and no tag",
     "the figures for bytes in use, bytes requested and live allocations are the sums over the chunks in use",
@@ -121,19 +123,29 @@ impl Arena {
     }
 
     fn check_bins(&self) -> Result<(), InvariantError> {
-        let mut free = 0;
-        for (id, chunk) in self.chunks.iter().filter(|(_, chunk)| chunk.is_free()) {
-            free += 1;
-            let key = FreeChunk::new(id, chunk);
-            ensure(5, self.bins.contains(&key), || format!("{key:?} is in no bin"))?;
+        ensure(6, self.bins.bitmaps_agree(), || format!("{:?}", self.bins))?;
+        let free = self.chunks.iter().filter(|(_, chunk)| chunk.is_free()).count();
+        let mut binned = 0;
+        let mut last = (0, 0);
+        for class in (0..CLASS_COUNT).filter(|&class| self.bins.is_occupied(class)) {
+            let (binned_before, mut before) = (binned, ChunkId::NONE);
+            // A list that runs in a circle is left after more steps than there are chunks.
+            for id in self.bins.in_class(&self.chunks, class).take(free + 1) {
+                binned += 1;
+                let chunk =
+                    self.chunks.get(id).filter(|chunk| chunk.is_free() && class_of(chunk.bytes) == class);
+                let place = chunk.map(|chunk| (chunk.bytes, chunk.address)).filter(|place| *place > last);
+                last = place.ok_or_else(|| InvariantError {
+                    rule: 5,
+                    detail: format!("{id:?} does not belong after {before:?} in class {class}"),
+                })?;
+                let linked = self.bins.is_crowded(class) || self.chunk(id).links.before == before;
+                ensure(5, linked, || format!("{id:?} does not know that {before:?} is before it"))?;
+                before = id;
+            }
+            ensure(6, binned > binned_before, || format!("class {class} is empty"))?;
         }
-        let binned = self.bins.iter().count();
-        ensure(5, binned == free, || format!("{free} chunks are free, {binned} are in bins"))?;
-        for bin in 0..BIN_COUNT {
-            let filled = self.bins.in_bin(bin).next().is_some();
-            ensure(6, filled == self.bins.is_occupied(bin), || format!("bin {bin}"))?;
-        }
-        Ok(())
+        ensure(5, binned == free, || format!("{free} chunks are free, {binned} are in bins"))
     }
 
     fn check_use(&self) -> Result<(), InvariantError> {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::super::arena::{Arena, Need};
+use super::super::chunk::GRANULE;
 use super::super::growth::available;
 use super::{BfcAllocator, Shortfall, State};
 use crate::allocator::Request;
@@ -17,13 +18,14 @@ use crate::sync::lock;
 const HOLDERS: usize = 5;
 
 impl BfcAllocator {
-    /// The request in the arena's terms, without its `freed_before`, which is asked anew on each attempt.
-    pub(super) fn need(&self, request: &Request<'_>) -> Result<Need, AllocError> {
+    /// The bytes asked for in whole granules, if the request can be met at all.
+    #[inline]
+    pub(super) fn rounded(&self, request: &Request<'_>) -> Result<u64, AllocError> {
         let (bytes, alignment) = (request.bytes, request.alignment);
         if !alignment.is_power_of_two() {
             return Err(AllocError::BadAlignment { allocator: self.name.clone(), alignment });
         }
-        Need::new(bytes, alignment, request.tag).ok_or_else(|| AllocError::TooLarge {
+        Need::rounded(bytes, alignment).ok_or_else(|| AllocError::TooLarge {
             allocator: self.name.clone(),
             bytes,
             alignment,
@@ -31,14 +33,21 @@ impl BfcAllocator {
     }
 
     /// Tries once. Only the `last` attempt works out who holds the memory.
+    #[inline]
     pub(super) fn attempt(
         &self,
         request: &Request<'_>,
-        need: Need,
+        rounded: u64,
         thread: u64,
         last: bool,
     ) -> Result<Block, Refusal> {
-        let need = Need { freed_before: request.attributes.freed_before.map(|count| count()), ..need };
+        let need = Need {
+            requested: request.bytes,
+            rounded,
+            alignment: request.alignment.max(GRANULE),
+            freed_before: request.attributes.freed_before.map(|count| count()),
+            tag: request.tag,
+        };
         let state = &mut *lock(&self.state);
         state.users.note(thread);
         state.arena.merge_ripe(self.frontier.get());

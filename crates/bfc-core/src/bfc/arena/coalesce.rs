@@ -15,12 +15,14 @@ enum Join {
 
 impl Arena {
     /// Joins a free chunk, which is in no bin, with its free neighbours and puts the result into its bin.
+    #[inline]
     pub(super) fn coalesce_and_bin(&mut self, id: ChunkId) {
         let joined = self.coalesce(id, Join::Safe);
         self.bin(joined);
     }
 
     /// Joins what the frontier has passed: frees with a count strictly below it, as upstream.
+    #[inline]
     pub(crate) fn merge_ripe(&mut self, frontier: u64) {
         if !self.pending.may_have_ripe(frontier) {
             return;
@@ -68,6 +70,7 @@ impl Arena {
     }
 
     /// The chunk that a free one has become after joining its neighbours; in no bin, before and after.
+    #[inline]
     fn coalesce(&mut self, id: ChunkId, join: Join) -> ChunkId {
         let mut id = id;
         while let Some(next) = self.joinable(self.chunks[id].next, join) {
@@ -82,6 +85,7 @@ impl Arena {
         id
     }
 
+    #[inline]
     fn joinable(&self, id: ChunkId, join: Join) -> Option<ChunkId> {
         if id.is_none() {
             return None;
@@ -91,14 +95,16 @@ impl Arena {
     }
 
     /// Makes two neighbours one: the left survives, the right one's slot is emptied.
+    #[inline]
     fn absorb(&mut self, left: ChunkId, right: ChunkId) {
-        let gone = self.chunks[right];
+        let gone = &self.chunks[right];
+        debug_assert_eq!(self.chunks[left].end(), gone.address);
+        let (bytes, freed_at, next) = (gone.bytes, gone.freed_at, gone.next);
         self.chunks.remove(right);
         let chunk = &mut self.chunks[left];
-        debug_assert_eq!(chunk.end(), gone.address);
-        chunk.bytes += gone.bytes;
-        chunk.freed_at = chunk.freed_at.max(gone.freed_at);
-        chunk.next = gone.next;
-        self.link_back(left);
+        chunk.bytes += bytes;
+        chunk.freed_at = chunk.freed_at.max(freed_at);
+        chunk.next = next;
+        self.link_back(left, next);
     }
 }

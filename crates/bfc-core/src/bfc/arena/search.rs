@@ -1,6 +1,5 @@
 //! Finding the best fit, and cutting out what is needed of it.
 
-use super::super::bins::FreeChunk;
 use super::super::chunk::{Chunk, ChunkId, GRANULE};
 use super::super::frontier::PendingFree;
 use super::Arena;
@@ -22,12 +21,12 @@ pub(crate) struct Need {
 }
 
 impl Need {
-    /// `None` if the request leaves the address space once rounded and aligned. The alignment is a power of two.
-    pub(crate) fn new(requested: u64, alignment: u64, tag: Tag) -> Option<Self> {
+    /// `requested` in whole granules; `None` if the request leaves the address space once rounded and aligned. The
+    /// alignment is a power of two.
+    #[inline]
+    pub(crate) fn rounded(requested: u64, alignment: u64) -> Option<u64> {
         let rounded = round_up(requested, GRANULE)?;
-        let alignment = alignment.max(GRANULE);
-        rounded.checked_add(alignment)?;
-        Some(Self { requested, rounded, alignment, freed_before: None, tag })
+        rounded.checked_add(alignment.max(GRANULE)).map(|_| rounded)
     }
 
     /// Bytes from `address`, a multiple of [`GRANULE`], up to the next address that is aligned as asked.
@@ -50,23 +49,25 @@ impl Need {
 impl Arena {
     /// The free chunk to use: the smallest that fits with its padding and was freed early enough; of equals, the one
     /// at the lowest address.
-    pub(super) fn find(&self, need: &Need) -> Option<FreeChunk> {
+    #[inline]
+    pub(super) fn find(&mut self, need: &Need) -> Option<ChunkId> {
         // A chunk may be cut into three, so two more must be numberable. Four thousand million chunks are out of
         // reach of real pools, but not of pools of bare addresses.
         if !self.chunks.has_room_for(2) {
             return None;
         }
-        self.bins.best_fit(need.rounded, |free| {
-            need.fits(free.address, free.bytes)
-                && need.freed_before.is_none_or(|before| self.chunks[free.id].freed_at <= before)
+        self.bins.best_fit(&mut self.chunks, need.rounded, |chunk| {
+            need.fits(chunk.address, chunk.bytes)
+                && need.freed_before.is_none_or(|before| chunk.freed_at <= before)
         })
     }
 
     /// Takes a chunk that fits out of its bin and cuts off what is not needed, which becomes free chunks of its own.
-    pub(super) fn carve(&mut self, free: FreeChunk, need: &Need) -> ChunkId {
-        self.bins.remove(free);
-        let mut id = free.id;
-        let padding = need.padding_at(free.address);
+    #[inline]
+    pub(super) fn carve(&mut self, best: ChunkId, need: &Need) -> ChunkId {
+        self.unbin(best);
+        let mut id = best;
+        let padding = need.padding_at(self.chunks[id].address);
         if padding > 0 {
             let aligned = self.split(id, padding);
             self.bin(id);
@@ -85,29 +86,31 @@ impl Arena {
     }
 
     /// Cuts a free chunk that is in no bin after `bytes` bytes. The rest, returned, is as free as the whole was.
+    #[inline]
     fn split(&mut self, id: ChunkId, bytes: u64) -> ChunkId {
-        let whole = self.chunks[id];
+        let whole = &mut self.chunks[id];
         debug_assert!(whole.is_free() && 0 < bytes && bytes < whole.bytes);
+        let next = whole.next;
         let rest = Chunk {
             freed_at: whole.freed_at,
             prev: id,
-            next: whole.next,
+            next,
             ..Chunk::free(whole.address + bytes, whole.bytes - bytes)
         };
+        whole.bytes = bytes;
         let rest = self.chunks.insert(rest);
-        self.chunks[id].bytes = bytes;
         self.chunks[id].next = rest;
-        self.link_back(rest);
+        self.link_back(rest, next);
         rest
     }
 
     /// Tells what comes after a chunk, its neighbour or its region, that this chunk comes before.
-    pub(super) fn link_back(&mut self, id: ChunkId) {
-        let chunk = self.chunks[id];
-        if chunk.next.is_none() {
-            self.regions.containing(chunk.address).last = id;
+    #[inline]
+    pub(super) fn link_back(&mut self, id: ChunkId, next: ChunkId) {
+        if next.is_none() {
+            self.regions.containing(self.chunks[id].address).last = id;
         } else {
-            self.chunks[chunk.next].prev = id;
+            self.chunks[next].prev = id;
         }
     }
 }
@@ -118,7 +121,8 @@ mod tests {
 
     #[test]
     fn padding_reaches_the_next_aligned_address_even_at_the_end_of_the_address_space() {
-        let need = Need::new(300, 4096, Tag::default()).unwrap();
+        let rounded = Need::rounded(300, 4096).unwrap();
+        let need = Need { requested: 300, rounded, alignment: 4096, freed_before: None, tag: Tag::default() };
         assert_eq!((need.rounded, need.with_most_padding()), (512, 512 + 4096 - 256));
         assert_eq!(need.padding_at(0), 0);
         assert_eq!(need.padding_at(256), 3840);
@@ -128,8 +132,8 @@ mod tests {
 
     #[test]
     fn a_need_that_leaves_the_address_space_is_none() {
-        assert!(Need::new(u64::MAX, 64, Tag::default()).is_none());
-        assert!(Need::new(u64::MAX - 4096, 1 << 63, Tag::default()).is_none());
-        assert!(Need::new(u64::MAX - 4096, 64, Tag::default()).is_some());
+        assert!(Need::rounded(u64::MAX, 64).is_none());
+        assert!(Need::rounded(u64::MAX - 4096, 1 << 63).is_none());
+        assert!(Need::rounded(u64::MAX - 4096, 64).is_some());
     }
 }
