@@ -71,12 +71,15 @@ driver_functions! {
         setting("FAKE_CUDA_INIT").unwrap_or(SUCCESS)
     }
     cuDriverGetVersion(version: *mut c_int) {
+        // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
         unsafe { answer(version, Ok(13_000)) }
     }
     cuDeviceGetCount(count: *mut c_int) {
+        // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
         unsafe { answer(count, Ok(devices())) }
     }
     cuDeviceGet(device: *mut c_int, ordinal: c_int) {
+        // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
         unsafe { answer(device, if ordinal < devices() { Ok(ordinal) } else { Err(INVALID_DEVICE) }) }
     }
     cuDeviceGetName(name: *mut c_char, room: c_int, _device: c_int) {
@@ -84,23 +87,28 @@ driver_functions! {
         if text.count_bytes() >= room as usize {
             return INVALID_VALUE;
         }
+        // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
         unsafe { name.copy_from_nonoverlapping(text.as_ptr(), text.count_bytes() + 1) };
         SUCCESS
     }
     cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) {
         // Compute capability 9.0; everything else is not there.
+        // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
         unsafe { answer(value, Ok(if attribute == 75 { 9 } else { 0 })) }
     }
     cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) {
+        // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
         unsafe { answer(bytes, Ok(TOTAL)) }
     }
     cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int) {
+        // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
         unsafe { answer(context, Ok(device as usize + 1)) }
     }
     cuDevicePrimaryCtxRelease_v2(_device: c_int) {
         SUCCESS
     }
     cuCtxGetCurrent(context: *mut usize) {
+        // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
         unsafe { answer(context, Ok(CURRENT.get())) }
     }
     cuCtxSetCurrent(context: usize) {
@@ -132,6 +140,7 @@ driver_functions! {
                 }
             }
         };
+        // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
         unsafe { answer(address, context().and_then(allocate)) }
     }
     cuMemFree_v2(address: u64) {
@@ -146,6 +155,7 @@ driver_functions! {
             (Err(code), _) => code,
             (Ok(_), None) => INVALID_VALUE,
             (Ok(_), Some(bytes)) => {
+                // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
                 unsafe { dealloc(pointer.cast(), layout(bytes)) };
                 SUCCESS
             }
@@ -171,10 +181,12 @@ driver_functions! {
         if bytes > TOTAL {
             return OUT_OF_MEMORY;
         }
+        // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
         let memory = unsafe { alloc(layout(bytes)) };
         // What the driver leaves in there is not zero, so that nobody comes to rely on it.
         unsafe { memory.write_bytes(0xcd, bytes) };
         PINNED.lock().unwrap().insert(memory.expose_provenance(), bytes);
+        // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
         unsafe { answer(pointer, Ok(memory.cast())) }
     }
 }
