@@ -287,3 +287,21 @@ fn one_seed_gives_one_layer() {
     assert_eq!(weights(4), weights(4));
     assert_ne!(weights(4), weights(5));
 }
+
+#[test]
+fn a_name_with_dots_that_leads_to_a_parameter_of_another_layer_gets_a_number() {
+    let (device, rng) = (device(), Rng::new(0));
+    let linear = || Linear::new(&device, 2, 2, &rng).unwrap();
+    let inner = || Sequential::new().with("fc", linear());
+    for net in [
+        Sequential::new().with("block", inner()).with("block.fc", linear()),
+        Sequential::new().with("block.fc", linear()).with("block", inner()),
+    ] {
+        let mut paths: Vec<_> = net.parameters().into_iter().map(|(path, _)| path).collect();
+        paths.sort();
+        paths.dedup();
+        assert_eq!(paths.len(), 4, "{paths:?}");
+    }
+    let net = Sequential::new().with("block", inner()).with("block.out", linear());
+    assert_eq!(net.parameters()[2].0, "block.out.weight");
+}

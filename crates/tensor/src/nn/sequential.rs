@@ -1,5 +1,7 @@
 //! Modules one after the other.
 
+use std::collections::HashSet;
+
 use super::module::Module;
 use super::parameter::Parameter;
 use crate::error::Result;
@@ -36,7 +38,7 @@ impl Sequential {
     /// empty) gets a number, so that every path names one parameter: the second `relu` is `relu2`.
     #[must_use]
     pub fn with(mut self, name: &str, module: impl Module + 'static) -> Self {
-        let name = self.free_name(name);
+        let name = self.free_name(name, &module);
         let module = Box::new(module.named(&name));
         self.layers.push((name, module));
         self
@@ -54,16 +56,23 @@ impl Sequential {
         self.layers.is_empty()
     }
 
-    fn free_name(&self, name: &str) -> String {
+    fn free_name(&self, name: &str, module: &impl Module) -> String {
         // Scopes leave empty parts out; so do paths.
         let parts: Vec<&str> = name.split('.').filter(|part| !part.is_empty()).collect();
         let name = if parts.is_empty() { "layer".to_owned() } else { parts.join(".") };
-        let is_free = |name: &String| self.layers.iter().all(|(taken, _)| taken != name);
+        // A name with dots may lead to a parameter inside another layer.
+        let paths: HashSet<String> = self.parameters().into_iter().map(|(path, _)| path).collect();
+        let is_free = |name: &String| {
+            let mut leads_to_new = true;
+            module.visit_as(name, &mut |path, _| leads_to_new &= !paths.contains(path));
+            leads_to_new && self.layers.iter().all(|(taken, _)| taken != name)
+        };
         if is_free(&name) {
             return name;
         }
-        // One more candidate than there are layers, so one of them is free.
-        (2..=self.layers.len() + 2).map(|number| format!("{name}{number}")).find(is_free).unwrap_or_default()
+        // Each layer and each path takes at most one candidate.
+        let candidates = 2..=self.layers.len() + paths.len() + 2;
+        candidates.map(|number| format!("{name}{number}")).find(is_free).unwrap_or_default()
     }
 }
 
