@@ -9,6 +9,7 @@ use highwater::alloc::{
     OomReport, PoolId, Request, Stats, Verdict,
 };
 use highwater::prelude::*;
+use highwater::tracking::{Sizes, TrackingAllocator};
 use highwater::{
     Error, GradCheck, GradCheckError, Op, OpContext, Phase, Result, Saved, apply, check_gradients,
     memory_report,
@@ -225,6 +226,25 @@ fn tensors_live_in_an_allocator_from_outside_and_compute() {
     assert_eq!(bump.stats().live_allocs, 4);
     drop((x, y, layer, sgd));
     assert_eq!(bump.stats().live_allocs, 0);
+}
+
+#[test]
+fn a_tracking_allocator_of_ones_own_counts_the_tensors_made_from_it_and_lives_as_long_as_they_do() {
+    let runtime = runtime();
+    let device = runtime.cpu().unwrap();
+    let tracking = TrackingAllocator::new(Arc::clone(device.default_allocator().unwrap()), true);
+    let alloc = device.with_allocator(tracking.clone()).unwrap();
+    let kept = Tensor::new(&alloc, [100]).unwrap();
+    drop(Tensor::new(&alloc, [100]).unwrap());
+    let sizes = Sizes { total_bytes: 1024, high_water_bytes: 1024, live_bytes: 512 };
+    assert_eq!(tracking.sizes(), sizes);
+    let refused = runtime.dry().unwrap().with_allocator(tracking.clone()).unwrap_err();
+    assert!(matches!(refused, Error::WrongMemory { kind: MemoryKind::Host, .. }), "{refused}");
+    let alive = Arc::downgrade(&tracking);
+    drop((alloc, tracking));
+    assert!(alive.upgrade().is_some());
+    drop(kept);
+    assert!(alive.upgrade().is_none());
 }
 
 #[test]

@@ -166,15 +166,16 @@ impl<'a, T> Matrix<'a, T> {
 /// `out`, row by row without gaps, becomes the product.
 fn gemm<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T]) {
     let (m, n, k) = (lhs.rows, rhs.cols, lhs.cols);
-    debug_assert_eq!((rhs.rows, out.len()), (k, m * n));
+    // Once per panel, which costs nothing beside the product, and what the kernel is allowed to touch rests on it.
+    assert_eq!((rhs.rows, out.len()), (k, m * n));
     let (left, right) = (lhs.extent(), rhs.extent());
     // The kernels want columns of the output to be contiguous. So they are given the transposed product
     // outᵀ = rhsᵀ lhsᵀ, which is the same numbers in the same places.
     let kernel = T::kernel();
-    // SAFETY: the kernel reads element (i, j) of an operand at `i * row_stride + j * col_stride` from its start, for
-    // all i and j below its sizes, and these places are in the slices that `extent` gave, whose lengths were checked. It
-    // writes the n × m elements of the transposed output at `i + j * n`, which are those of `out`, as asserted; `out` is
-    // borrowed exclusively, so it overlaps neither operand. It was chosen for the instructions that this processor has.
+    // The kernel was chosen for the instructions that this processor has. It reads element (i, j) of an operand at
+    // `i * row_stride + j * col_stride` from its start, and writes the n × m elements of outᵀ at `i + j * n`.
+    // SAFETY: the places read are in the slices that `extent` gave, whose lengths were checked; those written are the
+    // elements of `out`, as asserted, which is borrowed exclusively, so it overlaps neither operand.
     unsafe {
         kernel(
             n,
