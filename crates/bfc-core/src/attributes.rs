@@ -5,6 +5,7 @@
 use std::fmt;
 
 use crate::error::AttributeError;
+use crate::policy::End;
 
 /// Where memory should live, as asked by the one who allocates.
 ///
@@ -139,11 +140,13 @@ pub struct AllocationAttributes<'a> {
     pub retry_on_failure: bool,
     /// If given, only memory freed at a count not above the returned one may be handed out. Asked anew on each attempt.
     pub freed_before: Option<&'a (dyn Fn() -> u64 + Sync)>,
+    /// At which end of the pool, for pools that keep two ends apart.
+    pub end: End,
 }
 
 impl Default for AllocationAttributes<'_> {
     fn default() -> Self {
-        Self { retry_on_failure: true, freed_before: None }
+        Self { retry_on_failure: true, freed_before: None, end: End::Lower }
     }
 }
 
@@ -151,7 +154,7 @@ impl AllocationAttributes<'_> {
     /// Attributes that fail at once instead of waiting.
     #[must_use]
     pub const fn no_retry() -> Self {
-        Self { retry_on_failure: false, freed_before: None }
+        Self { retry_on_failure: false, freed_before: None, end: End::Lower }
     }
 }
 

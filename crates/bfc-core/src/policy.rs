@@ -9,6 +9,14 @@ use std::fmt;
 use crate::memory::Span;
 use crate::units::round_up;
 
+/// Regions start at multiples of this and are used in multiples of it, in bytes: upstream's smallest allocation.
+pub(crate) const GRANULE: u64 = 256;
+
+/// `bytes` rounded down to whole granules.
+pub(crate) const fn whole_granules(bytes: u64) -> u64 {
+    bytes & !(GRANULE - 1)
+}
+
 /// Which end of the space a block should be placed at, for policies that keep two ends apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum End {
@@ -156,8 +164,8 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
     /// been passed.
     fn idle_bytes(&self) -> u64;
 
-    /// Forgets one region that could be given back: it is the caller's from now on.
-    fn take_idle_region(&mut self) -> Option<Span>;
+    /// Forgets one region of at most so many bytes that could be given back: it is the caller's from now on.
+    fn take_idle_region(&mut self, at_most: u64) -> Option<Span>;
 
     /// The regions, in the order of their addresses.
     fn regions(&self) -> Vec<Span>;
@@ -216,7 +224,7 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
 /// `bytes` in whole granules; `None` if a block of that size could leave the address space once it is aligned. Both
 /// `granule` and `alignment` are powers of two.
 #[inline]
-#[allow(dead_code)] pub(crate) fn round_to_granule(bytes: u64, alignment: u64, granule: u64) -> Option<u64> {
+pub(crate) fn round_to_granule(bytes: u64, alignment: u64, granule: u64) -> Option<u64> {
     let rounded = round_up(bytes, granule)?;
     rounded.checked_add(alignment.max(granule)).map(|_| rounded)
 }

@@ -125,7 +125,7 @@ fn an_odd_tail_of_a_region_is_kept_for_the_source_alone() {
         free(&pool, block);
     }
     pool.check_invariants().unwrap();
-    assert_eq!(pool.release_idle_regions(), 1124 + 2148);
+    assert_eq!(pool.trim(Bytes(0)), 1124 + 2148);
     source.assert_all_returned();
 }
 
@@ -210,7 +210,7 @@ fn reentrant_pool() -> (Arc<BfcAllocator>, Arc<FakeSource>, Arc<Mutex<Vec<String
         assert_eq!(pool.block_at(block.address), Err(BlockError::Reentrant));
         assert_eq!(pool.stats().bytes_requested, 300, "the figures before the call");
         assert!(!pool.clear_stats());
-        assert_eq!(pool.release_idle_regions(), 0);
+        assert_eq!(pool.trim(Bytes(0)), 0);
         assert!(pool.chunks().is_empty() && pool.regions().is_empty() && pool.memory_log(1).is_empty());
         assert_eq!(pool.ledger().total(), 0);
         assert_eq!(pool.allocate(&Request::new(0)), Ok(Block::EMPTY));
@@ -224,7 +224,7 @@ fn a_source_that_calls_back_gets_an_error_not_a_deadlock() {
     let (pool, source, said) = reentrant_pool();
     let large = allocate(&pool, 3 << 20);
     free(&pool, large);
-    assert!(pool.release_idle_regions() > 0);
+    assert!(pool.trim(Bytes(0)) > 0);
     let expected = "reentrant: called back from its own sub-allocator or visitor";
     assert_eq!(*said.lock().unwrap(), [expected, expected]);
     source.clear_hook();

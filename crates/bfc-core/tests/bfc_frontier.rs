@@ -51,10 +51,10 @@ fn frees_join_only_when_the_frontier_has_passed_their_counts() {
     }
     assert_eq!(free_chunks(&pool), [(1024, 1), (1024, 2), (1024, 3), (1024, 4)]);
     pool.set_safe_frontier(3);
-    assert_eq!(pool.release_idle_regions(), 0);
+    assert_eq!(pool.trim(Bytes(0)), 0);
     assert_eq!(free_chunks(&pool), [(2048, 0), (1024, 3), (1024, 4)], "counts strictly below the frontier");
     pool.set_safe_frontier(5);
-    assert_eq!(pool.release_idle_regions(), 4096);
+    assert_eq!(pool.trim(Bytes(0)), 4096);
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_recycled_slot_is_not_taken_for_the_chunk_that_was_freed_in_it() {
     let again = allocate(&pool, 1024);
     assert_eq!(again.chunk, blocks[1].chunk);
     pool.set_safe_frontier(2);
-    pool.release_idle_regions();
+    pool.trim(Bytes(0));
     assert_eq!(free_chunks(&pool), [], "the live block in the slot is untouched");
     free(&pool, again);
     assert_eq!(free_chunks(&pool), [(1024, 2)], "its own free is pending still");
@@ -155,7 +155,7 @@ fn a_region_with_frees_under_way_is_not_given_back_even_to_avoid_running_out() {
     let (first, second) = (allocate(&pool, 4 * KIB), allocate(&pool, 4 * KIB));
     free(&pool, first);
     free(&pool, second);
-    assert_eq!(pool.release_idle_regions(), 0);
+    assert_eq!(pool.trim(Bytes(0)), 0);
     out_of_memory(&pool, 12 * KIB);
     assert_eq!(source.frees(), 0);
     pool.set_safe_frontier(u64::MAX);

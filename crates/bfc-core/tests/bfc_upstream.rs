@@ -320,7 +320,7 @@ fn region_deallocation() {
     let (pool, source) = growing_gpu_pool(2 * GIB, Nature::default());
     hundred_and_twenty_eight_blocks(&pool);
     assert_eq!(pool.regions().len(), 8);
-    assert_eq!(pool.release_idle_regions(), 256 * MIB);
+    assert_eq!(pool.trim(Bytes(0)), 256 * MIB);
     assert_eq!(pool.regions().len(), 1);
     assert_eq!(pool.chunks().iter().filter(|chunk| !chunk.in_use()).count(), 1);
     assert_eq!((source.frees(), source.bytes_out()), (7, 256 * MIB));
@@ -334,7 +334,7 @@ fn no_region_deallocation() {
     let (pool, source) = growing_gpu_pool(2 * GIB, Nature { coalescing: true, ..Nature::default() });
     hundred_and_twenty_eight_blocks(&pool);
     assert_eq!(pool.regions().len(), 1);
-    assert_eq!(pool.release_idle_regions(), 0);
+    assert_eq!(pool.trim(Bytes(0)), 0);
     assert_eq!((pool.regions().len(), source.frees()), (1, 0));
     assert_eq!(pool.regions()[0].address, BASE);
 }

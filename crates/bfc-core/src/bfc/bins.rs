@@ -22,8 +22,6 @@
 mod crowd;
 mod size_class;
 
-use std::ops::Range;
-
 use super::chunk::{Chunk, ChunkId, GRANULE, Links, Slab};
 use crowd::{Crowd, Member};
 use size_class::{PER_WORD, WORD_COUNT};
@@ -175,11 +173,6 @@ impl Bins {
         (0..CLASS_COUNT).flat_map(|class| self.in_class(chunks, class))
     }
 
-    /// The free chunks of one bin by size and then by address.
-    pub(crate) fn in_bin<'a>(&'a self, chunks: &'a Slab, bin: usize) -> impl Iterator<Item = ChunkId> + 'a {
-        classes_of(bin).flat_map(|class| self.in_class(chunks, class))
-    }
-
     /// The free chunks of one class by size and then by address.
     pub(crate) fn in_class<'a>(
         &'a self,
@@ -300,12 +293,6 @@ impl Bins {
             self.vacate(class);
         }
     }
-}
-
-/// The classes that make up a bin.
-const fn classes_of(bin: usize) -> Range<usize> {
-    let end = if bin + 1 < BIN_COUNT { class_of(bin_floor(bin + 1)) } else { CLASS_COUNT };
-    class_of(bin_floor(bin))..end
 }
 
 #[cfg(test)]

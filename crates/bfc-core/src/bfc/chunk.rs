@@ -2,15 +2,8 @@
 
 use std::ops::{Index, IndexMut};
 
-use crate::ledger::Tag;
-
-/// Every chunk starts at a multiple of this and is a multiple of it long, in bytes: upstream's smallest allocation.
-pub(crate) const GRANULE: u64 = 256;
-
-/// `bytes` rounded down to whole granules.
-pub(crate) const fn whole_granules(bytes: u64) -> u64 {
-    bytes & !(GRANULE - 1)
-}
+/// Every chunk starts at a multiple of this and is a multiple of it long, in bytes.
+pub(crate) use crate::policy::{GRANULE, whole_granules};
 
 /// A chunk's place in its slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,8 +13,11 @@ impl ChunkId {
     /// No chunk: the end of a list.
     pub(crate) const NONE: Self = Self(u32::MAX);
 
-    /// No chunk either, of which there are therefore two fewer than numbers: a member of something other than a list.
+    /// No chunk either: a member of something other than a list.
     pub(crate) const NO_LIST: Self = Self(u32::MAX - 1);
+
+    /// No chunk either: in use. There are therefore three fewer chunks than numbers.
+    const IN_USE: Self = Self(u32::MAX - 2);
 
     pub(crate) const fn is_none(self) -> bool {
         self.0 == Self::NONE.0
@@ -40,6 +36,9 @@ pub(crate) struct Links {
 impl Links {
     /// In no list, or the only one of its list.
     pub(crate) const ALONE: Self = Self { before: ChunkId::NONE, after: ChunkId::NONE };
+
+    /// In no list because it is not free.
+    pub(crate) const IN_USE: Self = Self { before: ChunkId::IN_USE, after: ChunkId::NONE };
 }
 
 /// A piece of a region, handed out or free.
@@ -49,44 +48,27 @@ pub(crate) struct Chunk {
     pub(crate) address: u64,
     /// How long it is, a multiple of [`GRANULE`]. 0 marks an unused slot of the slab.
     pub(crate) bytes: u64,
-    /// Bytes asked for; 0 while free.
-    pub(crate) requested: u64,
-    /// The allocation that holds it, from 1 upward and never used again; 0 while free. This is the generation by which
-    /// a stale block is recognised.
-    pub(crate) allocation: u64,
     /// The timing counter when it was freed; 0 if its memory may be used by anyone, and while in use.
     pub(crate) freed_at: u64,
     /// The chunk before it in the same region.
     pub(crate) prev: ChunkId,
     /// The chunk after it in the same region; in an unused slot, the next unused one.
     pub(crate) next: ChunkId,
-    /// What it is charged to; the default while free.
-    pub(crate) tag: Tag,
-    /// Its place among the free chunks; means nothing while it is in use.
+    /// Its place among the free chunks; [`Links::IN_USE`] while it is in use.
     pub(crate) links: Links,
 }
 
-// As long as a cache line, and the price of a chunk in host memory.
-const _: () = assert!(size_of::<Chunk>() <= 64);
+// With the 24 bytes of an account a cache line, and the price of a chunk in host memory.
+const _: () = assert!(size_of::<Chunk>() <= 40);
 
 impl Chunk {
     /// A free chunk without neighbours.
     pub(crate) fn free(address: u64, bytes: u64) -> Self {
-        Self {
-            address,
-            bytes,
-            requested: 0,
-            allocation: 0,
-            freed_at: 0,
-            prev: ChunkId::NONE,
-            next: ChunkId::NONE,
-            tag: Tag::default(),
-            links: Links::ALONE,
-        }
+        Self { address, bytes, freed_at: 0, prev: ChunkId::NONE, next: ChunkId::NONE, links: Links::ALONE }
     }
 
     pub(crate) const fn is_free(&self) -> bool {
-        self.allocation == 0
+        self.links.before.0 != Links::IN_USE.before.0
     }
 
     /// One past the last byte. Regions are checked to lie in the address space, so this never wraps past 2^64.
@@ -103,8 +85,8 @@ pub(crate) struct Slab {
     unused_count: usize,
 }
 
-/// Indices must stay below [`ChunkId::NO_LIST`] and [`ChunkId::NONE`].
-const MAX_CHUNKS: usize = ChunkId::NO_LIST.0 as usize;
+/// Indices must stay below the numbers that mean no chunk.
+const MAX_CHUNKS: usize = ChunkId::IN_USE.0 as usize;
 
 impl Slab {
     pub(crate) const fn new() -> Self {

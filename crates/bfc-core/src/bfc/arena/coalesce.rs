@@ -1,8 +1,8 @@
 //! Joining free neighbours, at once or when the frontier allows it.
 
 use super::super::chunk::ChunkId;
-use super::super::frontier::PendingFree;
-use super::{Arena, Need};
+use super::super::pending::PendingFree;
+use super::{Bfc, Fit};
 
 /// Which free neighbours may be joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ enum Join {
     Any,
 }
 
-impl Arena {
+impl Bfc {
     /// Joins a free chunk, which is in no bin, with its free neighbours and puts the result into its bin.
     #[inline]
     pub(super) fn coalesce_and_bin(&mut self, id: ChunkId) {
@@ -22,11 +22,7 @@ impl Arena {
     }
 
     /// Joins what the frontier has passed: frees with a count strictly below it, as upstream.
-    #[inline]
-    pub(crate) fn merge_ripe(&mut self, frontier: u64) {
-        if !self.pending.may_have_ripe(frontier) {
-            return;
-        }
+    pub(super) fn merge_below(&mut self, frontier: u64) {
         for _ in 0..self.pending.begin_pass() {
             let Some(free) = self.pending.pop().filter(|free| self.is_pending(free)) else { continue };
             if free.freed_at < frontier {
@@ -41,7 +37,7 @@ impl Arena {
 
     /// Joins pending frees regardless of the frontier, oldest first, until one fits; whether one does. Only for needs
     /// that may use memory whenever it was freed.
-    pub(crate) fn merge_until_fit(&mut self, need: &Need) -> bool {
+    pub(super) fn merge_until(&mut self, fit: &Fit) -> bool {
         let mut satisfied = false;
         for _ in 0..self.pending.begin_pass() {
             let Some(free) = self.pending.pop().filter(|free| self.is_pending(free)) else { continue };
@@ -54,18 +50,13 @@ impl Arena {
             self.bin(joined);
             let chunk = self.chunks[joined];
             self.pending.push(PendingFree { chunk: joined, freed_at: chunk.freed_at });
-            satisfied = need.fits(chunk.address, chunk.bytes);
+            satisfied = fit.fits(chunk.address, chunk.bytes);
         }
         satisfied
     }
 
-    /// Whether frees wait for the frontier.
-    pub(crate) fn has_pending(&self) -> bool {
-        self.pending.iter().any(|free| self.is_pending(free))
-    }
-
     /// Whether an entry of the queue still speaks of the chunk that is in its slot.
-    pub(crate) fn is_pending(&self, free: &PendingFree) -> bool {
+    pub(in super::super) fn is_pending(&self, free: &PendingFree) -> bool {
         self.chunks.get(free.chunk).is_some_and(|chunk| chunk.is_free() && chunk.freed_at == free.freed_at)
     }
 

@@ -1,80 +1,70 @@
 //! Finding the best fit, and cutting out what is needed of it.
 
 use super::super::chunk::{Chunk, ChunkId, GRANULE};
-use super::super::frontier::PendingFree;
-use super::Arena;
-use crate::ledger::Tag;
-use crate::units::round_up;
+use super::super::pending::PendingFree;
+use super::Bfc;
+use crate::policy::{Need, round_to_granule};
 
-/// A request in the arena's terms.
+/// A need in whole granules.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Need {
-    /// Bytes asked for.
-    pub(crate) requested: u64,
-    /// The same in whole granules.
-    pub(crate) rounded: u64,
+pub(in super::super) struct Fit {
+    /// Bytes needed, in whole granules.
+    pub(super) rounded: u64,
     /// A power of two, at least [`GRANULE`].
-    pub(crate) alignment: u64,
+    alignment: u64,
     /// If given, memory freed at a later count must not be used.
-    pub(crate) freed_before: Option<u64>,
-    pub(crate) tag: Tag,
+    freed_before: Option<u64>,
 }
 
-impl Need {
-    /// `requested` in whole granules; `None` if the request leaves the address space once rounded and aligned. The
-    /// alignment is a power of two.
+impl Fit {
+    /// `None` if the need leaves the address space once rounded and aligned.
     #[inline]
-    pub(crate) fn rounded(requested: u64, alignment: u64) -> Option<u64> {
-        let rounded = round_up(requested, GRANULE)?;
-        rounded.checked_add(alignment.max(GRANULE)).map(|_| rounded)
+    pub(super) fn of(need: &Need) -> Option<Self> {
+        let rounded = round_to_granule(need.bytes.max(1), need.alignment, GRANULE)?;
+        Some(Self { rounded, alignment: need.alignment.max(GRANULE), freed_before: need.freed_before })
     }
 
     /// Bytes from `address`, a multiple of [`GRANULE`], up to the next address that is aligned as asked.
-    pub(crate) const fn padding_at(&self, address: u64) -> u64 {
+    const fn padding_at(&self, address: u64) -> u64 {
         address.wrapping_neg() & (self.alignment - 1)
     }
 
     /// Whether `bytes` bytes at `address` hold the need and the padding before it.
-    pub(crate) const fn fits(&self, address: u64, bytes: u64) -> bool {
-        // Both terms stay below 2^64 together: `new` has checked it.
+    pub(super) const fn fits(&self, address: u64, bytes: u64) -> bool {
+        // Both terms stay below 2^64 together: `of` has checked it.
         self.padding_at(address) + self.rounded <= bytes
-    }
-
-    /// The bytes that suffice wherever they start: with the largest padding there can be.
-    pub(crate) const fn with_most_padding(&self) -> u64 {
-        self.rounded + (self.alignment - GRANULE)
     }
 }
 
-impl Arena {
+impl Bfc {
     /// The free chunk to use: the smallest that fits with its padding and was freed early enough; of equals, the one
     /// at the lowest address.
     #[inline]
-    pub(super) fn find(&mut self, need: &Need) -> Option<ChunkId> {
+    pub(super) fn find(&mut self, fit: &Fit) -> Option<ChunkId> {
         // A chunk may be cut into three, so two more must be numberable. Four thousand million chunks are out of
         // reach of real pools, but not of pools of bare addresses.
         if !self.chunks.has_room_for(2) {
             return None;
         }
-        self.bins.best_fit(&mut self.chunks, need.rounded, |chunk| {
-            need.fits(chunk.address, chunk.bytes)
-                && need.freed_before.is_none_or(|before| chunk.freed_at <= before)
+        self.bins.best_fit(&mut self.chunks, fit.rounded, |chunk| {
+            fit.fits(chunk.address, chunk.bytes)
+                && fit.freed_before.is_none_or(|before| chunk.freed_at <= before)
         })
     }
 
     /// Takes a chunk that fits out of its bin and cuts off what is not needed, which becomes free chunks of its own.
     #[inline]
-    pub(super) fn carve(&mut self, best: ChunkId, need: &Need) -> ChunkId {
+    pub(super) fn carve(&mut self, best: ChunkId, fit: &Fit) -> ChunkId {
         self.unbin(best);
         let mut id = best;
-        let padding = need.padding_at(self.chunks[id].address);
+        let padding = fit.padding_at(self.chunks[id].address);
         if padding > 0 {
             let aligned = self.split(id, padding);
             self.bin(id);
             id = aligned;
         }
-        if self.split.cuts(self.chunks[id].bytes, need.rounded) {
-            let rest = self.split(id, need.rounded);
+        if self.split.cuts(self.chunks[id].bytes, fit.rounded) {
+            let rest = self.split(id, fit.rounded);
             self.bin(rest);
             let freed_at = self.chunks[rest].freed_at;
             if freed_at > 0 {
@@ -121,19 +111,18 @@ mod tests {
 
     #[test]
     fn padding_reaches_the_next_aligned_address_even_at_the_end_of_the_address_space() {
-        let rounded = Need::rounded(300, 4096).unwrap();
-        let need = Need { requested: 300, rounded, alignment: 4096, freed_before: None, tag: Tag::default() };
-        assert_eq!((need.rounded, need.with_most_padding()), (512, 512 + 4096 - 256));
-        assert_eq!(need.padding_at(0), 0);
-        assert_eq!(need.padding_at(256), 3840);
-        assert_eq!(need.padding_at(u64::MAX - 255), 256);
-        assert!(need.fits(256, 4352) && !need.fits(256, 4096));
+        let fit = Fit::of(&Need::new(300).with_alignment(4096)).unwrap();
+        assert_eq!(fit.rounded, 512);
+        assert_eq!(fit.padding_at(0), 0);
+        assert_eq!(fit.padding_at(256), 3840);
+        assert_eq!(fit.padding_at(u64::MAX - 255), 256);
+        assert!(fit.fits(256, 4352) && !fit.fits(256, 4096));
     }
 
     #[test]
     fn a_need_that_leaves_the_address_space_is_none() {
-        assert!(Need::rounded(u64::MAX, 64).is_none());
-        assert!(Need::rounded(u64::MAX - 4096, 1 << 63).is_none());
-        assert!(Need::rounded(u64::MAX - 4096, 64).is_some());
+        assert!(Fit::of(&Need::new(u64::MAX)).is_none());
+        assert!(Fit::of(&Need::new(u64::MAX - 4096).with_alignment(1 << 63)).is_none());
+        assert!(Fit::of(&Need::new(u64::MAX - 4096).with_alignment(64)).is_some());
     }
 }

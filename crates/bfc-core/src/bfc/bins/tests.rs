@@ -60,23 +60,13 @@ fn the_bitmap_follows_the_last_chunk_in_and_out() {
     assert_eq!(bins.largest(&slab), 0);
     let id = slab.insert(Chunk::free(0, 1 << 40));
     bins.insert(&mut slab, id);
-    assert_eq!(bins.in_bin(&slab, 20).next(), Some(id));
+    assert_eq!(bins.in_class(&slab, class_of(1 << 40)).next(), Some(id));
     assert!(bins.is_occupied(class_of(1 << 40)));
     assert_eq!(bins.best_fit(&mut slab, 256, |_| true), Some(id));
     bins.remove(&mut slab, id);
     assert!(!bins.is_occupied(class_of(1 << 40)));
-    assert_eq!(bins.in_bin(&slab, 20).next(), None);
+    assert_eq!(bins.in_class(&slab, class_of(1 << 40)).next(), None);
     assert_eq!(bins.best_fit(&mut slab, 256, |_| true), None);
-}
-
-#[test]
-fn every_class_is_of_one_bin() {
-    let mut next = class_of(GRANULE);
-    for bin in 0..BIN_COUNT {
-        assert_eq!(classes_of(bin).start, next, "bin {bin}");
-        next = classes_of(bin).end;
-    }
-    assert_eq!(next, CLASS_COUNT);
 }
 
 /// Chunks of one class but of several sizes, in numbers that make lists, crowds and trees.

@@ -4,8 +4,8 @@
 //! wish shrinks by a tenth at a time, down to what the request needs.
 //! Source: `BFCAllocator::Extend`, in integers instead of floating point.
 
-use super::chunk::{GRANULE, whole_granules};
-use super::config::BfcConfig;
+use super::config::PoolConfig;
+use crate::policy::{GRANULE, whole_granules};
 use crate::units::round_up;
 
 /// The size of the next region.
@@ -23,7 +23,7 @@ pub(crate) struct Wish {
 }
 
 impl Growth {
-    pub(crate) fn new(config: &BfcConfig) -> Self {
+    pub(crate) fn new<O>(config: &PoolConfig<O>) -> Self {
         let first = if config.allow_growth { config.limit.min(config.first_region) } else { config.limit };
         Self { next: round_up(first, GRANULE).unwrap_or(u64::MAX).max(GRANULE) }
     }
@@ -66,6 +66,7 @@ pub(crate) const fn available(limit: u64, reserved: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bfc::BfcConfig;
     use crate::units::{Bytes, GIB, MIB};
 
     #[test]

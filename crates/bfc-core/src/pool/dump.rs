@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-use super::arena::Arena;
-use super::bins::bin_of;
-use super::info::ChunkInfo;
+use super::info::{ChunkInfo, bin_infos};
+use crate::bfc::bin_of;
 use crate::memory::Span;
 use crate::stats::Stats;
 use crate::units::Bytes;
@@ -14,12 +13,19 @@ use crate::units::Bytes;
 /// Characters in the picture of a pool.
 const RESOLUTION: usize = 100;
 
-impl Arena {
+/// What there is to draw and to tell.
+#[derive(Debug)]
+pub(super) struct Inside {
+    pub(super) regions: Vec<Span>,
+    pub(super) chunks: Vec<ChunkInfo>,
+}
+
+impl Inside {
     /// The pool as [`RESOLUTION`] characters over all regions, one after the other: `*` bytes asked for, `x` bytes
     /// granted beyond that, `_` free. A character shows what was drawn over it last: requests over waste, later chunks
     /// over earlier ones.
-    pub(crate) fn render_occupancy(&self) -> String {
-        let total = self.reserved();
+    pub(super) fn render_occupancy(&self) -> String {
+        let total: u64 = self.regions.iter().map(|region| region.bytes).sum();
         if total == 0 {
             return "no memory held".to_owned();
         }
@@ -30,10 +36,9 @@ impl Arena {
                 picture[cell(from)..=cell(from + bytes - 1)].fill(mark);
             }
         };
-        let spans: Vec<Span> = self.region_spans().collect();
         let mut before = 0;
-        for (region, span) in spans.iter().enumerate() {
-            for chunk in self.chunk_infos().filter(|chunk| chunk.region == region && chunk.in_use()) {
+        for (region, span) in self.regions.iter().enumerate() {
+            for chunk in self.chunks.iter().filter(|chunk| chunk.region == region && chunk.in_use()) {
                 let start = before + (chunk.address - span.address);
                 draw(start + chunk.requested, chunk.bytes - chunk.requested, b'x');
                 draw(start, chunk.requested, b'*');
@@ -44,7 +49,7 @@ impl Arena {
     }
 
     /// Everything there is to know after a request for `rounded` bytes failed. Ends with the figures in `stats`.
-    pub(crate) fn memory_log(&self, name: &str, rounded: u64, stats: &Stats) -> String {
+    pub(super) fn memory_log(&self, name: &str, rounded: u64, stats: &Stats) -> String {
         let mut log = String::new();
         // Writing to a string cannot fail.
         let _ = self.write_log(&mut log, name, rounded, stats);
@@ -75,7 +80,7 @@ impl Arena {
             "{:>3}  {:>10}  {:>8}  {:>8}  {:>12}  {:>12}  {:>12}",
             "bin", "from", "chunks", "in use", "bytes", "in use", "requested"
         )?;
-        for (index, bin) in self.bin_infos().iter().enumerate() {
+        for (index, bin) in bin_infos(&self.chunks).iter().enumerate() {
             writeln!(
                 log,
                 "{index:>3}  {:>10}  {:>8}  {:>8}  {:>12}  {:>12}  {:>12}",
@@ -94,12 +99,16 @@ impl Arena {
     fn write_bin_of(&self, log: &mut String, rounded: u64) -> fmt::Result {
         let bin = bin_of(rounded);
         writeln!(log, "free chunks of bin {bin}, which {} falls into:", Bytes(rounded))?;
-        for chunk in self.bins.in_bin(&self.chunks, bin).map(|id| self.chunk(id)) {
+        let in_bin = |chunk: &&ChunkInfo| !chunk.in_use() && chunk.bin == bin;
+        let mut places: Vec<usize> = (0..self.chunks.len()).collect();
+        places.sort_by_key(|&place| (self.chunks[place].bytes, self.chunks[place].address));
+        for place in places {
+            let Some(chunk) = self.chunks.get(place).filter(in_bin) else { continue };
             write!(log, "  {:#x}  {}", chunk.address, Bytes(chunk.bytes))?;
-            for (side, neighbour) in [("after", chunk.prev), ("before", chunk.next)] {
-                if !neighbour.is_none() {
-                    let neighbour = self.chunk(neighbour);
-                    let state = if neighbour.is_free() { "free" } else { "in use" };
+            let before = place.checked_sub(1).and_then(|place| self.chunks.get(place));
+            for (side, neighbour) in [("after", before), ("before", self.chunks.get(place + 1))] {
+                if let Some(neighbour) = neighbour.filter(|neighbour| neighbour.region == chunk.region) {
+                    let state = if neighbour.in_use() { "in use" } else { "free" };
                     write!(log, ", {side} {} {state}", Bytes(neighbour.bytes))?;
                 }
             }
@@ -109,15 +118,14 @@ impl Arena {
     }
 
     fn write_regions(&self, log: &mut String) -> fmt::Result {
-        let spans: Vec<Span> = self.region_spans().collect();
         let mut region = usize::MAX;
-        for chunk in self.chunk_infos() {
+        for chunk in &self.chunks {
             if chunk.region != region {
                 region = chunk.region;
-                let span = spans[region];
+                let span = self.regions[region];
                 writeln!(log, "region {region} at {:#x}, {}", span.address, Bytes(span.bytes))?;
             }
-            write_chunk(log, &chunk)?;
+            write_chunk(log, chunk)?;
         }
         Ok(())
     }
@@ -125,7 +133,7 @@ impl Arena {
     /// The chunks in use, counted by size.
     fn write_sizes(&self, log: &mut String) -> fmt::Result {
         let mut sizes = BTreeMap::<u64, u64>::new();
-        for (_, chunk) in self.chunks.iter().filter(|(_, chunk)| !chunk.is_free()) {
+        for chunk in self.chunks.iter().filter(|chunk| chunk.in_use()) {
             *sizes.entry(chunk.bytes).or_default() += 1;
         }
         writeln!(log, "in use by size:")?;

@@ -1,0 +1,185 @@
+//! The accounts of a pool: what each live block is charged to, the ledger by owner, and the figures.
+//!
+//! A policy numbers its live blocks by slots, which are used again. The accounts give each allocation a number of its
+//! own that never is: by it a stale block is recognised without a search, whatever the policy.
+
+use std::collections::HashMap;
+
+use crate::error::BlockError;
+use crate::ledger::{Ledger, Tag};
+use crate::memory::{Block, PoolId};
+use crate::policy::Place;
+use crate::stats::Stats;
+
+/// What is known of the live block in a slot beyond its place.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Account {
+    /// The allocation's number, from 1 upward; 0 if the slot holds no live block.
+    pub(super) allocation: u64,
+    /// Bytes asked for; 0 if there is no live block.
+    pub(super) requested: u64,
+    /// What it is charged to; the default if there is no live block.
+    pub(super) tag: Tag,
+}
+
+// Together with the 40 bytes of a chunk this is a cache line, and the price of a chunk in host memory.
+const _: () = assert!(size_of::<Account>() <= 24);
+
+/// See the module's text.
+#[derive(Clone, Debug)]
+pub(super) struct Accounts {
+    /// By slot.
+    pub(super) by_slot: Vec<Account>,
+    pub(super) ledger: Ledger,
+    /// Slots by address: made by the first look-up, kept up from then on.
+    pub(super) index: Option<HashMap<u64, u32>>,
+    /// The figures that change with every event; those that can be worked out are filled in by the pool.
+    pub(super) figures: Stats,
+    /// The allocation number given out last.
+    pub(super) last_allocation: u64,
+    pool: PoolId,
+}
+
+impl Accounts {
+    pub(super) fn new(pool: PoolId) -> Self {
+        Self {
+            by_slot: Vec::new(),
+            ledger: Ledger::new(),
+            index: None,
+            figures: Stats::default(),
+            last_allocation: 0,
+            pool,
+        }
+    }
+
+    /// Opens the account of a block that was just placed.
+    #[inline]
+    pub(super) fn open(&mut self, place: Place, requested: u64, tag: Tag) -> Block {
+        let slot = place.slot as usize;
+        if slot >= self.by_slot.len() {
+            self.by_slot.resize(slot + 1, Account::default());
+        }
+        self.last_allocation += 1;
+        self.by_slot[slot] = Account { allocation: self.last_allocation, requested, tag };
+        self.charge(tag, place.bytes, requested);
+        if let Some(index) = &mut self.index {
+            index.insert(place.address, place.slot);
+        }
+        Block {
+            address: place.address,
+            bytes: place.bytes,
+            id: self.last_allocation,
+            chunk: place.slot,
+            pool: self.pool,
+        }
+    }
+
+    /// Closes the account of a live slot, which lies at `place`.
+    #[inline]
+    pub(super) fn close(&mut self, place: Place) {
+        let Account { requested, tag, .. } = std::mem::take(&mut self.by_slot[place.slot as usize]);
+        self.ledger.remove(tag, place.bytes);
+        self.figures.live_allocs -= 1;
+        self.figures.bytes_in_use -= place.bytes;
+        self.figures.bytes_requested -= requested;
+        if let Some(index) = &mut self.index {
+            index.remove(&place.address);
+        }
+    }
+
+    /// The account of a block, which bears the slot's present number.
+    #[inline]
+    pub(super) fn live(&self, block: &Block) -> Result<&Account, BlockError> {
+        if block.pool != self.pool {
+            return Err(BlockError::Foreign { block: *block });
+        }
+        match self.by_slot.get(block.chunk as usize) {
+            Some(account) if account.allocation == block.id && block.id != 0 => Ok(account),
+            _ => Err(self.not_live(block)),
+        }
+    }
+
+    /// Why a block is not live: its allocation has ended, or it never was as the block says.
+    #[cold]
+    fn not_live(&self, block: &Block) -> BlockError {
+        let ever = (1..=self.last_allocation).contains(&block.id);
+        let elsewhere = || self.by_slot.iter().any(|account| account.allocation == block.id);
+        if ever && !elsewhere() {
+            BlockError::Stale { block: *block }
+        } else {
+            BlockError::Unknown { block: *block }
+        }
+    }
+
+    /// The slot of the live block that starts at `address`. `address_of` tells where the block of a live slot lies.
+    pub(super) fn slot_at(
+        &mut self,
+        address: u64,
+        address_of: impl Fn(u32) -> Option<u64>,
+    ) -> Result<u32, BlockError> {
+        let by_slot = &self.by_slot;
+        let index = self.index.get_or_insert_with(|| {
+            let live = by_slot.iter().enumerate().filter(|(_, account)| account.allocation != 0);
+            live.filter_map(|(slot, _)| Some((address_of(slot as u32)?, slot as u32))).collect()
+        });
+        index.get(&address).copied().ok_or(BlockError::NoBlockAt { address })
+    }
+
+    /// The block of a live slot, which lies at `place`.
+    pub(super) fn block(&self, place: Place) -> Block {
+        let id = self.of(place).allocation;
+        Block { address: place.address, bytes: place.bytes, id, chunk: place.slot, pool: self.pool }
+    }
+
+    /// The account of the live block at `place`.
+    pub(super) fn of(&self, place: Place) -> Account {
+        self.by_slot.get(place.slot as usize).copied().unwrap_or_default()
+    }
+
+    /// Charges the live block at `place` to another tag.
+    pub(super) fn retag(&mut self, place: Place, tag: Tag) {
+        if let Some(account) = self.by_slot.get_mut(place.slot as usize) {
+            let from = std::mem::replace(&mut account.tag, tag);
+            self.ledger.retag(from, tag, place.bytes);
+        }
+    }
+
+    pub(super) const fn pool(&self) -> PoolId {
+        self.pool
+    }
+
+    /// Notes how many bytes are held from the source.
+    pub(super) fn note_reserved(&mut self, bytes: u64) {
+        self.figures.bytes_reserved = bytes;
+        self.figures.peak_bytes_reserved = self.figures.peak_bytes_reserved.max(bytes);
+    }
+
+    /// Counts at zero, peaks at what is in use now.
+    pub(super) fn clear_figures(&mut self) {
+        let figures = &mut self.figures;
+        if figures.bytes_in_use < figures.peak_bytes_in_use {
+            // The request that raised the pool to where it stands now is not known any more.
+            figures.peak_tag = Tag::default();
+        }
+        figures.num_allocs = 0;
+        figures.peak_bytes_in_use = figures.bytes_in_use;
+        figures.largest_alloc_bytes = 0;
+        figures.peak_bytes_reserved = figures.bytes_reserved;
+        self.ledger.reset_peaks();
+    }
+
+    #[inline]
+    fn charge(&mut self, tag: Tag, bytes: u64, requested: u64) {
+        self.ledger.add(tag, bytes);
+        let figures = &mut self.figures;
+        figures.num_allocs += 1;
+        figures.live_allocs += 1;
+        figures.bytes_in_use += bytes;
+        figures.bytes_requested += requested;
+        figures.largest_alloc_bytes = figures.largest_alloc_bytes.max(bytes);
+        if figures.bytes_in_use > figures.peak_bytes_in_use {
+            figures.peak_bytes_in_use = figures.bytes_in_use;
+            figures.peak_tag = tag;
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! A policy behind a lock, with a source of memory below it.
+
+mod inspect;
+mod slow_path;
+mod supply;
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::accounts::Accounts;
+use super::config::{ConfiguredPolicy, PoolConfig};
+use super::frontier::{SafeFrontier, TimingCounter};
+use super::growth::Growth;
+use crate::allocator::{Allocator, Request};
+use crate::error::{AllocError, BlockError};
+use crate::ledger::{Ledger, Tag};
+use crate::memory::{Block, MemoryKind, PoolId};
+use crate::policy::{Need, NotLive, Place, Policy};
+use crate::retry::AllocatorRetry;
+use crate::stats::Stats;
+use crate::sub_allocator::SubAllocator;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, lock, thread_number};
+
+/// A pool over one source of memory, in which a [`Policy`] says where blocks go.
+///
+/// Nothing is taken from the source before the first request. What is taken goes back when the pool is dropped, and
+/// before that when it is idle: on demand by [`trim`](Self::trim), or, with garbage
+/// collection, when a larger region is needed in its place.
+///
+/// The source is called under the pool's lock. A source or visitor that calls back into the pool gets an error, or for
+/// [`stats`](Allocator::stats) the figures as they were before the call; other look-ups come back empty.
+pub struct PolicyAllocator<P: ConfiguredPolicy> {
+    name: String,
+    source: Arc<dyn SubAllocator>,
+    config: PoolConfig<P::Options>,
+    state: Mutex<State<P>>,
+    frontier: SafeFrontier,
+    retry: AllocatorRetry,
+    /// What counts the frees; only for policies that can keep memory apart that is not safe yet.
+    timing_counter: Option<Arc<TimingCounter>>,
+    call_out: CallOut,
+}
+
+/// What the lock protects.
+#[derive(Debug)]
+struct State<P> {
+    policy: P,
+    accounts: Accounts,
+    growth: Growth,
+    users: Users,
+    /// Whether the source ever delivered more than it was asked for: only then may the limit be exceeded.
+    over_delivered: bool,
+}
+
+/// Which threads have allocated or freed. As long as it is one, nobody else can free while it waits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Users {
+    latest: u64,
+    several: bool,
+}
+
+impl Users {
+    #[inline]
+    fn note(&mut self, thread: u64) {
+        if self.latest != thread {
+            self.several = self.latest != 0;
+            self.latest = thread;
+        }
+    }
+}
+
+/// The call into the source that is under way.
+#[derive(Debug, Default)]
+struct CallOut {
+    /// The thread that makes it, or 0. A thread that finds its own number here has come back from its own call; it
+    /// cannot find it stale, for it wrote it itself.
+    thread: AtomicU64,
+    /// The figures before the call, for those who ask from within it.
+    stats: Mutex<Stats>,
+}
+
+/// Ends a call into the source, also if the source panics.
+struct EndCallOut<'a>(&'a CallOut);
+
+impl Drop for EndCallOut<'_> {
+    fn drop(&mut self) {
+        self.0.thread.store(0, Ordering::Relaxed);
+    }
+}
+
+impl<P: ConfiguredPolicy> PolicyAllocator<P> {
+    /// A pool called `name` that takes its memory from `source`.
+    #[must_use]
+    pub fn new(
+        name: impl Into<String>,
+        source: Arc<dyn SubAllocator>,
+        config: PoolConfig<P::Options>,
+    ) -> Self {
+        let policy = P::configured(&config.options);
+        let timing_counter = config.timing_counter.clone().filter(|_| policy.knows_counts());
+        let state = State {
+            policy,
+            accounts: Accounts::new(PoolId::next()),
+            growth: Growth::new(&config),
+            users: Users::default(),
+            over_delivered: false,
+        };
+        Self {
+            name: name.into(),
+            source,
+            config,
+            state: Mutex::new(state),
+            frontier: SafeFrontier::default(),
+            retry: AllocatorRetry::new(),
+            timing_counter,
+            call_out: CallOut::default(),
+        }
+    }
+
+    /// How the pool behaves.
+    #[must_use]
+    pub const fn config(&self) -> &PoolConfig<P::Options> {
+        &self.config
+    }
+
+    /// The calling thread's number, unless it comes from a call into the source that this pool is making.
+    #[inline]
+    fn enter(&self) -> Option<u64> {
+        let thread = thread_number();
+        (self.call_out.thread.load(Ordering::Relaxed) != thread).then_some(thread)
+    }
+
+    fn stats_of(&self, state: &State<P>) -> Stats {
+        Stats { bytes_limit: Some(self.config.limit), ..state.stats() }
+    }
+}
+
+impl<P: Policy> State<P> {
+    /// Finds room for a request and opens its account.
+    #[inline]
+    fn allocate(&mut self, need: &Need, tag: Tag) -> Option<Block> {
+        let place = self.policy.place(need)?;
+        Some(self.accounts.open(place, need.bytes, tag))
+    }
+
+    /// The place of the live block that a block says it is.
+    #[inline]
+    fn live(&self, block: &Block) -> Result<Place, BlockError> {
+        self.accounts.live(block)?;
+        let place = self.policy.placed(block.chunk);
+        let same = |place: &Place| place.address == block.address && place.bytes == block.bytes;
+        place.filter(same).ok_or(BlockError::Unknown { block: *block })
+    }
+
+    /// Takes the block at `place` back.
+    #[inline]
+    fn free(&mut self, place: Place, freed_at: u64) -> Result<(), NotLive> {
+        self.policy.free(place.slot, freed_at)?;
+        self.accounts.close(place);
+        Ok(())
+    }
+
+    fn block_at(&mut self, address: u64) -> Result<Block, BlockError> {
+        let policy = &self.policy;
+        let slot = self.accounts.slot_at(address, |slot| Some(policy.placed(slot)?.address))?;
+        let place = self.policy.placed(slot).ok_or(BlockError::NoBlockAt { address })?;
+        Ok(self.accounts.block(place))
+    }
+
+    /// The figures now, without a limit and without waits, which only the pool knows.
+    fn stats(&self) -> Stats {
+        Stats {
+            largest_free_block_bytes: self.policy.largest_free_bytes(),
+            regions: self.policy.regions().len() as u64,
+            ..self.accounts.figures.clone()
+        }
+    }
+}
+
+impl<P: ConfiguredPolicy> fmt::Debug for PolicyAllocator<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, source, config) = (&self.name, &self.source, &self.config);
+        let mut debug = f.debug_struct("PolicyAllocator");
+        debug.field("name", name).field("source", source).field("config", config).finish_non_exhaustive()
+    }
+}
+
+impl<P: ConfiguredPolicy> Drop for PolicyAllocator<P> {
+    fn drop(&mut self) {
+        let state = lock(&self.state);
+        for span in state.policy.regions() {
+            // SAFETY: the policy goes with the pool. Blocks are promised to be valid no longer than the pool lives.
+            unsafe { self.give_back(&state, span) };
+        }
+    }
+}
+
+// SAFETY: blocks are places in regions that the source promised to be valid memory of its kind, and initialised if the
+// host can read it; `extend` checks that regions stay within the address space. A `ConfiguredPolicy` promises that
+// places lie within regions, are aligned as asked, and overlap no other place that was not freed.
+unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn memory_kind(&self) -> MemoryKind {
+        self.source.memory_kind()
+    }
+
+    #[inline]
+    fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
+        if request.bytes == 0 {
+            return Ok(Block::EMPTY);
+        }
+        if !request.alignment.is_power_of_two() {
+            let (allocator, alignment) = (self.name.clone(), request.alignment);
+            return Err(AllocError::BadAlignment { allocator, alignment });
+        }
+        let thread = self.enter().ok_or_else(|| AllocError::Reentrant { allocator: self.name.clone() })?;
+        let retry = self.config.retry && request.attributes.retry_on_failure;
+        let refusal = match self.attempt(request, thread, !retry) {
+            Ok(block) => return Ok(block),
+            Err(refusal) => refusal,
+        };
+        if !(retry && refusal.wait) {
+            return Err(refusal.error);
+        }
+        let attempt = |last| self.attempt(request, thread, last);
+        self.retry.allocate(request.bytes, self.config.retry_timeout, attempt)
+    }
+
+    unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
+        if block != Block::EMPTY {
+            let thread = self.enter().ok_or(BlockError::Reentrant)?;
+            let state = &mut *lock(&self.state);
+            let place = state.live(&block)?;
+            state.users.note(thread);
+            let freed_at = self.timing_counter.as_ref().map_or(0, |counter| counter.next());
+            state.free(place, freed_at).map_err(|_| BlockError::Unknown { block })?;
+        }
+        self.retry.notify();
+        Ok(())
+    }
+
+    fn stats(&self) -> Stats {
+        let stats = match self.enter() {
+            Some(_) => self.stats_of(&lock(&self.state)),
+            None => lock(&self.call_out.stats).clone(),
+        };
+        Stats { retry: self.retry.stats(), ..stats }
+    }
+
+    fn clear_stats(&self) -> bool {
+        let cleared = self.write(|state| state.accounts.clear_figures()).is_some();
+        if cleared {
+            self.retry.clear_stats();
+        }
+        cleared
+    }
+
+    fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
+        self.of_block(block, 0, |state, place| state.accounts.of(place).requested)
+    }
+
+    fn block_at(&self, address: u64) -> Result<Block, BlockError> {
+        self.write(|state| state.block_at(address)).unwrap_or(Err(BlockError::Reentrant))
+    }
+
+    fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
+        self.of_block(block, Tag::default(), |state, place| state.accounts.of(place).tag)
+    }
+
+    fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
+        self.of_block(block, (), |state, place| state.accounts.retag(place, tag))
+    }
+
+    fn ledger(&self) -> Ledger {
+        self.write(|state| state.accounts.ledger.clone()).unwrap_or_default()
+    }
+
+    fn set_safe_frontier(&self, count: u64) {
+        if self.frontier.advance(count) {
+            self.retry.notify();
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Questions to a pool, and the upkeep it offers.
+
+use super::{PolicyAllocator, State};
+use crate::allocator::Allocator;
+use crate::error::BlockError;
+use crate::memory::{Block, PoolId, Span};
+use crate::policy::{Place, Policy};
+use crate::pool::config::ConfiguredPolicy;
+use crate::pool::dump::Inside;
+use crate::pool::info::{BinInfo, ChunkInfo, bin_infos, chunk_infos};
+use crate::pool::invariants::{InvariantError, check};
+use crate::stats::RetryStats;
+use crate::sync::lock;
+use crate::units::Bytes;
+
+impl<P: ConfiguredPolicy> PolicyAllocator<P> {
+    /// Gives idle regions back to the source, as long as `keep` bytes stay reserved; an idle region is one in which no
+    /// block is live and no free waits for the frontier. Returns the bytes given back.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Request};
+    /// let pool = BfcAllocator::new("pool", Arc::new(AddressOnlyMemory::new()), BfcConfig::new(Bytes::mib(64)));
+    /// let pool = Arc::new(pool);
+    /// let allocator: Arc<dyn Allocator> = pool.clone();
+    /// drop(Allocation::new(&allocator, &Request::new(1000))?);
+    /// assert!(pool.stats().bytes_reserved > 0);
+    /// assert_eq!(pool.trim(Bytes(0)), pool.stats().peak_bytes_reserved);
+    /// assert_eq!(pool.stats().bytes_reserved, 0);
+    /// # Ok::<(), bfc_core::AllocError>(())
+    /// ```
+    pub fn trim(&self, keep: Bytes) -> u64 {
+        let bytes = self.write(|state| {
+            state.policy.merge_ripe(self.frontier.get());
+            self.release_idle(state, keep.0)
+        });
+        let bytes = bytes.unwrap_or(0);
+        if bytes > 0 {
+            self.retry.notify();
+        }
+        bytes
+    }
+
+    /// A copy of the policy as it stands, for what-ifs: nothing done to it reaches the pool. `None` if called back from
+    /// the source.
+    #[must_use]
+    pub fn policy(&self) -> Option<Box<dyn Policy>> {
+        self.write(|state| state.policy.boxed_clone())
+    }
+
+    /// The pool's number, which its blocks bear.
+    #[must_use]
+    pub fn id(&self) -> PoolId {
+        self.write(|state| state.accounts.pool()).unwrap_or_default()
+    }
+
+    /// The regions held, in the order of their addresses. Adjacent ones that the source allows to be joined are one.
+    #[must_use]
+    pub fn regions(&self) -> Vec<Span> {
+        self.write(|state| state.policy.regions()).unwrap_or_default()
+    }
+
+    /// All chunks by region and address.
+    #[must_use]
+    pub fn chunks(&self) -> Vec<ChunkInfo> {
+        self.write(|state| chunk_infos(&state.policy, &state.accounts)).unwrap_or_default()
+    }
+
+    /// The 21 size classes, from the smallest up.
+    #[must_use]
+    pub fn bins(&self) -> Vec<BinInfo> {
+        bin_infos(&self.chunks()).to_vec()
+    }
+
+    /// What waiting for frees has cost.
+    #[must_use]
+    pub fn retry_stats(&self) -> RetryStats {
+        self.retry.stats()
+    }
+
+    /// The pool in 100 characters over all its regions: `*` bytes asked for, `x` bytes granted beyond that, `_` free.
+    #[must_use]
+    pub fn render_occupancy(&self) -> String {
+        self.write(|state| state.inside().render_occupancy()).unwrap_or_default()
+    }
+
+    /// The pool at length, as one wants to see it after a request for `rounded` bytes failed: bins, regions, chunks,
+    /// sizes and figures.
+    #[must_use]
+    pub fn memory_log(&self, rounded: u64) -> String {
+        let retry = self.retry.stats();
+        self.write(|state| {
+            let stats = crate::Stats { retry, ..self.stats_of(state) };
+            state.inside().memory_log(self.name(), rounded, &stats)
+        })
+        .unwrap_or_default()
+    }
+
+    /// Checks every rule of [`INVARIANTS`](crate::INVARIANTS). Takes time in proportion to the number of chunks.
+    ///
+    /// # Errors
+    /// The first rule that does not hold.
+    pub fn check_invariants(&self) -> Result<(), InvariantError> {
+        self.write(|state| {
+            let limit = (!state.over_delivered).then_some(self.config.limit);
+            check(&state.policy, &state.accounts, limit)
+        })
+        .unwrap_or(Ok(()))
+    }
+
+    /// Runs `work` under the lock; `None` if called back from the source.
+    pub(super) fn write<R>(&self, work: impl FnOnce(&mut State<P>) -> R) -> Option<R> {
+        self.enter()?;
+        Some(work(&mut lock(&self.state)))
+    }
+
+    /// Runs `work` on the place of a live block; the answer for the empty block is `empty`.
+    pub(super) fn of_block<R>(
+        &self,
+        block: &Block,
+        empty: R,
+        work: impl FnOnce(&mut State<P>, Place) -> R,
+    ) -> Result<R, BlockError> {
+        if *block == Block::EMPTY {
+            return Ok(empty);
+        }
+        self.write(|state| state.live(block).map(|place| work(state, place)))
+            .unwrap_or(Err(BlockError::Reentrant))
+    }
+}
+
+impl<P: Policy> State<P> {
+    fn inside(&self) -> Inside {
+        Inside { regions: self.policy.regions(), chunks: chunk_infos(&self.policy, &self.accounts) }
+    }
+}

@@ -1,0 +1,175 @@
+//! One attempt at a request, from the search to the out-of-memory report.
+
+use std::time::Duration;
+
+use super::supply::Shortfall;
+use super::{PolicyAllocator, State};
+use crate::allocator::Request;
+use crate::error::{AllocError, SourceError};
+use crate::ledger::{Ledger, Tag};
+use crate::memory::{Block, Span};
+use crate::oom::{OomReport, Verdict};
+use crate::owner::OwnerId;
+use crate::policy::{GRANULE, Need, Policy};
+use crate::pool::config::ConfiguredPolicy;
+use crate::pool::growth::available;
+use crate::retry::Refusal;
+use crate::sync::lock;
+
+/// How many holders an out-of-memory report names.
+const HOLDERS: usize = 5;
+
+/// A request that the pool can meet in principle.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) need: Need,
+    /// The bytes that a block needs at least.
+    pub(super) rounded: u64,
+    pub(super) tag: Tag,
+}
+
+impl Wanted {
+    /// Whether a region holds the block and the padding before it.
+    pub(super) const fn fits(&self, region: Span) -> bool {
+        // Both terms stay below 2^64 together: `Policy::rounded` has checked it.
+        let padding = region.address.wrapping_neg() & (self.need.alignment - 1);
+        padding + self.rounded <= region.bytes
+    }
+
+    /// The bytes that suffice wherever a region starts: with the largest padding there can be.
+    pub(super) const fn with_most_padding(&self) -> u64 {
+        self.rounded + self.need.alignment.saturating_sub(GRANULE)
+    }
+}
+
+impl<P: ConfiguredPolicy> PolicyAllocator<P> {
+    /// Tries once. Only the `last` attempt works out who holds the memory.
+    #[inline]
+    pub(super) fn attempt(&self, request: &Request<'_>, thread: u64, last: bool) -> Result<Block, Refusal> {
+        let need = Need {
+            bytes: request.bytes,
+            alignment: request.alignment,
+            freed_before: request.attributes.freed_before.map(|count| count()),
+            end: request.attributes.end,
+        };
+        let state = &mut *lock(&self.state);
+        state.users.note(thread);
+        state.policy.merge_ripe(self.frontier.get());
+        match state.allocate(&need, request.tag) {
+            Some(block) => Ok(block),
+            None => self.attempt_slowly(state, need, request.tag, last),
+        }
+    }
+
+    #[cold]
+    fn attempt_slowly(
+        &self,
+        state: &mut State<P>,
+        need: Need,
+        tag: Tag,
+        last: bool,
+    ) -> Result<Block, Refusal> {
+        let Some(rounded) = state.policy.rounded(need.bytes, need.alignment) else {
+            let (allocator, bytes, alignment) = (self.name.clone(), need.bytes, need.alignment);
+            return Err(Refusal { error: AllocError::TooLarge { allocator, bytes, alignment }, wait: false });
+        };
+        let wanted = Wanted { need, rounded, tag };
+        self.make_room(state, &wanted).map_err(|cause| self.refuse(state, &wanted, cause, last))
+    }
+
+    /// Makes room and tries again, in upstream's order: grow, join what the frontier has not passed, give back idle
+    /// regions and grow in their place.
+    fn make_room(&self, state: &mut State<P>, wanted: &Wanted) -> Result<Block, Shortfall> {
+        let mut cause = match self.extend_and_allocate(state, wanted) {
+            Ok(block) => return Ok(block),
+            Err(cause) => cause,
+        };
+        if wanted.need.freed_before.is_none() && state.policy.merge_until_fit(&wanted.need) {
+            return state.allocate(&wanted.need, wanted.tag).ok_or(cause);
+        }
+        if self.config.garbage_collection {
+            let idle = state.policy.idle_bytes();
+            let unreserved = available(self.config.limit, state.policy.reserved_bytes());
+            if idle > 0 && wanted.rounded <= unreserved.saturating_add(idle) {
+                self.release_idle(state, 0);
+                cause = match self.extend_and_allocate(state, wanted) {
+                    Ok(block) => return Ok(block),
+                    Err(cause) => cause,
+                };
+            }
+        }
+        Err(cause)
+    }
+
+    fn extend_and_allocate(&self, state: &mut State<P>, wanted: &Wanted) -> Result<Block, Shortfall> {
+        self.extend(state, wanted)?;
+        state.allocate(&wanted.need, wanted.tag).ok_or(Shortfall::Limit)
+    }
+
+    #[cold]
+    fn refuse(&self, state: &State<P>, wanted: &Wanted, cause: Shortfall, last: bool) -> Refusal {
+        let wait = wanted.rounded <= self.config.limit && could_be_freed(state);
+        let error = match cause {
+            Shortfall::Source(error) if !matches!(error, SourceError::Exhausted { .. }) => {
+                AllocError::Source { allocator: self.name.clone(), error }
+            }
+            cause => {
+                let holders =
+                    if last || !wait { largest_holders(&state.accounts.ledger) } else { Vec::new() };
+                AllocError::OutOfMemory(Box::new(self.report(state, wanted, &cause, holders)))
+            }
+        };
+        Refusal { error, wait }
+    }
+
+    fn report(
+        &self,
+        state: &State<P>,
+        wanted: &Wanted,
+        cause: &Shortfall,
+        holders: Vec<(OwnerId, u64)>,
+    ) -> OomReport {
+        let stats = self.stats_of(state);
+        OomReport {
+            allocator: self.name.clone(),
+            tag: wanted.tag,
+            requested: wanted.need.bytes,
+            rounded: wanted.rounded,
+            alignment: wanted.need.alignment,
+            limit: Some(self.config.limit),
+            reserved: stats.bytes_reserved,
+            in_use: stats.bytes_in_use,
+            free: stats.free_bytes(),
+            largest_free: stats.largest_free_block_bytes,
+            verdict: self.verdict(state, wanted, cause),
+            holders,
+            waited: Duration::ZERO,
+        }
+    }
+
+    fn verdict(&self, state: &State<P>, wanted: &Wanted, cause: &Shortfall) -> Verdict {
+        if wanted.rounded > self.config.limit {
+            return Verdict::OverLimit;
+        }
+        let obtainable = match cause {
+            Shortfall::Limit => available(self.config.limit, state.policy.reserved_bytes()),
+            Shortfall::Source(_) => 0,
+        };
+        let within_reach = state.policy.free_bytes(wanted.need.freed_before).saturating_add(obtainable);
+        if within_reach < wanted.rounded { Verdict::Exhausted } else { Verdict::Fragmented }
+    }
+}
+
+/// Whether waiting can help: memory is live that another thread may free, or frees wait for the frontier.
+fn could_be_freed<P: Policy>(state: &State<P>) -> bool {
+    (state.users.several && state.accounts.figures.live_allocs > 0) || state.policy.has_pending()
+}
+
+/// The owners that hold most themselves, in falling order of bytes.
+fn largest_holders(ledger: &Ledger) -> Vec<(OwnerId, u64)> {
+    let owners = ledger.owners().map(|(owner, bytes)| (owner, bytes.own));
+    let mut holders: Vec<(OwnerId, u64)> = owners.filter(|(_, own)| *own > 0).collect();
+    holders.sort_by_key(|&(owner, own)| (std::cmp::Reverse(own), owner));
+    holders.truncate(HOLDERS);
+    holders
+}

@@ -1,0 +1,128 @@
+//! Regions in and out of a pool: what is asked of the source, and what goes back to it.
+
+use super::slow_path::Wanted;
+use super::{EndCallOut, PolicyAllocator, State};
+use crate::error::SourceError;
+use crate::memory::Span;
+use crate::policy::{GRANULE, NotAdded};
+use crate::pool::config::ConfiguredPolicy;
+use crate::pool::growth::{Growth, available};
+use crate::sub_allocator::SubAllocator;
+use crate::sync::atomic::Ordering;
+use crate::sync::{lock, thread_number};
+
+/// Why the pool did not grow.
+#[derive(Clone, Debug)]
+pub(super) enum Shortfall {
+    /// The limit leaves too little.
+    Limit,
+    /// The source did not deliver.
+    Source(SourceError),
+}
+
+impl<P: ConfiguredPolicy> PolicyAllocator<P> {
+    /// Calls the source, marked so that a call back is recognised. The lock is held.
+    fn call_source<R>(&self, state: &State<P>, call: impl FnOnce(&dyn SubAllocator) -> R) -> R {
+        *lock(&self.call_out.stats) = self.stats_of(state);
+        self.call_out.thread.store(thread_number(), Ordering::Relaxed);
+        let _end = EndCallOut(&self.call_out);
+        call(&*self.source)
+    }
+
+    /// Takes a region that holds what is wanted: doubling, or as much less as the source gives.
+    pub(super) fn extend(&self, state: &mut State<P>, wanted: &Wanted) -> Result<(), Shortfall> {
+        // A source that honours the alignment leaves no padding before the block. One that does not is asked a second
+        // time, for a region that suffices wherever it starts (upstream takes the first and then finds no room in it).
+        let (mut needed, mut alignment) = (wanted.rounded, wanted.need.alignment.max(GRANULE));
+        loop {
+            let available = available(self.config.limit, state.policy.reserved_bytes());
+            let wish = state.growth.wish(needed, available).ok_or(Shortfall::Limit)?;
+            let bytes = state.policy.region_bytes(needed, wish.bytes).clamp(needed, available);
+            let span = match self.take_region(state, alignment, bytes, needed) {
+                // So does a source that has to refuse the alignment, as a driver's memory must.
+                Err(Shortfall::Source(SourceError::BadRegion { .. })) if alignment > GRANULE => {
+                    (alignment, needed) = (GRANULE, wanted.with_most_padding());
+                    continue;
+                }
+                taken => taken?,
+            };
+            if !wanted.fits(span) && needed < wanted.with_most_padding() {
+                // SAFETY: the region has just come from the source, and no policy knows of it.
+                unsafe { self.give_back(state, span) };
+                needed = wanted.with_most_padding();
+                continue;
+            }
+            return match state.policy.add_region(span, self.source.supports_coalescing()) {
+                Ok(()) => {
+                    state.accounts.note_reserved(state.policy.reserved_bytes());
+                    state.growth.met(wish);
+                    state.over_delivered |= span.bytes > bytes;
+                    Ok(())
+                }
+                Err(NotAdded::Full) => {
+                    // SAFETY: the region has just come from the source, and the policy did not take it.
+                    unsafe { self.give_back(state, span) };
+                    Err(Shortfall::Limit)
+                }
+                // It overlaps a region that is held already, so it must not be given back on top of that.
+                Err(NotAdded::Bad) => Err(bad_region(span)),
+            };
+        }
+    }
+
+    /// A region of `bytes` bytes or, if the source has no such, of fewer but at least `needed`.
+    fn take_region(
+        &self,
+        state: &State<P>,
+        alignment: u64,
+        bytes: u64,
+        needed: u64,
+    ) -> Result<Span, Shortfall> {
+        let mut bytes = bytes;
+        loop {
+            match self.call_source(state, |source| source.allocate(alignment, bytes)) {
+                Ok(span) => {
+                    let sound = span.address.is_multiple_of(GRANULE) && span.bytes >= bytes;
+                    if sound && span.end().is_some() {
+                        return Ok(span);
+                    }
+                    // SAFETY: the region has just come from the source, and no policy knows of it.
+                    unsafe { self.give_back(state, span) };
+                    return Err(bad_region(span));
+                }
+                Err(error @ SourceError::Exhausted { .. }) => {
+                    bytes = Growth::smaller(bytes, needed).ok_or(Shortfall::Source(error))?;
+                }
+                Err(error) => return Err(Shortfall::Source(error)),
+            }
+        }
+    }
+
+    /// Gives back regions that nobody uses, as long as `keep` bytes stay reserved; how many bytes that were.
+    pub(super) fn release_idle(&self, state: &mut State<P>, keep: u64) -> u64 {
+        let mut bytes = 0;
+        loop {
+            let at_most = state.policy.reserved_bytes().saturating_sub(keep);
+            let Some(span) = state.policy.take_idle_region(at_most) else { return bytes };
+            bytes += span.bytes;
+            state.accounts.note_reserved(state.policy.reserved_bytes());
+            // SAFETY: the policy has just forgotten the region, in which no block was live.
+            unsafe { self.give_back(state, span) };
+        }
+    }
+
+    /// Gives a region back to the source.
+    ///
+    /// # Safety
+    /// The region came from the source, the policy does not know of it (any more), and nothing uses it.
+    pub(super) unsafe fn give_back(&self, state: &State<P>, span: Span) {
+        self.call_source(state, |source| {
+            // SAFETY: as this function's caller promises.
+            unsafe { source.free(span) }
+        });
+    }
+}
+
+fn bad_region(span: Span) -> Shortfall {
+    Shortfall::Source(SourceError::BadRegion { address: span.address, bytes: span.bytes })
+}

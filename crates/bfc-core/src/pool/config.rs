@@ -1,0 +1,149 @@
+//! How a pool behaves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::frontier::TimingCounter;
+use crate::policy::{GRANULE, Policy};
+use crate::units::{Bytes, MIB};
+
+/// The first region that a growing pool takes, as upstream.
+const FIRST_REGION: u64 = 2 * MIB;
+
+/// How long a request waits for frees, as upstream.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A policy that a pool can be made with.
+///
+/// # Safety
+/// Callers read and write through the places of a pool, so a policy promises: a place lies in a region that was added
+/// and not taken away, has at least the bytes asked for, is aligned as asked, and overlaps no other place that was not
+/// freed; and a region is only taken away when no place is left in it.
+pub unsafe trait ConfiguredPolicy: Policy + Sized {
+    /// What can be chosen of the policy.
+    type Options: Clone + std::fmt::Debug + Send + Sync;
+
+    /// The policy as chosen, without any region.
+    fn configured(options: &Self::Options) -> Self;
+}
+
+/// How a [`PolicyAllocator`](super::PolicyAllocator) behaves: what all pools can be told, and the `options` of its
+/// policy.
+///
+/// ```
+/// use std::time::Duration;
+/// use bfc_core::{BfcConfig, Bytes};
+/// let config = BfcConfig::new(Bytes::gib(1)).with_allow_growth(false).with_retry_timeout(Duration::from_millis(50));
+/// assert_eq!(config.limit(), Bytes::gib(1));
+/// ```
+#[derive(Clone, Debug)]
+pub struct PoolConfig<O> {
+    pub(super) limit: u64,
+    pub(super) allow_growth: bool,
+    pub(super) first_region: u64,
+    pub(super) garbage_collection: bool,
+    pub(super) retry: bool,
+    pub(super) retry_timeout: Duration,
+    pub(super) timing_counter: Option<Arc<TimingCounter>>,
+    pub(crate) options: O,
+}
+
+impl<O> PoolConfig<O> {
+    /// A pool of at most `limit` bytes with these options of its policy: grows from 2 MiB by doubling, gives idle
+    /// regions back when that makes room for a larger one, and waits up to 10 s for frees.
+    #[must_use]
+    pub const fn with_options(limit: Bytes, options: O) -> Self {
+        Self {
+            limit: limit.0,
+            allow_growth: true,
+            first_region: FIRST_REGION,
+            garbage_collection: true,
+            retry: true,
+            retry_timeout: RETRY_TIMEOUT,
+            timing_counter: None,
+            options,
+        }
+    }
+
+    /// What was chosen of the policy.
+    #[must_use]
+    pub const fn options(&self) -> &O {
+        &self.options
+    }
+
+    /// The same with another limit.
+    #[must_use]
+    pub const fn with_limit(mut self, limit: Bytes) -> Self {
+        self.limit = limit.0;
+        self
+    }
+
+    /// Whether the pool takes memory as it needs it. If not, the first request takes one region of the whole limit,
+    /// or as much of it as the source gives.
+    #[must_use]
+    pub const fn with_allow_growth(mut self, allow: bool) -> Self {
+        self.allow_growth = allow;
+        self
+    }
+
+    /// The size of a growing pool's first region; each later one is twice as large as the one before.
+    #[must_use]
+    pub const fn with_first_region(mut self, bytes: Bytes) -> Self {
+        self.first_region = if bytes.0 < GRANULE { GRANULE } else { bytes.0 };
+        self
+    }
+
+    /// Whether idle regions are given back when a larger one could then be taken.
+    #[must_use]
+    pub const fn with_garbage_collection(mut self, collect: bool) -> Self {
+        self.garbage_collection = collect;
+        self
+    }
+
+    /// Whether requests wait for frees at all.
+    #[must_use]
+    pub const fn with_retry(mut self, retry: bool) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// How long a request waits for frees before it fails.
+    #[must_use]
+    pub const fn with_retry_timeout(mut self, timeout: Duration) -> Self {
+        self.retry_timeout = timeout;
+        self
+    }
+
+    /// Marks every free with the counter's next count; the memory joins its neighbours, and goes back to the source,
+    /// only once [`set_safe_frontier`](crate::Allocator::set_safe_frontier) has passed that count.
+    #[must_use]
+    pub fn with_timing_counter(mut self, counter: Arc<TimingCounter>) -> Self {
+        self.timing_counter = Some(counter);
+        self
+    }
+
+    /// The most the pool may take from its source.
+    #[must_use]
+    pub const fn limit(&self) -> Bytes {
+        Bytes(self.limit)
+    }
+
+    /// Whether the pool takes memory as it needs it.
+    #[must_use]
+    pub const fn allow_growth(&self) -> bool {
+        self.allow_growth
+    }
+}
+
+/// `fraction` of `bytes`, rounded down and saturating; the fraction is above 0.
+pub(crate) fn fraction_of(bytes: u64, fraction: f64) -> u64 {
+    (bytes as f64 * fraction) as u64
+}
+
+/// A share of memory that is not a finite number above 0.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("{fraction} is not a share of memory: expected a finite number above 0")]
+pub struct FractionError {
+    /// The fraction given.
+    pub fraction: f64,
+}

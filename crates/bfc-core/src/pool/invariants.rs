@@ -1,0 +1,151 @@
+//! The rules that hold of a pool between any two calls, and one checker for all of them.
+
+use std::collections::{HashMap, HashSet};
+
+use super::accounts::Accounts;
+use super::info::{ChunkInfo, chunk_infos};
+use crate::ledger::{Category, Tag};
+use crate::owner::OwnerId;
+use crate::policy::Policy;
+
+/// What holds of every pool between any two calls. [`InvariantError::rule`] is an index into this list.
+pub const INVARIANTS: [&str; 9] = [
+    "the policy's own rules hold",
+    "the chunks of each region lie in it, in order, without gap or overlap",
+    "a live block has a number of its own that was given out, and at least one and at most all of its bytes asked for; \
+     a slot without one has no account",
+    "the figures for bytes in use, bytes requested and live allocations are the sums over the live blocks",
+    "the ledger holds, by owner and by category, exactly the bytes of the live blocks",
+    "the bytes reserved are the sum over the regions",
+    "no peak is below its figure, and the largest allocation is within the peak of the bytes in use",
+    "the index by address, once made, holds exactly the live blocks",
+    "the pool holds no more than its limit, unless the source delivered more than it was asked for",
+];
+
+/// A rule of [`INVARIANTS`] that does not hold: a fault in the allocator, or in a source that broke its promises.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("rule {rule} does not hold ({}): {detail}", INVARIANTS[*rule])]
+pub struct InvariantError {
+    /// Which rule, as an index into [`INVARIANTS`].
+    pub rule: usize,
+    /// Where it fails.
+    pub detail: String,
+}
+
+/// Fails unless `holds`; the detail is only written down on failure.
+fn ensure(rule: usize, holds: bool, detail: impl FnOnce() -> String) -> Result<(), InvariantError> {
+    if holds { Ok(()) } else { Err(InvariantError { rule, detail: detail() }) }
+}
+
+/// Checks every rule. `limit` is the most that the pool may hold, if anything bounds it.
+pub(super) fn check(
+    policy: &dyn Policy,
+    accounts: &Accounts,
+    limit: Option<u64>,
+) -> Result<(), InvariantError> {
+    policy.check().map_err(|error| InvariantError { rule: 0, detail: error.to_string() })?;
+    let chunks = chunk_infos(policy, accounts);
+    check_cover(policy, &chunks)?;
+    let live = check_accounts(policy, accounts, &chunks)?;
+    check_figures(policy, accounts, &live)?;
+    check_ledger(accounts, &live)?;
+    check_index(accounts, &live)?;
+    let reserved = policy.reserved_bytes();
+    ensure(8, limit.is_none_or(|limit| reserved <= limit), || format!("{reserved} bytes of {limit:?}"))
+}
+
+fn check_cover(policy: &dyn Policy, chunks: &[ChunkInfo]) -> Result<(), InvariantError> {
+    let regions = policy.regions();
+    let mut left = chunks.iter().peekable();
+    for (index, region) in regions.iter().enumerate() {
+        let mut at = region.address;
+        while let Some(chunk) = left.next_if(|chunk| chunk.region == index) {
+            ensure(1, chunk.address == at, || {
+                format!("a chunk starts at {:#x}, not {at:#x}", chunk.address)
+            })?;
+            at = at.saturating_add(chunk.bytes);
+        }
+        // A tail shorter than a granule stays unused.
+        let end = region.end().unwrap_or(u64::MAX);
+        let covered = at <= end && end - at < crate::policy::GRANULE;
+        ensure(1, covered, || format!("the chunks of a region end at {at:#x}, not {end:#x}"))?;
+    }
+    ensure(1, left.next().is_none(), || "a chunk lies in no region".to_owned())?;
+    let sum: u64 = regions.iter().map(|region| region.bytes).sum();
+    let reserved = policy.reserved_bytes();
+    ensure(5, sum == reserved, || format!("regions hold {sum} bytes, {reserved} are accounted for"))
+}
+
+/// Checks the accounts by slot; gives the live chunks.
+fn check_accounts(
+    policy: &dyn Policy,
+    accounts: &Accounts,
+    chunks: &[ChunkInfo],
+) -> Result<Vec<ChunkInfo>, InvariantError> {
+    let mut slots = HashSet::new();
+    policy.visit(&mut |piece| slots.extend(piece.slot));
+    let mut numbers = HashSet::new();
+    for (slot, account) in accounts.by_slot.iter().enumerate() {
+        let sound = if slots.contains(&(slot as u32)) {
+            (1..=accounts.last_allocation).contains(&account.allocation)
+                && account.requested > 0
+                && numbers.insert(account.allocation)
+        } else {
+            account.allocation == 0 && account.requested == 0 && account.tag == Tag::default()
+        };
+        ensure(2, sound, || format!("slot {slot}: {account:?}"))?;
+    }
+    let (live, accounted) = (slots.len(), numbers.len());
+    ensure(2, live == accounted, || format!("{live} live blocks, {accounted} accounts"))?;
+    let live: Vec<ChunkInfo> = chunks.iter().filter(|chunk| chunk.in_use()).copied().collect();
+    for chunk in &live {
+        ensure(2, chunk.requested <= chunk.bytes, || format!("{chunk:?}"))?;
+    }
+    Ok(live)
+}
+
+fn check_figures(policy: &dyn Policy, accounts: &Accounts, live: &[ChunkInfo]) -> Result<(), InvariantError> {
+    let bytes: u64 = live.iter().map(|chunk| chunk.bytes).sum();
+    let requested: u64 = live.iter().map(|chunk| chunk.requested).sum();
+    let sums = (bytes, requested, live.len() as u64);
+    let figures = &accounts.figures;
+    let said = (figures.bytes_in_use, figures.bytes_requested, figures.live_allocs);
+    ensure(3, sums == said, || format!("chunks sum to {sums:?}, the figures say {said:?}"))?;
+    let (reserved, said) = (policy.reserved_bytes(), figures.bytes_reserved);
+    ensure(5, reserved == said, || format!("{reserved} bytes reserved, the figures say {said}"))?;
+    let peaks = figures.peak_bytes_in_use >= figures.bytes_in_use
+        && figures.peak_bytes_reserved >= figures.bytes_reserved
+        && figures.largest_alloc_bytes <= figures.peak_bytes_in_use;
+    ensure(6, peaks, || format!("{figures:?}"))
+}
+
+fn check_ledger(accounts: &Accounts, live: &[ChunkInfo]) -> Result<(), InvariantError> {
+    let mut owners = HashMap::<OwnerId, u64>::new();
+    let mut categories = [0; Category::COUNT];
+    for chunk in live {
+        *owners.entry(chunk.tag.owner).or_default() += chunk.bytes;
+        categories[chunk.tag.category.index()] += chunk.bytes;
+    }
+    for category in Category::ALL {
+        let (held, booked) = (categories[category.index()], accounts.ledger.category(category));
+        ensure(4, held == booked, || format!("{category:?} holds {held} bytes, the ledger says {booked}"))?;
+    }
+    for (owner, account) in accounts.ledger.owners() {
+        let held = owners.remove(&owner).unwrap_or(0);
+        ensure(4, held == account.own, || {
+            format!("{owner} holds {held} bytes, the ledger says {}", account.own)
+        })?;
+    }
+    ensure(4, owners.is_empty(), || format!("the ledger has no account for {owners:?}"))
+}
+
+fn check_index(accounts: &Accounts, live: &[ChunkInfo]) -> Result<(), InvariantError> {
+    let Some(index) = &accounts.index else { return Ok(()) };
+    for chunk in live {
+        let slot = index.get(&chunk.address).and_then(|&slot| accounts.by_slot.get(slot as usize));
+        let found = slot.is_some_and(|account| account.allocation == chunk.id);
+        ensure(7, found, || format!("allocation {} at {:#x} is not found", chunk.id, chunk.address))?;
+    }
+    let (indexed, live) = (index.len(), live.len());
+    ensure(7, indexed == live, || format!("{indexed} blocks are indexed, {live} are live"))
+}

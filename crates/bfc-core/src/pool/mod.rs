@@ -1,0 +1,21 @@
+//! Pools: a placement policy behind a lock, with a source of memory below it and accounts beside it.
+//!
+//! What all pools share stands here once: growth by regions, the account of each live block, the ledger by owner,
+//! frees that become reusable later, the order of steps before an out-of-memory error, and what a pool says of its
+//! inside. Where a block goes is the [`Policy`](crate::Policy)'s affair alone.
+
+mod accounts;
+mod allocator;
+mod config;
+mod dump;
+mod frontier;
+mod growth;
+mod info;
+mod invariants;
+
+pub use allocator::PolicyAllocator;
+pub(crate) use config::fraction_of;
+pub use config::{ConfiguredPolicy, FractionError, PoolConfig};
+pub use frontier::TimingCounter;
+pub use info::{BinInfo, ChunkInfo};
+pub use invariants::{INVARIANTS, InvariantError};
