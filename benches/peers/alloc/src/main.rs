@@ -1,0 +1,149 @@
+//! Times and packs traces with our allocators and with those of others, in one process, interleaved.
+//!
+//! `cargo run --release -- TRACE…` prints the table; `--json FILE` writes it for programs too.
+
+mod others;
+mod ours;
+mod peer;
+mod program;
+mod report;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use clap::Parser;
+
+use peer::{Locked, Peer, empty_slots, smallest_pool, time_random_free, time_replay};
+use program::Program;
+use report::{Report, Row};
+
+/// Compare allocators on real allocation traces.
+#[derive(Debug, Parser)]
+struct Options {
+    /// Traces, plain or .gz.
+    #[arg(required = true)]
+    traces: Vec<PathBuf>,
+    /// Rounds over all allocators; each figure is a median over the rounds.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Write the figures to this file as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Leave out the space measurements.
+    #[arg(long)]
+    time_only: bool,
+    /// Only allocators whose name contains this.
+    #[arg(long, default_value = "")]
+    only: String,
+}
+
+/// The pool that times are measured on, in bytes.
+const ROOMY: u64 = 16 << 30;
+/// The pool for allocators that need real memory behind it.
+const ROOMY_REAL: u64 = 2 << 30;
+/// Replays of a trace in one warm measurement.
+const REPLAYS: usize = 6;
+
+/// One allocator and how it is measured.
+struct Contestant {
+    name: &'static str,
+    thread_safe: bool,
+    warm: fn(&Program) -> (f64, f64),
+    random: fn(usize) -> f64,
+    smallest: Option<fn(&Program) -> Option<u64>>,
+}
+
+/// Cold and warm nanoseconds an event.
+fn times<P: Peer, const CAPACITY: u64>(program: &Program) -> (f64, f64) {
+    let mut peer = P::new(CAPACITY, program.slots as u32 + 1);
+    let mut slots = empty_slots::<P>(program);
+    let cold = time_replay(&mut peer, program, &mut slots);
+    let mut warm: Vec<f64> = (0..REPLAYS).map(|_| time_replay(&mut peer, program, &mut slots)).collect();
+    (cold, report::median(&mut warm))
+}
+
+fn random<P: Peer, const CAPACITY: u64>(count: usize) -> f64 {
+    let mut peer = P::new(CAPACITY, count as u32 + 1);
+    time_random_free(&mut peer, count, 1);
+    time_random_free(&mut peer, count, (200_000 / count).max(1))
+}
+
+fn contestant<P: Peer, const CAPACITY: u64>(
+    name: &'static str,
+    thread_safe: bool,
+    space: bool,
+) -> Contestant {
+    Contestant {
+        name,
+        thread_safe,
+        warm: times::<P, CAPACITY>,
+        random: random::<P, CAPACITY>,
+        smallest: space.then_some(smallest_pool::<P> as fn(&Program) -> Option<u64>),
+    }
+}
+
+fn contestants() -> Vec<Contestant> {
+    vec![
+        contestant::<ours::Arena, ROOMY>("highwater arena", false, false),
+        contestant::<ours::Pool, ROOMY>("highwater pool", true, true),
+        contestant::<ours::Marked, ROOMY>("highwater marked", true, false),
+        contestant::<others::Offset, ROOMY>("offset-allocator", false, true),
+        contestant::<Locked<others::Offset>, ROOMY>("offset-allocator + Mutex", true, false),
+        contestant::<others::Vma<true>, ROOMY>("VMA min-memory", false, true),
+        contestant::<others::Vma<false>, ROOMY>("VMA", false, true),
+        contestant::<others::RangeAlloc, ROOMY>("range-alloc", false, true),
+        contestant::<others::GpuAlloc, ROOMY>("gpu-alloc", false, false),
+        contestant::<others::Rlsf, ROOMY_REAL>("rlsf (in memory)", false, true),
+        contestant::<others::TalcPeer, ROOMY_REAL>("talc (in memory)", false, true),
+    ]
+}
+
+/// Numbers of blocks that are freed in random order.
+const LIVE: [usize; 3] = [1_000, 10_000, 1_000_000];
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    ensure!(options.rounds > 0, "--rounds must be at least 1");
+    let programs: Vec<Program> =
+        options.traces.iter().map(|path| Program::load(path)).collect::<Result<_>>()?;
+    let mut contestants = contestants();
+    contestants.retain(|one| one.name.contains(&options.only));
+    ensure!(!contestants.is_empty(), "no allocator's name contains {:?}", options.only);
+    let mut rows: Vec<Row> = contestants.iter().map(|one| Row::new(one.name, one.thread_safe)).collect();
+    for round in 0..options.rounds {
+        eprintln!("round {} of {}", round + 1, options.rounds);
+        for program in &programs {
+            for (one, row) in contestants.iter().zip(&mut rows) {
+                let (cold, warm) = (one.warm)(program);
+                row.add_times(&program.name, cold, warm);
+            }
+        }
+        for live in LIVE {
+            for (one, row) in contestants.iter().zip(&mut rows) {
+                // A linear scan over a million gaps would take hours, a real gigabyte of headers minutes.
+                let bearable =
+                    live <= 10_000 || one.name.starts_with("highwater") || one.name.starts_with("offset");
+                if bearable && (live < 1_000_000 || round == 0) {
+                    row.add_random(live, (one.random)(live));
+                }
+            }
+        }
+    }
+    if !options.time_only {
+        for (one, row) in contestants.iter().zip(&mut rows) {
+            let Some(smallest) = one.smallest else { continue };
+            eprintln!("smallest pools of {}", one.name);
+            for program in &programs {
+                let pool = smallest(program);
+                row.add_space(&program.name, pool.map(|bytes| bytes as f64 / program.peak_live as f64));
+            }
+        }
+    }
+    let names = programs.iter().map(|program| program.name.clone()).collect();
+    let report = Report { traces: names, rows };
+    print!("{report}");
+    if let Some(path) = options.json {
+        std::fs::write(&path, serde_json::to_string_pretty(&report)?)?;
+    }
+    Ok(())
+}
