@@ -11,7 +11,7 @@ mod report;
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 use peer::{Locked, Peer, empty_slots, smallest_pool, time_random_free, time_replay};
 use program::Program;
@@ -29,12 +29,22 @@ struct Options {
     /// Write the figures to this file as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Leave out the space measurements.
-    #[arg(long)]
-    time_only: bool,
+    /// What to measure.
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["replay", "random", "space"])]
+    measure: Vec<Measure>,
     /// Only allocators whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Measure {
+    /// Nanoseconds an event of a replay, cold and warm.
+    Replay,
+    /// Nanoseconds a pair with many blocks freed in random order.
+    Random,
+    /// The smallest pool on which a trace fits.
+    Space,
 }
 
 /// The pool that times are measured on, in bytes.
@@ -110,15 +120,16 @@ fn main() -> Result<()> {
     contestants.retain(|one| one.name.contains(&options.only));
     ensure!(!contestants.is_empty(), "no allocator's name contains {:?}", options.only);
     let mut rows: Vec<Row> = contestants.iter().map(|one| Row::new(one.name, one.thread_safe)).collect();
+    let measures = |measure| options.measure.contains(&measure);
     for round in 0..options.rounds {
         eprintln!("round {} of {}", round + 1, options.rounds);
-        for program in &programs {
+        for program in programs.iter().filter(|_| measures(Measure::Replay)) {
             for (one, row) in contestants.iter().zip(&mut rows) {
                 let (cold, warm) = (one.warm)(program);
                 row.add_times(&program.name, cold, warm);
             }
         }
-        for live in LIVE {
+        for live in LIVE.into_iter().filter(|_| measures(Measure::Random)) {
             for (one, row) in contestants.iter().zip(&mut rows) {
                 // A linear scan over a million gaps would take hours, a real gigabyte of headers minutes.
                 let bearable =
@@ -129,7 +140,7 @@ fn main() -> Result<()> {
             }
         }
     }
-    if !options.time_only {
+    if measures(Measure::Space) {
         for (one, row) in contestants.iter().zip(&mut rows) {
             let Some(smallest) = one.smallest else { continue };
             eprintln!("smallest pools of {}", one.name);

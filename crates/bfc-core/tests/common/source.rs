@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use bfc_core::{MemoryKind, SourceError, Span, SubAllocator};
 
+use super::Random;
+
 /// Where upstream's tests put their first region.
 pub const BASE: u64 = 1 << 40;
 
@@ -44,6 +46,11 @@ pub enum Fails {
     Every(u64),
     /// This one alone.
     Only(u64),
+    /// One in so many, by chance from this seed.
+    Random {
+        seed: u64,
+        one_in: u64,
+    },
 }
 
 type Hook = Box<dyn Fn() + Send + Sync>;
@@ -143,17 +150,18 @@ unsafe impl SubAllocator for FakeSource {
         self.run_hook();
         let book = &mut *self.book.lock().unwrap();
         book.calls += 1;
-        let out: u64 = book.out.values().sum();
+        let out = || book.out.values().sum::<u64>();
         let fails = match book.fails {
             Fails::Never => false,
             Fails::Always => true,
             Fails::Every(step) => book.calls.is_multiple_of(step),
             Fails::Only(call) => book.calls == call,
+            Fails::Random { seed, one_in } => Random(seed ^ book.calls).below(one_in) == 0,
         };
         if fails && self.nature.broken {
             return Err(SourceError::Driver { call: "fake", reason: "broken".to_owned() });
         }
-        if fails || self.nature.capacity.is_some_and(|capacity| out + bytes > capacity) {
+        if fails || self.nature.capacity.is_some_and(|capacity| out() + bytes > capacity) {
             return Err(SourceError::Exhausted { bytes });
         }
         let delivered = bytes + self.nature.extra - self.nature.missing;

@@ -4,20 +4,11 @@ use super::super::chunk::ChunkId;
 use super::super::pending::PendingFree;
 use super::{Bfc, Fit};
 
-/// Which free neighbours may be joined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Join {
-    /// Only those that anyone may use.
-    Safe,
-    /// Any: the result is as late as its latest part.
-    Any,
-}
-
 impl Bfc {
     /// Joins a free chunk, which is in no bin, with its free neighbours and puts the result into its bin.
     #[inline]
     pub(super) fn coalesce_and_bin(&mut self, id: ChunkId) {
-        let joined = self.coalesce(id, Join::Safe);
+        let joined = self.coalesce(id);
         self.bin(joined);
     }
 
@@ -36,7 +27,8 @@ impl Bfc {
     }
 
     /// Joins pending frees regardless of the frontier, oldest first, until one fits; whether one does. Only for needs
-    /// that may use memory whenever it was freed.
+    /// that may use memory whenever it was freed. No more is joined than fits: what is joined is as late as its latest
+    /// part (upstream joins all neighbours).
     pub(super) fn merge_until(&mut self, fit: &Fit) -> bool {
         let mut satisfied = false;
         for _ in 0..self.pending.begin_pass() {
@@ -46,7 +38,7 @@ impl Bfc {
                 continue;
             }
             self.unbin(free.chunk);
-            let joined = self.coalesce(free.chunk, Join::Any);
+            let joined = self.coalesce_until(free.chunk, fit);
             self.bin(joined);
             let chunk = self.chunks[joined];
             self.pending.push(PendingFree { chunk: joined, freed_at: chunk.freed_at });
@@ -60,15 +52,17 @@ impl Bfc {
         self.chunks.get(free.chunk).is_some_and(|chunk| chunk.is_free() && chunk.freed_at == free.freed_at)
     }
 
-    /// The chunk that a free one has become after joining its neighbours; in no bin, before and after.
+    /// The chunk that a free one has become after joining those of its neighbours that anyone may use; in no bin,
+    /// before and after.
     #[inline]
-    fn coalesce(&mut self, id: ChunkId, join: Join) -> ChunkId {
+    fn coalesce(&mut self, id: ChunkId) -> ChunkId {
         let mut id = id;
-        while let Some(next) = self.joinable(self.chunks[id].next, join) {
-            self.unbin(next);
-            self.absorb(id, next);
+        let for_anyone = |bfc: &Self, id: ChunkId| bfc.is_free(id) && bfc.chunks[id].freed_at == 0;
+        if for_anyone(self, self.chunks[id].next) {
+            self.absorb_next(id);
         }
-        while let Some(prev) = self.joinable(self.chunks[id].prev, join) {
+        let prev = self.chunks[id].prev;
+        if for_anyone(self, prev) {
             self.unbin(prev);
             self.absorb(prev, id);
             id = prev;
@@ -76,13 +70,33 @@ impl Bfc {
         id
     }
 
-    #[inline]
-    fn joinable(&self, id: ChunkId, join: Join) -> Option<ChunkId> {
-        if id.is_none() {
-            return None;
+    /// The same with free neighbours of any time, one after the other, until the chunk fits or none is left.
+    fn coalesce_until(&mut self, id: ChunkId, fit: &Fit) -> ChunkId {
+        let mut id = id;
+        let fits = |bfc: &Self, id: ChunkId| fit.fits(bfc.chunks[id].address, bfc.chunks[id].bytes);
+        while !fits(self, id) && self.is_free(self.chunks[id].next) {
+            self.absorb_next(id);
         }
-        let chunk = &self.chunks[id];
-        (chunk.is_free() && (join == Join::Any || chunk.freed_at == 0)).then_some(id)
+        while !fits(self, id) && self.is_free(self.chunks[id].prev) {
+            let prev = self.chunks[id].prev;
+            self.unbin(prev);
+            self.absorb(prev, id);
+            id = prev;
+        }
+        id
+    }
+
+    /// Whether there is such a chunk, and it is free.
+    #[inline]
+    fn is_free(&self, id: ChunkId) -> bool {
+        !id.is_none() && self.chunks[id].is_free()
+    }
+
+    #[inline]
+    fn absorb_next(&mut self, id: ChunkId) {
+        let next = self.chunks[id].next;
+        self.unbin(next);
+        self.absorb(id, next);
     }
 
     /// Makes two neighbours one: the left survives, the right one's slot is emptied.

@@ -1,0 +1,118 @@
+//! Each of the first ten thousand calls into a source made to fail, one at a time, and many by chance: nothing is lost,
+//! the pool stays consistent, and later requests are served.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
+mod common;
+
+use std::sync::Arc;
+
+use bfc_core::{Allocator, BfcAllocator, BfcConfig, Block, Bytes, Request};
+
+use common::source::{Fails, FakeSource, Nature};
+use common::{Random, allocate, assert_disjoint, free, try_free};
+
+/// A pool that turns to its source at almost every request: regions of a few granules, trimmed all the time.
+struct Workload {
+    pool: BfcAllocator,
+    source: Arc<FakeSource>,
+    random: Random,
+    live: Vec<Block>,
+    /// Requests that were refused.
+    refused: u64,
+}
+
+impl Workload {
+    fn new(fails: Fails, broken: bool, coalescing: bool) -> Self {
+        let source = FakeSource::new(Nature { fails, broken, coalescing, ..Nature::default() });
+        let config = BfcConfig::new(Bytes::kib(16)).with_first_region(Bytes(256)).with_retry(false);
+        let pool = BfcAllocator::new("failing", source.clone(), config);
+        Self { pool, source, random: Random(3), live: Vec::new(), refused: 0 }
+    }
+
+    fn step(&mut self) {
+        let bytes = 1 + self.random.below(1200);
+        match self.pool.allocate(&Request::new(bytes)) {
+            Ok(block) => self.live.push(block),
+            Err(_) => self.refused += 1,
+        }
+        if self.live.len() > 6 || self.random.below(3) == 0 {
+            while self.live.len() > 2 {
+                let pick = self.random.below(self.live.len() as u64) as usize;
+                try_free(&self.pool, self.live.swap_remove(pick)).unwrap();
+            }
+            self.pool.trim(Bytes(0));
+        }
+    }
+
+    fn check(&self) {
+        self.pool.check_invariants().unwrap();
+        self.source.assert_sound();
+        assert_disjoint(&self.live);
+        let stats = self.pool.stats();
+        assert_eq!(stats.bytes_in_use, self.live.iter().map(|block| block.bytes).sum::<u64>());
+        assert_eq!(stats.bytes_reserved, self.source.bytes_out());
+    }
+
+    /// Nothing fails any more: what the pool may hold can be had, and everything goes back.
+    fn finish(mut self) {
+        self.source.set_fails(Fails::Never);
+        for block in self.live.drain(..) {
+            free(&self.pool, block);
+        }
+        let whole = allocate(&self.pool, 16 << 10);
+        free(&self.pool, whole);
+        self.pool.check_invariants().unwrap();
+        drop(self.pool);
+        self.source.assert_all_returned();
+    }
+}
+
+/// Runs up to the failing call and some steps beyond, with a look at everything after the failure.
+fn fail_at(call: u64, broken: bool, coalescing: bool) {
+    let mut workload = Workload::new(Fails::Only(call), broken, coalescing);
+    while workload.source.calls() < call {
+        workload.step();
+    }
+    workload.check();
+    for _ in 0..20 {
+        workload.step();
+    }
+    workload.check();
+    workload.finish();
+}
+
+#[test]
+fn nothing_is_lost_whichever_call_fails() {
+    // Every call at the start, then every 101st; the next test takes the rest.
+    for call in (1..300).chain((300..10_000).step_by(101)) {
+        for (broken, coalescing) in [(false, false), (true, false), (false, true), (true, true)] {
+            fail_at(call, broken, coalescing);
+        }
+    }
+}
+
+#[test]
+#[ignore = "takes a minute: all ten thousand calls, one at a time"]
+fn nothing_is_lost_whichever_of_ten_thousand_calls_fails() {
+    for call in 1..=10_000 {
+        fail_at(call, call % 2 == 0, call % 4 < 2);
+    }
+}
+
+#[test]
+fn nothing_is_lost_when_calls_fail_by_chance() {
+    let mut refused = 0;
+    for seed in 0..200 {
+        let one_in = 2 + seed % 5;
+        let fails = Fails::Random { seed, one_in };
+        let mut workload = Workload::new(fails, seed % 3 == 0, seed % 2 == 0);
+        for _ in 0..60 {
+            workload.step();
+            workload.check();
+        }
+        refused += workload.refused;
+        workload.finish();
+    }
+    assert!(refused > 100, "only {refused} requests were refused");
+}
