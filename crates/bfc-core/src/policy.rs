@@ -96,6 +96,15 @@ pub struct Inconsistent {
     pub detail: String,
 }
 
+/// When a pool asks a policy which regions it does not want to keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// A block was freed.
+    AfterFree,
+    /// A need found no room, and the source will be asked for more.
+    BeforeGrowth,
+}
+
 /// One piece of a policy's space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -166,6 +175,20 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
 
     /// Forgets one region of at most so many bytes that could be given back: it is the caller's from now on.
     fn take_idle_region(&mut self, at_most: u64) -> Option<Span>;
+
+    /// Forgets one region that could be given back and that the policy does not want to keep, though nobody asked for
+    /// idle memory: it is the caller's from now on. Pools ask at each [`Moment`] until there is none.
+    fn take_unwanted_region(&mut self, moment: Moment) -> Option<Span> {
+        let _ = moment;
+        None
+    }
+
+    /// What was found overwritten in the policy's bookkeeping, for policies that can notice. From then on
+    /// [`place`](Self::place) finds no room, so that nothing is placed by what was overwritten: a pool says so instead
+    /// of growing, and instead of calling its memory exhausted.
+    fn damage(&self) -> Option<Inconsistent> {
+        None
+    }
 
     /// The regions, in the order of their addresses.
     fn regions(&self) -> Vec<Span>;

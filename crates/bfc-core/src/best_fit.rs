@@ -1,0 +1,77 @@
+//! Free pieces in the order of best fit: the smallest first, of equals the lowest.
+//!
+//! An ordered tree, where [`Bfc`](crate::Bfc) keeps lists by size class: the policies that use it are measured against
+//! their originals, which keep a tree as well, and must choose the very same piece. A node holds eleven pieces, so the
+//! few hundred free pieces of a training run are two or three nodes deep.
+
+use std::collections::BTreeSet;
+
+/// A free piece. The order of the fields is the order of best fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FreePiece {
+    /// How long it is.
+    pub(crate) bytes: u64,
+    /// Where it starts.
+    pub(crate) address: u64,
+    /// The policy's number for it.
+    pub(crate) slot: u32,
+}
+
+/// See the module's text.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BestFit {
+    pieces: BTreeSet<FreePiece>,
+}
+
+impl BestFit {
+    pub(crate) fn insert(&mut self, piece: FreePiece) {
+        let new = self.pieces.insert(piece);
+        debug_assert!(new, "{piece:?} was free already");
+    }
+
+    pub(crate) fn remove(&mut self, piece: FreePiece) {
+        let known = self.pieces.remove(&piece);
+        debug_assert!(known, "{piece:?} was not free");
+    }
+
+    pub(crate) fn contains(&self, piece: FreePiece) -> bool {
+        self.pieces.contains(&piece)
+    }
+
+    /// Pieces of at least `bytes` bytes, the best fit first.
+    pub(crate) fn at_least(&self, bytes: u64) -> impl Iterator<Item = FreePiece> + '_ {
+        self.pieces.range(FreePiece { bytes, address: 0, slot: 0 }..).copied()
+    }
+
+    /// The largest piece in bytes, or 0.
+    pub(crate) fn largest_bytes(&self) -> u64 {
+        self.pieces.last().map_or(0, |piece| piece.bytes)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.pieces.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(bytes: u64, address: u64) -> FreePiece {
+        FreePiece { bytes, address, slot: address as u32 }
+    }
+
+    #[test]
+    fn the_smallest_that_fits_comes_first_and_of_equals_the_lowest() {
+        let mut order = BestFit::default();
+        for (bytes, address) in [(512, 7), (256, 9), (512, 3), (1024, 1)] {
+            order.insert(piece(bytes, address));
+        }
+        let from =
+            |bytes| order.at_least(bytes).map(|piece| (piece.bytes, piece.address)).collect::<Vec<_>>();
+        assert_eq!(from(1), [(256, 9), (512, 3), (512, 7), (1024, 1)]);
+        assert_eq!(from(257), [(512, 3), (512, 7), (1024, 1)]);
+        assert_eq!(from(1025), []);
+        assert_eq!((order.largest_bytes(), order.len()), (1024, 4));
+    }
+}

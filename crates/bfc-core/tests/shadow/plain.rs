@@ -1,0 +1,131 @@
+//! The plainest policy: lists of pieces, searched from end to end. It knows the rules of buddy and auto-growth and
+//! nothing of how they are kept to.
+
+use bfc_core::Span;
+
+/// What tells the policies apart.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// Requests are multiples of this.
+    pub step: u64,
+    /// Added to requests before they are rounded up.
+    pub overhead: u64,
+    /// A rest of no more bytes is not cut off.
+    pub kept_rest: u64,
+    /// Larger requests take regions of their own.
+    pub max_chunk: u64,
+    /// Whether blocks are cut from the upper end.
+    pub upper_end: bool,
+}
+
+impl Rules {
+    pub fn rounded(&self, bytes: u64) -> u64 {
+        (bytes + self.overhead).next_multiple_of(self.step)
+    }
+}
+
+/// A region, or a piece of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlainPiece {
+    pub span: Span,
+    pub live: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct PlainRegion {
+    pub span: Span,
+    /// Taken for a huge request: goes back once idle.
+    pub own: bool,
+    pub pieces: Vec<PlainPiece>,
+}
+
+impl PlainRegion {
+    pub fn is_idle(&self) -> bool {
+        self.pieces.len() == 1 && !self.pieces[0].live
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Plain {
+    pub rules: Rules,
+    pub regions: Vec<PlainRegion>,
+}
+
+impl Plain {
+    pub fn new(rules: Rules) -> Self {
+        Self { rules, regions: Vec::new() }
+    }
+
+    pub fn add(&mut self, span: Span) {
+        let pieces = vec![PlainPiece { span, live: false }];
+        self.regions.push(PlainRegion { span, own: false, pieces });
+        self.regions.sort_by_key(|region| region.span.address);
+    }
+
+    pub fn remove(&mut self, span: Span) {
+        let index = self.regions.iter().position(|region| region.span == span).expect("a known region");
+        assert!(self.regions[index].is_idle(), "{span:x?} was in use");
+        self.regions.remove(index);
+    }
+
+    /// Where a block must go.
+    pub fn place(&mut self, bytes: u64, alignment: u64) -> Option<Span> {
+        let rules = self.rules;
+        let rounded = rules.rounded(bytes);
+        let huge = rounded > rules.max_chunk;
+        let fits = |piece: &PlainPiece| {
+            let end = piece.span.address + piece.span.bytes;
+            let start = if rules.upper_end {
+                end.checked_sub(rounded)? / alignment * alignment
+            } else {
+                piece.span.address.next_multiple_of(alignment)
+            };
+            (!piece.live && start >= piece.span.address && start + rounded <= end).then_some(start)
+        };
+        let candidates = self.regions.iter().enumerate().filter(|(_, region)| !huge || region.is_idle());
+        let pieces = candidates.flat_map(|(r, region)| {
+            region.pieces.iter().enumerate().filter_map(move |(p, piece)| {
+                fits(piece).map(|start| ((piece.span.bytes, piece.span.address), r, p, start))
+            })
+        });
+        let (_, r, p, start) = pieces.min_by_key(|(order, ..)| *order)?;
+
+        let region = &mut self.regions[r];
+        let Span { address, bytes } = region.pieces[p].span;
+        let rest = address + bytes - start - rounded;
+        let kept = if huge || rest <= rules.kept_rest { rest } else { 0 };
+        let block = Span { address: start, bytes: rounded + kept };
+        let before = PlainPiece { span: Span { address, bytes: start - address }, live: false };
+        let behind = Span { address: start + block.bytes, bytes: rest - kept };
+        let parts =
+            [before, PlainPiece { span: block, live: true }, PlainPiece { span: behind, live: false }];
+        region.pieces.splice(p..=p, parts.into_iter().filter(|part| part.span.bytes > 0));
+        region.own |= huge;
+        Some(block)
+    }
+
+    pub fn free(&mut self, address: u64) {
+        let holds = |region: &&mut PlainRegion| {
+            (region.span.address..region.span.address + region.span.bytes).contains(&address)
+        };
+        let region = self.regions.iter_mut().find(holds).expect("the region of a live block");
+        let mut pieces: Vec<PlainPiece> = Vec::new();
+        for mut piece in region.pieces.drain(..) {
+            piece.live &= piece.span.address != address;
+            match pieces.last_mut() {
+                Some(last) if !last.live && !piece.live => last.span.bytes += piece.span.bytes,
+                _ => pieces.push(piece),
+            }
+        }
+        region.pieces = pieces;
+    }
+
+    pub fn pieces(&self) -> impl Iterator<Item = (usize, PlainPiece)> + '_ {
+        let numbered = self.regions.iter().enumerate();
+        numbered.flat_map(|(index, region)| region.pieces.iter().map(move |piece| (index, *piece)))
+    }
+
+    pub fn bytes(&self, live: bool) -> u64 {
+        self.pieces().filter(|(_, piece)| piece.live == live).map(|(_, piece)| piece.span.bytes).sum()
+    }
+}
