@@ -2,6 +2,7 @@
 
 use crate::memory::{Block, MemoryKind};
 use crate::oom::OomReport;
+use crate::policy::Inconsistent;
 use crate::units::Bytes;
 
 /// An allocation that did not happen. The pool is as it was before.
@@ -43,6 +44,14 @@ pub enum AllocError {
         /// What the source said.
         error: SourceError,
     },
+    /// The pool's own bookkeeping was overwritten. It places nothing more by it.
+    #[error("{allocator}: {error}")]
+    Damaged {
+        /// The allocator's name.
+        allocator: String,
+        /// What was overwritten.
+        error: Inconsistent,
+    },
 }
 
 impl AllocError {
@@ -75,6 +84,12 @@ pub enum BlockError {
     /// The block's fields are not those of any block this allocator handed out.
     #[error("block {:#x} of {} bytes (allocation {}) was never handed out", block.address, block.bytes, block.id)]
     Unknown {
+        /// The block as given.
+        block: Block,
+    },
+    /// What the pool knew of the block was overwritten.
+    #[error("what is known of block {:#x} (allocation {}) was overwritten", block.address, block.id)]
+    Damaged {
         /// The block as given.
         block: Block,
     },

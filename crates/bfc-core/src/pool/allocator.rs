@@ -15,7 +15,7 @@ use crate::allocator::{Allocator, Request};
 use crate::error::{AllocError, BlockError};
 use crate::ledger::{Ledger, Tag};
 use crate::memory::{Block, MemoryKind, PoolId};
-use crate::policy::{Need, NotLive, Place, Policy};
+use crate::policy::{Moment, Need, NotLive, Place, Policy};
 use crate::retry::AllocatorRetry;
 use crate::stats::Stats;
 use crate::sub_allocator::SubAllocator;
@@ -148,9 +148,10 @@ impl<P: Policy> State<P> {
     #[inline]
     fn live(&self, block: &Block) -> Result<Place, BlockError> {
         self.accounts.live(block)?;
-        let place = self.policy.placed(block.chunk);
-        let same = |place: &Place| place.address == block.address && place.bytes == block.bytes;
-        place.filter(same).ok_or(BlockError::Unknown { block: *block })
+        // A slot with an account holds a block: if the policy cannot say so, it has lost it.
+        let place = self.policy.placed(block.chunk).ok_or(BlockError::Damaged { block: *block })?;
+        let same = place.address == block.address && place.bytes == block.bytes;
+        if same { Ok(place) } else { Err(BlockError::Unknown { block: *block }) }
     }
 
     /// Takes the block at `place` back.
@@ -237,7 +238,8 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
             let place = state.live(&block)?;
             state.users.note(thread);
             let freed_at = self.timing_counter.as_ref().map_or(0, |counter| counter.next());
-            state.free(place, freed_at).map_err(|_| BlockError::Unknown { block })?;
+            state.free(place, freed_at).map_err(|_| BlockError::Damaged { block })?;
+            self.release_unwanted(state, Moment::AfterFree);
         }
         self.retry.notify();
         Ok(())

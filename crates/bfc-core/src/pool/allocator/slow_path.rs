@@ -10,7 +10,7 @@ use crate::ledger::{Ledger, Tag};
 use crate::memory::{Block, Span};
 use crate::oom::{OomReport, Verdict};
 use crate::owner::OwnerId;
-use crate::policy::{GRANULE, Need, Policy};
+use crate::policy::{GRANULE, Moment, Need, Policy};
 use crate::pool::config::ConfiguredPolicy;
 use crate::pool::growth::available;
 use crate::retry::Refusal;
@@ -69,17 +69,29 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         tag: Tag,
         last: bool,
     ) -> Result<Block, Refusal> {
+        self.refuse_damaged(state)?;
         let Some(rounded) = state.policy.rounded(need.bytes, need.alignment) else {
             let (allocator, bytes, alignment) = (self.name.clone(), need.bytes, need.alignment);
             return Err(Refusal { error: AllocError::TooLarge { allocator, bytes, alignment }, wait: false });
         };
         let wanted = Wanted { need, rounded, tag };
-        self.make_room(state, &wanted).map_err(|cause| self.refuse(state, &wanted, cause, last))
+        self.make_room(state, &wanted).or_else(|cause| {
+            self.refuse_damaged(state)?;
+            Err(self.refuse(state, &wanted, cause, last))
+        })
+    }
+
+    /// Neither growing nor waiting mends a policy that found its bookkeeping overwritten.
+    fn refuse_damaged(&self, state: &State<P>) -> Result<(), Refusal> {
+        let Some(error) = state.policy.damage() else { return Ok(()) };
+        let error = AllocError::Damaged { allocator: self.name.clone(), error };
+        Err(Refusal { error, wait: false })
     }
 
     /// Makes room and tries again, in upstream's order: grow, join what the frontier has not passed, give back idle
     /// regions and grow in their place.
     fn make_room(&self, state: &mut State<P>, wanted: &Wanted) -> Result<Block, Shortfall> {
+        self.release_unwanted(state, Moment::BeforeGrowth);
         let mut cause = match self.extend_and_allocate(state, wanted) {
             Ok(block) => return Ok(block),
             Err(cause) => cause,

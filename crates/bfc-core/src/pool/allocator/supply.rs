@@ -4,7 +4,7 @@ use super::slow_path::Wanted;
 use super::{EndCallOut, PolicyAllocator, State};
 use crate::error::SourceError;
 use crate::memory::Span;
-use crate::policy::{GRANULE, NotAdded};
+use crate::policy::{GRANULE, Moment, NotAdded};
 use crate::pool::config::ConfiguredPolicy;
 use crate::pool::growth::{Growth, available};
 use crate::sub_allocator::SubAllocator;
@@ -105,6 +105,16 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             let at_most = state.policy.reserved_bytes().saturating_sub(keep);
             let Some(span) = state.policy.take_idle_region(at_most) else { return bytes };
             bytes += span.bytes;
+            state.accounts.note_reserved(state.policy.reserved_bytes());
+            // SAFETY: the policy has just forgotten the region, in which no block was live.
+            unsafe { self.give_back(state, span) };
+        }
+    }
+
+    /// Gives back regions that the policy does not want to keep.
+    #[inline]
+    pub(super) fn release_unwanted(&self, state: &mut State<P>, moment: Moment) {
+        while let Some(span) = state.policy.take_unwanted_region(moment) {
             state.accounts.note_reserved(state.policy.reserved_bytes());
             // SAFETY: the policy has just forgotten the region, in which no block was live.
             unsafe { self.give_back(state, span) };
