@@ -372,3 +372,6 @@ impl Policy for Buddy {
         Box::new(self.clone())
     }
 }
+
+#[cfg(test)]
+mod tests;

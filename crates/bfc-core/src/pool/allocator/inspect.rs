@@ -108,6 +108,12 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         .unwrap_or(Ok(()))
     }
 
+    /// Changes the policy behind the pool's back, as a stray write would.
+    #[cfg(test)]
+    pub(crate) fn edit_policy<R>(&self, edit: impl FnOnce(&mut P) -> R) -> Option<R> {
+        self.write(|state| edit(&mut state.policy))
+    }
+
     /// Runs `work` under the lock; `None` if called back from the source.
     pub(super) fn write<R>(&self, work: impl FnOnce(&mut State<P>) -> R) -> Option<R> {
         self.enter()?;
