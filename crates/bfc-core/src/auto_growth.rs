@@ -1,11 +1,4 @@
 //! Paddle's auto-growth best fit, as a policy: regions as large as the requests that they are taken for.
-//!
-//! A block is taken from the upper end of the smallest free block that fits; the rest stays free at the lower end. A
-//! freed block joins the free ones before and after it in its region. Regions without a live block go back to the source
-//! on demand, and if so configured at every free or before each growth.
-//!
-//! Source: `AutoGrowthBestFitAllocator` in Paddle's memory/allocation. Beyond it, requests have alignments: what is left
-//! over above an aligned block stays free.
 
 mod block;
 mod check;
@@ -38,7 +31,14 @@ pub type AutoGrowthAllocator = crate::pool::PolicyAllocator<AutoGrowth>;
 /// The policy's name.
 const NAME: &str = "auto-growth";
 
-/// See the [module's text](self).
+/// Placement as Paddle's auto-growth best fit.
+///
+/// A block is taken from the upper end of the smallest free block that fits; the rest stays free at the lower end. A
+/// freed block joins the free ones before and after it in its region. Regions without a live block go back to the source
+/// on demand, and if the options say so at every free or before each growth.
+///
+/// Source: `AutoGrowthBestFitAllocator` in Paddle's memory/allocation. Beyond it, requests have alignments: what is left
+/// over above an aligned block stays free.
 ///
 /// ```
 /// use bfc_core::{AutoGrowth, AutoGrowthOptions, Need, Policy, Span};
@@ -156,7 +156,7 @@ impl Policy for AutoGrowth {
         NAME
     }
 
-    /// The bytes and the padding, in multiples of the configured alignment.
+    /// The bytes and the padding, in multiples of the options' alignment.
     fn rounded(&self, bytes: u64, alignment: u64) -> Option<u64> {
         let step = self.options.alignment().0;
         let rounded = round_up(bytes.max(1).checked_add(self.options.padding())?, step)?;
@@ -258,7 +258,7 @@ impl Policy for AutoGrowth {
         }
     }
 
-    /// The rounded size, or the configured chunk size if that is more. `planned` means nothing here.
+    /// The rounded size, or the options' chunk size if that is more. `planned` means nothing here.
     fn region_bytes(&self, rounded: u64, _planned: u64) -> u64 {
         rounded.max(self.options.chunk_size().0)
     }

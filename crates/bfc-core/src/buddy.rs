@@ -1,19 +1,5 @@
 //! Paddle's buddy allocator, as a policy: best fit over large regions, split and joined with the neighbours, and regions
 //! of their own for huge requests. Not the binary buddy system of textbooks: any neighbour joins any other.
-//!
-//! Source: `BuddyAllocator` in Paddle's memory/allocation; its choice of a chunk, its rounding, its splits and the sizes
-//! of its regions are the same. What differs:
-//!
-//! * Descriptors lie in a table beside the memory, so the policy serves memory that the host cannot touch and a block
-//!   starts where its chunk does. By default no request pays for them; [`BuddyOptions::with_paddle_sizes`] restores
-//!   upstream's sizes.
-//! * Requests have alignments. What is cut off before an aligned block stays free.
-//! * The order of best fit is by size, then address. Upstream's order begins with the index of the source that a chunk
-//!   came from; a pool here has one source.
-//! * What a block was charged is what its free takes off, also where a rest was too small to be cut off; a region that
-//!   was given back leaves no record behind (upstream's counts drift, and its records stay).
-//! * A request in one's own region is charged to [`huge_bytes`](Buddy::huge_bytes), as upstream apart from
-//!   [`used_bytes`](Buddy::used_bytes).
 
 mod check;
 mod descriptor;
@@ -50,7 +36,21 @@ pub type BuddyAllocator = crate::pool::PolicyAllocator<Buddy>;
 /// The policy's name.
 const NAME: &str = "buddy";
 
-/// See the [module's text](self).
+/// Placement as Paddle's buddy allocator.
+///
+/// Source: `BuddyAllocator` in Paddle's memory/allocation; its choice of a chunk, its rounding, its splits and the sizes
+/// of its regions are the same. What differs:
+///
+/// * Descriptors lie in a table beside the memory, so the policy serves memory that the host cannot touch and a block
+///   starts where its chunk does. By default no request pays for them; [`BuddyOptions::with_paddle_sizes`] restores
+///   upstream's sizes.
+/// * Requests have alignments. What is cut off before an aligned block stays free.
+/// * The order of best fit is by size, then address. Upstream's order begins with the index of the source that a chunk
+///   came from; a pool here has one source.
+/// * What a block was charged is what its free takes off, also where a rest was too small to be cut off; a region that
+///   was given back leaves no record behind (upstream's counts drift, and its records stay).
+/// * Huge blocks count as in use: by themselves in [`huge_bytes`](Buddy::huge_bytes), and apart from
+///   [`used_bytes`](Buddy::used_bytes), which are upstream's.
 ///
 /// All descriptors bear guards. Once one was found overwritten, the policy places nothing more and says why by
 /// [`damage`](Policy::damage) and [`check`](Policy::check); blocks can still be freed, and all regions are still known.
@@ -130,8 +130,8 @@ impl Buddy {
         self.damage.get_or_insert(overwritten);
     }
 
-    /// The best fit. A huge request only takes what is the rest of a region: none of the pool's chunks is as large, so
-    /// that is a region taken for it.
+    /// The best fit. A huge request only takes a whole region: none that the pool took for itself is as large, so it is
+    /// one that was taken for the request.
     fn find(&self, rounded: u64, alignment: u64) -> Result<Option<Fit>, Overwritten> {
         for FreePiece { bytes, address, slot } in self.free.at_least(rounded) {
             let piece = self.descriptors.load(slot)?;
@@ -234,7 +234,7 @@ impl Policy for Buddy {
         NAME
     }
 
-    /// The bytes and what the configuration adds to them, in whole smallest chunks.
+    /// The bytes and what the options add to them, in whole smallest chunks.
     fn rounded(&self, bytes: u64, alignment: u64) -> Option<u64> {
         let min_chunk = self.options.min_chunk().0;
         let rounded = round_up(bytes.max(1).checked_add(self.options.overhead())?, min_chunk)?;

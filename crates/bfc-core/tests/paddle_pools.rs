@@ -107,8 +107,10 @@ unsafe impl SubAllocator for Watched {
     }
 }
 
-/// Each kind of memory, and a check that it has everything back.
-fn sources() -> Vec<(Arc<dyn SubAllocator>, Box<dyn Fn()>)> {
+/// A kind of memory, and a check that it has everything back.
+type Source = (Arc<dyn SubAllocator>, Box<dyn Fn()>);
+
+fn sources() -> Vec<Source> {
     let address_only = Arc::new(AddressOnlyMemory::new());
     let host = Arc::new(HostMemory::new());
     let device = Arc::new(SimDevice::new(Bytes::mib(4)));
