@@ -1,12 +1,15 @@
 //! Waiting for frees before an out-of-memory error is returned.
 
+mod queue;
+
 use std::time::{Duration, Instant};
 
 use crate::error::AllocError;
 use crate::memory::Block;
 use crate::stats::RetryStats;
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Condvar, Mutex, lock, wait};
+use crate::sync::{Arc, Condvar, Mutex, lock, wait};
+use queue::Queue;
 
 /// An attempt that gave no memory.
 #[derive(Clone, Debug)]
@@ -17,12 +20,45 @@ pub struct Refusal {
     pub wait: bool,
 }
 
-/// Tries for memory again after each free, up to a deadline: upstream's `AllocatorRetry`, without its lost wake-up.
+/// What a request waits for, as far as it decides who is woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// How many bytes.
+    pub bytes: u64,
+    /// Requests that can be compared: of two with the same number here, the larger cannot be served when the smaller
+    /// cannot. A number may stand for an alignment, for instance. `None` compares with nothing and is always right; it
+    /// costs attempts that comparison would save.
+    pub class: Option<u64>,
+}
+
+impl Want {
+    /// Whether `other` cannot be served where `self` could not.
+    const fn rules_out(self, other: Self) -> bool {
+        match (self.class, other.class) {
+            (Some(class), Some(of_other)) => class == of_other && self.bytes <= other.bytes,
+            _ => false,
+        }
+    }
+}
+
+/// Tries for memory again after frees, up to a deadline: upstream's `AllocatorRetry`, but fair, aware of sizes and
+/// without its lost wake-up.
 ///
-/// Upstream's waiter may miss a free that comes between its failed attempt and its going to sleep. Here every free
-/// that a waiter could have missed raises an epoch; the waiter reads the epoch *before* its attempt and sleeps only
-/// while it stays the same. Attempts and frees must exclude each other, as under the lock of a pool; then a free either
-/// comes before the attempt, which sees its memory, or raises the epoch after it was read.
+/// **Who is woken.** A free makes those waiters due that it may serve. They try one at a time, the oldest first; who
+/// succeeds or fails hands the turn to the next. A failure also rules out the like of it ([`Want::class`]), so that a
+/// thousand waiters for the same size cost one attempt that fails, not a thousand. Hence nobody runs out of time beside
+/// memory that fits and that nobody took: after each free that can serve a request it tries, or another's failure
+/// shows that it would have failed. Only a waiter that fails four times while frees keep coming steps back behind
+/// younger ones, so that it cannot keep the turn from them.
+///
+/// **Who may overtake.** A new request tries before it queues, so it may take a fitting block at once, also one that a
+/// waiter could have used; and memory too small for an old waiter goes to a younger one that it serves. Nothing is held
+/// back for large requests. A large one is thus the first *waiter* to try whenever a free may serve it, but can be
+/// passed any number of times within its timeout, which is the bound on its waiting.
+///
+/// **No free is missed.** Every free that a waiter could have missed raises an epoch; the waiter reads the epoch
+/// *before* its attempt and is due if a free came later. Attempts and frees must exclude each other, as under the lock
+/// of a pool; then a free either comes before the attempt, which sees its memory, or raises the epoch after it was read.
 ///
 /// ```
 /// use std::time::Duration;
@@ -38,13 +74,12 @@ pub struct AllocatorRetry {
     /// that attempt therefore sees it, and a free that sees 0 has nobody to wake.
     interested: AtomicUsize,
     state: Mutex<State>,
-    freed: Condvar,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
-    /// Frees so far that somebody was interested in.
-    epoch: u64,
+    queue: Queue<Arc<Condvar>>,
+    /// All figures but the wake-ups, which the queue counts.
     stats: RetryStats,
 }
 
@@ -58,8 +93,7 @@ impl AllocatorRetry {
     /// A retry that nobody waits in.
     #[must_use]
     pub fn new() -> Self {
-        let state = State { epoch: 0, stats: RetryStats::default() };
-        Self { interested: AtomicUsize::new(0), state: Mutex::new(state), freed: Condvar::new() }
+        Self { interested: AtomicUsize::new(0), state: Mutex::new(State::default()) }
     }
 
     /// Calls `attempt` until it gives a block, it refuses without hope, or `timeout` has passed since the first
@@ -73,16 +107,29 @@ impl AllocatorRetry {
         &self,
         bytes: u64,
         timeout: Duration,
+        attempt: impl FnMut(bool) -> Result<Block, Refusal>,
+    ) -> Result<Block, AllocError> {
+        self.allocate_as(Want { bytes, class: None }, timeout, attempt)
+    }
+
+    /// The same for a request that can be compared with others, which spares it attempts that cannot succeed.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    pub fn allocate_as(
+        &self,
+        want: Want,
+        timeout: Duration,
         mut attempt: impl FnMut(bool) -> Result<Block, Refusal>,
     ) -> Result<Block, AllocError> {
-        if bytes == 0 {
+        if want.bytes == 0 {
             return Ok(Block::EMPTY);
         }
         let _interest = Interest::new(&self.interested);
         let mut wait: Option<Wait<'_>> = None;
         let mut last = false;
         loop {
-            let epoch = lock(&self.state).epoch;
+            let tried = lock(&self.state).queue.epoch();
             let refusal = match attempt(last) {
                 Ok(block) => {
                     if let Some(wait) = &mut wait {
@@ -96,33 +143,62 @@ impl AllocatorRetry {
                 return Err(after_waiting(refusal.error, wait.as_ref()));
             }
             last = match &wait {
-                Some(wait) => wait.sleep(epoch),
+                Some(wait) => {
+                    wait.failed(want, tried);
+                    wait.sleep()
+                }
                 None if timeout.is_zero() => true,
-                None => wait.insert(Wait::start(self, timeout)).sleep(epoch),
+                None => wait.insert(Wait::start(self, want, tried, timeout)).sleep(),
             };
         }
     }
 
-    /// Says that memory was freed. Costs one load when nobody waits.
+    /// Whether a free must be told to [`notify`](Self::notify) or [`notify_up_to`](Self::notify_up_to). A pool may ask
+    /// under its lock, after the free, and work out the bytes for the latter only if so. One load.
+    #[inline]
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.interested.load(Ordering::SeqCst) > 0
+    }
+
+    /// Says that memory may have become available, without knowing how much: all who wait try in turn, save those ruled
+    /// out by a failure. Costs one load when nobody waits.
     #[inline]
     pub fn notify(&self) {
-        if self.interested.load(Ordering::SeqCst) == 0 {
-            return;
+        self.notify_up_to(u64::MAX);
+    }
+
+    /// Says that memory became available, but not for requests of more than `bytes` bytes. That is the largest free piece
+    /// or, if more, what the pool may now take from its source, in place of idle regions too. Costs one load when
+    /// nobody waits.
+    #[inline]
+    pub fn notify_up_to(&self, bytes: u64) {
+        if self.is_awaited() {
+            self.update(|state| state.queue.freed(bytes));
         }
-        lock(&self.state).epoch += 1;
-        self.freed.notify_all();
     }
 
     /// What waiting has cost so far.
     #[must_use]
     pub fn stats(&self) -> RetryStats {
-        lock(&self.state).stats
+        let state = lock(&self.state);
+        RetryStats { wakeups: state.queue.turns(), ..state.stats }
     }
 
     /// Starts the figures over; requests that wait now still count as waiting.
     pub fn clear_stats(&self) {
-        let stats = &mut lock(&self.state).stats;
-        *stats = RetryStats { waiting: stats.waiting, ..RetryStats::default() };
+        let state = &mut *lock(&self.state);
+        state.stats = RetryStats { waiting: state.stats.waiting, ..RetryStats::default() };
+        state.queue.clear_turns();
+    }
+
+    /// Changes the state, and wakes whom that gave the turn once the lock is open again.
+    #[cold]
+    fn update(&self, change: impl FnOnce(&mut State) -> Option<Arc<Condvar>>) {
+        let bell = change(&mut lock(&self.state));
+        if let Some(bell) = bell {
+            bell.notify_one();
+        }
     }
 }
 
@@ -151,10 +227,13 @@ impl Drop for Interest<'_> {
     }
 }
 
-/// A request that had to wait, from its first sleep to its end.
+/// A request that had to wait, from its first sleep to its end. Ending it, also by a panic, hands its turn on.
 #[derive(Debug)]
 struct Wait<'a> {
     retry: &'a AllocatorRetry,
+    ticket: u64,
+    /// Rung when it is this request's turn.
+    bell: Arc<Condvar>,
     started: Instant,
     /// `None` if the deadline is beyond what the clock can tell.
     deadline: Option<Instant>,
@@ -162,37 +241,51 @@ struct Wait<'a> {
 }
 
 impl<'a> Wait<'a> {
-    fn start(retry: &'a AllocatorRetry, timeout: Duration) -> Self {
-        let mut state = lock(&retry.state);
-        state.stats.waits += 1;
-        state.stats.waiting += 1;
+    /// Queues a request whose first attempt began at epoch `tried` and failed.
+    fn start(retry: &'a AllocatorRetry, want: Want, tried: u64, timeout: Duration) -> Self {
+        let bell = Arc::new(Condvar::new());
+        let mut ticket = 0;
+        retry.update(|state| {
+            state.stats.waits += 1;
+            state.stats.waiting += 1;
+            let turn;
+            (ticket, turn) = state.queue.enter(want, tried, Arc::clone(&bell));
+            turn
+        });
         let started = Instant::now();
-        Self { retry, started, deadline: started.checked_add(timeout), successful: false }
+        Self { retry, ticket, bell, started, deadline: started.checked_add(timeout), successful: false }
     }
 
-    /// Sleeps while the epoch stays as given; whether the deadline has passed.
-    fn sleep(&self, epoch: u64) -> bool {
+    /// Notes that another attempt failed, which began at epoch `tried`.
+    fn failed(&self, want: Want, tried: u64) {
+        self.retry.update(|state| state.queue.failed(self.ticket, want, tried));
+    }
+
+    /// Sleeps until it is this request's turn; whether the deadline has passed.
+    fn sleep(&self) -> bool {
         let mut state = lock(&self.retry.state);
         loop {
             let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
                 return true;
             }
-            if state.epoch != epoch {
+            if state.queue.has_turn(self.ticket) {
                 return false;
             }
-            state = wait(&self.retry.freed, state, left);
+            state = wait(&self.bell, state, left);
         }
     }
 }
 
 impl Drop for Wait<'_> {
     fn drop(&mut self) {
-        let stats = &mut lock(&self.retry.state).stats;
-        stats.waiting -= 1;
-        stats.waited += self.started.elapsed();
-        if !self.successful {
-            stats.timeouts += 1;
-        }
+        self.retry.update(|state| {
+            state.stats.waiting -= 1;
+            state.stats.waited += self.started.elapsed();
+            if !self.successful {
+                state.stats.timeouts += 1;
+            }
+            state.queue.leave(self.ticket)
+        });
     }
 }

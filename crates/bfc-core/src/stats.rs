@@ -50,6 +50,8 @@ pub struct RetryStats {
     pub waited: Duration,
     /// Waits that ended without memory.
     pub timeouts: u64,
+    /// Times that a waiting request was woken to try again.
+    pub wakeups: u64,
 }
 
 impl Stats {

@@ -8,10 +8,11 @@
 
 mod common;
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use bfc_core::sync::{Arc, Mutex, lock, thread};
-use bfc_core::{AllocError, Allocator, AllocatorRetry, BfcAllocator, BfcConfig, Block, Bytes, Refusal};
+use bfc_core::{AllocError, Allocator, AllocatorRetry, BfcAllocator, BfcConfig, Block, Bytes, Refusal, Want};
 
 use common::source::{FakeSource, Nature};
 use common::{allocate, free};
@@ -177,4 +178,159 @@ fn a_rising_frontier_is_not_missed() {
     };
     shuttle::check_random(scenario, SCHEDULES);
     shuttle::check_pct(scenario, SCHEDULES, 3);
+}
+
+/// Bytes in one piece behind a lock, and whether there will ever be more.
+struct Piece {
+    state: Mutex<(u64, bool)>,
+    retry: AllocatorRetry,
+}
+
+impl Piece {
+    fn new(free: u64) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::new((free, true)), retry: AllocatorRetry::new() })
+    }
+
+    fn attempt(&self, bytes: u64) -> Result<Block, Refusal> {
+        let (free, hope) = &mut *lock(&self.state);
+        if *free < bytes {
+            let error = AllocError::Reentrant { allocator: "piece".to_owned() };
+            return Err(Refusal { error, wait: *hope });
+        }
+        *free -= bytes;
+        Ok(Block { bytes, ..Block::EMPTY })
+    }
+
+    fn take(&self, bytes: u64) -> Result<Block, AllocError> {
+        let want = Want { bytes, class: Some(0) };
+        self.retry.allocate_as(want, LONG, |_last| self.attempt(bytes))
+    }
+
+    fn give(&self, bytes: u64) {
+        let largest = {
+            let (free, _) = &mut *lock(&self.state);
+            *free += bytes;
+            *free
+        };
+        self.retry.notify_up_to(largest);
+    }
+
+    /// From now on those who are refused do not wait.
+    fn end(&self) {
+        lock(&self.state).1 = false;
+        self.retry.notify();
+    }
+}
+
+fn check(scenario: impl Fn() + Send + Sync + Clone + 'static) {
+    shuttle::check_random(scenario.clone(), SCHEDULES);
+    shuttle::check_pct(scenario, SCHEDULES, 3);
+}
+
+/// Two of three can be served, whatever the order of their coming, and are: they do not wait behind the large one.
+#[test]
+fn nobody_waits_beside_memory_that_fits() {
+    check(|| {
+        let piece = Piece::new(0);
+        let taker = |bytes| {
+            let piece = Arc::clone(&piece);
+            thread::spawn(move || piece.take(bytes).map(drop))
+        };
+        let (large, small, other) = (taker(5), taker(2), taker(1));
+        let givers = [1, 2].map(|bytes| {
+            let piece = Arc::clone(&piece);
+            thread::spawn(move || piece.give(bytes))
+        });
+        join(givers.into());
+        small.join().unwrap().unwrap();
+        other.join().unwrap().unwrap();
+        piece.end();
+        large.join().unwrap().unwrap_err();
+        assert_eq!(lock(&piece.state).0, 0);
+        assert_eq!((piece.retry.stats().waiting, piece.retry.stats().timeouts <= 1), (0, true));
+    });
+}
+
+/// Takers of all sizes that give back what they took: each gets its turn although others come again and again.
+#[test]
+fn takers_of_different_sizes_are_all_served() {
+    check(|| {
+        let piece = Piece::new(4);
+        let taker = |bytes| {
+            let piece = Arc::clone(&piece);
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    piece.take(bytes).unwrap();
+                    piece.give(bytes);
+                }
+            })
+        };
+        join([4, 3, 2, 1].map(taker).into());
+        assert_eq!(lock(&piece.state).0, 4);
+    });
+}
+
+/// Whoever of the two has the turn when the memory comes: a panic of the one does not leave the other asleep.
+#[test]
+fn a_waiter_that_panics_hands_its_turn_on() {
+    check(|| {
+        let piece = Piece::new(0);
+        let panicking = {
+            let piece = Arc::clone(&piece);
+            thread::spawn(move || {
+                let mut attempts = 0;
+                let _panicked_or_refused = catch_unwind(AssertUnwindSafe(|| {
+                    piece.retry.allocate(1, LONG, |_last| {
+                        attempts += 1;
+                        if attempts > 1 {
+                            resume_unwind(Box::new("attempt"));
+                        }
+                        piece.attempt(2)
+                    })
+                }));
+            })
+        };
+        let patient = {
+            let piece = Arc::clone(&piece);
+            thread::spawn(move || assert_eq!(piece.take(1).unwrap().bytes, 1))
+        };
+        piece.give(1);
+        patient.join().unwrap();
+        piece.end();
+        panicking.join().unwrap();
+        assert_eq!(piece.retry.stats().waiting, 0);
+    });
+}
+
+/// All three are waiting when memory comes, and each free may serve any of them.
+#[test]
+fn the_oldest_is_served_first() {
+    check(|| {
+        let piece = Piece::new(0);
+        let taken = Arc::new(Mutex::new(Vec::new()));
+        let taker = |name, older| {
+            while piece.retry.stats().waiting < older {
+                thread::yield_now();
+            }
+            let (piece, taken) = (Arc::clone(&piece), Arc::clone(&taken));
+            thread::spawn(move || {
+                let want = Want { bytes: 1, class: Some(0) };
+                let attempt = |_last| {
+                    let block = piece.attempt(1)?;
+                    lock(&taken).push(name);
+                    Ok(block)
+                };
+                piece.retry.allocate_as(want, LONG, attempt).unwrap();
+            })
+        };
+        let takers = vec![taker("first", 0), taker("second", 1), taker("third", 2)];
+        while piece.retry.stats().waiting < 3 {
+            thread::yield_now();
+        }
+        for _ in 0..3 {
+            piece.give(1);
+        }
+        join(takers);
+        assert_eq!(*lock(&taken), ["first", "second", "third"]);
+    });
 }
