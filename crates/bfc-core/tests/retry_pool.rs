@@ -221,3 +221,44 @@ fn giving_idle_regions_back_wakes_those_who_wait_for_room() {
     assert_woken(&pool);
     free(&pool, kept);
 }
+
+/// A free that cannot serve the waiter does not wake it, and one that does wakes it once.
+#[test]
+fn a_free_wakes_only_whom_it_may_serve() {
+    let pool = four_kib(LONG);
+    use_from_elsewhere(&pool);
+    let blocks: Vec<Block> = (0..16).map(|_| allocate(&pool, 256)).collect();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| allocate(&pool, 1024));
+        await_waiter(&pool);
+        // Never two neighbours at once.
+        for &block in blocks.iter().step_by(2) {
+            free(&pool, block);
+        }
+        assert_eq!(pool.retry_stats().wakeups, 0);
+        for &block in &blocks[1..4] {
+            if block != blocks[2] {
+                free(&pool, block);
+            }
+        }
+        assert_eq!(waiter.join().unwrap().bytes, 1024);
+    });
+    assert_woken(&pool);
+    assert_eq!(pool.retry_stats().wakeups, 1);
+}
+
+/// The free leaves a piece that is too small, but a region without a live block, in whose place a larger one fits.
+#[test]
+fn a_free_that_leaves_a_region_idle_wakes_those_whom_collection_serves() {
+    let pool = pool(BfcConfig::new(Bytes::kib(16)).with_first_region(Bytes::kib(4)).with_retry_timeout(LONG));
+    use_from_elsewhere(&pool);
+    let (first, second) = (allocate(&pool, 4096), allocate(&pool, 4096));
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| allocate(&pool, 12 * 1024));
+        await_waiter(&pool);
+        free(&pool, second);
+        assert_eq!(waiter.join().unwrap().bytes, 12 * 1024);
+    });
+    assert_woken(&pool);
+    free(&pool, first);
+}

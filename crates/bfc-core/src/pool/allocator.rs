@@ -228,20 +228,27 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
             return Err(refusal.error);
         }
         let attempt = |last| self.attempt(request, thread, last);
-        self.retry.allocate(request.bytes, self.config.retry_timeout, attempt)
+        self.retry.allocate_as(self.want(request), self.config.retry_timeout, attempt)
     }
 
     unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
-        if block != Block::EMPTY {
-            let thread = self.enter().ok_or(BlockError::Reentrant)?;
-            let state = &mut *lock(&self.state);
-            let place = state.live(&block)?;
-            state.users.note(thread);
-            let freed_at = self.timing_counter.as_ref().map_or(0, |counter| counter.next());
-            state.free(place, freed_at).map_err(|_| BlockError::Damaged { block })?;
-            self.release_unwanted(state, Moment::AfterFree);
+        if block == Block::EMPTY {
+            self.retry.notify();
+            return Ok(());
         }
-        self.retry.notify();
+        let thread = self.enter().ok_or(BlockError::Reentrant)?;
+        let mut guard = lock(&self.state);
+        let state = &mut *guard;
+        let place = state.live(&block)?;
+        state.users.note(thread);
+        let freed_at = self.timing_counter.as_ref().map_or(0, |counter| counter.next());
+        state.free(place, freed_at).map_err(|_| BlockError::Damaged { block })?;
+        self.release_unwanted(state, Moment::AfterFree);
+        if self.retry.is_awaited() {
+            let bytes = self.within_reach(state);
+            drop(guard);
+            self.retry.notify_up_to(bytes);
+        }
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use crate::owner::OwnerId;
 use crate::policy::{GRANULE, Moment, Need, Policy};
 use crate::pool::config::ConfiguredPolicy;
 use crate::pool::growth::available;
-use crate::retry::Refusal;
+use crate::retry::{Refusal, Want};
 use crate::sync::lock;
 
 /// How many holders an out-of-memory report names.
@@ -116,6 +116,25 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     fn extend_and_allocate(&self, state: &mut State<P>, wanted: &Wanted) -> Result<Block, Shortfall> {
         self.extend(state, wanted)?;
         state.allocate(&wanted.need, wanted.tag).ok_or(Shortfall::Limit)
+    }
+
+    /// What a request waits for. Those that may be compared differ in nothing but their bytes.
+    pub(super) fn want(&self, request: &Request<'_>) -> Want {
+        let (bytes, attributes) = (request.bytes, &request.attributes);
+        let class = request.alignment.max(GRANULE) | attributes.end as u64;
+        Want { bytes, class: attributes.freed_before.is_none().then_some(class) }
+    }
+
+    /// The most bytes for which any request may be served now: the largest free piece or, if more, what can be taken
+    /// from the source, in place of idle regions too.
+    #[cold]
+    pub(super) fn within_reach(&self, state: &State<P>) -> u64 {
+        if state.policy.has_pending() {
+            return u64::MAX;
+        }
+        let idle = if self.config.garbage_collection { state.policy.idle_bytes() } else { 0 };
+        let unreserved = available(self.config.limit, state.policy.reserved_bytes());
+        unreserved.saturating_add(idle).max(state.policy.largest_free_bytes())
     }
 
     #[cold]
