@@ -55,6 +55,7 @@ mod bin;
 mod context;
 mod local;
 mod log;
+mod plan;
 mod replay;
 mod report;
 mod scope;
@@ -69,6 +70,9 @@ mod tracker;
 pub use allocator::{Record, Sizes, TrackingAllocator};
 pub use context::{Context, ContextGuard, capture};
 pub use log::{Event, EventLog};
+pub use plan::{
+    NoPlan, PlanLimits, PlanTextError, PlanTextProblem, Step, find_step, parse_plan, plan_of, write_plan,
+};
 pub use replay::{ReplayError, ReplaySummary, replay};
 pub use report::{CategoryRow, OpRow, PeakRow, PlaceRow, PoolRow, Report, ScopeRow};
 pub use scope::{ModuleGuard, Phase, PhaseGuard, Place, PlaceGuard, here, module, phase};

@@ -20,6 +20,7 @@ use bfc_core::OwnerId;
 
 use crate::log::{Event, EventLog};
 
+pub(crate) mod lines;
 mod parse;
 
 /// One event of a trace.

@@ -1,0 +1,111 @@
+//! Greedy placement: one block after the other, each at the lowest offset where it fits.
+
+use super::occupancy::Occupancy;
+use super::sections::Sections;
+
+/// What is to be placed: sizes in whole granules, and when they live.
+#[derive(Debug)]
+pub(super) struct Problem {
+    pub(super) sizes: Vec<u64>,
+    pub(super) sections: Sections,
+    /// The most bytes live in one section.
+    pub(super) lower_bound: u64,
+}
+
+/// Offsets, by block, and what they take.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Offsets {
+    pub(super) offsets: Vec<u64>,
+    pub(super) capacity: u64,
+}
+
+/// Places the blocks in the given order; whether all end at `most` or below. Stops at the first that does not.
+pub(super) fn place(
+    problem: &Problem,
+    order: &[u32],
+    most: u64,
+    occupancy: &mut Occupancy,
+    into: &mut Offsets,
+) -> bool {
+    occupancy.clear();
+    into.offsets.resize(problem.sizes.len(), 0);
+    into.capacity = 0;
+    for &block in order {
+        let (size, span) = (problem.sizes[block as usize], problem.sections.spans[block as usize]);
+        let offset = occupancy.lowest(span, size);
+        let end = offset + size;
+        if end > most {
+            return false;
+        }
+        occupancy.take(span, offset, end);
+        into.offsets[block as usize] = offset;
+        into.capacity = into.capacity.max(end);
+    }
+    true
+}
+
+/// By what the blocks are sorted before they are placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Largest first; of equals the longest-lived.
+    Size,
+    /// Longest-lived first; of equals the largest.
+    Lifetime,
+    /// Largest product of size and lifetime first.
+    Area,
+    /// As they are asked for.
+    Start,
+    /// Those in the fullest sections first, then the largest.
+    Crowd,
+}
+
+impl Order {
+    pub(super) const ALL: [Self; 5] = [Self::Size, Self::Area, Self::Lifetime, Self::Crowd, Self::Start];
+
+    /// The blocks in this order.
+    pub(super) fn of(self, problem: &Problem) -> Vec<u32> {
+        let sections = &problem.sections;
+        let live = if self == Self::Crowd { sections.live(&problem.sizes) } else { Vec::new() };
+        let crowd = RangeMax::new(live);
+        let mut keyed: Vec<(u128, u128, u32)> = (0..)
+            .zip(sections.spans.iter().zip(&problem.sizes))
+            .map(|(block, (&span, &size))| {
+                let (size, length) = (u128::from(size), u128::from(span.1 - span.0));
+                let (first, second) = match self {
+                    Self::Size => (size, length),
+                    Self::Lifetime => (length, size),
+                    Self::Area => (size * length, size),
+                    Self::Start => (0, 0),
+                    Self::Crowd => (u128::from(crowd.of(span)), size),
+                };
+                (first, second, block)
+            })
+            .collect();
+        keyed.sort_by(|a, b| (b.0, b.1).cmp(&(a.0, a.1)).then(a.2.cmp(&b.2)));
+        keyed.into_iter().map(|(_, _, block)| block).collect()
+    }
+}
+
+/// The largest of a range of values, by a table of ranges whose lengths are powers of two.
+struct RangeMax(Vec<Vec<u64>>);
+
+impl RangeMax {
+    fn new(values: Vec<u64>) -> Self {
+        let mut table = vec![values];
+        let mut half = 1;
+        while let Some(row) = table.last().filter(|row| row.len() > half) {
+            let next = row.iter().zip(&row[half..]).map(|(a, b)| *a.max(b)).collect();
+            table.push(next);
+            half *= 2;
+        }
+        Self(table)
+    }
+
+    fn of(&self, (first, end): (u32, u32)) -> u64 {
+        let (first, end) = (first as usize, end as usize);
+        let level = (end - first).ilog2() as usize;
+        let row = self.0.get(level);
+        let at = |index: usize| row.and_then(|row| row.get(index)).copied().unwrap_or(0);
+        at(first).max(at(end - (1 << level)))
+    }
+}

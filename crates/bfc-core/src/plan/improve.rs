@@ -1,0 +1,29 @@
+//! Better orders from what went wrong.
+//!
+//! A block that ended above the goal was placed too late: others took the room it needs. All such blocks move to the
+//! front, in the order they had, and everything is placed anew. Blocks that are hard to place so gather in front, and
+//! their order among each other changes as long as any of them ends too high. This is squeaky wheel optimisation
+//! (Joslin and Clements, 1999); it needs neither chance nor a list of who is in whose way.
+
+use super::solve::Search;
+
+/// After so many placements without a better one, the search goes back to the best order.
+const PATIENCE: u32 = 200;
+
+/// Improves the placement until the search is over.
+pub(super) fn improve(search: &mut Search<'_>, mut order: Vec<u32>) {
+    let mut failures = 0;
+    let mut last = search.best.clone();
+    while !search.is_over() {
+        let goal = search.goal;
+        let sizes = &search.problem.sizes;
+        let too_high = |&block: &u32| last.offsets[block as usize] + sizes[block as usize] > goal;
+        let (mut next, rest): (Vec<u32>, Vec<u32>) = order.iter().partition(|block| too_high(block));
+        next.extend(rest);
+        let better = search.place(&next, u64::MAX) == Some(true);
+        failures = if better { 0 } else { failures + 1 };
+        last.clone_from(&search.last);
+        order = next;
+        let _ = failures < PATIENCE;
+    }
+}

@@ -1,0 +1,160 @@
+//! From lifetimes to offsets: which methods are tried, in which order, for how long.
+
+use super::Lifetime;
+use super::greedy::{Offsets, Order, Problem, place};
+use super::improve::improve;
+use super::occupancy::Occupancy;
+use super::sections::Sections;
+use crate::units::round_up;
+
+/// How a plan is to be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlanOptions {
+    /// What offsets are multiples of, in bytes; a power of two. 256 for blocks of a pool.
+    pub granule: u64,
+    /// The search ends once the capacity is at most this many bytes. Without it, at the lower bound.
+    pub target: Option<u64>,
+    /// How much work may be spent, in steps of looking for room: some 20 million a second. The first placement is
+    /// always done.
+    pub effort: u64,
+}
+
+impl Default for PlanOptions {
+    fn default() -> Self {
+        Self { granule: 256, target: None, effort: 100_000_000 }
+    }
+}
+
+impl PlanOptions {
+    /// The same options with another granule, a power of two.
+    #[must_use]
+    pub const fn with_granule(mut self, granule: u64) -> Self {
+        self.granule = granule;
+        self
+    }
+
+    /// The same options with a capacity that is good enough, in bytes.
+    #[must_use]
+    pub const fn with_target(mut self, target: u64) -> Self {
+        self.target = Some(target);
+        self
+    }
+
+    /// The same options with another effort, in steps of looking for room.
+    #[must_use]
+    pub const fn with_effort(mut self, effort: u64) -> Self {
+        self.effort = effort;
+        self
+    }
+}
+
+/// How far the search for a plan is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlanProgress {
+    /// The least capacity found so far, in bytes.
+    pub capacity: u64,
+    /// What no plan can go below, in bytes.
+    pub lower_bound: u64,
+    /// Steps of looking for room so far; see [`PlanOptions::effort`].
+    pub steps: u64,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) struct Solved {
+    pub(super) offsets: Vec<u64>,
+    pub(super) capacity: u64,
+    pub(super) lower_bound: u64,
+}
+
+/// Offsets for checked lifetimes, in the order of their starts.
+pub(super) fn solve(
+    lifetimes: &[Lifetime],
+    options: &PlanOptions,
+    progress: &mut dyn FnMut(PlanProgress) -> bool,
+) -> Solved {
+    let rounded = |lifetime: &Lifetime| round_up(lifetime.bytes, options.granule).unwrap_or(u64::MAX);
+    let sizes: Vec<u64> = lifetimes.iter().map(rounded).collect();
+    let sections = Sections::new(lifetimes);
+    let lower_bound = sections.live(&sizes).into_iter().max().unwrap_or(0);
+    let problem = Problem { sizes, sections, lower_bound };
+    let mut search = Search::new(&problem, options, progress);
+    let best_order = greedy(&mut search);
+    improve(&mut search, best_order);
+    let Offsets { offsets, capacity } = search.best;
+    Solved { offsets, capacity, lower_bound }
+}
+
+/// The best placement so far, and what may still be spent on a better one.
+pub(super) struct Search<'a> {
+    pub(super) problem: &'a Problem,
+    pub(super) best: Offsets,
+    /// What was placed last.
+    pub(super) last: Offsets,
+    /// The capacity that ends the search.
+    pub(super) goal: u64,
+    occupancy: Occupancy,
+    effort: u64,
+    progress: &'a mut dyn FnMut(PlanProgress) -> bool,
+    stopped: bool,
+}
+
+impl<'a> Search<'a> {
+    fn new(
+        problem: &'a Problem,
+        options: &PlanOptions,
+        progress: &'a mut dyn FnMut(PlanProgress) -> bool,
+    ) -> Self {
+        Self {
+            problem,
+            best: Offsets::default(),
+            last: Offsets::default(),
+            goal: options.target.unwrap_or(0).max(problem.lower_bound),
+            occupancy: Occupancy::new(problem.sections.count),
+            effort: options.effort,
+            progress,
+            stopped: false,
+        }
+    }
+
+    /// Places the blocks in this order, up to the first that ends above `most`; whether there is none, and if so whether
+    /// the placement is the best so far.
+    pub(super) fn place(&mut self, order: &[u32], most: u64) -> Option<bool> {
+        let placed = place(self.problem, order, most, &mut self.occupancy, &mut self.last);
+        let better = placed && (self.best.offsets.is_empty() || self.last.capacity < self.best.capacity);
+        if better {
+            self.best.clone_from(&self.last);
+        }
+        let now = PlanProgress {
+            capacity: self.best.capacity,
+            lower_bound: self.problem.lower_bound,
+            steps: self.occupancy.steps(),
+        };
+        self.stopped |= !(self.progress)(now);
+        placed.then_some(better)
+    }
+
+    /// Whether there is nothing left to find, or nothing left to spend.
+    pub(super) fn is_over(&self) -> bool {
+        let found = self.best.capacity <= self.goal && self.best.offsets.len() == self.problem.sizes.len();
+        found || self.stopped || self.occupancy.steps() >= self.effort
+    }
+}
+
+/// Places the blocks in several orders, and returns the best of these.
+fn greedy(search: &mut Search<'_>) -> Vec<u32> {
+    let mut best = Order::ALL[0].of(search.problem);
+    search.place(&best, u64::MAX);
+    for order in &Order::ALL[1..] {
+        if search.is_over() {
+            break;
+        }
+        let order = order.of(search.problem);
+        if search.place(&order, search.best.capacity.saturating_sub(1)) == Some(true) {
+            best = order;
+        }
+    }
+    best
+}

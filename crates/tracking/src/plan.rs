@@ -1,0 +1,159 @@
+//! From a recorded trace to a plan for the steps that follow, and plans as files.
+//!
+//! ```
+//! use bfc_core::PlanOptions;
+//! use highwater_tracking::{PlanLimits, Step, Trace, TraceLimits, parse_plan, plan_of, write_plan};
+//!
+//! // Weights, then twice the same step: an activation, its gradient, both freed.
+//! let text = "a 0 4096 weights\n\
+//!     a 1 1000 relu\na 2 1000 relu:backward\nf 1\nf 2\n\
+//!     a 3 1000 relu\na 4 1000 relu:backward\nf 3\nf 4\n";
+//! let trace = Trace::parse(text.as_bytes(), &TraceLimits::default())?;
+//! let plan = plan_of(&trace, &Step::Repeating, &PlanOptions::default(), &mut |_| true)?;
+//! assert_eq!((plan.blocks().len(), plan.capacity()), (2, 2048));
+//!
+//! let mut file = Vec::new();
+//! write_plan(&plan, &mut file)?;
+//! assert_eq!(parse_plan(file.as_slice(), &PlanLimits::default())?, plan);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::ops::Range;
+
+use bfc_core::{Lifetime, Plan, PlanError, PlanOptions, PlanProgress};
+
+use crate::trace::{Trace, TraceEvent};
+
+mod step;
+mod text;
+
+pub use step::find_step;
+pub use text::{PlanLimits, PlanTextError, PlanTextProblem, parse_plan, write_plan};
+
+/// Which part of a trace is the step to plan for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Step {
+    /// All of it. Blocks that are never freed are planned up to the end.
+    #[default]
+    Whole,
+    /// The events of this range, counted from 0. As with all parts of a trace, blocks that outlive the part are asked for in
+    /// it but not planned: a step that follows would find them in its way.
+    Events(Range<usize>),
+    /// From the first comment `mark: FROM` to the first comment `mark: TO` after it, or to the end if there is none.
+    Marks {
+        /// The mark at which the step begins.
+        from: String,
+        /// The mark before which it ends.
+        to: String,
+    },
+    /// The part that is repeated; see [`find_step`].
+    Repeating,
+}
+
+/// Why a trace has no plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoPlan {
+    /// The range goes beyond the trace's events.
+    #[error("events {}..{} are not in a trace of {events} events", range.start, range.end)]
+    NoSuchEvents {
+        /// The range asked for.
+        range: Range<usize>,
+        /// How many events there are.
+        events: usize,
+    },
+    /// There is no such mark.
+    #[error("the trace has no comment `mark: {mark}`")]
+    NoSuchMark {
+        /// The mark asked for.
+        mark: String,
+    },
+    /// No part of the trace is repeated.
+    #[error("no part of the trace is repeated")]
+    NothingRepeats,
+    /// The lifetimes are too many or too large, or the options are wrong.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+/// Plans the blocks of a trace, or of one step of it. Allocations of 0 bytes need no place and are left out.
+///
+/// `progress` is told how far the search is; once it returns `false`, the best plan so far is the answer.
+///
+/// # Errors
+/// A [`NoPlan`] if the trace has no such step, or if its lifetimes cannot be planned.
+pub fn plan_of(
+    trace: &Trace,
+    step: &Step,
+    options: &PlanOptions,
+    progress: &mut dyn FnMut(PlanProgress) -> bool,
+) -> Result<Plan, NoPlan> {
+    let range = range_of(trace, step)?;
+    let (lifetimes, freed) = lifetimes_of(trace, range);
+    let whole = *step == Step::Whole;
+    Ok(Plan::solve_some(&lifetimes, |index| whole || freed[index], options, progress)?)
+}
+
+/// The events of a step.
+fn range_of(trace: &Trace, step: &Step) -> Result<Range<usize>, NoPlan> {
+    let events = trace.events().len();
+    match step {
+        Step::Whole => Ok(0..events),
+        Step::Events(range) if range.start <= range.end && range.end <= events => Ok(range.clone()),
+        Step::Events(range) => Err(NoPlan::NoSuchEvents { range: range.clone(), events }),
+        Step::Marks { from, to } => {
+            let start = mark(trace, from, 0).ok_or_else(|| NoPlan::NoSuchMark { mark: from.clone() })?;
+            Ok(start..mark(trace, to, start).unwrap_or(events))
+        }
+        Step::Repeating => find_step(trace).ok_or(NoPlan::NothingRepeats),
+    }
+}
+
+/// Where the first mark with this text stands, at or after a position. A mark that ends where it begins is no end.
+fn mark(trace: &Trace, text: &str, after: usize) -> Option<usize> {
+    let is_mark = |comment: &str| {
+        comment.split_once(':').is_some_and(|(key, value)| key.trim() == "mark" && value.trim() == text)
+    };
+    trace
+        .comments()
+        .iter()
+        .find(|comment| comment.position >= after && is_mark(&comment.text))
+        .map(|comment| comment.position)
+}
+
+/// The lifetimes of the blocks that are allocated in a range of events, in that order, counted from its start, and
+/// whether they are freed in it.
+fn lifetimes_of(trace: &Trace, range: Range<usize>) -> (Vec<Lifetime>, Vec<bool>) {
+    // An event's index fits, since a trace has at most 2^32 of them by its limits.
+    let time = |index: usize| u32::try_from(index).unwrap_or(u32::MAX - 1);
+    let never = time(range.len());
+    let mut lifetimes: Vec<Lifetime> = Vec::new();
+    let mut freed: Vec<bool> = Vec::new();
+    // Blocks are numbered in the order of their allocation: those of the range follow each other.
+    let mut first_block = None;
+    let mut planned: Vec<Option<usize>> = Vec::new();
+    for (index, event) in trace.events()[range].iter().enumerate() {
+        match *event {
+            TraceEvent::Alloc { block, bytes, .. } => {
+                first_block.get_or_insert(block);
+                planned.push((bytes > 0).then_some(lifetimes.len()));
+                if bytes > 0 {
+                    lifetimes.push(Lifetime { bytes, start: time(index), end: never });
+                    freed.push(false);
+                }
+            }
+            TraceEvent::Free { block } => {
+                let number = first_block.and_then(|first| block.checked_sub(first));
+                let lifetime = number.and_then(|number| *planned.get(number as usize)?);
+                if let Some(lifetime) = lifetime {
+                    lifetimes[lifetime].end = time(index);
+                    freed[lifetime] = true;
+                }
+            }
+        }
+    }
+    (lifetimes, freed)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,247 @@
+//! Plans as text.
+//!
+//! ```text
+//! highwater-plan 1
+//! # comments may stand here
+//! granule 256
+//! capacity 2048
+//! blocks 2
+//! START END BYTES OFFSET
+//! START END BYTES -
+//! ```
+//!
+//! One line for each block, in the order in which the step asks for them: its lifetime as event numbers, the bytes asked
+//! for, and its offset, or `-` if the plan leaves it to others. The reader trusts nothing: it checks that no two
+//! blocks overlap in time and space, and that the capacity is what the blocks take.
+
+use std::io::{self, BufRead, Write};
+
+use bfc_core::{Lifetime, Plan, PlanBlock, PlanError};
+
+use crate::trace::{TraceProblem, lines};
+
+/// The first line: what the file is, and the version of its format.
+const TITLE: &str = "highwater-plan 1";
+
+/// How large a plan's text may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanLimits {
+    /// The longest line, in bytes.
+    pub line_bytes: usize,
+    /// Most blocks.
+    pub blocks: u32,
+    /// Most comment lines and empty ones.
+    pub comments: u32,
+}
+
+impl Default for PlanLimits {
+    fn default() -> Self {
+        Self { line_bytes: 1024, blocks: 10_000_000, comments: 10_000 }
+    }
+}
+
+/// Text that is not a plan.
+#[derive(Debug, thiserror::Error)]
+#[error("line {line}: {problem}")]
+pub struct PlanTextError {
+    /// The line's number, from 1 upward.
+    pub line: u64,
+    /// What is wrong with it.
+    #[source]
+    pub problem: PlanTextProblem,
+}
+
+/// What is wrong with a line of a plan, or with the plan.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanTextProblem {
+    /// The line cannot be read, is too long or not text, or has a bad number.
+    #[error(transparent)]
+    Line(#[from] TraceProblem),
+    /// Something else was to stand here.
+    #[error("expected `{expected}`, found {found:?}")]
+    Unexpected {
+        /// The form of the line.
+        expected: &'static str,
+        /// The line's beginning; empty at the end of the text.
+        found: String,
+    },
+    /// More comments than the limit.
+    #[error("more than {limit} comments")]
+    TooManyComments {
+        /// The limit.
+        limit: u32,
+    },
+    /// More blocks than the limit.
+    #[error("{blocks} blocks are more than {limit}")]
+    TooManyBlocks {
+        /// How many the text says it has.
+        blocks: u64,
+        /// The limit.
+        limit: u32,
+    },
+    /// An event number does not fit into 32 bits.
+    #[error("event number {time} is not below 2^32")]
+    TimeTooLarge {
+        /// The number.
+        time: u64,
+    },
+    /// The capacity is not what the blocks take.
+    #[error("the blocks take {blocks} bytes, not {stated}")]
+    WrongCapacity {
+        /// What the blocks take.
+        blocks: u64,
+        /// What the text says.
+        stated: u64,
+    },
+    /// The blocks are no plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+/// Writes a plan as text.
+///
+/// # Errors
+/// Those of the writer.
+pub fn write_plan(plan: &Plan, mut writer: impl Write) -> io::Result<()> {
+    writeln!(writer, "{TITLE}")?;
+    writeln!(writer, "granule {}", plan.granule())?;
+    writeln!(writer, "capacity {}", plan.capacity())?;
+    writeln!(writer, "blocks {}", plan.blocks().len())?;
+    for block in plan.blocks() {
+        let Lifetime { bytes, start, end } = block.lifetime;
+        write!(writer, "{start} {end} {bytes} ")?;
+        match block.offset {
+            Some(offset) => writeln!(writer, "{offset}")?,
+            None => writeln!(writer, "-")?,
+        }
+    }
+    Ok(())
+}
+
+/// Reads a plan from text and checks it throughout.
+///
+/// # Errors
+/// A [`PlanTextError`] for the first line that cannot be read, is malformed, exceeds a limit, or holds a block that
+/// contradicts the others.
+pub fn parse_plan(reader: impl BufRead, limits: &PlanLimits) -> Result<Plan, PlanTextError> {
+    let mut lines = Lines { reader, limits, line: Vec::new(), number: 0, comments: 0 };
+    read(&mut lines).map_err(|(line, problem)| PlanTextError { line, problem })
+}
+
+/// A problem, and the line at which it was found.
+type AtLine<T> = Result<T, (u64, PlanTextProblem)>;
+
+fn read(lines: &mut Lines<'_, impl BufRead>) -> AtLine<Plan> {
+    let title = lines.next(TITLE)?;
+    if title.trim_end() != TITLE {
+        let found = lines::beginning(title);
+        return Err((lines.number, PlanTextProblem::Unexpected { expected: TITLE, found }));
+    }
+    let granule = lines.value("granule ", "granule BYTES")?;
+    let stated = lines.value("capacity ", "capacity BYTES")?;
+    let capacity_line = lines.number;
+    let count = lines.value("blocks ", "blocks COUNT")?;
+    let limit = lines.limits.blocks;
+    if count > u64::from(limit) {
+        return Err((lines.number, PlanTextProblem::TooManyBlocks { blocks: count, limit }));
+    }
+    let first_line = lines.number + 1;
+    // The text must hold the blocks before there is memory for them.
+    let mut blocks = Vec::new();
+    for _ in 0..count {
+        blocks.push(lines.block()?);
+    }
+    lines.end()?;
+    let plan = Plan::from_blocks(granule, blocks).map_err(|error| {
+        let line = error.block().map_or(1, |index| first_line + index as u64);
+        (line, PlanTextProblem::Plan(error))
+    })?;
+    if plan.capacity() != stated {
+        return Err((capacity_line, PlanTextProblem::WrongCapacity { blocks: plan.capacity(), stated }));
+    }
+    Ok(plan)
+}
+
+/// An event number.
+fn time(text: &str) -> Result<u32, PlanTextProblem> {
+    let number = lines::number(text)?;
+    u32::try_from(number).map_err(|_| PlanTextProblem::TimeTooLarge { time: number })
+}
+
+struct Lines<'a, R> {
+    reader: R,
+    limits: &'a PlanLimits,
+    line: Vec<u8>,
+    number: u64,
+    comments: u32,
+}
+
+impl<R: BufRead> Lines<'_, R> {
+    /// The next line as it is, or the empty string after the last.
+    fn raw(&mut self) -> AtLine<&str> {
+        self.number += 1;
+        let number = self.number;
+        let at_line = |problem: TraceProblem| (number, problem.into());
+        if !lines::read_line(&mut self.reader, &mut self.line, self.limits.line_bytes).map_err(at_line)? {
+            return Ok("");
+        }
+        std::str::from_utf8(&self.line).map_err(|_| at_line(TraceProblem::NotUtf8))
+    }
+
+    /// The next line that is no comment.
+    fn next(&mut self, expected: &'static str) -> AtLine<&str> {
+        while self.raw()?.starts_with('#') {
+            self.comments += 1;
+            let limit = self.limits.comments;
+            if self.comments > limit {
+                return Err((self.number, PlanTextProblem::TooManyComments { limit }));
+            }
+        }
+        if self.line.is_empty() {
+            return Err(self.unexpected(expected));
+        }
+        // Checked by `raw`.
+        Ok(std::str::from_utf8(&self.line).unwrap_or_default())
+    }
+
+    fn value(&mut self, key: &str, expected: &'static str) -> AtLine<u64> {
+        let line = self.next(expected)?;
+        let value = line.trim_end().strip_prefix(key).map(lines::number);
+        match value {
+            Some(value) => value.map_err(|problem| (self.number, problem.into())),
+            None => Err(self.unexpected(expected)),
+        }
+    }
+
+    fn block(&mut self) -> AtLine<PlanBlock> {
+        const FORM: &str = "START END BYTES OFFSET";
+        let fields = self.raw()?.trim_end().split(' ');
+        let mut fields = fields.fuse();
+        let (Some(start), Some(end), Some(bytes), Some(offset), None) =
+            (fields.next(), fields.next(), fields.next(), fields.next(), fields.next())
+        else {
+            return Err(self.unexpected(FORM));
+        };
+        let parsed = (|| {
+            let lifetime = Lifetime { bytes: lines::number(bytes)?, start: time(start)?, end: time(end)? };
+            let offset = if offset == "-" { None } else { Some(lines::number(offset)?) };
+            Ok(PlanBlock { lifetime, offset })
+        })();
+        parsed.map_err(|problem| (self.number, problem))
+    }
+
+    /// Nothing may follow but empty lines.
+    fn end(&mut self) -> AtLine<()> {
+        let line = self.raw()?;
+        if line.is_empty() && lines::at_end(&mut self.reader) {
+            return Ok(());
+        }
+        Err(self.unexpected("the end of the text"))
+    }
+
+    fn unexpected(&self, expected: &'static str) -> (u64, PlanTextProblem) {
+        let found = lines::beginning(&String::from_utf8_lossy(&self.line));
+        (self.number, PlanTextProblem::Unexpected { expected, found })
+    }
+}
