@@ -50,10 +50,9 @@ pub(super) fn capacity(blocks: &[PlanBlock], granule: u64) -> Result<u64, PlanEr
             .and_then(|rounded| offset.checked_add(rounded))
             .filter(|&end| end <= MOST_BYTES)
             .ok_or(PlanError::TooLarge { index: second })?;
-        if let Some((_, &(below_end, first))) = live.range(..end).next_back() {
-            if below_end > offset {
-                return Err(PlanError::Overlap { first, second });
-            }
+        let below = live.range(..end).next_back().filter(|(_, (below_end, _))| *below_end > offset);
+        if let Some((_, &(_, first))) = below {
+            return Err(PlanError::Overlap { first, second });
         }
         live.insert(offset, (end, second));
         capacity = capacity.max(end);
