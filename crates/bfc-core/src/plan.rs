@@ -19,10 +19,12 @@ use crate::units::round_up;
 mod greedy;
 mod improve;
 mod occupancy;
+mod planned;
 mod sections;
 mod solve;
 mod verify;
 
+pub use planned::{Planned, PlannedAllocator, PlannedConfig, PlannedCounts, PlannedOptions};
 pub use solve::{PlanOptions, PlanProgress};
 
 /// When a block lives: from its allocation up to its free, both as event numbers. At one number frees come before

@@ -27,7 +27,7 @@ fn free(pool: &BuddyAllocator, block: Block) -> Result<(), BlockError> {
 fn a_pool_neither_grows_nor_runs_out_of_memory_over_an_overwritten_descriptor() {
     let (pool, memory, blocks) = pool_of_three();
     free(&pool, blocks[1]).unwrap();
-    assert!(pool.edit_policy(|buddy| buddy.overwrite_descriptor(blocks[1].chunk, 2, 4)).unwrap());
+    assert!(pool.with_policy(|buddy| buddy.overwrite_descriptor(blocks[1].chunk, 2, 4)).unwrap());
     assert!(pool.check_invariants().is_err());
     let reserved = memory.live_bytes();
     for _ in 0..2 {
@@ -46,7 +46,7 @@ fn a_pool_neither_grows_nor_runs_out_of_memory_over_an_overwritten_descriptor() 
 #[test]
 fn a_block_whose_descriptor_was_overwritten_stays_charged_and_its_region_still_goes_back() {
     let (pool, memory, blocks) = pool_of_three();
-    pool.edit_policy(|buddy| buddy.overwrite_descriptor(blocks[1].chunk, 1, 1 << 40)).unwrap();
+    pool.with_policy(|buddy| buddy.overwrite_descriptor(blocks[1].chunk, 1, 1 << 40)).unwrap();
     assert_eq!(free(&pool, blocks[1]), Err(BlockError::Damaged { block: blocks[1] }));
     assert_eq!(pool.stats().bytes_in_use, 3 * 512);
     // A block beside it can be freed, and meets it.

@@ -108,10 +108,9 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         .unwrap_or(Ok(()))
     }
 
-    /// Changes the policy behind the pool's back, as a stray write would.
-    #[cfg(test)]
-    pub(crate) fn edit_policy<R>(&self, edit: impl FnOnce(&mut P) -> R) -> Option<R> {
-        self.write(|state| edit(&mut state.policy))
+    /// Runs `work` on the policy, under the lock; `None` if called back from the source.
+    pub(crate) fn with_policy<R>(&self, work: impl FnOnce(&mut P) -> R) -> Option<R> {
+        self.write(|state| work(&mut state.policy))
     }
 
     /// Runs `work` under the lock; `None` if called back from the source.
