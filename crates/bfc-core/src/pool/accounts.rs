@@ -55,12 +55,12 @@ impl Accounts {
     /// Opens the account of a block that was just placed.
     #[inline]
     pub(super) fn open(&mut self, place: Place, requested: u64, tag: Tag) -> Block {
-        let slot = place.slot as usize;
-        if slot >= self.by_slot.len() {
-            self.by_slot.resize(slot + 1, Account::default());
-        }
         self.last_allocation += 1;
-        self.by_slot[slot] = Account { allocation: self.last_allocation, requested, tag };
+        let account = Account { allocation: self.last_allocation, requested, tag };
+        match self.by_slot.get_mut(place.slot as usize) {
+            Some(slot) => *slot = account,
+            None => self.open_slot(place.slot, account),
+        }
         self.charge(tag, place.bytes, requested);
         if let Some(index) = &mut self.index {
             index.insert(place.address, place.slot);
@@ -72,6 +72,13 @@ impl Accounts {
             chunk: place.slot,
             pool: self.pool,
         }
+    }
+
+    /// Opens the account of a slot that is used for the first time.
+    #[cold]
+    fn open_slot(&mut self, slot: u32, account: Account) {
+        self.by_slot.resize(slot as usize, Account::default());
+        self.by_slot.push(account);
     }
 
     /// Closes the account of a live slot, which lies at `place`.

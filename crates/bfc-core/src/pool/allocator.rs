@@ -131,6 +131,35 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         (self.call_out.thread.load(Ordering::Relaxed) != thread).then_some(thread)
     }
 
+    /// The block, if a free chunk fits as things stand.
+    #[inline]
+    fn allocate_at_once(&self, request: &Request<'_>) -> Option<Block> {
+        if request.bytes == 0 || !request.alignment.is_power_of_two() {
+            return None;
+        }
+        if request.attributes.freed_before.is_some() {
+            return None;
+        }
+        let thread = self.enter()?;
+        let Request { bytes, alignment, .. } = *request;
+        let need = Need { bytes, alignment, freed_before: None, end: request.attributes.end };
+        let state = &mut *lock(&self.state);
+        state.users.note(thread);
+        state.policy.merge_ripe(self.frontier.get());
+        state.allocate(&need, request.tag)
+    }
+
+    /// Only the empty block has no number and may be given back: that frees nothing, but wakes those who wait, as
+    /// upstream.
+    #[cold]
+    fn deallocate_unnumbered(&self, block: Block) -> Result<(), BlockError> {
+        if block == Block::EMPTY {
+            self.retry.notify();
+            return Ok(());
+        }
+        self.of_block(&block, (), |_, _| ())
+    }
+
     fn stats_of(&self, state: &State<P>) -> Stats {
         Stats { bytes_limit: Some(self.config.limit), ..state.stats() }
     }
@@ -211,30 +240,17 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
 
     #[inline]
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
-        if request.bytes == 0 {
-            return Ok(Block::EMPTY);
+        // What needs no thought is done here, in one piece with the caller where the type is known.
+        match self.allocate_at_once(request) {
+            Some(block) => Ok(block),
+            None => self.allocate_slowly(request),
         }
-        if !request.alignment.is_power_of_two() {
-            let (allocator, alignment) = (self.name.clone(), request.alignment);
-            return Err(AllocError::BadAlignment { allocator, alignment });
-        }
-        let thread = self.enter().ok_or_else(|| AllocError::Reentrant { allocator: self.name.clone() })?;
-        let retry = self.config.retry && request.attributes.retry_on_failure;
-        let refusal = match self.attempt(request, thread, !retry) {
-            Ok(block) => return Ok(block),
-            Err(refusal) => refusal,
-        };
-        if !(retry && refusal.wait) {
-            return Err(refusal.error);
-        }
-        let attempt = |last| self.attempt(request, thread, last);
-        self.retry.allocate_as(self.want(request), self.config.retry_timeout, attempt)
     }
 
+    #[inline]
     unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
-        if block == Block::EMPTY {
-            self.retry.notify();
-            return Ok(());
+        if block.id == 0 {
+            return self.deallocate_unnumbered(block);
         }
         let thread = self.enter().ok_or(BlockError::Reentrant)?;
         let mut guard = lock(&self.state);

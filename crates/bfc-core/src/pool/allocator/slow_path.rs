@@ -43,9 +43,31 @@ impl Wanted {
 }
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
+    /// Answers what could not be answered at once: by an error, by making room, or by waiting for frees.
+    #[cold]
+    pub(super) fn allocate_slowly(&self, request: &Request<'_>) -> Result<Block, AllocError> {
+        if request.bytes == 0 {
+            return Ok(Block::EMPTY);
+        }
+        if !request.alignment.is_power_of_two() {
+            let (allocator, alignment) = (self.name.clone(), request.alignment);
+            return Err(AllocError::BadAlignment { allocator, alignment });
+        }
+        let thread = self.enter().ok_or_else(|| AllocError::Reentrant { allocator: self.name.clone() })?;
+        let retry = self.config.retry && request.attributes.retry_on_failure;
+        let refusal = match self.attempt(request, thread, !retry) {
+            Ok(block) => return Ok(block),
+            Err(refusal) => refusal,
+        };
+        if !(retry && refusal.wait) {
+            return Err(refusal.error);
+        }
+        let attempt = |last| self.attempt(request, thread, last);
+        self.retry.allocate_as(self.want(request), self.config.retry_timeout, attempt)
+    }
+
     /// Tries once. Only the `last` attempt works out who holds the memory.
-    #[inline]
-    pub(super) fn attempt(&self, request: &Request<'_>, thread: u64, last: bool) -> Result<Block, Refusal> {
+    fn attempt(&self, request: &Request<'_>, thread: u64, last: bool) -> Result<Block, Refusal> {
         let need = Need {
             bytes: request.bytes,
             alignment: request.alignment,
@@ -57,12 +79,11 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         state.policy.merge_ripe(self.frontier.get());
         match state.allocate(&need, request.tag) {
             Some(block) => Ok(block),
-            None => self.attempt_slowly(state, need, request.tag, last),
+            None => self.attempt_with_room(state, need, request.tag, last),
         }
     }
 
-    #[cold]
-    fn attempt_slowly(
+    fn attempt_with_room(
         &self,
         state: &mut State<P>,
         need: Need,
