@@ -5,10 +5,10 @@ mod search;
 mod supply;
 
 use super::bins::Bins;
-use super::chunk::{Chunk, ChunkId, GRANULE, Links, Slab};
+use super::chunk::{ChunkId, GRANULE, Slab, State};
 use super::options::{BfcOptions, SplitRule};
-use super::pending::{PendingFree, PendingFrees};
-use super::region::Regions;
+use super::pending::PendingFrees;
+use super::region::{AllocationRegion, Regions};
 use crate::memory::Span;
 use crate::policy::{Inconsistent, Need, NotAdded, NotLive, Piece, Place, Policy, round_to_granule};
 
@@ -27,8 +27,6 @@ pub struct Bfc {
     pub(super) pending: PendingFrees,
     /// Bytes of all regions.
     pub(super) reserved: u64,
-    /// Bytes of all chunks in use.
-    pub(super) in_use: u64,
     split: SplitRule,
 }
 
@@ -48,20 +46,15 @@ impl Bfc {
             regions: Regions::default(),
             pending: PendingFrees::new(),
             reserved: 0,
-            in_use: 0,
             split: options.split,
         }
     }
 
-    pub(super) fn chunk(&self, id: ChunkId) -> &Chunk {
-        &self.chunks[id]
-    }
-
     /// The chunks of a region in the order of their addresses.
-    pub(super) fn chunks_from(&self, first: ChunkId) -> impl Iterator<Item = (ChunkId, &Chunk)> + '_ {
-        let some = |id: ChunkId| (!id.is_none()).then_some(id);
-        let ids = std::iter::successors(some(first), move |id| some(self.chunk(*id).next));
-        ids.map(|id| (id, self.chunk(id)))
+    pub(super) fn chunks_of(&self, region: &AllocationRegion) -> impl Iterator<Item = ChunkId> + '_ {
+        let border = region.border;
+        let some = move |id: ChunkId| (id != border).then_some(id);
+        std::iter::successors(some(self.chunks[border].next), move |&id| some(self.chunks[id].next))
     }
 
     #[inline]
@@ -87,36 +80,26 @@ impl Policy for Bfc {
 
     #[inline]
     fn place(&mut self, need: &Need) -> Option<Place> {
-        let fit = Fit::of(need)?;
-        let best = self.find(&fit)?;
-        let id = self.carve(best, &fit);
-        let chunk = &mut self.chunks[id];
-        chunk.links = Links::IN_USE;
-        chunk.freed_at = 0;
-        let (address, bytes) = (chunk.address, chunk.bytes);
-        self.in_use += bytes;
-        Some(Place { address, bytes, slot: id.0 })
+        self.place_fit(&Fit::of(need)?)
     }
 
     #[inline]
     fn placed(&self, slot: u32) -> Option<Place> {
-        let chunk = self.chunks.get(ChunkId(slot)).filter(|chunk| !chunk.is_free())?;
+        let chunk = self.chunks.live(ChunkId(slot))?;
         Some(Place { address: chunk.address, bytes: chunk.bytes, slot })
     }
 
     #[inline]
     fn free(&mut self, slot: u32, freed_at: u64) -> Result<(), NotLive> {
         let id = ChunkId(slot);
-        let Some(place) = self.placed(slot) else { return Err(NotLive { slot }) };
-        self.in_use -= place.bytes;
-        let chunk = &mut self.chunks[id];
-        chunk.links = Links::ALONE;
-        chunk.freed_at = freed_at;
+        if self.chunks.live(id).is_none() {
+            return Err(NotLive { slot });
+        }
         if freed_at == 0 {
-            self.coalesce_and_bin(id);
+            self.chunks[id].state = State::Free;
+            self.join_and_bin(id);
         } else {
-            self.bin(id);
-            self.pending.push(PendingFree { chunk: id, freed_at });
+            self.hold(id, freed_at);
         }
         Ok(())
     }
@@ -143,11 +126,9 @@ impl Policy for Bfc {
     }
 
     fn free_bytes(&self, freed_before: Option<u64>) -> u64 {
-        let Some(before) = freed_before else {
-            return self.reserved.saturating_sub(self.in_use);
-        };
-        let free = self.chunks.iter().map(|(_, chunk)| chunk).filter(|chunk| chunk.is_free());
-        free.filter(|chunk| chunk.freed_at <= before).map(|chunk| chunk.bytes).sum()
+        let before = freed_before.unwrap_or(u64::MAX);
+        let free = self.chunks.chunks().filter(|(_, chunk)| chunk.is_free());
+        free.filter(|(id, _)| self.chunks.freed_at(*id) <= before).map(|(_, chunk)| chunk.bytes).sum()
     }
 
     fn largest_free_bytes(&self) -> u64 {
@@ -155,11 +136,12 @@ impl Policy for Bfc {
     }
 
     fn visit(&self, visit: &mut dyn FnMut(Piece)) {
-        for (region, at) in self.regions.as_slice().iter().enumerate() {
-            for (id, chunk) in self.chunks_from(at.first) {
+        for (index, region) in self.regions.as_slice().iter().enumerate() {
+            for id in self.chunks_of(region) {
+                let chunk = &self.chunks[id];
                 let span = Span { address: chunk.address, bytes: chunk.bytes };
-                let slot = (!chunk.is_free()).then_some(id.0);
-                visit(Piece { freed_at: chunk.freed_at, ..Piece::new(region, span, slot) });
+                let slot = (chunk.state == State::Live).then_some(id.0);
+                visit(Piece { freed_at: self.chunks.freed_at(id), ..Piece::new(index, span, slot) });
             }
         }
     }

@@ -3,24 +3,23 @@
 use std::collections::HashSet;
 
 use super::arena::Bfc;
-use super::bins::{CLASS_COUNT, class_of};
-use super::chunk::{ChunkId, GRANULE};
+use super::bins::SizeClass;
+use super::chunk::{Chunk, ChunkId, GRANULE, State};
 use crate::policy::Inconsistent;
 
 /// What holds between any two calls.
 const RULES: [&str; 11] = [
     "regions are sorted by address, start at multiples of 256, hold at least 256 bytes and do not overlap",
     "the chunks of a region cover its whole granules from start to end without gap or overlap",
-    "neighbours are linked both ways, and a region knows its first and its last chunk",
+    "the chunks of a region are linked both ways to a ring that its border closes",
     "every chunk starts at a multiple of 256 and is a multiple of 256 bytes long, and not empty",
     "no two neighbouring chunks are both free for anyone",
-    "the free chunks, and no others, are in the bins, each once in the class of its size, in order of size and then of \
-     address; those of a list are linked both ways",
-    "the bitmaps of the bins say exactly which classes are not empty and which are crowded, and every crowd belongs to \
-     one class or is spare",
-    "a chunk in use has no time of freeing, and the bytes in use are the sum over the chunks in use",
+    "the free chunks, and no others, are in the bins, each once in the class of its size",
+    "the chunks of a class are a heap, in which each comes after the one it is a child of, linked both ways",
+    "the bitmaps of the bins say exactly which classes are not empty",
     "the bytes reserved are the sum over the regions",
-    "every slot of the slab is one chunk of one region, or once in the list of unused slots",
+    "every slot of the slab is nobody, the border of one region, one chunk of one region, or once in the list of unused \
+     slots",
     "a chunk freed at a count that the frontier has not passed is in the queue of pending frees",
 ];
 
@@ -40,7 +39,6 @@ impl Bfc {
         let seen = self.check_chunks()?;
         self.check_slab(&seen)?;
         self.check_bins()?;
-        self.check_use()?;
         self.check_pending()
     }
 
@@ -61,16 +59,19 @@ impl Bfc {
         ensure(8, sum == reserved, || format!("regions hold {sum} bytes, {reserved} are accounted for"))
     }
 
-    /// Walks every region; gives the chunks met.
+    /// Walks every region; gives the chunks and borders met.
     fn check_chunks(&self) -> Result<HashSet<ChunkId>, Inconsistent> {
-        let mut seen = HashSet::new();
+        let mut seen = HashSet::from([ChunkId::NONE]);
         for region in self.regions.as_slice() {
-            let (mut prev, mut id, mut at) = (ChunkId::NONE, region.first, region.span.address);
-            while !id.is_none() {
-                let known = self.chunks.get(id).is_some();
+            let border = region.border;
+            let closed = seen.insert(border) && self.chunks[border].state == State::Border;
+            ensure(2, closed, || format!("{border:?} is the border of {:?}", region.span))?;
+            let (mut prev, mut at) = (border, region.span.address);
+            for id in self.chunks_of(region) {
+                let chunk = &self.chunks[id];
+                let known = !matches!(chunk.state, State::Unused | State::Border);
                 ensure(2, known, || format!("{prev:?} is followed by {id:?}, which is no chunk"))?;
                 ensure(9, seen.insert(id), || format!("{id:?} is met twice"))?;
-                let chunk = self.chunk(id);
                 ensure(1, chunk.address == at, || {
                     format!("{id:?} starts at {:#x}, not {at:#x}", chunk.address)
                 })?;
@@ -78,70 +79,60 @@ impl Bfc {
                 let granular =
                     at.is_multiple_of(GRANULE) && chunk.bytes.is_multiple_of(GRANULE) && chunk.bytes > 0;
                 ensure(3, granular, || format!("{id:?} has {} bytes at {at:#x}", chunk.bytes))?;
-                let for_anyone = |id: ChunkId| self.chunk(id).is_free() && self.chunk(id).freed_at == 0;
-                let both = !prev.is_none() && for_anyone(prev) && for_anyone(id);
+                let both = self.chunks[prev].state == State::Free && chunk.state == State::Free;
                 ensure(4, !both, || format!("{prev:?} and {id:?} at {at:#x}"))?;
                 at = chunk.end();
-                (prev, id) = (id, chunk.next);
+                prev = id;
             }
             let end = region.span.address + region.usable();
             ensure(1, at == end, || format!("the chunks of a region end at {at:#x}, not {end:#x}"))?;
-            ensure(2, prev == region.last, || format!("{prev:?} is last, not {:?}", region.last))?;
+            let last = self.chunks[border].prev;
+            ensure(2, prev == last, || format!("{prev:?} is last, not {last:?}"))?;
         }
         Ok(seen)
     }
 
     fn check_slab(&self, seen: &HashSet<ChunkId>) -> Result<(), Inconsistent> {
-        let (met, chunks) = (seen.len(), self.chunks.len());
-        ensure(9, met == chunks, || format!("{chunks} chunks, but {met} in regions"))?;
-        let (unused, slots) = (self.chunks.unused_list_length(), self.chunks.slot_count());
-        ensure(9, unused + chunks == slots, || {
-            format!("{chunks} chunks and {unused} unused of {slots} slots")
-        })
+        let (met, slots) = (seen.len(), self.chunks.len());
+        // A list that runs in a circle is left after more steps than there are slots.
+        let unused = self.chunks.unused_slots().take(slots);
+        let unused = unused.filter(|id| self.chunks[*id].state == State::Unused).count();
+        ensure(9, met + unused == slots, || format!("{met} met and {unused} unused of {slots} slots"))
     }
 
     fn check_bins(&self) -> Result<(), Inconsistent> {
-        ensure(6, self.bins.bitmaps_agree(), || format!("{:?}", self.bins))?;
-        let free = self.chunks.iter().filter(|(_, chunk)| chunk.is_free()).count();
-        let mut binned = 0;
-        let mut last = (0, 0);
-        for class in (0..CLASS_COUNT).filter(|&class| self.bins.is_occupied(class)) {
-            let (binned_before, mut before) = (binned, ChunkId::NONE);
-            // A list that runs in a circle is left after more steps than there are chunks.
-            for id in self.bins.in_class(&self.chunks, class).take(free + 1) {
-                binned += 1;
-                let chunk =
-                    self.chunks.get(id).filter(|chunk| chunk.is_free() && class_of(chunk.bytes) == class);
-                let place = chunk.map(|chunk| (chunk.bytes, chunk.address)).filter(|place| *place > last);
-                last = place.ok_or_else(|| {
-                    broken(5, &format!("{id:?} does not belong after {before:?} in class {class}"))
-                })?;
-                let linked = self.bins.is_crowded(class) || self.chunk(id).links.before == before;
-                ensure(5, linked, || format!("{id:?} does not know that {before:?} is before it"))?;
-                before = id;
+        ensure(7, self.bins.bitmaps_agree(), || format!("{:?}", self.bins))?;
+        let free = self.chunks.chunks().filter(|(_, chunk)| chunk.is_free()).count();
+        let mut binned = HashSet::new();
+        for class in SizeClass::all().filter(|&class| self.bins.is_occupied(class)) {
+            for (nth, id) in self.bins.in_class(&self.chunks, class).enumerate() {
+                let chunk = &self.chunks[id];
+                let belongs = chunk.is_free() && SizeClass::of(chunk.bytes) == class && binned.insert(id);
+                ensure(5, belongs, || format!("{id:?} does not belong into {class:?}"))?;
+                let above = chunk.links.above;
+                ensure(6, (nth == 0) == above.is_none(), || format!("{id:?} comes after {above:?}"))?;
+                for below in [chunk.links.child, chunk.sibling] {
+                    let known = below.is_none() || nth == 0 && below == chunk.sibling;
+                    let linked = known || self.chunks[below].links.above == id;
+                    ensure(6, linked, || format!("{below:?} does not know that it comes after {id:?}"))?;
+                }
+                let child = chunk.links.child;
+                let ordered = child.is_none()
+                    || heap_children(&self.chunks, child)
+                        .all(|child| chunk.rank() < self.chunks[child].rank());
+                ensure(6, ordered, || format!("a child of {id:?} should come before it"))?;
             }
-            ensure(6, binned > binned_before, || format!("class {class} is empty"))?;
         }
+        let binned = binned.len();
         ensure(5, binned == free, || format!("{free} chunks are free, {binned} are in bins"))
-    }
-
-    fn check_use(&self) -> Result<(), Inconsistent> {
-        let mut sum = 0;
-        for (id, chunk) in self.chunks.iter().filter(|(_, chunk)| !chunk.is_free()) {
-            ensure(7, chunk.freed_at == 0, || {
-                format!("{id:?} is in use, and was freed at {}", chunk.freed_at)
-            })?;
-            sum += chunk.bytes;
-        }
-        let said = self.in_use;
-        ensure(7, sum == said, || format!("chunks sum to {sum} bytes, {said} are accounted for"))
     }
 
     fn check_pending(&self) -> Result<(), Inconsistent> {
         let queued: HashSet<ChunkId> =
             self.pending.iter().filter(|free| self.is_pending(free)).map(|free| free.chunk).collect();
-        for (id, chunk) in self.chunks.iter().filter(|(_, chunk)| chunk.freed_at > 0) {
-            ensure(10, queued.contains(&id), || format!("{id:?} was freed at {}", chunk.freed_at))?;
+        for (id, _) in self.chunks.chunks().filter(|(_, chunk)| chunk.state == State::Held) {
+            let freed_at = self.chunks.freed_at(id);
+            ensure(10, freed_at > 0 && queued.contains(&id), || format!("{id:?} was freed at {freed_at}"))?;
         }
         for free in self.pending.iter() {
             let bounded = self.pending.may_have_ripe(free.freed_at.saturating_add(1));
@@ -149,4 +140,10 @@ impl Bfc {
         }
         Ok(())
     }
+}
+
+/// A child and its siblings after it.
+fn heap_children(chunks: &[Chunk], child: ChunkId) -> impl Iterator<Item = ChunkId> + '_ {
+    let some = |id: ChunkId| (!id.is_none()).then_some(id);
+    std::iter::successors(Some(child), move |&id| some(chunks[id].sibling)).take(chunks.len())
 }

@@ -8,10 +8,8 @@ use crate::memory::Span;
 pub(crate) struct AllocationRegion {
     /// What goes back to the source: exactly the bytes it delivered.
     pub(crate) span: Span,
-    /// The chunk at its start.
-    pub(crate) first: ChunkId,
-    /// The chunk at its end. Kept so that a region is extended without a walk over its chunks.
-    pub(crate) last: ChunkId,
+    /// The slot that closes the ring of its chunks: before the first and after the last.
+    pub(crate) border: ChunkId,
 }
 
 impl AllocationRegion {
@@ -60,12 +58,6 @@ impl Regions {
         &mut self.sorted[index]
     }
 
-    /// The region that the chunk at `address` lies in. The caller knows that there is one.
-    pub(crate) fn containing(&mut self, address: u64) -> &mut AllocationRegion {
-        let above = self.sorted.partition_point(|region| region.span.address <= address);
-        &mut self.sorted[above - 1]
-    }
-
     /// Where `span` belongs, or `None` if it overlaps a region: then the source broke its promise.
     pub(crate) fn place(&self, span: Span, join: bool) -> Option<Place> {
         let index = self.sorted.partition_point(|region| region.span.address < span.address);
@@ -92,9 +84,8 @@ mod tests {
     fn regions(spans: &[(u64, u64)]) -> Regions {
         let mut regions = Regions::default();
         for (index, &(address, bytes)) in spans.iter().enumerate() {
-            let chunk = ChunkId(index as u32);
             let span = Span { address, bytes };
-            regions.insert(index, AllocationRegion { span, first: chunk, last: chunk });
+            regions.insert(index, AllocationRegion { span, border: ChunkId(index as u32) });
         }
         regions
     }
@@ -123,8 +114,8 @@ mod tests {
 
     #[test]
     fn an_odd_tail_is_never_joined_over() {
-        let mut odd = regions(&[(1024, 1024 + 100)]);
-        assert_eq!(odd.containing(1500).usable(), 1024);
+        let odd = regions(&[(1024, 1024 + 100)]);
+        assert_eq!(odd.as_slice()[0].usable(), 1024);
         let next = odd.place(Span { address: 1024 + 1024 + 100, bytes: 256 }, true);
         assert_eq!(next.map(|place| place.joins_below), Some(false));
         let before = odd.place(Span { address: 0, bytes: 1024 }, true);

@@ -1,15 +1,34 @@
 //! Joining free neighbours, at once or when the frontier allows it.
 
-use super::super::chunk::ChunkId;
+use super::super::chunk::{Chunk, ChunkId, State};
 use super::super::pending::PendingFree;
 use super::{Bfc, Fit};
 
 impl Bfc {
-    /// Joins a free chunk, which is in no bin, with its free neighbours and puts the result into its bin.
+    /// Joins a chunk that is free for anyone, and in no bin, with its neighbours that are, and puts the result into its
+    /// bin. No further chunk can be joined, as two such neighbours would be one already.
     #[inline]
-    pub(super) fn coalesce_and_bin(&mut self, id: ChunkId) {
-        let joined = self.coalesce(id);
-        self.bin(joined);
+    pub(super) fn join_and_bin(&mut self, id: ChunkId) {
+        let mut id = id;
+        let next = self.chunks[id].next;
+        if self.chunks[next].state == State::Free {
+            self.unbin(next);
+            id = self.join_to_next(id, next);
+        }
+        let prev = self.chunks[id].prev;
+        if self.chunks[prev].state == State::Free {
+            self.unbin(prev);
+            id = self.join_to_prev(id, prev);
+        }
+        self.bin(id);
+    }
+
+    /// Makes a chunk in use one that stays apart until the frontier has passed the count of its free.
+    #[cold]
+    pub(super) fn hold(&mut self, id: ChunkId, freed_at: u64) {
+        self.chunks.set_free(id, freed_at);
+        self.bin(id);
+        self.pending.push(PendingFree { chunk: id, freed_at });
     }
 
     /// Joins what the frontier has passed: frees with a count strictly below it, as upstream.
@@ -18,8 +37,8 @@ impl Bfc {
             let Some(free) = self.pending.pop().filter(|free| self.is_pending(free)) else { continue };
             if free.freed_at < frontier {
                 self.unbin(free.chunk);
-                self.chunks[free.chunk].freed_at = 0;
-                self.coalesce_and_bin(free.chunk);
+                self.chunks.set_free(free.chunk, 0);
+                self.join_and_bin(free.chunk);
             } else {
                 self.pending.push(free);
             }
@@ -38,10 +57,10 @@ impl Bfc {
                 continue;
             }
             self.unbin(free.chunk);
-            let joined = self.coalesce_until(free.chunk, fit);
+            let joined = self.join_any(free.chunk, fit);
             self.bin(joined);
-            let chunk = self.chunks[joined];
-            self.pending.push(PendingFree { chunk: joined, freed_at: chunk.freed_at });
+            self.pending.push(PendingFree { chunk: joined, freed_at: self.chunks.freed_at(joined) });
+            let chunk = &self.chunks[joined];
             satisfied = fit.fits(chunk.address, chunk.bytes);
         }
         satisfied
@@ -49,67 +68,58 @@ impl Bfc {
 
     /// Whether an entry of the queue still speaks of the chunk that is in its slot.
     pub(in super::super) fn is_pending(&self, free: &PendingFree) -> bool {
-        self.chunks.get(free.chunk).is_some_and(|chunk| chunk.is_free() && chunk.freed_at == free.freed_at)
+        self.chunks.freed_at(free.chunk) == free.freed_at
     }
 
-    /// The chunk that a free one has become after joining those of its neighbours that anyone may use; in no bin,
-    /// before and after.
-    #[inline]
-    fn coalesce(&mut self, id: ChunkId) -> ChunkId {
-        let mut id = id;
-        let for_anyone = |bfc: &Self, id: ChunkId| bfc.is_free(id) && bfc.chunks[id].freed_at == 0;
-        if for_anyone(self, self.chunks[id].next) {
-            self.absorb_next(id);
-        }
-        let prev = self.chunks[id].prev;
-        if for_anyone(self, prev) {
-            self.unbin(prev);
-            self.absorb(prev, id);
-            id = prev;
-        }
-        id
-    }
-
-    /// The same with free neighbours of any time, one after the other, until the chunk fits or none is left.
-    fn coalesce_until(&mut self, id: ChunkId, fit: &Fit) -> ChunkId {
-        let mut id = id;
+    /// Joins a free chunk, which is in no bin, with what is free beside it until it fits or nothing is: the result, in no
+    /// bin either, is as late as its latest part.
+    fn join_any(&mut self, id: ChunkId, fit: &Fit) -> ChunkId {
+        let (mut id, mut freed_at) = (id, self.chunks.freed_at(id));
         let fits = |bfc: &Self, id: ChunkId| fit.fits(bfc.chunks[id].address, bfc.chunks[id].bytes);
-        while !fits(self, id) && self.is_free(self.chunks[id].next) {
-            self.absorb_next(id);
+        while let next = self.chunks[id].next
+            && self.chunks[next].is_free()
+            && !fits(self, id)
+        {
+            freed_at = freed_at.max(self.chunks.freed_at(next));
+            self.unbin(next);
+            id = self.join_to_next(id, next);
         }
-        while !fits(self, id) && self.is_free(self.chunks[id].prev) {
-            let prev = self.chunks[id].prev;
+        while let prev = self.chunks[id].prev
+            && self.chunks[prev].is_free()
+            && !fits(self, id)
+        {
+            freed_at = freed_at.max(self.chunks.freed_at(prev));
             self.unbin(prev);
-            self.absorb(prev, id);
-            id = prev;
+            id = self.join_to_prev(id, prev);
         }
+        self.chunks.set_free(id, freed_at);
         id
     }
 
-    /// Whether there is such a chunk, and it is free.
+    /// Adds a chunk to the one after it, and empties its slot.
     #[inline]
-    fn is_free(&self, id: ChunkId) -> bool {
-        !id.is_none() && self.chunks[id].is_free()
-    }
-
-    #[inline]
-    fn absorb_next(&mut self, id: ChunkId) {
-        let next = self.chunks[id].next;
-        self.unbin(next);
-        self.absorb(id, next);
-    }
-
-    /// Makes two neighbours one: the left survives, the right one's slot is emptied.
-    #[inline]
-    fn absorb(&mut self, left: ChunkId, right: ChunkId) {
-        let gone = &self.chunks[right];
-        debug_assert_eq!(self.chunks[left].end(), gone.address);
-        let (bytes, freed_at, next) = (gone.bytes, gone.freed_at, gone.next);
-        self.chunks.remove(right);
-        let chunk = &mut self.chunks[left];
+    fn join_to_next(&mut self, id: ChunkId, next: ChunkId) -> ChunkId {
+        let Chunk { address, bytes, prev, .. } = self.chunks[id];
+        let chunk = &mut self.chunks[next];
+        debug_assert_eq!(address + bytes, chunk.address);
+        chunk.address = address;
         chunk.bytes += bytes;
-        chunk.freed_at = chunk.freed_at.max(freed_at);
+        chunk.prev = prev;
+        self.chunks[prev].next = next;
+        self.chunks.remove(id);
+        next
+    }
+
+    /// Adds a chunk to the one before it, and empties its slot.
+    #[inline]
+    fn join_to_prev(&mut self, id: ChunkId, prev: ChunkId) -> ChunkId {
+        let Chunk { address, bytes, next, .. } = self.chunks[id];
+        let chunk = &mut self.chunks[prev];
+        debug_assert_eq!(chunk.end(), address);
+        chunk.bytes += bytes;
         chunk.next = next;
-        self.link_back(left, next);
+        self.chunks[next].prev = prev;
+        self.chunks.remove(id);
+        prev
     }
 }

@@ -1,9 +1,10 @@
 //! Finding the best fit, and cutting out what is needed of it.
 
-use super::super::chunk::{Chunk, ChunkId, GRANULE};
+use super::super::bins::SizeClass;
+use super::super::chunk::{Chunk, ChunkId, GRANULE, State};
 use super::super::pending::PendingFree;
 use super::Bfc;
-use crate::policy::{Need, round_to_granule};
+use crate::policy::{Need, Place, round_to_granule};
 
 /// A need in whole granules.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +25,12 @@ impl Fit {
         Some(Self { rounded, alignment: need.alignment.max(GRANULE), freed_before: need.freed_before })
     }
 
+    /// Whether every chunk that is large enough fits.
+    #[inline]
+    const fn is_plain(&self) -> bool {
+        self.alignment == GRANULE && self.freed_before.is_none()
+    }
+
     /// Bytes from `address`, a multiple of [`GRANULE`], up to the next address that is aligned as asked.
     const fn padding_at(&self, address: u64) -> u64 {
         address.wrapping_neg() & (self.alignment - 1)
@@ -37,71 +44,85 @@ impl Fit {
 }
 
 impl Bfc {
-    /// The free chunk to use: the smallest that fits with its padding and was freed early enough; of equals, the one
-    /// at the lowest address.
+    /// Takes the smallest free chunk that fits with its padding and was freed early enough, of equals the one at the
+    /// lowest address, and cuts off what is not needed.
     #[inline]
-    pub(super) fn find(&mut self, fit: &Fit) -> Option<ChunkId> {
-        // A chunk may be cut into three, so two more must be numberable. Four thousand million chunks are out of
-        // reach of real pools, but not of pools of bare addresses.
+    pub(super) fn place_fit(&mut self, fit: &Fit) -> Option<Place> {
+        if !fit.is_plain() {
+            return self.place_special(fit);
+        }
+        let Fit { rounded, .. } = *fit;
+        let (class, best) = self.bins.first_from(SizeClass::of(rounded))?;
+        let chunk = &self.chunks[best];
+        if chunk.bytes < rounded || chunk.state != State::Free || !self.chunks.has_room() {
+            return self.place_special(fit);
+        }
+        let Chunk { address, bytes, .. } = self.chunks[best];
+        if !self.split.cuts(bytes, rounded) {
+            self.bins.remove_first(&mut self.chunks, class);
+            self.chunks[best].state = State::Live;
+            return Some(Place { address, bytes, slot: best.0 });
+        }
+        if SizeClass::of(bytes - rounded) == class {
+            // Smaller than before, the first of its class stays the first.
+            let live = self.cut_off(best, rounded, State::Live);
+            return Some(Place { address, bytes: rounded, slot: live.0 });
+        }
+        self.bins.remove_first(&mut self.chunks, class);
+        let live = self.cut_off(best, rounded, State::Live);
+        self.bin(best);
+        Some(Place { address, bytes: rounded, slot: live.0 })
+    }
+
+    /// The same for a need that not every large chunk fits, or where the first chunk of the first class does not.
+    #[inline(never)]
+    fn place_special(&mut self, fit: &Fit) -> Option<Place> {
+        // The chunk may be cut into three. Four thousand million chunks are out of reach of real pools, but not of
+        // pools of bare addresses.
         if !self.chunks.has_room_for(2) {
             return None;
         }
-        self.bins.best_fit(&mut self.chunks, fit.rounded, |chunk| {
-            fit.fits(chunk.address, chunk.bytes)
-                && fit.freed_before.is_none_or(|before| chunk.freed_at <= before)
-        })
-    }
-
-    /// Takes a chunk that fits out of its bin and cuts off what is not needed, which becomes free chunks of its own.
-    #[inline]
-    pub(super) fn carve(&mut self, best: ChunkId, fit: &Fit) -> ChunkId {
+        let chunks = &self.chunks;
+        let best = self.bins.best_fit(chunks, fit.rounded, |id| {
+            fit.fits(chunks[id].address, chunks[id].bytes)
+                && fit.freed_before.is_none_or(|before| chunks.freed_at(id) <= before)
+        })?;
         self.unbin(best);
-        let mut id = best;
-        let padding = fit.padding_at(self.chunks[id].address);
+        let padding = fit.padding_at(self.chunks[best].address);
         if padding > 0 {
-            let aligned = self.split(id, padding);
-            self.bin(id);
-            id = aligned;
-        }
-        if self.split.cuts(self.chunks[id].bytes, fit.rounded) {
-            let rest = self.split(id, fit.rounded);
-            self.bin(rest);
-            let freed_at = self.chunks[rest].freed_at;
+            let freed_at = self.chunks.freed_at(best);
+            let front = self.cut_off(best, padding, State::Free);
+            self.chunks.set_free(front, freed_at);
+            self.bin(front);
             if freed_at > 0 {
-                // Upstream forgets such a rest, which then never joins its neighbours again.
-                self.pending.push(PendingFree { chunk: rest, freed_at });
+                self.pending.push(PendingFree { chunk: front, freed_at });
             }
         }
-        id
-    }
-
-    /// Cuts a free chunk that is in no bin after `bytes` bytes. The rest, returned, is as free as the whole was.
-    #[inline]
-    fn split(&mut self, id: ChunkId, bytes: u64) -> ChunkId {
-        let whole = &mut self.chunks[id];
-        debug_assert!(whole.is_free() && 0 < bytes && bytes < whole.bytes);
-        let next = whole.next;
-        let rest = Chunk {
-            freed_at: whole.freed_at,
-            prev: id,
-            next,
-            ..Chunk::free(whole.address + bytes, whole.bytes - bytes)
-        };
-        whole.bytes = bytes;
-        let rest = self.chunks.insert(rest);
-        self.chunks[id].next = rest;
-        self.link_back(rest, next);
-        rest
-    }
-
-    /// Tells what comes after a chunk, its neighbour or its region, that this chunk comes before.
-    #[inline]
-    pub(super) fn link_back(&mut self, id: ChunkId, next: ChunkId) {
-        if next.is_none() {
-            self.regions.containing(self.chunks[id].address).last = id;
-        } else {
-            self.chunks[next].prev = id;
+        let mut live = best;
+        if self.split.cuts(self.chunks[best].bytes, fit.rounded) {
+            // What is left of a chunk that waits for the frontier keeps its slot, so it waits on. (Upstream forgets it,
+            // and it never joins its neighbours again.)
+            live = self.cut_off(best, fit.rounded, State::Live);
+            self.bin(best);
         }
+        let chunk = &mut self.chunks[live];
+        chunk.state = State::Live;
+        Some(Place { address: chunk.address, bytes: chunk.bytes, slot: live.0 })
+    }
+
+    /// Makes the first `bytes` bytes of a chunk a chunk of its own, in no bin. The caller has seen to it that there is an
+    /// unused slot.
+    #[inline]
+    fn cut_off(&mut self, id: ChunkId, bytes: u64, state: State) -> ChunkId {
+        let front = self.chunks.first_unused();
+        let whole = &mut self.chunks[id];
+        debug_assert!(0 < bytes && bytes < whole.bytes);
+        let (address, prev) = (whole.address, whole.prev);
+        whole.address += bytes;
+        whole.bytes -= bytes;
+        whole.prev = front;
+        self.chunks[prev].next = front;
+        self.chunks.insert(Chunk { address, bytes, prev, next: id, state, ..Chunk::default() })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Regions in and out.
 
-use super::super::chunk::{Chunk, ChunkId, GRANULE, whole_granules};
+use super::super::chunk::{Chunk, ChunkId, GRANULE, State, whole_granules};
 use super::super::region::AllocationRegion;
 use super::Bfc;
 use crate::memory::Span;
@@ -15,32 +15,33 @@ impl Bfc {
             return Err(NotAdded::Bad);
         }
         let place = self.regions.place(span, join).ok_or(NotAdded::Bad)?;
-        if !self.chunks.has_room_for(1) {
+        // One for the chunk and one for the border.
+        if !self.chunks.has_room_for(2) {
             return Err(NotAdded::Full);
         }
         let id = self.chunks.insert(Chunk::free(span.address, bytes));
         if place.joins_below {
             let below = self.regions.get_mut(place.index - 1);
-            let last = std::mem::replace(&mut below.last, id);
             below.span.bytes += span.bytes;
-            self.link(last, id);
+            let border = below.border;
+            self.link_in(self.chunks[border].prev, id, border);
             if place.joins_above {
                 let above = self.regions.remove(place.index);
-                let below = self.regions.get_mut(place.index - 1);
-                below.span.bytes += above.span.bytes;
-                below.last = above.last;
-                self.link(id, above.first);
+                self.regions.get_mut(place.index - 1).span.bytes += above.span.bytes;
+                self.splice(border, above.border);
             }
         } else if place.joins_above {
             let above = self.regions.get_mut(place.index);
-            let first = std::mem::replace(&mut above.first, id);
             above.span = Span { address: span.address, bytes: span.bytes + above.span.bytes };
-            self.link(id, first);
+            let border = above.border;
+            self.link_in(border, id, self.chunks[border].next);
         } else {
-            self.regions.insert(place.index, AllocationRegion { span, first: id, last: id });
+            let border = self.chunks.insert(Chunk::border(self.chunks.first_unused()));
+            self.regions.insert(place.index, AllocationRegion { span, border });
+            self.link_in(border, id, border);
         }
         self.reserved += span.bytes;
-        self.coalesce_and_bin(id);
+        self.join_and_bin(id);
         Ok(())
     }
 
@@ -49,8 +50,10 @@ impl Bfc {
         let fits = |region: &AllocationRegion| region.span.bytes <= at_most && self.is_idle(region);
         let index = self.regions.as_slice().iter().position(fits)?;
         let region = self.regions.remove(index);
-        self.unbin(region.first);
-        self.chunks.remove(region.first);
+        let chunk = self.chunks[region.border].next;
+        self.unbin(chunk);
+        self.chunks.remove(chunk);
+        self.chunks.remove(region.border);
         self.reserved -= region.span.bytes;
         Some(region.span)
     }
@@ -58,8 +61,22 @@ impl Bfc {
     /// Whether a region is one free chunk that anyone may use. A region with frees that the frontier has not passed is
     /// not idle: a device may still work on it (upstream gives it back).
     pub(super) fn is_idle(&self, region: &AllocationRegion) -> bool {
-        let chunk = &self.chunks[region.first];
-        chunk.is_free() && chunk.freed_at == 0 && chunk.bytes == region.usable()
+        let chunk = &self.chunks[self.chunks[region.border].next];
+        chunk.state == State::Free && chunk.bytes == region.usable()
+    }
+
+    /// Puts a chunk between two neighbours.
+    fn link_in(&mut self, before: ChunkId, id: ChunkId, after: ChunkId) {
+        self.link(before, id);
+        self.link(id, after);
+    }
+
+    /// Puts all chunks of the ring closed by `gone` at the end of that closed by `border`, and gives up `gone`.
+    fn splice(&mut self, border: ChunkId, gone: ChunkId) {
+        let Chunk { prev: last, next: first, .. } = self.chunks[gone];
+        self.link(self.chunks[border].prev, first);
+        self.link(last, border);
+        self.chunks.remove(gone);
     }
 
     fn link(&mut self, before: ChunkId, after: ChunkId) {

@@ -1,55 +1,86 @@
-//! Size classes: finer than bins, so that a class seldom holds more than a few free chunks.
+//! Size classes: finer than bins, so that a class seldom holds more than one free chunk.
 //!
-//! Up to 128 granules (32 KiB) every size is a class of its own; above, each power of two is divided into 64 classes of
-//! equal width. Source of the division: Masmano, Ripoll, Crespo and Real, "TLSF: a new dynamic memory allocator for
-//! real-time systems", 2004, with its first level folded into the numbering.
+//! Each power of two is a row of 64 classes of equal width. So up to 128 granules (32 KiB) every size has a class of its
+//! own, and above a class spans at most a 64th of its sizes. Source of the division: Masmano, Ripoll, Crespo and Real,
+//! "TLSF: a new dynamic memory allocator for real-time systems", 2004.
 
-use super::super::chunk::GRANULE;
+/// How many classes a row has: as many as a word of the bitmap has bits.
+pub(crate) const COLUMNS: usize = 64;
 
-/// The binary logarithm of the classes that a power of two is divided into. With 6, the classes of one power of two
-/// share one word of the bitmap.
-const DIVISION: u32 = 6;
+/// How many rows there are: one for each power of two, so that no index needs a correction. Those of sizes below a
+/// granule stay empty.
+pub(crate) const ROWS: usize = 64;
 
-/// Classes that share one word of the bitmap.
-pub(super) const PER_WORD: usize = 1 << DIVISION;
+/// A size class. Larger chunks never have a lower one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SizeClass {
+    /// Below [`ROWS`]: the binary logarithm of its sizes in bytes.
+    pub(super) row: u32,
+    /// Below [`COLUMNS`].
+    pub(super) column: u32,
+}
 
-/// How many classes there are: enough for every size below 2^64.
-pub(crate) const CLASS_COUNT: usize = class_of(u64::MAX) + 1;
+impl SizeClass {
+    /// The class of chunks of `bytes` bytes, at least 1.
+    #[inline]
+    pub(crate) const fn of(bytes: u64) -> Self {
+        let row = bytes.ilog2();
+        // The six bits that follow the leading one.
+        let column = (bytes << (63 - row) >> 57) as u32 % COLUMNS as u32;
+        Self { row, column }
+    }
 
-/// How many words of the bitmap there are.
-pub(super) const WORD_COUNT: usize = CLASS_COUNT / PER_WORD;
+    /// The class's place in a table of all.
+    #[inline]
+    pub(super) const fn index(self) -> usize {
+        (self.row as usize % ROWS) * COLUMNS + self.column as usize % COLUMNS
+    }
 
-// One word more says which words are not empty.
-const _: () = assert!(WORD_COUNT <= 64 && CLASS_COUNT.is_multiple_of(PER_WORD));
+    /// The class above, or `None` if this is the highest.
+    pub(super) const fn next(self) -> Option<Self> {
+        let Self { row, column } = self;
+        if column as usize + 1 < COLUMNS {
+            Some(Self { row, column: column + 1 })
+        } else if row as usize + 1 < ROWS {
+            Some(Self { row: row + 1, column: 0 })
+        } else {
+            None
+        }
+    }
 
-/// The class of chunks of `bytes` bytes. Larger chunks never have a lower class.
-#[inline]
-pub(crate) const fn class_of(bytes: u64) -> usize {
-    let granules = bytes / GRANULE;
-    // The leading bit decides how many trailing bits do not matter; the rest, leading bit included, counts on.
-    let ignored = (granules | PER_WORD as u64).ilog2() - DIVISION;
-    ((ignored as usize) << DIVISION) + (granules >> ignored) as usize
+    /// All classes from the lowest to the highest.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        let rows = 0..ROWS as u32;
+        rows.flat_map(|row| (0..COLUMNS as u32).map(move |column| Self { row, column }))
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::chunk::GRANULE;
     use super::*;
 
     #[test]
     fn small_sizes_have_a_class_each_and_larger_ones_share_one_with_at_most_a_64th_more() {
+        let class = |granules| SizeClass::of(granules * GRANULE).index();
         for granules in 1..128 {
-            assert_eq!(class_of(granules * GRANULE), granules as usize);
+            assert!(class(granules) < class(granules + 1));
         }
-        assert_eq!(class_of(128 * GRANULE), 128);
-        assert_eq!(class_of(129 * GRANULE), 128);
-        assert_eq!(class_of(130 * GRANULE), 129);
-        assert_eq!(class_of(255 * GRANULE), 191);
-        assert_eq!(class_of(256 * GRANULE), 192);
+        assert_eq!(class(128), class(129));
+        assert_eq!(class(130), class(129) + 1);
+        assert_eq!(class(255) + 1, class(256));
         for bytes in [1 << 20, 1 << 30, 1 << 63] {
-            assert_eq!(class_of(bytes), class_of(bytes + bytes / 64 - GRANULE));
-            assert_eq!(class_of(bytes) + 1, class_of(bytes + bytes / 64));
-            assert_eq!(class_of(bytes), class_of(bytes - GRANULE) + 1);
+            let class = |bytes| SizeClass::of(bytes).index();
+            assert_eq!(class(bytes), class(bytes + bytes / 64 - GRANULE));
+            assert_eq!(class(bytes) + 1, class(bytes + bytes / 64));
+            assert_eq!(class(bytes), class(bytes - GRANULE) + 1);
         }
-        assert_eq!(class_of(u64::MAX), CLASS_COUNT - 1);
+        assert_eq!(SizeClass::of(u64::MAX).index(), ROWS * COLUMNS - 1);
+    }
+
+    #[test]
+    fn the_order_of_classes_is_that_of_their_indices() {
+        assert!(SizeClass::all().map(SizeClass::index).eq(0..ROWS * COLUMNS));
+        assert!(SizeClass::all().is_sorted());
     }
 }

@@ -1,3 +1,6 @@
+use std::collections::BTreeSet;
+
+use super::super::chunk::Slab;
 use super::*;
 
 /// Upstream's `Log2FloorNonZeroSlow` and the examples often got wrong in articles on the allocator.
@@ -28,28 +31,35 @@ fn a_bin_is_the_floor_of_the_binary_logarithm_of_the_granules() {
 fn filled(chunks: &[(u64, u64)]) -> (Slab, Bins) {
     let (mut slab, mut bins) = (Slab::new(), Bins::default());
     for &(bytes, address) in chunks {
-        let id = slab.insert(Chunk::free(address, bytes));
-        bins.insert(&mut slab, id);
+        add(&mut slab, &mut bins, bytes, address);
     }
     (slab, bins)
 }
 
+fn add(slab: &mut Slab, bins: &mut Bins, bytes: u64, address: u64) -> ChunkId {
+    assert!(slab.has_room());
+    let id = slab.insert(Chunk::free(address, bytes));
+    bins.insert(slab, id);
+    id
+}
+
 #[test]
 fn the_best_fit_is_the_smallest_then_the_lowest_that_fits() {
-    let (mut slab, mut bins) =
+    let (slab, bins) =
         filled(&[(768, 0), (512, 4096), (512, 1024), (1024, 8192), (4096, 16384), (66_048, 1 << 20)]);
-    let mut best_above = |least, address| {
-        let best = bins.best_fit(&mut slab, least, |chunk| chunk.address >= address);
+    let best_above = |least, address| {
+        let best = bins.best_fit(&slab, least, |id| slab[id].address >= address);
         best.map(|id| slab[id].address)
     };
     assert_eq!(best_above(512, 1025), Some(4096));
-    let mut best = |least| best_above(least, 0);
+    let best = |least| best_above(least, 0);
     assert_eq!(best(512), Some(1024));
     assert_eq!(best(768), Some(0), "768 lies behind 512 in the same bin");
     assert_eq!(best(1280), Some(16384));
     assert_eq!(best(8192), Some(1 << 20));
     assert_eq!(best(66_048), Some(1 << 20));
-    assert_eq!(class_of(66_048), class_of(66_304), "the chunk is in the class, and yet too small");
+    let class = SizeClass::of(66_304);
+    assert_eq!(class, SizeClass::of(66_048), "the chunk is in the class, and yet too small");
     assert_eq!(best(66_304), None);
     assert_eq!(bins.largest(&slab), 66_048);
 }
@@ -58,56 +68,57 @@ fn the_best_fit_is_the_smallest_then_the_lowest_that_fits() {
 fn the_bitmap_follows_the_last_chunk_in_and_out() {
     let (mut slab, mut bins) = filled(&[]);
     assert_eq!(bins.largest(&slab), 0);
-    let id = slab.insert(Chunk::free(0, 1 << 40));
-    bins.insert(&mut slab, id);
-    assert_eq!(bins.in_class(&slab, class_of(1 << 40)).next(), Some(id));
-    assert!(bins.is_occupied(class_of(1 << 40)));
-    assert_eq!(bins.best_fit(&mut slab, 256, |_| true), Some(id));
-    bins.remove(&mut slab, id);
-    assert!(!bins.is_occupied(class_of(1 << 40)));
-    assert_eq!(bins.in_class(&slab, class_of(1 << 40)).next(), None);
-    assert_eq!(bins.best_fit(&mut slab, 256, |_| true), None);
+    let class = SizeClass::of(1 << 40);
+    for _ in 0..2 {
+        let id = add(&mut slab, &mut bins, 1 << 40, 0);
+        assert_eq!(bins.in_class(&slab, class).next(), Some(id));
+        assert_eq!(bins.first_from(SizeClass::of(256)), Some((class, id)));
+        assert!(bins.is_occupied(class) && bins.bitmaps_agree());
+        bins.remove(&mut slab, id);
+        assert_eq!(bins.in_class(&slab, class).next(), None);
+        assert_eq!(bins.first_from(SizeClass::of(256)), None);
+        assert!(!bins.is_occupied(class) && bins.bitmaps_agree());
+    }
 }
 
-/// Chunks of one class but of several sizes, in numbers that make lists, crowds and trees.
+#[test]
+fn a_class_above_the_last_one_does_not_exist() {
+    let (mut slab, mut bins) = filled(&[(GRANULE, 0)]);
+    assert_eq!(bins.best_fit(&slab, u64::MAX, |_| true), None);
+    let id = add(&mut slab, &mut bins, u64::MAX & !(GRANULE - 1), 0);
+    assert_eq!(bins.best_fit(&slab, 512, |_| true), Some(id));
+    assert_eq!(bins.best_fit(&slab, u64::MAX, |_| true), None);
+}
+
+/// Chunks of one class but of several sizes, in orders that make heaps broad and deep.
 #[test]
 fn a_class_keeps_its_order_while_it_fills_and_empties() {
     let (mut slab, mut bins) = filled(&[]);
     let mut shadow = std::collections::BTreeMap::new();
-    for round in 0..3 {
+    let class = SizeClass::of(1 << 20);
+    for stride in [1, 7919, 999] {
         for step in 0..1000_u64 {
-            let n = step * 7919 % 1000;
-            let bytes = (1 << 20) + n % 5 * GRANULE;
-            let id = slab.insert(Chunk::free(n << 24, bytes));
-            bins.insert(&mut slab, id);
-            shadow.insert((bytes, n << 24), id);
-            assert!(bins.bitmaps_agree());
-            let best = bins.best_fit(&mut slab, bytes, |_| true);
+            let n = step * stride % 1000;
+            let (bytes, address) = ((1 << 20) + n % 5 * GRANULE, n << 24);
+            let id = add(&mut slab, &mut bins, bytes, address);
+            shadow.insert((bytes, address), id);
+            let best = bins.best_fit(&slab, bytes, |_| true);
             let expected = shadow.range((bytes, 0)..).next().map(|(_, &id)| id);
-            assert_eq!(best, expected, "round {round}, step {step}");
+            assert_eq!(best, expected, "stride {stride}, step {step}");
         }
-        while let Some((&place, &id)) = shadow.iter().nth(shadow.len() * 618 / 1000) {
+        // From the front, which brings order into the heap, and from the middle by turns.
+        while let Some((&place, &id)) = shadow.iter().nth(shadow.len() % 2 * shadow.len() * 618 / 1000) {
             shadow.remove(&place);
-            bins.remove(&mut slab, id);
+            if shadow.len() % 2 == 1 {
+                assert_eq!(bins.first_from(class), Some((class, id)));
+                bins.remove_first(&mut slab, class);
+            } else {
+                bins.remove(&mut slab, id);
+            }
             slab.remove(id);
-            assert!(bins.bitmaps_agree());
-            assert!(shadow.len() % 97 != 0 || bins.iter(&slab).eq(shadow.values().copied()));
+            let members: BTreeSet<ChunkId> = bins.in_class(&slab, class).collect();
+            assert!(shadow.len() % 97 != 0 || members.iter().eq(shadow.values().collect::<BTreeSet<_>>()));
         }
         assert_eq!(bins.largest(&slab), 0);
     }
-}
-
-/// Chunks that come in falling order enter a list at its head, so that none of them walks.
-#[test]
-fn a_list_grown_long_without_a_walk_is_walked_once_at_most() {
-    let rising = (0..1000).map(|n| ((1 << 30) + n * GRANULE, n << 31));
-    let falling: Vec<(u64, u64)> = rising.rev().collect();
-    let (mut slab, mut bins) = filled(&falling);
-    let class = class_of(1 << 30);
-    assert!(!bins.is_crowded(class));
-    let best = bins.best_fit(&mut slab, (1 << 30) + 700 * GRANULE, |_| true);
-    assert_eq!(best.map(|id| slab[id].address), Some(700 << 31));
-    assert!(bins.is_crowded(class) && bins.bitmaps_agree());
-    let order: Vec<u64> = bins.iter(&slab).map(|id| slab[id].address).collect();
-    assert!(order.len() == 1000 && order.is_sorted());
 }
