@@ -205,6 +205,12 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
     /// Shows every piece of every region, in the order of addresses.
     fn visit(&self, visit: &mut dyn FnMut(Piece));
 
+    /// The free piece at the end of the last region, or the empty one there if that end is in use: what a region that is
+    /// added right behind would be joined with. `None` without regions, and for policies that join none.
+    fn tail(&self) -> Option<Span> {
+        None
+    }
+
     /// How many bytes to ask the source for when a need finds no room and the pool's own growth would take `planned`
     /// bytes: for policies with a rule of their own.
     fn region_bytes(&self, rounded: u64, planned: u64) -> u64 {

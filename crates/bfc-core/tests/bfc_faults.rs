@@ -9,7 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use bfc_core::{
-    AllocError, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Bytes, KIB, Request, SourceError, Tag,
+    AllocError, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Bytes, GrowthRule, KIB, Request,
+    SourceError, Tag,
 };
 
 use common::interpreter::{Interpreter, Op};
@@ -22,7 +23,7 @@ fn pool_over(nature: Nature, config: BfcConfig) -> (BfcAllocator, Arc<FakeSource
 }
 
 fn small_regions(limit: Bytes) -> BfcConfig {
-    BfcConfig::new(limit).with_first_region(Bytes(1024))
+    BfcConfig::new(limit).with_first_region(Bytes(1024)).with_growth(GrowthRule::DOUBLING)
 }
 
 #[test]

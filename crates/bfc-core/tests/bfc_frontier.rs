@@ -7,7 +7,8 @@ mod common;
 use std::sync::Arc;
 
 use bfc_core::{
-    AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, Bytes, KIB, Request, TimingCounter,
+    AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, Bytes, CutRule, KIB, Request,
+    TimingCounter,
 };
 
 use common::source::{FakeSource, Nature};
@@ -15,7 +16,7 @@ use common::{allocate, free, out_of_memory};
 
 /// A pool of one region of 4 KiB whose frees count.
 fn pool(bytes: u64) -> BfcAllocator {
-    let config = BfcConfig::new(Bytes(bytes)).with_retry(false);
+    let config = BfcConfig::new(Bytes(bytes)).with_cut_rule(CutRule::Low).with_retry(false);
     pool_with(config.with_allow_growth(false)).0
 }
 

@@ -7,7 +7,8 @@ mod common;
 use std::sync::Arc;
 
 use bfc_core::{
-    Allocator, BfcAllocator, BfcConfig, Block, Bytes, Category, KIB, MIB, OwnerId, Request, Tag, Verdict,
+    Allocator, BfcAllocator, BfcConfig, Block, Bytes, Category, CutRule, GrowthRule, KIB, MIB, OwnerId,
+    Request, Tag, Verdict,
 };
 
 use common::source::{FakeSource, Nature};
@@ -18,7 +19,7 @@ fn pool(config: BfcConfig) -> BfcAllocator {
 }
 
 fn one_region(limit: u64) -> BfcAllocator {
-    pool(BfcConfig::new(Bytes(limit)).with_allow_growth(false))
+    pool(BfcConfig::new(Bytes(limit)).with_cut_rule(CutRule::Low).with_allow_growth(false))
 }
 
 fn tag(name: &str, category: Category) -> Tag {
@@ -61,7 +62,7 @@ fn enough_bytes_in_pieces_are_fragmented() {
 
 #[test]
 fn free_and_unreserved_bytes_that_do_not_meet_are_fragmented() {
-    let pool = pool(BfcConfig::new(Bytes(6144)).with_first_region(Bytes(4096)));
+    let pool = pool(BfcConfig::tensorflow(Bytes(6144)).with_first_region(Bytes(4096)));
     let blocks: Vec<Block> = (0..4).map(|_| allocate(&pool, 1024)).collect();
     free(&pool, blocks[0]);
     let report = out_of_memory(&pool, 2560);
@@ -156,7 +157,8 @@ fn the_picture_shows_requests_waste_and_free_memory_in_proportion() {
 
 #[test]
 fn the_picture_runs_over_all_regions() {
-    let pool = pool(BfcConfig::new(Bytes::kib(8)).with_first_region(Bytes::kib(4)));
+    let config = BfcConfig::new(Bytes::kib(8)).with_first_region(Bytes::kib(4));
+    let pool = pool(config.with_growth(GrowthRule::DOUBLING).with_region_merging(false));
     let first = allocate(&pool, 4096);
     let _second = allocate(&pool, 4096);
     free(&pool, first);

@@ -7,7 +7,7 @@ mod common;
 
 use std::sync::Arc;
 
-use bfc_core::{Allocator, BfcAllocator, BfcConfig, Block, Bytes, GIB, MIB, Request, Verdict};
+use bfc_core::{Allocator, BfcAllocator, BfcConfig, Block, Bytes, CutRule, GIB, MIB, Request, Verdict};
 
 use common::source::{BASE, Fails, FakeSource, Nature};
 use common::{Random, allocate, assert_disjoint, free, out_of_memory};
@@ -353,5 +353,5 @@ fn upstreams_split_rule_and_ours() {
         block.bytes
     };
     assert_eq!(granted(BfcConfig::tensorflow(Bytes::mib(1))), 1024);
-    assert_eq!(granted(BfcConfig::new(Bytes::mib(1))), 768);
+    assert_eq!(granted(BfcConfig::new(Bytes::mib(1)).with_cut_rule(CutRule::Low)), 768);
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use bfc_core::{
-    AllocError, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, Bytes, Request,
+    AllocError, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, Bytes, GrowthRule, Request,
     TimingCounter, Verdict,
 };
 
@@ -208,6 +208,7 @@ fn threads_that_want_the_whole_pool_take_turns() {
 fn giving_idle_regions_back_wakes_those_who_wait_for_room() {
     let config =
         BfcConfig::new(Bytes::kib(16)).with_garbage_collection(false).with_first_region(Bytes::kib(4));
+    let config = config.with_growth(GrowthRule::DOUBLING).with_region_merging(false);
     let pool = pool(config.with_retry_timeout(LONG));
     use_from_elsewhere(&pool);
     let (first, kept) = (allocate(&pool, 4096), allocate(&pool, 4096));

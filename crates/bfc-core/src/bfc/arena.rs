@@ -6,7 +6,7 @@ mod supply;
 
 use super::bins::Bins;
 use super::chunk::{ChunkId, GRANULE, Slab, State};
-use super::options::{BfcOptions, SplitRule};
+use super::options::{BfcOptions, CutRule, SplitRule};
 use super::pending::PendingFrees;
 use super::region::{AllocationRegion, Regions};
 use crate::memory::Span;
@@ -28,6 +28,8 @@ pub struct Bfc {
     /// Bytes of all regions.
     pub(super) reserved: u64,
     split: SplitRule,
+    /// Blocks from this many bytes on are cut from the high end: half of the largest, or more than there can be.
+    large_from: u64,
 }
 
 impl Default for Bfc {
@@ -47,6 +49,7 @@ impl Bfc {
             pending: PendingFrees::new(),
             reserved: 0,
             split: options.split,
+            large_from: if options.cut == CutRule::LargeHigh { 0 } else { u64::MAX },
         }
     }
 
@@ -115,6 +118,10 @@ impl Policy for Bfc {
 
     fn take_idle_region(&mut self, at_most: u64) -> Option<Span> {
         self.take_idle(at_most)
+    }
+
+    fn tail(&self) -> Option<Span> {
+        self.last_tail()
     }
 
     fn regions(&self) -> Vec<Span> {

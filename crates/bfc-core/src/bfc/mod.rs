@@ -15,7 +15,7 @@ mod region;
 
 pub use arena::Bfc;
 pub(crate) use bins::{BIN_COUNT, bin_floor, bin_of};
-pub use options::{BfcConfig, BfcOptions, SplitRule};
+pub use options::{BfcConfig, BfcOptions, CutRule, SplitRule};
 
 /// A pool that places by best fit with coalescing.
 pub type BfcAllocator = crate::pool::PolicyAllocator<Bfc>;

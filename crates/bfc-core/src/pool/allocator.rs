@@ -97,7 +97,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         source: Arc<dyn SubAllocator>,
         config: PoolConfig<P::Options>,
     ) -> Self {
-        let policy = P::configured(&config.options);
+        let configured = if config.allow_growth { P::configured_to_grow } else { P::configured };
+        let policy = configured(&config.options);
         let timing_counter = config.timing_counter.clone().filter(|_| policy.knows_counts());
         let state = State {
             policy,

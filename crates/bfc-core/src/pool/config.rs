@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::frontier::TimingCounter;
+use super::growth::GrowthRule;
 use crate::policy::{GRANULE, Policy};
 use crate::units::{Bytes, MIB};
 
@@ -25,6 +26,12 @@ pub unsafe trait ConfiguredPolicy: Policy + Sized {
 
     /// The policy as chosen, without any region.
     fn configured(options: &Self::Options) -> Self;
+
+    /// The same for a pool that takes memory as it needs it, where other choices may be better.
+    #[must_use]
+    fn configured_to_grow(options: &Self::Options) -> Self {
+        Self::configured(options)
+    }
 }
 
 /// How a [`PolicyAllocator`](super::PolicyAllocator) behaves: what all pools can be told, and the `options` of its
@@ -41,6 +48,8 @@ pub struct PoolConfig<O> {
     pub(super) limit: u64,
     pub(super) allow_growth: bool,
     pub(super) first_region: u64,
+    pub(super) growth: GrowthRule,
+    pub(super) region_merging: bool,
     pub(super) garbage_collection: bool,
     pub(super) retry: bool,
     pub(super) retry_timeout: Duration,
@@ -49,14 +58,17 @@ pub struct PoolConfig<O> {
 }
 
 impl<O> PoolConfig<O> {
-    /// A pool of at most `limit` bytes with these options of its policy: grows from 2 MiB by doubling, gives idle
-    /// regions back when that makes room for a larger one, and waits up to 10 s for frees.
+    /// A pool of at most `limit` bytes with these options of its policy: grows from 2 MiB by
+    /// [`GrowthRule::MEASURED_BEST`], makes one region of idle ones when it grows, gives idle regions back when that
+    /// makes room for a larger one, and waits up to 10 s for frees.
     #[must_use]
     pub const fn with_options(limit: Bytes, options: O) -> Self {
         Self {
             limit: limit.0,
             allow_growth: true,
             first_region: FIRST_REGION,
+            growth: GrowthRule::MEASURED_BEST,
+            region_merging: true,
             garbage_collection: true,
             retry: true,
             retry_timeout: RETRY_TIMEOUT,
@@ -86,7 +98,14 @@ impl<O> PoolConfig<O> {
         self
     }
 
-    /// The size of a growing pool's first region; each later one is twice as large as the one before.
+    /// How large the regions of a growing pool are, from the second on.
+    #[must_use]
+    pub const fn with_growth(mut self, rule: GrowthRule) -> Self {
+        self.growth = rule;
+        self
+    }
+
+    /// The size of a growing pool's first region.
     #[must_use]
     pub const fn with_first_region(mut self, bytes: Bytes) -> Self {
         self.first_region = if bytes.0 < GRANULE { GRANULE } else { bytes.0 };
@@ -97,6 +116,15 @@ impl<O> PoolConfig<O> {
     #[must_use]
     pub const fn with_garbage_collection(mut self, collect: bool) -> Self {
         self.garbage_collection = collect;
+        self
+    }
+
+    /// Whether idle regions are given back before a new one is taken, which is then at least as large as they were
+    /// together. So the pool comes to have fewer and larger regions, and holds no memory in regions that are too small.
+    /// Does nothing over a source that joins adjacent regions. See [`GrowthRule`] for what it is worth.
+    #[must_use]
+    pub const fn with_region_merging(mut self, merge: bool) -> Self {
+        self.region_merging = merge;
         self
     }
 

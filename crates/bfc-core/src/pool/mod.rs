@@ -17,5 +17,6 @@ pub use allocator::PolicyAllocator;
 pub(crate) use config::fraction_of;
 pub use config::{ConfiguredPolicy, FractionError, PoolConfig};
 pub use frontier::TimingCounter;
+pub use growth::GrowthRule;
 pub use info::{BinInfo, ChunkInfo};
 pub use invariants::{INVARIANTS, InvariantError};

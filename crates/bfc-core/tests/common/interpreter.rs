@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bfc_core::{
     AllocError, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Category,
-    ChunkInfo, OomReport, OwnerId, PoolId, Request, SourceError, Stats, Tag, TimingCounter, Verdict,
+    ChunkInfo, CutRule, OomReport, OwnerId, PoolId, Request, SourceError, Stats, Tag, TimingCounter, Verdict,
 };
 
 use super::source::{FakeSource, Nature};
@@ -92,6 +92,8 @@ pub struct Interpreter {
     source: Arc<FakeSource>,
     counter: Option<Arc<TimingCounter>>,
     always_splits: bool,
+    /// Blocks from this many bytes on lie at the high end of their chunk; `None` if none does.
+    large_from: Option<u64>,
     live: BTreeMap<u64, Live>,
     dead: Vec<Block>,
     freed: Vec<Freed>,
@@ -117,6 +119,7 @@ impl Interpreter {
             Some(counter) => config.with_timing_counter(Arc::clone(counter)),
             None => config,
         };
+        let cuts_high = config.options().cut == CutRule::LargeHigh && !config.allow_growth();
         let source = FakeSource::new(nature);
         let net = OwnerId::intern(OwnerId::ROOT, "interpreter");
         let owners = vec![
@@ -132,6 +135,7 @@ impl Interpreter {
             source,
             counter,
             always_splits,
+            large_from: cuts_high.then_some(0),
             live: BTreeMap::new(),
             dead: Vec::new(),
             freed: Vec::new(),
@@ -278,20 +282,24 @@ impl Interpreter {
         }
     }
 
-    /// The block lies in the smallest chunk that fits, the lowest among equals, right after the padding; if none fits,
-    /// in memory that was not there before.
-    fn check_choice(&self, request: &Request<'_>, block: &Block, chunks: &[ChunkInfo]) {
+    /// The block lies in the smallest chunk that fits, the lowest among equals, right after the padding, or at its high
+    /// end if it is large; if none fits, in memory that was not there before.
+    fn check_choice(&mut self, request: &Request<'_>, block: &Block, chunks: &[ChunkInfo]) {
         let rounded = request.bytes.next_multiple_of(256);
         assert!(block.bytes >= rounded && block.address.is_multiple_of(request.alignment), "{block:?}");
         if self.always_splits {
             assert_eq!(block.bytes, rounded);
         }
+        let large = self.large_from.is_some_and(|from| rounded >= from);
+        self.large_from = self.large_from.map(|from| from.max(rounded / 2));
         if self.counter.is_some() {
             // What has become safe is joined first, so the chunks seen are not those chosen from.
             return;
         }
         match best_fit(chunks, rounded, request.alignment) {
-            Some((chunk, start)) => {
+            Some((chunk, lowest)) => {
+                let highest = (chunk.address + chunk.bytes - rounded) & !(request.alignment - 1);
+                let start = if large { highest } else { lowest };
                 assert_eq!(block.address, start, "not the best fit, which is {chunk:?}");
                 let rest = chunk.address + chunk.bytes - start - rounded;
                 assert!(block.bytes == rounded || (block.bytes == rounded + rest && rest < rounded));

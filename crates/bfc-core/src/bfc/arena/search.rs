@@ -48,10 +48,10 @@ impl Bfc {
     /// lowest address, and cuts off what is not needed.
     #[inline]
     pub(super) fn place_fit(&mut self, fit: &Fit) -> Option<Place> {
-        if !fit.is_plain() {
+        let Fit { rounded, .. } = *fit;
+        if !fit.is_plain() || rounded >= self.large_from {
             return self.place_special(fit);
         }
-        let Fit { rounded, .. } = *fit;
         let (class, best) = self.bins.first_from(SizeClass::of(rounded))?;
         let chunk = &self.chunks[best];
         if chunk.bytes < rounded || chunk.state != State::Free || !self.chunks.has_room() {
@@ -74,7 +74,8 @@ impl Bfc {
         Some(Place { address, bytes: rounded, slot: live.0 })
     }
 
-    /// The same for a need that not every large chunk fits, or where the first chunk of the first class does not.
+    /// The same for a large block, for a need that not every large chunk fits, or where the first chunk of the first
+    /// class does not.
     #[inline(never)]
     fn place_special(&mut self, fit: &Fit) -> Option<Place> {
         // The chunk may be cut into three. Four thousand million chunks are out of reach of real pools, but not of
@@ -88,10 +89,10 @@ impl Bfc {
                 && fit.freed_before.is_none_or(|before| chunks.freed_at(id) <= before)
         })?;
         self.unbin(best);
-        let padding = fit.padding_at(self.chunks[best].address);
-        if padding > 0 {
+        let before = self.bytes_before(best, fit);
+        if before > 0 {
             let freed_at = self.chunks.freed_at(best);
-            let front = self.cut_off(best, padding, State::Free);
+            let front = self.cut_off(best, before, State::Free);
             self.chunks.set_free(front, freed_at);
             self.bin(front);
             if freed_at > 0 {
@@ -108,6 +109,22 @@ impl Bfc {
         let chunk = &mut self.chunks[live];
         chunk.state = State::Live;
         Some(Place { address: chunk.address, bytes: chunk.bytes, slot: live.0 })
+    }
+
+    /// Bytes of a chunk that fits to leave free before the block: the padding, or for a large block all there is to
+    /// spare, as it is cut from the high end.
+    fn bytes_before(&mut self, chunk: ChunkId, fit: &Fit) -> u64 {
+        let Chunk { address, bytes, .. } = self.chunks[chunk];
+        if fit.rounded < self.large_from {
+            return fit.padding_at(address);
+        }
+        self.large_from = self.large_from.max(fit.rounded / 2);
+        if !self.split.cuts(bytes, fit.rounded) {
+            return fit.padding_at(address);
+        }
+        // At or above the first aligned address in the chunk, as the chunk fits.
+        let highest = address + (bytes - fit.rounded);
+        highest - (highest & (fit.alignment - 1)) - address
     }
 
     /// Makes the first `bytes` bytes of a chunk a chunk of its own, in no bin. The caller has seen to it that there is an

@@ -58,6 +58,16 @@ impl Bfc {
         Some(region.span)
     }
 
+    /// The free chunk at the end of the last region, if anyone may use it, or else nothing at that end.
+    pub(super) fn last_tail(&self) -> Option<Span> {
+        let region = self.regions.as_slice().last()?;
+        let (end, chunk) = (region.span.end()?, &self.chunks[self.chunks[region.border].prev]);
+        // A tail that is not whole granules is never joined over.
+        let joins = region.usable() == region.span.bytes && chunk.state == State::Free;
+        let bytes = if joins { chunk.bytes } else { 0 };
+        Some(Span { address: end - bytes, bytes })
+    }
+
     /// Whether a region is one free chunk that anyone may use. A region with frees that the frontier has not passed is
     /// not idle: a device may still work on it (upstream gives it back).
     pub(super) fn is_idle(&self, region: &AllocationRegion) -> bool {

@@ -15,6 +15,7 @@ use crate::pool::config::ConfiguredPolicy;
 use crate::pool::growth::available;
 use crate::retry::{Refusal, Want};
 use crate::sync::lock;
+use crate::units::round_up;
 
 /// How many holders an out-of-memory report names.
 const HOLDERS: usize = 5;
@@ -34,6 +35,13 @@ impl Wanted {
         // Both terms stay below 2^64 together: `Policy::rounded` has checked it.
         let padding = region.address.wrapping_neg() & (self.need.alignment - 1);
         padding + self.rounded <= region.bytes
+    }
+
+    /// The bytes that are missing behind a free piece at the end of a region; `None` if it suffices, or if the address
+    /// space ends before.
+    pub(super) fn missing_at(&self, tail: Span) -> Option<u64> {
+        let start = round_up(tail.address, self.need.alignment.max(GRANULE))?;
+        start.checked_add(self.rounded)?.checked_sub(tail.end()?).filter(|&missing| missing > 0)
     }
 
     /// The bytes that suffice wherever a region starts: with the largest padding there can be.
@@ -135,7 +143,14 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     fn extend_and_allocate(&self, state: &mut State<P>, wanted: &Wanted) -> Result<Block, Shortfall> {
-        self.extend(state, wanted)?;
+        if self.extend_in_place(state, wanted)
+            && let Some(block) = state.allocate(&wanted.need, wanted.tag)
+        {
+            return Ok(block);
+        }
+        let merge = self.config.region_merging && !self.source.supports_coalescing();
+        let merged = if merge { self.release_idle(state, 0) } else { 0 };
+        self.extend(state, wanted, merged)?;
         state.allocate(&wanted.need, wanted.tag).ok_or(Shortfall::Limit)
     }
 

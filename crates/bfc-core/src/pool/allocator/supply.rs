@@ -6,7 +6,7 @@ use crate::error::SourceError;
 use crate::memory::Span;
 use crate::policy::{GRANULE, Moment, NotAdded};
 use crate::pool::config::ConfiguredPolicy;
-use crate::pool::growth::{Growth, available};
+use crate::pool::growth::{Growth, Wish, available};
 use crate::sub_allocator::SubAllocator;
 use crate::sync::atomic::Ordering;
 use crate::sync::{lock, thread_number};
@@ -29,15 +29,35 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         call(&*self.source)
     }
 
-    /// Takes a region that holds what is wanted: doubling, or as much less as the source gives.
-    pub(super) fn extend(&self, state: &mut State<P>, wanted: &Wanted) -> Result<(), Shortfall> {
+    /// Continues the last region by what is missing to hold what is wanted, if the source continues regions.
+    pub(super) fn extend_in_place(&self, state: &mut State<P>, wanted: &Wanted) -> bool {
+        // Without a free tail nothing is saved, and a region joins wherever the source puts it.
+        let tail = state.policy.tail().filter(|tail| tail.bytes > 0 && self.source.supports_coalescing());
+        let Some(tail) = tail else { return false };
+        let (Some(missing), Some(end)) = (wanted.missing_at(tail), tail.end()) else { return false };
+        let reserved = state.policy.reserved_bytes();
+        let available = available(self.config.limit, reserved);
+        let Some(wish) = state.growth.wish(missing, reserved, available) else { return false };
+        let Ok(span) = self.take_region(state, GRANULE, wish.bytes, missing) else { return false };
+        if span.address != end {
+            // SAFETY: the region has just come from the source, and no policy knows of it.
+            unsafe { self.give_back(state, span) };
+            return false;
+        }
+        self.add(state, span, wish.bytes, wish).is_ok()
+    }
+
+    /// Takes a region that holds what is wanted, and has `least` bytes if possible: as large as the growth rule says, or as much less as the source gives.
+    pub(super) fn extend(&self, state: &mut State<P>, wanted: &Wanted, least: u64) -> Result<(), Shortfall> {
         // A source that honours the alignment leaves no padding before the block. One that does not is asked a second
         // time, for a region that suffices wherever it starts (upstream takes the first and then finds no room in it).
         let (mut needed, mut alignment) = (wanted.rounded, wanted.need.alignment.max(GRANULE));
         loop {
-            let available = available(self.config.limit, state.policy.reserved_bytes());
-            let wish = state.growth.wish(needed, available).ok_or(Shortfall::Limit)?;
-            let bytes = state.policy.region_bytes(needed, wish.bytes).clamp(needed, available);
+            let reserved = state.policy.reserved_bytes();
+            let available = available(self.config.limit, reserved);
+            let wish = state.growth.wish(needed, reserved, available).ok_or(Shortfall::Limit)?;
+            let planned = wish.bytes.max(least);
+            let bytes = state.policy.region_bytes(needed, planned).clamp(needed, available);
             let span = match self.take_region(state, alignment, bytes, needed) {
                 // So does a source that has to refuse the alignment, as a driver's memory must.
                 Err(Shortfall::Source(SourceError::BadRegion { .. })) if alignment > GRANULE => {
@@ -52,21 +72,26 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
                 needed = wanted.with_most_padding();
                 continue;
             }
-            return match state.policy.add_region(span, self.source.supports_coalescing()) {
-                Ok(()) => {
-                    state.accounts.note_reserved(state.policy.reserved_bytes());
-                    state.growth.met(wish);
-                    state.over_delivered |= span.bytes > bytes;
-                    Ok(())
-                }
-                Err(NotAdded::Full) => {
-                    // SAFETY: the region has just come from the source, and the policy did not take it.
-                    unsafe { self.give_back(state, span) };
-                    Err(Shortfall::Limit)
-                }
-                // It overlaps a region that is held already, so it must not be given back on top of that.
-                Err(NotAdded::Bad) => Err(bad_region(span)),
-            };
+            return self.add(state, span, bytes, wish);
+        }
+    }
+
+    /// Hands a region that was asked for with `bytes` bytes to the policy.
+    fn add(&self, state: &mut State<P>, span: Span, bytes: u64, wish: Wish) -> Result<(), Shortfall> {
+        match state.policy.add_region(span, self.source.supports_coalescing()) {
+            Ok(()) => {
+                state.accounts.note_reserved(state.policy.reserved_bytes());
+                state.growth.met(wish);
+                state.over_delivered |= span.bytes > bytes;
+                Ok(())
+            }
+            Err(NotAdded::Full) => {
+                // SAFETY: the region has just come from the source, and the policy did not take it.
+                unsafe { self.give_back(state, span) };
+                Err(Shortfall::Limit)
+            }
+            // It overlaps a region that is held already, so it must not be given back on top of that.
+            Err(NotAdded::Bad) => Err(bad_region(span)),
         }
     }
 

@@ -1,0 +1,111 @@
+//! Where the house's choices differ from upstream: large blocks at the high end, and how pools grow.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
+mod common;
+
+use std::sync::Arc;
+
+use bfc_core::{
+    AddressOnlyMemory, Allocator, Bfc, BfcAllocator, BfcConfig, BfcOptions, Bytes, CutRule, GrowthRule, MIB,
+    Need, Policy, Request, Span,
+};
+use common::source::{FakeSource, Nature};
+use common::{allocate, free};
+
+/// A source that continues its last region.
+fn continued(config: BfcConfig) -> BfcAllocator {
+    let source = Arc::new(AddressOnlyMemory::new().with_coalescing(true));
+    BfcAllocator::new("continued", source, config)
+}
+
+fn one_region(options: BfcOptions) -> Bfc {
+    let mut bfc = Bfc::new(options);
+    bfc.add_region(Span { address: 0, bytes: 65_536 }, false).unwrap();
+    bfc
+}
+
+fn address(bfc: &mut Bfc, need: Need) -> u64 {
+    let place = bfc.place(&need).unwrap();
+    bfc.check().unwrap();
+    place.address
+}
+
+#[test]
+fn blocks_of_half_the_largest_are_cut_from_the_high_end_and_smaller_ones_from_the_low_end() {
+    let mut bfc = one_region(BfcOptions::new());
+    assert_eq!(address(&mut bfc, Need::new(8192)), 65_536 - 8192);
+    assert_eq!(address(&mut bfc, Need::new(4096)), 65_536 - 8192 - 4096);
+    assert_eq!(address(&mut bfc, Need::new(4095 - 256)), 0);
+    // A larger one raises the bar.
+    assert_eq!(address(&mut bfc, Need::new(16_384)), 65_536 - 8192 - 4096 - 16_384);
+    assert_eq!(address(&mut bfc, Need::new(4096)), 3840);
+}
+
+#[test]
+fn a_block_at_the_high_end_is_aligned_downwards_and_what_is_behind_it_stays_free() {
+    let mut bfc = one_region(BfcOptions::new());
+    assert_eq!(address(&mut bfc, Need::new(5000).with_alignment(4096)), 57_344);
+    assert_eq!(bfc.free_bytes(None), 65_536 - 5120);
+    assert_eq!(address(&mut bfc, Need::new(3072)), 57_344 + 5120);
+}
+
+#[test]
+fn tensorflows_rule_cuts_every_block_from_the_low_end() {
+    let mut bfc = one_region(BfcOptions::tensorflow());
+    assert_eq!(BfcOptions::tensorflow().cut, CutRule::Low);
+    assert_eq!([8192, 8192, 256].map(|bytes| address(&mut bfc, Need::new(bytes))), [0, 8192, 16_384]);
+}
+
+#[test]
+fn a_pool_that_grows_cuts_from_the_low_end() {
+    let pool = continued(BfcConfig::new(Bytes::gib(1)));
+    let base = allocate(&pool, 4096).address;
+    assert_eq!(pool.regions()[0].address, base);
+}
+
+#[test]
+fn only_what_is_missing_behind_a_free_tail_is_taken() {
+    let pool =
+        continued(BfcConfig::new(Bytes::gib(1)).with_growth(GrowthRule::AsRequested { granule: Bytes(0) }));
+    let first = allocate(&pool, MIB);
+    let large = allocate(&pool, 3 * MIB);
+    assert_eq!(large.address, first.address + MIB);
+    assert_eq!(pool.stats().bytes_reserved, 4 * MIB);
+    // Out of line with the tail: the padding counts as missing too.
+    free(&pool, large);
+    let aligned = pool.allocate(&Request::new(3 * MIB).with_alignment(2 * MIB)).unwrap();
+    assert_eq!(aligned.address, first.address + 2 * MIB);
+    assert_eq!(pool.stats().bytes_reserved, 5 * MIB);
+    pool.check_invariants().unwrap();
+}
+
+#[test]
+fn a_tail_is_continued_up_to_the_limit_and_not_beyond() {
+    let pool = continued(BfcConfig::new(Bytes::mib(4)).with_retry(false));
+    let _first = allocate(&pool, MIB);
+    assert!(pool.allocate(&Request::new(3 * MIB + 1)).is_err());
+    let _rest = allocate(&pool, 3 * MIB);
+    assert_eq!(pool.stats().bytes_reserved, 4 * MIB);
+}
+
+#[test]
+fn idle_regions_become_one_before_the_pool_grows() {
+    let config = BfcConfig::new(Bytes::gib(1)).with_growth(GrowthRule::AsRequested { granule: Bytes(0) });
+    for (merge, reserved, regions) in [(true, 11 * MIB, 2), (false, 16 * MIB, 4)] {
+        let source = FakeSource::new(Nature::default());
+        let pool = BfcAllocator::new("test", source.clone(), config.clone().with_region_merging(merge));
+        let _kept = allocate(&pool, 2 * MIB);
+        let idle = [4 * MIB, 5 * MIB].map(|bytes| allocate(&pool, bytes));
+        for block in idle {
+            free(&pool, block);
+        }
+        // Smaller than both together, larger than each: without merging a third region comes on top.
+        let more = if merge { 6 * MIB } else { 5 * MIB + 1 };
+        let _more = allocate(&pool, more);
+        let (now, count) = (pool.stats().bytes_reserved, pool.regions().len());
+        assert_eq!((now / MIB, count), (reserved / MIB, regions), "{merge}");
+        pool.check_invariants().unwrap();
+        source.assert_sound();
+    }
+}
