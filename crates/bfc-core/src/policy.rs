@@ -218,6 +218,11 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
         planned
     }
 
+    /// Whether a need that finds no room shows that a larger one, alike in all else, finds none either.
+    fn orders_by_size(&self) -> bool {
+        true
+    }
+
     /// Whether frees may bear counts.
     fn knows_counts(&self) -> bool {
         false

@@ -109,6 +109,11 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         free
     }
 
+    /// A need that the plan expects may find its place free while a smaller one finds no room beside the plan.
+    fn orders_by_size(&self) -> bool {
+        false
+    }
+
     fn largest_free_bytes(&self) -> u64 {
         let mut largest = self.fallback.largest_free_bytes();
         if let Some(range) = self.range {

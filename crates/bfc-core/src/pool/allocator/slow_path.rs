@@ -157,8 +157,9 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// What a request waits for. Those that may be compared differ in nothing but their bytes.
     pub(super) fn want(&self, request: &Request<'_>) -> Want {
         let (bytes, attributes) = (request.bytes, &request.attributes);
-        let class = request.alignment.max(GRANULE) | attributes.end as u64;
-        Want { bytes, class: attributes.freed_before.is_none().then_some(class) }
+        let comparable = attributes.freed_before.is_none() && lock(&self.state).policy.orders_by_size();
+        let class = u64::from(request.alignment.trailing_zeros()) * 2 + attributes.end as u64;
+        Want { bytes, class: comparable.then_some(class) }
     }
 
     /// The most bytes for which any request may be served now: the largest free piece or, if more, what can be taken
