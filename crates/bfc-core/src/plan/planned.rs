@@ -287,3 +287,6 @@ impl<P: Policy> Planned<P> {
         self.due = self.due.max(due_end);
     }
 }
+
+#[cfg(test)]
+mod tests;
