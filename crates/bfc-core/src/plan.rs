@@ -9,6 +9,7 @@
 //!
 //! 1. Greedy placement in several orders, each block at the lowest offset where it fits (`greedy.rs`).
 //! 2. The order is improved by what went wrong: blocks that ended up too high move forward (`improve.rs`).
+//! 3. For up to a thousand blocks, a search for a placement within a given capacity (`search.rs`), before 2.
 //!
 //! Sources: Buchsbaum, Karloff, Kenyon, Reingold, Thorup, "OPT versus LOAD in dynamic storage allocation" (STOC 2003);
 //! Sekiyama, Imai, Negishi, Kawachiya, "Profile-guided memory optimization for deep neural networks" (2018); Maas,
@@ -20,6 +21,7 @@ mod greedy;
 mod improve;
 mod occupancy;
 mod planned;
+mod search;
 mod sections;
 mod solve;
 mod verify;

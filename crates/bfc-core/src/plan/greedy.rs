@@ -19,6 +19,13 @@ pub(super) struct Offsets {
     pub(super) capacity: u64,
 }
 
+impl Offsets {
+    pub(super) fn of(offsets: Vec<u64>, sizes: &[u64]) -> Self {
+        let capacity = offsets.iter().zip(sizes).map(|(offset, size)| offset + size).max().unwrap_or(0);
+        Self { offsets, capacity }
+    }
+}
+
 /// Places the blocks in the given order; whether all end at `most` or below. Stops at the first that does not.
 pub(super) fn place(
     problem: &Problem,

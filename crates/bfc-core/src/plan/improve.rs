@@ -7,14 +7,14 @@
 
 use super::solve::Search;
 
-/// After so many placements without a better one, the search goes back to the best order.
-const PATIENCE: u32 = 200;
+/// After so many placements in a row that were not better, the same blocks only push each other around.
+const PATIENCE: u32 = 150;
 
-/// Improves the placement until the search is over.
+/// Improves the placement until the search is over, or leads nowhere.
 pub(super) fn improve(search: &mut Search<'_>, mut order: Vec<u32>) {
     let mut failures = 0;
     let mut last = search.best.clone();
-    while !search.is_over() {
+    while !search.is_over() && failures < PATIENCE {
         let goal = search.goal;
         let sizes = &search.problem.sizes;
         let too_high = |&block: &u32| last.offsets[block as usize] + sizes[block as usize] > goal;
@@ -24,6 +24,5 @@ pub(super) fn improve(search: &mut Search<'_>, mut order: Vec<u32>) {
         failures = if better { 0 } else { failures + 1 };
         last.clone_from(&search.last);
         order = next;
-        let _ = failures < PATIENCE;
     }
 }

@@ -4,6 +4,7 @@ use super::Lifetime;
 use super::greedy::{Offsets, Order, Problem, place};
 use super::improve::improve;
 use super::occupancy::Occupancy;
+use super::search::{Outcome, Stacking};
 use super::sections::Sections;
 use crate::units::round_up;
 
@@ -82,6 +83,7 @@ pub(super) fn solve(
     let problem = Problem { sizes, sections, lower_bound };
     let mut search = Search::new(&problem, options, progress);
     let best_order = greedy(&mut search);
+    narrow(&mut search);
     improve(&mut search, best_order);
     let Offsets { offsets, capacity } = search.best;
     Solved { offsets, capacity, lower_bound }
@@ -97,6 +99,8 @@ pub(super) struct Search<'a> {
     pub(super) goal: u64,
     occupancy: Occupancy,
     effort: u64,
+    /// Steps of searches.
+    searched: u64,
     progress: &'a mut dyn FnMut(PlanProgress) -> bool,
     stopped: bool,
 }
@@ -114,6 +118,7 @@ impl<'a> Search<'a> {
             goal: options.target.unwrap_or(0).max(problem.lower_bound),
             occupancy: Occupancy::new(problem.sections.count),
             effort: options.effort,
+            searched: 0,
             progress,
             stopped: false,
         }
@@ -127,19 +132,80 @@ impl<'a> Search<'a> {
         if better {
             self.best.clone_from(&self.last);
         }
-        let now = PlanProgress {
-            capacity: self.best.capacity,
-            lower_bound: self.problem.lower_bound,
-            steps: self.occupancy.steps(),
-        };
-        self.stopped |= !(self.progress)(now);
+        self.report();
         placed.then_some(better)
+    }
+
+    /// Searches for a placement within `capacity`, with several orders of trying in turn.
+    fn stack(&mut self, orders: &[Vec<u32>], capacity: u64, most_steps: u64) -> Outcome {
+        let (mut round, mut spent) = (FIRST_ROUND, 0);
+        while spent < most_steps && !self.is_over() {
+            for order in orders {
+                let mut stacking = Stacking::new(self.problem, order, round);
+                let outcome = stacking.run(capacity);
+                spent += stacking.steps;
+                self.searched += stacking.steps;
+                if outcome == Outcome::Found {
+                    self.best = Offsets::of(stacking.offsets, &self.problem.sizes);
+                }
+                self.report();
+                if outcome != Outcome::GaveUp {
+                    return outcome;
+                }
+            }
+            round = round.saturating_mul(2);
+        }
+        Outcome::GaveUp
+    }
+
+    /// All steps so far.
+    fn steps(&self) -> u64 {
+        self.occupancy.steps() + self.searched
+    }
+
+    fn report(&mut self) {
+        let (capacity, lower_bound) = (self.best.capacity, self.problem.lower_bound);
+        let now = PlanProgress { capacity, lower_bound, steps: self.steps() };
+        self.stopped |= !(self.progress)(now);
     }
 
     /// Whether there is nothing left to find, or nothing left to spend.
     pub(super) fn is_over(&self) -> bool {
         let found = self.best.capacity <= self.goal && self.best.offsets.len() == self.problem.sizes.len();
-        found || self.stopped || self.occupancy.steps() >= self.effort
+        found || self.stopped || self.steps() >= self.effort
+    }
+}
+
+/// The most blocks for which placements are searched for: the search goes as deep as there are blocks.
+const SEARCHED_BLOCKS: usize = 1000;
+
+/// Steps of the first round of a search. Each further round takes twice as many.
+const FIRST_ROUND: u64 = 50_000;
+
+/// Searches for a placement at the goal, and if that is not found with half of the effort, halfway to it with half of
+/// that, and so on.
+fn narrow(search: &mut Search<'_>) {
+    if search.problem.sizes.len() > SEARCHED_BLOCKS {
+        return;
+    }
+    let orders =
+        [Order::Crowd, Order::Area, Order::Lifetime, Order::Size].map(|order| order.of(search.problem));
+    let mut low = search.goal;
+    let mut share = search.effort / 2;
+    let mut capacity = low;
+    while !search.is_over() && capacity < search.best.capacity {
+        match search.stack(&orders, capacity, share) {
+            Outcome::Found if search.best.capacity <= search.goal => return,
+            Outcome::Found => {}
+            Outcome::Impossible | Outcome::GaveUp => low = capacity + 1,
+        }
+        share /= 2;
+        // What is half a thousandth above is good enough.
+        let apart = search.best.capacity.saturating_sub(low);
+        if apart < low / 2000 {
+            return;
+        }
+        capacity = low + apart / 2;
     }
 }
 

@@ -1,1 +1,204 @@
+use proptest::prelude::*;
 
+use super::*;
+
+fn lifetime(bytes: u64, start: u32, end: u32) -> Lifetime {
+    Lifetime { bytes, start, end }
+}
+
+/// Every pair of planned blocks is apart in time or in space, and the capacity is the end of the highest.
+fn check(plan: &Plan) {
+    let blocks = plan.blocks();
+    let span = |block: &PlanBlock| {
+        block.offset.map(|offset| (offset, offset + plan.rounded(block.lifetime.bytes).unwrap()))
+    };
+    for (index, a) in blocks.iter().enumerate() {
+        let Some((a_start, a_end)) = span(a) else { continue };
+        assert!(a_end <= plan.capacity() && a_start % plan.granule() == 0);
+        for b in &blocks[..index] {
+            let Some((b_start, b_end)) = span(b) else { continue };
+            let in_time = a.lifetime.start < b.lifetime.end && b.lifetime.start < a.lifetime.end;
+            assert!(!in_time || a_end <= b_start || b_end <= a_start, "{a:?} {b:?}");
+        }
+    }
+    assert_eq!(blocks.iter().filter_map(span).map(|(_, end)| end).max().unwrap_or(0), plan.capacity());
+    assert!(plan.capacity() >= plan.lower_bound());
+}
+
+/// The least capacity, by trying every order: each block at the lowest offset where it fits. Some order gives each
+/// placement in which all blocks have sunk.
+fn least_capacity(lifetimes: &[Lifetime]) -> u64 {
+    fn place(lifetimes: &[Lifetime], placed: &mut Vec<(Lifetime, u64)>, left: &mut Vec<Lifetime>) -> u64 {
+        if left.is_empty() {
+            return placed.iter().map(|(block, offset)| offset + block.bytes).max().unwrap_or(0);
+        }
+        let mut least = u64::MAX;
+        for index in 0..left.len() {
+            let block = left.remove(index);
+            let mut others: Vec<(u64, u64)> = placed
+                .iter()
+                .filter(|(other, _)| other.start < block.end && block.start < other.end)
+                .map(|(other, offset)| (*offset, offset + other.bytes))
+                .collect();
+            others.sort_unstable();
+            let lowest = others.iter().fold(
+                0,
+                |at, &(start, end)| {
+                    if start >= at + block.bytes { at } else { at.max(end) }
+                },
+            );
+            // A gap below one that was passed does not come again, for `at` only grows.
+            placed.push((block, lowest));
+            least = least.min(place(lifetimes, placed, left));
+            placed.pop();
+            left.insert(index, block);
+        }
+        least
+    }
+    place(lifetimes, &mut Vec::new(), &mut lifetimes.to_vec())
+}
+
+fn lifetimes(count: std::ops::Range<usize>, bytes: u64, events: u32) -> impl Strategy<Value = Vec<Lifetime>> {
+    let block = (1..=bytes, 0..events, 1..=events);
+    prop::collection::vec(block, count).prop_map(|blocks| {
+        let mut lifetimes: Vec<Lifetime> =
+            blocks.into_iter().map(|(bytes, start, length)| lifetime(bytes, start, start + length)).collect();
+        lifetimes.sort_by_key(|lifetime| lifetime.start);
+        lifetimes
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_two_blocks_overlap_in_time_and_space(lifetimes in lifetimes(0..120, 3000, 60)) {
+        for granule in [1, 256] {
+            let options = PlanOptions::default().with_granule(granule).with_effort(20_000);
+            let plan = Plan::solve(&lifetimes, &options).unwrap();
+            check(&plan);
+            prop_assert_eq!(Plan::from_blocks(granule, plan.blocks().to_vec()).unwrap(), plan);
+        }
+    }
+
+    #[test]
+    fn the_same_lifetimes_give_the_same_plan(lifetimes in lifetimes(1..60, 100, 30)) {
+        let options = PlanOptions::default().with_granule(1).with_effort(20_000);
+        prop_assert_eq!(Plan::solve(&lifetimes, &options), Plan::solve(&lifetimes, &options));
+    }
+
+    #[test]
+    fn small_plans_are_optimal(lifetimes in lifetimes(1..7, 6, 8)) {
+        let options = PlanOptions::default().with_granule(1).with_effort(2_000_000);
+        let plan = Plan::solve(&lifetimes, &options).unwrap();
+        check(&plan);
+        prop_assert_eq!(plan.capacity(), least_capacity(&lifetimes));
+    }
+
+    #[test]
+    fn blocks_that_are_left_to_others_have_no_offset(lifetimes in lifetimes(1..50, 3000, 30), modulus in 2_usize..5) {
+        let options = PlanOptions::default().with_effort(20_000);
+        let plan = Plan::solve_some(&lifetimes, |index| index % modulus == 0, &options, &mut |_| true).unwrap();
+        check(&plan);
+        for (index, block) in plan.blocks().iter().enumerate() {
+            prop_assert_eq!(block.offset.is_some(), index % modulus == 0);
+        }
+        prop_assert_eq!(Plan::from_blocks(256, plan.blocks().to_vec()).unwrap(), plan);
+    }
+
+    /// Whatever a file may hold is refused or holds together.
+    #[test]
+    fn blocks_from_elsewhere_are_refused_or_sound(
+        lifetimes in lifetimes(1..12, 600, 8),
+        offsets in prop::collection::vec(prop::option::of(0_u64..8), 12),
+    ) {
+        let blocks: Vec<PlanBlock> = lifetimes
+            .into_iter()
+            .zip(offsets)
+            .map(|(lifetime, offset)| PlanBlock { lifetime, offset: offset.map(|offset| offset * 256) })
+            .collect();
+        let overlaps = blocks.iter().enumerate().any(|(index, a)| blocks[..index].iter().any(|b| {
+            let (Some(a_start), Some(b_start)) = (a.offset, b.offset) else { return false };
+            a.lifetime.start < b.lifetime.end && b.lifetime.start < a.lifetime.end
+                && a_start < b_start + b.lifetime.bytes.next_multiple_of(256)
+                && b_start < a_start + a.lifetime.bytes.next_multiple_of(256)
+        }));
+        match Plan::from_blocks(256, blocks) {
+            Ok(plan) => {
+                prop_assert!(!overlaps);
+                check(&plan);
+            }
+            Err(error) => prop_assert!(overlaps && matches!(error, PlanError::Overlap { .. }), "{error}"),
+        }
+    }
+}
+
+#[test]
+fn nothing_needs_no_room() {
+    let plan = Plan::solve(&[], &PlanOptions::default()).unwrap();
+    assert_eq!((plan.capacity(), plan.lower_bound(), plan.blocks().len()), (0, 0, 0));
+}
+
+#[test]
+fn a_block_may_take_the_place_of_one_that_ends_where_it_starts() {
+    let plan = Plan::solve(&[lifetime(100, 0, 5), lifetime(100, 5, 9)], &PlanOptions::default()).unwrap();
+    assert_eq!(plan.capacity(), 256);
+}
+
+#[test]
+fn lifetimes_that_make_no_sense_are_refused() {
+    let solve = |lifetimes: &[Lifetime]| Plan::solve(lifetimes, &PlanOptions::default()).unwrap_err();
+    let good = lifetime(1, 3, 4);
+    assert_eq!(solve(&[good, lifetime(0, 3, 4)]), PlanError::Empty { index: 1 });
+    assert_eq!(solve(&[lifetime(1, 4, 4)]), PlanError::Empty { index: 0 });
+    assert_eq!(solve(&[good, lifetime(1, 2, 4)]), PlanError::OutOfOrder { index: 1 });
+    assert_eq!(solve(&[lifetime(u64::MAX, 0, 1)]), PlanError::TooLarge { index: 0 });
+    let half = lifetime(1 << 62, 3, 4);
+    assert_eq!(solve(&[half, half]), PlanError::TooLarge { index: 1 });
+    let options = PlanOptions::default().with_granule(3);
+    assert_eq!(Plan::solve(&[good], &options), Err(PlanError::BadGranule { granule: 3 }));
+}
+
+#[test]
+fn offsets_from_elsewhere_must_be_aligned_and_within_range() {
+    let from = |offset| {
+        Plan::from_blocks(256, vec![PlanBlock { lifetime: lifetime(1, 0, 1), offset: Some(offset) }])
+    };
+    assert_eq!(from(100), Err(PlanError::Misaligned { index: 0, offset: 100 }));
+    assert_eq!(from(u64::MAX - 255), Err(PlanError::TooLarge { index: 0 }));
+    assert_eq!(from(512).unwrap().capacity(), 768);
+}
+
+#[test]
+fn progress_is_told_and_can_end_the_search() {
+    // No placement reaches the lower bound of this one, so that the search would go on.
+    let tight: Vec<Lifetime> =
+        (0..40).map(|i| lifetime(1 + u64::from(i * 7 % 11), i, i + 2 + i * 5 % 7)).collect();
+    let options = PlanOptions::default().with_granule(1);
+    let mut calls = 0;
+    let plan = Plan::solve_with(&tight, &options, &mut |progress| {
+        calls += 1;
+        assert!(progress.capacity >= progress.lower_bound);
+        false
+    })
+    .unwrap();
+    check(&plan);
+    assert_eq!(calls, 1);
+}
+
+#[test]
+fn a_target_ends_the_search() {
+    let lifetimes: Vec<Lifetime> =
+        (0..400).map(|i| lifetime(u64::from(1 + i * 7919 % 1000), i, i + 1 + i * 104_729 % 60)).collect();
+    let steps = |options: PlanOptions| {
+        let mut steps = 0;
+        let plan = Plan::solve_with(&lifetimes, &options, &mut |progress| {
+            steps = progress.steps;
+            true
+        });
+        check(&plan.unwrap());
+        steps
+    };
+    let options = PlanOptions::default().with_effort(200_000);
+    assert!(steps(options.with_target(1 << 40)) < steps(options));
+}
