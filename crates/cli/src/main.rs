@@ -3,6 +3,10 @@
 mod cpu;
 mod cuda;
 mod devices;
+mod exit;
+mod policies;
+mod replay;
+mod trace_file;
 
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
@@ -25,20 +29,23 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Replay recorded allocations through other pools: what would they have taken?
+    Replay(replay::ReplayArguments),
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
-        Command::Devices { json } => print_devices(json),
+        Command::Devices { json } => print_devices(json).map(|()| ExitCode::SUCCESS),
+        Command::Replay(arguments) => replay::run(&arguments),
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         // The reader of a pipe has seen enough: `highwater devices | head -1`.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             // With no place left to complain, the exit code alone has to say it.
             let _ = writeln!(io::stderr(), "highwater: {error}");
-            ExitCode::FAILURE
+            ExitCode::from(exit::FAILED)
         }
     }
 }

@@ -59,7 +59,7 @@ mod plan;
 mod replay;
 mod report;
 mod scope;
-mod table;
+pub mod table;
 #[cfg(test)]
 mod test_pool;
 mod text;
@@ -73,9 +73,12 @@ pub use log::{Event, EventLog};
 pub use plan::{
     NoPlan, PlanLimits, PlanTextError, PlanTextProblem, Step, find_step, parse_plan, plan_of, write_plan,
 };
-pub use replay::{ReplayError, ReplaySummary, replay};
+pub use replay::{ReplayError, ReplaySummary, Replayer, replay};
 pub use report::{CategoryRow, OpRow, PeakRow, PlaceRow, PoolRow, Report, ScopeRow};
 pub use scope::{ModuleGuard, Phase, PhaseGuard, Place, PlaceGuard, here, module, phase};
 pub use totals::OpTotals;
-pub use trace::{Trace, TraceComment, TraceError, TraceEvent, TraceLimits, TraceProblem};
+pub use trace::{
+    PickleProblem, ReadOptions, SnapshotProblem, Trace, TraceComment, TraceError, TraceEvent, TraceLimits,
+    TracePlace, TraceProblem,
+};
 pub use tracker::{OpRun, Tracker};

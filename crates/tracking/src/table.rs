@@ -15,25 +15,34 @@ enum Line {
 }
 
 /// Lines of cells under a heading.
+///
+/// ```
+/// use highwater_tracking::table::{Table, bytes, count};
+/// let mut table = Table::new(&["op", "calls", "live"]);
+/// table.line("matmul", [count(3), bytes(2048)]);
+/// assert_eq!(table.to_string().lines().last(), Some("matmul      3  2.00 KiB"));
+/// ```
 #[derive(Clone, Debug)]
-pub(crate) struct Table {
+pub struct Table {
     lines: Vec<Line>,
 }
 
 impl Table {
-    pub(crate) fn new(heading: &[&str]) -> Self {
+    /// A table without lines. Headings are cut like names.
+    #[must_use]
+    pub fn new(heading: &[&str]) -> Self {
         let cells = heading.iter().map(|&cell| shorten(cell)).collect();
         Self { lines: vec![Line::Cells(cells), Line::Rule] }
     }
 
-    /// Adds a line: a name and its figures.
-    pub(crate) fn line(&mut self, name: &str, figures: impl IntoIterator<Item = String>) {
+    /// Adds a line: a name, cut in the middle if it is long, and its figures.
+    pub fn line(&mut self, name: &str, figures: impl IntoIterator<Item = String>) {
         let cells = std::iter::once(shorten(name)).chain(figures).collect();
         self.lines.push(Line::Cells(cells));
     }
 
     /// Adds a line across, to set a total off.
-    pub(crate) fn rule(&mut self) {
+    pub fn rule(&mut self) {
         self.lines.push(Line::Rule);
     }
 }
@@ -75,7 +84,8 @@ const GAP: &str = "  ";
 
 /// Bytes as a cell, in three significant digits so that a wide table stays within a terminal; none is a dash, so that
 /// what is there stands out.
-pub(crate) fn bytes(bytes: u64) -> String {
+#[must_use]
+pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes == 0 {
         return "-".to_owned();
@@ -93,8 +103,9 @@ pub(crate) fn bytes(bytes: u64) -> String {
     format!("{value:.decimals$} {}", UNITS[unit])
 }
 
-/// A count as a cell.
-pub(crate) fn count(count: u64) -> String {
+/// A count as a cell; none is a dash.
+#[must_use]
+pub fn count(count: u64) -> String {
     if count == 0 { "-".to_owned() } else { count.to_string() }
 }
 

@@ -1,6 +1,6 @@
-//! Allocation traces as text: what was asked for and given back, in order.
+//! Allocation traces: what was asked for and given back, in order.
 //!
-//! One event a line, sizes in bytes as asked for:
+//! As text, one event a line, sizes in bytes as asked for:
 //!
 //! ```text
 //! # a comment, or a header such as
@@ -10,8 +10,11 @@
 //! ```
 //!
 //! An id names a live allocation; it may be used again once that is freed. A label says who asked, and goes to the end
-//! of the line. The reader takes text from anywhere: it bounds what a file can make it hold, and names the line of
-//! everything it refuses.
+//! of the line. Comments that begin with `mark:` say what the events after them belong to.
+//!
+//! [`Trace::read`] also takes the logs of others, each in a file of its own below this one, and tells them apart by
+//! their beginning. All readers take files from anywhere: they bound what a file can make them hold, and name the place
+//! of everything they refuse.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Write};
@@ -20,8 +23,23 @@ use bfc_core::OwnerId;
 
 use crate::log::{Event, EventLog};
 
-pub(crate) mod lines;
-mod parse;
+mod builder;
+mod error;
+mod limits;
+mod lines;
+mod minimalloc;
+mod pickle;
+mod read;
+mod rmm;
+mod snapshot;
+mod text;
+
+use builder::{Builder, MAX_LABEL};
+pub use error::{TraceError, TracePlace, TraceProblem};
+pub use limits::TraceLimits;
+pub use pickle::PickleProblem;
+pub use read::ReadOptions;
+pub use snapshot::SnapshotProblem;
 
 /// One event of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,22 +69,11 @@ pub struct TraceComment {
     pub text: String,
 }
 
-/// How large a trace may be. The defaults take hours of training; a hostile trace within them holds some GiB of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TraceLimits {
-    /// The longest line, in bytes.
-    pub line_bytes: usize,
-    /// Most events.
-    pub events: u32,
-    /// Most different labels.
-    pub labels: u32,
-    /// Most comment lines.
-    pub comments: u32,
-}
-
-impl Default for TraceLimits {
-    fn default() -> Self {
-        Self { line_bytes: 4096, events: 20_000_000, labels: 1 << 16, comments: 1 << 16 }
+impl TraceComment {
+    /// The text of a mark, which has the form `mark: text`.
+    #[must_use]
+    pub fn mark(&self) -> Option<&str> {
+        self.text.strip_prefix("mark:").map(str::trim)
     }
 }
 
@@ -90,80 +97,6 @@ pub struct Trace {
     peak_live_bytes: u64,
 }
 
-/// Text that is not a trace.
-#[derive(Debug, thiserror::Error)]
-#[error("line {line}: {problem}")]
-pub struct TraceError {
-    /// The line's number, from 1 upward.
-    pub line: u64,
-    /// What is wrong with it.
-    #[source]
-    pub problem: TraceProblem,
-}
-
-/// What is wrong with an event or with a line.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TraceProblem {
-    /// The text could not be read.
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    /// The line is longer than the limit.
-    #[error("longer than {limit} bytes")]
-    LineTooLong {
-        /// The limit.
-        limit: usize,
-    },
-    /// The line is not text.
-    #[error("not UTF-8")]
-    NotUtf8,
-    /// The line is none of the three forms.
-    #[error("expected `a ID BYTES LABEL`, `f ID` or `# comment`, found {found:?}")]
-    Malformed {
-        /// The line's beginning.
-        found: String,
-    },
-    /// An id or a size is not a whole number of 64 bits.
-    #[error("{found:?} is not a whole number below 2^64")]
-    BadNumber {
-        /// What stands there.
-        found: String,
-    },
-    /// An allocation bears the id of a live one.
-    #[error("allocation {id} is live already")]
-    IdInUse {
-        /// The id.
-        id: u64,
-    },
-    /// A free bears an id that no live allocation has.
-    #[error("no allocation {id} is live")]
-    UnknownId {
-        /// The id.
-        id: u64,
-    },
-    /// Live bytes leave 64 bits.
-    #[error("live bytes exceed 2^64")]
-    TooManyBytes,
-    /// More events than the limit.
-    #[error("more than {limit} events")]
-    TooManyEvents {
-        /// The limit.
-        limit: u32,
-    },
-    /// More labels than the limit.
-    #[error("more than {limit} different labels")]
-    TooManyLabels {
-        /// The limit.
-        limit: u32,
-    },
-    /// More comments than the limit.
-    #[error("more than {limit} comments")]
-    TooManyComments {
-        /// The limit.
-        limit: u32,
-    },
-}
-
 impl Trace {
     /// Reads a trace from text. Allocations are numbered anew, in their order.
     ///
@@ -171,7 +104,29 @@ impl Trace {
     /// A [`TraceError`] for the first line that cannot be read, is malformed, contradicts earlier ones or exceeds a
     /// limit.
     pub fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Self, TraceError> {
-        parse::parse(reader, limits)
+        text::parse(reader, limits)
+    }
+
+    /// Reads a trace of any format, plain or compressed by gzip, whatever its file is called: lines of our own, PyTorch's
+    /// `snapshot.pickle`, the log of RAPIDS Memory Manager, MiniMalloc's CSV.
+    ///
+    /// Blocks that such a log frees, or shows as live at its end, without having shown their allocation are allocated
+    /// first. Where a log knows addresses alone, labels say what it tells of who asked: the line of Python, the thread and
+    /// the stream, the buffer's name.
+    ///
+    /// ```
+    /// use highwater_tracking::{ReadOptions, Trace};
+    /// let csv = "id,lower,upper,size\nweights,0,9,400\nhidden,2,5,100\n";
+    /// let trace = Trace::read(csv.as_bytes(), &ReadOptions::default())?;
+    /// assert_eq!((trace.events().len(), trace.peak_live_bytes()), (4, 500));
+    /// # Ok::<(), highwater_tracking::TraceError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A [`TraceError`] for the first place where the file cannot be read, is malformed, contradicts itself or exceeds a
+    /// limit.
+    pub fn read(reader: impl BufRead, options: &ReadOptions) -> Result<Self, TraceError> {
+        read::read(reader, options)
     }
 
     /// The trace of a recorded log; labels are the owners' paths. The blocks still live at the end stay so.
@@ -191,7 +146,7 @@ impl Trace {
                 Event::Free { id } => builder.free(id)?,
             }
         }
-        Ok(builder.trace)
+        Ok(builder.finish())
     }
 
     /// Writes the trace as text.
@@ -241,6 +196,11 @@ impl Trace {
         &self.comments
     }
 
+    /// The marks, as how many events stand before each and its text.
+    pub fn marks(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.comments.iter().filter_map(|comment| Some((comment.position, comment.mark()?)))
+    }
+
     /// Adds a comment before the first event, as a header; line breaks become spaces.
     pub fn add_header(&mut self, text: &str) {
         let text = text.replace(char::is_control, " ");
@@ -262,9 +222,6 @@ impl Trace {
     }
 }
 
-/// The longest label made from a path, in letters of up to 4 bytes: a line with it is within the default limit.
-const MAX_LABEL: usize = 1000;
-
 /// An owner as a label: one word of the trace's text, never empty.
 fn label_of(owner: OwnerId) -> String {
     let path = owner.path();
@@ -273,89 +230,6 @@ fn label_of(owner: OwnerId) -> String {
     }
     let word = |letter: char| if letter.is_control() || letter.is_whitespace() { '_' } else { letter };
     path.chars().take(MAX_LABEL).map(word).collect()
-}
-
-/// Puts a trace together event by event, and checks each.
-#[derive(Debug)]
-struct Builder {
-    limits: TraceLimits,
-    trace: Trace,
-    /// The number and size of each live allocation by its id.
-    live: HashMap<u64, (u32, u64)>,
-    live_bytes: u64,
-    blocks: u32,
-    labels: HashMap<String, u32>,
-}
-
-impl Builder {
-    fn new(limits: TraceLimits) -> Self {
-        Self {
-            limits,
-            trace: Trace::default(),
-            live: HashMap::new(),
-            live_bytes: 0,
-            blocks: 0,
-            labels: HashMap::new(),
-        }
-    }
-
-    fn alloc(&mut self, id: u64, bytes: u64, label: &str) -> Result<(), TraceProblem> {
-        if self.live.contains_key(&id) {
-            return Err(TraceProblem::IdInUse { id });
-        }
-        let live_bytes = self.live_bytes.checked_add(bytes).ok_or(TraceProblem::TooManyBytes)?;
-        let label = self.label(label)?;
-        let block = self.blocks;
-        self.push(TraceEvent::Alloc { block, bytes, label })?;
-        // Events are at least as many as blocks, and their limit has 32 bits.
-        self.blocks += 1;
-        self.live.insert(id, (block, bytes));
-        self.live_bytes = live_bytes;
-        self.trace.peak_live_bytes = self.trace.peak_live_bytes.max(live_bytes);
-        Ok(())
-    }
-
-    fn free(&mut self, id: u64) -> Result<(), TraceProblem> {
-        let (block, bytes) = *self.live.get(&id).ok_or(TraceProblem::UnknownId { id })?;
-        self.push(TraceEvent::Free { block })?;
-        self.live.remove(&id);
-        self.live_bytes -= bytes;
-        Ok(())
-    }
-
-    fn comment(&mut self, text: &str) -> Result<(), TraceProblem> {
-        let limit = self.limits.comments;
-        if self.trace.comments.len() >= limit as usize {
-            return Err(TraceProblem::TooManyComments { limit });
-        }
-        let position = self.trace.events.len();
-        self.trace.comments.push(TraceComment { position, text: text.to_owned() });
-        Ok(())
-    }
-
-    fn push(&mut self, event: TraceEvent) -> Result<(), TraceProblem> {
-        let limit = self.limits.events;
-        if self.trace.events.len() >= limit as usize {
-            return Err(TraceProblem::TooManyEvents { limit });
-        }
-        self.trace.events.push(event);
-        Ok(())
-    }
-
-    fn label(&mut self, text: &str) -> Result<u32, TraceProblem> {
-        if let Some(&label) = self.labels.get(text) {
-            return Ok(label);
-        }
-        let limit = self.limits.labels;
-        match u32::try_from(self.trace.labels.len()) {
-            Ok(label) if label < limit => {
-                self.trace.labels.push(text.to_owned());
-                self.labels.insert(text.to_owned(), label);
-                Ok(label)
-            }
-            _ => Err(TraceProblem::TooManyLabels { limit }),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,19 +1,40 @@
-//! Reading lines from files that may be anything: with limits, without a panic.
+//! Lines of bounded length, and the numbers on them.
 
-use std::io::{self, BufRead, Read};
+use std::io::{BufRead, Read};
 
-use super::TraceProblem;
+use super::error::beginning;
+use super::{TraceError, TraceLimits, TracePlace, TraceProblem};
+
+/// Calls `line` with each line that is not blank, trimmed, until it fails.
+///
+/// # Errors
+/// What `line` says, or that a line cannot be read; both with the number of the line.
+pub(super) fn each_line(
+    mut reader: impl BufRead,
+    limits: &TraceLimits,
+    mut line: impl FnMut(u64, &str) -> Result<(), TraceProblem>,
+) -> Result<(), TraceError> {
+    let mut bytes = Vec::new();
+    let mut number = 0;
+    loop {
+        number += 1;
+        let place = TracePlace::Line(number);
+        if !read_line(&mut reader, &mut bytes, limits.line_bytes).map_err(|problem| place.of(problem))? {
+            return Ok(());
+        }
+        let text = std::str::from_utf8(&bytes).map_err(|_| place.of(TraceProblem::NotUtf8))?.trim();
+        if !text.is_empty() {
+            line(number, text).map_err(|problem| place.of(problem))?;
+        }
+    }
+}
 
 /// Reads one line without its end; `false` after the last one.
-pub(crate) fn read_line(
-    reader: &mut impl BufRead,
-    line: &mut Vec<u8>,
-    limit: usize,
-) -> Result<bool, TraceProblem> {
+fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>, limit: usize) -> Result<bool, TraceProblem> {
     line.clear();
     // Two bytes more than the limit leave room for a line end, and show that there is none.
     let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(2);
-    if read_until_newline(reader, line, most)? == 0 {
+    if reader.take(most).read_until(b'\n', line)? == 0 {
         return Ok(false);
     }
     let end = line.strip_suffix(b"\n").map(|line| line.strip_suffix(b"\r").unwrap_or(line));
@@ -25,29 +46,25 @@ pub(crate) fn read_line(
     Ok(true)
 }
 
-fn read_until_newline(reader: &mut impl BufRead, line: &mut Vec<u8>, most: u64) -> io::Result<usize> {
-    reader.take(most).read_until(b'\n', line)
-}
-
-/// A whole number without a sign.
-pub(crate) fn number(text: &str) -> Result<u64, TraceProblem> {
+/// A whole number, in digits alone.
+pub(super) fn number(text: &str) -> Result<u64, TraceProblem> {
     // `parse` takes a sign as well, which no writer of traces puts there.
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = if digits { text.parse().ok() } else { None };
-    number.ok_or_else(|| TraceProblem::BadNumber { found: beginning(text) })
+    number.ok_or_else(|| bad_number(text))
 }
 
-/// Enough of a text to recognise it by in an error message.
-pub(crate) fn beginning(text: &str) -> String {
-    const MOST: usize = 60;
-    let mut found: String = text.chars().take(MOST).collect();
-    if text.chars().nth(MOST).is_some() {
-        found.push('…');
+/// That a text is no number.
+pub(super) fn bad_number(text: &str) -> TraceProblem {
+    TraceProblem::BadNumber { found: beginning(text) }
+}
+
+/// Cuts a line at its commas into exactly `N` trimmed fields at least; further ones are left out.
+pub(super) fn fields<const N: usize>(line: &str) -> Option<[&str; N]> {
+    let mut found = [""; N];
+    let mut parts = line.split(',');
+    for field in &mut found {
+        *field = parts.next()?.trim();
     }
-    found
-}
-
-/// Whether nothing is left to read.
-pub(crate) fn at_end(reader: &mut impl BufRead) -> bool {
-    reader.fill_buf().is_ok_and(<[u8]>::is_empty)
+    Some(found)
 }

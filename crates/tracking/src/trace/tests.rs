@@ -81,7 +81,7 @@ fn a_refused_line_is_quoted_in_part_only() {
 
 #[test]
 fn each_limit_holds_exactly() {
-    let limits = TraceLimits { line_bytes: 12, events: 3, labels: 2, comments: 1 };
+    let limits = TraceLimits { line_bytes: 12, events: 3, labels: 2, comments: 1, ..TraceLimits::default() };
     let parse = |text: &str| Trace::parse(text.as_bytes(), &limits).map_err(|error| error.to_string());
     assert!(parse("# 345678901\na 0 1 x\na 1 1 y\nf 0\n").is_ok());
     assert_eq!(parse("a 0 1 x\na 1 1 y\nf 0\nf 1\n").unwrap_err(), "line 4: more than 3 events");
@@ -158,7 +158,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let limits = TraceLimits { line_bytes: 20, events: 5, labels: 2, comments: 2 };
+        let limits = TraceLimits { line_bytes: 20, events: 5, labels: 2, comments: 2, ..TraceLimits::default() };
         if let Ok(trace) = Trace::parse(&bytes[..], &limits) {
             prop_assert!(trace.events().len() <= 5 && trace.labels().len() <= 2 && trace.comments().len() <= 2);
         }

@@ -1,0 +1,110 @@
+//! `highwater replay`: what would another pool have done with this trace?
+
+mod measure;
+mod progress;
+mod smallest;
+mod sparkline;
+mod table;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bfc_core::Bytes;
+use clap::Args;
+use highwater_tracking::Replayer;
+
+use crate::exit;
+use crate::policies::{self, Growth, Policy, PoolSpec};
+use crate::trace_file::ReadArguments;
+use measure::{Measurement, measure};
+use progress::Progress;
+
+/// The arguments of `highwater replay`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = policies::help())]
+pub(crate) struct ReplayArguments {
+    /// Traces: our own lines, a PyTorch snapshot.pickle, an RMM log or a MiniMalloc CSV; plain or compressed by gzip
+    #[arg(required = true, value_name = "TRACE")]
+    traces: Vec<PathBuf>,
+
+    /// The policies to replay through, separated by commas
+    #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "bfc")]
+    policy: Vec<Policy>,
+
+    /// The most bytes that the pool may take, such as 512MiB
+    #[arg(long, value_name = "SIZE")]
+    pool: Option<Bytes>,
+
+    /// Find the smallest pool of one region that the trace fits into
+    #[arg(long)]
+    find_min: bool,
+
+    /// How the pool comes to its memory [default: fixed with --pool, else regions]
+    #[arg(long, value_name = "HOW")]
+    growth: Option<Growth>,
+
+    /// How often the trace is replayed once the pool is warm; the best time counts
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    repeat: u32,
+
+    /// Write JSON, for programs
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    read: ReadArguments,
+}
+
+/// Replays each trace through each policy. Traces are read one at a time, so that memory is bounded by the largest.
+pub(crate) fn run(arguments: &ReplayArguments) -> io::Result<ExitCode> {
+    let spec = PoolSpec::new(arguments.pool, arguments.growth);
+    let progress = Progress::new(arguments.traces.len() * arguments.policy.len());
+    let mut measurements: Vec<Measurement> = Vec::new();
+    let mut unreadable = Vec::new();
+    for path in &arguments.traces {
+        progress.say(&format!("{}: reading", path.display()));
+        let trace = match arguments.read.read(path) {
+            Ok(trace) => trace,
+            Err(error) => {
+                unreadable.push(error);
+                progress.done(arguments.policy.len());
+                continue;
+            }
+        };
+        let name = path.display().to_string();
+        let mut replayer = Replayer::new(&trace);
+        for policy in &arguments.policy {
+            let say = |what: &str| progress.say(&format!("{name}, {}: {what}", policy.name));
+            let mut measurement = measure(&name, &mut replayer, policy, spec, arguments.repeat, &say);
+            if arguments.find_min {
+                measurement.smallest = Some(smallest::smallest_pool(&mut replayer, policy, &say));
+            }
+            measurements.push(measurement);
+            progress.done(1);
+        }
+    }
+    progress.clear();
+    print(arguments, &measurements)?;
+    for error in &unreadable {
+        writeln!(io::stderr(), "highwater: {error}")?;
+    }
+    Ok(match () {
+        () if !unreadable.is_empty() => ExitCode::from(exit::BAD_FILE),
+        () if measurements.iter().any(|measurement| measurement.failed_at.is_some()) => {
+            ExitCode::from(exit::FAILED)
+        }
+        () => ExitCode::SUCCESS,
+    })
+}
+
+fn print(arguments: &ReplayArguments, measurements: &[Measurement]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    if arguments.json {
+        serde_json::to_writer_pretty(&mut stdout, measurements)?;
+        writeln!(stdout)?;
+    } else if !measurements.is_empty() {
+        write!(stdout, "{}", table::table(measurements))?;
+    }
+    stdout.flush()
+}

@@ -1,0 +1,162 @@
+//! One trace through one policy: times, peaks, and how the free memory was scattered on the way.
+
+use std::num::NonZero;
+use std::time::{Duration, Instant};
+
+use bfc_core::Allocator;
+use highwater_tracking::{ReplayError, ReplaySummary, Replayer};
+use serde::Serialize;
+
+use super::smallest::SmallestPool;
+use crate::policies::{Policy, PoolSpec};
+
+/// At how many moments a pool's state is noted.
+const SAMPLES: usize = 64;
+
+/// What a replay has shown; an object of `--json`. All sizes in bytes.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Measurement {
+    pub(super) trace: String,
+    pub(super) policy: &'static str,
+    pub(super) events: usize,
+    /// The best replay through a pool that has replayed the trace before; none if a replay failed, or without events.
+    pub(super) ns_per_event: Option<f64>,
+    /// The first replay through a new pool.
+    pub(super) cold_ns_per_event: Option<f64>,
+    pub(super) repeats: u32,
+    /// The most bytes asked for that are live at a time: no pool can do with less.
+    pub(super) peak_live_bytes: u64,
+    /// The most bytes granted at a time.
+    pub(super) peak_in_use_bytes: u64,
+    /// The most bytes taken from the source, in the first replay.
+    pub(super) peak_reserved_bytes: u64,
+    /// `peak_reserved_bytes / peak_live_bytes`.
+    pub(super) waste: Option<f64>,
+    #[serde(flatten)]
+    pub(super) smallest: Option<SmallestPool>,
+    /// The first event that the pool refused.
+    pub(super) failed_at: Option<usize>,
+    pub(super) failure: Option<Failure>,
+    pub(super) timeline: Vec<Sample>,
+}
+
+/// Why an event was refused.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Failure {
+    pub(super) label: Option<String>,
+    pub(super) bytes: Option<u64>,
+    /// Why there was no memory, if that was it.
+    pub(super) verdict: Option<&'static str>,
+    pub(super) message: String,
+}
+
+/// A pool's state at one moment.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Sample {
+    /// Events done.
+    pub(super) event: usize,
+    pub(super) in_use_bytes: u64,
+    pub(super) reserved_bytes: u64,
+    pub(super) largest_free_bytes: u64,
+    /// The share of free bytes outside of the largest free block, from 0 to 1.
+    pub(super) fragmentation: f64,
+}
+
+/// Replays a trace through a new pool, once cold and `repeats` times warm, and once more to look at it.
+pub(super) fn measure(
+    trace: &str,
+    replayer: &mut Replayer<'_>,
+    policy: &Policy,
+    spec: PoolSpec,
+    repeats: u32,
+    say: &dyn Fn(&str),
+) -> Measurement {
+    say("replaying");
+    let events = replayer.trace().events().len();
+    let times = time(replayer, &*policy.pool(spec), repeats);
+    let (timeline, summary) = watch(replayer, &*policy.pool(spec));
+    let peak_live_bytes = replayer.trace().peak_live_bytes();
+    let ratio = |bytes: u64| (peak_live_bytes > 0).then(|| bytes as f64 / peak_live_bytes as f64);
+    let per_event = |time: Duration| (events > 0).then(|| time.as_secs_f64() * 1e9 / events as f64);
+    let (times, error) = match times {
+        Ok(times) => (Some(times), None),
+        Err(error) => (None, Some(error)),
+    };
+    Measurement {
+        trace: trace.to_owned(),
+        policy: policy.name,
+        events,
+        ns_per_event: times.and_then(|times| per_event(times.warm)),
+        cold_ns_per_event: times.and_then(|times| per_event(times.cold)),
+        repeats,
+        peak_live_bytes,
+        peak_in_use_bytes: summary.peak_in_use,
+        peak_reserved_bytes: summary.peak_reserved,
+        waste: ratio(summary.peak_reserved),
+        smallest: None,
+        failed_at: error.as_ref().map(ReplayError::event),
+        failure: error.as_ref().map(Failure::of),
+        timeline,
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Times {
+    cold: Duration,
+    /// The best.
+    warm: Duration,
+}
+
+fn time(replayer: &mut Replayer<'_>, pool: &dyn Allocator, repeats: u32) -> Result<Times, ReplayError> {
+    let mut replay = || {
+        let start = Instant::now();
+        replayer.run(pool).map(|_| start.elapsed())
+    };
+    let cold = replay()?;
+    let mut warm = Duration::MAX;
+    for _ in 0..repeats {
+        warm = warm.min(replay()?);
+    }
+    Ok(Times { cold, warm })
+}
+
+/// Replays and looks at the pool at regular intervals. The peaks of a replay that fails are those until then.
+fn watch(replayer: &mut Replayer<'_>, pool: &dyn Allocator) -> (Vec<Sample>, ReplaySummary) {
+    let interval = replayer.trace().events().len().div_ceil(SAMPLES);
+    let interval = NonZero::new(interval).unwrap_or(NonZero::<usize>::MIN);
+    let mut timeline = Vec::new();
+    let summary = replayer.run_watched(pool, interval, |event, pool| {
+        let stats = pool.stats();
+        timeline.push(Sample {
+            event,
+            in_use_bytes: stats.bytes_in_use,
+            reserved_bytes: stats.bytes_reserved,
+            largest_free_bytes: stats.largest_free_block_bytes,
+            fragmentation: stats.fragmentation(),
+        });
+    });
+    let stats = pool.stats();
+    let summary = summary.unwrap_or_else(|error| {
+        let mut until = ReplaySummary::default();
+        until.events = error.event();
+        until.peak_in_use = stats.peak_bytes_in_use;
+        until.peak_reserved = stats.peak_bytes_reserved;
+        until
+    });
+    (timeline, summary)
+}
+
+impl Failure {
+    fn of(error: &ReplayError) -> Self {
+        let message = error.to_string();
+        match error {
+            ReplayError::Alloc { label, bytes, error, .. } => Self {
+                label: Some(label.clone()),
+                bytes: Some(*bytes),
+                verdict: error.out_of_memory().map(|report| report.verdict.name()),
+                message,
+            },
+            _ => Self { label: None, bytes: None, verdict: None, message },
+        }
+    }
+}

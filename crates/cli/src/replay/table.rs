@@ -1,0 +1,67 @@
+//! The measurements as a table.
+
+use std::path::Path;
+
+use highwater_tracking::table::{self, Table};
+
+use super::measure::Measurement;
+use super::sparkline::sparkline;
+
+/// A line for each trace with the policies below it, then what failed.
+pub(super) fn table(measurements: &[Measurement]) -> String {
+    let with_smallest = measurements.iter().any(|measurement| measurement.smallest.is_some());
+    let mut heading = vec!["trace, policy", "events", "ns/event", "cold", "peak live", "reserved", "waste"];
+    if with_smallest {
+        heading.extend(["smallest pool", "waste"]);
+    }
+    heading.push("fragmentation over time");
+    let mut table = Table::new(&heading);
+    let mut trace = None;
+    for measurement in measurements {
+        if trace != Some(&measurement.trace) {
+            trace = Some(&measurement.trace);
+            let figures = ["", "", table::bytes(measurement.peak_live_bytes).as_str()].map(str::to_owned);
+            let events = measurement.events.to_string();
+            table.line(&file_name(&measurement.trace), std::iter::once(events).chain(figures));
+        }
+        table.line(&format!("  {}", measurement.policy), cells(measurement, with_smallest));
+    }
+    let starred = measurements.iter().filter_map(|measurement| measurement.smallest);
+    let note = match starred.filter_map(|smallest| smallest.larger_pool_that_fails_bytes).next() {
+        Some(_) => "* a larger pool failed\n",
+        None => "",
+    };
+    let failures = measurements.iter().filter_map(|measurement| {
+        let failure = measurement.failure.as_ref()?;
+        Some(format!("\n{}, {}: failed at {}\n", measurement.trace, measurement.policy, failure.message))
+    });
+    format!("{table}{note}{}", failures.collect::<String>())
+}
+
+fn cells(measurement: &Measurement, with_smallest: bool) -> Vec<String> {
+    let time = |time: Option<f64>| time.map_or_else(|| "-".to_owned(), |time| format!("{time:.1}"));
+    let ratio = |ratio: Option<f64>| ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"));
+    let mut cells = vec![
+        String::new(),
+        time(measurement.ns_per_event),
+        time(measurement.cold_ns_per_event),
+        String::new(),
+        table::bytes(measurement.peak_reserved_bytes),
+        ratio(measurement.waste),
+    ];
+    if with_smallest {
+        let smallest = measurement.smallest;
+        let bytes = smallest.and_then(|smallest| smallest.smallest_pool_bytes);
+        // A star: a larger pool was too small.
+        let star = smallest.and_then(|smallest| smallest.larger_pool_that_fails_bytes).map_or("", |_| "*");
+        cells.push(bytes.map_or_else(|| "none".to_owned(), |bytes| format!("{}{star}", table::bytes(bytes))));
+        cells.push(ratio(smallest.and_then(|smallest| smallest.smallest_pool_waste)));
+    }
+    cells.push(sparkline(measurement.timeline.iter().map(|sample| sample.fragmentation)));
+    cells
+}
+
+/// A path's last part, which is enough to tell by in a table.
+fn file_name(path: &str) -> String {
+    Path::new(path).file_name().map_or_else(|| path.to_owned(), |name| name.to_string_lossy().into_owned())
+}

@@ -1,0 +1,244 @@
+//! Puts a trace together event by event, and checks each.
+
+use std::collections::HashMap;
+
+use super::{Trace, TraceComment, TraceEvent, TraceLimits, TraceProblem};
+
+/// The longest label that a reader makes, in letters of up to 4 bytes: a line with it is within the default limit.
+pub(super) const MAX_LABEL: usize = 1000;
+
+/// The label of what is beyond the limit on labels.
+const OTHER: &str = "(other)";
+
+/// The label of blocks that were live before their log began.
+const EARLIER: &str = "(allocated before the log)";
+
+/// A trace in the making.
+///
+/// Logs by address may begin late: they free blocks whose allocation they do not show. Such blocks are live from the
+/// start of the trace; they are numbered downward from the largest number until [`finish`](Self::finish) puts them in
+/// front.
+#[derive(Debug)]
+pub(super) struct Builder {
+    limits: TraceLimits,
+    trace: Trace,
+    /// Each live allocation by its id; `None` for those freed, where that is remembered.
+    live: HashMap<u64, Option<Live>>,
+    live_bytes: u64,
+    blocks: u32,
+    labels: HashMap<String, u32>,
+    /// Sizes of the blocks live from the start.
+    earlier: Vec<u64>,
+    earlier_bytes: u64,
+    earlier_label: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    block: u32,
+    bytes: u64,
+}
+
+impl Builder {
+    pub(super) fn new(limits: TraceLimits) -> Self {
+        Self {
+            limits,
+            trace: Trace::default(),
+            live: HashMap::new(),
+            live_bytes: 0,
+            blocks: 0,
+            labels: HashMap::new(),
+            earlier: Vec::new(),
+            earlier_bytes: 0,
+            earlier_label: 0,
+        }
+    }
+
+    /// An allocation by id, with a label from the file: one too many is an error.
+    pub(super) fn alloc(&mut self, id: u64, bytes: u64, label: &str) -> Result<(), TraceProblem> {
+        self.check_alloc(id, bytes)?;
+        let label = self.label(label)?;
+        self.push_alloc(id, bytes, label)
+    }
+
+    /// An allocation by id, with a label made by [`made_label`](Self::made_label).
+    pub(super) fn alloc_labelled(&mut self, id: u64, bytes: u64, label: u32) -> Result<(), TraceProblem> {
+        self.check_alloc(id, bytes)?;
+        self.push_alloc(id, bytes, label)
+    }
+
+    /// A free by id; the id is forgotten.
+    pub(super) fn free(&mut self, id: u64) -> Result<(), TraceProblem> {
+        let live = self.live.get(&id).copied().flatten().ok_or(TraceProblem::UnknownId { id })?;
+        self.push(TraceEvent::Free { block: live.block })?;
+        self.live.remove(&id);
+        self.live_bytes -= live.bytes;
+        Ok(())
+    }
+
+    /// An allocation in a log by address.
+    pub(super) fn alloc_at(&mut self, address: u64, bytes: u64, label: u32) -> Result<(), TraceProblem> {
+        self.alloc_labelled(address, bytes, label).map_err(|problem| match problem {
+            TraceProblem::IdInUse { id } => TraceProblem::AddressInUse { address: id },
+            problem => problem,
+        })
+    }
+
+    /// A free in a log by address. What the log never saw allocated was live before it began, with `bytes` bytes.
+    pub(super) fn free_at(&mut self, address: u64, bytes: u64) -> Result<(), TraceProblem> {
+        match self.live.get(&address) {
+            Some(&Some(live)) => {
+                self.push(TraceEvent::Free { block: live.block })?;
+                self.live_bytes -= live.bytes;
+            }
+            Some(None) => return Err(TraceProblem::FreedBefore { address }),
+            None => {
+                let block = self.add_earlier(bytes)?;
+                self.push(TraceEvent::Free { block })?;
+            }
+        }
+        self.live.insert(address, None);
+        Ok(())
+    }
+
+    /// A block that a log by address shows as live at its end: if the log has no event for it, it was so all along.
+    pub(super) fn live_at_end(&mut self, address: u64, bytes: u64) -> Result<(), TraceProblem> {
+        if self.live.contains_key(&address) {
+            return Ok(());
+        }
+        let block = self.add_earlier(bytes)?;
+        self.live.insert(address, Some(Live { block, bytes }));
+        Ok(())
+    }
+
+    pub(super) fn comment(&mut self, text: &str) -> Result<(), TraceProblem> {
+        let limit = self.limits.comments;
+        if self.trace.comments.len() >= limit as usize {
+            return Err(TraceProblem::TooManyComments { limit });
+        }
+        let position = self.trace.events.len();
+        self.trace.comments.push(TraceComment { position, text: text.to_owned() });
+        Ok(())
+    }
+
+    /// The index of a label that the reader makes up: cut and cleaned, and one for all beyond the limit.
+    pub(super) fn made_label(&mut self, text: &str) -> Result<u32, TraceProblem> {
+        let word = |letter: char| if letter.is_control() { ' ' } else { letter };
+        let text: String = text.chars().take(MAX_LABEL).map(word).collect();
+        let text = match text.trim() {
+            "" => "unknown",
+            text => text,
+        };
+        // Room is kept for the two labels that stand for many.
+        let room = self.trace.labels.len() + 2 < self.limits.labels as usize;
+        if room || self.labels.contains_key(text) { self.label(text) } else { self.label(OTHER) }
+    }
+
+    /// The trace, with the blocks that were live before it in front.
+    pub(super) fn finish(self) -> Trace {
+        if self.earlier.is_empty() {
+            return self.trace;
+        }
+        let label = self.earlier_label;
+        let mut trace = self.trace;
+        let earlier = self.earlier.len();
+        for comment in &mut trace.comments {
+            comment.position += earlier;
+        }
+        // The number of events is limited to 32 bits, and these are among them.
+        let count = u32::try_from(earlier).unwrap_or(u32::MAX);
+        let front =
+            (0..count).zip(&self.earlier).map(|(block, &bytes)| TraceEvent::Alloc { block, bytes, label });
+        let renumber = |block: u32| if block < self.blocks { block + count } else { u32::MAX - block };
+        let rest = trace.events.iter().map(|&event| match event {
+            TraceEvent::Alloc { block, bytes, label } => {
+                TraceEvent::Alloc { block: renumber(block), bytes, label }
+            }
+            TraceEvent::Free { block } => TraceEvent::Free { block: renumber(block) },
+        });
+        trace.events = front.chain(rest).collect();
+        trace.peak_live_bytes = peak_live_bytes(&trace.events);
+        trace
+    }
+
+    fn check_alloc(&self, id: u64, bytes: u64) -> Result<(), TraceProblem> {
+        if self.live.get(&id).is_some_and(Option::is_some) {
+            return Err(TraceProblem::IdInUse { id });
+        }
+        let live_bytes = self.live_bytes.checked_add(bytes);
+        live_bytes.and_then(|sum| sum.checked_add(self.earlier_bytes)).ok_or(TraceProblem::TooManyBytes)?;
+        Ok(())
+    }
+
+    fn push_alloc(&mut self, id: u64, bytes: u64, label: u32) -> Result<(), TraceProblem> {
+        let block = self.blocks;
+        self.push(TraceEvent::Alloc { block, bytes, label })?;
+        // Events are at least as many as blocks, and their limit has 32 bits.
+        self.blocks += 1;
+        self.live.insert(id, Some(Live { block, bytes }));
+        self.live_bytes += bytes;
+        self.trace.peak_live_bytes = self.trace.peak_live_bytes.max(self.live_bytes);
+        Ok(())
+    }
+
+    /// Notes a block that was live before the log began, and returns its number until the end.
+    fn add_earlier(&mut self, bytes: u64) -> Result<u32, TraceProblem> {
+        self.check_room()?;
+        self.earlier_label = self.label(EARLIER).or_else(|_| self.label(OTHER))?;
+        let sum = self.earlier_bytes.checked_add(bytes).ok_or(TraceProblem::TooManyBytes)?;
+        self.trace.peak_live_bytes.checked_add(sum).ok_or(TraceProblem::TooManyBytes)?;
+        let block = u32::MAX - u32::try_from(self.earlier.len()).unwrap_or(u32::MAX);
+        self.earlier.push(bytes);
+        self.earlier_bytes = sum;
+        Ok(block)
+    }
+
+    fn push(&mut self, event: TraceEvent) -> Result<(), TraceProblem> {
+        self.check_room()?;
+        self.trace.events.push(event);
+        Ok(())
+    }
+
+    fn check_room(&self) -> Result<(), TraceProblem> {
+        // Half of the numbers for each kind of block, so that the two kinds never meet.
+        let limit = self.limits.events.min(u32::MAX / 2);
+        if self.trace.events.len() + self.earlier.len() >= limit as usize {
+            return Err(TraceProblem::TooManyEvents { limit });
+        }
+        Ok(())
+    }
+
+    fn label(&mut self, text: &str) -> Result<u32, TraceProblem> {
+        if let Some(&label) = self.labels.get(text) {
+            return Ok(label);
+        }
+        let limit = self.limits.labels;
+        match u32::try_from(self.trace.labels.len()) {
+            Ok(label) if label < limit => {
+                self.trace.labels.push(text.to_owned());
+                self.labels.insert(text.to_owned(), label);
+                Ok(label)
+            }
+            _ => Err(TraceProblem::TooManyLabels { limit }),
+        }
+    }
+}
+
+/// The most bytes live at a time in a sequence whose sums were checked.
+fn peak_live_bytes(events: &[TraceEvent]) -> u64 {
+    let mut sizes = Vec::new();
+    let (mut live, mut peak) = (0_u64, 0);
+    for event in events {
+        match *event {
+            TraceEvent::Alloc { bytes, .. } => {
+                sizes.push(bytes);
+                live = live.saturating_add(bytes);
+                peak = live.max(peak);
+            }
+            TraceEvent::Free { block } => {
+                live = live.saturating_sub(sizes.get(block as usize).copied().unwrap_or(0));
+            }
+        }
+    }
+    peak
+}

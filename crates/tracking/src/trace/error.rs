@@ -1,0 +1,195 @@
+//! What can be wrong with a trace, and where.
+
+use std::fmt;
+use std::io;
+
+use bfc_core::Bytes;
+
+use super::pickle::PickleProblem;
+use super::snapshot::SnapshotProblem;
+
+/// A file that is not a trace.
+#[derive(Debug, thiserror::Error)]
+#[error("{place}: {problem}")]
+pub struct TraceError {
+    /// Where it goes wrong.
+    pub place: TracePlace,
+    /// What is wrong there.
+    #[source]
+    pub problem: TraceProblem,
+}
+
+/// A place in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TracePlace {
+    /// A line, from 1 upward.
+    Line(u64),
+    /// A byte of the file, decompressed, from 0 upward.
+    Byte(u64),
+    /// An event in a list of events, both counted from 0.
+    Event {
+        /// The device whose list it is.
+        device: u32,
+        /// Its index in the list.
+        index: u64,
+    },
+    /// A memory snapshot as a whole.
+    Snapshot,
+}
+
+impl fmt::Display for TracePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Line(line) => write!(f, "line {line}"),
+            Self::Byte(offset) => write!(f, "byte {offset}"),
+            Self::Event { device, index } => write!(f, "event {index} of device {device}"),
+            Self::Snapshot => f.write_str("snapshot"),
+        }
+    }
+}
+
+impl TracePlace {
+    /// The error that `problem` is at this place.
+    pub(super) fn of(self, problem: impl Into<TraceProblem>) -> TraceError {
+        TraceError { place: self, problem: problem.into() }
+    }
+}
+
+/// What is wrong with an event, a line or a file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TraceProblem {
+    /// The file could not be read or decompressed.
+    #[error("{0}")]
+    Io(#[source] io::Error),
+    /// The file is longer than the limit.
+    #[error("the file has more than {}, decompressed", Bytes(*limit))]
+    TooMuchInput {
+        /// The limit, in bytes.
+        limit: u64,
+    },
+    /// What the file describes takes more memory than the limit.
+    #[error("what the file holds takes more than {} of memory", Bytes(*limit))]
+    TooMuchHeld {
+        /// The limit, in bytes.
+        limit: u64,
+    },
+    /// The beginning is not that of any format.
+    #[error(
+        "not a trace: expected `a ID BYTES LABEL` lines, a PyTorch memory snapshot (pickle), an RMM log \
+         (`Thread,Time,Action,...`) or MiniMalloc's CSV (`id,lower,upper,size`), found {found:?}"
+    )]
+    UnknownFormat {
+        /// The beginning.
+        found: String,
+    },
+    /// The line is longer than the limit.
+    #[error("longer than {limit} bytes")]
+    LineTooLong {
+        /// The limit.
+        limit: usize,
+    },
+    /// The line is not text.
+    #[error("not UTF-8")]
+    NotUtf8,
+    /// The line does not have the form that all lines of this format have.
+    #[error("expected {expected}, found {found:?}")]
+    Malformed {
+        /// The form.
+        expected: &'static str,
+        /// The line's beginning.
+        found: String,
+    },
+    /// An id or a size is not a whole number of 64 bits.
+    #[error("{found:?} is not a whole number below 2^64")]
+    BadNumber {
+        /// What stands there.
+        found: String,
+    },
+    /// An allocation bears the id of a live one.
+    #[error("allocation {id} is live already")]
+    IdInUse {
+        /// The id.
+        id: u64,
+    },
+    /// A free bears an id that no live allocation has.
+    #[error("no allocation {id} is live")]
+    UnknownId {
+        /// The id.
+        id: u64,
+    },
+    /// An allocation lies where a live one does.
+    #[error("the allocation at {address:#x} is live already")]
+    AddressInUse {
+        /// The address.
+        address: u64,
+    },
+    /// A free names an address whose allocation was freed before.
+    #[error("the allocation at {address:#x} was freed before")]
+    FreedBefore {
+        /// The address.
+        address: u64,
+    },
+    /// A lifetime ends where it begins, or earlier.
+    #[error("the lifetime from {lower} to {upper} is empty")]
+    EmptyLifetime {
+        /// Its first moment.
+        lower: u64,
+        /// The moment after its last.
+        upper: u64,
+    },
+    /// Live bytes leave 64 bits.
+    #[error("live bytes exceed 2^64")]
+    TooManyBytes,
+    /// More events than the limit.
+    #[error("more than {limit} events")]
+    TooManyEvents {
+        /// The limit.
+        limit: u32,
+    },
+    /// More labels than the limit.
+    #[error("more than {limit} different labels")]
+    TooManyLabels {
+        /// The limit.
+        limit: u32,
+    },
+    /// More comments than the limit.
+    #[error("more than {limit} comments")]
+    TooManyComments {
+        /// The limit.
+        limit: u32,
+    },
+    /// The pickle cannot be read.
+    #[error("{0}")]
+    Pickle(#[from] PickleProblem),
+    /// The snapshot does not have the shape of PyTorch's.
+    #[error("{0}")]
+    Snapshot(#[from] SnapshotProblem),
+}
+
+impl From<io::Error> for TraceProblem {
+    fn from(error: io::Error) -> Self {
+        match error.get_ref().and_then(|inner| inner.downcast_ref::<TooMuchInput>()) {
+            Some(&TooMuchInput { limit }) => Self::TooMuchInput { limit },
+            None => Self::Io(error),
+        }
+    }
+}
+
+/// Carries the limit through [`io::Error`], which is all that a reader can return.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("more than {limit} bytes")]
+pub(super) struct TooMuchInput {
+    pub(super) limit: u64,
+}
+
+/// Enough of a text to recognise it by in an error message.
+pub(super) fn beginning(text: &str) -> String {
+    const MOST: usize = 60;
+    let mut found: String = text.chars().take(MOST).collect();
+    if text.chars().nth(MOST).is_some() {
+        found.push('…');
+    }
+    found
+}

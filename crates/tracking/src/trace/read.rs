@@ -1,0 +1,96 @@
+//! Files of any format: which one it is stands at the beginning.
+
+use std::io::{self, BufRead, BufReader, Cursor, ErrorKind, Read};
+
+use flate2::bufread::MultiGzDecoder;
+
+use super::error::{TooMuchInput, beginning};
+use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
+use super::{minimalloc, pickle, rmm, snapshot, text};
+
+/// How a file is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadOptions {
+    /// How large it may be.
+    pub limits: TraceLimits,
+    /// Which device of a PyTorch snapshot; needed if several have events.
+    pub device: Option<u32>,
+}
+
+/// How much of a file is looked at to tell its format.
+const SNIFFED: u64 = 4096;
+
+/// The first bytes of what gzip writes.
+const GZIP: &[u8] = &[0x1f, 0x8b];
+
+pub(super) fn read(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, TraceError> {
+    let (start, reader) = sniff(reader)?;
+    if start.starts_with(GZIP) {
+        read_plain(BufReader::new(MultiGzDecoder::new(reader)), options)
+    } else {
+        read_plain(reader, options)
+    }
+}
+
+fn read_plain(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, TraceError> {
+    let limits = &options.limits;
+    let limit = limits.input_bytes;
+    let (start, reader) = sniff(Bounded { reader, left: limit, limit })?;
+    if start.first() == Some(&pickle::MAGIC) {
+        return snapshot::parse(reader, options);
+    }
+    let start = String::from_utf8_lossy(&start);
+    let first = start.lines().map(str::trim).zip(1..).find(|(line, _)| !line.is_empty());
+    match first {
+        None => text::parse(reader, limits),
+        Some((line, _)) if rmm::is_first_line(line) => rmm::parse(reader, limits),
+        Some((line, _)) if minimalloc::is_first_line(line) => minimalloc::parse(reader, limits),
+        Some((line, _)) if ["#", "a ", "f "].iter().any(|start| line.starts_with(start)) => {
+            text::parse(reader, limits)
+        }
+        Some((line, number)) => {
+            Err(TracePlace::Line(number).of(TraceProblem::UnknownFormat { found: beginning(line) }))
+        }
+    }
+}
+
+/// The beginning of what a reader gives, and a reader that gives all of it.
+fn sniff<R: BufRead>(mut reader: R) -> Result<(Vec<u8>, impl BufRead), TraceError> {
+    let mut start = Vec::new();
+    (&mut reader).take(SNIFFED).read_to_end(&mut start).map_err(|error| TracePlace::Byte(0).of(error))?;
+    Ok((start.clone(), Cursor::new(start).chain(reader)))
+}
+
+/// A reader that fails once it has given so many bytes and is asked for more.
+struct Bounded<R> {
+    reader: R,
+    left: u64,
+    limit: u64,
+}
+
+impl<R: BufRead> BufRead for Bounded<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        let buffer = self.reader.fill_buf()?;
+        if self.left == 0 && !buffer.is_empty() {
+            return Err(io::Error::new(ErrorKind::FileTooLarge, TooMuchInput { limit: self.limit }));
+        }
+        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        Ok(&buffer[..most])
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.left = self.left.saturating_sub(amount as u64);
+        self.reader.consume(amount);
+    }
+}
+
+impl<R: BufRead> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.fill_buf()?.read(buffer)?;
+        self.consume(read);
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests;

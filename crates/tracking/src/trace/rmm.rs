@@ -1,0 +1,84 @@
+//! The log of RAPIDS Memory Manager's `logging_resource_adaptor`.
+//!
+//! A header `Thread,Time,Action,Pointer,Size,Stream`, which copies of such logs may lack, then a line for each
+//! allocation once it was made and for each free before it is done, so that the order of lines is an order in which
+//! the pool could have served them. Threads and streams are not kept apart: the trace is of the one pool below.
+
+use std::io::BufRead;
+
+use super::builder::Builder;
+use super::error::beginning;
+use super::lines::{bad_number, each_line, fields, number};
+use super::{Trace, TraceError, TraceLimits, TraceProblem};
+
+const EXPECTED: &str = "`Thread,Time,Action,Pointer,Size,Stream`";
+
+/// Whether a file's first line is one of such a log.
+pub(super) fn is_first_line(line: &str) -> bool {
+    fields::<6>(line).is_some_and(|fields| is_header(&fields) || Action::of(fields[2]).is_some())
+}
+
+pub(super) fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace, TraceError> {
+    let mut builder = Builder::new(*limits);
+    each_line(reader, limits, |_, line| parse_line(line, &mut builder))?;
+    Ok(builder.finish())
+}
+
+#[derive(Clone, Copy)]
+enum Action {
+    Allocate,
+    Fail,
+    Free,
+}
+
+impl Action {
+    fn of(text: &str) -> Option<Self> {
+        match text {
+            "allocate" => Some(Self::Allocate),
+            "allocate failure" => Some(Self::Fail),
+            "free" | "deallocate" => Some(Self::Free),
+            _ => None,
+        }
+    }
+}
+
+fn parse_line(line: &str, builder: &mut Builder) -> Result<(), TraceProblem> {
+    let malformed = || TraceProblem::Malformed { expected: EXPECTED, found: beginning(line) };
+    let fields = fields::<6>(line).ok_or_else(malformed)?;
+    // Logs that were appended to, one run after another, repeat the header.
+    if is_header(&fields) {
+        return Ok(());
+    }
+    let [thread, _, action, address, bytes, stream] = fields;
+    let action = Action::of(action).ok_or_else(malformed)?;
+    let (address, bytes) = (pointer(address)?, number(bytes)?);
+    match action {
+        // What was refused, and nothing, take no memory.
+        Action::Fail => Ok(()),
+        Action::Allocate | Action::Free if address == 0 && bytes == 0 => Ok(()),
+        Action::Allocate => {
+            let label = builder.made_label(&format!("thread {thread} stream {stream}"))?;
+            builder.alloc_at(address, bytes, label)
+        }
+        Action::Free => builder.free_at(address, bytes),
+    }
+}
+
+fn is_header(fields: &[&str; 6]) -> bool {
+    ["Thread", "Time", "Action", "Pointer", "Size", "Stream"]
+        .iter()
+        .zip(fields)
+        .all(|(name, field)| name.eq_ignore_ascii_case(field))
+}
+
+/// An address as `printf` writes it.
+fn pointer(text: &str) -> Result<u64, TraceProblem> {
+    if matches!(text, "(nil)" | "0") {
+        return Ok(0);
+    }
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    if digits.starts_with('+') {
+        return Err(bad_number(text));
+    }
+    u64::from_str_radix(digits, 16).map_err(|_| bad_number(text))
+}
