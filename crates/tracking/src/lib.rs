@@ -53,6 +53,8 @@
 mod allocator;
 mod bin;
 mod context;
+#[doc(hidden)]
+pub mod fuzz;
 mod local;
 mod log;
 mod plan;

@@ -26,7 +26,7 @@ use crate::log::{Event, EventLog};
 mod builder;
 mod error;
 mod limits;
-mod lines;
+pub(crate) mod lines;
 mod minimalloc;
 mod pickle;
 mod read;

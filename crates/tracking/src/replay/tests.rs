@@ -31,3 +31,42 @@ fn the_same_trace_gives_the_same_summary_again() {
     assert_eq!(replay(&trace, &*TestPool::tracking()), Ok(once));
     assert_eq!(once.peak_in_use, trace.peak_live_bytes());
 }
+
+#[test]
+fn slots_are_used_again_and_never_shared_by_two_live_blocks() {
+    let trace = trace("a 0 1 x\na 1 2 x\nf 0\na 2 4 x\na 3 8 x\nf 1\nf 3\na 4 16 x\n");
+    let replayer = Replayer::new(&trace);
+    let slots: Vec<_> = replayer.steps.iter().map(|step| (step.slot, step.frees)).collect();
+    let (taken, freed) = (false, true);
+    let expected =
+        [(0, taken), (1, taken), (0, freed), (0, taken), (2, taken), (1, freed), (2, freed), (2, taken)];
+    assert_eq!(slots, expected);
+    assert_eq!(replayer.rest, [0, 2]);
+    assert_eq!(replayer.blocks.len(), 3);
+}
+
+#[test]
+fn whoever_watches_sees_the_pool_after_every_interval_and_at_the_end() {
+    let trace = trace("a 0 1 x\na 1 2 x\na 2 4 x\nf 0\na 3 8 x\n");
+    let pool = TestPool::tracking();
+    let mut seen = Vec::new();
+    let interval = NonZero::new(2).unwrap();
+    let summary = Replayer::new(&trace)
+        .run_watched(&*pool, interval, |event, pool| seen.push((event, pool.stats().bytes_in_use)))
+        .unwrap();
+    assert_eq!(seen, [(2, 3), (4, 6), (5, 14)]);
+    assert_eq!(summary, Replayer::new(&trace).run(&*TestPool::tracking()).unwrap());
+    assert_eq!(pool.stats().live_allocs, 0);
+}
+
+#[test]
+fn a_replay_that_failed_can_be_tried_again() {
+    let trace = trace("a 0 60 x\na 1 0 x\nf 0\na 2 30 x\na 3 50 x\nf 2\n");
+    let mut replayer = Replayer::new(&trace);
+    let small = TestPool::build(true, 70);
+    for _ in 0..2 {
+        assert_eq!(replayer.run(&*small).unwrap_err().event(), 4);
+        assert_eq!(small.stats().live_allocs, 0);
+    }
+    assert_eq!(replayer.run(&*TestPool::build(true, 80)).unwrap().peak_in_use, 80);
+}

@@ -135,30 +135,33 @@ impl Builder {
     }
 
     /// The trace, with the blocks that were live before it in front.
-    pub(super) fn finish(self) -> Trace {
-        if self.earlier.is_empty() {
-            return self.trace;
+    pub(super) fn finish(mut self) -> Trace {
+        if !self.earlier.is_empty() {
+            self.put_earlier_in_front();
         }
-        let label = self.earlier_label;
-        let mut trace = self.trace;
+        order_labels(&mut self.trace);
+        self.trace
+    }
+
+    fn put_earlier_in_front(&mut self) {
         let earlier = self.earlier.len();
-        for comment in &mut trace.comments {
+        for comment in &mut self.trace.comments {
             comment.position += earlier;
         }
         // The number of events is limited to 32 bits, and these are among them.
         let count = u32::try_from(earlier).unwrap_or(u32::MAX);
+        let label = self.earlier_label;
         let front =
             (0..count).zip(&self.earlier).map(|(block, &bytes)| TraceEvent::Alloc { block, bytes, label });
         let renumber = |block: u32| if block < self.blocks { block + count } else { u32::MAX - block };
-        let rest = trace.events.iter().map(|&event| match event {
+        let rest = self.trace.events.iter().map(|&event| match event {
             TraceEvent::Alloc { block, bytes, label } => {
                 TraceEvent::Alloc { block: renumber(block), bytes, label }
             }
             TraceEvent::Free { block } => TraceEvent::Free { block: renumber(block) },
         });
-        trace.events = front.chain(rest).collect();
-        trace.peak_live_bytes = peak_live_bytes(&trace.events);
-        trace
+        self.trace.events = front.chain(rest).collect();
+        self.trace.peak_live_bytes = peak_live_bytes(&self.trace.events);
     }
 
     fn check_alloc(&self, id: u64, bytes: u64) -> Result<(), TraceProblem> {
@@ -241,4 +244,20 @@ fn peak_live_bytes(events: &[TraceEvent]) -> u64 {
         }
     }
     peak
+}
+
+/// Numbers the labels in the order of their first use, which is not that of their making where events were put in order
+/// later. Labels without use are left out.
+fn order_labels(trace: &mut Trace) {
+    let mut made: Vec<Option<String>> = std::mem::take(&mut trace.labels).into_iter().map(Some).collect();
+    let mut numbers = vec![0; made.len()];
+    for event in &mut trace.events {
+        let TraceEvent::Alloc { label, .. } = event else { continue };
+        if let Some(text) = made.get_mut(*label as usize).and_then(Option::take) {
+            // There are no more than were made, and those were numbered by 32 bits.
+            numbers[*label as usize] = u32::try_from(trace.labels.len()).unwrap_or(u32::MAX);
+            trace.labels.push(text);
+        }
+        *label = numbers.get(*label as usize).copied().unwrap_or(0);
+    }
 }

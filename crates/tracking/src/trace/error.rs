@@ -101,8 +101,8 @@ pub enum TraceProblem {
         /// The line's beginning.
         found: String,
     },
-    /// An id or a size is not a whole number of 64 bits.
-    #[error("{found:?} is not a whole number below 2^64")]
+    /// An id, a size or a time is not a whole number, or too large.
+    #[error("{found:?} is not a whole number in range")]
     BadNumber {
         /// What stands there.
         found: String,
@@ -182,14 +182,4 @@ impl From<io::Error> for TraceProblem {
 #[error("more than {limit} bytes")]
 pub(super) struct TooMuchInput {
     pub(super) limit: u64,
-}
-
-/// Enough of a text to recognise it by in an error message.
-pub(super) fn beginning(text: &str) -> String {
-    const MOST: usize = 60;
-    let mut found: String = text.chars().take(MOST).collect();
-    if text.chars().nth(MOST).is_some() {
-        found.push('…');
-    }
-    found
 }

@@ -1,8 +1,8 @@
 //! Lines of bounded length, and the numbers on them.
 
 use std::io::{BufRead, Read};
+use std::str::FromStr;
 
-use super::error::beginning;
 use super::{TraceError, TraceLimits, TracePlace, TraceProblem};
 
 /// Calls `line` with each line that is not blank, trimmed, until it fails.
@@ -30,7 +30,11 @@ pub(super) fn each_line(
 }
 
 /// Reads one line without its end; `false` after the last one.
-fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>, limit: usize) -> Result<bool, TraceProblem> {
+pub(crate) fn read_line(
+    reader: &mut impl BufRead,
+    line: &mut Vec<u8>,
+    limit: usize,
+) -> Result<bool, TraceProblem> {
     line.clear();
     // Two bytes more than the limit leave room for a line end, and show that there is none.
     let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(2);
@@ -46,8 +50,8 @@ fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>, limit: usize) -> Res
     Ok(true)
 }
 
-/// A whole number, in digits alone.
-pub(super) fn number(text: &str) -> Result<u64, TraceProblem> {
+/// A whole number without a sign, within the range of `N`.
+pub(crate) fn number<N: FromStr>(text: &str) -> Result<N, TraceProblem> {
     // `parse` takes a sign as well, which no writer of traces puts there.
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = if digits { text.parse().ok() } else { None };
@@ -59,7 +63,17 @@ pub(super) fn bad_number(text: &str) -> TraceProblem {
     TraceProblem::BadNumber { found: beginning(text) }
 }
 
-/// Cuts a line at its commas into exactly `N` trimmed fields at least; further ones are left out.
+/// Enough of a text to recognise it by in an error message.
+pub(crate) fn beginning(text: &str) -> String {
+    const MOST: usize = 60;
+    let mut found: String = text.chars().take(MOST).collect();
+    if text.chars().nth(MOST).is_some() {
+        found.push('…');
+    }
+    found
+}
+
+/// Cuts a line at its commas into its first `N` fields, trimmed; none if there are fewer.
 pub(super) fn fields<const N: usize>(line: &str) -> Option<[&str; N]> {
     let mut found = [""; N];
     let mut parts = line.split(',');

@@ -6,8 +6,7 @@
 use std::io::BufRead;
 
 use super::builder::Builder;
-use super::error::beginning;
-use super::lines::{each_line, number};
+use super::lines::{beginning, each_line, number};
 use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
 
 const COLUMNS: [&str; 4] = ["id", "lower", "upper", "size"];

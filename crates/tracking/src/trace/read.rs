@@ -4,7 +4,8 @@ use std::io::{self, BufRead, BufReader, Cursor, ErrorKind, Read};
 
 use flate2::bufread::MultiGzDecoder;
 
-use super::error::{TooMuchInput, beginning};
+use super::error::TooMuchInput;
+use super::lines::beginning;
 use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
 use super::{minimalloc, pickle, rmm, snapshot, text};
 

@@ -7,8 +7,7 @@
 use std::io::BufRead;
 
 use super::builder::Builder;
-use super::error::beginning;
-use super::lines::{bad_number, each_line, fields, number};
+use super::lines::{bad_number, beginning, each_line, fields, number};
 use super::{Trace, TraceError, TraceLimits, TraceProblem};
 
 const EXPECTED: &str = "`Thread,Time,Action,Pointer,Size,Stream`";

@@ -3,8 +3,7 @@
 use std::io::BufRead;
 
 use super::builder::Builder;
-use super::error::beginning;
-use super::lines::{each_line, number};
+use super::lines::{beginning, each_line, number};
 use super::{Trace, TraceError, TraceLimits, TraceProblem};
 
 pub(super) fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace, TraceError> {

@@ -1,1 +1,181 @@
+use super::*;
+use bfc_core::KIB;
 
+fn limits(held_bytes: u64) -> TraceLimits {
+    TraceLimits { held_bytes, ..TraceLimits::default() }
+}
+
+/// Reads a pickle of protocol 4 with these instructions.
+fn read_with(instructions: &[u8], held_bytes: u64) -> Result<(Heap, Value), TraceError> {
+    read(&[b"\x80\x04", instructions].concat()[..], &limits(held_bytes))
+}
+
+fn value(instructions: &[u8]) -> (Heap, Value) {
+    read_with(instructions, 64 * KIB).unwrap()
+}
+
+fn refusal(instructions: &[u8]) -> String {
+    read_with(instructions, 64 * KIB).unwrap_err().to_string()
+}
+
+#[test]
+fn numbers_of_every_length_are_read_and_those_no_trace_has_are_passed_over() {
+    let cases: [(&[u8], Value); 12] = [
+        (b"K\xff.", Value::Natural(255)),
+        (b"M\x01\x02.", Value::Natural(0x201)),
+        (b"J\xff\xff\xff\x7f.", Value::Natural(0x7fff_ffff)),
+        (b"J\xff\xff\xff\xff.", Value::Other),
+        (b"\x8a\x00.", Value::Natural(0)),
+        (b"\x8a\x06\x00\x00\x00\x00\x00\x7f.", Value::Natural(0x7f00_0000_0000)),
+        (b"\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00.", Value::Natural(u64::MAX)),
+        (b"\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01.", Value::Other),
+        (b"\x8a\x01\xff.", Value::Other),
+        (b"\x8b\x02\x00\x00\x00\x34\x12.", Value::Natural(0x1234)),
+        (b"G\x3f\xe0\x00\x00\x00\x00\x00\x00.", Value::Other),
+        (b"\x88.", Value::Other),
+    ];
+    for (instructions, expected) in cases {
+        assert_eq!(value(instructions).1, expected, "{instructions:?}");
+    }
+}
+
+#[test]
+fn texts_are_read_from_every_form_and_bytes_are_passed_over() {
+    for instructions in [
+        &b"\x8c\x02ab."[..],
+        b"U\x02ab.",
+        b"X\x02\x00\x00\x00ab.",
+        b"T\x02\x00\x00\x00ab.",
+        b"\x8d\x02\x00\x00\x00\x00\x00\x00\x00ab.",
+        b"C\x01x0\x8c\x02ab.",
+    ] {
+        let (heap, text) = value(instructions);
+        assert_eq!(heap.as_text(text), Some("ab"), "{instructions:?}");
+    }
+    let (heap, text) = value(b"\x8c\x03\xed\xa0\x80.");
+    assert!(heap.as_text(text).unwrap().contains('\u{fffd}'), "half a surrogate pair is no letter");
+}
+
+#[test]
+fn lists_tuples_and_dictionaries_hold_what_was_put_into_them() {
+    let numbers = |instructions: &[u8]| {
+        let (heap, list) = value(instructions);
+        heap.as_list(list).unwrap().to_vec()
+    };
+    let both = [Value::Natural(1), Value::Natural(2)];
+    for instructions in
+        [&b"]K\x01aK\x02a."[..], b"](K\x01K\x02e.", b"K\x01K\x02\x86.", b"(K\x01K\x02t.", b"(K\x01K\x02l."]
+    {
+        assert_eq!(numbers(instructions), both, "{instructions:?}");
+    }
+    assert_eq!(numbers(b")."), []);
+    for instructions in
+        [&b"}\x8c\x01aK\x01s\x8c\x01aK\x02s."[..], b"}(\x8c\x01aK\x01\x8c\x01aK\x02u.", b"(\x8c\x01aK\x02d."]
+    {
+        let (heap, dict) = value(instructions);
+        assert_eq!(heap.get(dict, "a"), Some(Value::Natural(2)), "the last value counts: {instructions:?}");
+        assert_eq!(heap.get(dict, "b"), None);
+    }
+}
+
+#[test]
+fn what_is_kept_is_recalled_as_the_same_object() {
+    // A list that holds itself, twice: no more than one list, and no endless walk when it is dropped.
+    let (heap, list) = value(b"]q\x07h\x07aj\x07\x00\x00\x00a.");
+    assert_eq!(heap.as_list(list).unwrap(), [list, list]);
+    // Numbers given in turn.
+    let (heap, list) = value(b"]\x94\x8c\x01x\x94ah\x01a.");
+    let items = heap.as_list(list).unwrap();
+    assert_eq!((items[0], heap.as_text(items[1])), (items[1], Some("x")));
+    assert_eq!(refusal(b"h\x01."), "byte 2: nothing was kept under number 1");
+}
+
+#[test]
+fn whatever_makes_more_than_data_is_refused_by_name() {
+    assert_eq!(
+        refusal(b"cos\nsystem\n."),
+        "byte 2: pickle opcode 0x63 (GLOBAL) is refused: only plain data is read"
+    );
+    for (code, name) in
+        [(0x93, "STACK_GLOBAL"), (b'R', "REDUCE"), (b'b', "BUILD"), (0x81, "NEWOBJ"), (0x8f, "EMPTY_SET")]
+    {
+        assert!(refusal(&[b'N', code]).contains(name));
+    }
+    assert!(refusal(b"\xff").contains("0xff (unknown)"));
+    assert_eq!(refusal(b"\x80\x06"), "byte 2: pickle protocol 6, expected 2 to 5");
+    assert_eq!(refusal(b"\x80\x01"), "byte 2: pickle protocol 1, expected 2 to 5");
+}
+
+#[test]
+fn instructions_that_find_too_little_on_the_stack_are_refused() {
+    let cases: [(&[u8], &str); 10] = [
+        (b".", "byte 2: STOP needs a value on the stack"),
+        (b"0", "byte 2: POP needs a mark on the stack"),
+        (b"K\x01a", "byte 4: APPEND needs a list on the stack"),
+        (b"K\x01K\x01a", "byte 6: APPEND needs a list on the stack"),
+        (b"](a", "byte 4: APPEND needs an item on the stack"),
+        (b"]e", "byte 3: APPENDS needs a mark on the stack"),
+        (b"](K\x01u", "byte 6: SETITEMS needs a dictionary and pairs on the stack"),
+        (b"}(K\x01u", "byte 6: SETITEMS needs a dictionary and pairs on the stack"),
+        (b"](.", "byte 4: STOP needs a value on the stack"),
+        (b"\x94", "byte 2: a memo opcode needs a value on the stack"),
+    ];
+    for (instructions, message) in cases {
+        assert_eq!(refusal(instructions), message);
+    }
+}
+
+#[test]
+fn every_truncation_is_refused_as_one() {
+    let whole = b"}\x8c\x03keyM\x10\x27X\x02\x00\x00\x00ab\x8a\x02\x01\x02\x95\x00\x00\x00\x00\x00\x00\x00\x000(K\x01K\x02u.";
+    for length in 0..whole.len() - 1 {
+        let error = read_with(&whole[..length], 64 * KIB).unwrap_err();
+        assert!(matches!(error.problem, TraceProblem::Pickle(PickleProblem::Truncated)), "{length}: {error}");
+        assert!(matches!(error.place, TracePlace::Byte(at) if at <= 2 + length as u64), "{length}: {error}");
+    }
+}
+
+#[test]
+fn lengths_are_believed_only_within_the_limit_and_as_far_as_there_is_text() {
+    let too_much = "what the file holds takes more than 64.00 KiB of memory";
+    assert_eq!(refusal(b"X\xff\xff\xff\xffab"), format!("byte 2: {too_much}"));
+    assert_eq!(refusal(b"\x8d\xff\xff\xff\xff\xff\xff\xff\xffab"), format!("byte 2: {too_much}"));
+    assert_eq!(refusal(b"X\x00\x10\x00\x00ab"), "byte 2: the pickle ends too early");
+    assert_eq!(refusal(b"\x8b\xff\xff\xff\x7f"), "byte 2: a whole number of 2147483647 bytes");
+}
+
+#[test]
+fn depth_costs_nothing_but_its_objects() {
+    let depth = 200_000;
+    let nested = [vec![b']'; depth], vec![b'a'; depth - 1], b".".to_vec()].concat();
+    assert!(read_with(&nested, 1 << 30).is_ok());
+    let tuples = [b")".to_vec(), vec![0x85; depth], b".".to_vec()].concat();
+    assert!(read_with(&tuples, 1 << 30).is_ok());
+}
+
+#[test]
+fn whatever_a_pickle_piles_up_ends_at_the_limit() {
+    let long = 1 << 20;
+    for (pile, what) in [
+        (vec![b']'; long], "lists"),
+        (vec![b'}'; long], "dictionaries"),
+        (vec![b'N'; long], "the stack"),
+        (vec![b'('; long], "marks"),
+        ([b"N".to_vec(), vec![b'2'; long]].concat(), "copies"),
+        ([b"]q\x00".to_vec(), b"h\x00a".repeat(long)].concat(), "a list"),
+        ([b"}".to_vec(), b"K\x01K\x02s".repeat(long)].concat(), "a dictionary"),
+        (b"\x8c\x00".repeat(long), "texts"),
+        ([b"N".to_vec(), vec![0x94; long]].concat(), "the memo"),
+    ] {
+        let error = read_with(&pile, 64 * KIB).unwrap_err();
+        assert!(matches!(error.problem, TraceProblem::TooMuchHeld { limit: 65536 }), "{what}: {error}");
+    }
+}
+
+#[test]
+fn objects_that_share_objects_are_not_multiplied() {
+    // Each list holds the one before ten times: 10^100 in all, if each were a copy.
+    let level = b"(h\x00h\x00h\x00h\x00h\x00h\x00h\x00h\x00h\x00h\x00lq\x00";
+    let bomb = [b"]q\x00".to_vec(), level.repeat(100), b".".to_vec()].concat();
+    assert!(read_with(&bomb, 256 * KIB).is_ok());
+}

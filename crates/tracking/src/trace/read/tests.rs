@@ -1,1 +1,196 @@
+use super::*;
+use std::io::Write;
 
+use bfc_core::{KIB, MIB};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use proptest::prelude::*;
+
+fn read(file: &[u8]) -> Result<Trace, TraceError> {
+    Trace::read(file, &ReadOptions::default())
+}
+
+fn refusal(file: &[u8]) -> String {
+    read(file).unwrap_err().to_string()
+}
+
+fn written(trace: &Trace) -> String {
+    let mut text = Vec::new();
+    trace.write(&mut text).unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+fn gzip(file: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(file).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn the_format_is_told_by_the_first_line_that_is_not_blank() {
+    assert_eq!(written(&read(b"\n\n# header\na 7 10 x\n").unwrap()), "# header\na 0 10 x\n");
+    assert_eq!(written(&read(b"a 7 10 x\nf 7").unwrap()), "a 0 10 x\nf 0\n");
+    assert_eq!(read(b"").unwrap(), Trace::default());
+    assert_eq!(read(b" \r\n\n").unwrap(), Trace::default());
+    assert_eq!(read(b"\r\n id , lower,upper,size,offset\n x,0,1,5,9\n").unwrap().peak_live_bytes(), 5);
+    assert_eq!(
+        read(b"1,14:21:19,allocate,0x10,5,0\n").unwrap().peak_live_bytes(),
+        5,
+        "a header may be missing"
+    );
+    for (file, line, quoted) in [
+        (&b"\n{\"segments\": []}"[..], 2, "{\\\"segments"),
+        (b"id,lower,upper\n", 1, "id,lower,upper"),
+        (b"\xff\xfe\x00", 1, "\u{fffd}"),
+    ] {
+        let message = refusal(file);
+        assert!(message.starts_with(&format!("line {line}: not a trace: expected")), "{message}");
+        assert!(message.contains(quoted) || message.contains("found"), "{message}");
+    }
+}
+
+#[test]
+fn compressed_files_are_known_by_their_first_bytes_and_may_have_several_parts() {
+    let both = [gzip(b"a 0 10 x\n"), gzip(b"f 0\n")].concat();
+    assert_eq!(written(&read(&both).unwrap()), "a 0 10 x\nf 0\n");
+    let twice = gzip(&gzip(b"a 0 10 x\n"));
+    assert!(refusal(&twice).contains("not a trace"), "one coat is taken off, no more");
+}
+
+#[test]
+fn a_compressed_file_cut_anywhere_is_refused() {
+    let whole = gzip(b"# x\na 0 10 x\nf 0\n");
+    for length in 1..whole.len() {
+        assert!(read(&whole[..length]).is_err(), "{length}");
+    }
+}
+
+#[test]
+fn a_file_may_have_exactly_as_many_bytes_as_the_limit_once_decompressed() {
+    let file = b"a 0 10 x\nf 0\n";
+    let with_limit = |input_bytes, file: &[u8]| {
+        let limits = TraceLimits { input_bytes, ..TraceLimits::default() };
+        Trace::read(file, &ReadOptions { limits, device: None })
+    };
+    for file in [file.to_vec(), gzip(file)] {
+        assert!(with_limit(13, &file).is_ok());
+        let error = with_limit(12, &file).unwrap_err();
+        assert!(matches!(error.problem, TraceProblem::TooMuchInput { limit: 12 }), "{error}");
+    }
+}
+
+#[test]
+fn bombs_end_at_the_limits() {
+    let limits = TraceLimits { input_bytes: 4 * MIB, held_bytes: 64 * KIB, ..TraceLimits::default() };
+    for (bomb, ends) in [
+        (vec![b'\n'; 32 << 20], "line 4194305: the file has more than 4.00 MiB, decompressed"),
+        (vec![b'#'; 32 << 20], "line 1: longer than 4096 bytes"),
+        ([b"\x80\x04".to_vec(), vec![b']'; 32 << 20]].concat(), "takes more than 64.00 KiB of memory"),
+        (
+            [b"\x80\x04]".to_vec(), b"N0".repeat(16 << 20)].concat(),
+            "the file has more than 4.00 MiB, decompressed",
+        ),
+    ] {
+        let compressed = gzip(&bomb);
+        assert!(compressed.len() < 100_000);
+        let error = Trace::read(&compressed[..], &ReadOptions { limits, device: None }).unwrap_err();
+        assert!(error.to_string().contains(ends), "{error}");
+    }
+}
+
+const RMM: &str = "Thread,Time,Action,Pointer,Size,Stream\n";
+
+#[test]
+fn an_rmm_log_is_followed_by_address_and_what_was_live_before_it_comes_first() {
+    let log = format!(
+        "{RMM}1,0:0,allocate,0x100,256,0x2\n1,0:0,free,0x900,64,0\n1,0:0,free,0x100,256,0x2\n{RMM}2,0:0,allocate,0x100,8,0\n"
+    );
+    let expected =
+        "a 0 64 (allocated before the log)\na 1 256 thread 1 stream 0x2\nf 0\nf 1\na 2 8 thread 2 stream 0\n";
+    let trace = read(log.as_bytes()).unwrap();
+    assert_eq!(written(&trace), expected);
+    assert_eq!(trace.peak_live_bytes(), 320);
+}
+
+#[test]
+fn failures_and_nothing_at_all_take_no_memory() {
+    let log = format!(
+        "{RMM}1,t,allocate failure,(nil),99,0\n1,t,allocate,(nil),0,0\n1,t,allocate,(nil),0,0\n1,t,free,0,0,0\n"
+    );
+    assert_eq!(read(log.as_bytes()).unwrap(), Trace::default());
+}
+
+#[test]
+fn lines_of_an_rmm_log_that_contradict_each_other_are_named() {
+    let cases = [
+        ("1,t,allocate,0x1,1,0\n1,t,allocate,0x1,1,0\n", "line 3: the allocation at 0x1 is live already"),
+        ("1,t,free,0x1,1,0\n1,t,free,0x1,1,0\n", "line 3: the allocation at 0x1 was freed before"),
+        ("1,t,allocate,0x1,-1,0\n", "line 2: \"-1\" is not a whole number in range"),
+        ("1,t,allocate,0x,1,0\n", "line 2: \"0x\" is not a whole number in range"),
+        ("1,t,allocate,+1,1,0\n", "line 2: \"+1\" is not a whole number in range"),
+        (
+            "1,t,alloc,0x1,1,0\n",
+            "line 2: expected `Thread,Time,Action,Pointer,Size,Stream`, found \"1,t,alloc,0x1,1,0\"",
+        ),
+        ("1,t,free\n", "line 2: expected `Thread,Time,Action,Pointer,Size,Stream`, found \"1,t,free\""),
+        ("1,t,allocate,1,18446744073709551615,0\n1,t,free,2,1,0\n", "line 3: live bytes exceed 2^64"),
+        ("1,t,free,2,1,0\n1,t,allocate,1,18446744073709551615,0\n", "line 3: live bytes exceed 2^64"),
+    ];
+    for (lines, message) in cases {
+        assert_eq!(refusal(format!("{RMM}{lines}").as_bytes()), message);
+    }
+}
+
+#[test]
+fn labels_beyond_the_limit_are_one_and_the_events_before_a_log_count_too() {
+    let limits = TraceLimits { labels: 3, events: 6, ..TraceLimits::default() };
+    let read =
+        |lines: &str| Trace::read(format!("{RMM}{lines}").as_bytes(), &ReadOptions { limits, device: None });
+    let trace = read("1,t,allocate,1,1,0\n2,t,allocate,2,1,0\n3,t,allocate,3,1,0\n1,t,free,9,1,0\n").unwrap();
+    assert_eq!(trace.labels(), ["(allocated before the log)", "thread 1 stream 0", "(other)"]);
+    let error = read("1,t,free,1,1,0\n1,t,free,2,1,0\n1,t,free,3,1,0\n1,t,free,4,1,0\n").unwrap_err();
+    assert_eq!(error.to_string(), "line 5: more than 6 events");
+}
+
+#[test]
+fn lifetimes_become_events_in_order_and_ends_come_before_beginnings() {
+    let csv = "size,id,lower,upper,note\n4,b1,0,3,x\n5,b2,3,9,x\n6,b3,0,9,x\n";
+    let expected = "a 0 4 b1\na 1 6 b3\nf 0\na 2 5 b2\nf 2\nf 1\n";
+    assert_eq!(written(&read(csv.as_bytes()).unwrap()), expected);
+}
+
+#[test]
+fn lines_of_a_minimalloc_problem_that_say_nothing_are_named() {
+    let cases = [
+        ("b,3,3,1\n", "line 2: the lifetime from 3 to 3 is empty"),
+        ("b,0,1\n", "line 2: expected a line with all columns of the header, found \"b,0,1\""),
+        ("b,0,x,1\n", "line 2: \"x\" is not a whole number in range"),
+        ("b,0,2,18446744073709551615\nc,1,2,1\n", "line 3: live bytes exceed 2^64"),
+    ];
+    for (lines, message) in cases {
+        assert_eq!(refusal(format!("id,lower,upper,size\n{lines}").as_bytes()), message);
+    }
+    let limits = TraceLimits { events: 3, ..TraceLimits::default() };
+    let csv = "id,lower,upper,size\na,0,1,1\nb,0,1,1\n";
+    let error = Trace::read(csv.as_bytes(), &ReadOptions { limits, device: None }).unwrap_err();
+    assert_eq!(error.to_string(), "line 3: more than 3 events");
+}
+
+proptest! {
+    #[test]
+    fn the_peak_of_a_problem_is_the_highest_sum_of_sizes_at_a_moment(
+        buffers in prop::collection::vec((0_u64..20, 1_u64..10, 0_u64..1000), 0..30),
+    ) {
+        let mut csv = "id,lower,upper,size\n".to_owned();
+        for (index, (lower, length, size)) in buffers.iter().enumerate() {
+            csv += &format!("{index},{lower},{},{size}\n", lower + length);
+        }
+        let live_at = |moment: u64| -> u64 {
+            let live = buffers.iter().filter(|(lower, length, _)| (*lower..lower + length).contains(&moment));
+            live.map(|(_, _, size)| size).sum()
+        };
+        let trace = read(csv.as_bytes()).unwrap();
+        prop_assert_eq!(trace.peak_live_bytes(), (0..30).map(live_at).max().unwrap());
+        prop_assert_eq!(trace.events().len(), 2 * buffers.len());
+    }
+}

@@ -1,0 +1,107 @@
+//! What must hold for any file: the bodies of the fuzz targets, which the tests run as well.
+//!
+//! Each takes bytes as they come, makes them the contents of a file of one format, and panics if the reader breaks a
+//! promise. A file that is refused is as good as one that is read.
+
+#![allow(clippy::expect_used, reason = "a panic is how a broken promise shows")]
+
+use std::io::Write;
+use std::sync::Arc;
+
+use bfc_core::{AddressOnlyMemory, Allocator, BfcAllocator, BfcConfig, Bytes, KIB};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use crate::replay::replay;
+use crate::trace::{ReadOptions, Trace, TraceEvent, TraceLimits};
+
+/// Small limits, so that they are reached.
+const LIMITS: TraceLimits = TraceLimits {
+    line_bytes: 200,
+    events: 1000,
+    labels: 20,
+    comments: 10,
+    input_bytes: 256 * KIB,
+    held_bytes: 1024 * KIB,
+};
+
+/// A file of any format.
+pub fn any(data: &[u8]) {
+    for device in [None, Some(0), Some(1)] {
+        let options = ReadOptions { limits: LIMITS, device };
+        if let Ok(trace) = Trace::read(data, &options) {
+            check(&trace);
+        }
+    }
+}
+
+/// Our own lines.
+pub fn text(data: &[u8]) {
+    if let Ok(trace) = Trace::parse(data, &LIMITS) {
+        check(&trace);
+    }
+}
+
+/// A pickle, after its first byte.
+pub fn pickle(data: &[u8]) {
+    any(&[&[0x80], data].concat());
+}
+
+/// An RMM log, after its header.
+pub fn rmm(data: &[u8]) {
+    any(&[b"Thread,Time,Action,Pointer,Size,Stream\n", data].concat());
+}
+
+/// A MiniMalloc problem, after its header.
+pub fn minimalloc(data: &[u8]) {
+    any(&[b"id,lower,upper,size\n", data].concat());
+}
+
+/// A compressed file: what was compressed is any, and then what stands there.
+pub fn gzip(data: &[u8]) {
+    any(&[&[0x1f, 0x8b], data].concat());
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(data).expect("a vector takes everything");
+    any(&encoder.finish().expect("a vector takes everything"));
+}
+
+/// What is read holds together, is within the limits, is written and read back as the same, and can be replayed.
+fn check(trace: &Trace) {
+    assert!(trace.events().len() <= LIMITS.events as usize);
+    assert!(trace.labels().len() <= LIMITS.labels as usize);
+    assert!(trace.comments().len() <= LIMITS.comments as usize);
+    assert!(trace.comments().iter().all(|comment| comment.position <= trace.events().len()));
+    let peak = check_events(trace);
+    assert_eq!(peak, u128::from(trace.peak_live_bytes()));
+
+    let mut written = Vec::new();
+    trace.write(&mut written).expect("a vector takes everything");
+    let again = Trace::parse(&written[..], &TraceLimits::default()).expect("what is written can be read");
+    assert_eq!(&again, trace);
+
+    let pool = BfcAllocator::new("fuzz", Arc::new(AddressOnlyMemory::new()), BfcConfig::new(Bytes::gib(64)));
+    let fits = replay(trace, &pool).is_ok();
+    assert!(fits || trace.peak_live_bytes() > Bytes::gib(16).get());
+    assert_eq!(pool.stats().live_allocs, 0);
+}
+
+/// Every block is allocated once, in the order of numbers, freed at most once and not before; the most bytes live at a time.
+fn check_events(trace: &Trace) -> u128 {
+    let mut live: Vec<Option<u64>> = Vec::new();
+    let (mut sum, mut peak) = (0_u128, 0);
+    for event in trace.events() {
+        match *event {
+            TraceEvent::Alloc { block, bytes, label } => {
+                assert_eq!(block as usize, live.len());
+                assert!((label as usize) < trace.labels().len());
+                live.push(Some(bytes));
+                sum += u128::from(bytes);
+                peak = sum.max(peak);
+            }
+            TraceEvent::Free { block } => {
+                sum -= u128::from(live[block as usize].take().expect("only live blocks are freed"));
+            }
+        }
+    }
+    peak
+}

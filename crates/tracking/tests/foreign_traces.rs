@@ -1,0 +1,254 @@
+//! Traces of others: small real files, and what becomes of them when they are damaged.
+
+use std::ops::Range;
+
+use highwater_tracking::{ReadOptions, Trace, TraceError, TraceLimits, fuzz};
+use proptest::prelude::*;
+
+const SNAPSHOTS: [&[u8]; 4] = [
+    include_bytes!("data/snapshot-2.pickle"),
+    include_bytes!("data/snapshot-3.pickle"),
+    include_bytes!("data/snapshot-4.pickle"),
+    include_bytes!("data/snapshot-5.pickle"),
+];
+const RMM: &[u8] = include_bytes!("data/rmm.csv");
+const MINIMALLOC: &[u8] = include_bytes!("data/minimalloc.csv");
+const TEXT: &[u8] = b"# steps: 2\n# mark: one\na 0 10 x\na 1 700 y z\nf 0\n# mark: two\na 0 5 x\nf 1\nf 0\n";
+
+fn read(file: &[u8]) -> Result<Trace, TraceError> {
+    Trace::read(file, &ReadOptions::default())
+}
+
+fn written(trace: &Trace) -> String {
+    let mut text = Vec::new();
+    trace.write(&mut text).unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+#[test]
+fn a_snapshot_of_any_protocol_gives_its_events_and_what_was_live_before_them() {
+    let expected = "\
+a 0 4000 (allocated before the log)
+a 1 1000 (allocated before the log)
+f 0
+a 2 1000000 forward linear.py:134
+a 3 700 _init_group adamw.py:97
+# mark: out of memory, 1099511627776 bytes asked for
+f 2
+a 4 300000 forward linear.py:134
+";
+    for snapshot in SNAPSHOTS {
+        let trace = read(snapshot).unwrap();
+        assert_eq!(written(&trace), expected);
+        assert_eq!(trace.peak_live_bytes(), 1000 + 1_000_000 + 700);
+        assert_eq!(trace.marks().collect::<Vec<_>>(), [(5, "out of memory, 1099511627776 bytes asked for")]);
+    }
+}
+
+#[test]
+fn a_device_without_events_says_so() {
+    let asked = |device| {
+        let options = ReadOptions { device: Some(device), ..ReadOptions::default() };
+        Trace::read(SNAPSHOTS[2], &options)
+    };
+    assert_eq!(asked(0).unwrap(), read(SNAPSHOTS[2]).unwrap());
+    assert_eq!(
+        asked(1).unwrap_err().to_string(),
+        "snapshot: no allocations were recorded for device 1: was recording switched on (_record_memory_history)?"
+    );
+}
+
+/// A pickle of a snapshot whose events of device 0 are `events`, each written as a list of instructions.
+fn snapshot_of(events: &[&[u8]]) -> Vec<u8> {
+    let events = events.concat();
+    [b"\x80\x02}\x8c\x0ddevice_traces](](", &events[..], b"ee", b"s."].concat()
+}
+
+#[test]
+fn events_that_are_not_what_they_should_be_are_named() {
+    let alloc: &[u8] = b"}(\x8c\x06action\x8c\x05alloc\x8c\x04addrK\x10\x8c\x04sizeK\x20u";
+    let cases: [(&[&[u8]], &str); 5] = [
+        (&[alloc, b"K\x01"], "event 1 of device 0: an event is missing, or not a dictionary"),
+        (&[alloc, b"}"], "event 1 of device 0: an event's `action` is missing, or not a text"),
+        (&[alloc, alloc], "event 1 of device 0: the allocation at 0x10 is live already"),
+        (
+            &[b"}(\x8c\x06action\x8c\x05alloc\x8c\x04addrNu"],
+            "event 0 of device 0: an event's `addr` is missing, or not a whole number below 2^64",
+        ),
+        (
+            &[b"}(\x8c\x06action\x8c\x05alloc\x8c\x04addrK\x10u"],
+            "event 0 of device 0: an event's `size` is missing, or not a whole number below 2^64",
+        ),
+    ];
+    for (events, message) in cases {
+        assert_eq!(read(&snapshot_of(events)).unwrap_err().to_string(), message);
+    }
+    let trace = read(&snapshot_of(&[alloc])).unwrap();
+    assert_eq!(written(&trace), "a 0 32 unknown\n");
+}
+
+#[test]
+fn snapshots_of_another_shape_are_refused() {
+    let cases: [(&[u8], &str); 5] = [
+        (b"\x80\x02N.", "snapshot: the snapshot is missing, or not a dictionary"),
+        (b"\x80\x02}.", "snapshot: `device_traces` is missing, or not a list"),
+        (
+            b"\x80\x02}\x8c\x0ddevice_traces](Nes.",
+            "snapshot: an item of `device_traces` is missing, or not a list",
+        ),
+        (
+            b"\x80\x02}\x8c\x0ddevice_traces]s.",
+            "snapshot: no allocations were recorded: was recording switched on (_record_memory_history)?",
+        ),
+        (
+            b"\x80\x02}\x8c\x0ddevice_traces](]](K\x01e](K\x01ees.",
+            "snapshot: events of 2 devices (1, 2): choose one",
+        ),
+    ];
+    for (file, message) in cases {
+        assert_eq!(read(file).unwrap_err().to_string(), message);
+    }
+}
+
+#[test]
+fn many_events_may_share_one_large_object_without_costing_its_size_each_time() {
+    // A hundred thousand events that are one dictionary of a hundred thousand entries: 10^10 steps, if each were searched.
+    let many = 100_000;
+    let dictionary = [b"}q\x00(".to_vec(), b"K\x01K\x01".repeat(many), b"u0".to_vec()].concat();
+    let file = [
+        b"\x80\x02".to_vec(),
+        dictionary,
+        b"}\x8c\x0ddevice_traces](](".to_vec(),
+        b"h\x00".repeat(many),
+        b"ees.".to_vec(),
+    ]
+    .concat();
+    let message = read(&file).unwrap_err().to_string();
+    assert_eq!(message, "event 0 of device 0: an event is missing, or not a dictionary of up to 64 entries");
+}
+
+#[test]
+fn a_problem_of_minimalloc_keeps_its_lifetimes() {
+    let trace = read(MINIMALLOC).unwrap();
+    assert_eq!((trace.events().len(), trace.peak_live_bytes()), (10, 12));
+    assert_eq!(trace.labels()[..3], ["b1", "b3", "b5"].map(str::to_owned)[..]);
+}
+
+#[test]
+fn a_log_of_rmm_keeps_its_order() {
+    let trace = read(RMM).unwrap();
+    assert_eq!((trace.events().len(), trace.peak_live_bytes()), (6, 4096 + 256 + 1000 + 512 - 256));
+}
+
+/// Every file with the fuzz target that takes it, and from which byte on.
+fn files() -> Vec<(&'static [u8], fn(&[u8]), usize)> {
+    let mut files: Vec<(&[u8], fn(&[u8]), usize)> = vec![
+        (TEXT, fuzz::text, 0),
+        (TEXT, fuzz::gzip, 0),
+        (RMM, fuzz::rmm, RMM.iter().position(|&byte| byte == b'\n').unwrap() + 1),
+        (MINIMALLOC, fuzz::minimalloc, "id,lower,upper,size\n".len()),
+    ];
+    files.extend(SNAPSHOTS.map(|snapshot| (snapshot, fuzz::pickle as fn(&[u8]), 1)));
+    files.extend(
+        [TEXT, RMM, MINIMALLOC, SNAPSHOTS[0], SNAPSHOTS[2]].map(|file| (file, fuzz::any as fn(&[u8]), 0)),
+    );
+    files
+}
+
+#[test]
+fn files_cut_at_any_byte_keep_every_promise() {
+    for (file, target, from) in files() {
+        for end in from..=file.len() {
+            target(&file[from..end]);
+        }
+    }
+    for snapshot in SNAPSHOTS {
+        for end in 1..snapshot.len() {
+            assert!(read(&snapshot[..end]).is_err(), "a cut snapshot is never taken for a whole one: {end}");
+        }
+    }
+}
+
+#[test]
+fn files_with_any_one_byte_changed_keep_every_promise() {
+    for (file, target, from) in files() {
+        let mut damaged = file[from..].to_vec();
+        for index in 0..damaged.len() {
+            for flip in [0x01, 0x10, 0x80, 0xff] {
+                damaged[index] ^= flip;
+                target(&damaged);
+                damaged[index] ^= flip;
+            }
+        }
+    }
+}
+
+/// One way of damaging a file; positions are shares of its length.
+#[derive(Clone, Debug)]
+enum Damage {
+    Set(f64, u8),
+    Insert(f64, Vec<u8>),
+    Remove(Range<f64>),
+    Repeat(Range<f64>, usize),
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    let range =
+        || (0.0..1.0, 0.0..0.2).prop_map(|(start, length): (f64, f64)| start..(start + length).min(1.0));
+    prop_oneof![
+        (0.0..1.0, any::<u8>()).prop_map(|(at, byte)| Damage::Set(at, byte)),
+        (0.0..1.0, prop::collection::vec(any::<u8>(), 1..9))
+            .prop_map(|(at, bytes)| Damage::Insert(at, bytes)),
+        range().prop_map(Damage::Remove),
+        (range(), 1_usize..20).prop_map(|(range, times)| Damage::Repeat(range, times)),
+    ]
+}
+
+fn apply(file: &mut Vec<u8>, damage: &Damage) {
+    let length = file.len();
+    let at = |share: f64| ((share * length as f64) as usize).min(length);
+    match damage {
+        Damage::Set(share, byte) => {
+            if let Some(found) = file.get_mut(at(*share)) {
+                *found = *byte;
+            }
+        }
+        Damage::Insert(share, bytes) => {
+            let at = at(*share);
+            file.splice(at..at, bytes.iter().copied());
+        }
+        Damage::Remove(range) => drop(file.drain(at(range.start)..at(range.end))),
+        Damage::Repeat(range, times) => {
+            let piece = file[at(range.start)..at(range.end)].repeat(*times);
+            let at = at(range.end);
+            file.splice(at..at, piece);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn damaged_files_keep_every_promise(
+        which in any::<prop::sample::Index>(),
+        damages in prop::collection::vec(damage(), 1..6),
+    ) {
+        let files = files();
+        let (file, target, from) = files[which.index(files.len())];
+        let mut file = file[from..].to_vec();
+        for damage in &damages {
+            apply(&mut file, damage);
+        }
+        target(&file);
+    }
+}
+
+#[test]
+fn limits_hold_for_every_format() {
+    let limits = TraceLimits { events: 4, ..TraceLimits::default() };
+    for file in [TEXT, RMM, MINIMALLOC, SNAPSHOTS[3]] {
+        let message = Trace::read(file, &ReadOptions { limits, device: None }).unwrap_err().to_string();
+        assert!(message.ends_with("more than 4 events"), "{message}");
+    }
+}
