@@ -4,7 +4,10 @@ mod cpu;
 mod cuda;
 mod devices;
 mod exit;
+mod plan;
+mod plan_file;
 mod policies;
+mod progress;
 mod replay;
 mod trace_file;
 
@@ -31,12 +34,15 @@ enum Command {
     },
     /// Replay recorded allocations through other pools: what would they have taken?
     Replay(replay::ReplayArguments),
+    /// Plan where the blocks of a recorded step go, so that the steps that follow take the least memory
+    Plan(plan::PlanArguments),
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Devices { json } => print_devices(json).map(|()| ExitCode::SUCCESS),
         Command::Replay(arguments) => replay::run(&arguments),
+        Command::Plan(arguments) => plan::run(&arguments),
     };
     match outcome {
         Ok(code) => code,

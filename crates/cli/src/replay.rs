@@ -1,7 +1,6 @@
 //! `highwater replay`: what would another pool have done with this trace?
 
 mod measure;
-mod progress;
 mod smallest;
 mod sparkline;
 mod table;
@@ -9,16 +8,18 @@ mod table;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use bfc_core::Bytes;
 use clap::Args;
 use highwater_tracking::Replayer;
 
 use crate::exit;
+use crate::plan_file;
 use crate::policies::{self, Growth, Policy, PoolSpec};
+use crate::progress::Progress;
 use crate::trace_file::ReadArguments;
 use measure::{Measurement, measure};
-use progress::Progress;
 
 /// The arguments of `highwater replay`.
 #[derive(Args, Clone, Debug)]
@@ -44,6 +45,10 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_name = "HOW")]
     growth: Option<Growth>,
 
+    /// The plan that the policy `planned` follows [default: one made from each trace]
+    #[arg(long, value_name = "PLAN")]
+    plan: Option<PathBuf>,
+
     /// How often the trace is replayed once the pool is warm; the best time counts
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     repeat: u32,
@@ -59,6 +64,13 @@ pub(crate) struct ReplayArguments {
 /// Replays each trace through each policy. Traces are read one at a time, so that memory is bounded by the largest.
 pub(crate) fn run(arguments: &ReplayArguments) -> io::Result<ExitCode> {
     let spec = PoolSpec::new(arguments.pool, arguments.growth);
+    let plan = match arguments.plan.as_deref().map(plan_file::read).transpose() {
+        Ok(plan) => plan.map(Arc::new),
+        Err(error) => {
+            writeln!(io::stderr(), "highwater: {error}")?;
+            return Ok(ExitCode::from(exit::BAD_FILE));
+        }
+    };
     let progress = Progress::new(arguments.traces.len() * arguments.policy.len());
     let mut measurements: Vec<Measurement> = Vec::new();
     let mut unreadable = Vec::new();
@@ -76,9 +88,22 @@ pub(crate) fn run(arguments: &ReplayArguments) -> io::Result<ExitCode> {
         let mut replayer = Replayer::new(&trace);
         for policy in &arguments.policy {
             let say = |what: &str| progress.say(&format!("{name}, {}: {what}", policy.name));
-            let mut measurement = measure(&name, &mut replayer, policy, spec, arguments.repeat, &say);
+            say("replaying");
+            let pool = match policy.prepare(&trace, plan.as_ref()) {
+                Ok(pool) => pool,
+                Err(error) => {
+                    measurements.push(Measurement::not_begun(
+                        &name,
+                        policy.name,
+                        &replayer,
+                        error.to_string(),
+                    ));
+                    continue;
+                }
+            };
+            let mut measurement = measure(&name, policy.name, &mut replayer, &pool, spec, arguments.repeat);
             if arguments.find_min {
-                measurement.smallest = Some(smallest::smallest_pool(&mut replayer, policy, &say));
+                measurement.smallest = Some(smallest::smallest_pool(&mut replayer, &pool, &say));
             }
             measurements.push(measurement);
             progress.done(1);

@@ -185,7 +185,7 @@ fn limits_are_options() {
     let trace = files.add("small", TRACE);
     for (option, value, message) in [
         ("--max-events", "4", "line 7: more than 4 events"),
-        ("--max-input", "20", "line 2: the file has more than 20 B"),
+        ("--max-input", "20", "byte 20: the file has more than 20 B"),
     ] {
         let output = highwater(&[&trace, option, value]);
         assert_eq!(output.status.code(), Some(2));

@@ -8,7 +8,7 @@ use highwater_tracking::{ReplayError, ReplaySummary, Replayer};
 use serde::Serialize;
 
 use super::smallest::SmallestPool;
-use crate::policies::{Policy, PoolSpec};
+use crate::policies::{MakePool, PoolSpec};
 
 /// At how many moments a pool's state is noted.
 const SAMPLES: usize = 64;
@@ -65,16 +65,15 @@ pub(super) struct Sample {
 /// Replays a trace through a new pool, once cold and `repeats` times warm, and once more to look at it.
 pub(super) fn measure(
     trace: &str,
+    policy: &'static str,
     replayer: &mut Replayer<'_>,
-    policy: &Policy,
+    pool: &MakePool,
     spec: PoolSpec,
     repeats: u32,
-    say: &dyn Fn(&str),
 ) -> Measurement {
-    say("replaying");
     let events = replayer.trace().events().len();
-    let times = time(replayer, &*policy.pool(spec), repeats);
-    let (timeline, summary) = watch(replayer, &*policy.pool(spec));
+    let times = time(replayer, &*pool(spec), repeats);
+    let (timeline, summary) = watch(replayer, &*pool(spec));
     let peak_live_bytes = replayer.trace().peak_live_bytes();
     let ratio = |bytes: u64| (peak_live_bytes > 0).then(|| bytes as f64 / peak_live_bytes as f64);
     let per_event = |time: Duration| (events > 0).then(|| time.as_secs_f64() * 1e9 / events as f64);
@@ -84,7 +83,7 @@ pub(super) fn measure(
     };
     Measurement {
         trace: trace.to_owned(),
-        policy: policy.name,
+        policy,
         events,
         ns_per_event: times.and_then(|times| per_event(times.warm)),
         cold_ns_per_event: times.and_then(|times| per_event(times.cold)),
@@ -97,6 +96,34 @@ pub(super) fn measure(
         failed_at: error.as_ref().map(ReplayError::event),
         failure: error.as_ref().map(Failure::of),
         timeline,
+    }
+}
+
+impl Measurement {
+    /// What a policy that could not even begin has shown.
+    pub(super) fn not_begun(
+        trace: &str,
+        policy: &'static str,
+        replayer: &Replayer<'_>,
+        message: String,
+    ) -> Self {
+        let failure = Failure { label: None, bytes: None, verdict: None, message };
+        Self {
+            trace: trace.to_owned(),
+            policy,
+            events: replayer.trace().events().len(),
+            ns_per_event: None,
+            cold_ns_per_event: None,
+            repeats: 0,
+            peak_live_bytes: replayer.trace().peak_live_bytes(),
+            peak_in_use_bytes: 0,
+            peak_reserved_bytes: 0,
+            waste: None,
+            smallest: None,
+            failed_at: Some(0),
+            failure: Some(failure),
+            timeline: Vec::new(),
+        }
     }
 }
 
@@ -148,7 +175,7 @@ fn watch(replayer: &mut Replayer<'_>, pool: &dyn Allocator) -> (Vec<Sample>, Rep
 
 impl Failure {
     fn of(error: &ReplayError) -> Self {
-        let message = error.to_string();
+        let message = format!("failed at {error}");
         match error {
             ReplayError::Alloc { label, bytes, error, .. } => Self {
                 label: Some(label.clone()),

@@ -4,7 +4,7 @@ use bfc_core::{Bytes, KIB};
 use highwater_tracking::Replayer;
 use serde::Serialize;
 
-use crate::policies::{Policy, PoolSpec};
+use crate::policies::{MakePool, PoolSpec};
 
 /// How finely pools are told apart: in 256 bytes for small traces, in 64 KiB for large ones.
 const STEPS: std::ops::RangeInclusive<u64> = 256..=64 * KIB;
@@ -28,14 +28,14 @@ pub(super) struct SmallestPool {
 
 pub(super) fn smallest_pool(
     replayer: &mut Replayer<'_>,
-    policy: &Policy,
+    pool: &MakePool,
     say: &dyn Fn(&str),
 ) -> SmallestPool {
     let peak = replayer.trace().peak_live_bytes();
     let step = step(peak);
     let mut fits = |bytes: u64| {
         say(&format!("trying a pool of {}", Bytes(bytes)));
-        replayer.run(&*policy.pool(PoolSpec::fixed(bytes))).is_ok()
+        replayer.run(&*pool(PoolSpec::fixed(bytes))).is_ok()
     };
     let smallest = search(peak, step, &mut fits);
     let larger =

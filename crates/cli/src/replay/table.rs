@@ -33,7 +33,7 @@ pub(super) fn table(measurements: &[Measurement]) -> String {
     };
     let failures = measurements.iter().filter_map(|measurement| {
         let failure = measurement.failure.as_ref()?;
-        Some(format!("\n{}, {}: failed at {}\n", measurement.trace, measurement.policy, failure.message))
+        Some(format!("\n{}, {}: {}\n", measurement.trace, measurement.policy, failure.message))
     });
     format!("{table}{note}{}", failures.collect::<String>())
 }

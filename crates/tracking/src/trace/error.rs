@@ -101,8 +101,8 @@ pub enum TraceProblem {
         /// The line's beginning.
         found: String,
     },
-    /// An id, a size or a time is not a whole number, or too large.
-    #[error("{found:?} is not a whole number in range")]
+    /// An id, a size or a time is not a whole number of 64 bits.
+    #[error("{found:?} is not a whole number below 2^64")]
     BadNumber {
         /// What stands there.
         found: String,

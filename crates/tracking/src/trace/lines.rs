@@ -1,7 +1,6 @@
 //! Lines of bounded length, and the numbers on them.
 
 use std::io::{BufRead, Read};
-use std::str::FromStr;
 
 use super::{TraceError, TraceLimits, TracePlace, TraceProblem};
 
@@ -50,8 +49,8 @@ pub(crate) fn read_line(
     Ok(true)
 }
 
-/// A whole number without a sign, within the range of `N`.
-pub(crate) fn number<N: FromStr>(text: &str) -> Result<N, TraceProblem> {
+/// A whole number without a sign.
+pub(crate) fn number(text: &str) -> Result<u64, TraceProblem> {
     // `parse` takes a sign as well, which no writer of traces puts there.
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = if digits { text.parse().ok() } else { None };
@@ -81,4 +80,9 @@ pub(super) fn fields<const N: usize>(line: &str) -> Option<[&str; N]> {
         *field = parts.next()?.trim();
     }
     Some(found)
+}
+
+/// Whether nothing is left to read.
+pub(crate) fn at_end(reader: &mut impl BufRead) -> bool {
+    reader.fill_buf().is_ok_and(<[u8]>::is_empty)
 }

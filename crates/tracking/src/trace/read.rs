@@ -58,7 +58,8 @@ fn read_plain(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, Trac
 /// The beginning of what a reader gives, and a reader that gives all of it.
 fn sniff<R: BufRead>(mut reader: R) -> Result<(Vec<u8>, impl BufRead), TraceError> {
     let mut start = Vec::new();
-    (&mut reader).take(SNIFFED).read_to_end(&mut start).map_err(|error| TracePlace::Byte(0).of(error))?;
+    let read = (&mut reader).take(SNIFFED).read_to_end(&mut start);
+    read.map_err(|error| TracePlace::Byte(start.len() as u64).of(error))?;
     Ok((start.clone(), Cursor::new(start).chain(reader)))
 }
 

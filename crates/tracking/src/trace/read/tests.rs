@@ -125,9 +125,9 @@ fn lines_of_an_rmm_log_that_contradict_each_other_are_named() {
     let cases = [
         ("1,t,allocate,0x1,1,0\n1,t,allocate,0x1,1,0\n", "line 3: the allocation at 0x1 is live already"),
         ("1,t,free,0x1,1,0\n1,t,free,0x1,1,0\n", "line 3: the allocation at 0x1 was freed before"),
-        ("1,t,allocate,0x1,-1,0\n", "line 2: \"-1\" is not a whole number in range"),
-        ("1,t,allocate,0x,1,0\n", "line 2: \"0x\" is not a whole number in range"),
-        ("1,t,allocate,+1,1,0\n", "line 2: \"+1\" is not a whole number in range"),
+        ("1,t,allocate,0x1,-1,0\n", "line 2: \"-1\" is not a whole number below 2^64"),
+        ("1,t,allocate,0x,1,0\n", "line 2: \"0x\" is not a whole number below 2^64"),
+        ("1,t,allocate,+1,1,0\n", "line 2: \"+1\" is not a whole number below 2^64"),
         (
             "1,t,alloc,0x1,1,0\n",
             "line 2: expected `Thread,Time,Action,Pointer,Size,Stream`, found \"1,t,alloc,0x1,1,0\"",
@@ -164,7 +164,7 @@ fn lines_of_a_minimalloc_problem_that_say_nothing_are_named() {
     let cases = [
         ("b,3,3,1\n", "line 2: the lifetime from 3 to 3 is empty"),
         ("b,0,1\n", "line 2: expected a line with all columns of the header, found \"b,0,1\""),
-        ("b,0,x,1\n", "line 2: \"x\" is not a whole number in range"),
+        ("b,0,x,1\n", "line 2: \"x\" is not a whole number below 2^64"),
         ("b,0,2,18446744073709551615\nc,1,2,1\n", "line 3: live bytes exceed 2^64"),
     ];
     for (lines, message) in cases {

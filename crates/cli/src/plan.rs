@@ -1,0 +1,186 @@
+//! `highwater plan`: from a recorded step to a plan for the steps that follow.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Instant;
+
+use bfc_core::{Bytes, Plan, PlanOptions};
+use clap::Args;
+use highwater_tracking::{NoPlan, Step, Trace, plan_of};
+use serde::Serialize;
+
+use crate::progress::Progress;
+use crate::trace_file::{ReadArguments, ReadError};
+use crate::{exit, plan_file};
+
+/// The arguments of `highwater plan`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PlanArguments {
+    /// A trace of any format that `replay` reads
+    #[arg(value_name = "TRACE")]
+    trace: PathBuf,
+
+    /// Where the plan goes
+    #[arg(short, long, value_name = "PLAN")]
+    output: PathBuf,
+
+    /// What to plan for: `whole`, `repeating` (the step that the trace repeats), or the events FROM..TO
+    #[arg(long, value_name = "STEP", default_value = "whole")]
+    step: StepArgument,
+
+    /// How much work may be spent on a better plan, in units of which a second has some 20 million
+    #[arg(long, value_name = "N", default_value_t = PlanOptions::default().effort)]
+    effort: u64,
+
+    /// Write JSON, for programs
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    read: ReadArguments,
+}
+
+/// A step as it is written on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct StepArgument(Step);
+
+/// The text names no step.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no step: expected whole, repeating, or FROM..TO in events")]
+struct NoStep {
+    text: String,
+}
+
+impl FromStr for StepArgument {
+    type Err = NoStep;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let range = || {
+            let (from, to) = text.split_once("..")?;
+            Some(Step::Events(from.parse().ok()?..to.parse().ok()?))
+        };
+        match text {
+            "whole" => Ok(Self(Step::Whole)),
+            "repeating" => Ok(Self(Step::Repeating)),
+            _ => range().map(Self).ok_or_else(|| NoStep { text: text.chars().take(64).collect() }),
+        }
+    }
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+enum PlanError {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("{}: {error}", path.display())]
+    NoPlan { path: PathBuf, error: NoPlan },
+    #[error(transparent)]
+    Write(#[from] plan_file::PlanFileError),
+}
+
+/// What came of it; the object of `--json`. All sizes in bytes.
+#[derive(Clone, Debug, Serialize)]
+struct Summary {
+    trace: String,
+    plan: String,
+    blocks: usize,
+    /// Blocks with a place; the others outlive the step.
+    planned_blocks: usize,
+    capacity_bytes: u64,
+    /// What no plan can go below: the most bytes that are live at a time.
+    lower_bound_bytes: u64,
+    /// `capacity_bytes / lower_bound_bytes`.
+    waste: Option<f64>,
+    seconds: f64,
+}
+
+pub(crate) fn run(arguments: &PlanArguments) -> io::Result<ExitCode> {
+    match plan(arguments) {
+        Ok(summary) => {
+            let mut stdout = io::stdout().lock();
+            if arguments.json {
+                serde_json::to_writer_pretty(&mut stdout, &summary)?;
+                writeln!(stdout)?;
+            } else {
+                writeln!(stdout, "{}", summary.sentence())?;
+            }
+            stdout.flush()?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => {
+            writeln!(io::stderr(), "highwater: {error}")?;
+            let code = if matches!(error, PlanError::Read(_)) { exit::BAD_FILE } else { exit::FAILED };
+            Ok(ExitCode::from(code))
+        }
+    }
+}
+
+fn plan(arguments: &PlanArguments) -> Result<Summary, PlanError> {
+    let progress = Progress::new(1);
+    progress.say(&format!("{}: reading", arguments.trace.display()));
+    let trace = arguments.read.read(&arguments.trace)?;
+    let start = Instant::now();
+    let plan = solve(arguments, &trace, &progress)
+        .map_err(|error| PlanError::NoPlan { path: arguments.trace.clone(), error })?;
+    let seconds = start.elapsed().as_secs_f64();
+    plan_file::write(&arguments.output, &plan)?;
+    progress.clear();
+    Ok(Summary::new(&arguments.trace, &arguments.output, &plan, seconds))
+}
+
+fn solve(arguments: &PlanArguments, trace: &Trace, progress: &Progress) -> Result<Plan, NoPlan> {
+    let options = PlanOptions::default().with_effort(arguments.effort);
+    let StepArgument(step) = &arguments.step;
+    plan_of(trace, step, &options, &mut |so_far| {
+        let (capacity, bound) = (Bytes(so_far.capacity), Bytes(so_far.lower_bound));
+        progress.say(&format!("planning: {capacity} so far, at least {bound}"));
+        true
+    })
+}
+
+impl Summary {
+    fn new(trace: &Path, file: &Path, plan: &Plan, seconds: f64) -> Self {
+        let (capacity, bound) = (plan.capacity(), plan.lower_bound());
+        Self {
+            trace: trace.display().to_string(),
+            plan: file.display().to_string(),
+            blocks: plan.blocks().len(),
+            planned_blocks: plan.planned_blocks(),
+            capacity_bytes: capacity,
+            lower_bound_bytes: bound,
+            waste: (bound > 0).then(|| capacity as f64 / bound as f64),
+            seconds,
+        }
+    }
+
+    fn sentence(&self) -> String {
+        let waste =
+            self.waste.map_or_else(String::new, |waste| format!(", {waste:.4} times the least possible"));
+        format!(
+            "{}: {} of {} blocks in {}{waste}, planned in {:.2} s",
+            self.plan,
+            self.planned_blocks,
+            self.blocks,
+            Bytes(self.capacity_bytes),
+            self.seconds
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_read_and_anything_else_is_refused() {
+        let step = |text: &str| text.parse::<StepArgument>().map(|StepArgument(step)| step);
+        assert_eq!(step("whole"), Ok(Step::Whole));
+        assert_eq!(step("repeating"), Ok(Step::Repeating));
+        assert_eq!(step("10..25"), Ok(Step::Events(10..25)));
+        for text in ["", "..", "1..", "x..y", "-1..2", "all"] {
+            assert_eq!(step(text), Err(NoStep { text: text.to_owned() }));
+        }
+    }
+}

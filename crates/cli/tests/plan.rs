@@ -1,0 +1,69 @@
+//! `highwater plan` as a user calls it, and the replay of what it plans.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
+use std::fs;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Best fit, which cannot know that the first block goes soon, needs more than the 4,096 bytes live at the peak.
+const TRACE: &str = "a 0 1024 short\na 1 2048 long\nf 0\na 2 2048 long\nf 1\nf 2\n";
+
+fn highwater(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_highwater")).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn a_plan_takes_the_least_possible_and_a_replay_follows_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (trace, plan) = (path("trace"), path("plan"));
+    fs::write(&trace, TRACE).unwrap();
+
+    let output = highwater(&["plan", &trace, "-o", &plan, "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&summary["blocks"], &summary["planned_blocks"]), (&3.into(), &3.into()));
+    assert_eq!((&summary["capacity_bytes"], &summary["lower_bound_bytes"]), (&4096.into(), &4096.into()));
+    assert_eq!((&summary["trace"], &summary["plan"]), (&trace.clone().into(), &plan.clone().into()));
+
+    for arguments in [&["--plan", &*plan][..], &[]] {
+        let replay =
+            [&["replay", &trace, "--policy", "planned,bfc", "--find-min", "--json"], arguments].concat();
+        let output = highwater(&replay);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(rows[0]["smallest_pool_bytes"], 4096);
+        assert_eq!(rows[0]["peak_reserved_bytes"], 4096, "a growing pool begins with the plan's range");
+        assert!(rows[1]["smallest_pool_bytes"].as_u64().unwrap() > 4096);
+    }
+    let output = highwater(&["plan", &trace, "-o", &plan]);
+    assert!(text(&output.stdout).contains("3 of 3 blocks in 4.00 KiB, 1.0000 times the least possible"));
+}
+
+#[test]
+fn what_cannot_be_planned_read_or_written_is_said_with_its_exit_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (trace, bad, plan, nowhere) = (path("trace"), path("bad"), path("plan"), path("no/such/folder"));
+    fs::write(&trace, TRACE).unwrap();
+    fs::write(&bad, "f 1\n").unwrap();
+    for (arguments, code, message) in [
+        (&["plan", &bad, "-o", &plan][..], 2, "bad: line 1: no allocation 1 is live"),
+        (&["plan", &trace, "-o", &nowhere], 1, "folder: "),
+        (&["plan", &trace, "-o", &plan, "--step", "repeating"], 1, "trace: no part of the trace is repeated"),
+        (&["plan", &trace, "-o", &plan, "--step", "2..9"], 1, "events 2..9 are not in a trace of 6 events"),
+        (&["plan", &trace, "-o", &plan, "--step", "some"], 2, "expected whole, repeating, or FROM..TO"),
+        (&["plan", &trace], 2, "--output"),
+        (&["replay", &trace, "--plan", &trace], 2, "trace: line 1: expected"),
+    ] {
+        let output = highwater(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}");
+        assert!(text(&output.stderr).contains(message), "{}", text(&output.stderr));
+    }
+}
