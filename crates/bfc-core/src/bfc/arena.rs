@@ -4,7 +4,7 @@ mod coalesce;
 mod search;
 mod supply;
 
-use super::bins::Bins;
+use super::bins::{Bins, SizeClass};
 use super::chunk::{ChunkId, GRANULE, Slab, State};
 use super::options::{BfcOptions, CutRule, SplitRule};
 use super::pending::PendingFrees;
@@ -60,14 +60,14 @@ impl Bfc {
         std::iter::successors(some(self.chunks[border].next), move |&id| some(self.chunks[id].next))
     }
 
-    #[inline]
     fn bin(&mut self, id: ChunkId) {
-        self.bins.insert(&mut self.chunks, id);
+        let class = SizeClass::of(self.chunks[id].bytes);
+        self.bins.insert(&mut self.chunks, id, class);
     }
 
-    #[inline]
     fn unbin(&mut self, id: ChunkId) {
-        self.bins.remove(&mut self.chunks, id);
+        let class = SizeClass::of(self.chunks[id].bytes);
+        self.bins.remove(&mut self.chunks, id, class);
     }
 }
 
@@ -83,7 +83,9 @@ impl Policy for Bfc {
 
     #[inline]
     fn place(&mut self, need: &Need) -> Option<Place> {
-        self.place_fit(&Fit::of(need)?)
+        let id = self.take(&Fit::of(need)?)?;
+        let chunk = &self.chunks[id];
+        Some(Place { address: chunk.address, bytes: chunk.bytes, slot: id.0 })
     }
 
     #[inline]

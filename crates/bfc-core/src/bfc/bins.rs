@@ -47,12 +47,11 @@ impl Default for Bins {
 }
 
 impl Bins {
-    /// Adds a free chunk, which is in no class.
-    #[inline]
-    pub(crate) fn insert(&mut self, chunks: &mut [Chunk], id: ChunkId) {
-        let chunk = &mut chunks[id];
-        chunk.links = Links::ALONE;
-        let class = SizeClass::of(chunk.bytes);
+    /// Adds a free chunk, which is in no class, to the class of its size.
+    #[inline(always)]
+    pub(crate) fn insert(&mut self, chunks: &mut [Chunk], id: ChunkId, class: SizeClass) {
+        debug_assert_eq!(class, SizeClass::of(chunks[id].bytes));
+        chunks[id].links = Links::ALONE;
         let row = &mut self.occupied[class.row as usize % ROWS];
         let root = &mut self.roots[class.index()];
         let bit = 1 << class.column;
@@ -65,12 +64,11 @@ impl Bins {
         }
     }
 
-    /// Takes a free chunk out of its class.
-    #[inline]
-    pub(crate) fn remove(&mut self, chunks: &mut [Chunk], id: ChunkId) {
-        let chunk = &chunks[id];
-        let class = SizeClass::of(chunk.bytes);
-        if chunk.links == Links::ALONE {
+    /// Takes a free chunk out of the class of its size.
+    #[inline(always)]
+    pub(crate) fn remove(&mut self, chunks: &mut [Chunk], id: ChunkId, class: SizeClass) {
+        debug_assert_eq!(class, SizeClass::of(chunks[id].bytes));
+        if chunks[id].links == Links::ALONE {
             self.vacate(class);
         } else {
             let root = &mut self.roots[class.index()];
@@ -78,15 +76,15 @@ impl Bins {
         }
     }
 
-    /// Takes the first chunk out of a class, which is not empty.
-    #[inline]
-    pub(crate) fn remove_first(&mut self, chunks: &mut [Chunk], class: SizeClass) {
-        let root = &mut self.roots[class.index()];
-        let child = chunks[*root].links.child;
+    /// Takes the first chunk out of its class.
+    #[inline(always)]
+    pub(crate) fn remove_first(&mut self, chunks: &mut [Chunk], first: ChunkId, class: SizeClass) {
+        debug_assert_eq!(self.roots[class.index()], first);
+        let child = chunks[first].links.child;
         if child.is_none() {
             self.vacate(class);
         } else {
-            *root = heap::heir(chunks, child);
+            self.roots[class.index()] = heap::heir(chunks, child);
         }
     }
 

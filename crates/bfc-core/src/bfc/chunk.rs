@@ -75,16 +75,6 @@ pub(crate) struct Chunk {
 const _: () = assert!(size_of::<Chunk>() <= 40);
 
 impl Chunk {
-    /// A chunk that is free for anyone, without neighbours.
-    pub(crate) fn free(address: u64, bytes: u64) -> Self {
-        Self { address, bytes, state: State::Free, ..Self::default() }
-    }
-
-    /// The border of a region without chunks.
-    pub(crate) fn border(id: ChunkId) -> Self {
-        Self { prev: id, next: id, state: State::Border, ..Self::default() }
-    }
-
     pub(crate) const fn is_free(&self) -> bool {
         matches!(self.state, State::Free | State::Held)
     }

@@ -1,5 +1,6 @@
 //! Joining free neighbours, at once or when the frontier allows it.
 
+use super::super::bins::SizeClass;
 use super::super::chunk::{Chunk, ChunkId, State};
 use super::super::pending::PendingFree;
 use super::{Bfc, Fit};
@@ -9,18 +10,24 @@ impl Bfc {
     /// bin. No further chunk can be joined, as two such neighbours would be one already.
     #[inline]
     pub(super) fn join_and_bin(&mut self, id: ChunkId) {
+        // The size travels in a register: one that was just written would be waited for.
+        let Chunk { mut bytes, prev, next, .. } = self.chunks[id];
         let mut id = id;
-        let next = self.chunks[id].next;
-        if self.chunks[next].state == State::Free {
-            self.unbin(next);
+        let after = &self.chunks[next];
+        if after.state == State::Free {
+            let class = SizeClass::of(after.bytes);
+            bytes += after.bytes;
+            self.bins.remove(&mut self.chunks, next, class);
             id = self.join_to_next(id, next);
         }
-        let prev = self.chunks[id].prev;
-        if self.chunks[prev].state == State::Free {
-            self.unbin(prev);
+        let before = &self.chunks[prev];
+        if before.state == State::Free {
+            let class = SizeClass::of(before.bytes);
+            bytes += before.bytes;
+            self.bins.remove(&mut self.chunks, prev, class);
             id = self.join_to_prev(id, prev);
         }
-        self.bin(id);
+        self.bins.insert(&mut self.chunks, id, SizeClass::of(bytes));
     }
 
     /// Makes a chunk in use one that stays apart until the frontier has passed the count of its free.

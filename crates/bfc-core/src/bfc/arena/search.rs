@@ -4,7 +4,7 @@ use super::super::bins::SizeClass;
 use super::super::chunk::{Chunk, ChunkId, GRANULE, State};
 use super::super::pending::PendingFree;
 use super::Bfc;
-use crate::policy::{Need, Place, round_to_granule};
+use crate::policy::{Need, round_to_granule};
 
 /// A need in whole granules.
 #[derive(Clone, Copy, Debug)]
@@ -47,37 +47,40 @@ impl Bfc {
     /// Takes the smallest free chunk that fits with its padding and was freed early enough, of equals the one at the
     /// lowest address, and cuts off what is not needed.
     #[inline]
-    pub(super) fn place_fit(&mut self, fit: &Fit) -> Option<Place> {
+    pub(super) fn take(&mut self, fit: &Fit) -> Option<ChunkId> {
+        if !fit.is_plain() || !self.chunks.has_room() {
+            return self.take_special(fit);
+        }
         let Fit { rounded, .. } = *fit;
-        if !fit.is_plain() || rounded >= self.large_from {
-            return self.place_special(fit);
-        }
         let (class, best) = self.bins.first_from(SizeClass::of(rounded))?;
-        let chunk = &self.chunks[best];
-        if chunk.bytes < rounded || chunk.state != State::Free || !self.chunks.has_room() {
-            return self.place_special(fit);
+        let Chunk { bytes, state, .. } = self.chunks[best];
+        if bytes < rounded || state != State::Free {
+            return self.take_special(fit);
         }
-        let Chunk { address, bytes, .. } = self.chunks[best];
+        let large = self.is_large(rounded);
         if !self.split.cuts(bytes, rounded) {
-            self.bins.remove_first(&mut self.chunks, class);
+            self.bins.remove_first(&mut self.chunks, best, class);
             self.chunks[best].state = State::Live;
-            return Some(Place { address, bytes, slot: best.0 });
+            return Some(best);
         }
-        if SizeClass::of(bytes - rounded) == class {
-            // Smaller than before, the first of its class stays the first.
-            let live = self.cut_off(best, rounded, State::Live);
-            return Some(Place { address, bytes: rounded, slot: live.0 });
+        let rest = SizeClass::of(bytes - rounded);
+        // The first of its class stays the first if it becomes smaller.
+        if rest != class {
+            self.bins.remove_first(&mut self.chunks, best, class);
         }
-        self.bins.remove_first(&mut self.chunks, class);
-        let live = self.cut_off(best, rounded, State::Live);
-        self.bin(best);
-        Some(Place { address, bytes: rounded, slot: live.0 })
+        let live = match large {
+            true => self.cut_high(best, rounded, State::Live),
+            false => self.cut_low(best, rounded, State::Live),
+        };
+        if rest != class {
+            self.bins.insert(&mut self.chunks, best, rest);
+        }
+        Some(live)
     }
 
-    /// The same for a large block, for a need that not every large chunk fits, or where the first chunk of the first
-    /// class does not.
+    /// The same for a need that not every large chunk fits, or where the first chunk of the first class does not.
     #[inline(never)]
-    fn place_special(&mut self, fit: &Fit) -> Option<Place> {
+    fn take_special(&mut self, fit: &Fit) -> Option<ChunkId> {
         // The chunk may be cut into three. Four thousand million chunks are out of reach of real pools, but not of
         // pools of bare addresses.
         if !self.chunks.has_room_for(2) {
@@ -92,7 +95,7 @@ impl Bfc {
         let before = self.bytes_before(best, fit);
         if before > 0 {
             let freed_at = self.chunks.freed_at(best);
-            let front = self.cut_off(best, before, State::Free);
+            let front = self.cut_low(best, before, State::Free);
             self.chunks.set_free(front, freed_at);
             self.bin(front);
             if freed_at > 0 {
@@ -103,23 +106,18 @@ impl Bfc {
         if self.split.cuts(self.chunks[best].bytes, fit.rounded) {
             // What is left of a chunk that waits for the frontier keeps its slot, so it waits on. (Upstream forgets it,
             // and it never joins its neighbours again.)
-            live = self.cut_off(best, fit.rounded, State::Live);
+            live = self.cut_low(best, fit.rounded, State::Live);
             self.bin(best);
         }
-        let chunk = &mut self.chunks[live];
-        chunk.state = State::Live;
-        Some(Place { address: chunk.address, bytes: chunk.bytes, slot: live.0 })
+        self.chunks[live].state = State::Live;
+        Some(live)
     }
 
     /// Bytes of a chunk that fits to leave free before the block: the padding, or for a large block all there is to
     /// spare, as it is cut from the high end.
     fn bytes_before(&mut self, chunk: ChunkId, fit: &Fit) -> u64 {
         let Chunk { address, bytes, .. } = self.chunks[chunk];
-        if fit.rounded < self.large_from {
-            return fit.padding_at(address);
-        }
-        self.large_from = self.large_from.max(fit.rounded / 2);
-        if !self.split.cuts(bytes, fit.rounded) {
+        if !self.is_large(fit.rounded) || !self.split.cuts(bytes, fit.rounded) {
             return fit.padding_at(address);
         }
         // At or above the first aligned address in the chunk, as the chunk fits.
@@ -127,10 +125,20 @@ impl Bfc {
         highest - (highest & (fit.alignment - 1)) - address
     }
 
+    /// Whether a block that is about to be placed is to be cut from the high end.
+    #[inline]
+    fn is_large(&mut self, rounded: u64) -> bool {
+        let large = rounded >= self.large_from;
+        if large {
+            self.large_from = self.large_from.max(rounded / 2);
+        }
+        large
+    }
+
     /// Makes the first `bytes` bytes of a chunk a chunk of its own, in no bin. The caller has seen to it that there is an
     /// unused slot.
     #[inline]
-    fn cut_off(&mut self, id: ChunkId, bytes: u64, state: State) -> ChunkId {
+    fn cut_low(&mut self, id: ChunkId, bytes: u64, state: State) -> ChunkId {
         let front = self.chunks.first_unused();
         let whole = &mut self.chunks[id];
         debug_assert!(0 < bytes && bytes < whole.bytes);
@@ -139,7 +147,20 @@ impl Bfc {
         whole.bytes -= bytes;
         whole.prev = front;
         self.chunks[prev].next = front;
-        self.chunks.insert(Chunk { address, bytes, prev, next: id, state, ..Chunk::default() })
+        self.chunks.insert(address, bytes, (prev, id), state)
+    }
+
+    /// The same with the last `bytes` bytes.
+    #[inline]
+    fn cut_high(&mut self, id: ChunkId, bytes: u64, state: State) -> ChunkId {
+        let back = self.chunks.first_unused();
+        let whole = &mut self.chunks[id];
+        debug_assert!(0 < bytes && bytes < whole.bytes);
+        whole.bytes -= bytes;
+        let (address, next) = (whole.address + whole.bytes, whole.next);
+        whole.next = back;
+        self.chunks[next].prev = back;
+        self.chunks.insert(address, bytes, (id, next), state)
     }
 }
 

@@ -19,7 +19,8 @@ impl Bfc {
         if !self.chunks.has_room_for(2) {
             return Err(NotAdded::Full);
         }
-        let id = self.chunks.insert(Chunk::free(span.address, bytes));
+        let alone = (ChunkId::NONE, ChunkId::NONE);
+        let id = self.chunks.insert(span.address, bytes, alone, State::Free);
         if place.joins_below {
             let below = self.regions.get_mut(place.index - 1);
             below.span.bytes += span.bytes;
@@ -36,7 +37,7 @@ impl Bfc {
             let border = above.border;
             self.link_in(border, id, self.chunks[border].next);
         } else {
-            let border = self.chunks.insert(Chunk::border(self.chunks.first_unused()));
+            let border = self.chunks.insert_border();
             self.regions.insert(place.index, AllocationRegion { span, border });
             self.link_in(border, id, border);
         }

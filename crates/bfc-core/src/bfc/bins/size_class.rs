@@ -1,32 +1,35 @@
 //! Size classes: finer than bins, so that a class seldom holds more than one free chunk.
 //!
-//! Each power of two is a row of 64 classes of equal width. So up to 128 granules (32 KiB) every size has a class of its
-//! own, and above a class spans at most a 64th of its sizes. Source of the division: Masmano, Ripoll, Crespo and Real,
-//! "TLSF: a new dynamic memory allocator for real-time systems", 2004.
+//! The sizes, counted in granules and 64 added, are divided by powers of two into rows of 64 classes each. So up to 16 KiB
+//! every size has a class of its own, and all of those share one row, as most requests want; above, a class spans
+//! between a 32nd and a 96th of its sizes. Source of the division: Masmano, Ripoll, Crespo and Real, "TLSF: a new dynamic
+//! memory allocator for real-time systems", 2004, whose correction for small sizes is the addition here.
+
+use super::super::chunk::GRANULE;
 
 /// How many classes a row has: as many as a word of the bitmap has bits.
 pub(crate) const COLUMNS: usize = 64;
 
-/// How many rows there are: one for each power of two, so that no index needs a correction. Those of sizes below a
-/// granule stay empty.
+/// How many rows there are: one for each power of two, so that no index needs a correction. The first six stay empty.
 pub(crate) const ROWS: usize = 64;
 
 /// A size class. Larger chunks never have a lower one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SizeClass {
-    /// Below [`ROWS`]: the binary logarithm of its sizes in bytes.
+    /// Below [`ROWS`].
     pub(super) row: u32,
     /// Below [`COLUMNS`].
     pub(super) column: u32,
 }
 
 impl SizeClass {
-    /// The class of chunks of `bytes` bytes, at least 1.
+    /// The class of chunks of `bytes` bytes.
     #[inline]
     pub(crate) const fn of(bytes: u64) -> Self {
-        let row = bytes.ilog2();
+        let shifted = bytes / GRANULE + COLUMNS as u64;
+        let row = shifted.ilog2();
         // The six bits that follow the leading one.
-        let column = (bytes << (63 - row) >> 57) as u32 % COLUMNS as u32;
+        let column = (shifted << (63 - row) >> 57) as u32 % COLUMNS as u32;
         Self { row, column }
     }
 
@@ -57,25 +60,23 @@ impl SizeClass {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::chunk::GRANULE;
     use super::*;
 
     #[test]
-    fn small_sizes_have_a_class_each_and_larger_ones_share_one_with_at_most_a_64th_more() {
+    fn small_sizes_have_a_class_each_and_larger_ones_share_one_with_at_most_a_32nd_more() {
         let class = |granules| SizeClass::of(granules * GRANULE).index();
-        for granules in 1..128 {
-            assert!(class(granules) < class(granules + 1));
+        for granules in 1..64 {
+            assert_eq!(class(granules) + 1, class(granules + 1));
         }
-        assert_eq!(class(128), class(129));
-        assert_eq!(class(130), class(129) + 1);
-        assert_eq!(class(255) + 1, class(256));
-        for bytes in [1 << 20, 1 << 30, 1 << 63] {
-            let class = |bytes| SizeClass::of(bytes).index();
-            assert_eq!(class(bytes), class(bytes + bytes / 64 - GRANULE));
-            assert_eq!(class(bytes) + 1, class(bytes + bytes / 64));
-            assert_eq!(class(bytes), class(bytes - GRANULE) + 1);
+        assert_eq!(class(64), class(65));
+        assert_eq!(class(65) + 1, class(66));
+        assert_eq!(class(191) + 1, class(192));
+        assert_eq!(class(192), class(195));
+        for granules in (192..1 << 20).step_by(97) {
+            assert!(class(granules) < class(granules + granules / 32));
+            assert!(class(granules) <= class(granules + 1));
         }
-        assert_eq!(SizeClass::of(u64::MAX).index(), ROWS * COLUMNS - 1);
+        assert!(SizeClass::of(u64::MAX).index() < ROWS * COLUMNS);
     }
 
     #[test]

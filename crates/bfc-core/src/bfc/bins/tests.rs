@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use super::super::chunk::Slab;
+use super::super::chunk::{Slab, State};
 use super::*;
 
 /// Upstream's `Log2FloorNonZeroSlow` and the examples often got wrong in articles on the allocator.
@@ -38,7 +38,7 @@ fn filled(chunks: &[(u64, u64)]) -> (Slab, Bins) {
 
 fn add(slab: &mut Slab, bins: &mut Bins, bytes: u64, address: u64) -> ChunkId {
     assert!(slab.has_room());
-    let id = slab.insert(Chunk::free(address, bytes));
+    let id = slab.insert(address, bytes, (ChunkId::NONE, ChunkId::NONE), State::Free);
     bins.insert(slab, id);
     id
 }

@@ -18,7 +18,7 @@ const MAX_SLOTS: usize = u32::MAX as usize;
 
 impl Slab {
     pub(crate) fn new() -> Self {
-        let nobody = Chunk::border(ChunkId::NONE);
+        let nobody = Chunk { state: State::Border, ..Chunk::default() };
         Self { slots: vec![nobody], unused: ChunkId::NONE, freed_at: Vec::new() }
     }
 
@@ -53,15 +53,33 @@ impl Slab {
         self.unused
     }
 
-    /// Fills the first unused slot. The caller has seen to it that there is one.
+    /// Fills the first unused slot with a chunk between two neighbours, which are not told. It is in no bin: its links
+    /// mean nothing. The caller has seen to it that there is such a slot.
     #[inline]
-    pub(crate) fn insert(&mut self, chunk: Chunk) -> ChunkId {
+    pub(crate) fn insert(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        (prev, next): (ChunkId, ChunkId),
+        state: State,
+    ) -> ChunkId {
         let id = self.unused;
         let slot = &mut self.slots[id.0 as usize];
         debug_assert!(slot.state == State::Unused && !id.is_none());
         self.unused = slot.next;
-        *slot = chunk;
+        // One by one: what is not needed is not written.
+        slot.address = address;
+        slot.bytes = bytes;
+        slot.prev = prev;
+        slot.next = next;
+        slot.state = state;
         id
+    }
+
+    /// Fills the first unused slot with a region's border, which is its own neighbour.
+    pub(crate) fn insert_border(&mut self) -> ChunkId {
+        let border = self.unused;
+        self.insert(0, 0, (border, border), State::Border)
     }
 
     /// Empties a slot. What else stands there means nothing until it is used again.
@@ -130,12 +148,14 @@ impl DerefMut for Slab {
 mod tests {
     use super::*;
 
+    const BETWEEN_NONE: (ChunkId, ChunkId) = (ChunkId::NONE, ChunkId::NONE);
+
     /// Four chunks, in the first four slots.
     fn four() -> (Slab, Vec<ChunkId>) {
         let mut slab = Slab::new();
         let ids = (0..4).map(|n| {
             assert!(slab.has_room());
-            slab.insert(Chunk::free(n * 256, 256))
+            slab.insert(n * 256, 256, BETWEEN_NONE, State::Free)
         });
         let ids = ids.collect();
         (slab, ids)
@@ -147,10 +167,10 @@ mod tests {
         slab.remove(ids[1]);
         slab.remove(ids[3]);
         assert_eq!((slab.chunks().count(), slab.unused_slots().count()), (2, 2));
-        assert_eq!(slab.insert(Chunk::free(1024, 256)), ids[3]);
+        assert_eq!(slab.insert(1024, 256, BETWEEN_NONE, State::Free), ids[3]);
         assert!(slab.has_room_for(2));
-        assert_eq!(slab.insert(Chunk::free(4096, 256)), ChunkId(5));
-        assert_eq!(slab.insert(Chunk::free(2048, 256)), ids[1]);
+        assert_eq!(slab.insert(4096, 256, BETWEEN_NONE, State::Free), ChunkId(5));
+        assert_eq!(slab.insert(2048, 256, BETWEEN_NONE, State::Free), ids[1]);
     }
 
     #[test]
