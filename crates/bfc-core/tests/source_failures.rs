@@ -18,6 +18,8 @@ struct Workload {
     source: Arc<FakeSource>,
     random: Random,
     live: Vec<Block>,
+    /// How many blocks a step leaves: none where regions are one, so that it can go back.
+    kept: usize,
     /// Requests that were refused.
     refused: u64,
 }
@@ -25,11 +27,17 @@ struct Workload {
 impl Workload {
     fn new(fails: Fails, broken: bool, coalescing: bool) -> Self {
         let source = FakeSource::new(Nature { fails, broken, coalescing, ..Nature::default() });
-        let growth = GrowthRule::AsRequested { granule: Bytes(256) };
-        let config = BfcConfig::new(Bytes::kib(16)).with_first_region(Bytes(256)).with_growth(growth);
-        let config = config.with_retry(false);
-        let pool = BfcAllocator::new("failing", source.clone(), config);
-        Self { pool, source, random: Random(3), live: Vec::new(), refused: 0 }
+        let exact = GrowthRule::AsRequested { granule: Bytes(256) };
+        let config = BfcConfig::new(Bytes::kib(16)).with_first_region(Bytes(256)).with_growth(exact);
+        let pool = BfcAllocator::new("failing", source.clone(), config.with_retry(false));
+        Self {
+            pool,
+            source,
+            random: Random(3),
+            live: Vec::new(),
+            kept: if coalescing { 0 } else { 2 },
+            refused: 0,
+        }
     }
 
     fn step(&mut self) {
@@ -39,7 +47,7 @@ impl Workload {
             Err(_) => self.refused += 1,
         }
         if self.live.len() > 6 || self.random.below(3) == 0 {
-            while self.live.len() > 2 {
+            while self.live.len() > self.kept {
                 let pick = self.random.below(self.live.len() as u64) as usize;
                 try_free(&self.pool, self.live.swap_remove(pick)).unwrap();
             }

@@ -124,6 +124,8 @@ impl BfcConfig {
     #[must_use]
     pub const fn new(limit: Bytes) -> Self {
         Self::with_options(limit, BfcOptions::new())
+            .with_growth(GrowthRule::MEASURED_BEST)
+            .with_region_merging(true)
     }
 
     /// TensorFlow's `BFCAllocator` with its default options: grows, keeps idle regions, waits up to 10 s, and splits by
@@ -131,10 +133,7 @@ impl BfcConfig {
     /// `.with_allow_growth(false).with_garbage_collection(true)`.
     #[must_use]
     pub const fn tensorflow(limit: Bytes) -> Self {
-        Self::with_options(limit, BfcOptions::tensorflow())
-            .with_growth(GrowthRule::DOUBLING)
-            .with_region_merging(false)
-            .with_garbage_collection(false)
+        Self::with_options(limit, BfcOptions::tensorflow()).with_garbage_collection(false)
     }
 
     /// [`BfcConfig::new`] with a limit of `fraction` times `total`. More than 1 is allowed, for memory that a driver

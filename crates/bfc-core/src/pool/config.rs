@@ -58,17 +58,16 @@ pub struct PoolConfig<O> {
 }
 
 impl<O> PoolConfig<O> {
-    /// A pool of at most `limit` bytes with these options of its policy: grows from 2 MiB by
-    /// [`GrowthRule::MEASURED_BEST`], makes one region of idle ones when it grows, gives idle regions back when that
-    /// makes room for a larger one, and waits up to 10 s for frees.
+    /// A pool of at most `limit` bytes with these options of its policy: grows from 2 MiB by doubling, gives
+    /// idle regions back when that makes room for a larger one, and waits up to 10 s for frees.
     #[must_use]
     pub const fn with_options(limit: Bytes, options: O) -> Self {
         Self {
             limit: limit.0,
             allow_growth: true,
             first_region: FIRST_REGION,
-            growth: GrowthRule::MEASURED_BEST,
-            region_merging: true,
+            growth: GrowthRule::DOUBLING,
+            region_merging: false,
             garbage_collection: true,
             retry: true,
             retry_timeout: RETRY_TIMEOUT,
