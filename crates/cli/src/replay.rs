@@ -49,7 +49,7 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_name = "PLAN")]
     plan: Option<PathBuf>,
 
-    /// How often the trace is replayed once the pool is warm; the best time counts
+    /// How often the trace is replayed once the pool is warm; the best time of each stretch of events counts
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     repeat: u32,
 

@@ -3,8 +3,6 @@
 //! Each takes bytes as they come, makes them the contents of a file of one format, and panics if the reader breaks a
 //! promise. A file that is refused is as good as one that is read.
 
-#![allow(clippy::expect_used, reason = "a panic is how a broken promise shows")]
-
 use std::io::Write;
 use std::sync::Arc;
 

@@ -1,5 +1,7 @@
 //! Traces of others: small real files, and what becomes of them when they are damaged.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
 use std::ops::Range;
 
 use highwater_tracking::{ReadOptions, Trace, TraceError, TraceLimits, fuzz};
@@ -140,9 +142,12 @@ fn a_log_of_rmm_keeps_its_order() {
     assert_eq!((trace.events().len(), trace.peak_live_bytes()), (6, 4096 + 256 + 1000 + 512 - 256));
 }
 
-/// Every file with the fuzz target that takes it, and from which byte on.
-fn files() -> Vec<(&'static [u8], fn(&[u8]), usize)> {
-    let mut files: Vec<(&[u8], fn(&[u8]), usize)> = vec![
+/// A file, the fuzz target that takes it, and from which byte on.
+type Case = (&'static [u8], fn(&[u8]), usize);
+
+/// Every file with every target that takes it.
+fn files() -> Vec<Case> {
+    let mut files: Vec<Case> = vec![
         (TEXT, fuzz::text, 0),
         (TEXT, fuzz::gzip, 0),
         (RMM, fuzz::rmm, RMM.iter().position(|&byte| byte == b'\n').unwrap() + 1),

@@ -10,6 +10,12 @@ use serde::Serialize;
 use super::smallest::SmallestPool;
 use crate::policies::{MakePool, PoolSpec};
 
+/// How many events are timed together: about as long as a machine that has other work to do leaves a thread alone.
+const STRETCH: NonZero<usize> = NonZero::new(1024).unwrap();
+
+/// How many new pools are timed at most, as making one may cost more than the replay.
+const MOST_COLD: u32 = 5;
+
 /// At how many moments a pool's state is noted.
 const SAMPLES: usize = 64;
 
@@ -19,9 +25,10 @@ pub(super) struct Measurement {
     pub(super) trace: String,
     pub(super) policy: &'static str,
     pub(super) events: usize,
-    /// The best replay through a pool that has replayed the trace before; none if a replay failed, or without events.
+    /// Through a pool that has replayed the trace before: the best time of each stretch. None if a replay failed, or
+    /// without events.
     pub(super) ns_per_event: Option<f64>,
-    /// The first replay through a new pool.
+    /// The same through new pools.
     pub(super) cold_ns_per_event: Option<f64>,
     pub(super) repeats: u32,
     /// The most bytes asked for that are live at a time: no pool can do with less.
@@ -62,7 +69,7 @@ pub(super) struct Sample {
     pub(super) fragmentation: f64,
 }
 
-/// Replays a trace through a new pool, once cold and `repeats` times warm, and once more to look at it.
+/// Replays a trace through new pools, `repeats` times through one that is warm, and once more to look at it.
 pub(super) fn measure(
     trace: &str,
     policy: &'static str,
@@ -72,7 +79,7 @@ pub(super) fn measure(
     repeats: u32,
 ) -> Measurement {
     let events = replayer.trace().events().len();
-    let times = time(replayer, &*pool(spec), repeats);
+    let times = time(replayer, pool, spec, repeats);
     let (timeline, summary) = watch(replayer, &*pool(spec));
     let peak_live_bytes = replayer.trace().peak_live_bytes();
     let ratio = |bytes: u64| (peak_live_bytes > 0).then(|| bytes as f64 / peak_live_bytes as f64);
@@ -130,21 +137,55 @@ impl Measurement {
 #[derive(Clone, Copy)]
 struct Times {
     cold: Duration,
-    /// The best.
     warm: Duration,
 }
 
-fn time(replayer: &mut Replayer<'_>, pool: &dyn Allocator, repeats: u32) -> Result<Times, ReplayError> {
-    let mut replay = || {
-        let start = Instant::now();
-        replayer.run(pool).map(|_| start.elapsed())
-    };
-    let cold = replay()?;
-    let mut warm = Duration::MAX;
-    for _ in 0..repeats {
-        warm = warm.min(replay()?);
+/// The best times: through new pools, and through the last of these again.
+fn time(
+    replayer: &mut Replayer<'_>,
+    make: &MakePool,
+    spec: PoolSpec,
+    repeats: u32,
+) -> Result<Times, ReplayError> {
+    let mut pool = make(spec);
+    let (mut cold, mut warm) = (BestTime::default(), BestTime::default());
+    cold.replay(replayer, &*pool)?;
+    for _ in 1..repeats.min(MOST_COLD) {
+        pool = make(spec);
+        cold.replay(replayer, &*pool)?;
     }
-    Ok(Times { cold, warm })
+    for _ in 0..repeats {
+        warm.replay(replayer, &*pool)?;
+    }
+    Ok(Times { cold: cold.total(), warm: warm.total() })
+}
+
+/// How long a replay takes where nothing interrupts it: the best time of each stretch, added up.
+#[derive(Debug, Default)]
+struct BestTime {
+    stretches: Vec<Duration>,
+}
+
+impl BestTime {
+    fn replay(&mut self, replayer: &mut Replayer<'_>, pool: &dyn Allocator) -> Result<(), ReplayError> {
+        let mut stretch = 0;
+        let mut last = Instant::now();
+        replayer.run_watched(pool, STRETCH, |_, _| {
+            let now = Instant::now();
+            let time = now - last;
+            match self.stretches.get_mut(stretch) {
+                Some(best) => *best = time.min(*best),
+                None => self.stretches.push(time),
+            }
+            stretch += 1;
+            last = now;
+        })?;
+        Ok(())
+    }
+
+    fn total(&self) -> Duration {
+        self.stretches.iter().sum()
+    }
 }
 
 /// Replays and looks at the pool at regular intervals. The peaks of a replay that fails are those until then.
