@@ -8,11 +8,11 @@ use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::{Args, Parser};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use highwater::alloc::{Bytes, DeviceId, DeviceKind};
+use highwater::alloc::{AllocatorChoice, Bytes, DeviceId, DeviceKind, DeviceScope};
 use highwater::tracking::Trace;
 use highwater::{Device, Runtime, memory_report};
 use serde_json::Value;
@@ -34,6 +34,11 @@ pub(crate) struct Options {
     /// The most memory the run may take, in MiB
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     pool: Option<u64>,
+
+    /// How memory is handed out: bfc, bfc-tensorflow, buddy, auto-growth, planned, guard or passthrough [default: bfc, or as
+    /// the environment says]
+    #[arg(long, value_name = "NAME")]
+    allocator: Option<AllocatorChoice>,
 
     /// Threads that compute; the results do not depend on it [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -110,6 +115,9 @@ impl Session {
         if let Some(mib) = options.pool {
             builder = builder.pool(Bytes::mib(mib));
         }
+        if let Some(allocator) = options.allocator {
+            builder = builder.allocator(DeviceScope::All, allocator);
+        }
         if let Some(threads) = options.threads {
             builder = builder.threads(threads.into());
         }
@@ -163,6 +171,10 @@ impl Session {
                 trace.add_header(&format!("events lost at the end: {}", log.dropped));
             }
             output.write(|file| trace.write(file))?;
+        }
+        let damage = self.device.default_allocator()?.find_damage();
+        if let Some(first) = damage.first() {
+            bail!("memory was damaged {} times; the first: {first}", damage.len());
         }
         Ok(())
     }

@@ -23,6 +23,7 @@ const BASE: u64 = 1 << 40;
 #[derive(Debug)]
 pub struct AddressOnlyMemory {
     limit: Option<u64>,
+    total: Option<u64>,
     coalescing: bool,
     state: Mutex<State>,
 }
@@ -37,7 +38,7 @@ struct State {
 
 impl Default for AddressOnlyMemory {
     fn default() -> Self {
-        Self { limit: None, coalescing: false, state: Mutex::new(State { next: BASE, live: 0 }) }
+        Self { limit: None, total: None, coalescing: false, state: Mutex::new(State { next: BASE, live: 0 }) }
     }
 }
 
@@ -52,6 +53,13 @@ impl AddressOnlyMemory {
     #[must_use]
     pub const fn with_limit(mut self, limit: Bytes) -> Self {
         self.limit = Some(limit.get());
+        self
+    }
+
+    /// The same source, standing for a memory of so many bytes: for limits that are shares of it. Nothing is limited by it.
+    #[must_use]
+    pub const fn with_total(mut self, total: Bytes) -> Self {
+        self.total = Some(total.get());
         self
     }
 
@@ -86,6 +94,10 @@ impl State {
 unsafe impl SubAllocator for AddressOnlyMemory {
     fn memory_kind(&self) -> MemoryKind {
         MemoryKind::AddressOnly
+    }
+
+    fn total_bytes(&self) -> Option<u64> {
+        self.total.or(self.limit)
     }
 
     fn allocate(&self, alignment: u64, bytes: u64) -> Result<Span, SourceError> {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::attributes::AllocationAttributes;
 use crate::error::{AllocError, BlockError};
+use crate::guard::Damage;
 use crate::ledger::{Ledger, Tag};
 use crate::memory::{Block, MemoryKind};
 use crate::stats::Stats;
@@ -98,7 +99,8 @@ pub unsafe trait Allocator: Send + Sync + fmt::Debug {
     /// Takes a block back.
     ///
     /// # Errors
-    /// A block that is stale, foreign or made up gives a [`BlockError`], and the allocator is as it was before.
+    /// A block that is stale, foreign or made up gives a [`BlockError`], and the allocator is as it was before. An error
+    /// that says it [took the block back](BlockError::took_back) all the same leaves the block given back.
     ///
     /// # Safety
     /// No work still uses the block's memory, and none will. An allocator that does not
@@ -162,6 +164,12 @@ pub unsafe trait Allocator: Send + Sync + fmt::Debug {
     /// Says that all work up to `count` of the timing counter has ended, so that memory freed before may be merged.
     fn set_safe_frontier(&self, count: u64) {
         let _ = count;
+    }
+
+    /// Checks all memory that the allocator guards, and lists the damage found since it was made; empty for allocators
+    /// that guard none. See [`GuardAllocator`](crate::GuardAllocator).
+    fn find_damage(&self) -> Vec<Damage> {
+        Vec::new()
     }
 
     /// Called with each handle that a live [`Allocation`] lets go, after its block was given back. Wrappers that exist

@@ -100,6 +100,10 @@ unsafe impl SubAllocator for DeviceMemory {
         MemoryKind::Device
     }
 
+    fn total_bytes(&self) -> Option<u64> {
+        self.driver.memory_info().ok().map(|memory| memory.total)
+    }
+
     fn allocate(&self, alignment: u64, bytes: u64) -> Result<Span, SourceError> {
         refuse_impossible(alignment, bytes)?;
         let region = Span { address: self.driver.allocate_device(bytes)?, bytes };

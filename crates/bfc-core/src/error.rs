@@ -1,8 +1,10 @@
 //! What can go wrong, as data.
 
+use crate::guard::Damage;
 use crate::memory::{Block, MemoryKind};
 use crate::oom::OomReport;
 use crate::policy::Inconsistent;
+use crate::registry::PoolError;
 use crate::units::Bytes;
 
 /// An allocation that did not happen. The pool is as it was before.
@@ -65,7 +67,7 @@ impl AllocError {
     }
 }
 
-/// A block that was not given back, or not found. The pool is as it was before.
+/// A block that was not given back, or not found. The pool is as it was before, but for [`OutOfBounds`](Self::OutOfBounds).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BlockError {
@@ -99,12 +101,27 @@ pub enum BlockError {
         /// The address as given.
         address: u64,
     },
+    /// The block was given back, but something had written outside of it. It counts as given back, and its memory is
+    /// kept out of use by the [`GuardAllocator`](crate::GuardAllocator) that says so.
+    #[error("{damage}")]
+    OutOfBounds {
+        /// What was found.
+        damage: Damage,
+    },
     /// A sub-allocator or a visitor called back into the allocator that was calling it.
     #[error("called back from the allocator's own sub-allocator or visitor")]
     Reentrant,
     /// The allocator cannot answer: it keeps no sizes, or no index.
     #[error("the allocator keeps no record of its blocks")]
     Untracked,
+}
+
+impl BlockError {
+    /// Whether the block counts as given back although there is an error to tell.
+    #[must_use]
+    pub const fn took_back(&self) -> bool {
+        matches!(self, Self::OutOfBounds { .. })
+    }
 }
 
 /// A source of memory that did not deliver.
@@ -214,4 +231,22 @@ pub enum RegistryError {
         /// What the source said.
         error: SourceError,
     },
+    /// A memory's pool cannot be made as its options say.
+    #[error("device {device}: {error}")]
+    Pool {
+        /// The device asked.
+        device: String,
+        /// Why not.
+        error: PoolError,
+    },
+}
+
+impl RegistryError {
+    /// The error of a device whose pool was not made.
+    pub(crate) fn of_pool(device: String, error: PoolError) -> Self {
+        match error {
+            PoolError::Source(error) => Self::Source { device, error },
+            error => Self::Pool { device, error },
+        }
+    }
 }

@@ -14,7 +14,7 @@ use crate::oom::{OomReport, Verdict};
 use crate::stats::Stats;
 use crate::sub_allocator::SubAllocator;
 use crate::sync::{Mutex, lock};
-use crate::units::round_up;
+use crate::units::{Bytes, round_up};
 
 /// The largest alignment for which the system hands out zeroed pages without touching them.
 const LAZY_ALIGNMENT: u64 = 16;
@@ -28,6 +28,7 @@ const LAZY_ALIGNMENT: u64 = 16;
 /// Regions not given back when the source is dropped stay allocated.
 #[derive(Debug, Default)]
 pub struct HostMemory {
+    total: Option<u64>,
     /// What the system gave, by the address of the region cut from it.
     held: Mutex<HashMap<u64, Held>>,
 }
@@ -46,6 +47,13 @@ impl HostMemory {
         Self::default()
     }
 
+    /// The same source, of a machine with so much memory: for limits that are shares of it. Nothing is limited by it.
+    #[must_use]
+    pub const fn with_total(mut self, total: Bytes) -> Self {
+        self.total = Some(total.0);
+        self
+    }
+
     /// How many regions are out.
     #[must_use]
     pub fn live_regions(&self) -> usize {
@@ -57,6 +65,10 @@ impl HostMemory {
 unsafe impl SubAllocator for HostMemory {
     fn memory_kind(&self) -> MemoryKind {
         MemoryKind::Host
+    }
+
+    fn total_bytes(&self) -> Option<u64> {
+        self.total
     }
 
     /// # Errors

@@ -156,6 +156,16 @@ impl Ledger {
             .map(|(index, account)| (OwnerId::from_index(index), account.bytes))
     }
 
+    /// The owners that hold most themselves, at most `most` of them, in falling order of bytes.
+    #[must_use]
+    pub fn largest_holders(&self, most: usize) -> Vec<(OwnerId, u64)> {
+        let owners = self.owners().map(|(owner, bytes)| (owner, bytes.own));
+        let mut holders: Vec<(OwnerId, u64)> = owners.filter(|(_, own)| *own > 0).collect();
+        holders.sort_by_key(|&(owner, own)| (std::cmp::Reverse(own), owner));
+        holders.truncate(most);
+        holders
+    }
+
     /// Live bytes of one category.
     #[must_use]
     pub const fn category(&self, category: Category) -> u64 {

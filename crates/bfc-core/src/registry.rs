@@ -4,7 +4,9 @@
 //! the first caller's size wins, and all who use a device share what was made. The process-wide singletons of
 //! there are one value here, that a runtime owns; one such value is the process's default.
 
+mod build;
 mod device_id;
+mod options;
 mod pool;
 
 use std::collections::BTreeMap;
@@ -18,8 +20,10 @@ use crate::memory::{MemoryKind, Span};
 use crate::sync::{Mutex, lock};
 use crate::visitors::Visitors;
 
+pub use build::PoolError;
 pub use device_id::{DeviceId, DeviceKind, ParseDeviceError};
-pub use pool::{IgnoredOptions, Pool, PoolFactory, PoolOptions};
+pub use options::{DeviceScope, ParseSplitError, PoolOptions, PoolSettings, SplitChoice};
+pub use pool::{IgnoredOptions, Pool, PoolFactory};
 
 /// Devices, their memories, and the allocators made so far.
 ///
@@ -28,7 +32,7 @@ pub use pool::{IgnoredOptions, Pool, PoolFactory, PoolOptions};
 /// use bfc_core::{AllocatorAttributes, BfcConfig, Bytes, DeviceId, HostMemory, Pool, PoolOptions, Registry};
 ///
 /// let registry = Registry::new();
-/// let memory = Pool::bfc("cpu_bfc", Arc::new(HostMemory::new()), 0, BfcConfig::new(Bytes::gib(1)));
+/// let memory = Pool::new("cpu_bfc", Arc::new(HostMemory::new()), 0, BfcConfig::new(Bytes::gib(1)));
 /// registry.register(DeviceId::CPU, [memory])?;
 ///
 /// let small = PoolOptions::default().with_limit(Bytes::mib(64));
@@ -144,8 +148,8 @@ impl Registry {
     /// the others wait for it; a failure leaves it unmade, for the next call to try.
     ///
     /// # Errors
-    /// [`RegistryError::NoDevice`], [`RegistryError::NoMemory`]; [`RegistryError::Source`] and
-    /// [`RegistryError::WrongKind`] if the pool's factory fails.
+    /// [`RegistryError::NoDevice`], [`RegistryError::NoMemory`]; [`RegistryError::Source`], [`RegistryError::Pool`] and
+    /// [`RegistryError::WrongKind`] if the pool cannot be made.
     pub fn allocator(
         &self,
         device: DeviceId,
@@ -236,7 +240,7 @@ impl Memory {
         let allocator = self
             .pool
             .make(&options, visitors)
-            .map_err(|error| RegistryError::Source { device: device.to_string(), error })?;
+            .map_err(|error| RegistryError::of_pool(device.to_string(), error))?;
         let (kind, found) = (self.pool.kind(), allocator.memory_kind());
         if found != kind {
             return Err(RegistryError::WrongKind { device: device.to_string(), kind, found });

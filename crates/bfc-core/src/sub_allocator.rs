@@ -28,6 +28,11 @@ pub unsafe trait SubAllocator: Send + Sync + fmt::Debug {
     /// The span is one that `allocate` returned (or a run of them), it was not given back before, and nothing uses it.
     unsafe fn free(&self, region: Span);
 
+    /// All the memory that the source draws on, in bytes, used or not; `None` where nobody knows. Limits may be shares of it.
+    fn total_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Whether adjacent regions may be treated as one.
     fn supports_coalescing(&self) -> bool {
         false

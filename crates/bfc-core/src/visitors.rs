@@ -130,6 +130,10 @@ unsafe impl SubAllocator for Visited {
         self.source.memory_kind()
     }
 
+    fn total_bytes(&self) -> Option<u64> {
+        self.source.total_bytes()
+    }
+
     fn allocate(&self, alignment: u64, bytes: u64) -> Result<Span, SourceError> {
         let region = self.source.allocate(alignment, bytes)?;
         let visitors = {

@@ -40,7 +40,7 @@ fn counted(made: &Arc<AtomicUsize>) -> Pool {
 }
 
 fn host_pool() -> Pool {
-    Pool::bfc("host_bfc", Arc::new(HostMemory::new()), 0, BfcConfig::new(Bytes::mib(64)))
+    Pool::new("host_bfc", Arc::new(HostMemory::new()), 0, BfcConfig::new(Bytes::mib(64)))
 }
 
 /// A registry with cpu:0 and a GPU-like device that has device and pinned memory, as `DeviceMemory` and `PinnedMemory`
@@ -49,13 +49,13 @@ fn machine() -> (Registry, Arc<SimDevice>) {
     let device = Arc::new(SimDevice::new(Bytes::mib(64)));
     let registry = Registry::new();
     registry.register(DeviceId::CPU, [host_pool()]).unwrap();
-    let memory = Pool::bfc(
+    let memory = Pool::new(
         "sim_0_bfc",
         Arc::new(DeviceMemory::new(device.clone())),
         0,
         BfcConfig::new(Bytes::mib(32)),
     );
-    let pinned = Pool::bfc(
+    let pinned = Pool::new(
         "sim_host_bfc",
         Arc::new(PinnedMemory::new(device.clone())),
         0,
@@ -105,7 +105,7 @@ fn where_nothing_is_pinned_gpu_compatible_memory_is_host_memory() {
     let (registry, device) = machine();
     let other = DeviceId::new(DeviceKind::Sim, 1);
     let memory =
-        Pool::bfc("sim_1_bfc", Arc::new(DeviceMemory::new(device)), 1, BfcConfig::new(Bytes::mib(1)));
+        Pool::new("sim_1_bfc", Arc::new(DeviceMemory::new(device)), 1, BfcConfig::new(Bytes::mib(1)));
     registry.register(other, [memory]).unwrap();
     assert!(Arc::ptr_eq(&get(&registry, other, pinned()), &get(&registry, DeviceId::CPU, plain())));
 }
@@ -117,7 +117,7 @@ fn a_dry_device_never_touches_real_memory() {
     registry
         .register(
             dry,
-            [Pool::bfc("dry_bfc", Arc::new(AddressOnlyMemory::new()), 0, BfcConfig::new(Bytes::gib(80)))],
+            [Pool::new("dry_bfc", Arc::new(AddressOnlyMemory::new()), 0, BfcConfig::new(Bytes::gib(80)))],
         )
         .unwrap();
     for attributes in [plain(), on_host(), pinned()] {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use bfc_core::{Bytes, DeviceId, DeviceKind};
+use bfc_core::{Bytes, DeviceId, Environment};
 use serde::Serialize;
 
 use crate::{cpu, cuda};
@@ -34,6 +34,9 @@ pub(crate) struct Device {
     /// `CUDA_VISIBLE_DEVICES`, which hides and renumbers devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) visible_devices: Option<String>,
+    /// How a runtime hands out the device's memory, where nothing in the program says otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) allocator: Option<String>,
     /// Why the device did not answer all questions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) problem: Option<String>,
@@ -50,12 +53,21 @@ pub(crate) struct Unavailable {
 impl Inventory {
     /// Looks at this machine.
     pub(crate) fn take() -> Self {
+        let (allocator, problem) = match Environment::read() {
+            Ok(environment) => {
+                let chosen = environment.settings().options(DeviceId::CPU).allocator;
+                (Some(chosen.unwrap_or_default().to_string()), None)
+            }
+            Err(error) => (None, Some(error.to_string())),
+        };
         let mut devices = vec![Device {
-            id: DeviceId::new(DeviceKind::Cpu, 0).to_string(),
+            id: DeviceId::CPU.to_string(),
             name: cpu::name(),
             cores: Some(cpu::cores()),
             memory_bytes: cpu::memory_bytes(),
             instruction_sets: Some(cpu::instruction_sets()),
+            allocator,
+            problem,
             usable_for: "every op; chosen automatically",
             ..Device::default()
         }];
@@ -88,6 +100,7 @@ impl Device {
             ("compute capability", self.compute_capability.clone()),
             ("driver", self.driver.clone()),
             ("CUDA_VISIBLE_DEVICES", self.visible_devices.clone()),
+            ("allocator", self.allocator.clone()),
             ("problem", self.problem.clone()),
             ("usable for", Some(self.usable_for.to_owned())),
         ];

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use bfc_core::{AllocError, MemoryKind, RegistryError};
+use bfc_core::{AllocError, EnvironmentError, MemoryKind, RegistryError};
 
 use crate::dtype::DType;
 use crate::shape::{MAX_RANK, Shape};
@@ -200,6 +200,9 @@ pub enum Error {
     /// A device's memory could not be had.
     #[error(transparent)]
     Registry(#[from] RegistryError),
+    /// An environment variable about pools cannot be followed.
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
 
     // Gradients.
     /// Backward starts at a single number.

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use bfc_core::{
-    AddressOnlyMemory, BfcConfig, Bytes, DeviceId, DeviceKind, HostMemory, Pool, Registry, SubAllocator,
+    AddressOnlyMemory, AllocatorChoice, BfcConfig, Bytes, DeviceId, DeviceKind, DeviceScope, Environment,
+    EnvironmentError, HostMemory, Pool, PoolOptions, PoolSettings, Registry, SubAllocator,
 };
 use highwater_tracking::Tracker;
 
@@ -41,6 +42,8 @@ struct Inner {
     placement: Arc<PlacementLog>,
     threads: usize,
     devices: RwLock<Vec<Device>>,
+    /// Why no device can be opened: only in the process-wide runtime, which cannot fail when it is made.
+    unusable: Option<EnvironmentError>,
 }
 
 /// A device and the reason why it was chosen.
@@ -54,9 +57,26 @@ pub struct Choice {
 }
 
 /// What a [`Runtime`] shall be like.
+///
+/// What is not said here may be said by the program's user, in [environment variables](bfc_core::environment) such as
+/// `HIGHWATER_ALLOCATOR` and `HIGHWATER_POOL_LIMIT`; what neither says has a default.
+///
+/// ```
+/// use bfc_core::{AllocatorChoice, Bytes, DeviceId};
+/// use highwater_tensor::{Runtime, Tensor};
+///
+/// // Every tensor of cpu:0 between canaries.
+/// let runtime = Runtime::builder().pool(Bytes::gib(1)).allocator(DeviceId::CPU, AllocatorChoice::Guard).build()?;
+/// let device = runtime.cpu()?;
+/// drop(Tensor::zeros(&device, [1000])?);
+/// assert!(device.default_allocator()?.find_damage().is_empty());
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeBuilder {
-    pool: Option<BfcConfig>,
+    pools: PoolSettings,
+    config: Option<BfcConfig>,
+    environment: Option<Environment>,
     threads: Option<usize>,
     registry: Option<Arc<Registry>>,
 }
@@ -65,13 +85,36 @@ impl RuntimeBuilder {
     /// Limits each device's pool. Default: 64 GiB for host memory.
     #[must_use]
     pub fn pool(self, limit: Bytes) -> Self {
-        self.pool_config(BfcConfig::new(limit))
+        self.pool_options(DeviceScope::All, PoolOptions::default().with_limit(limit))
     }
 
-    /// Sets all of each device's pool.
+    /// Sets all of each device's pool, but for the sort of allocator.
     #[must_use]
     pub fn pool_config(mut self, config: BfcConfig) -> Self {
-        self.pool = Some(config);
+        self.pools.choose(DeviceScope::All, PoolOptions::all_of(&config));
+        self.config = Some(config);
+        self
+    }
+
+    /// Chooses for the pools of a device, of all devices of a kind, or of all devices. What is said for fewer devices
+    /// counts before what is said for more.
+    #[must_use]
+    pub fn pool_options(mut self, devices: impl Into<DeviceScope>, options: PoolOptions) -> Self {
+        self.pools.choose(devices, options);
+        self
+    }
+
+    /// Chooses how the memory of some devices is handed out. Default: [`AllocatorChoice::Bfc`].
+    #[must_use]
+    pub fn allocator(self, devices: impl Into<DeviceScope>, choice: AllocatorChoice) -> Self {
+        self.pool_options(devices, PoolOptions::default().with_allocator(choice))
+    }
+
+    /// Takes this for the environment instead of reading the process's variables; `Environment::default()` is one that
+    /// chooses nothing.
+    #[must_use]
+    pub fn environment(mut self, environment: Environment) -> Self {
+        self.environment = Some(environment);
         self
     }
 
@@ -92,25 +135,38 @@ impl RuntimeBuilder {
     /// The runtime.
     ///
     /// # Errors
-    /// If the registry has the devices already.
-    pub fn build(self) -> Result<Runtime> {
+    /// [`Error::Environment`] if an environment variable cannot be followed; an error of the registry if it has the
+    /// devices already.
+    pub fn build(mut self) -> Result<Runtime> {
+        let environment = self.environment.take().map_or_else(Environment::read, Ok);
+        self.build_in(&environment.map_err(Error::Environment)?, None)
+    }
+
+    fn build_in(self, environment: &Environment, unusable: Option<EnvironmentError>) -> Result<Runtime> {
         let threads = self
             .threads
             .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
             .max(1);
-        let config = self.pool.unwrap_or_else(|| BfcConfig::new(DEFAULT_POOL));
+        let config = self.config.unwrap_or_else(|| BfcConfig::new(DEFAULT_POOL));
         let registry = self.registry.unwrap_or_else(|| Arc::new(Registry::new()));
         let pool = |id: DeviceId, source: Arc<dyn SubAllocator>| {
-            Pool::bfc(id.to_string(), source, id.ordinal as usize, config.clone())
+            let options = self.pools.options(id).or(environment.settings().options(id));
+            Pool::new(id.to_string(), source, id.ordinal as usize, config.clone()).with_defaults(options)
         };
-        registry.register(DeviceId::CPU, [pool(DeviceId::CPU, Arc::new(HostMemory::new()))])?;
-        registry.register(DRY, [pool(DRY, Arc::new(AddressOnlyMemory::new()))])?;
+        let (mut host, mut dry) = (HostMemory::new(), AddressOnlyMemory::new());
+        if let Some(total) = machine_memory() {
+            // A dry run has the limits of the real one.
+            (host, dry) = (host.with_total(total), dry.with_total(total));
+        }
+        registry.register(DeviceId::CPU, [pool(DeviceId::CPU, Arc::new(host))])?;
+        registry.register(DRY, [pool(DRY, Arc::new(dry))])?;
         Ok(Runtime(Arc::new(Inner {
             registry,
             tracker: Tracker::new(),
             placement: Arc::default(),
             threads,
             devices: RwLock::default(),
+            unusable,
         })))
     }
 }
@@ -124,17 +180,23 @@ impl Runtime {
         RuntimeBuilder::default()
     }
 
-    /// The process-wide runtime, over the process-wide registry; made with the defaults on first use.
+    /// The process-wide runtime, over the process-wide registry; made on first use with the defaults and what the
+    /// [environment](bfc_core::environment) says. If the environment cannot be followed, each device that is asked for is an
+    /// [`Error::Environment`].
     #[must_use]
     pub fn global() -> &'static Self {
         static GLOBAL: OnceLock<Runtime> = OnceLock::new();
         GLOBAL.get_or_init(|| {
+            let (environment, unusable) = match Environment::read() {
+                Ok(environment) => (environment, None),
+                Err(error) => (Environment::default(), Some(error)),
+            };
             let shared =
                 RuntimeBuilder { registry: Some(Arc::clone(Registry::global())), ..Default::default() };
             // Whoever registered these devices first keeps them to himself; the default runtime then has its own.
             shared
-                .build()
-                .or_else(|_| Self::builder().build())
+                .build_in(&environment, unusable.clone())
+                .or_else(|_| Self::builder().build_in(&environment, unusable))
                 .unwrap_or_else(|_| unreachable!("a fresh registry"))
         })
     }
@@ -168,7 +230,7 @@ impl Runtime {
     /// `dry:0`: makes the requests for memory that `cpu:0` would make, and computes nothing.
     ///
     /// # Errors
-    /// None at present.
+    /// As [`Runtime::device`].
     pub fn dry(&self) -> Result<Device> {
         self.device(DRY)
     }
@@ -176,8 +238,12 @@ impl Runtime {
     /// A device by its id. All handles to one device share its memory and its backend.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] if there is none or it cannot compute.
+    /// [`Error::NoDevice`] if there is none or it cannot compute. From the process-wide runtime, [`Error::Environment`] if
+    /// an environment variable cannot be followed.
     pub fn device(&self, id: DeviceId) -> Result<Device> {
+        if let Some(error) = &self.0.unusable {
+            return Err(Error::Environment(error.clone()));
+        }
         let known = |devices: &[Device]| devices.iter().find(|device| device.id() == id).cloned();
         if let Some(device) = known(&self.0.devices.read().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(device);
@@ -245,6 +311,17 @@ impl fmt::Debug for Runtime {
     }
 }
 
+/// All memory of the machine, where the system tells: on Linux.
+fn machine_memory() -> Option<Bytes> {
+    total_memory(&std::fs::read_to_string("/proc/meminfo").ok()?)
+}
+
+/// The total in the text of `/proc/meminfo`.
+fn total_memory(meminfo: &str) -> Option<Bytes> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok().map(Bytes::kib)
+}
+
 /// Why a device that is not `cpu:0` or `dry:0` cannot be used.
 fn why_not(id: DeviceId) -> String {
     match id.kind {
@@ -258,3 +335,6 @@ fn why_not(id: DeviceId) -> String {
         _ => "there is no such device".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests;

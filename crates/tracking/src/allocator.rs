@@ -11,7 +11,9 @@ use std::time::Instant;
 
 use bfc_core::sync::atomic::{AtomicU64, Ordering};
 use bfc_core::sync::{Mutex, lock};
-use bfc_core::{AllocError, Allocator, Block, BlockError, Ledger, MemoryKind, OwnerId, Request, Stats, Tag};
+use bfc_core::{
+    AllocError, Allocator, Block, BlockError, Damage, Ledger, MemoryKind, OwnerId, Request, Stats, Tag,
+};
 
 use crate::bin::Bin;
 use crate::local::LocalBlocks;
@@ -301,6 +303,9 @@ unsafe impl Allocator for TrackingAllocator {
             Ok(()) => {
                 self.references.fetch_sub(1, Ordering::AcqRel);
             }
+            Err(error) if error.took_back() => {
+                self.references.fetch_sub(1, Ordering::AcqRel);
+            }
             Err(_) if self.mode != Mode::Untracked => {
                 self.restore(block.bytes);
                 if let Some(entry) = entry {
@@ -358,6 +363,10 @@ unsafe impl Allocator for TrackingAllocator {
 
     fn set_safe_frontier(&self, count: u64) {
         self.inner().set_safe_frontier(count);
+    }
+
+    fn find_damage(&self) -> Vec<Damage> {
+        self.inner().find_damage()
     }
 
     fn retire(mut self: Arc<Self>) {

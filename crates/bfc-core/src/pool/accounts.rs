@@ -13,13 +13,13 @@ use crate::stats::Stats;
 
 /// What is known of the live block in a slot beyond its place.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Account {
+pub(crate) struct Account {
     /// The allocation's number, from 1 upward; 0 if the slot holds no live block.
-    pub(super) allocation: u64,
+    pub(crate) allocation: u64,
     /// Bytes asked for; 0 if there is no live block.
-    pub(super) requested: u64,
+    pub(crate) requested: u64,
     /// What it is charged to; the default if there is no live block.
-    pub(super) tag: Tag,
+    pub(crate) tag: Tag,
 }
 
 // Together with the 40 bytes of a chunk this is a cache line, and the price of a chunk in host memory.
@@ -27,21 +27,21 @@ const _: () = assert!(size_of::<Account>() <= 24);
 
 /// See the module's text.
 #[derive(Clone, Debug)]
-pub(super) struct Accounts {
+pub(crate) struct Accounts {
     /// By slot.
-    pub(super) by_slot: Vec<Account>,
-    pub(super) ledger: Ledger,
+    pub(crate) by_slot: Vec<Account>,
+    pub(crate) ledger: Ledger,
     /// Slots by address: made by the first look-up, kept up from then on.
-    pub(super) index: Option<HashMap<u64, u32>>,
+    pub(crate) index: Option<HashMap<u64, u32>>,
     /// The figures that change with every event; those that can be worked out are filled in by the pool.
-    pub(super) figures: Stats,
+    pub(crate) figures: Stats,
     /// The allocation number given out last.
-    pub(super) last_allocation: u64,
+    pub(crate) last_allocation: u64,
     pool: PoolId,
 }
 
 impl Accounts {
-    pub(super) fn new(pool: PoolId) -> Self {
+    pub(crate) fn new(pool: PoolId) -> Self {
         Self {
             by_slot: Vec::new(),
             ledger: Ledger::new(),
@@ -54,7 +54,7 @@ impl Accounts {
 
     /// Opens the account of a block that was just placed.
     #[inline]
-    pub(super) fn open(&mut self, place: Place, requested: u64, tag: Tag) -> Block {
+    pub(crate) fn open(&mut self, place: Place, requested: u64, tag: Tag) -> Block {
         self.last_allocation += 1;
         let account = Account { allocation: self.last_allocation, requested, tag };
         match self.by_slot.get_mut(place.slot as usize) {
@@ -83,7 +83,7 @@ impl Accounts {
 
     /// Closes the account of a live slot, which lies at `place`.
     #[inline]
-    pub(super) fn close(&mut self, place: Place) {
+    pub(crate) fn close(&mut self, place: Place) {
         let Account { requested, tag, .. } = std::mem::take(&mut self.by_slot[place.slot as usize]);
         self.ledger.remove(tag, place.bytes);
         self.figures.live_allocs -= 1;
@@ -96,7 +96,7 @@ impl Accounts {
 
     /// The account of a block, which bears the slot's present number.
     #[inline]
-    pub(super) fn live(&self, block: &Block) -> Result<&Account, BlockError> {
+    pub(crate) fn live(&self, block: &Block) -> Result<&Account, BlockError> {
         if block.pool != self.pool {
             return Err(BlockError::Foreign { block: *block });
         }
@@ -119,7 +119,7 @@ impl Accounts {
     }
 
     /// The slot of the live block that starts at `address`. `address_of` tells where the block of a live slot lies.
-    pub(super) fn slot_at(
+    pub(crate) fn slot_at(
         &mut self,
         address: u64,
         address_of: impl Fn(u32) -> Option<u64>,
@@ -133,36 +133,36 @@ impl Accounts {
     }
 
     /// The block of a live slot, which lies at `place`.
-    pub(super) fn block(&self, place: Place) -> Block {
+    pub(crate) fn block(&self, place: Place) -> Block {
         let id = self.of(place).allocation;
         Block { address: place.address, bytes: place.bytes, id, chunk: place.slot, pool: self.pool }
     }
 
     /// The account of the live block at `place`.
-    pub(super) fn of(&self, place: Place) -> Account {
+    pub(crate) fn of(&self, place: Place) -> Account {
         self.by_slot.get(place.slot as usize).copied().unwrap_or_default()
     }
 
     /// Charges the live block at `place` to another tag.
-    pub(super) fn retag(&mut self, place: Place, tag: Tag) {
+    pub(crate) fn retag(&mut self, place: Place, tag: Tag) {
         if let Some(account) = self.by_slot.get_mut(place.slot as usize) {
             let from = std::mem::replace(&mut account.tag, tag);
             self.ledger.retag(from, tag, place.bytes);
         }
     }
 
-    pub(super) const fn pool(&self) -> PoolId {
+    pub(crate) const fn pool(&self) -> PoolId {
         self.pool
     }
 
     /// Notes how many bytes are held from the source.
-    pub(super) fn note_reserved(&mut self, bytes: u64) {
+    pub(crate) fn note_reserved(&mut self, bytes: u64) {
         self.figures.bytes_reserved = bytes;
         self.figures.peak_bytes_reserved = self.figures.peak_bytes_reserved.max(bytes);
     }
 
     /// Counts at zero, peaks at what is in use now.
-    pub(super) fn clear_figures(&mut self) {
+    pub(crate) fn clear_figures(&mut self) {
         let figures = &mut self.figures;
         if figures.bytes_in_use < figures.peak_bytes_in_use {
             // The request that raised the pool to where it stands now is not known any more.

@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::accounts::Accounts;
+use super::callers::{CallOut, Users};
 use super::config::{ConfiguredPolicy, PoolConfig};
 use super::frontier::{SafeFrontier, TimingCounter};
 use super::growth::Growth;
@@ -19,8 +20,7 @@ use crate::policy::{Moment, Need, NotLive, Place, Policy};
 use crate::retry::AllocatorRetry;
 use crate::stats::Stats;
 use crate::sub_allocator::SubAllocator;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, lock, thread_number};
+use crate::sync::{Mutex, lock};
 
 /// A pool over one source of memory, in which a [`Policy`] says where blocks go.
 ///
@@ -51,42 +51,6 @@ struct State<P> {
     users: Users,
     /// Whether the source ever delivered more than it was asked for: only then may the limit be exceeded.
     over_delivered: bool,
-}
-
-/// Which threads have allocated or freed. As long as it is one, nobody else can free while it waits.
-#[derive(Clone, Copy, Debug, Default)]
-struct Users {
-    latest: u64,
-    several: bool,
-}
-
-impl Users {
-    #[inline]
-    fn note(&mut self, thread: u64) {
-        if self.latest != thread {
-            self.several = self.latest != 0;
-            self.latest = thread;
-        }
-    }
-}
-
-/// The call into the source that is under way.
-#[derive(Debug, Default)]
-struct CallOut {
-    /// The thread that makes it, or 0. A thread that finds its own number here has come back from its own call; it
-    /// cannot find it stale, for it wrote it itself.
-    thread: AtomicU64,
-    /// The figures before the call, for those who ask from within it.
-    stats: Mutex<Stats>,
-}
-
-/// Ends a call into the source, also if the source panics.
-struct EndCallOut<'a>(&'a CallOut);
-
-impl Drop for EndCallOut<'_> {
-    fn drop(&mut self) {
-        self.0.thread.store(0, Ordering::Relaxed);
-    }
 }
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
@@ -128,8 +92,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// The calling thread's number, unless it comes from a call into the source that this pool is making.
     #[inline]
     fn enter(&self) -> Option<u64> {
-        let thread = thread_number();
-        (self.call_out.thread.load(Ordering::Relaxed) != thread).then_some(thread)
+        self.call_out.enter()
     }
 
     /// The block, if a free chunk fits as things stand.
@@ -272,7 +235,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
     fn stats(&self) -> Stats {
         let stats = match self.enter() {
             Some(_) => self.stats_of(&lock(&self.state)),
-            None => lock(&self.call_out.stats).clone(),
+            None => self.call_out.stats(),
         };
         Stats { retry: self.retry.stats(), ..stats }
     }

@@ -76,6 +76,23 @@ impl<O> PoolConfig<O> {
         }
     }
 
+    /// The same pool over another policy, with these options of that.
+    #[must_use]
+    pub fn with_policy<Q>(self, options: Q) -> PoolConfig<Q> {
+        PoolConfig {
+            limit: self.limit,
+            allow_growth: self.allow_growth,
+            first_region: self.first_region,
+            growth: self.growth,
+            region_merging: self.region_merging,
+            garbage_collection: self.garbage_collection,
+            retry: self.retry,
+            retry_timeout: self.retry_timeout,
+            timing_counter: self.timing_counter,
+            options,
+        }
+    }
+
     /// What was chosen of the policy.
     #[must_use]
     pub const fn options(&self) -> &O {
@@ -159,6 +176,42 @@ impl<O> PoolConfig<O> {
     #[must_use]
     pub const fn allow_growth(&self) -> bool {
         self.allow_growth
+    }
+
+    /// The size of a growing pool's first region.
+    #[must_use]
+    pub const fn first_region(&self) -> Bytes {
+        Bytes(self.first_region)
+    }
+
+    /// How large the regions of a growing pool are.
+    #[must_use]
+    pub const fn growth(&self) -> GrowthRule {
+        self.growth
+    }
+
+    /// Whether idle regions are given back before a new one is taken, which is then at least as large.
+    #[must_use]
+    pub const fn region_merging(&self) -> bool {
+        self.region_merging
+    }
+
+    /// Whether idle regions are given back when a larger one could then be taken.
+    #[must_use]
+    pub const fn garbage_collection(&self) -> bool {
+        self.garbage_collection
+    }
+
+    /// Whether requests wait for frees.
+    #[must_use]
+    pub const fn retry(&self) -> bool {
+        self.retry
+    }
+
+    /// How long a request waits for frees, if it does.
+    #[must_use]
+    pub const fn retry_timeout(&self) -> Duration {
+        self.retry_timeout
     }
 }
 

@@ -4,8 +4,9 @@
 //! frees that become reusable later, the order of steps before an out-of-memory error, and what a pool says of its
 //! inside. Where a block goes is the [`Policy`](crate::Policy)'s affair alone.
 
-mod accounts;
+pub(crate) mod accounts;
 mod allocator;
+pub(crate) mod callers;
 mod config;
 mod dump;
 mod frontier;

@@ -18,7 +18,7 @@ pub enum DeviceKind {
 }
 
 impl DeviceKind {
-    const ALL: [Self; 4] = [Self::Cpu, Self::Cuda, Self::Dry, Self::Sim];
+    pub(crate) const ALL: [Self; 4] = [Self::Cpu, Self::Cuda, Self::Dry, Self::Sim];
 
     /// The kind's name in device names.
     #[must_use]

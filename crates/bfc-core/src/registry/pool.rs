@@ -3,48 +3,16 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::build::{self, PoolError};
+use super::options::PoolOptions;
 use crate::allocator::Allocator;
-use crate::bfc::{BfcAllocator, BfcConfig};
+use crate::bfc::BfcConfig;
+use crate::choice::AllocatorChoice;
 use crate::error::SourceError;
 use crate::memory::MemoryKind;
+use crate::plan::Plan;
 use crate::sub_allocator::SubAllocator;
-use crate::units::Bytes;
 use crate::visitors::{Visited, Visitors};
-
-/// What a user may choose of a device's pool. What is not chosen is left to the pool's defaults.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PoolOptions {
-    /// The most that the pool may take.
-    pub limit: Option<Bytes>,
-    /// Whether it takes memory as it needs it, or the whole limit at once.
-    pub allow_growth: Option<bool>,
-}
-
-impl PoolOptions {
-    /// The same options with this limit.
-    #[must_use]
-    pub const fn with_limit(mut self, limit: Bytes) -> Self {
-        self.limit = Some(limit);
-        self
-    }
-
-    /// The same options with or without growth.
-    #[must_use]
-    pub const fn with_allow_growth(mut self, allow: bool) -> Self {
-        self.allow_growth = Some(allow);
-        self
-    }
-
-    /// These options, and those of `defaults` where these leave the choice.
-    #[must_use]
-    pub fn or(self, defaults: Self) -> Self {
-        Self {
-            limit: self.limit.or(defaults.limit),
-            allow_growth: self.allow_growth.or(defaults.allow_growth),
-        }
-    }
-}
 
 /// Options that came too late: the pool had been made with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,28 +34,13 @@ impl IgnoredOptions {
 impl fmt::Display for IgnoredOptions {
     /// One line, fit for a warning.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the pool was made before, ")?;
-        describe(f, self.in_effect)?;
-        write!(f, "; ignored: ")?;
-        describe(f, self.asked)
-    }
-}
-
-fn describe(f: &mut fmt::Formatter<'_>, options: PoolOptions) -> fmt::Result {
-    match options.limit {
-        Some(limit) => write!(f, "limit {limit}")?,
-        None => write!(f, "no limit")?,
-    }
-    match options.allow_growth {
-        Some(true) => write!(f, ", with growth"),
-        Some(false) => write!(f, ", without growth"),
-        None => Ok(()),
+        write!(f, "the pool was made before, {}; ignored: {}", self.in_effect, self.asked)
     }
 }
 
 /// Makes a memory's allocator on its first use. A factory must not ask the registry that calls it for the same memory.
 pub type PoolFactory =
-    Box<dyn Fn(&PoolOptions, &Visitors) -> Result<Arc<dyn Allocator>, SourceError> + Send + Sync>;
+    Box<dyn Fn(&PoolOptions, &Visitors) -> Result<Arc<dyn Allocator>, PoolError> + Send + Sync>;
 
 /// What a device is registered with for one of its memories: the kind, and how the allocator will be made.
 pub struct Pool {
@@ -97,32 +50,51 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A [`BfcAllocator`] of this name over `source`, which behaves as `config` says where a user's options do not say
-    /// otherwise. Visitors are told `index`: the NUMA node of host memory, the ordinal of a device.
+    /// An allocator of this name over `source`: the one that a user's options choose, by default a
+    /// [`BfcAllocator`](crate::BfcAllocator), which behaves as `config` says where the options do not say otherwise.
+    /// Visitors are told `index`: the NUMA node of host memory, the ordinal of a device.
     #[must_use]
-    pub fn bfc(
+    pub fn new(
         name: impl Into<String>,
         source: Arc<dyn SubAllocator>,
         index: usize,
         config: BfcConfig,
     ) -> Self {
-        let name = name.into();
+        Self::built(name.into(), source, index, config, None)
+    }
+
+    /// As [`new`](Self::new), with a plan that the [planned](crate::AllocatorChoice::Planned) allocator follows, which is
+    /// the one chosen by default.
+    #[must_use]
+    pub fn planned(
+        name: impl Into<String>,
+        source: Arc<dyn SubAllocator>,
+        index: usize,
+        config: BfcConfig,
+        plan: Arc<Plan>,
+    ) -> Self {
+        let options = PoolOptions::default().with_allocator(AllocatorChoice::Planned);
+        Self::built(name.into(), source, index, config, Some(plan)).with_defaults(options)
+    }
+
+    fn built(
+        name: String,
+        source: Arc<dyn SubAllocator>,
+        index: usize,
+        config: BfcConfig,
+        plan: Option<Arc<Plan>>,
+    ) -> Self {
         let kind = source.memory_kind();
-        let defaults = PoolOptions { limit: Some(config.limit()), allow_growth: Some(config.allow_growth()) };
+        let defaults = PoolOptions {
+            limit: Some(config.limit().into()),
+            allow_growth: Some(config.allow_growth()),
+            ..PoolOptions::default()
+        };
         let make = move |options: &PoolOptions, visitors: &Visitors| {
             let source = Visited::new(Arc::clone(&source), index).with_visitors(visitors.clone());
-            let mut config = config.clone();
-            if let Some(limit) = options.limit {
-                config = config.with_limit(limit);
-            }
-            if let Some(allow) = options.allow_growth {
-                config = config.with_allow_growth(allow);
-            }
-            let pool: Arc<dyn Allocator> =
-                Arc::new(BfcAllocator::new(name.clone(), Arc::new(source), config));
-            Ok(pool)
+            build::allocator(name.clone(), Arc::new(source), &config, plan.as_ref(), options)
         };
-        Self::custom(kind, make).with_defaults(defaults)
+        Self { kind, defaults, factory: Box::new(make) }
     }
 
     /// An allocator of any sort, for memory of this kind. The factory shows the visitors the regions that it takes, best
@@ -135,6 +107,7 @@ impl Pool {
         + Sync
         + 'static,
     ) -> Self {
+        let factory = move |options: &PoolOptions, visitors: &Visitors| Ok(factory(options, visitors)?);
         Self { kind, defaults: PoolOptions::default(), factory: Box::new(factory) }
     }
 
@@ -158,7 +131,7 @@ impl Pool {
         &self,
         options: &PoolOptions,
         visitors: &Visitors,
-    ) -> Result<Arc<dyn Allocator>, SourceError> {
+    ) -> Result<Arc<dyn Allocator>, PoolError> {
         (self.factory)(options, visitors)
     }
 }

@@ -6,7 +6,7 @@ use super::supply::Shortfall;
 use super::{PolicyAllocator, State};
 use crate::allocator::Request;
 use crate::error::{AllocError, SourceError};
-use crate::ledger::{Ledger, Tag};
+use crate::ledger::Tag;
 use crate::memory::{Block, Span};
 use crate::oom::{OomReport, Verdict};
 use crate::owner::OwnerId;
@@ -183,7 +183,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             }
             cause => {
                 let holders =
-                    if last || !wait { largest_holders(&state.accounts.ledger) } else { Vec::new() };
+                    if last || !wait { state.accounts.ledger.largest_holders(HOLDERS) } else { Vec::new() };
                 AllocError::OutOfMemory(Box::new(self.report(state, wanted, &cause, holders)))
             }
         };
@@ -230,14 +230,5 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
 /// Whether waiting can help: memory is live that another thread may free, or frees wait for the frontier.
 fn could_be_freed<P: Policy>(state: &State<P>) -> bool {
-    (state.users.several && state.accounts.figures.live_allocs > 0) || state.policy.has_pending()
-}
-
-/// The owners that hold most themselves, in falling order of bytes.
-fn largest_holders(ledger: &Ledger) -> Vec<(OwnerId, u64)> {
-    let owners = ledger.owners().map(|(owner, bytes)| (owner, bytes.own));
-    let mut holders: Vec<(OwnerId, u64)> = owners.filter(|(_, own)| *own > 0).collect();
-    holders.sort_by_key(|&(owner, own)| (std::cmp::Reverse(own), owner));
-    holders.truncate(HOLDERS);
-    holders
+    (state.users.several() && state.accounts.figures.live_allocs > 0) || state.policy.has_pending()
 }

@@ -1,15 +1,13 @@
 //! Regions in and out of a pool: what is asked of the source, and what goes back to it.
 
 use super::slow_path::Wanted;
-use super::{EndCallOut, PolicyAllocator, State};
+use super::{PolicyAllocator, State};
 use crate::error::SourceError;
 use crate::memory::Span;
 use crate::policy::{GRANULE, Moment, NotAdded};
 use crate::pool::config::ConfiguredPolicy;
 use crate::pool::growth::{Growth, Wish, available};
 use crate::sub_allocator::SubAllocator;
-use crate::sync::atomic::Ordering;
-use crate::sync::{lock, thread_number};
 
 /// Why the pool did not grow.
 #[derive(Clone, Debug)]
@@ -23,10 +21,7 @@ pub(super) enum Shortfall {
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Calls the source, marked so that a call back is recognised. The lock is held.
     fn call_source<R>(&self, state: &State<P>, call: impl FnOnce(&dyn SubAllocator) -> R) -> R {
-        *lock(&self.call_out.stats) = self.stats_of(state);
-        self.call_out.thread.store(thread_number(), Ordering::Relaxed);
-        let _end = EndCallOut(&self.call_out);
-        call(&*self.source)
+        self.call_out.call(self.stats_of(state), || call(&*self.source))
     }
 
     /// Continues the last region by what is missing to hold what is wanted, if the source continues regions.

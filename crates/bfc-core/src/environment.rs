@@ -1,0 +1,152 @@
+//! Choices of a program's user about its pools, from environment variables.
+//!
+//! | variable | value | like |
+//! |---|---|---|
+//! | `HIGHWATER_ALLOCATOR` | a name: see [`AllocatorChoice`] | `guard` |
+//! | `HIGHWATER_POOL_LIMIT` | the most that the pool may take: bytes with an optional unit, or a share of the device's memory | `4GiB`, `75%` |
+//! | `HIGHWATER_GROWTH` | whether the pool takes its limit at once (`off`) or grows as needed (`on`), and by what rule: `doubling` or `doubling:CAP` (as TensorFlow), `as-requested`, `fixed:SIZE`, `proportional:PARTS` (`32` for a thirty-second of the pool) | `doubling:1GiB` |
+//! | `HIGHWATER_FIRST_REGION` | the size of a growing pool's first region: bytes with an optional unit | `64MiB` |
+//! | `HIGHWATER_REGION_MERGING` | whether idle regions are made one when the pool grows: `on`, `off` | `off` |
+//! | `HIGHWATER_GARBAGE_COLLECTION` | whether idle regions are given back for larger ones: `on`, `off` | `on` |
+//! | `HIGHWATER_SPLIT` | when chunks are cut: `always`, `twice` (as TensorFlow), `twice:AMOUNT` with the most waste in a block, in bytes or as a share of the limit | `twice:5%` |
+//! | `HIGHWATER_CUT` | from which end of a chunk blocks are cut: `low` (as TensorFlow), `large-high` | `low` |
+//! | `HIGHWATER_RETRY_MS` | how many milliseconds a request waits for frees: 0 to 3600000 | `0` |
+//!
+//! Each may end in the name of a kind of device or of one device, and then counts for these alone:
+//! `HIGHWATER_ALLOCATOR_CPU=guard`, `HIGHWATER_POOL_LIMIT_CUDA_1=50%`. Spaces around values do not matter; an empty value
+//! counts as not set. `on` and `off` may also be written `true` and `false`, `yes` and `no`, `1` and `0`. A variable that
+//! starts with `HIGHWATER_` and is not in the table is an error: it is most likely a slip, which would otherwise go
+//! unnoticed. `HIGHWATER_TRACES`, which the benches read, is left to them.
+//!
+//! Code decides before the environment, and the environment before a pool's defaults.
+
+mod variable;
+
+use std::ffi::{OsStr, OsString};
+
+use crate::choice::AllocatorChoice;
+use crate::registry::{PoolOptions, PoolSettings};
+
+use variable::{Variable, nearest};
+
+/// What all names in the table start with.
+const PREFIX: &str = "HIGHWATER_";
+
+/// Variables with that prefix that are not about pools.
+const OTHERS: [&str; 1] = ["HIGHWATER_TRACES"];
+
+/// The longest value or name that is quoted in an error, in characters.
+const MAX_QUOTED: usize = 64;
+
+/// An environment variable that cannot be followed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnvironmentError {
+    /// The value is not one that the variable can have.
+    #[error("environment variable {name}: {value:?} is not valid: expected {expected}")]
+    BadValue {
+        /// The variable.
+        name: String,
+        /// Its value, or the start of it.
+        value: String,
+        /// What it can be.
+        expected: String,
+    },
+    /// The value is not Unicode text.
+    #[error("environment variable {name}: the value is not Unicode text: {value:?}")]
+    NotUnicode {
+        /// The variable.
+        name: String,
+        /// Its value with what is not text replaced, or the start of it.
+        value: String,
+    },
+    /// There is no such variable.
+    #[error("there is no environment variable {name}{}", did_you_mean(nearest))]
+    Unknown {
+        /// The name, or the start of it.
+        name: String,
+        /// A variable that there is with a similar name.
+        nearest: Option<String>,
+    },
+}
+
+fn did_you_mean(nearest: &Option<String>) -> String {
+    nearest.as_ref().map_or_else(String::new, |nearest| format!(": did you mean {nearest}?"))
+}
+
+/// What the environment chooses for the pools of devices. See the module's table.
+///
+/// ```
+/// use bfc_core::{AllocatorChoice, Bytes, DeviceId, Environment};
+/// let environment = Environment::from_vars([("HIGHWATER_POOL_LIMIT", "1GiB"), ("HIGHWATER_ALLOCATOR_CPU", "guard")])?;
+/// let options = environment.settings().options(DeviceId::CPU);
+/// assert_eq!(options.limit, Some(Bytes::gib(1).into()));
+/// assert_eq!(options.allocator, Some(AllocatorChoice::Guard));
+///
+/// let error = Environment::from_vars([("HIGHWATER_POOL_LIMITS", "1GiB")]).unwrap_err();
+/// assert!(error.to_string().contains("did you mean HIGHWATER_POOL_LIMIT?"));
+/// # Ok::<(), bfc_core::EnvironmentError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment {
+    settings: PoolSettings,
+}
+
+impl Environment {
+    /// What the variables of this process choose.
+    ///
+    /// # Errors
+    /// As [`from_vars`](Self::from_vars).
+    pub fn read() -> Result<Self, EnvironmentError> {
+        Self::from_vars(std::env::vars_os())
+    }
+
+    /// What these variables choose; those of others are passed over.
+    ///
+    /// # Errors
+    /// See [`EnvironmentError`]: of several, the one whose variable comes first by name.
+    pub fn from_vars<N: Into<OsString>, V: Into<OsString>>(
+        variables: impl IntoIterator<Item = (N, V)>,
+    ) -> Result<Self, EnvironmentError> {
+        let ours = |name: &OsString| name.as_encoded_bytes().starts_with(PREFIX.as_bytes());
+        let mut variables: Vec<(OsString, OsString)> = variables
+            .into_iter()
+            .map(|(name, value)| (name.into(), value.into()))
+            .filter(|(name, _)| ours(name) && !OTHERS.iter().any(|other| name == other))
+            .collect();
+        variables.sort();
+        let mut settings = PoolSettings::default();
+        for (name, value) in variables {
+            let (variable, scope) = Variable::named(&name).ok_or_else(|| unknown(&name))?;
+            let name = quoted(&name);
+            let Some(text) = value.to_str() else {
+                return Err(EnvironmentError::NotUnicode { name, value: quoted(&value) });
+            };
+            let text = text.trim();
+            if text.is_empty() {
+                continue;
+            }
+            let bad_value = |expected| EnvironmentError::BadValue { name, value: quoted(&value), expected };
+            settings.choose(scope, variable.parse(text).map_err(bad_value)?);
+        }
+        Ok(Self { settings })
+    }
+
+    /// The choices by device.
+    #[must_use]
+    pub const fn settings(&self) -> &PoolSettings {
+        &self.settings
+    }
+}
+
+fn unknown(name: &OsStr) -> EnvironmentError {
+    EnvironmentError::Unknown { name: quoted(name), nearest: nearest(&name.to_string_lossy()) }
+}
+
+/// The start of a text that may be of any length and kind.
+fn quoted(text: &OsStr) -> String {
+    text.to_string_lossy().chars().take(MAX_QUOTED).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+//! The variables there are: their names, and what their values mean.
+
+use std::ffi::OsStr;
+use std::time::Duration;
+
+use super::{AllocatorChoice, PREFIX, PoolOptions};
+use crate::bfc::CutRule;
+use crate::pool::GrowthRule;
+use crate::registry::{DeviceId, DeviceKind, DeviceScope};
+use crate::units::Bytes;
+
+/// The longest that a request can be told to wait: an hour.
+const MAX_RETRY_MS: u64 = 3_600_000;
+
+/// Names that differ in more letters than this are not taken for slips of each other.
+const MAX_SLIPS: usize = 3;
+
+/// One row of the table in the module's text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Variable {
+    Allocator,
+    PoolLimit,
+    Growth,
+    FirstRegion,
+    RegionMerging,
+    GarbageCollection,
+    Split,
+    Cut,
+    RetryMs,
+}
+
+impl Variable {
+    const ALL: [Self; 9] = [
+        Self::Allocator,
+        Self::PoolLimit,
+        Self::Growth,
+        Self::FirstRegion,
+        Self::RegionMerging,
+        Self::GarbageCollection,
+        Self::Split,
+        Self::Cut,
+        Self::RetryMs,
+    ];
+
+    /// The name without the prefix.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Allocator => "ALLOCATOR",
+            Self::PoolLimit => "POOL_LIMIT",
+            Self::Growth => "GROWTH",
+            Self::FirstRegion => "FIRST_REGION",
+            Self::RegionMerging => "REGION_MERGING",
+            Self::GarbageCollection => "GARBAGE_COLLECTION",
+            Self::Split => "SPLIT",
+            Self::Cut => "CUT",
+            Self::RetryMs => "RETRY_MS",
+        }
+    }
+
+    /// The variable of a full name, and the devices that it is for.
+    pub(super) fn named(name: &OsStr) -> Option<(Self, DeviceScope)> {
+        let name = name.to_str()?.strip_prefix(PREFIX)?;
+        Self::ALL.into_iter().find_map(|variable| {
+            let scope = scope(name.strip_prefix(variable.name())?)?;
+            Some((variable, scope))
+        })
+    }
+
+    /// What a value chooses; else what the variable expects.
+    pub(super) fn parse(self, text: &str) -> Result<PoolOptions, String> {
+        let options = PoolOptions::default();
+        let chosen = match self {
+            Self::Allocator => text.parse().ok().map(|choice| options.with_allocator(choice)),
+            Self::PoolLimit => text.parse().ok().map(|limit: crate::Amount| options.with_limit(limit)),
+            Self::Growth => growth(text),
+            Self::FirstRegion => text.parse().ok().map(|bytes| options.with_first_region(bytes)),
+            Self::RegionMerging => switch(text).map(|merge| options.with_region_merging(merge)),
+            Self::GarbageCollection => switch(text).map(|collect| options.with_garbage_collection(collect)),
+            Self::Split => text.parse().ok().map(|split| options.with_split(split)),
+            Self::Cut => cut(text).map(|rule| options.with_cut(rule)),
+            Self::RetryMs => milliseconds(text).map(|timeout| options.with_retry_timeout(timeout)),
+        };
+        chosen.ok_or_else(|| self.expected())
+    }
+
+    fn expected(self) -> String {
+        match self {
+            Self::Allocator => format!("one of {}", AllocatorChoice::names()),
+            Self::PoolLimit => "bytes, as in 4GiB, or a percentage above 0, as in 75%".to_owned(),
+            Self::Growth => {
+                "on, off, doubling, doubling:CAP, as-requested, fixed:SIZE, or proportional:PARTS".to_owned()
+            }
+            Self::RegionMerging | Self::GarbageCollection => "on or off".to_owned(),
+            Self::Cut => "low or large-high".to_owned(),
+            Self::FirstRegion => "bytes, as in 64MiB".to_owned(),
+            Self::Split => "always, twice, or twice:AMOUNT as in twice:16MiB or twice:5%".to_owned(),
+            Self::RetryMs => format!("milliseconds, a whole number from 0 to {MAX_RETRY_MS}"),
+        }
+    }
+}
+
+/// The devices that the rest of a name says: nothing, `_CUDA`, `_CUDA_1`.
+fn scope(rest: &str) -> Option<DeviceScope> {
+    if rest.is_empty() {
+        return Some(DeviceScope::All);
+    }
+    let device = rest.strip_prefix('_')?;
+    let (kind, ordinal) =
+        device.split_once('_').map_or((device, None), |(kind, ordinal)| (kind, Some(ordinal)));
+    let named = |known: &DeviceKind| known.name().to_ascii_uppercase() == kind;
+    let kind = DeviceKind::ALL.into_iter().find(named)?;
+    match ordinal {
+        None => Some(DeviceScope::Kind(kind)),
+        Some(ordinal) => Some(DeviceScope::One(DeviceId::new(kind, whole(ordinal)?.try_into().ok()?))),
+    }
+}
+
+/// Whether and how the pool grows.
+fn growth(text: &str) -> Option<PoolOptions> {
+    let options = PoolOptions::default();
+    if let Some(allow) = switch(text) {
+        return Some(options.with_allow_growth(allow));
+    }
+    let (name, value) = text.split_once(':').map_or((text, None), |(name, value)| (name, Some(value)));
+    let bytes = |value: Option<&str>| value?.parse::<Bytes>().ok().filter(|bytes| bytes.get() > 0);
+    let granule = Bytes::mib(2);
+    let rule = match (name, value) {
+        ("doubling", None) => GrowthRule::DOUBLING,
+        ("doubling", cap) => GrowthRule::Doubling { cap: bytes(cap)? },
+        ("as-requested", None) => GrowthRule::AsRequested { granule },
+        ("fixed", size) => GrowthRule::Fixed(bytes(size)?),
+        ("proportional", parts) => {
+            GrowthRule::Proportional { parts: whole(parts?).filter(|&parts| parts > 0)?, granule }
+        }
+        _ => return None,
+    };
+    Some(options.with_allow_growth(true).with_growth(rule))
+}
+
+fn cut(text: &str) -> Option<CutRule> {
+    match text {
+        "low" => Some(CutRule::Low),
+        "large-high" => Some(CutRule::LargeHigh),
+        _ => None,
+    }
+}
+
+fn switch(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "on" | "true" | "yes" | "1" => Some(true),
+        "off" | "false" | "no" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+fn milliseconds(text: &str) -> Option<Duration> {
+    whole(text).filter(|&ms| ms <= MAX_RETRY_MS).map(Duration::from_millis)
+}
+
+/// A whole number in digits alone; a plain `parse` would also take a sign.
+fn whole(text: &str) -> Option<u64> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
+}
+
+/// The variable whose name is most like `name`, if one is. A suffix for devices is kept apart, so that a slip in the name
+/// is found whatever follows it.
+pub(super) fn nearest(name: &str) -> Option<String> {
+    let rest = name.strip_prefix(PREFIX)?;
+    let (slips, variable) = Variable::ALL
+        .into_iter()
+        .map(|variable| {
+            // The letters that could be the variable's name: as many as it has, give or take the slips.
+            let length = variable.name().len();
+            let starts =
+                (length.saturating_sub(MAX_SLIPS)..=length + MAX_SLIPS).filter_map(|end| rest.get(..end));
+            let slips = starts.chain([rest]).map(|start| distance(start, variable.name())).min();
+            (slips.unwrap_or(usize::MAX), variable)
+        })
+        .min_by_key(|(slips, _)| *slips)?;
+    (slips <= MAX_SLIPS).then(|| format!("{PREFIX}{}", variable.name()))
+}
+
+/// How many letters must be put in, left out or changed to make one text of the other (Levenshtein); `usize::MAX` for
+/// texts much longer than any name.
+fn distance(from: &str, to: &str) -> usize {
+    if from.len() > 64 {
+        return usize::MAX;
+    }
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in to.bytes().enumerate() {
+            let changed = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[to.len()]
+}

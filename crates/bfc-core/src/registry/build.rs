@@ -1,0 +1,156 @@
+//! From a choice of allocator and its options to the allocator.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::options::PoolOptions;
+use crate::allocator::Allocator;
+use crate::amount::{Amount, Share};
+use crate::auto_growth::{AutoGrowthAllocator, AutoGrowthOptions};
+use crate::bfc::{BfcAllocator, BfcConfig};
+use crate::buddy::{BuddyAllocator, BuddyOptions};
+use crate::choice::AllocatorChoice;
+use crate::error::SourceError;
+use crate::guard::{GuardAllocator, GuardConfig, GuardError};
+use crate::memory::MemoryKind;
+use crate::passthrough::PassthroughAllocator;
+use crate::plan::{Plan, PlannedAllocator, PlannedOptions};
+use crate::sub_allocator::SubAllocator;
+use crate::units::Bytes;
+
+/// A pool that cannot be made as its options say.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// The source of memory failed.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The memory cannot be guarded.
+    #[error(transparent)]
+    Guard(#[from] GuardError),
+    /// The limit is a share of a memory of unknown size.
+    #[error(
+        "{pool}: a limit of {share} of the device's memory, but nobody knows how much it has: give it in bytes"
+    )]
+    UnknownTotal {
+        /// The pool's name.
+        pool: String,
+        /// The share asked for.
+        share: Share,
+    },
+}
+
+/// The allocator that `options` choose; `config` decides where they do not.
+pub(super) fn allocator(
+    name: String,
+    source: Arc<dyn SubAllocator>,
+    config: &BfcConfig,
+    plan: Option<&Arc<Plan>>,
+    options: &PoolOptions,
+) -> Result<Arc<dyn Allocator>, PoolError> {
+    let config = configured(&name, &*source, config, options)?;
+    Ok(match (options.allocator.unwrap_or_default(), plan) {
+        (AllocatorChoice::Planned, Some(plan)) => {
+            let options = PlannedOptions::new(Arc::clone(plan), *config.options());
+            Arc::new(PlannedAllocator::new(name, source, config.with_policy(options)))
+        }
+        // Without a plan every request departs from it.
+        (AllocatorChoice::Bfc | AllocatorChoice::BfcTensorflow | AllocatorChoice::Planned, _) => {
+            Arc::new(BfcAllocator::new(name, source, config))
+        }
+        (AllocatorChoice::Guard, _) => {
+            let pool = Arc::new(BfcAllocator::new(name, source, config));
+            Arc::new(GuardAllocator::new(pool, GuardConfig::default())?)
+        }
+        (AllocatorChoice::Passthrough, _) => {
+            let timeout = if config.retry() { config.retry_timeout() } else { Duration::ZERO };
+            let passthrough = PassthroughAllocator::new(name, source);
+            Arc::new(passthrough.with_limit(config.limit()).with_retry_timeout(timeout))
+        }
+        (AllocatorChoice::Buddy, _) => {
+            let options = buddy_options(source.memory_kind(), config.limit());
+            Arc::new(BuddyAllocator::new(name, source, config.with_policy(options)))
+        }
+        (AllocatorChoice::AutoGrowth, _) => {
+            let options = auto_growth_options(source.memory_kind());
+            Arc::new(AutoGrowthAllocator::new(name, source, config.with_policy(options)))
+        }
+    })
+}
+
+/// Upstream's sizes for a kind of memory, of which the pool's limit is all there is. Those of a machine's memory serve
+/// addresses alone, so that a dry run cuts as the real one.
+fn buddy_options(kind: MemoryKind, limit: Bytes) -> BuddyOptions {
+    match kind {
+        MemoryKind::Device => BuddyOptions::gpu(limit),
+        MemoryKind::PinnedHost => BuddyOptions::pinned(limit),
+        MemoryKind::Host | MemoryKind::AddressOnly => BuddyOptions::cpu(limit),
+    }
+}
+
+/// Upstream's sizes for a kind of memory.
+const fn auto_growth_options(kind: MemoryKind) -> AutoGrowthOptions {
+    match kind {
+        MemoryKind::Device => AutoGrowthOptions::gpu(),
+        MemoryKind::PinnedHost => AutoGrowthOptions::pinned(),
+        MemoryKind::Host | MemoryKind::AddressOnly => AutoGrowthOptions::cpu(),
+    }
+}
+
+/// The configuration with the options in place of its own choices.
+fn configured(
+    name: &str,
+    source: &dyn SubAllocator,
+    config: &BfcConfig,
+    options: &PoolOptions,
+) -> Result<BfcConfig, PoolError> {
+    let mut config = config.clone();
+    if options.allocator == Some(AllocatorChoice::BfcTensorflow) {
+        // All that TensorFlow does otherwise. What options choose one by one then still counts.
+        let tensorflow = BfcConfig::tensorflow(config.limit());
+        config = config
+            .with_policy(*tensorflow.options())
+            .with_growth(tensorflow.growth())
+            .with_region_merging(tensorflow.region_merging())
+            .with_garbage_collection(tensorflow.garbage_collection());
+    }
+    if let Some(limit) = options.limit {
+        config = config.with_limit(limit_in_bytes(name, source, limit)?);
+    }
+    if let Some(allow) = options.allow_growth {
+        config = config.with_allow_growth(allow);
+    }
+    if let Some(bytes) = options.first_region {
+        config = config.with_first_region(bytes);
+    }
+    if let Some(rule) = options.growth {
+        config = config.with_growth(rule);
+    }
+    if let Some(merge) = options.region_merging {
+        config = config.with_region_merging(merge);
+    }
+    if let Some(collect) = options.garbage_collection {
+        config = config.with_garbage_collection(collect);
+    }
+    if let Some(split) = options.split {
+        let rule = split.rule(config.limit());
+        config = config.with_split_rule(rule);
+    }
+    if let Some(cut) = options.cut {
+        config = config.with_cut_rule(cut);
+    }
+    if let Some(timeout) = options.retry_timeout {
+        config = config.with_retry(!timeout.is_zero()).with_retry_timeout(timeout);
+    }
+    Ok(config)
+}
+
+fn limit_in_bytes(name: &str, source: &dyn SubAllocator, limit: Amount) -> Result<Bytes, PoolError> {
+    match limit {
+        Amount::Bytes(bytes) => Ok(bytes),
+        Amount::Share(share) => {
+            let unknown = || PoolError::UnknownTotal { pool: name.to_owned(), share };
+            source.total_bytes().map(|total| share.of(Bytes(total))).ok_or_else(unknown)
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! What a user may choose of a device's pool.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::device_id::{DeviceId, DeviceKind};
+use crate::amount::Amount;
+use crate::bfc::{BfcConfig, CutRule, SplitRule};
+use crate::choice::AllocatorChoice;
+use crate::pool::GrowthRule;
+use crate::units::Bytes;
+
+/// When the rest of a chunk becomes a chunk of its own: a [`SplitRule`] whose waste may be a share of the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SplitChoice {
+    /// [`SplitRule::Always`].
+    Always,
+    /// [`SplitRule::Twice`] with at most this waste, in bytes or as a share of the pool's limit.
+    Twice(Amount),
+}
+
+impl SplitChoice {
+    /// Upstream's rule with its default of 128 MiB.
+    pub const TENSORFLOW: Self = Self::Twice(Amount::Bytes(Bytes::mib(128)));
+
+    /// The rule in a pool with this limit.
+    #[must_use]
+    pub fn rule(self, limit: Bytes) -> SplitRule {
+        match self {
+            Self::Always => SplitRule::Always,
+            Self::Twice(waste) => SplitRule::Twice { max_waste: waste.of(limit) },
+        }
+    }
+}
+
+impl fmt::Display for SplitChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Always => f.write_str("always"),
+            Self::Twice(waste) => write!(f, "twice:{waste}"),
+        }
+    }
+}
+
+/// The text is not a rule for splitting.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text:?} is not a rule for splitting: expected always, twice, or twice:AMOUNT as in twice:16MiB or twice:5%"
+)]
+pub struct ParseSplitError {
+    /// What was given, or the start of it.
+    pub text: String,
+}
+
+impl FromStr for SplitChoice {
+    type Err = ParseSplitError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || ParseSplitError { text: text.chars().take(64).collect() };
+        match text.split_once(':') {
+            None if text == "always" => Ok(Self::Always),
+            None if text == "twice" => Ok(Self::TENSORFLOW),
+            Some(("twice", waste)) => waste.parse().map(Self::Twice).map_err(|_| error()),
+            _ => Err(error()),
+        }
+    }
+}
+
+/// What a user may choose of a device's pool. What is not chosen is left to the pool's defaults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolOptions {
+    /// How memory is handed out.
+    pub allocator: Option<AllocatorChoice>,
+    /// The most that the pool may take, in bytes or as a share of the device's memory.
+    pub limit: Option<Amount>,
+    /// Whether it takes memory as it needs it, or the whole limit at once.
+    pub allow_growth: Option<bool>,
+    /// The size of a growing pool's first region.
+    pub first_region: Option<Bytes>,
+    /// How large a growing pool's later regions are.
+    pub growth: Option<GrowthRule>,
+    /// Whether idle regions are made one when the pool grows.
+    pub region_merging: Option<bool>,
+    /// Whether idle regions are given back when a larger one could then be taken.
+    pub garbage_collection: Option<bool>,
+    /// When the rest of a chunk becomes a chunk of its own.
+    pub split: Option<SplitChoice>,
+    /// From which end of a free chunk a block is cut.
+    pub cut: Option<CutRule>,
+    /// How long a request waits for frees before it fails; 0 is not at all.
+    pub retry_timeout: Option<Duration>,
+}
+
+impl PoolOptions {
+    /// Every choice that a configuration makes, so that nothing else decides. The allocator is not among them.
+    #[must_use]
+    pub fn all_of(config: &BfcConfig) -> Self {
+        let split = match config.options().split {
+            SplitRule::Always => SplitChoice::Always,
+            SplitRule::Twice { max_waste } => SplitChoice::Twice(max_waste.into()),
+        };
+        let waits = config.retry();
+        Self {
+            allocator: None,
+            limit: Some(config.limit().into()),
+            allow_growth: Some(config.allow_growth()),
+            first_region: Some(config.first_region()),
+            growth: Some(config.growth()),
+            region_merging: Some(config.region_merging()),
+            garbage_collection: Some(config.garbage_collection()),
+            split: Some(split),
+            cut: Some(config.options().cut),
+            retry_timeout: Some(if waits { config.retry_timeout() } else { Duration::ZERO }),
+        }
+    }
+
+    /// The same options with this allocator.
+    #[must_use]
+    pub const fn with_allocator(mut self, allocator: AllocatorChoice) -> Self {
+        self.allocator = Some(allocator);
+        self
+    }
+
+    /// The same options with this limit.
+    #[must_use]
+    pub fn with_limit(mut self, limit: impl Into<Amount>) -> Self {
+        self.limit = Some(limit.into());
+        self
+    }
+
+    /// The same options with or without growth.
+    #[must_use]
+    pub const fn with_allow_growth(mut self, allow: bool) -> Self {
+        self.allow_growth = Some(allow);
+        self
+    }
+
+    /// The same options with this first region.
+    #[must_use]
+    pub const fn with_first_region(mut self, bytes: Bytes) -> Self {
+        self.first_region = Some(bytes);
+        self
+    }
+
+    /// The same options with this rule for later regions.
+    #[must_use]
+    pub const fn with_growth(mut self, rule: GrowthRule) -> Self {
+        self.growth = Some(rule);
+        self
+    }
+
+    /// The same options with or without region merging.
+    #[must_use]
+    pub const fn with_region_merging(mut self, merge: bool) -> Self {
+        self.region_merging = Some(merge);
+        self
+    }
+
+    /// The same options with or without garbage collection.
+    #[must_use]
+    pub const fn with_garbage_collection(mut self, collect: bool) -> Self {
+        self.garbage_collection = Some(collect);
+        self
+    }
+
+    /// The same options with this rule for splitting.
+    #[must_use]
+    pub const fn with_split(mut self, split: SplitChoice) -> Self {
+        self.split = Some(split);
+        self
+    }
+
+    /// The same options with this end to cut from.
+    #[must_use]
+    pub const fn with_cut(mut self, cut: CutRule) -> Self {
+        self.cut = Some(cut);
+        self
+    }
+
+    /// The same options with this patience.
+    #[must_use]
+    pub const fn with_retry_timeout(mut self, timeout: Duration) -> Self {
+        self.retry_timeout = Some(timeout);
+        self
+    }
+
+    /// These options, and those of `defaults` where these leave the choice.
+    #[must_use]
+    pub fn or(self, defaults: Self) -> Self {
+        Self {
+            allocator: self.allocator.or(defaults.allocator),
+            limit: self.limit.or(defaults.limit),
+            allow_growth: self.allow_growth.or(defaults.allow_growth),
+            first_region: self.first_region.or(defaults.first_region),
+            growth: self.growth.or(defaults.growth),
+            region_merging: self.region_merging.or(defaults.region_merging),
+            garbage_collection: self.garbage_collection.or(defaults.garbage_collection),
+            split: self.split.or(defaults.split),
+            cut: self.cut.or(defaults.cut),
+            retry_timeout: self.retry_timeout.or(defaults.retry_timeout),
+        }
+    }
+}
+
+impl fmt::Display for PoolOptions {
+    /// One line: the limit, and what else was chosen.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.limit {
+            Some(limit) => write!(f, "limit {limit}")?,
+            None => write!(f, "no limit")?,
+        }
+        if let Some(allow) = self.allow_growth {
+            write!(f, ", {} growth", if allow { "with" } else { "without" })?;
+        }
+        if let Some(bytes) = self.first_region {
+            write!(f, ", first region {bytes}")?;
+        }
+        match self.growth {
+            Some(GrowthRule::Doubling { .. }) => write!(f, ", regions doubling")?,
+            Some(GrowthRule::AsRequested { .. }) => write!(f, ", regions as requested")?,
+            Some(GrowthRule::Fixed(bytes)) => write!(f, ", regions of {bytes}")?,
+            Some(GrowthRule::Proportional { parts, .. }) => write!(f, ", regions of 1/{parts} of the pool")?,
+            None => {}
+        }
+        if let Some(merge) = self.region_merging {
+            write!(f, ", {} region merging", if merge { "with" } else { "without" })?;
+        }
+        if let Some(collect) = self.garbage_collection {
+            write!(f, ", {} garbage collection", if collect { "with" } else { "without" })?;
+        }
+        if let Some(split) = self.split {
+            write!(f, ", split {split}")?;
+        }
+        match self.cut {
+            Some(CutRule::Low) => write!(f, ", cut low")?,
+            Some(CutRule::LargeHigh) => write!(f, ", cut large-high")?,
+            None => {}
+        }
+        if let Some(timeout) = self.retry_timeout {
+            write!(f, ", waits {} ms", timeout.as_millis())?;
+        }
+        self.allocator.map_or(Ok(()), |allocator| write!(f, ", allocator {allocator}"))
+    }
+}
+
+/// Which devices a choice is for. More precise ones count before less precise ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DeviceScope {
+    /// One device.
+    One(DeviceId),
+    /// All of a kind.
+    Kind(DeviceKind),
+    /// All.
+    All,
+}
+
+impl DeviceScope {
+    /// Whether the choice is for this device.
+    #[must_use]
+    pub fn includes(self, device: DeviceId) -> bool {
+        match self {
+            Self::One(one) => one == device,
+            Self::Kind(kind) => kind == device.kind,
+            Self::All => true,
+        }
+    }
+}
+
+impl From<DeviceId> for DeviceScope {
+    fn from(device: DeviceId) -> Self {
+        Self::One(device)
+    }
+}
+
+impl From<DeviceKind> for DeviceScope {
+    fn from(kind: DeviceKind) -> Self {
+        Self::Kind(kind)
+    }
+}
+
+/// Options for the pools of several devices.
+///
+/// ```
+/// use bfc_core::{AllocatorChoice, Bytes, DeviceId, DeviceScope, PoolOptions, PoolSettings};
+/// let mut settings = PoolSettings::default();
+/// settings.choose(DeviceScope::All, PoolOptions::default().with_limit(Bytes::gib(1)));
+/// settings.choose(DeviceId::CPU, PoolOptions::default().with_allocator(AllocatorChoice::Guard));
+/// let options = settings.options(DeviceId::CPU);
+/// assert_eq!(options.limit, Some(Bytes::gib(1).into()));
+/// assert_eq!(options.allocator, Some(AllocatorChoice::Guard));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolSettings {
+    by_scope: std::collections::BTreeMap<DeviceScope, PoolOptions>,
+}
+
+impl PoolSettings {
+    /// Chooses for the pools of some devices; what `options` leave open stays as chosen before.
+    pub fn choose(&mut self, scope: impl Into<DeviceScope>, options: PoolOptions) {
+        let chosen = self.by_scope.entry(scope.into()).or_default();
+        *chosen = options.or(*chosen);
+    }
+
+    /// What is chosen for a device's pools. What is chosen for the one device counts before what is chosen for its kind, and
+    /// that before what is chosen for all.
+    #[must_use]
+    pub fn options(&self, device: DeviceId) -> PoolOptions {
+        let for_device = self.by_scope.iter().filter(|(scope, _)| scope.includes(device));
+        for_device.fold(PoolOptions::default(), |options, (_, less_precise)| options.or(*less_precise))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_for_splitting_are_read() {
+        let waste = |amount: &str| SplitChoice::Twice(amount.parse().unwrap());
+        for (text, expected) in [
+            ("always", SplitChoice::Always),
+            ("twice", SplitChoice::TENSORFLOW),
+            ("twice:16MiB", waste("16MiB")),
+            ("twice:5%", waste("5%")),
+            ("twice:0", waste("0")),
+        ] {
+            assert_eq!(text.parse(), Ok(expected));
+        }
+        for bad in ["", "never", "twice:", "twice:x", "always:5%", "twice:-1", "twice:0%"] {
+            assert_eq!(bad.parse::<SplitChoice>(), Err(ParseSplitError { text: bad.to_owned() }));
+        }
+        let rule = waste("50%").rule(Bytes::gib(1));
+        assert_eq!(rule, SplitRule::Twice { max_waste: Bytes::mib(512) });
+    }
+
+    #[test]
+    fn the_more_precise_choice_counts() {
+        let limit = |gib| PoolOptions::default().with_limit(Bytes::gib(gib));
+        let cuda = |ordinal| DeviceId::new(DeviceKind::Cuda, ordinal);
+        let mut settings = PoolSettings::default();
+        settings.choose(cuda(1), limit(3));
+        settings.choose(DeviceScope::All, limit(1).with_allow_growth(false));
+        settings.choose(DeviceKind::Cuda, limit(2));
+        assert_eq!(settings.options(DeviceId::CPU), limit(1).with_allow_growth(false));
+        assert_eq!(settings.options(cuda(0)), limit(2).with_allow_growth(false));
+        assert_eq!(settings.options(cuda(1)), limit(3).with_allow_growth(false));
+        settings.choose(DeviceScope::All, limit(4));
+        assert_eq!(settings.options(DeviceId::CPU), limit(4).with_allow_growth(false));
+    }
+
+    #[test]
+    fn a_configuration_leaves_no_choice_but_the_allocator() {
+        let config = BfcConfig::tensorflow(Bytes::gib(1)).with_retry(false).with_first_region(Bytes::mib(8));
+        let options = PoolOptions::all_of(&config);
+        let expected = PoolOptions::default()
+            .with_limit(Bytes::gib(1))
+            .with_allow_growth(true)
+            .with_first_region(Bytes::mib(8))
+            .with_growth(GrowthRule::DOUBLING)
+            .with_region_merging(false)
+            .with_garbage_collection(false)
+            .with_split(SplitChoice::TENSORFLOW)
+            .with_cut(CutRule::Low)
+            .with_retry_timeout(Duration::ZERO);
+        assert_eq!(options, expected);
+    }
+}

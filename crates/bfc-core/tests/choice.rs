@@ -1,0 +1,136 @@
+//! Options choose a memory's allocator and how it behaves.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bfc_core::sim::SimDevice;
+use bfc_core::{
+    AddressOnlyMemory, Allocator, AllocatorAttributes, AllocatorChoice, Amount, BfcConfig, Bytes, DeviceId,
+    DeviceMemory, GuardError, HostMemory, Lifetime, MemoryKind, Plan, PlanOptions, Pool, PoolError,
+    PoolOptions, Registry, RegistryError, Request, SplitChoice, SubAllocator,
+};
+
+/// A registry with one device whose memory is `source`, and the allocator that `options` make of it.
+fn made_with(
+    source: Arc<dyn SubAllocator>,
+    config: BfcConfig,
+    options: PoolOptions,
+) -> Result<Arc<dyn Allocator>, RegistryError> {
+    let registry = Registry::new();
+    registry.register(DeviceId::CPU, [Pool::new("pool", source, 0, config)]).unwrap();
+    registry
+        .allocator(DeviceId::CPU, AllocatorAttributes::default(), Some(options))
+        .map(|resolved| resolved.allocator)
+}
+
+fn bare(config: BfcConfig, options: PoolOptions) -> Arc<dyn Allocator> {
+    made_with(Arc::new(AddressOnlyMemory::new()), config, options).unwrap()
+}
+
+fn choose(choice: AllocatorChoice) -> PoolOptions {
+    PoolOptions::default().with_allocator(choice)
+}
+
+#[test]
+fn options_choose_the_allocator() {
+    let config = || BfcConfig::new(Bytes::mib(64));
+    let granted = |choice, bytes| {
+        let allocator = made_with(Arc::new(HostMemory::new()), config(), choose(choice)).unwrap();
+        let block = allocator.allocate(&Request::new(bytes)).unwrap();
+        // SAFETY: nobody uses the block.
+        unsafe { allocator.deallocate(block) }.unwrap();
+        assert_eq!((allocator.name(), allocator.stats().bytes_limit), ("pool", Some(64 << 20)), "{choice}");
+        (block.bytes, allocator.stats().bytes_reserved)
+    };
+    let first_region = 2 << 20;
+    for choice in [AllocatorChoice::Bfc, AllocatorChoice::BfcTensorflow, AllocatorChoice::Planned] {
+        assert_eq!(granted(choice, 1000), (1024, first_region));
+    }
+    assert_eq!(granted(AllocatorChoice::Guard, 1000), (1000, first_region));
+    // Paddle's sizes for a machine's memory: steps of 4 KiB, a 32nd of it at a time or as much as is asked for.
+    assert_eq!(granted(AllocatorChoice::Buddy, 1000), (4096, 2 << 20));
+    assert_eq!(granted(AllocatorChoice::AutoGrowth, 1000), (4096, 4096));
+    assert_eq!(granted(AllocatorChoice::Passthrough, 1000), (1000, 0));
+}
+
+#[test]
+fn tensorflows_pool_splits_as_tensorflow_unless_options_say_otherwise() {
+    let granted = |options| {
+        let allocator = bare(BfcConfig::new(Bytes::mib(1)).with_allow_growth(false), options);
+        allocator.allocate(&Request::new(700 << 10)).unwrap().bytes
+    };
+    // A rest of 324 KiB is less than the block and than 128 MiB.
+    assert_eq!(granted(choose(AllocatorChoice::Bfc)), 700 << 10);
+    assert_eq!(granted(choose(AllocatorChoice::BfcTensorflow)), 1 << 20);
+    let fraction = SplitChoice::Twice("10%".parse().unwrap());
+    assert_eq!(granted(choose(AllocatorChoice::BfcTensorflow).with_split(fraction)), 700 << 10);
+    assert_eq!(granted(choose(AllocatorChoice::Bfc).with_split(SplitChoice::TENSORFLOW)), 1 << 20);
+}
+
+#[test]
+fn every_option_reaches_the_pool() {
+    let config = BfcConfig::new(Bytes::gib(1));
+    let pool = bare(config.clone(), PoolOptions::default().with_first_region(Bytes::mib(8)));
+    let block = pool.allocate(&Request::new(1)).unwrap();
+    assert_eq!((pool.stats().bytes_reserved, block.bytes), (8 << 20, 256));
+
+    let pool =
+        bare(config.clone(), PoolOptions::default().with_limit(Bytes::mib(4)).with_allow_growth(false));
+    pool.allocate(&Request::new(1)).unwrap();
+    assert_eq!(pool.stats().bytes_reserved, 4 << 20);
+
+    // Without collection the first region stays, and leaves too little below the limit.
+    for (collect, fits) in [(true, true), (false, false)] {
+        let options = PoolOptions::default()
+            .with_limit(Bytes::mib(4))
+            .with_garbage_collection(collect)
+            .with_retry_timeout(Duration::ZERO);
+        let pool = bare(config.clone(), options);
+        let block = pool.allocate(&Request::new(1 << 20)).unwrap();
+        // SAFETY: nothing lies at the addresses.
+        unsafe { pool.deallocate(block) }.unwrap();
+        assert_eq!(pool.allocate(&Request::new(4 << 20)).is_ok(), fits);
+    }
+}
+
+#[test]
+fn a_limit_may_be_a_share_of_a_memory_whose_size_is_known() {
+    let half = PoolOptions::default().with_limit("50%".parse::<Amount>().unwrap());
+    let config = || BfcConfig::new(Bytes::gib(1));
+    let limit = |source: Arc<dyn SubAllocator>| {
+        made_with(source, config(), half).map(|allocator| allocator.stats().bytes_limit)
+    };
+    let device = Arc::new(SimDevice::new(Bytes::mib(64)));
+    assert_eq!(limit(Arc::new(DeviceMemory::new(device))), Ok(Some(32 << 20)));
+    assert_eq!(limit(Arc::new(HostMemory::new().with_total(Bytes::gib(8)))), Ok(Some(4 << 30)));
+    assert_eq!(limit(Arc::new(AddressOnlyMemory::new().with_total(Bytes::gib(8)))), Ok(Some(4 << 30)));
+    let error = limit(Arc::new(HostMemory::new())).unwrap_err();
+    assert!(matches!(&error, RegistryError::Pool { error: PoolError::UnknownTotal { .. }, .. }), "{error}");
+}
+
+#[test]
+fn a_guard_over_memory_that_the_host_cannot_read_is_a_typed_error() {
+    let source = Arc::new(AddressOnlyMemory::new());
+    let guard = made_with(source, BfcConfig::new(Bytes::mib(1)), choose(AllocatorChoice::Guard));
+    let unreadable = GuardError { allocator: "pool".to_owned(), kind: MemoryKind::AddressOnly };
+    let expected = RegistryError::Pool { device: "cpu:0".to_owned(), error: PoolError::Guard(unreadable) };
+    assert_eq!(guard.unwrap_err(), expected);
+}
+
+#[test]
+fn a_pool_with_a_plan_follows_it() {
+    let step = [Lifetime { bytes: 1000, start: 0, end: 3 }, Lifetime { bytes: 3000, start: 1, end: 2 }];
+    let plan = Arc::new(Plan::solve(&step, &PlanOptions::default()).unwrap());
+    let made = |options| {
+        let registry = Registry::new();
+        let source = Arc::new(AddressOnlyMemory::new());
+        let pool = Pool::planned("pool", source, 0, BfcConfig::new(Bytes::mib(1)), plan.clone());
+        registry.register(DeviceId::CPU, [pool]).unwrap();
+        let resolved = registry.allocator(DeviceId::CPU, AllocatorAttributes::default(), options).unwrap();
+        format!("{:?}", resolved.allocator)
+    };
+    assert!(made(None).contains("PlannedOptions"), "{}", made(None));
+    assert!(!made(Some(choose(AllocatorChoice::Bfc))).contains("PlannedOptions"));
+}

@@ -1,0 +1,85 @@
+use super::*;
+use bfc_core::AllocatorAttributes;
+
+fn environment(variables: &[(&str, &str)]) -> Environment {
+    Environment::from_vars(variables.iter().copied()).unwrap()
+}
+
+fn limit(device: &Device) -> Option<u64> {
+    device.default_allocator().unwrap().stats().bytes_limit
+}
+
+/// What the allocator of a device says it is.
+fn sort(device: &Device) -> String {
+    let text = format!("{:?}", device.default_allocator().unwrap());
+    text.split([' ', '<']).next().unwrap().to_owned()
+}
+
+#[test]
+fn code_decides_before_the_environment_and_the_environment_before_the_default() {
+    let said = environment(&[("HIGHWATER_POOL_LIMIT", "2GiB"), ("HIGHWATER_ALLOCATOR_CPU", "passthrough")]);
+    let default = Runtime::builder().environment(Environment::default()).build().unwrap();
+    assert_eq!(limit(&default.cpu().unwrap()), Some(DEFAULT_POOL.get()));
+
+    let by_environment = Runtime::builder().environment(said.clone()).build().unwrap();
+    let (cpu, dry) = (by_environment.cpu().unwrap(), by_environment.dry().unwrap());
+    assert_eq!((limit(&cpu), limit(&dry)), (Some(2 << 30), Some(2 << 30)));
+    assert_eq!((sort(&cpu).as_str(), sort(&dry).as_str()), ("PassthroughAllocator", "PolicyAllocator"));
+
+    let builder = Runtime::builder().environment(said.clone()).pool(Bytes::mib(8));
+    let by_code = builder.allocator(DeviceId::CPU, AllocatorChoice::Guard).build().unwrap();
+    let cpu = by_code.cpu().unwrap();
+    assert_eq!((limit(&cpu), sort(&cpu).as_str()), (Some(8 << 20), "GuardAllocator"));
+
+    let config = BfcConfig::tensorflow(Bytes::mib(16));
+    let by_config = Runtime::builder().environment(said).pool_config(config).build().unwrap();
+    let cpu = by_config.cpu().unwrap();
+    assert_eq!((limit(&cpu), sort(&cpu).as_str()), (Some(16 << 20), "PassthroughAllocator"));
+}
+
+#[test]
+fn a_guard_cannot_be_chosen_for_a_dry_device_and_the_error_says_so() {
+    let builder = Runtime::builder().environment(Environment::default());
+    let runtime = builder.allocator(DeviceScope::All, AllocatorChoice::Guard).build().unwrap();
+    assert!(runtime.cpu().unwrap().default_allocator().is_ok());
+    let error = runtime.dry().unwrap().default_allocator().unwrap_err();
+    assert!(error.to_string().contains("address only memory cannot be guarded"), "{error}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_limit_may_be_a_share_of_the_machines_memory() {
+    let said = environment(&[("HIGHWATER_POOL_LIMIT", "50%")]);
+    let runtime = Runtime::builder().environment(said).build().unwrap();
+    let total = machine_memory().unwrap();
+    let half = Some(total.get() / 2);
+    assert_eq!((limit(&runtime.cpu().unwrap()), limit(&runtime.dry().unwrap())), (half, half));
+}
+
+#[test]
+fn all_attributes_of_a_device_lead_to_the_chosen_allocator() {
+    let builder = Runtime::builder().environment(Environment::default());
+    let runtime = builder.allocator(DeviceId::CPU, AllocatorChoice::Guard).build().unwrap();
+    let pinned = AllocatorAttributes::default().with_on_host(true).with_gpu_compatible(true);
+    let cpu = runtime.cpu().unwrap();
+    let allocator = cpu.allocator(pinned).unwrap();
+    assert!(Arc::ptr_eq(allocator.allocator(), cpu.default_allocator().unwrap()));
+}
+
+#[test]
+fn nonsense_in_the_systems_account_of_memory_is_no_answer() {
+    assert_eq!(total_memory("MemFree: 1 kB\nMemTotal:       16384 kB\n"), Some(Bytes::mib(16)));
+    for bad in ["", "MemTotal: 12", "MemTotal: x kB", "MemTotal: -1 kB"] {
+        assert_eq!(total_memory(bad), None, "{bad:?}");
+    }
+}
+
+#[test]
+fn a_runtime_that_could_not_read_its_environment_opens_no_device() {
+    let error = Environment::from_vars([("HIGHWATER_SPLIT", "x")]).unwrap_err();
+    let builder = Runtime::builder();
+    let runtime = builder.build_in(&Environment::default(), Some(error.clone())).unwrap();
+    for device in [runtime.cpu(), runtime.dry(), runtime.best()] {
+        assert_eq!(device.unwrap_err(), Error::Environment(error.clone()));
+    }
+}
