@@ -188,17 +188,34 @@ fn progress_is_told_and_can_end_the_search() {
 
 #[test]
 fn a_target_ends_the_search() {
-    let lifetimes: Vec<Lifetime> =
-        (0..400).map(|i| lifetime(u64::from(1 + i * 7919 % 1000), i, i + 1 + i * 104_729 % 60)).collect();
-    let steps = |options: PlanOptions| {
-        let mut steps = 0;
-        let plan = Plan::solve_with(&lifetimes, &options, &mut |progress| {
-            steps = progress.steps;
+    // The lower bound is out of reach: the second block cannot be in one piece beside both others.
+    let apart = [
+        (2, 0, 2),
+        (3, 0, 6),
+        (2, 4, 9),
+        (3, 5, 12),
+        (2, 1, 5),
+        (4, 3, 4),
+        (1, 2, 10),
+        (2, 6, 8),
+        (3, 8, 12),
+    ];
+    let mut lifetimes: Vec<Lifetime> = (0..30)
+        .flat_map(|i| {
+            apart.map(|(bytes, start, end)| lifetime(bytes + i % 3, start + i as u32, end + i as u32))
+        })
+        .collect();
+    lifetimes.sort_by_key(|lifetime| lifetime.start);
+    let calls = |options: PlanOptions| {
+        let mut calls = 0;
+        let plan = Plan::solve_with(&lifetimes, &options.with_granule(1), &mut |_| {
+            calls += 1;
             true
         });
         check(&plan.unwrap());
-        steps
+        calls
     };
     let options = PlanOptions::default().with_effort(200_000);
-    assert!(steps(options.with_target(1 << 40)) < steps(options));
+    assert_eq!(calls(options.with_target(1 << 40)), 1);
+    assert!(calls(options) > 1);
 }
