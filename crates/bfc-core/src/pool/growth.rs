@@ -59,8 +59,8 @@ impl GrowthRule {
     /// TensorFlow's rule, without a cap.
     pub const DOUBLING: Self = Self::Doubling { cap: Bytes(u64::MAX) };
 
-    /// The default of [`BfcConfig::new`](crate::BfcConfig::new): a thirty-second of what the pool holds, in granules of 2 MiB. From 64 MiB on the pool doubles in 22
-    /// steps at most.
+    /// The default of [`BfcConfig::new`](crate::BfcConfig::new): a thirty-second of what the pool holds, in granules of
+    /// 2 MiB. From 64 MiB on the pool doubles in 23 steps at most.
     pub const MEASURED_BEST: Self = Self::Proportional { parts: 32, granule: Bytes(2 * MIB) };
 }
 
