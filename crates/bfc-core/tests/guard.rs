@@ -359,12 +359,12 @@ fn the_quarantine_never_makes_a_request_fail() {
 
 #[test]
 fn a_request_that_waits_gets_what_another_thread_frees() {
-    let config = BfcConfig::new(Bytes::kib(64)).with_retry_timeout(Duration::from_secs(60));
+    let config = BfcConfig::new(Bytes::kib(4)).with_retry_timeout(Duration::from_secs(60));
     let pool = Arc::new(BfcAllocator::new("cpu", Arc::new(HostMemory::new()), config));
     let guard = GuardAllocator::new(pool.clone(), GuardConfig::default()).unwrap();
-    let first = allocate(&guard, 60 << 10);
+    let first = allocate(&guard, 3 << 10);
     std::thread::scope(|scope| {
-        let second = scope.spawn(|| allocate(&guard, 60 << 10));
+        let second = scope.spawn(|| allocate(&guard, 3 << 10));
         while pool.stats().retry.waiting == 0 {
             std::thread::yield_now();
         }
