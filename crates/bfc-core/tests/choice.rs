@@ -86,6 +86,7 @@ fn every_option_reaches_the_pool() {
         let options = PoolOptions::default()
             .with_limit(Bytes::mib(4))
             .with_garbage_collection(collect)
+            .with_region_merging(false)
             .with_retry_timeout(Duration::ZERO);
         let pool = bare(config.clone(), options);
         let block = pool.allocate(&Request::new(1 << 20)).unwrap();

@@ -12,7 +12,7 @@ use crate::units::Bytes;
 /// The longest that a request can be told to wait: an hour.
 const MAX_RETRY_MS: u64 = 3_600_000;
 
-/// Names that differ in more letters than this are not taken for slips of each other.
+/// Names that differ in more letters than this, or than half of them, are not taken for slips of each other.
 const MAX_SLIPS: usize = 3;
 
 /// One row of the table in the module's text.
@@ -166,18 +166,18 @@ fn whole(text: &str) -> Option<u64> {
 /// is found whatever follows it.
 pub(super) fn nearest(name: &str) -> Option<String> {
     let rest = name.strip_prefix(PREFIX)?;
-    let (slips, variable) = Variable::ALL
+    let (_, variable) = Variable::ALL
         .into_iter()
-        .map(|variable| {
+        .filter_map(|variable| {
             // The letters that could be the variable's name: as many as it has, give or take the slips.
             let length = variable.name().len();
             let starts =
                 (length.saturating_sub(MAX_SLIPS)..=length + MAX_SLIPS).filter_map(|end| rest.get(..end));
             let slips = starts.chain([rest]).map(|start| distance(start, variable.name())).min();
-            (slips.unwrap_or(usize::MAX), variable)
+            slips.filter(|&slips| slips <= MAX_SLIPS.min(length / 2)).map(|slips| (slips, variable))
         })
         .min_by_key(|(slips, _)| *slips)?;
-    (slips <= MAX_SLIPS).then(|| format!("{PREFIX}{}", variable.name()))
+    Some(format!("{PREFIX}{}", variable.name()))
 }
 
 /// How many letters must be put in, left out or changed to make one text of the other (Levenshtein); `usize::MAX` for
