@@ -10,7 +10,7 @@ use bfc_core::{BfcConfig, Bytes, TimingCounter};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use common::interpreter::{Interpreter, Op};
+use common::interpreter::{Interpreter, Op, Tally};
 use common::source::{Fails, Nature};
 
 const LIMIT: Bytes = Bytes::kib(256);
@@ -40,6 +40,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (any::<usize>(), 0..8192u64).prop_map(|(pick, offset)| Op::LookUp { pick, offset }),
         1 => Just(Op::ClearStats),
         1 => Just(Op::ReleaseIdle),
+        1 => (0..300_000u64).prop_map(|keep| Op::Trim { keep }),
         3 => (0..12u8).prop_map(|lag| Op::Advance { lag }),
     ]
 }
@@ -126,6 +127,7 @@ fn sequences_meet_and_refuse_requests() {
             _ => Op::Free { pick: random.next() as usize },
         })
         .collect();
-    let (met, refused) = Interpreter::new(BfcConfig::new(LIMIT), Nature::default(), true, None).run(&ops);
+    let tally = Interpreter::new(BfcConfig::new(LIMIT), Nature::default(), true, None).run(&ops);
+    let Tally { met, refused, .. } = tally;
     assert!(met > 1000 && refused > 100, "{met} met, {refused} refused");
 }

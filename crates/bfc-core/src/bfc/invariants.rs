@@ -1,7 +1,5 @@
 //! The rules that hold of the policy between any two calls, and one checker for all of them.
 
-use std::collections::HashSet;
-
 use super::arena::Bfc;
 use super::bins::SizeClass;
 use super::chunk::{Chunk, ChunkId, GRANULE, State};
@@ -32,6 +30,30 @@ fn broken(rule: usize, detail: &str) -> Inconsistent {
     Inconsistent { policy: "bfc", detail: format!("{} (but {detail})", RULES[rule]) }
 }
 
+/// Some slots of the slab. The rules are checked after every step of long random runs, so it is a table, not a hash.
+#[derive(Debug)]
+struct SlotSet {
+    holds: Vec<bool>,
+    count: usize,
+}
+
+impl SlotSet {
+    fn new(slots: usize) -> Self {
+        Self { holds: vec![false; slots], count: 0 }
+    }
+
+    /// Adds a slot; whether it is one, and was not there.
+    fn insert(&mut self, id: ChunkId) -> bool {
+        let new = self.holds.get_mut(id.0 as usize).is_some_and(|held| !std::mem::replace(held, true));
+        self.count += usize::from(new);
+        new
+    }
+
+    fn contains(&self, id: ChunkId) -> bool {
+        self.holds.get(id.0 as usize).is_some_and(|&held| held)
+    }
+}
+
 impl Bfc {
     /// Checks every rule.
     pub(super) fn check_rules(&self) -> Result<(), Inconsistent> {
@@ -60,8 +82,9 @@ impl Bfc {
     }
 
     /// Walks every region; gives the chunks and borders met.
-    fn check_chunks(&self) -> Result<HashSet<ChunkId>, Inconsistent> {
-        let mut seen = HashSet::from([ChunkId::NONE]);
+    fn check_chunks(&self) -> Result<SlotSet, Inconsistent> {
+        let mut seen = SlotSet::new(self.chunks.len());
+        seen.insert(ChunkId::NONE);
         for region in self.regions.as_slice() {
             let border = region.border;
             let closed = seen.insert(border) && self.chunks[border].state == State::Border;
@@ -92,8 +115,8 @@ impl Bfc {
         Ok(seen)
     }
 
-    fn check_slab(&self, seen: &HashSet<ChunkId>) -> Result<(), Inconsistent> {
-        let (met, slots) = (seen.len(), self.chunks.len());
+    fn check_slab(&self, seen: &SlotSet) -> Result<(), Inconsistent> {
+        let (met, slots) = (seen.count, self.chunks.len());
         // A list that runs in a circle is left after more steps than there are slots.
         let unused = self.chunks.unused_slots().take(slots);
         let unused = unused.filter(|id| self.chunks[*id].state == State::Unused).count();
@@ -103,8 +126,14 @@ impl Bfc {
     fn check_bins(&self) -> Result<(), Inconsistent> {
         ensure(7, self.bins.bitmaps_agree(), || format!("{:?}", self.bins))?;
         let free = self.chunks.chunks().filter(|(_, chunk)| chunk.is_free()).count();
-        let mut binned = HashSet::new();
-        for class in SizeClass::all().filter(|&class| self.bins.is_occupied(class)) {
+        let mut binned = SlotSet::new(self.chunks.len());
+        // The bitmaps that lead from one occupied class to the next were checked just before; a class that they left out
+        // would be missing in the count below.
+        let first = SizeClass::of(1);
+        let occupied = std::iter::successors(self.bins.first_from(first), |&(class, _)| {
+            self.bins.first_from(class.next()?)
+        });
+        for (class, _) in occupied {
             for (nth, id) in self.bins.in_class(&self.chunks, class).enumerate() {
                 let chunk = &self.chunks[id];
                 let belongs = chunk.is_free() && SizeClass::of(chunk.bytes) == class && binned.insert(id);
@@ -123,16 +152,18 @@ impl Bfc {
                 ensure(6, ordered, || format!("a child of {id:?} should come before it"))?;
             }
         }
-        let binned = binned.len();
+        let binned = binned.count;
         ensure(5, binned == free, || format!("{free} chunks are free, {binned} are in bins"))
     }
 
     fn check_pending(&self) -> Result<(), Inconsistent> {
-        let queued: HashSet<ChunkId> =
-            self.pending.iter().filter(|free| self.is_pending(free)).map(|free| free.chunk).collect();
+        let mut queued = SlotSet::new(self.chunks.len());
+        for free in self.pending.iter().filter(|free| self.is_pending(free)) {
+            queued.insert(free.chunk);
+        }
         for (id, _) in self.chunks.chunks().filter(|(_, chunk)| chunk.state == State::Held) {
             let freed_at = self.chunks.freed_at(id);
-            ensure(10, freed_at > 0 && queued.contains(&id), || format!("{id:?} was freed at {freed_at}"))?;
+            ensure(10, freed_at > 0 && queued.contains(id), || format!("{id:?} was freed at {freed_at}"))?;
         }
         for free in self.pending.iter() {
             let bounded = self.pending.may_have_ripe(free.freed_at.saturating_add(1));

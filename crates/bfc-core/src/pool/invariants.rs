@@ -1,11 +1,8 @@
 //! The rules that hold of a pool between any two calls, and one checker for all of them.
 
-use std::collections::{HashMap, HashSet};
-
 use super::accounts::Accounts;
 use super::info::{ChunkInfo, chunk_infos};
 use crate::ledger::{Category, Tag};
-use crate::owner::OwnerId;
 use crate::policy::Policy;
 
 /// What holds of every pool between any two calls. [`InvariantError::rule`] is an index into this list.
@@ -46,10 +43,10 @@ pub(super) fn check(
     policy.check().map_err(|error| InvariantError { rule: 0, detail: error.to_string() })?;
     let chunks = chunk_infos(policy, accounts);
     check_cover(policy, &chunks)?;
-    let live = check_accounts(policy, accounts, &chunks)?;
-    check_figures(policy, accounts, &live)?;
-    check_ledger(accounts, &live)?;
-    check_index(accounts, &live)?;
+    check_accounts(policy, accounts, &chunks)?;
+    check_figures(policy, accounts, &chunks)?;
+    check_ledger(accounts, &chunks)?;
+    check_index(accounts, &chunks)?;
     let reserved = policy.reserved_bytes();
     ensure(8, limit.is_none_or(|limit| reserved <= limit), || format!("{reserved} bytes of {limit:?}"))
 }
@@ -76,38 +73,55 @@ fn check_cover(policy: &dyn Policy, chunks: &[ChunkInfo]) -> Result<(), Invarian
     ensure(5, sum == reserved, || format!("regions hold {sum} bytes, {reserved} are accounted for"))
 }
 
-/// Checks the accounts by slot; gives the live chunks.
+/// Checks the accounts by slot.
 fn check_accounts(
     policy: &dyn Policy,
     accounts: &Accounts,
     chunks: &[ChunkInfo],
-) -> Result<Vec<ChunkInfo>, InvariantError> {
-    let mut slots = HashSet::new();
-    policy.visit(&mut |piece| slots.extend(piece.slot));
-    let mut numbers = HashSet::new();
-    for (slot, account) in accounts.by_slot.iter().enumerate() {
-        let sound = if slots.contains(&(slot as u32)) {
-            (1..=accounts.last_allocation).contains(&account.allocation)
-                && account.requested > 0
-                && numbers.insert(account.allocation)
+) -> Result<(), InvariantError> {
+    let mut holds_block = vec![false; accounts.by_slot.len()];
+    let (mut live, mut distinct) = (0, true);
+    policy.visit(&mut |piece| {
+        let Some(slot) = piece.slot else { return };
+        live += 1;
+        let held = holds_block.get_mut(slot as usize);
+        distinct &= held.is_some_and(|held| !std::mem::replace(held, true));
+    });
+    ensure(2, distinct, || "two live blocks have one slot, or one has no account".to_owned())?;
+    let mut numbers = Vec::with_capacity(live);
+    for (slot, (account, &holds_block)) in accounts.by_slot.iter().zip(&holds_block).enumerate() {
+        let sound = if holds_block {
+            numbers.push(account.allocation);
+            (1..=accounts.last_allocation).contains(&account.allocation) && account.requested > 0
         } else {
             account.allocation == 0 && account.requested == 0 && account.tag == Tag::default()
         };
         ensure(2, sound, || format!("slot {slot}: {account:?}"))?;
     }
-    let (live, accounted) = (slots.len(), numbers.len());
+    numbers.sort_unstable();
+    let twice = numbers.windows(2).find(|pair| pair[0] == pair[1]);
+    ensure(2, twice.is_none(), || format!("two live blocks have one number: {twice:?}"))?;
+    let accounted = numbers.len();
     ensure(2, live == accounted, || format!("{live} live blocks, {accounted} accounts"))?;
-    let live: Vec<ChunkInfo> = chunks.iter().filter(|chunk| chunk.in_use()).copied().collect();
-    for chunk in &live {
+    for chunk in live_chunks(chunks) {
         ensure(2, chunk.requested <= chunk.bytes, || format!("{chunk:?}"))?;
     }
-    Ok(live)
+    Ok(())
 }
 
-fn check_figures(policy: &dyn Policy, accounts: &Accounts, live: &[ChunkInfo]) -> Result<(), InvariantError> {
-    let bytes: u64 = live.iter().map(|chunk| chunk.bytes).sum();
-    let requested: u64 = live.iter().map(|chunk| chunk.requested).sum();
-    let sums = (bytes, requested, live.len() as u64);
+/// Those that an allocation holds.
+fn live_chunks(chunks: &[ChunkInfo]) -> impl Iterator<Item = &ChunkInfo> {
+    chunks.iter().filter(|chunk| chunk.in_use())
+}
+
+fn check_figures(
+    policy: &dyn Policy,
+    accounts: &Accounts,
+    chunks: &[ChunkInfo],
+) -> Result<(), InvariantError> {
+    let sums = live_chunks(chunks).fold((0, 0, 0_u64), |(bytes, requested, live), chunk| {
+        (bytes + chunk.bytes, requested + chunk.requested, live + 1)
+    });
     let figures = &accounts.figures;
     let said = (figures.bytes_in_use, figures.bytes_requested, figures.live_allocs);
     ensure(3, sums == said, || format!("chunks sum to {sums:?}, the figures say {said:?}"))?;
@@ -119,11 +133,14 @@ fn check_figures(policy: &dyn Policy, accounts: &Accounts, live: &[ChunkInfo]) -
     ensure(6, peaks, || format!("{figures:?}"))
 }
 
-fn check_ledger(accounts: &Accounts, live: &[ChunkInfo]) -> Result<(), InvariantError> {
-    let mut owners = HashMap::<OwnerId, u64>::new();
+fn check_ledger(accounts: &Accounts, chunks: &[ChunkInfo]) -> Result<(), InvariantError> {
+    // By the owner's index.
+    let mut owners: Vec<u64> = Vec::new();
     let mut categories = [0; Category::COUNT];
-    for chunk in live {
-        *owners.entry(chunk.tag.owner).or_default() += chunk.bytes;
+    for chunk in live_chunks(chunks) {
+        let owner = chunk.tag.owner.index();
+        owners.resize(owners.len().max(owner + 1), 0);
+        owners[owner] += chunk.bytes;
         categories[chunk.tag.category.index()] += chunk.bytes;
     }
     for category in Category::ALL {
@@ -131,21 +148,22 @@ fn check_ledger(accounts: &Accounts, live: &[ChunkInfo]) -> Result<(), Invariant
         ensure(4, held == booked, || format!("{category:?} holds {held} bytes, the ledger says {booked}"))?;
     }
     for (owner, account) in accounts.ledger.owners() {
-        let held = owners.remove(&owner).unwrap_or(0);
+        let held = owners.get_mut(owner.index()).map_or(0, std::mem::take);
         ensure(4, held == account.own, || {
             format!("{owner} holds {held} bytes, the ledger says {}", account.own)
         })?;
     }
-    ensure(4, owners.is_empty(), || format!("the ledger has no account for {owners:?}"))
+    let unknown = owners.iter().position(|&held| held > 0);
+    ensure(4, unknown.is_none(), || format!("the ledger has no account for owner {unknown:?}"))
 }
 
-fn check_index(accounts: &Accounts, live: &[ChunkInfo]) -> Result<(), InvariantError> {
+fn check_index(accounts: &Accounts, chunks: &[ChunkInfo]) -> Result<(), InvariantError> {
     let Some(index) = &accounts.index else { return Ok(()) };
-    for chunk in live {
+    for chunk in live_chunks(chunks) {
         let slot = index.get(&chunk.address).and_then(|&slot| accounts.by_slot.get(slot as usize));
         let found = slot.is_some_and(|account| account.allocation == chunk.id);
         ensure(7, found, || format!("allocation {} at {:#x} is not found", chunk.id, chunk.address))?;
     }
-    let (indexed, live) = (index.len(), live.len());
+    let (indexed, live) = (index.len(), live_chunks(chunks).count());
     ensure(7, indexed == live, || format!("{indexed} blocks are indexed, {live} are live"))
 }

@@ -3,61 +3,56 @@
 //! The shadow knows only what a user can know: the blocks handed out, their tags, and the figures that follow. The one
 //! rule of the algorithm that it repeats is the choice of the best fit, from the chunks that the pool shows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bfc_core::{
-    AllocError, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Category,
-    ChunkInfo, CutRule, OomReport, OwnerId, PoolId, Request, SourceError, Stats, Tag, TimingCounter, Verdict,
+    AllocError, AllocationAttributes, Allocator, Bfc, BfcConfig, Block, BlockError, Bytes, Category,
+    ChunkInfo, ConfiguredPolicy, CutRule, OomReport, OwnerId, PolicyAllocator, PoolConfig, PoolId,
+    Request, SourceError, Stats, Tag, TimingCounter, Verdict,
 };
 
+pub use super::op::Op;
 use super::source::{FakeSource, Nature};
 use super::try_free;
 
-/// One step. Numbers that pick among live blocks, owners and the like are taken modulo how many there are, so every
-/// sequence makes sense.
-#[derive(Clone, Debug)]
-pub enum Op {
-    Allocate {
-        bytes: u64,
-        alignment_log2: u8,
-        owner: u8,
+/// How many blocks that were given back are remembered, to be given back once more.
+const DEAD: usize = 64;
+
+/// What the shadow knows of a policy's choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// The smallest free chunk that fits, the lowest among equals.
+    BestFit {
+        /// Whether a block is as large as its request rounded up.
+        always_splits: bool,
     },
-    /// Only memory whose free lies at least `lag` counts back may be used.
-    AllocateFreedBefore {
-        bytes: u64,
-        lag: u8,
-    },
-    Free {
-        pick: usize,
-    },
-    FreeTwice {
-        pick: usize,
-    },
-    FreeStale {
-        pick: usize,
-    },
-    FreeForeign {
-        pick: usize,
-    },
-    FreeMadeUp {
-        pick: usize,
-        twist: u8,
-    },
-    Retag {
-        pick: usize,
-        owner: u8,
-    },
-    LookUp {
-        pick: usize,
-        offset: u64,
-    },
-    ClearStats,
-    ReleaseIdle,
-    /// Says that all work but that of the last `lag` frees has ended.
-    Advance {
-        lag: u8,
-    },
+    /// Some free chunk that fits, and there is none if a request is refused.
+    AnyFit,
+    /// Some free memory.
+    Any,
+}
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Steps, each of which was followed by all checks.
+    pub steps: u64,
+    /// Requests that were met.
+    pub met: u64,
+    /// Requests that were refused.
+    pub refused: u64,
+    /// Chunks seen after each step, in all.
+    pub chunks: u64,
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.steps += other.steps;
+        self.met += other.met;
+        self.refused += other.refused;
+        self.chunks += other.chunks;
+    }
 }
 
 /// A block that the pool must hold.
@@ -87,23 +82,22 @@ struct Figures {
 
 /// A pool and its shadow.
 #[derive(Debug)]
-pub struct Interpreter {
-    pool: BfcAllocator,
+pub struct Interpreter<P: ConfiguredPolicy = Bfc> {
+    pool: PolicyAllocator<P>,
+    /// The policy without memory: it says how requests are rounded.
+    blank: P,
     source: Arc<FakeSource>,
     counter: Option<Arc<TimingCounter>>,
-    always_splits: bool,
+    choice: Choice,
     /// Blocks from this many bytes on lie at the high end of their chunk; `None` if none does.
     large_from: Option<u64>,
     live: BTreeMap<u64, Live>,
-    dead: Vec<Block>,
+    dead: VecDeque<Block>,
     freed: Vec<Freed>,
     frontier: u64,
     figures: Figures,
     owners: Vec<OwnerId>,
-    /// Requests that were met.
-    pub met: u64,
-    /// Requests that were refused.
-    pub refused: u64,
+    tally: Tally,
 }
 
 impl Interpreter {
@@ -115,11 +109,28 @@ impl Interpreter {
         always_splits: bool,
         counter: Option<Arc<TimingCounter>>,
     ) -> Self {
+        let large_high = config.options().cut == CutRule::LargeHigh && !config.allow_growth();
+        let choice = Choice::BestFit { always_splits };
+        let mut interpreter = Self::over(config, nature, choice, counter);
+        interpreter.large_from = large_high.then_some(0);
+        interpreter
+    }
+}
+
+impl<P: ConfiguredPolicy> Interpreter<P> {
+    /// The same over any policy. Counters are for those that know counts.
+    pub fn over(
+        config: PoolConfig<P::Options>,
+        nature: Nature,
+        choice: Choice,
+        counter: Option<Arc<TimingCounter>>,
+    ) -> Self {
+        let blank = P::configured(config.options());
+        let counter = counter.filter(|_| blank.knows_counts());
         let config = match &counter {
             Some(counter) => config.with_timing_counter(Arc::clone(counter)),
             None => config,
         };
-        let cuts_high = config.options().cut == CutRule::LargeHigh && !config.allow_growth();
         let source = FakeSource::new(nature);
         let net = OwnerId::intern(OwnerId::ROOT, "interpreter");
         let owners = vec![
@@ -131,24 +142,24 @@ impl Interpreter {
         ];
         Self {
             // Nobody advances the frontier while this thread waits.
-            pool: BfcAllocator::new("model", source.clone(), config.with_retry(false)),
+            pool: PolicyAllocator::new("model", source.clone(), config.with_retry(false)),
+            blank,
             source,
             counter,
-            always_splits,
-            large_from: cuts_high.then_some(0),
+            choice,
+            large_from: None,
             live: BTreeMap::new(),
-            dead: Vec::new(),
+            dead: VecDeque::new(),
             freed: Vec::new(),
             frontier: 0,
             figures: Figures::default(),
             owners,
-            met: 0,
-            refused: 0,
+            tally: Tally::default(),
         }
     }
 
     /// Runs all steps, then frees what is live and drops the pool: every byte must be back at the source.
-    pub fn run(mut self, ops: &[Op]) -> (u64, u64) {
+    pub fn run(mut self, ops: &[Op]) -> Tally {
         for op in ops {
             self.step(op);
         }
@@ -160,7 +171,7 @@ impl Interpreter {
         assert_eq!(self.pool.stats().bytes_in_use, 0);
         drop(self.pool);
         self.source.assert_all_returned();
-        (self.met, self.refused)
+        self.tally
     }
 
     /// Where the live blocks lie, by address.
@@ -224,26 +235,41 @@ impl Interpreter {
                 self.figures = Figures { num_allocs: 0, peak: in_use, peak_tag, largest: 0 };
             }
             Op::ReleaseIdle => {
-                let (before, out) = (self.pool.stats().bytes_reserved, self.source.bytes_out());
-                let bytes = self.pool.trim(bfc_core::Bytes(0));
-                assert_eq!(self.pool.stats().bytes_reserved, before - bytes);
-                assert_eq!(self.source.bytes_out(), out - bytes);
+                self.trim(0);
+                // Whatever is left is there for a block, or for a free that is not safe yet.
+                assert_eq!(self.pool.trim(Bytes(0)), 0);
             }
+            Op::Trim { keep } => self.trim(keep),
             Op::Advance { lag } => {
                 if let Some(counter) = &self.counter {
                     let count = counter.current().saturating_sub(u64::from(lag));
                     self.pool.set_safe_frontier(count);
                     self.frontier = self.frontier.max(count);
+                    self.freed.retain(|freed| freed.count >= self.frontier);
                 }
             }
         }
+        self.tally.steps += 1;
         self.compare();
+    }
+
+    /// Gives idle regions back: what is said to be given is gone, here and at the source, and not too much.
+    fn trim(&self, keep: u64) {
+        let (before, out) = (self.pool.stats().bytes_reserved, self.source.bytes_out());
+        let bytes = self.pool.trim(Bytes(keep));
+        let after = self.pool.stats().bytes_reserved;
+        assert_eq!((after, self.source.bytes_out()), (before - bytes, out - bytes));
+        assert!(after >= keep.min(before), "{keep} bytes were to be kept of {before}, {after} were");
     }
 
     fn tag(&self, owner: u8) -> Tag {
         let owner = usize::from(owner);
         let category = Category::ALL[owner % Category::COUNT];
         Tag { owner: self.owners[owner % self.owners.len()], category }
+    }
+
+    fn rounded(&self, request: &Request<'_>) -> u64 {
+        self.blank.rounded(request.bytes, request.alignment).unwrap()
     }
 
     fn pick(&self, pick: usize) -> Option<Live> {
@@ -259,19 +285,24 @@ impl Interpreter {
         match self.pool.allocate(request) {
             Ok(block) if request.bytes == 0 => assert_eq!(block, Block::EMPTY),
             Ok(block) => {
-                self.met += 1;
+                self.tally.met += 1;
                 self.check_choice(request, &block, &chunks);
                 self.check_age(request, &block);
                 self.note(request, block);
             }
             Err(error) => {
-                self.refused += 1;
+                self.tally.refused += 1;
                 self.check_refusal(request, &error, &before);
             }
         }
     }
 
     fn note(&mut self, request: &Request<'_>, block: Block) {
+        let (start, end) = (block.address, block.address + block.bytes);
+        let before = self.live.range(..end).next_back().map(|(_, live)| live.block);
+        let apart = before.is_none_or(|before| before.address + before.bytes <= start);
+        assert!(apart, "{block:?} overlaps {before:?}");
+        assert!(self.source.is_out(start, block.bytes), "{block:?} is not in memory from the source");
         let live = Live { block, requested: request.bytes, tag: request.tag };
         assert_eq!(self.live.insert(block.address, live), None, "{block:?} was handed out twice");
         self.figures.num_allocs += 1;
@@ -285,9 +316,10 @@ impl Interpreter {
     /// The block lies in the smallest chunk that fits, the lowest among equals, right after the padding, or at its high
     /// end if it is large; if none fits, in memory that was not there before.
     fn check_choice(&mut self, request: &Request<'_>, block: &Block, chunks: &[ChunkInfo]) {
-        let rounded = request.bytes.next_multiple_of(256);
+        let rounded = self.rounded(request);
         assert!(block.bytes >= rounded && block.address.is_multiple_of(request.alignment), "{block:?}");
-        if self.always_splits {
+        let Choice::BestFit { always_splits } = self.choice else { return };
+        if always_splits {
             assert_eq!(block.bytes, rounded);
         }
         let large = self.large_from.is_some_and(|from| rounded >= from);
@@ -354,7 +386,7 @@ impl Interpreter {
     }
 
     fn check_report(&self, request: &Request<'_>, report: &OomReport, stats: &Stats) {
-        let rounded = request.bytes.next_multiple_of(256);
+        let rounded = self.rounded(request);
         assert_eq!((report.requested, report.rounded, report.tag), (request.bytes, rounded, request.tag));
         assert_eq!((report.in_use, report.reserved), (stats.bytes_in_use, stats.bytes_reserved));
         assert_eq!((report.free, report.largest_free), (stats.free_bytes(), stats.largest_free_block_bytes));
@@ -375,7 +407,7 @@ impl Interpreter {
         for (owner, bytes) in &report.holders {
             assert_eq!(held.get(owner), Some(bytes));
         }
-        if request.attributes.freed_before.is_none() {
+        if request.attributes.freed_before.is_none() && self.choice != Choice::Any {
             assert_eq!(
                 best_fit(&self.pool.chunks(), rounded, request.alignment),
                 None,
@@ -387,7 +419,10 @@ impl Interpreter {
     fn free(&mut self, block: Block) {
         try_free(&self.pool, block).unwrap();
         self.live.remove(&block.address);
-        self.dead.push(block);
+        self.dead.push_back(block);
+        if self.dead.len() > DEAD {
+            self.dead.pop_front();
+        }
         if let Some(counter) = &self.counter {
             let (start, end) = (block.address, block.address + block.bytes);
             self.freed.push(Freed { start, end, count: counter.current() });
@@ -429,14 +464,16 @@ impl Interpreter {
     }
 
     /// The pool holds what its shadow holds, and every invariant.
-    pub fn compare(&self) {
+    pub fn compare(&mut self) {
         if let Err(error) = self.pool.check_invariants() {
             panic!("{error}");
         }
         self.source.assert_sound();
-        let used: Vec<ChunkInfo> = self.pool.chunks().into_iter().filter(ChunkInfo::in_use).collect();
-        assert_eq!(used.len(), self.live.len());
-        for (chunk, live) in used.iter().zip(self.live.values()) {
+        let chunks = self.pool.chunks();
+        self.tally.chunks += chunks.len() as u64;
+        let used = chunks.iter().filter(|chunk| chunk.in_use());
+        assert_eq!(used.clone().count(), self.live.len());
+        for (chunk, live) in used.zip(self.live.values()) {
             let seen = (chunk.address, chunk.bytes, chunk.id, chunk.requested, chunk.tag);
             let block = live.block;
             assert_eq!(seen, (block.address, block.bytes, block.id, live.requested, live.tag));

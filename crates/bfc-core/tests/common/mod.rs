@@ -2,9 +2,13 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod interpreter;
+pub mod op;
+pub mod scenario;
 pub mod source;
 
-use bfc_core::{AllocError, Allocator, BfcAllocator, Block, OomReport, Request};
+use bfc_core::{
+    AllocError, Allocator, BfcAllocator, Block, ConfiguredPolicy, OomReport, PolicyAllocator, Request,
+};
 
 /// Allocates `bytes` with the default alignment.
 pub fn allocate(pool: &BfcAllocator, bytes: u64) -> Block {
@@ -17,7 +21,10 @@ pub fn free(pool: &BfcAllocator, block: Block) {
 }
 
 /// Frees whatever it is given.
-pub fn try_free(pool: &BfcAllocator, block: Block) -> Result<(), bfc_core::BlockError> {
+pub fn try_free<P: ConfiguredPolicy>(
+    pool: &PolicyAllocator<P>,
+    block: Block,
+) -> Result<(), bfc_core::BlockError> {
     // SAFETY: the addresses of these tests have nothing behind them.
     unsafe { pool.deallocate(block) }
 }

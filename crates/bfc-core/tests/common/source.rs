@@ -93,6 +93,20 @@ impl FakeSource {
         self.book.lock().unwrap().out.values().sum()
     }
 
+    /// Whether all of these bytes are out, in however many regions that touch.
+    pub fn is_out(&self, address: u64, bytes: u64) -> bool {
+        let out = &self.book.lock().unwrap().out;
+        let (mut at, end) = (address, address + bytes);
+        while at < end {
+            let Some((&start, &bytes)) = out.range(..=at).next_back() else { return false };
+            if start + bytes <= at {
+                return false;
+            }
+            at = start + bytes;
+        }
+        true
+    }
+
     pub fn set_fails(&self, fails: Fails) {
         self.book.lock().unwrap().fails = fails;
     }

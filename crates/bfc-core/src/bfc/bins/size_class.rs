@@ -40,7 +40,7 @@ impl SizeClass {
     }
 
     /// The class above, or `None` if this is the highest.
-    pub(super) const fn next(self) -> Option<Self> {
+    pub(crate) const fn next(self) -> Option<Self> {
         let Self { row, column } = self;
         if column as usize + 1 < COLUMNS {
             Some(Self { row, column: column + 1 })
@@ -52,6 +52,7 @@ impl SizeClass {
     }
 
     /// All classes from the lowest to the highest.
+    #[cfg(test)]
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let rows = 0..ROWS as u32;
         rows.flat_map(|row| (0..COLUMNS as u32).map(move |column| Self { row, column }))

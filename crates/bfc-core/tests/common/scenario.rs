@@ -1,0 +1,152 @@
+//! The pools that the interpreter is run on: every policy, rule of growth and nature of a source.
+
+use std::sync::Arc;
+
+use bfc_core::{
+    AutoGrowth, AutoGrowthConfig, AutoGrowthOptions, Bfc, BfcConfig, Buddy, BuddyConfig, BuddyOptions, Bytes,
+    GrowthRule, Lifetime, Plan, PlanOptions, Planned, PlannedConfig, TimingCounter,
+};
+
+use super::interpreter::{Choice, Interpreter, Tally};
+use super::op::{Op, Reader, USUAL_BYTES, ops_from_bytes};
+use super::source::{Fails, Nature};
+
+/// The most that any of the pools may hold.
+pub const LIMIT: Bytes = Bytes::kib(256);
+
+/// A policy and what was chosen of it.
+#[derive(Clone, Debug)]
+pub enum Chosen {
+    Bfc { config: BfcConfig, always_splits: bool, timing: bool },
+    Buddy(BuddyConfig),
+    AutoGrowth(AutoGrowthConfig),
+    Planned { config: PlannedConfig, timing: bool },
+}
+
+/// A pool over a source.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    pub name: &'static str,
+    pub chosen: Chosen,
+    pub nature: Nature,
+}
+
+impl Scenario {
+    /// Runs the steps on a new pool.
+    pub fn run(&self, ops: &[Op]) -> Tally {
+        let nature = self.nature;
+        let counter = |timing: bool| timing.then(|| Arc::new(TimingCounter::default()));
+        match self.chosen.clone() {
+            Chosen::Bfc { config, always_splits, timing } => {
+                Interpreter::<Bfc>::new(config, nature, always_splits, counter(timing)).run(ops)
+            }
+            Chosen::Buddy(config) => {
+                Interpreter::<Buddy>::over(config, nature, Choice::Any, None).run(ops)
+            }
+            Chosen::AutoGrowth(config) => {
+                Interpreter::<AutoGrowth>::over(config, nature, Choice::AnyFit, None).run(ops)
+            }
+            Chosen::Planned { config, timing } => {
+                Interpreter::<Planned<Bfc>>::over(config, nature, Choice::Any, counter(timing)).run(ops)
+            }
+        }
+    }
+}
+
+/// Runs what the bytes stand for: the first two choose the pool and the source, the others are steps.
+pub fn run_bytes(bytes: &[u8]) -> Tally {
+    let mut reader = Reader(bytes);
+    let (policies, natures) = (policies(), natures());
+    let mut choose = |count: usize| reader.byte().map_or(0, |byte| usize::from(byte) % count);
+    let (name, chosen) = policies[choose(policies.len())].clone();
+    let nature = natures[choose(natures.len())];
+    Scenario { name, chosen, nature }.run(&ops_from_bytes(reader.0))
+}
+
+/// Every policy, over every nature of a source.
+pub fn scenarios() -> Vec<Scenario> {
+    let all = |(name, chosen): (&'static str, Chosen)| {
+        natures().into_iter().map(move |nature| Scenario { name, chosen: chosen.clone(), nature })
+    };
+    policies().into_iter().flat_map(all).collect()
+}
+
+/// The policies, with names that tell them apart.
+pub fn policies() -> Vec<(&'static str, Chosen)> {
+    let ours = BfcConfig::new(LIMIT).with_first_region(Bytes::kib(16));
+    let upstream = BfcConfig::tensorflow(LIMIT);
+    let granule = Bytes::kib(4);
+    let bfc = |config: BfcConfig, timing| Chosen::Bfc { config, always_splits: true, timing };
+    let upstreams = |config: BfcConfig, timing| Chosen::Bfc { config, always_splits: false, timing };
+    let rule = |rule| ours.clone().with_growth(rule);
+    let share = GrowthRule::Proportional { parts: 4, granule };
+    let fixed_pool = BfcConfig::new(LIMIT).with_allow_growth(false);
+    let small_steps = upstream.clone().with_first_region(Bytes(4096)).with_fragmentation_fraction(0.05);
+    vec![
+        ("bfc", bfc(BfcConfig::new(LIMIT), false)),
+        ("bfc, one region", bfc(fixed_pool.clone(), false)),
+        ("bfc, one region, timing", bfc(fixed_pool, true)),
+        ("bfc, doubling", bfc(rule(GrowthRule::DOUBLING), false)),
+        ("bfc, doubling, timing", bfc(rule(GrowthRule::DOUBLING), true)),
+        ("bfc, doubling capped", bfc(rule(GrowthRule::Doubling { cap: Bytes::kib(32) }), false)),
+        ("bfc, as requested", bfc(rule(GrowthRule::AsRequested { granule }), false)),
+        ("bfc, as requested, timing", bfc(rule(GrowthRule::AsRequested { granule }), true)),
+        ("bfc, regions of 24 KiB", bfc(rule(GrowthRule::Fixed(Bytes::kib(24))), false)),
+        ("bfc, a quarter", bfc(rule(share), false)),
+        ("bfc, a quarter, timing", bfc(rule(share), true)),
+        ("bfc, a quarter, regions kept apart", bfc(rule(share).with_region_merging(false), false)),
+        ("bfc, nothing given back", bfc(rule(share).with_garbage_collection(false), false)),
+        ("tensorflow", upstreams(upstream.clone(), false)),
+        ("tensorflow, timing", upstreams(upstream.clone(), true)),
+        ("tensorflow, one region", upstreams(upstream.with_allow_growth(false), false)),
+        ("tensorflow, small steps", upstreams(small_steps.clone(), false)),
+        ("tensorflow, small steps, timing", upstreams(small_steps, true)),
+        ("buddy", Chosen::Buddy(BuddyConfig::with_options(LIMIT, buddy(Bytes::kib(32))))),
+        ("buddy, many huge", Chosen::Buddy(BuddyConfig::with_options(LIMIT, buddy(Bytes::kib(4))))),
+        ("auto-growth", auto_growth(AutoGrowthOptions::gpu().with_chunk_size(Bytes::kib(16)))),
+        ("auto-growth, idle regions freed", auto_growth(AutoGrowthOptions::gpu().with_free_idle_chunks(true))),
+        ("auto-growth, as requested", auto_growth(AutoGrowthOptions::gpu().with_free_before_growth(true))),
+        ("planned", Chosen::Planned { config: planned(), timing: false }),
+        ("planned, timing", Chosen::Planned { config: planned(), timing: true }),
+        ("planned, one region", Chosen::Planned { config: planned().with_allow_growth(false), timing: false }),
+    ]
+}
+
+fn buddy(max_chunk: Bytes) -> BuddyOptions {
+    BuddyOptions::new(Bytes(256), max_chunk).unwrap()
+}
+
+fn auto_growth(options: AutoGrowthOptions) -> Chosen {
+    Chosen::AutoGrowth(AutoGrowthConfig::with_options(LIMIT, options))
+}
+
+/// A plan of the sizes that come again and again, so that random steps follow it now and then.
+fn planned() -> PlannedConfig {
+    let lifetime = |nth: u32| {
+        let bytes = USUAL_BYTES[nth as usize * 7 / 3 % USUAL_BYTES.len()];
+        Lifetime { bytes, start: 2 * nth, end: 2 * nth + 1 + nth * 5 % 17 }
+    };
+    let lifetimes: Vec<Lifetime> = (0..24).map(lifetime).collect();
+    let plan = Plan::solve(&lifetimes, &PlanOptions::default()).unwrap();
+    PlannedConfig::planned(LIMIT, Arc::new(plan)).with_first_region(Bytes::kib(16))
+}
+
+/// Sources, well-behaved and otherwise.
+pub fn natures() -> Vec<Nature> {
+    let plain = Nature::default();
+    vec![
+        plain,
+        Nature { coalescing: true, ..plain },
+        Nature { gap: 4096, ..plain },
+        Nature { coalescing: true, downward: true, ..plain },
+        Nature { fixed_alignment: Some(256), ..plain },
+        Nature { capacity: Some(100_000), ..plain },
+        Nature { extra: 1024, coalescing: true, ..plain },
+        Nature { extra: 1000, ..plain },
+        Nature { offset: 256, ..plain },
+        Nature { fails: Fails::Every(3), broken: true, ..plain },
+        Nature { fails: Fails::Random { seed: 3, one_in: 2 }, ..plain },
+        Nature { missing: 256, ..plain },
+        Nature { offset: 64, ..plain },
+    ]
+}
