@@ -22,6 +22,7 @@ const RULES: [&str; 11] = [
 ];
 
 /// Fails unless `holds`; the detail is only written down on failure.
+#[inline]
 fn ensure(rule: usize, holds: bool, detail: impl FnOnce() -> String) -> Result<(), Inconsistent> {
     if holds { Ok(()) } else { Err(broken(rule, &detail())) }
 }

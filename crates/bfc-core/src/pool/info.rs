@@ -29,6 +29,7 @@ pub struct ChunkInfo {
 
 impl ChunkInfo {
     /// Whether an allocation holds it.
+    #[inline]
     #[must_use]
     pub const fn in_use(&self) -> bool {
         self.id != 0
@@ -55,7 +56,8 @@ pub struct BinInfo {
 
 /// The chunks of a policy, with their accounts.
 pub(super) fn chunk_infos(policy: &dyn Policy, accounts: &Accounts) -> Vec<ChunkInfo> {
-    let mut chunks = Vec::new();
+    // A free chunk for each live one, and one more for each of a few regions.
+    let mut chunks = Vec::with_capacity(2 * accounts.figures.live_allocs as usize + 4);
     policy.visit(&mut |piece| {
         let account = piece.slot.and_then(|slot| accounts.by_slot.get(slot as usize)).copied();
         let account = account.unwrap_or_default();

@@ -30,6 +30,7 @@ pub struct InvariantError {
 }
 
 /// Fails unless `holds`; the detail is only written down on failure.
+#[inline]
 fn ensure(rule: usize, holds: bool, detail: impl FnOnce() -> String) -> Result<(), InvariantError> {
     if holds { Ok(()) } else { Err(InvariantError { rule, detail: detail() }) }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use bfc_core::{
     AllocError, AllocationAttributes, Allocator, Bfc, BfcConfig, Block, BlockError, Bytes, Category,
-    ChunkInfo, ConfiguredPolicy, CutRule, OomReport, OwnerId, PolicyAllocator, PoolConfig, PoolId,
-    Request, SourceError, Stats, Tag, TimingCounter, Verdict,
+    ChunkInfo, ConfiguredPolicy, CutRule, OomReport, OwnerId, PolicyAllocator, PoolConfig, PoolId, Request,
+    SourceError, Stats, Tag, TimingCounter, Verdict,
 };
 
 pub use super::op::Op;
@@ -455,8 +455,9 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
 
     /// Exactly the starts of live blocks are found.
     fn look_up(&self, pick: usize, offset: u64) {
-        let Some(Live { block, .. }) = self.pick(pick) else { return };
+        let Some(Live { block, tag, .. }) = self.pick(pick) else { return };
         assert_eq!(self.pool.block_at(block.address), Ok(block));
+        assert_eq!(self.pool.tag(&block), Ok(tag));
         let address = (block.address + offset).saturating_sub(4096);
         let expected =
             self.live.get(&address).map(|live| live.block).ok_or(BlockError::NoBlockAt { address });
@@ -478,7 +479,6 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
             let block = live.block;
             assert_eq!(seen, (block.address, block.bytes, block.id, live.requested, live.tag));
             assert_eq!(self.pool.requested_bytes(&block), Ok(live.requested));
-            assert_eq!(self.pool.tag(&block), Ok(live.tag));
         }
         let regions = self.pool.regions();
         for freed in self.freed.iter().filter(|freed| freed.count >= self.frontier) {

@@ -71,15 +71,15 @@ impl Reader<'_> {
         self.byte().map(usize::from)
     }
 
-    /// The sizes of a pool of 256 KiB: mostly small, some large, a few that can never be.
+    /// The sizes of a pool of some 100 KiB: mostly small, some large, a few that can never be.
     fn bytes(&mut self) -> Option<u64> {
         let (kind, word) = (self.byte()?, u64::from(self.word()?));
         Some(match kind % 32 {
             0..=7 => USUAL_BYTES[word as usize % USUAL_BYTES.len()],
             8..=17 => 1 + word % 2047,
             18..=23 => 256 * (1 + word % 63),
-            24..=29 => 4096 + word % 61_440,
-            30 => 65_536 + word * 4,
+            24..=29 => 4096 + word % 28_672,
+            30 => 32_768 + word * 3,
             _ => 0,
         })
     }
@@ -102,7 +102,7 @@ impl Reader<'_> {
             56 => Op::LookUp { pick: self.pick()?, offset: u64::from(self.word()? % 8192) },
             57 => Op::ClearStats,
             58 => Op::ReleaseIdle,
-            59 => Op::Trim { keep: u64::from(self.word()?) * 4 },
+            59 => Op::Trim { keep: u64::from(self.word()?) * 2 },
             _ => Op::Advance { lag: self.byte()? % 12 },
         })
     }

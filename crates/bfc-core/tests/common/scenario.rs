@@ -12,7 +12,7 @@ use super::op::{Op, Reader, USUAL_BYTES, ops_from_bytes};
 use super::source::{Fails, Nature};
 
 /// The most that any of the pools may hold.
-pub const LIMIT: Bytes = Bytes::kib(256);
+pub const LIMIT: Bytes = Bytes::kib(128);
 
 /// A policy and what was chosen of it.
 #[derive(Clone, Debug)]
@@ -40,9 +40,7 @@ impl Scenario {
             Chosen::Bfc { config, always_splits, timing } => {
                 Interpreter::<Bfc>::new(config, nature, always_splits, counter(timing)).run(ops)
             }
-            Chosen::Buddy(config) => {
-                Interpreter::<Buddy>::over(config, nature, Choice::Any, None).run(ops)
-            }
+            Chosen::Buddy(config) => Interpreter::<Buddy>::over(config, nature, Choice::Any, None).run(ops),
             Chosen::AutoGrowth(config) => {
                 Interpreter::<AutoGrowth>::over(config, nature, Choice::AnyFit, None).run(ops)
             }
@@ -104,11 +102,17 @@ pub fn policies() -> Vec<(&'static str, Chosen)> {
         ("buddy", Chosen::Buddy(BuddyConfig::with_options(LIMIT, buddy(Bytes::kib(32))))),
         ("buddy, many huge", Chosen::Buddy(BuddyConfig::with_options(LIMIT, buddy(Bytes::kib(4))))),
         ("auto-growth", auto_growth(AutoGrowthOptions::gpu().with_chunk_size(Bytes::kib(16)))),
-        ("auto-growth, idle regions freed", auto_growth(AutoGrowthOptions::gpu().with_free_idle_chunks(true))),
+        (
+            "auto-growth, idle regions freed",
+            auto_growth(AutoGrowthOptions::gpu().with_free_idle_chunks(true)),
+        ),
         ("auto-growth, as requested", auto_growth(AutoGrowthOptions::gpu().with_free_before_growth(true))),
         ("planned", Chosen::Planned { config: planned(), timing: false }),
         ("planned, timing", Chosen::Planned { config: planned(), timing: true }),
-        ("planned, one region", Chosen::Planned { config: planned().with_allow_growth(false), timing: false }),
+        (
+            "planned, one region",
+            Chosen::Planned { config: planned().with_allow_growth(false), timing: false },
+        ),
     ]
 }
 
