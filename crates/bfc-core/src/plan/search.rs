@@ -129,12 +129,12 @@ impl<'a> Stacking<'a> {
         if top == capacity {
             return self.place_next(group, range, last, capacity);
         }
-        let rest: Vec<u32> = group.iter().copied().filter(|&block| self.span(block) != range).collect();
-        if rest.is_empty() {
-            let sections = range.0 as usize..range.1 as usize;
-            let height = self.heights[sections].iter().copied().max().unwrap_or(0).max(last.offset);
-            return if height <= top { Outcome::Found } else { Outcome::Impossible };
+        // Also where nothing else is to come, what lies there already must end below them.
+        let height = self.heights[range.0 as usize..range.1 as usize].iter().copied().max().unwrap_or(0);
+        if height.max(last.offset) > top {
+            return Outcome::Impossible;
         }
+        let rest: Vec<u32> = group.iter().copied().filter(|&block| self.span(block) != range).collect();
         self.place_groups(&rest, last, top)
     }
 

@@ -219,3 +219,35 @@ fn a_target_ends_the_search() {
     assert_eq!(calls(options.with_target(1 << 40)), 1);
     assert!(calls(options) > 1);
 }
+
+/// In this one a block placed before reached higher than where those that span the rest were to lie.
+#[test]
+fn what_spans_the_rest_lies_above_what_is_there() {
+    let blocks = [
+        (1, 0, 12),
+        (1501, 2, 10),
+        (1201, 4, 10),
+        (901, 6, 10),
+        (301, 8, 13),
+        (1201, 10, 26),
+        (301, 12, 14),
+        (901, 14, 25),
+        (301, 16, 22),
+        (1, 18, 29),
+        (301, 20, 36),
+        (601, 22, 28),
+        (601, 24, 29),
+        (1501, 26, 32),
+        (1201, 28, 41),
+        (1, 30, 33),
+        (1, 32, 36),
+        (1201, 34, 39),
+        (601, 36, 45),
+        (1201, 38, 50),
+        (601, 40, 48),
+        (301, 42, 46),
+        (901, 44, 53),
+    ];
+    let lifetimes = blocks.map(|(bytes, start, end)| lifetime(bytes, start, end));
+    check(&Plan::solve(&lifetimes, &PlanOptions::default().with_effort(2_000_000)).unwrap());
+}
