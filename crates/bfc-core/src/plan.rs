@@ -227,7 +227,8 @@ impl Plan {
         }
         self.capacity = placement.capacity;
         self.lower_bound = placement.lower_bound;
-        debug_assert_eq!(verify::capacity(&self.blocks, self.granule), Ok(self.capacity));
+        // Programs read and write through these places: a fault of the methods must not get past here.
+        assert_eq!(verify::capacity(&self.blocks, self.granule), Ok(self.capacity), "a plan holds together");
     }
 
     /// What offsets are multiples of, in bytes: the alignment that the plan can promise.

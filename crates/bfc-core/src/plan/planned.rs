@@ -106,6 +106,8 @@ pub struct Planned<P> {
     due: u32,
     /// Unexpected allocations in a row.
     strayed: u32,
+    /// Allocations of this step that were as expected.
+    followed: u32,
     /// Live blocks in the planned range.
     live: u32,
     intruders: Intruders,
@@ -132,6 +134,7 @@ impl<P: Policy> Planned<P> {
             position: 0,
             due: 0,
             strayed: 0,
+            followed: 0,
             live: 0,
             intruders: Intruders::default(),
             range: None,
@@ -161,7 +164,7 @@ impl<P: Policy> Planned<P> {
     /// before keeps its place. Need not be called between steps that follow the plan to their last allocation.
     pub fn begin_step(&mut self) {
         self.expire(self.script.due.len() as u32);
-        (self.position, self.due, self.strayed) = (0, 0, 0);
+        (self.position, self.due, self.strayed, self.followed) = (0, 0, 0, 0);
         if self.range.is_none() {
             self.take_range();
         }
@@ -182,6 +185,7 @@ impl<P: Policy> Planned<P> {
             return None;
         }
         self.position += 1;
+        self.followed += 1;
         self.strayed = 0;
         Some(self.put(range, &entry, slot))
     }
@@ -238,6 +242,7 @@ impl<P: Policy> Planned<P> {
             }
         };
         self.position = self.position.max(found + 1);
+        self.followed = self.followed.saturating_add(1);
         self.strayed = 0;
         Some(place)
     }
@@ -251,7 +256,9 @@ impl<P: Policy> Planned<P> {
             return Some(self.position);
         }
         if self.strayed < LOST {
-            let ahead = self.position..self.position.saturating_add(WINDOW).min(self.script.len());
+            // No further than the step has been followed: what comes before the first step is not to be taken for it.
+            let reach = self.position.saturating_add(WINDOW.min(self.followed) + 1);
+            let ahead = self.position..reach.min(self.script.len());
             let behind = self.position.saturating_sub(WINDOW)..self.position;
             // Placing it late is sound only if the plan has it live at the last allocation passed, as all that are
             // expected, and will be looked at when it is due.

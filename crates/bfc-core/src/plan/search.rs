@@ -129,9 +129,8 @@ impl<'a> Stacking<'a> {
         if top == capacity {
             return self.place_next(group, range, last, capacity);
         }
-        // Also where nothing else is to come, what lies there already must end below them.
-        let height = self.heights[range.0 as usize..range.1 as usize].iter().copied().max().unwrap_or(0);
-        if height.max(last.offset) > top {
+        // Where nothing else is to come, nothing else would notice that they lie too low.
+        if self.heights[range.0 as usize..range.1 as usize].iter().any(|&height| height > top) {
             return Outcome::Impossible;
         }
         let rest: Vec<u32> = group.iter().copied().filter(|&block| self.span(block) != range).collect();
@@ -148,19 +147,21 @@ impl<'a> Stacking<'a> {
         if !self.candidates(group, range, last, capacity, &mut candidates) {
             return Outcome::Impossible;
         }
+        let all = range.0 as usize..range.1 as usize;
         let mut rest = Vec::with_capacity(group.len());
         for Candidate { offset, rank, index } in candidates {
             let block = group[index as usize];
             let span = self.span(block);
             let sections = span.0 as usize..span.1 as usize;
-            let before = self.heights[sections.clone()].to_vec();
+            // Groups that were placed before another failed have left their mark anywhere in the range.
+            let before = self.heights[all.clone()].to_vec();
             let end = offset + self.size(block);
-            self.heights[sections.clone()].fill(end);
+            self.heights[sections].fill(end);
             self.offsets[block as usize] = offset;
             rest.clear();
             rest.extend(group.iter().copied().filter(|&other| other != block));
             match self.place_groups(&rest, Last { offset, rank }, capacity) {
-                Outcome::Impossible => self.heights[sections].copy_from_slice(&before),
+                Outcome::Impossible => self.heights[all.clone()].copy_from_slice(&before),
                 decided => return decided,
             }
         }

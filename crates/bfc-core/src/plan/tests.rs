@@ -28,7 +28,7 @@ fn check(plan: &Plan) {
 /// The least capacity, by trying every order: each block at the lowest offset where it fits. Some order gives each
 /// placement in which all blocks have sunk.
 fn least_capacity(lifetimes: &[Lifetime]) -> u64 {
-    fn place(lifetimes: &[Lifetime], placed: &mut Vec<(Lifetime, u64)>, left: &mut Vec<Lifetime>) -> u64 {
+    fn place(placed: &mut Vec<(Lifetime, u64)>, left: &mut Vec<Lifetime>) -> u64 {
         if left.is_empty() {
             return placed.iter().map(|(block, offset)| offset + block.bytes).max().unwrap_or(0);
         }
@@ -49,13 +49,13 @@ fn least_capacity(lifetimes: &[Lifetime]) -> u64 {
             );
             // A gap below one that was passed does not come again, for `at` only grows.
             placed.push((block, lowest));
-            least = least.min(place(lifetimes, placed, left));
+            least = least.min(place(placed, left));
             placed.pop();
             left.insert(index, block);
         }
         least
     }
-    place(lifetimes, &mut Vec::new(), &mut lifetimes.to_vec())
+    place(&mut Vec::new(), &mut lifetimes.to_vec())
 }
 
 fn lifetimes(count: std::ops::Range<usize>, bytes: u64, events: u32) -> impl Strategy<Value = Vec<Lifetime>> {

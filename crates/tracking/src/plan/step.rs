@@ -132,9 +132,21 @@ fn cut(trace: &Trace, run: &Run) -> Range<usize> {
             live
         })
         .collect();
-    // All cuts at which a whole step follows a whole step; of equal ones the last, so that the loop has warmed up.
+    // Of equal cuts one before an allocation of a size that is rare before the loop, so that its setup is not taken for
+    // a step; of those the last, when the loop has warmed up.
+    let mut setup: HashMap<u64, usize> = HashMap::new();
+    for event in &trace.events()[..first] {
+        if let TraceEvent::Alloc { bytes, .. } = *event {
+            *setup.entry(bytes).or_default() += 1;
+        }
+    }
+    let in_setup = |at: usize| match trace.events().get(first + at) {
+        Some(TraceEvent::Alloc { bytes, .. }) => setup.get(bytes).copied().unwrap_or(0),
+        _ => usize::MAX,
+    };
     let last = run.events.len() - run.length;
     let earliest = last.saturating_sub(run.length);
-    let at = (earliest..=last).min_by_key(|&at| (before[at], std::cmp::Reverse(at))).unwrap_or(last);
+    let key = |&at: &usize| (before[at], in_setup(at), std::cmp::Reverse(at));
+    let at = (earliest..=last).min_by_key(key).unwrap_or(last);
     first + at..first + at + run.length
 }

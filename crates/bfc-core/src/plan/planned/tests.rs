@@ -117,6 +117,18 @@ fn an_allocation_left_out_is_passed_over() {
 }
 
 #[test]
+fn what_comes_before_the_first_step_is_not_taken_for_it() {
+    let plan = plan_of(&[(256, 4), (512, 4), (768, 4), (1024, 4)]);
+    let mut planned = with_room(&plan, ROOM);
+    let weights = [512, 1024, 768].map(|bytes| place(&mut planned, bytes));
+    assert_eq!(planned.counts().unexpected, 3);
+    let blocks = [256, 512, 768, 1024].map(|bytes| place(&mut planned, bytes));
+    assert_eq!(planned.counts().planned, 4);
+    free_all(&mut planned, &blocks);
+    free_all(&mut planned, &weights);
+}
+
+#[test]
 fn a_step_cut_short_begins_anew_once_nothing_of_it_lives() {
     let plan = plan_of(&[(256, 4), (512, 4), (768, 4), (1024, 4)]);
     let mut planned = with_room(&plan, ROOM);
