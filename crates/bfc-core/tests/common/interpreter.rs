@@ -31,6 +31,8 @@ pub enum Choice {
     AnyFit,
     /// Some free memory.
     Any,
+    /// Some free memory; a plan's range may be kept though nothing lies in it.
+    Planned,
 }
 
 /// What a run did.
@@ -236,8 +238,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
             }
             Op::ReleaseIdle => {
                 self.trim(0);
-                // Whatever is left is there for a block, or for a free that is not safe yet.
-                assert_eq!(self.pool.trim(Bytes(0)), 0);
+                self.check_nothing_idle();
             }
             Op::Trim { keep } => self.trim(keep),
             Op::Advance { lag } => {
@@ -260,6 +261,21 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         let after = self.pool.stats().bytes_reserved;
         assert_eq!((after, self.source.bytes_out()), (before - bytes, out - bytes));
         assert!(after >= keep.min(before), "{keep} bytes were to be kept of {before}, {after} were");
+    }
+
+    /// Whatever is left is there for a block, or for a free that is not safe yet. A plan keeps its range besides.
+    fn check_nothing_idle(&self) {
+        assert_eq!(self.pool.trim(Bytes(0)), 0);
+        if self.choice == Choice::Planned {
+            return;
+        }
+        let awaited = |chunk: &ChunkInfo| chunk.freed_at > 0 && chunk.freed_at >= self.frontier;
+        let mut used: Vec<usize> = Vec::new();
+        for chunk in self.pool.chunks().iter().filter(|chunk| chunk.in_use() || awaited(chunk)) {
+            used.push(chunk.region);
+        }
+        used.dedup();
+        assert!(used.iter().copied().eq(0..self.pool.regions().len()), "idle regions are left");
     }
 
     fn tag(&self, owner: u8) -> Tag {
@@ -407,7 +423,8 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         for (owner, bytes) in &report.holders {
             assert_eq!(held.get(owner), Some(bytes));
         }
-        if request.attributes.freed_before.is_none() && self.choice != Choice::Any {
+        let refused_only_what_fits_nowhere = !matches!(self.choice, Choice::Any | Choice::Planned);
+        if request.attributes.freed_before.is_none() && refused_only_what_fits_nowhere {
             assert_eq!(
                 best_fit(&self.pool.chunks(), rounded, request.alignment),
                 None,

@@ -45,7 +45,7 @@ impl Scenario {
                 Interpreter::<AutoGrowth>::over(config, nature, Choice::AnyFit, None).run(ops)
             }
             Chosen::Planned { config, timing } => {
-                Interpreter::<Planned<Bfc>>::over(config, nature, Choice::Any, counter(timing)).run(ops)
+                Interpreter::<Planned<Bfc>>::over(config, nature, Choice::Planned, counter(timing)).run(ops)
             }
         }
     }
