@@ -185,6 +185,21 @@ impl Ledger {
         }
     }
 
+    /// Adds all that another book holds. Peaks are added too, and are then upper bounds: the two may have been reached
+    /// at different times.
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        for (sum, bytes) in self.categories.iter_mut().zip(other.categories) {
+            *sum += bytes;
+        }
+        for (index, account) in other.accounts.iter().enumerate() {
+            self.open(OwnerId::from_index(index));
+            let sum = &mut self.accounts[index].bytes;
+            sum.own += account.bytes.own;
+            sum.live += account.bytes.live;
+            sum.peak += account.bytes.peak;
+        }
+    }
+
     /// Makes accounts for `owner` and all owners above it.
     #[inline]
     fn open(&mut self, owner: OwnerId) {

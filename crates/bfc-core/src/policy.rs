@@ -223,6 +223,13 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
         true
     }
 
+    /// Whether a pool may keep freed blocks in [caches](crate::ThreadCache) and hand them out again, in part of their
+    /// alignment and for no more than their bytes, without the policy knowing. Not for policies that follow the sequence
+    /// of requests, that watch over blocks, or that give back regions once their last block is free.
+    fn allows_caches(&self) -> bool {
+        false
+    }
+
     /// Whether frees may bear counts.
     fn knows_counts(&self) -> bool {
         false

@@ -155,6 +155,10 @@ impl Policy for Bfc {
         }
     }
 
+    fn allows_caches(&self) -> bool {
+        true
+    }
+
     fn knows_counts(&self) -> bool {
         true
     }

@@ -37,17 +37,25 @@ pub(crate) struct Accounts {
     pub(crate) figures: Stats,
     /// The allocation number given out last.
     pub(crate) last_allocation: u64,
+    /// Numbers given out are above this.
+    before: u64,
     pool: PoolId,
 }
 
 impl Accounts {
     pub(crate) fn new(pool: PoolId) -> Self {
+        Self::numbered_after(pool, 0)
+    }
+
+    /// Accounts whose allocations are numbered from `before` + 1 on.
+    pub(super) fn numbered_after(pool: PoolId, before: u64) -> Self {
         Self {
             by_slot: Vec::new(),
             ledger: Ledger::new(),
             index: None,
             figures: Stats::default(),
-            last_allocation: 0,
+            last_allocation: before,
+            before,
             pool,
         }
     }
@@ -109,13 +117,32 @@ impl Accounts {
     /// Why a block is not live: its allocation has ended, or it never was as the block says.
     #[cold]
     fn not_live(&self, block: &Block) -> BlockError {
-        let ever = (1..=self.last_allocation).contains(&block.id);
         let elsewhere = || self.by_slot.iter().any(|account| account.allocation == block.id);
-        if ever && !elsewhere() {
+        if self.gave(block.id) && !elsewhere() {
             BlockError::Stale { block: *block }
         } else {
             BlockError::Unknown { block: *block }
         }
+    }
+
+    /// Whether this was ever the number of an allocation.
+    pub(super) const fn gave(&self, allocation: u64) -> bool {
+        self.before < allocation && allocation <= self.last_allocation
+    }
+
+    /// Counts `bytes` as in use that a cache takes for an allocation with this tag, and has the account of.
+    pub(super) fn lease(&mut self, bytes: u64, tag: Tag) {
+        let figures = &mut self.figures;
+        figures.bytes_in_use += bytes;
+        if figures.bytes_in_use > figures.peak_bytes_in_use {
+            figures.peak_bytes_in_use = figures.bytes_in_use;
+            figures.peak_tag = tag;
+        }
+    }
+
+    /// Ends the lease of so many bytes.
+    pub(super) const fn end_lease(&mut self, bytes: u64) {
+        self.figures.bytes_in_use -= bytes;
     }
 
     /// The slot of the live block that starts at `address`. `address_of` tells where the block of a live slot lies.
@@ -141,6 +168,18 @@ impl Accounts {
     /// The account of the live block at `place`.
     pub(crate) fn of(&self, place: Place) -> Account {
         self.by_slot.get(place.slot as usize).copied().unwrap_or_default()
+    }
+
+    /// Shows the account of a block that is in other accounts, at the policy's slot. Figures and ledger stay as they are.
+    pub(super) fn overlay(&mut self, place: Place, account: Account) {
+        let slot = place.slot as usize;
+        if slot >= self.by_slot.len() {
+            self.by_slot.resize(slot + 1, Account::default());
+        }
+        self.by_slot[slot] = account;
+        if let Some(index) = &mut self.index {
+            index.insert(place.address, place.slot);
+        }
     }
 
     /// Charges the live block at `place` to another tag.

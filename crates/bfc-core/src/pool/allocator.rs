@@ -1,5 +1,6 @@
 //! A policy behind a lock, with a source of memory below it.
 
+mod cached;
 mod inspect;
 mod slow_path;
 mod supply;
@@ -8,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::accounts::Accounts;
+use super::cache::Caches;
 use super::callers::{CallOut, Users};
 use super::config::{ConfiguredPolicy, PoolConfig};
 use super::frontier::{SafeFrontier, TimingCounter};
@@ -39,6 +41,8 @@ pub struct PolicyAllocator<P: ConfiguredPolicy> {
     retry: AllocatorRetry,
     /// What counts the frees; only for policies that can keep memory apart that is not safe yet.
     timing_counter: Option<Arc<TimingCounter>>,
+    /// Where threads find blocks without the lock, if that was chosen.
+    caches: Option<Caches>,
     call_out: CallOut,
 }
 
@@ -63,10 +67,13 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     ) -> Self {
         let configured = if config.allow_growth { P::configured_to_grow } else { P::configured };
         let policy = configured(&config.options);
+        let pool = PoolId::next();
         let timing_counter = config.timing_counter.clone().filter(|_| policy.knows_counts());
+        let cached = timing_counter.is_none() && policy.allows_caches();
+        let caches = config.thread_cache.filter(|_| cached).map(|options| Caches::new(options, pool));
         let state = State {
             policy,
-            accounts: Accounts::new(PoolId::next()),
+            accounts: Accounts::new(pool),
             growth: Growth::new(&config),
             users: Users::default(),
             over_delivered: false,
@@ -79,6 +86,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             frontier: SafeFrontier::default(),
             retry: AllocatorRetry::new(),
             timing_counter,
+            caches,
             call_out: CallOut::default(),
         }
     }
@@ -107,6 +115,9 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let thread = self.enter()?;
         let Request { bytes, alignment, .. } = *request;
         let need = Need { bytes, alignment, freed_before: None, end: request.attributes.end };
+        if let Some(caches) = &self.caches {
+            return self.allocate_through(caches, &need, request.tag, thread);
+        }
         let state = &mut *lock(&self.state);
         state.users.note(thread);
         state.policy.merge_ripe(self.frontier.get());
@@ -124,8 +135,9 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         self.of_block(&block, (), |_, _| ())
     }
 
+    /// The figures now, but for the waits. The caller holds the pool's lock and that of no cache.
     fn stats_of(&self, state: &State<P>) -> Stats {
-        Stats { bytes_limit: Some(self.config.limit), ..state.stats() }
+        Stats { bytes_limit: Some(self.config.limit), ..state.stats(self.figures_of(state)) }
     }
 }
 
@@ -162,12 +174,12 @@ impl<P: Policy> State<P> {
         Ok(self.accounts.block(place))
     }
 
-    /// The figures now, without a limit and without waits, which only the pool knows.
-    fn stats(&self) -> Stats {
+    /// These figures, with those that the policy knows.
+    fn stats(&self, figures: Stats) -> Stats {
         Stats {
             largest_free_block_bytes: self.policy.largest_free_bytes(),
             regions: self.policy.regions().len() as u64,
-            ..self.accounts.figures.clone()
+            ..figures
         }
     }
 }
@@ -217,6 +229,11 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
             return self.deallocate_unnumbered(block);
         }
         let thread = self.enter().ok_or(BlockError::Reentrant)?;
+        if let Some(caches) = &self.caches
+            && let Some(shard) = caches.of_allocation(block.id)
+        {
+            return self.deallocate_through(caches, shard, &block, thread);
+        }
         let mut guard = lock(&self.state);
         let state = &mut *guard;
         let place = state.live(&block)?;
@@ -241,7 +258,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
     }
 
     fn clear_stats(&self) -> bool {
-        let cleared = self.write(|state| state.accounts.clear_figures()).is_some();
+        let cleared = self.write(|state| self.clear_figures(state)).is_some();
         if cleared {
             self.retry.clear_stats();
         }
@@ -249,23 +266,23 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
     }
 
     fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
-        self.of_block(block, 0, |state, place| state.accounts.of(place).requested)
+        self.of_block(block, 0, |accounts, place| accounts.of(place).requested)
     }
 
     fn block_at(&self, address: u64) -> Result<Block, BlockError> {
-        self.write(|state| state.block_at(address)).unwrap_or(Err(BlockError::Reentrant))
+        self.write(|state| self.find(state, address)).unwrap_or(Err(BlockError::Reentrant))
     }
 
     fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
-        self.of_block(block, Tag::default(), |state, place| state.accounts.of(place).tag)
+        self.of_block(block, Tag::default(), |accounts, place| accounts.of(place).tag)
     }
 
     fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
-        self.of_block(block, (), |state, place| state.accounts.retag(place, tag))
+        self.of_block(block, (), |accounts, place| accounts.retag(place, tag))
     }
 
     fn ledger(&self) -> Ledger {
-        self.write(|state| state.accounts.ledger.clone()).unwrap_or_default()
+        self.write(|state| self.ledger_of(state)).unwrap_or_default()
     }
 
     fn set_safe_frontier(&self, count: u64) {

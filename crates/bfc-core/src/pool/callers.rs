@@ -20,6 +20,14 @@ impl Users {
         }
     }
 
+    /// Adds those seen elsewhere.
+    pub(crate) fn join(&mut self, others: Self) {
+        if others.latest != 0 {
+            self.note(others.latest);
+        }
+        self.several |= others.several;
+    }
+
     /// Whether there was ever more than one.
     pub(crate) const fn several(&self) -> bool {
         self.several

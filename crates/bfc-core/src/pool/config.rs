@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::cache::ThreadCache;
 use super::frontier::TimingCounter;
 use super::growth::GrowthRule;
 use crate::policy::{GRANULE, Policy};
@@ -54,6 +55,7 @@ pub struct PoolConfig<O> {
     pub(super) retry: bool,
     pub(super) retry_timeout: Duration,
     pub(super) timing_counter: Option<Arc<TimingCounter>>,
+    pub(super) thread_cache: Option<ThreadCache>,
     pub(crate) options: O,
 }
 
@@ -72,6 +74,7 @@ impl<O> PoolConfig<O> {
             retry: true,
             retry_timeout: RETRY_TIMEOUT,
             timing_counter: None,
+            thread_cache: None,
             options,
         }
     }
@@ -89,6 +92,7 @@ impl<O> PoolConfig<O> {
             retry: self.retry,
             retry_timeout: self.retry_timeout,
             timing_counter: self.timing_counter,
+            thread_cache: self.thread_cache,
             options,
         }
     }
@@ -164,6 +168,32 @@ impl<O> PoolConfig<O> {
     pub fn with_timing_counter(mut self, counter: Arc<TimingCounter>) -> Self {
         self.timing_counter = Some(counter);
         self
+    }
+
+    /// Lets threads take and free blocks that are not large without the pool's lock, through caches; off by default.
+    ///
+    /// What stays exact, at whatever moment one asks: bytes and allocations in use, by owner and category too, and what
+    /// is said of a block that is stale, foreign or made up. A block in a cache is free memory. What changes:
+    /// - Addresses depend on which thread did what when. A single thread still gets the same ones every time.
+    /// - The peak of the bytes in use counts cached bytes as in use at that moment: an upper bound, and never below the
+    ///   bytes in use. The peaks of owners are upper bounds too. Clearing the figures empties the caches.
+    /// - [`Stats::largest_free_block_bytes`](crate::Stats) leaves out cached blocks and what they would join to.
+    ///
+    /// The caches are emptied before the pool grows, before it gives back idle regions and before it refuses a request;
+    /// while a request waits, no free goes to a cache. Requests pass the caches by if they ask for more than 256 bytes of
+    /// alignment, for the upper end or for memory freed before a count. No caches are made with a
+    /// [timing counter](Self::with_timing_counter), and by policies that do not
+    /// [allow them](crate::Policy::allows_caches): of those here, all but [`Bfc`](crate::Bfc).
+    #[must_use]
+    pub const fn with_thread_cache(mut self, cache: ThreadCache) -> Self {
+        self.thread_cache = Some(cache);
+        self
+    }
+
+    /// The caches chosen, if any.
+    #[must_use]
+    pub const fn thread_cache(&self) -> Option<ThreadCache> {
+        self.thread_cache
     }
 
     /// The most the pool may take from its source.

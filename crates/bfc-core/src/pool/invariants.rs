@@ -1,12 +1,15 @@
 //! The rules that hold of a pool between any two calls, and one checker for all of them.
 
+use std::collections::HashSet;
+
 use super::accounts::Accounts;
+use super::cache::is_of_cache;
 use super::info::{ChunkInfo, chunk_infos};
 use crate::ledger::{Category, Tag};
 use crate::policy::Policy;
 
 /// What holds of every pool between any two calls. [`InvariantError::rule`] is an index into this list.
-pub const INVARIANTS: [&str; 9] = [
+pub const INVARIANTS: [&str; 10] = [
     "the policy's own rules hold",
     "the chunks of each region lie in it, in order, without gap or overlap",
     "a live block has a number of its own that was given out, and at least one and at most all of its bytes asked for; \
@@ -17,6 +20,7 @@ pub const INVARIANTS: [&str; 9] = [
     "no peak is below its figure, and the largest allocation is within the peak of the bytes in use",
     "the index by address, once made, holds exactly the live blocks",
     "the pool holds no more than its limit, unless the source delivered more than it was asked for",
+    "the blocks of a cache are live in the policy, in no other account, and each is in use or kept once, by its size",
 ];
 
 /// A rule of [`INVARIANTS`] that does not hold: a fault in the allocator, or in a source that broke its promises.
@@ -31,20 +35,26 @@ pub struct InvariantError {
 
 /// Fails unless `holds`; the detail is only written down on failure.
 #[inline]
-fn ensure(rule: usize, holds: bool, detail: impl FnOnce() -> String) -> Result<(), InvariantError> {
+pub(super) fn ensure(
+    rule: usize,
+    holds: bool,
+    detail: impl FnOnce() -> String,
+) -> Result<(), InvariantError> {
     if holds { Ok(()) } else { Err(InvariantError { rule, detail: detail() }) }
 }
 
-/// Checks every rule. `limit` is the most that the pool may hold, if anything bounds it.
+/// Checks every rule but the last on accounts that include those of the caches. `cached` are the slots that a cache
+/// keeps free; `limit` is the most that the pool may hold, if anything bounds it.
 pub(super) fn check(
     policy: &dyn Policy,
     accounts: &Accounts,
+    cached: &HashSet<u32>,
     limit: Option<u64>,
 ) -> Result<(), InvariantError> {
     policy.check().map_err(|error| InvariantError { rule: 0, detail: error.to_string() })?;
     let chunks = chunk_infos(policy, accounts);
     check_cover(policy, &chunks)?;
-    check_accounts(policy, accounts, &chunks)?;
+    check_accounts(policy, accounts, cached, &chunks)?;
     check_figures(policy, accounts, &chunks)?;
     check_ledger(accounts, &chunks)?;
     check_index(accounts, &chunks)?;
@@ -78,12 +88,13 @@ fn check_cover(policy: &dyn Policy, chunks: &[ChunkInfo]) -> Result<(), Invarian
 fn check_accounts(
     policy: &dyn Policy,
     accounts: &Accounts,
+    cached: &HashSet<u32>,
     chunks: &[ChunkInfo],
 ) -> Result<(), InvariantError> {
     let mut holds_block = vec![false; accounts.by_slot.len()];
     let (mut live, mut distinct) = (0, true);
     policy.visit(&mut |piece| {
-        let Some(slot) = piece.slot else { return };
+        let Some(slot) = piece.slot.filter(|slot| !cached.contains(slot)) else { return };
         live += 1;
         let held = holds_block.get_mut(slot as usize);
         distinct &= held.is_some_and(|held| !std::mem::replace(held, true));
@@ -93,7 +104,7 @@ fn check_accounts(
     for (slot, (account, &holds_block)) in accounts.by_slot.iter().zip(&holds_block).enumerate() {
         let sound = if holds_block {
             numbers.push(account.allocation);
-            (1..=accounts.last_allocation).contains(&account.allocation) && account.requested > 0
+            (accounts.gave(account.allocation) || is_of_cache(account.allocation)) && account.requested > 0
         } else {
             account.allocation == 0 && account.requested == 0 && account.tag == Tag::default()
         };

@@ -6,6 +6,7 @@
 
 pub(crate) mod accounts;
 mod allocator;
+mod cache;
 pub(crate) mod callers;
 mod config;
 mod dump;
@@ -15,6 +16,7 @@ mod info;
 mod invariants;
 
 pub use allocator::PolicyAllocator;
+pub use cache::ThreadCache;
 pub(crate) use config::fraction_of;
 pub use config::{ConfiguredPolicy, FractionError, PoolConfig};
 pub use frontier::TimingCounter;

@@ -5,10 +5,11 @@ use crate::allocator::Allocator;
 use crate::error::BlockError;
 use crate::memory::{Block, PoolId, Span};
 use crate::policy::{Place, Policy};
+use crate::pool::accounts::Accounts;
 use crate::pool::config::ConfiguredPolicy;
 use crate::pool::dump::Inside;
 use crate::pool::info::{BinInfo, ChunkInfo, bin_infos, chunk_infos};
-use crate::pool::invariants::{InvariantError, check};
+use crate::pool::invariants::InvariantError;
 use crate::stats::RetryStats;
 use crate::sync::lock;
 use crate::units::Bytes;
@@ -32,6 +33,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     pub fn trim(&self, keep: Bytes) -> u64 {
         let bytes = self.write(|state| {
             state.policy.merge_ripe(self.frontier.get());
+            self.empty_caches(state);
             self.release_idle(state, keep.0)
         });
         let bytes = bytes.unwrap_or(0);
@@ -45,7 +47,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// the source.
     #[must_use]
     pub fn policy(&self) -> Option<Box<dyn Policy>> {
-        self.write(|state| state.policy.boxed_clone())
+        self.write(|state| self.copy_of(state))
     }
 
     /// The pool's number, which its blocks bear.
@@ -63,7 +65,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// All chunks by region and address.
     #[must_use]
     pub fn chunks(&self) -> Vec<ChunkInfo> {
-        self.write(|state| chunk_infos(&state.policy, &state.accounts)).unwrap_or_default()
+        self.write(|state| chunk_infos(&state.policy, &self.accounts_of(state).0)).unwrap_or_default()
     }
 
     /// The 21 size classes, from the smallest up.
@@ -81,7 +83,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// The pool in 100 characters over all its regions: `*` bytes asked for, `x` bytes granted beyond that, `_` free.
     #[must_use]
     pub fn render_occupancy(&self) -> String {
-        self.write(|state| state.inside().render_occupancy()).unwrap_or_default()
+        self.write(|state| self.inside(state).render_occupancy()).unwrap_or_default()
     }
 
     /// The pool at length, as one wants to see it after a request for `rounded` bytes failed: bins, regions, chunks,
@@ -91,7 +93,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let retry = self.retry.stats();
         self.write(|state| {
             let stats = crate::Stats { retry, ..self.stats_of(state) };
-            state.inside().memory_log(self.name(), rounded, &stats)
+            self.inside(state).memory_log(self.name(), rounded, &stats)
         })
         .unwrap_or_default()
     }
@@ -101,11 +103,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// # Errors
     /// The first rule that does not hold.
     pub fn check_invariants(&self) -> Result<(), InvariantError> {
-        self.write(|state| {
-            let limit = (!state.over_delivered).then_some(self.config.limit);
-            check(&state.policy, &state.accounts, limit)
-        })
-        .unwrap_or(Ok(()))
+        self.write(|state| self.check_all(state)).unwrap_or(Ok(()))
     }
 
     /// Runs `work` on the policy, under the lock; `None` if called back from the source.
@@ -119,23 +117,27 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         Some(work(&mut lock(&self.state)))
     }
 
+    fn inside(&self, state: &State<P>) -> Inside {
+        let chunks = chunk_infos(&state.policy, &self.accounts_of(state).0);
+        Inside { regions: state.policy.regions(), chunks }
+    }
+
     /// Runs `work` on the place of a live block; the answer for the empty block is `empty`.
     pub(super) fn of_block<R>(
         &self,
         block: &Block,
         empty: R,
-        work: impl FnOnce(&mut State<P>, Place) -> R,
+        work: impl FnOnce(&mut Accounts, Place) -> R,
     ) -> Result<R, BlockError> {
         if *block == Block::EMPTY {
             return Ok(empty);
         }
-        self.write(|state| state.live(block).map(|place| work(state, place)))
+        if let Some(shard) = self.caches.as_ref().and_then(|caches| caches.of_allocation(block.id)) {
+            self.enter().ok_or(BlockError::Reentrant)?;
+            let shard = &mut *lock(shard);
+            return shard.live(block).map(|place| work(&mut shard.accounts, place));
+        }
+        self.write(|state| state.live(block).map(|place| work(&mut state.accounts, place)))
             .unwrap_or(Err(BlockError::Reentrant))
-    }
-}
-
-impl<P: Policy> State<P> {
-    fn inside(&self) -> Inside {
-        Inside { regions: self.policy.regions(), chunks: chunk_infos(&self.policy, &self.accounts) }
     }
 }

@@ -104,9 +104,14 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             return Err(Refusal { error: AllocError::TooLarge { allocator, bytes, alignment }, wait: false });
         };
         let wanted = Wanted { need, rounded, tag };
+        if let Some(block) = self.allocate_from_caches(state, &wanted) {
+            return Ok(block);
+        }
         self.make_room(state, &wanted).or_else(|cause| {
             self.refuse_damaged(state)?;
-            Err(self.refuse(state, &wanted, cause, last))
+            // While the source was asked, other threads may have freed.
+            let found = self.allocate_from_caches(state, &wanted);
+            found.ok_or_else(|| self.refuse(state, &wanted, cause, last))
         })
     }
 
@@ -183,7 +188,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             }
             cause => {
                 let holders =
-                    if last || !wait { state.accounts.ledger.largest_holders(HOLDERS) } else { Vec::new() };
+                    if last || !wait { self.ledger_of(state).largest_holders(HOLDERS) } else { Vec::new() };
                 AllocError::OutOfMemory(Box::new(self.report(state, wanted, &cause, holders)))
             }
         };
@@ -230,5 +235,5 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
 /// Whether waiting can help: memory is live that another thread may free, or frees wait for the frontier.
 fn could_be_freed<P: Policy>(state: &State<P>) -> bool {
-    (state.users.several() && state.accounts.figures.live_allocs > 0) || state.policy.has_pending()
+    (state.users.several() && state.accounts.figures.bytes_in_use > 0) || state.policy.has_pending()
 }

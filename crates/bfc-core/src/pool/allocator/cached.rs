@@ -1,0 +1,246 @@
+//! A pool's side of its caches: blocks through them, back from them, and the sums over the pool and them.
+//!
+//! For the order of locks see [`cache`](crate::pool::cache). What a thread frees into a cache while a request waits is
+//! found by that request: it declares its interest before it empties the caches, so a free that it does not find there
+//! comes later, sees the interest, and goes on to the pool, which wakes it.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use super::slow_path::Wanted;
+use super::{PolicyAllocator, State};
+use crate::error::BlockError;
+use crate::ledger::{Ledger, Tag};
+use crate::memory::Block;
+use crate::policy::{Moment, Need, Policy};
+use crate::pool::accounts::Accounts;
+use crate::pool::cache::{Caches, Shard};
+use crate::pool::config::ConfiguredPolicy;
+use crate::pool::invariants::{InvariantError, check, ensure};
+use crate::stats::Stats;
+use crate::sync::{Mutex, MutexGuard, lock};
+
+impl<P: ConfiguredPolicy> PolicyAllocator<P> {
+    /// A block that the thread's cache keeps or, if it has none of that size, one that the policy places, for the cache
+    /// to keep once it is free.
+    #[inline(never)]
+    pub(super) fn allocate_through(
+        &self,
+        caches: &Caches,
+        need: &Need,
+        tag: Tag,
+        thread: u64,
+    ) -> Option<Block> {
+        let class = caches.class_of(need);
+        let shard = caches.of_thread(thread);
+        if let Some(class) = class {
+            let shard = &mut *lock(shard);
+            shard.users.note(thread);
+            if let Some(block) = shard.take(class, need.alignment, need.bytes, tag) {
+                return Some(block);
+            }
+        }
+        let state = &mut *lock(&self.state);
+        state.users.note(thread);
+        let place = state.policy.place(need)?;
+        if class.is_none() || !caches.takes(place.bytes) {
+            return Some(state.accounts.open(place, need.bytes, tag));
+        }
+        state.accounts.lease(place.bytes, tag);
+        Some(lock(shard).lease(place, need.bytes, tag))
+    }
+
+    /// Takes back a block whose account is in that cache.
+    #[inline(never)]
+    pub(super) fn deallocate_through(
+        &self,
+        caches: &Caches,
+        shard: &Mutex<Shard>,
+        block: &Block,
+        thread: u64,
+    ) -> Result<(), BlockError> {
+        let full = {
+            let shard = &mut *lock(shard);
+            let place = shard.live(block)?;
+            shard.users.note(thread);
+            shard.keep(place);
+            caches.is_full(shard)
+        };
+        // Asked after the cache was locked: see the module's text.
+        if full || self.retry.is_awaited() {
+            self.relieve(caches, shard);
+        }
+        Ok(())
+    }
+
+    /// Gives half of what a cache keeps back to the pool or, if a request waits, all.
+    #[cold]
+    fn relieve(&self, caches: &Caches, shard: &Mutex<Shard>) {
+        let mut guard = lock(&self.state);
+        let state = &mut *guard;
+        let awaited = self.retry.is_awaited();
+        {
+            let shard = &mut *lock(shard);
+            while awaited || caches.is_half_full(shard) {
+                if !state.take_back(shard) {
+                    break;
+                }
+            }
+        }
+        self.release_unwanted(state, Moment::AfterFree);
+        if awaited {
+            let bytes = self.within_reach(state);
+            drop(guard);
+            self.retry.notify_up_to(bytes);
+        }
+    }
+
+    /// Gives back to the pool all that the caches keep; whether that was anything.
+    pub(super) fn empty_caches(&self, state: &mut State<P>) -> bool {
+        let mut shards = self.lock_caches();
+        let mut any = false;
+        for shard in &mut shards {
+            state.users.join(shard.users);
+            while state.take_back(shard) {
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Tries again with what the caches kept, if they kept anything.
+    pub(super) fn allocate_from_caches(&self, state: &mut State<P>, wanted: &Wanted) -> Option<Block> {
+        self.caches.as_ref()?;
+        if !self.empty_caches(state) {
+            return None;
+        }
+        state.allocate(&wanted.need, wanted.tag)
+    }
+
+    /// The pool's figures and those of the caches.
+    pub(super) fn figures_of(&self, state: &State<P>) -> Stats {
+        add_figures(&state.accounts.figures, &self.lock_caches())
+    }
+
+    /// The pool's ledger and those of the caches.
+    pub(super) fn ledger_of(&self, state: &State<P>) -> Ledger {
+        let mut ledger = state.accounts.ledger.clone();
+        self.lock_caches().iter().for_each(|shard| ledger.add_all(&shard.accounts.ledger));
+        ledger
+    }
+
+    /// The pool's accounts and those of the caches as one, by the policy's slots; and the slots that caches keep free.
+    pub(super) fn accounts_of<'a>(&self, state: &'a State<P>) -> (Cow<'a, Accounts>, HashSet<u32>) {
+        state.accounts_with(&self.lock_caches())
+    }
+
+    /// Counts at zero, peaks at what is in use: that is known only of empty caches.
+    pub(super) fn clear_figures(&self, state: &mut State<P>) {
+        let mut shards = self.lock_caches();
+        for shard in &mut shards {
+            while state.take_back(shard) {}
+            shard.accounts.clear_figures();
+        }
+        state.accounts.clear_figures();
+    }
+
+    /// The live block that starts at `address`, in whichever account it is.
+    pub(super) fn find(&self, state: &mut State<P>, address: u64) -> Result<Block, BlockError> {
+        let found = state.block_at(address);
+        let mut shards = self.lock_caches();
+        shards.iter_mut().fold(found, |found, shard| found.or_else(|_| shard.block_at(address)))
+    }
+
+    /// A copy of the policy in which the blocks that caches keep are free.
+    pub(super) fn copy_of(&self, state: &State<P>) -> Box<dyn Policy> {
+        let mut copy = state.policy.boxed_clone();
+        for slot in self.accounts_of(state).1 {
+            // Live there, by the rules of caches; if not, it is free as wanted.
+            let _ = copy.free(slot, 0);
+        }
+        copy
+    }
+
+    /// Checks every rule of [`INVARIANTS`](crate::INVARIANTS).
+    pub(super) fn check_all(&self, state: &State<P>) -> Result<(), InvariantError> {
+        let limit = (!state.over_delivered).then_some(self.config.limit);
+        let shards = self.lock_caches();
+        let (sum, cached) = state.accounts_with(&shards);
+        check(&state.policy, &sum, &cached, limit)?;
+        state.check_caches(&shards, &sum)
+    }
+
+    /// All caches at one moment; none if there are none.
+    fn lock_caches(&self) -> Vec<MutexGuard<'_, Shard>> {
+        self.caches.as_ref().map_or_else(Vec::new, Caches::lock_all)
+    }
+}
+
+impl<P: Policy> State<P> {
+    /// Frees one block that a cache keeps; whether there was one.
+    fn take_back(&mut self, shard: &mut Shard) -> bool {
+        let Some(place) = shard.give_up() else { return false };
+        self.accounts.end_lease(place.bytes);
+        let freed = self.policy.free(place.slot, 0);
+        debug_assert_eq!(freed, Ok(()), "a leased block is live in the policy");
+        true
+    }
+
+    /// The accounts of the pool and the caches as one, by the policy's slots; and the slots that caches keep free.
+    fn accounts_with(&self, shards: &[MutexGuard<'_, Shard>]) -> (Cow<'_, Accounts>, HashSet<u32>) {
+        let mut cached = HashSet::new();
+        if shards.is_empty() {
+            return (Cow::Borrowed(&self.accounts), cached);
+        }
+        let mut sum = self.accounts.clone();
+        sum.figures = add_figures(&sum.figures, shards);
+        for shard in shards {
+            sum.ledger.add_all(&shard.accounts.ledger);
+            for leased in shard.leased() {
+                if leased.in_use {
+                    let account = shard.accounts.by_slot[leased.slot as usize];
+                    sum.overlay(leased.place, account);
+                } else {
+                    cached.insert(leased.place.slot);
+                }
+            }
+        }
+        (Cow::Owned(sum), cached)
+    }
+
+    /// Checks the rule of caches; `sum` are the accounts of the pool and the caches.
+    fn check_caches(&self, shards: &[MutexGuard<'_, Shard>], sum: &Accounts) -> Result<(), InvariantError> {
+        let mut slots = HashSet::new();
+        let (mut kept, mut leased) = (0, 0);
+        for shard in shards {
+            let fault = shard.fault(&self.policy);
+            ensure(9, fault.is_none(), || fault.unwrap_or_default())?;
+            kept += shard.cached_bytes();
+            for block in shard.leased() {
+                leased += block.place.bytes;
+                let slot = block.place.slot;
+                ensure(9, slots.insert(slot), || format!("slot {slot} is leased twice"))?;
+                let account = self.accounts.of(block.place);
+                ensure(9, account.allocation == 0, || format!("leased slot {slot} has {account:?}"))?;
+            }
+        }
+        let (in_use, said) = (sum.figures.bytes_in_use, self.accounts.figures.bytes_in_use);
+        let own = self.accounts.ledger.total();
+        let holds = in_use + kept == said && own + leased == said;
+        ensure(9, holds, || format!("{in_use} and {kept}, {own} and {leased} are {said}"))
+    }
+}
+
+/// The figures of a pool, in which all leased bytes are in use, and of its caches.
+fn add_figures(pool: &Stats, shards: &[MutexGuard<'_, Shard>]) -> Stats {
+    let mut sum = pool.clone();
+    for shard in shards {
+        let figures = &shard.accounts.figures;
+        sum.num_allocs += figures.num_allocs;
+        sum.live_allocs += figures.live_allocs;
+        sum.bytes_requested += figures.bytes_requested;
+        sum.largest_alloc_bytes = sum.largest_alloc_bytes.max(figures.largest_alloc_bytes);
+        sum.bytes_in_use -= shard.cached_bytes();
+    }
+    sum
+}

@@ -1,0 +1,219 @@
+//! One cache: the blocks that it leased from the policy, in use or kept, and their accounts.
+
+use std::collections::HashSet;
+
+use crate::error::BlockError;
+use crate::ledger::Tag;
+use crate::memory::{Block, PoolId};
+use crate::policy::{GRANULE, Place, Policy};
+use crate::pool::accounts::Accounts;
+use crate::pool::callers::Users;
+
+/// No slot: the end of a stack.
+const NONE: u32 = u32::MAX;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(in crate::pool) struct Shard {
+    /// Of the blocks in use, by the cache's own slots.
+    pub(in crate::pool) accounts: Accounts,
+    pub(in crate::pool) users: Users,
+    /// By slot; `None` for slots without a block.
+    leases: Vec<Option<Lease>>,
+    /// Slots without a block.
+    unused: Vec<u32>,
+    /// The slot freed last, by size in granules.
+    stacks: Vec<u32>,
+    /// The size from which blocks go back to the pool next.
+    hand: usize,
+    cached_bytes: u64,
+    cached_blocks: usize,
+}
+
+/// A block of the policy that a cache holds.
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    /// As the policy knows it.
+    place: Place,
+    /// The slot below in the stack, while kept.
+    below: u32,
+}
+
+/// Whether and where a leased block is in use.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::pool) struct Leased {
+    /// As the policy knows it.
+    pub(in crate::pool) place: Place,
+    /// The cache's slot.
+    pub(in crate::pool) slot: u32,
+    pub(in crate::pool) in_use: bool,
+}
+
+impl Shard {
+    /// A cache whose allocations are numbered from `before` on.
+    pub(super) fn new(pool: PoolId, before: u64) -> Self {
+        Self {
+            accounts: Accounts::numbered_after(pool, before),
+            users: Users::default(),
+            leases: Vec::new(),
+            unused: Vec::new(),
+            stacks: Vec::new(),
+            hand: 0,
+            cached_bytes: 0,
+            cached_blocks: 0,
+        }
+    }
+
+    /// Bytes kept, not in use.
+    #[inline]
+    pub(in crate::pool) const fn cached_bytes(&self) -> u64 {
+        self.cached_bytes
+    }
+
+    /// Blocks kept, not in use.
+    #[inline]
+    pub(in crate::pool) const fn cached_blocks(&self) -> usize {
+        self.cached_blocks
+    }
+
+    /// Hands out a block of the size class that is kept, if there is one; `requested` bytes of it were asked for.
+    #[inline]
+    pub(in crate::pool) fn take(
+        &mut self,
+        class: usize,
+        alignment: u64,
+        requested: u64,
+        tag: Tag,
+    ) -> Option<Block> {
+        let top = self.stacks.get_mut(class)?;
+        let slot = *top;
+        let lease = (*self.leases.get(slot as usize)?)?;
+        if lease.place.address & (alignment - 1) != 0 {
+            return None;
+        }
+        *top = lease.below;
+        self.cached_bytes -= lease.place.bytes;
+        self.cached_blocks -= 1;
+        Some(self.accounts.open(Place { slot, ..lease.place }, requested, tag))
+    }
+
+    /// Hands out a block that the policy has just placed.
+    pub(in crate::pool) fn lease(&mut self, place: Place, requested: u64, tag: Tag) -> Block {
+        let lease = Some(Lease { place, below: NONE });
+        let slot = match self.unused.pop() {
+            Some(slot) => {
+                self.leases[slot as usize] = lease;
+                slot
+            }
+            None => {
+                self.leases.push(lease);
+                (self.leases.len() - 1) as u32
+            }
+        };
+        self.accounts.open(Place { slot, ..place }, requested, tag)
+    }
+
+    /// The place of the live block that a block says it is, in the cache's own slots.
+    #[inline]
+    pub(in crate::pool) fn live(&self, block: &Block) -> Result<Place, BlockError> {
+        self.accounts.live(block)?;
+        let place = self.place(block.chunk).ok_or(BlockError::Damaged { block: *block })?;
+        let same = place.address == block.address && place.bytes == block.bytes;
+        if same { Ok(place) } else { Err(BlockError::Unknown { block: *block }) }
+    }
+
+    /// The live block that starts at `address`.
+    pub(in crate::pool) fn block_at(&mut self, address: u64) -> Result<Block, BlockError> {
+        let leases = &self.leases;
+        let address_of = |slot: u32| Some((*leases.get(slot as usize)?)?.place.address);
+        let slot = self.accounts.slot_at(address, address_of)?;
+        let place = self.place(slot).ok_or(BlockError::NoBlockAt { address })?;
+        Ok(self.accounts.block(place))
+    }
+
+    /// Ends the use of the block at `place` and keeps it.
+    #[inline]
+    pub(in crate::pool) fn keep(&mut self, place: Place) {
+        self.accounts.close(place);
+        let class = (place.bytes / GRANULE) as usize;
+        if class >= self.stacks.len() {
+            self.stacks.resize(class + 1, NONE);
+        }
+        let below = std::mem::replace(&mut self.stacks[class], place.slot);
+        if let Some(lease) = &mut self.leases[place.slot as usize] {
+            lease.below = below;
+        }
+        self.cached_bytes += place.bytes;
+        self.cached_blocks += 1;
+    }
+
+    /// Gives up one kept block, which is the pool's from now on. The sizes take turns.
+    pub(in crate::pool) fn give_up(&mut self) -> Option<Place> {
+        if self.cached_blocks == 0 {
+            return None;
+        }
+        while self.stacks.get(self.hand).is_none_or(|&top| top == NONE) {
+            self.hand = if self.hand < self.stacks.len() { self.hand + 1 } else { 0 };
+        }
+        let slot = self.stacks[self.hand];
+        let lease = self.leases[slot as usize].take()?;
+        self.stacks[self.hand] = lease.below;
+        self.unused.push(slot);
+        self.cached_bytes -= lease.place.bytes;
+        self.cached_blocks -= 1;
+        Some(lease.place)
+    }
+
+    /// All leased blocks.
+    pub(in crate::pool) fn leased(&self) -> impl Iterator<Item = Leased> + '_ {
+        let numbered = self.leases.iter().enumerate();
+        numbered.filter_map(|(slot, lease)| {
+            let Lease { place, .. } = (*lease)?;
+            let in_use = self.accounts.by_slot.get(slot).is_some_and(|account| account.allocation != 0);
+            Some(Leased { place, slot: slot as u32, in_use })
+        })
+    }
+
+    /// What is wrong with the cache, if anything: each block must be in use or once in the stack of its size, be live
+    /// in the policy at that place, and have a number of this cache.
+    pub(in crate::pool) fn fault(&self, policy: &dyn Policy) -> Option<String> {
+        let mut kept = HashSet::new();
+        for (class, &top) in self.stacks.iter().enumerate() {
+            let mut slot = top;
+            while slot != NONE {
+                let Some(Some(lease)) = self.leases.get(slot as usize) else {
+                    return Some(format!("slot {slot} is in a stack and has no block"));
+                };
+                if lease.place.bytes / GRANULE != class as u64 || !kept.insert(slot) {
+                    return Some(format!("slot {slot} is in stack {class}: {lease:?}"));
+                }
+                slot = lease.below;
+            }
+        }
+        let (mut bytes, mut used) = (0, 0);
+        for Leased { place, slot, in_use } in self.leased() {
+            if policy.placed(place.slot) != Some(place) {
+                return Some(format!("the policy knows nothing of {place:?}"));
+            }
+            if in_use == kept.contains(&slot) {
+                return Some(format!("slot {slot} is in use: {in_use}, in a stack: {}", !in_use));
+            }
+            if in_use && !self.accounts.gave(self.accounts.by_slot[slot as usize].allocation) {
+                return Some(format!("slot {slot} has a number of another"));
+            }
+            bytes += if in_use { 0 } else { place.bytes };
+            used += usize::from(in_use);
+        }
+        let sums = (bytes, kept.len(), self.leases.len());
+        let said = (self.cached_bytes, self.cached_blocks, kept.len() + used + self.unused.len());
+        let indexed = self.accounts.index.as_ref().map_or(used, std::collections::HashMap::len);
+        (sums != said || indexed != used)
+            .then(|| format!("{sums:?} by sum, {said:?} by figure, {indexed} of {used} indexed"))
+    }
+
+    #[inline]
+    fn place(&self, slot: u32) -> Option<Place> {
+        let lease = (*self.leases.get(slot as usize)?)?;
+        Some(Place { slot, ..lease.place })
+    }
+}
