@@ -12,7 +12,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use bfc_core::sync::{Arc, Mutex, lock, thread};
-use bfc_core::{AllocError, Allocator, AllocatorRetry, BfcAllocator, BfcConfig, Block, Bytes, Refusal, Want};
+use bfc_core::{
+    AllocError, Allocator, AllocatorRetry, BfcAllocator, BfcConfig, Block, Bytes, Refusal, ThreadCache, Want,
+};
 
 use common::source::{FakeSource, Nature};
 use common::{allocate, free};
@@ -333,4 +335,33 @@ fn the_oldest_is_served_first() {
         join(takers);
         assert_eq!(*lock(&taken), ["first", "second", "third"]);
     });
+}
+
+/// With caches: two threads free what a third waits for, each into a cache that the waiter may have emptied before.
+#[test]
+fn no_free_is_left_in_a_cache_while_a_request_waits() {
+    let scenario = || {
+        let config = BfcConfig::new(Bytes(1024)).with_allow_growth(false).with_retry_timeout(LONG);
+        let config = config.with_thread_cache(ThreadCache::new());
+        let pool = Arc::new(BfcAllocator::new("shuttle", FakeSource::new(Nature::default()), config));
+        let warm = allocate(&pool, 1024);
+        free(&pool, warm);
+        let user = |pool: &Arc<BfcAllocator>| {
+            let pool = Arc::clone(pool);
+            thread::spawn(move || {
+                let blocks = [allocate(&pool, 256), allocate(&pool, 256)];
+                blocks.into_iter().for_each(|block| free(&pool, block));
+            })
+        };
+        // Known to several threads before the race, so that nobody fails for being alone.
+        user(&pool).join().unwrap();
+        let users = [user(&pool), user(&pool)];
+        let whole = allocate(&pool, 1024);
+        free(&pool, whole);
+        join(users.into());
+        pool.check_invariants().unwrap();
+        assert_eq!((pool.retry_stats().waiting, pool.stats().bytes_in_use), (0, 0));
+    };
+    shuttle::check_random(scenario, SCHEDULES);
+    shuttle::check_pct(scenario, SCHEDULES, 3);
 }

@@ -7,6 +7,7 @@ mod ours;
 mod peer;
 mod program;
 mod report;
+mod threads;
 
 use std::path::PathBuf;
 
@@ -45,6 +46,8 @@ enum Measure {
     Random,
     /// The smallest pool on which a trace fits.
     Space,
+    /// Nanoseconds an event of one thread and of two on one allocator, each with a trace of its own.
+    Threads,
 }
 
 /// The pool that times are measured on, in bytes.
@@ -121,6 +124,12 @@ fn main() -> Result<()> {
     ensure!(!contestants.is_empty(), "no allocator's name contains {:?}", options.only);
     let mut rows: Vec<Row> = contestants.iter().map(|one| Row::new(one.name, one.thread_safe)).collect();
     let measures = |measure| options.measure.contains(&measure);
+    if measures(Measure::Threads) {
+        threads::compare(&programs, options.rounds);
+    }
+    if options.measure == [Measure::Threads] {
+        return Ok(());
+    }
     for round in 0..options.rounds {
         eprintln!("round {} of {}", round + 1, options.rounds);
         for program in programs.iter().filter(|_| measures(Measure::Replay)) {
