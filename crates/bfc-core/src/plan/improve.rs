@@ -8,12 +8,16 @@
 use super::solve::Search;
 
 /// After so many placements in a row that were not better, the same blocks only push each other around.
-const PATIENCE: u32 = 150;
+const PATIENCE: u32 = 120;
 
 /// Improves the placement until the search is over, or leads nowhere.
 pub(super) fn improve(search: &mut Search<'_>, mut order: Vec<u32>) {
+    if search.is_over() {
+        return;
+    }
     let mut failures = 0;
-    let mut last = search.best.clone();
+    search.place(&order, u64::MAX);
+    let mut last = search.last.clone();
     while !search.is_over() && failures < PATIENCE {
         let goal = search.goal;
         let sizes = &search.problem.sizes;

@@ -281,14 +281,15 @@ impl<P: Policy> Planned<P> {
     }
 
     /// Makes intruders of the blocks that should be gone, up to this place in the list of those that are due.
+    #[inline]
     fn expire(&mut self, due_end: u32) {
-        let script = Arc::clone(&self.script);
+        let Self { script, slots, intruders, .. } = self;
         let from = self.due.min(due_end) as usize;
         for &slot in &script.due[from..due_end as usize] {
-            if self.slots[slot as usize] == Slot::Expected {
-                self.slots[slot as usize] = Slot::Overdue;
+            if slots[slot as usize] == Slot::Expected {
+                slots[slot as usize] = Slot::Overdue;
                 let entry = &script.entries[slot as usize];
-                self.intruders.add(entry.offset, entry.granted, slot);
+                intruders.add(entry.offset, entry.granted, slot);
             }
         }
         self.due = self.due.max(due_end);

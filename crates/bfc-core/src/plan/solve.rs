@@ -85,6 +85,9 @@ pub(super) fn solve(
     let best_order = greedy(&mut search);
     narrow(&mut search);
     improve(&mut search, best_order);
+    for order in Order::ALL {
+        improve(&mut search, order.of(&problem));
+    }
     let Offsets { offsets, capacity } = search.best;
     Solved { offsets, capacity, lower_bound }
 }

@@ -24,6 +24,7 @@ impl<P: Policy> Planned<P> {
             }
         }
         self.range = Some(range);
+        self.unmet = None;
         true
     }
 
@@ -59,7 +60,8 @@ impl<P: Policy> Planned<P> {
             }
             return self.fallback.merge_until_fit(need);
         }
-        self.admit_guest = self.hole(need).is_some();
+        // A guest bears the number of a block that is not live.
+        self.admit_guest = self.slots.contains(&Slot::Free) && self.hole(need).is_some();
         self.admit_guest
     }
 
