@@ -1,10 +1,29 @@
 //! Bins: the free chunks, by size class.
 //!
 //! Bin `b` holds the free chunks of at least `256 << b` bytes that are too small for bin `b + 1`; the last is open
-//! above. The bins are what a pool shows; the search goes by finer [size classes](size_class), of which a bin is a row.
-//! Bitmaps of two levels skip the empty classes. The chunks of a class are a [heap](heap) in the order of size and then
-//! of address, so that the first fitting one found from a class upward is the best fit, and the lowest address among
-//! equals. In four recorded training runs a class holds more than one free chunk in one case out of five.
+//! above. The bins are what a pool shows; the search goes by finer [size classes](size_class), and bitmaps of two levels
+//! skip the empty ones. The chunks of a class are a [heap](heap) in the order of size and then of address, so that the
+//! first fitting one found from a class upward is the best fit, and the lowest address among equals.
+//!
+//! In four recorded training runs 4 of 5 chunks that become free are alone in their class, and at most 53 are free at a
+//! time: everything lies in the nearest cache. What costs is waiting, for what was just written and for branches taken
+//! wrong; instructions cost less. Hence: sizes and classes travel in registers, small sizes share a row of the bitmap, the
+//! rest of a cut chunk keeps its slot and, if it can, its class.
+//!
+//! Measured on warm replays of those runs and one of our own, address-only memory, 16 GiB pool, interleaved with
+//! `offset-allocator` 0.2 (not thread-safe, no best fit) on one of two shared cores of an Intel Xeon at 2.8 GHz, 21
+//! November 2026, as parts of its time. Best of six replays, median over nine fresh pools, cut from the low end: sorted
+//! lists with ordered sets for crowded classes, which this replaces, 0.92; this 0.52 (cold 0.58). Medians of `cargo run
+//! --release` in `benches/peers/alloc`, with other work on the machine: 0.61 (cold 0.65); 10,000 blocks freed in random
+//! order, 1.05; a million, 1.17.
+//!
+//! Tried without gain: no bounds checks (unsafe); shorter code, as long as nothing is waited for less; the second bitmap
+//! written only when a row fills or empties; a look for the exact class before the bitmap; a chunk's class kept in it
+//! by a mark on the class instead of its links; leaving a chunk that grows within its class where it is.
+//!
+//! Known limit: in a class above 16 KiB, which holds several sizes, a search may have to look at every chunk of the class
+//! that is too small. With a million live blocks of mixed sizes, freed and placed by turns, a pair takes 2.5 times as long
+//! as with `offset-allocator`.
 
 mod heap;
 mod size_class;
