@@ -140,7 +140,7 @@ pub struct AllocationAttributes<'a> {
     pub retry_on_failure: bool,
     /// If given, only memory freed at a count not above the returned one may be handed out. Asked anew on each attempt.
     pub freed_before: Option<&'a (dyn Fn() -> u64 + Sync)>,
-    /// At which end of the pool, for pools that keep two ends apart.
+    /// At which end of the pool, for pools that keep two ends apart (see [`End`]).
     pub end: End,
 }
 

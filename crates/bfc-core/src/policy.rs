@@ -17,7 +17,8 @@ pub(crate) const fn whole_granules(bytes: u64) -> u64 {
     bytes & !(GRANULE - 1)
 }
 
-/// Which end of the space a block should be placed at, for policies that keep two ends apart.
+/// Which end of the space a block should be placed at, for policies that keep two ends apart. None of this crate's
+/// policies does so yet; they place at either end alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum End {
     /// Where addresses are low.

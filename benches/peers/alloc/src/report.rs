@@ -86,7 +86,8 @@ impl fmt::Display for Report {
         writeln!(f, " {:>8} {:>8} {:>8} {:>7}", "free 1k", "free 10k", "free 1M", "pool")?;
         for row in &self.rows {
             let name = if row.thread_safe { format!("{} *", row.name) } else { row.name.to_owned() };
-            write!(f, "{name:<28} {:>6.1} {:>6.1}", geometric(&row.warm), geometric(&row.cold))?;
+            let [warm, cold] = [&row.warm, &row.cold].map(|times| number(Some(geometric(times)), 1));
+            write!(f, "{name:<28} {warm:>6} {cold:>6}")?;
             for trace in &self.traces {
                 let warm = row.warm.get(trace).map(|values| median(&mut values.clone()));
                 write!(f, " {:>9}", number(warm, 1))?;
