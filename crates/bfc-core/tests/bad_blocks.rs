@@ -13,7 +13,7 @@ use bfc_core::{
 use common::op::USUAL_BYTES;
 use common::scenario::{Chosen, policies};
 use common::source::{FakeSource, Nature};
-use common::try_free;
+use common::{on_every_policy, try_free};
 
 /// All that can be seen of a pool.
 fn seen<P: ConfiguredPolicy>(pool: &PolicyAllocator<P>) -> (Stats, Vec<ChunkInfo>, Vec<Span>, u64) {
@@ -130,20 +130,6 @@ fn old_handles_are_not_new_ones<P: ConfiguredPolicy>(config: PoolConfig<P::Optio
     }
     let last = old[19];
     assert!(old[..19].iter().any(|block| block.chunk == last.chunk), "no slot was used again");
-}
-
-/// Runs a check on every policy.
-macro_rules! on_every_policy {
-    ($check:ident) => {
-        for (_, chosen) in policies() {
-            match chosen {
-                Chosen::Bfc { config, .. } => $check::<Bfc>(config),
-                Chosen::Buddy(config) => $check::<Buddy>(config),
-                Chosen::AutoGrowth(config) => $check::<AutoGrowth>(config),
-                Chosen::Planned { config, .. } => $check::<Planned<Bfc>>(config),
-            }
-        }
-    };
 }
 
 #[test]

@@ -17,7 +17,7 @@ use bfc_core::{
 
 use common::scenario::{Chosen, LIMIT, policies};
 use common::source::{FakeSource, Nature};
-use common::{allocate, free, try_free};
+use common::{allocate, free, on_every_policy, try_free};
 
 /// What a pool answers to calls from within its own call into the source.
 fn assert_answers_within<P: ConfiguredPolicy>(pool: &PolicyAllocator<P>, held: Block) {
@@ -132,20 +132,6 @@ fn source_panics<P: ConfiguredPolicy>(config: PoolConfig<P::Options>) {
     pool.check_invariants().unwrap();
     drop(pool);
     source.assert_sound();
-}
-
-/// Runs a check on every policy.
-macro_rules! on_every_policy {
-    ($check:ident) => {
-        for (_, chosen) in policies() {
-            match chosen {
-                Chosen::Bfc { config, .. } => $check::<Bfc>(config),
-                Chosen::Buddy(config) => $check::<Buddy>(config),
-                Chosen::AutoGrowth(config) => $check::<AutoGrowth>(config),
-                Chosen::Planned { config, .. } => $check::<Planned<Bfc>>(config),
-            }
-        }
-    };
 }
 
 #[test]

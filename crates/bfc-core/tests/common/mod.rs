@@ -1,5 +1,5 @@
 //! What the suites of the BFC pool share. Each suite is a crate of its own and uses only part of it.
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, unused_imports, unused_macros)]
 
 pub mod interpreter;
 pub mod op;
@@ -70,3 +70,18 @@ impl Random {
         }
     }
 }
+
+/// Runs a check, generic over the policy, on every one. The test names the policies and `scenario`'s parts itself.
+macro_rules! on_every_policy {
+    ($check:ident) => {
+        for (_, chosen) in policies() {
+            match chosen {
+                Chosen::Bfc { config, .. } => $check::<Bfc>(config),
+                Chosen::Buddy(config) => $check::<Buddy>(config),
+                Chosen::AutoGrowth(config) => $check::<AutoGrowth>(config),
+                Chosen::Planned { config, .. } => $check::<Planned<Bfc>>(config),
+            }
+        }
+    };
+}
+pub(crate) use on_every_policy;
