@@ -70,8 +70,10 @@ pub struct GuardError {
 /// let block = guard.allocate(&Request::new(100))?;
 ///
 /// let past_the_end: *mut u8 = std::ptr::with_exposed_provenance_mut(block.address as usize + 100);
+/// // SAFETY: beyond the block, but within the memory that the guard keeps behind it.
 /// unsafe { past_the_end.write(0) };
 ///
+/// // SAFETY: nothing uses the block any more.
 /// let error = unsafe { guard.deallocate(block) }.unwrap_err();
 /// let BlockError::OutOfBounds { damage } = error else { panic!("{error}") };
 /// assert_eq!((damage.fault, damage.offset), (Fault::Overrun, 100));

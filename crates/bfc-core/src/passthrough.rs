@@ -45,6 +45,7 @@ const HOLDERS: usize = 5;
 /// let allocator = PassthroughAllocator::new("cpu", memory.clone()).with_limit(Bytes::mib(1));
 /// let block = allocator.allocate(&Request::new(1000))?;
 /// assert_eq!((block.bytes, memory.live_regions()), (1000, 1));
+/// // SAFETY: the block was never used.
 /// unsafe { allocator.deallocate(block) }?;
 /// assert_eq!(memory.live_regions(), 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

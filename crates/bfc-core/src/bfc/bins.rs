@@ -13,10 +13,10 @@
 //!
 //! Measured on warm replays of those runs and one of our own, address-only memory, 16 GiB pool, interleaved with
 //! `offset-allocator` 0.2 (not thread-safe, no best fit) on one of two shared cores of an Intel Xeon at 2.8 GHz, 21
-//! November 2026, as parts of its time. Best of six replays, median over nine fresh pools, cut from the low end: sorted
-//! lists with ordered sets for crowded classes, which this replaces, 0.92; this 0.52 (cold 0.58). Medians of `cargo run
-//! --release` in `benches/peers/alloc`, with other work on the machine: 0.61 (cold 0.65); 10,000 blocks freed in random
-//! order, 1.05; a million, 1.17.
+//! November 2026, as parts of its time. Best of six replays, median over nine fresh pools, cut from the low end, by a loop
+//! of its own that is not kept: sorted lists with ordered sets for crowded classes, which this replaces, 0.92; this 0.52
+//! (cold 0.58). Medians of `cargo run --release` in `benches/peers/alloc`: 0.61 (cold 0.65) beside other work, 0.71 (0.75)
+//! on a quiet machine; 10,000 blocks freed in random order, 1.05 and 1.36; a million, 1.17 and 1.18.
 //!
 //! Tried, with no gain above the noise of some 3 %: no bounds checks (unsafe; 8 % in an early version, nothing in the
 //! next); the second bitmap written only when a row fills; a look for the exact class before the bitmap; a mark on
