@@ -20,7 +20,7 @@ use crate::retry::{AllocatorRetry, Refusal};
 use crate::slots::Slots;
 use crate::stats::Stats;
 use crate::sub_allocator::SubAllocator;
-use crate::sync::{Mutex, lock};
+use crate::sync::{Mutex, ThreadNumber, lock};
 use crate::units::{Bytes, round_up};
 
 /// How long a request waits for frees, as in pools.
@@ -115,7 +115,7 @@ impl PassthroughAllocator {
     }
 
     /// Tries once. Only the `last` attempt works out who holds the memory.
-    fn attempt(&self, request: &Request<'_>, thread: u64, last: bool) -> Result<Block, Refusal> {
+    fn attempt(&self, request: &Request<'_>, thread: ThreadNumber, last: bool) -> Result<Block, Refusal> {
         let state = &mut *lock(&self.state);
         state.users.note(thread);
         let within_limit = |limit: u64| request.bytes <= limit.saturating_sub(state.reserved);

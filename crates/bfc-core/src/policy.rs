@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use crate::allocator::Request;
 use crate::memory::Span;
 use crate::units::round_up;
 
@@ -47,6 +48,13 @@ impl Need {
     #[must_use]
     pub const fn new(bytes: u64) -> Self {
         Self { bytes, alignment: 1, freed_before: None, end: End::Lower }
+    }
+
+    /// What a request needs.
+    #[inline]
+    pub(crate) const fn of(request: &Request<'_>, freed_before: Option<u64>) -> Self {
+        let Request { bytes, alignment, .. } = *request;
+        Self { bytes, alignment, freed_before, end: request.attributes.end }
     }
 
     /// The same need with another alignment, a power of two.

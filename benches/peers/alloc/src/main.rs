@@ -33,9 +33,9 @@ struct Options {
     /// What to measure.
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["replay", "random", "space"])]
     measure: Vec<Measure>,
-    /// Only allocators whose name contains this.
-    #[arg(long, default_value = "")]
-    only: String,
+    /// Only allocators whose name contains one of these.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -120,8 +120,10 @@ fn main() -> Result<()> {
     let programs: Vec<Program> =
         options.traces.iter().map(|path| Program::load(path)).collect::<Result<_>>()?;
     let mut contestants = contestants();
-    contestants.retain(|one| one.name.contains(&options.only));
-    ensure!(!contestants.is_empty(), "no allocator's name contains {:?}", options.only);
+    if !options.only.is_empty() {
+        contestants.retain(|one| options.only.iter().any(|part| one.name.contains(part)));
+    }
+    ensure!(!contestants.is_empty(), "no allocator's name contains any of {:?}", options.only);
     let mut rows: Vec<Row> = contestants.iter().map(|one| Row::new(one.name, one.thread_safe)).collect();
     let measures = |measure| options.measure.contains(&measure);
     if measures(Measure::Threads) {

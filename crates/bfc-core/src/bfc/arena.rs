@@ -81,7 +81,7 @@ impl Policy for Bfc {
         round_to_granule(bytes, alignment, GRANULE)
     }
 
-    #[inline]
+    #[inline(always)]
     fn place(&mut self, need: &Need) -> Option<Place> {
         let id = self.take(&Fit::of(need)?)?;
         let chunk = &self.chunks[id];
@@ -94,7 +94,7 @@ impl Policy for Bfc {
         Some(Place { address: chunk.address, bytes: chunk.bytes, slot })
     }
 
-    #[inline]
+    #[inline(always)]
     fn free(&mut self, slot: u32, freed_at: u64) -> Result<(), NotLive> {
         let id = ChunkId(slot);
         if self.chunks.live(id).is_none() {

@@ -61,14 +61,19 @@ impl Accounts {
     }
 
     /// Opens the account of a block that was just placed.
-    #[inline]
+    // Inlined, and the account written field by field: what is written in words and read back in pairs of words, to be
+    // copied, is waited for.
+    #[inline(always)]
     pub(crate) fn open(&mut self, place: Place, requested: u64, tag: Tag) -> Block {
         self.last_allocation += 1;
-        let account = Account { allocation: self.last_allocation, requested, tag };
-        match self.by_slot.get_mut(place.slot as usize) {
-            Some(slot) => *slot = account,
-            None => self.open_slot(place.slot, account),
+        let allocation = self.last_allocation;
+        if place.slot as usize >= self.by_slot.len() {
+            self.make_slot(place.slot);
         }
+        let account = &mut self.by_slot[place.slot as usize];
+        account.allocation = allocation;
+        account.requested = requested;
+        account.tag = tag;
         self.charge(tag, place.bytes, requested);
         if let Some(index) = &mut self.index {
             index.insert(place.address, place.slot);
@@ -76,17 +81,16 @@ impl Accounts {
         Block {
             address: place.address,
             bytes: place.bytes,
-            id: self.last_allocation,
+            id: allocation,
             chunk: place.slot,
             pool: self.pool,
         }
     }
 
-    /// Opens the account of a slot that is used for the first time.
+    /// Makes an account for a slot that is used for the first time.
     #[cold]
-    fn open_slot(&mut self, slot: u32, account: Account) {
-        self.by_slot.resize(slot as usize, Account::default());
-        self.by_slot.push(account);
+    fn make_slot(&mut self, slot: u32) {
+        self.by_slot.resize(slot as usize + 1, Account::default());
     }
 
     /// Closes the account of a live slot, which lies at `place`.
@@ -214,7 +218,7 @@ impl Accounts {
         self.ledger.reset_peaks();
     }
 
-    #[inline]
+    #[inline(always)]
     fn charge(&mut self, tag: Tag, bytes: u64, requested: u64) {
         self.ledger.add(tag, bytes);
         let figures = &mut self.figures;

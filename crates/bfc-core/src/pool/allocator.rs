@@ -22,7 +22,7 @@ use crate::policy::{Moment, Need, NotLive, Place, Policy};
 use crate::retry::AllocatorRetry;
 use crate::stats::Stats;
 use crate::sub_allocator::SubAllocator;
-use crate::sync::{Mutex, lock};
+use crate::sync::{BiasedMutex, ThreadNumber};
 
 /// A pool over one source of memory, in which a [`Policy`] says where blocks go.
 ///
@@ -36,7 +36,7 @@ pub struct PolicyAllocator<P: ConfiguredPolicy> {
     name: String,
     source: Arc<dyn SubAllocator>,
     config: PoolConfig<P::Options>,
-    state: Mutex<State<P>>,
+    state: BiasedMutex<State<P>>,
     frontier: SafeFrontier,
     retry: AllocatorRetry,
     /// What counts the frees; only for policies that can keep memory apart that is not safe yet.
@@ -82,7 +82,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             name: name.into(),
             source,
             config,
-            state: Mutex::new(state),
+            state: BiasedMutex::new(state),
             frontier: SafeFrontier::default(),
             retry: AllocatorRetry::new(),
             timing_counter,
@@ -99,29 +99,27 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// The calling thread's number, unless it comes from a call into the source that this pool is making.
     #[inline]
-    fn enter(&self) -> Option<u64> {
+    fn enter(&self) -> Option<ThreadNumber> {
         self.call_out.enter()
     }
 
-    /// The block, if a free chunk fits as things stand.
-    #[inline]
+    /// The block, if there are no caches and a free chunk fits as things stand.
+    // In one piece with the policy's part, and written once where the caller wants it: a block handed from function to
+    // function through memory is waited for each time.
+    #[inline(always)]
     fn allocate_at_once(&self, request: &Request<'_>) -> Option<Block> {
         if request.bytes == 0 || !request.alignment.is_power_of_two() {
             return None;
         }
-        if request.attributes.freed_before.is_some() {
+        if request.attributes.freed_before.is_some() || self.caches.is_some() {
             return None;
         }
         let thread = self.enter()?;
-        let Request { bytes, alignment, .. } = *request;
-        let need = Need { bytes, alignment, freed_before: None, end: request.attributes.end };
-        if let Some(caches) = &self.caches {
-            return self.allocate_through(caches, &need, request.tag, thread);
-        }
-        let state = &mut *lock(&self.state);
+        let need = Need::of(request, None);
+        let state = &mut *self.state.lock(thread);
         state.users.note(thread);
         state.policy.merge_ripe(self.frontier.get());
-        state.allocate(&need, request.tag)
+        state.allocate_at_once(&need, request.tag)
     }
 
     /// Only the empty block has no number and may be given back: that frees nothing, but wakes those who wait, as
@@ -143,10 +141,16 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
 impl<P: Policy> State<P> {
     /// Finds room for a request and opens its account.
-    #[inline]
-    fn allocate(&mut self, need: &Need, tag: Tag) -> Option<Block> {
+    #[inline(always)]
+    fn allocate_at_once(&mut self, need: &Need, tag: Tag) -> Option<Block> {
         let place = self.policy.place(need)?;
         Some(self.accounts.open(place, need.bytes, tag))
+    }
+
+    /// The same, for those who have time.
+    #[inline(never)]
+    fn allocate(&mut self, need: &Need, tag: Tag) -> Option<Block> {
+        self.allocate_at_once(need, tag)
     }
 
     /// The place of the live block that a block says it is.
@@ -160,7 +164,7 @@ impl<P: Policy> State<P> {
     }
 
     /// Takes the block at `place` back.
-    #[inline]
+    #[inline(always)]
     fn free(&mut self, place: Place, freed_at: u64) -> Result<(), NotLive> {
         self.policy.free(place.slot, freed_at)?;
         self.accounts.close(place);
@@ -194,7 +198,7 @@ impl<P: ConfiguredPolicy> fmt::Debug for PolicyAllocator<P> {
 
 impl<P: ConfiguredPolicy> Drop for PolicyAllocator<P> {
     fn drop(&mut self) {
-        let state = lock(&self.state);
+        let state = self.state.lock(ThreadNumber::current());
         for span in state.policy.regions() {
             // SAFETY: the policy goes with the pool. Blocks are promised to be valid no longer than the pool lives.
             unsafe { self.give_back(&state, span) };
@@ -217,10 +221,10 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
     #[inline]
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
         // What needs no thought is done here, in one piece with the caller where the type is known.
-        match self.allocate_at_once(request) {
-            Some(block) => Ok(block),
-            None => self.allocate_slowly(request),
+        if let Some(block) = self.allocate_at_once(request) {
+            return Ok(block);
         }
+        self.allocate_otherwise(request)
     }
 
     #[inline]
@@ -234,7 +238,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
         {
             return self.deallocate_through(caches, shard, &block, thread);
         }
-        let mut guard = lock(&self.state);
+        let mut guard = self.state.lock(thread);
         let state = &mut *guard;
         let place = state.live(&block)?;
         state.users.note(thread);
@@ -251,7 +255,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
 
     fn stats(&self) -> Stats {
         let stats = match self.enter() {
-            Some(_) => self.stats_of(&lock(&self.state)),
+            Some(thread) => self.stats_of(&self.state.lock(thread)),
             None => self.call_out.stats(),
         };
         Stats { retry: self.retry.stats(), ..stats }

@@ -17,7 +17,7 @@ mod shard;
 
 use crate::memory::PoolId;
 use crate::policy::{End, GRANULE, Need};
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
 use crate::units::{Bytes, KIB, MIB};
 
 pub(super) use shard::Shard;
@@ -92,11 +92,11 @@ pub(super) struct Caches {
 /// One cache, alone on its cache lines: two of them, as processors fetch them in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Padded(Mutex<Shard>);
+struct Padded(BiasedMutex<Shard>);
 
 impl Caches {
     pub(super) fn new(options: ThreadCache, pool: PoolId) -> Self {
-        let shard = |index| Padded(Mutex::new(Shard::new(pool, (index as u64 + 1) << INDEX_SHIFT)));
+        let shard = |index| Padded(BiasedMutex::new(Shard::new(pool, (index as u64 + 1) << INDEX_SHIFT)));
         Self { options, shards: (0..CACHES).map(shard).collect() }
     }
 
@@ -117,13 +117,13 @@ impl Caches {
 
     /// The cache that a thread uses.
     #[inline]
-    pub(super) fn of_thread(&self, thread: u64) -> &Mutex<Shard> {
-        &self.shards[thread as usize % CACHES].0
+    pub(super) fn of_thread(&self, thread: ThreadNumber) -> &BiasedMutex<Shard> {
+        &self.shards[thread.get() as usize % CACHES].0
     }
 
     /// The cache that has the account of an allocation; `None` if that is the pool itself.
     #[inline]
-    pub(super) fn of_allocation(&self, number: u64) -> Option<&Mutex<Shard>> {
+    pub(super) fn of_allocation(&self, number: u64) -> Option<&BiasedMutex<Shard>> {
         let index = (number >> INDEX_SHIFT).checked_sub(1)?;
         self.shards.get(index as usize).map(|shard| &shard.0)
     }
@@ -141,8 +141,9 @@ impl Caches {
     }
 
     /// All caches at one moment. The caller holds the pool's lock and that of no cache.
-    pub(super) fn lock_all(&self) -> Vec<MutexGuard<'_, Shard>> {
-        self.shards.iter().map(|shard| lock(&shard.0)).collect()
+    pub(super) fn lock_all(&self) -> Vec<BiasedGuard<'_, Shard>> {
+        let thread = ThreadNumber::current();
+        self.shards.iter().map(|shard| shard.0.lock(thread)).collect()
     }
 }
 

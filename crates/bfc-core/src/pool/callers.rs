@@ -2,7 +2,7 @@
 
 use crate::stats::Stats;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, lock, thread_number};
+use crate::sync::{Mutex, ThreadNumber, lock};
 
 /// Which threads have allocated or freed. As long as it is one, nobody else can free while it waits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -13,7 +13,12 @@ pub(crate) struct Users {
 
 impl Users {
     #[inline]
-    pub(crate) fn note(&mut self, thread: u64) {
+    pub(crate) fn note(&mut self, thread: ThreadNumber) {
+        self.note_number(thread.get());
+    }
+
+    #[inline]
+    fn note_number(&mut self, thread: u64) {
         if self.latest != thread {
             self.several = self.latest != 0;
             self.latest = thread;
@@ -23,7 +28,7 @@ impl Users {
     /// Adds those seen elsewhere.
     pub(crate) fn join(&mut self, others: Self) {
         if others.latest != 0 {
-            self.note(others.latest);
+            self.note_number(others.latest);
         }
         self.several |= others.several;
     }
@@ -56,15 +61,15 @@ impl Drop for EndCallOut<'_> {
 impl CallOut {
     /// The calling thread's number, unless it comes from a call that is under way.
     #[inline]
-    pub(crate) fn enter(&self) -> Option<u64> {
-        let thread = thread_number();
-        (self.thread.load(Ordering::Relaxed) != thread).then_some(thread)
+    pub(crate) fn enter(&self) -> Option<ThreadNumber> {
+        let thread = ThreadNumber::current();
+        (self.thread.load(Ordering::Relaxed) != thread.get()).then_some(thread)
     }
 
     /// Makes a call, marked so that a call back is recognised. The allocator's lock is held; `stats` are its figures.
     pub(crate) fn call<R>(&self, stats: Stats, call: impl FnOnce() -> R) -> R {
         *lock(&self.stats) = stats;
-        self.thread.store(thread_number(), Ordering::Relaxed);
+        self.thread.store(ThreadNumber::current().get(), Ordering::Relaxed);
         let _end = EndCallOut(self);
         call()
     }

@@ -43,6 +43,7 @@ impl SafeFrontier {
         self.0.fetch_max(count, Ordering::SeqCst) < count
     }
 
+    #[inline]
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
     }

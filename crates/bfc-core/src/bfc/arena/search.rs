@@ -46,7 +46,7 @@ impl Fit {
 impl Bfc {
     /// Takes the smallest free chunk that fits with its padding and was freed early enough, of equals the one at the
     /// lowest address, and cuts off what is not needed.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, fit: &Fit) -> Option<ChunkId> {
         if !fit.is_plain() || !self.chunks.has_room() {
             return self.take_special(fit);

@@ -9,6 +9,7 @@ use std::collections::HashSet;
 
 use super::slow_path::Wanted;
 use super::{PolicyAllocator, State};
+use crate::allocator::Request;
 use crate::error::BlockError;
 use crate::ledger::{Ledger, Tag};
 use crate::memory::Block;
@@ -18,36 +19,49 @@ use crate::pool::cache::{Caches, Shard};
 use crate::pool::config::ConfiguredPolicy;
 use crate::pool::invariants::{InvariantError, check, ensure};
 use crate::stats::Stats;
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
+    /// A block from the caches, if there are any and the request may be answered so.
+    #[inline]
+    pub(super) fn allocate_cached(&self, request: &Request<'_>) -> Option<Block> {
+        let caches = self.caches.as_ref()?;
+        if request.bytes == 0
+            || !request.alignment.is_power_of_two()
+            || request.attributes.freed_before.is_some()
+        {
+            return None;
+        }
+        let thread = self.enter()?;
+        self.allocate_through(caches, &Need::of(request, None), request.tag, thread)
+    }
+
     /// A block that the thread's cache keeps or, if it has none of that size, one that the policy places, for the cache
     /// to keep once it is free.
-    #[inline(never)]
-    pub(super) fn allocate_through(
+    fn allocate_through(
         &self,
         caches: &Caches,
         need: &Need,
         tag: Tag,
-        thread: u64,
+        thread: ThreadNumber,
     ) -> Option<Block> {
         let class = caches.class_of(need);
         let shard = caches.of_thread(thread);
         if let Some(class) = class {
-            let shard = &mut *lock(shard);
+            let shard = &mut *shard.lock(thread);
             shard.users.note(thread);
             if let Some(block) = shard.take(class, need.alignment, need.bytes, tag) {
                 return Some(block);
             }
         }
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.state.lock(thread);
         state.users.note(thread);
         let place = state.policy.place(need)?;
         if class.is_none() || !caches.takes(place.bytes) {
             return Some(state.accounts.open(place, need.bytes, tag));
         }
         state.accounts.lease(place.bytes, tag);
-        Some(lock(shard).lease(place, need.bytes, tag))
+        Some(shard.lock(thread).lease(place, need.bytes, tag))
     }
 
     /// Takes back a block whose account is in that cache.
@@ -55,12 +69,12 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     pub(super) fn deallocate_through(
         &self,
         caches: &Caches,
-        shard: &Mutex<Shard>,
+        shard: &BiasedMutex<Shard>,
         block: &Block,
-        thread: u64,
+        thread: ThreadNumber,
     ) -> Result<(), BlockError> {
         let full = {
-            let shard = &mut *lock(shard);
+            let shard = &mut *shard.lock(thread);
             let place = shard.live(block)?;
             shard.users.note(thread);
             shard.keep(place);
@@ -68,19 +82,19 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         };
         // Asked after the cache was locked: see the module's text.
         if full || self.retry.is_awaited() {
-            self.relieve(caches, shard);
+            self.relieve(caches, shard, thread);
         }
         Ok(())
     }
 
     /// Gives half of what a cache keeps back to the pool or, if a request waits, all.
     #[cold]
-    fn relieve(&self, caches: &Caches, shard: &Mutex<Shard>) {
-        let mut guard = lock(&self.state);
+    fn relieve(&self, caches: &Caches, shard: &BiasedMutex<Shard>, thread: ThreadNumber) {
+        let mut guard = self.state.lock(thread);
         let state = &mut *guard;
         let awaited = self.retry.is_awaited();
         {
-            let shard = &mut *lock(shard);
+            let shard = &mut *shard.lock(thread);
             while awaited || caches.is_half_full(shard) {
                 if !state.take_back(shard) {
                     break;
@@ -171,7 +185,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// All caches at one moment; none if there are none.
-    fn lock_caches(&self) -> Vec<MutexGuard<'_, Shard>> {
+    fn lock_caches(&self) -> Vec<BiasedGuard<'_, Shard>> {
         self.caches.as_ref().map_or_else(Vec::new, Caches::lock_all)
     }
 }
@@ -187,7 +201,7 @@ impl<P: Policy> State<P> {
     }
 
     /// The accounts of the pool and the caches as one, by the policy's slots; and the slots that caches keep free.
-    fn accounts_with(&self, shards: &[MutexGuard<'_, Shard>]) -> (Cow<'_, Accounts>, HashSet<u32>) {
+    fn accounts_with(&self, shards: &[BiasedGuard<'_, Shard>]) -> (Cow<'_, Accounts>, HashSet<u32>) {
         let mut cached = HashSet::new();
         if shards.is_empty() {
             return (Cow::Borrowed(&self.accounts), cached);
@@ -209,7 +223,7 @@ impl<P: Policy> State<P> {
     }
 
     /// Checks the rule of caches; `sum` are the accounts of the pool and the caches.
-    fn check_caches(&self, shards: &[MutexGuard<'_, Shard>], sum: &Accounts) -> Result<(), InvariantError> {
+    fn check_caches(&self, shards: &[BiasedGuard<'_, Shard>], sum: &Accounts) -> Result<(), InvariantError> {
         let mut slots = HashSet::new();
         let (mut kept, mut leased) = (0, 0);
         for shard in shards {
@@ -232,7 +246,7 @@ impl<P: Policy> State<P> {
 }
 
 /// The figures of a pool, in which all leased bytes are in use, and of its caches.
-fn add_figures(pool: &Stats, shards: &[MutexGuard<'_, Shard>]) -> Stats {
+fn add_figures(pool: &Stats, shards: &[BiasedGuard<'_, Shard>]) -> Stats {
     let mut sum = pool.clone();
     for shard in shards {
         let figures = &shard.accounts.figures;

@@ -11,7 +11,6 @@ use crate::pool::dump::Inside;
 use crate::pool::info::{BinInfo, ChunkInfo, bin_infos, chunk_infos};
 use crate::pool::invariants::InvariantError;
 use crate::stats::RetryStats;
-use crate::sync::lock;
 use crate::units::Bytes;
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
@@ -113,8 +112,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// Runs `work` under the lock; `None` if called back from the source.
     pub(super) fn write<R>(&self, work: impl FnOnce(&mut State<P>) -> R) -> Option<R> {
-        self.enter()?;
-        Some(work(&mut lock(&self.state)))
+        let thread = self.enter()?;
+        Some(work(&mut self.state.lock(thread)))
     }
 
     fn inside(&self, state: &State<P>) -> Inside {
@@ -133,8 +132,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             return Ok(empty);
         }
         if let Some(shard) = self.caches.as_ref().and_then(|caches| caches.of_allocation(block.id)) {
-            self.enter().ok_or(BlockError::Reentrant)?;
-            let shard = &mut *lock(shard);
+            let thread = self.enter().ok_or(BlockError::Reentrant)?;
+            let shard = &mut *shard.lock(thread);
             return shard.live(block).map(|place| work(&mut shard.accounts, place));
         }
         self.write(|state| state.live(block).map(|place| work(&mut state.accounts, place)))

@@ -14,7 +14,7 @@ use crate::policy::{GRANULE, Moment, Need, Policy};
 use crate::pool::config::ConfiguredPolicy;
 use crate::pool::growth::available;
 use crate::retry::{Refusal, Want};
-use crate::sync::lock;
+use crate::sync::ThreadNumber;
 use crate::units::round_up;
 
 /// How many holders an out-of-memory report names.
@@ -51,9 +51,18 @@ impl Wanted {
 }
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
-    /// Answers what could not be answered at once: by an error, by making room, or by waiting for frees.
+    /// Answers what could not be answered at once: from the caches, or slowly.
+    #[inline(never)]
+    pub(super) fn allocate_otherwise(&self, request: &Request<'_>) -> Result<Block, AllocError> {
+        match self.allocate_cached(request) {
+            Some(block) => Ok(block),
+            None => self.allocate_slowly(request),
+        }
+    }
+
+    /// Answers by an error, by making room, or by waiting for frees.
     #[cold]
-    pub(super) fn allocate_slowly(&self, request: &Request<'_>) -> Result<Block, AllocError> {
+    fn allocate_slowly(&self, request: &Request<'_>) -> Result<Block, AllocError> {
         if request.bytes == 0 {
             return Ok(Block::EMPTY);
         }
@@ -75,14 +84,9 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Tries once. Only the `last` attempt works out who holds the memory.
-    fn attempt(&self, request: &Request<'_>, thread: u64, last: bool) -> Result<Block, Refusal> {
-        let need = Need {
-            bytes: request.bytes,
-            alignment: request.alignment,
-            freed_before: request.attributes.freed_before.map(|count| count()),
-            end: request.attributes.end,
-        };
-        let state = &mut *lock(&self.state);
+    fn attempt(&self, request: &Request<'_>, thread: ThreadNumber, last: bool) -> Result<Block, Refusal> {
+        let need = Need::of(request, request.attributes.freed_before.map(|count| count()));
+        let state = &mut *self.state.lock(thread);
         state.users.note(thread);
         state.policy.merge_ripe(self.frontier.get());
         match state.allocate(&need, request.tag) {
@@ -162,7 +166,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// What a request waits for. Those that may be compared differ in nothing but their bytes.
     pub(super) fn want(&self, request: &Request<'_>) -> Want {
         let (bytes, attributes) = (request.bytes, &request.attributes);
-        let comparable = attributes.freed_before.is_none() && lock(&self.state).policy.orders_by_size();
+        let comparable = attributes.freed_before.is_none()
+            && self.state.lock(ThreadNumber::current()).policy.orders_by_size();
         let class = u64::from(request.alignment.trailing_zeros()) * 2 + attributes.end as u64;
         Want { bytes, class: comparable.then_some(class) }
     }

@@ -1,0 +1,62 @@
+//! A memory barrier in two unequal halves: one that costs nothing, for a thread that comes by often, and one that costs
+//! a system call, for those who seldom have to know what it does.
+//!
+//! Two threads that each write one word and then read the other's may both miss what the other wrote, unless both put a
+//! full barrier between the two, which costs as much as a lock. Linux can put a barrier into every running thread of the
+//! process instead (`membarrier`): then a compiler fence is enough on the other side. Elsewhere there is none of this.
+
+#[cfg(all(target_os = "linux", not(shuttle), not(miri)))]
+mod system {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{Ordering, compiler_fence};
+    use std::time::Duration;
+
+    use rustix::thread::{MembarrierCommand, membarrier};
+
+    /// Whether [`heavy`] works here. The first call tells the kernel that this process will use it.
+    pub(in crate::sync) fn is_available() -> bool {
+        static REGISTERED: OnceLock<bool> = OnceLock::new();
+        *REGISTERED.get_or_init(|| membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok())
+    }
+
+    /// The cheap half.
+    #[inline]
+    pub(in crate::sync) fn light() {
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// The dear half: in the order of everybody's steps, each [`light`] of this process is before it or after it. Only
+    /// to be called where it [is available](is_available).
+    pub(in crate::sync) fn heavy() {
+        // Once registered it fails only for want of kernel memory, or if a sandbox was closed in between. What was
+        // written longer ago than this is seen by everybody on every processor there is.
+        if membarrier(MembarrierCommand::PrivateExpedited).is_err() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Under the checker every step is seen by everybody at once.
+#[cfg(shuttle)]
+mod system {
+    pub(in crate::sync) const fn is_available() -> bool {
+        true
+    }
+
+    pub(in crate::sync) const fn light() {}
+
+    pub(in crate::sync) const fn heavy() {}
+}
+
+#[cfg(not(any(shuttle, all(target_os = "linux", not(miri)))))]
+mod system {
+    pub(in crate::sync) const fn is_available() -> bool {
+        false
+    }
+
+    pub(in crate::sync) const fn light() {}
+
+    pub(in crate::sync) const fn heavy() {}
+}
+
+pub(super) use system::{heavy, is_available, light};
