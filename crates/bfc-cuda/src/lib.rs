@@ -22,11 +22,16 @@
 //! functions is missing, and so does the text of its errors; here every function is looked up before the first call,
 //! and errors are named without the driver's help.
 
+mod compute;
 mod driver;
+#[cfg(feature = "emulator")]
+pub mod emulator;
 mod error;
+pub mod kernels;
 mod library;
 mod probe;
 
+pub use compute::{Compute, ComputeError};
 pub use driver::CudaDriver;
 pub use error::CudaUnavailable;
 pub use probe::{ComputeCapability, CudaDeviceInfo, DriverVersion, probe};

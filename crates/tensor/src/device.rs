@@ -25,7 +25,7 @@ pub struct Device(Arc<Inner>);
 
 struct Inner {
     id: DeviceId,
-    backend: Box<dyn Backend>,
+    backend: Arc<dyn Backend>,
     registry: Arc<Registry>,
     tracker: Arc<Tracker>,
     placement: Arc<PlacementLog>,
@@ -64,7 +64,7 @@ pub fn with_device<R>(device: &Device, program: impl FnOnce() -> R) -> R {
 impl Device {
     pub(crate) fn new(
         id: DeviceId,
-        backend: Box<dyn Backend>,
+        backend: Arc<dyn Backend>,
         registry: Arc<Registry>,
         tracker: Arc<Tracker>,
         placement: Arc<PlacementLog>,

@@ -189,6 +189,16 @@ pub enum Error {
         /// The device.
         device: String,
     },
+    /// A device did not take work, or did not finish it.
+    #[error("{op}: {device} failed: {reason}")]
+    Device {
+        /// The op.
+        op: &'static str,
+        /// The device.
+        device: String,
+        /// What it said.
+        reason: String,
+    },
     /// There is no such device, or it cannot be used.
     #[error("device {device} cannot be used: {reason}")]
     NoDevice {

@@ -171,6 +171,33 @@ impl Layout {
         Ok(layout)
     }
 
+    /// Every `step`-th place from `start` on along `axis`, as many as `shape` has: where elements of that shape are copied
+    /// to.
+    ///
+    /// # Errors
+    /// [`Error::RangeOutOfBounds`] if they reach beyond the axis; [`Error::ShapeMismatch`] if other axes differ.
+    pub(crate) fn part(
+        &self,
+        op: &'static str,
+        shape: &Shape,
+        axis: usize,
+        start: usize,
+        step: usize,
+    ) -> Result<Self> {
+        let size = shape.dims().get(axis).copied().unwrap_or(0);
+        // One past the last place; a range that cannot be counted is out of bounds like any other.
+        let end = match size.checked_sub(1) {
+            None => start,
+            Some(last) => last.saturating_mul(step).saturating_add(start).saturating_add(1),
+        };
+        let part = self.sliced(op, axis, start..end, step)?;
+        if part.shape() == shape {
+            Ok(part)
+        } else {
+            Err(Error::ShapeMismatch { op, lhs: *shape, rhs: self.shape })
+        }
+    }
+
     /// The place in the buffer of each element, in the logical (row-major) order of the shape.
     pub fn positions(&self) -> impl Iterator<Item = usize> + use<> {
         let layout = *self;

@@ -42,6 +42,8 @@ struct Inner {
     placement: Arc<PlacementLog>,
     threads: usize,
     devices: RwLock<Vec<Device>>,
+    /// Who computes on the devices that the runtime was given.
+    own: Vec<(DeviceId, Arc<dyn Backend>)>,
     /// Why no device can be opened: only in the process-wide runtime, which cannot fail when it is made.
     unusable: Option<EnvironmentError>,
 }
@@ -79,6 +81,15 @@ pub struct RuntimeBuilder {
     environment: Option<Environment>,
     threads: Option<usize>,
     registry: Option<Arc<Registry>>,
+    devices: Vec<OwnDevice>,
+}
+
+/// A device that the runtime does not find by itself.
+#[derive(Clone, Debug)]
+struct OwnDevice {
+    id: DeviceId,
+    backend: Arc<dyn Backend>,
+    memory: Arc<dyn SubAllocator>,
 }
 
 impl RuntimeBuilder {
@@ -132,6 +143,15 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Adds a device of one's own, or takes the place of one that the runtime would find: who computes, and on which
+    /// memory. It gets a pool like any other.
+    #[must_use]
+    pub fn device(mut self, id: DeviceId, backend: Arc<dyn Backend>, memory: Arc<dyn SubAllocator>) -> Self {
+        self.devices.retain(|device| device.id != id);
+        self.devices.push(OwnDevice { id, backend, memory });
+        self
+    }
+
     /// The runtime.
     ///
     /// # Errors
@@ -160,12 +180,16 @@ impl RuntimeBuilder {
         }
         registry.register(DeviceId::CPU, [pool(DeviceId::CPU, Arc::new(host))])?;
         registry.register(DRY, [pool(DRY, Arc::new(dry))])?;
+        for device in &self.devices {
+            registry.register(device.id, [pool(device.id, Arc::clone(&device.memory))])?;
+        }
         Ok(Runtime(Arc::new(Inner {
             registry,
             tracker: Tracker::new(),
             placement: Arc::default(),
             threads,
             devices: RwLock::default(),
+            own: self.devices.iter().map(|own| (own.id, Arc::clone(&own.backend))).collect(),
             unusable,
         })))
     }
@@ -252,9 +276,11 @@ impl Runtime {
         if let Some(device) = known(&devices) {
             return Ok(device);
         }
-        let backend: Box<dyn Backend> = match id {
-            DeviceId::CPU => Box::new(CpuBackend::new(self.0.threads)?),
-            DRY => Box::new(DryBackend::new()),
+        let own = self.0.own.iter().find(|(own, _)| *own == id).map(|(_, backend)| Arc::clone(backend));
+        let backend: Arc<dyn Backend> = match (own, id) {
+            (Some(backend), _) => backend,
+            (None, DeviceId::CPU) => Arc::new(CpuBackend::new(self.0.threads)?),
+            (None, DRY) => Arc::new(DryBackend::new()),
             _ => return Err(Error::NoDevice { device: id.to_string(), reason: why_not(id) }),
         };
         let device = Device::new(

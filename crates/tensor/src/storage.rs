@@ -34,6 +34,12 @@ impl Storage {
         &self.allocation
     }
 
+    /// Where the buffer lies, in its device's memory.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.allocation.block().address
+    }
+
     /// The allocator that the buffer came from.
     fn allocator(&self) -> &dyn Allocator {
         self.allocation.allocator().as_ref()
@@ -176,6 +182,18 @@ impl<'a> ViewMut<'a> {
     #[must_use]
     pub const fn dtype(&self) -> DType {
         self.dtype
+    }
+
+    /// The buffer.
+    #[must_use]
+    pub const fn storage(&self) -> &Storage {
+        self.storage
+    }
+
+    /// The same elements, to be read.
+    #[must_use]
+    pub const fn as_view(&self) -> View<'_> {
+        View::new(self.storage, self.layout, self.dtype)
     }
 
     /// The elements on the host, in logical order; `None` for memory the host cannot write, and where the elements do

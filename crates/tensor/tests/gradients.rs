@@ -7,10 +7,10 @@ mod ops_table;
 use highwater_tensor::{
     DType, Error, GradCheck, GradCheckError, Op, OpContext, Result, Saved, Tensor, apply, check_gradients,
 };
-use ops_table::{CASES, inputs, runtime};
+use ops_table::{CASES, device, inputs, runtime};
 
 fn check_all(dtype: DType) {
-    let device = runtime().cpu().unwrap();
+    let device = device();
     for case in CASES {
         let inputs = inputs(case, &device, dtype);
         if let Err(error) = check_gradients(case.function, &inputs, GradCheck::for_dtype(dtype)) {
@@ -49,7 +49,7 @@ impl Op for Wrong {
 
 #[test]
 fn a_wrong_gradient_is_found() {
-    let device = runtime().cpu().unwrap();
+    let device = device();
     for dtype in [DType::F32, DType::F64] {
         let x = Tensor::ones_of(&device, 2, dtype).unwrap();
         let checked = check_gradients(|x| apply(Wrong, &[&x[0]]), &[x], GradCheck::for_dtype(dtype));
@@ -79,7 +79,7 @@ impl Op for Odd {
 
 #[test]
 fn a_gradient_that_is_not_like_its_input_is_an_error() {
-    let device = runtime().cpu().unwrap();
+    let device = device();
     let error = |backward| {
         let x = Tensor::ones(&device, 4).unwrap().requiring_grad().unwrap();
         // Another gradient of x is there already, to which the odd one would be added.
@@ -100,7 +100,7 @@ fn a_gradient_that_is_not_like_its_input_is_an_error() {
 /// A composite: what flows through several ops, joins and parts again.
 #[test]
 fn gradients_of_a_network_agree_with_differences() {
-    let device = runtime().cpu().unwrap();
+    let device = device();
     let network = |x: &[Tensor]| {
         let hidden = x[0].matmul(&x[1])?.add(&x[2])?.tanh()?;
         let gated = hidden.mul(&hidden.sigmoid()?)?;

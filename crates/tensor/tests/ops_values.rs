@@ -6,7 +6,7 @@ mod ops_table;
 
 use highwater_tensor::{DType, Device, Element, Result, Tensor};
 use ndarray::{ArrayD, Axis, Dimension, IxDyn, Slice, Zip};
-use ops_table::{Numbers, runtime};
+use ops_table::{Numbers, device};
 
 const ROUNDS: u64 = 200;
 
@@ -74,7 +74,7 @@ fn shrunk(numbers: &mut Numbers, dims: &[usize]) -> Vec<usize> {
 }
 
 fn for_each_round(mut check: impl FnMut(&Device, &mut Numbers)) {
-    let device = runtime().cpu().unwrap();
+    let device = device();
     for seed in 0..ROUNDS {
         println!("seed {seed}");
         check(&device, &mut Numbers::new(seed));

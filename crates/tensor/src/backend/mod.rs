@@ -9,6 +9,8 @@
 //! op; results do not depend on the number of threads.
 
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod dry;
 
 use std::fmt;

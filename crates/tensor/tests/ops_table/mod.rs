@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 #![allow(dead_code, reason = "each test program uses a part")]
 
+use std::sync::Arc;
+
+use bfc_core::{DeviceId, DeviceKind};
 use highwater_tensor::{DType, Device, Result, Rng, Runtime, Tensor};
 
 /// What an input's values are like. A difference must not step over a place where a derivative jumps.
@@ -44,6 +47,31 @@ pub(crate) struct Case {
 /// A runtime of its own with one thread, so that tests do not see each other's memory.
 pub(crate) fn runtime() -> Runtime {
     Runtime::builder().threads(1).build().unwrap()
+}
+
+/// The device under test: `cpu:0`, or in test programs whose name begins with `cuda` the emulated CUDA device.
+pub(crate) fn device() -> Device {
+    if !env!("CARGO_CRATE_NAME").starts_with("cuda") {
+        return runtime().cpu().unwrap();
+    }
+    emulated()
+}
+
+#[cfg(feature = "cuda")]
+fn emulated() -> Device {
+    use bfc_cuda::emulator::{EmulatedMemory, Emulator};
+    use highwater_tensor::backend::cuda::CudaBackend;
+
+    let backend = CudaBackend::new(Arc::new(Emulator::new().unwrap()));
+    let id = DeviceId::new(DeviceKind::Cuda, 0);
+    let runtime = Runtime::builder().threads(1);
+    let runtime = runtime.device(id, Arc::new(backend), Arc::new(EmulatedMemory::default())).build().unwrap();
+    runtime.device(id).unwrap()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn emulated() -> Device {
+    panic!("built without CUDA support")
 }
 
 /// Numbers that are the same in every run.

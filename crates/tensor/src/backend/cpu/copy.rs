@@ -115,17 +115,7 @@ pub(super) fn copy_into(
     step: usize,
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
-    let size = input.layout().shape().dims().get(axis).copied().unwrap_or(0);
-    let whole = *out.layout();
-    // One past the last element written; a range that cannot be counted is out of bounds like any other.
-    let end = match size.checked_sub(1) {
-        None => start,
-        Some(last) => last.saturating_mul(step).saturating_add(start).saturating_add(1),
-    };
-    let part = whole.sliced(op, axis, start..end, step)?;
-    if part.shape() != input.layout().shape() {
-        return Err(Error::ShapeMismatch { op, lhs: *input.layout().shape(), rhs: *whole.shape() });
-    }
+    let part = out.layout().part(op, input.layout().shape(), axis, start, step)?;
     any!(out.dtype(), T => {
         let data = host::<T>(op, &input)?;
         let out = out.host::<T>().ok_or_else(|| crate::backend::not_host(op))?;

@@ -33,18 +33,18 @@ const ENOUGH_OUTPUTS: usize = 16;
 
 /// How a reduction is cut: a pure function of the shape and the axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Cut {
+pub(in crate::backend) struct Cut {
     /// Whether the last axis (of those longer than 1) is reduced.
-    along_rows: bool,
-    outputs: usize,
+    pub(in crate::backend) along_rows: bool,
+    pub(in crate::backend) outputs: usize,
     /// Elements per output.
-    length: usize,
+    pub(in crate::backend) length: usize,
     /// Elements per output and slab.
-    slab: usize,
+    pub(in crate::backend) slab: usize,
 }
 
 impl Cut {
-    fn new(shape: &Shape, axes: &[bool]) -> Self {
+    pub(in crate::backend) fn new(shape: &Shape, axes: &[bool]) -> Self {
         let sizes = |reduced: bool| {
             let dims = shape.dims().iter().enumerate();
             dims.filter(move |&(axis, _)| is_reduced(axes, axis) == reduced).map(|(_, &size)| size)
@@ -71,7 +71,7 @@ impl Cut {
     }
 
     /// The number of slabs; their results are the rows of the workspace unless there is only one.
-    fn slabs(&self) -> usize {
+    pub(in crate::backend) fn slabs(&self) -> usize {
         if self.slab == 0 { 1 } else { self.length.div_ceil(self.slab) }
     }
 
@@ -80,7 +80,7 @@ impl Cut {
     }
 }
 
-fn is_reduced(axes: &[bool], axis: usize) -> bool {
+pub(in crate::backend) fn is_reduced(axes: &[bool], axis: usize) -> bool {
     axes.get(axis).copied().unwrap_or(false)
 }
 

@@ -1,0 +1,93 @@
+// Element by element: fills, functions of one and of two numbers, comparisons, choices. For all numbers.
+
+KERNEL(fill) {
+    T value = constant(job, 0, (T)0);
+    EACH(i) { out<T>(job, 0)[i] = value; }
+}
+
+// start + i step; for floats in f64 and rounded once, so that no error adds up.
+KERNEL(arange) {
+    EACH(i) {
+#ifdef T_IS_FLOAT
+        out<T>(job, 0)[i] = (T)(job.c[0] + (double)i * job.c[1]);
+#else
+        out<T>(job, 0)[i] = (T)((u64)job.i[0] + (u64)job.i[1] * i);
+#endif
+    }
+}
+
+// Strided to contiguous.
+KERNEL(copy) {
+    EACH(i) { out<T>(job, 0)[i] = load<T>(job, 0, i); }
+}
+
+// Strided to strided: the second operand is written.
+KERNEL(place) {
+    EACH(i) { ((T*)job.in[1].address)[place(job, job.in[1], i)] = load<T>(job, 0, i); }
+}
+
+// The order is that of `Arithmetic` in src/kernels/families.rs.
+KERNEL(arithmetic) {
+    T c = constant(job, 0, (T)0);
+    EACH(i) {
+        T x = load<T>(job, 0, i);
+        T y;
+        switch (job.function) {
+            case 0: y = negative(x); break;
+            case 1: y = magnitude(x); break;
+            case 2: y = times(x, x); break;
+            case 3: y = below_zero(x) ? (T)0 : x; break;
+            case 4: y = plus(x, c); break;
+            default: y = times(x, c); break;
+        }
+        out<T>(job, 0)[i] = y;
+    }
+}
+
+// The order is that of `Binary` in src/kernels/families.rs.
+KERNEL(binary) {
+    EACH(i) {
+        T a = load<T>(job, 0, i);
+        T b = load<T>(job, 1, i);
+        T y;
+        switch (job.function) {
+            case 0: y = plus(a, b); break;
+            case 1: y = minus(a, b); break;
+            case 2: y = times(a, b); break;
+            case 3: y = over(a, b); break;
+            case 4: y = larger(a, b); break;
+            default: y = smaller(a, b); break;
+        }
+        out<T>(job, 0)[i] = y;
+    }
+}
+
+// out += input
+KERNEL(accumulate) {
+    EACH(i) { out<T>(job, 0)[i] = plus(out<T>(job, 0)[i], load<T>(job, 0, i)); }
+}
+
+// The order is that of `Compare` in src/kernels/families.rs.
+KERNEL(compare) {
+    EACH(i) {
+        T a = load<T>(job, 0, i);
+        T b = load<T>(job, 1, i);
+        bool holds;
+        switch (job.function) {
+            case 0: holds = a == b; break;
+            case 1: holds = a != b; break;
+            case 2: holds = a < b; break;
+            case 3: holds = a <= b; break;
+            case 4: holds = a > b; break;
+            default: holds = a >= b; break;
+        }
+        out<u8>(job, 0)[i] = holds ? 1 : 0;
+    }
+}
+
+KERNEL(choose) {
+    EACH(i) {
+        bool first = load<u8>(job, 0, i) != 0;
+        out<T>(job, 0)[i] = load<T>(job, first ? 1 : 2, i);
+    }
+}

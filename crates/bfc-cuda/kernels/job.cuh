@@ -1,0 +1,169 @@
+// What every kernel is given, and how it finds its elements.
+//
+// A kernel takes one argument, a Job: where its operands lie, over which shape, and a few numbers. The host writes the
+// same struct (src/kernels/job.rs). Every source is compiled once for each element type T, whose name ends the names of
+// the kernels: KERNEL(unary) is unary_f32 where T is float.
+//
+// Products and sums are not fused unless a kernel says fma, so that plain arithmetic gives what the CPU gives.
+
+#ifndef HIGHWATER_JOB
+#define HIGHWATER_JOB
+
+typedef unsigned char u8;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+#define MAX_RANK 8
+#define BLOCK 256
+
+// A strided operand. Strides are in elements; the address is that of the element at the origin.
+struct Operand {
+    u64 address;
+    u64 strides[MAX_RANK];
+    u64 contiguous;
+};
+
+struct Job {
+    u64 count;            // elements, rows or outputs to compute
+    u64 rank;             // axes of the shape
+    u64 dims[MAX_RANK];
+    u64 inner_rank;       // a second shape: the reduced axes
+    u64 inner_dims[MAX_RANK];
+    Operand in[3];
+    u64 out[3];           // addresses of contiguous outputs
+    u64 function;         // which of a family of functions
+    u64 k[6];             // counts
+    double c[9];          // constants
+    i64 i[2];             // integer constants
+};
+
+#ifdef __CUDACC_RTC__
+#define INFINITY __longlong_as_double(0x7ff0000000000000LL)
+#define JOIN_(a, b) a##_##b
+#define JOIN(a, b) JOIN_(a, b)
+#define KERNEL(name) extern "C" __global__ void __launch_bounds__(BLOCK) JOIN(name, SUFFIX)(const Job job)
+#define BLOCK_KERNEL(name) KERNEL(name)
+#define DEVICE __device__ __forceinline__
+#define SHARED __shared__
+#endif
+
+// Every element that this thread is to compute.
+#define EACH(i) for (u64 i = blockIdx.x * (u64)BLOCK + threadIdx.x; i < job.count; i += gridDim.x * (u64)BLOCK)
+
+// Where element i, counted in order over a shape, lies in an operand. Divisions of 32 bits where they suffice.
+DEVICE u64 offset_in(u64 rank, const u64* dims, const u64* strides, u64 i) {
+    u64 offset = 0;
+    if (i <= 0xffffffffULL) {
+        u32 rest = (u32)i;
+        for (int axis = (int)rank - 1; axis > 0; --axis) {
+            // A size beyond 32 bits is larger than the rest.
+            if (dims[axis] > 0xffffffffULL) {
+                return offset + rest * strides[axis];
+            }
+            u32 size = (u32)dims[axis];
+            u32 quotient = rest / size;
+            offset += (u64)(rest - quotient * size) * strides[axis];
+            rest = quotient;
+        }
+        return rank > 0 ? offset + rest * strides[0] : offset;
+    }
+    u64 rest = i;
+    for (int axis = (int)rank - 1; axis > 0; --axis) {
+        u64 quotient = rest / dims[axis];
+        offset += (rest - quotient * dims[axis]) * strides[axis];
+        rest = quotient;
+    }
+    return rank > 0 ? offset + rest * strides[0] : offset;
+}
+
+// Where element i of the job's shape lies in an operand.
+DEVICE u64 place(const Job& job, const Operand& operand, u64 i) {
+    return operand.contiguous ? i : offset_in(job.rank, job.dims, operand.strides, i);
+}
+
+template <typename E>
+DEVICE E load(const Job& job, int operand, u64 i) {
+    const Operand& from = job.in[operand];
+    return ((const E*)from.address)[place(job, from, i)];
+}
+
+template <typename E>
+DEVICE E* out(const Job& job, int output) {
+    return (E*)job.out[output];
+}
+
+template <typename E> DEVICE bool not_a_number(E x) { return x != x; }
+
+// NaN wins.
+template <typename E> DEVICE E larger(E a, E b) { return a > b || not_a_number(a) ? a : b; }
+template <typename E> DEVICE E smaller(E a, E b) { return a < b || not_a_number(a) ? a : b; }
+
+// Integer arithmetic wraps. C++ leaves that to unsigned types.
+DEVICE float plus(float a, float b) { return a + b; }
+DEVICE double plus(double a, double b) { return a + b; }
+DEVICE i64 plus(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }
+DEVICE u8 plus(u8 a, u8 b) { return (u8)(a + b); }
+DEVICE float minus(float a, float b) { return a - b; }
+DEVICE double minus(double a, double b) { return a - b; }
+DEVICE i64 minus(i64 a, i64 b) { return (i64)((u64)a - (u64)b); }
+DEVICE u8 minus(u8 a, u8 b) { return (u8)(a - b); }
+DEVICE float times(float a, float b) { return a * b; }
+DEVICE double times(double a, double b) { return a * b; }
+DEVICE i64 times(i64 a, i64 b) { return (i64)((u64)a * (u64)b); }
+DEVICE u8 times(u8 a, u8 b) { return (u8)(a * b); }
+
+// By zero: zero, for integers.
+DEVICE float over(float a, float b) { return a / b; }
+DEVICE double over(double a, double b) { return a / b; }
+DEVICE i64 over(i64 a, i64 b) { return b == 0 ? 0 : b == -1 ? (i64)(0 - (u64)a) : a / b; }
+DEVICE u8 over(u8 a, u8 b) { return b == 0 ? (u8)0 : (u8)(a / b); }
+DEVICE float negative(float a) { return -a; }
+DEVICE double negative(double a) { return -a; }
+DEVICE i64 negative(i64 a) { return (i64)(0 - (u64)a); }
+DEVICE u8 negative(u8 a) { return (u8)(0 - a); }
+DEVICE bool below_zero(u8) { return false; }
+template <typename E> DEVICE bool below_zero(E a) { return a < (E)0; }
+DEVICE float magnitude(float a) { return fabsf(a); }
+DEVICE double magnitude(double a) { return fabs(a); }
+DEVICE i64 magnitude(i64 a) { return a < 0 ? (i64)(0 - (u64)a) : a; }
+DEVICE u8 magnitude(u8 a) { return a; }
+
+// Conversions. Floats to integers cut towards zero and saturate, NaN becomes 0.
+DEVICE i64 to_i64(double x) {
+    if (x != x) return 0;
+    if (x >= 9223372036854775808.0) return 0x7fffffffffffffffLL;
+    if (x <= -9223372036854775808.0) return -0x7fffffffffffffffLL - 1;
+    return (i64)x;
+}
+DEVICE i64 to_i64(float x) { return to_i64((double)x); }
+DEVICE i64 to_i64(i64 x) { return x; }
+DEVICE i64 to_i64(u8 x) { return (i64)x; }
+
+DEVICE u8 to_u8(double x) { return x >= 255.0 ? (u8)255 : x > 0.0 ? (u8)x : (u8)0; }
+DEVICE u8 to_u8(float x) { return to_u8((double)x); }
+DEVICE u8 to_u8(i64 x) { return (u8)x; }
+DEVICE u8 to_u8(u8 x) { return x; }
+
+// From the constants of a job: floats from c, integers from i.
+// The last argument only says of which type.
+DEVICE float constant(const Job& job, int n, float) { return (float)job.c[n]; }
+DEVICE double constant(const Job& job, int n, double) { return job.c[n]; }
+DEVICE i64 constant(const Job& job, int n, i64) { return job.i[n]; }
+DEVICE u8 constant(const Job& job, int n, u8) { return (u8)job.i[n]; }
+
+// The functions of one float, by type.
+DEVICE float exponential(float x) { return expf(x); }
+DEVICE double exponential(double x) { return exp(x); }
+DEVICE float logarithm(float x) { return logf(x); }
+DEVICE double logarithm(double x) { return log(x); }
+DEVICE float root(float x) { return sqrtf(x); }
+DEVICE double root(double x) { return sqrt(x); }
+DEVICE float hyperbolic(float x) { return tanhf(x); }
+DEVICE double hyperbolic(double x) { return tanh(x); }
+DEVICE float error_function(float x) { return erff(x); }
+DEVICE double error_function(double x) { return erf(x); }
+DEVICE float fused(float a, float b, float c) { return fmaf(a, b, c); }
+DEVICE double fused(double a, double b, double c) { return fma(a, b, c); }
+
+#endif

@@ -1,0 +1,69 @@
+// out[batch, i, j] = sum over k of lhs[batch, i, k] rhs[batch, k, j], for floats.
+//
+// A block computes a tile of 64 x 64 in steps of 16 along k, a thread 4 x 4 elements of it. The job's shape is that of the
+// batch; k = [rows, columns, depth, lhs stride of i, lhs stride of k, rhs stride of k], i[0] the rhs stride of j.
+
+#ifndef HIGHWATER_TILE
+#define HIGHWATER_TILE
+#define TILE 64
+#define DEPTH 16
+#endif
+
+BLOCK_KERNEL(matmul) {
+    SHARED T a[DEPTH][TILE + 1];
+    SHARED T b[DEPTH][TILE + 1];
+    u64 rows = job.k[0], columns = job.k[1], depth = job.k[2];
+    u64 across = (columns + TILE - 1) / TILE;
+    u64 tiles = (rows + TILE - 1) / TILE * across;
+    u32 x = threadIdx.x % 16, y = threadIdx.x / 16;
+    for (u64 n = blockIdx.x; n < tiles * job.count; n += gridDim.x) {
+        u64 batch = n / tiles;
+        u64 top = n % tiles / across * TILE, left = n % tiles % across * TILE;
+        const T* lhs = (const T*)job.in[0].address + offset_in(job.rank, job.dims, job.in[0].strides, batch);
+        const T* rhs = (const T*)job.in[1].address + offset_in(job.rank, job.dims, job.in[1].strides, batch);
+        T sum[4][4];
+        for (int r = 0; r < 4; ++r) {
+            for (int c = 0; c < 4; ++c) {
+                sum[r][c] = (T)0;
+            }
+        }
+        for (u64 start = 0; start < depth; start += DEPTH) {
+            for (u32 e = threadIdx.x; e < TILE * DEPTH; e += BLOCK) {
+                // Neighbouring threads read along the axis that lies along memory.
+                bool along = job.k[4] == 1;
+                u32 i = along ? e / DEPTH : e % TILE;
+                u32 k = along ? e % DEPTH : e / TILE;
+                bool inside = top + i < rows && start + k < depth;
+                a[k][i] = inside ? lhs[(top + i) * job.k[3] + (start + k) * job.k[4]] : (T)0;
+                along = job.k[5] == 1 && job.i[0] != 1;
+                u32 j = along ? e / DEPTH : e % TILE;
+                k = along ? e % DEPTH : e / TILE;
+                inside = left + j < columns && start + k < depth;
+                b[k][j] = inside ? rhs[(start + k) * job.k[5] + (left + j) * (u64)job.i[0]] : (T)0;
+            }
+            __syncthreads();
+            for (u32 k = 0; k < DEPTH; ++k) {
+                T p[4], q[4];
+                for (int r = 0; r < 4; ++r) {
+                    p[r] = a[k][y * 4 + r];
+                    q[r] = b[k][x + 16 * r];
+                }
+                for (int r = 0; r < 4; ++r) {
+                    for (int c = 0; c < 4; ++c) {
+                        sum[r][c] = fused(p[r], q[c], sum[r][c]);
+                    }
+                }
+            }
+            __syncthreads();
+        }
+        T* to = out<T>(job, 0) + batch * rows * columns;
+        for (int r = 0; r < 4; ++r) {
+            for (int c = 0; c < 4; ++c) {
+                u64 i = top + y * 4 + r, j = left + x + 16 * c;
+                if (i < rows && j < columns) {
+                    to[i * columns + j] = sum[r][c];
+                }
+            }
+        }
+    }
+}

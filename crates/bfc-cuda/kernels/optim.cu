@@ -1,0 +1,30 @@
+// The steps of optimisers, in place, for floats: one pass over the parameters, their state and their gradient.
+
+// out = [param, momentum]; c = [lr, weight decay, momentum]; function 0: without momentum, 1: with, 2: Nesterov's.
+KERNEL(sgd) {
+    T lr = (T)job.c[0], decay = (T)job.c[1], keep = (T)job.c[2];
+    EACH(i) {
+        T p = out<T>(job, 0)[i];
+        T g = load<T>(job, 0, i) + decay * p;
+        if (job.function == 0) {
+            out<T>(job, 0)[i] = p - lr * g;
+        } else {
+            T m = keep * out<T>(job, 1)[i] + g;
+            out<T>(job, 1)[i] = m;
+            out<T>(job, 0)[i] = p - lr * (job.function == 2 ? g + keep * m : m);
+        }
+    }
+}
+
+// out = [param, mean, variance]; c = [beta1, 1 - beta1, beta2, 1 - beta2, epsilon, rate, scale, coupled decay, shrink].
+KERNEL(adam) {
+    EACH(i) {
+        T p = out<T>(job, 0)[i];
+        T g = load<T>(job, 0, i) + (T)job.c[7] * p;
+        T m = (T)job.c[0] * out<T>(job, 1)[i] + (T)job.c[1] * g;
+        T v = (T)job.c[2] * out<T>(job, 2)[i] + (T)job.c[3] * (g * g);
+        out<T>(job, 1)[i] = m;
+        out<T>(job, 2)[i] = v;
+        out<T>(job, 0)[i] = (T)job.c[8] * p - (T)job.c[5] * m / (root(v) * (T)job.c[6] + (T)job.c[4]);
+    }
+}

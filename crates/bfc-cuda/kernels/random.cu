@@ -1,0 +1,98 @@
+// Random fills: Philox4x32-10 (Salmon, Moraes, Dror and Shaw, 2011). Element i depends on the key and i alone: it is made
+// from block i / 4 of the random bits, or i / 2 for types that need 64 bits for an element. k = [seed, sequence].
+//
+// function 0: uniform in [c[0], c[1]), c[2] the largest value below; 1: normal with mean c[0] and deviation c[1];
+// 2: c[1] with probability c[0], else 0; 3: whether the uniform is not 0.
+
+#undef INTEGER
+#ifdef T_IS_BYTE
+#define INTEGER(x) to_u8(x)
+#else
+#define INTEGER(x) to_i64(x)
+#endif
+
+#ifndef HIGHWATER_PHILOX
+#define HIGHWATER_PHILOX
+
+struct Words {
+    u32 w[4];
+};
+
+DEVICE Words philox(u64 seed, u64 sequence, u64 block) {
+    u32 c0 = (u32)block, c1 = (u32)(block >> 32), c2 = (u32)sequence, c3 = (u32)(sequence >> 32);
+    u32 k0 = (u32)seed, k1 = (u32)(seed >> 32);
+    for (int round = 0; round < 10; ++round) {
+        if (round > 0) {
+            k0 += 0x9E3779B9u;
+            k1 += 0xBB67AE85u;
+        }
+        u64 first = (u64)c0 * 0xD2511F53u;
+        u64 second = (u64)c2 * 0xCD9E8D57u;
+        u32 n0 = (u32)(second >> 32) ^ c1 ^ k0;
+        u32 n2 = (u32)(first >> 32) ^ c3 ^ k1;
+        c1 = (u32)second;
+        c3 = (u32)first;
+        c0 = n0;
+        c2 = n2;
+    }
+    Words words = {{c0, c1, c2, c3}};
+    return words;
+}
+
+DEVICE u64 wide(u32 low, u32 high) { return (u64)high << 32 | low; }
+
+// From 24 bits.
+DEVICE double narrow_uniform(const Words& words, u32 lane) { return (double)(words.w[lane] >> 8) / 16777216.0; }
+
+// From 53 bits.
+DEVICE double wide_uniform(const Words& words, u32 lane) {
+    return (double)(wide(words.w[2 * lane], words.w[2 * lane + 1]) >> 11) / 9007199254740992.0;
+}
+
+// By Box and Muller, in f32: the middle of each of 2^32 intervals is not 0, and fine near 0.
+DEVICE double narrow_normal(const Words& words, u32 lane) {
+    const float step = 1.0f / 4294967296.0f;
+    u32 pair = lane / 2 * 2;
+    float radius = sqrtf(-2.0f * logf((float)words.w[pair] * step + 0.5f * step));
+    float angle = ((float)words.w[pair + 1] * step + 0.5f * step) * 6.28318530717958647692f;
+    return (double)(radius * (lane % 2 == 0 ? cosf(angle) : sinf(angle)));
+}
+
+DEVICE double wide_normal(const Words& words, u32 lane) {
+    double u = ((double)(wide(words.w[0], words.w[1]) >> 11) + 0.5) / 9007199254740992.0;
+    double v = ((double)(wide(words.w[2], words.w[3]) >> 11) + 0.5) / 9007199254740992.0;
+    double radius = sqrt(-2.0 * log(u));
+    double angle = v * 6.28318530717958647692;
+    return radius * (lane == 0 ? cos(angle) : sin(angle));
+}
+
+#endif
+
+KERNEL(random) {
+    EACH(i) {
+#ifdef T_IS_NARROW
+        Words words = philox(job.k[0], job.k[1], i / 4);
+        double drawn = job.function == 1 ? narrow_normal(words, i % 4) : narrow_uniform(words, i % 4);
+#else
+        Words words = philox(job.k[0], job.k[1], i / 2);
+        double drawn = job.function == 1 ? wide_normal(words, i % 2) : wide_uniform(words, i % 2);
+#endif
+        T value;
+        if (job.function == 2) {
+            value = drawn < job.c[0] ? constant(job, 1, (T)0) : (T)0;
+        } else if (job.function == 1) {
+            value = (T)(job.c[0] + job.c[1] * drawn);
+        } else {
+#ifdef T_IS_FLOAT
+            T drawn_value = (T)(job.c[0] + drawn * (job.c[1] - job.c[0]));
+            // Rounding may reach the end, which does not belong to the range.
+            value = drawn_value < (T)job.c[1] ? drawn_value : (T)job.c[2];
+#else
+            double whole = floor(job.c[0] + drawn * (job.c[1] - job.c[0]));
+            whole = whole < job.c[2] ? whole : job.c[2];
+            value = job.function == 3 ? (T)(whole != 0.0) : INTEGER(whole);
+#endif
+        }
+        out<T>(job, 0)[i] = value;
+    }
+}

@@ -1,0 +1,117 @@
+// Folds over axes. The job's shape is that of the kept axes, its inner shape that of the reduced ones; operand 0 has the
+// strides of the kept axes, operand 1 those of the reduced ones and no address.
+//
+// An output's sequence is cut into k[1] slabs of k[2] of its k[0] elements; the result of slab s for output o goes to
+// s * count + o. Which elements a thread folds, and in which order results are joined, follows from the shape alone.
+
+#ifndef HIGHWATER_FOLD
+#define HIGHWATER_FOLD
+
+// The order is that of `Fold` in src/kernels/families.rs.
+template <typename E>
+DEVICE E fold(u64 function, E a, E b) {
+    return function == 0 ? plus(a, b) : function == 1 ? larger(a, b) : smaller(a, b);
+}
+
+DEVICE u64 inner(const Job& job, u64 e) {
+    return job.in[1].contiguous ? e : offset_in(job.inner_rank, job.inner_dims, job.in[1].strides, e);
+}
+
+#endif
+
+// One thread for each output and slab: for short sequences.
+KERNEL(reduce_serial) {
+    u64 slabs = job.k[1];
+    for (u64 n = blockIdx.x * (u64)BLOCK + threadIdx.x; n < job.count * slabs; n += gridDim.x * (u64)BLOCK) {
+        u64 o = n % job.count;
+        u64 from = n / job.count * job.k[2];
+        u64 to = from + job.k[2] < job.k[0] ? from + job.k[2] : job.k[0];
+        const T* base = (const T*)job.in[0].address + place(job, job.in[0], o);
+        T folded = base[inner(job, from)];
+        for (u64 e = from + 1; e < to; ++e) {
+            folded = fold(job.function, folded, base[inner(job, e)]);
+        }
+        out<T>(job, 0)[n] = folded;
+    }
+}
+
+// One block for each output and slab: for long sequences that lie along memory.
+BLOCK_KERNEL(reduce_rows) {
+    SHARED T folded[BLOCK];
+    u64 slabs = job.k[1];
+    for (u64 n = blockIdx.x; n < job.count * slabs; n += gridDim.x) {
+        u64 o = n % job.count;
+        u64 from = n / job.count * job.k[2];
+        u64 to = from + job.k[2] < job.k[0] ? from + job.k[2] : job.k[0];
+        const T* base = (const T*)job.in[0].address + place(job, job.in[0], o);
+        u64 e = from + threadIdx.x;
+        if (e < to) {
+            T own = base[inner(job, e)];
+            for (e += BLOCK; e < to; e += BLOCK) {
+                own = fold(job.function, own, base[inner(job, e)]);
+            }
+            folded[threadIdx.x] = own;
+        }
+        __syncthreads();
+        u64 filled = to - from < BLOCK ? to - from : BLOCK;
+        for (u32 step = BLOCK / 2; step > 0; step /= 2) {
+            if (threadIdx.x < step && threadIdx.x + step < filled) {
+                folded[threadIdx.x] = fold(job.function, folded[threadIdx.x], folded[threadIdx.x + step]);
+            }
+            __syncthreads();
+        }
+        if (threadIdx.x == 0) {
+            out<T>(job, 0)[n] = folded[0];
+        }
+        __syncthreads();
+    }
+}
+
+// One block for each 32 outputs side by side and slab: for sequences that lie across memory.
+BLOCK_KERNEL(reduce_columns) {
+    SHARED T folded[8][32];
+    u64 tiles = (job.count + 31) / 32;
+    u32 column = threadIdx.x % 32;
+    u32 row = threadIdx.x / 32;
+    for (u64 n = blockIdx.x; n < tiles * job.k[1]; n += gridDim.x) {
+        u64 slab = n / tiles;
+        u64 o = n % tiles * 32 + column;
+        u64 from = slab * job.k[2];
+        u64 to = from + job.k[2] < job.k[0] ? from + job.k[2] : job.k[0];
+        u64 e = from + row;
+        if (o < job.count && e < to) {
+            const T* base = (const T*)job.in[0].address + place(job, job.in[0], o);
+            T own = base[inner(job, e)];
+            for (e += 8; e < to; e += 8) {
+                own = fold(job.function, own, base[inner(job, e)]);
+            }
+            folded[row][column] = own;
+        }
+        __syncthreads();
+        if (row == 0 && o < job.count) {
+            T whole = folded[0][column];
+            for (u32 other = 1; other < 8 && from + other < to; ++other) {
+                whole = fold(job.function, whole, folded[other][column]);
+            }
+            out<T>(job, 0)[slab * job.count + o] = whole;
+        }
+        __syncthreads();
+    }
+}
+
+// The index of the first largest (function 1) or smallest element; NaN counts as both. One thread for each output.
+KERNEL(arg_reduce) {
+    EACH(o) {
+        const T* base = (const T*)job.in[0].address + place(job, job.in[0], o);
+        T best = base[0];
+        u64 index = 0;
+        for (u64 e = 1; e < job.k[0] && !not_a_number(best); ++e) {
+            T x = base[inner(job, e)];
+            if (not_a_number(x) || (job.function == 1 ? x > best : x < best)) {
+                best = x;
+                index = e;
+            }
+        }
+        out<i64>(job, 0)[o] = (i64)index;
+    }
+}

@@ -1,0 +1,67 @@
+//! What computing on a device needs beyond memory: kernels and copies, in order.
+
+use std::fmt;
+
+use crate::kernels::{Job, Kernel};
+
+/// Work that a device did not take, or did not finish.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ComputeError {
+    /// A source could not be compiled.
+    #[error("{source_name}: {reason}")]
+    Compile {
+        /// Which source.
+        source_name: String,
+        /// What the compiler says.
+        reason: String,
+    },
+    /// A call to the device failed.
+    #[error("{call}: {reason}")]
+    Device {
+        /// The call.
+        call: &'static str,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A device that runs kernels. Everything it is given happens in the order in which it was given, as if by one thread.
+///
+/// # Safety
+/// An implementation touches no memory but what jobs and copies name, and nothing after the call that waits for it.
+pub unsafe trait Compute: Send + Sync + fmt::Debug {
+    /// The device's name for people.
+    fn name(&self) -> &str;
+
+    /// Starts a kernel with so many blocks (at least 1), of [`BLOCK`](crate::kernels::BLOCK) threads each.
+    ///
+    /// # Safety
+    /// The operands of the job are live memory of this device, of the types and extents that the kernel takes, and stay so
+    /// until work given later has ended; what it writes, nothing else uses.
+    ///
+    /// # Errors
+    /// See [`ComputeError`].
+    unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError>;
+
+    /// Copies bytes to the device. They may be reused at once.
+    ///
+    /// # Safety
+    /// `to` starts as many bytes of live memory of this device, which nothing else uses.
+    ///
+    /// # Errors
+    /// See [`ComputeError`].
+    unsafe fn upload(&self, bytes: &[u8], to: u64) -> Result<(), ComputeError>;
+
+    /// Waits for all work given before, and copies bytes from the device.
+    ///
+    /// # Safety
+    /// `from` starts as many bytes of live memory of this device.
+    ///
+    /// # Errors
+    /// See [`ComputeError`]; those of work given before may show here.
+    unsafe fn download(&self, from: u64, bytes: &mut [u8]) -> Result<(), ComputeError>;
+
+    /// The address of 256 bytes of the device's memory that are kept for who computes on it.
+    fn scratch(&self) -> u64;
+}

@@ -1,0 +1,205 @@
+//! The sources, each a family of kernels, and for which element types they are compiled.
+
+use std::fmt;
+
+/// What kernels compute on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum ElementType {
+    /// 32-bit floats.
+    F32,
+    /// 64-bit floats.
+    F64,
+    /// 64-bit integers.
+    I64,
+    /// Bytes; truth values too, as 0 and 1.
+    U8,
+}
+
+impl ElementType {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::F32, Self::F64, Self::I64, Self::U8];
+
+    /// How the names of its kernels end.
+    #[must_use]
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+            Self::I64 => "i64",
+            Self::U8 => "u8",
+        }
+    }
+
+    /// What a source is compiled with for this type.
+    pub(crate) const fn defines(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::F32 => &[("T", "float"), ("SUFFIX", "f32"), ("T_IS_FLOAT", "1"), ("T_IS_NARROW", "1")],
+            Self::F64 => &[("T", "double"), ("SUFFIX", "f64"), ("T_IS_FLOAT", "1")],
+            Self::I64 => &[("T", "i64"), ("SUFFIX", "i64")],
+            Self::U8 => &[("T", "u8"), ("SUFFIX", "u8"), ("T_IS_BYTE", "1")],
+        }
+    }
+
+    const fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F64)
+    }
+}
+
+/// One source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Family {
+    /// Element by element, for all numbers.
+    Elementwise,
+    /// Functions of one float, and derivatives.
+    Float,
+    /// From one type to the others.
+    Convert,
+    /// Folds over axes.
+    Reduce,
+    /// Matrix products.
+    Matmul,
+    /// Softmax and what is made of it.
+    Rows,
+    /// Elements chosen by indices.
+    Index,
+    /// Random fills.
+    Random,
+    /// Steps of optimisers.
+    Optim,
+}
+
+impl Family {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Elementwise,
+        Self::Float,
+        Self::Convert,
+        Self::Reduce,
+        Self::Matmul,
+        Self::Rows,
+        Self::Index,
+        Self::Random,
+        Self::Optim,
+    ];
+
+    /// The name of its source file, without the ending.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Elementwise => "elementwise",
+            Self::Float => "float",
+            Self::Convert => "convert",
+            Self::Reduce => "reduce",
+            Self::Matmul => "matmul",
+            Self::Rows => "rows",
+            Self::Index => "index",
+            Self::Random => "random",
+            Self::Optim => "optim",
+        }
+    }
+
+    /// Its source, which stands on [`Family::PRELUDE`].
+    #[must_use]
+    pub const fn source(self) -> &'static str {
+        match self {
+            Self::Elementwise => include_str!("../../kernels/elementwise.cu"),
+            Self::Float => include_str!("../../kernels/float.cu"),
+            Self::Convert => include_str!("../../kernels/convert.cu"),
+            Self::Reduce => include_str!("../../kernels/reduce.cu"),
+            Self::Matmul => include_str!("../../kernels/matmul.cu"),
+            Self::Rows => include_str!("../../kernels/rows.cu"),
+            Self::Index => include_str!("../../kernels/index.cu"),
+            Self::Random => include_str!("../../kernels/random.cu"),
+            Self::Optim => include_str!("../../kernels/optim.cu"),
+        }
+    }
+
+    /// What all sources stand on.
+    pub const PRELUDE: &'static str = include_str!("../../kernels/job.cuh");
+
+    /// Whether it is compiled for a type.
+    #[must_use]
+    pub const fn takes(self, element: ElementType) -> bool {
+        match self {
+            Self::Float | Self::Matmul | Self::Rows | Self::Optim => element.is_float(),
+            _ => true,
+        }
+    }
+
+    /// The names of its kernels, without their ends.
+    #[must_use]
+    pub const fn kernels(self) -> &'static [&'static str] {
+        match self {
+            Self::Elementwise => &[
+                "fill",
+                "arange",
+                "copy",
+                "place",
+                "arithmetic",
+                "binary",
+                "accumulate",
+                "compare",
+                "choose",
+            ],
+            Self::Float => &["transcendental", "derivative"],
+            Self::Convert => &["to_f32", "to_f64", "to_i64", "to_u8", "to_bool"],
+            Self::Reduce => &["reduce_serial", "reduce_rows", "reduce_columns", "arg_reduce"],
+            Self::Matmul => &["matmul"],
+            Self::Rows => &["softmax", "softmax_grad", "cross_entropy", "cross_entropy_grad"],
+            Self::Index => &["check", "gather", "scatter_add", "one_hot"],
+            Self::Random => &["random"],
+            Self::Optim => &["sgd", "adam"],
+        }
+    }
+
+    /// The source for one type as it goes to a compiler, for the device.
+    #[must_use]
+    pub fn translation_unit(self, element: ElementType) -> String {
+        let mut text = String::new();
+        for (name, value) in element.defines() {
+            // `T` may be a type of the prelude: macros are replaced where they are used.
+            text.push_str(&format!("#define {name} {value}\n"));
+        }
+        text.push_str(Self::PRELUDE);
+        text.push_str(self.source());
+        text
+    }
+}
+
+/// One kernel for one type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Kernel {
+    /// The source it stands in.
+    pub family: Family,
+    /// Its name there.
+    pub name: &'static str,
+    /// What it computes on.
+    pub element: ElementType,
+}
+
+impl Kernel {
+    /// A kernel by its name.
+    #[must_use]
+    pub const fn new(family: Family, name: &'static str, element: ElementType) -> Self {
+        Self { family, name, element }
+    }
+
+    /// All kernels, for all types.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Family::ALL.into_iter().flat_map(|family| {
+            let elements = ElementType::ALL.into_iter().filter(move |&element| family.takes(element));
+            elements.flat_map(move |element| {
+                family.kernels().iter().map(move |name| Self::new(family, name, element))
+            })
+        })
+    }
+}
+
+/// The kernel's name in compiled code.
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}_{}", self.name, self.element.suffix())
+    }
+}

@@ -1,0 +1,81 @@
+//! The argument of every kernel, as `kernels/job.cuh` lays it out.
+
+/// The most axes that a shape can have.
+pub const MAX_RANK: usize = 8;
+
+/// Where an operand's elements lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Operand {
+    /// The address of the element at the origin.
+    pub address: u64,
+    /// How far apart elements are along each axis of the job's shape, in elements; 0 along axes that are repeated.
+    pub strides: [u64; MAX_RANK],
+    /// Not 0 if the elements lie in order without gaps, so that the strides need not be asked.
+    pub contiguous: u64,
+}
+
+/// What a kernel is to do. Which fields it reads, and how, stands beside its source.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C)]
+pub struct Job {
+    /// Elements, rows or outputs to compute.
+    pub count: u64,
+    /// Axes of the shape.
+    pub rank: u64,
+    /// Sizes of the axes, outermost first.
+    pub dims: [u64; MAX_RANK],
+    /// Axes of a second shape.
+    pub inner_rank: u64,
+    /// Their sizes.
+    pub inner_dims: [u64; MAX_RANK],
+    /// What is read.
+    pub inputs: [Operand; 3],
+    /// Addresses of what is written, in order without gaps.
+    pub outputs: [u64; 3],
+    /// Which of a family of functions.
+    pub function: u64,
+    /// Counts.
+    pub counts: [u64; 6],
+    /// Constants, where elements are floats.
+    pub constants: [f64; 9],
+    /// Constants, where elements are integers.
+    pub integers: [i64; 2],
+}
+
+// Kernels may take 4 KiB of arguments.
+const _: () = assert!(size_of::<Job>() <= 4096);
+
+impl Job {
+    /// A job for `count` elements of a shape.
+    #[must_use]
+    pub fn over(count: u64, dims: &[usize]) -> Self {
+        let mut job = Self { count, rank: dims.len().min(MAX_RANK) as u64, ..Self::default() };
+        job.dims.iter_mut().zip(dims).for_each(|(to, &size)| *to = size as u64);
+        job
+    }
+
+    /// The same job with the axes of a second shape.
+    #[must_use]
+    pub fn with_inner(mut self, dims: &[usize]) -> Self {
+        self.inner_rank = dims.len().min(MAX_RANK) as u64;
+        self.inner_dims.iter_mut().zip(dims).for_each(|(to, &size)| *to = size as u64);
+        self
+    }
+}
+
+impl Operand {
+    /// Elements that lie in order without gaps.
+    #[must_use]
+    pub const fn contiguous(address: u64) -> Self {
+        Self { address, strides: [0; MAX_RANK], contiguous: 1 }
+    }
+
+    /// Elements that lie as the strides say, in elements.
+    #[must_use]
+    pub fn strided(address: u64, strides: &[usize]) -> Self {
+        let mut operand = Self { address, strides: [0; MAX_RANK], contiguous: 0 };
+        operand.strides.iter_mut().zip(strides).for_each(|(to, &stride)| *to = stride as u64);
+        operand
+    }
+}

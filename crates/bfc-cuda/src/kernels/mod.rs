@@ -1,0 +1,14 @@
+//! The kernels: their sources, names and the one argument that they take.
+//!
+//! They are CUDA C++, in the folder `kernels` of this crate, and are compiled where they run: by NVRTC on a device, or by
+//! a C++ compiler for the [emulator](crate::emulator) of tests. What a kernel computes is said beside its source; this
+//! module says how it is named and called.
+
+mod families;
+mod job;
+
+pub use families::{ElementType, Family, Kernel};
+pub use job::{Job, MAX_RANK, Operand};
+
+/// Threads in each block, in all kernels.
+pub const BLOCK: u64 = 256;

@@ -1,0 +1,218 @@
+//! Element by element. The numbers of functions are those of the kernels' switches.
+
+use bfc_cuda::kernels::Family;
+
+use super::launch::{Launcher, float, kernel, number, operand, output, over, set_constant, strided};
+use crate::backend::{Binary, Compare, Unary};
+use crate::dtype::{DType, Scalar};
+use crate::error::{Error, Result};
+use crate::storage::{View, ViewMut};
+
+/// See [`Backend::fill`](crate::backend::Backend::fill).
+pub(super) fn fill(device: &Launcher, op: &'static str, value: Scalar, out: &ViewMut<'_>) -> Result<()> {
+    let mut job = over(out.layout());
+    set_constant(&mut job, 0, out.dtype(), value);
+    job.outputs[0] = output(out);
+    device.each(op, kernel(Family::Elementwise, "fill", out.dtype()), job.count, &job)
+}
+
+/// See [`Backend::arange`](crate::backend::Backend::arange).
+pub(super) fn arange(
+    device: &Launcher,
+    op: &'static str,
+    start: Scalar,
+    step: Scalar,
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    number(op, out.dtype())?;
+    let mut job = over(out.layout());
+    (job.constants[0], job.constants[1]) = (start.as_f64(), step.as_f64());
+    job.integers = [start.as_i64(), step.as_i64()];
+    job.outputs[0] = output(out);
+    device.each(op, kernel(Family::Elementwise, "arange", out.dtype()), job.count, &job)
+}
+
+/// See [`Backend::copy`](crate::backend::Backend::copy).
+pub(super) fn copy(device: &Launcher, op: &'static str, input: View<'_>, out: &ViewMut<'_>) -> Result<()> {
+    let mut job = over(input.layout());
+    job.inputs[0] = operand(&input);
+    job.outputs[0] = output(out);
+    let kernel = match (input.dtype(), out.dtype()) {
+        (from, to) if from == to => kernel(Family::Elementwise, "copy", from),
+        (from, DType::F32) => kernel(Family::Convert, "to_f32", from),
+        (from, DType::F64) => kernel(Family::Convert, "to_f64", from),
+        (from, DType::I64) => kernel(Family::Convert, "to_i64", from),
+        (from, DType::U8) => kernel(Family::Convert, "to_u8", from),
+        (from, DType::Bool) => kernel(Family::Convert, "to_bool", from),
+    };
+    device.each(op, kernel, job.count, &job)
+}
+
+/// See [`Backend::copy_into`](crate::backend::Backend::copy_into).
+pub(super) fn copy_into(
+    device: &Launcher,
+    op: &'static str,
+    input: View<'_>,
+    axis: usize,
+    start: usize,
+    step: usize,
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    let part = out.layout().part(op, input.layout().shape(), axis, start, step)?;
+    let mut job = over(input.layout());
+    job.inputs = [operand(&input), strided(&out.as_view().with_layout(part)), Default::default()];
+    device.each(op, kernel(Family::Elementwise, "place", out.dtype()), job.count, &job)
+}
+
+/// See [`Backend::unary`](crate::backend::Backend::unary).
+pub(super) fn unary(
+    device: &Launcher,
+    op: &'static str,
+    f: Unary,
+    input: View<'_>,
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    let dtype = out.dtype();
+    if f.takes_integers() {
+        number(op, dtype)?
+    } else {
+        float(op, dtype)?
+    }
+    let mut job = over(out.layout());
+    job.inputs[0] = operand(&input);
+    job.outputs[0] = output(out);
+    let (family, name, function) = match f {
+        Unary::Neg => (Family::Elementwise, "arithmetic", 0),
+        Unary::Abs => (Family::Elementwise, "arithmetic", 1),
+        Unary::Square => (Family::Elementwise, "arithmetic", 2),
+        Unary::Relu => (Family::Elementwise, "arithmetic", 3),
+        Unary::AddScalar(_) => (Family::Elementwise, "arithmetic", 4),
+        Unary::MulScalar(_) => (Family::Elementwise, "arithmetic", 5),
+        Unary::Exp => (Family::Float, "transcendental", 0),
+        Unary::Log => (Family::Float, "transcendental", 1),
+        Unary::Sqrt => (Family::Float, "transcendental", 2),
+        Unary::Gelu => (Family::Float, "transcendental", 3),
+        Unary::Tanh => (Family::Float, "transcendental", 4),
+        Unary::Sigmoid => (Family::Float, "transcendental", 5),
+    };
+    job.function = function;
+    if let Unary::AddScalar(value) | Unary::MulScalar(value) = f {
+        set_constant(&mut job, 0, dtype, value);
+    }
+    device.each(op, kernel(family, name, dtype), job.count, &job)
+}
+
+/// See [`Backend::unary_grad`](crate::backend::Backend::unary_grad).
+pub(super) fn unary_grad(
+    device: &Launcher,
+    op: &'static str,
+    f: Unary,
+    saved: View<'_>,
+    grad: View<'_>,
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    let dtype = out.dtype();
+    float(op, dtype)?;
+    let mut job = over(out.layout());
+    job.inputs = [operand(&saved), operand(&grad), Default::default()];
+    job.outputs[0] = output(out);
+    job.function = match f {
+        Unary::Neg => 0,
+        Unary::Abs => 1,
+        Unary::Square => 2,
+        Unary::Exp => 3,
+        Unary::Log => 4,
+        Unary::Sqrt => 5,
+        Unary::Relu => 6,
+        Unary::Gelu => 7,
+        Unary::Tanh => 8,
+        Unary::Sigmoid => 9,
+        Unary::AddScalar(_) => 10,
+        Unary::MulScalar(_) => 11,
+    };
+    if let Unary::MulScalar(value) = f {
+        set_constant(&mut job, 0, dtype, value);
+    }
+    device.each(op, kernel(Family::Float, "derivative", dtype), job.count, &job)
+}
+
+/// See [`Backend::binary`](crate::backend::Backend::binary).
+pub(super) fn binary(
+    device: &Launcher,
+    op: &'static str,
+    f: Binary,
+    lhs: View<'_>,
+    rhs: View<'_>,
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    let dtype = out.dtype();
+    // Of these, truth values come out as truth values; of sums they do not.
+    let closed_over_bool = matches!(f, Binary::Mul | Binary::Maximum | Binary::Minimum);
+    if dtype == DType::Bool && !closed_over_bool {
+        return Err(Error::UnsupportedDType { op, dtype });
+    }
+    let mut job = over(out.layout());
+    job.inputs = [operand(&lhs), operand(&rhs), Default::default()];
+    job.outputs[0] = output(out);
+    job.function = match f {
+        Binary::Add => 0,
+        Binary::Sub => 1,
+        Binary::Mul => 2,
+        Binary::Div => 3,
+        Binary::Maximum => 4,
+        Binary::Minimum => 5,
+    };
+    device.each(op, kernel(Family::Elementwise, "binary", dtype), job.count, &job)
+}
+
+/// See [`Backend::accumulate`](crate::backend::Backend::accumulate).
+pub(super) fn accumulate(
+    device: &Launcher,
+    op: &'static str,
+    input: View<'_>,
+    acc: &ViewMut<'_>,
+) -> Result<()> {
+    number(op, acc.dtype())?;
+    let mut job = over(acc.layout());
+    job.inputs[0] = operand(&input);
+    job.outputs[0] = output(acc);
+    device.each(op, kernel(Family::Elementwise, "accumulate", acc.dtype()), job.count, &job)
+}
+
+/// See [`Backend::compare`](crate::backend::Backend::compare).
+pub(super) fn compare(
+    device: &Launcher,
+    op: &'static str,
+    f: Compare,
+    lhs: View<'_>,
+    rhs: View<'_>,
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    let mut job = over(out.layout());
+    job.inputs = [operand(&lhs), operand(&rhs), Default::default()];
+    job.outputs[0] = output(out);
+    job.function = match f {
+        Compare::Eq => 0,
+        Compare::Ne => 1,
+        Compare::Lt => 2,
+        Compare::Le => 3,
+        Compare::Gt => 4,
+        Compare::Ge => 5,
+    };
+    device.each(op, kernel(Family::Elementwise, "compare", lhs.dtype()), job.count, &job)
+}
+
+/// See [`Backend::select`](crate::backend::Backend::select).
+pub(super) fn select(
+    device: &Launcher,
+    op: &'static str,
+    condition: View<'_>,
+    lhs: View<'_>,
+    rhs: View<'_>,
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    let mut job = over(out.layout());
+    job.inputs = [operand(&condition), operand(&lhs), operand(&rhs)];
+    job.outputs[0] = output(out);
+    device.each(op, kernel(Family::Elementwise, "choose", out.dtype()), job.count, &job)
+}

@@ -1,0 +1,100 @@
+//! Elements chosen by indices that are data. All indices are checked before anything is written.
+
+use bfc_cuda::kernels::{ElementType, Family, Job, Kernel, Operand};
+
+use super::elementwise::fill;
+use super::launch::{Launcher, kernel, number, operand, origin, output, over, strided};
+use crate::dtype::Scalar;
+use crate::error::{Error, Result};
+use crate::storage::{View, ViewMut};
+
+/// Waits for the device, which looks for an index that is not below `len`: an error for the first.
+pub(super) fn check(device: &Launcher, op: &'static str, indices: &View<'_>, len: usize) -> Result<()> {
+    const NONE: u64 = u64::MAX;
+    let mut job = over(indices.layout());
+    if job.count == 0 {
+        return Ok(());
+    }
+    job.inputs[0] = operand(indices);
+    job.counts[0] = len as u64;
+    let first = device.ask(op, Kernel::new(Family::Index, "check", ElementType::I64), job, NONE)?;
+    if first == NONE {
+        return Ok(());
+    }
+    let place = indices.layout().positions().nth(first as usize).unwrap_or(0);
+    let mut index = [0; 8];
+    device.download(op, indices, place * size_of::<i64>(), &mut index)?;
+    Err(Error::IndexOutOfRange { op, index: i64::from_ne_bytes(index), len })
+}
+
+/// Strides with that of one axis left out, as 0.
+fn beside(view: &View<'_>, axis: usize) -> Operand {
+    let mut operand = strided(view);
+    operand.strides[axis] = 0;
+    operand
+}
+
+fn stride(view: &View<'_>, axis: usize) -> u64 {
+    view.layout().strides().get(axis).copied().unwrap_or(0) as u64
+}
+
+/// See [`Backend::gather`](crate::backend::Backend::gather).
+pub(super) fn gather(
+    device: &Launcher,
+    op: &'static str,
+    input: View<'_>,
+    indices: View<'_>,
+    axis: usize,
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    check(device, op, &indices, input.layout().shape().dims().get(axis).copied().unwrap_or(0))?;
+    let mut job = over(indices.layout());
+    job.inputs = [beside(&input, axis), operand(&indices), Operand::default()];
+    job.outputs[0] = output(out);
+    job.counts[1] = stride(&input, axis);
+    device.each(op, kernel(Family::Index, "gather", out.dtype()), job.count, &job)
+}
+
+/// See [`Backend::scatter_add`](crate::backend::Backend::scatter_add).
+pub(super) fn scatter_add(
+    device: &Launcher,
+    op: &'static str,
+    input: View<'_>,
+    indices: View<'_>,
+    axis: usize,
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    number(op, out.dtype())?;
+    let to = out.as_view();
+    check(device, op, &indices, to.layout().shape().dims().get(axis).copied().unwrap_or(0))?;
+    fill(device, op, Scalar::Int(0), out)?;
+    let chosen = *indices.layout().shape();
+    let others = || chosen.dims().iter().enumerate().filter(|&(other, _)| other != axis);
+    let dims: Vec<usize> = others().map(|(_, &size)| size).collect();
+    let lines = |view: &View<'_>| {
+        let strides: Vec<usize> = others().map(|(other, _)| view.layout().strides()[other]).collect();
+        Operand::strided(origin(view), &strides)
+    };
+    let mut job = Job::over(dims.iter().product::<usize>() as u64, &dims);
+    job.inputs = [lines(&input), lines(&indices), lines(&to)];
+    let along = chosen.dims().get(axis).copied().unwrap_or(1) as u64;
+    (job.counts[0], job.counts[1]) = (along, stride(&input, axis));
+    (job.counts[2], job.counts[3]) = (stride(&indices, axis), stride(&to, axis));
+    device.each(op, kernel(Family::Index, "scatter_add", out.dtype()), job.count, &job)
+}
+
+/// See [`Backend::one_hot`](crate::backend::Backend::one_hot).
+pub(super) fn one_hot(
+    device: &Launcher,
+    op: &'static str,
+    indices: View<'_>,
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    let classes = out.layout().shape().dims().last().copied().unwrap_or(0);
+    check(device, op, &indices, classes)?;
+    let mut job = over(indices.layout());
+    job.inputs[0] = operand(&indices);
+    job.outputs[0] = output(out);
+    (job.count, job.counts[0]) = (out.layout().shape().elements() as u64, classes as u64);
+    device.each(op, kernel(Family::Index, "one_hot", out.dtype()), job.count, &job)
+}

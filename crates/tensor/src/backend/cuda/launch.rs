@@ -1,0 +1,145 @@
+//! From views to what a kernel takes, and the one place where work is given to the device.
+
+use std::sync::Arc;
+
+use bfc_cuda::kernels::{BLOCK, ElementType, Family, Job, Kernel, Operand};
+use bfc_cuda::{Compute, ComputeError};
+
+use crate::dtype::{DType, Scalar};
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::storage::{View, ViewMut};
+
+/// The most blocks that a kernel is started with: threads go on to further elements, so more gain nothing.
+const MOST_BLOCKS: u64 = 1 << 16;
+
+/// The device that work is given to.
+#[derive(Debug)]
+pub(super) struct Launcher {
+    compute: Arc<dyn Compute>,
+}
+
+impl Launcher {
+    pub(super) const fn new(compute: Arc<dyn Compute>) -> Self {
+        Self { compute }
+    }
+
+    /// Starts a kernel with a thread for each of `threads` elements.
+    pub(super) fn each(&self, op: &'static str, kernel: Kernel, threads: u64, job: &Job) -> Result<()> {
+        self.blocks(op, kernel, threads.div_ceil(BLOCK), job)
+    }
+
+    /// Starts a kernel with so many blocks; nothing if there are none.
+    pub(super) fn blocks(&self, op: &'static str, kernel: Kernel, blocks: u64, job: &Job) -> Result<()> {
+        if blocks == 0 || job.count == 0 {
+            return Ok(());
+        }
+        // SAFETY: jobs are made from views, whose buffers live until the device has done what it was given before they
+        // are used again, as all work on them is given in order; the outputs are those of views to be written, which
+        // have one user. Ops have checked shapes and types, and indices are checked before they are followed.
+        let started = unsafe { self.compute.launch(kernel, blocks.min(MOST_BLOCKS) as u32, job) };
+        started.map_err(|error| self.failed(op, &error))
+    }
+
+    /// Copies bytes to the start of a buffer.
+    pub(super) fn upload(&self, op: &'static str, bytes: &[u8], out: &ViewMut<'_>) -> Result<()> {
+        debug_assert!(bytes.len() <= out.storage().bytes());
+        // SAFETY: the buffer has one user and at least so many bytes, which the caller has checked.
+        let copied = unsafe { self.compute.upload(bytes, out.storage().address()) };
+        copied.map_err(|error| self.failed(op, &error))
+    }
+
+    /// Copies bytes of a buffer, from `start` on.
+    pub(super) fn download(
+        &self,
+        op: &'static str,
+        view: &View<'_>,
+        start: usize,
+        to: &mut [u8],
+    ) -> Result<()> {
+        let within = start.checked_add(to.len()).is_some_and(|end| end <= view.storage().bytes());
+        if !within {
+            return Err(crate::backend::not_host(op));
+        }
+        // SAFETY: the buffer is live and has so many bytes.
+        let copied = unsafe { self.compute.download(view.storage().address() + start as u64, to) };
+        copied.map_err(|error| self.failed(op, &error))
+    }
+
+    /// Starts a kernel that writes a number to the device's scratch, which holds `before` at first, and waits for it.
+    pub(super) fn ask(&self, op: &'static str, kernel: Kernel, mut job: Job, before: u64) -> Result<u64> {
+        let scratch = self.compute.scratch();
+        job.outputs[0] = scratch;
+        let mut answer = before.to_ne_bytes();
+        // SAFETY: the scratch has 256 bytes.
+        unsafe { self.compute.upload(&answer, scratch) }.map_err(|error| self.failed(op, &error))?;
+        let threads = job.count;
+        self.each(op, kernel, threads, &job)?;
+        // SAFETY: the scratch has 256 bytes.
+        unsafe { self.compute.download(scratch, &mut answer) }.map_err(|error| self.failed(op, &error))?;
+        Ok(u64::from_ne_bytes(answer))
+    }
+
+    fn failed(&self, op: &'static str, error: &ComputeError) -> Error {
+        Error::Device { op, device: self.compute.name().to_owned(), reason: error.to_string() }
+    }
+}
+
+/// What kernels call an element type; truth values are bytes.
+pub(super) const fn element(dtype: DType) -> ElementType {
+    match dtype {
+        DType::F32 => ElementType::F32,
+        DType::F64 => ElementType::F64,
+        DType::I64 => ElementType::I64,
+        DType::U8 | DType::Bool => ElementType::U8,
+    }
+}
+
+pub(super) const fn kernel(family: Family, name: &'static str, dtype: DType) -> Kernel {
+    Kernel::new(family, name, element(dtype))
+}
+
+/// An error for truth values: with them one cannot calculate.
+pub(super) fn number(op: &'static str, dtype: DType) -> Result<()> {
+    if dtype == DType::Bool { Err(Error::UnsupportedDType { op, dtype }) } else { Ok(()) }
+}
+
+/// An error for everything but floats.
+pub(super) fn float(op: &'static str, dtype: DType) -> Result<()> {
+    if dtype.is_float() { Ok(()) } else { Err(Error::UnsupportedDType { op, dtype }) }
+}
+
+/// The address of the element at a layout's origin.
+pub(super) fn origin(view: &View<'_>) -> u64 {
+    view.storage().address() + (view.layout().offset() * view.dtype().size()) as u64
+}
+
+/// A view as kernels read it.
+pub(super) fn operand(view: &View<'_>) -> Operand {
+    if view.layout().is_contiguous() { Operand::contiguous(origin(view)) } else { strided(view) }
+}
+
+/// The same, always by its strides.
+pub(super) fn strided(view: &View<'_>) -> Operand {
+    Operand::strided(origin(view), view.layout().strides())
+}
+
+/// Where a view to be written begins.
+pub(super) fn output(view: &ViewMut<'_>) -> u64 {
+    view.storage().address()
+}
+
+/// A job for every element of a layout's shape.
+pub(super) fn over(layout: &Layout) -> Job {
+    Job::over(layout.shape().elements() as u64, layout.shape().dims())
+}
+
+/// Puts a number where the kernels for `dtype` look for constant `n`.
+pub(super) fn set_constant(job: &mut Job, n: usize, dtype: DType, value: Scalar) {
+    job.constants[n] = value.as_f64();
+    job.integers[n] = match (dtype, value) {
+        (DType::U8, Scalar::Float(value)) => i64::from(value as u8),
+        (DType::Bool, value) => i64::from(value.as_f64() != 0.0),
+        (_, value) => value.as_i64(),
+    };
+}

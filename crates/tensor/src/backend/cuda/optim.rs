@@ -1,0 +1,61 @@
+//! The steps of optimisers.
+
+use bfc_cuda::kernels::Family;
+
+use super::launch::{Launcher, float, kernel, operand, output, over};
+use crate::backend::{AdamStep, SgdStep};
+use crate::error::Result;
+use crate::storage::{View, ViewMut};
+
+/// See [`Backend::sgd`](crate::backend::Backend::sgd).
+pub(super) fn sgd(
+    device: &Launcher,
+    op: &'static str,
+    step: SgdStep,
+    grad: View<'_>,
+    momentum: Option<&ViewMut<'_>>,
+    param: &ViewMut<'_>,
+) -> Result<()> {
+    float(op, param.dtype())?;
+    let mut job = over(param.layout());
+    job.inputs[0] = operand(&grad);
+    job.outputs = [output(param), momentum.map_or(0, output), 0];
+    (job.constants[0], job.constants[1], job.constants[2]) = (step.lr, step.weight_decay, step.momentum);
+    job.function = match (momentum, step.nesterov) {
+        (None, _) => 0,
+        (Some(_), false) => 1,
+        (Some(_), true) => 2,
+    };
+    device.each(op, kernel(Family::Optim, "sgd", param.dtype()), job.count, &job)
+}
+
+/// See [`Backend::adam`](crate::backend::Backend::adam). `state`: parameters, means, variances.
+pub(super) fn adam(
+    device: &Launcher,
+    op: &'static str,
+    step: AdamStep,
+    grad: View<'_>,
+    state: [&ViewMut<'_>; 3],
+) -> Result<()> {
+    let dtype = state[0].dtype();
+    float(op, dtype)?;
+    let mut job = over(state[0].layout());
+    job.inputs[0] = operand(&grad);
+    job.outputs = state.map(output);
+    // The corrections of the means' bias are part of the rate and of the scale, as on the CPU.
+    let t = step.step as f64;
+    let (coupled, decoupled) =
+        if step.decoupled { (0.0, step.weight_decay) } else { (step.weight_decay, 0.0) };
+    job.constants = [
+        step.beta1,
+        1.0 - step.beta1,
+        step.beta2,
+        1.0 - step.beta2,
+        step.epsilon,
+        step.lr / (1.0 - step.beta1.powf(t)),
+        (1.0 - step.beta2.powf(t)).sqrt().recip(),
+        coupled,
+        1.0 - step.lr * decoupled,
+    ];
+    device.each(op, kernel(Family::Optim, "adam", dtype), job.count, &job)
+}

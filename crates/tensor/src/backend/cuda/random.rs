@@ -1,0 +1,49 @@
+//! Random fills. Uniform ones are the CPU's to the bit; normal ones differ where logarithm, sine and cosine do.
+
+use bfc_cuda::kernels::Family;
+
+use super::launch::{Launcher, kernel, output, over, set_constant};
+use crate::backend::{Distribution, RandomKey};
+use crate::dtype::{DType, Scalar};
+use crate::error::{Error, Result};
+use crate::storage::ViewMut;
+
+/// See [`Backend::random`](crate::backend::Backend::random).
+pub(super) fn random(
+    device: &Launcher,
+    op: &'static str,
+    distribution: Distribution,
+    key: RandomKey,
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    let dtype = out.dtype();
+    let mut job = over(out.layout());
+    job.outputs[0] = output(out);
+    (job.counts[0], job.counts[1]) = (key.seed, key.sequence);
+    match distribution {
+        Distribution::Uniform { low, high } => {
+            job.function = if dtype == DType::Bool { 3 } else { 0 };
+            (job.constants[0], job.constants[1]) = (low, high);
+            job.constants[2] = match dtype {
+                DType::F32 if high as f32 > low as f32 => f64::from((high as f32).next_down()),
+                DType::F32 => f64::from(low as f32),
+                DType::F64 if high > low => high.next_down(),
+                DType::F64 => low,
+                DType::I64 | DType::U8 | DType::Bool => (high.ceil() - 1.0).max(low.floor()),
+            };
+        }
+        Distribution::Normal { .. } if !dtype.is_float() => {
+            return Err(Error::UnsupportedDType { op, dtype });
+        }
+        Distribution::Normal { mean, std } => {
+            job.function = 1;
+            (job.constants[0], job.constants[1]) = (mean, std);
+        }
+        Distribution::Bernoulli { p, value } => {
+            job.function = 2;
+            set_constant(&mut job, 1, dtype, Scalar::Float(value));
+            job.constants[0] = p;
+        }
+    }
+    device.each(op, kernel(Family::Random, "random", dtype), job.count, &job)
+}

@@ -1,0 +1,123 @@
+//! Folds over axes. Sequences are cut as on the CPU, so that the workspace is the same.
+
+use bfc_cuda::kernels::{Family, Job, Operand};
+
+use super::elementwise::fill;
+use super::launch::{Launcher, kernel, origin, output};
+use crate::backend::Reduce;
+use crate::backend::cpu::reduce::{Cut, is_reduced};
+use crate::dtype::{DType, Scalar};
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::storage::{View, ViewMut};
+
+/// Sequences of up to so many elements are folded by one thread.
+const SHORT: usize = 64;
+
+/// The outputs that a block folds side by side where sequences lie across memory.
+const COLUMNS: u64 = 32;
+
+/// See [`Backend::reduce`](crate::backend::Backend::reduce).
+pub(super) fn reduce(
+    device: &Launcher,
+    op: &'static str,
+    f: Reduce,
+    input: View<'_>,
+    axes: &[bool],
+    workspace: &ViewMut<'_>,
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    let dtype = input.dtype();
+    if dtype == DType::Bool && f == Reduce::Sum {
+        return Err(Error::UnsupportedDType { op, dtype });
+    }
+    if input.layout().shape().elements() == 0 {
+        return fill(device, op, of_none(f, dtype), out);
+    }
+    let cut = Cut::new(input.layout().shape(), axes);
+    let slabs = cut.slabs();
+    let slab = if slabs > 1 { cut.slab } else { cut.length };
+    let mut job = folds(&input, axes);
+    job.function = match f {
+        Reduce::Sum => 0,
+        Reduce::Max => 1,
+        Reduce::Min => 2,
+    };
+    (job.counts[0], job.counts[1], job.counts[2]) = (cut.length as u64, slabs as u64, slab as u64);
+    if slabs > 1 && workspace.storage().bytes() < slabs * cut.outputs * dtype.size() {
+        return Err(crate::backend::not_host(op));
+    }
+    job.outputs[0] = if slabs > 1 { output(workspace) } else { output(out) };
+    let results = job.count * slabs as u64;
+    let named = |name| kernel(Family::Reduce, name, dtype);
+    if slab <= SHORT {
+        device.each(op, named("reduce_serial"), results, &job)?;
+    } else if cut.along_rows {
+        device.blocks(op, named("reduce_rows"), results, &job)?;
+    } else {
+        device.blocks(op, named("reduce_columns"), job.count.div_ceil(COLUMNS) * slabs as u64, &job)?;
+    }
+    if slabs == 1 {
+        return Ok(());
+    }
+    // The slabs' results, in order.
+    let (outputs, sequence) = (cut.outputs, slabs as u64);
+    let mut joined = Job::over(outputs as u64, &[outputs]).with_inner(&[slabs]);
+    joined.inputs[0] = Operand::contiguous(output(workspace));
+    joined.inputs[1] = Operand::strided(0, &[outputs]);
+    joined.outputs[0] = output(out);
+    joined.function = job.function;
+    (joined.counts[0], joined.counts[1], joined.counts[2]) = (sequence, 1, sequence);
+    device.each(op, named("reduce_serial"), joined.count, &joined)
+}
+
+/// See [`Backend::arg_reduce`](crate::backend::Backend::arg_reduce).
+pub(super) fn arg_reduce(
+    device: &Launcher,
+    op: &'static str,
+    largest: bool,
+    input: View<'_>,
+    axis: usize,
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    let mut axes = [false; crate::shape::MAX_RANK];
+    axes.iter_mut().skip(axis).take(1).for_each(|reduced| *reduced = true);
+    let mut job = folds(&input, &axes);
+    job.function = u64::from(largest);
+    job.counts[0] = input.layout().shape().dims().get(axis).copied().unwrap_or(1) as u64;
+    job.outputs[0] = output(out);
+    device.each(op, kernel(Family::Reduce, "arg_reduce", input.dtype()), job.count, &job)
+}
+
+/// A job over the kept axes of a view, with the reduced ones inside.
+fn folds(input: &View<'_>, axes: &[bool]) -> Job {
+    let (outer, outer_strides) = part(input.layout(), axes, false);
+    let (inner, inner_strides) = part(input.layout(), axes, true);
+    let count = outer.iter().product::<usize>() as u64;
+    let mut job = Job::over(count, &outer).with_inner(&inner);
+    job.inputs[0] = Operand::strided(origin(input), &outer_strides);
+    job.inputs[1] = Operand::strided(0, &inner_strides);
+    job
+}
+
+/// Sizes and strides of the axes that are reduced, or of those that are kept.
+fn part(layout: &Layout, axes: &[bool], reduced: bool) -> (Vec<usize>, Vec<usize>) {
+    let all = layout.shape().dims().iter().zip(layout.strides()).enumerate();
+    all.filter(|&(axis, _)| is_reduced(axes, axis) == reduced)
+        .map(|(_, (&size, &stride))| (size, stride))
+        .unzip()
+}
+
+/// What a fold over no elements gives.
+fn of_none(f: Reduce, dtype: DType) -> Scalar {
+    let (lowest, highest) = match dtype {
+        DType::I64 => (Scalar::Int(i64::MIN), Scalar::Int(i64::MAX)),
+        DType::U8 | DType::Bool => (Scalar::Int(0), Scalar::Int(255)),
+        DType::F32 | DType::F64 => (Scalar::Float(f64::NEG_INFINITY), Scalar::Float(f64::INFINITY)),
+    };
+    match f {
+        Reduce::Sum => Scalar::Int(0),
+        Reduce::Max => lowest,
+        Reduce::Min => highest,
+    }
+}

@@ -1,0 +1,111 @@
+//! Matrix products, softmax and what is made of it.
+
+use bfc_cuda::kernels::{Family, Job, Operand};
+
+use super::index;
+use super::launch::{Launcher, float, kernel, operand, origin, output, over, strided};
+use crate::error::Result;
+use crate::storage::{View, ViewMut};
+
+/// The side of the tile that a block computes of a product.
+const TILE: u64 = 64;
+
+/// See [`Backend::matmul`](crate::backend::Backend::matmul).
+pub(super) fn matmul(
+    device: &Launcher,
+    op: &'static str,
+    lhs: View<'_>,
+    rhs: View<'_>,
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    float(op, out.dtype())?;
+    let dims = out.layout().shape().dims();
+    let Some(batch) = dims.len().checked_sub(2) else { return Ok(()) };
+    let (rows, columns) = (dims[batch] as u64, dims[batch + 1] as u64);
+    let depth = lhs.layout().shape().dims().last().copied().unwrap_or(0) as u64;
+    let mut job = Job::over(dims[..batch].iter().product::<usize>() as u64, &dims[..batch]);
+    let stride = |view: &View<'_>, axis: usize| view.layout().strides()[batch + axis] as u64;
+    job.inputs[0] = Operand::strided(origin(&lhs), &lhs.layout().strides()[..batch]);
+    job.inputs[1] = Operand::strided(origin(&rhs), &rhs.layout().strides()[..batch]);
+    job.outputs[0] = output(out);
+    job.counts = [rows, columns, depth, stride(&lhs, 0), stride(&lhs, 1), stride(&rhs, 0)];
+    job.integers[0] = stride(&rhs, 1) as i64;
+    let tiles = rows.div_ceil(TILE) * columns.div_ceil(TILE);
+    device.blocks(op, kernel(Family::Matmul, "matmul", out.dtype()), tiles * job.count, &job)
+}
+
+/// A job for each row of a shape, and how many there are; none if rows have no elements.
+fn each_row(out: &ViewMut<'_>) -> Job {
+    let shape = out.layout().shape();
+    let classes = shape.dims().last().copied().unwrap_or(1);
+    let rows = shape.elements().checked_div(classes).unwrap_or(0);
+    let mut job = over(out.layout());
+    (job.count, job.counts[0]) = (rows as u64, classes as u64);
+    job.outputs[0] = output(out);
+    job
+}
+
+/// See [`Backend::softmax`](crate::backend::Backend::softmax).
+pub(super) fn softmax(
+    device: &Launcher,
+    op: &'static str,
+    log: bool,
+    input: View<'_>,
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    float(op, out.dtype())?;
+    let mut job = each_row(out);
+    job.inputs[0] = operand(&input);
+    job.function = u64::from(log);
+    device.blocks(op, kernel(Family::Rows, "softmax", out.dtype()), job.count, &job)
+}
+
+/// See [`Backend::softmax_grad`](crate::backend::Backend::softmax_grad).
+pub(super) fn softmax_grad(
+    device: &Launcher,
+    op: &'static str,
+    log: bool,
+    result: View<'_>,
+    grad: View<'_>,
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    float(op, out.dtype())?;
+    let mut job = each_row(out);
+    job.inputs = [operand(&result), operand(&grad), Operand::default()];
+    job.function = u64::from(log);
+    device.blocks(op, kernel(Family::Rows, "softmax_grad", out.dtype()), job.count, &job)
+}
+
+/// See [`Backend::cross_entropy`](crate::backend::Backend::cross_entropy).
+pub(super) fn cross_entropy(
+    device: &Launcher,
+    op: &'static str,
+    logits: View<'_>,
+    targets: View<'_>,
+    losses: &ViewMut<'_>,
+) -> Result<()> {
+    float(op, losses.dtype())?;
+    let classes = logits.layout().shape().dims().last().copied().unwrap_or(1);
+    index::check(device, op, &targets, classes)?;
+    let mut job = over(logits.layout());
+    (job.count, job.counts[0]) = (losses.layout().shape().elements() as u64, classes as u64);
+    job.inputs = [operand(&logits), strided(&targets), Operand::default()];
+    job.outputs[0] = output(losses);
+    device.blocks(op, kernel(Family::Rows, "cross_entropy", losses.dtype()), job.count, &job)
+}
+
+/// See [`Backend::cross_entropy_grad`](crate::backend::Backend::cross_entropy_grad).
+pub(super) fn cross_entropy_grad(
+    device: &Launcher,
+    op: &'static str,
+    logits: View<'_>,
+    targets: View<'_>,
+    grad: View<'_>,
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    float(op, out.dtype())?;
+    let mut job = each_row(out);
+    index::check(device, op, &targets, job.counts[0] as usize)?;
+    job.inputs = [operand(&logits), strided(&targets), strided(&grad)];
+    device.blocks(op, kernel(Family::Rows, "cross_entropy_grad", out.dtype()), job.count, &job)
+}
