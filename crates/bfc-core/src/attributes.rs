@@ -156,6 +156,13 @@ impl AllocationAttributes<'_> {
     pub const fn no_retry() -> Self {
         Self { retry_on_failure: false, freed_before: None, end: End::Lower }
     }
+
+    /// The same attributes with this end.
+    #[must_use]
+    pub const fn with_end(mut self, end: End) -> Self {
+        self.end = end;
+        self
+    }
 }
 
 impl fmt::Debug for AllocationAttributes<'_> {
@@ -163,6 +170,7 @@ impl fmt::Debug for AllocationAttributes<'_> {
         f.debug_struct("AllocationAttributes")
             .field("retry_on_failure", &self.retry_on_failure)
             .field("freed_before", &self.freed_before.map(|count| count()))
+            .field("end", &self.end)
             .finish()
     }
 }

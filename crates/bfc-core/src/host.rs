@@ -129,6 +129,7 @@ impl HostAllocator {
             in_use: stats.bytes_in_use,
             free: 0,
             largest_free: 0,
+            other_end: 0,
             verdict: Verdict::Exhausted,
             holders: Vec::new(),
             waited: Duration::ZERO,

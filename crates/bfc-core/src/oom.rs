@@ -60,8 +60,11 @@ pub struct OomReport {
     pub in_use: u64,
     /// Reserved bytes that are free.
     pub free: u64,
-    /// The largest free block.
+    /// The largest free block that the request may have.
     pub largest_free: u64,
+    /// Free bytes that the request may not have, as they lie between blocks of the other [end](crate::End) of the pool;
+    /// 0 in pools that keep no two [`Ends`](crate::Ends) apart.
+    pub other_end: u64,
     /// Why.
     pub verdict: Verdict,
     /// Those who hold most, in falling order of bytes.
@@ -87,7 +90,11 @@ impl fmt::Display for OomReport {
         if let Some(limit) = self.limit {
             write!(f, " of {}", Bytes(limit))?;
         }
-        write!(f, ", {} free, largest free block {}", Bytes(self.free), Bytes(self.largest_free))
+        write!(f, ", {} free", Bytes(self.free))?;
+        if self.other_end > 0 {
+            write!(f, " ({} at the other end)", Bytes(self.other_end))?;
+        }
+        write!(f, ", largest free block {}", Bytes(self.largest_free))
     }
 }
 
@@ -107,6 +114,7 @@ impl OomReport {
             in_use: 0,
             free: 0,
             largest_free: 0,
+            other_end: 0,
             verdict,
             holders: Vec::new(),
             waited: Duration::ZERO,
@@ -160,6 +168,10 @@ impl OomReport {
                     "exhausted, what is free is still used by work under way".to_owned()
                 }
             }
+            Verdict::Fragmented if self.free >= self.rounded && self.other_end > 0 => {
+                let (free, kept) = (Bytes(self.free), Bytes(self.other_end));
+                format!("fragmented, {free} are free, but {kept} of them between blocks of the other end")
+            }
             Verdict::Fragmented if self.free >= self.rounded => {
                 format!("fragmented, {} are free but not in one piece", Bytes(self.free))
             }
@@ -189,6 +201,7 @@ mod tests {
             in_use,
             free: reserved - in_use,
             largest_free: 0,
+            other_end: 0,
             verdict,
             holders: vec![(OwnerId::ROOT, in_use)],
             waited: Duration::from_millis(20),

@@ -18,8 +18,9 @@ pub(crate) const fn whole_granules(bytes: u64) -> u64 {
     bytes & !(GRANULE - 1)
 }
 
-/// Which end of the space a block should be placed at, for policies that keep two ends apart. None of this crate's
-/// policies does so yet; they place at either end alike.
+/// Which end of the space a block should be placed at, for policies that keep two ends apart: [`Bfc`](crate::Bfc) with
+/// [`Ends::Two`](crate::Ends), and [`Planned`](crate::Planned) for what departs from its plan, if its fallback does. All
+/// others place at either end alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum End {
     /// Where addresses are low.
@@ -61,6 +62,13 @@ impl Need {
     #[must_use]
     pub const fn with_alignment(mut self, alignment: u64) -> Self {
         self.alignment = alignment;
+        self
+    }
+
+    /// The same need at another end.
+    #[must_use]
+    pub const fn with_end(mut self, end: End) -> Self {
+        self.end = end;
         self
     }
 }
@@ -126,13 +134,15 @@ pub struct Piece {
     pub slot: Option<u32>,
     /// The count at which it was freed; 0 if anyone may use it, and while in use.
     pub freed_at: u64,
+    /// The end it belongs to, free or not; `None` for what both may use, and in policies that keep no two ends apart.
+    pub end: Option<End>,
 }
 
 impl Piece {
     /// A live or free piece that anyone may use once it is free.
     #[must_use]
     pub const fn new(region: usize, span: Span, slot: Option<u32>) -> Self {
-        Self { region, span, slot, freed_at: 0 }
+        Self { region, span, slot, freed_at: 0, end: None }
     }
 }
 
@@ -210,6 +220,18 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
 
     /// The largest free piece in bytes, or 0.
     fn largest_free_bytes(&self) -> u64;
+
+    /// The largest free piece in bytes, or 0, that a need at this end may have.
+    fn largest_free_at(&self, end: End) -> u64 {
+        let _ = end;
+        self.largest_free_bytes()
+    }
+
+    /// Free bytes that a need at this end may not have, as they lie between blocks of the other end.
+    fn free_bytes_kept_from(&self, end: End) -> u64 {
+        let _ = end;
+        0
+    }
 
     /// Shows every piece of every region, in the order of addresses.
     fn visit(&self, visit: &mut dyn FnMut(Piece));

@@ -1,16 +1,19 @@
 //! The pure algorithm: best fit with coalescing over addresses that are plain numbers.
 
 mod coalesce;
+mod ends;
 mod search;
 mod supply;
 
 use super::bins::{Bins, SizeClass};
 use super::chunk::{ChunkId, GRANULE, Slab, State};
 use super::options::{BfcOptions, CutRule, SplitRule};
+use super::partition::Partition;
 use super::pending::PendingFrees;
 use super::region::{AllocationRegion, Regions};
+use super::two_ends::Ends;
 use crate::memory::Span;
-use crate::policy::{Inconsistent, Need, NotAdded, NotLive, Piece, Place, Policy, round_to_granule};
+use crate::policy::{End, Inconsistent, Need, NotAdded, NotLive, Piece, Place, Policy, round_to_granule};
 
 pub(super) use search::Fit;
 
@@ -30,6 +33,9 @@ pub struct Bfc {
     split: SplitRule,
     /// Blocks from this many bytes on are cut from the high end: half of the largest, or more than there can be.
     large_from: u64,
+    /// The free chunks of a space with two ends. The bins then stay empty, so that a search in a space with one end,
+    /// which finds something in them, need not ask which it is.
+    pub(super) partition: Option<Box<Partition>>,
 }
 
 impl Default for Bfc {
@@ -42,6 +48,10 @@ impl Bfc {
     /// A policy without any region.
     #[must_use]
     pub fn new(options: BfcOptions) -> Self {
+        let partition = match options.ends {
+            Ends::One => None,
+            Ends::Two { lower, upper } => Some(Box::new(Partition::new(lower, upper))),
+        };
         Self {
             chunks: Slab::new(),
             bins: Bins::default(),
@@ -50,6 +60,7 @@ impl Bfc {
             reserved: 0,
             split: options.split,
             large_from: if options.cut == CutRule::LargeHigh { 0 } else { u64::MAX },
+            partition,
         }
     }
 
@@ -60,14 +71,28 @@ impl Bfc {
         std::iter::successors(some(self.chunks[border].next), move |&id| some(self.chunks[id].next))
     }
 
+    /// Puts a free chunk where the search will find it.
     fn bin(&mut self, id: ChunkId) {
+        if let Some(partition) = &mut self.partition {
+            return partition.insert(&mut self.chunks, id);
+        }
         let class = SizeClass::of(self.chunks[id].bytes);
         self.bins.insert(&mut self.chunks, id, class);
     }
 
+    /// Takes a free chunk out of where the search finds it.
     fn unbin(&mut self, id: ChunkId) {
+        if let Some(partition) = &mut self.partition {
+            return partition.remove(&mut self.chunks, id);
+        }
         let class = SizeClass::of(self.chunks[id].bytes);
         self.bins.remove(&mut self.chunks, id, class);
+    }
+
+    /// Bytes of the free chunks that this is true of.
+    fn sum_of_free(&self, counts: impl Fn(ChunkId) -> bool) -> u64 {
+        let free = self.chunks.chunks().filter(|(_, chunk)| chunk.is_free());
+        free.filter(|(id, _)| counts(*id)).map(|(_, chunk)| chunk.bytes).sum()
     }
 }
 
@@ -83,7 +108,10 @@ impl Policy for Bfc {
 
     #[inline(always)]
     fn place(&mut self, need: &Need) -> Option<Place> {
-        let id = self.take(&Fit::of(need)?)?;
+        let id = match self.take(&Fit::of(need)?) {
+            Some(id) => id,
+            None => self.take_at_end(need)?,
+        };
         let chunk = &self.chunks[id];
         Some(Place { address: chunk.address, bytes: chunk.bytes, slot: id.0 })
     }
@@ -136,12 +164,25 @@ impl Policy for Bfc {
 
     fn free_bytes(&self, freed_before: Option<u64>) -> u64 {
         let before = freed_before.unwrap_or(u64::MAX);
-        let free = self.chunks.chunks().filter(|(_, chunk)| chunk.is_free());
-        free.filter(|(id, _)| self.chunks.freed_at(*id) <= before).map(|(_, chunk)| chunk.bytes).sum()
+        self.sum_of_free(|id| self.chunks.freed_at(id) <= before)
     }
 
     fn largest_free_bytes(&self) -> u64 {
-        self.bins.largest(&self.chunks)
+        self.largest_free_at(End::Lower).max(self.largest_free_at(End::Upper))
+    }
+
+    fn largest_free_at(&self, end: End) -> u64 {
+        match &self.partition {
+            Some(partition) => partition.largest(&self.chunks, end),
+            None => self.bins.largest(&self.chunks),
+        }
+    }
+
+    fn free_bytes_kept_from(&self, end: End) -> u64 {
+        if self.partition.is_none() {
+            return 0;
+        }
+        self.sum_of_free(|id| self.chunks[id].side.end().is_some_and(|owner| owner != end))
     }
 
     fn visit(&self, visit: &mut dyn FnMut(Piece)) {
@@ -150,13 +191,15 @@ impl Policy for Bfc {
                 let chunk = &self.chunks[id];
                 let span = Span { address: chunk.address, bytes: chunk.bytes };
                 let slot = (chunk.state == State::Live).then_some(id.0);
-                visit(Piece { freed_at: self.chunks.freed_at(id), ..Piece::new(index, span, slot) });
+                let (freed_at, end) = (self.chunks.freed_at(id), chunk.side.end());
+                visit(Piece { freed_at, end, ..Piece::new(index, span, slot) });
             }
         }
     }
 
+    /// With two ends, what caches keep would move the blocks of both.
     fn allows_caches(&self) -> bool {
-        true
+        self.partition.is_none()
     }
 
     fn knows_counts(&self) -> bool {
@@ -171,7 +214,7 @@ impl Policy for Bfc {
     }
 
     fn merge_until_fit(&mut self, need: &Need) -> bool {
-        Fit::of(need).is_some_and(|fit| self.merge_until(&fit))
+        Fit::of(need).is_some_and(|fit| self.merge_until(&fit, need.end))
     }
 
     fn has_pending(&self) -> bool {

@@ -30,7 +30,9 @@
 mod heap;
 mod size_class;
 
-use super::chunk::{Chunk, ChunkId, GRANULE, Links};
+use std::marker::PhantomData;
+
+use super::chunk::{Chunk, ChunkId, GRANULE, Links, LowestFirst, Order};
 use size_class::{COLUMNS, ROWS};
 
 pub(crate) use size_class::SizeClass;
@@ -52,22 +54,24 @@ pub(crate) const fn bin_floor(bin: usize) -> u64 {
 
 /// The free chunks of a pool. What it says of them runs through the chunks themselves, which are passed to every call.
 #[derive(Clone, Debug)]
-pub(crate) struct Bins {
+pub(crate) struct Bins<O: Order = LowestFirst> {
     /// By class: the root of its heap. Means nothing in an empty class.
     roots: Box<[ChunkId; ROWS * COLUMNS]>,
     /// By row: bit `c` is set if and only if the class in column `c` is not empty.
     occupied: [u64; ROWS],
     /// Bit `r` is set if and only if row `r` is not empty.
     rows: u64,
+    order: PhantomData<O>,
 }
 
-impl Default for Bins {
+impl<O: Order> Default for Bins<O> {
     fn default() -> Self {
-        Self { roots: Box::new([ChunkId::NONE; ROWS * COLUMNS]), occupied: [0; ROWS], rows: 0 }
+        let roots = Box::new([ChunkId::NONE; ROWS * COLUMNS]);
+        Self { roots, occupied: [0; ROWS], rows: 0, order: PhantomData }
     }
 }
 
-impl Bins {
+impl<O: Order> Bins<O> {
     /// Adds a free chunk, which is in no class, to the class of its size.
     #[inline(always)]
     pub(crate) fn insert(&mut self, chunks: &mut [Chunk], id: ChunkId, class: SizeClass) {
@@ -81,7 +85,7 @@ impl Bins {
             self.rows |= 1 << class.row;
             *root = id;
         } else {
-            *root = heap::meld(chunks, *root, id);
+            *root = heap::meld::<O>(chunks, *root, id);
         }
     }
 
@@ -93,7 +97,7 @@ impl Bins {
             self.vacate(class);
         } else {
             let root = &mut self.roots[class.index()];
-            *root = heap::remove(chunks, *root, id);
+            *root = heap::remove::<O>(chunks, *root, id);
         }
     }
 
@@ -105,7 +109,7 @@ impl Bins {
         if child.is_none() {
             self.vacate(class);
         } else {
-            self.roots[class.index()] = heap::heir(chunks, child);
+            self.roots[class.index()] = heap::heir::<O>(chunks, child);
         }
     }
 
@@ -135,7 +139,7 @@ impl Bins {
         loop {
             let (class, root) = self.first_from(from)?;
             // Only the first class may hold chunks that are smaller than asked for.
-            let found = heap::first(chunks, root, |id| chunks[id].bytes >= least && fits(id));
+            let found = heap::first::<O>(chunks, root, |id| chunks[id].bytes >= least && fits(id));
             if found.is_some() {
                 return found;
             }

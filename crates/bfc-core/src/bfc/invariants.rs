@@ -1,12 +1,14 @@
 //! The rules that hold of the policy between any two calls, and one checker for all of them.
 
 use super::arena::Bfc;
-use super::bins::SizeClass;
-use super::chunk::{Chunk, ChunkId, GRANULE, State};
+use super::bins::{Bins, SizeClass};
+use super::chunk::{Chunk, ChunkId, GRANULE, Order, Side, State};
+use super::partition::{Holes, Partition, with_bins};
+use super::region::AllocationRegion;
 use crate::policy::Inconsistent;
 
 /// What holds between any two calls.
-const RULES: [&str; 11] = [
+const RULES: [&str; 13] = [
     "regions are sorted by address, start at multiples of 256, hold at least 256 bytes and do not overlap",
     "the chunks of a region cover its whole granules from start to end without gap or overlap",
     "the chunks of a region are linked both ways to a ring that its border closes",
@@ -19,6 +21,9 @@ const RULES: [&str; 11] = [
     "every slot of the slab is nobody, the border of one region, one chunk of one region, or once in the list of unused \
      slots",
     "a chunk freed at a count that the frontier has not passed is in the queue of pending frees",
+    "with two ends, a region is chunks of the lower end, at most one gap, and chunks of the upper end, in this order",
+    "with two ends, what is free for anyone and touches no other chunk of its end towards the gap is of the gap, unless a \
+     gap that the frontier has not passed keeps it apart",
 ];
 
 /// Fails unless `holds`; the detail is only written down on failure.
@@ -125,20 +130,37 @@ impl Bfc {
     }
 
     fn check_bins(&self) -> Result<(), Inconsistent> {
-        ensure(7, self.bins.bitmaps_agree(), || format!("{:?}", self.bins))?;
         let free = self.chunks.chunks().filter(|(_, chunk)| chunk.is_free()).count();
         let mut binned = SlotSet::new(self.chunks.len());
+        self.check_classes(&self.bins, Side::Gap, &mut binned)?;
+        if let Some(partition) = &self.partition {
+            ensure(5, binned.count == 0, || "there are chunks in the common bins".to_owned())?;
+            self.check_partition(partition, &mut binned)?;
+        }
+        let binned = binned.count;
+        ensure(5, binned == free, || format!("{free} chunks are free, {binned} are in bins"))
+    }
+
+    /// The classes of some bins, in which all chunks are of one side.
+    fn check_classes<O: Order>(
+        &self,
+        bins: &Bins<O>,
+        side: Side,
+        binned: &mut SlotSet,
+    ) -> Result<(), Inconsistent> {
+        ensure(7, bins.bitmaps_agree(), || format!("{bins:?}"))?;
         // The bitmaps that lead from one occupied class to the next were checked just before; a class that they left out
-        // would be missing in the count below.
+        // would be missing in the count of all.
         let first = SizeClass::of(1);
-        let occupied = std::iter::successors(self.bins.first_from(first), |&(class, _)| {
-            self.bins.first_from(class.next()?)
-        });
+        let occupied =
+            std::iter::successors(bins.first_from(first), |&(class, _)| bins.first_from(class.next()?));
         for (class, _) in occupied {
-            for (nth, id) in self.bins.in_class(&self.chunks, class).enumerate() {
+            for (nth, id) in bins.in_class(&self.chunks, class).enumerate() {
                 let chunk = &self.chunks[id];
                 let belongs = chunk.is_free() && SizeClass::of(chunk.bytes) == class && binned.insert(id);
-                ensure(5, belongs, || format!("{id:?} does not belong into {class:?}"))?;
+                ensure(5, belongs && chunk.side == side, || {
+                    format!("{id:?} does not belong into {class:?}")
+                })?;
                 let above = chunk.links.above;
                 ensure(6, (nth == 0) == above.is_none(), || format!("{id:?} comes after {above:?}"))?;
                 for below in [chunk.links.child, chunk.sibling] {
@@ -149,12 +171,44 @@ impl Bfc {
                 let child = chunk.links.child;
                 let ordered = child.is_none()
                     || heap_children(&self.chunks, child)
-                        .all(|child| chunk.rank() < self.chunks[child].rank());
+                        .all(|child| O::rank(chunk) < O::rank(&self.chunks[child]));
                 ensure(6, ordered, || format!("a child of {id:?} should come before it"))?;
             }
         }
-        let binned = binned.count;
-        ensure(5, binned == free, || format!("{free} chunks are free, {binned} are in bins"))
+        Ok(())
+    }
+
+    fn check_partition(&self, partition: &Partition, binned: &mut SlotSet) -> Result<(), Inconsistent> {
+        for (holes, side) in [(&partition.lower, Side::Lower), (&partition.upper, Side::Upper)] {
+            with_bins!(holes, bins => self.check_classes(bins, side, binned))?;
+        }
+        for &gap in &partition.gaps {
+            let chunk = &self.chunks[gap];
+            let belongs = chunk.is_free() && chunk.side == Side::Gap && binned.insert(gap);
+            ensure(5, belongs, || format!("{gap:?} is no gap"))?;
+        }
+        let sorted = partition.gaps.is_sorted_by_key(|&gap| self.chunks[gap].address);
+        ensure(5, sorted, || format!("the gaps are out of order: {:?}", partition.gaps))?;
+        self.regions.as_slice().iter().try_for_each(|region| self.check_sides(region))
+    }
+
+    fn check_sides(&self, region: &AllocationRegion) -> Result<(), Inconsistent> {
+        let mut before = Side::Lower;
+        for id in self.chunks_of(region) {
+            let chunk = &self.chunks[id];
+            let (in_order, is_gap) = match chunk.side {
+                Side::Lower => (before == Side::Lower, false),
+                Side::Gap => (before == Side::Lower, true),
+                Side::Upper => (true, false),
+            };
+            ensure(11, in_order && (!is_gap || chunk.is_free()), || {
+                format!("{id:?} is {:?} after {before:?}", chunk.side)
+            })?;
+            let rightly = chunk.state != State::Free || self.side_of_free(id) == chunk.side;
+            ensure(12, rightly, || format!("{id:?} is {:?}", chunk.side))?;
+            before = chunk.side;
+        }
+        Ok(())
     }
 
     fn check_pending(&self) -> Result<(), Inconsistent> {

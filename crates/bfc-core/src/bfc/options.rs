@@ -1,6 +1,7 @@
 //! What can be chosen of the best-fit-with-coalescing policy.
 
 use super::Bfc;
+use super::two_ends::Ends;
 use crate::pool::{ConfiguredPolicy, FractionError, GrowthRule, PoolConfig, fraction_of};
 use crate::units::{Bytes, MIB};
 
@@ -69,19 +70,21 @@ pub struct BfcOptions {
     pub split: SplitRule,
     /// From which end of a free chunk a block is cut.
     pub cut: CutRule,
+    /// Whether there are two ends, and how each uses its holes.
+    pub ends: Ends,
 }
 
 impl BfcOptions {
     /// What measures best: splits always, and cuts large blocks from the high end.
     #[must_use]
     pub const fn new() -> Self {
-        Self { split: SplitRule::Always, cut: CutRule::LargeHigh }
+        Self { split: SplitRule::Always, cut: CutRule::LargeHigh, ends: Ends::One }
     }
 
     /// TensorFlow's rules: splits by [`SplitRule::Twice`] with at most 128 MiB of waste, cuts from the low end.
     #[must_use]
     pub const fn tensorflow() -> Self {
-        Self { split: SplitRule::Twice { max_waste: Bytes(MAX_WASTE) }, cut: CutRule::Low }
+        Self { split: SplitRule::Twice { max_waste: Bytes(MAX_WASTE) }, cut: CutRule::Low, ends: Ends::One }
     }
 }
 
@@ -160,6 +163,14 @@ impl BfcConfig {
     pub const fn with_cut_rule(mut self, rule: CutRule) -> Self {
         self.options.cut = rule;
         self
+    }
+
+    /// Whether the pool keeps two ends apart. If so, it takes its limit at once, as the promise of [`Ends`] needs one
+    /// region; [`with_allow_growth`](Self::with_allow_growth) after this gives the promise up.
+    #[must_use]
+    pub const fn with_ends(mut self, ends: Ends) -> Self {
+        self.options.ends = ends;
+        if ends.are_two() { self.with_allow_growth(false) } else { self }
     }
 
     /// [`SplitRule::Twice`] with at most `fraction` times the limit of waste in a block, as upstream's option of this

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::time::Duration;
 
 use super::{AllocatorChoice, PREFIX, PoolOptions};
-use crate::bfc::CutRule;
+use crate::bfc::{CutRule, Ends};
 use crate::pool::GrowthRule;
 use crate::registry::{DeviceId, DeviceKind, DeviceScope};
 use crate::units::Bytes;
@@ -26,11 +26,12 @@ pub(super) enum Variable {
     GarbageCollection,
     Split,
     Cut,
+    Ends,
     RetryMs,
 }
 
 impl Variable {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Allocator,
         Self::PoolLimit,
         Self::Growth,
@@ -39,6 +40,7 @@ impl Variable {
         Self::GarbageCollection,
         Self::Split,
         Self::Cut,
+        Self::Ends,
         Self::RetryMs,
     ];
 
@@ -53,6 +55,7 @@ impl Variable {
             Self::GarbageCollection => "GARBAGE_COLLECTION",
             Self::Split => "SPLIT",
             Self::Cut => "CUT",
+            Self::Ends => "ENDS",
             Self::RetryMs => "RETRY_MS",
         }
     }
@@ -78,6 +81,7 @@ impl Variable {
             Self::GarbageCollection => switch(text).map(|collect| options.with_garbage_collection(collect)),
             Self::Split => text.parse().ok().map(|split| options.with_split(split)),
             Self::Cut => cut(text).map(|rule| options.with_cut(rule)),
+            Self::Ends => ends(text).map(|ends| options.with_ends(ends)),
             Self::RetryMs => milliseconds(text).map(|timeout| options.with_retry_timeout(timeout)),
         };
         chosen.ok_or_else(|| self.expected())
@@ -92,6 +96,7 @@ impl Variable {
             }
             Self::RegionMerging | Self::GarbageCollection => "on or off".to_owned(),
             Self::Cut => "low or large-high".to_owned(),
+            Self::Ends => "one, two, tensorflow, or collectives".to_owned(),
             Self::FirstRegion => "bytes, as in 64MiB".to_owned(),
             Self::Split => "always, twice, or twice:AMOUNT as in twice:16MiB or twice:5%".to_owned(),
             Self::RetryMs => format!("milliseconds, a whole number from 0 to {MAX_RETRY_MS}"),
@@ -141,6 +146,16 @@ fn cut(text: &str) -> Option<CutRule> {
     match text {
         "low" => Some(CutRule::Low),
         "large-high" => Some(CutRule::LargeHigh),
+        _ => None,
+    }
+}
+
+fn ends(text: &str) -> Option<Ends> {
+    match text {
+        "one" => Some(Ends::One),
+        "two" => Some(Ends::TWO),
+        "tensorflow" => Some(Ends::TENSORFLOW),
+        "collectives" => Some(Ends::COLLECTIVES),
         _ => None,
     }
 }

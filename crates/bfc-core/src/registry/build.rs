@@ -104,6 +104,7 @@ fn configured(
     config: &BfcConfig,
     options: &PoolOptions,
 ) -> Result<BfcConfig, PoolError> {
+    let ends = options.ends.unwrap_or(config.options().ends);
     let mut config = config.clone();
     if options.allocator == Some(AllocatorChoice::BfcTensorflow) {
         // All that TensorFlow does otherwise. What options choose one by one then still counts.
@@ -142,7 +143,8 @@ fn configured(
     if let Some(timeout) = options.retry_timeout {
         config = config.with_retry(!timeout.is_zero()).with_retry_timeout(timeout);
     }
-    Ok(config)
+    // Last, as it has a say in growth.
+    Ok(config.with_ends(ends))
 }
 
 fn limit_in_bytes(name: &str, source: &dyn SubAllocator, limit: Amount) -> Result<Bytes, PoolError> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::device_id::{DeviceId, DeviceKind};
 use crate::amount::Amount;
-use crate::bfc::{BfcConfig, CutRule, SplitRule};
+use crate::bfc::{BfcConfig, CutRule, Ends, SplitRule};
 use crate::choice::AllocatorChoice;
 use crate::pool::GrowthRule;
 use crate::units::Bytes;
@@ -90,6 +90,8 @@ pub struct PoolOptions {
     pub split: Option<SplitChoice>,
     /// From which end of a free chunk a block is cut.
     pub cut: Option<CutRule>,
+    /// Whether the pool keeps two ends apart. Two ends take the limit at once, whatever is said of growth.
+    pub ends: Option<Ends>,
     /// How long a request waits for frees before it fails; 0 is not at all.
     pub retry_timeout: Option<Duration>,
 }
@@ -113,6 +115,7 @@ impl PoolOptions {
             garbage_collection: Some(config.garbage_collection()),
             split: Some(split),
             cut: Some(config.options().cut),
+            ends: Some(config.options().ends),
             retry_timeout: Some(if waits { config.retry_timeout() } else { Duration::ZERO }),
         }
     }
@@ -180,6 +183,13 @@ impl PoolOptions {
         self
     }
 
+    /// The same options with one end or two.
+    #[must_use]
+    pub const fn with_ends(mut self, ends: Ends) -> Self {
+        self.ends = Some(ends);
+        self
+    }
+
     /// The same options with this patience.
     #[must_use]
     pub const fn with_retry_timeout(mut self, timeout: Duration) -> Self {
@@ -200,6 +210,7 @@ impl PoolOptions {
             garbage_collection: self.garbage_collection.or(defaults.garbage_collection),
             split: self.split.or(defaults.split),
             cut: self.cut.or(defaults.cut),
+            ends: self.ends.or(defaults.ends),
             retry_timeout: self.retry_timeout.or(defaults.retry_timeout),
         }
     }
@@ -238,6 +249,9 @@ impl fmt::Display for PoolOptions {
             Some(CutRule::Low) => write!(f, ", cut low")?,
             Some(CutRule::LargeHigh) => write!(f, ", cut large-high")?,
             None => {}
+        }
+        if let Some(ends) = self.ends {
+            write!(f, ", {} ends", if ends.are_two() { "two" } else { "no" })?;
         }
         if let Some(timeout) = self.retry_timeout {
             write!(f, ", waits {} ms", timeout.as_millis())?;

@@ -4,12 +4,16 @@ use super::super::bins::SizeClass;
 use super::super::chunk::{Chunk, ChunkId, State};
 use super::super::pending::PendingFree;
 use super::{Bfc, Fit};
+use crate::policy::End;
 
 impl Bfc {
     /// Joins a chunk that is free for anyone, and in no bin, with its neighbours that are, and puts the result into its
     /// bin. No further chunk can be joined, as two such neighbours would be one already.
     #[inline]
     pub(super) fn join_and_bin(&mut self, id: ChunkId) {
+        if self.partition.is_some() {
+            return self.join_at_ends(id);
+        }
         // The size travels in a register: one that was just written would be waited for.
         let Chunk { mut bytes, prev, next, .. } = self.chunks[id];
         let mut id = id;
@@ -55,7 +59,7 @@ impl Bfc {
     /// Joins pending frees regardless of the frontier, oldest first, until one fits; whether one does. Only for needs
     /// that may use memory whenever it was freed. No more is joined than fits: what is joined is as late as its latest
     /// part (upstream joins all neighbours).
-    pub(super) fn merge_until(&mut self, fit: &Fit) -> bool {
+    pub(super) fn merge_until(&mut self, fit: &Fit, end: End) -> bool {
         let mut satisfied = false;
         for _ in 0..self.pending.begin_pass() {
             let Some(free) = self.pending.pop().filter(|free| self.is_pending(free)) else { continue };
@@ -64,11 +68,10 @@ impl Bfc {
                 continue;
             }
             self.unbin(free.chunk);
-            let joined = self.join_any(free.chunk, fit);
+            let joined = self.join_any(free.chunk, fit, end);
             self.bin(joined);
             self.pending.push(PendingFree { chunk: joined, freed_at: self.chunks.freed_at(joined) });
-            let chunk = &self.chunks[joined];
-            satisfied = fit.fits(chunk.address, chunk.bytes);
+            satisfied = self.holds(joined, fit, end);
         }
         satisfied
     }
@@ -78,34 +81,42 @@ impl Bfc {
         self.chunks.freed_at(free.chunk) == free.freed_at
     }
 
-    /// Joins a free chunk, which is in no bin, with what is free beside it until it fits or nothing is: the result, in no
-    /// bin either, is as late as its latest part.
-    fn join_any(&mut self, id: ChunkId, fit: &Fit) -> ChunkId {
+    /// Joins a free chunk, which is in no bin, with what is free beside it until it holds the need or nothing is: the
+    /// result, in no bin either, is as late as its latest part.
+    fn join_any(&mut self, id: ChunkId, fit: &Fit, end: End) -> ChunkId {
         let (mut id, mut freed_at) = (id, self.chunks.freed_at(id));
-        let fits = |bfc: &Self, id: ChunkId| fit.fits(bfc.chunks[id].address, bfc.chunks[id].bytes);
+        self.chunks[id].side = self.side_of_free(id);
         while let next = self.chunks[id].next
             && self.chunks[next].is_free()
-            && !fits(self, id)
+            && !self.holds(id, fit, end)
         {
             freed_at = freed_at.max(self.chunks.freed_at(next));
-            self.unbin(next);
+            self.take_beside(id, next);
             id = self.join_to_next(id, next);
+            self.chunks[id].side = self.side_of_free(id);
         }
         while let prev = self.chunks[id].prev
             && self.chunks[prev].is_free()
-            && !fits(self, id)
+            && !self.holds(id, fit, end)
         {
             freed_at = freed_at.max(self.chunks.freed_at(prev));
-            self.unbin(prev);
+            self.take_beside(id, prev);
             id = self.join_to_prev(id, prev);
+            self.chunks[id].side = self.side_of_free(id);
         }
         self.chunks.set_free(id, freed_at);
         id
     }
 
+    /// Whether a free chunk holds the need, and may be used at that end.
+    fn holds(&self, id: ChunkId, fit: &Fit, end: End) -> bool {
+        let chunk = &self.chunks[id];
+        chunk.side.end().is_none_or(|owner| owner == end) && fit.fits(chunk.address, chunk.bytes)
+    }
+
     /// Adds a chunk to the one after it, and empties its slot.
     #[inline]
-    fn join_to_next(&mut self, id: ChunkId, next: ChunkId) -> ChunkId {
+    pub(super) fn join_to_next(&mut self, id: ChunkId, next: ChunkId) -> ChunkId {
         let Chunk { address, bytes, prev, .. } = self.chunks[id];
         let chunk = &mut self.chunks[next];
         debug_assert_eq!(address + bytes, chunk.address);
@@ -119,7 +130,7 @@ impl Bfc {
 
     /// Adds a chunk to the one before it, and empties its slot.
     #[inline]
-    fn join_to_prev(&mut self, id: ChunkId, prev: ChunkId) -> ChunkId {
+    pub(super) fn join_to_prev(&mut self, id: ChunkId, prev: ChunkId) -> ChunkId {
         let Chunk { address, bytes, next, .. } = self.chunks[id];
         let chunk = &mut self.chunks[prev];
         debug_assert_eq!(chunk.end(), address);

@@ -32,8 +32,15 @@ impl Fit {
     }
 
     /// Bytes from `address`, a multiple of [`GRANULE`], up to the next address that is aligned as asked.
-    const fn padding_at(&self, address: u64) -> u64 {
+    pub(super) const fn padding_at(&self, address: u64) -> u64 {
         address.wrapping_neg() & (self.alignment - 1)
+    }
+
+    /// Bytes from `address` up to the highest aligned one from which `bytes` bytes there, in which the need fits, hold it.
+    pub(super) const fn most_before(&self, address: u64, bytes: u64) -> u64 {
+        // At or above the first aligned address, as the need fits.
+        let highest = address + (bytes - self.rounded);
+        highest - (highest & (self.alignment - 1)) - address
     }
 
     /// Whether `bytes` bytes at `address` hold the need and the padding before it.
@@ -86,21 +93,13 @@ impl Bfc {
         if !self.chunks.has_room_for(2) {
             return None;
         }
-        let chunks = &self.chunks;
-        let best = self.bins.best_fit(chunks, fit.rounded, |id| {
-            fit.fits(chunks[id].address, chunks[id].bytes)
-                && fit.freed_before.is_none_or(|before| chunks.freed_at(id) <= before)
-        })?;
+        let best = self.bins.best_fit(&self.chunks, fit.rounded, |id| self.suits(id, fit))?;
         self.unbin(best);
         let before = self.bytes_before(best, fit);
         if before > 0 {
             let freed_at = self.chunks.freed_at(best);
             let front = self.cut_low(best, before, State::Free);
-            self.chunks.set_free(front, freed_at);
-            self.bin(front);
-            if freed_at > 0 {
-                self.pending.push(PendingFree { chunk: front, freed_at });
-            }
+            self.leave(front, freed_at);
         }
         let mut live = best;
         if self.split.cuts(self.chunks[best].bytes, fit.rounded) {
@@ -113,6 +112,22 @@ impl Bfc {
         Some(live)
     }
 
+    /// Whether a free chunk holds the need, and was freed early enough for it.
+    pub(super) fn suits(&self, id: ChunkId, fit: &Fit) -> bool {
+        let chunk = &self.chunks[id];
+        let in_time = |before| self.chunks.freed_at(id) <= before;
+        fit.fits(chunk.address, chunk.bytes) && fit.freed_before.is_none_or(in_time)
+    }
+
+    /// Leaves a new chunk free that was cut off one freed at that count.
+    pub(super) fn leave(&mut self, id: ChunkId, freed_at: u64) {
+        self.chunks.set_free(id, freed_at);
+        self.bin(id);
+        if freed_at > 0 {
+            self.pending.push(PendingFree { chunk: id, freed_at });
+        }
+    }
+
     /// Bytes of a chunk that fits to leave free before the block: the padding, or for a large block all there is to
     /// spare, as it is cut from the high end.
     fn bytes_before(&mut self, chunk: ChunkId, fit: &Fit) -> u64 {
@@ -120,9 +135,7 @@ impl Bfc {
         if !self.is_large(fit.rounded) || !self.split.cuts(bytes, fit.rounded) {
             return fit.padding_at(address);
         }
-        // At or above the first aligned address in the chunk, as the chunk fits.
-        let highest = address + (bytes - fit.rounded);
-        highest - (highest & (fit.alignment - 1)) - address
+        fit.most_before(address, bytes)
     }
 
     /// Whether a block that is about to be placed is to be cut from the high end.
@@ -138,7 +151,7 @@ impl Bfc {
     /// Makes the first `bytes` bytes of a chunk a chunk of its own, in no bin. The caller has seen to it that there is an
     /// unused slot.
     #[inline]
-    fn cut_low(&mut self, id: ChunkId, bytes: u64, state: State) -> ChunkId {
+    pub(super) fn cut_low(&mut self, id: ChunkId, bytes: u64, state: State) -> ChunkId {
         let front = self.chunks.first_unused();
         let whole = &mut self.chunks[id];
         debug_assert!(0 < bytes && bytes < whole.bytes);
@@ -152,7 +165,7 @@ impl Bfc {
 
     /// The same with the last `bytes` bytes.
     #[inline]
-    fn cut_high(&mut self, id: ChunkId, bytes: u64, state: State) -> ChunkId {
+    pub(super) fn cut_high(&mut self, id: ChunkId, bytes: u64, state: State) -> ChunkId {
         let back = self.chunks.first_unused();
         let whole = &mut self.chunks[id];
         debug_assert!(0 < bytes && bytes < whole.bytes);

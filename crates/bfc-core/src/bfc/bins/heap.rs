@@ -1,16 +1,16 @@
 //! The free chunks of one size class: a pairing heap that runs through the chunks themselves.
 //!
-//! The first of a class by size and then by address is at the root and taken without a search; a chunk enters by one
+//! The first of a class by size and then by address (its [`Order`]) is at the root and taken without a search; a chunk enters by one
 //! comparison, however many there are, and leaves from anywhere. What order there is among the rest is made when it is
 //! needed: each step takes logarithmic time in the mean over many. Source: Fredman, Sedgewick, Sleator and Tarjan, "The
 //! pairing heap: a new form of self-adjusting heap", 1986.
 
-use super::super::chunk::{Chunk, ChunkId, Links};
+use super::super::chunk::{Chunk, ChunkId, Links, Order};
 
 /// Joins two heaps, given by their roots; the root of both.
 #[inline]
-pub(super) fn meld(chunks: &mut [Chunk], one: ChunkId, other: ChunkId) -> ChunkId {
-    let in_order = chunks[one].rank() < chunks[other].rank();
+pub(super) fn meld<O: Order>(chunks: &mut [Chunk], one: ChunkId, other: ChunkId) -> ChunkId {
+    let in_order = O::rank(&chunks[one]) < O::rank(&chunks[other]);
     let (first, second) = if in_order { (one, other) } else { (other, one) };
     let sibling = std::mem::replace(&mut chunks[first].links.child, second);
     chunks[second].links.above = first;
@@ -21,9 +21,9 @@ pub(super) fn meld(chunks: &mut [Chunk], one: ChunkId, other: ChunkId) -> ChunkI
 
 /// What is left of a heap whose root goes: the root of its children, of which `child` is the first.
 #[inline]
-pub(super) fn heir(chunks: &mut [Chunk], child: ChunkId) -> ChunkId {
+pub(super) fn heir<O: Order>(chunks: &mut [Chunk], child: ChunkId) -> ChunkId {
     if !chunks[child].sibling.is_none() {
-        return meld_siblings(chunks, child);
+        return meld_siblings::<O>(chunks, child);
     }
     chunks[child].links.above = ChunkId::NONE;
     child
@@ -31,7 +31,7 @@ pub(super) fn heir(chunks: &mut [Chunk], child: ChunkId) -> ChunkId {
 
 /// Joins siblings in pairs, and the pairs from the last to the first: so the work of many steps stays small.
 #[inline(never)]
-fn meld_siblings(chunks: &mut [Chunk], first: ChunkId) -> ChunkId {
+fn meld_siblings<O: Order>(chunks: &mut [Chunk], first: ChunkId) -> ChunkId {
     let (mut pairs, mut rest) = (ChunkId::NONE, first);
     while !rest.is_none() {
         let one = rest;
@@ -40,7 +40,7 @@ fn meld_siblings(chunks: &mut [Chunk], first: ChunkId) -> ChunkId {
         rest = ChunkId::NONE;
         if !other.is_none() {
             rest = chunks[other].sibling;
-            pair = meld(chunks, one, other);
+            pair = meld::<O>(chunks, one, other);
         }
         chunks[pair].sibling = pairs;
         pairs = pair;
@@ -50,7 +50,7 @@ fn meld_siblings(chunks: &mut [Chunk], first: ChunkId) -> ChunkId {
     while !rest.is_none() {
         let pair = rest;
         rest = chunks[pair].sibling;
-        root = meld(chunks, root, pair);
+        root = meld::<O>(chunks, root, pair);
     }
     chunks[root].links.above = ChunkId::NONE;
     root
@@ -58,10 +58,10 @@ fn meld_siblings(chunks: &mut [Chunk], first: ChunkId) -> ChunkId {
 
 /// The root of a heap after one of its members, which is not the only one, has left it.
 #[inline(never)]
-pub(super) fn remove(chunks: &mut [Chunk], root: ChunkId, member: ChunkId) -> ChunkId {
+pub(super) fn remove<O: Order>(chunks: &mut [Chunk], root: ChunkId, member: ChunkId) -> ChunkId {
     let Links { above, child } = chunks[member].links;
     if above.is_none() {
-        return heir(chunks, child);
+        return heir::<O>(chunks, child);
     }
     let sibling = chunks[member].sibling;
     if chunks[above].links.child == member {
@@ -73,12 +73,12 @@ pub(super) fn remove(chunks: &mut [Chunk], root: ChunkId, member: ChunkId) -> Ch
     if child.is_none() {
         return root;
     }
-    let orphans = heir(chunks, child);
-    meld(chunks, root, orphans)
+    let orphans = heir::<O>(chunks, child);
+    meld::<O>(chunks, root, orphans)
 }
 
 /// The first member that `fits`. Looks at those that do not, and at their children.
-pub(super) fn first(
+pub(super) fn first<O: Order>(
     chunks: &[Chunk],
     root: ChunkId,
     mut fits: impl FnMut(ChunkId) -> bool,
@@ -86,7 +86,7 @@ pub(super) fn first(
     let mut best: Option<ChunkId> = None;
     let mut next = Some(root);
     while let Some(id) = next {
-        let worse = best.is_some_and(|best| chunks[best].rank() < chunks[id].rank());
+        let worse = best.is_some_and(|best| O::rank(&chunks[best]) < O::rank(&chunks[id]));
         let fits = !worse && fits(id);
         if fits {
             best = Some(id);

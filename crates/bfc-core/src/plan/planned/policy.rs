@@ -2,7 +2,7 @@
 
 use super::{Planned, Slot};
 use crate::memory::Span;
-use crate::policy::{Inconsistent, Need, NotAdded, NotLive, Piece, Place, Policy};
+use crate::policy::{End, Inconsistent, Need, NotAdded, NotLive, Piece, Place, Policy};
 
 impl<P: Policy + Clone> Policy for Planned<P> {
     fn name(&self) -> &'static str {
@@ -115,22 +115,25 @@ impl<P: Policy + Clone> Policy for Planned<P> {
     }
 
     fn largest_free_bytes(&self) -> u64 {
-        let mut largest = self.fallback.largest_free_bytes();
-        if let Some(range) = self.range {
-            self.pieces(range, |span, slot| {
-                if slot.is_none() {
-                    largest = largest.max(span.bytes);
-                }
-            });
-        }
-        largest
+        self.fallback.largest_free_bytes().max(self.largest_hole())
+    }
+
+    /// Holes of the range serve either end, if nothing else does.
+    fn largest_free_at(&self, end: End) -> u64 {
+        self.fallback.largest_free_at(end).max(self.largest_hole())
+    }
+
+    fn free_bytes_kept_from(&self, end: End) -> u64 {
+        self.fallback.free_bytes_kept_from(end)
     }
 
     fn visit(&self, visit: &mut dyn FnMut(Piece)) {
         let slots = self.script.len();
         self.fallback.visit(&mut |piece| match self.range {
             Some(range) if piece.slot == Some(range.slot) => {
-                self.pieces(range, |span, slot| visit(Piece::new(piece.region, span, slot)));
+                self.pieces(range, |span, slot| {
+                    visit(Piece { end: piece.end, ..Piece::new(piece.region, span, slot) })
+                });
             }
             _ => visit(Piece { slot: piece.slot.and_then(|slot| slot.checked_add(slots)), ..piece }),
         });

@@ -38,6 +38,17 @@ impl<P: Policy> Planned<P> {
         true
     }
 
+    /// The largest piece of the range that holds nothing, or 0.
+    pub(super) fn largest_hole(&self) -> u64 {
+        let mut largest = 0;
+        if let Some(range) = self.range {
+            self.pieces(range, |span, slot| {
+                largest = if slot.is_none() { span.bytes.max(largest) } else { largest }
+            });
+        }
+        largest
+    }
+
     fn free_in_fallback(&mut self, slot: u32) {
         let freed = self.fallback.free(slot, 0);
         debug_assert!(freed.is_ok(), "the block has just been placed, or is the range");
