@@ -52,7 +52,7 @@ impl<P: ConfiguredPolicy> Shared<P> {
     fn step(&self, op: &Op, mine: &mut Vec<Block>) {
         let pick = |pick: usize, mine: &Vec<Block>| pick.checked_rem(mine.len());
         match *op {
-            Op::Allocate { bytes, alignment_log2, owner } => {
+            Op::Allocate { bytes, alignment_log2, owner, .. } => {
                 let tag = Tag { owner: OwnerId::ROOT, category: Category::ALL[usize::from(owner) % 8] };
                 let request = Request::new(bytes).with_alignment(1 << alignment_log2).with_tag(tag);
                 match self.pool.allocate(&request) {

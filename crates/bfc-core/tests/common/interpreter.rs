@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use bfc_core::{
     AllocError, AllocationAttributes, Allocator, Bfc, BfcConfig, Block, BlockError, Bytes, Category,
-    ChunkInfo, ConfiguredPolicy, CutRule, OomReport, OwnerId, PolicyAllocator, PoolConfig, PoolId, Request,
-    SourceError, Stats, Tag, TimingCounter, Verdict,
+    ChunkInfo, ConfiguredPolicy, CutRule, End, Ends, HoleOrder, OomReport, OwnerId, PolicyAllocator,
+    PoolConfig, PoolId, Request, SourceError, Stats, Tag, TimingCounter, Verdict,
 };
 
 pub use super::op::Op;
@@ -63,6 +63,8 @@ struct Live {
     block: Block,
     requested: u64,
     tag: Tag,
+    /// In a pool with two ends, the one it lies at.
+    end: Option<End>,
 }
 
 /// Bytes on which work may still be under way: freed at `count`, and not handed out since.
@@ -93,6 +95,7 @@ pub struct Interpreter<P: ConfiguredPolicy = Bfc> {
     choice: Choice,
     /// Blocks from this many bytes on lie at the high end of their chunk; `None` if none does.
     large_from: Option<u64>,
+    ends: Ends,
     live: BTreeMap<u64, Live>,
     dead: VecDeque<Block>,
     freed: Vec<Freed>,
@@ -111,10 +114,12 @@ impl Interpreter {
         always_splits: bool,
         counter: Option<Arc<TimingCounter>>,
     ) -> Self {
+        let ends = config.options().ends;
         let large_high = config.options().cut == CutRule::LargeHigh && !config.allow_growth();
         let choice = Choice::BestFit { always_splits };
         let mut interpreter = Self::over(config, nature, choice, counter);
-        interpreter.large_from = large_high.then_some(0);
+        interpreter.large_from = (large_high && !ends.are_two()).then_some(0);
+        interpreter.ends = ends;
         interpreter
     }
 }
@@ -150,6 +155,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
             counter,
             choice,
             large_from: None,
+            ends: Ends::One,
             live: BTreeMap::new(),
             dead: VecDeque::new(),
             freed: Vec::new(),
@@ -184,15 +190,17 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
     /// Runs one step and compares the pool with its shadow.
     pub fn step(&mut self, op: &Op) {
         match *op {
-            Op::Allocate { bytes, alignment_log2, owner } => {
+            Op::Allocate { bytes, alignment_log2, owner, end } => {
                 let request =
                     Request::new(bytes).with_alignment(1 << alignment_log2).with_tag(self.tag(owner));
-                self.allocate(&request);
+                let attributes = AllocationAttributes::default().with_end(end);
+                self.allocate(&request.with_attributes(attributes));
             }
-            Op::AllocateFreedBefore { bytes, lag } => {
+            Op::AllocateFreedBefore { bytes, lag, end } => {
                 let count = self.counter.as_ref().map_or(0, |counter| counter.current());
                 let before = move || count.saturating_sub(u64::from(lag));
-                let attributes = AllocationAttributes { freed_before: Some(&before), ..Default::default() };
+                let attributes =
+                    AllocationAttributes { freed_before: Some(&before), end, ..Default::default() };
                 self.allocate(&Request::new(bytes).with_attributes(attributes));
             }
             Op::Free { pick } => {
@@ -319,7 +327,8 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         let apart = before.is_none_or(|before| before.address + before.bytes <= start);
         assert!(apart, "{block:?} overlaps {before:?}");
         assert!(self.source.is_out(start, block.bytes), "{block:?} is not in memory from the source");
-        let live = Live { block, requested: request.bytes, tag: request.tag };
+        let end = self.ends.are_two().then_some(request.attributes.end);
+        let live = Live { block, requested: request.bytes, tag: request.tag, end };
         assert_eq!(self.live.insert(block.address, live), None, "{block:?} was handed out twice");
         self.figures.num_allocs += 1;
         self.figures.largest = self.figures.largest.max(block.bytes);
@@ -344,7 +353,17 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
             // What has become safe is joined first, so the chunks seen are not those chosen from.
             return;
         }
-        match best_fit(chunks, rounded, request.alignment) {
+        match self.best_fit(chunks, request) {
+            Some((chunk, lowest)) if self.ends.are_two() => {
+                let highest = (chunk.address + chunk.bytes - rounded) & !(request.alignment - 1);
+                let start = if request.attributes.end == End::Lower { lowest } else { highest };
+                // A hole may be taken whole, from its first aligned address on.
+                let whole = block.address == lowest && block.bytes == chunk.address + chunk.bytes - lowest;
+                let cut = block.address == start && (chunk.end.is_some() || block.bytes == rounded);
+                assert!(cut || whole && chunk.end.is_some(), "{block:?} in {chunk:?}");
+                assert!(block.address + block.bytes <= chunk.address + chunk.bytes);
+                assert!(block.bytes < 2 * rounded);
+            }
             Some((chunk, lowest)) => {
                 let highest = (chunk.address + chunk.bytes - rounded) & !(request.alignment - 1);
                 let start = if large { highest } else { lowest };
@@ -359,6 +378,31 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
                 assert_eq!(chunks.iter().find(inside), None, "{block:?} was in use");
             }
         }
+    }
+
+    /// The free chunk to choose, and the first address in it that is aligned: found by looking at all of them.
+    fn best_fit(&self, chunks: &[ChunkInfo], request: &Request<'_>) -> Option<(ChunkInfo, u64)> {
+        let rounded = self.rounded(request);
+        let start = |chunk: &ChunkInfo| chunk.address.next_multiple_of(request.alignment.max(256));
+        let fits = |chunk: &&ChunkInfo| {
+            !chunk.in_use()
+                && is_usable(chunk, request)
+                && start(chunk).checked_add(rounded).is_some_and(|end| end <= chunk.address + chunk.bytes)
+        };
+        // Holes before the gap. Of equal holes and of gaps the end's rule takes the lowest or the highest.
+        let key = |chunk: &&ChunkInfo| match (self.ends, request.attributes.end, chunk.end) {
+            (Ends::Two { .. }, End::Lower, None) => (true, 0, chunk.address),
+            (Ends::Two { .. }, End::Upper, None) => (true, 0, !chunk.address),
+            (Ends::Two { lower: rule, .. }, End::Lower, Some(_))
+            | (Ends::Two { upper: rule, .. }, End::Upper, Some(_))
+                if rule.order == HoleOrder::HighestFirst =>
+            {
+                (false, chunk.bytes, !chunk.address)
+            }
+            _ => (false, chunk.bytes, chunk.address),
+        };
+        let chunk = chunks.iter().filter(fits).min_by_key(key)?;
+        Some((*chunk, start(chunk)))
     }
 
     /// A request with a bound gets no byte that was freed later and that the frontier has not passed.
@@ -405,7 +449,13 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         let rounded = self.rounded(request);
         assert_eq!((report.requested, report.rounded, report.tag), (request.bytes, rounded, request.tag));
         assert_eq!((report.in_use, report.reserved), (stats.bytes_in_use, stats.bytes_reserved));
-        assert_eq!((report.free, report.largest_free), (stats.free_bytes(), stats.largest_free_block_bytes));
+        let chunks = self.pool.chunks();
+        let free = chunks.iter().filter(|chunk| !chunk.in_use());
+        let (usable, kept): (Vec<&ChunkInfo>, Vec<&ChunkInfo>) =
+            free.partition(|chunk| is_usable(chunk, request));
+        assert_eq!(report.free, stats.free_bytes());
+        assert_eq!(report.largest_free, usable.iter().map(|chunk| chunk.bytes).max().unwrap_or(0));
+        assert_eq!(report.other_end, kept.iter().map(|chunk| chunk.bytes).sum::<u64>());
         let limit = report.limit.unwrap();
         match report.verdict {
             Verdict::OverLimit => assert!(rounded > limit),
@@ -425,11 +475,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         }
         let refused_only_what_fits_nowhere = !matches!(self.choice, Choice::Any | Choice::Planned);
         if request.attributes.freed_before.is_none() && refused_only_what_fits_nowhere {
-            assert_eq!(
-                best_fit(&self.pool.chunks(), rounded, request.alignment),
-                None,
-                "this would have fitted"
-            );
+            assert_eq!(self.best_fit(&chunks, request), None, "this would have fitted");
         }
     }
 
@@ -497,6 +543,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
             assert_eq!(seen, (block.address, block.bytes, block.id, live.requested, live.tag));
             assert_eq!(self.pool.requested_bytes(&block), Ok(live.requested));
         }
+        self.compare_ends(&chunks);
         let regions = self.pool.regions();
         for freed in self.freed.iter().filter(|freed| freed.count >= self.frontier) {
             let held = regions
@@ -514,15 +561,33 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         assert!((0.0..=1.0).contains(&stats.fragmentation()));
         assert_eq!(self.pool.ledger().total(), stats.bytes_in_use);
     }
+
+    /// With two ends, a chunk belongs to the end of its block, and a free one to that whose blocks it lies between.
+    fn compare_ends(&self, chunks: &[ChunkInfo]) {
+        if self.choice == Choice::Planned {
+            return;
+        }
+        for (nth, chunk) in chunks.iter().enumerate() {
+            let end_of = |chunk: &ChunkInfo| self.live.get(&chunk.address).and_then(|live| live.end);
+            if chunk.in_use() {
+                assert_eq!(chunk.end, end_of(chunk));
+                continue;
+            }
+            if self.counter.is_some() {
+                // What is not safe yet stays with its end.
+                continue;
+            }
+            let of_region = |other: &&ChunkInfo| other.in_use() && other.region == chunk.region;
+            let lower = chunks[nth..].iter().filter(of_region).any(|above| end_of(above) == Some(End::Lower));
+            let upper = chunks[..nth].iter().filter(of_region).any(|below| end_of(below) == Some(End::Upper));
+            assert!(!(lower && upper), "{chunk:?} is above upper and below lower blocks");
+            let end = lower.then_some(End::Lower).or(upper.then_some(End::Upper));
+            assert_eq!(chunk.end, end, "{chunk:?}");
+        }
+    }
 }
 
-/// The free chunk to choose, and where in it the block starts: found by looking at all of them.
-fn best_fit(chunks: &[ChunkInfo], rounded: u64, alignment: u64) -> Option<(ChunkInfo, u64)> {
-    let start = |chunk: &ChunkInfo| chunk.address.next_multiple_of(alignment.max(256));
-    let fits = |chunk: &&ChunkInfo| {
-        !chunk.in_use()
-            && start(chunk).checked_add(rounded).is_some_and(|end| end <= chunk.address + chunk.bytes)
-    };
-    let chunk = chunks.iter().filter(fits).min_by_key(|chunk| (chunk.bytes, chunk.address))?;
-    Some((*chunk, start(chunk)))
+/// Whether a chunk is not of the other end.
+fn is_usable(chunk: &ChunkInfo, request: &Request<'_>) -> bool {
+    chunk.end.is_none_or(|end| end == request.attributes.end)
 }

@@ -1,5 +1,7 @@
 //! The steps of the interpreter, and how they are read from bytes: a fuzzer's, or those of a generator of random numbers.
 
+use bfc_core::End;
+
 /// One step. Numbers that pick among live blocks, owners and the like are taken modulo how many there are, so every
 /// sequence makes sense.
 #[derive(Clone, Debug)]
@@ -8,11 +10,13 @@ pub enum Op {
         bytes: u64,
         alignment_log2: u8,
         owner: u8,
+        end: End,
     },
     /// Only memory whose free lies at least `lag` counts back may be used.
     AllocateFreedBefore {
         bytes: u64,
         lag: u8,
+        end: End,
     },
     Free {
         pick: usize,
@@ -90,9 +94,13 @@ impl Reader<'_> {
                 let (bytes, with) = (self.bytes()?, self.byte()?);
                 // Most requests are content with what every block is aligned to.
                 let alignment_log2 = if with < 192 { 6 } else { with % 14 };
-                Op::Allocate { bytes, alignment_log2, owner: self.byte()? }
+                let owner = self.byte()?;
+                Op::Allocate { bytes, alignment_log2, owner, end: end(owner) }
             }
-            22..=25 => Op::AllocateFreedBefore { bytes: self.bytes()?, lag: self.byte()? % 8 },
+            22..=25 => {
+                let (bytes, lag) = (self.bytes()?, self.byte()?);
+                Op::AllocateFreedBefore { bytes, lag: lag % 8, end: end(lag) }
+            }
             26..=46 => Op::Free { pick: self.pick()? },
             47 => Op::FreeTwice { pick: self.pick()? },
             48..=49 => Op::FreeStale { pick: self.pick()? },
@@ -106,6 +114,11 @@ impl Reader<'_> {
             _ => Op::Advance { lag: self.byte()? % 12 },
         })
     }
+}
+
+/// One request in four is for the upper end.
+fn end(byte: u8) -> End {
+    if byte < 192 { End::Lower } else { End::Upper }
 }
 
 /// The steps that these bytes stand for: every sequence of bytes stands for one.

@@ -131,9 +131,7 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         let slots = self.script.len();
         self.fallback.visit(&mut |piece| match self.range {
             Some(range) if piece.slot == Some(range.slot) => {
-                self.pieces(range, |span, slot| {
-                    visit(Piece { end: piece.end, ..Piece::new(piece.region, span, slot) })
-                });
+                self.pieces(range, |span, slot| visit(Piece::new(piece.region, span, slot)));
             }
             _ => visit(Piece { slot: piece.slot.and_then(|slot| slot.checked_add(slots)), ..piece }),
         });
