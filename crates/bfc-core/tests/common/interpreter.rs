@@ -475,6 +475,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         }
         let refused_only_what_fits_nowhere = !matches!(self.choice, Choice::Any | Choice::Planned);
         if request.attributes.freed_before.is_none() && refused_only_what_fits_nowhere {
+            let chunks = self.by_live_blocks(&chunks);
             assert_eq!(self.best_fit(&chunks, request), None, "this would have fitted");
         }
     }
@@ -562,28 +563,41 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         assert_eq!(self.pool.ledger().total(), stats.bytes_in_use);
     }
 
-    /// With two ends, a chunk belongs to the end of its block, and a free one to that whose blocks it lies between.
+    /// With two ends, chunks belong to the ends that the live blocks say. What is not safe yet stays with its end.
     fn compare_ends(&self, chunks: &[ChunkInfo]) {
         if self.choice == Choice::Planned {
             return;
         }
-        for (nth, chunk) in chunks.iter().enumerate() {
-            let end_of = |chunk: &ChunkInfo| self.live.get(&chunk.address).and_then(|live| live.end);
-            if chunk.in_use() {
-                assert_eq!(chunk.end, end_of(chunk));
-                continue;
-            }
-            if self.counter.is_some() {
-                // What is not safe yet stays with its end.
-                continue;
-            }
-            let of_region = |other: &&ChunkInfo| other.in_use() && other.region == chunk.region;
-            let lower = chunks[nth..].iter().filter(of_region).any(|above| end_of(above) == Some(End::Lower));
-            let upper = chunks[..nth].iter().filter(of_region).any(|below| end_of(below) == Some(End::Upper));
-            assert!(!(lower && upper), "{chunk:?} is above upper and below lower blocks");
-            let end = lower.then_some(End::Lower).or(upper.then_some(End::Upper));
-            assert_eq!(chunk.end, end, "{chunk:?}");
+        for (chunk, owned) in chunks.iter().zip(self.by_live_blocks(chunks)) {
+            assert!(
+                chunk.end == owned.end || !chunk.in_use() && self.counter.is_some(),
+                "{chunk:?}: {owned:?}"
+            );
         }
+    }
+
+    /// The chunks, each with the end of its block, and the free ones with that whose blocks they lie between.
+    fn by_live_blocks(&self, chunks: &[ChunkInfo]) -> Vec<ChunkInfo> {
+        let mut owned = chunks.to_vec();
+        owned.iter_mut().for_each(|chunk| chunk.end = None);
+        // From above come lower blocks, from below upper ones; neither from another region.
+        let mut claim = |order: &mut dyn Iterator<Item = usize>, end| {
+            let mut owner = (usize::MAX, None);
+            for nth in order {
+                let chunk = &chunks[nth];
+                let live = self.live.get(&chunk.address).and_then(|live| live.end);
+                if live == Some(end) || owner.0 != chunk.region {
+                    owner = (chunk.region, live.filter(|&live| live == end));
+                }
+                if let (_, Some(end)) = owner {
+                    assert!(owned[nth].end != Some(End::Lower) || end == End::Lower, "{chunk:?} is of both");
+                    owned[nth].end = Some(end);
+                }
+            }
+        };
+        claim(&mut (0..chunks.len()).rev(), End::Lower);
+        claim(&mut (0..chunks.len()), End::Upper);
+        owned
     }
 }
 
