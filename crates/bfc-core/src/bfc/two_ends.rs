@@ -50,6 +50,9 @@ pub struct EndRule {
 /// the device has done. A pool whose source gives less than the limit, or that is made to grow all the same, keeps two
 /// ends in each of its regions; lower blocks then go to the lowest region whose gap has room and upper ones to the highest.
 ///
+/// A [guard](crate::GuardAllocator), which keeps blocks of both ends back, breaks the promise; a [plan](crate::Planned)
+/// takes the place of the lower end's rules for what it expects.
+///
 /// A request may be refused though a hole of the other end would hold it: the
 /// [report](crate::OomReport::other_end) then says so. Pools with two ends make no
 /// [thread caches](crate::PoolConfig::with_thread_cache), and the [`CutRule`](crate::CutRule) means nothing.

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::bfc::CutRule;
+use crate::bfc::{CutRule, Ends};
 use crate::pool::GrowthRule;
 use crate::registry::{DeviceId, DeviceKind, SplitChoice};
 use crate::units::Bytes;
@@ -25,6 +25,7 @@ fn every_variable_of_the_table_chooses_its_option() {
         ("HIGHWATER_GARBAGE_COLLECTION", "Yes"),
         ("HIGHWATER_SPLIT", "twice:5%"),
         ("HIGHWATER_CUT", "low"),
+        ("HIGHWATER_ENDS", "two"),
         ("HIGHWATER_RETRY_MS", "250"),
     ]);
     let expected = PoolOptions::default()
@@ -35,6 +36,7 @@ fn every_variable_of_the_table_chooses_its_option() {
         .with_region_merging(false)
         .with_garbage_collection(true)
         .with_cut(CutRule::Low)
+        .with_ends(Ends::TWO)
         .with_split(SplitChoice::Twice("5%".parse().unwrap()))
         .with_retry_timeout(Duration::from_millis(250));
     assert_eq!(options, expected);
@@ -67,6 +69,19 @@ fn growth_is_a_switch_or_a_rule() {
     ] {
         assert!(matches!(error_of("HIGHWATER_GROWTH", bad), EnvironmentError::BadValue { .. }), "{bad}");
     }
+}
+
+#[test]
+fn ends_are_one_or_two_of_some_kind() {
+    for (text, ends) in [
+        ("one", Ends::One),
+        ("two", Ends::TWO),
+        ("tensorflow", Ends::TENSORFLOW),
+        ("collectives", Ends::COLLECTIVES),
+    ] {
+        assert_eq!(cpu_options(&[("HIGHWATER_ENDS", text)]), PoolOptions::default().with_ends(ends));
+    }
+    assert!(matches!(error_of("HIGHWATER_ENDS", "three"), EnvironmentError::BadValue { .. }));
 }
 
 #[test]

@@ -251,7 +251,7 @@ impl fmt::Display for PoolOptions {
             None => {}
         }
         if let Some(ends) = self.ends {
-            write!(f, ", {} ends", if ends.are_two() { "two" } else { "no" })?;
+            write!(f, ", {}", if ends.are_two() { "two ends" } else { "one end" })?;
         }
         if let Some(timeout) = self.retry_timeout {
             write!(f, ", waits {} ms", timeout.as_millis())?;
@@ -378,6 +378,7 @@ mod tests {
             .with_garbage_collection(false)
             .with_split(SplitChoice::TENSORFLOW)
             .with_cut(CutRule::Low)
+            .with_ends(Ends::One)
             .with_retry_timeout(Duration::ZERO);
         assert_eq!(options, expected);
     }
