@@ -12,6 +12,7 @@
 //! | `HIGHWATER_CUT` | from which end of a chunk blocks are cut: `low` (as TensorFlow), `large-high` | `low` |
 //! | `HIGHWATER_ENDS` | whether the pool keeps two [`Ends`](crate::Ends) apart, and so takes its limit at once: `one`, `two`, `tensorflow` (two, as there by default), `collectives` (two, as XLA's pool of that kind) | `two` |
 //! | `HIGHWATER_RETRY_MS` | how many milliseconds a request waits for frees: 0 to 3600000 | `0` |
+//! | `HIGHWATER_THREAD_CACHE` | whether threads keep small blocks in caches: `on`, `off`, or `LARGEST[:KEPT]`, the largest block to be cached and the most that one of the 16 caches keeps. Only in pools of best fit with coalescing | `64KiB:4MiB` |
 //!
 //! Each may end in the name of a kind of device or of one device, and then counts for these alone:
 //! `HIGHWATER_ALLOCATOR_CPU=guard`, `HIGHWATER_POOL_LIMIT_CUDA_1=50%`. Spaces around values do not matter; an empty value

@@ -8,6 +8,7 @@ mod build;
 mod device_id;
 mod options;
 mod pool;
+mod rules;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,8 +23,9 @@ use crate::visitors::Visitors;
 
 pub use build::PoolError;
 pub use device_id::{DeviceId, DeviceKind, ParseDeviceError};
-pub use options::{DeviceScope, ParseSplitError, PoolOptions, PoolSettings, SplitChoice};
+pub use options::{DeviceScope, PoolOptions, PoolSettings};
 pub use pool::{IgnoredOptions, Pool, PoolFactory};
+pub use rules::{CacheChoice, ParseRuleError, SplitChoice};
 
 /// Devices, their memories, and the allocators made so far.
 ///

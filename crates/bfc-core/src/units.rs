@@ -94,6 +94,20 @@ impl FromStr for Bytes {
     }
 }
 
+/// On or off, as people write it.
+pub(crate) fn switch(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "on" | "true" | "yes" | "1" => Some(true),
+        "off" | "false" | "no" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+/// A whole number in digits alone; a plain `parse` would also take a sign.
+pub(crate) fn whole(text: &str) -> Option<u64> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
+}
+
 /// `value` rounded up to a multiple of `step` (a power of two), or `None` on overflow.
 #[must_use]
 pub(crate) const fn round_up(value: u64, step: u64) -> Option<u64> {

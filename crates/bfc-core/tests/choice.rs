@@ -8,8 +8,9 @@ use std::time::Duration;
 use bfc_core::sim::SimDevice;
 use bfc_core::{
     AddressOnlyMemory, AllocationAttributes, Allocator, AllocatorAttributes, AllocatorChoice, Amount,
-    BfcConfig, Bytes, DeviceId, DeviceMemory, End, Ends, GuardError, HostMemory, Lifetime, MemoryKind, Plan,
-    PlanOptions, Pool, PoolError, PoolOptions, Registry, RegistryError, Request, SplitChoice, SubAllocator,
+    BfcConfig, Bytes, CacheChoice, DeviceId, DeviceMemory, End, Ends, GuardError, HostMemory, Lifetime,
+    MemoryKind, Plan, PlanOptions, Pool, PoolError, PoolOptions, Registry, RegistryError, Request,
+    SplitChoice, SubAllocator, ThreadCache,
 };
 
 /// A registry with one device whose memory is `source`, and the allocator that `options` make of it.
@@ -108,6 +109,28 @@ fn every_option_reaches_the_pool() {
         // SAFETY: nothing lies at the addresses.
         unsafe { pool.deallocate(block) }.unwrap();
         assert_eq!(pool.allocate(&Request::new(4 << 20)).is_ok(), fits);
+    }
+}
+
+#[test]
+fn thread_caches_are_made_and_left_out_as_chosen() {
+    let with = BfcConfig::new(Bytes::mib(64)).with_thread_cache(ThreadCache::new());
+    for (config, choice, cached) in [
+        (BfcConfig::new(Bytes::mib(64)), None, false),
+        (BfcConfig::new(Bytes::mib(64)), Some(CacheChoice::On(ThreadCache::new())), true),
+        (with.clone(), None, true),
+        (with, Some(CacheChoice::Off), false),
+    ] {
+        let options = PoolOptions::default();
+        let pool = bare(config, choice.map_or(options, |choice| options.with_thread_cache(choice)));
+        let [first, second] = [1, 1].map(|bytes| pool.allocate(&Request::new(bytes)).unwrap());
+        // SAFETY: nothing lies at the addresses.
+        unsafe { pool.deallocate(first) }.unwrap();
+        // A cached block is not joined to the free memory around it, so it does not add to the largest piece.
+        // SAFETY: nothing lies at the addresses.
+        unsafe { pool.deallocate(second) }.unwrap();
+        let stats = pool.stats();
+        assert_eq!(stats.largest_free_block_bytes < stats.bytes_reserved, cached, "{choice:?}");
     }
 }
 

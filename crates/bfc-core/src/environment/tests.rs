@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::bfc::{CutRule, Ends};
-use crate::pool::GrowthRule;
-use crate::registry::{DeviceId, DeviceKind, SplitChoice};
+use crate::pool::{GrowthRule, ThreadCache};
+use crate::registry::{CacheChoice, DeviceId, DeviceKind, SplitChoice};
 use crate::units::Bytes;
 
 fn cpu_options(variables: &[(&str, &str)]) -> PoolOptions {
@@ -27,7 +27,9 @@ fn every_variable_of_the_table_chooses_its_option() {
         ("HIGHWATER_CUT", "low"),
         ("HIGHWATER_ENDS", "two"),
         ("HIGHWATER_RETRY_MS", "250"),
+        ("HIGHWATER_THREAD_CACHE", "64KiB:4MiB"),
     ]);
+    let cache = ThreadCache::new().with_largest_block(Bytes::kib(64)).with_bytes(Bytes::mib(4));
     let expected = PoolOptions::default()
         .with_allocator(AllocatorChoice::BfcTensorflow)
         .with_limit("75%".parse::<crate::Amount>().unwrap())
@@ -38,7 +40,8 @@ fn every_variable_of_the_table_chooses_its_option() {
         .with_cut(CutRule::Low)
         .with_ends(Ends::TWO)
         .with_split(SplitChoice::Twice("5%".parse().unwrap()))
-        .with_retry_timeout(Duration::from_millis(250));
+        .with_retry_timeout(Duration::from_millis(250))
+        .with_thread_cache(CacheChoice::On(cache));
     assert_eq!(options, expected);
 }
 
@@ -145,6 +148,9 @@ fn a_bad_value_is_named_with_its_variable_and_what_was_expected() {
         ("HIGHWATER_RETRY_MS", "3600001", "from 0 to 3600000"),
         ("HIGHWATER_RETRY_MS", "18446744073709551616", "whole number"),
         ("HIGHWATER_RETRY_MS", "inf", "whole number"),
+        ("HIGHWATER_THREAD_CACHE", "2", "on, off, or LARGEST"),
+        ("HIGHWATER_THREAD_CACHE", "64KiB:", "LARGEST[:KEPT]"),
+        ("HIGHWATER_THREAD_CACHE_CPU", "5%", "as in 64KiB"),
     ];
     for (name, value, expected) in cases {
         let error = error_of(name, value);

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::{AllocatorChoice, PREFIX, PoolOptions};
 use crate::bfc::{CutRule, Ends};
 use crate::pool::GrowthRule;
-use crate::registry::{DeviceId, DeviceKind, DeviceScope};
-use crate::units::Bytes;
+use crate::registry::{CacheChoice, DeviceId, DeviceKind, DeviceScope, SplitChoice};
+use crate::units::{switch, whole};
 
 /// The longest that a request can be told to wait: an hour.
 const MAX_RETRY_MS: u64 = 3_600_000;
@@ -28,10 +28,11 @@ pub(super) enum Variable {
     Cut,
     Ends,
     RetryMs,
+    ThreadCache,
 }
 
 impl Variable {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Allocator,
         Self::PoolLimit,
         Self::Growth,
@@ -42,6 +43,7 @@ impl Variable {
         Self::Cut,
         Self::Ends,
         Self::RetryMs,
+        Self::ThreadCache,
     ];
 
     /// The name without the prefix.
@@ -57,6 +59,7 @@ impl Variable {
             Self::Cut => "CUT",
             Self::Ends => "ENDS",
             Self::RetryMs => "RETRY_MS",
+            Self::ThreadCache => "THREAD_CACHE",
         }
     }
 
@@ -80,9 +83,10 @@ impl Variable {
             Self::RegionMerging => switch(text).map(|merge| options.with_region_merging(merge)),
             Self::GarbageCollection => switch(text).map(|collect| options.with_garbage_collection(collect)),
             Self::Split => text.parse().ok().map(|split| options.with_split(split)),
-            Self::Cut => cut(text).map(|rule| options.with_cut(rule)),
-            Self::Ends => ends(text).map(|ends| options.with_ends(ends)),
+            Self::Cut => text.parse().ok().map(|rule| options.with_cut(rule)),
+            Self::Ends => text.parse().ok().map(|ends| options.with_ends(ends)),
             Self::RetryMs => milliseconds(text).map(|timeout| options.with_retry_timeout(timeout)),
+            Self::ThreadCache => text.parse().ok().map(|cache| options.with_thread_cache(cache)),
         };
         chosen.ok_or_else(|| self.expected())
     }
@@ -91,15 +95,14 @@ impl Variable {
         match self {
             Self::Allocator => format!("one of {}", AllocatorChoice::names()),
             Self::PoolLimit => "bytes, as in 4GiB, or a percentage above 0, as in 75%".to_owned(),
-            Self::Growth => {
-                "on, off, doubling, doubling:CAP, as-requested, fixed:SIZE, or proportional:PARTS".to_owned()
-            }
+            Self::Growth => format!("on, off, {}", GrowthRule::EXPECTED),
             Self::RegionMerging | Self::GarbageCollection => "on or off".to_owned(),
-            Self::Cut => "low or large-high".to_owned(),
-            Self::Ends => "one, two, tensorflow, or collectives".to_owned(),
+            Self::Cut => CutRule::EXPECTED.to_owned(),
+            Self::Ends => Ends::EXPECTED.to_owned(),
             Self::FirstRegion => "bytes, as in 64MiB".to_owned(),
-            Self::Split => "always, twice, or twice:AMOUNT as in twice:16MiB or twice:5%".to_owned(),
+            Self::Split => SplitChoice::EXPECTED.to_owned(),
             Self::RetryMs => format!("milliseconds, a whole number from 0 to {MAX_RETRY_MS}"),
+            Self::ThreadCache => CacheChoice::EXPECTED.to_owned(),
         }
     }
 }
@@ -126,55 +129,11 @@ fn growth(text: &str) -> Option<PoolOptions> {
     if let Some(allow) = switch(text) {
         return Some(options.with_allow_growth(allow));
     }
-    let (name, value) = text.split_once(':').map_or((text, None), |(name, value)| (name, Some(value)));
-    let bytes = |value: Option<&str>| value?.parse::<Bytes>().ok().filter(|bytes| bytes.get() > 0);
-    let granule = Bytes::mib(2);
-    let rule = match (name, value) {
-        ("doubling", None) => GrowthRule::DOUBLING,
-        ("doubling", cap) => GrowthRule::Doubling { cap: bytes(cap)? },
-        ("as-requested", None) => GrowthRule::AsRequested { granule },
-        ("fixed", size) => GrowthRule::Fixed(bytes(size)?),
-        ("proportional", parts) => {
-            GrowthRule::Proportional { parts: whole(parts?).filter(|&parts| parts > 0)?, granule }
-        }
-        _ => return None,
-    };
-    Some(options.with_allow_growth(true).with_growth(rule))
-}
-
-fn cut(text: &str) -> Option<CutRule> {
-    match text {
-        "low" => Some(CutRule::Low),
-        "large-high" => Some(CutRule::LargeHigh),
-        _ => None,
-    }
-}
-
-fn ends(text: &str) -> Option<Ends> {
-    match text {
-        "one" => Some(Ends::One),
-        "two" => Some(Ends::TWO),
-        "tensorflow" => Some(Ends::TENSORFLOW),
-        "collectives" => Some(Ends::COLLECTIVES),
-        _ => None,
-    }
-}
-
-fn switch(text: &str) -> Option<bool> {
-    match text.to_ascii_lowercase().as_str() {
-        "on" | "true" | "yes" | "1" => Some(true),
-        "off" | "false" | "no" | "0" => Some(false),
-        _ => None,
-    }
+    text.parse().ok().map(|rule| options.with_allow_growth(true).with_growth(rule))
 }
 
 fn milliseconds(text: &str) -> Option<Duration> {
     whole(text).filter(|&ms| ms <= MAX_RETRY_MS).map(Duration::from_millis)
-}
-
-/// A whole number in digits alone; a plain `parse` would also take a sign.
-fn whole(text: &str) -> Option<u64> {
-    if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
 }
 
 /// The variable whose name is most like `name`, if one is. A suffix for devices is kept apart, so that a slip in the name

@@ -190,6 +190,13 @@ impl<O> PoolConfig<O> {
         self
     }
 
+    /// Without caches by thread, which is the default.
+    #[must_use]
+    pub const fn without_thread_cache(mut self) -> Self {
+        self.thread_cache = None;
+        self
+    }
+
     /// The caches chosen, if any.
     #[must_use]
     pub const fn thread_cache(&self) -> Option<ThreadCache> {

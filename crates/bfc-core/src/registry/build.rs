@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::options::PoolOptions;
+use super::rules::CacheChoice;
 use crate::allocator::Allocator;
 use crate::amount::{Amount, Share};
 use crate::auto_growth::{AutoGrowthAllocator, AutoGrowthOptions};
@@ -143,6 +144,11 @@ fn configured(
     if let Some(timeout) = options.retry_timeout {
         config = config.with_retry(!timeout.is_zero()).with_retry_timeout(timeout);
     }
+    config = match options.thread_cache {
+        Some(CacheChoice::On(cache)) => config.with_thread_cache(cache),
+        Some(CacheChoice::Off) => config.without_thread_cache(),
+        None => config,
+    };
     // Last, as it has a say in growth.
     Ok(config.with_ends(ends))
 }

@@ -1,72 +1,15 @@
 //! What a user may choose of a device's pool.
 
 use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use super::device_id::{DeviceId, DeviceKind};
+use super::rules::{CacheChoice, SplitChoice};
 use crate::amount::Amount;
 use crate::bfc::{BfcConfig, CutRule, Ends, SplitRule};
 use crate::choice::AllocatorChoice;
 use crate::pool::GrowthRule;
 use crate::units::Bytes;
-
-/// When the rest of a chunk becomes a chunk of its own: a [`SplitRule`] whose waste may be a share of the limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SplitChoice {
-    /// [`SplitRule::Always`].
-    Always,
-    /// [`SplitRule::Twice`] with at most this waste, in bytes or as a share of the pool's limit.
-    Twice(Amount),
-}
-
-impl SplitChoice {
-    /// Upstream's rule with its default of 128 MiB.
-    pub const TENSORFLOW: Self = Self::Twice(Amount::Bytes(Bytes::mib(128)));
-
-    /// The rule in a pool with this limit.
-    #[must_use]
-    pub fn rule(self, limit: Bytes) -> SplitRule {
-        match self {
-            Self::Always => SplitRule::Always,
-            Self::Twice(waste) => SplitRule::Twice { max_waste: waste.of(limit) },
-        }
-    }
-}
-
-impl fmt::Display for SplitChoice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Always => f.write_str("always"),
-            Self::Twice(waste) => write!(f, "twice:{waste}"),
-        }
-    }
-}
-
-/// The text is not a rule for splitting.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{text:?} is not a rule for splitting: expected always, twice, or twice:AMOUNT as in twice:16MiB or twice:5%"
-)]
-pub struct ParseSplitError {
-    /// What was given, or the start of it.
-    pub text: String,
-}
-
-impl FromStr for SplitChoice {
-    type Err = ParseSplitError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = || ParseSplitError { text: text.chars().take(64).collect() };
-        match text.split_once(':') {
-            None if text == "always" => Ok(Self::Always),
-            None if text == "twice" => Ok(Self::TENSORFLOW),
-            Some(("twice", waste)) => waste.parse().map(Self::Twice).map_err(|_| error()),
-            _ => Err(error()),
-        }
-    }
-}
 
 /// What a user may choose of a device's pool. What is not chosen is left to the pool's defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,6 +37,8 @@ pub struct PoolOptions {
     pub ends: Option<Ends>,
     /// How long a request waits for frees before it fails; 0 is not at all.
     pub retry_timeout: Option<Duration>,
+    /// Whether threads keep small blocks in caches.
+    pub thread_cache: Option<CacheChoice>,
 }
 
 impl PoolOptions {
@@ -117,6 +62,7 @@ impl PoolOptions {
             cut: Some(config.options().cut),
             ends: Some(config.options().ends),
             retry_timeout: Some(if waits { config.retry_timeout() } else { Duration::ZERO }),
+            thread_cache: Some(config.thread_cache().into()),
         }
     }
 
@@ -197,6 +143,13 @@ impl PoolOptions {
         self
     }
 
+    /// The same options with or without caches of small blocks by thread.
+    #[must_use]
+    pub const fn with_thread_cache(mut self, cache: CacheChoice) -> Self {
+        self.thread_cache = Some(cache);
+        self
+    }
+
     /// These options, and those of `defaults` where these leave the choice.
     #[must_use]
     pub fn or(self, defaults: Self) -> Self {
@@ -212,6 +165,7 @@ impl PoolOptions {
             cut: self.cut.or(defaults.cut),
             ends: self.ends.or(defaults.ends),
             retry_timeout: self.retry_timeout.or(defaults.retry_timeout),
+            thread_cache: self.thread_cache.or(defaults.thread_cache),
         }
     }
 }
@@ -255,6 +209,11 @@ impl fmt::Display for PoolOptions {
         }
         if let Some(timeout) = self.retry_timeout {
             write!(f, ", waits {} ms", timeout.as_millis())?;
+        }
+        match self.thread_cache {
+            Some(CacheChoice::Off) => write!(f, ", without thread caches")?,
+            Some(CacheChoice::On(_)) => write!(f, ", with thread caches")?,
+            None => {}
         }
         self.allocator.map_or(Ok(()), |allocator| write!(f, ", allocator {allocator}"))
     }
@@ -330,25 +289,7 @@ impl PoolSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rules_for_splitting_are_read() {
-        let waste = |amount: &str| SplitChoice::Twice(amount.parse().unwrap());
-        for (text, expected) in [
-            ("always", SplitChoice::Always),
-            ("twice", SplitChoice::TENSORFLOW),
-            ("twice:16MiB", waste("16MiB")),
-            ("twice:5%", waste("5%")),
-            ("twice:0", waste("0")),
-        ] {
-            assert_eq!(text.parse(), Ok(expected));
-        }
-        for bad in ["", "never", "twice:", "twice:x", "always:5%", "twice:-1", "twice:0%"] {
-            assert_eq!(bad.parse::<SplitChoice>(), Err(ParseSplitError { text: bad.to_owned() }));
-        }
-        let rule = waste("50%").rule(Bytes::gib(1));
-        assert_eq!(rule, SplitRule::Twice { max_waste: Bytes::mib(512) });
-    }
+    use crate::pool::ThreadCache;
 
     #[test]
     fn the_more_precise_choice_counts() {
@@ -379,7 +320,10 @@ mod tests {
             .with_split(SplitChoice::TENSORFLOW)
             .with_cut(CutRule::Low)
             .with_ends(Ends::One)
-            .with_retry_timeout(Duration::ZERO);
+            .with_retry_timeout(Duration::ZERO)
+            .with_thread_cache(CacheChoice::Off);
         assert_eq!(options, expected);
+        let cached = PoolOptions::all_of(&config.with_thread_cache(ThreadCache::new())).thread_cache;
+        assert_eq!(cached, Some(CacheChoice::On(ThreadCache::new())));
     }
 }

@@ -1,0 +1,260 @@
+//! Rules and switches as a user writes them, on command lines and in environment variables.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::amount::Amount;
+use crate::bfc::{CutRule, Ends, SplitRule};
+use crate::pool::{GrowthRule, ThreadCache};
+use crate::units::{Bytes, MIB, switch, whole};
+
+/// What the sizes of regions are multiples of where a rule leaves that open.
+const GRANULE: Bytes = Bytes::mib(2);
+
+/// What the largest cached block can be.
+const CACHED: std::ops::RangeInclusive<u64> = 256..=16 * MIB;
+
+/// The text is not a rule of the sort that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not valid: expected {expected}")]
+pub struct ParseRuleError {
+    /// What was given, or the start of it.
+    pub text: String,
+    /// What would have been one.
+    pub expected: &'static str,
+}
+
+impl ParseRuleError {
+    fn new(text: &str, expected: &'static str) -> Self {
+        Self { text: text.chars().take(64).collect(), expected }
+    }
+}
+
+/// When the rest of a chunk becomes a chunk of its own: a [`SplitRule`] whose waste may be a share of the limit.
+///
+/// As text: `always`, `twice`, or `twice:AMOUNT`, as in `twice:16MiB` or `twice:5%`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SplitChoice {
+    /// [`SplitRule::Always`].
+    Always,
+    /// [`SplitRule::Twice`] with at most this waste, in bytes or as a share of the pool's limit.
+    Twice(Amount),
+}
+
+impl SplitChoice {
+    /// Upstream's rule with its default of 128 MiB.
+    pub const TENSORFLOW: Self = Self::Twice(Amount::Bytes(Bytes::mib(128)));
+
+    pub(crate) const EXPECTED: &str = "always, twice, or twice:AMOUNT as in twice:16MiB or twice:5%";
+
+    /// The rule in a pool with this limit.
+    #[must_use]
+    pub fn rule(self, limit: Bytes) -> SplitRule {
+        match self {
+            Self::Always => SplitRule::Always,
+            Self::Twice(waste) => SplitRule::Twice { max_waste: waste.of(limit) },
+        }
+    }
+}
+
+impl fmt::Display for SplitChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Always => f.write_str("always"),
+            Self::Twice(waste) => write!(f, "twice:{waste}"),
+        }
+    }
+}
+
+impl FromStr for SplitChoice {
+    type Err = ParseRuleError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || ParseRuleError::new(text, Self::EXPECTED);
+        match text.split_once(':') {
+            None if text == "always" => Ok(Self::Always),
+            None if text == "twice" => Ok(Self::TENSORFLOW),
+            Some(("twice", waste)) => waste.parse().map(Self::Twice).map_err(|_| error()),
+            _ => Err(error()),
+        }
+    }
+}
+
+impl CutRule {
+    pub(crate) const EXPECTED: &str = "low or large-high";
+}
+
+/// As text: `low` or `large-high`.
+impl FromStr for CutRule {
+    type Err = ParseRuleError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "low" => Ok(Self::Low),
+            "large-high" => Ok(Self::LargeHigh),
+            _ => Err(ParseRuleError::new(text, Self::EXPECTED)),
+        }
+    }
+}
+
+impl Ends {
+    pub(crate) const EXPECTED: &str = "one, two, tensorflow, or collectives";
+}
+
+/// As text: `one`, `two`, `tensorflow`, or `collectives`.
+impl FromStr for Ends {
+    type Err = ParseRuleError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "one" => Ok(Self::One),
+            "two" => Ok(Self::TWO),
+            "tensorflow" => Ok(Self::TENSORFLOW),
+            "collectives" => Ok(Self::COLLECTIVES),
+            _ => Err(ParseRuleError::new(text, Self::EXPECTED)),
+        }
+    }
+}
+
+impl GrowthRule {
+    pub(crate) const EXPECTED: &str =
+        "doubling, doubling:CAP, as-requested, fixed:SIZE, or proportional:PARTS";
+}
+
+/// As text: `doubling`, `doubling:CAP`, `as-requested`, `fixed:SIZE`, or `proportional:PARTS`. Granules are 2 MiB.
+impl FromStr for GrowthRule {
+    type Err = ParseRuleError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (name, value) = text.split_once(':').map_or((text, None), |(name, value)| (name, Some(value)));
+        let bytes = |value: &str| value.parse::<Bytes>().ok().filter(|bytes| bytes.get() > 0);
+        let rule = match (name, value) {
+            ("doubling", None) => Some(Self::DOUBLING),
+            ("doubling", Some(cap)) => bytes(cap).map(|cap| Self::Doubling { cap }),
+            ("as-requested", None) => Some(Self::AsRequested { granule: GRANULE }),
+            ("fixed", Some(size)) => bytes(size).map(Self::Fixed),
+            ("proportional", Some(parts)) => whole(parts)
+                .filter(|&parts| parts > 0)
+                .map(|parts| Self::Proportional { parts, granule: GRANULE }),
+            _ => None,
+        };
+        rule.ok_or_else(|| ParseRuleError::new(text, Self::EXPECTED))
+    }
+}
+
+/// Whether threads keep small blocks in caches: see
+/// [`PoolConfig::with_thread_cache`](crate::PoolConfig::with_thread_cache).
+///
+/// As text: `on`, `off`, or `LARGEST[:KEPT]`, the largest block to be cached and the most bytes that one cache keeps.
+///
+/// ```
+/// use bfc_core::{Bytes, CacheChoice, ThreadCache};
+/// let cache = ThreadCache::new().with_largest_block(Bytes::kib(64));
+/// assert_eq!("64KiB".parse(), Ok(CacheChoice::On(cache)));
+/// assert_eq!("64KiB:4MiB".parse(), Ok(CacheChoice::On(cache.with_bytes(Bytes::mib(4)))));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheChoice {
+    /// Every request takes the pool's lock.
+    Off,
+    /// Caches as described.
+    On(ThreadCache),
+}
+
+impl CacheChoice {
+    pub(crate) const EXPECTED: &str =
+        "on, off, or LARGEST[:KEPT] as in 64KiB or 64KiB:4MiB, the first from 256 B to 16 MiB";
+}
+
+impl From<Option<ThreadCache>> for CacheChoice {
+    fn from(cache: Option<ThreadCache>) -> Self {
+        cache.map_or(Self::Off, Self::On)
+    }
+}
+
+impl FromStr for CacheChoice {
+    type Err = ParseRuleError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Some(on) = switch(text) {
+            return Ok(on.then(ThreadCache::new).into());
+        }
+        let sized = || {
+            let (largest, kept) = text.split_once(':').map_or((text, None), |(a, b)| (a, Some(b)));
+            let largest: Bytes = largest.parse().ok()?;
+            let cache = ThreadCache::new().with_largest_block(largest);
+            let cache = match kept {
+                Some(kept) => cache.with_bytes(kept.parse().ok()?),
+                None => cache,
+            };
+            CACHED.contains(&largest.get()).then_some(Self::On(cache))
+        };
+        sized().ok_or_else(|| ParseRuleError::new(text, Self::EXPECTED))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused<T: FromStr<Err = ParseRuleError> + fmt::Debug>(texts: &[&str]) {
+        for text in texts {
+            assert_eq!(text.parse::<T>().unwrap_err().text, *text);
+        }
+    }
+
+    #[test]
+    fn rules_for_splitting_are_read() {
+        let waste = |amount: &str| SplitChoice::Twice(amount.parse().unwrap());
+        for (text, expected) in [
+            ("always", SplitChoice::Always),
+            ("twice", SplitChoice::TENSORFLOW),
+            ("twice:16MiB", waste("16MiB")),
+            ("twice:5%", waste("5%")),
+            ("twice:0", waste("0")),
+        ] {
+            assert_eq!(text.parse(), Ok(expected));
+        }
+        refused::<SplitChoice>(&["", "never", "twice:", "twice:x", "always:5%", "twice:-1", "twice:0%"]);
+        let rule = waste("50%").rule(Bytes::gib(1));
+        assert_eq!(rule, SplitRule::Twice { max_waste: Bytes::mib(512) });
+    }
+
+    #[test]
+    fn rules_for_growth_and_cutting_are_read() {
+        for (text, expected) in [
+            ("doubling", GrowthRule::DOUBLING),
+            ("doubling:1GiB", GrowthRule::Doubling { cap: Bytes::gib(1) }),
+            ("as-requested", GrowthRule::AsRequested { granule: Bytes::mib(2) }),
+            ("fixed:64MiB", GrowthRule::Fixed(Bytes::mib(64))),
+            ("proportional:8", GrowthRule::Proportional { parts: 8, granule: Bytes::mib(2) }),
+        ] {
+            assert_eq!(text.parse(), Ok(expected));
+        }
+        refused::<GrowthRule>(&["", "doubling:", "doubling:0", "as-requested:1", "fixed", "proportional:+8"]);
+        assert_eq!(("low".parse(), "large-high".parse()), (Ok(CutRule::Low), Ok(CutRule::LargeHigh)));
+        refused::<CutRule>(&["", "Low", "high"]);
+    }
+
+    #[test]
+    fn a_cache_is_a_switch_or_sizes_within_what_caches_can_hold() {
+        let cache = ThreadCache::new();
+        for (text, expected) in [
+            ("off", CacheChoice::Off),
+            ("0", CacheChoice::Off),
+            ("on", CacheChoice::On(cache)),
+            ("256", CacheChoice::On(cache.with_largest_block(Bytes(256)))),
+            ("16MiB", CacheChoice::On(cache.with_largest_block(Bytes::mib(16)))),
+            ("1 KiB:0", CacheChoice::On(cache.with_largest_block(Bytes::kib(1)).with_bytes(Bytes(0)))),
+        ] {
+            assert_eq!(text.parse(), Ok(expected), "{text}");
+        }
+        refused::<CacheChoice>(&["", "2", "255", "17MiB", "64KiB:", ":4MiB", "64KiB:x", "64KiB:1:2", "5%"]);
+    }
+
+    #[test]
+    fn long_texts_are_quoted_in_part() {
+        assert_eq!("x".repeat(1000).parse::<CutRule>().unwrap_err().text.len(), 64);
+    }
+}
