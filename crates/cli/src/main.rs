@@ -7,6 +7,7 @@ mod exit;
 mod plan;
 mod plan_file;
 mod policies;
+mod pool_spec;
 mod progress;
 mod replay;
 mod trace_file;

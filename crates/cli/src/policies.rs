@@ -5,67 +5,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use bfc_core::{
-    AddressOnlyMemory, Allocator, AutoGrowthConfig, AutoGrowthOptions, BfcConfig, BuddyConfig, BuddyOptions,
-    Bytes, ConfiguredPolicy, Plan, PlanOptions, PlannedConfig, PolicyAllocator, PoolConfig,
+    AddressOnlyMemory, Allocator, AutoGrowthConfig, AutoGrowthOptions, Bfc, BfcAllocator, BfcConfig,
+    BuddyConfig, BuddyOptions, Bytes, ConfiguredPolicy, GuardAllocator, GuardConfig, HostMemory,
+    PassthroughAllocator, Plan, PlanOptions, PlannedConfig, PlannedOptions, PolicyAllocator, PoolConfig,
 };
-use clap::ValueEnum;
 use highwater_tracking::{NoPlan, Step, Trace, plan_of};
 
-/// How a pool comes to its memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Growth {
-    /// One region of the whole pool
-    Fixed,
-    /// Separate regions, as they are needed
-    Regions,
-    /// Regions that continue each other and are used as one
-    Extend,
-}
-
-/// The most that a pool without a limit takes: more than any machine has, and small enough to be added to.
-const WITHOUT_LIMIT: Bytes = Bytes(1 << 56);
-
-/// The pool to replay through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PoolSpec {
-    limit: Option<Bytes>,
-    growth: Growth,
-}
-
-impl PoolSpec {
-    /// A pool of `limit` bytes at most, or without a limit, which then has to grow.
-    pub(crate) fn new(limit: Option<Bytes>, growth: Option<Growth>) -> Self {
-        let usual = if limit.is_some() { Growth::Fixed } else { Growth::Regions };
-        Self { limit, growth: growth.unwrap_or(usual) }
-    }
-
-    /// A pool of exactly `bytes` bytes.
-    pub(crate) const fn fixed(bytes: u64) -> Self {
-        Self { limit: Some(Bytes(bytes)), growth: Growth::Fixed }
-    }
-
-    fn limit(self) -> Bytes {
-        self.limit.unwrap_or(WITHOUT_LIMIT)
-    }
-
-    fn is_fixed(self) -> bool {
-        self.growth == Growth::Fixed
-    }
-
-    /// The limit in whole granules, for policies whose one region has to be asked for in these.
-    fn whole_granules(self) -> Bytes {
-        Bytes(self.limit().get() / GRANULE * GRANULE)
-    }
-
-    fn pool<P: ConfiguredPolicy>(self, config: PoolConfig<P::Options>) -> Box<dyn Allocator>
-    where
-        PolicyAllocator<P>: Allocator,
-    {
-        let source = AddressOnlyMemory::new().with_coalescing(self.growth == Growth::Extend);
-        let config = config.with_allow_growth(!self.is_fixed());
-        Box::new(PolicyAllocator::<P>::new("replay", Arc::new(source), config))
-    }
-}
+use crate::pool_spec::{Knob, PoolSpec, PoolSpecError};
 
 /// What the places of all policies here are multiples of, in bytes.
 const GRANULE: u64 = 256;
@@ -82,34 +28,62 @@ pub(crate) struct Policy {
     /// Its name on the command line and in tables.
     pub(crate) name: &'static str,
     about: &'static str,
+    /// What it has a use for.
+    takes: &'static [Knob],
     prepare: fn(&Trace, Option<&Arc<Plan>>) -> Result<MakePool, NoPlan>,
 }
+
+/// What pools of best fit with coalescing can be told.
+const ALL: &[Knob] = &[
+    Knob::Growth,
+    Knob::GrowthRule,
+    Knob::FirstRegion,
+    Knob::RegionMerging,
+    Knob::GarbageCollection,
+    Knob::Split,
+    Knob::Cut,
+    Knob::ThreadCache,
+];
+
+/// The same without caches, which the plan would not hear of.
+const PLANNED: &[Knob] = match ALL.split_last() {
+    Some((_, others)) => others,
+    None => &[],
+};
+
+/// Paddle's policies say themselves how large regions are, and how they are cut.
+const PADDLE: &[Knob] = &[Knob::Growth, Knob::RegionMerging, Knob::GarbageCollection];
 
 /// All of them. A new policy is an entry here.
 pub(crate) const POLICIES: &[Policy] = &[
     Policy {
         name: "bfc",
         about: "best fit with coalescing, splitting always",
+        takes: ALL,
         prepare: |_, _| Ok(Box::new(|spec| bfc(spec, BfcConfig::new(spec.limit())))),
     },
     Policy {
         name: "bfc-tensorflow",
         about: "best fit with coalescing as TensorFlow does it",
+        takes: ALL,
         prepare: |_, _| Ok(Box::new(|spec| bfc(spec, BfcConfig::tensorflow(spec.limit())))),
     },
     Policy {
         name: "buddy",
         about: "Paddle's buddy allocator, in steps of 256 bytes",
+        takes: PADDLE,
         prepare: |_, _| Ok(Box::new(buddy)),
     },
     Policy {
         name: "auto-growth",
         about: "Paddle's auto-growth best fit, each region as large as its first request",
+        takes: PADDLE,
         prepare: |_, _| Ok(Box::new(auto_growth)),
     },
     Policy {
         name: "planned",
         about: "places computed ahead from the trace itself, or those of --plan",
+        takes: PLANNED,
         prepare: |trace, plan| {
             let plan = match plan {
                 Some(plan) => Arc::clone(plan),
@@ -118,29 +92,74 @@ pub(crate) const POLICIES: &[Policy] = &[
             Ok(Box::new(move |spec| planned(spec, &plan)))
         },
     },
+    Policy {
+        name: "guard",
+        about: "bfc with every block between canaries, in real memory: 1 GiB at most, or --pool",
+        takes: ALL,
+        prepare: |_, _| Ok(Box::new(guard)),
+    },
+    Policy {
+        name: "passthrough",
+        about: "no pool: each block from the system, of real memory as for guard",
+        takes: &[],
+        prepare: |_, _| Ok(Box::new(passthrough)),
+    },
 ];
 
+/// A pool of a policy over bare addresses.
+fn pool<P: ConfiguredPolicy>(spec: PoolSpec, config: PoolConfig<P::Options>) -> Box<dyn Allocator>
+where
+    PolicyAllocator<P>: Allocator,
+{
+    let source = AddressOnlyMemory::new().with_coalescing(spec.extends());
+    Box::new(PolicyAllocator::<P>::new("replay", Arc::new(source), spec.configure(config)))
+}
+
+/// The limit in whole granules, for policies whose one region has to be asked for in these.
+fn whole_granules(spec: PoolSpec) -> Bytes {
+    Bytes(spec.limit().get() / GRANULE * GRANULE)
+}
+
 fn bfc(spec: PoolSpec, config: BfcConfig) -> Box<dyn Allocator> {
-    spec.pool::<bfc_core::Bfc>(config)
+    let rules = spec.cutting(*config.options());
+    pool::<Bfc>(spec, config.with_policy(rules))
 }
 
 fn buddy(spec: PoolSpec) -> Box<dyn Allocator> {
-    let region = if spec.is_fixed() { spec.whole_granules() } else { BUDDY_REGION };
+    let region = if spec.is_fixed() { whole_granules(spec) } else { BUDDY_REGION };
     // A pool without room for a chunk refuses everything, whatever its sizes.
     let options = BuddyOptions::new(Bytes(GRANULE), region).unwrap_or_default();
-    spec.pool::<bfc_core::Buddy>(BuddyConfig::with_options(spec.limit(), options))
+    pool::<bfc_core::Buddy>(spec, BuddyConfig::with_options(spec.limit(), options))
 }
 
 fn auto_growth(spec: PoolSpec) -> Box<dyn Allocator> {
     let options = AutoGrowthOptions::gpu();
-    let options = if spec.is_fixed() { options.with_chunk_size(spec.whole_granules()) } else { options };
-    spec.pool::<bfc_core::AutoGrowth>(AutoGrowthConfig::with_options(spec.limit(), options))
+    let options = if spec.is_fixed() { options.with_chunk_size(whole_granules(spec)) } else { options };
+    pool::<bfc_core::AutoGrowth>(spec, AutoGrowthConfig::with_options(spec.limit(), options))
 }
 
 fn planned(spec: PoolSpec, plan: &Arc<Plan>) -> Box<dyn Allocator> {
     let config = PlannedConfig::planned(spec.limit(), Arc::clone(plan));
+    let rules = spec.cutting(config.options().fallback);
+    let config = config.with_policy(PlannedOptions::new(Arc::clone(plan), rules));
     // The plan's range is one piece, so a growing pool begins with it.
-    spec.pool::<bfc_core::Planned<bfc_core::Bfc>>(config.with_first_region(Bytes(plan.capacity())))
+    pool::<bfc_core::Planned<Bfc>>(spec, config.with_first_region(Bytes(plan.capacity())))
+}
+
+/// Canaries and poison are written, so there has to be memory.
+fn guard(spec: PoolSpec) -> Box<dyn Allocator> {
+    let config = BfcConfig::new(spec.real_limit());
+    let rules = spec.cutting(*config.options());
+    let config = spec.configure(config).with_policy(rules);
+    let pool = BfcAllocator::new("replay", Arc::new(HostMemory::new()), config);
+    match GuardAllocator::new(Arc::new(pool), GuardConfig::default()) {
+        Ok(guard) => Box::new(guard),
+        Err(_) => unreachable!("the host can read its own memory"),
+    }
+}
+
+fn passthrough(spec: PoolSpec) -> Box<dyn Allocator> {
+    Box::new(PassthroughAllocator::new("replay", Arc::new(HostMemory::new())).with_limit(spec.real_limit()))
 }
 
 impl Policy {
@@ -148,6 +167,15 @@ impl Policy {
     pub(crate) fn prepare(&self, trace: &Trace, plan: Option<&Arc<Plan>>) -> Result<MakePool, NoPlan> {
         (self.prepare)(trace, plan)
     }
+}
+
+/// Refuses what none of the policies has a use for; the others just go without.
+pub(crate) fn check(policies: &[Policy], knobs: &[Knob]) -> Result<(), PoolSpecError> {
+    let of_no_use = |knob: &&Knob| !policies.iter().any(|policy| policy.takes.contains(knob));
+    knobs.iter().find(of_no_use).map_or(Ok(()), |&knob| {
+        let policies = policies.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
+        Err(PoolSpecError::NoUse { knob, policies })
+    })
 }
 
 impl fmt::Debug for Policy {
@@ -186,6 +214,7 @@ impl FromStr for Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool_spec::PoolArguments;
     use bfc_core::{AllocationAttributes, Request};
     use highwater_tracking::TraceLimits;
 
@@ -200,22 +229,61 @@ mod tests {
         }
     }
 
+    fn anything() -> PoolSpec {
+        PoolSpec::new(&PoolArguments::default()).unwrap()
+    }
+
     #[test]
     fn a_pool_of_every_policy_serves_what_fits_and_has_no_more_than_it_was_given() {
         let trace = Trace::parse("a 0 1048576 x\n".as_bytes(), &TraceLimits::default()).unwrap();
         for policy in POLICIES {
             let pool = policy.prepare(&trace, None).unwrap();
-            for spec in
-                [PoolSpec::new(None, None), PoolSpec::fixed(1 << 20), PoolSpec::fixed((1 << 20) + 255)]
-            {
-                assert!(pool(spec).allocate(&Request::new(1 << 20)).is_ok(), "{policy:?} {spec:?}");
+            // The least that a pool takes for itself: canaries, or a place to begin at.
+            let (aside, least) = match policy.name {
+                "guard" => (256, 256),
+                "passthrough" => (0, 1),
+                _ => (0, 256),
+            };
+            let fixed = |bytes| pool(anything().fixed(bytes));
+            for pool in [pool(anything()), fixed((1 << 20) + aside), fixed((1 << 20) + aside + 255)] {
+                let block = pool.allocate(&Request::new(1 << 20)).unwrap();
+                // SAFETY: the block was handed out by this pool, and its memory was never used.
+                unsafe { pool.deallocate(block) }.unwrap();
             }
-            let small = pool(PoolSpec::fixed(1 << 20));
+            let small = fixed(1 << 20);
             let too_much = Request::new((1 << 20) + 1).with_attributes(AllocationAttributes::no_retry());
             assert!(small.allocate(&too_much).is_err(), "{policy:?}");
             assert!(small.stats().peak_bytes_reserved <= 1 << 20, "{policy:?}");
             let tiny = Request::new(1).with_attributes(AllocationAttributes::no_retry());
-            assert!(pool(PoolSpec::fixed(255)).allocate(&tiny).is_err(), "{policy:?}");
+            assert!(fixed(least - 1).allocate(&tiny).is_err(), "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn pools_of_real_memory_refuse_what_a_file_may_ask_for_without_touching_it() {
+        for name in ["guard", "passthrough"] {
+            let trace = Trace::parse("a 0 1 x\n".as_bytes(), &TraceLimits::default()).unwrap();
+            let pool = name.parse::<Policy>().unwrap().prepare(&trace, None).unwrap();
+            let huge = Request::new(1 << 45).with_attributes(AllocationAttributes::no_retry());
+            for spec in [anything(), anything().fixed(1 << 50)] {
+                assert!(pool(spec).allocate(&huge).unwrap_err().out_of_memory().is_some(), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_one_policy_has_a_use_for_may_be_said_beside_others_and_what_none_has_may_not() {
+        let [bfc, buddy, planned, passthrough] =
+            ["bfc", "buddy", "planned", "passthrough"].map(|name| name.parse::<Policy>().unwrap());
+        assert_eq!(check(&[passthrough, buddy, bfc], ALL), Ok(()));
+        assert_eq!(check(&[passthrough, buddy], PADDLE), Ok(()));
+        for (policies, knob) in [
+            (&[passthrough, buddy][..], Knob::Split),
+            (&[planned], Knob::ThreadCache),
+            (&[passthrough], Knob::Growth),
+        ] {
+            let names = policies.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
+            assert_eq!(check(policies, &[knob]), Err(PoolSpecError::NoUse { knob, policies: names }));
         }
     }
 }

@@ -10,13 +10,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use bfc_core::Bytes;
+use bfc_core::Plan;
 use clap::Args;
 use highwater_tracking::Replayer;
 
 use crate::exit;
-use crate::plan_file;
-use crate::policies::{self, Growth, Policy, PoolSpec};
+use crate::plan_file::{self, PlanFileError};
+use crate::policies::{self, Policy};
+use crate::pool_spec::{PoolArguments, PoolSpec, PoolSpecError};
 use crate::progress::Progress;
 use crate::trace_file::ReadArguments;
 use measure::{Measurement, measure};
@@ -25,31 +26,23 @@ use measure::{Measurement, measure};
 #[derive(Args, Clone, Debug)]
 #[command(after_help = policies::help())]
 pub(crate) struct ReplayArguments {
-    /// Traces: our own lines, a PyTorch snapshot.pickle, an RMM log or a MiniMalloc CSV; plain or compressed by gzip
+    /// Own traces, PyTorch snapshots, RMM logs or MiniMalloc problems, plain or .gz
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
 
     /// The policies to replay through, separated by commas
-    #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "bfc")]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "bfc")]
     policy: Vec<Policy>,
-
-    /// The most bytes that the pool may take, such as 512MiB
-    #[arg(long, value_name = "SIZE")]
-    pool: Option<Bytes>,
 
     /// Find the smallest pool of one region that the trace fits into
     #[arg(long)]
     find_min: bool,
 
-    /// How the pool comes to its memory [default: fixed with --pool, else regions]
-    #[arg(long, value_name = "HOW")]
-    growth: Option<Growth>,
-
     /// The plan that the policy `planned` follows [default: one made from each trace]
     #[arg(long, value_name = "PLAN")]
     plan: Option<PathBuf>,
 
-    /// How often the trace is replayed once the pool is warm; the best time of each stretch of events counts
+    /// Warm replays, of which the best time of each stretch of events counts
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     repeat: u32,
 
@@ -58,14 +51,32 @@ pub(crate) struct ReplayArguments {
     json: bool,
 
     #[command(flatten)]
+    pool: PoolArguments,
+
+    #[command(flatten)]
     read: ReadArguments,
+}
+
+/// Why nothing can be replayed.
+#[derive(Debug, thiserror::Error)]
+enum UsageError {
+    #[error(transparent)]
+    Pool(#[from] PoolSpecError),
+    #[error(transparent)]
+    Plan(#[from] PlanFileError),
+}
+
+fn prepare(arguments: &ReplayArguments) -> Result<(PoolSpec, Option<Arc<Plan>>), UsageError> {
+    let spec = PoolSpec::new(&arguments.pool)?;
+    policies::check(&arguments.policy, &arguments.pool.knobs())?;
+    let plan = arguments.plan.as_deref().map(plan_file::read).transpose()?;
+    Ok((spec, plan.map(Arc::new)))
 }
 
 /// Replays each trace through each policy. Traces are read one at a time, so that memory is bounded by the largest.
 pub(crate) fn run(arguments: &ReplayArguments) -> io::Result<ExitCode> {
-    let spec = PoolSpec::new(arguments.pool, arguments.growth);
-    let plan = match arguments.plan.as_deref().map(plan_file::read).transpose() {
-        Ok(plan) => plan.map(Arc::new),
+    let (spec, plan) = match prepare(arguments) {
+        Ok(prepared) => prepared,
         Err(error) => {
             writeln!(io::stderr(), "highwater: {error}")?;
             return Ok(ExitCode::from(exit::BAD_FILE));
@@ -103,7 +114,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> io::Result<ExitCode> {
             };
             let mut measurement = measure(&name, policy.name, &mut replayer, &pool, spec, arguments.repeat);
             if arguments.find_min {
-                measurement.smallest = Some(smallest::smallest_pool(&mut replayer, &pool, &say));
+                measurement.smallest = Some(smallest::smallest_pool(&mut replayer, &pool, spec, &say));
             }
             measurements.push(measurement);
             progress.done(1);

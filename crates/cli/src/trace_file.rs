@@ -10,8 +10,9 @@ use highwater_tracking::{ReadOptions, Trace, TraceError, TraceLimits};
 
 /// Limits on what is read, which guard against files that are not what they seem.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Files")]
 pub(crate) struct ReadArguments {
-    /// The device whose events a PyTorch snapshot is read for, if it has those of several
+    /// The device of a PyTorch snapshot, if it has those of several
     #[arg(long, value_name = "N")]
     device: Option<u32>,
 

@@ -203,6 +203,85 @@ fn limits_are_options() {
 }
 
 #[test]
+fn what_is_said_of_the_pool_reaches_it() {
+    let files = Files::new();
+    // A block of three quarters of the pool, of which TensorFlow's rule would hand out all.
+    let trace = files.add("one", "a 0 3072 x\n");
+    let figure = |arguments: &[&str], name: &str| {
+        let (rows, code) = json(&[&[&*trace, "--repeat", "1"], arguments].concat());
+        assert_eq!(code, Some(0), "{arguments:?}");
+        rows[0][name].as_u64().unwrap()
+    };
+    for (split, granted) in [("always", 3072), ("twice", 4096), ("twice:25%", 3072), ("twice:1025", 4096)] {
+        assert_eq!(figure(&["--pool", "4KiB", "--split", split], "peak_in_use_bytes"), granted, "{split}");
+    }
+    for (arguments, reserved) in [
+        (&["--first-region", "8KiB"][..], 8 << 10),
+        (&["--pool", "1MiB", "--first-region", "8KiB"], 8 << 10),
+        (&["--pool", "1MiB"], 1 << 20),
+        (&["--pool", "1MiB", "--growth", "regions"], 1 << 20),
+        (&["--first-region", "1KiB", "--growth-rule", "as-requested"], 3 << 10),
+        (&["--first-region", "1KiB", "--growth-rule", "doubling"], 4 << 10),
+        (&["--first-region", "1KiB", "--growth-rule", "doubling:2KiB", "--thread-cache"], 3 << 10),
+    ] {
+        assert_eq!(figure(arguments, "peak_reserved_bytes"), reserved, "{arguments:?}");
+    }
+}
+
+#[test]
+fn cached_blocks_are_not_joined() {
+    let files = Files::new();
+    let trace = files.add("two", "a 0 256 x\na 1 256 x\nf 0\nf 1\n");
+    let largest = |arguments: &[&str]| {
+        let (rows, _) = json(&[&[&*trace, "--pool", "1KiB"], arguments].concat());
+        rows[0]["timeline"][3]["largest_free_bytes"].as_u64().unwrap()
+    };
+    assert_eq!(
+        (largest(&[]), largest(&["--thread-cache=off"]), largest(&["--thread-cache"])),
+        (1024, 1024, 512)
+    );
+}
+
+#[test]
+fn guarded_blocks_take_more_and_without_a_pool_they_take_what_they_are() {
+    let files = Files::new();
+    let trace = files.add("small", TRACE);
+    let (rows, code) = json(&[&trace, "--policy", "passthrough,guard,bfc", "--find-min"]);
+    assert_eq!(code, Some(0));
+    let smallest: Vec<_> = rows.iter().map(|row| row["smallest_pool_bytes"].as_u64().unwrap()).collect();
+    // 3,000 bytes in steps of 256; both blocks between canaries; both blocks rounded.
+    assert_eq!(smallest, [3072, 3584, 3072]);
+    assert_eq!(rows[0]["peak_reserved_bytes"], 3000);
+
+    let huge = files.add("huge", "a 0 70368744177664 x\n");
+    let (rows, code) = json(&[&huge, "--policy", "guard,passthrough", "--find-min"]);
+    assert_eq!(code, Some(1));
+    for row in &rows {
+        assert_eq!((&row["failed_at"], &row["smallest_pool_bytes"]), (&0.into(), &Value::Null), "{row}");
+    }
+}
+
+#[test]
+fn what_no_policy_has_a_use_for_is_refused() {
+    for (arguments, message) in [
+        (
+            &["--policy", "buddy,passthrough", "--split", "twice"][..],
+            "--split is of no use to buddy, passthrough",
+        ),
+        (&["--growth", "fixed", "--growth-rule", "doubling"], "leave out --growth fixed"),
+        (&["--split", "twice:5%"], "add --pool"),
+        (&["--region-merging", "maybe"], "expected on or off"),
+        (&["--thread-cache=1"], "no such file"),
+        (&["--thread-cache=2"], "expected on, off, or LARGEST"),
+    ] {
+        let output = highwater(&[&["x"], arguments].concat());
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let text = text(&output.stderr).to_lowercase();
+        assert!(text.contains(&message.to_lowercase()), "{text}");
+    }
+}
+
+#[test]
 fn wrong_usage_ends_with_code_2_and_an_unknown_policy_names_the_known_ones() {
     let output = highwater(&["x", "--policy", "best"]);
     assert_eq!(output.status.code(), Some(2));

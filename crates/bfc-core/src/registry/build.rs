@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::options::PoolOptions;
-use super::rules::CacheChoice;
 use crate::allocator::Allocator;
 use crate::amount::{Amount, Share};
 use crate::auto_growth::{AutoGrowthAllocator, AutoGrowthOptions};
@@ -119,38 +118,10 @@ fn configured(
     if let Some(limit) = options.limit {
         config = config.with_limit(limit_in_bytes(name, source, limit)?);
     }
-    if let Some(allow) = options.allow_growth {
-        config = config.with_allow_growth(allow);
-    }
-    if let Some(bytes) = options.first_region {
-        config = config.with_first_region(bytes);
-    }
-    if let Some(rule) = options.growth {
-        config = config.with_growth(rule);
-    }
-    if let Some(merge) = options.region_merging {
-        config = config.with_region_merging(merge);
-    }
-    if let Some(collect) = options.garbage_collection {
-        config = config.with_garbage_collection(collect);
-    }
-    if let Some(split) = options.split {
-        let rule = split.rule(config.limit());
-        config = config.with_split_rule(rule);
-    }
-    if let Some(cut) = options.cut {
-        config = config.with_cut_rule(cut);
-    }
-    if let Some(timeout) = options.retry_timeout {
-        config = config.with_retry(!timeout.is_zero()).with_retry_timeout(timeout);
-    }
-    config = match options.thread_cache {
-        Some(CacheChoice::On(cache)) => config.with_thread_cache(cache),
-        Some(CacheChoice::Off) => config.without_thread_cache(),
-        None => config,
-    };
+    let config = options.configure(config);
+    let rules = options.cutting(*config.options(), config.limit());
     // Last, as it has a say in growth.
-    Ok(config.with_ends(ends))
+    Ok(config.with_policy(rules).with_ends(ends))
 }
 
 fn limit_in_bytes(name: &str, source: &dyn SubAllocator, limit: Amount) -> Result<Bytes, PoolError> {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::device_id::{DeviceId, DeviceKind};
 use super::rules::{CacheChoice, SplitChoice};
 use crate::amount::Amount;
-use crate::bfc::{BfcConfig, CutRule, Ends, SplitRule};
+use crate::bfc::{BfcConfig, BfcOptions, CutRule, Ends, SplitRule};
 use crate::choice::AllocatorChoice;
-use crate::pool::GrowthRule;
+use crate::pool::{GrowthRule, PoolConfig};
 use crate::units::Bytes;
 
 /// What a user may choose of a device's pool. What is not chosen is left to the pool's defaults.
@@ -148,6 +148,42 @@ impl PoolOptions {
     pub const fn with_thread_cache(mut self, cache: CacheChoice) -> Self {
         self.thread_cache = Some(cache);
         self
+    }
+
+    /// The configuration of a pool with these options in place of its own: all but the allocator, the limit, and what is
+    /// for one policy alone.
+    #[must_use]
+    pub fn configure<O>(&self, mut config: PoolConfig<O>) -> PoolConfig<O> {
+        if let Some(allow) = self.allow_growth {
+            config = config.with_allow_growth(allow);
+        }
+        if let Some(bytes) = self.first_region {
+            config = config.with_first_region(bytes);
+        }
+        if let Some(rule) = self.growth {
+            config = config.with_growth(rule);
+        }
+        if let Some(merge) = self.region_merging {
+            config = config.with_region_merging(merge);
+        }
+        if let Some(collect) = self.garbage_collection {
+            config = config.with_garbage_collection(collect);
+        }
+        if let Some(timeout) = self.retry_timeout {
+            config = config.with_retry(!timeout.is_zero()).with_retry_timeout(timeout);
+        }
+        match self.thread_cache {
+            Some(CacheChoice::On(cache)) => config.with_thread_cache(cache),
+            Some(CacheChoice::Off) => config.without_thread_cache(),
+            None => config,
+        }
+    }
+
+    /// The rules for cutting chunks in a pool with this limit: these options' in place of those in `rules`.
+    #[must_use]
+    pub fn cutting(&self, rules: BfcOptions, limit: Bytes) -> BfcOptions {
+        let split = self.split.map_or(rules.split, |split| split.rule(limit));
+        BfcOptions { split, cut: self.cut.unwrap_or(rules.cut), ..rules }
     }
 
     /// These options, and those of `defaults` where these leave the choice.

@@ -4,7 +4,8 @@ use bfc_core::{Bytes, KIB};
 use highwater_tracking::Replayer;
 use serde::Serialize;
 
-use crate::policies::{MakePool, PoolSpec};
+use crate::policies::MakePool;
+use crate::pool_spec::PoolSpec;
 
 /// How finely pools are told apart: in 256 bytes for small traces, in 64 KiB for large ones.
 const STEPS: std::ops::RangeInclusive<u64> = 256..=64 * KIB;
@@ -29,13 +30,14 @@ pub(super) struct SmallestPool {
 pub(super) fn smallest_pool(
     replayer: &mut Replayer<'_>,
     pool: &MakePool,
+    spec: PoolSpec,
     say: &dyn Fn(&str),
 ) -> SmallestPool {
     let peak = replayer.trace().peak_live_bytes();
     let step = step(peak);
     let mut fits = |bytes: u64| {
         say(&format!("trying a pool of {}", Bytes(bytes)));
-        replayer.run(&*pool(PoolSpec::fixed(bytes))).is_ok()
+        replayer.run(&*pool(spec.fixed(bytes))).is_ok()
     };
     let smallest = search(peak, step, &mut fits);
     let larger =

@@ -1,0 +1,251 @@
+//! The pool to replay through, as it is described on the command line.
+
+use std::fmt;
+
+use bfc_core::{BfcOptions, Bytes, CacheChoice, CutRule, GrowthRule, PoolConfig, PoolOptions, SplitChoice};
+use clap::{Args, ValueEnum};
+
+/// How a pool comes to its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Growth {
+    /// One region of the whole pool.
+    Fixed,
+    /// Separate regions, as they are needed.
+    Regions,
+    /// Regions that continue each other and are used as one.
+    Extend,
+}
+
+/// The options of `highwater replay` that describe the pool.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Pool")]
+pub(crate) struct PoolArguments {
+    /// The most bytes that the pool may take, such as 512MiB
+    #[arg(long, value_name = "SIZE")]
+    pool: Option<Bytes>,
+
+    /// In fixed size, by regions, or by ones that extend each other [default: fixed with --pool, else regions]
+    #[arg(long, value_name = "HOW", hide_possible_values = true)]
+    growth: Option<Growth>,
+
+    /// Later regions: doubling[:CAP], as-requested, fixed:SIZE or proportional:PARTS
+    #[arg(long, value_name = "RULE")]
+    growth_rule: Option<GrowthRule>,
+
+    /// The size of the first region
+    #[arg(long, value_name = "SIZE")]
+    first_region: Option<Bytes>,
+
+    /// Whether idle regions are made one when the pool grows: on or off
+    #[arg(long, value_name = "SWITCH", value_parser = switch)]
+    region_merging: Option<bool>,
+
+    /// Whether idle regions are given back for larger ones: on or off
+    #[arg(long, value_name = "SWITCH", value_parser = switch)]
+    garbage_collection: Option<bool>,
+
+    /// When chunks are split: always, twice or twice:WASTE in bytes or % of --pool
+    #[arg(long, value_name = "RULE")]
+    split: Option<SplitChoice>,
+
+    /// The end of a chunk that blocks are cut from: low or large-high
+    #[arg(long, value_name = "RULE")]
+    cut: Option<CutRule>,
+
+    /// Caches of small blocks by thread: on, off or LARGEST[:KEPT]
+    #[arg(long, value_name = "SIZES", num_args = 0..=1, default_missing_value = "on", require_equals = true)]
+    thread_cache: Option<CacheChoice>,
+}
+
+fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("expected on or off".to_owned()),
+    }
+}
+
+/// Something that can be said of a pool, and that not all policies have a use for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Knob {
+    Growth,
+    GrowthRule,
+    FirstRegion,
+    RegionMerging,
+    GarbageCollection,
+    Split,
+    Cut,
+    ThreadCache,
+}
+
+impl fmt::Display for Knob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Growth => "--growth",
+            Self::GrowthRule => "--growth-rule",
+            Self::FirstRegion => "--first-region",
+            Self::RegionMerging => "--region-merging",
+            Self::GarbageCollection => "--garbage-collection",
+            Self::Split => "--split",
+            Self::Cut => "--cut",
+            Self::ThreadCache => "--thread-cache",
+        })
+    }
+}
+
+/// A pool that cannot be made as described.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum PoolSpecError {
+    #[error("{knob} is of no use to {policies}")]
+    NoUse { knob: Knob, policies: String },
+    #[error("{knob} is of no use to a pool of one fixed region: leave out --growth fixed")]
+    NoGrowth { knob: Knob },
+    #[error("--split {split}: a share of the pool needs the pool's size: add --pool")]
+    ShareOfNothing { split: SplitChoice },
+}
+
+/// The most that a pool without a limit takes: more than any machine has, and small enough to be added to.
+const WITHOUT_LIMIT: Bytes = Bytes(1 << 56);
+
+/// The most that a pool of real memory takes unless told otherwise, as a file may ask for any number of bytes.
+pub(crate) const REAL_MEMORY: Bytes = Bytes::gib(1);
+
+/// The pool to replay through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PoolSpec {
+    limit: Option<Bytes>,
+    growth: Growth,
+    options: PoolOptions,
+    /// The most real memory that may be taken.
+    real: Bytes,
+}
+
+impl PoolSpec {
+    /// The pool that is described.
+    pub(crate) fn new(arguments: &PoolArguments) -> Result<Self, PoolSpecError> {
+        let options = arguments.options();
+        let growing = [
+            (Knob::GrowthRule, options.growth.is_some()),
+            (Knob::FirstRegion, options.first_region.is_some()),
+        ];
+        let growing = growing.into_iter().find_map(|(knob, given)| given.then_some(knob));
+        let growth = match (arguments.growth, growing) {
+            (Some(Growth::Fixed), Some(knob)) => return Err(PoolSpecError::NoGrowth { knob }),
+            (Some(growth), _) => growth,
+            (None, None) if arguments.pool.is_some() => Growth::Fixed,
+            (None, _) => Growth::Regions,
+        };
+        if let Some(split @ SplitChoice::Twice(bfc_core::Amount::Share(_))) = options.split
+            && arguments.pool.is_none()
+        {
+            return Err(PoolSpecError::ShareOfNothing { split });
+        }
+        let real = arguments.pool.map_or(REAL_MEMORY, |limit| limit.max(REAL_MEMORY));
+        Ok(Self { limit: arguments.pool, growth, options, real })
+    }
+
+    /// The same pool, of exactly `bytes` bytes in one region.
+    pub(crate) const fn fixed(self, bytes: u64) -> Self {
+        Self { limit: Some(Bytes(bytes)), growth: Growth::Fixed, ..self }
+    }
+
+    pub(crate) fn limit(self) -> Bytes {
+        self.limit.unwrap_or(WITHOUT_LIMIT)
+    }
+
+    /// The limit of a pool of real memory.
+    pub(crate) fn real_limit(self) -> Bytes {
+        self.limit.unwrap_or(REAL_MEMORY).min(self.real)
+    }
+
+    pub(crate) fn is_fixed(self) -> bool {
+        self.growth == Growth::Fixed
+    }
+
+    /// Whether regions may continue each other.
+    pub(crate) fn extends(self) -> bool {
+        self.growth == Growth::Extend
+    }
+
+    /// The configuration with all that was said of the pool, whatever its policy.
+    pub(crate) fn configure<O>(self, config: PoolConfig<O>) -> PoolConfig<O> {
+        self.options.configure(config).with_allow_growth(!self.is_fixed())
+    }
+
+    /// The rules for cutting chunks with what was said of them.
+    pub(crate) fn cutting(self, rules: BfcOptions) -> BfcOptions {
+        self.options.cutting(rules, self.limit())
+    }
+}
+
+impl PoolArguments {
+    fn options(&self) -> PoolOptions {
+        let mut options = PoolOptions::default();
+        options.growth = self.growth_rule;
+        options.first_region = self.first_region;
+        options.region_merging = self.region_merging;
+        options.garbage_collection = self.garbage_collection;
+        options.split = self.split;
+        options.cut = self.cut;
+        options.thread_cache = self.thread_cache;
+        options
+    }
+
+    /// What was said of the pool, other than its size.
+    pub(crate) fn knobs(&self) -> Vec<Knob> {
+        let given = [
+            (Knob::Growth, self.growth.is_some()),
+            (Knob::GrowthRule, self.growth_rule.is_some()),
+            (Knob::FirstRegion, self.first_region.is_some()),
+            (Knob::RegionMerging, self.region_merging.is_some()),
+            (Knob::GarbageCollection, self.garbage_collection.is_some()),
+            (Knob::Split, self.split.is_some()),
+            (Knob::Cut, self.cut.is_some()),
+            (Knob::ThreadCache, self.thread_cache.is_some()),
+        ];
+        given.into_iter().filter_map(|(knob, given)| given.then_some(knob)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(bytes: u64) -> PoolArguments {
+        PoolArguments { pool: Some(Bytes(bytes)), ..PoolArguments::default() }
+    }
+
+    #[test]
+    fn a_pool_with_a_size_is_fixed_unless_something_is_said_of_its_growth() {
+        let growth = |arguments: PoolArguments| PoolSpec::new(&arguments).unwrap().growth;
+        assert_eq!(growth(pool(1)), Growth::Fixed);
+        assert_eq!(growth(PoolArguments::default()), Growth::Regions);
+        assert_eq!(growth(PoolArguments { growth: Some(Growth::Extend), ..pool(1) }), Growth::Extend);
+        assert_eq!(growth(PoolArguments { first_region: Some(Bytes(1)), ..pool(1) }), Growth::Regions);
+    }
+
+    #[test]
+    fn rules_that_mean_nothing_are_refused() {
+        let rule = PoolArguments { growth_rule: Some(GrowthRule::DOUBLING), ..pool(1) };
+        let fixed = PoolArguments { growth: Some(Growth::Fixed), ..rule };
+        let error = PoolSpecError::NoGrowth { knob: Knob::GrowthRule };
+        assert_eq!(PoolSpec::new(&fixed), Err(error));
+
+        let split: SplitChoice = "twice:5%".parse().unwrap();
+        let share = |pool| PoolSpec::new(&PoolArguments { split: Some(split), ..pool });
+        assert_eq!(share(PoolArguments::default()), Err(PoolSpecError::ShareOfNothing { split }));
+        let rules = share(pool(1000)).unwrap().cutting(BfcOptions::new());
+        assert_eq!(rules.split, split.rule(Bytes(1000)));
+    }
+
+    #[test]
+    fn real_memory_has_a_limit_that_only_the_size_of_the_pool_raises() {
+        let real = |arguments: &PoolArguments| PoolSpec::new(arguments).unwrap().real_limit();
+        let large = REAL_MEMORY.get() * 2;
+        assert_eq!(real(&PoolArguments::default()), REAL_MEMORY);
+        assert_eq!((real(&pool(1000)), real(&pool(large))), (Bytes(1000), Bytes(large)));
+        let small = PoolSpec::new(&pool(1000)).unwrap();
+        assert_eq!(small.fixed(large).real_limit(), REAL_MEMORY);
+        assert_eq!(small.fixed(large).limit(), Bytes(large));
+    }
+}
