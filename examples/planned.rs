@@ -1,23 +1,26 @@
-//! Plans the memory of a training step from a recording of the one before, and runs the steps that follow on the plan.
+//! Plans the memory of a training step from a recording of a few, and trains on the plan.
 //!
 //! cargo run --release --example planned
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use highwater::alloc::{
-    AddressOnlyMemory, Allocator, BfcAllocator, BfcConfig, Bytes, Plan, PlanOptions, PlannedAllocator,
-    PlannedConfig,
-};
+use highwater::alloc::{Bytes, DeviceId, DeviceKind, Plan, PlanOptions, PoolOptions};
 use highwater::prelude::*;
-use highwater::tracking::{PlanLimits, Step, Trace, parse_plan, plan_of, replay, write_plan};
+use highwater::tracking::{PlanLimits, Step, Trace, parse_plan, plan_of, write_plan};
 
-/// More events than the steps below have.
+/// More events than the recorded steps have.
 const LOG_EVENTS: usize = 1 << 20;
 
+/// On the dry device a program makes the same requests as on any other, and computes nothing.
+const DRY: DeviceId = DeviceId::new(DeviceKind::Dry, 0);
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // A few steps are recorded. On the dry device they make the same requests as on any other, and compute nothing.
-    let first = record(4)?;
-    let plan = plan_of(&first, &Step::Repeating, &PlanOptions::default(), &mut |_| true)?;
+    let device = Runtime::builder().build()?.dry()?;
+    device.tracker().start_log(LOG_EVENTS);
+    train(&device, 4)?;
+    let recorded = Trace::from_log(&device.tracker().take_log())?;
+    let plan = plan_of(&recorded, &Step::Repeating, &PlanOptions::default(), &mut |_| true)?;
     println!(
         "a step has {} blocks, {} of them planned into {}, live at most {}",
         plan.blocks().len(),
@@ -31,69 +34,79 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     write_plan(&plan, &mut file)?;
     let plan: Arc<Plan> = Arc::new(parse_plan(file.as_slice(), &PlanLimits::default())?);
 
-    // A longer run, on a pool that follows the plan, and on one that does not.
-    let run = record(100)?;
-    let smallest = |works: &dyn Fn(Bytes) -> bool| smallest_pool(&run, works);
-    let planned = |limit| planned_pool(limit, &plan);
-    let with_plan = smallest(&|limit| replay(&run, &planned(limit)).is_ok());
-    let best_fit = |limit| {
-        let config = BfcConfig::new(limit).with_allow_growth(false);
-        BfcAllocator::new("best fit", Arc::new(AddressOnlyMemory::new()), config)
-    };
-    let without = smallest(&|limit| replay(&run, &best_fit(limit)).is_ok());
-    println!("100 steps hold at most {}", Bytes(run.peak_live_bytes()));
-    println!("the smallest pool for them: {with_plan} by the plan, {without} by best fit alone");
+    let least = recorded.peak_live_bytes();
+    println!("training holds at most {}", Bytes(least));
+    let with_plan = smallest_pool(least, |limit| fits(limit, Some(&plan)))?;
+    let without = smallest_pool(least, |limit| fits(limit, None))?;
+    println!("the smallest pool for it: {with_plan} by the plan, {without} by best fit alone");
 
-    let pool = planned(with_plan);
-    let summary = replay(&run, &pool)?;
-    let counts = pool.counts();
+    let device = pool(with_plan, Some(&plan))?;
+    train(&device, 100)?;
+    let allocator = device.default_allocator()?;
+    let counts = allocator.plan_counts().unwrap_or_default();
     println!(
         "of {} allocations {} went by the plan in {} steps; {} were left to best fit, {} came unexpected, {} were refused",
-        summary.allocations, counts.planned, counts.steps, counts.left, counts.unexpected, counts.refused,
+        allocator.stats().num_allocs,
+        counts.planned,
+        counts.steps,
+        counts.left,
+        counts.unexpected,
+        counts.refused,
     );
-    assert_eq!(pool.stats().bytes_in_use, 0);
+    assert_eq!(allocator.stats().bytes_in_use, 0);
     Ok(())
 }
 
-fn planned_pool(limit: Bytes, plan: &Arc<Plan>) -> PlannedAllocator {
-    let config = PlannedConfig::planned(limit, Arc::clone(plan)).with_allow_growth(false);
-    PlannedAllocator::new("planned", Arc::new(AddressOnlyMemory::new()), config)
+/// A device with a pool of `limit` bytes, taken at once, that follows the plan if there is one.
+fn pool(limit: Bytes, plan: Option<&Arc<Plan>>) -> highwater::Result<Device> {
+    let options =
+        PoolOptions::default().with_limit(limit).with_allow_growth(false).with_retry_timeout(Duration::ZERO);
+    let mut builder = Runtime::builder().pool_options(DRY, options);
+    if let Some(plan) = plan {
+        builder = builder.plan(DRY, Arc::clone(plan));
+    }
+    builder.build()?.dry()
 }
 
-/// The smallest pool that a run fits into, by bisection in granules.
-fn smallest_pool(run: &Trace, works: &dyn Fn(Bytes) -> bool) -> Bytes {
+/// Whether a longer run fits into a pool.
+fn fits(limit: Bytes, plan: Option<&Arc<Plan>>) -> highwater::Result<bool> {
+    match train(&pool(limit, plan)?, 100) {
+        Err(error) if error.out_of_memory().is_some() => Ok(false),
+        result => result.map(|()| true),
+    }
+}
+
+/// The smallest pool from `least` bytes on that is large enough, by bisection in granules.
+fn smallest_pool(least: u64, fits: impl Fn(Bytes) -> highwater::Result<bool>) -> highwater::Result<Bytes> {
     const GRANULE: u64 = 256;
-    let (mut low, mut high) = (run.peak_live_bytes() / GRANULE, run.peak_live_bytes() / GRANULE * 2);
+    let (mut low, mut high) = (least / GRANULE, least / GRANULE * 2);
     while low < high {
         let middle = low + (high - low) / 2;
-        if works(Bytes(middle * GRANULE)) {
+        if fits(Bytes(middle * GRANULE))? {
             high = middle;
         } else {
             low = middle + 1;
         }
     }
-    Bytes(high * GRANULE)
+    Ok(Bytes(high * GRANULE))
 }
 
-/// Trains a network for some steps, and returns all that was allocated and freed.
-fn record(steps: u32) -> Result<Trace, Box<dyn std::error::Error>> {
-    let runtime = Runtime::builder().build()?;
-    let device = runtime.dry()?;
-    device.tracker().start_log(LOG_EVENTS);
+/// Trains a network for some steps.
+fn train(device: &Device, steps: u32) -> highwater::Result<()> {
     let rng = Rng::new(0);
     let network = Sequential::new()
-        .with("fc1", Linear::new(&device, 64, 256, &rng)?)
+        .with("fc1", Linear::new(device, 64, 256, &rng)?)
         .with("relu1", Relu)
         .with("dropout1", Dropout::new(0.2, rng.fork(1))?)
-        .with("fc2", Linear::new(&device, 256, 256, &rng)?)
+        .with("fc2", Linear::new(device, 256, 256, &rng)?)
         .with("relu2", Relu)
-        .with("fc3", Linear::new(&device, 256, 10, &rng)?);
+        .with("fc3", Linear::new(device, 256, 10, &rng)?);
     let mut optimizer = AdamW::new(network.parameters(), 0.005)?;
     for _ in 0..steps {
-        let x = Tensor::uniform(&device, [64, 64], 0.0, 1.0, &rng)?;
-        let y = Tensor::uniform(&device, [64, 10], 0.0, 1.0, &rng)?;
+        let x = Tensor::uniform(device, [64, 64], 0.0, 1.0, &rng)?;
+        let y = Tensor::uniform(device, [64, 10], 0.0, 1.0, &rng)?;
         let loss = network.forward(&x)?.mse_loss(&y)?;
         optimizer.step(loss.backward()?)?;
     }
-    Ok(Trace::from_log(&device.tracker().take_log())?)
+    Ok(())
 }

@@ -2,18 +2,18 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
 use clap::{Args, Parser};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use highwater::alloc::{AllocatorChoice, Bytes, DeviceId, DeviceKind, DeviceScope};
-use highwater::tracking::Trace;
+use highwater::alloc::{AllocatorChoice, Bytes, DeviceId, DeviceKind, DeviceScope, Plan};
+use highwater::tracking::{PlanLimits, Trace, parse_plan};
 use highwater::{Device, Runtime, memory_report};
 use serde_json::Value;
 
@@ -39,6 +39,10 @@ pub(crate) struct Options {
     /// the environment says]
     #[arg(long, value_name = "NAME")]
     allocator: Option<AllocatorChoice>,
+
+    /// Run on the plan in this file, made by `highwater plan` from a trace of this example
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
 
     /// Threads that compute; the results do not depend on it [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -115,6 +119,9 @@ impl Session {
         if let Some(mib) = options.pool {
             builder = builder.pool(Bytes::mib(mib));
         }
+        if let Some(path) = &options.plan {
+            builder = builder.plan(DeviceScope::All, Arc::new(read_plan(path)?));
+        }
         if let Some(allocator) = options.allocator {
             builder = builder.allocator(DeviceScope::All, allocator);
         }
@@ -146,6 +153,12 @@ impl Session {
             "{} on {} with {threads} thread{plural}, {seconds:.1} s: {summary}\n\n{report}",
             self.example, self.device
         ))?;
+        if let Some(counts) = self.device.default_allocator()?.plan_counts() {
+            say(&format!(
+                "\nby the plan: {} allocations in {} steps; left to best fit {}, unexpected {}, refused {}\n",
+                counts.planned, counts.steps, counts.left, counts.unexpected, counts.refused
+            ))?;
+        }
         if let Some(output) = self.json {
             let mut fields = serde_json::json!({
                 "example": self.example,
@@ -178,6 +191,11 @@ impl Session {
         }
         Ok(())
     }
+}
+
+fn read_plan(path: &Path) -> anyhow::Result<Plan> {
+    let file = File::open(path).with_context(|| name(path))?;
+    parse_plan(BufReader::new(file), &PlanLimits::default()).with_context(|| name(path))
 }
 
 /// Says each different placement once: a training step repeats itself.

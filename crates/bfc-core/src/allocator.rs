@@ -10,6 +10,7 @@ use crate::error::{AllocError, BlockError};
 use crate::guard::Damage;
 use crate::ledger::{Ledger, Tag};
 use crate::memory::{Block, MemoryKind};
+use crate::plan::PlannedCounts;
 use crate::stats::Stats;
 
 /// The alignment that a request gets unless it asks for more, in bytes.
@@ -170,6 +171,15 @@ pub unsafe trait Allocator: Send + Sync + fmt::Debug {
     /// that guard none. See [`GuardAllocator`](crate::GuardAllocator).
     fn find_damage(&self) -> Vec<Damage> {
         Vec::new()
+    }
+
+    /// Tells an allocator that follows a [plan](crate::Plan) that a step begins, so that it compares the next request with
+    /// the plan's first. Need not be called between steps that follow the plan to their last allocation.
+    fn begin_step(&self) {}
+
+    /// How much of what was asked for went by the plan; `None` for allocators that follow none.
+    fn plan_counts(&self) -> Option<PlannedCounts> {
+        None
     }
 
     /// Called with each handle that a live [`Allocation`] lets go, after its block was given back. Wrappers that exist

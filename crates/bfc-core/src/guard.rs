@@ -24,6 +24,7 @@ use crate::ledger::{Ledger, Tag};
 use crate::memory::{Block, MemoryKind, PoolId};
 use crate::oom::{OomReport, Verdict};
 use crate::owner::OwnerId;
+use crate::plan::PlannedCounts;
 use crate::policy::Place;
 use crate::pool::accounts::Accounts;
 use crate::slots::Slots;
@@ -341,6 +342,14 @@ unsafe impl Allocator for GuardAllocator {
 
     fn set_safe_frontier(&self, count: u64) {
         self.inner.set_safe_frontier(count);
+    }
+
+    fn begin_step(&self) {
+        self.inner.begin_step();
+    }
+
+    fn plan_counts(&self) -> Option<PlannedCounts> {
+        self.inner.plan_counts()
     }
 
     fn find_damage(&self) -> Vec<Damage> {

@@ -8,6 +8,7 @@ use std::fmt;
 
 use crate::allocator::Request;
 use crate::memory::Span;
+use crate::plan::PlannedCounts;
 use crate::units::round_up;
 
 /// Regions start at multiples of this and are used in multiples of it, in bytes: upstream's smallest allocation.
@@ -281,6 +282,14 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
     /// Whether frees wait for the frontier.
     fn has_pending(&self) -> bool {
         false
+    }
+
+    /// A step begins, for policies that follow a plan.
+    fn begin_step(&mut self) {}
+
+    /// How much went by the plan; `None` for policies that follow none.
+    fn plan_counts(&self) -> Option<PlannedCounts> {
+        None
     }
 
     /// Checks everything that must hold between two calls, in time proportional to the number of pieces.

@@ -1,11 +1,12 @@
 //! The runtime: devices with their memories and accounts, as one value.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use bfc_core::{
     AddressOnlyMemory, AllocatorChoice, BfcConfig, Bytes, DeviceId, DeviceKind, DeviceScope, Environment,
-    EnvironmentError, HostMemory, Pool, PoolOptions, PoolSettings, Registry, SubAllocator,
+    EnvironmentError, HostMemory, Plan, Pool, PoolOptions, PoolSettings, Registry, SubAllocator,
 };
 use highwater_tracking::Tracker;
 
@@ -78,6 +79,7 @@ pub struct Choice {
 pub struct RuntimeBuilder {
     pools: PoolSettings,
     config: Option<BfcConfig>,
+    plans: BTreeMap<DeviceScope, Arc<Plan>>,
     environment: Option<Environment>,
     threads: Option<usize>,
     registry: Option<Arc<Registry>>,
@@ -119,6 +121,48 @@ impl RuntimeBuilder {
     #[must_use]
     pub fn allocator(self, devices: impl Into<DeviceScope>, choice: AllocatorChoice) -> Self {
         self.pool_options(devices, PoolOptions::default().with_allocator(choice))
+    }
+
+    /// Runs training steps on the plan of one: blocks lie where it says, and best fit with coalescing serves what
+    /// departs from it. Chooses [`AllocatorChoice::Planned`] for these devices; an [`allocator`](Self::allocator) chosen
+    /// afterwards counts before that. Where a pool grows, its first region is large enough for the plan.
+    ///
+    /// What went by the plan is told by [`plan_counts`](bfc_core::Allocator::plan_counts) of the device's allocator. A step
+    /// that follows the plan to its end begins anew by itself; [`begin_step`](bfc_core::Allocator::begin_step) says so for
+    /// others.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use bfc_core::{DeviceId, PlanOptions};
+    /// use highwater_tensor::{Device, Runtime, Tensor};
+    /// use highwater_tracking::{Step, Trace, plan_of};
+    ///
+    /// fn step(device: &Device) -> highwater_tensor::Result<()> {
+    ///     let x = Tensor::ones(device, [64, 64])?;
+    ///     let y = x.matmul(&x)?.relu()?;
+    ///     y.matmul(&x).map(drop)
+    /// }
+    ///
+    /// // A step is recorded without computing anything.
+    /// let dry = Runtime::builder().build()?.dry()?;
+    /// dry.tracker().start_log(1000);
+    /// step(&dry)?;
+    /// let trace = Trace::from_log(&dry.tracker().take_log())?;
+    /// let plan = plan_of(&trace, &Step::Whole, &PlanOptions::default(), &mut |_| true)?;
+    ///
+    /// let device = Runtime::builder().plan(DeviceId::CPU, Arc::new(plan)).build()?.cpu()?;
+    /// for _ in 0..3 {
+    ///     step(&device)?;
+    /// }
+    /// let counts = device.default_allocator()?.plan_counts().expect("it follows a plan");
+    /// assert_eq!((counts.steps, counts.unexpected), (3, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn plan(mut self, devices: impl Into<DeviceScope>, plan: Arc<Plan>) -> Self {
+        let devices = devices.into();
+        self.plans.insert(devices, plan);
+        self.allocator(devices, AllocatorChoice::Planned)
     }
 
     /// Takes this for the environment instead of reading the process's variables; `Environment::default()` is one that
@@ -171,7 +215,13 @@ impl RuntimeBuilder {
         let registry = self.registry.unwrap_or_else(|| Arc::new(Registry::new()));
         let pool = |id: DeviceId, source: Arc<dyn SubAllocator>| {
             let options = self.pools.options(id).or(environment.settings().options(id));
-            Pool::new(id.to_string(), source, id.ordinal as usize, config.clone()).with_defaults(options)
+            let (name, index, config) = (id.to_string(), id.ordinal as usize, config.clone());
+            // Scopes are ordered: the one for the fewest devices comes first.
+            match self.plans.iter().find(|(scope, _)| scope.includes(id)) {
+                Some((_, plan)) => Pool::planned(name, source, index, config, Arc::clone(plan)),
+                None => Pool::new(name, source, index, config),
+            }
+            .with_defaults(options)
         };
         let (mut host, mut dry) = (HostMemory::new(), AddressOnlyMemory::new());
         if let Some(total) = machine_memory() {

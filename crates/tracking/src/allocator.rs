@@ -12,7 +12,8 @@ use std::time::Instant;
 use bfc_core::sync::atomic::{AtomicU64, Ordering};
 use bfc_core::sync::{Mutex, lock};
 use bfc_core::{
-    AllocError, Allocator, Block, BlockError, Damage, Ledger, MemoryKind, OwnerId, Request, Stats, Tag,
+    AllocError, Allocator, Block, BlockError, Damage, Ledger, MemoryKind, OwnerId, PlannedCounts, Request,
+    Stats, Tag,
 };
 
 use crate::bin::Bin;
@@ -367,6 +368,14 @@ unsafe impl Allocator for TrackingAllocator {
 
     fn find_damage(&self) -> Vec<Damage> {
         self.inner().find_damage()
+    }
+
+    fn begin_step(&self) {
+        self.inner().begin_step();
+    }
+
+    fn plan_counts(&self) -> Option<PlannedCounts> {
+        self.inner().plan_counts()
     }
 
     fn retire(mut self: Arc<Self>) {

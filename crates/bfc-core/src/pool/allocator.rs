@@ -18,6 +18,7 @@ use crate::allocator::{Allocator, Request};
 use crate::error::{AllocError, BlockError};
 use crate::ledger::{Ledger, Tag};
 use crate::memory::{Block, MemoryKind, PoolId};
+use crate::plan::PlannedCounts;
 use crate::policy::{Moment, Need, NotLive, Place, Policy};
 use crate::retry::AllocatorRetry;
 use crate::stats::Stats;
@@ -293,5 +294,13 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
         if self.frontier.advance(count) {
             self.retry.notify();
         }
+    }
+
+    fn begin_step(&self) {
+        self.with_policy(P::begin_step);
+    }
+
+    fn plan_counts(&self) -> Option<PlannedCounts> {
+        self.with_policy(|policy| policy.plan_counts())?
     }
 }

@@ -51,6 +51,9 @@ pub(super) fn allocator(
     let config = configured(&name, &*source, config, options)?;
     Ok(match (options.allocator.unwrap_or_default(), plan) {
         (AllocatorChoice::Planned, Some(plan)) => {
+            // The plan's range is one piece, so a growing pool begins with it unless told otherwise.
+            let first = config.first_region().max(Bytes(plan.capacity()));
+            let config = config.with_first_region(options.first_region.unwrap_or(first));
             let options = PlannedOptions::new(Arc::clone(plan), *config.options());
             Arc::new(PlannedAllocator::new(name, source, config.with_policy(options)))
         }

@@ -2,6 +2,7 @@
 
 use super::{Planned, Slot};
 use crate::memory::Span;
+use crate::plan::PlannedCounts;
 use crate::policy::{End, Inconsistent, Need, NotAdded, NotLive, Piece, Place, Policy};
 
 impl<P: Policy + Clone> Policy for Planned<P> {
@@ -205,6 +206,15 @@ impl<P: Policy + Clone> Policy for Planned<P> {
             at = span.address + span.bytes;
         }
         Ok(())
+    }
+
+    fn begin_step(&mut self) {
+        // The inherent method of this name.
+        Self::begin_step(self);
+    }
+
+    fn plan_counts(&self) -> Option<PlannedCounts> {
+        Some(self.counts())
     }
 
     fn boxed_clone(&self) -> Box<dyn Policy> {

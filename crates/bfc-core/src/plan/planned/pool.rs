@@ -75,11 +75,6 @@ unsafe impl<P: ConfiguredPolicy + Clone> ConfiguredPolicy for Planned<P> {
 }
 
 impl<P: ConfiguredPolicy + Clone> PolicyAllocator<Planned<P>> {
-    /// The step begins anew; see [`Planned::begin_step`]. Does nothing if called back from the source.
-    pub fn begin_step(&self) {
-        self.with_policy(Planned::begin_step);
-    }
-
     /// How much went by the plan so far. Nothing if called back from the source.
     #[must_use]
     pub fn counts(&self) -> PlannedCounts {
