@@ -7,9 +7,10 @@
 //!
 //! How a plan is found, in this order, until the lower bound or the target is reached or the effort is used up:
 //!
-//! 1. Greedy placement in several orders, each block at the lowest offset where it fits (`greedy.rs`).
-//! 2. The order is improved by what went wrong: blocks that ended up too high move forward (`improve.rs`).
-//! 3. For up to a thousand blocks, a search for a placement within a given capacity (`search.rs`), before 2.
+//! 1. Placement from below, always onto the lowest part of the skyline (`skyline.rs`): quick, whatever the number of blocks.
+//! 2. Greedy placement in several orders, each block at the lowest offset where it fits (`greedy.rs`).
+//! 3. For up to a thousand blocks, a search for a placement within a given capacity (`search.rs`).
+//! 4. The order is improved by what went wrong: blocks that ended up too high move forward (`improve.rs`).
 //!
 //! Sources: Buchsbaum, Karloff, Kenyon, Reingold, Thorup, "OPT versus LOAD in dynamic storage allocation" (STOC 2003);
 //! Sekiyama, Imai, Negishi, Kawachiya, "Profile-guided memory optimization for deep neural networks" (2018); Maas,
@@ -23,8 +24,10 @@ mod occupancy;
 mod planned;
 mod search;
 mod sections;
+mod skyline;
 mod solve;
 mod verify;
+mod within;
 
 pub use planned::{Planned, PlannedAllocator, PlannedConfig, PlannedCounts, PlannedOptions};
 pub use solve::{PlanOptions, PlanProgress};

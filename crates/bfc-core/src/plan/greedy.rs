@@ -26,11 +26,13 @@ impl Offsets {
     }
 }
 
-/// Places the blocks in the given order; whether all end at `most` or below. Stops at the first that does not.
+/// Places the blocks in the given order; whether all end at `most` or below. Stops at the first that does not, and once
+/// the occupancy has made `most_steps`.
 pub(super) fn place(
     problem: &Problem,
     order: &[u32],
     most: u64,
+    most_steps: u64,
     occupancy: &mut Occupancy,
     into: &mut Offsets,
 ) -> bool {
@@ -41,7 +43,7 @@ pub(super) fn place(
         let (size, span) = (problem.sizes[block as usize], problem.sections.spans[block as usize]);
         let offset = occupancy.lowest(span, size);
         let end = offset + size;
-        if end > most {
+        if end > most || occupancy.steps() > most_steps {
             return false;
         }
         occupancy.take(span, offset, end);

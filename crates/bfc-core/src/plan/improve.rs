@@ -16,7 +16,9 @@ pub(super) fn improve(search: &mut Search<'_>, mut order: Vec<u32>) {
         return;
     }
     let mut failures = 0;
-    search.place(&order, u64::MAX);
+    if search.place(&order, u64::MAX).is_none() {
+        return;
+    }
     let mut last = search.last.clone();
     while !search.is_over() && failures < PATIENCE {
         let goal = search.goal;
@@ -24,7 +26,7 @@ pub(super) fn improve(search: &mut Search<'_>, mut order: Vec<u32>) {
         let too_high = |&block: &u32| last.offsets[block as usize] + sizes[block as usize] > goal;
         let (mut next, rest): (Vec<u32>, Vec<u32>) = order.iter().partition(|block| too_high(block));
         next.extend(rest);
-        let better = search.place(&next, u64::MAX) == Some(true);
+        let Some(better) = search.place(&next, u64::MAX) else { return };
         failures = if better { 0 } else { failures + 1 };
         last.clone_from(&search.last);
         order = next;

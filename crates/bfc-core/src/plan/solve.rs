@@ -6,6 +6,7 @@ use super::improve::improve;
 use super::occupancy::Occupancy;
 use super::search::{Outcome, Stacking};
 use super::sections::Sections;
+use super::skyline;
 use crate::units::round_up;
 
 /// How a plan is to be found.
@@ -16,8 +17,8 @@ pub struct PlanOptions {
     pub granule: u64,
     /// The search ends once the capacity is at most this many bytes. Without it, at the lower bound.
     pub target: Option<u64>,
-    /// How much work may be spent, in steps of looking for room: some 20 million a second. The first placement is
-    /// always done.
+    /// How much work may be spent, in steps of looking for room: some 20 million a second. A first placement, from
+    /// below, is always done.
     pub effort: u64,
 }
 
@@ -82,6 +83,7 @@ pub(super) fn solve(
     let lower_bound = sections.live(&sizes).into_iter().max().unwrap_or(0);
     let problem = Problem { sizes, sections, lower_bound };
     let mut search = Search::new(&problem, options, progress);
+    stack_up(&mut search);
     let best_order = greedy(&mut search);
     narrow(&mut search);
     improve(&mut search, best_order);
@@ -127,16 +129,24 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Places the blocks in this order, up to the first that ends above `most`; whether there is none, and if so whether
-    /// the placement is the best so far.
+    /// Places the blocks in this order, up to the first that ends above `most`, or until the effort is spent; whether all
+    /// were placed, and if so whether that is the best so far.
     pub(super) fn place(&mut self, order: &[u32], most: u64) -> Option<bool> {
-        let placed = place(self.problem, order, most, &mut self.occupancy, &mut self.last);
-        let better = placed && (self.best.offsets.is_empty() || self.last.capacity < self.best.capacity);
+        let most_steps = self.effort.saturating_sub(self.searched);
+        let placed = place(self.problem, order, most, most_steps, &mut self.occupancy, &mut self.last);
+        let better = placed && self.last.capacity < self.best.capacity;
         if better {
             self.best.clone_from(&self.last);
         }
         self.report();
         placed.then_some(better)
+    }
+
+    /// Keeps a placement of all blocks if it is the first, or better than the best.
+    fn offer(&mut self, placement: Offsets) {
+        if self.best.offsets.is_empty() || placement.capacity < self.best.capacity {
+            self.best = placement;
+        }
     }
 
     /// Searches for a placement within `capacity`, with several orders of trying in turn.
@@ -212,17 +222,30 @@ fn narrow(search: &mut Search<'_>) {
     }
 }
 
+/// Lays the blocks onto the skyline in several orders, of which the first is always done.
+fn stack_up(search: &mut Search<'_>) {
+    for order in [Order::Lifetime, Order::Area, Order::Size] {
+        let order = order.of(search.problem);
+        let mut stacked = Offsets::default();
+        search.searched += skyline::stack(search.problem, &order, &mut stacked);
+        search.offer(stacked);
+        search.report();
+        if search.is_over() {
+            break;
+        }
+    }
+}
+
 /// Places the blocks in several orders, and returns the best of these.
 fn greedy(search: &mut Search<'_>) -> Vec<u32> {
-    let mut best = Order::ALL[0].of(search.problem);
-    search.place(&best, u64::MAX);
-    for order in &Order::ALL[1..] {
+    let (mut best, mut least) = (Vec::new(), u64::MAX);
+    for order in Order::ALL {
         if search.is_over() {
             break;
         }
         let order = order.of(search.problem);
-        if search.place(&order, search.best.capacity.saturating_sub(1)) == Some(true) {
-            best = order;
+        if search.place(&order, least.saturating_sub(1)).is_some() {
+            (best, least) = (order, search.last.capacity);
         }
     }
     best

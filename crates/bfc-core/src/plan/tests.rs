@@ -251,3 +251,54 @@ fn what_spans_the_rest_lies_above_what_is_there() {
     let lifetimes = blocks.map(|(bytes, start, end)| lifetime(bytes, start, end));
     check(&Plan::solve(&lifetimes, &PlanOptions::default().with_effort(2_000_000)).unwrap());
 }
+
+#[test]
+fn blocks_laid_onto_the_skyline_fill_steps_without_a_gap() {
+    // Two towers with a valley between them: what fits there goes there, and the last lies across.
+    let step = [lifetime(3000, 0, 2), lifetime(1000, 2, 4), lifetime(2000, 2, 4), lifetime(3000, 4, 6)];
+    let across = lifetime(500, 0, 6);
+    let mut lifetimes = step.to_vec();
+    lifetimes.insert(1, across);
+    let plan = Plan::solve(&lifetimes, &PlanOptions::default().with_granule(1).with_effort(0)).unwrap();
+    check(&plan);
+    assert_eq!((plan.capacity(), plan.lower_bound()), (3500, 3500));
+}
+
+/// Greedy placement would compare each block with thousands of others, whatever the effort.
+#[test]
+fn with_many_blocks_live_at_a_time_the_effort_is_kept_and_the_plan_is_close() {
+    let (live, turns) = (4000, 4000);
+    let mut seed = 1_u64;
+    let mut random = |below: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % below
+    };
+    let mut lifetimes: Vec<Lifetime> = Vec::new();
+    let mut alive: Vec<usize> = Vec::new();
+    let end = live + turns;
+    for time in 0..end {
+        if time >= live {
+            let gone = alive.swap_remove(random(u64::from(live)) as usize);
+            lifetimes[gone].end = time;
+        }
+        alive.push(lifetimes.len());
+        lifetimes.push(lifetime(256 * (1 + random(4096)), time, end));
+    }
+    let effort = 2_000_000;
+    let mut steps = 0;
+    let options = PlanOptions::default().with_effort(effort);
+    let plan = Plan::solve_with(&lifetimes, &options, &mut |progress| {
+        steps = progress.steps;
+        true
+    });
+    let plan = plan.unwrap();
+    check(&plan);
+    // The last block placed may use up what it needs.
+    assert!(steps < effort * 11 / 10, "{steps} steps");
+    assert!(
+        plan.capacity() < plan.lower_bound() / 100 * 105,
+        "{} of {}",
+        plan.capacity(),
+        plan.lower_bound()
+    );
+}
