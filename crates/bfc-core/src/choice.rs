@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::memory::MemoryKind;
+
 /// How a device's memory is handed out.
 ///
 /// ```
@@ -57,6 +59,12 @@ impl AllocatorChoice {
             Self::Guard => "guard",
             Self::Passthrough => "passthrough",
         }
+    }
+
+    /// Whether it can serve memory of this kind: a guard has to read and write it.
+    #[must_use]
+    pub const fn serves(self, kind: MemoryKind) -> bool {
+        !matches!(self, Self::Guard) || kind.is_host_accessible()
     }
 
     /// All names, with commas between them, for messages.

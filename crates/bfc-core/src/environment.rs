@@ -20,6 +20,10 @@
 //! starts with `HIGHWATER_` and is not in the table is an error: it is most likely a slip, which would otherwise go
 //! unnoticed. `HIGHWATER_TRACES`, which the benches read, is left to them.
 //!
+//! An allocator for all devices serves those that it can: with `HIGHWATER_ALLOCATOR=guard` a device whose memory the host
+//! cannot read, such as a dry one, has `bfc`. One that is named for a device or a kind, as in `HIGHWATER_ALLOCATOR_DRY=guard`,
+//! and cannot serve it, is an error when the device is first used.
+//!
 //! Code decides before the environment, and the environment before a pool's defaults.
 
 mod variable;

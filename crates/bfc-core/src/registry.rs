@@ -233,12 +233,13 @@ impl Memory {
         let mut state = lock(&self.state);
         let visitors = match &*state {
             State::Made { allocator, options } => {
+                let asked = asked.map(|asked| asked.settled(self.pool.kind()));
                 let ignored = asked.and_then(|asked| IgnoredOptions::of(asked, *options));
                 return Ok(Resolved { allocator: Arc::clone(allocator), ignored });
             }
             State::Unused(visitors) => visitors,
         };
-        let options = asked.unwrap_or_default().or(self.pool.defaults());
+        let options = asked.unwrap_or_default().or(self.pool.defaults()).settled(self.pool.kind());
         let allocator = self
             .pool
             .make(&options, visitors)

@@ -31,7 +31,7 @@ fn every_variable_of_the_table_chooses_its_option() {
     ]);
     let cache = ThreadCache::new().with_largest_block(Bytes::kib(64)).with_bytes(Bytes::mib(4));
     let expected = PoolOptions::default()
-        .with_allocator(AllocatorChoice::BfcTensorflow)
+        .with_allocator_where_possible(AllocatorChoice::BfcTensorflow)
         .with_limit("75%".parse::<crate::Amount>().unwrap())
         .with_allow_growth(false)
         .with_first_region(Bytes::mib(64))

@@ -8,6 +8,7 @@ use super::rules::{CacheChoice, SplitChoice};
 use crate::amount::Amount;
 use crate::bfc::{BfcConfig, BfcOptions, CutRule, Ends, SplitRule};
 use crate::choice::AllocatorChoice;
+use crate::memory::MemoryKind;
 use crate::pool::{GrowthRule, PoolConfig};
 use crate::units::Bytes;
 
@@ -17,6 +18,9 @@ use crate::units::Bytes;
 pub struct PoolOptions {
     /// How memory is handed out.
     pub allocator: Option<AllocatorChoice>,
+    /// Whether memory that the chosen allocator [cannot serve](AllocatorChoice::serves) is left to
+    /// [`AllocatorChoice::Bfc`]. If not, there it is an error.
+    pub allocator_where_possible: bool,
     /// The most that the pool may take, in bytes or as a share of the device's memory.
     pub limit: Option<Amount>,
     /// Whether it takes memory as it needs it, or the whole limit at once.
@@ -52,6 +56,7 @@ impl PoolOptions {
         let waits = config.retry();
         Self {
             allocator: None,
+            allocator_where_possible: false,
             limit: Some(config.limit().into()),
             allow_growth: Some(config.allow_growth()),
             first_region: Some(config.first_region()),
@@ -66,11 +71,28 @@ impl PoolOptions {
         }
     }
 
-    /// The same options with this allocator.
+    /// The same options with this allocator, for all memory.
     #[must_use]
     pub const fn with_allocator(mut self, allocator: AllocatorChoice) -> Self {
         self.allocator = Some(allocator);
+        self.allocator_where_possible = false;
         self
+    }
+
+    /// The same options with this allocator where it can serve.
+    #[must_use]
+    pub const fn with_allocator_where_possible(mut self, allocator: AllocatorChoice) -> Self {
+        self.allocator = Some(allocator);
+        self.allocator_where_possible = true;
+        self
+    }
+
+    /// What the options mean for memory of this kind.
+    pub(super) fn settled(self, kind: MemoryKind) -> Self {
+        let impossible = |choice: AllocatorChoice| self.allocator_where_possible && !choice.serves(kind);
+        let allocator =
+            self.allocator.map(|choice| if impossible(choice) { AllocatorChoice::Bfc } else { choice });
+        Self { allocator, allocator_where_possible: false, ..self }
     }
 
     /// The same options with this limit.
@@ -189,8 +211,10 @@ impl PoolOptions {
     /// These options, and those of `defaults` where these leave the choice.
     #[must_use]
     pub fn or(self, defaults: Self) -> Self {
+        let chooser = if self.allocator.is_some() { self } else { defaults };
         Self {
-            allocator: self.allocator.or(defaults.allocator),
+            allocator: chooser.allocator,
+            allocator_where_possible: chooser.allocator_where_possible,
             limit: self.limit.or(defaults.limit),
             allow_growth: self.allow_growth.or(defaults.allow_growth),
             first_region: self.first_region.or(defaults.first_region),
@@ -314,11 +338,16 @@ impl PoolSettings {
     }
 
     /// What is chosen for a device's pools. What is chosen for the one device counts before what is chosen for its kind, and
-    /// that before what is chosen for all.
+    /// that before what is chosen for all. An allocator that is chosen for all devices is one
+    /// [where possible](PoolOptions::allocator_where_possible): nobody has said that of a certain device.
     #[must_use]
     pub fn options(&self, device: DeviceId) -> PoolOptions {
         let for_device = self.by_scope.iter().filter(|(scope, _)| scope.includes(device));
-        for_device.fold(PoolOptions::default(), |options, (_, less_precise)| options.or(*less_precise))
+        for_device.fold(PoolOptions::default(), |options, (&scope, &less_precise)| {
+            let for_all = scope == DeviceScope::All && less_precise.allocator.is_some();
+            let allocator_where_possible = for_all || less_precise.allocator_where_possible;
+            options.or(PoolOptions { allocator_where_possible, ..less_precise })
+        })
     }
 }
 
@@ -340,6 +369,20 @@ mod tests {
         assert_eq!(settings.options(cuda(1)), limit(3).with_allow_growth(false));
         settings.choose(DeviceScope::All, limit(4));
         assert_eq!(settings.options(DeviceId::CPU), limit(4).with_allow_growth(false));
+    }
+
+    #[test]
+    fn an_allocator_for_all_devices_is_for_those_that_it_can_serve() {
+        let dry = DeviceId::new(DeviceKind::Dry, 0);
+        let guard = PoolOptions::default().with_allocator(AllocatorChoice::Guard);
+        let allocator = |settings: &PoolSettings, kind| settings.options(dry).settled(kind).allocator;
+        let mut settings = PoolSettings::default();
+        settings.choose(DeviceScope::All, guard);
+        assert_eq!(allocator(&settings, MemoryKind::AddressOnly), Some(AllocatorChoice::Bfc));
+        assert_eq!(allocator(&settings, MemoryKind::Host), Some(AllocatorChoice::Guard));
+        assert_eq!(allocator(&settings, MemoryKind::PinnedHost), Some(AllocatorChoice::Guard));
+        settings.choose(dry, guard);
+        assert_eq!(allocator(&settings, MemoryKind::AddressOnly), Some(AllocatorChoice::Guard));
     }
 
     #[test]

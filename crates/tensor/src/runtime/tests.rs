@@ -38,9 +38,21 @@ fn code_decides_before_the_environment_and_the_environment_before_the_default() 
 }
 
 #[test]
+fn a_guard_for_all_devices_guards_those_that_it_can() {
+    let builder = || Runtime::builder().environment(Environment::default());
+    let by_code = builder().allocator(DeviceScope::All, AllocatorChoice::Guard);
+    let by_environment = Runtime::builder().environment(environment(&[("HIGHWATER_ALLOCATOR", "guard")]));
+    for builder in [by_code, by_environment] {
+        let runtime = builder.build().unwrap();
+        let (cpu, dry) = (runtime.cpu().unwrap(), runtime.dry().unwrap());
+        assert_eq!((sort(&cpu).as_str(), sort(&dry).as_str()), ("GuardAllocator", "PolicyAllocator"));
+    }
+}
+
+#[test]
 fn a_guard_cannot_be_chosen_for_a_dry_device_and_the_error_says_so() {
-    let builder = Runtime::builder().environment(Environment::default());
-    let runtime = builder.allocator(DeviceScope::All, AllocatorChoice::Guard).build().unwrap();
+    let builder = Runtime::builder().environment(environment(&[("HIGHWATER_ALLOCATOR_DRY", "guard")]));
+    let runtime = builder.build().unwrap();
     assert!(runtime.cpu().unwrap().default_allocator().is_ok());
     let error = runtime.dry().unwrap().default_allocator().unwrap_err();
     assert!(error.to_string().contains("address only memory cannot be guarded"), "{error}");
@@ -82,4 +94,30 @@ fn a_runtime_that_could_not_read_its_environment_opens_no_device() {
     for device in [runtime.cpu(), runtime.dry(), runtime.best()] {
         assert_eq!(device.unwrap_err(), Error::Environment(error.clone()));
     }
+}
+
+#[test]
+fn the_plan_for_the_fewest_devices_is_followed_unless_another_allocator_is_chosen() {
+    use bfc_core::{Lifetime, Plan, PlanOptions};
+    let plan = |bytes| {
+        let step = [Lifetime { bytes, start: 0, end: 1 }];
+        Arc::new(Plan::solve(&step, &PlanOptions::default()).unwrap())
+    };
+    let builder = || {
+        let builder = Runtime::builder().environment(environment(&[("HIGHWATER_ALLOCATOR", "passthrough")]));
+        builder.plan(DeviceScope::All, plan(400)).plan(DeviceKind::Dry, plan(1 << 25))
+    };
+    let runtime = builder().build().unwrap();
+    let counts = |device: Device, elements: usize| {
+        for _ in 0..3 {
+            drop(crate::Tensor::zeros(&device, [elements]).unwrap());
+        }
+        let allocator = device.default_allocator().unwrap();
+        (allocator.plan_counts().map(|counts| counts.planned), allocator.stats().bytes_reserved)
+    };
+    assert_eq!(counts(runtime.cpu().unwrap(), 100), (Some(3), 2 << 20));
+    // A growing pool begins with the plan's range, however large.
+    assert_eq!(counts(runtime.dry().unwrap(), 1 << 23), (Some(3), 1 << 25));
+    let other = builder().allocator(DeviceId::CPU, AllocatorChoice::Bfc).build().unwrap();
+    assert_eq!(counts(other.cpu().unwrap(), 100).0, None);
 }
