@@ -1,18 +1,29 @@
-//! Replay of the digits run's own trace through pools, warm, on address-only memory.
+//! Replay of the digits run's own trace, warm, on bare addresses: through pools, and through their policies alone.
 //!
-//! Run with `cargo bench --bench replay`; set `HIGHWATER_TRACES` to a folder of `*.trace.gz` to replay others too.
+//! Run with `cargo bench --bench replay`; set `HIGHWATER_TRACES` to a folder of `*.trace.gz` to replay others too. At the
+//! end stands what a planned event takes beside one of best fit, measured in turns, as machines vary.
 
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use bfc_core::{AddressOnlyMemory, BfcAllocator, BfcConfig, Bytes};
+use bfc_core::{
+    AddressOnlyMemory, Bfc, BfcAllocator, BfcConfig, Bytes, Need, Plan, PlanOptions, Planned,
+    PlannedAllocator, PlannedConfig, Policy, Span,
+};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use flate2::bufread::GzDecoder;
-use highwater_tracking::{Trace, TraceLimits, replay};
+use highwater_tracking::{Replayer, Step, Trace, TraceEvent, TraceLimits, plan_of};
 
-fn traces() -> Vec<PathBuf> {
+/// More than any of the traces needs.
+const POOL: Bytes = Bytes::gib(16);
+
+/// How often policies take turns.
+const ROUNDS: usize = 25;
+
+fn traces() -> Vec<(String, Trace)> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/digits.trace.gz");
     let others = std::env::var_os("HIGHWATER_TRACES").and_then(|folder| std::fs::read_dir(folder).ok());
     let mut others: Vec<PathBuf> = others
@@ -22,30 +33,135 @@ fn traces() -> Vec<PathBuf> {
         .filter(|path| path.to_string_lossy().ends_with(".trace.gz"))
         .collect();
     others.sort();
-    std::iter::once(own).chain(others).collect()
+    std::iter::once(own).chain(others).map(|path| (name(&path), read(&path))).collect()
 }
 
-fn replays(c: &mut Criterion) {
+fn name(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn read(path: &Path) -> Trace {
+    let file = File::open(path).expect("the trace is there");
+    let reader = BufReader::new(GzDecoder::new(BufReader::new(file)));
+    Trace::parse(reader, &TraceLimits::default()).expect("the trace is well formed")
+}
+
+fn plan(trace: &Trace) -> Arc<Plan> {
+    let plan = plan_of(trace, &Step::Whole, &PlanOptions::default(), &mut |_| true);
+    Arc::new(plan.expect("a whole trace can be planned"))
+}
+
+fn pools(c: &mut Criterion) {
     let mut group = c.benchmark_group("replay");
-    for path in traces() {
-        let file = File::open(&path).expect("the trace is there");
-        let reader = BufReader::new(GzDecoder::new(BufReader::new(file)));
-        let trace = Trace::parse(reader, &TraceLimits::default()).expect("the trace is well formed");
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    for (name, trace) in traces() {
         group.throughput(Throughput::Elements(trace.events().len() as u64));
+        let mut replayer = Replayer::new(&trace);
+        let source = || Arc::new(AddressOnlyMemory::new());
         let configs = [
-            ("bfc", BfcConfig::new(Bytes::gib(16))),
-            ("bfc-tensorflow", BfcConfig::tensorflow(Bytes::gib(16)).with_allow_growth(false)),
+            ("bfc", BfcConfig::new(POOL)),
+            ("bfc-tensorflow", BfcConfig::tensorflow(POOL).with_allow_growth(false)),
         ];
         for (policy, config) in configs {
-            let pool = BfcAllocator::new(policy, Arc::new(AddressOnlyMemory::new()), config);
+            let pool = BfcAllocator::new(policy, source(), config);
             group.bench_function(BenchmarkId::new(policy, &name), |b| {
-                b.iter(|| replay(&trace, &pool).expect("the pool is large enough"));
+                b.iter(|| replayer.run(&pool).expect("the pool is large enough"));
             });
         }
+        let config = PlannedConfig::planned(POOL, plan(&trace)).with_allow_growth(false);
+        let pool = PlannedAllocator::new("planned", source(), config);
+        group.bench_function(BenchmarkId::new("planned", &name), |b| {
+            b.iter(|| replayer.run(&pool).expect("the pool is large enough"));
+        });
     }
     group.finish();
 }
 
-criterion_group!(benches, replays);
+/// A trace for policies alone: no lock, no accounts.
+struct Script {
+    /// Bytes of an allocation, or 0 for a free; and the block's entry in the table.
+    events: Vec<(u64, u32)>,
+    /// Blocks live at the end.
+    rest: Vec<u32>,
+    slots: Vec<u32>,
+}
+
+impl Script {
+    fn new(trace: &Trace) -> Self {
+        let (mut events, mut live, mut free) = (Vec::new(), Vec::<u32>::new(), Vec::new());
+        let mut count = 0;
+        for event in trace.events() {
+            match *event {
+                TraceEvent::Alloc { bytes, .. } => {
+                    let entry = free.pop().unwrap_or_else(|| {
+                        count += 1;
+                        count - 1
+                    });
+                    live.push(entry);
+                    events.push((bytes.max(1), entry));
+                }
+                TraceEvent::Free { block } => {
+                    let entry = std::mem::replace(&mut live[block as usize], u32::MAX);
+                    free.push(entry);
+                    events.push((0, entry));
+                }
+            }
+        }
+        let rest = live.into_iter().filter(|&entry| entry != u32::MAX).collect();
+        Self { events, rest, slots: vec![0; count as usize] }
+    }
+
+    /// Plays all events and frees what is left.
+    fn play(&mut self, policy: &mut impl Policy) {
+        for &(bytes, entry) in &self.events {
+            let slot = &mut self.slots[entry as usize];
+            if bytes == 0 {
+                policy.free(*slot, 0).expect("the block is live");
+            } else {
+                *slot = policy.place(&Need::new(bytes)).expect("there is room").slot;
+            }
+        }
+        for &entry in &self.rest {
+            policy.free(self.slots[entry as usize], 0).expect("the block is live");
+        }
+    }
+
+    fn time(&mut self, policy: &mut impl Policy) -> Duration {
+        let start = Instant::now();
+        self.play(policy);
+        start.elapsed()
+    }
+}
+
+fn with_memory<P: Policy>(mut policy: P) -> P {
+    policy.add_region(Span { address: 1 << 40, bytes: POOL.get() }, false).expect("a sound region");
+    policy
+}
+
+fn policies(c: &mut Criterion) {
+    let mut ratios = Vec::new();
+    let mut group = c.benchmark_group("policy");
+    for (name, trace) in traces() {
+        let mut script = Script::new(&trace);
+        let mut best_fit = with_memory(Bfc::default());
+        let mut planned = with_memory(Planned::new(&plan(&trace), Bfc::default()));
+        group.throughput(Throughput::Elements(trace.events().len() as u64));
+        group.bench_function(BenchmarkId::new("bfc", &name), |b| b.iter(|| script.play(&mut best_fit)));
+        group.bench_function(BenchmarkId::new("planned", &name), |b| b.iter(|| script.play(&mut planned)));
+
+        let rounds = (0..ROUNDS).map(|_| (script.time(&mut planned), script.time(&mut best_fit)));
+        let (planned, best_fit): (Vec<Duration>, Vec<Duration>) = rounds.unzip();
+        let per_event = |mut times: Vec<Duration>| {
+            times.sort();
+            times[ROUNDS / 2].as_secs_f64() * 1e9 / trace.events().len() as f64
+        };
+        ratios.push((name, per_event(planned), per_event(best_fit)));
+    }
+    group.finish();
+    println!("policies alone, ns per event: planned, best fit, ratio");
+    for (name, planned, best_fit) in ratios {
+        println!("{name:<24}{planned:6.2}{best_fit:8.2}{:8.2}", planned / best_fit);
+    }
+}
+
+criterion_group!(benches, pools, policies);
 criterion_main!(benches);
