@@ -3,7 +3,7 @@
 // take turns.
 
 #include <cmath>
-#include <cstdint>
+#include <csetjmp>
 #include <cstdlib>
 #include <ucontext.h>
 #include <vector>
@@ -51,63 +51,96 @@ static void run(unsigned int blocks, const Job& job, Body body) {
     }
 }
 
-// The contexts of one block.
+// The threads of a block as contexts that take turns. They are made once and stay: each runs the body of one kernel after
+// another. Turns are taken by jumps, which, unlike swapcontext, do not call the system.
 struct Block {
-    ucontext_t scheduler;
-    std::vector<ucontext_t> threads;
+    ucontext_t start[THREADS];
+    jmp_buf scheduler;
+    jmp_buf threads[THREADS];
+    bool started[THREADS];
+    bool done[THREADS];
     std::vector<char> stacks;
-    std::vector<bool> done;
     const Job* job;
     Body body;
 };
 
 static thread_local Block* block;
 
-static void enter() {
-    block->body(*block->job);
-    block->done[threadIdx.x] = true;
-    swapcontext(&block->threads[threadIdx.x], &block->scheduler);
+// Gives the turn back; returns when the thread has it again.
+static void give_turn(unsigned int self) {
+    if (_setjmp(block->threads[self]) == 0) {
+        _longjmp(block->scheduler, 1);
+    }
+}
+
+static void work() {
+    unsigned int self = threadIdx.x;
+    for (;;) {
+        block->body(*block->job);
+        block->done[self] = true;
+        give_turn(self);
+    }
 }
 
 // A thread that waits for the others lets each of them come to the same point.
 static void wait_for_block() {
-    unsigned int self = threadIdx.x;
-    swapcontext(&block->threads[self], &block->scheduler);
+    give_turn(threadIdx.x);
+}
+
+// Lets a thread go on until it waits or has ended.
+static void turn(unsigned int thread) {
+    threadIdx.x = thread;
+    if (_setjmp(block->scheduler) == 0) {
+        if (block->started[thread]) {
+            _longjmp(block->threads[thread], 1);
+        }
+        block->started[thread] = true;
+        setcontext(&block->start[thread]);
+    }
+}
+
+static void make_block() {
+    block = new Block();
+    block->stacks.resize(THREADS * STACK);
+    for (unsigned int thread = 0; thread < THREADS; ++thread) {
+        ucontext_t* start = &block->start[thread];
+        getcontext(start);
+        start->uc_stack.ss_sp = &block->stacks[thread * STACK];
+        start->uc_stack.ss_size = STACK;
+        start->uc_link = 0;
+        makecontext(start, work, 0);
+    }
 }
 
 static void run_together(unsigned int blocks, const Job& job, Body body) {
-    Block own;
-    own.threads.resize(THREADS);
-    own.stacks.resize(THREADS * STACK);
-    own.job = &job;
-    own.body = body;
-    block = &own;
+    if (!block) {
+        make_block();
+    }
+    block->job = &job;
+    block->body = body;
     gridDim.x = blocks;
-    for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
-        own.done.assign(THREADS, false);
+    for (unsigned int number = 0; number < blocks; ++number) {
+        blockIdx.x = number;
         for (unsigned int thread = 0; thread < THREADS; ++thread) {
-            getcontext(&own.threads[thread]);
-            own.threads[thread].uc_stack.ss_sp = &own.stacks[thread * STACK];
-            own.threads[thread].uc_stack.ss_size = STACK;
-            own.threads[thread].uc_link = &own.scheduler;
-            makecontext(&own.threads[thread], enter, 0);
+            block->done[thread] = false;
         }
         for (bool left = true; left;) {
-            left = false;
             unsigned int waiting = 0, ended = 0;
             for (unsigned int thread = 0; thread < THREADS; ++thread) {
-                if (own.done[thread]) {
-                    continue;
+                if (!block->done[thread]) {
+                    turn(thread);
+                    if (block->done[thread]) {
+                        ++ended;
+                    } else {
+                        ++waiting;
+                    }
                 }
-                threadIdx.x = thread;
-                swapcontext(&own.scheduler, &own.threads[thread]);
-                own.done[thread] ? ++ended : ++waiting;
-                left = left || !own.done[thread];
             }
             // On a device, a block in which some threads wait for others that have left is undefined.
             if (waiting > 0 && ended > 0) {
                 abort();
             }
+            left = waiting > 0;
         }
     }
 }

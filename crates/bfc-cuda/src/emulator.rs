@@ -83,7 +83,7 @@ fn compile(text: &str, to: &Path) -> Result<(), ComputeError> {
     std::fs::write(&source, text).map_err(|error| failed(error.to_string()))?;
     let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
     let output = Command::new(&compiler)
-        .args(["-std=c++17", "-O1", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-o"])
+        .args(["-std=c++17", "-O2", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-o"])
         .args([&made, &source])
         .output()
         .map_err(|error| failed(format!("{}: {error}", compiler.to_string_lossy())))?;

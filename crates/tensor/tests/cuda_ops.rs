@@ -1,9 +1,140 @@
-//! The tests of ops on the emulated CUDA device: the same files, and what the kernels have in particular.
+//! The tests of ops on the emulated CUDA device: the same files, and where kernels and the CPU could differ.
 
 #![cfg(feature = "cuda")]
 #![allow(clippy::unwrap_used, reason = "these are tests")]
+#![allow(clippy::duplicate_mod, reason = "each file brings its own table, as it does alone")]
 
 #[path = "gradients.rs"]
 mod gradients;
+#[path = "nn_modules.rs"]
+mod nn_modules;
+#[path = "ops_errors.rs"]
+mod ops_errors;
+mod ops_table;
 #[path = "ops_values.rs"]
 mod ops_values;
+#[path = "optim_steps.rs"]
+mod optim_steps;
+
+use highwater_tensor::nn::{Linear, Module, Relu, Sequential};
+use highwater_tensor::optim::{AdamW, Optimizer};
+use highwater_tensor::{DType, Device, Result, Rng, Tensor};
+use ops_table::{device, runtime};
+
+fn values(tensor: &Tensor) -> Vec<f64> {
+    tensor.to_dtype(DType::F64).unwrap().to_vec().unwrap()
+}
+
+/// The same program on the CPU and on the emulated device; how far their results are apart, relative to the larger.
+fn difference(program: impl Fn(&Device) -> Result<Tensor>) -> f64 {
+    let (here, there) = (runtime().cpu().unwrap(), device());
+    let (here, there) = (program(&here).unwrap(), program(&there).unwrap());
+    assert_eq!((here.dims(), here.dtype()), (there.dims(), there.dtype()));
+    let apart = values(&here).into_iter().zip(values(&there)).map(|(a, b)| {
+        if a == b || (a.is_nan() && b.is_nan()) {
+            0.0
+        } else {
+            (a - b).abs() / a.abs().max(b.abs()).max(1e-30)
+        }
+    });
+    apart.fold(0.0, f64::max)
+}
+
+#[test]
+fn uniform_random_numbers_are_those_of_the_cpu_to_the_bit() {
+    for dtype in [DType::F32, DType::F64] {
+        let rng = Rng::new(7);
+        let apart =
+            difference(|device| Tensor::uniform_of(device, [3, 1001], -3.0, 200.0, &rng.fork(1), dtype));
+        assert_eq!(apart, 0.0, "{dtype}");
+    }
+}
+
+#[test]
+fn normal_random_numbers_are_those_of_the_cpu_but_for_rounding() {
+    for (dtype, most) in [(DType::F32, 1e-4), (DType::F64, 1e-10)] {
+        let rng = Rng::new(9);
+        let apart = difference(|device| Tensor::normal_of(device, [1003], 100.0, 2.0, &rng.fork(1), dtype));
+        assert!(apart < most, "{dtype}: {apart}");
+    }
+}
+
+/// A few steps of training; the device's figures and the last loss.
+fn train(device: &Device) -> (bfc_core::Stats, Option<f64>) {
+    let rng = Rng::new(1);
+    let model = Sequential::new()
+        .with("first", Linear::new(device, 20, 32, &rng).unwrap())
+        .with("relu", Relu)
+        .with("second", Linear::new(device, 32, 5, &rng).unwrap());
+    let mut optimizer = AdamW::new(model.parameters(), 0.01).unwrap();
+    let x = Tensor::uniform(device, [64, 20], -1.0, 1.0, &rng).unwrap();
+    let classes: Vec<i64> = (0..64).map(|row| row * 7 % 5).collect();
+    let y = Tensor::from_slice(device, &classes, 64).unwrap();
+    let mut last = None;
+    for _ in 0..10 {
+        let loss = model.forward(&x).unwrap().cross_entropy(&y).unwrap();
+        let gradients = loss.backward().unwrap();
+        optimizer.step(gradients).unwrap();
+        last = loss.item::<f32>().ok().map(f64::from);
+    }
+    (device.default_allocator().unwrap().stats(), last)
+}
+
+#[test]
+fn training_makes_the_requests_of_a_dry_run_and_learns_as_on_the_cpu() {
+    let runtime = runtime();
+    let (_, here) = train(&runtime.cpu().unwrap());
+    let (dry, _) = train(&runtime.dry().unwrap());
+    let (there, learned) = train(&device());
+    let figures =
+        |stats: &bfc_core::Stats| (stats.num_allocs, stats.peak_bytes_in_use, stats.bytes_requested);
+    assert_eq!(figures(&there), figures(&dry));
+    let (here, learned) = (here.unwrap(), learned.unwrap());
+    assert!((here - learned).abs() < 1e-4 * here, "{here} and {learned}");
+}
+
+#[test]
+fn sums_over_long_and_short_and_crossed_axes_are_those_of_the_cpu() {
+    for (dims, axes) in [
+        (vec![3, 70_000], vec![1]),
+        (vec![70_000, 3], vec![0]),
+        (vec![300, 40], vec![0]),
+        (vec![40, 300], vec![1]),
+        (vec![20, 30, 40], vec![0, 2]),
+        (vec![200_000], vec![0]),
+    ] {
+        for dtype in [DType::F32, DType::F64] {
+            let apart = difference(|device| {
+                let x = Tensor::uniform(device, &dims[..], 0.5, 1.5, &Rng::new(3))?.to_dtype(dtype)?;
+                x.sum(&axes[..])
+            });
+            assert!(apart < 1e-5, "{dims:?} over {axes:?} in {dtype}: {apart}");
+        }
+    }
+}
+
+#[test]
+fn products_larger_than_a_tile_are_those_of_the_cpu() {
+    for (m, k, n) in [(65, 33, 130), (1, 200, 64), (128, 1, 3), (70, 0, 5)] {
+        let apart = difference(|device| {
+            let rng = Rng::new(5);
+            let x = Tensor::uniform(device, [2, m, k], 0.5, 1.5, &rng)?;
+            let y = Tensor::uniform(device, [n, k], 0.5, 1.5, &rng)?.t()?;
+            x.matmul(&y)
+        });
+        assert!(apart < 1e-5, "{m} {k} {n}: {apart}");
+    }
+}
+
+#[test]
+fn conversions_between_all_types_are_those_of_the_cpu() {
+    let hard = [0.0, -0.0, 0.9, -0.9, 1.5, 254.9, 255.5, 300.0, -300.0, 1e19, -1e19, f64::NAN, f64::INFINITY];
+    for from in DType::ALL {
+        for to in DType::ALL {
+            let apart = difference(|device| {
+                Tensor::from_slice(device, &hard, hard.len())?.to_dtype(from)?.to_dtype(to)
+            });
+            assert_eq!(apart, 0.0, "{from} to {to}");
+        }
+    }
+}

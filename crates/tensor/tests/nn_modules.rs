@@ -1,20 +1,15 @@
 //! Modules: their values, their parameters' paths, and the scopes they run in.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
+mod ops_table;
+
 use bfc_core::{Bytes, Category};
 use highwater_tensor::nn::{
     Dropout, Fans, Gelu, Init, Linear, LinearOptions, Module, Parameter, Relu, Sequential, Sigmoid, Tanh,
 };
 use highwater_tensor::{DType, Device, Error, GradCheck, Rng, Runtime, Tensor, check_gradients, no_grad};
 use highwater_tracking::{Report, module};
-
-fn runtime() -> Runtime {
-    Runtime::builder().threads(1).build().unwrap()
-}
-
-fn device() -> Device {
-    runtime().cpu().unwrap()
-}
+use ops_table::{device, runtime};
 
 fn tensor(device: &Device, values: &[f32], shape: &[usize]) -> Tensor {
     Tensor::from_slice(device, values, shape).unwrap()

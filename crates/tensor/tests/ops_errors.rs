@@ -6,7 +6,7 @@ mod ops_table;
 
 use bfc_core::Bytes;
 use highwater_tensor::{DType, Device, Error, Result, Rng, Runtime, Tensor};
-use ops_table::runtime;
+use ops_table::{device, runtime};
 
 /// Tensors to fail with.
 struct Given {
@@ -47,7 +47,7 @@ type Attempt = (fn(&Given) -> Result<Tensor>, &'static str);
 
 /// Runs each attempt and compares its message; what the pool holds and what the tensors hold must stay.
 fn assert_refused(attempts: &[Attempt]) {
-    let device = runtime().cpu().unwrap();
+    let device = device();
     let given = Given::new(&device).unwrap();
     let in_use = || device.default_allocator().unwrap().stats().bytes_in_use;
     let (bytes, values) = (in_use(), given.values());

@@ -1,15 +1,14 @@
 //! Optimisers against the formulas of their papers, and what a step does to memory.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
+mod ops_table;
+
 use bfc_core::{Bytes, Category};
 use highwater_tensor::nn::{Linear, Module, Parameter, Sequential};
 use highwater_tensor::optim::{Adam, AdamW, Optimizer, Sgd};
 use highwater_tensor::{DType, Device, Error, Gradients, Rng, Runtime, Tensor};
 use highwater_tracking::Phase;
-
-fn device() -> Device {
-    Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
-}
+use ops_table::device;
 
 const START: [f64; 3] = [1.0, -2.0, 0.5];
 
