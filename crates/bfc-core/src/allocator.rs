@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::attributes::AllocationAttributes;
-use crate::error::{AllocError, BlockError};
+use crate::error::{AllocError, BlockError, RecordError};
 use crate::guard::Damage;
 use crate::ledger::{Ledger, Tag};
 use crate::memory::{Block, MemoryKind};
 use crate::plan::PlannedCounts;
 use crate::stats::Stats;
+use crate::streams::Stream;
 
 /// The alignment that a request gets unless it asks for more, in bytes.
 pub const DEFAULT_ALIGNMENT: u64 = 64;
@@ -165,6 +166,24 @@ pub unsafe trait Allocator: Send + Sync + fmt::Debug {
     /// Says that all work up to `count` of the timing counter has ended, so that memory freed before may be merged.
     fn set_safe_frontier(&self, count: u64) {
         let _ = count;
+    }
+
+    /// Says that `stream` will use a live block: its work from now on comes after all that was given to the stream which
+    /// the memory belongs to, and a free from now on counts once the work has ended that `stream` was given until then.
+    /// See [`StreamAllocator`](crate::StreamAllocator).
+    ///
+    /// # Errors
+    /// See [`RecordError`]: the stream must not use the block.
+    fn record_stream(&self, block: &Block, stream: &Arc<Stream>) -> Result<(), RecordError> {
+        let _ = (block, stream);
+        Err(RecordError::Unordered { allocator: self.name().to_owned() })
+    }
+
+    /// Whether the request would find room if these live blocks were free. `None` if the allocator cannot tell; it never
+    /// says no to more blocks where it says yes to some of them.
+    fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
+        let _ = (request, freed);
+        None
     }
 
     /// Checks all memory that the allocator guards, and lists the damage found since it was made; empty for allocators

@@ -1,14 +1,20 @@
 //! The few calls that a device must offer, and its memory as sources of regions for pools.
 //!
-//! Everything above a device goes through [`Driver`], so that growth, limits and faults are tested against the
+//! Everything above a device goes through [`Driver`], so that growth, limits, order and faults are tested against the
 //! [simulated device](crate::sim) on machines that have no other.
 
+mod handles;
+mod poison;
+mod sources;
+
 use std::fmt;
-use std::sync::Arc;
 
 use crate::error::SourceError;
-use crate::memory::{MemoryKind, Span};
-use crate::sub_allocator::SubAllocator;
+use crate::memory::Span;
+
+pub use handles::{EventHandle, MemoryCopy, PhysicalHandle, StreamHandle};
+pub use poison::Poison;
+pub use sources::{DeviceMemory, PinnedMemory};
 
 /// The memory of a device as its driver counts it, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,10 +25,11 @@ pub struct MemoryInfo {
     pub total: u64,
 }
 
-/// Frees that the driver refused. Nobody waits for the outcome of a free, so it is kept here until somebody looks.
+/// What the driver refused to take back. Nobody waits for the outcome of a free, so it is kept here until somebody looks.
+/// Of a device that is [lost](SourceError::Poisoned) only the first refusal is noted: the others say nothing new.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FreeFaults {
-    /// How many frees failed since the device was opened.
+    /// How many calls that give something back failed since the device was opened.
     pub count: u64,
     /// What the driver said to the last one.
     pub last: Option<SourceError>,
@@ -31,6 +38,9 @@ pub struct FreeFaults {
 impl FreeFaults {
     /// Counts one more failed free.
     pub fn record(&mut self, error: SourceError) {
+        if error.is_poisoned() && self.last.as_ref().is_some_and(SourceError::is_poisoned) {
+            return;
+        }
         self.count += 1;
         self.last = Some(error);
     }
@@ -38,10 +48,17 @@ impl FreeFaults {
 
 /// One device, as far as the rest of the workspace needs to know it. Every call may come from any thread.
 ///
+/// A failure that the device does not recover from poisons it: the call that met it and every later one return
+/// [`SourceError::Poisoned`], the later ones without reaching the driver. Running out of memory is no such failure.
+///
+/// Calls that take handles or addresses are the raw side; [`Stream`](crate::Stream), [`Event`](crate::Event),
+/// [`VirtualMemory`](crate::VirtualMemory) and the sources here are the safe one.
+///
 /// # Safety
 /// Pools hand out what a driver returns, so an implementation promises: each address returned starts as many bytes of
 /// memory as were asked for, overlapping no other allocation alive, until it is freed; device memory is never followed
-/// by the host; pinned memory is valid for the host and initialised.
+/// by the host; pinned memory is valid for the host and initialised. An event is complete only when all work that its
+/// stream was given before the record has ended, and a stream that waits for it starts nothing before.
 pub unsafe trait Driver: Send + Sync + fmt::Debug {
     /// The device's name for people, such as `NVIDIA H200`.
     fn name(&self) -> &str;
@@ -52,16 +69,26 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug {
     /// [`SourceError::Driver`] if the driver does not answer.
     fn memory_info(&self) -> Result<MemoryInfo, SourceError>;
 
+    /// What made the device unusable, if that has happened.
+    fn poison(&self) -> Option<SourceError>;
+
+    /// What the driver refused to take back so far.
+    fn free_faults(&self) -> FreeFaults;
+
+    // --- Memory in one piece.
+
     /// The address of `bytes` bytes (not 0) of the device's memory, aligned to at least 256.
     ///
     /// # Errors
     /// [`SourceError::Exhausted`] if the device has no such amount, [`SourceError::Driver`] for other failures.
     fn allocate_device(&self, bytes: u64) -> Result<u64, SourceError>;
 
-    /// Gives device memory back. A failure is kept in [`free_faults`](Self::free_faults).
+    /// Gives device memory back, once all work on the device has ended. A failure is kept in
+    /// [`free_faults`](Self::free_faults).
     ///
     /// # Safety
-    /// `address` came from [`allocate_device`](Self::allocate_device), was not freed since, and no work uses the memory.
+    /// `address` came from [`allocate_device`](Self::allocate_device), was not freed since, and no work to come uses the
+    /// memory.
     unsafe fn free_device(&self, address: u64);
 
     /// The address of `bytes` bytes (not 0) of page-locked host memory, aligned to at least 256, initialised.
@@ -76,94 +103,146 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug {
     /// `address` came from [`allocate_pinned`](Self::allocate_pinned), was not freed since, and no work uses the memory.
     unsafe fn free_pinned(&self, address: u64);
 
-    /// The frees that failed so far.
-    fn free_faults(&self) -> FreeFaults;
-}
+    // --- Addresses and memory apart. Failures of calls that give back are kept in `free_faults` too.
 
-/// A device's own memory as a source of regions.
-#[derive(Clone, Debug)]
-pub struct DeviceMemory {
-    driver: Arc<dyn Driver>,
-}
+    /// What sizes and addresses of the calls below are multiples of, in bytes.
+    ///
+    /// # Errors
+    /// [`SourceError::Unsupported`] if the device cannot keep addresses and memory apart.
+    fn granularity(&self) -> Result<u64, SourceError>;
 
-impl DeviceMemory {
-    /// The memory of the device behind `driver`.
-    #[must_use]
-    pub const fn new(driver: Arc<dyn Driver>) -> Self {
-        Self { driver }
-    }
-}
+    /// The address of a range of `bytes` addresses with nothing behind them, aligned to the granularity.
+    ///
+    /// # Errors
+    /// [`SourceError::Exhausted`], [`SourceError::Driver`].
+    fn reserve(&self, bytes: u64) -> Result<u64, SourceError>;
 
-// SAFETY: every region is one allocation of the driver, which promises as much.
-unsafe impl SubAllocator for DeviceMemory {
-    fn memory_kind(&self) -> MemoryKind {
-        MemoryKind::Device
-    }
+    /// Gives a range of addresses back.
+    ///
+    /// # Errors
+    /// [`SourceError::Driver`]: the range stays reserved.
+    ///
+    /// # Safety
+    /// The range came from [`reserve`](Self::reserve), was not given back since, and nothing is mapped in it.
+    unsafe fn release_range(&self, range: Span) -> Result<(), SourceError>;
 
-    fn total_bytes(&self) -> Option<u64> {
-        self.driver.memory_info().ok().map(|memory| memory.total)
-    }
+    /// `bytes` bytes of the device's memory without an address.
+    ///
+    /// # Errors
+    /// [`SourceError::Exhausted`], [`SourceError::Driver`].
+    fn create(&self, bytes: u64) -> Result<PhysicalHandle, SourceError>;
 
-    fn allocate(&self, alignment: u64, bytes: u64) -> Result<Span, SourceError> {
-        refuse_impossible(alignment, bytes)?;
-        let region = Span { address: self.driver.allocate_device(bytes)?, bytes };
-        keeps_contract(region, alignment).inspect_err(|_| {
-            // SAFETY: the region was taken just now, and nobody has heard of it.
-            unsafe { self.free(region) };
-        })
-    }
+    /// Gives a handle up. Its memory goes back when it is mapped nowhere any more.
+    ///
+    /// # Errors
+    /// [`SourceError::Driver`]: the handle stays valid.
+    ///
+    /// # Safety
+    /// The handle came from [`create`](Self::create) and was not released since.
+    unsafe fn release(&self, handle: PhysicalHandle) -> Result<(), SourceError>;
 
-    unsafe fn free(&self, region: Span) {
-        // SAFETY: the caller gives back a region of ours, once, that nothing uses; it is one allocation of the driver.
-        unsafe { self.driver.free_device(region.address) };
-    }
-}
+    /// Puts the whole memory of a handle behind a range of addresses. Nobody may access it there yet.
+    ///
+    /// # Errors
+    /// [`SourceError::Driver`]: nothing is mapped.
+    ///
+    /// # Safety
+    /// The handle is valid and as large as the range, which lies in a reserved one and in which nothing is mapped.
+    unsafe fn map(&self, range: Span, handle: PhysicalHandle) -> Result<(), SourceError>;
 
-/// Page-locked host memory as a source of regions: the device copies from and to it without staging.
-#[derive(Clone, Debug)]
-pub struct PinnedMemory {
-    driver: Arc<dyn Driver>,
-}
+    /// Takes the memory behind a range away.
+    ///
+    /// # Errors
+    /// [`SourceError::Driver`]: the memory stays where it is.
+    ///
+    /// # Safety
+    /// The range is exactly one that was [mapped](Self::map), and no work uses it.
+    unsafe fn unmap(&self, range: Span) -> Result<(), SourceError>;
 
-impl PinnedMemory {
-    /// Host memory that is page-locked for the device behind `driver`.
-    #[must_use]
-    pub const fn new(driver: Arc<dyn Driver>) -> Self {
-        Self { driver }
-    }
-}
+    /// Lets the device read and write a range.
+    ///
+    /// # Errors
+    /// [`SourceError::Driver`].
+    ///
+    /// # Safety
+    /// Memory is mapped throughout the range, which ends where mappings end.
+    unsafe fn set_access(&self, range: Span) -> Result<(), SourceError>;
 
-// SAFETY: every region is one allocation of the driver, which promises as much, and that it is initialised.
-unsafe impl SubAllocator for PinnedMemory {
-    fn memory_kind(&self) -> MemoryKind {
-        MemoryKind::PinnedHost
-    }
+    // --- The order of work.
 
-    fn allocate(&self, alignment: u64, bytes: u64) -> Result<Span, SourceError> {
-        refuse_impossible(alignment, bytes)?;
-        let region = Span { address: self.driver.allocate_pinned(bytes)?, bytes };
-        keeps_contract(region, alignment).inspect_err(|_| {
-            // SAFETY: the region was taken just now, and nobody has heard of it.
-            unsafe { self.free(region) };
-        })
-    }
+    /// A new stream: work given to it is done in the order given, and in no order with the work of other streams.
+    ///
+    /// # Errors
+    /// [`SourceError::Driver`].
+    fn create_stream(&self) -> Result<StreamHandle, SourceError>;
 
-    unsafe fn free(&self, region: Span) {
-        // SAFETY: the caller gives back a region of ours, once, that nothing uses; it is one allocation of the driver.
-        unsafe { self.driver.free_pinned(region.address) };
-    }
-}
+    /// Gives a stream up. Work that it was given is done all the same. A failure is kept in `free_faults`.
+    ///
+    /// # Safety
+    /// The stream is this driver's and not destroyed, and is used no more.
+    unsafe fn destroy_stream(&self, stream: StreamHandle);
 
-/// Drivers answer requests for nothing in ways of their own, so such requests never reach them.
-fn refuse_impossible(alignment: u64, bytes: u64) -> Result<(), SourceError> {
-    if bytes == 0 || !alignment.is_power_of_two() { Err(SourceError::Exhausted { bytes }) } else { Ok(()) }
-}
+    /// A new event, complete as long as it is not recorded.
+    ///
+    /// # Errors
+    /// [`SourceError::Driver`].
+    fn create_event(&self) -> Result<EventHandle, SourceError>;
 
-/// The region, if it can be what was asked for. Taking more and aligning by hand is not possible: the driver wants
-/// back the address that it gave.
-fn keeps_contract(region: Span, alignment: u64) -> Result<Span, SourceError> {
-    if region.address == 0 || !region.address.is_multiple_of(alignment) || region.end().is_none() {
-        return Err(SourceError::BadRegion { address: region.address, bytes: region.bytes });
-    }
-    Ok(region)
+    /// Gives an event up. Streams that wait for it go on waiting. A failure is kept in `free_faults`.
+    ///
+    /// # Safety
+    /// The event is this driver's and not destroyed, and is used no more.
+    unsafe fn destroy_event(&self, event: EventHandle);
+
+    /// Makes the event stand for all the work that the stream was given so far.
+    ///
+    /// # Errors
+    /// [`SourceError::Driver`]: the event stands for what it did before.
+    ///
+    /// # Safety
+    /// Both are this driver's and not destroyed.
+    unsafe fn record(&self, event: EventHandle, stream: StreamHandle) -> Result<(), SourceError>;
+
+    /// Makes what the stream is given from now on wait for what the event stands for now. The host does not wait.
+    ///
+    /// # Errors
+    /// [`SourceError::Driver`]: the stream does not wait.
+    ///
+    /// # Safety
+    /// Both are not destroyed; the stream is this driver's, and the event of a driver of the same kind.
+    unsafe fn wait(&self, stream: StreamHandle, event: EventHandle) -> Result<(), SourceError>;
+
+    /// Whether the event is complete. Does not wait.
+    ///
+    /// # Errors
+    /// [`SourceError::Driver`].
+    ///
+    /// # Safety
+    /// The event is this driver's and not destroyed.
+    unsafe fn query(&self, event: EventHandle) -> Result<bool, SourceError>;
+
+    /// Returns when the event is complete.
+    ///
+    /// # Errors
+    /// [`SourceError::Driver`].
+    ///
+    /// # Safety
+    /// The event is this driver's and not destroyed.
+    unsafe fn synchronise_event(&self, event: EventHandle) -> Result<(), SourceError>;
+
+    /// Returns when all work that the device was given has ended.
+    ///
+    /// # Errors
+    /// [`SourceError::Driver`].
+    fn synchronise(&self) -> Result<(), SourceError>;
+
+    /// Gives the stream a copy to do.
+    ///
+    /// # Errors
+    /// [`SourceError::Driver`]: nothing is copied.
+    ///
+    /// # Safety
+    /// The stream is this driver's and not destroyed. Until the copy has ended both places are valid for its bytes and
+    /// in memory of the kind said, nobody writes to the place copied from, and nobody else reads or writes the other.
+    unsafe fn copy(&self, copy: MemoryCopy, stream: StreamHandle) -> Result<(), SourceError>;
 }

@@ -150,6 +150,50 @@ pub enum SourceError {
         /// What it said.
         reason: String,
     },
+    /// The device has failed in a way that it does not recover from: nothing works on it until the process ends.
+    #[error("{device} is lost to this process: {call} failed with {reason}")]
+    Poisoned {
+        /// The device's name.
+        device: String,
+        /// The driver's function that met the failure first.
+        call: &'static str,
+        /// What it said.
+        reason: String,
+    },
+    /// The device cannot do what is needed.
+    #[error("{device} has no {feature}")]
+    Unsupported {
+        /// The device's name.
+        device: String,
+        /// What it lacks.
+        feature: &'static str,
+    },
+}
+
+impl SourceError {
+    /// Whether the device is lost, so that no later call can succeed.
+    #[must_use]
+    pub const fn is_poisoned(&self) -> bool {
+        matches!(self, Self::Poisoned { .. })
+    }
+}
+
+/// A block that another stream cannot use, or not yet.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// The allocator does not know of streams: it would hand the memory out again before the other stream is done.
+    #[error("{allocator} does not order memory between streams")]
+    Unordered {
+        /// The allocator's name.
+        allocator: String,
+    },
+    /// The block is not one that is live.
+    #[error(transparent)]
+    Block(#[from] BlockError),
+    /// The driver refused to make the stream wait. The block will be given back late all the same.
+    #[error(transparent)]
+    Source(#[from] SourceError),
 }
 
 /// A visitor that came too late.

@@ -243,6 +243,13 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// Forgets so many bytes, whole granules, at the end of the [tail](Self::tail): they are the caller's from now on.
+    /// `None`, and nothing changed, if the tail has fewer, and for policies that give back whole regions alone.
+    fn cut_tail(&mut self, bytes: u64) -> Option<Span> {
+        let _ = bytes;
+        None
+    }
+
     /// How many bytes to ask the source for when a need finds no room and the pool's own growth would take `planned`
     /// bytes: for policies with a rule of their own.
     fn region_bytes(&self, rounded: u64, planned: u64) -> u64 {

@@ -1,14 +1,22 @@
 //! A simulated device: the driver's side of a device on a machine that has none.
 //!
 //! It counts calls, keeps to a capacity, fails on demand, and remembers what is out, so that growth, limits, faults and
-//! leaks can be tested anywhere. Its device memory is addresses with nothing behind them; its pinned memory is real
-//! host memory, since the host may follow such addresses.
+//! leaks can be tested anywhere. Its device memory is addresses, with what copies put there; its pinned memory is real
+//! host memory, since the host may follow such addresses. Its streams end their work at a [`Pace`] of one's choice, in
+//! an order that a seed chooses, and it [watches](Violation) that no byte is used before its last use ended.
 
+mod contents;
 mod faults;
+mod memory;
+mod random;
+mod streams;
+mod watch;
 
-use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::driver::{Driver, FreeFaults, MemoryInfo};
+use crate::driver::{
+    Driver, EventHandle, FreeFaults, MemoryCopy, MemoryInfo, PhysicalHandle, Poison, StreamHandle,
+};
 use crate::error::SourceError;
 use crate::host::HostMemory;
 use crate::memory::{MemoryKind, Span};
@@ -16,26 +24,26 @@ use crate::sub_allocator::SubAllocator;
 use crate::sync::{Mutex, lock};
 use crate::units::{Bytes, round_up};
 
-pub use faults::{Fault, Operation, When};
+use contents::Contents;
+use faults::Struck;
+use memory::{GRANULARITY, Live, Virtual};
+use streams::{Streams, Work};
+
+pub use faults::{Calls, Fault, Operation, When};
+pub use streams::Pace;
+pub use watch::{Use, Violation};
 
 /// Where the simulated device's addresses start: where a CUDA driver places them, roughly.
 const BASE: u64 = 0x7000_0000_0000;
 
+/// Where its ranges of addresses start, which are kept apart from its allocations.
+const VIRTUAL_BASE: u64 = 0x3000_0000_0000;
+
+/// Numbers the devices of a process, so that the handle of one is none of another.
+static NEXT_DEVICE: AtomicU64 = AtomicU64::new(1);
+
 /// Alignment of all addresses, the least that drivers promise.
 const ALIGNMENT: u64 = 256;
-
-/// How often a device was asked for each [`Operation`], refused calls included.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Calls {
-    /// Calls for device memory.
-    pub allocate_device: u64,
-    /// Device memory given back.
-    pub free_device: u64,
-    /// Calls for pinned memory.
-    pub allocate_pinned: u64,
-    /// Pinned memory given back.
-    pub free_pinned: u64,
-}
 
 /// A device of a given capacity with nothing behind it.
 ///
@@ -59,7 +67,9 @@ pub struct SimDevice {
     name: String,
     capacity: u64,
     pinned_limit: Option<u64>,
+    maps: bool,
     host: HostMemory,
+    poison: Poison,
     state: Mutex<State>,
 }
 
@@ -67,41 +77,30 @@ pub struct SimDevice {
 struct State {
     /// The first device address never handed out.
     next: u64,
+    /// The first address of a range never reserved.
+    next_range: u64,
     device: Live,
     pinned: Live,
+    mapped: Virtual,
+    contents: Contents,
+    streams: Streams,
     calls: Calls,
     faults: Vec<Fault>,
     free_faults: FreeFaults,
 }
 
-/// Allocations of one memory that are out.
-#[derive(Debug, Default)]
-struct Live {
-    spans: BTreeMap<u64, u64>,
-    bytes: u64,
-}
-
-impl Live {
-    fn insert(&mut self, span: Span) {
-        self.spans.insert(span.address, span.bytes);
-        self.bytes += span.bytes;
-    }
-
-    fn remove(&mut self, address: u64) -> Option<Span> {
-        let bytes = self.spans.remove(&address)?;
-        self.bytes -= bytes;
-        Some(Span { address, bytes })
-    }
-}
-
 impl SimDevice {
-    /// A device with `capacity` bytes of its own memory, and pinned memory without a limit.
+    /// A device with `capacity` bytes of its own memory, and pinned memory without a limit. Work on it ends at once.
     #[must_use]
     pub fn new(capacity: Bytes) -> Self {
         let state = State {
             next: BASE,
+            next_range: VIRTUAL_BASE,
             device: Live::default(),
             pinned: Live::default(),
+            mapped: Virtual::default(),
+            contents: Contents::default(),
+            streams: Streams::new(Pace::AtOnce, NEXT_DEVICE.fetch_add(1, Ordering::Relaxed)),
             calls: Calls::default(),
             faults: Vec::new(),
             free_faults: FreeFaults::default(),
@@ -110,15 +109,38 @@ impl SimDevice {
             name: "simulated device".to_owned(),
             capacity: capacity.get(),
             pinned_limit: None,
+            maps: true,
             host: HostMemory::new(),
+            poison: Poison::default(),
             state: Mutex::new(state),
         }
+    }
+
+    /// The same device under another name.
+    #[must_use]
+    pub fn with_name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
     }
 
     /// The same device with at most `limit` bytes of pinned memory.
     #[must_use]
     pub const fn with_pinned_limit(mut self, limit: Bytes) -> Self {
         self.pinned_limit = Some(limit.get());
+        self
+    }
+
+    /// The same device, on which work ends at another pace. For a device that was given none yet.
+    #[must_use]
+    pub fn with_pace(self, pace: Pace) -> Self {
+        lock(&self.state).streams.set_pace(pace);
+        self
+    }
+
+    /// The same device, which cannot keep addresses and memory apart.
+    #[must_use]
+    pub const fn without_mapping(mut self) -> Self {
+        self.maps = false;
         self
     }
 
@@ -142,64 +164,203 @@ impl SimDevice {
     #[must_use]
     pub fn live(&self, kind: MemoryKind) -> Vec<Span> {
         let state = lock(&self.state);
-        let live = match kind {
-            MemoryKind::Device => &state.device,
-            MemoryKind::PinnedHost => &state.pinned,
-            MemoryKind::Host | MemoryKind::AddressOnly => return Vec::new(),
-        };
-        live.spans.iter().map(|(&address, &bytes)| Span { address, bytes }).collect()
+        match kind {
+            MemoryKind::Device => state.device.iter().collect(),
+            MemoryKind::PinnedHost => state.pinned.iter().collect(),
+            MemoryKind::Host | MemoryKind::AddressOnly => Vec::new(),
+        }
     }
-}
 
-impl State {
-    /// Counts a call, and refuses it if a fault strikes.
-    fn enter(&mut self, operation: Operation, bytes: u64) -> Result<(), SourceError> {
-        let count = match operation {
-            Operation::AllocateDevice => &mut self.calls.allocate_device,
-            Operation::FreeDevice => &mut self.calls.free_device,
-            Operation::AllocatePinned => &mut self.calls.allocate_pinned,
-            Operation::FreePinned => &mut self.calls.free_pinned,
-        };
-        *count += 1;
+    /// Where memory is mapped, in the order of addresses.
+    #[must_use]
+    pub fn mappings(&self) -> Vec<Span> {
+        lock(&self.state).mapped.mappings()
+    }
+
+    /// What else was made and not given back: ranges of addresses and handles of memory.
+    #[must_use]
+    pub fn ranges_and_handles(&self) -> (usize, usize) {
+        let state = lock(&self.state);
+        (state.mapped.ranges.iter().count(), state.mapped.handles())
+    }
+
+    /// Streams and events that were made and not destroyed.
+    #[must_use]
+    pub fn open_streams_and_events(&self) -> usize {
+        lock(&self.state).streams.open()
+    }
+
+    /// Gives a stream work that uses memory, and checks that it may: see [`violations`](Self::violations).
+    ///
+    /// # Errors
+    /// [`SourceError::Driver`] if there is no such stream.
+    pub fn launch(&self, stream: StreamHandle, uses: &[Use]) -> Result<(), SourceError> {
+        self.work(Operation::Launch, |state| state.give(stream, Work::Launch, uses.to_vec()))
+    }
+
+    /// Ends up to `pieces` pieces of work, of streams taken by chance; how many there were.
+    pub fn advance(&self, pieces: usize) -> usize {
+        let state = &mut *lock(&self.state);
+        let mut ended = 0;
+        while ended < pieces
+            && let Some(work) = state.streams.next()
+        {
+            state.end(work);
+            ended += 1;
+        }
+        ended
+    }
+
+    /// Ends all work of a stream, and what that waits for.
+    pub fn finish(&self, stream: StreamHandle) {
+        let state = &mut *lock(&self.state);
+        while let Some(work) = state.streams.next_of(stream.0) {
+            state.end(work);
+        }
+    }
+
+    /// The uses of memory so far that were against the rules. A test of anything that orders work asserts that there are
+    /// none.
+    #[must_use]
+    pub fn violations(&self) -> Vec<Violation> {
+        lock(&self.state).streams.violations.clone()
+    }
+
+    /// What copies put into the device's memory; elsewhere a pattern.
+    #[must_use]
+    pub fn read(&self, span: Span) -> Vec<u8> {
+        lock(&self.state).contents.read(span)
+    }
+
+    /// Counts a call, and refuses it if a fault strikes or has struck for good.
+    fn enter(&self, state: &mut State, operation: Operation, bytes: u64) -> Result<(), SourceError> {
+        self.poison.check()?;
+        state.calls.count(operation);
         let mut outcome = Ok(());
-        for fault in &mut self.faults {
+        for fault in &mut state.faults {
             // Every fault counts the call, also when another one has struck already.
-            outcome = outcome.and(fault.strike(operation, bytes));
+            let error = match fault.strike(operation, bytes) {
+                None => continue,
+                Some(Struck::Fails(error)) => error,
+                Some(Struck::Poisons(reason)) => self.poison.strike(&self.name, operation.name(), reason),
+            };
+            outcome = outcome.and(Err(error));
         }
         outcome
     }
 
-    /// Takes an allocation out of the live ones. A fault leaves it there: what a driver refuses to free stays taken.
-    fn release(&mut self, operation: Operation, address: u64) -> Option<Span> {
-        let outcome = self.enter(operation, 0).and_then(|()| {
-            let live = match operation {
-                Operation::FreePinned => &mut self.pinned,
-                _ => &mut self.device,
-            };
-            let reason = || format!("nothing that is alive was allocated at {address:#x}");
-            live.remove(address)
-                .ok_or_else(|| SourceError::Driver { call: operation.name(), reason: reason() })
-        });
-        outcome.map_err(|error| self.free_faults.record(error)).ok()
+    /// Makes a call that is refused as broken if `call` says why.
+    fn call<T>(
+        &self,
+        operation: Operation,
+        call: impl FnOnce(&mut State) -> Result<T, String>,
+    ) -> Result<T, SourceError> {
+        let state = &mut *lock(&self.state);
+        self.enter(state, operation, 0)?;
+        call(state).map_err(|reason| SourceError::Driver { call: operation.name(), reason })
+    }
+
+    /// Makes a call about streams and events, at which work may go on.
+    fn work<T>(
+        &self,
+        operation: Operation,
+        call: impl FnOnce(&mut State) -> Result<T, String>,
+    ) -> Result<T, SourceError> {
+        self.call(operation, |state| {
+            let outcome = call(state);
+            while let Some(work) = state.streams.next_by_pace() {
+                state.end(work);
+            }
+            outcome
+        })
+    }
+
+    /// Makes a call that gives something back, and keeps its failure.
+    fn give_back<T>(
+        &self,
+        operation: Operation,
+        call: impl FnOnce(&mut State) -> Result<T, String>,
+    ) -> Result<T, SourceError> {
+        let outcome = self.call(operation, call);
+        if let Err(error) = &outcome {
+            lock(&self.state).free_faults.record(error.clone());
+        }
+        outcome
     }
 }
 
-// SAFETY: device addresses are unique and never followed; pinned memory is zeroed memory of the system.
+impl State {
+    /// Bytes of device memory taken.
+    const fn used(&self) -> u64 {
+        self.device.bytes + self.mapped.bytes
+    }
+
+    /// Gives a stream work, with a look at whether the memory is there.
+    fn give(&mut self, stream: StreamHandle, work: Work, uses: Vec<Use>) -> Result<(), String> {
+        let is_there = |span| {
+            self.device.holds(span) || self.mapped.is_accessible(span) || self.pinned.holds(span)
+        };
+        if let Some(missing) = uses.iter().find(|used| !is_there(used.span)) {
+            self.streams.violations.push(Violation::NoMemory { span: missing.span, stream });
+        }
+        self.streams.give(stream.0, work, uses)
+    }
+
+    /// What a piece of work does when it ends.
+    fn end(&mut self, work: Work) {
+        let Work::Copy(copy) = work else { return };
+        let host = match copy {
+            MemoryCopy::ToDevice { from: address, bytes, .. }
+            | MemoryCopy::ToHost { to: address, bytes, .. } => Some(Span { address, bytes }),
+            MemoryCopy::OnDevice { .. } => None,
+        };
+        if host.is_none_or(|host| self.pinned.holds(host)) {
+            // SAFETY: the host's part is pinned memory that is alive, and whoever gave the copy promised that nobody
+            // else uses it meanwhile.
+            unsafe { self.contents.copy(copy) };
+        }
+    }
+
+    fn end_all(&mut self) {
+        while let Some(work) = self.streams.next() {
+            self.end(work);
+        }
+    }
+
+    /// Notes if memory that goes is still used.
+    fn check_unused(&mut self, span: Span) {
+        if let Some(stream) = self.streams.user_of(span) {
+            self.streams.violations.push(Violation::InUse { span, stream });
+        }
+    }
+}
+
+// SAFETY: device addresses are unique and never followed by the host; pinned memory is zeroed memory of the system;
+// events are reached when what came before them in their stream has ended, which is what waiting streams look at.
 unsafe impl Driver for SimDevice {
     fn name(&self) -> &str {
         &self.name
     }
 
     fn memory_info(&self) -> Result<MemoryInfo, SourceError> {
-        let used = lock(&self.state).device.bytes;
+        self.poison.check()?;
+        let used = lock(&self.state).used();
         Ok(MemoryInfo { free: self.capacity - used, total: self.capacity })
+    }
+
+    fn poison(&self) -> Option<SourceError> {
+        self.poison.get()
+    }
+
+    fn free_faults(&self) -> FreeFaults {
+        lock(&self.state).free_faults.clone()
     }
 
     fn allocate_device(&self, bytes: u64) -> Result<u64, SourceError> {
         let exhausted = SourceError::Exhausted { bytes };
-        let mut state = lock(&self.state);
-        state.enter(Operation::AllocateDevice, bytes)?;
-        if bytes == 0 || bytes > self.capacity - state.device.bytes {
+        let state = &mut *lock(&self.state);
+        self.enter(state, Operation::AllocateDevice, bytes)?;
+        if bytes == 0 || bytes > self.capacity - state.used() {
             return Err(exhausted);
         }
         let address = state.next;
@@ -210,12 +371,19 @@ unsafe impl Driver for SimDevice {
     }
 
     unsafe fn free_device(&self, address: u64) {
-        lock(&self.state).release(Operation::FreeDevice, address);
+        // As CUDA does, the call waits for all work first. What is refused stays taken. The failure is kept.
+        let _ = self.give_back(Operation::FreeDevice, |state| {
+            let region = state.device.at(address).ok_or_else(|| nothing_at(address))?;
+            state.end_all();
+            state.device.remove(address);
+            state.contents.forget(region);
+            Ok(())
+        });
     }
 
     fn allocate_pinned(&self, bytes: u64) -> Result<u64, SourceError> {
-        let mut state = lock(&self.state);
-        state.enter(Operation::AllocatePinned, bytes)?;
+        let state = &mut *lock(&self.state);
+        self.enter(state, Operation::AllocatePinned, bytes)?;
         let room = self.pinned_limit.unwrap_or(u64::MAX).saturating_sub(state.pinned.bytes);
         if bytes > room {
             return Err(SourceError::Exhausted { bytes });
@@ -226,14 +394,134 @@ unsafe impl Driver for SimDevice {
     }
 
     unsafe fn free_pinned(&self, address: u64) {
-        let region = lock(&self.state).release(Operation::FreePinned, address);
-        if let Some(region) = region {
+        let region = self.give_back(Operation::FreePinned, |state| {
+            let region = state.pinned.at(address).ok_or_else(|| nothing_at(address))?;
+            state.check_unused(region);
+            state.pinned.remove(address);
+            Ok(region)
+        });
+        if let Ok(region) = region {
             // SAFETY: the region was out until just now, and the caller promises that nothing uses it.
             unsafe { self.host.free(region) };
         }
     }
 
-    fn free_faults(&self) -> FreeFaults {
-        lock(&self.state).free_faults.clone()
+    fn granularity(&self) -> Result<u64, SourceError> {
+        let (device, feature) = (self.name.clone(), "virtual memory management");
+        if self.maps { Ok(GRANULARITY) } else { Err(SourceError::Unsupported { device, feature }) }
     }
+
+    fn reserve(&self, bytes: u64) -> Result<u64, SourceError> {
+        let state = &mut *lock(&self.state);
+        self.enter(state, Operation::Reserve, bytes)?;
+        let end = state.next_range.checked_add(bytes).filter(|&end| end <= BASE);
+        if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) {
+            return Err(invalid(Operation::Reserve, bytes));
+        }
+        let next = end.ok_or(SourceError::Exhausted { bytes })?;
+        let address = std::mem::replace(&mut state.next_range, next);
+        state.mapped.ranges.insert(Span { address, bytes });
+        Ok(address)
+    }
+
+    unsafe fn release_range(&self, range: Span) -> Result<(), SourceError> {
+        self.give_back(Operation::ReleaseRange, |state| state.mapped.release_range(range))
+    }
+
+    fn create(&self, bytes: u64) -> Result<PhysicalHandle, SourceError> {
+        let state = &mut *lock(&self.state);
+        self.enter(state, Operation::Create, bytes)?;
+        if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) {
+            return Err(invalid(Operation::Create, bytes));
+        }
+        if bytes > self.capacity - state.used() {
+            return Err(SourceError::Exhausted { bytes });
+        }
+        Ok(PhysicalHandle(state.mapped.create(bytes)))
+    }
+
+    unsafe fn release(&self, handle: PhysicalHandle) -> Result<(), SourceError> {
+        self.give_back(Operation::Release, |state| state.mapped.release(handle.0))
+    }
+
+    unsafe fn map(&self, range: Span, handle: PhysicalHandle) -> Result<(), SourceError> {
+        self.call(Operation::Map, |state| state.mapped.map(range, handle.0))
+    }
+
+    unsafe fn unmap(&self, range: Span) -> Result<(), SourceError> {
+        self.give_back(Operation::Unmap, |state| {
+            state.check_unused(range);
+            state.mapped.unmap(range)?;
+            state.contents.forget(range);
+            Ok(())
+        })
+    }
+
+    unsafe fn set_access(&self, range: Span) -> Result<(), SourceError> {
+        self.call(Operation::SetAccess, |state| state.mapped.set_access(range))
+    }
+
+    fn create_stream(&self) -> Result<StreamHandle, SourceError> {
+        self.call(Operation::CreateStream, |state| Ok(StreamHandle(state.streams.create_stream())))
+    }
+
+    unsafe fn destroy_stream(&self, stream: StreamHandle) {
+        // The failure is kept.
+        let _ = self.give_back(Operation::DestroyStream, |state| state.streams.destroy_stream(stream.0));
+    }
+
+    fn create_event(&self) -> Result<EventHandle, SourceError> {
+        self.call(Operation::CreateEvent, |state| Ok(EventHandle(state.streams.create_event())))
+    }
+
+    unsafe fn destroy_event(&self, event: EventHandle) {
+        // The failure is kept.
+        let _ = self.give_back(Operation::DestroyEvent, |state| state.streams.destroy_event(event.0));
+    }
+
+    unsafe fn record(&self, event: EventHandle, stream: StreamHandle) -> Result<(), SourceError> {
+        self.work(Operation::Record, |state| state.streams.record(event.0, stream.0))
+    }
+
+    unsafe fn wait(&self, stream: StreamHandle, event: EventHandle) -> Result<(), SourceError> {
+        self.work(Operation::Wait, |state| state.streams.wait(stream.0, event.0))
+    }
+
+    unsafe fn query(&self, event: EventHandle) -> Result<bool, SourceError> {
+        self.work(Operation::Query, |state| state.streams.is_complete(event.0))
+    }
+
+    unsafe fn synchronise_event(&self, event: EventHandle) -> Result<(), SourceError> {
+        self.call(Operation::Synchronise, |state| {
+            while let Some(work) = state.streams.next_towards(event.0) {
+                state.end(work);
+            }
+            state.streams.is_complete(event.0).map(|_| ())
+        })
+    }
+
+    fn synchronise(&self) -> Result<(), SourceError> {
+        self.call(Operation::Synchronise, |state| {
+            state.end_all();
+            Ok(())
+        })
+    }
+
+    unsafe fn copy(&self, copy: MemoryCopy, stream: StreamHandle) -> Result<(), SourceError> {
+        let (MemoryCopy::ToDevice { from, to, bytes }
+        | MemoryCopy::ToHost { from, to, bytes }
+        | MemoryCopy::OnDevice { from, to, bytes }) = copy;
+        let part = |address, writes| Use { span: Span { address, bytes }, owner: None, writes };
+        let uses = if bytes == 0 { Vec::new() } else { vec![part(from, false), part(to, true)] };
+        self.work(Operation::Copy, |state| state.give(stream, Work::Copy(copy), uses))
+    }
+}
+
+fn nothing_at(address: u64) -> String {
+    format!("nothing that is alive was allocated at {address:#x}")
+}
+
+fn invalid(operation: Operation, bytes: u64) -> SourceError {
+    let reason = format!("{bytes} bytes are not a multiple of the granularity");
+    SourceError::Driver { call: operation.name(), reason }
 }

@@ -22,14 +22,28 @@ pub unsafe trait SubAllocator: Send + Sync + fmt::Debug {
     fn allocate(&self, alignment: u64, bytes: u64) -> Result<Span, SourceError>;
 
     /// Takes a region back. With [`supports_coalescing`](Self::supports_coalescing) the span may cover several
-    /// adjacent regions at once.
+    /// adjacent regions at once, or their end from [`boundary_in`](Self::boundary_in) on.
     ///
     /// # Safety
-    /// The span is one that `allocate` returned (or a run of them), it was not given back before, and nothing uses it.
+    /// The span is one that `allocate` returned (or a run of them, or the end of such a run), it was not given back
+    /// before, and nothing uses it. Of a device's memory, work that was given before may still use it.
     unsafe fn free(&self, region: Span);
 
     /// All the memory that the source draws on, in bytes, used or not; `None` where nobody knows. Limits may be shares of it.
     fn total_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// The bytes of those that nobody uses now, this process or another; `None` where nobody knows. Limits may leave some
+    /// of it to others.
+    fn available_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// From where on the end of a run of regions can be given back alone: the lowest such address in `tail`, which ends
+    /// where the run ends. `None` if only whole regions can.
+    fn boundary_in(&self, tail: Span) -> Option<u64> {
+        let _ = tail;
         None
     }
 

@@ -160,6 +160,10 @@ unsafe impl SubAllocator for Visited {
             for region in &regions {
                 state.regions.remove(&region.address);
             }
+            // The end of a region alone, of which nobody is told.
+            if let Some((&start, bytes)) = state.regions.range_mut(..region.address).next_back() {
+                *bytes = (*bytes).min(region.address - start);
+            }
             (Arc::clone(&state.visitors), regions)
         };
         for region in regions {
@@ -173,5 +177,24 @@ unsafe impl SubAllocator for Visited {
 
     fn supports_coalescing(&self) -> bool {
         self.source.supports_coalescing()
+    }
+
+    fn available_bytes(&self) -> Option<u64> {
+        self.source.available_bytes()
+    }
+
+    fn boundary_in(&self, tail: Span) -> Option<u64> {
+        let first = {
+            let state = lock(&self.state);
+            if state.visitors.free.is_empty() {
+                None
+            } else {
+                // Visitors see regions go as they saw them come.
+                Some(*state.regions.range(tail.address..tail.end()?).next()?.0)
+            }
+        };
+        let Some(address) = first else { return self.source.boundary_in(tail) };
+        let bytes = tail.end()? - address;
+        self.source.boundary_in(Span { address, bytes }).filter(|&found| found == address)
     }
 }

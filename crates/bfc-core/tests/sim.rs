@@ -87,7 +87,7 @@ fn the_chosen_call_fails_and_the_others_do_not() {
     device.inject(Fault::new(Operation::AllocateDevice, When::Call(2)));
     let outcomes: Vec<bool> = (0..4).map(|_| memory.allocate(256, 1).is_ok()).collect();
     assert_eq!(outcomes, [true, false, true, true]);
-    assert_eq!(device.calls().allocate_device, 5);
+    assert_eq!(device.calls().of(Operation::AllocateDevice), 5);
     assert!(PinnedMemory::new(device).allocate(256, 1).is_ok(), "faults strike their operation alone");
 }
 
@@ -141,7 +141,7 @@ fn memory_whose_free_fails_stays_taken() {
     device.inject(Fault::new(Operation::FreeDevice, When::Call(1)));
     free(&memory, region);
     assert_eq!(device.live(MemoryKind::Device), [region]);
-    assert_eq!((device.free_faults().count, device.calls().free_device), (1, 1));
+    assert_eq!((device.free_faults().count, device.calls().of(Operation::FreeDevice)), (1, 1));
 }
 
 /// Whatever calls a device refuses, a pool on top neither loses a region nor gives one back twice.
@@ -168,7 +168,7 @@ fn a_pool_over_a_failing_device_gives_back_every_region_it_took() {
         drop(held);
         drop(pool);
         let (calls, refused) = (device.calls(), device.free_faults().count);
-        assert!(refused <= calls.free_device);
+        assert!(refused <= calls.of(Operation::FreeDevice));
         assert_eq!(device.live(MemoryKind::Device).len() as u64, refused, "seed {seed}: {calls:?}");
     }
 }

@@ -154,6 +154,10 @@ impl Policy for Bfc {
         self.last_tail()
     }
 
+    fn cut_tail(&mut self, bytes: u64) -> Option<Span> {
+        self.cut_last(bytes)
+    }
+
     fn regions(&self) -> Vec<Span> {
         self.regions.as_slice().iter().map(|region| region.span).collect()
     }

@@ -4,6 +4,7 @@ mod cached;
 mod inspect;
 mod slow_path;
 mod supply;
+mod what_if;
 
 use std::fmt;
 use std::sync::Arc;
@@ -288,6 +289,10 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
 
     fn ledger(&self) -> Ledger {
         self.write(|state| self.ledger_of(state)).unwrap_or_default()
+    }
+
+    fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
+        self.what_if_freed(request, freed)
     }
 
     fn set_safe_frontier(&self, count: u64) {

@@ -52,6 +52,11 @@ impl Bfc {
     pub(super) fn take_idle(&mut self, at_most: u64) -> Option<Span> {
         let fits = |region: &AllocationRegion| region.span.bytes <= at_most && self.is_idle(region);
         let index = self.regions.as_slice().iter().position(fits)?;
+        self.take_region(index)
+    }
+
+    /// Forgets a region that is one free chunk.
+    fn take_region(&mut self, index: usize) -> Option<Span> {
         let region = self.regions.remove(index);
         let chunk = self.chunks[region.border].next;
         self.unbin(chunk);
@@ -69,6 +74,28 @@ impl Bfc {
         let joins = region.usable() == region.span.bytes && chunk.state == State::Free;
         let bytes = if joins { chunk.bytes } else { 0 };
         Some(Span { address: end - bytes, bytes })
+    }
+
+    /// Forgets so many bytes at the end of the last region, if anyone may use them: they are the caller's from now on.
+    pub(super) fn cut_last(&mut self, bytes: u64) -> Option<Span> {
+        let tail = self.last_tail().filter(|tail| 0 < bytes && bytes <= tail.bytes && bytes % GRANULE == 0)?;
+        let index = self.regions.as_slice().len() - 1;
+        let (span, border) = (self.regions.as_slice()[index].span, self.regions.as_slice()[index].border);
+        if bytes == span.bytes {
+            return self.take_region(index);
+        }
+        let last = self.chunks[border].prev;
+        self.unbin(last);
+        if bytes == tail.bytes {
+            self.link(self.chunks[last].prev, border);
+            self.chunks.remove(last);
+        } else {
+            self.chunks[last].bytes -= bytes;
+            self.bin(last);
+        }
+        self.regions.get_mut(index).span.bytes -= bytes;
+        self.reserved -= bytes;
+        Some(Span { address: span.address + span.bytes - bytes, bytes })
     }
 
     /// Whether a region is one free chunk that anyone may use. A region with frees that the frontier has not passed is

@@ -15,7 +15,9 @@ use crate::units::Bytes;
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Gives idle regions back to the source, as long as `keep` bytes stay reserved; an idle region is one in which no
-    /// block is live and no free waits for the frontier. Returns the bytes given back.
+    /// block is live and no free waits for the frontier. Of a source that [takes back the end of a
+    /// region](crate::SubAllocator::boundary_in), as [`VirtualMemory`](crate::VirtualMemory) does, the free end goes too. Returns
+    /// the bytes given back.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -33,7 +35,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let bytes = self.write(|state| {
             state.policy.merge_ripe(self.frontier.get());
             self.empty_caches(state);
-            self.release_idle(state, keep.0)
+            self.release_idle(state, keep.0) + self.release_tail(state, keep.0)
         });
         let bytes = bytes.unwrap_or(0);
         if bytes > 0 {

@@ -4,7 +4,7 @@ use super::slow_path::Wanted;
 use super::{PolicyAllocator, State};
 use crate::error::SourceError;
 use crate::memory::Span;
-use crate::policy::{GRANULE, Moment, NotAdded};
+use crate::policy::{GRANULE, Moment, NotAdded, whole_granules};
 use crate::pool::config::ConfiguredPolicy;
 use crate::pool::growth::{Growth, Wish, available};
 use crate::sub_allocator::SubAllocator;
@@ -129,6 +129,23 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             // SAFETY: the policy has just forgotten the region, in which no block was live.
             unsafe { self.give_back(state, span) };
         }
+    }
+
+    /// Gives back as much of the free end of the last region as the source takes alone, as long as `keep` bytes stay
+    /// reserved; how many bytes that were.
+    pub(super) fn release_tail(&self, state: &mut State<P>, keep: u64) -> u64 {
+        let at_most = whole_granules(state.policy.reserved_bytes().saturating_sub(keep));
+        let tail = state.policy.tail().map(|tail| (tail.bytes.min(at_most), tail.end()));
+        let Some((bytes, Some(end))) = tail else { return 0 };
+        let tail = Span { address: end - bytes, bytes };
+        let boundary = self.call_source(state, |source| source.boundary_in(tail));
+        let bytes = boundary.filter(|&address| tail.address <= address && address < end).map(|address| end - address);
+        let Some(span) = bytes.and_then(|bytes| state.policy.cut_tail(bytes)) else { return 0 };
+        state.accounts.note_reserved(state.policy.reserved_bytes());
+        // SAFETY: the policy has just forgotten the end of its last region, in which no block was live, and the source
+        // has said that it takes that alone.
+        unsafe { self.give_back(state, span) };
+        span.bytes
     }
 
     /// Gives back regions that the policy does not want to keep.

@@ -1,0 +1,69 @@
+//! What stands in a simulated device's memory, as far as copies ever put something there.
+
+use std::collections::BTreeMap;
+
+use crate::driver::MemoryCopy;
+use crate::memory::Span;
+
+const PAGE: u64 = 4096;
+
+/// What memory reads as before anything was copied into it: unlikely to be taken for data.
+const UNWRITTEN: u8 = 0xa5;
+
+/// Bytes by address, in pages that exist from the first write on.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    pages: BTreeMap<u64, Box<[u8; PAGE as usize]>>,
+}
+
+impl Contents {
+    pub(super) fn read(&self, span: Span) -> Vec<u8> {
+        let byte = |address: u64| match self.pages.get(&(address / PAGE)) {
+            Some(page) => page[(address % PAGE) as usize],
+            None => UNWRITTEN,
+        };
+        (span.address..span.address + span.bytes).map(byte).collect()
+    }
+
+    fn write(&mut self, address: u64, bytes: &[u8]) {
+        for (address, &byte) in (address..).zip(bytes) {
+            let page = self.pages.entry(address / PAGE);
+            page.or_insert_with(|| Box::new([UNWRITTEN; PAGE as usize]))[(address % PAGE) as usize] = byte;
+        }
+    }
+
+    /// Forgets what stood in memory that was given back.
+    pub(super) fn forget(&mut self, span: Span) {
+        if !self.pages.is_empty() {
+            // Addresses of allocations are not used again, those of mappings are, and are whole pages.
+            let pages = span.address.div_ceil(PAGE)..(span.address + span.bytes) / PAGE;
+            self.pages.retain(|page, _| !pages.contains(page));
+        }
+    }
+
+    /// Does a copy.
+    ///
+    /// # Safety
+    /// The host's part is page-locked memory of the device that is alive, and that nobody else writes to, or for a copy
+    /// to the host reads.
+    pub(super) unsafe fn copy(&mut self, copy: MemoryCopy) {
+        match copy {
+            MemoryCopy::ToDevice { from, to, bytes } => {
+                let from: *const u8 = std::ptr::with_exposed_provenance(from as usize);
+                // SAFETY: as this function's caller promises.
+                let source = unsafe { std::slice::from_raw_parts(from, bytes as usize) };
+                self.write(to, source);
+            }
+            MemoryCopy::ToHost { from, to, bytes } => {
+                let source = self.read(Span { address: from, bytes });
+                let to: *mut u8 = std::ptr::with_exposed_provenance_mut(to as usize);
+                // SAFETY: as this function's caller promises; `source` is memory of its own.
+                unsafe { to.copy_from_nonoverlapping(source.as_ptr(), source.len()) };
+            }
+            MemoryCopy::OnDevice { from, to, bytes } => {
+                let source = self.read(Span { address: from, bytes });
+                self.write(to, &source);
+            }
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Streams of a simulated device: work that was given and has not ended, and in which order it may end.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::random::Random;
+use super::watch::{Clock, Use, Violation, conflict};
+use crate::driver::{MemoryCopy, StreamHandle};
+use crate::memory::Span;
+
+/// When the work of a simulated device ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pace {
+    /// As soon as it is given.
+    #[default]
+    AtOnce,
+    /// Some of it at every call about streams and events, of streams taken by chance: one seed gives one order.
+    Random {
+        /// Chooses the order.
+        seed: u64,
+    },
+    /// When the host waits for it, and no more than it waits for; or by [`advance`](super::SimDevice::advance).
+    OnDemand,
+}
+
+/// What a stream was given.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Work {
+    /// A use of memory.
+    Launch,
+    Copy(MemoryCopy),
+    /// An event stands for all that came before.
+    Reach(u64),
+    /// All that comes after waits for it.
+    Await(u64),
+}
+
+/// One piece of work that has not ended.
+#[derive(Debug)]
+pub(super) struct Item {
+    /// Its number in its stream, from 1.
+    index: u64,
+    work: Work,
+    uses: Vec<Use>,
+}
+
+#[derive(Debug, Default)]
+struct Stream {
+    queue: VecDeque<Item>,
+    /// How much it was given so far.
+    given: u64,
+    /// What comes before the next piece of work.
+    clock: Clock,
+    destroyed: bool,
+}
+
+/// A record of an event that was not reached.
+#[derive(Debug)]
+struct Marker {
+    stream: u64,
+    /// What comes before it.
+    clock: Clock,
+}
+
+/// All streams and events of a device.
+#[derive(Debug)]
+pub(super) struct Streams {
+    pace: Pace,
+    random: Random,
+    next: u64,
+    streams: BTreeMap<u64, Stream>,
+    /// The marker that an event stands for; 0 before it is recorded.
+    events: BTreeMap<u64, u64>,
+    next_marker: u64,
+    markers: BTreeMap<u64, Marker>,
+    pub(super) violations: Vec<Violation>,
+}
+
+impl Streams {
+    /// The streams of the device with this number.
+    pub(super) fn new(pace: Pace, device: u64) -> Self {
+        Self {
+            pace,
+            random: Random::new(0),
+            next: device << 32,
+            streams: BTreeMap::new(),
+            events: BTreeMap::new(),
+            next_marker: 0,
+            markers: BTreeMap::new(),
+            violations: Vec::new(),
+        }
+    }
+
+    pub(super) fn set_pace(&mut self, pace: Pace) {
+        self.pace = pace;
+        if let Pace::Random { seed } = pace {
+            self.random = Random::new(seed);
+        }
+    }
+
+    pub(super) fn create_stream(&mut self) -> u64 {
+        self.next += 1;
+        self.streams.insert(self.next, Stream::default());
+        self.next
+    }
+
+    pub(super) fn destroy_stream(&mut self, stream: u64) -> Result<(), String> {
+        self.stream(stream)?.destroyed = true;
+        self.drop_if_done(stream);
+        Ok(())
+    }
+
+    pub(super) fn create_event(&mut self) -> u64 {
+        self.next += 1;
+        self.events.insert(self.next, 0);
+        self.next
+    }
+
+    pub(super) fn destroy_event(&mut self, event: u64) -> Result<(), String> {
+        self.events.remove(&event).map(|_| ()).ok_or_else(|| format!("there is no event {event}"))
+    }
+
+    pub(super) fn record(&mut self, event: u64, stream: u64) -> Result<(), String> {
+        self.marker(event)?;
+        let index = self.stream(stream)?.given + 1;
+        let mut clock = self.stream(stream)?.clock.clone();
+        clock.raise(stream, index);
+        self.next_marker += 1;
+        let marker = self.next_marker;
+        self.markers.insert(marker, Marker { stream, clock });
+        self.events.insert(event, marker);
+        self.give(stream, Work::Reach(marker), Vec::new())
+    }
+
+    pub(super) fn wait(&mut self, stream: u64, event: u64) -> Result<(), String> {
+        let marker = self.marker(event)?;
+        // What was reached came before everything that is given from now on.
+        let clock = self.markers.get(&marker).map(|marker| marker.clock.clone());
+        let waiting = self.stream(stream)?;
+        let Some(clock) = clock else { return Ok(()) };
+        waiting.clock.join(&clock);
+        self.give(stream, Work::Await(marker), Vec::new())
+    }
+
+    pub(super) fn is_complete(&self, event: u64) -> Result<bool, String> {
+        Ok(!self.markers.contains_key(&self.marker(event)?))
+    }
+
+    /// Gives a stream something to do, and checks that nothing else may use the same bytes meanwhile.
+    pub(super) fn give(&mut self, stream: u64, work: Work, uses: Vec<Use>) -> Result<(), String> {
+        let given = self.stream(stream)?;
+        given.given += 1;
+        let (index, clock) = (given.given, given.clock.clone());
+        if !uses.is_empty() {
+            for (&other, earlier) in self.streams.iter().filter(|(other, _)| **other != stream) {
+                let unordered = earlier.queue.iter().filter(|item| item.index > clock.of(other));
+                for span in unordered.filter_map(|item| conflict(&item.uses, &uses)) {
+                    let (first, second) = (StreamHandle(other), StreamHandle(stream));
+                    self.violations.push(Violation::Unordered { span, first, second });
+                }
+            }
+        }
+        self.stream(stream)?.queue.push_back(Item { index, work, uses });
+        Ok(())
+    }
+
+    /// The stream of work that has not ended and uses a byte of the span.
+    pub(super) fn user_of(&self, span: Span) -> Option<StreamHandle> {
+        let uses = |stream: &Stream| stream.queue.iter().any(|item| item.uses.iter().any(|used| used.touches(span)));
+        self.streams.iter().find(|(_, stream)| uses(stream)).map(|(&stream, _)| StreamHandle(stream))
+    }
+
+    /// How much of the work that can go on does so at this call, one piece at a time: the next one.
+    pub(super) fn next_by_pace(&mut self) -> Option<Work> {
+        let goes_on = match self.pace {
+            Pace::AtOnce => true,
+            // The seed says too how far the device lags behind.
+            Pace::Random { seed } => self.random.below(8) < seed % 8,
+            Pace::OnDemand => false,
+        };
+        if goes_on { self.next() } else { None }
+    }
+
+    /// Ends one piece of work, of a stream taken by chance.
+    pub(super) fn next(&mut self) -> Option<Work> {
+        let can_run = |stream: &Stream| match stream.queue.front() {
+            Some(Item { work: Work::Await(marker), .. }) => !self.markers.contains_key(marker),
+            Some(_) => true,
+            None => false,
+        };
+        let count = self.streams.values().filter(|stream| can_run(stream)).count();
+        if count == 0 {
+            return None;
+        }
+        let pick = self.random.below(count as u64) as usize;
+        let stream = self.streams.iter().filter(|(_, stream)| can_run(stream)).nth(pick).map(|(&id, _)| id)?;
+        self.end_first_of(stream)
+    }
+
+    /// Ends one piece of the work that an event waits for; `None` once the event is complete.
+    pub(super) fn next_towards(&mut self, event: u64) -> Option<Work> {
+        let stream = self.markers.get(self.events.get(&event)?)?.stream;
+        if matches!(self.pace, Pace::Random { .. }) && self.random.below(2) == 0 {
+            return self.next();
+        }
+        self.next_of(stream)
+    }
+
+    /// Ends one piece of a stream's work, and of what that waits for; `None` if the stream has none.
+    pub(super) fn next_of(&mut self, mut stream: u64) -> Option<Work> {
+        loop {
+            match self.streams.get(&stream)?.queue.front()?.work {
+                Work::Await(marker) if self.markers.contains_key(&marker) => {
+                    stream = self.markers.get(&marker)?.stream;
+                }
+                _ => return self.end_first_of(stream),
+            }
+        }
+    }
+
+    fn end_first_of(&mut self, stream: u64) -> Option<Work> {
+        let item = self.streams.get_mut(&stream)?.queue.pop_front()?;
+        if let Work::Reach(marker) = item.work {
+            self.markers.remove(&marker);
+        }
+        self.drop_if_done(stream);
+        Some(item.work)
+    }
+
+    fn drop_if_done(&mut self, stream: u64) {
+        if self.streams.get(&stream).is_some_and(|stream| stream.destroyed && stream.queue.is_empty()) {
+            self.streams.remove(&stream);
+        }
+    }
+
+    fn stream(&mut self, stream: u64) -> Result<&mut Stream, String> {
+        let found = self.streams.get_mut(&stream).filter(|stream| !stream.destroyed);
+        found.ok_or_else(|| format!("there is no stream {stream}"))
+    }
+
+    fn marker(&self, event: u64) -> Result<u64, String> {
+        self.events.get(&event).copied().ok_or_else(|| format!("there is no event {event}"))
+    }
+
+    /// Streams and events that were not destroyed.
+    pub(super) fn open(&self) -> usize {
+        self.streams.values().filter(|stream| !stream.destroyed).count() + self.events.len()
+    }
+}

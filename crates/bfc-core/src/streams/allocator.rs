@@ -1,0 +1,387 @@
+//! A pool whose memory may be used on other streams than its own.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Stream;
+use super::deferred::Deferred;
+use crate::allocator::{Allocator, Request};
+use crate::attributes::AllocationAttributes;
+use crate::error::{AllocError, BlockError, RecordError, SourceError};
+use crate::guard::Damage;
+use crate::ledger::{Ledger, Tag};
+use crate::memory::{Block, MemoryKind};
+use crate::retry::{AllocatorRetry, Refusal, Want};
+use crate::stats::Stats;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Mutex, lock, thread_number};
+
+/// How long a request waits for frees, as upstream.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A pool of a device's memory that belongs to one stream, and may be used on others.
+///
+/// Memory of the pool is handed out for work on its compute stream: what is freed is free at once, since new work there
+/// comes after the old. Whoever uses a block elsewhere says so first, by [`record_stream`](Allocator::record_stream): the
+/// other stream then waits for what the compute stream was given so far, and once the block is given back, from any
+/// thread, its memory is free only after the work that the other stream was given until then.
+///
+/// Such frees are looked at without waiting when memory is asked for. If memory runs out, the request waits for the
+/// fewest of them that make room, and for none that would not help; then, as in the pool below, for other threads.
+/// Until then the memory counts as in use.
+///
+/// ```
+/// use std::sync::Arc;
+/// use bfc_core::sim::{Pace, SimDevice};
+/// use bfc_core::{Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, DeviceMemory, Request, Stream, StreamAllocator};
+///
+/// let device = Arc::new(SimDevice::new(Bytes::mib(64)).with_pace(Pace::OnDemand));
+/// let (compute, copies) = (Stream::new(device.clone())?, Stream::new(device.clone())?);
+/// let pool = BfcAllocator::new("sim", Arc::new(DeviceMemory::new(device.clone())), BfcConfig::new(Bytes::mib(32)));
+/// let pool = Arc::new(StreamAllocator::new(Arc::new(pool), compute));
+/// let allocator: Arc<dyn Allocator> = pool.clone();
+///
+/// let batch = Allocation::new(&allocator, &Request::new(1000))?;
+/// allocator.record_stream(&batch.block(), &copies)?;
+/// drop(batch); // the stream `copies` may still read it
+/// assert_eq!(pool.pending_frees().bytes, 1024);
+/// device.finish(copies.handle());
+/// pool.poll();
+/// assert_eq!(pool.pending_frees().bytes, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct StreamAllocator {
+    pool: Arc<dyn Allocator>,
+    compute: Arc<Stream>,
+    /// Blocks that other streams use, or used and that are not free yet, by address.
+    uses: Mutex<BTreeMap<u64, Used>>,
+    /// How many these are: without any, a free need not look.
+    used: AtomicUsize,
+    pending: Deferred<Block>,
+    pending_bytes: AtomicU64,
+    stranded_bytes: AtomicU64,
+    retry: AllocatorRetry,
+    retry_timeout: Duration,
+    threads: Threads,
+}
+
+/// What is known of a block that another stream uses.
+#[derive(Debug)]
+struct Used {
+    block: Block,
+    streams: Vec<Arc<Stream>>,
+    /// It was given back, and waits for the streams.
+    freed: bool,
+}
+
+/// Frees of a [`StreamAllocator`] that wait for other streams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PendingFrees {
+    /// How many blocks.
+    pub blocks: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes that are never given back, because the driver could not say when their use ends.
+    pub stranded_bytes: u64,
+}
+
+/// Whether more than one thread ever called: otherwise nobody can free while one waits.
+#[derive(Debug, Default)]
+struct Threads {
+    first: AtomicU64,
+    several: AtomicBool,
+}
+
+impl Threads {
+    fn note(&self) {
+        let thread = thread_number();
+        let first = self.first.load(Ordering::Relaxed);
+        if first != thread && !self.several.load(Ordering::Relaxed) {
+            let set = self.first.compare_exchange(0, thread, Ordering::Relaxed, Ordering::Relaxed);
+            if set.is_err() {
+                self.several.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl StreamAllocator {
+    /// The memory of `pool` for work on `compute`. Nobody else may take memory from the pool: it is free there before
+    /// the work on it has ended.
+    #[must_use]
+    pub fn new(pool: Arc<dyn Allocator>, compute: Arc<Stream>) -> Self {
+        Self {
+            pool,
+            compute,
+            uses: Mutex::default(),
+            used: AtomicUsize::new(0),
+            pending: Deferred::new(),
+            pending_bytes: AtomicU64::new(0),
+            stranded_bytes: AtomicU64::new(0),
+            retry: AllocatorRetry::new(),
+            retry_timeout: RETRY_TIMEOUT,
+            threads: Threads::default(),
+        }
+    }
+
+    /// The same with another patience: how long a request waits for other threads to free. 0 is not at all. It stands in
+    /// place of the pool's own.
+    #[must_use]
+    pub const fn with_retry_timeout(mut self, timeout: Duration) -> Self {
+        self.retry_timeout = timeout;
+        self
+    }
+
+    /// The stream that the memory belongs to.
+    #[must_use]
+    pub const fn compute(&self) -> &Arc<Stream> {
+        &self.compute
+    }
+
+    /// The frees that wait for other streams.
+    #[must_use]
+    pub fn pending_frees(&self) -> PendingFrees {
+        PendingFrees {
+            blocks: self.pending.len(),
+            bytes: self.pending_bytes.load(Ordering::Relaxed),
+            stranded_bytes: self.stranded_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Gives back what no stream uses any more, without waiting. Every request does so by itself.
+    pub fn poll(&self) {
+        for block in self.pending.passed() {
+            self.settle(block);
+        }
+    }
+
+    /// A pending free is one no longer.
+    fn settle(&self, block: Block) {
+        self.pending_bytes.fetch_sub(block.bytes, Ordering::Relaxed);
+        self.forget(&block);
+        // SAFETY: the block was given back to us, and all work on other streams has ended.
+        if unsafe { self.pool.deallocate(block) }.is_err() {
+            self.stranded_bytes.fetch_add(block.bytes, Ordering::Relaxed);
+        }
+        self.retry.notify();
+    }
+
+    fn forget(&self, block: &Block) {
+        if lock(&self.uses).remove(&block.address).is_some() {
+            self.used.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The streams that the free of a block must wait for, of which it is from now on known that it was freed.
+    fn streams_of_freed(&self, block: &Block) -> Result<Vec<Arc<Stream>>, BlockError> {
+        if self.used.load(Ordering::Relaxed) == 0 {
+            return Ok(Vec::new());
+        }
+        match lock(&self.uses).get_mut(&block.address).filter(|used| used.block == *block) {
+            None => Ok(Vec::new()),
+            Some(Used { freed: true, .. }) => Err(BlockError::Stale { block: *block }),
+            Some(used) => {
+                used.freed = true;
+                Ok(std::mem::take(&mut used.streams))
+            }
+        }
+    }
+
+    /// Fails if the block was given back, though its memory is not free yet.
+    fn refuse_freed(&self, block: &Block) -> Result<(), BlockError> {
+        let freed = self.used.load(Ordering::Relaxed) > 0
+            && lock(&self.uses).get(&block.address).is_some_and(|used| used.freed && used.block == *block);
+        if freed { Err(BlockError::Stale { block: *block }) } else { Ok(()) }
+    }
+
+    /// Lets a block that was given back wait for these streams.
+    fn defer(&self, block: Block, streams: &[Arc<Stream>]) {
+        self.pending_bytes.fetch_add(block.bytes, Ordering::Relaxed);
+        match self.pending.marks(streams) {
+            Ok(marks) => {
+                self.pending.push(block, marks);
+                self.retry.notify();
+            }
+            // Without a mark nobody learns when the work ends, unless all waits for it now. On a device that is lost no
+            // work is done.
+            Err(error) if error.is_poisoned() => self.settle(block),
+            Err(_) if streams.iter().all(|stream| stream.driver().synchronise().is_ok()) => self.settle(block),
+            Err(_) => {
+                self.pending_bytes.fetch_sub(block.bytes, Ordering::Relaxed);
+                self.stranded_bytes.fetch_add(block.bytes, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn lost(&self, error: SourceError) -> AllocError {
+        AllocError::Source { allocator: self.pool.name().to_owned(), error }
+    }
+
+    /// Tries for a block until there is one, or nothing that is pending would help.
+    fn attempt(&self, request: &Request<'_>) -> Result<Block, Refusal> {
+        let at_once = AllocationAttributes { retry_on_failure: false, ..request.attributes };
+        let at_once = request.with_attributes(at_once);
+        loop {
+            let error = match self.pool.allocate(&at_once) {
+                Ok(block) => return Ok(block),
+                Err(error) => error,
+            };
+            if error.out_of_memory().is_none() {
+                return Err(Refusal { error, wait: false });
+            }
+            let all = self.pending.len();
+            let suffices = |freed: &[&Block]| {
+                let freed: Vec<Block> = freed.iter().map(|block| **block).collect();
+                self.pool.would_fit(request, &freed).unwrap_or(freed.len() >= all)
+            };
+            match self.pending.wait_for(suffices) {
+                Ok(true) => self.pending.passed_by_now().into_iter().for_each(|block| self.settle(block)),
+                Ok(false) => return Err(Refusal { error, wait: self.could_be_freed() }),
+                Err(error) => return Err(Refusal { error: self.lost(error), wait: false }),
+            }
+        }
+    }
+
+    /// Whether another thread may free something.
+    fn could_be_freed(&self) -> bool {
+        let pending = self.pending_bytes.load(Ordering::Relaxed);
+        self.threads.several.load(Ordering::Relaxed) && self.pool.stats().bytes_in_use > pending
+    }
+}
+
+// SAFETY: every block is one of the pool, which makes the same promises; work on its memory that was given before comes
+// first, in the order of the compute stream or because its events have passed.
+unsafe impl Allocator for StreamAllocator {
+    fn name(&self) -> &str {
+        self.pool.name()
+    }
+
+    fn memory_kind(&self) -> MemoryKind {
+        self.pool.memory_kind()
+    }
+
+    fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
+        if let Some(error) = self.compute.driver().poison() {
+            return Err(self.lost(error));
+        }
+        self.threads.note();
+        self.poll();
+        let error = match self.attempt(request) {
+            Ok(block) => return Ok(block),
+            Err(Refusal { error, wait: false }) => return Err(error),
+            Err(refusal) => refusal.error,
+        };
+        if !request.attributes.retry_on_failure || self.retry_timeout.is_zero() {
+            return Err(error);
+        }
+        let want = Want { bytes: request.bytes, class: None };
+        self.retry.allocate_as(want, self.retry_timeout, |_last| self.attempt(request))
+    }
+
+    unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
+        self.threads.note();
+        let streams = self.streams_of_freed(&block)?;
+        if !streams.is_empty() {
+            self.defer(block, &streams);
+            return Ok(());
+        }
+        // SAFETY: as our caller promises; no other stream uses the block.
+        let outcome = unsafe { self.pool.deallocate(block) };
+        self.retry.notify();
+        outcome
+    }
+
+    fn record_stream(&self, block: &Block, stream: &Arc<Stream>) -> Result<(), RecordError> {
+        if block.is_empty() || *stream == self.compute {
+            return Ok(());
+        }
+        self.refuse_freed(block)?;
+        match self.pool.tag(block) {
+            Ok(_) | Err(BlockError::Untracked) => {}
+            Err(error) => return Err(error.into()),
+        }
+        {
+            let uses = &mut *lock(&self.uses);
+            let used = uses.entry(block.address).or_insert_with(|| {
+                self.used.fetch_add(1, Ordering::Relaxed);
+                Used { block: *block, streams: Vec::new(), freed: false }
+            });
+            if !used.streams.contains(stream) {
+                used.streams.push(Arc::clone(stream));
+            }
+        }
+        // The memory may have been another's, for whom the compute stream has work to do still.
+        let event = self.pending.events.record(&self.compute)?;
+        let outcome = stream.wait(&event);
+        self.pending.events.put(event);
+        Ok(outcome?)
+    }
+
+    fn stats(&self) -> Stats {
+        Stats { retry: self.retry.stats(), ..self.pool.stats() }
+    }
+
+    fn clear_stats(&self) -> bool {
+        self.retry.clear_stats();
+        self.pool.clear_stats()
+    }
+
+    fn tracks_sizes(&self) -> bool {
+        self.pool.tracks_sizes()
+    }
+
+    fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
+        self.refuse_freed(block)?;
+        self.pool.requested_bytes(block)
+    }
+
+    fn block_at(&self, address: u64) -> Result<Block, BlockError> {
+        let block = self.pool.block_at(address)?;
+        self.refuse_freed(&block).map_err(|_| BlockError::NoBlockAt { address })?;
+        Ok(block)
+    }
+
+    fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
+        self.refuse_freed(block)?;
+        self.pool.tag(block)
+    }
+
+    fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
+        self.refuse_freed(block)?;
+        self.pool.retag(block, tag)
+    }
+
+    fn ledger(&self) -> Ledger {
+        self.pool.ledger()
+    }
+
+    fn set_safe_frontier(&self, count: u64) {
+        self.pool.set_safe_frontier(count);
+    }
+
+    fn find_damage(&self) -> Vec<Damage> {
+        self.pool.find_damage()
+    }
+
+    fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
+        self.pool.would_fit(request, freed)
+    }
+}
+
+impl Drop for StreamAllocator {
+    fn drop(&mut self) {
+        for block in self.pending.finish() {
+            self.settle(block);
+        }
+    }
+}
+
+impl fmt::Debug for StreamAllocator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (pool, compute) = (&self.pool, &self.compute);
+        f.debug_struct("StreamAllocator").field("pool", pool).field("compute", compute).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,228 @@
+//! Things that are given back when events have passed.
+//!
+//! Anybody hands things in, from any thread and without waiting: through a queue without locks, and with an event on each
+//! stream that uses the thing. Whoever looks for what has passed takes the queue's other end; if another thread has it,
+//! that one does the work.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use super::cheapest::{Marks, cheapest_cut};
+use super::{Event, Stream};
+use crate::error::SourceError;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Mutex, lock};
+
+/// Events that are kept for the next use: making one costs more than recording one.
+const SPARE_EVENTS: usize = 64;
+
+/// Events without a use.
+#[derive(Debug, Default)]
+pub(super) struct EventPool(Mutex<Vec<Event>>);
+
+impl EventPool {
+    /// An event after all the work that the stream was given so far.
+    pub(super) fn record(&self, stream: &Stream) -> Result<Event, SourceError> {
+        let spare = {
+            let mut events = lock(&self.0);
+            let place = events.iter().rposition(|event| event.is_of(stream));
+            place.map(|place| events.swap_remove(place))
+        };
+        let Some(event) = spare else { return Event::new(stream) };
+        event.record(stream)?;
+        Ok(event)
+    }
+
+    pub(super) fn put(&self, event: Event) {
+        let mut events = lock(&self.0);
+        if events.len() < SPARE_EVENTS {
+            events.push(event);
+        }
+    }
+}
+
+/// A point of a stream that a thing waits for.
+#[derive(Debug)]
+pub(super) struct Mark {
+    pub(super) stream: Arc<Stream>,
+    pub(super) event: Event,
+}
+
+/// Things of which each waits for its marks.
+#[derive(Debug)]
+pub(super) struct Deferred<T> {
+    incoming: Sender<(T, Vec<Mark>)>,
+    /// Things handed in and not given back.
+    count: AtomicUsize,
+    waiting: Mutex<Waiting<T>>,
+    pub(super) events: EventPool,
+}
+
+#[derive(Debug)]
+struct Waiting<T> {
+    incoming: Receiver<(T, Vec<Mark>)>,
+    /// The streams that are waited for, one lane each.
+    lanes: Vec<Lane>,
+    /// The things by age, each with the number of marks that have not passed.
+    things: BTreeMap<u64, (T, usize)>,
+    next: u64,
+}
+
+/// The marks of one stream, which pass in this order.
+#[derive(Debug)]
+struct Lane {
+    stream: Arc<Stream>,
+    marks: VecDeque<(Arc<Event>, u64)>,
+}
+
+impl<T> Deferred<T> {
+    pub(super) fn new() -> Self {
+        let (sender, incoming) = channel();
+        let waiting = Waiting { incoming, lanes: Vec::new(), things: BTreeMap::new(), next: 0 };
+        Self {
+            incoming: sender,
+            count: AtomicUsize::new(0),
+            waiting: Mutex::new(waiting),
+            events: EventPool::default(),
+        }
+    }
+
+    /// Things handed in and not given back.
+    pub(super) fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Marks after all the work that these streams were given so far.
+    pub(super) fn marks(&self, streams: &[Arc<Stream>]) -> Result<Vec<Mark>, SourceError> {
+        let mark = |stream: &Arc<Stream>| {
+            Ok(Mark { stream: Arc::clone(stream), event: self.events.record(stream)? })
+        };
+        streams.iter().map(mark).collect()
+    }
+
+    /// Hands a thing in. Never waits.
+    pub(super) fn push(&self, thing: T, marks: Vec<Mark>) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        // The receiver lives as long as the sender.
+        let _ = self.incoming.send((thing, marks));
+    }
+
+    /// The things all of whose marks have passed. Never waits: nothing, if another thread is at it.
+    pub(super) fn passed(&self) -> Vec<T> {
+        if self.len() == 0 {
+            return Vec::new();
+        }
+        match self.waiting.try_lock() {
+            Ok(mut waiting) => self.take_passed(&mut waiting),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// The same, waiting for a thread that is at it.
+    pub(super) fn passed_by_now(&self) -> Vec<T> {
+        self.take_passed(&mut lock(&self.waiting))
+    }
+
+    /// Waits for the fewest marks that suffice; whether there was anything to wait for. `suffices` is asked with things.
+    pub(super) fn wait_for(&self, mut suffices: impl FnMut(&[&T]) -> bool) -> Result<bool, SourceError> {
+        if self.len() == 0 {
+            return Ok(false);
+        }
+        let events: Vec<Arc<Event>> = {
+            let waiting = &mut *lock(&self.waiting);
+            waiting.take_in();
+            let (things, marks) = waiting.things_and_marks();
+            let suffices = |given: &[usize]| {
+                let given: Vec<&T> = given.iter().map(|&index| things[index]).collect();
+                suffices(&given)
+            };
+            let Some(cut) = cheapest_cut(&marks, waiting.lanes.len(), suffices) else { return Ok(false) };
+            let last = |(lane, &count): (&Lane, &usize)| count.checked_sub(1).map(|last| Arc::clone(&lane.marks[last].0));
+            waiting.lanes.iter().zip(&cut).filter_map(last).collect()
+        };
+        // Others may look for what has passed meanwhile.
+        for event in &events {
+            event.synchronise()?;
+        }
+        Ok(!events.is_empty())
+    }
+
+    /// Everything that is left, after waiting for it. What cannot be waited for is left out, unless its device is lost.
+    pub(super) fn finish(&self) -> Vec<T> {
+        let waiting = &mut *lock(&self.waiting);
+        waiting.take_in();
+        for lane in &waiting.lanes {
+            if let Some((event, _)) = lane.marks.back() {
+                // A failure shows in what has passed.
+                let _ = event.synchronise();
+            }
+        }
+        self.take_passed(waiting)
+    }
+
+    /// Leaves what is left where it is, for ever.
+    pub(super) fn leak(&self) {
+        let waiting = &mut *lock(&self.waiting);
+        waiting.take_in();
+        std::mem::forget(std::mem::take(&mut waiting.things));
+    }
+
+    fn take_passed(&self, waiting: &mut Waiting<T>) -> Vec<T> {
+        waiting.take_in();
+        let mut passed = Vec::new();
+        for lane in &mut waiting.lanes {
+            while let Some((event, thing)) = lane.marks.front() {
+                // No work is done on a device that is lost, so nothing there is in use.
+                match event.is_complete() {
+                    Ok(true) => {}
+                    Err(error) if error.is_poisoned() => {}
+                    Ok(false) | Err(_) => break,
+                }
+                if let Some((_, left)) = waiting.things.get_mut(thing) {
+                    *left -= 1;
+                    if *left == 0 {
+                        passed.extend(waiting.things.remove(thing).map(|(thing, _)| thing));
+                    }
+                }
+                if let Some(event) = lane.marks.pop_front().and_then(|(event, _)| Arc::into_inner(event)) {
+                    self.events.put(event);
+                }
+            }
+        }
+        waiting.lanes.retain(|lane| !lane.marks.is_empty());
+        self.count.fetch_sub(passed.len(), Ordering::Relaxed);
+        passed
+    }
+}
+
+impl<T> Waiting<T> {
+    /// Takes in what was handed in since.
+    fn take_in(&mut self) {
+        while let Ok((thing, marks)) = self.incoming.try_recv() {
+            let number = self.next;
+            self.next += 1;
+            self.things.insert(number, (thing, marks.len()));
+            for Mark { stream, event } in marks {
+                let mark = (Arc::new(event), number);
+                match self.lanes.iter_mut().find(|lane| lane.stream == stream) {
+                    Some(lane) => lane.marks.push_back(mark),
+                    None => self.lanes.push(Lane { stream, marks: VecDeque::from([mark]) }),
+                }
+            }
+        }
+    }
+
+    /// The things by age, and the marks that each waits for.
+    fn things_and_marks(&self) -> (Vec<&T>, Vec<Marks>) {
+        let mut marks: BTreeMap<u64, Marks> = BTreeMap::new();
+        for (index, lane) in self.lanes.iter().enumerate() {
+            for (place, (_, thing)) in (1..).zip(&lane.marks) {
+                marks.entry(*thing).or_default().push((index, place));
+            }
+        }
+        let things = self.things.values().map(|(thing, _)| thing).collect();
+        let marks = self.things.keys().map(|thing| marks.remove(thing).unwrap_or_default()).collect();
+        (things, marks)
+    }
+}
