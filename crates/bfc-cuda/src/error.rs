@@ -1,6 +1,6 @@
 //! Why there is no CUDA here, and what a driver's refusal means to a pool.
 
-use bfc_core::SourceError;
+use bfc_core::{Poison, SourceError};
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
 
@@ -72,6 +72,44 @@ pub(crate) fn source_error(call: &'static str, bytes: u64, error: DriverError) -
     }
 }
 
+/// The same for a call on a device that may not survive the failure, which is then noted.
+pub(crate) fn call_error(
+    poison: &Poison,
+    device: &str,
+    call: &'static str,
+    bytes: u64,
+    error: DriverError,
+) -> SourceError {
+    if is_sticky(error.0) {
+        return poison.strike(device, call, reason(error.0));
+    }
+    source_error(call, bytes, error)
+}
+
+/// Whether a failure leaves the context unusable for the rest of the process, by the driver's documentation.
+const fn is_sticky(result: CUresult) -> bool {
+    use CUresult::*;
+    matches!(
+        result,
+        CUDA_ERROR_DEINITIALIZED
+            | CUDA_ERROR_ECC_UNCORRECTABLE
+            | CUDA_ERROR_NVLINK_UNCORRECTABLE
+            | CUDA_ERROR_CONTAINED
+            | CUDA_ERROR_ILLEGAL_ADDRESS
+            | CUDA_ERROR_LAUNCH_TIMEOUT
+            | CUDA_ERROR_CONTEXT_IS_DESTROYED
+            | CUDA_ERROR_ASSERT
+            | CUDA_ERROR_HARDWARE_STACK_ERROR
+            | CUDA_ERROR_ILLEGAL_INSTRUCTION
+            | CUDA_ERROR_MISALIGNED_ADDRESS
+            | CUDA_ERROR_INVALID_ADDRESS_SPACE
+            | CUDA_ERROR_INVALID_PC
+            | CUDA_ERROR_LAUNCH_FAILED
+            | CUDA_ERROR_TENSOR_MEMORY_LEAK
+            | CUDA_ERROR_EXTERNAL_DEVICE
+    )
+}
+
 /// The name of a driver's error. Not its `Display`: that asks the driver for a text, which is a call too many when the
 /// driver is what fails.
 fn reason(result: CUresult) -> String {
@@ -117,6 +155,22 @@ mod tests {
         );
         let error = DriverError(CUresult::CUDA_ERROR_NO_DEVICE);
         assert!(matches!(CudaUnavailable::from_driver("cuInit", error), CudaUnavailable::NoDevice { .. }));
+    }
+
+    #[test]
+    fn a_failure_that_cuda_does_not_recover_from_poisons_and_running_out_of_memory_does_not() {
+        let poison = Poison::default();
+        let call = |result| call_error(&poison, "GPU", "cuMemAlloc", 7, DriverError(result));
+        assert_eq!(call(CUresult::CUDA_ERROR_OUT_OF_MEMORY), SourceError::Exhausted { bytes: 7 });
+        assert!(!call(CUresult::CUDA_ERROR_INVALID_VALUE).is_poisoned());
+        assert_eq!(poison.check(), Ok(()));
+        let first = call(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+        assert_eq!(
+            first.to_string(),
+            "GPU is lost to this process: cuMemAlloc failed with CUDA_ERROR_ILLEGAL_ADDRESS"
+        );
+        assert_eq!(call(CUresult::CUDA_ERROR_LAUNCH_FAILED), first, "what follows is a consequence");
+        assert_eq!(poison.check(), Err(first));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::error::CudaUnavailable;
 ///
 /// `cudarc` looks functions up at their first call and panics where one is missing. Looking all of them up beforehand
 /// turns that into an error.
-const FUNCTIONS: [&str; 18] = [
+const FUNCTIONS: [&str; 38] = [
     "cuInit",
     "cuDriverGetVersion",
     "cuDeviceGet",
@@ -27,6 +27,26 @@ const FUNCTIONS: [&str; 18] = [
     "cuMemFree_v2",
     "cuMemHostAlloc",
     "cuMemFreeHost",
+    "cuMemGetAllocationGranularity",
+    "cuMemAddressReserve",
+    "cuMemAddressFree",
+    "cuMemCreate",
+    "cuMemRelease",
+    "cuMemMap",
+    "cuMemUnmap",
+    "cuMemSetAccess",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
+    "cuStreamWaitEvent",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventRecord",
+    "cuEventQuery",
+    "cuEventSynchronize",
+    "cuCtxSynchronize",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyDtoDAsync_v2",
     "cuGetErrorName",
     "cuGetErrorString",
 ];

@@ -10,8 +10,9 @@ use std::io::Write;
 use std::sync::Arc;
 
 use bfc_core::{
-    Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, DeviceMemory, Driver, FreeFaults, MIB, MemoryKind,
-    PinnedMemory, Request, SourceError, Span, SubAllocator,
+    Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, DeviceMemory, Driver, Event, FreeFaults, GrowthRule, MIB,
+    MemoryKind, PinnedBuffer, PinnedMemory, Request, SourceError, Span, Stream, StreamAllocator, SubAllocator,
+    Transfers, VirtualMemory,
 };
 use bfc_cuda::{CudaDriver, CudaUnavailable, probe};
 
@@ -143,6 +144,115 @@ fn device_pools_serve_blocks_refuse_what_is_over_their_limit_and_give_everything
     assert_eq!(driver.free_faults(), FreeFaults::default());
 }
 
+#[test]
+fn device_mapped_memory_grows_in_place_and_goes_back() {
+    let driver = cuda_or_skip!();
+    let memory = match VirtualMemory::new(driver.clone()) {
+        Ok(memory) => memory,
+        Err(SourceError::Unsupported { .. }) => return,
+        Err(error) => panic!("{error}"),
+    };
+    let rule = GrowthRule::AsRequested { granule: Bytes::mib(2) };
+    let config = BfcConfig::new(Bytes::mib(256)).with_growth(rule);
+    let pool = Arc::new(BfcAllocator::new("cuda_0_bfc", Arc::new(memory), config));
+    let allocator: Arc<dyn Allocator> = pool.clone();
+    let mut blocks: Vec<Allocation> =
+        (0..8).map(|_| Allocation::new(&allocator, &Request::new(8 * MIB)).unwrap()).collect();
+    assert_eq!(pool.regions().len(), 1, "growths follow each other");
+    blocks.truncate(2);
+    assert_eq!(pool.trim(Bytes(0)), 48 * MIB);
+    pool.check_invariants().unwrap();
+    drop((blocks, allocator));
+    drop(pool);
+    assert_eq!(driver.free_faults(), FreeFaults::default());
+}
+
+/// A device's pool for work on its compute stream, and one of pinned memory.
+fn pools(driver: &Arc<CudaDriver>) -> (Arc<Stream>, Arc<dyn Allocator>, Arc<dyn Allocator>) {
+    let compute = Stream::new(driver.clone()).unwrap();
+    let config = BfcConfig::new(Bytes::mib(64));
+    let pool = BfcAllocator::new("cuda_0_bfc", Arc::new(DeviceMemory::new(driver.clone())), config.clone());
+    let pinned = BfcAllocator::new("pinned", Arc::new(PinnedMemory::new(driver.clone())), config);
+    let pool = StreamAllocator::new(Arc::new(pool), compute.clone());
+    (compute, Arc::new(pool), Arc::new(pinned))
+}
+
+#[test]
+fn device_copies_on_another_stream_carry_the_bytes_there_and_back() {
+    let driver = cuda_or_skip!();
+    let (compute, pool, pinned) = pools(&driver);
+    let transfers = Transfers::new(Stream::new(driver.clone()).unwrap());
+    for round in 0..20_u8 {
+        let tensor = Allocation::new(&pool, &Request::new(1 << 16)).unwrap();
+        let mut buffer = PinnedBuffer::new(&pinned, 1 << 16).unwrap();
+        buffer.as_mut_slice().fill(round);
+        let upload = transfers.to_device(buffer, &tensor, 0).unwrap();
+        upload.come_before(&compute).unwrap();
+        drop(upload);
+        let back = transfers.to_host(&tensor, 16, PinnedBuffer::new(&pinned, 1000).unwrap()).unwrap();
+        drop(tensor);
+        assert!(back.wait().unwrap().as_slice().iter().all(|&byte| byte == round));
+    }
+    drop((transfers, pool, pinned, compute));
+    assert_eq!(driver.free_faults(), FreeFaults::default());
+}
+
+#[test]
+fn device_events_order_streams_and_pass() {
+    let driver = cuda_or_skip!();
+    let [first, second] = [(); 2].map(|()| Stream::new(driver.clone()).unwrap());
+    let event = Event::new(&first).unwrap();
+    second.wait(&event).unwrap();
+    event.record(&second).unwrap();
+    event.synchronise().unwrap();
+    assert_eq!(event.is_complete(), Ok(true));
+    first.synchronise().unwrap();
+    assert_eq!(driver.synchronise(), Ok(()));
+    drop((event, first, second));
+    assert_eq!(driver.free_faults(), FreeFaults::default());
+}
+
+/// Several devices, each with a pool and streams of its own. With one device there is nothing to mix up.
+#[test]
+fn device_pools_of_several_devices_are_apart() {
+    let first = cuda_or_skip!();
+    let Ok(second) = CudaDriver::new(1) else { return };
+    for driver in [&first, &second] {
+        let (_, pool, pinned) = pools(driver);
+        let transfers = Transfers::new(Stream::new(driver.clone()).unwrap());
+        let tensor = Allocation::new(&pool, &Request::new(MIB)).unwrap();
+        let buffer = PinnedBuffer::new(&pinned, 4096).unwrap();
+        transfers.to_device(buffer, &tensor, 0).unwrap().wait().unwrap();
+    }
+    assert_eq!(first.free_faults(), FreeFaults::default());
+    assert_eq!(second.free_faults(), FreeFaults::default());
+}
+
+/// Real CUDA would have to be broken for this.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_lost_device_says_so_once_and_is_not_called_again() {
+    if !fake::is_loaded() || std::env::var_os("FAKE_CUDA_RECORD").is_none() {
+        return;
+    }
+    let driver = CudaDriver::new(0).unwrap();
+    let (_compute, pool, _pinned) = pools(&driver);
+    let copies = Stream::new(driver.clone()).unwrap();
+    let blocks: Vec<Allocation> =
+        (0..4).map(|_| Allocation::new(&pool, &Request::new(MIB)).unwrap()).collect();
+    assert!(pool.record_stream(&blocks[0].block(), &copies).is_err());
+    let error = driver.poison().unwrap();
+    assert_eq!(
+        error.to_string(),
+        "Fake Device is lost to this process: cuEventRecord failed with CUDA_ERROR_ILLEGAL_ADDRESS"
+    );
+    drop(blocks);
+    assert_eq!(driver.allocate_device(1), Err(error.clone()));
+    assert!(pool.allocate(&Request::new(1)).is_err());
+    drop((pool, copies));
+    assert_eq!(driver.free_faults(), FreeFaults { count: 1, last: Some(error) });
+}
+
 /// Real CUDA is not asked for wrong frees: what it does then is its own affair.
 #[cfg(target_os = "linux")]
 #[test]
@@ -217,6 +327,8 @@ mod fake {
         assert!(!text.contains(" 0 passed") && !text.contains("skipped"), "{text}");
         run(&library, "probing_answers", &[]);
         run(&library, "a_refused_free", &[]);
+        run(&library, "a_lost_device", &[("FAKE_CUDA_RECORD", "700")]);
+        run(&library, "device_mapped_memory", &[("FAKE_CUDA_MAPS", "0")]);
     }
 
     #[test]

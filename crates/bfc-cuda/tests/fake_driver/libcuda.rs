@@ -3,7 +3,9 @@
 //! It knows two devices of 1 GiB and the functions that bfc-cuda calls, and is as strict as the real one about contexts:
 //! memory calls work only on threads where a context is current. The environment makes it misbehave:
 //! `FAKE_CUDA_INIT` is what starting it returns, `FAKE_CUDA_DEVICES` how many devices it shows. Built with
-//! `--cfg incomplete` it lacks a function.
+//! `--cfg incomplete` it lacks a function. Work is done as soon as it is given; device memory has the bytes that copies
+//! put there. `FAKE_CUDA_MAPS=0` says that addresses and memory cannot be kept apart, and `FAKE_CUDA_RECORD` is what
+//! recording an event returns.
 
 #![allow(non_snake_case, clippy::missing_safety_doc)]
 
@@ -92,9 +94,14 @@ driver_functions! {
         SUCCESS
     }
     cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) {
-        // Compute capability 9.0; everything else is not there.
+        // Compute capability 9.0, and memory apart from addresses; everything else is not there.
+        let known = match attribute {
+            75 => 9,
+            102 => setting("FAKE_CUDA_MAPS").unwrap_or(1) as c_int,
+            _ => 0,
+        };
         // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
-        unsafe { answer(value, Ok(if attribute == 75 { 9 } else { 0 })) }
+        unsafe { answer(value, Ok(known)) }
     }
     cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) {
         // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
@@ -169,6 +176,238 @@ driver_functions! {
     }
     cuGetErrorString(_code: u32, _text: *mut *const c_char) {
         INVALID_VALUE
+    }
+}
+
+/// What is apart from addresses, and the order of work.
+struct Others {
+    next: u64,
+    /// Sizes of reserved ranges.
+    ranges: BTreeMap<u64, usize>,
+    /// Sizes of handles that were not released.
+    handles: BTreeMap<u64, usize>,
+    /// Sizes of mappings, and whether they may be accessed.
+    mappings: BTreeMap<u64, (usize, bool)>,
+    streams: BTreeMap<usize, usize>,
+    events: BTreeMap<usize, usize>,
+    /// Bytes of device memory that were written.
+    contents: BTreeMap<u64, u8>,
+}
+
+static OTHERS: Mutex<Others> = Mutex::new(Others {
+    next: 0,
+    ranges: BTreeMap::new(),
+    handles: BTreeMap::new(),
+    mappings: BTreeMap::new(),
+    streams: BTreeMap::new(),
+    events: BTreeMap::new(),
+    contents: BTreeMap::new(),
+});
+
+const GRANULARITY: usize = 2 << 20;
+const RANGES: u64 = 0x3000_0000_0000;
+
+/// Makes a call that works only with a context, on what else there is.
+fn others<T>(call: impl FnOnce(&mut Others, usize) -> Result<T, u32>) -> Result<T, u32> {
+    let context = context()?;
+    call(&mut OTHERS.lock().unwrap(), context)
+}
+
+fn code(outcome: Result<(), u32>) -> u32 {
+    outcome.err().unwrap_or(SUCCESS)
+}
+
+fn whole(bytes: usize) -> Result<usize, u32> {
+    if bytes > 0 && bytes.is_multiple_of(GRANULARITY) { Ok(bytes) } else { Err(INVALID_VALUE) }
+}
+
+impl Others {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Whether device memory that can be accessed covers all of this.
+    fn check(&self, address: u64, bytes: usize) -> Result<(), u32> {
+        let end = address + bytes as u64;
+        let allocated = DEVICE.lock().unwrap();
+        let before = allocated.range(..=address).next_back();
+        let mut at = address;
+        if before.is_some_and(|(start, (size, _))| start + *size as u64 >= end) {
+            return Ok(());
+        }
+        while at < end {
+            match self.mappings.range(..=at).next_back() {
+                Some((start, (size, true))) if start + *size as u64 > at => at = start + *size as u64,
+                _ => return Err(INVALID_VALUE),
+            }
+        }
+        Ok(())
+    }
+}
+
+driver_functions! {
+    cuMemGetAllocationGranularity(bytes: *mut usize, _properties: *const c_void, _option: c_uint) {
+        // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
+        unsafe { answer(bytes, Ok(GRANULARITY)) }
+    }
+    cuMemAddressReserve(address: *mut u64, bytes: usize, _alignment: usize, _hint: u64, _flags: u64) {
+        let reserve = |others: &mut Others, _| {
+            let bytes = whole(bytes)?;
+            let end = others.ranges.last_key_value().map_or(RANGES, |(start, bytes)| start + *bytes as u64);
+            others.ranges.insert(end, bytes);
+            Ok(end)
+        };
+        // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
+        unsafe { answer(address, others(reserve)) }
+    }
+    cuMemAddressFree(address: u64, bytes: usize) {
+        code(others(|others, _| {
+            let mapped = others.mappings.range(address..address + bytes as u64).next().is_some();
+            match others.ranges.get(&address) {
+                Some(size) if *size == bytes && !mapped => others.ranges.remove(&address),
+                _ => return Err(INVALID_VALUE),
+            };
+            Ok(())
+        }))
+    }
+    cuMemCreate(handle: *mut u64, bytes: usize, properties: *const c_int, _flags: u64) {
+        let create = |others: &mut Others, context: usize| {
+            // The kind of memory and, after the kind of handle, the kind of place and its number.
+            // SAFETY: callers pass a description that starts with four integers.
+            let properties = unsafe { properties.cast::<[c_int; 4]>().read() };
+            if properties != [1, 0, 1, context as c_int - 1] {
+                return Err(INVALID_VALUE);
+            }
+            let used: usize = others.mappings.values().map(|(bytes, _)| bytes).sum();
+            if whole(bytes)? > TOTAL - used {
+                return Err(OUT_OF_MEMORY);
+            }
+            let number = others.number();
+            others.handles.insert(number, bytes);
+            Ok(number)
+        };
+        // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
+        unsafe { answer(handle, others(create)) }
+    }
+    cuMemRelease(handle: u64) {
+        code(others(|others, _| others.handles.remove(&handle).map(|_| ()).ok_or(INVALID_VALUE)))
+    }
+    cuMemMap(address: u64, bytes: usize, offset: usize, handle: u64, _flags: u64) {
+        code(others(|others, _| {
+            let inside = others.ranges.range(..=address).next_back();
+            let end = address + bytes as u64;
+            let inside = inside.is_some_and(|(start, size)| end <= start + *size as u64);
+            let free = others.mappings.range(..end).next_back();
+            let free = free.is_none_or(|(start, (size, _))| start + *size as u64 <= address);
+            if !inside || !free || offset != 0 || others.handles.get(&handle) != Some(&bytes) {
+                return Err(INVALID_VALUE);
+            }
+            others.mappings.insert(address, (bytes, false));
+            Ok(())
+        }))
+    }
+    cuMemUnmap(address: u64, bytes: usize) {
+        code(others(|others, _| match others.mappings.get(&address) {
+            Some((size, _)) if *size == bytes => {
+                others.mappings.remove(&address);
+                Ok(())
+            }
+            _ => Err(INVALID_VALUE),
+        }))
+    }
+    cuMemSetAccess(address: u64, bytes: usize, access: *const c_int, count: usize) {
+        code(others(|others, context| {
+            // SAFETY: callers pass a description of three integers: the kind of place, its number, and the access.
+            let access = unsafe { access.cast::<[c_int; 3]>().read() };
+            if count != 1 || access != [1, context as c_int - 1, 3] {
+                return Err(INVALID_VALUE);
+            }
+            for (_, (_, accessible)) in others.mappings.range_mut(address..address + bytes as u64) {
+                *accessible = true;
+            }
+            others.check(address, bytes)
+        }))
+    }
+    cuStreamCreate(stream: *mut usize, flags: c_uint) {
+        let create = |others: &mut Others, context| {
+            let number = others.number() as usize;
+            others.streams.insert(number, context);
+            if flags == 1 { Ok(number) } else { Err(INVALID_VALUE) }
+        };
+        // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
+        unsafe { answer(stream, others(create)) }
+    }
+    cuStreamDestroy_v2(stream: usize) {
+        code(others(|others, _| others.streams.remove(&stream).map(|_| ()).ok_or(INVALID_VALUE)))
+    }
+    cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint) {
+        code(others(|others, _| {
+            let known = others.streams.contains_key(&stream) && others.events.contains_key(&event);
+            if known { Ok(()) } else { Err(INVALID_VALUE) }
+        }))
+    }
+    cuEventCreate(event: *mut usize, flags: c_uint) {
+        let create = |others: &mut Others, context| {
+            let number = others.number() as usize;
+            others.events.insert(number, context);
+            if flags == 2 { Ok(number) } else { Err(INVALID_VALUE) }
+        };
+        // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
+        unsafe { answer(event, others(create)) }
+    }
+    cuEventDestroy_v2(event: usize) {
+        code(others(|others, _| others.events.remove(&event).map(|_| ()).ok_or(INVALID_VALUE)))
+    }
+    cuEventRecord(event: usize, stream: usize) {
+        code(others(|others, _| {
+            match (setting("FAKE_CUDA_RECORD"), others.events.get(&event), others.streams.get(&stream)) {
+                (None | Some(SUCCESS), Some(event), Some(stream)) if event == stream => Ok(()),
+                (Some(code), ..) if code != SUCCESS => Err(code),
+                _ => Err(INVALID_VALUE),
+            }
+        }))
+    }
+    cuEventQuery(event: usize) {
+        code(others(|others, _| others.events.get(&event).map(|_| ()).ok_or(INVALID_VALUE)))
+    }
+    cuEventSynchronize(event: usize) {
+        code(others(|others, _| others.events.get(&event).map(|_| ()).ok_or(INVALID_VALUE)))
+    }
+    cuCtxSynchronize() {
+        code(context().map(|_| ()))
+    }
+    cuMemcpyHtoDAsync_v2(to: u64, from: *const u8, bytes: usize, stream: usize) {
+        code(others(|others, _| {
+            others.check(to, bytes)?;
+            others.streams.get(&stream).ok_or(INVALID_VALUE)?;
+            // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
+            let source = unsafe { std::slice::from_raw_parts(from, bytes) };
+            others.contents.extend((to..).zip(source.iter().copied()));
+            Ok(())
+        }))
+    }
+    cuMemcpyDtoHAsync_v2(to: *mut u8, from: u64, bytes: usize, stream: usize) {
+        code(others(|others, _| {
+            others.check(from, bytes)?;
+            others.streams.get(&stream).ok_or(INVALID_VALUE)?;
+            let byte = |address: u64| others.contents.get(&address).copied().unwrap_or(0xab);
+            let source: Vec<u8> = (from..from + bytes as u64).map(byte).collect();
+            // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
+            unsafe { to.copy_from_nonoverlapping(source.as_ptr(), bytes) };
+            Ok(())
+        }))
+    }
+    cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) {
+        code(others(|others, _| {
+            others.check(to, bytes)?;
+            others.check(from, bytes)?;
+            others.streams.get(&stream).ok_or(INVALID_VALUE)?;
+            let byte = |offset: u64| others.contents.get(&(from + offset)).copied().unwrap_or(0xab);
+            let source: Vec<u8> = (0..bytes as u64).map(byte).collect();
+            others.contents.extend((to..).zip(source));
+            Ok(())
+        }))
     }
 }
 

@@ -1,0 +1,41 @@
+//! What the driver's calls are given.
+
+use std::ffi::{c_int, c_uchar};
+use std::ptr;
+
+use bfc_core::SourceError;
+use cudarc::driver::sys::{
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1, CUmemAllocationType,
+    CUmemLocation, CUmemLocationType,
+};
+
+/// The size as the driver takes it.
+pub(super) fn size(bytes: u64) -> Result<usize, SourceError> {
+    usize::try_from(bytes).map_err(|_| SourceError::Exhausted { bytes })
+}
+
+/// The number that stands for a thing of the driver's.
+pub(super) fn address<T>(pointer: *mut T) -> u64 {
+    pointer.expose_provenance() as u64
+}
+
+/// The memory of a device.
+pub(super) const fn location(ordinal: u32) -> CUmemLocation {
+    CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: ordinal as c_int }
+}
+
+/// Plain memory of a device, which is shared with no other process.
+pub(super) const fn properties(ordinal: u32) -> CUmemAllocationProp {
+    CUmemAllocationProp {
+        type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
+        location: location(ordinal),
+        win32HandleMetaData: ptr::null_mut(),
+        allocFlags: CUmemAllocationProp_st__bindgen_ty_1 {
+            compressionType: 0,
+            gpuDirectRDMACapable: 0,
+            usage: 0,
+            reserved: [0 as c_uchar; 4],
+        },
+    }
+}
