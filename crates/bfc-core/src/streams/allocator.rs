@@ -21,6 +21,9 @@ use crate::sync::{Mutex, lock, thread_number};
 /// How long a request waits for frees, as upstream.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How often a request waits for frees and then finds none: another thread had them, or the driver tells untruths.
+const FRUITLESS_WAITS: u32 = 16;
+
 /// A pool of a device's memory that belongs to one stream, and may be used on others.
 ///
 /// Memory of the pool is handed out for work on its compute stream: what is freed is free at once, since new work there
@@ -224,6 +227,7 @@ impl StreamAllocator {
     fn attempt(&self, request: &Request<'_>) -> Result<Block, Refusal> {
         let at_once = AllocationAttributes { retry_on_failure: false, ..request.attributes };
         let at_once = request.with_attributes(at_once);
+        let mut fruitless = 0;
         loop {
             let error = match self.pool.allocate(&at_once) {
                 Ok(block) => return Ok(block),
@@ -238,8 +242,12 @@ impl StreamAllocator {
                 self.pool.would_fit(request, &freed).unwrap_or(freed.len() >= all)
             };
             match self.pending.wait_for(suffices) {
-                Ok(true) => self.pending.passed_by_now().into_iter().for_each(|block| self.settle(block)),
-                Ok(false) => return Err(Refusal { error, wait: self.could_be_freed() }),
+                Ok(true) if fruitless < FRUITLESS_WAITS => {
+                    let passed = self.pending.passed_by_now();
+                    fruitless += u32::from(passed.is_empty());
+                    passed.into_iter().for_each(|block| self.settle(block));
+                }
+                Ok(_) => return Err(Refusal { error, wait: self.could_be_freed() }),
                 Err(error) => return Err(Refusal { error: self.lost(error), wait: false }),
             }
         }

@@ -2,8 +2,10 @@
 #![allow(dead_code, unreachable_pub, unused_imports, unused_macros)]
 
 pub mod interpreter;
+pub mod liar;
 pub mod op;
 pub mod scenario;
+pub mod schedule;
 pub mod source;
 
 use bfc_core::{
