@@ -236,10 +236,13 @@ impl StreamAllocator {
             if error.out_of_memory().is_none() {
                 return Err(Refusal { error, wait: false });
             }
-            let all = self.pending.len();
+            // The first question is about all of them.
+            let mut considered: Option<(usize, u64)> = None;
             let suffices = |freed: &[&Block]| {
                 let freed: Vec<Block> = freed.iter().map(|block| **block).collect();
-                self.pool.would_fit(request, &freed).unwrap_or(freed.len() >= all)
+                let bytes = freed.iter().map(|block| block.bytes).sum();
+                let (all, _) = *considered.get_or_insert((freed.len(), bytes));
+                self.pool.would_fit(request, &freed).unwrap_or(freed.len() == all)
             };
             match self.pending.wait_for(suffices) {
                 Ok(true) if fruitless < FRUITLESS_WAITS => {
@@ -247,16 +250,18 @@ impl StreamAllocator {
                     fruitless += u32::from(passed.is_empty());
                     passed.into_iter().for_each(|block| self.settle(block));
                 }
-                Ok(_) => return Err(Refusal { error, wait: self.could_be_freed() }),
+                Ok(suffices) => {
+                    let hopeless = considered.filter(|_| !suffices).map_or(0, |(_, bytes)| bytes);
+                    return Err(Refusal { error, wait: self.could_be_freed(hopeless) });
+                }
                 Err(error) => return Err(Refusal { error: self.lost(error), wait: false }),
             }
         }
     }
 
-    /// Whether another thread may free something.
-    fn could_be_freed(&self) -> bool {
-        let pending = self.pending_bytes.load(Ordering::Relaxed);
-        self.threads.several.load(Ordering::Relaxed) && self.pool.stats().bytes_in_use > pending
+    /// Whether another thread may free something, or is about to, beyond the bytes that would not help.
+    fn could_be_freed(&self, hopeless: u64) -> bool {
+        self.threads.several.load(Ordering::Relaxed) && self.pool.stats().bytes_in_use > hopeless
     }
 }
 

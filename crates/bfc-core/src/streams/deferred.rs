@@ -124,7 +124,8 @@ impl<T> Deferred<T> {
         self.take_passed(&mut lock(&self.waiting))
     }
 
-    /// Waits for the fewest marks that suffice; whether there was anything to wait for. `suffices` is asked with things.
+    /// Waits for the fewest marks that suffice, which may be none by now; `false` if all of them do not. `suffices` is
+    /// asked with things, and with all of them first.
     pub(super) fn wait_for(&self, mut suffices: impl FnMut(&[&T]) -> bool) -> Result<bool, SourceError> {
         if self.len() == 0 {
             return Ok(false);
@@ -145,7 +146,7 @@ impl<T> Deferred<T> {
         for event in &events {
             event.synchronise()?;
         }
-        Ok(!events.is_empty())
+        Ok(true)
     }
 
     /// Everything that is left, after waiting for it. What cannot be waited for is left out, unless its device is lost.

@@ -1,0 +1,467 @@
+//! Memory that several streams use, and copies that nobody waits for: what is given back when, to whom, and after what.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use bfc_core::sim::{Fault, Operation, Pace, SimDevice, Use, When};
+use bfc_core::{
+    Allocation, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, BlockError, Bytes, DeviceMemory,
+    Driver, Event, FreeFaults, MIB, MemoryKind, PinnedBuffer, PinnedMemory, RecordError, Request, SourceError,
+    Span, Stream, StreamAllocator, TransferError, Transfers, failed_drops,
+};
+
+/// A device with a pool of 8 MiB in one region, a compute stream and two others. Work ends when it is waited for.
+struct Bench {
+    device: Arc<SimDevice>,
+    compute: Arc<Stream>,
+    others: [Arc<Stream>; 2],
+    memory: Arc<StreamAllocator>,
+    allocator: Arc<dyn Allocator>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::on(SimDevice::new(Bytes::mib(64)).with_pace(Pace::OnDemand))
+    }
+
+    fn on(device: SimDevice) -> Self {
+        let device = Arc::new(device);
+        let stream = || Stream::new(device.clone()).unwrap();
+        let (compute, others) = (stream(), [stream(), stream()]);
+        let config = BfcConfig::new(Bytes::mib(8)).with_allow_growth(false);
+        let pool = BfcAllocator::new("sim_0_bfc", Arc::new(DeviceMemory::new(device.clone())), config);
+        let memory = Arc::new(StreamAllocator::new(Arc::new(pool), compute.clone()));
+        Self { device, compute, others, allocator: memory.clone(), memory }
+    }
+
+    fn take(&self, bytes: u64) -> Allocation {
+        Allocation::new(&self.allocator, &Request::new(bytes)).unwrap()
+    }
+
+    fn fails(&self, bytes: u64) -> bool {
+        let request = Request::new(bytes).with_attributes(AllocationAttributes::no_retry());
+        Allocation::new(&self.allocator, &request).is_err()
+    }
+
+    /// Work on another stream that uses a block.
+    fn use_on(&self, other: usize, allocation: &Allocation) {
+        self.allocator.record_stream(&allocation.block(), &self.others[other]).unwrap();
+        self.launch(&self.others[other], allocation);
+    }
+
+    fn launch(&self, stream: &Stream, allocation: &Allocation) {
+        self.device.launch(stream.handle(), &[Use::of(&allocation.block())]).unwrap();
+    }
+
+    fn pending(&self) -> u64 {
+        self.memory.pending_frees().bytes / MIB
+    }
+}
+
+#[test]
+fn memory_of_the_compute_stream_is_reused_at_once() {
+    let bench = Bench::new();
+    let first = bench.take(8 * MIB);
+    bench.launch(&bench.compute, &first);
+    let address = first.block().address;
+    drop(first);
+    let second = bench.take(8 * MIB);
+    bench.launch(&bench.compute, &second);
+    assert_eq!(second.block().address, address);
+    assert_eq!(bench.device.violations(), []);
+    assert_eq!(bench.device.calls().of(Operation::Record), 0, "and costs no event");
+}
+
+#[test]
+fn memory_used_on_another_stream_is_free_once_its_work_there_has_ended() {
+    let bench = Bench::new();
+    let block = bench.take(4 * MIB);
+    let address = block.block().address;
+    bench.use_on(0, &block);
+    drop(block);
+    assert_eq!((bench.pending(), bench.memory.stats().bytes_in_use), (4, 4 * MIB));
+    bench.memory.poll();
+    let other = bench.take(4 * MIB);
+    assert_ne!(other.block().address, address, "not while it is used");
+    bench.device.finish(bench.others[0].handle());
+    assert_eq!(bench.take(4 * MIB).block().address, address, "a request looks without being told");
+    assert_eq!(bench.memory.pending_frees(), Default::default());
+    assert_eq!(bench.device.violations(), []);
+}
+
+#[test]
+fn another_stream_waits_for_the_earlier_owner_of_its_memory() {
+    let bench = Bench::new();
+    let first = bench.take(8 * MIB);
+    bench.launch(&bench.compute, &first);
+    drop(first);
+    let second = bench.take(8 * MIB);
+    bench.use_on(0, &second);
+    assert_eq!(bench.device.violations(), []);
+}
+
+#[test]
+fn using_a_block_without_saying_so_is_what_the_device_finds() {
+    let bench = Bench::new();
+    let first = bench.take(8 * MIB);
+    bench.launch(&bench.others[0], &first);
+    drop(first);
+    bench.launch(&bench.compute, &bench.take(8 * MIB));
+    assert_eq!(bench.device.violations().len(), 1);
+}
+
+#[test]
+fn out_of_memory_waits_for_the_cheapest_sufficient_frees_and_no_others() {
+    let bench = Bench::new();
+    // Side by side: 1 and 3 MiB in use on the one stream, 3 MiB on the other, 1 MiB on the first again.
+    let blocks = [1, 3, 3, 1].map(|size| bench.take(size * MIB));
+    for (other, block) in [0, 0, 1, 0].into_iter().zip(&blocks) {
+        bench.use_on(other, block);
+    }
+    drop(blocks);
+    assert_eq!(bench.pending(), 8);
+    let waits = || bench.device.calls().of(Operation::Synchronise);
+
+    // The oldest free does not suffice alone, but the two oldest make one piece.
+    let first = bench.take(4 * MIB);
+    assert_eq!((bench.pending(), waits()), (4, 1));
+    // Here the older stream's last free does not help: the other stream alone is waited for.
+    let second = bench.take(3 * MIB);
+    assert_eq!((bench.pending(), waits()), (1, 2));
+    drop((first, second));
+    assert_eq!(bench.device.violations(), []);
+}
+
+#[test]
+fn nothing_is_waited_for_if_all_pending_frees_do_not_suffice() {
+    let bench = Bench::new();
+    let (kept, freed) = (bench.take(4 * MIB), bench.take(4 * MIB));
+    bench.use_on(0, &freed);
+    drop(freed);
+    assert!(bench.fails(5 * MIB));
+    assert_eq!((bench.pending(), bench.device.calls().of(Operation::Synchronise)), (4, 0));
+    drop(kept);
+    let _all = bench.take(8 * MIB);
+}
+
+#[test]
+fn a_block_that_two_streams_use_waits_for_both() {
+    let bench = Bench::new();
+    let block = bench.take(MIB);
+    bench.use_on(0, &block);
+    bench.use_on(1, &block);
+    drop(block);
+    for (other, pending) in [(1, 1), (0, 0)] {
+        bench.device.finish(bench.others[other].handle());
+        bench.memory.poll();
+        assert_eq!(bench.pending(), pending);
+    }
+}
+
+#[test]
+fn a_block_given_back_is_stale_while_its_memory_is_not_free_yet() {
+    let bench = Bench::new();
+    let block = bench.memory.allocate(&Request::new(1000)).unwrap();
+    bench.allocator.record_stream(&block, &bench.others[0]).unwrap();
+    bench.device.launch(bench.others[0].handle(), &[Use::of(&block)]).unwrap();
+    // SAFETY: nothing lies at the addresses of these tests.
+    let free = || unsafe { bench.memory.deallocate(block) };
+    assert_eq!(free(), Ok(()));
+    let stale = BlockError::Stale { block };
+    assert_eq!(free(), Err(stale));
+    assert_eq!(bench.memory.tag(&block), Err(stale));
+    assert_eq!(bench.memory.requested_bytes(&block), Err(stale));
+    assert_eq!(bench.memory.block_at(block.address), Err(BlockError::NoBlockAt { address: block.address }));
+    assert_eq!(bench.memory.record_stream(&block, &bench.others[1]), Err(RecordError::Block(stale)));
+    bench.device.finish(bench.others[0].handle());
+    bench.memory.poll();
+    assert_eq!(free(), Err(stale));
+    assert_eq!(bench.memory.stats().bytes_in_use, 0);
+}
+
+#[test]
+fn a_pool_that_knows_no_streams_refuses_to_be_used_on_one() {
+    let bench = Bench::new();
+    let plain = BfcAllocator::new(
+        "plain",
+        Arc::new(DeviceMemory::new(bench.device.clone())),
+        BfcConfig::new(Bytes::mib(1)),
+    );
+    let block = plain.allocate(&Request::new(1)).unwrap();
+    let error = plain.record_stream(&block, &bench.others[0]).unwrap_err();
+    assert_eq!(error.to_string(), "plain does not order memory between streams");
+}
+
+#[test]
+fn a_free_whose_event_cannot_be_recorded_waits_for_the_device_instead() {
+    let bench = Bench::new();
+    let block = bench.take(8 * MIB);
+    bench.use_on(0, &block);
+    bench.device.inject(Fault::new(Operation::Record, When::Call(1)));
+    drop(block);
+    assert_eq!(bench.pending(), 0);
+    bench.launch(&bench.compute, &bench.take(8 * MIB));
+    assert_eq!(bench.device.violations(), []);
+}
+
+#[test]
+fn memory_of_which_nobody_learns_when_its_use_ends_is_never_reused() {
+    let bench = Bench::new();
+    let block = bench.take(4 * MIB);
+    bench.use_on(0, &block);
+    bench.device.inject(Fault::new(Operation::Record, When::Call(1)));
+    bench.device.inject(Fault::new(Operation::Synchronise, When::Call(1)));
+    drop(block);
+    assert_eq!(bench.memory.pending_frees().stranded_bytes, 4 * MIB);
+    assert!(bench.fails(5 * MIB));
+    assert_eq!(bench.memory.stats().bytes_in_use, 4 * MIB);
+}
+
+#[test]
+fn a_device_that_is_lost_says_so_once_and_everything_still_goes_back() {
+    let bench = Bench::new();
+    let blocks = [bench.take(MIB), bench.take(MIB), bench.take(MIB)];
+    bench.use_on(0, &blocks[0]);
+    bench.use_on(1, &blocks[1]);
+    bench.device.inject(Fault::sticky(Operation::Launch, When::Call(1)));
+    let lost = bench.device.launch(bench.compute.handle(), &[]).unwrap_err();
+    assert!(lost.is_poisoned());
+    assert_eq!(
+        lost.to_string(),
+        "simulated device is lost to this process: launch failed with injected fault at call 1"
+    );
+    drop(blocks);
+    assert_eq!(bench.memory.stats().bytes_in_use, 0);
+    let error = bench.memory.allocate(&Request::new(1)).unwrap_err();
+    assert_eq!(error.to_string(), format!("sim_0_bfc: {lost}"));
+    let calls = bench.device.calls();
+    let device = bench.device.clone();
+    drop(bench);
+    assert_eq!(device.calls(), calls, "nothing reaches the driver any more");
+    assert_eq!(device.free_faults(), FreeFaults { count: 1, last: Some(lost) });
+}
+
+#[test]
+fn running_out_of_memory_does_not_lose_the_device() {
+    let bench = Bench::new();
+    bench.device.inject(Fault::exhausted(Operation::AllocateDevice, When::After(0)));
+    assert!(bench.fails(MIB));
+    assert_eq!(bench.device.poison(), None);
+    bench.device.clear_faults();
+    drop(bench.take(MIB));
+}
+
+#[test]
+fn blocks_are_given_back_from_any_thread_and_while_unwinding() {
+    let bench = Bench::new();
+    let before = failed_drops();
+    let (sender, receiver) = channel();
+    let thread = std::thread::spawn(move || receiver.into_iter().for_each(drop::<Allocation>));
+    for other in [0, 1, 0, 1] {
+        let block = bench.take(MIB);
+        bench.use_on(other, &block);
+        sender.send(block).unwrap();
+    }
+    drop(sender);
+    thread.join().unwrap();
+    let unwound = catch_unwind(AssertUnwindSafe(|| {
+        let block = bench.take(MIB);
+        bench.use_on(0, &block);
+        panic!("on purpose");
+    }));
+    assert!(unwound.is_err());
+    assert_eq!(bench.pending(), 5);
+    let _all = bench.take(8 * MIB);
+    assert_eq!((bench.pending(), failed_drops()), (0, before));
+    assert_eq!(bench.device.violations(), []);
+}
+
+#[test]
+fn a_block_may_outlive_the_handles_of_its_device() {
+    let Bench { device, compute, others, memory, allocator } = Bench::new();
+    let block = Allocation::new(&allocator, &Request::new(MIB)).unwrap();
+    allocator.record_stream(&block.block(), &others[0]).unwrap();
+    device.launch(others[0].handle(), &[Use::of(&block.block())]).unwrap();
+    drop((compute, others, memory, allocator));
+    assert!(!device.live(MemoryKind::Device).is_empty());
+    std::thread::spawn(move || drop(block)).join().unwrap();
+    assert_eq!(device.live(MemoryKind::Device), []);
+    assert_eq!(device.open_streams_and_events(), 0);
+    assert_eq!((device.violations(), device.free_faults()), (vec![], FreeFaults::default()));
+}
+
+/// The request waits for a free of another thread, and then for the stream that the block was used on.
+#[test]
+fn a_request_that_waits_for_another_thread_sees_its_pending_free() {
+    let bench = Bench::new();
+    let block = bench.take(8 * MIB);
+    bench.use_on(0, &block);
+    let waiting = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let taker = scope.spawn(|| {
+            waiting.store(true, Ordering::SeqCst);
+            bench.take(8 * MIB)
+        });
+        while !waiting.load(Ordering::SeqCst) || bench.memory.stats().retry.waiting == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(block);
+        bench.launch(&bench.compute, &taker.join().unwrap());
+    });
+    assert_eq!(bench.device.violations(), []);
+}
+
+#[test]
+fn threads_that_share_a_pool_and_streams_never_reuse_what_is_in_use() {
+    for seed in 0..30 {
+        let bench = Bench::on(SimDevice::new(Bytes::mib(64)).with_pace(Pace::Random { seed }));
+        // From the first call of a second thread on, requests wait for the frees of others.
+        drop(bench.take(1));
+        std::thread::scope(|scope| {
+            let (sender, receiver) = channel::<Allocation>();
+            scope.spawn(move || receiver.into_iter().for_each(drop));
+            for thread in 0..3_u64 {
+                let (bench, sender) = (&bench, sender.clone());
+                scope.spawn(move || {
+                    for step in 0..60_u64 {
+                        let bytes = ((seed + thread) * 7919 + step * 104_729) % (2 * MIB) + 1;
+                        let block = bench.take(bytes);
+                        bench.launch(&bench.compute, &block);
+                        if step % 3 > 0 {
+                            bench.use_on((step + thread) as usize % 2, &block);
+                        }
+                        if step % 2 == 0 {
+                            sender.send(block).unwrap();
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(bench.device.violations(), [], "seed {seed}");
+        let device = bench.device.clone();
+        drop(bench);
+        assert_eq!((device.live(MemoryKind::Device), device.free_faults()), (vec![], FreeFaults::default()));
+    }
+}
+
+/// A pool of page-locked memory on the bench's device.
+fn pinned(bench: &Bench) -> Arc<dyn Allocator> {
+    let memory = Arc::new(PinnedMemory::new(bench.device.clone()));
+    Arc::new(BfcAllocator::new("pinned", memory, BfcConfig::new(Bytes::mib(8))))
+}
+
+fn buffer(pinned: &Arc<dyn Allocator>, bytes: &[u8]) -> PinnedBuffer {
+    let mut buffer = PinnedBuffer::new(pinned, bytes.len()).unwrap();
+    buffer.as_mut_slice().copy_from_slice(bytes);
+    buffer
+}
+
+#[test]
+fn copies_carry_the_bytes_there_and_back_in_order() {
+    let bench = Bench::new();
+    let (pinned, transfers) = (pinned(&bench), Transfers::new(bench.others[0].clone()));
+    let tensor = bench.take(1000);
+    let first = transfers.to_device(buffer(&pinned, b"first"), &tensor, 100).unwrap();
+    let second = transfers.to_device(buffer(&pinned, b"SEC"), &tensor, 102).unwrap();
+    let back = transfers.to_host(&tensor, 100, PinnedBuffer::new(&pinned, 5).unwrap()).unwrap();
+    assert_eq!(back.is_complete(), Ok(false));
+    assert_eq!(back.wait().unwrap().as_slice(), b"fiSEC");
+    assert_eq!(first.is_complete(), Ok(true));
+    assert_eq!(second.wait().unwrap().as_slice(), b"SEC");
+    let at = Span { address: tensor.block().address + 100, bytes: 5 };
+    assert_eq!(bench.device.read(at), b"fiSEC");
+    assert_eq!(bench.device.violations(), []);
+}
+
+#[test]
+fn work_comes_after_a_copy_that_it_was_told_of() {
+    let bench = Bench::new();
+    let (pinned, transfers) = (pinned(&bench), Transfers::new(bench.others[0].clone()));
+    let tensor = bench.take(1000);
+    let reads = || {
+        let uses = [Use { owner: None, ..Use::of(&tensor.block()) }];
+        bench.device.launch(bench.compute.handle(), &uses).unwrap();
+        bench.device.violations().len()
+    };
+    let upload = transfers.to_device(buffer(&pinned, &[7; 1000]), &tensor, 0).unwrap();
+    upload.come_before(&bench.compute).unwrap();
+    assert_eq!(reads(), 0);
+    // The device finds work that was not told.
+    let _upload = transfers.to_device(buffer(&pinned, &[7; 1000]), &tensor, 0).unwrap();
+    assert_eq!(reads(), 1);
+}
+
+#[test]
+fn a_transfer_dropped_early_keeps_its_buffer_and_its_block_until_the_end() {
+    let bench = Bench::new();
+    let (pinned, transfers) = (pinned(&bench), Transfers::new(bench.others[0].clone()));
+    let tensor = bench.take(MIB);
+    let at = Span { address: tensor.block().address, bytes: 4 };
+    drop(transfers.to_device(buffer(&pinned, b"kept"), &tensor, 0).unwrap());
+    drop(tensor);
+    transfers.poll();
+    assert_eq!((pinned.stats().bytes_in_use, bench.pending()), (256, 1));
+    bench.device.finish(bench.others[0].handle());
+    assert_eq!(bench.device.read(at), b"kept");
+    transfers.poll();
+    bench.memory.poll();
+    assert_eq!((pinned.stats().bytes_in_use, bench.pending()), (0, 0));
+    assert_eq!(bench.device.violations(), []);
+}
+
+#[test]
+fn buffers_whose_transfers_are_forgotten_by_all_are_given_back_after_the_copies() {
+    let bench = Bench::new();
+    let (pinned, transfers) = (pinned(&bench), Transfers::new(bench.others[0].clone()));
+    let tensor = bench.take(MIB);
+    let upload = transfers.to_device(buffer(&pinned, b"data"), &tensor, 0).unwrap();
+    drop(transfers);
+    assert_eq!(pinned.stats().bytes_in_use, 256);
+    drop(upload);
+    assert_eq!(pinned.stats().bytes_in_use, 0);
+    assert_eq!(bench.device.read(Span { address: tensor.block().address, bytes: 4 }), b"data");
+    drop(pinned);
+    assert_eq!(bench.device.violations(), []);
+}
+
+#[test]
+fn transfers_that_cannot_be_are_refused_and_copy_nothing() {
+    let bench = Bench::new();
+    let (pinned, transfers) = (pinned(&bench), Transfers::new(bench.others[0].clone()));
+    let tensor = bench.take(1000);
+    let wrong = PinnedBuffer::new(&bench.allocator, 1).unwrap_err();
+    assert_eq!(wrong.to_string(), "sim_0_bfc is device memory, but the copy needs pinned host memory");
+    let host = Allocation::new(&pinned, &Request::new(16)).unwrap();
+    let error = transfers.to_device(buffer(&pinned, b"x"), &host, 0).unwrap_err();
+    assert!(matches!(error, TransferError::WrongKind { needed: MemoryKind::Device, .. }));
+    for at in [1021, u64::MAX] {
+        let error = transfers.to_device(buffer(&pinned, b"data"), &tensor, at).unwrap_err();
+        assert_eq!(error, TransferError::OutOfRange { at, bytes: 4, block: 1024 });
+    }
+    bench.device.inject(Fault::new(Operation::Copy, When::Call(1)));
+    let error = transfers.to_device(buffer(&pinned, b"data"), &tensor, 0).unwrap_err();
+    assert!(matches!(error, TransferError::Source(SourceError::Driver { call: "copy", .. })));
+    // The copy was given, and its end has no event: it is waited for.
+    bench.device.inject(Fault::new(Operation::Record, When::Call(2)));
+    assert!(transfers.to_device(buffer(&pinned, b"done"), &tensor, 0).is_err());
+    assert_eq!(bench.device.read(Span { address: tensor.block().address, bytes: 4 }), b"done");
+    drop(host);
+    assert_eq!(pinned.stats().bytes_in_use, 0);
+    let empty = transfers.to_device(PinnedBuffer::new(&pinned, 0).unwrap(), &tensor, 1024).unwrap();
+    assert!(empty.wait().unwrap().as_slice().is_empty());
+    assert_eq!(bench.device.violations(), []);
+}
+
+#[test]
+fn streams_and_events_of_one_device_are_none_of_another() {
+    let [first, second] = [(); 2].map(|()| Stream::new(Arc::new(SimDevice::new(Bytes::mib(1)))).unwrap());
+    let event = Event::new(&first).unwrap();
+    assert!(matches!(event.record(&second), Err(SourceError::Driver { call: "record", .. })));
+    assert!(matches!(second.wait(&event), Err(SourceError::Driver { call: "wait", .. })));
+    assert_ne!(first, second);
+}
