@@ -1,4 +1,4 @@
-//! An amount of memory as people give it: so many bytes, or such a part of the whole.
+//! An amount of memory as people give it: so many bytes, such a part of the whole, or all but so many bytes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -43,13 +43,14 @@ impl fmt::Display for Share {
     }
 }
 
-/// So many bytes, or a part of a whole that the place of use names.
+/// So many bytes, a part of a whole that the place of use names, or that whole but for a reserve.
 ///
 /// ```
 /// use bfc_core::{Amount, Bytes};
 /// let amount: Amount = "12.5%".parse()?;
 /// assert_eq!(amount.of(Bytes::gib(8)), Bytes::gib(1));
 /// assert_eq!("512 MiB".parse::<Amount>()?, Amount::Bytes(Bytes::mib(512)));
+/// assert_eq!("all-1GiB".parse::<Amount>()?.of(Bytes::gib(8)), Bytes::gib(7));
 /// # Ok::<(), bfc_core::ParseAmountError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,6 +59,8 @@ pub enum Amount {
     Bytes(Bytes),
     /// This part of the whole.
     Share(Share),
+    /// The whole but for so many bytes; all of it if it is not more than these (source: TensorFlow's limit of a GPU).
+    AllBut(Bytes),
 }
 
 impl Amount {
@@ -67,6 +70,8 @@ impl Amount {
         match self {
             Self::Bytes(bytes) => bytes,
             Self::Share(share) => share.of(whole),
+            Self::AllBut(reserve) if reserve < whole => Bytes(whole.0 - reserve.0),
+            Self::AllBut(_) => whole,
         }
     }
 }
@@ -82,6 +87,7 @@ impl fmt::Display for Amount {
         match self {
             Self::Bytes(bytes) => bytes.fmt(f),
             Self::Share(share) => share.fmt(f),
+            Self::AllBut(reserve) => write!(f, "all but {reserve}"),
         }
     }
 }
@@ -89,7 +95,8 @@ impl fmt::Display for Amount {
 /// The text is not an amount of memory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is not an amount of memory: expected bytes, as in 512MiB, or a percentage above 0, as in 50%"
+    "{text:?} is not an amount of memory: expected bytes, as in 512MiB, a percentage above 0, as in 50%, or what to \
+     leave, as in all-1GiB"
 )]
 pub struct ParseAmountError {
     /// What was given, or the start of it.
@@ -101,6 +108,9 @@ impl FromStr for Amount {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let error = || ParseAmountError { text: text.chars().take(64).collect() };
+        if let Some(reserve) = text.trim().strip_prefix("all-") {
+            return reserve.parse().map(Self::AllBut).map_err(|_| error());
+        }
         let Some(number) = text.trim().strip_suffix('%') else {
             return text.parse().map(Self::Bytes).map_err(|_| error());
         };
@@ -136,12 +146,20 @@ mod tests {
     fn what_is_no_amount_is_refused() {
         for bad in [
             "", "%", "0%", "-5%", "+5%", "nan%", "inf%", "1e2%", "1.2.3%", "10001%", "0.00001%", "5%%",
-            "50 %x", "-1",
+            "50 %x", "-1", "all", "all-", "all-5%", "all--1", "-all-1",
         ] {
             assert!(bad.parse::<Amount>().is_err(), "{bad:?}");
         }
         let long = "9".repeat(10_000) + "%";
         assert_eq!(long.parse::<Amount>().unwrap_err().text.len(), 64);
+    }
+
+    #[test]
+    fn all_but_a_reserve_is_all_where_there_is_no_more_than_that() {
+        let amount: Amount = " all-300 ".parse().unwrap();
+        assert_eq!(amount, Amount::AllBut(Bytes(300)));
+        assert_eq!([1000, 301, 300, 7].map(|whole| amount.of(Bytes(whole)).0), [700, 1, 300, 7]);
+        assert_eq!(amount.to_string(), "all but 300 B");
     }
 
     #[test]

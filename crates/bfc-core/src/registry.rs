@@ -5,6 +5,7 @@
 //! there are one value here, that a runtime owns; one such value is the process's default.
 
 mod build;
+mod device;
 mod device_id;
 mod options;
 mod pool;
@@ -22,6 +23,7 @@ use crate::sync::{Mutex, lock};
 use crate::visitors::Visitors;
 
 pub use build::PoolError;
+pub use device::DeviceSource;
 pub use device_id::{DeviceId, DeviceKind, ParseDeviceError};
 pub use options::{DeviceScope, PoolOptions, PoolSettings};
 pub use pool::{IgnoredOptions, Pool, PoolFactory};

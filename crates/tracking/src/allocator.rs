@@ -12,8 +12,7 @@ use std::time::Instant;
 use bfc_core::sync::atomic::{AtomicU64, Ordering};
 use bfc_core::sync::{Mutex, lock};
 use bfc_core::{
-    AllocError, Allocator, Block, BlockError, Damage, Ledger, MemoryKind, OwnerId, PlannedCounts, Request,
-    Stats, Tag,
+    AllocError, Allocator, Block, BlockError, Damage, Ledger, MemoryKind, OwnerId, PlannedCounts, RecordError, Request, Stats, Stream, Tag,
 };
 
 use crate::bin::Bin;
@@ -364,6 +363,14 @@ unsafe impl Allocator for TrackingAllocator {
 
     fn set_safe_frontier(&self, count: u64) {
         self.inner().set_safe_frontier(count);
+    }
+
+    fn record_stream(&self, block: &Block, stream: &Arc<Stream>) -> Result<(), RecordError> {
+        self.inner().record_stream(block, stream)
+    }
+
+    fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
+        self.inner().would_fit(request, freed)
     }
 
     fn find_damage(&self) -> Vec<Damage> {

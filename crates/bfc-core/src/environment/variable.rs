@@ -94,7 +94,7 @@ impl Variable {
     fn expected(self) -> String {
         match self {
             Self::Allocator => format!("one of {}", AllocatorChoice::names()),
-            Self::PoolLimit => "bytes, as in 4GiB, or a percentage above 0, as in 75%".to_owned(),
+            Self::PoolLimit => "bytes, as in 4GiB, a percentage above 0, as in 75%, or all-1GiB".to_owned(),
             Self::Growth => format!("on, off, {}", GrowthRule::EXPECTED),
             Self::RegionMerging | Self::GarbageCollection => "on or off".to_owned(),
             Self::Cut => CutRule::EXPECTED.to_owned(),

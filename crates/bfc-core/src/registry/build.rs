@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::options::PoolOptions;
 use crate::allocator::Allocator;
-use crate::amount::{Amount, Share};
+use crate::amount::Amount;
 use crate::auto_growth::{AutoGrowthAllocator, AutoGrowthOptions};
 use crate::bfc::{BfcAllocator, BfcConfig};
 use crate::buddy::{BuddyAllocator, BuddyOptions};
@@ -28,15 +28,15 @@ pub enum PoolError {
     /// The memory cannot be guarded.
     #[error(transparent)]
     Guard(#[from] GuardError),
-    /// The limit is a share of a memory of unknown size.
+    /// The limit is a part of a memory of unknown size.
     #[error(
-        "{pool}: a limit of {share} of the device's memory, but nobody knows how much it has: give it in bytes"
+        "{pool}: a limit of {limit} of the device's memory, but nobody knows how much it has: give it in bytes"
     )]
     UnknownTotal {
         /// The pool's name.
         pool: String,
-        /// The share asked for.
-        share: Share,
+        /// The part asked for.
+        limit: Amount,
     },
 }
 
@@ -127,12 +127,13 @@ fn configured(
     Ok(config.with_policy(rules).with_ends(ends))
 }
 
+/// A share is one of all the memory, whoever uses it; a reserve is left of what nobody uses now, as upstream.
 fn limit_in_bytes(name: &str, source: &dyn SubAllocator, limit: Amount) -> Result<Bytes, PoolError> {
-    match limit {
-        Amount::Bytes(bytes) => Ok(bytes),
-        Amount::Share(share) => {
-            let unknown = || PoolError::UnknownTotal { pool: name.to_owned(), share };
-            source.total_bytes().map(|total| share.of(Bytes(total))).ok_or_else(unknown)
-        }
-    }
+    let whole = match limit {
+        Amount::Bytes(bytes) => return Ok(bytes),
+        Amount::Share(_) => source.total_bytes(),
+        Amount::AllBut(_) => source.available_bytes().or_else(|| source.total_bytes()),
+    };
+    let unknown = || PoolError::UnknownTotal { pool: name.to_owned(), limit };
+    whole.map(|whole| limit.of(Bytes(whole))).ok_or_else(unknown)
 }

@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::build::{self, PoolError};
+use super::device::DeviceSource;
 use super::options::PoolOptions;
 use crate::allocator::Allocator;
 use crate::bfc::BfcConfig;
@@ -11,6 +13,7 @@ use crate::choice::AllocatorChoice;
 use crate::error::SourceError;
 use crate::memory::MemoryKind;
 use crate::plan::Plan;
+use crate::streams::{Stream, StreamAllocator};
 use crate::sub_allocator::SubAllocator;
 use crate::visitors::{Visited, Visitors};
 
@@ -85,16 +88,34 @@ impl Pool {
         plan: Option<Arc<Plan>>,
     ) -> Self {
         let kind = source.memory_kind();
-        let defaults = PoolOptions {
-            limit: Some(config.limit().into()),
-            allow_growth: Some(config.allow_growth()),
-            ..PoolOptions::default()
-        };
+        let defaults = defaults(&config);
         let make = move |options: &PoolOptions, visitors: &Visitors| {
             let source = Visited::new(Arc::clone(&source), index).with_visitors(visitors.clone());
             build::allocator(name.clone(), Arc::new(source), &config, plan.as_ref(), options)
         };
         Self { kind, defaults, factory: Box::new(make) }
+    }
+
+    /// An allocator of this name over a device's memory, which belongs to the stream `compute` and may be used on others:
+    /// see [`StreamAllocator`]. The source is made when the allocator is, since a device may have to be asked for it.
+    #[must_use]
+    pub fn streamed(
+        name: impl Into<String>,
+        compute: Arc<Stream>,
+        source: DeviceSource,
+        index: usize,
+        config: BfcConfig,
+    ) -> Self {
+        let (name, defaults) = (name.into(), defaults(&config));
+        let make = move |options: &PoolOptions, visitors: &Visitors| {
+            let source = source.open(compute.driver())?;
+            let source = Visited::new(source, index).with_visitors(visitors.clone());
+            let own = if config.retry() { config.retry_timeout() } else { Duration::ZERO };
+            let pool = build::allocator(name.clone(), Arc::new(source), &config, None, options)?;
+            let pool = StreamAllocator::new(pool, Arc::clone(&compute));
+            Ok(Arc::new(pool.with_retry_timeout(options.retry_timeout.unwrap_or(own))) as Arc<dyn Allocator>)
+        };
+        Self { kind: MemoryKind::Device, defaults, factory: Box::new(make) }
     }
 
     /// An allocator of any sort, for memory of this kind. The factory shows the visitors the regions that it takes, best
@@ -133,6 +154,15 @@ impl Pool {
         visitors: &Visitors,
     ) -> Result<Arc<dyn Allocator>, PoolError> {
         (self.factory)(options, visitors)
+    }
+}
+
+/// What a configuration says of the options that everybody may ask for.
+fn defaults(config: &BfcConfig) -> PoolOptions {
+    PoolOptions {
+        limit: Some(config.limit().into()),
+        allow_growth: Some(config.allow_growth()),
+        ..PoolOptions::default()
     }
 }
 

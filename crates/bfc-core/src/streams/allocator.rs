@@ -16,7 +16,7 @@ use crate::memory::{Block, MemoryKind};
 use crate::retry::{AllocatorRetry, Refusal, Want};
 use crate::stats::Stats;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Mutex, lock, thread_number};
+use crate::sync::{Mutex, ThreadNumber, lock};
 
 /// How long a request waits for frees, as upstream.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -100,7 +100,7 @@ struct Threads {
 
 impl Threads {
     fn note(&self) {
-        let thread = thread_number();
+        let thread = ThreadNumber::current().get();
         let first = self.first.load(Ordering::Relaxed);
         if first != thread && !self.several.load(Ordering::Relaxed) {
             let set = self.first.compare_exchange(0, thread, Ordering::Relaxed, Ordering::Relaxed);

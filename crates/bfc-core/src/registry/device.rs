@@ -1,0 +1,96 @@
+//! Devices with streams: what they are registered with.
+
+use std::sync::Arc;
+
+use super::options::PoolOptions;
+use super::pool::Pool;
+use super::{DeviceId, Registry};
+use crate::amount::Amount;
+use crate::bfc::BfcConfig;
+use crate::driver::{DeviceMemory, Driver, PinnedMemory};
+use crate::error::{RegistryError, SourceError};
+use crate::streams::Stream;
+use crate::sub_allocator::SubAllocator;
+use crate::units::Bytes;
+use crate::virtual_memory::VirtualMemory;
+
+/// The most pinned memory that a device's pool takes unless told otherwise, as upstream.
+const PINNED_LIMIT: Bytes = Bytes::gib(128);
+
+/// How a pool takes a device's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceSource {
+    /// As [`VirtualMemory`], which grows in place, if the device offers that, else as [`DeviceMemory`].
+    #[default]
+    Best,
+    /// As [`DeviceMemory`]: one call of the driver for each region.
+    Plain,
+    /// As [`VirtualMemory`].
+    Mapped,
+}
+
+impl DeviceSource {
+    /// The memory of the device behind `driver`.
+    ///
+    /// # Errors
+    /// What the driver says; [`SourceError::Unsupported`] for [`Mapped`](Self::Mapped) memory that it has not.
+    pub fn open(self, driver: &Arc<dyn Driver>) -> Result<Arc<dyn SubAllocator>, SourceError> {
+        let plain = || Arc::new(DeviceMemory::new(Arc::clone(driver)));
+        if self == Self::Plain {
+            return Ok(plain());
+        }
+        match VirtualMemory::new(Arc::clone(driver)) {
+            Ok(memory) => Ok(Arc::new(memory)),
+            Err(SourceError::Unsupported { .. }) if self == Self::Best => Ok(plain()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Registry {
+    /// Makes a device known by its driver, with its own memory and pinned memory, and gives its compute stream: work that
+    /// uses the device's memory is given to that, unless the stream is [recorded](crate::Allocator::record_stream). No
+    /// memory is taken yet.
+    ///
+    /// Unless `options` say otherwise, the device's pool grows up to all the memory that is free when it is made, but for
+    /// `reserve` bytes. Pinned memory has a limit of its own.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use bfc_core::sim::SimDevice;
+    /// use bfc_core::{AllocatorAttributes, Bytes, DeviceId, DeviceKind, PoolOptions, Registry};
+    ///
+    /// let registry = Registry::new();
+    /// let id = DeviceId::new(DeviceKind::Sim, 0);
+    /// let device = Arc::new(SimDevice::new(Bytes::gib(8)));
+    /// registry.register_device(id, device, Bytes::gib(1), PoolOptions::default())?;
+    /// let memory = registry.allocator(id, AllocatorAttributes::default(), None)?.allocator;
+    /// assert_eq!(memory.stats().bytes_limit, Some(7 << 30));
+    /// # Ok::<(), bfc_core::RegistryError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`RegistryError::DeviceExists`] if the device is known, [`RegistryError::Source`] if its driver gives no stream.
+    pub fn register_device(
+        &self,
+        id: DeviceId,
+        driver: Arc<dyn Driver>,
+        reserve: Bytes,
+        options: PoolOptions,
+    ) -> Result<Arc<Stream>, RegistryError> {
+        let device = || id.to_string();
+        let compute = Stream::new(Arc::clone(&driver))
+            .map_err(|error| RegistryError::Source { device: device(), error })?;
+        let (index, source) = (id.ordinal as usize, DeviceSource::default());
+        // The limit is always one of the options.
+        let config = BfcConfig::new(Bytes(u64::MAX));
+        let limit = PoolOptions::default().with_limit(Amount::AllBut(reserve));
+        let memory = Pool::streamed(device(), Arc::clone(&compute), source, index, config)
+            .with_defaults(options.or(limit));
+        let source = Arc::new(PinnedMemory::new(driver));
+        let pinned = Pool::new(format!("{id} pinned"), source, index, BfcConfig::new(PINNED_LIMIT));
+        self.register(id, [memory, pinned])?;
+        Ok(compute)
+    }
+}

@@ -1,0 +1,169 @@
+//! Several devices in one registry: each has its own pool, stream, limit and fate.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
+use std::sync::Arc;
+
+use bfc_core::sim::{Fault, Operation, Pace, SimDevice, Use, When};
+use bfc_core::{
+    Allocation, Allocator, AllocatorAttributes, Amount, Bytes, DeviceId, DeviceKind, DeviceSource, Driver,
+    Environment, GIB, MIB, MemoryKind, PoolOptions, Registry, RegistryError, Request, SourceError, Stream,
+};
+
+/// Free memory that pools leave, unless told otherwise.
+const RESERVE: Bytes = Bytes::mib(256);
+
+fn sim(ordinal: u32) -> DeviceId {
+    DeviceId::new(DeviceKind::Sim, ordinal)
+}
+
+struct Machine {
+    registry: Registry,
+    devices: Vec<Arc<SimDevice>>,
+    streams: Vec<Arc<Stream>>,
+}
+
+/// Two devices of 2 and 4 GiB, with these variables set.
+fn machine(variables: &[(&str, &str)]) -> Machine {
+    let environment = Environment::from_vars(variables.iter().copied()).unwrap();
+    let registry = Registry::new();
+    let device = |gib| Arc::new(SimDevice::new(Bytes::gib(gib)).with_pace(Pace::OnDemand));
+    let devices = vec![device(2), device(4)];
+    let streams = (0..).zip(&devices).map(|(ordinal, device)| {
+        let options = environment.settings().options(sim(ordinal));
+        registry.register_device(sim(ordinal), device.clone(), RESERVE, options).unwrap()
+    });
+    let streams = streams.collect();
+    Machine { registry, devices, streams }
+}
+
+impl Machine {
+    fn memory(&self, ordinal: u32) -> Arc<dyn Allocator> {
+        self.registry.allocator(sim(ordinal), AllocatorAttributes::default(), None).unwrap().allocator
+    }
+
+    fn limits(&self) -> [u64; 2] {
+        [0, 1].map(|ordinal| self.memory(ordinal).stats().bytes_limit.unwrap() / MIB)
+    }
+}
+
+#[test]
+fn each_device_has_its_own_pool_and_stream_and_gives_it_all_back() {
+    let machine = machine(&[]);
+    assert_ne!(machine.streams[0], machine.streams[1]);
+    let memories = [0, 1].map(|ordinal| machine.memory(ordinal));
+    assert_eq!(memories.each_ref().map(|memory| memory.name().to_owned()), ["sim:0", "sim:1"]);
+    let blocks = memories.each_ref().map(|memory| Allocation::new(memory, &Request::new(300 * MIB)).unwrap());
+    for (device, block) in machine.devices.iter().zip(&blocks) {
+        let memory = device.memory_info().unwrap();
+        assert!(memory.total - memory.free >= 300 * MIB);
+        assert!(device.mappings().iter().any(|mapped| mapped.address == block.block().address));
+    }
+    // A block of one is none of the other.
+    // SAFETY: the pool looks the block up, and there is nothing at the address.
+    assert!(unsafe { memories[1].deallocate(blocks[0].block()) }.is_err());
+    drop((blocks, memories, machine.registry, machine.streams));
+    for device in machine.devices {
+        let memory = device.memory_info().unwrap();
+        assert_eq!((memory.free, device.ranges_and_handles()), (memory.total, (0, 0)));
+        assert_eq!(device.open_streams_and_events(), 0);
+    }
+}
+
+#[test]
+fn memory_of_one_device_that_is_used_on_another_waits_for_that_one() {
+    let machine = machine(&[]);
+    let memory = machine.memory(0);
+    let copies = Stream::new(machine.devices[0].clone()).unwrap();
+    let block = Allocation::new(&memory, &Request::new(MIB)).unwrap();
+    memory.record_stream(&block.block(), &copies).unwrap();
+    machine.devices[0].launch(copies.handle(), &[Use::of(&block.block())]).unwrap();
+    // Work on the other device has nothing to do with it.
+    machine.devices[1].synchronise().unwrap();
+    drop(block);
+    assert!(memory.stats().bytes_in_use > 0);
+    machine.devices[0].synchronise().unwrap();
+    drop(Allocation::new(&memory, &Request::new(1)).unwrap());
+    assert_eq!(memory.stats().bytes_in_use, 0);
+}
+
+#[test]
+fn limits_are_all_but_a_reserve_a_share_or_a_number() {
+    assert_eq!(machine(&[]).limits(), [2048 - 256, 4096 - 256]);
+    assert_eq!(machine(&[("HIGHWATER_POOL_LIMIT", "50%")]).limits(), [1024, 2048]);
+    assert_eq!(machine(&[("HIGHWATER_POOL_LIMIT", "all-1GiB")]).limits(), [1024, 3072]);
+    assert_eq!(machine(&[("HIGHWATER_POOL_LIMIT", "all-3GiB")]).limits(), [2048, 1024]);
+    let each = [("HIGHWATER_POOL_LIMIT_SIM", "25%"), ("HIGHWATER_POOL_LIMIT_SIM_1", "100MiB")];
+    assert_eq!(machine(&each).limits(), [512, 100]);
+    let options = PoolOptions::default().with_limit(Amount::AllBut(Bytes::gib(1)));
+    let asked = machine(&[]);
+    let made = asked.registry.allocator(sim(1), AllocatorAttributes::default(), Some(options)).unwrap();
+    assert_eq!(made.allocator.stats().bytes_limit, Some(3 * GIB));
+}
+
+#[test]
+fn a_reserve_is_left_of_what_others_leave_free() {
+    let machine = machine(&[]);
+    machine.devices[0].allocate_device(GIB).unwrap();
+    assert_eq!(machine.limits(), [1024 - 256, 4096 - 256]);
+}
+
+#[test]
+fn a_pool_without_growth_takes_its_limit_at_once() {
+    let machine = machine(&[("HIGHWATER_GROWTH_SIM_0", "off")]);
+    for (ordinal, reserved) in [(0, 1792), (1, 2)] {
+        let memory = machine.memory(ordinal);
+        let _block = Allocation::new(&memory, &Request::new(1)).unwrap();
+        assert_eq!(memory.stats().bytes_reserved / MIB, reserved);
+    }
+}
+
+#[test]
+fn each_device_has_pinned_memory_of_its_own() {
+    let machine = machine(&[]);
+    let pinned = AllocatorAttributes::default().with_on_host(true).with_gpu_compatible(true);
+    let allocators =
+        [0, 1].map(|ordinal| machine.registry.allocator(sim(ordinal), pinned, None).unwrap().allocator);
+    assert_eq!(allocators[0].memory_kind(), MemoryKind::PinnedHost);
+    assert_eq!(allocators[1].name(), "sim:1 pinned");
+}
+
+#[test]
+fn a_device_that_is_lost_leaves_the_others_alone() {
+    let machine = machine(&[]);
+    let memories = [machine.memory(0), machine.memory(1)];
+    let kept = Allocation::new(&memories[1], &Request::new(MIB)).unwrap();
+    machine.devices[0].inject(Fault::sticky(Operation::Launch, When::Call(1)));
+    assert!(machine.devices[0].launch(machine.streams[0].handle(), &[]).is_err());
+    assert!(memories[0].allocate(&Request::new(1)).is_err());
+    drop(kept);
+    drop(Allocation::new(&memories[1], &Request::new(MIB)).unwrap());
+}
+
+#[test]
+fn a_device_whose_driver_gives_nothing_is_a_typed_error() {
+    let registry = Registry::new();
+    let device = Arc::new(SimDevice::new(Bytes::gib(1)));
+    device.inject(Fault::new(Operation::CreateStream, When::Call(1)));
+    let register = || registry.register_device(sim(0), device.clone(), RESERVE, PoolOptions::default());
+    let error = register().unwrap_err();
+    assert!(matches!(error, RegistryError::Source { error: SourceError::Driver { .. }, .. }));
+    assert_eq!(registry.devices(), []);
+
+    register().unwrap();
+    assert!(matches!(register(), Err(RegistryError::DeviceExists { .. })));
+    device.inject(Fault::new(Operation::Reserve, When::Call(1)));
+    let memory = || registry.allocator(sim(0), AllocatorAttributes::default(), None);
+    assert!(matches!(memory(), Err(RegistryError::Source { .. })));
+    assert!(memory().is_ok(), "the next who asks tries again");
+}
+
+#[test]
+fn a_device_that_cannot_map_has_plain_memory_unless_mapped_is_a_must() {
+    let driver: Arc<dyn Driver> = Arc::new(SimDevice::new(Bytes::gib(1)).without_mapping());
+    assert!(!DeviceSource::Best.open(&driver).unwrap().supports_coalescing());
+    assert!(matches!(DeviceSource::Mapped.open(&driver), Err(SourceError::Unsupported { .. })));
+    let driver: Arc<dyn Driver> = Arc::new(SimDevice::new(Bytes::gib(1)));
+    assert!(DeviceSource::Best.open(&driver).unwrap().supports_coalescing());
+    assert!(!DeviceSource::Plain.open(&driver).unwrap().supports_coalescing());
+}
