@@ -68,7 +68,9 @@ pub use buddy::*;
 pub use choice::{AllocatorChoice, ParseChoiceError};
 pub use driver::*;
 pub use environment::{Environment, EnvironmentError};
-pub use error::{AllocError, AttributeError, BlockError, RecordError, RegistryError, SourceError, VisitorError};
+pub use error::{
+    AllocError, AttributeError, BlockError, RecordError, RegistryError, SourceError, VisitorError,
+};
 pub use guard::*;
 pub use host::*;
 pub use ledger::{Category, Ledger, OwnerBytes, Tag};

@@ -297,9 +297,8 @@ impl State {
 
     /// Gives a stream work, with a look at whether the memory is there.
     fn give(&mut self, stream: StreamHandle, work: Work, uses: Vec<Use>) -> Result<(), String> {
-        let is_there = |span| {
-            self.device.holds(span) || self.mapped.is_accessible(span) || self.pinned.holds(span)
-        };
+        let is_there =
+            |span| self.device.holds(span) || self.mapped.is_accessible(span) || self.pinned.holds(span);
         if let Some(missing) = uses.iter().find(|used| !is_there(used.span)) {
             self.streams.violations.push(Violation::NoMemory { span: missing.span, stream });
         }

@@ -128,7 +128,8 @@ struct Growth<'a> {
 impl Growth<'_> {
     fn finish(mut self) {
         let mapped = std::mem::take(&mut self.mapped);
-        self.pieces.extend(mapped.into_iter().map(|span| (span.address, Piece { bytes: span.bytes, stuck: false })));
+        self.pieces
+            .extend(mapped.into_iter().map(|span| (span.address, Piece { bytes: span.bytes, stuck: false })));
     }
 }
 

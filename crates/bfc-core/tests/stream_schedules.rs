@@ -48,12 +48,7 @@ fn a_driver_that_returns_early_from_waiting_harms_nothing() {
 
 #[test]
 fn planted_bugs_are_found() {
-    let bugs = [
-        Bug::FreeAtOnce,
-        Bug::UseAtOnce,
-        Bug::Driver(Lie::Query),
-        Bug::Driver(Lie::Synchronise),
-    ];
+    let bugs = [Bug::FreeAtOnce, Bug::UseAtOnce, Bug::Driver(Lie::Query), Bug::Driver(Lie::Synchronise)];
     for bug in bugs {
         let found = found_after(bug, 10_000);
         println!("{bug:?} found after {found:?} schedules");

@@ -11,8 +11,8 @@ use std::time::Duration;
 use bfc_core::sim::{Fault, Operation, Pace, SimDevice, Use, When};
 use bfc_core::{
     Allocation, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, BlockError, Bytes, DeviceMemory,
-    Driver, Event, FreeFaults, MIB, MemoryKind, PinnedBuffer, PinnedMemory, RecordError, Request, SourceError,
-    Span, Stream, StreamAllocator, TransferError, Transfers, failed_drops,
+    Driver, Event, FreeFaults, MIB, MemoryKind, PinnedBuffer, PinnedMemory, RecordError, Request,
+    SourceError, Span, Stream, StreamAllocator, TransferError, Transfers, failed_drops,
 };
 
 /// A device with a pool of 8 MiB in one region, a compute stream and two others. Work ends when it is waited for.

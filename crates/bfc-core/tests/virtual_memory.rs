@@ -318,7 +318,8 @@ fn what_a_pool_reserves_is_what_the_device_has_given() {
             let mapped = device.mappings();
             let covered = |block: &Block| {
                 let end = block.address + block.bytes;
-                let inside = |piece: &&Span| piece.address < end && block.address < piece.address + piece.bytes;
+                let inside =
+                    |piece: &&Span| piece.address < end && block.address < piece.address + piece.bytes;
                 mapped.iter().filter(inside).map(|piece| piece.bytes).sum::<u64>() >= block.bytes
             };
             assert!(live.iter().all(covered));
@@ -375,11 +376,11 @@ fn no_dups_on_either_source() {
 fn allocations_and_deallocations_on_either_source() {
     on_both_sources(GIB, false, |pool, _| {
         let mut random = Random(12_317);
-        let mut some = || -> Vec<Block> {
-            (0..255).map(|_| allocate(pool, 100 + random.below(MIB - 100))).collect()
-        };
+        let mut some =
+            || -> Vec<Block> { (0..255).map(|_| allocate(pool, 100 + random.below(MIB - 100))).collect() };
         let first = some();
-        let (kept, freed): (Vec<_>, Vec<_>) = first.into_iter().enumerate().partition(|(index, _)| index % 2 == 0);
+        let (kept, freed): (Vec<_>, Vec<_>) =
+            first.into_iter().enumerate().partition(|(index, _)| index % 2 == 0);
         for (_, block) in freed {
             free(pool, block);
         }
@@ -400,7 +401,8 @@ fn exercise_coalescing_on_either_source() {
         free(pool, first);
         assert_eq!(figures(pool), (1, 0, 4096, 4096));
         for _ in 0..1024 {
-            let blocks = [1024 * 4, 1_048_576 * 8, 2048 * 8, 10_485_760 * 4].map(|bytes| allocate(pool, bytes));
+            let blocks =
+                [1024 * 4, 1_048_576 * 8, 2048 * 8, 10_485_760 * 4].map(|bytes| allocate(pool, bytes));
             for block in blocks {
                 free(pool, block);
             }

@@ -12,12 +12,13 @@ use bfc_core::{
 };
 use cudarc::driver::result::stream::StreamKind;
 use cudarc::driver::sys::{
-    CUdevice_attribute, CUevent, CUevent_flags, CUevent_wait_flags, CUmemAccessDesc, CUmemAccess_flags,
+    CUdevice_attribute, CUevent, CUevent_flags, CUevent_wait_flags, CUmemAccess_flags, CUmemAccessDesc,
     CUmemAllocationGranularity_flags, CUresult, CUstream,
 };
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 
 use crate::error::{CudaUnavailable, call_error};
+use crate::probe::ComputeCapability;
 use crate::{library, probe};
 use calls::{address, location, properties, size};
 
@@ -63,6 +64,16 @@ impl CudaDriver {
     #[must_use]
     pub const fn ordinal(&self) -> u32 {
         self.ordinal
+    }
+
+    /// What the device can run.
+    ///
+    /// # Errors
+    /// [`SourceError::Driver`] if the driver does not answer.
+    pub fn compute_capability(&self) -> Result<ComputeCapability, SourceError> {
+        let (major, minor) = self.call("cuDeviceGetAttribute", 0, || self.context.compute_capability())?;
+        let number = |number| u32::try_from(number).unwrap_or(0);
+        Ok(ComputeCapability { major: number(major), minor: number(minor) })
     }
 
     /// Calls the driver with the device's context current on this thread. `bytes` is what an exhausted device lacks.
@@ -289,14 +300,16 @@ unsafe impl Driver for CudaDriver {
     unsafe fn copy(&self, copy: MemoryCopy, on: StreamHandle) -> Result<(), SourceError> {
         match copy {
             MemoryCopy::ToDevice { from, to, bytes } => {
-                let (from, size): (*const c_void, usize) = (with_exposed_provenance(from as usize), size(bytes)?);
+                let (from, size): (*const c_void, usize) =
+                    (with_exposed_provenance(from as usize), size(bytes)?);
                 self.call("cuMemcpyHtoDAsync", 0, || {
                     // SAFETY: both places are valid until the copy has ended, as the caller promises.
                     unsafe { sys::cuMemcpyHtoDAsync_v2(to, from, size, stream(on)) }.result()
                 })
             }
             MemoryCopy::ToHost { from, to, bytes } => {
-                let (to, size): (*mut c_void, usize) = (with_exposed_provenance_mut(to as usize), size(bytes)?);
+                let (to, size): (*mut c_void, usize) =
+                    (with_exposed_provenance_mut(to as usize), size(bytes)?);
                 self.call("cuMemcpyDtoHAsync", 0, || {
                     // SAFETY: both places are valid until the copy has ended, as the caller promises.
                     unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, size, stream(on)) }.result()

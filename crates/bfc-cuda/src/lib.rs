@@ -1,8 +1,10 @@
 //! CUDA devices as sources of memory for the pools of [`bfc_core`], found at run time.
 //!
 //! Nothing here needs CUDA to build. [`probe`] says which devices there are, or in plain words why there are none;
-//! [`CudaDriver`] opens one and offers its memory behind the narrow [`Driver`](bfc_core::Driver) trait, on top of which
-//! [`DeviceMemory`](bfc_core::DeviceMemory) and [`PinnedMemory`](bfc_core::PinnedMemory) are the pools' sources.
+//! [`CudaDriver`] opens one and offers its memory, streams, events and copies behind the narrow
+//! [`Driver`](bfc_core::Driver) trait, on top of which [`VirtualMemory`](bfc_core::VirtualMemory),
+//! [`DeviceMemory`](bfc_core::DeviceMemory) and [`PinnedMemory`](bfc_core::PinnedMemory) are the pools' sources. [`register()`]
+//! does all of it at once.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -30,8 +32,10 @@ mod error;
 pub mod kernels;
 mod library;
 mod probe;
+mod register;
 
 pub use compute::{Compute, ComputeError};
 pub use driver::CudaDriver;
 pub use error::CudaUnavailable;
 pub use probe::{ComputeCapability, CudaDeviceInfo, DriverVersion, probe};
+pub use register::{RegisterError, default_reserve, register};

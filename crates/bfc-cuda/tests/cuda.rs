@@ -10,11 +10,12 @@ use std::io::Write;
 use std::sync::Arc;
 
 use bfc_core::{
-    Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, DeviceMemory, Driver, Event, FreeFaults, GrowthRule, MIB,
-    MemoryKind, PinnedBuffer, PinnedMemory, Request, SourceError, Span, Stream, StreamAllocator, SubAllocator,
-    Transfers, VirtualMemory,
+    Allocation, Allocator, AllocatorAttributes, BfcAllocator, BfcConfig, Bytes, DeviceId, DeviceKind,
+    DeviceMemory, Driver, Environment, Event, FreeFaults, GrowthRule, MIB, MemoryKind, PinnedBuffer,
+    PinnedMemory, Registry, Request, SourceError, Span, Stream, StreamAllocator, SubAllocator, Transfers,
+    VirtualMemory,
 };
-use bfc_cuda::{CudaDriver, CudaUnavailable, probe};
+use bfc_cuda::{CudaDriver, CudaUnavailable, probe, register};
 
 /// The driver of cuda:0, or leaves the test with a line that says why.
 macro_rules! cuda_or_skip {
@@ -226,6 +227,30 @@ fn device_pools_of_several_devices_are_apart() {
     }
     assert_eq!(first.free_faults(), FreeFaults::default());
     assert_eq!(second.free_faults(), FreeFaults::default());
+}
+
+#[test]
+fn device_pools_are_registered_with_a_reserve_left_and_as_the_environment_says() {
+    let _driver = cuda_or_skip!();
+    let environment = Environment::from_vars([("HIGHWATER_POOL_LIMIT_CUDA_1", "100MiB")]).unwrap();
+    for device in probe().unwrap().iter().take(2) {
+        let registry = Registry::new();
+        let compute = register(&registry, device.ordinal, environment.settings()).unwrap();
+        let id = DeviceId::new(DeviceKind::Cuda, device.ordinal);
+        let allocator = |attributes| registry.allocator(id, attributes, None).unwrap().allocator;
+        let memory = allocator(AllocatorAttributes::default());
+        let limit = memory.stats().bytes_limit.unwrap();
+        match device.ordinal {
+            1 => assert_eq!(limit, 100 * MIB),
+            _ => assert!(limit < device.total_bytes),
+        }
+        let block = Allocation::new(&memory, &Request::new(MIB)).unwrap();
+        let pinned = AllocatorAttributes::default().with_on_host(true).with_gpu_compatible(true);
+        let buffer = PinnedBuffer::new(&allocator(pinned), 100).unwrap();
+        let transfers = Transfers::new(compute);
+        transfers.to_device(buffer, &block, 0).unwrap().wait().unwrap();
+        assert!(register(&registry, device.ordinal, environment.settings()).is_err(), "once is enough");
+    }
 }
 
 /// Real CUDA would have to be broken for this.

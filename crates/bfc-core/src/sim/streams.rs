@@ -166,7 +166,8 @@ impl Streams {
 
     /// The stream of work that has not ended and uses a byte of the span.
     pub(super) fn user_of(&self, span: Span) -> Option<StreamHandle> {
-        let uses = |stream: &Stream| stream.queue.iter().any(|item| item.uses.iter().any(|used| used.touches(span)));
+        let uses =
+            |stream: &Stream| stream.queue.iter().any(|item| item.uses.iter().any(|used| used.touches(span)));
         self.streams.iter().find(|(_, stream)| uses(stream)).map(|(&stream, _)| StreamHandle(stream))
     }
 
@@ -193,7 +194,8 @@ impl Streams {
             return None;
         }
         let pick = self.random.below(count as u64) as usize;
-        let stream = self.streams.iter().filter(|(_, stream)| can_run(stream)).nth(pick).map(|(&id, _)| id)?;
+        let stream =
+            self.streams.iter().filter(|(_, stream)| can_run(stream)).nth(pick).map(|(&id, _)| id)?;
         self.end_first_of(stream)
     }
 

@@ -211,7 +211,9 @@ impl StreamAllocator {
             // Without a mark nobody learns when the work ends, unless all waits for it now. On a device that is lost no
             // work is done.
             Err(error) if error.is_poisoned() => self.settle(block),
-            Err(_) if streams.iter().all(|stream| stream.driver().synchronise().is_ok()) => self.settle(block),
+            Err(_) if streams.iter().all(|stream| stream.driver().synchronise().is_ok()) => {
+                self.settle(block)
+            }
             Err(_) => {
                 self.pending_bytes.fetch_sub(block.bytes, Ordering::Relaxed);
                 self.stranded_bytes.fetch_add(block.bytes, Ordering::Relaxed);
@@ -395,6 +397,9 @@ impl Drop for StreamAllocator {
 impl fmt::Debug for StreamAllocator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (pool, compute) = (&self.pool, &self.compute);
-        f.debug_struct("StreamAllocator").field("pool", pool).field("compute", compute).finish_non_exhaustive()
+        f.debug_struct("StreamAllocator")
+            .field("pool", pool)
+            .field("compute", compute)
+            .finish_non_exhaustive()
     }
 }

@@ -31,7 +31,8 @@ pub(super) fn cheapest_cut(
     let mut cut = oldest(count);
     // Of those, what is not needed: the latest first. More than enough stays so with less, so one look at each lane does.
     let mut order: Vec<usize> = (0..lanes).collect();
-    let latest = |lane: usize| frees[..count].iter().rposition(|marks| marks.iter().any(|mark| mark.0 == lane));
+    let latest =
+        |lane: usize| frees[..count].iter().rposition(|marks| marks.iter().any(|mark| mark.0 == lane));
     order.sort_by_key(|&lane| std::cmp::Reverse(latest(lane)));
     for lane in order {
         let most = cut[lane];
@@ -95,7 +96,8 @@ mod tests {
     #[test]
     fn the_cut_is_minimal_for_all_small_cases() {
         for seed in 0..2000_u64 {
-            let number = |index: u64, bound: u64| (seed * 2_654_435_761 + index * 40_503 + (seed >> 3)) % 9973 % bound;
+            let number =
+                |index: u64, bound: u64| (seed * 2_654_435_761 + index * 40_503 + (seed >> 3)) % 9973 % bound;
             let mut lengths = [0; 3];
             let frees: Vec<(u64, Marks)> = (0..6)
                 .map(|index| {

@@ -139,7 +139,9 @@ impl<T> Deferred<T> {
                 suffices(&given)
             };
             let Some(cut) = cheapest_cut(&marks, waiting.lanes.len(), suffices) else { return Ok(false) };
-            let last = |(lane, &count): (&Lane, &usize)| count.checked_sub(1).map(|last| Arc::clone(&lane.marks[last].0));
+            let last = |(lane, &count): (&Lane, &usize)| {
+                count.checked_sub(1).map(|last| Arc::clone(&lane.marks[last].0))
+            };
             waiting.lanes.iter().zip(&cut).filter_map(last).collect()
         };
         // Others may look for what has passed meanwhile.

@@ -7,8 +7,8 @@
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::Arc;
 
-use super::deferred::{Deferred, Mark};
 use super::Stream;
+use super::deferred::{Deferred, Mark};
 use crate::allocator::{Allocation, Allocator, Request};
 use crate::driver::MemoryCopy;
 use crate::error::{AllocError, RecordError, SourceError};
@@ -270,7 +270,8 @@ impl Transfer {
     pub fn wait(mut self) -> Result<PinnedBuffer, SourceError> {
         self.lent().mark.event.synchronise()?;
         let lent = self.lent.take();
-        let Lent { buffer, mark } = lent.unwrap_or_else(|| unreachable!("taken out here and in `drop` alone"));
+        let Lent { buffer, mark } =
+            lent.unwrap_or_else(|| unreachable!("taken out here and in `drop` alone"));
         self.kept.0.events.put(mark.event);
         Ok(buffer)
     }

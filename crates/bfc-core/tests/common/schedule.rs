@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bfc_core::sim::{Pace, SimDevice, Use, Violation};
 use bfc_core::{
-    Allocator, BfcAllocator, BfcConfig, Block, Bytes, DeviceMemory, Driver, Event, GrowthRule, KIB, MIB, Request,
-    Stream, StreamAllocator, SubAllocator, VirtualMemory,
+    Allocator, BfcAllocator, BfcConfig, Block, Bytes, DeviceMemory, Driver, Event, GrowthRule, KIB, MIB,
+    Request, Stream, StreamAllocator, SubAllocator, VirtualMemory,
 };
 
 use super::Random;

@@ -5,8 +5,8 @@ use std::ptr;
 
 use bfc_core::SourceError;
 use cudarc::driver::sys::{
-    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1, CUmemAllocationType,
-    CUmemLocation, CUmemLocationType,
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1,
+    CUmemAllocationType, CUmemLocation, CUmemLocationType,
 };
 
 /// The size as the driver takes it.

@@ -139,7 +139,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let Some((bytes, Some(end))) = tail else { return 0 };
         let tail = Span { address: end - bytes, bytes };
         let boundary = self.call_source(state, |source| source.boundary_in(tail));
-        let bytes = boundary.filter(|&address| tail.address <= address && address < end).map(|address| end - address);
+        let bytes =
+            boundary.filter(|&address| tail.address <= address && address < end).map(|address| end - address);
         let Some(span) = bytes.and_then(|bytes| state.policy.cut_tail(bytes)) else { return 0 };
         state.accounts.note_reserved(state.policy.reserved_bytes());
         // SAFETY: the policy has just forgotten the end of its last region, in which no block was live, and the source
