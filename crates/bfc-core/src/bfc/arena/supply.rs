@@ -78,8 +78,9 @@ impl Bfc {
 
     /// Forgets so many bytes at the end of the last region, if anyone may use them: they are the caller's from now on.
     pub(super) fn cut_last(&mut self, bytes: u64) -> Option<Span> {
-        let tail =
-            self.last_tail().filter(|tail| 0 < bytes && bytes <= tail.bytes && bytes % GRANULE == 0)?;
+        let tail = self
+            .last_tail()
+            .filter(|tail| 0 < bytes && bytes <= tail.bytes && bytes.is_multiple_of(GRANULE))?;
         let index = self.regions.as_slice().len() - 1;
         let (span, border) = (self.regions.as_slice()[index].span, self.regions.as_slice()[index].border);
         if bytes == span.bytes {

@@ -1,0 +1,207 @@
+//! The driver's side of a simulated device, call by call.
+
+use super::faults::Operation;
+use super::memory::GRANULARITY;
+use super::streams::Work;
+use super::watch::Use;
+use super::{BASE, SimDevice};
+use crate::driver::{Driver, EventHandle, FreeFaults, MemoryCopy, MemoryInfo, PhysicalHandle, StreamHandle};
+use crate::error::SourceError;
+use crate::memory::Span;
+use crate::sub_allocator::SubAllocator;
+use crate::sync::lock;
+use crate::units::round_up;
+
+/// Alignment of all addresses, the least that drivers promise.
+const ALIGNMENT: u64 = 256;
+
+// SAFETY: device addresses are unique and never followed by the host; pinned memory is zeroed memory of the system;
+// events are reached when what came before them in their stream has ended, which is what waiting streams look at.
+unsafe impl Driver for SimDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn memory_info(&self) -> Result<MemoryInfo, SourceError> {
+        self.poison.check()?;
+        let used = lock(&self.state).used();
+        Ok(MemoryInfo { free: self.capacity - used, total: self.capacity })
+    }
+
+    fn poison(&self) -> Option<SourceError> {
+        self.poison.get()
+    }
+
+    fn free_faults(&self) -> FreeFaults {
+        lock(&self.state).free_faults.clone()
+    }
+
+    fn allocate_device(&self, bytes: u64) -> Result<u64, SourceError> {
+        let exhausted = SourceError::Exhausted { bytes };
+        let state = &mut *lock(&self.state);
+        self.enter(state, Operation::AllocateDevice, bytes)?;
+        if bytes == 0 || bytes > self.capacity - state.used() {
+            return Err(exhausted);
+        }
+        let address = state.next;
+        let end = address.checked_add(bytes).and_then(|end| round_up(end, ALIGNMENT));
+        state.next = end.ok_or(exhausted)?;
+        state.device.insert(Span { address, bytes });
+        Ok(address)
+    }
+
+    unsafe fn free_device(&self, address: u64) {
+        // As CUDA does, the call waits for all work first. What is refused stays taken. The failure is kept.
+        let _ = self.give_back(Operation::FreeDevice, |state| {
+            let region = state.device.at(address).ok_or_else(|| nothing_at(address))?;
+            state.end_all();
+            state.device.remove(address);
+            state.contents.forget(region);
+            Ok(())
+        });
+    }
+
+    fn allocate_pinned(&self, bytes: u64) -> Result<u64, SourceError> {
+        let state = &mut *lock(&self.state);
+        self.enter(state, Operation::AllocatePinned, bytes)?;
+        let room = self.pinned_limit.unwrap_or(u64::MAX).saturating_sub(state.pinned.bytes);
+        if bytes > room {
+            return Err(SourceError::Exhausted { bytes });
+        }
+        let region = self.host.allocate(ALIGNMENT, bytes)?;
+        state.pinned.insert(region);
+        Ok(region.address)
+    }
+
+    unsafe fn free_pinned(&self, address: u64) {
+        let region = self.give_back(Operation::FreePinned, |state| {
+            let region = state.pinned.at(address).ok_or_else(|| nothing_at(address))?;
+            state.check_unused(region);
+            state.pinned.remove(address);
+            Ok(region)
+        });
+        if let Ok(region) = region {
+            // SAFETY: the region was out until just now, and the caller promises that nothing uses it.
+            unsafe { self.host.free(region) };
+        }
+    }
+
+    fn granularity(&self) -> Result<u64, SourceError> {
+        let (device, feature) = (self.name.clone(), "virtual memory management");
+        if self.maps { Ok(GRANULARITY) } else { Err(SourceError::Unsupported { device, feature }) }
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<u64, SourceError> {
+        let state = &mut *lock(&self.state);
+        self.enter(state, Operation::Reserve, bytes)?;
+        let end = state.next_range.checked_add(bytes).filter(|&end| end <= BASE);
+        if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) {
+            return Err(invalid(Operation::Reserve, bytes));
+        }
+        let next = end.ok_or(SourceError::Exhausted { bytes })?;
+        let address = std::mem::replace(&mut state.next_range, next);
+        state.mapped.ranges.insert(Span { address, bytes });
+        Ok(address)
+    }
+
+    unsafe fn release_range(&self, range: Span) -> Result<(), SourceError> {
+        self.give_back(Operation::ReleaseRange, |state| state.mapped.release_range(range))
+    }
+
+    fn create(&self, bytes: u64) -> Result<PhysicalHandle, SourceError> {
+        let state = &mut *lock(&self.state);
+        self.enter(state, Operation::Create, bytes)?;
+        if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) {
+            return Err(invalid(Operation::Create, bytes));
+        }
+        if bytes > self.capacity - state.used() {
+            return Err(SourceError::Exhausted { bytes });
+        }
+        Ok(PhysicalHandle(state.mapped.create(bytes)))
+    }
+
+    unsafe fn release(&self, handle: PhysicalHandle) -> Result<(), SourceError> {
+        self.give_back(Operation::Release, |state| state.mapped.release(handle.0))
+    }
+
+    unsafe fn map(&self, range: Span, handle: PhysicalHandle) -> Result<(), SourceError> {
+        self.call(Operation::Map, |state| state.mapped.map(range, handle.0))
+    }
+
+    unsafe fn unmap(&self, range: Span) -> Result<(), SourceError> {
+        self.give_back(Operation::Unmap, |state| {
+            state.check_unused(range);
+            state.mapped.unmap(range)?;
+            state.contents.forget(range);
+            Ok(())
+        })
+    }
+
+    unsafe fn set_access(&self, range: Span) -> Result<(), SourceError> {
+        self.call(Operation::SetAccess, |state| state.mapped.set_access(range))
+    }
+
+    fn create_stream(&self) -> Result<StreamHandle, SourceError> {
+        self.call(Operation::CreateStream, |state| Ok(StreamHandle(state.streams.create_stream())))
+    }
+
+    unsafe fn destroy_stream(&self, stream: StreamHandle) {
+        // The failure is kept.
+        let _ = self.give_back(Operation::DestroyStream, |state| state.streams.destroy_stream(stream.0));
+    }
+
+    fn create_event(&self) -> Result<EventHandle, SourceError> {
+        self.call(Operation::CreateEvent, |state| Ok(EventHandle(state.streams.create_event())))
+    }
+
+    unsafe fn destroy_event(&self, event: EventHandle) {
+        // The failure is kept.
+        let _ = self.give_back(Operation::DestroyEvent, |state| state.streams.destroy_event(event.0));
+    }
+
+    unsafe fn record(&self, event: EventHandle, stream: StreamHandle) -> Result<(), SourceError> {
+        self.work(Operation::Record, |state| state.streams.record(event.0, stream.0))
+    }
+
+    unsafe fn wait(&self, stream: StreamHandle, event: EventHandle) -> Result<(), SourceError> {
+        self.work(Operation::Wait, |state| state.streams.wait(stream.0, event.0))
+    }
+
+    unsafe fn query(&self, event: EventHandle) -> Result<bool, SourceError> {
+        self.work(Operation::Query, |state| state.streams.is_complete(event.0))
+    }
+
+    unsafe fn synchronise_event(&self, event: EventHandle) -> Result<(), SourceError> {
+        self.call(Operation::Synchronise, |state| {
+            while let Some(work) = state.streams.next_towards(event.0) {
+                state.end(work);
+            }
+            state.streams.is_complete(event.0).map(|_| ())
+        })
+    }
+
+    fn synchronise(&self) -> Result<(), SourceError> {
+        self.call(Operation::Synchronise, |state| {
+            state.end_all();
+            Ok(())
+        })
+    }
+
+    unsafe fn copy(&self, copy: MemoryCopy, stream: StreamHandle) -> Result<(), SourceError> {
+        let (MemoryCopy::ToDevice { from, to, bytes }
+        | MemoryCopy::ToHost { from, to, bytes }
+        | MemoryCopy::OnDevice { from, to, bytes }) = copy;
+        let part = |address, writes| Use { span: Span { address, bytes }, owner: None, writes };
+        let uses = if bytes == 0 { Vec::new() } else { vec![part(from, false), part(to, true)] };
+        self.work(Operation::Copy, |state| state.give(stream, Work::Copy(copy), uses))
+    }
+}
+
+fn nothing_at(address: u64) -> String {
+    format!("nothing that is alive was allocated at {address:#x}")
+}
+
+fn invalid(operation: Operation, bytes: u64) -> SourceError {
+    let reason = format!("{bytes} bytes are not a multiple of the granularity");
+    SourceError::Driver { call: operation.name(), reason }
+}
