@@ -13,6 +13,7 @@ use crate::memory::{Block, MemoryKind};
 use crate::plan::PlannedCounts;
 use crate::stats::Stats;
 use crate::streams::Stream;
+use crate::units::Bytes;
 
 /// The alignment that a request gets unless it asks for more, in bytes.
 pub const DEFAULT_ALIGNMENT: u64 = 64;
@@ -166,6 +167,13 @@ pub unsafe trait Allocator: Send + Sync + fmt::Debug {
     /// Says that all work up to `count` of the timing counter has ended, so that memory freed before may be merged.
     fn set_safe_frontier(&self, count: u64) {
         let _ = count;
+    }
+
+    /// Gives memory that nobody uses back to where it came from, as long as `keep` bytes stay reserved; how many bytes that
+    /// were. 0 from allocators that keep none.
+    fn trim(&self, keep: Bytes) -> u64 {
+        let _ = keep;
+        0
     }
 
     /// Says that `stream` will use a live block: its work from now on comes after all that was given to the stream which

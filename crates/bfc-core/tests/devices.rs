@@ -115,6 +115,7 @@ fn a_pool_without_growth_takes_its_limit_at_once() {
         let memory = machine.memory(ordinal);
         let _block = Allocation::new(&memory, &Request::new(1)).unwrap();
         assert_eq!(memory.stats().bytes_reserved / MIB, reserved);
+        assert!((ordinal == 0) == (memory.trim(Bytes(0)) > 0), "the end that nobody uses goes back");
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Instant;
 use bfc_core::sync::atomic::{AtomicU64, Ordering};
 use bfc_core::sync::{Mutex, lock};
 use bfc_core::{
-    AllocError, Allocator, Block, BlockError, Damage, Ledger, MemoryKind, OwnerId, PlannedCounts, RecordError, Request, Stats, Stream, Tag,
+    AllocError, Allocator, Block, BlockError, Bytes, Damage, Ledger, MemoryKind, OwnerId, PlannedCounts, RecordError, Request, Stats, Stream, Tag,
 };
 
 use crate::bin::Bin;
@@ -367,6 +367,10 @@ unsafe impl Allocator for TrackingAllocator {
 
     fn record_stream(&self, block: &Block, stream: &Arc<Stream>) -> Result<(), RecordError> {
         self.inner().record_stream(block, stream)
+    }
+
+    fn trim(&self, keep: Bytes) -> u64 {
+        self.inner().trim(keep)
     }
 
     fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {

@@ -25,6 +25,7 @@ use crate::retry::AllocatorRetry;
 use crate::stats::Stats;
 use crate::sub_allocator::SubAllocator;
 use crate::sync::{BiasedMutex, ThreadNumber};
+use crate::units::Bytes;
 
 /// A pool over one source of memory, in which a [`Policy`] says where blocks go.
 ///
@@ -289,6 +290,11 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
 
     fn ledger(&self) -> Ledger {
         self.write(|state| self.ledger_of(state)).unwrap_or_default()
+    }
+
+    fn trim(&self, keep: Bytes) -> u64 {
+        // The method of the pool itself, which has the same name.
+        Self::trim(self, keep)
     }
 
     fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {

@@ -17,6 +17,7 @@ use crate::retry::{AllocatorRetry, Refusal, Want};
 use crate::stats::Stats;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, ThreadNumber, lock};
+use crate::units::Bytes;
 
 /// How long a request waits for frees, as upstream.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -379,6 +380,11 @@ unsafe impl Allocator for StreamAllocator {
 
     fn find_damage(&self) -> Vec<Damage> {
         self.pool.find_damage()
+    }
+
+    fn trim(&self, keep: Bytes) -> u64 {
+        self.poll();
+        self.pool.trim(keep)
     }
 
     fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {

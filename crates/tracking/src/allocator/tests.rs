@@ -324,3 +324,27 @@ mod model {
         }
     }
 }
+
+/// What a pool of a device knows of streams is known through the tracking too.
+#[test]
+fn memory_used_on_other_streams_passes_through() {
+    use bfc_core::sim::{Pace, SimDevice, Use};
+    use bfc_core::{BfcAllocator, BfcConfig, DeviceMemory, MIB, StreamAllocator};
+
+    let device = Arc::new(SimDevice::new(Bytes::mib(64)).with_pace(Pace::OnDemand));
+    let [compute, copies] = [(); 2].map(|()| Stream::new(device.clone()).unwrap());
+    let source = Arc::new(DeviceMemory::new(device.clone()));
+    let pool = BfcAllocator::new("sim", source, BfcConfig::new(Bytes::mib(8)));
+    let pool = Arc::new(StreamAllocator::new(Arc::new(pool), compute));
+    let tracking = TrackingAllocator::with_records(pool.clone(), true);
+    let block = allocate(&tracking, MIB);
+    tracking.record_stream(&block, &copies).unwrap();
+    device.launch(copies.handle(), &[Use::of(&block)]).unwrap();
+    assert_eq!(tracking.would_fit(&Request::new(8 * MIB), &[]), Some(false));
+    assert_eq!(tracking.would_fit(&Request::new(8 * MIB), &[block]), Some(true));
+    free(&tracking, block).unwrap();
+    assert_eq!((tracking.sizes().live_bytes, pool.pending_frees().bytes), (0, MIB));
+    assert_eq!(tracking.trim(Bytes(0)), 0, "the stream is not done");
+    device.finish(copies.handle());
+    assert_eq!(tracking.trim(Bytes(0)), pool.stats().peak_bytes_reserved);
+}
