@@ -12,7 +12,8 @@ use std::time::Instant;
 use bfc_core::sync::atomic::{AtomicU64, Ordering};
 use bfc_core::sync::{Mutex, lock};
 use bfc_core::{
-    AllocError, Allocator, Block, BlockError, Bytes, Damage, Ledger, MemoryKind, OwnerId, PlannedCounts, RecordError, Request, Stats, Stream, Tag,
+    AllocError, Allocator, Block, BlockError, Bytes, Damage, Ledger, MemoryKind, OwnerId, PlannedCounts,
+    RecordError, Request, Stats, Stream, Tag,
 };
 
 use crate::bin::Bin;
