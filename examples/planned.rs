@@ -9,17 +9,17 @@ use highwater::alloc::{Bytes, DeviceId, DeviceKind, Plan, PlanOptions, PoolOptio
 use highwater::prelude::*;
 use highwater::tracking::{PlanLimits, Step, Trace, parse_plan, plan_of, write_plan};
 
-/// More events than the recorded steps have.
-const LOG_EVENTS: usize = 1 << 20;
+/// More than the events of the recorded steps take.
+const LOG_MEMORY: Bytes = Bytes::mib(16);
 
 /// On the dry device a program makes the same requests as on any other, and computes nothing.
 const DRY: DeviceId = DeviceId::new(DeviceKind::Dry, 0);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device = Runtime::builder().build()?.dry()?;
-    device.tracker().start_log(LOG_EVENTS);
+    device.tracker().start_log(LOG_MEMORY);
     train(&device, 4)?;
-    let recorded = Trace::from_log(&device.tracker().take_log())?;
+    let recorded = Trace::from_recording(&device.tracker().take_log())?;
     let plan = plan_of(&recorded, &Step::Repeating, &PlanOptions::default(), &mut |_| true)?;
     println!(
         "a step has {} blocks, {} of them planned into {}, live at most {}",

@@ -5,12 +5,13 @@
 mod model;
 
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use highwater::alloc::{BfcConfig, Bytes, Category, Stats, failed_drops};
 use highwater::data::Dataset;
 use highwater::nn::Sequential;
 use highwater::prelude::*;
-use highwater::tracking::{Event, EventLog};
+use highwater::tracking::{BlockLife, Recording};
 use highwater::{Result, memory_report};
 
 const BATCH: usize = 64;
@@ -135,37 +136,64 @@ fn after_the_run_everything_is_freed() {
     assert_eq!(failed_drops(), 0);
 }
 
-/// The run's requests, in order, with addresses as distances from the first one's.
-fn requests(runtime: &Runtime, device: &Device) -> Vec<Event> {
-    runtime.tracker().start_log(1_000_000);
+/// A run from the first request to the last free.
+fn record(runtime: &Runtime, device: &Device) -> Recording {
+    runtime.tracker().start_log(Bytes::mib(64));
     let (images, unseen) = digits().split(0.2, 1).unwrap();
     let network = train(device, &images, 2, |_, loss| loss.item_or(0.0f32).map(drop)).unwrap();
     model::accuracy(&network, &unseen, BATCH, device).unwrap();
     drop(network);
-    let log: EventLog = runtime.tracker().take_log();
-    assert!(!log.overflowed());
-    let mut first = None;
-    let mut events = log.events;
-    for event in &mut events {
-        if let Event::Alloc { address, .. } = event {
-            *address = address.wrapping_sub(*first.get_or_insert(*address));
-        }
-    }
-    events
+    let recording = runtime.tracker().take_log();
+    assert!(!recording.overflowed() && recording.skipped_events() == 0);
+    recording
 }
 
 #[test]
 fn a_dry_run_makes_exactly_the_requests_of_the_real_run() {
     let (real, dry) = (runtime(2), runtime(2));
-    let computed = requests(&real, &real.cpu().unwrap());
-    let planned = requests(&dry, &dry.dry().unwrap());
-    assert_eq!(computed.len(), planned.len());
-    for (index, (computed, planned)) in computed.iter().zip(&planned).enumerate() {
-        assert_eq!(computed, planned, "event {index}");
+    let computed = record(&real, &real.cpu().unwrap());
+    let planned = record(&dry, &dry.dry().unwrap());
+    assert_eq!(computed.events().len(), planned.events().len());
+    for (index, (computed, planned)) in computed.events().iter().zip(planned.events()).enumerate() {
+        assert_eq!(computed.kind, planned.kind, "event {index}");
     }
-    let allocations = computed.iter().filter(|event| matches!(event, Event::Alloc { .. })).count();
-    assert!(allocations > 1000 && computed.len() == 2 * allocations, "{allocations} of {}", computed.len());
+    assert_eq!(computed.retags(), planned.retags());
+    // Addresses are distances from the first one.
+    let (first, base) = (computed.block(0).address, planned.block(0).address);
+    for (computed, planned) in computed.blocks().iter().zip(planned.blocks()) {
+        assert_eq!(computed.address.wrapping_sub(first), planned.address.wrapping_sub(base));
+        assert_eq!(*computed, BlockLife { address: computed.address, ..*planned });
+    }
+    assert_eq!(computed.owners(), planned.owners());
+    let blocks = computed.blocks();
+    assert!(blocks.len() > 1000 && blocks.iter().all(|block| block.freed.is_some()), "{}", blocks.len());
+    assert_eq!(computed.peak().unwrap().bytes, stats(&real.cpu().unwrap()).peak_bytes_in_use);
     assert_eq!(stats(&real.cpu().unwrap()).peak_bytes_in_use, stats(&dry.dry().unwrap()).peak_bytes_in_use);
+}
+
+#[test]
+fn recorded_sums_by_category_are_the_pools_own_whenever_an_op_begins() {
+    let runtime = runtime(1);
+    let device = runtime.cpu().unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (tracker, pool) = (Arc::clone(runtime.tracker()), Arc::clone(device.default_allocator().unwrap()));
+    let ledgers = Arc::clone(&seen);
+    runtime.on_placement(move |_| {
+        let ledger = pool.ledger();
+        let categories = Category::ALL.map(|category| ledger.category(category));
+        ledgers.lock().unwrap().push((tracker.recorded_events(), categories));
+    });
+    let recording = record(&runtime, &device);
+    let seen = seen.lock().unwrap();
+    assert!(seen.len() > 1000, "{}", seen.len());
+    let mut moments = recording.timeline().peekable();
+    let mut categories = [0; Category::COUNT];
+    for (events, expected) in seen.iter() {
+        while let Some(moment) = moments.next_if(|moment| u64::from(moment.event) < *events) {
+            categories = moment.categories;
+        }
+        assert_eq!(categories, *expected, "after {events} events");
+    }
 }
 
 /// The bits of every loss and of every trained parameter.

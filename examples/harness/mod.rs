@@ -13,12 +13,12 @@ use clap::{Args, Parser};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use highwater::alloc::{AllocatorChoice, Bytes, DeviceId, DeviceKind, DeviceScope, Plan};
-use highwater::tracking::{PlanLimits, Trace, parse_plan};
+use highwater::tracking::{PlanLimits, RunFacts, Trace, parse_plan};
 use highwater::{Device, Runtime, memory_report};
 use serde_json::Value;
 
-/// Most events that `--trace` records; each takes about 100 bytes until it is written.
-const MAX_TRACE_EVENTS: usize = 4_000_000;
+/// The most memory that the events of `--trace` take until they are written; each takes some seven bytes.
+const TRACE_MEMORY: Bytes = Bytes::mib(256);
 
 /// The options of every example.
 #[derive(Args, Clone, Debug)]
@@ -59,6 +59,10 @@ pub(crate) struct Options {
     /// Write every allocation and free to this file, one a line
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+
+    /// Record every allocation, free and op in this file, for `highwater report`
+    #[arg(long, value_name = "FILE.hwm", conflicts_with = "trace")]
+    record: Option<PathBuf>,
 
     /// Say which device each op runs on, and why
     #[arg(long)]
@@ -110,6 +114,7 @@ pub(crate) struct Session {
     seed: u64,
     json: Option<Output>,
     trace: Option<Output>,
+    record: Option<PathBuf>,
     started: Instant,
 }
 
@@ -137,10 +142,20 @@ impl Session {
         // Files are opened first: a run whose results cannot be kept should not begin.
         let (json, trace) = (Output::open(&options.json)?, Output::open(&options.trace)?);
         if trace.is_some() {
-            runtime.tracker().start_log(MAX_TRACE_EVENTS);
+            runtime.tracker().start_log(TRACE_MEMORY);
+        }
+        if let Some(path) = &options.record {
+            let facts = RunFacts::new(example)
+                .with("device", &choice.device)
+                .with("allocator", allocator_name(&runtime, &choice.device))
+                .with("threads", runtime.threads())
+                .with("seed", options.seed);
+            let file = File::create(path).with_context(|| name(path))?;
+            runtime.tracker().start_recording(file, &facts).with_context(|| name(path))?;
         }
         let (device, seed, started) = (choice.device, options.seed, Instant::now());
-        Ok(Self { device, runtime, example, seed, json, trace, started })
+        let record = options.record.clone();
+        Ok(Self { device, runtime, example, seed, json, trace, record, started })
     }
 
     /// Prints what came out and what memory it took, and writes the files that were asked for. `results` are further
@@ -176,14 +191,18 @@ impl Session {
         }
         if let Some(output) = self.trace {
             let log = self.runtime.tracker().take_log();
-            let mut trace = Trace::from_log(&log)?;
+            let mut trace = Trace::from_recording(&log)?;
             trace.add_header(&format!("trace: {} on {}, seed {}", self.example, self.device, self.seed));
             trace.add_header(&format!("events: {}", trace.events().len()));
             trace.add_header(&format!("peak_live_bytes: {}", trace.peak_live_bytes()));
             if log.overflowed() {
-                trace.add_header(&format!("events lost at the end: {}", log.dropped));
+                trace.add_header(&format!("events lost at the beginning: {}", log.lost_events()));
             }
             output.write(|file| trace.write(file))?;
+        }
+        if let Some(path) = &self.record {
+            let pools = [Arc::clone(self.device.default_allocator()?)];
+            self.runtime.tracker().finish_recording(&pools).with_context(|| name(path))?;
         }
         let damage = self.device.default_allocator()?.find_damage();
         if let Some(first) = damage.first() {

@@ -133,7 +133,7 @@ impl RuntimeBuilder {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use bfc_core::{DeviceId, PlanOptions};
+    /// use bfc_core::{Bytes, DeviceId, PlanOptions};
     /// use highwater_tensor::{Device, Runtime, Tensor};
     /// use highwater_tracking::{Step, Trace, plan_of};
     ///
@@ -145,9 +145,9 @@ impl RuntimeBuilder {
     ///
     /// // A step is recorded without computing anything.
     /// let dry = Runtime::builder().build()?.dry()?;
-    /// dry.tracker().start_log(1000);
+    /// dry.tracker().start_log(Bytes::mib(1));
     /// step(&dry)?;
-    /// let trace = Trace::from_log(&dry.tracker().take_log())?;
+    /// let trace = Trace::from_recording(&dry.tracker().take_log())?;
     /// let plan = plan_of(&trace, &Step::Whole, &PlanOptions::default(), &mut |_| true)?;
     ///
     /// let device = Runtime::builder().plan(DeviceId::CPU, Arc::new(plan)).build()?.cpu()?;

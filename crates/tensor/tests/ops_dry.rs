@@ -4,33 +4,42 @@
 
 mod ops_table;
 
-use bfc_core::{Category, OwnerId};
+use bfc_core::{Bytes, Category};
 use highwater_tensor::{DType, Device, Result, Rng, Tensor, no_grad};
-use highwater_tracking::Event;
+use highwater_tracking::EventKind;
 use ops_table::{CASES, inputs, runtime};
 
 /// An event without the address, which is another on each device.
 #[derive(Debug, PartialEq)]
 enum Step {
-    Alloc { requested: u64, granted: u64, owner: OwnerId, category: Category },
-    Free { id: u64 },
+    Alloc { requested: u64, granted: u64, owner: String, category: Category },
+    Free { block: u32 },
+    Retag { block: u32, owner: String, category: Category },
 }
 
 /// What `program` does to the memory of a device that nobody used before.
 fn steps(dry: bool, program: impl FnOnce(&Device) -> Result<()>) -> Vec<Step> {
     let runtime = runtime();
     let device = if dry { runtime.dry() } else { runtime.cpu() }.unwrap();
-    runtime.tracker().start_log(10_000);
+    runtime.tracker().start_log(Bytes::mib(4));
     program(&device).unwrap();
     let log = runtime.tracker().take_log();
     assert!(!log.overflowed());
-    let step = |event| match event {
-        Event::Alloc { requested, granted, owner, category, .. } => {
-            Step::Alloc { requested, granted, owner, category }
+    let step = |kind| match kind {
+        EventKind::Alloc(number) => {
+            let block = log.block(number);
+            let (requested, granted, category) = (block.requested, block.granted, block.category);
+            Some(Step::Alloc { requested, granted, owner: log.owner_path(block.owner), category })
         }
-        Event::Free { id } => Step::Free { id },
+        EventKind::Free(block) => Some(Step::Free { block }),
+        EventKind::Retag(number) => {
+            let retag = &log.retags()[number as usize];
+            let owner = log.owner_path(retag.owner);
+            Some(Step::Retag { block: retag.block, owner, category: retag.category })
+        }
+        _ => None,
     };
-    log.events.into_iter().map(step).collect()
+    log.events().iter().filter_map(|event| step(event.kind)).collect()
 }
 
 fn assert_same(name: &str, program: impl Fn(&Device) -> Result<()>) {

@@ -128,13 +128,11 @@ fn all_that_a_backward_takes_counts_as_gradient_or_scratch() {
     for case in CASES {
         let leaves = leaves(inputs(case, &device, DType::F32));
         let loss = (case.function)(&leaves).unwrap().sum_all().unwrap();
-        runtime.tracker().start_log(1000);
+        runtime.tracker().start_log(bfc_core::Bytes::mib(1));
         let gradients = loss.backward().unwrap();
-        for event in runtime.tracker().take_log().events {
-            if let highwater_tracking::Event::Alloc { category, .. } = event {
-                let expected = [Category::Gradient, Category::Temporary, Category::Workspace];
-                assert!(expected.contains(&category), "{}: {category:?}", case.name);
-            }
+        for block in runtime.tracker().take_log().blocks() {
+            let expected = [Category::Gradient, Category::Temporary, Category::Workspace];
+            assert!(expected.contains(&block.category), "{}: {:?}", case.name, block.category);
         }
         drop(gradients);
     }

@@ -18,7 +18,7 @@ use bfc_core::{
 
 use crate::bin::Bin;
 use crate::local::LocalBlocks;
-use crate::log::Log;
+use crate::record::Recorder;
 use crate::totals::Class;
 
 /// What a [`TrackingAllocator`] has counted, in bytes.
@@ -101,7 +101,7 @@ pub struct TrackingAllocator {
     records: Option<Mutex<Vec<Record>>>,
     /// Where to go when retired; dangling for an allocator that belongs to no tracker.
     bin: Weak<Bin>,
-    log: Option<Arc<Log>>,
+    recorder: Option<Arc<Recorder>>,
 }
 
 impl TrackingAllocator {
@@ -120,8 +120,13 @@ impl TrackingAllocator {
     }
 
     /// The allocator of one op execution of a tracker.
-    pub(crate) fn for_op(inner: Arc<dyn Allocator>, owner: OwnerId, bin: Weak<Bin>, log: Arc<Log>) -> Self {
-        Self { bin, log: Some(log), ..Self::build(inner, true, owner) }
+    pub(crate) fn for_op(
+        inner: Arc<dyn Allocator>,
+        owner: OwnerId,
+        bin: Weak<Bin>,
+        recorder: Arc<Recorder>,
+    ) -> Self {
+        Self { bin, recorder: Some(recorder), ..Self::build(inner, true, owner) }
     }
 
     fn build(inner: Arc<dyn Allocator>, track_sizes: bool, owner: OwnerId) -> Self {
@@ -136,7 +141,7 @@ impl TrackingAllocator {
             local: Mutex::new(LocalBlocks::default()),
             records: None,
             bin: Weak::new(),
-            log: None,
+            recorder: None,
         }
     }
 
@@ -236,6 +241,25 @@ impl TrackingAllocator {
         }
     }
 
+    /// A number that tells a block from all others that are live in its pool. Numbers are never used again, so a stale
+    /// block's free is told apart; where there are none, its address has to do.
+    const fn recorded_id(&self, block: &Block) -> u64 {
+        match self.mode {
+            Mode::Inner if block.id != 0 => block.id,
+            _ => block.address,
+        }
+    }
+
+    /// Takes back what was recorded of a free that then failed, if the block is live.
+    #[cold]
+    fn record_still_live(&self, block: &Block) {
+        if let Some(recorder) = &self.recorder
+            && let (Ok(tag), Ok(requested)) = (self.tag(block), self.requested_bytes(block))
+        {
+            recorder.post_alloc(&**self.inner(), block, self.recorded_id(block), requested, tag);
+        }
+    }
+
     /// The block as the inner allocator knows it.
     fn inner_block(&self, block: &Block) -> Result<Block, BlockError> {
         match self.mode {
@@ -266,7 +290,17 @@ unsafe impl Allocator for TrackingAllocator {
         if request.tag.owner == OwnerId::ROOT {
             request.tag.owner = self.owner;
         }
-        let mut block = self.inner().allocate(&request)?;
+        let mut block = match self.inner().allocate(&request) {
+            Ok(block) => block,
+            Err(error) => {
+                let no_memory =
+                    !matches!(error, AllocError::BadAlignment { .. } | AllocError::Reentrant { .. });
+                if let (Some(recorder), true) = (&self.recorder, no_memory) {
+                    recorder.post_failed(&**self.inner(), request.bytes, request.tag);
+                }
+                return Err(error);
+            }
+        };
         if block.is_empty() {
             return Ok(block);
         }
@@ -275,8 +309,9 @@ unsafe impl Allocator for TrackingAllocator {
         }
         let bytes = if self.mode == Mode::Untracked { request.bytes } else { block.bytes };
         self.add(bytes, request.tag);
-        if let Some(log) = &self.log {
-            log.post_alloc(&block, request.bytes, request.tag);
+        if let Some(recorder) = &self.recorder {
+            let id = self.recorded_id(&block);
+            recorder.post_alloc(&**self.inner(), &block, id, request.bytes, request.tag);
         }
         Ok(block)
     }
@@ -295,8 +330,8 @@ unsafe impl Allocator for TrackingAllocator {
         if self.mode != Mode::Untracked && !self.subtract(block.bytes) {
             return Err(self.reject(block));
         }
-        if let Some(log) = &self.log {
-            log.post_free(&block);
+        if let Some(recorder) = &self.recorder {
+            recorder.post_free(&**self.inner(), &block, self.recorded_id(&block));
         }
         // SAFETY: the caller promises that nothing uses the memory any more.
         let result = unsafe { self.inner().deallocate(entry.map_or(block, |entry| entry.inner)) };
@@ -312,6 +347,7 @@ unsafe impl Allocator for TrackingAllocator {
                 if let Some(entry) = entry {
                     lock(&self.local).restore(entry);
                 }
+                self.record_still_live(&block);
             }
             Err(_) => {}
         }
@@ -352,6 +388,11 @@ unsafe impl Allocator for TrackingAllocator {
         let inner = self.inner_block(block)?;
         let before = self.inner().tag(&inner);
         self.inner().retag(&inner, tag)?;
+        if let Some(recorder) = &self.recorder
+            && !block.is_empty()
+        {
+            recorder.post_retag(&**self.inner(), block, self.recorded_id(block), tag);
+        }
         if let Ok(before) = before {
             self.reclass(block.bytes, Class::of(before.category), Class::of(tag.category));
         }

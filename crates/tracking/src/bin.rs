@@ -9,7 +9,7 @@ use bfc_core::{Allocator, OwnerId};
 use crossbeam::queue::ArrayQueue;
 
 use crate::allocator::TrackingAllocator;
-use crate::log::Log;
+use crate::record::Recorder;
 
 /// How many idle allocators are kept. All ops of a forward pass whose results wait for the backward pass come back in
 /// one step, so this is about the number of ops in a large model; 8 bytes each while empty.
@@ -31,7 +31,7 @@ impl Bin {
         self: &Arc<Self>,
         inner: &Arc<dyn Allocator>,
         owner: OwnerId,
-        log: &Arc<Log>,
+        recorder: &Arc<Recorder>,
     ) -> Arc<TrackingAllocator> {
         // What lies here has no other handle: only the last one is put here.
         if let Some(mut idle) = self.idle.pop()
@@ -40,7 +40,12 @@ impl Bin {
             allocator.restart(Arc::clone(inner), owner);
             return idle;
         }
-        Arc::new(TrackingAllocator::for_op(Arc::clone(inner), owner, Arc::downgrade(self), Arc::clone(log)))
+        Arc::new(TrackingAllocator::for_op(
+            Arc::clone(inner),
+            owner,
+            Arc::downgrade(self),
+            Arc::clone(recorder),
+        ))
     }
 
     /// Keeps an allocator for later; one too many is dropped.

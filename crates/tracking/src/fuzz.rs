@@ -10,6 +10,7 @@ use bfc_core::{AddressOnlyMemory, Allocator, BfcAllocator, BfcConfig, Bytes, KIB
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
+use crate::record::{EventKind, Recording, RecordingLimits, recording_of_events};
 use crate::replay::replay;
 use crate::trace::{ReadOptions, Trace, TraceEvent, TraceLimits};
 
@@ -61,6 +62,58 @@ pub fn gzip(data: &[u8]) {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(data).expect("a vector takes everything");
     any(&encoder.finish().expect("a vector takes everything"));
+}
+
+/// Small limits for recordings.
+const RECORDING_LIMITS: RecordingLimits =
+    RecordingLimits { events: 1000, owners: 50, depth: 8, pools: 4, threads: 4, input_bytes: 256 * KIB };
+
+/// An `.hwm` file.
+pub fn hwm(data: &[u8]) {
+    if let Ok(recording) = Recording::read(data, &RECORDING_LIMITS) {
+        check_recording(&recording);
+    }
+}
+
+/// The contents of a block of events in an `.hwm` file, so that no checksum stands in the way.
+pub fn hwm_events(data: &[u8]) {
+    if let Ok(recording) = recording_of_events(data, &RECORDING_LIMITS) {
+        check_recording(&recording);
+    }
+}
+
+/// Every number is one of a row that exists, blocks live as their events say, and sums are what they should be.
+fn check_recording(recording: &Recording) {
+    assert!(recording.events().len() <= RECORDING_LIMITS.events as usize);
+    assert!(recording.owners().len() <= RECORDING_LIMITS.owners as usize);
+    assert!(recording.events().is_sorted_by_key(|event| event.at_ns));
+    for owner in 0..recording.owners().len() as u32 {
+        assert!(recording.lineage(owner).len() <= RECORDING_LIMITS.depth as usize);
+    }
+    for (index, block) in (0..).zip(recording.blocks()) {
+        assert_eq!(recording.events()[block.born as usize].kind, EventKind::Alloc(index));
+        if let Some(freed) = block.freed {
+            assert!(freed > block.born);
+            assert_eq!(recording.events()[freed as usize].kind, EventKind::Free(index));
+        }
+        assert!(block.granted >= block.requested);
+        assert!((block.pool as usize) < recording.pools().len());
+        let _ = recording.owner_path(block.owner);
+    }
+    for execution in recording.executions() {
+        assert!(execution.live_peak >= execution.live_before);
+        let _ = recording.owner(execution.owner);
+    }
+    let mut peak = 0;
+    for moment in recording.timeline() {
+        assert_eq!(moment.bytes, moment.categories.iter().sum::<u64>());
+        peak = peak.max(moment.bytes);
+    }
+    assert_eq!(peak, recording.peak().map_or(0, |peak| peak.bytes));
+    assert_eq!(peak, recording.live_at_peak().iter().map(|block| block.bytes).sum::<u64>());
+    let live_at_end = recording.blocks().iter().filter(|block| block.freed.is_none()).count();
+    assert_eq!(recording.live_after(u32::MAX).len(), live_at_end);
+    let _ = Trace::from_recording(recording);
 }
 
 /// What is read holds together, is within the limits, is written and read back as the same, and can be replayed.

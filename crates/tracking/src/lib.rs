@@ -47,7 +47,8 @@
 //! # Ok::<(), bfc_core::AllocError>(())
 //! ```
 //!
-//! What passed through a tracker's ops can be logged ([`Tracker::start_log`]), written as a [`Trace`], and
+//! What passes through a tracker's ops can be recorded, in memory ([`Tracker::start_log`]) or into a file
+//! ([`Tracker::start_recording`]). A [`Recording`] tells every live byte at every event. It can be written as a [`Trace`], and
 //! [`replay`]ed through another allocator.
 
 mod allocator;
@@ -56,8 +57,8 @@ mod context;
 #[doc(hidden)]
 pub mod fuzz;
 mod local;
-mod log;
 mod plan;
+mod record;
 mod replay;
 mod report;
 mod scope;
@@ -71,9 +72,13 @@ mod tracker;
 
 pub use allocator::{Record, Sizes, TrackingAllocator};
 pub use context::{Context, ContextGuard, capture};
-pub use log::{Event, EventLog};
 pub use plan::{
     NoPlan, PlanLimits, PlanTextError, PlanTextProblem, Step, find_step, parse_plan, plan_of, write_plan,
+};
+pub use record::{
+    BlockLife, BlockProblem, Cut, Event, EventKind, EventProblem, Execution, Failure, HwmError, HwmProblem,
+    LiveBlock, Moment, Outside, Owner, Peak, PoolName, Recording, RecordingLimits, Region, Retag, RunFacts,
+    RunSummary, Timeline, Written,
 };
 pub use replay::{ReplayError, ReplaySummary, Replayer, replay};
 pub use report::{CategoryRow, OpRow, PeakRow, PlaceRow, PoolRow, Report, ScopeRow};

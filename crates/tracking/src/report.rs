@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 
 use bfc_core::{Allocator, Category, Ledger, OwnerId, Stats};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::scope::Phase;
 use crate::totals::OpTotals;
@@ -16,7 +16,8 @@ use crate::tracker::Tracker;
 
 /// The figures of a run at one moment. All sizes in bytes. Prints as tables for people; [`Report::write_json`] writes
 /// the same for programs.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct Report {
     /// By op and phase over all modules, by phase and then by falling high-water mark.
@@ -36,7 +37,7 @@ pub struct Report {
 }
 
 /// One op in one phase.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpRow {
     /// The op's name.
     pub op: String,
@@ -61,7 +62,7 @@ pub struct OpRow {
 }
 
 /// One op in one phase in one module.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceRow {
     /// The module's path, empty outside of all modules.
     pub scope: String,
@@ -71,7 +72,7 @@ pub struct PlaceRow {
 }
 
 /// One module and everything below it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScopeRow {
     /// The module's path, empty for the whole.
     pub scope: String,
@@ -86,12 +87,12 @@ pub struct ScopeRow {
 }
 
 /// One pool.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PoolRow {
     /// The pool's name.
     pub name: String,
     /// What kind of memory it hands out.
-    pub memory: &'static str,
+    pub memory: String,
     /// The most it may reserve; `None` without a limit.
     pub limit: Option<u64>,
     /// Bytes held from the source.
@@ -117,7 +118,7 @@ pub struct PoolRow {
 }
 
 /// The moment at which a pool held most.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeakRow {
     /// The pool's name.
     pub pool: String,
@@ -132,10 +133,10 @@ pub struct PeakRow {
 }
 
 /// One category.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CategoryRow {
     /// The category's name.
-    pub category: &'static str,
+    pub category: String,
     /// Live bytes now.
     pub live_bytes: u64,
 }
@@ -225,7 +226,7 @@ impl PoolRow {
     fn new(pool: &dyn Allocator, stats: &Stats) -> Self {
         Self {
             name: pool.name().to_owned(),
-            memory: pool.memory_kind().name(),
+            memory: pool.memory_kind().name().to_owned(),
             limit: stats.bytes_limit,
             reserved: stats.bytes_reserved,
             in_use: stats.bytes_in_use,
@@ -346,7 +347,7 @@ fn peak_row(
 
 fn category_rows(ledgers: &[Ledger]) -> Vec<CategoryRow> {
     let row = |category: Category| CategoryRow {
-        category: category.name(),
+        category: category.name().to_owned(),
         live_bytes: sum(ledgers.iter().map(|ledger| ledger.category(category))),
     };
     Category::ALL.into_iter().map(row).collect()

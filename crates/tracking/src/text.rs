@@ -94,7 +94,7 @@ fn pool_table(pools: &[PoolRow]) -> Table {
     let mut line = |name: &str, figure: &dyn Fn(&PoolRow) -> String| {
         table.line(name, pools.iter().map(figure));
     };
-    line("memory", &|pool| pool.memory.to_owned());
+    line("memory", &|pool| pool.memory.clone());
     line("limit", &|pool| pool.limit.map_or_else(|| "none".to_owned(), bytes));
     line("reserved", &|pool| bytes(pool.reserved));
     line("in use", &|pool| bytes(pool.in_use));

@@ -19,9 +19,7 @@
 use std::collections::HashMap;
 use std::io::{self, BufRead, Write};
 
-use bfc_core::OwnerId;
-
-use crate::log::{Event, EventLog};
+use crate::record::{EventKind, Recording};
 
 mod builder;
 mod error;
@@ -129,21 +127,23 @@ impl Trace {
         read::read(reader, options)
     }
 
-    /// The trace of a recorded log; labels are the owners' paths. The blocks still live at the end stay so.
+    /// The trace of a recording; labels are the owners' paths. The blocks still live at the end stay so.
     ///
     /// # Errors
-    /// A [`TraceProblem`] for a log that was not made by a tracker and contradicts itself, or is beyond
-    /// [`TraceLimits::default`].
-    pub fn from_log(log: &EventLog) -> Result<Self, TraceProblem> {
+    /// A [`TraceProblem`] for a recording that is beyond [`TraceLimits::default`].
+    pub fn from_recording(recording: &Recording) -> Result<Self, TraceProblem> {
         let mut builder = Builder::new(TraceLimits::default());
-        let mut labels: HashMap<OwnerId, String> = HashMap::new();
-        for event in &log.events {
-            match *event {
-                Event::Alloc { id, requested, owner, .. } => {
-                    let label = labels.entry(owner).or_insert_with(|| label_of(owner));
-                    builder.alloc(id, requested, label)?;
+        let mut labels: HashMap<u32, String> = HashMap::new();
+        for event in recording.events() {
+            match event.kind {
+                EventKind::Alloc(number) => {
+                    let block = recording.block(number);
+                    let path = || label_of(&recording.owner_path(block.owner));
+                    let label = labels.entry(block.owner).or_insert_with(path);
+                    builder.alloc(number.into(), block.requested, label)?;
                 }
-                Event::Free { id } => builder.free(id)?,
+                EventKind::Free(number) => builder.free(number.into())?,
+                _ => {}
             }
         }
         Ok(builder.finish())
@@ -222,9 +222,8 @@ impl Trace {
     }
 }
 
-/// An owner as a label: one word of the trace's text, never empty.
-fn label_of(owner: OwnerId) -> String {
-    let path = owner.path();
+/// An owner's path as a label: one word of the trace's text, never empty.
+fn label_of(path: &str) -> String {
     if path.is_empty() {
         return "unowned".to_owned();
     }

@@ -1,17 +1,19 @@
 //! The tracker: gives every op execution its account, and adds the finished ones up.
 
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use bfc_core::sync::atomic::{AtomicBool, Ordering};
 use bfc_core::sync::{Mutex, lock};
-use bfc_core::{Allocator, OwnerId};
+use bfc_core::{Allocator, Bytes, OwnerId};
 use crossbeam::queue::ArrayQueue;
 
 use crate::allocator::TrackingAllocator;
 use crate::bin::Bin;
 use crate::context::{FrameGuard, enter_op, running_op_of};
-use crate::log::{EventLog, Log};
+use crate::record::{Recorder, Recording, RunFacts, Written};
+use crate::report::Report;
 use crate::scope::here;
 use crate::totals::{Figures, OpTotals, Totals};
 
@@ -51,7 +53,7 @@ pub struct Tracker {
     totals: Mutex<Totals>,
     bin: Arc<Bin>,
     idle: ArrayQueue<Arc<Execution>>,
-    log: Arc<Log>,
+    recorder: Arc<Recorder>,
 }
 
 impl Tracker {
@@ -64,7 +66,7 @@ impl Tracker {
             totals: Mutex::new(Totals::default()),
             bin: Arc::new(Bin::new()),
             idle: ArrayQueue::new(IDLE_EXECUTIONS),
-            log: Arc::new(Log::default()),
+            recorder: Arc::new(Recorder::default()),
         })
     }
 
@@ -76,8 +78,10 @@ impl Tracker {
         if let Some(execution) = running_op_of(self.id) {
             return OpRun { tracker: Arc::clone(self), execution, frame: None };
         }
-        let (row, owner) = lock(&self.totals).row(here(), op);
+        let place = here();
+        let (row, owner) = lock(&self.totals).row(place, op);
         let execution = self.execution(row, owner);
+        self.recorder.post_enter(owner, place.phase);
         let frame = Some(enter_op(Arc::clone(&execution)));
         OpRun { tracker: Arc::clone(self), execution, frame }
     }
@@ -86,7 +90,10 @@ impl Tracker {
     /// afterwards, as when a parameter has found its place in a model. No execution is counted.
     #[must_use]
     pub fn owner_here(&self, op: &'static str) -> OwnerId {
-        lock(&self.totals).row(here(), op).1
+        let place = here();
+        let (_, owner) = lock(&self.totals).row(place, op);
+        self.recorder.name_op(owner, place.phase);
+        owner
     }
 
     /// The totals of all ops that were ever begun, in the order of their first beginnings.
@@ -100,15 +107,51 @@ impl Tracker {
         lock(&self.totals).reset();
     }
 
-    /// Begins a new event log of at most `capacity` events; what an earlier one held is dropped.
-    pub fn start_log(&self, capacity: usize) {
-        self.log.start(capacity);
+    /// Records events in at most `capacity` of memory from now on, some seven bytes an event. When it is full, the oldest
+    /// events give way to new ones. What an earlier recording held is dropped.
+    ///
+    /// What passes through this tracker's ops is recorded. Blocks from before are not in the recording, and nor is what
+    /// becomes of them.
+    pub fn start_log(&self, capacity: Bytes) {
+        self.recorder.start_in_memory(usize::try_from(capacity.get()).unwrap_or(usize::MAX));
     }
 
-    /// Ends the event log and returns it; empty if none was begun.
+    /// Ends the recording in memory and returns it; empty if none was begun.
     #[must_use]
-    pub fn take_log(&self) -> EventLog {
-        self.log.take()
+    pub fn take_log(&self) -> Recording {
+        self.recorder.take()
+    }
+
+    /// Records events from now on into `file`, in the format of `.hwm` files, as [`start_log`](Self::start_log) does in
+    /// memory. The beginning is written before this returns, the rest by a thread of its own; when that falls far behind,
+    /// ops wait for it, and no event is lost. The file can be read while it grows.
+    ///
+    /// # Errors
+    /// Those of the file. A later one ends the recording, and is returned by
+    /// [`finish_recording`](Self::finish_recording).
+    pub fn start_recording(&self, file: impl Write + Send + 'static, facts: &RunFacts) -> io::Result<()> {
+        self.recorder.start_to(file, facts)
+    }
+
+    /// Ends the recording into a file, with a summary of the run and of the pools; `None` if none was begun.
+    ///
+    /// # Errors
+    /// The first error of the file since recording began.
+    pub fn finish_recording(&self, pools: &[Arc<dyn Allocator>]) -> io::Result<Option<Written>> {
+        let report = Report::new(self, pools);
+        let outside = crate::record::Outside::now();
+        self.recorder.finish(|summary| crate::record::RunSummary { report, outside, ..summary }).transpose()
+    }
+
+    /// How many events the recording has so far.
+    #[must_use]
+    pub fn recorded_events(&self) -> u64 {
+        self.recorder.events()
+    }
+
+    /// Records a moment, to be found again by its text, as a step or an epoch. Nothing happens while nothing is recorded.
+    pub fn mark(&self, text: &str) {
+        self.recorder.post_mark(text);
     }
 
     fn execution(&self, row: usize, owner: OwnerId) -> Arc<Execution> {
@@ -137,6 +180,7 @@ impl Tracker {
             figures.add(allocator);
         }
         lock(&self.totals).fold(execution.row, &figures);
+        self.recorder.post_leave(figures.high_water, figures.outliving);
         for allocator in allocators.drain(..) {
             allocator.end_op();
         }
@@ -215,7 +259,7 @@ impl OpRun {
         if let Some(allocator) = allocators.iter().find(|allocator| allocator.stands_for(base)) {
             return Arc::clone(allocator) as Arc<dyn Allocator>;
         }
-        let allocator = self.tracker.bin.take(base, self.execution.owner, &self.tracker.log);
+        let allocator = self.tracker.bin.take(base, self.execution.owner, &self.tracker.recorder);
         allocators.push(Arc::clone(&allocator));
         allocator
     }

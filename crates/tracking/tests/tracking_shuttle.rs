@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use bfc_core::sync::{Mutex, lock, thread};
 use bfc_core::{
-    AllocError, Allocation, Allocator, Block, BlockError, Category, MemoryKind, PoolId, Request, Stats,
+    AllocError, Allocation, Allocator, Block, BlockError, Bytes, Category, MemoryKind, PoolId, Request, Stats,
 };
-use highwater_tracking::{Event, Tracker, capture};
+use highwater_tracking::{EventKind, Tracker, capture};
 use shuttle::{check_pct, check_random};
 
 /// A pool of one address: the next allocation gets the block that was freed last, which is what an ABA takes.
@@ -144,7 +144,7 @@ fn workers_and_the_op_finish_in_any_order() {
 fn concurrent_ops_keep_their_figures_apart() {
     let (tracker, pool) = (Tracker::new(), OneSlot::new());
     let base: Arc<dyn Allocator> = pool.clone();
-    tracker.start_log(100);
+    tracker.start_log(Bytes::mib(1));
     let workers: Vec<_> = (0..3)
         .map(|_| {
             let (tracker, base) = (Arc::clone(&tracker), Arc::clone(&base));
@@ -166,17 +166,19 @@ fn concurrent_ops_keep_their_figures_apart() {
     assert_eq!((row.calls, row.total_bytes, row.high_water_bytes, row.outliving_bytes), (6, 66, 11, 0));
 
     let log = tracker.take_log();
-    assert_eq!(log.events.len(), 24);
-    let (mut addresses, mut live) = (Vec::new(), BTreeSet::new());
-    for event in log.events {
-        match event {
-            Event::Alloc { address, .. } => {
-                addresses.push(address);
-                assert!(live.insert(address), "an address is live twice in the log");
+    assert_eq!((log.blocks().len(), log.skipped_events()), (12, 0));
+    let mut live = BTreeSet::new();
+    for event in log.events() {
+        match event.kind {
+            EventKind::Alloc(block) => {
+                assert!(live.insert(log.block(block).address), "an address is live twice in the recording");
             }
-            Event::Free { id } => assert!(live.remove(&addresses[id as usize])),
+            EventKind::Free(block) => assert!(live.remove(&log.block(block).address)),
+            _ => {}
         }
     }
+    assert!(live.is_empty());
+    assert!(log.executions().iter().all(|execution| execution.high_water == 11));
     assert_eq!(pool.live_bytes(), 0);
     assert_eq!(bfc_core::failed_drops(), 0);
 }

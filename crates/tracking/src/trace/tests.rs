@@ -1,4 +1,7 @@
 use super::*;
+use crate::test_pool::TestPool;
+use crate::tracker::Tracker;
+use bfc_core::{Allocation, Bytes, OwnerId, Request, Tag};
 use proptest::prelude::*;
 
 fn parse(text: &str) -> Result<Trace, TraceError> {
@@ -109,38 +112,43 @@ fn an_endless_line_is_refused_at_the_limit() {
     assert_eq!(error.to_string(), "line 1: longer than 4096 bytes");
 }
 
-#[test]
-fn a_log_becomes_a_trace_with_owners_as_labels() {
-    let net = OwnerId::intern(OwnerId::intern(OwnerId::ROOT, "trace net"), "matmul:backward");
-    let alloc = |id, requested, owner| Event::Alloc {
-        id,
-        requested,
-        granted: 256,
-        address: 0,
-        owner,
-        category: bfc_core::Category::Output,
-    };
-    let events = vec![alloc(0, 10, net), alloc(1, 5, OwnerId::ROOT), Event::Free { id: 0 }, alloc(2, 7, net)];
-    let trace = Trace::from_log(&EventLog { events, dropped: 0 }).unwrap();
-    let expected = "a 0 10 trace_net.matmul:backward\na 1 5 unowned\nf 0\na 2 7 trace_net.matmul:backward\n";
-    assert_eq!(write(&trace), expected);
-    assert_eq!(trace.peak_live_bytes(), 15);
-    assert_eq!(parse(expected).unwrap(), trace);
-
-    let made_up = EventLog { events: vec![Event::Free { id: 3 }], dropped: 0 };
-    assert!(matches!(Trace::from_log(&made_up), Err(TraceProblem::UnknownId { id: 3 })));
+/// A recording of some requests and frees, whose owners are given as paths.
+fn recording(events: impl FnOnce(&dyn Fn(u64, &[&str]) -> Allocation)) -> Recording {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    tracker.start_log(Bytes::mib(1));
+    let allocator = tracker.begin("op").track(&pool);
+    events(&|bytes, path| {
+        let owner = path.iter().fold(OwnerId::ROOT, |owner, name| OwnerId::intern(owner, name));
+        let tag = Tag { owner, ..Tag::default() };
+        Allocation::new(&allocator, &Request::new(bytes).with_tag(tag)).unwrap()
+    });
+    tracker.take_log()
 }
 
 #[test]
-fn a_log_reads_back_whatever_the_owners_are_called() {
+fn a_recording_becomes_a_trace_with_owners_as_labels() {
+    let recording = recording(|alloc| {
+        let net = ["trace net", "matmul:backward"];
+        let first = alloc(10, &net);
+        let second = alloc(5, &[]);
+        drop(first);
+        let third = alloc(7, &net);
+        std::mem::forget((second, third));
+    });
+    let trace = Trace::from_recording(&recording).unwrap();
+    let expected = "a 0 10 trace_net.matmul:backward\na 1 5 op\nf 0\na 2 7 trace_net.matmul:backward\n";
+    assert_eq!(write(&trace), expected);
+    assert_eq!(trace.peak_live_bytes(), 15);
+    assert_eq!(parse(expected).unwrap(), trace);
+}
+
+#[test]
+fn a_recording_reads_back_as_a_trace_whatever_the_owners_are_called() {
     for name in ["", " ", "a b", &"é".repeat(5000)] {
-        let owner = OwnerId::intern(OwnerId::ROOT, name);
-        let category = bfc_core::Category::Output;
-        let alloc =
-            Event::Alloc { id: 0, requested: u64::MAX, granted: u64::MAX, address: 0, owner, category };
-        let log = EventLog { events: vec![alloc, Event::Free { id: 0 }], dropped: 0 };
-        let trace = Trace::from_log(&log).unwrap();
+        let recording = recording(|alloc| drop(alloc(u64::MAX / 2, &[name])));
+        let trace = Trace::from_recording(&recording).unwrap();
         assert_eq!(parse(&write(&trace)).unwrap(), trace);
+        assert_eq!(trace.events().len(), 2);
     }
 }
 

@@ -1,9 +1,15 @@
 use super::*;
+use crate::capture;
+use crate::record::EventKind;
 use crate::scope::{Phase, module, phase};
 use crate::test_pool::TestPool;
-use crate::{Event, capture};
-use bfc_core::{Allocation, Category, Request};
+use bfc_core::{AddressOnlyMemory, Allocation, BfcAllocator, BfcConfig, Category, Request, Tag};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A pool that numbers its blocks and looks at the numbers.
+fn bfc_pool(limit: Bytes) -> Arc<dyn Allocator> {
+    Arc::new(BfcAllocator::new("bfc", Arc::new(AddressOnlyMemory::new()), BfcConfig::new(limit)))
+}
 
 fn take(allocator: &Arc<dyn Allocator>, bytes: u64, category: Category) -> Allocation {
     Allocation::new(allocator, &Request::new(bytes).with_category(category)).unwrap()
@@ -343,52 +349,83 @@ fn reset_clears_the_figures_and_running_ops_are_counted_afterwards() {
 }
 
 #[test]
-fn the_log_has_every_event_in_order_with_ids_from_zero() {
+fn a_recording_has_every_event_in_order_with_blocks_from_zero() {
     let (tracker, pool) = (Tracker::new(), TestPool::tracking());
     let before = take(&tracker.begin("before").track(&pool), 1, Category::Output);
-    tracker.start_log(100);
+    tracker.start_log(Bytes::mib(1));
     let run = tracker.begin("tracker-log");
     let allocator = run.track(&pool);
     let a = take(&allocator, 10, Category::Output);
     let b = take(&allocator, 20, Category::Workspace);
-    let (address_a, address_b) = (a.block().address, b.block().address);
+    let addresses = [a.block().address, b.block().address];
+    let owner = run.owner();
+    allocator.retag(&a.block(), Tag { owner, category: Category::Activation }).unwrap();
     drop(before);
     drop(b);
+    drop(run);
+    tracker.mark("over");
     drop(a);
-    let owner = run.owner();
-    let alloc = |id, requested, address, category| Event::Alloc {
-        id,
-        requested,
-        granted: requested,
-        address,
-        owner,
-        category,
-    };
     let log = tracker.take_log();
     assert!(!log.overflowed());
-    assert_eq!(
-        log.events,
-        [
-            alloc(0, 10, address_a, Category::Output),
-            alloc(1, 20, address_b, Category::Workspace),
-            Event::Free { id: 1 },
-            Event::Free { id: 0 },
-        ]
-    );
+    let kinds: Vec<EventKind> = log.events().iter().map(|event| event.kind).collect();
+    use EventKind::{Alloc, Enter, Free, Leave, Mark, Retag};
+    assert_eq!(kinds, [Enter(0), Alloc(0), Alloc(1), Retag(0), Free(1), Leave(0), Mark(0), Free(0)]);
+    assert_eq!(log.skipped_events(), 1, "the free of a block from before");
+    assert!(log.events().is_sorted_by_key(|event| event.at_ns));
+    let [a, b] = [log.block(0), log.block(1)];
+    assert_eq!([a.address, b.address], addresses);
+    assert_eq!((a.requested, a.category, a.last_category), (10, Category::Output, Category::Activation));
+    assert_eq!((b.requested, b.category, b.freed), (20, Category::Workspace, Some(4)));
+    assert_eq!(log.owner_path(a.owner), "tracker-log");
+    assert_eq!(log.owner(a.owner).phase, Some(Phase::Forward));
+    let execution = &log.executions()[0];
+    assert_eq!((execution.high_water, execution.outliving, execution.live_peak), (30, 10, 30));
+    assert_eq!(log.marks(), ["over"]);
+    assert_eq!((log.pools()[0].name.as_str(), log.pools().len()), ("test", 1));
+
     drop(take(&allocator, 10, Category::Output));
-    assert_eq!(tracker.take_log(), EventLog::default());
+    assert_eq!(tracker.take_log(), Recording::default());
 }
 
 #[test]
-fn a_full_log_is_an_exact_beginning_and_says_how_much_is_missing() {
-    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
-    tracker.start_log(3);
-    let allocator = tracker.begin("op").track(&pool);
-    let kept: Vec<_> = (0..5).map(|_| take(&allocator, 8, Category::Output)).collect();
-    drop(kept);
+fn a_refused_free_and_a_refused_request_leave_the_recorded_sums_right() {
+    let (tracker, pool) = (Tracker::new(), bfc_pool(Bytes(512)));
+    tracker.start_log(Bytes::mib(1));
+    let run = tracker.begin("tracker-refused");
+    let allocator = run.track(&pool);
+    let kept = take(&allocator, 60, Category::Output);
+    let stale = take(&allocator, 40, Category::Output);
+    let stale_block = stale.block();
+    assert!(Allocation::new(&allocator, &Request::new(1)).is_err());
+    drop(stale);
+    let again = take(&allocator, 40, Category::Output);
+    // SAFETY: nothing uses the memory, which is address-only.
+    assert!(unsafe { allocator.deallocate(stale_block) }.is_err());
     let log = tracker.take_log();
-    assert_eq!(log.events.len(), 3);
+    assert_eq!(log.timeline().last().unwrap().bytes, pool.stats().bytes_in_use);
+    let failure = log.failures()[0];
+    assert_eq!((failure.requested, log.owner_path(failure.owner).as_str()), (1, "tracker-refused"));
+    drop((kept, again));
+}
+
+#[test]
+fn a_full_log_keeps_the_latest_events_and_what_was_live_before_them() {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    tracker.start_log(Bytes(1024));
+    let allocator = tracker.begin("tracker-full").track(&pool);
+    let kept = [take(&allocator, 8, Category::Parameter), take(&allocator, 9, Category::Output)];
+    for _ in 0..1000 {
+        drop(take(&allocator, 16, Category::Temporary));
+    }
+    let log = tracker.take_log();
     assert!(log.overflowed());
-    // Two allocations, and the frees of the three that are in the log.
-    assert_eq!(log.dropped, 5);
+    // An op's beginning and end, two allocations, and a thousand of them with their frees.
+    assert_eq!(log.lost_events() + (log.events().len() - log.carried_events()) as u64, 2004);
+    assert!(log.events().len() > 20);
+    // One of the thousand may have been live at the boundary.
+    assert!((2..=3).contains(&log.carried_events()));
+    assert_eq!(log.timeline().last().unwrap().bytes, 17);
+    assert_eq!(log.peak().unwrap().bytes, 33);
+    assert_eq!(log.owner_path(log.block(0).owner), "tracker-full");
+    drop(kept);
 }

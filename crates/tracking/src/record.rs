@@ -1,0 +1,46 @@
+//! Recordings: every allocation, free and change of category that passes through a tracker's ops, and when each op ran.
+//!
+//! While a recorder is on, events become a few bytes each ([`wire`]), in blocks that stay in memory ([`ring`]) or go to
+//! a file ([`hwm`]). What is read from either is a [`Recording`]: tables and events that hold together, from which
+//! reports, timelines and exports are made.
+
+mod builder;
+pub(crate) mod hwm;
+mod outside;
+mod peak;
+mod recorder;
+mod recording;
+mod ring;
+mod summary;
+mod timeline;
+mod varint;
+mod wire;
+
+use builder::MAX_DEPTH;
+pub use builder::{BlockProblem, RecordingLimits};
+pub use hwm::{HwmError, HwmProblem, Written};
+pub use outside::Outside;
+pub use peak::{LiveBlock, Peak};
+pub(crate) use recorder::Recorder;
+pub use recording::{
+    BlockLife, Cut, Event, EventKind, Execution, Failure, Owner, PoolName, Recording, Region, Retag,
+};
+pub use summary::{RunFacts, RunSummary};
+pub use timeline::{Moment, Timeline};
+pub use wire::EventProblem;
+
+/// A recording of the events of one block alone: for the fuzz targets.
+pub(crate) fn recording_of_events(
+    block: &[u8],
+    limits: &RecordingLimits,
+) -> Result<Recording, (usize, BlockProblem)> {
+    let mut builder = builder::Builder::new(*limits);
+    builder.add(block)?;
+    Ok(builder.finish())
+}
+
+/// How many bytes of events make a block.
+const BLOCK_BYTES: usize = 1 << 16;
+
+#[cfg(test)]
+mod tests;

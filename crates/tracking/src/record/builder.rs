@@ -1,0 +1,338 @@
+//! From blocks of bytes to a [`Recording`] that holds together.
+
+use std::collections::HashMap;
+
+use super::peak::Peak;
+use super::recording::{
+    BlockLife, Event, EventKind, Execution, Failure, Owner, PoolName, Recording, Region, Retag,
+};
+use super::wire::{Decoder, EventProblem, Lane, Wire};
+
+/// How much a recording may hold. The defaults take days of training; a hostile file within them holds some GiB of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordingLimits {
+    /// Most events.
+    pub events: u32,
+    /// Most owners.
+    pub owners: u32,
+    /// Most owners one below the other.
+    pub depth: u32,
+    /// Most pools.
+    pub pools: u32,
+    /// Most threads.
+    pub threads: u32,
+    /// Most bytes of the file.
+    pub input_bytes: u64,
+}
+
+impl Default for RecordingLimits {
+    fn default() -> Self {
+        Self {
+            events: 20_000_000,
+            owners: 1 << 20,
+            depth: MAX_DEPTH,
+            pools: 1 << 12,
+            threads: 1 << 16,
+            input_bytes: 2 * bfc_core::GIB,
+        }
+    }
+}
+
+/// The most owners one below the other that are written; those below fall to the last of them.
+pub(super) const MAX_DEPTH: u32 = 256;
+
+/// What is wrong with the events of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BlockProblem {
+    /// Bytes are no event.
+    #[error(transparent)]
+    Event(#[from] EventProblem),
+    /// An event names an owner or a pool that has no name.
+    #[error("{what} {number} has no name")]
+    Unnamed {
+        /// What it is.
+        what: &'static str,
+        /// Its number.
+        number: u32,
+    },
+    /// A name is given to a number out of turn, or below an owner that has none.
+    #[error("the name of {what} {number} stands out of turn")]
+    OutOfTurn {
+        /// What it is.
+        what: &'static str,
+        /// Its number.
+        number: u32,
+    },
+    /// More of something than the limit.
+    #[error("more than {limit} {what}")]
+    TooMany {
+        /// What it is.
+        what: &'static str,
+        /// The limit.
+        limit: u32,
+    },
+    /// Live bytes leave 64 bits.
+    #[error("live bytes exceed 2^64")]
+    TooManyBytes,
+}
+
+/// Takes blocks in, and checks every event.
+#[derive(Debug)]
+pub(super) struct Builder {
+    recording: Recording,
+    limits: RecordingLimits,
+    /// How many owners stand above each.
+    depths: Vec<u32>,
+    threads: HashMap<u64, u32>,
+    live: HashMap<(u32, u64), u32>,
+    live_bytes: u64,
+    /// By thread: the executions that run, innermost last.
+    running: Vec<Vec<u32>>,
+    /// Allocations after which less was live than after every one before them in this list: what was live at most since
+    /// any event is found by a search, however many ops run.
+    levels: Vec<(u32, u64)>,
+}
+
+impl Builder {
+    pub(super) fn new(limits: RecordingLimits) -> Self {
+        let recording = Recording { owners: vec![Owner::default()], ..Recording::default() };
+        Self {
+            recording,
+            limits,
+            depths: vec![0],
+            threads: HashMap::new(),
+            live: HashMap::new(),
+            live_bytes: 0,
+            running: Vec::new(),
+            levels: Vec::new(),
+        }
+    }
+
+    /// Takes in the events of one block.
+    ///
+    /// # Errors
+    /// The first event that cannot be taken, with its offset in the block. Those before it have been taken.
+    pub(super) fn add(&mut self, block: &[u8]) -> Result<(), (usize, BlockProblem)> {
+        let mut decoder = Decoder::new(block);
+        loop {
+            let offset = decoder.position();
+            let at = |problem| (offset, problem);
+            let Some(event) = decoder.next().map_err(|problem| at(problem.into()))? else { return Ok(()) };
+            self.take(decoder.time(), decoder.place(), &event).map_err(at)?;
+        }
+    }
+
+    /// What was taken in, to be completed with what does not come from events.
+    pub(super) fn finish(mut self) -> Recording {
+        for number in self.running.iter().flatten() {
+            let level = self.level_since(self.recording.executions[*number as usize].entered);
+            let execution = &mut self.recording.executions[*number as usize];
+            execution.live_peak = execution.live_peak.max(level);
+        }
+        self.recording
+    }
+
+    fn take(&mut self, time: u64, place: Lane, event: &Wire<'_>) -> Result<(), BlockProblem> {
+        match *event {
+            Wire::Switch { .. } => Ok(()),
+            Wire::Owner { owner, parent, phase, name } => {
+                self.name_owner(owner, Owner { name: name.to_owned(), parent, phase })
+            }
+            Wire::Pool { pool, memory, name } => {
+                let name = PoolName { name: name.to_owned(), memory: memory.to_owned() };
+                let count = self.recording.pools.len();
+                if (pool as usize) < count {
+                    return Ok(());
+                }
+                room(count, self.limits.pools, "pools")?;
+                in_turn(pool, count, "pool")?;
+                self.recording.pools.push(name);
+                Ok(())
+            }
+            Wire::Lost { events } => {
+                self.recording.lost = self.recording.lost.saturating_add(events);
+                self.recording.carried = self.recording.events.len();
+                Ok(())
+            }
+            _ => self.take_event(time, place, event),
+        }
+    }
+
+    fn name_owner(&mut self, owner: u32, named: Owner) -> Result<(), BlockProblem> {
+        let count = self.recording.owners.len();
+        if let Some(known) = self.recording.owners.get_mut(owner as usize) {
+            // That it is an op may be found out after its name.
+            if owner != 0 && known.phase.is_none() {
+                known.phase = named.phase;
+            }
+            return Ok(());
+        }
+        room(count, self.limits.owners, "owners")?;
+        in_turn(owner, count, "owner")?;
+        let above = *self
+            .depths
+            .get(named.parent as usize)
+            .ok_or(BlockProblem::Unnamed { what: "owner", number: named.parent })?;
+        room(above as usize, self.limits.depth, "owners one below the other")?;
+        self.depths.push(above + 1);
+        self.recording.owners.push(named);
+        Ok(())
+    }
+
+    fn take_event(&mut self, time: u64, place: Lane, event: &Wire<'_>) -> Result<(), BlockProblem> {
+        let index = u32::try_from(self.recording.events.len()).unwrap_or(u32::MAX);
+        room(index as usize, self.limits.events, "events")?;
+        let thread = self.thread(place.thread)?;
+        // Each block counts its time from the beginning; only a made-up one goes back.
+        let time = time.max(self.recording.end_ns());
+        let kind = match *event {
+            Wire::Alloc { id, requested, granted, address, owner, category } => {
+                self.check_named(owner, place.pool)?;
+                let number = self.recording.blocks.len() as u32;
+                if self.live.contains_key(&(place.pool, id)) {
+                    return self.skip();
+                }
+                self.live_bytes = self.live_bytes.checked_add(granted).ok_or(BlockProblem::TooManyBytes)?;
+                self.live.insert((place.pool, id), number);
+                self.recording.blocks.push(BlockLife {
+                    requested,
+                    granted,
+                    address,
+                    owner,
+                    category,
+                    pool: place.pool,
+                    stream: place.stream,
+                    born: index,
+                    freed: None,
+                    last_owner: owner,
+                    last_category: category,
+                });
+                self.note_level(index, thread);
+                Some(EventKind::Alloc(number))
+            }
+            Wire::Free { id } => self.live.remove(&(place.pool, id)).map(|number| {
+                let block = &mut self.recording.blocks[number as usize];
+                block.freed = Some(index);
+                self.live_bytes -= block.granted;
+                EventKind::Free(number)
+            }),
+            Wire::Retag { id, owner, category } => {
+                self.check_owner(owner)?;
+                self.live.get(&(place.pool, id)).map(|&block| {
+                    let life = &mut self.recording.blocks[block as usize];
+                    let (old_owner, old_category) = (life.last_owner, life.last_category);
+                    (life.last_owner, life.last_category) = (owner, category);
+                    let retag = Retag { block, old_owner, old_category, owner, category };
+                    EventKind::Retag(push(&mut self.recording.retags, retag))
+                })
+            }
+            Wire::Enter { owner } => {
+                self.check_owner(owner)?;
+                let execution = Execution {
+                    owner,
+                    entered: index,
+                    left: None,
+                    live_before: self.live_bytes,
+                    live_peak: self.live_bytes,
+                    high_water: 0,
+                    outliving: 0,
+                };
+                let number = push(&mut self.recording.executions, execution);
+                self.running[thread as usize].push(number);
+                Some(EventKind::Enter(number))
+            }
+            // Its beginning may be among the events that were lost.
+            Wire::Leave { high_water, outliving } => self.running[thread as usize].pop().map(|number| {
+                let level = self.level_since(self.recording.executions[number as usize].entered);
+                let execution = &mut self.recording.executions[number as usize];
+                execution.live_peak = execution.live_peak.max(level);
+                (execution.left, execution.high_water, execution.outliving) =
+                    (Some(index), high_water, outliving);
+                EventKind::Leave(number)
+            }),
+            Wire::Failed { requested, owner, category } => {
+                self.check_named(owner, place.pool)?;
+                let failure = Failure { requested, owner, category, pool: place.pool };
+                Some(EventKind::Failed(push(&mut self.recording.failures, failure)))
+            }
+            Wire::Region { address, bytes, taken } => {
+                self.check_named(0, place.pool)?;
+                let region = Region { address, bytes, taken, pool: place.pool };
+                Some(EventKind::Region(push(&mut self.recording.regions, region)))
+            }
+            Wire::Mark { text } => Some(EventKind::Mark(push(&mut self.recording.marks, text.to_owned()))),
+            Wire::Lost { .. } | Wire::Switch { .. } | Wire::Owner { .. } | Wire::Pool { .. } => None,
+        };
+        match kind {
+            Some(kind) => self.recording.events.push(Event { at_ns: time, thread, kind }),
+            None => self.skip()?,
+        }
+        Ok(())
+    }
+
+    /// Leaves out an event about a block that is not as the event has it.
+    #[allow(clippy::unnecessary_wraps, reason = "ends the taking of an event, which may fail")]
+    const fn skip(&mut self) -> Result<(), BlockProblem> {
+        self.recording.skipped += 1;
+        Ok(())
+    }
+
+    /// Looks whether live bytes have never been higher.
+    fn note_level(&mut self, event: u32, thread: u32) {
+        let bytes = self.live_bytes;
+        if self.recording.peak.is_none_or(|peak| peak.bytes < bytes) {
+            let execution = self.running[thread as usize].last().copied();
+            self.recording.peak = Some(Peak { event, bytes, execution });
+        }
+        while self.levels.pop_if(|(_, level)| *level <= bytes).is_some() {}
+        self.levels.push((event, bytes));
+    }
+
+    /// The most that was live after an event that came later than `event`; 0 if there was no allocation.
+    fn level_since(&self, event: u32) -> u64 {
+        let first = self.levels.partition_point(|&(index, _)| index < event);
+        self.levels.get(first).map_or(0, |&(_, bytes)| bytes)
+    }
+
+    fn thread(&mut self, number: u64) -> Result<u32, BlockProblem> {
+        if let Some(&thread) = self.threads.get(&number) {
+            return Ok(thread);
+        }
+        room(self.threads.len(), self.limits.threads, "threads")?;
+        let thread = push(&mut self.recording.threads, number);
+        self.threads.insert(number, thread);
+        self.running.push(Vec::new());
+        Ok(thread)
+    }
+
+    const fn check_owner(&self, owner: u32) -> Result<(), BlockProblem> {
+        if (owner as usize) < self.recording.owners.len() {
+            Ok(())
+        } else {
+            Err(BlockProblem::Unnamed { what: "owner", number: owner })
+        }
+    }
+
+    fn check_named(&self, owner: u32, pool: u32) -> Result<(), BlockProblem> {
+        if pool as usize >= self.recording.pools.len() {
+            return Err(BlockProblem::Unnamed { what: "pool", number: pool });
+        }
+        self.check_owner(owner)
+    }
+}
+
+/// Adds a row, and returns its index.
+fn push<T>(rows: &mut Vec<T>, row: T) -> u32 {
+    rows.push(row);
+    // Never more rows than events, whose number is limited to 32 bits.
+    (rows.len() - 1) as u32
+}
+
+const fn room(count: usize, limit: u32, what: &'static str) -> Result<(), BlockProblem> {
+    if count < limit as usize { Ok(()) } else { Err(BlockProblem::TooMany { what, limit }) }
+}
+
+const fn in_turn(number: u32, count: usize, what: &'static str) -> Result<(), BlockProblem> {
+    if number as usize == count { Ok(()) } else { Err(BlockProblem::OutOfTurn { what, number }) }
+}

@@ -1,0 +1,359 @@
+//! The recorder of a tracker: events as they happen, to memory or to a file.
+
+use std::io::{self, Write};
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use bfc_core::sync::atomic::{AtomicBool, Ordering};
+use bfc_core::sync::{Mutex, lock, thread_number};
+use bfc_core::{Allocator, Block, OwnerId, PoolId, Tag};
+
+use super::hwm::{HwmWriter, Written};
+use super::ring::Ring;
+use super::summary::{RunFacts, RunSummary};
+use super::wire::{Encoder, Lane, Wire};
+use super::{BLOCK_BYTES, MAX_DEPTH, Recording};
+use crate::scope::Phase;
+
+/// How long an event may wait before it is on its way to the file, given that others follow it.
+const FLUSH_EVERY: Duration = Duration::from_millis(100);
+
+/// Records events while it is on. Off at first.
+#[derive(Debug, Default)]
+pub(crate) struct Recorder {
+    /// Read on every event: the only cost of a recorder that is off.
+    on: AtomicBool,
+    active: Mutex<Option<Active>>,
+}
+
+impl Recorder {
+    /// Begins a recording in memory; what an earlier one held is dropped, and an earlier file is ended without a summary.
+    pub(crate) fn start_in_memory(&self, capacity: usize) {
+        self.start(Sink::Memory(Ring::new(capacity)), Ring::block_bytes(capacity));
+    }
+
+    /// Begins a recording into `file`, as above.
+    pub(crate) fn start_to(&self, file: impl Write + Send + 'static, facts: &RunFacts) -> io::Result<()> {
+        self.start(Sink::File(HwmWriter::start(file, facts)?), BLOCK_BYTES);
+        Ok(())
+    }
+
+    fn start(&self, sink: Sink, block_bytes: usize) {
+        let before = lock(&self.active).replace(Active::new(sink, block_bytes));
+        self.on.store(true, Ordering::Release);
+        if let Some(before) = before {
+            before.abandon();
+        }
+    }
+
+    /// Ends a recording in memory; an empty one if there is none, or if it goes to a file.
+    pub(crate) fn take(&self) -> Recording {
+        let mut active = lock(&self.active);
+        match active.take_if(|active| matches!(active.sink, Sink::Memory(_))) {
+            Some(Active { sink: Sink::Memory(ring), names, encoder, .. }) => {
+                self.on.store(false, Ordering::Release);
+                drop(active);
+                ring.into_recording(names.bytes(), encoder.bytes())
+            }
+            _ => Recording::default(),
+        }
+    }
+
+    /// Ends a recording into a file; `None` if there is none. `summary` completes the summary.
+    pub(crate) fn finish(
+        &self,
+        summary: impl FnOnce(RunSummary) -> RunSummary,
+    ) -> Option<io::Result<Written>> {
+        let active = {
+            let mut active = lock(&self.active);
+            let taken = active.take_if(|active| matches!(active.sink, Sink::File(_)))?;
+            self.on.store(false, Ordering::Release);
+            taken
+        };
+        let facts = RunSummary { duration_ns: active.now(), events: active.events, ..RunSummary::default() };
+        let Active { sink: Sink::File(mut writer), mut encoder, .. } = active else { return None };
+        writer.take(encoder.replace(Vec::new()));
+        Some(writer.finish(&summary(facts)))
+    }
+
+    /// How many events were recorded since the recording began.
+    pub(crate) fn events(&self) -> u64 {
+        lock(&self.active).as_ref().map_or(0, |active| active.events)
+    }
+
+    /// To be called after the allocation. `id` is unique among the live blocks of the pool.
+    #[inline]
+    pub(crate) fn post_alloc(&self, pool: &dyn Allocator, block: &Block, id: u64, requested: u64, tag: Tag) {
+        self.when_on(|active| {
+            let owner = active.owner(tag.owner, None);
+            let pool = active.pool(block.pool, pool);
+            let (granted, address) = (block.bytes, block.address);
+            let category = tag.category;
+            active.push(pool, &Wire::Alloc { id, requested, granted, address, owner, category });
+        });
+    }
+
+    /// To be called before the free.
+    #[inline]
+    pub(crate) fn post_free(&self, pool: &dyn Allocator, block: &Block, id: u64) {
+        self.when_on(|active| {
+            let pool = active.pool(block.pool, pool);
+            active.push(pool, &Wire::Free { id });
+        });
+    }
+
+    /// To be called after a block was charged to another tag.
+    #[inline]
+    pub(crate) fn post_retag(&self, pool: &dyn Allocator, block: &Block, id: u64, tag: Tag) {
+        self.when_on(|active| {
+            let owner = active.owner(tag.owner, None);
+            let pool = active.pool(block.pool, pool);
+            active.push(pool, &Wire::Retag { id, owner, category: tag.category });
+        });
+    }
+
+    /// To be called when a request has found no memory.
+    pub(crate) fn post_failed(&self, pool: &dyn Allocator, requested: u64, tag: Tag) {
+        self.when_on(|active| {
+            let owner = active.owner(tag.owner, None);
+            let pool = active.pool_by_name(pool);
+            active.push(pool, &Wire::Failed { requested, owner, category: tag.category });
+        });
+    }
+
+    /// To be called when an op begins on this thread.
+    #[inline]
+    pub(crate) fn post_enter(&self, owner: OwnerId, phase: Phase) {
+        self.when_on(|active| {
+            let owner = active.owner(owner, Some(phase));
+            active.push(active.last_pool, &Wire::Enter { owner });
+        });
+    }
+
+    /// To be called when the op ends.
+    #[inline]
+    pub(crate) fn post_leave(&self, high_water: u64, outliving: u64) {
+        self.when_on(|active| active.push(active.last_pool, &Wire::Leave { high_water, outliving }));
+    }
+
+    /// Says that an owner is an op, for one that is charged without running.
+    pub(crate) fn name_op(&self, owner: OwnerId, phase: Phase) {
+        self.when_on(|active| {
+            active.owner(owner, Some(phase));
+        });
+    }
+
+    pub(crate) fn post_mark(&self, text: &str) {
+        self.when_on(|active| active.push(active.last_pool, &Wire::Mark { text }));
+    }
+
+    #[inline]
+    fn when_on(&self, record: impl FnOnce(&mut Active)) {
+        if self.on.load(Ordering::Relaxed) {
+            self.record(record);
+        }
+    }
+
+    fn record(&self, record: impl FnOnce(&mut Active)) {
+        if let Some(active) = &mut *lock(&self.active) {
+            record(active);
+            if active.broken {
+                self.on.store(false, Ordering::Release);
+            }
+        }
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        let active = self.active.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(active) = active.take() {
+            active.abandon();
+        }
+    }
+}
+
+/// Where full blocks go.
+#[derive(Debug)]
+enum Sink {
+    Memory(Ring),
+    File(HwmWriter),
+}
+
+/// What is known of an owner.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    /// Its number in the recording; [`UNKNOWN`] before it has one.
+    number: u32,
+    /// How many owners stand above it.
+    depth: u32,
+    /// Whether the recording says that it is an op.
+    is_op: bool,
+}
+
+const UNKNOWN: u32 = u32::MAX;
+
+/// A recording under way.
+#[derive(Debug)]
+struct Active {
+    started: Instant,
+    encoder: Encoder,
+    /// All names, also of those whose block is gone.
+    names: Encoder,
+    /// By [`OwnerId::index`].
+    owners: Vec<Known>,
+    owner_count: u32,
+    /// By number. The id is that of no pool as long as only the name is known.
+    pools: Vec<(PoolId, String)>,
+    last_pool: u32,
+    events: u64,
+    block_bytes: usize,
+    sealed_at: u64,
+    sink: Sink,
+    /// Whether the file takes no more.
+    broken: bool,
+}
+
+impl Active {
+    fn new(sink: Sink, block_bytes: usize) -> Self {
+        Self {
+            started: Instant::now(),
+            encoder: Encoder::default(),
+            names: Encoder::default(),
+            owners: vec![Known { number: 0, depth: 0, is_op: true }],
+            owner_count: 1,
+            pools: Vec::new(),
+            last_pool: 0,
+            events: 0,
+            block_bytes,
+            sealed_at: 0,
+            sink,
+            broken: false,
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    #[inline]
+    fn push(&mut self, pool: u32, event: &Wire<'_>) {
+        let time = self.now();
+        self.encoder.at(Lane { thread: thread_number(), pool, stream: 0 });
+        self.encoder.push(time, event);
+        self.events += 1;
+        let late = || time.saturating_sub(self.sealed_at) >= FLUSH_EVERY.as_nanos() as u64;
+        if self.encoder.len() >= self.block_bytes || (matches!(self.sink, Sink::File(_)) && late()) {
+            self.seal(time);
+        }
+    }
+
+    #[cold]
+    fn seal(&mut self, time: u64) {
+        self.sealed_at = time;
+        let block = self.encoder.replace(Vec::new());
+        let spare = match &mut self.sink {
+            Sink::Memory(ring) => ring.take(block),
+            Sink::File(writer) => {
+                self.broken = !writer.take(block);
+                writer.spare()
+            }
+        };
+        self.encoder = Encoder::into(spare);
+    }
+
+    /// Ends a recording that nobody waits for.
+    fn abandon(self) {
+        if let Sink::File(mut writer) = self.sink {
+            writer.take(self.encoder.bytes().to_vec());
+        }
+    }
+
+    #[inline]
+    fn owner(&mut self, owner: OwnerId, phase: Option<Phase>) -> u32 {
+        match self.owners.get(owner.index()) {
+            Some(known) if known.number != UNKNOWN && (known.is_op || phase.is_none()) => known.number,
+            _ => self.name_owner(owner, phase),
+        }
+    }
+
+    #[cold]
+    fn name_owner(&mut self, owner: OwnerId, phase: Option<Phase>) -> u32 {
+        let mut unnamed = vec![owner];
+        while let Some(&lowest) = unnamed.last() {
+            let parent = lowest.parent();
+            if self.known(parent).number != UNKNOWN {
+                break;
+            }
+            unnamed.push(parent);
+        }
+        while let Some(next) = unnamed.pop() {
+            let parent = self.known(next.parent());
+            let before = self.known(next);
+            let phase = phase.filter(|_| next == owner);
+            let is_new = before.number == UNKNOWN;
+            let number = if !is_new {
+                before.number
+            } else if parent.depth >= MAX_DEPTH {
+                parent.number
+            } else {
+                self.owner_count += 1;
+                self.owner_count - 1
+            };
+            let depth = if number == parent.number { parent.depth } else { parent.depth + 1 };
+            self.owners[next.index()] = Known { number, depth, is_op: phase.is_some() };
+            if number != parent.number {
+                let named = Wire::Owner { owner: number, parent: parent.number, phase, name: &next.name() };
+                self.name(&named);
+            }
+        }
+        self.known(owner).number
+    }
+
+    /// What is known of an owner, in a table that is large enough for it.
+    fn known(&mut self, owner: OwnerId) -> Known {
+        let index = owner.index();
+        if self.owners.len() <= index {
+            self.owners.resize(index + 1, Known { number: UNKNOWN, depth: 0, is_op: false });
+        }
+        self.owners[index]
+    }
+
+    #[inline]
+    fn pool(&mut self, id: PoolId, pool: &dyn Allocator) -> u32 {
+        if self.pools.get(self.last_pool as usize).is_none_or(|(known, _)| *known != id) {
+            self.last_pool = self.find_pool(id, pool);
+        }
+        self.last_pool
+    }
+
+    #[cold]
+    fn find_pool(&mut self, id: PoolId, pool: &dyn Allocator) -> u32 {
+        if let Some(known) = self.pools.iter().position(|(known, _)| *known == id) {
+            return known as u32;
+        }
+        let same = |(known, name): &mut (PoolId, String)| *known == PoolId::NONE && name == pool.name();
+        if let Some(known) = self.pools.iter_mut().position(same) {
+            self.pools[known].0 = id;
+            return known as u32;
+        }
+        self.add_pool(id, pool)
+    }
+
+    fn pool_by_name(&mut self, pool: &dyn Allocator) -> u32 {
+        let known = self.pools.iter().position(|(_, name)| name == pool.name());
+        known.map_or_else(|| self.add_pool(PoolId::NONE, pool), |known| known as u32)
+    }
+
+    fn add_pool(&mut self, id: PoolId, pool: &dyn Allocator) -> u32 {
+        let number = self.pools.len() as u32;
+        self.pools.push((id, pool.name().to_owned()));
+        self.name(&Wire::Pool { pool: number, memory: pool.memory_kind().name(), name: pool.name() });
+        number
+    }
+
+    fn name(&mut self, name: &Wire<'_>) {
+        self.encoder.push(0, name);
+        self.names.push(0, name);
+    }
+}

@@ -1,0 +1,78 @@
+//! Whole numbers in as few bytes as they need: seven bits a byte, lowest first (LEB128), signed ones in zigzag.
+
+/// The most bytes that a number takes.
+pub(super) const MAX_BYTES: usize = 10;
+
+/// Writes a number at `bytes[at..]`, where [`MAX_BYTES`] must have room, and returns the position after it.
+#[inline]
+pub(super) fn put(bytes: &mut [u8], mut at: usize, mut value: u64) -> usize {
+    while value >= 0x80 {
+        bytes[at] = value as u8 | 0x80;
+        value >>= 7;
+        at += 1;
+    }
+    bytes[at] = value as u8;
+    at + 1
+}
+
+/// Reads a number from the start of `bytes`, and how many bytes it took; `None` if it is cut or beyond 64 bits.
+#[inline]
+pub(super) fn get(bytes: &[u8]) -> Option<(u64, usize)> {
+    let mut value = 0;
+    for (index, &byte) in bytes.iter().take(MAX_BYTES).enumerate() {
+        let bits = u64::from(byte & 0x7f);
+        if index + 1 == MAX_BYTES && bits > 1 {
+            return None;
+        }
+        value |= bits << (7 * index);
+        if byte < 0x80 {
+            return Some((value, index + 1));
+        }
+    }
+    None
+}
+
+/// A difference as a number that is small when the difference is, whatever its sign.
+#[inline]
+pub(super) const fn zigzag(difference: i64) -> u64 {
+    ((difference << 1) ^ (difference >> 63)) as u64
+}
+
+/// The difference that [`zigzag`] was given.
+#[inline]
+pub(super) const fn unzigzag(value: u64) -> i64 {
+    (value >> 1) as i64 ^ -((value & 1) as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn small_numbers_take_one_byte_and_the_largest_takes_ten() {
+        let mut bytes = [0; MAX_BYTES];
+        assert_eq!(put(&mut bytes, 0, 127), 1);
+        assert_eq!(put(&mut bytes, 0, 128), 2);
+        assert_eq!(put(&mut bytes, 0, u64::MAX), MAX_BYTES);
+        assert_eq!(get(&bytes), Some((u64::MAX, MAX_BYTES)));
+    }
+
+    #[test]
+    fn cut_and_too_long_numbers_are_refused() {
+        assert_eq!(get(&[]), None);
+        assert_eq!(get(&[0x80, 0x80]), None);
+        assert_eq!(get(&[0xff; 11]), None);
+        assert_eq!(get(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_put_is_got(value in any::<u64>(), shift in 0_u32..64, difference in any::<i64>()) {
+            let (value, mut bytes) = (value >> shift, [0; MAX_BYTES]);
+            let end = put(&mut bytes, 0, value);
+            prop_assert_eq!(get(&bytes), Some((value, end)));
+            prop_assert_eq!(unzigzag(zigzag(difference)), difference);
+        }
+    }
+}

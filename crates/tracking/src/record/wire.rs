@@ -1,0 +1,515 @@
+//! Events as they are recorded, and the bytes that they become, in memory and in files alike.
+//!
+//! One byte says what happened and which fields are left out, because they follow from what went before: the same owner
+//! as last time, the next allocation number, a block as large as was asked for. Times, numbers and addresses are
+//! written as differences from the last ones. Each block of bytes starts afresh, so it can be read without the bytes
+//! before it, once names are known.
+
+use bfc_core::Category;
+
+use super::varint;
+use crate::scope::Phase;
+
+/// The longest name or text that is written, in bytes; longer ones are cut.
+pub(super) const MAX_TEXT: usize = 1024;
+
+/// Something that happened, or a name that what happens later refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wire<'a> {
+    /// A block was handed out.
+    Alloc { id: u64, requested: u64, granted: u64, address: u64, owner: u32, category: Category },
+    /// A block was given back.
+    Free { id: u64 },
+    /// A live block was charged to another owner or category.
+    Retag { id: u64, owner: u32, category: Category },
+    /// An op began on this thread.
+    Enter { owner: u32 },
+    /// The op that began last on this thread, and has not ended, ended.
+    Leave { high_water: u64, outliving: u64 },
+    /// A request found no memory.
+    Failed { requested: u64, owner: u32, category: Category },
+    /// The pool took memory from its source, or gave it back.
+    Region { address: u64, bytes: u64, taken: bool },
+    /// Somebody wanted to find this moment again.
+    Mark { text: &'a str },
+    /// So many events before this one are gone; what was live is told again before it.
+    Lost { events: u64 },
+    /// Where the events after this one happen.
+    Switch { place: Lane },
+    /// The name of an owner, below one that has its name already; ops have a phase.
+    Owner { owner: u32, parent: u32, phase: Option<Phase>, name: &'a str },
+    /// The name of a pool and of its kind of memory.
+    Pool { pool: u32, memory: &'a str, name: &'a str },
+}
+
+/// Where something happens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Lane {
+    /// The number of the thread.
+    pub(super) thread: u64,
+    /// The pool that the event is about; the last one for events about none.
+    pub(super) pool: u32,
+    /// The device stream; 0 on the host.
+    pub(super) stream: u32,
+}
+
+mod tag {
+    pub(super) const KIND: u8 = 0x0f;
+    pub(super) const ALLOC: u8 = 0;
+    pub(super) const FREE: u8 = 1;
+    pub(super) const RETAG: u8 = 2;
+    pub(super) const ENTER: u8 = 3;
+    pub(super) const LEAVE: u8 = 4;
+    pub(super) const FAILED: u8 = 5;
+    pub(super) const REGION: u8 = 6;
+    pub(super) const MARK: u8 = 7;
+    pub(super) const LOST: u8 = 8;
+    pub(super) const SWITCH: u8 = 9;
+    pub(super) const OWNER: u8 = 10;
+    pub(super) const POOL: u8 = 11;
+
+    /// The owner is that of the event before that had one.
+    pub(super) const SAME_OWNER: u8 = 0x10;
+    /// The allocation's number follows the last one.
+    pub(super) const NEXT_ID: u8 = 0x20;
+    /// The address differs from the last one by a multiple of [`super::GRAIN`], and is counted in it.
+    pub(super) const GRAINS: u8 = 0x40;
+    /// As many bytes were granted as were asked for.
+    pub(super) const EXACT: u8 = 0x80;
+    /// A region was taken, not given back.
+    pub(super) const TAKEN: u8 = 0x10;
+
+    /// The flags that an event of a kind may bear.
+    pub(super) const fn flags_of(kind: u8) -> u8 {
+        match kind {
+            ALLOC => SAME_OWNER | NEXT_ID | GRAINS | EXACT,
+            RETAG | ENTER | FAILED => SAME_OWNER,
+            REGION => TAKEN,
+            _ => 0,
+        }
+    }
+}
+
+/// What addresses are multiples of, as a rule: the alignment that every request gets.
+const GRAIN: i64 = bfc_core::DEFAULT_ALIGNMENT as i64;
+
+/// What the last events left behind.
+#[derive(Clone, Copy, Debug, Default)]
+struct Last {
+    time: u64,
+    id: u64,
+    address: u64,
+    owner: u32,
+    place: Lane,
+}
+
+/// Writes events into a block of bytes.
+#[derive(Debug, Default)]
+pub(super) struct Encoder {
+    bytes: Vec<u8>,
+    last: Last,
+}
+
+/// Room for the longest event without text: a tag, six numbers, a category.
+const LONGEST: usize = 2 + 7 * varint::MAX_BYTES;
+
+/// An event under way to its block.
+struct Line {
+    bytes: [u8; LONGEST],
+    end: usize,
+}
+
+impl Line {
+    #[inline]
+    const fn new(tag: u8) -> Self {
+        let mut bytes = [0; LONGEST];
+        bytes[0] = tag;
+        Self { bytes, end: 1 }
+    }
+
+    #[inline]
+    fn number(&mut self, value: u64) -> &mut Self {
+        self.end = varint::put(&mut self.bytes, self.end, value);
+        self
+    }
+
+    #[inline]
+    const fn byte(&mut self, value: u8) -> &mut Self {
+        self.bytes[self.end] = value;
+        self.end += 1;
+        self
+    }
+}
+
+impl Encoder {
+    /// An encoder that writes into `bytes`, which it empties.
+    pub(super) fn into(mut bytes: Vec<u8>) -> Self {
+        bytes.clear();
+        Self { bytes, last: Last::default() }
+    }
+
+    /// How many bytes there are.
+    pub(super) const fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The block as it is so far.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Takes the block out, and goes on in `next`.
+    pub(super) fn replace(&mut self, next: Vec<u8>) -> Vec<u8> {
+        std::mem::replace(self, Self::into(next)).bytes
+    }
+
+    /// Says where the events from now on happen, unless that is known.
+    #[inline]
+    pub(super) fn at(&mut self, place: Lane) {
+        if self.last.place != place {
+            self.push(0, &Wire::Switch { place });
+        }
+    }
+
+    /// Adds an event at a time in nanoseconds, which must not be before the last one. Names and places have no time.
+    #[inline]
+    pub(super) fn push(&mut self, time: u64, event: &Wire<'_>) {
+        match *event {
+            Wire::Alloc { id, requested, granted, address, owner, category } => {
+                // No allocator grants less than was asked for.
+                let granted = granted.max(requested);
+                let distance = address.wrapping_sub(self.last.address) as i64;
+                let grains = distance % GRAIN == 0;
+                let next = id == self.last.id.wrapping_add(1);
+                let mut flags = tag::ALLOC;
+                flags |= if owner == self.last.owner { tag::SAME_OWNER } else { 0 };
+                flags |= if next { tag::NEXT_ID } else { 0 };
+                flags |= if grains { tag::GRAINS } else { 0 };
+                flags |= if granted == requested { tag::EXACT } else { 0 };
+                let mut line = self.timed(flags, time);
+                if !next {
+                    line.number(varint::zigzag(id.wrapping_sub(self.last.id) as i64));
+                }
+                line.number(varint::zigzag(if grains { distance / GRAIN } else { distance }));
+                self.owner(&mut line, owner);
+                line.byte(category.index() as u8).number(requested);
+                if granted != requested {
+                    line.number(granted - requested);
+                }
+                (self.last.id, self.last.address) = (id, address);
+                self.add(&line);
+            }
+            Wire::Free { id } => {
+                let mut line = self.timed(tag::FREE, time);
+                line.number(varint::zigzag(self.last.id.wrapping_sub(id) as i64));
+                self.add(&line);
+            }
+            Wire::Retag { id, owner, category } => {
+                let mut line = self.timed(tag::RETAG | self.same(owner), time);
+                line.number(varint::zigzag(self.last.id.wrapping_sub(id) as i64));
+                self.owner(&mut line, owner);
+                line.byte(category.index() as u8);
+                self.add(&line);
+            }
+            Wire::Enter { owner } => {
+                let mut line = self.timed(tag::ENTER | self.same(owner), time);
+                self.owner(&mut line, owner);
+                self.add(&line);
+            }
+            Wire::Leave { high_water, outliving } => {
+                let mut line = self.timed(tag::LEAVE, time);
+                line.number(high_water).number(outliving);
+                self.add(&line);
+            }
+            _ => self.push_rare(time, event),
+        }
+    }
+
+    #[cold]
+    fn push_rare(&mut self, time: u64, event: &Wire<'_>) {
+        match *event {
+            Wire::Failed { requested, owner, category } => {
+                let mut line = self.timed(tag::FAILED | self.same(owner), time);
+                self.owner(&mut line, owner);
+                line.byte(category.index() as u8).number(requested);
+                self.add(&line);
+            }
+            Wire::Region { address, bytes, taken } => {
+                let mut line = self.timed(tag::REGION | if taken { tag::TAKEN } else { 0 }, time);
+                line.number(address).number(bytes);
+                self.add(&line);
+            }
+            Wire::Mark { text } => {
+                let line = self.timed(tag::MARK, time);
+                self.add(&line);
+                self.text(text);
+            }
+            Wire::Lost { events } => self.add(Line::new(tag::LOST).number(events)),
+            Wire::Switch { place } => {
+                let mut line = Line::new(tag::SWITCH);
+                line.number(place.thread).number(place.pool.into()).number(place.stream.into());
+                self.last.place = place;
+                self.add(&line);
+            }
+            Wire::Owner { owner, parent, phase, name } => {
+                let mut line = Line::new(tag::OWNER);
+                line.number(owner.into()).number(parent.into()).byte(phase_code(phase));
+                self.add(&line);
+                self.text(name);
+            }
+            Wire::Pool { pool, memory, name } => {
+                self.add(Line::new(tag::POOL).number(pool.into()));
+                self.text(memory);
+                self.text(name);
+            }
+            Wire::Alloc { .. }
+            | Wire::Free { .. }
+            | Wire::Retag { .. }
+            | Wire::Enter { .. }
+            | Wire::Leave { .. } => {}
+        }
+    }
+
+    #[inline]
+    fn timed(&mut self, tag: u8, time: u64) -> Line {
+        let mut line = Line::new(tag);
+        line.number(time.saturating_sub(self.last.time));
+        self.last.time = self.last.time.max(time);
+        line
+    }
+
+    #[inline]
+    const fn same(&self, owner: u32) -> u8 {
+        if owner == self.last.owner { tag::SAME_OWNER } else { 0 }
+    }
+
+    #[inline]
+    fn owner(&mut self, line: &mut Line, owner: u32) {
+        if owner != self.last.owner {
+            line.number(owner.into());
+            self.last.owner = owner;
+        }
+    }
+
+    #[inline]
+    fn add(&mut self, line: &Line) {
+        self.bytes.extend_from_slice(&line.bytes[..line.end]);
+    }
+
+    fn text(&mut self, text: &str) {
+        let text = &text[..text.floor_char_boundary(MAX_TEXT)];
+        let mut length = [0; varint::MAX_BYTES];
+        let end = varint::put(&mut length, 0, text.len() as u64);
+        self.bytes.extend_from_slice(&length[..end]);
+        self.bytes.extend_from_slice(text.as_bytes());
+    }
+}
+
+const fn phase_code(phase: Option<Phase>) -> u8 {
+    match phase {
+        None => 0,
+        Some(Phase::Forward) => 1,
+        Some(Phase::Backward) => 2,
+        Some(Phase::Optimizer) => 3,
+    }
+}
+
+/// Why bytes are no event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EventProblem {
+    /// The block ends within an event.
+    #[error("an event is cut off, or a number has more than 64 bits")]
+    Cut,
+    /// The first byte of an event is none that this version knows.
+    #[error("no event begins with byte {found:#04x}")]
+    UnknownKind {
+        /// The byte.
+        found: u8,
+    },
+    /// A category or a phase is none that this version knows.
+    #[error("{found} is no {what}")]
+    UnknownCode {
+        /// What it should be.
+        what: &'static str,
+        /// What stands there.
+        found: u64,
+    },
+    /// A time, an owner or a size leaves its range.
+    #[error("a {what} is out of range")]
+    OutOfRange {
+        /// What it is.
+        what: &'static str,
+    },
+    /// A text is too long or not UTF-8.
+    #[error("a text is not UTF-8, or longer than {MAX_TEXT} bytes")]
+    BadText,
+}
+
+/// Reads the events of one block.
+#[derive(Debug)]
+pub(super) struct Decoder<'a> {
+    bytes: &'a [u8],
+    position: usize,
+    last: Last,
+}
+
+impl<'a> Decoder<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, position: 0, last: Last::default() }
+    }
+
+    /// Where the next event begins.
+    pub(super) const fn position(&self) -> usize {
+        self.position
+    }
+
+    /// When the last event happened, in nanoseconds.
+    pub(super) const fn time(&self) -> u64 {
+        self.last.time
+    }
+
+    /// Where the last event happened.
+    pub(super) const fn place(&self) -> Lane {
+        self.last.place
+    }
+
+    /// The next event; `None` at the end of the block.
+    pub(super) fn next(&mut self) -> Result<Option<Wire<'a>>, EventProblem> {
+        let Some(&first) = self.bytes.get(self.position) else { return Ok(None) };
+        let start = self.position;
+        let event = self.event(first);
+        if event.is_err() {
+            self.position = start;
+        }
+        event.map(Some)
+    }
+
+    fn event(&mut self, first: u8) -> Result<Wire<'a>, EventProblem> {
+        self.position += 1;
+        let kind = first & tag::KIND;
+        if first & !tag::KIND & !tag::flags_of(kind) != 0 {
+            return Err(EventProblem::UnknownKind { found: first });
+        }
+        let has = |flag: u8| first & flag != 0;
+        if kind <= tag::MARK {
+            let passed = self.number()?;
+            let time = self.last.time.checked_add(passed);
+            self.last.time = time.ok_or(EventProblem::OutOfRange { what: "time" })?;
+        }
+        Ok(match kind {
+            tag::ALLOC => {
+                let id = if has(tag::NEXT_ID) {
+                    self.last.id.wrapping_add(1)
+                } else {
+                    self.last.id.wrapping_add(self.difference()? as u64)
+                };
+                let distance = self.difference()?;
+                let distance = if has(tag::GRAINS) { distance.wrapping_mul(GRAIN) } else { distance };
+                let address = self.last.address.wrapping_add(distance as u64);
+                let owner = self.owner(has(tag::SAME_OWNER))?;
+                let category = self.category()?;
+                let requested = self.number()?;
+                let more = if has(tag::EXACT) { 0 } else { self.number()? };
+                let granted = requested.checked_add(more);
+                let granted = granted.ok_or(EventProblem::OutOfRange { what: "size" })?;
+                (self.last.id, self.last.address) = (id, address);
+                Wire::Alloc { id, requested, granted, address, owner, category }
+            }
+            tag::FREE => Wire::Free { id: self.earlier_id()? },
+            tag::RETAG => {
+                let id = self.earlier_id()?;
+                let owner = self.owner(has(tag::SAME_OWNER))?;
+                Wire::Retag { id, owner, category: self.category()? }
+            }
+            tag::ENTER => Wire::Enter { owner: self.owner(has(tag::SAME_OWNER))? },
+            tag::LEAVE => Wire::Leave { high_water: self.number()?, outliving: self.number()? },
+            tag::FAILED => {
+                let owner = self.owner(has(tag::SAME_OWNER))?;
+                let category = self.category()?;
+                Wire::Failed { requested: self.number()?, owner, category }
+            }
+            tag::REGION => {
+                Wire::Region { address: self.number()?, bytes: self.number()?, taken: has(tag::TAKEN) }
+            }
+            tag::MARK => Wire::Mark { text: self.text()? },
+            tag::LOST => Wire::Lost { events: self.number()? },
+            tag::SWITCH => {
+                let (thread, pool, stream) = (self.number()?, self.small("pool")?, self.small("stream")?);
+                self.last.place = Lane { thread, pool, stream };
+                Wire::Switch { place: self.last.place }
+            }
+            tag::OWNER => {
+                let (owner, parent) = (self.small("owner")?, self.small("owner")?);
+                let phase = self.phase()?;
+                Wire::Owner { owner, parent, phase, name: self.text()? }
+            }
+            tag::POOL => {
+                let pool = self.small("pool")?;
+                Wire::Pool { pool, memory: self.text()?, name: self.text()? }
+            }
+            _ => return Err(EventProblem::UnknownKind { found: first }),
+        })
+    }
+
+    #[inline]
+    fn number(&mut self) -> Result<u64, EventProblem> {
+        let rest = self.bytes.get(self.position..).unwrap_or_default();
+        let (value, taken) = varint::get(rest).ok_or(EventProblem::Cut)?;
+        self.position += taken;
+        Ok(value)
+    }
+
+    fn small(&mut self, what: &'static str) -> Result<u32, EventProblem> {
+        u32::try_from(self.number()?).map_err(|_| EventProblem::OutOfRange { what })
+    }
+
+    fn difference(&mut self) -> Result<i64, EventProblem> {
+        Ok(varint::unzigzag(self.number()?))
+    }
+
+    fn earlier_id(&mut self) -> Result<u64, EventProblem> {
+        Ok(self.last.id.wrapping_sub(self.difference()? as u64))
+    }
+
+    fn owner(&mut self, same: bool) -> Result<u32, EventProblem> {
+        if !same {
+            self.last.owner = self.small("owner")?;
+        }
+        Ok(self.last.owner)
+    }
+
+    fn byte(&mut self) -> Result<u8, EventProblem> {
+        let byte = *self.bytes.get(self.position).ok_or(EventProblem::Cut)?;
+        self.position += 1;
+        Ok(byte)
+    }
+
+    fn category(&mut self) -> Result<Category, EventProblem> {
+        let found = self.byte()?;
+        let category = Category::ALL.get(usize::from(found)).copied();
+        category.ok_or(EventProblem::UnknownCode { what: "category", found: found.into() })
+    }
+
+    fn phase(&mut self) -> Result<Option<Phase>, EventProblem> {
+        match self.byte()? {
+            0 => Ok(None),
+            1 => Ok(Some(Phase::Forward)),
+            2 => Ok(Some(Phase::Backward)),
+            3 => Ok(Some(Phase::Optimizer)),
+            found => Err(EventProblem::UnknownCode { what: "phase", found: found.into() }),
+        }
+    }
+
+    fn text(&mut self) -> Result<&'a str, EventProblem> {
+        let length = self.number()?;
+        let length =
+            usize::try_from(length).ok().filter(|&length| length <= MAX_TEXT).ok_or(EventProblem::BadText)?;
+        let bytes = self.bytes.get(self.position..self.position + length).ok_or(EventProblem::Cut)?;
+        self.position += length;
+        std::str::from_utf8(bytes).map_err(|_| EventProblem::BadText)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,7 @@
+//! A recording, as a whole file. What must hold is said in `highwater_tracking::fuzz`.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| highwater_tracking::fuzz::hwm(data));

@@ -1,0 +1,7 @@
+//! The events of a recording, without the checksum around them. What must hold is said in `highwater_tracking::fuzz`.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| highwater_tracking::fuzz::hwm_events(data));
