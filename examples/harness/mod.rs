@@ -12,7 +12,9 @@ use anyhow::{Context, bail};
 use clap::{Args, Parser};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use highwater::alloc::{AllocatorChoice, Bytes, DeviceId, DeviceKind, DeviceScope, Plan};
+use highwater::alloc::{
+    AllocatorAttributes, AllocatorChoice, Bytes, DeviceId, DeviceKind, DeviceScope, Plan,
+};
 use highwater::tracking::{PlanLimits, RunFacts, Trace, parse_plan};
 use highwater::{Device, Runtime, memory_report};
 use serde_json::Value;
@@ -145,9 +147,11 @@ impl Session {
             runtime.tracker().start_log(TRACE_MEMORY);
         }
         if let Some(path) = &options.record {
+            let pool = runtime.registry().allocator(choice.device.id(), AllocatorAttributes::default(), None)?;
             let facts = RunFacts::new(example)
                 .with("device", &choice.device)
-                .with("allocator", allocator_name(&runtime, &choice.device))
+                .with("allocator", pool.options.allocator.unwrap_or_default())
+                .with("pool", pool.options)
                 .with("threads", runtime.threads())
                 .with("seed", options.seed);
             let file = File::create(path).with_context(|| name(path))?;

@@ -86,6 +86,8 @@ impl fmt::Debug for State {
 pub struct Resolved {
     /// Shared by all who ask for the same memory of the same device.
     pub allocator: Arc<dyn Allocator>,
+    /// What it was made with.
+    pub options: PoolOptions,
     /// What was asked for and could not be had any more, because the allocator was made before.
     pub ignored: Option<IgnoredOptions>,
 }
@@ -237,7 +239,7 @@ impl Memory {
             State::Made { allocator, options } => {
                 let asked = asked.map(|asked| asked.settled(self.pool.kind()));
                 let ignored = asked.and_then(|asked| IgnoredOptions::of(asked, *options));
-                return Ok(Resolved { allocator: Arc::clone(allocator), ignored });
+                return Ok(Resolved { allocator: Arc::clone(allocator), options: *options, ignored });
             }
             State::Unused(visitors) => visitors,
         };
@@ -251,7 +253,7 @@ impl Memory {
             return Err(RegistryError::WrongKind { device: device.to_string(), kind, found });
         }
         *state = State::Made { allocator: Arc::clone(&allocator), options };
-        Ok(Resolved { allocator, ignored: None })
+        Ok(Resolved { allocator, options, ignored: None })
     }
 }
 
