@@ -147,7 +147,8 @@ impl Session {
             runtime.tracker().start_log(TRACE_MEMORY);
         }
         if let Some(path) = &options.record {
-            let pool = runtime.registry().allocator(choice.device.id(), AllocatorAttributes::default(), None)?;
+            let pool =
+                runtime.registry().allocator(choice.device.id(), AllocatorAttributes::default(), None)?;
             let facts = RunFacts::new(example)
                 .with("device", &choice.device)
                 .with("allocator", pool.options.allocator.unwrap_or_default())

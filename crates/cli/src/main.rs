@@ -3,13 +3,16 @@
 mod cpu;
 mod cuda;
 mod devices;
+mod diff;
 mod exit;
 mod plan;
 mod plan_file;
 mod policies;
 mod pool_spec;
 mod progress;
+mod recording_file;
 mod replay;
+mod report;
 mod trace_file;
 
 use std::io::{self, ErrorKind, Write};
@@ -35,6 +38,10 @@ enum Command {
     },
     /// Replay recorded allocations through other pools: what would they have taken?
     Replay(replay::ReplayArguments),
+    /// Report where the memory of a recorded run went: by op, by module, by category, at the peak
+    Report(report::ReportArguments),
+    /// Compare two recorded runs: what grew, and what moved the peak?
+    Diff(diff::DiffArguments),
     /// Plan where the blocks of a recorded step go, so that the steps that follow take the least memory
     Plan(plan::PlanArguments),
 }
@@ -43,6 +50,8 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Devices { json } => print_devices(json).map(|()| ExitCode::SUCCESS),
         Command::Replay(arguments) => replay::run(&arguments),
+        Command::Report(arguments) => report::run(&arguments),
+        Command::Diff(arguments) => diff::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
     };
     match outcome {

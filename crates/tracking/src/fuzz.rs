@@ -10,7 +10,7 @@ use bfc_core::{AddressOnlyMemory, Allocator, BfcAllocator, BfcConfig, Bytes, KIB
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::record::{EventKind, Recording, RecordingLimits, recording_of_events};
+use crate::record::{EventKind, Recording, RecordingLimits, Usage, recording_of_events};
 use crate::replay::replay;
 use crate::trace::{ReadOptions, Trace, TraceEvent, TraceLimits};
 
@@ -113,6 +113,8 @@ fn check_recording(recording: &Recording) {
     assert_eq!(peak, recording.live_at_peak().iter().map(|block| block.bytes).sum::<u64>());
     let live_at_end = recording.blocks().iter().filter(|block| block.freed.is_none()).count();
     assert_eq!(recording.live_after(u32::MAX).len(), live_at_end);
+    let usage = Usage::of(recording);
+    assert_eq!(usage.categories.iter().map(|row| row.peak_bytes).sum::<u64>(), peak);
     let _ = Trace::from_recording(recording);
 }
 

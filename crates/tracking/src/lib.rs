@@ -76,9 +76,10 @@ pub use plan::{
     NoPlan, PlanLimits, PlanTextError, PlanTextProblem, Step, find_step, parse_plan, plan_of, write_plan,
 };
 pub use record::{
-    BlockLife, BlockProblem, Cut, Event, EventKind, EventProblem, Execution, Failure, HwmError, HwmProblem,
-    LiveBlock, Moment, Outside, Owner, Peak, PoolName, Recording, RecordingLimits, Region, Retag, RunFacts,
-    RunSummary, Timeline, Written,
+    BlockLife, BlockProblem, CategoryChange, CategoryUsage, Change, Cut, Event, EventKind, EventProblem,
+    Execution, Failure, HwmError, HwmProblem, LiveBlock, Moment, OpUsage, Outside, Owner, Peak, PeakUsage,
+    PhaseUsage, PlaceChange, PoolName, Recording, RecordingLimits, Region, Retag, RunFacts, RunSummary,
+    SavedUsage, ScopeChange, ScopeUsage, ThreadUsage, Timeline, Usage, UsageDiff, Written,
 };
 pub use replay::{ReplayError, ReplaySummary, Replayer, replay};
 pub use report::{CategoryRow, OpRow, PeakRow, PlaceRow, PoolRow, Report, ScopeRow};

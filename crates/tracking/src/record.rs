@@ -5,6 +5,7 @@
 //! reports, timelines and exports are made.
 
 mod builder;
+mod diff;
 pub(crate) mod hwm;
 mod outside;
 mod peak;
@@ -13,11 +14,13 @@ mod recording;
 mod ring;
 mod summary;
 mod timeline;
+mod usage;
 mod varint;
 mod wire;
 
 use builder::MAX_DEPTH;
 pub use builder::{BlockProblem, RecordingLimits};
+pub use diff::{CategoryChange, Change, PlaceChange, ScopeChange, UsageDiff};
 pub use hwm::{HwmError, HwmProblem, Written};
 pub use outside::Outside;
 pub use peak::{LiveBlock, Peak};
@@ -27,6 +30,7 @@ pub use recording::{
 };
 pub use summary::{RunFacts, RunSummary};
 pub use timeline::{Moment, Timeline};
+pub use usage::{CategoryUsage, OpUsage, PeakUsage, PhaseUsage, SavedUsage, ScopeUsage, ThreadUsage, Usage};
 pub use wire::EventProblem;
 
 /// A recording of the events of one block alone: for the fuzz targets.

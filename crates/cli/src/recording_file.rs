@@ -1,0 +1,43 @@
+//! Recordings from files.
+
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::path::{Path, PathBuf};
+
+use bfc_core::Bytes;
+use clap::Args;
+use highwater_tracking::{HwmError, Recording, RecordingLimits};
+
+/// Limits on what is read, which guard against files that are not what they seem.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ReadArguments {
+    /// Refuse recordings of more events than this
+    #[arg(long, value_name = "N", default_value_t = RecordingLimits::default().events)]
+    max_events: u32,
+
+    /// Refuse files of more bytes than this
+    #[arg(long, value_name = "SIZE", default_value = "2GiB")]
+    max_input: Bytes,
+}
+
+/// A recording that could not be read from a file.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReadError {
+    #[error("{}: {error}", path.display())]
+    Open { path: PathBuf, error: io::Error },
+    #[error("{}: {error}", path.display())]
+    Recording { path: PathBuf, error: HwmError },
+}
+
+impl ReadArguments {
+    pub(crate) fn read(&self, path: &Path) -> Result<Recording, ReadError> {
+        let file = File::open(path).map_err(|error| ReadError::Open { path: path.to_owned(), error })?;
+        let limits = RecordingLimits {
+            events: self.max_events,
+            input_bytes: self.max_input.get(),
+            ..RecordingLimits::default()
+        };
+        Recording::read(BufReader::with_capacity(1 << 16, file), &limits)
+            .map_err(|error| ReadError::Recording { path: path.to_owned(), error })
+    }
+}

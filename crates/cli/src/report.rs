@@ -1,0 +1,100 @@
+//! `highwater report`: where the memory of a recorded run went.
+
+mod text;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use highwater_tracking::{Cut, Recording, RunFacts, RunSummary, Usage};
+use serde::Serialize;
+
+use crate::exit;
+use crate::recording_file::ReadArguments;
+pub(crate) use text::plain;
+
+/// The arguments of `highwater report`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ReportArguments {
+    /// A recording, as examples write it with --record
+    #[arg(value_name = "RUN.hwm")]
+    run: PathBuf,
+
+    /// How many lines a table has at most
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    top: usize,
+
+    /// What the lines of the first table are
+    #[arg(long, value_name = "WHAT", default_value = "op")]
+    by: By,
+
+    /// Write JSON, for programs; all of it, whatever --top says
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    read: ReadArguments,
+}
+
+/// What is summed up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum By {
+    /// An op in a phase, over all modules
+    Op,
+    /// An op in a phase in a module
+    Place,
+}
+
+/// The object of `--json`.
+#[derive(Debug, Serialize)]
+struct Whole<'a> {
+    facts: &'a RunFacts,
+    events: usize,
+    blocks: usize,
+    skipped_events: u64,
+    cut: Option<&'a Cut>,
+    usage: &'a Usage,
+    summary: Option<&'a RunSummary>,
+}
+
+pub(crate) fn run(arguments: &ReportArguments) -> io::Result<ExitCode> {
+    let recording = match arguments.read.read(&arguments.run) {
+        Ok(recording) => recording,
+        Err(error) => {
+            writeln!(io::stderr(), "highwater: {error}")?;
+            return Ok(ExitCode::from(exit::BAD_FILE));
+        }
+    };
+    let usage = Usage::of(&recording);
+    let mut stdout = io::stdout().lock();
+    if arguments.json {
+        serde_json::to_writer_pretty(&mut stdout, &whole(&recording, &usage))?;
+        writeln!(stdout)?;
+    } else {
+        let places = arguments.by == By::Place;
+        write!(
+            stdout,
+            "{}",
+            text::Text { recording: &recording, usage: &usage, top: arguments.top, places }
+        )?;
+    }
+    stdout.flush()?;
+    if let Some(cut) = recording.cut() {
+        let path = arguments.run.display();
+        writeln!(io::stderr(), "highwater: {path}: read up to byte {}: {}", cut.offset, cut.reason)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn whole<'a>(recording: &'a Recording, usage: &'a Usage) -> Whole<'a> {
+    Whole {
+        facts: recording.facts(),
+        events: recording.events().len(),
+        blocks: recording.blocks().len(),
+        skipped_events: recording.skipped_events(),
+        cut: recording.cut(),
+        usage,
+        summary: recording.summary(),
+    }
+}

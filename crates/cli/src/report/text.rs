@@ -1,0 +1,197 @@
+//! A report for people, no wider than 100 columns.
+
+use std::fmt;
+
+use highwater_tracking::table::{Table, bytes, count};
+use highwater_tracking::{OpUsage, Outside, Phase, Recording, Usage};
+
+/// What is printed.
+pub(super) struct Text<'a> {
+    pub(super) recording: &'a Recording,
+    pub(super) usage: &'a Usage,
+    /// The most lines of a table.
+    pub(super) top: usize,
+    /// Whether ops are told apart by module.
+    pub(super) places: bool,
+}
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.head(f)?;
+        let rows = if self.places { &self.usage.places } else { &self.usage.ops };
+        writeln!(f, "\n{}", self.ops(rows))?;
+        writeln!(f, "{}", self.scopes())?;
+        write!(f, "{}", self.categories())?;
+        let saved = &self.usage.saved;
+        if saved.blocks > 0 {
+            writeln!(
+                f,
+                "\nkept for backward: {} blocks, at most {} at a time, a byte for {} on average, a block for up to {}",
+                saved.blocks,
+                bytes(saved.high_water_bytes),
+                duration(saved.mean_held_ns),
+                duration(saved.longest_held_ns)
+            )?;
+        }
+        self.pools(f)
+    }
+}
+
+impl Text<'_> {
+    fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let facts = self.recording.facts();
+        let more: Vec<String> = facts.more.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        let name = if facts.program.is_empty() { "a run" } else { &facts.program };
+        let (events, time) = (self.recording.events().len(), duration(self.recording.end_ns()));
+        writeln!(f, "{}: {events} events in {time}{}", plain(name), if more.is_empty() { "" } else { "; " })?;
+        if !more.is_empty() {
+            writeln!(f, "{}", plain(&more.join(", ")))?;
+        }
+        if let Some(peak) = &self.usage.peak {
+            let (owner, time) = (plain(&peak.owner), duration(peak.at_ns));
+            writeln!(f, "peak: {} in use after {time}, reached by {owner}", bytes(peak.bytes))?;
+        }
+        Ok(())
+    }
+
+    fn ops(&self, rows: &[OpUsage]) -> Table {
+        let heading =
+            ["op", "calls", "granted", "high water", "outliving", "live before", "at the peak", "share"];
+        let mut table = Table::new(&heading);
+        for row in rows.iter().take(self.top) {
+            let scope = row.scope.as_deref().filter(|scope| !scope.is_empty());
+            let phase = if row.phase == Phase::Forward { String::new() } else { format!(":{}", row.phase) };
+            let name = format!("{}{}{}{phase}", scope.unwrap_or(""), scope.map_or("", |_| "."), row.op);
+            table.line(
+                &plain(&name),
+                [
+                    count(row.calls),
+                    bytes(row.granted_bytes),
+                    bytes(row.high_water_bytes),
+                    bytes(row.outliving_bytes),
+                    bytes(row.live_before_bytes),
+                    bytes(row.peak_bytes),
+                    share(row.peak_share),
+                ],
+            );
+        }
+        rest(&mut table, rows.len(), self.top);
+        table
+    }
+
+    /// The tree of modules: each name is indented by its depth.
+    fn scopes(&self) -> Table {
+        let mut table = Table::new(&["module", "calls", "granted", "high water", "at the peak", "share"]);
+        for row in self.usage.scopes.iter().take(self.top) {
+            let depth = if row.scope.is_empty() { 0 } else { row.scope.matches('.').count() + 1 };
+            let name = row.scope.rsplit('.').next().filter(|name| !name.is_empty()).unwrap_or("(all)");
+            table.line(
+                &format!("{}{}", "  ".repeat(depth.min(8)), plain(name)),
+                [
+                    count(row.calls),
+                    bytes(row.granted_bytes),
+                    bytes(row.high_water_bytes),
+                    bytes(row.peak_bytes),
+                    share(row.peak_share),
+                ],
+            );
+        }
+        rest(&mut table, self.usage.scopes.len(), self.top);
+        table
+    }
+
+    fn categories(&self) -> Table {
+        let peak = self.usage.peak.as_ref().map_or(0, |peak| peak.bytes);
+        let mut table =
+            Table::new(&["category", "granted", "high water", "at the peak", "share", "at the end"]);
+        for row in &self.usage.categories {
+            let part = if peak == 0 { 0.0 } else { row.peak_bytes as f64 / peak as f64 };
+            table.line(
+                &row.category.replace('_', " "),
+                [
+                    bytes(row.granted_bytes),
+                    bytes(row.high_water_bytes),
+                    bytes(row.peak_bytes),
+                    share(part),
+                    bytes(row.live_bytes),
+                ],
+            );
+        }
+        table
+    }
+
+    /// What only the summary knows, and what lies outside of the pools.
+    fn pools(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(summary) = self.recording.summary() else { return Ok(()) };
+        for pool in &summary.report.pools {
+            let limit =
+                pool.limit.map_or_else(|| "no limit".to_owned(), |limit| format!("limit {}", bytes(limit)));
+            writeln!(
+                f,
+                "\npool {} ({}): {limit}, reserved {} (at most {}), in use {} (at most {})",
+                plain(&pool.name),
+                plain(&pool.memory),
+                bytes(pool.reserved),
+                bytes(pool.peak_reserved),
+                bytes(pool.in_use),
+                bytes(pool.peak_in_use),
+            )?;
+        }
+        let before = self.recording.facts().outside;
+        if let (Outside { resident: Some(start), .. }, Outside { peak_resident: Some(most), .. }) =
+            (before, summary.outside)
+        {
+            writeln!(
+                f,
+                "process, pools of host memory included: {} at the start, {} at most",
+                bytes(start),
+                bytes(most)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn rest(table: &mut Table, rows: usize, top: usize) {
+    if rows > top {
+        table.line(&format!("({} more)", rows - top), []);
+    }
+}
+
+/// A share as a cell; none is a dash.
+fn share(share: f64) -> String {
+    if share == 0.0 { "-".to_owned() } else { format!("{:.1} %", share * 100.0) }
+}
+
+/// A time in the unit that suits it.
+pub(super) fn duration(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.2} s", ns as f64 / 1e9),
+    }
+}
+
+/// Text from a file as it may go to a terminal: without control characters.
+pub(crate) fn plain(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_the_unit_that_suits_them() {
+        let cases = [(999, "999 ns"), (1_500, "1.5 µs"), (2_000_000, "2.0 ms"), (61_000_000_000, "61.00 s")];
+        for (ns, text) in cases {
+            assert_eq!(duration(ns), text);
+        }
+    }
+
+    #[test]
+    fn text_from_a_file_cannot_steer_the_terminal() {
+        assert_eq!(plain("a\x1b[2Jb\n"), "a\u{fffd}[2Jb\u{fffd}");
+    }
+}

@@ -1,0 +1,111 @@
+use std::sync::Arc;
+
+use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Request, Tag};
+
+use super::*;
+use crate::scope::{module, phase};
+use crate::tracker::Tracker;
+
+fn pool() -> Arc<dyn Allocator> {
+    Arc::new(BfcAllocator::new("cpu:0", Arc::new(AddressOnlyMemory::new()), BfcConfig::new(Bytes::gib(1))))
+}
+
+fn take(allocator: &Arc<dyn Allocator>, bytes: u64, category: Category) -> Allocation {
+    Allocation::new(allocator, &Request::new(bytes).with_category(category)).unwrap()
+}
+
+/// Two layers forward, whose results are kept, and a backward of each.
+fn sample() -> Recording {
+    let (tracker, pool) = (Tracker::new(), pool());
+    tracker.start_log(Bytes::mib(1));
+    let _net = module("usage-net");
+    let forward = |layer: &str, bytes| {
+        let _layer = module(layer);
+        let run = tracker.begin("matmul");
+        let allocator = run.track(&pool);
+        let _scratch = take(&allocator, 512, Category::Workspace);
+        let out = take(&allocator, bytes, Category::Output);
+        let tag = Tag { owner: run.owner(), category: Category::Activation };
+        allocator.retag(&out.block(), tag).unwrap();
+        out
+    };
+    let backward = |layer: &str, bytes| {
+        let (_layer, _phase) = (module(layer), phase(Phase::Backward));
+        let run = tracker.begin("matmul");
+        take(&run.track(&pool), bytes, Category::Gradient)
+    };
+    let (first, second) = (forward("fc1", 1024), forward("fc2", 2048));
+    drop(backward("fc2", 256));
+    drop(second);
+    drop(backward("fc1", 256));
+    drop(first);
+    tracker.take_log()
+}
+
+#[test]
+fn an_op_in_a_place_has_its_marks_and_its_part_of_the_peak() {
+    let usage = Usage::of(&sample());
+    assert_eq!(usage.peak.as_ref().unwrap().bytes, 1024 + 2048 + 512);
+    assert_eq!(usage.peak.as_ref().unwrap().owner, "usage-net.fc2.matmul");
+    let place = &usage.places[0];
+    assert_eq!((place.scope.as_deref(), place.op.as_str()), (Some("usage-net.fc2"), "matmul"));
+    assert_eq!((place.calls, place.allocations, place.granted_bytes), (1, 2, 2560));
+    assert_eq!((place.high_water_bytes, place.outliving_bytes, place.self_peak_bytes), (2560, 2048, 2560));
+    assert_eq!((place.live_before_bytes, place.live_peak_bytes), (1024, 3584));
+    assert_eq!((place.peak_bytes, place.saved_bytes), (2560, 2048));
+    assert_eq!(place.categories, BTreeMap::from([("output", 2048), ("workspace", 512)]));
+    assert!((usage.places.iter().map(|place| place.peak_share).sum::<f64>() - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn rows_are_summed_by_op_by_phase_and_by_category() {
+    let usage = Usage::of(&sample());
+    let ops: Vec<_> =
+        usage.ops.iter().map(|op| (op.phase, op.calls, op.high_water_bytes, op.peak_bytes)).collect();
+    assert_eq!(ops, [(Phase::Forward, 2, 2560, 3584), (Phase::Backward, 2, 256, 0)]);
+    let phases: Vec<_> = usage.phases.iter().map(|phase| (phase.phase, phase.live_peak_bytes)).collect();
+    assert_eq!(phases, [(Phase::Forward, 3584), (Phase::Backward, 3328)]);
+    let row = |name| usage.categories.iter().find(|row| row.category == name).unwrap();
+    assert_eq!((row("output").granted_bytes, row("output").peak_bytes), (3072, 2048));
+    assert_eq!((row("activation").granted_bytes, row("activation").high_water_bytes), (0, 3072));
+    assert_eq!((row("activation").peak_bytes, row("activation").live_bytes), (1024, 0));
+    assert_eq!(usage.categories.iter().map(|row| row.peak_bytes).sum::<u64>(), 3584);
+    assert_eq!((usage.threads.len(), usage.threads[0].allocations, usage.threads[0].frees), (1, 6, 6));
+}
+
+#[test]
+fn a_scope_counts_everything_below_it_and_stands_before_it() {
+    let usage = Usage::of(&sample());
+    let scopes: Vec<_> = usage
+        .scopes
+        .iter()
+        .map(|row| (row.scope.as_str(), row.calls, row.high_water_bytes, row.peak_bytes))
+        .collect();
+    assert_eq!(
+        scopes,
+        [
+            ("", 4, 3584, 3584),
+            ("usage-net", 4, 3584, 3584),
+            ("usage-net.fc1", 2, 1536, 1024),
+            ("usage-net.fc2", 2, 2560, 2560)
+        ]
+    );
+}
+
+#[test]
+fn what_is_kept_for_backward_is_counted_once_and_for_as_long_as_it_is_kept() {
+    let recording = sample();
+    let saved = Usage::of(&recording).saved;
+    assert_eq!((saved.blocks, saved.bytes, saved.high_water_bytes), (2, 3072, 3072));
+    let held: Vec<u64> = recording
+        .retags()
+        .iter()
+        .zip([EventKind::Retag(0), EventKind::Retag(1)])
+        .map(|(retag, kind)| {
+            let at = recording.events().iter().find(|event| event.kind == kind).unwrap().at_ns;
+            recording.life_ns(recording.block(retag.block)).1 - at
+        })
+        .collect();
+    assert_eq!(saved.longest_held_ns, held[0].max(held[1]));
+    assert_eq!(saved.mean_held_ns, (held[0] * 1024 + held[1] * 2048) / 3072);
+}
