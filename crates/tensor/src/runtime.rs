@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use bfc_core::{
     AddressOnlyMemory, AllocatorChoice, BfcConfig, Bytes, DeviceId, DeviceKind, DeviceScope, Environment,
-    EnvironmentError, HostMemory, Plan, Pool, PoolOptions, PoolSettings, Registry, SubAllocator,
+    EnvironmentError, HostMemory, MemoryKind, Plan, Pool, PoolOptions, PoolSettings, Registry, Span, SubAllocator,
 };
 use highwater_tracking::Tracker;
 
@@ -233,9 +233,15 @@ impl RuntimeBuilder {
         for device in &self.devices {
             registry.register(device.id, [pool(device.id, Arc::clone(&device.memory))])?;
         }
+        let tracker = Tracker::new();
+        record_regions(&tracker, &registry, DeviceId::CPU, MemoryKind::Host)?;
+        record_regions(&tracker, &registry, DRY, MemoryKind::AddressOnly)?;
+        for device in &self.devices {
+            record_regions(&tracker, &registry, device.id, device.memory.memory_kind())?;
+        }
         Ok(Runtime(Arc::new(Inner {
             registry,
-            tracker: Tracker::new(),
+            tracker,
             placement: Arc::default(),
             threads,
             devices: RwLock::default(),
@@ -243,6 +249,22 @@ impl RuntimeBuilder {
             unusable,
         })))
     }
+}
+
+/// Lets recordings of a tracker tell of the regions that a device's pool takes and gives back.
+fn record_regions(tracker: &Arc<Tracker>, registry: &Registry, id: DeviceId, kind: MemoryKind) -> Result<()> {
+    let record = |taken| {
+        // The registry may outlive the runtime.
+        let (tracker, name) = (Arc::downgrade(tracker), id.to_string());
+        move |region: Span, _: usize| {
+            if let Some(tracker) = tracker.upgrade() {
+                tracker.record_region(&name, kind, region, taken);
+            }
+        }
+    };
+    registry.on_alloc(id, kind, record(true))?;
+    registry.on_free(id, kind, record(false))?;
+    Ok(())
 }
 
 const DRY: DeviceId = DeviceId::new(DeviceKind::Dry, 0);

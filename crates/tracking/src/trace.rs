@@ -105,8 +105,8 @@ impl Trace {
         text::parse(reader, limits)
     }
 
-    /// Reads a trace of any format, plain or compressed by gzip, whatever its file is called: lines of our own, PyTorch's
-    /// `snapshot.pickle`, the log of RAPIDS Memory Manager, MiniMalloc's CSV.
+    /// Reads a trace of any format, plain or compressed by gzip, whatever its file is called: lines and recordings (`.hwm`) of
+    /// our own, PyTorch's `snapshot.pickle`, the log of RAPIDS Memory Manager, MiniMalloc's CSV.
     ///
     /// Blocks that such a log frees, or shows as live at its end, without having shown their allocation are allocated
     /// first. Where a log knows addresses alone, labels say what it tells of who asked: the line of Python, the thread and
@@ -132,7 +132,11 @@ impl Trace {
     /// # Errors
     /// A [`TraceProblem`] for a recording that is beyond [`TraceLimits::default`].
     pub fn from_recording(recording: &Recording) -> Result<Self, TraceProblem> {
-        let mut builder = Builder::new(TraceLimits::default());
+        Self::from_recording_within(recording, &TraceLimits::default())
+    }
+
+    fn from_recording_within(recording: &Recording, limits: &TraceLimits) -> Result<Self, TraceProblem> {
+        let mut builder = Builder::new(*limits);
         let mut labels: HashMap<u32, String> = HashMap::new();
         for event in recording.events() {
             match event.kind {

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use bfc_core::sync::atomic::{AtomicBool, Ordering};
 use bfc_core::sync::{Mutex, lock};
-use bfc_core::{Allocator, Bytes, OwnerId};
+use bfc_core::{Allocator, Bytes, MemoryKind, OwnerId, Span};
 use crossbeam::queue::ArrayQueue;
 
 use crate::allocator::TrackingAllocator;
@@ -147,6 +147,12 @@ impl Tracker {
     #[must_use]
     pub fn recorded_events(&self) -> u64 {
         self.recorder.events()
+    }
+
+    /// Records that the pool of this name took a region from its source, or is about to give one back: for a
+    /// [visitor](bfc_core::Visitors) of the source.
+    pub fn record_region(&self, pool: &str, memory: MemoryKind, region: Span, taken: bool) {
+        self.recorder.post_region(pool, memory, region, taken);
     }
 
     /// Records a moment, to be found again by its text, as a step or an epoch. Nothing happens while nothing is recorded.

@@ -43,7 +43,7 @@ impl Text<'_> {
         let more: Vec<String> = facts.more.iter().map(|(name, value)| format!("{name} {value}")).collect();
         let name = if facts.program.is_empty() { "a run" } else { &facts.program };
         let (events, time) = (self.recording.events().len(), duration(self.recording.end_ns()));
-        writeln!(f, "{}: {events} events in {time}{}", plain(name), if more.is_empty() { "" } else { "; " })?;
+        writeln!(f, "{}: {events} events in {time}", plain(name))?;
         if !more.is_empty() {
             writeln!(f, "{}", plain(&more.join(", ")))?;
         }

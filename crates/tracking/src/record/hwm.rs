@@ -46,7 +46,7 @@ pub(super) use write::HwmWriter;
 pub use write::Written;
 
 /// The first bytes of every file.
-const MAGIC: [u8; 8] = *b"\x89HWM\r\n\x1a\n";
+pub(crate) const MAGIC: [u8; 8] = *b"\x89HWM\r\n\x1a\n";
 
 /// What this crate writes, and the only version that it reads.
 const VERSION: u16 = 1;

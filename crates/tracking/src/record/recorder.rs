@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bfc_core::sync::atomic::{AtomicBool, Ordering};
 use bfc_core::sync::{Mutex, lock, thread_number};
-use bfc_core::{Allocator, Block, OwnerId, PoolId, Tag};
+use bfc_core::{Allocator, Block, MemoryKind, OwnerId, PoolId, Span, Tag};
 
 use super::hwm::{HwmWriter, Written};
 use super::ring::Ring;
@@ -116,8 +116,17 @@ impl Recorder {
     pub(crate) fn post_failed(&self, pool: &dyn Allocator, requested: u64, tag: Tag) {
         self.when_on(|active| {
             let owner = active.owner(tag.owner, None);
-            let pool = active.pool_by_name(pool);
+            let pool = active.pool_by_name(pool.name(), pool.memory_kind());
             active.push(pool, &Wire::Failed { requested, owner, category: tag.category });
+        });
+    }
+
+    /// To be called when a pool has taken a region from its source, and before it gives one back.
+    pub(crate) fn post_region(&self, pool: &str, memory: MemoryKind, region: Span, taken: bool) {
+        self.when_on(|active| {
+            let pool = active.pool_by_name(pool, memory);
+            let Span { address, bytes } = region;
+            active.push(pool, &Wire::Region { address, bytes, taken });
         });
     }
 
@@ -337,18 +346,18 @@ impl Active {
             self.pools[known].0 = id;
             return known as u32;
         }
-        self.add_pool(id, pool)
+        self.add_pool(id, pool.name(), pool.memory_kind())
     }
 
-    fn pool_by_name(&mut self, pool: &dyn Allocator) -> u32 {
-        let known = self.pools.iter().position(|(_, name)| name == pool.name());
-        known.map_or_else(|| self.add_pool(PoolId::NONE, pool), |known| known as u32)
+    fn pool_by_name(&mut self, name: &str, memory: MemoryKind) -> u32 {
+        let known = self.pools.iter().position(|(_, known)| known == name);
+        known.map_or_else(|| self.add_pool(PoolId::NONE, name, memory), |known| known as u32)
     }
 
-    fn add_pool(&mut self, id: PoolId, pool: &dyn Allocator) -> u32 {
+    fn add_pool(&mut self, id: PoolId, name: &str, memory: MemoryKind) -> u32 {
         let number = self.pools.len() as u32;
-        self.pools.push((id, pool.name().to_owned()));
-        self.name(&Wire::Pool { pool: number, memory: pool.memory_kind().name(), name: pool.name() });
+        self.pools.push((id, name.to_owned()));
+        self.name(&Wire::Pool { pool: number, memory: memory.name(), name });
         number
     }
 

@@ -7,6 +7,7 @@ use bfc_core::Bytes;
 
 use super::pickle::PickleProblem;
 use super::snapshot::SnapshotProblem;
+use crate::record::HwmProblem;
 
 /// A file that is not a trace.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +37,8 @@ pub enum TracePlace {
     },
     /// A memory snapshot as a whole.
     Snapshot,
+    /// A recording as a whole.
+    Recording,
 }
 
 impl fmt::Display for TracePlace {
@@ -45,6 +48,7 @@ impl fmt::Display for TracePlace {
             Self::Byte(offset) => write!(f, "byte {offset}"),
             Self::Event { device, index } => write!(f, "event {index} of device {device}"),
             Self::Snapshot => f.write_str("snapshot"),
+            Self::Recording => f.write_str("recording"),
         }
     }
 }
@@ -77,7 +81,7 @@ pub enum TraceProblem {
     },
     /// The beginning is not that of any format.
     #[error(
-        "not a trace: expected `a ID BYTES LABEL` lines, a PyTorch memory snapshot (pickle), an RMM log \
+        "not a trace: expected `a ID BYTES LABEL` lines, a recording (.hwm), a PyTorch memory snapshot (pickle), an RMM log \
          (`Thread,Time,Action,...`) or MiniMalloc's CSV (`id,lower,upper,size`), found {found:?}"
     )]
     UnknownFormat {
@@ -163,6 +167,9 @@ pub enum TraceProblem {
     /// The pickle cannot be read.
     #[error("{0}")]
     Pickle(#[from] PickleProblem),
+    /// The recording cannot be read.
+    #[error("{0}")]
+    Recording(#[from] HwmProblem),
     /// The snapshot does not have the shape of PyTorch's.
     #[error("{0}")]
     Snapshot(#[from] SnapshotProblem),

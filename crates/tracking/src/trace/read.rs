@@ -8,6 +8,7 @@ use super::error::TooMuchInput;
 use super::lines::beginning;
 use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
 use super::{minimalloc, pickle, rmm, snapshot, text};
+use crate::record::{Recording, RecordingLimits, hwm};
 
 /// How a file is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +41,9 @@ fn read_plain(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, Trac
     if start.first() == Some(&pickle::MAGIC) {
         return snapshot::parse(reader, options);
     }
+    if start.starts_with(&hwm::MAGIC) {
+        return recording(reader, limits);
+    }
     let start = String::from_utf8_lossy(&start);
     let first = start.lines().map(str::trim).zip(1..).find(|(line, _)| !line.is_empty());
     match first {
@@ -53,6 +57,14 @@ fn read_plain(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, Trac
             Err(TracePlace::Line(number).of(TraceProblem::UnknownFormat { found: beginning(line) }))
         }
     }
+}
+
+/// The allocations and frees of a recording. Of one that was cut off, those up to the cut.
+fn recording(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace, TraceError> {
+    let recording_limits = RecordingLimits { events: limits.events, ..RecordingLimits::default() };
+    let recording = Recording::read(reader, &recording_limits)
+        .map_err(|error| TracePlace::Byte(error.offset).of(TraceProblem::from(error.problem)))?;
+    Trace::from_recording_within(&recording, limits).map_err(|problem| TracePlace::Recording.of(problem))
 }
 
 /// The beginning of what a reader gives, and a reader that gives all of it.

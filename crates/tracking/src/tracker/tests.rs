@@ -429,3 +429,26 @@ fn a_full_log_keeps_the_latest_events_and_what_was_live_before_them() {
     assert_eq!(log.owner_path(log.block(0).owner), "tracker-full");
     drop(kept);
 }
+
+#[test]
+fn regions_are_recorded_under_the_pool_that_takes_them() {
+    let (tracker, memory) =
+        (Tracker::new(), Arc::new(bfc_core::Visited::new(Arc::new(AddressOnlyMemory::new()), 0)));
+    for taken in [true, false] {
+        let tracker = Arc::downgrade(&tracker);
+        let record = move |region, _| {
+            tracker.upgrade().unwrap().record_region("bfc", MemoryKind::AddressOnly, region, taken);
+        };
+        if taken { memory.on_alloc(record).unwrap() } else { memory.on_free(record).unwrap() }
+    }
+    let config = BfcConfig::new(Bytes(4096)).with_allow_growth(false);
+    let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new("bfc", memory, config));
+    tracker.start_log(Bytes::mib(1));
+    drop(take(&tracker.begin("tracker-region").track(&pool), 100, Category::Output));
+    drop(pool);
+    let log = tracker.take_log();
+    let [taken, given_back] = log.regions() else { panic!("one region, twice") };
+    assert_eq!((taken.bytes, taken.taken, given_back.taken), (4096, true, false));
+    assert_eq!((taken.address, taken.pool), (given_back.address, log.block(0).pool));
+    assert_eq!(log.pools().len(), 1);
+}

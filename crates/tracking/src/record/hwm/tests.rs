@@ -80,6 +80,17 @@ fn a_file_is_read_as_it_was_recorded() {
 }
 
 #[test]
+fn a_file_is_a_trace_too() {
+    let trace = crate::Trace::read(&file(3)[..], &crate::ReadOptions::default()).unwrap();
+    assert_eq!((trace.events().len(), trace.labels()), (12, &["hwm-net.fc1.matmul".to_owned()][..]));
+    let mut damaged = file(3);
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 1;
+    let error = crate::Trace::read(&damaged[..], &crate::ReadOptions::default()).unwrap_err();
+    assert!(error.to_string().ends_with("the block is damaged: its checksum does not fit"), "{error}");
+}
+
+#[test]
 fn memory_and_file_hold_the_same_events() {
     let (tracker, pool) = (Tracker::new(), pool());
     tracker.start_log(Bytes::mib(1));

@@ -1,0 +1,109 @@
+//! `highwater report` and `highwater diff` as people run them.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Category, Request};
+use highwater_tracking::{RunFacts, Tracker, module};
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn highwater(arguments: &[&str], files: &[&Path]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_highwater")).args(arguments).args(files).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// Records two layers, of which the second takes `bytes`.
+fn record(directory: &TempDir, name: &str, bytes: u64) -> PathBuf {
+    let path = directory.path().join(name);
+    let config = BfcConfig::new(Bytes::mib(64));
+    let pool: Arc<dyn Allocator> =
+        Arc::new(BfcAllocator::new("cpu:0", Arc::new(AddressOnlyMemory::new()), config));
+    let tracker = Tracker::new();
+    tracker.start_recording(File::create(&path).unwrap(), &RunFacts::new("sample").with("seed", 3)).unwrap();
+    let layer = |name, bytes| {
+        let _scope = module(name);
+        let run = tracker.begin("matmul");
+        let request = Request::new(bytes).with_category(Category::Output);
+        Allocation::new(&run.track(&pool), &request).unwrap()
+    };
+    let kept = [layer("net.fc1", 1024), layer("net.fc2", bytes)];
+    drop(kept);
+    tracker.finish_recording(&[pool]).unwrap().unwrap();
+    path
+}
+
+#[test]
+fn a_report_says_what_was_live_at_the_peak_and_who_held_it() {
+    let directory = TempDir::new().unwrap();
+    let run = record(&directory, "run.hwm", 3072);
+    let output = highwater(&["report", "--by", "place"], &[&run]);
+    assert!(output.status.success(), "{output:?}");
+    let text = stdout(&output);
+    let line = |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap().to_owned();
+    assert!(line("sample: 8 events in ").ends_with('s'));
+    assert_eq!(line("seed"), "seed 3");
+    assert!(line("peak: 4.00 KiB in use").ends_with("reached by net.fc2.matmul"));
+    assert!(line("net.fc2.matmul").ends_with("75.0 %"));
+    assert!(line("output").contains("100.0 %"));
+    assert!(line("pool cpu:0 (address only): limit 64.0 MiB").contains("in use - (at most 4.00 KiB)"));
+
+    let output = highwater(&["report", "--json"], &[&run]);
+    let json: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(json["usage"]["peak"]["bytes"], 4096);
+    assert_eq!(json["usage"]["places"][0]["scope"], "net.fc2");
+    assert_eq!(json["summary"]["report"]["pools"][0]["peak_in_use"], 4096);
+    assert_eq!(json["facts"]["more"][0][1], "3");
+    assert!(json["cut"].is_null());
+}
+
+#[test]
+fn a_report_on_a_cut_file_says_where_the_cut_is() {
+    let directory = TempDir::new().unwrap();
+    let run = record(&directory, "run.hwm", 3072);
+    let whole = fs::read(&run).unwrap();
+    fs::write(&run, &whole[..whole.len() - 1]).unwrap();
+    let output = highwater(&["report"], &[&run]);
+    assert!(output.status.success() && stdout(&output).contains("peak: 4.00 KiB"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("the file ends within a block"));
+}
+
+#[test]
+fn what_is_no_recording_is_refused_with_the_place() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("run.hwm");
+    fs::write(&path, "a 0 100 x\n").unwrap();
+    for command in [vec!["report"], vec!["diff", "/dev/null"]] {
+        let output = highwater(&command, &[&path]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(String::from_utf8(output.stderr).unwrap().contains("byte 0: not a recording"));
+    }
+}
+
+#[test]
+fn a_diff_names_what_moved_the_peak_first() {
+    let directory = TempDir::new().unwrap();
+    let (before, after) = (record(&directory, "a.hwm", 2048), record(&directory, "b.hwm", 8192));
+    let text = stdout(&highwater(&["diff"], &[&before, &after]));
+    assert!(text.starts_with("peak: 3.00 KiB before, 9.00 KiB after, +6.00 KiB\n"), "{text}");
+    assert!(
+        text.lines().any(|line| line.starts_with("net.fc2.matmul") && line.contains("+6.00 KiB")),
+        "{text}"
+    );
+    assert!(!text.contains("fc1"), "{text}");
+
+    let json: Value =
+        serde_json::from_str(&stdout(&highwater(&["diff", "--json"], &[&before, &after]))).unwrap();
+    assert_eq!(json["places"][0]["scope"], "net.fc2");
+    assert_eq!(json["places"][0]["peak_bytes"]["after"], 8192);
+
+    let same = stdout(&highwater(&["diff"], &[&before, &before]));
+    assert_eq!(same, "the runs have the same figures\n");
+}
