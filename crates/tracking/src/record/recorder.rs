@@ -71,8 +71,8 @@ impl Recorder {
             taken
         };
         let facts = RunSummary { duration_ns: active.now(), events: active.events, ..RunSummary::default() };
-        let Active { sink: Sink::File(mut writer), mut encoder, .. } = active else { return None };
-        writer.take(encoder.replace(Vec::new()));
+        let Active { sink: Sink::File(mut writer), encoder, .. } = active else { return None };
+        writer.take(encoder.into_bytes());
         Some(writer.finish(&summary(facts)))
     }
 
@@ -227,7 +227,7 @@ impl Active {
     fn new(sink: Sink, block_bytes: usize) -> Self {
         Self {
             started: Instant::now(),
-            encoder: Encoder::default(),
+            encoder: Encoder::over(Vec::new(), block_bytes),
             names: Encoder::default(),
             owners: vec![Known { number: 0, depth: 0, is_op: true }],
             owner_count: 1,
@@ -242,7 +242,9 @@ impl Active {
     }
 
     fn now(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        // Without the 128 bits of `as_nanos`: this is a good part of what an event costs.
+        let elapsed = self.started.elapsed();
+        elapsed.as_secs().saturating_mul(1_000_000_000).saturating_add(elapsed.subsec_nanos().into())
     }
 
     #[inline]
@@ -260,7 +262,7 @@ impl Active {
     #[cold]
     fn seal(&mut self, time: u64) {
         self.sealed_at = time;
-        let block = self.encoder.replace(Vec::new());
+        let block = std::mem::take(&mut self.encoder).into_bytes();
         let spare = match &mut self.sink {
             Sink::Memory(ring) => ring.take(block),
             Sink::File(writer) => {
@@ -268,13 +270,13 @@ impl Active {
                 writer.spare()
             }
         };
-        self.encoder = Encoder::into(spare);
+        self.encoder = Encoder::over(spare, self.block_bytes);
     }
 
     /// Ends a recording that nobody waits for.
     fn abandon(self) {
         if let Sink::File(mut writer) = self.sink {
-            writer.take(self.encoder.bytes().to_vec());
+            writer.take(self.encoder.into_bytes());
         }
     }
 

@@ -106,5 +106,5 @@ fn told_again(carried: HashMap<(u32, u64), Carried>, lost: u64) -> Vec<u8> {
         encoder.push(time, &alloc);
     }
     encoder.push(0, &Wire::Lost { events: lost });
-    encoder.replace(Vec::new())
+    encoder.into_bytes()
 }

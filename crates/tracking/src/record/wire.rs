@@ -103,123 +103,185 @@ struct Last {
     place: Lane,
 }
 
-/// Writes events into a block of bytes.
-#[derive(Debug, Default)]
-pub(super) struct Encoder {
-    bytes: Vec<u8>,
-    last: Last,
-}
-
-/// Room for the longest event without text: a tag, six numbers, a category.
+/// Room for the longest event without text: a tag, a category, seven numbers.
 const LONGEST: usize = 2 + 7 * varint::MAX_BYTES;
 
-/// An event under way to its block.
-struct Line {
-    bytes: [u8; LONGEST],
+/// A block of bytes that grows at its end. It is longer than what was written, so that events go straight to their place.
+#[derive(Debug, Default)]
+struct Output {
+    bytes: Vec<u8>,
     end: usize,
 }
 
-impl Line {
+impl Output {
+    /// Where the next event goes, after its tag.
     #[inline]
-    const fn new(tag: u8) -> Self {
-        let mut bytes = [0; LONGEST];
-        bytes[0] = tag;
-        Self { bytes, end: 1 }
+    fn line(&mut self, tag: u8) -> Line<'_> {
+        if self.bytes.len() < self.end + LONGEST {
+            self.grow();
+        }
+        let mut line = Line { bytes: &mut self.bytes[self.end..][..LONGEST], end: &mut self.end, written: 0 };
+        line.byte(tag);
+        line
     }
 
-    #[inline]
-    fn number(&mut self, value: u64) -> &mut Self {
-        self.end = varint::put(&mut self.bytes, self.end, value);
-        self
+    #[cold]
+    fn grow(&mut self) {
+        self.bytes.resize((2 * self.bytes.len()).max(self.end + LONGEST), 0);
     }
 
-    #[inline]
-    const fn byte(&mut self, value: u8) -> &mut Self {
-        self.bytes[self.end] = value;
-        self.end += 1;
-        self
+    fn text(&mut self, text: &str) {
+        let text = &text[..text.floor_char_boundary(MAX_TEXT)];
+        let mut length = [0; varint::MAX_BYTES];
+        let written = varint::put(&mut length, 0, text.len() as u64);
+        self.bytes.truncate(self.end);
+        self.bytes.extend_from_slice(&length[..written]);
+        self.bytes.extend_from_slice(text.as_bytes());
+        self.end = self.bytes.len();
     }
 }
 
+/// An event that is being written.
+struct Line<'a> {
+    bytes: &'a mut [u8],
+    /// The end of the block, set when the event is done.
+    end: &'a mut usize,
+    written: usize,
+}
+
+impl Line<'_> {
+    #[inline]
+    fn number(&mut self, value: u64) -> &mut Self {
+        self.written = varint::put(self.bytes, self.written, value);
+        self
+    }
+
+    #[inline]
+    fn byte(&mut self, value: u8) -> &mut Self {
+        self.bytes[self.written] = value;
+        self.written += 1;
+        self
+    }
+
+    #[inline]
+    fn done(&mut self) {
+        *self.end += self.written;
+    }
+}
+
+impl Last {
+    /// Notes a time, and returns how long after the last one it is.
+    #[inline]
+    fn passed(&mut self, time: u64) -> u64 {
+        let passed = time.saturating_sub(self.time);
+        self.time = self.time.max(time);
+        passed
+    }
+
+    /// Notes an owner; the flag for one that is the last one.
+    #[inline]
+    fn note_owner(&mut self, owner: u32) -> u8 {
+        let flag = if owner == self.owner { tag::SAME_OWNER } else { 0 };
+        self.owner = owner;
+        flag
+    }
+}
+
+/// Writes events into a block of bytes.
+#[derive(Debug, Default)]
+pub(super) struct Encoder {
+    out: Output,
+    last: Last,
+}
+
 impl Encoder {
-    /// An encoder that writes into `bytes`, which it empties.
-    pub(super) fn into(mut bytes: Vec<u8>) -> Self {
-        bytes.clear();
-        Self { bytes, last: Last::default() }
+    /// An encoder that writes over `bytes`, which will hold some `expected` bytes.
+    pub(super) fn over(mut bytes: Vec<u8>, expected: usize) -> Self {
+        bytes.resize(expected + LONGEST, 0);
+        Self { out: Output { bytes, end: 0 }, last: Last::default() }
     }
 
     /// How many bytes there are.
     pub(super) const fn len(&self) -> usize {
-        self.bytes.len()
+        self.out.end
     }
 
     /// The block as it is so far.
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes
+        &self.out.bytes[..self.out.end]
     }
 
-    /// Takes the block out, and goes on in `next`.
-    pub(super) fn replace(&mut self, next: Vec<u8>) -> Vec<u8> {
-        std::mem::replace(self, Self::into(next)).bytes
+    /// The block.
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        let Output { mut bytes, end } = self.out;
+        bytes.truncate(end);
+        bytes
     }
 
     /// Says where the events from now on happen, unless that is known.
     #[inline]
     pub(super) fn at(&mut self, place: Lane) {
         if self.last.place != place {
-            self.push(0, &Wire::Switch { place });
+            self.push_rare(0, &Wire::Switch { place });
         }
     }
 
     /// Adds an event at a time in nanoseconds, which must not be before the last one. Names and places have no time.
     #[inline]
     pub(super) fn push(&mut self, time: u64, event: &Wire<'_>) {
+        let Self { out, last } = self;
         match *event {
             Wire::Alloc { id, requested, granted, address, owner, category } => {
                 // No allocator grants less than was asked for.
                 let granted = granted.max(requested);
-                let distance = address.wrapping_sub(self.last.address) as i64;
+                let distance = address.wrapping_sub(last.address) as i64;
                 let grains = distance % GRAIN == 0;
-                let next = id == self.last.id.wrapping_add(1);
-                let mut flags = tag::ALLOC;
-                flags |= if owner == self.last.owner { tag::SAME_OWNER } else { 0 };
+                let next = id == last.id.wrapping_add(1);
+                let same_owner = last.note_owner(owner);
+                let mut flags = tag::ALLOC | same_owner;
                 flags |= if next { tag::NEXT_ID } else { 0 };
                 flags |= if grains { tag::GRAINS } else { 0 };
                 flags |= if granted == requested { tag::EXACT } else { 0 };
-                let mut line = self.timed(flags, time);
+                let mut line = out.line(flags);
+                line.number(last.passed(time));
                 if !next {
-                    line.number(varint::zigzag(id.wrapping_sub(self.last.id) as i64));
+                    line.number(varint::zigzag(id.wrapping_sub(last.id) as i64));
                 }
                 line.number(varint::zigzag(if grains { distance / GRAIN } else { distance }));
-                self.owner(&mut line, owner);
+                if same_owner == 0 {
+                    line.number(owner.into());
+                }
                 line.byte(category.index() as u8).number(requested);
                 if granted != requested {
                     line.number(granted - requested);
                 }
-                (self.last.id, self.last.address) = (id, address);
-                self.add(&line);
+                line.done();
+                (last.id, last.address) = (id, address);
             }
             Wire::Free { id } => {
-                let mut line = self.timed(tag::FREE, time);
-                line.number(varint::zigzag(self.last.id.wrapping_sub(id) as i64));
-                self.add(&line);
+                let mut line = out.line(tag::FREE);
+                line.number(last.passed(time)).number(varint::zigzag(last.id.wrapping_sub(id) as i64)).done();
             }
             Wire::Retag { id, owner, category } => {
-                let mut line = self.timed(tag::RETAG | self.same(owner), time);
-                line.number(varint::zigzag(self.last.id.wrapping_sub(id) as i64));
-                self.owner(&mut line, owner);
-                line.byte(category.index() as u8);
-                self.add(&line);
+                let same_owner = last.note_owner(owner);
+                let mut line = out.line(tag::RETAG | same_owner);
+                line.number(last.passed(time)).number(varint::zigzag(last.id.wrapping_sub(id) as i64));
+                if same_owner == 0 {
+                    line.number(owner.into());
+                }
+                line.byte(category.index() as u8).done();
             }
             Wire::Enter { owner } => {
-                let mut line = self.timed(tag::ENTER | self.same(owner), time);
-                self.owner(&mut line, owner);
-                self.add(&line);
+                let same_owner = last.note_owner(owner);
+                let mut line = out.line(tag::ENTER | same_owner);
+                line.number(last.passed(time));
+                if same_owner == 0 {
+                    line.number(owner.into());
+                }
+                line.done();
             }
             Wire::Leave { high_water, outliving } => {
-                let mut line = self.timed(tag::LEAVE, time);
-                line.number(high_water).number(outliving);
-                self.add(&line);
+                out.line(tag::LEAVE).number(last.passed(time)).number(high_water).number(outliving).done();
             }
             _ => self.push_rare(time, event),
         }
@@ -227,81 +289,47 @@ impl Encoder {
 
     #[cold]
     fn push_rare(&mut self, time: u64, event: &Wire<'_>) {
+        let Self { out, last } = self;
         match *event {
             Wire::Failed { requested, owner, category } => {
-                let mut line = self.timed(tag::FAILED | self.same(owner), time);
-                self.owner(&mut line, owner);
-                line.byte(category.index() as u8).number(requested);
-                self.add(&line);
+                let same_owner = last.note_owner(owner);
+                let mut line = out.line(tag::FAILED | same_owner);
+                line.number(last.passed(time));
+                if same_owner == 0 {
+                    line.number(owner.into());
+                }
+                line.byte(category.index() as u8).number(requested).done();
             }
             Wire::Region { address, bytes, taken } => {
-                let mut line = self.timed(tag::REGION | if taken { tag::TAKEN } else { 0 }, time);
-                line.number(address).number(bytes);
-                self.add(&line);
+                let mut line = out.line(tag::REGION | if taken { tag::TAKEN } else { 0 });
+                line.number(last.passed(time)).number(address).number(bytes).done();
             }
             Wire::Mark { text } => {
-                let line = self.timed(tag::MARK, time);
-                self.add(&line);
-                self.text(text);
+                out.line(tag::MARK).number(last.passed(time)).done();
+                out.text(text);
             }
-            Wire::Lost { events } => self.add(Line::new(tag::LOST).number(events)),
+            Wire::Lost { events } => out.line(tag::LOST).number(events).done(),
             Wire::Switch { place } => {
-                let mut line = Line::new(tag::SWITCH);
-                line.number(place.thread).number(place.pool.into()).number(place.stream.into());
-                self.last.place = place;
-                self.add(&line);
+                let Lane { thread, pool, stream } = place;
+                out.line(tag::SWITCH).number(thread).number(pool.into()).number(stream.into()).done();
+                last.place = place;
             }
             Wire::Owner { owner, parent, phase, name } => {
-                let mut line = Line::new(tag::OWNER);
-                line.number(owner.into()).number(parent.into()).byte(phase_code(phase));
-                self.add(&line);
-                self.text(name);
+                let mut line = out.line(tag::OWNER);
+                line.number(owner.into()).number(parent.into()).byte(phase_code(phase)).done();
+                out.text(name);
             }
             Wire::Pool { pool, memory, name } => {
-                self.add(Line::new(tag::POOL).number(pool.into()));
-                self.text(memory);
-                self.text(name);
+                out.line(tag::POOL).number(pool.into()).done();
+                out.text(memory);
+                out.text(name);
             }
             Wire::Alloc { .. }
             | Wire::Free { .. }
             | Wire::Retag { .. }
             | Wire::Enter { .. }
-            | Wire::Leave { .. } => {}
+            | Wire::Leave { .. } => unreachable!("the usual events are written by `push`"),
         }
-    }
-
-    #[inline]
-    fn timed(&mut self, tag: u8, time: u64) -> Line {
-        let mut line = Line::new(tag);
-        line.number(time.saturating_sub(self.last.time));
-        self.last.time = self.last.time.max(time);
-        line
-    }
-
-    #[inline]
-    const fn same(&self, owner: u32) -> u8 {
-        if owner == self.last.owner { tag::SAME_OWNER } else { 0 }
-    }
-
-    #[inline]
-    fn owner(&mut self, line: &mut Line, owner: u32) {
-        if owner != self.last.owner {
-            line.number(owner.into());
-            self.last.owner = owner;
-        }
-    }
-
-    #[inline]
-    fn add(&mut self, line: &Line) {
-        self.bytes.extend_from_slice(&line.bytes[..line.end]);
-    }
-
-    fn text(&mut self, text: &str) {
-        let text = &text[..text.floor_char_boundary(MAX_TEXT)];
-        let mut length = [0; varint::MAX_BYTES];
-        let end = varint::put(&mut length, 0, text.len() as u64);
-        self.bytes.extend_from_slice(&length[..end]);
-        self.bytes.extend_from_slice(text.as_bytes());
     }
 }
 
