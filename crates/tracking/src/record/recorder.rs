@@ -1,11 +1,11 @@
 //! The recorder of a tracker: events as they happen, to memory or to a file.
 
+use std::fmt;
 use std::io::{self, Write};
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use bfc_core::sync::atomic::{AtomicBool, Ordering};
-use bfc_core::sync::{Mutex, lock, thread_number};
+use bfc_core::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
 use bfc_core::{Allocator, Block, MemoryKind, OwnerId, PoolId, Span, Tag};
 
 use super::hwm::{HwmWriter, Written};
@@ -19,14 +19,29 @@ use crate::scope::Phase;
 const FLUSH_EVERY: Duration = Duration::from_millis(100);
 
 /// Records events while it is on. Off at first.
-#[derive(Debug, Default)]
 pub(crate) struct Recorder {
     /// Read on every event: the only cost of a recorder that is off.
     on: AtomicBool,
-    active: Mutex<Option<Active>>,
+    active: BiasedMutex<Option<Active>>,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self { on: AtomicBool::new(false), active: BiasedMutex::new(None) }
+    }
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder").field("on", &self.on).finish_non_exhaustive()
+    }
 }
 
 impl Recorder {
+    fn lock(&self) -> BiasedGuard<'_, Option<Active>> {
+        self.active.lock(ThreadNumber::current())
+    }
+
     /// Begins a recording in memory; what an earlier one held is dropped, and an earlier file is ended without a summary.
     pub(crate) fn start_in_memory(&self, capacity: usize) {
         self.start(Sink::Memory(Ring::new(capacity)), Ring::block_bytes(capacity));
@@ -39,7 +54,7 @@ impl Recorder {
     }
 
     fn start(&self, sink: Sink, block_bytes: usize) {
-        let before = lock(&self.active).replace(Active::new(sink, block_bytes));
+        let before = self.lock().replace(Active::new(sink, block_bytes));
         self.on.store(true, Ordering::Release);
         if let Some(before) = before {
             before.abandon();
@@ -48,7 +63,7 @@ impl Recorder {
 
     /// Ends a recording in memory; an empty one if there is none, or if it goes to a file.
     pub(crate) fn take(&self) -> Recording {
-        let mut active = lock(&self.active);
+        let mut active = self.lock();
         match active.take_if(|active| matches!(active.sink, Sink::Memory(_))) {
             Some(Active { sink: Sink::Memory(ring), names, encoder, .. }) => {
                 self.on.store(false, Ordering::Release);
@@ -65,7 +80,7 @@ impl Recorder {
         summary: impl FnOnce(RunSummary) -> RunSummary,
     ) -> Option<io::Result<Written>> {
         let active = {
-            let mut active = lock(&self.active);
+            let mut active = self.lock();
             let taken = active.take_if(|active| matches!(active.sink, Sink::File(_)))?;
             self.on.store(false, Ordering::Release);
             taken
@@ -78,7 +93,7 @@ impl Recorder {
 
     /// How many events were recorded since the recording began.
     pub(crate) fn events(&self) -> u64 {
-        lock(&self.active).as_ref().map_or(0, |active| active.events)
+        self.lock().as_ref().map_or(0, |active| active.events)
     }
 
     /// To be called after the allocation. `id` is unique among the live blocks of the pool.
@@ -164,7 +179,9 @@ impl Recorder {
     }
 
     fn record(&self, record: impl FnOnce(&mut Active)) {
-        if let Some(active) = &mut *lock(&self.active) {
+        let thread = ThreadNumber::current();
+        if let Some(active) = &mut *self.active.lock(thread) {
+            active.place.thread = thread.get();
             record(active);
             if active.broken {
                 self.on.store(false, Ordering::Release);
@@ -175,8 +192,8 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        let active = self.active.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some(active) = active.take() {
+        let active = self.lock().take();
+        if let Some(active) = active {
             active.abandon();
         }
     }
@@ -215,6 +232,8 @@ struct Active {
     /// By number. The id is that of no pool as long as only the name is known.
     pools: Vec<(PoolId, String)>,
     last_pool: u32,
+    /// Where the event happens that is being recorded.
+    place: Lane,
     events: u64,
     block_bytes: usize,
     sealed_at: u64,
@@ -233,6 +252,7 @@ impl Active {
             owner_count: 1,
             pools: Vec::new(),
             last_pool: 0,
+            place: Lane::default(),
             events: 0,
             block_bytes,
             sealed_at: 0,
@@ -250,7 +270,8 @@ impl Active {
     #[inline]
     fn push(&mut self, pool: u32, event: &Wire<'_>) {
         let time = self.now();
-        self.encoder.at(Lane { thread: thread_number(), pool, stream: 0 });
+        self.place.pool = pool;
+        self.encoder.at(self.place);
         self.encoder.push(time, event);
         self.events += 1;
         let late = || time.saturating_sub(self.sealed_at) >= FLUSH_EVERY.as_nanos() as u64;
