@@ -6,7 +6,8 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use bfc_core::{
     AddressOnlyMemory, AllocatorChoice, BfcConfig, Bytes, DeviceId, DeviceKind, DeviceScope, Environment,
-    EnvironmentError, HostMemory, MemoryKind, Plan, Pool, PoolOptions, PoolSettings, Registry, Span, SubAllocator,
+    EnvironmentError, HostMemory, MemoryKind, Plan, Pool, PoolOptions, PoolSettings, Registry, Span,
+    SubAllocator,
 };
 use highwater_tracking::Tracker;
 
