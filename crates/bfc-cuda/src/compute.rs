@@ -8,6 +8,12 @@ use crate::kernels::{Job, Kernel};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ComputeError {
+    /// There is no compiler for devices.
+    #[error("no compiler for CUDA devices (NVRTC): {reason}")]
+    NoCompiler {
+        /// What the system said when it looked for the library.
+        reason: String,
+    },
     /// A source could not be compiled.
     #[error("{source_name}: {reason}")]
     Compile {

@@ -77,7 +77,7 @@ impl CudaDriver {
     }
 
     /// Calls the driver with the device's context current on this thread. `bytes` is what an exhausted device lacks.
-    fn call<T>(
+    pub(crate) fn call<T>(
         &self,
         name: &'static str,
         bytes: u64,

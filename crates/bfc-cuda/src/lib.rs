@@ -29,13 +29,18 @@ mod driver;
 #[cfg(feature = "emulator")]
 pub mod emulator;
 mod error;
+mod kernel_cache;
 pub mod kernels;
 mod library;
+mod nvrtc;
 mod probe;
 mod register;
+mod stream_compute;
 
 pub use compute::{Compute, ComputeError};
 pub use driver::CudaDriver;
 pub use error::CudaUnavailable;
+pub use nvrtc::{Image, Nvrtc};
 pub use probe::{ComputeCapability, CudaDeviceInfo, DriverVersion, probe};
-pub use register::{RegisterError, default_reserve, register};
+pub use register::{RegisterError, default_reserve, register, register_driver};
+pub use stream_compute::StreamCompute;

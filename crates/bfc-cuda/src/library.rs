@@ -66,9 +66,20 @@ fn search() -> Result<(), CudaUnavailable> {
     if !unsafe { sys::is_culib_present() } {
         return Err(CudaUnavailable::NoDriver);
     }
-    // SAFETY: the library was found just now, so that this does not panic.
+    look_up(&FUNCTIONS)
+}
+
+/// Whether the driver, which was started, has these functions too.
+pub(crate) fn require(functions: &[&'static str]) -> Result<(), CudaUnavailable> {
+    start()?;
+    look_up(functions)
+}
+
+/// Looks functions up in the library, which is there.
+fn look_up(functions: &[&'static str]) -> Result<(), CudaUnavailable> {
+    // SAFETY: the library was found, so that this does not panic.
     let library = unsafe { sys::culib() };
-    for function in FUNCTIONS {
+    for &function in functions {
         // SAFETY: the symbol is looked up and dropped, never called or read.
         let symbol = unsafe { library.get::<*const ()>(function.as_bytes()) };
         if symbol.is_err() {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use bfc_core::{
-    Bytes, DeviceId, DeviceKind, Driver, PoolSettings, Registry, RegistryError, SourceError, Stream,
+    Bytes, DeviceId, DeviceKind, Driver, PoolOptions, PoolSettings, Registry, RegistryError, SourceError,
+    Stream,
 };
 
 use crate::driver::CudaDriver;
@@ -38,11 +39,24 @@ pub fn register(
     ordinal: u32,
     settings: &PoolSettings,
 ) -> Result<Arc<Stream>, RegisterError> {
-    let driver = CudaDriver::new(ordinal)?;
+    let options = settings.options(DeviceId::new(DeviceKind::Cuda, ordinal));
+    register_driver(registry, &CudaDriver::new(ordinal)?, options)
+}
+
+/// The same with a device that was opened before, and the options of its memory's pool.
+///
+/// # Errors
+/// See [`RegisterError`].
+pub fn register_driver(
+    registry: &Registry,
+    driver: &Arc<CudaDriver>,
+    options: PoolOptions,
+) -> Result<Arc<Stream>, RegisterError> {
     let free = Bytes(driver.memory_info()?.free);
     let reserve = default_reserve(free, driver.compute_capability()?.major);
-    let id = DeviceId::new(DeviceKind::Cuda, ordinal);
-    Ok(registry.register_device(id, driver, reserve, settings.options(id))?)
+    let id = DeviceId::new(DeviceKind::Cuda, driver.ordinal());
+    let driver: Arc<CudaDriver> = Arc::clone(driver);
+    Ok(registry.register_device(id, driver, reserve, options)?)
 }
 
 /// What a pool leaves free for the driver and libraries on a device with so much free memory, of this generation (the

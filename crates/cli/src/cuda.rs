@@ -2,10 +2,10 @@
 
 use crate::devices::{Device, Unavailable};
 
-/// What a CUDA device is good for as long as the CUDA backend cannot run every op.
+/// What a CUDA device is good for as long as no device has run our kernels.
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "there are no CUDA devices in such a build"))]
 pub(crate) const USABLE_FOR: &str =
-    "memory pools; not chosen automatically, because the CUDA backend cannot run every op yet";
+    "every op, when asked for; not chosen automatically, because no device has run its kernels yet";
 
 /// Everything that the driver shows.
 #[cfg(feature = "cuda")]

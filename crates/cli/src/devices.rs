@@ -166,7 +166,7 @@ cpu:0
 cuda:0
   name              Some GPU
   memory            2.00 GiB, 1.00 GiB free
-  usable for        memory pools; not chosen automatically, because the CUDA backend cannot run every op yet
+  usable for        every op, when asked for; not chosen automatically, because no device has run its kernels yet
 
 cuda
   not available     no CUDA device

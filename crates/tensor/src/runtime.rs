@@ -44,6 +44,9 @@ struct Inner {
     placement: Arc<PlacementLog>,
     threads: usize,
     devices: RwLock<Vec<Device>>,
+    /// What is chosen for the pools of devices that are opened when they are first asked for.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "all others are opened at once"))]
+    pools: [PoolSettings; 2],
     /// Who computes on the devices that the runtime was given.
     own: Vec<(DeviceId, Arc<dyn Backend>)>,
     /// Why no device can be opened: only in the process-wide runtime, which cannot fail when it is made.
@@ -246,6 +249,7 @@ impl RuntimeBuilder {
             placement: Arc::default(),
             threads,
             devices: RwLock::default(),
+            pools: [self.pools.clone(), environment.settings().clone()],
             own: self.devices.iter().map(|own| (own.id, Arc::clone(&own.backend))).collect(),
             unusable,
         })))
@@ -354,6 +358,8 @@ impl Runtime {
             (Some(backend), _) => backend,
             (None, DeviceId::CPU) => Arc::new(CpuBackend::new(self.0.threads)?),
             (None, DRY) => Arc::new(DryBackend::new()),
+            #[cfg(feature = "cuda")]
+            (None, DeviceId { kind: DeviceKind::Cuda, .. }) => self.open_cuda(id)?,
             _ => return Err(Error::NoDevice { device: id.to_string(), reason: why_not(id) }),
         };
         let device = Device::new(
@@ -365,6 +371,20 @@ impl Runtime {
         );
         devices.push(device.clone());
         Ok(device)
+    }
+
+    /// Opens a CUDA device: its pools, its stream, and who computes on it.
+    #[cfg(feature = "cuda")]
+    fn open_cuda(&self, id: DeviceId) -> Result<Arc<dyn Backend>> {
+        let failed = |reason: String| Error::NoDevice { device: id.to_string(), reason };
+        let [chosen, environment] = &self.0.pools;
+        let options = chosen.options(id).or(environment.options(id));
+        let driver = bfc_cuda::CudaDriver::new(id.ordinal).map_err(|error| failed(error.to_string()))?;
+        let stream = bfc_cuda::register_driver(&self.0.registry, &driver, options)
+            .map_err(|error| failed(error.to_string()))?;
+        let compute =
+            bfc_cuda::StreamCompute::new(driver, stream).map_err(|error| failed(error.to_string()))?;
+        Ok(Arc::new(crate::backend::cuda::CudaBackend::new(Arc::new(compute))))
     }
 
     /// The best device that can run every op.
@@ -426,7 +446,7 @@ fn why_not(id: DeviceId) -> String {
     match id.kind {
         #[cfg(feature = "cuda")]
         DeviceKind::Cuda => match bfc_cuda::probe() {
-            Ok(_) => "present, but its backend cannot run every op yet".to_owned(),
+            Ok(_) => "present, but no device has run its kernels yet; it is used when asked for".to_owned(),
             Err(unavailable) => unavailable.to_string(),
         },
         #[cfg(not(feature = "cuda"))]

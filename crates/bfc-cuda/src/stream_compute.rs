@@ -1,0 +1,191 @@
+//! Computing on a CUDA device: kernels compiled for it at first use, all work on one stream.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::ptr::with_exposed_provenance_mut;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use bfc_core::{Driver, SourceError, Stream};
+use cudarc::driver::sys::{CUfunction, CUstream};
+use cudarc::driver::{result, sys};
+
+use crate::compute::{Compute, ComputeError};
+use crate::driver::CudaDriver;
+use crate::kernel_cache::{KernelCache, Key};
+use crate::kernels::{BLOCK, ElementType, Family, Job, Kernel};
+use crate::library;
+use crate::nvrtc::Nvrtc;
+
+/// The driver's functions that computing needs beyond those for memory.
+const FUNCTIONS: [&str; 4] =
+    ["cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel", "cuStreamSynchronize"];
+
+/// Bytes kept for answers to the host.
+const SCRATCH: u64 = 256;
+
+/// A device with a stream that all work is given to.
+#[derive(Debug)]
+pub struct StreamCompute {
+    driver: Arc<CudaDriver>,
+    stream: Arc<Stream>,
+    /// As in 90 for `sm_90`.
+    architecture: u32,
+    compiler: OnceLock<Result<Nvrtc, ComputeError>>,
+    cache: KernelCache,
+    /// Kernels that were loaded, by the driver's handles. Modules stay loaded as long as the process.
+    loaded: Mutex<Loaded>,
+    scratch: u64,
+}
+
+#[derive(Debug, Default)]
+struct Loaded {
+    modules: HashMap<(Family, ElementType), usize>,
+    functions: HashMap<Kernel, usize>,
+}
+
+impl StreamCompute {
+    /// A device that does its work on `stream`, which is one of its own. Nothing is compiled before it is needed.
+    ///
+    /// # Errors
+    /// [`ComputeError::Device`] if the driver is too old, or does not answer, or has no memory left.
+    pub fn new(driver: Arc<CudaDriver>, stream: Arc<Stream>) -> Result<Self, ComputeError> {
+        library::require(&FUNCTIONS)
+            .map_err(|error| ComputeError::Device { call: "start", reason: error.to_string() })?;
+        let capability = driver.compute_capability().map_err(|error| failed("start", &error))?;
+        let scratch = driver.allocate_device(SCRATCH).map_err(|error| failed("cuMemAlloc", &error))?;
+        Ok(Self {
+            driver,
+            stream,
+            architecture: capability.major * 10 + capability.minor,
+            compiler: OnceLock::new(),
+            cache: KernelCache::of_user(),
+            loaded: Mutex::default(),
+            scratch,
+        })
+    }
+
+    fn raw_stream(&self) -> CUstream {
+        with_exposed_provenance_mut(self.stream.handle().0 as usize)
+    }
+
+    /// The driver's handle of a kernel, which is compiled and loaded if that was not done before.
+    fn function(&self, kernel: Kernel) -> Result<CUfunction, ComputeError> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&function) = loaded.functions.get(&kernel) {
+            return Ok(with_exposed_provenance_mut(function));
+        }
+        let key = (kernel.family, kernel.element);
+        let module = match loaded.modules.get(&key) {
+            Some(&module) => module,
+            None => {
+                let module = self.load(&self.code(kernel.family, kernel.element)?)?;
+                loaded.modules.insert(key, module);
+                module
+            }
+        };
+        let unnamed = |error: std::ffi::NulError| ComputeError::Device {
+            call: "cuModuleGetFunction",
+            reason: error.to_string(),
+        };
+        let name = CString::new(kernel.to_string()).map_err(unnamed)?;
+        let function = self.driver.call("cuModuleGetFunction", 0, || {
+            // SAFETY: the module was loaded and stays so.
+            unsafe { result::module::get_function(with_exposed_provenance_mut(module), name) }
+        });
+        let function = function.map_err(|error| failed("cuModuleGetFunction", &error))?;
+        loaded.functions.insert(kernel, function.expose_provenance());
+        Ok(function)
+    }
+
+    fn load(&self, code: &[u8]) -> Result<usize, ComputeError> {
+        // Text for the driver ends with a zero; code may have one more byte.
+        let code = [code, &[0]].concat();
+        let module = self.driver.call("cuModuleLoadData", 0, || {
+            // SAFETY: the code came from the compiler, whole, and the driver copies it.
+            unsafe { result::module::load_data(code.as_ptr().cast()) }
+        });
+        Ok(module.map_err(|error| failed("cuModuleLoadData", &error))?.expose_provenance())
+    }
+
+    /// Compiled code, from the cache or from the compiler.
+    fn code(&self, family: Family, element: ElementType) -> Result<Vec<u8>, ComputeError> {
+        let compiler = self.compiler.get_or_init(Nvrtc::find).as_ref().map_err(Clone::clone)?;
+        let (source, options) = (family.translation_unit(element), compiler.options(self.architecture)?);
+        let key = Key { source: &source, options: &options, version: compiler.version() };
+        if let Some(code) = self.cache.get(key) {
+            return Ok(code);
+        }
+        let name = format!("{}_{}.cu", family.name(), element.suffix());
+        let image = compiler.compile(&name, &source, &options)?;
+        self.cache.put(key, &image.code);
+        Ok(image.code)
+    }
+
+    fn wait(&self) -> Result<(), ComputeError> {
+        let waited = self.driver.call("cuStreamSynchronize", 0, || {
+            // SAFETY: the stream lives as long as `self`.
+            unsafe { sys::cuStreamSynchronize(self.raw_stream()) }.result()
+        });
+        waited.map_err(|error| failed("cuStreamSynchronize", &error))
+    }
+}
+
+fn failed(call: &'static str, error: &SourceError) -> ComputeError {
+    ComputeError::Device { call, reason: error.to_string() }
+}
+
+impl Drop for StreamCompute {
+    fn drop(&mut self) {
+        // Work that still uses the scratch is over when the driver has taken it back: that waits for the device.
+        // SAFETY: the scratch was taken in `new`, and nobody else knows of it.
+        unsafe { self.driver.free_device(self.scratch) };
+    }
+}
+
+// SAFETY: one stream keeps work in order; kernels touch what jobs name; downloads wait.
+unsafe impl Compute for StreamCompute {
+    fn name(&self) -> &str {
+        self.driver.name()
+    }
+
+    unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {
+        let function = self.function(kernel)?;
+        let mut parameters = [std::ptr::from_ref(job).cast_mut().cast::<c_void>()];
+        let launched = self.driver.call("cuLaunchKernel", 0, || {
+            // SAFETY: the kernel takes one job, which the driver copies; the caller vouches for what it names.
+            unsafe {
+                result::launch_kernel(
+                    function,
+                    (blocks, 1, 1),
+                    (BLOCK as u32, 1, 1),
+                    0,
+                    self.raw_stream(),
+                    &mut parameters,
+                )
+            }
+        });
+        launched.map_err(|error| failed("cuLaunchKernel", &error))
+    }
+
+    unsafe fn upload(&self, bytes: &[u8], to: u64) -> Result<(), ComputeError> {
+        let copied = self.driver.call("cuMemcpyHtoDAsync", 0, || {
+            // From memory that is not pinned, the driver has taken the bytes when it returns.
+            // SAFETY: the caller vouches for the memory.
+            unsafe { result::memcpy_htod_async(to, bytes, self.raw_stream()) }
+        });
+        copied.map_err(|error| failed("cuMemcpyHtoDAsync", &error))
+    }
+
+    unsafe fn download(&self, from: u64, bytes: &mut [u8]) -> Result<(), ComputeError> {
+        let copied = self.driver.call("cuMemcpyDtoHAsync", 0, || {
+            // SAFETY: the caller vouches for the memory; the bytes are borrowed until the wait below is over.
+            unsafe { result::memcpy_dtoh_async(bytes, from, self.raw_stream()) }
+        });
+        let waited = self.wait();
+        copied.map_err(|error| failed("cuMemcpyDtoHAsync", &error)).and(waited)
+    }
+
+    fn scratch(&self) -> u64 {
+        self.scratch
+    }
+}
