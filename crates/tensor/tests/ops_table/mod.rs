@@ -49,7 +49,8 @@ pub(crate) fn runtime() -> Runtime {
     Runtime::builder().threads(1).build().unwrap()
 }
 
-/// The device under test: `cpu:0`, or in test programs whose name begins with `cuda` the emulated CUDA device.
+/// The device under test: `cpu:0`, or in test programs whose name begins with `cuda` the emulated CUDA device, or a real one
+/// if the environment says so, as in `KERNELS_ON=cuda:0`.
 pub(crate) fn device() -> Device {
     if !env!("CARGO_CRATE_NAME").starts_with("cuda") {
         return runtime().cpu().unwrap();
@@ -62,6 +63,9 @@ fn emulated() -> Device {
     use bfc_cuda::emulator::{EmulatedMemory, Emulator};
     use highwater_tensor::backend::cuda::CudaBackend;
 
+    if let Ok(real) = std::env::var("KERNELS_ON") {
+        return runtime().device(real.parse().unwrap()).unwrap();
+    }
     let backend = CudaBackend::new(Arc::new(Emulator::new().unwrap()));
     let id = DeviceId::new(DeviceKind::Cuda, 0);
     let runtime = Runtime::builder().threads(1);
