@@ -15,7 +15,7 @@ pub use highwater_tensor::{
     Buffer, Choice, DType, Device, DeviceAllocator, Element, Error, GradCheck, GradCheckError, Gradients,
     IntoShape, Layout, Op, OpContext, Place, Placement, PlacementReason, Result, Rng, Runtime,
     RuntimeBuilder, Saved, Scalar, Shape, Storage, Tensor, View, ViewMut, apply, backend, check_gradients,
-    data, is_recording, nn, no_grad, optim, with_device,
+    data, io, is_recording, nn, no_grad, optim, with_device,
 };
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};
 
@@ -24,7 +24,7 @@ pub mod prelude {
     pub use crate::alloc::{AllocatorAttributes, Bytes, Category};
     pub use crate::data::{CsvOptions, Dataset, LabelColumn, read_csv};
     pub use crate::nn::{Dropout, Gelu, Linear, Module, Parameter, Relu, Sequential, Sigmoid, Tanh};
-    pub use crate::optim::{Adam, AdamW, Optimizer, Sgd};
+    pub use crate::optim::{Adam, AdamW, Optimizer, Schedule, Sgd};
     pub use crate::{DType, Device, Rng, Runtime, Tensor, module, no_grad};
 }
 

@@ -253,6 +253,12 @@ pub enum Error {
     /// Data read from outside is not as it should be.
     #[error(transparent)]
     Data(#[from] crate::data::DataError),
+    /// A file of numbers is not as it should be.
+    #[error(transparent)]
+    File(#[from] crate::io::FileError),
+    /// What was loaded is for another model or optimiser.
+    #[error(transparent)]
+    Mismatch(#[from] Box<crate::io::Mismatch>),
     /// An op from outside this crate failed.
     #[error("{op}: {message}")]
     Custom {

@@ -12,6 +12,8 @@ mod device;
 mod display;
 mod dtype;
 mod error;
+pub mod fuzz;
+pub mod io;
 mod layout;
 pub mod nn;
 mod op;

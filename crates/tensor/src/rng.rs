@@ -17,7 +17,7 @@ use crate::backend::RandomKey;
 /// ```
 #[derive(Debug)]
 pub struct Rng {
-    seed: u64,
+    seed: AtomicU64,
     /// The number of the next fill.
     sequence: AtomicU64,
 }
@@ -26,14 +26,14 @@ impl Rng {
     /// The source that starts from `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
-        Self { seed, sequence: AtomicU64::new(0) }
+        Self { seed: AtomicU64::new(seed), sequence: AtomicU64::new(0) }
     }
 
     /// A source of its own for another part of the program, decided by this one's seed and a number for the part.
     #[must_use]
     pub fn fork(&self, part: u64) -> Self {
         // The finaliser of SplitMix64 (Steele, Lea and Flood 2014) keeps the seeds of neighbouring parts apart.
-        let mut seed = self.seed.wrapping_add((part.wrapping_add(1)).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut seed = self.seed().wrapping_add((part.wrapping_add(1)).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         seed = (seed ^ (seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         seed = (seed ^ (seed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         Self::new(seed ^ (seed >> 31))
@@ -42,7 +42,7 @@ impl Rng {
     /// The key of the next fill.
     #[must_use]
     pub fn next_key(&self) -> RandomKey {
-        RandomKey { seed: self.seed, sequence: self.sequence.fetch_add(1, Ordering::Relaxed) }
+        RandomKey { seed: self.seed(), sequence: self.sequence.fetch_add(1, Ordering::Relaxed) }
     }
 
     /// Takes a key back that was not used, so that a fill that fails leaves the source as it was. If another key was
@@ -55,12 +55,22 @@ impl Rng {
     /// The state: the seed, and how many fills were made.
     #[must_use]
     pub fn state(&self) -> RandomKey {
-        RandomKey { seed: self.seed, sequence: self.sequence.load(Ordering::Relaxed) }
+        RandomKey { seed: self.seed(), sequence: self.sequence.load(Ordering::Relaxed) }
     }
 
     /// A source that goes on from a state.
     #[must_use]
     pub const fn from_state(state: RandomKey) -> Self {
-        Self { seed: state.seed, sequence: AtomicU64::new(state.sequence) }
+        Self { seed: AtomicU64::new(state.seed), sequence: AtomicU64::new(state.sequence) }
+    }
+
+    /// Goes on from a state. Fills drawn meanwhile, on other threads, may still be of the old one.
+    pub fn set_state(&self, state: RandomKey) {
+        self.seed.store(state.seed, Ordering::Relaxed);
+        self.sequence.store(state.sequence, Ordering::Relaxed);
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed.load(Ordering::Relaxed)
     }
 }

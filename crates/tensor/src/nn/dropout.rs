@@ -48,4 +48,8 @@ impl Module for Dropout {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         if is_recording() && self.p > 0.0 { x.dropout(self.p, &self.rng) } else { Ok(x.unchanged()) }
     }
+
+    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
+        visitor("rng", &self.rng);
+    }
 }

@@ -6,6 +6,7 @@ use highwater_tracking::module;
 
 use super::parameter::Parameter;
 use crate::error::Result;
+use crate::rng::Rng;
 use crate::tensor::Tensor;
 
 /// A function with parameters.
@@ -53,6 +54,11 @@ pub trait Module: fmt::Debug + Send + Sync {
         let _ = visitor;
     }
 
+    /// Shows each source of randomness that a forward draws from, with its path: a checkpoint keeps their states.
+    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
+        let _ = visitor;
+    }
+
     /// [`forward`](Self::forward) inside the scope `name`: for the children of a module.
     ///
     /// # Errors
@@ -65,6 +71,11 @@ pub trait Module: fmt::Debug + Send + Sync {
     /// [`visit`](Self::visit) with `name` before each path: for the children of a module.
     fn visit_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
         self.visit(&mut |path, parameter| visitor(&format!("{name}.{path}"), parameter));
+    }
+
+    /// [`visit_rngs`](Self::visit_rngs) with `name` before each path: for the children of a module.
+    fn visit_rngs_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Rng)) {
+        self.visit_rngs(&mut |path, rng| visitor(&format!("{name}.{path}"), rng));
     }
 
     /// The same module with the memory of its parameters charged to the scope `name`, where

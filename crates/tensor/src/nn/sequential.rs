@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use super::module::Module;
 use super::parameter::Parameter;
 use crate::error::Result;
+use crate::rng::Rng;
 use crate::tensor::Tensor;
 
 /// Modules applied in turn, each in a scope of its name.
@@ -87,6 +88,12 @@ impl Module for Sequential {
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
         for (name, layer) in &self.layers {
             layer.visit_as(name, visitor);
+        }
+    }
+
+    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
+        for (name, layer) in &self.layers {
+            layer.visit_rngs_as(name, visitor);
         }
     }
 }

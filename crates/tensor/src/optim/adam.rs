@@ -1,11 +1,13 @@
 //! Adam and AdamW.
 
 use super::slots::{Slots, zero_state};
+use super::state::{Part, PartMut, SlotState};
 use super::{Optimizer, check, not_negative, share};
 use crate::autograd::Gradients;
 use crate::backend::AdamStep;
 use crate::context::Buffer;
 use crate::error::Result;
+use crate::io::Arrays;
 use crate::nn::Parameter;
 
 /// What Adam keeps for a parameter.
@@ -15,6 +17,22 @@ struct Moments {
     variance: Buffer,
     /// Steps that this parameter has taken: means that started later are corrected as ones that started later.
     steps: u64,
+}
+
+impl SlotState for Moments {
+    fn parts(&self) -> Vec<(&'static str, Part<'_>)> {
+        let Self { mean, variance, steps } = self;
+        vec![("mean", Part::Mean(mean)), ("variance", Part::Mean(variance)), ("steps", Part::Count(*steps))]
+    }
+
+    fn parts_mut(&mut self) -> Vec<(&'static str, PartMut<'_>)> {
+        let Self { mean, variance, steps } = self;
+        vec![
+            ("mean", PartMut::Mean(mean)),
+            ("variance", PartMut::Mean(variance)),
+            ("steps", PartMut::Count(steps)),
+        ]
+    }
 }
 
 /// Both variants: they differ in their name and in what the weight decay acts on.
@@ -130,6 +148,19 @@ macro_rules! adam {
 
             fn set_learning_rate(&mut self, learning_rate: f64) -> Result<()> {
                 self.0.options.lr = not_negative($op, "lr", learning_rate)?;
+                Ok(())
+            }
+
+            fn state(&self) -> Result<Arrays> {
+                self.0.slots.state(self.0.options.lr)
+            }
+
+            fn check_state(&self, state: &Arrays) -> Result<()> {
+                self.0.slots.check_state(state)
+            }
+
+            fn load_state(&mut self, state: &Arrays) -> Result<()> {
+                self.0.options.lr = self.0.slots.load_state(state)?;
                 Ok(())
             }
         }

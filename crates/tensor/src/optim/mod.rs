@@ -5,16 +5,20 @@
 //! a step that lacks memory changes nothing.
 
 mod adam;
+mod schedule;
 mod sgd;
 mod slots;
+mod state;
 
 use std::fmt;
 
 pub use adam::{Adam, AdamW};
+pub use schedule::Schedule;
 pub use sgd::Sgd;
 
 use crate::autograd::Gradients;
 use crate::error::{Error, Result};
+use crate::io::{Array, Arrays};
 
 /// Changes parameters so that the loss falls.
 ///
@@ -47,6 +51,33 @@ pub trait Optimizer: fmt::Debug + Send {
     /// # Errors
     /// [`Error::BadArgument`] unless it is finite and not negative.
     fn set_learning_rate(&mut self, learning_rate: f64) -> Result<()>;
+
+    /// A copy of what the optimiser keeps from step to step, by name: the learning rate, and for each parameter what
+    /// stands behind its path.
+    ///
+    /// # Errors
+    /// [`Error::NoData`] on a device that computes nothing, [`Error::NoHostMemory`] if the host has no room.
+    fn state(&self) -> Result<Arrays>;
+
+    /// Checks that `state` is one of an optimiser like this, of parameters like these.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`], and [`Error::BadArgument`] for a learning rate that is none.
+    fn check_state(&self, state: &Arrays) -> Result<()>;
+
+    /// Goes on from a [`state`](Self::state). What was set when the optimiser was made, as momentum, stays.
+    ///
+    /// # Errors
+    /// As [`check_state`](Self::check_state): nothing has changed then. A device that fails on the way leaves some changed.
+    fn load_state(&mut self, state: &Arrays) -> Result<()>;
+}
+
+/// The learning rate, among the arrays of a state. Parameters' names have more parts.
+const LEARNING_RATE: &str = "learning_rate";
+
+/// The learning rate of a state that was checked for one, itself unchecked.
+fn learning_rate_of(state: &Arrays) -> f64 {
+    state.get(LEARNING_RATE).and_then(Array::item).unwrap_or(f64::NAN)
 }
 
 /// Passes `value` on if it is finite and not negative.

@@ -1,11 +1,13 @@
 //! Stochastic gradient descent.
 
 use super::slots::{Slots, zero_state};
+use super::state::{Part, PartMut, SlotState};
 use super::{Optimizer, not_negative, share};
 use crate::autograd::Gradients;
 use crate::backend::SgdStep;
 use crate::context::Buffer;
 use crate::error::{Error, Result};
+use crate::io::Arrays;
 use crate::nn::Parameter;
 
 /// Stochastic gradient descent, with momentum (Polyak 1964; Nesterov 1983) and weight decay if wished for.
@@ -79,6 +81,16 @@ impl Sgd {
     }
 }
 
+impl SlotState for Option<Buffer> {
+    fn parts(&self) -> Vec<(&'static str, Part<'_>)> {
+        self.iter().map(|buffer| ("momentum", Part::Mean(buffer))).collect()
+    }
+
+    fn parts_mut(&mut self) -> Vec<(&'static str, PartMut<'_>)> {
+        self.iter_mut().map(|buffer| ("momentum", PartMut::Mean(buffer))).collect()
+    }
+}
+
 impl Optimizer for Sgd {
     fn step(&mut self, gradients: Gradients) -> Result<()> {
         let options = self.options;
@@ -93,6 +105,19 @@ impl Optimizer for Sgd {
 
     fn set_learning_rate(&mut self, learning_rate: f64) -> Result<()> {
         self.options.lr = not_negative(OP, "lr", learning_rate)?;
+        Ok(())
+    }
+
+    fn state(&self) -> Result<Arrays> {
+        self.slots.state(self.options.lr)
+    }
+
+    fn check_state(&self, state: &Arrays) -> Result<()> {
+        self.slots.check_state(state)
+    }
+
+    fn load_state(&mut self, state: &Arrays) -> Result<()> {
+        self.options.lr = self.slots.load_state(state)?;
         Ok(())
     }
 }

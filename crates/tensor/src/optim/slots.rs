@@ -14,17 +14,18 @@ use crate::tensor::Tensor;
 
 /// A parameter, the module that its memory is charged to, and what the optimiser keeps for it.
 #[derive(Debug)]
-struct Slot<S> {
+pub(super) struct Slot<S> {
+    pub(super) path: String,
     module: String,
-    parameter: Parameter,
-    state: S,
+    pub(super) parameter: Parameter,
+    pub(super) state: S,
 }
 
 /// The parameters of an optimiser that keeps an `S` for each.
 #[derive(Debug)]
 pub(super) struct Slots<S> {
-    op: &'static str,
-    slots: Vec<Slot<S>>,
+    pub(super) op: &'static str,
+    pub(super) slots: Vec<Slot<S>>,
 }
 
 impl<S> Slots<S> {
@@ -44,13 +45,13 @@ impl<S> Slots<S> {
             if slots.iter().any(|slot| slot.parameter.is_same(&parameter)) {
                 continue;
             }
-            let layer = path.rsplit_once('.').map_or("", |(layer, _)| layer);
-            let _scope = module(layer);
+            let layer = path.rsplit_once('.').map_or("", |(layer, _)| layer).to_owned();
+            let _scope = module(&layer);
             let tensor = parameter.tensor();
             let device = tensor.device();
             let ctx = OpContext::create(op, device, device.default_allocator()?, Category::OptimizerState);
             let state = state(&ctx, &tensor)?;
-            slots.push(Slot { module: layer.to_owned(), parameter, state });
+            slots.push(Slot { path, module: layer, parameter, state });
         }
         Ok(Self { op, slots })
     }

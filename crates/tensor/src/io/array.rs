@@ -1,0 +1,168 @@
+//! Numbers on their way between files and devices.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, Read};
+
+use bfc_core::Category;
+
+use crate::context::OpContext;
+use crate::device::Place;
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Result};
+use crate::placement::PlacementReason;
+use crate::shape::{IntoShape, Shape};
+use crate::storage::{View, ViewMut};
+use crate::tensor::Tensor;
+
+// Files hold numbers with their low byte first, and arrays hold them as files do.
+const _: () = assert!(cfg!(target_endian = "little"), "io: big-endian machines are not supported");
+
+/// Arrays by name, in the order of names.
+pub type Arrays = BTreeMap<String, Array>;
+
+/// The most bytes that are taken at once for data which has not arrived yet.
+const STEP_BYTES: usize = 1 << 20;
+
+/// The elements of a tensor in ordinary host memory, in logical order.
+///
+/// ```
+/// use highwater_tensor::{Device, Tensor, io::Array};
+/// let device = Device::cpu()?;
+/// let array = Array::of(&Tensor::ones(&device, [2, 3])?)?;
+/// assert_eq!((array.shape().dims(), array.bytes().len()), (&[2, 3][..], 24));
+/// assert_eq!(array.to_tensor(&device)?.to_vec::<f32>()?, [1.0; 6]);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Array {
+    dtype: DType,
+    shape: Shape,
+    /// Whole words, so that the bytes are aligned for every element type.
+    words: Vec<u64>,
+}
+
+impl Array {
+    /// A copy of a tensor's elements.
+    ///
+    /// # Errors
+    /// [`Error::NoData`] on a device that computes nothing, [`Error::NoHostMemory`] if the host has no room.
+    pub fn of(tensor: &Tensor) -> Result<Self> {
+        const OP: &str = "save";
+        if tensor.device().is_dry() {
+            return Err(Error::NoData { op: OP, device: tensor.device().to_string() });
+        }
+        Self::download(OP, tensor.device().backend(), tensor.view())
+    }
+
+    /// An array of the host's values, in logical order.
+    ///
+    /// # Errors
+    /// [`Error::ElementCount`] if they do not make the shape.
+    pub fn from_slice<T: Element>(values: &[T], shape: impl IntoShape) -> Result<Self> {
+        let (shape, elements) = (shape.into_shape()?, values.len());
+        if shape.checked_elements() != Some(elements) {
+            return Err(Error::ElementCount { op: "array", elements, shape });
+        }
+        let mut array = Self { dtype: T::DTYPE, shape, words: vec![0; size_of_val(values).div_ceil(8)] };
+        let raw: Vec<T::Raw> = values.iter().map(|&value| value.into_raw()).collect();
+        array.bytes_mut().copy_from_slice(bytemuck::cast_slice(&raw));
+        Ok(array)
+    }
+
+    /// What a kernel reads, as an array.
+    pub(crate) fn download(
+        op: &'static str,
+        backend: &dyn crate::backend::Backend,
+        view: View<'_>,
+    ) -> Result<Self> {
+        let (shape, dtype) = (*view.layout().shape(), view.dtype());
+        let count = (shape.elements() * dtype.size()).div_ceil(size_of::<u64>());
+        let mut words = Vec::new();
+        words.try_reserve_exact(count).map_err(|_| Error::NoHostMemory { op, shape, dtype })?;
+        words.resize(count, 0);
+        let mut array = Self { dtype, shape, words };
+        backend.download(op, view, array.bytes_mut())?;
+        Ok(array)
+    }
+
+    /// Writes the elements to where a kernel writes, which is like this array.
+    pub(crate) fn upload(
+        &self,
+        op: &'static str,
+        backend: &dyn crate::backend::Backend,
+        out: ViewMut<'_>,
+    ) -> Result<()> {
+        if backend.is_dry() { Ok(()) } else { backend.upload(op, self.bytes(), out) }
+    }
+
+    /// The next elements of a source. Memory is taken as they arrive. A source that ends too early is an error of
+    /// the kind [`io::ErrorKind::UnexpectedEof`]; shapes are checked by the caller.
+    pub(super) fn read(source: &mut impl Read, dtype: DType, shape: Shape) -> io::Result<Self> {
+        let too_many = || io::Error::from(io::ErrorKind::OutOfMemory);
+        let bytes = shape.checked_elements().and_then(|elements| elements.checked_mul(dtype.size()));
+        let bytes = bytes.ok_or_else(too_many)?;
+        let mut words: Vec<u64> = Vec::new();
+        let mut done = 0;
+        while done < bytes {
+            let step = (bytes - done).min(STEP_BYTES);
+            let start = words.len();
+            words.try_reserve(step.div_ceil(size_of::<u64>())).map_err(|_| too_many())?;
+            words.resize(start + step.div_ceil(size_of::<u64>()), 0);
+            source.read_exact(&mut bytemuck::cast_slice_mut(&mut words[start..])[..step])?;
+            done += step;
+        }
+        Ok(Self { dtype, shape, words })
+    }
+
+    /// The element type.
+    #[must_use]
+    pub const fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The shape.
+    #[must_use]
+    pub const fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The elements as they lie in memory, low bytes first.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.shape.elements() * self.dtype.size()]
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        let bytes = self.shape.elements() * self.dtype.size();
+        &mut bytemuck::cast_slice_mut(&mut self.words)[..bytes]
+    }
+
+    /// The only element, if there is one of type `T`.
+    pub(crate) fn item<T: Element>(&self) -> Option<T> {
+        if T::DTYPE != self.dtype || self.shape.elements() != 1 {
+            return None;
+        }
+        Some(T::from_raw(bytemuck::pod_read_unaligned(self.bytes())))
+    }
+
+    /// A tensor of these elements.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory.
+    pub fn to_tensor(&self, place: &impl Place) -> Result<Tensor> {
+        const OP: &str = "load";
+        let device = place.device();
+        device.placement().tell(OP, device, PlacementReason::Asked);
+        let ctx = OpContext::create(OP, device, place.memory()?, Category::Output);
+        let mut out = ctx.output(&self.shape, self.dtype)?;
+        self.upload(OP, ctx.backend(), out.view_mut())?;
+        Ok(out.finish())
+    }
+}
+
+impl fmt::Debug for Array {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Array({} {})", self.dtype, self.shape)
+    }
+}

@@ -1,0 +1,222 @@
+//! Checkpoints: the whole state of a training run in one safetensors file.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::array::{Array, Arrays};
+use super::atomic::write_atomically;
+use super::error::FileError;
+use super::mismatch::Mismatch;
+use super::safetensors::{Safetensors, SafetensorsLimits, read_safetensors, write_safetensors_to};
+use crate::backend::RandomKey;
+use crate::error::{Error, Result};
+use crate::nn::Module;
+use crate::optim::Optimizer;
+
+/// Before the names of the optimiser's arrays; no module's path has a slash.
+const OPTIMIZER: &str = "optimizer/";
+/// The step, among the metadata.
+const STEP: &str = "highwater.step";
+/// Before the paths of sources of randomness, among the metadata: a seed and a number.
+const RNG: &str = "highwater.rng/";
+
+/// Parameters, and what else a run needs to go on as if it had never stopped.
+///
+/// Parameters have their paths as names, so other programs read the file as any safetensors file; and what other
+/// programs wrote is a checkpoint of parameters alone.
+///
+/// ```
+/// use highwater_tensor::io::{Checkpoint, SafetensorsLimits};
+/// use highwater_tensor::nn::{Linear, Module};
+/// use highwater_tensor::optim::Adam;
+/// use highwater_tensor::{Device, Rng};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("run.safetensors");
+/// let (device, rng) = (Device::cpu()?, Rng::new(0));
+/// let layer = Linear::new(&device, 8, 2, &rng)?;
+/// let adam = Adam::new(layer.parameters(), 1e-3)?;
+/// Checkpoint::of(&layer)?.with_optimizer(&adam)?.with_step(100).save(&path)?;
+///
+/// let other = Linear::new(&device, 8, 2, &rng)?;
+/// let mut adam = Adam::new(other.parameters(), 1e-3)?;
+/// let checkpoint = Checkpoint::load(&path, &SafetensorsLimits::default())?;
+/// checkpoint.restore_all(&other, &mut adam)?;
+/// assert_eq!(checkpoint.step(), Some(100));
+/// assert_eq!(other.weight().tensor().to_vec::<f32>()?, layer.weight().tensor().to_vec::<f32>()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Where it was read from.
+    path: PathBuf,
+    parameters: Arrays,
+    optimizer: Arrays,
+    rngs: BTreeMap<String, (u64, u64)>,
+    step: Option<u64>,
+}
+
+impl Checkpoint {
+    /// The parameters of a module, and the state of the sources of randomness inside it.
+    ///
+    /// # Errors
+    /// [`Error::NoData`] on a device that computes nothing, [`Error::NoHostMemory`] if the host has no room.
+    pub fn of(module: &impl Module) -> Result<Self> {
+        let mut checkpoint = Self::default();
+        for (path, parameter) in module.parameters() {
+            checkpoint.parameters.insert(path, Array::of(&parameter.tensor())?);
+        }
+        module.visit_rngs(&mut |path, rng| {
+            let RandomKey { seed, sequence } = rng.state();
+            checkpoint.rngs.insert(path.to_owned(), (seed, sequence));
+        });
+        Ok(checkpoint)
+    }
+
+    /// The same with the state of an optimiser.
+    ///
+    /// # Errors
+    /// As [`of`](Self::of).
+    pub fn with_optimizer(mut self, optimizer: &impl Optimizer) -> Result<Self> {
+        self.optimizer = optimizer.state()?;
+        Ok(self)
+    }
+
+    /// The same with the number of steps done.
+    #[must_use]
+    pub const fn with_step(mut self, step: u64) -> Self {
+        self.step = Some(step);
+        self
+    }
+
+    /// The number of steps done, if it is there.
+    #[must_use]
+    pub const fn step(&self) -> Option<u64> {
+        self.step
+    }
+
+    /// The parameters by path.
+    #[must_use]
+    pub const fn parameters(&self) -> &Arrays {
+        &self.parameters
+    }
+
+    /// The same with other names of parameters, as for a file of another program; those without a new name are left out.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] if two parameters get the same name.
+    pub fn renamed(mut self, mut rename: impl FnMut(&str) -> Option<String>) -> Result<Self> {
+        for (name, array) in std::mem::take(&mut self.parameters) {
+            let Some(new) = rename(&name) else { continue };
+            if self.parameters.insert(new.clone(), array).is_some() {
+                let (argument, expected) = ("rename", "a name of its own for each parameter");
+                return Err(Error::BadArgument {
+                    op: "load",
+                    argument,
+                    expected,
+                    got: format!("{new} twice"),
+                });
+            }
+        }
+        Ok(self)
+    }
+
+    /// Writes the file, whole or not at all: see [`write_atomically`].
+    ///
+    /// # Errors
+    /// [`FileError::Io`].
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), FileError> {
+        let mut contents = Safetensors { arrays: self.parameters.clone(), ..Safetensors::default() };
+        let state = self.optimizer.iter();
+        contents.arrays.extend(state.map(|(name, array)| (format!("{OPTIMIZER}{name}"), array.clone())));
+        let rngs = self.rngs.iter();
+        contents
+            .metadata
+            .extend(rngs.map(|(path, (seed, number))| (format!("{RNG}{path}"), format!("{seed} {number}"))));
+        contents.metadata.extend(self.step.map(|step| (STEP.to_owned(), step.to_string())));
+        write_atomically(path, |file| write_safetensors_to(file, &contents))
+    }
+
+    /// Reads a file; nothing is changed by it until it is restored.
+    ///
+    /// # Errors
+    /// As [`read_safetensors`]; [`FileError::Malformed`] for a step or a source of randomness that is none.
+    pub fn load(path: impl AsRef<Path>, limits: &SafetensorsLimits) -> Result<Self, FileError> {
+        let path = path.as_ref();
+        Self::from_contents(read_safetensors(path, limits)?, path)
+    }
+
+    pub(crate) fn from_contents(contents: Safetensors, path: &Path) -> Result<Self, FileError> {
+        let mut checkpoint = Self { path: path.to_owned(), ..Self::default() };
+        let bad = |name: &str, text: &str| FileError::malformed(path, 8, format!("{name} is {text:?}"));
+        for (name, array) in contents.arrays {
+            match name.strip_prefix(OPTIMIZER) {
+                Some(state) => checkpoint.optimizer.insert(state.to_owned(), array),
+                None => checkpoint.parameters.insert(name, array),
+            };
+        }
+        for (name, text) in &contents.metadata {
+            if name == STEP {
+                checkpoint.step = Some(text.parse().map_err(|_| bad(name, text))?);
+            } else if let Some(path) = name.strip_prefix(RNG) {
+                let numbers = text.split_once(' ');
+                let state =
+                    numbers.and_then(|(seed, number)| Some((seed.parse().ok()?, number.parse().ok()?)));
+                checkpoint.rngs.insert(path.to_owned(), state.ok_or_else(|| bad(name, text))?);
+            }
+        }
+        Ok(checkpoint)
+    }
+
+    /// Gives a module its parameters, and the sources of randomness inside it their states where they are there.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] names parameters that are missing, unexpected, or of another shape or element type;
+    /// [`Error::Allocation`] if a parameter has to be copied and there is no memory. Nothing has changed then. A
+    /// device that fails on the way leaves some parameters changed.
+    pub fn restore(&self, module: &impl Module) -> Result<()> {
+        self.check(module)?;
+        self.apply(module)
+    }
+
+    /// As [`restore`](Self::restore), and gives an optimiser its state.
+    ///
+    /// # Errors
+    /// As [`restore`](Self::restore), of the optimiser's state too; [`FileError::Absent`] if there is none.
+    pub fn restore_all(&self, module: &impl Module, optimizer: &mut impl Optimizer) -> Result<()> {
+        if self.optimizer.is_empty() {
+            let what = "state of an optimiser";
+            return Err(FileError::Absent { path: self.path.clone(), what }.into());
+        }
+        self.check(module)?;
+        optimizer.check_state(&self.optimizer)?;
+        self.apply(module)?;
+        optimizer.load_state(&self.optimizer)
+    }
+
+    fn check(&self, module: &impl Module) -> Result<()> {
+        let of = |(path, parameter): (String, crate::nn::Parameter)| {
+            let tensor = parameter.tensor();
+            (path, (tensor.dtype(), *tensor.shape()))
+        };
+        let expected = module.parameters().into_iter().map(of).collect();
+        Ok(Mismatch::check("parameters", &expected, &self.parameters)?)
+    }
+
+    fn apply(&self, module: &impl Module) -> Result<()> {
+        const OP: &str = "load";
+        let parameters = module.parameters();
+        // All memory is taken before the first value changes.
+        parameters.iter().try_for_each(|(_, parameter)| parameter.make_unique())?;
+        for (path, parameter) in &parameters {
+            let Some(array) = self.parameters.get(path) else { continue };
+            let device = parameter.tensor().device().clone();
+            parameter.update(|values| array.upload(OP, device.backend(), values))?;
+        }
+        module.visit_rngs(&mut |path, rng| {
+            if let Some(&(seed, sequence)) = self.rngs.get(path) {
+                rng.set_state(RandomKey { seed, sequence });
+            }
+        });
+        Ok(())
+    }
+}

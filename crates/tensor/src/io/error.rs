@@ -1,0 +1,92 @@
+//! What can be wrong with files of numbers.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A file of numbers that could not be read or written. Offsets count bytes from 0.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// The file could not be opened, read or written.
+    #[error("{}: {message}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What kind of failure.
+        kind: io::ErrorKind,
+        /// What the system said.
+        message: String,
+    },
+    /// The file ends too early.
+    #[error("{}: the file ends within {what}, which begins at offset {offset}: it is truncated", path.display())]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Where the part that is cut off begins.
+        offset: u64,
+        /// That part.
+        what: String,
+    },
+    /// The contents contradict the format or themselves.
+    #[error("{}: at offset {offset}: {problem}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        offset: u64,
+        /// What is wrong.
+        problem: String,
+    },
+    /// More than was allowed for.
+    #[error("{}: at offset {offset}: {found} {what}, more than the {limit} allowed", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        offset: u64,
+        /// What there is too much of.
+        what: &'static str,
+        /// How much the file claims to hold.
+        found: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// An element type that tensors do not have.
+    #[error("{}: {name} is of type {dtype:?}, which tensors do not have", path.display())]
+    UnsupportedDType {
+        /// The file.
+        path: PathBuf,
+        /// The tensor's name.
+        name: String,
+        /// The type, as the file calls it.
+        dtype: String,
+    },
+    /// The file is whole, but holds no such thing.
+    #[error("{}: there is no {what} in it", path.display())]
+    Absent {
+        /// The file.
+        path: PathBuf,
+        /// What was looked for.
+        what: &'static str,
+    },
+}
+
+impl FileError {
+    pub(super) fn io(path: &Path, error: &io::Error) -> Self {
+        Self::Io { path: path.to_owned(), kind: error.kind(), message: error.to_string() }
+    }
+
+    /// What a failure to read `what`, from `offset` on, means.
+    pub(super) fn read(path: &Path, offset: u64, what: impl Into<String>, error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                Self::Truncated { path: path.to_owned(), offset, what: what.into() }
+            }
+            _ => Self::io(path, error),
+        }
+    }
+
+    pub(super) fn malformed(path: &Path, offset: u64, problem: impl Into<String>) -> Self {
+        Self::Malformed { path: path.to_owned(), offset, problem: problem.into() }
+    }
+}

@@ -1,0 +1,89 @@
+//! What does not fit when arrays are put into places that were made for others.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::array::Arrays;
+use crate::dtype::DType;
+use crate::shape::Shape;
+
+/// How many names of a kind a message lists.
+const LISTED: usize = 8;
+
+/// The arrays that were given are not those that were expected. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// What was to be loaded: "parameters", or the optimiser's name.
+    pub what: &'static str,
+    /// Names that are expected and not there.
+    pub missing: Vec<String>,
+    /// Names that are there and not expected.
+    pub unexpected: Vec<String>,
+    /// Those that are there with another shape or element type.
+    pub different: Vec<Difference>,
+}
+
+/// An array of another shape or element type than its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Its name.
+    pub name: String,
+    /// Element type and shape of the place.
+    pub expected: (DType, Shape),
+    /// Element type and shape of what was given.
+    pub found: (DType, Shape),
+}
+
+impl Mismatch {
+    /// Compares all names, element types and shapes.
+    pub(crate) fn check(
+        what: &'static str,
+        expected: &BTreeMap<String, (DType, Shape)>,
+        found: &Arrays,
+    ) -> Result<(), Box<Self>> {
+        let missing = expected.keys().filter(|name| !found.contains_key(*name)).cloned().collect();
+        let unexpected = found.keys().filter(|name| !expected.contains_key(*name)).cloned().collect();
+        let mut different = Vec::new();
+        for (name, &expected) in expected {
+            let Some(array) = found.get(name) else { continue };
+            let found = (array.dtype(), *array.shape());
+            if found != expected {
+                different.push(Difference { name: name.clone(), expected, found });
+            }
+        }
+        let mismatch = Self { what, missing, unexpected, different };
+        if mismatch.missing.is_empty() && mismatch.unexpected.is_empty() && mismatch.different.is_empty() {
+            return Ok(());
+        }
+        Err(Box::new(mismatch))
+    }
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "load: these are not the {} expected", self.what)?;
+        list(f, "missing", &self.missing)?;
+        list(f, "unexpected", &self.unexpected)?;
+        let different: Vec<String> = self
+            .different
+            .iter()
+            .map(|Difference { name, expected, found }| {
+                format!("{name} is {} {}, should be {} {}", found.0, found.1, expected.0, expected.1)
+            })
+            .collect();
+        list(f, "different", &different)
+    }
+}
+
+fn list(f: &mut fmt::Formatter<'_>, kind: &str, names: &[String]) -> fmt::Result {
+    if names.is_empty() {
+        return Ok(());
+    }
+    write!(f, "; {kind}: {}", names[..names.len().min(LISTED)].join(", "))?;
+    match names.len().checked_sub(LISTED) {
+        Some(more @ 1..) => write!(f, " and {more} more"),
+        _ => Ok(()),
+    }
+}
+
+impl std::error::Error for Mismatch {}

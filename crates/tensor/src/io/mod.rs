@@ -1,0 +1,20 @@
+//! Files of numbers: checkpoints, and the format that they are written in.
+//!
+//! Every reader takes its files as hostile: sizes are checked against limits before memory is taken, memory is taken as
+//! bytes arrive and not as a header claims them, and errors name the file and the offset.
+
+mod array;
+mod atomic;
+mod checkpoint;
+mod error;
+mod mismatch;
+mod safetensors;
+
+pub use array::{Array, Arrays};
+pub use atomic::write_atomically;
+pub use checkpoint::Checkpoint;
+pub use error::FileError;
+pub use mismatch::{Difference, Mismatch};
+pub use safetensors::{
+    Safetensors, SafetensorsLimits, read_safetensors, read_safetensors_from, write_safetensors_to,
+};

@@ -1,0 +1,112 @@
+//! The safetensors format (<https://github.com/huggingface/safetensors>): the length of a header as eight bytes, the header as
+//! JSON with each tensor's element type, shape and place, then the tensors' bytes without gaps.
+
+mod header;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::path::Path;
+
+use self::header::{Entry, Header};
+use super::array::{Array, Arrays};
+use super::error::FileError;
+use crate::dtype::DType;
+
+/// What a file may hold at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SafetensorsLimits {
+    /// Bytes of the header.
+    pub header_bytes: u64,
+    /// Tensors.
+    pub tensors: usize,
+    /// Bytes of all tensors together.
+    pub data_bytes: u64,
+}
+
+impl Default for SafetensorsLimits {
+    /// A header of 16 MiB, 100,000 tensors, 64 GiB of data.
+    fn default() -> Self {
+        Self { header_bytes: 16 << 20, tensors: 100_000, data_bytes: 64 << 30 }
+    }
+}
+
+/// The contents of a file.
+///
+/// ```
+/// use highwater_tensor::io::{Array, Safetensors, SafetensorsLimits, read_safetensors_from, write_safetensors_to};
+/// let mut contents = Safetensors::default();
+/// contents.arrays.insert("weight".into(), Array::from_slice(&[1.0f32, 2.0], [2])?);
+/// let mut file = Vec::new();
+/// write_safetensors_to(&mut file, &contents)?;
+/// assert_eq!(read_safetensors_from(&file[..], "memory", &SafetensorsLimits::default())?, contents);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Safetensors {
+    /// The tensors.
+    pub arrays: Arrays,
+    /// Texts by name, which mean what the writer of the file says.
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// [`FileError`] says what is wrong and where. A file with a tensor of an element type that this crate does not have is refused.
+pub fn read_safetensors(
+    path: impl AsRef<Path>,
+    limits: &SafetensorsLimits,
+) -> Result<Safetensors, FileError> {
+    let path = path.as_ref();
+    let file = File::open(path).map_err(|error| FileError::io(path, &error))?;
+    read_safetensors_from(BufReader::new(file), path, limits)
+}
+
+/// Reads from anywhere. `name` stands for the file in errors.
+///
+/// # Errors
+/// As [`read_safetensors`].
+pub fn read_safetensors_from(
+    mut source: impl Read,
+    name: impl AsRef<Path>,
+    limits: &SafetensorsLimits,
+) -> Result<Safetensors, FileError> {
+    let path = name.as_ref();
+    let Header { entries, metadata, data_start } = Header::read(&mut source, path, limits)?;
+    let mut arrays = Arrays::new();
+    let mut offset = data_start;
+    for Entry { name, dtype, shape, bytes } in entries {
+        let array = Array::read(&mut source, dtype, shape)
+            .map_err(|error| FileError::read(path, offset, format!("the data of {name}"), &error))?;
+        if dtype == DType::Bool
+            && let Some(index) = array.bytes().iter().position(|&byte| byte > 1)
+        {
+            let problem = format!("a truth value of {name} is neither 0 nor 1");
+            return Err(FileError::malformed(path, offset + index as u64, problem));
+        }
+        offset += bytes;
+        arrays.insert(name, array);
+    }
+    let mut rest = Vec::new();
+    source.take(1).read_to_end(&mut rest).map_err(|error| FileError::io(path, &error))?;
+    if !rest.is_empty() {
+        return Err(FileError::malformed(path, offset, "there are bytes behind the last tensor"));
+    }
+    Ok(Safetensors { arrays, metadata })
+}
+
+/// Writes a file's contents. Larger element types come first, so that each tensor is aligned.
+///
+/// # Errors
+/// What `sink` says.
+pub fn write_safetensors_to(mut sink: impl Write, contents: &Safetensors) -> io::Result<()> {
+    let mut arrays: Vec<_> = contents.arrays.iter().collect();
+    arrays.sort_by_key(|(_, array)| std::cmp::Reverse(array.dtype().size()));
+    let header = header::text(&arrays, &contents.metadata)?;
+    sink.write_all(&(header.len() as u64).to_le_bytes())?;
+    sink.write_all(&header)?;
+    arrays.iter().try_for_each(|(_, array)| sink.write_all(array.bytes()))
+}

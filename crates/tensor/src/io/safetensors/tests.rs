@@ -1,0 +1,113 @@
+use super::*;
+use crate::fuzz;
+
+/// Values of every element type, one of them empty, one of no axes.
+fn contents() -> Safetensors {
+    let mut contents = Safetensors::default();
+    let mut put = |name: &str, array: crate::Result<Array>| {
+        contents.arrays.insert(name.to_owned(), array.unwrap());
+    };
+    put("a", Array::from_slice(&[1.5f32, -0.0, f32::NAN], [3]));
+    put("b", Array::from_slice(&[1.5f64], crate::Shape::SCALAR));
+    put("c", Array::from_slice(&[i64::MIN, 7], [1, 2]));
+    put("d", Array::from_slice(&[true, false, true], [3, 1]));
+    put("e", Array::from_slice::<u8>(&[], [0, 4]));
+    contents.metadata.insert("format".to_owned(), "pt".to_owned());
+    contents
+}
+
+fn written(contents: &Safetensors) -> Vec<u8> {
+    let mut file = Vec::new();
+    write_safetensors_to(&mut file, contents).unwrap();
+    file
+}
+
+/// A file with this header and so many zeros behind it.
+fn file(header: &str, data: usize) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; data]].concat()
+}
+
+fn read(file: &[u8]) -> Result<Safetensors, FileError> {
+    read_safetensors_from(file, "f", &SafetensorsLimits::default())
+}
+
+#[test]
+fn what_is_written_is_read_back_to_the_bit() {
+    let file = written(&contents());
+    assert_eq!(read(&file).unwrap(), contents());
+    let header_bytes = u64::from_le_bytes(file[..8].try_into().unwrap());
+    assert_eq!(header_bytes % 8, 0, "data are aligned");
+    assert_eq!(read(&written(&Safetensors::default())).unwrap(), Safetensors::default());
+}
+
+#[test]
+fn a_file_as_the_reference_library_writes_it_is_read() {
+    let header = r#"{"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},"n":{"dtype":"I64","shape":[],"data_offsets":[16,24]}}   "#;
+    let read = read(&file(header, 24)).unwrap();
+    assert_eq!(read.arrays["w"], Array::from_slice(&[0.0f32; 4], [2, 2]).unwrap());
+    assert_eq!(read.arrays["n"], Array::from_slice(&[0i64], crate::Shape::SCALAR).unwrap());
+    assert_eq!(read.metadata["format"], "pt");
+}
+
+#[test]
+fn headers_that_lie_are_refused_and_the_error_says_where() {
+    let one = |dtype: &str, shape: &str, offsets: &str| {
+        format!(r#"{{"w":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{offsets}}}}}"#)
+    };
+    let good = one("F32", "[2]", "[0,8]");
+    assert!(read(&file(&good, 8)).is_ok());
+    let cases = [
+        (one("F32", "[3]", "[0,8]"), "8 bytes do not make f32 [3]"),
+        (one("F32", "[2]", "[4,12]"), "begins at 4 of the data, not at 0"),
+        (one("F32", "[2]", "[8,0]"), "end before they begin"),
+        (one("F32", "[2]", "[0]"), "not two"),
+        (one("F32", "[-2]", "[0,8]"), "no whole number"),
+        (one("F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]"), "9 axes"),
+        (one("F32", "[18446744073709551615,2]", "[0,8]"), "do not make"),
+        ("[]".to_owned(), "an object of tensors"),
+        ("{".to_owned(), "at offset 8"),
+        (format!("{},{}", &good[..good.len() - 1], &good[1..]), "\"w\" is there twice"),
+        (r#"{"__metadata__":{"a":1}}"#.to_owned(), "metadata that are not texts"),
+        (one("F16", "[4]", "[0,8]"), "w is of type \"F16\""),
+    ];
+    for (header, expected) in cases {
+        let message = read(&file(&header, 8)).unwrap_err().to_string();
+        assert!(message.starts_with("f: ") && message.contains(expected), "{header}: {message}");
+    }
+    assert!(read(&file(&good, 9)).unwrap_err().to_string().contains("behind the last tensor"));
+    let message = read(&file(&good, 7)).unwrap_err().to_string();
+    assert!(message.contains("the data of w, which begins at offset"), "{message}");
+}
+
+#[test]
+fn what_a_header_claims_takes_no_memory_before_it_is_there() {
+    let claim = 60u64 << 30;
+    let header = format!(r#"{{"w":{{"dtype":"U8","shape":[{claim}],"data_offsets":[0,{claim}]}}}}"#);
+    assert!(matches!(read(&file(&header, 100)), Err(FileError::Truncated { .. })));
+    assert!(matches!(read(&u64::MAX.to_le_bytes()), Err(FileError::TooLarge { offset: 0, .. })));
+    let limits = SafetensorsLimits { data_bytes: 15, ..SafetensorsLimits::default() };
+    let file = written(&contents());
+    let error = read_safetensors_from(&file[..], "f", &limits).unwrap_err();
+    assert!(matches!(error, FileError::TooLarge { found: 39, limit: 15, .. }), "{error}");
+    let limits = SafetensorsLimits { tensors: 2, ..SafetensorsLimits::default() };
+    assert!(matches!(
+        read_safetensors_from(&file[..], "f", &limits),
+        Err(FileError::TooLarge { what: "tensors", .. })
+    ));
+}
+
+#[test]
+fn files_cut_or_changed_at_any_byte_keep_every_promise() {
+    let file = written(&contents());
+    for end in 0..file.len() {
+        fuzz::safetensors(&file[..end]);
+        assert!(read(&file[..end]).is_err(), "a cut file is never taken for a whole one: {end}");
+    }
+    for at in 0..file.len() {
+        for bit in 0..8 {
+            let mut changed = file.clone();
+            changed[at] ^= 1 << bit;
+            fuzz::safetensors(&changed);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Runs that stop and go on.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
+use highwater_tensor::io::{Checkpoint, FileError, SafetensorsLimits};
+use highwater_tensor::nn::{Dropout, Linear, Module, Relu, Sequential};
+use highwater_tensor::optim::{Adam, AdamW, Optimizer, Sgd};
+use highwater_tensor::{Device, Error, Rng, Runtime, Tensor};
+
+fn device() -> Device {
+    Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
+}
+
+fn net(device: &Device, seed: u64, hidden: usize) -> Sequential {
+    let rng = Rng::new(seed);
+    Sequential::new()
+        .with("fc1", Linear::new(device, 4, hidden, &rng).unwrap())
+        .with("relu", Relu)
+        .with("dropout", Dropout::new(0.3, rng.fork(1)).unwrap())
+        .with("fc2", Linear::new(device, hidden, 3, &rng).unwrap())
+}
+
+/// Steps from number `from` on, on data that the number decides; the last loss.
+fn train(net: &Sequential, optimizer: &mut impl Optimizer, from: u64, to: u64) {
+    let device = net.parameters()[0].1.tensor().device().clone();
+    for step in from..to {
+        let x = Tensor::normal(&device, [8, 4], 0.0, 1.0, &Rng::new(step)).unwrap();
+        let loss = net.forward(&x).unwrap().square().unwrap().sum_all().unwrap();
+        optimizer.step(loss.backward().unwrap()).unwrap();
+    }
+}
+
+fn bits(net: &Sequential) -> Vec<u32> {
+    let values = net.parameters().into_iter().flat_map(|(_, p)| p.tensor().to_vec::<f32>().unwrap());
+    values.map(f32::to_bits).collect()
+}
+
+fn resumes_to_the_bit<O: Optimizer>(make: impl Fn(&Sequential) -> O) {
+    let (device, folder) = (device(), tempfile::tempdir().unwrap());
+    let path = folder.path().join("run.safetensors");
+    let whole = net(&device, 0, 5);
+    let mut optimizer = make(&whole);
+    train(&whole, &mut optimizer, 0, 7);
+    optimizer.set_learning_rate(0.004).unwrap();
+    Checkpoint::of(&whole).unwrap().with_optimizer(&optimizer).unwrap().with_step(7).save(&path).unwrap();
+    let at_seven = bits(&whole);
+    train(&whole, &mut optimizer, 7, 20);
+
+    let resumed = net(&device, 99, 5);
+    let mut optimizer = make(&resumed);
+    let checkpoint = Checkpoint::load(&path, &SafetensorsLimits::default()).unwrap();
+    checkpoint.restore_all(&resumed, &mut optimizer).unwrap();
+    assert_eq!(bits(&resumed), at_seven);
+    assert_eq!(optimizer.learning_rate(), 0.004);
+    train(&resumed, &mut optimizer, checkpoint.step().unwrap(), 20);
+    assert_eq!(bits(&resumed), bits(&whole));
+    assert_ne!(bits(&resumed), at_seven);
+}
+
+#[test]
+fn a_resumed_run_equals_the_uninterrupted_one_to_the_bit() {
+    resumes_to_the_bit(|net| Adam::new(net.parameters(), 0.01).unwrap());
+    resumes_to_the_bit(|net| AdamW::new(net.parameters(), 0.01).unwrap());
+    resumes_to_the_bit(|net| Sgd::with_momentum(net.parameters(), 0.001, 0.9).unwrap());
+    resumes_to_the_bit(|net| Sgd::new(net.parameters(), 0.001).unwrap());
+}
+
+#[test]
+fn a_checkpoint_of_another_model_is_refused_by_name_and_changes_nothing() {
+    let device = device();
+    let (small, large) = (net(&device, 0, 5), net(&device, 1, 6));
+    let checkpoint = Checkpoint::of(&small).unwrap();
+    let before = bits(&large);
+    let renamed = checkpoint
+        .clone()
+        .renamed(|name| Some(name.replace("fc2.bias", "fc3.bias").replace("fc1.weight", "fc1.weight")))
+        .unwrap();
+    let Err(Error::Mismatch(mismatch)) = renamed.restore(&large) else { panic!("it does not fit") };
+    assert_eq!(mismatch.missing, ["fc2.bias"]);
+    assert_eq!(mismatch.unexpected, ["fc3.bias"]);
+    let different: Vec<_> = mismatch.different.iter().map(|difference| difference.name.as_str()).collect();
+    assert_eq!(different, ["fc1.bias", "fc1.weight", "fc2.weight"]);
+    let message = mismatch.to_string();
+    assert!(message.contains("fc1.weight is f32 [4, 5], should be f32 [4, 6]"), "{message}");
+    assert_eq!(bits(&large), before);
+}
+
+#[test]
+fn a_state_of_another_optimiser_is_refused_and_parameters_stay_too() {
+    let device = device();
+    let (saved, other) = (net(&device, 0, 5), net(&device, 1, 5));
+    let adam = Adam::new(saved.parameters(), 0.1).unwrap();
+    let checkpoint = Checkpoint::of(&saved).unwrap().with_optimizer(&adam).unwrap();
+    let before = bits(&other);
+    let mut sgd = Sgd::with_momentum(other.parameters(), 0.1, 0.5).unwrap();
+    let Err(Error::Mismatch(mismatch)) = checkpoint.restore_all(&other, &mut sgd) else { panic!("no Adam") };
+    assert_eq!((mismatch.missing.len(), mismatch.unexpected.len()), (4, 12));
+    assert!(mismatch.missing.contains(&"fc1.weight.momentum".to_owned()));
+    assert_eq!(bits(&other), before);
+    let without = Checkpoint::of(&saved).unwrap().restore_all(&other, &mut sgd);
+    assert!(matches!(without, Err(Error::File(FileError::Absent { .. }))));
+    assert_eq!(bits(&other), before);
+}
+
+#[test]
+fn parameters_of_other_names_are_mapped_and_no_two_to_one() {
+    let device = device();
+    let (saved, other) = (net(&device, 0, 5), net(&device, 1, 5));
+    let foreign = Checkpoint::of(&saved).unwrap().renamed(|name| Some(format!("module.{name}"))).unwrap();
+    assert!(foreign.restore(&other).is_err());
+    let mapped = foreign.clone().renamed(|name| name.strip_prefix("module.").map(str::to_owned)).unwrap();
+    mapped.restore(&other).unwrap();
+    assert_eq!(bits(&other), bits(&saved));
+    assert!(matches!(foreign.renamed(|_| Some("x".into())), Err(Error::BadArgument { .. })));
+}
+
+#[test]
+fn a_graph_that_looks_into_a_parameter_keeps_its_values_when_another_is_loaded() {
+    let device = device();
+    let (saved, other) = (net(&device, 0, 5), net(&device, 1, 5));
+    let held = other.parameters()[0].1.tensor();
+    let before = held.to_vec::<f32>().unwrap();
+    Checkpoint::of(&saved).unwrap().restore(&other).unwrap();
+    assert_eq!(held.to_vec::<f32>().unwrap(), before);
+    assert_eq!(bits(&other), bits(&saved));
+}
