@@ -5,6 +5,7 @@ mod cuda;
 mod devices;
 mod diff;
 mod exit;
+mod export;
 mod plan;
 mod plan_file;
 mod policies;
@@ -42,6 +43,8 @@ enum Command {
     Report(report::ReportArguments),
     /// Compare two recorded runs: what grew, and what moved the peak?
     Diff(diff::DiffArguments),
+    /// Write a recorded run in a form that other tools open: PyTorch's memory viewer, Perfetto, pprof
+    Export(export::ExportArguments),
     /// Plan where the blocks of a recorded step go, so that the steps that follow take the least memory
     Plan(plan::PlanArguments),
 }
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::Diff(arguments) => diff::run(&arguments),
+        Command::Export(arguments) => export::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
     };
     match outcome {

@@ -54,6 +54,7 @@
 mod allocator;
 mod bin;
 mod context;
+mod export;
 #[doc(hidden)]
 pub mod fuzz;
 mod local;
@@ -72,6 +73,7 @@ mod tracker;
 
 pub use allocator::{Record, Sizes, TrackingAllocator};
 pub use context::{Context, ContextGuard, capture};
+pub use export::{ExportError, ExportFormat, UnknownExportFormat, export};
 pub use plan::{
     NoPlan, PlanLimits, PlanTextError, PlanTextProblem, Step, find_step, parse_plan, plan_of, write_plan,
 };

@@ -1,0 +1,120 @@
+//! `highwater export`: a recorded run in the forms that other tools open.
+
+use std::fs::{self, File};
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use bfc_core::Bytes;
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use highwater_tracking::{ExportError, ExportFormat, Recording, export};
+
+use crate::exit;
+use crate::recording_file::{ReadArguments, ReadError};
+
+/// The arguments of `highwater export`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ExportArguments {
+    /// A recording, as examples write it with --record
+    #[arg(value_name = "RUN.hwm")]
+    run: PathBuf,
+
+    /// What to write: a PyTorch snapshot (memory-viz, memory-viz-json), a trace for Perfetto (chrome), what was live at
+    /// the peak (pprof, folded), or a picture (svg)
+    #[arg(long, value_name = "FORMAT", value_parser = formats())]
+    format: ExportFormat,
+
+    /// The file to write; without it, standard output
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    #[command(flatten)]
+    read: ReadArguments,
+}
+
+fn formats() -> impl TypedValueParser<Value = ExportFormat> {
+    PossibleValuesParser::new(ExportFormat::ALL.map(ExportFormat::name))
+        .try_map(|name| name.parse::<ExportFormat>())
+}
+
+/// Why there is no export.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("{}: {error}", path.display())]
+    Export { path: PathBuf, error: ExportError },
+    #[error("{}: {error}", path.display())]
+    Write { path: PathBuf, error: ExportError },
+    #[error("{format} is not text, and standard output is a terminal: name a file with --output")]
+    Terminal { format: ExportFormat },
+}
+
+pub(crate) fn run(arguments: &ExportArguments) -> io::Result<ExitCode> {
+    match write(arguments) {
+        Ok(cut) => {
+            if let Some(cut) = cut {
+                writeln!(io::stderr(), "highwater: {}: {cut}", arguments.run.display())?;
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        // As for every command: the reader of a pipe has seen enough.
+        Err(Failed::Write { error: ExportError::Io(error), .. })
+            if error.kind() == io::ErrorKind::BrokenPipe =>
+        {
+            Err(error)
+        }
+        Err(error) => {
+            writeln!(io::stderr(), "highwater: {error}")?;
+            let code = if matches!(error, Failed::Read(_)) { exit::BAD_FILE } else { exit::FAILED };
+            Ok(ExitCode::from(code))
+        }
+    }
+}
+
+/// Exports, and returns what is to be said of a recording that was cut off.
+fn write(arguments: &ExportArguments) -> Result<Option<String>, Failed> {
+    let format = arguments.format;
+    if arguments.output.is_none() && !format.is_text() && io::stdout().is_terminal() {
+        return Err(Failed::Terminal { format });
+    }
+    let recording = arguments.read.read(&arguments.run)?;
+    let start = Instant::now();
+    match &arguments.output {
+        None => {
+            let path = PathBuf::from("standard output");
+            export(&recording, format, io::stdout().lock())
+                .map_err(|error| told(&arguments.run, path, error))?;
+        }
+        Some(path) => {
+            let bytes = to_file(&recording, format, path)
+                .map_err(|error| told(&arguments.run, path.clone(), error))?;
+            let (events, seconds) = (recording.events().len(), start.elapsed().as_secs_f64());
+            let sentence =
+                format!("{}: {} from {events} events in {seconds:.3} s", path.display(), Bytes(bytes));
+            writeln!(io::stdout(), "{sentence}")
+                .map_err(|error| told(&arguments.run, path.clone(), error.into()))?;
+        }
+    }
+    Ok(recording.cut().map(|cut| format!("read up to byte {}: {}", cut.offset, cut.reason)))
+}
+
+/// Writes a file, or leaves none.
+fn to_file(recording: &Recording, format: ExportFormat, path: &Path) -> Result<u64, ExportError> {
+    let written = export(recording, format, File::create(path)?);
+    if written.is_err() && fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
+        // What is there is half a file, and why is more important than that it could not be removed.
+        let _ = fs::remove_file(path);
+    }
+    written
+}
+
+/// Names the file that an error is about.
+fn told(run: &Path, output: PathBuf, error: ExportError) -> Failed {
+    match error {
+        ExportError::Io(_) => Failed::Write { path: output, error },
+        _ => Failed::Export { path: run.to_owned(), error },
+    }
+}

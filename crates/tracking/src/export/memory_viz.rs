@@ -1,0 +1,341 @@
+//! PyTorch's memory snapshot: the map of each pool at the end, and the events that led to it.
+//!
+//! Its viewer walks backwards from the map, and is silent or dies where the two do not agree. So blocks cover their segment
+//! without a gap, every event lies in a segment that is there at that time, and a free is requested and completed in one
+//! go. One event at least is of the category "unknown": viewers up to May 2026 need one; here it is the segments' own.
+//!
+//! Source: `torch/cuda/_memory_viz.py` and `MemoryViz.js`, as read in 2026.
+
+use std::io::Write;
+
+use bfc_core::Category;
+
+use super::encoder::{Encoder, Word};
+use super::segments::{Segment, Segments, events_by_pool};
+use super::{ExportError, Output};
+use crate::record::{BlockLife, EventKind, Recording};
+
+mod word;
+
+/// Everything about a recording that its snapshot is made from.
+struct Snapshot<'a> {
+    recording: &'a Recording,
+    pools: Vec<Pool>,
+}
+
+/// A pool: a device of the snapshot.
+struct Pool {
+    events: Vec<u32>,
+    segments: Segments,
+    /// The blocks that are live at the end, by address.
+    live: Vec<u32>,
+}
+
+/// Writes a recording as a snapshot.
+pub(super) fn write<W: Write>(
+    recording: &Recording,
+    mut encoder: impl Encoder,
+    out: &mut Output<W>,
+) -> Result<(), ExportError> {
+    let snapshot = Snapshot::of(recording)?;
+    encoder.begin_dictionary();
+    encoder.key(word::SEGMENTS);
+    encoder.begin_list();
+    for (number, pool) in (0..).zip(&snapshot.pools) {
+        snapshot.write_map(number, pool, &mut encoder, out)?;
+    }
+    encoder.end_list();
+
+    encoder.key(word::DEVICE_TRACES);
+    encoder.begin_list();
+    for pool in &snapshot.pools {
+        encoder.item();
+        snapshot.write_events(pool, &mut encoder, out)?;
+    }
+    encoder.end_list();
+
+    snapshot.write_settings(&mut encoder);
+    encoder.end_dictionary();
+    encoder.finish();
+    out.pour_out(encoder.gathered())?;
+    Ok(())
+}
+
+impl<'a> Snapshot<'a> {
+    fn of(recording: &'a Recording) -> Result<Self, ExportError> {
+        let mut live: Vec<Vec<u32>> = vec![Vec::new(); recording.pools().len()];
+        for (number, block) in (0..).zip(recording.blocks()) {
+            if block.freed.is_none() && block.granted > 0 {
+                live[block.pool as usize].push(number);
+            }
+        }
+        let mut pools = Vec::new();
+        for (events, mut live) in events_by_pool(recording).into_iter().zip(live) {
+            let segments = Segments::of(recording, &events)?;
+            live.sort_unstable_by_key(|&block| recording.block(block).address);
+            for pair in live.windows(2) {
+                let [first, second] = [pair[0], pair[1]];
+                let address = recording.block(second).address;
+                if recording.block(first).address + recording.block(first).granted > address {
+                    return Err(ExportError::Overlap { first, second, address });
+                }
+            }
+            pools.push(Pool { events, segments, live });
+        }
+        Ok(Self { recording, pools })
+    }
+
+    /// Writes the segments of a pool as they are at the end.
+    fn write_map<W: Write>(
+        &self,
+        device: u64,
+        pool: &Pool,
+        encoder: &mut impl Encoder,
+        out: &mut Output<W>,
+    ) -> Result<(), ExportError> {
+        let mut live = pool.live.as_slice();
+        for segment in pool.segments.all.iter().filter(|segment| segment.present) {
+            let count = live.partition_point(|&block| self.recording.block(block).address < segment.end);
+            let (blocks, rest) = live.split_at(count);
+            live = rest;
+            let lives = || blocks.iter().map(|&block| self.recording.block(block));
+
+            encoder.item();
+            encoder.begin_dictionary();
+            number(encoder, word::DEVICE, device);
+            number(encoder, word::ADDRESS, segment.start);
+            number(encoder, word::TOTAL_SIZE, segment.bytes());
+            let granted = lives().map(|block| block.granted).sum();
+            number(encoder, word::ALLOCATED_SIZE, granted);
+            number(encoder, word::ACTIVE_SIZE, granted);
+            let requested = lives().fold(0_u64, |sum, block| sum.saturating_add(block.requested));
+            number(encoder, word::REQUESTED_SIZE, requested);
+            number(encoder, word::STREAM, 0);
+            encoder.key(word::SEGMENT_TYPE);
+            encoder.word(word::LARGE);
+            encoder.key(word::SEGMENT_POOL_ID);
+            default_pool(encoder);
+            encoder.key(word::IS_EXPANDABLE);
+            encoder.truth(false);
+            no_frames(encoder);
+            encoder.key(word::BLOCKS);
+            encoder.begin_list();
+            let mut address = segment.start;
+            for block in lives() {
+                free_block(encoder, address, block.address);
+                self.live_block(encoder, block);
+                address = block.address + block.granted;
+                out.pour(encoder.gathered())?;
+            }
+            free_block(encoder, address, segment.end);
+            encoder.end_list();
+            encoder.end_dictionary();
+            out.pour(encoder.gathered())?;
+        }
+        Ok(())
+    }
+
+    fn live_block(&self, encoder: &mut impl Encoder, block: &BlockLife) {
+        encoder.item();
+        encoder.begin_dictionary();
+        number(encoder, word::ADDRESS, block.address);
+        number(encoder, word::SIZE, block.granted);
+        number(encoder, word::REQUESTED_SIZE, block.requested);
+        encoder.key(word::STATE);
+        encoder.word(word::ACTIVE_ALLOCATED);
+        self.frames(encoder, block.last_owner);
+        encoder.end_dictionary();
+    }
+
+    fn write_events<W: Write>(
+        &self,
+        pool: &Pool,
+        encoder: &mut impl Encoder,
+        out: &mut Output<W>,
+    ) -> Result<(), ExportError> {
+        encoder.begin_list();
+        for segment in pool.segments.all.iter().filter(|segment| segment.fixed) {
+            self.segment_event(encoder, segment, true, 0);
+            out.pour(encoder.gathered())?;
+        }
+        let mut live = 0;
+        for &index in &pool.events {
+            let event = self.recording.events()[index as usize];
+            match event.kind {
+                EventKind::Alloc(block) => {
+                    let block = self.recording.block(block);
+                    live += block.granted;
+                    if block.granted > 0 {
+                        self.alloc(encoder, block, event.at_ns);
+                    }
+                }
+                EventKind::Free(block) => {
+                    let block = self.recording.block(block);
+                    live -= block.granted;
+                    if block.granted > 0 {
+                        for action in [word::FREE_REQUESTED, word::FREE_COMPLETED] {
+                            self.begin_event(encoder, action, block.requested, block.stream, event.at_ns);
+                            number(encoder, word::ADDR, block.address);
+                            self.end_event(encoder, block.last_owner, category_word(block.last_category));
+                        }
+                    }
+                }
+                EventKind::Region(region) => {
+                    let region = &self.recording.regions()[region as usize];
+                    if let Some(segment) = pool.segments.moving(region.address) {
+                        self.segment_event(encoder, segment, region.taken, event.at_ns);
+                    }
+                }
+                EventKind::Failed(failure) => {
+                    let failure = &self.recording.failures()[failure as usize];
+                    let free = self.limit(failure.pool).map_or(0, |limit| limit.saturating_sub(live));
+                    self.begin_event(encoder, word::OOM, failure.requested, 0, event.at_ns);
+                    number(encoder, word::DEVICE_FREE, free);
+                    self.end_event(encoder, failure.owner, category_word(failure.category));
+                }
+                _ => {}
+            }
+            out.pour(encoder.gathered())?;
+        }
+        encoder.end_list();
+        Ok(())
+    }
+
+    fn alloc(&self, encoder: &mut impl Encoder, block: &BlockLife, at_ns: u64) {
+        self.begin_event(encoder, word::ALLOC, block.requested, block.stream, at_ns);
+        number(encoder, word::ADDR, block.address);
+        if block.category != block.last_category {
+            encoder.key(word::USER_METADATA);
+            encoder.word(word::ALLOCATED_AS[block.category.index()]);
+        }
+        self.end_event(encoder, block.owner, category_word(block.last_category));
+    }
+
+    fn segment_event(&self, encoder: &mut impl Encoder, segment: &Segment, taken: bool, at_ns: u64) {
+        let action = if taken { word::SEGMENT_ALLOC } else { word::SEGMENT_FREE };
+        self.begin_event(encoder, action, segment.bytes(), 0, at_ns);
+        number(encoder, word::ADDR, segment.start);
+        self.end_event(encoder, 0, word::UNKNOWN);
+    }
+
+    fn begin_event(&self, encoder: &mut impl Encoder, action: Word, size: u64, stream: u32, at_ns: u64) {
+        encoder.item();
+        encoder.begin_dictionary();
+        encoder.key(word::ACTION);
+        encoder.word(action);
+        number(encoder, word::SIZE, size);
+        number(encoder, word::STREAM, stream.into());
+        let started = self.recording.facts().started_unix_ms.saturating_mul(1000);
+        number(encoder, word::TIME_US, started.saturating_add(at_ns / 1000));
+    }
+
+    fn end_event(&self, encoder: &mut impl Encoder, owner: u32, category: Word) {
+        encoder.key(word::CATEGORY);
+        encoder.word(category);
+        encoder.key(word::POOL_ID);
+        default_pool(encoder);
+        self.frames(encoder, owner);
+        encoder.end_dictionary();
+    }
+
+    /// The stack of an owner: itself, the modules above it, and the program.
+    fn frames(&self, encoder: &mut impl Encoder, owner: u32) {
+        encoder.key(word::FRAMES);
+        encoder.shared(word::COUNT + owner, |encoder| {
+            encoder.begin_list();
+            let mut above = owner;
+            while above != 0 {
+                let named = self.recording.owner(above);
+                frame(encoder, if named.is_op() { word::OP } else { word::MODULE }, &named.name);
+                above = named.parent;
+            }
+            let program = self.recording.facts().program.as_str();
+            frame(encoder, word::PROGRAM, if program.is_empty() { word::PROGRAM.text } else { program });
+            encoder.end_list();
+        });
+    }
+
+    /// What the run was, where viewers show an allocator's settings.
+    fn write_settings(&self, encoder: &mut impl Encoder) {
+        let facts = self.recording.facts();
+        encoder.key(word::ALLOCATOR_SETTINGS);
+        encoder.begin_dictionary();
+        encoder.key(word::PROGRAM);
+        encoder.text(&facts.program);
+        encoder.key(word::VERSION);
+        encoder.text(&facts.version);
+        encoder.key(word::FACTS);
+        encoder.begin_list();
+        for (name, value) in &facts.more {
+            encoder.item();
+            encoder.text(&format!("{name}: {value}"));
+        }
+        encoder.end_list();
+        encoder.key(word::POOLS);
+        encoder.begin_list();
+        for pool in self.recording.pools() {
+            encoder.item();
+            encoder.text(&format!("{} ({})", pool.name, pool.memory));
+        }
+        encoder.end_list();
+        encoder.end_dictionary();
+    }
+
+    fn limit(&self, pool: u32) -> Option<u64> {
+        let name = &self.recording.pools()[pool as usize].name;
+        let pools = &self.recording.summary()?.report.pools;
+        pools.iter().find(|row| row.name == *name)?.limit
+    }
+}
+
+fn number(encoder: &mut impl Encoder, key: Word, number: u64) {
+    encoder.key(key);
+    encoder.number(number);
+}
+
+/// The pool that is not one of PyTorch's private ones.
+fn default_pool(encoder: &mut impl Encoder) {
+    encoder.shared(word::DEFAULT_POOL, |encoder| {
+        encoder.begin_list();
+        for _ in 0..2 {
+            encoder.item();
+            encoder.number(0);
+        }
+        encoder.end_list();
+    });
+}
+
+fn no_frames(encoder: &mut impl Encoder) {
+    encoder.key(word::FRAMES);
+    encoder.begin_list();
+    encoder.end_list();
+}
+
+fn free_block(encoder: &mut impl Encoder, start: u64, end: u64) {
+    if start < end {
+        encoder.item();
+        encoder.begin_dictionary();
+        number(encoder, word::ADDRESS, start);
+        number(encoder, word::SIZE, end - start);
+        number(encoder, word::REQUESTED_SIZE, 0);
+        encoder.key(word::STATE);
+        encoder.word(word::INACTIVE);
+        no_frames(encoder);
+        encoder.end_dictionary();
+    }
+}
+
+fn frame(encoder: &mut impl Encoder, kind: Word, name: &str) {
+    encoder.item();
+    encoder.begin_dictionary();
+    encoder.key(word::FILENAME);
+    encoder.word(kind);
+    number(encoder, word::LINE, 0);
+    encoder.key(word::NAME);
+    encoder.text(name);
+    encoder.end_dictionary();
+}
+
+const fn category_word(category: Category) -> Word {
+    word::CATEGORIES[category.index()]
+}

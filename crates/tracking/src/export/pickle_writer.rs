@@ -1,0 +1,210 @@
+//! Pickles of protocol 2, written piece by piece.
+//!
+//! PyTorch's viewer knows few of the instructions that there are, and overflows its stack on a list that is handed over
+//! in one piece. So lists go in pieces of 1,000, and all instructions are among those that the oldest viewer knows.
+//!
+//! Source: the opcodes' descriptions in Python's `pickletools`.
+
+use super::encoder::{Encoder, Word};
+
+/// How many items a list takes at a time.
+const ITEMS_AT_A_TIME: u32 = 1000;
+
+mod opcode {
+    pub(super) const PROTOCOL_2: [u8; 2] = [0x80, 2];
+    pub(super) const MARK: u8 = b'(';
+    pub(super) const STOP: u8 = b'.';
+    pub(super) const BININT: u8 = b'J';
+    pub(super) const BININT1: u8 = b'K';
+    pub(super) const BININT2: u8 = b'M';
+    pub(super) const LONG1: u8 = 0x8a;
+    pub(super) const NEWTRUE: u8 = 0x88;
+    pub(super) const NEWFALSE: u8 = 0x89;
+    pub(super) const BINUNICODE: u8 = b'X';
+    pub(super) const EMPTY_LIST: u8 = b']';
+    pub(super) const APPENDS: u8 = b'e';
+    pub(super) const EMPTY_DICT: u8 = b'}';
+    pub(super) const SETITEMS: u8 = b'u';
+    pub(super) const BINGET: u8 = b'h';
+    pub(super) const LONG_BINGET: u8 = b'j';
+    pub(super) const BINPUT: u8 = b'q';
+    pub(super) const LONG_BINPUT: u8 = b'r';
+}
+
+/// Writes a pickle into a buffer.
+#[derive(Debug)]
+pub(super) struct PickleWriter {
+    gathered: Vec<u8>,
+    /// How many items each list that is being written has so far, innermost last.
+    items: Vec<u32>,
+    /// By number: whether it was written, so that it can be referred to.
+    kept: Vec<bool>,
+}
+
+impl PickleWriter {
+    pub(super) fn new() -> Self {
+        Self { gathered: opcode::PROTOCOL_2.to_vec(), items: Vec::new(), kept: Vec::new() }
+    }
+
+    /// A reference to what is kept under a number, by the instruction for small numbers or that for all.
+    fn memo(&mut self, small: u8, any: u8, number: u32) {
+        if let Ok(number) = u8::try_from(number) {
+            self.gathered.extend_from_slice(&[small, number]);
+        } else {
+            self.gathered.push(any);
+            self.gathered.extend_from_slice(&number.to_le_bytes());
+        }
+    }
+}
+
+impl Encoder for PickleWriter {
+    fn number(&mut self, number: u64) {
+        let bytes = number.to_le_bytes();
+        match number {
+            0..=0xff => self.gathered.extend_from_slice(&[opcode::BININT1, bytes[0]]),
+            0x100..=0xffff => self.gathered.extend_from_slice(&[opcode::BININT2, bytes[0], bytes[1]]),
+            0x1_0000..=0x7fff_ffff => {
+                self.gathered.push(opcode::BININT);
+                self.gathered.extend_from_slice(&bytes[..4]);
+            }
+            _ => {
+                // As many bytes as there must be for the highest bit to be free: it is the sign.
+                let length = (64 - number.leading_zeros()) as usize / 8 + 1;
+                let signed = u128::from(number).to_le_bytes();
+                self.gathered.extend_from_slice(&[opcode::LONG1, length as u8]);
+                self.gathered.extend_from_slice(&signed[..length]);
+            }
+        }
+    }
+
+    fn truth(&mut self, truth: bool) {
+        self.gathered.push(if truth { opcode::NEWTRUE } else { opcode::NEWFALSE });
+    }
+
+    fn text(&mut self, text: &str) {
+        // Names in recordings are far shorter than what 32 bits can count.
+        self.gathered.push(opcode::BINUNICODE);
+        self.gathered.extend_from_slice(&(text.len() as u32).to_le_bytes());
+        self.gathered.extend_from_slice(text.as_bytes());
+    }
+
+    fn word(&mut self, word: Word) {
+        self.shared(word.number, |pickle| pickle.text(word.text));
+    }
+
+    fn begin_dictionary(&mut self) {
+        self.gathered.extend_from_slice(&[opcode::EMPTY_DICT, opcode::MARK]);
+    }
+
+    fn key(&mut self, key: Word) {
+        self.word(key);
+    }
+
+    fn end_dictionary(&mut self) {
+        self.gathered.push(opcode::SETITEMS);
+    }
+
+    fn begin_list(&mut self) {
+        self.gathered.push(opcode::EMPTY_LIST);
+        self.items.push(0);
+    }
+
+    fn item(&mut self) {
+        let Some(items) = self.items.last_mut() else { return };
+        if *items == ITEMS_AT_A_TIME {
+            self.gathered.push(opcode::APPENDS);
+            *items = 0;
+        }
+        if *items == 0 {
+            self.gathered.push(opcode::MARK);
+        }
+        *items += 1;
+    }
+
+    fn end_list(&mut self) {
+        if self.items.pop().is_some_and(|items| items > 0) {
+            self.gathered.push(opcode::APPENDS);
+        }
+    }
+
+    fn shared(&mut self, number: u32, write: impl FnOnce(&mut Self)) {
+        let index = number as usize;
+        if self.kept.get(index) == Some(&true) {
+            self.memo(opcode::BINGET, opcode::LONG_BINGET, number);
+            return;
+        }
+        write(self);
+        self.memo(opcode::BINPUT, opcode::LONG_BINPUT, number);
+        if self.kept.len() <= index {
+            self.kept.resize(index + 1, false);
+        }
+        self.kept[index] = true;
+    }
+
+    fn finish(&mut self) {
+        self.gathered.push(opcode::STOP);
+    }
+
+    fn gathered(&mut self) -> &mut Vec<u8> {
+        &mut self.gathered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pickle(write: impl FnOnce(&mut PickleWriter)) -> Vec<u8> {
+        let mut writer = PickleWriter::new();
+        write(&mut writer);
+        writer.finish();
+        writer.gathered
+    }
+
+    #[test]
+    fn numbers_take_the_shortest_instruction_and_stay_positive() {
+        let number = |number| {
+            let bytes = pickle(|writer| writer.number(number));
+            bytes[2..bytes.len() - 1].to_vec()
+        };
+        assert_eq!(number(0), [b'K', 0]);
+        assert_eq!(number(255), [b'K', 255]);
+        assert_eq!(number(256), [b'M', 0, 1]);
+        assert_eq!(number(65_536), [b'J', 0, 0, 1, 0]);
+        assert_eq!(number(0x7fff_ffff), [b'J', 0xff, 0xff, 0xff, 0x7f]);
+        // With the highest bit set there is one byte more, or the number would be negative.
+        assert_eq!(number(0x8000_0000), [0x8a, 5, 0, 0, 0, 0x80, 0]);
+        assert_eq!(number(1 << 40), [0x8a, 6, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(number(u64::MAX), [0x8a, 9, 255, 255, 255, 255, 255, 255, 255, 255, 0]);
+    }
+
+    #[test]
+    fn what_is_shared_is_written_once() {
+        let word = Word { number: 300, text: "addr" };
+        let bytes = pickle(|writer| {
+            writer.begin_list();
+            for _ in 0..2 {
+                writer.item();
+                writer.word(word);
+            }
+            writer.end_list();
+        });
+        assert_eq!(bytes, *b"\x80\x02](X\x04\0\0\0addrr\x2c\x01\0\0j\x2c\x01\0\0e.");
+    }
+
+    #[test]
+    fn long_lists_go_in_pieces() {
+        let appends = |items| {
+            let bytes = pickle(|writer| {
+                writer.begin_list();
+                for _ in 0..items {
+                    writer.item();
+                    writer.truth(true);
+                }
+                writer.end_list();
+            });
+            bytes.iter().filter(|&&byte| byte == opcode::APPENDS).count()
+        };
+        assert_eq!([0, 1, 999, 1000, 1001, 2001].map(appends), [0, 1, 1, 1, 2, 3]);
+    }
+}

@@ -1,0 +1,218 @@
+//! Live bytes by category over time, as a picture.
+//!
+//! The picture has a fixed number of columns, however long the run was. A column shows the moment at which most was live
+//! within its time, so that no peak is lost and the parts of a column add up. It is drawn as steps, as memory comes and
+//! goes in steps.
+
+use std::fmt::Write as _;
+use std::io::Write;
+
+use bfc_core::{Bytes, Category};
+
+use super::{ExportError, Output};
+use crate::record::{Moment, Recording};
+
+const WIDTH: u32 = 1000;
+const HEIGHT: u32 = 420;
+/// Where the curves are: left, top, and how large. There are as many columns as units of width.
+const LEFT: u32 = 80;
+const TOP: u32 = 70;
+const COLUMNS: u32 = 890;
+const ROWS: u32 = 300;
+
+/// A colour for each category, told apart by those who see few of them, on light and on dark ground.
+const COLOURS: [&str; Category::COUNT] =
+    ["#999999", "#0072b2", "#d55e00", "#cc79a7", "#009e73", "#e69f00", "#56b4e9", "#f0e442"];
+
+/// From the bottom up: what stays, then what comes and goes.
+const ORDER: [Category; Category::COUNT] = [
+    Category::Parameter,
+    Category::OptimizerState,
+    Category::Input,
+    Category::Activation,
+    Category::Gradient,
+    Category::Output,
+    Category::Workspace,
+    Category::Temporary,
+];
+
+const STYLE: &str = "text{font:13px sans-serif;fill:#222}.title{font-weight:bold;font-size:15px}\
+                     .ground{fill:#fff}.line{stroke:#888;stroke-opacity:.4}.peak{stroke:#222;stroke-dasharray:4 3}\
+                     @media(prefers-color-scheme:dark){text{fill:#ddd}.ground{fill:#181818}.peak{stroke:#ddd}}";
+
+pub(super) fn write<W: Write>(recording: &Recording, out: &mut Output<W>) -> Result<(), ExportError> {
+    let mut picture = String::new();
+    // Writing to a String cannot fail.
+    let _ = draw(recording, &mut picture);
+    out.pour_out(&mut picture.into_bytes())?;
+    Ok(())
+}
+
+type Column = [u64; Category::COUNT];
+
+/// What was live in each column, by category.
+fn columns(recording: &Recording) -> Vec<Column> {
+    let end = u128::from(recording.end_ns()) + 1;
+    let column_of = |moment: &Moment| (u128::from(moment.at_ns) * u128::from(COLUMNS) / end) as usize;
+    let mut columns: Vec<Column> = Vec::with_capacity(COLUMNS as usize);
+    let sum = |column: &Column| column.iter().sum::<u64>();
+    let mut last = Column::default();
+    for moment in recording.timeline() {
+        let column = column_of(&moment);
+        // What was live before is live at the beginning of this column, and in those in which nothing happened.
+        columns.resize(columns.len().max(column + 1), last);
+        let shown = &mut columns[column];
+        if moment.bytes > sum(shown) {
+            *shown = moment.categories;
+        }
+        last = moment.categories;
+    }
+    columns.resize(COLUMNS as usize, last);
+    columns
+}
+
+fn draw(recording: &Recording, out: &mut String) -> std::fmt::Result {
+    let columns = columns(recording);
+    let peak = recording.peak().map_or(0, |peak| peak.bytes);
+    let (tick, top) = scale(peak);
+    let row = |bytes: u64| f64::from(TOP + ROWS) - bytes as f64 / top as f64 * f64::from(ROWS);
+
+    write!(
+        out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\n<style>{STYLE}</style>\n\
+         <rect class=\"ground\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n"
+    )?;
+    let program = match recording.facts().program.as_str() {
+        "" => "Live bytes",
+        program => program,
+    };
+    writeln!(
+        out,
+        "<text class=\"title\" x=\"{LEFT}\" y=\"24\">{}: peak {}</text>",
+        Escaped(program),
+        Bytes(peak)
+    )?;
+    draw_legend(&columns, out)?;
+
+    let mut below: Vec<u64> = vec![0; columns.len()];
+    for category in ORDER {
+        if columns.iter().all(|column| column[category.index()] == 0) {
+            continue;
+        }
+        let above: Vec<u64> =
+            below.iter().zip(&columns).map(|(below, column)| below + column[category.index()]).collect();
+        write!(out, "<path fill=\"{}\" d=\"M{LEFT} {:.1}", COLOURS[category.index()], row(below[0]))?;
+        draw_steps(&above, row, out, false)?;
+        draw_steps(&below, row, out, true)?;
+        writeln!(out, "z\"><title>{}</title></path>", category.name())?;
+        below = above;
+    }
+
+    for bytes in (0..=top / tick).map(|ticks| ticks * tick) {
+        let (y, right) = (row(bytes), LEFT + COLUMNS);
+        writeln!(out, "<path class=\"line\" d=\"M{LEFT} {y:.1}H{right}\"/>")?;
+        let label = if bytes == 0 { "0".to_owned() } else { Bytes(bytes).to_string() };
+        writeln!(out, "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>", LEFT - 8, y + 4.0)?;
+    }
+    let seconds = recording.end_ns() as f64 / 1e9;
+    for part in 0..=4_u32 {
+        let (x, y) = (LEFT + COLUMNS * part / 4, TOP + ROWS + 22);
+        let time = seconds_text(seconds * f64::from(part) / 4.0, seconds);
+        writeln!(out, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"middle\">{time}</text>")?;
+    }
+    if let Some(peak) = recording.peak() {
+        let share = recording.time_of(peak.event) as f64 / (recording.end_ns() + 1) as f64;
+        let (x, y) = (f64::from(LEFT) + share * f64::from(COLUMNS), row(peak.bytes));
+        writeln!(out, "<path class=\"peak\" d=\"M{x:.1} {y:.1}V{}\"><title>peak</title></path>", TOP + ROWS)?;
+    }
+    out.push_str("</svg>\n");
+    Ok(())
+}
+
+/// The upper edge from left to right, or the lower one back.
+fn draw_steps(bytes: &[u64], row: impl Fn(u64) -> f64, out: &mut String, back: bool) -> std::fmt::Result {
+    let count = bytes.len();
+    let mut index = 0;
+    while index < count {
+        let at = |index: usize| if back { count - 1 - index } else { index };
+        let level = bytes[at(index)];
+        let run = (index..count).take_while(|&index| bytes[at(index)] == level).count();
+        index += run;
+        let x = LEFT as usize + if back { count - index } else { index };
+        write!(out, "V{:.1}H{x}", row(level))?;
+    }
+    Ok(())
+}
+
+fn draw_legend(columns: &[Column], out: &mut String) -> std::fmt::Result {
+    let mut x = LEFT;
+    for category in ORDER {
+        let most = columns.iter().map(|column| column[category.index()]).max().unwrap_or(0);
+        if most == 0 {
+            continue;
+        }
+        let (colour, name) = (COLOURS[category.index()], category.name());
+        writeln!(out, "<rect x=\"{x}\" y=\"40\" width=\"12\" height=\"12\" fill=\"{colour}\"/>")?;
+        writeln!(out, "<text x=\"{}\" y=\"51\">{name}</text>", x + 17)?;
+        // Letters are some seven units wide.
+        x += 34 + 7 * name.len() as u32;
+    }
+    Ok(())
+}
+
+/// The distance of the lines, a power of two of bytes, and the height of the topmost.
+fn scale(peak: u64) -> (u64, u64) {
+    let mut tick = 1_u64;
+    for shift in 0..63 {
+        tick = 1 << shift;
+        if tick.saturating_mul(6) >= peak {
+            break;
+        }
+    }
+    (tick, peak.div_ceil(tick).max(1).saturating_mul(tick))
+}
+
+/// A time of a run of this many seconds.
+fn seconds_text(time: f64, whole: f64) -> String {
+    match whole {
+        _ if time == 0.0 => "0".to_owned(),
+        ..1e-3 => format!("{:.1} µs", time * 1e6),
+        ..1.0 => format!("{:.1} ms", time * 1e3),
+        _ => format!("{time:.2} s"),
+    }
+}
+
+/// Text as it stands between tags; letters that XML does not have are left out.
+struct Escaped<'a>(&'a str);
+
+impl std::fmt::Display for Escaped<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for letter in self.0.chars() {
+            match letter {
+                '<' => formatter.write_str("&lt;")?,
+                '&' => formatter.write_str("&amp;")?,
+                '\u{fffe}' | '\u{ffff}' => {}
+                _ if letter.is_control() => {}
+                _ => formatter.write_char(letter)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scale_reaches_above_the_peak_with_few_lines() {
+        assert_eq!(scale(0), (1, 1));
+        assert_eq!(scale(6), (1, 6));
+        assert_eq!(scale(7), (2, 8));
+        assert_eq!(scale(1_650_000), (1 << 19, 4 << 19));
+        for peak in [1, 1000, 1 << 40, u64::MAX / 2, u64::MAX] {
+            let (tick, top) = scale(peak);
+            assert!(top >= peak && top / tick <= 8, "{peak}: {tick} {top}");
+        }
+    }
+}
