@@ -2,9 +2,9 @@
 //!
 //! Recordings know the regions that pools took and gave back while recording was on. That need not be all: a pool may have
 //! had regions before, may have made two neighbours one and put a block across them, or may have none, as when every
-//! block comes from the system. So regions and blocks that touch the same bytes are taken together. What is one region
-//! then, and was there whenever a block lay in it, comes and goes as it did; anything else is there from the beginning to
-//! the end.
+//! block comes from the system. So regions and blocks that share bytes are taken together, and so are neighbours of which
+//! no region is known. What is one region then, and was there whenever a block lay in it, comes and goes as it did;
+//! anything else is there from the beginning to the end.
 
 use super::ExportError;
 use crate::record::{EventKind, Recording};
@@ -45,16 +45,19 @@ impl Segments {
     pub(super) fn of(recording: &Recording, events: &[u32]) -> Result<Self, ExportError> {
         let mut stretches = Vec::new();
         for &event in events {
-            let (address, bytes) = match recording.events()[event as usize].kind {
-                EventKind::Alloc(block) => (recording.block(block).address, recording.block(block).granted),
+            let (address, bytes, known) = match recording.events()[event as usize].kind {
+                EventKind::Alloc(block) => {
+                    let block = recording.block(block);
+                    (block.address, block.granted, false)
+                }
                 EventKind::Region(region) => {
                     let region = &recording.regions()[region as usize];
-                    (region.address, region.bytes)
+                    (region.address, region.bytes, true)
                 }
                 _ => continue,
             };
             match address.checked_add(bytes) {
-                Some(end) if end <= TOO_HIGH => stretches.push((address, end)),
+                Some(end) if end <= TOO_HIGH => stretches.push(Stretch { start: address, end, known }),
                 _ => return Err(ExportError::TooHigh { address, bytes }),
             }
         }
@@ -109,18 +112,38 @@ impl Segments {
     }
 }
 
-/// Makes stretches that share bytes one.
-fn join(mut stretches: Vec<(u64, u64)>) -> Vec<Segment> {
-    stretches.retain(|(start, end)| start < end);
+/// A region, or the place of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Stretch {
+    start: u64,
+    end: u64,
+    /// Whether it is a region, or has one in it.
+    known: bool,
+}
+
+/// Makes stretches one that share bytes, and then neighbours of which no region is known.
+fn join(mut stretches: Vec<Stretch>) -> Vec<Segment> {
+    stretches.retain(|stretch| stretch.start < stretch.end);
     stretches.sort_unstable();
-    let mut joined: Vec<Segment> = Vec::new();
-    for (start, end) in stretches {
+    let mut joined: Vec<Stretch> = Vec::new();
+    for stretch in stretches {
         match joined.last_mut() {
-            Some(last) if start < last.end => last.end = last.end.max(end),
-            _ => joined.push(Segment { start, end, fixed: false, present: false, live: 0 }),
+            Some(last) if stretch.start < last.end => {
+                last.end = last.end.max(stretch.end);
+                last.known |= stretch.known;
+            }
+            _ => joined.push(stretch),
         }
     }
-    joined
+    joined.dedup_by(|next, last| {
+        let neighbours = last.end == next.start && !last.known && !next.known;
+        if neighbours {
+            last.end = next.end;
+        }
+        neighbours
+    });
+    let segment = |Stretch { start, end, .. }| Segment { start, end, fixed: false, present: false, live: 0 };
+    joined.into_iter().map(segment).collect()
 }
 
 /// The events of each pool, in order.
@@ -142,10 +165,24 @@ pub(super) fn events_by_pool(recording: &Recording) -> Vec<Vec<u32>> {
 mod tests {
     use super::*;
 
+    fn ends(stretches: &[(u64, u64, bool)]) -> Vec<(u64, u64)> {
+        let stretch = |&(start, end, known)| Stretch { start, end, known };
+        join(stretches.iter().map(stretch).collect())
+            .iter()
+            .map(|segment| (segment.start, segment.end))
+            .collect()
+    }
+
     #[test]
-    fn stretches_that_share_bytes_become_one_and_neighbours_stay_apart() {
-        let joined = join(vec![(256, 512), (0, 256), (300, 600), (700, 700), (1000, 1001)]);
-        let ends: Vec<_> = joined.iter().map(|segment| (segment.start, segment.end)).collect();
-        assert_eq!(ends, [(0, 256), (256, 600), (1000, 1001)]);
+    fn stretches_that_share_bytes_become_one_and_known_neighbours_stay_apart() {
+        let regions =
+            [(256, 512, true), (0, 256, true), (300, 600, false), (700, 700, true), (1000, 1001, true)];
+        assert_eq!(ends(&regions), [(0, 256), (256, 600), (1000, 1001)]);
+    }
+
+    #[test]
+    fn neighbours_of_which_no_region_is_known_become_one() {
+        let blocks = [(0, 10, false), (20, 30, false), (10, 20, false), (30, 40, true), (40, 50, false)];
+        assert_eq!(ends(&blocks), [(0, 30), (30, 40), (40, 50)]);
     }
 }
