@@ -1,13 +1,14 @@
 //! `highwater report`: where the memory of a recorded run went.
 
+mod page;
 mod text;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use highwater_tracking::{Cut, Recording, RunFacts, RunSummary, Usage};
+use highwater_tracking::{Cut, PeakParts, Recording, RunFacts, RunSummary, Usage};
 use serde::Serialize;
 
 use crate::exit;
@@ -33,6 +34,10 @@ pub(crate) struct ReportArguments {
     #[arg(long)]
     json: bool,
 
+    /// Write one page for a browser to this file, which needs no network
+    #[arg(long, value_name = "FILE.html", conflicts_with = "json")]
+    html: Option<PathBuf>,
+
     #[command(flatten)]
     read: ReadArguments,
 }
@@ -55,6 +60,7 @@ struct Whole<'a> {
     skipped_events: u64,
     cut: Option<&'a Cut>,
     usage: &'a Usage,
+    peak_parts: &'a PeakParts,
     summary: Option<&'a RunSummary>,
 }
 
@@ -66,28 +72,40 @@ pub(crate) fn run(arguments: &ReportArguments) -> io::Result<ExitCode> {
             return Ok(ExitCode::from(exit::BAD_FILE));
         }
     };
-    let usage = Usage::of(&recording);
     let mut stdout = io::stdout().lock();
+    if let Some(path) = &arguments.html {
+        if let Err(error) = page::write(&recording, path, &mut stdout) {
+            writeln!(io::stderr(), "highwater: {error}")?;
+            return Ok(ExitCode::from(exit::FAILED));
+        }
+        return tell_cut(&recording, &arguments.run);
+    }
+    let (usage, parts) = (Usage::of(&recording), PeakParts::of(&recording));
     if arguments.json {
-        serde_json::to_writer_pretty(&mut stdout, &whole(&recording, &usage))?;
+        serde_json::to_writer_pretty(&mut stdout, &whole(&recording, &usage, &parts))?;
         writeln!(stdout)?;
     } else {
         let places = arguments.by == By::Place;
         write!(
             stdout,
             "{}",
-            text::Text { recording: &recording, usage: &usage, top: arguments.top, places }
+            text::Text { recording: &recording, usage: &usage, parts: &parts, top: arguments.top, places }
         )?;
     }
     stdout.flush()?;
+    tell_cut(&recording, &arguments.run)
+}
+
+/// Says, beside the report, where the file could not be read further.
+fn tell_cut(recording: &Recording, path: &Path) -> io::Result<ExitCode> {
     if let Some(cut) = recording.cut() {
-        let path = arguments.run.display();
+        let path = path.display();
         writeln!(io::stderr(), "highwater: {path}: read up to byte {}: {}", cut.offset, cut.reason)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn whole<'a>(recording: &'a Recording, usage: &'a Usage) -> Whole<'a> {
+fn whole<'a>(recording: &'a Recording, usage: &'a Usage, peak_parts: &'a PeakParts) -> Whole<'a> {
     Whole {
         facts: recording.facts(),
         events: recording.events().len(),
@@ -95,6 +113,7 @@ fn whole<'a>(recording: &'a Recording, usage: &'a Usage) -> Whole<'a> {
         skipped_events: recording.skipped_events(),
         cut: recording.cut(),
         usage,
+        peak_parts,
         summary: recording.summary(),
     }
 }

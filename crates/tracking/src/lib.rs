@@ -58,6 +58,7 @@ mod export;
 #[doc(hidden)]
 pub mod fuzz;
 mod local;
+mod page;
 mod plan;
 mod record;
 mod replay;
@@ -74,14 +75,16 @@ mod tracker;
 pub use allocator::{Record, Sizes, TrackingAllocator};
 pub use context::{Context, ContextGuard, capture};
 pub use export::{ExportError, ExportFormat, UnknownExportFormat, export};
+pub use page::write_page;
 pub use plan::{
     NoPlan, PlanLimits, PlanTextError, PlanTextProblem, Step, find_step, parse_plan, plan_of, write_plan,
 };
 pub use record::{
     BlockLife, BlockProblem, CategoryChange, CategoryUsage, Change, Cut, Event, EventKind, EventProblem,
-    Execution, Failure, HwmError, HwmProblem, LiveBlock, Moment, OpUsage, Outside, Owner, Peak, PeakUsage,
-    PhaseUsage, PlaceChange, PoolName, Recording, RecordingLimits, Region, Retag, RunFacts, RunSummary,
-    SavedUsage, ScopeChange, ScopeUsage, ThreadUsage, Timeline, Usage, UsageDiff, Written,
+    Execution, Failure, HwmError, HwmProblem, LiveBlock, Moment, OpUsage, Outside, Owner, Peak, PeakPart,
+    PeakParts, PeakUsage, PhaseUsage, PlaceChange, PoolName, Recording, RecordingLimits, Region, Retag,
+    RunFacts, RunSummary, SavedUsage, ScopeChange, ScopeUsage, ThreadUsage, Timeline, Usage, UsageDiff,
+    Written,
 };
 pub use replay::{ReplayError, ReplaySummary, Replayer, replay};
 pub use report::{CategoryRow, OpRow, PeakRow, PlaceRow, PoolRow, Report, ScopeRow};

@@ -13,6 +13,7 @@ mod builder;
 mod diff;
 pub(crate) mod hwm;
 mod outside;
+mod parts;
 mod peak;
 mod recorder;
 mod recording;
@@ -28,6 +29,7 @@ pub use builder::{BlockProblem, RecordingLimits};
 pub use diff::{CategoryChange, Change, PlaceChange, ScopeChange, UsageDiff};
 pub use hwm::{HwmError, HwmProblem, Written};
 pub use outside::Outside;
+pub use parts::{PeakPart, PeakParts};
 pub use peak::{LiveBlock, Peak};
 pub(crate) use recorder::Recorder;
 pub use recording::{

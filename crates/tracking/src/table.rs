@@ -109,7 +109,7 @@ pub fn count(count: u64) -> String {
     if count == 0 { "-".to_owned() } else { count.to_string() }
 }
 
-fn shorten(name: &str) -> String {
+pub fn shorten(name: &str) -> String {
     let length = name.chars().count();
     if length <= MAX_NAME {
         return name.to_owned();

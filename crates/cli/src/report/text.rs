@@ -2,13 +2,14 @@
 
 use std::fmt;
 
-use highwater_tracking::table::{Table, bytes, count};
-use highwater_tracking::{OpUsage, Outside, Phase, Recording, Usage};
+use highwater_tracking::table::{Table, bytes, count, shorten};
+use highwater_tracking::{OpUsage, Outside, PeakPart, PeakParts, Phase, Recording, Usage};
 
 /// What is printed.
 pub(super) struct Text<'a> {
     pub(super) recording: &'a Recording,
     pub(super) usage: &'a Usage,
+    pub(super) parts: &'a PeakParts,
     /// The most lines of a table.
     pub(super) top: usize,
     /// Whether ops are told apart by module.
@@ -22,6 +23,10 @@ impl fmt::Display for Text<'_> {
         writeln!(f, "\n{}", self.ops(rows))?;
         writeln!(f, "{}", self.scopes())?;
         write!(f, "{}", self.categories())?;
+        if self.parts.bytes > 0 {
+            writeln!(f, "\nthe peak taken apart: how far it falls without a holder\n")?;
+            write!(f, "{}", self.parts())?;
+        }
         let saved = &self.usage.saved;
         if saved.blocks > 0 {
             writeln!(
@@ -76,6 +81,27 @@ impl Text<'_> {
             );
         }
         rest(&mut table, rows.len(), self.top);
+        table
+    }
+
+    /// Who held the peak: categories, then ops in modules.
+    fn parts(&self) -> Table {
+        let mut table = Table::new(&["without", "held", "peak falls by", "next peak", "which is in"]);
+        let mut lines = |parts: &[PeakPart]| {
+            for part in parts.iter().take(self.top) {
+                let name = if part.name.is_empty() { "(outside of ops)" } else { &part.name };
+                let figures = [bytes(part.bytes), bytes(part.falls), bytes(part.next_peak)];
+                let next = if part.next_owner.is_empty() { "-" } else { &part.next_owner };
+                let next = std::iter::once(shorten(&plain(next)));
+                table.line(
+                    &plain(name).replace("optimizer_state", "optimizer state"),
+                    figures.into_iter().chain(next),
+                );
+            }
+        };
+        lines(&self.parts.categories);
+        lines(&self.parts.places);
+        rest(&mut table, self.parts.places.len(), self.top);
         table
     }
 

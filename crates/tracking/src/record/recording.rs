@@ -425,3 +425,11 @@ impl Recording {
         self.peak.as_ref()
     }
 }
+
+#[cfg(test)]
+impl Recording {
+    /// Names the program, which a recording in memory leaves open.
+    pub(crate) fn set_program(&mut self, program: &str) {
+        program.clone_into(&mut self.facts.program);
+    }
+}

@@ -1,0 +1,97 @@
+//! A recording as one page for a browser: the timeline by category, the pool map, the table by op, the peak taken apart,
+//! and requests that found no memory.
+//!
+//! The page asks nothing of the network. Its data is one JSON object, deflated and in base64, so that no name in it
+//! can end the element that it stands in; scripts write names only as text. What would make the page large is thinned
+//! out here: the timeline to an [`envelope`], the map to a [`raster`] with single [`blocks`] around the peak.
+//!
+//! Figures, of the command and on the machine in README.md, stand there under "Where did the memory go?".
+
+mod blocks;
+mod data;
+mod envelope;
+mod failures;
+mod names;
+mod raster;
+mod space;
+
+use std::io::{self, Write};
+
+use base64::prelude::BASE64_STANDARD;
+use base64::write::EncoderWriter;
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+
+use crate::record::Recording;
+
+const HEAD: &str = include_str!("page/page.html");
+const STYLE: &str = include_str!("page/page.css");
+const SCRIPTS: [&str; 6] = [
+    include_str!("page/base.js"),
+    include_str!("page/view.js"),
+    include_str!("page/timeline.js"),
+    include_str!("page/map.js"),
+    include_str!("page/tables.js"),
+    include_str!("page/main.js"),
+];
+
+/// Writes a recording as one HTML page that needs nothing else.
+///
+/// # Errors
+/// Those of the writer.
+///
+/// ```
+/// use bfc_core::Bytes;
+/// use highwater_tracking::{Tracker, write_page};
+/// let tracker = Tracker::new();
+/// tracker.start_log(Bytes::mib(1));
+/// let mut page = Vec::new();
+/// write_page(&tracker.take_log(), &mut page)?;
+/// assert!(page.starts_with(b"<!doctype html>"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn write_page(recording: &Recording, mut out: impl Write) -> io::Result<()> {
+    let program = &recording.facts().program;
+    let title = if program.is_empty() { "a run" } else { program };
+    // The template's placeholders, in the order in which they stand.
+    let mut rest = HEAD;
+    for (mark, fill) in [("{title}", None), ("{style}", Some(STYLE)), ("{data}", None), ("{script}", None)] {
+        let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
+        out.write_all(before.as_bytes())?;
+        match (mark, fill) {
+            (_, Some(text)) => out.write_all(text.as_bytes())?,
+            ("{title}", _) => out.write_all(escaped(title).as_bytes())?,
+            ("{data}", _) => write_data(recording, &mut out)?,
+            _ => SCRIPTS.iter().try_for_each(|script| out.write_all(script.as_bytes()))?,
+        }
+        rest = after;
+    }
+    out.write_all(rest.as_bytes())
+}
+
+fn write_data(recording: &Recording, out: &mut impl Write) -> io::Result<()> {
+    let base64 = EncoderWriter::new(out, &BASE64_STANDARD);
+    let mut deflate = ZlibEncoder::new(base64, Compression::default());
+    serde_json::to_writer(&mut deflate, &data::Data::of(recording))?;
+    deflate.finish()?.finish()?;
+    Ok(())
+}
+
+/// Text from a file as it may stand in HTML.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            control if control.is_control() => escaped.push('\u{fffd}'),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests;

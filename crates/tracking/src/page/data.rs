@@ -1,0 +1,213 @@
+//! The object that a page carries. Columns of numbers that grow or change little stand as differences, which deflate well.
+
+use bfc_core::Category;
+use serde::Serialize;
+
+use super::blocks::{self, Rectangle};
+use super::envelope::{envelope, ops_at};
+use super::failures::{FailureRow, failures};
+use super::names::Names;
+use super::raster::{Raster, runs};
+use super::space::Space;
+use crate::record::{Cut, EventKind, OpUsage, PeakParts, Recording, RunFacts, RunSummary, Usage};
+
+/// How many stretches the timeline has at most.
+const STRETCHES: usize = 1 << 15;
+
+/// How many blocks are drawn by themselves.
+const RECTANGLES: usize = 40_000;
+
+/// Cells of the map for the rest.
+const COLUMNS: usize = 1024;
+const ROWS: usize = 256;
+
+/// The most lines of a table, and regions.
+const MAX_LINES: usize = 2000;
+
+#[derive(Debug, Serialize)]
+pub(super) struct Data<'a> {
+    facts: &'a RunFacts,
+    summary: Option<&'a RunSummary>,
+    cut: Option<&'a Cut>,
+    end_ns: u64,
+    events: usize,
+    blocks: usize,
+    lost_events: u64,
+    skipped_events: u64,
+    categories: [&'static str; Category::COUNT],
+    timeline: TimelineData,
+    map: MapData,
+    peak_parts: PeakParts,
+    ops: Vec<OpUsage>,
+    places: Vec<OpUsage>,
+    category_usage: Vec<crate::record::CategoryUsage>,
+    failures: Vec<FailureRow>,
+    failed_requests: usize,
+    names: Vec<String>,
+}
+
+/// Moments of the timeline.
+#[derive(Debug, Serialize)]
+struct TimelineData {
+    /// How many there were before thinning out.
+    moments: usize,
+    /// Nanoseconds, as differences.
+    at_ns: Vec<u64>,
+    /// Bytes by category, as differences.
+    bytes: [Vec<i128>; Category::COUNT],
+    /// Who ran then, by number of the name.
+    op: Vec<u32>,
+    /// Which of the moments is the peak.
+    peak: Option<usize>,
+}
+
+/// The map.
+#[derive(Debug, Serialize)]
+struct MapData {
+    bytes: u64,
+    /// Stretches of addresses: pool, address (in digits: browsers' numbers have 53 bits), bytes, place on the map.
+    extents: Vec<(String, String, u64, u64)>,
+    /// Regions: from, to, place, bytes.
+    regions: Vec<(u64, u64, u64, u64)>,
+    columns: usize,
+    rows: usize,
+    /// Runs of equal cells.
+    cells: Vec<u32>,
+    exact: Exact,
+}
+
+/// Single blocks, of a part of the time. Those that began first stand first.
+#[derive(Debug, Default, Serialize)]
+struct Exact {
+    from_ns: u64,
+    to_ns: u64,
+    /// Beginnings in nanoseconds, as differences.
+    begin_ns: Vec<u64>,
+    life_ns: Vec<u64>,
+    at: Vec<u64>,
+    bytes: Vec<u64>,
+    category: Vec<u8>,
+    owner: Vec<u32>,
+}
+
+impl<'a> Data<'a> {
+    pub(super) fn of(recording: &'a Recording) -> Self {
+        let usage = Usage::of(recording);
+        let mut names = Names::new(recording);
+        let first = |mut lines: Vec<OpUsage>| {
+            lines.truncate(MAX_LINES);
+            lines
+        };
+        let mut peak_parts = PeakParts::of(recording);
+        peak_parts.places.truncate(MAX_LINES);
+        peak_parts.scopes.truncate(MAX_LINES);
+        Self {
+            facts: recording.facts(),
+            summary: recording.summary(),
+            cut: recording.cut(),
+            end_ns: recording.end_ns(),
+            events: recording.events().len(),
+            blocks: recording.blocks().len(),
+            lost_events: recording.lost_events(),
+            skipped_events: recording.skipped_events(),
+            categories: Category::ALL.map(Category::name),
+            timeline: timeline(recording, &mut names),
+            map: map(recording, &mut names),
+            peak_parts,
+            ops: first(usage.ops),
+            places: first(usage.places),
+            category_usage: usage.categories,
+            failures: failures(recording),
+            failed_requests: recording.failures().len(),
+            names: names.into_paths(),
+        }
+    }
+}
+
+fn timeline(recording: &Recording, names: &mut Names<'_>) -> TimelineData {
+    let moments = envelope(recording, STRETCHES);
+    let owners = ops_at(recording, &moments);
+    let column = |category: usize| {
+        differences(moments.iter().map(|moment| i128::from(moment.categories[category]))).collect()
+    };
+    let peak = recording.peak().and_then(|peak| moments.iter().position(|moment| moment.event == peak.event));
+    TimelineData {
+        moments: recording.timeline().count(),
+        at_ns: steps_up(moments.iter().map(|moment| moment.at_ns)),
+        bytes: std::array::from_fn(column),
+        op: owners.into_iter().map(|owner| names.number(owner)).collect(),
+        peak,
+    }
+}
+
+fn map(recording: &Recording, names: &mut Names<'_>) -> MapData {
+    let space = Space::of(recording);
+    let mut raster = Raster::new(COLUMNS, ROWS, recording.end_ns(), space.bytes);
+    let (from_ns, to_ns) = blocks::window(recording, RECTANGLES);
+    let mut single: Vec<Rectangle> = Vec::new();
+    blocks::rectangles(recording, &space, |rectangle| {
+        raster.add(&rectangle);
+        let seen = rectangle.from_ns <= to_ns && rectangle.to_ns >= from_ns;
+        // One more than may be says that there are too many.
+        if seen && single.len() <= 2 * RECTANGLES {
+            single.push(rectangle);
+        }
+    });
+    let exact =
+        if single.len() > 2 * RECTANGLES { Exact::default() } else { exact(single, (from_ns, to_ns), names) };
+    let extents = space.extents.iter().map(|extent| {
+        let pool = recording.pools()[extent.pool as usize].name.clone();
+        (pool, format!("{:#x}", extent.address), extent.bytes, extent.at)
+    });
+    MapData {
+        bytes: space.bytes,
+        extents: extents.collect(),
+        regions: regions(recording, &space),
+        columns: COLUMNS,
+        rows: ROWS,
+        cells: runs(&raster.cells()),
+        exact,
+    }
+}
+
+fn exact(mut single: Vec<Rectangle>, (from_ns, to_ns): (u64, u64), names: &mut Names<'_>) -> Exact {
+    single.sort_by_key(|rectangle| rectangle.from_ns);
+    Exact {
+        from_ns,
+        to_ns,
+        begin_ns: steps_up(single.iter().map(|rectangle| rectangle.from_ns)),
+        life_ns: single.iter().map(|rectangle| rectangle.to_ns - rectangle.from_ns).collect(),
+        at: single.iter().map(|rectangle| rectangle.at).collect(),
+        bytes: single.iter().map(|rectangle| rectangle.bytes).collect(),
+        category: single.iter().map(|rectangle| rectangle.category.index() as u8).collect(),
+        owner: single.iter().map(|rectangle| names.number(rectangle.owner)).collect(),
+    }
+}
+
+/// From when to when regions were held.
+fn regions(recording: &Recording, space: &Space) -> Vec<(u64, u64, u64, u64)> {
+    let mut told: Vec<(u64, u64, u64, u64)> = Vec::new();
+    let mut open = std::collections::HashMap::new();
+    for event in recording.events() {
+        let EventKind::Region(number) = event.kind else { continue };
+        let region = recording.regions()[number as usize];
+        let key = (region.pool, region.address);
+        if region.taken && told.len() < MAX_LINES {
+            open.insert(key, told.len());
+            let at = space.place(region.pool, region.address);
+            told.push((event.at_ns, recording.end_ns(), at, region.bytes));
+        } else if let Some(index) = open.remove(&key) {
+            told[index].1 = event.at_ns;
+        }
+    }
+    told
+}
+
+fn differences(values: impl Iterator<Item = i128>) -> impl Iterator<Item = i128> {
+    values.scan(0, |last, value| Some(value - std::mem::replace(last, value)))
+}
+
+/// Differences of numbers that never fall.
+fn steps_up(values: impl Iterator<Item = u64>) -> Vec<u64> {
+    values.scan(0, |last, value| Some(value - std::mem::replace(last, value))).collect()
+}

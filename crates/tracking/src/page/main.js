@@ -1,0 +1,55 @@
+// Reads the data and fills the page.
+
+function head(data) {
+  const { facts, summary } = data, parts = data.peak_parts;
+  element("title").textContent = (facts.program || "A run") + ": where the memory went";
+  const begun = facts.started_unix_ms ? [["begun", new Date(facts.started_unix_ms).toISOString().slice(0, 19) + " UTC"]] : [];
+  element("facts").textContent = [...facts.more, ...begun].map(fact => fact.join(" ")).join(" · ");
+  const figure = (name, value, more) => {
+    const box = make("div"), text = make("dd", value);
+    if (more) text.append(make("small", more));
+    box.append(make("dt", name), text);
+    element("figures").append(box);
+  };
+  const peak = data.timeline.peak;
+  if (peak !== null) {
+    const at = sums(data.timeline.at_ns)[peak];
+    figure("peak", bytes(parts.bytes), "after " + time(at, data.end_ns) + " in " + (data.names[data.timeline.op[peak]] || "no op"));
+  }
+  for (const pool of summary ? summary.report.pools : []) {
+    figure("reserved by " + pool.name, bytes(pool.peak_reserved), pool.limit === null ? "no limit" : "limit " + bytes(pool.limit));
+  }
+  const process = summary && summary.outside.peak_resident;
+  if (process) figure("process", bytes(process), "at most, all told");
+  figure("events", count(data.events), count(data.blocks) + " blocks");
+  figure("duration", time(data.end_ns));
+  const notes = [];
+  if (data.cut) notes.push("The file ends before its end: " + data.cut.reason + " (byte " + data.cut.offset + ").");
+  if (data.lost_events) notes.push(count(data.lost_events) + " events at the beginning were lost.");
+  if (data.skipped_events) notes.push(count(data.skipped_events) + " events were left out: their blocks are from before.");
+  element("notes").textContent = notes.join(" ");
+  element("notes").hidden = notes.length === 0;
+}
+
+async function main() {
+  const data = await read_data();
+  view.end = Math.max(data.end_ns, 100);
+  view.to = view.end;
+  read_palette();
+  head(data);
+  timeline(data);
+  map(data);
+  parts_table(data);
+  ops_table(data);
+  failures(data);
+  element("controls").addEventListener("click", event => { if (event.target.dataset.do) act(event.target.dataset.do); });
+  window.addEventListener("resize", redraw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { read_palette(); redraw(); });
+  redraw();
+}
+
+main().catch(error => {
+  element("title").textContent = "This page could not be drawn";
+  element("notes").hidden = false;
+  element("notes").textContent = String(error);
+});

@@ -1,0 +1,235 @@
+use std::io::Read;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Category, Request};
+use flate2::read::ZlibDecoder;
+use proptest::prelude::*;
+use serde_json::Value;
+
+use super::blocks::Rectangle;
+use super::envelope::envelope;
+use super::raster::{Raster, runs};
+use super::space::Space;
+use super::*;
+use crate::record::{EventKind, Moment};
+use crate::scope::module;
+use crate::tracker::Tracker;
+
+/// Runs an op that takes blocks of these sizes, and frees every other one at once and the rest at the end.
+fn record(op: &'static str, sizes: &[u64]) -> Recording {
+    let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new(
+        "cpu:0",
+        Arc::new(AddressOnlyMemory::new()),
+        BfcConfig::new(Bytes::mib(1)),
+    ));
+    let tracker = Tracker::new();
+    tracker.start_log(Bytes::mib(16));
+    let _scope = module("page");
+    let run = tracker.begin(op);
+    let mut held = Vec::new();
+    for (index, &bytes) in sizes.iter().enumerate() {
+        let request = Request::new(bytes).with_category(Category::ALL[index % Category::COUNT]);
+        // Some are refused: the pool is small.
+        let Ok(allocation) = Allocation::new(&run.track(&pool), &request) else { continue };
+        if index % 2 == 0 {
+            held.push(allocation);
+        }
+    }
+    drop(held);
+    tracker.take_log()
+}
+
+fn page_of(recording: &Recording) -> String {
+    let mut page = Vec::new();
+    write_page(recording, &mut page).unwrap();
+    String::from_utf8(page).unwrap()
+}
+
+/// What a browser finds in the element of the data.
+fn data_of(page: &str) -> Value {
+    let (_, rest) = page.split_once("id=\"data\">").unwrap();
+    let (data, _) = rest.split_once("</script>").unwrap();
+    let deflated = BASE64_STANDARD.decode(data.trim()).unwrap();
+    let mut json = String::new();
+    ZlibDecoder::new(&deflated[..]).read_to_string(&mut json).unwrap();
+    serde_json::from_str(&json).unwrap()
+}
+
+fn sums(differences: &Value) -> Vec<u64> {
+    let mut sum = 0;
+    let numbers = differences.as_array().unwrap().iter().map(|number| number.as_i64().unwrap());
+    numbers
+        .map(|difference| {
+            sum += difference;
+            sum as u64
+        })
+        .collect()
+}
+
+#[test]
+fn the_data_of_a_page_is_the_recordings() {
+    let recording = record("page-op", &[1000, 70_000, 256, 3000, 900_000]);
+    let data = data_of(&page_of(&recording));
+    let moments: Vec<Moment> = recording.timeline().collect();
+    let timeline = &data["timeline"];
+    assert_eq!(timeline["moments"], moments.len());
+    assert_eq!(sums(&timeline["at_ns"]), moments.iter().map(|moment| moment.at_ns).collect::<Vec<_>>());
+    for category in Category::ALL.map(Category::index) {
+        let bytes: Vec<u64> = moments.iter().map(|moment| moment.categories[category]).collect();
+        assert_eq!(sums(&timeline["bytes"][category]), bytes);
+    }
+    let peak = timeline["peak"].as_u64().unwrap() as usize;
+    assert_eq!(moments[peak].bytes, recording.peak().unwrap().bytes);
+    let op = timeline["op"][peak].as_u64().unwrap() as usize;
+    assert_eq!(data["names"][op], "page.page-op");
+    assert_eq!(data["map"]["exact"]["bytes"].as_array().unwrap().len(), recording.blocks().len());
+    assert_eq!(data["peak_parts"]["bytes"], recording.peak().unwrap().bytes);
+}
+
+#[test]
+fn no_name_can_end_the_element_that_it_stands_in() {
+    let evil = "</script><b>\u{2028}&";
+    let mut recording = record(evil, &[1000]);
+    recording.set_program(evil);
+    let page = page_of(&recording);
+    assert!(!page.contains("<b>") && page.contains("&lt;/script&gt;&lt;b&gt;"));
+    assert_eq!(data_of(&page)["places"][0]["op"], evil);
+    assert_eq!(page.matches("</script>").count(), 2);
+}
+
+#[test]
+fn a_page_asks_nothing_of_the_network() {
+    let page = page_of(&record("page-op", &[1000]));
+    for sign in ["http:", "https:", "src=", "<link", "@import", "fetch(", "url("] {
+        assert!(!page.contains(sign), "{sign}");
+    }
+    assert!(page.contains("default-src 'none'"));
+    for left in ["{title}", "{style}", "{data}", "{script}"] {
+        assert!(!page.contains(left), "{left}");
+    }
+}
+
+#[test]
+fn a_request_that_found_no_memory_is_told_with_those_who_held_it() {
+    let recording = record("page-op", &[600 << 10, 1, 500 << 10, 2 << 20]);
+    let data = data_of(&page_of(&recording));
+    assert_eq!(data["failed_requests"], 2);
+    let first = &data["failures"][0];
+    assert_eq!((&first["requested"], &first["in_use"]), (&(500 << 10).into(), &(600 << 10).into()));
+    assert_eq!(first["verdict"], "exhausted");
+    assert_eq!(first["largest_free"], 424 << 10);
+    assert_eq!(first["holders"][0][0], "page.page-op");
+    assert_eq!(data["failures"][1]["verdict"], "over the limit");
+}
+
+#[test]
+fn gaps_between_regions_take_no_place_on_the_map() {
+    let recording = record("page-op", &[1000, 2000, 4000]);
+    let space = Space::of(&recording);
+    let region = recording.regions()[0];
+    assert_eq!((space.extents.len(), space.bytes), (1, region.bytes));
+    assert_eq!(space.place(0, region.address + 512), 512);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn thinned_out_no_stretch_loses_its_highest_or_lowest_moment(
+        sizes in prop::collection::vec(1_u64..9000, 1..200),
+        stretches in 1_usize..40,
+    ) {
+        let recording = record("page-op", &sizes);
+        let moments: Vec<Moment> = recording.timeline().collect();
+        let kept = envelope(&recording, stretches);
+        prop_assert!(kept.len() <= 2 * stretches + Category::COUNT + 1);
+        prop_assert!(kept.is_sorted_by_key(|moment| moment.event));
+        prop_assert_eq!(kept.last(), moments.last());
+        let length = moments.len().div_ceil(stretches).max(1);
+        let bytes = |moment: &Moment| moment.bytes;
+        for stretch in moments.chunks(length) {
+            let within = |moment: &&Moment| stretch.contains(moment);
+            let of_kept = kept.iter().filter(within).map(bytes);
+            prop_assert_eq!(of_kept.clone().max(), stretch.iter().map(bytes).max());
+            prop_assert_eq!(of_kept.min(), stretch.iter().map(bytes).min());
+        }
+        for category in Category::ALL.map(Category::index) {
+            let most = |moments: &[Moment]| moments.iter().map(|moment| moment.categories[category]).max();
+            prop_assert_eq!(most(&kept), most(&moments));
+        }
+    }
+
+    #[test]
+    fn a_cell_is_as_full_as_its_blocks_make_it(
+        blocks in prop::collection::vec((0_u64..1000, 0_u64..400, 0_u64..1000, 1_u64..300, 0_usize..3), 1..30),
+    ) {
+        const COLUMNS: usize = 7;
+        const ROWS: usize = 5;
+        let mut raster = Raster::new(COLUMNS, ROWS, 1000, 1000);
+        let mut full = vec![[0.0; 3]; COLUMNS * ROWS];
+        for &(from_ns, life, at, bytes, category) in &blocks {
+            let rectangle = Rectangle {
+                from_ns,
+                to_ns: (from_ns + life).min(1000),
+                at,
+                bytes: bytes.min(1000 - at),
+                category: Category::ALL[category],
+                owner: 0,
+            };
+            raster.add(&rectangle);
+            let covered = |low: u64, high: u64, cell: usize, cells: usize| {
+                let (start, width) = (cell as f64 * 1000.0 / cells as f64, 1000.0 / cells as f64);
+                ((high as f64).min(start + width) - (low as f64).max(start)).max(0.0) / width
+            };
+            for (index, full) in full.iter_mut().enumerate() {
+                full[category] += covered(from_ns, rectangle.to_ns, index % COLUMNS, COLUMNS)
+                    * covered(at, at + rectangle.bytes, index / COLUMNS, ROWS);
+            }
+        }
+        for (cell, full) in raster.cells().into_iter().zip(full) {
+            let sum: f64 = full.iter().sum();
+            if sum < 1e-5 {
+                prop_assert!(sum > 1e-7 || cell == 0);
+                continue;
+            }
+            let share = sum.min(1.0) * 15.0;
+            let level = f64::from(cell % 16);
+            prop_assert!(level >= share - 1e-3 && level <= share + 1.001, "{cell} for {full:?}");
+            let most = full.into_iter().fold(0.0, f64::max);
+            prop_assert!(full[usize::from(cell / 16) - 1] >= most - 1e-3);
+        }
+    }
+
+    #[test]
+    fn runs_are_the_cells_again(cells in prop::collection::vec(0_u8..3, 0..100)) {
+        let runs = runs(&cells);
+        let again: Vec<u8> =
+            runs.chunks(2).flat_map(|run| vec![run[0] as u8; run[1] as usize]).collect();
+        prop_assert_eq!(again, cells);
+    }
+}
+
+#[test]
+fn a_retagged_block_is_drawn_once_for_each_category() {
+    let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new(
+        "cpu:0",
+        Arc::new(AddressOnlyMemory::new()),
+        BfcConfig::new(Bytes::mib(1)),
+    ));
+    let tracker = Tracker::new();
+    tracker.start_log(Bytes::mib(1));
+    let run = tracker.begin("page-op");
+    let request = Request::new(1000).with_category(Category::Output);
+    let block = Allocation::new(&run.track(&pool), &request).unwrap();
+    let tag = bfc_core::Tag { owner: run.owner(), category: Category::Activation };
+    block.allocator().retag(&block.block(), tag).unwrap();
+    drop(block);
+    let recording = tracker.take_log();
+    let mut told = Vec::new();
+    blocks::rectangles(&recording, &Space::of(&recording), |rectangle| told.push(rectangle));
+    let categories: Vec<Category> = told.iter().map(|rectangle| rectangle.category).collect();
+    assert_eq!(categories, [Category::Output, Category::Activation]);
+    assert_eq!(told[0].to_ns, told[1].from_ns);
+    assert!(recording.events().iter().any(|event| matches!(event.kind, EventKind::Retag(_))));
+}

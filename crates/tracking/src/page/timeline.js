@@ -1,0 +1,121 @@
+// Live bytes by category over time. A column of pixels with many moments shows the lowest solid and the highest pale.
+
+function timeline(data) {
+  const canvas = element("timeline");
+  const at = sums(data.timeline.at_ns);
+  const columns = STACK.map(name => sums(data.timeline.bytes[data.categories.indexOf(name)]));
+  const total = Float64Array.from(at, (_, index) => columns.reduce((sum, column) => sum + column[index], 0));
+  const peak = data.timeline.peak;
+  if (peak !== null) peak_at = at[peak];
+
+  /** The lowest and the highest moment from one time to another, what was live at the first included. */
+  function extremes(from, to) {
+    const first = last_at(at, from);
+    let low = first, high = first;
+    for (let index = first + 1; index < at.length && at[index] < to; index++) {
+      if (low < 0 || total[index] < total[low]) low = index;
+      if (high < 0 || total[index] > total[high]) high = index;
+    }
+    return [low, high];
+  }
+
+  function draw_stack(context, moment, x, width, y) {
+    if (moment < 0) return;
+    let sum = 0;
+    STACK.forEach((name, row) => {
+      const value = columns[row][moment];
+      if (value === 0) return;
+      const top = y(sum + value);
+      context.fillStyle = colour(name);
+      context.fillRect(x, top, width, y(sum) - top);
+      sum += value;
+    });
+  }
+
+  function draw() {
+    const frame = prepare(canvas), { context, plot, x } = frame;
+    const ratio = window.devicePixelRatio || 1, pixels = Math.max(Math.round(plot.width * ratio), 1);
+    const spans = Array.from({ length: pixels }, (_, pixel) => {
+      const ns = part => view.from + (view.to - view.from) * part / pixels;
+      return extremes(ns(pixel), ns(pixel + 1));
+    });
+    const most = spans.reduce((most, [, high]) => high < 0 ? most : Math.max(most, total[high]), 1);
+    const y = value => plot.top + plot.height * (1 - value / (most * 1.04));
+
+    const step = round_step(most, 6, 2);
+    context.textAlign = "right";
+    context.textBaseline = "middle";
+    for (let level = 0; level <= most; level += step) {
+      context.fillStyle = palette.line;
+      context.fillRect(plot.left, Math.round(y(level)), plot.width, 1);
+      context.fillStyle = palette.quiet;
+      context.fillText(bytes(level), plot.left - 7, y(level));
+    }
+    const width = plot.width / pixels;
+    spans.forEach(([low, high], pixel) => {
+      const left = plot.left + pixel * width;
+      if (low !== high) {
+        context.globalAlpha = 0.45;
+        draw_stack(context, high, left, width, y);
+        context.globalAlpha = 1;
+        if (low >= 0) {
+          context.fillStyle = palette.paper;
+          context.fillRect(left, y(total[low]), width, y(0) - y(total[low]));
+        }
+      }
+      draw_stack(context, low, left, width, y);
+    });
+    if (peak !== null && peak_at >= view.from && peak_at <= view.to) {
+      const place = x(peak_at), label = "peak " + bytes(total[peak]);
+      context.strokeStyle = context.fillStyle = palette.mark;
+      context.setLineDash([4, 3]);
+      context.beginPath();
+      context.moveTo(place, plot.top);
+      context.lineTo(place, plot.top + plot.height);
+      context.stroke();
+      context.setLineDash([]);
+      const left = place + 6 + context.measureText(label).width > plot.left + plot.width;
+      context.textAlign = left ? "right" : "left";
+      context.fillText(label, place + (left ? -5 : 5), plot.top - 7);
+    }
+    draw_time_axis(frame);
+    draw_cursor(frame);
+    element("range").textContent = view.to - view.from >= view.end ? "the whole run, " + time(view.end)
+      : time(view.from, view.to) + " to " + time(view.to, view.to);
+    tell();
+  }
+
+  const legend = STACK.filter(name => columns[STACK.indexOf(name)].some(value => value > 0)).map(name => {
+    const line = make("li"), swatch = make("span", "", { class: "swatch" }), figure = make("b");
+    line.append(swatch, make("span", worded(name)), figure);
+    element("legend").append(line);
+    return { swatch, figure, name, column: columns[STACK.indexOf(name)] };
+  });
+
+  /** Says what was live under the cursor, or at the peak. */
+  function tell() {
+    let moment = peak, where = "At the peak, ";
+    if (view.cursor !== null) {
+      const pixel = (view.to - view.from) / canvas.clientWidth;
+      [, moment] = extremes(view.cursor - pixel / 2, view.cursor + pixel / 2);
+      where = "At ";
+    }
+    const known = moment !== null && moment >= 0;
+    element("readout").textContent = known
+      ? where + time(at[moment], view.end) + ": " + bytes(total[moment]) + " live, in " +
+        (data.names[data.timeline.op[moment]] || "no op")
+      : "Nothing was live yet";
+    for (const { swatch, figure, name, column } of legend) {
+      swatch.style.background = colour(name);
+      figure.textContent = known && column[moment] > 0 ? bytes(column[moment]) : "–";
+    }
+  }
+
+  const { moments } = data.timeline;
+  element("timeline-note").textContent = at.length < moments
+    ? count(at.length) + " of " + count(moments) + " moments are kept: the lowest and highest of each stretch of " +
+      Math.ceil(moments / 32768) + ", so no peak is lost. Pale: the highest within a pixel. Drag or turn the wheel to zoom."
+    : "All " + count(moments) + " moments. Pale: the highest within a pixel. Drag or turn the wheel to zoom.";
+  view.listeners.push(draw);
+  listen(canvas, () => {});
+}

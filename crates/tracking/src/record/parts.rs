@@ -1,0 +1,236 @@
+//! The peak taken apart: who held it, and how high the next peak would be without each of them.
+//!
+//! What a holder held at the peak is not what would be saved without it: another moment may be nearly as high. So for
+//! each holder the highest level of the whole run is worked out again, with everything that was ever charged to it left out.
+//!
+//! All holders are done in one pass. What a holder holds changes only at its own events; between two of them the level
+//! without it is highest where the level of all is. The highest level since some event is found in a stack that keeps
+//! only the events after which it was never higher (a monotonic stack), so the pass takes O(n log n) for n events.
+
+use bfc_core::Category;
+use serde::Serialize;
+
+use super::recording::{EventKind, Recording};
+
+/// Who held the peak. See [`PeakParts::of`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct PeakParts {
+    /// Bytes live at the peak, over all pools.
+    pub bytes: u64,
+    /// Ops in modules, and modules as far as they hold memory outside of ops, each by itself.
+    pub places: Vec<PeakPart>,
+    /// Modules with everything below them; the whole is not among them.
+    pub scopes: Vec<PeakPart>,
+    /// Categories.
+    pub categories: Vec<PeakPart>,
+}
+
+/// One who held a part of the peak. Lists of them stand by falling [`falls`](Self::falls), then by falling bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PeakPart {
+    /// The path of a place or module, or the name of a category.
+    pub name: String,
+    /// Bytes that it held at the peak.
+    pub bytes: u64,
+    /// Blocks that it held at the peak.
+    pub blocks: u64,
+    /// The highest level of the run without all that it ever held.
+    pub next_peak: u64,
+    /// By how many bytes the peak falls without it: the peak less the next peak.
+    pub falls: u64,
+    /// When the next peak is, in nanoseconds since recording began.
+    pub next_at_ns: u64,
+    /// Whose allocation raised live bytes to the next peak; empty if it was no op's.
+    pub next_owner: String,
+}
+
+impl PeakParts {
+    /// Takes the peak of a recording apart. Empty if nothing was ever live.
+    ///
+    /// ```
+    /// use bfc_core::Bytes;
+    /// use highwater_tracking::{PeakParts, Tracker};
+    /// let tracker = Tracker::new();
+    /// tracker.start_log(Bytes::mib(1));
+    /// assert_eq!(PeakParts::of(&tracker.take_log()).bytes, 0);
+    /// ```
+    #[must_use]
+    pub fn of(recording: &Recording) -> Self {
+        let Some(peak) = recording.peak() else { return Self::default() };
+        let mut pass = Pass::new(recording);
+        for index in 0..recording.events().len() {
+            pass.take(index as u32);
+        }
+        pass.settle_all();
+
+        for live in recording.live_at_peak() {
+            pass.places[live.owner as usize].hold_at_peak(live.bytes);
+            pass.categories[live.category.index()].hold_at_peak(live.bytes);
+            let mut above = live.owner;
+            while above != 0 {
+                pass.scopes[above as usize].hold_at_peak(live.bytes);
+                above = recording.owner(above).parent;
+            }
+        }
+        let named = |&(owner, _): &(u32, &Holder)| !recording.owner(owner).is_op();
+        let paths = |(owner, holder): (u32, &Holder)| holder.part(recording, recording.owner_path(owner));
+        let categories = Category::ALL.into_iter().zip(&pass.categories);
+        Self {
+            bytes: peak.bytes,
+            places: sorted((0..).zip(&pass.places).filter(|(_, holder)| holder.blocks > 0).map(paths)),
+            scopes: sorted(
+                (0..).zip(&pass.scopes).filter(|(_, holder)| holder.blocks > 0).filter(named).map(paths),
+            ),
+            categories: sorted(
+                categories
+                    .filter(|(_, holder)| holder.blocks > 0)
+                    .map(|(category, holder)| holder.part(recording, category.name().to_owned())),
+            ),
+        }
+    }
+}
+
+fn sorted(parts: impl Iterator<Item = PeakPart>) -> Vec<PeakPart> {
+    let mut parts: Vec<PeakPart> = parts.collect();
+    parts.sort_by(|a, b| (b.falls, b.bytes, &a.name).cmp(&(a.falls, a.bytes, &b.name)));
+    parts
+}
+
+/// What is known of a holder while the events pass.
+#[derive(Clone, Copy, Debug, Default)]
+struct Holder {
+    /// Bytes that it holds, since the event `since`.
+    held: u64,
+    since: u32,
+    /// The highest level without it up to `since`, and the event that reached it.
+    most: u64,
+    most_at: u32,
+    at_peak: u64,
+    blocks: u64,
+}
+
+impl Holder {
+    const fn hold_at_peak(&mut self, bytes: u64) {
+        self.at_peak += bytes;
+        self.blocks += 1;
+    }
+
+    fn part(&self, recording: &Recording, name: String) -> PeakPart {
+        let peak = recording.peak().map_or(0, |peak| peak.bytes);
+        let next_owner = match recording.events().get(self.most_at as usize).map(|event| event.kind) {
+            Some(EventKind::Alloc(block)) if self.most > 0 => {
+                recording.owner_path(recording.block(block).owner)
+            }
+            _ => String::new(),
+        };
+        PeakPart {
+            name,
+            bytes: self.at_peak,
+            blocks: self.blocks,
+            next_peak: self.most,
+            falls: peak - self.most,
+            next_at_ns: if self.most > 0 { recording.time_of(self.most_at) } else { 0 },
+            next_owner,
+        }
+    }
+}
+
+/// Live bytes after events, only where they were never higher since.
+#[derive(Debug, Default)]
+struct Levels(Vec<(u32, u64)>);
+
+impl Levels {
+    fn push(&mut self, event: u32, bytes: u64) {
+        // Of equal levels all stay: the first of them may lie before the time that is asked for.
+        while self.0.pop_if(|(_, level)| *level < bytes).is_some() {}
+        self.0.push((event, bytes));
+    }
+
+    /// The highest level after the event `since` or a later one, and the first event that reached it.
+    fn highest_since(&self, since: u32) -> Option<(u32, u64)> {
+        self.0.get(self.0.partition_point(|&(event, _)| event < since)).copied()
+    }
+}
+
+/// Takes in the levels that passed while the holder held what it holds now.
+fn settle(holder: &mut Holder, levels: &Levels) {
+    let Some((event, level)) = levels.highest_since(holder.since) else { return };
+    // What one holds is a part of what all hold.
+    let without = level - holder.held;
+    if without > holder.most {
+        (holder.most, holder.most_at) = (without, event);
+    }
+}
+
+struct Pass<'a> {
+    recording: &'a Recording,
+    levels: Levels,
+    live: u64,
+    places: Vec<Holder>,
+    scopes: Vec<Holder>,
+    categories: [Holder; Category::COUNT],
+}
+
+impl<'a> Pass<'a> {
+    fn new(recording: &'a Recording) -> Self {
+        let owners = vec![Holder::default(); recording.owners().len()];
+        Self {
+            recording,
+            levels: Levels::default(),
+            live: 0,
+            places: owners.clone(),
+            scopes: owners,
+            categories: [Holder::default(); Category::COUNT],
+        }
+    }
+
+    fn take(&mut self, index: u32) {
+        match self.recording.events()[index as usize].kind {
+            EventKind::Alloc(block) => {
+                let block = self.recording.block(block);
+                self.live += block.granted;
+                self.change(index, block.owner, block.category, |held| held + block.granted);
+            }
+            EventKind::Free(block) => {
+                let block = self.recording.block(block);
+                self.live -= block.granted;
+                self.change(index, block.last_owner, block.last_category, |held| held - block.granted);
+            }
+            EventKind::Retag(retag) => {
+                let retag = self.recording.retags()[retag as usize];
+                let bytes = self.recording.block(retag.block).granted;
+                self.change(index, retag.old_owner, retag.old_category, |held| held - bytes);
+                self.change(index, retag.owner, retag.category, |held| held + bytes);
+            }
+            _ => return,
+        }
+        self.levels.push(index, self.live);
+    }
+
+    /// Changes what an owner, all above it and a category hold from this event on.
+    fn change(&mut self, event: u32, owner: u32, category: Category, change: impl Fn(u64) -> u64) {
+        let levels = &self.levels;
+        let change = |holder: &mut Holder| {
+            settle(holder, levels);
+            (holder.held, holder.since) = (change(holder.held), event);
+        };
+        change(&mut self.places[owner as usize]);
+        change(&mut self.categories[category.index()]);
+        let mut above = owner;
+        while above != 0 {
+            change(&mut self.scopes[above as usize]);
+            above = self.recording.owner(above).parent;
+        }
+    }
+
+    fn settle_all(&mut self) {
+        let holders = self.places.iter_mut().chain(&mut self.scopes).chain(&mut self.categories);
+        for holder in holders {
+            settle(holder, &self.levels);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
