@@ -109,6 +109,8 @@ pub fn count(count: u64) -> String {
     if count == 0 { "-".to_owned() } else { count.to_string() }
 }
 
+/// A name as it stands in a table: cut in the middle if it is long.
+#[must_use]
 pub fn shorten(name: &str) -> String {
     let length = name.chars().count();
     if length <= MAX_NAME {

@@ -2,7 +2,9 @@ use std::io::Read;
 use std::sync::Arc;
 
 use base64::Engine as _;
-use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Category, Request};
+use bfc_core::{
+    AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Category, Request, Span,
+};
 use flate2::read::ZlibDecoder;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -25,6 +27,10 @@ fn record(op: &'static str, sizes: &[u64]) -> Recording {
     ));
     let tracker = Tracker::new();
     tracker.start_log(Bytes::mib(16));
+    // All that the pool may reserve is one region, which begins where its first block does.
+    let first = Allocation::new(&pool, &Request::new(1)).unwrap().block();
+    let region = Span { address: first.address, bytes: bfc_core::MIB };
+    tracker.record_region("cpu:0", pool.memory_kind(), region, true);
     let _scope = module("page");
     let run = tracker.begin(op);
     let mut held = Vec::new();
