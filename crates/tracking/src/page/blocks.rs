@@ -59,5 +59,7 @@ pub(super) fn window(recording: &Recording, most: usize) -> (u64, u64) {
     }
     let peak = recording.peak().map_or(0, |peak| peak.event as usize);
     let first = peak.saturating_sub(most / 2).min(count.saturating_sub(most));
-    (recording.time_of(first as u32), recording.time_of((first + most).min(count) as u32))
+    // Before the first event nothing was.
+    let from = if first == 0 { 0 } else { recording.time_of(first as u32) };
+    (from, recording.time_of((first + most).min(count) as u32))
 }

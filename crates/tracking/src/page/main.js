@@ -3,7 +3,7 @@
 function head(data) {
   const { facts, summary } = data, parts = data.peak_parts;
   element("title").textContent = (facts.program || "A run") + ": where the memory went";
-  const begun = facts.started_unix_ms ? [["begun", new Date(facts.started_unix_ms).toISOString().slice(0, 19) + " UTC"]] : [];
+  const begun = facts.started_unix_ms ? [["begun", new Date(facts.started_unix_ms).toISOString().slice(0, 19).replace("T", " ") + " UTC"]] : [];
   element("facts").textContent = [...facts.more, ...begun].map(fact => fact.join(" ")).join(" · ");
   const figure = (name, value, more) => {
     const box = make("div"), text = make("dd", value);
@@ -14,7 +14,7 @@ function head(data) {
   const peak = data.timeline.peak;
   if (peak !== null) {
     const at = sums(data.timeline.at_ns)[peak];
-    figure("peak", bytes(parts.bytes), "after " + time(at, data.end_ns) + " in " + (data.names[data.timeline.op[peak]] || "no op"));
+    figure("peak", bytes(parts.bytes), "after " + time(at) + " in " + (data.names[data.timeline.op[peak]] || "no op"));
   }
   for (const pool of summary ? summary.report.pools : []) {
     figure("reserved by " + pool.name, bytes(pool.peak_reserved), pool.limit === null ? "no limit" : "limit " + bytes(pool.limit));

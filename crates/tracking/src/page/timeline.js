@@ -102,7 +102,7 @@ function timeline(data) {
     }
     const known = moment !== null && moment >= 0;
     element("readout").textContent = known
-      ? where + time(at[moment], view.end) + ": " + bytes(total[moment]) + " live, in " +
+      ? where + time(at[moment]) + ": " + bytes(total[moment]) + " live, in " +
         (data.names[data.timeline.op[moment]] || "no op")
       : "Nothing was live yet";
     for (const { swatch, figure, name, column } of legend) {
