@@ -65,6 +65,33 @@ fn a_report_says_what_was_live_at_the_peak_and_who_held_it() {
 }
 
 #[test]
+fn a_page_is_one_file_and_a_path_that_cannot_be_written_is_named() {
+    let directory = TempDir::new().unwrap();
+    let run = record(&directory, "run.hwm", 3072);
+    let page = directory.path().join("run.html");
+    let output = highwater(&["report", "--html", page.to_str().unwrap()], &[&run]);
+    assert!(output.status.success() && stdout(&output).contains("run.html: "), "{output:?}");
+    assert!(fs::read_to_string(&page).unwrap().starts_with("<!doctype html>"));
+
+    let nowhere = directory.path().join("none").join("run.html");
+    let output = highwater(&["report", "--html", nowhere.to_str().unwrap()], &[&run]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("run.html: "));
+}
+
+#[test]
+fn a_report_takes_the_peak_apart() {
+    let directory = TempDir::new().unwrap();
+    let run = record(&directory, "run.hwm", 3072);
+    let text = stdout(&highwater(&["report"], &[&run]));
+    let (_, apart) = text.split_once("the peak taken apart").unwrap();
+    let line = apart.lines().find(|line| line.starts_with("net.fc2.matmul")).unwrap();
+    assert_eq!(line.matches("3.00 KiB").count(), 2, "{line}");
+    let json: Value = serde_json::from_str(&stdout(&highwater(&["report", "--json"], &[&run]))).unwrap();
+    assert_eq!(json["peak_parts"]["places"][0]["next_peak"], 1024);
+}
+
+#[test]
 fn a_report_on_a_cut_file_says_where_the_cut_is() {
     let directory = TempDir::new().unwrap();
     let run = record(&directory, "run.hwm", 3072);

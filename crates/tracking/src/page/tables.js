@@ -70,7 +70,7 @@ function parts_table(data) {
     return held;
   };
   const show_rows = sortable(element("parts"), [
-    ["holder", part => part.name, part => worded(part.name) || "(outside of ops)"],
+    ["holder", part => part.name, part => (parts.categories.includes(part) ? worded(part.name) : part.name) || "(outside of ops)"],
     ["held, MiB", part => part.bytes, part => mib(part.bytes)],
     ["peak falls by, MiB", part => part.falls, part => mib(part.falls)],
     ["", null, bar, "bar"],
