@@ -1,7 +1,7 @@
 //! The kernels: their sources, names and the one argument that they take.
 //!
 //! They are CUDA C++, in the folder `kernels` of this crate, and are compiled where they run: by NVRTC on a device, or by
-//! a C++ compiler for the [emulator](crate::emulator) of tests. What a kernel computes is said beside its source; this
+//! a C++ compiler for the emulator of tests (feature `emulator`). What a kernel computes is said beside its source; this
 //! module says how it is named and called.
 
 mod families;

@@ -2,7 +2,7 @@
 //!
 //! The kernels stand in `bfc-cuda`, with what they compute; here a call becomes the [`Job`](bfc_cuda::kernels::Job) that a
 //! kernel takes: operands as addresses and strides, and which of its functions is wanted. Work is given to a
-//! [`Compute`](bfc_cuda::Compute): a device, or in tests the emulator, which runs the same sources on the host.
+//! [`Compute`]: a device, or in tests the emulator, which runs the same sources on the host.
 //!
 //! Workspaces are those of the CPU, so that one dry run predicts both. Results do not depend on the number of blocks:
 //! which elements a thread folds follows from the shape alone, and no two threads add to one place.
