@@ -1,0 +1,231 @@
+//! What must hold after every step: the choice of a chunk, the report of a refusal, and the pool against its shadow.
+
+use std::collections::BTreeMap;
+
+use bfc_core::{
+    AllocError, Allocator, Block, ChunkInfo, ConfiguredPolicy, End, Ends, HoleOrder, OomReport, OwnerId,
+    Request, SourceError, Stats, Verdict,
+};
+
+use super::{Choice, Freed, Interpreter};
+
+impl<P: ConfiguredPolicy> Interpreter<P> {
+    /// The block lies in the smallest chunk that fits, the lowest among equals, right after the padding, or at its high
+    /// end if it is large; if none fits, in memory that was not there before.
+    pub(super) fn check_choice(&mut self, request: &Request<'_>, block: &Block, chunks: &[ChunkInfo]) {
+        let rounded = self.rounded(request);
+        assert!(block.bytes >= rounded && block.address.is_multiple_of(request.alignment), "{block:?}");
+        let Choice::BestFit { always_splits } = self.choice else { return };
+        if always_splits {
+            assert_eq!(block.bytes, rounded);
+        }
+        let large = self.large_from.is_some_and(|from| rounded >= from);
+        self.large_from = self.large_from.map(|from| from.max(rounded / 2));
+        if self.counter.is_some() {
+            // What has become safe is joined first, so the chunks seen are not those chosen from.
+            return;
+        }
+        match self.best_fit(chunks, request) {
+            Some((chunk, lowest)) if self.ends.are_two() => {
+                let highest = (chunk.address + chunk.bytes - rounded) & !(request.alignment - 1);
+                let start = if request.attributes.end == End::Lower { lowest } else { highest };
+                // A hole may be taken whole, from its first aligned address on.
+                let whole = block.address == lowest && block.bytes == chunk.address + chunk.bytes - lowest;
+                let cut = block.address == start && (chunk.end.is_some() || block.bytes == rounded);
+                assert!(cut || whole && chunk.end.is_some(), "{block:?} in {chunk:?}");
+                assert!(block.address + block.bytes <= chunk.address + chunk.bytes);
+                assert!(block.bytes < 2 * rounded);
+            }
+            Some((chunk, lowest)) => {
+                let highest = (chunk.address + chunk.bytes - rounded) & !(request.alignment - 1);
+                let start = if large { highest } else { lowest };
+                assert_eq!(block.address, start, "not the best fit, which is {chunk:?}");
+                let rest = chunk.address + chunk.bytes - start - rounded;
+                assert!(block.bytes == rounded || (block.bytes == rounded + rest && rest < rounded));
+            }
+            None => {
+                let inside = |chunk: &&ChunkInfo| {
+                    chunk.in_use() && (chunk.address..chunk.address + chunk.bytes).contains(&block.address)
+                };
+                assert_eq!(chunks.iter().find(inside), None, "{block:?} was in use");
+            }
+        }
+    }
+
+    /// The free chunk to choose, and the first address in it that is aligned: found by looking at all of them.
+    fn best_fit(&self, chunks: &[ChunkInfo], request: &Request<'_>) -> Option<(ChunkInfo, u64)> {
+        let rounded = self.rounded(request);
+        let start = |chunk: &ChunkInfo| chunk.address.next_multiple_of(request.alignment.max(256));
+        let fits = |chunk: &&ChunkInfo| {
+            !chunk.in_use()
+                && is_usable(chunk, request)
+                && start(chunk).checked_add(rounded).is_some_and(|end| end <= chunk.address + chunk.bytes)
+        };
+        // Holes before the gap. Of equal holes and of gaps the end's rule takes the lowest or the highest.
+        let key = |chunk: &&ChunkInfo| match (self.ends, request.attributes.end, chunk.end) {
+            (Ends::Two { .. }, End::Lower, None) => (true, 0, chunk.address),
+            (Ends::Two { .. }, End::Upper, None) => (true, 0, !chunk.address),
+            (Ends::Two { lower: rule, .. }, End::Lower, Some(_))
+            | (Ends::Two { upper: rule, .. }, End::Upper, Some(_))
+                if rule.order == HoleOrder::HighestFirst =>
+            {
+                (false, chunk.bytes, !chunk.address)
+            }
+            _ => (false, chunk.bytes, chunk.address),
+        };
+        let chunk = chunks.iter().filter(fits).min_by_key(key)?;
+        Some((*chunk, start(chunk)))
+    }
+
+    /// A request with a bound gets no byte that was freed later and that the frontier has not passed.
+    pub(super) fn check_age(&mut self, request: &Request<'_>, block: &Block) {
+        let (start, end) = (block.address, block.address + block.bytes);
+        let overlapping = |freed: &Freed| freed.start < end && start < freed.end;
+        if let Some(before) = request.attributes.freed_before {
+            for freed in self.freed.iter().filter(|freed| overlapping(freed)) {
+                let passed = freed.count < self.frontier || freed.count <= before();
+                assert!(passed, "{block:?} was handed out too early: {freed:?}");
+            }
+        }
+        // From here on the bytes are this block's: only what sticks out on either side keeps its count.
+        let cut = |freed: &Freed| {
+            if !overlapping(freed) {
+                return [Some(*freed), None];
+            }
+            let left = (freed.start < start).then_some(Freed { end: start, ..*freed });
+            let right = (end < freed.end).then_some(Freed { start: end, ..*freed });
+            [left, right]
+        };
+        self.freed = self.freed.iter().flat_map(cut).flatten().collect();
+    }
+
+    /// A refused request changes no figure but those of what is reserved, and its report is true.
+    pub(super) fn check_refusal(&self, request: &Request<'_>, error: &AllocError, before: &Stats) {
+        let after = self.pool.stats();
+        let usage = |stats: &Stats| {
+            let Stats { num_allocs, live_allocs, bytes_in_use, peak_bytes_in_use, bytes_requested, .. } =
+                *stats;
+            (num_allocs, live_allocs, bytes_in_use, peak_bytes_in_use, bytes_requested)
+        };
+        assert_eq!(usage(before), usage(&after));
+        match error {
+            AllocError::OutOfMemory(report) => self.check_report(request, report, &after),
+            AllocError::Source {
+                error: SourceError::Driver { .. } | SourceError::BadRegion { .. }, ..
+            } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn check_report(&self, request: &Request<'_>, report: &OomReport, stats: &Stats) {
+        let rounded = self.rounded(request);
+        assert_eq!((report.requested, report.rounded, report.tag), (request.bytes, rounded, request.tag));
+        assert_eq!((report.in_use, report.reserved), (stats.bytes_in_use, stats.bytes_reserved));
+        let chunks = self.pool.chunks();
+        let free = chunks.iter().filter(|chunk| !chunk.in_use());
+        let (usable, kept): (Vec<&ChunkInfo>, Vec<&ChunkInfo>) =
+            free.partition(|chunk| is_usable(chunk, request));
+        assert_eq!(report.free, stats.free_bytes());
+        assert_eq!(report.largest_free, usable.iter().map(|chunk| chunk.bytes).max().unwrap_or(0));
+        assert_eq!(report.other_end, kept.iter().map(|chunk| chunk.bytes).sum::<u64>());
+        let limit = report.limit.unwrap();
+        match report.verdict {
+            Verdict::OverLimit => assert!(rounded > limit),
+            Verdict::Exhausted => assert!(rounded <= limit),
+            Verdict::Fragmented => {
+                assert!(stats.free_bytes() + limit.saturating_sub(stats.bytes_reserved) >= rounded)
+            }
+            other => panic!("{other:?}"),
+        }
+        let mut held = BTreeMap::<OwnerId, u64>::new();
+        for live in self.live.values() {
+            *held.entry(live.tag.owner).or_default() += live.block.bytes;
+        }
+        assert_eq!(report.holders.len(), held.len().min(5));
+        for (owner, bytes) in &report.holders {
+            assert_eq!(held.get(owner), Some(bytes));
+        }
+        let refused_only_what_fits_nowhere = !matches!(self.choice, Choice::Any | Choice::Planned);
+        if request.attributes.freed_before.is_none() && refused_only_what_fits_nowhere {
+            let chunks = self.by_live_blocks(&chunks);
+            assert_eq!(self.best_fit(&chunks, request), None, "this would have fitted");
+        }
+    }
+
+    /// The pool holds what its shadow holds, and every invariant.
+    pub fn compare(&mut self) {
+        if let Err(error) = self.pool.check_invariants() {
+            panic!("{error}");
+        }
+        self.source.assert_sound();
+        let chunks = self.pool.chunks();
+        self.tally.chunks += chunks.len() as u64;
+        let used = chunks.iter().filter(|chunk| chunk.in_use());
+        assert_eq!(used.clone().count(), self.live.len());
+        for (chunk, live) in used.zip(self.live.values()) {
+            let seen = (chunk.address, chunk.bytes, chunk.id, chunk.requested, chunk.tag);
+            let block = live.block;
+            assert_eq!(seen, (block.address, block.bytes, block.id, live.requested, live.tag));
+            assert_eq!(self.pool.requested_bytes(&block), Ok(live.requested));
+        }
+        self.compare_ends(&chunks);
+        let regions = self.pool.regions();
+        for freed in self.freed.iter().filter(|freed| freed.count >= self.frontier) {
+            let held = regions
+                .iter()
+                .any(|region| region.address <= freed.start && freed.end <= region.address + region.bytes);
+            assert!(held, "given back to the source with work under way: {freed:?}");
+        }
+        let stats = self.pool.stats();
+        let requested: u64 = self.live.values().map(|live| live.requested).sum();
+        assert_eq!((stats.bytes_in_use, stats.bytes_requested), (self.in_use(), requested));
+        assert_eq!((stats.num_allocs, stats.live_allocs), (self.figures.num_allocs, self.live.len() as u64));
+        assert_eq!((stats.peak_bytes_in_use, stats.peak_tag), (self.figures.peak, self.figures.peak_tag));
+        assert_eq!(stats.largest_alloc_bytes, self.figures.largest);
+        assert_eq!(stats.bytes_reserved, self.source.bytes_out());
+        assert!((0.0..=1.0).contains(&stats.fragmentation()));
+        assert_eq!(self.pool.ledger().total(), stats.bytes_in_use);
+    }
+
+    /// With two ends, chunks belong to the ends that the live blocks say. What is not safe yet stays with its end.
+    fn compare_ends(&self, chunks: &[ChunkInfo]) {
+        if self.choice == Choice::Planned {
+            return;
+        }
+        for (chunk, owned) in chunks.iter().zip(self.by_live_blocks(chunks)) {
+            assert!(
+                chunk.end == owned.end || !chunk.in_use() && self.counter.is_some(),
+                "{chunk:?}: {owned:?}"
+            );
+        }
+    }
+
+    /// The chunks, each with the end of its block, and the free ones with that whose blocks they lie between.
+    fn by_live_blocks(&self, chunks: &[ChunkInfo]) -> Vec<ChunkInfo> {
+        let mut owned = chunks.to_vec();
+        owned.iter_mut().for_each(|chunk| chunk.end = None);
+        // From above come lower blocks, from below upper ones; neither from another region.
+        let mut claim = |order: &mut dyn Iterator<Item = usize>, end| {
+            let mut owner = (usize::MAX, None);
+            for nth in order {
+                let chunk = &chunks[nth];
+                let live = self.live.get(&chunk.address).and_then(|live| live.end);
+                if live == Some(end) || owner.0 != chunk.region {
+                    owner = (chunk.region, live.filter(|&live| live == end));
+                }
+                if let (_, Some(end)) = owner {
+                    assert!(owned[nth].end != Some(End::Lower) || end == End::Lower, "{chunk:?} is of both");
+                    owned[nth].end = Some(end);
+                }
+            }
+        };
+        claim(&mut (0..chunks.len()).rev(), End::Lower);
+        claim(&mut (0..chunks.len()), End::Upper);
+        owned
+    }
+}
+
+/// Whether a chunk is not of the other end.
+fn is_usable(chunk: &ChunkInfo, request: &Request<'_>) -> bool {
+    chunk.end.is_none_or(|end| end == request.attributes.end)
+}
