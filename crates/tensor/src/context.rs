@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bfc_core::{Allocation, AllocationAttributes, Allocator, Category, Request, Tag};
 use highwater_tracking::{OpRun, Phase, here};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Kernel, Workspace};
 use crate::device::Device;
 use crate::dtype::{DType, RawElement};
 use crate::error::{Error, Result};
@@ -105,6 +105,14 @@ impl<'a> OpContext<'a> {
         self.device.backend()
     }
 
+    /// Has the device compute, on memory that the op has taken before.
+    ///
+    /// # Errors
+    /// As [`Backend::run`].
+    pub fn compute(&self, kernel: Kernel<'_>) -> Result<()> {
+        self.backend().run(self.op, kernel)
+    }
+
     /// The allocator that everything the op takes is charged through.
     #[must_use]
     pub const fn allocator(&self) -> &Arc<dyn Allocator> {
@@ -132,11 +140,12 @@ impl<'a> OpContext<'a> {
         self.buffer(shape, dtype, Category::Temporary)
     }
 
-    /// `bytes` bytes that a kernel asked for.
+    /// The bytes that a kernel takes while it runs.
     ///
     /// # Errors
     /// As [`output`](Self::output).
-    pub fn workspace(&self, bytes: usize) -> Result<Buffer> {
+    pub fn workspace(&self, of: Workspace<'_>) -> Result<Buffer> {
+        let bytes = self.backend().workspace(of);
         self.buffer(&Shape::new(&[bytes])?, DType::U8, Category::Workspace)
     }
 

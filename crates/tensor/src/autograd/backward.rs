@@ -9,6 +9,7 @@ use highwater_tracking::{Phase, phase};
 use super::gradients::Gradients;
 use super::mode::no_grad;
 use super::node::{GradEdge, Node};
+use crate::backend::{Binary, Kernel};
 use crate::context::OpContext;
 use crate::error::{Error, Result};
 use crate::placement::PlacementReason;
@@ -99,16 +100,15 @@ fn sum(first: Option<Tensor>, second: Tensor) -> Result<Tensor> {
     let device = second.device().clone();
     let ctx = OpContext::backward("sum_gradients", &device, device.default_allocator()?);
     if let Some(acc) = first.view_mut() {
-        ctx.backend().accumulate(ctx.op(), second.view(), acc)?;
+        ctx.compute(Kernel::Accumulate { input: second.view(), acc })?;
         return Ok(first);
     }
     let mut out = ctx.output(first.shape(), first.dtype())?;
-    ctx.backend().binary(
-        ctx.op(),
-        crate::backend::Binary::Add,
-        first.view(),
-        second.view(),
-        out.view_mut(),
-    )?;
+    ctx.compute(Kernel::Binary {
+        f: Binary::Add,
+        lhs: first.view(),
+        rhs: second.view(),
+        out: out.view_mut(),
+    })?;
     Ok(out.finish())
 }

@@ -3,11 +3,9 @@
 //! Workspaces are sized by the very functions that the CPU uses, so the requests are the same to the byte. What depends
 //! on values cannot fail here: indices out of range, for one, show only in a real run.
 
-use super::cpu::reduce;
-use super::{AdamStep, Backend, Binary, Compare, Distribution, RandomKey, Reduce, SgdStep, Unary};
-use crate::dtype::{DType, Scalar};
+use super::cpu;
+use super::{Backend, Kernel, Workspace};
 use crate::error::{Error, Result};
-use crate::shape::Shape;
 use crate::storage::{View, ViewMut};
 
 /// Computes nothing, on memory that need not exist.
@@ -39,137 +37,11 @@ impl Backend for DryBackend {
         Err(Error::NoData { op, device: "dry:0".to_owned() })
     }
 
-    fn fill(&self, _: &'static str, _: Scalar, _: ViewMut<'_>) -> Result<()> {
-        Ok(())
+    fn workspace(&self, of: Workspace<'_>) -> usize {
+        cpu::workspace(of)
     }
 
-    fn arange(&self, _: &'static str, _: Scalar, _: Scalar, _: ViewMut<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn copy(&self, _: &'static str, _: View<'_>, _: ViewMut<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn copy_into(
-        &self,
-        _: &'static str,
-        _: View<'_>,
-        _: usize,
-        _: usize,
-        _: usize,
-        _: &mut ViewMut<'_>,
-    ) -> Result<()> {
-        Ok(())
-    }
-
-    fn unary(&self, _: &'static str, _: Unary, _: View<'_>, _: ViewMut<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn unary_grad(&self, _: &'static str, _: Unary, _: View<'_>, _: View<'_>, _: ViewMut<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn binary(&self, _: &'static str, _: Binary, _: View<'_>, _: View<'_>, _: ViewMut<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn accumulate(&self, _: &'static str, _: View<'_>, _: ViewMut<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn compare(&self, _: &'static str, _: Compare, _: View<'_>, _: View<'_>, _: ViewMut<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn select(&self, _: &'static str, _: View<'_>, _: View<'_>, _: View<'_>, _: ViewMut<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn reduce_workspace(&self, _: Reduce, shape: &Shape, axes: &[bool], dtype: DType) -> usize {
-        reduce::workspace(shape, axes, dtype)
-    }
-
-    fn reduce(
-        &self,
-        _: &'static str,
-        _: Reduce,
-        _: View<'_>,
-        _: &[bool],
-        _: ViewMut<'_>,
-        _: ViewMut<'_>,
-    ) -> Result<()> {
-        Ok(())
-    }
-
-    fn arg_reduce(&self, _: &'static str, _: bool, _: View<'_>, _: usize, _: ViewMut<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn matmul(&self, _: &'static str, _: View<'_>, _: View<'_>, _: ViewMut<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn softmax(&self, _: &'static str, _: bool, _: View<'_>, _: ViewMut<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn softmax_grad(&self, _: &'static str, _: bool, _: View<'_>, _: View<'_>, _: ViewMut<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn cross_entropy(&self, _: &'static str, _: View<'_>, _: View<'_>, _: ViewMut<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn cross_entropy_grad(
-        &self,
-        _: &'static str,
-        _: View<'_>,
-        _: View<'_>,
-        _: View<'_>,
-        _: ViewMut<'_>,
-    ) -> Result<()> {
-        Ok(())
-    }
-
-    fn gather(&self, _: &'static str, _: View<'_>, _: View<'_>, _: usize, _: ViewMut<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn scatter_add(&self, _: &'static str, _: View<'_>, _: View<'_>, _: usize, _: ViewMut<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn one_hot(&self, _: &'static str, _: View<'_>, _: ViewMut<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn random(&self, _: &'static str, _: Distribution, _: RandomKey, _: ViewMut<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn sgd(
-        &self,
-        _: &'static str,
-        _: SgdStep,
-        _: View<'_>,
-        _: Option<ViewMut<'_>>,
-        _: ViewMut<'_>,
-    ) -> Result<()> {
-        Ok(())
-    }
-
-    fn adam(
-        &self,
-        _: &'static str,
-        _: AdamStep,
-        _: View<'_>,
-        _: ViewMut<'_>,
-        _: ViewMut<'_>,
-        _: ViewMut<'_>,
-    ) -> Result<()> {
+    fn run(&self, _: &'static str, _: Kernel<'_>) -> Result<()> {
         Ok(())
     }
 }
@@ -178,6 +50,8 @@ impl Backend for DryBackend {
 mod tests {
     use super::*;
     use crate::backend::cpu::CpuBackend;
+    use crate::dtype::DType;
+    use crate::shape::Shape;
 
     #[test]
     fn workspaces_are_those_of_the_cpu() {
@@ -188,11 +62,10 @@ mod tests {
             for mask in 0..1_u32 << dims.len() {
                 let axes: Vec<bool> = (0..dims.len()).map(|axis| mask >> axis & 1 == 1).collect();
                 for dtype in DType::ALL {
-                    for f in [Reduce::Sum, Reduce::Max, Reduce::Min] {
-                        let bytes = cpu.reduce_workspace(f, &shape, &axes, dtype);
-                        assert_eq!(dry.reduce_workspace(f, &shape, &axes, dtype), bytes);
-                        largest = largest.max(bytes);
-                    }
+                    let of = Workspace::Reduce { shape: &shape, axes: &axes, dtype };
+                    let bytes = cpu.workspace(of);
+                    assert_eq!(dry.workspace(of), bytes);
+                    largest = largest.max(bytes);
                 }
             }
         }

@@ -3,7 +3,7 @@
 use bfc_core::Category;
 
 use super::parameter::Parameter;
-use crate::backend::Distribution;
+use crate::backend::{Distribution, Kernel};
 use crate::context::OpContext;
 use crate::device::Place;
 use crate::dtype::{DType, Scalar};
@@ -81,9 +81,11 @@ impl Init {
         let ctx = OpContext::create(OP, device, place.memory()?, Category::Parameter);
         let mut values = ctx.output(&shape, dtype)?;
         match fill {
-            Fill::Constant(value) => ctx.backend().fill(OP, Scalar::Float(value), values.view_mut())?,
+            Fill::Constant(value) => {
+                ctx.compute(Kernel::Fill { value: Scalar::Float(value), out: values.view_mut() })?
+            }
             Fill::Random(distribution) => {
-                ctx.backend().random(OP, distribution, rng.next_key(), values.view_mut())?;
+                ctx.compute(Kernel::Random { distribution, key: rng.next_key(), out: values.view_mut() })?;
             }
         }
         Parameter::new(values.finish())

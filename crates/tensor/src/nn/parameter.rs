@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bfc_core::{Category, Tag};
 
+use crate::backend::Kernel;
 use crate::context::OpContext;
 use crate::error::{Error, Result};
 use crate::storage::ViewMut;
@@ -55,7 +56,7 @@ impl Parameter {
         const OP: &str = "set_parameter";
         self.check_like(OP, values)?;
         let backend = values.device().backend();
-        self.update(|parameter| backend.copy(OP, values.view(), parameter))
+        self.update(|parameter| backend.run(OP, Kernel::Copy { input: values.view(), out: parameter }))
     }
 
     /// Whether both are handles to one parameter, as where two layers share their weights.
@@ -133,7 +134,7 @@ fn make_unique(tensor: &mut Tensor) -> Result<()> {
     let device = tensor.device().clone();
     let ctx = OpContext::create("copy_parameter", &device, device.default_allocator()?, Category::Parameter);
     let mut copy = ctx.output(tensor.shape(), tensor.dtype())?;
-    ctx.backend().copy(ctx.op(), tensor.view(), copy.view_mut())?;
+    ctx.compute(Kernel::Copy { input: tensor.view(), out: copy.view_mut() })?;
     *tensor = copy.finish().with_grad_edge(tensor.grad_edge().cloned());
     Ok(())
 }

@@ -14,7 +14,7 @@
 
 use super::{is_number, same_dtype, supported, wanted};
 use crate::autograd::Saved;
-use crate::backend::Binary;
+use crate::backend::{Binary, Kernel};
 use crate::context::OpContext;
 use crate::error::Result;
 use crate::op::{Op, apply};
@@ -48,7 +48,7 @@ impl Op for BinaryOp {
         let shape = Shape::broadcast(op, lhs.shape(), rhs.shape())?;
         let mut out = ctx.output(&shape, lhs.dtype())?;
         let views = [lhs.view().broadcast_to(op, &shape)?, rhs.view().broadcast_to(op, &shape)?];
-        ctx.backend().binary(op, self.0, views[0], views[1], out.view_mut())?;
+        ctx.compute(Kernel::Binary { f: self.0, lhs: views[0], rhs: views[1], out: out.view_mut() })?;
         let [read_lhs, read_rhs] = self.reads([lhs.requires_grad(), rhs.requires_grad()]);
         if read_lhs {
             ctx.save(lhs);

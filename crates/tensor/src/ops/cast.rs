@@ -1,6 +1,7 @@
 //! Conversion of the element type.
 
 use crate::autograd::Saved;
+use crate::backend::Kernel;
 use crate::context::OpContext;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -18,7 +19,7 @@ impl Op for Cast {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let mut out = ctx.output(inputs[0].shape(), self.0)?;
-        ctx.backend().copy(ctx.op(), inputs[0].view(), out.view_mut())?;
+        ctx.compute(Kernel::Copy { input: inputs[0].view(), out: out.view_mut() })?;
         Ok(out.finish())
     }
 

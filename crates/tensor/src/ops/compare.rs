@@ -7,7 +7,7 @@ use bfc_core::Category;
 
 use super::{expect_dtype, same_dtype, wanted};
 use crate::autograd::Saved;
-use crate::backend::Compare;
+use crate::backend::{Compare, Kernel};
 use crate::context::OpContext;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -29,7 +29,7 @@ impl Op for CompareOp {
         let shape = Shape::broadcast(op, lhs.shape(), rhs.shape())?;
         let mut out = ctx.output(&shape, DType::Bool)?;
         let (lhs, rhs) = (lhs.view().broadcast_to(op, &shape)?, rhs.view().broadcast_to(op, &shape)?);
-        ctx.backend().compare(op, self.0, lhs, rhs, out.view_mut())?;
+        ctx.compute(Kernel::Compare { f: self.0, lhs, rhs, out: out.view_mut() })?;
         Ok(out.finish())
     }
 }
@@ -50,7 +50,12 @@ impl Op for Where {
         let shape = Shape::broadcast(op, condition.shape(), &operands)?;
         let mut out = ctx.output(&shape, lhs.dtype())?;
         let [condition_view, lhs, rhs] = [condition, lhs, rhs].map(|t| t.view().broadcast_to(op, &shape));
-        ctx.backend().select(op, condition_view?, lhs?, rhs?, out.view_mut())?;
+        ctx.compute(Kernel::Select {
+            condition: condition_view?,
+            lhs: lhs?,
+            rhs: rhs?,
+            out: out.view_mut(),
+        })?;
         ctx.save(condition);
         Ok(out.finish())
     }

@@ -5,6 +5,7 @@
 
 use super::{same_dtype, wanted};
 use crate::autograd::Saved;
+use crate::backend::Kernel;
 use crate::context::OpContext;
 use crate::error::{Error, Result};
 use crate::op::{Op, apply};
@@ -40,7 +41,7 @@ impl Op for Concat {
         let mut out = ctx.output(&first.shape().with_dim(axis, total), first.dtype())?;
         let mut start = 0;
         for input in inputs {
-            ctx.backend().copy_into(op, input.view(), axis, start, 1, &mut out.view_mut())?;
+            ctx.compute(Kernel::CopyInto { input: input.view(), axis, start, step: 1, out: out.view_mut() })?;
             start += input.dims()[axis];
         }
         Ok(out.finish())

@@ -2,6 +2,7 @@
 
 use bfc_core::{AllocationAttributes, Category};
 
+use crate::backend::Kernel;
 use crate::context::OpContext;
 use crate::device::{Device, DeviceAllocator, Place};
 use crate::dtype::{DType, Element, Scalar};
@@ -54,7 +55,7 @@ fn filled(
     value: Scalar,
     options: TensorOptions<'_>,
 ) -> Result<Tensor> {
-    create(op, place, shape, options, |ctx, out| ctx.backend().fill(op, value, out))
+    create(op, place, shape, options, |ctx, out| ctx.compute(Kernel::Fill { value, out }))
 }
 
 /// A tensor of the host's values, in logical order.
@@ -229,7 +230,7 @@ impl Tensor {
     pub fn arange(place: &impl Place, n: usize) -> Result<Self> {
         let options = TensorOptions { dtype: DType::I64, ..TensorOptions::default() };
         create("arange", place, n, options, |ctx, out| {
-            ctx.backend().arange(ctx.op(), Scalar::Int(0), Scalar::Int(1), out)
+            ctx.compute(Kernel::Arange { start: Scalar::Int(0), step: Scalar::Int(1), out })
         })
     }
 }

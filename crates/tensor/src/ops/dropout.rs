@@ -3,7 +3,7 @@
 use super::random::check;
 use super::supported;
 use crate::autograd::Saved;
-use crate::backend::{Binary, Distribution, RandomKey};
+use crate::backend::{Binary, Distribution, Kernel, RandomKey};
 use crate::context::OpContext;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -28,8 +28,8 @@ impl Op for Dropout {
         let mut out = ctx.output(x.shape(), x.dtype())?;
         let mut mask = ctx.temp(x.shape(), x.dtype())?;
         let coin = Distribution::Bernoulli { p: keep, value: 1.0 / keep };
-        ctx.backend().random(OP, coin, self.key, mask.view_mut())?;
-        ctx.backend().binary(OP, Binary::Mul, x.view(), mask.view(), out.view_mut())?;
+        ctx.compute(Kernel::Random { distribution: coin, key: self.key, out: mask.view_mut() })?;
+        ctx.compute(Kernel::Binary { f: Binary::Mul, lhs: x.view(), rhs: mask.view(), out: out.view_mut() })?;
         ctx.save(&mask.finish());
         Ok(out.finish())
     }

@@ -10,6 +10,7 @@
 
 use super::{expect_dtype, supported};
 use crate::autograd::Saved;
+use crate::backend::Kernel;
 use crate::context::OpContext;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -37,7 +38,12 @@ impl Op for Gather {
             return Err(Error::ShapeMismatch { op, lhs: *x.shape(), rhs: *indices.shape() });
         }
         let mut out = ctx.output(indices.shape(), x.dtype())?;
-        ctx.backend().gather(op, x.view(), indices.view(), self.axis, out.view_mut())?;
+        ctx.compute(Kernel::Gather {
+            input: x.view(),
+            indices: indices.view(),
+            axis: self.axis,
+            out: out.view_mut(),
+        })?;
         ctx.save(indices);
         Ok(out.finish())
     }
@@ -45,7 +51,12 @@ impl Op for Gather {
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let mut out = ctx.output(&saved.input_shape(0), grad.dtype())?;
         let indices = saved.tensor(0)?.view();
-        ctx.backend().scatter_add(ctx.op(), grad.view(), indices, self.axis, out.view_mut())?;
+        ctx.compute(Kernel::ScatterAdd {
+            input: grad.view(),
+            indices,
+            axis: self.axis,
+            out: out.view_mut(),
+        })?;
         Ok(vec![Some(out.finish()), None])
     }
 }
@@ -64,7 +75,7 @@ impl Op for OneHot {
         supported(ctx.op(), inputs[0].dtype(), |dtype| dtype == DType::I64)?;
         let shape = Shape::new(&[inputs[0].dims(), &[self.classes]].concat())?;
         let mut out = ctx.output(&shape, DType::F32)?;
-        ctx.backend().one_hot(ctx.op(), inputs[0].view(), out.view_mut())?;
+        ctx.compute(Kernel::OneHot { indices: inputs[0].view(), out: out.view_mut() })?;
         Ok(out.finish())
     }
 }

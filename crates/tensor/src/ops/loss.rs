@@ -11,7 +11,7 @@ use super::axes::AxisSet;
 use super::reduce::{mean, reshaped};
 use super::{expect_dtype, same_dtype, supported, wanted};
 use crate::autograd::Saved;
-use crate::backend::{Binary, Unary};
+use crate::backend::{Binary, Kernel, Unary};
 use crate::context::OpContext;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -45,7 +45,11 @@ impl Op for CrossEntropy {
             return Err(Error::ShapeMismatch { op, lhs: *logits.shape(), rhs: *targets.shape() });
         }
         let mut losses = ctx.temp(targets.shape(), logits.dtype())?;
-        ctx.backend().cross_entropy(op, logits.view(), targets.view(), losses.view_mut())?;
+        ctx.compute(Kernel::CrossEntropy {
+            logits: logits.view(),
+            targets: targets.view(),
+            losses: losses.view_mut(),
+        })?;
         let loss = mean_of_all(ctx, losses.view())?;
         ctx.save(logits);
         ctx.save(targets);
@@ -57,7 +61,12 @@ impl Op for CrossEntropy {
         let share = grad.div_scalar(targets.elements() as f64)?;
         let share = share.view().broadcast_to(ctx.op(), targets.shape())?;
         let mut out = ctx.output(logits.shape(), logits.dtype())?;
-        ctx.backend().cross_entropy_grad(ctx.op(), logits.view(), targets.view(), share, out.view_mut())?;
+        ctx.compute(Kernel::CrossEntropyGrad {
+            logits: logits.view(),
+            targets: targets.view(),
+            grad: share,
+            out: out.view_mut(),
+        })?;
         Ok(vec![Some(out.finish()), None])
     }
 }
@@ -79,8 +88,13 @@ impl Op for MseLoss {
         }
         let mut difference = ctx.temp(x.shape(), x.dtype())?;
         let mut squares = ctx.temp(x.shape(), x.dtype())?;
-        ctx.backend().binary(op, Binary::Sub, x.view(), target.view(), difference.view_mut())?;
-        ctx.backend().unary(op, Unary::Square, difference.view(), squares.view_mut())?;
+        ctx.compute(Kernel::Binary {
+            f: Binary::Sub,
+            lhs: x.view(),
+            rhs: target.view(),
+            out: difference.view_mut(),
+        })?;
+        ctx.compute(Kernel::Unary { f: Unary::Square, input: difference.view(), out: squares.view_mut() })?;
         let loss = mean_of_all(ctx, squares.view())?;
         ctx.save(x);
         ctx.save(target);

@@ -8,6 +8,7 @@
 
 use super::{same_dtype, supported, wanted};
 use crate::autograd::Saved;
+use crate::backend::Kernel;
 use crate::context::OpContext;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -30,9 +31,9 @@ impl Op for MatMul {
         let [lhs, rhs] = [inputs[0], inputs[1]];
         let plan = Plan::new(lhs, rhs)?;
         let mut out = ctx.output(&plan.product_shape()?, lhs.dtype())?;
-        let lhs_view = lhs.view().with_layout(plan.lhs).broadcast_to(OP, &plan.stack([plan.m, plan.k])?)?;
-        let rhs_view = rhs.view().with_layout(plan.rhs).broadcast_to(OP, &plan.stack([plan.k, plan.n])?)?;
-        ctx.backend().matmul(OP, lhs_view, rhs_view, out.view_mut())?;
+        let left = lhs.view().with_layout(plan.lhs).broadcast_to(OP, &plan.stack([plan.m, plan.k])?)?;
+        let right = rhs.view().with_layout(plan.rhs).broadcast_to(OP, &plan.stack([plan.k, plan.n])?)?;
+        ctx.compute(Kernel::MatMul { lhs: left, rhs: right, out: out.view_mut() })?;
         if rhs.requires_grad() {
             ctx.save(lhs);
         }

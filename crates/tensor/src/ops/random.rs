@@ -5,7 +5,7 @@
 
 use super::create::{TensorOptions, create};
 use super::supported;
-use crate::backend::Distribution;
+use crate::backend::{Distribution, Kernel};
 use crate::device::Place;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -23,7 +23,9 @@ fn drawn(
 ) -> Result<Tensor> {
     supported(op, dtype, DType::is_float)?;
     let options = TensorOptions { dtype, ..TensorOptions::default() };
-    create(op, place, shape, options, |ctx, out| ctx.backend().random(op, distribution, rng.next_key(), out))
+    create(op, place, shape, options, |ctx, out| {
+        ctx.compute(Kernel::Random { distribution, key: rng.next_key(), out })
+    })
 }
 
 /// Refuses an argument for which `good` does not hold.

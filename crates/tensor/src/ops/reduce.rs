@@ -15,7 +15,7 @@ use super::shape::restored;
 use super::unary::divide;
 use super::{is_number, supported};
 use crate::autograd::Saved;
-use crate::backend::Reduce;
+use crate::backend::{Kernel, Reduce, Workspace};
 use crate::context::{Buffer, OpContext};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
@@ -37,10 +37,10 @@ pub(super) fn fold(
     axes: &AxisSet,
     out: &mut Buffer,
 ) -> Result<()> {
-    let backend = ctx.backend();
-    let bytes = backend.reduce_workspace(f, input.layout().shape(), axes.as_slice(), input.dtype());
-    let mut workspace = ctx.workspace(bytes)?;
-    backend.reduce(ctx.op(), f, input, axes.as_slice(), workspace.view_mut(), out.view_mut())
+    let axes = axes.as_slice();
+    let mut workspace =
+        ctx.workspace(Workspace::Reduce { shape: input.layout().shape(), axes, dtype: input.dtype() })?;
+    ctx.compute(Kernel::Reduce { f, input, axes, workspace: workspace.view_mut(), out: out.view_mut() })
 }
 
 /// The mean over axes of `input`, as the op's output, in which they have size 1.
@@ -175,7 +175,7 @@ impl Op for ArgExtreme {
         let folded = x.shape().with_dim(axis, 1);
         not_empty(op, x, &folded)?;
         let mut out = ctx.output(&folded, DType::I64)?;
-        ctx.backend().arg_reduce(op, self.largest, x.view(), axis, out.view_mut())?;
+        ctx.compute(Kernel::ArgReduce { largest: self.largest, input: x.view(), axis, out: out.view_mut() })?;
         reshaped(out.finish(), x.shape().without(axis))
     }
 }

@@ -12,6 +12,7 @@
 use super::axes::AxisSet;
 use super::reduce::reshaped;
 use crate::autograd::Saved;
+use crate::backend::Kernel;
 use crate::context::OpContext;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
@@ -103,7 +104,7 @@ impl Op for Contiguous {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let mut out = ctx.output(inputs[0].shape(), inputs[0].dtype())?;
-        ctx.backend().copy(ctx.op(), inputs[0].view(), out.view_mut())?;
+        ctx.compute(Kernel::Copy { input: inputs[0].view(), out: out.view_mut() })?;
         Ok(out.finish())
     }
 

@@ -5,6 +5,7 @@
 use std::ops::{Bound, Range, RangeBounds};
 
 use crate::autograd::Saved;
+use crate::backend::Kernel;
 use crate::context::OpContext;
 use crate::dtype::Scalar;
 use crate::error::Result;
@@ -31,15 +32,14 @@ impl Op for Slice {
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let mut out = ctx.output(&saved.input_shape(0), grad.dtype())?;
-        ctx.backend().fill(self.op, Scalar::Int(0), out.view_mut())?;
-        ctx.backend().copy_into(
-            self.op,
-            grad.view(),
-            self.axis,
-            self.range.start,
-            self.step,
-            &mut out.view_mut(),
-        )?;
+        ctx.compute(Kernel::Fill { value: Scalar::Int(0), out: out.view_mut() })?;
+        ctx.compute(Kernel::CopyInto {
+            input: grad.view(),
+            axis: self.axis,
+            start: self.range.start,
+            step: self.step,
+            out: out.view_mut(),
+        })?;
         Ok(vec![Some(out.finish())])
     }
 }

@@ -6,6 +6,7 @@
 
 use super::supported;
 use crate::autograd::Saved;
+use crate::backend::Kernel;
 use crate::context::OpContext;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -27,7 +28,7 @@ impl Op for Softmax {
         let x = inputs[0];
         supported(ctx.op(), x.dtype(), DType::is_float)?;
         let mut out = ctx.output(x.shape(), x.dtype())?;
-        ctx.backend().softmax(ctx.op(), self.log, x.view(), out.view_mut())?;
+        ctx.compute(Kernel::Softmax { log: self.log, input: x.view(), out: out.view_mut() })?;
         let y = out.finish();
         ctx.save(&y);
         Ok(y)
@@ -36,7 +37,12 @@ impl Op for Softmax {
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let mut out = ctx.output(grad.shape(), grad.dtype())?;
         let y = saved.tensor(0)?.view();
-        ctx.backend().softmax_grad(ctx.op(), self.log, y, grad.view(), out.view_mut())?;
+        ctx.compute(Kernel::SoftmaxGrad {
+            log: self.log,
+            output: y,
+            grad: grad.view(),
+            out: out.view_mut(),
+        })?;
         Ok(vec![Some(out.finish())])
     }
 }

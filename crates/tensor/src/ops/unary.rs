@@ -20,7 +20,7 @@
 
 use super::{is_number, supported};
 use crate::autograd::Saved;
-use crate::backend::{Binary, Unary};
+use crate::backend::{Binary, Kernel, Unary};
 use crate::context::{Buffer, OpContext};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
@@ -52,7 +52,7 @@ impl Op for UnaryOp {
             f => f,
         };
         let mut out = ctx.output(x.shape(), x.dtype())?;
-        ctx.backend().unary(self.op, f, x.view(), out.view_mut())?;
+        ctx.compute(Kernel::Unary { f, input: x.view(), out: out.view_mut() })?;
         let y = out.finish();
         match self.f {
             Unary::Neg | Unary::AddScalar(_) | Unary::MulScalar(_) => {}
@@ -70,7 +70,7 @@ impl Op for UnaryOp {
             f => {
                 let mut out = ctx.output(grad.shape(), grad.dtype())?;
                 let saved = saved.tensor(0)?.view();
-                ctx.backend().unary_grad(self.op, f, saved, grad.view(), out.view_mut())?;
+                ctx.compute(Kernel::UnaryGrad { f, saved, grad: grad.view(), out: out.view_mut() })?;
                 out.finish()
             }
         };
@@ -104,9 +104,9 @@ impl Op for DivScalar {
 /// out = input / divisor, where the divisor is a temporary of one element.
 pub(super) fn divide(ctx: &OpContext<'_>, input: View<'_>, divisor: Scalar, out: &mut Buffer) -> Result<()> {
     let mut by = ctx.temp(&Shape::SCALAR, input.dtype())?;
-    ctx.backend().fill(ctx.op(), divisor, by.view_mut())?;
+    ctx.compute(Kernel::Fill { value: divisor, out: by.view_mut() })?;
     let by = by.view().broadcast_to(ctx.op(), input.layout().shape())?;
-    ctx.backend().binary(ctx.op(), Binary::Div, input, by, out.view_mut())
+    ctx.compute(Kernel::Binary { f: Binary::Div, lhs: input, rhs: by, out: out.view_mut() })
 }
 
 /// The scalar as a tensor of `dtype` computes with it. For integers that is a whole number, which may wrap as their

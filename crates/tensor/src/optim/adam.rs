@@ -4,7 +4,7 @@ use super::slots::{Slots, zero_state};
 use super::state::{Part, PartMut, SlotState};
 use super::{Optimizer, check, not_negative, share};
 use crate::autograd::Gradients;
-use crate::backend::AdamStep;
+use crate::backend::{AdamStep, Kernel};
 use crate::context::Buffer;
 use crate::error::Result;
 use crate::io::Arrays;
@@ -72,11 +72,11 @@ impl Core {
     }
 
     fn step(&mut self, gradients: Gradients) -> Result<()> {
-        let (op, options) = (self.op, self.options);
+        let options = self.options;
         self.slots.step(gradients, |ctx, gradient, moments, values| {
             let options = AdamStep { step: moments.steps + 1, ..options };
             let (mean, variance) = (moments.mean.view_mut(), moments.variance.view_mut());
-            ctx.backend().adam(op, options, gradient, mean, variance, values)?;
+            ctx.compute(Kernel::Adam { step: options, grad: gradient, mean, variance, param: values })?;
             moments.steps += 1;
             Ok(())
         })

@@ -4,7 +4,7 @@ use super::slots::{Slots, zero_state};
 use super::state::{Part, PartMut, SlotState};
 use super::{Optimizer, not_negative, share};
 use crate::autograd::Gradients;
-use crate::backend::SgdStep;
+use crate::backend::{Kernel, SgdStep};
 use crate::context::Buffer;
 use crate::error::{Error, Result};
 use crate::io::Arrays;
@@ -95,7 +95,8 @@ impl Optimizer for Sgd {
     fn step(&mut self, gradients: Gradients) -> Result<()> {
         let options = self.options;
         self.slots.step(gradients, |ctx, gradient, momentum, values| {
-            ctx.backend().sgd(OP, options, gradient, momentum.as_mut().map(Buffer::view_mut), values)
+            let momentum = momentum.as_mut().map(Buffer::view_mut);
+            ctx.compute(Kernel::Sgd { step: options, grad: gradient, momentum, param: values })
         })
     }
 

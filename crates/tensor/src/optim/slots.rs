@@ -4,6 +4,7 @@ use bfc_core::Category;
 use highwater_tracking::{Phase, module, phase};
 
 use crate::autograd::Gradients;
+use crate::backend::Kernel;
 use crate::context::{Buffer, OpContext};
 use crate::dtype::Scalar;
 use crate::error::Result;
@@ -94,6 +95,6 @@ impl<S> Slots<S> {
 /// [`crate::Error::Allocation`] if there is no memory.
 pub(super) fn zero_state(ctx: &OpContext<'_>, like: &Tensor) -> Result<Buffer> {
     let mut buffer = ctx.output(like.shape(), like.dtype())?;
-    ctx.backend().fill(ctx.op(), Scalar::Float(0.0), buffer.view_mut())?;
+    ctx.compute(Kernel::Fill { value: Scalar::Float(0.0), out: buffer.view_mut() })?;
     Ok(buffer)
 }

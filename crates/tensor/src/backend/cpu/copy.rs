@@ -37,7 +37,7 @@ pub(super) fn download(op: &'static str, input: View<'_>, values: &mut [u8]) -> 
     Ok(())
 }
 
-/// See [`Backend::fill`](crate::backend::Backend::fill).
+/// See [`Kernel::Fill`](crate::backend::Kernel::Fill).
 pub(super) fn fill(workers: &Workers, op: &'static str, value: Scalar, out: ViewMut<'_>) -> Result<()> {
     let dtype = out.dtype();
     any!(dtype, T => {
@@ -50,7 +50,7 @@ pub(super) fn fill(workers: &Workers, op: &'static str, value: Scalar, out: View
     Ok(())
 }
 
-/// See [`Backend::arange`](crate::backend::Backend::arange).
+/// See [`Kernel::Arange`](crate::backend::Kernel::Arange).
 pub(super) fn arange(
     workers: &Workers,
     op: &'static str,
@@ -82,7 +82,7 @@ fn count<T: Number>(workers: &Workers, out: &mut [T], f: impl Fn(usize) -> T + S
     });
 }
 
-/// See [`Backend::copy`](crate::backend::Backend::copy).
+/// See [`Kernel::Copy`](crate::backend::Kernel::Copy).
 pub(super) fn copy(workers: &Workers, op: &'static str, input: View<'_>, out: ViewMut<'_>) -> Result<()> {
     let (from, to) = (input.dtype(), out.dtype());
     any!(from, A => {
@@ -104,7 +104,7 @@ fn convert<A: Number + Cast<B>, B: Number>(workers: &Workers, source: &Source<'_
     source.map(workers, LIGHT, out, Cast::cast);
 }
 
-/// See [`Backend::copy_into`](crate::backend::Backend::copy_into).
+/// See [`Kernel::CopyInto`](crate::backend::Kernel::CopyInto).
 ///
 /// Stays on one thread: it is bound by memory, and the pieces written are no chunks of one slice.
 pub(super) fn copy_into(

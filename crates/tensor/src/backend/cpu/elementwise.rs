@@ -9,7 +9,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
-/// See [`Backend::binary`](crate::backend::Backend::binary).
+/// See [`Kernel::Binary`](crate::backend::Kernel::Binary).
 pub(super) fn binary(
     workers: &Workers,
     op: &'static str,
@@ -39,7 +39,7 @@ pub(super) fn binary(
     Ok(())
 }
 
-/// See [`Backend::accumulate`](crate::backend::Backend::accumulate).
+/// See [`Kernel::Accumulate`](crate::backend::Kernel::Accumulate).
 pub(super) fn accumulate(
     workers: &Workers,
     op: &'static str,
@@ -56,7 +56,7 @@ pub(super) fn accumulate(
     })
 }
 
-/// See [`Backend::compare`](crate::backend::Backend::compare).
+/// See [`Kernel::Compare`](crate::backend::Kernel::Compare).
 pub(super) fn compare(
     workers: &Workers,
     op: &'static str,
@@ -80,7 +80,7 @@ pub(super) fn compare(
     Ok(())
 }
 
-/// See [`Backend::select`](crate::backend::Backend::select).
+/// See [`Kernel::Select`](crate::backend::Kernel::Select).
 pub(super) fn select(
     workers: &Workers,
     op: &'static str,

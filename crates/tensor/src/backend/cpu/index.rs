@@ -27,7 +27,7 @@ fn strides_beside(layout: &Layout, axis: usize) -> impl Fn(usize) -> usize + Clo
     move |other| if other == axis { 0 } else { layout.strides().get(other).copied().unwrap_or(0) }
 }
 
-/// See [`Backend::gather`](crate::backend::Backend::gather).
+/// See [`Kernel::Gather`](crate::backend::Kernel::Gather).
 pub(super) fn gather(
     workers: &Workers,
     op: &'static str,
@@ -78,7 +78,7 @@ fn gather_part<T: Number>(
     }
 }
 
-/// See [`Backend::scatter_add`](crate::backend::Backend::scatter_add).
+/// See [`Kernel::ScatterAdd`](crate::backend::Kernel::ScatterAdd).
 ///
 /// Stays on one thread: several elements may go to one place, and their order is fixed.
 pub(super) fn scatter_add(
@@ -123,7 +123,7 @@ fn scatter<T: Number>(data: &[T], indices: &[i64], stride: usize, walk: &Walk<3>
     }
 }
 
-/// See [`Backend::one_hot`](crate::backend::Backend::one_hot).
+/// See [`Kernel::OneHot`](crate::backend::Kernel::OneHot).
 pub(super) fn one_hot(
     workers: &Workers,
     op: &'static str,

@@ -30,7 +30,7 @@ const PANELS: usize = 16;
 /// more rows packing costs nothing to speak of.
 const PANEL_ROWS: (usize, usize) = (32, 256);
 
-/// See [`Backend::matmul`](crate::backend::Backend::matmul).
+/// See [`Kernel::MatMul`](crate::backend::Kernel::MatMul).
 pub(super) fn matmul(
     workers: &Workers,
     op: &'static str,
@@ -204,7 +204,7 @@ fn gemm<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T]) {
 /// dst ← alpha·dst + beta·lhs·rhs for dst of m × n elements and lhs of m × k: the sizes m, n, k; dst with its column
 /// and row stride and whether it is read; lhs and rhs, each with column and row stride; alpha and beta; whether to
 /// conjugate dst, lhs, rhs; how many threads.
-type Kernel<T> = unsafe fn(
+type Product<T> = unsafe fn(
     usize,
     usize,
     usize,
@@ -229,17 +229,17 @@ type Kernel<T> = unsafe fn(
 /// A float that a `gemm` crate multiplies matrices of.
 trait Gemm: Float {
     /// The fastest kernel for this processor, chosen at the first call.
-    fn kernel() -> Kernel<Self>;
+    fn kernel() -> Product<Self>;
 }
 
 impl Gemm for f32 {
-    fn kernel() -> Kernel<Self> {
+    fn kernel() -> Product<Self> {
         gemm_f32::gemm::f32::get_gemm_fn()
     }
 }
 
 impl Gemm for f64 {
-    fn kernel() -> Kernel<Self> {
+    fn kernel() -> Product<Self> {
         gemm_f64::gemm::f64::get_gemm_fn()
     }
 }

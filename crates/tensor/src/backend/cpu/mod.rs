@@ -25,10 +25,8 @@ mod unary;
 mod walk;
 
 use self::parallel::Workers;
-use crate::backend::{AdamStep, Backend, Binary, Compare, Distribution, RandomKey, Reduce, SgdStep, Unary};
-use crate::dtype::{DType, Scalar};
+use crate::backend::{Backend, Kernel, Workspace};
 use crate::error::Result;
-use crate::shape::Shape;
 use crate::storage::{View, ViewMut};
 
 /// Computes on this machine's processor, on memory that the host can reach.
@@ -54,6 +52,13 @@ impl CpuBackend {
     }
 }
 
+/// Bytes that kernels of this backend take while they run.
+pub(super) fn workspace(of: Workspace<'_>) -> usize {
+    match of {
+        Workspace::Reduce { shape, axes, dtype } => reduce::workspace(shape, axes, dtype),
+    }
+}
+
 impl Backend for CpuBackend {
     fn name(&self) -> &'static str {
         "cpu"
@@ -67,206 +72,59 @@ impl Backend for CpuBackend {
         copy::download(op, input, values)
     }
 
-    fn fill(&self, op: &'static str, value: Scalar, out: ViewMut<'_>) -> Result<()> {
-        copy::fill(&self.workers, op, value, out)
+    fn workspace(&self, of: Workspace<'_>) -> usize {
+        workspace(of)
     }
 
-    fn arange(&self, op: &'static str, start: Scalar, step: Scalar, out: ViewMut<'_>) -> Result<()> {
-        copy::arange(&self.workers, op, start, step, out)
-    }
-
-    fn copy(&self, op: &'static str, input: View<'_>, out: ViewMut<'_>) -> Result<()> {
-        copy::copy(&self.workers, op, input, out)
-    }
-
-    fn copy_into(
-        &self,
-        op: &'static str,
-        input: View<'_>,
-        axis: usize,
-        start: usize,
-        step: usize,
-        out: &mut ViewMut<'_>,
-    ) -> Result<()> {
-        copy::copy_into(op, input, axis, start, step, out)
-    }
-
-    fn unary(&self, op: &'static str, f: Unary, input: View<'_>, out: ViewMut<'_>) -> Result<()> {
-        unary::unary(&self.workers, op, f, input, out)
-    }
-
-    fn unary_grad(
-        &self,
-        op: &'static str,
-        f: Unary,
-        saved: View<'_>,
-        grad: View<'_>,
-        out: ViewMut<'_>,
-    ) -> Result<()> {
-        unary::unary_grad(&self.workers, op, f, saved, grad, out)
-    }
-
-    fn binary(
-        &self,
-        op: &'static str,
-        f: Binary,
-        lhs: View<'_>,
-        rhs: View<'_>,
-        out: ViewMut<'_>,
-    ) -> Result<()> {
-        elementwise::binary(&self.workers, op, f, lhs, rhs, out)
-    }
-
-    fn accumulate(&self, op: &'static str, input: View<'_>, acc: ViewMut<'_>) -> Result<()> {
-        elementwise::accumulate(&self.workers, op, input, acc)
-    }
-
-    fn compare(
-        &self,
-        op: &'static str,
-        f: Compare,
-        lhs: View<'_>,
-        rhs: View<'_>,
-        out: ViewMut<'_>,
-    ) -> Result<()> {
-        elementwise::compare(&self.workers, op, f, lhs, rhs, out)
-    }
-
-    fn select(
-        &self,
-        op: &'static str,
-        condition: View<'_>,
-        lhs: View<'_>,
-        rhs: View<'_>,
-        out: ViewMut<'_>,
-    ) -> Result<()> {
-        elementwise::select(&self.workers, op, condition, lhs, rhs, out)
-    }
-
-    fn reduce_workspace(&self, _: Reduce, shape: &Shape, axes: &[bool], dtype: DType) -> usize {
-        reduce::workspace(shape, axes, dtype)
-    }
-
-    fn reduce(
-        &self,
-        op: &'static str,
-        f: Reduce,
-        input: View<'_>,
-        axes: &[bool],
-        workspace: ViewMut<'_>,
-        out: ViewMut<'_>,
-    ) -> Result<()> {
-        reduce::reduce(&self.workers, op, f, input, axes, workspace, out)
-    }
-
-    fn arg_reduce(
-        &self,
-        op: &'static str,
-        largest: bool,
-        input: View<'_>,
-        axis: usize,
-        out: ViewMut<'_>,
-    ) -> Result<()> {
-        reduce::arg_reduce(&self.workers, op, largest, input, axis, out)
-    }
-
-    fn matmul(&self, op: &'static str, lhs: View<'_>, rhs: View<'_>, out: ViewMut<'_>) -> Result<()> {
-        matmul::matmul(&self.workers, op, lhs, rhs, out)
-    }
-
-    fn softmax(&self, op: &'static str, log: bool, input: View<'_>, out: ViewMut<'_>) -> Result<()> {
-        softmax::softmax(&self.workers, op, log, input, out)
-    }
-
-    fn softmax_grad(
-        &self,
-        op: &'static str,
-        log: bool,
-        output: View<'_>,
-        grad: View<'_>,
-        out: ViewMut<'_>,
-    ) -> Result<()> {
-        softmax::softmax_grad(&self.workers, op, log, output, grad, out)
-    }
-
-    fn cross_entropy(
-        &self,
-        op: &'static str,
-        logits: View<'_>,
-        targets: View<'_>,
-        losses: ViewMut<'_>,
-    ) -> Result<()> {
-        softmax::cross_entropy(&self.workers, op, logits, targets, losses)
-    }
-
-    fn cross_entropy_grad(
-        &self,
-        op: &'static str,
-        logits: View<'_>,
-        targets: View<'_>,
-        grad: View<'_>,
-        out: ViewMut<'_>,
-    ) -> Result<()> {
-        softmax::cross_entropy_grad(&self.workers, op, logits, targets, grad, out)
-    }
-
-    fn gather(
-        &self,
-        op: &'static str,
-        input: View<'_>,
-        indices: View<'_>,
-        axis: usize,
-        out: ViewMut<'_>,
-    ) -> Result<()> {
-        index::gather(&self.workers, op, input, indices, axis, out)
-    }
-
-    fn scatter_add(
-        &self,
-        op: &'static str,
-        input: View<'_>,
-        indices: View<'_>,
-        axis: usize,
-        out: ViewMut<'_>,
-    ) -> Result<()> {
-        index::scatter_add(op, input, indices, axis, out)
-    }
-
-    fn one_hot(&self, op: &'static str, indices: View<'_>, out: ViewMut<'_>) -> Result<()> {
-        index::one_hot(&self.workers, op, indices, out)
-    }
-
-    fn random(
-        &self,
-        op: &'static str,
-        distribution: Distribution,
-        key: RandomKey,
-        out: ViewMut<'_>,
-    ) -> Result<()> {
-        random::random(&self.workers, op, distribution, key, out)
-    }
-
-    fn sgd(
-        &self,
-        op: &'static str,
-        step: SgdStep,
-        grad: View<'_>,
-        momentum: Option<ViewMut<'_>>,
-        param: ViewMut<'_>,
-    ) -> Result<()> {
-        optim::sgd(&self.workers, op, step, grad, momentum, param)
-    }
-
-    fn adam(
-        &self,
-        op: &'static str,
-        step: AdamStep,
-        grad: View<'_>,
-        mean: ViewMut<'_>,
-        variance: ViewMut<'_>,
-        param: ViewMut<'_>,
-    ) -> Result<()> {
-        optim::adam(&self.workers, op, step, grad, mean, variance, param)
+    fn run(&self, op: &'static str, kernel: Kernel<'_>) -> Result<()> {
+        let workers = &self.workers;
+        match kernel {
+            Kernel::Fill { value, out } => copy::fill(workers, op, value, out),
+            Kernel::Arange { start, step, out } => copy::arange(workers, op, start, step, out),
+            Kernel::Copy { input, out } => copy::copy(workers, op, input, out),
+            Kernel::CopyInto { input, axis, start, step, mut out } => {
+                copy::copy_into(op, input, axis, start, step, &mut out)
+            }
+            Kernel::Unary { f, input, out } => unary::unary(workers, op, f, input, out),
+            Kernel::UnaryGrad { f, saved, grad, out } => unary::unary_grad(workers, op, f, saved, grad, out),
+            Kernel::Binary { f, lhs, rhs, out } => elementwise::binary(workers, op, f, lhs, rhs, out),
+            Kernel::Accumulate { input, acc } => elementwise::accumulate(workers, op, input, acc),
+            Kernel::Compare { f, lhs, rhs, out } => elementwise::compare(workers, op, f, lhs, rhs, out),
+            Kernel::Select { condition, lhs, rhs, out } => {
+                elementwise::select(workers, op, condition, lhs, rhs, out)
+            }
+            Kernel::Reduce { f, input, axes, workspace, out } => {
+                reduce::reduce(workers, op, f, input, axes, workspace, out)
+            }
+            Kernel::ArgReduce { largest, input, axis, out } => {
+                reduce::arg_reduce(workers, op, largest, input, axis, out)
+            }
+            Kernel::MatMul { lhs, rhs, out } => matmul::matmul(workers, op, lhs, rhs, out),
+            Kernel::Softmax { log, input, out } => softmax::softmax(workers, op, log, input, out),
+            Kernel::SoftmaxGrad { log, output, grad, out } => {
+                softmax::softmax_grad(workers, op, log, output, grad, out)
+            }
+            Kernel::CrossEntropy { logits, targets, losses } => {
+                softmax::cross_entropy(workers, op, logits, targets, losses)
+            }
+            Kernel::CrossEntropyGrad { logits, targets, grad, out } => {
+                softmax::cross_entropy_grad(workers, op, logits, targets, grad, out)
+            }
+            Kernel::Gather { input, indices, axis, out } => {
+                index::gather(workers, op, input, indices, axis, out)
+            }
+            Kernel::ScatterAdd { input, indices, axis, out } => {
+                index::scatter_add(op, input, indices, axis, out)
+            }
+            Kernel::OneHot { indices, out } => index::one_hot(workers, op, indices, out),
+            Kernel::Random { distribution, key, out } => random::random(workers, op, distribution, key, out),
+            Kernel::Sgd { step, grad, momentum, param } => {
+                optim::sgd(workers, op, step, grad, momentum, param)
+            }
+            Kernel::Adam { step, grad, mean, variance, param } => {
+                optim::adam(workers, op, step, grad, mean, variance, param)
+            }
+        }
     }
 }
 
@@ -275,6 +133,8 @@ mod tests {
     use super::testing::Buffer;
     use super::*;
     use crate::backend::dry::DryBackend;
+    use crate::backend::{AdamStep, Binary, Compare, Distribution, RandomKey, Reduce, SgdStep, Unary};
+    use crate::dtype::{DType, Scalar};
     use crate::error::Error;
 
     const DIMS: [usize; 2] = [2, 2];
@@ -305,32 +165,34 @@ mod tests {
         let key = RandomKey { seed: 0, sequence: 0 };
         let coin = Distribution::Bernoulli { p: 0.5, value: 1.0 };
         let one = Scalar::Int(1);
-        vec![
-            ("upload", backend.upload("upload", &[0; 16], y.out())),
-            ("fill", backend.fill("fill", one, y.out())),
-            ("arange", backend.arange("arange", one, one, y.out())),
-            ("copy", backend.copy("copy", x, y.out())),
-            ("copy_into", backend.copy_into("copy_into", x, 0, 0, 1, &mut y.out())),
-            ("unary", backend.unary("unary", Unary::Exp, x, y.out())),
-            ("unary_grad", backend.unary_grad("unary_grad", Unary::Exp, x, x, y.out())),
-            ("binary", backend.binary("binary", Binary::Add, x, x, y.out())),
-            ("accumulate", backend.accumulate("accumulate", x, y.out())),
-            ("compare", backend.compare("compare", Compare::Lt, x, x, truth.out())),
-            ("select", backend.select("select", c, x, x, y.out())),
-            ("reduce", backend.reduce("reduce", Reduce::Sum, x, &[true; 2], none.out(), sum.out())),
-            ("arg_reduce", backend.arg_reduce("arg_reduce", true, x, 1, best.out())),
-            ("matmul", backend.matmul("matmul", x, x, y.out())),
-            ("softmax", backend.softmax("softmax", false, x, y.out())),
-            ("softmax_grad", backend.softmax_grad("softmax_grad", false, x, x, y.out())),
-            ("cross_entropy", backend.cross_entropy("cross_entropy", x, target, losses.out())),
-            ("cross_grad", backend.cross_entropy_grad("cross_grad", x, target, row, y.out())),
-            ("gather", backend.gather("gather", x, i, 0, y.out())),
-            ("scatter_add", backend.scatter_add("scatter_add", x, i, 0, y.out())),
-            ("one_hot", backend.one_hot("one_hot", i, cube.out())),
-            ("random", backend.random("random", coin, key, whole.out())),
-            ("sgd", backend.sgd("sgd", sgd, x, Some(a.out()), y.out())),
-            ("adam", backend.adam("adam", adam, x, a.out(), b.out(), y.out())),
-        ]
+        let mut done = Vec::new();
+        let mut run = |name, kernel: Kernel<'_>| done.push((name, backend.run(name, kernel)));
+        run("fill", Kernel::Fill { value: one, out: y.out() });
+        run("arange", Kernel::Arange { start: one, step: one, out: y.out() });
+        run("copy", Kernel::Copy { input: x, out: y.out() });
+        run("copy_into", Kernel::CopyInto { input: x, axis: 0, start: 0, step: 1, out: y.out() });
+        run("unary", Kernel::Unary { f: Unary::Exp, input: x, out: y.out() });
+        run("unary_grad", Kernel::UnaryGrad { f: Unary::Exp, saved: x, grad: x, out: y.out() });
+        run("binary", Kernel::Binary { f: Binary::Add, lhs: x, rhs: x, out: y.out() });
+        run("accumulate", Kernel::Accumulate { input: x, acc: y.out() });
+        run("compare", Kernel::Compare { f: Compare::Lt, lhs: x, rhs: x, out: truth.out() });
+        run("select", Kernel::Select { condition: c, lhs: x, rhs: x, out: y.out() });
+        let (axes, workspace) = (&[true; 2], none.out());
+        run("reduce", Kernel::Reduce { f: Reduce::Sum, input: x, axes, workspace, out: sum.out() });
+        run("arg_reduce", Kernel::ArgReduce { largest: true, input: x, axis: 1, out: best.out() });
+        run("matmul", Kernel::MatMul { lhs: x, rhs: x, out: y.out() });
+        run("softmax", Kernel::Softmax { log: false, input: x, out: y.out() });
+        run("softmax_grad", Kernel::SoftmaxGrad { log: false, output: x, grad: x, out: y.out() });
+        run("cross_entropy", Kernel::CrossEntropy { logits: x, targets: target, losses: losses.out() });
+        run("cross_grad", Kernel::CrossEntropyGrad { logits: x, targets: target, grad: row, out: y.out() });
+        run("gather", Kernel::Gather { input: x, indices: i, axis: 0, out: y.out() });
+        run("scatter_add", Kernel::ScatterAdd { input: x, indices: i, axis: 0, out: y.out() });
+        run("one_hot", Kernel::OneHot { indices: i, out: cube.out() });
+        run("random", Kernel::Random { distribution: coin, key, out: whole.out() });
+        run("sgd", Kernel::Sgd { step: sgd, grad: x, momentum: Some(a.out()), param: y.out() });
+        run("adam", Kernel::Adam { step: adam, grad: x, mean: a.out(), variance: b.out(), param: y.out() });
+        done.push(("upload", backend.upload("upload", &[0; 16], y.out())));
+        done
     }
 
     #[test]

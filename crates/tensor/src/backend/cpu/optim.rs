@@ -11,7 +11,7 @@ use crate::storage::{View, ViewMut};
 /// Elements of a gradient with gaps that are gathered at a time.
 const GATHER: usize = 256;
 
-/// See [`Backend::sgd`](crate::backend::Backend::sgd).
+/// See [`Kernel::Sgd`](crate::backend::Kernel::Sgd).
 pub(super) fn sgd(
     workers: &Workers,
     op: &'static str,
@@ -56,7 +56,7 @@ fn sgd_step<T: Float>(
     });
 }
 
-/// See [`Backend::adam`](crate::backend::Backend::adam).
+/// See [`Kernel::Adam`](crate::backend::Kernel::Adam).
 pub(super) fn adam(
     workers: &Workers,
     op: &'static str,

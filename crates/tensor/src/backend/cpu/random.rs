@@ -12,7 +12,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::storage::ViewMut;
 
-/// See [`Backend::random`](crate::backend::Backend::random).
+/// See [`Kernel::Random`](crate::backend::Kernel::Random).
 ///
 /// Integers take the floor of the value drawn. Only floats can be normal.
 pub(super) fn random(

@@ -84,12 +84,12 @@ pub(in crate::backend) fn is_reduced(axes: &[bool], axis: usize) -> bool {
     axes.get(axis).copied().unwrap_or(false)
 }
 
-/// See [`Backend::reduce_workspace`](crate::backend::Backend::reduce_workspace). The same for every way to fold.
+/// See [`Kernel::ReduceWorkspace`](crate::backend::Kernel::ReduceWorkspace). The same for every way to fold.
 pub(in crate::backend) fn workspace(shape: &Shape, axes: &[bool], dtype: DType) -> usize {
     Cut::new(shape, axes).workspace_elements().saturating_mul(dtype.size())
 }
 
-/// See [`Backend::reduce`](crate::backend::Backend::reduce).
+/// See [`Kernel::Reduce`](crate::backend::Kernel::Reduce).
 pub(super) fn reduce(
     workers: &Workers,
     op: &'static str,
@@ -282,7 +282,7 @@ impl Columns {
     }
 }
 
-/// See [`Backend::arg_reduce`](crate::backend::Backend::arg_reduce).
+/// See [`Kernel::ArgReduce`](crate::backend::Kernel::ArgReduce).
 pub(super) fn arg_reduce(
     workers: &Workers,
     op: &'static str,

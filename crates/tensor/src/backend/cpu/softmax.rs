@@ -9,7 +9,7 @@ use super::parallel::{HEAVY, Workers};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
-/// See [`Backend::softmax`](crate::backend::Backend::softmax).
+/// See [`Kernel::Softmax`](crate::backend::Kernel::Softmax).
 pub(super) fn softmax(
     workers: &Workers,
     op: &'static str,
@@ -47,7 +47,7 @@ fn log_softmax_row<T: Float>(row: &mut [T]) {
     row.iter_mut().for_each(|x| *x = *x - largest - log_sum);
 }
 
-/// See [`Backend::softmax_grad`](crate::backend::Backend::softmax_grad).
+/// See [`Kernel::SoftmaxGrad`](crate::backend::Kernel::SoftmaxGrad).
 pub(super) fn softmax_grad(
     workers: &Workers,
     op: &'static str,
@@ -73,7 +73,7 @@ pub(super) fn softmax_grad(
     })
 }
 
-/// See [`Backend::cross_entropy`](crate::backend::Backend::cross_entropy).
+/// See [`Kernel::CrossEntropy`](crate::backend::Kernel::CrossEntropy).
 pub(super) fn cross_entropy(
     workers: &Workers,
     op: &'static str,
@@ -112,7 +112,7 @@ fn row_loss<T: Float>(logits: &Source<'_, T>, first: usize, classes: usize, targ
     sum.ln() - (logits.get(first + target) - largest)
 }
 
-/// See [`Backend::cross_entropy_grad`](crate::backend::Backend::cross_entropy_grad).
+/// See [`Kernel::CrossEntropyGrad`](crate::backend::Kernel::CrossEntropyGrad).
 pub(super) fn cross_entropy_grad(
     workers: &Workers,
     op: &'static str,

@@ -8,7 +8,7 @@ use crate::backend::Unary;
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
-/// See [`Backend::unary`](crate::backend::Backend::unary).
+/// See [`Kernel::Unary`](crate::backend::Kernel::Unary).
 pub(super) fn unary(
     workers: &Workers,
     op: &'static str,
@@ -66,7 +66,7 @@ fn transcendental<T: Float>(workers: &Workers, f: Unary, source: &Source<'_, T>,
     }
 }
 
-/// See [`Backend::unary_grad`](crate::backend::Backend::unary_grad).
+/// See [`Kernel::UnaryGrad`](crate::backend::Kernel::UnaryGrad).
 pub(super) fn unary_grad(
     workers: &Workers,
     op: &'static str,

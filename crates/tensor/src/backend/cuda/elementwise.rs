@@ -8,7 +8,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 use crate::storage::{View, ViewMut};
 
-/// See [`Backend::fill`](crate::backend::Backend::fill).
+/// See [`Kernel::Fill`](crate::backend::Kernel::Fill).
 pub(super) fn fill(device: &Launcher, op: &'static str, value: Scalar, out: &ViewMut<'_>) -> Result<()> {
     let mut job = over(out.layout());
     set_constant(&mut job, 0, out.dtype(), value);
@@ -16,7 +16,7 @@ pub(super) fn fill(device: &Launcher, op: &'static str, value: Scalar, out: &Vie
     device.each(op, kernel(Family::Elementwise, "fill", out.dtype()), job.count, &job)
 }
 
-/// See [`Backend::arange`](crate::backend::Backend::arange).
+/// See [`Kernel::Arange`](crate::backend::Kernel::Arange).
 pub(super) fn arange(
     device: &Launcher,
     op: &'static str,
@@ -32,7 +32,7 @@ pub(super) fn arange(
     device.each(op, kernel(Family::Elementwise, "arange", out.dtype()), job.count, &job)
 }
 
-/// See [`Backend::copy`](crate::backend::Backend::copy).
+/// See [`Kernel::Copy`](crate::backend::Kernel::Copy).
 pub(super) fn copy(device: &Launcher, op: &'static str, input: View<'_>, out: &ViewMut<'_>) -> Result<()> {
     let mut job = over(input.layout());
     job.inputs[0] = operand(&input);
@@ -48,7 +48,7 @@ pub(super) fn copy(device: &Launcher, op: &'static str, input: View<'_>, out: &V
     device.each(op, kernel, job.count, &job)
 }
 
-/// See [`Backend::copy_into`](crate::backend::Backend::copy_into).
+/// See [`Kernel::CopyInto`](crate::backend::Kernel::CopyInto).
 pub(super) fn copy_into(
     device: &Launcher,
     op: &'static str,
@@ -64,7 +64,7 @@ pub(super) fn copy_into(
     device.each(op, kernel(Family::Elementwise, "place", out.dtype()), job.count, &job)
 }
 
-/// See [`Backend::unary`](crate::backend::Backend::unary).
+/// See [`Kernel::Unary`](crate::backend::Kernel::Unary).
 pub(super) fn unary(
     device: &Launcher,
     op: &'static str,
@@ -102,7 +102,7 @@ pub(super) fn unary(
     device.each(op, kernel(family, name, dtype), job.count, &job)
 }
 
-/// See [`Backend::unary_grad`](crate::backend::Backend::unary_grad).
+/// See [`Kernel::UnaryGrad`](crate::backend::Kernel::UnaryGrad).
 pub(super) fn unary_grad(
     device: &Launcher,
     op: &'static str,
@@ -136,7 +136,7 @@ pub(super) fn unary_grad(
     device.each(op, kernel(Family::Float, "derivative", dtype), job.count, &job)
 }
 
-/// See [`Backend::binary`](crate::backend::Backend::binary).
+/// See [`Kernel::Binary`](crate::backend::Kernel::Binary).
 pub(super) fn binary(
     device: &Launcher,
     op: &'static str,
@@ -165,7 +165,7 @@ pub(super) fn binary(
     device.each(op, kernel(Family::Elementwise, "binary", dtype), job.count, &job)
 }
 
-/// See [`Backend::accumulate`](crate::backend::Backend::accumulate).
+/// See [`Kernel::Accumulate`](crate::backend::Kernel::Accumulate).
 pub(super) fn accumulate(
     device: &Launcher,
     op: &'static str,
@@ -179,7 +179,7 @@ pub(super) fn accumulate(
     device.each(op, kernel(Family::Elementwise, "accumulate", acc.dtype()), job.count, &job)
 }
 
-/// See [`Backend::compare`](crate::backend::Backend::compare).
+/// See [`Kernel::Compare`](crate::backend::Kernel::Compare).
 pub(super) fn compare(
     device: &Launcher,
     op: &'static str,
@@ -202,7 +202,7 @@ pub(super) fn compare(
     device.each(op, kernel(Family::Elementwise, "compare", lhs.dtype()), job.count, &job)
 }
 
-/// See [`Backend::select`](crate::backend::Backend::select).
+/// See [`Kernel::Select`](crate::backend::Kernel::Select).
 pub(super) fn select(
     device: &Launcher,
     op: &'static str,

@@ -38,7 +38,7 @@ fn stride(view: &View<'_>, axis: usize) -> u64 {
     view.layout().strides().get(axis).copied().unwrap_or(0) as u64
 }
 
-/// See [`Backend::gather`](crate::backend::Backend::gather).
+/// See [`Kernel::Gather`](crate::backend::Kernel::Gather).
 pub(super) fn gather(
     device: &Launcher,
     op: &'static str,
@@ -55,7 +55,7 @@ pub(super) fn gather(
     device.each(op, kernel(Family::Index, "gather", out.dtype()), job.count, &job)
 }
 
-/// See [`Backend::scatter_add`](crate::backend::Backend::scatter_add).
+/// See [`Kernel::ScatterAdd`](crate::backend::Kernel::ScatterAdd).
 pub(super) fn scatter_add(
     device: &Launcher,
     op: &'static str,
@@ -83,7 +83,7 @@ pub(super) fn scatter_add(
     device.each(op, kernel(Family::Index, "scatter_add", out.dtype()), job.count, &job)
 }
 
-/// See [`Backend::one_hot`](crate::backend::Backend::one_hot).
+/// See [`Kernel::OneHot`](crate::backend::Kernel::OneHot).
 pub(super) fn one_hot(
     device: &Launcher,
     op: &'static str,

@@ -23,11 +23,8 @@ use std::sync::Arc;
 
 use bfc_cuda::Compute;
 
-use crate::backend::cpu::reduce as cpu_reduce;
-use crate::backend::{AdamStep, Backend, Binary, Compare, Distribution, RandomKey, Reduce, SgdStep, Unary};
-use crate::dtype::{DType, Scalar};
+use crate::backend::{Backend, Kernel, Workspace, cpu};
 use crate::error::Result;
-use crate::shape::Shape;
 use crate::storage::{View, ViewMut};
 
 use self::launch::Launcher;
@@ -59,205 +56,60 @@ impl Backend for CudaBackend {
         transfer::download(&self.device, op, input, values)
     }
 
-    fn fill(&self, op: &'static str, value: Scalar, out: ViewMut<'_>) -> Result<()> {
-        elementwise::fill(&self.device, op, value, &out)
+    fn workspace(&self, of: Workspace<'_>) -> usize {
+        cpu::workspace(of)
     }
 
-    fn arange(&self, op: &'static str, start: Scalar, step: Scalar, out: ViewMut<'_>) -> Result<()> {
-        elementwise::arange(&self.device, op, start, step, &out)
-    }
-
-    fn copy(&self, op: &'static str, input: View<'_>, out: ViewMut<'_>) -> Result<()> {
-        elementwise::copy(&self.device, op, input, &out)
-    }
-
-    fn copy_into(
-        &self,
-        op: &'static str,
-        input: View<'_>,
-        axis: usize,
-        start: usize,
-        step: usize,
-        out: &mut ViewMut<'_>,
-    ) -> Result<()> {
-        elementwise::copy_into(&self.device, op, input, axis, start, step, out)
-    }
-
-    fn unary(&self, op: &'static str, f: Unary, input: View<'_>, out: ViewMut<'_>) -> Result<()> {
-        elementwise::unary(&self.device, op, f, input, &out)
-    }
-
-    fn unary_grad(
-        &self,
-        op: &'static str,
-        f: Unary,
-        saved: View<'_>,
-        grad: View<'_>,
-        out: ViewMut<'_>,
-    ) -> Result<()> {
-        elementwise::unary_grad(&self.device, op, f, saved, grad, &out)
-    }
-
-    fn binary(
-        &self,
-        op: &'static str,
-        f: Binary,
-        lhs: View<'_>,
-        rhs: View<'_>,
-        out: ViewMut<'_>,
-    ) -> Result<()> {
-        elementwise::binary(&self.device, op, f, lhs, rhs, &out)
-    }
-
-    fn accumulate(&self, op: &'static str, input: View<'_>, acc: ViewMut<'_>) -> Result<()> {
-        elementwise::accumulate(&self.device, op, input, &acc)
-    }
-
-    fn compare(
-        &self,
-        op: &'static str,
-        f: Compare,
-        lhs: View<'_>,
-        rhs: View<'_>,
-        out: ViewMut<'_>,
-    ) -> Result<()> {
-        elementwise::compare(&self.device, op, f, lhs, rhs, &out)
-    }
-
-    fn select(
-        &self,
-        op: &'static str,
-        condition: View<'_>,
-        lhs: View<'_>,
-        rhs: View<'_>,
-        out: ViewMut<'_>,
-    ) -> Result<()> {
-        elementwise::select(&self.device, op, condition, lhs, rhs, &out)
-    }
-
-    fn reduce_workspace(&self, _: Reduce, shape: &Shape, axes: &[bool], dtype: DType) -> usize {
-        cpu_reduce::workspace(shape, axes, dtype)
-    }
-
-    fn reduce(
-        &self,
-        op: &'static str,
-        f: Reduce,
-        input: View<'_>,
-        axes: &[bool],
-        workspace: ViewMut<'_>,
-        out: ViewMut<'_>,
-    ) -> Result<()> {
-        reduce::reduce(&self.device, op, f, input, axes, &workspace, &out)
-    }
-
-    fn arg_reduce(
-        &self,
-        op: &'static str,
-        largest: bool,
-        input: View<'_>,
-        axis: usize,
-        out: ViewMut<'_>,
-    ) -> Result<()> {
-        reduce::arg_reduce(&self.device, op, largest, input, axis, &out)
-    }
-
-    fn matmul(&self, op: &'static str, lhs: View<'_>, rhs: View<'_>, out: ViewMut<'_>) -> Result<()> {
-        rows::matmul(&self.device, op, lhs, rhs, &out)
-    }
-
-    fn softmax(&self, op: &'static str, log: bool, input: View<'_>, out: ViewMut<'_>) -> Result<()> {
-        rows::softmax(&self.device, op, log, input, &out)
-    }
-
-    fn softmax_grad(
-        &self,
-        op: &'static str,
-        log: bool,
-        output: View<'_>,
-        grad: View<'_>,
-        out: ViewMut<'_>,
-    ) -> Result<()> {
-        rows::softmax_grad(&self.device, op, log, output, grad, &out)
-    }
-
-    fn cross_entropy(
-        &self,
-        op: &'static str,
-        logits: View<'_>,
-        targets: View<'_>,
-        losses: ViewMut<'_>,
-    ) -> Result<()> {
-        rows::cross_entropy(&self.device, op, logits, targets, &losses)
-    }
-
-    fn cross_entropy_grad(
-        &self,
-        op: &'static str,
-        logits: View<'_>,
-        targets: View<'_>,
-        grad: View<'_>,
-        out: ViewMut<'_>,
-    ) -> Result<()> {
-        rows::cross_entropy_grad(&self.device, op, logits, targets, grad, &out)
-    }
-
-    fn gather(
-        &self,
-        op: &'static str,
-        input: View<'_>,
-        indices: View<'_>,
-        axis: usize,
-        out: ViewMut<'_>,
-    ) -> Result<()> {
-        index::gather(&self.device, op, input, indices, axis, &out)
-    }
-
-    fn scatter_add(
-        &self,
-        op: &'static str,
-        input: View<'_>,
-        indices: View<'_>,
-        axis: usize,
-        out: ViewMut<'_>,
-    ) -> Result<()> {
-        index::scatter_add(&self.device, op, input, indices, axis, &out)
-    }
-
-    fn one_hot(&self, op: &'static str, indices: View<'_>, out: ViewMut<'_>) -> Result<()> {
-        index::one_hot(&self.device, op, indices, &out)
-    }
-
-    fn random(
-        &self,
-        op: &'static str,
-        distribution: Distribution,
-        key: RandomKey,
-        out: ViewMut<'_>,
-    ) -> Result<()> {
-        random::random(&self.device, op, distribution, key, &out)
-    }
-
-    fn sgd(
-        &self,
-        op: &'static str,
-        step: SgdStep,
-        grad: View<'_>,
-        momentum: Option<ViewMut<'_>>,
-        param: ViewMut<'_>,
-    ) -> Result<()> {
-        optim::sgd(&self.device, op, step, grad, momentum.as_ref(), &param)
-    }
-
-    fn adam(
-        &self,
-        op: &'static str,
-        step: AdamStep,
-        grad: View<'_>,
-        mean: ViewMut<'_>,
-        variance: ViewMut<'_>,
-        param: ViewMut<'_>,
-    ) -> Result<()> {
-        optim::adam(&self.device, op, step, grad, [&param, &mean, &variance])
+    fn run(&self, op: &'static str, kernel: Kernel<'_>) -> Result<()> {
+        let device = &self.device;
+        match kernel {
+            Kernel::Fill { value, out } => elementwise::fill(device, op, value, &out),
+            Kernel::Arange { start, step, out } => elementwise::arange(device, op, start, step, &out),
+            Kernel::Copy { input, out } => elementwise::copy(device, op, input, &out),
+            Kernel::CopyInto { input, axis, start, step, out } => {
+                elementwise::copy_into(device, op, input, axis, start, step, &out)
+            }
+            Kernel::Unary { f, input, out } => elementwise::unary(device, op, f, input, &out),
+            Kernel::UnaryGrad { f, saved, grad, out } => {
+                elementwise::unary_grad(device, op, f, saved, grad, &out)
+            }
+            Kernel::Binary { f, lhs, rhs, out } => elementwise::binary(device, op, f, lhs, rhs, &out),
+            Kernel::Accumulate { input, acc } => elementwise::accumulate(device, op, input, &acc),
+            Kernel::Compare { f, lhs, rhs, out } => elementwise::compare(device, op, f, lhs, rhs, &out),
+            Kernel::Select { condition, lhs, rhs, out } => {
+                elementwise::select(device, op, condition, lhs, rhs, &out)
+            }
+            Kernel::Reduce { f, input, axes, workspace, out } => {
+                reduce::reduce(device, op, f, input, axes, &workspace, &out)
+            }
+            Kernel::ArgReduce { largest, input, axis, out } => {
+                reduce::arg_reduce(device, op, largest, input, axis, &out)
+            }
+            Kernel::MatMul { lhs, rhs, out } => rows::matmul(device, op, lhs, rhs, &out),
+            Kernel::Softmax { log, input, out } => rows::softmax(device, op, log, input, &out),
+            Kernel::SoftmaxGrad { log, output, grad, out } => {
+                rows::softmax_grad(device, op, log, output, grad, &out)
+            }
+            Kernel::CrossEntropy { logits, targets, losses } => {
+                rows::cross_entropy(device, op, logits, targets, &losses)
+            }
+            Kernel::CrossEntropyGrad { logits, targets, grad, out } => {
+                rows::cross_entropy_grad(device, op, logits, targets, grad, &out)
+            }
+            Kernel::Gather { input, indices, axis, out } => {
+                index::gather(device, op, input, indices, axis, &out)
+            }
+            Kernel::ScatterAdd { input, indices, axis, out } => {
+                index::scatter_add(device, op, input, indices, axis, &out)
+            }
+            Kernel::OneHot { indices, out } => index::one_hot(device, op, indices, &out),
+            Kernel::Random { distribution, key, out } => random::random(device, op, distribution, key, &out),
+            Kernel::Sgd { step, grad, momentum, param } => {
+                optim::sgd(device, op, step, grad, momentum.as_ref(), &param)
+            }
+            Kernel::Adam { step, grad, mean, variance, param } => {
+                optim::adam(device, op, step, grad, [&param, &mean, &variance])
+            }
+        }
     }
 }

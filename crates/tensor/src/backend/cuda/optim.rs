@@ -7,7 +7,7 @@ use crate::backend::{AdamStep, SgdStep};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
-/// See [`Backend::sgd`](crate::backend::Backend::sgd).
+/// See [`Kernel::Sgd`](crate::backend::Kernel::Sgd).
 pub(super) fn sgd(
     device: &Launcher,
     op: &'static str,
@@ -29,7 +29,7 @@ pub(super) fn sgd(
     device.each(op, kernel(Family::Optim, "sgd", param.dtype()), job.count, &job)
 }
 
-/// See [`Backend::adam`](crate::backend::Backend::adam). `state`: parameters, means, variances.
+/// See [`Kernel::Adam`](crate::backend::Kernel::Adam). `state`: parameters, means, variances.
 pub(super) fn adam(
     device: &Launcher,
     op: &'static str,

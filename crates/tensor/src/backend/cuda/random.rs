@@ -8,7 +8,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 use crate::storage::ViewMut;
 
-/// See [`Backend::random`](crate::backend::Backend::random).
+/// See [`Kernel::Random`](crate::backend::Kernel::Random).
 pub(super) fn random(
     device: &Launcher,
     op: &'static str,

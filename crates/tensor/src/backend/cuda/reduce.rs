@@ -17,7 +17,7 @@ const SHORT: usize = 64;
 /// The outputs that a block folds side by side where sequences lie across memory.
 const COLUMNS: u64 = 32;
 
-/// See [`Backend::reduce`](crate::backend::Backend::reduce).
+/// See [`Kernel::Reduce`](crate::backend::Kernel::Reduce).
 pub(super) fn reduce(
     device: &Launcher,
     op: &'static str,
@@ -71,7 +71,7 @@ pub(super) fn reduce(
     device.each(op, named("reduce_serial"), joined.count, &joined)
 }
 
-/// See [`Backend::arg_reduce`](crate::backend::Backend::arg_reduce).
+/// See [`Kernel::ArgReduce`](crate::backend::Kernel::ArgReduce).
 pub(super) fn arg_reduce(
     device: &Launcher,
     op: &'static str,

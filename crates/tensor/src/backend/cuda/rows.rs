@@ -10,7 +10,7 @@ use crate::storage::{View, ViewMut};
 /// The side of the tile that a block computes of a product.
 const TILE: u64 = 64;
 
-/// See [`Backend::matmul`](crate::backend::Backend::matmul).
+/// See [`Kernel::MatMul`](crate::backend::Kernel::MatMul).
 pub(super) fn matmul(
     device: &Launcher,
     op: &'static str,
@@ -45,7 +45,7 @@ fn each_row(out: &ViewMut<'_>) -> Job {
     job
 }
 
-/// See [`Backend::softmax`](crate::backend::Backend::softmax).
+/// See [`Kernel::Softmax`](crate::backend::Kernel::Softmax).
 pub(super) fn softmax(
     device: &Launcher,
     op: &'static str,
@@ -60,7 +60,7 @@ pub(super) fn softmax(
     device.blocks(op, kernel(Family::Rows, "softmax", out.dtype()), job.count, &job)
 }
 
-/// See [`Backend::softmax_grad`](crate::backend::Backend::softmax_grad).
+/// See [`Kernel::SoftmaxGrad`](crate::backend::Kernel::SoftmaxGrad).
 pub(super) fn softmax_grad(
     device: &Launcher,
     op: &'static str,
@@ -76,7 +76,7 @@ pub(super) fn softmax_grad(
     device.blocks(op, kernel(Family::Rows, "softmax_grad", out.dtype()), job.count, &job)
 }
 
-/// See [`Backend::cross_entropy`](crate::backend::Backend::cross_entropy).
+/// See [`Kernel::CrossEntropy`](crate::backend::Kernel::CrossEntropy).
 pub(super) fn cross_entropy(
     device: &Launcher,
     op: &'static str,
@@ -94,7 +94,7 @@ pub(super) fn cross_entropy(
     device.blocks(op, kernel(Family::Rows, "cross_entropy", losses.dtype()), job.count, &job)
 }
 
-/// See [`Backend::cross_entropy_grad`](crate::backend::Backend::cross_entropy_grad).
+/// See [`Kernel::CrossEntropyGrad`](crate::backend::Kernel::CrossEntropyGrad).
 pub(super) fn cross_entropy_grad(
     device: &Launcher,
     op: &'static str,

@@ -1,8 +1,8 @@
 //! Tests of moving and making values.
 
-use crate::backend::Backend;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, backends, noise};
+use crate::backend::{Backend, Kernel};
 use crate::dtype::{DType, Element, Scalar};
 use crate::error::Error;
 
@@ -58,7 +58,7 @@ fn conversion<A: Element, B: Element>(values: &[A], expected: &[B]) {
     for dims in [vec![values.len()], vec![1, values.len(), 1]] {
         for buffer in Buffer::arrangements(&dims, values) {
             let mut out = Buffer::output(&dims, B::DTYPE);
-            cpu().copy("to_dtype", buffer.view(), out.out()).unwrap();
+            cpu().run("to_dtype", Kernel::Copy { input: buffer.view(), out: out.out() }).unwrap();
             let actual: Vec<B> = out.values();
             // By their text, so that NaN equals NaN.
             assert_eq!(format!("{actual:?}"), format!("{expected:?}"));
@@ -100,7 +100,7 @@ fn large_copies_are_the_same_for_any_number_of_threads_and_any_layout() {
     for backend in backends() {
         for buffer in Buffer::arrangements(&dims, &values) {
             let mut out = Buffer::output(&dims, DType::F32);
-            backend.copy("contiguous", buffer.view(), out.out()).unwrap();
+            backend.run("contiguous", Kernel::Copy { input: buffer.view(), out: out.out() }).unwrap();
             assert_eq!(out.values::<f32>(), values);
         }
     }
@@ -110,11 +110,11 @@ fn large_copies_are_the_same_for_any_number_of_threads_and_any_layout() {
 fn repeated_elements_are_copied_as_often_as_they_are_seen() {
     let row = Buffer::of(&[3], &[1_i64, 2, 3]);
     let mut out = Buffer::output(&[2, 3], DType::I64);
-    cpu().copy("expand", row.broadcast(&[2, 3]), out.out()).unwrap();
+    cpu().run("expand", Kernel::Copy { input: row.broadcast(&[2, 3]), out: out.out() }).unwrap();
     assert_eq!(out.values::<i64>(), [1, 2, 3, 1, 2, 3]);
     let number = Buffer::of(&[], &[true]);
     let mut out = Buffer::output(&[2, 2], DType::U8);
-    cpu().copy("expand", number.broadcast(&[2, 2]), out.out()).unwrap();
+    cpu().run("expand", Kernel::Copy { input: number.broadcast(&[2, 2]), out: out.out() }).unwrap();
     assert_eq!(out.values::<u8>(), [1; 4]);
 }
 
@@ -123,15 +123,15 @@ fn a_fill_gives_every_element_the_value() {
     for backend in backends() {
         for dims in [&[][..], &[0], &[3, 5], &[70_000]] {
             let mut out = Buffer::output(dims, DType::F32);
-            backend.fill("full", Scalar::Float(2.5), out.out()).unwrap();
+            backend.run("full", Kernel::Fill { value: Scalar::Float(2.5), out: out.out() }).unwrap();
             assert!(out.values::<f32>().iter().all(|&x| x == 2.5));
         }
     }
     let mut out = Buffer::output(&[2], DType::Bool);
-    cpu().fill("full", Scalar::Float(0.5), out.out()).unwrap();
+    cpu().run("full", Kernel::Fill { value: Scalar::Float(0.5), out: out.out() }).unwrap();
     assert_eq!(out.values::<bool>(), [true, true]);
     let mut out = Buffer::output(&[2], DType::I64);
-    cpu().fill("full", Scalar::Int(i64::MIN), out.out()).unwrap();
+    cpu().run("full", Kernel::Fill { value: Scalar::Int(i64::MIN), out: out.out() }).unwrap();
     assert_eq!(out.values::<i64>(), [i64::MIN; 2]);
 }
 
@@ -141,7 +141,12 @@ fn a_range_of_floats_is_rounded_once_per_element() {
     let expected: Vec<f32> = (0..count).map(|i| (0.1 + f64::from(i) * 0.1) as f32).collect();
     for backend in backends() {
         let mut out = Buffer::output(&[count as usize], DType::F32);
-        backend.arange("arange", Scalar::Float(0.1), Scalar::Float(0.1), out.out()).unwrap();
+        backend
+            .run(
+                "arange",
+                Kernel::Arange { start: Scalar::Float(0.1), step: Scalar::Float(0.1), out: out.out() },
+            )
+            .unwrap();
         assert_eq!(out.values::<f32>(), expected);
     }
 }
@@ -149,15 +154,25 @@ fn a_range_of_floats_is_rounded_once_per_element() {
 #[test]
 fn a_range_of_integers_is_exact_and_wraps() {
     let mut out = Buffer::output(&[3], DType::I64);
-    cpu().arange("arange", Scalar::Int(i64::MAX - 1), Scalar::Int(1), out.out()).unwrap();
+    cpu()
+        .run(
+            "arange",
+            Kernel::Arange { start: Scalar::Int(i64::MAX - 1), step: Scalar::Int(1), out: out.out() },
+        )
+        .unwrap();
     assert_eq!(out.values::<i64>(), [i64::MAX - 1, i64::MAX, i64::MIN]);
     let mut out = Buffer::output(&[3], DType::U8);
-    cpu().arange("arange", Scalar::Int(254), Scalar::Int(1), out.out()).unwrap();
+    cpu()
+        .run("arange", Kernel::Arange { start: Scalar::Int(254), step: Scalar::Int(1), out: out.out() })
+        .unwrap();
     assert_eq!(out.values::<u8>(), [254, 255, 0]);
     let mut out = Buffer::output(&[0], DType::F64);
-    cpu().arange("arange", Scalar::Int(0), Scalar::Int(1), out.out()).unwrap();
+    cpu()
+        .run("arange", Kernel::Arange { start: Scalar::Int(0), step: Scalar::Int(1), out: out.out() })
+        .unwrap();
     let mut out = Buffer::output(&[1], DType::Bool);
-    let refused = cpu().arange("arange", Scalar::Int(0), Scalar::Int(1), out.out());
+    let refused =
+        cpu().run("arange", Kernel::Arange { start: Scalar::Int(0), step: Scalar::Int(1), out: out.out() });
     assert_eq!(refused, Err(Error::UnsupportedDType { op: "arange", dtype: DType::Bool }));
 }
 
@@ -167,8 +182,18 @@ fn copying_into_parts_puts_a_tensor_together() {
     for left in Buffer::arrangements(&[2, 2], &a) {
         for right in Buffer::arrangements(&[2, 1], &b) {
             let mut out = Buffer::output(&[2, 3], DType::F32);
-            cpu().copy_into("cat", left.view(), 1, 0, 1, &mut out.out()).unwrap();
-            cpu().copy_into("cat", right.view(), 1, 2, 1, &mut out.out()).unwrap();
+            cpu()
+                .run(
+                    "cat",
+                    Kernel::CopyInto { input: left.view(), axis: 1, start: 0, step: 1, out: out.out() },
+                )
+                .unwrap();
+            cpu()
+                .run(
+                    "cat",
+                    Kernel::CopyInto { input: right.view(), axis: 1, start: 2, step: 1, out: out.out() },
+                )
+                .unwrap();
             assert_eq!(out.values::<f32>(), [1.0, 2.0, 5.0, 3.0, 4.0, 6.0]);
         }
     }
@@ -178,12 +203,19 @@ fn copying_into_parts_puts_a_tensor_together() {
 fn copying_into_every_second_place_leaves_the_others() {
     for values in Buffer::arrangements(&[2, 2], &[1_i64, 2, 3, 4]) {
         let mut out = Buffer::of(&[5, 2], &[0_i64; 10]);
-        cpu().copy_into("slice", values.view(), 0, 1, 2, &mut out.out()).unwrap();
+        cpu()
+            .run(
+                "slice",
+                Kernel::CopyInto { input: values.view(), axis: 0, start: 1, step: 2, out: out.out() },
+            )
+            .unwrap();
         assert_eq!(out.values::<i64>(), [0, 0, 1, 2, 0, 0, 3, 4, 0, 0]);
     }
     let none = Buffer::of::<i64>(&[0, 2], &[]);
     let mut out = Buffer::of(&[1, 2], &[7_i64, 7]);
-    cpu().copy_into("slice", none.view(), 0, 1, 1, &mut out.out()).unwrap();
+    cpu()
+        .run("slice", Kernel::CopyInto { input: none.view(), axis: 0, start: 1, step: 1, out: out.out() })
+        .unwrap();
     assert_eq!(out.values::<i64>(), [7, 7]);
 }
 
@@ -192,9 +224,17 @@ fn copying_past_the_end_is_an_error_and_writes_nothing() {
     let values = Buffer::of(&[2], &[1_u8, 2]);
     for (start, step) in [(2, 1), (0, 3), (usize::MAX, 1), (0, usize::MAX), (0, 0)] {
         let mut out = Buffer::of(&[3], &[9_u8; 3]);
-        assert!(cpu().copy_into("cat", values.view(), 0, start, step, &mut out.out()).is_err());
+        assert!(
+            cpu()
+                .run("cat", Kernel::CopyInto { input: values.view(), axis: 0, start, step, out: out.out() })
+                .is_err()
+        );
         assert_eq!(out.values::<u8>(), [9; 3]);
     }
     let mut out = Buffer::of(&[3, 3], &[9_u8; 9]);
-    assert!(cpu().copy_into("cat", values.view(), 0, 0, 1, &mut out.out()).is_err());
+    assert!(
+        cpu()
+            .run("cat", Kernel::CopyInto { input: values.view(), axis: 0, start: 0, step: 1, out: out.out() })
+            .is_err()
+    );
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise, values};
-use crate::backend::{Backend, Binary, Compare};
+use crate::backend::{Backend, Binary, Compare, Kernel};
 use crate::dtype::{DType, Element};
 use crate::error::Error;
 use crate::storage::View;
@@ -41,13 +41,13 @@ fn holds<T: PartialOrd>(f: Compare, a: T, b: T) -> bool {
 
 fn binary<T: Element>(backend: &CpuBackend, f: Binary, lhs: View<'_>, rhs: View<'_>) -> Vec<T> {
     let mut out = Buffer::output(lhs.layout().shape().dims(), T::DTYPE);
-    backend.binary(f.name(), f, lhs, rhs, out.out()).unwrap();
+    backend.run(f.name(), Kernel::Binary { f, lhs, rhs, out: out.out() }).unwrap();
     out.values()
 }
 
 fn compare(f: Compare, lhs: View<'_>, rhs: View<'_>) -> Vec<bool> {
     let mut out = Buffer::output(lhs.layout().shape().dims(), DType::Bool);
-    cpu().compare(f.name(), f, lhs, rhs, out.out()).unwrap();
+    cpu().run(f.name(), Kernel::Compare { f, lhs, rhs, out: out.out() }).unwrap();
     out.values()
 }
 
@@ -157,7 +157,7 @@ fn truth_values_stay_truth_values() {
     for f in [Binary::Add, Binary::Sub, Binary::Div] {
         let mut out = Buffer::output(&[4], DType::Bool);
         assert_eq!(
-            cpu().binary(f.name(), f, a.view(), b.view(), out.out()),
+            cpu().run(f.name(), Kernel::Binary { f, lhs: a.view(), rhs: b.view(), out: out.out() }),
             Err(Error::UnsupportedDType { op: f.name(), dtype: DType::Bool })
         );
     }
@@ -196,7 +196,17 @@ fn selection_takes_each_element_from_its_side() {
         for lhs in Buffer::arrangements(&dims, &a) {
             for rhs in Buffer::arrangements(&dims, &b) {
                 let mut out = Buffer::output(&dims, DType::F64);
-                cpu().select("where", condition.view(), lhs.view(), rhs.view(), out.out()).unwrap();
+                cpu()
+                    .run(
+                        "where",
+                        Kernel::Select {
+                            condition: condition.view(),
+                            lhs: lhs.view(),
+                            rhs: rhs.view(),
+                            out: out.out(),
+                        },
+                    )
+                    .unwrap();
                 assert_eq!(out.values::<f64>(), expected);
             }
         }
@@ -206,7 +216,15 @@ fn selection_takes_each_element_from_its_side() {
     let mut out = Buffer::output(&[2, 2], DType::Bool);
     let dims = [2, 2];
     cpu()
-        .select("where", condition.broadcast(&dims), lhs.broadcast(&dims), rhs.broadcast(&dims), out.out())
+        .run(
+            "where",
+            Kernel::Select {
+                condition: condition.broadcast(&dims),
+                lhs: lhs.broadcast(&dims),
+                rhs: rhs.broadcast(&dims),
+                out: out.out(),
+            },
+        )
         .unwrap();
     assert_eq!(out.values::<bool>(), [true, false, true, true]);
 }
@@ -218,11 +236,11 @@ fn accumulation_adds_in_place() {
     let expected: Vec<f64> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
     for input in Buffer::arrangements(&dims, &b) {
         let mut acc = Buffer::of(&dims, &a);
-        cpu().accumulate("accumulate", input.view(), acc.out()).unwrap();
+        cpu().run("accumulate", Kernel::Accumulate { input: input.view(), acc: acc.out() }).unwrap();
         assert_eq!(acc.values::<f64>(), expected);
     }
     let mut acc = Buffer::of(&[2], &[i64::MAX, 1]);
     let one = Buffer::of(&[], &[1_i64]);
-    cpu().accumulate("accumulate", one.broadcast(&[2]), acc.out()).unwrap();
+    cpu().run("accumulate", Kernel::Accumulate { input: one.broadcast(&[2]), acc: acc.out() }).unwrap();
     assert_eq!(acc.values::<i64>(), [i64::MIN, 2]);
 }

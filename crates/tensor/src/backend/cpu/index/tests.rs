@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 
-use crate::backend::Backend;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, backends, noise};
+use crate::backend::{Backend, Kernel};
 use crate::dtype::{DType, Element};
 use crate::error::Error;
 use crate::storage::View;
@@ -15,13 +15,13 @@ fn cpu() -> CpuBackend {
 
 fn gather<T: Element>(backend: &CpuBackend, input: View<'_>, indices: View<'_>, axis: usize) -> Vec<T> {
     let mut out = Buffer::output(indices.layout().shape().dims(), T::DTYPE);
-    backend.gather("gather", input, indices, axis, out.out()).unwrap();
+    backend.run("gather", Kernel::Gather { input, indices, axis, out: out.out() }).unwrap();
     out.values()
 }
 
 fn scatter_add<T: Element>(input: View<'_>, indices: View<'_>, axis: usize, size: usize) -> Vec<T> {
     let mut out = Buffer::output(input.layout().shape().with_dim(axis, size).dims(), T::DTYPE);
-    cpu().scatter_add("scatter_add", input, indices, axis, out.out()).unwrap();
+    cpu().run("scatter_add", Kernel::ScatterAdd { input, indices, axis, out: out.out() }).unwrap();
     out.values()
 }
 
@@ -105,7 +105,10 @@ fn truth_values_are_gathered_but_not_added() {
     let mut out = Buffer::output(&[2], DType::Bool);
     let values = Buffer::of(&[3], &[true; 3]);
     assert_eq!(
-        cpu().scatter_add("scatter_add", values.view(), indices.view(), 0, out.out()),
+        cpu().run(
+            "scatter_add",
+            Kernel::ScatterAdd { input: values.view(), indices: indices.view(), axis: 0, out: out.out() }
+        ),
         Err(Error::UnsupportedDType { op: "scatter_add", dtype: DType::Bool })
     );
 }
@@ -114,16 +117,18 @@ fn truth_values_are_gathered_but_not_added() {
 fn one_hot_marks_the_index_of_each_row() {
     for indices in Buffer::arrangements(&[2, 2], &[0_i64, 2, 1, 2]) {
         let mut out = Buffer::output(&[2, 2, 3], DType::F32);
-        cpu().one_hot("one_hot", indices.view(), out.out()).unwrap();
+        cpu().run("one_hot", Kernel::OneHot { indices: indices.view(), out: out.out() }).unwrap();
         assert_eq!(out.values::<f32>(), [1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
         let mut out = Buffer::output(&[2, 2, 3], DType::Bool);
-        cpu().one_hot("one_hot", indices.view(), out.out()).unwrap();
+        cpu().run("one_hot", Kernel::OneHot { indices: indices.view(), out: out.out() }).unwrap();
         assert_eq!(out.values::<bool>().iter().filter(|&&hot| hot).count(), 4);
     }
     for backend in backends() {
         let indices: Vec<i64> = (0..5000).map(|i| i % 17).collect();
         let mut out = Buffer::output(&[5000, 17], DType::U8);
-        backend.one_hot("one_hot", Buffer::of(&[5000], &indices).view(), out.out()).unwrap();
+        backend
+            .run("one_hot", Kernel::OneHot { indices: Buffer::of(&[5000], &indices).view(), out: out.out() })
+            .unwrap();
         assert!(out.values::<u8>().iter().enumerate().all(|(i, &hot)| (hot == 1) == (i / 17 % 17 == i % 17)));
     }
 }
@@ -135,14 +140,31 @@ fn an_index_out_of_range_is_an_error_and_writes_nothing() {
         let refused = |op| Err(Error::IndexOutOfRange { op, index: bad, len: 4 });
         for indices in Buffer::arrangements(&[4], &[0_i64, 3, bad, 99]) {
             let mut out = Buffer::of(&[4], &[9.0_f32; 4]);
-            assert_eq!(cpu().gather("gather", input.view(), indices.view(), 0, out.out()), refused("gather"));
             assert_eq!(
-                cpu().scatter_add("scatter", input.view(), indices.view(), 0, out.out()),
+                cpu().run(
+                    "gather",
+                    Kernel::Gather { input: input.view(), indices: indices.view(), axis: 0, out: out.out() }
+                ),
+                refused("gather")
+            );
+            assert_eq!(
+                cpu().run(
+                    "scatter",
+                    Kernel::ScatterAdd {
+                        input: input.view(),
+                        indices: indices.view(),
+                        axis: 0,
+                        out: out.out()
+                    }
+                ),
                 refused("scatter")
             );
             assert_eq!(out.values::<f32>(), [9.0; 4]);
             let mut out = Buffer::of(&[4, 4], &[9.0_f32; 16]);
-            assert_eq!(cpu().one_hot("one_hot", indices.view(), out.out()), refused("one_hot"));
+            assert_eq!(
+                cpu().run("one_hot", Kernel::OneHot { indices: indices.view(), out: out.out() }),
+                refused("one_hot")
+            );
             assert_eq!(out.values::<f32>(), [9.0; 16]);
         }
     }
@@ -154,10 +176,17 @@ fn nothing_can_be_taken_from_nothing() {
     assert!(gather::<f32>(&cpu(), empty.view(), none.view(), 0).is_empty());
     assert_eq!(scatter_add::<f32>(empty.view(), none.view(), 0, 3), [0.0; 3]);
     let mut out = Buffer::output(&[0, 0], DType::F32);
-    cpu().one_hot("one_hot", none.view(), out.out()).unwrap();
+    cpu().run("one_hot", Kernel::OneHot { indices: none.view(), out: out.out() }).unwrap();
     let zero = Buffer::of(&[1], &[0_i64]);
     let mut out = Buffer::output(&[1], DType::F32);
-    assert!(cpu().gather("gather", empty.view(), zero.view(), 0, out.out()).is_err());
+    assert!(
+        cpu()
+            .run(
+                "gather",
+                Kernel::Gather { input: empty.view(), indices: zero.view(), axis: 0, out: out.out() }
+            )
+            .is_err()
+    );
     let mut out = Buffer::output(&[1, 0], DType::F32);
-    assert!(cpu().one_hot("one_hot", zero.view(), out.out()).is_err());
+    assert!(cpu().run("one_hot", Kernel::OneHot { indices: zero.view(), out: out.out() }).is_err());
 }

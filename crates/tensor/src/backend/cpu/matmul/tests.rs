@@ -3,16 +3,16 @@
 use ndarray::{Array2, ArrayView2};
 
 use super::*;
-use crate::backend::Backend;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
+use crate::backend::{Backend, Kernel};
 use crate::dtype::{DType, Element};
 
 fn product<T: Element>(backend: &CpuBackend, lhs: View<'_>, rhs: View<'_>) -> Vec<T> {
     let (a, b) = (lhs.layout().shape(), rhs.layout().shape());
     let dims = a.with_dim(a.rank() - 1, b[b.rank() - 1]);
     let mut out = Buffer::output(dims.dims(), T::DTYPE);
-    backend.matmul("matmul", lhs, rhs, out.out()).unwrap();
+    backend.run("matmul", Kernel::MatMul { lhs, rhs, out: out.out() }).unwrap();
     out.values()
 }
 
@@ -183,14 +183,21 @@ fn operands_that_do_not_fit_are_an_error() {
     let (square, vector) = (Buffer::of(&[2, 2], &[1.0_f32; 4]), Buffer::of(&[2], &[1.0_f32; 2]));
     let wide = Buffer::of(&[3, 2], &[1.0_f32; 6]);
     let mut out = Buffer::output(&[2, 2], DType::F32);
-    let refused = backend.matmul("matmul", square.view(), vector.view(), out.out());
+    let refused =
+        backend.run("matmul", Kernel::MatMul { lhs: square.view(), rhs: vector.view(), out: out.out() });
     assert!(matches!(refused, Err(Error::BadRank { op: "matmul", .. })));
-    let refused = backend.matmul("matmul", square.view(), wide.view(), out.out());
+    let refused =
+        backend.run("matmul", Kernel::MatMul { lhs: square.view(), rhs: wide.view(), out: out.out() });
     assert!(matches!(refused, Err(Error::ShapeMismatch { op: "matmul", .. })));
     let mut small = Buffer::output(&[2, 1], DType::F32);
-    assert!(backend.matmul("matmul", square.view(), square.view(), small.out()).is_err());
+    assert!(
+        backend
+            .run("matmul", Kernel::MatMul { lhs: square.view(), rhs: square.view(), out: small.out() })
+            .is_err()
+    );
     let whole = Buffer::of(&[2, 2], &[1_i64; 4]);
     let mut out = Buffer::output(&[2, 2], DType::I64);
-    let refused = backend.matmul("matmul", whole.view(), whole.view(), out.out());
+    let refused =
+        backend.run("matmul", Kernel::MatMul { lhs: whole.view(), rhs: whole.view(), out: out.out() });
     assert_eq!(refused, Err(Error::UnsupportedDType { op: "matmul", dtype: DType::I64 }));
 }

@@ -1,9 +1,9 @@
 //! Tests of the optimisers' steps.
 
 use super::*;
-use crate::backend::Backend;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
+use crate::backend::{Backend, Kernel};
 
 /// One step after the other on single numbers in f64, as the papers have it.
 fn plain_sgd(step: SgdStep, grads: &[Vec<f64>], param: &mut [f64], momentum: &mut [f64]) {
@@ -83,10 +83,14 @@ fn sgd_takes_the_steps_of_its_formula() {
             for grad in &grads {
                 let wide_grad = Buffer::arrangements(&dims, grad).swap_remove(layout);
                 let momentum = keeps.then(|| state.out());
-                backend.sgd("sgd", step, wide_grad.view(), momentum, param.out()).unwrap();
+                backend
+                    .run("sgd", Kernel::Sgd { step, grad: wide_grad.view(), momentum, param: param.out() })
+                    .unwrap();
                 let grad = Buffer::arrangements(&dims, &single(grad)).swap_remove(layout);
                 let momentum = keeps.then(|| narrow_state.out());
-                backend.sgd("sgd", step, grad.view(), momentum, narrow.out()).unwrap();
+                backend
+                    .run("sgd", Kernel::Sgd { step, grad: grad.view(), momentum, param: narrow.out() })
+                    .unwrap();
             }
             assert_close(&param.values::<f64>(), &expected, 1e-14, "param");
             assert_close(&narrow.values::<f32>(), &expected, 1e-6, "param");
@@ -114,10 +118,17 @@ fn adam_takes_the_steps_of_its_formula() {
                 let step = AdamStep { step: number, ..step };
                 let wide_grad = Buffer::arrangements(&dims, grad).swap_remove(layout);
                 let [p, m, v] = wide.each_mut().map(Buffer::out);
-                backend.adam("adam", step, wide_grad.view(), m, v, p).unwrap();
+                backend
+                    .run(
+                        "adam",
+                        Kernel::Adam { step, grad: wide_grad.view(), mean: m, variance: v, param: p },
+                    )
+                    .unwrap();
                 let grad = Buffer::arrangements(&dims, &single(grad)).swap_remove(layout);
                 let [p, m, v] = narrow.each_mut().map(Buffer::out);
-                backend.adam("adam", step, grad.view(), m, v, p).unwrap();
+                backend
+                    .run("adam", Kernel::Adam { step, grad: grad.view(), mean: m, variance: v, param: p })
+                    .unwrap();
             }
             assert_close(&wide[0].values::<f64>(), &expected, 1e-13, "param");
             assert_close(&narrow[0].values::<f32>(), &expected, 1e-5, "param");
@@ -132,7 +143,12 @@ fn the_first_step_of_adam_has_the_length_of_the_learning_rate() {
         [Buffer::of(&[2], &[0.0_f64; 2]), Buffer::of(&[2], &[0.0; 2]), Buffer::of(&[2], &[0.0; 2])];
     let grad = Buffer::of(&[2], &[1e-3, -1e3]);
     let [p, m, v] = state.each_mut().map(Buffer::out);
-    backend.adam("adam", adam_steps()[0], grad.view(), m, v, p).unwrap();
+    backend
+        .run(
+            "adam",
+            Kernel::Adam { step: adam_steps()[0], grad: grad.view(), mean: m, variance: v, param: p },
+        )
+        .unwrap();
     assert_close(&state[0].values::<f64>(), &[-0.01, 0.01], 1e-6, "param");
 }
 
@@ -150,13 +166,17 @@ fn large_steps_have_the_same_bits_for_any_number_of_threads_and_any_layout() {
             for step in sgd_steps() {
                 let (mut param, mut state) = (Buffer::of(&dims, &start), Buffer::of(&dims, &old));
                 let momentum = (step.momentum != 0.0).then(|| state.out());
-                backend.sgd("sgd", step, grad.view(), momentum, param.out()).unwrap();
+                backend
+                    .run("sgd", Kernel::Sgd { step, grad: grad.view(), momentum, param: param.out() })
+                    .unwrap();
                 results.extend([param.values(), state.values()]);
             }
             for step in adam_steps() {
                 let mut state = [&start, &old, &squares].map(|values| Buffer::of(&dims, values));
                 let [p, m, v] = state.each_mut().map(Buffer::out);
-                backend.adam("adam", step, grad.view(), m, v, p).unwrap();
+                backend
+                    .run("adam", Kernel::Adam { step, grad: grad.view(), mean: m, variance: v, param: p })
+                    .unwrap();
                 results.extend(state.iter().map(Buffer::values));
             }
             seen.push(results);
@@ -173,7 +193,14 @@ fn parameters_without_elements_are_no_problem() {
     let grad = Buffer::of::<f32>(&[0, 3], &[]);
     let mut state = [(); 3].map(|()| Buffer::of::<f32>(&[0, 3], &[]));
     let [p, m, v] = state.each_mut().map(Buffer::out);
-    backend.adam("adam", adam_steps()[0], grad.view(), m, v, p).unwrap();
+    backend
+        .run(
+            "adam",
+            Kernel::Adam { step: adam_steps()[0], grad: grad.view(), mean: m, variance: v, param: p },
+        )
+        .unwrap();
     let [p, m, _] = state.each_mut().map(Buffer::out);
-    backend.sgd("sgd", sgd_steps()[3], grad.view(), Some(m), p).unwrap();
+    backend
+        .run("sgd", Kernel::Sgd { step: sgd_steps()[3], grad: grad.view(), momentum: Some(m), param: p })
+        .unwrap();
 }

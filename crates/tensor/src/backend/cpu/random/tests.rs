@@ -1,9 +1,9 @@
 //! Tests of the random fills.
 
 use super::*;
-use crate::backend::Backend;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, backends};
+use crate::backend::{Backend, Kernel};
 use crate::dtype::Element;
 use crate::error::Error;
 
@@ -18,7 +18,7 @@ fn draw<T: Element>(
     count: usize,
 ) -> Vec<T> {
     let mut out = Buffer::output(&[count], T::DTYPE);
-    backend.random("random", distribution, key, out.out()).unwrap();
+    backend.run("random", Kernel::Random { distribution, key, out: out.out() }).unwrap();
     out.values()
 }
 
@@ -156,7 +156,7 @@ fn integers_cannot_be_normal() {
     for dtype in [DType::I64, DType::U8, DType::Bool] {
         let mut out = Buffer::output(&[3], dtype);
         assert_eq!(
-            backend.random("randn", NORMAL, KEY, out.out()),
+            backend.run("randn", Kernel::Random { distribution: NORMAL, key: KEY, out: out.out() }),
             Err(Error::UnsupportedDType { op: "randn", dtype })
         );
     }

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::backend::Backend;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise, shape};
+use crate::backend::{Backend, Kernel, Workspace};
 use crate::dtype::Element;
 use crate::error::Error;
 
@@ -21,10 +21,12 @@ fn kept(dims: &[usize], axes: &[bool]) -> Vec<usize> {
 
 fn reduced<T: Element>(backend: &CpuBackend, f: Reduce, input: View<'_>, axes: &[bool]) -> Vec<T> {
     let whole = *input.layout().shape();
-    let bytes = backend.reduce_workspace(f, &whole, axes, T::DTYPE);
+    let bytes = backend.workspace(Workspace::Reduce { shape: &whole, axes, dtype: T::DTYPE });
     let mut workspace = Buffer::output(&[bytes], DType::U8);
     let mut out = Buffer::output(&kept(whole.dims(), axes), T::DTYPE);
-    backend.reduce(f.name(), f, input, axes, workspace.out(), out.out()).unwrap();
+    backend
+        .run(f.name(), Kernel::Reduce { f, input, axes, workspace: workspace.out(), out: out.out() })
+        .unwrap();
     out.values()
 }
 
@@ -193,14 +195,23 @@ fn truth_values_have_extremes_but_no_sum() {
     assert_eq!(reduced::<bool>(&cpu(), Reduce::Min, buffer.view(), &[true, false]), [false, false]);
     let (mut none, mut out) = (Buffer::output(&[0], DType::U8), Buffer::output(&[1, 1], DType::Bool));
     assert_eq!(
-        cpu().reduce("sum", Reduce::Sum, buffer.view(), &[true, true], none.out(), out.out()),
+        cpu().run(
+            "sum",
+            Kernel::Reduce {
+                f: Reduce::Sum,
+                input: buffer.view(),
+                axes: &[true, true],
+                workspace: none.out(),
+                out: out.out()
+            }
+        ),
         Err(Error::UnsupportedDType { op: "sum", dtype: DType::Bool })
     );
 }
 
 fn arg(largest: bool, input: View<'_>, axis: usize) -> Vec<i64> {
     let mut out = Buffer::output(input.layout().shape().with_dim(axis, 1).dims(), DType::I64);
-    cpu().arg_reduce("argmax", largest, input, axis, out.out()).unwrap();
+    cpu().run("argmax", Kernel::ArgReduce { largest, input, axis, out: out.out() }).unwrap();
     out.values()
 }
 

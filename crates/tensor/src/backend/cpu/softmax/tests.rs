@@ -1,8 +1,8 @@
 //! Tests of softmax and cross entropy.
 
-use crate::backend::Backend;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
+use crate::backend::{Backend, Kernel};
 use crate::dtype::{DType, Element};
 use crate::error::Error;
 use crate::storage::View;
@@ -15,7 +15,7 @@ fn cpu() -> CpuBackend {
 
 fn softmax<T: Element>(backend: &CpuBackend, log: bool, input: View<'_>) -> Vec<T> {
     let mut out = Buffer::output(input.layout().shape().dims(), T::DTYPE);
-    backend.softmax("softmax", log, input, out.out()).unwrap();
+    backend.run("softmax", Kernel::Softmax { log, input, out: out.out() }).unwrap();
     out.values()
 }
 
@@ -81,7 +81,17 @@ fn gradients_of_softmax_are_those_of_finite_differences() {
             for output in Buffer::arrangements(dims, &plain(log, dims, &x)) {
                 for grad in Buffer::arrangements(dims, &g) {
                     let mut out = Buffer::output(dims, DType::F64);
-                    cpu().softmax_grad("softmax", log, output.view(), grad.view(), out.out()).unwrap();
+                    cpu()
+                        .run(
+                            "softmax",
+                            Kernel::SoftmaxGrad {
+                                log,
+                                output: output.view(),
+                                grad: grad.view(),
+                                out: out.out(),
+                            },
+                        )
+                        .unwrap();
                     assert_close(&out.values::<f64>(), &expected, 1e-8, "softmax_grad");
                     assert_eq!(*first.get_or_insert_with(|| out.values()), out.values::<f64>());
                 }
@@ -98,7 +108,7 @@ fn problem(n: usize, classes: usize) -> (Vec<f64>, Vec<i64>) {
 
 fn losses<T: Element>(backend: &CpuBackend, logits: View<'_>, targets: View<'_>) -> Vec<T> {
     let mut out = Buffer::output(targets.layout().shape().dims(), T::DTYPE);
-    backend.cross_entropy("cross_entropy", logits, targets, out.out()).unwrap();
+    backend.run("cross_entropy", Kernel::CrossEntropy { logits, targets, losses: out.out() }).unwrap();
     out.values()
 }
 
@@ -109,7 +119,7 @@ fn loss_grad<T: Element>(
     grad: View<'_>,
 ) -> Vec<T> {
     let mut out = Buffer::output(logits.layout().shape().dims(), T::DTYPE);
-    backend.cross_entropy_grad("cross_entropy", logits, targets, grad, out.out()).unwrap();
+    backend.run("cross_entropy", Kernel::CrossEntropyGrad { logits, targets, grad, out: out.out() }).unwrap();
     out.values()
 }
 
@@ -173,11 +183,21 @@ fn a_target_outside_the_classes_is_an_error_and_writes_nothing() {
         let targets = Buffer::of(&[3], &[0, bad, 7]);
         let refused = Err(Error::IndexOutOfRange { op: "cross_entropy", index: bad, len: 2 });
         let mut out = Buffer::of(&[3], &[9.0_f32; 3]);
-        let result = cpu().cross_entropy("cross_entropy", logits.view(), targets.view(), out.out());
+        let result = cpu().run(
+            "cross_entropy",
+            Kernel::CrossEntropy { logits: logits.view(), targets: targets.view(), losses: out.out() },
+        );
         assert_eq!((result, out.values()), (refused.clone(), vec![9.0_f32; 3]));
         let mut out = Buffer::of(&[3, 2], &[9.0_f32; 6]);
-        let result =
-            cpu().cross_entropy_grad("cross_entropy", logits.view(), targets.view(), grad.view(), out.out());
+        let result = cpu().run(
+            "cross_entropy",
+            Kernel::CrossEntropyGrad {
+                logits: logits.view(),
+                targets: targets.view(),
+                grad: grad.view(),
+                out: out.out(),
+            },
+        );
         assert_eq!((result, out.values()), (refused, vec![9.0_f32; 6]));
     }
 }
@@ -209,7 +229,17 @@ fn large_inputs_give_the_same_bits_for_any_number_of_threads() {
             for log in [false, true] {
                 results.push(softmax(&backend, log, logits.view()));
                 let mut out = Buffer::output(&[n, classes], DType::F32);
-                backend.softmax_grad("softmax", log, logits.view(), grads.view(), out.out()).unwrap();
+                backend
+                    .run(
+                        "softmax",
+                        Kernel::SoftmaxGrad {
+                            log,
+                            output: logits.view(),
+                            grad: grads.view(),
+                            out: out.out(),
+                        },
+                    )
+                    .unwrap();
                 results.push(out.values());
             }
             seen.push(results);
@@ -225,7 +255,7 @@ fn only_floats_have_a_softmax() {
     let whole = Buffer::of(&[2], &[1_i64, 2]);
     let mut out = Buffer::output(&[2], DType::I64);
     assert_eq!(
-        cpu().softmax("softmax", false, whole.view(), out.out()),
+        cpu().run("softmax", Kernel::Softmax { log: false, input: whole.view(), out: out.out() }),
         Err(Error::UnsupportedDType { op: "softmax", dtype: DType::I64 })
     );
 }

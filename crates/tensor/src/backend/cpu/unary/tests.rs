@@ -1,10 +1,10 @@
 //! Tests of the functions of one number.
 
 use super::*;
-use crate::backend::Backend;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::erf::erf_f64;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
+use crate::backend::{Backend, Kernel};
 use crate::dtype::{DType, Element, Scalar};
 use crate::error::Error;
 
@@ -36,13 +36,13 @@ fn arguments(f: Unary, count: usize) -> Vec<f64> {
 
 fn apply<T: Element>(backend: &CpuBackend, f: Unary, input: View<'_>) -> Vec<T> {
     let mut out = Buffer::output(input.layout().shape().dims(), T::DTYPE);
-    backend.unary(f.name(), f, input, out.out()).unwrap();
+    backend.run(f.name(), Kernel::Unary { f, input, out: out.out() }).unwrap();
     out.values()
 }
 
 fn slope(backend: &CpuBackend, f: Unary, saved: View<'_>, grad: View<'_>) -> Vec<f64> {
     let mut out = Buffer::output(saved.layout().shape().dims(), DType::F64);
-    backend.unary_grad(f.name(), f, saved, grad, out.out()).unwrap();
+    backend.run(f.name(), Kernel::UnaryGrad { f, saved, grad, out: out.out() }).unwrap();
     out.values()
 }
 
@@ -119,7 +119,9 @@ fn derivatives_in_single_precision_agree_with_those_in_double() {
         let expected = slope(&backend, f, Buffer::of(&[1000], &saved).view(), wide_ones.view());
         let mut out = Buffer::output(&[1000], DType::F32);
         let narrow = Buffer::of(&[1000], &narrow);
-        backend.unary_grad(f.name(), f, narrow.view(), ones.view(), out.out()).unwrap();
+        backend
+            .run(f.name(), Kernel::UnaryGrad { f, saved: narrow.view(), grad: ones.view(), out: out.out() })
+            .unwrap();
         assert_close(&out.values::<f32>(), &expected, 2e-6, f.name());
     }
 }
@@ -176,10 +178,12 @@ fn functions_that_an_element_type_lacks_are_an_error() {
     let whole = Buffer::of(&[1], &[1_i64]);
     let mut out = Buffer::output(&[1], DType::I64);
     assert_eq!(
-        backend.unary("exp", Unary::Exp, whole.view(), out.out()),
+        backend.run("exp", Kernel::Unary { f: Unary::Exp, input: whole.view(), out: out.out() }),
         Err(Error::UnsupportedDType { op: "exp", dtype: DType::I64 })
     );
     let truth = Buffer::of(&[1], &[true]);
     let mut out = Buffer::output(&[1], DType::Bool);
-    assert!(backend.unary("neg", Unary::Neg, truth.view(), out.out()).is_err());
+    assert!(
+        backend.run("neg", Kernel::Unary { f: Unary::Neg, input: truth.view(), out: out.out() }).is_err()
+    );
 }

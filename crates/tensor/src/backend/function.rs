@@ -1,0 +1,225 @@
+//! The functions that kernels apply: of one number, of two, of many, and the steps of optimisers.
+
+use crate::dtype::Scalar;
+
+/// A function of one number, with what its backward reads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Unary {
+    /// -x
+    Neg,
+    /// |x|
+    Abs,
+    /// x²
+    Square,
+    /// eˣ
+    Exp,
+    /// ln x
+    Log,
+    /// √x
+    Sqrt,
+    /// max(x, 0)
+    Relu,
+    /// x Φ(x) with Φ the normal distribution function, by erf
+    Gelu,
+    /// tanh x
+    Tanh,
+    /// 1 / (1 + e⁻ˣ)
+    Sigmoid,
+    /// x + c
+    AddScalar(Scalar),
+    /// x c
+    MulScalar(Scalar),
+}
+
+impl Unary {
+    /// Whether the derivative is computed from the function's value (true) or from its argument (false).
+    #[must_use]
+    pub const fn grad_reads_output(self) -> bool {
+        matches!(self, Self::Exp | Self::Sqrt | Self::Relu | Self::Tanh | Self::Sigmoid)
+    }
+
+    /// The op's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Neg => "neg",
+            Self::Abs => "abs",
+            Self::Square => "square",
+            Self::Exp => "exp",
+            Self::Log => "log",
+            Self::Sqrt => "sqrt",
+            Self::Relu => "relu",
+            Self::Gelu => "gelu",
+            Self::Tanh => "tanh",
+            Self::Sigmoid => "sigmoid",
+            Self::AddScalar(_) => "add_scalar",
+            Self::MulScalar(_) => "mul_scalar",
+        }
+    }
+
+    /// Whether the function is defined for integers too.
+    #[must_use]
+    pub const fn takes_integers(self) -> bool {
+        matches!(
+            self,
+            Self::Neg | Self::Abs | Self::Square | Self::Relu | Self::AddScalar(_) | Self::MulScalar(_)
+        )
+    }
+}
+
+/// A function of two numbers. Integer arithmetic wraps; integer division by zero gives zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Binary {
+    /// a + b
+    Add,
+    /// a - b
+    Sub,
+    /// a b
+    Mul,
+    /// a / b
+    Div,
+    /// the larger; NaN if either is
+    Maximum,
+    /// the smaller; NaN if either is
+    Minimum,
+}
+
+impl Binary {
+    /// The op's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Add => "add",
+            Self::Sub => "sub",
+            Self::Mul => "mul",
+            Self::Div => "div",
+            Self::Maximum => "maximum",
+            Self::Minimum => "minimum",
+        }
+    }
+}
+
+/// A comparison; the result is [`DType::Bool`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compare {
+    /// a = b
+    Eq,
+    /// a ≠ b
+    Ne,
+    /// a < b
+    Lt,
+    /// a ≤ b
+    Le,
+    /// a > b
+    Gt,
+    /// a ≥ b
+    Ge,
+}
+
+impl Compare {
+    /// The op's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Eq => "eq",
+            Self::Ne => "ne",
+            Self::Lt => "lt",
+            Self::Le => "le",
+            Self::Gt => "gt",
+            Self::Ge => "ge",
+        }
+    }
+}
+
+/// How to fold elements into one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduce {
+    /// Their sum; 0 for none.
+    Sum,
+    /// The largest; NaN if any is. Not for no elements.
+    Max,
+    /// The smallest; NaN if any is. Not for no elements.
+    Min,
+}
+
+impl Reduce {
+    /// The op's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sum => "sum",
+            Self::Max => "max",
+            Self::Min => "min",
+        }
+    }
+}
+
+/// How random elements are distributed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Distribution {
+    /// Uniform in [low, high).
+    Uniform {
+        /// The least value.
+        low: f64,
+        /// One past the largest value.
+        high: f64,
+    },
+    /// Normal, by the Box-Muller transform.
+    Normal {
+        /// The mean.
+        mean: f64,
+        /// The standard deviation.
+        std: f64,
+    },
+    /// `value` with probability `p`, else 0.
+    Bernoulli {
+        /// The probability of `value`.
+        p: f64,
+        /// The value when it hits.
+        value: f64,
+    },
+}
+
+/// Where in the stream of random bits a fill starts. See [`crate::Rng`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RandomKey {
+    /// The generator's seed.
+    pub seed: u64,
+    /// The number of this fill among those of the generator.
+    pub sequence: u64,
+}
+
+/// One step of stochastic gradient descent with momentum:
+/// g ← g + weight_decay·p; m ← momentum·m + g; p ← p - lr·m (or lr·(g + momentum·m) with Nesterov).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SgdStep {
+    /// The learning rate.
+    pub lr: f64,
+    /// The share of the last step that is kept; without it no state is needed.
+    pub momentum: f64,
+    /// The pull of parameters towards zero.
+    pub weight_decay: f64,
+    /// Nesterov's variant.
+    pub nesterov: bool,
+}
+
+/// One step of Adam (Kingma and Ba 2015), or AdamW (Loshchilov and Hutter 2019) with decoupled decay.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamStep {
+    /// The learning rate.
+    pub lr: f64,
+    /// The decay of the mean of gradients.
+    pub beta1: f64,
+    /// The decay of the mean of squared gradients.
+    pub beta2: f64,
+    /// Keeps the denominator from zero.
+    pub epsilon: f64,
+    /// The pull of parameters towards zero.
+    pub weight_decay: f64,
+    /// Whether the decay acts on the parameter directly (AdamW) or through the gradient (Adam).
+    pub decoupled: bool,
+    /// The number of this step, from 1: for the correction of the means' bias.
+    pub step: u64,
+}

@@ -1,0 +1,267 @@
+//! Kernels as data: what a backend may be asked to compute, and on which operands.
+
+use super::function::{AdamStep, Binary, Compare, Distribution, RandomKey, Reduce, SgdStep, Unary};
+use crate::dtype::{DType, Scalar};
+use crate::shape::Shape;
+use crate::storage::{View, ViewMut};
+
+/// One piece of work for a backend.
+///
+/// Inputs may have any layout (strided, broadcast, empty) unless said otherwise. Outputs are contiguous, have one owner
+/// and hold arbitrary values before. Operands that belong together element by element have one shape, to which ops have
+/// broadcast them. Shapes and element types were checked by the op.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Kernel<'a> {
+    /// Sets every element to one value.
+    Fill {
+        /// The value, which is one of `out`'s type.
+        value: Scalar,
+        /// Where to.
+        out: ViewMut<'a>,
+    },
+    /// `out[i] = start + i·step`, for any number type.
+    Arange {
+        /// The first element.
+        start: Scalar,
+        /// From one element to the next.
+        step: Scalar,
+        /// Where to.
+        out: ViewMut<'a>,
+    },
+    /// Copies elements in logical order, converting the element type: floats to integers cut towards zero and saturate,
+    /// anything to bool is whether it is non-zero.
+    Copy {
+        /// What is copied.
+        input: View<'a>,
+        /// Where to.
+        out: ViewMut<'a>,
+    },
+    /// Copies `input` into the part of `out` that starts at `start` along `axis` and takes every `step`-th place; other
+    /// axes agree, and so do the element types.
+    CopyInto {
+        /// What is copied.
+        input: View<'a>,
+        /// The axis along which `input` is a part.
+        axis: usize,
+        /// Its first place there.
+        start: usize,
+        /// From one of its places to the next.
+        step: usize,
+        /// Where to; other elements stay.
+        out: ViewMut<'a>,
+    },
+    /// out = f(input).
+    Unary {
+        /// The function.
+        f: Unary,
+        /// Its argument.
+        input: View<'a>,
+        /// Its value.
+        out: ViewMut<'a>,
+    },
+    /// out = grad · f'(·).
+    UnaryGrad {
+        /// The function.
+        f: Unary,
+        /// Its value or its argument, as [`Unary::grad_reads_output`] says.
+        saved: View<'a>,
+        /// The gradient of its value.
+        grad: View<'a>,
+        /// The gradient of its argument.
+        out: ViewMut<'a>,
+    },
+    /// out = f(lhs, rhs).
+    Binary {
+        /// The function.
+        f: Binary,
+        /// Its first argument.
+        lhs: View<'a>,
+        /// Its second argument.
+        rhs: View<'a>,
+        /// Its value.
+        out: ViewMut<'a>,
+    },
+    /// acc = acc + input.
+    Accumulate {
+        /// What is added.
+        input: View<'a>,
+        /// The sum so far.
+        acc: ViewMut<'a>,
+    },
+    /// out = whether lhs f rhs.
+    Compare {
+        /// The comparison.
+        f: Compare,
+        /// What is compared.
+        lhs: View<'a>,
+        /// With what.
+        rhs: View<'a>,
+        /// Truth values.
+        out: ViewMut<'a>,
+    },
+    /// out = condition ? lhs : rhs.
+    Select {
+        /// Truth values.
+        condition: View<'a>,
+        /// What is taken where they are true.
+        lhs: View<'a>,
+        /// What is taken where they are false.
+        rhs: View<'a>,
+        /// Where to.
+        out: ViewMut<'a>,
+    },
+    /// Folds the axes for which `axes` is true. Partial results are cut by the shape alone and combined in index order.
+    Reduce {
+        /// How two elements become one.
+        f: Reduce,
+        /// What is folded.
+        input: View<'a>,
+        /// Which axes are folded.
+        axes: &'a [bool],
+        /// As many bytes as [`Workspace::Reduce`] says.
+        workspace: ViewMut<'a>,
+        /// Has size 1 in folded axes.
+        out: ViewMut<'a>,
+    },
+    /// out = index (i64) of the first largest (or smallest) element along `axis`, which is not empty; NaN counts as both.
+    ArgReduce {
+        /// Whether the largest is looked for.
+        largest: bool,
+        /// Where it is looked for.
+        input: View<'a>,
+        /// Along which axis.
+        axis: usize,
+        /// Has size 1 there.
+        out: ViewMut<'a>,
+    },
+    /// `out[.., i, j] = Σₖ lhs[.., i, k] · rhs[.., k, j]` for floats; leading axes are those of the output.
+    MatMul {
+        /// The rows.
+        lhs: View<'a>,
+        /// The columns.
+        rhs: View<'a>,
+        /// The product.
+        out: ViewMut<'a>,
+    },
+    /// out = softmax (or its logarithm) along the last axis.
+    Softmax {
+        /// Whether the logarithm is wanted.
+        log: bool,
+        /// The logits.
+        input: View<'a>,
+        /// Where to.
+        out: ViewMut<'a>,
+    },
+    /// The gradient of [`Softmax`](Self::Softmax): s·(g - Σ g·s), or g - eˢ·Σ g for the logarithm.
+    SoftmaxGrad {
+        /// Whether it was the logarithm.
+        log: bool,
+        /// What softmax gave: s.
+        output: View<'a>,
+        /// The gradient of that: g.
+        grad: View<'a>,
+        /// Where to.
+        out: ViewMut<'a>,
+    },
+    /// `losses[i] = -log softmax(logits[i])[targets[i]]`. A target outside the classes is
+    /// [`Error::IndexOutOfRange`](crate::Error::IndexOutOfRange), before anything is written.
+    CrossEntropy {
+        /// Shape `[n, classes]`.
+        logits: View<'a>,
+        /// Shape `[n]`, i64.
+        targets: View<'a>,
+        /// Shape `[n]`.
+        losses: ViewMut<'a>,
+    },
+    /// `out = (softmax(logits) - one_hot(targets)) · grad`.
+    CrossEntropyGrad {
+        /// Shape `[n, classes]`.
+        logits: View<'a>,
+        /// Shape `[n]`, i64; were checked.
+        targets: View<'a>,
+        /// Shape `[n]`.
+        grad: View<'a>,
+        /// Shape `[n, classes]`.
+        out: ViewMut<'a>,
+    },
+    /// out = `input` with index `indices[..]` along `axis`, element by element (PyTorch's `gather`). Indices out of range
+    /// are [`Error::IndexOutOfRange`](crate::Error::IndexOutOfRange), before anything is written.
+    Gather {
+        /// Where elements are taken from.
+        input: View<'a>,
+        /// Which are, i64.
+        indices: View<'a>,
+        /// Along which axis.
+        axis: usize,
+        /// Has the shape of the indices.
+        out: ViewMut<'a>,
+    },
+    /// The adjoint of [`Gather`](Self::Gather): out = 0, then `out[.., indices, ..]` += input, in index order. Errors as
+    /// there.
+    ScatterAdd {
+        /// What is added.
+        input: View<'a>,
+        /// To which elements, i64.
+        indices: View<'a>,
+        /// Along which axis.
+        axis: usize,
+        /// The sums.
+        out: ViewMut<'a>,
+    },
+    /// `out[.., c]` = 1 where `indices[..]` = c, else 0. Errors as for [`Gather`](Self::Gather).
+    OneHot {
+        /// The places of the ones, i64.
+        indices: View<'a>,
+        /// Has one axis more.
+        out: ViewMut<'a>,
+    },
+    /// Random elements; element i depends only on the key and i.
+    Random {
+        /// How they are distributed.
+        distribution: Distribution,
+        /// Where in the stream of random bits they start.
+        key: RandomKey,
+        /// Where to.
+        out: ViewMut<'a>,
+    },
+    /// One optimiser step in place.
+    Sgd {
+        /// What the step is.
+        step: SgdStep,
+        /// The gradient.
+        grad: View<'a>,
+        /// There if and only if the step's momentum is not 0.
+        momentum: Option<ViewMut<'a>>,
+        /// The parameter.
+        param: ViewMut<'a>,
+    },
+    /// One optimiser step in place.
+    Adam {
+        /// What the step is.
+        step: AdamStep,
+        /// The gradient.
+        grad: View<'a>,
+        /// The mean of gradients.
+        mean: ViewMut<'a>,
+        /// The mean of their squares.
+        variance: ViewMut<'a>,
+        /// The parameter.
+        param: ViewMut<'a>,
+    },
+}
+
+/// What a kernel needs memory for while it runs: all that its size may depend on.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Workspace<'a> {
+    /// Of [`Kernel::Reduce`].
+    Reduce {
+        /// The input's shape.
+        shape: &'a Shape,
+        /// Which axes are folded.
+        axes: &'a [bool],
+        /// The element type.
+        dtype: DType,
+    },
+}
