@@ -26,9 +26,10 @@ KERNEL(place) {
     EACH(i) { ((T*)job.in[1].address)[place(job, job.in[1], i)] = load<T>(job, 0, i); }
 }
 
-// The order is that of `Arithmetic` in src/kernels/families.rs.
+// Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
 KERNEL(arithmetic) {
     T c = constant(job, 0, (T)0);
+    T high = constant(job, 1, (T)0);
     EACH(i) {
         T x = load<T>(job, 0, i);
         T y;
@@ -38,13 +39,15 @@ KERNEL(arithmetic) {
             case 2: y = times(x, x); break;
             case 3: y = below_zero(x) ? (T)0 : x; break;
             case 4: y = plus(x, c); break;
-            default: y = times(x, c); break;
+            case 5: y = times(x, c); break;
+            case 6: y = sign(x); break;
+            default: y = x < c ? c : x > high ? high : x; break;
         }
         out<T>(job, 0)[i] = y;
     }
 }
 
-// The order is that of `Binary` in src/kernels/families.rs.
+// Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
 KERNEL(binary) {
     EACH(i) {
         T a = load<T>(job, 0, i);
@@ -56,7 +59,11 @@ KERNEL(binary) {
             case 2: y = times(a, b); break;
             case 3: y = over(a, b); break;
             case 4: y = larger(a, b); break;
-            default: y = smaller(a, b); break;
+            case 5: y = smaller(a, b); break;
+#ifdef T_IS_FLOAT
+            case 6: y = power(a, b); break;
+#endif
+            default: y = a; break;
         }
         out<T>(job, 0)[i] = y;
     }
@@ -67,7 +74,7 @@ KERNEL(accumulate) {
     EACH(i) { out<T>(job, 0)[i] = plus(out<T>(job, 0)[i], load<T>(job, 0, i)); }
 }
 
-// The order is that of `Compare` in src/kernels/families.rs.
+// Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
 KERNEL(compare) {
     EACH(i) {
         T a = load<T>(job, 0, i);

@@ -31,6 +31,7 @@ struct Job {
     u64 inner_rank;       // a second shape: the reduced axes
     u64 inner_dims[MAX_RANK];
     Operand in[3];
+    u64 also[4];          // addresses of further inputs, contiguous unless a kernel says how
     u64 out[3];           // addresses of contiguous outputs
     u64 function;         // which of a family of functions
     u64 k[6];             // counts
@@ -129,6 +130,8 @@ DEVICE double magnitude(double a) { return fabs(a); }
 DEVICE i64 magnitude(i64 a) { return a < 0 ? (i64)(0 - (u64)a) : a; }
 DEVICE u8 magnitude(u8 a) { return a; }
 
+template <typename E> DEVICE E sign(E a) { return a > (E)0 ? (E)1 : below_zero(a) ? negative((E)1) : a; }
+
 // Conversions. Floats to integers cut towards zero and saturate, NaN becomes 0.
 DEVICE i64 to_i64(double x) {
     if (x != x) return 0;
@@ -163,7 +166,32 @@ DEVICE float hyperbolic(float x) { return tanhf(x); }
 DEVICE double hyperbolic(double x) { return tanh(x); }
 DEVICE float error_function(float x) { return erff(x); }
 DEVICE double error_function(double x) { return erf(x); }
+DEVICE float sine(float x) { return sinf(x); }
+DEVICE double sine(double x) { return sin(x); }
+DEVICE float cosine(float x) { return cosf(x); }
+DEVICE double cosine(double x) { return cos(x); }
+DEVICE float logarithm_1p(float x) { return log1pf(x); }
+DEVICE double logarithm_1p(double x) { return log1p(x); }
+DEVICE float power(float x, float y) { return powf(x, y); }
+DEVICE double power(double x, double y) { return pow(x, y); }
 DEVICE float fused(float a, float b, float c) { return fmaf(a, b, c); }
 DEVICE double fused(double a, double b, double c) { return fma(a, b, c); }
+
+// Joins what every thread has folded of a row; all threads get the whole.
+template <typename E>
+DEVICE E join(E* shared, E own, bool sum) {
+    shared[threadIdx.x] = own;
+    __syncthreads();
+    for (u32 step = BLOCK / 2; step > 0; step /= 2) {
+        if (threadIdx.x < step) {
+            E other = shared[threadIdx.x + step];
+            shared[threadIdx.x] = sum ? shared[threadIdx.x] + other : larger(shared[threadIdx.x], other);
+        }
+        __syncthreads();
+    }
+    E whole = shared[0];
+    __syncthreads();
+    return whole;
+}
 
 #endif

@@ -7,7 +7,7 @@
 #ifndef HIGHWATER_FOLD
 #define HIGHWATER_FOLD
 
-// The order is that of `Fold` in src/kernels/families.rs.
+// Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
 template <typename E>
 DEVICE E fold(u64 function, E a, E b) {
     return function == 0 ? plus(a, b) : function == 1 ? larger(a, b) : smaller(a, b);

@@ -33,7 +33,7 @@ pub use dtype::{DType, Element, RawElement, Scalar};
 pub use error::{Error, Result};
 pub use layout::Layout;
 pub use op::{Op, apply};
-pub use ops::{Axes, TensorOptions};
+pub use ops::{AttentionOptions, Axes, Conv2dOptions, Pool2dOptions, TensorOptions};
 pub use placement::{Placement, PlacementReason};
 pub use rng::Rng;
 pub use runtime::{Choice, Runtime, RuntimeBuilder};

@@ -10,6 +10,8 @@ mod gradients;
 mod nn_modules;
 #[path = "ops_errors.rs"]
 mod ops_errors;
+#[path = "ops_layers.rs"]
+mod ops_layers;
 mod ops_table;
 #[path = "ops_values.rs"]
 mod ops_values;

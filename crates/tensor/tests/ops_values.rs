@@ -104,7 +104,7 @@ fn erf(x: f64) -> f64 {
 #[test]
 fn functions_of_one_number_are_those_of_the_standard_library() {
     type Function = (fn(&Tensor) -> Result<Tensor>, fn(f64) -> f64);
-    let functions: [Function; 14] = [
+    let functions: [Function; 24] = [
         (Tensor::neg, |x| -x),
         (Tensor::abs, f64::abs),
         (Tensor::square, |x| x * x),
@@ -115,6 +115,16 @@ fn functions_of_one_number_are_those_of_the_standard_library() {
         (Tensor::gelu, |x| x * 0.5 * (1.0 + erf(x * std::f64::consts::FRAC_1_SQRT_2))),
         (Tensor::tanh, f64::tanh),
         (Tensor::sigmoid, |x| 1.0 / (1.0 + (-x).exp())),
+        (Tensor::recip, f64::recip),
+        (Tensor::rsqrt, |x| 1.0 / x.sqrt()),
+        (Tensor::sign, |x| if x == 0.0 { 0.0 } else { x.signum() }),
+        (Tensor::sin, f64::sin),
+        (Tensor::cos, f64::cos),
+        (Tensor::silu, |x| x / (1.0 + (-x).exp())),
+        (Tensor::softplus, |x| (1.0 + x.exp()).ln()),
+        (|x| x.leaky_relu(0.01), |x| if x < 0.0 { 0.01 * x } else { x }),
+        (|x| x.powf(2.5), |x| x.powf(2.5)),
+        (|x| x.clamp(-0.5, 1.5), |x| x.clamp(-0.5, 1.5)),
         (|x| x.add_scalar(0.3), |x| x + 0.3),
         (|x| x.sub_scalar(0.3), |x| x - 0.3),
         (|x| x.mul_scalar(0.3), |x| x * 0.3),
@@ -132,11 +142,12 @@ fn functions_of_one_number_are_those_of_the_standard_library() {
 #[test]
 fn arithmetic_and_comparisons_broadcast_as_in_numpy() {
     type Arithmetic = (fn(&Tensor, &Tensor) -> Result<Tensor>, fn(f64, f64) -> f64);
-    let arithmetic: [Arithmetic; 6] = [
+    let arithmetic: [Arithmetic; 7] = [
         (Tensor::add, |a, b| a + b),
         (Tensor::sub, |a, b| a - b),
         (Tensor::mul, |a, b| a * b),
         (Tensor::div, |a, b| a / b),
+        (Tensor::pow, f64::powf),
         (Tensor::maximum, f64::max),
         (Tensor::minimum, f64::min),
     ];

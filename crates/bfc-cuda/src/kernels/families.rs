@@ -62,6 +62,12 @@ pub enum Family {
     Matmul,
     /// Softmax and what is made of it.
     Rows,
+    /// Convolutions.
+    Conv,
+    /// The largest or the mean of windows.
+    Pool,
+    /// Scaled dot-product attention.
+    Attention,
     /// Elements chosen by indices.
     Index,
     /// Random fills.
@@ -72,13 +78,16 @@ pub enum Family {
 
 impl Family {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::Elementwise,
         Self::Float,
         Self::Convert,
         Self::Reduce,
         Self::Matmul,
         Self::Rows,
+        Self::Conv,
+        Self::Pool,
+        Self::Attention,
         Self::Index,
         Self::Random,
         Self::Optim,
@@ -94,6 +103,9 @@ impl Family {
             Self::Reduce => "reduce",
             Self::Matmul => "matmul",
             Self::Rows => "rows",
+            Self::Conv => "conv",
+            Self::Pool => "pool",
+            Self::Attention => "attention",
             Self::Index => "index",
             Self::Random => "random",
             Self::Optim => "optim",
@@ -110,6 +122,9 @@ impl Family {
             Self::Reduce => include_str!("../../kernels/reduce.cu"),
             Self::Matmul => include_str!("../../kernels/matmul.cu"),
             Self::Rows => include_str!("../../kernels/rows.cu"),
+            Self::Conv => include_str!("../../kernels/conv.cu"),
+            Self::Pool => include_str!("../../kernels/pool.cu"),
+            Self::Attention => include_str!("../../kernels/attention.cu"),
             Self::Index => include_str!("../../kernels/index.cu"),
             Self::Random => include_str!("../../kernels/random.cu"),
             Self::Optim => include_str!("../../kernels/optim.cu"),
@@ -123,7 +138,13 @@ impl Family {
     #[must_use]
     pub const fn takes(self, element: ElementType) -> bool {
         match self {
-            Self::Float | Self::Matmul | Self::Rows | Self::Optim => element.is_float(),
+            Self::Float
+            | Self::Matmul
+            | Self::Rows
+            | Self::Conv
+            | Self::Pool
+            | Self::Attention
+            | Self::Optim => element.is_float(),
             _ => true,
         }
     }
@@ -147,7 +168,18 @@ impl Family {
             Self::Convert => &["to_f32", "to_f64", "to_i64", "to_u8", "to_bool"],
             Self::Reduce => &["reduce_serial", "reduce_rows", "reduce_columns", "arg_reduce"],
             Self::Matmul => &["matmul"],
-            Self::Rows => &["softmax", "softmax_grad", "cross_entropy", "cross_entropy_grad"],
+            Self::Rows => &[
+                "softmax",
+                "softmax_grad",
+                "cross_entropy",
+                "cross_entropy_grad",
+                "layer_norm",
+                "layer_norm_grad",
+                "layer_norm_terms",
+            ],
+            Self::Conv => &["conv2d", "conv2d_input_grad", "conv2d_weight_grad"],
+            Self::Pool => &["pool2d", "pool2d_grad"],
+            Self::Attention => &["attention", "attention_query_grad", "attention_key_grad"],
             Self::Index => &["check", "gather", "scatter_add", "one_hot"],
             Self::Random => &["random"],
             Self::Optim => &["sgd", "adam"],

@@ -31,6 +31,8 @@ pub struct Job {
     pub inner_dims: [u64; MAX_RANK],
     /// What is read.
     pub inputs: [Operand; 3],
+    /// Addresses of what else is read, in order without gaps unless the kernel says how.
+    pub also: [u64; 4],
     /// Addresses of what is written, in order without gaps.
     pub outputs: [u64; 3],
     /// Which of a family of functions.

@@ -108,6 +108,12 @@ impl Saved {
         self.inputs.get(index).is_some_and(|input| input.needs_grad)
     }
 
+    /// How many inputs the op had.
+    #[must_use]
+    pub const fn inputs(&self) -> usize {
+        self.inputs.len()
+    }
+
     /// The shape of the `index`-th input; that of a scalar past the last.
     #[must_use]
     pub fn input_shape(&self, index: usize) -> Shape {

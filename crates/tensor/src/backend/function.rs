@@ -26,6 +26,28 @@ pub enum Unary {
     Tanh,
     /// 1 / (1 + e⁻ˣ)
     Sigmoid,
+    /// 1 / x
+    Recip,
+    /// 1 / √x
+    Rsqrt,
+    /// 1, 0 or -1 as x is above, at or below 0
+    Sign,
+    /// sin x
+    Sin,
+    /// cos x
+    Cos,
+    /// x σ(x) with σ the logistic function
+    Silu,
+    /// ln(1 + eˣ)
+    Softplus,
+    /// x Φ(x) by way of tanh: ½ x (1 + tanh(√(2/π) (x + 0.044715 x³)))
+    GeluTanh,
+    /// x, but c x below 0
+    LeakyRelu(f64),
+    /// xᶜ
+    Powf(f64),
+    /// x, but at least the first number and at most the second
+    Clamp(Scalar, Scalar),
     /// x + c
     AddScalar(Scalar),
     /// x c
@@ -36,7 +58,10 @@ impl Unary {
     /// Whether the derivative is computed from the function's value (true) or from its argument (false).
     #[must_use]
     pub const fn grad_reads_output(self) -> bool {
-        matches!(self, Self::Exp | Self::Sqrt | Self::Relu | Self::Tanh | Self::Sigmoid)
+        matches!(
+            self,
+            Self::Exp | Self::Sqrt | Self::Relu | Self::Tanh | Self::Sigmoid | Self::Recip | Self::Rsqrt
+        )
     }
 
     /// The op's name.
@@ -53,6 +78,17 @@ impl Unary {
             Self::Gelu => "gelu",
             Self::Tanh => "tanh",
             Self::Sigmoid => "sigmoid",
+            Self::Recip => "recip",
+            Self::Rsqrt => "rsqrt",
+            Self::Sign => "sign",
+            Self::Sin => "sin",
+            Self::Cos => "cos",
+            Self::Silu => "silu",
+            Self::Softplus => "softplus",
+            Self::GeluTanh => "gelu_tanh",
+            Self::LeakyRelu(_) => "leaky_relu",
+            Self::Powf(_) => "powf",
+            Self::Clamp(..) => "clamp",
             Self::AddScalar(_) => "add_scalar",
             Self::MulScalar(_) => "mul_scalar",
         }
@@ -63,7 +99,14 @@ impl Unary {
     pub const fn takes_integers(self) -> bool {
         matches!(
             self,
-            Self::Neg | Self::Abs | Self::Square | Self::Relu | Self::AddScalar(_) | Self::MulScalar(_)
+            Self::Neg
+                | Self::Abs
+                | Self::Square
+                | Self::Relu
+                | Self::Sign
+                | Self::Clamp(..)
+                | Self::AddScalar(_)
+                | Self::MulScalar(_)
         )
     }
 }
@@ -84,6 +127,8 @@ pub enum Binary {
     Maximum,
     /// the smaller; NaN if either is
     Minimum,
+    /// aᵇ, for floats
+    Pow,
 }
 
 impl Binary {
@@ -97,6 +142,7 @@ impl Binary {
             Self::Div => "div",
             Self::Maximum => "maximum",
             Self::Minimum => "minimum",
+            Self::Pow => "pow",
         }
     }
 }

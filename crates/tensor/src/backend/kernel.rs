@@ -1,9 +1,40 @@
 //! Kernels as data: what a backend may be asked to compute, and on which operands.
 
 use super::function::{AdamStep, Binary, Compare, Distribution, RandomKey, Reduce, SgdStep, Unary};
+use super::window::{Convolution, Pool, PoolAxis};
 use crate::dtype::{DType, Scalar};
 use crate::shape::Shape;
 use crate::storage::{View, ViewMut};
+
+/// What layer normalisation has worked on.
+#[derive(Clone, Copy, Debug)]
+pub struct Normalised<'a> {
+    /// Whether the mean was subtracted.
+    pub centred: bool,
+    /// What was normalised.
+    pub input: View<'a>,
+    /// Broadcast to the input's shape.
+    pub weight: Option<View<'a>>,
+    /// Shape `[rows, 2]`: μ and s, contiguous from the buffer's start.
+    pub statistics: View<'a>,
+}
+
+/// The operands of attention. All but the mask are contiguous.
+#[derive(Clone, Copy, Debug)]
+pub struct Attention<'a> {
+    /// What the products of queries and keys are multiplied with.
+    pub scale: f64,
+    /// Whether query i sees the keys 0 to i alone.
+    pub causal: bool,
+    /// Shape `[heads, queries, width]`.
+    pub query: View<'a>,
+    /// Shape `[heads, keys, width]`.
+    pub key: View<'a>,
+    /// Shape `[heads, keys, values]`.
+    pub value: View<'a>,
+    /// Truth values of shape `[heads, queries, keys]`: which keys a query may see.
+    pub mask: Option<View<'a>>,
+}
 
 /// One piece of work for a backend.
 ///
@@ -164,6 +195,130 @@ pub enum Kernel<'a> {
         /// Where to.
         out: ViewMut<'a>,
     },
+    /// out = (input - μ) · s · weight + bias along the last axis, with the mean μ (0 unless centred), the variance σ² about it
+    /// and s = 1/√(σ² + epsilon).
+    LayerNorm {
+        /// Whether the mean is subtracted.
+        centred: bool,
+        /// Added to the variance.
+        epsilon: f64,
+        /// What is normalised.
+        input: View<'a>,
+        /// Weight and bias, if there are any, broadcast to the input's shape.
+        affine: &'a [Option<View<'a>>; 2],
+        /// Where to.
+        out: ViewMut<'a>,
+        /// Shape `[rows, 2]`: μ and s.
+        statistics: ViewMut<'a>,
+    },
+    /// With x̂ = (input - μ) · s and h = grad · weight: out = s · (h - mean(h) - x̂ · mean(h x̂)), without mean(h) unless
+    /// centred.
+    LayerNormGrad {
+        /// What was normalised, and how.
+        of: &'a Normalised<'a>,
+        /// The gradient of what came out.
+        grad: View<'a>,
+        /// The gradient of the input.
+        out: ViewMut<'a>,
+    },
+    /// out = x̂ · grad, whose sum over the rows is the weight's gradient.
+    LayerNormTerms {
+        /// What was normalised, and how.
+        of: &'a Normalised<'a>,
+        /// The gradient of what came out.
+        grad: View<'a>,
+        /// Where to.
+        out: ViewMut<'a>,
+    },
+    /// `out[n, o, y, x] = Σ weight[o, c, ky, kx] · input[n, group of o + c, y·stride + ky·dilation - padding, x…]`: a
+    /// cross-correlation, with zeros in the padding. Inputs are contiguous.
+    Conv2d {
+        /// The windows and groups.
+        conv: Convolution,
+        /// Shape `[n, channels, h, w]`.
+        input: View<'a>,
+        /// Shape `[out channels, channels of a group, kh, kw]`.
+        weight: View<'a>,
+        /// As many bytes as [`Workspace::Conv2d`] says.
+        workspace: ViewMut<'a>,
+        /// Shape `[n, out channels, oh, ow]`.
+        out: ViewMut<'a>,
+    },
+    /// The gradient of [`Conv2d`](Self::Conv2d) by its input; also a transposed convolution. Inputs are contiguous.
+    Conv2dInputGrad {
+        /// The windows and groups.
+        conv: Convolution,
+        /// The weight.
+        weight: View<'a>,
+        /// The gradient of what came out.
+        grad: View<'a>,
+        /// As many bytes as [`Workspace::Conv2d`] says.
+        workspace: ViewMut<'a>,
+        /// The gradient of the input.
+        out: ViewMut<'a>,
+    },
+    /// The gradient of [`Conv2d`](Self::Conv2d) by its weight. Inputs are contiguous.
+    Conv2dWeightGrad {
+        /// The windows and groups.
+        conv: Convolution,
+        /// The input.
+        input: View<'a>,
+        /// The gradient of what came out.
+        grad: View<'a>,
+        /// As many bytes as [`Workspace::Conv2d`] says.
+        workspace: ViewMut<'a>,
+        /// The gradient of the weight.
+        out: ViewMut<'a>,
+    },
+    /// Over the last two axes, what each pair of windows sees as one number. The input is contiguous.
+    Pool2d {
+        /// Which number.
+        pool: Pool,
+        /// Along height and width.
+        axes: [PoolAxis; 2],
+        /// Shape `[.., h, w]`.
+        input: View<'a>,
+        /// Shape `[.., oh, ow]`.
+        out: ViewMut<'a>,
+    },
+    /// The gradient of [`Pool2d`](Self::Pool2d). That of a maximum goes to the first of the largest elements. Inputs are
+    /// contiguous.
+    Pool2dGrad {
+        /// Which number it was.
+        pool: Pool,
+        /// Along height and width.
+        axes: [PoolAxis; 2],
+        /// What was pooled.
+        input: View<'a>,
+        /// The gradient of what came out.
+        grad: View<'a>,
+        /// The gradient of the input.
+        out: ViewMut<'a>,
+    },
+    /// out = softmax(scale · query · keyᵀ) · value for each head; a query that sees no key gives 0.
+    Attention {
+        /// Who looks at what, and how.
+        of: &'a Attention<'a>,
+        /// As many bytes as [`Workspace::Attention`] says.
+        workspace: ViewMut<'a>,
+        /// Shape `[heads, queries, values]`.
+        out: ViewMut<'a>,
+        /// Shape `[heads, queries]`: ln Σ exp of the scores that each query sees.
+        log_sums: ViewMut<'a>,
+    },
+    /// The gradients of [`Attention`](Self::Attention). Inputs are contiguous.
+    AttentionGrad {
+        /// Who looked at what, and how.
+        of: &'a Attention<'a>,
+        /// What came out, and the logarithms that came out beside it.
+        results: &'a [View<'a>; 2],
+        /// The gradient of what came out.
+        grad: View<'a>,
+        /// As many bytes as [`Workspace::Attention`] says.
+        workspace: ViewMut<'a>,
+        /// The gradients of query, key and value.
+        out: [ViewMut<'a>; 3],
+    },
     /// `losses[i] = -log softmax(logits[i])[targets[i]]`. A target outside the classes is
     /// [`Error::IndexOutOfRange`](crate::Error::IndexOutOfRange), before anything is written.
     CrossEntropy {
@@ -261,6 +416,26 @@ pub enum Workspace<'a> {
         shape: &'a Shape,
         /// Which axes are folded.
         axes: &'a [bool],
+        /// The element type.
+        dtype: DType,
+    },
+    /// Of [`Kernel::Conv2d`] and its gradients.
+    Conv2d {
+        /// The windows and groups.
+        conv: &'a Convolution,
+        /// The input's shape.
+        input: &'a Shape,
+        /// The output's shape.
+        out: &'a Shape,
+        /// The element type.
+        dtype: DType,
+    },
+    /// Of [`Kernel::Attention`] and its gradient.
+    Attention {
+        /// The query's shape.
+        query: &'a Shape,
+        /// The value's shape.
+        value: &'a Shape,
         /// The element type.
         dtype: DType,
     },

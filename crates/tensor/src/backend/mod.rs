@@ -12,11 +12,13 @@ pub mod cuda;
 pub mod dry;
 mod function;
 mod kernel;
+mod window;
 
 use std::fmt;
 
 pub use self::function::{AdamStep, Binary, Compare, Distribution, RandomKey, Reduce, SgdStep, Unary};
-pub use self::kernel::{Kernel, Workspace};
+pub use self::kernel::{Attention, Kernel, Normalised, Workspace};
+pub use self::window::{Convolution, Pool, PoolAxis, Window};
 use crate::error::{Error, Result};
 use crate::storage::{View, ViewMut};
 

@@ -8,6 +8,7 @@
 //! | `div` | a / b | 1/b | -a/b² | b | a, b |
 //! | `maximum` | max(a, b) | 1 where a > b | 1 where b > a | a, b | a, b |
 //! | `minimum` | min(a, b) | 1 where a < b | 1 where b < a | a, b | a, b |
+//! | `pow` | aᵇ | b aᵇ⁻¹ | y ln a | a, b | a, b |
 //!
 //! Where `maximum` or `minimum` has a tie, each side gets half of the gradient, as in PyTorch; where a side is NaN, both
 //! get all of it. The gradient of an operand that was broadcast is summed over the repeated axes.
@@ -31,7 +32,7 @@ impl BinaryOp {
             Binary::Add | Binary::Sub => [false, false],
             Binary::Mul => [needs_grad[1], needs_grad[0]],
             Binary::Div => [needs_grad[1], true],
-            Binary::Maximum | Binary::Minimum => [true, true],
+            Binary::Maximum | Binary::Minimum | Binary::Pow => [true, true],
         }
     }
 }
@@ -44,7 +45,8 @@ impl Op for BinaryOp {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let (op, [lhs, rhs]) = (self.name(), [inputs[0], inputs[1]]);
         same_dtype(op, lhs, rhs)?;
-        supported(op, lhs.dtype(), is_number)?;
+        let takes_integers = self.0 != Binary::Pow;
+        supported(op, lhs.dtype(), |dtype| dtype.is_float() || takes_integers && is_number(dtype))?;
         let shape = Shape::broadcast(op, lhs.shape(), rhs.shape())?;
         let mut out = ctx.output(&shape, lhs.dtype())?;
         let views = [lhs.view().broadcast_to(op, &shape)?, rhs.view().broadcast_to(op, &shape)?];
@@ -70,6 +72,13 @@ impl Op for BinaryOp {
                 Binary::Div => grad.div(rhs()?)?,
                 Binary::Maximum => grad.mul(&share_of_larger(lhs()?, rhs()?)?)?,
                 Binary::Minimum => grad.mul(&share_of_larger(rhs()?, lhs()?)?)?,
+                Binary::Pow => {
+                    let (a, b) = (lhs()?, rhs()?);
+                    let slope = a.pow(&b.add_scalar(-1.0)?)?.mul(b)?;
+                    // A power of 0 is constant also at 0, where the formula has no value.
+                    let constant = b.eq(&b.zeros_like()?)?;
+                    grad.mul(&constant.where_(&slope.zeros_like()?, &slope)?)?
+                }
             })
         };
         let to_rhs = || {
@@ -81,6 +90,13 @@ impl Op for BinaryOp {
                 Binary::Div => grad.mul(lhs()?)?.div(rhs()?)?.div(rhs()?)?.neg()?,
                 Binary::Maximum => grad.mul(&share_of_larger(rhs()?, lhs()?)?)?,
                 Binary::Minimum => grad.mul(&share_of_larger(lhs()?, rhs()?)?)?,
+                Binary::Pow => {
+                    let (a, b) = (lhs()?, rhs()?);
+                    let slope = a.pow(b)?.mul(&a.log()?)?;
+                    // 0ᵇ is 0 for all b above 0, where ln 0 is not finite.
+                    let constant = a.eq(&a.zeros_like()?)?;
+                    grad.mul(&constant.where_(&slope.zeros_like()?, &slope)?)?
+                }
             })
         };
         let summed = |index, gradient: Result<Tensor>| gradient?.sum_to(saved.input_shape(index));
@@ -135,6 +151,8 @@ binary_methods! {
     maximum = Maximum;
     /// The smaller of a and b; NaN if either is. At ties each gets half of the gradient.
     minimum = Minimum;
+    /// a to the power b, for floats: NaN for a below 0 unless b is whole.
+    pow = Pow;
 }
 
 #[cfg(test)]

@@ -5,19 +5,23 @@
 //! backward reads. Ops that are called inside another op's forward or backward are a part of it in the accounts. Ops
 //! that only look at a buffer differently share it.
 
+mod attention;
 mod axes;
 mod binary;
 mod broadcast;
 mod cast;
 mod compare;
 mod concat;
+mod conv;
 mod create;
 mod dropout;
 mod index;
 mod loss;
 mod matmul;
 mod ndarray;
+mod norm;
 mod operators;
+mod pool;
 mod random;
 mod reduce;
 mod shape;
@@ -26,8 +30,11 @@ mod softmax;
 mod transfer;
 mod unary;
 
+pub use attention::AttentionOptions;
 pub use axes::Axes;
+pub use conv::Conv2dOptions;
 pub use create::TensorOptions;
+pub use pool::Pool2dOptions;
 
 use crate::autograd::Saved;
 use crate::dtype::DType;

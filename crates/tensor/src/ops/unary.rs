@@ -12,6 +12,17 @@
 //! | `gelu` | x Φ(x) | Φ(x) + x φ(x) | x |
 //! | `tanh` | tanh x | 1 - y² | y |
 //! | `sigmoid` | 1/(1 + e⁻ˣ) | y (1 - y) | y |
+//! | `recip` | 1/x | -y² | y |
+//! | `rsqrt` | 1/√x | -y³/2 | y |
+//! | `sign` | 1, 0, -1 | 0 | |
+//! | `sin` | sin x | cos x | x |
+//! | `cos` | cos x | -sin x | x |
+//! | `silu` | x σ(x) | σ(x) (1 + x (1 - σ(x))) | x |
+//! | `softplus` | ln(1 + eˣ) | σ(x) | x |
+//! | `gelu_tanh` | x Φ(x), approximately | of the approximation | x |
+//! | `leaky_relu` | x, c x below 0 | 1, c for x ≤ 0 | x |
+//! | `powf` | xᶜ | c xᶜ⁻¹ | x |
+//! | `clamp` | x between two numbers | 1 there, else 0 | x |
 //! | `add_scalar`, `sub_scalar` | x ± c | 1 | |
 //! | `mul_scalar` | x c | c | |
 //! | `div_scalar` | x / c | 1/c | |
@@ -49,13 +60,16 @@ impl Op for UnaryOp {
         let f = match self.f {
             Unary::AddScalar(scalar) => Unary::AddScalar(fits(self.op, scalar, x.dtype())?),
             Unary::MulScalar(scalar) => Unary::MulScalar(fits(self.op, scalar, x.dtype())?),
+            Unary::Clamp(low, high) => {
+                Unary::Clamp(holds(self.op, low, x.dtype())?, holds(self.op, high, x.dtype())?)
+            }
             f => f,
         };
         let mut out = ctx.output(x.shape(), x.dtype())?;
         ctx.compute(Kernel::Unary { f, input: x.view(), out: out.view_mut() })?;
         let y = out.finish();
         match self.f {
-            Unary::Neg | Unary::AddScalar(_) | Unary::MulScalar(_) => {}
+            Unary::Neg | Unary::Sign | Unary::AddScalar(_) | Unary::MulScalar(_) => {}
             f if f.grad_reads_output() => ctx.save(&y),
             _ => ctx.save(x),
         }
@@ -67,6 +81,7 @@ impl Op for UnaryOp {
             Unary::Neg => grad.neg()?,
             Unary::AddScalar(_) => grad.clone(),
             Unary::MulScalar(scalar) => grad.mul_scalar(scalar)?,
+            Unary::Sign => return Ok(vec![None]),
             f => {
                 let mut out = ctx.output(grad.shape(), grad.dtype())?;
                 let saved = saved.tensor(0)?.view();
@@ -209,6 +224,46 @@ unary_methods! {
     /// # Errors
     /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
     sigmoid = Sigmoid;
+    /// 1 / x.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    recip = Recip;
+    /// 1 / √x: NaN below 0, ∞ at 0.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    rsqrt = Rsqrt;
+    /// 1 above 0, -1 below, 0 at 0. No gradient flows through it.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] for truth values; [`Error::Allocation`] if there is no memory.
+    sign = Sign;
+    /// sin x, for x in radians.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    sin = Sin;
+    /// cos x, for x in radians.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    cos = Cos;
+    /// x / (1 + e⁻ˣ), also called swish.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    silu = Silu;
+    /// ln(1 + eˣ), which does not overflow.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    softplus = Softplus;
+    /// ½ x (1 + tanh(√(2/π) (x + 0.044715 x³))): nearly [`gelu`](Self::gelu), as in GPT-2.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    gelu_tanh = GeluTanh;
 }
 
 impl Tensor {
@@ -235,6 +290,43 @@ impl Tensor {
     /// As [`Tensor::add_scalar`].
     pub fn mul_scalar(&self, scalar: impl Into<Scalar>) -> Result<Self> {
         apply(UnaryOp { op: "mul_scalar", f: Unary::MulScalar(scalar.into()) }, &[self])
+    }
+
+    /// x where it is above 0, `slope` x below. The derivative at 0 is `slope`.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    pub fn leaky_relu(&self, slope: f64) -> Result<Self> {
+        apply(UnaryOp { op: "leaky_relu", f: Unary::LeakyRelu(slope) }, &[self])
+    }
+
+    /// x to a power. See [`pow`](Self::pow) for powers that are a tensor.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    pub fn powf(&self, exponent: f64) -> Result<Self> {
+        apply(UnaryOp { op: "powf", f: Unary::Powf(exponent) }, &[self])
+    }
+
+    /// x, but at least `low` and at most `high`. NaN stays NaN. The derivative is 1 from `low` to `high` and 0 elsewhere.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[-3.0f32, 0.5, 7.0], [3])?;
+    /// assert_eq!(x.clamp(-1.0, 1.0)?.to_vec::<f32>()?, [-1.0, 0.5, 1.0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] for truth values; [`Error::BadArgument`] unless `low` ≤ `high` and both are numbers of
+    /// the element type; [`Error::Allocation`] if there is no memory.
+    pub fn clamp(&self, low: impl Into<Scalar>, high: impl Into<Scalar>) -> Result<Self> {
+        let (op, low, high) = ("clamp", low.into(), high.into());
+        if low.as_f64() <= high.as_f64() {
+            return apply(UnaryOp { op, f: Unary::Clamp(low, high) }, &[self]);
+        }
+        let got = format!("{low} and {high}");
+        Err(Error::BadArgument { op, argument: "bounds", expected: "the lower first", got })
     }
 
     /// x / c. Integers are cut towards zero, and divided by 0 they are 0.

@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use bfc_core::{DeviceId, DeviceKind};
-use highwater_tensor::{DType, Device, Result, Rng, Runtime, Tensor};
+use highwater_tensor::{
+    AttentionOptions, Conv2dOptions, DType, Device, Pool2dOptions, Result, Rng, Runtime, Tensor,
+};
 
 /// What an input's values are like. A difference must not step over a place where a derivative jumps.
 #[derive(Clone, Copy, Debug)]
@@ -166,6 +168,9 @@ const BROADCAST: &[Input] = &[(&[2, 1, 4], Any, InOrder), (&[3, 1], Any, InOrder
 const QUOTIENT: &[Input] = &[(&[2, 1, 4], Any, InOrder), (&[3, 1], Positive, InOrder)];
 const STRIDED_QUOTIENT: &[Input] = &[(&[3, 4], Any, Transposed), (&[3, 4], Positive, WithGaps)];
 const RIVALS: &[Input] = &[(&[2, 1, 4], Distinct(0.0), InOrder), (&[3, 1], Distinct(0.05), InOrder)];
+const NORMED: &[Input] = &[(&[2, 3, 4], Any, Transposed), (&[4], Any, InOrder), (&[4], Any, WithGaps)];
+const HEADS: &[Input] =
+    &[(&[2, 2, 3, 4], Any, InOrder), (&[2, 2, 5, 4], Any, Transposed), (&[2, 2, 5, 3], Any, WithGaps)];
 const SCALED: &[Input] = &[(&[], Any, InOrder), (&[3, 4], Any, InOrder)];
 
 fn classes(like: &Tensor, values: &[i64]) -> Result<Tensor> {
@@ -189,6 +194,17 @@ pub(crate) const CASES: &[Case] = &[
     case("gelu", STRIDED, |x| x[0].gelu()),
     case("tanh", STRIDED, |x| x[0].tanh()),
     case("sigmoid", STRIDED, |x| x[0].sigmoid()),
+    case("recip", UPWARD, |x| x[0].recip()),
+    case("rsqrt", UPWARD, |x| x[0].rsqrt()),
+    case("sin", STRIDED, |x| x[0].sin()),
+    case("cos", STRIDED, |x| x[0].cos()),
+    case("silu", STRIDED, |x| x[0].silu()),
+    case("softplus", STRIDED, |x| x[0].softplus()),
+    case("gelu_tanh", STRIDED, |x| x[0].gelu_tanh()),
+    case("leaky_relu", KINKED, |x| x[0].leaky_relu(0.125)),
+    case("powf", UPWARD, |x| x[0].powf(-1.5)),
+    case("powf, of negative numbers", STRIDED, |x| x[0].powf(3.0)),
+    case("clamp", RANKED, |x| x[0].clamp(-0.55, 0.75)),
     case("add_scalar", STRIDED, |x| x[0].add_scalar(2.5)),
     case("sub_scalar", STRIDED, |x| x[0].sub_scalar(2.5)),
     case("mul_scalar", STRIDED, |x| x[0].mul_scalar(-1.5)),
@@ -205,6 +221,7 @@ pub(crate) const CASES: &[Case] = &[
     case("div, broadcast", QUOTIENT, |x| x[0].div(&x[1])),
     case("maximum", RIVALS, |x| x[0].maximum(&x[1])),
     case("minimum", RIVALS, |x| x[0].minimum(&x[1])),
+    case("pow", &[(&[2, 1, 4], Positive, InOrder), (&[3, 1], Any, InOrder)], |x| x[0].pow(&x[1])),
     case("where", PAIR, |x| checkers(&x[0])?.where_(&x[0], &x[1])),
     case("where, broadcast", BROADCAST, |x| {
         let condition = checkers(&x[0].add(&x[1])?)?;
@@ -263,5 +280,68 @@ pub(crate) const CASES: &[Case] = &[
     case("mse_loss", PAIR, |x| x[0].mse_loss(&x[1])),
     case("gather", MATRIX, |x| x[0].gather(1, &Tensor::from_slice(x[0].device(), &[3i64, 3, 0, 1], [2, 2])?)),
     case("index_select", STRIDED, |x| x[0].index_select(0, &classes(&x[0], &[2, 0, 2, 2])?)),
+    case("layer_norm", CUBE, |x| x[0].layer_norm(None, 1e-5)),
+    case("layer_norm, affine", NORMED, |x| x[0].layer_norm(Some((&x[1], &x[2])), 1e-5)),
+    case("rms_norm", STRIDED, |x| x[0].rms_norm(None, 1e-5)),
+    case("rms_norm, scaled", &[(&[2, 3, 4], Any, InOrder), (&[4], Any, WithGaps)], |x| {
+        x[0].rms_norm(Some(&x[1]), 1e-5)
+    }),
+    case("group_norm", &[(&[2, 4, 3], Any, Transposed), (&[4], Any, InOrder), (&[4], Any, InOrder)], |x| {
+        x[0].group_norm(2, Some((&x[1], &x[2])), 1e-5)
+    }),
+    case("conv2d", &[(&[2, 3, 5, 4], Any, InOrder), (&[4, 3, 3, 2], Any, InOrder)], |x| {
+        x[0].conv2d(&x[1], Conv2dOptions::default())
+    }),
+    case(
+        "conv2d, with all options",
+        &[(&[2, 4, 7, 6], Any, Transposed), (&[6, 2, 3, 2], Any, WithGaps)],
+        |x| {
+            x[0].conv2d(
+                &x[1],
+                Conv2dOptions {
+                    stride: [2, 1],
+                    padding: [2, 1],
+                    dilation: [1, 2],
+                    groups: 2,
+                    ..Default::default()
+                },
+            )
+        },
+    ),
+    case("conv1d", &[(&[2, 2, 9], Any, Transposed), (&[3, 2, 3], Any, InOrder)], |x| {
+        x[0].conv1d(&x[1], Conv2dOptions { stride: [1, 2], padding: [0, 1], ..Default::default() })
+    }),
+    case("conv_transpose2d", &[(&[2, 4, 3, 2], Any, Transposed), (&[4, 3, 2, 3], Any, InOrder)], |x| {
+        let options = Conv2dOptions {
+            stride: [2, 3],
+            padding: [1, 0],
+            dilation: [2, 1],
+            groups: 2,
+            output_padding: [1, 2],
+        };
+        x[0].conv_transpose2d(&x[1], options)
+    }),
+    case("max_pool2d", &[(&[2, 2, 4, 4], Distinct(0.0), Transposed)], |x| {
+        x[0].max_pool2d(Pool2dOptions::square(2))
+    }),
+    case("max_pool2d, overlapping", &[(&[2, 5, 6], Distinct(0.0), InOrder)], |x| {
+        x[0].max_pool2d(Pool2dOptions { size: [3, 2], stride: [2, 1], padding: [1, 1] })
+    }),
+    case("avg_pool2d", &[(&[2, 5, 6], Any, WithGaps)], |x| {
+        x[0].avg_pool2d(Pool2dOptions { size: [3, 2], stride: [2, 1], padding: [1, 1] })
+    }),
+    case("adaptive_avg_pool2d", &[(&[2, 5, 3], Any, InOrder)], |x| x[0].adaptive_avg_pool2d([3, 5])),
+    case("attention", HEADS, |x| x[0].attention(&x[1], &x[2], None, AttentionOptions::default())),
+    case("attention, causal", HEADS, |x| {
+        x[0].attention(&x[1], &x[2], None, AttentionOptions { causal: true, scale: Some(0.7) })
+    }),
+    case("attention, masked", HEADS, |x| {
+        let mask = Tensor::from_slice(
+            x[0].device(),
+            &[true, false, true, true, false, true, false, true, false, false, true, true, true, true, true],
+            [3, 5],
+        )?;
+        x[0].attention(&x[1], &x[2], Some(&mask), AttentionOptions::default())
+    }),
     case("dropout", MATRIX, |x| x[0].dropout(0.5, &Rng::new(3))),
 ];

@@ -1,9 +1,9 @@
 //! Functions of two or three numbers, element by element.
 
-use super::dispatch::{any, host_mut, number, unsupported};
+use super::dispatch::{any, float, host_mut, number, unsupported};
 use super::number::Number;
 use super::operands::{Pair, Source, Triple};
-use super::parallel::{LIGHT, Workers};
+use super::parallel::{HEAVY, LIGHT, Workers};
 use crate::backend::{Binary, Compare};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -24,6 +24,12 @@ pub(super) fn binary(
     if dtype == DType::Bool && !closed_over_bool {
         return Err(unsupported(op, dtype));
     }
+    if f == Binary::Pow {
+        return float!(op, dtype, T => {
+            Pair::<T, T>::new(op, lhs, rhs)?.map(workers, HEAVY, host_mut::<T>(op, out)?, T::powf);
+            Ok(())
+        });
+    }
     any!(dtype, T => {
         let pair = Pair::<T, T>::new(op, lhs, rhs)?;
         let out = host_mut::<T>(op, out)?;
@@ -34,6 +40,7 @@ pub(super) fn binary(
             Binary::Div => pair.map(workers, LIGHT, out, T::over),
             Binary::Maximum => pair.map(workers, LIGHT, out, T::larger),
             Binary::Minimum => pair.map(workers, LIGHT, out, T::smaller),
+            Binary::Pow => debug_assert!(false, "powers are of floats"),
         }
     });
     Ok(())

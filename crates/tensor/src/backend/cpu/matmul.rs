@@ -92,7 +92,7 @@ fn multiply<T: Gemm>(
             row_stride: b.row_stride,
             col_stride: b.col_stride,
         };
-        gemm(lhs, rhs, part);
+        gemm(lhs, rhs, part, Target::Replaced);
     });
 }
 
@@ -147,7 +147,7 @@ impl Stack {
 
 /// A matrix that starts at the start of `data`. Not empty.
 #[derive(Clone, Copy, Debug)]
-struct Matrix<'a, T> {
+pub(super) struct Matrix<'a, T> {
     data: &'a [T],
     rows: usize,
     cols: usize,
@@ -155,7 +155,37 @@ struct Matrix<'a, T> {
     col_stride: usize,
 }
 
+/// What a product does to its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    /// It becomes the product.
+    Replaced,
+    /// The product is added to it.
+    AddedTo,
+}
+
 impl<'a, T> Matrix<'a, T> {
+    /// Rows that lie one after the other from the start of `data` on.
+    pub(super) const fn rows(data: &'a [T], rows: usize, cols: usize) -> Self {
+        Self { data, rows, cols, row_stride: cols, col_stride: 1 }
+    }
+
+    /// How many rows there are.
+    pub(super) const fn row_count(&self) -> usize {
+        self.rows
+    }
+
+    /// The same elements with rows and columns exchanged.
+    pub(super) const fn transposed(self) -> Self {
+        Self {
+            rows: self.cols,
+            cols: self.rows,
+            row_stride: self.col_stride,
+            col_stride: self.row_stride,
+            ..self
+        }
+    }
+
     /// The data up to the last element, checked against the strides.
     fn extent(&self) -> &'a [T] {
         let last = (self.rows - 1) * self.row_stride + (self.cols - 1) * self.col_stride;
@@ -163,8 +193,8 @@ impl<'a, T> Matrix<'a, T> {
     }
 }
 
-/// `out`, row by row without gaps, becomes the product.
-fn gemm<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T]) {
+/// `out`, row by row without gaps, becomes the product, or the product is added to it. No size may be 0.
+pub(super) fn gemm<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], target: Target) {
     let (m, n, k) = (lhs.rows, rhs.cols, lhs.cols);
     // Once per panel, which costs nothing beside the product, and what the kernel is allowed to touch rests on it.
     assert_eq!((rhs.rows, out.len()), (k, m * n));
@@ -184,14 +214,14 @@ fn gemm<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T]) {
             out.as_mut_ptr(),
             n as isize,
             1,
-            false,
+            target == Target::AddedTo,
             right.as_ptr(),
             rhs.row_stride as isize,
             rhs.col_stride as isize,
             left.as_ptr(),
             lhs.row_stride as isize,
             lhs.col_stride as isize,
-            T::ZERO,
+            if target == Target::AddedTo { T::ONE } else { T::ZERO },
             T::ONE,
             false,
             false,
@@ -204,7 +234,7 @@ fn gemm<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T]) {
 /// dst ← alpha·dst + beta·lhs·rhs for dst of m × n elements and lhs of m × k: the sizes m, n, k; dst with its column
 /// and row stride and whether it is read; lhs and rhs, each with column and row stride; alpha and beta; whether to
 /// conjugate dst, lhs, rhs; how many threads.
-type Product<T> = unsafe fn(
+pub(super) type Product<T> = unsafe fn(
     usize,
     usize,
     usize,
@@ -227,7 +257,7 @@ type Product<T> = unsafe fn(
 );
 
 /// A float that a `gemm` crate multiplies matrices of.
-trait Gemm: Float {
+pub(super) trait Gemm: Float {
     /// The fastest kernel for this processor, chosen at the first call.
     fn kernel() -> Product<Self>;
 }

@@ -4,6 +4,8 @@
 //! chosen by the run-time type in `dispatch`. Strided operands go through `operands`, which finds the loops that run
 //! along slices. Work is cut by its shape alone (`parallel`), so results are the same for any number of threads.
 
+mod attention;
+mod conv;
 mod copy;
 mod dispatch;
 mod elementwise;
@@ -11,11 +13,13 @@ mod erf;
 mod fold;
 mod index;
 mod matmul;
+mod norm;
 mod number;
 mod operands;
 mod optim;
 mod parallel;
 mod philox;
+mod pool;
 mod random;
 pub(super) mod reduce;
 mod softmax;
@@ -56,6 +60,12 @@ impl CpuBackend {
 pub(super) fn workspace(of: Workspace<'_>) -> usize {
     match of {
         Workspace::Reduce { shape, axes, dtype } => reduce::workspace(shape, axes, dtype),
+        Workspace::Conv2d { conv, input, out, dtype } => {
+            conv::workspace(conv, input.dims(), out.dims(), dtype)
+        }
+        Workspace::Attention { query, value, dtype } => {
+            attention::workspace(query.dims(), value.dims(), dtype)
+        }
     }
 }
 
@@ -103,6 +113,30 @@ impl Backend for CpuBackend {
             Kernel::Softmax { log, input, out } => softmax::softmax(workers, op, log, input, out),
             Kernel::SoftmaxGrad { log, output, grad, out } => {
                 softmax::softmax_grad(workers, op, log, output, grad, out)
+            }
+            Kernel::LayerNorm { centred, epsilon, input, affine, out, statistics } => {
+                norm::layer_norm(workers, op, (centred, epsilon), input, *affine, [out, statistics])
+            }
+            Kernel::LayerNormGrad { of, grad, out } => norm::layer_norm_grad(workers, op, of, grad, out),
+            Kernel::LayerNormTerms { of, grad, out } => norm::layer_norm_terms(workers, op, of, grad, out),
+            Kernel::Conv2d { conv, input, weight, workspace, out } => {
+                conv::forward(workers, op, &conv, [input, weight], workspace, out)
+            }
+            Kernel::Conv2dInputGrad { conv, weight, grad, workspace, out } => {
+                conv::input_grad(workers, op, &conv, [weight, grad], workspace, out)
+            }
+            Kernel::Conv2dWeightGrad { conv, input, grad, workspace, out } => {
+                conv::weight_grad(workers, op, &conv, [input, grad], workspace, out)
+            }
+            Kernel::Pool2d { pool, axes, input, out } => pool::forward(workers, op, (pool, axes), input, out),
+            Kernel::Pool2dGrad { pool, axes, input, grad, out } => {
+                pool::backward(workers, op, (pool, axes), [input, grad], out)
+            }
+            Kernel::Attention { of, workspace, out, log_sums } => {
+                attention::forward(workers, op, of, workspace, [out, log_sums])
+            }
+            Kernel::AttentionGrad { of, results, grad, workspace, out } => {
+                attention::backward(workers, op, of, (results, grad), workspace, out)
             }
             Kernel::CrossEntropy { logits, targets, losses } => {
                 softmax::cross_entropy(workers, op, logits, targets, losses)

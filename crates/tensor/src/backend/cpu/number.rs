@@ -1,6 +1,6 @@
 //! The arithmetic that kernels are written in: one trait for all numbers, one for floats.
 
-use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
+use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
 
 use super::erf;
 use crate::dtype::{RawElement, Scalar};
@@ -45,6 +45,28 @@ pub(super) trait Number: RawElement {
     /// The smaller of two; NaN if either is.
     fn smaller(self, rhs: Self) -> Self {
         if self < rhs || self.is_nan() { self } else { rhs }
+    }
+
+    /// 1, 0 or -1; NaN stays NaN.
+    fn sign(self) -> Self {
+        if self > Self::ZERO {
+            Self::ONE
+        } else if self < Self::ZERO {
+            Self::ZERO.minus(Self::ONE)
+        } else {
+            self
+        }
+    }
+
+    /// At least `low` and at most `high`; NaN stays NaN.
+    fn clamped(self, low: Self, high: Self) -> Self {
+        if self < low {
+            low
+        } else if self > high {
+            high
+        } else {
+            self
+        }
     }
 
     /// max(self, 0), but NaN stays NaN: an error in the data must not vanish.
@@ -150,6 +172,22 @@ macro_rules! float_number {
                 $erf(self)
             }
 
+            fn sin(self) -> Self {
+                $type::sin(self)
+            }
+
+            fn cos(self) -> Self {
+                $type::cos(self)
+            }
+
+            fn ln_1p(self) -> Self {
+                $type::ln_1p(self)
+            }
+
+            fn powf(self, exponent: Self) -> Self {
+                $type::powf(self, exponent)
+            }
+
             fn next_down(self) -> Self {
                 $type::next_down(self)
             }
@@ -221,6 +259,7 @@ pub(super) trait Float:
     + AddAssign
     + Sub<Output = Self>
     + Mul<Output = Self>
+    + MulAssign
     + Div<Output = Self>
     + Neg<Output = Self>
 {
@@ -234,6 +273,14 @@ pub(super) trait Float:
     fn tanh(self) -> Self;
     /// The error function; see [`erf`].
     fn erf(self) -> Self;
+    /// sin x
+    fn sin(self) -> Self;
+    /// cos x
+    fn cos(self) -> Self;
+    /// ln(1 + x), exact for small x
+    fn ln_1p(self) -> Self;
+    /// x to the power of another number
+    fn powf(self, exponent: Self) -> Self;
     /// The largest number below this one.
     fn next_down(self) -> Self;
 }

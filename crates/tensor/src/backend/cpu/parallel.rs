@@ -2,7 +2,7 @@
 //!
 //! The number of threads decides only who does a chunk, never where a chunk begins. So no result depends on it.
 
-use rayon::iter::{IndexedParallelIterator, ParallelIterator};
+use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -116,6 +116,32 @@ impl Workers {
         }
     }
 
+    /// Calls `work` with the number of each chunk and that chunk of every slice. The slices have as many chunks as the first,
+    /// each of its own size.
+    pub(super) fn zipped<T: Send, const N: usize>(
+        &self,
+        mut slices: [&mut [T]; N],
+        sizes: [usize; N],
+        work: &(dyn Fn(usize, [&mut [T]; N]) + Sync),
+    ) {
+        let several = slices.first().zip(sizes.first()).is_some_and(|(slice, &size)| slice.len() > size);
+        let chunks = std::iter::from_fn(|| {
+            slices.first().filter(|first| !first.is_empty())?;
+            let mut sizes = sizes.iter();
+            Some(slices.each_mut().map(|slice| {
+                let size = sizes.next().map_or(0, |&size| size.min(slice.len()));
+                slice.split_off_mut(..size).unwrap_or_default()
+            }))
+        });
+        match self.pool() {
+            Some(pool) if several => {
+                let chunks: Vec<_> = chunks.enumerate().collect();
+                pool.install(|| chunks.into_par_iter().for_each(|(index, parts)| work(index, parts)));
+            }
+            _ => chunks.enumerate().for_each(|(index, parts)| work(index, parts)),
+        }
+    }
+
     /// As [`chunks`](Self::chunks), over three slices of one length.
     pub(super) fn chunks3<T: Send>(
         &self,
@@ -206,6 +232,20 @@ mod tests {
             let expected: Vec<usize> = (0..50).map(|i| i / 7 * 7).collect();
             assert_eq!(c, expected);
             assert!(a.iter().zip(&c).all(|(a, c)| *a == 2 * c));
+        }
+    }
+
+    #[test]
+    fn zipped_slices_have_the_same_number_of_chunks() {
+        for threads in [1, 3] {
+            let workers = Workers::new(threads).unwrap();
+            let (mut a, mut b, mut c) = (vec![0; 50], vec![0; 15], vec![0; 8]);
+            workers.zipped([&mut a, &mut b, &mut c], [7, 2, 1], &|index, parts| {
+                parts.into_iter().for_each(|part| part.iter_mut().for_each(|x| *x += index + 1));
+            });
+            assert!(a.iter().enumerate().all(|(i, &x)| x == i / 7 + 1));
+            assert!(b.iter().enumerate().all(|(i, &x)| x == i / 2 + 1));
+            assert_eq!(c, [1, 2, 3, 4, 5, 6, 7, 8]);
         }
     }
 

@@ -10,12 +10,12 @@
 
 use std::ops::Range;
 
-use super::dispatch::{any, host, host_mut, unsupported};
+use super::dispatch::{any, host, host_mut, scratch, unsupported};
 use super::fold::{BLOCK, Cascade, Fold, Folder, fold, fold_into, fold_slice};
 use super::number::Number;
 use super::parallel::{LIGHT, Workers, light_runs};
 use super::walk::{Segment, Walk};
-use crate::backend::{Reduce, not_host};
+use crate::backend::Reduce;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::Layout;
@@ -84,7 +84,7 @@ pub(in crate::backend) fn is_reduced(axes: &[bool], axis: usize) -> bool {
     axes.get(axis).copied().unwrap_or(false)
 }
 
-/// See [`Kernel::ReduceWorkspace`](crate::backend::Kernel::ReduceWorkspace). The same for every way to fold.
+/// See [`Workspace::Reduce`](crate::backend::Workspace::Reduce). The same for every way to fold.
 pub(in crate::backend) fn workspace(shape: &Shape, axes: &[bool], dtype: DType) -> usize {
     Cut::new(shape, axes).workspace_elements().saturating_mul(dtype.size())
 }
@@ -112,18 +112,10 @@ pub(super) fn reduce(
         }
         let sequences = Sequences { data: host::<T>(op, &input)?, nests: Nests::new(input.layout(), axes) };
         let cut = Cut::new(input.layout().shape(), axes);
-        let partials = scratch::<T>(workspace, cut.workspace_elements()).ok_or_else(|| not_host(op))?;
+        let partials = scratch::<T>(op, workspace, cut.workspace_elements())?;
         fold!(f, F => run::<T, F>(workers, &sequences, cut, partials, out));
     });
     Ok(())
-}
-
-/// The first `elements` numbers of a workspace, which is taken as bytes.
-fn scratch<T: Number>(workspace: ViewMut<'_>, elements: usize) -> Option<&mut [T]> {
-    if elements == 0 {
-        return Some(&mut []);
-    }
-    bytemuck::try_cast_slice_mut(workspace.into_host::<u8>()?).ok()?.get_mut(..elements)
 }
 
 fn run<T: Number, F: Fold<T>>(

@@ -45,9 +45,12 @@ fn arithmetic<T: Number>(workers: &Workers, f: Unary, source: &Source<'_, T>, ou
             let c = T::from_scalar(c);
             source.map(workers, LIGHT, out, |x| x.times(c));
         }
-        Unary::Exp | Unary::Log | Unary::Sqrt | Unary::Gelu | Unary::Tanh | Unary::Sigmoid => {
-            debug_assert!(!f.takes_integers(), "{} is for floats", f.name());
+        Unary::Sign => source.map(workers, LIGHT, out, T::sign),
+        Unary::Clamp(low, high) => {
+            let (low, high) = (T::from_scalar(low), T::from_scalar(high));
+            source.map(workers, LIGHT, out, |x| x.clamped(low, high));
         }
+        _ => debug_assert!(!f.takes_integers(), "{} is for floats", f.name()),
     }
 }
 
@@ -59,10 +62,32 @@ fn transcendental<T: Float>(workers: &Workers, f: Unary, source: &Source<'_, T>,
         Unary::Sqrt => source.map(workers, LIGHT, out, T::sqrt),
         Unary::Gelu => source.map(workers, HEAVY, out, gelu),
         Unary::Tanh => source.map(workers, HEAVY, out, T::tanh),
-        Unary::Sigmoid => source.map(workers, HEAVY, out, |x| T::ONE / (T::ONE + (-x).exp())),
-        Unary::Neg | Unary::Abs | Unary::Square | Unary::Relu | Unary::AddScalar(_) | Unary::MulScalar(_) => {
-            arithmetic(workers, f, source, out)
+        Unary::Sigmoid => source.map(workers, HEAVY, out, logistic),
+        Unary::Recip => source.map(workers, LIGHT, out, |x| T::ONE / x),
+        Unary::Rsqrt => source.map(workers, LIGHT, out, |x| T::ONE / x.sqrt()),
+        Unary::Sin => source.map(workers, HEAVY, out, T::sin),
+        Unary::Cos => source.map(workers, HEAVY, out, T::cos),
+        Unary::Silu => source.map(workers, HEAVY, out, |x| x * logistic(x)),
+        Unary::Softplus => {
+            source.map(workers, HEAVY, out, |x| x.rectified() + (-x.magnitude()).exp().ln_1p())
         }
+        Unary::GeluTanh => source.map(workers, HEAVY, out, gelu_tanh),
+        Unary::LeakyRelu(slope) => {
+            let slope = T::from_f64(slope);
+            source.map(workers, LIGHT, out, |x| if x < T::ZERO { x * slope } else { x });
+        }
+        Unary::Powf(exponent) => {
+            let exponent = T::from_f64(exponent);
+            source.map(workers, HEAVY, out, |x| x.powf(exponent));
+        }
+        Unary::Neg
+        | Unary::Abs
+        | Unary::Square
+        | Unary::Relu
+        | Unary::Sign
+        | Unary::Clamp(..)
+        | Unary::AddScalar(_)
+        | Unary::MulScalar(_) => arithmetic(workers, f, source, out),
     }
 }
 
@@ -104,6 +129,37 @@ fn derivative<T: Float>(workers: &Workers, f: Unary, pair: &Pair<'_, T, T>, out:
         Unary::Gelu => pair.map(workers, HEAVY, out, |x, g| g * gelu_slope(x)),
         Unary::Tanh => pair.map(workers, LIGHT, out, |y, g| g * (T::ONE - y * y)),
         Unary::Sigmoid => pair.map(workers, LIGHT, out, |y, g| g * y * (T::ONE - y)),
+        Unary::Recip => pair.map(workers, LIGHT, out, |y, g| -g * y * y),
+        Unary::Rsqrt => {
+            let half = T::from_f64(-0.5);
+            pair.map(workers, LIGHT, out, |y, g| half * g * y * y * y);
+        }
+        Unary::Sign => pair.map(workers, LIGHT, out, |_, _| T::ZERO),
+        Unary::Sin => pair.map(workers, HEAVY, out, |x, g| g * x.cos()),
+        Unary::Cos => pair.map(workers, HEAVY, out, |x, g| -g * x.sin()),
+        Unary::Silu => pair.map(workers, HEAVY, out, |x, g| {
+            let s = logistic(x);
+            g * s * (T::ONE + x * (T::ONE - s))
+        }),
+        Unary::Softplus => pair.map(workers, HEAVY, out, |x, g| g * logistic(x)),
+        Unary::GeluTanh => pair.map(workers, HEAVY, out, |x, g| g * gelu_tanh_slope(x)),
+        Unary::LeakyRelu(slope) => {
+            let slope = T::from_f64(slope);
+            pair.map(workers, LIGHT, out, |x, g| if x <= T::ZERO { g * slope } else { g });
+        }
+        Unary::Powf(exponent) => {
+            let (factor, below) = (T::from_f64(exponent), T::from_f64(exponent - 1.0));
+            if exponent == 0.0 {
+                // The function is constant, and 0 · 0⁻¹ is not.
+                pair.map(workers, LIGHT, out, |_, _| T::ZERO);
+            } else {
+                pair.map(workers, HEAVY, out, |x, g| g * factor * x.powf(below));
+            }
+        }
+        Unary::Clamp(low, high) => {
+            let (low, high) = (T::from_scalar(low), T::from_scalar(high));
+            pair.map(workers, LIGHT, out, |x, g| if x < low || x > high { T::ZERO } else { g });
+        }
         Unary::AddScalar(_) => pair.map(workers, LIGHT, out, |_, g| g),
         Unary::MulScalar(c) => {
             let c = T::from_scalar(c);
@@ -115,6 +171,32 @@ fn derivative<T: Float>(workers: &Workers, f: Unary, pair: &Pair<'_, T, T>, out:
 /// Φ(x), the normal distribution function: (1 + erf(x / √2)) / 2.
 fn normal_cdf<T: Float>(x: T) -> T {
     T::from_f64(0.5) * (T::ONE + (x * T::from_f64(std::f64::consts::FRAC_1_SQRT_2)).erf())
+}
+
+/// σ(x) = 1 / (1 + e⁻ˣ)
+fn logistic<T: Float>(x: T) -> T {
+    T::ONE / (T::ONE + (-x).exp())
+}
+
+/// √(2/π), and the weight of the cube, in the approximation of Φ by tanh.
+const TANH_SCALE: f64 = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
+const TANH_CUBE: f64 = 0.044_715;
+
+/// tanh(√(2/π) (x + 0.044715 x³))
+fn tanh_of_cube<T: Float>(x: T) -> T {
+    (T::from_f64(TANH_SCALE) * (x + T::from_f64(TANH_CUBE) * x * x * x)).tanh()
+}
+
+/// ½ x (1 + tanh(…)), Hendrycks and Gimpel's approximation of [`gelu`].
+fn gelu_tanh<T: Float>(x: T) -> T {
+    T::from_f64(0.5) * x * (T::ONE + tanh_of_cube(x))
+}
+
+/// Its derivative: ½ (1 + t) + ½ x (1 - t²) √(2/π) (1 + 3·0.044715 x²) with t = tanh(…).
+fn gelu_tanh_slope<T: Float>(x: T) -> T {
+    let (t, half) = (tanh_of_cube(x), T::from_f64(0.5));
+    let inner = T::from_f64(TANH_SCALE) * (T::ONE + T::from_f64(3.0 * TANH_CUBE) * x * x);
+    half * (T::ONE + t) + half * x * (T::ONE - t * t) * inner
 }
 
 /// x Φ(x), see Hendrycks and Gimpel, Gaussian error linear units, 2016.

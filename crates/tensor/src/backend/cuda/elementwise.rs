@@ -1,6 +1,6 @@
 //! Element by element. The numbers of functions are those of the kernels' switches.
 
-use bfc_cuda::kernels::Family;
+use bfc_cuda::kernels::{Family, Job};
 
 use super::launch::{Launcher, float, kernel, number, operand, output, over, set_constant, strided};
 use crate::backend::{Binary, Compare, Unary};
@@ -94,12 +94,34 @@ pub(super) fn unary(
         Unary::Gelu => (Family::Float, "transcendental", 3),
         Unary::Tanh => (Family::Float, "transcendental", 4),
         Unary::Sigmoid => (Family::Float, "transcendental", 5),
+        Unary::Recip => (Family::Float, "transcendental", 6),
+        Unary::Rsqrt => (Family::Float, "transcendental", 7),
+        Unary::Sin => (Family::Float, "transcendental", 8),
+        Unary::Cos => (Family::Float, "transcendental", 9),
+        Unary::Silu => (Family::Float, "transcendental", 10),
+        Unary::Softplus => (Family::Float, "transcendental", 11),
+        Unary::GeluTanh => (Family::Float, "transcendental", 12),
+        Unary::LeakyRelu(_) => (Family::Float, "transcendental", 13),
+        Unary::Powf(_) => (Family::Float, "transcendental", 14),
+        Unary::Sign => (Family::Elementwise, "arithmetic", 6),
+        Unary::Clamp(..) => (Family::Elementwise, "arithmetic", 7),
     };
     job.function = function;
-    if let Unary::AddScalar(value) | Unary::MulScalar(value) = f {
-        set_constant(&mut job, 0, dtype, value);
-    }
+    set_parameters(&mut job, dtype, f);
     device.each(op, kernel(family, name, dtype), job.count, &job)
+}
+
+/// Puts the numbers that a function has beside its argument where the kernels look for them.
+fn set_parameters(job: &mut Job, dtype: DType, f: Unary) {
+    match f {
+        Unary::AddScalar(value) | Unary::MulScalar(value) => set_constant(job, 0, dtype, value),
+        Unary::LeakyRelu(value) | Unary::Powf(value) => set_constant(job, 0, dtype, Scalar::Float(value)),
+        Unary::Clamp(low, high) => {
+            set_constant(job, 0, dtype, low);
+            set_constant(job, 1, dtype, high);
+        }
+        _ => {}
+    }
 }
 
 /// See [`Kernel::UnaryGrad`](crate::backend::Kernel::UnaryGrad).
@@ -129,10 +151,21 @@ pub(super) fn unary_grad(
         Unary::Sigmoid => 9,
         Unary::AddScalar(_) => 10,
         Unary::MulScalar(_) => 11,
+        Unary::Recip => 12,
+        Unary::Rsqrt => 13,
+        Unary::Sign => 14,
+        Unary::Sin => 15,
+        Unary::Cos => 16,
+        Unary::Silu => 17,
+        Unary::Softplus => 18,
+        Unary::GeluTanh => 19,
+        Unary::LeakyRelu(_) => 20,
+        // A power of 0 is constant, as the sign is.
+        Unary::Powf(0.0) => 14,
+        Unary::Powf(_) => 21,
+        Unary::Clamp(..) => 22,
     };
-    if let Unary::MulScalar(value) = f {
-        set_constant(&mut job, 0, dtype, value);
-    }
+    set_parameters(&mut job, dtype, f);
     device.each(op, kernel(Family::Float, "derivative", dtype), job.count, &job)
 }
 
@@ -161,6 +194,10 @@ pub(super) fn binary(
         Binary::Div => 3,
         Binary::Maximum => 4,
         Binary::Minimum => 5,
+        Binary::Pow => {
+            float(op, dtype)?;
+            6
+        }
     };
     device.each(op, kernel(Family::Elementwise, "binary", dtype), job.count, &job)
 }

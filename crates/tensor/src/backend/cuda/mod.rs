@@ -10,6 +10,7 @@
 //! Calls return before the device has done the work, except for downloads and for ops with indices that are data, which
 //! are checked before anything is written, as everywhere.
 
+mod attention;
 mod elementwise;
 mod index;
 mod launch;
@@ -18,6 +19,7 @@ mod random;
 mod reduce;
 mod rows;
 mod transfer;
+mod windows;
 
 use std::sync::Arc;
 
@@ -89,6 +91,33 @@ impl Backend for CudaBackend {
             Kernel::Softmax { log, input, out } => rows::softmax(device, op, log, input, &out),
             Kernel::SoftmaxGrad { log, output, grad, out } => {
                 rows::softmax_grad(device, op, log, output, grad, &out)
+            }
+            Kernel::LayerNorm { centred, epsilon, input, affine, out, statistics } => {
+                let outputs = [&out, &statistics];
+                rows::layer_norm(device, op, (centred, epsilon), input, *affine, outputs)
+            }
+            Kernel::LayerNormGrad { of, grad, out } => rows::layer_norm_grad(device, op, of, grad, &out),
+            Kernel::LayerNormTerms { of, grad, out } => rows::layer_norm_terms(device, op, of, grad, &out),
+            Kernel::Conv2d { conv, input, weight, out, .. } => {
+                windows::conv2d(device, op, &conv, [input, weight], &out)
+            }
+            Kernel::Conv2dInputGrad { conv, weight, grad, out, .. } => {
+                windows::conv2d_input_grad(device, op, &conv, [weight, grad], &out)
+            }
+            Kernel::Conv2dWeightGrad { conv, input, grad, out, .. } => {
+                windows::conv2d_weight_grad(device, op, &conv, [input, grad], &out)
+            }
+            Kernel::Pool2d { pool, axes, input, out } => {
+                windows::pool2d(device, op, (pool, axes), input, &out)
+            }
+            Kernel::Pool2dGrad { pool, axes, input, grad, out } => {
+                windows::pool2d_grad(device, op, (pool, axes), [input, grad], &out)
+            }
+            Kernel::Attention { of, out, log_sums, .. } => {
+                attention::forward(device, op, of, [&out, &log_sums])
+            }
+            Kernel::AttentionGrad { of, results, grad, out, .. } => {
+                attention::backward(device, op, of, (results, grad), &out)
             }
             Kernel::CrossEntropy { logits, targets, losses } => {
                 rows::cross_entropy(device, op, logits, targets, &losses)

@@ -4,6 +4,7 @@ use bfc_cuda::kernels::{Family, Job, Operand};
 
 use super::index;
 use super::launch::{Launcher, float, kernel, operand, origin, output, over, strided};
+use crate::backend::Normalised;
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
@@ -108,4 +109,65 @@ pub(super) fn cross_entropy_grad(
     index::check(device, op, &targets, job.counts[0] as usize)?;
     job.inputs = [operand(&logits), strided(&targets), strided(&grad)];
     device.blocks(op, kernel(Family::Rows, "cross_entropy_grad", out.dtype()), job.count, &job)
+}
+
+/// Which of a normalisation's steps the kernels do.
+fn norm_function(centred: bool, weight: bool, bias: bool) -> u64 {
+    u64::from(centred) | u64::from(weight) << 1 | u64::from(bias) << 2
+}
+
+/// An operand that need not be there.
+fn optional(view: Option<View<'_>>) -> Operand {
+    view.as_ref().map_or_else(Operand::default, operand)
+}
+
+/// See [`Kernel::LayerNorm`](crate::backend::Kernel::LayerNorm).
+pub(super) fn layer_norm(
+    device: &Launcher,
+    op: &'static str,
+    (centred, epsilon): (bool, f64),
+    input: View<'_>,
+    [weight, bias]: [Option<View<'_>>; 2],
+    [out, statistics]: [&ViewMut<'_>; 2],
+) -> Result<()> {
+    float(op, out.dtype())?;
+    let mut job = each_row(out);
+    job.function = norm_function(centred, weight.is_some(), bias.is_some());
+    job.inputs = [operand(&input), optional(weight), optional(bias)];
+    job.outputs[1] = output(statistics);
+    job.constants[0] = epsilon;
+    device.blocks(op, kernel(Family::Rows, "layer_norm", out.dtype()), job.count, &job)
+}
+
+/// See [`Kernel::LayerNormGrad`](crate::backend::Kernel::LayerNormGrad).
+pub(super) fn layer_norm_grad(
+    device: &Launcher,
+    op: &'static str,
+    of: &Normalised<'_>,
+    grad: View<'_>,
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    float(op, out.dtype())?;
+    let mut job = each_row(out);
+    job.function = norm_function(of.centred, of.weight.is_some(), false);
+    job.inputs = [operand(&of.input), optional(of.weight), operand(&grad)];
+    job.also[0] = origin(&of.statistics);
+    device.blocks(op, kernel(Family::Rows, "layer_norm_grad", out.dtype()), job.count, &job)
+}
+
+/// See [`Kernel::LayerNormTerms`](crate::backend::Kernel::LayerNormTerms).
+pub(super) fn layer_norm_terms(
+    device: &Launcher,
+    op: &'static str,
+    of: &Normalised<'_>,
+    grad: View<'_>,
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    float(op, out.dtype())?;
+    let mut job = over(out.layout());
+    job.counts[0] = out.layout().shape().dims().last().copied().unwrap_or(1) as u64;
+    job.inputs = [operand(&of.input), operand(&grad), Operand::default()];
+    job.also[0] = origin(&of.statistics);
+    job.outputs[0] = output(out);
+    device.each(op, kernel(Family::Rows, "layer_norm_terms", out.dtype()), job.count, &job)
 }

@@ -25,6 +25,7 @@ fn formula(f: Binary, a: f64, b: f64) -> f64 {
         Binary::Div => a / b,
         Binary::Maximum => a.max(b),
         Binary::Minimum => a.min(b),
+        Binary::Pow => a.powf(b),
     }
 }
 

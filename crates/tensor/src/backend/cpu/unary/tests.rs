@@ -23,6 +23,19 @@ fn functions() -> Vec<(Unary, Formula)> {
         (Unary::Gelu, |x| 0.5 * x * (1.0 + erf_f64(x / 2.0_f64.sqrt()))),
         (Unary::Tanh, f64::tanh),
         (Unary::Sigmoid, |x| 1.0 / (1.0 + (-x).exp())),
+        (Unary::Recip, f64::recip),
+        (Unary::Rsqrt, |x| 1.0 / x.sqrt()),
+        (Unary::Sign, f64::signum),
+        (Unary::Sin, f64::sin),
+        (Unary::Cos, f64::cos),
+        (Unary::Silu, |x| x / (1.0 + (-x).exp())),
+        (Unary::Softplus, |x| (1.0 + x.exp()).ln()),
+        (Unary::GeluTanh, |x| {
+            0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+        }),
+        (Unary::LeakyRelu(0.125), |x| if x < 0.0 { 0.125 * x } else { x }),
+        (Unary::Powf(1.5), |x| x.powf(1.5)),
+        (Unary::Clamp(Scalar::Float(-1.25), Scalar::Int(1)), |x| x.clamp(-1.25, 1.0)),
         (Unary::AddScalar(Scalar::Float(0.75)), |x| x + 0.75),
         (Unary::MulScalar(Scalar::Int(-3)), |x| -3.0 * x),
     ]
@@ -30,7 +43,7 @@ fn functions() -> Vec<(Unary, Formula)> {
 
 /// Arguments at which every function is defined, away from kinks.
 fn arguments(f: Unary, count: usize) -> Vec<f64> {
-    let positive = matches!(f, Unary::Log | Unary::Sqrt);
+    let positive = matches!(f, Unary::Log | Unary::Sqrt | Unary::Recip | Unary::Rsqrt | Unary::Powf(_));
     noise(3, count).into_iter().map(|x| if positive { 0.1 + 2.0 * x.abs() } else { 4.0 * x }).collect()
 }
 

@@ -1,0 +1,340 @@
+//! Scaled dot-product attention without the matrix of all scores: tiles of it are made, used and forgotten.
+//!
+//! Forward keeps for each query the running maximum and sum of its softmax (Milakov and Gimelshein 2018; Dao et al. 2022),
+//! and hands out the logarithm of that sum, from which backward makes each tile again. A head is done by one thread.
+
+use super::dispatch::{float, host, host_mut, scratch};
+use super::matmul::{Gemm, Matrix, Target, gemm};
+use super::number::Number;
+use super::parallel::Workers;
+use crate::backend::{Attention, not_host};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::layout::Layout;
+use crate::storage::{View, ViewMut};
+
+/// Queries, and keys, of a tile.
+const TILE: usize = 64;
+
+/// Elements of workspace for a head under way: two tiles of scores.
+const TILES: usize = 2 * TILE * TILE;
+
+/// The most heads done at a time, each with tiles of its own in the workspace: as many threads as may share the work.
+const SLOTS: usize = 8;
+
+/// The sizes of an attention, read off the shapes `[heads, queries, width]` of the query and `[heads, keys, values]` of
+/// the value.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    heads: usize,
+    queries: usize,
+    keys: usize,
+    width: usize,
+    values: usize,
+}
+
+impl Sizes {
+    fn new(query: &[usize], value: &[usize]) -> Self {
+        let size = |dims: &[usize], axis: usize| dims.get(axis).copied().unwrap_or(0);
+        Self {
+            heads: size(query, 0),
+            queries: size(query, 1),
+            keys: size(value, 1),
+            width: size(query, 2),
+            values: size(value, 2),
+        }
+    }
+
+    fn per_slot(&self) -> usize {
+        self.heads.div_ceil(SLOTS).max(1)
+    }
+
+    fn slots(&self) -> usize {
+        self.heads.div_ceil(self.per_slot())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.heads == 0 || self.queries == 0 || self.keys == 0 || self.width == 0 || self.values == 0
+    }
+}
+
+/// Bytes that attention's kernels take: see [`Workspace::Attention`](crate::backend::Workspace::Attention).
+pub(super) fn workspace(query: &[usize], value: &[usize], dtype: DType) -> usize {
+    let sizes = Sizes::new(query, value);
+    sizes.slots().saturating_mul(TILES * dtype.size())
+}
+
+/// Which scores count.
+#[derive(Clone, Copy, Debug)]
+struct Mask<'a> {
+    causal: bool,
+    /// Truth values of shape `[heads, queries, keys]`, in any layout.
+    allowed: Option<(&'a [u8], Layout)>,
+}
+
+impl<'a> Mask<'a> {
+    fn new(op: &'static str, of: &Attention<'a>) -> Result<Self> {
+        let allowed = match of.mask {
+            Some(mask) => Some((host::<u8>(op, &mask)?, *mask.layout())),
+            None => None,
+        };
+        Ok(Self { causal: of.causal, allowed })
+    }
+
+    /// Whether a query of a head may see a key.
+    fn allows(&self, head: usize, query: usize, key: usize) -> bool {
+        let allowed = self.allowed.as_ref().is_none_or(|(values, layout)| {
+            let strides = layout.strides();
+            values[layout.offset() + head * strides[0] + query * strides[1] + key * strides[2]] != 0
+        });
+        allowed && (!self.causal || key <= query)
+    }
+
+    /// How many of the keys some query below `queries` may see.
+    fn seen(&self, queries: usize, keys: usize) -> usize {
+        if self.causal { keys.min(queries) } else { keys }
+    }
+
+    /// Puts -∞ where a tile's queries, from `query` on, may not see its keys, from `key` on.
+    fn apply<T: Gemm>(&self, scores: &mut [T], head: usize, [query, key]: [usize; 2], keys: usize) {
+        if self.allowed.is_none() && !(self.causal && key + keys > query + 1) {
+            return;
+        }
+        for (row, scores) in scores.chunks_mut(keys).enumerate() {
+            for (column, score) in scores.iter_mut().enumerate() {
+                if !self.allows(head, query + row, key + column) {
+                    *score = T::LOWEST;
+                }
+            }
+        }
+    }
+}
+
+/// The rows of a matrix from `first` on, at most [`TILE`] of them, below `end`.
+fn tile<T>(data: &[T], width: usize, first: usize, end: usize) -> Matrix<'_, T> {
+    let rows = TILE.min(end - first);
+    Matrix::rows(&data[first * width..][..rows * width], rows, width)
+}
+
+/// The `number`-th of the parts of `len` elements.
+fn nth<T>(data: &[T], number: usize, len: usize) -> &[T] {
+    &data[number * len..][..len]
+}
+
+/// The elements of a view that ops have made contiguous.
+fn in_order<'a, T: Gemm>(op: &'static str, view: View<'a>) -> Result<&'a [T]> {
+    view.host_contiguous::<T>().ok_or_else(|| not_host(op))
+}
+
+/// See [`Kernel::Attention`](crate::backend::Kernel::Attention).
+pub(super) fn forward(
+    workers: &Workers,
+    op: &'static str,
+    of: &Attention<'_>,
+    workspace: ViewMut<'_>,
+    [out, log_sums]: [ViewMut<'_>; 2],
+) -> Result<()> {
+    let sizes = Sizes::new(of.query.layout().shape().dims(), of.value.layout().shape().dims());
+    let mask = Mask::new(op, of)?;
+    float!(op, out.dtype(), T => {
+        let (out, log_sums) = (host_mut::<T>(op, out)?, host_mut::<T>(op, log_sums)?);
+        if sizes.is_empty() {
+            out.fill(T::ZERO);
+            log_sums.fill(T::LOWEST);
+            return Ok(());
+        }
+        let [query, key, value] = [of.query, of.key, of.value].map(|view| in_order::<T>(op, view));
+        let (query, key, value) = (query?, key?, value?);
+        let scratch = scratch::<T>(op, workspace, sizes.slots() * TILES)?;
+        let scale = T::from_f64(of.scale);
+        let of = |len: usize| sizes.per_slot() * len;
+        let chunks = [of(sizes.queries * sizes.values), of(sizes.queries), TILES];
+        workers.zipped([out, log_sums, scratch], chunks, &|slot, [out, log_sums, scratch]| {
+            let outs = out.chunks_mut(sizes.queries * sizes.values);
+            for (number, (out, log_sums)) in outs.zip(log_sums.chunks_mut(sizes.queries)).enumerate() {
+                let head = slot * sizes.per_slot() + number;
+                let head = Head {
+                    sizes,
+                    mask,
+                    scale,
+                    number: head,
+                    query: nth(query, head, sizes.queries * sizes.width),
+                    key: nth(key, head, sizes.keys * sizes.width),
+                    value: nth(value, head, sizes.keys * sizes.values),
+                };
+                head.forward(out, log_sums, scratch);
+            }
+        });
+        Ok(())
+    })
+}
+
+/// One head: its matrices.
+struct Head<'a, T> {
+    sizes: Sizes,
+    mask: Mask<'a>,
+    scale: T,
+    number: usize,
+    query: &'a [T],
+    key: &'a [T],
+    value: &'a [T],
+}
+
+impl<T: Gemm> Head<'_, T> {
+    /// The scores of a tile of queries and one of keys.
+    fn scores<'s>(&self, scores: &'s mut [T], query: usize, [key, end]: [usize; 2]) -> (&'s mut [T], usize) {
+        let queries = tile(self.query, self.sizes.width, query, self.sizes.queries);
+        let keys = tile(self.key, self.sizes.width, key, end);
+        let (rows, columns) = (queries.row_count(), keys.row_count());
+        let scores = &mut scores[..rows * columns];
+        gemm(queries, keys.transposed(), scores, Target::Replaced);
+        scores.iter_mut().for_each(|score| *score *= self.scale);
+        self.mask.apply(scores, self.number, [query, key], columns);
+        (scores, columns)
+    }
+
+    fn forward(&self, out: &mut [T], log_sums: &mut [T], scratch: &mut [T]) {
+        let values = self.sizes.values;
+        let tiles = out.chunks_mut(TILE * values).zip(log_sums.chunks_mut(TILE)).enumerate();
+        for (number, (out, log_sums)) in tiles {
+            let query = number * TILE;
+            let rows = log_sums.len();
+            out.fill(T::ZERO);
+            let (mut largest, mut sums) = ([T::LOWEST; TILE], [T::ZERO; TILE]);
+            let end = self.mask.seen(query + rows, self.sizes.keys);
+            for key in (0..end).step_by(TILE) {
+                let (scores, columns) = self.scores(scratch, query, [key, end]);
+                for (row, scores) in scores.chunks_mut(columns).enumerate() {
+                    let best = scores.iter().fold(largest[row], |best, &score| best.larger(score));
+                    if best == T::LOWEST {
+                        // Nothing is seen yet: e⁻∞ of all.
+                        scores.fill(T::ZERO);
+                        continue;
+                    }
+                    let shrink = (largest[row] - best).exp();
+                    (largest[row], sums[row]) = (best, sums[row] * shrink);
+                    scores.iter_mut().for_each(|score| *score = (*score - best).exp());
+                    sums[row] = scores.iter().fold(sums[row], |sum, &weight| sum + weight);
+                    if shrink != T::ONE {
+                        out[row * values..][..values].iter_mut().for_each(|out| *out *= shrink);
+                    }
+                }
+                let weights = Matrix::rows(&*scores, rows, columns);
+                gemm(weights, tile(self.value, values, key, end), out, Target::AddedTo);
+            }
+            for (row, out) in out.chunks_mut(values).enumerate() {
+                // A query that sees nothing gets 0.
+                if sums[row] > T::ZERO || sums[row].is_nan() {
+                    out.iter_mut().for_each(|out| *out = *out / sums[row]);
+                }
+                log_sums[row] = largest[row] + sums[row].ln();
+            }
+        }
+    }
+
+    /// Adds to the gradients of query, key and value, which are 0 at first. `grad` is that of the output.
+    fn backward(
+        &self,
+        [out, log_sums, grad]: [&[T]; 3],
+        [to_query, to_key, to_value]: [&mut [T]; 3],
+        scratch: &mut [T],
+    ) {
+        let (width, values) = (self.sizes.width, self.sizes.values);
+        let (first, second) = scratch.split_at_mut(TILE * TILE);
+        for query in (0..self.sizes.queries).step_by(TILE) {
+            let grads = tile(grad, values, query, self.sizes.queries);
+            let rows = grads.row_count();
+            let mut along = [T::ZERO; TILE];
+            for (row, along) in along.iter_mut().enumerate().take(rows) {
+                let place = (query + row) * values;
+                let pairs = out[place..][..values].iter().zip(&grad[place..][..values]);
+                *along = pairs.fold(T::ZERO, |sum, (&y, &g)| sum + y * g);
+            }
+            let end = self.mask.seen(query + rows, self.sizes.keys);
+            for key in (0..end).step_by(TILE) {
+                // The weights p once more, and their gradient.
+                let (weights, columns) = self.scores(first, query, [key, end]);
+                for (row, weights) in weights.chunks_mut(columns).enumerate() {
+                    let log_sum = log_sums[query + row];
+                    if log_sum == T::LOWEST {
+                        weights.fill(T::ZERO);
+                    } else {
+                        weights.iter_mut().for_each(|weight| *weight = (*weight - log_sum).exp());
+                    }
+                }
+                let to_weights = &mut second[..rows * columns];
+                let values_here = tile(self.value, values, key, end);
+                gemm(grads, values_here.transposed(), to_weights, Target::Replaced);
+                let part = &mut to_value[key * values..][..columns * values];
+                gemm(Matrix::rows(&*weights, rows, columns).transposed(), grads, part, Target::AddedTo);
+                // Through the softmax: p (g - Σ p g), and the scale.
+                for (row, (to, weights)) in
+                    to_weights.chunks_mut(columns).zip(weights.chunks(columns)).enumerate()
+                {
+                    let along = along[row];
+                    to.iter_mut().zip(weights).for_each(|(to, &p)| *to = p * (*to - along) * self.scale);
+                }
+                let to_scores = Matrix::rows(&*to_weights, rows, columns);
+                let part = &mut to_query[query * width..][..rows * width];
+                gemm(to_scores, tile(self.key, width, key, end), part, Target::AddedTo);
+                let queries = tile(self.query, width, query, self.sizes.queries);
+                let part = &mut to_key[key * width..][..columns * width];
+                gemm(to_scores.transposed(), queries, part, Target::AddedTo);
+            }
+        }
+    }
+}
+
+/// See [`Kernel::AttentionGrad`](crate::backend::Kernel::AttentionGrad).
+pub(super) fn backward(
+    workers: &Workers,
+    op: &'static str,
+    of: &Attention<'_>,
+    (&[result, log_sums], grad): (&[View<'_>; 2], View<'_>),
+    workspace: ViewMut<'_>,
+    [to_query, to_key, to_value]: [ViewMut<'_>; 3],
+) -> Result<()> {
+    let sizes = Sizes::new(of.query.layout().shape().dims(), of.value.layout().shape().dims());
+    let mask = Mask::new(op, of)?;
+    float!(op, to_query.dtype(), T => {
+        let to_query = host_mut::<T>(op, to_query)?;
+        let to_key = host_mut::<T>(op, to_key)?;
+        let to_value = host_mut::<T>(op, to_value)?;
+        to_query.fill(T::ZERO);
+        to_key.fill(T::ZERO);
+        to_value.fill(T::ZERO);
+        if sizes.is_empty() {
+            return Ok(());
+        }
+        let [query, key, value] = [of.query, of.key, of.value].map(|view| in_order::<T>(op, view));
+        let (query, key, value) = (query?, key?, value?);
+        let result = in_order::<T>(op, result)?;
+        let (log_sums, grad) = (in_order::<T>(op, log_sums)?, in_order::<T>(op, grad)?);
+        let scratch = scratch::<T>(op, workspace, sizes.slots() * TILES)?;
+        let scale = T::from_f64(of.scale);
+        let (rows, columns, wide) =
+            (sizes.queries * sizes.width, sizes.keys * sizes.width, sizes.keys * sizes.values);
+        let outs = sizes.queries * sizes.values;
+        let per_slot = sizes.per_slot();
+        let chunks = [per_slot * rows, per_slot * columns, per_slot * wide, TILES];
+        workers.zipped([to_query, to_key, to_value, scratch], chunks, &|slot, [to_query, to_key, to_value, scratch]| {
+            let gradients = to_query.chunks_mut(rows).zip(to_key.chunks_mut(columns)).zip(to_value.chunks_mut(wide));
+            for (number, ((to_query, to_key), to_value)) in gradients.enumerate() {
+                let head = slot * per_slot + number;
+                let whole = Head {
+                    sizes,
+                    mask,
+                    scale,
+                    number: head,
+                    query: nth(query, head, rows),
+                    key: nth(key, head, columns),
+                    value: nth(value, head, wide),
+                };
+                let known =
+                    [nth(result, head, outs), nth(log_sums, head, sizes.queries), nth(grad, head, outs)];
+                whole.backward(known, [to_query, to_key, to_value], scratch);
+            }
+        });
+        Ok(())
+    })
+}

@@ -1,0 +1,287 @@
+//! Convolutions as matrix products: the elements that the windows see become the columns of a matrix.
+//!
+//! The images are cut into slots by their number alone, each with columns of its own in the workspace, and the slots of
+//! a weight's gradient are added up in order. So nothing depends on the number of threads.
+
+use super::dispatch::{float, host_mut, scratch};
+use super::matmul::{Gemm, Matrix, Target, gemm};
+use super::number::Number;
+use super::parallel::Workers;
+use crate::backend::{Convolution, not_host};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::storage::{View, ViewMut};
+
+/// Into how many parts the images of a batch are cut at most: as many threads as may share the work.
+const SLOTS: usize = 8;
+
+/// The sizes of a convolution, read off its shapes, which the op has checked.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    conv: Convolution,
+    images: usize,
+    groups: usize,
+    /// Channels of one group.
+    inputs: usize,
+    outputs: usize,
+    /// Height and width.
+    from: [usize; 2],
+    to: [usize; 2],
+}
+
+impl Sizes {
+    /// Of `[n, channels, h, w]` by `[out channels, channels of a group, kh, kw]` to `[n, out channels, oh, ow]`.
+    fn new(conv: &Convolution, input: &[usize], out: &[usize]) -> Self {
+        let size = |dims: &[usize], axis: usize| dims.get(axis).copied().unwrap_or(0);
+        let groups = conv.groups.max(1);
+        Self {
+            conv: *conv,
+            images: size(input, 0),
+            groups,
+            inputs: size(input, 1) / groups,
+            outputs: size(out, 1) / groups,
+            from: [size(input, 2), size(input, 3)],
+            to: [size(out, 2), size(out, 3)],
+        }
+    }
+
+    fn taps(&self) -> usize {
+        self.conv.windows[0].size * self.conv.windows[1].size
+    }
+
+    /// Rows of the matrix of columns.
+    fn depth(&self) -> usize {
+        self.inputs * self.taps()
+    }
+
+    /// Its columns: places of the output.
+    fn places(&self) -> usize {
+        self.to[0] * self.to[1]
+    }
+
+    fn image_in(&self) -> usize {
+        self.groups * self.inputs * self.from[0] * self.from[1]
+    }
+
+    fn image_out(&self) -> usize {
+        self.groups * self.outputs * self.places()
+    }
+
+    fn weights(&self) -> usize {
+        self.groups * self.outputs * self.depth()
+    }
+
+    fn images_per_slot(&self) -> usize {
+        self.images.div_ceil(SLOTS).max(1)
+    }
+
+    fn slots(&self) -> usize {
+        self.images.div_ceil(self.images_per_slot())
+    }
+
+    fn columns(&self) -> usize {
+        self.depth() * self.places()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.images == 0 || self.weights() == 0 || self.places() == 0 || self.image_in() == 0
+    }
+
+    /// The part of an image that one group is.
+    fn group<'a, T>(&self, image: &'a [T], group: usize) -> &'a [T] {
+        let len = image.len() / self.groups;
+        &image[group * len..][..len]
+    }
+
+    fn group_mut<'a, T>(&self, image: &'a mut [T], group: usize) -> &'a mut [T] {
+        let len = image.len() / self.groups;
+        &mut image[group * len..][..len]
+    }
+}
+
+/// Bytes that a convolution's kernels take: see [`Workspace::Conv2d`](crate::backend::Workspace::Conv2d).
+pub(super) fn workspace(conv: &Convolution, input: &[usize], out: &[usize], dtype: DType) -> usize {
+    let sizes = Sizes::new(conv, input, out);
+    let elements = sizes.columns().saturating_add(sizes.weights()).saturating_mul(sizes.slots());
+    if sizes.is_empty() { 0 } else { elements.saturating_mul(dtype.size()) }
+}
+
+/// See [`Kernel::Conv2d`](crate::backend::Kernel::Conv2d).
+pub(super) fn forward(
+    workers: &Workers,
+    op: &'static str,
+    conv: &Convolution,
+    [input, weight]: [View<'_>; 2],
+    workspace: ViewMut<'_>,
+    out: ViewMut<'_>,
+) -> Result<()> {
+    let sizes = Sizes::new(conv, input.layout().shape().dims(), out.layout().shape().dims());
+    float!(op, out.dtype(), T => {
+        let out = host_mut::<T>(op, out)?;
+        if sizes.is_empty() {
+            out.fill(T::ZERO);
+            return Ok(());
+        }
+        let (input, weight) = (in_order::<T>(op, &input)?, in_order::<T>(op, &weight)?);
+        let columns = scratch::<T>(op, workspace, sizes.slots() * sizes.columns())?;
+        let per_slot = sizes.images_per_slot();
+        let chunks = [per_slot * sizes.image_out(), sizes.columns()];
+        workers.zipped([out, columns], chunks, &|slot, [out, columns]| {
+            let images = input[slot * per_slot * sizes.image_in()..].chunks(sizes.image_in());
+            for (image, out) in images.zip(out.chunks_mut(sizes.image_out())) {
+                for group in 0..sizes.groups {
+                    unfold(&sizes, sizes.group(image, group), columns);
+                    let filters = Matrix::rows(sizes.group(weight, group), sizes.outputs, sizes.depth());
+                    let seen = Matrix::rows(columns, sizes.depth(), sizes.places());
+                    gemm(filters, seen, sizes.group_mut(out, group), Target::Replaced);
+                }
+            }
+        });
+        Ok(())
+    })
+}
+
+/// See [`Kernel::Conv2dInputGrad`](crate::backend::Kernel::Conv2dInputGrad).
+pub(super) fn input_grad(
+    workers: &Workers,
+    op: &'static str,
+    conv: &Convolution,
+    [weight, grad]: [View<'_>; 2],
+    workspace: ViewMut<'_>,
+    out: ViewMut<'_>,
+) -> Result<()> {
+    let sizes = Sizes::new(conv, out.layout().shape().dims(), grad.layout().shape().dims());
+    float!(op, out.dtype(), T => {
+        let out = host_mut::<T>(op, out)?;
+        out.fill(T::ZERO);
+        if sizes.is_empty() {
+            return Ok(());
+        }
+        let (weight, grad) = (in_order::<T>(op, &weight)?, in_order::<T>(op, &grad)?);
+        let columns = scratch::<T>(op, workspace, sizes.slots() * sizes.columns())?;
+        let per_slot = sizes.images_per_slot();
+        let chunks = [per_slot * sizes.image_in(), sizes.columns()];
+        workers.zipped([out, columns], chunks, &|slot, [out, columns]| {
+            let grads = grad[slot * per_slot * sizes.image_out()..].chunks(sizes.image_out());
+            for (grad, out) in grads.zip(out.chunks_mut(sizes.image_in())) {
+                for group in 0..sizes.groups {
+                    let filters = Matrix::rows(sizes.group(weight, group), sizes.outputs, sizes.depth());
+                    let grad = Matrix::rows(sizes.group(grad, group), sizes.outputs, sizes.places());
+                    gemm(filters.transposed(), grad, columns, Target::Replaced);
+                    fold_back(&sizes, columns, sizes.group_mut(out, group));
+                }
+            }
+        });
+        Ok(())
+    })
+}
+
+/// See [`Kernel::Conv2dWeightGrad`](crate::backend::Kernel::Conv2dWeightGrad).
+pub(super) fn weight_grad(
+    workers: &Workers,
+    op: &'static str,
+    conv: &Convolution,
+    [input, grad]: [View<'_>; 2],
+    workspace: ViewMut<'_>,
+    out: ViewMut<'_>,
+) -> Result<()> {
+    let sizes = Sizes::new(conv, input.layout().shape().dims(), grad.layout().shape().dims());
+    float!(op, out.dtype(), T => {
+        let out = host_mut::<T>(op, out)?;
+        out.fill(T::ZERO);
+        if sizes.is_empty() {
+            return Ok(());
+        }
+        let (input, grad) = (in_order::<T>(op, &input)?, in_order::<T>(op, &grad)?);
+        let (slots, weights) = (sizes.slots(), sizes.weights());
+        let both = scratch::<T>(op, workspace, slots * (sizes.columns() + weights))?;
+        let (columns, sums) = both.split_at_mut(slots * sizes.columns());
+        let per_slot = sizes.images_per_slot();
+        workers.zipped([columns, &mut *sums], [sizes.columns(), weights], &|slot, [columns, sum]| {
+            sum.fill(T::ZERO);
+            let images = input[slot * per_slot * sizes.image_in()..].chunks(sizes.image_in());
+            let grads = grad[slot * per_slot * sizes.image_out()..].chunks(sizes.image_out());
+            for (image, grad) in images.zip(grads).take(per_slot) {
+                for group in 0..sizes.groups {
+                    unfold(&sizes, sizes.group(image, group), columns);
+                    let grad = Matrix::rows(sizes.group(grad, group), sizes.outputs, sizes.places());
+                    let seen = Matrix::rows(columns, sizes.depth(), sizes.places());
+                    gemm(grad, seen.transposed(), sizes.group_mut(sum, group), Target::AddedTo);
+                }
+            }
+        });
+        for sum in sums.chunks(weights) {
+            out.iter_mut().zip(sum).for_each(|(out, &sum)| *out += sum);
+        }
+        Ok(())
+    })
+}
+
+/// The elements of a view that ops have made contiguous.
+fn in_order<'a, T: Gemm>(op: &'static str, view: &View<'a>) -> Result<&'a [T]> {
+    view.host_contiguous::<T>().ok_or_else(|| not_host(op))
+}
+
+/// Row (channel, tap) of the columns holds what that tap sees of the channel at each place of the output; 0 in the padding.
+fn unfold<T: Gemm>(sizes: &Sizes, image: &[T], columns: &mut [T]) {
+    let [vertical, horizontal] = sizes.conv.windows;
+    let ([height, width], [rows, cols]) = (sizes.from, sizes.to);
+    let mut lines = columns.chunks_mut(cols);
+    for channel in image.chunks(height * width) {
+        for tap_y in 0..vertical.size {
+            for tap_x in 0..horizontal.size {
+                let inside = horizontal.inside(tap_x, width, cols);
+                let first = horizontal.at(inside.start, tap_x, width).unwrap_or(0);
+                for row in 0..rows {
+                    let Some(line) = lines.next() else { return };
+                    let Some(y) = vertical.at(row, tap_y, height) else {
+                        line.fill(T::ZERO);
+                        continue;
+                    };
+                    let from = &channel[y * width..][..width];
+                    line[..inside.start].fill(T::ZERO);
+                    line[inside.end..].fill(T::ZERO);
+                    let line = &mut line[inside.clone()];
+                    if line.is_empty() {
+                        continue;
+                    }
+                    if horizontal.stride == 1 {
+                        line.copy_from_slice(&from[first..first + line.len()]);
+                    } else {
+                        let seen = from[first..].iter().step_by(horizontal.stride);
+                        line.iter_mut().zip(seen).for_each(|(out, &x)| *out = x);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The adjoint of [`unfold`]: adds what stands in the columns to the elements that it came from.
+fn fold_back<T: Gemm>(sizes: &Sizes, columns: &[T], image: &mut [T]) {
+    let [vertical, horizontal] = sizes.conv.windows;
+    let ([height, width], [rows, cols]) = (sizes.from, sizes.to);
+    let mut lines = columns.chunks(cols);
+    for channel in image.chunks_mut(height * width) {
+        for tap_y in 0..vertical.size {
+            for tap_x in 0..horizontal.size {
+                let inside = horizontal.inside(tap_x, width, cols);
+                let first = horizontal.at(inside.start, tap_x, width).unwrap_or(0);
+                for row in 0..rows {
+                    let Some(line) = lines.next() else { return };
+                    let Some(y) = vertical.at(row, tap_y, height) else { continue };
+                    let line = &line[inside.clone()];
+                    if line.is_empty() {
+                        continue;
+                    }
+                    let to = &mut channel[y * width..][..width][first..];
+                    if horizontal.stride == 1 {
+                        to.iter_mut().zip(line).for_each(|(to, &x)| *to += x);
+                    } else {
+                        to.iter_mut().step_by(horizontal.stride).zip(line).for_each(|(to, &x)| *to += x);
+                    }
+                }
+            }
+        }
+    }
+}

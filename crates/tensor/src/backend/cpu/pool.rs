@@ -1,0 +1,119 @@
+//! Pools: the largest or the mean of what windows see of each plane.
+
+use super::dispatch::{float, host_mut};
+use super::number::{Float, Number};
+use super::parallel::{Workers, light_runs};
+use crate::backend::{Pool, PoolAxis, not_host};
+use crate::error::Result;
+use crate::storage::{View, ViewMut};
+
+/// Height and width of the planes that make up a view.
+fn plane(dims: &[usize]) -> [usize; 2] {
+    let size = |back: usize| dims.len().checked_sub(back).map_or(1, |axis| dims[axis]);
+    [size(2), size(1)]
+}
+
+/// See [`Kernel::Pool2d`](crate::backend::Kernel::Pool2d).
+pub(super) fn forward(
+    workers: &Workers,
+    op: &'static str,
+    (pool, axes): (Pool, [PoolAxis; 2]),
+    input: View<'_>,
+    out: ViewMut<'_>,
+) -> Result<()> {
+    let (from, to) = (plane(input.layout().shape().dims()), plane(out.layout().shape().dims()));
+    let (of_in, of_out) = (from[0] * from[1], to[0] * to[1]);
+    float!(op, out.dtype(), T => {
+        let input = input.host_contiguous::<T>().ok_or_else(|| not_host(op))?;
+        let out = host_mut::<T>(op, out)?;
+        if out.is_empty() {
+            return Ok(());
+        }
+        workers.chunks(out, light_runs(of_in * 2) * of_out, &|start, part| {
+            let planes = input[start / of_out * of_in..].chunks(of_in);
+            for (input, out) in planes.zip(part.chunks_mut(of_out)) {
+                for (place, out) in out.iter_mut().enumerate() {
+                    let [y, x] = [place / to[1], place % to[1]];
+                    *out = match pool {
+                        Pool::Max => largest(input, from, axes, [y, x]).1,
+                        Pool::Mean => mean(input, from, axes, [y, x]),
+                    };
+                }
+            }
+        });
+        Ok(())
+    })
+}
+
+/// The first of the largest elements that a window sees, and where it is; NaN wins.
+fn largest<T: Float>(input: &[T], from: [usize; 2], axes: [PoolAxis; 2], at: [usize; 2]) -> (usize, T) {
+    let (columns, _) = axes[1].seen(at[1], from[1]);
+    let mut best = None;
+    for y in axes[0].seen(at[0], from[0]).0 {
+        for x in columns.clone() {
+            let (place, value) = (y * from[1] + x, input[y * from[1] + x]);
+            // Once NaN is the best, nothing is larger.
+            if best.is_none_or(|(_, best): (usize, T)| value > best || value.is_nan() && !best.is_nan()) {
+                best = Some((place, value));
+            }
+        }
+    }
+    best.unwrap_or((0, T::LOWEST))
+}
+
+fn mean<T: Float>(input: &[T], from: [usize; 2], axes: [PoolAxis; 2], at: [usize; 2]) -> T {
+    let ((rows, high), (columns, wide)) = (axes[0].seen(at[0], from[0]), axes[1].seen(at[1], from[1]));
+    let mut sum = T::ZERO;
+    for y in rows {
+        for x in columns.clone() {
+            sum += input[y * from[1] + x];
+        }
+    }
+    sum / T::from_f64((high * wide) as f64)
+}
+
+/// See [`Kernel::Pool2dGrad`](crate::backend::Kernel::Pool2dGrad).
+pub(super) fn backward(
+    workers: &Workers,
+    op: &'static str,
+    (pool, axes): (Pool, [PoolAxis; 2]),
+    [input, grad]: [View<'_>; 2],
+    out: ViewMut<'_>,
+) -> Result<()> {
+    let (from, to) = (plane(out.layout().shape().dims()), plane(grad.layout().shape().dims()));
+    let (of_in, of_out) = (from[0] * from[1], to[0] * to[1]);
+    float!(op, out.dtype(), T => {
+        let input = input.host_contiguous::<T>().ok_or_else(|| not_host(op))?;
+        let grad = grad.host_contiguous::<T>().ok_or_else(|| not_host(op))?;
+        let out = host_mut::<T>(op, out)?;
+        if out.is_empty() {
+            return Ok(());
+        }
+        workers.chunks(out, light_runs(of_in * 2) * of_in, &|start, part| {
+            let first = start / of_in;
+            part.fill(T::ZERO);
+            for (number, out) in (first..).zip(part.chunks_mut(of_in)) {
+                let grad = &grad[number * of_out..][..of_out];
+                for (place, &g) in grad.iter().enumerate() {
+                    let at = [place / to[1], place % to[1]];
+                    match pool {
+                        Pool::Max => out[largest(&input[number * of_in..][..of_in], from, axes, at).0] += g,
+                        Pool::Mean => spread(out, from, axes, at, g),
+                    }
+                }
+            }
+        });
+        Ok(())
+    })
+}
+
+/// Gives each element that a window sees its share.
+fn spread<T: Float>(out: &mut [T], from: [usize; 2], axes: [PoolAxis; 2], at: [usize; 2], grad: T) {
+    let ((rows, high), (columns, wide)) = (axes[0].seen(at[0], from[0]), axes[1].seen(at[1], from[1]));
+    let share = grad / T::from_f64((high * wide) as f64);
+    for y in rows {
+        for x in columns.clone() {
+            out[y * from[1] + x] += share;
+        }
+    }
+}

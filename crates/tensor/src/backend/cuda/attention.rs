@@ -1,0 +1,61 @@
+//! Scaled dot-product attention. The workspace that the CPU needs is not used.
+
+use bfc_cuda::kernels::{Family, Job};
+
+use super::launch::{Launcher, float, kernel, operand, origin, output};
+use crate::backend::Attention;
+use crate::error::Result;
+use crate::storage::{View, ViewMut};
+
+/// The sizes, operands and mask that all kernels have in common.
+fn job(of: &Attention<'_>) -> Job {
+    let Attention { scale, causal, query, key, value, mask } = *of;
+    let size =
+        |view: &View<'_>, axis: usize| view.layout().shape().dims().get(axis).copied().unwrap_or(0) as u64;
+    let mut job = Job {
+        count: size(&query, 0) * size(&query, 1),
+        inputs: [operand(&query), operand(&key), operand(&value)],
+        function: u64::from(causal) | u64::from(mask.is_some()) << 1,
+        ..Job::default()
+    };
+    job.counts[..4].copy_from_slice(&[size(&query, 1), size(&key, 1), size(&query, 2), size(&value, 2)]);
+    job.constants[0] = scale;
+    if let Some(mask) = mask {
+        job = job.with_inner(&mask.layout().strides()[..3]);
+        job.also[3] = origin(&mask);
+    }
+    job
+}
+
+/// See [`Kernel::Attention`](crate::backend::Kernel::Attention).
+pub(super) fn forward(
+    device: &Launcher,
+    op: &'static str,
+    of: &Attention<'_>,
+    [out, log_sums]: [&ViewMut<'_>; 2],
+) -> Result<()> {
+    float(op, out.dtype())?;
+    let mut job = job(of);
+    (job.outputs[0], job.outputs[1]) = (output(out), output(log_sums));
+    device.blocks(op, kernel(Family::Attention, "attention", out.dtype()), job.count, &job)
+}
+
+/// See [`Kernel::AttentionGrad`](crate::backend::Kernel::AttentionGrad).
+pub(super) fn backward(
+    device: &Launcher,
+    op: &'static str,
+    of: &Attention<'_>,
+    (&[result, log_sums], grad): (&[View<'_>; 2], View<'_>),
+    out: &[ViewMut<'_>; 3],
+) -> Result<()> {
+    let [to_query, to_key, to_value] = out;
+    let dtype = to_query.dtype();
+    float(op, dtype)?;
+    let mut job = job(of);
+    job.also[..3].copy_from_slice(&[origin(&result), origin(&log_sums), origin(&grad)]);
+    job.outputs = [output(to_query), output(to_key), output(to_value)];
+    device.blocks(op, kernel(Family::Attention, "attention_query_grad", dtype), job.count, &job)?;
+    let [heads, keys] = [0, 1].map(|axis| of.key.layout().shape().dims().get(axis).copied().unwrap_or(0));
+    job.count = (heads * keys) as u64;
+    device.blocks(op, kernel(Family::Attention, "attention_key_grad", dtype), job.count, &job)
+}

@@ -1,0 +1,130 @@
+//! Convolutions and pools.
+
+use bfc_cuda::kernels::{Family, Job};
+
+use super::launch::{Launcher, float, kernel, operand, output, over};
+use crate::backend::{Convolution, Pool, PoolAxis, Window};
+use crate::error::Result;
+use crate::layout::Layout;
+use crate::storage::{View, ViewMut};
+
+/// The sizes of a convolution from images `large` to images `small`, for `count` threads or blocks.
+fn convolution(conv: &Convolution, large: &Layout, small: &Layout, count: usize) -> Job {
+    let [vertical, horizontal] = conv.windows;
+    let [channels, high, wide] = [1, 2, 3].map(|axis| small.shape().dims().get(axis).copied().unwrap_or(0));
+    let mut job =
+        over(large).with_inner(&[channels, high, wide, vertical.size, horizontal.size, conv.groups]);
+    job.counts = [
+        vertical.stride,
+        horizontal.stride,
+        vertical.padding,
+        horizontal.padding,
+        vertical.dilation,
+        horizontal.dilation,
+    ]
+    .map(|count| count as u64);
+    job.count = count as u64;
+    job
+}
+
+/// See [`Kernel::Conv2d`](crate::backend::Kernel::Conv2d). The workspace is not needed.
+pub(super) fn conv2d(
+    device: &Launcher,
+    op: &'static str,
+    conv: &Convolution,
+    [input, weight]: [View<'_>; 2],
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    float(op, out.dtype())?;
+    let mut job = convolution(conv, input.layout(), out.layout(), out.layout().shape().elements());
+    job.inputs = [operand(&input), operand(&weight), Default::default()];
+    job.outputs[0] = output(out);
+    device.each(op, kernel(Family::Conv, "conv2d", out.dtype()), job.count, &job)
+}
+
+/// See [`Kernel::Conv2dInputGrad`](crate::backend::Kernel::Conv2dInputGrad).
+pub(super) fn conv2d_input_grad(
+    device: &Launcher,
+    op: &'static str,
+    conv: &Convolution,
+    [weight, grad]: [View<'_>; 2],
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    float(op, out.dtype())?;
+    let mut job = convolution(conv, out.layout(), grad.layout(), out.layout().shape().elements());
+    job.inputs = [operand(&weight), operand(&grad), Default::default()];
+    job.outputs[0] = output(out);
+    device.each(op, kernel(Family::Conv, "conv2d_input_grad", out.dtype()), job.count, &job)
+}
+
+/// See [`Kernel::Conv2dWeightGrad`](crate::backend::Kernel::Conv2dWeightGrad).
+pub(super) fn conv2d_weight_grad(
+    device: &Launcher,
+    op: &'static str,
+    conv: &Convolution,
+    [input, grad]: [View<'_>; 2],
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    float(op, out.dtype())?;
+    let mut job = convolution(conv, input.layout(), grad.layout(), out.layout().shape().elements());
+    job.inputs = [operand(&input), operand(&grad), Default::default()];
+    job.outputs[0] = output(out);
+    device.blocks(op, kernel(Family::Conv, "conv2d_weight_grad", out.dtype()), job.count, &job)
+}
+
+/// The windows of a pool from planes of `large` to planes of `small`.
+fn pool(pool: Pool, axes: [PoolAxis; 2], large: &Layout, small: &Layout) -> Job {
+    let plane = |layout: &Layout| {
+        let dims = layout.shape().dims();
+        [2, 1].map(|back| dims.len().checked_sub(back).map_or(1, |axis| dims[axis]))
+    };
+    let windows = axes.map(|axis| match axis {
+        PoolAxis::Sliding(window) => window,
+        PoolAxis::Adaptive { .. } => Window::new(1),
+    });
+    let adaptive = axes.map(|axis| usize::from(matches!(axis, PoolAxis::Adaptive { .. })));
+    let mut job = Job::default().with_inner(&[
+        windows[0].stride,
+        windows[1].stride,
+        windows[0].padding,
+        windows[1].padding,
+        adaptive[0],
+        adaptive[1],
+    ]);
+    let (from, to) = (plane(large), plane(small));
+    job.counts = [from[0], from[1], to[0], to[1], windows[0].size, windows[1].size].map(|count| count as u64);
+    job.function = u64::from(pool == Pool::Mean);
+    job
+}
+
+/// See [`Kernel::Pool2d`](crate::backend::Kernel::Pool2d).
+pub(super) fn pool2d(
+    device: &Launcher,
+    op: &'static str,
+    (kind, axes): (Pool, [PoolAxis; 2]),
+    input: View<'_>,
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    float(op, out.dtype())?;
+    let mut job = pool(kind, axes, input.layout(), out.layout());
+    job.count = out.layout().shape().elements() as u64;
+    job.inputs[0] = operand(&input);
+    job.outputs[0] = output(out);
+    device.each(op, kernel(Family::Pool, "pool2d", out.dtype()), job.count, &job)
+}
+
+/// See [`Kernel::Pool2dGrad`](crate::backend::Kernel::Pool2dGrad).
+pub(super) fn pool2d_grad(
+    device: &Launcher,
+    op: &'static str,
+    (kind, axes): (Pool, [PoolAxis; 2]),
+    [input, grad]: [View<'_>; 2],
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    float(op, out.dtype())?;
+    let mut job = pool(kind, axes, out.layout(), grad.layout());
+    job.count = out.layout().shape().elements() as u64;
+    job.inputs = [operand(&input), operand(&grad), Default::default()];
+    job.outputs[0] = output(out);
+    device.each(op, kernel(Family::Pool, "pool2d_grad", out.dtype()), job.count, &job)
+}

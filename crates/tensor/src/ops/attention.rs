@@ -1,0 +1,183 @@
+//! Scaled dot-product attention.
+//!
+//! - y = softmax(scale · q·kᵀ)·v for q `[.., queries, width]`, k `[.., keys, width]`, v `[.., keys, values]`, y
+//!   `[.., queries, values]`; leading axes are the same. Causal: query i sees the keys 0 to i. A mask (bool, broadcast to
+//!   `[.., queries, keys]`) says which keys a query sees. A query that sees none gives 0.
+//! - With p the softmax and g = ∂L/∂y: ∂L/∂v = pᵀ·g, and with d = p (g·vᵀ - Σ g y): ∂L/∂q = scale · d·k, ∂L/∂k = scale · dᵀ·q.
+//! - The matrix of scores is never there: memory grows with the queries and the keys, not with their product. Saves q, k, v, y
+//!   and one number for each query, from which backward makes the scores again, tile by tile.
+
+use bfc_core::Category;
+
+use super::{expect_dtype, same_dtype, supported};
+use crate::autograd::Saved;
+use crate::backend::{Attention, Kernel, Workspace};
+use crate::context::{Buffer, OpContext};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::op::{Op, apply};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// How queries look at keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct AttentionOptions {
+    /// Whether query i sees the keys 0 to i alone.
+    pub causal: bool,
+    /// What the products of queries and keys are multiplied with; 1/√width if not said.
+    pub scale: Option<f64>,
+}
+
+/// On stacks of matrices; the fourth input, if there is one, is the mask.
+#[derive(Debug)]
+struct ScaledDotProduct {
+    scale: f64,
+    causal: bool,
+}
+
+impl ScaledDotProduct {
+    fn operands<'a>(&self, [query, key, value]: [&'a Tensor; 3], mask: Option<&'a Tensor>) -> Attention<'a> {
+        Attention {
+            scale: self.scale,
+            causal: self.causal,
+            query: query.view(),
+            key: key.view(),
+            value: value.view(),
+            mask: mask.map(Tensor::view),
+        }
+    }
+
+    fn workspace(ctx: &OpContext<'_>, query: &Tensor, value: &Tensor) -> Result<Buffer> {
+        ctx.workspace(Workspace::Attention {
+            query: query.shape(),
+            value: value.shape(),
+            dtype: query.dtype(),
+        })
+    }
+}
+
+impl Op for ScaledDotProduct {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let [query, key, value] = [inputs[0], inputs[1], inputs[2]].map(Tensor::contiguous);
+        let (query, key, value) = (query?, key?, value?);
+        let [heads, queries, _] = *query.dims() else {
+            return Err(Error::BadRank { op: OP, expected: "three axes", shape: *query.shape() });
+        };
+        let values = value.dims().last().copied().unwrap_or(0);
+        let mut out = ctx.output(&Shape::new(&[heads, queries, values])?, query.dtype())?;
+        let mut log_sums = ctx.buffer(&Shape::new(&[heads, queries])?, query.dtype(), Category::Temporary)?;
+        let mut workspace = Self::workspace(ctx, &query, &value)?;
+        ctx.compute(Kernel::Attention {
+            of: &self.operands([&query, &key, &value], inputs.get(3).copied()),
+            workspace: workspace.view_mut(),
+            out: out.view_mut(),
+            log_sums: log_sums.view_mut(),
+        })?;
+        let out = out.finish();
+        for kept in [&query, &key, &value, &out, &log_sums.finish()] {
+            ctx.save(kept);
+        }
+        if let Some(mask) = inputs.get(3) {
+            ctx.save(mask);
+        }
+        Ok(out)
+    }
+
+    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let (query, key, value) = (saved.tensor(0)?, saved.tensor(1)?, saved.tensor(2)?);
+        let (output, log_sums) = (saved.tensor(3)?, saved.tensor(4)?);
+        let mask = if saved.inputs() > 3 { Some(saved.tensor(5)?) } else { None };
+        let grad = grad.contiguous()?;
+        let mut gradients = [query, key, value].map(|like| ctx.output(like.shape(), like.dtype()));
+        let mut workspace = Self::workspace(ctx, query, value)?;
+        // All three are made at once, as they come from the same tiles.
+        let [Ok(to_query), Ok(to_key), Ok(to_value)] = &mut gradients else {
+            return gradients.into_iter().map(|made| made.map(|buffer| Some(buffer.finish()))).collect();
+        };
+        ctx.compute(Kernel::AttentionGrad {
+            of: &self.operands([query, key, value], mask),
+            results: &[output.view(), log_sums.view()],
+            grad: grad.view(),
+            workspace: workspace.view_mut(),
+            out: [to_query.view_mut(), to_key.view_mut(), to_value.view_mut()],
+        })?;
+        let made: Result<Vec<_>> =
+            gradients.into_iter().map(|made| made.map(|buffer| Some(buffer.finish()))).collect();
+        let mut made = made?;
+        made.resize_with(saved.inputs(), || None);
+        Ok(made)
+    }
+}
+
+const OP: &str = "attention";
+
+impl Tensor {
+    /// Scaled dot-product attention of these queries (`[.., queries, width]`) to keys (`[.., keys, width]`) and their values
+    /// (`[.., keys, values]`), as PyTorch's `scaled_dot_product_attention`. A mask (bool, broadcast to
+    /// `[.., queries, keys]`) is true where a query sees a key.
+    ///
+    /// ```
+    /// use highwater_tensor::{AttentionOptions, Device, Tensor};
+    /// let device = Device::cpu()?;
+    /// let x = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0], [1, 3, 1])?;
+    /// let causal = AttentionOptions { causal: true, ..AttentionOptions::default() };
+    /// let y = x.attention(&x, &x, None, causal)?;
+    /// // The first position sees itself alone.
+    /// assert_eq!((y.dims(), y.to_vec::<f32>()?[0]), (&[1, 3, 1][..], 1.0));
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadRank`] below two axes, [`Error::ShapeMismatch`] if sizes do not fit, [`Error::BadArgument`] for a mask that
+    /// is not bool, [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if
+    /// there is no memory.
+    pub fn attention(
+        &self,
+        key: &Self,
+        value: &Self,
+        mask: Option<&Self>,
+        options: AttentionOptions,
+    ) -> Result<Self> {
+        for other in [key, value] {
+            same_dtype(OP, self, other)?;
+        }
+        supported(OP, self.dtype(), DType::is_float)?;
+        let [leading @ .., queries, width] = self.dims() else {
+            return Err(Error::BadRank { op: OP, expected: "at least two axes", shape: *self.shape() });
+        };
+        let fits = |other: &Self, sizes: [usize; 2]| {
+            if other.dims() == [leading, &sizes].concat() {
+                return Ok(());
+            }
+            Err(Error::ShapeMismatch { op: OP, lhs: *self.shape(), rhs: *other.shape() })
+        };
+        let [.., keys, values] = *value.dims() else {
+            return Err(Error::ShapeMismatch { op: OP, lhs: *self.shape(), rhs: *value.shape() });
+        };
+        fits(key, [keys, *width])?;
+        fits(value, [keys, values])?;
+        if *width == 0 {
+            let (argument, expected) = ("width", "at least one element to compare by");
+            return Err(Error::BadArgument { op: OP, argument, expected, got: self.shape().to_string() });
+        }
+        let heads = Shape::new(leading)?.elements();
+        let stacked = |part: &Self, sizes: [usize; 2]| part.reshape([heads, sizes[0], sizes[1]]);
+        let scale = options.scale.unwrap_or(1.0 / (*width as f64).sqrt());
+        let op = ScaledDotProduct { scale, causal: options.causal };
+        let (query, key) = (stacked(self, [*queries, *width])?, stacked(key, [keys, *width])?);
+        let value = stacked(value, [keys, values])?;
+        let result = match mask {
+            None => apply(op, &[&query, &key, &value])?,
+            Some(mask) => {
+                expect_dtype(OP, "mask", mask, DType::Bool, self)?;
+                let whole = mask.broadcast_to([leading, &[*queries, keys]].concat())?;
+                apply(op, &[&query, &key, &value, &stacked(&whole, [*queries, keys])?])?
+            }
+        };
+        result.reshape([leading, &[*queries, values]].concat())
+    }
+}

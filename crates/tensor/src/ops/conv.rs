@@ -1,0 +1,269 @@
+//! Convolutions over one or two axes, and their transposes.
+//!
+//! | op | x | w | y |
+//! |---|---|---|---|
+//! | `conv2d` | `[n, c, h, w]` | `[o, c / groups, kh, kw]` | `[n, o, oh, ow]` |
+//! | `conv1d` | `[n, c, l]` | `[o, c / groups, k]` | `[n, o, ol]` |
+//! | `conv_transpose2d` | `[n, c, h, w]` | `[c, o / groups, kh, kw]` | `[n, o, oh, ow]` |
+//!
+//! With the stride s, the padding p and the dilation d, oh = ⌊(h + 2p - d (kh - 1) - 1) / s⌋ + 1; transposed,
+//! oh = (h - 1) s - 2p + d (kh - 1) + 1 + output padding. Both are linear, and each is the gradient of the other.
+//!
+//! One output is taken, and a workspace while it is computed. Saves x for the gradient of w, and w for that of x. Operands that
+//! are not contiguous are copied.
+
+use super::{same_dtype, supported, wanted};
+use crate::autograd::Saved;
+use crate::backend::{Convolution, Kernel, Window, Workspace};
+use crate::context::OpContext;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::op::{Op, apply};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// How the windows of a convolution move; each pair is for height and width.
+///
+/// ```
+/// use highwater_tensor::Conv2dOptions;
+/// let options = Conv2dOptions { padding: [1, 1], ..Conv2dOptions::default() };
+/// assert_eq!((options.stride, options.groups), ([1, 1], 1));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Conv2dOptions {
+    /// From one output to the next.
+    pub stride: [usize; 2],
+    /// Zeros before the first element and after the last.
+    pub padding: [usize; 2],
+    /// From one element of a window to the next.
+    pub dilation: [usize; 2],
+    /// Into how many parts the channels are cut.
+    pub groups: usize,
+    /// Rows and columns more at the end of a transposed convolution's output, where several sizes have the same input.
+    pub output_padding: [usize; 2],
+}
+
+impl Default for Conv2dOptions {
+    /// Every place once, no padding, neighbours, one group.
+    fn default() -> Self {
+        Self { stride: [1, 1], padding: [0, 0], dilation: [1, 1], groups: 1, output_padding: [0, 0] }
+    }
+}
+
+impl Conv2dOptions {
+    fn convolution(&self, weight: &Tensor) -> Convolution {
+        let dims = weight.dims();
+        let window = |axis: usize| Window {
+            size: dims[2 + axis],
+            stride: self.stride[axis],
+            padding: self.padding[axis],
+            dilation: self.dilation[axis],
+        };
+        Convolution { windows: [window(0), window(1)], groups: self.groups }
+    }
+
+    /// # Errors
+    /// [`Error::BadArgument`] for strides, dilations or groups of 0.
+    fn check(&self, op: &'static str) -> Result<()> {
+        let wrong = |argument: &'static str, got: String| Error::BadArgument {
+            op,
+            argument,
+            expected: "at least 1",
+            got,
+        };
+        if self.stride.contains(&0) {
+            return Err(wrong("stride", format!("{:?}", self.stride)));
+        }
+        if self.dilation.contains(&0) {
+            return Err(wrong("dilation", format!("{:?}", self.dilation)));
+        }
+        if self.groups == 0 {
+            return Err(wrong("groups", "0".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+/// Types, ranks, and channels that `groups` divides.
+fn check_operands(op: &'static str, x: &Tensor, weight: &Tensor) -> Result<()> {
+    same_dtype(op, x, weight)?;
+    supported(op, x.dtype(), DType::is_float)?;
+    for operand in [x, weight] {
+        if operand.rank() != 4 {
+            return Err(Error::BadRank { op, expected: "four axes", shape: *operand.shape() });
+        }
+    }
+    Ok(())
+}
+
+/// Forward, y is smaller than x; transposed, it is larger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Conv2d {
+    op: &'static str,
+    options: Conv2dOptions,
+    transposed: bool,
+}
+
+impl Conv2d {
+    /// The shape of the output.
+    fn output_shape(&self, x: &Tensor, weight: &Tensor) -> Result<Shape> {
+        let mismatch = Error::ShapeMismatch { op: self.op, lhs: *x.shape(), rhs: *weight.shape() };
+        let ([n, channels, height, width], [first, second, _, _]) = (x.dims(), weight.dims()) else {
+            return Err(mismatch);
+        };
+        let groups = self.options.groups;
+        let conv = self.options.convolution(weight);
+        let (channels_fit, outputs) = if self.transposed {
+            (channels == first && channels % groups == 0, second.checked_mul(groups))
+        } else {
+            (*channels == second * groups && first % groups == 0, Some(*first))
+        };
+        let size = |axis: usize, len: usize| {
+            let window = conv.windows[axis];
+            if self.transposed { self.larger(axis, &window, len) } else { window.outputs(len) }
+        };
+        match (channels_fit, outputs, size(0, *height), size(1, *width)) {
+            (true, Some(outputs), Some(high), Some(wide)) => Shape::new(&[*n, outputs, high, wide]),
+            _ => Err(mismatch),
+        }
+    }
+
+    /// The size along an axis that, convolved, gives `len` outputs.
+    fn larger(&self, axis: usize, window: &Window, len: usize) -> Option<usize> {
+        let reach = window.size.checked_sub(1)?.checked_mul(window.dilation)?.checked_add(1)?;
+        let moved = len.checked_sub(1)?.checked_mul(window.stride)?;
+        let whole = moved.checked_add(reach)?.checked_add(self.options.output_padding[axis])?;
+        whole.checked_sub(window.padding.checked_mul(2)?).filter(|&size| size > 0)
+    }
+
+    /// x with w, as the cross-correlation or its adjoint.
+    fn compute(
+        &self,
+        ctx: &OpContext<'_>,
+        adjoint: bool,
+        x: &Tensor,
+        weight: &Tensor,
+        shape: &Shape,
+    ) -> Result<Tensor> {
+        let conv = self.options.convolution(weight);
+        let (x, weight) = (x.contiguous()?, weight.contiguous()?);
+        let mut out = ctx.output(shape, x.dtype())?;
+        let (small, large) = if adjoint { (x.shape(), shape) } else { (shape, x.shape()) };
+        let mut workspace =
+            ctx.workspace(Workspace::Conv2d { conv: &conv, input: large, out: small, dtype: x.dtype() })?;
+        let (weight, workspace) = (weight.view(), workspace.view_mut());
+        ctx.compute(if adjoint {
+            Kernel::Conv2dInputGrad { conv, weight, grad: x.view(), workspace, out: out.view_mut() }
+        } else {
+            Kernel::Conv2d { conv, input: x.view(), weight, workspace, out: out.view_mut() }
+        })?;
+        Ok(out.finish())
+    }
+}
+
+impl Op for Conv2d {
+    fn name(&self) -> &'static str {
+        self.op
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let (x, weight) = (inputs[0], inputs[1]);
+        check_operands(self.op, x, weight)?;
+        self.options.check(self.op)?;
+        let shape = self.output_shape(x, weight)?;
+        let y = self.compute(ctx, self.transposed, x, weight, &shape)?;
+        ctx.save(x);
+        ctx.save(weight);
+        Ok(y)
+    }
+
+    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let (x, weight) = (saved.tensor(0)?, saved.tensor(1)?);
+        let to_x =
+            wanted(saved, 0, || self.compute(ctx, !self.transposed, grad, weight, &saved.input_shape(0)))?;
+        let to_weight = wanted(saved, 1, || {
+            let conv = self.options.convolution(weight);
+            let (large, small) = if self.transposed { (grad, x) } else { (x, grad) };
+            let (large, small) = (large.contiguous()?, small.contiguous()?);
+            let mut out = ctx.output(weight.shape(), weight.dtype())?;
+            let mut workspace = ctx.workspace(Workspace::Conv2d {
+                conv: &conv,
+                input: large.shape(),
+                out: small.shape(),
+                dtype: x.dtype(),
+            })?;
+            ctx.compute(Kernel::Conv2dWeightGrad {
+                conv,
+                input: large.view(),
+                grad: small.view(),
+                workspace: workspace.view_mut(),
+                out: out.view_mut(),
+            })?;
+            Ok(out.finish())
+        })?;
+        Ok(vec![to_x, to_weight])
+    }
+}
+
+impl Tensor {
+    /// The cross-correlation of images `[n, channels, h, w]` with filters `[out channels, channels / groups, kh, kw]`, as
+    /// PyTorch's `conv2d`.
+    ///
+    /// ```
+    /// use highwater_tensor::{Conv2dOptions, Device, Tensor};
+    /// let device = Device::cpu()?;
+    /// let image = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], [1, 1, 3, 3])?;
+    /// let filter = Tensor::from_slice(&device, &[1.0f32, 0.0, 0.0, -1.0], [1, 1, 2, 2])?;
+    /// let y = image.conv2d(&filter, Conv2dOptions::default())?;
+    /// assert_eq!(y.to_vec::<f32>()?, [-4.0, -4.0, -4.0, -4.0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadRank`] unless both have four axes, [`Error::ShapeMismatch`] if channels do not fit or a window does not
+    /// fit once, [`Error::BadArgument`] for strides, dilations or groups of 0, [`Error::DTypeMismatch`],
+    /// [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if there is no memory.
+    pub fn conv2d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
+        apply(Conv2d { op: "conv2d", options, transposed: false }, &[self, weight])
+    }
+
+    /// The transpose of a convolution (also called deconvolution): images `[n, channels, h, w]` become larger by filters
+    /// `[channels, out channels / groups, kh, kw]`, as PyTorch's `conv_transpose2d`.
+    ///
+    /// # Errors
+    /// As [`Tensor::conv2d`]; [`Error::BadArgument`] also for output padding that is not below the stride.
+    pub fn conv_transpose2d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
+        let op = "conv_transpose2d";
+        if (0..2).any(|axis| options.output_padding[axis] >= options.stride[axis].max(1)) {
+            return Err(Error::BadArgument {
+                op,
+                argument: "output_padding",
+                expected: "less than the stride",
+                got: format!("{:?} for {:?}", options.output_padding, options.stride),
+            });
+        }
+        apply(Conv2d { op, options, transposed: true }, &[self, weight])
+    }
+
+    /// The cross-correlation of sequences `[n, channels, len]` with filters `[out channels, channels / groups, k]`. Of the
+    /// options, the second of each pair counts.
+    ///
+    /// # Errors
+    /// As [`Tensor::conv2d`], for three axes.
+    pub fn conv1d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
+        for operand in [self, weight] {
+            if operand.rank() != 3 {
+                return Err(Error::BadRank { op: "conv1d", expected: "three axes", shape: *operand.shape() });
+            }
+        }
+        let flat = |pair: [usize; 2], other: usize| [other, pair[1]];
+        let options = Conv2dOptions {
+            stride: flat(options.stride, 1),
+            padding: flat(options.padding, 0),
+            dilation: flat(options.dilation, 1),
+            ..options
+        };
+        let op = Conv2d { op: "conv1d", options, transposed: false };
+        apply(op, &[&self.unsqueeze(2)?, &weight.unsqueeze(2)?])?.squeeze(2)
+    }
+}

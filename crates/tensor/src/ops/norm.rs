@@ -1,0 +1,171 @@
+//! Normalisation: rows brought to one scale.
+//!
+//! | op | y | parameters |
+//! |---|---|---|
+//! | `layer_norm` | (x - μ) / √(σ² + ε) · w + b over the last axis | w, b of its size, or neither |
+//! | `rms_norm` | x / √(mean(x²) + ε) · w over the last axis | w of its size, or none |
+//! | `group_norm` | as `layer_norm` over the channels of a group and all that follows | w, b of the size of axis 1 |
+//!
+//! With x̂ = (x - μ) / √(σ² + ε) and h = w ∂L/∂y: ∂L/∂x = (h - mean(h) - x̂ mean(h x̂)) / √(σ² + ε), where `rms_norm` has no
+//! mean(h); ∂L/∂w = Σ x̂ ∂L/∂y, ∂L/∂b = Σ ∂L/∂y. (Ba, Kiros and Hinton 2016; Zhang and Sennrich 2019; Wu and He 2018.)
+//!
+//! Saves x and two numbers for each row. The gradient of w takes a temporary of the size of x.
+
+use bfc_core::Category;
+
+use super::{same_dtype, supported, wanted};
+use crate::autograd::Saved;
+use crate::backend::{Kernel, Normalised};
+use crate::context::OpContext;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::op::{Op, apply};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// Along the last axis; after x come the parameters that there are.
+#[derive(Debug)]
+struct LayerNorm {
+    op: &'static str,
+    centred: bool,
+    epsilon: f64,
+}
+
+impl Op for LayerNorm {
+    fn name(&self) -> &'static str {
+        self.op
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let x = inputs[0];
+        supported(self.op, x.dtype(), DType::is_float)?;
+        let Some(&width) = x.dims().last() else {
+            return Err(Error::BadRank { op: self.op, expected: "at least one axis", shape: *x.shape() });
+        };
+        for parameter in &inputs[1..] {
+            same_dtype(self.op, x, parameter)?;
+            if parameter.dims() != [width] {
+                return Err(Error::ShapeMismatch { op: self.op, lhs: *x.shape(), rhs: *parameter.shape() });
+            }
+        }
+        let rows = x.elements().checked_div(width).unwrap_or(0);
+        let mut out = ctx.output(x.shape(), x.dtype())?;
+        let mut statistics = ctx.buffer(&Shape::new(&[rows, 2])?, x.dtype(), Category::Temporary)?;
+        let spread =
+            |index: usize| inputs.get(index).map(|part| part.view().broadcast_to(self.op, x.shape()));
+        ctx.compute(Kernel::LayerNorm {
+            centred: self.centred,
+            epsilon: self.epsilon,
+            input: x.view(),
+            affine: &[spread(1).transpose()?, spread(2).transpose()?],
+            out: out.view_mut(),
+            statistics: statistics.view_mut(),
+        })?;
+        ctx.save(x);
+        ctx.save(&statistics.finish());
+        if let Some(weight) = inputs.get(1) {
+            ctx.save(weight);
+        }
+        Ok(out.finish())
+    }
+
+    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let (x, statistics) = (saved.tensor(0)?, saved.tensor(1)?);
+        let weight = if saved.inputs() > 1 { Some(saved.tensor(2)?) } else { None };
+        let of = Normalised {
+            centred: self.centred,
+            input: x.view(),
+            weight: weight.map(|weight| weight.view().broadcast_to(self.op, x.shape())).transpose()?,
+            statistics: statistics.view(),
+        };
+        let mut gradients = vec![wanted(saved, 0, || {
+            let mut out = ctx.output(x.shape(), x.dtype())?;
+            ctx.compute(Kernel::LayerNormGrad { of: &of, grad: grad.view(), out: out.view_mut() })?;
+            Ok(out.finish())
+        })?];
+        if saved.inputs() > 1 {
+            gradients.push(wanted(saved, 1, || {
+                let mut terms = ctx.temp(x.shape(), x.dtype())?;
+                ctx.compute(Kernel::LayerNormTerms { of: &of, grad: grad.view(), out: terms.view_mut() })?;
+                terms.finish().sum_to(saved.input_shape(1))
+            })?);
+        }
+        if saved.inputs() > 2 {
+            gradients.push(wanted(saved, 2, || grad.sum_to(saved.input_shape(2)))?);
+        }
+        Ok(gradients)
+    }
+}
+
+impl Tensor {
+    /// Rows of mean 0 and variance 1 along the last axis, then scaled and shifted: (x - μ) / √(σ² + `epsilon`) · w + b, where
+    /// `affine` is w and b, of the size of that axis each.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 3.0, 10.0, 30.0], [2, 2])?;
+    /// let y = x.layer_norm(None, 0.0)?;
+    /// assert_eq!(y.to_vec::<f32>()?, [-1.0, 1.0, -1.0, 1.0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadRank`] for a scalar, [`Error::ShapeMismatch`] for parameters of another size,
+    /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if there is no
+    /// memory.
+    pub fn layer_norm(&self, affine: Option<(&Self, &Self)>, epsilon: f64) -> Result<Self> {
+        let op = LayerNorm { op: "layer_norm", centred: true, epsilon };
+        match affine {
+            Some((weight, bias)) => apply(op, &[self, weight, bias]),
+            None => apply(op, &[self]),
+        }
+    }
+
+    /// Rows of mean square 1 along the last axis, then scaled: x / √(mean(x²) + `epsilon`) · w.
+    ///
+    /// # Errors
+    /// As [`Tensor::layer_norm`].
+    pub fn rms_norm(&self, weight: Option<&Self>, epsilon: f64) -> Result<Self> {
+        let op = LayerNorm { op: "rms_norm", centred: false, epsilon };
+        match weight {
+            Some(weight) => apply(op, &[self, weight]),
+            None => apply(op, &[self]),
+        }
+    }
+
+    /// For x of shape `[n, channels, ..]`: the channels of each group, with all that follows, brought to mean 0 and variance
+    /// 1, then each channel scaled and shifted by its element of w and b (`[channels]`).
+    ///
+    /// # Errors
+    /// [`Error::BadRank`] below two axes, [`Error::BadArgument`] unless the groups divide the channels; else as
+    /// [`Tensor::layer_norm`].
+    pub fn group_norm(&self, groups: usize, affine: Option<(&Self, &Self)>, epsilon: f64) -> Result<Self> {
+        let op = "group_norm";
+        let [n, channels, ..] = *self.dims() else {
+            return Err(Error::BadRank { op, expected: "at least two axes", shape: *self.shape() });
+        };
+        if groups == 0 || channels % groups != 0 {
+            return Err(Error::BadArgument {
+                op,
+                argument: "groups",
+                expected: "a divisor of the number of channels",
+                got: format!("{groups} for {channels} channels"),
+            });
+        }
+        let rows = n * groups;
+        let width = self.elements().checked_div(rows).unwrap_or(0);
+        let normed = self.reshape([rows, width])?.layer_norm(None, epsilon)?.reshape(self.shape())?;
+        let Some((weight, bias)) = affine else { return Ok(normed) };
+        // One number a channel: an axis of its own, then one for each that follows.
+        let mut dims = vec![1; self.rank() - 1];
+        dims[0] = channels;
+        let spread = |part: &Self| {
+            if part.dims() == [channels] {
+                part.reshape(&dims[..])
+            } else {
+                Err(Error::ShapeMismatch { op, lhs: *self.shape(), rhs: *part.shape() })
+            }
+        };
+        normed.mul(&spread(weight)?)?.add(&spread(bias)?)
+    }
+}

@@ -1,0 +1,152 @@
+//! Pools: images made smaller, by the largest or the mean of what a window sees.
+//!
+//! | op | y | ∂L/∂x |
+//! |---|---|---|
+//! | `max_pool2d` | the largest in each window | to the first of the largest |
+//! | `avg_pool2d` | the sum of each window by its size, padding counted as 0 | in equal parts |
+//! | `adaptive_avg_pool2d` | the mean of windows that cover the image, as many as asked for | in equal parts |
+//!
+//! For x of shape `[.., h, w]`. One output is taken. Saves x, from which backward finds the largest again: an index for each
+//! would be more memory. An x that is not contiguous is copied.
+
+use super::supported;
+use crate::autograd::Saved;
+use crate::backend::{Kernel, Pool, PoolAxis, Window};
+use crate::context::OpContext;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::op::{Op, apply};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// The windows of a pool; each pair is for height and width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pool2dOptions {
+    /// Elements that a window sees.
+    pub size: [usize; 2],
+    /// From one window to the next.
+    pub stride: [usize; 2],
+    /// Places before the first element and after the last; at most half of the size.
+    pub padding: [usize; 2],
+}
+
+impl Pool2dOptions {
+    /// Square windows side by side, without padding.
+    ///
+    /// ```
+    /// use highwater_tensor::Pool2dOptions;
+    /// assert_eq!(Pool2dOptions::square(2).stride, [2, 2]);
+    /// ```
+    #[must_use]
+    pub const fn square(size: usize) -> Self {
+        Self { size: [size; 2], stride: [size; 2], padding: [0; 2] }
+    }
+
+    fn axes(&self, op: &'static str) -> Result<[PoolAxis; 2]> {
+        let axis = |axis: usize| {
+            let (size, stride, padding) = (self.size[axis], self.stride[axis], self.padding[axis]);
+            if size == 0 || stride == 0 || padding > size / 2 {
+                return Err(Error::BadArgument {
+                    op,
+                    argument: "options",
+                    expected: "sizes and strides of at least 1, and padding of at most half the size",
+                    got: format!("size {size}, stride {stride}, padding {padding}"),
+                });
+            }
+            Ok(PoolAxis::Sliding(Window { size, stride, padding, dilation: 1 }))
+        };
+        Ok([axis(0)?, axis(1)?])
+    }
+}
+
+#[derive(Debug)]
+struct Pool2d {
+    op: &'static str,
+    pool: Pool,
+    axes: [PoolAxis; 2],
+}
+
+impl Op for Pool2d {
+    fn name(&self) -> &'static str {
+        self.op
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let x = inputs[0];
+        supported(self.op, x.dtype(), DType::is_float)?;
+        let [leading @ .., height, width] = x.dims() else {
+            return Err(Error::BadRank { op: self.op, expected: "at least two axes", shape: *x.shape() });
+        };
+        let sizes = self.axes[0].outputs(*height).zip(self.axes[1].outputs(*width));
+        let Some((high, wide)) = sizes else {
+            return Err(Error::BadArgument {
+                op: self.op,
+                argument: "options",
+                expected: "a window that fits at least once",
+                got: format!("{:?} for a tensor of shape {}", self.axes, x.shape()),
+            });
+        };
+        let shape = Shape::new(&[leading, &[high, wide]].concat())?;
+        let x = x.contiguous()?;
+        let mut out = ctx.output(&shape, x.dtype())?;
+        ctx.compute(Kernel::Pool2d {
+            pool: self.pool,
+            axes: self.axes,
+            input: x.view(),
+            out: out.view_mut(),
+        })?;
+        ctx.save(&x);
+        Ok(out.finish())
+    }
+
+    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let (x, grad) = (saved.tensor(0)?, grad.contiguous()?);
+        let mut out = ctx.output(x.shape(), x.dtype())?;
+        ctx.compute(Kernel::Pool2dGrad {
+            pool: self.pool,
+            axes: self.axes,
+            input: x.view(),
+            grad: grad.view(),
+            out: out.view_mut(),
+        })?;
+        Ok(vec![Some(out.finish())])
+    }
+}
+
+impl Tensor {
+    /// The largest element in each window over the last two axes; NaN if any is. Padding is never the largest.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Pool2dOptions, Tensor};
+    /// let image = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 5.0, 2.0, 3.0], [1, 1, 2, 2])?;
+    /// assert_eq!(image.max_pool2d(Pool2dOptions::square(2))?.to_vec::<f32>()?, [5.0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadRank`] below two axes, [`Error::BadArgument`] for windows that do not fit or options out of range,
+    /// [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if there is no memory.
+    pub fn max_pool2d(&self, options: Pool2dOptions) -> Result<Self> {
+        let op = "max_pool2d";
+        apply(Pool2d { op, pool: Pool::Max, axes: options.axes(op)? }, &[self])
+    }
+
+    /// The sum of each window over the last two axes by its size, in which padding counts as 0.
+    ///
+    /// # Errors
+    /// As [`Tensor::max_pool2d`].
+    pub fn avg_pool2d(&self, options: Pool2dOptions) -> Result<Self> {
+        let op = "avg_pool2d";
+        apply(Pool2d { op, pool: Pool::Mean, axes: options.axes(op)? }, &[self])
+    }
+
+    /// Means over the last two axes, of as many windows as asked for, which cover the whole: `[1, 1]` is the mean of each
+    /// image.
+    ///
+    /// # Errors
+    /// As [`Tensor::max_pool2d`].
+    pub fn adaptive_avg_pool2d(&self, outputs: [usize; 2]) -> Result<Self> {
+        let axes = outputs.map(|outputs| PoolAxis::Adaptive { outputs });
+        apply(Pool2d { op: "adaptive_avg_pool2d", pool: Pool::Mean, axes }, &[self])
+    }
+}

@@ -1,0 +1,298 @@
+//! Convolutions, pools, norms and attention against plain loops, over random shapes and options.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+mod ops_table;
+
+use highwater_tensor::{
+    AttentionOptions, Conv2dOptions, DType, Device, Error, Pool2dOptions, Result, Tensor,
+};
+use ops_table::{Numbers, device};
+
+const ROUNDS: u64 = 60;
+
+/// Random numbers, in order and as a tensor.
+fn random(device: &Device, numbers: &mut Numbers, dims: &[usize]) -> (Vec<f64>, Tensor) {
+    let values: Vec<f64> = (0..dims.iter().product()).map(|_| numbers.unit() * 4.0 - 2.0).collect();
+    let tensor = Tensor::from_slice(device, &values, dims).unwrap();
+    (values, tensor)
+}
+
+#[track_caller]
+fn assert_close(result: Result<Tensor>, dims: &[usize], expected: &[f64]) {
+    let result = result.unwrap();
+    assert_eq!(result.dims(), dims);
+    for (place, (left, right)) in result.to_vec::<f64>().unwrap().into_iter().zip(expected).enumerate() {
+        assert!((left - right).abs() <= 1e-10 * right.abs().max(1.0), "{left} for {right} at {place}");
+    }
+}
+
+fn for_each_round(mut check: impl FnMut(&Device, &mut Numbers)) {
+    let device = device();
+    for seed in 0..ROUNDS {
+        println!("seed {seed}");
+        check(&device, &mut Numbers::new(seed));
+    }
+}
+
+/// The place that an output sees, if it is inside.
+fn place(output: usize, tap: usize, [stride, padding, dilation]: [usize; 3], len: usize) -> Option<usize> {
+    (output * stride + tap * dilation).checked_sub(padding).filter(|&place| place < len)
+}
+
+#[test]
+fn convolutions_are_sums_over_what_their_windows_see() {
+    for_each_round(|device, numbers| {
+        let mut some = |most: usize| 1 + numbers.below(most);
+        let (groups, [n, inputs, outputs]) = (some(3), [some(10), some(3), some(3)]);
+        let (size, stride, dilation) = ([some(3), some(4)], [some(3), some(2)], [some(2), some(3)]);
+        let padding = [some(4) - 1, some(3) - 1];
+        let reach = |axis: usize| (size[axis] - 1) * dilation[axis] + 1;
+        let len = |axis: usize, more: usize| reach(axis).saturating_sub(2 * padding[axis]).max(1) + more;
+        let (height, width) = (len(0, some(6) - 1), len(1, some(6) - 1));
+        let (channels, filters) = (groups * inputs, groups * outputs);
+        let (x, images) = random(device, numbers, &[n, channels, height, width]);
+        let (w, weight) = random(device, numbers, &[filters, inputs, size[0], size[1]]);
+        let options = Conv2dOptions { stride, padding, dilation, groups, ..Conv2dOptions::default() };
+        let out = |axis: usize, len: usize| (len + 2 * padding[axis] - reach(axis)) / stride[axis] + 1;
+        let (high, wide) = (out(0, height), out(1, width));
+        let window = |axis: usize| [stride[axis], padding[axis], dilation[axis]];
+        let mut y = vec![0.0; n * filters * high * wide];
+        // The transposed convolution of y's shape back to x's, of a y of ones times numbers.
+        let (back, upstream) = random(device, numbers, &[n, filters, high, wide]);
+        let mut larger = vec![0.0; x.len()];
+        for (at, y) in y.iter_mut().enumerate() {
+            let (ox, oy) = (at % wide, at / wide % high);
+            let (o, image) = (at / (wide * high) % filters, at / (wide * high * filters));
+            for c in 0..inputs {
+                for ky in 0..size[0] {
+                    for kx in 0..size[1] {
+                        let seen = place(oy, ky, window(0), height).zip(place(ox, kx, window(1), width));
+                        let Some((row, column)) = seen else { continue };
+                        let channel = o / outputs * inputs + c;
+                        let from = ((image * channels + channel) * height + row) * width + column;
+                        let filter = ((o * inputs + c) * size[0] + ky) * size[1] + kx;
+                        *y += x[from] * w[filter];
+                        larger[from] += back[at] * w[filter];
+                    }
+                }
+            }
+        }
+        assert_close(images.conv2d(&weight, options), &[n, filters, high, wide], &y);
+        let rest = |axis: usize, len: usize| (len + 2 * padding[axis] - reach(axis)) % stride[axis];
+        let options = Conv2dOptions { output_padding: [rest(0, height), rest(1, width)], ..options };
+        assert_close(upstream.conv_transpose2d(&weight, options), &[n, channels, height, width], &larger);
+    });
+}
+
+#[test]
+fn pools_are_the_largest_and_the_mean_of_their_windows() {
+    for_each_round(|device, numbers| {
+        let mut some = |most: usize| 1 + numbers.below(most);
+        let size = [some(4), some(3)];
+        let stride = [some(3), some(3)];
+        let padding = [some(size[0] / 2 + 1) - 1, some(size[1] / 2 + 1) - 1];
+        let [n, height, width] = [some(5), size[0] + some(6), size[1] + some(6)];
+        let asked = [some(7), some(7)];
+        let (x, images) = random(device, numbers, &[n, height, width]);
+        let out = |axis: usize, len: usize| (len + 2 * padding[axis] - size[axis]) / stride[axis] + 1;
+        let (high, wide) = (out(0, height), out(1, width));
+        let (mut largest, mut mean) = (Vec::new(), Vec::new());
+        for at in 0..n * high * wide {
+            let (ox, oy, image) = (at % wide, at / wide % high, at / (wide * high));
+            let taps = (0..size[0]).flat_map(|ky| (0..size[1]).map(move |kx| (ky, kx)));
+            let seen: Vec<f64> = taps
+                .filter_map(|(ky, kx)| {
+                    let row = place(oy, ky, [stride[0], padding[0], 1], height)?;
+                    let column = place(ox, kx, [stride[1], padding[1], 1], width)?;
+                    Some(x[(image * height + row) * width + column])
+                })
+                .collect();
+            largest.push(seen.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+            mean.push(seen.iter().sum::<f64>() / (size[0] * size[1]) as f64);
+        }
+        let options = Pool2dOptions { size, stride, padding };
+        assert_close(images.max_pool2d(options), &[n, high, wide], &largest);
+        assert_close(images.avg_pool2d(options), &[n, high, wide], &mean);
+        let mut adaptive = Vec::new();
+        for at in 0..n * asked[0] * asked[1] {
+            let (ox, oy, image) = (at % asked[1], at / asked[1] % asked[0], at / (asked[0] * asked[1]));
+            let range = |o: usize, len: usize, outs: usize| o * len / outs..((o + 1) * len).div_ceil(outs);
+            let mut seen = Vec::new();
+            for row in range(oy, height, asked[0]) {
+                for column in range(ox, width, asked[1]) {
+                    seen.push(x[(image * height + row) * width + column]);
+                }
+            }
+            adaptive.push(seen.iter().sum::<f64>() / seen.len() as f64);
+        }
+        assert_close(images.adaptive_avg_pool2d(asked), &[n, asked[0], asked[1]], &adaptive);
+    });
+}
+
+#[test]
+fn a_pool_passes_nan_on() {
+    let device = device();
+    let x = Tensor::from_slice(&device, &[1.0f32, f32::NAN, 3.0, 4.0], [1, 2, 2]).unwrap();
+    assert!(x.max_pool2d(Pool2dOptions::square(2)).unwrap().to_vec::<f32>().unwrap()[0].is_nan());
+}
+
+#[test]
+fn norms_bring_rows_to_their_scale() {
+    for_each_round(|device, numbers| {
+        let dims = [1 + numbers.below(5), 1 + numbers.below(300)];
+        let (x, rows) = random(device, numbers, &dims);
+        let (w, weight) = random(device, numbers, &dims[1..]);
+        let (b, bias) = random(device, numbers, &dims[1..]);
+        let count = dims[1] as f64;
+        let normed = |centred: bool| -> Vec<f64> {
+            x.chunks(dims[1])
+                .flat_map(|row| {
+                    let mean = if centred { row.iter().sum::<f64>() / count } else { 0.0 };
+                    let square = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count;
+                    row.iter().map(move |x| (x - mean) / (square + 1e-3).sqrt())
+                })
+                .collect()
+        };
+        let scaled: Vec<f64> =
+            normed(true).iter().enumerate().map(|(i, x)| x * w[i % dims[1]] + b[i % dims[1]]).collect();
+        assert_close(rows.layer_norm(None, 1e-3), &dims, &normed(true));
+        assert_close(rows.layer_norm(Some((&weight, &bias)), 1e-3), &dims, &scaled);
+        assert_close(rows.rms_norm(None, 1e-3), &dims, &normed(false));
+    });
+}
+
+#[test]
+fn attention_is_a_softmax_over_the_keys_that_are_seen() {
+    for_each_round(|device, numbers| {
+        let [heads, queries, keys, width, values] = [3, 150, 150, 5, 4].map(|most| 1 + numbers.below(most));
+        let causal = numbers.below(2) == 0;
+        let masked = numbers.below(2) == 0;
+        let (q, query) = random(device, numbers, &[heads, queries, width]);
+        let (k, key) = random(device, numbers, &[heads, keys, width]);
+        let (v, value) = random(device, numbers, &[heads, keys, values]);
+        let allowed: Vec<bool> = (0..queries * keys).map(|_| !masked || numbers.below(3) > 0).collect();
+        let mask = Tensor::from_slice(device, &allowed, [queries, keys]).unwrap();
+        let mut expected = Vec::new();
+        for row in 0..heads * queries {
+            let (head, i) = (row / queries, row % queries);
+            let sees = |j: &usize| allowed[i * keys + j] && (!causal || *j <= i);
+            let score = |j: usize| -> f64 {
+                let pairs = (0..width).map(|e| q[row * width + e] * k[(head * keys + j) * width + e]);
+                pairs.sum::<f64>() / (width as f64).sqrt()
+            };
+            let weights: Vec<(usize, f64)> = (0..keys).filter(sees).map(|j| (j, score(j).exp())).collect();
+            let sum: f64 = weights.iter().map(|(_, weight)| weight).sum();
+            for e in 0..values {
+                let total: f64 = weights.iter().map(|(j, p)| p * v[(head * keys + j) * values + e]).sum();
+                expected.push(if weights.is_empty() { 0.0 } else { total / sum });
+            }
+        }
+        let options = AttentionOptions { causal, ..AttentionOptions::default() };
+        let result = query.attention(&key, &value, masked.then_some(&mask), options);
+        assert_close(result, &[heads, queries, values], &expected);
+    });
+}
+
+#[test]
+fn the_gradient_of_attention_over_several_tiles_is_that_of_its_parts() {
+    let device = device();
+    let numbers = &mut Numbers::new(5);
+    let leaves: Vec<Tensor> = [[2, 130, 3], [2, 130, 3], [2, 130, 2]]
+        .iter()
+        .map(|dims| random(&device, numbers, dims).1.requiring_grad().unwrap())
+        .collect();
+    let (_, upstream) = random(&device, numbers, &[2, 130, 2]);
+    let ones = Tensor::ones_of(&device, [130, 130], DType::F64).unwrap();
+    let later: Vec<bool> = (0..130 * 130).map(|at| at % 130 > at / 130).collect();
+    let later = Tensor::from_slice(&device, &later, [130, 130]).unwrap();
+    let fused = leaves[0]
+        .attention(&leaves[1], &leaves[2], None, AttentionOptions { causal: true, scale: Some(0.5) })
+        .unwrap();
+    let scores = leaves[0].matmul(&leaves[1].t().unwrap()).unwrap().mul_scalar(0.5).unwrap();
+    let hidden = later.where_(&ones.mul_scalar(-1e30).unwrap(), &scores).unwrap();
+    let parts = hidden.softmax(-1).unwrap().matmul(&leaves[2]).unwrap();
+    let [fused, parts] =
+        [fused, parts].map(|y| y.mul(&upstream).unwrap().sum_all().unwrap().backward().unwrap());
+    for leaf in &leaves {
+        let expected = parts.get(leaf).unwrap().to_vec::<f64>().unwrap();
+        assert_close(Ok(fused.get(leaf).unwrap().clone()), leaf.dims(), &expected);
+    }
+}
+
+#[test]
+fn memory_of_attention_does_not_grow_with_the_square_of_the_sequence() {
+    let device = device();
+    let peak = |len: usize| {
+        let x = Tensor::zeros(&device, [1, len, 8]).unwrap().requiring_grad().unwrap();
+        let allocator = device.default_allocator().unwrap();
+        assert!(allocator.clear_stats());
+        let before = allocator.stats().bytes_in_use;
+        let loss = x.attention(&x, &x, None, AttentionOptions::default()).unwrap().sum_all().unwrap();
+        drop(loss.backward().unwrap());
+        allocator.stats().peak_bytes_in_use - before
+    };
+    let (short, long) = (peak(512), peak(2048));
+    assert!(long < 5 * short, "{short} bytes became {long}");
+}
+
+#[test]
+fn operands_that_do_not_fit_are_named() {
+    let device = device();
+    let zeros = |dims: &[usize]| Tensor::zeros(&device, dims).unwrap();
+    let plain = Conv2dOptions::default();
+    let message = |result: Result<Tensor>| result.unwrap_err().to_string();
+    let image = zeros(&[1, 4, 5, 5]);
+    assert_eq!(
+        message(image.conv2d(&zeros(&[2, 3, 3, 3]), plain)),
+        "conv2d: shapes [1, 4, 5, 5] and [2, 3, 3, 3] do not match"
+    );
+    assert_eq!(
+        message(image.conv2d(&zeros(&[2, 4, 6, 3]), plain)),
+        "conv2d: shapes [1, 4, 5, 5] and [2, 4, 6, 3] do not match"
+    );
+    let still = Conv2dOptions { stride: [0, 1], ..plain };
+    assert_eq!(
+        message(image.conv2d(&zeros(&[2, 4, 3, 3]), still)),
+        "conv2d: stride must be at least 1, got [0, 1]"
+    );
+    assert!(matches!(image.conv1d(&image, plain), Err(Error::BadRank { op: "conv1d", .. })));
+    assert!(matches!(
+        image.max_pool2d(Pool2dOptions { padding: [2, 0], ..Pool2dOptions::square(3) }),
+        Err(Error::BadArgument { op: "max_pool2d", .. })
+    ));
+    assert!(matches!(
+        image.avg_pool2d(Pool2dOptions::square(6)),
+        Err(Error::BadArgument { op: "avg_pool2d", .. })
+    ));
+    assert_eq!(
+        message(image.layer_norm(Some((&zeros(&[4]), &zeros(&[5]))), 1e-5)),
+        "layer_norm: shapes [1, 4, 5, 5] and [4] do not match"
+    );
+    assert_eq!(
+        message(image.group_norm(3, None, 1e-5)),
+        "group_norm: groups must be a divisor of the number of channels, got 3 for 4 channels"
+    );
+    let options = AttentionOptions::default();
+    assert_eq!(
+        message(image.attention(&zeros(&[1, 4, 5, 6]), &image, None, options)),
+        "attention: shapes [1, 4, 5, 5] and [1, 4, 5, 6] do not match"
+    );
+    assert_eq!(image.conv2d(&zeros(&[2, 4, 3, 3]), plain).unwrap().dims(), [1, 2, 3, 3]);
+}
+
+#[test]
+fn batches_of_nothing_have_results_of_nothing() {
+    let device = device();
+    let zeros = |dims: &[usize]| Tensor::zeros(&device, dims).unwrap().requiring_grad().unwrap();
+    let (images, weight) = (zeros(&[0, 2, 4, 4]), zeros(&[3, 2, 3, 3]));
+    let y = images.conv2d(&weight, Conv2dOptions::default()).unwrap();
+    assert_eq!(y.dims(), [0, 3, 2, 2]);
+    let gradients = y.sum_all().unwrap().backward().unwrap();
+    assert_eq!(gradients.get(&weight).unwrap().to_vec::<f32>().unwrap(), [0.0; 54]);
+    assert_eq!(images.max_pool2d(Pool2dOptions::square(2)).unwrap().dims(), [0, 2, 2, 2]);
+    let rows = zeros(&[0, 7]);
+    assert_eq!(rows.layer_norm(None, 1e-5).unwrap().dims(), [0, 7]);
+    let heads = zeros(&[0, 3, 4]);
+    assert_eq!(heads.attention(&heads, &heads, None, AttentionOptions::default()).unwrap().dims(), [0, 3, 4]);
+}
