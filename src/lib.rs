@@ -12,10 +12,11 @@ pub use highwater_tensor as tensor;
 pub use highwater_tracking as tracking;
 
 pub use highwater_tensor::{
-    Buffer, Choice, DType, Device, DeviceAllocator, Element, Error, GradCheck, GradCheckError, Gradients,
-    IntoShape, Layout, Op, OpContext, Place, Placement, PlacementReason, Result, Rng, Runtime,
-    RuntimeBuilder, Saved, Scalar, Shape, Storage, Tensor, View, ViewMut, apply, backend, check_gradients,
-    data, io, is_recording, nn, no_grad, optim, with_device,
+    AttentionOptions, Buffer, Choice, Conv2dOptions, DType, Device, DeviceAllocator, Element, Error,
+    GradCheck, GradCheckError, Gradients, IntoShape, Layout, Op, OpContext, Place, Placement,
+    PlacementReason, Pool2dOptions, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, Storage,
+    Tensor, View, ViewMut, apply, backend, check_gradients, data, io, is_recording, nn, no_grad, optim,
+    with_device,
 };
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};
 
@@ -23,9 +24,12 @@ pub use highwater_tracking::{Phase, Report, Tracker, module, phase};
 pub mod prelude {
     pub use crate::alloc::{AllocatorAttributes, Bytes, Category};
     pub use crate::data::{CsvOptions, Dataset, LabelColumn, read_csv};
-    pub use crate::nn::{Dropout, Gelu, Linear, Module, Parameter, Relu, Sequential, Sigmoid, Tanh};
+    pub use crate::nn::{
+        Conv2d, Dropout, Embedding, Flatten, Gelu, LayerNorm, Linear, MaxPool2d, Module, Parameter, Relu,
+        Sequential, Sigmoid, Tanh, TransformerBlock,
+    };
     pub use crate::optim::{Adam, AdamW, Optimizer, Schedule, Sgd};
-    pub use crate::{DType, Device, Rng, Runtime, Tensor, module, no_grad};
+    pub use crate::{Conv2dOptions, DType, Device, Pool2dOptions, Rng, Runtime, Tensor, module, no_grad};
 }
 
 /// The figures of all ops run so far on the device's runtime, and of the pool that ops on the device take from.

@@ -5,9 +5,13 @@ mod ops_table;
 
 use bfc_core::{Bytes, Category};
 use highwater_tensor::nn::{
-    Dropout, Fans, Gelu, Init, Linear, LinearOptions, Module, Parameter, Relu, Sequential, Sigmoid, Tanh,
+    Conv2d, Dropout, Embedding, Fans, Gelu, Init, Linear, LinearOptions, Module, MultiHeadAttention,
+    Parameter, Relu, Sequential, Sigmoid, Tanh, TransformerBlock,
 };
-use highwater_tensor::{DType, Device, Error, GradCheck, Rng, Runtime, Tensor, check_gradients, no_grad};
+use highwater_tensor::{
+    AttentionOptions, Conv2dOptions, DType, Device, Error, GradCheck, Rng, Runtime, Tensor, check_gradients,
+    no_grad,
+};
 use highwater_tracking::{Report, module};
 use ops_table::{device, runtime};
 
@@ -299,4 +303,67 @@ fn a_name_with_dots_that_leads_to_a_parameter_of_another_layer_gets_a_number() {
     }
     let net = Sequential::new().with("block", inner()).with("block.out", linear());
     assert_eq!(net.parameters()[2].0, "block.out.weight");
+}
+
+#[test]
+fn a_convolutional_layer_adds_its_bias_to_each_channel() {
+    let device = device();
+    let layer = Conv2d::new(&device, 2, 3, [2, 2], Conv2dOptions::default(), &Rng::new(1)).unwrap();
+    layer.bias().set(&Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0], 3).unwrap()).unwrap();
+    let x = Tensor::normal(&device, [1, 2, 3, 3], 0.0, 1.0, &Rng::new(2)).unwrap();
+    let without = x.conv2d(&layer.weight().tensor(), Conv2dOptions::default()).unwrap();
+    let added = layer.forward(&x).unwrap().sub(&without).unwrap().to_vec::<f32>().unwrap();
+    for (place, added) in added.into_iter().enumerate() {
+        assert!((added - (place / 4 + 1) as f32).abs() < 1e-5, "{added} at {place}");
+    }
+}
+
+#[test]
+fn heads_of_attention_do_not_see_each_other() {
+    let device = device();
+    let heads = MultiHeadAttention::new(&device, 6, 2, true, &Rng::new(3)).unwrap();
+    let x = Tensor::normal(&device, [2, 5, 6], 0.0, 1.0, &Rng::new(4)).unwrap();
+    let parameters = heads.parameters();
+    let of = |name: &str| parameters.iter().find(|(path, _)| path == name).unwrap().1.tensor();
+    let parts = x.matmul(&of("project.weight")).unwrap().add(&of("project.bias")).unwrap();
+    let options = AttentionOptions { causal: true, scale: None };
+    let mixed: Vec<Tensor> = (0..2)
+        .map(|head| {
+            let part = |kind: usize| parts.narrow(2, kind * 6 + head * 3, 3).unwrap();
+            part(0).attention(&part(1), &part(2), None, options).unwrap()
+        })
+        .collect();
+    let joined = Tensor::concat(&[&mixed[0], &mixed[1]], 2).unwrap();
+    let expected = joined.matmul(&of("output.weight")).unwrap().add(&of("output.bias")).unwrap();
+    let apart = heads.forward(&x).unwrap().sub(&expected).unwrap().abs().unwrap().max_all().unwrap();
+    assert!(apart.item::<f32>().unwrap() < 1e-6);
+    assert!(MultiHeadAttention::new(&device, 6, 4, true, &Rng::new(3)).is_err());
+}
+
+#[test]
+fn a_causal_block_does_not_look_ahead() {
+    let device = device();
+    let block = TransformerBlock::new(&device, 8, 2, true, &Rng::new(5)).unwrap();
+    let x = Tensor::normal(&device, [1, 6, 8], 0.0, 1.0, &Rng::new(6)).unwrap();
+    let whole = block.forward(&x).unwrap().narrow(1, 0, 4).unwrap().to_vec::<f32>().unwrap();
+    let begun = block.forward(&x.narrow(1, 0, 4).unwrap()).unwrap().to_vec::<f32>().unwrap();
+    for (a, b) in whole.iter().zip(&begun) {
+        assert!((a - b).abs() < 1e-5, "{a} and {b}");
+    }
+    let paths: Vec<String> = block.parameters().into_iter().map(|(path, _)| path).collect();
+    assert_eq!(
+        paths[..4],
+        ["norm1.weight", "norm1.bias", "attention.project.weight", "attention.project.bias"]
+    );
+    assert_eq!(paths.len(), 12);
+}
+
+#[test]
+fn rows_of_an_embedding_that_are_used_twice_learn_twice() {
+    let device = device();
+    let table = Embedding::new(&device, 4, 2, &Rng::new(7)).unwrap();
+    let tokens = Tensor::from_slice(&device, &[1i64, 3, 1], [3]).unwrap();
+    let gradients = table.forward(&tokens).unwrap().sum_all().unwrap().backward().unwrap();
+    let gradient = gradients.get(&table.weight().tensor()).unwrap().to_vec::<f32>().unwrap();
+    assert_eq!(gradient, [0.0, 0.0, 2.0, 2.0, 0.0, 0.0, 1.0, 1.0]);
 }

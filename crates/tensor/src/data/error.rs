@@ -86,6 +86,22 @@ pub enum DataError {
         /// The limit.
         limit: usize,
     },
+    /// A longer file than was allowed for.
+    #[error("{}: more than the {limit} bytes allowed", path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// The limit, in bytes.
+        limit: u64,
+    },
+    /// Bytes that are no UTF-8.
+    #[error("{}: no text at byte {offset}", path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+        /// The first byte that is none.
+        offset: u64,
+    },
     /// The host has no memory left for the data.
     #[error("{}: line {line}: no memory for more data", path.display())]
     NoMemory {

@@ -6,8 +6,10 @@ mod dataset;
 mod error;
 mod lines;
 mod shuffle;
+mod text;
 
 pub use batches::Batches;
 pub use csv::{CsvOptions, LabelColumn, read_csv, read_csv_from};
 pub use dataset::Dataset;
 pub use error::DataError;
+pub use text::Text;

@@ -19,11 +19,20 @@ impl SplitMix64 {
     }
 }
 
+/// The generator of a round. Both numbers go through the mixing, so that neighbouring seeds and rounds are no relatives.
+fn generator(seed: u64, round: u64) -> SplitMix64 {
+    SplitMix64(SplitMix64(seed).next() ^ SplitMix64(!round).next().rotate_left(32))
+}
+
+/// `count` numbers below `bound`, each as likely as the others, that `seed` and `round` decide.
+pub(super) fn numbers_below(bound: usize, count: usize, seed: u64, round: u64) -> Vec<usize> {
+    let mut random = generator(seed, round);
+    (0..count).map(|_| random.below(bound)).collect()
+}
+
 /// The numbers below `count` in an order that `seed` and `round` decide: the shuffle of Fisher and Yates.
 pub(super) fn permutation(count: usize, seed: u64, round: u64) -> Vec<usize> {
-    // Both go through the generator's mixing, so that neighbouring seeds and rounds are no relatives.
-    let start = SplitMix64(seed).next() ^ SplitMix64(!round).next().rotate_left(32);
-    let mut random = SplitMix64(start);
+    let mut random = generator(seed, round);
     let mut order: Vec<usize> = (0..count).collect();
     for end in (1..count).rev() {
         order.swap(end, random.below(end + 1));

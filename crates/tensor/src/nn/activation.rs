@@ -34,3 +34,7 @@ activation! {
     /// 1 / (1 + e⁻ˣ), see [`Tensor::sigmoid`].
     Sigmoid, sigmoid
 }
+activation! {
+    /// x / (1 + e⁻ˣ), see [`Tensor::silu`].
+    Silu, silu
+}

@@ -4,17 +4,23 @@
 //! use the same paths: the parameter `fc1.weight` is held in the scope `fc1`, where the ops of that layer ran too.
 
 mod activation;
+mod conv;
 mod dropout;
 mod init;
 mod linear;
 mod module;
+mod norm;
 mod parameter;
 mod sequential;
+mod transformer;
 
-pub use activation::{Gelu, Relu, Sigmoid, Tanh};
+pub use activation::{Gelu, Relu, Sigmoid, Silu, Tanh};
+pub use conv::{AvgPool2d, Conv2d, Flatten, MaxPool2d};
 pub use dropout::Dropout;
 pub use init::{Fans, Init};
 pub use linear::{Linear, LinearOptions};
 pub use module::Module;
+pub use norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use parameter::Parameter;
 pub use sequential::Sequential;
+pub use transformer::{Embedding, MultiHeadAttention, TransformerBlock};

@@ -144,7 +144,7 @@ impl Tensor {
         let [n, channels, ..] = *self.dims() else {
             return Err(Error::BadRank { op, expected: "at least two axes", shape: *self.shape() });
         };
-        if groups == 0 || channels % groups != 0 {
+        if groups == 0 || !channels.is_multiple_of(groups) {
             return Err(Error::BadArgument {
                 op,
                 argument: "groups",

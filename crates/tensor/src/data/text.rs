@@ -1,0 +1,200 @@
+//! Text as tokens, one for each character.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::error::DataError;
+use super::shuffle::numbers_below;
+use crate::device::Place;
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
+use highwater_tracking::module;
+
+/// A text, and the characters in it: a token is a character's place among them, in order of their code points.
+///
+/// ```
+/// use highwater_tensor::Device;
+/// use highwater_tensor::data::Text;
+/// let text = Text::new("a cab");
+/// assert_eq!((text.classes(), text.len()), (4, 5));
+/// assert_eq!(text.decode(&text.encode("bac ").unwrap()), "bac ");
+/// let (x, y) = text.windows(&Device::cpu()?, 2, 3, 0, 0)?;
+/// assert_eq!((x.dims(), y.dims()), (&[2, 3][..], &[2, 3][..]));
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Text {
+    characters: Vec<char>,
+    tokens: Vec<u32>,
+}
+
+impl Text {
+    /// The tokens of a text.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        let mut characters: Vec<char> = text.chars().collect();
+        characters.sort_unstable();
+        characters.dedup();
+        let mut whole = Self { characters, tokens: Vec::new() };
+        whole.tokens = text.chars().filter_map(|character| whole.token(character)).collect();
+        whole
+    }
+
+    /// The tokens of a file of UTF-8 text of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// [`DataError::Io`] if it cannot be read, [`DataError::TooLong`], [`DataError::NotText`] for bytes that are none,
+    /// [`DataError::Empty`].
+    pub fn read(path: impl AsRef<Path>, limit: u64) -> std::result::Result<Self, DataError> {
+        let path = path.as_ref();
+        let here = || PathBuf::from(path);
+        let failed = |error: std::io::Error| DataError::Io {
+            path: here(),
+            kind: error.kind(),
+            message: error.to_string(),
+        };
+        let mut bytes = Vec::new();
+        let file = File::open(path).map_err(failed)?;
+        // One more than is allowed, to see whether there is more.
+        file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() as u64 > limit {
+            return Err(DataError::TooLong { path: here(), limit });
+        }
+        let text = std::str::from_utf8(&bytes)
+            .map_err(|error| DataError::NotText { path: here(), offset: error.valid_up_to() as u64 })?;
+        if text.is_empty() { Err(DataError::Empty { path: here() }) } else { Ok(Self::new(text)) }
+    }
+
+    fn token(&self, character: char) -> Option<u32> {
+        self.characters.binary_search(&character).ok().map(|place| place as u32)
+    }
+
+    /// How many different characters there are.
+    #[must_use]
+    pub const fn classes(&self) -> usize {
+        self.characters.len()
+    }
+
+    /// How many tokens the text has.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether the text has no tokens.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// The tokens of another text; `None` if it has characters that this one does not.
+    #[must_use]
+    pub fn encode(&self, text: &str) -> Option<Vec<i64>> {
+        text.chars().map(|character| self.token(character).map(i64::from)).collect()
+    }
+
+    /// The text of tokens; what is no token is left out.
+    #[must_use]
+    pub fn decode(&self, tokens: &[i64]) -> String {
+        let character =
+            |&token: &i64| usize::try_from(token).ok().and_then(|place| self.characters.get(place));
+        tokens.iter().filter_map(character).collect()
+    }
+
+    /// The beginning of the text, and the last `fraction` of it, both with all characters.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless 0 ≤ fraction ≤ 1.
+    pub fn split(mut self, fraction: f64) -> Result<(Self, Self)> {
+        if !(0.0..=1.0).contains(&fraction) {
+            return Err(Error::BadArgument {
+                op: "split",
+                argument: "fraction",
+                expected: "from 0 to 1",
+                got: fraction.to_string(),
+            });
+        }
+        let kept = self.len() - (self.len() as f64 * fraction) as usize;
+        let tokens = self.tokens.split_off(kept);
+        let characters = self.characters.clone();
+        Ok((self, Self { characters, tokens }))
+    }
+
+    /// `count` windows of `len` tokens (`[count, len]`, i64), and for each token the next one. Where they begin, the seed and
+    /// the number of the step decide, and nothing else. Made as inputs in the scope `data`.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] if the text is not longer than a window, [`Error::Allocation`] if there is no memory.
+    pub fn windows(
+        &self,
+        place: &impl Place,
+        count: usize,
+        len: usize,
+        seed: u64,
+        step: u64,
+    ) -> Result<(Tensor, Tensor)> {
+        let _scope = module("data");
+        let Some(starts) = self.len().checked_sub(len).filter(|&starts| starts > 0) else {
+            return Err(Error::BadArgument {
+                op: "windows",
+                argument: "len",
+                expected: "less than the length of the text",
+                got: format!("{len} for {} tokens", self.len()),
+            });
+        };
+        let starts = numbers_below(starts, count, seed, step);
+        let tokens = |offset: usize| -> Vec<i64> {
+            let windows = starts.iter().map(|start| &self.tokens[start + offset..][..len]);
+            windows.flatten().map(|&token| i64::from(token)).collect()
+        };
+        let make = |offset| Tensor::from_slice(place, &tokens(offset), [count, len]);
+        Ok((make(0)?, make(1)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::Runtime;
+
+    #[test]
+    fn the_next_token_is_the_target() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let text = Text::new("the quick brown fox jumps over the lazy dog");
+        for step in 0..20 {
+            let (x, y) = text.windows(&device, 4, 7, 1, step).unwrap();
+            let (x, y) = (x.to_vec::<i64>().unwrap(), y.to_vec::<i64>().unwrap());
+            for (x, y) in x.chunks(7).zip(y.chunks(7)) {
+                assert_eq!(x[1..], y[..6]);
+                assert!("the quick brown fox jumps over the lazy dog".contains(&text.decode(x)));
+            }
+        }
+        let again = |step| text.windows(&device, 4, 7, 1, step).unwrap().0.to_vec::<i64>().unwrap();
+        assert_eq!(again(3), again(3));
+        assert_ne!(again(3), again(4));
+        assert!(matches!(text.windows(&device, 1, 43, 0, 0), Err(Error::BadArgument { op: "windows", .. })));
+    }
+
+    #[test]
+    fn a_file_that_is_no_text_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("text");
+        std::fs::write(&path, b"ab\xffc").unwrap();
+        assert_eq!(Text::read(&path, 100), Err(DataError::NotText { path: path.clone(), offset: 2 }));
+        assert_eq!(Text::read(&path, 3), Err(DataError::TooLong { path: path.clone(), limit: 3 }));
+        std::fs::write(&path, "").unwrap();
+        assert_eq!(Text::read(&path, 3), Err(DataError::Empty { path: path.clone() }));
+        std::fs::write(&path, "abc").unwrap();
+        assert_eq!(Text::read(&path, 3).unwrap().len(), 3);
+        let missing = folder.path().join("none");
+        assert!(matches!(Text::read(&missing, 3), Err(DataError::Io { .. })));
+    }
+
+    #[test]
+    fn a_split_cuts_the_end_off() {
+        let (train, test) = Text::new("abcdefghij").split(0.3).unwrap();
+        assert_eq!((train.len(), test.len(), test.classes()), (7, 3, 10));
+        assert!(Text::new("ab").split(1.5).is_err());
+    }
+}

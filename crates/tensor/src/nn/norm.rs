@@ -1,0 +1,114 @@
+//! Normalisation layers.
+
+use super::init::{Fans, Init};
+use super::module::Module;
+use super::parameter::Parameter;
+use crate::device::Place;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::rng::Rng;
+use crate::tensor::Tensor;
+
+/// What is added to variances, so that nothing is divided by 0.
+const EPSILON: f64 = 1e-5;
+
+/// A parameter of one value.
+fn constant(place: &impl Place, size: usize, value: f64) -> Result<Parameter> {
+    // Nothing is drawn.
+    let (fans, unused) = (Fans { inputs: size, outputs: size }, Rng::new(0));
+    Init::Constant(value).parameter(place, [size], DType::F32, fans, &unused)
+}
+
+/// Rows of mean 0 and variance 1, then scaled and shifted: see [`Tensor::layer_norm`].
+///
+/// ```
+/// use highwater_tensor::nn::{LayerNorm, Module};
+/// use highwater_tensor::{Device, Tensor};
+/// let device = Device::cpu()?;
+/// let norm = LayerNorm::new(&device, 2)?;
+/// let x = Tensor::from_slice(&device, &[1.0f32, 3.0], [1, 2])?;
+/// assert!((norm.forward(&x)?.to_vec::<f32>()?[1] - 1.0).abs() < 1e-4);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct LayerNorm {
+    weight: Parameter,
+    bias: Parameter,
+}
+
+impl LayerNorm {
+    /// For rows of `width` numbers (`f32`), with ε = 10⁻⁵.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    pub fn new(place: &impl Place, width: usize) -> Result<Self> {
+        Ok(Self { weight: constant(place, width, 1.0)?, bias: constant(place, width, 0.0)? })
+    }
+}
+
+impl Module for LayerNorm {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        x.layer_norm(Some((&self.weight.tensor(), &self.bias.tensor())), EPSILON)
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        visitor("weight", &self.weight);
+        visitor("bias", &self.bias);
+    }
+}
+
+/// Rows of mean square 1, then scaled: see [`Tensor::rms_norm`].
+#[derive(Debug)]
+pub struct RmsNorm {
+    weight: Parameter,
+}
+
+impl RmsNorm {
+    /// For rows of `width` numbers (`f32`), with ε = 10⁻⁵.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    pub fn new(place: &impl Place, width: usize) -> Result<Self> {
+        Ok(Self { weight: constant(place, width, 1.0)? })
+    }
+}
+
+impl Module for RmsNorm {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        x.rms_norm(Some(&self.weight.tensor()), EPSILON)
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        visitor("weight", &self.weight);
+    }
+}
+
+/// Groups of channels of mean 0 and variance 1, then each channel scaled and shifted: see [`Tensor::group_norm`].
+#[derive(Debug)]
+pub struct GroupNorm {
+    groups: usize,
+    weight: Parameter,
+    bias: Parameter,
+}
+
+impl GroupNorm {
+    /// For `channels` channels (`f32`) in so many groups, with ε = 10⁻⁵.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    pub fn new(place: &impl Place, groups: usize, channels: usize) -> Result<Self> {
+        let (weight, bias) = (constant(place, channels, 1.0)?, constant(place, channels, 0.0)?);
+        Ok(Self { groups, weight, bias })
+    }
+}
+
+impl Module for GroupNorm {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        x.group_norm(self.groups, Some((&self.weight.tensor(), &self.bias.tensor())), EPSILON)
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        visitor("weight", &self.weight);
+        visitor("bias", &self.bias);
+    }
+}

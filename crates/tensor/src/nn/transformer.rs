@@ -1,0 +1,166 @@
+//! The parts of a transformer (Vaswani et al. 2017), with the norms before the layers (Xiong et al. 2020).
+
+use super::init::{Fans, Init};
+use super::linear::{Linear, LinearOptions};
+use super::module::Module;
+use super::norm::LayerNorm;
+use super::parameter::Parameter;
+use crate::device::Place;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::ops::AttentionOptions;
+use crate::rng::Rng;
+use crate::tensor::Tensor;
+
+/// The standard deviation that weights of a transformer start with, as in GPT-2.
+const SPREAD: f64 = 0.02;
+
+/// A row of numbers for each token.
+///
+/// ```
+/// use highwater_tensor::nn::{Embedding, Module};
+/// use highwater_tensor::{Device, Rng, Tensor};
+/// let device = Device::cpu()?;
+/// let table = Embedding::new(&device, 100, 16, &Rng::new(0))?;
+/// let tokens = Tensor::from_slice(&device, &[3i64, 99, 3, 0], [2, 2])?;
+/// assert_eq!(table.forward(&tokens)?.dims(), [2, 2, 16]);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Embedding {
+    weight: Parameter,
+}
+
+impl Embedding {
+    /// For tokens below `tokens`, rows of `width` numbers (`f32`), normal with deviation 0.02 at first.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory.
+    pub fn new(place: &impl Place, tokens: usize, width: usize, rng: &Rng) -> Result<Self> {
+        let (init, fans) = (Init::Normal { mean: 0.0, std: SPREAD }, Fans { inputs: tokens, outputs: width });
+        Ok(Self { weight: init.parameter(place, [tokens, width], DType::F32, fans, rng)? })
+    }
+
+    /// The table, of shape `[tokens, width]`.
+    #[must_use]
+    pub const fn weight(&self) -> &Parameter {
+        &self.weight
+    }
+}
+
+impl Module for Embedding {
+    /// From tokens (`i64`, any shape) to rows, along a new last axis.
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let table = self.weight.tensor();
+        let rows = table.index_select(0, &x.reshape([x.elements()])?)?;
+        rows.reshape([x.dims(), &[table.dims()[1]]].concat())
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        visitor("weight", &self.weight);
+    }
+}
+
+/// Attention of a sequence to itself, in several heads side by side: `[n, len, width]` to the same.
+#[derive(Debug)]
+pub struct MultiHeadAttention {
+    heads: usize,
+    options: AttentionOptions,
+    /// Queries, keys and values of all heads, one after the other.
+    project: Linear,
+    output: Linear,
+}
+
+impl MultiHeadAttention {
+    /// So many heads, which share the width; `causal` hides later positions.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless the heads divide the width, [`Error::Allocation`] if there is no memory.
+    pub fn new(place: &impl Place, width: usize, heads: usize, causal: bool, rng: &Rng) -> Result<Self> {
+        if !width.is_multiple_of(heads) || heads == 0 {
+            return Err(Error::BadArgument {
+                op: "multi_head_attention",
+                argument: "heads",
+                expected: "a divisor of the width",
+                got: format!("{heads} for a width of {width}"),
+            });
+        }
+        let project = Linear::with_options(place, width, 3 * width, options(), rng)?.named("project");
+        let output = Linear::with_options(place, width, width, options(), rng)?.named("output");
+        Ok(Self { heads, options: AttentionOptions { causal, scale: None }, project, output })
+    }
+}
+
+fn options() -> LinearOptions {
+    LinearOptions { weight: Init::Normal { mean: 0.0, std: SPREAD }, ..LinearOptions::default() }
+}
+
+impl Module for MultiHeadAttention {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let [n, len, width] = *x.dims() else {
+            let expected = "three axes: batch, position, width";
+            return Err(Error::BadRank { op: "multi_head_attention", expected, shape: *x.shape() });
+        };
+        let parts = self.project.forward_as("project", x)?;
+        let parts = parts.reshape([n, len, 3, self.heads, width / self.heads])?.permute(&[2, 0, 3, 1, 4])?;
+        let part = |index: usize| parts.narrow(0, index, 1)?.squeeze(0);
+        let mixed = part(0)?.attention(&part(1)?, &part(2)?, None, self.options)?;
+        self.output.forward_as("output", &mixed.permute(&[0, 2, 1, 3])?.reshape([n, len, width])?)
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        self.project.visit_as("project", visitor);
+        self.output.visit_as("output", visitor);
+    }
+}
+
+/// x + attention(norm(x)), then x + mlp(norm(x)) with four times the width inside and GELU.
+///
+/// ```
+/// use highwater_tensor::nn::{Module, TransformerBlock};
+/// use highwater_tensor::{Device, Rng, Tensor};
+/// let device = Device::cpu()?;
+/// let block = TransformerBlock::new(&device, 32, 4, true, &Rng::new(0))?;
+/// assert_eq!(block.forward(&Tensor::ones(&device, [2, 10, 32])?)?.dims(), [2, 10, 32]);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct TransformerBlock {
+    norm1: LayerNorm,
+    attention: MultiHeadAttention,
+    norm2: LayerNorm,
+    up: Linear,
+    down: Linear,
+}
+
+impl TransformerBlock {
+    /// A block for sequences of rows of `width` numbers (`f32`).
+    ///
+    /// # Errors
+    /// As [`MultiHeadAttention::new`].
+    pub fn new(place: &impl Place, width: usize, heads: usize, causal: bool, rng: &Rng) -> Result<Self> {
+        Ok(Self {
+            norm1: LayerNorm::new(place, width)?.named("norm1"),
+            attention: MultiHeadAttention::new(place, width, heads, causal, rng)?.named("attention"),
+            norm2: LayerNorm::new(place, width)?.named("norm2"),
+            up: Linear::with_options(place, width, 4 * width, options(), rng)?.named("up"),
+            down: Linear::with_options(place, 4 * width, width, options(), rng)?.named("down"),
+        })
+    }
+}
+
+impl Module for TransformerBlock {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let x = x.add(&self.attention.forward_as("attention", &self.norm1.forward_as("norm1", x)?)?)?;
+        let inside = self.up.forward_as("up", &self.norm2.forward_as("norm2", &x)?)?.gelu_tanh()?;
+        x.add(&self.down.forward_as("down", &inside)?)
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        self.norm1.visit_as("norm1", visitor);
+        self.attention.visit_as("attention", visitor);
+        self.norm2.visit_as("norm2", visitor);
+        self.up.visit_as("up", visitor);
+        self.down.visit_as("down", visitor);
+    }
+}

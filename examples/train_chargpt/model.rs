@@ -1,0 +1,106 @@
+//! A GPT on characters: what comes next, from what came before.
+
+use highwater::data::Text;
+use highwater::nn::{Embedding, LayerNorm, LinearOptions, TransformerBlock};
+use highwater::prelude::*;
+use highwater::{Result, Scalar};
+
+use super::Args;
+
+/// Windows of unseen text that the loss is measured on.
+const TEST_WINDOWS: usize = 64;
+
+/// How adventurous the writing is: below 1, likely characters become likelier.
+const TEMPERATURE: f64 = 0.8;
+
+/// Characters and their positions as rows of numbers, blocks that mix them, and a score for each next character.
+#[derive(Debug)]
+pub(crate) struct CharGpt {
+    tokens: Embedding,
+    positions: Embedding,
+    blocks: Sequential,
+    norm: LayerNorm,
+    head: Linear,
+}
+
+impl CharGpt {
+    pub(crate) fn new(device: &Device, classes: usize, args: &Args, rng: &Rng) -> Result<Self> {
+        let mut blocks = Sequential::new();
+        for layer in 0..args.layers {
+            let block = TransformerBlock::new(device, args.width, args.heads, true, rng)?;
+            blocks = blocks.with(&format!("block{layer}"), block);
+        }
+        let options = LinearOptions { bias: None, ..LinearOptions::default() };
+        Ok(Self {
+            tokens: Embedding::new(device, classes, args.width, rng)?.named("tokens"),
+            positions: Embedding::new(device, args.context, args.width, rng)?.named("positions"),
+            blocks: blocks.named("blocks"),
+            norm: LayerNorm::new(device, args.width)?.named("norm"),
+            head: Linear::with_options(device, args.width, classes, options, rng)?.named("head"),
+        })
+    }
+
+    /// How surprising the next characters `y` are, after those in `x`.
+    pub(crate) fn loss(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
+        let scores = self.forward(x)?;
+        let _scope = module("loss");
+        let classes = scores.dims().last().copied().unwrap_or(0);
+        scores.reshape([y.elements(), classes])?.cross_entropy(&y.reshape([y.elements()])?)
+    }
+
+    /// The mean loss on unseen text; `None` on a device that computes nothing.
+    pub(crate) fn mean_loss(&self, text: &Text, args: &Args, seed: u64) -> Result<Option<f64>> {
+        let _scope = module("test");
+        let (device, mut sum) = (self.head.weight().tensor().device().clone(), 0.0);
+        let rounds = TEST_WINDOWS.div_ceil(args.batch_size.max(1));
+        for round in 0..rounds as u64 {
+            let (x, y) = text.windows(&device, args.batch_size, args.context, seed, round)?;
+            sum += f64::from(no_grad(|| self.loss(&x, &y))?.item_or(0.0f32)?);
+        }
+        Ok((!device.is_dry()).then_some(sum / rounds as f64))
+    }
+
+    /// Writes, character by character; `None` on a device that computes nothing.
+    pub(crate) fn write(&self, text: &Text, args: &Args, seed: u64) -> Result<Option<String>> {
+        let _scope = module("write");
+        let device = self.head.weight().tensor().device().clone();
+        if device.is_dry() {
+            return Ok(None);
+        }
+        let (chance, mut written) = (Rng::new(seed).fork(1), text.encode("\n").unwrap_or_else(|| vec![0]));
+        for _ in 0..args.sample {
+            let seen = &written[written.len().saturating_sub(args.context)..];
+            let x = Tensor::from_slice(&device, seen, [1, seen.len()])?;
+            let scores = no_grad(|| self.forward(&x))?.narrow(1, seen.len() - 1, 1)?;
+            let odds = scores.mul_scalar(Scalar::from(1.0 / TEMPERATURE))?.softmax(-1)?.to_vec::<f32>()?;
+            let mut left = Tensor::uniform(&device, [1], 0.0, 1.0, &chance)?.to_vec::<f32>()?[0];
+            // The character at which the odds add up to the number drawn.
+            let next = odds.iter().position(|share| {
+                left -= share;
+                left < 0.0
+            });
+            written.push(next.unwrap_or(odds.len() - 1) as i64);
+        }
+        Ok(Some(text.decode(&written[1..])))
+    }
+}
+
+impl Module for CharGpt {
+    /// From characters (`[n, len]`) to scores of the next ones (`[n, len, classes]`).
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let len = x.dims().last().copied().unwrap_or(0);
+        let places = Tensor::arange(x.device(), len)?;
+        let tokens = self.tokens.forward_as("tokens", x)?;
+        let mixed = tokens.add(&self.positions.forward_as("positions", &places)?)?;
+        let mixed = self.blocks.forward_as("blocks", &mixed)?;
+        self.head.forward_as("head", &self.norm.forward_as("norm", &mixed)?)
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        self.tokens.visit_as("tokens", visitor);
+        self.positions.visit_as("positions", visitor);
+        self.blocks.visit_as("blocks", visitor);
+        self.norm.visit_as("norm", visitor);
+        self.head.visit_as("head", visitor);
+    }
+}
