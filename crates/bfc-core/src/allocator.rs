@@ -9,7 +9,7 @@ use crate::attributes::AllocationAttributes;
 use crate::error::{AllocError, BlockError, RecordError};
 use crate::guard::Damage;
 use crate::ledger::{Ledger, Tag};
-use crate::memory::{Block, MemoryKind};
+use crate::memory::{Block, MemoryKind, Span};
 use crate::plan::PlannedCounts;
 use crate::stats::Stats;
 use crate::streams::Stream;
@@ -112,6 +112,21 @@ pub unsafe trait Allocator: Send + Sync + fmt::Debug {
 
     /// The allocator's figures now.
     fn stats(&self) -> Stats;
+
+    /// Granted bytes alive now, for those who ask often. What [thread caches](crate::ThreadCache) keep may count.
+    fn bytes_in_use(&self) -> u64 {
+        self.stats().bytes_in_use
+    }
+
+    /// The stream in whose order memory is handed out again; `None` for an allocator that knows of none, as on the host.
+    fn stream(&self) -> Option<&Arc<Stream>> {
+        None
+    }
+
+    /// The regions that are held from the source, in the order of addresses; empty for allocators that keep none.
+    fn regions(&self) -> Vec<Span> {
+        Vec::new()
+    }
 
     /// Starts the figures over: counts at zero, peaks at what is in use now. `false` if that is not supported.
     fn clear_stats(&self) -> bool {

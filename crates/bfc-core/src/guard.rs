@@ -21,7 +21,7 @@ use crate::allocator::{Allocator, Request};
 use crate::attributes::AllocationAttributes;
 use crate::error::{AllocError, BlockError};
 use crate::ledger::{Ledger, Tag};
-use crate::memory::{Block, MemoryKind, PoolId};
+use crate::memory::{Block, MemoryKind, PoolId, Span};
 use crate::oom::{OomReport, Verdict};
 use crate::owner::OwnerId;
 use crate::plan::PlannedCounts;
@@ -29,6 +29,7 @@ use crate::policy::Place;
 use crate::pool::accounts::Accounts;
 use crate::slots::Slots;
 use crate::stats::Stats;
+use crate::streams::Stream;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
 
@@ -297,6 +298,14 @@ unsafe impl Allocator for GuardAllocator {
             retry: inner.retry,
             ..figures
         }
+    }
+
+    fn stream(&self) -> Option<&Arc<Stream>> {
+        self.inner.stream()
+    }
+
+    fn regions(&self) -> Vec<Span> {
+        self.inner.regions()
     }
 
     fn clear_stats(&self) -> bool {

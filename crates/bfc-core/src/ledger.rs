@@ -4,6 +4,9 @@
 //! sums hold at every event: the own bytes of all owners, and the bytes of all categories, both equal the pool's
 //! bytes in use. An owner's inclusive figures also count every owner below it, which gives exact high-water marks for
 //! whole modules at the price of a few additions per event.
+//!
+//! What each held when all together held most is kept without a copy at each new peak: peaks are numbered, and an
+//! account notes what it held the first time that it changes after the last one.
 
 use crate::owner::OwnerId;
 
@@ -91,7 +94,55 @@ pub struct OwnerBytes {
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
     bytes: OwnerBytes,
+    own_at_peak: AtPeak,
     parent: OwnerId,
+}
+
+/// Live bytes of a category.
+#[derive(Clone, Copy, Debug, Default)]
+struct CategoryAccount {
+    live: u64,
+    peak: u64,
+    at_peak: AtPeak,
+}
+
+/// What a number was at the last peak.
+#[derive(Clone, Copy, Debug, Default)]
+struct AtPeak {
+    bytes: u64,
+    /// The peak after which the number has changed: if that is not the last one, it is still as it was then.
+    number: u64,
+}
+
+impl AtPeak {
+    /// To be called before a number that is `now` changes.
+    #[inline]
+    const fn note(&mut self, now: u64, last_peak: u64) {
+        if self.number != last_peak {
+            (self.bytes, self.number) = (now, last_peak);
+        }
+    }
+
+    const fn get(&self, now: u64, last_peak: u64) -> u64 {
+        if self.number == last_peak { self.bytes } else { now }
+    }
+}
+
+impl CategoryAccount {
+    #[inline]
+    const fn add(&mut self, bytes: u64, last_peak: u64) {
+        self.at_peak.note(self.live, last_peak);
+        self.live += bytes;
+        if self.live > self.peak {
+            self.peak = self.live;
+        }
+    }
+
+    #[inline]
+    const fn remove(&mut self, bytes: u64, last_peak: u64) {
+        self.at_peak.note(self.live, last_peak);
+        self.live -= bytes;
+    }
 }
 
 /// Live bytes of one pool by owner and by category. See the module's text for its invariant.
@@ -99,7 +150,10 @@ struct Account {
 pub struct Ledger {
     /// Indexed by [`OwnerId::index`]; grows when an owner is first charged.
     accounts: Vec<Account>,
-    categories: [u64; Category::COUNT],
+    categories: [CategoryAccount; Category::COUNT],
+    /// The most that all together held, and how often that was raised.
+    peak: u64,
+    last_peak: u64,
 }
 
 impl Ledger {
@@ -112,29 +166,38 @@ impl Ledger {
     /// Charges `bytes` more to `tag`.
     #[inline]
     pub fn add(&mut self, tag: Tag, bytes: u64) {
-        self.categories[tag.category.index()] += bytes;
+        self.categories[tag.category.index()].add(bytes, self.last_peak);
         self.open(tag.owner);
-        self.accounts[tag.owner.index()].bytes.own += bytes;
+        let account = &mut self.accounts[tag.owner.index()];
+        account.own_at_peak.note(account.bytes.own, self.last_peak);
+        account.bytes.own += bytes;
         self.walk_up(tag.owner, |account| {
             account.live += bytes;
             account.peak = account.peak.max(account.live);
         });
+        let live = self.accounts[OwnerId::ROOT.index()].bytes.live;
+        if live > self.peak {
+            self.peak = live;
+            self.last_peak += 1;
+        }
     }
 
     /// Takes `bytes` off `tag`, which must have been charged with at least as many.
     #[inline]
     pub fn remove(&mut self, tag: Tag, bytes: u64) {
         self.open(tag.owner);
-        self.categories[tag.category.index()] -= bytes;
-        self.accounts[tag.owner.index()].bytes.own -= bytes;
+        self.categories[tag.category.index()].remove(bytes, self.last_peak);
+        let account = &mut self.accounts[tag.owner.index()];
+        account.own_at_peak.note(account.bytes.own, self.last_peak);
+        account.bytes.own -= bytes;
         self.walk_up(tag.owner, |account| account.live -= bytes);
     }
 
     /// Moves `bytes` from one tag to another, without a moment in which they are nobody's or counted twice.
     pub fn retag(&mut self, from: Tag, to: Tag, bytes: u64) {
         if from.owner == to.owner {
-            self.categories[from.category.index()] -= bytes;
-            self.categories[to.category.index()] += bytes;
+            self.categories[from.category.index()].remove(bytes, self.last_peak);
+            self.categories[to.category.index()].add(bytes, self.last_peak);
         } else {
             self.remove(from, bytes);
             self.add(to, bytes);
@@ -169,35 +232,93 @@ impl Ledger {
     /// Live bytes of one category.
     #[must_use]
     pub const fn category(&self, category: Category) -> u64 {
-        self.categories[category.index()]
+        self.categories[category.index()].live
+    }
+
+    /// The most that was live of one category.
+    #[must_use]
+    pub const fn category_peak(&self, category: Category) -> u64 {
+        self.categories[category.index()].peak
+    }
+
+    /// The most that was live of all together since the last [`reset_peaks`](Self::reset_peaks).
+    #[must_use]
+    pub const fn peak(&self) -> u64 {
+        self.peak
+    }
+
+    /// Bytes charged to this owner itself at the first moment at which most was live. Their sum over all owners is
+    /// [`peak`](Self::peak), and so is that of [`category_at_peak`](Self::category_at_peak) over all categories.
+    ///
+    /// ```
+    /// use bfc_core::{Category, Ledger, OwnerId, Tag};
+    /// let (a, b) = (OwnerId::intern(OwnerId::ROOT, "a"), OwnerId::intern(OwnerId::ROOT, "b"));
+    /// let tag = |owner| Tag { owner, category: Category::Output };
+    /// let mut ledger = Ledger::new();
+    /// ledger.add(tag(a), 100);
+    /// ledger.add(tag(b), 50);
+    /// ledger.remove(tag(a), 100);
+    /// ledger.add(tag(b), 90);
+    /// assert_eq!((ledger.owner(b).own, ledger.own_at_peak(a), ledger.own_at_peak(b)), (140, 100, 50));
+    /// ```
+    #[must_use]
+    pub fn own_at_peak(&self, owner: OwnerId) -> u64 {
+        let account = self.accounts.get(owner.index());
+        account.map_or(0, |account| account.own_at_peak.get(account.bytes.own, self.last_peak))
+    }
+
+    /// Bytes of one category at the first moment at which most was live.
+    #[must_use]
+    pub const fn category_at_peak(&self, category: Category) -> u64 {
+        let account = &self.categories[category.index()];
+        account.at_peak.get(account.live, self.last_peak)
     }
 
     /// All live bytes: the sum over categories, which equals the sum over owners.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.categories.iter().sum()
+        self.categories.iter().map(|account| account.live).sum()
     }
 
-    /// Sets every owner's peak to what it holds now.
+    /// Sets every peak to what is live now.
     pub fn reset_peaks(&mut self) {
         for account in &mut self.accounts {
             account.bytes.peak = account.bytes.live;
         }
+        for account in &mut self.categories {
+            account.peak = account.live;
+        }
+        self.peak = self.total();
+        self.last_peak += 1;
     }
 
-    /// Adds all that another book holds. Peaks are added too, and are then upper bounds: the two may have been reached
-    /// at different times.
+    /// Adds all that another book holds. Peaks, and what was held at them, are added too, and are then upper bounds:
+    /// the two may have been reached at different times.
     pub(crate) fn add_all(&mut self, other: &Self) {
-        for (sum, bytes) in self.categories.iter_mut().zip(other.categories) {
-            *sum += bytes;
+        let (last_peak, number) = (self.last_peak, self.last_peak + 1);
+        let at_peak = |ours: AtPeak, now: u64, theirs: AtPeak, their_now: u64| AtPeak {
+            bytes: ours.get(now, last_peak) + theirs.get(their_now, other.last_peak),
+            number,
+        };
+        for (sum, account) in self.categories.iter_mut().zip(&other.categories) {
+            sum.at_peak = at_peak(sum.at_peak, sum.live, account.at_peak, account.live);
+            sum.live += account.live;
+            sum.peak += account.peak;
         }
         for (index, account) in other.accounts.iter().enumerate() {
             self.open(OwnerId::from_index(index));
-            let sum = &mut self.accounts[index].bytes;
-            sum.own += account.bytes.own;
-            sum.live += account.bytes.live;
-            sum.peak += account.bytes.peak;
+            let sum = &mut self.accounts[index];
+            sum.own_at_peak = at_peak(sum.own_at_peak, sum.bytes.own, account.own_at_peak, account.bytes.own);
+            sum.bytes.own += account.bytes.own;
+            sum.bytes.live += account.bytes.live;
+            sum.bytes.peak += account.bytes.peak;
         }
+        // Those that the other book does not have are as they were.
+        for sum in self.accounts.iter_mut().skip(other.accounts.len()) {
+            sum.own_at_peak = at_peak(sum.own_at_peak, sum.bytes.own, AtPeak::default(), 0);
+        }
+        self.peak += other.peak;
+        self.last_peak = number;
     }
 
     /// Makes accounts for `owner` and all owners above it.
@@ -210,6 +331,7 @@ impl Ledger {
         let first = self.accounts.len();
         self.accounts.extend((first..=owner.index()).map(|index| Account {
             bytes: OwnerBytes::default(),
+            own_at_peak: AtPeak::default(),
             parent: OwnerId::from_index(index).parent(),
         }));
     }
@@ -231,6 +353,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn tag(owner: OwnerId, category: Category) -> Tag {
         Tag { owner, category }
@@ -260,5 +383,52 @@ mod tests {
         ledger.retag(tag(owner, Category::Activation), Tag::default(), 64);
         assert_eq!(ledger.owner(owner).own, 0);
         assert_eq!(ledger.total(), 64);
+    }
+
+    proptest! {
+        /// Against a copy of everything at each new peak.
+        #[test]
+        fn what_was_held_at_the_peak_is_known_after_it(
+            steps in proptest::collection::vec((0..4_usize, 0..Category::COUNT, 1..100_u64, any::<bool>()), 1..80),
+        ) {
+            let owners = ["p", "q", "r", "s"].map(|name| OwnerId::intern(OwnerId::ROOT, name));
+            let (mut ledger, mut live, mut at_peak) = (Ledger::new(), Vec::new(), Vec::new());
+            let mut peak = 0;
+            for (owner, category, bytes, takes) in steps {
+                let charge = tag(owners[owner], Category::ALL[category]);
+                if takes || live.is_empty() {
+                    ledger.add(charge, bytes);
+                    live.push((charge, bytes));
+                } else {
+                    let (old, bytes) = live.swap_remove(bytes as usize % live.len());
+                    if category % 2 == 0 {
+                        ledger.remove(old, bytes);
+                    } else {
+                        ledger.retag(old, charge, bytes);
+                        live.push((charge, bytes));
+                    }
+                }
+                let total = live.iter().map(|(_, bytes)| bytes).sum::<u64>();
+                if total > peak {
+                    (peak, at_peak) = (total, live.clone());
+                }
+                let of = |wanted: &dyn Fn(&Tag) -> bool| -> u64 {
+                    at_peak.iter().filter(|(tag, _)| wanted(tag)).map(|(_, bytes)| bytes).sum()
+                };
+                prop_assert_eq!(ledger.peak(), peak);
+                for owner in owners {
+                    prop_assert_eq!(ledger.own_at_peak(owner), of(&|tag| tag.owner == owner));
+                }
+                for category in Category::ALL {
+                    prop_assert_eq!(ledger.category_at_peak(category), of(&|tag| tag.category == category));
+                }
+            }
+            ledger.reset_peaks();
+            prop_assert_eq!(ledger.peak(), ledger.total());
+            prop_assert_eq!(ledger.own_at_peak(owners[0]), ledger.owner(owners[0]).own);
+            let mut twice = ledger.clone();
+            twice.add_all(&ledger);
+            prop_assert_eq!(twice.own_at_peak(owners[1]), 2 * ledger.own_at_peak(owners[1]));
+        }
     }
 }

@@ -315,6 +315,13 @@ unsafe impl Allocator for PassthroughAllocator {
         Stats { retry: self.retry.stats(), ..stats }
     }
 
+    fn regions(&self) -> Vec<Span> {
+        let regions = |state: &mut State| state.live.iter().map(|(_, live)| live.region).collect();
+        let mut regions: Vec<Span> = self.with_state(regions).unwrap_or_default();
+        regions.sort_unstable_by_key(|region| region.address);
+        regions
+    }
+
     fn clear_stats(&self) -> bool {
         let cleared = self.with_state(|state| state.accounts.clear_figures()).is_some();
         if cleared {

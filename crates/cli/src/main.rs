@@ -14,6 +14,8 @@ mod progress;
 mod recording_file;
 mod replay;
 mod report;
+mod sparkline;
+mod top;
 mod trace_file;
 
 use std::io::{self, ErrorKind, Write};
@@ -45,6 +47,8 @@ enum Command {
     Diff(diff::DiffArguments),
     /// Write a recorded run in a form that other tools open: PyTorch's memory viewer, Perfetto, pprof
     Export(export::ExportArguments),
+    /// Follow a run that is being recorded: what is in use now, by whom, and what the peak was
+    Top(top::TopArguments),
     /// Plan where the blocks of a recorded step go, so that the steps that follow take the least memory
     Plan(plan::PlanArguments),
 }
@@ -57,6 +61,7 @@ fn main() -> ExitCode {
         Command::Diff(arguments) => diff::run(&arguments),
         Command::Export(arguments) => export::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
     };
     match outcome {
         Ok(code) => code,

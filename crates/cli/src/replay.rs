@@ -2,7 +2,6 @@
 
 mod measure;
 mod smallest;
-mod sparkline;
 mod table;
 
 use std::io::{self, Write};

@@ -30,6 +30,10 @@ pub(crate) struct ReportArguments {
     #[arg(long, value_name = "WHAT", default_value = "op")]
     by: By,
 
+    /// Show every figure of an op, however wide its table
+    #[arg(long)]
+    wide: bool,
+
     /// Write JSON, for programs; all of it, whatever --top says
     #[arg(long)]
     json: bool,
@@ -89,7 +93,14 @@ pub(crate) fn run(arguments: &ReportArguments) -> io::Result<ExitCode> {
         write!(
             stdout,
             "{}",
-            text::Text { recording: &recording, usage: &usage, parts: &parts, top: arguments.top, places }
+            text::Text {
+                recording: &recording,
+                usage: &usage,
+                parts: &parts,
+                top: arguments.top,
+                places,
+                wide: arguments.wide
+            }
         )?;
     }
     stdout.flush()?;

@@ -40,7 +40,7 @@ fn every_format_goes_to_a_file_and_to_standard_output_alike() {
         let file = directory.path().join(format.name());
         let output = highwater(&run, &["--format", format.name(), "--output", file.to_str().unwrap()]);
         assert!(output.status.success(), "{output:?}");
-        assert!(String::from_utf8(output.stdout).unwrap().contains(" from 4 events in "));
+        assert!(String::from_utf8(output.stdout).unwrap().contains(" from 5 events in "));
         let output = highwater(&run, &["--format", format.name()]);
         assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
         assert_eq!(output.stdout, fs::read(file).unwrap(), "{format}");

@@ -48,12 +48,16 @@ fn a_report_says_what_was_live_at_the_peak_and_who_held_it() {
     assert!(output.status.success(), "{output:?}");
     let text = stdout(&output);
     let line = |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap().to_owned();
-    assert!(line("sample: 8 events in ").ends_with('s'));
+    assert!(line("sample: 9 events in ").ends_with('s'));
     assert_eq!(line("seed"), "seed 3");
     assert!(line("peak: 4.00 KiB in use").ends_with("reached by net.fc2.matmul"));
     assert!(line("net.fc2.matmul").ends_with("75.0 %"));
     assert!(line("output").contains("100.0 %"));
     assert!(line("pool cpu:0 (address only): limit 64.0 MiB").contains("in use - (at most 4.00 KiB)"));
+
+    assert!(line("forward  ").ends_with("4.00 KiB"), "by phase");
+    let wide = stdout(&highwater(&["report", "--by", "place", "--wide"], &[&run]));
+    assert!(wide.contains("self peak") && wide.contains("live peak"), "{wide}");
 
     let output = highwater(&["report", "--json"], &[&run]);
     let json: Value = serde_json::from_str(&stdout(&output)).unwrap();

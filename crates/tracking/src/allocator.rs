@@ -12,13 +12,14 @@ use std::time::Instant;
 use bfc_core::sync::atomic::{AtomicU64, Ordering};
 use bfc_core::sync::{Mutex, lock};
 use bfc_core::{
-    AllocError, Allocator, Block, BlockError, Bytes, Damage, Ledger, MemoryKind, OwnerId, PlannedCounts,
-    RecordError, Request, Stats, Stream, Tag,
+    AllocError, Allocator, Block, BlockError, Bytes, Category, Damage, Ledger, MemoryKind, OwnerId,
+    PlannedCounts, RecordError, Request, Span, Stats, Stream, Tag,
 };
 
 use crate::bin::Bin;
 use crate::local::LocalBlocks;
 use crate::record::Recorder;
+use crate::saved::Saves;
 use crate::totals::Class;
 
 /// What a [`TrackingAllocator`] has counted, in bytes.
@@ -96,12 +97,19 @@ pub struct TrackingAllocator {
     high_water: AtomicU64,
     /// Bytes taken by class; together they are the total.
     classes: [AtomicU64; Class::COUNT],
+    /// Bytes taken beyond those asked for.
+    rounding: AtomicU64,
+    /// What was live in the inner allocator when the op turned to it.
+    live_before: u64,
+    /// Live bytes that are kept for a backward pass.
+    saved: AtomicU64,
     /// Used in [`Mode::Local`].
     local: Mutex<LocalBlocks>,
     records: Option<Mutex<Vec<Record>>>,
     /// Where to go when retired; dangling for an allocator that belongs to no tracker.
     bin: Weak<Bin>,
     recorder: Option<Arc<Recorder>>,
+    saves: Option<Arc<Saves>>,
 }
 
 impl TrackingAllocator {
@@ -125,34 +133,42 @@ impl TrackingAllocator {
         owner: OwnerId,
         bin: Weak<Bin>,
         recorder: Arc<Recorder>,
+        saves: Arc<Saves>,
     ) -> Self {
-        Self { bin, recorder: Some(recorder), ..Self::build(inner, true, owner) }
+        Self { bin, recorder: Some(recorder), saves: Some(saves), ..Self::build(inner, true, owner) }
     }
 
     fn build(inner: Arc<dyn Allocator>, track_sizes: bool, owner: OwnerId) -> Self {
         Self {
             mode: Mode::of(&*inner, track_sizes),
+            live_before: inner.bytes_in_use(),
             inner: Some(inner),
             owner,
             references: AtomicU64::new(1),
             live: AtomicU64::new(0),
             high_water: AtomicU64::new(0),
             classes: std::array::from_fn(|_| AtomicU64::new(0)),
+            rounding: AtomicU64::new(0),
+            saved: AtomicU64::new(0),
             local: Mutex::new(LocalBlocks::default()),
             records: None,
             bin: Weak::new(),
             recorder: None,
+            saves: None,
         }
     }
 
     /// Makes a recycled allocator as good as new.
     pub(crate) fn restart(&mut self, inner: Arc<dyn Allocator>, owner: OwnerId) {
         self.mode = Mode::of(&*inner, true);
+        self.live_before = inner.bytes_in_use();
         self.inner = Some(inner);
         self.owner = owner;
         *self.references.get_mut() = 1;
         *self.live.get_mut() = 0;
         *self.high_water.get_mut() = 0;
+        *self.rounding.get_mut() = 0;
+        *self.saved.get_mut() = 0;
         for class in &mut self.classes {
             *class.get_mut() = 0;
         }
@@ -180,6 +196,16 @@ impl TrackingAllocator {
         std::array::from_fn(|class| self.classes[class].load(Ordering::Relaxed))
     }
 
+    /// Bytes taken beyond those asked for.
+    pub(crate) fn rounding_bytes(&self) -> u64 {
+        self.rounding.load(Ordering::Relaxed)
+    }
+
+    /// What was live in the inner allocator, whoever held it, when the op turned to it.
+    pub(crate) const fn live_before(&self) -> u64 {
+        self.live_before
+    }
+
     /// Whether `allocator` is this one, or the one that this one wraps.
     pub(crate) fn stands_for(&self, allocator: &Arc<dyn Allocator>) -> bool {
         let address = Arc::as_ptr(allocator).cast::<()>();
@@ -198,10 +224,19 @@ impl TrackingAllocator {
     }
 
     /// Counts `bytes` more, whose allocation has succeeded.
-    fn add(&self, bytes: u64, tag: Tag) {
+    fn add(&self, bytes: u64, requested: u64, tag: Tag) {
         if self.mode != Mode::Untracked {
             let live = self.live.fetch_add(bytes, Ordering::Relaxed).wrapping_add(bytes);
-            self.high_water.fetch_max(live, Ordering::Relaxed);
+            // Looking first spares most events a write that others must wait for.
+            if live > self.high_water.load(Ordering::Relaxed) {
+                self.high_water.fetch_max(live, Ordering::Relaxed);
+            }
+        }
+        if bytes != requested {
+            self.rounding.fetch_add(bytes.saturating_sub(requested), Ordering::Relaxed);
+        }
+        if tag.category == Category::Activation {
+            self.note_kept(bytes);
         }
         self.classes[Class::of(tag.category) as usize].fetch_add(bytes, Ordering::Relaxed);
         self.references.fetch_add(1, Ordering::Relaxed);
@@ -222,6 +257,30 @@ impl TrackingAllocator {
     fn restore(&self, bytes: u64) {
         self.live.fetch_add(bytes, Ordering::Relaxed);
         self.record(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    /// Counts bytes as kept for a backward pass from now on.
+    #[cold]
+    fn note_kept(&self, bytes: u64) {
+        if let Some(saves) = &self.saves {
+            self.saved.fetch_add(bytes, Ordering::Relaxed);
+            saves.keep(self.owner, bytes);
+        }
+    }
+
+    /// Counts bytes as kept no more.
+    #[cold]
+    fn note_let_go(&self, bytes: u64) {
+        if let Some(saves) = &self.saves {
+            self.saved.fetch_sub(bytes, Ordering::Relaxed);
+            saves.let_go(self.owner, bytes);
+        }
+    }
+
+    /// Whether a live block is kept for a backward pass. Costs nothing in ops of which nothing is.
+    fn is_kept(&self, block: &Block) -> bool {
+        self.saved.load(Ordering::Relaxed) > 0
+            && self.tag(block).is_ok_and(|tag| tag.category == Category::Activation)
     }
 
     /// Counts bytes for another class, as for scratch that turns out to be the op's result.
@@ -308,7 +367,7 @@ unsafe impl Allocator for TrackingAllocator {
             block = lock(&self.local).insert(block, request.bytes);
         }
         let bytes = if self.mode == Mode::Untracked { request.bytes } else { block.bytes };
-        self.add(bytes, request.tag);
+        self.add(bytes, request.bytes, request.tag);
         if let Some(recorder) = &self.recorder {
             let id = self.recorded_id(&block);
             recorder.post_alloc(&**self.inner(), &block, id, request.bytes, request.tag);
@@ -323,6 +382,7 @@ unsafe impl Allocator for TrackingAllocator {
         if block.is_empty() {
             return Ok(());
         }
+        let kept = self.is_kept(&block);
         let entry = match self.mode {
             Mode::Local => Some(lock(&self.local).remove(&block)?),
             Mode::Inner | Mode::Untracked => None,
@@ -335,6 +395,9 @@ unsafe impl Allocator for TrackingAllocator {
         }
         // SAFETY: the caller promises that nothing uses the memory any more.
         let result = unsafe { self.inner().deallocate(entry.map_or(block, |entry| entry.inner)) };
+        if kept && result.as_ref().map_or_else(BlockError::took_back, |()| true) {
+            self.note_let_go(block.bytes);
+        }
         match result {
             Ok(()) => {
                 self.references.fetch_sub(1, Ordering::AcqRel);
@@ -356,6 +419,18 @@ unsafe impl Allocator for TrackingAllocator {
 
     fn stats(&self) -> Stats {
         self.inner().stats()
+    }
+
+    fn bytes_in_use(&self) -> u64 {
+        self.inner().bytes_in_use()
+    }
+
+    fn stream(&self) -> Option<&Arc<Stream>> {
+        self.inner().stream()
+    }
+
+    fn regions(&self) -> Vec<Span> {
+        self.inner().regions()
     }
 
     fn clear_stats(&self) -> bool {
@@ -394,6 +469,11 @@ unsafe impl Allocator for TrackingAllocator {
             recorder.post_retag(&**self.inner(), block, self.recorded_id(block), tag);
         }
         if let Ok(before) = before {
+            match [before.category, tag.category].map(|category| category == Category::Activation) {
+                [false, true] => self.note_kept(block.bytes),
+                [true, false] => self.note_let_go(block.bytes),
+                _ => {}
+            }
             self.reclass(block.bytes, Class::of(before.category), Class::of(tag.category));
         }
         Ok(())

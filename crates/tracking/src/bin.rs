@@ -10,6 +10,7 @@ use crossbeam::queue::ArrayQueue;
 
 use crate::allocator::TrackingAllocator;
 use crate::record::Recorder;
+use crate::saved::Saves;
 
 /// How many idle allocators are kept. All ops of a forward pass whose results wait for the backward pass come back in
 /// one step, so this is about the number of ops in a large model; 8 bytes each while empty.
@@ -32,6 +33,7 @@ impl Bin {
         inner: &Arc<dyn Allocator>,
         owner: OwnerId,
         recorder: &Arc<Recorder>,
+        saves: &Arc<Saves>,
     ) -> Arc<TrackingAllocator> {
         // What lies here has no other handle: only the last one is put here.
         if let Some(mut idle) = self.idle.pop()
@@ -45,6 +47,7 @@ impl Bin {
             owner,
             Arc::downgrade(self),
             Arc::clone(recorder),
+            Arc::clone(saves),
         ))
     }
 

@@ -63,6 +63,7 @@ mod plan;
 mod record;
 mod replay;
 mod report;
+mod saved;
 mod scope;
 pub mod table;
 #[cfg(test)]
@@ -80,16 +81,18 @@ pub use plan::{
     NoPlan, PlanLimits, PlanTextError, PlanTextProblem, Step, find_step, parse_plan, plan_of, write_plan,
 };
 pub use record::{
-    BlockLife, BlockProblem, CategoryChange, CategoryUsage, Change, Cut, Event, EventKind, EventProblem,
-    Execution, Failure, HwmError, HwmProblem, LiveBlock, Moment, OpUsage, Outside, Owner, Peak, PeakPart,
-    PeakParts, PeakUsage, PhaseUsage, PlaceChange, PoolName, Recording, RecordingLimits, Region, Retag,
-    RunFacts, RunSummary, SavedUsage, ScopeChange, ScopeUsage, ThreadUsage, Timeline, Usage, UsageDiff,
-    Written,
+    BlockLife, BlockProblem, CategoryChange, CategoryNow, CategoryUsage, Change, Cut, Event, EventKind,
+    EventProblem, Execution, Failure, Follower, HolderNow, HwmError, HwmProblem, LiveBlock, Moment, OpUsage,
+    Outside, Owner, Peak, PeakPart, PeakParts, PeakUsage, PhaseUsage, PlaceChange, PoolName, Recording,
+    RecordingLimits, Region, Retag, RunFacts, RunSummary, SavedUsage, ScopeChange, ScopeUsage, StreamUsage,
+    ThreadUsage, Timeline, Usage, UsageDiff, Written,
 };
 pub use replay::{ReplayError, ReplaySummary, Replayer, replay};
-pub use report::{CategoryRow, OpRow, PeakRow, PlaceRow, PoolRow, Report, ScopeRow};
+pub use report::{
+    CategoryRow, OpRow, PeakRow, PhaseRow, PlaceRow, PoolRow, Report, SavedRow, ScopeRow, ThreadRow,
+};
 pub use scope::{ModuleGuard, Phase, PhaseGuard, Place, PlaceGuard, here, module, phase};
-pub use totals::OpTotals;
+pub use totals::{OpTotals, ThreadTotals};
 pub use trace::{
     PickleProblem, ReadOptions, SnapshotProblem, Trace, TraceComment, TraceError, TraceEvent, TraceLimits,
     TracePlace, TraceProblem,

@@ -11,12 +11,14 @@
 
 mod builder;
 mod diff;
+mod follow;
 pub(crate) mod hwm;
 mod outside;
 mod parts;
 mod peak;
 mod recorder;
 mod recording;
+mod regions;
 mod ring;
 mod summary;
 mod timeline;
@@ -27,6 +29,7 @@ mod wire;
 use builder::MAX_DEPTH;
 pub use builder::{BlockProblem, RecordingLimits};
 pub use diff::{CategoryChange, Change, PlaceChange, ScopeChange, UsageDiff};
+pub use follow::{CategoryNow, Follower, HolderNow};
 pub use hwm::{HwmError, HwmProblem, Written};
 pub use outside::Outside;
 pub use parts::{PeakPart, PeakParts};
@@ -37,7 +40,9 @@ pub use recording::{
 };
 pub use summary::{RunFacts, RunSummary};
 pub use timeline::{Moment, Timeline};
-pub use usage::{CategoryUsage, OpUsage, PeakUsage, PhaseUsage, SavedUsage, ScopeUsage, ThreadUsage, Usage};
+pub use usage::{
+    CategoryUsage, OpUsage, PeakUsage, PhaseUsage, SavedUsage, ScopeUsage, StreamUsage, ThreadUsage, Usage,
+};
 pub use wire::EventProblem;
 
 /// A recording of the events of one block alone: for the fuzz targets.

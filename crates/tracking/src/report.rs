@@ -7,11 +7,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 
-use bfc_core::{Allocator, Category, Ledger, OwnerId, Stats};
+use bfc_core::{Allocator, Category, Ledger, OwnerId, Stats, Stream};
 use serde::{Deserialize, Serialize};
 
+use crate::saved::Kept;
 use crate::scope::Phase;
-use crate::totals::OpTotals;
+use crate::totals::{OpTotals, ThreadTotals};
 use crate::tracker::Tracker;
 
 /// The figures of a run at one moment. All sizes in bytes. Prints as tables for people; [`Report::write_json`] writes
@@ -26,7 +27,13 @@ pub struct Report {
     pub scopes: Vec<ScopeRow>,
     /// By module, op and phase, in the order of first execution.
     pub by_place: Vec<PlaceRow>,
-    /// The pools.
+    /// By phase, in the order of training.
+    pub phases: Vec<PhaseRow>,
+    /// By thread that began ops, in the order of their numbers.
+    pub threads: Vec<ThreadRow>,
+    /// What was kept for backward passes.
+    pub saved: SavedRow,
+    /// The pools; each is of one stream.
     pub pools: Vec<PoolRow>,
     /// The highest peak among the pools; `None` if nothing was ever allocated.
     pub peak: Option<PeakRow>,
@@ -37,7 +44,9 @@ pub struct Report {
 }
 
 /// One op in one phase.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
 pub struct OpRow {
     /// The op's name.
     pub op: String,
@@ -45,14 +54,29 @@ pub struct OpRow {
     pub phase: Phase,
     /// Finished executions.
     pub calls: u64,
+    /// Bytes asked for by all of them.
+    pub requested_bytes: u64,
     /// Bytes taken by all of them.
     pub total_bytes: u64,
-    /// The most that one of them held at a time.
+    /// The most that one of them held at a time, of what it and the ops within it took.
     pub high_water_bytes: u64,
+    /// The most that was charged to it at a time, by all executions together; over several modules or pools, the sum of
+    /// their marks.
+    pub self_peak_bytes: u64,
     /// Live bytes now.
     pub live_bytes: u64,
     /// Bytes that were live when the execution that took them returned, of all executions together.
     pub outliving_bytes: u64,
+    /// The most that was live in its pools, whoever held it, when an execution first turned to them.
+    pub live_before_bytes: u64,
+    /// Bytes charged to it at the peak of the run (see [`Report::peak`]).
+    pub peak_bytes: u64,
+    /// Their share of the peak, 0 to 1.
+    pub peak_share: f64,
+    /// Of what it took, bytes that came to be kept for a backward pass.
+    pub saved_bytes: u64,
+    /// How long such a byte was kept on average, in nanoseconds.
+    pub saved_mean_ns: u64,
     /// Bytes taken as temporaries and workspaces.
     pub temporary_bytes: u64,
     /// Bytes taken for results.
@@ -62,7 +86,7 @@ pub struct OpRow {
 }
 
 /// One op in one phase in one module.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlaceRow {
     /// The module's path, empty outside of all modules.
     pub scope: String,
@@ -72,27 +96,98 @@ pub struct PlaceRow {
 }
 
 /// One module and everything below it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
 pub struct ScopeRow {
     /// The module's path, empty for the whole.
     pub scope: String,
     /// Finished executions of ops.
     pub calls: u64,
+    /// Bytes asked for by all of them.
+    pub requested_bytes: u64,
     /// Bytes taken by all of them.
     pub total_bytes: u64,
     /// The most that was live at a time; with several pools the sum of their marks.
     pub high_water_bytes: u64,
     /// Live bytes now.
     pub live_bytes: u64,
+    /// Bytes charged to it or below at the peak of the run (see [`Report::peak`]).
+    pub peak_bytes: u64,
+    /// Their share of the peak, 0 to 1.
+    pub peak_share: f64,
+}
+
+/// One phase.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct PhaseRow {
+    /// The phase.
+    pub phase: Phase,
+    /// Finished executions of ops.
+    pub calls: u64,
+    /// Bytes asked for by all of them.
+    pub requested_bytes: u64,
+    /// Bytes taken by all of them.
+    pub total_bytes: u64,
+    /// The most that one of them held at a time.
+    pub high_water_bytes: u64,
+    /// Live bytes now.
+    pub live_bytes: u64,
+    /// Bytes charged to its ops at the peak of the run (see [`Report::peak`]).
+    pub peak_bytes: u64,
+    /// Their share of the peak, 0 to 1.
+    pub peak_share: f64,
+}
+
+/// One thread.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct ThreadRow {
+    /// Its number in the process.
+    pub thread: u64,
+    /// Finished executions of ops that it began.
+    pub calls: u64,
+    /// Bytes asked for by all of them.
+    pub requested_bytes: u64,
+    /// Bytes taken by all of them.
+    pub total_bytes: u64,
+    /// The most that one of them held at a time.
+    pub high_water_bytes: u64,
+    /// Bytes that were live when the execution that took them returned, of all executions together.
+    pub outliving_bytes: u64,
+}
+
+/// What was kept for backward passes: blocks of the category "activation" that ops took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct SavedRow {
+    /// How many blocks.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes kept now.
+    pub live_bytes: u64,
+    /// The most bytes kept at a time.
+    pub high_water_bytes: u64,
+    /// How long a byte was kept on average, in nanoseconds; those that are still kept, until now.
+    pub mean_held_ns: u64,
 }
 
 /// One pool.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
 pub struct PoolRow {
     /// The pool's name.
     pub name: String,
     /// What kind of memory it hands out.
     pub memory: String,
+    /// The device stream in whose order its memory is handed out again, counted from 1; `None` where there is none.
+    pub stream: Option<u64>,
     /// The most it may reserve; `None` without a limit.
     pub limit: Option<u64>,
     /// Bytes held from the source.
@@ -133,12 +228,18 @@ pub struct PeakRow {
 }
 
 /// One category.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
 pub struct CategoryRow {
     /// The category's name.
     pub category: String,
     /// Live bytes now.
     pub live_bytes: u64,
+    /// The most that was live of it at a time; with several pools the sum of their marks.
+    pub high_water_bytes: u64,
+    /// Live bytes at the peak of the run (see [`Report::peak`]).
+    pub peak_bytes: u64,
 }
 
 impl Report {
@@ -152,22 +253,33 @@ impl Report {
 
         let mut own = own_bytes(&ledgers);
         let by_owner: HashMap<OwnerId, &OpTotals> = totals.iter().map(|row| (row.owner, row)).collect();
-        let scopes = scope_rows(&totals, &ledgers, &own, &by_owner);
+        let peak = peak_row(pools, &stats, &by_owner);
+        let at_peak = AtPeak::new(&stats, &ledgers);
+        let scopes = scope_rows(&totals, &ledgers, &own, &by_owner, &at_peak);
         // Each owner's bytes are taken out once, so no byte is shown twice should two rows share an owner.
-        let places: Vec<(&OpTotals, u64)> =
-            totals.iter().map(|row| (row, own.remove(&row.owner).unwrap_or(0))).collect();
+        let place = |row: &OpTotals, live: u64| PlaceRow {
+            scope: row.module.path(),
+            row: OpRow::new(row, live, &ledgers, &at_peak, &tracker.saves().of(row.owner)),
+        };
+        let mut by_place: Vec<PlaceRow> =
+            totals.iter().map(|row| place(row, own.remove(&row.owner).unwrap_or(0))).collect();
+        by_place.retain(|place| place.row.has_figures());
+        let ops = op_rows(&by_place);
         // Pools without a ledger do not know who holds what.
         let unledgered = stats
             .iter()
             .zip(&ledgers)
             .map(|(stats, ledger)| if ledger.total() == 0 { stats.bytes_in_use } else { 0 });
         Self {
-            ops: op_rows(&places),
+            phases: phase_rows(&ops),
+            ops,
             scopes,
-            by_place: place_rows(&places),
-            peak: peak_row(pools, &stats, &by_owner),
-            pools: pools.iter().zip(&stats).map(|(pool, stats)| PoolRow::new(&**pool, stats)).collect(),
-            categories: category_rows(&ledgers),
+            by_place,
+            threads: tracker.thread_totals().iter().map(ThreadRow::new).collect(),
+            saved: SavedRow::new(&tracker.saves().whole()),
+            peak,
+            pools: pool_rows(pools, &stats),
+            categories: category_rows(&ledgers, &at_peak),
             unowned_bytes: sum(own.into_values().chain(unledgered)),
         }
     }
@@ -189,15 +301,30 @@ impl Report {
 }
 
 impl OpRow {
-    fn new(totals: &OpTotals, live_bytes: u64) -> Self {
+    fn new(
+        totals: &OpTotals,
+        live_bytes: u64,
+        ledgers: &[Ledger],
+        at_peak: &AtPeak<'_>,
+        kept: &Kept,
+    ) -> Self {
+        let peak_bytes = at_peak.own(totals.owner);
         Self {
             op: totals.op.to_owned(),
             phase: totals.phase,
             calls: totals.calls,
+            requested_bytes: totals.requested_bytes,
             total_bytes: totals.total_bytes,
             high_water_bytes: totals.high_water_bytes,
+            // Nobody stands below an op, so what it held with those below is what it held itself.
+            self_peak_bytes: sum(ledgers.iter().map(|ledger| ledger.owner(totals.owner).peak)),
             live_bytes,
             outliving_bytes: totals.outliving_bytes,
+            live_before_bytes: totals.live_before_bytes,
+            peak_bytes,
+            peak_share: at_peak.share(peak_bytes),
+            saved_bytes: kept.bytes,
+            saved_mean_ns: kept.mean_ns(),
             temporary_bytes: totals.temporary_bytes,
             output_bytes: totals.output_bytes,
             persistent_bytes: totals.persistent_bytes,
@@ -206,7 +333,16 @@ impl OpRow {
 
     /// Takes the figures of another row in: sums, and the higher of the marks.
     pub(crate) fn absorb(&mut self, other: &Self) {
+        let held = u128::from(self.saved_bytes) * u128::from(self.saved_mean_ns)
+            + u128::from(other.saved_bytes) * u128::from(other.saved_mean_ns);
+        self.saved_bytes = self.saved_bytes.saturating_add(other.saved_bytes);
+        self.saved_mean_ns = u64::try_from(held / u128::from(self.saved_bytes.max(1))).unwrap_or(u64::MAX);
         self.calls += other.calls;
+        self.requested_bytes = self.requested_bytes.saturating_add(other.requested_bytes);
+        self.self_peak_bytes = self.self_peak_bytes.saturating_add(other.self_peak_bytes);
+        self.live_before_bytes = self.live_before_bytes.max(other.live_before_bytes);
+        self.peak_bytes = self.peak_bytes.saturating_add(other.peak_bytes);
+        self.peak_share += other.peak_share;
         self.total_bytes = self.total_bytes.saturating_add(other.total_bytes);
         self.high_water_bytes = self.high_water_bytes.max(other.high_water_bytes);
         self.live_bytes = self.live_bytes.saturating_add(other.live_bytes);
@@ -222,11 +358,95 @@ impl OpRow {
     }
 }
 
+impl PhaseRow {
+    fn new(phase: Phase) -> Self {
+        Self { phase, ..Self::default() }
+    }
+
+    fn add(&mut self, row: &OpRow) {
+        self.calls += row.calls;
+        self.requested_bytes = self.requested_bytes.saturating_add(row.requested_bytes);
+        self.total_bytes = self.total_bytes.saturating_add(row.total_bytes);
+        self.high_water_bytes = self.high_water_bytes.max(row.high_water_bytes);
+        self.live_bytes = self.live_bytes.saturating_add(row.live_bytes);
+        self.peak_bytes = self.peak_bytes.saturating_add(row.peak_bytes);
+        self.peak_share += row.peak_share;
+    }
+}
+
+impl ThreadRow {
+    const fn new(totals: &ThreadTotals) -> Self {
+        Self {
+            thread: totals.thread,
+            calls: totals.calls,
+            requested_bytes: totals.requested_bytes,
+            total_bytes: totals.total_bytes,
+            high_water_bytes: totals.high_water_bytes,
+            outliving_bytes: totals.outliving_bytes,
+        }
+    }
+}
+
+impl SavedRow {
+    fn new(kept: &Kept) -> Self {
+        Self {
+            blocks: kept.blocks,
+            bytes: kept.bytes,
+            live_bytes: kept.live,
+            high_water_bytes: kept.peak,
+            mean_held_ns: kept.mean_ns(),
+        }
+    }
+}
+
+/// What was held at the peak of the run: that of the pool whose peak is highest.
+struct AtPeak<'a> {
+    ledger: Option<&'a Ledger>,
+    bytes: u64,
+}
+
+impl<'a> AtPeak<'a> {
+    fn new(stats: &[Stats], ledgers: &'a [Ledger]) -> Self {
+        let highest = stats.iter().zip(ledgers).max_by_key(|(stats, _)| stats.peak_bytes_in_use);
+        Self {
+            ledger: highest.map(|(_, ledger)| ledger),
+            bytes: highest.map_or(0, |(stats, _)| stats.peak_bytes_in_use),
+        }
+    }
+
+    fn own(&self, owner: OwnerId) -> u64 {
+        self.ledger.map_or(0, |ledger| ledger.own_at_peak(owner))
+    }
+
+    /// By owner, what it and all below it held.
+    fn inclusive(&self) -> HashMap<OwnerId, u64> {
+        let mut held = HashMap::new();
+        for (owner, _) in self.ledger.iter().flat_map(|ledger| ledger.owners()) {
+            let own = self.own(owner);
+            let mut above = Some(owner).filter(|_| own > 0);
+            while let Some(id) = above {
+                *held.entry(id).or_default() += own;
+                above = (id != OwnerId::ROOT).then(|| id.parent());
+            }
+        }
+        held
+    }
+
+    fn category(&self, category: Category) -> u64 {
+        self.ledger.map_or(0, |ledger| ledger.category_at_peak(category))
+    }
+
+    fn share(&self, bytes: u64) -> f64 {
+        bytes as f64 / self.bytes.max(1) as f64
+    }
+}
+
 impl PoolRow {
-    fn new(pool: &dyn Allocator, stats: &Stats) -> Self {
+    fn new(pool: &dyn Allocator, stats: &Stats, stream: Option<u64>) -> Self {
         Self {
             name: pool.name().to_owned(),
             memory: pool.memory_kind().name().to_owned(),
+            stream,
             limit: stats.bytes_limit,
             reserved: stats.bytes_reserved,
             in_use: stats.bytes_in_use,
@@ -257,20 +477,37 @@ fn own_bytes(ledgers: &[Ledger]) -> HashMap<OwnerId, u64> {
     own
 }
 
-fn place_rows(places: &[(&OpTotals, u64)]) -> Vec<PlaceRow> {
-    let rows = places
-        .iter()
-        .map(|(totals, live)| PlaceRow { scope: totals.module.path(), row: OpRow::new(totals, *live) });
-    rows.filter(|place| place.row.has_figures()).collect()
+fn pool_rows(pools: &[Arc<dyn Allocator>], stats: &[Stats]) -> Vec<PoolRow> {
+    let mut streams: Vec<&Arc<Stream>> = Vec::new();
+    let rows = pools.iter().zip(stats).map(|(pool, stats)| {
+        let number = pool.stream().map(|stream| {
+            let known = streams.iter().position(|known| *known == stream);
+            known.unwrap_or_else(|| {
+                streams.push(stream);
+                streams.len() - 1
+            }) as u64
+                + 1
+        });
+        PoolRow::new(&**pool, stats, number)
+    });
+    rows.collect()
 }
 
-fn op_rows(places: &[(&OpTotals, u64)]) -> Vec<OpRow> {
-    let mut rows: BTreeMap<(Phase, &str), OpRow> = BTreeMap::new();
-    for (totals, live) in places {
-        let row = OpRow::new(totals, *live);
-        rows.entry((totals.phase, totals.op)).and_modify(|sum| sum.absorb(&row)).or_insert(row);
+fn phase_rows(ops: &[OpRow]) -> Vec<PhaseRow> {
+    let mut phases: BTreeMap<Phase, PhaseRow> = BTreeMap::new();
+    for row in ops {
+        phases.entry(row.phase).or_insert_with(|| PhaseRow::new(row.phase)).add(row);
     }
-    let mut rows: Vec<OpRow> = rows.into_values().filter(OpRow::has_figures).collect();
+    phases.into_values().collect()
+}
+
+fn op_rows(places: &[PlaceRow]) -> Vec<OpRow> {
+    let mut rows: BTreeMap<(Phase, &str), OpRow> = BTreeMap::new();
+    for PlaceRow { row, .. } in places {
+        let sum = rows.entry((row.phase, &row.op));
+        sum.and_modify(|sum| sum.absorb(row)).or_insert_with(|| row.clone());
+    }
+    let mut rows: Vec<OpRow> = rows.into_values().collect();
     rows.sort_by(|a, b| {
         let by_mark = b.high_water_bytes.cmp(&a.high_water_bytes);
         a.phase.cmp(&b.phase).then(by_mark).then_with(|| a.op.cmp(&b.op))
@@ -283,15 +520,19 @@ fn scope_rows(
     ledgers: &[Ledger],
     own: &HashMap<OwnerId, u64>,
     by_owner: &HashMap<OwnerId, &OpTotals>,
+    at_peak: &AtPeak<'_>,
 ) -> Vec<ScopeRow> {
-    let mut executed: HashMap<OwnerId, (u64, u64)> = HashMap::new();
+    let held_at_peak = at_peak.inclusive();
+    let mut executed: HashMap<OwnerId, [u64; 3]> = HashMap::new();
     let mut modules = BTreeSet::from([Vec::new()]);
     let shown =
         totals.iter().filter(|row| row.calls > 0 || own.get(&row.owner).is_some_and(|bytes| *bytes > 0));
     for row in shown {
         for module in lineage(row.module) {
-            let (calls, bytes) = executed.entry(*module.last().unwrap_or(&OwnerId::ROOT)).or_default();
+            let [calls, requested, bytes] =
+                executed.entry(*module.last().unwrap_or(&OwnerId::ROOT)).or_default();
             *calls += row.calls;
+            *requested = requested.saturating_add(row.requested_bytes);
             *bytes = bytes.saturating_add(row.total_bytes);
             modules.insert(module);
         }
@@ -302,14 +543,18 @@ fn scope_rows(
 
     let row = |lineage: &Vec<OwnerId>| {
         let module = *lineage.last().unwrap_or(&OwnerId::ROOT);
-        let (calls, total_bytes) = executed.get(&module).copied().unwrap_or_default();
+        let [calls, requested_bytes, total_bytes] = executed.get(&module).copied().unwrap_or_default();
+        let peak_bytes = held_at_peak.get(&module).copied().unwrap_or(0);
         let accounts = || ledgers.iter().map(|ledger| ledger.owner(module));
         ScopeRow {
             scope: module.path(),
             calls,
+            requested_bytes,
             total_bytes,
             high_water_bytes: sum(accounts().map(|account| account.peak)),
             live_bytes: sum(accounts().map(|account| account.live)),
+            peak_bytes,
+            peak_share: at_peak.share(peak_bytes),
         }
     };
     modules.iter().map(row).collect()
@@ -345,10 +590,12 @@ fn peak_row(
     })
 }
 
-fn category_rows(ledgers: &[Ledger]) -> Vec<CategoryRow> {
+fn category_rows(ledgers: &[Ledger], at_peak: &AtPeak<'_>) -> Vec<CategoryRow> {
     let row = |category: Category| CategoryRow {
         category: category.name().to_owned(),
         live_bytes: sum(ledgers.iter().map(|ledger| ledger.category(category))),
+        high_water_bytes: sum(ledgers.iter().map(|ledger| ledger.category_peak(category))),
+        peak_bytes: at_peak.category(category),
     };
     Category::ALL.into_iter().map(row).collect()
 }

@@ -103,6 +103,28 @@ pub fn bytes(bytes: u64) -> String {
     format!("{value:.decimals$} {}", UNITS[unit])
 }
 
+/// A share of 0 to 1 as a cell; none is a dash.
+#[must_use]
+pub fn share(share: f64) -> String {
+    if share == 0.0 { "-".to_owned() } else { format!("{:.1} %", share * 100.0) }
+}
+
+/// A time in nanoseconds, in the unit that suits it.
+///
+/// ```
+/// use highwater_tracking::table::duration;
+/// assert_eq!([999, 1_500, 2_000_000, 61_000_000_000].map(duration), ["999 ns", "1.5 µs", "2.0 ms", "61.00 s"]);
+/// ```
+#[must_use]
+pub fn duration(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.2} s", ns as f64 / 1e9),
+    }
+}
+
 /// A count as a cell; none is a dash.
 #[must_use]
 pub fn count(count: u64) -> String {

@@ -2,16 +2,23 @@
 
 use std::fmt;
 
-use crate::report::{OpRow, PeakRow, PoolRow, Report, ScopeRow};
-use crate::table::{Table, bytes, count};
+use crate::report::{OpRow, PeakRow, PoolRow, Report, ScopeRow, ThreadRow};
+use crate::scope::Phase;
+use crate::table::{Table, bytes, count, duration, share};
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.ops.is_empty() {
             writeln!(f, "{}", op_table(&self.ops, self.unowned_bytes))?;
         }
+        if self.peak.is_some() && !self.ops.is_empty() {
+            writeln!(f, "{}", peak_table(&self.ops))?;
+        }
         if !self.scopes.is_empty() {
             writeln!(f, "{}", scope_table(&self.scopes))?;
+        }
+        if self.threads.len() > 1 {
+            writeln!(f, "{}", thread_table(&self.threads))?;
         }
         if !self.pools.is_empty() {
             write!(f, "{}", pool_table(&self.pools))?;
@@ -25,8 +32,58 @@ impl fmt::Display for Report {
         if !live.is_empty() {
             writeln!(f, "live: {}", live.join(", "))?;
         }
+        let saved = &self.saved;
+        if saved.blocks > 0 {
+            writeln!(
+                f,
+                "kept for backward: {} blocks, {} at most at a time, a byte for {} on average",
+                saved.blocks,
+                bytes(saved.high_water_bytes),
+                duration(saved.mean_held_ns)
+            )?;
+        }
         Ok(())
     }
+}
+
+/// What ops had to do with the peak and with each other's memory.
+fn peak_table(ops: &[OpRow]) -> Table {
+    let heading = ["op", "requested", "self peak", "live before", "outliving", "saved", "at peak", "share"];
+    let mut table = Table::new(&heading);
+    for row in ops {
+        let phase = if row.phase == Phase::Forward { String::new() } else { format!(":{}", row.phase) };
+        table.line(
+            &format!("{}{phase}", row.op),
+            [
+                bytes(row.requested_bytes),
+                bytes(row.self_peak_bytes),
+                bytes(row.live_before_bytes),
+                bytes(row.outliving_bytes),
+                bytes(row.saved_bytes),
+                bytes(row.peak_bytes),
+                share(row.peak_share),
+            ],
+        );
+    }
+    table
+}
+
+/// Only where there are several: one thread's figures are those of all ops.
+fn thread_table(threads: &[ThreadRow]) -> Table {
+    let mut table = Table::new(&["thread", "calls", "requested", "total", "high water", "outliving"]);
+    for row in threads {
+        table.line(
+            &row.thread.to_string(),
+            [
+                count(row.calls),
+                bytes(row.requested_bytes),
+                bytes(row.total_bytes),
+                bytes(row.high_water_bytes),
+                bytes(row.outliving_bytes),
+            ],
+        );
+    }
+    table
 }
 
 fn op_table(ops: &[OpRow], unowned: u64) -> Table {
@@ -95,6 +152,9 @@ fn pool_table(pools: &[PoolRow]) -> Table {
         table.line(name, pools.iter().map(figure));
     };
     line("memory", &|pool| pool.memory.clone());
+    if pools.iter().any(|pool| pool.stream.is_some()) {
+        line("stream", &|pool| pool.stream.map_or_else(|| "-".to_owned(), |stream| stream.to_string()));
+    }
     line("limit", &|pool| pool.limit.map_or_else(|| "none".to_owned(), bytes));
     line("reserved", &|pool| bytes(pool.reserved));
     line("in use", &|pool| bytes(pool.in_use));

@@ -21,6 +21,8 @@ pub struct OpTotals {
     pub phase: Phase,
     /// How many executions have finished.
     pub calls: u64,
+    /// Bytes that all executions together asked for.
+    pub requested_bytes: u64,
     /// Bytes that all executions together took.
     pub total_bytes: u64,
     /// The most that one execution held at a time, of what it took itself.
@@ -29,6 +31,8 @@ pub struct OpTotals {
     pub outliving_bytes: u64,
     /// The most bytes that were still live when one execution returned.
     pub max_outliving_bytes: u64,
+    /// The most that was live in its pools, whoever held it, when an execution first turned to them.
+    pub live_before_bytes: u64,
     /// Bytes taken as temporaries and workspaces.
     pub temporary_bytes: u64,
     /// Bytes taken for results: outputs, activations, gradients, inputs.
@@ -45,10 +49,12 @@ impl OpTotals {
             op,
             phase: place.phase,
             calls: 0,
+            requested_bytes: 0,
             total_bytes: 0,
             high_water_bytes: 0,
             outliving_bytes: 0,
             max_outliving_bytes: 0,
+            live_before_bytes: 0,
             temporary_bytes: 0,
             output_bytes: 0,
             persistent_bytes: 0,
@@ -58,15 +64,44 @@ impl OpTotals {
     /// Adds one finished execution.
     fn fold(&mut self, figures: &Figures) {
         let [temporary, output, persistent] = figures.classes;
-        let total = temporary.saturating_add(output).saturating_add(persistent);
         self.calls += 1;
-        self.total_bytes = self.total_bytes.saturating_add(total);
+        self.requested_bytes = self.requested_bytes.saturating_add(figures.requested());
+        self.total_bytes = self.total_bytes.saturating_add(figures.total());
         self.high_water_bytes = self.high_water_bytes.max(figures.high_water);
         self.outliving_bytes = self.outliving_bytes.saturating_add(figures.outliving);
         self.max_outliving_bytes = self.max_outliving_bytes.max(figures.outliving);
+        self.live_before_bytes = self.live_before_bytes.max(figures.live_before);
         self.temporary_bytes = self.temporary_bytes.saturating_add(temporary);
         self.output_bytes = self.output_bytes.saturating_add(output);
         self.persistent_bytes = self.persistent_bytes.saturating_add(persistent);
+    }
+}
+
+/// All finished executions that one thread began. Sizes are granted bytes unless they say otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadTotals {
+    /// The thread's number in the process.
+    pub thread: u64,
+    /// How many executions have finished.
+    pub calls: u64,
+    /// Bytes that all executions together asked for.
+    pub requested_bytes: u64,
+    /// Bytes that all executions together took.
+    pub total_bytes: u64,
+    /// The most that one execution held at a time, of what it took itself.
+    pub high_water_bytes: u64,
+    /// Bytes that were still live when their execution returned, of all executions together.
+    pub outliving_bytes: u64,
+}
+
+impl ThreadTotals {
+    /// Adds one finished execution.
+    fn fold(&mut self, figures: &Figures) {
+        self.calls += 1;
+        self.requested_bytes = self.requested_bytes.saturating_add(figures.requested());
+        self.total_bytes = self.total_bytes.saturating_add(figures.total());
+        self.high_water_bytes = self.high_water_bytes.max(figures.high_water);
+        self.outliving_bytes = self.outliving_bytes.saturating_add(figures.outliving);
     }
 }
 
@@ -78,6 +113,9 @@ impl OpTotals {
 pub(crate) struct Figures {
     pub(crate) high_water: u64,
     pub(crate) outliving: u64,
+    pub(crate) live_before: u64,
+    /// Bytes granted that were not asked for.
+    pub(crate) rounding: u64,
     pub(crate) classes: [u64; Class::COUNT],
 }
 
@@ -86,9 +124,19 @@ impl Figures {
         let sizes = allocator.sizes();
         self.high_water = self.high_water.saturating_add(sizes.high_water_bytes);
         self.outliving = self.outliving.saturating_add(sizes.live_bytes);
+        self.live_before = self.live_before.saturating_add(allocator.live_before());
+        self.rounding = self.rounding.saturating_add(allocator.rounding_bytes());
         for (sum, bytes) in self.classes.iter_mut().zip(allocator.class_bytes()) {
             *sum = sum.saturating_add(bytes);
         }
+    }
+
+    fn total(&self) -> u64 {
+        self.classes.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+
+    fn requested(&self) -> u64 {
+        self.total().saturating_sub(self.rounding)
     }
 }
 
@@ -120,6 +168,10 @@ impl Class {
 pub(crate) struct Totals {
     rows: Vec<OpTotals>,
     index: HashMap<(Place, &'static str), usize>,
+    /// By rising number.
+    threads: Vec<ThreadTotals>,
+    /// Where the thread stands that finished an op last.
+    last_thread: usize,
 }
 
 impl Totals {
@@ -135,9 +187,17 @@ impl Totals {
         (row, owner)
     }
 
-    /// Adds a finished execution to its row.
-    pub(crate) fn fold(&mut self, row: usize, figures: &Figures) {
+    /// Adds a finished execution to its row, and to that of the thread that began it.
+    pub(crate) fn fold(&mut self, row: usize, thread: u64, figures: &Figures) {
         self.rows[row].fold(figures);
+        if self.threads.get(self.last_thread).is_none_or(|last| last.thread != thread) {
+            let found = self.threads.binary_search_by_key(&thread, |known| known.thread);
+            self.last_thread = found.unwrap_or_else(|place| {
+                self.threads.insert(place, ThreadTotals { thread, ..ThreadTotals::default() });
+                place
+            });
+        }
+        self.threads[self.last_thread].fold(figures);
     }
 
     /// Sets all figures to zero; rows and owners stay, as running ops refer to them.
@@ -146,6 +206,14 @@ impl Totals {
             let place = Place { module: row.module, phase: row.phase };
             *row = OpTotals::new(row.owner, place, row.op);
         }
+        for thread in &mut self.threads {
+            *thread = ThreadTotals { thread: thread.thread, ..ThreadTotals::default() };
+        }
+    }
+
+    /// Threads that have finished an execution since the last reset.
+    pub(crate) fn threads(&self) -> Vec<ThreadTotals> {
+        self.threads.iter().filter(|thread| thread.calls > 0).copied().collect()
     }
 
     pub(crate) fn rows(&self) -> &[OpTotals] {

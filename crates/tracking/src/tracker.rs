@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use bfc_core::sync::atomic::{AtomicBool, Ordering};
-use bfc_core::sync::{Mutex, lock};
+use bfc_core::sync::{Mutex, ThreadNumber, lock};
 use bfc_core::{Allocator, Bytes, MemoryKind, OwnerId, Span};
 use crossbeam::queue::ArrayQueue;
 
@@ -14,8 +14,9 @@ use crate::bin::Bin;
 use crate::context::{FrameGuard, enter_op, running_op_of};
 use crate::record::{Recorder, Recording, RunFacts, Written};
 use crate::report::Report;
+use crate::saved::Saves;
 use crate::scope::here;
-use crate::totals::{Figures, OpTotals, Totals};
+use crate::totals::{Figures, OpTotals, ThreadTotals, Totals};
 
 /// How many finished executions are kept for reuse: about as many as run at a time.
 const IDLE_EXECUTIONS: usize = 64;
@@ -54,6 +55,7 @@ pub struct Tracker {
     bin: Arc<Bin>,
     idle: ArrayQueue<Arc<Execution>>,
     recorder: Arc<Recorder>,
+    saves: Arc<Saves>,
 }
 
 impl Tracker {
@@ -67,6 +69,7 @@ impl Tracker {
             bin: Arc::new(Bin::new()),
             idle: ArrayQueue::new(IDLE_EXECUTIONS),
             recorder: Arc::new(Recorder::default()),
+            saves: Arc::default(),
         })
     }
 
@@ -102,9 +105,21 @@ impl Tracker {
         lock(&self.totals).rows().to_vec()
     }
 
+    /// The totals of the threads that began ops, in the order of their numbers.
+    #[must_use]
+    pub fn thread_totals(&self) -> Vec<ThreadTotals> {
+        lock(&self.totals).threads()
+    }
+
+    /// What was kept for backward passes.
+    pub(crate) fn saves(&self) -> &Saves {
+        &self.saves
+    }
+
     /// Sets all totals to zero. Ops that run now are counted when they finish.
     pub fn reset(&self) {
         lock(&self.totals).reset();
+        self.saves.reset();
     }
 
     /// Records events in at most `capacity` of memory from now on, some seven bytes an event. When it is full, the oldest
@@ -185,7 +200,7 @@ impl Tracker {
         for allocator in &allocators {
             figures.add(allocator);
         }
-        lock(&self.totals).fold(execution.row, &figures);
+        lock(&self.totals).fold(execution.row, ThreadNumber::current().get(), &figures);
         self.recorder.post_leave(figures.high_water, figures.outliving);
         for allocator in allocators.drain(..) {
             allocator.end_op();
@@ -265,7 +280,8 @@ impl OpRun {
         if let Some(allocator) = allocators.iter().find(|allocator| allocator.stands_for(base)) {
             return Arc::clone(allocator) as Arc<dyn Allocator>;
         }
-        let allocator = self.tracker.bin.take(base, self.execution.owner, &self.tracker.recorder);
+        let Tracker { bin, recorder, saves, .. } = &*self.tracker;
+        let allocator = bin.take(base, self.execution.owner, recorder, saves);
         allocators.push(Arc::clone(&allocator));
         allocator
     }

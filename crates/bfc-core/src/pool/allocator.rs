@@ -18,7 +18,7 @@ use super::growth::Growth;
 use crate::allocator::{Allocator, Request};
 use crate::error::{AllocError, BlockError};
 use crate::ledger::{Ledger, Tag};
-use crate::memory::{Block, MemoryKind, PoolId};
+use crate::memory::{Block, MemoryKind, PoolId, Span};
 use crate::plan::PlannedCounts;
 use crate::policy::{Moment, Need, NotLive, Place, Policy};
 use crate::retry::AllocatorRetry;
@@ -262,6 +262,17 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
             None => self.call_out.stats(),
         };
         Stats { retry: self.retry.stats(), ..stats }
+    }
+
+    fn bytes_in_use(&self) -> u64 {
+        let in_use = |state: &State<P>| state.accounts.figures.bytes_in_use;
+        self.enter()
+            .map_or_else(|| self.call_out.stats().bytes_in_use, |thread| in_use(&self.state.lock(thread)))
+    }
+
+    fn regions(&self) -> Vec<Span> {
+        // The method of the pool itself, which has the same name.
+        Self::regions(self)
     }
 
     fn clear_stats(&self) -> bool {

@@ -12,7 +12,7 @@ use crate::attributes::AllocationAttributes;
 use crate::error::{AllocError, BlockError, RecordError, SourceError};
 use crate::guard::Damage;
 use crate::ledger::{Ledger, Tag};
-use crate::memory::{Block, MemoryKind};
+use crate::memory::{Block, MemoryKind, Span};
 use crate::retry::{AllocatorRetry, Refusal, Want};
 use crate::stats::Stats;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -338,6 +338,18 @@ unsafe impl Allocator for StreamAllocator {
 
     fn stats(&self) -> Stats {
         Stats { retry: self.retry.stats(), ..self.pool.stats() }
+    }
+
+    fn bytes_in_use(&self) -> u64 {
+        self.pool.bytes_in_use()
+    }
+
+    fn stream(&self) -> Option<&Arc<Stream>> {
+        Some(&self.compute)
+    }
+
+    fn regions(&self) -> Vec<Span> {
+        self.pool.regions()
     }
 
     fn clear_stats(&self) -> bool {

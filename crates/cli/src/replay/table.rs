@@ -5,7 +5,10 @@ use std::path::Path;
 use highwater_tracking::table::{self, Table};
 
 use super::measure::Measurement;
-use super::sparkline::sparkline;
+use crate::sparkline::sparkline;
+
+/// How many letters wide the curve of fragmentation is at most.
+const SPARKLINE: usize = 24;
 
 /// A line for each trace with the policies below it, then what failed.
 pub(super) fn table(measurements: &[Measurement]) -> String {
@@ -57,7 +60,7 @@ fn cells(measurement: &Measurement, with_smallest: bool) -> Vec<String> {
         cells.push(bytes.map_or_else(|| "none".to_owned(), |bytes| format!("{}{star}", table::bytes(bytes))));
         cells.push(ratio(smallest.and_then(|smallest| smallest.smallest_pool_waste)));
     }
-    cells.push(sparkline(measurement.timeline.iter().map(|sample| sample.fragmentation)));
+    cells.push(sparkline(measurement.timeline.iter().map(|sample| sample.fragmentation), SPARKLINE));
     cells
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use highwater_tracking::table::{Table, bytes, count, shorten};
+use highwater_tracking::table::{Table, bytes, count, duration, share, shorten};
 use highwater_tracking::{OpUsage, Outside, PeakPart, PeakParts, Phase, Recording, Usage};
 
 /// What is printed.
@@ -14,15 +14,24 @@ pub(super) struct Text<'a> {
     pub(super) top: usize,
     /// Whether ops are told apart by module.
     pub(super) places: bool,
+    /// Whether every figure of an op is shown, however wide that makes its table.
+    pub(super) wide: bool,
 }
 
 impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.head(f)?;
         let rows = if self.places { &self.usage.places } else { &self.usage.ops };
-        writeln!(f, "\n{}", self.ops(rows))?;
+        writeln!(f, "\n{}", if self.wide { self.wide_ops(rows) } else { self.ops(rows) })?;
+        writeln!(f, "{}", self.phases())?;
         writeln!(f, "{}", self.scopes())?;
         write!(f, "{}", self.categories())?;
+        if self.usage.threads.len() > 1 {
+            write!(f, "\n{}", self.threads())?;
+        }
+        if self.usage.streams.len() > 1 {
+            write!(f, "\n{}", self.streams())?;
+        }
         if self.parts.bytes > 0 {
             writeln!(f, "\nthe peak taken apart: how far it falls without a holder\n")?;
             write!(f, "{}", self.parts())?;
@@ -59,16 +68,89 @@ impl Text<'_> {
         Ok(())
     }
 
+    fn wide_ops(&self, rows: &[OpUsage]) -> Table {
+        let heading = [
+            "op",
+            "calls",
+            "blocks",
+            "requested",
+            "granted",
+            "high water",
+            "self peak",
+            "outliving",
+            "live before",
+            "live peak",
+            "for backward",
+            "at the peak",
+            "share",
+        ];
+        let mut table = Table::new(&heading);
+        for row in rows.iter().take(self.top) {
+            let figures = [
+                row.requested_bytes,
+                row.granted_bytes,
+                row.high_water_bytes,
+                row.self_peak_bytes,
+                row.outliving_bytes,
+                row.live_before_bytes,
+                row.live_peak_bytes,
+                row.saved_bytes,
+                row.peak_bytes,
+            ];
+            let counts = [count(row.calls), count(row.allocations)].into_iter();
+            table.line(
+                &op_name(row),
+                counts.chain(figures.map(bytes)).chain(std::iter::once(share(row.peak_share))),
+            );
+        }
+        rest(&mut table, rows.len(), self.top);
+        table
+    }
+
+    fn phases(&self) -> Table {
+        let mut table = Table::new(&["phase", "calls", "granted", "live at most", "at the peak"]);
+        for row in &self.usage.phases {
+            let figures = [row.granted_bytes, row.live_peak_bytes, row.peak_bytes].map(bytes);
+            table.line(row.phase.name(), std::iter::once(count(row.calls)).chain(figures));
+        }
+        table
+    }
+
+    fn threads(&self) -> Table {
+        let mut table = Table::new(&["thread", "calls", "blocks taken", "granted", "blocks given back"]);
+        for row in self.usage.threads.iter().take(self.top) {
+            table.line(
+                &row.thread.to_string(),
+                [count(row.calls), count(row.allocations), bytes(row.granted_bytes), count(row.frees)],
+            );
+        }
+        rest(&mut table, self.usage.threads.len(), self.top);
+        table
+    }
+
+    fn streams(&self) -> Table {
+        let heading = ["pool, stream", "blocks", "requested", "granted", "high water", "at the peak"];
+        let mut table = Table::new(&heading);
+        for row in self.usage.streams.iter().take(self.top) {
+            let stream = if row.stream == 0 { String::new() } else { format!(", {}", row.stream) };
+            let figures =
+                [row.requested_bytes, row.granted_bytes, row.high_water_bytes, row.peak_bytes].map(bytes);
+            table.line(
+                &format!("{}{stream}", plain(&row.pool)),
+                std::iter::once(count(row.allocations)).chain(figures),
+            );
+        }
+        rest(&mut table, self.usage.streams.len(), self.top);
+        table
+    }
+
     fn ops(&self, rows: &[OpUsage]) -> Table {
         let heading =
             ["op", "calls", "granted", "high water", "outliving", "live before", "at the peak", "share"];
         let mut table = Table::new(&heading);
         for row in rows.iter().take(self.top) {
-            let scope = row.scope.as_deref().filter(|scope| !scope.is_empty());
-            let phase = if row.phase == Phase::Forward { String::new() } else { format!(":{}", row.phase) };
-            let name = format!("{}{}{}{phase}", scope.unwrap_or(""), scope.map_or("", |_| "."), row.op);
             table.line(
-                &plain(&name),
+                &op_name(row),
                 [
                     count(row.calls),
                     bytes(row.granted_bytes),
@@ -178,24 +260,16 @@ impl Text<'_> {
     }
 }
 
+/// The path of an op in its module, as far as it is told apart, with its phase.
+fn op_name(row: &OpUsage) -> String {
+    let scope = row.scope.as_deref().filter(|scope| !scope.is_empty());
+    let phase = if row.phase == Phase::Forward { String::new() } else { format!(":{}", row.phase) };
+    plain(&format!("{}{}{}{phase}", scope.unwrap_or(""), scope.map_or("", |_| "."), row.op))
+}
+
 fn rest(table: &mut Table, rows: usize, top: usize) {
     if rows > top {
         table.line(&format!("({} more)", rows - top), []);
-    }
-}
-
-/// A share as a cell; none is a dash.
-fn share(share: f64) -> String {
-    if share == 0.0 { "-".to_owned() } else { format!("{:.1} %", share * 100.0) }
-}
-
-/// A time in the unit that suits it.
-pub(super) fn duration(ns: u64) -> String {
-    match ns {
-        0..1_000 => format!("{ns} ns"),
-        1_000..1_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
-        _ => format!("{:.2} s", ns as f64 / 1e9),
     }
 }
 
@@ -207,14 +281,6 @@ pub(crate) fn plain(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_have_the_unit_that_suits_them() {
-        let cases = [(999, "999 ns"), (1_500, "1.5 µs"), (2_000_000, "2.0 ms"), (61_000_000_000, "61.00 s")];
-        for (ns, text) in cases {
-            assert_eq!(duration(ns), text);
-        }
-    }
 
     #[test]
     fn text_from_a_file_cannot_steer_the_terminal() {

@@ -36,11 +36,13 @@
 //! UTF-8. At the start of each block everything counts from zero. Owners and pools are numbered from 0 up, owner 0 being
 //! the root, and named before they are used.
 
+mod follow;
 mod read;
 mod write;
 
 #[cfg(doc)]
 use super::{RunFacts, RunSummary};
+pub(super) use follow::{BlockReader, Piece};
 pub use read::{HwmError, HwmProblem};
 pub(super) use write::HwmWriter;
 pub use write::Written;

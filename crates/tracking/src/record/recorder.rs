@@ -2,13 +2,15 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bfc_core::sync::atomic::{AtomicBool, Ordering};
 use bfc_core::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
-use bfc_core::{Allocator, Block, MemoryKind, OwnerId, PoolId, Span, Tag};
+use bfc_core::{Allocator, Block, MemoryKind, OwnerId, PoolId, Span, Stream, Tag};
 
 use super::hwm::{HwmWriter, Written};
+use super::regions::Regions;
 use super::ring::Ring;
 use super::summary::{RunFacts, RunSummary};
 use super::wire::{Encoder, Lane, Wire};
@@ -17,6 +19,9 @@ use crate::scope::Phase;
 
 /// How long an event may wait before it is on its way to the file, given that others follow it.
 const FLUSH_EVERY: Duration = Duration::from_millis(100);
+
+/// How often a pool is asked for its regions when some come or go meanwhile.
+const ATTEMPTS: u32 = 8;
 
 /// Records events while it is on. Off at first.
 pub(crate) struct Recorder {
@@ -99,13 +104,56 @@ impl Recorder {
     /// To be called after the allocation. `id` is unique among the live blocks of the pool.
     #[inline]
     pub(crate) fn post_alloc(&self, pool: &dyn Allocator, block: &Block, id: u64, requested: u64, tag: Tag) {
-        self.when_on(|active| {
+        if !self.on.load(Ordering::Relaxed) {
+            return;
+        }
+        let post = |active: &mut Active, number: u32| {
             let owner = active.owner(tag.owner, None);
-            let pool = active.pool(block.pool, pool);
             let (granted, address) = (block.bytes, block.address);
             let category = tag.category;
-            active.push(pool, &Wire::Alloc { id, requested, granted, address, owner, category });
+            active.push(number, &Wire::Alloc { id, requested, granted, address, owner, category });
+        };
+        let posted = self.record(|active| {
+            let number = active.pool(block.pool, pool);
+            let known = active.pools[number as usize].regions.are_complete();
+            if known {
+                post(active, number);
+            }
+            known
         });
+        if posted == Some(false) {
+            self.post_regions_of(pool, block.pool);
+            self.record(|active| {
+                let number = active.pool(block.pool, pool);
+                post(active, number);
+            });
+        }
+    }
+
+    /// Records the regions that a pool had before the recording began. The pool is asked without the recorder's lock: it
+    /// may be about to tell of a region, under its own.
+    #[cold]
+    fn post_regions_of(&self, pool: &dyn Allocator, id: PoolId) {
+        let mut changes = 0;
+        for attempt in 1..=ATTEMPTS {
+            let regions = pool.regions();
+            let done = self.record(|active| {
+                let number = active.pool(id, pool);
+                let known = &mut active.pools[number as usize].regions;
+                // Regions that came or went meanwhile make the answer stale.
+                let is_fresh = std::mem::replace(&mut changes, known.changes()) == known.changes();
+                if is_fresh || attempt == ATTEMPTS || known.are_complete() {
+                    for Span { address, bytes } in known.complete(&regions) {
+                        active.push(number, &Wire::Region { address, bytes, taken: true });
+                    }
+                    return true;
+                }
+                false
+            });
+            if done != Some(false) {
+                return;
+            }
+        }
     }
 
     /// To be called before the free.
@@ -140,6 +188,7 @@ impl Recorder {
     pub(crate) fn post_region(&self, pool: &str, memory: MemoryKind, region: Span, taken: bool) {
         self.when_on(|active| {
             let pool = active.pool_by_name(pool, memory);
+            active.pools[pool as usize].regions.change(region, taken);
             let Span { address, bytes } = region;
             active.push(pool, &Wire::Region { address, bytes, taken });
         });
@@ -178,15 +227,16 @@ impl Recorder {
         }
     }
 
-    fn record(&self, record: impl FnOnce(&mut Active)) {
+    fn record<R>(&self, record: impl FnOnce(&mut Active) -> R) -> Option<R> {
         let thread = ThreadNumber::current();
-        if let Some(active) = &mut *self.active.lock(thread) {
-            active.place.thread = thread.get();
-            record(active);
-            if active.broken {
-                self.on.store(false, Ordering::Release);
-            }
+        let guard = &mut *self.active.lock(thread);
+        let active = guard.as_mut()?;
+        active.place.thread = thread.get();
+        let result = record(active);
+        if active.broken {
+            self.on.store(false, Ordering::Release);
         }
+        Some(result)
     }
 }
 
@@ -219,6 +269,17 @@ struct Known {
 
 const UNKNOWN: u32 = u32::MAX;
 
+/// What is known of a pool.
+#[derive(Debug)]
+struct Pool {
+    /// That of no pool as long as only the name is known.
+    id: PoolId,
+    name: String,
+    /// The number of its stream, from 1 up; 0 where there is none.
+    stream: u32,
+    regions: Regions,
+}
+
 /// A recording under way.
 #[derive(Debug)]
 struct Active {
@@ -229,8 +290,10 @@ struct Active {
     /// By [`OwnerId::index`].
     owners: Vec<Known>,
     owner_count: u32,
-    /// By number. The id is that of no pool as long as only the name is known.
-    pools: Vec<(PoolId, String)>,
+    /// By number.
+    pools: Vec<Pool>,
+    /// By number, counted from 1.
+    streams: Vec<Arc<Stream>>,
     last_pool: u32,
     /// Where the event happens that is being recorded.
     place: Lane,
@@ -251,6 +314,7 @@ impl Active {
             owners: vec![Known { number: 0, depth: 0, is_op: true }],
             owner_count: 1,
             pools: Vec::new(),
+            streams: Vec::new(),
             last_pool: 0,
             place: Lane::default(),
             events: 0,
@@ -270,7 +334,10 @@ impl Active {
     #[inline]
     fn push(&mut self, pool: u32, event: &Wire<'_>) {
         let time = self.now();
-        self.place.pool = pool;
+        if self.place.pool != pool {
+            self.place.stream = self.pools.get(pool as usize).map_or(0, |pool| pool.stream);
+            self.place.pool = pool;
+        }
         self.encoder.at(self.place);
         self.encoder.push(time, event);
         self.events += 1;
@@ -353,7 +420,7 @@ impl Active {
 
     #[inline]
     fn pool(&mut self, id: PoolId, pool: &dyn Allocator) -> u32 {
-        if self.pools.get(self.last_pool as usize).is_none_or(|(known, _)| *known != id) {
+        if self.pools.get(self.last_pool as usize).is_none_or(|known| known.id != id) {
             self.last_pool = self.find_pool(id, pool);
         }
         self.last_pool
@@ -361,25 +428,39 @@ impl Active {
 
     #[cold]
     fn find_pool(&mut self, id: PoolId, pool: &dyn Allocator) -> u32 {
-        if let Some(known) = self.pools.iter().position(|(known, _)| *known == id) {
+        if let Some(known) = self.pools.iter().position(|known| known.id == id) {
             return known as u32;
         }
-        let same = |(known, name): &mut (PoolId, String)| *known == PoolId::NONE && name == pool.name();
-        if let Some(known) = self.pools.iter_mut().position(same) {
-            self.pools[known].0 = id;
-            return known as u32;
-        }
-        self.add_pool(id, pool.name(), pool.memory_kind())
+        let same = |known: &Pool| known.id == PoolId::NONE && known.name == pool.name();
+        let number = match self.pools.iter().position(same) {
+            Some(known) => known as u32,
+            None => self.add_pool(pool.name(), pool.memory_kind()),
+        };
+        let stream = pool.stream().map_or(0, |stream| self.stream(stream));
+        let known = &mut self.pools[number as usize];
+        (known.id, known.stream) = (id, stream);
+        // Whatever was recorded last was not known to be on this stream.
+        self.place.pool = u32::MAX;
+        number
+    }
+
+    fn stream(&mut self, stream: &Arc<Stream>) -> u32 {
+        let known = self.streams.iter().position(|known| known == stream).unwrap_or_else(|| {
+            self.streams.push(Arc::clone(stream));
+            self.streams.len() - 1
+        });
+        known as u32 + 1
     }
 
     fn pool_by_name(&mut self, name: &str, memory: MemoryKind) -> u32 {
-        let known = self.pools.iter().position(|(_, known)| known == name);
-        known.map_or_else(|| self.add_pool(PoolId::NONE, name, memory), |known| known as u32)
+        let known = self.pools.iter().position(|known| known.name == name);
+        known.map_or_else(|| self.add_pool(name, memory), |known| known as u32)
     }
 
-    fn add_pool(&mut self, id: PoolId, name: &str, memory: MemoryKind) -> u32 {
+    fn add_pool(&mut self, name: &str, memory: MemoryKind) -> u32 {
         let number = self.pools.len() as u32;
-        self.pools.push((id, name.to_owned()));
+        let pool = Pool { id: PoolId::NONE, name: name.to_owned(), stream: 0, regions: Regions::default() };
+        self.pools.push(pool);
         self.name(&Wire::Pool { pool: number, memory: memory.name(), name });
         number
     }

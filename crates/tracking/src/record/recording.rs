@@ -35,8 +35,8 @@ use crate::scope::Phase;
 /// let recording = tracker.take_log();
 ///
 /// let kinds: Vec<_> = recording.events().iter().map(|event| event.kind).collect();
-/// use EventKind::{Alloc, Enter, Free, Leave};
-/// assert_eq!(kinds, [Enter(0), Alloc(0), Free(0), Leave(0)]);
+/// use EventKind::{Alloc, Enter, Free, Leave, Region};
+/// assert_eq!(kinds, [Enter(0), Region(0), Alloc(0), Free(0), Leave(0)]);
 /// let block = recording.block(0);
 /// assert_eq!((block.requested, block.granted, block.category), (1000, 1024, Category::Output));
 /// assert_eq!(recording.owner_path(block.owner), "net.fc1.matmul");
@@ -263,8 +263,8 @@ impl Recording {
         self.lost > 0
     }
 
-    /// How many events at the beginning stand for those lost: the allocations, at their true times, of what was still live
-    /// where the recording sets in.
+    /// How many events at the beginning stand for those lost: regions, and the allocations of what was still live where
+    /// the recording sets in, all at their true times.
     #[must_use]
     pub const fn carried_events(&self) -> usize {
         self.carried

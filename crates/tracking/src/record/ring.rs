@@ -1,9 +1,11 @@
 //! The latest events, in bounded memory.
 //!
-//! When memory runs out, the oldest block of events goes. What was live at its end is kept aside, so that what remains
-//! still tells every live byte at every event.
+//! When memory runs out, the oldest block of events goes. What was live at its end, and the regions that pools had, are
+//! kept aside, so that what remains still tells every live byte at every event.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
+
+use rustc_hash::FxHashMap;
 
 use super::builder::{Builder, RecordingLimits};
 use super::recording::Recording;
@@ -16,21 +18,30 @@ pub(super) struct Ring {
     blocks: VecDeque<Vec<u8>>,
     held: usize,
     lost: u64,
-    carried: HashMap<(u32, u64), Carried>,
+    carried: Carried,
 }
 
-/// The allocation of a block that was live at the end of what was lost.
-#[derive(Clone, Copy, Debug)]
+/// What was there at the end of what was lost, each with the event that told of it.
+#[derive(Debug, Default)]
 struct Carried {
+    /// Live blocks, by pool and number. Every event that is lost passes through here; the numbers are our own, so a
+    /// cheap hash will do.
+    blocks: FxHashMap<(u32, u64), Told>,
+    /// Regions, by pool and address.
+    regions: BTreeMap<(u32, u64), Told>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Told {
     time: u64,
     place: Lane,
-    alloc: Wire<'static>,
+    event: Wire<'static>,
 }
 
 impl Ring {
     /// A ring of at most `capacity` bytes.
     pub(super) fn new(capacity: usize) -> Self {
-        Self { capacity, blocks: VecDeque::new(), held: 0, lost: 0, carried: HashMap::new() }
+        Self { capacity, blocks: VecDeque::new(), held: 0, lost: 0, carried: Carried::default() }
     }
 
     /// How large its blocks should be: small enough that losing one is no great loss.
@@ -55,21 +66,31 @@ impl Ring {
     /// Keeps what outlives the events of a block.
     fn carry(&mut self, block: &[u8]) {
         let mut decoder = Decoder::new(block);
+        let carried = &mut self.carried;
         // The bytes are our own, so they can all be read.
         while let Ok(Some(event)) = decoder.next() {
             let (time, place) = (decoder.time(), decoder.place());
             match event {
                 Wire::Alloc { id, requested, granted, address, owner, category } => {
-                    let alloc = Wire::Alloc { id, requested, granted, address, owner, category };
-                    self.carried.insert((place.pool, id), Carried { time, place, alloc });
+                    let event = Wire::Alloc { id, requested, granted, address, owner, category };
+                    carried.blocks.insert((place.pool, id), Told { time, place, event });
                 }
-                Wire::Free { id } => drop(self.carried.remove(&(place.pool, id))),
+                Wire::Free { id } => {
+                    carried.blocks.remove(&(place.pool, id));
+                }
                 Wire::Retag { id, owner: new_owner, category: new_category } => {
-                    if let Some(Carried { alloc: Wire::Alloc { owner, category, .. }, .. }) =
-                        self.carried.get_mut(&(place.pool, id))
+                    if let Some(Told { event: Wire::Alloc { owner, category, .. }, .. }) =
+                        carried.blocks.get_mut(&(place.pool, id))
                     {
                         (*owner, *category) = (new_owner, new_category);
                     }
+                }
+                Wire::Region { address, bytes, taken: true } => {
+                    let event = Wire::Region { address, bytes, taken: true };
+                    carried.regions.insert((place.pool, address), Told { time, place, event });
+                }
+                Wire::Region { address, taken: false, .. } => {
+                    carried.regions.remove(&(place.pool, address));
                 }
                 Wire::Switch { .. } | Wire::Owner { .. } | Wire::Pool { .. } => continue,
                 _ => {}
@@ -96,14 +117,17 @@ impl Ring {
     }
 }
 
-/// A block of the allocations that were live, in the order of time, and of how many events were lost.
-fn told_again(carried: HashMap<(u32, u64), Carried>, lost: u64) -> Vec<u8> {
-    let mut carried: Vec<_> = carried.into_iter().collect();
-    carried.sort_unstable_by_key(|(key, carried)| (carried.time, *key));
+/// A block of the regions and of the allocations that were there, in the order of time, and of how many events were lost.
+fn told_again(carried: Carried, lost: u64) -> Vec<u8> {
+    let Carried { blocks, regions } = carried;
+    let mut told: Vec<((u32, u64), Told)> = blocks.into_iter().chain(regions).collect();
+    // A block lies in a region that was there before it.
+    let is_block = |told: &Told| matches!(told.event, Wire::Alloc { .. });
+    told.sort_unstable_by_key(|(key, told)| (told.time, is_block(told), *key));
     let mut encoder = Encoder::default();
-    for (_, Carried { time, place, alloc }) in carried {
+    for (_, Told { time, place, event }) in told {
         encoder.at(place);
-        encoder.push(time, &alloc);
+        encoder.push(time, &event);
     }
     encoder.push(0, &Wire::Lost { events: lost });
     encoder.into_bytes()

@@ -10,6 +10,11 @@ use serde::Serialize;
 use super::recording::{EventKind, Recording};
 use crate::scope::Phase;
 
+mod streams;
+
+pub use streams::StreamUsage;
+use streams::Streams;
+
 /// The figures of a recording. All sizes are granted bytes unless they say otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
@@ -28,6 +33,8 @@ pub struct Usage {
     pub categories: Vec<CategoryUsage>,
     /// By thread, in the order of their first events.
     pub threads: Vec<ThreadUsage>,
+    /// By pool and device stream, in the order of their first blocks.
+    pub streams: Vec<StreamUsage>,
     /// What was kept for backward passes.
     pub saved: SavedUsage,
 }
@@ -226,6 +233,7 @@ struct Count<'a> {
     category_granted: [u64; Category::COUNT],
     categories_at_peak: [u64; Category::COUNT],
     threads: Vec<ThreadUsage>,
+    streams: Streams,
     /// By block: when it came to be kept for backward; `u64::MAX` if it is not.
     saved_at: Vec<u64>,
     saved: SavedUsage,
@@ -243,6 +251,7 @@ impl<'a> Count<'a> {
             category_granted: [0; Category::COUNT],
             categories_at_peak: [0; Category::COUNT],
             threads: recording.threads().iter().map(thread).collect(),
+            streams: Streams::default(),
             saved_at: vec![u64::MAX; recording.blocks().len()],
             saved: SavedUsage::default(),
             held_byte_ns: 0,
@@ -263,6 +272,7 @@ impl<'a> Count<'a> {
                 *by_category = by_category.saturating_add(block.granted);
                 let granted = &mut self.category_granted[block.category.index()];
                 *granted = granted.saturating_add(block.granted);
+                self.streams.take(block);
                 let thread = &mut self.threads[thread];
                 thread.allocations += 1;
                 thread.granted_bytes = thread.granted_bytes.saturating_add(block.granted);
@@ -271,6 +281,7 @@ impl<'a> Count<'a> {
             EventKind::Free(number) => {
                 let block = self.recording.block(number);
                 self.threads[thread].frees += 1;
+                self.streams.give_back(block);
                 self.discharge(number, block.granted, block.last_owner, block.last_category, event.at_ns);
             }
             EventKind::Retag(retag) => {
@@ -296,6 +307,7 @@ impl<'a> Count<'a> {
                 (account.own_at_peak, account.inclusive_at_peak) = (account.own.now, account.inclusive.now);
             }
             self.categories_at_peak = self.categories.map(|level| level.now);
+            self.streams.note_peak();
         }
     }
 
@@ -367,6 +379,7 @@ impl<'a> Count<'a> {
             scopes: self.scopes(),
             categories: self.by_category(),
             threads: self.threads,
+            streams: self.streams.finish(self.recording),
             saved: self.saved,
         }
     }

@@ -35,25 +35,16 @@ fn sample(net: &str) -> (Arc<Tracker>, Arc<dyn Allocator>, Vec<Allocation>) {
 fn ops_are_summed_over_modules_and_sorted_by_phase_and_mark() {
     let (tracker, pool, _live) = sample("report-ops");
     let report = Report::new(&tracker, std::slice::from_ref(&pool));
-    let row =
-        |op: &str, phase, calls, [total, high_water, live, outliving, temporary, output]: [u64; 6]| OpRow {
-            op: op.to_owned(),
-            phase,
-            calls,
-            total_bytes: total,
-            high_water_bytes: high_water,
-            live_bytes: live,
-            outliving_bytes: outliving,
-            temporary_bytes: temporary,
-            output_bytes: output,
-            persistent_bytes: 0,
-        };
+    let figures = |row: &OpRow| {
+        let bytes = [row.total_bytes, row.high_water_bytes, row.live_bytes, row.outliving_bytes];
+        (row.op.clone(), row.phase, row.calls, bytes, [row.temporary_bytes, row.output_bytes])
+    };
     assert_eq!(
-        report.ops,
+        report.ops.iter().map(figures).collect::<Vec<_>>(),
         [
-            row("matmul", Phase::Forward, 2, [350, 220, 50, 50, 300, 50]),
-            row("relu", Phase::Forward, 1, [31, 31, 30, 30, 1, 30]),
-            row("matmul", Phase::Backward, 1, [60, 60, 0, 10, 50, 10]),
+            ("matmul".to_owned(), Phase::Forward, 2, [350, 220, 50, 50], [300, 50]),
+            ("relu".to_owned(), Phase::Forward, 1, [31, 31, 30, 30], [1, 30]),
+            ("matmul".to_owned(), Phase::Backward, 1, [60, 60, 0, 10], [50, 10]),
         ]
     );
     assert_eq!(report.by_place.len(), 4);
@@ -64,23 +55,90 @@ fn ops_are_summed_over_modules_and_sorted_by_phase_and_mark() {
 fn a_scope_counts_everything_below_it_and_stands_before_it() {
     let (tracker, pool, _live) = sample("report-scopes");
     let report = Report::new(&tracker, std::slice::from_ref(&pool));
-    let row = |scope: &str, [calls, total, high_water, live]: [u64; 4]| ScopeRow {
-        scope: scope.to_owned(),
-        calls,
-        total_bytes: total,
-        high_water_bytes: high_water,
-        live_bytes: live,
+    let row = |row: &ScopeRow| {
+        let bytes = [row.total_bytes, row.high_water_bytes, row.live_bytes, row.peak_bytes];
+        (row.scope.clone(), row.calls, bytes)
     };
     assert_eq!(
-        report.scopes,
+        report.scopes.iter().map(row).collect::<Vec<_>>(),
         [
-            row("", [4, 441, 287, 87]),
-            row("report-scopes", [4, 441, 280, 80]),
-            row("report-scopes.fc1", [3, 221, 130, 60]),
-            row("report-scopes.fc2", [1, 220, 220, 20]),
-            row("report-scopes.fc2.inner", [1, 220, 220, 20]),
+            (String::new(), 4, [441, 287, 87, 287]),
+            ("report-scopes".to_owned(), 4, [441, 280, 80, 280]),
+            ("report-scopes.fc1".to_owned(), 3, [221, 130, 60, 60]),
+            ("report-scopes.fc2".to_owned(), 1, [220, 220, 20, 220]),
+            ("report-scopes.fc2.inner".to_owned(), 1, [220, 220, 20, 220]),
         ]
     );
+}
+
+#[test]
+fn an_op_has_its_part_of_the_peak_and_what_was_live_before_it() {
+    let (tracker, pool, _live) = sample("report-at-peak");
+    let report = Report::new(&tracker, &[pool]);
+    let matmul = &report.ops[0];
+    assert_eq!((matmul.self_peak_bytes, matmul.live_before_bytes), (130 + 220, 67));
+    assert_eq!(matmul.peak_bytes, 30 + 220);
+    assert!((matmul.peak_share - 250.0 / 287.0).abs() < 1e-9);
+    assert_eq!(report.ops[2].peak_bytes, 0);
+    let at_peak: u64 = report.ops.iter().map(|row| row.peak_bytes).sum();
+    assert_eq!(at_peak + 7, report.peak.unwrap().bytes);
+    assert_eq!(report.categories.iter().map(|row| row.peak_bytes).sum::<u64>(), 287);
+    let activations = &report.categories[Category::Activation.index()];
+    assert_eq!((activations.peak_bytes, activations.high_water_bytes), (80, 90));
+    let phases: Vec<_> = report.phases.iter().map(|row| (row.phase, row.calls, row.peak_bytes)).collect();
+    assert_eq!(phases, [(Phase::Forward, 3, 280), (Phase::Backward, 1, 0)]);
+}
+
+#[test]
+fn what_is_kept_for_backward_is_counted_with_the_op_that_took_it() {
+    let (tracker, pool, mut live) = sample("report-kept");
+    let report = |tracker: &Tracker| Report::new(tracker, std::slice::from_ref(&pool));
+    let saved = report(&tracker).saved;
+    assert_eq!((saved.blocks, saved.bytes, saved.live_bytes, saved.high_water_bytes), (4, 90, 80, 90));
+    assert_eq!(report(&tracker).ops[0].saved_bytes, 50);
+    // What is found to be kept after the op has ended counts too, and what is found not to be does no more.
+    let result = live.pop().unwrap();
+    let tag = Tag { owner: OwnerId::ROOT, category: Category::Output };
+    result.allocator().retag(&result.block(), tag).unwrap();
+    assert_eq!(report(&tracker).saved.live_bytes, 60);
+    result.allocator().retag(&result.block(), Tag { category: Category::Activation, ..tag }).unwrap();
+    assert_eq!((report(&tracker).saved.live_bytes, report(&tracker).saved.blocks), (80, 5));
+    drop(result);
+    assert_eq!(report(&tracker).saved.live_bytes, 60);
+    drop(live);
+    assert_eq!(report(&tracker).saved.live_bytes, 0);
+    tracker.reset();
+    assert_eq!(report(&tracker).saved, SavedRow::default());
+}
+
+#[test]
+fn threads_are_told_apart_by_what_they_began() {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    drop(run(&tracker, &pool, "report-threads", "here", [1, 2]));
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(run(&tracker, &pool, "report-threads", "there", [10, 20])));
+    });
+    drop(run(&tracker, &pool, "report-threads", "here", [1, 2]));
+    let report = Report::new(&tracker, &[pool]);
+    let mut threads: Vec<_> = report.threads.iter().map(|row| (row.calls, row.total_bytes)).collect();
+    threads.sort_unstable();
+    assert_eq!(threads, [(1, 30), (2, 6)]);
+    assert!(report.to_string().contains("\nthread  calls  requested"), "{report}");
+    tracker.reset();
+    assert!(Report::new(&tracker, &[]).threads.is_empty());
+}
+
+#[test]
+fn bytes_asked_for_are_told_from_bytes_granted() {
+    let config = bfc_core::BfcConfig::new(bfc_core::Bytes::mib(1));
+    let source = Arc::new(bfc_core::AddressOnlyMemory::new());
+    let pool: Arc<dyn Allocator> = Arc::new(bfc_core::BfcAllocator::new("bfc", source, config));
+    let tracker = Tracker::new();
+    drop(run(&tracker, &pool, "report-requested", "op", [1000, 512]));
+    let report = Report::new(&tracker, &[pool]);
+    assert_eq!((report.ops[0].requested_bytes, report.ops[0].total_bytes), (1512, 1536));
+    assert_eq!((report.scopes[0].requested_bytes, report.threads[0].requested_bytes), (1512, 1512));
+    assert_eq!(report.phases[0].requested_bytes, 1512);
 }
 
 #[test]
@@ -182,6 +240,12 @@ backward            1   60 B        60 B     -       50 B    10 B           -
 -----------------------------------------------------------------------------
 outside of ops                             7 B
 total               4  441 B       220 B  87 B      351 B    90 B           -
+
+op               requested  self peak  live before  outliving  saved  at peak   share
+-------------------------------------------------------------------------------------
+matmul               350 B      350 B         67 B       50 B   50 B    250 B  87.1 %
+relu                  31 B       31 B         37 B       30 B   30 B     30 B  10.5 %
+matmul:backward       60 B       60 B         87 B       10 B   10 B        -       -
 
 module         calls  total  high water  live
 ---------------------------------------------

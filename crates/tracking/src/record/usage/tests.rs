@@ -109,3 +109,42 @@ fn what_is_kept_for_backward_is_counted_once_and_for_as_long_as_it_is_kept() {
     assert_eq!(saved.longest_held_ns, held[0].max(held[1]));
     assert_eq!(saved.mean_held_ns, (held[0] * 1024 + held[1] * 2048) / 3072);
 }
+
+#[test]
+fn pools_of_several_streams_are_told_apart_and_their_regions_are_there() {
+    use bfc_core::sim::SimDevice;
+    use bfc_core::{Stream, StreamAllocator};
+
+    let device = Arc::new(SimDevice::new(Bytes::mib(64)));
+    let on_stream = |name: &str| -> Arc<dyn Allocator> {
+        let source = Arc::new(AddressOnlyMemory::new());
+        let pool = Arc::new(BfcAllocator::new(name, source, BfcConfig::new(Bytes::mib(1))));
+        Arc::new(StreamAllocator::new(pool, Stream::new(device.clone()).unwrap()))
+    };
+    let (tracker, pools) = (Tracker::new(), [on_stream("sim:0"), on_stream("sim:1")]);
+    let before = take(&pools[0], 256, Category::Input);
+    tracker.start_log(Bytes::mib(1));
+    {
+        let run = tracker.begin("both");
+        let _first = take(&run.track(&pools[0]), 1000, Category::Output);
+        let _second = take(&run.track(&pools[1]), 3000, Category::Output);
+    }
+    let recording = tracker.take_log();
+    let rows: Vec<_> = Usage::of(&recording)
+        .streams
+        .into_iter()
+        .map(|row| (row.pool, row.stream, row.requested_bytes, row.peak_bytes, row.live_bytes))
+        .collect();
+    assert_eq!(rows, [("sim:0".to_owned(), 1, 1000, 1024, 0), ("sim:1".to_owned(), 2, 3000, 3072, 0)]);
+    // The region of the first pool is older than the recording.
+    let regions: Vec<_> = recording.regions().iter().map(|region| (region.pool, region.taken)).collect();
+    assert_eq!(regions, [(0, true), (1, true)]);
+    for block in recording.blocks() {
+        let region = recording.regions().iter().find(|region| region.pool == block.pool).unwrap();
+        assert!(region.address <= block.address);
+        assert!(block.address + block.granted <= region.address + region.bytes);
+    }
+    let rows: Vec<_> = crate::Report::new(&tracker, &pools).pools.iter().map(|row| row.stream).collect();
+    assert_eq!(rows, [Some(1), Some(2)]);
+    drop(before);
+}
