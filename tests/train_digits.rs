@@ -1,6 +1,8 @@
 //! The example `train_digits` as people run it: what it prints, what it writes, how it fails.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
+mod built;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -8,23 +10,9 @@ use std::sync::OnceLock;
 use highwater::tracking::{Trace, TraceLimits};
 use serde_json::Value;
 
-/// The example's binary. Cargo has built it already when it runs the tests of the whole package, so that building it
-/// here does nothing; a test that is run alone must not find an old one.
 fn example() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| {
-        // <target>/<profile>/deps/<this test>
-        let test = std::env::current_exe().unwrap();
-        let profile = test.ancestors().nth(2).unwrap();
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--example", "train_digits", "--manifest-path"]);
-        cargo.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
-        cargo.arg("--target-dir").arg(profile.parent().unwrap());
-        cargo.args((!cfg!(debug_assertions)).then_some("--release"));
-        cargo.args((!cfg!(feature = "cuda")).then_some("--no-default-features"));
-        assert!(cargo.status().unwrap().success());
-        profile.join("examples").join(format!("train_digits{}", std::env::consts::EXE_SUFFIX))
-    })
+    BINARY.get_or_init(|| built::example("train_digits"))
 }
 
 fn run(args: &[&str]) -> Output {
@@ -192,6 +180,8 @@ fn what_cannot_be_used_is_named() {
         (["--data", "no/such/file"], "error: no/such/file: "),
         (["--data", cut], "error: "),
         (["--json", "no/such/folder/x.json"], "error: no/such/folder/x.json: "),
+        (["--trace", "no/such/folder/x.trace"], "error: no/such/folder/x.trace: "),
+        (["--record", "no/such/folder/x.hwm"], "error: no/such/folder/x.hwm: "),
         (["--data", few.to_str().unwrap()], "error: "),
         (["--data", wide.to_str().unwrap()], "error: matmul: shapes [8, 2] and [64, 256] do not match"),
         (["--batch-size", "0"], "error: batches: batch_size must be at least 1, got 0"),

@@ -1,6 +1,5 @@
 //! `highwater export`: a recorded run in the forms that other tools open.
 
-use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,6 +11,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use highwater_tracking::{ExportError, ExportFormat, Recording, export};
 
 use crate::exit;
+use crate::output_file::OutputFile;
 use crate::recording_file::{ReadArguments, ReadError};
 
 /// The arguments of `highwater export`.
@@ -80,35 +80,34 @@ fn write(arguments: &ExportArguments) -> Result<Option<String>, Failed> {
     if arguments.output.is_none() && !format.is_text() && io::stdout().is_terminal() {
         return Err(Failed::Terminal { format });
     }
+    let unwritable = |path: &PathBuf, error: io::Error| told(&arguments.run, path.clone(), error.into());
+    let open = |path: &PathBuf| OutputFile::open(path).map_err(|error| unwritable(path, error));
+    let output = arguments.output.as_ref().map(|path| open(path).map(|file| (path, file))).transpose()?;
     let recording = arguments.read.read(&arguments.run)?;
     let start = Instant::now();
-    match &arguments.output {
+    match output {
         None => {
             let path = PathBuf::from("standard output");
             export(&recording, format, io::stdout().lock())
                 .map_err(|error| told(&arguments.run, path, error))?;
         }
-        Some(path) => {
-            let bytes = to_file(&recording, format, path)
+        Some((path, file)) => {
+            let bytes = to_file(&recording, format, file)
                 .map_err(|error| told(&arguments.run, path.clone(), error))?;
             let (events, seconds) = (recording.events().len(), start.elapsed().as_secs_f64());
             let sentence =
                 format!("{}: {} from {events} events in {seconds:.3} s", path.display(), Bytes(bytes));
-            writeln!(io::stdout(), "{sentence}")
-                .map_err(|error| told(&arguments.run, path.clone(), error.into()))?;
+            writeln!(io::stdout(), "{sentence}").map_err(|error| unwritable(path, error))?;
         }
     }
     Ok(recording.cut().map(|cut| format!("read up to byte {}: {}", cut.offset, cut.reason)))
 }
 
 /// Writes a file, or leaves none.
-fn to_file(recording: &Recording, format: ExportFormat, path: &Path) -> Result<u64, ExportError> {
-    let written = export(recording, format, File::create(path)?);
-    if written.is_err() && fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
-        // What is there is half a file, and why is more important than that it could not be removed.
-        let _ = fs::remove_file(path);
-    }
-    written
+fn to_file(recording: &Recording, format: ExportFormat, mut file: OutputFile) -> Result<u64, ExportError> {
+    let bytes = export(recording, format, file.begin()?)?;
+    file.keep()?;
+    Ok(bytes)
 }
 
 /// Names the file that an error is about.

@@ -6,6 +6,7 @@ mod devices;
 mod diff;
 mod exit;
 mod export;
+mod output_file;
 mod plan;
 mod plan_file;
 mod policies;

@@ -120,12 +120,13 @@ pub(crate) fn run(arguments: &PlanArguments) -> io::Result<ExitCode> {
 fn plan(arguments: &PlanArguments) -> Result<Summary, PlanError> {
     let progress = Progress::new(1);
     progress.say(&format!("{}: reading", arguments.trace.display()));
+    let output = plan_file::create(&arguments.output)?;
     let trace = arguments.read.read(&arguments.trace)?;
     let start = Instant::now();
     let plan = solve(arguments, &trace, &progress)
         .map_err(|error| PlanError::NoPlan { path: arguments.trace.clone(), error })?;
     let seconds = start.elapsed().as_secs_f64();
-    plan_file::write(&arguments.output, &plan)?;
+    plan_file::write(output, &arguments.output, &plan)?;
     progress.clear();
     Ok(Summary::new(&arguments.trace, &arguments.output, &plan, seconds))
 }

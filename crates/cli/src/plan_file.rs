@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use bfc_core::Plan;
 use highwater_tracking::{PlanLimits, PlanTextError, parse_plan, write_plan};
 
+use crate::output_file::OutputFile;
+
 /// A plan that could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PlanFileError {
@@ -22,11 +24,17 @@ pub(crate) fn read(path: &Path) -> Result<Plan, PlanFileError> {
         .map_err(|error| PlanFileError::Plan { path: path.to_owned(), error })
 }
 
-pub(crate) fn write(path: &Path, plan: &Plan) -> Result<(), PlanFileError> {
-    let write = || {
-        let mut file = BufWriter::new(File::create(path)?);
+/// A file for a plan that is still to be made.
+pub(crate) fn create(path: &Path) -> Result<OutputFile, PlanFileError> {
+    OutputFile::open(path).map_err(|error| PlanFileError::Io { path: path.to_owned(), error })
+}
+
+pub(crate) fn write(mut output: OutputFile, path: &Path, plan: &Plan) -> Result<(), PlanFileError> {
+    let mut write = || {
+        let mut file = BufWriter::new(output.begin()?);
         write_plan(plan, &mut file)?;
         file.flush()
     };
-    write().map_err(|error| PlanFileError::Io { path: path.to_owned(), error })
+    let written = write().and_then(|()| output.keep());
+    written.map(drop).map_err(|error| PlanFileError::Io { path: path.to_owned(), error })
 }

@@ -69,6 +69,10 @@ struct Whole<'a> {
 }
 
 pub(crate) fn run(arguments: &ReportArguments) -> io::Result<ExitCode> {
+    let page = match arguments.html.as_deref().map(page::create).transpose() {
+        Ok(page) => page,
+        Err(error) => return failed(&error),
+    };
     let recording = match arguments.read.read(&arguments.run) {
         Ok(recording) => recording,
         Err(error) => {
@@ -77,10 +81,9 @@ pub(crate) fn run(arguments: &ReportArguments) -> io::Result<ExitCode> {
         }
     };
     let mut stdout = io::stdout().lock();
-    if let Some(path) = &arguments.html {
-        if let Err(error) = page::write(&recording, path, &mut stdout) {
-            writeln!(io::stderr(), "highwater: {error}")?;
-            return Ok(ExitCode::from(exit::FAILED));
+    if let (Some(path), Some(page)) = (&arguments.html, page) {
+        if let Err(error) = page::write(&recording, page, path, &mut stdout) {
+            return failed(&error);
         }
         return tell_cut(&recording, &arguments.run);
     }
@@ -105,6 +108,11 @@ pub(crate) fn run(arguments: &ReportArguments) -> io::Result<ExitCode> {
     }
     stdout.flush()?;
     tell_cut(&recording, &arguments.run)
+}
+
+fn failed(error: &page::PageError) -> io::Result<ExitCode> {
+    writeln!(io::stderr(), "highwater: {error}")?;
+    Ok(ExitCode::from(exit::FAILED))
 }
 
 /// Says, beside the report, where the file could not be read further.

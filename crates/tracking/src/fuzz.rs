@@ -10,7 +10,9 @@ use bfc_core::{AddressOnlyMemory, Allocator, BfcAllocator, BfcConfig, Bytes, KIB
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::record::{EventKind, Recording, RecordingLimits, Usage, recording_of_events};
+use crate::export::{ExportFormat, export};
+use crate::page::write_page;
+use crate::record::{EventKind, Follower, PeakParts, Recording, RecordingLimits, Usage, recording_of_events};
 use crate::replay::replay;
 use crate::trace::{ReadOptions, Trace, TraceEvent, TraceLimits};
 
@@ -80,6 +82,44 @@ pub fn hwm_events(data: &[u8]) {
     if let Ok(recording) = recording_of_events(data, &RECORDING_LIMITS) {
         check_recording(&recording);
     }
+}
+
+/// What people see of an `.hwm` file, or of the contents of a block of events: its page, its exports, its peak taken
+/// apart; and the file as that of a run that goes on.
+pub fn hwm_shown(data: &[u8]) {
+    let mut follower = Follower::new(data, RECORDING_LIMITS);
+    let followed = follower.poll();
+    if let Ok(recording) = Recording::read(data, &RECORDING_LIMITS) {
+        assert!(followed.is_ok(), "what is read can be followed: {followed:?}");
+        assert_eq!(follower.peak_bytes(), recording.peak().map_or(0, |peak| peak.bytes));
+        assert_eq!(follower.live_bytes(), recording.timeline().last().map_or(0, |moment| moment.bytes));
+        show(&recording);
+    }
+    if let Ok(recording) = recording_of_events(data, &RECORDING_LIMITS) {
+        show(&recording);
+    }
+}
+
+/// The most that a page or an export of so few events and names may take.
+const SHOWN_BYTES: usize = 16 << 20;
+
+fn show(recording: &Recording) {
+    let mut page = Vec::new();
+    write_page(recording, &mut page).expect("a vector takes everything");
+    assert!(page.len() < SHOWN_BYTES && page.ends_with(b"</html>\n"), "{} bytes", page.len());
+    // What stands in the data cannot end the element that it stands in: it is not text any more.
+    let text = String::from_utf8_lossy(&page);
+    let (_, rest) = text.split_once("id=\"data\">").expect("a page has data");
+    let (data, _) = rest.split_once("</script>").expect("the data ends");
+    assert!(data.trim().bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte)));
+    for format in ExportFormat::ALL {
+        let mut bytes = Vec::new();
+        if export(recording, format, &mut bytes).is_ok() {
+            assert!(bytes.len() < SHOWN_BYTES);
+        }
+    }
+    let parts = PeakParts::of(recording);
+    assert_eq!(parts.categories.iter().map(|part| part.bytes).sum::<u64>(), parts.bytes);
 }
 
 /// Every number is one of a row that exists, blocks live as their events say, and sums are what they should be.

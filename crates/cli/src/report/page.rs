@@ -1,11 +1,12 @@
 //! The page of `--html`.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use bfc_core::Bytes;
 use highwater_tracking::{Recording, write_page};
+
+use crate::output_file::OutputFile;
 
 /// A page that could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -15,12 +16,24 @@ pub(super) struct PageError {
     error: io::Error,
 }
 
+/// Opens the file for a page.
+pub(super) fn create(path: &Path) -> Result<OutputFile, PageError> {
+    OutputFile::open(path).map_err(|error| PageError { path: path.to_owned(), error })
+}
+
 /// Writes the page of a recording to a file, and says how large it became.
-pub(super) fn write(recording: &Recording, path: &Path, out: &mut impl Write) -> Result<(), PageError> {
+pub(super) fn write(
+    recording: &Recording,
+    mut output: OutputFile,
+    path: &Path,
+    out: &mut impl Write,
+) -> Result<(), PageError> {
     let at = |error| PageError { path: path.to_owned(), error };
-    let mut file = BufWriter::new(File::create(path).map_err(at)?);
-    write_page(recording, &mut file).map_err(at)?;
-    let file = file.into_inner().map_err(|error| at(error.into_error()))?;
-    let size = file.metadata().map_err(at)?.len();
+    let mut write = || {
+        let mut file = BufWriter::new(output.begin()?);
+        write_page(recording, &mut file)?;
+        file.flush()
+    };
+    let size = write().and_then(|()| output.keep()).map_err(at)?;
     writeln!(out, "{}: {}", path.display(), Bytes(size)).map_err(at)
 }

@@ -233,3 +233,15 @@ proptest! {
         crate::fuzz::hwm_events(&[&names[..], &bytes].concat());
     }
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_recording_that_is_read_can_be_shown(
+        bytes in prop::collection::vec(prop_oneof![4 => 0_u8..16, 2 => any::<u8>(), 1 => Just(0_u8)], 0..120),
+    ) {
+        let names = [10, 1, 0, 0, 0, 10, 2, 1, 1, 0, 11, 0, 0, 0, 11, 1, 0, 0];
+        crate::fuzz::hwm_shown(&[&names[..], &bytes].concat());
+    }
+}

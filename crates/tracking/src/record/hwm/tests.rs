@@ -260,3 +260,15 @@ fn a_recording_that_nobody_ends_is_written_all_the_same() {
     assert!(recording.cut().is_some() && recording.summary().is_none());
     assert!(matches!(recording.events()[0].kind, EventKind::Mark(0)));
 }
+
+#[test]
+fn what_is_shown_of_a_damaged_file_holds_together() {
+    let file = file(3);
+    fuzz::hwm_shown(&file);
+    for at in (0..file.len()).step_by(53) {
+        fuzz::hwm_shown(&file[..at]);
+        let mut damaged = file.clone();
+        damaged[at] = damaged[at].wrapping_add(1);
+        fuzz::hwm_shown(&damaged);
+    }
+}

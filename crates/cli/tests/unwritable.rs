@@ -1,0 +1,58 @@
+//! Paths that cannot be written are said before the work begins, by every command that writes a file.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+use std::fs;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+/// The commands, with the option that names what they write.
+const COMMANDS: [&[&str]; 3] = [
+    &["report", "INPUT", "--html"],
+    &["export", "INPUT", "--format", "svg", "--output"],
+    &["plan", "INPUT", "--output"],
+];
+
+#[test]
+fn a_path_that_cannot_be_written_is_named_before_the_input_is_read() {
+    let directory = TempDir::new().unwrap();
+    // What is read would be refused too: which of the two is said tells what was looked at first.
+    let input = directory.path().join("input");
+    fs::write(&input, "neither a recording nor a trace").unwrap();
+    let folder = directory.path().to_owned();
+    let nowhere = directory.path().join("none").join("output");
+    for command in COMMANDS {
+        for path in [&nowhere, &folder] {
+            let arguments =
+                command.iter().map(|&word| if word == "INPUT" { input.as_os_str() } else { word.as_ref() });
+            let output =
+                Command::new(env!("CARGO_BIN_EXE_highwater")).args(arguments).arg(path).output().unwrap();
+            assert_eq!(output.status.code(), Some(1), "{command:?}");
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(said.starts_with(&format!("highwater: {}: ", path.display())), "{said}");
+            assert!(output.stdout.is_empty());
+        }
+    }
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing else was made");
+}
+
+#[test]
+fn an_input_that_is_refused_leaves_what_was_to_be_written_as_it_was() {
+    let directory = TempDir::new().unwrap();
+    let (input, old, new) =
+        (directory.path().join("input"), directory.path().join("old"), directory.path().join("new"));
+    fs::write(&input, "neither a recording nor a trace").unwrap();
+    fs::write(&old, "precious").unwrap();
+    for command in COMMANDS {
+        for path in [&old, &new] {
+            let arguments =
+                command.iter().map(|&word| if word == "INPUT" { input.as_os_str() } else { word.as_ref() });
+            let output =
+                Command::new(env!("CARGO_BIN_EXE_highwater")).args(arguments).arg(path).output().unwrap();
+            assert_eq!(output.status.code(), Some(2), "{command:?}");
+        }
+        assert_eq!(fs::read_to_string(&old).unwrap(), "precious");
+        assert!(!new.exists());
+    }
+}
