@@ -88,6 +88,7 @@ pub struct RuntimeBuilder {
     threads: Option<usize>,
     registry: Option<Arc<Registry>>,
     devices: Vec<OwnDevice>,
+    tracker: Option<Arc<Tracker>>,
 }
 
 /// A device that the runtime does not find by itself.
@@ -184,6 +185,13 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Keeps the accounts of ops with `tracker`; by default with a new one.
+    #[must_use]
+    pub fn tracker(mut self, tracker: Arc<Tracker>) -> Self {
+        self.tracker = Some(tracker);
+        self
+    }
+
     /// Takes memories from `registry`, in which `cpu:0` and `dry:0` must not be registered yet.
     #[must_use]
     pub fn registry(mut self, registry: Arc<Registry>) -> Self {
@@ -237,7 +245,7 @@ impl RuntimeBuilder {
         for device in &self.devices {
             registry.register(device.id, [pool(device.id, Arc::clone(&device.memory))])?;
         }
-        let tracker = Tracker::new();
+        let tracker = self.tracker.clone().unwrap_or_else(Tracker::new);
         record_regions(&tracker, &registry, DeviceId::CPU, MemoryKind::Host)?;
         record_regions(&tracker, &registry, DRY, MemoryKind::AddressOnly)?;
         for device in &self.devices {

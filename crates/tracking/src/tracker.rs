@@ -56,12 +56,39 @@ pub struct Tracker {
     idle: ArrayQueue<Arc<Execution>>,
     recorder: Arc<Recorder>,
     saves: Arc<Saves>,
+    /// In a tracker that keeps no accounts: the op that all are a part of, and that has finished.
+    unmarked: Option<Arc<Execution>>,
 }
 
 impl Tracker {
     /// A tracker with nothing counted.
     #[must_use]
     pub fn new() -> Arc<Self> {
+        Self::build(None)
+    }
+
+    /// A tracker that keeps no accounts: ops take memory straight from their pools, and are named nowhere. It is there to
+    /// measure what accounts cost.
+    ///
+    /// ```
+    /// use highwater_tracking::Tracker;
+    /// let tracker = Tracker::without_marks();
+    /// drop(tracker.begin("matmul"));
+    /// assert!(tracker.op_totals().is_empty());
+    /// ```
+    #[must_use]
+    pub fn without_marks() -> Arc<Self> {
+        let execution = Execution {
+            tracker: u64::MAX,
+            row: 0,
+            owner: OwnerId::ROOT,
+            finished: AtomicBool::new(true),
+            allocators: Mutex::new(Vec::new()),
+        };
+        Self::build(Some(Arc::new(execution)))
+    }
+
+    fn build(unmarked: Option<Arc<Execution>>) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -70,6 +97,7 @@ impl Tracker {
             idle: ArrayQueue::new(IDLE_EXECUTIONS),
             recorder: Arc::new(Recorder::default()),
             saves: Arc::default(),
+            unmarked,
         })
     }
 
@@ -78,6 +106,9 @@ impl Tracker {
     /// While this thread works for an op of this tracker already, the new one is a part of that: it shares its account
     /// and is no call of its own.
     pub fn begin(self: &Arc<Self>, op: &'static str) -> OpRun {
+        if let Some(unmarked) = &self.unmarked {
+            return OpRun { tracker: Arc::clone(self), execution: Arc::clone(unmarked), frame: None };
+        }
         if let Some(execution) = running_op_of(self.id) {
             return OpRun { tracker: Arc::clone(self), execution, frame: None };
         }
@@ -93,6 +124,9 @@ impl Tracker {
     /// afterwards, as when a parameter has found its place in a model. No execution is counted.
     #[must_use]
     pub fn owner_here(&self, op: &'static str) -> OwnerId {
+        if self.unmarked.is_some() {
+            return OwnerId::ROOT;
+        }
         let place = here();
         let (_, owner) = lock(&self.totals).row(place, op);
         self.recorder.name_op(owner, place.phase);
@@ -233,6 +267,11 @@ impl Execution {
         self.tracker == tracker && !self.finished.load(Ordering::Acquire)
     }
 
+    /// Whether this stands for all ops of a tracker that keeps no accounts.
+    const fn is_unmarked(&self) -> bool {
+        self.tracker == u64::MAX
+    }
+
     /// Ends the execution: from here on no allocator joins it.
     fn finish(&self) -> Vec<Arc<TrackingAllocator>> {
         let mut allocators = lock(&self.allocators);
@@ -273,6 +312,9 @@ impl OpRun {
     /// Where the op has finished, which takes a nested run that outlives it, `base` itself is returned.
     #[must_use]
     pub fn track(&self, base: &Arc<dyn Allocator>) -> Arc<dyn Allocator> {
+        if self.execution.is_unmarked() {
+            return Arc::clone(base);
+        }
         let mut allocators = lock(&self.execution.allocators);
         if self.execution.finished.load(Ordering::Relaxed) {
             return Arc::clone(base);

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bfc_core::sync::atomic::{AtomicBool, Ordering};
 use bfc_core::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
 use bfc_core::{Allocator, Block, MemoryKind, OwnerId, PoolId, Span, Stream, Tag};
+use quanta::Clock;
 
 use super::hwm::{HwmWriter, Written};
 use super::regions::Regions;
@@ -283,7 +284,9 @@ struct Pool {
 /// A recording under way.
 #[derive(Debug)]
 struct Active {
-    started: Instant,
+    /// Reads the processor's counter of cycles: the system's clock would be half of what an event costs.
+    clock: Clock,
+    started: u64,
     encoder: Encoder,
     /// All names, also of those whose block is gone.
     names: Encoder,
@@ -307,8 +310,10 @@ struct Active {
 
 impl Active {
     fn new(sink: Sink, block_bytes: usize) -> Self {
+        let clock = Clock::new();
         Self {
-            started: Instant::now(),
+            started: clock.raw(),
+            clock,
             encoder: Encoder::over(Vec::new(), block_bytes),
             names: Encoder::default(),
             owners: vec![Known { number: 0, depth: 0, is_op: true }],
@@ -326,9 +331,7 @@ impl Active {
     }
 
     fn now(&self) -> u64 {
-        // Without the 128 bits of `as_nanos`: this is a good part of what an event costs.
-        let elapsed = self.started.elapsed();
-        elapsed.as_secs().saturating_mul(1_000_000_000).saturating_add(elapsed.subsec_nanos().into())
+        self.clock.delta_as_nanos(self.started, self.clock.raw())
     }
 
     #[inline]

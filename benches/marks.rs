@@ -1,0 +1,140 @@
+//! What accounts of ops and recordings cost of a training step, in per cent.
+//!
+//! Run with `cargo bench --bench marks`.
+//!
+//! The same step runs without accounts of ops, with them, and with a recording in memory beside. Short rounds of all three
+//! take turns, and what counts is the median over rounds of the ratio within a round: other work on the machine slows all
+//! three alike.
+
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use highwater::prelude::*;
+use highwater::tracking::Tracker;
+use highwater::{Result, Runtime};
+
+#[path = "../examples/train_digits/model.rs"]
+#[allow(dead_code, reason = "the example also measures how well it reads")]
+mod digits;
+
+/// Rounds, and how long the steps of one way take in a round.
+const ROUNDS: usize = 60;
+const ROUND: Duration = Duration::from_millis(20);
+
+/// How a step runs.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Bare,
+    Marks,
+    Recording,
+}
+
+const WAYS: [Way; 3] = [Way::Bare, Way::Marks, Way::Recording];
+
+type Step = Box<dyn FnMut() -> Result<()>>;
+
+/// A step of training, made for a device.
+type MakeStep = fn(&Device) -> Result<Step>;
+
+fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    // `cargo test --benches` only asks whether it runs.
+    let rounds = if std::env::args().any(|argument| argument == "--test") { 1 } else { ROUNDS };
+    let mut out = io::stdout().lock();
+    writeln!(out, "{:<28}{:>12}{:>12}{:>20}", "step", "bare", "marks", "marks, recording")?;
+    let steps: [(&str, MakeStep); 2] = [("digits, batch 64", digits_step), ("transformer block", block_step)];
+    for (name, make) in steps {
+        let mut ways = Vec::new();
+        for way in WAYS {
+            let tracker = if matches!(way, Way::Bare) { Tracker::without_marks() } else { Tracker::new() };
+            if matches!(way, Way::Recording) {
+                tracker.start_log(Bytes::mib(16));
+            }
+            let device = Runtime::builder().threads(1).tracker(tracker).build()?.cpu()?;
+            ways.push(make(&device)?);
+        }
+        let mut times: Vec<[f64; 3]> = Vec::new();
+        let count = steps_in(&mut ways[0])?;
+        for _ in 0..rounds {
+            let mut round = [0.0; 3];
+            for (step, time) in ways.iter_mut().zip(&mut round) {
+                *time = run(step, count)?.as_secs_f64() / count as f64;
+            }
+            times.push(round);
+        }
+        let bare = median(times.iter().map(|round| round[0])) * 1e6;
+        let more = |way: usize| (median(times.iter().map(|round| round[way] / round[0])) - 1.0) * 100.0;
+        writeln!(out, "{name:<28}{bare:>9.1} µs{:>10.2} %{:>18.2} %", more(1), more(2))?;
+    }
+    Ok(())
+}
+
+/// How many steps fill a round, once they are warm.
+fn steps_in(step: &mut Step) -> Result<u32> {
+    run(step, 20)?;
+    let one = run(step, 20)? / 20;
+    Ok((ROUND.as_nanos() / one.as_nanos().max(1)).clamp(1, 10_000) as u32)
+}
+
+fn run(step: &mut Step, count: u32) -> Result<Duration> {
+    let start = Instant::now();
+    (0..count).try_for_each(|_| step())?;
+    Ok(start.elapsed())
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// The step of `train_digits`.
+fn digits_step(device: &Device) -> Result<Step> {
+    let rng = Rng::new(0);
+    let network = digits::network(device, &rng)?;
+    let mut optimizer = AdamW::new(network.parameters(), 1e-3)?;
+    let x = Tensor::uniform(device, [64, 64], 0.0, 1.0, &rng)?;
+    let y = Tensor::from_slice(device, &[3i64; 64], [64])?;
+    Ok(Box::new(move || digits::train_step(&network, &mut optimizer, &x, &y).map(drop)))
+}
+
+/// Attention of one head over 128 places, and a feed-forward part, both around what passes by them.
+struct Block {
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    up: Linear,
+    down: Linear,
+}
+
+const WIDTH: usize = 192;
+
+fn block_step(device: &Device) -> Result<Step> {
+    let rng = Rng::new(0);
+    let linear = |from, to| Linear::new(device, from, to, &rng);
+    let block = Block {
+        query: linear(WIDTH, WIDTH)?,
+        key: linear(WIDTH, WIDTH)?,
+        value: linear(WIDTH, WIDTH)?,
+        up: linear(WIDTH, 4 * WIDTH)?,
+        down: linear(4 * WIDTH, WIDTH)?,
+    };
+    let layers = [&block.query, &block.key, &block.value, &block.up, &block.down];
+    let parameters = layers.into_iter().flat_map(|layer| layer.parameters()).collect::<Vec<_>>();
+    let mut optimizer = AdamW::new(parameters, 1e-3)?;
+    let x = Tensor::normal(device, [128, WIDTH], 0.0, 1.0, &rng)?;
+    let y = Tensor::from_slice(device, &[7i64; 128], [128])?;
+    Ok(Box::new(move || {
+        let attended = {
+            let _scope = module("block.attention");
+            let scores = block.query.forward(&x)?.matmul(&block.key.forward(&x)?.transpose(0, 1)?)?;
+            let weights = scores.mul_scalar(1.0 / (WIDTH as f64).sqrt())?.softmax(1)?;
+            x.add(&weights.matmul(&block.value.forward(&x)?)?)?
+        };
+        let out = {
+            let _scope = module("block.feed_forward");
+            attended.add(&block.down.forward(&block.up.forward(&attended)?.relu()?)?)?
+        };
+        let loss = out.cross_entropy(&y)?;
+        optimizer.step(loss.backward()?)
+    }))
+}
