@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use highwater::prelude::*;
+use highwater::tensor::{Conv2dOptions, Pool2dOptions};
 use highwater::tracking::Tracker;
 use highwater::{Result, Runtime};
 
@@ -41,7 +42,11 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let rounds = if std::env::args().any(|argument| argument == "--test") { 1 } else { ROUNDS };
     let mut out = io::stdout().lock();
     writeln!(out, "{:<28}{:>12}{:>12}{:>20}", "step", "bare", "marks", "marks, recording")?;
-    let steps: [(&str, MakeStep); 2] = [("digits, batch 64", digits_step), ("transformer block", block_step)];
+    let steps: [(&str, MakeStep); 3] = [
+        ("digits, batch 64", digits_step),
+        ("convolutions, batch 32", conv_step),
+        ("transformer block", block_step),
+    ];
     for (name, make) in steps {
         let mut ways = Vec::new();
         for way in WAYS {
@@ -95,6 +100,31 @@ fn digits_step(device: &Device) -> Result<Step> {
     let x = Tensor::uniform(device, [64, 64], 0.0, 1.0, &rng)?;
     let y = Tensor::from_slice(device, &[3i64; 64], [64])?;
     Ok(Box::new(move || digits::train_step(&network, &mut optimizer, &x, &y).map(drop)))
+}
+
+/// Two convolutions with pools, and a layer of scores, on images of 28 by 28 as those of handwritten digits often are.
+fn conv_step(device: &Device) -> Result<Step> {
+    let rng = Rng::new(0);
+    let filters = |shape: [usize; 4]| Parameter::new(Tensor::normal(device, shape, 0.0, 0.1, &rng)?);
+    let (first, second) = (filters([8, 1, 3, 3])?, filters([16, 8, 3, 3])?);
+    let scores = Linear::new(device, 16 * 5 * 5, 10, &rng)?;
+    let parameters =
+        [("conv1", &first), ("conv2", &second)].map(|(name, filters)| (name.to_owned(), filters.clone()));
+    let parameters = parameters.into_iter().chain(scores.parameters()).collect::<Vec<_>>();
+    let mut optimizer = AdamW::new(parameters, 1e-3)?;
+    let x = Tensor::uniform(device, [32, 1, 28, 28], 0.0, 1.0, &rng)?;
+    let y = Tensor::from_slice(device, &[3i64; 32], [32])?;
+    Ok(Box::new(move || {
+        let layer = |name: &str, x: &Tensor, filters: &Parameter| {
+            let _scope = module(name);
+            x.conv2d(&filters.tensor(), Conv2dOptions::default())?
+                .relu()?
+                .max_pool2d(Pool2dOptions::square(2))
+        };
+        let seen = layer("conv2", &layer("conv1", &x, &first)?, &second)?;
+        let loss = scores.forward(&seen.reshape([32, 16 * 5 * 5])?)?.cross_entropy(&y)?;
+        optimizer.step(loss.backward()?)
+    }))
 }
 
 /// Attention of one head over 128 places, and a feed-forward part, both around what passes by them.
