@@ -30,7 +30,7 @@ pub struct Report {
     /// By phase, in the order of training.
     pub phases: Vec<PhaseRow>,
     /// By thread that began ops, in the order of their numbers.
-    pub threads: Vec<ThreadRow>,
+    pub by_thread: Vec<ThreadRow>,
     /// What was kept for backward passes.
     pub saved: SavedRow,
     /// The pools; each is of one stream.
@@ -75,8 +75,6 @@ pub struct OpRow {
     pub peak_share: f64,
     /// Of what it took, bytes that came to be kept for a backward pass.
     pub saved_bytes: u64,
-    /// How long such a byte was kept on average, in nanoseconds.
-    pub saved_mean_ns: u64,
     /// Bytes taken as temporaries and workspaces.
     pub temporary_bytes: u64,
     /// Bytes taken for results.
@@ -275,7 +273,7 @@ impl Report {
             ops,
             scopes,
             by_place,
-            threads: tracker.thread_totals().iter().map(ThreadRow::new).collect(),
+            by_thread: tracker.thread_totals().iter().map(ThreadRow::new).collect(),
             saved: SavedRow::new(&tracker.saves().whole()),
             peak,
             pools: pool_rows(pools, &stats),
@@ -324,7 +322,6 @@ impl OpRow {
             peak_bytes,
             peak_share: at_peak.share(peak_bytes),
             saved_bytes: kept.bytes,
-            saved_mean_ns: kept.mean_ns(),
             temporary_bytes: totals.temporary_bytes,
             output_bytes: totals.output_bytes,
             persistent_bytes: totals.persistent_bytes,
@@ -333,10 +330,7 @@ impl OpRow {
 
     /// Takes the figures of another row in: sums, and the higher of the marks.
     pub(crate) fn absorb(&mut self, other: &Self) {
-        let held = u128::from(self.saved_bytes) * u128::from(self.saved_mean_ns)
-            + u128::from(other.saved_bytes) * u128::from(other.saved_mean_ns);
         self.saved_bytes = self.saved_bytes.saturating_add(other.saved_bytes);
-        self.saved_mean_ns = u64::try_from(held / u128::from(self.saved_bytes.max(1))).unwrap_or(u64::MAX);
         self.calls += other.calls;
         self.requested_bytes = self.requested_bytes.saturating_add(other.requested_bytes);
         self.self_peak_bytes = self.self_peak_bytes.saturating_add(other.self_peak_bytes);

@@ -17,8 +17,8 @@ impl fmt::Display for Report {
         if !self.scopes.is_empty() {
             writeln!(f, "{}", scope_table(&self.scopes))?;
         }
-        if self.threads.len() > 1 {
-            writeln!(f, "{}", thread_table(&self.threads))?;
+        if self.by_thread.len() > 1 {
+            writeln!(f, "{}", thread_table(&self.by_thread))?;
         }
         if !self.pools.is_empty() {
             write!(f, "{}", pool_table(&self.pools))?;

@@ -120,12 +120,12 @@ fn threads_are_told_apart_by_what_they_began() {
     });
     drop(run(&tracker, &pool, "report-threads", "here", [1, 2]));
     let report = Report::new(&tracker, &[pool]);
-    let mut threads: Vec<_> = report.threads.iter().map(|row| (row.calls, row.total_bytes)).collect();
+    let mut threads: Vec<_> = report.by_thread.iter().map(|row| (row.calls, row.total_bytes)).collect();
     threads.sort_unstable();
     assert_eq!(threads, [(1, 30), (2, 6)]);
     assert!(report.to_string().contains("\nthread  calls  requested"), "{report}");
     tracker.reset();
-    assert!(Report::new(&tracker, &[]).threads.is_empty());
+    assert!(Report::new(&tracker, &[]).by_thread.is_empty());
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn bytes_asked_for_are_told_from_bytes_granted() {
     drop(run(&tracker, &pool, "report-requested", "op", [1000, 512]));
     let report = Report::new(&tracker, &[pool]);
     assert_eq!((report.ops[0].requested_bytes, report.ops[0].total_bytes), (1512, 1536));
-    assert_eq!((report.scopes[0].requested_bytes, report.threads[0].requested_bytes), (1512, 1512));
+    assert_eq!((report.scopes[0].requested_bytes, report.by_thread[0].requested_bytes), (1512, 1512));
     assert_eq!(report.phases[0].requested_bytes, 1512);
 }
 
