@@ -196,6 +196,7 @@ unsafe impl Allocator for HostAllocator {
         // Nothing is rounded and nothing kept back, so what is asked for, in use and reserved is one figure.
         Stats {
             bytes_requested: stats.bytes_in_use,
+            peak_bytes_requested: stats.peak_bytes_in_use,
             bytes_reserved: stats.bytes_in_use,
             peak_bytes_reserved: stats.peak_bytes_in_use,
             regions: stats.live_allocs,

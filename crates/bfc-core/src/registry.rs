@@ -23,7 +23,7 @@ use crate::sync::{Mutex, lock};
 use crate::visitors::Visitors;
 
 pub use build::PoolError;
-pub use device::DeviceSource;
+pub use device::{DeviceSource, default_reserve};
 pub use device_id::{DeviceId, DeviceKind, ParseDeviceError};
 pub use options::{DeviceScope, PoolOptions, PoolSettings};
 pub use pool::{IgnoredOptions, Pool, PoolFactory};

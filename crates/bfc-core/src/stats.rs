@@ -21,6 +21,9 @@ pub struct Stats {
     pub peak_bytes_in_use: u64,
     /// Bytes asked for by the allocations alive now; the rest of `bytes_in_use` is rounding.
     pub bytes_requested: u64,
+    /// What `bytes_requested` was when `bytes_in_use` reached its peak: the rest of the peak was rounding. What thread caches
+    /// hand out is not counted here.
+    pub peak_bytes_requested: u64,
     /// The largest single block granted.
     pub largest_alloc_bytes: u64,
     /// The most the pool may take from its source; `None` if there is no limit.

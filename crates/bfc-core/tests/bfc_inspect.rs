@@ -114,6 +114,24 @@ fn the_peak_remembers_whose_request_raised_it() {
 }
 
 #[test]
+fn the_peak_knows_how_much_of_it_was_asked_for() {
+    let pool = one_region(MIB);
+    let [first, second] = [1000, 500].map(|bytes| pool.allocate(&Request::new(bytes)).unwrap());
+    free(&pool, second);
+    // As much in use as before, but no more: the moment that counts is the first.
+    let third = pool.allocate(&Request::new(512)).unwrap();
+    let stats = pool.stats();
+    assert_eq!(
+        (stats.peak_bytes_in_use, stats.peak_bytes_requested, stats.bytes_requested),
+        (1536, 1500, 1512)
+    );
+    free(&pool, third);
+    pool.clear_stats();
+    assert_eq!(pool.stats().peak_bytes_requested, 1000);
+    free(&pool, first);
+}
+
+#[test]
 fn clearing_starts_every_peak_over_that_of_the_reserved_bytes_too() {
     let pool = one_region(MIB);
     let tag = tag("clear", Category::Output);

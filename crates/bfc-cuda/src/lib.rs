@@ -37,10 +37,11 @@ mod probe;
 mod register;
 mod stream_compute;
 
+pub use bfc_core::default_reserve;
 pub use compute::{Compute, ComputeError};
 pub use driver::CudaDriver;
 pub use error::CudaUnavailable;
 pub use nvrtc::{Image, Nvrtc};
 pub use probe::{ComputeCapability, CudaDeviceInfo, DriverVersion, probe};
-pub use register::{RegisterError, default_reserve, register, register_driver};
+pub use register::{RegisterError, register, register_driver};
 pub use stream_compute::StreamCompute;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bfc_core::{
     Bytes, DeviceId, DeviceKind, Driver, PoolOptions, PoolSettings, Registry, RegistryError, SourceError,
-    Stream,
+    Stream, default_reserve,
 };
 
 use crate::driver::CudaDriver;
@@ -57,37 +57,4 @@ pub fn register_driver(
     let id = DeviceId::new(DeviceKind::Cuda, driver.ordinal());
     let driver: Arc<CudaDriver> = Arc::clone(driver);
     Ok(registry.register_device(id, driver, reserve, options)?)
-}
-
-/// What a pool leaves free for the driver and libraries on a device with so much free memory, of this generation (the
-/// first number of its compute capability): upstream's numbers, from TensorFlow's `MinSystemMemory`.
-///
-/// ```
-/// use bfc_core::Bytes;
-/// assert_eq!(bfc_cuda::default_reserve(Bytes::gib(80), 9), Bytes::mib(1800));
-/// ```
-#[must_use]
-pub const fn default_reserve(free: Bytes, generation: u32) -> Bytes {
-    if free.get() < Bytes::gib(2).get() {
-        return Bytes::mib(225);
-    }
-    match generation {
-        0..=6 => Bytes::mib(500),
-        7 => Bytes::mib(1050),
-        8 => Bytes::mib(1536),
-        _ => Bytes::mib(1800),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn upstreams_reserves_by_free_memory_and_generation() {
-        let reserve = |free, generation| default_reserve(free, generation).get() >> 20;
-        assert_eq!([6, 7, 8, 9, 10].map(|of| reserve(Bytes::gib(16), of)), [500, 1050, 1536, 1800, 1800]);
-        assert_eq!(reserve(Bytes(Bytes::gib(2).get() - 1), 9), 225);
-        assert_eq!(reserve(Bytes::gib(2), 9), 1800);
-    }
 }

@@ -140,6 +140,7 @@ impl Accounts {
         figures.bytes_in_use += bytes;
         if figures.bytes_in_use > figures.peak_bytes_in_use {
             figures.peak_bytes_in_use = figures.bytes_in_use;
+            figures.peak_bytes_requested = figures.bytes_requested;
             figures.peak_tag = tag;
         }
     }
@@ -213,6 +214,7 @@ impl Accounts {
         }
         figures.num_allocs = 0;
         figures.peak_bytes_in_use = figures.bytes_in_use;
+        figures.peak_bytes_requested = figures.bytes_requested;
         figures.largest_alloc_bytes = 0;
         figures.peak_bytes_reserved = figures.bytes_reserved;
         self.ledger.reset_peaks();
@@ -229,6 +231,7 @@ impl Accounts {
         figures.largest_alloc_bytes = figures.largest_alloc_bytes.max(bytes);
         if figures.bytes_in_use > figures.peak_bytes_in_use {
             figures.peak_bytes_in_use = figures.bytes_in_use;
+            figures.peak_bytes_requested = figures.bytes_requested;
             figures.peak_tag = tag;
         }
     }

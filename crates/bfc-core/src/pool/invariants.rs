@@ -140,6 +140,7 @@ fn check_figures(
     let (reserved, said) = (policy.reserved_bytes(), figures.bytes_reserved);
     ensure(5, reserved == said, || format!("{reserved} bytes reserved, the figures say {said}"))?;
     let peaks = figures.peak_bytes_in_use >= figures.bytes_in_use
+        && figures.peak_bytes_requested <= figures.peak_bytes_in_use
         && figures.peak_bytes_reserved >= figures.bytes_reserved
         && figures.largest_alloc_bytes <= figures.peak_bytes_in_use;
     ensure(6, peaks, || format!("{figures:?}"))
