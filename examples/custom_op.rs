@@ -1,11 +1,17 @@
 //! An op written outside the workspace: y = x · sigmoid(x), known as SiLU, with its gradient.
 //!
-//! cargo run --example custom_op
+//! cargo run --example custom_op -- --help
 
+mod harness;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use harness::Session;
 use highwater::{
     DType, Device, Error, GradCheck, Op, OpContext, Result, Rng, Saved, Tensor, apply, check_gradients,
-    memory_report,
 };
+use serde_json::json;
 
 /// An op is a value: its fields, if it had any, would be its settings.
 #[derive(Debug)]
@@ -50,20 +56,34 @@ impl Op for Silu {
     }
 }
 
-fn main() -> anyhow::Result<()> {
-    let device = Device::best()?;
-    let x = Tensor::normal_of(&device, [1000], 0.0, 2.0, &Rng::new(0), DType::F64)?;
+/// Use an op written outside the workspace.
+#[derive(Debug, Parser)]
+struct Args {
+    #[command(flatten)]
+    options: harness::Options,
+}
 
-    // Is the gradient right? The check moves each element up and down and compares.
-    let few = x.slice(0, 0..20)?;
+impl AsRef<harness::Options> for Args {
+    fn as_ref(&self) -> &harness::Options {
+        &self.options
+    }
+}
+
+fn main() -> ExitCode {
+    harness::main("custom_op", run)
+}
+
+fn run(args: &Args, session: Session) -> anyhow::Result<()> {
+    // Is the gradient right? The check moves each element up and down and compares, which takes values: so it has a device of
+    // its own, wherever the rest runs.
+    let rng = Rng::new(args.options.seed);
+    let few = Tensor::normal_of(&Device::cpu()?, [20], 0.0, 2.0, &rng, DType::F64)?;
     check_gradients(|inputs| apply(Silu, &[&inputs[0]]), &[few], GradCheck::for_dtype(DType::F64))?;
-    println!("the gradient of silu agrees with differences\n");
 
     // From here on it is an op like any other: recorded, accounted for, named in the report.
-    device.tracker().reset();
-    let x = x.requiring_grad()?;
+    let x = Tensor::normal_of(&session.device, [1000], 0.0, 2.0, &rng, DType::F64)?.requiring_grad()?;
     let gradients = apply(Silu, &[&x])?.sum_all()?.backward()?;
-    println!("gradient: {:.3}\n", gradients.get(&x).ok_or(Error::NoGraph)?);
-    println!("{}", memory_report(&device)?);
-    Ok(())
+    let gradient = gradients.get(&x).ok_or(Error::NoGraph)?;
+    let summary = format!("the gradient of silu agrees with differences: {gradient:.3}");
+    session.finish(&summary, json!({}))
 }

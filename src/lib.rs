@@ -12,12 +12,14 @@ pub use highwater_tensor as tensor;
 pub use highwater_tracking as tracking;
 
 pub use highwater_tensor::{
-    AttentionOptions, Buffer, Choice, Conv2dOptions, DType, Device, DeviceAllocator, Element, Error,
-    GradCheck, GradCheckError, Gradients, IntoShape, Layout, Op, OpContext, Place, Placement,
-    PlacementReason, Pool2dOptions, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, Storage,
-    Tensor, View, ViewMut, apply, backend, check_gradients, data, io, is_recording, nn, no_grad, optim,
-    with_device,
+    AttentionOptions, Buffer, Choice, Conv2dOptions, DType, Device, DeviceAllocator, DeviceProfile,
+    DeviceRules, DryPeak, DryRead, DryRun, DryRunOptions, Element, Error, GradCheck, GradCheckError,
+    Gradients, IntoShape, LargestFit, Layout, Op, OpContext, ParseProfileError, Place, Placement,
+    PlacementReason, Pool2dOptions, Refused, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape,
+    SmallestPool, Storage, Tensor, View, ViewMut, apply, backend, check_gradients, data, dry_run, io,
+    is_recording, largest_fit, nn, no_grad, optim, smallest_pool, testing, with_device,
 };
+pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};
 
 /// What most programs need.
@@ -29,7 +31,9 @@ pub mod prelude {
         Sequential, Sigmoid, Tanh, TransformerBlock,
     };
     pub use crate::optim::{Adam, AdamW, Optimizer, Schedule, Sgd};
-    pub use crate::{Conv2dOptions, DType, Device, Pool2dOptions, Rng, Runtime, Tensor, module, no_grad};
+    pub use crate::{
+        Conv2dOptions, DType, Device, DeviceProfile, Pool2dOptions, Rng, Runtime, Tensor, module, no_grad,
+    };
 }
 
 /// The figures of all ops run so far on the device's runtime, and of the pool that ops on the device take from.

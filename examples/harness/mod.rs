@@ -13,10 +13,10 @@ use clap::{Args, Parser};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use highwater::alloc::{
-    AllocatorAttributes, AllocatorChoice, Bytes, DeviceId, DeviceKind, DeviceScope, Plan,
+    AllocatorAttributes, AllocatorChoice, Bytes, DeviceId, DeviceKind, DeviceScope, MIB, Plan, PoolOptions,
 };
 use highwater::tracking::{PlanLimits, RunFacts, Trace, parse_plan};
-use highwater::{Device, Runtime, memory_report};
+use highwater::{Device, DeviceProfile, DryRunOptions, Report, Runtime, memory_report};
 use serde_json::Value;
 
 /// The most memory that the events of `--trace` take until they are written; each takes some seven bytes.
@@ -29,13 +29,15 @@ pub(crate) struct Options {
     #[arg(long, default_value = "auto", value_parser = parse_device)]
     device: Wanted,
 
-    /// Compute nothing: find out how much memory the run takes (the same as --device dry)
-    #[arg(long, conflicts_with = "device")]
-    dry_run: bool,
+    /// Compute nothing: find out how much memory the run takes, here or on a device that is not here, such as a100-80g,
+    /// rtx-4090,limit=90% or cpu,memory=8GiB
+    #[arg(long, value_name = "PROFILE", num_args = 0..=1, require_equals = true, default_missing_value = "this")]
+    #[arg(conflicts_with = "device")]
+    dry_run: Option<DeviceProfile>,
 
-    /// The most memory the run may take, in MiB
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
-    pool: Option<u64>,
+    /// The most memory the run may take, in MiB or as in 1750528B
+    #[arg(long, value_name = "MIB", value_parser = parse_pool)]
+    pool: Option<Bytes>,
 
     /// How memory is handed out: bfc, bfc-tensorflow, buddy, auto-growth, planned, guard or passthrough [default: bfc, or as
     /// the environment says]
@@ -69,6 +71,34 @@ pub(crate) struct Options {
     /// Say which device each op runs on, and why
     #[arg(long)]
     log_placement: bool,
+}
+
+impl Options {
+    /// How a dry run of this example is to be, on the device asked for by --dry-run, else on this machine.
+    #[allow(dead_code, reason = "not every example looks for a size that fits")]
+    pub(crate) fn dry_run_options(&self) -> DryRunOptions {
+        let options = DryRunOptions::new(self.dry_run.clone().unwrap_or_default());
+        match self.allocator {
+            Some(allocator) => options.pool_options(PoolOptions::default().with_allocator(allocator)),
+            None => options,
+        }
+    }
+}
+
+/// A dry device, for people.
+fn dry_name(profile: &DeviceProfile) -> String {
+    format!("dry:0 ({profile})")
+}
+
+/// A number alone is one of MiB.
+fn parse_pool(text: &str) -> Result<Bytes, String> {
+    let bytes = match text.parse::<u64>() {
+        Ok(mib) => mib.checked_mul(MIB).map(Bytes),
+        Err(_) => text.parse().ok(),
+    };
+    bytes
+        .filter(|bytes| bytes.get() > 0)
+        .ok_or_else(|| "expected MiB, as in 64, or a size, as in 1750KiB".into())
 }
 
 /// The device asked for; `None` leaves the choice to the runtime.
@@ -111,6 +141,8 @@ fn complain(error: &anyhow::Error) -> io::Result<()> {
 pub(crate) struct Session {
     /// Where to compute.
     pub(crate) device: Device,
+    /// Where that is, for people.
+    place: String,
     runtime: Runtime,
     example: &'static str,
     seed: u64,
@@ -123,8 +155,11 @@ pub(crate) struct Session {
 impl Session {
     fn open(example: &'static str, options: &Options) -> anyhow::Result<Self> {
         let mut builder = Runtime::builder();
-        if let Some(mib) = options.pool {
-            builder = builder.pool(Bytes::mib(mib));
+        if let Some(profile) = &options.dry_run {
+            builder = builder.dry_profile(profile.clone());
+        }
+        if let Some(limit) = options.pool {
+            builder = builder.pool(limit);
         }
         if let Some(path) = &options.plan {
             builder = builder.plan(DeviceScope::All, Arc::new(read_plan(path)?));
@@ -137,7 +172,7 @@ impl Session {
         }
         let runtime = builder.build()?;
         let dry = DeviceId::new(DeviceKind::Dry, 0);
-        let choice = runtime.choose(if options.dry_run { Some(dry) } else { options.device })?;
+        let choice = runtime.choose(if options.dry_run.is_some() { Some(dry) } else { options.device })?;
         if options.log_placement {
             log_placement(&runtime, &format!("device {}: {}", choice.device, choice.reason));
         }
@@ -150,7 +185,7 @@ impl Session {
             let pool =
                 runtime.registry().allocator(choice.device.id(), AllocatorAttributes::default(), None)?;
             let facts = RunFacts::new(example)
-                .with("device", &choice.device)
+                .with("device", options.dry_run.as_ref().map_or_else(|| choice.device.to_string(), dry_name))
                 .with("allocator", pool.options.allocator.unwrap_or_default())
                 .with("pool", pool.options)
                 .with("threads", runtime.threads())
@@ -160,18 +195,25 @@ impl Session {
         }
         let (device, seed, started) = (choice.device, options.seed, Instant::now());
         let record = options.record.clone();
-        Ok(Self { device, runtime, example, seed, json, trace, record, started })
+        let place = options.dry_run.as_ref().map_or_else(|| device.to_string(), dry_name);
+        Ok(Self { device, place, runtime, example, seed, json, trace, record, started })
     }
 
     /// Prints what came out and what memory it took, and writes the files that were asked for. `results` are further
     /// fields of the JSON object.
     pub(crate) fn finish(self, summary: &str, results: Value) -> anyhow::Result<()> {
+        let report = memory_report(&self.device)?;
+        self.finish_with(summary, &report, results)
+    }
+
+    /// The same with a report of other runs than this one.
+    pub(crate) fn finish_with(self, summary: &str, report: &Report, results: Value) -> anyhow::Result<()> {
         let seconds = self.started.elapsed().as_secs_f64();
-        let (threads, report) = (self.runtime.threads(), memory_report(&self.device)?);
+        let threads = self.runtime.threads();
         let plural = if threads == 1 { "" } else { "s" };
         say(&format!(
             "{} on {} with {threads} thread{plural}, {seconds:.1} s: {summary}\n\n{report}",
-            self.example, self.device
+            self.example, self.place
         ))?;
         if let Some(counts) = self.device.default_allocator()?.plan_counts() {
             say(&format!(
@@ -188,7 +230,7 @@ impl Session {
                 "seconds": seconds,
             });
             merge(&mut fields, results);
-            merge(&mut fields, serde_json::to_value(&report)?);
+            merge(&mut fields, serde_json::to_value(report)?);
             output.write(|file| {
                 serde_json::to_writer_pretty(&mut *file, &fields)?;
                 writeln!(file)

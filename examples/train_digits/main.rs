@@ -6,6 +6,7 @@
 mod harness;
 mod model;
 mod progress;
+mod training;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,6 +18,7 @@ use highwater::prelude::*;
 use serde_json::json;
 
 use progress::Progress;
+use training::{Diverged, Outcome, Training};
 
 /// The share of the images that the network never sees in training.
 const TEST_FRACTION: f64 = 0.2;
@@ -43,6 +45,14 @@ struct Args {
     #[arg(long, value_name = "FILE", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/data/digits.csv.gz"))]
     data: PathBuf,
 
+    /// Do not train: find the largest batch that trains in a pool of so many MiB, by dry runs
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30), conflicts_with = "pool")]
+    fit_batch: Option<u64>,
+
+    /// Do not train: find the smallest pool that trains, by dry runs
+    #[arg(long, conflicts_with_all = ["pool", "fit_batch"])]
+    find_pool: bool,
+
     /// Go on when the loss is no longer a number
     #[arg(long)]
     allow_nan: bool,
@@ -62,43 +72,57 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args, session: Session) -> anyhow::Result<()> {
-    let (device, seed) = (session.device.clone(), args.options.seed);
     let images = read_csv(&args.data, &CsvOptions::default())?.scaled(1.0 / WHITE);
-    let (train, test) = images.split(TEST_FRACTION, seed)?;
+    let (train, test) = images.split(TEST_FRACTION, args.options.seed)?;
     if test.rows() == 0 {
         bail!("{}: too few images to keep some unseen", args.data.display());
     }
-    let network = model::network(&device, &Rng::new(seed))?;
-    let mut optimizer = AdamW::new(network.parameters(), args.learning_rate)?;
-
-    let steps_per_epoch = train.batches(args.batch_size, &device)?.len() as u64;
-    let mut progress = Progress::new(&device, args.epochs.saturating_mul(steps_per_epoch));
-    let (mut steps, mut final_loss, mut test_accuracy) = (0, None, None);
-    for epoch in 0..args.epochs {
-        optimizer.set_learning_rate(args.learning_rate * (1.0 - epoch as f64 / args.epochs as f64))?;
-        for batch in train.batches(args.batch_size, &device)?.shuffled(seed, epoch) {
-            let (x, y) = batch?;
-            let loss = model::train_step(&network, &mut optimizer, &x, &y)?.item_or(f32::NAN)?;
-            steps += 1;
-            if !device.is_dry() {
-                if !loss.is_finite() && !args.allow_nan {
-                    bail!("the loss is {loss} at step {steps}, epoch {}; --allow-nan goes on", epoch + 1);
-                }
-                final_loss = Some(loss);
-            }
-            progress.step(final_loss)?;
-        }
-        test_accuracy = model::accuracy(&network, &test, args.batch_size, &device)?;
-        progress.show_accuracy(test_accuracy);
+    let training = Training { args, train, test };
+    match args.fit_batch {
+        Some(mib) => fit(&training, Bytes::mib(mib), session),
+        None if args.find_pool => find_pool(&training, session),
+        None => train_once(&training, session),
     }
-    drop(progress);
+}
 
+fn train_once(training: &Training<'_>, session: Session) -> anyhow::Result<()> {
+    let (args, device) = (training.args, session.device.clone());
+    let steps = args.epochs.saturating_mul(training.steps_per_epoch(args.batch_size, &device)?);
+    let mut progress = Progress::new(&device, steps);
+    let outcome = training.run(&device, args.batch_size, args.epochs, &mut progress)?;
+    drop(progress);
+    let Outcome { steps, final_loss, test_accuracy, diverged } = outcome;
+    if let Some(Diverged { loss, epoch }) = diverged {
+        bail!("the loss is {loss} at step {steps}, epoch {epoch}; --allow-nan goes on");
+    }
     let summary = match test_accuracy {
         Some(share) => {
-            format!("{:.1} % of {} unseen images read right after {steps} steps", share * 100.0, test.rows())
+            let unseen = training.test.rows();
+            format!("{:.1} % of {unseen} unseen images read right after {steps} steps", share * 100.0)
         }
         None => format!("{steps} steps, nothing computed"),
     };
     let results = json!({ "test_accuracy": test_accuracy, "final_loss": final_loss, "steps": steps });
     session.finish(&summary, results)
+}
+
+/// Says the largest batch that trains in a pool of so much memory, found by dry runs.
+fn fit(training: &Training<'_>, memory: Bytes, session: Session) -> anyhow::Result<()> {
+    let found = training.largest_batch(training.args.options.dry_run_options().limit(memory))?;
+    let refused = found.refused.as_ref().map(|refused| refused.number);
+    let results =
+        json!({ "fit_batch_bytes": memory.get(), "largest_batch": found.largest, "refused_batch": refused });
+    let summary = format!("in {memory}, by {} dry runs, of batches\n{found}", found.runs);
+    match &found.run {
+        Some(run) => session.finish_with(&summary, &run.report, results),
+        None => bail!("{summary}"),
+    }
+}
+
+/// Says the smallest pool that the network trains in, found by dry runs.
+fn find_pool(training: &Training<'_>, session: Session) -> anyhow::Result<()> {
+    let found = training.smallest_pool(training.args.options.dry_run_options())?;
+    let refused = found.refused.as_ref().map(|refused| refused.number);
+    let results = json!({ "smallest_pool_bytes": found.smallest.get(), "refused_pool_bytes": refused });
+    session.finish_with(&format!("by {} dry runs\n{found}", found.runs), &found.run.report, results)
 }

@@ -21,6 +21,11 @@ impl Progress {
         Self { bar, device: device.clone(), accuracy: None }
     }
 
+    /// Shows nothing.
+    pub(crate) fn hidden(device: &Device) -> Self {
+        Self { bar: ProgressBar::hidden(), device: device.clone(), accuracy: None }
+    }
+
     /// Counts a step.
     pub(crate) fn step(&self, loss: Option<f32>) -> Result<()> {
         self.bar.inc(1);

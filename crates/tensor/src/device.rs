@@ -10,6 +10,7 @@ use highwater_tracking::Tracker;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::placement::PlacementLog;
+use crate::predict::DryValues;
 use crate::runtime::Runtime;
 
 /// A handle to a device: its backend, its memories and its accounts. Clones are the same device.
@@ -29,6 +30,7 @@ struct Inner {
     registry: Arc<Registry>,
     tracker: Arc<Tracker>,
     placement: Arc<PlacementLog>,
+    dry_values: DryValues,
     /// The allocator that ops take their outputs from: the registry's answer to the default attributes.
     default_allocator: OnceLock<Arc<dyn Allocator>>,
 }
@@ -68,6 +70,7 @@ impl Device {
         registry: Arc<Registry>,
         tracker: Arc<Tracker>,
         placement: Arc<PlacementLog>,
+        dry_values: DryValues,
     ) -> Self {
         Self(Arc::new(Inner {
             id,
@@ -75,6 +78,7 @@ impl Device {
             registry,
             tracker,
             placement,
+            dry_values,
             default_allocator: OnceLock::new(),
         }))
     }
@@ -132,6 +136,11 @@ impl Device {
         &self.0.tracker
     }
 
+    /// What is scripted to be read here.
+    pub(crate) fn dry_values(&self) -> &DryValues {
+        &self.0.dry_values
+    }
+
     pub(crate) fn placement(&self) -> &PlacementLog {
         &self.0.placement
     }
@@ -154,7 +163,8 @@ impl Device {
         let kind = allocator.memory_kind();
         let fits = match self.0.id.kind {
             DeviceKind::Cpu => kind.is_host_accessible(),
-            DeviceKind::Dry => kind == MemoryKind::AddressOnly,
+            // Addresses that nobody follows: those of this machine, or of a device that is not here.
+            DeviceKind::Dry => matches!(kind, MemoryKind::AddressOnly | MemoryKind::Device),
             _ => kind == MemoryKind::Device,
         };
         if fits {

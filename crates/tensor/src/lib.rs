@@ -20,11 +20,13 @@ mod op;
 mod ops;
 pub mod optim;
 mod placement;
+mod predict;
 mod rng;
 mod runtime;
 mod shape;
 mod storage;
 mod tensor;
+pub mod testing;
 
 pub use autograd::{GradCheck, GradCheckError, Gradients, Saved, check_gradients, is_recording, no_grad};
 pub use context::{Buffer, OpContext};
@@ -35,6 +37,10 @@ pub use layout::Layout;
 pub use op::{Op, apply};
 pub use ops::{AttentionOptions, Axes, Conv2dOptions, Pool2dOptions, TensorOptions};
 pub use placement::{Placement, PlacementReason};
+pub use predict::{
+    DeviceProfile, DeviceRules, DryPeak, DryRead, DryRun, DryRunOptions, LargestFit, ParseProfileError,
+    Refused, SmallestPool, dry_run, largest_fit, smallest_pool,
+};
 pub use rng::Rng;
 pub use runtime::{Choice, Runtime, RuntimeBuilder};
 pub use shape::{IntoShape, MAX_RANK, Shape};

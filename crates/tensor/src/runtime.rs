@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
+use bfc_core::sim::SimDevice;
 use bfc_core::{
     AddressOnlyMemory, AllocatorChoice, BfcConfig, Bytes, DeviceId, DeviceKind, DeviceScope, Environment,
     EnvironmentError, HostMemory, MemoryKind, Plan, Pool, PoolOptions, PoolSettings, Registry, Span,
-    SubAllocator,
+    SubAllocator, default_reserve,
 };
 use highwater_tracking::Tracker;
 
@@ -15,8 +16,10 @@ use crate::backend::Backend;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::dry::DryBackend;
 use crate::device::Device;
+use crate::dtype::Scalar;
 use crate::error::{Error, Result};
 use crate::placement::{Placement, PlacementLog};
+use crate::predict::{DeviceProfile, DeviceRules, DryRead, DryValues};
 
 /// The most that the host's pool takes unless told otherwise (TensorFlow's default for its host pool). It is a limit,
 /// not a reservation: the pool starts small and grows as needed.
@@ -47,6 +50,8 @@ struct Inner {
     /// What is chosen for the pools of devices that are opened when they are first asked for.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "all others are opened at once"))]
     pools: [PoolSettings; 2],
+    /// What is read on `dry:0`.
+    dry_values: DryValues,
     /// Who computes on the devices that the runtime was given.
     own: Vec<(DeviceId, Arc<dyn Backend>)>,
     /// Why no device can be opened: only in the process-wide runtime, which cannot fail when it is made.
@@ -89,6 +94,8 @@ pub struct RuntimeBuilder {
     registry: Option<Arc<Registry>>,
     devices: Vec<OwnDevice>,
     tracker: Option<Arc<Tracker>>,
+    dry_profile: Option<DeviceProfile>,
+    dry_values: DryValues,
 }
 
 /// A device that the runtime does not find by itself.
@@ -199,6 +206,45 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Lets `dry:0` stand for this device. Default: this machine's processor.
+    ///
+    /// What is chosen for the pools of `dry:0` counts before what the profile says, and the number of
+    /// [`threads`](Self::threads) too.
+    ///
+    /// ```
+    /// use highwater_tensor::{DeviceProfile, Runtime};
+    /// let profile = DeviceProfile::gpu("t4").expect("it is a known one");
+    /// let card = Runtime::builder().dry_profile(profile).build()?.dry()?;
+    /// let limit = card.default_allocator()?.stats().bytes_limit;
+    /// assert!(limit.is_some_and(|limit| limit > 13 << 30 && limit < 14 << 30));
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    #[must_use]
+    pub fn dry_profile(mut self, profile: DeviceProfile) -> Self {
+        self.dry_profile = Some(profile);
+        self
+    }
+
+    /// Answers a program that reads values on `dry:0`, by [`Tensor::to_vec`](crate::Tensor::to_vec) or
+    /// [`Tensor::item`](crate::Tensor::item): with a number that all elements then are, or with `None` for
+    /// [`Error::NoData`], which is the default.
+    ///
+    /// ```
+    /// use highwater_tensor::{Runtime, Tensor};
+    /// let dry = Runtime::builder().dry_values(|read| Some(1.into())).build()?.dry()?;
+    /// assert_eq!(Tensor::zeros(&dry, [2])?.to_vec::<f32>()?, [1.0, 1.0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    #[must_use]
+    pub fn dry_values(self, answer: impl Fn(&DryRead<'_>) -> Option<Scalar> + Send + Sync + 'static) -> Self {
+        self.dry_values_of(DryValues::new(answer))
+    }
+
+    pub(crate) fn dry_values_of(mut self, values: DryValues) -> Self {
+        self.dry_values = values;
+        self
+    }
+
     /// Adds a device of one's own, or takes the place of one that the runtime would find: who computes, and on which
     /// memory. It gets a pool like any other.
     #[must_use]
@@ -219,14 +265,16 @@ impl RuntimeBuilder {
     }
 
     fn build_in(self, environment: &Environment, unusable: Option<EnvironmentError>) -> Result<Runtime> {
+        let profile = self.dry_profile.unwrap_or_default();
         let threads = self
             .threads
+            .or(profile.threads())
             .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
             .max(1);
         let config = self.config.unwrap_or_else(|| BfcConfig::new(DEFAULT_POOL));
         let registry = self.registry.unwrap_or_else(|| Arc::new(Registry::new()));
-        let pool = |id: DeviceId, source: Arc<dyn SubAllocator>| {
-            let options = self.pools.options(id).or(environment.settings().options(id));
+        let pool = |id: DeviceId, source: Arc<dyn SubAllocator>, said: PoolOptions| {
+            let options = self.pools.options(id).or(said).or(environment.settings().options(id));
             let (name, index, config) = (id.to_string(), id.ordinal as usize, config.clone());
             // Scopes are ordered: the one for the fewest devices comes first.
             match self.plans.iter().find(|(scope, _)| scope.includes(id)) {
@@ -235,19 +283,37 @@ impl RuntimeBuilder {
             }
             .with_defaults(options)
         };
-        let (mut host, mut dry) = (HostMemory::new(), AddressOnlyMemory::new());
-        if let Some(total) = machine_memory() {
-            // A dry run has the limits of the real one.
-            (host, dry) = (host.with_total(total), dry.with_total(total));
-        }
-        registry.register(DeviceId::CPU, [pool(DeviceId::CPU, Arc::new(host))])?;
-        registry.register(DRY, [pool(DRY, Arc::new(dry))])?;
+        let host = match machine_memory() {
+            Some(total) => HostMemory::new().with_total(total),
+            None => HostMemory::new(),
+        };
+        registry.register(DeviceId::CPU, [pool(DeviceId::CPU, Arc::new(host), PoolOptions::default())])?;
+        let said = profile
+            .limit()
+            .map_or_else(PoolOptions::default, |limit| PoolOptions::default().with_limit(limit));
+        let dry_kind = match profile.rules() {
+            DeviceRules::Cpu => {
+                let source = Arc::new(host_addresses(&profile));
+                registry.register(DRY, [pool(DRY, source, said)])?;
+                MemoryKind::AddressOnly
+            }
+            DeviceRules::Cuda { compute_capability: (generation, _) } => {
+                // Registered by the very function that registers the device itself.
+                let memory = profile.memory().unwrap_or_default();
+                let device = SimDevice::new(memory).with_name(profile.name());
+                let options = self.pools.options(DRY).or(said).or(environment.settings().options(DRY));
+                let reserve = default_reserve(memory, generation);
+                registry.register_device(DRY, Arc::new(device), reserve, options)?;
+                MemoryKind::Device
+            }
+        };
         for device in &self.devices {
-            registry.register(device.id, [pool(device.id, Arc::clone(&device.memory))])?;
+            let memory = Arc::clone(&device.memory);
+            registry.register(device.id, [pool(device.id, memory, PoolOptions::default())])?;
         }
         let tracker = self.tracker.clone().unwrap_or_else(Tracker::new);
         record_regions(&tracker, &registry, DeviceId::CPU, MemoryKind::Host)?;
-        record_regions(&tracker, &registry, DRY, MemoryKind::AddressOnly)?;
+        record_regions(&tracker, &registry, DRY, dry_kind)?;
         for device in &self.devices {
             record_regions(&tracker, &registry, device.id, device.memory.memory_kind())?;
         }
@@ -258,9 +324,23 @@ impl RuntimeBuilder {
             threads,
             devices: RwLock::default(),
             pools: [self.pools.clone(), environment.settings().clone()],
+            dry_values: self.dry_values,
             own: self.devices.iter().map(|own| (own.id, Arc::clone(&own.backend))).collect(),
             unusable,
         })))
+    }
+}
+
+/// What stands for a machine's memory in a dry run: as far as there is some, and without an end where the system promises more
+/// than there is.
+fn host_addresses(profile: &DeviceProfile) -> AddressOnlyMemory {
+    let mut addresses = AddressOnlyMemory::new();
+    if let Some(total) = profile.memory() {
+        addresses = addresses.with_total(total);
+    }
+    match profile.bound() {
+        Some(bound) => addresses.with_limit(bound),
+        None => addresses,
     }
 }
 
@@ -336,7 +416,8 @@ impl Runtime {
         self.device(DeviceId::CPU)
     }
 
-    /// `dry:0`: makes the requests for memory that `cpu:0` would make, and computes nothing.
+    /// `dry:0`: makes the requests for memory that the device would make which it [stands for](RuntimeBuilder::dry_profile), and
+    /// computes nothing.
     ///
     /// # Errors
     /// As [`Runtime::device`].
@@ -376,6 +457,7 @@ impl Runtime {
             Arc::clone(&self.0.registry),
             Arc::clone(&self.0.tracker),
             Arc::clone(&self.0.placement),
+            self.0.dry_values.clone(),
         );
         devices.push(device.clone());
         Ok(device)
@@ -439,7 +521,7 @@ impl fmt::Debug for Runtime {
 }
 
 /// All memory of the machine, where the system tells: on Linux.
-fn machine_memory() -> Option<Bytes> {
+pub(crate) fn machine_memory() -> Option<Bytes> {
     total_memory(&std::fs::read_to_string("/proc/meminfo").ok()?)
 }
 

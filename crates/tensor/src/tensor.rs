@@ -9,6 +9,7 @@ use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
+use crate::predict::DryRead;
 use crate::shape::Shape;
 use crate::storage::{Storage, View, ViewMut};
 
@@ -162,7 +163,8 @@ impl Tensor {
     /// The elements in logical (row-major) order.
     ///
     /// # Errors
-    /// [`Error::NoData`] on a device that computes nothing; [`Error::BadArgument`] if `T` is not the tensor's element
+    /// [`Error::NoData`] on a device that computes nothing, unless the value was
+    /// [scripted](crate::RuntimeBuilder::dry_values); [`Error::BadArgument`] if `T` is not the tensor's element
     /// type (convert with [`Tensor::to_dtype`] first); [`Error::NoHostMemory`] if the host has none for the copy.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         const OP: &str = "to_vec";
@@ -175,12 +177,23 @@ impl Tensor {
             });
         }
         // Before any memory is taken: a dry tensor may be larger than this machine, and a repeated one too.
-        if self.device.is_dry() {
-            return Err(Error::NoData { op: OP, device: self.device.to_string() });
-        }
+        let scripted = if self.device.is_dry() { Some(self.scripted_element(OP)?) } else { None };
         let mut raw = self.host_room(OP, self.elements())?;
-        self.device.backend().download(OP, self.view(), bytemuck::cast_slice_mut::<T::Raw, u8>(&mut raw))?;
+        let bytes = bytemuck::cast_slice_mut::<T::Raw, u8>(&mut raw);
+        match scripted {
+            Some(element) => {
+                bytes.chunks_exact_mut(element.len()).for_each(|to| to.copy_from_slice(&element))
+            }
+            None => self.device.backend().download(OP, self.view(), bytes)?,
+        }
         Ok(raw.into_iter().map(T::from_raw).collect())
+    }
+
+    /// What each element of this dry tensor is said to be.
+    fn scripted_element(&self, op: &'static str) -> Result<Vec<u8>> {
+        let read = DryRead { op, shape: self.shape(), dtype: self.dtype };
+        let no_data = || Error::NoData { op, device: self.device.to_string() };
+        self.device.dry_values().element(&read).ok_or_else(no_data)
     }
 
     /// Room on the host for a copy of this tensor, as `count` numbers.

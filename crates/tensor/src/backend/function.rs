@@ -147,7 +147,7 @@ impl Binary {
     }
 }
 
-/// A comparison; the result is [`DType::Bool`].
+/// A comparison; the result is [`DType::Bool`](crate::DType::Bool).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compare {
     /// a = b

@@ -22,11 +22,14 @@ mod philox;
 mod pool;
 mod random;
 pub(super) mod reduce;
+mod scalar;
 mod softmax;
 #[cfg(test)]
 mod testing;
 mod unary;
 mod walk;
+
+pub(crate) use self::scalar::element_bytes;
 
 use self::parallel::Workers;
 use crate::backend::{Backend, Kernel, Workspace};

@@ -1,0 +1,121 @@
+use super::*;
+use crate::error::Error;
+use crate::nn::{Linear, Module};
+use crate::optim::{AdamW, Optimizer};
+use crate::rng::Rng;
+use crate::tensor::Tensor;
+use bfc_core::sim::SimDevice;
+use bfc_core::{AllocatorAttributes, Registry, default_reserve};
+
+fn on(profile: DeviceProfile) -> DryRunOptions {
+    DryRunOptions::new(profile).environment(Environment::default())
+}
+
+/// A few steps of training, which read the loss.
+fn train(device: &Device) -> Result<f32> {
+    let rng = Rng::new(0);
+    let layer = Linear::new(device, 300, 700, &rng)?;
+    let mut optimizer = AdamW::new(layer.parameters(), 0.01)?;
+    let mut last = 0.0;
+    for _ in 0..3 {
+        let x = Tensor::uniform(device, [50, 300], 0.0, 1.0, &rng)?;
+        let loss = layer.forward(&x)?.square()?.mean_all()?;
+        optimizer.step(loss.backward()?)?;
+        last = loss.item_or(7.0)?;
+    }
+    Ok(last)
+}
+
+#[test]
+fn a_dry_run_has_the_figures_of_the_real_one_to_the_byte() {
+    let dry = on(DeviceProfile::this_machine()).run(train).unwrap();
+    let runtime = Runtime::builder().environment(Environment::default()).build().unwrap();
+    let cpu = runtime.cpu().unwrap();
+    train(&cpu).unwrap();
+    let pool = Arc::clone(cpu.default_allocator().unwrap());
+    let stats = pool.stats();
+    let real = DryPeak {
+        requested: stats.peak_bytes_requested,
+        in_use: stats.peak_bytes_in_use,
+        reserved: stats.peak_bytes_reserved,
+        limit: stats.bytes_limit,
+    };
+    assert_eq!(dry.peak, real);
+    assert!(dry.peak.requested > 3 << 20 && dry.peak.requested < dry.peak.in_use);
+    let report = Report::new(runtime.tracker(), &[pool]);
+    assert_eq!((dry.report.ops, dry.report.by_place), (report.ops, report.by_place));
+    assert_eq!(dry.result, 7.0);
+}
+
+#[test]
+fn a_run_for_a_gpu_takes_its_memory_as_the_pool_of_that_gpu() {
+    let card = DeviceProfile::cuda(Bytes::gib(8), (8, 6));
+    let dry = on(card).run(train).unwrap();
+    // The same requests, of a simulated device with as much memory, from the pool that it is registered with.
+    let registry = Registry::new();
+    let id = DeviceId::new(DeviceKind::Sim, 0);
+    let device = Arc::new(SimDevice::new(Bytes::gib(8)));
+    let reserve = default_reserve(Bytes::gib(8), 8);
+    registry.register_device(id, device, reserve, PoolOptions::default()).unwrap();
+    let memory = registry.allocator(id, AllocatorAttributes::default(), None).unwrap().allocator;
+    let elsewhere = Runtime::builder().environment(Environment::default()).build().unwrap().dry().unwrap();
+    let elsewhere = elsewhere.with_allocator(memory).unwrap();
+    drop(Tensor::zeros(&elsewhere, [700, 300]).unwrap());
+    let limit = elsewhere.allocator().stats().bytes_limit;
+    assert_eq!(limit, Some(Bytes::gib(8).get() - Bytes::mib(1536).get()));
+    assert_eq!(dry.peak.limit, limit);
+    assert!(dry.peak.reserved.is_multiple_of(2 << 20), "pages of a device: {}", dry.peak);
+    assert_eq!(dry.report.pools[0].memory, "device");
+
+    let here = on(DeviceProfile::this_machine()).run(train).unwrap();
+    assert_eq!((dry.peak.requested, dry.peak.in_use), (here.peak.requested, here.peak.in_use));
+    assert_eq!(dry.report.ops, here.report.ops);
+}
+
+#[test]
+fn what_a_device_has_not_is_refused_and_a_limit_is_a_share_of_what_it_has() {
+    let take = |bytes: u64| move |device: &Device| Tensor::zeros(device, [bytes as usize / 4]).map(drop);
+    for profile in [DeviceProfile::cpu(Bytes::gib(4)), DeviceProfile::cuda(Bytes::gib(4), (9, 0))] {
+        on(profile.clone()).run(take(2 << 30)).unwrap();
+        // A GPU's pool leaves some of it to the driver.
+        let all = on(profile.clone()).run(take(4 << 30));
+        assert_eq!(all.is_err(), matches!(profile.rules(), crate::DeviceRules::Cuda { .. }));
+        let more = on(profile.clone()).run(take((4 << 30) + 256)).unwrap_err();
+        assert!(more.out_of_memory().is_some());
+        let half = on(profile.with_limit("50%".parse::<bfc_core::Amount>().unwrap()));
+        assert_eq!(half.run(take(1 << 30)).unwrap().peak.limit, Some(2 << 30));
+        // What is said of the pool counts before the profile.
+        assert_eq!(half.limit(Bytes::gib(1)).run(take(1 << 20)).unwrap().peak.limit, Some(1 << 30));
+    }
+}
+
+#[test]
+fn values_are_read_where_they_are_scripted_and_an_error_elsewhere() {
+    let read = |device: &Device| {
+        let loss = Tensor::zeros(device, [3, 3])?.mean_all()?.item::<f32>()?;
+        let classes = Tensor::zeros(device, [3, 3])?.argmax(1)?.to_vec::<i64>()?;
+        Ok((loss, classes))
+    };
+    let error = on(DeviceProfile::this_machine()).run(read).unwrap_err();
+    assert!(matches!(error, Error::NoData { op: "to_vec", .. }), "{error}");
+    let some =
+        on(DeviceProfile::this_machine()).values(|read| (read.shape.elements() == 1).then(|| 0.25.into()));
+    assert!(matches!(some.run(read), Err(Error::NoData { .. })));
+    let all = some.values(|read| Some(if read.dtype.is_float() { 0.25.into() } else { 2.into() }));
+    assert_eq!(all.run(read).unwrap().result, (0.25, vec![2, 2, 2]));
+}
+
+#[test]
+fn the_program_finds_the_device_as_the_best_one_and_not_afterwards() {
+    let inside = on(DeviceProfile::this_machine()).run(|_| Ok(Device::best()?.is_dry())).unwrap();
+    assert!(inside.result && !Device::best().unwrap().is_dry());
+}
+
+#[test]
+fn memories_beyond_all_measure_are_an_error_or_enough_and_never_a_panic() {
+    for bytes in [1, 1 << 20, 1 << 50, u64::MAX] {
+        for profile in [DeviceProfile::cpu(Bytes(bytes)), DeviceProfile::cuda(Bytes(bytes), (9, 9))] {
+            let _ = on(profile).run(|device| Tensor::zeros(device, [10]).map(drop));
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Facts of GPUs by name.
+
+use bfc_core::{Bytes, GIB};
+
+/// What a dry run has to know of a GPU.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gpu {
+    pub(super) name: &'static str,
+    /// All the memory that its driver tells of, in hundredths of a GiB: less than what the maker names, as the driver and
+    /// error correction take some. It differs by some hundredths between drivers.
+    hundredths: u64,
+    pub(super) compute_capability: (u32, u32),
+}
+
+/// The total that PyTorch's out-of-memory messages name, as people have reported them, and NVIDIA's table of compute
+/// capabilities.
+pub(super) const GPUS: &[Gpu] = &[
+    gpu("t4", 1458, (7, 5)),
+    gpu("v100-16g", 1577, (7, 0)),
+    gpu("v100-32g", 3174, (7, 0)),
+    gpu("a10g", 2199, (8, 6)),
+    gpu("a100-40g", 3939, (8, 0)),
+    gpu("a100-80g", 7914, (8, 0)),
+    gpu("l4", 2203, (8, 9)),
+    gpu("rtx-3090", 2357, (8, 6)),
+    gpu("rtx-4090", 2364, (8, 9)),
+    gpu("h100-80g", 7910, (9, 0)),
+    gpu("h200", 13980, (9, 0)),
+];
+
+const fn gpu(name: &'static str, hundredths: u64, compute_capability: (u32, u32)) -> Gpu {
+    Gpu { name, hundredths, compute_capability }
+}
+
+impl Gpu {
+    pub(super) fn named(name: &str) -> Option<&'static Self> {
+        GPUS.iter().find(|gpu| gpu.name.eq_ignore_ascii_case(name))
+    }
+
+    pub(super) const fn memory(&self) -> Bytes {
+        Bytes(self.hundredths * GIB / 100)
+    }
+}

@@ -1,0 +1,90 @@
+//! The training of the network, with batches of any size on any device.
+
+use highwater::prelude::*;
+use highwater::{DryRunOptions, LargestFit, Result, SmallestPool, largest_fit, smallest_pool};
+
+use crate::progress::Progress;
+use crate::{Args, model};
+
+/// How many epochs a dry run takes: the second has what the first left, and those after it are like it.
+const DRY_EPOCHS: u64 = 2;
+
+/// What is trained on, and how.
+pub(crate) struct Training<'a> {
+    pub(crate) args: &'a Args,
+    pub(crate) train: Dataset,
+    pub(crate) test: Dataset,
+}
+
+/// What training came to. Without values on a device that computes nothing.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    pub(crate) steps: u64,
+    pub(crate) final_loss: Option<f32>,
+    pub(crate) test_accuracy: Option<f64>,
+    pub(crate) diverged: Option<Diverged>,
+}
+
+/// The loss was no number any more, and training was given up.
+pub(crate) struct Diverged {
+    pub(crate) loss: f32,
+    /// In which epoch, from 1.
+    pub(crate) epoch: u64,
+}
+
+impl Training<'_> {
+    /// How many steps an epoch has.
+    pub(crate) fn steps_per_epoch(&self, batch_size: usize, device: &Device) -> Result<u64> {
+        Ok(self.train.batches(batch_size, device)?.len() as u64)
+    }
+
+    /// Trains a new network.
+    pub(crate) fn run(
+        &self,
+        device: &Device,
+        batch_size: usize,
+        epochs: u64,
+        progress: &mut Progress,
+    ) -> Result<Outcome> {
+        let (args, seed) = (self.args, self.args.options.seed);
+        let network = model::network(device, &Rng::new(seed))?;
+        let mut optimizer = AdamW::new(network.parameters(), args.learning_rate)?;
+        let mut outcome = Outcome::default();
+        for epoch in 0..epochs {
+            optimizer.set_learning_rate(args.learning_rate * (1.0 - epoch as f64 / epochs as f64))?;
+            for batch in self.train.batches(batch_size, device)?.shuffled(seed, epoch) {
+                let (x, y) = batch?;
+                let loss = model::train_step(&network, &mut optimizer, &x, &y)?.item_or(f32::NAN)?;
+                outcome.steps += 1;
+                if !device.is_dry() {
+                    if !loss.is_finite() && !args.allow_nan {
+                        outcome.diverged = Some(Diverged { loss, epoch: epoch + 1 });
+                        return Ok(outcome);
+                    }
+                    outcome.final_loss = Some(loss);
+                }
+                progress.step(outcome.final_loss)?;
+            }
+            outcome.test_accuracy = model::accuracy(&network, &self.test, batch_size, device)?;
+            progress.show_accuracy(outcome.test_accuracy);
+        }
+        Ok(outcome)
+    }
+
+    /// The largest batch with which the network trains in the memory of a dry device.
+    pub(crate) fn largest_batch(&self, options: DryRunOptions) -> Result<LargestFit> {
+        let images = self.train.rows() as u64;
+        largest_fit(options, 1..=images, |device, batch_size| self.dry(device, batch_size as usize))
+    }
+
+    /// The smallest pool of a dry device in which the network trains.
+    pub(crate) fn smallest_pool(&self, options: DryRunOptions) -> Result<SmallestPool> {
+        smallest_pool(options, |device| self.dry(device, self.args.batch_size))
+    }
+
+    /// A dry run, as long as it brings anything new.
+    fn dry(&self, device: &Device, batch_size: usize) -> Result<()> {
+        let epochs = self.args.epochs.min(DRY_EPOCHS);
+        self.run(device, batch_size, epochs, &mut Progress::hidden(device)).map(drop)
+    }
+}

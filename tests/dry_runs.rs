@@ -1,0 +1,125 @@
+//! A dry run of every example has the figures of the real run, to the byte: by op, by module, by category, and of the pool.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Every example that computes on a device of one's choice, with options that make its run short.
+const EXAMPLES: &[(&str, &[&str])] = &[
+    ("custom_op", &[]),
+    ("linear_regression", &["--steps", "20"]),
+    ("train_digits", &["--epochs", "2"]),
+    ("train_digits", &["--epochs", "1", "--batch-size", "100", "--allocator", "buddy"]),
+    ("train_digits", &["--epochs", "1", "--batch-size", "7", "--allocator", "bfc-tensorflow"]),
+];
+
+/// An example's binary, built as the tests are.
+fn example(name: &str) -> PathBuf {
+    // <target>/<profile>/deps/<this test>
+    let test = std::env::current_exe().unwrap();
+    let profile = test.ancestors().nth(2).unwrap();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--example", name, "--manifest-path"]);
+    cargo.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+    cargo.arg("--target-dir").arg(profile.parent().unwrap());
+    cargo.args((!cfg!(debug_assertions)).then_some("--release"));
+    cargo.args((!cfg!(feature = "cuda")).then_some("--no-default-features"));
+    assert!(cargo.status().unwrap().success());
+    profile.join("examples").join(format!("{name}{}", std::env::consts::EXE_SUFFIX))
+}
+
+fn run(name: &str, args: &[&str], more: &[&str]) -> Output {
+    Command::new(example(name)).args(args).args(more).output().unwrap()
+}
+
+/// What a run writes as JSON.
+fn figures(name: &str, args: &[&str], more: &[&str]) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.json");
+    let output = run(name, args, &[more, &["--json", path.to_str().unwrap()]].concat());
+    assert!(output.status.success(), "{name} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// The same without the names of the pool, which say where it was.
+fn without_names(mut figures: Value) -> Value {
+    for pool in figures["pools"].as_array_mut().unwrap() {
+        pool.as_object_mut().unwrap().retain(|key, _| key != "name" && key != "memory");
+    }
+    figures["peak"].as_object_mut().unwrap().remove("pool");
+    figures
+}
+
+#[test]
+fn every_example_needs_what_its_dry_run_says_to_the_byte() {
+    for (name, args) in EXAMPLES {
+        let dry = without_names(figures(name, args, &["--dry-run"]));
+        let real = without_names(figures(name, args, &["--device", "cpu", "--threads", "1"]));
+        assert!(real["peak"]["bytes"].as_u64().unwrap() > 1000);
+        for field in ["ops", "scopes", "by_place", "categories", "peak", "pools", "unowned_bytes"] {
+            assert_eq!(dry[field], real[field], "{name} {args:?}: {field}");
+        }
+    }
+}
+
+#[test]
+fn a_dry_run_for_a_gpu_asks_for_the_same_and_takes_pages_of_the_gpu() {
+    let args = ["--epochs", "1"];
+    let here = figures("train_digits", &args, &["--dry-run"]);
+    let there = figures("train_digits", &args, &["--dry-run=rtx-4090,limit=4MiB"]);
+    assert_eq!((&here["ops"], &here["scopes"]), (&there["ops"], &there["scopes"]));
+    let (here, there) = (&here["pools"][0], &there["pools"][0]);
+    assert_eq!((&here["memory"], &there["memory"]), (&"address only".into(), &"device".into()));
+    assert_eq!(here["peak_in_use"], there["peak_in_use"]);
+    assert_eq!((&there["limit"], &there["peak_reserved"]), (&(4 << 20).into(), &(2 << 20).into()));
+    let refused = run("train_digits", &["--batch-size", "400"], &["--dry-run=t4,limit=2MiB"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("out of memory"));
+}
+
+#[test]
+fn profiles_that_make_no_sense_are_refused_with_a_hint() {
+    for (text, hint) in [
+        ("toaster", "there are this, cpu, cuda, t4, "),
+        ("cuda", "cuda needs its memory"),
+        ("t4,limit=lots", "expected bytes, a percentage or all-BYTES"),
+    ] {
+        let output = run("linear_regression", &[], &[&format!("--dry-run={text}")]);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(hint), "{output:?}");
+    }
+}
+
+#[test]
+fn the_largest_batch_that_dry_runs_find_trains_in_that_memory_and_the_next_does_not() {
+    let found = figures("train_digits", &[], &["--fit-batch", "3"]);
+    let (largest, refused) =
+        (found["largest_batch"].as_u64().unwrap(), found["refused_batch"].as_u64().unwrap());
+    assert!(largest > 64 && refused == largest + 1, "{largest}");
+    assert!(found["pools"][0]["peak_reserved"].as_u64().unwrap() <= 3 << 20);
+    let train = |batch: u64| {
+        let batch = batch.to_string();
+        run("train_digits", &["--epochs", "3", "--pool", "3", "--device", "cpu", "--batch-size", &batch], &[])
+    };
+    assert!(train(largest).status.success());
+    let failure = train(refused);
+    assert_eq!(failure.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&failure.stderr).contains("out of memory"));
+}
+
+#[test]
+fn the_smallest_pool_that_dry_runs_find_trains_and_a_granule_less_fails_with_the_verdict() {
+    let found = figures("train_digits", &[], &["--find-pool"]);
+    let smallest = found["smallest_pool_bytes"].as_u64().unwrap();
+    assert_eq!(found["refused_pool_bytes"].as_u64().unwrap(), smallest - 256);
+    let train = |bytes: u64| {
+        run("train_digits", &["--epochs", "3", "--device", "cpu"], &["--pool", &format!("{bytes}B")])
+    };
+    assert!(train(smallest).status.success());
+    let failure = train(smallest - 256);
+    assert_eq!(failure.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&failure.stderr).into_owned();
+    assert!(text.contains("out of memory (") && text.contains("held by"), "{text}");
+}
