@@ -18,6 +18,7 @@ mod report;
 mod sparkline;
 mod top;
 mod trace_file;
+mod what_if;
 
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
@@ -42,6 +43,8 @@ enum Command {
     },
     /// Replay recorded allocations through other pools: what would they have taken?
     Replay(replay::ReplayArguments),
+    /// Say what a recorded run would have taken with another policy, split rule, pool or plan
+    WhatIf(what_if::WhatIfArguments),
     /// Report where the memory of a recorded run went: by op, by module, by category, at the peak
     Report(report::ReportArguments),
     /// Compare two recorded runs: what grew, and what moved the peak?
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Devices { json } => print_devices(json).map(|()| ExitCode::SUCCESS),
         Command::Replay(arguments) => replay::run(&arguments),
+        Command::WhatIf(arguments) => what_if::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::Diff(arguments) => diff::run(&arguments),
         Command::Export(arguments) => export::run(&arguments),

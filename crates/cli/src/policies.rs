@@ -163,6 +163,16 @@ fn passthrough(spec: PoolSpec) -> Box<dyn Allocator> {
 }
 
 impl Policy {
+    /// Whether this means anything to it.
+    pub(crate) fn takes(&self, knob: Knob) -> bool {
+        self.takes.contains(&knob)
+    }
+
+    /// Whether its pools are of bare addresses, and so of any size; others take real memory.
+    pub(crate) fn is_of_addresses(&self) -> bool {
+        !matches!(self.name, "guard" | "passthrough")
+    }
+
     /// Does once what the policy needs for a trace; a plan given is followed by the policy that follows plans.
     pub(crate) fn prepare(&self, trace: &Trace, plan: Option<&Arc<Plan>>) -> Result<MakePool, NoPlan> {
         (self.prepare)(trace, plan)

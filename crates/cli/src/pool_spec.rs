@@ -179,6 +179,16 @@ impl PoolSpec {
 }
 
 impl PoolArguments {
+    /// The pool of whose size, growth and cutting this is said, and nothing else.
+    pub(crate) fn said(
+        pool: Option<Bytes>,
+        growth: Option<Growth>,
+        split: Option<SplitChoice>,
+        cut: Option<CutRule>,
+    ) -> Self {
+        Self { pool, growth, split, cut, ..Self::default() }
+    }
+
     fn options(&self) -> PoolOptions {
         let mut options = PoolOptions::default();
         options.growth = self.growth_rule;

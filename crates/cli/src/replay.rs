@@ -1,7 +1,7 @@
 //! `highwater replay`: what would another pool have done with this trace?
 
 mod measure;
-mod smallest;
+pub(crate) mod smallest;
 mod table;
 
 use std::io::{self, Write};

@@ -19,7 +19,7 @@
 use std::collections::HashMap;
 use std::io::{self, BufRead, Write};
 
-use crate::record::{EventKind, Recording};
+use crate::record::{BlockLife, EventKind, Recording};
 
 mod builder;
 mod error;
@@ -135,22 +135,36 @@ impl Trace {
         Self::from_recording_within(recording, &TraceLimits::default())
     }
 
-    fn from_recording_within(recording: &Recording, limits: &TraceLimits) -> Result<Self, TraceProblem> {
+    /// The trace of some blocks of a recording: of one pool, of one stream, of one module.
+    ///
+    /// # Errors
+    /// As [`from_recording`](Self::from_recording), with limits of one's own.
+    pub fn from_blocks(
+        recording: &Recording,
+        limits: &TraceLimits,
+        mut keep: impl FnMut(&BlockLife) -> bool,
+    ) -> Result<Self, TraceProblem> {
         let mut builder = Builder::new(*limits);
         let mut labels: HashMap<u32, String> = HashMap::new();
+        let mut kept = vec![false; recording.blocks().len()];
         for event in recording.events() {
             match event.kind {
-                EventKind::Alloc(number) => {
+                EventKind::Alloc(number) if keep(recording.block(number)) => {
                     let block = recording.block(number);
+                    kept[number as usize] = true;
                     let path = || label_of(&recording.owner_path(block.owner));
                     let label = labels.entry(block.owner).or_insert_with(path);
                     builder.alloc(number.into(), block.requested, label)?;
                 }
-                EventKind::Free(number) => builder.free(number.into())?,
+                EventKind::Free(number) if kept[number as usize] => builder.free(number.into())?,
                 _ => {}
             }
         }
         Ok(builder.finish())
+    }
+
+    fn from_recording_within(recording: &Recording, limits: &TraceLimits) -> Result<Self, TraceProblem> {
+        Self::from_blocks(recording, limits, |_| true)
     }
 
     /// Writes the trace as text.

@@ -16,18 +16,18 @@ const LARGER_POOLS: u64 = 10;
 
 /// What was found; fields of the object of `--json`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct SmallestPool {
+pub(crate) struct SmallestPool {
     /// None if the trace fits into no pool at all.
-    pub(super) smallest_pool_bytes: Option<u64>,
+    pub(crate) smallest_pool_bytes: Option<u64>,
     /// `smallest_pool_bytes / peak_live_bytes`.
-    pub(super) smallest_pool_waste: Option<f64>,
+    pub(crate) smallest_pool_waste: Option<f64>,
     /// How finely pools were told apart.
-    pub(super) smallest_pool_step_bytes: u64,
+    pub(crate) smallest_pool_step_bytes: u64,
     /// The first larger pool tried that the trace does not fit into.
-    pub(super) larger_pool_that_fails_bytes: Option<u64>,
+    pub(crate) larger_pool_that_fails_bytes: Option<u64>,
 }
 
-pub(super) fn smallest_pool(
+pub(crate) fn smallest_pool(
     replayer: &mut Replayer<'_>,
     pool: &MakePool,
     spec: PoolSpec,

@@ -1,0 +1,79 @@
+//! What became of a variation.
+
+use std::sync::Arc;
+
+use bfc_core::Plan;
+use highwater_tracking::{Replayer, Trace};
+use serde::Serialize;
+
+use super::variation::Variation;
+use crate::progress::Progress;
+use crate::replay::smallest::smallest_pool;
+
+/// What a variation would have taken; an object of `--json`. All sizes in bytes, over all pools of the run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Outcome {
+    pub(super) what: String,
+    pub(super) policy: &'static str,
+    /// The most that was live at a time, as asked for: no pool can do with less.
+    pub(super) peak_live_bytes: u64,
+    /// The most granted at a time. None if it would have failed.
+    pub(super) peak_in_use_bytes: Option<u64>,
+    /// The most taken from the source.
+    pub(super) peak_reserved_bytes: Option<u64>,
+    /// The smallest pool of one region that the run fits into; None where the size was said, and where there is none.
+    pub(super) smallest_pool_bytes: Option<u64>,
+    /// Why it would have failed.
+    pub(super) failure: Option<String>,
+}
+
+impl Outcome {
+    /// Replays the traces, each through a pool of its own, and adds up.
+    pub(super) fn of(
+        variation: &Variation,
+        traces: &[Trace],
+        plan: Option<&Arc<Plan>>,
+        progress: &Progress,
+    ) -> Self {
+        let nothing = (variation.limit.is_none() && !traces.is_empty()).then_some(0);
+        let mut sum = Self {
+            what: variation.what.clone(),
+            policy: variation.policy.name,
+            peak_in_use_bytes: Some(0),
+            peak_reserved_bytes: Some(0),
+            smallest_pool_bytes: nothing,
+            ..Self::default()
+        };
+        for trace in traces {
+            sum.peak_live_bytes = sum.peak_live_bytes.saturating_add(trace.peak_live_bytes());
+            sum.add(variation, trace, plan, progress);
+        }
+        sum
+    }
+
+    fn add(&mut self, variation: &Variation, trace: &Trace, plan: Option<&Arc<Plan>>, progress: &Progress) {
+        let mut replayer = Replayer::new(trace);
+        let pool = match variation.policy.prepare(trace, plan) {
+            Ok(pool) => pool,
+            Err(error) => return self.fail(&error.to_string()),
+        };
+        match replayer.run(&*pool(variation.spec)) {
+            Ok(summary) => {
+                let add = |sum: Option<u64>, bytes: u64| sum.map(|sum| sum.saturating_add(bytes));
+                self.peak_in_use_bytes = add(self.peak_in_use_bytes, summary.peak_in_use);
+                self.peak_reserved_bytes = add(self.peak_reserved_bytes, summary.peak_reserved);
+            }
+            Err(error) => self.fail(&error.to_string()),
+        }
+        if let Some(sum) = self.smallest_pool_bytes {
+            let say = |what: &str| progress.say(&format!("{}: {what}", variation.what));
+            let smallest = smallest_pool(&mut replayer, &pool, variation.spec, &say).smallest_pool_bytes;
+            self.smallest_pool_bytes = smallest.map(|bytes| sum.saturating_add(bytes));
+        }
+    }
+
+    fn fail(&mut self, why: &str) {
+        (self.peak_in_use_bytes, self.peak_reserved_bytes) = (None, None);
+        self.failure.get_or_insert_with(|| why.to_owned());
+    }
+}

@@ -1,0 +1,74 @@
+//! The outcomes as a table.
+
+use highwater_tracking::Recording;
+use highwater_tracking::table::{Table, bytes};
+
+use super::outcome::Outcome;
+use crate::report::plain;
+
+/// What the run was, and what its pools held when it was recorded.
+pub(super) fn heading(recording: &Recording) -> String {
+    let facts = recording.facts();
+    let more: Vec<String> =
+        facts.more.iter().map(|(name, value)| plain(&format!("{name} {value}"))).collect();
+    let mut text = format!("{}: {} events\n", plain(&facts.program), recording.events().len());
+    if !more.is_empty() {
+        text.push_str(&format!("{}\n", more.join(", ")));
+    }
+    for pool in recording.summary().map_or(&[][..], |summary| &summary.report.pools) {
+        text.push_str(&format!(
+            "{} had at most {} in use and {} reserved\n",
+            plain(&pool.name),
+            bytes(pool.peak_in_use),
+            bytes(pool.peak_reserved)
+        ));
+    }
+    format!("{text}\n")
+}
+
+/// A line for each outcome, with what changes against the first; then what failed.
+pub(super) fn table(outcomes: &[Outcome]) -> String {
+    let mut table = Table::new(&["what if", "in use", "reserved", "change", "smallest pool", "change"]);
+    let base = outcomes.first();
+    for outcome in outcomes {
+        let column = |figure: fn(&Outcome) -> Option<u64>| {
+            let (now, before) = (figure(outcome), base.and_then(figure));
+            [now.map_or_else(String::new, bytes), change(before, now)]
+        };
+        let [in_use, _] = column(|outcome| outcome.peak_in_use_bytes);
+        let [reserved, reserved_change] = column(|outcome| outcome.peak_reserved_bytes);
+        let [smallest, smallest_change] = column(|outcome| outcome.smallest_pool_bytes);
+        let in_use = if outcome.failure.is_some() { "fails".to_owned() } else { in_use };
+        table.line(&outcome.what, [in_use, reserved, reserved_change, smallest, smallest_change]);
+    }
+    let least = base.map_or(0, |base| base.peak_live_bytes);
+    let failures = outcomes
+        .iter()
+        .filter_map(|outcome| Some(format!("\n{}: {}\n", outcome.what, plain(outcome.failure.as_ref()?))));
+    format!("{table}\nno pool can do with less than {}\n{}", bytes(least), failures.collect::<String>())
+}
+
+/// By how many percent a size changes; nothing where there is nothing to compare.
+fn change(before: Option<u64>, after: Option<u64>) -> String {
+    match (before, after) {
+        (Some(before), Some(after)) if before == after => "-".to_owned(),
+        (Some(before), Some(after)) if before > 0 => {
+            format!("{:+.1} %", (after as f64 / before as f64 - 1.0) * 100.0)
+        }
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_in_percent_with_their_sign() {
+        let pairs = [(100, 150, "+50.0 %"), (200, 199, "-0.5 %"), (5, 5, "-"), (0, 5, "")];
+        for (before, after, text) in pairs {
+            assert_eq!(change(Some(before), Some(after)), text);
+        }
+        assert_eq!((change(None, Some(1)), change(Some(1), None)), (String::new(), String::new()));
+    }
+}
