@@ -16,7 +16,7 @@ use highwater::alloc::{
     AllocatorAttributes, AllocatorChoice, Bytes, DeviceId, DeviceKind, DeviceScope, MIB, Plan, PoolOptions,
 };
 use highwater::tracking::{PlanLimits, RunFacts, Trace, parse_plan};
-use highwater::{Device, DeviceProfile, DryRunOptions, Report, Runtime, memory_report};
+use highwater::{Device, DeviceProfile, DryRun, DryRunOptions, Report, Runtime, memory_report};
 use serde_json::Value;
 
 /// The most memory that the events of `--trace` take until they are written; each takes some seven bytes.
@@ -202,18 +202,31 @@ impl Session {
     /// Prints what came out and what memory it took, and writes the files that were asked for. `results` are further
     /// fields of the JSON object.
     pub(crate) fn finish(self, summary: &str, results: Value) -> anyhow::Result<()> {
-        let report = memory_report(&self.device)?;
-        self.finish_with(summary, &report, results)
+        let (report, device) = (memory_report(&self.device)?, self.device.to_string());
+        let place = self.place.clone();
+        self.finish_with(summary, &report, &device, &place, results)
     }
 
-    /// The same with a report of other runs than this one.
-    pub(crate) fn finish_with(self, summary: &str, report: &Report, results: Value) -> anyhow::Result<()> {
+    /// The same of dry runs that this example has made by itself.
+    #[allow(dead_code, reason = "not every example makes some")]
+    pub(crate) fn finish_dry(self, summary: &str, run: &DryRun<()>, results: Value) -> anyhow::Result<()> {
+        self.finish_with(summary, &run.report, "dry:0", &dry_name(&run.profile), results)
+    }
+
+    fn finish_with(
+        self,
+        summary: &str,
+        report: &Report,
+        device: &str,
+        place: &str,
+        results: Value,
+    ) -> anyhow::Result<()> {
         let seconds = self.started.elapsed().as_secs_f64();
         let threads = self.runtime.threads();
         let plural = if threads == 1 { "" } else { "s" };
         say(&format!(
-            "{} on {} with {threads} thread{plural}, {seconds:.1} s: {summary}\n\n{report}",
-            self.example, self.place
+            "{} on {place} with {threads} thread{plural}, {seconds:.1} s: {summary}\n\n{report}",
+            self.example
         ))?;
         if let Some(counts) = self.device.default_allocator()?.plan_counts() {
             say(&format!(
@@ -224,7 +237,7 @@ impl Session {
         if let Some(output) = self.json {
             let mut fields = serde_json::json!({
                 "example": self.example,
-                "device": self.device.to_string(),
+                "device": device,
                 "seed": self.seed,
                 "threads": threads,
                 "seconds": seconds,

@@ -114,7 +114,7 @@ fn fit(training: &Training<'_>, memory: Bytes, session: Session) -> anyhow::Resu
         json!({ "fit_batch_bytes": memory.get(), "largest_batch": found.largest, "refused_batch": refused });
     let summary = format!("in {memory}, by {} dry runs, of batches\n{found}", found.runs);
     match &found.run {
-        Some(run) => session.finish_with(&summary, &run.report, results),
+        Some(run) => session.finish_dry(&summary, run, results),
         None => bail!("{summary}"),
     }
 }
@@ -124,5 +124,5 @@ fn find_pool(training: &Training<'_>, session: Session) -> anyhow::Result<()> {
     let found = training.smallest_pool(training.args.options.dry_run_options())?;
     let refused = found.refused.as_ref().map(|refused| refused.number);
     let results = json!({ "smallest_pool_bytes": found.smallest.get(), "refused_pool_bytes": refused });
-    session.finish_with(&format!("by {} dry runs\n{found}", found.runs), &found.run.report, results)
+    session.finish_dry(&format!("by {} dry runs\n{found}", found.runs), &found.run, results)
 }

@@ -145,6 +145,12 @@ impl From<DeviceProfile> for DryRunOptions {
     }
 }
 
+impl From<&DeviceProfile> for DryRunOptions {
+    fn from(profile: &DeviceProfile) -> Self {
+        Self::new(profile.clone())
+    }
+}
+
 impl From<&DryRunOptions> for DryRunOptions {
     fn from(options: &DryRunOptions) -> Self {
         options.clone()
