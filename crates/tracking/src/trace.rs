@@ -135,36 +135,45 @@ impl Trace {
         Self::from_recording_within(recording, &TraceLimits::default())
     }
 
-    /// The trace of some blocks of a recording: of one pool, of one stream, of one module.
+    /// The traces of groups of a recording's blocks: by pool, by stream, by module. `group_of` says of a block to which group it
+    /// belongs, from 0 up, or `None` to leave it out; there are as many traces as the largest group says.
     ///
     /// # Errors
-    /// As [`from_recording`](Self::from_recording), with limits of one's own.
-    pub fn from_blocks(
+    /// As [`from_recording`](Self::from_recording), with limits of one's own, which count for each trace.
+    pub fn of_groups(
         recording: &Recording,
         limits: &TraceLimits,
-        mut keep: impl FnMut(&BlockLife) -> bool,
-    ) -> Result<Self, TraceProblem> {
-        let mut builder = Builder::new(*limits);
+        mut group_of: impl FnMut(&BlockLife) -> Option<u16>,
+    ) -> Result<Vec<Self>, TraceProblem> {
+        let mut builders: Vec<Builder> = Vec::new();
         let mut labels: HashMap<u32, String> = HashMap::new();
-        let mut kept = vec![false; recording.blocks().len()];
+        let mut groups = vec![None; recording.blocks().len()];
         for event in recording.events() {
             match event.kind {
-                EventKind::Alloc(number) if keep(recording.block(number)) => {
+                EventKind::Alloc(number) => {
                     let block = recording.block(number);
-                    kept[number as usize] = true;
+                    let Some(group) = group_of(block).map(usize::from) else { continue };
+                    groups[number as usize] = Some(group);
+                    if group >= builders.len() {
+                        builders.resize_with(group + 1, || Builder::new(*limits));
+                    }
                     let path = || label_of(&recording.owner_path(block.owner));
                     let label = labels.entry(block.owner).or_insert_with(path);
-                    builder.alloc(number.into(), block.requested, label)?;
+                    builders[group].alloc(number.into(), block.requested, label)?;
                 }
-                EventKind::Free(number) if kept[number as usize] => builder.free(number.into())?,
+                EventKind::Free(number) => {
+                    if let Some(group) = groups[number as usize] {
+                        builders[group].free(number.into())?;
+                    }
+                }
                 _ => {}
             }
         }
-        Ok(builder.finish())
+        Ok(builders.into_iter().map(Builder::finish).collect())
     }
 
     fn from_recording_within(recording: &Recording, limits: &TraceLimits) -> Result<Self, TraceProblem> {
-        Self::from_blocks(recording, limits, |_| true)
+        Ok(Self::of_groups(recording, limits, |_| Some(0))?.pop().unwrap_or_default())
     }
 
     /// Writes the trace as text.

@@ -1,8 +1,11 @@
 //! Which blocks share a pool: as recorded, or otherwise.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, HashMap};
 
 use highwater_tracking::{BlockLife, Recording, Trace, TraceLimits, TraceProblem};
+
+/// As many pools as a recording has at most.
+const MOST_GROUPS: usize = 1 << 12;
 
 /// Which blocks share a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +23,8 @@ pub(super) enum Grouping {
 pub(super) struct Lanes {
     /// Whether the blocks of a pool count, by its index.
     chosen: Vec<bool>,
+    /// The first pool of the same kind of memory, which stands for all of that kind, by the index of a pool.
+    first_of_kind: Vec<u32>,
 }
 
 /// The run has no pool of that name.
@@ -40,7 +45,13 @@ impl Lanes {
                 let known: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
                 Err(UnknownPool { name: name.to_owned(), known: known.join(", ") })
             }
-            _ => Ok(Self { chosen }),
+            _ => {
+                let mut kinds: HashMap<&str, u32> = HashMap::new();
+                let first = |(pool, index)| *kinds.entry(pool).or_insert(index);
+                let first_of_kind =
+                    pools.iter().map(|pool| pool.memory.as_str()).zip(0..).map(first).collect();
+                Ok(Self { chosen, first_of_kind })
+            }
         }
     }
 
@@ -49,9 +60,11 @@ impl Lanes {
         self.chosen.get(pool as usize).copied().unwrap_or(false)
     }
 
-    /// Whether this grouping tells apart, or puts together, what the recorded one does not.
+    /// Whether this grouping tells apart, or puts together, what the recorded one does not. What would take too many pools
+    /// to be of use is not offered.
     pub(super) fn differs(&self, recording: &Recording, grouping: Grouping) -> bool {
-        self.keys(recording, grouping).len() != self.keys(recording, Grouping::Pools).len()
+        let groups = self.groups(recording, grouping).len();
+        groups != self.groups(recording, Grouping::Pools).len() && groups <= MOST_GROUPS
     }
 
     /// The trace of each group.
@@ -61,17 +74,20 @@ impl Lanes {
         grouping: Grouping,
     ) -> Result<Vec<Trace>, TraceProblem> {
         let limits = TraceLimits { events: u32::MAX, ..TraceLimits::default() };
-        let trace = |key: Key| {
-            Trace::from_blocks(recording, &limits, |block| {
-                self.has(block.pool) && Key::of(recording, block, grouping) == key
-            })
-        };
-        self.keys(recording, grouping).into_iter().map(trace).collect()
+        let groups = self.groups(recording, grouping);
+        Trace::of_groups(recording, &limits, |block| {
+            self.has(block.pool).then(|| groups.get(&self.key(block, grouping)).copied()).flatten()
+        })
     }
 
-    fn keys(&self, recording: &Recording, grouping: Grouping) -> BTreeSet<Key> {
-        let blocks = recording.blocks().iter().filter(|block| self.has(block.pool));
-        blocks.map(|block| Key::of(recording, block, grouping)).collect()
+    /// The number of each group.
+    fn groups(&self, recording: &Recording, grouping: Grouping) -> BTreeMap<Key, u16> {
+        let mut groups = BTreeMap::new();
+        for block in recording.blocks().iter().filter(|block| self.has(block.pool)) {
+            let next = u16::try_from(groups.len()).unwrap_or(u16::MAX);
+            groups.entry(self.key(block, grouping)).or_insert(next);
+        }
+        groups
     }
 }
 
@@ -82,17 +98,14 @@ struct Key {
     stream: u32,
 }
 
-impl Key {
-    fn of(recording: &Recording, block: &BlockLife, grouping: Grouping) -> Self {
-        let pools = recording.pools();
+impl Lanes {
+    fn key(&self, block: &BlockLife, grouping: Grouping) -> Key {
         match grouping {
-            Grouping::Pools => Self { pool: block.pool, stream: 0 },
-            Grouping::Streams => Self { pool: block.pool, stream: block.stream },
+            Grouping::Pools => Key { pool: block.pool, stream: 0 },
+            Grouping::Streams => Key { pool: block.pool, stream: block.stream },
             Grouping::Merged => {
-                // The first pool of that kind of memory stands for all.
-                let memory = pools.get(block.pool as usize).map(|pool| &pool.memory);
-                let first = pools.iter().position(|pool| Some(&pool.memory) == memory);
-                Self { pool: first.map_or(block.pool, |first| first as u32), stream: 0 }
+                let first = self.first_of_kind.get(block.pool as usize).copied();
+                Key { pool: first.unwrap_or(block.pool), stream: 0 }
             }
         }
     }

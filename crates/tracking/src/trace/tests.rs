@@ -172,3 +172,37 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn groups_of_blocks_have_a_trace_each_and_the_others_are_left_out() {
+    use std::sync::Arc;
+
+    use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Request};
+
+    let config = BfcConfig::new(Bytes::mib(1));
+    let pool: Arc<dyn Allocator> =
+        Arc::new(BfcAllocator::new("pool", Arc::new(AddressOnlyMemory::new()), config));
+    let tracker = crate::Tracker::new();
+    tracker.start_log(Bytes::mib(1));
+    let take = |op, bytes| Allocation::new(&tracker.begin(op).track(&pool), &Request::new(bytes)).unwrap();
+    let held = [take("a", 100), take("b", 2000), take("c", 300)];
+    drop(held);
+    drop(take("a", 150));
+    let recording = tracker.take_log();
+    let of = |op: &str, group| {
+        let name = op.to_owned();
+        let recording = &recording;
+        move |owner: u32| (recording.owner_path(owner) == name).then_some(group)
+    };
+    let (a, c) = (of("a", 0), of("c", 1));
+    let traces = Trace::of_groups(&recording, &TraceLimits::default(), |block| {
+        a(block.owner).or_else(|| c(block.owner))
+    });
+    let traces = traces.unwrap();
+    let peaks: Vec<u64> = traces.iter().map(Trace::peak_live_bytes).collect();
+    assert_eq!(peaks, [150, 300]);
+    let events: Vec<usize> = traces.iter().map(|trace| trace.events().len()).collect();
+    assert_eq!(events, [4, 2]);
+    assert_eq!((traces[0].labels(), traces[1].labels()), (&["a".to_owned()][..], &["c".to_owned()][..]));
+    assert_eq!(Trace::from_recording(&recording).unwrap().peak_live_bytes(), 2400);
+}
