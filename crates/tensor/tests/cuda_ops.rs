@@ -8,6 +8,8 @@
 mod gradients;
 #[path = "nn_modules.rs"]
 mod nn_modules;
+#[path = "ops_dry.rs"]
+mod ops_dry;
 #[path = "ops_errors.rs"]
 mod ops_errors;
 #[path = "ops_layers.rs"]

@@ -1,13 +1,13 @@
-//! On the dry device every op makes the requests that it makes on the CPU, to the byte, and computes nothing.
+//! On the dry device every op makes the requests that it makes on the device under test, to the byte, and computes nothing.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod ops_table;
 
 use bfc_core::{Bytes, Category};
-use highwater_tensor::{DType, Device, Result, Rng, Tensor, no_grad};
+use highwater_tensor::{DType, Device, DeviceProfile, Result, Rng, Runtime, Tensor, no_grad};
 use highwater_tracking::EventKind;
-use ops_table::{CASES, inputs, runtime};
+use ops_table::{CASES, device, inputs, runtime};
 
 /// An event without the address, which is another on each device.
 #[derive(Debug, PartialEq)]
@@ -17,13 +17,22 @@ enum Step {
     Retag { block: u32, owner: String, category: Category },
 }
 
+/// A dry device that stands for the device under test.
+fn dry_device() -> Device {
+    let profile = if env!("CARGO_CRATE_NAME").starts_with("cuda") {
+        DeviceProfile::cuda(Bytes::gib(8), (8, 0))
+    } else {
+        DeviceProfile::this_machine()
+    };
+    Runtime::builder().threads(1).dry_profile(profile).build().unwrap().dry().unwrap()
+}
+
 /// What `program` does to the memory of a device that nobody used before.
 fn steps(dry: bool, program: impl FnOnce(&Device) -> Result<()>) -> Vec<Step> {
-    let runtime = runtime();
-    let device = if dry { runtime.dry() } else { runtime.cpu() }.unwrap();
-    runtime.tracker().start_log(Bytes::mib(4));
+    let device = if dry { dry_device() } else { device() };
+    device.tracker().start_log(Bytes::mib(4));
     program(&device).unwrap();
-    let log = runtime.tracker().take_log();
+    let log = device.tracker().take_log();
     assert!(!log.overflowed());
     let step = |kind| match kind {
         EventKind::Alloc(number) => {
@@ -43,9 +52,9 @@ fn steps(dry: bool, program: impl FnOnce(&Device) -> Result<()>) -> Vec<Step> {
 }
 
 fn assert_same(name: &str, program: impl Fn(&Device) -> Result<()>) {
-    let cpu = steps(false, &program);
-    assert!(!cpu.is_empty(), "{name} took no memory");
-    assert_eq!(steps(true, &program), cpu, "{name}");
+    let real = steps(false, &program);
+    assert!(!real.is_empty(), "{name} took no memory");
+    assert_eq!(steps(true, &program), real, "{name}");
 }
 
 #[test]
