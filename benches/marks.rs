@@ -95,7 +95,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 /// The step of `train_digits`.
 fn digits_step(device: &Device) -> Result<Step> {
     let rng = Rng::new(0);
-    let network = digits::network(device, &rng)?;
+    let network = digits::network(digits::Network::Mlp, device, &rng)?;
     let mut optimizer = AdamW::new(network.parameters(), 1e-3)?;
     let x = Tensor::uniform(device, [64, 64], 0.0, 1.0, &rng)?;
     let y = Tensor::from_slice(device, &[3i64; 64], [64])?;

@@ -34,7 +34,7 @@ fn train(
     epochs: u64,
     mut after_step: impl FnMut(&Sequential, Tensor) -> Result<()>,
 ) -> Result<Sequential> {
-    let network = model::network(device, &Rng::new(1))?;
+    let network = model::network(model::Network::Mlp, device, &Rng::new(1))?;
     let mut optimizer = AdamW::new(network.parameters(), 0.005)?;
     for epoch in 0..epochs {
         optimizer.set_learning_rate(0.005 * (1.0 - epoch as f64 / epochs as f64))?;
@@ -85,7 +85,7 @@ fn at_every_step_live_bytes_by_op_add_up_to_the_pools_bytes_in_use() {
 #[test]
 fn between_steps_only_parameters_and_optimiser_state_are_held_in_their_layers() {
     let device = runtime(1).cpu().unwrap();
-    let network = model::network(&device, &Rng::new(1)).unwrap();
+    let network = model::network(model::Network::Mlp, &device, &Rng::new(1)).unwrap();
     let optimizer = AdamW::new(network.parameters(), 0.005).unwrap();
     let report = memory_report(&device).unwrap();
     let live = |scope: &str| report.scopes.iter().find(|row| row.scope == scope).unwrap().live_bytes;

@@ -39,6 +39,10 @@ struct Args {
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
 
+    /// Stop after this step, as if interrupted: the learning rate is that of all steps
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    stop_at: Option<u64>,
+
     /// Sequences per step
     #[arg(long, value_name = "N", default_value_t = 16)]
     batch_size: usize,
@@ -105,11 +109,12 @@ fn run(args: &Args, session: Session) -> anyhow::Result<()> {
         first = checkpoint.step().unwrap_or(0);
     }
 
+    let end = args.stop_at.unwrap_or(args.steps).min(args.steps);
     let style = ProgressStyle::with_template("{bar:20.cyan/dim} {percent:>3} %  {per_sec}  {msg}")?;
     let bar = ProgressBar::new(args.steps).with_style(style).with_finish(ProgressFinish::Abandon);
     bar.set_position(first);
     let mut last_loss = None;
-    for step in first..args.steps {
+    for step in first..end {
         optimizer.set_learning_rate(rate(args, step))?;
         let (x, y) = train.windows(&device, args.batch_size, args.context, seed, step)?;
         let loss = model.loss(&x, &y)?;
@@ -122,21 +127,21 @@ fn run(args: &Args, session: Session) -> anyhow::Result<()> {
     }
     drop(bar);
     if let Some(path) = args.save.as_ref().filter(|_| !device.is_dry()) {
-        let checkpoint = Checkpoint::of(&model)?.with_optimizer(&optimizer)?.with_step(args.steps);
+        let checkpoint = Checkpoint::of(&model)?.with_optimizer(&optimizer)?.with_step(end);
         checkpoint.save(path).with_context(|| path.display().to_string())?;
     }
 
     let test_loss = model.mean_loss(&test, args, seed)?;
     let summary = match (test_loss, model.write(&train, args, seed)?) {
         (Some(loss), Some(sample)) => {
-            format!("a loss of {loss:.3} on unseen text after {} steps; it writes:\n\n{sample}", args.steps)
+            format!("a loss of {loss:.3} on unseen text after {end} steps; it writes:\n\n{sample}")
         }
-        _ => format!("{} steps, nothing computed", args.steps),
+        _ => format!("{end} steps, nothing computed"),
     };
     let results = json!({
         "test_loss": test_loss,
         "final_loss": last_loss,
-        "steps": args.steps,
+        "steps": end,
         "parameters": model.parameter_count(),
     });
     session.finish(&summary, results)

@@ -29,6 +29,10 @@ const WHITE: f32 = 16.0;
 /// Train a small network on handwritten digits, and say where every byte went.
 #[derive(Debug, Parser)]
 struct Args {
+    /// What reads the digits
+    #[arg(long, value_enum, default_value_t = model::Network::Mlp)]
+    network: model::Network,
+
     /// Passes over the training images
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..))]
     epochs: u64,

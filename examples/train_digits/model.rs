@@ -1,10 +1,51 @@
 //! The network that reads digits, and a step of its training.
 
+use clap::ValueEnum;
 use highwater::Result;
 use highwater::prelude::*;
 
+/// Which network reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Network {
+    /// Three layers that see all pixels
+    Mlp,
+    /// Convolutions, which see where pixels are
+    Cnn,
+}
+
 /// From 64 pixels to a score for each of ten digits.
-pub(crate) fn network(device: &Device, rng: &Rng) -> Result<Sequential> {
+pub(crate) fn network(kind: Network, device: &Device, rng: &Rng) -> Result<Sequential> {
+    match kind {
+        Network::Mlp => perceptron(device, rng),
+        Network::Cnn => convolutional(device, rng),
+    }
+}
+
+fn convolutional(device: &Device, rng: &Rng) -> Result<Sequential> {
+    let same = Conv2dOptions { padding: [1, 1], ..Conv2dOptions::default() };
+    Ok(Sequential::new()
+        .with("images", AsImages)
+        .with("conv1", Conv2d::new(device, 1, 16, [3, 3], same, rng)?)
+        .with("relu1", Relu)
+        .with("conv2", Conv2d::new(device, 16, 32, [3, 3], same, rng)?)
+        .with("relu2", Relu)
+        .with("pool", MaxPool2d(Pool2dOptions::square(2)))
+        .with("flat", Flatten)
+        .with("dropout", Dropout::new(0.3, rng.fork(0))?)
+        .with("fc", Linear::new(device, 32 * 4 * 4, 10, rng)?))
+}
+
+/// Rows of 64 pixels as images of one channel.
+#[derive(Debug)]
+struct AsImages;
+
+impl Module for AsImages {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        x.reshape([x.dims().first().copied().unwrap_or(0), 1, 8, 8])
+    }
+}
+
+fn perceptron(device: &Device, rng: &Rng) -> Result<Sequential> {
     Ok(Sequential::new()
         .with("noise", Dropout::new(0.1, rng.fork(0))?)
         .with("fc1", Linear::new(device, 64, 256, rng)?)

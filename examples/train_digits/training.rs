@@ -47,7 +47,7 @@ impl Training<'_> {
         progress: &mut Progress,
     ) -> Result<Outcome> {
         let (args, seed) = (self.args, self.args.options.seed);
-        let network = model::network(device, &Rng::new(seed))?;
+        let network = model::network(self.args.network, device, &Rng::new(seed))?;
         let mut optimizer = AdamW::new(network.parameters(), args.learning_rate)?;
         let mut outcome = Outcome::default();
         for epoch in 0..epochs {
