@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::attributes::AllocationAttributes;
 use crate::error::{AllocError, BlockError, RecordError};
 use crate::guard::Damage;
-use crate::ledger::{Ledger, Tag};
+use crate::ledger::{Ledger, OwnerBytes, Tag};
 use crate::memory::{Block, MemoryKind, Span};
+use crate::oom::{HOLDERS, OomReport, Verdict};
+use crate::owner::OwnerId;
 use crate::plan::PlannedCounts;
 use crate::stats::Stats;
 use crate::streams::Stream;
@@ -36,6 +38,17 @@ pub struct Request<'a> {
     pub tag: Tag,
     /// How hard to try.
     pub attributes: AllocationAttributes<'a>,
+    /// What will lie in the memory, for reports.
+    pub contents: Option<Contents<'a>>,
+}
+
+/// What will lie in a block, in words that mean something to those who read reports: an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contents<'a> {
+    /// Elements along each axis.
+    pub extents: &'a [usize],
+    /// The type of the elements.
+    pub element: &'a str,
 }
 
 impl<'a> Request<'a> {
@@ -47,7 +60,15 @@ impl<'a> Request<'a> {
             alignment: DEFAULT_ALIGNMENT,
             tag: Tag::default(),
             attributes: AllocationAttributes::default(),
+            contents: None,
         }
+    }
+
+    /// The same request, for memory that will hold this.
+    #[must_use]
+    pub const fn with_contents(mut self, contents: Contents<'a>) -> Self {
+        self.contents = Some(contents);
+        self
     }
 
     /// The same request with another alignment, in bytes.
@@ -207,6 +228,26 @@ pub unsafe trait Allocator: Send + Sync + fmt::Debug {
     fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
         let _ = (request, freed);
         None
+    }
+
+    /// What is to be told of this request if it is refused now for lack of memory, with this verdict: the allocator's
+    /// figures, who holds its memory, and what would make room.
+    fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
+        let (stats, ledger) = (self.stats(), self.ledger());
+        OomReport {
+            limit: stats.bytes_limit,
+            reserved: stats.bytes_reserved,
+            in_use: stats.bytes_in_use,
+            free: stats.free_bytes(),
+            largest_free: stats.largest_free_block_bytes,
+            holders: ledger.largest_holders(HOLDERS),
+            ..OomReport::new(self.name(), request, verdict)
+        }
+    }
+
+    /// One owner's account.
+    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
+        self.ledger().owner(owner)
     }
 
     /// Checks all memory that the allocator guards, and lists the damage found since it was made; empty for allocators

@@ -142,11 +142,14 @@ pub struct AllocationAttributes<'a> {
     pub freed_before: Option<&'a (dyn Fn() -> u64 + Sync)>,
     /// At which end of the pool, for pools that keep two ends apart (see [`End`]).
     pub end: End,
+    /// Whether a refusal may leave out who holds the memory and what would make room: for those who try further, and ask
+    /// for the whole [report](crate::Allocator::refusal) once they give up.
+    pub brief: bool,
 }
 
 impl Default for AllocationAttributes<'_> {
     fn default() -> Self {
-        Self { retry_on_failure: true, freed_before: None, end: End::Lower }
+        Self { retry_on_failure: true, freed_before: None, end: End::Lower, brief: false }
     }
 }
 
@@ -154,7 +157,7 @@ impl AllocationAttributes<'_> {
     /// Attributes that fail at once instead of waiting.
     #[must_use]
     pub const fn no_retry() -> Self {
-        Self { retry_on_failure: false, freed_before: None, end: End::Lower }
+        Self { retry_on_failure: false, freed_before: None, end: End::Lower, brief: false }
     }
 
     /// The same attributes with this end.
@@ -171,6 +174,7 @@ impl fmt::Debug for AllocationAttributes<'_> {
             .field("retry_on_failure", &self.retry_on_failure)
             .field("freed_before", &self.freed_before.map(|count| count()))
             .field("end", &self.end)
+            .field("brief", &self.brief)
             .finish()
     }
 }

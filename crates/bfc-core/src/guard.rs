@@ -345,6 +345,10 @@ unsafe impl Allocator for GuardAllocator {
         inner.map_or(Ok(()), |inner| self.inner.retag(&inner, tag))
     }
 
+    fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
+        self.inner.refusal(request, verdict)
+    }
+
     fn ledger(&self) -> Ledger {
         lock(&self.state).accounts.ledger.clone()
     }

@@ -5,7 +5,6 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::HashMap;
 use std::ptr::with_exposed_provenance_mut;
-use std::time::Duration;
 
 use crate::allocator::{Allocator, Request};
 use crate::error::{AllocError, BlockError, SourceError};
@@ -119,20 +118,9 @@ impl HostAllocator {
     fn out_of_memory(&self, request: &Request<'_>) -> AllocError {
         let stats = self.stats();
         AllocError::OutOfMemory(Box::new(OomReport {
-            allocator: self.name.clone(),
-            tag: request.tag,
-            requested: request.bytes,
-            rounded: request.bytes,
-            alignment: request.alignment,
-            limit: None,
             reserved: stats.bytes_reserved,
             in_use: stats.bytes_in_use,
-            free: 0,
-            largest_free: 0,
-            other_end: 0,
-            verdict: Verdict::Exhausted,
-            holders: Vec::new(),
-            waited: Duration::ZERO,
+            ..OomReport::new(self.name.clone(), request, Verdict::Exhausted)
         }))
     }
 }

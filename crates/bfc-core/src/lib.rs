@@ -36,6 +36,7 @@ pub mod environment;
 mod error;
 mod guard;
 mod host;
+mod last_resort;
 mod ledger;
 mod memory;
 mod oom;
@@ -59,7 +60,7 @@ mod virtual_memory;
 mod visitors;
 
 pub use address_only::*;
-pub use allocator::{Allocation, Allocator, DEFAULT_ALIGNMENT, Request, failed_drops};
+pub use allocator::{Allocation, Allocator, Contents, DEFAULT_ALIGNMENT, Request, failed_drops};
 pub use amount::{Amount, ParseAmountError, Share};
 pub use attributes::{AllocationAttributes, AllocatorAttributes};
 pub use auto_growth::*;
@@ -73,9 +74,10 @@ pub use error::{
 };
 pub use guard::*;
 pub use host::*;
+pub use last_resort::LastResort;
 pub use ledger::{Category, Ledger, OwnerBytes, Tag};
 pub use memory::{Block, MemoryKind, PoolId, Span};
-pub use oom::{OomReport, Verdict};
+pub use oom::{Budget, Checkpoint, Holding, Holdings, OomReport, Subject, Verdict, WhatIf};
 pub use owner::OwnerId;
 pub use passthrough::*;
 pub use plan::*;

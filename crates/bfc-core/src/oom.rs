@@ -1,12 +1,24 @@
 //! Why there was no memory, said so that one can act on it.
 
+mod batch;
+mod details;
+mod holding;
+mod what_if;
+
 use std::fmt;
 use std::time::Duration;
 
-use crate::allocator::Request;
+use crate::allocator::{Contents, Request};
 use crate::ledger::Tag;
 use crate::owner::OwnerId;
+use crate::streams::PendingFrees;
 use crate::units::Bytes;
+
+pub use holding::{Holding, Holdings};
+pub use what_if::{Checkpoint, WhatIf};
+
+/// How many owners a report names as the largest holders.
+pub(crate) const HOLDERS: usize = 5;
 
 /// Why a request could not be met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,6 +30,10 @@ pub enum Verdict {
     Exhausted,
     /// Enough bytes are free or may still be reserved, but not in one piece.
     Fragmented,
+    /// There would be room, but work under way still uses memory that was given back.
+    Pinned,
+    /// The scope that asked has a budget, and the request would take it beyond that.
+    OverBudget,
 }
 
 impl Verdict {
@@ -28,6 +44,8 @@ impl Verdict {
             Self::OverLimit => "over the limit",
             Self::Exhausted => "exhausted",
             Self::Fragmented => "fragmented",
+            Self::Pinned => "pinned by pending work",
+            Self::OverBudget => "over the budget of its scope",
         }
     }
 }
@@ -35,6 +53,38 @@ impl Verdict {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
+    }
+}
+
+/// A limit on what the owners of one scope may hold together, as it stood when it was reached. In bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// The scope: the owner that all those stand below.
+    pub scope: OwnerId,
+    /// The most that may be live.
+    pub limit: u64,
+    /// What was live.
+    pub live: u64,
+}
+
+/// What a request was to hold: an array of so many elements along each axis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// Elements along each axis.
+    pub extents: Vec<usize>,
+    /// The type of the elements.
+    pub element: String,
+}
+
+impl From<Contents<'_>> for Subject {
+    fn from(contents: Contents<'_>) -> Self {
+        Self { extents: contents.extents.to_vec(), element: contents.element.to_owned() }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} of {}", self.extents, self.element)
     }
 }
 
@@ -46,6 +96,8 @@ pub struct OomReport {
     pub allocator: String,
     /// Who asked, and what for.
     pub tag: Tag,
+    /// What the memory was for, if the request said so.
+    pub subject: Option<Subject>,
     /// Bytes asked for.
     pub requested: u64,
     /// The same, rounded to the pool's granularity.
@@ -69,8 +121,22 @@ pub struct OomReport {
     pub verdict: Verdict,
     /// Those who hold most, in falling order of bytes.
     pub holders: Vec<(OwnerId, u64)>,
+    /// Live bytes by owner and category, in falling order; their sum is what is in use. Empty if the allocator keeps no
+    /// accounts.
+    pub holdings: Holdings,
+    /// What was given back, but is still used by work under way.
+    pub pending: PendingFrees,
+    /// Bytes of the device that neither this pool nor nobody has: those of other pools and other processes, where the
+    /// source of memory tells.
+    pub reserved_by_others: Option<u64>,
+    /// The budget that was reached, if the [verdict](Self::verdict) is [`Verdict::OverBudget`].
+    pub budget: Option<Budget>,
+    /// What would have made room.
+    pub what_if: WhatIf,
     /// How long the request waited for frees.
     pub waited: Duration,
+    /// How often the request was made again, as somebody [freed memory](crate::LastResort) for it.
+    pub retries: u32,
 }
 
 impl fmt::Display for OomReport {
@@ -83,6 +149,15 @@ impl fmt::Display for OomReport {
             self.verdict,
             Bytes(self.requested)
         )?;
+        if let Some(Budget { scope, limit, live }) = self.budget {
+            return write!(
+                f,
+                " by {}, {} in use by {scope} of {}",
+                self.tag.owner,
+                Bytes(live),
+                Bytes(limit)
+            );
+        }
         if self.tag.owner != OwnerId::ROOT {
             write!(f, " by {}", self.tag.owner)?;
         }
@@ -106,6 +181,7 @@ impl OomReport {
         Self {
             allocator: allocator.into(),
             tag: request.tag,
+            subject: request.contents.map(Subject::from),
             requested: request.bytes,
             rounded: request.bytes,
             alignment: request.alignment,
@@ -117,120 +193,13 @@ impl OomReport {
             other_end: 0,
             verdict,
             holders: Vec::new(),
+            holdings: Holdings::default(),
+            pending: PendingFrees::default(),
+            reserved_by_others: None,
+            budget: None,
+            what_if: WhatIf::default(),
             waited: Duration::ZERO,
-        }
-    }
-
-    /// The report in full, several aligned lines without a newline at the end.
-    #[must_use]
-    pub fn details(&self) -> String {
-        let asked_by =
-            if self.tag.owner == OwnerId::ROOT { String::new() } else { format!("  by {}", self.tag.owner) };
-        let mut lines = vec![
-            format!("out of memory in {}: {}", self.allocator, self.advice()),
-            format!("  requested      {:>12}{asked_by}", Bytes(self.requested).to_string()),
-            format!("  rounded        {:>12}", Bytes(self.rounded).to_string()),
-            format!("  in use         {:>12}", Bytes(self.in_use).to_string()),
-            format!("  free           {:>12}", Bytes(self.free).to_string()),
-            format!("  largest free   {:>12}", Bytes(self.largest_free).to_string()),
-            format!("  reserved       {:>12}", Bytes(self.reserved).to_string()),
-        ];
-        if let Some(limit) = self.limit {
-            lines.push(format!("  limit          {:>12}", Bytes(limit).to_string()));
-        }
-        if !self.waited.is_zero() {
-            lines.push(format!("  waited         {:>9} ms", self.waited.as_millis()));
-        }
-        if !self.holders.is_empty() {
-            lines.push("  held by".to_owned());
-            for (owner, bytes) in &self.holders {
-                lines.push(format!("    {:>12}  {owner}", Bytes(*bytes).to_string()));
-            }
-        }
-        lines.join("\n")
-    }
-
-    /// The verdict as a sentence that names the figure to change.
-    fn advice(&self) -> String {
-        match self.verdict {
-            Verdict::OverLimit => {
-                let limit = Bytes(self.limit.unwrap_or(self.reserved));
-                format!("the request alone is over the limit of {limit}")
-            }
-            Verdict::Exhausted => {
-                let below_limit = self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.in_use));
-                if below_limit < self.rounded {
-                    format!("exhausted, {} more than the limit leaves", Bytes(self.rounded - below_limit))
-                } else if self.free < self.rounded {
-                    let missing = Bytes(self.rounded - self.free);
-                    format!("exhausted, {missing} short, and the source of memory has no more")
-                } else {
-                    "exhausted, what is free is still used by work under way".to_owned()
-                }
-            }
-            Verdict::Fragmented if self.free >= self.rounded && self.other_end > 0 => {
-                let (free, kept) = (Bytes(self.free), Bytes(self.other_end));
-                format!("fragmented, {free} are free, but {kept} of them between blocks of the other end")
-            }
-            Verdict::Fragmented if self.free >= self.rounded => {
-                format!("fragmented, {} are free but not in one piece", Bytes(self.free))
-            }
-            Verdict::Fragmented => {
-                let unreserved = Bytes(self.limit.map_or(0, |limit| limit.saturating_sub(self.reserved)));
-                let free = Bytes(self.free);
-                format!("fragmented, {free} are free and {unreserved} not yet reserved, but not in one piece")
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::units::MIB;
-
-    fn report(verdict: Verdict, rounded: u64, in_use: u64, reserved: u64) -> OomReport {
-        OomReport {
-            allocator: "pool".to_owned(),
-            tag: Tag { owner: OwnerId::intern(OwnerId::ROOT, "oom-test"), ..Tag::default() },
-            requested: rounded,
-            rounded,
-            alignment: 256,
-            limit: Some(8 * MIB),
-            reserved,
-            in_use,
-            free: reserved - in_use,
-            largest_free: 0,
-            other_end: 0,
-            verdict,
-            holders: vec![(OwnerId::ROOT, in_use)],
-            waited: Duration::from_millis(20),
-        }
-    }
-
-    #[test]
-    fn the_advice_names_the_figure_that_stood_in_the_way() {
-        let cases = [
-            (report(Verdict::OverLimit, 9 * MIB, 0, 0), "over the limit of 8.00 MiB"),
-            (report(Verdict::Exhausted, 3 * MIB, 6 * MIB, 8 * MIB), "1.00 MiB more than the limit leaves"),
-            (report(Verdict::Exhausted, 3 * MIB, MIB, 2 * MIB), "2.00 MiB short, and the source"),
-            (report(Verdict::Exhausted, 3 * MIB, MIB, 6 * MIB), "still used by work under way"),
-            (report(Verdict::Fragmented, 3 * MIB, MIB, 6 * MIB), "5.00 MiB are free but not in one piece"),
-            (report(Verdict::Fragmented, 3 * MIB, 4 * MIB, 6 * MIB), "2.00 MiB not yet reserved"),
-        ];
-        for (report, expected) in cases {
-            let details = report.details();
-            assert!(details.contains(expected), "{details}");
-        }
-    }
-
-    #[test]
-    fn the_report_names_who_asked_how_long_it_waited_and_who_holds_the_memory() {
-        let report = report(Verdict::Exhausted, 3 * MIB, 6 * MIB, 8 * MIB);
-        assert!(report.to_string().contains("3.00 MiB asked for by oom-test, 6.00 MiB in use of 8.00 MiB"));
-        let details = report.details();
-        for part in ["20 ms", "held by", "6.00 MiB  (no owner)"] {
-            assert!(details.contains(part), "{details}");
+            retries: 0,
         }
     }
 }

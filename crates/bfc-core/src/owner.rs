@@ -77,6 +77,17 @@ impl OwnerId {
         self.with_entry(|entry| entry.parent)
     }
 
+    /// Whether this is `other`, or an owner somewhere below it.
+    #[must_use]
+    pub fn is_below(self, other: Self) -> bool {
+        // Owners are numbered after those above them.
+        let mut id = self;
+        while id.0 > other.0 {
+            id = id.parent();
+        }
+        id == other
+    }
+
     /// This owner's own name, without its path; empty for the root.
     #[must_use]
     pub fn name(self) -> Arc<str> {
@@ -130,6 +141,16 @@ mod tests {
         assert_eq!(net, OwnerId::intern(OwnerId::ROOT, "owner-test"));
         assert_ne!(OwnerId::intern(net, "a"), OwnerId::intern(net, "b"));
         assert_eq!(OwnerId::intern(net, "a").path(), "owner-test.a");
+    }
+
+    #[test]
+    fn an_owner_is_below_itself_and_all_above_it_and_no_other() {
+        let net = OwnerId::intern(OwnerId::ROOT, "owner-below");
+        let (a, b) = (OwnerId::intern(net, "a"), OwnerId::intern(net, "b"));
+        for above in [OwnerId::ROOT, net, a] {
+            assert!(a.is_below(above));
+        }
+        assert!(!a.is_below(b) && !b.is_below(a) && !net.is_below(a));
     }
 
     #[test]

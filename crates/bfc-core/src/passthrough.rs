@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use crate::allocator::{Allocator, Request};
 use crate::error::{AllocError, BlockError, SourceError};
-use crate::ledger::{Ledger, Tag};
+use crate::ledger::{Ledger, OwnerBytes, Tag};
 use crate::memory::{Block, MemoryKind, PoolId, Span};
-use crate::oom::{OomReport, Verdict};
+use crate::oom::{HOLDERS, Holdings, OomReport, Verdict};
+use crate::owner::OwnerId;
 use crate::policy::Place;
 use crate::pool::accounts::{Account, Accounts};
 use crate::pool::callers::{CallOut, Users};
@@ -25,9 +26,6 @@ use crate::units::{Bytes, round_up};
 
 /// How long a request waits for frees, as in pools.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How many holders an out-of-memory report names.
-const HOLDERS: usize = 5;
 
 /// Every block is a region of the source, taken when it is asked for and given back when it is freed. The source is called
 /// under the allocator's lock, and calls back are refused, as in pools.
@@ -205,14 +203,26 @@ impl PassthroughAllocator {
         let over_limit = self.limit.is_some_and(|limit| request.bytes > limit);
         let verdict = if over_limit { Verdict::OverLimit } else { Verdict::Exhausted };
         let wait = !over_limit && state.could_be_freed();
-        let report = OomReport {
+        let report = self.report(state, request, verdict, last || !wait);
+        Refusal { error: AllocError::OutOfMemory(Box::new(report)), wait }
+    }
+
+    #[cold]
+    fn report(&self, state: &State, request: &Request<'_>, verdict: Verdict, in_full: bool) -> OomReport {
+        let mut report = OomReport {
             limit: self.limit,
             reserved: state.reserved,
             in_use: state.accounts.figures.bytes_in_use,
-            holders: if last || !wait { state.accounts.ledger.largest_holders(HOLDERS) } else { Vec::new() },
             ..OomReport::new(self.name.clone(), request, verdict)
         };
-        Refusal { error: AllocError::OutOfMemory(Box::new(report)), wait }
+        if in_full {
+            report.holders = state.accounts.ledger.largest_holders(HOLDERS);
+            let live = state.live.iter().filter_map(|(slot, live)| {
+                Some((state.accounts.by_slot.get(slot as usize)?.tag, live.user.bytes))
+            });
+            report.holdings = Holdings::sum(live);
+        }
+        report
     }
 }
 
@@ -305,6 +315,15 @@ unsafe impl Allocator for PassthroughAllocator {
         }
         self.retry.notify();
         Ok(())
+    }
+
+    fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
+        self.with_state(|state| self.report(state, request, verdict, true))
+            .unwrap_or_else(|| OomReport::new(self.name.clone(), request, verdict))
+    }
+
+    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
+        self.with_state(|state| state.accounts.ledger.owner(owner)).unwrap_or_default()
     }
 
     fn stats(&self) -> Stats {

@@ -12,11 +12,12 @@ use std::time::Instant;
 use bfc_core::sync::atomic::{AtomicU64, Ordering};
 use bfc_core::sync::{Mutex, lock};
 use bfc_core::{
-    AllocError, Allocator, Block, BlockError, Bytes, Category, Damage, Ledger, MemoryKind, OwnerId,
-    PlannedCounts, RecordError, Request, Span, Stats, Stream, Tag,
+    AllocError, Allocator, Block, BlockError, Bytes, Category, Damage, LastResort, Ledger, MemoryKind,
+    OomReport, OwnerBytes, OwnerId, PlannedCounts, RecordError, Request, Span, Stats, Stream, Tag, Verdict,
 };
 
 use crate::bin::Bin;
+use crate::budget::allocate_within;
 use crate::local::LocalBlocks;
 use crate::record::Recorder;
 use crate::saved::Saves;
@@ -319,6 +320,24 @@ impl TrackingAllocator {
         }
     }
 
+    /// Asks those who may free memory, tries again as they do, and records the failure if nothing helps.
+    #[cold]
+    fn allocate_after(&self, error: AllocError, request: &Request<'_>) -> Result<Block, AllocError> {
+        let again = || allocate_within(&**self.inner(), request);
+        let told = !LastResort::is_busy();
+        let outcome = match self.bin.upgrade() {
+            Some(bin) => bin.last_resort.rescue(error, again),
+            None => Err(error),
+        };
+        if let (Err(error), Some(recorder), true) = (&outcome, &self.recorder, told) {
+            let no_memory = !matches!(error, AllocError::BadAlignment { .. } | AllocError::Reentrant { .. });
+            if no_memory {
+                recorder.post_failed(&**self.inner(), request, error.out_of_memory());
+            }
+        }
+        outcome
+    }
+
     /// The block as the inner allocator knows it.
     fn inner_block(&self, block: &Block) -> Result<Block, BlockError> {
         match self.mode {
@@ -349,16 +368,9 @@ unsafe impl Allocator for TrackingAllocator {
         if request.tag.owner == OwnerId::ROOT {
             request.tag.owner = self.owner;
         }
-        let mut block = match self.inner().allocate(&request) {
+        let mut block = match allocate_within(&**self.inner(), &request) {
             Ok(block) => block,
-            Err(error) => {
-                let no_memory =
-                    !matches!(error, AllocError::BadAlignment { .. } | AllocError::Reentrant { .. });
-                if let (Some(recorder), true) = (&self.recorder, no_memory) {
-                    recorder.post_failed(&**self.inner(), request.bytes, request.tag);
-                }
-                return Err(error);
-            }
+            Err(error) => self.allocate_after(error, &request)?,
         };
         if block.is_empty() {
             return Ok(block);
@@ -481,6 +493,14 @@ unsafe impl Allocator for TrackingAllocator {
 
     fn ledger(&self) -> Ledger {
         self.inner().ledger()
+    }
+
+    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
+        self.inner().owner_bytes(owner)
+    }
+
+    fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
+        self.inner().refusal(request, verdict)
     }
 
     fn set_safe_frontier(&self, count: u64) {

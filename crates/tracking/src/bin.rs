@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use bfc_core::{Allocator, OwnerId};
+use bfc_core::{Allocator, LastResort, OwnerId};
 use crossbeam::queue::ArrayQueue;
 
 use crate::allocator::TrackingAllocator;
@@ -19,12 +19,14 @@ const CAPACITY: usize = 4096;
 /// Idle tracking allocators of one tracker.
 #[derive(Debug)]
 pub(crate) struct Bin {
+    /// Whom all of them ask before a request fails.
+    pub(crate) last_resort: Arc<LastResort>,
     idle: ArrayQueue<Arc<TrackingAllocator>>,
 }
 
 impl Bin {
     pub(crate) fn new() -> Self {
-        Self { idle: ArrayQueue::new(CAPACITY) }
+        Self { last_resort: Arc::default(), idle: ArrayQueue::new(CAPACITY) }
     }
 
     /// A tracking allocator over `inner` with all figures at zero: a recycled one if there is one.

@@ -47,17 +47,22 @@
 //! # Ok::<(), bfc_core::AllocError>(())
 //! ```
 //!
+//! A request that finds no memory tells all there is to tell, as [`OutOfMemory`] in JSON and HTML too. Whoever can free
+//! something is asked before ([`Tracker::last_resort`]), and a module may have a [`Budget`].
+//!
 //! What passes through a tracker's ops can be recorded, in memory ([`Tracker::start_log`]) or into a file
 //! ([`Tracker::start_recording`]). A [`Recording`] tells every live byte at every event. It can be written as a [`Trace`], and
 //! [`replay`]ed through another allocator.
 
 mod allocator;
 mod bin;
+mod budget;
 mod context;
 mod export;
 #[doc(hidden)]
 pub mod fuzz;
 mod local;
+mod oom;
 mod page;
 mod plan;
 mod record;
@@ -74,8 +79,10 @@ mod trace;
 mod tracker;
 
 pub use allocator::{Record, Sizes, TrackingAllocator};
+pub use budget::Budget;
 pub use context::{Context, ContextGuard, capture};
 pub use export::{ExportError, ExportFormat, UnknownExportFormat, export};
+pub use oom::{Answer, BudgetRow, Holder, OutOfMemory};
 pub use page::write_page;
 pub use plan::{
     NoPlan, PlanLimits, PlanTextError, PlanTextProblem, Step, find_step, parse_plan, plan_of, write_plan,
@@ -91,7 +98,7 @@ pub use replay::{ReplayError, ReplaySummary, Replayer, replay};
 pub use report::{
     CategoryRow, OpRow, PeakRow, PhaseRow, PlaceRow, PoolRow, Report, SavedRow, ScopeRow, ThreadRow,
 };
-pub use scope::{ModuleGuard, Phase, PhaseGuard, Place, PlaceGuard, here, module, phase};
+pub use scope::{LimitedGuard, ModuleGuard, Phase, PhaseGuard, Place, PlaceGuard, here, module, phase};
 pub use totals::{OpTotals, ThreadTotals};
 pub use trace::{
     PickleProblem, ReadOptions, SnapshotProblem, Trace, TraceComment, TraceError, TraceEvent, TraceLimits,

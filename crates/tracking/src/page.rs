@@ -25,7 +25,7 @@ use flate2::write::ZlibEncoder;
 use crate::record::Recording;
 
 const HEAD: &str = include_str!("page/page.html");
-const STYLE: &str = include_str!("page/page.css");
+pub(crate) const STYLE: &str = include_str!("page/page.css");
 const SCRIPTS: [&str; 6] = [
     include_str!("page/base.js"),
     include_str!("page/view.js"),
@@ -78,7 +78,7 @@ fn write_data(recording: &Recording, out: &mut impl Write) -> io::Result<()> {
 }
 
 /// Text from a file as it may stand in HTML.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
         match character {

@@ -26,8 +26,8 @@ mod usage;
 mod varint;
 mod wire;
 
-use builder::MAX_DEPTH;
 pub use builder::{BlockProblem, RecordingLimits};
+use builder::{MAX_DEPTH, MAX_REPORTS};
 pub use diff::{CategoryChange, Change, PlaceChange, ScopeChange, UsageDiff};
 pub use follow::{CategoryNow, Follower, HolderNow};
 pub use hwm::{HwmError, HwmProblem, Written};

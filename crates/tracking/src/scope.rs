@@ -12,10 +12,12 @@ use std::sync::MutexGuard;
 #[cfg(not(shuttle))]
 use std::thread_local;
 
-use bfc_core::OwnerId;
+use bfc_core::{Bytes, OwnerId};
 use serde::{Deserialize, Serialize};
 #[cfg(shuttle)]
 use shuttle::thread_local;
+
+use crate::budget::Budget;
 
 /// Keeps a guard on its thread, whose stack it will cut back; others may still look at it.
 pub(crate) type NotSend = PhantomData<MutexGuard<'static, ()>>;
@@ -136,6 +138,37 @@ pub struct PlaceGuard {
     _not_send: NotSend,
 }
 
+impl PlaceGuard {
+    /// Limits what may be live in this place's module and all below it, until it is left: see [`Budget`], which also outlasts
+    /// a place.
+    ///
+    /// ```
+    /// use bfc_core::Bytes;
+    /// use highwater_tracking::module;
+    /// let _scope = module("encoder").limit(Bytes::mib(12));
+    /// ```
+    pub fn limit(self, bytes: Bytes) -> LimitedGuard {
+        let module = PLACES.try_with(|places| places.borrow().get(self.depth).map(|place| place.module));
+        let budget = Budget::of(module.ok().flatten().unwrap_or_else(|| here().module), bytes);
+        LimitedGuard { budget, _place: self }
+    }
+}
+
+/// Leaves a place, and ends its budget, when dropped. Bound to its thread.
+#[derive(Debug)]
+#[must_use = "the place is left when the guard is dropped"]
+pub struct LimitedGuard {
+    budget: Budget,
+    _place: PlaceGuard,
+}
+
+impl LimitedGuard {
+    /// The budget.
+    pub const fn budget(&self) -> &Budget {
+        &self.budget
+    }
+}
+
 /// Leaves a module when dropped.
 pub type ModuleGuard = PlaceGuard;
 
@@ -172,7 +205,7 @@ impl KnownModules {
     }
 }
 
-fn intern_path(parent: OwnerId, name: &str) -> OwnerId {
+pub(crate) fn intern_path(parent: OwnerId, name: &str) -> OwnerId {
     name.split('.').filter(|part| !part.is_empty()).fold(parent, OwnerId::intern)
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use bfc_core::sync::atomic::{AtomicBool, Ordering};
 use bfc_core::sync::{Mutex, ThreadNumber, lock};
-use bfc_core::{Allocator, Bytes, MemoryKind, OwnerId, Span};
+use bfc_core::{Allocator, Bytes, LastResort, MemoryKind, OwnerId, Span};
 use crossbeam::queue::ArrayQueue;
 
 use crate::allocator::TrackingAllocator;
@@ -207,6 +207,19 @@ impl Tracker {
     /// Records a moment, to be found again by its text, as a step or an epoch. Nothing happens while nothing is recorded.
     pub fn mark(&self, text: &str) {
         self.recorder.post_mark(text);
+    }
+
+    /// Those to be asked before a request of an op fails for want of memory, and those to be told when one has.
+    ///
+    /// ```
+    /// use highwater_tracking::{OutOfMemory, Tracker};
+    /// let tracker = Tracker::new();
+    /// tracker.last_resort().before_giving_up(|_report| false /* or free something, and say so */);
+    /// tracker.last_resort().on_failure(|report| eprintln!("{}", OutOfMemory::from(report)));
+    /// ```
+    #[must_use]
+    pub fn last_resort(&self) -> &Arc<LastResort> {
+        &self.bin.last_resort
     }
 
     fn execution(&self, row: usize, owner: OwnerId) -> Arc<Execution> {

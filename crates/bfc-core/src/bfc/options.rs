@@ -106,6 +106,14 @@ unsafe impl ConfiguredPolicy for Bfc {
     fn configured_to_grow(options: &BfcOptions) -> Self {
         Self::new(BfcOptions { cut: CutRule::Low, ..*options })
     }
+
+    fn other_splits(options: &BfcOptions) -> Vec<(&'static str, BfcOptions)> {
+        let (name, split) = match options.split {
+            SplitRule::Always => ("twice", BfcOptions::tensorflow().split),
+            SplitRule::Twice { .. } => ("always", SplitRule::Always),
+        };
+        vec![(name, BfcOptions { split, ..*options })]
+    }
 }
 
 /// How a [`BfcAllocator`](super::BfcAllocator) behaves.

@@ -17,8 +17,10 @@ use super::frontier::{SafeFrontier, TimingCounter};
 use super::growth::Growth;
 use crate::allocator::{Allocator, Request};
 use crate::error::{AllocError, BlockError};
-use crate::ledger::{Ledger, Tag};
+use crate::ledger::{Ledger, OwnerBytes, Tag};
 use crate::memory::{Block, MemoryKind, PoolId, Span};
+use crate::oom::{OomReport, Verdict};
+use crate::owner::OwnerId;
 use crate::plan::PlannedCounts;
 use crate::policy::{Moment, Need, NotLive, Place, Policy};
 use crate::retry::AllocatorRetry;
@@ -301,6 +303,15 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
 
     fn ledger(&self) -> Ledger {
         self.write(|state| self.ledger_of(state)).unwrap_or_default()
+    }
+
+    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
+        self.write(|state| self.bytes_of(state, owner)).unwrap_or_default()
+    }
+
+    fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
+        self.refusal_of(request, verdict)
+            .unwrap_or_else(|| OomReport::new(self.name.clone(), request, verdict))
     }
 
     fn trim(&self, keep: Bytes) -> u64 {

@@ -33,6 +33,14 @@ pub unsafe trait ConfiguredPolicy: Policy + Sized {
     fn configured_to_grow(options: &Self::Options) -> Self {
         Self::configured(options)
     }
+
+    /// The same choice but for the rule that cuts free memory, for each other rule there is, by its name: to tell what
+    /// another rule would have given.
+    #[must_use]
+    fn other_splits(options: &Self::Options) -> Vec<(&'static str, Self::Options)> {
+        let _ = options;
+        Vec::new()
+    }
 }
 
 /// How a [`PolicyAllocator`](super::PolicyAllocator) behaves: what all pools can be told, and the `options` of its

@@ -11,8 +11,10 @@ use crate::allocator::{Allocator, Request};
 use crate::attributes::AllocationAttributes;
 use crate::error::{AllocError, BlockError, RecordError, SourceError};
 use crate::guard::Damage;
-use crate::ledger::{Ledger, Tag};
+use crate::ledger::{Ledger, OwnerBytes, Tag};
 use crate::memory::{Block, MemoryKind, Span};
+use crate::oom::{OomReport, Verdict};
+use crate::owner::OwnerId;
 use crate::retry::{AllocatorRetry, Refusal, Want};
 use crate::stats::Stats;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -228,7 +230,7 @@ impl StreamAllocator {
 
     /// Tries for a block until there is one, or nothing that is pending would help.
     fn attempt(&self, request: &Request<'_>) -> Result<Block, Refusal> {
-        let at_once = AllocationAttributes { retry_on_failure: false, ..request.attributes };
+        let at_once = AllocationAttributes { retry_on_failure: false, brief: true, ..request.attributes };
         let at_once = request.with_attributes(at_once);
         let mut fruitless = 0;
         loop {
@@ -262,6 +264,54 @@ impl StreamAllocator {
         }
     }
 
+    fn allocate_or_wait(&self, request: &Request<'_>) -> Result<Block, AllocError> {
+        let error = match self.attempt(request) {
+            Ok(block) => return Ok(block),
+            Err(Refusal { error, wait: false }) => return Err(error),
+            Err(refusal) => refusal.error,
+        };
+        if !request.attributes.retry_on_failure || self.retry_timeout.is_zero() {
+            return Err(error);
+        }
+        let want = Want { bytes: request.bytes, class: None };
+        self.retry.allocate_as(want, self.retry_timeout, |_last| self.attempt(request))
+    }
+
+    /// Completes the report of a request that is given up, of which the pool has told in brief.
+    #[cold]
+    fn explain(&self, request: &Request<'_>, error: AllocError) -> AllocError {
+        let AllocError::OutOfMemory(brief) = error else { return error };
+        if request.attributes.brief {
+            return AllocError::OutOfMemory(brief);
+        }
+        let report = self.with_pending(request, self.pool.refusal(request, brief.verdict));
+        AllocError::OutOfMemory(Box::new(OomReport { waited: brief.waited, ..report }))
+    }
+
+    /// The pool's report, with the frees that wait for other streams. If they are what is missing, they are to blame.
+    fn with_pending(&self, request: &Request<'_>, mut report: OomReport) -> OomReport {
+        let waiting = self.pending.all(|blocks| {
+            let freed: Vec<Block> = blocks.into_iter().copied().collect();
+            self.pool.would_fit(request, &freed)
+        });
+        let pending = self.pending_frees();
+        report.what_if.pending_done = report.what_if.pending_done.or(waiting);
+        report.pending.blocks += pending.blocks;
+        report.pending.bytes += pending.bytes;
+        report.pending.stranded_bytes += pending.stranded_bytes;
+        let unreserved = report.limit.map_or(0, |limit| limit.saturating_sub(report.reserved));
+        let lost = pending.stranded_bytes > 0
+            && report.free.saturating_add(unreserved) < report.rounded
+            && report.rounded
+                <= report.free.saturating_add(unreserved).saturating_add(pending.stranded_bytes);
+        if matches!(report.verdict, Verdict::Exhausted | Verdict::Fragmented)
+            && (waiting == Some(true) || lost)
+        {
+            report.verdict = Verdict::Pinned;
+        }
+        report
+    }
+
     /// Whether another thread may free something, or is about to, beyond the bytes that would not help.
     fn could_be_freed(&self, hopeless: u64) -> bool {
         self.threads.several.load(Ordering::Relaxed) && self.pool.stats().bytes_in_use > hopeless
@@ -285,16 +335,15 @@ unsafe impl Allocator for StreamAllocator {
         }
         self.threads.note();
         self.poll();
-        let error = match self.attempt(request) {
-            Ok(block) => return Ok(block),
-            Err(Refusal { error, wait: false }) => return Err(error),
-            Err(refusal) => refusal.error,
-        };
-        if !request.attributes.retry_on_failure || self.retry_timeout.is_zero() {
-            return Err(error);
-        }
-        let want = Want { bytes: request.bytes, class: None };
-        self.retry.allocate_as(want, self.retry_timeout, |_last| self.attempt(request))
+        self.allocate_or_wait(request).map_err(|error| self.explain(request, error))
+    }
+
+    fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
+        self.with_pending(request, self.pool.refusal(request, verdict))
+    }
+
+    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
+        self.pool.owner_bytes(owner)
     }
 
     unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {

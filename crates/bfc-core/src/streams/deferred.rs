@@ -151,6 +151,16 @@ impl<T> Deferred<T> {
         Ok(true)
     }
 
+    /// Asks something about all that waits now; `None` if nothing does.
+    pub(super) fn all<R>(&self, ask: impl FnOnce(Vec<&T>) -> Option<R>) -> Option<R> {
+        if self.len() == 0 {
+            return None;
+        }
+        let waiting = &mut *lock(&self.waiting);
+        waiting.take_in();
+        ask(waiting.things.values().map(|(thing, _)| thing).collect())
+    }
+
     /// Everything that is left, after waiting for it. What cannot be waited for is left out, unless its device is lost.
     pub(super) fn finish(&self) -> Vec<T> {
         let waiting = &mut *lock(&self.waiting);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::oom::OutOfMemory;
 use crate::record::{EventKind, LiveBlock, Recording};
 
 /// How many are told in full, and the most holders of each.
@@ -27,6 +28,8 @@ pub(super) struct FailureRow {
     /// Why, as far as the recording tells.
     pub(super) verdict: &'static str,
     pub(super) holders: Vec<(String, u64)>,
+    /// What the pool itself said, if that was recorded: it knows more than can be told from events.
+    pub(super) report: Option<OutOfMemory>,
 }
 
 /// The first failures of a recording.
@@ -39,6 +42,7 @@ pub(super) fn failures(recording: &Recording) -> Vec<FailureRow> {
 }
 
 fn row(recording: &Recording, event: u32, failure: u32) -> FailureRow {
+    let report = recording.report_of(failure).cloned();
     let failure = recording.failures()[failure as usize];
     let mut live = recording.live_after(event);
     live.retain(|block| recording.block(block.block).pool == failure.pool);
@@ -72,6 +76,7 @@ fn row(recording: &Recording, event: u32, failure: u32) -> FailureRow {
         largest_free: free.into_iter().max().unwrap_or(0),
         verdict,
         holders: holders(recording, &live),
+        report,
     }
 }
 

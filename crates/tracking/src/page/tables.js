@@ -109,28 +109,69 @@ function ops_table(data) {
   choice(element("ops-by"), [["by op", data.ops], ["by op in module", data.places]], next => { rows = next; filter(); });
 }
 
+/** A table with the bytes of some holders. */
+function holders_table(heading, holders, of) {
+  const scroll = make("div", undefined, { class: "scroll" }), table = make("table");
+  scroll.append(table);
+  sortable(table, [
+    [heading, row => row[0], row => row[0] || "(outside of ops)"],
+    ["MiB", row => row[1], row => mib(row[1])],
+    ["of what was in use", row => row[1], row => share(row[1] / Math.max(of, 1))],
+  ], 1)(holders);
+  return scroll;
+}
+
+/** What the pool said of a failure: its figures beyond those that events tell. */
+function told_facts(report) {
+  const facts = [];
+  if (report.budget) facts.push(bytes(report.budget.live) + " of the " + bytes(report.budget.limit) + " of " + (report.budget.scope || "all"));
+  facts.push(bytes(report.in_use) + " in use", bytes(report.free) + " free", "largest free block " + bytes(report.largest_free));
+  if (report.other_end > 0) facts.push(bytes(report.other_end) + " at the other end");
+  if (report.pending_bytes > 0) facts.push(bytes(report.pending_bytes) + " given back but pinned in " + count(report.pending_blocks) + " blocks");
+  if (report.stranded_bytes > 0) facts.push(bytes(report.stranded_bytes) + " stranded");
+  facts.push(bytes(report.reserved) + " reserved");
+  if (report.limit !== null) facts.push("limit " + bytes(report.limit));
+  if (report.reserved_by_others !== null) facts.push("others have " + bytes(report.reserved_by_others));
+  if (report.waited_ms > 0) facts.push("waited " + count(report.waited_ms) + " ms");
+  if (report.retries > 0) facts.push("made again " + count(report.retries) + " times");
+  return facts;
+}
+
 function failures(data) {
   if (data.failed_requests === 0) return;
   element("oom").hidden = false;
   for (const failure of data.failures) {
-    const facts = [bytes(failure.in_use) + " in use"];
+    const { report } = failure;
+    let facts = [bytes(failure.in_use) + " in use"];
     if (failure.limit !== null) facts.push("limit " + bytes(failure.limit));
     if (failure.reserved > 0) facts.push(bytes(failure.reserved) + " reserved", "largest free piece " + bytes(failure.largest_free));
+    if (report) facts = told_facts(report);
+    const subject = report && report.shape ? " for [" + report.shape.join(", ") + "] of " + report.dtype : "";
     const box = make("div");
     box.append(
       make("p", bytes(failure.requested) + " (" + worded(failure.category) + ") asked of " + failure.pool + " by " +
-        (failure.owner || "no op") + " after " + time(failure.at_ns) + ": " + failure.verdict, { class: "warning" }),
+        (failure.owner || "no op") + subject + " after " + time(failure.at_ns) + ": " + (report ? report.advice : failure.verdict), { class: "warning" }),
       make("p", facts.join(", ")),
     );
-    const scroll = make("div", undefined, { class: "scroll" }), table = make("table");
-    scroll.append(table);
-    box.append(scroll);
+    if (report && report.what_if.length > 0) {
+      const answers = fits => report.what_if.filter(answer => answer.fits === fits).map(answer => answer.what).join("; ");
+      if (answers(true)) box.append(make("p", "It would have fitted " + answers(true) + "."));
+      if (answers(false)) box.append(make("p", "It would not have fitted " + answers(false) + ".", { class: "quiet" }));
+    }
+    const pairs = rows => rows.map(row => [row.name, row.bytes]);
+    if (report) {
+      const of = report.budget ? report.budget.live : report.in_use;
+      const kinds = [["by op", "op", pairs(report.ops)], ["by module", "module", pairs(report.scopes)],
+        ["by category", "category", pairs(report.categories).map(([name, size]) => [worded(name), size])]];
+      const group = make("span", undefined, { role: "group" }), controls = make("div", undefined, { class: "controls" }), place = make("div");
+      controls.append(group);
+      box.append(controls, place);
+      choice(group, kinds.map(([label, heading, rows]) => [label, [heading + " that held most then", rows]]),
+        ([heading, rows]) => place.replaceChildren(holders_table(heading, rows, of)));
+    } else {
+      box.append(holders_table("held most then", failure.holders, failure.in_use));
+    }
     element("oom-list").append(box);
-    sortable(table, [
-      ["held most then", row => row[0], row => row[0] || "(outside of ops)"],
-      ["MiB", row => row[1], row => mib(row[1])],
-      ["of what was in use", row => row[1], row => share(row[1] / failure.in_use)],
-    ], 1)(failure.holders);
   }
   const more = data.failed_requests - data.failures.length;
   if (more > 0) element("oom-list").append(make("p", "and " + count(more) + " more requests", { class: "quiet" }));

@@ -127,6 +127,11 @@ fn a_request_that_found_no_memory_is_told_with_those_who_held_it() {
     assert_eq!(first["largest_free"], 424 << 10);
     assert_eq!(first["holders"][0][0], "page.page-op");
     assert_eq!(data["failures"][1]["verdict"], "over the limit");
+    let report = &first["report"];
+    assert_eq!((&report["verdict"], &report["op"]), (&first["verdict"], &"page-op".into()));
+    assert_eq!((&report["in_use"], &report["largest_free"]), (&first["in_use"], &first["largest_free"]));
+    assert_eq!(report["ops"][0]["name"], first["holders"][0][0]);
+    assert!(report["what_if"].as_array().is_some_and(|answers| !answers.is_empty()));
 }
 
 #[test]

@@ -41,6 +41,9 @@ impl Default for RecordingLimits {
 /// The most owners one below the other that are written; those below fall to the last of them.
 pub(super) const MAX_DEPTH: u32 = 256;
 
+/// The most failures of a recording that are told in full.
+pub(super) const MAX_REPORTS: usize = 64;
+
 /// What is wrong with the events of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -155,7 +158,24 @@ impl Builder {
                 self.recording.carried = self.recording.events.len();
                 Ok(())
             }
+            Wire::Report { text } => self.take_report(text),
             _ => self.take_event(time, place, event),
+        }
+    }
+
+    /// Keeps the report of a failure just before. One that belongs to none, or that is no report, is left out.
+    fn take_report(&mut self, text: &str) -> Result<(), BlockProblem> {
+        let failure = self.recording.events.last().and_then(|event| match event.kind {
+            EventKind::Failed(failure) => Some(failure),
+            _ => None,
+        });
+        let room = self.recording.reports.len() < MAX_REPORTS;
+        match (failure.filter(|_| room), serde_json::from_str(text)) {
+            (Some(failure), Ok(report)) => {
+                self.recording.reports.insert(failure, report);
+                Ok(())
+            }
+            _ => self.skip(),
         }
     }
 
@@ -262,7 +282,11 @@ impl Builder {
                 Some(EventKind::Region(push(&mut self.recording.regions, region)))
             }
             Wire::Mark { text } => Some(EventKind::Mark(push(&mut self.recording.marks, text.to_owned()))),
-            Wire::Lost { .. } | Wire::Switch { .. } | Wire::Owner { .. } | Wire::Pool { .. } => None,
+            Wire::Lost { .. }
+            | Wire::Switch { .. }
+            | Wire::Owner { .. }
+            | Wire::Pool { .. }
+            | Wire::Report { .. } => None,
         };
         match kind {
             Some(kind) => self.recording.events.push(Event { at_ns: time, thread, kind }),

@@ -224,7 +224,7 @@ impl State {
     ) -> Result<(), BlockProblem> {
         let too_many = |what, limit| Err(BlockProblem::TooMany { what, limit });
         match *event {
-            Wire::Switch { .. } | Wire::Pool { .. } => return Ok(()),
+            Wire::Switch { .. } | Wire::Pool { .. } | Wire::Report { .. } => return Ok(()),
             Wire::Owner { owner, parent, phase, name } => {
                 let named = Owner { name: name.to_owned(), parent, phase };
                 return self.holders.name(owner, named, limits);

@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use bfc_core::sync::atomic::{AtomicBool, Ordering};
 use bfc_core::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
-use bfc_core::{Allocator, Block, MemoryKind, OwnerId, PoolId, Span, Stream, Tag};
+use bfc_core::{Allocator, Block, MemoryKind, OomReport, OwnerId, PoolId, Request, Span, Stream, Tag};
 use quanta::Clock;
 
 use super::hwm::{HwmWriter, Written};
 use super::regions::Regions;
 use super::ring::Ring;
 use super::summary::{RunFacts, RunSummary};
-use super::wire::{Encoder, Lane, Wire};
-use super::{BLOCK_BYTES, MAX_DEPTH, Recording};
+use super::wire::{Encoder, Lane, MAX_REPORT, Wire};
+use super::{BLOCK_BYTES, MAX_DEPTH, MAX_REPORTS, Recording};
+use crate::oom::OutOfMemory;
 use crate::scope::Phase;
 
 /// How long an event may wait before it is on its way to the file, given that others follow it.
@@ -23,6 +24,9 @@ const FLUSH_EVERY: Duration = Duration::from_millis(100);
 
 /// How often a pool is asked for its regions when some come or go meanwhile.
 const ATTEMPTS: u32 = 8;
+
+/// How many holders of each kind a recorded report names.
+const REPORTED_HOLDERS: usize = 12;
 
 /// Records events while it is on. Off at first.
 pub(crate) struct Recorder {
@@ -176,12 +180,23 @@ impl Recorder {
         });
     }
 
-    /// To be called when a request has found no memory.
-    pub(crate) fn post_failed(&self, pool: &dyn Allocator, requested: u64, tag: Tag) {
+    /// To be called when a request has found no memory, with the report if there is one.
+    pub(crate) fn post_failed(
+        &self,
+        pool: &dyn Allocator,
+        request: &Request<'_>,
+        report: Option<&OomReport>,
+    ) {
+        let (requested, tag) = (request.bytes, request.tag);
         self.when_on(|active| {
             let owner = active.owner(tag.owner, None);
             let pool = active.pool_by_name(pool.name(), pool.memory_kind());
             active.push(pool, &Wire::Failed { requested, owner, category: tag.category });
+            if let Some(report) = report.filter(|_| active.reports < MAX_REPORTS) {
+                active.reports += 1;
+                let json = OutOfMemory::from(report).to_short_json(REPORTED_HOLDERS, MAX_REPORT);
+                json.iter().for_each(|text| active.encoder.push(0, &Wire::Report { text }));
+            }
         });
     }
 
@@ -301,6 +316,8 @@ struct Active {
     /// Where the event happens that is being recorded.
     place: Lane,
     events: u64,
+    /// How many failures were told in full.
+    reports: usize,
     block_bytes: usize,
     sealed_at: u64,
     sink: Sink,
@@ -323,6 +340,7 @@ impl Active {
             last_pool: 0,
             place: Lane::default(),
             events: 0,
+            reports: 0,
             block_bytes,
             sealed_at: 0,
             sink,

@@ -4,12 +4,15 @@
 //! [`Event`] says when and on which thread something happened, and names the row of the table that says the rest. So a
 //! reader may go through events in order, or straight through the blocks, which know their first and last event.
 
+use std::collections::BTreeMap;
+
 use bfc_core::Category;
 use serde::{Deserialize, Serialize};
 
 use super::peak::Peak;
 use super::summary::{RunFacts, RunSummary};
 use super::timeline::Timeline;
+use crate::oom::OutOfMemory;
 use crate::scope::Phase;
 
 /// What was recorded of a run: from a file by [`Recording::read`], from memory by
@@ -54,6 +57,8 @@ pub struct Recording {
     pub(super) retags: Vec<Retag>,
     pub(super) executions: Vec<Execution>,
     pub(super) failures: Vec<Failure>,
+    /// What is known of the first failures, by their numbers.
+    pub(super) reports: BTreeMap<u32, OutOfMemory>,
     pub(super) regions: Vec<Region>,
     pub(super) marks: Vec<String>,
     pub(super) peak: Option<Peak>,
@@ -317,6 +322,12 @@ impl Recording {
     #[must_use]
     pub fn executions(&self) -> &[Execution] {
         &self.executions
+    }
+
+    /// What is known of a failure, by its number: of the first failures of a recording in full.
+    #[must_use]
+    pub fn report_of(&self, failure: u32) -> Option<&OutOfMemory> {
+        self.reports.get(&failure)
     }
 
     /// Requests that found no memory.

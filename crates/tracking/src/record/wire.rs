@@ -13,6 +13,9 @@ use crate::scope::Phase;
 /// The longest name or text that is written, in bytes; longer ones are cut.
 pub(super) const MAX_TEXT: usize = 1024;
 
+/// The longest report of a failure that is written, in bytes.
+pub(super) const MAX_REPORT: usize = 16 << 10;
+
 /// Something that happened, or a name that what happens later refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wire<'a> {
@@ -28,6 +31,8 @@ pub(super) enum Wire<'a> {
     Leave { high_water: u64, outliving: u64 },
     /// A request found no memory.
     Failed { requested: u64, owner: u32, category: Category },
+    /// The report of the failure just before, as JSON.
+    Report { text: &'a str },
     /// The pool took memory from its source, or gave it back.
     Region { address: u64, bytes: u64, taken: bool },
     /// Somebody wanted to find this moment again.
@@ -67,6 +72,7 @@ mod tag {
     pub(super) const SWITCH: u8 = 9;
     pub(super) const OWNER: u8 = 10;
     pub(super) const POOL: u8 = 11;
+    pub(super) const REPORT: u8 = 12;
 
     /// The owner is that of the event before that had one.
     pub(super) const SAME_OWNER: u8 = 0x10;
@@ -130,8 +136,8 @@ impl Output {
         self.bytes.resize((2 * self.bytes.len()).max(self.end + LONGEST), 0);
     }
 
-    fn text(&mut self, text: &str) {
-        let text = &text[..text.floor_char_boundary(MAX_TEXT)];
+    fn text(&mut self, text: &str, most_bytes: usize) {
+        let text = &text[..text.floor_char_boundary(most_bytes)];
         let mut length = [0; varint::MAX_BYTES];
         let written = varint::put(&mut length, 0, text.len() as u64);
         self.bytes.truncate(self.end);
@@ -306,7 +312,11 @@ impl Encoder {
             }
             Wire::Mark { text } => {
                 out.line(tag::MARK).number(last.passed(time)).done();
-                out.text(text);
+                out.text(text, MAX_TEXT);
+            }
+            Wire::Report { text } => {
+                out.line(tag::REPORT).done();
+                out.text(text, MAX_REPORT);
             }
             Wire::Lost { events } => out.line(tag::LOST).number(events).done(),
             Wire::Switch { place } => {
@@ -317,12 +327,12 @@ impl Encoder {
             Wire::Owner { owner, parent, phase, name } => {
                 let mut line = out.line(tag::OWNER);
                 line.number(owner.into()).number(parent.into()).byte(phase_code(phase)).done();
-                out.text(name);
+                out.text(name, MAX_TEXT);
             }
             Wire::Pool { pool, memory, name } => {
                 out.line(tag::POOL).number(pool.into()).done();
-                out.text(memory);
-                out.text(name);
+                out.text(memory, MAX_TEXT);
+                out.text(name, MAX_TEXT);
             }
             Wire::Alloc { .. }
             | Wire::Free { .. }
@@ -370,7 +380,7 @@ pub enum EventProblem {
         what: &'static str,
     },
     /// A text is too long or not UTF-8.
-    #[error("a text is not UTF-8, or longer than {MAX_TEXT} bytes")]
+    #[error("a text is not UTF-8, or longer than {MAX_TEXT} bytes, a report than {MAX_REPORT}")]
     BadText,
 }
 
@@ -460,7 +470,7 @@ impl<'a> Decoder<'a> {
             tag::REGION => {
                 Wire::Region { address: self.number()?, bytes: self.number()?, taken: has(tag::TAKEN) }
             }
-            tag::MARK => Wire::Mark { text: self.text()? },
+            tag::MARK => Wire::Mark { text: self.text(MAX_TEXT)? },
             tag::LOST => Wire::Lost { events: self.number()? },
             tag::SWITCH => {
                 let (thread, pool, stream) = (self.number()?, self.small("pool")?, self.small("stream")?);
@@ -470,12 +480,13 @@ impl<'a> Decoder<'a> {
             tag::OWNER => {
                 let (owner, parent) = (self.small("owner")?, self.small("owner")?);
                 let phase = self.phase()?;
-                Wire::Owner { owner, parent, phase, name: self.text()? }
+                Wire::Owner { owner, parent, phase, name: self.text(MAX_TEXT)? }
             }
             tag::POOL => {
                 let pool = self.small("pool")?;
-                Wire::Pool { pool, memory: self.text()?, name: self.text()? }
+                Wire::Pool { pool, memory: self.text(MAX_TEXT)?, name: self.text(MAX_TEXT)? }
             }
+            tag::REPORT => Wire::Report { text: self.text(MAX_REPORT)? },
             _ => return Err(EventProblem::UnknownKind { found: first }),
         })
     }
@@ -529,10 +540,12 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    fn text(&mut self) -> Result<&'a str, EventProblem> {
+    fn text(&mut self, most_bytes: usize) -> Result<&'a str, EventProblem> {
         let length = self.number()?;
-        let length =
-            usize::try_from(length).ok().filter(|&length| length <= MAX_TEXT).ok_or(EventProblem::BadText)?;
+        let length = usize::try_from(length)
+            .ok()
+            .filter(|&length| length <= most_bytes)
+            .ok_or(EventProblem::BadText)?;
         let bytes = self.bytes.get(self.position..self.position + length).ok_or(EventProblem::Cut)?;
         self.position += length;
         std::str::from_utf8(bytes).map_err(|_| EventProblem::BadText)

@@ -11,8 +11,9 @@ use super::slow_path::Wanted;
 use super::{PolicyAllocator, State};
 use crate::allocator::Request;
 use crate::error::BlockError;
-use crate::ledger::{Ledger, Tag};
+use crate::ledger::{Ledger, OwnerBytes, Tag};
 use crate::memory::Block;
+use crate::owner::OwnerId;
 use crate::policy::{Moment, Need, Policy};
 use crate::pool::accounts::Accounts;
 use crate::pool::cache::{Caches, Shard};
@@ -141,6 +142,16 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let mut ledger = state.accounts.ledger.clone();
         self.lock_caches().iter().for_each(|shard| ledger.add_all(&shard.accounts.ledger));
         ledger
+    }
+
+    /// One owner's account, over the pool and the caches.
+    pub(super) fn bytes_of(&self, state: &State<P>, owner: OwnerId) -> OwnerBytes {
+        let mut sum = state.accounts.ledger.owner(owner);
+        for shard in self.lock_caches() {
+            let OwnerBytes { own, live, peak } = shard.accounts.ledger.owner(owner);
+            sum = OwnerBytes { own: sum.own + own, live: sum.live + live, peak: sum.peak + peak };
+        }
+        sum
     }
 
     /// The pool's accounts and those of the caches as one, by the policy's slots; and the slots that caches keep free.

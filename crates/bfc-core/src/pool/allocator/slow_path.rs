@@ -1,7 +1,5 @@
 //! One attempt at a request, from the search to the out-of-memory report.
 
-use std::time::Duration;
-
 use super::supply::Shortfall;
 use super::{PolicyAllocator, State};
 use crate::allocator::Request;
@@ -9,16 +7,12 @@ use crate::error::{AllocError, SourceError};
 use crate::ledger::Tag;
 use crate::memory::{Block, Span};
 use crate::oom::{OomReport, Verdict};
-use crate::owner::OwnerId;
 use crate::policy::{GRANULE, Moment, Need, Policy};
 use crate::pool::config::ConfiguredPolicy;
 use crate::pool::growth::available;
 use crate::retry::{Refusal, Want};
 use crate::sync::ThreadNumber;
 use crate::units::round_up;
-
-/// How many holders an out-of-memory report names.
-const HOLDERS: usize = 5;
 
 /// A request that the pool can meet in principle.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +57,15 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Answers by an error, by making room, or by waiting for frees.
     #[cold]
     fn allocate_slowly(&self, request: &Request<'_>) -> Result<Block, AllocError> {
+        self.allocate_or_wait(request).map_err(|mut error| {
+            if let AllocError::OutOfMemory(report) = &mut error {
+                report.subject = request.contents.map(Into::into);
+            }
+            error
+        })
+    }
+
+    fn allocate_or_wait(&self, request: &Request<'_>) -> Result<Block, AllocError> {
         if request.bytes == 0 {
             return Ok(Block::EMPTY);
         }
@@ -72,18 +75,19 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         }
         let thread = self.enter().ok_or_else(|| AllocError::Reentrant { allocator: self.name.clone() })?;
         let retry = self.config.retry && request.attributes.retry_on_failure;
-        let refusal = match self.attempt(request, thread, !retry) {
+        let in_full = !request.attributes.brief;
+        let refusal = match self.attempt(request, thread, !retry && in_full) {
             Ok(block) => return Ok(block),
             Err(refusal) => refusal,
         };
         if !(retry && refusal.wait) {
             return Err(refusal.error);
         }
-        let attempt = |last| self.attempt(request, thread, last);
+        let attempt = |last| self.attempt(request, thread, last && in_full);
         self.retry.allocate_as(self.want(request), self.config.retry_timeout, attempt)
     }
 
-    /// Tries once. Only the `last` attempt works out who holds the memory.
+    /// Tries once. Only the `last` attempt works out who holds the memory, and what would have made room.
     fn attempt(&self, request: &Request<'_>, thread: ThreadNumber, last: bool) -> Result<Block, Refusal> {
         let need = Need::of(request, request.attributes.freed_before.map(|count| count()));
         let state = &mut *self.state.lock(thread);
@@ -192,38 +196,45 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
                 AllocError::Source { allocator: self.name.clone(), error }
             }
             cause => {
-                let holders =
-                    if last || !wait { self.ledger_of(state).largest_holders(HOLDERS) } else { Vec::new() };
-                AllocError::OutOfMemory(Box::new(self.report(state, wanted, &cause, holders)))
+                let verdict = self.verdict(state, wanted, &cause);
+                let mut report = self.report(state, wanted, verdict);
+                if last || !wait {
+                    self.complete(state, wanted, matches!(cause, Shortfall::Source(_)), &mut report);
+                }
+                AllocError::OutOfMemory(Box::new(report))
             }
         };
         Refusal { error, wait }
     }
 
-    fn report(
-        &self,
-        state: &State<P>,
-        wanted: &Wanted,
-        cause: &Shortfall,
-        holders: Vec<(OwnerId, u64)>,
-    ) -> OomReport {
+    /// What takes no time to tell.
+    fn report(&self, state: &State<P>, wanted: &Wanted, verdict: Verdict) -> OomReport {
         let stats = self.stats_of(state);
+        let request = Request::new(wanted.need.bytes).with_alignment(wanted.need.alignment);
         OomReport {
-            allocator: self.name.clone(),
-            tag: wanted.tag,
-            requested: wanted.need.bytes,
             rounded: wanted.rounded,
-            alignment: wanted.need.alignment,
             limit: Some(self.config.limit),
             reserved: stats.bytes_reserved,
             in_use: stats.bytes_in_use,
             free: stats.free_bytes(),
             largest_free: state.policy.largest_free_at(wanted.need.end),
             other_end: state.policy.free_bytes_kept_from(wanted.need.end),
-            verdict: self.verdict(state, wanted, cause),
-            holders,
-            waited: Duration::ZERO,
+            ..OomReport::new(self.name.clone(), &request.with_tag(wanted.tag), verdict)
         }
+    }
+
+    /// The report on a request that is refused for another reason than this pool's, whose memory may suffice.
+    pub(super) fn refusal_of(&self, request: &Request<'_>, verdict: Verdict) -> Option<OomReport> {
+        let need = Need::of(request, request.attributes.freed_before.map(|count| count()));
+        let mut report = self.write(|state| {
+            let rounded = state.policy.rounded(need.bytes, need.alignment)?;
+            let wanted = Wanted { need, rounded, tag: request.tag };
+            let mut report = self.report(state, &wanted, verdict);
+            self.complete(state, &wanted, false, &mut report);
+            Some(report)
+        })??;
+        report.subject = request.contents.map(Into::into);
+        Some(report)
     }
 
     fn verdict(&self, state: &State<P>, wanted: &Wanted, cause: &Shortfall) -> Verdict {
@@ -235,7 +246,13 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             Shortfall::Source(_) => 0,
         };
         let within_reach = state.policy.free_bytes(wanted.need.freed_before).saturating_add(obtainable);
-        if within_reach < wanted.rounded { Verdict::Exhausted } else { Verdict::Fragmented }
+        if wanted.rounded <= within_reach {
+            Verdict::Fragmented
+        } else if wanted.rounded <= state.policy.free_bytes(None).saturating_add(obtainable) {
+            Verdict::Pinned
+        } else {
+            Verdict::Exhausted
+        }
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) enum Shortfall {
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Calls the source, marked so that a call back is recognised. The lock is held.
-    fn call_source<R>(&self, state: &State<P>, call: impl FnOnce(&dyn SubAllocator) -> R) -> R {
+    pub(super) fn call_source<R>(&self, state: &State<P>, call: impl FnOnce(&dyn SubAllocator) -> R) -> R {
         self.call_out.call(self.stats_of(state), || call(&*self.source))
     }
 

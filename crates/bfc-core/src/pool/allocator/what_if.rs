@@ -1,35 +1,171 @@
-//! What a pool could do with blocks that are not free yet.
+//! What a pool could do if things were otherwise, tried on copies of its policy.
 
+use super::slow_path::Wanted;
 use super::{PolicyAllocator, State};
 use crate::allocator::Request;
-use crate::memory::Block;
-use crate::policy::Need;
+use crate::ledger::Category;
+use crate::memory::{Block, Span};
+use crate::oom::{Checkpoint, HOLDERS, Holdings, OomReport, WhatIf};
+use crate::policy::{Need, Policy};
 use crate::pool::config::ConfiguredPolicy;
 use crate::pool::growth::available;
+use crate::pool::info::{ChunkInfo, chunk_infos};
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Whether the request would find room once these blocks were free too: tried on a copy of the policy. Of regions that
     /// would become idle it is taken that others can be had in their place.
     pub(super) fn what_if_freed(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
-        self.write(|state| self.would_fit_in(state, request, freed))
+        self.write(|state| {
+            let need = Need {
+                end: request.attributes.end,
+                ..Need::new(request.bytes).with_alignment(request.alignment)
+            };
+            let live = freed.iter().filter(|block| state.live(block).is_ok()).map(|block| block.chunk);
+            self.fits_without(state, &need, live)
+        })
     }
 
-    fn would_fit_in(&self, state: &State<P>, request: &Request<'_>, freed: &[Block]) -> bool {
-        let Some(rounded) = state.policy.rounded(request.bytes, request.alignment) else { return false };
+    /// Completes a report by what takes time: who holds what, what others have, what would have made room. `short` is
+    /// whether the source, and not the limit, left too little.
+    #[cold]
+    pub(super) fn complete(&self, state: &State<P>, wanted: &Wanted, short: bool, report: &mut OomReport) {
+        let chunks = chunk_infos(&state.policy, &self.accounts_of(state).0);
+        let live: Vec<&ChunkInfo> = chunks.iter().filter(|chunk| chunk.in_use()).collect();
+        report.holders = self.ledger_of(state).largest_holders(HOLDERS);
+        report.holdings = Holdings::sum(live.iter().map(|chunk| (chunk.tag, chunk.bytes)));
+        for chunk in chunks.iter().filter(|chunk| chunk.freed_at > 0) {
+            report.pending.blocks += 1;
+            report.pending.bytes += chunk.bytes;
+        }
+        report.reserved_by_others = self.reserved_by_others(state);
+        report.what_if = self.what_if(state, wanted, short, &live);
+    }
+
+    fn reserved_by_others(&self, state: &State<P>) -> Option<u64> {
+        let used = self.call_source(state, |source| {
+            Some(source.total_bytes()?.saturating_sub(source.available_bytes()?))
+        });
+        Some(used?.saturating_sub(state.policy.reserved_bytes()))
+    }
+
+    fn what_if(&self, state: &State<P>, wanted: &Wanted, short: bool, live: &[&ChunkInfo]) -> WhatIf {
+        let need = &wanted.need;
+        WhatIf {
+            compacted: self.fits_compacted(state, need, live),
+            trimmed: self.fits_trimmed(state, wanted, short),
+            pending_done: state.policy.has_pending().then(|| self.fits_when_done(state, need)),
+            split: self.fits_split_otherwise(state, need, live),
+            checkpointed: self.fits_checkpointed(state, need, live),
+        }
+    }
+
+    /// Whether a need finds room on a copy of the policy once these slots are free.
+    fn fits_without(&self, state: &State<P>, need: &Need, slots: impl Iterator<Item = u32>) -> bool {
         let mut policy = self.copy_of(state);
         let idle = policy.idle_bytes();
-        for block in freed.iter().filter(|block| state.live(block).is_ok()) {
+        for slot in slots {
             // A slot that holds no block frees nothing.
-            let _ = policy.free(block.chunk, 0);
+            let _ = policy.free(slot, 0);
         }
-        let need = Need {
-            end: request.attributes.end,
-            ..Need::new(request.bytes).with_alignment(request.alignment)
-        };
-        if policy.place(&need).is_some() {
+        self.fits_in(&mut *policy, need, idle)
+    }
+
+    /// Whether a need finds room as a policy stands, or in place of regions that are idle beyond those that were before.
+    fn fits_in(&self, policy: &mut dyn Policy, need: &Need, idle_before: u64) -> bool {
+        if policy.place(need).is_some() {
             return true;
         }
-        let room = available(self.config.limit, policy.reserved_bytes()).saturating_add(policy.idle_bytes());
-        self.config.garbage_collection && policy.idle_bytes() > idle && rounded <= room
+        let Some(rounded) = policy.rounded(need.bytes, need.alignment) else { return false };
+        let idle = policy.idle_bytes();
+        let room = available(self.config.limit, policy.reserved_bytes()).saturating_add(idle);
+        self.config.garbage_collection && idle > idle_before && rounded <= room
     }
+
+    fn fits_when_done(&self, state: &State<P>, need: &Need) -> bool {
+        let mut policy = self.copy_of(state);
+        let idle = policy.idle_bytes();
+        policy.merge_ripe(u64::MAX);
+        self.fits_in(&mut *policy, &Need { freed_before: None, ..*need }, idle)
+    }
+
+    /// Blocks keep the bytes that they were granted: they are moved, not made anew.
+    fn fits_compacted(&self, state: &State<P>, need: &Need, live: &[&ChunkInfo]) -> Option<bool> {
+        let mut sizes: Vec<(u64, Need)> = live.iter().map(|chunk| (chunk.bytes, of_chunk(chunk))).collect();
+        sizes.sort_by_key(|&(bytes, need)| (std::cmp::Reverse(bytes), need.end as u8));
+        let needs = sizes.into_iter().map(|(bytes, need)| Need { bytes, ..need });
+        self.fits_laid_anew(&self.config.options, &state.policy, need, needs)
+    }
+
+    fn fits_split_otherwise(
+        &self,
+        state: &State<P>,
+        need: &Need,
+        live: &[&ChunkInfo],
+    ) -> Vec<(&'static str, bool)> {
+        let mut by_age = live.to_vec();
+        by_age.sort_by_key(|chunk| chunk.id);
+        let answer = |(name, options)| {
+            let needs = by_age.iter().map(|chunk| of_chunk(chunk));
+            Some((name, self.fits_laid_anew(&options, &state.policy, need, needs)?))
+        };
+        P::other_splits(&self.config.options).into_iter().filter_map(answer).collect()
+    }
+
+    /// Whether a need finds room in a fresh policy over the same regions, after these needs of live blocks. `None` for
+    /// policies in which a place depends on more than what is asked for.
+    fn fits_laid_anew(
+        &self,
+        options: &P::Options,
+        policy: &P,
+        need: &Need,
+        live: impl Iterator<Item = Need>,
+    ) -> Option<bool> {
+        if policy.plan_counts().is_some() {
+            return None;
+        }
+        let configured = if self.config.allow_growth { P::configured_to_grow } else { P::configured };
+        let mut fresh = configured(options);
+        for region in policy.regions() {
+            fresh.add_region(region, self.source.supports_coalescing()).ok()?;
+        }
+        for need in live {
+            if fresh.place(&need).is_none() {
+                return Some(false);
+            }
+        }
+        Some(self.fits_in(&mut fresh, &Need { freed_before: None, ..*need }, 0))
+    }
+
+    /// Where the source is out of memory, what it would do with the regions that it gets back is its own affair.
+    fn fits_trimmed(&self, state: &State<P>, wanted: &Wanted, short: bool) -> Option<bool> {
+        let mut policy = self.copy_of(state);
+        let mut trimmed = 0;
+        while let Some(Span { bytes, .. }) = policy.take_idle_region(u64::MAX) {
+            trimmed += bytes;
+        }
+        if trimmed == 0 {
+            return Some(false);
+        }
+        let fits = wanted.rounded <= available(self.config.limit, policy.reserved_bytes());
+        (!(fits && short)).then_some(fits)
+    }
+
+    fn fits_checkpointed(&self, state: &State<P>, need: &Need, live: &[&ChunkInfo]) -> Option<Checkpoint> {
+        let kept = live.iter().filter(|chunk| chunk.tag.category == Category::Activation);
+        let sums = Holdings::sum(kept.clone().map(|chunk| (chunk.tag, chunk.bytes)));
+        let (scope, bytes) = *sums.by_scope().first()?;
+        let of_scope = kept.filter(|chunk| chunk.tag.owner.parent() == scope);
+        let blocks: Vec<u64> = of_scope.map(|chunk| chunk.address).collect();
+        let mut slots = Vec::with_capacity(blocks.len());
+        state.policy.visit(&mut |piece| {
+            let freed = blocks.binary_search(&piece.span.address).is_ok();
+            slots.extend(piece.slot.filter(|_| freed));
+        });
+        Some(Checkpoint { scope, bytes, fits: self.fits_without(state, need, slots.into_iter()) })
+    }
+}
+
+/// What a live block needed, as far as is known: its alignment is not.
+fn of_chunk(chunk: &ChunkInfo) -> Need {
+    Need::new(chunk.requested).with_end(chunk.end.unwrap_or_default())
 }

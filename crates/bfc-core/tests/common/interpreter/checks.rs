@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use bfc_core::{
-    AllocError, Allocator, Block, ChunkInfo, ConfiguredPolicy, End, Ends, HoleOrder, OomReport, OwnerId,
-    Request, SourceError, Stats, Verdict,
+    AllocError, Allocator, Block, ChunkInfo, ConfiguredPolicy, End, Ends, Holdings, HoleOrder, OomReport,
+    OwnerId, Request, SourceError, Stats, Verdict,
 };
 
 use super::{Choice, Freed, Interpreter};
@@ -135,8 +135,16 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
             Verdict::Fragmented => {
                 assert!(stats.free_bytes() + limit.saturating_sub(stats.bytes_reserved) >= rounded)
             }
+            Verdict::Pinned => {
+                assert!(request.attributes.freed_before.is_some() && report.pending.bytes > 0, "{report:?}");
+            }
             other => panic!("{other:?}"),
         }
+        let unsafe_yet = chunks.iter().filter(|chunk| chunk.freed_at > 0);
+        assert_eq!(report.pending.bytes, unsafe_yet.map(|chunk| chunk.bytes).sum::<u64>());
+        let live = self.live.values().map(|live| (live.tag, live.block.bytes));
+        assert_eq!(report.holdings, Holdings::sum(live));
+        assert_eq!(report.holdings.total(), stats.bytes_in_use);
         let mut held = BTreeMap::<OwnerId, u64>::new();
         for live in self.live.values() {
             *held.entry(live.tag.owner).or_default() += live.block.bytes;

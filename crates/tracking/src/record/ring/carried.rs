@@ -77,7 +77,9 @@ impl Carried {
             Wire::Region { address, taken: false, .. } => {
                 self.regions.remove(&(place.pool, address));
             }
-            Wire::Switch { .. } | Wire::Owner { .. } | Wire::Pool { .. } => return false,
+            Wire::Switch { .. } | Wire::Owner { .. } | Wire::Pool { .. } | Wire::Report { .. } => {
+                return false;
+            }
             _ => {}
         }
         true

@@ -45,6 +45,7 @@ fn event() -> impl Strategy<Value = Wire<'static>> {
             taken
         }),
         text.clone().prop_map(|text| Wire::Mark { text }),
+        text.clone().prop_map(|text| Wire::Report { text }),
         number().prop_map(|events| Wire::Lost { events }),
         (any::<u32>(), any::<u32>(), phase, text.clone())
             .prop_map(|(owner, parent, phase, name)| Wire::Owner { owner, parent, phase, name }),
@@ -72,7 +73,12 @@ proptest! {
             }
         }
         // What has no time is found at that of the event before it.
-        let timeless = |event: &Wire<'_>| matches!(event, Wire::Lost { .. } | Wire::Owner { .. } | Wire::Pool { .. });
+        let timeless = |event: &Wire<'_>| {
+            matches!(
+                event,
+                Wire::Lost { .. } | Wire::Owner { .. } | Wire::Pool { .. } | Wire::Report { .. }
+            )
+        };
         prop_assert_eq!(read.len(), written.len());
         for (read, written) in read.iter().zip(&written) {
             prop_assert_eq!((read.1, read.2), (written.1, written.2));
