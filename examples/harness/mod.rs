@@ -15,7 +15,7 @@ use flate2::write::GzEncoder;
 use highwater::alloc::{
     AllocatorAttributes, AllocatorChoice, Bytes, DeviceId, DeviceKind, DeviceScope, MIB, Plan, PoolOptions,
 };
-use highwater::tracking::{PlanLimits, RunFacts, Trace, parse_plan};
+use highwater::tracking::{OutOfMemory, PlanLimits, RunFacts, Trace, parse_plan};
 use highwater::{Device, DeviceProfile, DryRun, DryRunOptions, Report, Runtime, memory_report};
 use serde_json::Value;
 
@@ -35,9 +35,9 @@ pub(crate) struct Options {
     #[arg(conflicts_with = "device")]
     dry_run: Option<DeviceProfile>,
 
-    /// The most memory the run may take, in MiB or as in 1750528B
+    /// The most memory the run may take, in MiB, or with a unit as in 1536KiB or 1610496B
     #[arg(long, value_name = "MIB", value_parser = parse_pool)]
-    pool: Option<Bytes>,
+    pub(crate) pool: Option<Bytes>,
 
     /// How memory is handed out: bfc, bfc-tensorflow, buddy, auto-growth, planned, guard or passthrough [default: bfc, or as
     /// the environment says]
@@ -67,6 +67,10 @@ pub(crate) struct Options {
     /// Record every allocation, free and op in this file, for `highwater report`
     #[arg(long, value_name = "FILE.hwm", conflicts_with = "trace")]
     record: Option<PathBuf>,
+
+    /// If memory runs out, write the report on it to this file, as JSON or, if it is called .html, as a page
+    #[arg(long, value_name = "FILE")]
+    oom_report: Option<PathBuf>,
 
     /// Say which device each op runs on, and why
     #[arg(long)]
@@ -123,18 +127,26 @@ pub(crate) fn main<A: Parser + AsRef<Options>>(
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Nobody is left to tell if this fails too.
-            let _ = complain(&error);
+            let _ = complain(&error, args.as_ref().oom_report.as_deref());
             ExitCode::FAILURE
         }
     }
 }
 
-/// One line for the error, and the whole report if memory ran out.
-fn complain(error: &anyhow::Error) -> io::Result<()> {
+/// One line for the error, and the whole report if memory ran out, also in a file if one was asked for.
+fn complain(error: &anyhow::Error, file: Option<&Path>) -> io::Result<()> {
     let mut stderr = io::stderr().lock();
     writeln!(stderr, "error: {error:#}")?;
-    let report = error.downcast_ref::<highwater::Error>().and_then(highwater::Error::out_of_memory);
-    report.map_or(Ok(()), |report| writeln!(stderr, "\n{}", report.details()))
+    let Some(report) = error.downcast_ref::<highwater::Error>().and_then(highwater::Error::out_of_memory)
+    else {
+        return Ok(());
+    };
+    writeln!(stderr, "\n{}", report.details())?;
+    let Some(file) = file else { return Ok(()) };
+    let report = OutOfMemory::from(report);
+    let html = file.extension().is_some_and(|extension| extension == "html");
+    let text = if html { report.to_html() } else { report.to_json() };
+    std::fs::write(file, text).or_else(|error| writeln!(stderr, "error: {}: {error}", file.display()))
 }
 
 /// One run of an example.

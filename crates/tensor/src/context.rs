@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use bfc_core::{Allocation, AllocationAttributes, Allocator, Category, Request, Tag};
+use bfc_core::{Allocation, AllocationAttributes, Allocator, Category, Contents, Request, Tag};
 use highwater_tracking::{OpRun, Phase, here};
 
 use crate::backend::{Backend, Kernel, Workspace};
@@ -157,7 +157,9 @@ impl<'a> OpContext<'a> {
         let layout = Layout::contiguous(self.op, *shape, dtype)?;
         let bytes = shape.elements() * dtype.size();
         let tag = Tag { category, ..Tag::default() };
+        let contents = Contents { extents: shape.dims(), element: dtype.name() };
         let request = Request::new(bytes as u64).with_tag(tag).with_attributes(self.attributes);
+        let request = request.with_contents(contents);
         let allocation = Allocation::new(&self.allocator, &request).map_err(|error| Error::Allocation {
             op: self.op,
             shape: *shape,

@@ -1,5 +1,7 @@
 //! Devices: where tensors live and who computes on them.
 
+mod memory;
+
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::{Arc, OnceLock};

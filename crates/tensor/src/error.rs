@@ -270,7 +270,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// The out-of-memory report, if that is what happened.
+    /// The out-of-memory report, if that is what happened. As JSON and HTML it is a
+    /// [`highwater_tracking::OutOfMemory`].
     #[must_use]
     pub fn out_of_memory(&self) -> Option<&bfc_core::OomReport> {
         match self {

@@ -499,6 +499,17 @@ impl Runtime {
         }
     }
 
+    /// Gives memory that nobody uses back, on all devices that were opened; how much that was.
+    ///
+    /// # Errors
+    /// If a device's memory cannot be had.
+    pub fn empty_cache(&self) -> Result<Bytes> {
+        let devices = self.0.devices.read().unwrap_or_else(PoisonError::into_inner).clone();
+        devices
+            .iter()
+            .try_fold(Bytes(0), |sum, device| Ok(Bytes(sum.0.saturating_add(device.empty_cache()?.0))))
+    }
+
     /// Tells `listener` of every op from now on: which op, which device, why there. It is not told of ops that it runs
     /// itself.
     ///

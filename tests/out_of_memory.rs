@@ -1,0 +1,151 @@
+//! Memory that runs out in whole programs: to the granule where a dry run says, told in full, and survived.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
+mod common;
+
+use std::path::Path;
+use std::process::Output;
+
+use common::{example, run};
+use highwater::alloc::{Bytes, Verdict};
+use highwater::prelude::*;
+use highwater::tracking::{Budget, OutOfMemory, Recording, RecordingLimits};
+use highwater::{Error, Result, Runtime};
+use serde_json::Value;
+
+/// What pools are cut into, in bytes.
+const GRANULE: u64 = 256;
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+/// Trains for an epoch with this pool, dry or not.
+fn train(binary: &Path, bytes: u64, device: &str, more: &[&str]) -> Output {
+    let pool = format!("{bytes}B");
+    run(binary, &[&["--epochs", "1", "--threads", "1", "--pool", &pool, "--device", device], more].concat())
+}
+
+#[test]
+fn one_granule_below_the_smallest_pool_of_a_dry_run_the_run_fails_and_at_it_succeeds() {
+    let binary = example("train_digits");
+    let fits = |bytes: u64| train(&binary, bytes, "dry", &[]).status.success();
+    // In granules: the lower bound fails, the upper one fits.
+    let (mut low, mut high) = (1 << 10, 1 << 14);
+    assert!(!fits(low * GRANULE) && fits(high * GRANULE));
+    while high - low > 1 {
+        let middle = low.midpoint(high);
+        if fits(middle * GRANULE) { high = middle } else { low = middle }
+    }
+    assert!(train(&binary, high * GRANULE, "cpu", &[]).status.success(), "at {high} granules");
+
+    let folder = tempfile::tempdir().unwrap();
+    let [json, html, hwm] = ["oom.json", "oom.html", "run.hwm"].map(|name| folder.path().join(name));
+    let told = |file: &Path| {
+        let more = ["--oom-report", file.to_str().unwrap(), "--record", hwm.to_str().unwrap()];
+        let output = train(&binary, low * GRANULE, "cpu", &more);
+        assert_eq!(output.status.code(), Some(1));
+        output
+    };
+    let output = told(&html);
+    assert!(std::fs::read_to_string(&html).unwrap().starts_with("<!doctype html>"));
+    told(&json);
+    let text = stderr(&output);
+    let report: OutOfMemory = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert!(["exhausted", "fragmented"].contains(&&report.verdict[..]), "{report}");
+    assert!(text.contains(&format!("out of memory ({})", report.verdict)), "{text}");
+    assert!(text.contains(&report.advice) && text.contains("it would fit"), "{text}");
+    assert_eq!(report.limit, Some(low * GRANULE));
+    assert_eq!(report.in_use, report.ops.iter().map(|holder| holder.bytes).sum::<u64>());
+    assert!(report.shape.is_some() && !report.op.is_empty());
+
+    // The recording was never finished, and says the same all the same.
+    let recording = Recording::read(&std::fs::read(&hwm).unwrap()[..], &RecordingLimits::default()).unwrap();
+    let recorded = recording.report_of(0).unwrap();
+    assert_eq!((recorded.in_use, &recorded.verdict), (report.in_use, &report.verdict));
+}
+
+#[test]
+fn training_goes_on_with_a_smaller_batch() {
+    let binary = example("recover_from_oom");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.json");
+    // Within a budget, in a pool, and without computing anything.
+    for more in [&[][..], &["--pool", "2"], &["--dry-run", "--pool", "2"]] {
+        let output = run(&binary, &[&["--json", path.to_str().unwrap()], more].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        let json: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let (failures, batch) = (json["failures"].as_u64().unwrap(), json["batch_size"].as_u64().unwrap());
+        assert!((1..10).contains(&failures) && batch < 1024, "{json}");
+        assert_eq!(json["steps"], 40);
+        assert_eq!(stderr(&output).lines().count() as u64, failures, "each failure is told once");
+        let verdict = if more.is_empty() { "over the budget of its scope" } else { "exhausted" };
+        assert!(stderr(&output).contains(verdict), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_run_too_small_for_a_batch_of_one_ends_with_the_report() {
+    let output = run(&example("recover_from_oom"), &["--pool", "128KiB"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("error: ") && stderr(&output).contains("held by"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+fn runtime() -> Runtime {
+    Runtime::builder().pool(Bytes::mib(2)).threads(1).build().unwrap()
+}
+
+fn layer(x: &Tensor) -> Result<Tensor> {
+    let _scope = module("oom-test.layer");
+    x.relu()
+}
+
+#[test]
+fn an_error_names_op_scope_shape_and_type_and_estimates_the_batch() {
+    let device = runtime().cpu().unwrap();
+    let x = Tensor::ones(&device, [1024, 256]).unwrap();
+    let kept = layer(&x.slice(0, 0..256).unwrap()).unwrap();
+    let error = layer(&x).unwrap_err();
+    let report = OutOfMemory::from(error.out_of_memory().unwrap());
+    assert_eq!((&report.scope[..], &report.op[..]), ("oom-test.layer", "relu"));
+    assert_eq!((report.shape.as_deref(), report.dtype.as_deref()), (Some(&[1024, 256][..]), Some("f32")));
+    assert_eq!(report.scopes.len(), 2);
+    // 1 MiB and 256 KiB live, 1 MiB asked for, 2 MiB there: at 1024 · 8 ⁄ 9 all of it fits.
+    assert_eq!(error.out_of_memory().unwrap().largest_batch(1024), Some(910));
+    drop((kept, x));
+    let x = Tensor::ones(&device, [910, 256]).unwrap();
+    assert!(layer(&x).is_ok());
+}
+
+#[test]
+fn a_program_frees_its_caches_when_asked_and_its_ops_succeed() {
+    let runtime = runtime();
+    let device = runtime.cpu().unwrap();
+    let cache = std::sync::Mutex::new(vec![Tensor::ones(&device, [256, 1024]).unwrap()]);
+    runtime.tracker().last_resort().before_giving_up(move |_| cache.lock().unwrap().pop().is_some());
+    let x = Tensor::ones(&device, [512, 1024]);
+    assert!(x.is_ok(), "1 MiB was cached of 2");
+    assert_eq!(runtime.tracker().last_resort().rescued(), 1);
+    assert!(x.unwrap().relu().is_err(), "there is no more to free");
+    assert_eq!(runtime.tracker().last_resort().failures(), 1);
+}
+
+#[test]
+fn an_op_within_a_scope_is_refused_by_its_budget_and_leaves_everything_as_it_was() {
+    let device = runtime().cpu().unwrap();
+    let x = Tensor::ones(&device, [64, 256]).unwrap();
+    let before = device.memory_allocated().unwrap();
+    let budget = Budget::new("oom-test.layer", Bytes::kib(63));
+    let error = layer(&x).unwrap_err();
+    assert!(matches!(error, Error::Allocation { op: "relu", .. }), "{error}");
+    assert_eq!(error.out_of_memory().unwrap().verdict, Verdict::OverBudget);
+    assert_eq!(device.memory_allocated().unwrap(), before);
+    drop(budget);
+    let scope = module("oom-test.layer").limit(Bytes::kib(64));
+    assert!(x.relu().is_ok(), "64 KiB are 64 KiB");
+    drop(scope);
+}
