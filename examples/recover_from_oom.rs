@@ -68,12 +68,14 @@ fn run(args: &Args, session: Session) -> anyhow::Result<()> {
         };
         // Whatever the step took was given back on its way out, and the parameters are as they were.
         let Some(report) = error.out_of_memory() else { return Err(error.into()) };
-        let estimate = report.largest_batch(batch_size as u64).map_or(batch_size / 2, |fits| fits as usize);
-        eprintln!("at step {steps}, batch size {batch_size}: {report}; going on with {estimate}");
-        if estimate == 0 {
+        // The estimate is by sums, and knows neither how blocks lie nor what comes later in the step.
+        let estimate = report.largest_batch(batch_size as u64).map_or(0, |fits| fits as usize);
+        let smaller = estimate.min(batch_size * 3 / 4);
+        eprintln!("at step {steps}, batch size {batch_size}: {report}; going on with {smaller}");
+        if smaller == 0 {
             return Err(error.into());
         }
-        (batch_size, failures) = (estimate, failures + 1);
+        (batch_size, failures) = (smaller, failures + 1);
     }
 
     let loss_text = loss.map_or_else(|| "nothing computed".to_owned(), |loss| format!("loss {loss:.3}"));

@@ -1,12 +1,12 @@
 //! Memory that runs out in whole programs: to the granule where a dry run says, told in full, and survived.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
-mod common;
+mod built;
 
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 
-use common::{example, run};
+use built::example;
 use highwater::alloc::{Bytes, Verdict};
 use highwater::prelude::*;
 use highwater::tracking::{Budget, OutOfMemory, Recording, RecordingLimits};
@@ -15,6 +15,10 @@ use serde_json::Value;
 
 /// What pools are cut into, in bytes.
 const GRANULE: u64 = 256;
+
+fn run(binary: &Path, args: &[&str]) -> Output {
+    Command::new(binary).args(args).env("RUST_BACKTRACE", "1").output().unwrap()
+}
 
 fn stderr(output: &Output) -> &str {
     std::str::from_utf8(&output.stderr).unwrap()

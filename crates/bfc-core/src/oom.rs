@@ -67,6 +67,11 @@ pub struct Budget {
     pub live: u64,
 }
 
+/// A scope as it stands in sentences.
+pub(crate) fn scope_name(scope: OwnerId) -> String {
+    if scope == OwnerId::ROOT { "all ops".to_owned() } else { scope.path() }
+}
+
 /// What a request was to hold: an array of so many elements along each axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
@@ -150,12 +155,11 @@ impl fmt::Display for OomReport {
             Bytes(self.requested)
         )?;
         if let Some(Budget { scope, limit, live }) = self.budget {
+            let (owner, live, limit) = (self.tag.owner, Bytes(live), Bytes(limit));
             return write!(
                 f,
-                " by {}, {} in use by {scope} of {}",
-                self.tag.owner,
-                Bytes(live),
-                Bytes(limit)
+                " by {owner}, {live} in use of the budget of {limit} for {}",
+                scope_name(scope)
             );
         }
         if self.tag.owner != OwnerId::ROOT {

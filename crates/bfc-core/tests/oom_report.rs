@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bfc_core::sim::{Pace, SimDevice};
+use bfc_core::sim::{Fault, Operation, Pace, SimDevice, When};
 use bfc_core::{
     AddressOnlyMemory, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, Bytes, Category,
     Contents, DeviceMemory, Driver, GrowthRule, KIB, MIB, OomReport, OwnerId, Request, SplitRule, Stream,
@@ -243,4 +243,19 @@ fn pending_frees_and_what_others_have_are_told() {
     assert_eq!(report.what_if.pending_done, Some(false), "6 MiB are no 7");
     assert_eq!((report.verdict, report.reserved_by_others), (Verdict::Exhausted, Some(20 * MIB)));
     assert_eq!(report.holdings.total(), report.in_use, "pending frees are in use until they are done");
+}
+
+#[test]
+fn memory_of_which_nobody_learns_when_its_use_ends_pins_what_it_would_have_served() {
+    let (device, pool, other) = streams();
+    let block = pool.allocate(&Request::new(6 * MIB)).unwrap();
+    pool.record_stream(&block, &other).unwrap();
+    device.inject(Fault::new(Operation::Record, When::Call(1)));
+    device.inject(Fault::new(Operation::Synchronise, When::Call(1)));
+    // SAFETY: the addresses have nothing behind them, and the block is not used any more.
+    unsafe { pool.deallocate(block) }.unwrap();
+    let error = pool.allocate(&Request::new(7 * MIB)).unwrap_err();
+    let report = error.out_of_memory().unwrap();
+    assert_eq!((report.verdict, report.pending.stranded_bytes), (Verdict::Pinned, 6 * MIB));
+    assert!(report.details().contains("6.00 MiB were given back but are still used"), "{}", report.details());
 }

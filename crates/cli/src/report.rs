@@ -1,5 +1,6 @@
 //! `highwater report`: where the memory of a recorded run went.
 
+mod failures;
 mod page;
 mod text;
 
@@ -13,6 +14,7 @@ use serde::Serialize;
 
 use crate::exit;
 use crate::recording_file::ReadArguments;
+use failures::{Failed, failures};
 pub(crate) use text::plain;
 
 /// The arguments of `highwater report`.
@@ -65,6 +67,7 @@ struct Whole<'a> {
     cut: Option<&'a Cut>,
     usage: &'a Usage,
     peak_parts: &'a PeakParts,
+    failures: Vec<Failed<'a>>,
     summary: Option<&'a RunSummary>,
 }
 
@@ -133,6 +136,7 @@ fn whole<'a>(recording: &'a Recording, usage: &'a Usage, peak_parts: &'a PeakPar
         cut: recording.cut(),
         usage,
         peak_parts,
+        failures: failures(recording),
         summary: recording.summary(),
     }
 }

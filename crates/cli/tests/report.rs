@@ -138,3 +138,35 @@ fn a_diff_names_what_moved_the_peak_first() {
     let same = stdout(&highwater(&["diff"], &[&before, &before]));
     assert_eq!(same, "the runs have the same figures\n");
 }
+
+#[test]
+fn a_report_says_which_requests_found_no_memory_and_what_would_have_helped() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("oom.hwm");
+    let config = BfcConfig::new(Bytes::mib(1)).with_allow_growth(false);
+    let pool: Arc<dyn Allocator> =
+        Arc::new(BfcAllocator::new("cpu:0", Arc::new(AddressOnlyMemory::new()), config));
+    let tracker = Tracker::new();
+    tracker.start_recording(File::create(&path).unwrap(), &RunFacts::new("sample")).unwrap();
+    let layer = || {
+        let _scope = module("net.fc1");
+        let run = tracker.begin("matmul");
+        Allocation::new(&run.track(&pool), &Request::new(700 << 10).with_category(Category::Activation))
+    };
+    let kept = layer().unwrap();
+    layer().unwrap_err();
+    drop(kept);
+    tracker.finish_recording(&[pool]).unwrap().unwrap();
+
+    let text = stdout(&highwater(&["report"], &[&path]));
+    for part in [
+        "requests that found no memory: 1\n",
+        "700.00 KiB (activation) asked of cpu:0 by net.fc1.matmul\n",
+        "yes  without the activations of net.fc1 (700.00 KiB)\n",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+    let json: Value = serde_json::from_str(&stdout(&highwater(&["report", "--json"], &[&path]))).unwrap();
+    assert_eq!(json["failures"][0]["report"]["in_use"], 700 << 10);
+    assert_eq!(json["failures"][0]["report"]["verdict"], "exhausted");
+}

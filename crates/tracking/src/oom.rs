@@ -204,6 +204,7 @@ impl OutOfMemory {
         let mut figures = vec![("requested", bytes(self.requested)), ("rounded", bytes(self.rounded))];
         let mut add = |name, shown: bool, text: String| figures.extend(shown.then_some((name, text)));
         if let Some(BudgetRow { scope, limit, live }) = &self.budget {
+            let scope = if scope.is_empty() { "all ops" } else { scope };
             add("budget", true, format!("{} of {scope}", bytes(*limit)));
             add("used of it", true, bytes(*live));
         }

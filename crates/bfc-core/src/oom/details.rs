@@ -1,6 +1,6 @@
 //! An out-of-memory report for people, in full.
 
-use super::{Budget, OomReport, Verdict};
+use super::{Budget, OomReport, Verdict, scope_name};
 use crate::owner::OwnerId;
 use crate::units::Bytes;
 
@@ -21,7 +21,7 @@ impl OomReport {
         row("requested", self.requested, &format!("{asked_by}{subject}"));
         row("rounded", self.rounded, "");
         if let Some(Budget { scope, limit, live }) = self.budget {
-            row("budget", limit, &format!("  of {scope}"));
+            row("budget", limit, &format!("  of {}", scope_name(scope)));
             row("used of it", live, "");
         }
         row("in use", self.in_use, "");
@@ -103,7 +103,7 @@ impl OomReport {
             Verdict::OverBudget => match self.budget {
                 Some(Budget { scope, limit, live }) => {
                     let over = Bytes(live.saturating_add(self.rounded).saturating_sub(limit));
-                    format!("{over} over the budget of {scope}")
+                    format!("{over} over the budget of {}", scope_name(scope))
                 }
                 None => "over the budget of its scope".to_owned(),
             },

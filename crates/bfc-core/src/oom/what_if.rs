@@ -47,6 +47,8 @@ impl WhatIf {
         }
         if let Some(Checkpoint { scope, bytes, fits }) = self.checkpointed {
             let bytes = crate::units::Bytes(bytes);
+            let scope =
+                if scope == OwnerId::ROOT { "ops outside of modules".to_owned() } else { scope.path() };
             add(format!("without the activations of {scope} ({bytes})"), Some(fits));
         }
         answers

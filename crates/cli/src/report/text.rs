@@ -5,6 +5,8 @@ use std::fmt;
 use highwater_tracking::table::{Table, bytes, count, duration, share, shorten};
 use highwater_tracking::{OpUsage, Outside, PeakPart, PeakParts, Phase, Recording, Usage};
 
+use super::failures;
+
 /// What is printed.
 pub(super) struct Text<'a> {
     pub(super) recording: &'a Recording,
@@ -47,7 +49,8 @@ impl fmt::Display for Text<'_> {
                 duration(saved.longest_held_ns)
             )?;
         }
-        self.pools(f)
+        self.pools(f)?;
+        failures::print(self.recording, f)
     }
 }
 

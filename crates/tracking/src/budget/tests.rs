@@ -34,7 +34,10 @@ fn a_scope_may_take_its_budget_to_the_byte_and_no_more() {
     assert_eq!(report.holdings.total(), 8 * KIB, "of the scope alone");
     let checkpoint = report.what_if.checkpointed.unwrap();
     assert!(checkpoint.fits && checkpoint.bytes == 4 * KIB);
-    assert!(error.to_string().contains("8.00 KiB in use by budget-exact of 8.00 KiB"), "{error}");
+    assert!(
+        error.to_string().contains("8.00 KiB in use of the budget of 8.00 KiB for budget-exact"),
+        "{error}"
+    );
     drop(first);
     assert!(take(&tracker, &pool, 4 * KIB).is_ok(), "what is given back is there again");
     drop((second, scope));

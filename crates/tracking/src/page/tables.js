@@ -124,7 +124,7 @@ function holders_table(heading, holders, of) {
 /** What the pool said of a failure: its figures beyond those that events tell. */
 function told_facts(report) {
   const facts = [];
-  if (report.budget) facts.push(bytes(report.budget.live) + " of the " + bytes(report.budget.limit) + " of " + (report.budget.scope || "all"));
+  if (report.budget) facts.push(bytes(report.budget.live) + " of the " + bytes(report.budget.limit) + " of " + (report.budget.scope || "all ops"));
   facts.push(bytes(report.in_use) + " in use", bytes(report.free) + " free", "largest free block " + bytes(report.largest_free));
   if (report.other_end > 0) facts.push(bytes(report.other_end) + " at the other end");
   if (report.pending_bytes > 0) facts.push(bytes(report.pending_bytes) + " given back but pinned in " + count(report.pending_blocks) + " blocks");

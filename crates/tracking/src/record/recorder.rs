@@ -196,6 +196,10 @@ impl Recorder {
                 active.reports += 1;
                 let json = OutOfMemory::from(report).to_short_json(REPORTED_HOLDERS, MAX_REPORT);
                 json.iter().for_each(|text| active.encoder.push(0, &Wire::Report { text }));
+                // The program may be about to end.
+                if matches!(active.sink, Sink::File(_)) {
+                    active.seal(active.now());
+                }
             }
         });
     }
@@ -384,8 +388,8 @@ impl Active {
 
     /// Ends a recording that nobody waits for.
     fn abandon(self) {
-        if let Sink::File(mut writer) = self.sink {
-            writer.take(self.encoder.into_bytes());
+        if let Sink::File(writer) = self.sink {
+            writer.abandon(self.encoder.into_bytes());
         }
     }
 

@@ -272,3 +272,28 @@ fn what_is_shown_of_a_damaged_file_holds_together() {
         fuzz::hwm_shown(&damaged);
     }
 }
+
+/// A file that takes its time.
+struct Slow(Shared);
+
+impl Write for Slow {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_recording_that_nobody_ends_is_in_its_file_once_the_tracker_is_gone() {
+    let (tracker, pool, file) = (Tracker::new(), pool(), Shared::default());
+    tracker.start_recording(Slow(file.clone()), &RunFacts::new("test")).unwrap();
+    run(&tracker, &pool, 3);
+    drop(tracker);
+    let recording = Recording::read(&file.bytes()[..], &RecordingLimits::default()).unwrap();
+    assert_eq!(recording.events().len(), 24);
+    assert!(recording.summary().is_none() && recording.cut().is_some(), "but it has no end");
+}

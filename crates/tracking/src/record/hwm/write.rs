@@ -70,6 +70,14 @@ impl HwmWriter {
         Ok(Written { events: summary.events, bytes })
     }
 
+    /// Writes a last block and no end, and waits until all is written: the program may be about to end.
+    pub(in crate::record) fn abandon(mut self, block: Vec<u8>) {
+        self.take(block);
+        self.blocks = None;
+        // Nobody asks any more whether the file took it.
+        let _ = self.thread.join();
+    }
+
     fn send(&mut self, kind: u8, block: Vec<u8>) -> bool {
         let sent = self.blocks.as_ref().is_some_and(|blocks| blocks.send((kind, block)).is_ok());
         if !sent {
