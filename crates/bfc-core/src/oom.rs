@@ -126,8 +126,8 @@ pub struct OomReport {
     pub verdict: Verdict,
     /// Those who hold most, in falling order of bytes.
     pub holders: Vec<(OwnerId, u64)>,
-    /// Live bytes by owner and category, in falling order; their sum is what is in use. Empty if the allocator keeps no
-    /// accounts.
+    /// Live bytes by owner and category, in falling order; their sum is what is in use, or what is live in the scope
+    /// whose budget was reached. Empty if the allocator keeps no accounts.
     pub holdings: Holdings,
     /// What was given back, but is still used by work under way.
     pub pending: PendingFrees,
