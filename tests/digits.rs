@@ -221,5 +221,5 @@ fn one_seed_gives_one_run_to_the_bit_for_any_number_of_threads() {
 }
 
 fn network_size() -> usize {
-    model::network(&runtime(1).dry().unwrap(), &Rng::new(0)).unwrap().parameter_count()
+    model::network(model::Network::Mlp, &runtime(1).dry().unwrap(), &Rng::new(0)).unwrap().parameter_count()
 }

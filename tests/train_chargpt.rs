@@ -17,7 +17,7 @@ fn run(folder: &Path, context: &str, args: &[&str]) -> Output {
     std::fs::write(&text, "so it goes, and goes, and so on it goes. ".repeat(40)).unwrap();
     let text = text.to_str().unwrap();
     Command::new(built::example("train_chargpt"))
-        .args(["--text", text])
+        .args(["--text", text, "--context", context, "--sample", "0"])
         .args(SMALL)
         .args(args)
         .output()
