@@ -59,8 +59,8 @@ fn its_dry_run_has_the_peak_of_the_real_one() {
     let pool =
         |args: &[&str]| results(folder.path(), &[&["--steps", "2"], args].concat())["pools"][0].clone();
     let (real, dry) = (pool(&["--device", "cpu"]), pool(&["--dry-run"]));
-    assert!(real["peak_bytes_in_use"].as_u64().is_some(), "{real}");
-    for key in ["peak_bytes_in_use", "peak_bytes_reserved"] {
+    assert!(real["peak_in_use"].as_u64().is_some(), "{real}");
+    for key in ["peak_in_use", "peak_reserved"] {
         assert_eq!(real[key], dry[key], "{key}");
     }
 }

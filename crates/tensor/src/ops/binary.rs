@@ -76,8 +76,8 @@ impl Op for BinaryOp {
                     let (a, b) = (lhs()?, rhs()?);
                     let slope = a.pow(&b.add_scalar(-1.0)?)?.mul(b)?;
                     // A power of 0 is constant also at 0, where the formula has no value.
-                    let constant = b.eq(&b.zeros_like()?)?;
-                    grad.mul(&constant.where_(&slope.zeros_like()?, &slope)?)?
+                    let zero = b.clamp(0.0, 0.0)?;
+                    grad.mul(&b.eq(&zero)?.where_(&zero, &slope)?)?
                 }
             })
         };
@@ -94,8 +94,8 @@ impl Op for BinaryOp {
                     let (a, b) = (lhs()?, rhs()?);
                     let slope = a.pow(b)?.mul(&a.log()?)?;
                     // 0ᵇ is 0 for all b above 0, where ln 0 is not finite.
-                    let constant = a.eq(&a.zeros_like()?)?;
-                    grad.mul(&constant.where_(&slope.zeros_like()?, &slope)?)?
+                    let zero = a.clamp(0.0, 0.0)?;
+                    grad.mul(&a.eq(&zero)?.where_(&zero, &slope)?)?
                 }
             })
         };

@@ -6,7 +6,7 @@ use super::slots::Slots;
 use super::{LEARNING_RATE, learning_rate_of, not_negative};
 use crate::context::Buffer;
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::io::{Array, Arrays, Mismatch};
 use crate::shape::Shape;
 
@@ -67,6 +67,13 @@ impl<S: SlotState> Slots<S> {
         }
         Mismatch::check(self.op, &expected, state)?;
         not_negative(self.op, "lr", learning_rate_of(state))?;
+        for slot in &self.slots {
+            for (name, part) in slot.state.parts() {
+                if matches!(part, Part::Count(_)) {
+                    count_of(self.op, state, &format!("{}.{name}", slot.path))?;
+                }
+            }
+        }
         Ok(())
     }
 
@@ -79,13 +86,50 @@ impl<S: SlotState> Slots<S> {
                 let Some(array) = state.get(&format!("{}.{name}", slot.path)) else { continue };
                 match part {
                     PartMut::Mean(buffer) => array.upload(self.op, device.backend(), buffer.view_mut())?,
-                    // A negative count, which only a hostile file has, is as good as none.
                     PartMut::Count(count) => {
-                        *count = array.item::<i64>().and_then(|count| count.try_into().ok()).unwrap_or(0);
+                        *count = count_of(self.op, state, &format!("{}.{name}", slot.path))?;
                     }
                 }
             }
         }
         Ok(learning_rate_of(state))
+    }
+}
+
+/// The count of steps under a name, whose type and shape were checked.
+///
+/// # Errors
+/// [`Error::BadArgument`] for one below 0, which only a damaged file has.
+fn count_of(op: &'static str, state: &Arrays, name: &str) -> Result<u64> {
+    let count = state.get(name).and_then(Array::item::<i64>).unwrap_or(0);
+    count.try_into().map_err(|_| Error::BadArgument {
+        op,
+        argument: "steps",
+        expected: "a count",
+        got: format!("{count} in {name}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::error::Error;
+    use crate::io::Array;
+    use crate::nn::{Linear, Module};
+    use crate::optim::{Adam, Optimizer};
+    use crate::rng::Rng;
+    use crate::runtime::Runtime;
+    use crate::tensor::Tensor;
+
+    #[test]
+    fn a_negative_count_of_steps_is_refused_by_name() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let layer = Linear::new(&device, 2, 2, &Rng::new(0)).unwrap();
+        let mut adam = Adam::new(layer.parameters(), 0.1).unwrap();
+        let mut state = adam.state().unwrap();
+        let name = state.keys().find(|name| name.ends_with("steps")).unwrap().clone();
+        let negative = Tensor::from_slice(&device, &[-1i64], []).unwrap();
+        state.insert(name.clone(), Array::of(&negative).unwrap());
+        let refused = adam.load_state(&state).unwrap_err();
+        assert!(matches!(&refused, Error::BadArgument { argument: "steps", got, .. } if got.contains(&name)));
     }
 }
