@@ -7,13 +7,14 @@ use bfc_core::{Bytes, GIB};
 pub(super) struct Gpu {
     pub(super) name: &'static str,
     /// All the memory that its driver tells of, in hundredths of a GiB: less than what the maker names, as the driver and
-    /// error correction take some. It differs by some hundredths between drivers.
+    /// error correction take some. Drivers and boards of one name differ by up to some tenths: whose GPU is at hand says what it
+    /// has with `memory=`.
     hundredths: u64,
     pub(super) compute_capability: (u32, u32),
 }
 
-/// The total that PyTorch's out-of-memory messages name, as people have reported them, and NVIDIA's table of compute
-/// capabilities.
+/// Totals such as people's reports of PyTorch's out-of-memory messages name, approximate and not read off the devices by us, and
+/// NVIDIA's table of compute capabilities.
 pub(super) const GPUS: &[Gpu] = &[
     gpu("t4", 1458, (7, 5)),
     gpu("v100-16g", 1577, (7, 0)),
