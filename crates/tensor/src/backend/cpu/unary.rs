@@ -182,21 +182,21 @@ fn logistic<T: Float>(x: T) -> T {
 const TANH_SCALE: f64 = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
 const TANH_CUBE: f64 = 0.044_715;
 
-/// tanh(√(2/π) (x + 0.044715 x³))
-fn tanh_of_cube<T: Float>(x: T) -> T {
-    (T::from_f64(TANH_SCALE) * (x + T::from_f64(TANH_CUBE) * x * x * x)).tanh()
+/// ½ (1 + tanh u) for u = √(2/π) (x + 0.044715 x³), by way of exp, which is the quicker function: it is σ(2u).
+fn half_of_tanh<T: Float>(x: T) -> T {
+    logistic(T::from_f64(2.0 * TANH_SCALE) * (x + T::from_f64(TANH_CUBE) * x * x * x))
 }
 
-/// ½ x (1 + tanh(…)), Hendrycks and Gimpel's approximation of [`gelu`].
+/// ½ x (1 + tanh u), Hendrycks and Gimpel's approximation of [`gelu`].
 fn gelu_tanh<T: Float>(x: T) -> T {
-    T::from_f64(0.5) * x * (T::ONE + tanh_of_cube(x))
+    x * half_of_tanh(x)
 }
 
-/// Its derivative: ½ (1 + t) + ½ x (1 - t²) √(2/π) (1 + 3·0.044715 x²) with t = tanh(…).
+/// Its derivative: s + 2 x s (1 - s) u' with s = σ(2u).
 fn gelu_tanh_slope<T: Float>(x: T) -> T {
-    let (t, half) = (tanh_of_cube(x), T::from_f64(0.5));
-    let inner = T::from_f64(TANH_SCALE) * (T::ONE + T::from_f64(3.0 * TANH_CUBE) * x * x);
-    half * (T::ONE + t) + half * x * (T::ONE - t * t) * inner
+    let s = half_of_tanh(x);
+    let inner = T::from_f64(2.0 * TANH_SCALE) * (T::ONE + T::from_f64(3.0 * TANH_CUBE) * x * x);
+    s + x * s * (T::ONE - s) * inner
 }
 
 /// x Φ(x), see Hendrycks and Gimpel, Gaussian error linear units, 2016.
