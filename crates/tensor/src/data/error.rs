@@ -94,6 +94,14 @@ pub enum DataError {
         /// The limit, in bytes.
         limit: u64,
     },
+    /// A file that is not in the IDX format, or not as it should be.
+    #[error("{}: no IDX file of the expected kind: {message}", path.display())]
+    NotIdx {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        message: String,
+    },
     /// Bytes that are no UTF-8.
     #[error("{}: no text at byte {offset}", path.display())]
     NotText {

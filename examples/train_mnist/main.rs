@@ -1,0 +1,163 @@
+//! Trains a convolutional network on MNIST (or any data in its format), and says where every byte went.
+//!
+//! cargo run --release --example train_mnist -- FOLDER
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use harness::Session;
+use highwater::data::read_idx;
+use highwater::io::{Checkpoint, SafetensorsLimits};
+use highwater::prelude::*;
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use serde_json::json;
+
+/// The most pixels that are read.
+const LARGEST: u64 = 1 << 30;
+
+/// The share of the images that the network never sees in training.
+const TEST_FRACTION: f64 = 0.2;
+
+/// Train a convolutional network on images in MNIST's format, and say where every byte went.
+#[derive(Debug, Parser)]
+struct Args {
+    /// Where the files are: one whose name has `images-idx3` in it and one with `labels-idx1`, plain or .gz
+    folder: PathBuf,
+
+    /// Passes over the training images
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
+    epochs: u64,
+
+    /// Images per step
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    batch_size: usize,
+
+    /// The learning rate at the start; it falls to zero by the end
+    #[arg(long, value_name = "RATE", default_value_t = 0.002)]
+    learning_rate: f64,
+
+    /// Write parameters and the optimiser's state to this file at the end
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+
+    /// Begin with the parameters in a file written by --save
+    #[arg(long, value_name = "FILE")]
+    resume: Option<PathBuf>,
+
+    #[command(flatten)]
+    options: harness::Options,
+}
+
+impl AsRef<harness::Options> for Args {
+    fn as_ref(&self) -> &harness::Options {
+        &self.options
+    }
+}
+
+fn main() -> ExitCode {
+    harness::main("train_mnist", run)
+}
+
+/// Two convolutions, each followed by a pool, and a linear layer: a score for each digit.
+fn network(device: &Device, rng: &Rng) -> highwater::Result<Sequential> {
+    let same = Conv2dOptions { padding: [1, 1], ..Conv2dOptions::default() };
+    Ok(Sequential::new()
+        .with("conv1", Conv2d::new(device, 1, 16, [3, 3], same, rng)?)
+        .with("relu1", Relu)
+        .with("pool1", MaxPool2d(Pool2dOptions::square(2)))
+        .with("conv2", Conv2d::new(device, 16, 32, [3, 3], same, rng)?)
+        .with("relu2", Relu)
+        .with("pool2", MaxPool2d(Pool2dOptions::square(2)))
+        .with("flat", Flatten)
+        .with("dropout", Dropout::new(0.2, rng.fork(0))?)
+        .with("fc", Linear::new(device, 32 * 7 * 7, 10, rng)?))
+}
+
+/// Rows of pixels as images of one channel.
+fn images(rows: &Tensor) -> highwater::Result<Tensor> {
+    rows.reshape([rows.dims().first().copied().unwrap_or(0), 1, 28, 28])
+}
+
+fn run(args: &Args, session: Session) -> anyhow::Result<()> {
+    let (device, seed) = (session.device.clone(), args.options.seed);
+    let found = |part| find(&args.folder, part);
+    let data = read_idx(found("images-idx3")?, found("labels-idx1")?, LARGEST)?.scaled(1.0 / 255.0);
+    if data.width() != 28 * 28 {
+        bail!("{}: images of {} pixels, not 28 by 28", args.folder.display(), data.width());
+    }
+    let (train, test) = data.split(TEST_FRACTION, seed)?;
+    let network = network(&device, &Rng::new(seed))?;
+    let mut optimizer = AdamW::new(network.parameters(), args.learning_rate)?;
+    if let Some(path) = &args.resume {
+        Checkpoint::load(path, &SafetensorsLimits::default())?.restore_all(&network, &mut optimizer)?;
+    }
+
+    let per_epoch = train.batches(args.batch_size, &device)?.len() as u64;
+    let style = ProgressStyle::with_template("{bar:20.cyan/dim} {percent:>3} %  {per_sec}  {msg}")?;
+    let bar = ProgressBar::new(args.epochs.saturating_mul(per_epoch))
+        .with_style(style)
+        .with_finish(ProgressFinish::Abandon);
+    let (mut steps, mut last_loss) = (0_u64, None);
+    for epoch in 0..args.epochs {
+        for batch in train.batches(args.batch_size, &device)?.shuffled(seed, epoch) {
+            let done = steps as f64 / (args.epochs as f64 * per_epoch as f64);
+            optimizer.set_learning_rate(args.learning_rate * (1.0 - done))?;
+            let (x, y) = batch?;
+            let loss = network.forward(&images(&x)?)?.cross_entropy(&y)?;
+            optimizer.step(loss.backward()?)?;
+            if !device.is_dry() {
+                last_loss = Some(loss.item::<f32>()?);
+                bar.set_message(format!("loss {:.3}", last_loss.unwrap_or(f32::NAN)));
+            }
+            steps += 1;
+            bar.inc(1);
+        }
+    }
+    drop(bar);
+    if let Some(path) = args.save.as_ref().filter(|_| !device.is_dry()) {
+        let checkpoint = Checkpoint::of(&network)?.with_optimizer(&optimizer)?.with_step(steps);
+        checkpoint.save(path).with_context(|| path.display().to_string())?;
+    }
+
+    let accuracy = accuracy(&network, &test, args.batch_size, &device)?;
+    let summary = match accuracy {
+        Some(share) => {
+            let unseen = test.rows();
+            format!("{:.1} % of {unseen} unseen images read right after {steps} steps", share * 100.0)
+        }
+        None => format!("{steps} steps, nothing computed"),
+    };
+    let results = json!({ "test_accuracy": accuracy, "final_loss": last_loss, "steps": steps });
+    session.finish(&summary, results)
+}
+
+/// The share of images that are read right; `None` on a device that computes nothing.
+fn accuracy(
+    network: &Sequential,
+    data: &Dataset,
+    batch_size: usize,
+    device: &Device,
+) -> highwater::Result<Option<f64>> {
+    let _scope = module("test");
+    let mut right = 0.0;
+    for batch in data.batches(batch_size, device)? {
+        let (x, y) = batch?;
+        let digits = no_grad(|| network.forward(&images(&x)?))?.argmax(1)?;
+        right += digits.eq(&y)?.to_dtype(DType::F64)?.sum_all()?.item_or(0.0)?;
+    }
+    Ok((!device.is_dry()).then(|| right / data.rows() as f64))
+}
+
+/// The file in a folder whose name has `part` in it; the first by name.
+fn find(folder: &Path, part: &str) -> anyhow::Result<PathBuf> {
+    let entries = std::fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+    let paths = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
+    let named = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().contains(part));
+    let first = paths.into_iter().filter(named).min();
+    first.with_context(|| format!("{}: no file whose name has {part:?} in it", folder.display()))
+}
