@@ -30,7 +30,7 @@ struct Args {
     folder: PathBuf,
 
     /// Passes over the training images
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
     epochs: u64,
 
     /// Images per step
