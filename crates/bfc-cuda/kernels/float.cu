@@ -33,8 +33,7 @@ KERNEL(transcendental) {
     }
 }
 
-// grad f'(s), where s is the function's value or its argument. The order is that of `Derivative` in
-// src/kernels/families.rs.
+// grad f'(s), where s is the function's value or its argument. Numbered as above, in an order of its own.
 KERNEL(derivative) {
     T c = constant(job, 0, (T)0);
     T high = constant(job, 1, (T)0);

@@ -92,12 +92,10 @@ impl Op for ScaledDotProduct {
         let (output, log_sums) = (saved.tensor(3)?, saved.tensor(4)?);
         let mask = if saved.inputs() > 3 { Some(saved.tensor(5)?) } else { None };
         let grad = grad.contiguous()?;
-        let mut gradients = [query, key, value].map(|like| ctx.output(like.shape(), like.dtype()));
-        let mut workspace = Self::workspace(ctx, query, value)?;
         // All three are made at once, as they come from the same tiles.
-        let [Ok(to_query), Ok(to_key), Ok(to_value)] = &mut gradients else {
-            return gradients.into_iter().map(|made| made.map(|buffer| Some(buffer.finish()))).collect();
-        };
+        let like = |input: &Tensor| ctx.output(input.shape(), input.dtype());
+        let (mut to_query, mut to_key, mut to_value) = (like(query)?, like(key)?, like(value)?);
+        let mut workspace = Self::workspace(ctx, query, value)?;
         ctx.compute(Kernel::AttentionGrad {
             of: &self.operands([query, key, value], mask),
             results: &[output.view(), log_sums.view()],
@@ -105,9 +103,8 @@ impl Op for ScaledDotProduct {
             workspace: workspace.view_mut(),
             out: [to_query.view_mut(), to_key.view_mut(), to_value.view_mut()],
         })?;
-        let made: Result<Vec<_>> =
-            gradients.into_iter().map(|made| made.map(|buffer| Some(buffer.finish()))).collect();
-        let mut made = made?;
+        let mut made: Vec<_> =
+            [to_query, to_key, to_value].into_iter().map(|buffer| Some(buffer.finish())).collect();
         made.resize_with(saved.inputs(), || None);
         Ok(made)
     }
