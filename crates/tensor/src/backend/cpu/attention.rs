@@ -4,9 +4,11 @@
 //! and hands out the logarithm of that sum, from which backward makes each tile again. A head is done by one thread.
 
 use super::dispatch::{float, host, host_mut, scratch};
+use super::fold::{Largest, Sum, fold_slice, sum_of};
 use super::matmul::{Gemm, Matrix, Target, gemm};
 use super::number::Number;
 use super::parallel::Workers;
+use super::simd;
 use crate::backend::{Attention, not_host};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -101,6 +103,12 @@ impl<'a> Mask<'a> {
             return;
         }
         for (row, scores) in scores.chunks_mut(keys).enumerate() {
+            if self.allowed.is_none() {
+                // Causal alone: what a query sees are the first keys.
+                let seen = (query + row + 1).saturating_sub(key).min(keys);
+                scores[seen..].fill(T::LOWEST);
+                continue;
+            }
             for (column, score) in scores.iter_mut().enumerate() {
                 if !self.allows(head, query + row, key + column) {
                     *score = T::LOWEST;
@@ -188,7 +196,7 @@ impl<T: Gemm> Head<'_, T> {
         let (rows, columns) = (queries.row_count(), keys.row_count());
         let scores = &mut scores[..rows * columns];
         gemm(queries, keys.transposed(), scores, Target::Replaced);
-        scores.iter_mut().for_each(|score| *score *= self.scale);
+        simd::each(scores, |score| *score *= self.scale);
         self.mask.apply(scores, self.number, [query, key], columns);
         (scores, columns)
     }
@@ -205,7 +213,7 @@ impl<T: Gemm> Head<'_, T> {
             for key in (0..end).step_by(TILE) {
                 let (scores, columns) = self.scores(scratch, query, [key, end]);
                 for (row, scores) in scores.chunks_mut(columns).enumerate() {
-                    let best = scores.iter().fold(largest[row], |best, &score| best.larger(score));
+                    let best = largest[row].larger(fold_slice::<T, Largest>(scores));
                     if best == T::LOWEST {
                         // Nothing is seen yet: e⁻∞ of all.
                         scores.fill(T::ZERO);
@@ -213,10 +221,10 @@ impl<T: Gemm> Head<'_, T> {
                     }
                     let shrink = (largest[row] - best).exp();
                     (largest[row], sums[row]) = (best, sums[row] * shrink);
-                    scores.iter_mut().for_each(|score| *score = (*score - best).exp());
-                    sums[row] = scores.iter().fold(sums[row], |sum, &weight| sum + weight);
+                    simd::each(scores, |score| *score = (*score - best).exp());
+                    sums[row] += fold_slice::<T, Sum>(scores);
                     if shrink != T::ONE {
-                        out[row * values..][..values].iter_mut().for_each(|out| *out *= shrink);
+                        simd::each(&mut out[row * values..][..values], |out| *out *= shrink);
                     }
                 }
                 let weights = Matrix::rows(&*scores, rows, columns);
@@ -225,7 +233,7 @@ impl<T: Gemm> Head<'_, T> {
             for (row, out) in out.chunks_mut(values).enumerate() {
                 // A query that sees nothing gets 0.
                 if sums[row] > T::ZERO || sums[row].is_nan() {
-                    out.iter_mut().for_each(|out| *out = *out / sums[row]);
+                    simd::each(out, |out| *out = *out / sums[row]);
                 }
                 log_sums[row] = largest[row] + sums[row].ln();
             }
@@ -247,8 +255,12 @@ impl<T: Gemm> Head<'_, T> {
             let mut along = [T::ZERO; TILE];
             for (row, along) in along.iter_mut().enumerate().take(rows) {
                 let place = (query + row) * values;
-                let pairs = out[place..][..values].iter().zip(&grad[place..][..values]);
-                *along = pairs.fold(T::ZERO, |sum, (&y, &g)| sum + y * g);
+                let (out, grad) = (&out[place..][..values], &grad[place..][..values]);
+                *along = sum_of(values, |i, block| {
+                    simd::zip2(block, &out[i..][..block.len()], &grad[i..][..block.len()], |to, y, g| {
+                        *to = y * g
+                    });
+                });
             }
             let end = self.mask.seen(query + rows, self.sizes.keys);
             for key in (0..end).step_by(TILE) {
@@ -259,7 +271,7 @@ impl<T: Gemm> Head<'_, T> {
                     if log_sum == T::LOWEST {
                         weights.fill(T::ZERO);
                     } else {
-                        weights.iter_mut().for_each(|weight| *weight = (*weight - log_sum).exp());
+                        simd::each(weights, |weight| *weight = (*weight - log_sum).exp());
                     }
                 }
                 let to_weights = &mut second[..rows * columns];
@@ -272,7 +284,7 @@ impl<T: Gemm> Head<'_, T> {
                     to_weights.chunks_mut(columns).zip(weights.chunks(columns)).enumerate()
                 {
                     let along = along[row];
-                    to.iter_mut().zip(weights).for_each(|(to, &p)| *to = p * (*to - along) * self.scale);
+                    simd::zip(to, weights, |to, p| *to = p * (*to - along) * self.scale);
                 }
                 let to_scores = Matrix::rows(&*to_weights, rows, columns);
                 let part = &mut to_query[query * width..][..rows * width];

@@ -7,6 +7,7 @@ use super::dispatch::{float, host_mut, scratch};
 use super::matmul::{Gemm, Matrix, Target, gemm};
 use super::number::Number;
 use super::parallel::Workers;
+use super::unfold::{fold_back, unfold};
 use crate::backend::{Convolution, not_host};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -17,16 +18,16 @@ const SLOTS: usize = 8;
 
 /// The sizes of a convolution, read off its shapes, which the op has checked.
 #[derive(Clone, Copy, Debug)]
-struct Sizes {
-    conv: Convolution,
+pub(super) struct Sizes {
+    pub(super) conv: Convolution,
     images: usize,
     groups: usize,
     /// Channels of one group.
     inputs: usize,
     outputs: usize,
     /// Height and width.
-    from: [usize; 2],
-    to: [usize; 2],
+    pub(super) from: [usize; 2],
+    pub(super) to: [usize; 2],
 }
 
 impl Sizes {
@@ -220,68 +221,4 @@ pub(super) fn weight_grad(
 /// The elements of a view that ops have made contiguous.
 fn in_order<'a, T: Gemm>(op: &'static str, view: &View<'a>) -> Result<&'a [T]> {
     view.host_contiguous::<T>().ok_or_else(|| not_host(op))
-}
-
-/// Row (channel, tap) of the columns holds what that tap sees of the channel at each place of the output; 0 in the padding.
-fn unfold<T: Gemm>(sizes: &Sizes, image: &[T], columns: &mut [T]) {
-    let [vertical, horizontal] = sizes.conv.windows;
-    let ([height, width], [rows, cols]) = (sizes.from, sizes.to);
-    let mut lines = columns.chunks_mut(cols);
-    for channel in image.chunks(height * width) {
-        for tap_y in 0..vertical.size {
-            for tap_x in 0..horizontal.size {
-                let inside = horizontal.inside(tap_x, width, cols);
-                let first = horizontal.at(inside.start, tap_x, width).unwrap_or(0);
-                for row in 0..rows {
-                    let Some(line) = lines.next() else { return };
-                    let Some(y) = vertical.at(row, tap_y, height) else {
-                        line.fill(T::ZERO);
-                        continue;
-                    };
-                    let from = &channel[y * width..][..width];
-                    line[..inside.start].fill(T::ZERO);
-                    line[inside.end..].fill(T::ZERO);
-                    let line = &mut line[inside.clone()];
-                    if line.is_empty() {
-                        continue;
-                    }
-                    if horizontal.stride == 1 {
-                        line.copy_from_slice(&from[first..first + line.len()]);
-                    } else {
-                        let seen = from[first..].iter().step_by(horizontal.stride);
-                        line.iter_mut().zip(seen).for_each(|(out, &x)| *out = x);
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// The adjoint of [`unfold`]: adds what stands in the columns to the elements that it came from.
-fn fold_back<T: Gemm>(sizes: &Sizes, columns: &[T], image: &mut [T]) {
-    let [vertical, horizontal] = sizes.conv.windows;
-    let ([height, width], [rows, cols]) = (sizes.from, sizes.to);
-    let mut lines = columns.chunks(cols);
-    for channel in image.chunks_mut(height * width) {
-        for tap_y in 0..vertical.size {
-            for tap_x in 0..horizontal.size {
-                let inside = horizontal.inside(tap_x, width, cols);
-                let first = horizontal.at(inside.start, tap_x, width).unwrap_or(0);
-                for row in 0..rows {
-                    let Some(line) = lines.next() else { return };
-                    let Some(y) = vertical.at(row, tap_y, height) else { continue };
-                    let line = &line[inside.clone()];
-                    if line.is_empty() {
-                        continue;
-                    }
-                    let to = &mut channel[y * width..][..width][first..];
-                    if horizontal.stride == 1 {
-                        to.iter_mut().zip(line).for_each(|(to, &x)| *to += x);
-                    } else {
-                        to.iter_mut().step_by(horizontal.stride).zip(line).for_each(|(to, &x)| *to += x);
-                    }
-                }
-            }
-        }
-    }
 }

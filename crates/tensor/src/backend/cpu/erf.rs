@@ -100,7 +100,8 @@ fn gaussian(x: f64) -> f64 {
 }
 
 /// The value at `x` of a polynomial given from its highest coefficient down.
-fn horner<T: Float, const N: usize>(coefficients: &[T; N], x: T) -> T {
+#[inline(always)]
+pub(super) fn horner<T: Float, const N: usize>(coefficients: &[T; N], x: T) -> T {
     coefficients[1..].iter().fold(coefficients[0], |sum, &coefficient| sum * x + coefficient)
 }
 
@@ -108,6 +109,7 @@ fn horner<T: Float, const N: usize>(coefficients: &[T; N], x: T) -> T {
 ///
 /// Without exp and without branches, so that loops over it vectorise. From |x| = 4 on the nearest `f32` is ±1, which is
 /// given exactly: then x (1 + erf(x)) is 0 far to the left and not the rounding error times x.
+#[inline(always)]
 pub(super) fn erf_f32(x: f32) -> f32 {
     const P: [f32; 7] = [
         -2.726_142_4e-10,

@@ -4,6 +4,7 @@
 //! sum grows with the logarithm of its length and not with the length, at the cost of one more addition in sixteen.
 
 use super::number::Number;
+use super::simd;
 
 /// How many elements are folded at one place before the result moves up a level.
 const RADIX: usize = 16;
@@ -105,7 +106,7 @@ impl<T: Number, const W: usize> Cascade<T, W> {
 
     /// One more row.
     pub(super) fn push<F: Fold<T>>(&mut self, row: &[T]) {
-        fold_into::<T, F>(&mut self.levels[0][..self.width], row);
+        simd::zip(&mut self.levels[0][..self.width], row, |older, newer| *older = F::fold(*older, newer));
         self.rows += 1;
         let (mut rows, mut level) = (self.rows, 0);
         while rows.is_multiple_of(RADIX) && level + 1 < LEVELS {
@@ -163,9 +164,8 @@ impl<T: Number> Folder<T> {
 /// A block, folded as rows of [`LANES`] numbers.
 fn lanes<T: Number, F: Fold<T>>(block: &[T]) -> [T; LANES] {
     let mut lanes = [F::IDENTITY; LANES];
-    let rows = block.chunks_exact(LANES);
-    let rest = rows.remainder();
-    rows.for_each(|row| fold_into::<T, F>(&mut lanes, row));
+    let (rows, rest) = block.as_chunks::<LANES>();
+    simd::fold(&mut lanes, rows, F::fold);
     fold_into::<T, F>(&mut lanes, rest);
     lanes
 }

@@ -10,6 +10,7 @@ mod copy;
 mod dispatch;
 mod elementwise;
 mod erf;
+mod exp;
 mod fold;
 mod index;
 mod matmul;
@@ -23,10 +24,13 @@ mod pool;
 mod random;
 pub(super) mod reduce;
 mod scalar;
+mod simd;
+mod sliding;
 mod softmax;
 #[cfg(test)]
 mod testing;
 mod unary;
+mod unfold;
 mod walk;
 
 pub(crate) use self::scalar::element_bytes;

@@ -5,6 +5,7 @@ use super::fold::{Sum, fold_slice, sum_of};
 use super::number::{Float, Number};
 use super::operands::{Pair, Source};
 use super::parallel::{Workers, light_runs};
+use super::simd;
 use crate::backend::Normalised;
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
@@ -52,12 +53,12 @@ pub(super) fn layer_norm(
 fn normalise<T: Float>(row: &mut [T], centred: bool, epsilon: T) -> Statistics<T> {
     let count = T::from_f64(row.len() as f64);
     let mean = if centred { fold_slice::<T, Sum>(row) / count } else { T::ZERO };
-    row.iter_mut().for_each(|x| *x = *x - mean);
+    simd::each(row, |x| *x = *x - mean);
     let squares = sum_of(row.len(), |start, block| {
-        block.iter_mut().zip(&row[start..]).for_each(|(out, &x)| *out = x * x);
+        simd::zip(block, &row[start..][..block.len()], |out, x| *out = x * x);
     });
     let scale = T::ONE / (squares / count + epsilon).sqrt();
-    row.iter_mut().for_each(|x| *x *= scale);
+    simd::each(row, |x| *x *= scale);
     [mean, scale]
 }
 
@@ -86,7 +87,7 @@ pub(super) fn layer_norm_grad(
                 }
                 let along = sum_of(width, |i, block| {
                     source.each(first + i, block, |out, x| *out = (x - mean) * scale);
-                    block.iter_mut().zip(&out[i..]).for_each(|(product, &g)| *product *= g);
+                    simd::zip(block, &out[i..][..block.len()], |product, g| *product *= g);
                 }) / count;
                 let shift = if of.centred { fold_slice::<T, Sum>(out) / count } else { T::ZERO };
                 source.each(first, out, |out, x| *out = scale * (*out - shift - (x - mean) * scale * along));

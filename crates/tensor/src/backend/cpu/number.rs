@@ -2,7 +2,7 @@
 
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
 
-use super::erf;
+use super::{erf, exp};
 use crate::dtype::{RawElement, Scalar};
 
 /// A number that kernels calculate with. Integer arithmetic wraps, so that nothing here can trap.
@@ -113,7 +113,7 @@ macro_rules! from_wide {
 }
 
 macro_rules! float_number {
-    ($type:ident, $erf:path) => {
+    ($type:ident, exp: $exp:path, tanh: $tanh:path, erf: $erf:path) => {
         impl Number for $type {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
@@ -152,22 +152,26 @@ macro_rules! float_number {
         }
 
         impl Float for $type {
+            #[inline(always)]
             fn exp(self) -> Self {
-                $type::exp(self)
+                $exp(self)
             }
 
             fn ln(self) -> Self {
                 $type::ln(self)
             }
 
+            #[inline(always)]
             fn sqrt(self) -> Self {
                 $type::sqrt(self)
             }
 
+            #[inline(always)]
             fn tanh(self) -> Self {
-                $type::tanh(self)
+                $tanh(self)
             }
 
+            #[inline(always)]
             fn erf(self) -> Self {
                 $erf(self)
             }
@@ -247,8 +251,8 @@ impl UnsignedAbs for u8 {
     }
 }
 
-float_number!(f32, erf::erf_f32);
-float_number!(f64, erf::erf_f64);
+float_number!(f32, exp: exp::exp_f32, tanh: exp::tanh_f32, erf: erf::erf_f32);
+float_number!(f64, exp: f64::exp, tanh: f64::tanh, erf: erf::erf_f64);
 integer_number!(i64, wrapping_abs);
 integer_number!(u8, itself);
 

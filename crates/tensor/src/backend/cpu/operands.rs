@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use super::dispatch::host;
 use super::parallel::Workers;
+use super::simd;
 use super::walk::{Segment, Walk};
 use crate::dtype::RawElement;
 use crate::error::Result;
@@ -95,9 +96,10 @@ impl<'a, A: RawElement> Source<'a, A> {
         for Segment { starts: [a], len } in self.walk.segments(range) {
             let Some(now) = out.split_off_mut(..len) else { return };
             if stride == 1 {
-                now.iter_mut().zip(&self.data[a..a + len]).for_each(|(out, &a)| f(out, a));
+                simd::zip(now, &self.data[a..a + len], &f);
             } else {
-                now.iter_mut().for_each(|out| f(out, self.data[a]));
+                let a = self.data[a];
+                simd::each(now, |out| f(out, a));
             }
         }
     }
@@ -142,17 +144,14 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
         for Segment { starts: [a, b], len } in self.walk.segments(range) {
             let Some(now) = out.split_off_mut(..len) else { return };
             match [s, t] {
-                [1, 1] => {
-                    let pairs = self.a[a..a + len].iter().zip(&self.b[b..b + len]);
-                    now.iter_mut().zip(pairs).for_each(|(out, (&a, &b))| f(out, a, b));
-                }
+                [1, 1] => simd::zip2(now, &self.a[a..a + len], &self.b[b..b + len], &f),
                 [1, 0] => {
                     let b = self.b[b];
-                    now.iter_mut().zip(&self.a[a..a + len]).for_each(|(out, &a)| f(out, a, b));
+                    simd::zip(now, &self.a[a..a + len], |out, a| f(out, a, b));
                 }
                 [0, 1] => {
                     let a = self.a[a];
-                    now.iter_mut().zip(&self.b[b..b + len]).for_each(|(out, &b)| f(out, a, b));
+                    simd::zip(now, &self.b[b..b + len], |out, b| f(out, a, b));
                 }
                 // Both stand still.
                 _ => now.iter_mut().for_each(|out| f(out, self.a[a], self.b[b])),

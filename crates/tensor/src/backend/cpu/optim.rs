@@ -4,6 +4,7 @@ use super::dispatch::{float, host_mut};
 use super::number::Float;
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers};
+use super::simd;
 use crate::backend::{AdamStep, SgdStep};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
@@ -46,12 +47,11 @@ fn sgd_step<T: Float>(
     workers.chunks2([param, momentum], LIGHT, &|start, [param, momentum]| {
         grad.blocks::<GATHER>(start..start + param.len(), |range, grad| {
             let range = range.start - start..range.end - start;
-            let state = param[range.clone()].iter_mut().zip(&mut momentum[range]);
-            for ((p, m), &g) in state.zip(grad) {
+            simd::zip_into2([&mut param[range.clone()], &mut momentum[range]], grad, |[p, m], g| {
                 let g = g + decay * *p;
                 *m = keep * *m + g;
                 *p = *p - lr * if step.nesterov { g + keep * *m } else { *m };
-            }
+            });
         });
     });
 }
@@ -118,13 +118,13 @@ fn adam_step<T: Float>(workers: &Workers, step: AdamStep, grad: &Source<'_, T>, 
     workers.chunks3(state, LIGHT, &|start, [param, mean, variance]| {
         grad.blocks::<GATHER>(start..start + param.len(), |range, grad| {
             let range = range.start - start..range.end - start;
-            let means = mean[range.clone()].iter_mut().zip(&mut variance[range.clone()]);
-            for ((p, (m, v)), &g) in param[range].iter_mut().zip(means).zip(grad) {
+            let state = [&mut param[range.clone()], &mut mean[range.clone()], &mut variance[range]];
+            simd::zip_into3(state, grad, |[p, m, v], g| {
                 let g = g + coupled * *p;
                 *m = beta1 * *m + share1 * g;
                 *v = beta2 * *v + share2 * (g * g);
                 *p = shrink * *p - rate * *m / (v.sqrt() * scale + epsilon);
-            }
+            });
         });
     });
 }

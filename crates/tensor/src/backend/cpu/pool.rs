@@ -3,6 +3,7 @@
 use super::dispatch::{float, host_mut};
 use super::number::{Float, Number};
 use super::parallel::{Workers, light_runs};
+use super::sliding::{Best, Sliding};
 use crate::backend::{Pool, PoolAxis, not_host};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
@@ -23,6 +24,7 @@ pub(super) fn forward(
 ) -> Result<()> {
     let (from, to) = (plane(input.layout().shape().dims()), plane(out.layout().shape().dims()));
     let (of_in, of_out) = (from[0] * from[1], to[0] * to[1]);
+    let sliding = Sliding::new(axes, from, to);
     float!(op, out.dtype(), T => {
         let input = input.host_contiguous::<T>().ok_or_else(|| not_host(op))?;
         let out = host_mut::<T>(op, out)?;
@@ -32,6 +34,10 @@ pub(super) fn forward(
         workers.chunks(out, light_runs(of_in * 2) * of_out, &|start, part| {
             let planes = input[start / of_out * of_in..].chunks(of_in);
             for (input, out) in planes.zip(part.chunks_mut(of_out)) {
+                if let Some(sliding) = &sliding {
+                    sliding.forward(pool, input, out);
+                    continue;
+                }
                 for (place, out) in out.iter_mut().enumerate() {
                     let [y, x] = [place / to[1], place % to[1]];
                     *out = match pool {
@@ -82,6 +88,7 @@ pub(super) fn backward(
 ) -> Result<()> {
     let (from, to) = (plane(out.layout().shape().dims()), plane(grad.layout().shape().dims()));
     let (of_in, of_out) = (from[0] * from[1], to[0] * to[1]);
+    let sliding = Sliding::new(axes, from, to);
     float!(op, out.dtype(), T => {
         let input = input.host_contiguous::<T>().ok_or_else(|| not_host(op))?;
         let grad = grad.host_contiguous::<T>().ok_or_else(|| not_host(op))?;
@@ -91,9 +98,14 @@ pub(super) fn backward(
         }
         workers.chunks(out, light_runs(of_in * 2) * of_in, &|start, part| {
             let first = start / of_in;
+            let mut best = Best::default();
             part.fill(T::ZERO);
             for (number, out) in (first..).zip(part.chunks_mut(of_in)) {
                 let grad = &grad[number * of_out..][..of_out];
+                if let Some(sliding) = &sliding {
+                    sliding.backward(pool, &input[number * of_in..][..of_in], grad, out, &mut best);
+                    continue;
+                }
                 for (place, &g) in grad.iter().enumerate() {
                     let at = [place / to[1], place % to[1]];
                     match pool {

@@ -14,6 +14,7 @@ use super::dispatch::{any, host, host_mut, scratch, unsupported};
 use super::fold::{BLOCK, Cascade, Fold, Folder, fold, fold_into, fold_slice};
 use super::number::Number;
 use super::parallel::{LIGHT, Workers, light_runs};
+use super::simd;
 use super::walk::{Segment, Walk};
 use crate::backend::Reduce;
 use crate::dtype::DType;
@@ -205,10 +206,15 @@ impl<T: Number> Sequences<'_, T> {
             for start in range.clone().step_by(BLOCK) {
                 let block = start..range.end.min(start + BLOCK);
                 let buffer = &mut buffer[..block.len()];
-                let mut places = reduced
-                    .segments(block)
-                    .flat_map(|Segment { starts: [place], len }| (0..len).map(move |i| place + i * stride));
-                buffer.fill_with(|| places.next().map_or(F::IDENTITY, |place| self.data[base + place]));
+                let mut rest = &mut *buffer;
+                for Segment { starts: [place], len } in reduced.segments(block) {
+                    let Some(now) = rest.split_off_mut(..len) else { break };
+                    // Rows may also stand still.
+                    match stride {
+                        0 => now.fill(self.data[base + place]),
+                        _ => simd::zip_step(now, &self.data[base + place..], stride, |to, value| *to = value),
+                    }
+                }
                 folder.push::<F>(buffer);
             }
             *out = folder.finish::<F>();

@@ -6,6 +6,7 @@ use super::index;
 use super::number::{Float, Number};
 use super::operands::{Pair, Source};
 use super::parallel::{HEAVY, Workers};
+use super::simd;
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
@@ -32,19 +33,19 @@ pub(super) fn softmax(
 /// x ← eˣ / Σ eˣ
 fn softmax_row<T: Float>(row: &mut [T]) {
     let largest = fold_slice::<T, Largest>(row);
-    row.iter_mut().for_each(|x| *x = (*x - largest).exp());
+    simd::each(row, |x| *x = (*x - largest).exp());
     let sum = fold_slice::<T, Sum>(row);
-    row.iter_mut().for_each(|x| *x = *x / sum);
+    simd::each(row, |x| *x = *x / sum);
 }
 
 /// x ← x - ln Σ eˣ
 fn log_softmax_row<T: Float>(row: &mut [T]) {
     let largest = fold_slice::<T, Largest>(row);
     let sum = sum_of(row.len(), |start, block| {
-        block.iter_mut().zip(&row[start..]).for_each(|(out, &x)| *out = (x - largest).exp());
+        simd::zip(block, &row[start..][..block.len()], |out, x| *out = (x - largest).exp());
     });
     let log_sum = sum.ln();
-    row.iter_mut().for_each(|x| *x = *x - largest - log_sum);
+    simd::each(row, |x| *x = *x - largest - log_sum);
 }
 
 /// See [`Kernel::SoftmaxGrad`](crate::backend::Kernel::SoftmaxGrad).
@@ -132,7 +133,7 @@ pub(super) fn cross_entropy_grad(
             let target = targets.get(number) as usize;
             row[target] = row[target].minus(T::ONE);
             let scale = grad.get(number);
-            row.iter_mut().for_each(|out| *out = out.times(scale));
+            simd::each(row, |out| *out = out.times(scale));
         });
         Ok(())
     })

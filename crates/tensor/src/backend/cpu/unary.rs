@@ -169,11 +169,13 @@ fn derivative<T: Float>(workers: &Workers, f: Unary, pair: &Pair<'_, T, T>, out:
 }
 
 /// Φ(x), the normal distribution function: (1 + erf(x / √2)) / 2.
+#[inline(always)]
 fn normal_cdf<T: Float>(x: T) -> T {
     T::from_f64(0.5) * (T::ONE + (x * T::from_f64(std::f64::consts::FRAC_1_SQRT_2)).erf())
 }
 
 /// σ(x) = 1 / (1 + e⁻ˣ)
+#[inline(always)]
 fn logistic<T: Float>(x: T) -> T {
     T::ONE / (T::ONE + (-x).exp())
 }
@@ -183,16 +185,19 @@ const TANH_SCALE: f64 = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRA
 const TANH_CUBE: f64 = 0.044_715;
 
 /// ½ (1 + tanh u) for u = √(2/π) (x + 0.044715 x³), by way of exp, which is the quicker function: it is σ(2u).
+#[inline(always)]
 fn half_of_tanh<T: Float>(x: T) -> T {
     logistic(T::from_f64(2.0 * TANH_SCALE) * (x + T::from_f64(TANH_CUBE) * x * x * x))
 }
 
 /// ½ x (1 + tanh u), Hendrycks and Gimpel's approximation of [`gelu`].
+#[inline(always)]
 fn gelu_tanh<T: Float>(x: T) -> T {
     x * half_of_tanh(x)
 }
 
 /// Its derivative: s + 2 x s (1 - s) u' with s = σ(2u).
+#[inline(always)]
 fn gelu_tanh_slope<T: Float>(x: T) -> T {
     let s = half_of_tanh(x);
     let inner = T::from_f64(2.0 * TANH_SCALE) * (T::ONE + T::from_f64(3.0 * TANH_CUBE) * x * x);
@@ -200,11 +205,13 @@ fn gelu_tanh_slope<T: Float>(x: T) -> T {
 }
 
 /// x Φ(x), see Hendrycks and Gimpel, Gaussian error linear units, 2016.
+#[inline(always)]
 fn gelu<T: Float>(x: T) -> T {
     x * normal_cdf(x)
 }
 
 /// (x Φ(x))' = Φ(x) + x φ(x) with the density φ(x) = exp(-x²/2) / √(2π).
+#[inline(always)]
 fn gelu_slope<T: Float>(x: T) -> T {
     // 1 / √(2π)
     const PEAK: f64 = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2 * 0.5;

@@ -1,0 +1,170 @@
+//! The programs in Highwater.
+
+use highwater::nn::Parameter;
+use highwater::nn::{Conv2d, Embedding, Flatten, LayerNorm, LinearOptions, MaxPool2d, MultiHeadAttention};
+use highwater::prelude::*;
+use highwater::{Conv2dOptions, Pool2dOptions, Result};
+
+use crate::Step;
+use crate::workload::{Batches, DISTINCT, GPT, Gpt, Workload};
+
+/// A step of the workload, on so many threads.
+pub fn start(workload: Workload, threads: usize) -> anyhow::Result<Step> {
+    let runtime = Runtime::builder().threads(threads).build()?;
+    let device = runtime.cpu()?;
+    let batches = Batches::new(workload);
+    let rng = Rng::new(0);
+    let linear = |inputs, outputs| Linear::new(&device, inputs, outputs, &rng);
+    let model: Box<dyn Module> = match workload {
+        Workload::Mlp => Box::new(
+            Sequential::new()
+                .with("fc1", linear(784, 256)?)
+                .with("relu1", Relu)
+                .with("fc2", linear(256, 128)?)
+                .with("relu2", Relu)
+                .with("fc3", linear(128, 10)?),
+        ),
+        Workload::Tiny => Box::new(
+            Sequential::new()
+                .with("fc1", linear(2, 16)?)
+                .with("relu1", Relu)
+                .with("fc2", linear(16, 16)?)
+                .with("relu2", Relu)
+                .with("fc3", linear(16, 1)?),
+        ),
+        Workload::Cnn => {
+            let conv = |inputs, outputs| {
+                let options = Conv2dOptions { padding: [1, 1], ..Conv2dOptions::default() };
+                Conv2d::new(&device, inputs, outputs, [3, 3], options, &rng)
+            };
+            Box::new(
+                Sequential::new()
+                    .with("conv1", conv(1, 16)?)
+                    .with("relu1", Relu)
+                    .with("pool1", MaxPool2d(Pool2dOptions::square(2)))
+                    .with("conv2", conv(16, 32)?)
+                    .with("relu2", Relu)
+                    .with("pool2", MaxPool2d(Pool2dOptions::square(2)))
+                    .with("flatten", Flatten)
+                    .with("fc", linear(32 * 49, 10)?),
+            )
+        }
+        Workload::Gpt => Box::new(CharGpt::new(&device, &rng)?),
+    };
+    let parameters = model.parameters();
+    let weights = workload.weights();
+    anyhow::ensure!(parameters.len() == weights.len(), "{} parameters", parameters.len());
+    for ((name, parameter), (shape, values)) in parameters.iter().zip(&weights) {
+        anyhow::ensure!(parameter.tensor().dims() == *shape, "{name}: {:?}", parameter.tensor().dims());
+        parameter.set(&Tensor::from_slice(&device, values, &shape[..])?)?;
+    }
+    let mut optimizer: Box<dyn Optimizer> = match workload {
+        Workload::Mlp => Box::new(Sgd::new(parameters, 0.1)?),
+        Workload::Tiny => Box::new(Sgd::new(parameters, 0.05)?),
+        Workload::Cnn => Box::new(Sgd::with_momentum(parameters, 0.01, 0.9)?),
+        Workload::Gpt => Box::new(AdamW::new(parameters, 3e-4)?.weight_decay(0.01)?),
+    };
+    let n = workload.batch();
+    Ok(Box::new(move |step| {
+        let at = step % DISTINCT;
+        let loss = match workload {
+            Workload::Tiny => {
+                let x = Tensor::from_slice(&device, &batches.inputs[at], [n, 2])?;
+                let y = Tensor::from_slice(&device, &batches.values[at], [n, 1])?;
+                model.forward(&x)?.mse_loss(&y)?
+            }
+            Workload::Gpt => {
+                let x = Tensor::from_slice(&device, &batches.tokens[at], [n, GPT.context])?;
+                let y = Tensor::from_slice(&device, &batches.classes[at], [n * GPT.context])?;
+                model.forward(&x)?.reshape([n * GPT.context, GPT.classes])?.cross_entropy(&y)?
+            }
+            Workload::Mlp | Workload::Cnn => {
+                let shape: &[usize] = if workload == Workload::Mlp { &[n, 784] } else { &[n, 1, 28, 28] };
+                let x = Tensor::from_slice(&device, &batches.inputs[at], shape)?;
+                let y = Tensor::from_slice(&device, &batches.classes[at], [n])?;
+                model.forward(&x)?.cross_entropy(&y)?
+            }
+        };
+        let value = loss.item::<f32>()?;
+        optimizer.step(loss.backward()?)?;
+        Ok(value)
+    }))
+}
+
+/// As in `examples/train_chargpt`, but with the exact GELU.
+#[derive(Debug)]
+struct CharGpt {
+    tokens: Embedding,
+    positions: Embedding,
+    blocks: Sequential,
+    norm: LayerNorm,
+    head: Linear,
+}
+
+impl CharGpt {
+    fn new(device: &Device, rng: &Rng) -> Result<Self> {
+        let Gpt { layers, width, heads, context, classes } = GPT;
+        let mut blocks = Sequential::new();
+        for layer in 0..layers {
+            let block = Block {
+                norm1: LayerNorm::new(device, width)?.named("norm1"),
+                attention: MultiHeadAttention::new(device, width, heads, true, rng)?,
+                norm2: LayerNorm::new(device, width)?.named("norm2"),
+                up: Linear::new(device, width, 4 * width, rng)?,
+                down: Linear::new(device, 4 * width, width, rng)?,
+            };
+            blocks = blocks.with(&format!("block{layer}"), block);
+        }
+        let options = LinearOptions { bias: None, ..LinearOptions::default() };
+        Ok(Self {
+            tokens: Embedding::new(device, classes, width, rng)?,
+            positions: Embedding::new(device, context, width, rng)?,
+            blocks,
+            norm: LayerNorm::new(device, width)?,
+            head: Linear::with_options(device, width, classes, options, rng)?,
+        })
+    }
+}
+
+impl Module for CharGpt {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let places = Tensor::arange(x.device(), GPT.context)?;
+        let mixed =
+            self.tokens.forward_as("tokens", x)?.add(&self.positions.forward_as("positions", &places)?)?;
+        let mixed = self.blocks.forward_as("blocks", &mixed)?;
+        self.head.forward_as("head", &self.norm.forward_as("norm", &mixed)?)
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        self.tokens.visit_as("tokens", visitor);
+        self.positions.visit_as("positions", visitor);
+        self.blocks.visit_as("blocks", visitor);
+        self.norm.visit_as("norm", visitor);
+        self.head.visit_as("head", visitor);
+    }
+}
+
+#[derive(Debug)]
+struct Block {
+    norm1: LayerNorm,
+    attention: MultiHeadAttention,
+    norm2: LayerNorm,
+    up: Linear,
+    down: Linear,
+}
+
+impl Module for Block {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let x = x.add(&self.attention.forward_as("attention", &self.norm1.forward_as("norm1", x)?)?)?;
+        let inside = self.up.forward_as("up", &self.norm2.forward_as("norm2", &x)?)?.gelu()?;
+        x.add(&self.down.forward_as("down", &inside)?)
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        self.norm1.visit_as("norm1", visitor);
+        self.attention.visit_as("attention", visitor);
+        self.norm2.visit_as("norm2", visitor);
+        self.up.visit_as("up", visitor);
+        self.down.visit_as("down", visitor);
+    }
+}

@@ -1,0 +1,119 @@
+//! exp and tanh in single precision without branches and calls, so that loops over them vectorise.
+
+#![allow(clippy::excessive_precision, reason = "coefficients stand here as they were published")]
+
+use super::erf::horner;
+
+/// 1.5 · 2²³: added to a small number, it leaves the nearest integer in the lowest bits.
+const ROUNDER: f32 = 12_582_912.0;
+
+/// eˣ to within two units in the last place: e^(n ln 2 + r) = 2ⁿ eʳ with |r| ≤ ln 2 / 2.
+///
+/// The reduction in two steps and the polynomial are those of S. L. Moshier's Cephes library, `expf`. Overflows to ∞ and
+/// underflows through the subnormal numbers to 0.
+#[inline(always)]
+pub(super) fn exp_f32(x: f32) -> f32 {
+    // ln 2 in two parts: n times the first is exact.
+    const LN_2_HEAD: f32 = 0.693_359_375;
+    const LN_2_TAIL: f32 = -2.121_944_4e-4;
+    const P: [f32; 6] = [
+        1.987_569_15e-4,
+        1.398_199_950_7e-3,
+        8.333_451_907_3e-3,
+        4.166_579_589_4e-2,
+        1.666_666_545_9e-1,
+        0.5,
+    ];
+    // Beyond these, all is ∞ or 0. NaN passes.
+    let x = if x > 89.0 { 89.0 } else { x };
+    let x = if x < -104.0 { -104.0 } else { x };
+    let shifted = x * std::f32::consts::LOG2_E + ROUNDER;
+    let n = shifted - ROUNDER;
+    let r = x - n * LN_2_HEAD - n * LN_2_TAIL;
+    let value = horner(&P, r) * (r * r) + r + 1.0;
+    // 2ⁿ as two factors, since n may be outside of what one float's exponent can say.
+    let n = shifted.to_bits().wrapping_sub(ROUNDER.to_bits()).cast_signed();
+    let half = n >> 1;
+    value * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
+/// 2ⁿ for n from -126 to 127.
+#[inline(always)]
+const fn power_of_two(n: i32) -> f32 {
+    f32::from_bits((n.wrapping_add(127) << 23).cast_unsigned())
+}
+
+/// tanh x to within two units in the last place, after Cephes' `tanhf`: a polynomial near 0, else 1 - 2 / (e^(2|x|) + 1).
+#[inline(always)]
+pub(super) fn tanh_f32(x: f32) -> f32 {
+    const P: [f32; 5] = [
+        -5.704_988_727_45e-3,
+        2.063_908_879_54e-2,
+        -5.373_971_555_31e-2,
+        1.333_144_220_36e-1,
+        -3.333_328_194_22e-1,
+    ];
+    let square = x * x;
+    let near = horner(&P, square) * square * x + x;
+    let far = 1.0 - 2.0 / (exp_f32(2.0 * x.abs()) + 1.0);
+    // The sign also of -0.
+    if x.abs() < 0.625 { near.copysign(x) } else { far.copysign(x) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The distance in units in the last place of the right value.
+    fn units(value: f32, right: f64) -> f64 {
+        let unit = f64::from((right as f32).next_up()) - f64::from(right as f32);
+        (f64::from(value) - right).abs() / unit
+    }
+
+    /// Every 97th number from `low` to `high`, by their bits.
+    fn numbers(low: f32, high: f32) -> impl Iterator<Item = f32> {
+        (low.to_bits()..high.to_bits()).step_by(97).map(f32::from_bits)
+    }
+
+    #[test]
+    fn exp_is_within_two_units_wherever_its_value_is_normal() {
+        let worst = numbers(1e-10, 88.72)
+            .chain(numbers(1e-10, 87.33).map(|x| -x))
+            .map(|x| units(exp_f32(x), f64::from(x).exp()))
+            .fold(0.0, f64::max);
+        assert!(worst < 2.0, "{worst}");
+    }
+
+    #[test]
+    fn exp_underflows_through_the_subnormal_numbers() {
+        for x in numbers(87.33, 110.0).map(|x| -x) {
+            let (value, right) = (exp_f32(x), f64::from(x).exp());
+            let smallest = f64::from(f32::from_bits(1));
+            assert!(
+                (f64::from(value) - right).abs() <= 2.0 * smallest + right * 3e-7,
+                "exp({x}) = {value:e}"
+            );
+        }
+    }
+
+    #[test]
+    fn exp_of_the_ends_of_nothing_and_of_zero() {
+        assert_eq!(exp_f32(f32::INFINITY), f32::INFINITY);
+        assert_eq!(exp_f32(89.0), f32::INFINITY);
+        assert_eq!(exp_f32(f32::MAX), f32::INFINITY);
+        assert_eq!(exp_f32(f32::NEG_INFINITY), 0.0);
+        assert_eq!(exp_f32(f32::MIN), 0.0);
+        assert_eq!([exp_f32(0.0), exp_f32(-0.0)], [1.0, 1.0]);
+        assert!(exp_f32(f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn tanh_is_within_two_units() {
+        let worst = numbers(1e-20, 20.0).map(|x| units(tanh_f32(x), f64::from(x).tanh())).fold(0.0, f64::max);
+        assert!(worst < 2.0, "{worst}");
+        assert_eq!(tanh_f32(-0.3), -tanh_f32(0.3));
+        assert_eq!([tanh_f32(f32::INFINITY), tanh_f32(f32::NEG_INFINITY)], [1.0, -1.0]);
+        assert!(tanh_f32(f32::NAN).is_nan());
+        assert!(tanh_f32(-0.0).is_sign_negative());
+    }
+}

@@ -1,0 +1,161 @@
+//! Pools whose windows slide, a row of outputs at a time: what one tap of the window sees lies at equal steps, so the
+//! innermost loop is along the row, once for each tap.
+
+use std::ops::Range;
+
+use pulp::{Simd, WithSimd};
+
+use super::number::Float;
+use super::simd;
+use crate::backend::{Pool, PoolAxis, Window};
+
+/// Windows over a plane.
+#[derive(Debug)]
+pub(super) struct Sliding {
+    vertical: Window,
+    from: [usize; 2],
+    to: [usize; 2],
+    /// For each tap of a row: which outputs it sees an element for, and where it begins.
+    taps: Vec<(Range<usize>, usize)>,
+    step: usize,
+    /// Elements of a window.
+    count: usize,
+}
+
+/// The largest elements that a row of windows has seen so far.
+#[derive(Debug)]
+pub(super) struct Best<T> {
+    values: Vec<T>,
+    /// Where they are in their plane; [`NOWHERE`] before the first.
+    places: Vec<u32>,
+    /// What the tap at hand sees.
+    seen: Vec<T>,
+}
+
+impl<T> Default for Best<T> {
+    fn default() -> Self {
+        Self { values: Vec::new(), places: Vec::new(), seen: Vec::new() }
+    }
+}
+
+const NOWHERE: u32 = u32::MAX;
+
+impl Sliding {
+    /// `None` if the windows do not slide, or the planes have more elements than a place can say.
+    pub(super) fn new(axes: [PoolAxis; 2], from: [usize; 2], to: [usize; 2]) -> Option<Self> {
+        let [PoolAxis::Sliding(vertical), PoolAxis::Sliding(horizontal)] = axes else { return None };
+        let elements = from[0].checked_mul(from[1])?;
+        u32::try_from(elements).ok().filter(|&elements| elements < NOWHERE)?;
+        let tap = |tap| {
+            let outputs = horizontal.inside(tap, from[1], to[1]);
+            let first = horizontal.at(outputs.start, tap, from[1]).unwrap_or(0);
+            (outputs, first)
+        };
+        let taps = (0..horizontal.size).map(tap).filter(|(outputs, _)| !outputs.is_empty()).collect();
+        let count = vertical.size * horizontal.size;
+        Some(Self { vertical, from, to, taps, step: horizontal.stride, count })
+    }
+
+    /// Calls `visit` with the outputs of a row that a tap sees an element for, and the place of the first such element, for
+    /// all taps in order.
+    fn taps(&self, row: usize, mut visit: impl FnMut(Range<usize>, usize)) {
+        for tap in 0..self.vertical.size {
+            let Some(y) = self.vertical.at(row, tap, self.from[0]) else { continue };
+            for (outputs, first) in &self.taps {
+                visit(outputs.clone(), y * self.from[1] + first);
+            }
+        }
+    }
+
+    /// See [`Kernel::Pool2d`](crate::backend::Kernel::Pool2d).
+    pub(super) fn forward<T: Float>(&self, pool: Pool, input: &[T], out: &mut [T]) {
+        let count = T::from_f64(self.count as f64);
+        for (row, out) in out.chunks_mut(self.to[1]).enumerate() {
+            match pool {
+                Pool::Max => {
+                    out.fill(T::LOWEST);
+                    self.taps(row, |outputs, first| {
+                        simd::zip_step(&mut out[outputs], &input[first..], self.step, |best, value| {
+                            *best = value.larger(*best);
+                        });
+                    });
+                }
+                Pool::Mean => {
+                    out.fill(T::ZERO);
+                    self.taps(row, |outputs, first| {
+                        simd::zip_step(&mut out[outputs], &input[first..], self.step, |sum, value| {
+                            *sum += value
+                        });
+                    });
+                    simd::each(out, |sum| *sum = *sum / count);
+                }
+            }
+        }
+    }
+
+    /// Adds to `out`. See [`Kernel::Pool2dGrad`](crate::backend::Kernel::Pool2dGrad).
+    pub(super) fn backward<T: Float>(
+        &self,
+        pool: Pool,
+        input: &[T],
+        grad: &[T],
+        out: &mut [T],
+        best: &mut Best<T>,
+    ) {
+        let count = T::from_f64(self.count as f64);
+        for (row, grad) in grad.chunks(self.to[1]).enumerate() {
+            match pool {
+                Pool::Max => {
+                    self.find(row, input, best);
+                    for (&place, &grad) in best.places.iter().zip(grad) {
+                        out[place as usize] += grad;
+                    }
+                }
+                Pool::Mean => self.taps(row, |outputs, first| {
+                    let seen = out[first..].iter_mut().step_by(self.step);
+                    seen.zip(&grad[outputs]).for_each(|(out, &grad)| *out += grad / count);
+                }),
+            }
+        }
+    }
+
+    /// The first of the largest elements that each window of a row sees; NaN wins.
+    fn find<T: Float>(&self, row: usize, input: &[T], best: &mut Best<T>) {
+        best.values.clear();
+        best.values.resize(self.to[1], T::LOWEST);
+        best.places.clear();
+        best.places.resize(self.to[1], NOWHERE);
+        best.seen.resize(self.to[1], T::ZERO);
+        self.taps(row, |outputs, first| {
+            let seen = &mut best.seen[outputs.clone()];
+            simd::zip_step(seen, &input[first..], self.step, |seen, value| *seen = value);
+            let (values, places) = (&mut best.values[outputs.clone()], &mut best.places[outputs]);
+            simd::run(Challenge { values, places, seen, first: first as u32, step: self.step as u32 });
+        });
+    }
+}
+
+/// What a tap sees, against the largest so far.
+struct Challenge<'a, T> {
+    values: &'a mut [T],
+    places: &'a mut [u32],
+    seen: &'a [T],
+    first: u32,
+    step: u32,
+}
+
+impl<T: Float> WithSimd for Challenge<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let best = self.values.iter_mut().zip(self.places).zip(self.seen);
+        for (i, ((value, place), &seen)) in (0u32..).zip(best) {
+            // Once NaN is the best, nothing is larger. No branches: what wins is as good as random.
+            let wins = (seen > *value) | (seen.is_nan() & !value.is_nan()) | (*place == NOWHERE);
+            let at = self.first.wrapping_add(i.wrapping_mul(self.step));
+            *value = if wins { seen } else { *value };
+            *place = if wins { at } else { *place };
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What the windows of a convolution see, as the columns of a matrix, and back.
+
+use std::ops::Range;
+
+use super::conv::Sizes;
+use super::matmul::Gemm;
+use super::simd;
+
+/// Row (channel, tap) of the columns holds what that tap sees of the channel at each place of the output; 0 in the padding.
+pub(super) fn unfold<T: Gemm>(sizes: &Sizes, image: &[T], columns: &mut [T]) {
+    let mut rows = columns.chunks_mut(sizes.to[0] * sizes.to[1]);
+    for channel in image.chunks(sizes.from[0] * sizes.from[1]) {
+        for tap in Tap::all(sizes) {
+            let Some(row) = rows.next() else { return };
+            tap.unfold(sizes, channel, row);
+        }
+    }
+}
+
+/// The adjoint of [`unfold`]: adds what stands in the columns to the elements that it came from. What the columns hold
+/// for the padding is lost.
+pub(super) fn fold_back<T: Gemm>(sizes: &Sizes, columns: &mut [T], image: &mut [T]) {
+    let mut rows = columns.chunks_mut(sizes.to[0] * sizes.to[1]);
+    for channel in image.chunks_mut(sizes.from[0] * sizes.from[1]) {
+        for tap in Tap::all(sizes) {
+            let Some(row) = rows.next() else { return };
+            tap.fold_back(sizes, row, channel);
+        }
+    }
+}
+
+/// One place of the window.
+struct Tap {
+    /// The rows and columns of the output at which it sees an element.
+    rows: Range<usize>,
+    columns: Range<usize>,
+    /// The element's row and column for the first of each.
+    first: [usize; 2],
+}
+
+impl Tap {
+    fn all(sizes: &Sizes) -> impl Iterator<Item = Self> {
+        let [vertical, horizontal] = sizes.conv.windows;
+        let ([height, width], [rows, columns]) = (sizes.from, sizes.to);
+        (0..vertical.size).flat_map(move |y| {
+            (0..horizontal.size).map(move |x| {
+                let (rows, columns) =
+                    (vertical.inside(y, height, rows), horizontal.inside(x, width, columns));
+                let first = [
+                    vertical.at(rows.start, y, height).unwrap_or(0),
+                    horizontal.at(columns.start, x, width).unwrap_or(0),
+                ];
+                Self { rows, columns, first }
+            })
+        })
+    }
+
+    /// Where windows move by one and rows are as long in the output as in the image, what a tap sees is the image, shifted:
+    /// the elements of the output and those of the image that run beside each other. Those over the edge at the left and
+    /// right belong to the padding.
+    fn shifted(&self, sizes: &Sizes) -> Option<(Range<usize>, Range<usize>)> {
+        let moves_by_one = sizes.conv.windows.iter().all(|window| window.stride == 1);
+        let width = sizes.from[1];
+        if !moves_by_one || sizes.to[1] != width || self.rows.is_empty() || self.columns.is_empty() {
+            return None;
+        }
+        let start = self.rows.start * width + self.columns.start;
+        let end = (self.rows.end - 1) * width + self.columns.end;
+        let first = self.first[0] * width + self.first[1];
+        Some((start..end, first..first + (end - start)))
+    }
+
+    fn unfold<T: Gemm>(&self, sizes: &Sizes, channel: &[T], out: &mut [T]) {
+        let (width, cols) = (sizes.from[1], sizes.to[1]);
+        if let Some((to, from)) = self.shifted(sizes) {
+            out[..to.start].fill(T::ZERO);
+            out[to.end..].fill(T::ZERO);
+            out[to].copy_from_slice(&channel[from]);
+            self.clear_edges(out, cols);
+            return;
+        }
+        let [vertical, horizontal] = sizes.conv.windows.map(|window| window.stride);
+        out.fill(T::ZERO);
+        for (row, out) in out.chunks_mut(cols).enumerate().take(self.rows.end).skip(self.rows.start) {
+            let y = self.first[0] + (row - self.rows.start) * vertical;
+            let seen = &channel[y * width + self.first[1]..];
+            simd::zip_step(&mut out[self.columns.clone()], seen, horizontal, |out, x| *out = x);
+        }
+    }
+
+    fn fold_back<T: Gemm>(&self, sizes: &Sizes, from: &mut [T], channel: &mut [T]) {
+        let (width, cols) = (sizes.from[1], sizes.to[1]);
+        if let Some((seen, to)) = self.shifted(sizes) {
+            self.clear_edges(from, cols);
+            simd::zip(&mut channel[to], &from[seen], |to, x| *to += x);
+            return;
+        }
+        let [vertical, horizontal] = sizes.conv.windows.map(|window| window.stride);
+        for (row, from) in from.chunks(cols).enumerate().take(self.rows.end).skip(self.rows.start) {
+            let y = self.first[0] + (row - self.rows.start) * vertical;
+            let to = channel[y * width + self.first[1]..].iter_mut().step_by(horizontal);
+            to.zip(&from[self.columns.clone()]).for_each(|(to, &x)| *to += x);
+        }
+    }
+
+    /// Puts 0 where the tap is beside the image.
+    fn clear_edges<T: Gemm>(&self, places: &mut [T], cols: usize) {
+        if self.columns.len() == cols {
+            return;
+        }
+        for row in places.chunks_mut(cols) {
+            row[..self.columns.start].iter_mut().for_each(|place| *place = T::ZERO);
+            row[self.columns.end..].iter_mut().for_each(|place| *place = T::ZERO);
+        }
+    }
+}
