@@ -10,7 +10,12 @@
 // Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
 template <typename E>
 DEVICE E fold(u64 function, E a, E b) {
-    return function == 0 ? plus(a, b) : function == 1 ? larger(a, b) : smaller(a, b);
+    switch (function) {
+        case 0: return plus(a, b);
+        case 1: return larger(a, b);
+        case 2: return smaller(a, b);
+        default: return times(a, b);
+    }
 }
 
 DEVICE u64 inner(const Job& job, u64 e) {

@@ -95,7 +95,19 @@ pub enum Error {
         /// The shape.
         shape: Shape,
     },
-    /// An index, read from a tensor, that points outside.
+    /// An equation about axes that cannot be followed.
+    #[error("{op}: {reason} at position {position} of \"{equation}\"")]
+    BadEquation {
+        /// The op.
+        op: &'static str,
+        /// The equation as given.
+        equation: String,
+        /// Where in it, in bytes from 0.
+        position: usize,
+        /// What is wrong there.
+        reason: &'static str,
+    },
+    /// An index, given or read from a tensor, that points outside.
     #[error("{op}: index {index} is out of range for {len} entries")]
     IndexOutOfRange {
         /// The op.

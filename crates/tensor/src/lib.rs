@@ -35,7 +35,10 @@ pub use dtype::{DType, Element, RawElement, Scalar};
 pub use error::{Error, Result};
 pub use layout::Layout;
 pub use op::{Op, apply};
-pub use ops::{AttentionOptions, Axes, Conv2dOptions, Pool2dOptions, TensorOptions};
+pub use ops::{
+    AttentionOptions, Axes, Conv2dOptions, CrossEntropyOptions, IntoPart, IntoParts, Norm, Part,
+    Pool2dOptions, Reduction, SortOrder, TensorOptions,
+};
 pub use placement::{Placement, PlacementReason};
 pub use predict::{
     DeviceProfile, DeviceRules, DryPeak, DryRead, DryRun, DryRunOptions, LargestFit, ParseProfileError,

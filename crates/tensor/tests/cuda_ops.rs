@@ -14,6 +14,8 @@ mod ops_dry;
 mod ops_errors;
 #[path = "ops_layers.rs"]
 mod ops_layers;
+#[path = "ops_reference.rs"]
+mod ops_reference;
 mod ops_table;
 #[path = "ops_values.rs"]
 mod ops_values;

@@ -58,6 +58,10 @@ pub enum Family {
     Convert,
     /// Folds over axes.
     Reduce,
+    /// Running sums.
+    Scan,
+    /// The order of elements.
+    Sort,
     /// Matrix products.
     Matmul,
     /// Softmax and what is made of it.
@@ -78,11 +82,13 @@ pub enum Family {
 
 impl Family {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Elementwise,
         Self::Float,
         Self::Convert,
         Self::Reduce,
+        Self::Scan,
+        Self::Sort,
         Self::Matmul,
         Self::Rows,
         Self::Conv,
@@ -101,6 +107,8 @@ impl Family {
             Self::Float => "float",
             Self::Convert => "convert",
             Self::Reduce => "reduce",
+            Self::Scan => "scan",
+            Self::Sort => "sort",
             Self::Matmul => "matmul",
             Self::Rows => "rows",
             Self::Conv => "conv",
@@ -120,6 +128,8 @@ impl Family {
             Self::Float => include_str!("../../kernels/float.cu"),
             Self::Convert => include_str!("../../kernels/convert.cu"),
             Self::Reduce => include_str!("../../kernels/reduce.cu"),
+            Self::Scan => include_str!("../../kernels/scan.cu"),
+            Self::Sort => include_str!("../../kernels/sort.cu"),
             Self::Matmul => include_str!("../../kernels/matmul.cu"),
             Self::Rows => include_str!("../../kernels/rows.cu"),
             Self::Conv => include_str!("../../kernels/conv.cu"),
@@ -167,6 +177,8 @@ impl Family {
             Self::Float => &["transcendental", "derivative"],
             Self::Convert => &["to_f32", "to_f64", "to_i64", "to_u8", "to_bool"],
             Self::Reduce => &["reduce_serial", "reduce_rows", "reduce_columns", "arg_reduce"],
+            Self::Scan => &["running_sum"],
+            Self::Sort => &["merge_runs"],
             Self::Matmul => &["matmul"],
             Self::Rows => &[
                 "softmax",

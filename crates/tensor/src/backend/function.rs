@@ -184,6 +184,8 @@ impl Compare {
 pub enum Reduce {
     /// Their sum; 0 for none.
     Sum,
+    /// Their product; 1 for none.
+    Prod,
     /// The largest; NaN if any is. Not for no elements.
     Max,
     /// The smallest; NaN if any is. Not for no elements.
@@ -196,6 +198,7 @@ impl Reduce {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sum => "sum",
+            Self::Prod => "prod",
             Self::Max => "max",
             Self::Min => "min",
         }

@@ -166,6 +166,27 @@ pub enum Kernel<'a> {
         /// Has size 1 there.
         out: ViewMut<'a>,
     },
+    /// out = the indices (i64) along the last axis in the order of their elements, smallest first; equals keep their order, and
+    /// NaN is larger than every number.
+    ArgSort {
+        /// Whether the largest come first.
+        descending: bool,
+        /// What is sorted.
+        input: View<'a>,
+        /// As many bytes as [`Workspace::ArgSort`] says.
+        workspace: ViewMut<'a>,
+        /// Has the shape of the input.
+        out: ViewMut<'a>,
+    },
+    /// Each element of `out` becomes the sum of those up to it along `axis`, in that order.
+    RunningSum {
+        /// The axis.
+        axis: usize,
+        /// Whether the sums run from the last element to the first.
+        reverse: bool,
+        /// What is summed, and the sums.
+        out: ViewMut<'a>,
+    },
     /// `out[.., i, j] = Σₖ lhs[.., i, k] · rhs[.., k, j]` for floats; leading axes are those of the output.
     MatMul {
         /// The rows.
@@ -418,6 +439,11 @@ pub enum Workspace<'a> {
         axes: &'a [bool],
         /// The element type.
         dtype: DType,
+    },
+    /// Of [`Kernel::ArgSort`].
+    ArgSort {
+        /// The input's shape.
+        shape: &'a Shape,
     },
     /// Of [`Kernel::Conv2d`] and its gradients.
     Conv2d {

@@ -77,6 +77,11 @@ pub(super) fn uploaded<'v, T: Element>(
     })
 }
 
+/// A number as a tensor without axes, of another one's type and on its device, for the time of an op.
+pub(super) fn constant_like(like: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
+    Tensor::full_for(like.device(), Shape::SCALAR, value, like.dtype(), Category::Temporary)
+}
+
 impl Tensor {
     /// Zeros of type `f32`, in memory of `alloc`.
     ///

@@ -19,9 +19,9 @@ use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
-struct Gather {
-    op: &'static str,
-    axis: usize,
+pub(super) struct Gather {
+    pub(super) op: &'static str,
+    pub(super) axis: usize,
 }
 
 impl Op for Gather {

@@ -6,6 +6,14 @@
 //! | `mse_loss` | Σ (x - t)² / elements | 2 (x - t) ∂L/∂y / elements | x, t |
 //!
 //! The losses of the rows (or the squared differences) are temporaries. For no rows the mean is NaN, as in PyTorch.
+//! `weighted` is cross-entropy with options, `elementwise` the losses of single numbers.
+
+mod elementwise;
+mod reduction;
+mod weighted;
+
+pub use reduction::Reduction;
+pub use weighted::CrossEntropyOptions;
 
 use super::axes::AxisSet;
 use super::reduce::{mean, reshaped};
@@ -26,6 +34,16 @@ fn mean_of_all(ctx: &OpContext<'_>, input: View<'_>) -> Result<Tensor> {
     reshaped(mean(ctx, input, &axes)?, Shape::SCALAR)
 }
 
+/// Refuses all but logits `[n, classes]` and targets `[n]` for them.
+fn check_classes(op: &'static str, logits: &Tensor, targets: &Tensor) -> Result<()> {
+    supported(op, logits.dtype(), DType::is_float)?;
+    expect_dtype(op, "targets", targets, DType::I64, logits)?;
+    match (logits.dims(), targets.dims()) {
+        ([rows, _], [targeted]) if rows == targeted => Ok(()),
+        _ => Err(Error::ShapeMismatch { op, lhs: *logits.shape(), rhs: *targets.shape() }),
+    }
+}
+
 #[derive(Debug)]
 struct CrossEntropy;
 
@@ -35,15 +53,8 @@ impl Op for CrossEntropy {
     }
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
-        let (op, [logits, targets]) = (ctx.op(), [inputs[0], inputs[1]]);
-        supported(op, logits.dtype(), DType::is_float)?;
-        expect_dtype(op, "targets", targets, DType::I64, logits)?;
-        let ([rows, _], [targeted]) = (logits.dims(), targets.dims()) else {
-            return Err(Error::ShapeMismatch { op, lhs: *logits.shape(), rhs: *targets.shape() });
-        };
-        if rows != targeted {
-            return Err(Error::ShapeMismatch { op, lhs: *logits.shape(), rhs: *targets.shape() });
-        }
+        let [logits, targets] = [inputs[0], inputs[1]];
+        check_classes(ctx.op(), logits, targets)?;
         let mut losses = ctx.temp(targets.shape(), logits.dtype())?;
         ctx.compute(Kernel::CrossEntropy {
             logits: logits.view(),

@@ -7,6 +7,8 @@
 //! | `max`, `min` | the extreme; NaN if any is | ∂L/∂y, shared evenly among ties | x, y | all but bool |
 //! | `argmax`, `argmin` | where the first extreme is | | | all but bool |
 //!
+//! `product`, `variance`, `logsumexp` and `vector_norm` are further ones.
+//!
 //! The reduced axes vanish, or stay with size 1 in the `_keepdim` forms. Narrow integers are not summed, as they would
 //! wrap: convert to `i64` first. Beside its output an op takes the backend's workspace, and `mean` two temporaries.
 
@@ -66,19 +68,24 @@ pub(super) fn reshaped(tensor: Tensor, shape: Shape) -> Result<Tensor> {
 
 /// Which axes are reduced, and whether they stay.
 #[derive(Clone, Copy, Debug)]
-struct Target {
-    axes: AxisSet,
+pub(super) struct Target {
+    pub(super) axes: AxisSet,
     keepdim: bool,
 }
 
 impl Target {
+    /// The same axes, staying with size 1.
+    pub(super) const fn kept(&self) -> Self {
+        Self { axes: self.axes, keepdim: true }
+    }
+
     /// A result in which the reduced axes have size 1, as the op hands it out.
-    fn finish(&self, folded: Tensor, of: &Shape) -> Result<Tensor> {
+    pub(super) fn finish(&self, folded: Tensor, of: &Shape) -> Result<Tensor> {
         if self.keepdim { Ok(folded) } else { reshaped(folded, self.axes.remaining_shape(of)) }
     }
 
     /// The gradient of the result with the reduced axes back in their places.
-    fn restore(&self, grad: &Tensor) -> Result<Tensor> {
+    pub(super) fn restore(&self, grad: &Tensor) -> Result<Tensor> {
         if self.keepdim { Ok(grad.clone()) } else { restored(grad, &self.axes) }
     }
 }
@@ -151,7 +158,7 @@ impl Op for Extreme {
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let hits = saved.tensor(0)?.eq(saved.tensor(1)?)?.to_dtype(grad.dtype())?;
-        let ties = hits.sum_over(Target { axes: self.target.axes, keepdim: true })?;
+        let ties = hits.sum_over(self.target.kept())?;
         let share = self.target.restore(grad)?.div(&ties)?;
         Ok(vec![Some(hits.mul(&share)?)])
     }
@@ -181,7 +188,7 @@ impl Op for ArgExtreme {
 }
 
 /// Refuses to fold no elements into an element. Where there is no result either, there is nothing to refuse.
-fn not_empty(op: &'static str, x: &Tensor, folded: &Shape) -> Result<()> {
+pub(super) fn not_empty(op: &'static str, x: &Tensor, folded: &Shape) -> Result<()> {
     if x.elements() == 0 && folded.elements() != 0 {
         return Err(Error::EmptyReduction { op, shape: *x.shape() });
     }
@@ -189,16 +196,24 @@ fn not_empty(op: &'static str, x: &Tensor, folded: &Shape) -> Result<()> {
 }
 
 impl Tensor {
-    fn target(&self, op: &'static str, axes: &impl Axes, keepdim: bool) -> Result<Target> {
+    pub(super) fn target(&self, op: &'static str, axes: &impl Axes, keepdim: bool) -> Result<Target> {
         Ok(Target { axes: AxisSet::of(op, self.shape(), axes)?, keepdim })
     }
 
-    fn all_axes(&self) -> Target {
+    pub(super) fn all_axes(&self) -> Target {
         Target { axes: AxisSet::all(self.rank()), keepdim: false }
     }
 
-    fn sum_over(&self, target: Target) -> Result<Self> {
+    pub(super) fn sum_over(&self, target: Target) -> Result<Self> {
         apply(Sum(target), &[self])
+    }
+
+    pub(super) fn mean_over(&self, target: Target) -> Result<Self> {
+        apply(Mean(target), &[self])
+    }
+
+    pub(super) fn max_over(&self, target: Target) -> Result<Self> {
+        self.extreme(Reduce::Max, target)
     }
 
     fn extreme(&self, f: Reduce, target: Target) -> Result<Self> {

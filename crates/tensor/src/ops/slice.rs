@@ -95,7 +95,18 @@ impl Tensor {
             Bound::Excluded(&end) => end,
             Bound::Unbounded => self.dims()[axis],
         };
-        apply(Slice { op, axis, range: start..end, step }, &[self])
+        self.sliced(op, axis, start..end, step)
+    }
+
+    /// Every `step`-th element of a range, in the name of an op; `axis` is one of this tensor's.
+    pub(super) fn sliced(
+        &self,
+        op: &'static str,
+        axis: usize,
+        range: Range<usize>,
+        step: usize,
+    ) -> Result<Self> {
+        apply(Slice { op, axis, range, step }, &[self])
     }
 }
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use bfc_core::{DeviceId, DeviceKind};
 use highwater_tensor::{
-    AttentionOptions, Conv2dOptions, DType, Device, Pool2dOptions, Result, Rng, Runtime, Tensor,
+    AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, IntoPart, Norm, Pool2dOptions,
+    Reduction, Result, Rng, Runtime, SortOrder, Tensor,
 };
 
 /// What an input's values are like. A difference must not step over a place where a derivative jumps.
@@ -171,6 +172,8 @@ const RIVALS: &[Input] = &[(&[2, 1, 4], Distinct(0.0), InOrder), (&[3, 1], Disti
 const NORMED: &[Input] = &[(&[2, 3, 4], Any, Transposed), (&[4], Any, InOrder), (&[4], Any, WithGaps)];
 const HEADS: &[Input] =
     &[(&[2, 2, 3, 4], Any, InOrder), (&[2, 2, 5, 4], Any, Transposed), (&[2, 2, 5, 3], Any, WithGaps)];
+const APART: &[Input] = &[(&[3, 4], Distinct(0.0), Transposed), (&[3, 4], Distinct(0.05), InOrder)];
+const LIKELY: &[Input] = &[(&[3, 4], Any, Transposed), (&[3, 4], Positive, WithGaps)];
 const SCALED: &[Input] = &[(&[], Any, InOrder), (&[3, 4], Any, InOrder)];
 
 fn classes(like: &Tensor, values: &[i64]) -> Result<Tensor> {
@@ -278,6 +281,63 @@ pub(crate) const CASES: &[Case] = &[
     case("log_softmax, middle axis", CUBE, |x| x[0].log_softmax(1)),
     case("cross_entropy", STRIDED, |x| x[0].cross_entropy(&classes(&x[0], &[3, 0, 2])?)),
     case("mse_loss", PAIR, |x| x[0].mse_loss(&x[1])),
+    case("cross_entropy, summed", STRIDED, |x| {
+        let options = CrossEntropyOptions { reduction: Reduction::Sum, ..Default::default() };
+        x[0].cross_entropy_with(&classes(&x[0], &[3, 0, 2])?, options)
+    }),
+    case("cross_entropy, with all options", MATRIX, |x| {
+        let weights = Tensor::from_slice(x[0].device(), &[0.5, 2.0, 0.0, 1.5], 4)?.to_dtype(x[0].dtype())?;
+        let options = CrossEntropyOptions {
+            label_smoothing: 0.2,
+            ignore_index: Some(-7),
+            class_weights: Some(&weights),
+            reduction: Reduction::Mean,
+        };
+        x[0].cross_entropy_with(&classes(&x[0], &[3, -7, 1])?, options)
+    }),
+    case("l1_loss", APART, |x| x[0].l1_loss(&x[1], Reduction::Mean)),
+    case("huber_loss", APART, |x| x[0].huber_loss(&x[1], 0.33, Reduction::Sum)),
+    case("bce_with_logits", LIKELY, |x| x[0].bce_with_logits(&x[1], Reduction::None)),
+    case("kl_div", LIKELY, |x| x[0].kl_div(&x[1], Reduction::Mean)),
+    case("prod", STRIDED_CUBE, |x| x[0].prod([0, 2])),
+    case("prod, with zeros", CUBE, |x| {
+        // A row without a zero, with one, and with two.
+        let holes = [false, false, false, false, true, false, false, false, true, false, true, false];
+        let holes = Tensor::from_slice(x[0].device(), &holes, [3, 4])?;
+        x[0].masked_fill(&holes, 0)?.prod_keepdim(2)
+    }),
+    case("prod_all", MATRIX, |x| x[0].prod_all()),
+    case("var", STRIDED_CUBE, |x| x[0].var([0, 2], 1)),
+    case("var_keepdim", CUBE, |x| x[0].var_keepdim(1, 0)),
+    case("var_all", STRIDED, |x| x[0].var_all(0)),
+    case("std", STRIDED_CUBE, |x| x[0].std(-1, 1)),
+    case("std_keepdim", CUBE, |x| x[0].std_keepdim([0, 1], 0)),
+    case("std_all", STRIDED, |x| x[0].std_all(1)),
+    case("logsumexp", STRIDED_CUBE, |x| x[0].logsumexp([0, 2])),
+    case("logsumexp_keepdim", MATRIX, |x| x[0].logsumexp_keepdim(1)),
+    case("cumsum", CUBE, |x| x[0].cumsum(1)),
+    case("cumsum, last axis", STRIDED, |x| x[0].cumsum(-1)),
+    case("norm, L1", KINKED, |x| x[0].norm(Norm::L1, 0)),
+    case("norm, L2", CUBE, |x| x[0].norm(Norm::L2, [0, 2])),
+    case("norm, Max", &[(&[3, 4], Distinct(0.03), Transposed)], |x| x[0].norm_keepdim(Norm::Max, 1)),
+    case("split", STRIDED, |x| x[0].split(1, 3)?[1].add(&x[0].chunk(1, 4)?[0])),
+    case("pad", STRIDED, |x| x[0].pad(&[(1, 2), (0, 3)], 0.5)),
+    case("flip", STRIDED_CUBE, |x| x[0].flip([0, -1])),
+    case("roll", STRIDED, |x| x[0].roll(-1, 1)),
+    case("tile", STRIDED, |x| x[0].tile(&[2, 1, 3])),
+    case("repeat_interleave", STRIDED, |x| x[0].repeat_interleave(0, 2)),
+    case("tril", STRIDED_CUBE, |x| x[0].tril(1)),
+    case("triu", STRIDED, |x| x[0].triu(-1)),
+    case("masked_fill", STRIDED, |x| x[0].masked_fill(&checkers(&x[0])?, -2.0)),
+    case("scatter_add", &[(&[3, 4], Any, InOrder), (&[5, 4], Any, Transposed)], |x| {
+        let places = (0..20).map(|i| i * i % 3).collect::<Vec<i64>>();
+        x[0].scatter_add(0, &Tensor::from_slice(x[0].device(), &places, [5, 4])?, &x[1])
+    }),
+    case("at", CUBE, |x| x[0].at((-1, (..).every(2), 1..3))),
+    case("sort", RANKED, |x| x[0].sort(1, SortOrder::Descending).map(|(values, _)| values)),
+    case("top_k", STRIDED_RANKED, |x| x[0].top_k(2, 0, SortOrder::Descending).map(|(values, _)| values)),
+    case("einsum", PAIR, |x| Tensor::einsum("ij,kj->ki", &[&x[0], &x[1]])),
+    case("einsum, elementwise", PAIR, |x| Tensor::einsum("ij,ij->j", &[&x[0], &x[1]])),
     case("gather", MATRIX, |x| x[0].gather(1, &Tensor::from_slice(x[0].device(), &[3i64, 3, 0, 1], [2, 2])?)),
     case("index_select", STRIDED, |x| x[0].index_select(0, &classes(&x[0], &[2, 0, 2, 2])?)),
     case("layer_norm", CUBE, |x| x[0].layer_norm(None, 1e-5)),

@@ -32,6 +32,10 @@ pub(super) trait Fold<T>: Sync {
 #[derive(Debug)]
 pub(super) struct Sum;
 
+/// [`crate::backend::Reduce::Prod`]
+#[derive(Debug)]
+pub(super) struct Product;
+
 /// [`crate::backend::Reduce::Max`]
 #[derive(Debug)]
 pub(super) struct Largest;
@@ -45,6 +49,14 @@ impl<T: Number> Fold<T> for Sum {
 
     fn fold(a: T, b: T) -> T {
         a.plus(b)
+    }
+}
+
+impl<T: Number> Fold<T> for Product {
+    const IDENTITY: T = T::ONE;
+
+    fn fold(a: T, b: T) -> T {
+        a.times(b)
     }
 }
 
@@ -70,6 +82,10 @@ macro_rules! fold {
         match $f {
             $crate::backend::Reduce::Sum => {
                 type $F = $crate::backend::cpu::fold::Sum;
+                $body
+            }
+            $crate::backend::Reduce::Prod => {
+                type $F = $crate::backend::cpu::fold::Product;
                 $body
             }
             $crate::backend::Reduce::Max => {

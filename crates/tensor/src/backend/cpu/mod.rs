@@ -24,9 +24,11 @@ mod pool;
 mod random;
 pub(super) mod reduce;
 mod scalar;
+mod scan;
 mod simd;
 mod sliding;
 mod softmax;
+mod sort;
 #[cfg(test)]
 mod testing;
 mod unary;
@@ -67,6 +69,7 @@ impl CpuBackend {
 pub(super) fn workspace(of: Workspace<'_>) -> usize {
     match of {
         Workspace::Reduce { shape, axes, dtype } => reduce::workspace(shape, axes, dtype),
+        Workspace::ArgSort { shape } => sort::workspace(shape),
         Workspace::Conv2d { conv, input, out, dtype } => {
             conv::workspace(conv, input.dims(), out.dims(), dtype)
         }
@@ -116,6 +119,10 @@ impl Backend for CpuBackend {
             Kernel::ArgReduce { largest, input, axis, out } => {
                 reduce::arg_reduce(workers, op, largest, input, axis, out)
             }
+            Kernel::ArgSort { descending, input, workspace, out } => {
+                sort::arg_sort(workers, op, descending, input, workspace, out)
+            }
+            Kernel::RunningSum { axis, reverse, out } => scan::running_sum(workers, op, axis, reverse, out),
             Kernel::MatMul { lhs, rhs, out } => matmul::matmul(workers, op, lhs, rhs, out),
             Kernel::Softmax { log, input, out } => softmax::softmax(workers, op, log, input, out),
             Kernel::SoftmaxGrad { log, output, grad, out } => {
@@ -221,6 +228,9 @@ mod tests {
         let (axes, workspace) = (&[true; 2], none.out());
         run("reduce", Kernel::Reduce { f: Reduce::Sum, input: x, axes, workspace, out: sum.out() });
         run("arg_reduce", Kernel::ArgReduce { largest: true, input: x, axis: 1, out: best.out() });
+        let workspace = none.out();
+        run("arg_sort", Kernel::ArgSort { descending: false, input: x, workspace, out: whole.out() });
+        run("running_sum", Kernel::RunningSum { axis: 0, reverse: false, out: y.out() });
         run("matmul", Kernel::MatMul { lhs: x, rhs: x, out: y.out() });
         run("softmax", Kernel::Softmax { log: false, input: x, out: y.out() });
         run("softmax_grad", Kernel::SoftmaxGrad { log: false, output: x, grad: x, out: y.out() });

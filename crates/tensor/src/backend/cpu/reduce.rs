@@ -101,7 +101,7 @@ pub(super) fn reduce(
     out: ViewMut<'_>,
 ) -> Result<()> {
     let dtype = input.dtype();
-    if dtype == DType::Bool && f == Reduce::Sum {
+    if dtype == DType::Bool && matches!(f, Reduce::Sum | Reduce::Prod) {
         return Err(unsupported(op, dtype));
     }
     any!(dtype, T => {

@@ -18,6 +18,8 @@ mod optim;
 mod random;
 mod reduce;
 mod rows;
+mod scan;
+mod sort;
 mod transfer;
 mod windows;
 
@@ -87,6 +89,10 @@ impl Backend for CudaBackend {
             Kernel::ArgReduce { largest, input, axis, out } => {
                 reduce::arg_reduce(device, op, largest, input, axis, &out)
             }
+            Kernel::ArgSort { descending, input, workspace, out } => {
+                sort::arg_sort(device, op, descending, input, &workspace, &out)
+            }
+            Kernel::RunningSum { axis, reverse, out } => scan::running_sum(device, op, axis, reverse, &out),
             Kernel::MatMul { lhs, rhs, out } => rows::matmul(device, op, lhs, rhs, &out),
             Kernel::Softmax { log, input, out } => rows::softmax(device, op, log, input, &out),
             Kernel::SoftmaxGrad { log, output, grad, out } => {

@@ -28,7 +28,7 @@ pub(super) fn reduce(
     out: &ViewMut<'_>,
 ) -> Result<()> {
     let dtype = input.dtype();
-    if dtype == DType::Bool && f == Reduce::Sum {
+    if dtype == DType::Bool && matches!(f, Reduce::Sum | Reduce::Prod) {
         return Err(Error::UnsupportedDType { op, dtype });
     }
     if input.layout().shape().elements() == 0 {
@@ -42,6 +42,7 @@ pub(super) fn reduce(
         Reduce::Sum => 0,
         Reduce::Max => 1,
         Reduce::Min => 2,
+        Reduce::Prod => 3,
     };
     (job.counts[0], job.counts[1], job.counts[2]) = (cut.length as u64, slabs as u64, slab as u64);
     if slabs > 1 && workspace.storage().bytes() < slabs * cut.outputs * dtype.size() {
@@ -117,6 +118,7 @@ fn of_none(f: Reduce, dtype: DType) -> Scalar {
     };
     match f {
         Reduce::Sum => Scalar::Int(0),
+        Reduce::Prod => Scalar::Int(1),
         Reduce::Max => lowest,
         Reduce::Min => highest,
     }

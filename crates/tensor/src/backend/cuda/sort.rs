@@ -1,0 +1,46 @@
+//! The order of elements: runs of indices merged into longer ones, to and fro between the output and the workspace.
+
+use bfc_cuda::kernels::{Family, Job, Operand};
+
+use super::launch::{Launcher, kernel, origin, output};
+use crate::error::Result;
+use crate::storage::{View, ViewMut};
+
+/// See [`Kernel::ArgSort`](crate::backend::Kernel::ArgSort).
+pub(super) fn arg_sort(
+    device: &Launcher,
+    op: &'static str,
+    descending: bool,
+    input: View<'_>,
+    workspace: &ViewMut<'_>,
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    let layout = input.layout();
+    let elements = layout.shape().elements();
+    if elements == 0 {
+        return Ok(());
+    }
+    if workspace.storage().bytes() < elements * size_of::<i64>() {
+        return Err(crate::backend::not_host(op));
+    }
+    let lines = layout.shape().rank().saturating_sub(1);
+    let (length, stride) = match (layout.shape().dims(), layout.strides()) {
+        ([.., length], [.., stride]) => (*length, *stride),
+        _ => (1, 1),
+    };
+    let mut job = Job::over(elements as u64, &layout.shape().dims()[..lines]);
+    job.inputs[0] = Operand::strided(origin(&input), &layout.strides()[..lines]);
+    (job.counts[0], job.counts[2]) = (length as u64, stride as u64);
+    job.function = u64::from(descending);
+    // Runs of one are merged in any case, as they are not written down before.
+    let merges = length.next_power_of_two().trailing_zeros().max(1);
+    for merge in 0..merges {
+        // The last merge goes to the output.
+        let to_output = (merges - merge) % 2 == 1;
+        let (from, to) = if to_output { (workspace, out) } else { (out, workspace) };
+        (job.also[0], job.outputs[0]) = (output(from), output(to));
+        job.counts[1] = 1 << merge;
+        device.each(op, kernel(Family::Sort, "merge_runs", input.dtype()), job.count, &job)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! Running sums along an axis.
+//!
+//! `y[.., i, ..] = Σ x[.., j, ..]` over j ≤ i. ∂L/∂x is the same from the other end: Σ ∂L/∂y over j ≥ i. One output is taken,
+//! in which the sums run; nothing is saved. Element types are those of `sum`.
+
+use super::reduce::can_sum;
+use super::supported;
+use crate::autograd::Saved;
+use crate::backend::Kernel;
+use crate::context::OpContext;
+use crate::error::Result;
+use crate::op::{Op, apply};
+use crate::tensor::Tensor;
+
+#[derive(Debug)]
+struct Cumsum {
+    axis: usize,
+    /// Whether the sums run from the last element to the first.
+    reverse: bool,
+}
+
+impl Op for Cumsum {
+    fn name(&self) -> &'static str {
+        "cumsum"
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let x = inputs[0];
+        supported(ctx.op(), x.dtype(), can_sum)?;
+        let mut out = ctx.output(x.shape(), x.dtype())?;
+        ctx.compute(Kernel::Copy { input: x.view(), out: out.view_mut() })?;
+        ctx.compute(Kernel::RunningSum { axis: self.axis, reverse: self.reverse, out: out.view_mut() })?;
+        Ok(out.finish())
+    }
+
+    fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![Some(apply(Self { reverse: !self.reverse, ..*self }, &[grad])?)])
+    }
+}
+
+impl Tensor {
+    /// At each place along an axis the sum of the elements up to there. Integers wrap.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 2.0, 3.0], [3])?;
+    /// assert_eq!(x.cumsum(0)?.to_vec::<f32>()?, [1.0, 3.0, 6.0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::sum`].
+    pub fn cumsum(&self, axis: isize) -> Result<Self> {
+        let axis = self.shape().axis("cumsum", axis)?;
+        apply(Cumsum { axis, reverse: false }, &[self])
+    }
+}

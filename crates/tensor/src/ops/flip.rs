@@ -1,0 +1,123 @@
+//! Elements in another order along an axis.
+//!
+//! | op | y | ∂L/∂x | takes beside the output |
+//! |---|---|---|---|
+//! | `flip` | `y[i] = x[n - 1 - i]` | `flip`(∂L/∂y) | n indices |
+//! | `roll` | `y[(i + shift) mod n] = x[i]` | ∂L/∂y, rolled back | |
+//!
+//! Nothing is saved. One output is taken, for `flip` one for each axis.
+
+use super::axes::{Axes, AxisSet};
+use crate::autograd::Saved;
+use crate::backend::Kernel;
+use crate::context::OpContext;
+use crate::dtype::{DType, Scalar};
+use crate::error::Result;
+use crate::op::{Op, apply};
+use crate::tensor::Tensor;
+
+#[derive(Debug)]
+struct Flip {
+    axis: usize,
+}
+
+impl Op for Flip {
+    fn name(&self) -> &'static str {
+        "flip"
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let (x, axis) = (inputs[0], self.axis);
+        let size = x.dims()[axis];
+        let mut out = ctx.output(x.shape(), x.dtype())?;
+        let lone =
+            (0..x.rank()).fold(*x.shape(), |shape, other| shape.with_dim(other, 1)).with_dim(axis, size);
+        let mut indices = ctx.temp(&lone, DType::I64)?;
+        ctx.compute(Kernel::Arange {
+            start: Scalar::Int(size as i64 - 1),
+            step: Scalar::Int(-1),
+            out: indices.view_mut(),
+        })?;
+        let indices = indices.view().broadcast_to(ctx.op(), x.shape())?;
+        ctx.compute(Kernel::Gather { input: x.view(), indices, axis, out: out.view_mut() })?;
+        Ok(out.finish())
+    }
+
+    fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![Some(apply(Self { axis: self.axis }, &[grad])?)])
+    }
+}
+
+#[derive(Debug)]
+struct Roll {
+    axis: usize,
+    /// Less than the size of the axis.
+    shift: usize,
+}
+
+impl Op for Roll {
+    fn name(&self) -> &'static str {
+        "roll"
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let (x, axis) = (inputs[0], self.axis);
+        let (size, mut out) = (x.dims()[axis], ctx.output(x.shape(), x.dtype())?);
+        let cut = size - self.shift;
+        for (range, start) in [(0..cut, self.shift), (cut..size, 0)] {
+            let part = x.with_layout(x.layout().sliced(ctx.op(), axis, range, 1)?);
+            let out = out.view_mut();
+            ctx.compute(Kernel::CopyInto { input: part.view(), axis, start, step: 1, out })?;
+        }
+        Ok(out.finish())
+    }
+
+    fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let shift = grad.dims()[self.axis] - self.shift;
+        Ok(vec![Some(apply(Self { shift, axis: self.axis }, &[grad])?)])
+    }
+}
+
+impl Tensor {
+    /// The elements in reverse order along axes.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let x = Tensor::arange(&Device::cpu()?, 4)?.reshape([2, 2])?;
+    /// assert_eq!(x.flip(1)?.to_vec::<i64>()?, [1, 0, 3, 2]);
+    /// assert_eq!(x.flip([0, 1])?.to_vec::<i64>()?, [3, 2, 1, 0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange), [`Error::BadArgument`](crate::Error::BadArgument) for an axis
+    /// named twice, [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    pub fn flip(&self, axes: impl Axes) -> Result<Self> {
+        let axes = AxisSet::of("flip", self.shape(), &axes)?;
+        axes.iter().fold(Ok(self.unchanged()), |flipped, axis| apply(Flip { axis }, &[&flipped?]))
+    }
+
+    /// The elements moved by `shift` places along an axis, towards its end or with a negative shift towards its start; those that
+    /// leave it come in at the other side.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let x = Tensor::arange(&Device::cpu()?, 5)?;
+    /// assert_eq!(x.roll(2, 0)?.to_vec::<i64>()?, [3, 4, 0, 1, 2]);
+    /// assert_eq!(x.roll(-1, 0)?.to_vec::<i64>()?, [1, 2, 3, 4, 0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange), [`Error::Allocation`](crate::Error::Allocation) if there is
+    /// no memory.
+    pub fn roll(&self, shift: isize, axis: isize) -> Result<Self> {
+        let axis = self.shape().axis("roll", axis)?;
+        // No axis is longer than an isize unless the tensor is empty.
+        let shift = isize::try_from(self.dims()[axis]).map_or(0, |size| match size {
+            0 => 0,
+            size => shift.rem_euclid(size),
+        });
+        if shift == 0 { Ok(self.unchanged()) } else { apply(Roll { axis, shift: shift as usize }, &[self]) }
+    }
+}

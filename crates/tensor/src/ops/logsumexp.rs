@@ -1,0 +1,77 @@
+//! The logarithm of a sum of exponentials along axes, which does not overflow.
+//!
+//! y = m + ln Σ eˣ⁻ᵐ with the largest element m, -∞ for no elements. ∂y/∂x = eˣ⁻ʸ. Saves x and y; takes a temporary of the
+//! size of x.
+
+use bfc_core::Category;
+
+use super::axes::Axes;
+use super::create::constant_like;
+use super::reduce::Target;
+use super::supported;
+use crate::autograd::Saved;
+use crate::context::OpContext;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::op::{Op, apply};
+use crate::tensor::Tensor;
+
+#[derive(Debug)]
+struct LogSumExp(Target);
+
+impl Op for LogSumExp {
+    fn name(&self) -> &'static str {
+        "logsumexp"
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let x = inputs[0];
+        supported(ctx.op(), x.dtype(), DType::is_float)?;
+        let result = if x.elements() == 0 {
+            let folded = self.0.axes.folded_shape(x.shape());
+            Tensor::full_for(x.device(), folded, f64::NEG_INFINITY, x.dtype(), Category::Output)?
+        } else {
+            let largest = x.max_over(self.0.kept())?;
+            // ∞ - ∞ is no number: where the largest is infinite, nothing is subtracted.
+            let infinite = largest.abs()?.eq(&constant_like(x, f64::INFINITY)?)?;
+            let largest = infinite.where_(&constant_like(x, 0)?, &largest)?;
+            x.sub(&largest)?.exp()?.sum_over(self.0.kept())?.log()?.add(&largest)?
+        };
+        ctx.save(x);
+        ctx.save(&result);
+        self.0.finish(result, x.shape())
+    }
+
+    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let (x, y) = (saved.tensor(0)?, saved.tensor(1)?);
+        // Where all are -∞ none has a share.
+        let nothing = y.eq(&constant_like(x, f64::NEG_INFINITY)?)?;
+        let y = nothing.where_(&constant_like(x, 0)?, y)?;
+        Ok(vec![Some(x.sub(&y)?.exp()?.mul(&self.0.restore(grad)?)?)])
+    }
+}
+
+impl Tensor {
+    /// ln Σ eˣ along axes, which vanish; -∞ for no elements. Neither overflows nor vanishes where eˣ does.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[1000.0f32, 1000.0], [2])?;
+    /// assert_eq!(x.logsumexp(0)?.item::<f32>()?, 1000.0 + 2f32.ln());
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::mean`].
+    pub fn logsumexp(&self, axes: impl Axes) -> Result<Self> {
+        apply(LogSumExp(self.target("logsumexp", &axes, false)?), &[self])
+    }
+
+    /// As [`Tensor::logsumexp`], but the axes stay with size 1.
+    ///
+    /// # Errors
+    /// As [`Tensor::mean`].
+    pub fn logsumexp_keepdim(&self, axes: impl Axes) -> Result<Self> {
+        apply(LogSumExp(self.target("logsumexp", &axes, true)?), &[self])
+    }
+}

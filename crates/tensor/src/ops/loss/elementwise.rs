@@ -1,0 +1,199 @@
+//! Losses that look at one prediction x and one target t at a time.
+//!
+//! | op | loss | slope by x | slope by t |
+//! |---|---|---|---|
+//! | `l1_loss` | \|x - t\| | sign(x - t) | -sign(x - t) |
+//! | `huber_loss` | d²/2 up to \|d\| = δ, then δ (\|d\| - δ/2), with d = x - t | d, at most δ | -d, at most δ |
+//! | `bce_with_logits` | -t ln σ(x) - (1 - t) ln(1 - σ(x)) | σ(x) - t | -x |
+//! | `kl_div` | t (ln t - x), 0 for t = 0 | -t | ln t + 1 - x |
+//!
+//! (Huber 1964; Kullback and Leibler 1951.) Saves x and t. Forward and backward take a few temporaries of their size.
+
+use super::reduction::Reduction;
+use crate::autograd::Saved;
+use crate::context::OpContext;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::op::{Op, apply};
+use crate::ops::create::constant_like;
+use crate::ops::{same_dtype, supported, wanted};
+use crate::tensor::Tensor;
+
+/// The loss of one element.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Absolute,
+    Huber { delta: f64 },
+    BinaryCrossEntropy,
+    KullbackLeibler,
+}
+
+impl Kind {
+    /// The loss of each element.
+    fn losses(self, x: &Tensor, target: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Absolute => x.sub(target)?.abs(),
+            Self::Huber { delta } => {
+                // With c = min(|d|, δ) both branches are c (|d| - c/2).
+                let distance = x.sub(target)?.abs()?;
+                let inner = distance.clamp(0.0, delta)?;
+                distance.sub(&inner.mul_scalar(0.5)?)?.mul(&inner)
+            }
+            Self::BinaryCrossEntropy => {
+                // The logarithm of σ itself would be -∞ where σ rounds to 0: (1 - t) x + ln(1 + e⁻ˣ) is the same sum.
+                let certain = target.neg()?.add_scalar(1.0)?.mul(x)?;
+                x.neg()?.softplus()?.add(&certain)
+            }
+            Self::KullbackLeibler => {
+                let losses = target.log()?.sub(x)?.mul(target)?;
+                let zero = constant_like(x, 0)?;
+                target.eq(&zero)?.where_(&zero, &losses)
+            }
+        }
+    }
+
+    /// The derivative of each element's loss by x.
+    fn slope(self, x: &Tensor, target: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Absolute => x.sub(target)?.sign(),
+            Self::Huber { delta } => x.sub(target)?.clamp(-delta, delta),
+            Self::BinaryCrossEntropy => x.sigmoid()?.sub(target),
+            Self::KullbackLeibler => target.neg(),
+        }
+    }
+
+    /// The derivative by the target.
+    fn target_slope(self, x: &Tensor, target: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Absolute | Self::Huber { .. } => self.slope(target, x),
+            Self::BinaryCrossEntropy => x.neg(),
+            Self::KullbackLeibler => target.log()?.add_scalar(1.0)?.sub(x),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct ElementLoss {
+    op: &'static str,
+    kind: Kind,
+    reduction: Reduction,
+}
+
+impl Op for ElementLoss {
+    fn name(&self) -> &'static str {
+        self.op
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let [x, target] = [inputs[0], inputs[1]];
+        same_dtype(self.op, x, target)?;
+        supported(self.op, x.dtype(), DType::is_float)?;
+        if x.shape() != target.shape() {
+            return Err(Error::ShapeMismatch { op: self.op, lhs: *x.shape(), rhs: *target.shape() });
+        }
+        let loss = self.reduction.fold(self.kind.losses(x, target)?)?;
+        ctx.save(x);
+        ctx.save(target);
+        Ok(loss)
+    }
+
+    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let (x, target) = (saved.tensor(0)?, saved.tensor(1)?);
+        let share = self.reduction.spread(grad, x.shape())?;
+        let to_x = wanted(saved, 0, || self.kind.slope(x, target)?.mul(&share))?;
+        let to_target = wanted(saved, 1, || self.kind.target_slope(x, target)?.mul(&share))?;
+        Ok(vec![to_x, to_target])
+    }
+}
+
+impl Tensor {
+    fn element_loss(
+        &self,
+        op: &'static str,
+        target: &Self,
+        kind: Kind,
+        reduction: Reduction,
+    ) -> Result<Self> {
+        apply(ElementLoss { op, kind, reduction }, &[self, target])
+    }
+
+    /// The absolute differences from `target`, which has the same shape. Where there is no difference the gradient is 0.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Reduction, Tensor};
+    /// let device = Device::cpu()?;
+    /// let x = Tensor::from_slice(&device, &[1.0f32, 5.0], [2])?;
+    /// let target = Tensor::from_slice(&device, &[2.0f32, 2.0], [2])?;
+    /// assert_eq!(x.l1_loss(&target, Reduction::Mean)?.item::<f32>()?, 2.0);
+    /// assert_eq!(x.l1_loss(&target, Reduction::None)?.to_vec::<f32>()?, [1.0, 3.0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] for different shapes, [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for
+    /// floats, [`Error::Allocation`] if there is no memory.
+    pub fn l1_loss(&self, target: &Self, reduction: Reduction) -> Result<Self> {
+        self.element_loss("l1_loss", target, Kind::Absolute, reduction)
+    }
+
+    /// Half the squared differences d from `target` as long as |d| ≤ `delta`, and `delta` (|d| - `delta`/2) beyond: a few wild
+    /// values do not outweigh the rest.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Reduction, Tensor};
+    /// let device = Device::cpu()?;
+    /// let x = Tensor::from_slice(&device, &[0.5f32, 3.0], [2])?;
+    /// let loss = x.huber_loss(&x.zeros_like()?, 1.0, Reduction::None)?;
+    /// assert_eq!(loss.to_vec::<f32>()?, [0.125, 2.5]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless `delta` is above 0; else as [`Tensor::l1_loss`].
+    pub fn huber_loss(&self, target: &Self, delta: f64, reduction: Reduction) -> Result<Self> {
+        let op = "huber_loss";
+        if delta > 0.0 {
+            return self.element_loss(op, target, Kind::Huber { delta }, reduction);
+        }
+        Err(Error::BadArgument { op, argument: "delta", expected: "above 0", got: delta.to_string() })
+    }
+
+    /// The binary cross-entropy of the probabilities σ(x), for these logits x, with the probabilities in `target`: finite for
+    /// every finite logit.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Reduction, Tensor};
+    /// let device = Device::cpu()?;
+    /// let logits = Tensor::from_slice(&device, &[0.0f32, 1000.0], [2])?;
+    /// let target = Tensor::from_slice(&device, &[1.0f32, 0.0], [2])?;
+    /// let losses = logits.bce_with_logits(&target, Reduction::None)?;
+    /// assert_eq!(losses.to_vec::<f32>()?, [2f32.ln(), 1000.0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::l1_loss`].
+    pub fn bce_with_logits(&self, target: &Self, reduction: Reduction) -> Result<Self> {
+        self.element_loss("bce_with_logits", target, Kind::BinaryCrossEntropy, reduction)
+    }
+
+    /// The terms t (ln t - x) of the Kullback-Leibler divergence of the distributions in `target` from those whose
+    /// logarithms these are. The divergence itself is the sum over a distribution: for rows of a batch that is
+    /// [`Reduction::Sum`] divided by their number, what PyTorch calls "batchmean".
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Reduction, Tensor};
+    /// let device = Device::cpu()?;
+    /// let even = Tensor::full(&device, [2], 0.5)?;
+    /// let sure = Tensor::from_slice(&device, &[1.0f32, 0.0], [2])?;
+    /// let divergence = even.log()?.kl_div(&sure, Reduction::Sum)?;
+    /// assert_eq!(divergence.item::<f32>()?, 2f32.ln());
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::l1_loss`].
+    pub fn kl_div(&self, target: &Self, reduction: Reduction) -> Result<Self> {
+        self.element_loss("kl_div", target, Kind::KullbackLeibler, reduction)
+    }
+}

@@ -1,0 +1,62 @@
+//! One value wherever a mask says so.
+//!
+//! y = mask ? value : x. ∂L/∂x is ∂L/∂y where the mask does not hold, else 0. One output is taken; saves the mask.
+
+use super::create::constant_like;
+use super::expect_dtype;
+use super::unary::holds;
+use crate::autograd::Saved;
+use crate::context::OpContext;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Error, Result};
+use crate::op::{Op, apply};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+#[derive(Debug)]
+struct MaskedFill(Scalar);
+
+impl Op for MaskedFill {
+    fn name(&self) -> &'static str {
+        "masked_fill"
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let (op, [x, mask]) = (ctx.op(), [inputs[0], inputs[1]]);
+        expect_dtype(op, "mask", mask, DType::Bool, x)?;
+        if Shape::broadcast(op, x.shape(), mask.shape())? != *x.shape() {
+            return Err(Error::ShapeMismatch { op, lhs: *x.shape(), rhs: *mask.shape() });
+        }
+        let value = holds(op, self.0, x.dtype())?;
+        let filled = mask.where_(&constant_like(x, value)?, x)?;
+        ctx.save(mask);
+        Ok(filled)
+    }
+
+    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let kept = saved.tensor(0)?.where_(&constant_like(grad, 0)?, grad)?;
+        Ok(vec![Some(kept), None])
+    }
+}
+
+impl Tensor {
+    /// `value` where the mask (truth values, which broadcast to this tensor's shape) holds, else this tensor's element.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let device = Device::cpu()?;
+    /// let scores = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0], [3])?;
+    /// let hidden = Tensor::from_slice(&device, &[false, true, false], [3])?;
+    /// let masked = scores.masked_fill(&hidden, f32::NEG_INFINITY)?;
+    /// assert_eq!(masked.to_vec::<f32>()?, [1.0, f32::NEG_INFINITY, 3.0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless the mask's elements are truth values and `value` is one of this tensor's type;
+    /// [`Error::ShapeMismatch`] if the mask does not broadcast to this tensor's shape; [`Error::Allocation`] if there is no
+    /// memory.
+    pub fn masked_fill(&self, mask: &Self, value: impl Into<Scalar>) -> Result<Self> {
+        apply(MaskedFill(value.into()), &[self, mask])
+    }
+}

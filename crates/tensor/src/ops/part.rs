@@ -1,0 +1,219 @@
+//! Parts of a tensor by ranges and indices, one for each axis: `x.at((1..5, .., -1))`.
+//!
+//! A view, as of `slice`: nothing is taken or saved. ∂L/∂x is ∂L/∂y in its place, 0 elsewhere.
+
+use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
+
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
+
+const OP: &str = "at";
+
+/// What is taken of one axis. Made from indices and ranges of `i32`, `isize` or `usize`; negative numbers count from the back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part(Kind);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// One element: the axis vanishes.
+    Index(isize),
+    /// Every `step`-th element from `start` on, before `end` or else up to the last.
+    Range { start: isize, end: Option<isize>, step: usize },
+}
+
+/// What may be given for one axis: an index, a range, or every so-many-th of a range.
+pub trait IntoPart {
+    /// The part.
+    fn into_part(self) -> Part;
+
+    /// Every `step`-th element of a range, from its first on.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, IntoPart, Tensor};
+    /// let x = Tensor::arange(&Device::cpu()?, 10)?;
+    /// assert_eq!(x.at((1..8).every(3))?.to_vec::<i64>()?, [1, 4, 7]);
+    /// assert_eq!(x.at((..).every(4))?.to_vec::<i64>()?, [0, 4, 8]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    fn every(self, step: usize) -> Part
+    where
+        Self: Sized,
+    {
+        match self.into_part() {
+            Part(Kind::Range { start, end, .. }) => Part(Kind::Range { start, end, step }),
+            index => index,
+        }
+    }
+}
+
+/// What may be given to [`Tensor::at`]: a part for the first axis, or a tuple, an array or a slice of parts for the first
+/// axes.
+pub trait IntoParts {
+    /// The parts, first axis first.
+    fn into_parts(self) -> Vec<Part>;
+}
+
+impl IntoPart for Part {
+    fn into_part(self) -> Part {
+        self
+    }
+}
+
+impl IntoPart for RangeFull {
+    fn into_part(self) -> Part {
+        Part(Kind::Range { start: 0, end: None, step: 1 })
+    }
+}
+
+/// The part from `start` on, before `end`.
+const fn range(start: isize, end: isize) -> Part {
+    Part(Kind::Range { start, end: Some(end), step: 1 })
+}
+
+/// The end of a range that has its last element. After -1, which is the last of the axis, there is no number.
+const fn after(last: isize) -> Option<isize> {
+    if last == -1 { None } else { Some(last.saturating_add(1)) }
+}
+
+macro_rules! parts_from {
+    ($($number:ty),*) => {$(
+        impl IntoPart for $number {
+            fn into_part(self) -> Part {
+                Part(Kind::Index(whole(self)))
+            }
+        }
+
+        impl IntoPart for Range<$number> {
+            fn into_part(self) -> Part {
+                range(whole(self.start), whole(self.end))
+            }
+        }
+
+        impl IntoPart for RangeFrom<$number> {
+            fn into_part(self) -> Part {
+                Part(Kind::Range { start: whole(self.start), end: None, step: 1 })
+            }
+        }
+
+        impl IntoPart for RangeTo<$number> {
+            fn into_part(self) -> Part {
+                range(0, whole(self.end))
+            }
+        }
+
+        impl IntoPart for RangeInclusive<$number> {
+            fn into_part(self) -> Part {
+                Part(Kind::Range { start: whole(*self.start()), end: after(whole(*self.end())), step: 1 })
+            }
+        }
+
+        impl IntoPart for RangeToInclusive<$number> {
+            fn into_part(self) -> Part {
+                Part(Kind::Range { start: 0, end: after(whole(self.end)), step: 1 })
+            }
+        }
+    )*};
+}
+
+/// The number, which on all machines is out of bounds where an `isize` does not hold it.
+fn whole(number: impl TryInto<isize>) -> isize {
+    number.try_into().unwrap_or(isize::MAX)
+}
+
+parts_from!(i32, isize, usize);
+
+impl<P: IntoPart> IntoParts for P {
+    fn into_parts(self) -> Vec<Part> {
+        vec![self.into_part()]
+    }
+}
+
+impl<P: IntoPart, const N: usize> IntoParts for [P; N] {
+    fn into_parts(self) -> Vec<Part> {
+        self.into_iter().map(IntoPart::into_part).collect()
+    }
+}
+
+impl IntoParts for &[Part] {
+    fn into_parts(self) -> Vec<Part> {
+        self.to_vec()
+    }
+}
+
+macro_rules! tuple_of_parts {
+    ($($name:ident)*) => {
+        impl<$($name: IntoPart),*> IntoParts for ($($name,)*) {
+            fn into_parts(self) -> Vec<Part> {
+                #[allow(non_snake_case, reason = "each part is called as its type")]
+                let ($($name,)*) = self;
+                vec![$($name.into_part()),*]
+            }
+        }
+    };
+}
+
+tuple_of_parts!(A);
+tuple_of_parts!(A B);
+tuple_of_parts!(A B C);
+tuple_of_parts!(A B C D);
+tuple_of_parts!(A B C D E);
+tuple_of_parts!(A B C D E F);
+tuple_of_parts!(A B C D E F G);
+tuple_of_parts!(A B C D E F G H);
+
+/// A number counted from the front.
+fn from_front(number: isize, size: usize) -> Result<usize> {
+    let counted = usize::try_from(number).ok().or_else(|| size.checked_sub(number.unsigned_abs()));
+    counted.ok_or(Error::IndexOutOfRange { op: OP, index: number as i64, len: size })
+}
+
+impl Tensor {
+    /// The part of this tensor that has the given indices and ranges along its first axes, and all of the others. An index
+    /// takes one element, and its axis vanishes; negative numbers count from the back; [`IntoPart::every`] takes steps. A view.
+    ///
+    /// To go backwards use [`Tensor::flip`], to pick by a tensor of indices [`Tensor::index_select`] or [`Tensor::gather`].
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, IntoPart, Tensor};
+    /// let x = Tensor::arange(&Device::cpu()?, 12)?.reshape([3, 4])?;
+    /// assert_eq!(x.at(1)?.to_vec::<i64>()?, [4, 5, 6, 7]);
+    /// assert_eq!(x.at((.., -1))?.to_vec::<i64>()?, [3, 7, 11]);
+    /// assert_eq!(x.at((1.., ..=1))?.to_vec::<i64>()?, [4, 5, 8, 9]);
+    /// assert_eq!(x.at((-1, (..).every(2)))?.to_vec::<i64>()?, [8, 10]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] for more parts than axes; [`Error::IndexOutOfRange`] for an index that is none, and for a bound before
+    /// the front; [`Error::RangeOutOfBounds`] for a range that leaves its axis or runs backwards, and for a step of 0.
+    pub fn at(&self, parts: impl IntoParts) -> Result<Self> {
+        let parts = parts.into_parts();
+        if parts.len() > self.rank() {
+            let got = format!("{} for shape {}", parts.len(), self.shape());
+            return Err(Error::BadArgument {
+                op: OP,
+                argument: "parts",
+                expected: "at most one an axis",
+                got,
+            });
+        }
+        // From the last axis on, so that those that vanish leave the numbers of the others as they are.
+        parts.iter().enumerate().rev().fold(Ok(self.unchanged()), |part, (axis, &Part(kind))| {
+            let (part, size) = (part?, self.dims()[axis]);
+            match kind {
+                Kind::Range { start: 0, end: None, step: 1 } => Ok(part),
+                Kind::Range { start, end, step } => {
+                    let end = end.map_or(Ok(size), |end| from_front(end, size))?;
+                    part.sliced(OP, axis, from_front(start, size)?..end, step)
+                }
+                Kind::Index(index) => {
+                    let place = from_front(index, size)?;
+                    if place >= size {
+                        return Err(Error::IndexOutOfRange { op: OP, index: index as i64, len: size });
+                    }
+                    part.sliced(OP, axis, place..place + 1, 1)?.squeeze(axis as isize)
+                }
+            }
+        })
+    }
+}

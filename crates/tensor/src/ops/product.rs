@@ -1,0 +1,85 @@
+//! The product along axes.
+//!
+//! y = Π x, 1 for no elements. ∂L/∂x is ∂L/∂y times the product of the others, also where elements are 0. Element types are
+//! those of `sum`. Saves x; backward takes a few temporaries of its size.
+
+use super::axes::Axes;
+use super::create::constant_like;
+use super::reduce::{Target, can_sum, fold};
+use super::supported;
+use crate::autograd::Saved;
+use crate::backend::Reduce;
+use crate::context::OpContext;
+use crate::error::Result;
+use crate::op::{Op, apply};
+use crate::tensor::Tensor;
+
+#[derive(Debug)]
+struct Prod(Target);
+
+impl Op for Prod {
+    fn name(&self) -> &'static str {
+        "prod"
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let x = inputs[0];
+        supported(ctx.op(), x.dtype(), can_sum)?;
+        let mut out = ctx.output(&self.0.axes.folded_shape(x.shape()), x.dtype())?;
+        fold(ctx, Reduce::Prod, x.view(), &self.0.axes, &mut out)?;
+        ctx.save(x);
+        self.0.finish(out.finish(), x.shape())
+    }
+
+    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        // The product of all that are not 0, divided by the element if it is one of them, is the product of the others:
+        // unless one of these is 0.
+        let x = saved.tensor(0)?;
+        let (zero, one) = (constant_like(x, 0)?, constant_like(x, 1)?);
+        let is_zero = x.eq(&zero)?;
+        let factors = is_zero.where_(&one, x)?;
+        let others = factors.prod_over(self.0.kept())?.div(&factors)?;
+        let zeros = is_zero.to_dtype(grad.dtype())?;
+        let zeros_among_others = zeros.sum_over(self.0.kept())?.sub(&zeros)?;
+        let slope = zeros_among_others.eq(&zero)?.where_(&others, &zero)?;
+        Ok(vec![Some(slope.mul(&self.0.restore(grad)?)?)])
+    }
+}
+
+impl Tensor {
+    fn prod_over(&self, target: Target) -> Result<Self> {
+        apply(Prod(target), &[self])
+    }
+
+    /// The product along axes, which vanish; 1 for no elements. Integers wrap.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
+    /// assert_eq!(x.prod(0)?.to_vec::<f32>()?, [3.0, 8.0]);
+    /// assert_eq!(x.prod_all()?.item::<f32>()?, 24.0);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::sum`].
+    pub fn prod(&self, axes: impl Axes) -> Result<Self> {
+        self.prod_over(self.target("prod", &axes, false)?)
+    }
+
+    /// The product along axes, which stay with size 1.
+    ///
+    /// # Errors
+    /// As [`Tensor::sum`].
+    pub fn prod_keepdim(&self, axes: impl Axes) -> Result<Self> {
+        self.prod_over(self.target("prod", &axes, true)?)
+    }
+
+    /// The product of all elements.
+    ///
+    /// # Errors
+    /// As [`Tensor::sum`].
+    pub fn prod_all(&self) -> Result<Self> {
+        self.prod_over(self.all_axes())
+    }
+}

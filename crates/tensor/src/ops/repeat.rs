@@ -1,0 +1,117 @@
+//! Copies of a tensor or of its elements side by side.
+//!
+//! | op | along an axis | ∂L/∂x |
+//! |---|---|---|
+//! | `tile` | 1 2 3 1 2 3 | ∂L/∂y, summed over the copies |
+//! | `repeat_interleave` | 1 1 2 2 3 3 | the same |
+//!
+//! One output is taken, for `tile` one for each axis that grows; nothing is saved. Where a view will do,
+//! [`Tensor::broadcast_to`] repeats without copies.
+
+use super::reduce::reshaped;
+use crate::autograd::Saved;
+use crate::backend::Kernel;
+use crate::context::OpContext;
+use crate::error::{Error, Result};
+use crate::op::{Op, apply};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// Copies along an axis.
+#[derive(Debug)]
+struct Repeat {
+    op: &'static str,
+    axis: usize,
+    times: usize,
+    /// Whether the copies of an element lie together.
+    together: bool,
+}
+
+impl Repeat {
+    /// Which axis the copies are along while they have one of their own.
+    fn copies(&self) -> usize {
+        self.axis + usize::from(self.together)
+    }
+
+    /// The result's shape, with the copies along an axis of their own.
+    fn apart(&self, of: &Shape) -> Result<Shape> {
+        let mut dims = of.dims().to_vec();
+        dims.insert(self.copies(), self.times);
+        Shape::new(&dims)
+    }
+}
+
+impl Op for Repeat {
+    fn name(&self) -> &'static str {
+        self.op
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let x = inputs[0];
+        let apart = self.apart(x.shape())?;
+        let mut out = ctx.output(&apart, x.dtype())?;
+        let input = x.with_layout(x.layout().with_axis(self.copies())?.broadcast_to(self.op, &apart)?);
+        ctx.compute(Kernel::Copy { input: input.view(), out: out.view_mut() })?;
+        let size = x.dims()[self.axis].saturating_mul(self.times);
+        reshaped(out.finish(), x.shape().with_dim(self.axis, size))
+    }
+
+    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let apart = grad.reshape(self.apart(&saved.input_shape(0))?)?;
+        Ok(vec![Some(apart.sum(self.copies() as isize)?)])
+    }
+}
+
+impl Tensor {
+    /// Copies of this tensor side by side, `times[axis]` along each axis: NumPy's `tile`, PyTorch's `repeat`. With more numbers
+    /// than axes there are new axes in front.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 2.0], [2])?;
+    /// assert_eq!(x.tile(&[2])?.to_vec::<f32>()?, [1.0, 2.0, 1.0, 2.0]);
+    /// assert_eq!(x.tile(&[3, 2])?.dims(), [3, 4]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] for fewer numbers than axes; [`Error::RankTooLarge`] if there is no room for one more axis while
+    /// copies are made; [`Error::TooManyElements`]; [`Error::Allocation`] if there is no memory.
+    pub fn tile(&self, times: &[usize]) -> Result<Self> {
+        let op = "tile";
+        let Some(new) = times.len().checked_sub(self.rank()) else {
+            let got = format!("{} for shape {}", times.len(), self.shape());
+            return Err(Error::BadArgument {
+                op,
+                argument: "times",
+                expected: "a number for each axis",
+                got,
+            });
+        };
+        let mut tiled = self.unchanged();
+        for _ in 0..new {
+            tiled = tiled.unsqueeze(0)?;
+        }
+        for (axis, &times) in times.iter().enumerate().filter(|&(_, &times)| times != 1) {
+            tiled = apply(Repeat { op, axis, times, together: false }, &[&tiled])?;
+        }
+        Ok(tiled)
+    }
+
+    /// Each element `times` times along an axis, its copies together: NumPy's `repeat`.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 2.0], [2])?;
+    /// assert_eq!(x.repeat_interleave(0, 2)?.to_vec::<f32>()?, [1.0, 1.0, 2.0, 2.0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`]; else as [`Tensor::tile`].
+    pub fn repeat_interleave(&self, axis: isize, times: usize) -> Result<Self> {
+        let op = "repeat_interleave";
+        let axis = self.shape().axis(op, axis)?;
+        apply(Repeat { op, axis, times, together: true }, &[self])
+    }
+}

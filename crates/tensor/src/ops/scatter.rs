@@ -1,0 +1,78 @@
+//! Sums put where indices say: the counterpart of `gather`.
+//!
+//! y = x, then `y[.., indices[.., i, ..], ..] += source[.., i, ..]`. ∂L/∂x = ∂L/∂y; ∂L/∂source = `gather`(∂L/∂y, indices). One output
+//! is taken, in which the sums are made; saves the indices.
+
+use super::{expect_dtype, is_number, same_dtype, supported, wanted};
+use crate::autograd::Saved;
+use crate::backend::Kernel;
+use crate::context::OpContext;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::op::{Op, apply};
+use crate::tensor::Tensor;
+
+#[derive(Debug)]
+struct ScatterAdd {
+    axis: usize,
+}
+
+impl Op for ScatterAdd {
+    fn name(&self) -> &'static str {
+        "scatter_add"
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let (op, [x, indices, source]) = (ctx.op(), [inputs[0], inputs[1], inputs[2]]);
+        expect_dtype(op, "indices", indices, DType::I64, x)?;
+        same_dtype(op, x, source)?;
+        supported(op, x.dtype(), is_number)?;
+        if indices.shape() != source.shape() {
+            return Err(Error::ShapeMismatch { op, lhs: *indices.shape(), rhs: *source.shape() });
+        }
+        let fits = indices.rank() == x.rank()
+            && (0..x.rank()).all(|axis| axis == self.axis || indices.dims()[axis] <= x.dims()[axis]);
+        if !fits {
+            return Err(Error::ShapeMismatch { op, lhs: *x.shape(), rhs: *indices.shape() });
+        }
+        let mut out = ctx.output(x.shape(), x.dtype())?;
+        ctx.compute(Kernel::ScatterAdd {
+            input: source.view(),
+            indices: indices.view(),
+            axis: self.axis,
+            out: out.view_mut(),
+        })?;
+        ctx.compute(Kernel::Accumulate { input: x.view(), acc: out.view_mut() })?;
+        ctx.save(indices);
+        Ok(out.finish())
+    }
+
+    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let to_source = wanted(saved, 2, || grad.gather(self.axis as isize, saved.tensor(0)?))?;
+        Ok(vec![Some(grad.clone()), None, to_source])
+    }
+}
+
+impl Tensor {
+    /// This tensor with each element of `source` added to the one that has its index (i64) along `axis` and else the same place.
+    /// `indices` and `source` have one shape, nowhere larger than this one but along `axis`. Sums are made in the order of the
+    /// indices, on every device, and added to this tensor's element last.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let device = Device::cpu()?;
+    /// let indices = Tensor::from_slice(&device, &[2i64, 0, 2], [3])?;
+    /// let counts = Tensor::zeros(&device, [3])?.scatter_add(0, &indices, &Tensor::ones(&device, [3])?)?;
+    /// assert_eq!(counts.to_vec::<f32>()?, [1.0, 0.0, 2.0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::BadArgument`] unless `indices` is i64,
+    /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] for truth values, [`Error::IndexOutOfRange`],
+    /// [`Error::Allocation`] if there is no memory.
+    pub fn scatter_add(&self, axis: isize, indices: &Self, source: &Self) -> Result<Self> {
+        let axis = self.shape().axis("scatter_add", axis)?;
+        apply(ScatterAdd { axis }, &[self, indices, source])
+    }
+}

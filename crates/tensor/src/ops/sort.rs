@@ -1,0 +1,146 @@
+//! Elements in order along an axis, and where they stood.
+//!
+//! | op | y | ∂L/∂x | takes beside the output |
+//! |---|---|---|---|
+//! | `argsort` | the indices of the elements, in order | | as much again |
+//! | `sort` | the elements in order, and their indices | ∂L/∂y, put back | as `argsort` |
+//! | `top_k` | the first k of them | the same | as `argsort`, and all indices |
+//!
+//! The order is stable: equals stay as they stood, in descending order too. NaN is larger than every number, so it comes last
+//! in ascending order and first in descending order, as in PyTorch.
+
+use super::index::Gather;
+use super::{is_number, supported};
+use crate::backend::{Kernel, Workspace};
+use crate::context::OpContext;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::op::{Op, apply};
+use crate::shape::MAX_RANK;
+use crate::tensor::Tensor;
+
+/// Which elements come first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SortOrder {
+    /// The smallest; NaN comes last.
+    #[default]
+    Ascending,
+    /// The largest; NaN comes first of all.
+    Descending,
+}
+
+#[derive(Debug)]
+struct ArgSort {
+    op: &'static str,
+    axis: usize,
+    order: SortOrder,
+    /// How many of the first indices are wanted.
+    first: usize,
+}
+
+impl Op for ArgSort {
+    fn name(&self) -> &'static str {
+        self.op
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let x = inputs[0];
+        supported(self.op, x.dtype(), is_number)?;
+        // Backends sort along the last axis: the tensor is seen with the axes swapped, and so is the result.
+        let swapped = |layout: &Layout| {
+            let mut axes: [usize; MAX_RANK] = std::array::from_fn(|axis| axis);
+            axes.swap(self.axis, x.rank() - 1);
+            layout.permuted(self.op, &axes[..x.rank()])
+        };
+        let input = x.with_layout(swapped(x.layout())?);
+        let mut out = ctx.output(input.shape(), DType::I64)?;
+        let mut workspace = ctx.workspace(Workspace::ArgSort { shape: input.shape() })?;
+        ctx.compute(Kernel::ArgSort {
+            descending: self.order == SortOrder::Descending,
+            input: input.view(),
+            workspace: workspace.view_mut(),
+            out: out.view_mut(),
+        })?;
+        let mut indices = out.finish();
+        if self.first < x.dims()[self.axis] {
+            // A copy, so that the indices of the others need not be kept.
+            let last = x.rank() - 1;
+            let first = indices.layout().sliced(self.op, last, 0..self.first, 1)?;
+            let mut out = ctx.output(first.shape(), DType::I64)?;
+            ctx.compute(Kernel::Copy { input: indices.with_layout(first).view(), out: out.view_mut() })?;
+            indices = out.finish();
+        }
+        Ok(indices.with_layout(swapped(indices.layout())?))
+    }
+}
+
+impl Tensor {
+    /// The elements and their indices, as a gather of the first by the second.
+    fn picked(&self, op: &'static str, axis: usize, indices: Self) -> Result<(Self, Self)> {
+        Ok((apply(Gather { op, axis }, &[self, &indices])?, indices))
+    }
+
+    /// The indices (i64) along an axis in the order of their elements. Stable.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, SortOrder, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[2.0f32, 1.0, 2.0], [3])?;
+    /// assert_eq!(x.argsort(0, SortOrder::Ascending)?.to_vec::<i64>()?, [1, 0, 2]);
+    /// assert_eq!(x.argsort(0, SortOrder::Descending)?.to_vec::<i64>()?, [0, 2, 1]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`]; [`Error::UnsupportedDType`] for truth values; [`Error::Allocation`] if there is no memory.
+    pub fn argsort(&self, axis: isize, order: SortOrder) -> Result<Self> {
+        let op = "argsort";
+        let axis = self.shape().axis(op, axis)?;
+        apply(ArgSort { op, axis, order, first: self.dims()[axis] }, &[self])
+    }
+
+    /// The elements in order along an axis, and the indices (i64) where they stood. Stable; see [`SortOrder`] for NaN.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, SortOrder, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[2.0f32, 0.5, 1.0], [3])?;
+    /// let (values, indices) = x.sort(0, SortOrder::Ascending)?;
+    /// assert_eq!(values.to_vec::<f32>()?, [0.5, 1.0, 2.0]);
+    /// assert_eq!(indices.to_vec::<i64>()?, [1, 2, 0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::argsort`].
+    pub fn sort(&self, axis: isize, order: SortOrder) -> Result<(Self, Self)> {
+        let op = "sort";
+        let axis = self.shape().axis(op, axis)?;
+        let indices = apply(ArgSort { op, axis, order, first: self.dims()[axis] }, &[self])?;
+        self.picked(op, axis, indices)
+    }
+
+    /// The first `k` elements in order along an axis, and their indices (i64): in descending order the largest, in ascending
+    /// order the smallest.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, SortOrder, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[2.0f32, 0.5, 1.0], [3])?;
+    /// let (largest, places) = x.top_k(2, 0, SortOrder::Descending)?;
+    /// assert_eq!(largest.to_vec::<f32>()?, [2.0, 1.0]);
+    /// assert_eq!(places.to_vec::<i64>()?, [0, 2]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] if the axis has fewer than `k` elements; else as [`Tensor::argsort`].
+    pub fn top_k(&self, k: usize, axis: isize, order: SortOrder) -> Result<(Self, Self)> {
+        let op = "top_k";
+        let (given, axis) = (axis, self.shape().axis(op, axis)?);
+        if k > self.dims()[axis] {
+            let got = format!("{k} for axis {given} of shape {}", self.shape());
+            return Err(Error::BadArgument { op, argument: "k", expected: "at most the axis's size", got });
+        }
+        let indices = apply(ArgSort { op, axis, order, first: k }, &[self])?;
+        self.picked(op, axis, indices)
+    }
+}

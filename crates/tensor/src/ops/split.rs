@@ -1,0 +1,68 @@
+//! A tensor cut into parts along an axis. Each part is a view, as of `slice`; nothing is taken or saved.
+
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
+
+impl Tensor {
+    /// Parts of `size` along an axis, of which the last may be smaller; one empty part of an empty axis. Views.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let parts = Tensor::arange(&Device::cpu()?, 5)?.split(0, 2)?;
+    /// assert_eq!(parts[1].to_vec::<i64>()?, [2, 3]);
+    /// assert_eq!(parts[2].to_vec::<i64>()?, [4]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`]; [`Error::BadArgument`] for a size of 0.
+    pub fn split(&self, axis: isize, size: usize) -> Result<Vec<Self>> {
+        let op = "split";
+        let len = self.dims()[self.shape().axis(op, axis)?];
+        if size == 0 {
+            let got = format!("0 for shape {}", self.shape());
+            return Err(Error::BadArgument { op, argument: "size", expected: "at least 1", got });
+        }
+        let starts = (0..len.max(1)).step_by(size);
+        starts.map(|start| self.narrow(axis, start, size.min(len - start))).collect()
+    }
+
+    /// Parts of the given sizes along an axis, which together make up the axis. Views.
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`]; [`Error::BadArgument`] if the sizes do not add up to that of the axis.
+    pub fn split_sizes(&self, axis: isize, sizes: &[usize]) -> Result<Vec<Self>> {
+        let op = "split_sizes";
+        let len = self.dims()[self.shape().axis(op, axis)?];
+        if sizes.iter().try_fold(0usize, |sum, &size| sum.checked_add(size)) != Some(len) {
+            let got = format!("{sizes:?} for axis {axis} of shape {}", self.shape());
+            return Err(Error::BadArgument {
+                op,
+                argument: "sizes",
+                expected: "as much together as the axis",
+                got,
+            });
+        }
+        let mut start = 0;
+        let part = |&size: &usize| {
+            let part = self.narrow(axis, start, size);
+            start += size;
+            part
+        };
+        sizes.iter().map(part).collect()
+    }
+
+    /// At most `count` parts along an axis, all of one size but the last, which may be smaller: as PyTorch's `chunk`. Views.
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`]; [`Error::BadArgument`] for a count of 0.
+    pub fn chunk(&self, axis: isize, count: usize) -> Result<Vec<Self>> {
+        let op = "chunk";
+        let len = self.dims()[self.shape().axis(op, axis)?];
+        if count == 0 {
+            let got = format!("0 for shape {}", self.shape());
+            return Err(Error::BadArgument { op, argument: "count", expected: "at least 1", got });
+        }
+        self.split(axis, len.div_ceil(count).max(1))
+    }
+}

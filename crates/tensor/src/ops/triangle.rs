@@ -1,0 +1,87 @@
+//! The triangles of matrices.
+//!
+//! `tril`: `y[.., i, j] = x[.., i, j]` for j - i ≤ the diagonal, else 0; `triu` for j - i ≥ it. ∂L/∂x is the same triangle of ∂L/∂y.
+//! One output is taken, and for one matrix a truth value for each element; nothing is saved.
+
+use super::create::constant_like;
+use crate::autograd::Saved;
+use crate::backend::{Compare, Kernel};
+use crate::context::OpContext;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Error, Result};
+use crate::op::{Op, apply};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+#[derive(Clone, Copy, Debug)]
+struct Triangle {
+    lower: bool,
+    diagonal: isize,
+}
+
+impl Triangle {
+    /// Whether j - i is at most (at least) the diagonal, for each place of a matrix.
+    fn keeps(&self, ctx: &OpContext<'_>, rows: usize, columns: usize) -> Result<Tensor> {
+        let (op, shape) = (ctx.op(), Shape::new(&[rows, columns])?);
+        let (mut ends, mut places) = (
+            ctx.temp(&Shape::new(&[rows, 1])?, DType::I64)?,
+            ctx.temp(&Shape::new(&[columns])?, DType::I64)?,
+        );
+        let step = Scalar::Int(1);
+        ctx.compute(Kernel::Arange { start: Scalar::Int(self.diagonal as i64), step, out: ends.view_mut() })?;
+        ctx.compute(Kernel::Arange { start: Scalar::Int(0), step, out: places.view_mut() })?;
+        let mut keeps = ctx.temp(&shape, DType::Bool)?;
+        ctx.compute(Kernel::Compare {
+            f: if self.lower { Compare::Le } else { Compare::Ge },
+            lhs: places.view().broadcast_to(op, &shape)?,
+            rhs: ends.view().broadcast_to(op, &shape)?,
+            out: keeps.view_mut(),
+        })?;
+        Ok(keeps.finish())
+    }
+}
+
+impl Op for Triangle {
+    fn name(&self) -> &'static str {
+        if self.lower { "tril" } else { "triu" }
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let x = inputs[0];
+        let [.., rows, columns] = *x.dims() else {
+            let expected = "at least two axes";
+            return Err(Error::BadRank { op: ctx.op(), expected, shape: *x.shape() });
+        };
+        self.keeps(ctx, rows, columns)?.where_(x, &constant_like(x, 0)?)
+    }
+
+    fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![Some(apply(*self, &[grad])?)])
+    }
+}
+
+impl Tensor {
+    /// The lower triangle of a matrix, or of each in a stack: 0 above the diagonal, which is that many places above the main one.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let ones = Tensor::ones(&Device::cpu()?, [2, 3])?;
+    /// assert_eq!(ones.tril(0)?.to_vec::<f32>()?, [1.0, 0.0, 0.0, 1.0, 1.0, 0.0]);
+    /// assert_eq!(ones.triu(1)?.to_vec::<f32>()?, [0.0, 1.0, 1.0, 0.0, 0.0, 1.0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadRank`] for fewer than two axes; [`Error::Allocation`] if there is no memory.
+    pub fn tril(&self, diagonal: isize) -> Result<Self> {
+        apply(Triangle { lower: true, diagonal }, &[self])
+    }
+
+    /// The upper triangle of a matrix, or of each in a stack: 0 below the diagonal, which is that many places above the main one.
+    ///
+    /// # Errors
+    /// As [`Tensor::tril`].
+    pub fn triu(&self, diagonal: isize) -> Result<Self> {
+        apply(Triangle { lower: false, diagonal }, &[self])
+    }
+}

@@ -1,0 +1,136 @@
+//! Variance and standard deviation along axes.
+//!
+//! | op | y | ∂y/∂x |
+//! |---|---|---|
+//! | `var` | Σ (x - μ)² / (n - c) | 2 (x - μ) / (n - c) |
+//! | `std` | its root | (x - μ) / ((n - c) y), 0 where y is |
+//!
+//! μ is the mean of the n elements, c the correction: 1 for a sample, 0 for a whole population. NaN unless there are more
+//! than c elements. In two passes, so that large means cost no digits. Saves x, and `std` y; forward takes two temporaries
+//! of the size of x.
+
+use super::axes::Axes;
+use super::create::constant_like;
+use super::reduce::Target;
+use super::supported;
+use crate::autograd::Saved;
+use crate::context::OpContext;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::op::{Op, apply};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+#[derive(Debug)]
+struct Variance {
+    /// Whether the root is taken.
+    root: bool,
+    correction: usize,
+    target: Target,
+}
+
+impl Variance {
+    /// n - c, but at least 0.
+    fn freedom(&self, shape: &Shape) -> f64 {
+        self.target.axes.count(shape).saturating_sub(self.correction) as f64
+    }
+
+    fn deviation(&self, x: &Tensor) -> Result<Tensor> {
+        x.sub(&x.mean_over(self.target.kept())?)
+    }
+}
+
+impl Op for Variance {
+    fn name(&self) -> &'static str {
+        if self.root { "std" } else { "var" }
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let x = inputs[0];
+        supported(ctx.op(), x.dtype(), DType::is_float)?;
+        let squares = self.deviation(x)?.square()?;
+        let variance = squares.sum_over(self.target.kept())?.div_scalar(self.freedom(x.shape()))?;
+        let result = if self.root { variance.sqrt()? } else { variance };
+        ctx.save(x);
+        if self.root {
+            ctx.save(&result);
+        }
+        self.target.finish(result, x.shape())
+    }
+
+    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let x = saved.tensor(0)?;
+        let grad = self.target.restore(grad)?;
+        let scale = if self.root {
+            let (y, zero) = (saved.tensor(1)?, constant_like(x, 0)?);
+            y.eq(&zero)?.where_(&zero, &grad.div(y)?)?
+        } else {
+            grad.mul_scalar(2.0)?
+        };
+        let scale = scale.div_scalar(self.freedom(x.shape()))?;
+        Ok(vec![Some(self.deviation(x)?.mul(&scale)?)])
+    }
+}
+
+impl Tensor {
+    fn variance(&self, root: bool, correction: usize, target: Target) -> Result<Self> {
+        apply(Variance { root, correction, target }, &[self])
+    }
+
+    /// The variance along axes, which vanish: the squared distances from the mean, summed and divided by the number of elements
+    /// less `correction`. That is 1 for the variance that a sample suggests (Bessel), 0 for that of the elements themselves.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 2.0, 3.0, 6.0], [4])?;
+    /// assert_eq!(x.var(0, 0)?.item::<f32>()?, 3.5);
+    /// assert_eq!(x.var(0, 2)?.item::<f32>()?, 7.0);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::mean`].
+    pub fn var(&self, axes: impl Axes, correction: usize) -> Result<Self> {
+        self.variance(false, correction, self.target("var", &axes, false)?)
+    }
+
+    /// The variance along axes, which stay with size 1.
+    ///
+    /// # Errors
+    /// As [`Tensor::mean`].
+    pub fn var_keepdim(&self, axes: impl Axes, correction: usize) -> Result<Self> {
+        self.variance(false, correction, self.target("var", &axes, true)?)
+    }
+
+    /// The variance of all elements.
+    ///
+    /// # Errors
+    /// As [`Tensor::mean`].
+    pub fn var_all(&self, correction: usize) -> Result<Self> {
+        self.variance(false, correction, self.all_axes())
+    }
+
+    /// The standard deviation along axes, which vanish: the root of [`Tensor::var`]. Where it is 0 so is its gradient.
+    ///
+    /// # Errors
+    /// As [`Tensor::mean`].
+    pub fn std(&self, axes: impl Axes, correction: usize) -> Result<Self> {
+        self.variance(true, correction, self.target("std", &axes, false)?)
+    }
+
+    /// The standard deviation along axes, which stay with size 1.
+    ///
+    /// # Errors
+    /// As [`Tensor::mean`].
+    pub fn std_keepdim(&self, axes: impl Axes, correction: usize) -> Result<Self> {
+        self.variance(true, correction, self.target("std", &axes, true)?)
+    }
+
+    /// The standard deviation of all elements.
+    ///
+    /// # Errors
+    /// As [`Tensor::mean`].
+    pub fn std_all(&self, correction: usize) -> Result<Self> {
+        self.variance(true, correction, self.all_axes())
+    }
+}

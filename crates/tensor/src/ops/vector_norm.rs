@@ -1,0 +1,105 @@
+//! Norms of vectors: what lies along axes, as one length.
+//!
+//! | norm | y | ∂y/∂x |
+//! |---|---|---|
+//! | `L1` | Σ \|x\| | sign x |
+//! | `L2` | √(Σ x²) | x / y, 0 where y is |
+//! | `Max` | the largest \|x\| | sign x at the largest, shared evenly among ties |
+//!
+//! Saves x and y; takes a temporary of the size of x.
+
+use super::axes::Axes;
+use super::create::constant_like;
+use super::reduce::{Target, not_empty};
+use super::supported;
+use crate::autograd::Saved;
+use crate::context::OpContext;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::op::{Op, apply};
+use crate::tensor::Tensor;
+
+/// How long a vector is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Norm {
+    /// The sum of the absolute values (p = 1).
+    L1,
+    /// The root of the sum of the squares: Euclid's (p = 2).
+    L2,
+    /// The largest absolute value (p = ∞).
+    Max,
+}
+
+#[derive(Debug)]
+struct VectorNorm {
+    norm: Norm,
+    target: Target,
+}
+
+impl Op for VectorNorm {
+    fn name(&self) -> &'static str {
+        "norm"
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let (x, kept) = (inputs[0], self.target.kept());
+        supported(ctx.op(), x.dtype(), DType::is_float)?;
+        let length = match self.norm {
+            Norm::L1 => x.abs()?.sum_over(kept)?,
+            Norm::L2 => x.square()?.sum_over(kept)?.sqrt()?,
+            Norm::Max => {
+                not_empty(ctx.op(), x, &kept.axes.folded_shape(x.shape()))?;
+                x.abs()?.max_over(kept)?
+            }
+        };
+        ctx.save(x);
+        ctx.save(&length);
+        self.target.finish(length, x.shape())
+    }
+
+    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let (x, length) = (saved.tensor(0)?, saved.tensor(1)?);
+        let grad = self.target.restore(grad)?;
+        let gradient = match self.norm {
+            Norm::L1 => x.sign()?.mul(&grad)?,
+            Norm::L2 => {
+                let zero = constant_like(x, 0)?;
+                x.mul(&length.eq(&zero)?.where_(&zero, &grad.div(length)?)?)?
+            }
+            Norm::Max => {
+                let hits = x.abs()?.eq(length)?.to_dtype(grad.dtype())?;
+                let share = grad.div(&hits.sum_over(self.target.kept())?)?;
+                hits.mul(&x.sign()?)?.mul(&share)?
+            }
+        };
+        Ok(vec![Some(gradient)])
+    }
+}
+
+impl Tensor {
+    /// The length of the vectors along axes, which vanish; over several axes that of all their elements as one vector. 0 for no
+    /// elements, except for [`Norm::Max`].
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Norm, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[3.0f32, -4.0], [2])?;
+    /// assert_eq!(x.norm(Norm::L1, 0)?.item::<f32>()?, 7.0);
+    /// assert_eq!(x.norm(Norm::L2, 0)?.item::<f32>()?, 5.0);
+    /// assert_eq!(x.norm(Norm::Max, 0)?.item::<f32>()?, 4.0);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::mean`]; [`Error::EmptyReduction`](crate::Error::EmptyReduction) for the largest of no elements.
+    pub fn norm(&self, norm: Norm, axes: impl Axes) -> Result<Self> {
+        apply(VectorNorm { norm, target: self.target("norm", &axes, false)? }, &[self])
+    }
+
+    /// As [`Tensor::norm`], but the axes stay with size 1.
+    ///
+    /// # Errors
+    /// As [`Tensor::norm`].
+    pub fn norm_keepdim(&self, norm: Norm, axes: impl Axes) -> Result<Self> {
+        apply(VectorNorm { norm, target: self.target("norm", &axes, true)? }, &[self])
+    }
+}
