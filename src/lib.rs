@@ -12,12 +12,13 @@ pub use highwater_tensor as tensor;
 pub use highwater_tracking as tracking;
 
 pub use highwater_tensor::{
-    AttentionOptions, Buffer, Choice, Conv2dOptions, DType, Device, DeviceAllocator, DeviceProfile,
-    DeviceRules, DryPeak, DryRead, DryRun, DryRunOptions, Element, Error, GradCheck, GradCheckError,
-    Gradients, IntoShape, LargestFit, Layout, Op, OpContext, ParseProfileError, Place, Placement,
-    PlacementReason, Pool2dOptions, Refused, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape,
-    SmallestPool, Storage, Tensor, View, ViewMut, apply, backend, check_gradients, data, dry_run, io,
-    is_recording, largest_fit, nn, no_grad, optim, smallest_pool, testing, with_device,
+    AttentionOptions, Buffer, Choice, Conv2dOptions, CrossEntropyOptions, DType, Device, DeviceAllocator,
+    DeviceProfile, DeviceRules, DryPeak, DryRead, DryRun, DryRunOptions, Element, Error, GradCheck,
+    GradCheckError, Gradients, IntoPart, IntoParts, IntoShape, LargestFit, Layout, Norm, Op, OpContext,
+    ParseProfileError, Part, Place, Placement, PlacementReason, Pool2dOptions, Reduction, Refused, Result,
+    Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, SmallestPool, SortOrder, Storage, Tensor, View,
+    ViewMut, apply, backend, check_gradients, data, dry_run, io, is_recording, largest_fit, nn, no_grad,
+    optim, smallest_pool, testing, with_device,
 };
 pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};
@@ -32,7 +33,8 @@ pub mod prelude {
     };
     pub use crate::optim::{Adam, AdamW, Optimizer, Schedule, Sgd};
     pub use crate::{
-        Conv2dOptions, DType, Device, DeviceProfile, Pool2dOptions, Rng, Runtime, Tensor, module, no_grad,
+        Conv2dOptions, DType, Device, DeviceProfile, IntoPart, Pool2dOptions, Reduction, Rng, Runtime,
+        Tensor, module, no_grad,
     };
 }
 

@@ -10,6 +10,8 @@ mod gradients;
 mod nn_modules;
 #[path = "ops_dry.rs"]
 mod ops_dry;
+#[path = "ops_edges.rs"]
+mod ops_edges;
 #[path = "ops_errors.rs"]
 mod ops_errors;
 #[path = "ops_layers.rs"]

@@ -5,7 +5,10 @@
 mod ops_table;
 
 use bfc_core::Bytes;
-use highwater_tensor::{DType, Device, Error, Result, Rng, Runtime, Tensor};
+use highwater_tensor::{
+    CrossEntropyOptions, DType, Device, Error, IntoPart, Norm, Reduction, Result, Rng, Runtime, SortOrder,
+    Tensor,
+};
 use ops_table::{device, runtime};
 
 /// Tensors to fail with.
@@ -75,6 +78,26 @@ fn shapes_that_do_not_match_are_both_named() {
         (|g| g.matrix.mse_loss(&g.vector), "mse_loss: shapes [2, 3] and [4] do not match"),
         (|g| g.vector.cross_entropy(&g.ints), "cross_entropy: shapes [4] and [2] do not match"),
         (|g| g.matrix.gather(0, &g.ints), "gather: shapes [2, 3] and [2] do not match"),
+        (|g| g.matrix.l1_loss(&g.vector, Reduction::Sum), "l1_loss: shapes [2, 3] and [4] do not match"),
+        (
+            |g| {
+                let (targets, class_weights) = (Tensor::arange(g.matrix.device(), 2)?, Some(&g.vector));
+                let options = CrossEntropyOptions { class_weights, ..Default::default() };
+                g.matrix.cross_entropy_with(&targets, options)
+            },
+            "cross_entropy: shapes [2, 3] and [4] do not match",
+        ),
+        (|g| g.matrix.masked_fill(&g.truths.t()?, 0), "masked_fill: shapes [2, 3] and [3, 2] do not match"),
+        (|g| g.vector.masked_fill(&g.truths, 0), "masked_fill: shapes [4] and [2, 3] do not match"),
+        (
+            |g| g.matrix.scatter_add(0, &g.ints, &g.vector.narrow(0, 0, 2)?),
+            "scatter_add: shapes [2, 3] and [2] do not match",
+        ),
+        (|g| g.matrix.scatter_add(0, &g.ints, &g.vector), "scatter_add: shapes [2] and [4] do not match"),
+        (
+            |g| Tensor::einsum("ij,j->i", &[&g.matrix, &g.vector]),
+            "einsum: shapes [2, 3] and [4] do not match",
+        ),
         (|g| g.matrix.reshape([4, 2]), "reshape: 6 elements do not make shape [4, 2]"),
     ]);
 }
@@ -121,6 +144,18 @@ fn element_types_that_an_op_is_not_defined_for_are_named() {
         (|g| g.ints.softmax(0), "softmax: not defined for i64"),
         (|g| g.ints.dropout(0.5, &Rng::new(1)), "dropout: not defined for i64"),
         (|g| g.vector.one_hot(2), "one_hot: not defined for f32"),
+        (|g| g.ints.kl_div(&g.ints, Reduction::Mean), "kl_div: not defined for i64"),
+        (|g| g.truths.prod(0), "prod: not defined for bool"),
+        (|g| g.truths.cumsum(0), "cumsum: not defined for bool"),
+        (|g| g.ints.std_all(1), "std: not defined for i64"),
+        (|g| g.ints.logsumexp(0), "logsumexp: not defined for i64"),
+        (|g| g.ints.norm(Norm::L2, 0), "norm: not defined for i64"),
+        (|g| g.truths.argsort(0, SortOrder::Ascending), "argsort: not defined for bool"),
+        (|g| Tensor::einsum("i->", &[&g.ints]), "einsum: not defined for i64"),
+        (
+            |g| g.truths.scatter_add(0, &Tensor::zeros_of(g.truths.device(), [2, 3], DType::I64)?, &g.truths),
+            "scatter_add: not defined for bool",
+        ),
         (|g| g.ints.clone().requiring_grad(), "requiring_grad: not defined for i64"),
     ]);
 }
@@ -141,6 +176,28 @@ fn axes_and_ranges_that_are_not_there_are_named() {
             |g| g.matrix.narrow(1, 2, 2),
             "narrow: range 2..4 with step 1 is out of bounds for axis 1 of shape [2, 3]",
         ),
+        (|g| g.matrix.prod([0, 2]), "prod: axis 2 is out of range for shape [2, 3]"),
+        (|g| g.matrix.var([0, 0], 1), "var: axes must be different axes, got [0, 0] for shape [2, 3]"),
+        (|g| g.matrix.cumsum(2), "cumsum: axis 2 is out of range for shape [2, 3]"),
+        (|g| g.matrix.roll(1, -3), "roll: axis -3 is out of range for shape [2, 3]"),
+        (|g| g.matrix.flip([1, -1]), "flip: axes must be different axes, got [1, -1] for shape [2, 3]"),
+        (|g| g.matrix.repeat_interleave(2, 2), "repeat_interleave: axis 2 is out of range for shape [2, 3]"),
+        (|g| g.matrix.argsort(2, SortOrder::Ascending), "argsort: axis 2 is out of range for shape [2, 3]"),
+        (
+            |g| g.matrix.at((.., 1..4)),
+            "at: range 1..4 with step 1 is out of bounds for axis 1 of shape [2, 3]",
+        ),
+        (|g| g.matrix.at((2..1,)), "at: range 2..1 with step 1 is out of bounds for axis 0 of shape [2, 3]"),
+        (
+            |g| g.matrix.at((..).every(0)),
+            "at: range 0..2 with step 0 is out of bounds for axis 0 of shape [2, 3]",
+        ),
+        (|g| g.empty.norm(Norm::Max, 1), "norm: no elements along the reduced axes of shape [2, 0]"),
+        (|g| g.vector.tril(0), "tril: expected at least two axes, got shape [4]"),
+        (
+            |g| Tensor::einsum("i->", &[&g.matrix]),
+            "einsum: expected an axis for each letter, got shape [2, 3]",
+        ),
         (|g| g.empty.max(1), "max: no elements along the reduced axes of shape [2, 0]"),
         (|g| g.vector.t(), "t: expected at least two axes, got shape [4]"),
     ]);
@@ -152,7 +209,85 @@ fn indices_that_point_outside_are_named() {
         (|g| g.matrix.cross_entropy(&g.ints), "cross_entropy: index 7 is out of range for 3 entries"),
         (|g| g.matrix.index_select(0, &g.ints), "index_select: index 7 is out of range for 2 entries"),
         (|g| g.ints.one_hot(8), "one_hot: index -1 is out of range for 8 entries"),
+        (
+            |g| {
+                let options = CrossEntropyOptions { ignore_index: Some(-1), ..Default::default() };
+                g.matrix.cross_entropy_with(&g.ints, options)
+            },
+            "cross_entropy: index 7 is out of range for 3 entries",
+        ),
+        (
+            |g| g.vector.scatter_add(0, &g.ints, &g.vector.narrow(0, 0, 2)?),
+            "scatter_add: index 7 is out of range for 4 entries",
+        ),
+        (|g| g.matrix.at((0, 3)), "at: index 3 is out of range for 3 entries"),
+        (|g| g.matrix.at(-3), "at: index -3 is out of range for 2 entries"),
+        (|g| g.matrix.at((.., -4..)), "at: index -4 is out of range for 3 entries"),
     ]);
+}
+
+#[test]
+fn arguments_that_an_op_cannot_follow_are_named() {
+    let parts = |parts: Result<Vec<Tensor>>| parts.map(|mut parts| parts.remove(0));
+    let message = |result: Result<Tensor>| result.unwrap_err().to_string();
+    let given = Given::new(&device()).unwrap();
+    let (x, v) = (&given.matrix, &given.vector);
+    for (result, expected) in [
+        (x.huber_loss(x, 0.0, Reduction::Mean), "huber_loss: delta must be above 0, got 0"),
+        (x.huber_loss(x, f64::NAN, Reduction::Mean), "huber_loss: delta must be above 0, got NaN"),
+        (parts(x.split(0, 0)), "split: size must be at least 1, got 0 for shape [2, 3]"),
+        (parts(x.chunk(1, 0)), "chunk: count must be at least 1, got 0 for shape [2, 3]"),
+        (
+            parts(x.split_sizes(1, &[1, usize::MAX])),
+            "split_sizes: sizes must be as much together as the axis, got [1, 18446744073709551615] for axis 1 of \
+             shape [2, 3]",
+        ),
+        (x.pad(&[(1, 1)], 0), "pad: widths must be a pair for each axis, got 1 for shape [2, 3]"),
+        (
+            given.ints.pad(&[(1, 1)], 0.5),
+            "pad: scalar must be a whole number for a tensor of integers, got 0.5 for a tensor of i64",
+        ),
+        (x.tile(&[2]), "tile: times must be a number for each axis, got 1 for shape [2, 3]"),
+        (
+            x.masked_fill(&given.double, 0),
+            "masked_fill: mask must be of type bool, got f64 of shape [2, 3] for a tensor of shape [2, 3]",
+        ),
+        (
+            x.top_k(4, 1, SortOrder::Descending).map(|(values, _)| values),
+            "top_k: k must be at most the axis's size, got 4 for axis 1 of shape [2, 3]",
+        ),
+        (x.at((1, 1, 1)), "at: parts must be at most one an axis, got 3 for shape [2, 3]"),
+        (
+            Tensor::einsum("ij,j", &[x]),
+            "einsum: operands must be as many as the equation has, got 1 for \"ij,j\"",
+        ),
+        (
+            Tensor::einsum("ij->ik", &[x]),
+            "einsum: a letter of the result that no operand has at position 5 of \"ij->ik\"",
+        ),
+        (
+            Tensor::einsum("ij,kl", &[x, &given.double]),
+            "einsum: element types f32 and f64 differ (shapes [2, 3] and [2, 3])",
+        ),
+        (
+            v.pad(&[(usize::MAX, 1)], 0),
+            "pad: shape [18446744073709551615] of f32 has more bytes than can be addressed",
+        ),
+        (
+            v.tile(&[usize::MAX]),
+            "tile: shape [18446744073709551615, 4] of f32 has more bytes than can be addressed",
+        ),
+    ] {
+        assert_eq!(message(result), expected);
+    }
+    for label_smoothing in [-0.1, 1.1, f64::NAN] {
+        let options = CrossEntropyOptions { label_smoothing, ..Default::default() };
+        let error = x.cross_entropy_with(&given.ints, options).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("cross_entropy: label_smoothing must be from 0 to 1, got {label_smoothing}")
+        );
+    }
 }
 
 #[test]

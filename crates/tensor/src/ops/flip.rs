@@ -94,7 +94,7 @@ impl Tensor {
     /// named twice, [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
     pub fn flip(&self, axes: impl Axes) -> Result<Self> {
         let axes = AxisSet::of("flip", self.shape(), &axes)?;
-        axes.iter().fold(Ok(self.unchanged()), |flipped, axis| apply(Flip { axis }, &[&flipped?]))
+        axes.iter().try_fold(self.unchanged(), |flipped, axis| apply(Flip { axis }, &[&flipped]))
     }
 
     /// The elements moved by `shift` places along an axis, towards its end or with a negative shift towards its start; those that

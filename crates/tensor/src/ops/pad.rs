@@ -75,9 +75,9 @@ impl Tensor {
             });
         }
         let value = holds(OP, value.into(), self.dtype())?;
-        let grows = widths.iter().enumerate().filter(|&(_, &widths)| widths != (0, 0));
-        grows.fold(Ok(self.unchanged()), |padded, (axis, &(before, after))| {
-            apply(Pad { axis, before, after, value }, &[&padded?])
+        let mut grows = widths.iter().enumerate().filter(|&(_, &widths)| widths != (0, 0));
+        grows.try_fold(self.unchanged(), |padded, (axis, &(before, after))| {
+            apply(Pad { axis, before, after, value }, &[&padded])
         })
     }
 }

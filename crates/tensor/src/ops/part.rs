@@ -171,6 +171,8 @@ impl Tensor {
     /// The part of this tensor that has the given indices and ranges along its first axes, and all of the others. An index
     /// takes one element, and its axis vanishes; negative numbers count from the back; [`IntoPart::every`] takes steps. A view.
     ///
+    /// Clippy takes a lone `x.at(1..-1)` for an empty range; in a tuple, as `x.at((1..-1, ..))`, it does not.
+    ///
     /// To go backwards use [`Tensor::flip`], to pick by a tensor of indices [`Tensor::index_select`] or [`Tensor::gather`].
     ///
     /// ```
@@ -198,8 +200,8 @@ impl Tensor {
             });
         }
         // From the last axis on, so that those that vanish leave the numbers of the others as they are.
-        parts.iter().enumerate().rev().fold(Ok(self.unchanged()), |part, (axis, &Part(kind))| {
-            let (part, size) = (part?, self.dims()[axis]);
+        parts.iter().enumerate().rev().try_fold(self.unchanged(), |part, (axis, &Part(kind))| {
+            let size = self.dims()[axis];
             match kind {
                 Kind::Range { start: 0, end: None, step: 1 } => Ok(part),
                 Kind::Range { start, end, step } => {

@@ -9,7 +9,7 @@ use crate::backend::{Backend, Kernel, Workspace};
 use crate::dtype::Element;
 use crate::error::Error;
 
-const REDUCE: [Reduce; 3] = [Reduce::Sum, Reduce::Max, Reduce::Min];
+const REDUCE: [Reduce; 4] = [Reduce::Sum, Reduce::Prod, Reduce::Max, Reduce::Min];
 
 fn cpu() -> CpuBackend {
     CpuBackend::new(1).unwrap()
@@ -34,6 +34,7 @@ fn reduced<T: Element>(backend: &CpuBackend, f: Reduce, input: View<'_>, axes: &
 fn plain(f: Reduce, dims: &[usize], axes: &[bool], values: &[f64]) -> Vec<f64> {
     let (start, fold): (f64, fn(f64, f64) -> f64) = match f {
         Reduce::Sum => (0.0, |a, b| a + b),
+        Reduce::Prod => (1.0, |a, b| a * b),
         Reduce::Max => (f64::NEG_INFINITY, f64::max),
         Reduce::Min => (f64::INFINITY, f64::min),
     };
@@ -59,7 +60,7 @@ proptest! {
         let values = noise(seed, dims.iter().product());
         for axes in masks(dims.len()) {
             for f in REDUCE {
-                if f != Reduce::Sum && values.is_empty() {
+                if matches!(f, Reduce::Max | Reduce::Min) && values.is_empty() {
                     continue;
                 }
                 let expected = plain(f, &dims, &axes, &values);
@@ -127,7 +128,7 @@ fn integers_are_summed_exactly_and_wrap() {
         let values: Vec<i64> =
             (0..dims.iter().product::<usize>() as i64).map(|i| i * i % 1009 - 500).collect();
         let wide: Vec<f64> = values.iter().map(|&x| x as f64).collect();
-        for f in REDUCE {
+        for f in [Reduce::Sum, Reduce::Max, Reduce::Min] {
             let expected: Vec<i64> = plain(f, dims, axes, &wide).into_iter().map(|x| x as i64).collect();
             let buffer = Buffer::of(dims, &values);
             assert_eq!(reduced::<i64>(&CpuBackend::new(2).unwrap(), f, buffer.view(), axes), expected);
@@ -135,6 +136,7 @@ fn integers_are_summed_exactly_and_wrap() {
     }
     let bytes = Buffer::of(&[3], &[200_u8, 100, 1]);
     assert_eq!(reduced::<u8>(&cpu(), Reduce::Sum, bytes.view(), &[true]), [45]);
+    assert_eq!(reduced::<u8>(&cpu(), Reduce::Prod, bytes.view(), &[true]), [32]);
     assert_eq!(reduced::<u8>(&cpu(), Reduce::Max, bytes.view(), &[true]), [200]);
 }
 

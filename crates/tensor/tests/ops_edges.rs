@@ -1,0 +1,196 @@
+//! Where ops have an edge: gradients at kinks and zeros, rows that do not count, equals and NaN in order, what is shared and
+//! what is taken.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+mod ops_table;
+
+use highwater_tensor::{
+    CrossEntropyOptions, DType, Device, IntoPart, Norm, Reduction, Result, Rng, Runtime, SortOrder, Tensor,
+};
+use ops_table::device;
+
+fn leaf(device: &Device, values: &[f32]) -> Tensor {
+    Tensor::from_slice(device, values, values.len()).unwrap().requiring_grad().unwrap()
+}
+
+/// The gradient of the sum of a function's values.
+fn gradient(x: &Tensor, function: impl Fn(&Tensor) -> Result<Tensor>) -> Vec<f32> {
+    let gradients = function(x).unwrap().sum_all().unwrap().backward().unwrap();
+    gradients.get(x).unwrap().to_vec().unwrap()
+}
+
+#[test]
+fn lengths_and_deviations_of_nothing_have_the_gradient_zero() {
+    let device = device();
+    let zeros = leaf(&device, &[0.0; 3]);
+    assert_eq!(gradient(&zeros, |x| x.norm(Norm::L2, 0)), [0.0; 3]);
+    assert_eq!(gradient(&zeros, |x| x.norm(Norm::L1, 0)), [0.0; 3]);
+    assert_eq!(gradient(&zeros, |x| x.norm(Norm::Max, 0)), [0.0; 3]);
+    assert_eq!(gradient(&leaf(&device, &[7.0; 4]), |x| x.std_all(1)), [0.0; 4]);
+}
+
+#[test]
+fn the_largest_of_equals_share_the_gradient_of_the_maximum_norm() {
+    let x = leaf(&device(), &[3.0, 1.0, -3.0]);
+    assert_eq!(gradient(&x, |x| x.norm(Norm::Max, 0)), [0.5, 0.0, -0.5]);
+}
+
+#[test]
+fn a_product_has_gradients_also_where_elements_are_zero() {
+    let device = device();
+    assert_eq!(gradient(&leaf(&device, &[2.0, 0.0, 3.0]), Tensor::prod_all), [0.0, 6.0, 0.0]);
+    assert_eq!(gradient(&leaf(&device, &[0.0, 0.0, 3.0]), Tensor::prod_all), [0.0; 3]);
+    assert_eq!(gradient(&leaf(&device, &[2.0, 4.0]), Tensor::prod_all), [4.0, 2.0]);
+}
+
+#[test]
+fn where_all_is_minus_infinity_the_logarithm_of_the_sum_has_the_gradient_zero() {
+    let x = leaf(&device(), &[f32::NEG_INFINITY; 2]);
+    assert_eq!(gradient(&x, |x| x.logsumexp(0)), [0.0; 2]);
+}
+
+#[test]
+fn variances_of_large_numbers_keep_their_digits() {
+    let x = Tensor::from_slice(&device(), &[1e6f32, 1e6 + 1.0, 1e6 + 2.0], 3).unwrap();
+    assert_eq!(x.var_all(1).unwrap().item::<f32>().unwrap(), 1.0);
+}
+
+#[test]
+fn rows_that_are_ignored_count_for_nothing() {
+    let device = device();
+    let logits = leaf(&device, &[1.0, 2.0, 3.0, 4.0, f32::NAN, 0.0]).reshape([3, 2]).unwrap().detach();
+    let logits = logits.requiring_grad().unwrap();
+    let targets = Tensor::from_slice(&device, &[1i64, 0, -100], 3).unwrap();
+    for label_smoothing in [0.0, 0.1] {
+        let options = CrossEntropyOptions { ignore_index: Some(-100), label_smoothing, ..Default::default() };
+        let loss = logits.cross_entropy_with(&targets, options).unwrap();
+        let two = logits.slice(0, ..2).unwrap();
+        let options = CrossEntropyOptions { label_smoothing, ..Default::default() };
+        let expected = two.cross_entropy_with(&targets.slice(0, ..2).unwrap(), options).unwrap();
+        assert_eq!(loss.item::<f32>().unwrap(), expected.item::<f32>().unwrap());
+    }
+    let options = CrossEntropyOptions { ignore_index: Some(-100), ..Default::default() };
+    let finite = Tensor::ones(&device, [3, 2]).unwrap().requiring_grad().unwrap();
+    let gradients = finite.cross_entropy_with(&targets, options).unwrap().backward().unwrap();
+    assert_eq!(
+        gradients.get(&finite).unwrap().to_vec::<f32>().unwrap(),
+        [0.25, -0.25, -0.25, 0.25, 0.0, 0.0]
+    );
+}
+
+#[test]
+fn without_options_cross_entropy_is_the_plain_one() {
+    let device = device();
+    let logits = Tensor::normal(&device, [6, 4], 0.0, 2.0, &Rng::new(4)).unwrap();
+    let targets = Tensor::from_slice(&device, &[2i64, 0, 1, 1, 3, 3], 6).unwrap();
+    let plain = logits.cross_entropy(&targets).unwrap().item::<f32>().unwrap();
+    let with = logits.cross_entropy_with(&targets, CrossEntropyOptions::default()).unwrap();
+    assert!((with.item::<f32>().unwrap() - plain).abs() < 1e-6);
+}
+
+#[test]
+fn losses_of_certain_predictions_stay_finite() {
+    let device = device();
+    let logits = leaf(&device, &[-500.0, 500.0]);
+    let wrong = Tensor::from_slice(&device, &[1.0f32, 0.0], 2).unwrap();
+    let losses = logits.bce_with_logits(&wrong, Reduction::None).unwrap();
+    assert_eq!(losses.to_vec::<f32>().unwrap(), [500.0, 500.0]);
+    assert_eq!(gradient(&logits, |x| x.bce_with_logits(&wrong, Reduction::Sum)), [-1.0, 1.0]);
+}
+
+#[test]
+fn what_is_no_number_is_sorted_as_the_largest() {
+    let device = device();
+    let x = Tensor::from_slice(&device, &[1.0f32, f32::NAN, f32::INFINITY, -1.0, f32::NAN, 1.0], 6).unwrap();
+    let order = |order| x.argsort(0, order).unwrap().to_vec::<i64>().unwrap();
+    assert_eq!(order(SortOrder::Ascending), [3, 0, 5, 2, 1, 4]);
+    assert_eq!(order(SortOrder::Descending), [1, 4, 2, 0, 5, 3]);
+}
+
+#[test]
+fn long_lines_are_sorted_as_by_the_standard_library_whatever_the_number_of_threads() {
+    let mut results = Vec::new();
+    for threads in [1, 3] {
+        let device = Runtime::builder().threads(threads).build().unwrap().cpu().unwrap();
+        let x = Tensor::uniform(&device, [5, 10_007], 0.0, 50.0, &Rng::new(8)).unwrap();
+        // Many equals.
+        let x = x.to_dtype(DType::I64).unwrap();
+        let values = x.to_vec::<i64>().unwrap();
+        let order = x.argsort(1, SortOrder::Ascending).unwrap().to_vec::<i64>().unwrap();
+        for (line, order) in values.chunks(10_007).zip(order.chunks(10_007)) {
+            let mut expected: Vec<i64> = (0..10_007).collect();
+            expected.sort_by_key(|&i| line[i as usize]);
+            assert_eq!(order, expected);
+        }
+        results.push(order);
+    }
+    assert_eq!(results[0], results[1]);
+}
+
+#[test]
+fn the_first_few_in_order_keep_no_memory_for_the_others() {
+    let device = device();
+    let in_use = || device.default_allocator().unwrap().stats().bytes_in_use;
+    let x = Tensor::uniform(&device, [4, 10_000], 0.0, 1.0, &Rng::new(8)).unwrap();
+    let before = in_use();
+    let (values, indices) = x.top_k(3, 1, SortOrder::Descending).unwrap();
+    assert_eq!((values.dims(), indices.dims()), (&[4, 3][..], &[4, 3][..]));
+    assert!(in_use() - before <= 1024, "{}", in_use() - before);
+}
+
+#[test]
+fn gradients_of_what_was_sorted_go_back_to_where_it_stood() {
+    let x = leaf(&device(), &[3.0, 1.0, 2.0]);
+    let weights = Tensor::from_slice(x.device(), &[10.0f32, 20.0, 30.0], 3).unwrap();
+    let sorted = |x: &Tensor| x.sort(0, SortOrder::Ascending)?.0.mul(&weights);
+    assert_eq!(gradient(&x, sorted), [30.0, 10.0, 20.0]);
+    let largest = |x: &Tensor| Ok(x.top_k(1, 0, SortOrder::Descending)?.0);
+    assert_eq!(gradient(&x, largest), [1.0, 0.0, 0.0]);
+}
+
+#[test]
+fn parts_are_views_of_the_same_buffer() {
+    let x = Tensor::arange(&device(), 24).unwrap().reshape([2, 3, 4]).unwrap();
+    let parts: Vec<usize> = vec![1, 2];
+    let row = x.at([parts[0], parts[1]]).unwrap();
+    assert_eq!(row.to_vec::<i64>().unwrap(), [20, 21, 22, 23]);
+    let part = x.at((.., -1, (1..).every(2))).unwrap();
+    assert_eq!((part.dims(), part.to_vec::<i64>().unwrap()), (&[2, 2][..], vec![9, 11, 21, 23]));
+    for part in
+        [&row, &part, &x.at((.., ..)).unwrap(), &x.split(2, 3).unwrap()[1], &x.chunk(0, 2).unwrap()[1]]
+    {
+        assert!(part.shares_buffer_with(&x));
+    }
+    assert_eq!(x.at((0, ..=1, 4..)).unwrap().dims(), [2, 0]);
+    assert_eq!(x.at((0, 1, ..=-1)).unwrap().to_vec::<i64>().unwrap(), [4, 5, 6, 7]);
+}
+
+#[test]
+fn what_changes_nothing_takes_nothing() {
+    let device = device();
+    let x = Tensor::ones(&device, [2, 3]).unwrap();
+    for same in [x.pad(&[(0, 0); 2], 1), x.roll(6, 1), x.tile(&[1, 1]), x.flip([0isize; 0])] {
+        assert!(same.unwrap().shares_buffer_with(&x));
+    }
+}
+
+#[test]
+fn sums_go_where_indices_say_in_their_order() {
+    let device = device();
+    let x = leaf(&device, &[1.0, 2.0]);
+    let source = leaf(&device, &[10.0, 20.0, 30.0]);
+    let places = Tensor::from_slice(&device, &[1i64, 1, 0], 3).unwrap();
+    let sums = x.scatter_add(0, &places, &source).unwrap();
+    assert_eq!(sums.to_vec::<f32>().unwrap(), [31.0, 32.0]);
+    let weights = Tensor::from_slice(&device, &[5.0f32, 7.0], 2).unwrap();
+    let gradients = sums.mul(&weights).unwrap().sum_all().unwrap().backward().unwrap();
+    assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>().unwrap(), [5.0, 7.0]);
+    assert_eq!(gradients.get(&source).unwrap().to_vec::<f32>().unwrap(), [7.0, 7.0, 5.0]);
+}
+
+#[test]
+fn copies_of_a_tensor_of_full_rank_have_no_room() {
+    let x = Tensor::ones(&device(), [1; 8]).unwrap();
+    assert!(matches!(x.tile(&[2; 8]), Err(highwater_tensor::Error::RankTooLarge { rank: 9 })));
+}
