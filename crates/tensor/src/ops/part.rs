@@ -44,6 +44,25 @@ pub trait IntoPart {
             index => index,
         }
     }
+
+    /// A range, but up to before `end`: `(1..).before(-1)` is all but the first and the last. Written as `1..-1` it is the same,
+    /// but Clippy takes literals like that for an empty range.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, IntoPart, Tensor};
+    /// let x = Tensor::arange(&Device::cpu()?, 5)?;
+    /// assert_eq!(x.at((1..).before(-1))?.to_vec::<i64>()?, [1, 2, 3]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    fn before(self, end: isize) -> Part
+    where
+        Self: Sized,
+    {
+        match self.into_part() {
+            Part(Kind::Range { start, step, .. }) => Part(Kind::Range { start, end: Some(end), step }),
+            index => index,
+        }
+    }
 }
 
 /// What may be given to [`Tensor::at`]: a part for the first axis, or a tuple, an array or a slice of parts for the first
@@ -170,8 +189,6 @@ fn from_front(number: isize, size: usize) -> Result<usize> {
 impl Tensor {
     /// The part of this tensor that has the given indices and ranges along its first axes, and all of the others. An index
     /// takes one element, and its axis vanishes; negative numbers count from the back; [`IntoPart::every`] takes steps. A view.
-    ///
-    /// Clippy takes a lone `x.at(1..-1)` for an empty range; in a tuple, as `x.at((1..-1, ..))`, it does not.
     ///
     /// To go backwards use [`Tensor::flip`], to pick by a tensor of indices [`Tensor::index_select`] or [`Tensor::gather`].
     ///
