@@ -31,7 +31,7 @@ pub mod prelude {
         Conv2d, Dropout, Embedding, Flatten, Gelu, LayerNorm, Linear, MaxPool2d, Module, Parameter, Relu,
         Sequential, Sigmoid, Tanh, TransformerBlock,
     };
-    pub use crate::optim::{Adam, AdamW, Optimizer, Schedule, Sgd};
+    pub use crate::optim::{Adam, AdamW, LossScaler, Optimizer, ScaledStep, Schedule, Sgd};
     pub use crate::{
         Conv2dOptions, DType, Device, DeviceProfile, IntoPart, Pool2dOptions, Reduction, Rng, Runtime,
         Tensor, module, no_grad,

@@ -37,6 +37,10 @@ struct Args {
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..))]
     epochs: u64,
 
+    /// How numbers are kept; they are computed with in f32
+    #[arg(long, value_enum, default_value_t = model::Numbers::F32)]
+    dtype: model::Numbers,
+
     /// Images per step
     #[arg(long, value_name = "N", default_value_t = 64)]
     batch_size: usize,

@@ -13,6 +13,33 @@ pub(crate) enum Network {
     Cnn,
 }
 
+/// How parameters, activations and gradients are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Numbers {
+    /// In 32 bits
+    F32,
+    /// In 16 bits, with the range of f32 and fewer digits
+    Bf16,
+    /// In 16 bits, with more digits and less range: losses are scaled
+    F16,
+}
+
+impl Numbers {
+    /// The element type.
+    pub(crate) const fn dtype(self) -> DType {
+        match self {
+            Self::F32 => DType::F32,
+            Self::Bf16 => DType::BF16,
+            Self::F16 => DType::F16,
+        }
+    }
+
+    /// What keeps gradients in the range of numbers, where that is needed.
+    pub(crate) fn scaler(self) -> Option<LossScaler> {
+        (self == Self::F16).then(LossScaler::dynamic)
+    }
+}
+
 /// From 64 pixels to a score for each of ten digits.
 pub(crate) fn network(kind: Network, device: &Device, rng: &Rng) -> Result<Sequential> {
     match kind {
@@ -61,21 +88,31 @@ fn perceptron(device: &Device, rng: &Rng) -> Result<Sequential> {
 pub(crate) fn train_step(
     network: &impl Module,
     optimizer: &mut impl Optimizer,
+    scaler: Option<&mut LossScaler>,
     x: &Tensor,
     y: &Tensor,
 ) -> Result<Tensor> {
     let scores = network.forward(x)?;
     let loss = {
         let _scope = module("loss");
-        scores.cross_entropy(y)?
+        // Of the scores in f32, so that the loss can be scaled beyond f16.
+        scores.to_dtype(DType::F32)?.cross_entropy(y)?
     };
-    optimizer.step(loss.backward()?)?;
+    match scaler {
+        None => optimizer.step(loss.backward()?)?,
+        Some(scaler) => {
+            let gradients = scaler.scale(&loss)?.backward()?;
+            // A step that is left out tells the scaler to try less.
+            let _ = scaler.step(optimizer, gradients)?;
+        }
+    }
     Ok(loss.detach())
 }
 
 /// The share of images that are read right; `None` on a device that computes nothing.
 pub(crate) fn accuracy(
     network: &impl Module,
+    numbers: Numbers,
     images: &Dataset,
     batch_size: usize,
     device: &Device,
@@ -84,7 +121,7 @@ pub(crate) fn accuracy(
     let mut right = 0.0;
     for batch in images.batches(batch_size, device)? {
         let (x, y) = batch?;
-        let digits = no_grad(|| network.forward(&x))?.argmax(1)?;
+        let digits = no_grad(|| network.forward(&x.to_dtype(numbers.dtype())?))?.argmax(1)?;
         right += digits.eq(&y)?.to_dtype(DType::F64)?.sum_all()?.item_or(0.0)?;
     }
     Ok((!device.is_dry()).then(|| right / images.rows() as f64))

@@ -48,13 +48,17 @@ impl Training<'_> {
     ) -> Result<Outcome> {
         let (args, seed) = (self.args, self.args.options.seed);
         let network = model::network(self.args.network, device, &Rng::new(seed))?;
+        network.convert(args.dtype.dtype())?;
+        let mut scaler = args.dtype.scaler();
         let mut optimizer = AdamW::new(network.parameters(), args.learning_rate)?;
         let mut outcome = Outcome::default();
         for epoch in 0..epochs {
             optimizer.set_learning_rate(args.learning_rate * (1.0 - epoch as f64 / epochs as f64))?;
             for batch in self.train.batches(batch_size, device)?.shuffled(seed, epoch) {
                 let (x, y) = batch?;
-                let loss = model::train_step(&network, &mut optimizer, &x, &y)?.item_or(f32::NAN)?;
+                let x = x.to_dtype(args.dtype.dtype())?;
+                let loss = model::train_step(&network, &mut optimizer, scaler.as_mut(), &x, &y)?;
+                let loss = loss.item_or(f32::NAN)?;
                 outcome.steps += 1;
                 if !device.is_dry() {
                     if !loss.is_finite() && !args.allow_nan {
@@ -65,7 +69,7 @@ impl Training<'_> {
                 }
                 progress.step(outcome.final_loss)?;
             }
-            outcome.test_accuracy = model::accuracy(&network, &self.test, batch_size, device)?;
+            outcome.test_accuracy = model::accuracy(&network, args.dtype, &self.test, batch_size, device)?;
             progress.show_accuracy(outcome.test_accuracy);
         }
         Ok(outcome)

@@ -17,6 +17,7 @@ struct Index {
 static thread_local Index blockIdx, threadIdx, gridDim;
 
 #define DEVICE static inline
+#define MEMBER inline
 #define SHARED static thread_local
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)

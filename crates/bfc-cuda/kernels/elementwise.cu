@@ -9,7 +9,7 @@ KERNEL(fill) {
 KERNEL(arange) {
     EACH(i) {
 #ifdef T_IS_FLOAT
-        out<T>(job, 0)[i] = (T)(job.c[0] + (double)i * job.c[1]);
+        out<T>(job, 0)[i] = nearest(job.c[0] + (double)i * job.c[1], (T)0);
 #else
         out<T>(job, 0)[i] = (T)((u64)job.i[0] + (u64)job.i[1] * i);
 #endif
@@ -28,31 +28,31 @@ KERNEL(place) {
 
 // Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
 KERNEL(arithmetic) {
-    T c = constant(job, 0, (T)0);
-    T high = constant(job, 1, (T)0);
+    WIDE c = constant(job, 0, (WIDE)0);
+    WIDE high = constant(job, 1, (WIDE)0);
     EACH(i) {
-        T x = load<T>(job, 0, i);
-        T y;
+        WIDE x = (WIDE)load<T>(job, 0, i);
+        WIDE y;
         switch (job.function) {
             case 0: y = negative(x); break;
             case 1: y = magnitude(x); break;
             case 2: y = times(x, x); break;
-            case 3: y = below_zero(x) ? (T)0 : x; break;
+            case 3: y = below_zero(x) ? (WIDE)0 : x; break;
             case 4: y = plus(x, c); break;
             case 5: y = times(x, c); break;
             case 6: y = sign(x); break;
             default: y = x < c ? c : x > high ? high : x; break;
         }
-        out<T>(job, 0)[i] = y;
+        out<T>(job, 0)[i] = (T)y;
     }
 }
 
 // Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
 KERNEL(binary) {
     EACH(i) {
-        T a = load<T>(job, 0, i);
-        T b = load<T>(job, 1, i);
-        T y;
+        WIDE a = (WIDE)load<T>(job, 0, i);
+        WIDE b = (WIDE)load<T>(job, 1, i);
+        WIDE y;
         switch (job.function) {
             case 0: y = plus(a, b); break;
             case 1: y = minus(a, b); break;
@@ -65,20 +65,20 @@ KERNEL(binary) {
 #endif
             default: y = a; break;
         }
-        out<T>(job, 0)[i] = y;
+        out<T>(job, 0)[i] = (T)y;
     }
 }
 
 // out += input
 KERNEL(accumulate) {
-    EACH(i) { out<T>(job, 0)[i] = plus(out<T>(job, 0)[i], load<T>(job, 0, i)); }
+    EACH(i) { out<T>(job, 0)[i] = (T)plus((WIDE)out<T>(job, 0)[i], (WIDE)load<T>(job, 0, i)); }
 }
 
 // Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
 KERNEL(compare) {
     EACH(i) {
-        T a = load<T>(job, 0, i);
-        T b = load<T>(job, 1, i);
+        WIDE a = (WIDE)load<T>(job, 0, i);
+        WIDE b = (WIDE)load<T>(job, 1, i);
         bool holds;
         switch (job.function) {
             case 0: holds = a == b; break;

@@ -1,17 +1,17 @@
 // Functions of one float, and derivatives.
 
-#define SCALE ((T)0.79788456080286535588)
-#define CUBE ((T)0.044715)
-DEVICE T JOIN(logistic, SUFFIX)(T x) { return (T)1 / ((T)1 + exponential(-x)); }
-DEVICE T JOIN(tanh_of_cube, SUFFIX)(T x) { return hyperbolic(SCALE * (x + CUBE * x * x * x)); }
-DEVICE T JOIN(normal_cdf, SUFFIX)(T x) { return (T)0.5 * ((T)1 + error_function(x * (T)0.70710678118654752440)); }
+#define SCALE ((WIDE)0.79788456080286535588)
+#define CUBE ((WIDE)0.044715)
+DEVICE WIDE JOIN(logistic, SUFFIX)(WIDE x) { return (WIDE)1 / ((WIDE)1 + exponential(-x)); }
+DEVICE WIDE JOIN(tanh_of_cube, SUFFIX)(WIDE x) { return hyperbolic(SCALE * (x + CUBE * x * x * x)); }
+DEVICE WIDE JOIN(normal_cdf, SUFFIX)(WIDE x) { return (WIDE)0.5 * ((WIDE)1 + error_function(x * (WIDE)0.70710678118654752440)); }
 
 // Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
 KERNEL(transcendental) {
-    T c = constant(job, 0, (T)0);
+    WIDE c = constant(job, 0, (WIDE)0);
     EACH(i) {
-        T x = load<T>(job, 0, i);
-        T y;
+        WIDE x = (WIDE)load<T>(job, 0, i);
+        WIDE y;
         switch (job.function) {
             case 0: y = exponential(x); break;
             case 1: y = logarithm(x); break;
@@ -19,67 +19,67 @@ KERNEL(transcendental) {
             case 3: y = x * JOIN(normal_cdf, SUFFIX)(x); break;
             case 4: y = hyperbolic(x); break;
             case 5: y = JOIN(logistic, SUFFIX)(x); break;
-            case 6: y = (T)1 / x; break;
-            case 7: y = (T)1 / root(x); break;
+            case 6: y = (WIDE)1 / x; break;
+            case 7: y = (WIDE)1 / root(x); break;
             case 8: y = sine(x); break;
             case 9: y = cosine(x); break;
             case 10: y = x * JOIN(logistic, SUFFIX)(x); break;
-            case 11: y = larger(x, (T)0) + logarithm_1p(exponential(-magnitude(x))); break;
-            case 12: y = (T)0.5 * x * ((T)1 + JOIN(tanh_of_cube, SUFFIX)(x)); break;
-            case 13: y = x < (T)0 ? x * c : x; break;
+            case 11: y = larger(x, (WIDE)0) + logarithm_1p(exponential(-magnitude(x))); break;
+            case 12: y = (WIDE)0.5 * x * ((WIDE)1 + JOIN(tanh_of_cube, SUFFIX)(x)); break;
+            case 13: y = x < (WIDE)0 ? x * c : x; break;
             default: y = power(x, c); break;
         }
-        out<T>(job, 0)[i] = y;
+        out<T>(job, 0)[i] = (T)y;
     }
 }
 
 // grad f'(s), where s is the function's value or its argument. Numbered as above, in an order of its own.
 KERNEL(derivative) {
-    T c = constant(job, 0, (T)0);
-    T high = constant(job, 1, (T)0);
+    WIDE c = constant(job, 0, (WIDE)0);
+    WIDE high = constant(job, 1, (WIDE)0);
     EACH(i) {
-        T s = load<T>(job, 0, i);
-        T g = load<T>(job, 1, i);
-        T y;
+        WIDE s = (WIDE)load<T>(job, 0, i);
+        WIDE g = (WIDE)load<T>(job, 1, i);
+        WIDE y;
         switch (job.function) {
             case 0: y = -g; break;
             // 0 at 0, where there is no derivative, and NaN for NaN.
-            case 1: y = s > (T)0 ? g : s < (T)0 ? -g : magnitude(s); break;
-            case 2: y = (T)2 * s * g; break;
+            case 1: y = s > (WIDE)0 ? g : s < (WIDE)0 ? -g : magnitude(s); break;
+            case 2: y = (WIDE)2 * s * g; break;
             case 3: y = g * s; break;
             case 4: y = g / s; break;
-            case 5: y = g / ((T)2 * s); break;
-            case 6: y = s <= (T)0 ? (T)0 : g; break;
+            case 5: y = g / ((WIDE)2 * s); break;
+            case 6: y = s <= (WIDE)0 ? (WIDE)0 : g; break;
             case 7: {
-                T slope = (T)0.39894228040143267794 * exponential((T)-0.5 * s * s);
+                WIDE slope = (WIDE)0.39894228040143267794 * exponential((WIDE)-0.5 * s * s);
                 y = g * (JOIN(normal_cdf, SUFFIX)(s) + s * slope);
                 break;
             }
-            case 8: y = g * ((T)1 - s * s); break;
-            case 9: y = g * s * ((T)1 - s); break;
+            case 8: y = g * ((WIDE)1 - s * s); break;
+            case 9: y = g * s * ((WIDE)1 - s); break;
             case 10: y = g; break;
             case 11: y = g * c; break;
             case 12: y = -g * s * s; break;
-            case 13: y = (T)-0.5 * g * s * s * s; break;
-            case 14: y = (T)0; break;
+            case 13: y = (WIDE)-0.5 * g * s * s * s; break;
+            case 14: y = (WIDE)0; break;
             case 15: y = g * cosine(s); break;
             case 16: y = -g * sine(s); break;
             case 17: {
-                T l = JOIN(logistic, SUFFIX)(s);
-                y = g * l * ((T)1 + s * ((T)1 - l));
+                WIDE l = JOIN(logistic, SUFFIX)(s);
+                y = g * l * ((WIDE)1 + s * ((WIDE)1 - l));
                 break;
             }
             case 18: y = g * JOIN(logistic, SUFFIX)(s); break;
             case 19: {
-                T t = JOIN(tanh_of_cube, SUFFIX)(s);
-                T inner = SCALE * ((T)1 + (T)3 * CUBE * s * s);
-                y = g * ((T)0.5 * ((T)1 + t) + (T)0.5 * s * ((T)1 - t * t) * inner);
+                WIDE t = JOIN(tanh_of_cube, SUFFIX)(s);
+                WIDE inner = SCALE * ((WIDE)1 + (WIDE)3 * CUBE * s * s);
+                y = g * ((WIDE)0.5 * ((WIDE)1 + t) + (WIDE)0.5 * s * ((WIDE)1 - t * t) * inner);
                 break;
             }
-            case 20: y = s <= (T)0 ? g * c : g; break;
-            case 21: y = g * c * power(s, c - (T)1); break;
-            default: y = s < c || s > high ? (T)0 : g; break;
+            case 20: y = s <= (WIDE)0 ? g * c : g; break;
+            case 21: y = g * c * power(s, c - (WIDE)1); break;
+            default: y = s < c || s > high ? (WIDE)0 : g; break;
         }
-        out<T>(job, 0)[i] = y;
+        out<T>(job, 0)[i] = (T)y;
     }
 }

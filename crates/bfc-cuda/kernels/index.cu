@@ -30,7 +30,7 @@ KERNEL(scatter_add) {
         T* to = (T*)job.in[2].address + offset_in(job.rank, job.dims, job.in[2].strides, line);
         for (u64 e = 0; e < job.k[0]; ++e) {
             T* cell = to + (u64)index[e * job.k[2]] * job.k[3];
-            *cell = plus(*cell, from[e * job.k[1]]);
+            *cell = (T)plus((WIDE)*cell, (WIDE)from[e * job.k[1]]);
         }
     }
 }

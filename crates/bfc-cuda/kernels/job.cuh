@@ -2,7 +2,8 @@
 //
 // A kernel takes one argument, a Job: where its operands lie, over which shape, and a few numbers. The host writes the
 // same struct (src/kernels/job.rs). Every source is compiled once for each element type T, whose name ends the names of
-// the kernels: KERNEL(unary) is unary_f32 where T is float.
+// the kernels: KERNEL(unary) is unary_f32 where T is float. WIDE is what elements are computed with: float for the halves,
+// else T.
 //
 // Products and sums are not fused unless a kernel says fma, so that plain arithmetic gives what the CPU gives.
 
@@ -13,6 +14,8 @@ typedef unsigned char u8;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef long long i64;
+typedef int i32;
+typedef unsigned short u16;
 
 #define MAX_RANK 8
 #define BLOCK 256
@@ -46,8 +49,96 @@ struct Job {
 #define KERNEL(name) extern "C" __global__ void __launch_bounds__(BLOCK) JOIN(name, SUFFIX)(const Job job)
 #define BLOCK_KERNEL(name) KERNEL(name)
 #define DEVICE __device__ __forceinline__
+#define MEMBER __device__ __forceinline__
 #define SHARED __shared__
 #endif
+
+// The bits of a float.
+#ifdef __CUDACC_RTC__
+DEVICE u32 bits_of(float x) { return __float_as_uint(x); }
+DEVICE float float_of(u32 bits) { return __uint_as_float(bits); }
+#else
+DEVICE u32 bits_of(float x) { u32 bits; __builtin_memcpy(&bits, &x, 4); return bits; }
+DEVICE float float_of(u32 bits) { float x; __builtin_memcpy(&x, &bits, 4); return x; }
+#endif
+
+// A float of 16 bits as IEEE 754 has it; rounded to nearest, ties to even.
+struct f16 {
+    u16 bits;
+    f16() = default;
+#ifdef __CUDACC_RTC__
+    MEMBER explicit f16(float x) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x)); }
+    MEMBER operator float() const {
+        float x;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+        return x;
+    }
+#else
+    MEMBER explicit f16(float x) {
+        u32 wide = bits_of(x), sign = wide >> 16 & 0x8000, rest = wide & 0x7fffffff;
+        if (rest >= 0x7f800000) {
+            bits = (u16)(sign | 0x7c00 | (rest > 0x7f800000 ? 0x200 | (rest >> 13 & 0x3ff) : 0));
+        } else if (rest < 0x38800000) {
+            // Subnormal: adding 1/2 puts the last bit that is kept where a float ends, and rounds.
+            bits = (u16)(sign | (bits_of(float_of(rest) + 0.5f) - 0x3f000000));
+        } else {
+            // Overflow carries into the exponent, and into infinity.
+            u32 rounded = (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13;
+            bits = (u16)(sign | (rounded < 0x7c00 ? rounded : 0x7c00));
+        }
+    }
+    MEMBER operator float() const {
+        u32 sign = (u32)(bits & 0x8000) << 16, rest = bits & 0x7fff;
+        if (rest >= 0x7c00) return float_of(sign | 0x7f800000 | (rest & 0x3ff) << 13 | (rest > 0x7c00 ? 0x400000 : 0));
+        if (rest < 0x400) {
+            float x = (float)rest / 16777216.0f;
+            return sign ? -x : x;
+        }
+        return float_of(sign | (rest << 13) + 0x38000000);
+    }
+#endif
+};
+
+// The upper half of a float; rounded to nearest, ties to even.
+struct bf16 {
+    u16 bits;
+    bf16() = default;
+    MEMBER explicit bf16(float x) {
+        u32 wide = bits_of(x);
+        bits = x != x ? (u16)(wide >> 16 | 0x40) : (u16)((wide + 0x7fff + (wide >> 16 & 1)) >> 16);
+    }
+    MEMBER operator float() const { return float_of((u32)bits << 16); }
+};
+
+// As a float, rounded so that rounding once more to a half gives what rounding once would have: to the neighbour whose last
+// bit is 1, unless exact (Boldo and Melquiond, When double rounding is odd, 2005).
+DEVICE float to_odd(double x) {
+    float near = (float)x;
+    u32 bits = bits_of(near);
+    if ((double)near == x || x != x || (bits & 1) != 0) return near;
+    double wide = (double)near;
+    bool beyond = (wide < 0 ? -wide : wide) > (x < 0 ? -x : x);
+    return float_of(beyond ? bits - 1 : bits + 1);
+}
+DEVICE float to_odd(float x) { return x; }
+DEVICE float to_odd(f16 x) { return (float)x; }
+DEVICE float to_odd(bf16 x) { return (float)x; }
+DEVICE float to_odd(i32 x) { return to_odd((double)x); }
+DEVICE float to_odd(u8 x) { return (float)x; }
+DEVICE float to_odd(i64 x) {
+    // So many bits as a double holds exactly, the last one set if any that are cut off is.
+    u64 size = x < 0 ? 0 - (u64)x : (u64)x;
+    if (size >> 53 != 0) {
+        size = (size & ~0xffffULL) | ((size & 0xffffULL) != 0 ? 0x10000ULL : 0);
+    }
+    return to_odd(x < 0 ? -(double)size : (double)size);
+}
+
+// The last argument only says of which type.
+DEVICE float nearest(double x, float) { return (float)x; }
+DEVICE double nearest(double x, double) { return x; }
+DEVICE f16 nearest(double x, f16) { return f16(to_odd(x)); }
+DEVICE bf16 nearest(double x, bf16) { return bf16(to_odd(x)); }
 
 // Every element that this thread is to compute.
 #define EACH(i) for (u64 i = blockIdx.x * (u64)BLOCK + threadIdx.x; i < job.count; i += gridDim.x * (u64)BLOCK)
@@ -104,30 +195,36 @@ template <typename E> DEVICE E smaller(E a, E b) { return a < b || not_a_number(
 DEVICE float plus(float a, float b) { return a + b; }
 DEVICE double plus(double a, double b) { return a + b; }
 DEVICE i64 plus(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }
+DEVICE i32 plus(i32 a, i32 b) { return (i32)((u32)a + (u32)b); }
 DEVICE u8 plus(u8 a, u8 b) { return (u8)(a + b); }
 DEVICE float minus(float a, float b) { return a - b; }
 DEVICE double minus(double a, double b) { return a - b; }
 DEVICE i64 minus(i64 a, i64 b) { return (i64)((u64)a - (u64)b); }
+DEVICE i32 minus(i32 a, i32 b) { return (i32)((u32)a - (u32)b); }
 DEVICE u8 minus(u8 a, u8 b) { return (u8)(a - b); }
 DEVICE float times(float a, float b) { return a * b; }
 DEVICE double times(double a, double b) { return a * b; }
 DEVICE i64 times(i64 a, i64 b) { return (i64)((u64)a * (u64)b); }
+DEVICE i32 times(i32 a, i32 b) { return (i32)((u32)a * (u32)b); }
 DEVICE u8 times(u8 a, u8 b) { return (u8)(a * b); }
 
 // By zero: zero, for integers.
 DEVICE float over(float a, float b) { return a / b; }
 DEVICE double over(double a, double b) { return a / b; }
 DEVICE i64 over(i64 a, i64 b) { return b == 0 ? 0 : b == -1 ? (i64)(0 - (u64)a) : a / b; }
+DEVICE i32 over(i32 a, i32 b) { return b == 0 ? 0 : b == -1 ? (i32)(0 - (u32)a) : a / b; }
 DEVICE u8 over(u8 a, u8 b) { return b == 0 ? (u8)0 : (u8)(a / b); }
 DEVICE float negative(float a) { return -a; }
 DEVICE double negative(double a) { return -a; }
 DEVICE i64 negative(i64 a) { return (i64)(0 - (u64)a); }
+DEVICE i32 negative(i32 a) { return (i32)(0 - (u32)a); }
 DEVICE u8 negative(u8 a) { return (u8)(0 - a); }
 DEVICE bool below_zero(u8) { return false; }
 template <typename E> DEVICE bool below_zero(E a) { return a < (E)0; }
 DEVICE float magnitude(float a) { return fabsf(a); }
 DEVICE double magnitude(double a) { return fabs(a); }
 DEVICE i64 magnitude(i64 a) { return a < 0 ? (i64)(0 - (u64)a) : a; }
+DEVICE i32 magnitude(i32 a) { return a < 0 ? (i32)(0 - (u32)a) : a; }
 DEVICE u8 magnitude(u8 a) { return a; }
 
 template <typename E> DEVICE E sign(E a) { return a > (E)0 ? (E)1 : below_zero(a) ? negative((E)1) : a; }
@@ -141,11 +238,24 @@ DEVICE i64 to_i64(double x) {
 }
 DEVICE i64 to_i64(float x) { return to_i64((double)x); }
 DEVICE i64 to_i64(i64 x) { return x; }
+DEVICE i64 to_i64(i32 x) { return (i64)x; }
 DEVICE i64 to_i64(u8 x) { return (i64)x; }
+
+DEVICE i32 to_i32(double x) {
+    if (x != x) return 0;
+    if (x >= 2147483648.0) return 0x7fffffff;
+    if (x <= -2147483648.0) return -0x7fffffff - 1;
+    return (i32)x;
+}
+DEVICE i32 to_i32(float x) { return to_i32((double)x); }
+DEVICE i32 to_i32(i64 x) { return (i32)x; }
+DEVICE i32 to_i32(i32 x) { return x; }
+DEVICE i32 to_i32(u8 x) { return (i32)x; }
 
 DEVICE u8 to_u8(double x) { return x >= 255.0 ? (u8)255 : x > 0.0 ? (u8)x : (u8)0; }
 DEVICE u8 to_u8(float x) { return to_u8((double)x); }
 DEVICE u8 to_u8(i64 x) { return (u8)x; }
+DEVICE u8 to_u8(i32 x) { return (u8)x; }
 DEVICE u8 to_u8(u8 x) { return x; }
 
 // From the constants of a job: floats from c, integers from i.
@@ -153,6 +263,9 @@ DEVICE u8 to_u8(u8 x) { return x; }
 DEVICE float constant(const Job& job, int n, float) { return (float)job.c[n]; }
 DEVICE double constant(const Job& job, int n, double) { return job.c[n]; }
 DEVICE i64 constant(const Job& job, int n, i64) { return job.i[n]; }
+DEVICE i32 constant(const Job& job, int n, i32) { return (i32)job.i[n]; }
+DEVICE f16 constant(const Job& job, int n, f16) { return f16(to_odd(job.c[n])); }
+DEVICE bf16 constant(const Job& job, int n, bf16) { return bf16(to_odd(job.c[n])); }
 DEVICE u8 constant(const Job& job, int n, u8) { return (u8)job.i[n]; }
 
 // The functions of one float, by type.

@@ -7,6 +7,8 @@
 #undef INTEGER
 #ifdef T_IS_BYTE
 #define INTEGER(x) to_u8(x)
+#elif defined(T_IS_INT)
+#define INTEGER(x) to_i32(x)
 #else
 #define INTEGER(x) to_i64(x)
 #endif

@@ -165,7 +165,10 @@ mod tests {
             let symbol = unsafe { emulator.library.get::<*const ()>(kernel.to_string().as_bytes()) };
             assert!(symbol.is_ok(), "{kernel}");
         }
-        assert_eq!(Kernel::all().count(), 4 * (9 + 5 + 4 + 1 + 1 + 4 + 1) + 2 * (2 + 1 + 7 + 3 + 2 + 3 + 2));
+        assert_eq!(
+            Kernel::all().count(),
+            7 * (9 + 8 + 4) + 5 * (4 + 1 + 1 + 1) + 4 * 2 + 2 * (1 + 7 + 3 + 2 + 3 + 2)
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bfc_core::{Allocation, AllocationAttributes, Allocator, Category, Contents, Request, Tag};
 use highwater_tracking::{OpRun, Phase, here};
 
-use crate::backend::{Backend, Kernel, Workspace};
+use crate::backend::{Backend, Kernel, Workspace, widen};
 use crate::device::Device;
 use crate::dtype::{DType, RawElement};
 use crate::error::{Error, Result};
@@ -105,12 +105,14 @@ impl<'a> OpContext<'a> {
         self.device.backend()
     }
 
-    /// Has the device compute, on memory that the op has taken before.
+    /// Has the device compute, on memory that the op has taken before; to calculate with halves, f32 temporaries are taken
+    /// beside it, as workspace, for as long as the kernel is given out.
     ///
     /// # Errors
-    /// As [`Backend::run`].
+    /// As [`Backend::run`], and [`Error::Allocation`] if there is no memory for the temporaries of halves: nothing is
+    /// written then.
     pub fn compute(&self, kernel: Kernel<'_>) -> Result<()> {
-        self.backend().run(self.op, kernel)
+        widen::run(self, kernel)
     }
 
     /// The allocator that everything the op takes is charged through.
@@ -145,7 +147,7 @@ impl<'a> OpContext<'a> {
     /// # Errors
     /// As [`output`](Self::output).
     pub fn workspace(&self, of: Workspace<'_>) -> Result<Buffer> {
-        let bytes = self.backend().workspace(of);
+        let bytes = self.backend().workspace(of.of_computed());
         self.buffer(&Shape::new(&[bytes])?, DType::U8, Category::Workspace)
     }
 

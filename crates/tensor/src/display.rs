@@ -21,7 +21,10 @@ impl fmt::Display for Tensor {
         let values = match self.dtype() {
             DType::F32 => print::<f32>(self, f),
             DType::F64 => print::<f64>(self, f),
+            DType::F16 => print::<half::f16>(self, f),
+            DType::BF16 => print::<half::bf16>(self, f),
             DType::I64 => print::<i64>(self, f),
+            DType::I32 => print::<i32>(self, f),
             DType::U8 => print::<u8>(self, f),
             DType::Bool => print::<bool>(self, f),
         };

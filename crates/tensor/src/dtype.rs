@@ -2,7 +2,27 @@
 
 use std::fmt;
 
+use half::{bf16, f16};
+
 /// The type of a tensor's elements, known at run time.
+///
+/// **Promotion.** Arithmetic, comparisons, `where_`, `concat` and `stack` take tensors of different types, and convert them to
+/// one ([`promote`](Self::promote)). Gradients come back in each operand's own type. Every other op wants equal types. A
+/// number given as an argument never changes a tensor's type, and neither does a tensor for having no axes.
+///
+/// | | bool | u8 | i32 | i64 | f16 | bf16 | f32 | f64 |
+/// |---|---|---|---|---|---|---|---|---|
+/// | **bool** | bool | u8 | i32 | i64 | f16 | bf16 | f32 | f64 |
+/// | **u8** | u8 | u8 | i32 | i64 | f16 | bf16 | f32 | f64 |
+/// | **i32** | i32 | i32 | i32 | i64 | f16 | bf16 | f32 | f64 |
+/// | **i64** | i64 | i64 | i64 | i64 | f16 | bf16 | f32 | f64 |
+/// | **f16** | f16 | f16 | f16 | f16 | f16 | f32 | f32 | f64 |
+/// | **bf16** | bf16 | bf16 | bf16 | bf16 | f32 | bf16 | f32 | f64 |
+/// | **f32** | f32 | f32 | f32 | f32 | f32 | f32 | f32 | f64 |
+/// | **f64** | f64 | f64 | f64 | f64 | f64 | f64 | f64 | f64 |
+///
+/// **Arithmetic.** Integers wrap, and divided by zero they are 0. The halves are computed with as `f32`, sums and means and
+/// all that is made of them included, and each op's result is rounded once, to the nearest, ties to even.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum DType {
@@ -10,8 +30,14 @@ pub enum DType {
     F32,
     /// 64-bit floating point.
     F64,
+    /// 16-bit floating point of IEEE 754: 11 significant bits, up to 65,504.
+    F16,
+    /// The upper half of an [`F32`](Self::F32): 8 significant bits, and its whole range.
+    BF16,
     /// 64-bit signed integer; the type of indices.
     I64,
+    /// 32-bit signed integer.
+    I32,
     /// 8-bit unsigned integer.
     U8,
     /// Truth value, kept as one byte, 0 or 1.
@@ -20,14 +46,16 @@ pub enum DType {
 
 impl DType {
     /// All element types.
-    pub const ALL: [Self; 5] = [Self::F32, Self::F64, Self::I64, Self::U8, Self::Bool];
+    pub const ALL: [Self; 8] =
+        [Self::F32, Self::F64, Self::F16, Self::BF16, Self::I64, Self::I32, Self::U8, Self::Bool];
 
     /// Bytes per element.
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
-            Self::F32 => 4,
             Self::F64 | Self::I64 => 8,
+            Self::F32 | Self::I32 => 4,
+            Self::F16 | Self::BF16 => 2,
             Self::U8 | Self::Bool => 1,
         }
     }
@@ -35,7 +63,58 @@ impl DType {
     /// Whether gradients can flow through tensors of this type.
     #[must_use]
     pub const fn is_float(self) -> bool {
-        matches!(self, Self::F32 | Self::F64)
+        matches!(self, Self::F32 | Self::F64 | Self::F16 | Self::BF16)
+    }
+
+    /// Whether this is a float of 16 bits, which is kept as such and computed with as [`F32`](Self::F32).
+    #[must_use]
+    pub const fn is_half(self) -> bool {
+        matches!(self, Self::F16 | Self::BF16)
+    }
+
+    /// The type that arithmetic on elements of this one is done in, and sums are kept in: [`F32`](Self::F32) for the
+    /// halves, else the type itself.
+    ///
+    /// ```
+    /// use highwater_tensor::DType;
+    /// assert_eq!(DType::BF16.computed_as(), DType::F32);
+    /// assert_eq!(DType::F64.computed_as(), DType::F64);
+    /// ```
+    #[must_use]
+    pub const fn computed_as(self) -> Self {
+        if self.is_half() { Self::F32 } else { self }
+    }
+
+    /// The type of what two tensors of these types make together: the table of [`DType`], which is PyTorch's for tensors
+    /// with axes. It is the same whichever comes first.
+    ///
+    /// ```
+    /// use highwater_tensor::DType::{BF16, F16, F32, F64, I32, I64, U8};
+    /// assert_eq!(U8.promote(I32), I32);
+    /// assert_eq!(I64.promote(F16), F16); // any float holds more kinds of numbers than any integer
+    /// assert_eq!(F16.promote(BF16), F32); // neither holds the other
+    /// assert_eq!(F32.promote(F64), F64);
+    /// ```
+    #[must_use]
+    pub const fn promote(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::F16, Self::BF16) | (Self::BF16, Self::F16) => Self::F32,
+            _ if self.rank() >= other.rank() => self,
+            _ => other,
+        }
+    }
+
+    /// The place among the types in the order of what they hold; the halves share one.
+    const fn rank(self) -> u8 {
+        match self {
+            Self::Bool => 0,
+            Self::U8 => 1,
+            Self::I32 => 2,
+            Self::I64 => 3,
+            Self::F16 | Self::BF16 => 4,
+            Self::F32 => 5,
+            Self::F64 => 6,
+        }
     }
 
     /// The type's short name.
@@ -44,7 +123,10 @@ impl DType {
         match self {
             Self::F32 => "f32",
             Self::F64 => "f64",
+            Self::F16 => "f16",
+            Self::BF16 => "bf16",
             Self::I64 => "i64",
+            Self::I32 => "i32",
             Self::U8 => "u8",
             Self::Bool => "bool",
         }
@@ -61,7 +143,10 @@ mod sealed {
     pub trait Sealed {}
     impl Sealed for f32 {}
     impl Sealed for f64 {}
+    impl Sealed for half::f16 {}
+    impl Sealed for half::bf16 {}
     impl Sealed for i64 {}
+    impl Sealed for i32 {}
     impl Sealed for u8 {}
     impl Sealed for bool {}
 }
@@ -99,7 +184,10 @@ macro_rules! raw_element {
     )*};
 }
 
-raw_element!(f32 => DType::F32, f64 => DType::F64, i64 => DType::I64, u8 => DType::U8 | DType::Bool);
+raw_element!(
+    f32 => DType::F32, f64 => DType::F64, f16 => DType::F16, bf16 => DType::BF16,
+    i64 => DType::I64, i32 => DType::I32, u8 => DType::U8 | DType::Bool
+);
 
 macro_rules! plain_element {
     ($($type:ty => $dtype:ident),*) => {$(
@@ -118,7 +206,7 @@ macro_rules! plain_element {
     )*};
 }
 
-plain_element!(f32 => F32, f64 => F64, i64 => I64, u8 => U8);
+plain_element!(f32 => F32, f64 => F64, f16 => F16, bf16 => BF16, i64 => I64, i32 => I32, u8 => U8);
 
 impl Element for bool {
     const DTYPE: DType = DType::Bool;
@@ -172,7 +260,7 @@ macro_rules! scalar_from {
     )*};
 }
 
-scalar_from!(Float(f64): f32, f64);
+scalar_from!(Float(f64): f32, f64, f16, bf16);
 scalar_from!(Int(i64): i64, i32, u8, bool);
 
 impl fmt::Display for Scalar {
@@ -180,6 +268,27 @@ impl fmt::Display for Scalar {
         match self {
             Self::Float(value) => value.fmt(f),
             Self::Int(value) => value.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn promotion_has_no_order_and_holds_both_operands() {
+        for a in DType::ALL {
+            assert_eq!(a.promote(a), a);
+            for b in DType::ALL {
+                let both = a.promote(b);
+                assert_eq!(both, b.promote(a), "{a} and {b}");
+                assert_eq!(both.is_float(), a.is_float() || b.is_float(), "{a} and {b}");
+                assert!(both.rank() >= a.rank().max(b.rank()), "{a} and {b}");
+                for c in DType::ALL {
+                    assert_eq!(both.promote(c), a.promote(b.promote(c)), "{a}, {b} and {c}");
+                }
+            }
         }
     }
 }

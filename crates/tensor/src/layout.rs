@@ -93,6 +93,18 @@ impl Layout {
         Ok(Self { shape: *shape, strides, offset: self.offset })
     }
 
+    /// The same elements, but each of those repeated along an axis only once: [`broadcast_to`](Self::broadcast_to) the shape
+    /// repeats them again.
+    pub(crate) fn distinct(&self) -> Self {
+        let mut once = *self;
+        for axis in 0..self.shape.rank() {
+            if self.strides[axis] == 0 && self.shape[axis] > 1 {
+                once.shape = once.shape.with_dim(axis, 1);
+            }
+        }
+        once
+    }
+
     /// The same elements with the axes in another order; `axes` must be a permutation.
     ///
     /// # Errors

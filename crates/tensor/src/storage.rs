@@ -203,6 +203,11 @@ impl<'a> ViewMut<'a> {
         ViewMut::new(self.storage, self.layout, self.dtype).into_host()
     }
 
+    /// The same view for a shorter time.
+    pub(crate) const fn reborrow(&mut self) -> ViewMut<'_> {
+        ViewMut::new(self.storage, self.layout, self.dtype)
+    }
+
     /// As [`host`](Self::host), for as long as the buffer is borrowed.
     #[must_use]
     pub fn into_host<T: RawElement>(self) -> Option<&'a mut [T]> {

@@ -4,8 +4,12 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 #![allow(clippy::duplicate_mod, reason = "each file brings its own table, as it does alone")]
 
+#[path = "dtypes.rs"]
+mod dtypes;
 #[path = "gradients.rs"]
 mod gradients;
+#[path = "half_ops.rs"]
+mod half_ops;
 #[path = "nn_modules.rs"]
 mod nn_modules;
 #[path = "ops_dry.rs"]

@@ -60,7 +60,7 @@ fn assert_same(name: &str, program: impl Fn(&Device) -> Result<()>) {
 #[test]
 fn every_op_makes_the_same_requests_forward_and_backward() {
     for case in CASES {
-        for dtype in [DType::F32, DType::F64] {
+        for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
             assert_same(case.name, |device| {
                 let leaves = inputs(case, device, dtype)
                     .into_iter()
@@ -78,10 +78,12 @@ fn every_op_makes_the_same_requests_forward_and_backward() {
 #[test]
 fn every_op_makes_the_same_requests_without_gradients() {
     for case in CASES {
-        assert_same(case.name, |device| {
-            let inputs = inputs(case, device, DType::F32);
-            no_grad(|| (case.function)(&inputs)).map(drop)
-        });
+        for dtype in [DType::F32, DType::BF16] {
+            assert_same(case.name, |device| {
+                let inputs = inputs(case, device, dtype);
+                no_grad(|| (case.function)(&inputs)).map(drop)
+            });
+        }
     }
 }
 

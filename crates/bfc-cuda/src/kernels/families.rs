@@ -10,15 +10,21 @@ pub enum ElementType {
     F32,
     /// 64-bit floats.
     F64,
+    /// Halves as IEEE 754 has them.
+    F16,
+    /// The upper halves of 32-bit floats.
+    BF16,
     /// 64-bit integers.
     I64,
+    /// 32-bit integers.
+    I32,
     /// Bytes; truth values too, as 0 and 1.
     U8,
 }
 
 impl ElementType {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::F32, Self::F64, Self::I64, Self::U8];
+    pub const ALL: [Self; 7] = [Self::F32, Self::F64, Self::F16, Self::BF16, Self::I64, Self::I32, Self::U8];
 
     /// How the names of its kernels end.
     #[must_use]
@@ -26,23 +32,39 @@ impl ElementType {
         match self {
             Self::F32 => "f32",
             Self::F64 => "f64",
+            Self::F16 => "f16",
+            Self::BF16 => "bf16",
             Self::I64 => "i64",
+            Self::I32 => "i32",
             Self::U8 => "u8",
         }
     }
 
-    /// What a source is compiled with for this type.
+    /// What a source is compiled with for this type: T is what lies in memory, WIDE what is computed with.
     pub(crate) const fn defines(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            Self::F32 => &[("T", "float"), ("SUFFIX", "f32"), ("T_IS_FLOAT", "1"), ("T_IS_NARROW", "1")],
-            Self::F64 => &[("T", "double"), ("SUFFIX", "f64"), ("T_IS_FLOAT", "1")],
-            Self::I64 => &[("T", "i64"), ("SUFFIX", "i64")],
-            Self::U8 => &[("T", "u8"), ("SUFFIX", "u8"), ("T_IS_BYTE", "1")],
+            Self::F32 => &[
+                ("T", "float"),
+                ("WIDE", "float"),
+                ("SUFFIX", "f32"),
+                ("T_IS_FLOAT", "1"),
+                ("T_IS_NARROW", "1"),
+            ],
+            Self::F64 => &[("T", "double"), ("WIDE", "double"), ("SUFFIX", "f64"), ("T_IS_FLOAT", "1")],
+            Self::F16 => &[("T", "f16"), ("WIDE", "float"), ("SUFFIX", "f16"), ("T_IS_FLOAT", "1")],
+            Self::BF16 => &[("T", "bf16"), ("WIDE", "float"), ("SUFFIX", "bf16"), ("T_IS_FLOAT", "1")],
+            Self::I64 => &[("T", "i64"), ("WIDE", "i64"), ("SUFFIX", "i64")],
+            Self::I32 => &[("T", "i32"), ("WIDE", "i32"), ("SUFFIX", "i32"), ("T_IS_INT", "1")],
+            Self::U8 => &[("T", "u8"), ("WIDE", "u8"), ("SUFFIX", "u8"), ("T_IS_BYTE", "1")],
         }
     }
 
+    const fn is_half(self) -> bool {
+        matches!(self, Self::F16 | Self::BF16)
+    }
+
     const fn is_float(self) -> bool {
-        matches!(self, Self::F32 | Self::F64)
+        self.is_half() || matches!(self, Self::F32 | Self::F64)
     }
 }
 
@@ -148,14 +170,13 @@ impl Family {
     #[must_use]
     pub const fn takes(self, element: ElementType) -> bool {
         match self {
-            Self::Float
-            | Self::Matmul
-            | Self::Rows
-            | Self::Conv
-            | Self::Pool
-            | Self::Attention
-            | Self::Optim => element.is_float(),
-            _ => true,
+            Self::Elementwise | Self::Convert | Self::Index => true,
+            Self::Float => element.is_float(),
+            // Halves come to these as 32-bit floats.
+            Self::Reduce | Self::Scan | Self::Sort | Self::Random => !element.is_half(),
+            Self::Matmul | Self::Rows | Self::Conv | Self::Pool | Self::Attention | Self::Optim => {
+                element.is_float() && !element.is_half()
+            }
         }
     }
 
@@ -175,7 +196,9 @@ impl Family {
                 "choose",
             ],
             Self::Float => &["transcendental", "derivative"],
-            Self::Convert => &["to_f32", "to_f64", "to_i64", "to_u8", "to_bool"],
+            Self::Convert => {
+                &["to_f32", "to_f64", "to_f16", "to_bf16", "to_i64", "to_i32", "to_u8", "to_bool"]
+            }
             Self::Reduce => &["reduce_serial", "reduce_rows", "reduce_columns", "arg_reduce"],
             Self::Scan => &["running_sum"],
             Self::Sort => &["merge_runs"],

@@ -42,6 +42,11 @@ impl Gradients {
         self.by_leaf.is_empty()
     }
 
+    /// The gradients, in the order of the leaves.
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
+        self.by_leaf.values_mut()
+    }
+
     pub(super) fn by_leaf_mut(&mut self) -> &mut BTreeMap<LeafId, Tensor> {
         &mut self.by_leaf
     }

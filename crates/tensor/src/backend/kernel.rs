@@ -466,3 +466,15 @@ pub enum Workspace<'a> {
         dtype: DType,
     },
 }
+
+impl Workspace<'_> {
+    /// The same for the type that the kernel calculates with.
+    pub(crate) const fn of_computed(mut self) -> Self {
+        match &mut self {
+            Self::Reduce { dtype, .. } | Self::Conv2d { dtype, .. } | Self::Attention { dtype, .. } => {
+                *dtype = dtype.computed_as();
+            }
+        }
+        self
+    }
+}

@@ -12,6 +12,7 @@ pub mod cuda;
 pub mod dry;
 mod function;
 mod kernel;
+pub(crate) mod widen;
 mod window;
 
 use std::fmt;

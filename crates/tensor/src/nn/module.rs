@@ -5,6 +5,7 @@ use std::fmt;
 use highwater_tracking::module;
 
 use super::parameter::Parameter;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::rng::Rng;
 use crate::tensor::Tensor;
@@ -57,6 +58,31 @@ pub trait Module: fmt::Debug + Send + Sync {
     /// Shows each source of randomness that a forward draws from, with its path: a checkpoint keeps their states.
     fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
         let _ = visitor;
+    }
+
+    /// Converts all parameters to another floating-point type; before an optimiser is made, as its state is made for a type.
+    ///
+    /// ```
+    /// use highwater_tensor::nn::{Linear, Module};
+    /// use highwater_tensor::{DType, Device, Rng, Tensor};
+    /// let device = Device::cpu()?;
+    /// let layer = Linear::new(&device, 3, 2, &Rng::new(0))?;
+    /// layer.convert(DType::BF16)?;
+    /// assert_eq!(layer.forward(&Tensor::ones_of(&device, [5, 3], DType::BF16)?)?.dtype(), DType::BF16);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Parameter::convert`], where the parameters before the one that failed are converted.
+    fn convert(&self, dtype: DType) -> Result<()> {
+        let mut result = Ok(());
+        self.visit(&mut |path, parameter| {
+            let _scope = module(path.rsplit_once('.').map_or("", |(layer, _)| layer));
+            if result.is_ok() {
+                result = parameter.convert(dtype);
+            }
+        });
+        result
     }
 
     /// [`forward`](Self::forward) inside the scope `name`: for the children of a module.

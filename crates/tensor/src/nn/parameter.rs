@@ -7,6 +7,7 @@ use bfc_core::{Category, Tag};
 
 use crate::backend::Kernel;
 use crate::context::OpContext;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::storage::ViewMut;
 use crate::tensor::Tensor;
@@ -77,15 +78,47 @@ impl Parameter {
         }
     }
 
-    /// Checks that `values` could be this parameter's, or its gradient.
-    pub(crate) fn check_like(&self, op: &'static str, values: &Tensor) -> Result<()> {
+    /// Converts the values to another element type, in place of the old ones: this is another leaf of the graph then. Before
+    /// an optimiser is made, as its state is made for a type.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] unless `dtype` is a floating-point type, [`Error::Allocation`] if there is no memory;
+    /// nothing has changed then.
+    pub fn convert(&self, dtype: DType) -> Result<()> {
+        const OP: &str = super::init::OP;
+        if !dtype.is_float() {
+            return Err(Error::UnsupportedDType { op: OP, dtype });
+        }
+        let mut tensor = self.lock();
+        if tensor.dtype() == dtype {
+            return Ok(());
+        }
+        let device = tensor.device().clone();
+        let ctx = OpContext::create(OP, &device, device.default_allocator()?, Category::Parameter);
+        let mut converted = ctx.output(tensor.shape(), dtype)?;
+        ctx.compute(Kernel::Copy { input: tensor.view(), out: converted.view_mut() })?;
+        *tensor = converted.finish().requiring_grad()?;
+        Ok(())
+    }
+
+    /// Checks that `values` could be this parameter's.
+    fn check_like(&self, op: &'static str, values: &Tensor) -> Result<()> {
+        self.check(op, values, |own| own == values.dtype())
+    }
+
+    /// Checks that `gradient` could be this parameter's: of its type, or of the one that it is computed with.
+    pub(crate) fn check_gradient(&self, op: &'static str, gradient: &Tensor) -> Result<()> {
+        self.check(op, gradient, |own| own == gradient.dtype() || own.computed_as() == gradient.dtype())
+    }
+
+    fn check(&self, op: &'static str, values: &Tensor, takes: impl FnOnce(DType) -> bool) -> Result<()> {
         let own = self.lock();
         let (lhs, rhs) = (*own.shape(), *values.shape());
         if own.device() != values.device() {
             let (lhs, rhs) = (own.device().to_string(), values.device().to_string());
             return Err(Error::DeviceMismatch { op, lhs, rhs });
         }
-        if own.dtype() != values.dtype() {
+        if !takes(own.dtype()) {
             let (lhs_shape, rhs_shape) = (lhs, rhs);
             return Err(Error::DTypeMismatch {
                 op,

@@ -69,7 +69,8 @@ impl Op for ScaledDotProduct {
         };
         let values = value.dims().last().copied().unwrap_or(0);
         let mut out = ctx.output(&Shape::new(&[heads, queries, values])?, query.dtype())?;
-        let mut log_sums = ctx.buffer(&Shape::new(&[heads, queries])?, query.dtype(), Category::Temporary)?;
+        let mut log_sums =
+            ctx.buffer(&Shape::new(&[heads, queries])?, query.dtype().computed_as(), Category::Temporary)?;
         let mut workspace = Self::workspace(ctx, &query, &value)?;
         ctx.compute(Kernel::Attention {
             of: &self.operands([&query, &key, &value], inputs.get(3).copied()),

@@ -10,15 +10,17 @@
 //! | `minimum` | min(a, b) | 1 where a < b | 1 where b < a | a, b | a, b |
 //! | `pow` | aᵇ | b aᵇ⁻¹ | y ln a | a, b | a, b |
 //!
+//! Operands of different element types are promoted to one ([`DType::promote`](crate::DType::promote)).
+//!
 //! Where `maximum` or `minimum` has a tie, each side gets half of the gradient, as in PyTorch; where a side is NaN, both
 //! get all of it. The gradient of an operand that was broadcast is summed over the repeated axes.
 
-use super::{is_number, same_dtype, supported, wanted};
+use super::{apply_promoted, is_number, same_dtype, supported, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Binary, Kernel};
 use crate::context::OpContext;
 use crate::error::Result;
-use crate::op::{Op, apply};
+use crate::op::Op;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -118,11 +120,10 @@ macro_rules! binary_methods {
             ///
             /// # Errors
             /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shapes do not broadcast,
-            /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for different element types,
             /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) for truth values,
             /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
             pub fn $name(&self, rhs: &Self) -> Result<Self> {
-                apply(BinaryOp(Binary::$f), &[self, rhs])
+                apply_promoted(BinaryOp(Binary::$f), self, rhs)
             }
         )*}
     };

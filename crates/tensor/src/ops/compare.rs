@@ -1,11 +1,12 @@
 //! Comparisons, which give truth values, and the choice between two tensors by truth values.
 //!
-//! - `eq`, `ne`, `lt`, `le`, `gt`, `ge`: operands of one element type broadcast as in NumPy. No gradient flows.
+//! - `eq`, `ne`, `lt`, `le`, `gt`, `ge`: operands broadcast as in NumPy, and are promoted to one element type. No gradient
+//!   flows.
 //! - `where_`: y = condition ? a : b. ∂y/∂a is 1 where the condition holds, ∂y/∂b where it does not; saves the condition.
 
 use bfc_core::Category;
 
-use super::{expect_dtype, same_dtype, wanted};
+use super::{apply_promoted, expect_dtype, same_dtype, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Compare, Kernel};
 use crate::context::OpContext;
@@ -76,10 +77,9 @@ macro_rules! compare_methods {
             ///
             /// # Errors
             /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shapes do not broadcast,
-            /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for different element types,
             /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
             pub fn $name(&self, rhs: &Self) -> Result<Self> {
-                apply(CompareOp(Compare::$f), &[self, rhs])
+                apply_promoted(CompareOp(Compare::$f), self, rhs)
             }
         )*}
     };
@@ -101,7 +101,7 @@ compare_methods! {
 }
 
 impl Tensor {
-    /// `lhs` where this condition holds, else `rhs`. All three broadcast.
+    /// `lhs` where this condition holds, else `rhs`. All three broadcast, and the two are promoted to one element type.
     ///
     /// ```
     /// use highwater_tensor::{Device, Tensor};
@@ -115,11 +115,11 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::BadArgument`](crate::Error::BadArgument) if this tensor's elements are not truth values,
-    /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) if the other two differ in element type,
     /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shapes do not broadcast,
     /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
     pub fn where_(&self, lhs: &Self, rhs: &Self) -> Result<Self> {
-        apply(Where, &[self, lhs, rhs])
+        let dtype = lhs.dtype().promote(rhs.dtype());
+        apply(Where, &[self, &lhs.to_dtype(dtype)?, &rhs.to_dtype(dtype)?])
     }
 }
 

@@ -7,6 +7,7 @@ use super::{same_dtype, wanted};
 use crate::autograd::Saved;
 use crate::backend::Kernel;
 use crate::context::OpContext;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::{Op, apply};
 use crate::tensor::Tensor;
@@ -60,7 +61,7 @@ impl Op for Concat {
 }
 
 impl Tensor {
-    /// The tensors one after another along an axis.
+    /// The tensors one after another along an axis, promoted to one element type.
     ///
     /// ```
     /// use highwater_tensor::{Device, Tensor};
@@ -73,9 +74,17 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::BadArgument`] for no tensors, [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`] if the other axes
-    /// differ, [`Error::DTypeMismatch`], [`Error::Allocation`] if there is no memory.
+    /// differ, [`Error::Allocation`] if there is no memory.
     pub fn concat(tensors: &[&Self], axis: isize) -> Result<Self> {
-        apply(Concat { axis, inputs: tensors.len() }, tensors)
+        let op = Concat { axis, inputs: tensors.len() };
+        let mut dtypes = tensors.iter().map(|tensor| tensor.dtype());
+        let first = dtypes.next().unwrap_or(DType::F32);
+        if dtypes.clone().all(|dtype| dtype == first) {
+            return apply(op, tensors);
+        }
+        let dtype = dtypes.fold(first, DType::promote);
+        let converted = tensors.iter().map(|tensor| tensor.to_dtype(dtype)).collect::<Result<Vec<_>>>()?;
+        apply(op, &converted.iter().collect::<Vec<_>>())
     }
 
     /// The tensors, all of one shape, one after another along a new axis.
@@ -97,7 +106,6 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dtype::DType;
     use crate::runtime::Runtime;
 
     #[test]
@@ -146,7 +154,8 @@ mod tests {
             "concat: shapes [2, 3] and [3] do not match"
         );
         assert_eq!(message(Tensor::concat(&[], 0)), "concat: inputs must be at least one tensor, got none");
-        assert!(Tensor::concat(&[&a, &a.to_dtype(DType::F64).unwrap()], 0).is_err());
+        let promoted = Tensor::concat(&[&a, &a.to_dtype(DType::F64).unwrap()], 0).unwrap();
+        assert_eq!(promoted.dtype(), DType::F64);
         assert!(Tensor::concat(&[&a], 2).is_err());
     }
 }

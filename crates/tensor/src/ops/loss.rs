@@ -5,7 +5,7 @@
 //! | `cross_entropy` | `-Σᵢ ln softmax(xᵢ)[tᵢ] / n` | (softmax(x) - one_hot(t)) ∂L/∂y / n | x, t |
 //! | `mse_loss` | Σ (x - t)² / elements | 2 (x - t) ∂L/∂y / elements | x, t |
 //!
-//! The losses of the rows (or the squared differences) are temporaries. For no rows the mean is NaN, as in PyTorch.
+//! The losses of the rows (or the squared differences) are temporaries, of halves in f32. For no rows the mean is NaN, as in PyTorch.
 //! `weighted` is cross-entropy with options, `elementwise` the losses of single numbers.
 
 mod elementwise;
@@ -16,7 +16,7 @@ pub use reduction::Reduction;
 pub use weighted::CrossEntropyOptions;
 
 use super::axes::AxisSet;
-use super::reduce::{mean, reshaped};
+use super::reduce::{mean_as, reshaped};
 use super::{expect_dtype, same_dtype, supported, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Binary, Kernel, Unary};
@@ -29,9 +29,9 @@ use crate::storage::View;
 use crate::tensor::Tensor;
 
 /// The mean of all elements, as the op's output without axes.
-fn mean_of_all(ctx: &OpContext<'_>, input: View<'_>) -> Result<Tensor> {
+fn mean_of_all(ctx: &OpContext<'_>, input: View<'_>, dtype: DType) -> Result<Tensor> {
     let axes = AxisSet::all(input.layout().shape().rank());
-    reshaped(mean(ctx, input, &axes)?, Shape::SCALAR)
+    reshaped(mean_as(ctx, input, &axes, dtype)?, Shape::SCALAR)
 }
 
 /// Refuses all but logits `[n, classes]` and targets `[n]` for them.
@@ -55,13 +55,13 @@ impl Op for CrossEntropy {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let [logits, targets] = [inputs[0], inputs[1]];
         check_classes(ctx.op(), logits, targets)?;
-        let mut losses = ctx.temp(targets.shape(), logits.dtype())?;
+        let mut losses = ctx.temp(targets.shape(), logits.dtype().computed_as())?;
         ctx.compute(Kernel::CrossEntropy {
             logits: logits.view(),
             targets: targets.view(),
             losses: losses.view_mut(),
         })?;
-        let loss = mean_of_all(ctx, losses.view())?;
+        let loss = mean_of_all(ctx, losses.view(), logits.dtype())?;
         ctx.save(logits);
         ctx.save(targets);
         Ok(loss)
@@ -69,7 +69,7 @@ impl Op for CrossEntropy {
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let (logits, targets) = (saved.tensor(0)?, saved.tensor(1)?);
-        let share = grad.div_scalar(targets.elements() as f64)?;
+        let share = grad.to_dtype(grad.dtype().computed_as())?.div_scalar(targets.elements() as f64)?;
         let share = share.view().broadcast_to(ctx.op(), targets.shape())?;
         let mut out = ctx.output(logits.shape(), logits.dtype())?;
         ctx.compute(Kernel::CrossEntropyGrad {
@@ -97,8 +97,8 @@ impl Op for MseLoss {
         if x.shape() != target.shape() {
             return Err(Error::ShapeMismatch { op, lhs: *x.shape(), rhs: *target.shape() });
         }
-        let mut difference = ctx.temp(x.shape(), x.dtype())?;
-        let mut squares = ctx.temp(x.shape(), x.dtype())?;
+        let mut difference = ctx.temp(x.shape(), x.dtype().computed_as())?;
+        let mut squares = ctx.temp(x.shape(), x.dtype().computed_as())?;
         ctx.compute(Kernel::Binary {
             f: Binary::Sub,
             lhs: x.view(),
@@ -106,7 +106,7 @@ impl Op for MseLoss {
             out: difference.view_mut(),
         })?;
         ctx.compute(Kernel::Unary { f: Unary::Square, input: difference.view(), out: squares.view_mut() })?;
-        let loss = mean_of_all(ctx, squares.view())?;
+        let loss = mean_of_all(ctx, squares.view(), x.dtype())?;
         ctx.save(x);
         ctx.save(target);
         Ok(loss)
@@ -114,8 +114,10 @@ impl Op for MseLoss {
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let (x, target) = (saved.tensor(0)?, saved.tensor(1)?);
+        // What one element of many gets may be too little for a half until it is multiplied.
+        let grad = grad.to_dtype(grad.dtype().computed_as())?;
         let scale = grad.mul_scalar(2.0)?.div_scalar(x.elements() as f64)?;
-        let to_x = x.sub(target)?.mul(&scale)?;
+        let to_x = x.sub(target)?.mul(&scale)?.to_dtype(x.dtype())?;
         let to_target = wanted(saved, 1, || to_x.neg())?;
         Ok(vec![Some(to_x), to_target])
     }

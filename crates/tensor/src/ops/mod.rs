@@ -58,6 +58,7 @@ pub use vector_norm::Norm;
 use crate::autograd::Saved;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::op::{Op, apply};
 use crate::tensor::Tensor;
 
 /// Refuses two operands of different element types.
@@ -72,6 +73,15 @@ fn same_dtype(op: &'static str, lhs: &Tensor, rhs: &Tensor) -> Result<()> {
         lhs_shape: *lhs.shape(),
         rhs_shape: *rhs.shape(),
     })
+}
+
+/// Runs an op on two tensors of one element type, to which both are [promoted](DType::promote).
+fn apply_promoted(op: impl Op, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
+    if lhs.dtype() == rhs.dtype() {
+        return apply(op, &[lhs, rhs]);
+    }
+    let dtype = lhs.dtype().promote(rhs.dtype());
+    apply(op, &[&lhs.to_dtype(dtype)?, &rhs.to_dtype(dtype)?])
 }
 
 /// Refuses element types that `takes` does not hold for.

@@ -9,7 +9,7 @@
 //! With x̂ = (x - μ) / √(σ² + ε) and h = w ∂L/∂y: ∂L/∂x = (h - mean(h) - x̂ mean(h x̂)) / √(σ² + ε), where `rms_norm` has no
 //! mean(h); ∂L/∂w = Σ x̂ ∂L/∂y, ∂L/∂b = Σ ∂L/∂y. (Ba, Kiros and Hinton 2016; Zhang and Sennrich 2019; Wu and He 2018.)
 //!
-//! Saves x and two numbers for each row. The gradient of w takes a temporary of the size of x.
+//! Saves x and two numbers for each row, which for halves are f32. The gradient of w takes a temporary of the size of x.
 
 use bfc_core::Category;
 
@@ -50,7 +50,8 @@ impl Op for LayerNorm {
         }
         let rows = x.elements().checked_div(width).unwrap_or(0);
         let mut out = ctx.output(x.shape(), x.dtype())?;
-        let mut statistics = ctx.buffer(&Shape::new(&[rows, 2])?, x.dtype(), Category::Temporary)?;
+        let mut statistics =
+            ctx.buffer(&Shape::new(&[rows, 2])?, x.dtype().computed_as(), Category::Temporary)?;
         let spread =
             |index: usize| inputs.get(index).map(|part| part.view().broadcast_to(self.op, x.shape()));
         ctx.compute(Kernel::LayerNorm {
@@ -85,9 +86,9 @@ impl Op for LayerNorm {
         })?];
         if saved.inputs() > 1 {
             gradients.push(wanted(saved, 1, || {
-                let mut terms = ctx.temp(x.shape(), x.dtype())?;
+                let mut terms = ctx.temp(x.shape(), x.dtype().computed_as())?;
                 ctx.compute(Kernel::LayerNormTerms { of: &of, grad: grad.view(), out: terms.view_mut() })?;
-                terms.finish().sum_to(saved.input_shape(1))
+                terms.finish().sum_to(saved.input_shape(1))?.to_dtype(x.dtype())
             })?);
         }
         if saved.inputs() > 2 {

@@ -2,15 +2,15 @@
 //!
 //! | op | y | ∂L/∂x | saved | element types |
 //! |---|---|---|---|---|
-//! | `sum` | Σ x, 0 for no elements | ∂L/∂y, repeated (a view) | | f32, f64, i64 |
-//! | `mean` | Σ x / n, NaN for no elements | ∂L/∂y / n, repeated (a view) | | f32, f64 |
+//! | `sum` | Σ x, 0 for no elements | ∂L/∂y, repeated (a view) | | floats, i64 |
+//! | `mean` | Σ x / n, NaN for no elements | ∂L/∂y / n, repeated (a view) | | floats |
 //! | `max`, `min` | the extreme; NaN if any is | ∂L/∂y, shared evenly among ties | x, y | all but bool |
 //! | `argmax`, `argmin` | where the first extreme is | | | all but bool |
 //!
 //! `product`, `variance`, `logsumexp` and `vector_norm` are further ones.
 //!
 //! The reduced axes vanish, or stay with size 1 in the `_keepdim` forms. Narrow integers are not summed, as they would
-//! wrap: convert to `i64` first. Beside its output an op takes the backend's workspace, and `mean` two temporaries.
+//! wrap: convert to `i64` first (u8 and i32). Halves are summed in f32. Beside its output an op takes the backend's workspace, and `mean` two temporaries.
 
 use super::axes::{Axes, AxisSet};
 use super::shape::restored;
@@ -28,7 +28,7 @@ use crate::tensor::Tensor;
 
 /// Whether elements can be summed.
 pub(super) const fn can_sum(dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::F64 | DType::I64)
+    dtype.is_float() || matches!(dtype, DType::I64)
 }
 
 /// Folds axes of `input` into `out`, where they have size 1.
@@ -47,10 +47,16 @@ pub(super) fn fold(
 
 /// The mean over axes of `input`, as the op's output, in which they have size 1.
 pub(super) fn mean(ctx: &OpContext<'_>, input: View<'_>, axes: &AxisSet) -> Result<Tensor> {
+    mean_as(ctx, input, axes, input.dtype())
+}
+
+/// The same as elements of `dtype`.
+pub(super) fn mean_as(ctx: &OpContext<'_>, input: View<'_>, axes: &AxisSet, dtype: DType) -> Result<Tensor> {
     let shape = input.layout().shape();
     let folded = axes.folded_shape(shape);
-    let mut out = ctx.output(&folded, input.dtype())?;
-    let mut total = ctx.temp(&folded, input.dtype())?;
+    let mut out = ctx.output(&folded, dtype)?;
+    // A sum of halves may be beyond them where the mean is not.
+    let mut total = ctx.temp(&folded, dtype.computed_as())?;
     fold(ctx, Reduce::Sum, input, axes, &mut total)?;
     divide(ctx, total.view(), Scalar::Float(axes.count(shape) as f64), &mut out)?;
     Ok(out.finish())

@@ -118,7 +118,7 @@ impl Op for DivScalar {
 
 /// out = input / divisor, where the divisor is a temporary of one element.
 pub(super) fn divide(ctx: &OpContext<'_>, input: View<'_>, divisor: Scalar, out: &mut Buffer) -> Result<()> {
-    let mut by = ctx.temp(&Shape::SCALAR, input.dtype())?;
+    let mut by = ctx.temp(&Shape::SCALAR, input.dtype().computed_as())?;
     ctx.compute(Kernel::Fill { value: divisor, out: by.view_mut() })?;
     let by = by.view().broadcast_to(ctx.op(), input.layout().shape())?;
     ctx.compute(Kernel::Binary { f: Binary::Div, lhs: input, rhs: by, out: out.view_mut() })
@@ -138,7 +138,10 @@ pub(super) fn fits(op: &'static str, scalar: Scalar, dtype: DType) -> Result<Sca
 /// As [`fits`], for division, with which wrapping does not agree: the number must be one of the type's.
 pub(super) fn holds(op: &'static str, scalar: Scalar, dtype: DType) -> Result<Scalar> {
     match fits(op, scalar, dtype)? {
-        Scalar::Int(value) if dtype == DType::U8 && u8::try_from(value).is_err() => {
+        Scalar::Int(value)
+            if dtype == DType::U8 && u8::try_from(value).is_err()
+                || dtype == DType::I32 && i32::try_from(value).is_err() =>
+        {
             Err(refused(op, scalar, dtype, "a number that the element type holds"))
         }
         scalar => Ok(scalar),

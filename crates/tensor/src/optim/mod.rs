@@ -3,8 +3,13 @@
 //! All memory that an optimiser needs is taken when it is made. A step first makes sure that every parameter it will
 //! change can be written (a buffer that somebody still looks into is copied), and only then changes the first one: so
 //! a step that lacks memory changes nothing.
+//!
+//! Parameters may be halves. Their state is f32, their gradients are halves or, from a [`LossScaler`], f32, and a step is
+//! computed in f32 and rounded once. A change of less than half a step of the type is lost: relative to the parameter, below
+//! 1/2,048 in f16 and 1/256 in bf16.
 
 mod adam;
+mod loss_scaler;
 mod schedule;
 mod sgd;
 mod slots;
@@ -13,6 +18,7 @@ mod state;
 use std::fmt;
 
 pub use adam::{Adam, AdamW};
+pub use loss_scaler::{LossScaler, ScaledStep};
 pub use schedule::Schedule;
 pub use sgd::Sgd;
 

@@ -73,7 +73,7 @@ impl<S> Slots<S> {
             let gradient = gradients.take(&slot.parameter.tensor());
             if let Some(gradient) = gradient {
                 let _scope = module(&slot.module);
-                slot.parameter.check_like(self.op, &gradient)?;
+                slot.parameter.check_gradient(self.op, &gradient)?;
                 slot.parameter.make_unique()?;
                 ready.push((slot, gradient));
             }
@@ -89,12 +89,12 @@ impl<S> Slots<S> {
     }
 }
 
-/// Zeros for a mean of gradients of `like`.
+/// Zeros for a mean of gradients of `like`, for halves in f32: a mean moves by less than they can tell apart.
 ///
 /// # Errors
 /// [`crate::Error::Allocation`] if there is no memory.
 pub(super) fn zero_state(ctx: &OpContext<'_>, like: &Tensor) -> Result<Buffer> {
-    let mut buffer = ctx.output(like.shape(), like.dtype())?;
+    let mut buffer = ctx.output(like.shape(), like.dtype().computed_as())?;
     ctx.compute(Kernel::Fill { value: Scalar::Float(0.0), out: buffer.view_mut() })?;
     Ok(buffer)
 }

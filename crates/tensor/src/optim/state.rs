@@ -12,7 +12,7 @@ use crate::shape::Shape;
 
 /// A part of what an optimiser keeps for a parameter.
 pub(super) enum Part<'a> {
-    /// As many numbers as the parameter has, of its type.
+    /// As many numbers as the parameter has, of the type that it is computed with.
     Mean(&'a Buffer),
     /// A count.
     Count(u64),

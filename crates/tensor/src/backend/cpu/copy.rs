@@ -1,7 +1,8 @@
 //! Moving and making values: to and from the host, copies with conversion, fills.
 
-use super::dispatch::{any, host, host_mut, number};
-use super::number::{Cast, Number};
+use super::convert;
+use super::dispatch::{any, host, host_mut, unsupported};
+use super::number::Stored;
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers};
 use super::walk::{Segment, Walk};
@@ -59,24 +60,27 @@ pub(super) fn arange(
     out: ViewMut<'_>,
 ) -> Result<()> {
     let dtype = out.dtype();
-    number!(op, dtype, T => {
+    if dtype == DType::Bool {
+        return Err(unsupported(op, dtype));
+    }
+    any!(dtype, T => {
         let out = host_mut::<T>(op, out)?;
         if dtype.is_float() {
             // In f64 and rounded once, so that no error adds up.
             let (start, step) = (start.as_f64(), step.as_f64());
-            count(workers, out, |i| T::from_f64(start + i as f64 * step));
+            count(workers, out, |i| T::from_scalar(Scalar::Float(start + i as f64 * step)));
         } else {
             let (start, step) = (start.as_i64(), step.as_i64());
             count(workers, out, |i| {
                 T::from_scalar(Scalar::Int(start.wrapping_add(step.wrapping_mul(i as i64))))
             });
         }
-        Ok(())
-    })
+    });
+    Ok(())
 }
 
 /// out[i] = f(i)
-fn count<T: Number>(workers: &Workers, out: &mut [T], f: impl Fn(usize) -> T + Sync) {
+fn count<T: Stored>(workers: &Workers, out: &mut [T], f: impl Fn(usize) -> T + Sync) {
     workers.chunks(out, LIGHT, &|start, part| {
         part.iter_mut().enumerate().for_each(|(i, out)| *out = f(start + i));
     });
@@ -85,23 +89,20 @@ fn count<T: Number>(workers: &Workers, out: &mut [T], f: impl Fn(usize) -> T + S
 /// See [`Kernel::Copy`](crate::backend::Kernel::Copy).
 pub(super) fn copy(workers: &Workers, op: &'static str, input: View<'_>, out: ViewMut<'_>) -> Result<()> {
     let (from, to) = (input.dtype(), out.dtype());
+    if from != to && to != DType::Bool {
+        return convert::convert(workers, op, input, out);
+    }
     any!(from, A => {
         let source = Source::<A>::new(op, input)?;
         if from == to {
             let out = host_mut::<A>(op, out)?;
             workers.chunks(out, LIGHT, &|start, part| source.load(start, part));
-        } else if to == DType::Bool {
-            let out = host_mut::<u8>(op, out)?;
-            source.map(workers, LIGHT, out, |value| u8::from(value != A::ZERO));
         } else {
-            any!(to, B => convert::<A, B>(workers, &source, host_mut(op, out)?));
+            let out = host_mut::<u8>(op, out)?;
+            source.map(workers, LIGHT, out, |value| u8::from(value != A::default()));
         }
     });
     Ok(())
-}
-
-fn convert<A: Number + Cast<B>, B: Number>(workers: &Workers, source: &Source<'_, A>, out: &mut [B]) {
-    source.map(workers, LIGHT, out, Cast::cast);
 }
 
 /// See [`Kernel::CopyInto`](crate::backend::Kernel::CopyInto).

@@ -7,9 +7,47 @@ use crate::dtype::{DType, RawElement};
 use crate::error::{Error, Result};
 use crate::storage::{View, ViewMut};
 
-/// Evaluates an expression with `$T` standing for the type behind `$dtype`; truth values are bytes.
+/// Evaluates an expression with `$T` standing for the type behind `$dtype`, for what only moves elements; truth values are
+/// bytes.
 macro_rules! any {
     ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            $crate::dtype::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            $crate::dtype::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            $crate::dtype::DType::F16 => {
+                type $T = half::f16;
+                $body
+            }
+            $crate::dtype::DType::BF16 => {
+                type $T = half::bf16;
+                $body
+            }
+            $crate::dtype::DType::I64 => {
+                type $T = i64;
+                $body
+            }
+            $crate::dtype::DType::I32 => {
+                type $T = i32;
+                $body
+            }
+            $crate::dtype::DType::U8 | $crate::dtype::DType::Bool => {
+                type $T = u8;
+                $body
+            }
+        }
+    };
+}
+
+/// As [`any`] for a `Result`, but an error for truth values, with which one cannot calculate, and for the halves, which come
+/// here as f32 (see `widen`).
+macro_rules! number {
+    ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
             $crate::dtype::DType::F32 => {
                 type $T = f32;
@@ -23,24 +61,28 @@ macro_rules! any {
                 type $T = i64;
                 $body
             }
-            $crate::dtype::DType::U8 | $crate::dtype::DType::Bool => {
+            $crate::dtype::DType::I32 => {
+                type $T = i32;
+                $body
+            }
+            $crate::dtype::DType::U8 => {
                 type $T = u8;
                 $body
             }
+            dtype => Err($crate::backend::cpu::dispatch::unsupported($op, dtype)),
         }
     };
 }
 
-/// As [`any`] for a `Result`, but an error for truth values: with them one cannot calculate.
-macro_rules! number {
-    ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
-        match $dtype {
-            $crate::dtype::DType::Bool => {
-                Err($crate::backend::cpu::dispatch::unsupported($op, $crate::dtype::DType::Bool))
-            }
-            dtype => $crate::backend::cpu::dispatch::any!(dtype, $T => $body),
-        }
-    };
+/// As [`number`], but truth values are bytes.
+macro_rules! byte_or_number {
+    ($op:expr, $dtype:expr, $T:ident => $body:expr) => {{
+        let dtype = match $dtype {
+            $crate::dtype::DType::Bool => $crate::dtype::DType::U8,
+            dtype => dtype,
+        };
+        $crate::backend::cpu::dispatch::number!($op, dtype, $T => $body)
+    }};
 }
 
 /// As [`any`] for a `Result`, but an error for everything but floats.
@@ -60,7 +102,7 @@ macro_rules! float {
     };
 }
 
-pub(super) use {any, float, number};
+pub(super) use {any, byte_or_number, float, number};
 
 /// The error for an element type that a kernel is not defined for.
 pub(super) const fn unsupported(op: &'static str, dtype: DType) -> Error {

@@ -1,6 +1,6 @@
 //! Functions of two or three numbers, element by element.
 
-use super::dispatch::{any, float, host_mut, number, unsupported};
+use super::dispatch::{any, byte_or_number, float, host_mut, number, unsupported};
 use super::number::Number;
 use super::operands::{Pair, Source, Triple};
 use super::parallel::{HEAVY, LIGHT, Workers};
@@ -30,7 +30,7 @@ pub(super) fn binary(
             Ok(())
         });
     }
-    any!(dtype, T => {
+    byte_or_number!(op, dtype, T => {
         let pair = Pair::<T, T>::new(op, lhs, rhs)?;
         let out = host_mut::<T>(op, out)?;
         match f {
@@ -42,8 +42,8 @@ pub(super) fn binary(
             Binary::Minimum => pair.map(workers, LIGHT, out, T::smaller),
             Binary::Pow => debug_assert!(false, "powers are of floats"),
         }
-    });
-    Ok(())
+        Ok(())
+    })
 }
 
 /// See [`Kernel::Accumulate`](crate::backend::Kernel::Accumulate).
@@ -72,7 +72,7 @@ pub(super) fn compare(
     rhs: View<'_>,
     out: ViewMut<'_>,
 ) -> Result<()> {
-    any!(lhs.dtype(), T => {
+    byte_or_number!(op, lhs.dtype(), T => {
         let pair = Pair::<T, T>::new(op, lhs, rhs)?;
         let out = host_mut::<u8>(op, out)?;
         match f {
@@ -83,8 +83,8 @@ pub(super) fn compare(
             Compare::Gt => pair.map(workers, LIGHT, out, |a, b| u8::from(a > b)),
             Compare::Ge => pair.map(workers, LIGHT, out, |a, b| u8::from(a >= b)),
         }
-    });
-    Ok(())
+        Ok(())
+    })
 }
 
 /// See [`Kernel::Select`](crate::backend::Kernel::Select).

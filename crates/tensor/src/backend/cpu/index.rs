@@ -2,11 +2,12 @@
 //!
 //! All indices are checked before anything is written, so a bad one leaves everything as it was.
 
-use super::dispatch::{any, host, host_mut, number};
+use super::dispatch::{any, byte_or_number, host, host_mut, number};
 use super::number::Number;
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers, light_runs};
 use super::walk::{Segment, Walk};
+use crate::dtype::RawElement;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::storage::{View, ViewMut};
@@ -55,7 +56,7 @@ pub(super) fn gather(
     Ok(())
 }
 
-fn gather_part<T: Number>(
+fn gather_part<T: RawElement>(
     data: &[T],
     indices: &[i64],
     stride: usize,
@@ -135,7 +136,7 @@ pub(super) fn one_hot(
     let indices = Source::<i64>::new(op, indices)?;
     // Without classes there are no elements: otherwise the check had failed.
     let classes = classes.max(1);
-    any!(out.dtype(), T => {
+    byte_or_number!(op, out.dtype(), T => {
         let out = host_mut::<T>(op, out)?;
         workers.chunks(out, light_runs(classes) * classes, &|start, part| {
             for (number, row) in (start / classes..).zip(part.chunks_mut(classes)) {
@@ -143,8 +144,8 @@ pub(super) fn one_hot(
                 row[indices.get(number) as usize] = T::ONE;
             }
         });
-    });
-    Ok(())
+        Ok(())
+    })
 }
 
 #[cfg(test)]

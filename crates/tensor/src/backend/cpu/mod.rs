@@ -6,6 +6,7 @@
 
 mod attention;
 mod conv;
+mod convert;
 mod copy;
 mod dispatch;
 mod elementwise;

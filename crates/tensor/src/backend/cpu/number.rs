@@ -5,8 +5,14 @@ use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
 use super::{erf, exp};
 use crate::dtype::{RawElement, Scalar};
 
+/// A number that is kept in memory.
+pub(super) trait Stored: RawElement {
+    /// The nearest number; floats become integers by cutting towards zero and saturating, wide integers wrap.
+    fn from_scalar(value: Scalar) -> Self;
+}
+
 /// A number that kernels calculate with. Integer arithmetic wraps, so that nothing here can trap.
-pub(super) trait Number: RawElement {
+pub(super) trait Number: Stored {
     /// 0
     const ZERO: Self;
     /// 1
@@ -15,9 +21,6 @@ pub(super) trait Number: RawElement {
     const LOWEST: Self;
     /// Not smaller than any number; ∞ for floats.
     const HIGHEST: Self;
-
-    /// The nearest number; floats become integers by cutting towards zero and saturating, wide integers wrap.
-    fn from_scalar(value: Scalar) -> Self;
 
     /// The nearest number; integers are cut towards zero and saturate.
     fn from_f64(value: f64) -> Self;
@@ -75,37 +78,24 @@ pub(super) trait Number: RawElement {
     }
 }
 
-/// Conversion as Rust's `as`: floats to integers are cut towards zero and saturate, wide integers to narrow ones wrap.
-pub(super) trait Cast<To> {
-    /// The converted number.
-    fn cast(self) -> To;
-}
-
-macro_rules! cast {
-    ($from:ty: $($to:ty),*) => {$(
-        impl Cast<$to> for $from {
-            fn cast(self) -> $to {
-                self as $to
+macro_rules! stored {
+    ($($type:ty),*) => {$(
+        impl Stored for $type {
+            fn from_scalar(value: Scalar) -> Self {
+                match value {
+                    Scalar::Float(value) => value as Self,
+                    Scalar::Int(value) => value as Self,
+                }
             }
         }
     )*};
 }
 
-cast!(f32: f32, f64, i64, u8);
-cast!(f64: f32, f64, i64, u8);
-cast!(i64: f32, f64, i64, u8);
-cast!(u8: f32, f64, i64, u8);
+stored!(f32, f64, i64, i32, u8);
 
 /// What is the same for all numbers, since `as` knows what to do.
 macro_rules! from_wide {
     () => {
-        fn from_scalar(value: Scalar) -> Self {
-            match value {
-                Scalar::Float(value) => value as Self,
-                Scalar::Int(value) => value as Self,
-            }
-        }
-
         fn from_f64(value: f64) -> Self {
             value as Self
         }
@@ -254,6 +244,7 @@ impl UnsignedAbs for u8 {
 float_number!(f32, exp: exp::exp_f32, tanh: exp::tanh_f32, erf: erf::erf_f32);
 float_number!(f64, exp: f64::exp, tanh: f64::tanh, erf: erf::erf_f64);
 integer_number!(i64, wrapping_abs);
+integer_number!(i32, wrapping_abs);
 integer_number!(u8, itself);
 
 /// A number with a fraction.

@@ -28,10 +28,12 @@ pub(super) fn random(
         DType::F64 => float(workers, host_mut::<f64>(op, out)?, distribution, key, uniform2, normal2),
         _ if matches!(distribution, Distribution::Normal { .. }) => return Err(unsupported(op, dtype)),
         DType::I64 => integer::<i64>(workers, host_mut(op, out)?, distribution, key, |value| value as i64),
+        DType::I32 => integer::<i32>(workers, host_mut(op, out)?, distribution, key, |value| value as i32),
         DType::U8 => integer::<u8>(workers, host_mut(op, out)?, distribution, key, |value| value as u8),
         DType::Bool => {
             integer::<u8>(workers, host_mut(op, out)?, distribution, key, |value| u8::from(value != 0.0));
         }
+        DType::F16 | DType::BF16 => return Err(unsupported(op, dtype)),
     }
     Ok(())
 }

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use super::dispatch::{any, host, host_mut, scratch, unsupported};
+use super::dispatch::{byte_or_number, host, host_mut, scratch, unsupported};
 use super::fold::{BLOCK, Cascade, Fold, Folder, fold, fold_into, fold_slice};
 use super::number::Number;
 use super::parallel::{LIGHT, Workers, light_runs};
@@ -104,7 +104,7 @@ pub(super) fn reduce(
     if dtype == DType::Bool && matches!(f, Reduce::Sum | Reduce::Prod) {
         return Err(unsupported(op, dtype));
     }
-    any!(dtype, T => {
+    byte_or_number!(op, dtype, T => {
         let out = host_mut::<T>(op, out)?;
         if input.layout().shape().elements() == 0 {
             // The sizes of the other axes may overflow when multiplied.
@@ -115,8 +115,8 @@ pub(super) fn reduce(
         let cut = Cut::new(input.layout().shape(), axes);
         let partials = scratch::<T>(op, workspace, cut.workspace_elements())?;
         fold!(f, F => run::<T, F>(workers, &sequences, cut, partials, out));
-    });
-    Ok(())
+        Ok(())
+    })
 }
 
 fn run<T: Number, F: Fold<T>>(
@@ -299,7 +299,7 @@ pub(super) fn arg_reduce(
         [layout.offset()],
     );
     let out = host_mut::<i64>(op, out)?;
-    any!(input.dtype(), T => {
+    byte_or_number!(op, input.dtype(), T => {
         let data = host::<T>(op, &input)?;
         workers.chunks(out, light_runs(length), &|first, part| {
             for (output, out) in (first..).zip(part) {
@@ -308,8 +308,8 @@ pub(super) fn arg_reduce(
                 *out = if largest { first_of(line, |a, b| a > b) } else { first_of(line, |a, b| a < b) };
             }
         });
-    });
-    Ok(())
+        Ok(())
+    })
 }
 
 /// The index of the first element that no later one beats; NaN beats every number.

@@ -1,7 +1,7 @@
 //! One number as an element lies in memory.
 
 use super::dispatch::any;
-use super::number::Number;
+use super::number::Stored;
 use crate::dtype::{DType, Scalar};
 
 /// The bytes of `value` as an element of this type, converted as a fill does.
@@ -21,7 +21,10 @@ mod tests {
         let half = Scalar::Float(1.5);
         assert_eq!(element_bytes(half, DType::F32), 1.5_f32.to_ne_bytes());
         assert_eq!(element_bytes(half, DType::F64), 1.5_f64.to_ne_bytes());
+        assert_eq!(element_bytes(half, DType::F16), 0x3e00_u16.to_ne_bytes());
+        assert_eq!(element_bytes(half, DType::BF16), 0x3fc0_u16.to_ne_bytes());
         assert_eq!(element_bytes(half, DType::I64), 1_i64.to_ne_bytes());
+        assert_eq!(element_bytes(half, DType::I32), 1_i32.to_ne_bytes());
         assert_eq!(element_bytes(half, DType::U8), [1]);
         assert_eq!(element_bytes(Scalar::Float(0.5), DType::Bool), [1]);
         assert_eq!(element_bytes(Scalar::Int(0), DType::Bool), [0]);

@@ -41,7 +41,10 @@ pub(super) fn copy(device: &Launcher, op: &'static str, input: View<'_>, out: &V
         (from, to) if from == to => kernel(Family::Elementwise, "copy", from),
         (from, DType::F32) => kernel(Family::Convert, "to_f32", from),
         (from, DType::F64) => kernel(Family::Convert, "to_f64", from),
+        (from, DType::F16) => kernel(Family::Convert, "to_f16", from),
+        (from, DType::BF16) => kernel(Family::Convert, "to_bf16", from),
         (from, DType::I64) => kernel(Family::Convert, "to_i64", from),
+        (from, DType::I32) => kernel(Family::Convert, "to_i32", from),
         (from, DType::U8) => kernel(Family::Convert, "to_u8", from),
         (from, DType::Bool) => kernel(Family::Convert, "to_bool", from),
     };

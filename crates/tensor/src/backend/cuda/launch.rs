@@ -90,7 +90,10 @@ pub(super) const fn element(dtype: DType) -> ElementType {
     match dtype {
         DType::F32 => ElementType::F32,
         DType::F64 => ElementType::F64,
+        DType::F16 => ElementType::F16,
+        DType::BF16 => ElementType::BF16,
         DType::I64 => ElementType::I64,
+        DType::I32 => ElementType::I32,
         DType::U8 | DType::Bool => ElementType::U8,
     }
 }
@@ -139,6 +142,7 @@ pub(super) fn set_constant(job: &mut Job, n: usize, dtype: DType, value: Scalar)
     job.constants[n] = value.as_f64();
     job.integers[n] = match (dtype, value) {
         (DType::U8, Scalar::Float(value)) => i64::from(value as u8),
+        (DType::I32, Scalar::Float(value)) => i64::from(value as i32),
         (DType::Bool, value) => i64::from(value.as_f64() != 0.0),
         (_, value) => value.as_i64(),
     };

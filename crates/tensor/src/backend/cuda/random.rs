@@ -29,7 +29,8 @@ pub(super) fn random(
                 DType::F32 => f64::from(low as f32),
                 DType::F64 if high > low => high.next_down(),
                 DType::F64 => low,
-                DType::I64 | DType::U8 | DType::Bool => (high.ceil() - 1.0).max(low.floor()),
+                DType::F16 | DType::BF16 => return Err(Error::UnsupportedDType { op, dtype }),
+                DType::I64 | DType::I32 | DType::U8 | DType::Bool => (high.ceil() - 1.0).max(low.floor()),
             };
         }
         Distribution::Normal { .. } if !dtype.is_float() => {

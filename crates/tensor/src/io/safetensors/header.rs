@@ -20,8 +20,16 @@ const METADATA: &str = "__metadata__";
 const LENGTH_BYTES: u64 = 8;
 
 /// The element types that tensors have, as the format calls them.
-const DTYPES: [(DType, &str); 5] =
-    [(DType::F32, "F32"), (DType::F64, "F64"), (DType::I64, "I64"), (DType::U8, "U8"), (DType::Bool, "BOOL")];
+const DTYPES: [(DType, &str); 8] = [
+    (DType::F32, "F32"),
+    (DType::F64, "F64"),
+    (DType::F16, "F16"),
+    (DType::BF16, "BF16"),
+    (DType::I64, "I64"),
+    (DType::I32, "I32"),
+    (DType::U8, "U8"),
+    (DType::Bool, "BOOL"),
+];
 
 /// A tensor in the file.
 pub(super) struct Entry {

@@ -1,0 +1,204 @@
+//! From one element type to another.
+//!
+//! Among numbers as Rust's `as`: floats to integers are cut towards zero and saturate, wide integers to narrow ones wrap.
+//! To the halves by way of f32, block by block: rounded to odd there (Boldo and Melquiond, When double rounding is odd,
+//! 2005), so that the second rounding, to nearest, ties to even, gives what one would have given.
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+use super::dispatch::{host_mut, number};
+use super::number::Stored;
+use super::operands::Source;
+use super::parallel::{LIGHT, Workers};
+use crate::dtype::{DType, RawElement, Scalar};
+use crate::error::Result;
+use crate::storage::{View, ViewMut};
+
+/// How many elements are converted at a time where that takes two steps: little enough for the stack.
+const BLOCK: usize = 256;
+
+/// Converts all elements. The types differ; truth values are bytes, and are not written.
+pub(super) fn convert(workers: &Workers, op: &'static str, input: View<'_>, out: ViewMut<'_>) -> Result<()> {
+    match input.dtype() {
+        DType::F16 => from_half::<f16>(workers, op, input, out),
+        DType::BF16 => from_half::<bf16>(workers, op, input, out),
+        DType::Bool => from_number::<u8>(workers, op, input, out),
+        dtype => number!(op, dtype, A => from_number::<A>(workers, op, input, out)),
+    }
+}
+
+fn from_number<A>(workers: &Workers, op: &'static str, input: View<'_>, out: ViewMut<'_>) -> Result<()>
+where
+    A: Rounded + Cast<f32> + Cast<f64> + Cast<i64> + Cast<i32> + Cast<u8>,
+{
+    let source = Source::<A>::new(op, input)?;
+    match out.dtype() {
+        DType::F16 => to_half::<A, f16>(workers, &source, host_mut(op, out)?),
+        DType::BF16 => to_half::<A, bf16>(workers, &source, host_mut(op, out)?),
+        dtype => {
+            return number!(op, dtype, B => {
+                let out = host_mut::<B>(op, out)?;
+                source.map(workers, LIGHT, out, |value| Cast::<B>::cast(value));
+                Ok(())
+            });
+        }
+    }
+    Ok(())
+}
+
+fn from_half<H: Half>(workers: &Workers, op: &'static str, input: View<'_>, out: ViewMut<'_>) -> Result<()> {
+    let source = Source::<H>::new(op, input)?;
+    match out.dtype() {
+        DType::F32 => blocks(workers, &source, host_mut(op, out)?, &|block, part| H::widen(block, part)),
+        DType::F16 => to_half::<H, f16>(workers, &source, host_mut(op, out)?),
+        DType::BF16 => to_half::<H, bf16>(workers, &source, host_mut(op, out)?),
+        dtype => {
+            return number!(op, dtype, B => {
+                blocks(workers, &source, host_mut::<B>(op, out)?, &|block, part| {
+                    let mut wide = [0.0; BLOCK];
+                    let wide = &mut wide[..block.len()];
+                    H::widen(block, wide);
+                    part.iter_mut().zip(wide).for_each(|(to, from)| *to = Cast::<B>::cast(*from));
+                });
+                Ok(())
+            });
+        }
+    }
+    Ok(())
+}
+
+fn to_half<A: Rounded, H: Half>(workers: &Workers, source: &Source<'_, A>, out: &mut [H]) {
+    blocks(workers, source, out, &|block, part| {
+        let mut wide = [0.0; BLOCK];
+        let wide = &mut wide[..block.len()];
+        A::round_to_odd(block, wide);
+        H::narrow(wide, part);
+    });
+}
+
+/// Calls `f` with each block of elements and the part of `out` that belongs to it.
+fn blocks<A: RawElement, B: Send>(
+    workers: &Workers,
+    source: &Source<'_, A>,
+    out: &mut [B],
+    f: &(dyn Fn(&[A], &mut [B]) + Sync),
+) {
+    workers.chunks(out, LIGHT, &|start, part| {
+        source.blocks::<BLOCK>(start..start + part.len(), |range, block| {
+            f(block, &mut part[range.start - start..range.end - start]);
+        });
+    });
+}
+
+/// A float of 16 bits.
+pub(super) trait Half: Rounded {
+    /// The same numbers as f32.
+    fn widen(from: &[Self], to: &mut [f32]);
+
+    /// The nearest numbers, ties to even; from infinity on what lies halfway beyond the largest.
+    fn narrow(from: &[f32], to: &mut [Self]);
+}
+
+macro_rules! half_float {
+    ($($type:ty),*) => {$(
+        impl Half for $type {
+            fn widen(from: &[Self], to: &mut [f32]) {
+                from.convert_to_f32_slice(to);
+            }
+
+            fn narrow(from: &[f32], to: &mut [Self]) {
+                to.convert_from_f32_slice(from);
+            }
+        }
+
+        impl Rounded for $type {
+            fn round_to_odd(from: &[Self], to: &mut [f32]) {
+                Self::widen(from, to);
+            }
+        }
+
+        impl Stored for $type {
+            fn from_scalar(value: Scalar) -> Self {
+                let wide = match value {
+                    Scalar::Float(value) => odd_of_f64(value),
+                    Scalar::Int(value) => odd_of_i64(value),
+                };
+                Self::from_f32(wide)
+            }
+        }
+    )*};
+}
+
+half_float!(f16, bf16);
+
+/// A number that may become a half.
+pub(super) trait Rounded: RawElement {
+    /// As f32, exactly or else as the one of the two nearest whose last bit is 1.
+    fn round_to_odd(from: &[Self], to: &mut [f32]);
+}
+
+macro_rules! rounded {
+    ($($type:ty => $odd:expr),*) => {$(
+        impl Rounded for $type {
+            fn round_to_odd(from: &[Self], to: &mut [f32]) {
+                to.iter_mut().zip(from).for_each(|(to, &from)| *to = $odd(from));
+            }
+        }
+    )*};
+}
+
+rounded!(
+    f64 => odd_of_f64,
+    i64 => odd_of_i64,
+    i32 => |value| odd_of_f64(f64::from(value)),
+    u8 => f32::from
+);
+
+impl Rounded for f32 {
+    fn round_to_odd(from: &[Self], to: &mut [f32]) {
+        to.copy_from_slice(from);
+    }
+}
+
+fn odd_of_f64(value: f64) -> f32 {
+    let near = value as f32;
+    let (wide, bits) = (f64::from(near), near.to_bits());
+    if wide == value || wide.is_nan() || bits & 1 == 1 {
+        return near;
+    }
+    // The neighbour on the other side of the value; next to infinity that is the largest number.
+    f32::from_bits(if wide.abs() > value.abs() { bits - 1 } else { bits + 1 })
+}
+
+fn odd_of_i64(value: i64) -> f32 {
+    // So many bits as an f64 holds exactly, the last one set if any that are cut off is.
+    const CUT: i64 = (1 << 16) - 1;
+    let exact = if value.unsigned_abs() >> 53 == 0 {
+        value
+    } else {
+        value & !CUT | i64::from(value & CUT != 0) << 16
+    };
+    odd_of_f64(exact as f64)
+}
+
+/// Conversion among numbers, as `as`.
+pub(super) trait Cast<To> {
+    /// The converted number.
+    fn cast(self) -> To;
+}
+
+macro_rules! cast {
+    ($($from:ty),*) => {$(
+        cast!($from: f32, f64, i64, i32, u8);
+    )*};
+    ($from:ty: $($to:ty),*) => {$(
+        impl Cast<$to> for $from {
+            fn cast(self) -> $to {
+                self as $to
+            }
+        }
+    )*};
+}
+
+cast!(f32, f64, i64, i32, u8);
