@@ -6,7 +6,9 @@
 use bfc_core::{Allocation, Allocator, Category, Tag};
 
 use crate::dtype::{DType, RawElement};
+use crate::error::Result;
 use crate::layout::Layout;
+use crate::shape::Shape;
 
 /// A buffer taken from an allocator, given back when the last tensor that looks into it is dropped.
 #[derive(Debug)]
@@ -206,6 +208,15 @@ impl<'a> ViewMut<'a> {
     /// The same view for a shorter time.
     pub(crate) const fn reborrow(&mut self) -> ViewMut<'_> {
         ViewMut::new(self.storage, self.layout, self.dtype)
+    }
+
+    /// The same elements in one row, for a shorter time.
+    ///
+    /// # Errors
+    /// As [`Layout::contiguous`].
+    pub(crate) fn as_row(&mut self) -> Result<ViewMut<'_>> {
+        let row = Shape::new(&[self.layout.shape().elements()])?;
+        Ok(ViewMut::new(self.storage, Layout::contiguous("row", row, self.dtype)?, self.dtype))
     }
 
     /// As [`host`](Self::host), for as long as the buffer is borrowed.

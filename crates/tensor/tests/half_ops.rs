@@ -4,10 +4,11 @@
 
 mod ops_table;
 
+use bfc_core::Bytes;
 use half::{bf16, f16};
 use highwater_tensor::nn::Parameter;
 use highwater_tensor::optim::{Adam, Optimizer, Sgd};
-use highwater_tensor::{DType, Error, Gradients, Result, Rng, Tensor};
+use highwater_tensor::{DType, Error, Gradients, Result, Rng, Runtime, Tensor};
 use ops_table::{CASES, device, inputs};
 
 const HALVES: [DType; 2] = [DType::F16, DType::BF16];
@@ -250,4 +251,57 @@ fn optimisers_keep_their_means_of_halves_in_f32() {
         assert_eq!(parameter.tensor().dtype(), dtype);
         assert_eq!(sgd.state().unwrap().values().filter(|array| array.dtype() == DType::F32).count(), 1);
     }
+}
+
+#[test]
+fn a_step_of_halves_without_memory_to_widen_them_changes_nothing() {
+    let device = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap().cpu().unwrap();
+    let large = || Parameter::new(Tensor::ones_of(&device, [50 << 10], DType::F16).unwrap()).unwrap();
+    let small = Parameter::new(Tensor::ones_of(&device, [2], DType::F16).unwrap()).unwrap();
+    let (a, b) = (large(), large());
+    let list =
+        [("small", &small), ("a", &a), ("b", &b)].map(|(name, p)| (name.to_owned(), p.clone())).to_vec();
+    let mut sgd = Sgd::new(list, 0.25).unwrap();
+    let gradients = || {
+        let loss = |p: &Parameter| p.tensor().mean_all().unwrap();
+        loss(&small).add(&loss(&a)).unwrap().add(&loss(&b)).unwrap().backward().unwrap()
+    };
+    let first = || [&small, &a, &b].map(|p| p.tensor().to_vec::<f16>().unwrap()[0].to_f32());
+    let made = gradients();
+    // Of 1 MiB, 200 KiB are parameters; one of them and its gradient take 400 KiB as f32.
+    let hog = Tensor::zeros_of(&device, [500 << 10], DType::U8).unwrap();
+    let error = sgd.step(made).unwrap_err();
+    assert!(error.out_of_memory().is_some(), "{error}");
+    assert_eq!(first(), [1.0; 3]);
+    drop(hog);
+    sgd.step(gradients()).unwrap();
+    assert_eq!(first()[0], 0.875);
+}
+
+#[test]
+fn functions_of_large_halves_take_small_temporaries_and_miss_no_element() {
+    let device = device();
+    // Not a whole number of pieces.
+    let elements = (1 << 19) + 5;
+    let wide = Tensor::uniform(&device, [elements], 0.5, 2.0, &Rng::new(3)).unwrap();
+    let x = wide.to_dtype(DType::F16).unwrap();
+    let wide = x.to_dtype(DType::F32).unwrap();
+    let half = Tensor::scalar(&device, f16::from_f32(0.5)).unwrap();
+    let rounded = |y: Tensor| y.to_dtype(DType::F16).unwrap().to_vec::<f16>().unwrap();
+    let memory = || device.default_allocator().unwrap();
+    let before = memory().stats().bytes_in_use;
+    device.reset_peak_memory_stats().unwrap();
+    let root = x.sqrt().unwrap();
+    let taken = memory().stats().peak_bytes_in_use - before;
+    // The output, and three temporaries of a piece, of which those of halves are half as large.
+    assert!(taken <= (2 * elements + (5 << 18) * 2) as u64 + 4096, "{taken}");
+    assert!(root.to_vec::<f16>().unwrap() == rounded(wide.sqrt().unwrap()));
+    let product = x.mul(&half).unwrap();
+    assert!(product.to_vec::<f16>().unwrap() == rounded(wide.mul_scalar(0.5).unwrap()));
+    let quotient = half.div(&x).unwrap();
+    assert!(quotient.to_vec::<f16>().unwrap() == rounded(wide.recip().unwrap().mul_scalar(0.5).unwrap()));
+    let leaf = x.requiring_grad().unwrap();
+    let gradients = leaf.square().unwrap().sum_all().unwrap().backward().unwrap();
+    let gradient = gradients.get(&leaf).unwrap().to_vec::<f16>().unwrap();
+    assert!(gradient == rounded(wide.mul_scalar(2.0).unwrap()));
 }

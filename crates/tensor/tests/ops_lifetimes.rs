@@ -5,6 +5,7 @@
 mod ops_table;
 
 use bfc_core::{Bytes, Category};
+use highwater_tensor::io::Array;
 use highwater_tensor::{DType, Device, Error, Op, OpContext, Result, Rng, Runtime, Tensor, apply, no_grad};
 use ops_table::{CASES, inputs, runtime};
 
@@ -270,9 +271,9 @@ fn a_chain_of_a_hundred_thousand_ops_is_dropped_and_passed_without_recursion() {
 fn an_op_that_finds_no_memory_at_any_point_leaves_all_as_it_was() {
     let runtime = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap();
     let device = runtime.cpu().unwrap();
-    for case in CASES {
-        let leaves = leaves(inputs(case, &device, DType::F32));
-        let values: Vec<_> = leaves.iter().map(|leaf| leaf.to_vec::<f32>().unwrap()).collect();
+    for (case, dtype) in CASES.iter().flat_map(|case| [(case, DType::F32), (case, DType::BF16)]) {
+        let leaves = leaves(inputs(case, &device, dtype));
+        let values: Vec<_> = leaves.iter().map(|leaf| Array::of(leaf).unwrap()).collect();
         // The rest of the pool, in blocks of the smallest size, of which one more is given back for each try.
         let mut hogs = Vec::new();
         for bytes in [1 << 16, 1 << 12, 1 << 8] {
@@ -301,7 +302,7 @@ fn an_op_that_finds_no_memory_at_any_point_leaves_all_as_it_was() {
         }
         assert!(failures > 0, "{} took no memory", case.name);
         for (leaf, values) in leaves.iter().zip(values) {
-            assert_eq!(leaf.to_vec::<f32>().unwrap(), values, "{}", case.name);
+            assert_eq!(Array::of(leaf).unwrap(), values, "{}", case.name);
         }
     }
 }

@@ -6,7 +6,9 @@
 //! the f32 statistics of rows of halves, are passed as they are.
 //!
 //! What is widened follows from the kernel alone, so a dry run takes the same memory. All memory is taken before anything is
-//! written.
+//! written that was there before the op. Functions of elements go through large tensors piece by piece ([`pieces`]).
+
+mod pieces;
 
 use bfc_core::Category;
 
@@ -75,17 +77,32 @@ fn widened(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
         | Kernel::CopyInto { .. }
         | Kernel::Select { .. }
         | Kernel::Gather { .. } => run(kernel),
-        Kernel::Unary { f, input, out } => {
+        Kernel::Unary { f, input, mut out } => {
+            if pieces::run(ctx, [input], &mut out, |[input], out| Kernel::Unary { f, input, out })? {
+                return Ok(());
+            }
             let (input, mut out) = (read(input)?, Write::new(ctx, out)?);
             run(Kernel::Unary { f, input: input.view(), out: out.view_mut() })?;
             out.finish(ctx)
         }
-        Kernel::UnaryGrad { f, saved, grad, out } => {
+        Kernel::UnaryGrad { f, saved, grad, mut out } => {
+            if pieces::run(ctx, [saved, grad], &mut out, |[saved, grad], out| Kernel::UnaryGrad {
+                f,
+                saved,
+                grad,
+                out,
+            })? {
+                return Ok(());
+            }
             let (saved, grad, mut out) = (read(saved)?, read(grad)?, Write::new(ctx, out)?);
             run(Kernel::UnaryGrad { f, saved: saved.view(), grad: grad.view(), out: out.view_mut() })?;
             out.finish(ctx)
         }
-        Kernel::Binary { f, lhs, rhs, out } => {
+        Kernel::Binary { f, lhs, rhs, mut out } => {
+            if pieces::run(ctx, [lhs, rhs], &mut out, |[lhs, rhs], out| Kernel::Binary { f, lhs, rhs, out })?
+            {
+                return Ok(());
+            }
             let (lhs, rhs, mut out) = (read(lhs)?, read(rhs)?, Write::new(ctx, out)?);
             run(Kernel::Binary { f, lhs: lhs.view(), rhs: rhs.view(), out: out.view_mut() })?;
             out.finish(ctx)

@@ -1,0 +1,75 @@
+//! Functions of elements, piece by piece: however large the tensors of halves, the f32 temporaries stay small.
+//!
+//! This is possible where elements lie in order, or are one repeated. Each piece is widened, computed, rounded into a piece of
+//! halves, and copied to its place.
+
+use bfc_core::Category;
+
+use super::{Read, temporary};
+use crate::backend::Kernel;
+use crate::context::OpContext;
+use crate::error::Result;
+use crate::shape::Shape;
+use crate::storage::{View, ViewMut};
+
+/// Elements of a piece: enough work for a device, 1 MiB for each temporary.
+const PIECE: usize = 1 << 18;
+
+/// A view of which pieces can be had.
+#[derive(Clone, Copy)]
+struct Flat<'a> {
+    view: View<'a>,
+    repeats: bool,
+}
+
+impl<'a> Flat<'a> {
+    /// The elements in one row; `None` if they are neither in order nor one repeated.
+    fn new(view: View<'a>) -> Option<Self> {
+        let (layout, elements) = (view.layout(), view.layout().shape().elements());
+        let once = layout.distinct();
+        let repeats = once.shape().elements() == 1;
+        let row = if repeats {
+            once.reshaped(Shape::SCALAR)
+        } else {
+            layout.reshaped(Shape::new(&[elements]).ok()?)
+        };
+        Some(Self { view: view.with_layout(row?), repeats })
+    }
+
+    /// Elements number `start` to `start + len`.
+    fn piece(&self, op: &'static str, start: usize, len: usize) -> Result<View<'a>> {
+        let layout = self.view.layout();
+        Ok(self.view.with_layout(if self.repeats {
+            layout.broadcast_to(op, &Shape::new(&[len])?)?
+        } else {
+            layout.sliced(op, 0, start..start + len, 1)?
+        }))
+    }
+}
+
+/// Computes `out` from `inputs` by the kernel that `kernel` makes for a piece of each. False, and nothing done, if pieces
+/// cannot be had or are not needed.
+pub(super) fn run<const N: usize>(
+    ctx: &OpContext<'_>,
+    inputs: [View<'_>; N],
+    out: &mut ViewMut<'_>,
+    kernel: impl for<'a> Fn([View<'a>; N], ViewMut<'a>) -> Kernel<'a>,
+) -> Result<bool> {
+    let (elements, dtype) = (out.layout().shape().elements(), out.dtype());
+    let rows: Option<Vec<Flat<'_>>> = inputs.into_iter().map(Flat::new).collect();
+    let (Some(rows), true) = (rows, elements > PIECE && dtype.is_half()) else { return Ok(false) };
+    let run = |kernel: Kernel<'_>| ctx.backend().run(ctx.op(), kernel);
+    for start in (0..elements).step_by(PIECE) {
+        let len = PIECE.min(elements - start);
+        let shape = Shape::new(&[len])?;
+        let pieces = rows.iter().map(|row| Read::new(ctx, row.piece(ctx.op(), start, len)?));
+        let pieces = pieces.collect::<Result<Vec<_>>>()?;
+        let mut wide = temporary(ctx, &shape)?;
+        let mut rounded = ctx.buffer(&shape, dtype, Category::Workspace)?;
+        // There is a piece for each input.
+        run(kernel(std::array::from_fn(|input| pieces[input].view()), wide.view_mut()))?;
+        run(Kernel::Copy { input: wide.view(), out: rounded.view_mut() })?;
+        run(Kernel::CopyInto { input: rounded.view(), axis: 0, start, step: 1, out: out.as_row()? })?;
+    }
+    Ok(true)
+}
