@@ -63,6 +63,19 @@ fn it_prints_the_tables_and_nothing_else_where_there_is_no_terminal() {
 }
 
 #[test]
+fn it_learns_in_halves_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    for dtype in ["bf16", "f16"] {
+        let path = folder.path().join(dtype);
+        let output =
+            run(&["--epochs", "4", "--dtype", dtype, "--threads", "1", "--json", path.to_str().unwrap()]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let json: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        assert!(json["test_accuracy"].as_f64().unwrap() > 0.9, "{dtype}");
+    }
+}
+
+#[test]
 fn json_has_the_results_and_the_figures_of_each_op() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.json");

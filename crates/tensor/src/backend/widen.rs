@@ -316,6 +316,7 @@ impl<'a> Read<'a> {
 }
 
 /// What a kernel writes.
+#[allow(clippy::large_enum_variant, reason = "it lives on the stack of one call")]
 enum Write<'a> {
     AsItIs(ViewMut<'a>),
     /// The elements, and where they go when the kernel has run.
