@@ -120,8 +120,8 @@ impl Backend for CpuBackend {
             Kernel::ArgReduce { largest, input, axis, out } => {
                 reduce::arg_reduce(workers, op, largest, input, axis, out)
             }
-            Kernel::ArgSort { descending, input, workspace, out } => {
-                sort::arg_sort(workers, op, descending, input, workspace, out)
+            Kernel::ArgSort { descending, input, out, .. } => {
+                sort::arg_sort(workers, op, descending, input, out)
             }
             Kernel::RunningSum { axis, reverse, out } => scan::running_sum(workers, op, axis, reverse, out),
             Kernel::MatMul { lhs, rhs, out } => matmul::matmul(workers, op, lhs, rhs, out),

@@ -1,20 +1,23 @@
-//! The order of elements: a stable merge sort of their indices.
+//! The order of elements: their indices, sorted in place by the standard library.
 //!
-//! Short runs are sorted by insertion, then neighbouring runs are merged into longer ones, to and fro between the output
-//! and the workspace (Knuth, The Art of Computer Programming 3, 5.2.4). So no memory is taken but what was stated.
+//! Its fast sort needs no memory but is not stable; indices that decide between equals make it so. Elements of at most 32 bits
+//! are sorted together with their indices, as one number, so that none needs to be looked up.
 
-use super::dispatch::{any, host, host_mut, scratch};
+use std::cmp::Ordering;
+
+use super::dispatch::{any, host, host_mut};
 use super::number::Number;
 use super::parallel::{Workers, light_runs};
 use super::walk::Walk;
+use crate::dtype::{DType, RawElement};
 use crate::error::Result;
 use crate::shape::Shape;
 use crate::storage::{View, ViewMut};
 
-/// Indices sorted by insertion before runs are merged.
-const RUN: usize = 16;
+/// What a comparison costs, in units of light work, times the comparisons of an element.
+const COST: usize = 16;
 
-/// See [`Workspace::ArgSort`](crate::backend::Workspace::ArgSort).
+/// See [`Workspace::ArgSort`](crate::backend::Workspace::ArgSort). What other devices take; nothing is needed here.
 pub(super) fn workspace(shape: &Shape) -> usize {
     shape.elements().saturating_mul(size_of::<i64>())
 }
@@ -25,41 +28,114 @@ pub(super) fn arg_sort(
     op: &'static str,
     descending: bool,
     input: View<'_>,
-    workspace: ViewMut<'_>,
     out: ViewMut<'_>,
 ) -> Result<()> {
-    let layout = *input.layout();
-    let elements = layout.shape().elements();
-    if elements == 0 {
-        return Ok(());
-    }
-    let (length, stride) = match (layout.shape().dims(), layout.strides()) {
-        ([.., length], [.., stride]) => (*length, *stride),
-        _ => (1, 1),
-    };
-    let lines = Walk::nest(
-        (0..layout.shape().rank().saturating_sub(1))
-            .map(|axis| (layout.shape()[axis], [layout.strides()[axis]])),
-        [layout.offset()],
-    );
+    let lines = Lines::new(&input);
     let out = host_mut::<i64>(op, out)?;
-    let spare = scratch::<i64>(op, workspace, elements)?;
-    any!(input.dtype(), T => {
-        let data = host::<T>(op, &input)?;
-        workers.chunks2([out, spare], light_runs(length * RUN) * length, &|first, [out, spare]| {
-            let lines_here = out.chunks_mut(length).zip(spare.chunks_mut(length));
-            for (line, (out, spare)) in (first / length..).zip(lines_here) {
-                let [start] = lines.at(line);
-                let at = |index: i64| data[start + index as usize * stride];
-                if descending {
-                    sort(out, spare, &|i, j| less(at(j), at(i)));
-                } else {
-                    sort(out, spare, &|i, j| less(at(i), at(j)));
-                }
+    let short = u32::try_from(lines.length).is_ok();
+    match input.dtype() {
+        DType::F32 if short => lines.each(workers, host::<f32>(op, &input)?, out, |line, out| {
+            together(out, descending, |index| rank(line.at(index)));
+        }),
+        DType::U8 if short => lines.each(workers, host::<u8>(op, &input)?, out, |line, out| {
+            together(out, descending, |index| u32::from(line.at(index)));
+        }),
+        dtype => any!(dtype, T => lines.each(workers, host::<T>(op, &input)?, out, |line, out| {
+            looked_up(out, descending, |index| line.at(index));
+        })),
+    }
+    Ok(())
+}
+
+/// The lines along the last axis of a view.
+#[derive(Debug)]
+struct Lines {
+    starts: Walk<1>,
+    length: usize,
+    stride: usize,
+}
+
+/// The elements of a line.
+#[derive(Clone, Copy, Debug)]
+struct Line<'a, T> {
+    data: &'a [T],
+    start: usize,
+    stride: usize,
+}
+
+impl<T: Copy> Line<'_, T> {
+    fn at(&self, index: usize) -> T {
+        self.data[self.start + index * self.stride]
+    }
+}
+
+impl Lines {
+    fn new(input: &View<'_>) -> Self {
+        let layout = *input.layout();
+        let (dims, strides) = (layout.shape().dims(), layout.strides());
+        let axes = dims.iter().zip(strides).take(dims.len().saturating_sub(1));
+        Self {
+            starts: Walk::nest(axes.map(|(&size, &stride)| (size, [stride])), [layout.offset()]),
+            length: dims.last().copied().unwrap_or(1),
+            stride: strides.last().copied().unwrap_or(1),
+        }
+    }
+
+    /// Calls `sort` with each line and its part of `out`.
+    fn each<T: RawElement>(
+        &self,
+        workers: &Workers,
+        data: &[T],
+        out: &mut [i64],
+        sort: impl Fn(Line<'_, T>, &mut [i64]) + Sync,
+    ) {
+        // Of no length there is nothing to be cut.
+        let (length, stride) = (self.length.max(1), self.stride);
+        workers.chunks(out, light_runs(length.saturating_mul(COST)) * length, &|first, part| {
+            for (line, out) in (first / length..).zip(part.chunks_mut(length)) {
+                let [start] = self.starts.at(line);
+                sort(Line { data, start, stride }, out);
             }
         });
+    }
+}
+
+/// A number that is larger for larger elements, equal for equals, and the largest for NaN.
+fn rank(element: f32) -> u32 {
+    const SIGN: u32 = 1 << 31;
+    if element.is_nan() {
+        return u32::MAX;
+    }
+    // Adding 0 makes -0 the same.
+    let bits = (element + 0.0).to_bits();
+    if bits & SIGN == 0 { bits | SIGN } else { !bits }
+}
+
+/// The indices in the order of the ranks, each sorted with its index behind it.
+fn together(out: &mut [i64], descending: bool, rank: impl Fn(usize) -> u32) {
+    let both: &mut [u64] = bytemuck::cast_slice_mut(out);
+    for (index, place) in both.iter_mut().enumerate() {
+        let rank = if descending { !rank(index) } else { rank(index) };
+        *place = u64::from(rank) << 32 | index as u64;
+    }
+    both.sort_unstable();
+    both.iter_mut().for_each(|place| *place &= u64::from(u32::MAX));
+}
+
+/// The indices in the order of the elements, which are looked up to be compared.
+fn looked_up<T: Number>(out: &mut [i64], descending: bool, at: impl Fn(usize) -> T) {
+    (0..).zip(&mut *out).for_each(|(index, place)| *place = index);
+    out.sort_unstable_by(|&i, &j| {
+        let (a, b) = (at(i as usize), at(j as usize));
+        let order = if less(a, b) {
+            Ordering::Less
+        } else if less(b, a) {
+            Ordering::Greater
+        } else {
+            return i.cmp(&j);
+        };
+        if descending { order.reverse() } else { order }
     });
-    Ok(())
 }
 
 /// Whether `a` is smaller than `b`; NaN is larger than all numbers.
@@ -67,64 +143,33 @@ fn less<T: Number>(a: T, b: T) -> bool {
     a < b || b.is_nan() && !a.is_nan()
 }
 
-/// The indices 0, 1, … in the order of their elements; `before` says whether the first must come before the second.
-fn sort(out: &mut [i64], spare: &mut [i64], before: &impl Fn(i64, i64) -> bool) {
-    (0..).zip(&mut *out).for_each(|(index, place)| *place = index);
-    out.chunks_mut(RUN).for_each(|run| insert(run, before));
-    let (mut from, mut to) = (&mut *out, &mut *spare);
-    let (mut run, mut merges) = (RUN, 0);
-    while run < from.len() {
-        for (from, to) in from.chunks(2 * run).zip(to.chunks_mut(2 * run)) {
-            let (first, second) = from.split_at(run.min(from.len()));
-            merge(first, second, to, before);
-        }
-        std::mem::swap(&mut from, &mut to);
-        run = run.saturating_mul(2);
-        merges += 1;
-    }
-    if merges % 2 == 1 {
-        // The last merge went to the workspace.
-        to.copy_from_slice(from);
-    }
-}
-
-fn insert(run: &mut [i64], before: &impl Fn(i64, i64) -> bool) {
-    for end in 1..run.len() {
-        let mut place = end;
-        while place > 0 && before(run[place], run[place - 1]) {
-            run.swap(place, place - 1);
-            place -= 1;
-        }
-    }
-}
-
-/// Two sorted runs as one; of equals, those of the first come first.
-fn merge(first: &[i64], second: &[i64], to: &mut [i64], before: &impl Fn(i64, i64) -> bool) {
-    let (mut first, mut second) = (first.iter().copied().peekable(), second.iter().copied().peekable());
-    for place in to {
-        let take_second = match (first.peek(), second.peek()) {
-            (Some(&a), Some(&b)) => before(b, a),
-            (first, _) => first.is_none(),
-        };
-        let next = if take_second { second.next() } else { first.next() };
-        // The runs have as many indices as there are places.
-        *place = next.unwrap_or_default();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn equals_keep_their_order_at_every_length() {
+    fn ranks_order_as_the_elements_do() {
+        let inf = f32::INFINITY;
+        let sorted =
+            [-inf, f32::MIN, -1.0, -f32::from_bits(1), 0.0, f32::from_bits(1), 0.5, f32::MAX, inf, f32::NAN];
+        assert!(sorted.windows(2).all(|pair| rank(pair[0]) < rank(pair[1])));
+        assert_eq!(rank(-0.0), rank(0.0));
+        assert_eq!(rank(-f32::NAN), rank(f32::NAN));
+    }
+
+    #[test]
+    fn equals_keep_their_order_either_way_at_every_length() {
         for length in (0..70).chain([255, 256, 257, 1000]) {
-            let keys: Vec<u8> = (0..length).map(|i: usize| (i * 7919 % 13) as u8).collect();
-            let mut expected: Vec<i64> = (0..length as i64).collect();
-            expected.sort_by_key(|&i| keys[i as usize]);
-            let (mut out, mut spare) = (vec![0; length], vec![0; length]);
-            sort(&mut out, &mut spare, &|i, j| less(keys[i as usize], keys[j as usize]));
-            assert_eq!(out, expected, "{length}");
+            let keys: Vec<f32> = (0..length).map(|i| (i * 7919 % 13) as f32 - 6.0).collect();
+            for descending in [false, true] {
+                let mut expected: Vec<i64> = (0..length as i64).collect();
+                let order = |i: &i64, j: &i64| keys[*i as usize].total_cmp(&keys[*j as usize]);
+                expected.sort_by(|i, j| if descending { order(j, i) } else { order(i, j) });
+                let (mut packed, mut other) = (vec![0; length], vec![0; length]);
+                together(&mut packed, descending, |index| rank(keys[index]));
+                looked_up(&mut other, descending, |index| keys[index]);
+                assert_eq!((&packed, &other), (&expected, &expected), "{length}");
+            }
         }
     }
 }
