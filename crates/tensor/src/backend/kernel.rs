@@ -474,6 +474,7 @@ impl Workspace<'_> {
             Self::Reduce { dtype, .. } | Self::Conv2d { dtype, .. } | Self::Attention { dtype, .. } => {
                 *dtype = dtype.computed_as();
             }
+            Self::ArgSort { .. } => {}
         }
         self
     }

@@ -45,6 +45,8 @@ fn calculates_with_halves(kernel: &Kernel<'_>) -> bool {
         Kernel::Compare { lhs, rhs, .. } => [lhs.dtype(), rhs.dtype()],
         Kernel::Reduce { input, out, .. } => [input.dtype(), out.dtype()],
         Kernel::ArgReduce { input, .. } => [input.dtype(); 2],
+        Kernel::ArgSort { input, .. } => [input.dtype(); 2],
+        Kernel::RunningSum { out, .. } => [out.dtype(); 2],
         Kernel::MatMul { lhs, out, .. } => [lhs.dtype(), out.dtype()],
         Kernel::Softmax { input, out, .. } => [input.dtype(), out.dtype()],
         Kernel::SoftmaxGrad { output, out, .. } => [output.dtype(), out.dtype()],
@@ -123,6 +125,14 @@ fn widened(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
         }
         Kernel::ArgReduce { largest, input, axis, out } => {
             run(Kernel::ArgReduce { largest, input: read(input)?.view(), axis, out })
+        }
+        Kernel::ArgSort { descending, input, workspace, out } => {
+            run(Kernel::ArgSort { descending, input: read(input)?.view(), workspace, out })
+        }
+        Kernel::RunningSum { axis, reverse, out } => {
+            let mut out = Write::in_place(ctx, out)?;
+            run(Kernel::RunningSum { axis, reverse, out: out.view_mut() })?;
+            out.finish(ctx)
         }
         Kernel::MatMul { lhs, rhs, out } => {
             let (lhs, rhs, mut out) = (read(lhs)?, read(rhs)?, Write::new(ctx, out)?);

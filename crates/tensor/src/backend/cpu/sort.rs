@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 
-use super::dispatch::{any, host, host_mut};
+use super::dispatch::{byte_or_number, host, host_mut};
 use super::number::Number;
 use super::parallel::{Workers, light_runs};
 use super::walk::Walk;
@@ -40,9 +40,14 @@ pub(super) fn arg_sort(
         DType::U8 if short => lines.each(workers, host::<u8>(op, &input)?, out, |line, out| {
             together(out, descending, |index| u32::from(line.at(index)));
         }),
-        dtype => any!(dtype, T => lines.each(workers, host::<T>(op, &input)?, out, |line, out| {
-            looked_up(out, descending, |index| line.at(index));
-        })),
+        dtype => {
+            return byte_or_number!(op, dtype, T => {
+                lines.each(workers, host::<T>(op, &input)?, out, |line, out| {
+                    looked_up(out, descending, |index| line.at(index));
+                });
+                Ok(())
+            });
+        }
     }
     Ok(())
 }
