@@ -1,4 +1,14 @@
-// The steps of optimisers, in place, for floats: one pass over the parameters, their state and their gradient.
+// The steps of optimisers, in place, for floats: one pass over the parameters, their state and their gradient; and what
+// is done to gradients before.
+
+// out = [values]; c = [scale, low, high].
+KERNEL(clip) {
+    T low = (T)job.c[1], high = (T)job.c[2];
+    EACH(i) {
+        T x = out<T>(job, 0)[i] * (T)job.c[0];
+        out<T>(job, 0)[i] = x < low ? low : x > high ? high : x;
+    }
+}
 
 // out = [param, momentum]; c = [lr, weight decay, momentum]; function 0: without momentum, 1: with, 2: Nesterov's.
 KERNEL(sgd) {

@@ -242,6 +242,20 @@ pub enum Error {
         /// The op whose saved tensors are gone.
         op: &'static str,
     },
+    /// A part of a program that was to be run again, see [`checkpoint`](crate::checkpoint), did something else.
+    #[error("checkpoint: the second run was not like the first: {what}")]
+    ReplayDiffers {
+        /// What was different.
+        what: String,
+    },
+    /// The gradients are too large to be measured, or no numbers.
+    #[error("{op}: the norm of the gradients is {norm}")]
+    NotFinite {
+        /// The op.
+        op: &'static str,
+        /// The norm.
+        norm: f64,
+    },
     /// The op has no backward.
     #[error("{op}: has no gradient")]
     NotDifferentiable {

@@ -28,7 +28,9 @@ mod storage;
 mod tensor;
 pub mod testing;
 
-pub use autograd::{GradCheck, GradCheckError, Gradients, Saved, check_gradients, is_recording, no_grad};
+pub use autograd::{
+    GradCheck, GradCheckError, Gradients, Saved, check_gradients, checkpoint, is_recording, no_grad,
+};
 pub use context::{Buffer, OpContext};
 pub use device::{Device, DeviceAllocator, Place, with_device};
 pub use dtype::{DType, Element, RawElement, Scalar};

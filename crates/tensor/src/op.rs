@@ -77,7 +77,7 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
 /// [`Error::DeviceMismatch`] for inputs on different devices; else what the op's forward says.
 pub fn apply(op: impl Op, inputs: &[&Tensor]) -> Result<Tensor> {
     let device = common_device(op.name(), inputs)?;
-    let recording = autograd::is_recording() && inputs.iter().any(|input| input.requires_grad());
+    let recording = autograd::records(inputs.iter().any(|input| input.requires_grad()));
     device.placement().tell(op.name(), device, PlacementReason::Inputs);
     let ctx = OpContext::forward(op.name(), device, device.default_allocator()?, recording);
     // An op may hand out one of its inputs, whose place in the graph is not the result's.

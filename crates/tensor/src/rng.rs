@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::autograd::tape;
 use crate::backend::RandomKey;
 
 /// A source of random fills. One seed gives one sequence of fills, and within a fill element `i` depends on `i` alone.
@@ -42,12 +43,15 @@ impl Rng {
     /// The key of the next fill.
     #[must_use]
     pub fn next_key(&self) -> RandomKey {
-        RandomKey { seed: self.seed(), sequence: self.sequence.fetch_add(1, Ordering::Relaxed) }
+        tape::key(|| RandomKey { seed: self.seed(), sequence: self.sequence.fetch_add(1, Ordering::Relaxed) })
     }
 
     /// Takes a key back that was not used, so that a fill that fails leaves the source as it was. If another key was
     /// drawn meanwhile, on another thread, this one stays drawn.
     pub(crate) fn give_back(&self, key: RandomKey) {
+        if tape::give_back(key) {
+            return;
+        }
         let drawn = key.sequence.wrapping_add(1);
         let _ = self.sequence.compare_exchange(drawn, key.sequence, Ordering::Relaxed, Ordering::Relaxed);
     }

@@ -8,10 +8,11 @@ use highwater_tracking::{Phase, phase};
 
 use super::gradients::Gradients;
 use super::mode::no_grad;
-use super::node::{GradEdge, Node};
+use super::node::{GradEdge, Node, Saved, Taken};
 use crate::backend::{Binary, Kernel};
 use crate::context::OpContext;
 use crate::error::{Error, Result};
+use crate::op::Op;
 use crate::placement::PlacementReason;
 use crate::tensor::Tensor;
 
@@ -56,25 +57,32 @@ fn run(from: &GradEdge, seed: Tensor) -> Result<Gradients> {
     while let Some((_, (node, grad))) = pending.pop_last() {
         // Everything that comes of a node, sums of gradients included, is charged to the module where its forward ran.
         let _place = node.place.with_phase(Phase::Backward).enter();
-        let wanted = pass(&node, grad)?;
-        for (edge, grad) in node.inputs.iter().zip(wanted) {
-            if let (Some(edge), Some(grad)) = (edge, grad) {
-                deliver(edge, grad, &mut pending, &mut gradients)?;
+        match node.take()? {
+            Taken::Op(op, saved) => {
+                let wanted = pass(op, saved, grad)?;
+                for (edge, grad) in node.inputs.iter().zip(wanted) {
+                    if let (Some(edge), Some(grad)) = (edge, grad) {
+                        deliver(edge, grad, &mut pending, &mut gradients)?;
+                    }
+                }
+            }
+            Taken::Replay(replay) => {
+                if let Some(edge) = replay.run(&node, &grad)? {
+                    deliver(&edge, grad, &mut pending, &mut gradients)?;
+                }
             }
         }
     }
     Ok(gradients)
 }
 
-/// Runs one node's backward.
-fn pass(node: &Node, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
-    let saved = node.take_saved()?;
+/// Runs one op's backward.
+fn pass(op: &dyn Op, saved: Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
     let device = grad.device().clone();
-    let op = node.op.name();
-    device.placement().tell(op, &device, PlacementReason::Backward);
-    let ctx = OpContext::backward(op, &device, device.default_allocator()?);
-    let gradients = node.op.backward(&ctx, &saved, &grad)?;
-    saved.check(op, &gradients)?;
+    device.placement().tell(op.name(), &device, PlacementReason::Backward);
+    let ctx = OpContext::backward(op.name(), &device, device.default_allocator()?);
+    let gradients = op.backward(&ctx, &saved, &grad)?;
+    saved.check(op.name(), &gradients)?;
     Ok(gradients)
 }
 

@@ -5,7 +5,14 @@ use std::collections::BTreeMap;
 use super::node::{GradEdge, LeafId};
 use crate::tensor::Tensor;
 
+mod clip;
+mod sum;
+
 /// The gradients that a backward pass computed, for each leaf that the loss depends on.
+///
+/// Between the backward pass and the step of an optimiser they can be summed over several passes
+/// ([`accumulate`](Self::accumulate)), [scaled](Self::scale), and clipped by their [norm](Self::clip_norm) or by
+/// [value](Self::clip_value).
 #[derive(Debug, Default)]
 pub struct Gradients {
     /// In order, so that dropping the gradients frees their memory in the same order in every run.
@@ -45,6 +52,11 @@ impl Gradients {
     /// The gradients, in the order of the leaves.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
         self.by_leaf.values_mut()
+    }
+
+    /// All gradients, in the order in which their leaves were made.
+    pub fn iter(&self) -> impl Iterator<Item = &Tensor> {
+        self.by_leaf.values()
     }
 
     pub(super) fn by_leaf_mut(&mut self) -> &mut BTreeMap<LeafId, Tensor> {

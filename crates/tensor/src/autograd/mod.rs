@@ -5,12 +5,16 @@
 
 mod backward;
 mod check;
+mod checkpoint;
 mod gradients;
 mod mode;
 mod node;
+pub(crate) mod tape;
 
 pub use check::{GradCheck, GradCheckError, check_gradients};
+pub use checkpoint::checkpoint;
 pub use gradients::Gradients;
+pub(crate) use mode::records;
 pub use mode::{is_recording, no_grad};
 pub use node::Saved;
 pub(crate) use node::{GradEdge, record};

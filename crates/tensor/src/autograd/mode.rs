@@ -2,17 +2,35 @@
 
 use std::cell::Cell;
 
-thread_local! {
-    static PAUSED: Cell<usize> = const { Cell::new(0) };
+/// What becomes of ops on this thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// They are hung into the graph.
+    Recording,
+    /// They are not: nobody will ask for gradients.
+    Paused,
+    /// They are not, but will be when the program runs again in the backward pass: see [`checkpoint`](super::checkpoint).
+    Rehearsing,
 }
 
-/// Resumes recording when the closure ends, also by a panic.
-struct Pause;
+thread_local! {
+    static MODE: Cell<Mode> = const { Cell::new(Mode::Recording) };
+    /// Whether an op that was rehearsed would have been recorded.
+    static WANTED: Cell<bool> = const { Cell::new(false) };
+}
 
-impl Drop for Pause {
+/// Returns to the mode before when the closure ends, also by a panic.
+struct Return(Mode);
+
+impl Drop for Return {
     fn drop(&mut self) {
-        PAUSED.set(PAUSED.get() - 1);
+        MODE.set(self.0);
     }
+}
+
+fn within<R>(mode: Mode, program: impl FnOnce() -> R) -> R {
+    let _return = Return(MODE.replace(mode));
+    program()
 }
 
 /// Runs `program` without recording: its results require no gradient and nothing is kept for backward.
@@ -25,13 +43,44 @@ impl Drop for Pause {
 /// # Ok::<(), highwater_tensor::Error>(())
 /// ```
 pub fn no_grad<R>(program: impl FnOnce() -> R) -> R {
-    PAUSED.set(PAUSED.get() + 1);
-    let _pause = Pause;
-    program()
+    within(Mode::Paused, program)
 }
 
-/// Whether ops on this thread are recorded for a backward pass.
+/// Runs `program` with recording, as the second run of a checkpointed program in a backward pass, which records nothing.
+pub(super) fn recording<R>(program: impl FnOnce() -> R) -> R {
+    within(Mode::Recording, program)
+}
+
+/// Runs `program` without recording, although gradients will be asked for. Also says whether any op would have been
+/// recorded.
+pub(super) fn rehearsing<R>(program: impl FnOnce() -> R) -> (R, bool) {
+    let before = WANTED.replace(false);
+    let result = within(Mode::Rehearsing, program);
+    (result, WANTED.replace(before))
+}
+
+/// Whether ops on this thread are recorded for a backward pass. Inside a [`checkpoint`](super::checkpoint) they are, if
+/// only in its second run: layers that act in training alone, as dropout, ask this.
 #[must_use]
 pub fn is_recording() -> bool {
-    PAUSED.get() == 0
+    MODE.get() != Mode::Paused
+}
+
+/// Whether what backward needs is kept on this thread: not while recording is paused, and not in a rehearsal.
+pub(super) fn is_saving() -> bool {
+    MODE.get() == Mode::Recording
+}
+
+/// Whether an op is hung into the graph now, if one of its inputs is in it.
+pub(crate) fn records(in_graph: bool) -> bool {
+    match MODE.get() {
+        Mode::Recording => in_graph,
+        Mode::Paused => false,
+        Mode::Rehearsing => {
+            if in_graph {
+                WANTED.set(true);
+            }
+            false
+        }
+    }
 }

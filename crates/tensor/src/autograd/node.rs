@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use highwater_tracking::{Place, here};
 
+use super::checkpoint::{self, Replay};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -33,29 +34,60 @@ pub(crate) struct LeafId(u64);
 /// One recorded execution of an op.
 pub(crate) struct Node {
     pub(crate) number: u64,
-    pub(crate) op: Box<dyn Op>,
+    work: Work,
     /// Where the forward ran: its backward is charged to the same module.
     pub(crate) place: Place,
     /// One edge per input; `None` for inputs that no gradient flows to.
     pub(crate) inputs: Vec<Option<GradEdge>>,
-    /// Taken by the first backward, so that memory is freed as it passes.
-    saved: Mutex<Option<Saved>>,
+}
+
+/// What a backward does at a node. What it reads is taken by the first one, so that memory is freed as it passes.
+enum Work {
+    /// Runs an op's backward.
+    Op { op: Box<dyn Op>, saved: Mutex<Option<Saved>> },
+    /// Runs a part of the program again, and goes on through the nodes that it makes.
+    Replay(Mutex<Option<Box<Replay>>>),
+}
+
+/// The same, taken.
+pub(super) enum Taken<'a> {
+    Op(&'a dyn Op, Saved),
+    Replay(Box<Replay>),
 }
 
 impl Node {
-    /// Takes what backward reads.
+    /// Takes what backward does and reads.
     ///
     /// # Errors
     /// [`Error::GraphSpent`] the second time.
-    pub(crate) fn take_saved(&self) -> Result<Saved> {
-        let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
-        saved.take().ok_or_else(|| Error::GraphSpent { op: self.op.name() })
+    pub(super) fn take(&self) -> Result<Taken<'_>> {
+        let taken = match &self.work {
+            Work::Op { op, saved } => take(saved).map(|saved| Taken::Op(op.as_ref(), saved)),
+            Work::Replay(replay) => take(replay).map(Taken::Replay),
+        };
+        taken.ok_or_else(|| Error::GraphSpent { op: self.name() })
     }
+
+    fn name(&self) -> &'static str {
+        match &self.work {
+            Work::Op { op, .. } => op.name(),
+            Work::Replay(_) => checkpoint::OP,
+        }
+    }
+}
+
+fn take<T>(from: &Mutex<Option<T>>) -> Option<T> {
+    from.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 impl Drop for Node {
     /// Unlinks chains of nodes one by one: the default, recursive drop would overflow the stack on long ones.
     fn drop(&mut self) {
+        if let Work::Replay(replay) = &self.work
+            && let Some(replay) = take(replay)
+        {
+            replay.drop_later();
+        }
         let mut edges: Vec<_> = std::mem::take(&mut self.inputs);
         while let Some(edge) = edges.pop() {
             if let Some(GradEdge::Node(node)) = edge
@@ -69,7 +101,7 @@ impl Drop for Node {
 
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Node").field("number", &self.number).field("op", &self.op).finish_non_exhaustive()
+        f.debug_struct("Node").field("number", &self.number).field("op", &self.name()).finish_non_exhaustive()
     }
 }
 
@@ -163,13 +195,18 @@ pub(crate) fn record(op: impl Op, inputs: &[&Tensor], tensors: Vec<Tensor>, outp
         device: input.device().clone(),
         needs_grad: input.requires_grad(),
     });
-    let node = Node {
-        number: next_number(),
-        op: Box::new(op),
-        place: here(),
-        inputs: inputs.iter().map(|input| input.grad_edge().cloned()).collect(),
-        saved: Mutex::new(Some(Saved { tensors, inputs: facts.collect() })),
-    };
+    let saved = Mutex::new(Some(Saved { tensors, inputs: facts.collect() }));
+    let edges = inputs.iter().map(|input| input.grad_edge().cloned()).collect();
+    hang(Work::Op { op: Box::new(op), saved }, edges, output)
+}
+
+/// Hangs the output of a part that will be run again into the graph.
+pub(super) fn record_replay(replay: Replay, input: &Tensor, output: Tensor) -> Tensor {
+    hang(Work::Replay(Mutex::new(Some(Box::new(replay)))), vec![input.grad_edge().cloned()], output)
+}
+
+fn hang(work: Work, inputs: Vec<Option<GradEdge>>, output: Tensor) -> Tensor {
+    let node = Node { number: next_number(), work, place: here(), inputs };
     output.with_grad_edge(Some(GradEdge::Node(Arc::new(node))))
 }
 

@@ -401,6 +401,17 @@ pub enum Kernel<'a> {
         /// Where to.
         out: ViewMut<'a>,
     },
+    /// values = clamp(values · scale, low, high), in place, for floats; NaN stays NaN.
+    Clip {
+        /// What each is multiplied with first.
+        scale: f64,
+        /// The least value.
+        low: f64,
+        /// The largest.
+        high: f64,
+        /// The values.
+        values: ViewMut<'a>,
+    },
     /// One optimiser step in place.
     Sgd {
         /// What the step is.

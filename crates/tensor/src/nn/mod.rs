@@ -4,6 +4,7 @@
 //! use the same paths: the parameter `fc1.weight` is held in the scope `fc1`, where the ops of that layer ran too.
 
 mod activation;
+mod checkpointed;
 mod conv;
 mod dropout;
 mod init;
@@ -15,6 +16,7 @@ mod sequential;
 mod transformer;
 
 pub use activation::{Gelu, Relu, Sigmoid, Silu, Tanh};
+pub use checkpointed::Checkpointed;
 pub use conv::{AvgPool2d, Conv2d, Flatten, MaxPool2d};
 pub use dropout::Dropout;
 pub use init::{Fans, Init};

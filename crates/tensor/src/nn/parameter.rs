@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bfc_core::{Category, Tag};
 
+use crate::autograd::tape;
 use crate::backend::Kernel;
 use crate::context::OpContext;
 use crate::dtype::DType;
@@ -45,7 +46,7 @@ impl Parameter {
     /// The values now, as a leaf of the graph. Cheap: the buffer is shared.
     #[must_use]
     pub fn tensor(&self) -> Tensor {
-        self.lock().clone()
+        tape::parameter(|| self.lock().clone())
     }
 
     /// Copies new values in.

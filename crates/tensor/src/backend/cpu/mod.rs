@@ -5,6 +5,7 @@
 //! along slices. Work is cut by its shape alone (`parallel`), so results are the same for any number of threads.
 
 mod attention;
+mod clip;
 mod conv;
 mod convert;
 mod copy;
@@ -167,6 +168,7 @@ impl Backend for CpuBackend {
             }
             Kernel::OneHot { indices, out } => index::one_hot(workers, op, indices, out),
             Kernel::Random { distribution, key, out } => random::random(workers, op, distribution, key, out),
+            Kernel::Clip { scale, low, high, values } => clip::clip(workers, op, scale, [low, high], values),
             Kernel::Sgd { step, grad, momentum, param } => {
                 optim::sgd(workers, op, step, grad, momentum, param)
             }
@@ -241,6 +243,7 @@ mod tests {
         run("scatter_add", Kernel::ScatterAdd { input: x, indices: i, axis: 0, out: y.out() });
         run("one_hot", Kernel::OneHot { indices: i, out: cube.out() });
         run("random", Kernel::Random { distribution: coin, key, out: whole.out() });
+        run("clip", Kernel::Clip { scale: 2.0, low: -1.0, high: 1.0, values: y.out() });
         run("sgd", Kernel::Sgd { step: sgd, grad: x, momentum: Some(a.out()), param: y.out() });
         run("adam", Kernel::Adam { step: adam, grad: x, mean: a.out(), variance: b.out(), param: y.out() });
         done.push(("upload", backend.upload("upload", &[0; 16], y.out())));

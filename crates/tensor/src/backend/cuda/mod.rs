@@ -139,6 +139,7 @@ impl Backend for CudaBackend {
             }
             Kernel::OneHot { indices, out } => index::one_hot(device, op, indices, &out),
             Kernel::Random { distribution, key, out } => random::random(device, op, distribution, key, &out),
+            Kernel::Clip { scale, low, high, values } => optim::clip(device, op, [scale, low, high], &values),
             Kernel::Sgd { step, grad, momentum, param } => {
                 optim::sgd(device, op, step, grad, momentum.as_ref(), &param)
             }

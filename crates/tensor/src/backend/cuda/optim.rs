@@ -7,6 +7,20 @@ use crate::backend::{AdamStep, SgdStep};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
+/// See [`Kernel::Clip`](crate::backend::Kernel::Clip). `limits`: scale, low, high.
+pub(super) fn clip(
+    device: &Launcher,
+    op: &'static str,
+    limits: [f64; 3],
+    values: &ViewMut<'_>,
+) -> Result<()> {
+    float(op, values.dtype())?;
+    let mut job = over(values.layout());
+    job.outputs = [output(values), 0, 0];
+    job.constants[..3].copy_from_slice(&limits);
+    device.each(op, kernel(Family::Optim, "clip", values.dtype()), job.count, &job)
+}
+
 /// See [`Kernel::Sgd`](crate::backend::Kernel::Sgd).
 pub(super) fn sgd(
     device: &Launcher,

@@ -1,0 +1,121 @@
+//! Gradients kept within bounds (Pascanu, Mikolov and Bengio 2013), with the numbers of PyTorch's functions.
+
+use highwater_tracking::{Phase, phase};
+
+use super::Gradients;
+use crate::autograd::no_grad;
+use crate::backend::Kernel;
+use crate::context::OpContext;
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
+
+/// Added to the norm, so that nothing is divided by 0.
+const EPSILON: f64 = 1e-6;
+
+impl Gradients {
+    /// The length of all gradients as one vector: the root of the sum of all squares. 0 on a device that computes nothing.
+    ///
+    /// Waits for the device. Takes the memory of the largest gradient while it runs.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory.
+    pub fn norm(&self) -> Result<f64> {
+        let _phase = phase(Phase::Optimizer);
+        no_grad(|| {
+            // One number to wait for on each device.
+            let mut sums: Vec<(Device, Tensor)> = Vec::new();
+            for gradient in self.iter() {
+                let square = gradient.square()?.sum_all()?.to_dtype(DType::F64)?;
+                match sums.iter_mut().find(|(device, _)| device == gradient.device()) {
+                    Some((_, sum)) => *sum = sum.add(&square)?,
+                    None => sums.push((gradient.device().clone(), square)),
+                }
+            }
+            let squares = sums.iter().map(|(_, sum)| sum.item_or(0.0f64));
+            Ok(squares.sum::<Result<f64>>()?.sqrt())
+        })
+    }
+
+    /// Scales all gradients by one number so that their [norm](Self::norm) is at most `max`; returns what it was.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[1.5f32, 2.0], [2])?.requiring_grad()?;
+    /// let mut gradients = x.square()?.sum_all()?.backward()?;
+    /// assert_eq!(gradients.clip_norm(1.0)?, 5.0);
+    /// let clipped = gradients.get(&x).unwrap().to_vec::<f32>()?;
+    /// assert!((clipped[0] - 0.6).abs() < 1e-6 && (clipped[1] - 0.8).abs() < 1e-6);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless `max` is finite and above 0; [`Error::NotFinite`] if a gradient is infinite or no
+    /// number, so that a step can be left out; [`Error::Allocation`] if there is no memory. All gradients are as they
+    /// were then.
+    pub fn clip_norm(&mut self, max: f64) -> Result<f64> {
+        const OP: &str = "clip_norm";
+        above_zero(OP, max)?;
+        let norm = self.norm()?;
+        if !norm.is_finite() {
+            return Err(Error::NotFinite { op: OP, norm });
+        }
+        self.map_in_place(OP, (max / (norm + EPSILON)).min(1.0), f64::INFINITY)?;
+        Ok(norm)
+    }
+
+    /// Keeps each number of each gradient between `-max` and `max`.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[-3.0f32, 0.1], [2])?.requiring_grad()?;
+    /// let mut gradients = x.square()?.sum_all()?.backward()?;
+    /// gradients.clip_value(0.5)?;
+    /// assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>()?, [-0.5, 0.2]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless `max` is finite and above 0; [`Error::Allocation`] if a buffer that others look into
+    /// has to be copied and there is no memory. All gradients are as they were then.
+    pub fn clip_value(&mut self, max: f64) -> Result<()> {
+        const OP: &str = "clip_value";
+        above_zero(OP, max)?;
+        self.map_in_place(OP, 1.0, max)
+    }
+
+    /// Multiplies all gradients by a number, as 1 / n after n passes were summed, or to undo the scaling of a loss.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless `factor` is finite; [`Error::Allocation`] if a buffer that others look into has to be
+    /// copied and there is no memory. All gradients are as they were then.
+    pub fn scale(&mut self, factor: f64) -> Result<()> {
+        const OP: &str = "scale_gradients";
+        if !factor.is_finite() {
+            let (argument, expected, got) = ("factor", "finite", factor.to_string());
+            return Err(Error::BadArgument { op: OP, argument, expected, got });
+        }
+        self.map_in_place(OP, factor, f64::INFINITY)
+    }
+
+    /// Every x becomes x · scale, kept between `-limit` and `limit`. The same memory is taken for all numbers.
+    fn map_in_place(&mut self, op: &'static str, scale: f64, limit: f64) -> Result<()> {
+        let _phase = phase(Phase::Optimizer);
+        self.make_writable()?;
+        for gradient in self.by_leaf.values_mut() {
+            let device = gradient.device().clone();
+            let ctx = OpContext::backward(op, &device, device.default_allocator()?);
+            let values = gradient.view_mut().expect("was made writable above");
+            ctx.compute(Kernel::Clip { scale, low: -limit, high: limit, values })?;
+        }
+        Ok(())
+    }
+}
+
+fn above_zero(op: &'static str, max: f64) -> Result<()> {
+    if max.is_finite() && max > 0.0 {
+        return Ok(());
+    }
+    Err(Error::BadArgument { op, argument: "max", expected: "finite and above 0", got: max.to_string() })
+}

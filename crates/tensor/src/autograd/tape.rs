@@ -1,0 +1,144 @@
+//! What a program draws from outside while it runs once, so that it draws the same when it runs again: random numbers
+//! and parameters.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+
+use crate::backend::RandomKey;
+use crate::tensor::Tensor;
+
+/// What a program drew, in order. Parameters are kept as any graph keeps them: with the values that they had, in their
+/// own buffers, which whoever changes them leaves alone meanwhile.
+#[derive(Debug, Default)]
+pub(super) struct Tape {
+    draws: VecDeque<Draw>,
+}
+
+#[derive(Debug)]
+enum Draw {
+    Key(RandomKey),
+    Parameter(Tensor),
+}
+
+#[derive(Default)]
+struct Tapes {
+    /// What the running program is to draw.
+    played: Option<Tape>,
+    /// Whether it has drawn anything else.
+    departed: bool,
+    /// Where that is noted down.
+    recorded: Option<Tape>,
+}
+
+thread_local! {
+    /// Whether there is any tape: all that a thread without checkpoints pays for.
+    static RUNNING: Cell<bool> = const { Cell::new(false) };
+    static TAPES: RefCell<Tapes> = RefCell::default();
+}
+
+/// Puts tapes back when the closure ends, also by a panic.
+struct Return<F: FnMut(&mut Tapes)> {
+    was_running: bool,
+    put_back: F,
+}
+
+impl<F: FnMut(&mut Tapes)> Drop for Return<F> {
+    fn drop(&mut self) {
+        RUNNING.set(self.was_running);
+        TAPES.with_borrow_mut(&mut self.put_back);
+    }
+}
+
+/// Runs a program and notes down what it draws, also what it draws from a tape that is being played.
+pub(super) fn record<R>(program: impl FnOnce() -> R) -> (R, Tape) {
+    let mut outer = TAPES.with_borrow_mut(|tapes| tapes.recorded.replace(Tape::default()));
+    let mut tape = None;
+    let guard = Return {
+        was_running: RUNNING.replace(true),
+        put_back: |tapes| tape = std::mem::replace(&mut tapes.recorded, outer.take()),
+    };
+    let result = program();
+    drop(guard);
+    (result, tape.unwrap_or_default())
+}
+
+/// Runs a program that draws what is on the tape. Also says whether it drew just that.
+pub(super) fn play<R>(tape: Tape, program: impl FnOnce() -> R) -> (R, bool) {
+    let mut outer = TAPES.replace(Tapes { played: Some(tape), ..Tapes::default() });
+    let mut played = Tapes::default();
+    let guard = Return {
+        was_running: RUNNING.replace(true),
+        // What is left of the tape is dropped where nobody is borrowing it.
+        put_back: |tapes| played = std::mem::replace(tapes, std::mem::take(&mut outer)),
+    };
+    let result = program();
+    drop(guard);
+    let over = played.played.is_some_and(|tape| tape.draws.is_empty());
+    (result, over && !played.departed)
+}
+
+/// A key: that on the tape, else one that `live` draws.
+pub(crate) fn key(live: impl FnOnce() -> RandomKey) -> RandomKey {
+    if !RUNNING.get() {
+        return live();
+    }
+    let played = TAPES.with_borrow_mut(|tapes| match tapes.next()? {
+        Draw::Key(key) => Some(key),
+        Draw::Parameter(_) => tapes.depart(),
+    });
+    let key = played.unwrap_or_else(live);
+    TAPES.with_borrow_mut(|tapes| tapes.note(|| Draw::Key(key)));
+    key
+}
+
+/// Takes a key back that was not used; whether it came from a tape, so that no source has to take it back.
+pub(crate) fn give_back(key: RandomKey) -> bool {
+    RUNNING.get()
+        && TAPES.with_borrow_mut(|tapes| {
+            if let Some(tape) = &mut tapes.recorded
+                && matches!(tape.draws.back(), Some(Draw::Key(last)) if *last == key)
+            {
+                tape.draws.pop_back();
+            }
+            tapes.played.as_mut().is_some_and(|tape| {
+                tape.draws.push_front(Draw::Key(key));
+                true
+            })
+        })
+}
+
+/// A parameter's tensor: that on the tape, else what `live` says.
+pub(crate) fn parameter(live: impl FnOnce() -> Tensor) -> Tensor {
+    if !RUNNING.get() {
+        return live();
+    }
+    let played = TAPES.with_borrow_mut(|tapes| match tapes.next()? {
+        Draw::Parameter(tensor) => Some(tensor),
+        Draw::Key(_) => tapes.depart(),
+    });
+    let tensor = played.unwrap_or_else(live);
+    TAPES.with_borrow_mut(|tapes| tapes.note(|| Draw::Parameter(tensor.clone())));
+    tensor
+}
+
+impl Tapes {
+    /// What is next on the tape that is played. A tape that is over, although more is drawn, was departed from.
+    fn next(&mut self) -> Option<Draw> {
+        let tape = self.played.as_mut()?;
+        let next = tape.draws.pop_front();
+        self.departed |= next.is_none();
+        next
+    }
+
+    /// Notes that something was drawn which is not on the tape.
+    fn depart<T>(&mut self) -> Option<T> {
+        self.departed = true;
+        None
+    }
+
+    fn note(&mut self, draw: impl FnOnce() -> Draw) {
+        if let Some(tape) = &mut self.recorded {
+            tape.draws.push_back(draw());
+        }
+    }
+}
