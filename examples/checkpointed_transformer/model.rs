@@ -1,0 +1,116 @@
+//! A small transformer that learns to go on with what repeats itself.
+
+use highwater::nn::{Checkpointed, TransformerBlock};
+use highwater::prelude::*;
+use highwater::{Gradients, Result};
+
+use super::Args;
+
+/// Different tokens.
+const TOKENS: usize = 16;
+
+/// After so many tokens, the sequence begins again.
+const PERIOD: usize = 5;
+
+/// The length that gradients are shortened to.
+const LONGEST_GRADIENT: f64 = 1.0;
+
+/// Tokens and their positions as rows of numbers, blocks that mix them, and a score for each next token.
+#[derive(Debug)]
+pub(crate) struct Transformer {
+    tokens: Embedding,
+    positions: Embedding,
+    blocks: Sequential,
+    head: Linear,
+}
+
+impl Transformer {
+    pub(crate) fn new(device: &Device, args: &Args, checkpointed: bool) -> Result<Self> {
+        let rng = Rng::new(args.options.seed);
+        let mut blocks = Sequential::new();
+        for layer in 0..args.layers {
+            let block = TransformerBlock::new(device, args.width, args.heads, true, &rng)?;
+            let name = format!("block{layer}");
+            // All that there is to it. Parameters, results and gradients are the same.
+            blocks = if checkpointed {
+                blocks.with(&name, Checkpointed::new(block))
+            } else {
+                blocks.with(&name, block)
+            };
+        }
+        Ok(Self {
+            tokens: Embedding::new(device, TOKENS, args.width, &rng)?.named("tokens"),
+            positions: Embedding::new(device, args.context, args.width, &rng)?.named("positions"),
+            blocks: blocks.named("blocks"),
+            head: Linear::new(device, args.width, TOKENS, &rng)?.named("head"),
+        })
+    }
+
+    /// Trains; the loss of the last step, `None` on a device that computes nothing.
+    pub(crate) fn train(
+        &self,
+        device: &Device,
+        args: &Args,
+        steps: u64,
+        mut done: impl FnMut(Option<f32>),
+    ) -> Result<Option<f32>> {
+        let mut optimizer = AdamW::new(self.parameters(), args.learning_rate)?;
+        let mut last = None;
+        for step in 0..steps {
+            // A batch in parts: activations of one part at a time, and gradients of the whole.
+            let (mut gradients, mut sum) = (Gradients::default(), 0.0);
+            for part in 0..args.parts {
+                let (x, y) = batch(device, args, step * args.parts + part)?;
+                let loss = self.loss(&x, &y)?;
+                gradients.accumulate(&mut loss.backward()?)?;
+                sum += loss.item_or(0.0f32)?;
+            }
+            gradients.scale(1.0 / args.parts as f64)?;
+            gradients.clip_norm(LONGEST_GRADIENT)?;
+            optimizer.step(gradients)?;
+            last = (!device.is_dry()).then_some(sum / args.parts as f32);
+            done(last);
+        }
+        Ok(last)
+    }
+
+    fn loss(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
+        let scores = self.forward(x)?;
+        let _scope = module("loss");
+        scores.reshape([y.elements(), TOKENS])?.cross_entropy(&y.reshape([y.elements()])?)
+    }
+}
+
+impl Module for Transformer {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let places = Tensor::arange(x.device(), x.dims().last().copied().unwrap_or(0))?;
+        let rows = self.tokens.forward_as("tokens", x)?;
+        let rows = rows.add(&self.positions.forward_as("positions", &places)?)?;
+        self.head.forward_as("head", &self.blocks.forward_as("blocks", &rows)?)
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        self.tokens.visit_as("tokens", visitor);
+        self.positions.visit_as("positions", visitor);
+        self.blocks.visit_as("blocks", visitor);
+        self.head.visit_as("head", visitor);
+    }
+}
+
+/// Sequences that repeat a few random tokens, and what comes next in each place.
+fn batch(device: &Device, args: &Args, number: u64) -> Result<(Tensor, Tensor)> {
+    let length = args.context + 1;
+    // Drawn on the host, as a dry device has no values: a simple generator (Knuth's MMIX) is random enough.
+    let mut state = args.options.seed ^ (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut draw = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % TOKENS
+    };
+    let mut tokens = Vec::with_capacity(args.batch_size * length);
+    for _ in 0..args.batch_size {
+        let repeated: Vec<usize> = (0..PERIOD).map(|_| draw()).collect();
+        tokens.extend((0..length).map(|place| repeated[place % PERIOD] as i64));
+    }
+    let tokens = Tensor::from_slice(device, &tokens, [args.batch_size, length])?;
+    Ok((tokens.narrow(1, 0, args.context)?.contiguous()?, tokens.narrow(1, 1, args.context)?.contiguous()?))
+}
