@@ -38,3 +38,33 @@ KERNEL(adam) {
         out<T>(job, 0)[i] = (T)job.c[8] * p - (T)job.c[5] * m / (root(v) * (T)job.c[6] + (T)job.c[4]);
     }
 }
+
+// out = [param, mean of squares, momentum]; c = [lr, weight decay, smoothing, 1 - smoothing, epsilon, momentum]; function 1:
+// with momentum.
+KERNEL(rms_prop) {
+    EACH(i) {
+        T p = out<T>(job, 0)[i];
+        T g = load<T>(job, 0, i) + (T)job.c[1] * p;
+        T v = (T)job.c[2] * out<T>(job, 1)[i] + (T)job.c[3] * (g * g);
+        out<T>(job, 1)[i] = v;
+        T step = g / (root(v) + (T)job.c[4]);
+        if (job.function == 1) {
+            step = (T)job.c[5] * out<T>(job, 2)[i] + step;
+            out<T>(job, 2)[i] = step;
+        }
+        out<T>(job, 0)[i] = p - (T)job.c[0] * step;
+    }
+}
+
+// out = [param, mean]; c = [lr, shrink, beta1, 1 - beta1, beta2, 1 - beta2]. A NaN is a step of itself.
+KERNEL(lion) {
+    T lr = (T)job.c[0];
+    EACH(i) {
+        T g = load<T>(job, 0, i);
+        T m = out<T>(job, 1)[i];
+        T towards = (T)job.c[2] * m + (T)job.c[3] * g;
+        T step = towards > (T)0 ? lr : towards < (T)0 ? -lr : towards;
+        out<T>(job, 0)[i] = (T)job.c[1] * out<T>(job, 0)[i] - step;
+        out<T>(job, 1)[i] = (T)job.c[4] * m + (T)job.c[5] * g;
+    }
+}

@@ -4,12 +4,18 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 #![allow(clippy::duplicate_mod, reason = "each file brings its own table, as it does alone")]
 
+#[path = "checkpoint.rs"]
+mod checkpoint;
 #[path = "dtypes.rs"]
 mod dtypes;
 #[path = "gradients.rs"]
 mod gradients;
+#[path = "gradients_of_passes.rs"]
+mod gradients_of_passes;
 #[path = "half_ops.rs"]
 mod half_ops;
+#[path = "nn_layers.rs"]
+mod nn_layers;
 #[path = "nn_modules.rs"]
 mod nn_modules;
 #[path = "ops_dry.rs"]

@@ -3,7 +3,7 @@
 
 use highwater_tensor::io::{Checkpoint, FileError, SafetensorsLimits};
 use highwater_tensor::nn::{Dropout, Linear, Module, Relu, Sequential};
-use highwater_tensor::optim::{Adam, AdamW, Optimizer, Sgd};
+use highwater_tensor::optim::{Adam, AdamW, Lion, Optimizer, RmsProp, Sgd};
 use highwater_tensor::{Device, Error, Rng, Runtime, Tensor};
 
 fn device() -> Device {
@@ -61,6 +61,9 @@ fn a_resumed_run_equals_the_uninterrupted_one_to_the_bit() {
     resumes_to_the_bit(|net| Adam::new(net.parameters(), 0.01).unwrap());
     resumes_to_the_bit(|net| AdamW::new(net.parameters(), 0.01).unwrap());
     resumes_to_the_bit(|net| Sgd::with_momentum(net.parameters(), 0.001, 0.9).unwrap());
+    resumes_to_the_bit(|net| RmsProp::new(net.parameters(), 0.01).unwrap());
+    resumes_to_the_bit(|net| RmsProp::with_momentum(net.parameters(), 0.001, 0.9).unwrap());
+    resumes_to_the_bit(|net| Lion::new(net.parameters(), 0.001).unwrap().weight_decay(0.1).unwrap());
     resumes_to_the_bit(|net| Sgd::new(net.parameters(), 0.001).unwrap());
 }
 

@@ -5,7 +5,7 @@ mod ops_table;
 
 use bfc_core::{Bytes, Category};
 use highwater_tensor::nn::{Linear, Module, Parameter, Sequential};
-use highwater_tensor::optim::{Adam, AdamW, Optimizer, Sgd};
+use highwater_tensor::optim::{Adam, AdamW, Lion, Optimizer, RmsProp, Sgd};
 use highwater_tensor::{DType, Device, Error, Gradients, Rng, Runtime, Tensor};
 use highwater_tracking::Phase;
 use ops_table::device;
@@ -120,12 +120,50 @@ fn adam_adds_weight_decay_to_gradients_and_adamw_to_parameters() {
 }
 
 #[test]
+fn rms_prop_divides_by_the_root_of_the_mean_of_squares() {
+    let p = parameter(&device());
+    let optimizer = RmsProp::new(named(&p), 0.1).unwrap().smoothing(0.9).unwrap().epsilon(1e-6).unwrap();
+    let mut v = [0.0; 3];
+    compare(optimizer.weight_decay(0.01).unwrap(), &p, |i, value, g| {
+        let g = g + 0.01 * *value;
+        v[i] = 0.9 * v[i] + (1.0 - 0.9) * g * g;
+        *value -= 0.1 * g / (f64::sqrt(v[i]) + 1e-6);
+    });
+}
+
+#[test]
+fn rms_prop_keeps_momentum_of_scaled_gradients() {
+    let p = parameter(&device());
+    let (mut v, mut m) = ([0.0; 3], [0.0; 3]);
+    compare(RmsProp::with_momentum(named(&p), 0.01, 0.8).unwrap(), &p, |i, value, g| {
+        v[i] = 0.99 * v[i] + (1.0 - 0.99) * g * g;
+        m[i] = 0.8 * m[i] + g / (f64::sqrt(v[i]) + 1e-8);
+        *value -= 0.01 * m[i];
+    });
+}
+
+/// Algorithm 2 of Chen et al. (2023).
+#[test]
+fn lion_takes_steps_of_one_size() {
+    let p = parameter(&device());
+    let mut m = [0.0; 3];
+    let lion = Lion::new(named(&p), 0.1).unwrap().betas(0.9, 0.95).unwrap().weight_decay(0.2).unwrap();
+    compare(lion, &p, |i, value, g| {
+        let towards: f64 = 0.9 * m[i] + (1.0 - 0.9) * g;
+        *value -= 0.1 * (towards.signum() + 0.2 * *value);
+        m[i] = 0.95 * m[i] + (1.0 - 0.95) * g;
+    });
+}
+
+#[test]
 fn gradients_that_stay_zero_move_nothing_and_make_no_nan() {
     let device = device();
     let p = Parameter::new(Tensor::zeros_of(&device, [3], DType::F64).unwrap()).unwrap();
-    let mut optimizers: [Box<dyn Optimizer>; 3] = [
+    let mut optimizers: [Box<dyn Optimizer>; 5] = [
         Box::new(Sgd::with_momentum(named(&p), 0.1, 0.9).unwrap()),
         Box::new(Adam::new(named(&p), 0.1).unwrap()),
+        Box::new(RmsProp::with_momentum(named(&p), 0.1, 0.9).unwrap()),
+        Box::new(Lion::new(named(&p), 0.1).unwrap().betas(0.0, 0.0).unwrap()),
         Box::new(AdamW::new(named(&p), 0.1).unwrap().betas(0.0, 0.0).unwrap()),
     ];
     for optimizer in &mut optimizers {
@@ -191,6 +229,16 @@ fn hyperparameters_out_of_range_are_refused_by_name() {
     assert_eq!(argument(Sgd::with_momentum(named(&p), 0.1, 1.0).map(drop)), "momentum");
     assert_eq!(argument(Sgd::new(named(&p), 0.1).unwrap().weight_decay(f64::NAN).map(drop)), "weight_decay");
     assert_eq!(argument(Sgd::new(named(&p), 0.1).unwrap().nesterov().map(drop)), "momentum");
+    let (rms, lion) = (|| RmsProp::new(named(&p), 0.1).unwrap(), || Lion::new(named(&p), 0.1).unwrap());
+    assert_eq!(argument(RmsProp::new(named(&p), -1.0).map(drop)), "lr");
+    assert_eq!(argument(RmsProp::with_momentum(named(&p), 0.1, -0.5).map(drop)), "momentum");
+    assert_eq!(argument(rms().smoothing(1.0).map(drop)), "smoothing");
+    assert_eq!(argument(rms().epsilon(-1e-8).map(drop)), "epsilon");
+    assert_eq!(argument(rms().weight_decay(f64::NAN).map(drop)), "weight_decay");
+    assert_eq!(argument(Lion::new(named(&p), f64::NAN).map(drop)), "lr");
+    assert_eq!(argument(lion().betas(1.5, 0.9).map(drop)), "beta1");
+    assert_eq!(argument(lion().betas(0.9, 1.0).map(drop)), "beta2");
+    assert_eq!(argument(lion().weight_decay(-0.1).map(drop)), "weight_decay");
     let adam = || Adam::new(named(&p), 0.1).unwrap();
     assert_eq!(argument(Adam::new(named(&p), f64::INFINITY).map(drop)), "lr");
     assert_eq!(argument(adam().betas(1.0, 0.9).map(drop)), "beta1");

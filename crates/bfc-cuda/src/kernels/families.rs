@@ -217,7 +217,7 @@ impl Family {
             Self::Attention => &["attention", "attention_query_grad", "attention_key_grad"],
             Self::Index => &["check", "gather", "scatter_add", "one_hot"],
             Self::Random => &["random"],
-            Self::Optim => &["clip", "sgd", "adam"],
+            Self::Optim => &["clip", "sgd", "adam", "rms_prop", "lion"],
         }
     }
 

@@ -77,6 +77,11 @@ pub(super) fn play<R>(tape: Tape, program: impl FnOnce() -> R) -> (R, bool) {
     (result, over && !played.departed)
 }
 
+/// Whether the running program runs for the second time.
+pub(crate) fn is_played() -> bool {
+    RUNNING.get() && TAPES.with_borrow(|tapes| tapes.played.is_some())
+}
+
 /// A key: that on the tape, else one that `live` draws.
 pub(crate) fn key(live: impl FnOnce() -> RandomKey) -> RandomKey {
     if !RUNNING.get() {

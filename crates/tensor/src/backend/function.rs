@@ -272,3 +272,33 @@ pub struct AdamStep {
     /// The number of this step, from 1: for the correction of the means' bias.
     pub step: u64,
 }
+
+/// One step of RmsProp (Tieleman and Hinton 2012): g ← g + weight_decay·p; v ← smoothing·v + (1 - smoothing)·g²;
+/// m ← momentum·m + g / (√v + epsilon); p ← p - lr·m.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RmsPropStep {
+    /// The learning rate.
+    pub lr: f64,
+    /// The share of the mean of squares that is kept.
+    pub smoothing: f64,
+    /// Keeps the denominator from zero.
+    pub epsilon: f64,
+    /// The share of the last step that is kept; without it no m is needed.
+    pub momentum: f64,
+    /// The pull of parameters towards zero.
+    pub weight_decay: f64,
+}
+
+/// One step of Lion (Chen et al. 2023): p ← (1 - lr·weight_decay)·p - lr·sign(beta1·m + (1 - beta1)·g);
+/// m ← beta2·m + (1 - beta2)·g.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LionStep {
+    /// The learning rate.
+    pub lr: f64,
+    /// How much of the mean goes into the direction of the step.
+    pub beta1: f64,
+    /// The share of the mean that is kept.
+    pub beta2: f64,
+    /// The pull of parameters towards zero.
+    pub weight_decay: f64,
+}

@@ -1,6 +1,8 @@
 //! Kernels as data: what a backend may be asked to compute, and on which operands.
 
-use super::function::{AdamStep, Binary, Compare, Distribution, RandomKey, Reduce, SgdStep, Unary};
+use super::function::{
+    AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep, Unary,
+};
 use super::window::{Convolution, Pool, PoolAxis};
 use crate::dtype::{DType, Scalar};
 use crate::shape::Shape;
@@ -433,6 +435,30 @@ pub enum Kernel<'a> {
         mean: ViewMut<'a>,
         /// The mean of their squares.
         variance: ViewMut<'a>,
+        /// The parameter.
+        param: ViewMut<'a>,
+    },
+    /// One optimiser step in place.
+    RmsProp {
+        /// What the step is.
+        step: RmsPropStep,
+        /// The gradient.
+        grad: View<'a>,
+        /// The mean of squares of gradients.
+        variance: ViewMut<'a>,
+        /// There if and only if the step's momentum is not 0.
+        momentum: Option<ViewMut<'a>>,
+        /// The parameter.
+        param: ViewMut<'a>,
+    },
+    /// One optimiser step in place.
+    Lion {
+        /// What the step is.
+        step: LionStep,
+        /// The gradient.
+        grad: View<'a>,
+        /// The mean of gradients.
+        mean: ViewMut<'a>,
         /// The parameter.
         param: ViewMut<'a>,
     },

@@ -17,7 +17,9 @@ mod window;
 
 use std::fmt;
 
-pub use self::function::{AdamStep, Binary, Compare, Distribution, RandomKey, Reduce, SgdStep, Unary};
+pub use self::function::{
+    AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep, Unary,
+};
 pub use self::kernel::{Attention, Kernel, Normalised, Workspace};
 pub use self::window::{Convolution, Pool, PoolAxis, Window};
 use crate::error::{Error, Result};

@@ -10,7 +10,7 @@ use super::mismatch::Mismatch;
 use super::safetensors::{Safetensors, SafetensorsLimits, read_safetensors, write_safetensors_to};
 use crate::backend::RandomKey;
 use crate::error::{Error, Result};
-use crate::nn::Module;
+use crate::nn::{Module, Parameter};
 use crate::optim::Optimizer;
 
 /// Before the names of the optimiser's arrays; no module's path has a slash.
@@ -56,13 +56,13 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// The parameters of a module, and the state of the sources of randomness inside it.
+    /// The parameters of a module, what it keeps beside them (as running means), and the state of the sources of randomness inside it.
     ///
     /// # Errors
     /// [`Error::NoData`] on a device that computes nothing, [`Error::NoHostMemory`] if the host has no room.
     pub fn of(module: &impl Module) -> Result<Self> {
         let mut checkpoint = Self::default();
-        for (path, parameter) in module.parameters() {
+        for (path, parameter) in kept(module) {
             checkpoint.parameters.insert(path, Array::of(&parameter.tensor())?);
         }
         module.visit_rngs(&mut |path, rng| {
@@ -194,17 +194,17 @@ impl Checkpoint {
     }
 
     fn check(&self, module: &impl Module) -> Result<()> {
-        let of = |(path, parameter): (String, crate::nn::Parameter)| {
+        let of = |(path, parameter): (String, Parameter)| {
             let tensor = parameter.tensor();
             (path, (tensor.dtype(), *tensor.shape()))
         };
-        let expected = module.parameters().into_iter().map(of).collect();
+        let expected = kept(module).into_iter().map(of).collect();
         Ok(Mismatch::check("parameters", &expected, &self.parameters)?)
     }
 
     fn apply(&self, module: &impl Module) -> Result<()> {
         const OP: &str = "load";
-        let parameters = module.parameters();
+        let parameters = kept(module);
         // All memory is taken before the first value changes.
         parameters.iter().try_for_each(|(_, parameter)| parameter.make_unique())?;
         for (path, parameter) in &parameters {
@@ -219,4 +219,9 @@ impl Checkpoint {
         });
         Ok(())
     }
+}
+
+/// Parameters and what is kept beside them.
+fn kept(module: &impl Module) -> Vec<(String, Parameter)> {
+    module.parameters().into_iter().chain(module.buffers()).collect()
 }

@@ -56,6 +56,10 @@ impl<M: Module + 'static> Module for Checkpointed<M> {
         self.module.visit(visitor);
     }
 
+    fn visit_buffers(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        self.module.visit_buffers(visitor);
+    }
+
     fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
         self.module.visit_rngs(visitor);
     }

@@ -32,6 +32,31 @@ pub struct Conv2d {
     options: Conv2dOptions,
 }
 
+/// The parameters of a layer from `inputs` to `outputs` channels: weights of this shape as Kaiming's for ReLU, a bias of 0.
+fn parameters(
+    place: &impl Place,
+    shape: &[usize],
+    [inputs, outputs]: [usize; 2],
+    groups: usize,
+    rng: &Rng,
+) -> Result<(Parameter, Parameter)> {
+    let (groups, taps) = (groups.max(1), shape[2..].iter().fold(1, |taps: usize, &k| taps.saturating_mul(k)));
+    let fans = Fans {
+        inputs: (inputs / groups).saturating_mul(taps),
+        outputs: (outputs / groups).saturating_mul(taps),
+    };
+    let weight = Init::KaimingUniform.parameter(place, shape, DType::F32, fans, rng)?;
+    Ok((weight, Init::Zeros.parameter(place, [outputs], DType::F32, fans, rng)?))
+}
+
+/// A bias for each channel, along so many axes of places.
+fn with_bias(y: &Tensor, bias: &Parameter, places: usize) -> Result<Tensor> {
+    let bias = bias.tensor();
+    let mut shape = vec![1; places + 1];
+    shape[0] = bias.elements();
+    y.add(&bias.reshape(shape)?)
+}
+
 impl Conv2d {
     /// A layer in `f32` from `inputs` to `outputs` channels, with windows of `size`. Weights start as Kaiming's for ReLU, the
     /// bias as 0.
@@ -46,15 +71,8 @@ impl Conv2d {
         options: Conv2dOptions,
         rng: &Rng,
     ) -> Result<Self> {
-        let groups = options.groups.max(1);
-        let taps = size[0].saturating_mul(size[1]);
-        let fans = Fans {
-            inputs: (inputs / groups).saturating_mul(taps),
-            outputs: (outputs / groups).saturating_mul(taps),
-        };
-        let shape = [outputs, inputs / groups, size[0], size[1]];
-        let weight = Init::KaimingUniform.parameter(place, shape, DType::F32, fans, rng)?;
-        let bias = Init::Zeros.parameter(place, [outputs], DType::F32, fans, rng)?;
+        let shape = [outputs, inputs / options.groups.max(1), size[0], size[1]];
+        let (weight, bias) = parameters(place, &shape, [inputs, outputs], options.groups, rng)?;
         Ok(Self { weight, bias, options })
     }
 
@@ -73,9 +91,105 @@ impl Conv2d {
 
 impl Module for Conv2d {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let bias = self.bias.tensor();
-        let channels = bias.elements();
-        x.conv2d(&self.weight.tensor(), self.options)?.add(&bias.reshape([channels, 1, 1])?)
+        with_bias(&x.conv2d(&self.weight.tensor(), self.options)?, &self.bias, 2)
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        visitor("weight", &self.weight);
+        visitor("bias", &self.bias);
+    }
+}
+
+/// The same for sequences `[n, channels, len]`: see [`Tensor::conv1d`].
+///
+/// ```
+/// use highwater_tensor::nn::{Conv1d, Module};
+/// use highwater_tensor::{Conv2dOptions, Device, Rng, Tensor};
+/// let device = Device::cpu()?;
+/// let options = Conv2dOptions { padding: [0, 2], stride: [1, 2], ..Conv2dOptions::default() };
+/// let layer = Conv1d::new(&device, 3, 8, 5, options, &Rng::new(0))?;
+/// assert_eq!(layer.forward(&Tensor::zeros(&device, [4, 3, 100])?)?.dims(), [4, 8, 50]);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Conv1d {
+    weight: Parameter,
+    bias: Parameter,
+    options: Conv2dOptions,
+}
+
+impl Conv1d {
+    /// A layer in `f32` from `inputs` to `outputs` channels, with windows of `size`. Of the options, the second of each pair
+    /// counts. Weights start as Kaiming's for ReLU, the bias as 0.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    pub fn new(
+        place: &impl Place,
+        inputs: usize,
+        outputs: usize,
+        size: usize,
+        options: Conv2dOptions,
+        rng: &Rng,
+    ) -> Result<Self> {
+        let shape = [outputs, inputs / options.groups.max(1), size];
+        let (weight, bias) = parameters(place, &shape, [inputs, outputs], options.groups, rng)?;
+        Ok(Self { weight, bias, options })
+    }
+}
+
+impl Module for Conv1d {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        with_bias(&x.conv1d(&self.weight.tensor(), self.options)?, &self.bias, 1)
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        visitor("weight", &self.weight);
+        visitor("bias", &self.bias);
+    }
+}
+
+/// The transpose of a convolution, from small images to larger ones: see [`Tensor::conv_transpose2d`].
+///
+/// ```
+/// use highwater_tensor::nn::{ConvTranspose2d, Module};
+/// use highwater_tensor::{Conv2dOptions, Device, Rng, Tensor};
+/// let device = Device::cpu()?;
+/// let options = Conv2dOptions { stride: [2, 2], ..Conv2dOptions::default() };
+/// let layer = ConvTranspose2d::new(&device, 16, 1, [2, 2], options, &Rng::new(0))?;
+/// assert_eq!(layer.forward(&Tensor::zeros(&device, [8, 16, 14, 14])?)?.dims(), [8, 1, 28, 28]);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct ConvTranspose2d {
+    weight: Parameter,
+    bias: Parameter,
+    options: Conv2dOptions,
+}
+
+impl ConvTranspose2d {
+    /// A layer in `f32` from `inputs` to `outputs` channels, with windows of `size`. Weights, of shape `[inputs,
+    /// outputs / groups, height, width]`, start as Kaiming's for ReLU, the bias as 0.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    pub fn new(
+        place: &impl Place,
+        inputs: usize,
+        outputs: usize,
+        size: [usize; 2],
+        options: Conv2dOptions,
+        rng: &Rng,
+    ) -> Result<Self> {
+        let shape = [inputs, outputs / options.groups.max(1), size[0], size[1]];
+        let (weight, bias) = parameters(place, &shape, [inputs, outputs], options.groups, rng)?;
+        Ok(Self { weight, bias, options })
+    }
+}
+
+impl Module for ConvTranspose2d {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        with_bias(&x.conv_transpose2d(&self.weight.tensor(), self.options)?, &self.bias, 2)
     }
 
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {

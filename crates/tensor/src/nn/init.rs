@@ -3,14 +3,14 @@
 use bfc_core::Category;
 
 use super::parameter::Parameter;
-use crate::backend::{Distribution, Kernel};
-use crate::context::OpContext;
+use crate::backend::{Compare, Distribution, Kernel, Unary};
+use crate::context::{Buffer, OpContext};
 use crate::device::Place;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 use crate::placement::PlacementReason;
 use crate::rng::Rng;
-use crate::shape::IntoShape;
+use crate::shape::{IntoShape, Shape};
 
 /// How initial values are drawn.
 ///
@@ -35,6 +35,13 @@ pub enum Init {
         /// The mean.
         mean: f64,
         /// The standard deviation.
+        std: f64,
+    },
+    /// Normal, drawn anew where it is more than two deviations away from the mean, as for vision transformers.
+    TruncatedNormal {
+        /// The mean.
+        mean: f64,
+        /// The standard deviation of the normal distribution that is cut.
         std: f64,
     },
     /// Uniform with variance 2 / (inputs + outputs).
@@ -87,6 +94,7 @@ impl Init {
             Fill::Random(distribution) => {
                 ctx.compute(Kernel::Random { distribution, key: rng.next_key(), out: values.view_mut() })?;
             }
+            Fill::Truncated { mean, std } => fill_truncated(&ctx, &mut values, [mean, std], rng)?,
         }
         Parameter::new(values.finish())
     }
@@ -116,9 +124,12 @@ impl Init {
                 check("high", "finite and above low", high, high > low && (high - low).is_finite())?;
                 Distribution::Uniform { low, high }
             }
-            Self::Normal { mean, std } => {
+            Self::Normal { mean, std } | Self::TruncatedNormal { mean, std } => {
                 check("mean", "finite", mean, mean.is_finite())?;
                 check("std", "finite and not negative", std, std.is_finite() && std >= 0.0)?;
+                if matches!(self, Self::TruncatedNormal { .. }) {
+                    return Ok(Fill::Truncated { mean, std });
+                }
                 Distribution::Normal { mean, std }
             }
             Self::XavierUniform => uniform(fans.xavier()),
@@ -133,6 +144,37 @@ impl Init {
 enum Fill {
     Constant(f64),
     Random(Distribution),
+    Truncated { mean: f64, std: f64 },
+}
+
+/// How often what is too far away is drawn anew. One in 22 numbers is, so that after so many times one in 10¹³ is left,
+/// which then becomes the bound.
+const ROUNDS: usize = 10;
+
+/// A normal distribution without what is more than two deviations away. The same memory is taken whatever is drawn.
+fn fill_truncated(ctx: &OpContext<'_>, out: &mut Buffer, [mean, std]: [f64; 2], rng: &Rng) -> Result<()> {
+    let (shape, dtype) = (*out.view().layout().shape(), out.view().dtype());
+    let (mut from, mut to) = (ctx.temp(&shape, dtype)?, ctx.temp(&shape, dtype)?);
+    let (mut drawn, mut far) = (ctx.temp(&shape, dtype)?, ctx.temp(&shape, DType::Bool)?);
+    let distribution = Distribution::Normal { mean: 0.0, std: 1.0 };
+    ctx.compute(Kernel::Random { distribution, key: rng.next_key(), out: from.view_mut() })?;
+    let mut bound = ctx.temp(&Shape::SCALAR, dtype)?;
+    ctx.compute(Kernel::Fill { value: Scalar::Float(2.0), out: bound.view_mut() })?;
+    for _ in 0..ROUNDS {
+        ctx.compute(Kernel::Unary { f: Unary::Abs, input: from.view(), out: to.view_mut() })?;
+        let rhs = bound.view().broadcast_to(ctx.op(), &shape)?;
+        ctx.compute(Kernel::Compare { f: Compare::Gt, lhs: to.view(), rhs, out: far.view_mut() })?;
+        ctx.compute(Kernel::Random { distribution, key: rng.next_key(), out: drawn.view_mut() })?;
+        let (condition, lhs, rhs) = (far.view(), drawn.view(), from.view());
+        ctx.compute(Kernel::Select { condition, lhs, rhs, out: to.view_mut() })?;
+        std::mem::swap(&mut from, &mut to);
+    }
+    let clamp = Unary::Clamp(Scalar::Float(-2.0), Scalar::Float(2.0));
+    ctx.compute(Kernel::Unary { f: clamp, input: from.view(), out: to.view_mut() })?;
+    let scale = Unary::MulScalar(Scalar::Float(std));
+    ctx.compute(Kernel::Unary { f: scale, input: to.view(), out: from.view_mut() })?;
+    let shift = Unary::AddScalar(Scalar::Float(mean));
+    ctx.compute(Kernel::Unary { f: shift, input: from.view(), out: out.view_mut() })
 }
 
 impl Fans {

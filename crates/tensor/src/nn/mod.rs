@@ -4,6 +4,7 @@
 //! use the same paths: the parameter `fc1.weight` is held in the scope `fc1`, where the ops of that layer ran too.
 
 mod activation;
+mod batch_norm;
 mod checkpointed;
 mod conv;
 mod dropout;
@@ -12,17 +13,20 @@ mod linear;
 mod module;
 mod norm;
 mod parameter;
+mod recurrent;
 mod sequential;
 mod transformer;
 
 pub use activation::{Gelu, Relu, Sigmoid, Silu, Tanh};
+pub use batch_norm::BatchNorm;
 pub use checkpointed::Checkpointed;
-pub use conv::{AvgPool2d, Conv2d, Flatten, MaxPool2d};
+pub use conv::{AvgPool2d, Conv1d, Conv2d, ConvTranspose2d, Flatten, MaxPool2d};
 pub use dropout::Dropout;
 pub use init::{Fans, Init};
 pub use linear::{Linear, LinearOptions};
 pub use module::Module;
 pub use norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use parameter::Parameter;
+pub use recurrent::{Gru, Lstm};
 pub use sequential::Sequential;
 pub use transformer::{Embedding, MultiHeadAttention, TransformerBlock};

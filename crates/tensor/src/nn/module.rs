@@ -55,6 +55,12 @@ pub trait Module: fmt::Debug + Send + Sync {
         let _ = visitor;
     }
 
+    /// Shows each tensor that changes with training without being trained, as running means, with its path: a checkpoint
+    /// keeps them beside the parameters.
+    fn visit_buffers(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        let _ = visitor;
+    }
+
     /// Shows each source of randomness that a forward draws from, with its path: a checkpoint keeps their states.
     fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
         let _ = visitor;
@@ -99,6 +105,11 @@ pub trait Module: fmt::Debug + Send + Sync {
         self.visit(&mut |path, parameter| visitor(&format!("{name}.{path}"), parameter));
     }
 
+    /// [`visit_buffers`](Self::visit_buffers) with `name` before each path: for the children of a module.
+    fn visit_buffers_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        self.visit_buffers(&mut |path, buffer| visitor(&format!("{name}.{path}"), buffer));
+    }
+
     /// [`visit_rngs`](Self::visit_rngs) with `name` before each path: for the children of a module.
     fn visit_rngs_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Rng)) {
         self.visit_rngs(&mut |path, rng| visitor(&format!("{name}.{path}"), rng));
@@ -112,11 +123,20 @@ pub trait Module: fmt::Debug + Send + Sync {
         Self: Sized,
     {
         let _scope = module(name);
-        self.visit(&mut |path, parameter| {
+        let mut charge = |path: &str, parameter: &Parameter| {
             let _scope = module(path.rsplit_once('.').map_or("", |(layer, _)| layer));
             parameter.charge_here();
-        });
+        };
+        self.visit(&mut charge);
+        self.visit_buffers(&mut charge);
         self
+    }
+
+    /// All that [`visit_buffers`](Self::visit_buffers) shows, with their paths.
+    fn buffers(&self) -> Vec<(String, Parameter)> {
+        let mut buffers = Vec::new();
+        self.visit_buffers(&mut |path, buffer| buffers.push((path.to_owned(), buffer.clone())));
+        buffers
     }
 
     /// All parameters with their paths. One that is used in two places is there twice.

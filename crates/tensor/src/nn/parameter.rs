@@ -49,6 +49,11 @@ impl Parameter {
         tape::parameter(|| self.lock().clone())
     }
 
+    /// The values now, off the graph: for what is kept and not trained, which no second run of a forward plays back.
+    pub(super) fn value(&self) -> Tensor {
+        self.lock().detach()
+    }
+
     /// Copies new values in.
     ///
     /// # Errors

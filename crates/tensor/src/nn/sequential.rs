@@ -62,10 +62,13 @@ impl Sequential {
         let parts: Vec<&str> = name.split('.').filter(|part| !part.is_empty()).collect();
         let name = if parts.is_empty() { "layer".to_owned() } else { parts.join(".") };
         // A name with dots may lead to a parameter inside another layer.
-        let paths: HashSet<String> = self.parameters().into_iter().map(|(path, _)| path).collect();
+        let known = self.parameters().into_iter().chain(self.buffers());
+        let paths: HashSet<String> = known.map(|(path, _)| path).collect();
         let is_free = |name: &String| {
             let mut leads_to_new = true;
-            module.visit_as(name, &mut |path, _| leads_to_new &= !paths.contains(path));
+            let mut look = |path: &str, _: &Parameter| leads_to_new &= !paths.contains(path);
+            module.visit_as(name, &mut look);
+            module.visit_buffers_as(name, &mut look);
             leads_to_new && self.layers.iter().all(|(taken, _)| taken != name)
         };
         if is_free(&name) {
@@ -88,6 +91,12 @@ impl Module for Sequential {
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
         for (name, layer) in &self.layers {
             layer.visit_as(name, visitor);
+        }
+    }
+
+    fn visit_buffers(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        for (name, layer) in &self.layers {
+            layer.visit_buffers_as(name, visitor);
         }
     }
 

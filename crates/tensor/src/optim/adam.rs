@@ -2,7 +2,7 @@
 
 use super::slots::{Slots, zero_state};
 use super::state::{Part, PartMut, SlotState};
-use super::{Optimizer, check, not_negative, share};
+use super::{Optimizer, above_zero, not_negative, share};
 use crate::autograd::Gradients;
 use crate::backend::{AdamStep, Kernel};
 use crate::context::Buffer;
@@ -60,9 +60,7 @@ impl Core {
     }
 
     fn set_epsilon(&mut self, epsilon: f64) -> Result<()> {
-        // A zero would make 0/0 of a parameter whose gradients were all zero.
-        let holds = epsilon.is_finite() && epsilon > 0.0;
-        self.options.epsilon = check(self.op, "epsilon", epsilon, "finite and above 0", holds)?;
+        self.options.epsilon = above_zero(self.op, "epsilon", epsilon)?;
         Ok(())
     }
 

@@ -9,7 +9,9 @@
 //! 1/2,048 in f16 and 1/256 in bf16.
 
 mod adam;
+mod lion;
 mod loss_scaler;
+mod rms_prop;
 mod schedule;
 mod sgd;
 mod slots;
@@ -18,7 +20,9 @@ mod state;
 use std::fmt;
 
 pub use adam::{Adam, AdamW};
+pub use lion::Lion;
 pub use loss_scaler::{LossScaler, ScaledStep};
+pub use rms_prop::RmsProp;
 pub use schedule::Schedule;
 pub use sgd::Sgd;
 
@@ -89,6 +93,12 @@ fn learning_rate_of(state: &Arrays) -> f64 {
 /// Passes `value` on if it is finite and not negative.
 fn not_negative(op: &'static str, argument: &'static str, value: f64) -> Result<f64> {
     check(op, argument, value, "finite and not negative", value.is_finite() && value >= 0.0)
+}
+
+/// Passes `value` on if it is finite and above 0, as what keeps denominators from zero: with 0, 0/0 would come of a
+/// parameter whose gradients were all zero.
+fn above_zero(op: &'static str, argument: &'static str, value: f64) -> Result<f64> {
+    check(op, argument, value, "finite and above 0", value.is_finite() && value > 0.0)
 }
 
 /// Passes `value` on if it is a share that a mean may keep: at least 0, below 1.

@@ -31,6 +31,7 @@ mod simd;
 mod sliding;
 mod softmax;
 mod sort;
+mod steps;
 #[cfg(test)]
 mod testing;
 mod unary;
@@ -175,6 +176,10 @@ impl Backend for CpuBackend {
             Kernel::Adam { step, grad, mean, variance, param } => {
                 optim::adam(workers, op, step, grad, mean, variance, param)
             }
+            Kernel::RmsProp { step, grad, variance, momentum, param } => {
+                steps::rms_prop(workers, op, step, grad, variance, momentum, param)
+            }
+            Kernel::Lion { step, grad, mean, param } => steps::lion(workers, op, step, grad, mean, param),
         }
     }
 }
@@ -184,7 +189,9 @@ mod tests {
     use super::testing::Buffer;
     use super::*;
     use crate::backend::dry::DryBackend;
-    use crate::backend::{AdamStep, Binary, Compare, Distribution, RandomKey, Reduce, SgdStep, Unary};
+    use crate::backend::{
+        AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep, Unary,
+    };
     use crate::dtype::{DType, Scalar};
     use crate::error::Error;
 
@@ -246,6 +253,11 @@ mod tests {
         run("clip", Kernel::Clip { scale: 2.0, low: -1.0, high: 1.0, values: y.out() });
         run("sgd", Kernel::Sgd { step: sgd, grad: x, momentum: Some(a.out()), param: y.out() });
         run("adam", Kernel::Adam { step: adam, grad: x, mean: a.out(), variance: b.out(), param: y.out() });
+        let rms = RmsPropStep { lr: 0.1, smoothing: 0.9, epsilon: 1e-8, momentum: 0.0, weight_decay: 0.0 };
+        let (variance, momentum) = (a.out(), None);
+        run("rms_prop", Kernel::RmsProp { step: rms, grad: x, variance, momentum, param: y.out() });
+        let lion = LionStep { lr: 0.1, beta1: 0.9, beta2: 0.99, weight_decay: 0.0 };
+        run("lion", Kernel::Lion { step: lion, grad: x, mean: a.out(), param: y.out() });
         done.push(("upload", backend.upload("upload", &[0; 16], y.out())));
         done
     }

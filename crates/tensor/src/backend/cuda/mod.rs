@@ -146,6 +146,10 @@ impl Backend for CudaBackend {
             Kernel::Adam { step, grad, mean, variance, param } => {
                 optim::adam(device, op, step, grad, [&param, &mean, &variance])
             }
+            Kernel::RmsProp { step, grad, variance, momentum, param } => {
+                optim::rms_prop(device, op, step, grad, (&param, &variance, momentum.as_ref()))
+            }
+            Kernel::Lion { step, grad, mean, param } => optim::lion(device, op, step, grad, [&param, &mean]),
         }
     }
 }

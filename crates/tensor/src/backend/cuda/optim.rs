@@ -3,7 +3,7 @@
 use bfc_cuda::kernels::Family;
 
 use super::launch::{Launcher, float, kernel, operand, output, over};
-use crate::backend::{AdamStep, SgdStep};
+use crate::backend::{AdamStep, LionStep, RmsPropStep, SgdStep};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
@@ -72,4 +72,43 @@ pub(super) fn adam(
         1.0 - step.lr * decoupled,
     ];
     device.each(op, kernel(Family::Optim, "adam", dtype), job.count, &job)
+}
+
+/// See [`Kernel::RmsProp`](crate::backend::Kernel::RmsProp). `state`: parameters, means of squares, means of steps.
+pub(super) fn rms_prop(
+    device: &Launcher,
+    op: &'static str,
+    step: RmsPropStep,
+    grad: View<'_>,
+    (param, variance, momentum): (&ViewMut<'_>, &ViewMut<'_>, Option<&ViewMut<'_>>),
+) -> Result<()> {
+    float(op, param.dtype())?;
+    let mut job = over(param.layout());
+    job.inputs[0] = operand(&grad);
+    job.outputs = [output(param), output(variance), momentum.map_or(0, output)];
+    let numbers =
+        [step.lr, step.weight_decay, step.smoothing, 1.0 - step.smoothing, step.epsilon, step.momentum];
+    job.constants[..6].copy_from_slice(&numbers);
+    job.function = u64::from(momentum.is_some());
+    device.each(op, kernel(Family::Optim, "rms_prop", param.dtype()), job.count, &job)
+}
+
+/// See [`Kernel::Lion`](crate::backend::Kernel::Lion). `state`: parameters, means.
+pub(super) fn lion(
+    device: &Launcher,
+    op: &'static str,
+    step: LionStep,
+    grad: View<'_>,
+    state: [&ViewMut<'_>; 2],
+) -> Result<()> {
+    let dtype = state[0].dtype();
+    float(op, dtype)?;
+    let mut job = over(state[0].layout());
+    job.inputs[0] = operand(&grad);
+    job.outputs = [output(state[0]), output(state[1]), 0];
+    let (beta1, beta2) = (step.beta1, step.beta2);
+    let shrink = 1.0 - step.lr * step.weight_decay;
+    let numbers = [step.lr, shrink, beta1, 1.0 - beta1, beta2, 1.0 - beta2];
+    job.constants[..6].copy_from_slice(&numbers);
+    device.each(op, kernel(Family::Optim, "lion", dtype), job.count, &job)
 }
