@@ -4,19 +4,35 @@
 
 mod harness;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Parser;
 use harness::Session;
-use highwater::{Rng, Tensor, no_grad};
+use highwater::io::{
+    Array, Safetensors, SafetensorsLimits, read_safetensors, write_atomically, write_safetensors_to,
+};
+use highwater::{Device, Rng, Tensor, no_grad};
 use serde_json::json;
+
+/// How far each step goes against the gradient.
+const RATE: f64 = 0.1;
 
 /// Fit a line to points by gradient descent.
 #[derive(Debug, Parser)]
 struct Args {
     /// Steps of descent
     #[arg(long, value_name = "N", default_value_t = 200)]
-    steps: u32,
+    steps: u64,
+
+    /// Write the line, and how many steps were done, to this file at the end
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+
+    /// Go on from a file written by --save
+    #[arg(long, value_name = "FILE")]
+    resume: Option<PathBuf>,
 
     #[command(flatten)]
     options: harness::Options,
@@ -40,17 +56,25 @@ fn fit(args: &Args, session: Session) -> anyhow::Result<()> {
     let y = x.mul_scalar(3.0)?.add_scalar(0.5)?.add(&noise)?;
 
     // A tensor that requires gradients is a leaf: ops on it are recorded.
-    let mut slope = Tensor::zeros(device, [1, 1])?.requiring_grad()?;
-    let mut offset = Tensor::zeros(device, [1])?.requiring_grad()?;
-    for _ in 0..args.steps {
+    let (mut slope, mut offset, first) = match &args.resume {
+        Some(path) => load(path, device)?,
+        None => (Tensor::zeros(device, [1, 1])?, Tensor::zeros(device, [1])?, 0),
+    };
+    (slope, offset) = (slope.requiring_grad()?, offset.requiring_grad()?);
+    for step in first..args.steps {
         let loss = x.matmul(&slope)?.add(&offset)?.mse_loss(&y)?;
         let gradients = loss.backward()?;
         // The step itself must not be recorded. The old tensors are dropped, and their memory is used again.
         let descend = |leaf: &Tensor| match gradients.get(leaf) {
-            Some(gradient) => no_grad(|| leaf.sub(&gradient.mul_scalar(0.1)?))?.requiring_grad(),
+            Some(gradient) => no_grad(|| leaf.sub(&gradient.mul_scalar(RATE)?))?.requiring_grad(),
             None => Ok(leaf.clone()),
         };
         (slope, offset) = (descend(&slope)?, descend(&offset)?);
+        let loss = if device.is_dry() { None } else { Some(loss.item::<f32>()?) };
+        session.metrics.step(step, device, json!({ "loss": loss, "learning_rate": RATE }))?;
+    }
+    if let Some(path) = args.save.as_ref().filter(|_| !device.is_dry()) {
+        save(path, &slope, &offset, args.steps.max(first))?;
     }
 
     // On a dry run there are no values to read, only the memory that they would have taken.
@@ -61,4 +85,29 @@ fn fit(args: &Args, session: Session) -> anyhow::Result<()> {
         _ => "nothing computed".to_owned(),
     };
     session.finish(&summary, json!({ "slope": slope, "offset": offset }))
+}
+
+/// Where the number of steps stands in a saved file.
+const STEPS: &str = "steps";
+
+/// Writes the line as a safetensors file, whole or not at all.
+fn save(path: &Path, slope: &Tensor, offset: &Tensor, steps: u64) -> anyhow::Result<()> {
+    let mut contents = Safetensors::default();
+    contents.arrays.insert("slope".to_owned(), Array::of(slope)?);
+    contents.arrays.insert("offset".to_owned(), Array::of(offset)?);
+    contents.metadata.insert(STEPS.to_owned(), steps.to_string());
+    Ok(write_atomically(path, |file| write_safetensors_to(file, &contents))?)
+}
+
+/// Reads a line, and how many steps it took.
+fn load(path: &Path, device: &Device) -> anyhow::Result<(Tensor, Tensor, u64)> {
+    let contents = read_safetensors(path, &SafetensorsLimits::default())?;
+    let tensor = |name: &str, dims: &[usize]| {
+        let array = contents.arrays.get(name).filter(|array| array.shape().dims() == dims);
+        let array = array.with_context(|| format!("{}: no {name} of shape {dims:?}", path.display()))?;
+        Ok::<_, anyhow::Error>(array.to_tensor(device)?)
+    };
+    let steps = contents.metadata.get(STEPS).and_then(|steps| steps.parse().ok());
+    let steps = steps.with_context(|| format!("{}: no number of steps", path.display()))?;
+    Ok((tensor("slope", &[1, 1])?, tensor("offset", &[1])?, steps))
 }

@@ -82,10 +82,13 @@ fn run(args: &Args, session: Session) -> anyhow::Result<()> {
     let bar = ProgressBar::new(args.steps).with_style(style).with_finish(ProgressFinish::Abandon);
     let started = Instant::now();
     let loss = model.train(&device, args, args.steps, |loss| {
+        let figures = json!({ "loss": loss, "learning_rate": args.learning_rate });
+        session.metrics.step(bar.position(), &device, figures)?;
         bar.inc(1);
         if let Some(loss) = loss {
             bar.set_message(format!("loss {loss:.3}"));
         }
+        Ok(())
     })?;
     drop(bar);
     let milliseconds = started.elapsed().as_secs_f64() * 1e3 / args.steps as f64;
@@ -117,7 +120,7 @@ fn run(args: &Args, session: Session) -> anyhow::Result<()> {
 
 /// What training takes on this machine, with checkpoints or without, computing nothing. All steps are alike.
 fn dry_run(args: &Args, checkpointed: bool) -> Result<DryRun<()>> {
-    args.options
-        .dry_run_options()
-        .run(|device| Transformer::new(device, args, checkpointed)?.train(device, args, 2, |_| ()).map(drop))
+    args.options.dry_run_options().run(|device| {
+        Transformer::new(device, args, checkpointed)?.train(device, args, 2, |_| Ok(())).map(drop)
+    })
 }

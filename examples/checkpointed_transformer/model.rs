@@ -52,7 +52,7 @@ impl Transformer {
         device: &Device,
         args: &Args,
         steps: u64,
-        mut done: impl FnMut(Option<f32>),
+        mut done: impl FnMut(Option<f32>) -> Result<()>,
     ) -> Result<Option<f32>> {
         let mut optimizer = AdamW::new(self.parameters(), args.learning_rate)?;
         let mut last = None;
@@ -69,7 +69,7 @@ impl Transformer {
             gradients.clip_norm(LONGEST_GRADIENT)?;
             optimizer.step(gradients)?;
             last = (!device.is_dry()).then_some(sum / args.parts as f32);
-            done(last);
+            done(last)?;
         }
         Ok(last)
     }

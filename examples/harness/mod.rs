@@ -1,5 +1,7 @@
 //! What the examples share: options, a runtime made from them, and what is said at the end.
 
+mod metrics;
+
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};
@@ -18,6 +20,8 @@ use highwater::alloc::{
 use highwater::tracking::{OutOfMemory, PlanLimits, RunFacts, Trace, parse_plan};
 use highwater::{Device, DeviceProfile, DryRun, DryRunOptions, Report, Runtime, memory_report};
 use serde_json::Value;
+
+pub(crate) use metrics::Metrics;
 
 /// The most memory that the events of `--trace` take until they are written; each takes some seven bytes.
 const TRACE_MEMORY: Bytes = Bytes::mib(256);
@@ -63,6 +67,10 @@ pub(crate) struct Options {
     /// Write every allocation and free to this file, one a line
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+
+    /// Write a line of JSON for every training step to this file: loss, time and memory
+    #[arg(long, value_name = "FILE.jsonl")]
+    log: Option<PathBuf>,
 
     /// Record every allocation, free and op in this file, for `highwater report`
     #[arg(long, value_name = "FILE.hwm", conflicts_with = "trace")]
@@ -156,6 +164,9 @@ pub(crate) struct Session {
     /// Where that is, for people.
     place: String,
     runtime: Runtime,
+    /// What `--log` asks for.
+    #[allow(dead_code, reason = "not every example trains")]
+    pub(crate) metrics: Metrics,
     example: &'static str,
     seed: u64,
     json: Option<Output>,
@@ -190,6 +201,7 @@ impl Session {
         }
         // Files are opened first: a run whose results cannot be kept should not begin.
         let (json, trace) = (Output::open(&options.json)?, Output::open(&options.trace)?);
+        let metrics = Metrics::open(options.log.as_deref())?;
         if trace.is_some() {
             runtime.tracker().start_log(TRACE_MEMORY);
         }
@@ -208,7 +220,7 @@ impl Session {
         let (device, seed, started) = (choice.device, options.seed, Instant::now());
         let record = options.record.clone();
         let place = options.dry_run.as_ref().map_or_else(|| device.to_string(), dry_name);
-        Ok(Self { device, place, runtime, example, seed, json, trace, record, started })
+        Ok(Self { device, place, runtime, metrics, example, seed, json, trace, record, started })
     }
 
     /// Prints what came out and what memory it took, and writes the files that were asked for. `results` are further
@@ -246,6 +258,7 @@ impl Session {
                 counts.planned, counts.steps, counts.left, counts.unexpected, counts.refused
             ))?;
         }
+        self.metrics.finish()?;
         if let Some(output) = self.json {
             let mut fields = serde_json::json!({
                 "example": self.example,

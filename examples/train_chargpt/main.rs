@@ -28,12 +28,23 @@ const LONGEST: u64 = 64 << 20;
 /// The share of the text, at its end, that the model never sees in training.
 const TEST_FRACTION: f64 = 0.1;
 
+/// What a token is.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Tokens {
+    Characters,
+    Bytes,
+}
+
 /// Train a small GPT on the characters of a text, and let it write.
 #[derive(Debug, Parser)]
 struct Args {
-    /// The text, UTF-8 [default: the sources of this workspace]
+    /// The text, UTF-8, or any file with --tokens bytes [default: the sources of this workspace]
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
+
+    /// What the model reads and writes one by one: the characters of the text, or bytes of anything
+    #[arg(long, value_enum, default_value_t = Tokens::Characters)]
+    tokens: Tokens,
 
     /// Training steps
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
@@ -95,9 +106,11 @@ fn main() -> ExitCode {
 
 fn run(args: &Args, session: Session) -> anyhow::Result<()> {
     let (device, seed) = (session.device.clone(), args.options.seed);
-    let text = match &args.text {
-        Some(path) => Text::read(path, LONGEST)?,
-        None => Text::new(&sources::all()?),
+    let text = match (&args.text, args.tokens) {
+        (Some(path), Tokens::Characters) => Text::read(path, LONGEST)?,
+        (Some(path), Tokens::Bytes) => Text::read_bytes(path, LONGEST)?,
+        (None, Tokens::Characters) => Text::new(&sources::all()?),
+        (None, Tokens::Bytes) => Text::of_bytes(sources::all()?.as_bytes()),
     };
     let (train, test) = text.split(TEST_FRACTION)?;
     let model = CharGpt::new(&device, train.classes(), args, &Rng::new(seed))?;
@@ -123,6 +136,8 @@ fn run(args: &Args, session: Session) -> anyhow::Result<()> {
             last_loss = Some(loss.item::<f32>()?);
             bar.set_message(format!("loss {:.3}", last_loss.unwrap_or(f32::NAN)));
         }
+        let figures = json!({ "loss": last_loss, "learning_rate": optimizer.learning_rate() });
+        session.metrics.step(step, &device, figures)?;
         bar.inc(1);
     }
     drop(bar);

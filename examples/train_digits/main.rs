@@ -96,7 +96,7 @@ fn run(args: &Args, session: Session) -> anyhow::Result<()> {
 fn train_once(training: &Training<'_>, session: Session) -> anyhow::Result<()> {
     let (args, device) = (training.args, session.device.clone());
     let steps = args.epochs.saturating_mul(training.steps_per_epoch(args.batch_size, &device)?);
-    let mut progress = Progress::new(&device, steps);
+    let mut progress = Progress::new(&device, steps, session.metrics.clone());
     let outcome = training.run(&device, args.batch_size, args.epochs, &mut progress)?;
     drop(progress);
     let Outcome { steps, final_loss, test_accuracy, diverged } = outcome;

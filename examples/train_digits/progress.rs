@@ -3,31 +3,42 @@
 use highwater::alloc::Bytes;
 use highwater::{Device, Result};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use serde_json::json;
+
+use crate::harness::Metrics;
 
 /// A bar on standard error; nothing where that is no terminal.
 pub(crate) struct Progress {
     bar: ProgressBar,
     device: Device,
+    metrics: Metrics,
     accuracy: Option<f64>,
 }
 
 impl Progress {
-    /// A bar for so many steps.
-    pub(crate) fn new(device: &Device, steps: u64) -> Self {
+    /// A bar for so many steps, which are also told to `metrics`.
+    pub(crate) fn new(device: &Device, steps: u64, metrics: Metrics) -> Self {
         let style = ProgressStyle::with_template("{bar:20.cyan/dim} {percent:>3} %  {msg}")
             .map_or_else(|_| ProgressStyle::default_bar(), |style| style.progress_chars("━╸─"));
         // A run that fails leaves the bar as it was.
         let bar = ProgressBar::new(steps).with_style(style).with_finish(ProgressFinish::Abandon);
-        Self { bar, device: device.clone(), accuracy: None }
+        Self { bar, device: device.clone(), metrics, accuracy: None }
     }
 
     /// Shows nothing.
     pub(crate) fn hidden(device: &Device) -> Self {
-        Self { bar: ProgressBar::hidden(), device: device.clone(), accuracy: None }
+        Self {
+            bar: ProgressBar::hidden(),
+            device: device.clone(),
+            metrics: Metrics::default(),
+            accuracy: None,
+        }
     }
 
     /// Counts a step.
-    pub(crate) fn step(&self, loss: Option<f32>) -> Result<()> {
+    pub(crate) fn step(&self, step: u64, loss: Option<f32>, learning_rate: f64) -> Result<()> {
+        let figures = json!({ "loss": loss, "learning_rate": learning_rate, "test_accuracy": self.accuracy });
+        self.metrics.step(step, &self.device, figures)?;
         self.bar.inc(1);
         if self.bar.is_hidden() {
             return Ok(());

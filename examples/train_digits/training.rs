@@ -67,7 +67,8 @@ impl Training<'_> {
                     }
                     outcome.final_loss = Some(loss);
                 }
-                progress.step(outcome.final_loss)?;
+                let rate = optimizer.learning_rate();
+                progress.step(outcome.steps - 1, outcome.final_loss, rate)?;
             }
             outcome.test_accuracy = model::accuracy(&network, args.dtype, &self.test, batch_size, device)?;
             progress.show_accuracy(outcome.test_accuracy);

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Parser;
 use harness::Session;
-use highwater::data::read_idx;
+use highwater::data::{Augment, read_idx};
 use highwater::io::{Checkpoint, SafetensorsLimits};
 use highwater::prelude::*;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
@@ -48,6 +48,10 @@ struct Args {
     /// Begin with the parameters in a file written by --save
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
+
+    /// Move each image by up to so many pixels in each direction, at random
+    #[arg(long, value_name = "PIXELS", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..28))]
+    crop: u8,
 
     #[command(flatten)]
     options: harness::Options,
@@ -104,19 +108,28 @@ fn run(args: &Args, session: Session) -> anyhow::Result<()> {
         .with_finish(ProgressFinish::Abandon);
     let (mut steps, mut last_loss) = (0_u64, None);
     for epoch in 0..args.epochs {
-        for batch in train.batches(args.batch_size, &device)?.shuffled(seed, epoch) {
-            let done = steps as f64 / (args.epochs as f64 * per_epoch as f64);
-            optimizer.set_learning_rate(args.learning_rate * (1.0 - done))?;
-            let (x, y) = batch?;
-            let loss = network.forward(&images(&x)?)?.cross_entropy(&y)?;
-            optimizer.step(loss.backward()?)?;
-            if !device.is_dry() {
-                last_loss = Some(loss.item::<f32>()?);
-                bar.set_message(format!("loss {:.3}", last_loss.unwrap_or(f32::NAN)));
+        // Shifted images are put together by a thread of their own, while the network learns from those before.
+        let shift = Augment::images(1, 28, 28).crop(args.crop.into());
+        let batches = train.batches(args.batch_size, &device)?.shuffled(seed, epoch);
+        let batches = batches.augmented(shift, seed, epoch)?;
+        std::thread::scope(|scope| -> anyhow::Result<()> {
+            for batch in batches.prefetched(scope, 2) {
+                let done = steps as f64 / (args.epochs as f64 * per_epoch as f64);
+                optimizer.set_learning_rate(args.learning_rate * (1.0 - done))?;
+                let (x, y) = batch?;
+                let loss = network.forward(&images(&x)?)?.cross_entropy(&y)?;
+                optimizer.step(loss.backward()?)?;
+                if !device.is_dry() {
+                    last_loss = Some(loss.item::<f32>()?);
+                    bar.set_message(format!("loss {:.3}", last_loss.unwrap_or(f32::NAN)));
+                }
+                let figures = json!({ "loss": last_loss, "learning_rate": optimizer.learning_rate() });
+                session.metrics.step(steps, &device, figures)?;
+                steps += 1;
+                bar.inc(1);
             }
-            steps += 1;
-            bar.inc(1);
-        }
+            Ok(())
+        })?;
     }
     drop(bar);
     if let Some(path) = args.save.as_ref().filter(|_| !device.is_dry()) {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use bfc_core::Category;
-use highwater_tensor::data::Dataset;
+use highwater_tensor::data::{Augment, Dataset};
 use highwater_tensor::{Device, Error, Runtime};
 
 /// Row `i` has the features i and i + 0.5 and the label i.
@@ -140,4 +140,83 @@ fn a_pool_without_room_for_a_batch_is_an_error_and_the_rows_are_not_lost() {
     drop(hog);
     assert_eq!(batches.next().unwrap().unwrap().1.dims(), [1 << 10]);
     assert!(batches.next().is_none());
+}
+
+#[test]
+fn prefetched_batches_are_those_of_the_same_pass_without() {
+    let (data, device) = (rows(50), device());
+    let pass = || data.batches(8, &device).unwrap().shuffled(3, 1);
+    let expected = labels(pass());
+    for ahead in [0, 1, 2, 100] {
+        let found = std::thread::scope(|scope| {
+            let batches = pass().prefetched(scope, ahead);
+            assert_eq!(batches.len(), 7);
+            labels(batches)
+        });
+        assert_eq!(found, expected, "{ahead} ahead");
+    }
+    let none = rows(0);
+    let count = std::thread::scope(|scope| none.batches(8, &device).unwrap().prefetched(scope, 2).count());
+    assert_eq!(count, 0);
+}
+
+#[test]
+fn a_pass_that_is_left_early_ends_its_thread() {
+    let (data, device) = (rows(1000), device());
+    let first = std::thread::scope(|scope| {
+        let mut batches = data.batches(1, &device).unwrap().prefetched(scope, 2);
+        labels(batches.by_ref().take(3))
+    });
+    assert_eq!(first, [[0], [1], [2]]);
+}
+
+#[test]
+fn a_prefetched_batch_that_finds_no_memory_comes_with_the_next_call() {
+    let device = Runtime::builder().pool(bfc_core::Bytes::mib(1)).threads(1).build().unwrap().cpu().unwrap();
+    let data = Dataset::new(vec![1.0; 300 << 10], (0..3).collect(), 100 << 10).unwrap();
+    std::thread::scope(|scope| {
+        let mut batches = data.batches(1, &device).unwrap().prefetched(scope, 2);
+        let held = [batches.next().unwrap().unwrap(), batches.next().unwrap().unwrap()];
+        let refused = batches.next().unwrap().unwrap_err();
+        assert!(refused.out_of_memory().is_some(), "{refused}");
+        drop(held);
+        assert_eq!(batches.next().unwrap().unwrap().1.to_vec::<i64>().unwrap(), [2]);
+        assert!(batches.next().is_none());
+    });
+}
+
+#[test]
+fn prefetching_changes_nothing_in_the_memory_accounts() {
+    let peak = |prefetched: bool| {
+        let (data, device) = (rows(100), device());
+        std::thread::scope(|scope| {
+            let batches = data.batches(8, &device).unwrap();
+            let count = if prefetched { batches.prefetched(scope, 3).count() } else { batches.count() };
+            assert_eq!(count, 13);
+        });
+        let stats = device.default_allocator().unwrap().stats();
+        (stats.num_allocs, stats.peak_bytes_in_use)
+    };
+    assert_eq!(peak(true), peak(false));
+}
+
+#[test]
+fn augmented_images_change_with_the_pass_and_not_with_the_batches() {
+    let device = device();
+    let images =
+        Dataset::new((0..20 * 16).map(|pixel| pixel as f32).collect(), (0..20).collect(), 16).unwrap();
+    let augment = Augment::images(1, 4, 4).crop(1).flip();
+    let pass = |batch_size, epoch| {
+        let batches = images.batches(batch_size, &device).unwrap();
+        let batches = batches.augmented(augment, 5, epoch).unwrap();
+        std::thread::scope(|scope| {
+            let batches = batches.prefetched(scope, 2);
+            batches.flat_map(|batch| batch.unwrap().0.to_vec::<f32>().unwrap()).collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(pass(3, 0), pass(20, 0));
+    assert_ne!(pass(3, 0), pass(3, 1));
+    assert_ne!(pass(3, 0), images.features());
+    let refused = images.batches(3, &device).unwrap().augmented(Augment::images(1, 4, 5), 0, 0);
+    assert!(matches!(refused, Err(Error::BadArgument { op: "augmented", .. })));
 }

@@ -226,3 +226,17 @@ proptest! {
         prop_assert_eq!((data.features(), data.labels()), (&features[..], &labels[..]));
     }
 }
+
+#[test]
+fn files_changed_at_any_byte_keep_every_promise() {
+    for file in ["1,2.5,0\n-3,1e3,1\n", "\"1\",2\n\n3,4", "a,b\n1,2\n"] {
+        for at in 0..file.len() {
+            highwater_tensor::fuzz::csv(&file.as_bytes()[..at]);
+            for bit in 0..8 {
+                let mut changed = file.as_bytes().to_vec();
+                changed[at] ^= 1 << bit;
+                highwater_tensor::fuzz::csv(&changed);
+            }
+        }
+    }
+}

@@ -6,7 +6,7 @@ mod ops_table;
 use bfc_core::{Bytes, Category};
 use highwater_tensor::nn::{Linear, Module, Parameter, Sequential};
 use highwater_tensor::optim::{Adam, AdamW, Lion, Optimizer, RmsProp, Sgd};
-use highwater_tensor::{DType, Device, Error, Gradients, Rng, Runtime, Tensor};
+use highwater_tensor::{DType, Device, Error, Gradients, Rng, Runtime, Tensor, checkpoint};
 use highwater_tracking::Phase;
 use ops_table::device;
 
@@ -269,6 +269,38 @@ fn a_step_leaves_tensors_that_were_taken_before_as_they_were() {
     Sgd::new(named(&p), 0.1).unwrap().step(gradients(&p)).unwrap();
     assert_eq!(before.to_vec::<f64>().unwrap(), START);
     assert_ne!(values(&p), START);
+}
+
+#[test]
+fn a_backward_after_a_step_has_the_gradients_of_its_own_forward() {
+    let device = device();
+    let p = parameter(&device);
+    let makes: [fn(Vec<(String, Parameter)>) -> Box<dyn Optimizer>; 4] = [
+        |parameters| Box::new(Sgd::with_momentum(parameters, 0.1, 0.9).unwrap()),
+        |parameters| Box::new(Adam::new(parameters, 0.1).unwrap()),
+        |parameters| Box::new(RmsProp::new(parameters, 0.1).unwrap()),
+        |parameters| Box::new(Lion::new(parameters, 0.1).unwrap()),
+    ];
+    for make in makes {
+        p.set(&Tensor::from_slice(&device, &START, [3]).unwrap()).unwrap();
+        let mut optimizer = make(named(&p));
+        // As where two losses are computed before the step that the first one asks for.
+        let late = p.tensor().square().unwrap().sum_all().unwrap();
+        let inside = p.clone();
+        let x = Tensor::ones_of(&device, [3], DType::F64).unwrap();
+        let later = checkpoint(&x, move |x| x.mul(&inside.tensor())?.square()?.sum_all()).unwrap();
+        optimizer.step(gradients(&p)).unwrap();
+        assert_ne!(values(&p), START);
+        for loss in [late, later] {
+            let gradients = loss.backward().unwrap();
+            let expected = START.map(|value| 2.0 * value);
+            assert_eq!(
+                gradients.get(&p.tensor()).unwrap().to_vec::<f64>().unwrap(),
+                expected,
+                "{optimizer:?}"
+            );
+        }
+    }
 }
 
 #[test]

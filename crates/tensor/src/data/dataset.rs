@@ -69,6 +69,10 @@ impl Dataset {
         &self.features
     }
 
+    pub(super) fn features_mut(&mut self) -> &mut [f32] {
+        &mut self.features
+    }
+
     /// The labels, one per row; empty if there are none.
     #[must_use]
     pub fn labels(&self) -> &[i64] {

@@ -198,6 +198,23 @@ mod tests {
     }
 
     #[test]
+    fn files_changed_at_any_byte_keep_every_promise() {
+        let plain = file(&[2, 3], &[1, 2, 3, 4, 5, 6]);
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(&plain).unwrap();
+        for whole in [plain, encoder.finish().unwrap()] {
+            for at in 0..whole.len() {
+                crate::fuzz::idx(&whole[..at]);
+                for bit in 0..8 {
+                    let mut changed = whole.clone();
+                    changed[at] ^= 1 << bit;
+                    crate::fuzz::idx(&changed);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn what_a_header_claims_is_not_believed() {
         let path = || Path::new("file").to_owned();
         assert_eq!(

@@ -1,17 +1,23 @@
 //! Data: reading it, splitting it, and handing it out in batches.
 
+mod augment;
 mod batches;
 mod csv;
 mod dataset;
 mod error;
 mod idx;
 mod lines;
+mod normalise;
+mod prefetch;
 mod shuffle;
 mod text;
 
+pub use augment::Augment;
 pub use batches::Batches;
 pub use csv::{CsvOptions, LabelColumn, read_csv, read_csv_from};
 pub use dataset::Dataset;
 pub use error::DataError;
 pub use idx::{IdxArray, read_idx};
+pub use normalise::Normalise;
+pub use prefetch::Prefetched;
 pub use text::Text;

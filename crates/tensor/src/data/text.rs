@@ -1,8 +1,8 @@
-//! Text as tokens, one for each character.
+//! Text as tokens, one for each character or for each byte.
 
 use std::fs::File;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::error::DataError;
 use super::shuffle::numbers_below;
@@ -25,8 +25,17 @@ use highwater_tracking::module;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text {
-    characters: Vec<char>,
+    alphabet: Alphabet,
     tokens: Vec<u32>,
+}
+
+/// What the tokens stand for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Alphabet {
+    /// The characters of the text, in order.
+    Characters(Vec<char>),
+    /// All bytes, each for itself: any text is made of these.
+    Bytes,
 }
 
 impl Text {
@@ -36,9 +45,24 @@ impl Text {
         let mut characters: Vec<char> = text.chars().collect();
         characters.sort_unstable();
         characters.dedup();
-        let mut whole = Self { characters, tokens: Vec::new() };
-        whole.tokens = text.chars().filter_map(|character| whole.token(character)).collect();
-        whole
+        // Every character is there.
+        let token = |character| characters.binary_search(&character).unwrap_or_default() as u32;
+        let tokens = text.chars().map(token).collect();
+        Self { alphabet: Alphabet::Characters(characters), tokens }
+    }
+
+    /// Bytes as tokens, of which there are 256 whatever the text: so a model can be used on any other.
+    ///
+    /// ```
+    /// use highwater_tensor::data::Text;
+    /// let text = Text::of_bytes("né".as_bytes());
+    /// assert_eq!((text.classes(), text.len()), (256, 3));
+    /// assert_eq!(text.encode("é").unwrap(), [0xc3, 0xa9]);
+    /// assert_eq!(text.decode(&[110, 0xc3, 0xa9]), "né");
+    /// ```
+    #[must_use]
+    pub fn of_bytes(bytes: &[u8]) -> Self {
+        Self { alphabet: Alphabet::Bytes, tokens: bytes.iter().map(|&byte| u32::from(byte)).collect() }
     }
 
     /// The tokens of a file of UTF-8 text of at most `limit` bytes.
@@ -48,32 +72,43 @@ impl Text {
     /// [`DataError::Empty`].
     pub fn read(path: impl AsRef<Path>, limit: u64) -> std::result::Result<Self, DataError> {
         let path = path.as_ref();
-        let here = || PathBuf::from(path);
-        let failed = |error: std::io::Error| DataError::Io {
-            path: here(),
-            kind: error.kind(),
-            message: error.to_string(),
-        };
-        let mut bytes = Vec::new();
-        let file = File::open(path).map_err(failed)?;
-        // One more than is allowed, to see whether there is more.
-        file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(failed)?;
-        if bytes.len() as u64 > limit {
-            return Err(DataError::TooLong { path: here(), limit });
-        }
-        let text = std::str::from_utf8(&bytes)
-            .map_err(|error| DataError::NotText { path: here(), offset: error.valid_up_to() as u64 })?;
-        if text.is_empty() { Err(DataError::Empty { path: here() }) } else { Ok(Self::new(text)) }
+        let file = File::open(path).map_err(|error| failed(path, &error))?;
+        Self::read_from(file, path, limit)
     }
 
-    fn token(&self, character: char) -> Option<u32> {
-        self.characters.binary_search(&character).ok().map(|place| place as u32)
+    /// Reads from anywhere. `name` stands for the file in errors.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_from(
+        source: impl Read,
+        name: impl AsRef<Path>,
+        limit: u64,
+    ) -> std::result::Result<Self, DataError> {
+        let path = name.as_ref();
+        let bytes = read_bytes(source, path, limit)?;
+        let not_text = |offset: usize| DataError::NotText { path: path.to_owned(), offset: offset as u64 };
+        let text = std::str::from_utf8(&bytes).map_err(|error| not_text(error.valid_up_to()))?;
+        Ok(Self::new(text))
     }
 
-    /// How many different characters there are.
+    /// The bytes of a file of at most `limit` of them as tokens: see [`of_bytes`](Self::of_bytes).
+    ///
+    /// # Errors
+    /// [`DataError::Io`] if it cannot be read, [`DataError::TooLong`], [`DataError::Empty`].
+    pub fn read_bytes(path: impl AsRef<Path>, limit: u64) -> std::result::Result<Self, DataError> {
+        let path = path.as_ref();
+        let file = File::open(path).map_err(|error| failed(path, &error))?;
+        Ok(Self::of_bytes(&read_bytes(file, path, limit)?))
+    }
+
+    /// How many different tokens there are.
     #[must_use]
     pub const fn classes(&self) -> usize {
-        self.characters.len()
+        match &self.alphabet {
+            Alphabet::Characters(characters) => characters.len(),
+            Alphabet::Bytes => 256,
+        }
     }
 
     /// How many tokens the text has.
@@ -91,15 +126,29 @@ impl Text {
     /// The tokens of another text; `None` if it has characters that this one does not.
     #[must_use]
     pub fn encode(&self, text: &str) -> Option<Vec<i64>> {
-        text.chars().map(|character| self.token(character).map(i64::from)).collect()
+        match &self.alphabet {
+            Alphabet::Characters(characters) => {
+                let token = |character| characters.binary_search(&character).ok().map(|place| place as i64);
+                text.chars().map(token).collect()
+            }
+            Alphabet::Bytes => Some(text.bytes().map(i64::from).collect()),
+        }
     }
 
-    /// The text of tokens; what is no token is left out.
+    /// The text of tokens; what is no token is left out, and bytes that make no character show as �.
     #[must_use]
     pub fn decode(&self, tokens: &[i64]) -> String {
-        let character =
-            |&token: &i64| usize::try_from(token).ok().and_then(|place| self.characters.get(place));
-        tokens.iter().filter_map(character).collect()
+        match &self.alphabet {
+            Alphabet::Characters(characters) => {
+                let character =
+                    |&token: &i64| usize::try_from(token).ok().and_then(|place| characters.get(place));
+                tokens.iter().filter_map(character).collect()
+            }
+            Alphabet::Bytes => {
+                let bytes = tokens.iter().filter_map(|&token| u8::try_from(token).ok());
+                String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
+            }
+        }
     }
 
     /// The beginning of the text, and the last `fraction` of it, both with all characters.
@@ -117,8 +166,8 @@ impl Text {
         }
         let kept = self.len() - (self.len() as f64 * fraction) as usize;
         let tokens = self.tokens.split_off(kept);
-        let characters = self.characters.clone();
-        Ok((self, Self { characters, tokens }))
+        let alphabet = self.alphabet.clone();
+        Ok((self, Self { alphabet, tokens }))
     }
 
     /// `count` windows of `len` tokens (`[count, len]`, i64), and for each token the next one. Where they begin, the seed and
@@ -151,6 +200,21 @@ impl Text {
         let make = |offset| Tensor::from_slice(place, &tokens(offset), [count, len]);
         Ok((make(0)?, make(1)?))
     }
+}
+
+/// All bytes of a source of at most `limit`, but at least one.
+fn read_bytes(source: impl Read, path: &Path, limit: u64) -> std::result::Result<Vec<u8>, DataError> {
+    let mut bytes = Vec::new();
+    // One more than is allowed, to see whether there is more.
+    source.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(|error| failed(path, &error))?;
+    if bytes.len() as u64 > limit {
+        return Err(DataError::TooLong { path: path.to_owned(), limit });
+    }
+    if bytes.is_empty() { Err(DataError::Empty { path: path.to_owned() }) } else { Ok(bytes) }
+}
+
+fn failed(path: &Path, error: &std::io::Error) -> DataError {
+    DataError::Io { path: path.to_owned(), kind: error.kind(), message: error.to_string() }
 }
 
 #[cfg(test)]
@@ -189,6 +253,33 @@ mod tests {
         assert_eq!(Text::read(&path, 3).unwrap().len(), 3);
         let missing = folder.path().join("none");
         assert!(matches!(Text::read(&missing, 3), Err(DataError::Io { .. })));
+    }
+
+    #[test]
+    fn bytes_are_tokens_of_any_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bytes");
+        std::fs::write(&path, b"ab\xffc").unwrap();
+        let text = Text::read_bytes(&path, 100).unwrap();
+        assert_eq!((text.len(), text.classes()), (4, 256));
+        assert_eq!(text.decode(&[97, 0xff, 300, -1, 98]), "a\u{fffd}b");
+        assert_eq!(Text::read_bytes(&path, 3), Err(DataError::TooLong { path: path.clone(), limit: 3 }));
+        let (train, test) = text.split(0.5).unwrap();
+        assert_eq!((train.len(), test.len(), test.classes()), (2, 2, 256));
+    }
+
+    #[test]
+    fn files_changed_at_any_byte_keep_every_promise() {
+        for file in ["plain text", "mé\u{10ffff}x", ""] {
+            for at in 0..file.len() {
+                crate::fuzz::text(&file.as_bytes()[..at]);
+                for bit in 0..8 {
+                    let mut changed = file.as_bytes().to_vec();
+                    changed[at] ^= 1 << bit;
+                    crate::fuzz::text(&changed);
+                }
+            }
+        }
     }
 
     #[test]

@@ -133,7 +133,7 @@ impl Array {
         &bytemuck::cast_slice(&self.words)[..self.shape.elements() * self.dtype.size()]
     }
 
-    fn bytes_mut(&mut self) -> &mut [u8] {
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         let bytes = self.shape.elements() * self.dtype.size();
         &mut bytemuck::cast_slice_mut(&mut self.words)[..bytes]
     }

@@ -1,4 +1,4 @@
-//! Files of numbers: checkpoints, and the format that they are written in.
+//! Files of numbers: checkpoints and the format that they are written in, and NumPy's `.npy` and `.npz`.
 //!
 //! Every reader takes its files as hostile: sizes are checked against limits before memory is taken, memory is taken as
 //! bytes arrive and not as a header claims them, and errors name the file and the offset.
@@ -8,6 +8,8 @@ mod atomic;
 mod checkpoint;
 mod error;
 mod mismatch;
+mod npy;
+mod npz;
 mod safetensors;
 
 pub use array::{Array, Arrays};
@@ -15,6 +17,9 @@ pub use atomic::write_atomically;
 pub use checkpoint::Checkpoint;
 pub use error::FileError;
 pub use mismatch::{Difference, Mismatch};
+pub use npy::{NpyLimits, read_npy, read_npy_from, write_npy, write_npy_to};
+pub(crate) use npz::read_npz_bytes;
+pub use npz::{read_npz, read_npz_from, write_npz, write_npz_to};
 pub use safetensors::{
     Safetensors, SafetensorsLimits, read_safetensors, read_safetensors_from, write_safetensors_to,
 };

@@ -17,7 +17,9 @@ use crate::tensor::Tensor;
 ///
 /// The cell holds a leaf of the graph of gradients, and stays the same leaf for as long as it lives. Buffers of tensors
 /// are never written while shared, so a change is made in place when nothing else looks into the buffer, and on a
-/// fresh copy otherwise: a graph that was recorded earlier keeps the values that it was recorded with.
+/// fresh copy otherwise: a graph that was recorded earlier keeps the values that it was recorded with. So a backward that
+/// comes after a change has the gradients of its own forward, also through a [`checkpoint`](crate::checkpoint()), and
+/// parameters need no version to tell a stale one by. A change between a forward and its backward costs a copy.
 ///
 /// ```
 /// use highwater_tensor::{Device, Tensor, nn::Parameter};

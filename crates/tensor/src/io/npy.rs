@@ -1,0 +1,140 @@
+//! NumPy's format for one array (NEP 1): a magic string, a header that is a Python dictionary, then the elements.
+
+mod header;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::path::Path;
+
+use self::header::Header;
+use super::array::Array;
+use super::atomic::write_atomically;
+use super::error::FileError;
+use crate::dtype::DType;
+
+/// What a file may hold at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NpyLimits {
+    /// Bytes of a header.
+    pub header_bytes: u64,
+    /// Bytes of the elements, of all arrays together.
+    pub data_bytes: u64,
+    /// Arrays in an archive.
+    pub arrays: usize,
+}
+
+impl Default for NpyLimits {
+    /// Headers of 64 KiB, 64 GiB of elements, 10,000 arrays.
+    fn default() -> Self {
+        Self { header_bytes: 64 << 10, data_bytes: 64 << 30, arrays: 10_000 }
+    }
+}
+
+/// Reads the array in a `.npy` file, as `numpy.save` writes it.
+///
+/// Elements may be bytes, truth values, 64-bit integers, and floats of 32 and 64 bits, the low byte first, in C's order or
+/// in Fortran's.
+///
+/// ```
+/// use highwater_tensor::io::{Array, NpyLimits, read_npy, write_npy};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("x.npy");
+/// let x = Array::from_slice(&[1.0f32, 2.0, 3.0], [3])?;
+/// write_npy(&path, &x)?;
+/// assert_eq!(read_npy(&path, &NpyLimits::default())?, x);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`FileError`] says what is wrong and where. Other element types are refused by name.
+pub fn read_npy(path: impl AsRef<Path>, limits: &NpyLimits) -> Result<Array, FileError> {
+    let path = path.as_ref();
+    let file = File::open(path).map_err(|error| FileError::io(path, &error))?;
+    read_npy_from(BufReader::new(file), path, limits)
+}
+
+/// Reads from anywhere. `name` stands for the file in errors.
+///
+/// # Errors
+/// As [`read_npy`].
+pub fn read_npy_from(
+    mut source: impl Read,
+    name: impl AsRef<Path>,
+    limits: &NpyLimits,
+) -> Result<Array, FileError> {
+    let path = name.as_ref();
+    let Header { dtype, fortran, shape, data_start } = Header::read(&mut source, path, limits)?;
+    let bytes = shape.checked_elements().and_then(|count| count.checked_mul(dtype.size()));
+    let bytes = bytes.map_or(u64::MAX, |bytes| bytes as u64);
+    if bytes > limits.data_bytes {
+        let (path, what, limit) = (path.to_owned(), "bytes of elements", limits.data_bytes);
+        return Err(FileError::TooLarge { path, offset: data_start, what, found: bytes, limit });
+    }
+    let array = Array::read(&mut source, dtype, shape)
+        .map_err(|error| FileError::read(path, data_start, "the elements", &error))?;
+    if dtype == DType::Bool
+        && let Some(index) = array.bytes().iter().position(|&byte| byte > 1)
+    {
+        let problem = "a truth value is neither 0 nor 1";
+        return Err(FileError::malformed(path, data_start + index as u64, problem));
+    }
+    let mut rest = Vec::new();
+    source.take(1).read_to_end(&mut rest).map_err(|error| FileError::io(path, &error))?;
+    if !rest.is_empty() {
+        return Err(FileError::malformed(
+            path,
+            data_start + bytes,
+            "there are bytes behind the last element",
+        ));
+    }
+    Ok(if fortran { in_order(array) } else { array })
+}
+
+/// Writes the array as a `.npy` file, whole or not at all: see [`write_atomically`].
+///
+/// # Errors
+/// [`FileError::Io`].
+pub fn write_npy(path: impl AsRef<Path>, array: &Array) -> Result<(), FileError> {
+    write_atomically(path, |file| write_npy_to(file, array))
+}
+
+/// Writes a file's contents.
+///
+/// # Errors
+/// What `sink` says.
+pub fn write_npy_to(mut sink: impl Write, array: &Array) -> io::Result<()> {
+    sink.write_all(&header::text(array)?)?;
+    sink.write_all(array.bytes())
+}
+
+/// The elements of an array whose first axis is the fastest, with the last one as the fastest.
+fn in_order(array: Array) -> Array {
+    let (shape, size) = (*array.shape(), array.dtype().size());
+    let dims = shape.dims();
+    if dims.len() < 2 || shape.elements() == 0 {
+        return array;
+    }
+    let mut out = array.clone();
+    let mut strides = vec![1; dims.len()];
+    for axis in 1..dims.len() {
+        strides[axis] = strides[axis - 1] * dims[axis - 1];
+    }
+    let (from, to) = (array.bytes(), out.bytes_mut());
+    let (mut place, mut index) = (0, vec![0; dims.len()]);
+    for element in to.chunks_exact_mut(size) {
+        element.copy_from_slice(&from[place * size..][..size]);
+        // On to the next index, the last axis first.
+        for axis in (0..dims.len()).rev() {
+            index[axis] += 1;
+            place += strides[axis];
+            if index[axis] < dims[axis] {
+                break;
+            }
+            place -= strides[axis] * dims[axis];
+            index[axis] = 0;
+        }
+    }
+    out
+}

@@ -1,0 +1,231 @@
+//! The header of a `.npy` file: a Python dictionary with three keys, read by a parser that knows nothing else.
+
+use std::io::{self, Read};
+use std::path::Path;
+
+use super::NpyLimits;
+use crate::dtype::DType;
+use crate::io::{Array, FileError};
+use crate::shape::{MAX_RANK, Shape};
+
+/// How every file begins.
+const MAGIC: [u8; 6] = *b"\x93NUMPY";
+/// Magic, version, and the length of the header in format 1.
+const PREFIX: usize = 10;
+/// Where elements begin is a multiple of this.
+const ALIGNMENT: usize = 64;
+
+/// The element types that tensors have, as NumPy calls them. A byte has no order, and may bear any mark of one.
+const DTYPES: [(DType, &str); 5] =
+    [(DType::F32, "<f4"), (DType::F64, "<f8"), (DType::I64, "<i8"), (DType::U8, "|u1"), (DType::Bool, "|b1")];
+
+/// What the header says.
+pub(super) struct Header {
+    pub(super) dtype: DType,
+    /// Whether the first axis is the fastest.
+    pub(super) fortran: bool,
+    pub(super) shape: Shape,
+    /// Where the elements begin in the file.
+    pub(super) data_start: u64,
+}
+
+impl Header {
+    pub(super) fn read(source: &mut impl Read, path: &Path, limits: &NpyLimits) -> Result<Self, FileError> {
+        let mut start = [0; 8];
+        let read = source.read_exact(&mut start);
+        read.map_err(|error| FileError::read(path, 0, "the magic string and the version", &error))?;
+        if start[..6] != MAGIC {
+            return Err(FileError::malformed(path, 0, "it does not begin as files of NumPy do"));
+        }
+        // Version 1 has a length of two bytes, 2 one of four, and 3 is 2 in another encoding.
+        let mut length = [0; 4];
+        let width = match start[6] {
+            1 => 2,
+            2 | 3 => 4,
+            version => {
+                return Err(FileError::malformed(path, 6, format!("version {version} of the format")));
+            }
+        };
+        let read = source.read_exact(&mut length[..width]);
+        read.map_err(|error| FileError::read(path, 8, "the length of the header", &error))?;
+        let (length, begin) = (u64::from(u32::from_le_bytes(length)), 8 + width as u64);
+        if length > limits.header_bytes {
+            let (path, what, limit) = (path.to_owned(), "bytes of header", limits.header_bytes);
+            return Err(FileError::TooLarge { path, offset: 8, what, found: length, limit });
+        }
+        let mut text = Vec::new();
+        source.take(length).read_to_end(&mut text).map_err(|error| FileError::io(path, &error))?;
+        if (text.len() as u64) < length {
+            let (path, what) = (path.to_owned(), "the header".to_owned());
+            return Err(FileError::Truncated { path, offset: begin, what });
+        }
+        let fields = Parser { text: &text, at: 0 }
+            .dictionary()
+            .map_err(|(at, problem)| FileError::malformed(path, begin + at as u64, problem))?;
+        let whole = |problem: String| FileError::malformed(path, begin, problem);
+        let dtype = dtype(&fields.descr).ok_or_else(|| FileError::UnsupportedDType {
+            path: path.to_owned(),
+            name: "the array".to_owned(),
+            dtype: fields.descr.clone(),
+        })?;
+        let shape = Shape::new(&fields.shape).map_err(|error| whole(error.to_string()))?;
+        Ok(Self { dtype, fortran: fields.fortran, shape, data_start: begin + length })
+    }
+}
+
+fn dtype(descr: &str) -> Option<DType> {
+    let (order, kind) = descr.split_at_checked(1)?;
+    let known = |&&(_, name): &&(DType, &str)| match name.strip_prefix('|') {
+        Some(byte) => byte == kind && ["|", "<", ">", "="].contains(&order),
+        None => name == descr,
+    };
+    DTYPES.iter().find(known).map(|&(dtype, _)| dtype)
+}
+
+/// The values of the three keys.
+#[derive(Default)]
+struct Fields {
+    descr: String,
+    fortran: bool,
+    shape: Vec<usize>,
+}
+
+/// What is wrong, and at which byte of the header.
+type Problem = (usize, String);
+
+struct Parser<'a> {
+    text: &'a [u8],
+    at: usize,
+}
+
+impl Parser<'_> {
+    /// `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`, the keys in any order, each once.
+    fn dictionary(mut self) -> Result<Fields, Problem> {
+        let (mut fields, mut seen) = (Fields::default(), Vec::new());
+        self.expect(b'{')?;
+        while !self.accept(b'}') {
+            let at = self.at;
+            let key = self.string()?;
+            if seen.contains(&key) {
+                return Err((at, format!("the key {key:?} is there twice")));
+            }
+            self.expect(b':')?;
+            match key.as_str() {
+                "descr" => fields.descr = self.string()?,
+                "fortran_order" => fields.fortran = self.truth()?,
+                "shape" => fields.shape = self.sizes()?,
+                _ => return Err((at, format!("an unknown key, {key:?}"))),
+            }
+            seen.push(key);
+            if !self.accept(b',') {
+                self.expect(b'}')?;
+                break;
+            }
+        }
+        self.skip_space();
+        if self.at < self.text.len() {
+            return self.problem("the end of the header");
+        }
+        if seen.len() < 3 {
+            return Err((0, "one of the keys descr, fortran_order and shape is missing".to_owned()));
+        }
+        Ok(fields)
+    }
+
+    fn problem<T>(&self, expected: &str) -> Result<T, Problem> {
+        Err((self.at, format!("the header should have {expected} here")))
+    }
+
+    fn skip_space(&mut self) {
+        while self.text.get(self.at).is_some_and(u8::is_ascii_whitespace) {
+            self.at += 1;
+        }
+    }
+
+    fn accept(&mut self, byte: u8) -> bool {
+        self.skip_space();
+        let is_there = self.text.get(self.at) == Some(&byte);
+        self.at += usize::from(is_there);
+        is_there
+    }
+
+    fn expect(&mut self, byte: u8) -> Result<(), Problem> {
+        if self.accept(byte) { Ok(()) } else { self.problem(&format!("{:?}", char::from(byte))) }
+    }
+
+    /// A text of printable ASCII without escapes.
+    fn string(&mut self) -> Result<String, Problem> {
+        let quote = if self.accept(b'\'') {
+            b'\''
+        } else if self.accept(b'"') {
+            b'"'
+        } else {
+            return self.problem("a text (structured element types are not read)");
+        };
+        let rest = &self.text[self.at..];
+        let Some(end) = rest.iter().position(|&byte| byte == quote) else {
+            return self.problem("the end of a text");
+        };
+        let text = &rest[..end];
+        if !text.iter().all(|&byte| byte.is_ascii_graphic() && byte != b'\\') {
+            return self.problem("a text of plain characters");
+        }
+        self.at += end + 1;
+        Ok(text.iter().map(|&byte| char::from(byte)).collect())
+    }
+
+    fn truth(&mut self) -> Result<bool, Problem> {
+        self.skip_space();
+        for (word, value) in [("True", true), ("False", false)] {
+            if self.text[self.at..].starts_with(word.as_bytes()) {
+                self.at += word.len();
+                return Ok(value);
+            }
+        }
+        self.problem("True or False")
+    }
+
+    /// `()`, `(3,)` or `(2, 3)`.
+    fn sizes(&mut self) -> Result<Vec<usize>, Problem> {
+        self.expect(b'(')?;
+        let mut sizes = Vec::new();
+        while !self.accept(b')') {
+            if sizes.len() == MAX_RANK {
+                return self.problem(&format!("at most {MAX_RANK} sizes"));
+            }
+            sizes.push(self.number()?);
+            if !self.accept(b',') {
+                self.expect(b')')?;
+                break;
+            }
+        }
+        Ok(sizes)
+    }
+
+    fn number(&mut self) -> Result<usize, Problem> {
+        self.skip_space();
+        let digits = self.text[self.at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let text = std::str::from_utf8(&self.text[self.at..self.at + digits]).unwrap_or_default();
+        let Ok(number) = text.parse() else { return self.problem("a size") };
+        self.at += digits;
+        Ok(number)
+    }
+}
+
+/// The beginning of a file with this array, padded so that the elements are aligned.
+pub(super) fn text(array: &Array) -> io::Result<Vec<u8>> {
+    let known = DTYPES.iter().find(|(dtype, _)| *dtype == array.dtype());
+    let (_, descr) = known.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let dims = array.shape().dims();
+    let sizes = match dims {
+        [only] => format!("({only},)"),
+        _ => format!("({})", dims.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")),
+    };
+    let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {sizes}, }}");
+    let length = (PREFIX + text.len() + 1).next_multiple_of(ALIGNMENT) - PREFIX;
+    text.extend(std::iter::repeat_n(' ', length - text.len() - 1));
+    text.push('\n');
+    // Eight sizes of at most twenty digits and some words are far below 65,536 bytes.
+    let length = u16::try_from(length).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    Ok([&MAGIC[..], &[1, 0], &length.to_le_bytes(), text.as_bytes()].concat())
+}

@@ -1,0 +1,184 @@
+use super::*;
+use crate::Shape;
+use crate::fuzz;
+use crate::io::npz::{read_npz_bytes, write_npz_to};
+use crate::io::{Arrays, read_npz_from};
+
+/// What `numpy.save` (2.4) writes before the elements.
+fn numpy(descr: &str, fortran: &str, shape: &str) -> Vec<u8> {
+    let mut text = format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}");
+    text.push_str(&" ".repeat(117 - text.len()));
+    [b"\x93NUMPY\x01\x00v\x00", text.as_bytes(), b"\n"].concat()
+}
+
+/// A header as it stands, with so many zeros behind it.
+fn file(text: &str, data: usize) -> Vec<u8> {
+    let length = (text.len() as u16).to_le_bytes();
+    [b"\x93NUMPY\x01\x00", &length[..], text.as_bytes(), &vec![0; data]].concat()
+}
+
+fn read(file: &[u8]) -> Result<Array, FileError> {
+    read_npy_from(file, "f", &NpyLimits::default())
+}
+
+fn written(array: &Array) -> Vec<u8> {
+    let mut file = Vec::new();
+    write_npy_to(&mut file, array).unwrap();
+    file
+}
+
+/// Values of every element type, one of them empty, one of no axes.
+fn arrays() -> Arrays {
+    let all = [
+        ("a", Array::from_slice(&[1.5f32, -0.0, f32::NAN], [3])),
+        ("b", Array::from_slice(&[1.5f64], Shape::SCALAR)),
+        ("c", Array::from_slice(&[i64::MIN, 7], [1, 2])),
+        ("d", Array::from_slice(&[true, false, true], [3, 1])),
+        ("e", Array::from_slice::<u8>(&[], [0, 4])),
+    ];
+    all.into_iter().map(|(name, array)| (name.to_owned(), array.unwrap())).collect()
+}
+
+#[test]
+fn files_are_those_of_numpy_to_the_byte() {
+    let halves: Vec<f32> = (0..6).map(|i| i as f32 / 2.0).collect();
+    let array = Array::from_slice(&halves, [2, 3]).unwrap();
+    let whole = [numpy("<f4", "False", "(2, 3)"), array.bytes().to_vec()].concat();
+    assert_eq!(written(&array), whole);
+    assert_eq!(read(&whole).unwrap(), array);
+    let bytes = Array::from_slice(&[1u8, 2], [2]).unwrap();
+    assert_eq!(written(&bytes), [numpy("|u1", "False", "(2,)"), vec![1, 2]].concat());
+    let single = Array::from_slice(&[2.5f64], Shape::SCALAR).unwrap();
+    assert_eq!(written(&single), [numpy("<f8", "False", "()"), 2.5f64.to_le_bytes().to_vec()].concat());
+}
+
+#[test]
+fn what_is_written_is_read_back_to_the_bit() {
+    for array in arrays().values() {
+        assert_eq!(read(&written(array)).unwrap(), *array);
+    }
+}
+
+#[test]
+fn an_archive_that_numpy_compressed_is_read() {
+    let arrays = read_npz_bytes(include_bytes!("tests/numpy.npz"), &NpyLimits::default()).unwrap();
+    let count: Vec<i64> = (0..24).collect();
+    // Its elements lie in Fortran's order.
+    assert_eq!(arrays["f"], Array::from_slice(&count, [2, 3, 4]).unwrap());
+    assert_eq!(arrays["w"], Array::from_slice(&[0.0f32, 0.5, 1.0, 1.5, 2.0, 2.5], [2, 3]).unwrap());
+    assert_eq!(arrays["n"], Array::from_slice(&[2.5f64], Shape::SCALAR).unwrap());
+    assert_eq!(arrays["t"], Array::from_slice(&[true, false], [2]).unwrap());
+    assert_eq!(arrays["e"], Array::from_slice::<u8>(&[], [0, 4]).unwrap());
+    assert_eq!(arrays.len(), 5);
+}
+
+#[test]
+fn an_archive_holds_what_was_written() {
+    let mut file = Vec::new();
+    write_npz_to(&mut file, &arrays()).unwrap();
+    assert_eq!(read_npz_bytes(&file, &NpyLimits::default()).unwrap(), arrays());
+    let mut again = Vec::new();
+    write_npz_to(&mut again, &arrays()).unwrap();
+    assert_eq!(file, again, "the same arrays make the same file");
+}
+
+#[test]
+fn headers_are_read_however_they_are_written() {
+    let expected = Array::from_slice(&[0.0f32; 2], [2, 1]).unwrap();
+    for text in [
+        "{'descr':'<f4','fortran_order':False,'shape':(2,1)}",
+        " { \"shape\" : ( 2 , 1 , ) , \"fortran_order\" : True , \"descr\" : \"<f4\" , } \n",
+    ] {
+        assert_eq!(read(&file(text, 8)).unwrap(), expected, "{text}");
+    }
+    let mut second = file("{'descr':'|b1','fortran_order':False,'shape':()}", 1);
+    second[6] = 2;
+    second.splice(10..10, [0, 0]);
+    assert_eq!(read(&second).unwrap(), Array::from_slice(&[false], Shape::SCALAR).unwrap());
+}
+
+#[test]
+fn headers_that_lie_are_refused_and_the_error_says_where() {
+    let one = |descr: &str, shape: &str| format!("{{'descr':{descr},'fortran_order':False,'shape':{shape}}}");
+    assert!(read(&file(&one("'<f4'", "(2,)"), 8)).is_ok());
+    let cases = [
+        (one("'<f4'", "(3,)"), "the elements, which begins at offset"),
+        (one("'<f4'", "(1,)"), "behind the last element"),
+        (one("'<f4'", "(-2,)"), "a size here"),
+        (one("'<f4'", "(99999999999999999999,)"), "a size here"),
+        (one("'<f4'", "(1,1,1,1,1,1,1,1,1)"), "at most 8 sizes"),
+        (one("'<f4'", "2"), "'(' here"),
+        (one("'>f4'", "(2,)"), "of type \">f4\""),
+        (one("'<c8'", "(1,)"), "of type \"<c8\""),
+        (one("'|O'", "(1,)"), "of type \"|O\""),
+        (one("''", "(1,)"), "of type \"\""),
+        (one("[('a','<f4')]", "(2,)"), "structured"),
+        (one("'<f4", "(2,)"), "offset"),
+        ("{'descr':'<f4','shape':(2,)}".into(), "is missing"),
+        ("{'descr':'<f4','descr':'<f4','shape':(2,)}".into(), "is there twice"),
+        ("{'descr':'<f4','order':'C','shape':(2,)}".into(), "unknown key"),
+        (
+            "{'descr':'<f4','fortran_order':0,'shape':(2,)}".into(),
+            "at offset 41: the header should have True",
+        ),
+        ("{'descr':'<f4','fortran_order':True,'shape':(2,)} x".into(), "the end of the header"),
+        ("".into(), "'{' here"),
+    ];
+    for (text, expected) in cases {
+        let message = read(&file(&text, 8)).unwrap_err().to_string();
+        assert!(message.starts_with("f: ") && message.contains(expected), "{text}: {message}");
+    }
+    assert!(read(b"PK\x03\x04....").unwrap_err().to_string().contains("offset 0"));
+    let mut newer = file(&one("'<f4'", "(2,)"), 8);
+    newer[6] = 9;
+    assert!(read(&newer).unwrap_err().to_string().contains("version 9"));
+    let truth = read(&[&file(&one("'|b1'", "(2,)"), 1)[..], &[2]].concat()).unwrap_err();
+    assert!(truth.to_string().contains("neither 0 nor 1"), "{truth}");
+}
+
+#[test]
+fn what_a_header_claims_takes_no_memory_before_it_is_there() {
+    let claim = |shape: &str| file(&format!("{{'descr':'<f8','fortran_order':True,'shape':{shape}}}"), 100);
+    assert!(matches!(read(&claim("(4000000000,)")), Err(FileError::Truncated { .. })));
+    for huge in ["(18446744073709551615,2)", "(1000000000000,)"] {
+        assert!(matches!(read(&claim(huge)), Err(FileError::TooLarge { what: "bytes of elements", .. })));
+    }
+    let long = [b"\x93NUMPY\x02\x00", &u32::MAX.to_le_bytes()[..]].concat();
+    assert!(matches!(read(&long), Err(FileError::TooLarge { offset: 8, what: "bytes of header", .. })));
+}
+
+#[test]
+fn archives_keep_the_limits_and_name_the_file_inside() {
+    let mut file = Vec::new();
+    write_npz_to(&mut file, &arrays()).unwrap();
+    let few = NpyLimits { arrays: 4, ..NpyLimits::default() };
+    assert!(matches!(read_npz_bytes(&file, &few), Err(FileError::TooLarge { what: "arrays", found: 5, .. })));
+    // 12 bytes of a and 8 of b; c does not fit any more.
+    let small = NpyLimits { data_bytes: 30, ..NpyLimits::default() };
+    let error = read_npz_from(io::Cursor::new(&file), "all.npz", &small).unwrap_err();
+    assert!(error.to_string().starts_with("all.npz/c.npy: "), "{error}");
+    assert!(matches!(read_npz_bytes(b"PK", &few), Err(FileError::Malformed { .. })));
+}
+
+#[test]
+fn files_cut_or_changed_at_any_byte_keep_every_promise() {
+    let file = [&file("{'descr':'|b1','fortran_order':True,'shape':(2,3)}", 5)[..], &[1]].concat();
+    for end in 0..file.len() {
+        fuzz::npy(&file[..end]);
+        assert!(read(&file[..end]).is_err(), "a cut file is never taken for a whole one: {end}");
+    }
+    for at in 0..file.len() {
+        for bit in 0..8 {
+            let mut changed = file.clone();
+            changed[at] ^= 1 << bit;
+            fuzz::npy(&changed);
+        }
+    }
+    let archive = include_bytes!("tests/numpy.npz");
+    for at in 0..archive.len() {
+        fuzz::npz(&archive[..at]);
+        let mut changed = archive.to_vec();
+        changed[at] ^= 0x41;
+        fuzz::npz(&changed);
+    }
+}

@@ -1,0 +1,60 @@
+//! `--log`: a line of JSON for every training step, for those who draw curves.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{self, LineWriter, Write};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Instant;
+
+use anyhow::Context;
+use highwater::{Device, Result};
+use serde_json::{Value, json};
+
+/// Where the lines go; nowhere unless asked for. Clones write to the same file.
+#[derive(Clone, Default)]
+pub(crate) struct Metrics(Option<Rc<RefCell<Log>>>);
+
+struct Log {
+    path: PathBuf,
+    /// Lines are there as soon as they are written: for those who watch.
+    file: LineWriter<File>,
+    started: Instant,
+    /// A full disk ends no training. It is told at the end.
+    failed: Option<io::Error>,
+}
+
+impl Metrics {
+    pub(super) fn open(path: Option<&Path>) -> anyhow::Result<Self> {
+        let Some(path) = path else { return Ok(Self::default()) };
+        let file = File::create(path).with_context(|| super::name(path))?;
+        let (path, file) = (path.to_owned(), LineWriter::new(file));
+        Ok(Self(Some(Rc::new(RefCell::new(Log { path, file, started: Instant::now(), failed: None })))))
+    }
+
+    /// Writes a line for a step: its number, the seconds since the start, what memory is held and what was held at most, and
+    /// `figures`. What is no number, as the loss of a dry run, is null.
+    pub(crate) fn step(&self, step: u64, device: &Device, figures: Value) -> Result<()> {
+        let Some(log) = &self.0 else { return Ok(()) };
+        let (mut log, memory) = (log.borrow_mut(), device.default_allocator()?.stats());
+        let mut line = json!({
+            "step": step,
+            "seconds": log.started.elapsed().as_secs_f64(),
+            "bytes_in_use": memory.bytes_in_use,
+            "peak_bytes_in_use": memory.peak_bytes_in_use,
+        });
+        super::merge(&mut line, figures);
+        if log.failed.is_none() {
+            log.failed = writeln!(log.file, "{line}").err();
+        }
+        Ok(())
+    }
+
+    /// Says whether all lines were written.
+    pub(super) fn finish(&self) -> anyhow::Result<()> {
+        let Some(log) = &self.0 else { return Ok(()) };
+        let mut log = log.borrow_mut();
+        let flushed = log.failed.take().map_or_else(|| log.file.flush(), Err);
+        flushed.with_context(|| super::name(&log.path))
+    }
+}

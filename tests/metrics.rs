@@ -1,0 +1,110 @@
+//! `--log` of the examples that train: a line of JSON for every step. And what goes on where it stopped.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
+mod built;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn run(example: &str, args: &[&str]) -> Output {
+    let output = Command::new(built::example(example)).args(args).args(["--threads", "1"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn lines(file: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(file).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Runs the example with a log; its lines, after a check of what all have.
+fn logged(example: &str, args: &[&str]) -> Vec<Value> {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("run.jsonl");
+    run(example, &[args, &["--log", log.to_str().unwrap()]].concat());
+    let lines = lines(&log);
+    for (step, line) in (lines[0]["step"].as_u64().unwrap()..).zip(&lines) {
+        assert_eq!(line["step"], step);
+        assert!(line["seconds"].as_f64().unwrap() >= 0.0 && line["learning_rate"].is_number(), "{line}");
+        assert!(line["bytes_in_use"].as_u64() <= line["peak_bytes_in_use"].as_u64(), "{line}");
+    }
+    lines
+}
+
+#[test]
+fn every_example_that_trains_logs_each_step_with_loss_time_and_memory() {
+    let small = ["--layers", "1", "--width", "8", "--heads", "1", "--steps", "3", "--batch-size", "2"];
+    let chargpt = [&small[..], &["--sample", "0", "--tokens", "bytes"]].concat();
+    for (example, args, steps) in [
+        ("linear_regression", &["--steps", "5"][..], 5),
+        ("train_chargpt", &chargpt, 3),
+        ("checkpointed_transformer", &small, 3),
+        ("train_digits", &["--epochs", "1", "--batch-size", "500"], 3),
+    ] {
+        let lines = logged(example, args);
+        assert_eq!(lines.len(), steps, "{example}");
+        assert!(lines.iter().all(|line| line["loss"].as_f64().is_some()), "{example}");
+        let dry = logged(example, &[args, &["--dry-run"]].concat());
+        assert_eq!(dry.len(), steps, "{example}");
+        assert!(dry.iter().all(|line| line["loss"].is_null()), "{example}");
+    }
+}
+
+#[test]
+fn a_line_that_was_fitted_in_two_parts_is_that_of_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let results = |name: &str, args: &[&str]| -> Value {
+        run("linear_regression", &[args, &["--json", &at(name)]].concat());
+        serde_json::from_slice(&std::fs::read(at(name)).unwrap()).unwrap()
+    };
+    let whole = results("whole", &["--steps", "20"]);
+    results("half", &["--steps", "9", "--save", &at("line")]);
+    let resumed = results("rest", &["--steps", "20", "--resume", &at("line")]);
+    assert!(whole["slope"].as_f64().is_some());
+    for key in ["slope", "offset"] {
+        assert_eq!(whole[key], resumed[key], "{key}");
+    }
+    let log = logged("linear_regression", &["--steps", "20", "--resume", &at("line")]);
+    assert_eq!((log.len(), &log[0]["step"]), (11, &Value::from(9)));
+}
+
+#[test]
+fn a_file_that_is_no_line_is_refused_with_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("other");
+    std::fs::write(&file, [2, 0, 0, 0, 0, 0, 0, 0, b'{', b'}']).unwrap();
+    let file = file.to_str().unwrap();
+    let output = Command::new(built::example("linear_regression")).args(["--resume", file]).output().unwrap();
+    assert!(!output.status.success());
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains(file) && message.contains("no number of steps"), "{message}");
+}
+
+#[test]
+fn images_that_are_cropped_and_prefetched_train_alike_every_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let (rows, size) = (30_u32, 28 * 28);
+    let head = |kind: &[u32]| {
+        let sizes = kind.iter().flat_map(|size| size.to_be_bytes());
+        [&[0, 0, 8, kind.len() as u8][..], &sizes.collect::<Vec<_>>()].concat()
+    };
+    let pixels: Vec<u8> = (0..rows as usize * size).map(|pixel| (pixel * 7 % 251) as u8).collect();
+    let digits: Vec<u8> = (0..rows as u8).map(|row| row % 10).collect();
+    let write = |name, bytes: Vec<u8>| std::fs::write(folder.path().join(name), bytes).unwrap();
+    write("t-images-idx3-ubyte", [head(&[rows, 28, 28]), pixels].concat());
+    write("t-labels-idx1-ubyte", [head(&[rows]), digits].concat());
+    let losses = |args: &[&str]| -> Vec<Value> {
+        let fixed = [folder.path().to_str().unwrap(), "--epochs", "2", "--batch-size", "8"];
+        logged("train_mnist", &[&fixed, args].concat())
+            .into_iter()
+            .map(|mut line| line["loss"].take())
+            .collect()
+    };
+    let (plain, cropped) = (losses(&[]), losses(&["--crop", "2"]));
+    assert_eq!(plain.len(), 6);
+    assert_ne!(plain, cropped);
+    assert_eq!(cropped, losses(&["--crop", "2"]));
+}
