@@ -72,6 +72,32 @@ fn a_line_that_was_fitted_in_two_parts_is_that_of_one() {
 }
 
 #[test]
+fn a_network_that_was_trained_in_two_parts_is_that_of_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let results = |example: &str, args: &[&str]| -> Value {
+        run(example, &[args, &["--json", &at("json")]].concat());
+        serde_json::from_slice(&std::fs::read(at("json")).unwrap()).unwrap()
+    };
+    let digits =
+        |args: &[&str]| results("train_digits", &[&["--epochs", "3", "--batch-size", "200"], args].concat());
+    let whole = digits(&[]);
+    digits(&["--stop-after", "1", "--save", &at("digits")]);
+    let resumed = digits(&["--resume", &at("digits")]);
+    for key in ["steps", "final_loss", "test_accuracy"] {
+        assert_eq!(whole[key], resumed[key], "{key}");
+    }
+    let transformer = |args: &[&str]| {
+        let small = ["--layers", "2", "--width", "8", "--heads", "1", "--batch-size", "2"];
+        results("checkpointed_transformer", &[&small, args].concat())["final_loss"].clone()
+    };
+    let whole = transformer(&["--steps", "4"]);
+    transformer(&["--steps", "2", "--save", &at("transformer")]);
+    // What was trained with checkpoints goes on without.
+    assert_eq!(transformer(&["--steps", "4", "--plain", "--resume", &at("transformer")]), whole);
+}
+
+#[test]
 fn a_file_that_is_no_line_is_refused_with_its_name() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("other");

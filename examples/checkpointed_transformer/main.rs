@@ -6,11 +6,14 @@
 mod harness;
 mod model;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use anyhow::Context;
 use clap::Parser;
 use harness::Session;
+use highwater::io::{Checkpoint, SafetensorsLimits};
 use highwater::prelude::*;
 use highwater::{DryRun, Result};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
@@ -57,6 +60,14 @@ struct Args {
     #[arg(long, value_name = "RATE", default_value_t = 0.003)]
     learning_rate: f64,
 
+    /// Write parameters and the optimiser's state to this file at the end
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+
+    /// Go on from a file written by --save, with checkpoints or without
+    #[arg(long, value_name = "FILE")]
+    resume: Option<PathBuf>,
+
     #[command(flatten)]
     options: harness::Options,
 }
@@ -80,10 +91,18 @@ fn run(args: &Args, session: Session) -> anyhow::Result<()> {
     let model = Transformer::new(&device, args, !args.plain)?;
     let style = ProgressStyle::with_template("{bar:20.cyan/dim} {percent:>3} %  {per_sec}  {msg}")?;
     let bar = ProgressBar::new(args.steps).with_style(style).with_finish(ProgressFinish::Abandon);
+    let mut optimizer = AdamW::new(model.parameters(), args.learning_rate)?;
+    let mut first = 0;
+    if let Some(path) = &args.resume {
+        let checkpoint = Checkpoint::load(path, &SafetensorsLimits::default())?;
+        checkpoint.restore_all(&model, &mut optimizer)?;
+        first = checkpoint.step().unwrap_or(0);
+    }
+    bar.set_position(first);
     let started = Instant::now();
-    let loss = model.train(&device, args, args.steps, |loss| {
+    let loss = model.train(&mut optimizer, args, first..args.steps, |step, loss| {
         let figures = json!({ "loss": loss, "learning_rate": args.learning_rate });
-        session.metrics.step(bar.position(), &device, figures)?;
+        session.metrics.step(step, &device, figures)?;
         bar.inc(1);
         if let Some(loss) = loss {
             bar.set_message(format!("loss {loss:.3}"));
@@ -91,7 +110,11 @@ fn run(args: &Args, session: Session) -> anyhow::Result<()> {
         Ok(())
     })?;
     drop(bar);
-    let milliseconds = started.elapsed().as_secs_f64() * 1e3 / args.steps as f64;
+    let milliseconds = started.elapsed().as_secs_f64() * 1e3 / args.steps.saturating_sub(first).max(1) as f64;
+    if let Some(path) = args.save.as_ref().filter(|_| !device.is_dry()) {
+        let checkpoint = Checkpoint::of(&model)?.with_optimizer(&optimizer)?.with_step(args.steps.max(first));
+        checkpoint.save(path).with_context(|| path.display().to_string())?;
+    }
 
     let peaks = [&with, &without].map(|run| run.peak.in_use);
     let now = if args.plain { "all activations kept" } else { "checkpointed" };
@@ -121,6 +144,8 @@ fn run(args: &Args, session: Session) -> anyhow::Result<()> {
 /// What training takes on this machine, with checkpoints or without, computing nothing. All steps are alike.
 fn dry_run(args: &Args, checkpointed: bool) -> Result<DryRun<()>> {
     args.options.dry_run_options().run(|device| {
-        Transformer::new(device, args, checkpointed)?.train(device, args, 2, |_| Ok(())).map(drop)
+        let model = Transformer::new(device, args, checkpointed)?;
+        let mut optimizer = AdamW::new(model.parameters(), args.learning_rate)?;
+        model.train(&mut optimizer, args, 0..2, |_, _| Ok(())).map(drop)
     })
 }

@@ -1,5 +1,7 @@
 //! A small transformer that learns to go on with what repeats itself.
 
+use std::ops::Range;
+
 use highwater::nn::{Checkpointed, TransformerBlock};
 use highwater::prelude::*;
 use highwater::{Gradients, Result};
@@ -49,18 +51,18 @@ impl Transformer {
     /// Trains; the loss of the last step, `None` on a device that computes nothing.
     pub(crate) fn train(
         &self,
-        device: &Device,
+        optimizer: &mut AdamW,
         args: &Args,
-        steps: u64,
-        mut done: impl FnMut(Option<f32>) -> Result<()>,
+        steps: Range<u64>,
+        mut done: impl FnMut(u64, Option<f32>) -> Result<()>,
     ) -> Result<Option<f32>> {
-        let mut optimizer = AdamW::new(self.parameters(), args.learning_rate)?;
+        let device = self.head.weight().tensor().device().clone();
         let mut last = None;
-        for step in 0..steps {
+        for step in steps {
             // A batch in parts: activations of one part at a time, and gradients of the whole.
             let (mut gradients, mut sum) = (Gradients::default(), 0.0);
             for part in 0..args.parts {
-                let (x, y) = batch(device, args, step * args.parts + part)?;
+                let (x, y) = batch(&device, args, step * args.parts + part)?;
                 let loss = self.loss(&x, &y)?;
                 gradients.accumulate(&mut loss.backward()?)?;
                 sum += loss.item_or(0.0f32)?;
@@ -69,7 +71,7 @@ impl Transformer {
             gradients.clip_norm(LONGEST_GRADIENT)?;
             optimizer.step(gradients)?;
             last = (!device.is_dry()).then_some(sum / args.parts as f32);
-            done(last)?;
+            done(step, last)?;
         }
         Ok(last)
     }

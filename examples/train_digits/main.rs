@@ -53,6 +53,18 @@ struct Args {
     #[arg(long, value_name = "FILE", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/data/digits.csv.gz"))]
     data: PathBuf,
 
+    /// Stop after this epoch, as if interrupted: the learning rate is that of all epochs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    stop_after: Option<u64>,
+
+    /// Write parameters and the optimiser's state to this file at the end
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+
+    /// Go on from a file written by --save, with batches of the same size
+    #[arg(long, value_name = "FILE")]
+    resume: Option<PathBuf>,
+
     /// Do not train: find the largest batch that trains in a pool of so many MiB, by dry runs
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30), conflicts_with = "pool")]
     fit_batch: Option<u64>,

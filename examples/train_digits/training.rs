@@ -1,5 +1,6 @@
 //! The training of the network, with batches of any size on any device.
 
+use highwater::io::{Checkpoint, SafetensorsLimits};
 use highwater::prelude::*;
 use highwater::{DryRunOptions, LargestFit, Result, SmallestPool, largest_fit, smallest_pool};
 
@@ -52,7 +53,15 @@ impl Training<'_> {
         let mut scaler = args.dtype.scaler();
         let mut optimizer = AdamW::new(network.parameters(), args.learning_rate)?;
         let mut outcome = Outcome::default();
-        for epoch in 0..epochs {
+        let per_epoch = self.steps_per_epoch(batch_size, device)?.max(1);
+        if let Some(path) = &args.resume {
+            let checkpoint = Checkpoint::load(path, &SafetensorsLimits::default())?;
+            checkpoint.restore_all(&network, &mut optimizer)?;
+            outcome.steps = checkpoint.step().unwrap_or(0);
+        }
+        // Only whole epochs are saved.
+        let end = args.stop_after.unwrap_or(epochs).min(epochs);
+        for epoch in outcome.steps / per_epoch..end {
             optimizer.set_learning_rate(args.learning_rate * (1.0 - epoch as f64 / epochs as f64))?;
             for batch in self.train.batches(batch_size, device)?.shuffled(seed, epoch) {
                 let (x, y) = batch?;
@@ -72,6 +81,10 @@ impl Training<'_> {
             }
             outcome.test_accuracy = model::accuracy(&network, args.dtype, &self.test, batch_size, device)?;
             progress.show_accuracy(outcome.test_accuracy);
+        }
+        if let Some(path) = args.save.as_ref().filter(|_| !device.is_dry()) {
+            let checkpoint = Checkpoint::of(&network)?.with_optimizer(&optimizer)?.with_step(outcome.steps);
+            checkpoint.save(path)?;
         }
         Ok(outcome)
     }
