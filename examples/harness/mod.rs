@@ -1,5 +1,6 @@
 //! What the examples share: options, a runtime made from them, and what is said at the end.
 
+#[allow(dead_code, reason = "not every example trains")]
 mod metrics;
 
 use std::collections::HashSet;
@@ -165,7 +166,6 @@ pub(crate) struct Session {
     place: String,
     runtime: Runtime,
     /// What `--log` asks for.
-    #[allow(dead_code, reason = "not every example trains")]
     pub(crate) metrics: Metrics,
     example: &'static str,
     seed: u64,
