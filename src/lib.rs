@@ -17,8 +17,8 @@ pub use highwater_tensor::{
     GradCheckError, Gradients, IntoPart, IntoParts, IntoShape, LargestFit, Layout, Norm, Op, OpContext,
     ParseProfileError, Part, Place, Placement, PlacementReason, Pool2dOptions, Reduction, Refused, Result,
     Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, SmallestPool, SortOrder, Storage, Tensor, View,
-    ViewMut, apply, backend, check_gradients, checkpoint, data, dry_run, io, is_recording, largest_fit, nn, no_grad,
-    optim, smallest_pool, testing, with_device,
+    ViewMut, apply, backend, check_gradients, checkpoint, data, dry_run, io, is_recording, largest_fit, nn,
+    no_grad, optim, smallest_pool, testing, with_device,
 };
 pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};

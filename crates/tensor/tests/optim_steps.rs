@@ -273,9 +273,10 @@ fn a_step_leaves_tensors_that_were_taken_before_as_they_were() {
 
 #[test]
 fn a_backward_after_a_step_has_the_gradients_of_its_own_forward() {
+    type Make = fn(Vec<(String, Parameter)>) -> Box<dyn Optimizer>;
     let device = device();
     let p = parameter(&device);
-    let makes: [fn(Vec<(String, Parameter)>) -> Box<dyn Optimizer>; 4] = [
+    let makes: [Make; 4] = [
         |parameters| Box::new(Sgd::with_momentum(parameters, 0.1, 0.9).unwrap()),
         |parameters| Box::new(Adam::new(parameters, 0.1).unwrap()),
         |parameters| Box::new(RmsProp::new(parameters, 0.1).unwrap()),
