@@ -64,7 +64,11 @@ fn calculates_with_halves(kernel: &Kernel<'_>) -> bool {
         Kernel::CrossEntropyGrad { grad, out, .. } => [grad.dtype(), out.dtype()],
         Kernel::ScatterAdd { input, out, .. } => [input.dtype(), out.dtype()],
         Kernel::OneHot { out, .. } | Kernel::Random { out, .. } => [out.dtype(); 2],
-        Kernel::Sgd { grad, param, .. } | Kernel::Adam { grad, param, .. } => [grad.dtype(), param.dtype()],
+        Kernel::Clip { values, .. } => [values.dtype(); 2],
+        Kernel::Sgd { grad, param, .. }
+        | Kernel::Adam { grad, param, .. }
+        | Kernel::RmsProp { grad, param, .. }
+        | Kernel::Lion { grad, param, .. } => [grad.dtype(), param.dtype()],
     };
     dtypes.into_iter().any(DType::is_half)
 }
@@ -264,6 +268,11 @@ fn widened(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
             run(Kernel::Random { distribution, key, out: out.view_mut() })?;
             out.finish(ctx)
         }
+        Kernel::Clip { scale, low, high, values } => {
+            let mut values = Write::in_place(ctx, values)?;
+            run(Kernel::Clip { scale, low, high, values: values.view_mut() })?;
+            values.finish(ctx)
+        }
         Kernel::Sgd { step, grad, momentum, param } => {
             let (grad, mut param) = (read(grad)?, Write::in_place(ctx, param)?);
             let mut momentum = momentum.map(|momentum| Write::in_place(ctx, momentum)).transpose()?;
@@ -284,6 +293,28 @@ fn widened(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
             })?;
             mean.finish(ctx)?;
             variance.finish(ctx)?;
+            param.finish(ctx)
+        }
+        Kernel::RmsProp { step, grad, variance, momentum, param } => {
+            let (grad, mut param) = (read(grad)?, Write::in_place(ctx, param)?);
+            let mut variance = Write::in_place(ctx, variance)?;
+            let mut momentum = momentum.map(|momentum| Write::in_place(ctx, momentum)).transpose()?;
+            run(Kernel::RmsProp {
+                step,
+                grad: grad.view(),
+                variance: variance.view_mut(),
+                momentum: momentum.as_mut().map(Write::view_mut),
+                param: param.view_mut(),
+            })?;
+            variance.finish(ctx)?;
+            momentum.map_or(Ok(()), |momentum| momentum.finish(ctx))?;
+            param.finish(ctx)
+        }
+        Kernel::Lion { step, grad, mean, param } => {
+            let (grad, mut param) = (read(grad)?, Write::in_place(ctx, param)?);
+            let mut mean = Write::in_place(ctx, mean)?;
+            run(Kernel::Lion { step, grad: grad.view(), mean: mean.view_mut(), param: param.view_mut() })?;
+            mean.finish(ctx)?;
             param.finish(ctx)
         }
     }

@@ -27,6 +27,8 @@ impl Gradients {
             // One number to wait for on each device.
             let mut sums: Vec<(Device, Tensor)> = Vec::new();
             for gradient in self.iter() {
+                // The squares of f16 would overflow from 256 on.
+                let gradient = gradient.to_dtype(gradient.dtype().computed_as())?;
                 let square = gradient.square()?.sum_all()?.to_dtype(DType::F64)?;
                 match sums.iter_mut().find(|(device, _)| device == gradient.device()) {
                     Some((_, sum)) => *sum = sum.add(&square)?,
