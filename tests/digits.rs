@@ -36,11 +36,12 @@ fn train(
 ) -> Result<Sequential> {
     let network = model::network(model::Network::Mlp, device, &Rng::new(1))?;
     let mut optimizer = AdamW::new(network.parameters(), 0.005)?;
+    let mut scaler = model::Numbers::F32.scaler();
     for epoch in 0..epochs {
         optimizer.set_learning_rate(0.005 * (1.0 - epoch as f64 / epochs as f64))?;
         for batch in train.batches(BATCH, device)?.shuffled(1, epoch) {
             let (x, y) = batch?;
-            let loss = model::train_step(&network, &mut optimizer, &x, &y)?;
+            let loss = model::train_step(&network, &mut optimizer, scaler.as_mut(), &x, &y)?;
             after_step(&network, loss)?;
         }
     }
@@ -56,7 +57,7 @@ fn the_network_reads_at_least_97_percent_of_digits_it_never_saw() {
     let device = runtime(2).cpu().unwrap();
     let (images, unseen) = digits().split(0.2, 1).unwrap();
     let network = train(&device, &images, 40, |_, _| Ok(())).unwrap();
-    let accuracy = model::accuracy(&network, &unseen, BATCH, &device).unwrap().unwrap();
+    let accuracy = model::accuracy(&network, model::Numbers::F32, &unseen, BATCH, &device).unwrap().unwrap();
     assert!(accuracy >= 0.97, "{accuracy}");
 }
 
@@ -127,7 +128,7 @@ fn after_the_run_everything_is_freed() {
     let device = runtime.cpu().unwrap();
     let (images, unseen) = digits().split(0.2, 1).unwrap();
     let network = train(&device, &images, 1, |_, _| Ok(())).unwrap();
-    model::accuracy(&network, &unseen, BATCH, &device).unwrap();
+    model::accuracy(&network, model::Numbers::F32, &unseen, BATCH, &device).unwrap();
     assert!(stats(&device).bytes_in_use > 0);
     drop(network);
     let stats = stats(&device);
@@ -141,7 +142,7 @@ fn record(runtime: &Runtime, device: &Device) -> Recording {
     runtime.tracker().start_log(Bytes::mib(64));
     let (images, unseen) = digits().split(0.2, 1).unwrap();
     let network = train(device, &images, 2, |_, loss| loss.item_or(0.0f32).map(drop)).unwrap();
-    model::accuracy(&network, &unseen, BATCH, device).unwrap();
+    model::accuracy(&network, model::Numbers::F32, &unseen, BATCH, device).unwrap();
     drop(network);
     let recording = runtime.tracker().take_log();
     assert!(!recording.overflowed() && recording.skipped_events() == 0);
