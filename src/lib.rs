@@ -34,7 +34,7 @@ pub mod prelude {
     pub use crate::optim::{Adam, AdamW, LossScaler, Optimizer, ScaledStep, Schedule, Sgd};
     pub use crate::{
         Conv2dOptions, DType, Device, DeviceProfile, IntoPart, Pool2dOptions, Reduction, Rng, Runtime,
-        Tensor, module, no_grad,
+        SortOrder, Tensor, module, no_grad,
     };
 }
 

@@ -47,12 +47,16 @@ fn shapes_that_do_not_match_are_named_with_the_op() {
 #[test]
 fn element_types_that_do_not_match_are_named_with_the_op() {
     let device = device();
-    let (a, b) = (Tensor::zeros(&device, [2]).unwrap(), Tensor::zeros_of(&device, [2], DType::I64).unwrap());
-    let error = refuse(&device, || a.add(&b));
+    let of = |dims: [usize; 2], dtype| Tensor::zeros_of(&device, dims, dtype).unwrap();
+    let (a, b) = (of([2, 2], DType::F32), of([2, 2], DType::F64));
+    // Elementwise ops promote; a product of matrices leaves it to the program.
+    let error = refuse(&device, || a.matmul(&b));
     assert!(
-        matches!(error, Error::DTypeMismatch { op: "add", lhs: DType::F32, rhs: DType::I64, .. }),
+        matches!(error, Error::DTypeMismatch { op: "matmul", lhs: DType::F32, rhs: DType::F64, .. }),
         "{error}"
     );
+    let b = of([2, 2], DType::I64);
+    assert_eq!(a.add(&b).unwrap().dtype(), DType::F32);
     let error = refuse(&device, || b.exp());
     assert!(matches!(error, Error::UnsupportedDType { op: "exp", dtype: DType::I64 }), "{error}");
 }
