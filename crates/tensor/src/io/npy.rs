@@ -34,8 +34,8 @@ impl Default for NpyLimits {
 
 /// Reads the array in a `.npy` file, as `numpy.save` writes it.
 ///
-/// Elements may be bytes, truth values, 64-bit integers, and floats of 32 and 64 bits, the low byte first, in C's order or
-/// in Fortran's.
+/// Elements may be bytes, truth values, integers of 32 and 64 bits, and floats of 16, 32 and 64 bits, the low byte first, in
+/// C's order or in Fortran's.
 ///
 /// ```
 /// use highwater_tensor::io::{Array, NpyLimits, read_npy, write_npy};
@@ -103,7 +103,7 @@ pub fn write_npy(path: impl AsRef<Path>, array: &Array) -> Result<(), FileError>
 /// Writes a file's contents.
 ///
 /// # Errors
-/// What `sink` says.
+/// What `sink` says; [`io::ErrorKind::InvalidInput`] for bf16, which NumPy does not have.
 pub fn write_npy_to(mut sink: impl Write, array: &Array) -> io::Result<()> {
     sink.write_all(&header::text(array)?)?;
     sink.write_all(array.bytes())

@@ -97,18 +97,17 @@ impl<'a> Mask<'a> {
         if self.causal { keys.min(queries) } else { keys }
     }
 
-    /// Puts -∞ where a tile's queries, from `query` on, may not see its keys, from `key` on.
+    /// How many of a tile's first keys, from `key` on, a query may see by causality; those behind are not looked at.
+    fn first_seen(&self, query: usize, key: usize, keys: usize) -> usize {
+        if self.causal { (query + 1).saturating_sub(key).min(keys) } else { keys }
+    }
+
+    /// Puts -∞ where a tile's queries, from `query` on, may not see its keys, from `key` on, for other reasons.
     fn apply<T: Gemm>(&self, scores: &mut [T], head: usize, [query, key]: [usize; 2], keys: usize) {
-        if self.allowed.is_none() && !(self.causal && key + keys > query + 1) {
+        if self.allowed.is_none() {
             return;
         }
         for (row, scores) in scores.chunks_mut(keys).enumerate() {
-            if self.allowed.is_none() {
-                // Causal alone: what a query sees are the first keys.
-                let seen = (query + row + 1).saturating_sub(key).min(keys);
-                scores[seen..].fill(T::LOWEST);
-                continue;
-            }
             for (column, score) in scores.iter_mut().enumerate() {
                 if !self.allows(head, query + row, key + column) {
                     *score = T::LOWEST;
@@ -213,6 +212,9 @@ impl<T: Gemm> Head<'_, T> {
             for key in (0..end).step_by(TILE) {
                 let (scores, columns) = self.scores(scratch, query, [key, end]);
                 for (row, scores) in scores.chunks_mut(columns).enumerate() {
+                    let seen = self.mask.first_seen(query + row, key, columns);
+                    let (scores, hidden) = scores.split_at_mut(seen);
+                    hidden.fill(T::ZERO);
                     let best = largest[row].larger(fold_slice::<T, Largest>(scores));
                     if best == T::LOWEST {
                         // Nothing is seen yet: e⁻∞ of all.
@@ -268,6 +270,9 @@ impl<T: Gemm> Head<'_, T> {
                 let (weights, columns) = self.scores(first, query, [key, end]);
                 for (row, weights) in weights.chunks_mut(columns).enumerate() {
                     let log_sum = log_sums[query + row];
+                    let seen = self.mask.first_seen(query + row, key, columns);
+                    let (weights, hidden) = weights.split_at_mut(seen);
+                    hidden.fill(T::ZERO);
                     if log_sum == T::LOWEST {
                         weights.fill(T::ZERO);
                     } else {

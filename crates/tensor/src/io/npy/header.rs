@@ -16,8 +16,16 @@ const PREFIX: usize = 10;
 const ALIGNMENT: usize = 64;
 
 /// The element types that tensors have, as NumPy calls them. A byte has no order, and may bear any mark of one.
-const DTYPES: [(DType, &str); 5] =
-    [(DType::F32, "<f4"), (DType::F64, "<f8"), (DType::I64, "<i8"), (DType::U8, "|u1"), (DType::Bool, "|b1")];
+/// bf16 is none of NumPy's.
+const DTYPES: [(DType, &str); 7] = [
+    (DType::F16, "<f2"),
+    (DType::F32, "<f4"),
+    (DType::F64, "<f8"),
+    (DType::I32, "<i4"),
+    (DType::I64, "<i8"),
+    (DType::U8, "|u1"),
+    (DType::Bool, "|b1"),
+];
 
 /// What the header says.
 pub(super) struct Header {
@@ -215,7 +223,9 @@ impl Parser<'_> {
 /// The beginning of a file with this array, padded so that the elements are aligned.
 pub(super) fn text(array: &Array) -> io::Result<Vec<u8>> {
     let known = DTYPES.iter().find(|(dtype, _)| *dtype == array.dtype());
-    let (_, descr) = known.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let (_, descr) = known.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidInput, format!("NumPy has no {}", array.dtype()))
+    })?;
     let dims = array.shape().dims();
     let sizes = match dims {
         [only] => format!("({only},)"),

@@ -35,6 +35,8 @@ fn arrays() -> Arrays {
         ("c", Array::from_slice(&[i64::MIN, 7], [1, 2])),
         ("d", Array::from_slice(&[true, false, true], [3, 1])),
         ("e", Array::from_slice::<u8>(&[], [0, 4])),
+        ("f", Array::from_slice(&[half::f16::NEG_ZERO, half::f16::MAX], [2])),
+        ("g", Array::from_slice(&[i32::MIN, -7], [2, 1])),
     ];
     all.into_iter().map(|(name, array)| (name.to_owned(), array.unwrap())).collect()
 }
@@ -48,8 +50,19 @@ fn files_are_those_of_numpy_to_the_byte() {
     assert_eq!(read(&whole).unwrap(), array);
     let bytes = Array::from_slice(&[1u8, 2], [2]).unwrap();
     assert_eq!(written(&bytes), [numpy("|u1", "False", "(2,)"), vec![1, 2]].concat());
+    let half = Array::from_slice(&[half::f16::ONE], [1]).unwrap();
+    assert_eq!(written(&half), [numpy("<f2", "False", "(1,)"), vec![0, 0x3c]].concat());
+    let narrow = Array::from_slice(&[-2i32], [1]).unwrap();
+    assert_eq!(written(&narrow), [numpy("<i4", "False", "(1,)"), vec![0xfe, 0xff, 0xff, 0xff]].concat());
     let single = Array::from_slice(&[2.5f64], Shape::SCALAR).unwrap();
     assert_eq!(written(&single), [numpy("<f8", "False", "()"), 2.5f64.to_le_bytes().to_vec()].concat());
+}
+
+#[test]
+fn a_type_that_numpy_lacks_is_refused_in_writing() {
+    let array = Array::from_slice(&[half::bf16::ONE], [1]).unwrap();
+    let error = write_npy_to(&mut Vec::new(), &array).unwrap_err();
+    assert_eq!(error.to_string(), "NumPy has no bf16");
 }
 
 #[test]
@@ -152,7 +165,7 @@ fn archives_keep_the_limits_and_name_the_file_inside() {
     let mut file = Vec::new();
     write_npz_to(&mut file, &arrays()).unwrap();
     let few = NpyLimits { arrays: 4, ..NpyLimits::default() };
-    assert!(matches!(read_npz_bytes(&file, &few), Err(FileError::TooLarge { what: "arrays", found: 5, .. })));
+    assert!(matches!(read_npz_bytes(&file, &few), Err(FileError::TooLarge { what: "arrays", found: 7, .. })));
     // 12 bytes of a and 8 of b; c does not fit any more.
     let small = NpyLimits { data_bytes: 30, ..NpyLimits::default() };
     let error = read_npz_from(io::Cursor::new(&file), "all.npz", &small).unwrap_err();
