@@ -3,16 +3,16 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bfc_core::sim::{Fault, Operation, Pace, SimDevice, Use, When};
 use bfc_core::{
-    Allocation, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, BlockError, Bytes, DeviceMemory,
-    Driver, Event, FreeFaults, MIB, MemoryKind, PinnedBuffer, PinnedMemory, RecordError, Request,
-    SourceError, Span, Stream, StreamAllocator, TransferError, Transfers, failed_drops,
+    AllocError, Allocation, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, BlockError,
+    Bytes, DeviceMemory, Driver, Event, FreeFaults, MIB, MemoryKind, PinnedBuffer, PinnedMemory, RecordError,
+    Request, SourceError, Span, Stats, Stream, StreamAllocator, Tag, TransferError, Transfers, failed_drops,
 };
 
 /// A device with a pool of 8 MiB in one region, a compute stream and two others. Work ends when it is waited for.
@@ -147,6 +147,65 @@ fn nothing_is_waited_for_if_all_pending_frees_do_not_suffice() {
     assert_eq!((bench.pending(), bench.device.calls().of(Operation::Synchronise)), (4, 0));
     drop(kept);
     let _all = bench.take(8 * MIB);
+}
+
+/// A pool beside which other threads free, at the worst time: between a refusal and the question of what to wait for.
+#[derive(Debug)]
+struct FreedAfterRefusal {
+    pool: Arc<dyn Allocator>,
+    held: Mutex<Vec<Allocation>>,
+}
+
+// SAFETY: it is the pool below in all that is promised.
+unsafe impl Allocator for FreedAfterRefusal {
+    fn name(&self) -> &str {
+        self.pool.name()
+    }
+    fn memory_kind(&self) -> MemoryKind {
+        self.pool.memory_kind()
+    }
+    fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
+        let outcome = self.pool.allocate(request);
+        if outcome.is_err() {
+            let held = std::mem::take(&mut *self.held.lock().unwrap());
+            std::thread::scope(|scope| scope.spawn(|| drop(held)).join().unwrap());
+        }
+        outcome
+    }
+    unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
+        // SAFETY: as our caller promises.
+        unsafe { self.pool.deallocate(block) }
+    }
+    fn stats(&self) -> Stats {
+        self.pool.stats()
+    }
+    fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
+        self.pool.tag(block)
+    }
+    fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
+        self.pool.would_fit(request, freed)
+    }
+}
+
+#[test]
+fn a_request_is_served_from_what_others_freed_just_after_the_pool_refused_it() {
+    let bench = Bench::new();
+    let config = BfcConfig::new(Bytes::mib(8)).with_allow_growth(false);
+    let pool = BfcAllocator::new("sim_0_bfc", Arc::new(DeviceMemory::new(bench.device.clone())), config);
+    let pool = Arc::new(FreedAfterRefusal { pool: Arc::new(pool), held: Mutex::default() });
+    let memory: Arc<dyn Allocator> = Arc::new(StreamAllocator::new(pool.clone(), bench.compute.clone()));
+    let take = |mib: u64| Allocation::new(&memory, &Request::new(mib * MIB));
+    // Calls of two threads: from now on requests may wait for others.
+    std::thread::scope(|scope| scope.spawn(|| drop(take(1).unwrap())).join().unwrap());
+
+    for used_elsewhere in [false, true] {
+        let held = [3, 5].map(|mib| take(mib).unwrap());
+        if used_elsewhere {
+            memory.record_stream(&held[1].block(), &bench.others[0]).unwrap();
+        }
+        pool.held.lock().unwrap().extend(held);
+        assert_eq!(take(8).unwrap().block().bytes, 8 * MIB, "used elsewhere: {used_elsewhere}");
+    }
 }
 
 #[test]

@@ -94,6 +94,15 @@ pub struct PendingFrees {
     pub stranded_bytes: u64,
 }
 
+/// What there was before an attempt.
+#[derive(Debug)]
+struct Before {
+    /// Frees that ever had to wait for streams.
+    handed_in: u64,
+    /// Blocks that were ever handed out.
+    allocations: u64,
+}
+
 /// Whether more than one thread ever called: otherwise nobody can free while one waits.
 #[derive(Debug, Default)]
 struct Threads {
@@ -232,21 +241,20 @@ impl StreamAllocator {
     fn attempt(&self, request: &Request<'_>) -> Result<Block, Refusal> {
         let at_once = AllocationAttributes { retry_on_failure: false, brief: true, ..request.attributes };
         let at_once = request.with_attributes(at_once);
-        let mut fruitless = 0;
+        let (mut fruitless, mut before) = (0, None);
         loop {
             let error = match self.pool.allocate(&at_once) {
                 Ok(block) => return Ok(block),
                 Err(error) => error,
             };
-            if error.out_of_memory().is_none() {
+            let Some(in_use) = error.out_of_memory().map(|report| report.in_use) else {
                 return Err(Refusal { error, wait: false });
-            }
+            };
             // The first question is about all of them.
-            let mut considered: Option<(usize, u64)> = None;
+            let mut all = None;
             let suffices = |freed: &[&Block]| {
                 let freed: Vec<Block> = freed.iter().map(|block| **block).collect();
-                let bytes = freed.iter().map(|block| block.bytes).sum();
-                let (all, _) = *considered.get_or_insert((freed.len(), bytes));
+                let all = *all.get_or_insert(freed.len());
                 self.pool.would_fit(request, &freed).unwrap_or(freed.len() == all)
             };
             match self.pending.wait_for(suffices) {
@@ -255,13 +263,32 @@ impl StreamAllocator {
                     fruitless += u32::from(passed.is_empty());
                     passed.into_iter().for_each(|block| self.settle(block));
                 }
-                Ok(suffices) => {
-                    let hopeless = considered.filter(|_| !suffices).map_or(0, |(_, bytes)| bytes);
-                    return Err(Refusal { error, wait: self.could_be_freed(hopeless) });
+                Ok(suffices) if self.several_threads() => {
+                    // What the pool said is of another moment than what was pending: only after an attempt between two
+                    // looks is it known that others hold nothing.
+                    if let Some(before) = before {
+                        let hopeless = !suffices && self.nothing_else_in_use(in_use, &before);
+                        return Err(Refusal { error, wait: !hopeless });
+                    }
                 }
+                Ok(_) => return Err(Refusal { error, wait: false }),
                 Err(error) => return Err(Refusal { error: self.lost(error), wait: false }),
             }
+            before = Some(Before { handed_in: self.pending.handed_in(), allocations: self.allocations() });
         }
+    }
+
+    /// Whether all the bytes that were in use at an attempt were pending, before it and since, and nothing was taken
+    /// meanwhile: then no other thread holds anything that it could free.
+    fn nothing_else_in_use(&self, in_use: u64, before: &Before) -> bool {
+        let sum = |blocks: Vec<&Block>| Some(blocks.into_iter().map(|block| block.bytes).sum());
+        let pending = self.pending.of_the_first(before.handed_in, sum).unwrap_or(0);
+        in_use <= pending && self.allocations() == before.allocations
+    }
+
+    /// Blocks handed out so far.
+    fn allocations(&self) -> u64 {
+        self.pool.stats().num_allocs
     }
 
     fn allocate_or_wait(&self, request: &Request<'_>) -> Result<Block, AllocError> {
@@ -290,7 +317,7 @@ impl StreamAllocator {
 
     /// The pool's report, with the frees that wait for other streams. If they are what is missing, they are to blame.
     fn with_pending(&self, request: &Request<'_>, mut report: OomReport) -> OomReport {
-        let waiting = self.pending.all(|blocks| {
+        let waiting = self.pending.of_the_first(u64::MAX, |blocks| {
             let freed: Vec<Block> = blocks.into_iter().copied().collect();
             self.pool.would_fit(request, &freed)
         });
@@ -312,9 +339,9 @@ impl StreamAllocator {
         report
     }
 
-    /// Whether another thread may free something, or is about to, beyond the bytes that would not help.
-    fn could_be_freed(&self, hopeless: u64) -> bool {
-        self.threads.several.load(Ordering::Relaxed) && self.pool.stats().bytes_in_use > hopeless
+    /// Whether another thread may free something, or is about to.
+    fn several_threads(&self) -> bool {
+        self.threads.several.load(Ordering::Relaxed)
     }
 }
 

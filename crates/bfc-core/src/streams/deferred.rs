@@ -69,7 +69,7 @@ struct Waiting<T> {
     next: u64,
 }
 
-/// The marks of one stream, which pass in this order.
+/// The marks of one stream, in the order of their arrival, which is nearly that in which they pass.
 #[derive(Debug)]
 struct Lane {
     stream: Arc<Stream>,
@@ -139,26 +139,41 @@ impl<T> Deferred<T> {
                 suffices(&given)
             };
             let Some(cut) = cheapest_cut(&marks, waiting.lanes.len(), suffices) else { return Ok(false) };
-            let last = |(lane, &count): (&Lane, &usize)| {
-                count.checked_sub(1).map(|last| Arc::clone(&lane.marks[last].0))
-            };
-            waiting.lanes.iter().zip(&cut).filter_map(last).collect()
+            let lanes = waiting.lanes.iter().zip(&cut);
+            lanes
+                .flat_map(|(lane, &count)| lane.marks.iter().take(count).rev())
+                .map(|(event, _)| Arc::clone(event))
+                .collect()
         };
-        // Others may look for what has passed meanwhile.
+        // Others may look for what has passed meanwhile. After the last mark of a lane the others have passed as well,
+        // except where threads that freed at one time handed in their marks in another order than the stream's.
         for event in &events {
-            event.synchronise()?;
+            if event.is_complete() != Ok(true) {
+                event.synchronise()?;
+            }
         }
         Ok(true)
     }
 
-    /// Asks something about all that waits now; `None` if nothing does.
-    pub(super) fn all<R>(&self, ask: impl FnOnce(Vec<&T>) -> Option<R>) -> Option<R> {
+    /// How many things were ever handed in.
+    pub(super) fn handed_in(&self) -> u64 {
+        let waiting = &mut *lock(&self.waiting);
+        waiting.take_in();
+        waiting.next
+    }
+
+    /// Asks something about what waits now and was among the first so many handed in; `None` if nothing waits.
+    pub(super) fn of_the_first<R>(
+        &self,
+        handed_in: u64,
+        ask: impl FnOnce(Vec<&T>) -> Option<R>,
+    ) -> Option<R> {
         if self.len() == 0 {
             return None;
         }
         let waiting = &mut *lock(&self.waiting);
         waiting.take_in();
-        ask(waiting.things.values().map(|(thing, _)| thing).collect())
+        ask(waiting.things.range(..handed_in).map(|(_, (thing, _))| thing).collect())
     }
 
     /// Everything that is left, after waiting for it. What cannot be waited for is left out, unless its device is lost.
@@ -237,5 +252,29 @@ impl<T> Waiting<T> {
         let things = self.things.values().map(|(thing, _)| thing).collect();
         let marks = self.things.keys().map(|thing| marks.remove(thing).unwrap_or_default()).collect();
         (things, marks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::{Pace, SimDevice};
+    use crate::units::Bytes;
+
+    /// As when two threads free at one time: the stream passes the one mark, then the other, and they come in reversed.
+    #[test]
+    fn marks_that_come_in_another_order_than_the_stream_passes_them_are_all_waited_for() {
+        let device = Arc::new(SimDevice::new(Bytes::mib(1)).with_pace(Pace::OnDemand));
+        let stream = Stream::new(device.clone()).unwrap();
+        let deferred = Deferred::new();
+        let marks = ["earlier", "later"].map(|thing| {
+            device.launch(stream.handle(), &[]).unwrap();
+            (thing, deferred.marks(std::slice::from_ref(&stream)).unwrap())
+        });
+        for (thing, marks) in marks.into_iter().rev() {
+            deferred.push(thing, marks);
+        }
+        assert_eq!(deferred.wait_for(|things| things.len() == 2), Ok(true));
+        assert_eq!(deferred.passed_by_now(), ["later", "earlier"]);
     }
 }
