@@ -80,8 +80,12 @@ pub fn apply(op: impl Op, inputs: &[&Tensor]) -> Result<Tensor> {
     let recording = autograd::records(inputs.iter().any(|input| input.requires_grad()));
     device.placement().tell(op.name(), device, PlacementReason::Inputs);
     let ctx = OpContext::forward(op.name(), device, device.default_allocator()?, recording);
+    let output = {
+        let _paused = autograd::pause();
+        op.forward(&ctx, inputs)?
+    };
     // An op may hand out one of its inputs, whose place in the graph is not the result's.
-    let output = autograd::no_grad(|| op.forward(&ctx, inputs))?.with_grad_edge(None);
+    let output = output.with_grad_edge(None);
     if !recording || !output.dtype().is_float() {
         return Ok(output);
     }

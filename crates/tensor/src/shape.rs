@@ -55,14 +55,17 @@ impl Shape {
     /// The number of elements, or `None` if it cannot be counted in an `isize`.
     #[must_use]
     pub fn checked_elements(&self) -> Option<usize> {
-        // A size of 0 makes any shape empty, also one whose other sizes overflow.
-        if self.dims().contains(&0) {
-            return Some(0);
+        let (mut count, mut overflows) = (1usize, false);
+        for &dim in self.dims() {
+            // A size of 0 makes any shape empty, also one whose other sizes overflow.
+            if dim == 0 {
+                return Some(0);
+            }
+            let (product, overflow) = count.overflowing_mul(dim);
+            count = product;
+            overflows |= overflow;
         }
-        self.dims()
-            .iter()
-            .try_fold(1usize, |count, &dim| count.checked_mul(dim))
-            .filter(|&count| isize::try_from(count).is_ok())
+        (!overflows && count <= isize::MAX as usize).then_some(count)
     }
 
     /// The number of elements of a shape known to be countable, as every tensor's is.

@@ -30,107 +30,110 @@ use crate::storage::{Storage, View, ViewMut};
 /// ```
 #[derive(Clone)]
 pub struct Tensor {
+    /// Apart from the place in the graph, so that handing a tensor on, or saving it without its place, costs no copy.
+    body: Arc<Body>,
+    grad: Option<GradEdge>,
+}
+
+/// What clones of a tensor share.
+#[derive(Debug)]
+struct Body {
     storage: Arc<Storage>,
     layout: Layout,
     dtype: DType,
     device: Device,
-    grad: Option<GradEdge>,
 }
 
 impl Tensor {
     pub(crate) fn from_parts(storage: Arc<Storage>, layout: Layout, dtype: DType, device: Device) -> Self {
-        Self { storage, layout, dtype, device, grad: None }
+        Self { body: Arc::new(Body { storage, layout, dtype, device }), grad: None }
     }
 
     /// The shape.
     #[must_use]
-    pub const fn shape(&self) -> &Shape {
-        self.layout.shape()
+    pub fn shape(&self) -> &Shape {
+        self.body.layout.shape()
     }
 
     /// The axes' sizes.
     #[must_use]
     pub fn dims(&self) -> &[usize] {
-        self.layout.shape().dims()
+        self.body.layout.shape().dims()
     }
 
     /// The number of axes.
     #[must_use]
-    pub const fn rank(&self) -> usize {
-        self.layout.shape().rank()
+    pub fn rank(&self) -> usize {
+        self.body.layout.shape().rank()
     }
 
     /// The number of elements.
     #[must_use]
     pub fn elements(&self) -> usize {
-        self.layout.shape().elements()
+        self.body.layout.shape().elements()
     }
 
     /// The element type.
     #[must_use]
-    pub const fn dtype(&self) -> DType {
-        self.dtype
+    pub fn dtype(&self) -> DType {
+        self.body.dtype
     }
 
     /// Where the elements lie in the buffer.
     #[must_use]
-    pub const fn layout(&self) -> &Layout {
-        &self.layout
+    pub fn layout(&self) -> &Layout {
+        &self.body.layout
     }
 
     /// The device that holds the buffer and computes on it.
     #[must_use]
-    pub const fn device(&self) -> &Device {
-        &self.device
+    pub fn device(&self) -> &Device {
+        &self.body.device
     }
 
     /// The buffer, shared with all views of it.
     #[must_use]
-    pub const fn storage(&self) -> &Arc<Storage> {
-        &self.storage
+    pub fn storage(&self) -> &Arc<Storage> {
+        &self.body.storage
     }
 
     /// Whether this handle is the only one to its buffer, so that the buffer may be taken over and written in place.
     #[must_use]
     pub fn ref_count_is_one(&self) -> bool {
-        Arc::strong_count(&self.storage) == 1
+        Arc::strong_count(&self.body) == 1 && Arc::strong_count(&self.body.storage) == 1
     }
 
     /// Whether two tensors look into the same buffer.
     #[must_use]
     pub fn shares_buffer_with(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.storage, &other.storage)
+        Arc::ptr_eq(&self.body.storage, &other.body.storage)
     }
 
     /// The tensor as kernels read it.
     #[must_use]
     pub fn view(&self) -> View<'_> {
-        View::new(&self.storage, self.layout, self.dtype)
+        View::new(&self.body.storage, self.body.layout, self.body.dtype)
     }
 
     /// The tensor as kernels write it: only for the single owner of a buffer that lies in order from its start.
     pub(crate) fn view_mut(&mut self) -> Option<ViewMut<'_>> {
-        if !self.layout.is_contiguous() || self.layout.offset() != 0 {
+        if !self.body.layout.is_contiguous() || self.body.layout.offset() != 0 {
             return None;
         }
-        Arc::get_mut(&mut self.storage).map(|storage| ViewMut::new(storage, self.layout, self.dtype))
+        let body = Arc::get_mut(&mut self.body)?;
+        Arc::get_mut(&mut body.storage).map(|storage| ViewMut::new(storage, body.layout, body.dtype))
     }
 
     /// The same buffer seen through another layout, without a place in the graph. For ops that only look differently.
     pub(crate) fn with_layout(&self, layout: Layout) -> Self {
-        Self {
-            storage: Arc::clone(&self.storage),
-            layout,
-            dtype: self.dtype,
-            device: self.device.clone(),
-            grad: None,
-        }
+        let Body { storage, dtype, device, .. } = &*self.body;
+        Self::from_parts(Arc::clone(storage), layout, *dtype, device.clone())
     }
 
     /// The same values without a place in the graph: no gradient flows through the result.
     #[must_use]
     pub fn detach(&self) -> Self {
-        self.with_layout(self.layout)
+        Self { body: Arc::clone(&self.body), grad: None }
     }
 
     /// This tensor as the result of an op that has nothing to do. As with other ops' results, no gradient flows through
@@ -142,7 +145,7 @@ impl Tensor {
     /// Charges the buffer to another category of the memory accounts.
     #[must_use]
     pub fn with_category(self, category: Category) -> Self {
-        self.storage.set_category(category);
+        self.body.storage.set_category(category);
         self
     }
 
@@ -168,39 +171,39 @@ impl Tensor {
     /// type (convert with [`Tensor::to_dtype`] first); [`Error::NoHostMemory`] if the host has none for the copy.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         const OP: &str = "to_vec";
-        if T::DTYPE != self.dtype {
+        if T::DTYPE != self.body.dtype {
             return Err(Error::BadArgument {
                 op: OP,
                 argument: "T",
                 expected: "the tensor's element type",
-                got: format!("{} for {} of shape {}", T::DTYPE, self.dtype, self.shape()),
+                got: format!("{} for {} of shape {}", T::DTYPE, self.body.dtype, self.shape()),
             });
         }
         // Before any memory is taken: a dry tensor may be larger than this machine, and a repeated one too.
-        let scripted = if self.device.is_dry() { Some(self.scripted_element(OP)?) } else { None };
+        let scripted = if self.body.device.is_dry() { Some(self.scripted_element(OP)?) } else { None };
         let mut raw = self.host_room(OP, self.elements())?;
         let bytes = bytemuck::cast_slice_mut::<T::Raw, u8>(&mut raw);
         match scripted {
             Some(element) => {
                 bytes.chunks_exact_mut(element.len()).for_each(|to| to.copy_from_slice(&element))
             }
-            None => self.device.backend().download(OP, self.view(), bytes)?,
+            None => self.body.device.backend().download(OP, self.view(), bytes)?,
         }
         Ok(raw.into_iter().map(T::from_raw).collect())
     }
 
     /// What each element of this dry tensor is said to be.
     fn scripted_element(&self, op: &'static str) -> Result<Vec<u8>> {
-        let read = DryRead { op, shape: self.shape(), dtype: self.dtype };
-        let no_data = || Error::NoData { op, device: self.device.to_string() };
-        self.device.dry_values().element(&read).ok_or_else(no_data)
+        let read = DryRead { op, shape: self.shape(), dtype: self.body.dtype };
+        let no_data = || Error::NoData { op, device: self.body.device.to_string() };
+        self.body.device.dry_values().element(&read).ok_or_else(no_data)
     }
 
     /// Room on the host for a copy of this tensor, as `count` numbers.
     pub(crate) fn host_room<T: Clone + Default>(&self, op: &'static str, count: usize) -> Result<Vec<T>> {
         let mut room = Vec::new();
         if room.try_reserve_exact(count).is_err() {
-            return Err(Error::NoHostMemory { op, shape: *self.shape(), dtype: self.dtype });
+            return Err(Error::NoHostMemory { op, shape: *self.shape(), dtype: self.body.dtype });
         }
         room.resize(count, T::default());
         Ok(room)

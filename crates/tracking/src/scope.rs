@@ -5,7 +5,6 @@
 //! does not follow work to other threads by itself: [`capture`](crate::capture) hands it over.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::MutexGuard;
@@ -13,6 +12,7 @@ use std::sync::MutexGuard;
 use std::thread_local;
 
 use bfc_core::{Bytes, OwnerId};
+use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 #[cfg(shuttle)]
 use shuttle::thread_local;
@@ -186,7 +186,7 @@ impl Drop for PlaceGuard {
 /// Module names that this thread has entered before: finding one again costs no allocation and no lock.
 #[derive(Debug, Default)]
 struct KnownModules {
-    by_parent: HashMap<OwnerId, HashMap<Box<str>, OwnerId>>,
+    by_parent: FxHashMap<OwnerId, FxHashMap<Box<str>, OwnerId>>,
     count: usize,
 }
 

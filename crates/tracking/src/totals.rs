@@ -1,8 +1,7 @@
 //! What the finished executions of ops add up to.
 
-use std::collections::HashMap;
-
 use bfc_core::OwnerId;
+use rustc_hash::FxHashMap;
 
 use crate::allocator::TrackingAllocator;
 use crate::scope::{Phase, Place};
@@ -167,7 +166,7 @@ impl Class {
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     rows: Vec<OpTotals>,
-    index: HashMap<(Place, &'static str), usize>,
+    index: FxHashMap<(Place, &'static str), usize>,
     /// By rising number.
     threads: Vec<ThreadTotals>,
     /// Where the thread stands that finished an op last.

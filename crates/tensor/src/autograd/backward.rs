@@ -78,9 +78,9 @@ fn run(from: &GradEdge, seed: Tensor) -> Result<Gradients> {
 
 /// Runs one op's backward.
 fn pass(op: &dyn Op, saved: Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
-    let device = grad.device().clone();
-    device.placement().tell(op.name(), &device, PlacementReason::Backward);
-    let ctx = OpContext::backward(op.name(), &device, device.default_allocator()?);
+    let device = grad.device();
+    device.placement().tell(op.name(), device, PlacementReason::Backward);
+    let ctx = OpContext::backward(op.name(), device, device.default_allocator()?);
     let gradients = op.backward(&ctx, &saved, &grad)?;
     saved.check(op.name(), &gradients)?;
     Ok(gradients)
@@ -105,8 +105,8 @@ fn deliver(edge: &GradEdge, grad: Tensor, pending: &mut Pending, gradients: &mut
 /// The sum of two gradients, in the buffer of the first where nobody else looks into it.
 fn sum(first: Option<Tensor>, second: Tensor) -> Result<Tensor> {
     let Some(mut first) = first else { return Ok(second) };
-    let device = second.device().clone();
-    let ctx = OpContext::backward("sum_gradients", &device, device.default_allocator()?);
+    let device = second.device();
+    let ctx = OpContext::backward("sum_gradients", device, device.default_allocator()?);
     if let Some(acc) = first.view_mut() {
         ctx.compute(Kernel::Accumulate { input: second.view(), acc })?;
         return Ok(first);

@@ -19,13 +19,19 @@ thread_local! {
     static WANTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns to the mode before when the closure ends, also by a panic.
-struct Return(Mode);
+/// Returns to the mode before when it is dropped, also by a panic.
+#[must_use = "recording goes on when this is dropped"]
+pub(crate) struct Return(Mode);
 
 impl Drop for Return {
     fn drop(&mut self) {
         MODE.set(self.0);
     }
+}
+
+/// Pauses recording until the guard is dropped.
+pub(crate) fn pause() -> Return {
+    Return(MODE.replace(Mode::Paused))
 }
 
 fn within<R>(mode: Mode, program: impl FnOnce() -> R) -> R {

@@ -110,13 +110,14 @@ impl fmt::Debug for Node {
 pub struct Saved {
     tensors: Vec<Tensor>,
     inputs: Vec<InputFacts>,
+    /// Where all inputs were.
+    device: Device,
 }
 
 #[derive(Clone, Debug)]
 struct InputFacts {
     shape: Shape,
     dtype: DType,
-    device: Device,
     needs_grad: bool,
 }
 
@@ -171,8 +172,8 @@ impl Saved {
         for (gradient, input) in gradients.iter().zip(&self.inputs) {
             let Some(gradient) = gradient.as_ref().filter(|_| input.needs_grad) else { continue };
             let (lhs_shape, rhs_shape) = (*gradient.shape(), input.shape);
-            if *gradient.device() != input.device {
-                let (lhs, rhs) = (gradient.device().to_string(), input.device.to_string());
+            if *gradient.device() != self.device {
+                let (lhs, rhs) = (gradient.device().to_string(), self.device.to_string());
                 return Err(Error::DeviceMismatch { op, lhs, rhs });
             }
             if gradient.dtype() != input.dtype {
@@ -192,10 +193,10 @@ pub(crate) fn record(op: impl Op, inputs: &[&Tensor], tensors: Vec<Tensor>, outp
     let facts = inputs.iter().map(|input| InputFacts {
         shape: *input.shape(),
         dtype: input.dtype(),
-        device: input.device().clone(),
         needs_grad: input.requires_grad(),
     });
-    let saved = Mutex::new(Some(Saved { tensors, inputs: facts.collect() }));
+    let device = inputs.first().map_or_else(|| output.device(), |input| input.device()).clone();
+    let saved = Mutex::new(Some(Saved { tensors, inputs: facts.collect(), device }));
     let edges = inputs.iter().map(|input| input.grad_edge().cloned()).collect();
     hang(Work::Op { op: Box::new(op), saved }, edges, output)
 }

@@ -142,6 +142,11 @@ impl Parameter {
         Ok(())
     }
 
+    /// Whether nobody else holds the buffer, so that it may be written.
+    pub(crate) fn is_unique(&self) -> bool {
+        self.lock().view_mut().is_some()
+    }
+
     /// Makes this cell the only holder of its buffer, so that an [`update`](Self::update) needs no memory.
     ///
     /// # Errors

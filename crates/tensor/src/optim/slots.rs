@@ -72,9 +72,11 @@ impl<S> Slots<S> {
             // Taken in a statement of its own, so that this share in the parameter's buffer is gone below.
             let gradient = gradients.take(&slot.parameter.tensor());
             if let Some(gradient) = gradient {
-                let _scope = module(&slot.module);
                 slot.parameter.check_gradient(self.op, &gradient)?;
-                slot.parameter.make_unique()?;
+                if !slot.parameter.is_unique() {
+                    let _scope = module(&slot.module);
+                    slot.parameter.make_unique()?;
+                }
                 ready.push((slot, gradient));
             }
         }

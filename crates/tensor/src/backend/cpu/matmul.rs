@@ -6,6 +6,10 @@
 //! Memory that is not accounted for: a call packs parts of its operands into buffers of its own, one of the size of the
 //! second-level cache that each thread keeps once it has multiplied, and others from the system that are freed before
 //! the call returns. They belong on the line of memory outside the allocators.
+//!
+//! Very few numbers are multiplied here ([`small`]).
+
+mod small;
 
 use gemm_common::Parallelism;
 
@@ -199,6 +203,10 @@ pub(super) fn gemm<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T
     let (m, n, k) = (lhs.rows, rhs.cols, lhs.cols);
     // Once per panel, which costs nothing beside the product, and what the kernel is allowed to touch rests on it.
     assert_eq!((rhs.rows, out.len()), (k, m * n));
+    if small::is_small(&lhs, &rhs) {
+        small::product(lhs, rhs, out, target);
+        return;
+    }
     let (left, right) = (lhs.extent(), rhs.extent());
     // The kernels want columns of the output to be contiguous. So they are given the transposed product
     // outᵀ = rhsᵀ lhsᵀ, which is the same numbers in the same places.

@@ -26,6 +26,9 @@ use crate::storage::{View, ViewMut};
 /// Outputs folded side by side where the last axis is kept.
 const TILE: usize = 128;
 
+/// The same where there are few.
+const NARROW: usize = 16;
+
 /// Tasks to aim for: enough to keep many threads busy to the end.
 const TASKS: usize = 64;
 
@@ -185,7 +188,12 @@ impl<T: Number> Sequences<'_, T> {
         } else if along_rows {
             self.fold_rows::<F>(first, range, out);
         } else {
-            self.fold_columns::<F>(first, range, out);
+            // A narrow tile spares what a wide one costs before its first row.
+            if self.nests.inner.len().min(out.len()) <= NARROW {
+                self.fold_columns::<F, NARROW>(first, range, out);
+            } else {
+                self.fold_columns::<F, TILE>(first, range, out);
+            }
         }
     }
 
@@ -222,20 +230,20 @@ impl<T: Number> Sequences<'_, T> {
     }
 
     /// Sequences next to each other side by side, in tiles.
-    fn fold_columns<F: Fold<T>>(&self, first: usize, range: Range<usize>, mut out: &mut [T]) {
+    fn fold_columns<F: Fold<T>, const W: usize>(&self, first: usize, range: Range<usize>, mut out: &mut [T]) {
         let Nests { outer, inner, reduced } = &self.nests;
         let [stride] = reduced.inner();
         let mut output = first;
         while !out.is_empty() {
             let [base] = outer.at(output / inner.len());
             let column = output % inner.len();
-            let width = TILE.min(inner.len() - column).min(out.len());
+            let width = W.min(inner.len() - column).min(out.len());
             let Some(now) = out.split_off_mut(..width) else { return };
             output += width;
 
-            let columns = Columns::new(inner, column, width);
-            let mut cascade = Cascade::<T, TILE>::new::<F>(width);
-            let mut buffer = [T::ZERO; TILE];
+            let columns = Columns::<W>::new(inner, column, width);
+            let mut cascade = Cascade::<T, W>::new::<F>(width);
+            let mut buffer = [T::ZERO; W];
             for Segment { starts: [place], len } in reduced.segments(range.clone()) {
                 for row in 0..len {
                     let row = &self.data[base + place + row * stride..];
@@ -249,15 +257,15 @@ impl<T: Number> Sequences<'_, T> {
 
 /// Where the elements of a tile lie, seen from the start of its row.
 #[derive(Debug)]
-struct Columns {
-    places: [usize; TILE],
+struct Columns<const W: usize> {
+    places: [usize; W],
     width: usize,
     side_by_side: bool,
 }
 
-impl Columns {
+impl<const W: usize> Columns<W> {
     fn new(inner: &Walk<1>, first: usize, width: usize) -> Self {
-        let mut places = [0; TILE];
+        let mut places = [0; W];
         let [stride] = inner.inner();
         let mut rest = &mut places[..width];
         let mut segments = 0;
@@ -270,7 +278,7 @@ impl Columns {
     }
 
     /// The tile's elements in a row.
-    fn of<'b, T: Number>(&self, row: &'b [T], buffer: &'b mut [T; TILE]) -> &'b [T] {
+    fn of<'b, T: Number>(&self, row: &'b [T], buffer: &'b mut [T; W]) -> &'b [T] {
         if self.side_by_side {
             return &row[self.places[0]..self.places[0] + self.width];
         }
