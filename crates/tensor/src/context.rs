@@ -191,9 +191,7 @@ impl<'a> OpContext<'a> {
     pub(crate) fn into_saved(self) -> Vec<Tensor> {
         let saved = self.saved.into_inner();
         for tensor in &saved {
-            if matches!(tensor.storage().category(), Some(Category::Output | Category::Temporary)) {
-                tensor.storage().set_category(Category::Activation);
-            }
+            tensor.storage().keep_for_backward();
         }
         saved
     }

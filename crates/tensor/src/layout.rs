@@ -24,7 +24,7 @@ impl Layout {
             .checked_elements()
             .and_then(|elements| elements.checked_mul(dtype.size()))
             .filter(|&bytes| isize::try_from(bytes).is_ok())
-            .ok_or(Error::TooManyElements { op, shape, dtype })?;
+            .ok_or_else(|| Error::TooManyElements { op, shape, dtype })?;
         Ok(Self { shape, strides: row_major(&shape), offset: 0 })
     }
 
@@ -79,15 +79,15 @@ impl Layout {
     /// # Errors
     /// [`Error::ShapeMismatch`] if the shape does not broadcast to `shape`.
     pub fn broadcast_to(&self, op: &'static str, shape: &Shape) -> Result<Self> {
-        let mismatch = Error::ShapeMismatch { op, lhs: self.shape, rhs: *shape };
-        let Some(extra) = shape.rank().checked_sub(self.shape.rank()) else { return Err(mismatch) };
+        let mismatch = || Error::ShapeMismatch { op, lhs: self.shape, rhs: *shape };
+        let Some(extra) = shape.rank().checked_sub(self.shape.rank()) else { return Err(mismatch()) };
         let mut strides = [0; MAX_RANK];
         for axis in 0..self.shape.rank() {
             let (from, to) = (self.shape[axis], shape[extra + axis]);
             if from == to {
                 strides[extra + axis] = self.strides[axis];
             } else if from != 1 {
-                return Err(mismatch);
+                return Err(mismatch());
             }
         }
         Ok(Self { shape: *shape, strides, offset: self.offset })

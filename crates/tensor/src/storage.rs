@@ -49,9 +49,21 @@ impl Storage {
 
     /// Charges the buffer to another category, keeping its owner.
     pub(crate) fn set_category(&self, category: Category) {
+        self.charge_to(category, |before| before != category);
+    }
+
+    /// Charges a result or a temporary as what a backward pass waits for.
+    pub(crate) fn keep_for_backward(&self) {
+        self.charge_to(Category::Activation, |before| {
+            matches!(before, Category::Output | Category::Temporary)
+        });
+    }
+
+    /// Charges the buffer to a category if that which it is in is one of these.
+    fn charge_to(&self, category: Category, from: impl FnOnce(Category) -> bool) {
         let block = self.allocation.block();
         if let Ok(tag) = self.allocator().tag(&block)
-            && tag.category != category
+            && from(tag.category)
         {
             // A block that has a tag can be retagged; an allocator without tags has nothing to say.
             let _ = self.allocator().retag(&block, Tag { category, ..tag });

@@ -130,6 +130,17 @@ impl Tensor {
         Self::from_parts(Arc::clone(storage), layout, *dtype, device.clone())
     }
 
+    /// The same, of a tensor that is not needed any more.
+    pub(crate) fn into_layout(mut self, layout: Layout) -> Self {
+        match Arc::get_mut(&mut self.body) {
+            Some(body) => {
+                body.layout = layout;
+                Self { grad: None, ..self }
+            }
+            None => self.with_layout(layout),
+        }
+    }
+
     /// The same values without a place in the graph: no gradient flows through the result.
     #[must_use]
     pub fn detach(&self) -> Self {

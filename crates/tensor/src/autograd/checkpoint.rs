@@ -4,8 +4,6 @@
 use std::cell::RefCell;
 use std::fmt;
 
-use bfc_core::Category;
-
 use super::mode::{is_saving, recording, rehearsing};
 use super::node::{GradEdge, Node, record_replay};
 use super::tape::{self, Tape};
@@ -68,9 +66,7 @@ pub fn checkpoint(
         return Ok(output);
     }
     let input = x.detach();
-    if matches!(input.storage().category(), Some(Category::Output | Category::Temporary)) {
-        input.storage().set_category(Category::Activation);
-    }
+    input.storage().keep_for_backward();
     Ok(record_replay(Replay { input, program: Box::new(program), tape }, x, output))
 }
 

@@ -14,7 +14,7 @@ pub(crate) mod tape;
 pub use check::{GradCheck, GradCheckError, check_gradients};
 pub use checkpoint::checkpoint;
 pub use gradients::Gradients;
-pub(crate) use mode::{pause, records};
 pub use mode::{is_recording, no_grad};
+pub(crate) use mode::{pause, records};
 pub use node::Saved;
 pub(crate) use node::{GradEdge, record};

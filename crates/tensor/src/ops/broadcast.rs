@@ -25,7 +25,7 @@ impl Op for BroadcastTo {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
         // More elements than can be addressed are refused here, as every kernel counts on it.
-        self.0.checked_elements().ok_or(Error::TooManyElements {
+        self.0.checked_elements().ok_or_else(|| Error::TooManyElements {
             op: ctx.op(),
             shape: self.0,
             dtype: x.dtype(),
@@ -62,15 +62,15 @@ impl Op for SumTo {
 
 /// The axes of `from` that broadcasting `to` to it repeats.
 fn repeated_axes(op: &'static str, from: &Shape, to: &Shape) -> Result<AxisSet> {
-    let mismatch = Error::ShapeMismatch { op, lhs: *from, rhs: *to };
-    let Some(extra) = from.rank().checked_sub(to.rank()) else { return Err(mismatch) };
+    let mismatch = || Error::ShapeMismatch { op, lhs: *from, rhs: *to };
+    let Some(extra) = from.rank().checked_sub(to.rank()) else { return Err(mismatch()) };
     let mut axes = AxisSet::none(from.rank());
     for axis in 0..from.rank() {
         match axis.checked_sub(extra).map(|axis| to[axis]) {
             None => axes.insert(axis),
             Some(size) if size == from[axis] => {}
             Some(1) => axes.insert(axis),
-            Some(_) => return Err(mismatch),
+            Some(_) => return Err(mismatch()),
         }
     }
     Ok(axes)

@@ -33,7 +33,7 @@ impl Op for Concat {
             if !comparable || other.shape().with_dim(axis, first.dims()[axis]) != *first.shape() {
                 return Err(Error::ShapeMismatch { op, lhs: *first.shape(), rhs: *other.shape() });
             }
-            total = total.checked_add(other.dims()[axis]).ok_or(Error::TooManyElements {
+            total = total.checked_add(other.dims()[axis]).ok_or_else(|| Error::TooManyElements {
                 op,
                 shape: first.shape().with_dim(axis, usize::MAX),
                 dtype: first.dtype(),

@@ -14,7 +14,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::op::{Op, apply};
-use crate::shape::Shape;
+use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
 const OP: &str = "matmul";
@@ -41,7 +41,11 @@ impl Op for MatMul {
             ctx.save(rhs);
         }
         let product = out.finish();
-        Ok(product.with_layout(plan.without_vector_axes(*product.layout())))
+        if !plan.lhs_is_row && !plan.rhs_is_column {
+            return Ok(product);
+        }
+        let layout = plan.without_vector_axes(*product.layout());
+        Ok(product.into_layout(layout))
     }
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
@@ -90,25 +94,30 @@ impl Plan {
                 return Err(Error::BadRank { op: OP, expected, shape: *operand.shape() });
             }
         }
-        let mismatch = Error::ShapeMismatch { op: OP, lhs: *lhs.shape(), rhs: *rhs.shape() };
+        let (lhs_shape, rhs_shape) = (lhs.shape(), rhs.shape());
+        let mismatch = || Error::ShapeMismatch { op: OP, lhs: *lhs_shape, rhs: *rhs_shape };
         let (lhs_is_row, rhs_is_column) = (lhs.rank() == 1, rhs.rank() == 1);
         let lhs = if lhs_is_row { lhs.layout().with_axis(0)? } else { *lhs.layout() };
         let rhs = if rhs_is_column { rhs.layout().with_axis(1)? } else { *rhs.layout() };
         let ([.., m, k], [.., inner, n]) = (lhs.shape().dims(), rhs.shape().dims()) else {
-            return Err(mismatch);
+            return Err(mismatch());
         };
         if k != inner {
-            return Err(mismatch);
+            return Err(mismatch());
         }
         let leading = |layout: &Layout| Shape::new(&layout.shape().dims()[..layout.shape().rank() - 2]);
-        let leading = Shape::broadcast(OP, &leading(&lhs)?, &leading(&rhs)?).map_err(|_| mismatch)?;
+        let leading = Shape::broadcast(OP, &leading(&lhs)?, &leading(&rhs)?).map_err(|_| mismatch())?;
         let (m, k, n) = (*m, *k, *n);
         Ok(Self { lhs, rhs, leading, m, k, n, lhs_is_row, rhs_is_column })
     }
 
     /// The leading axes with a matrix below.
     fn stack(&self, matrix: [usize; 2]) -> Result<Shape> {
-        Shape::new(&[self.leading.dims(), &matrix].concat())
+        // There is room: the leading axes are those of operands, whose last two are not among them.
+        let (mut dims, rank) = ([0; MAX_RANK], self.leading.rank());
+        dims[..rank].copy_from_slice(self.leading.dims());
+        dims[rank..rank + 2].copy_from_slice(&matrix);
+        Shape::new(&dims[..rank + 2])
     }
 
     fn product_shape(&self) -> Result<Shape> {

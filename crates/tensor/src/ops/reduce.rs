@@ -64,12 +64,12 @@ pub(super) fn mean_as(ctx: &OpContext<'_>, input: View<'_>, axes: &AxisSet, dtyp
 
 /// A fresh tensor with another shape of as many elements.
 pub(super) fn reshaped(tensor: Tensor, shape: Shape) -> Result<Tensor> {
-    let layout = tensor.layout().reshaped(shape).ok_or(Error::ShapeMismatch {
+    let layout = tensor.layout().reshaped(shape).ok_or_else(|| Error::ShapeMismatch {
         op: "reshape",
         lhs: *tensor.shape(),
         rhs: shape,
     })?;
-    Ok(tensor.with_layout(layout))
+    Ok(tensor.into_layout(layout))
 }
 
 /// Which axes are reduced, and whether they stay.

@@ -155,7 +155,7 @@ impl Tensor {
         let op = "flatten_from";
         let axis = self.shape().axis(op, axis)?;
         let (kept, merged) = self.dims().split_at(axis);
-        let merged = Shape::new(merged)?.checked_elements().ok_or(Error::TooManyElements {
+        let merged = Shape::new(merged)?.checked_elements().ok_or_else(|| Error::TooManyElements {
             op,
             shape: *self.shape(),
             dtype: self.dtype(),
