@@ -13,7 +13,7 @@ use harness::Session;
 use highwater::io::{
     Array, Safetensors, SafetensorsLimits, read_safetensors, write_atomically, write_safetensors_to,
 };
-use highwater::{Device, Rng, Tensor, no_grad};
+use highwater::{Device, Reduction, Rng, Tensor, no_grad};
 use serde_json::json;
 
 /// How far each step goes against the gradient.
@@ -62,7 +62,7 @@ fn fit(args: &Args, session: Session) -> anyhow::Result<()> {
     };
     (slope, offset) = (slope.requiring_grad()?, offset.requiring_grad()?);
     for step in first..args.steps {
-        let loss = x.matmul(&slope)?.add(&offset)?.mse_loss(&y)?;
+        let loss = x.matmul(&slope)?.add(&offset)?.mse_loss(&y, Reduction::Mean)?;
         let gradients = loss.backward()?;
         // The step itself must not be recorded. The old tensors are dropped, and their memory is used again.
         let descend = |leaf: &Tensor| match gradients.get(leaf) {

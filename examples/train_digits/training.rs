@@ -58,6 +58,7 @@ impl Training<'_> {
             let checkpoint = Checkpoint::load(path, &SafetensorsLimits::default())?;
             checkpoint.restore_all(&network, &mut optimizer)?;
             outcome.steps = checkpoint.step().unwrap_or(0);
+            scaler = scaler.map(|fresh| checkpoint.scaler().cloned().unwrap_or(fresh));
         }
         // Only whole epochs are saved.
         let end = args.stop_after.unwrap_or(epochs).min(epochs);
@@ -84,6 +85,10 @@ impl Training<'_> {
         }
         if let Some(path) = args.save.as_ref().filter(|_| !device.is_dry()) {
             let checkpoint = Checkpoint::of(&network)?.with_optimizer(&optimizer)?.with_step(outcome.steps);
+            let checkpoint = match &scaler {
+                Some(scaler) => checkpoint.with_scaler(scaler),
+                None => checkpoint,
+            };
             checkpoint.save(path)?;
         }
         Ok(outcome)

@@ -70,7 +70,7 @@ BLOCK_KERNEL(cross_entropy) {
     }
 }
 
-// (softmax(logits) - one_hot(targets)) grad
+// (softmax(logits) - one_hot(targets)) grad, and 0 where the row's gradient is 0, whatever its logits are.
 BLOCK_KERNEL(cross_entropy_grad) {
     SHARED T shared[BLOCK];
     for (u64 row = blockIdx.x; row < job.count; row += gridDim.x) {
@@ -81,7 +81,7 @@ BLOCK_KERNEL(cross_entropy_grad) {
         T scale = ((const T*)job.in[2].address)[row * job.in[2].strides[0]];
         for (u64 e = threadIdx.x; e < job.k[0]; e += BLOCK) {
             T p = exponential(load<T>(job, 0, first + e) - largest) / sum;
-            out<T>(job, 0)[first + e] = (e == target ? p - (T)1 : p) * scale;
+            out<T>(job, 0)[first + e] = scale == (T)0 ? (T)0 : (e == target ? p - (T)1 : p) * scale;
         }
     }
 }

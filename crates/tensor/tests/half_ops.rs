@@ -8,7 +8,7 @@ use bfc_core::Bytes;
 use half::{bf16, f16};
 use highwater_tensor::nn::Parameter;
 use highwater_tensor::optim::{Adam, Optimizer, Sgd};
-use highwater_tensor::{DType, Error, Gradients, Result, Rng, Runtime, Tensor};
+use highwater_tensor::{DType, Error, Gradients, Reduction, Result, Rng, Runtime, Tensor};
 use ops_table::{CASES, device, inputs};
 
 const HALVES: [DType; 2] = [DType::F16, DType::BF16];
@@ -138,11 +138,11 @@ fn sums_and_means_go_on_where_halves_would_stand_still_or_overflow() {
     let large = Tensor::full_of(&device, [4], 300.0, DType::F16).unwrap();
     let zeros = large.zeros_like().unwrap();
     // The squares are beyond f16, and so is their mean; that of one in 400 is not.
-    assert_eq!(values(&large.mse_loss(&zeros).unwrap()), [f64::INFINITY]);
+    assert_eq!(values(&large.mse_loss(&zeros, Reduction::Mean).unwrap()), [f64::INFINITY]);
     let mut one = vec![f16::ZERO; 400];
     one[7] = f16::from_f32(300.0);
     let one = Tensor::from_slice(&device, &one, 400).unwrap();
-    assert_eq!(values(&one.mse_loss(&one.zeros_like().unwrap()).unwrap()), [225.0]);
+    assert_eq!(values(&one.mse_loss(&one.zeros_like().unwrap(), Reduction::Mean).unwrap()), [225.0]);
     let rows = large.reshape([1, 4]).unwrap().layer_norm(None, 0.5).unwrap();
     assert_eq!(values(&rows), [0.0; 4]);
 }

@@ -1,10 +1,13 @@
 //! Runs that stop and go on.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
-use highwater_tensor::io::{Checkpoint, FileError, SafetensorsLimits};
+use std::fs::File;
+
+use half::f16;
+use highwater_tensor::io::{Checkpoint, FileError, Safetensors, SafetensorsLimits, write_safetensors_to};
 use highwater_tensor::nn::{Dropout, Linear, Module, Relu, Sequential};
-use highwater_tensor::optim::{Adam, AdamW, Lion, Optimizer, RmsProp, Sgd};
-use highwater_tensor::{Device, Error, Rng, Runtime, Tensor};
+use highwater_tensor::optim::{Adam, AdamW, Lion, LossScaler, Optimizer, RmsProp, Sgd};
+use highwater_tensor::{DType, Device, Error, Rng, Runtime, Tensor};
 
 fn device() -> Device {
     Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
@@ -65,6 +68,64 @@ fn a_resumed_run_equals_the_uninterrupted_one_to_the_bit() {
     resumes_to_the_bit(|net| RmsProp::with_momentum(net.parameters(), 0.001, 0.9).unwrap());
     resumes_to_the_bit(|net| Lion::new(net.parameters(), 0.001).unwrap().weight_decay(0.1).unwrap());
     resumes_to_the_bit(|net| Sgd::new(net.parameters(), 0.001).unwrap());
+}
+
+/// The steps from number `from` up to `to` of a net of halves, each of which may be left out.
+fn train_scaled(net: &Sequential, optimizer: &mut Adam, scaler: &mut LossScaler, from: u64, to: u64) -> u64 {
+    let device = net.parameters()[0].1.tensor().device().clone();
+    let mut taken = 0;
+    for step in from..to {
+        let x = Tensor::normal(&device, [8, 4], 0.0, 1.0, &Rng::new(step)).unwrap();
+        let y = net.forward(&x.to_dtype(DType::F16).unwrap()).unwrap().to_dtype(DType::F32).unwrap();
+        let gradients = scaler.scale(&y.square().unwrap().sum_all().unwrap()).unwrap().backward().unwrap();
+        taken += u64::from(scaler.step(optimizer, gradients).unwrap().is_taken());
+    }
+    taken
+}
+
+#[test]
+fn a_resumed_run_with_a_loss_scaler_equals_the_uninterrupted_one_to_the_bit() {
+    let (device, folder) = (device(), tempfile::tempdir().unwrap());
+    let path = folder.path().join("run.safetensors");
+    let start = || {
+        let net = net(&device, 0, 5);
+        net.convert(DType::F16).unwrap();
+        let adam = Adam::new(net.parameters(), 0.01).unwrap();
+        // Beyond f16 at first, and grown again after three steps.
+        (net, adam, LossScaler::dynamic_from(1e6, 3).unwrap())
+    };
+    let (whole, mut adam, mut scaler) = start();
+    let taken = train_scaled(&whole, &mut adam, &mut scaler, 0, 9);
+    let checkpoint = Checkpoint::of(&whole).unwrap().with_optimizer(&adam).unwrap().with_step(9);
+    checkpoint.with_scaler(&scaler).save(&path).unwrap();
+    let at_nine = scaler.clone();
+    let taken = taken + train_scaled(&whole, &mut adam, &mut scaler, 9, 20);
+    assert!((1..20).contains(&taken), "{taken}");
+
+    let (resumed, mut adam, fresh) = start();
+    let checkpoint = Checkpoint::load(&path, &SafetensorsLimits::default()).unwrap();
+    checkpoint.restore_all(&resumed, &mut adam).unwrap();
+    let mut again = checkpoint.scaler().unwrap().clone();
+    assert_eq!(again, at_nine);
+    assert_ne!(again, fresh);
+    train_scaled(&resumed, &mut adam, &mut again, checkpoint.step().unwrap(), 20);
+    assert_eq!(again, scaler);
+    let values = |net: &Sequential| -> Vec<u16> {
+        let parameters = net.parameters().into_iter();
+        parameters.flat_map(|(_, p)| p.tensor().to_vec::<f16>().unwrap()).map(f16::to_bits).collect()
+    };
+    assert_eq!(values(&resumed), values(&whole));
+}
+
+#[test]
+fn a_damaged_state_of_a_loss_scaler_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.safetensors");
+    let metadata = [("highwater.loss_scaler".to_owned(), "many 2000 0".to_owned())].into_iter().collect();
+    let contents = Safetensors { metadata, ..Safetensors::default() };
+    write_safetensors_to(File::create(&path).unwrap(), &contents).unwrap();
+    let error = Checkpoint::load(&path, &SafetensorsLimits::default()).unwrap_err().to_string();
+    assert!(error.contains("highwater.loss_scaler is \"many 2000 0\""), "{error}");
 }
 
 #[test]

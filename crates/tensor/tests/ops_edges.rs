@@ -80,6 +80,34 @@ fn rows_that_are_ignored_count_for_nothing() {
 }
 
 #[test]
+fn no_gradient_flows_to_what_is_ignored_whatever_it_holds() {
+    let device = device();
+    for wild in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let logits = [[0.0, 0.0], [wild, 0.0], [0.0, wild], [wild, wild]].concat();
+        let logits = Tensor::from_slice(&device, &logits, [4, 2]).unwrap().requiring_grad().unwrap();
+        let targets = Tensor::from_slice(&device, &[1i64, -100, -100, -100], 4).unwrap();
+        for label_smoothing in [0.0, 0.2] {
+            for reduction in [Reduction::Mean, Reduction::Sum] {
+                let ignore_index = Some(-100);
+                let options =
+                    CrossEntropyOptions { ignore_index, label_smoothing, reduction, ..Default::default() };
+                let loss = logits.cross_entropy_with(&targets, options).unwrap();
+                assert!((loss.item::<f32>().unwrap() - 2f32.ln()).abs() < 1e-6);
+                let gradient = loss.backward().unwrap().get(&logits).unwrap().to_vec::<f32>().unwrap();
+                assert!(gradient[0] > 0.2 && gradient[1] < -0.2, "{gradient:?}");
+                assert_eq!(gradient[2..], [0.0; 6]);
+            }
+        }
+    }
+    // A mean over nothing is no number, and still nothing flows to what is ignored.
+    let logits = leaf(&device, &[1.0, 2.0]).reshape([1, 2]).unwrap().detach().requiring_grad().unwrap();
+    let targets = Tensor::from_slice(&device, &[-100i64], 1).unwrap();
+    let options = CrossEntropyOptions { ignore_index: Some(-100), ..Default::default() };
+    let gradients = logits.cross_entropy_with(&targets, options).unwrap().backward().unwrap();
+    assert_eq!(gradients.get(&logits).unwrap().to_vec::<f32>().unwrap(), [0.0; 2]);
+}
+
+#[test]
 fn without_options_cross_entropy_is_the_plain_one() {
     let device = device();
     let logits = Tensor::normal(&device, [6, 4], 0.0, 2.0, &Rng::new(4)).unwrap();

@@ -75,8 +75,12 @@ fn shapes_that_do_not_match_are_both_named() {
         (|g| g.matrix.sum_to(2), "sum_to: shapes [2, 3] and [2] do not match"),
         (|g| Tensor::concat(&[&g.matrix, &g.empty], 0), "concat: shapes [2, 3] and [2, 0] do not match"),
         (|g| Tensor::stack(&[&g.matrix, &g.vector], 0), "stack: shapes [2, 3] and [4] do not match"),
-        (|g| g.matrix.mse_loss(&g.vector), "mse_loss: shapes [2, 3] and [4] do not match"),
+        (|g| g.matrix.mse_loss(&g.vector, Reduction::Mean), "mse_loss: shapes [2, 3] and [4] do not match"),
         (|g| g.vector.cross_entropy(&g.ints), "cross_entropy: shapes [4] and [2] do not match"),
+        (
+            |g| g.matrix.unsqueeze(0)?.cross_entropy(&g.ints.unsqueeze(0)?),
+            "cross_entropy: shapes [1, 2, 3] and [1, 2] do not match",
+        ),
         (|g| g.matrix.gather(0, &g.ints), "gather: shapes [2, 3] and [2] do not match"),
         (|g| g.matrix.l1_loss(&g.vector, Reduction::Sum), "l1_loss: shapes [2, 3] and [4] do not match"),
         (
@@ -107,7 +111,7 @@ fn element_types_that_do_not_match_are_named_with_both_shapes() {
     assert_refused(&[
         (|g| g.double.matmul(&g.vector), "matmul: element types f64 and f32 differ (shapes [2, 3] and [4])"),
         (
-            |g| g.matrix.mse_loss(&g.double),
+            |g| g.matrix.mse_loss(&g.double, Reduction::Mean),
             "mse_loss: element types f32 and f64 differ (shapes [2, 3] and [2, 3])",
         ),
         (

@@ -95,6 +95,7 @@ fn run(name: &str, x: &[Tensor]) -> Result<Vec<Tensor>> {
     let plain = CrossEntropyOptions::default();
     one(match words[..] {
         ["l1", word] => x[0].l1_loss(&x[1], reduction(word)),
+        ["mse", word] => x[0].mse_loss(&x[1], reduction(word)),
         ["huber", word] => x[0].huber_loss(&x[1], 0.7, reduction(word)),
         ["bce", word] => x[0].bce_with_logits(&x[1], reduction(word)),
         ["kl", word] => x[0].kl_div(&x[1], reduction(word)),

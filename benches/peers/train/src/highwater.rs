@@ -71,7 +71,7 @@ pub fn start(workload: Workload, threads: usize) -> anyhow::Result<Step> {
             Workload::Tiny => {
                 let x = Tensor::from_slice(&device, &batches.inputs[at], [n, 2])?;
                 let y = Tensor::from_slice(&device, &batches.values[at], [n, 1])?;
-                model.forward(&x)?.mse_loss(&y)?
+                model.forward(&x)?.mse_loss(&y, Reduction::Mean)?
             }
             Workload::Gpt => {
                 let x = Tensor::from_slice(&device, &batches.tokens[at], [n, GPT.context])?;

@@ -352,7 +352,8 @@ pub enum Kernel<'a> {
         /// Shape `[n]`.
         losses: ViewMut<'a>,
     },
-    /// `out = (softmax(logits) - one_hot(targets)) · grad`.
+    /// `out = (softmax(logits) - one_hot(targets)) · grad`. A row whose gradient is 0 gets 0, also where its logits are no
+    /// numbers: it does not count.
     CrossEntropyGrad {
         /// Shape `[n, classes]`.
         logits: View<'a>,

@@ -11,7 +11,7 @@ use super::safetensors::{Safetensors, SafetensorsLimits, read_safetensors, write
 use crate::backend::RandomKey;
 use crate::error::{Error, Result};
 use crate::nn::{Module, Parameter};
-use crate::optim::Optimizer;
+use crate::optim::{LossScaler, Optimizer};
 
 /// Before the names of the optimiser's arrays; no module's path has a slash.
 const OPTIMIZER: &str = "optimizer/";
@@ -19,6 +19,8 @@ const OPTIMIZER: &str = "optimizer/";
 const STEP: &str = "highwater.step";
 /// Before the paths of sources of randomness, among the metadata: a seed and a number.
 const RNG: &str = "highwater.rng/";
+/// The state of a loss scaler, among the metadata.
+const SCALER: &str = "highwater.loss_scaler";
 
 /// Parameters, and what else a run needs to go on as if it had never stopped.
 ///
@@ -53,6 +55,7 @@ pub struct Checkpoint {
     optimizer: Arrays,
     rngs: BTreeMap<String, (u64, u64)>,
     step: Option<u64>,
+    scaler: Option<LossScaler>,
 }
 
 impl Checkpoint {
@@ -94,6 +97,34 @@ impl Checkpoint {
         self.step
     }
 
+    /// The same with the state of a loss scaler: its scale, and how far it is from the next.
+    ///
+    /// ```
+    /// use highwater_tensor::io::Checkpoint;
+    /// use highwater_tensor::optim::LossScaler;
+    /// # use highwater_tensor::{Device, Rng, nn::Linear};
+    /// # let layer = Linear::new(&Device::cpu()?, 2, 2, &Rng::new(0))?;
+    /// let mut scaler = LossScaler::dynamic();
+    /// let checkpoint = Checkpoint::of(&layer)?.with_scaler(&scaler);
+    /// // To resume, from a file as well:
+    /// if let Some(saved) = checkpoint.scaler() {
+    ///     scaler.clone_from(saved);
+    /// }
+    /// # assert_eq!(scaler, LossScaler::dynamic());
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_scaler(mut self, scaler: &LossScaler) -> Self {
+        self.scaler = Some(scaler.clone());
+        self
+    }
+
+    /// The loss scaler as it was, if it is there.
+    #[must_use]
+    pub const fn scaler(&self) -> Option<&LossScaler> {
+        self.scaler.as_ref()
+    }
+
     /// The parameters by path.
     #[must_use]
     pub const fn parameters(&self) -> &Arrays {
@@ -132,6 +163,7 @@ impl Checkpoint {
         contents
             .metadata
             .extend(rngs.map(|(path, (seed, number))| (format!("{RNG}{path}"), format!("{seed} {number}"))));
+        contents.metadata.extend(self.scaler.iter().map(|scaler| (SCALER.to_owned(), scaler.to_text())));
         contents.metadata.extend(self.step.map(|step| (STEP.to_owned(), step.to_string())));
         write_atomically(path, |file| write_safetensors_to(file, &contents))
     }
@@ -139,7 +171,7 @@ impl Checkpoint {
     /// Reads a file; nothing is changed by it until it is restored.
     ///
     /// # Errors
-    /// As [`read_safetensors`]; [`FileError::Malformed`] for a step or a source of randomness that is none.
+    /// As [`read_safetensors`]; [`FileError::Malformed`] for a step, a source of randomness or a loss scaler that is none.
     pub fn load(path: impl AsRef<Path>, limits: &SafetensorsLimits) -> Result<Self, FileError> {
         let path = path.as_ref();
         Self::from_contents(read_safetensors(path, limits)?, path)
@@ -157,6 +189,8 @@ impl Checkpoint {
         for (name, text) in &contents.metadata {
             if name == STEP {
                 checkpoint.step = Some(text.parse().map_err(|_| bad(name, text))?);
+            } else if name == SCALER {
+                checkpoint.scaler = Some(LossScaler::from_text(text).ok_or_else(|| bad(name, text))?);
             } else if let Some(path) = name.strip_prefix(RNG) {
                 let numbers = text.split_once(' ');
                 let state =

@@ -3,17 +3,20 @@
 //! | op | y | ∂L/∂x | saved |
 //! |---|---|---|---|
 //! | `cross_entropy` | `-Σᵢ ln softmax(xᵢ)[tᵢ] / n` | (softmax(x) - one_hot(t)) ∂L/∂y / n | x, t |
-//! | `mse_loss` | Σ (x - t)² / elements | 2 (x - t) ∂L/∂y / elements | x, t |
+//! | `mse_loss` | (x - t)², folded | 2 (x - t) ∂L/∂y, / elements for the mean | x, t |
 //!
 //! The losses of the rows (or the squared differences) are temporaries, of halves in f32. For no rows the mean is NaN, as in PyTorch.
-//! `weighted` is cross-entropy with options, `elementwise` the losses of single numbers.
+//! `weighted` is cross-entropy with options, `positions` with more axes, `elementwise` the losses of single numbers.
 
 mod elementwise;
+mod positions;
 mod reduction;
 mod weighted;
 
 pub use reduction::Reduction;
 pub use weighted::CrossEntropyOptions;
+
+use positions::Rows;
 
 use super::axes::AxisSet;
 use super::reduce::{mean_as, reshaped};
@@ -83,7 +86,7 @@ impl Op for CrossEntropy {
 }
 
 #[derive(Debug)]
-struct MseLoss;
+struct MseLoss(Reduction);
 
 impl Op for MseLoss {
     fn name(&self) -> &'static str {
@@ -98,7 +101,11 @@ impl Op for MseLoss {
             return Err(Error::ShapeMismatch { op, lhs: *x.shape(), rhs: *target.shape() });
         }
         let mut difference = ctx.temp(x.shape(), x.dtype().computed_as())?;
-        let mut squares = ctx.temp(x.shape(), x.dtype().computed_as())?;
+        let computed = x.dtype().computed_as();
+        let mut squares = match self.0 {
+            Reduction::None => ctx.output(x.shape(), computed)?,
+            _ => ctx.temp(x.shape(), computed)?,
+        };
         ctx.compute(Kernel::Binary {
             f: Binary::Sub,
             lhs: x.view(),
@@ -106,7 +113,10 @@ impl Op for MseLoss {
             out: difference.view_mut(),
         })?;
         ctx.compute(Kernel::Unary { f: Unary::Square, input: difference.view(), out: squares.view_mut() })?;
-        let loss = mean_of_all(ctx, squares.view(), x.dtype())?;
+        let loss = match self.0 {
+            Reduction::Mean => mean_of_all(ctx, squares.view(), x.dtype())?,
+            other => other.fold(squares.finish())?.to_dtype(x.dtype())?,
+        };
         ctx.save(x);
         ctx.save(target);
         Ok(loss)
@@ -115,8 +125,11 @@ impl Op for MseLoss {
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let (x, target) = (saved.tensor(0)?, saved.tensor(1)?);
         // What one element of many gets may be too little for a half until it is multiplied.
-        let grad = grad.to_dtype(grad.dtype().computed_as())?;
-        let scale = grad.mul_scalar(2.0)?.div_scalar(x.elements() as f64)?;
+        let scale = grad.to_dtype(grad.dtype().computed_as())?.mul_scalar(2.0)?;
+        let scale = match self.0 {
+            Reduction::Mean => scale.div_scalar(x.elements() as f64)?,
+            Reduction::Sum | Reduction::None => scale,
+        };
         let to_x = x.sub(target)?.mul(&scale)?.to_dtype(x.dtype())?;
         let to_target = wanted(saved, 1, || to_x.neg())?;
         Ok(vec![Some(to_x), to_target])
@@ -126,6 +139,10 @@ impl Op for MseLoss {
 impl Tensor {
     /// The cross-entropy of these logits `[n, classes]` with the target classes `[n]` (i64): the mean over the rows of
     /// `-ln softmax(row)[target]`. NaN for no rows.
+    ///
+    /// As in PyTorch, logits may also be `[n, classes, d1, ...]` with targets `[n, d1, ...]`, for a class at each place of a
+    /// picture, or `[classes]` with one target. Classes as the last of more axes are not guessed at: reshape to
+    /// `[rows, classes]`, which copies nothing, where a permutation to classes second would.
     ///
     /// ```
     /// use highwater_tensor::{Device, Tensor};
@@ -138,20 +155,33 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] unless the shapes are `[n, classes]` and `[n]`; [`Error::UnsupportedDType`] unless the
+    /// [`Error::ShapeMismatch`] unless the shapes are as said; [`Error::UnsupportedDType`] unless the
     /// logits are floats, [`Error::BadArgument`] unless the targets are i64; [`Error::IndexOutOfRange`] for a target
     /// that is no class; [`Error::Allocation`] if there is no memory.
     pub fn cross_entropy(&self, targets: &Self) -> Result<Self> {
-        apply(CrossEntropy, &[self, targets])
+        match Rows::of(CrossEntropy.name(), self, targets)? {
+            Some(rows) => apply(CrossEntropy, &[&rows.logits, &rows.targets]),
+            None => apply(CrossEntropy, &[self, targets]),
+        }
     }
 
-    /// The mean of the squared differences from `target`, which has the same shape. NaN for no elements.
+    /// The squared differences from `target`, which has the same shape.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Reduction, Tensor};
+    /// let device = Device::cpu()?;
+    /// let x = Tensor::from_slice(&device, &[1.0f32, 5.0], [2])?;
+    /// let target = Tensor::from_slice(&device, &[2.0f32, 2.0], [2])?;
+    /// assert_eq!(x.mse_loss(&target, Reduction::Mean)?.item::<f32>()?, 5.0);
+    /// assert_eq!(x.mse_loss(&target, Reduction::None)?.to_vec::<f32>()?, [1.0, 9.0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] for different shapes, [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for
     /// floats, [`Error::Allocation`] if there is no memory.
-    pub fn mse_loss(&self, target: &Self) -> Result<Self> {
-        apply(MseLoss, &[self, target])
+    pub fn mse_loss(&self, target: &Self, reduction: Reduction) -> Result<Self> {
+        apply(MseLoss(reduction), &[self, target])
     }
 }
 
@@ -184,7 +214,7 @@ mod tests {
         let loss = logits.cross_entropy(&targets).unwrap();
         assert!(loss.item::<f32>().unwrap().is_nan());
         assert_eq!(loss.backward().unwrap().get(&logits).unwrap().dims(), [0, 3]);
-        assert!(logits.mse_loss(&logits).unwrap().item::<f32>().unwrap().is_nan());
+        assert!(logits.mse_loss(&logits, Reduction::Mean).unwrap().item::<f32>().unwrap().is_nan());
     }
 
     #[test]
@@ -207,7 +237,7 @@ mod tests {
             "cross_entropy: index -1 is out of range for 3 entries"
         );
         assert_eq!(
-            logits.mse_loss(&Tensor::zeros(&device, 3).unwrap()).unwrap_err().to_string(),
+            logits.mse_loss(&Tensor::zeros(&device, 3).unwrap(), Reduction::Mean).unwrap_err().to_string(),
             "mse_loss: shapes [2, 3] and [3] do not match"
         );
     }
@@ -217,7 +247,7 @@ mod tests {
         let device = cpu();
         let leaf = |values: &[f32]| Tensor::from_slice(&device, values, 2).unwrap().requiring_grad().unwrap();
         let (x, target) = (leaf(&[1.0, 5.0]), leaf(&[2.0, 2.0]));
-        let loss = x.mse_loss(&target).unwrap();
+        let loss = x.mse_loss(&target, Reduction::Mean).unwrap();
         assert_eq!(loss.item::<f32>().unwrap(), 5.0);
         let gradients = loss.backward().unwrap();
         assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>().unwrap(), [-1.0, 3.0]);

@@ -50,6 +50,9 @@ pub struct LossScaler {
     taken: u64,
 }
 
+/// A scale is never NaN.
+impl Eq for LossScaler {}
+
 /// What became of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use]
@@ -93,13 +96,32 @@ impl LossScaler {
         Self { scale: START, interval: Some(GROWTH_INTERVAL), taken: 0 }
     }
 
-    /// The same, dynamic from another scale and doubled after so many steps (0 is as 1). To resume a run, from the
-    /// [`current`](Self::current) scale of the one before.
+    /// The same, dynamic from another scale and doubled after so many steps (0 is as 1). To resume a run, take the scaler of its
+    /// [`Checkpoint`](crate::io::Checkpoint::scaler) instead.
     ///
     /// # Errors
     /// As [`LossScaler::fixed`].
     pub fn dynamic_from(scale: f64, interval: u64) -> Result<Self> {
         Ok(Self { interval: Some(interval.max(1)), ..Self::fixed(scale)? })
+    }
+
+    /// All of the state, as checkpoints keep it: the scale, the interval or `fixed`, and the steps taken since the scale changed.
+    pub(crate) fn to_text(&self) -> String {
+        let interval = self.interval.map_or_else(|| "fixed".to_owned(), |interval| interval.to_string());
+        format!("{} {interval} {}", self.scale, self.taken)
+    }
+
+    /// The state from such a text; `None` if it is none.
+    pub(crate) fn from_text(text: &str) -> Option<Self> {
+        let mut parts = text.split(' ');
+        let (scale, interval, taken) = (parts.next()?, parts.next()?, parts.next()?);
+        let scale = scale.parse().ok()?;
+        let scaler = match interval {
+            "fixed" => Self::fixed(scale).ok()?,
+            interval => Self::dynamic_from(scale, interval.parse().ok()?).ok()?,
+        };
+        let scaler = Self { taken: taken.parse().ok()?, ..scaler };
+        parts.next().is_none().then_some(scaler)
     }
 
     /// The scale of the next loss.
@@ -146,7 +168,7 @@ impl LossScaler {
     fn update(&mut self, finite: bool) {
         let Some(interval) = self.interval else { return };
         let factor = if finite { GROWTH } else { BACKOFF };
-        self.taken = if finite { self.taken + 1 } else { 0 };
+        self.taken = if finite { self.taken.saturating_add(1) } else { 0 };
         let next = self.scale * factor;
         // Past the ends of f32 no loss could be multiplied.
         let fits = (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&next);
@@ -302,6 +324,20 @@ mod tests {
         let (weight, list) = parameter(&dry, DType::BF16);
         let mut sgd = Sgd::new(list, 0.1).unwrap();
         assert!(step(&mut LossScaler::dynamic(), &mut sgd, &weight, 1.0).is_taken());
+    }
+
+    #[test]
+    fn a_state_as_text_is_the_same_state_again() {
+        let mut odd = LossScaler::dynamic_from(0.1, 7).unwrap();
+        odd.taken = 6;
+        for scaler in [LossScaler::dynamic(), LossScaler::fixed(1e-30).unwrap(), odd] {
+            assert_eq!(LossScaler::from_text(&scaler.to_text()), Some(scaler));
+        }
+        for damaged in
+            ["", "1", "1 2", "1 2 x", "1 2 3 4", "0 2 3", "NaN fixed 0", "inf 5 0", "1 -2 0", "1  2 0"]
+        {
+            assert_eq!(LossScaler::from_text(damaged), None, "{damaged:?}");
+        }
     }
 
     #[test]

@@ -280,7 +280,23 @@ pub(crate) const CASES: &[Case] = &[
     case("log_softmax", STRIDED, |x| x[0].log_softmax(-1)),
     case("log_softmax, middle axis", CUBE, |x| x[0].log_softmax(1)),
     case("cross_entropy", STRIDED, |x| x[0].cross_entropy(&classes(&x[0], &[3, 0, 2])?)),
-    case("mse_loss", PAIR, |x| x[0].mse_loss(&x[1])),
+    case("cross_entropy, at positions", CUBE, |x| {
+        let targets = classes(&x[0], &[2, 0, 1, 1, 2, 0, 0, 2])?.reshape([2, 4])?;
+        x[0].cross_entropy(&targets)
+    }),
+    case("cross_entropy, at positions with options", CUBE, |x| {
+        let targets = classes(&x[0], &[2, 0, 1, -7, 2, 0, 0, 2])?.reshape([2, 4])?;
+        let options = CrossEntropyOptions {
+            label_smoothing: 0.2,
+            ignore_index: Some(-7),
+            reduction: Reduction::None,
+            ..Default::default()
+        };
+        x[0].cross_entropy_with(&targets, options)
+    }),
+    case("mse_loss", PAIR, |x| x[0].mse_loss(&x[1], Reduction::Mean)),
+    case("mse_loss, summed", PAIR, |x| x[0].mse_loss(&x[1], Reduction::Sum)),
+    case("mse_loss, of each", PAIR, |x| x[0].mse_loss(&x[1], Reduction::None)),
     case("cross_entropy, summed", STRIDED, |x| {
         let options = CrossEntropyOptions { reduction: Reduction::Sum, ..Default::default() };
         x[0].cross_entropy_with(&classes(&x[0], &[3, 0, 2])?, options)

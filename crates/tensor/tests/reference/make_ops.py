@@ -197,4 +197,18 @@ for equation, operands in [
 ]:
     case(f"einsum {equation}", operands, np.einsum(equation, *operands))
 
+# Cross-entropy at positions: the classes are the second axis.
+for shape in [(2, 4, 3), (2, 4, 2, 2), (3, 4, 0), (4,)]:
+    x = floats(*shape) * 3
+    axis = min(1, len(shape) - 1)
+    targets = random.integers(-1, 4, shape[:axis] + shape[axis + 1:])
+    weights = np.array([0.5, 2.0, 0.0, 1.5])
+    rows = np.moveaxis(x, axis, -1).reshape(-1, 4)
+    for reduction in ["mean", "sum", "none"]:
+        losses = cross_entropy(rows, targets.reshape(-1), weights, 0.3, -1, reduction)
+        case(f"cross entropy everything {reduction}", [x, targets, weights], losses.reshape(targets.shape) if reduction == "none" else losses)
+for reduction in ["mean", "sum", "none"]:
+    x, t = floats(3, 2), floats(3, 2)
+    case(f"mse {reduction}", [x, t], reduced((x - t) ** 2, reduction))
+
 print("[" + ",\n".join(json.dumps(c, separators=(",", ":"), allow_nan=False) for c in cases) + "]")

@@ -128,11 +128,15 @@ pub(super) fn cross_entropy_grad(
     float!(op, out.dtype(), T => {
         let (logits, grad) = (Source::<T>::new(op, logits)?, Source::<T>::new(op, grad)?);
         rows(workers, host_mut::<T>(op, out)?, classes, &|number, row| {
+            let scale = grad.get(number);
+            if scale == T::ZERO {
+                row.fill(T::ZERO);
+                return;
+            }
             logits.load(number * classes, row);
             softmax_row(row);
             let target = targets.get(number) as usize;
             row[target] = row[target].minus(T::ONE);
-            let scale = grad.get(number);
             simd::each(row, |out| *out = out.times(scale));
         });
         Ok(())

@@ -1,11 +1,12 @@
 //! Cross-entropy with all its options: smoothed labels, rows that do not count, classes that count more than others.
 //!
 //! With pᵢ = softmax(xᵢ), ε the smoothing, C classes of weights w and W = Σ w, the loss of row i is
-//! (1 - ε) w\[tᵢ\] (-ln pᵢ\[tᵢ\]) + ε/C Σ_c w\[c\] (-ln pᵢ\[c\]), and 0 for a row that is ignored. The mean is Σ losses / Σ w\[tᵢ\]
+//! (1 - ε) w\[tᵢ\] (-ln pᵢ\[tᵢ\]) + ε/C Σ_c w\[c\] (-ln pᵢ\[c\]), and 0 with a gradient of 0 for a row that is ignored, whatever it holds. The mean is Σ losses / Σ w\[tᵢ\]
 //! over the rows that count, as in PyTorch. (Szegedy and others 2016.)
 //!
 //! ∂lossᵢ/∂xᵢ = (1 - ε) w\[tᵢ\] (pᵢ - one_hot(tᵢ)) + ε/C (W pᵢ - w). Saves x, t and w; smoothing takes temporaries of the size of x.
 
+use super::positions;
 use super::reduction::Reduction;
 use crate::autograd::Saved;
 use crate::backend::Kernel;
@@ -72,12 +73,14 @@ impl Rows {
         Ok(Self { weights: rows.only_kept(weights)?, ..rows })
     }
 
-    /// A number for each row, but 0 for those that do not count: also where it is no number.
+    /// A number for each row, or a row of them, but 0 for those that do not count: also where it is no number.
     fn only_kept(&self, numbers: Tensor) -> Result<Tensor> {
-        match &self.kept {
-            Some(kept) => kept.where_(&numbers, &constant_like(&numbers, 0)?),
-            None => Ok(numbers),
+        let Some(kept) = &self.kept else { return Ok(numbers) };
+        let zero = constant_like(&numbers, 0)?;
+        if numbers.dims().len() > 1 {
+            return kept.unsqueeze(1)?.where_(&numbers, &zero);
         }
+        kept.where_(&numbers, &zero)
     }
 }
 
@@ -134,7 +137,7 @@ impl Op for WeightedCrossEntropy {
             Reduction::Mean => grad.div(&rows.weights.sum_all()?)?.broadcast_to(targets.shape())?,
             other => other.spread(grad, targets.shape())?,
         };
-        let sharp = share.mul(&rows.weights)?.mul_scalar(1.0 - self.smoothing)?;
+        let sharp = rows.only_kept(share.mul(&rows.weights)?.mul_scalar(1.0 - self.smoothing)?)?;
         let mut out = ctx.output(logits.shape(), logits.dtype())?;
         ctx.compute(Kernel::CrossEntropyGrad {
             logits: logits.view(),
@@ -150,7 +153,7 @@ impl Op for WeightedCrossEntropy {
                 None => probabilities.mul_scalar(logits.dims()[1] as f64)?.sub_scalar(1.0)?,
             };
             let share = rows.only_kept(share)?.mul_scalar(self.smoothing_of_each(logits))?;
-            to_logits = to_logits.add(&pull.mul(&share.unsqueeze(1)?)?)?;
+            to_logits = to_logits.add(&rows.only_kept(pull.mul(&share.unsqueeze(1)?)?)?)?;
         }
         Ok([Some(to_logits), None, None].into_iter().take(saved.inputs()).collect())
     }
@@ -171,6 +174,8 @@ impl Tensor {
     /// # Ok::<(), highwater_tensor::Error>(())
     /// ```
     ///
+    /// Without a reduction the losses have the shape of the targets. No gradient flows to what is ignored, whatever it holds.
+    ///
     /// # Errors
     /// [`Error::BadArgument`] unless the smoothing is from 0 to 1; [`Error::ShapeMismatch`] or [`Error::DTypeMismatch`] for
     /// weights that are not `[classes]` of the logits' type; else as [`Tensor::cross_entropy`].
@@ -187,9 +192,15 @@ impl Tensor {
         }
         let op =
             WeightedCrossEntropy { smoothing, ignored: options.ignore_index, reduction: options.reduction };
-        match options.class_weights {
-            Some(weights) => apply(op, &[self, targets, weights]),
-            None => apply(op, &[self, targets]),
-        }
+        let positions = positions::Rows::of(OP, self, targets)?;
+        let (logits, rows) = match &positions {
+            Some(positions) => (&positions.logits, &positions.targets),
+            None => (self, targets),
+        };
+        let loss = match options.class_weights {
+            Some(weights) => apply(op, &[logits, rows, weights]),
+            None => apply(op, &[logits, rows]),
+        }?;
+        if options.reduction == Reduction::None { loss.reshape(*targets.shape()) } else { Ok(loss) }
     }
 }
