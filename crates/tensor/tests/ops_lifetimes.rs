@@ -6,6 +6,8 @@ mod ops_table;
 
 use bfc_core::{Bytes, Category};
 use highwater_tensor::io::Array;
+use highwater_tensor::nn::Parameter;
+use highwater_tensor::optim::{Optimizer, Sgd};
 use highwater_tensor::{DType, Device, Error, Op, OpContext, Result, Rng, Runtime, Tensor, apply, no_grad};
 use ops_table::{CASES, inputs, runtime};
 
@@ -254,17 +256,73 @@ fn backward_starts_from_one_number_that_depends_on_a_leaf() {
     assert_eq!(x.detach().sum_all().unwrap().backward().unwrap_err(), Error::NoGraph);
 }
 
+/// What this returns, on a thread on which anything that recurses per op would overflow.
+fn on_a_small_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(256 << 10);
+        thread.spawn_scoped(scope, work).unwrap().join().unwrap()
+    })
+}
+
 #[test]
-fn a_chain_of_a_hundred_thousand_ops_is_dropped_and_passed_without_recursion() {
-    const OPS: usize = 100_000;
+fn a_chain_of_a_million_ops_is_dropped_and_passed_without_recursion() {
+    const OPS: usize = 1_000_000;
     let device = runtime().cpu().unwrap();
-    let x = Tensor::zeros(&device, 1).unwrap().requiring_grad().unwrap();
-    let chain = || (0..OPS).fold(x.clone(), |y, _| y.add_scalar(1.0).unwrap());
-    drop(chain());
-    let end = chain();
-    assert_eq!(end.item::<f32>().unwrap(), OPS as f32);
-    let gradients = end.backward().unwrap();
-    assert_eq!(gradients.get(&x).unwrap().item::<f32>().unwrap(), 1.0);
+    let before = in_use(&device);
+    on_a_small_stack(|| {
+        let x = Tensor::zeros(&device, 1).unwrap().requiring_grad().unwrap();
+        let chain = || (0..OPS).fold(x.clone(), |y, _| y.add_scalar(1.0).unwrap());
+        drop(chain());
+        let end = chain();
+        assert_eq!(end.item::<f32>().unwrap(), OPS as f32);
+        let gradients = end.backward().unwrap();
+        assert_eq!(gradients.get(&x).unwrap().item::<f32>().unwrap(), 1.0);
+    });
+    assert_eq!(in_use(&device), before);
+}
+
+#[test]
+fn a_long_chain_that_branches_and_saves_is_dropped_without_recursion_and_without_a_rest() {
+    let device = runtime().cpu().unwrap();
+    let before = in_use(&device);
+    on_a_small_stack(|| {
+        let x = Tensor::zeros(&device, 1).unwrap().requiring_grad().unwrap();
+        // Each step looks twice into the one before and saves what it looks into.
+        let end = (0..50_000).fold(x.clone(), |y, _| y.mul(&y.tanh().unwrap()).unwrap());
+        drop(x);
+        assert!(in_use(&device) > before + 50_000 * 256);
+        drop(end);
+    });
+    assert_eq!(in_use(&device), before);
+}
+
+#[test]
+fn an_op_that_saves_its_own_output_does_not_keep_itself_alive() {
+    let device = runtime().cpu().unwrap();
+    let before = in_use(&device);
+    let ops: [fn(&Tensor) -> Result<Tensor>; 5] =
+        [Tensor::exp, Tensor::tanh, Tensor::sigmoid, Tensor::sqrt, |x| x.softmax(-1)];
+    for op in ops {
+        let x = Tensor::ones(&device, [4, 4]).unwrap().requiring_grad().unwrap();
+        let y = op(&x).unwrap();
+        assert_eq!(in_use(&device) - before, held(&x) + held(&y));
+        drop(x);
+        drop(y);
+        assert_eq!(in_use(&device), before);
+    }
+}
+
+#[test]
+fn a_backward_after_an_update_in_place_is_that_of_the_values_which_forward_saw() {
+    let device = runtime().cpu().unwrap();
+    let weight = Parameter::new(Tensor::full(&device, 2, 3.0).unwrap()).unwrap();
+    let loss = weight.tensor().square().unwrap().sum_all().unwrap();
+    let other = weight.tensor().sum_all().unwrap().backward().unwrap();
+    Sgd::new(vec![("weight".to_owned(), weight.clone())], 1.0).unwrap().step(other).unwrap();
+    assert_eq!(weight.tensor().to_vec::<f32>().unwrap(), [2.0; 2]);
+    let gradients = loss.backward().unwrap();
+    // 2 · 3 and not 2 · 2: an update never writes into what a graph holds.
+    assert_eq!(gradients.get(&weight.tensor()).unwrap().to_vec::<f32>().unwrap(), [6.0; 2]);
 }
 
 #[test]
