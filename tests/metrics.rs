@@ -3,6 +3,8 @@
 
 mod built;
 
+use std::fs::File;
+use std::io::BufReader;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -42,6 +44,7 @@ fn every_example_that_trains_logs_each_step_with_loss_time_and_memory() {
         ("train_chargpt", &chargpt, 3),
         ("checkpointed_transformer", &small, 3),
         ("train_digits", &["--epochs", "1", "--batch-size", "500"], 3),
+        ("autoencoder", &["--epochs", "1", "--batch-size", "500"], 3),
     ] {
         let lines = logged(example, args);
         assert_eq!(lines.len(), steps, "{example}");
@@ -87,6 +90,15 @@ fn a_network_that_was_trained_in_two_parts_is_that_of_one() {
     for key in ["steps", "final_loss", "test_accuracy"] {
         assert_eq!(whole[key], resumed[key], "{key}");
     }
+    let pictures =
+        |args: &[&str]| results("autoencoder", &[&["--epochs", "3", "--batch-size", "200"], args].concat());
+    let whole = pictures(&[]);
+    pictures(&["--stop-after", "1", "--save", &at("pictures")]);
+    let resumed = pictures(&["--resume", &at("pictures")]);
+    assert!(whole["validation_loss"].as_f64().is_some_and(|loss| loss < 0.15), "{whole}");
+    for key in ["steps", "final_loss", "validation_loss"] {
+        assert_eq!(whole[key], resumed[key], "{key}");
+    }
     let transformer = |args: &[&str]| {
         let small = ["--layers", "2", "--width", "8", "--heads", "1", "--batch-size", "2"];
         results("checkpointed_transformer", &[&small, args].concat())["final_loss"].clone()
@@ -95,6 +107,30 @@ fn a_network_that_was_trained_in_two_parts_is_that_of_one() {
     transformer(&["--steps", "2", "--save", &at("transformer")]);
     // What was trained with checkpoints goes on without.
     assert_eq!(transformer(&["--steps", "4", "--plain", "--resume", &at("transformer")]), whole);
+}
+
+#[test]
+fn what_comes_back_of_pictures_is_drawn_below_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, none) = (folder.path().join("digits.png"), folder.path().join("none.png"));
+    let small = ["--epochs", "3", "--batch-size", "64", "--picture"];
+    run("autoencoder", &[&small, &[path.to_str().unwrap()][..]].concat());
+    let mut reader = png::Decoder::new(BufReader::new(File::open(&path).unwrap())).read_info().unwrap();
+    let mut dots = vec![0; reader.output_buffer_size().unwrap()];
+    let info = reader.next_frame(&mut dots).unwrap();
+    // 16 pictures side by side; the originals, and what came back before training, after 1 and 2 epochs, and at the end.
+    assert_eq!((info.width, info.height), (16 * 60 + 4, 5 * 60 + 12));
+    let row = |number: usize| {
+        let top = 4 + number * 60 + if number > 0 { 8 } else { 0 };
+        dots[top * info.width as usize..][..56 * info.width as usize].to_vec()
+    };
+    let difference = |a: Vec<u8>, b: Vec<u8>| -> u64 {
+        a.iter().zip(b).map(|(&a, b)| u64::from(a.abs_diff(b)).pow(2)).sum()
+    };
+    assert!(2 * difference(row(0), row(4)) < difference(row(0), row(1)), "training brings nothing");
+
+    run("autoencoder", &[&small, &[none.to_str().unwrap(), "--dry-run"][..]].concat());
+    assert!(!none.exists(), "a dry run has nothing to draw");
 }
 
 #[test]

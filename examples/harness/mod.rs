@@ -1,5 +1,7 @@
 //! What the examples share: options, a runtime made from them, and what is said at the end.
 
+#[allow(dead_code, reason = "not every example takes pictures")]
+pub(crate) mod idx;
 #[allow(dead_code, reason = "not every example trains")]
 mod metrics;
 

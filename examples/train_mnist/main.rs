@@ -5,20 +5,17 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use harness::Session;
-use highwater::data::{Augment, read_idx};
+use harness::{Session, idx};
+use highwater::data::Augment;
 use highwater::io::{Checkpoint, SafetensorsLimits};
 use highwater::prelude::*;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use serde_json::json;
-
-/// The most pixels that are read.
-const LARGEST: u64 = 1 << 30;
 
 /// The share of the images that the network never sees in training.
 const TEST_FRACTION: f64 = 0.2;
@@ -89,8 +86,7 @@ fn images(rows: &Tensor) -> highwater::Result<Tensor> {
 
 fn run(args: &Args, session: Session) -> anyhow::Result<()> {
     let (device, seed) = (session.device.clone(), args.options.seed);
-    let found = |part| find(&args.folder, part);
-    let data = read_idx(found("images-idx3")?, found("labels-idx1")?, LARGEST)?.scaled(1.0 / 255.0);
+    let data = idx::read(&args.folder)?.scaled(1.0 / 255.0);
     if data.width() != 28 * 28 {
         bail!("{}: images of {} pixels, not 28 by 28", args.folder.display(), data.width());
     }
@@ -164,13 +160,4 @@ fn accuracy(
         right += digits.eq(&y)?.to_dtype(DType::F64)?.sum_all()?.item_or(0.0)?;
     }
     Ok((!device.is_dry()).then(|| right / data.rows() as f64))
-}
-
-/// The file in a folder whose name has `part` in it; the first by name.
-fn find(folder: &Path, part: &str) -> anyhow::Result<PathBuf> {
-    let entries = std::fs::read_dir(folder).with_context(|| folder.display().to_string())?;
-    let paths = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
-    let named = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().contains(part));
-    let first = paths.into_iter().filter(named).min();
-    first.with_context(|| format!("{}: no file whose name has {part:?} in it", folder.display()))
 }

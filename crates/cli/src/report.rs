@@ -1,6 +1,7 @@
 //! `highwater report`: where the memory of a recorded run went.
 
 mod failures;
+mod log_file;
 mod page;
 mod text;
 
@@ -44,6 +45,10 @@ pub(crate) struct ReportArguments {
     #[arg(long, value_name = "FILE.html", conflicts_with = "json")]
     html: Option<PathBuf>,
 
+    /// Show the loss and the other numbers of the run's log on that page, as examples write it with --log
+    #[arg(long, value_name = "FILE.jsonl", requires = "html")]
+    log: Option<PathBuf>,
+
     #[command(flatten)]
     read: ReadArguments,
 }
@@ -76,6 +81,13 @@ pub(crate) fn run(arguments: &ReportArguments) -> io::Result<ExitCode> {
         Ok(page) => page,
         Err(error) => return failed(&error),
     };
+    let log = match arguments.log.as_deref().map(log_file::read).transpose() {
+        Ok(log) => log,
+        Err(error) => {
+            writeln!(io::stderr(), "highwater: {error}")?;
+            return Ok(ExitCode::from(exit::BAD_FILE));
+        }
+    };
     let recording = match arguments.read.read(&arguments.run) {
         Ok(recording) => recording,
         Err(error) => {
@@ -85,7 +97,7 @@ pub(crate) fn run(arguments: &ReportArguments) -> io::Result<ExitCode> {
     };
     let mut stdout = io::stdout().lock();
     if let (Some(path), Some(page)) = (&arguments.html, page) {
-        if let Err(error) = page::write(&recording, page, path, &mut stdout) {
+        if let Err(error) = page::write(&recording, log.as_ref(), page, path, &mut stdout) {
             return failed(&error);
         }
         return tell_cut(&recording, &arguments.run);

@@ -84,6 +84,38 @@ fn a_page_is_one_file_and_a_path_that_cannot_be_written_is_named() {
 }
 
 #[test]
+fn a_page_shows_the_log_of_the_run_and_a_bad_log_is_refused_with_its_line() {
+    let directory = TempDir::new().unwrap();
+    let run = record(&directory, "run.hwm", 3072);
+    let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (page, log) = (at("run.html"), at("run.jsonl"));
+    let good = "{\"step\":0,\"seconds\":0.1,\"loss\":2.5}\n";
+    fs::write(&log, good.repeat(3)).unwrap();
+    let output = highwater(&["report", "--html", &page, "--log", &log], &[&run]);
+    assert!(output.status.success() && stdout(&output).contains("run.html: "), "{output:?}");
+    let with_log = fs::read(&page).unwrap();
+    assert!(highwater(&["report", "--html", &page], &[&run]).status.success());
+    assert_ne!(fs::read(&page).unwrap(), with_log);
+
+    let before = fs::read(&page).unwrap();
+    fs::write(&log, format!("{good}{{\"step\":1}}\n")).unwrap();
+    let output = highwater(&["report", "--html", &page, "--log", &log], &[&run]);
+    assert_eq!(output.status.code(), Some(2));
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        message.ends_with("run.jsonl: line 2: \"seconds\" must be a number from 0, found nothing\n"),
+        "{message}"
+    );
+    assert_eq!(fs::read(&page).unwrap(), before, "the page that was there stays");
+    let output = highwater(&["report", "--html", &page, "--log", &at("none.jsonl")], &[&run]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        !highwater(&["report", "--log", &log], &[&run]).status.success(),
+        "there is no page to show it on"
+    );
+}
+
+#[test]
 fn a_report_takes_the_peak_apart() {
     let directory = TempDir::new().unwrap();
     let run = record(&directory, "run.hwm", 3072);

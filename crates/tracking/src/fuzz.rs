@@ -15,6 +15,7 @@ use crate::page::write_page;
 use crate::record::{EventKind, Follower, PeakParts, Recording, RecordingLimits, Usage, recording_of_events};
 use crate::replay::replay;
 use crate::trace::{ReadOptions, Trace, TraceEvent, TraceLimits};
+use crate::training_log::{TrainingLog, TrainingLogLimits};
 
 /// Small limits, so that they are reached.
 const LIMITS: TraceLimits = TraceLimits {
@@ -40,6 +41,18 @@ pub fn any(data: &[u8]) {
 pub fn text(data: &[u8]) {
     if let Ok(trace) = Trace::parse(data, &LIMITS) {
         check(&trace);
+    }
+}
+
+/// The log of a training run.
+pub fn training_log(data: &[u8]) {
+    let limits = TrainingLogLimits { line_bytes: 200, points: 200, curves: 5, name_bytes: 20 };
+    let Ok(log) = TrainingLog::read(data, &limits) else { return };
+    let points: usize = log.curves().iter().map(|curve| curve.points.len()).sum();
+    assert!(log.curves().len() <= limits.curves && points <= limits.points);
+    for curve in log.curves() {
+        assert!(curve.points.is_sorted_by_key(|point| (point.at_ns, point.step)));
+        assert!(curve.points.iter().all(|point| point.value.is_finite()));
     }
 }
 

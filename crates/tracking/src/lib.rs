@@ -77,13 +77,14 @@ mod text;
 mod totals;
 mod trace;
 mod tracker;
+mod training_log;
 
 pub use allocator::{Record, Sizes, TrackingAllocator};
 pub use budget::Budget;
 pub use context::{Context, ContextGuard, capture};
 pub use export::{ExportError, ExportFormat, UnknownExportFormat, export};
 pub use oom::{Answer, BudgetRow, Holder, OutOfMemory};
-pub use page::write_page;
+pub use page::{write_page, write_page_with_log};
 pub use plan::{
     NoPlan, PlanLimits, PlanTextError, PlanTextProblem, Step, find_step, parse_plan, plan_of, write_plan,
 };
@@ -105,3 +106,6 @@ pub use trace::{
     TracePlace, TraceProblem,
 };
 pub use tracker::{OpRun, Tracker};
+pub use training_log::{
+    Curve, CurvePoint, TrainingLog, TrainingLogError, TrainingLogLimits, TrainingLogProblem,
+};

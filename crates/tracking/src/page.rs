@@ -1,13 +1,14 @@
 //! A recording as one page for a browser: the timeline by category, the pool map, the table by op, the peak taken apart,
-//! and requests that found no memory.
+//! and requests that found no memory; with the log of the run, its loss and other curves over the same time.
 //!
 //! The page asks nothing of the network. Its data is one JSON object, deflated and in base64, so that no name in it
 //! can end the element that it stands in; scripts write names only as text. What would make the page large is thinned
-//! out here: the timeline to an [`envelope`], the map to a [`raster`] with single [`blocks`] around the peak.
+//! out here: the timeline to an [`envelope`], the map to a [`raster`] with single [`blocks`] around the peak, logs to [`curves`].
 //!
 //! Figures, of the command and on the machine in README.md, stand there under "Where did the memory go?".
 
 mod blocks;
+mod curves;
 mod data;
 mod envelope;
 mod failures;
@@ -23,13 +24,15 @@ use flate2::Compression;
 use flate2::write::ZlibEncoder;
 
 use crate::record::Recording;
+use crate::training_log::TrainingLog;
 
 const HEAD: &str = include_str!("page/page.html");
 pub(crate) const STYLE: &str = include_str!("page/page.css");
-const SCRIPTS: [&str; 6] = [
+const SCRIPTS: [&str; 7] = [
     include_str!("page/base.js"),
     include_str!("page/view.js"),
     include_str!("page/timeline.js"),
+    include_str!("page/curves.js"),
     include_str!("page/map.js"),
     include_str!("page/tables.js"),
     include_str!("page/main.js"),
@@ -50,7 +53,32 @@ const SCRIPTS: [&str; 6] = [
 /// assert!(page.starts_with(b"<!doctype html>"));
 /// # Ok::<(), std::io::Error>(())
 /// ```
-pub fn write_page(recording: &Recording, mut out: impl Write) -> io::Result<()> {
+pub fn write_page(recording: &Recording, out: impl Write) -> io::Result<()> {
+    write(recording, None, out)
+}
+
+/// The same with the curves of the run's log above the memory, over the same time.
+///
+/// # Errors
+/// Those of the writer.
+///
+/// ```
+/// use bfc_core::Bytes;
+/// use highwater_tracking::{Tracker, TrainingLog, TrainingLogLimits, write_page_with_log};
+/// let tracker = Tracker::new();
+/// tracker.start_log(Bytes::mib(1));
+/// let lines = "{\"step\": 0, \"seconds\": 0.5, \"loss\": 2.25}\n";
+/// let log = TrainingLog::read(lines.as_bytes(), &TrainingLogLimits::default())?;
+/// let mut page = Vec::new();
+/// write_page_with_log(&tracker.take_log(), &log, &mut page)?;
+/// assert!(page.starts_with(b"<!doctype html>"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn write_page_with_log(recording: &Recording, log: &TrainingLog, out: impl Write) -> io::Result<()> {
+    write(recording, Some(log), out)
+}
+
+fn write(recording: &Recording, log: Option<&TrainingLog>, mut out: impl Write) -> io::Result<()> {
     let program = &recording.facts().program;
     let title = if program.is_empty() { "a run" } else { program };
     // The template's placeholders, in the order in which they stand.
@@ -61,7 +89,7 @@ pub fn write_page(recording: &Recording, mut out: impl Write) -> io::Result<()> 
         match (mark, fill) {
             (_, Some(text)) => out.write_all(text.as_bytes())?,
             ("{title}", _) => out.write_all(escaped(title).as_bytes())?,
-            ("{data}", _) => write_data(recording, &mut out)?,
+            ("{data}", _) => write_data(recording, log, &mut out)?,
             _ => SCRIPTS.iter().try_for_each(|script| out.write_all(script.as_bytes()))?,
         }
         rest = after;
@@ -69,10 +97,10 @@ pub fn write_page(recording: &Recording, mut out: impl Write) -> io::Result<()> 
     out.write_all(rest.as_bytes())
 }
 
-fn write_data(recording: &Recording, out: &mut impl Write) -> io::Result<()> {
+fn write_data(recording: &Recording, log: Option<&TrainingLog>, out: &mut impl Write) -> io::Result<()> {
     let base64 = EncoderWriter::new(out, &BASE64_STANDARD);
     let mut deflate = ZlibEncoder::new(base64, Compression::default());
-    serde_json::to_writer(&mut deflate, &data::Data::of(recording))?;
+    serde_json::to_writer(&mut deflate, &data::Data::of(recording, log))?;
     deflate.finish()?.finish()?;
     Ok(())
 }

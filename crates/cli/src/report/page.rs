@@ -4,7 +4,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use bfc_core::Bytes;
-use highwater_tracking::{Recording, write_page};
+use highwater_tracking::{Recording, TrainingLog, write_page, write_page_with_log};
 
 use crate::output_file::OutputFile;
 
@@ -21,9 +21,10 @@ pub(super) fn create(path: &Path) -> Result<OutputFile, PageError> {
     OutputFile::open(path).map_err(|error| PageError { path: path.to_owned(), error })
 }
 
-/// Writes the page of a recording to a file, and says how large it became.
+/// Writes the page of a recording, and of the log of its run, to a file, and says how large it became.
 pub(super) fn write(
     recording: &Recording,
+    log: Option<&TrainingLog>,
     mut output: OutputFile,
     path: &Path,
     out: &mut impl Write,
@@ -31,7 +32,10 @@ pub(super) fn write(
     let at = |error| PageError { path: path.to_owned(), error };
     let mut write = || {
         let mut file = BufWriter::new(output.begin()?);
-        write_page(recording, &mut file)?;
+        match log {
+            Some(log) => write_page_with_log(recording, log, &mut file)?,
+            None => write_page(recording, &mut file)?,
+        }
         file.flush()
     };
     let size = write().and_then(|()| output.keep()).map_err(at)?;

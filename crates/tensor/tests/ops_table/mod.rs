@@ -3,9 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 #![allow(dead_code, reason = "each test program uses a part")]
 
-use std::sync::Arc;
-
-use bfc_core::{DeviceId, DeviceKind};
 use highwater_tensor::{
     AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, IntoPart, Norm, Pool2dOptions,
     Reduction, Result, Rng, Runtime, SortOrder, Tensor,
@@ -63,6 +60,9 @@ pub(crate) fn device() -> Device {
 
 #[cfg(feature = "cuda")]
 fn emulated() -> Device {
+    use std::sync::Arc;
+
+    use bfc_core::{DeviceId, DeviceKind};
     use bfc_cuda::emulator::{EmulatedMemory, Emulator};
     use highwater_tensor::backend::cuda::CudaBackend;
 

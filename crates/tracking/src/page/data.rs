@@ -4,12 +4,14 @@ use bfc_core::Category;
 use serde::Serialize;
 
 use super::blocks::{self, Rectangle};
+use super::curves::CurvesData;
 use super::envelope::{envelope, ops_at};
 use super::failures::{FailureRow, failures};
 use super::names::Names;
 use super::raster::{Raster, runs};
 use super::space::Space;
 use crate::record::{Cut, EventKind, OpUsage, PeakParts, Recording, RunFacts, RunSummary, Usage};
+use crate::training_log::TrainingLog;
 
 /// How many stretches the timeline has at most.
 const STRETCHES: usize = 1 << 15;
@@ -43,6 +45,7 @@ pub(super) struct Data<'a> {
     category_usage: Vec<crate::record::CategoryUsage>,
     failures: Vec<FailureRow>,
     failed_requests: usize,
+    log: Option<CurvesData<'a>>,
     names: Vec<String>,
 }
 
@@ -91,7 +94,7 @@ struct Exact {
 }
 
 impl<'a> Data<'a> {
-    pub(super) fn of(recording: &'a Recording) -> Self {
+    pub(super) fn of(recording: &'a Recording, log: Option<&'a TrainingLog>) -> Self {
         let usage = Usage::of(recording);
         let mut names = Names::new(recording);
         let first = |mut lines: Vec<OpUsage>| {
@@ -119,6 +122,7 @@ impl<'a> Data<'a> {
             category_usage: usage.categories,
             failures: failures(recording),
             failed_requests: recording.failures().len(),
+            log: log.map(CurvesData::of),
             names: names.into_paths(),
         }
     }
@@ -208,6 +212,6 @@ fn differences(values: impl Iterator<Item = i128>) -> impl Iterator<Item = i128>
 }
 
 /// Differences of numbers that never fall.
-fn steps_up(values: impl Iterator<Item = u64>) -> Vec<u64> {
+pub(super) fn steps_up(values: impl Iterator<Item = u64>) -> Vec<u64> {
     values.scan(0, |last, value| Some(value - std::mem::replace(last, value))).collect()
 }

@@ -33,10 +33,12 @@ function head(data) {
 
 async function main() {
   const data = await read_data();
-  view.end = Math.max(data.end_ns, 100);
+  const logged = data.log ? data.log.curves.map(curve => curve.at_ns.reduce((sum, step) => sum + step, 0)) : [];
+  view.end = Math.max(data.end_ns, 100, ...logged);
   view.to = view.end;
   read_palette();
   head(data);
+  curves(data);
   timeline(data);
   map(data);
   parts_table(data);

@@ -17,6 +17,7 @@ use super::*;
 use crate::record::{EventKind, Moment};
 use crate::scope::module;
 use crate::tracker::Tracker;
+use crate::training_log::{CurvePoint, TrainingLogLimits};
 
 /// Runs an op that takes blocks of these sizes, and frees every other one at once and the rest at the end.
 fn record(op: &'static str, sizes: &[u64]) -> Recording {
@@ -94,6 +95,25 @@ fn the_data_of_a_page_is_the_recordings() {
 }
 
 #[test]
+fn a_page_carries_the_curves_of_the_log() {
+    let recording = record("page-op", &[1000]);
+    let lines = "{\"step\":4,\"seconds\":0.5,\"loss\":2.5,\"</script>\":1}\n\
+                 {\"step\":6,\"seconds\":2,\"loss\":1.25}\n";
+    let log = TrainingLog::read(lines.as_bytes(), &TrainingLogLimits::default()).unwrap();
+    let mut page = Vec::new();
+    write_page_with_log(&recording, &log, &mut page).unwrap();
+    let page = String::from_utf8(page).unwrap();
+    assert_eq!(page.matches("</script>").count(), 2);
+    let told = &data_of(&page)["log"];
+    assert_eq!((&told["lines"], &told["cut"]), (&2.into(), &false.into()));
+    let loss = told["curves"].as_array().unwrap().iter().find(|curve| curve["name"] == "loss").unwrap();
+    assert_eq!(sums(&loss["at_ns"]), [500_000_000, 2_000_000_000]);
+    assert_eq!(sums(&loss["steps"]), [4, 6]);
+    assert_eq!(loss["values"], serde_json::json!([2.5, 1.25]));
+    assert!(data_of(&page_of(&recording))["log"].is_null());
+}
+
+#[test]
 fn no_name_can_end_the_element_that_it_stands_in() {
     let evil = "</script><b>\u{2028}&";
     let mut recording = record(evil, &[1000]);
@@ -168,6 +188,33 @@ proptest! {
         for category in Category::ALL.map(Category::index) {
             let most = |moments: &[Moment]| moments.iter().map(|moment| moment.categories[category]).max();
             prop_assert_eq!(most(&kept), most(&moments));
+        }
+    }
+
+    #[test]
+    fn thinned_out_no_curve_loses_an_end_or_the_extremes_of_a_stretch(
+        values in prop::collection::vec(-5_i32..5, 0..120),
+        stretches in 1_usize..30,
+    ) {
+        let points: Vec<CurvePoint> = values
+            .iter()
+            .enumerate()
+            .map(|(index, &value)| CurvePoint { at_ns: index as u64, step: index as u64, value: value.into() })
+            .collect();
+        let kept = curves::thinned(&points, stretches);
+        prop_assert!(kept.len() <= 2 * stretches + 2);
+        prop_assert!(kept.is_sorted_by_key(|point| point.step));
+        prop_assert_eq!((kept.first(), kept.last()), (points.first(), points.last()));
+        for stretch in points.chunks(points.len().div_ceil(stretches).max(1)) {
+            let within: Vec<f64> =
+                kept.iter().filter(|point| stretch.contains(point)).map(|point| point.value).collect();
+            for extreme in [f64::min, f64::max] {
+                let of = |values: &mut dyn Iterator<Item = f64>| values.reduce(extreme);
+                prop_assert_eq!(
+                    of(&mut within.iter().copied()),
+                    of(&mut stretch.iter().map(|point| point.value))
+                );
+            }
         }
     }
 

@@ -1,0 +1,67 @@
+//! The curves of a training log for the page, thinned out so that no stretch loses its highest or lowest point.
+
+use serde::Serialize;
+
+use super::data::steps_up;
+use crate::training_log::{Curve, CurvePoint, TrainingLog};
+
+/// How many stretches a curve has at most.
+const STRETCHES: usize = 4096;
+
+#[derive(Debug, Serialize)]
+pub(super) struct CurvesData<'a> {
+    lines: u64,
+    cut: bool,
+    curves: Vec<CurveData<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct CurveData<'a> {
+    name: &'a str,
+    /// How many there were before thinning out.
+    points: usize,
+    /// Nanoseconds, as differences.
+    at_ns: Vec<u64>,
+    /// As differences.
+    steps: Vec<u64>,
+    values: Vec<f64>,
+}
+
+impl<'a> CurvesData<'a> {
+    pub(super) fn of(log: &'a TrainingLog) -> Self {
+        let curves = log.curves().iter().map(CurveData::of).collect();
+        Self { lines: log.lines(), cut: log.is_cut(), curves }
+    }
+}
+
+impl<'a> CurveData<'a> {
+    fn of(curve: &'a Curve) -> Self {
+        let kept = thinned(&curve.points, STRETCHES);
+        Self {
+            name: &curve.name,
+            points: curve.points.len(),
+            at_ns: steps_up(kept.iter().map(|point| point.at_ns)),
+            steps: steps_up(kept.iter().map(|point| point.step)),
+            values: kept.iter().map(|point| point.value).collect(),
+        }
+    }
+}
+
+/// The first and the last point, and the lowest and highest of each of so many stretches, in order.
+pub(super) fn thinned(points: &[CurvePoint], stretches: usize) -> Vec<CurvePoint> {
+    let length = points.len().div_ceil(stretches).max(1);
+    let mut kept = Vec::new();
+    for (number, stretch) in points.chunks(length).enumerate() {
+        let first = number * length;
+        let by_value =
+            |&(_, a): &(usize, &CurvePoint), &(_, b): &(usize, &CurvePoint)| a.value.total_cmp(&b.value);
+        let lowest = stretch.iter().enumerate().min_by(by_value);
+        let highest = stretch.iter().enumerate().max_by(by_value);
+        kept.extend([lowest, highest].into_iter().flatten().map(|(index, _)| first + index));
+    }
+    kept.extend(points.first().map(|_| 0));
+    kept.extend(points.len().checked_sub(1));
+    kept.sort_unstable();
+    kept.dedup();
+    kept.into_iter().map(|index| points[index]).collect()
+}

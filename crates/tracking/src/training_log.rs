@@ -1,0 +1,338 @@
+//! The log of a training run: a line of JSON for each step, as the examples write it with `--log`.
+//!
+//! ```text
+//! {"step":0,"seconds":0.012,"loss":2.31,"learning_rate":0.005,"bytes_in_use":418304}
+//! {"step":1,"seconds":0.015,"loss":2.27,"learning_rate":0.005,"bytes_in_use":418304}
+//! ```
+//!
+//! Every line is an object with the whole number `step` and `seconds` since the run began, which never fall. Each further number is a
+//! point of the curve of its name; what is no number (as the null of a loss that was none) is a gap. Bytes are left out: a
+//! recording knows them better. A last line without an end, as a run that was killed leaves it, is left out too.
+
+use std::collections::HashMap;
+use std::io::BufRead;
+
+use serde_json::Value;
+
+use crate::trace::TraceProblem;
+use crate::trace::lines::{at_end, beginning, read_line};
+
+/// Numbers that a recording tells.
+const LEFT_OUT: [&str; 4] = ["step", "seconds", "bytes_in_use", "peak_bytes_in_use"];
+
+/// How large a log may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrainingLogLimits {
+    /// The longest line, in bytes.
+    pub line_bytes: usize,
+    /// Most points of all curves; each takes 24 bytes.
+    pub points: usize,
+    /// Most curves.
+    pub curves: usize,
+    /// The longest name of a curve, in bytes.
+    pub name_bytes: usize,
+}
+
+impl Default for TrainingLogLimits {
+    fn default() -> Self {
+        Self { line_bytes: 1 << 16, points: 1 << 22, curves: 64, name_bytes: 200 }
+    }
+}
+
+/// A file that is not a log.
+#[derive(Debug, thiserror::Error)]
+#[error("line {line}: {problem}")]
+pub struct TrainingLogError {
+    /// Where it goes wrong, from 1.
+    pub line: u64,
+    /// What is wrong there.
+    #[source]
+    pub problem: TrainingLogProblem,
+}
+
+/// What is wrong with a line.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainingLogProblem {
+    /// It cannot be read, or is too long.
+    #[error(transparent)]
+    Line(TraceProblem),
+    /// It is no object of JSON.
+    #[error("expected an object of JSON, found {found:?}")]
+    NoObject {
+        /// Its beginning.
+        found: String,
+    },
+    /// A number that every line has is missing or is something else.
+    #[error("{name:?} must be {expected}, found {found}")]
+    Number {
+        /// The number's name.
+        name: &'static str,
+        /// What it must be.
+        expected: &'static str,
+        /// What stands there.
+        found: String,
+    },
+    /// Time or steps run backwards, as where two logs stand in one file.
+    #[error("{name:?} falls from {before} to {after}")]
+    Backwards {
+        /// What falls.
+        name: &'static str,
+        /// On the line before.
+        before: f64,
+        /// On this line.
+        after: f64,
+    },
+    /// There is more than is read.
+    #[error("more than {limit} {what}")]
+    TooMany {
+        /// What there is too much of.
+        what: &'static str,
+        /// The limit.
+        limit: usize,
+    },
+}
+
+/// A moment of a curve.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CurvePoint {
+    /// Nanoseconds since the run began.
+    pub at_ns: u64,
+    /// The step, as the log counts them.
+    pub step: u64,
+    /// A finite number.
+    pub value: f64,
+}
+
+/// A number over the run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curve {
+    /// Its name in the log, as `loss`.
+    pub name: String,
+    /// Its points, in order.
+    pub points: Vec<CurvePoint>,
+}
+
+/// The curves of a training run.
+///
+/// ```
+/// use highwater_tracking::{TrainingLog, TrainingLogLimits};
+/// let text = "{\"step\": 0, \"seconds\": 0.5, \"loss\": 2.25}\n{\"step\": 1, \"seconds\": 1, \"loss\": null}\n";
+/// let log = TrainingLog::read(text.as_bytes(), &TrainingLogLimits::default())?;
+/// assert_eq!((log.curves()[0].name.as_str(), log.curves()[0].points.len()), ("loss", 1));
+/// assert_eq!(log.curves()[0].points[0].at_ns, 500_000_000);
+///
+/// let error = TrainingLog::read(&b"{\"step\": -1}\n"[..], &TrainingLogLimits::default()).unwrap_err();
+/// assert_eq!(error.to_string(), "line 1: \"step\" must be a whole number, found -1");
+/// # Ok::<(), highwater_tracking::TrainingLogError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TrainingLog {
+    curves: Vec<Curve>,
+    lines: u64,
+    cut: bool,
+}
+
+impl TrainingLog {
+    /// Reads a log.
+    ///
+    /// # Errors
+    /// With the number of the line, for what is no log or is beyond the limits.
+    pub fn read(mut reader: impl BufRead, limits: &TrainingLogLimits) -> Result<Self, TrainingLogError> {
+        let mut builder = Builder::new(*limits);
+        let mut bytes = Vec::new();
+        for line in 1.. {
+            let at = |problem| TrainingLogError { line, problem };
+            match read_line(&mut reader, &mut bytes, limits.line_bytes) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(problem) => return Err(at(TrainingLogProblem::Line(problem))),
+            }
+            if bytes.iter().all(u8::is_ascii_whitespace) {
+                continue;
+            }
+            match serde_json::from_slice::<Value>(&bytes) {
+                Ok(Value::Object(fields)) => builder.line(&fields).map_err(at)?,
+                Err(error) if error.is_eof() && builder.log.lines > 0 && at_end(&mut reader) => {
+                    builder.log.cut = true;
+                }
+                _ => {
+                    let found = beginning(&String::from_utf8_lossy(&bytes));
+                    return Err(at(TrainingLogProblem::NoObject { found }));
+                }
+            }
+        }
+        Ok(builder.log)
+    }
+
+    /// The curves, none of them empty: first those that are there first.
+    #[must_use]
+    pub fn curves(&self) -> &[Curve] {
+        &self.curves
+    }
+
+    /// How many lines there were.
+    #[must_use]
+    pub const fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    /// Whether the last line broke off and was left out.
+    #[must_use]
+    pub const fn is_cut(&self) -> bool {
+        self.cut
+    }
+}
+
+struct Builder {
+    limits: TrainingLogLimits,
+    log: TrainingLog,
+    places: HashMap<String, usize>,
+    points: usize,
+    /// Of the line before.
+    step: u64,
+    seconds: f64,
+}
+
+impl Builder {
+    fn new(limits: TrainingLogLimits) -> Self {
+        Self { limits, log: TrainingLog::default(), places: HashMap::new(), points: 0, step: 0, seconds: 0.0 }
+    }
+
+    fn line(&mut self, fields: &serde_json::Map<String, Value>) -> Result<(), TrainingLogProblem> {
+        let wrong = |name, expected| {
+            let found = fields.get(name).map_or_else(|| "nothing".to_owned(), Value::to_string);
+            TrainingLogProblem::Number { name, expected, found: beginning(&found) }
+        };
+        let step = fields.get("step").and_then(Value::as_u64);
+        let step = step.ok_or_else(|| wrong("step", "a whole number"))?;
+        let seconds = fields.get("seconds").and_then(Value::as_f64).filter(|&seconds| seconds >= 0.0);
+        let seconds = seconds.ok_or_else(|| wrong("seconds", "a number from 0"))?;
+        let falls = |name, before, after| Err(TrainingLogProblem::Backwards { name, before, after });
+        if step < self.step {
+            return falls("step", self.step as f64, step as f64);
+        }
+        if seconds < self.seconds {
+            return falls("seconds", self.seconds, seconds);
+        }
+        (self.step, self.seconds) = (step, seconds);
+        self.log.lines += 1;
+        let at_ns = (seconds * 1e9) as u64;
+        for (name, value) in fields {
+            // Whole numbers beyond 2^53 lose digits, which no curve shows.
+            let Some(value) = value.as_f64() else { continue };
+            if !LEFT_OUT.contains(&name.as_str()) {
+                self.point(name, CurvePoint { at_ns, step, value })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn point(&mut self, name: &str, point: CurvePoint) -> Result<(), TrainingLogProblem> {
+        let TrainingLogLimits { points, curves, name_bytes, .. } = self.limits;
+        let too_many = |what, limit| TrainingLogProblem::TooMany { what, limit };
+        if self.points >= points {
+            return Err(too_many("points", points));
+        }
+        let place = match self.places.get(name) {
+            Some(&place) => place,
+            None if self.log.curves.len() >= curves => return Err(too_many("curves", curves)),
+            None if name.len() > name_bytes => return Err(too_many("bytes in a name", name_bytes)),
+            None => {
+                let place = self.log.curves.len();
+                self.log.curves.push(Curve { name: name.to_owned(), points: Vec::new() });
+                self.places.insert(name.to_owned(), place);
+                place
+            }
+        };
+        self.points += 1;
+        self.log.curves[place].points.push(point);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(text: &str) -> Result<TrainingLog, TrainingLogError> {
+        TrainingLog::read(text.as_bytes(), &TrainingLogLimits::default())
+    }
+
+    #[test]
+    fn each_number_is_a_curve_and_what_is_none_is_a_gap() {
+        let log = read(
+            "{\"step\":3,\"seconds\":0,\"loss\":2,\"rate\":0.5,\"bytes_in_use\":1,\"note\":\"x\",\"more\":{\"loss\":1}}\r\n\n\
+             {\"step\":4,\"seconds\":1e-9,\"loss\":null,\"rate\":0.25,\"test_loss\":7.5}\n",
+        )
+        .unwrap();
+        let points = |name: &str| -> Vec<(u64, u64, f64)> {
+            let curve = log.curves().iter().find(|curve| curve.name == name).unwrap();
+            curve.points.iter().map(|point| (point.at_ns, point.step, point.value)).collect()
+        };
+        assert_eq!(points("loss"), [(0, 3, 2.0)]);
+        assert_eq!(points("rate"), [(0, 3, 0.5), (1, 4, 0.25)]);
+        assert_eq!(points("test_loss"), [(1, 4, 7.5)]);
+        assert_eq!((log.curves().len(), log.lines(), log.is_cut()), (3, 2, false));
+    }
+
+    #[test]
+    fn a_last_line_that_broke_off_is_left_out_and_one_amid_others_is_not() {
+        let whole = "{\"step\":0,\"seconds\":0,\"loss\":1}\n";
+        let log = read(&format!("{whole}{{\"step\":1,\"seco")).unwrap();
+        assert_eq!((log.lines(), log.is_cut()), (1, true));
+        let error = read(&format!("{whole}{{\"step\":1,\"seco\n{whole}")).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "line 2: expected an object of JSON, found \"{\\\"step\\\":1,\\\"seco\""
+        );
+        assert!(read("{\"step\":1,\"seco").is_err(), "the only line");
+    }
+
+    #[test]
+    fn what_is_no_log_is_refused_with_the_line() {
+        let good = "{\"step\":5,\"seconds\":2}\n";
+        for (line, message) in [
+            ("[1]", "line 2: expected an object of JSON, found \"[1]\""),
+            ("step 1", "line 2: expected an object of JSON, found \"step 1\""),
+            ("{\"step\":1.5,\"seconds\":3}", "line 2: \"step\" must be a whole number, found 1.5"),
+            ("{\"seconds\":3}", "line 2: \"step\" must be a whole number, found nothing"),
+            ("{\"step\":6,\"seconds\":-1}", "line 2: \"seconds\" must be a number from 0, found -1"),
+            ("{\"step\":6,\"seconds\":\"1\"}", "line 2: \"seconds\" must be a number from 0, found \"1\""),
+            ("{\"step\":4,\"seconds\":3}", "line 2: \"step\" falls from 5 to 4"),
+            ("{\"step\":6,\"seconds\":1.5}", "line 2: \"seconds\" falls from 2 to 1.5"),
+        ] {
+            assert_eq!(read(&format!("{good}{line}\n")).unwrap_err().to_string(), message);
+        }
+        let nested = format!("{good}{}\n", "[".repeat(10_000));
+        assert!(read(&nested).unwrap_err().to_string().starts_with("line 2: expected an object"));
+        assert!(read(&format!("{good}{{\"step\":6,\"seconds\":1e999}}\n")).is_err());
+    }
+
+    #[test]
+    fn a_log_beyond_a_limit_is_refused() {
+        let limits = TrainingLogLimits { line_bytes: 60, points: 3, curves: 2, name_bytes: 5 };
+        let refused = |text: &str| TrainingLog::read(text.as_bytes(), &limits).unwrap_err().to_string();
+        let line = |more: &str| format!("{{\"step\":0,\"seconds\":0{more}}}\n");
+        assert_eq!(refused(&line(",\"a\":1,\"b\":1,\"c\":1")), "line 1: more than 2 curves");
+        assert_eq!(refused(&line(",\"a\":1,\"b\":1").repeat(2)), "line 2: more than 3 points");
+        assert_eq!(refused(&line(",\"longer\":1")), "line 1: more than 5 bytes in a name");
+        assert_eq!(refused(&" ".repeat(100)), "line 1: longer than 60 bytes");
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_file_it_is_read_or_refused(text in "(\\{\"step\":[0-9]{1,3},\"seconds\":[0-9.e-]{1,4}(,\"l\":[0-9.nul-]{1,4})?\\}?\n?|.{0,20}\n){0,6}") {
+            crate::fuzz::training_log(text.as_bytes());
+            if let Ok(log) = read(&text) {
+                for curve in log.curves() {
+                    prop_assert!(!curve.points.is_empty());
+                    prop_assert!(curve.points.is_sorted_by_key(|point| (point.at_ns, point.step)));
+                    prop_assert!(curve.points.iter().all(|point| point.value.is_finite()));
+                }
+            }
+        }
+    }
+}

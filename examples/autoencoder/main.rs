@@ -1,0 +1,220 @@
+//! Squeezes pictures of digits through a few numbers and draws what comes back of them, and says where every byte went.
+//!
+//! cargo run --release --example autoencoder -- --picture digits.png
+
+#[path = "../harness/mod.rs"]
+mod harness;
+mod model;
+mod picture;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use harness::{Session, idx};
+use highwater::io::{Checkpoint, SafetensorsLimits};
+use highwater::prelude::*;
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use picture::Drawing;
+use serde_json::json;
+
+/// The share of the pictures that the network never sees in training.
+const TEST_FRACTION: f64 = 0.2;
+
+/// How many unseen pictures are drawn.
+const DRAWN: usize = 16;
+
+/// The brightness of a white pixel in the digits, and in MNIST.
+const WHITE: [f32; 2] = [16.0, 255.0];
+
+/// Squeeze pictures of digits through a few numbers, and draw what comes back of them.
+#[derive(Debug, Parser)]
+struct Args {
+    /// Take pictures in MNIST's format from this folder [default: the 8 by 8 digits in data/]
+    #[arg(long, value_name = "FOLDER")]
+    idx: Option<PathBuf>,
+
+    /// Draw unseen pictures to this file: the originals on top, and what comes back of them before training and after 1, 2, 4,
+    /// 8 epochs and so on
+    #[arg(long, value_name = "FILE.png")]
+    picture: Option<PathBuf>,
+
+    /// Numbers that a picture is squeezed through
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
+    code: u16,
+
+    /// The width of the layers on both sides
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..))]
+    hidden: u16,
+
+    /// Passes over the training pictures
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
+    epochs: u64,
+
+    /// Stop after this epoch, as if interrupted: the learning rate is that of all epochs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    stop_after: Option<u64>,
+
+    /// Pictures per step
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    batch_size: usize,
+
+    /// The learning rate at the start; it falls to zero by the end
+    #[arg(long, value_name = "RATE", default_value_t = 0.003)]
+    learning_rate: f64,
+
+    /// Write parameters and the optimiser's state to this file at the end
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+
+    /// Go on from a file written by --save, with batches of the same size
+    #[arg(long, value_name = "FILE")]
+    resume: Option<PathBuf>,
+
+    #[command(flatten)]
+    options: harness::Options,
+}
+
+impl AsRef<harness::Options> for Args {
+    fn as_ref(&self) -> &harness::Options {
+        &self.options
+    }
+}
+
+fn main() -> ExitCode {
+    harness::main("autoencoder", run)
+}
+
+fn run(args: &Args, session: Session) -> anyhow::Result<()> {
+    let (device, seed) = (session.device.clone(), args.options.seed);
+    let data = pictures(args)?;
+    let (train, test) = data.split(TEST_FRACTION, seed)?;
+    if test.rows() == 0 {
+        bail!("too few pictures to keep some unseen");
+    }
+    let sizes = [data.width(), args.hidden.into(), args.code.into()];
+    let network = model::autoencoder(&device, sizes, &Rng::new(seed))?;
+    let mut optimizer = AdamW::new(network.parameters(), args.learning_rate)?;
+    let mut steps = 0;
+    if let Some(path) = &args.resume {
+        let checkpoint = Checkpoint::load(path, &SafetensorsLimits::default())?;
+        checkpoint.restore_all(&network, &mut optimizer)?;
+        steps = checkpoint.step().unwrap_or(0);
+    }
+    let mut looks = Looks::new(args, &test)?;
+
+    let per_epoch = train.batches(args.batch_size, &device)?.len() as u64;
+    let rate = Schedule::Cosine {
+        start: args.learning_rate,
+        end: 0.0,
+        steps: args.epochs.saturating_mul(per_epoch),
+    };
+    let style = ProgressStyle::with_template("{bar:20.cyan/dim} {percent:>3} %  {per_sec}  {msg}")?;
+    let bar = ProgressBar::new(args.epochs.saturating_mul(per_epoch))
+        .with_style(style)
+        .with_finish(ProgressFinish::Abandon);
+    bar.set_position(steps);
+    let (mut last_loss, mut unseen_loss) = (None, None);
+    // Only whole epochs are saved.
+    let first = steps / per_epoch.max(1);
+    for epoch in first..args.stop_after.unwrap_or(args.epochs).min(args.epochs) {
+        if epoch == first || epoch.is_power_of_two() {
+            looks.take(&network, &device)?;
+        }
+        for batch in train.batches(args.batch_size, &device)?.shuffled(seed, epoch) {
+            let (x, _) = batch?;
+            optimizer.set_learning_rate(rate.learning_rate(steps))?;
+            let loss = model::loss(&network, &x)?;
+            optimizer.step(loss.backward()?)?;
+            if !device.is_dry() {
+                last_loss = Some(loss.item::<f32>()?);
+                bar.set_message(format!("loss {:.4}", last_loss.unwrap_or(f32::NAN)));
+            }
+            drop(loss);
+            let ends = (steps + 1) % per_epoch == 0;
+            let validation =
+                if ends { model::mean_loss(&network, &test, args.batch_size, &device)? } else { None };
+            unseen_loss = validation.or(unseen_loss);
+            let rate = optimizer.learning_rate();
+            let figures = json!({ "loss": last_loss, "validation_loss": validation, "learning_rate": rate });
+            session.metrics.step(steps, &device, figures)?;
+            steps += 1;
+            bar.inc(1);
+        }
+    }
+    drop(bar);
+    looks.take(&network, &device)?;
+    looks.finish(&device)?;
+    if let Some(path) = args.save.as_ref().filter(|_| !device.is_dry()) {
+        let checkpoint = Checkpoint::of(&network)?.with_optimizer(&optimizer)?.with_step(steps);
+        checkpoint.save(path).with_context(|| path.display().to_string())?;
+    }
+    let summary = match unseen_loss {
+        Some(loss) => format!(
+            "pictures of {} pixels come back from {} numbers with a mean squared difference of {loss:.4} (of {} unseen ones, \
+             after {steps} steps)",
+            data.width(),
+            args.code,
+            test.rows()
+        ),
+        None => format!("{steps} steps, nothing computed"),
+    };
+    session
+        .finish(&summary, json!({ "validation_loss": unseen_loss, "final_loss": last_loss, "steps": steps }))
+}
+
+/// Square pictures, with pixels from 0 to 1.
+fn pictures(args: &Args) -> anyhow::Result<Dataset> {
+    let data = match &args.idx {
+        Some(folder) => idx::read(folder)?.scaled(1.0 / WHITE[1]),
+        None => {
+            let digits = concat!(env!("CARGO_MANIFEST_DIR"), "/data/digits.csv.gz");
+            read_csv(digits, &CsvOptions::default())?.scaled(1.0 / WHITE[0])
+        }
+    };
+    let side = data.width().isqrt();
+    if side * side != data.width() || side == 0 {
+        bail!("pictures of {} pixels are not square", data.width());
+    }
+    Ok(data)
+}
+
+/// Looks at what comes back of a few unseen pictures, for the drawing of `--picture`.
+struct Looks<'a> {
+    path: Option<&'a PathBuf>,
+    originals: Dataset,
+    drawing: Drawing,
+}
+
+impl<'a> Looks<'a> {
+    fn new(args: &'a Args, test: &Dataset) -> anyhow::Result<Self> {
+        let count = test.rows().min(DRAWN);
+        let features = test.features()[..count * test.width()].to_vec();
+        let drawing = Drawing::new(test.width().isqrt(), &features);
+        let originals = Dataset::new(features, Vec::new(), test.width())?;
+        Ok(Self { path: args.picture.as_ref(), originals, drawing })
+    }
+
+    fn take(&mut self, network: &Sequential, device: &Device) -> anyhow::Result<()> {
+        if self.path.is_none() {
+            return Ok(());
+        }
+        let _scope = module("picture");
+        for batch in self.originals.batches(DRAWN, device)? {
+            let (x, _) = batch?;
+            let back = no_grad(|| network.forward(&x))?;
+            if !device.is_dry() {
+                self.drawing.add(back.to_vec::<f32>()?);
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&self, device: &Device) -> anyhow::Result<()> {
+        match self.path.filter(|_| !device.is_dry()) {
+            Some(path) => self.drawing.write(path),
+            None => Ok(()),
+        }
+    }
+}

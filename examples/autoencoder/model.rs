@@ -1,0 +1,46 @@
+//! The network: a picture to a few numbers, and these back to a picture.
+
+use highwater::Result;
+use highwater::prelude::*;
+
+/// Squeezes pictures of `pixels` pixels through `hidden` numbers to `code` numbers, and draws them again from these alone.
+pub(crate) fn autoencoder(
+    device: &Device,
+    [pixels, hidden, code]: [usize; 3],
+    rng: &Rng,
+) -> Result<Sequential> {
+    let halve = |[from, to]: [usize; 2]| -> Result<Sequential> {
+        Ok(Sequential::new()
+            .with("fc1", Linear::new(device, from, hidden, rng)?)
+            .with("gelu", Gelu)
+            .with("fc2", Linear::new(device, hidden, to, rng)?))
+    };
+    Ok(Sequential::new()
+        .with("encoder", halve([pixels, code])?)
+        .with("decoder", halve([code, pixels])?)
+        .with("brightness", Sigmoid))
+}
+
+/// The mean squared difference of pictures from what comes back of them.
+pub(crate) fn loss(network: &Sequential, pictures: &Tensor) -> Result<Tensor> {
+    let back = network.forward(pictures)?;
+    let _scope = module("loss");
+    back.mse_loss(pictures, Reduction::Mean)
+}
+
+/// The same of all rows of some data; `None` on a device that computes nothing.
+pub(crate) fn mean_loss(
+    network: &Sequential,
+    data: &Dataset,
+    batch_size: usize,
+    device: &Device,
+) -> Result<Option<f64>> {
+    let _scope = module("validation");
+    let mut sum = 0.0;
+    for batch in data.batches(batch_size, device)? {
+        let (pictures, _) = batch?;
+        let mean = no_grad(|| loss(network, &pictures))?.item_or(0.0_f32)?;
+        sum += f64::from(mean) * pictures.dims().first().copied().unwrap_or(0) as f64;
+    }
+    Ok((!device.is_dry()).then(|| sum / data.rows() as f64))
+}

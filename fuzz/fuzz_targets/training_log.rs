@@ -1,0 +1,7 @@
+//! The log of a training run. What must hold is said in `highwater_tracking::fuzz`.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| highwater_tracking::fuzz::training_log(data));
