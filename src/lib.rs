@@ -17,8 +17,8 @@ pub use highwater_tensor::{
     GradCheckError, Gradients, IntoPart, IntoParts, IntoShape, LargestFit, Layout, Norm, Op, OpContext,
     ParseProfileError, Part, Place, Placement, PlacementReason, Pool2dOptions, Reduction, Refused, Result,
     Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, SmallestPool, SortOrder, Storage, Tensor, View,
-    ViewMut, apply, backend, check_gradients, checkpoint, data, dry_run, io, is_recording, largest_fit, nn,
-    no_grad, optim, smallest_pool, testing, with_device,
+    ViewMut, apply, backend, check_gradients, checkpoint, data, dlpack, dry_run, io, is_recording,
+    largest_fit, nn, no_grad, optim, smallest_pool, testing, with_device,
 };
 pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};
@@ -38,19 +38,26 @@ pub mod prelude {
     };
 }
 
-/// The figures of all ops run so far on the device's runtime, and of the pool that ops on the device take from.
+/// The figures of all ops run so far on the device's runtime, and of the pool that ops on the device take from; beside it, of
+/// memory that others own and tensors look into, if there was any.
 ///
 /// ```
 /// use highwater::{Device, Tensor, memory_report};
 /// let device = Device::cpu()?;
 /// let _x = Tensor::zeros(&device, [100])?;
 /// assert!(memory_report(&device)?.ops.iter().any(|row| row.op == "zeros" && row.live_bytes >= 400));
+///
+/// let _lent = Tensor::from_owner(&device, vec![0.0f32; 10], [10])?;
+/// assert!(memory_report(&device)?.pools.iter().any(|row| row.name == "cpu:0 outside" && row.in_use == 40));
 /// # Ok::<(), highwater::Error>(())
 /// ```
 ///
 /// # Errors
 /// If the device's memory cannot be had.
 pub fn memory_report(device: &Device) -> Result<Report> {
-    let pool = Arc::clone(device.default_allocator()?);
-    Ok(Report::new(device.tracker(), &[pool]))
+    let mut pools = vec![Arc::clone(device.default_allocator()?)];
+    if device.outside_memory().num_allocs > 0 {
+        pools.push(device.outside_allocator());
+    }
+    Ok(Report::new(device.tracker(), &pools))
 }

@@ -12,6 +12,8 @@ pub enum MemoryKind {
     Host,
     /// Page-locked host memory, which devices copy from and to without staging.
     PinnedHost,
+    /// Ordinary host memory that others own: lent to be read, and never written.
+    LentHost,
     /// Addresses with nothing behind them: for dry runs, replays and tests.
     AddressOnly,
 }
@@ -23,6 +25,12 @@ impl MemoryKind {
         matches!(self, Self::Host | Self::PinnedHost)
     }
 
+    /// Whether the host may read the bytes.
+    #[must_use]
+    pub const fn is_host_readable(self) -> bool {
+        self.is_host_accessible() || matches!(self, Self::LentHost)
+    }
+
     /// The kind's name in tables and JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -30,6 +38,7 @@ impl MemoryKind {
             Self::Device => "device",
             Self::Host => "host",
             Self::PinnedHost => "pinned host",
+            Self::LentHost => "lent host",
             Self::AddressOnly => "address only",
         }
     }

@@ -162,7 +162,7 @@ impl SimDevice {
         match kind {
             MemoryKind::Device => state.device.iter().collect(),
             MemoryKind::PinnedHost => state.pinned.iter().collect(),
-            MemoryKind::Host | MemoryKind::AddressOnly => Vec::new(),
+            MemoryKind::Host | MemoryKind::LentHost | MemoryKind::AddressOnly => Vec::new(),
         }
     }
 

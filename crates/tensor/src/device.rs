@@ -11,6 +11,7 @@ use highwater_tracking::Tracker;
 
 use crate::backend::Backend;
 use crate::error::{Error, Result};
+use crate::outside::OutsideAccount;
 use crate::placement::PlacementLog;
 use crate::predict::DryValues;
 use crate::runtime::Runtime;
@@ -35,6 +36,7 @@ struct Inner {
     dry_values: DryValues,
     /// The allocator that ops take their outputs from: the registry's answer to the default attributes.
     default_allocator: OnceLock<Arc<dyn Allocator>>,
+    outside: Arc<OutsideAccount>,
 }
 
 thread_local! {
@@ -82,6 +84,7 @@ impl Device {
             placement,
             dry_values,
             default_allocator: OnceLock::new(),
+            outside: OutsideAccount::new(id),
         }))
     }
 
@@ -145,6 +148,11 @@ impl Device {
 
     pub(crate) fn placement(&self) -> &PlacementLog {
         &self.0.placement
+    }
+
+    /// The account of memory that tensors look into and others own.
+    pub(crate) fn outside(&self) -> &Arc<OutsideAccount> {
+        &self.0.outside
     }
 
     /// The device with one of its memories, as `attributes` select it. Sets that name the same memory give the same

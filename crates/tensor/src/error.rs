@@ -14,6 +14,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// Memory that cannot be exchanged with others.
+    #[error(transparent)]
+    Dlpack(#[from] crate::dlpack::DlpackError),
     // Shapes.
     /// Two shapes that had to fit together do not.
     #[error("{op}: shapes {lhs} and {rhs} do not match")]

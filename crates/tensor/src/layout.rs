@@ -28,6 +28,13 @@ impl Layout {
         Ok(Self { shape, strides: row_major(&shape), offset: 0 })
     }
 
+    /// The same shape and first element with other distances between neighbours, one for each axis. All must stay within the
+    /// buffer.
+    pub(crate) fn with_strides(mut self, strides: &[usize]) -> Self {
+        self.strides[..strides.len()].copy_from_slice(strides);
+        self
+    }
+
     /// The shape.
     #[must_use]
     pub const fn shape(&self) -> &Shape {

@@ -3,7 +3,7 @@
 //! A shared storage is never written: kernels write through `&mut Storage`, which only the single owner has. So views
 //! may be handed to any thread without a lock.
 
-use bfc_core::{Allocation, Allocator, Category, Tag};
+use bfc_core::{Allocation, Allocator, Category, MemoryKind, Tag};
 
 use crate::dtype::{DType, RawElement};
 use crate::error::Result;
@@ -22,6 +22,12 @@ impl Storage {
     /// The buffer of a fresh allocation, of which `bytes` are used.
     pub(crate) const fn new(allocation: Allocation, bytes: usize) -> Self {
         Self { allocation, bytes }
+    }
+
+    /// Whether the buffer is never written, whoever owns the storage: memory of others, which tensors only look into.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.allocator().memory_kind() == MemoryKind::LentHost
     }
 
     /// Bytes asked for.
@@ -82,13 +88,13 @@ impl Storage {
         if count == 0 {
             return Some(&[]);
         }
-        if !self.allocator().memory_kind().is_host_accessible() {
+        if !self.allocator().memory_kind().is_host_readable() {
             return None;
         }
         let address = self.allocation.block().address as *const T;
         debug_assert!(address.is_aligned());
         // SAFETY: the allocator's contract makes the block valid, initialised and aligned (buffers are asked for with
-        // `bfc_core::DEFAULT_ALIGNMENT`, which exceeds that of any element); `T` is plain data of a sealed set; the
+        // `bfc_core::DEFAULT_ALIGNMENT`, which exceeds that of any element, and imports are checked); `T` is plain data of a sealed set; the
         // block lives as long as `self`, and shared storages are never written.
         Some(unsafe { std::slice::from_raw_parts(address, count) })
     }

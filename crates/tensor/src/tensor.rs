@@ -97,10 +97,12 @@ impl Tensor {
         &self.body.storage
     }
 
-    /// Whether this handle is the only one to its buffer, so that the buffer may be taken over and written in place.
+    /// Whether this handle is the only one to its buffer, so that the buffer may be taken over and written in place. Never
+    /// for memory of others.
     #[must_use]
     pub fn ref_count_is_one(&self) -> bool {
-        Arc::strong_count(&self.body) == 1 && Arc::strong_count(&self.body.storage) == 1
+        let counts = [Arc::strong_count(&self.body), Arc::strong_count(&self.body.storage)];
+        counts == [1, 1] && !self.body.storage.is_read_only()
     }
 
     /// Whether two tensors look into the same buffer.
@@ -121,7 +123,8 @@ impl Tensor {
             return None;
         }
         let body = Arc::get_mut(&mut self.body)?;
-        Arc::get_mut(&mut body.storage).map(|storage| ViewMut::new(storage, body.layout, body.dtype))
+        let storage = Arc::get_mut(&mut body.storage).filter(|storage| !storage.is_read_only());
+        storage.map(|storage| ViewMut::new(storage, body.layout, body.dtype))
     }
 
     /// The same buffer seen through another layout, without a place in the graph. For ops that only look differently.

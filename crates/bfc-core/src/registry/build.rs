@@ -87,7 +87,7 @@ fn buddy_options(kind: MemoryKind, limit: Bytes) -> BuddyOptions {
     match kind {
         MemoryKind::Device => BuddyOptions::gpu(limit),
         MemoryKind::PinnedHost => BuddyOptions::pinned(limit),
-        MemoryKind::Host | MemoryKind::AddressOnly => BuddyOptions::cpu(limit),
+        MemoryKind::Host | MemoryKind::LentHost | MemoryKind::AddressOnly => BuddyOptions::cpu(limit),
     }
 }
 
@@ -96,7 +96,7 @@ const fn auto_growth_options(kind: MemoryKind) -> AutoGrowthOptions {
     match kind {
         MemoryKind::Device => AutoGrowthOptions::gpu(),
         MemoryKind::PinnedHost => AutoGrowthOptions::pinned(),
-        MemoryKind::Host | MemoryKind::AddressOnly => AutoGrowthOptions::cpu(),
+        MemoryKind::Host | MemoryKind::LentHost | MemoryKind::AddressOnly => AutoGrowthOptions::cpu(),
     }
 }
 

@@ -1,6 +1,8 @@
 //! What a device's memory is asked, under the names that people know.
 
-use bfc_core::{Bytes, Stats};
+use std::sync::Arc;
+
+use bfc_core::{Allocator, Bytes, Stats};
 
 use super::Device;
 use crate::error::Result;
@@ -70,6 +72,19 @@ impl Device {
     /// If the device's memory cannot be had.
     pub fn memory_stats(&self) -> Result<Stats> {
         Ok(self.default_allocator()?.stats())
+    }
+
+    /// The figures of memory that tensors look into and others own ([`Tensor::from_owner`](crate::Tensor::from_owner),
+    /// [`dlpack`](crate::dlpack)): no pool counts it.
+    #[must_use]
+    pub fn outside_memory(&self) -> Stats {
+        self.outside().stats()
+    }
+
+    /// The same as an allocator that has nothing to give, for reports on allocators.
+    #[must_use]
+    pub fn outside_allocator(&self) -> Arc<dyn Allocator> {
+        self.outside().as_allocator()
     }
 
     /// Lets all peaks begin at what is in use now, and counts of allocations at zero; `false` if the device's allocator
