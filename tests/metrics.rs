@@ -84,11 +84,14 @@ fn a_network_that_was_trained_in_two_parts_is_that_of_one() {
     };
     let digits =
         |args: &[&str]| results("train_digits", &[&["--epochs", "3", "--batch-size", "200"], args].concat());
-    let whole = digits(&[]);
-    digits(&["--stop-after", "1", "--save", &at("digits")]);
-    let resumed = digits(&["--resume", &at("digits")]);
-    for key in ["steps", "final_loss", "test_accuracy"] {
-        assert_eq!(whole[key], resumed[key], "{key}");
+    // The latter with a loss scaler.
+    for dtype in ["f32", "f16"] {
+        let whole = digits(&["--dtype", dtype]);
+        digits(&["--dtype", dtype, "--stop-after", "1", "--save", &at("digits")]);
+        let resumed = digits(&["--dtype", dtype, "--resume", &at("digits")]);
+        for key in ["steps", "final_loss", "test_accuracy"] {
+            assert_eq!(whole[key], resumed[key], "{key} in {dtype}");
+        }
     }
     let pictures =
         |args: &[&str]| results("autoencoder", &[&["--epochs", "3", "--batch-size", "200"], args].concat());

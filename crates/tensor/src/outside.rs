@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bfc_core::{
     AllocError, Allocation, Allocator, Block, BlockError, Bytes, Category, DeviceKind, Ledger, MemoryKind,
-    OwnerId, PoolId, Request, Stats, Tag, Verdict,
+    OwnerBytes, OwnerId, PoolId, Request, Stats, Tag, Verdict,
 };
 
 use crate::device::Device;
@@ -292,7 +292,7 @@ unsafe impl Allocator for Import {
         self.account.book().ledger.clone()
     }
 
-    fn owner_bytes(&self, owner: OwnerId) -> bfc_core::OwnerBytes {
+    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
         self.account.book().ledger.owner(owner)
     }
 }

@@ -488,12 +488,8 @@ fn unsqueeze(node: &Node<'_>, x: &Tensor) -> Outcome {
     Ok(axes.into_iter().try_fold(x.clone(), |x, axis| x.unsqueeze(axis as isize))?)
 }
 
-/// Classes are axis 1; our op has them last, in a matrix.
 fn cross_entropy(node: &Node<'_>, x: &Tensor) -> Outcome<Vec<Tensor>> {
     let (case, targets) = (node.case, node.input(1)?);
-    let rank = x.rank() as isize;
-    let axes: Vec<isize> = [0].into_iter().chain(2..rank).chain([1]).collect();
-    let rows = x.permute(&axes)?.reshape([targets.elements(), x.dims()[1]])?;
     let reduction = match case.word("reduction", "mean") {
         "none" => Reduction::None,
         "sum" => Reduction::Sum,
@@ -506,7 +502,5 @@ fn cross_entropy(node: &Node<'_>, x: &Tensor) -> Outcome<Vec<Tensor>> {
         class_weights: node.given(2),
         reduction,
     };
-    let loss = rows.cross_entropy_with(&targets.reshape(targets.elements())?, options)?;
-    let loss = if reduction == Reduction::None { loss.reshape(targets.shape())? } else { loss };
-    Ok(vec![loss, x.log_softmax(1)?])
+    Ok(vec![x.cross_entropy_with(targets, options)?, x.log_softmax(1)?])
 }
