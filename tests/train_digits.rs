@@ -51,7 +51,7 @@ fn it_prints_the_tables_and_nothing_else_where_there_is_no_terminal() {
         "\nforward  ",
         "\nbackward  ",
         "\noptimizer  ",
-        "\n  matmul  ",
+        "\n  linear  ",
         "\nmodule  ",
         "\n  fc1  ",
         "\npeak in use ",
@@ -87,12 +87,12 @@ fn json_has_the_results_and_the_figures_of_each_op() {
     assert!(json["test_accuracy"].as_f64().unwrap() > 0.8);
     assert!(json["final_loss"].as_f64().unwrap() < 1.0);
     assert!(json["seconds"].as_f64().unwrap() > 0.0);
-    let matmul = |phase: &str| {
+    let linear = |phase: &str| {
         let rows = json["ops"].as_array().unwrap();
-        rows.iter().find(|row| row["op"] == "matmul" && row["phase"] == phase).unwrap().clone()
+        rows.iter().find(|row| row["op"] == "linear" && row["phase"] == phase).unwrap().clone()
     };
     for (phase, calls) in [("forward", 3 * (46 + 2 * 6)), ("backward", 3 * 46)] {
-        let row = matmul(phase);
+        let row = linear(phase);
         assert_eq!(row["calls"], calls);
         assert!(row["total_bytes"].as_u64().unwrap() > row["high_water_bytes"].as_u64().unwrap());
         assert_eq!(row["live_bytes"], 0);
@@ -141,7 +141,7 @@ fn a_trace_is_written_that_holds_together_plain_and_compressed() {
     assert_eq!(plain, unpacked);
     let trace = Trace::parse(&plain[..], &TraceLimits::default()).unwrap();
     assert!(trace.events().len() > 1000);
-    assert!(trace.labels().iter().any(|label| label == "fc2.matmul:backward"), "{:?}", trace.labels());
+    assert!(trace.labels().iter().any(|label| label == "fc2.linear:backward"), "{:?}", trace.labels());
     assert_eq!(trace.header("peak_live_bytes"), Some(trace.peak_live_bytes().to_string().as_str()));
 }
 
@@ -150,8 +150,8 @@ fn placements_are_told_once_each() {
     let output = run(&["--epochs", "1", "--log-placement", "--device", "cpu"]);
     let lines: Vec<&str> = stderr(&output).lines().collect();
     assert_eq!(lines[0], "device cpu:0: asked for");
-    assert_eq!(lines.iter().filter(|line| **line == "matmul on cpu:0: its inputs are there").count(), 1);
-    assert!(lines.contains(&"matmul on cpu:0: its forward ran there"), "{lines:?}");
+    assert_eq!(lines.iter().filter(|line| **line == "linear on cpu:0: its inputs are there").count(), 1);
+    assert!(lines.contains(&"linear on cpu:0: its forward ran there"), "{lines:?}");
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn a_shape_that_does_not_fit_a_layer_names_the_op_and_both_shapes() {
     let device = device();
     let layer = Linear::new(&device, 4, 2, &Rng::new(0)).unwrap();
     let error = layer.forward(&Tensor::zeros(&device, [3, 5]).unwrap()).unwrap_err().to_string();
-    assert!(error.contains("matmul") && error.contains("[3, 5]") && error.contains("[4, 2]"), "{error}");
+    assert!(error.contains("linear") && error.contains("[3, 5]") && error.contains("[4, 2]"), "{error}");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn paths_of_parameters_are_the_scopes_their_layers_run_in() {
         let rows = totals.iter().filter(|row| row.op == op && row.calls > 0);
         rows.map(|row| row.module.path()).collect::<Vec<_>>()
     };
-    assert_eq!(scope_of("matmul"), ["block.fc", "head"]);
+    assert_eq!(scope_of("linear"), ["block.fc", "head"]);
     assert_eq!(scope_of("relu"), ["block.relu"]);
     let paths: Vec<_> = net.parameters().into_iter().map(|(path, _)| path).collect();
     assert_eq!(paths, ["block.fc.weight", "block.fc.bias", "head.weight", "head.bias"]);

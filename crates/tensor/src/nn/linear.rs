@@ -114,10 +114,10 @@ impl Linear {
 
 impl Module for Linear {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let product = x.matmul(&self.weight.tensor())?;
-        match &self.bias {
-            Some(bias) => product.add(&bias.tensor()),
-            None => Ok(product),
+        let weight = self.weight.tensor();
+        match self.bias.as_ref().map(Parameter::tensor) {
+            Some(bias) => x.linear(&weight, &bias),
+            None => x.matmul(&weight),
         }
     }
 

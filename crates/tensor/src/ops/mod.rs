@@ -19,6 +19,7 @@ mod dropout;
 mod einsum;
 mod flip;
 mod index;
+mod linear;
 mod logsumexp;
 mod loss;
 mod masked;

@@ -258,6 +258,19 @@ pub(crate) const CASES: &[Case] = &[
     case("matmul, a stack by a matrix", &[(&[2, 2, 3], Any, InOrder), (&[3, 4], Any, InOrder)], |x| {
         x[0].matmul(&x[1])
     }),
+    case("linear", &[(&[2, 3], Any, InOrder), (&[3, 4], Any, InOrder), (&[4], Any, InOrder)], |x| {
+        x[0].linear(&x[1], &x[2])
+    }),
+    case(
+        "linear, strided",
+        &[(&[2, 3], Any, Transposed), (&[3, 4], Any, WithGaps), (&[4], Any, WithGaps)],
+        |x| x[0].linear(&x[1], &x[2]),
+    ),
+    case(
+        "linear, a stack",
+        &[(&[2, 2, 3], Any, InOrder), (&[3, 4], Any, Transposed), (&[4], Any, InOrder)],
+        |x| x[0].linear(&x[1], &x[2]),
+    ),
     case("matmul, stacks", &[(&[2, 1, 2, 3], Any, InOrder), (&[3, 3, 2], Any, Transposed)], |x| {
         x[0].matmul(&x[1])
     }),
