@@ -97,15 +97,12 @@ fn options() -> LinearOptions {
 
 impl Module for MultiHeadAttention {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let [n, len, width] = *x.dims() else {
+        if x.rank() != 3 {
             let expected = "three axes: batch, position, width";
             return Err(Error::BadRank { op: "multi_head_attention", expected, shape: *x.shape() });
-        };
+        }
         let parts = self.project.forward_as("project", x)?;
-        let parts = parts.reshape([n, len, 3, self.heads, width / self.heads])?.permute(&[2, 0, 3, 1, 4])?;
-        let part = |index: usize| parts.narrow(0, index, 1)?.squeeze(0);
-        let mixed = part(0)?.attention(&part(1)?, &part(2)?, None, self.options)?;
-        self.output.forward_as("output", &mixed.permute(&[0, 2, 1, 3])?.reshape([n, len, width])?)
+        self.output.forward_as("output", &parts.self_attention(self.heads, self.options)?)
     }
 
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {

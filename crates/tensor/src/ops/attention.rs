@@ -30,9 +30,9 @@ pub struct AttentionOptions {
 
 /// On stacks of matrices; the fourth input, if there is one, is the mask.
 #[derive(Debug)]
-struct ScaledDotProduct {
-    scale: f64,
-    causal: bool,
+pub(super) struct ScaledDotProduct {
+    pub(super) scale: f64,
+    pub(super) causal: bool,
 }
 
 impl ScaledDotProduct {
@@ -54,6 +54,49 @@ impl ScaledDotProduct {
             dtype: query.dtype(),
         })
     }
+
+    /// What the queries see, in `out`, which holds as many rows; and ln Σ exp of the scores of each query.
+    pub(super) fn attend(
+        &self,
+        ctx: &OpContext<'_>,
+        [query, key, value]: [&Tensor; 3],
+        mask: Option<&Tensor>,
+        mut out: Buffer,
+    ) -> Result<[Tensor; 2]> {
+        let rows = Shape::new(&query.dims()[..2])?;
+        let mut log_sums = ctx.buffer(&rows, query.dtype().computed_as(), Category::Temporary)?;
+        let mut workspace = Self::workspace(ctx, query, value)?;
+        ctx.compute(Kernel::Attention {
+            of: &self.operands([query, key, value], mask),
+            workspace: workspace.view_mut(),
+            out: out.view_mut(),
+            log_sums: log_sums.view_mut(),
+        })?;
+        Ok([out.finish(), log_sums.finish()])
+    }
+
+    /// The gradients of query, key and value from what [`attend`](Self::attend) made and the gradient of its result. All
+    /// three are made at once, as they come from the same tiles.
+    pub(super) fn gradients(
+        &self,
+        ctx: &OpContext<'_>,
+        [query, key, value]: [&Tensor; 3],
+        mask: Option<&Tensor>,
+        [output, log_sums]: [&Tensor; 2],
+        grad: &Tensor,
+    ) -> Result<[Tensor; 3]> {
+        let like = |input: &Tensor| ctx.output(input.shape(), input.dtype());
+        let (mut to_query, mut to_key, mut to_value) = (like(query)?, like(key)?, like(value)?);
+        let mut workspace = Self::workspace(ctx, query, value)?;
+        ctx.compute(Kernel::AttentionGrad {
+            of: &self.operands([query, key, value], mask),
+            results: &[output.view(), log_sums.view()],
+            grad: grad.view(),
+            workspace: workspace.view_mut(),
+            out: [to_query.view_mut(), to_key.view_mut(), to_value.view_mut()],
+        })?;
+        Ok([to_query, to_key, to_value].map(Buffer::finish))
+    }
 }
 
 impl Op for ScaledDotProduct {
@@ -68,18 +111,9 @@ impl Op for ScaledDotProduct {
             return Err(Error::BadRank { op: OP, expected: "three axes", shape: *query.shape() });
         };
         let values = value.dims().last().copied().unwrap_or(0);
-        let mut out = ctx.output(&Shape::new(&[heads, queries, values])?, query.dtype())?;
-        let mut log_sums =
-            ctx.buffer(&Shape::new(&[heads, queries])?, query.dtype().computed_as(), Category::Temporary)?;
-        let mut workspace = Self::workspace(ctx, &query, &value)?;
-        ctx.compute(Kernel::Attention {
-            of: &self.operands([&query, &key, &value], inputs.get(3).copied()),
-            workspace: workspace.view_mut(),
-            out: out.view_mut(),
-            log_sums: log_sums.view_mut(),
-        })?;
-        let out = out.finish();
-        for kept in [&query, &key, &value, &out, &log_sums.finish()] {
+        let out = ctx.output(&Shape::new(&[heads, queries, values])?, query.dtype())?;
+        let [out, log_sums] = self.attend(ctx, [&query, &key, &value], inputs.get(3).copied(), out)?;
+        for kept in [&query, &key, &value, &out, &log_sums] {
             ctx.save(kept);
         }
         if let Some(mask) = inputs.get(3) {
@@ -93,19 +127,8 @@ impl Op for ScaledDotProduct {
         let (output, log_sums) = (saved.tensor(3)?, saved.tensor(4)?);
         let mask = if saved.inputs() > 3 { Some(saved.tensor(5)?) } else { None };
         let grad = grad.contiguous()?;
-        // All three are made at once, as they come from the same tiles.
-        let like = |input: &Tensor| ctx.output(input.shape(), input.dtype());
-        let (mut to_query, mut to_key, mut to_value) = (like(query)?, like(key)?, like(value)?);
-        let mut workspace = Self::workspace(ctx, query, value)?;
-        ctx.compute(Kernel::AttentionGrad {
-            of: &self.operands([query, key, value], mask),
-            results: &[output.view(), log_sums.view()],
-            grad: grad.view(),
-            workspace: workspace.view_mut(),
-            out: [to_query.view_mut(), to_key.view_mut(), to_value.view_mut()],
-        })?;
-        let mut made: Vec<_> =
-            [to_query, to_key, to_value].into_iter().map(|buffer| Some(buffer.finish())).collect();
+        let made = self.gradients(ctx, [query, key, value], mask, [output, log_sums], &grad)?;
+        let mut made: Vec<_> = made.into_iter().map(Some).collect();
         made.resize_with(saved.inputs(), || None);
         Ok(made)
     }

@@ -35,6 +35,7 @@ mod random;
 mod reduce;
 mod repeat;
 mod scatter;
+mod self_attention;
 mod shape;
 mod slice;
 mod softmax;

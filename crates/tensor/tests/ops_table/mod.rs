@@ -424,6 +424,12 @@ pub(crate) const CASES: &[Case] = &[
     case("attention, causal", HEADS, |x| {
         x[0].attention(&x[1], &x[2], None, AttentionOptions { causal: true, scale: Some(0.7) })
     }),
+    case("self_attention", &[(&[2, 3, 12], Any, InOrder)], |x| {
+        x[0].self_attention(2, AttentionOptions::default())
+    }),
+    case("self_attention, causal", &[(&[2, 2, 3, 6], Any, Transposed)], |x| {
+        x[0].self_attention(1, AttentionOptions { causal: true, scale: Some(0.7) })
+    }),
     case("attention, masked", HEADS, |x| {
         let mask = Tensor::from_slice(
             x[0].device(),

@@ -3,8 +3,8 @@
 //! Forward keeps for each query the running maximum and sum of its softmax (Milakov and Gimelshein 2018; Dao et al. 2022),
 //! and hands out the logarithm of that sum, from which backward makes each tile again. A head is done by one thread.
 
+use self::softmax::{Rows, SoFar, back, row_products, weigh};
 use super::dispatch::{float, host, host_mut, scratch};
-use super::fold::{Largest, Sum, fold_slice, sum_of};
 use super::matmul::{Gemm, Matrix, Target, gemm};
 use super::number::Number;
 use super::parallel::Workers;
@@ -14,6 +14,8 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::storage::{View, ViewMut};
+
+mod softmax;
 
 /// Queries, and keys, of a tile.
 const TILE: usize = 64;
@@ -206,31 +208,15 @@ impl<T: Gemm> Head<'_, T> {
         for (number, (out, log_sums)) in tiles {
             let query = number * TILE;
             let rows = log_sums.len();
-            out.fill(T::ZERO);
             let (mut largest, mut sums) = ([T::LOWEST; TILE], [T::ZERO; TILE]);
             let end = self.mask.seen(query + rows, self.sizes.keys);
             for key in (0..end).step_by(TILE) {
                 let (scores, columns) = self.scores(scratch, query, [key, end]);
-                for (row, scores) in scores.chunks_mut(columns).enumerate() {
-                    let seen = self.mask.first_seen(query + row, key, columns);
-                    let (scores, hidden) = scores.split_at_mut(seen);
-                    hidden.fill(T::ZERO);
-                    let best = largest[row].larger(fold_slice::<T, Largest>(scores));
-                    if best == T::LOWEST {
-                        // Nothing is seen yet: e⁻∞ of all.
-                        scores.fill(T::ZERO);
-                        continue;
-                    }
-                    let shrink = (largest[row] - best).exp();
-                    (largest[row], sums[row]) = (best, sums[row] * shrink);
-                    simd::each(scores, |score| *score = (*score - best).exp());
-                    sums[row] += fold_slice::<T, Sum>(scores);
-                    if shrink != T::ONE {
-                        simd::each(&mut out[row * values..][..values], |out| *out *= shrink);
-                    }
-                }
+                let seen = |row: usize| self.mask.first_seen(query + row, key, columns);
+                let (largest, sums) = (&mut largest[..rows], &mut sums[..rows]);
+                weigh(Rows { scores, columns, seen }, SoFar { largest, sums, out, values });
                 let weights = Matrix::rows(&*scores, rows, columns);
-                gemm(weights, tile(self.value, values, key, end), out, Target::AddedTo);
+                gemm(weights, tile(self.value, values, key, end), out, added_after(key == 0));
             }
             for (row, out) in out.chunks_mut(values).enumerate() {
                 // A query that sees nothing gets 0.
@@ -242,7 +228,7 @@ impl<T: Gemm> Head<'_, T> {
         }
     }
 
-    /// Adds to the gradients of query, key and value, which are 0 at first. `grad` is that of the output.
+    /// Writes the gradients of query, key and value, which may hold anything before. `grad` is that of the output.
     fn backward(
         &self,
         [out, log_sums, grad]: [&[T]; 3],
@@ -251,55 +237,43 @@ impl<T: Gemm> Head<'_, T> {
     ) {
         let (width, values) = (self.sizes.width, self.sizes.values);
         let (first, second) = scratch.split_at_mut(TILE * TILE);
+        let seen = self.mask.seen(self.sizes.queries, self.sizes.keys);
+        to_key[seen * width..].fill(T::ZERO);
+        to_value[seen * values..].fill(T::ZERO);
         for query in (0..self.sizes.queries).step_by(TILE) {
             let grads = tile(grad, values, query, self.sizes.queries);
             let rows = grads.row_count();
             let mut along = [T::ZERO; TILE];
-            for (row, along) in along.iter_mut().enumerate().take(rows) {
-                let place = (query + row) * values;
-                let (out, grad) = (&out[place..][..values], &grad[place..][..values]);
-                *along = sum_of(values, |i, block| {
-                    simd::zip2(block, &out[i..][..block.len()], &grad[i..][..block.len()], |to, y, g| {
-                        *to = y * g
-                    });
-                });
-            }
+            let here = query * values..(query + rows) * values;
+            row_products(&mut along[..rows], [&out[here.clone()], &grad[here]], values);
             let end = self.mask.seen(query + rows, self.sizes.keys);
             for key in (0..end).step_by(TILE) {
-                // The weights p once more, and their gradient.
-                let (weights, columns) = self.scores(first, query, [key, end]);
-                for (row, weights) in weights.chunks_mut(columns).enumerate() {
-                    let log_sum = log_sums[query + row];
-                    let seen = self.mask.first_seen(query + row, key, columns);
-                    let (weights, hidden) = weights.split_at_mut(seen);
-                    hidden.fill(T::ZERO);
-                    if log_sum == T::LOWEST {
-                        weights.fill(T::ZERO);
-                    } else {
-                        simd::each(weights, |weight| *weight = (*weight - log_sum).exp());
-                    }
-                }
-                let to_weights = &mut second[..rows * columns];
+                let (scores, columns) = self.scores(first, query, [key, end]);
+                let to_scores = &mut second[..rows * columns];
                 let values_here = tile(self.value, values, key, end);
-                gemm(grads, values_here.transposed(), to_weights, Target::Replaced);
+                gemm(grads, values_here.transposed(), to_scores, Target::Replaced);
+                let seen = |row: usize| self.mask.first_seen(query + row, key, columns);
+                let known = [&log_sums[query..query + rows], &along[..rows]];
+                back(Rows { scores, columns, seen }, to_scores, known, self.scale);
+                let weights = Matrix::rows(&*scores, rows, columns);
+                let to_scores = Matrix::rows(&*to_scores, rows, columns);
+                // The first queries that see a tile of keys.
+                let first_here = added_after(query == if self.mask.causal { key } else { 0 });
                 let part = &mut to_value[key * values..][..columns * values];
-                gemm(Matrix::rows(&*weights, rows, columns).transposed(), grads, part, Target::AddedTo);
-                // Through the softmax: p (g - Σ p g), and the scale.
-                for (row, (to, weights)) in
-                    to_weights.chunks_mut(columns).zip(weights.chunks(columns)).enumerate()
-                {
-                    let along = along[row];
-                    simd::zip(to, weights, |to, p| *to = p * (*to - along) * self.scale);
-                }
-                let to_scores = Matrix::rows(&*to_weights, rows, columns);
+                gemm(weights.transposed(), grads, part, first_here);
                 let part = &mut to_query[query * width..][..rows * width];
-                gemm(to_scores, tile(self.key, width, key, end), part, Target::AddedTo);
+                gemm(to_scores, tile(self.key, width, key, end), part, added_after(key == 0));
                 let queries = tile(self.query, width, query, self.sizes.queries);
                 let part = &mut to_key[key * width..][..columns * width];
-                gemm(to_scores.transposed(), queries, part, Target::AddedTo);
+                gemm(to_scores.transposed(), queries, part, first_here);
             }
         }
     }
+}
+
+/// What the first of several products does to their sum, and what the others do.
+const fn added_after(is_first: bool) -> Target {
+    if is_first { Target::Replaced } else { Target::AddedTo }
 }
 
 /// See [`Kernel::AttentionGrad`](crate::backend::Kernel::AttentionGrad).
@@ -317,10 +291,10 @@ pub(super) fn backward(
         let to_query = host_mut::<T>(op, to_query)?;
         let to_key = host_mut::<T>(op, to_key)?;
         let to_value = host_mut::<T>(op, to_value)?;
-        to_query.fill(T::ZERO);
-        to_key.fill(T::ZERO);
-        to_value.fill(T::ZERO);
         if sizes.is_empty() {
+            to_query.fill(T::ZERO);
+            to_key.fill(T::ZERO);
+            to_value.fill(T::ZERO);
             return Ok(());
         }
         let [query, key, value] = [of.query, of.key, of.value].map(|view| in_order::<T>(op, view));

@@ -24,9 +24,11 @@ pub(super) fn exp_f32(x: f32) -> f32 {
         1.666_666_545_9e-1,
         0.5,
     ];
-    // Beyond these, all is ∞ or 0. NaN passes.
+    // Beyond these, all is ∞ or 0. NaN passes. What is 0, as for a score that is masked, is not worked out: it would be
+    // through subnormal numbers, each of which takes processors longer than all the rest.
+    let is_zero = x < -104.0;
     let x = if x > 89.0 { 89.0 } else { x };
-    let x = if x < -104.0 { -104.0 } else { x };
+    let x = if is_zero { 0.0 } else { x };
     let shifted = x * std::f32::consts::LOG2_E + ROUNDER;
     let n = shifted - ROUNDER;
     let r = x - n * LN_2_HEAD - n * LN_2_TAIL;
@@ -34,7 +36,8 @@ pub(super) fn exp_f32(x: f32) -> f32 {
     // 2ⁿ as two factors, since n may be outside of what one float's exponent can say.
     let n = shifted.to_bits().wrapping_sub(ROUNDER.to_bits()).cast_signed();
     let half = n >> 1;
-    value * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+    let value = value * power_of_two(half) * power_of_two(n.wrapping_sub(half));
+    if is_zero { 0.0 } else { value }
 }
 
 /// 2ⁿ for n from -126 to 127.

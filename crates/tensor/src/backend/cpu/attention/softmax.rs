@@ -1,0 +1,254 @@
+//! The softmax of a tile of scores and the way back through it, in loops over whole tiles.
+//!
+//! A row of a tile is short: a call for each would take longer than what it does. So each function here goes through all
+//! rows, compiled for the widest instructions there are. A row is worked on up to a whole number of [`LANES`], and what lies
+//! behind the keys that its query sees is set to 0 afterwards.
+
+use pulp::{Simd, WithSimd};
+
+use crate::backend::cpu::matmul::Gemm;
+use crate::backend::cpu::number::Number;
+use crate::backend::cpu::simd;
+
+/// Numbers folded side by side.
+const LANES: usize = 16;
+
+/// Makes scores the exponentials by which forward weights the values, row by row, and brings the sums so far to the
+/// largest score that each row has now.
+pub(super) fn weigh<T: Gemm>(rows: Rows<'_, T, impl Fn(usize) -> usize>, so_far: SoFar<'_, T>) {
+    simd::run(Weigh { rows, so_far });
+}
+
+/// Makes scores the weights p that forward gave them, and gradients g of these weights those of the scores:
+/// p (g - Σ p g) · scale.
+pub(super) fn back<T: Gemm>(
+    rows: Rows<'_, T, impl Fn(usize) -> usize>,
+    gradients: &mut [T],
+    [log_sums, along]: [&[T]; 2],
+    scale: T,
+) {
+    simd::run(Back { rows, gradients, log_sums, along, scale });
+}
+
+/// The sum of the products of two rows, for each pair of rows of `width` elements.
+pub(super) fn row_products<T: Gemm>(products: &mut [T], [a, b]: [&[T]; 2], width: usize) {
+    simd::run(RowProducts { products, a, b, width });
+}
+
+/// A tile of scores.
+pub(super) struct Rows<'a, T, S> {
+    pub(super) scores: &'a mut [T],
+    pub(super) columns: usize,
+    /// How many of its first columns a row sees; by a mask, some of those may be -∞.
+    pub(super) seen: S,
+}
+
+/// What forward knows of its queries after some of the keys, a row or number for each.
+pub(super) struct SoFar<'a, T> {
+    /// The largest score; -∞ before the first.
+    pub(super) largest: &'a mut [T],
+    /// Σ exp (score - largest).
+    pub(super) sums: &'a mut [T],
+    /// Rows of `values` numbers: Σ exp (score - largest) · value. Arbitrary before the first key.
+    pub(super) out: &'a mut [T],
+    pub(super) values: usize,
+}
+
+/// How many of `columns` are worked on where `seen` are seen.
+fn worked_on(seen: usize, columns: usize) -> usize {
+    seen.next_multiple_of(LANES).min(columns)
+}
+
+struct Weigh<'a, T, S> {
+    rows: Rows<'a, T, S>,
+    so_far: SoFar<'a, T>,
+}
+
+impl<T: Gemm, S: Fn(usize) -> usize> WithSimd for Weigh<'_, T, S> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<I: Simd>(self, _: I) {
+        let Rows { scores, columns, seen } = self.rows;
+        let SoFar { largest, sums, out, values } = self.so_far;
+        let known = largest.iter_mut().zip(sums).zip(out.chunks_mut(values));
+        for (row, (scores, ((largest, sum), out))) in scores.chunks_mut(columns).zip(known).enumerate() {
+            let seen = seen(row);
+            let (scores, behind) = scores.split_at_mut(worked_on(seen, columns));
+            behind.fill(T::ZERO);
+            scores[seen..].fill(T::LOWEST);
+            let best = fold(scores, *largest, T::larger);
+            if best == T::LOWEST {
+                // Nothing is seen yet: e⁻∞ of all.
+                scores.fill(T::ZERO);
+                continue;
+            }
+            for score in &mut *scores {
+                *score = (*score - best).exp();
+            }
+            let shrink = (*largest - best).exp();
+            *sum = *sum * shrink + fold(scores, T::ZERO, T::plus);
+            // Before the first key that is seen there is nothing to bring down.
+            if *largest != best && *largest != T::LOWEST {
+                for out in out {
+                    *out *= shrink;
+                }
+            }
+            *largest = best;
+        }
+    }
+}
+
+struct Back<'a, T, S> {
+    rows: Rows<'a, T, S>,
+    gradients: &'a mut [T],
+    log_sums: &'a [T],
+    along: &'a [T],
+    scale: T,
+}
+
+impl<T: Gemm, S: Fn(usize) -> usize> WithSimd for Back<'_, T, S> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<I: Simd>(self, _: I) {
+        let Self { rows: Rows { scores, columns, seen }, gradients, log_sums, along, scale } = self;
+        let known = log_sums.iter().zip(along);
+        let rows = scores.chunks_mut(columns).zip(gradients.chunks_mut(columns)).zip(known);
+        for (row, ((weights, gradients), (&log_sum, &along))) in rows.enumerate() {
+            let seen = if log_sum == T::LOWEST { 0 } else { seen(row) };
+            let end = worked_on(seen, columns);
+            for (weight, gradient) in weights[..end].iter_mut().zip(&mut gradients[..end]) {
+                *weight = (*weight - log_sum).exp();
+                *gradient = *weight * (*gradient - along) * scale;
+            }
+            weights[seen..].fill(T::ZERO);
+            gradients[seen..].fill(T::ZERO);
+        }
+    }
+}
+
+struct RowProducts<'a, T> {
+    products: &'a mut [T],
+    a: &'a [T],
+    b: &'a [T],
+    width: usize,
+}
+
+impl<T: Gemm> WithSimd for RowProducts<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<I: Simd>(self, _: I) {
+        let rows = self.a.chunks(self.width).zip(self.b.chunks(self.width));
+        for (product, (a, b)) in self.products.iter_mut().zip(rows) {
+            let mut lanes = [T::ZERO; LANES];
+            for (a, b) in a.chunks(LANES).zip(b.chunks(LANES)) {
+                for (lane, (&a, &b)) in lanes.iter_mut().zip(a.iter().zip(b)) {
+                    *lane += a * b;
+                }
+            }
+            *product = fold(&lanes, T::ZERO, T::plus);
+        }
+    }
+}
+
+/// Folds numbers, side by side and then across, in an order that depends on their number alone.
+#[inline(always)]
+fn fold<T: Number>(values: &[T], start: T, f: impl Fn(T, T) -> T) -> T {
+    let mut lanes = [start; LANES];
+    let (whole, rest) = values.as_chunks::<LANES>();
+    for values in whole {
+        for (lane, &value) in lanes.iter_mut().zip(values) {
+            *lane = f(*lane, value);
+        }
+    }
+    for (lane, &value) in lanes.iter_mut().zip(rest) {
+        *lane = f(*lane, value);
+    }
+    let mut width = LANES;
+    while width > 1 {
+        width /= 2;
+        let (low, high) = lanes.split_at_mut(width);
+        for (low, &high) in low.iter_mut().zip(&*high) {
+            *low = f(*low, high);
+        }
+    }
+    lanes[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Scores of `rows` · `columns`, the same in every run.
+    fn scores(rows: usize, columns: usize) -> Vec<f64> {
+        (0..rows * columns).map(|i| ((i * 37 % 101) as f64 - 50.0) / 10.0).collect()
+    }
+
+    #[test]
+    fn weights_are_exponentials_below_the_largest_and_0_behind_what_is_seen() {
+        for columns in [1, 15, 16, 17, 40, 64] {
+            let before = scores(columns, columns);
+            let mut weights = before.clone();
+            let (mut largest, mut sums) = (vec![f64::NEG_INFINITY; columns], vec![0.0; columns]);
+            let mut out = vec![f64::NAN; columns * 2];
+            // Causal: row i sees i + 1 columns.
+            let rows = Rows { scores: &mut weights, columns, seen: |row| row + 1 };
+            weigh(rows, SoFar { largest: &mut largest, sums: &mut sums, out: &mut out, values: 2 });
+            for row in 0..columns {
+                let seen = &before[row * columns..][..row + 1];
+                let best = seen.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                assert_eq!(largest[row], best);
+                let expected: Vec<f64> = seen.iter().map(|score| (score - best).exp()).collect();
+                assert_eq!(weights[row * columns..][..row + 1], expected);
+                assert!(weights[row * columns..][row + 1..columns].iter().all(|&weight| weight == 0.0));
+                assert!((sums[row] - expected.iter().sum::<f64>()).abs() < 1e-12);
+            }
+        }
+    }
+
+    #[test]
+    fn a_larger_score_brings_down_what_was_summed_before() {
+        let mut scores = [2.0_f64, f64::NEG_INFINITY, 0.0, f64::NEG_INFINITY];
+        let (mut largest, mut sums) = ([1.0, f64::NEG_INFINITY], [3.0, 0.0]);
+        let mut out = [10.0, 7.0];
+        let rows = Rows { scores: &mut scores, columns: 2, seen: |row| 2 - 2 * row };
+        weigh(rows, SoFar { largest: &mut largest, sums: &mut sums, out: &mut out, values: 1 });
+        let shrink = (-1.0_f64).exp();
+        assert_eq!(scores, [1.0, 0.0, 0.0, 0.0]);
+        assert_eq!((largest, sums), ([2.0, f64::NEG_INFINITY], [3.0 * shrink + 1.0, 0.0]));
+        assert_eq!(out, [10.0 * shrink, 7.0]);
+    }
+
+    #[test]
+    fn the_way_back_is_through_the_weights_and_0_behind_what_is_seen() {
+        for columns in [3, 16, 50] {
+            let (before, upstream) = (scores(2, columns), scores(2, columns + 1));
+            let (mut weights, mut gradients) = (before.clone(), upstream[..2 * columns].to_vec());
+            let (log_sums, along) = ([3.0, f64::NEG_INFINITY], [0.25, 0.5]);
+            let rows = Rows { scores: &mut weights, columns, seen: |_| columns - 1 };
+            back(rows, &mut gradients, [&log_sums, &along], 2.0);
+            for column in 0..columns - 1 {
+                let weight = (before[column] - 3.0).exp();
+                assert_eq!(weights[column], weight);
+                assert_eq!(gradients[column], weight * (upstream[column] - 0.25) * 2.0);
+            }
+            // The last column is hidden, and the second row has seen nothing.
+            assert!(weights[columns - 1..].iter().chain(&gradients[columns - 1..]).all(|&x| x == 0.0));
+        }
+    }
+
+    #[test]
+    fn products_of_rows_at_every_width() {
+        for width in 1..40 {
+            let (a, b) = (scores(3, width), scores(width, 3));
+            let mut products = [0.0; 3];
+            row_products(&mut products, [&a, &b], width);
+            for row in 0..3 {
+                let expected: f64 = (row * width..(row + 1) * width).map(|i| a[i] * b[i]).sum();
+                assert!((products[row] - expected).abs() < 1e-9, "{width}");
+            }
+        }
+    }
+}
