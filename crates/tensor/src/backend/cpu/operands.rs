@@ -49,6 +49,10 @@ impl<'a, A: RawElement> Source<'a, A> {
 
     /// The elements numbered `range` as a slice, if they lie side by side.
     pub(super) fn slice(&self, range: Range<usize>) -> Option<&'a [A]> {
+        // By far the most common, and asked for row by row.
+        if let Some(offset) = self.walk.gapless() {
+            return Some(&self.data[offset + range.start..offset + range.end]);
+        }
         let segment = self.walk.segments(range.clone()).next();
         match segment {
             None => Some(&[]),
@@ -85,6 +89,10 @@ impl<'a, A: RawElement> Source<'a, A> {
     /// Calls `f` with each element of `out` and the element of this source that belongs to it, from number `start` on.
     pub(super) fn each<U>(&self, start: usize, mut out: &mut [U], f: impl Fn(&mut U, A)) {
         let range = start..start + out.len();
+        if let Some(offset) = self.walk.gapless() {
+            simd::zip(out, &self.data[offset + range.start..offset + range.end], f);
+            return;
+        }
         let [stride] = self.walk.inner();
         if stride > 1 {
             self.walk.tiles(range, |first, Segment { starts: [a], len }| {

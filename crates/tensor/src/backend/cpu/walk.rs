@@ -103,6 +103,14 @@ impl<const N: usize> Walk<N> {
     }
 }
 
+impl Walk<1> {
+    /// Where the elements begin, if there are any and they lie side by side.
+    pub(super) fn gapless(&self) -> Option<usize> {
+        let [offset] = self.offsets;
+        (self.is_line() && self.inner() == [1] && self.dims[0] != 0).then_some(offset)
+    }
+}
+
 /// Side of the squares in [`Walk::tiles`]: as many elements as share a cache line, or a few lines' worth of small ones.
 const TILE: usize = 16;
 
