@@ -20,11 +20,10 @@ impl Layout {
     /// # Errors
     /// [`Error::TooManyElements`] if the bytes cannot be counted.
     pub fn contiguous(op: &'static str, shape: Shape, dtype: DType) -> Result<Self> {
-        shape
-            .checked_elements()
-            .and_then(|elements| elements.checked_mul(dtype.size()))
-            .filter(|&bytes| isize::try_from(bytes).is_ok())
-            .ok_or_else(|| Error::TooManyElements { op, shape, dtype })?;
+        let bytes = shape.checked_elements().and_then(|elements| elements.checked_mul(dtype.size()));
+        if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
+            return Err(Error::TooManyElements { op, shape, dtype });
+        }
         Ok(Self { shape, strides: row_major(&shape), offset: 0 })
     }
 

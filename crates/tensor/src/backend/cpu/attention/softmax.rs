@@ -245,9 +245,10 @@ mod tests {
             let (a, b) = (scores(3, width), scores(width, 3));
             let mut products = [0.0; 3];
             row_products(&mut products, [&a, &b], width);
-            for row in 0..3 {
-                let expected: f64 = (row * width..(row + 1) * width).map(|i| a[i] * b[i]).sum();
-                assert!((products[row] - expected).abs() < 1e-9, "{width}");
+            let rows = a.chunks(width).zip(b.chunks(width));
+            for (product, (a, b)) in products.into_iter().zip(rows) {
+                let expected: f64 = a.iter().zip(b).map(|(a, b)| a * b).sum();
+                assert!((product - expected).abs() < 1e-9, "{width}");
             }
         }
     }
