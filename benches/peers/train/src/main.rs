@@ -2,15 +2,20 @@
 //!
 //! ```text
 //! cargo run --release -- mlp cnn gpt tiny
+//! RAYON_NUM_THREADS=1 cargo run --release --features candle,burn -- --peer highwater,candle,burn mlp cnn gpt tiny
 //! python3 torch_peer.py mlp cnn gpt tiny
 //! ```
 
+#[cfg(feature = "burn")]
+mod burn;
+#[cfg(feature = "candle")]
+mod candle;
 mod highwater;
 mod workload;
 
 use std::time::Instant;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 use self::workload::Workload;
 
@@ -23,6 +28,9 @@ struct Args {
     /// Threads that share the work of an op.
     #[arg(long, default_value_t = 1)]
     threads: usize,
+    /// Frameworks, in turn.
+    #[arg(long = "peer", value_enum, value_delimiter = ',', default_value = "highwater")]
+    peers: Vec<Peer>,
     /// Timed blocks of steps; their median counts.
     #[arg(long, default_value_t = 9)]
     blocks: usize,
@@ -31,35 +39,73 @@ struct Args {
     workloads: Vec<Workload>,
 }
 
+/// A framework that this program was built with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Peer {
+    Highwater,
+    #[cfg(feature = "candle")]
+    Candle,
+    #[cfg(feature = "burn")]
+    Burn,
+}
+
+impl Peer {
+    fn start(self, workload: Workload, threads: usize) -> anyhow::Result<Step> {
+        if self != Self::Highwater {
+            let set = std::env::var("RAYON_NUM_THREADS").ok().and_then(|text| text.parse().ok());
+            anyhow::ensure!(
+                set == Some(threads),
+                "{self:?} has its threads from RAYON_NUM_THREADS: set it to {threads}"
+            );
+        }
+        match self {
+            Self::Highwater => highwater::start(workload, threads),
+            #[cfg(feature = "candle")]
+            Self::Candle => candle::start(workload),
+            #[cfg(feature = "burn")]
+            Self::Burn => burn::start(workload),
+        }
+    }
+}
+
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     for &workload in &args.workloads {
-        let mut step = highwater::start(workload, args.threads)?;
-        let (mut losses, mut number, mut times) = (Vec::new(), 0, Vec::new());
-        for block in 0..=args.blocks {
-            let start = Instant::now();
-            for _ in 0..workload.steps_per_block() {
-                losses.push(step(number)?);
-                number += 1;
-            }
-            if block > 0 {
-                times.push(start.elapsed().as_secs_f64() / workload.steps_per_block() as f64);
-            }
+        for &peer in &args.peers {
+            measure(peer, workload, &args)?;
         }
-        times.sort_by(f64::total_cmp);
-        let median = times.get(times.len() / 2).copied().unwrap_or(f64::NAN);
-        let loss = |step: usize| losses.get(step - 1).copied().unwrap_or(f32::NAN);
-        println!(
-            "highwater {:4} threads {}: {:9.1} steps/s, {:8.3} ms (best {:8.3}); loss at step 1, 10, 100: {:.5} {:.5} {:.5}",
-            format!("{workload:?}").to_lowercase(),
-            args.threads,
-            median.recip(),
-            median * 1e3,
-            times.first().copied().unwrap_or(f64::NAN) * 1e3,
-            loss(1),
-            loss(10),
-            loss(100),
-        );
     }
+    Ok(())
+}
+
+/// Runs one program and prints a line.
+fn measure(peer: Peer, workload: Workload, args: &Args) -> anyhow::Result<()> {
+    let mut step = peer.start(workload, args.threads)?;
+    let (mut losses, mut number, mut times) = (Vec::new(), 0, Vec::new());
+    for block in 0..=args.blocks {
+        let start = Instant::now();
+        for _ in 0..workload.steps_per_block() {
+            losses.push(step(number)?);
+            number += 1;
+        }
+        if block > 0 {
+            times.push(start.elapsed().as_secs_f64() / workload.steps_per_block() as f64);
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    let median = times.get(times.len() / 2).copied().unwrap_or(f64::NAN);
+    let loss = |step: usize| losses.get(step - 1).copied().unwrap_or(f32::NAN);
+    println!(
+        "{:9} {:4} threads {}: {:9.1} steps/s, {:8.3} ms (best {:8.3}); loss at step 1, 10, 100: {:.5} {:.5} {:.5}",
+        format!("{peer:?}").to_lowercase(),
+        format!("{workload:?}").to_lowercase(),
+        args.threads,
+        median.recip(),
+        median * 1e3,
+        times.first().copied().unwrap_or(f64::NAN) * 1e3,
+        loss(1),
+        loss(10),
+        loss(100),
+    );
     Ok(())
 }
