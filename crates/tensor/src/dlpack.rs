@@ -26,17 +26,15 @@ use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::slice;
-use std::sync::Arc;
 
-use bfc_core::{Category, DeviceKind, Tag};
+use bfc_core::DeviceKind;
 
 use crate::device::Device;
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::layout::Layout;
 use crate::outside::Lent;
 use crate::shape::{MAX_RANK, Shape};
-use crate::storage::Storage;
 use crate::tensor::Tensor;
 
 /// Memory of the host, as DLPack numbers devices (`kDLCPU`).
@@ -308,18 +306,10 @@ impl Tensor {
                 return Err(DlpackError::Unaligned { address, dtype }.into());
             }
         }
-        let shape = *layout.shape();
-        let tag = Tag { owner: device.tracker().owner_here(OP), category: Category::Input };
         // SAFETY: `ManagedTensor::from_raw` was promised all of this of the bytes from the first element to the last, until
         // the deleter is called, which the box does when it is dropped.
         let lent = unsafe { Lent::new(address, bytes, Box::new(managed)) };
-        let storage = Storage::outside(device.outside(), lent, tag).map_err(|error| Error::Allocation {
-            op: OP,
-            shape,
-            dtype,
-            error,
-        })?;
-        let tensor = Self::from_parts(Arc::new(storage), layout, dtype, device.clone());
+        let tensor = Self::outside(OP, device, lent, layout, dtype)?;
         if dtype == DType::Bool {
             let bytes = tensor.view().host::<u8>().unwrap_or(&[]);
             if let Some(value) = layout.positions().map(|position| bytes[position]).find(|&byte| byte > 1) {

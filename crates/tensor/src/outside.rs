@@ -14,7 +14,7 @@ use bfc_core::{
 
 use crate::device::Device;
 use crate::dlpack::DlpackError;
-use crate::dtype::Element;
+use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::shape::IntoShape;
@@ -188,9 +188,21 @@ impl Tensor {
             return Err(Error::ElementCount { op: OP, elements, shape });
         }
         let layout = Layout::contiguous(OP, shape, dtype)?;
-        let tag = Tag { owner: device.tracker().owner_here(OP), category: Category::Input };
+        Self::outside(OP, device, lent, layout, dtype)
+    }
+
+    /// A tensor over memory of others, charged as input to the op in the device's account of such memory.
+    pub(crate) fn outside(
+        op: &'static str,
+        device: &Device,
+        lent: Lent,
+        layout: Layout,
+        dtype: DType,
+    ) -> Result<Self> {
+        let tag = Tag { owner: device.tracker().owner_here(op), category: Category::Input };
+        let shape = *layout.shape();
         let storage = Storage::outside(device.outside(), lent, tag).map_err(|error| Error::Allocation {
-            op: OP,
+            op,
             shape,
             dtype,
             error,
