@@ -282,7 +282,7 @@ impl Tensor {
     /// as input, from [outside](Device::outside_memory). See [`dlpack`](self).
     ///
     /// # Errors
-    /// [`Error::Dlpack`] for memory of other devices and for what no tensor here can be; the managed tensor is deleted then.
+    /// [`Error::Dlpack`](crate::Error::Dlpack) for memory of other devices and for what no tensor here can be; the managed tensor is deleted then.
     pub fn from_dlpack(device: &Device, managed: ManagedTensor) -> Result<Self> {
         const OP: &str = "from_dlpack";
         if device.id().kind != DeviceKind::Cpu {
@@ -323,7 +323,7 @@ impl Tensor {
     /// write them. No gradient goes with it. See [`dlpack`](self).
     ///
     /// # Errors
-    /// [`Error::Dlpack`] unless the elements lie in memory of the host.
+    /// [`Error::Dlpack`](crate::Error::Dlpack) unless the elements lie in memory of the host.
     pub fn to_dlpack(&self) -> Result<ManagedTensor> {
         let in_host = self.storage().allocation().allocator().memory_kind().is_host_readable();
         if !in_host && self.elements() > 0 || self.device().id().kind != DeviceKind::Cpu {
