@@ -6,22 +6,23 @@
 //!
 //! Who holds live bytes is kept in the pool's ledger alone; this account answers only what the op itself did.
 
-use std::sync::{Arc, Weak};
+mod counts;
+
+use std::sync::Arc;
 use std::time::Instant;
 
-use bfc_core::sync::atomic::{AtomicU64, Ordering};
-use bfc_core::sync::{Mutex, lock};
+use bfc_core::sync::{BiasedGuard, BiasedMutex, Mutex, ThreadNumber, lock};
 use bfc_core::{
     AllocError, Allocator, Block, BlockError, Bytes, Category, Damage, LastResort, Ledger, MemoryKind,
     OomReport, OwnerBytes, OwnerId, PlannedCounts, RecordError, Request, Span, Stats, Stream, Tag, Verdict,
 };
 
-use crate::bin::Bin;
+use self::counts::Counts;
+use crate::books::Books;
 use crate::budget::allocate_within;
 use crate::local::LocalBlocks;
 use crate::record::Recorder;
-use crate::saved::Saves;
-use crate::totals::Class;
+use crate::totals::{Class, Figures};
 
 /// What a [`TrackingAllocator`] has counted, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,30 +88,19 @@ impl Mode {
 /// ```
 #[derive(Debug)]
 pub struct TrackingAllocator {
-    /// `None` only while the allocator lies in its bin, where nobody has a handle to call it through.
+    /// `None` only while the allocator lies in the books, where nobody has a handle to call it through.
     inner: Option<Arc<dyn Allocator>>,
     /// Charged for requests that name nobody.
     owner: OwnerId,
     mode: Mode,
-    /// One for the op, and one for each live allocation.
-    references: AtomicU64,
-    live: AtomicU64,
-    high_water: AtomicU64,
-    /// Bytes taken by class; together they are the total.
-    classes: [AtomicU64; Class::COUNT],
-    /// Bytes taken beyond those asked for.
-    rounding: AtomicU64,
+    counts: BiasedMutex<Counts>,
     /// What was live in the inner allocator when the op turned to it.
     live_before: u64,
-    /// Live bytes that are kept for a backward pass.
-    saved: AtomicU64,
     /// Used in [`Mode::Local`].
     local: Mutex<LocalBlocks>,
     records: Option<Mutex<Vec<Record>>>,
-    /// Where to go when retired; dangling for an allocator that belongs to no tracker.
-    bin: Weak<Bin>,
-    recorder: Option<Arc<Recorder>>,
-    saves: Option<Arc<Saves>>,
+    /// Where to go when retired; `None` for an allocator that belongs to no tracker, or lies there already.
+    books: Option<Arc<Books>>,
 }
 
 impl TrackingAllocator {
@@ -129,14 +119,8 @@ impl TrackingAllocator {
     }
 
     /// The allocator of one op execution of a tracker.
-    pub(crate) fn for_op(
-        inner: Arc<dyn Allocator>,
-        owner: OwnerId,
-        bin: Weak<Bin>,
-        recorder: Arc<Recorder>,
-        saves: Arc<Saves>,
-    ) -> Self {
-        Self { bin, recorder: Some(recorder), saves: Some(saves), ..Self::build(inner, true, owner) }
+    pub(crate) fn for_op(inner: Arc<dyn Allocator>, owner: OwnerId, books: Arc<Books>) -> Self {
+        Self { books: Some(books), ..Self::build(inner, true, owner) }
     }
 
     fn build(inner: Arc<dyn Allocator>, track_sizes: bool, owner: OwnerId) -> Self {
@@ -145,66 +129,42 @@ impl TrackingAllocator {
             live_before: inner.bytes_in_use(),
             inner: Some(inner),
             owner,
-            references: AtomicU64::new(1),
-            live: AtomicU64::new(0),
-            high_water: AtomicU64::new(0),
-            classes: std::array::from_fn(|_| AtomicU64::new(0)),
-            rounding: AtomicU64::new(0),
-            saved: AtomicU64::new(0),
+            counts: BiasedMutex::new(Counts::new()),
             local: Mutex::new(LocalBlocks::default()),
             records: None,
-            bin: Weak::new(),
-            recorder: None,
-            saves: None,
+            books: None,
         }
     }
 
     /// Makes a recycled allocator as good as new.
-    pub(crate) fn restart(&mut self, inner: Arc<dyn Allocator>, owner: OwnerId) {
+    pub(crate) fn restart(&mut self, inner: Arc<dyn Allocator>, owner: OwnerId, books: Arc<Books>) {
+        if self.mode == Mode::Local {
+            lock(&self.local).clear();
+        }
         self.mode = Mode::of(&*inner, true);
         self.live_before = inner.bytes_in_use();
         self.inner = Some(inner);
         self.owner = owner;
-        *self.references.get_mut() = 1;
-        *self.live.get_mut() = 0;
-        *self.high_water.get_mut() = 0;
-        *self.rounding.get_mut() = 0;
-        *self.saved.get_mut() = 0;
-        for class in &mut self.classes {
-            *class.get_mut() = 0;
-        }
-        lock(&self.local).clear();
+        *self.counts.get_mut() = Counts::new();
+        self.books = Some(books);
+    }
+
+    /// Nothing else is called while this is held.
+    #[inline]
+    fn counts(&self) -> BiasedGuard<'_, Counts> {
+        self.counts.lock(ThreadNumber::current())
     }
 
     /// What has been counted so far.
     #[must_use]
     pub fn sizes(&self) -> Sizes {
-        Sizes {
-            total_bytes: self.class_bytes().iter().fold(0, |sum, bytes| sum.saturating_add(*bytes)),
-            high_water_bytes: self.high_water.load(Ordering::Relaxed),
-            live_bytes: self.live.load(Ordering::Relaxed),
-        }
+        self.counts().sizes()
     }
 
     /// Every allocation and free so far, in order; empty unless made by [`TrackingAllocator::with_records`].
     #[must_use]
     pub fn records(&self) -> Vec<Record> {
         self.records.as_ref().map_or_else(Vec::new, |records| lock(records).clone())
-    }
-
-    /// Bytes taken by class.
-    pub(crate) fn class_bytes(&self) -> [u64; Class::COUNT] {
-        std::array::from_fn(|class| self.classes[class].load(Ordering::Relaxed))
-    }
-
-    /// Bytes taken beyond those asked for.
-    pub(crate) fn rounding_bytes(&self) -> u64 {
-        self.rounding.load(Ordering::Relaxed)
-    }
-
-    /// What was live in the inner allocator, whoever held it, when the op turned to it.
-    pub(crate) const fn live_before(&self) -> u64 {
-        self.live_before
     }
 
     /// Whether `allocator` is this one, or the one that this one wraps.
@@ -214,84 +174,64 @@ impl TrackingAllocator {
         wraps || std::ptr::from_ref(self).cast::<()>() == address
     }
 
-    /// Gives up the op's own reference.
-    pub(crate) fn end_op(self: Arc<Self>) {
-        self.references.fetch_sub(1, Ordering::AcqRel);
-        self.retire();
+    /// Gives up the op's own reference, and adds what the op has come to.
+    pub(crate) fn end_op(&self, figures: &mut Figures) {
+        let mut counts = self.counts();
+        counts.references -= 1;
+        figures.add(&counts.sizes(), self.live_before, counts.rounding, &counts.classes);
     }
 
     fn inner(&self) -> &Arc<dyn Allocator> {
-        self.inner.as_ref().expect("an allocator in the bin has no handle to be called through")
+        self.inner.as_ref().expect("an allocator in the books has no handle to be called through")
+    }
+
+    fn recorder(&self) -> Option<&Recorder> {
+        self.books.as_ref().map(|books| &books.recorder)
     }
 
     /// Counts `bytes` more, whose allocation has succeeded.
     fn add(&self, bytes: u64, requested: u64, tag: Tag) {
-        if self.mode != Mode::Untracked {
-            let live = self.live.fetch_add(bytes, Ordering::Relaxed).wrapping_add(bytes);
-            // Looking first spares most events a write that others must wait for.
-            if live > self.high_water.load(Ordering::Relaxed) {
-                self.high_water.fetch_max(live, Ordering::Relaxed);
-            }
-        }
-        if bytes != requested {
-            self.rounding.fetch_add(bytes.saturating_sub(requested), Ordering::Relaxed);
-        }
+        self.counts().add(bytes, requested, tag.category, self.mode != Mode::Untracked);
         if tag.category == Category::Activation {
             self.note_kept(bytes);
         }
-        self.classes[Class::of(tag.category) as usize].fetch_add(bytes, Ordering::Relaxed);
-        self.references.fetch_add(1, Ordering::Relaxed);
         self.record(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
-    /// Counts `bytes` as no longer live; `false`, and nothing counted, if fewer are live.
-    fn subtract(&self, bytes: u64) -> bool {
-        let live =
-            self.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |live| live.checked_sub(bytes));
-        if live.is_ok() {
+    /// Counts `bytes` as no longer live, and says whether any are kept for a backward pass; `None`, and nothing counted,
+    /// if fewer are live.
+    fn subtract(&self, bytes: u64) -> Option<bool> {
+        let any_kept = {
+            let mut counts = self.counts();
+            counts.subtract(bytes).then_some(counts.saved > 0)
+        };
+        if any_kept.is_some() {
             self.record(i64::try_from(bytes).map_or(i64::MIN, |bytes| -bytes));
         }
-        live.is_ok()
+        any_kept
     }
 
     /// Undoes [`subtract`](Self::subtract) for a free that failed.
     fn restore(&self, bytes: u64) {
-        self.live.fetch_add(bytes, Ordering::Relaxed);
+        self.counts().restore(bytes);
         self.record(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
     /// Counts bytes as kept for a backward pass from now on.
     #[cold]
     fn note_kept(&self, bytes: u64) {
-        if let Some(saves) = &self.saves {
-            self.saved.fetch_add(bytes, Ordering::Relaxed);
-            saves.keep(self.owner, bytes);
+        if let Some(books) = &self.books {
+            self.counts().saved += bytes;
+            books.saves.keep(self.owner, bytes);
         }
     }
 
     /// Counts bytes as kept no more.
     #[cold]
     fn note_let_go(&self, bytes: u64) {
-        if let Some(saves) = &self.saves {
-            self.saved.fetch_sub(bytes, Ordering::Relaxed);
-            saves.let_go(self.owner, bytes);
-        }
-    }
-
-    /// Whether a live block is kept for a backward pass. Costs nothing in ops of which nothing is.
-    fn is_kept(&self, block: &Block) -> bool {
-        self.saved.load(Ordering::Relaxed) > 0
-            && self.tag(block).is_ok_and(|tag| tag.category == Category::Activation)
-    }
-
-    /// Counts bytes for another class, as for scratch that turns out to be the op's result.
-    fn reclass(&self, bytes: u64, from: Class, to: Class) {
-        if from == to || self.mode == Mode::Untracked {
-            return;
-        }
-        let take = |taken: u64| taken.checked_sub(bytes);
-        if self.classes[from as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
-            self.classes[to as usize].fetch_add(bytes, Ordering::Relaxed);
+        if let Some(books) = &self.books {
+            self.counts().saved -= bytes;
+            books.saves.let_go(self.owner, bytes);
         }
     }
 
@@ -313,7 +253,7 @@ impl TrackingAllocator {
     /// Takes back what was recorded of a free that then failed, if the block is live.
     #[cold]
     fn record_still_live(&self, block: &Block) {
-        if let Some(recorder) = &self.recorder
+        if let Some(recorder) = self.recorder()
             && let (Ok(tag), Ok(requested)) = (self.tag(block), self.requested_bytes(block))
         {
             recorder.post_alloc(&**self.inner(), block, self.recorded_id(block), requested, tag);
@@ -325,11 +265,11 @@ impl TrackingAllocator {
     fn allocate_after(&self, error: AllocError, request: &Request<'_>) -> Result<Block, AllocError> {
         let again = || allocate_within(&**self.inner(), request);
         let told = !LastResort::is_busy();
-        let outcome = match self.bin.upgrade() {
-            Some(bin) => bin.last_resort.rescue(error, again),
+        let outcome = match &self.books {
+            Some(books) => books.last_resort.rescue(error, again),
             None => Err(error),
         };
-        if let (Err(error), Some(recorder), true) = (&outcome, &self.recorder, told) {
+        if let (Err(error), Some(recorder), true) = (&outcome, self.recorder(), told) {
             let no_memory = !matches!(error, AllocError::BadAlignment { .. } | AllocError::Reentrant { .. });
             if no_memory {
                 recorder.post_failed(&**self.inner(), request, error.out_of_memory());
@@ -380,7 +320,7 @@ unsafe impl Allocator for TrackingAllocator {
         }
         let bytes = if self.mode == Mode::Untracked { request.bytes } else { block.bytes };
         self.add(bytes, request.bytes, request.tag);
-        if let Some(recorder) = &self.recorder {
+        if let Some(recorder) = self.recorder() {
             let id = self.recorded_id(&block);
             recorder.post_alloc(&**self.inner(), &block, id, request.bytes, request.tag);
         }
@@ -394,37 +334,38 @@ unsafe impl Allocator for TrackingAllocator {
         if block.is_empty() {
             return Ok(());
         }
-        let kept = self.is_kept(&block);
         let entry = match self.mode {
             Mode::Local => Some(lock(&self.local).remove(&block)?),
             Mode::Inner | Mode::Untracked => None,
         };
-        if self.mode != Mode::Untracked && !self.subtract(block.bytes) {
-            return Err(self.reject(block));
-        }
-        if let Some(recorder) = &self.recorder {
+        let inner_block = entry.map_or(block, |entry| entry.inner);
+        let any_kept = match self.mode {
+            Mode::Untracked => false,
+            Mode::Inner | Mode::Local => match self.subtract(block.bytes) {
+                Some(any_kept) => any_kept,
+                None => return Err(self.reject(block)),
+            },
+        };
+        // Costs nothing in ops of which nothing is kept.
+        let kept =
+            any_kept && self.inner().tag(&inner_block).is_ok_and(|tag| tag.category == Category::Activation);
+        if let Some(recorder) = self.recorder() {
             recorder.post_free(&**self.inner(), &block, self.recorded_id(&block));
         }
         // SAFETY: the caller promises that nothing uses the memory any more.
-        let result = unsafe { self.inner().deallocate(entry.map_or(block, |entry| entry.inner)) };
-        if kept && result.as_ref().map_or_else(BlockError::took_back, |()| true) {
-            self.note_let_go(block.bytes);
-        }
-        match result {
-            Ok(()) => {
-                self.references.fetch_sub(1, Ordering::AcqRel);
-            }
-            Err(error) if error.took_back() => {
-                self.references.fetch_sub(1, Ordering::AcqRel);
-            }
-            Err(_) if self.mode != Mode::Untracked => {
+        let result = unsafe { self.inner().deallocate(inner_block) };
+        let took_back = result.as_ref().map_or_else(BlockError::took_back, |()| true);
+        match (took_back, self.mode) {
+            (true, Mode::Untracked) => self.counts().references -= 1,
+            (true, _) if kept => self.note_let_go(block.bytes),
+            (false, Mode::Inner | Mode::Local) => {
                 self.restore(block.bytes);
                 if let Some(entry) = entry {
                     lock(&self.local).restore(entry);
                 }
                 self.record_still_live(&block);
             }
-            Err(_) => {}
+            _ => {}
         }
         result
     }
@@ -475,7 +416,7 @@ unsafe impl Allocator for TrackingAllocator {
         let inner = self.inner_block(block)?;
         let before = self.inner().tag(&inner);
         self.inner().retag(&inner, tag)?;
-        if let Some(recorder) = &self.recorder
+        if let Some(recorder) = self.recorder()
             && !block.is_empty()
         {
             recorder.post_retag(&**self.inner(), block, self.recorded_id(block), tag);
@@ -486,7 +427,10 @@ unsafe impl Allocator for TrackingAllocator {
                 [true, false] => self.note_let_go(block.bytes),
                 _ => {}
             }
-            self.reclass(block.bytes, Class::of(before.category), Class::of(tag.category));
+            let (from, to) = (Class::of(before.category), Class::of(tag.category));
+            if from != to && self.mode != Mode::Untracked {
+                self.counts().reclass(block.bytes, from, to);
+            }
         }
         Ok(())
     }
@@ -532,18 +476,21 @@ unsafe impl Allocator for TrackingAllocator {
     }
 
     fn retire(mut self: Arc<Self>) {
-        if self.references.load(Ordering::Acquire) != 0 {
+        // Only the last handle recycles: in the books, beside another one, the allocator would keep its pool alive. If
+        // every handle goes without passing here as the last, the allocator is simply dropped. Most that pass are not the
+        // last, and looking is cheaper than claiming.
+        if Arc::strong_count(&self) > 1 {
             return;
         }
-        let Some(bin) = self.bin.upgrade() else { return };
-        // Only the last handle recycles: in the bin, beside another one, the allocator would keep its pool alive. If
-        // every handle goes without passing here as the last, the allocator is simply dropped.
-        if let Some(this) = Arc::get_mut(&mut self) {
-            if let Some(inner) = this.inner.take() {
-                inner.retire();
-            }
-            bin.put(self);
+        let Some(this) = Arc::get_mut(&mut self) else { return };
+        if this.counts.get_mut().references != 0 {
+            return;
         }
+        let Some(books) = this.books.take() else { return };
+        if let Some(inner) = this.inner.take() {
+            inner.retire();
+        }
+        books.put_allocator(self);
     }
 }
 

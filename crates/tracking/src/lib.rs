@@ -55,7 +55,7 @@
 //! [`replay`]ed through another allocator.
 
 mod allocator;
-mod bin;
+mod books;
 mod budget;
 mod context;
 mod export;

@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use bfc_core::OwnerId;
-use bfc_core::sync::{Mutex, lock};
+use bfc_core::sync::{BiasedMutex, ThreadNumber};
 
 /// What was kept of one op's results, or of all.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,7 +60,7 @@ impl Kept {
 #[derive(Debug)]
 pub(crate) struct Saves {
     started: Instant,
-    state: Mutex<State>,
+    state: BiasedMutex<State>,
 }
 
 #[derive(Debug, Default)]
@@ -72,7 +72,7 @@ struct State {
 
 impl Default for Saves {
     fn default() -> Self {
-        Self { started: Instant::now(), state: Mutex::default() }
+        Self { started: Instant::now(), state: BiasedMutex::new(State::default()) }
     }
 }
 
@@ -87,7 +87,7 @@ impl Saves {
 
     pub(crate) fn reset(&self) {
         let now = self.now();
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.state.lock(ThreadNumber::current());
         state.whole.reset(now);
         state.by_owner.iter_mut().for_each(|kept| kept.reset(now));
     }
@@ -95,7 +95,7 @@ impl Saves {
     /// What was kept in all, up to now.
     pub(crate) fn whole(&self) -> Kept {
         let now = self.now();
-        let mut whole = lock(&self.state).whole;
+        let mut whole = self.state.lock(ThreadNumber::current()).whole;
         whole.pass(now);
         whole
     }
@@ -103,7 +103,8 @@ impl Saves {
     /// What was kept of the results of one op, up to now.
     pub(crate) fn of(&self, owner: OwnerId) -> Kept {
         let now = self.now();
-        let mut kept = lock(&self.state).by_owner.get(owner.index()).copied().unwrap_or_default();
+        let mut kept =
+            self.state.lock(ThreadNumber::current()).by_owner.get(owner.index()).copied().unwrap_or_default();
         kept.pass(now);
         kept
     }
@@ -114,7 +115,7 @@ impl Saves {
 
     fn change(&self, owner: OwnerId, change: impl Fn(&mut Kept, u64)) {
         let now = self.now();
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.state.lock(ThreadNumber::current());
         change(&mut state.whole, now);
         if state.by_owner.len() <= owner.index() {
             state.by_owner.resize(owner.index() + 1, Kept::default());

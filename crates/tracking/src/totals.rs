@@ -3,7 +3,7 @@
 use bfc_core::OwnerId;
 use rustc_hash::FxHashMap;
 
-use crate::allocator::TrackingAllocator;
+use crate::allocator::Sizes;
 use crate::scope::{Phase, Place};
 
 /// All finished executions of one op in one place. Sizes are granted bytes; what is nested in an execution is part
@@ -119,14 +119,20 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    pub(crate) fn add(&mut self, allocator: &TrackingAllocator) {
-        let sizes = allocator.sizes();
+    /// Adds what one allocator counted.
+    pub(crate) fn add(
+        &mut self,
+        sizes: &Sizes,
+        live_before: u64,
+        rounding: u64,
+        classes: &[u64; Class::COUNT],
+    ) {
         self.high_water = self.high_water.saturating_add(sizes.high_water_bytes);
         self.outliving = self.outliving.saturating_add(sizes.live_bytes);
-        self.live_before = self.live_before.saturating_add(allocator.live_before());
-        self.rounding = self.rounding.saturating_add(allocator.rounding_bytes());
-        for (sum, bytes) in self.classes.iter_mut().zip(allocator.class_bytes()) {
-            *sum = sum.saturating_add(bytes);
+        self.live_before = self.live_before.saturating_add(live_before);
+        self.rounding = self.rounding.saturating_add(rounding);
+        for (sum, bytes) in self.classes.iter_mut().zip(classes) {
+            *sum = sum.saturating_add(*bytes);
         }
     }
 

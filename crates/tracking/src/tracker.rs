@@ -5,21 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use bfc_core::sync::atomic::{AtomicBool, Ordering};
-use bfc_core::sync::{Mutex, ThreadNumber, lock};
+use bfc_core::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
 use bfc_core::{Allocator, Bytes, LastResort, MemoryKind, OwnerId, Span};
-use crossbeam::queue::ArrayQueue;
 
 use crate::allocator::TrackingAllocator;
-use crate::bin::Bin;
+use crate::books::Books;
 use crate::context::{FrameGuard, enter_op, running_op_of};
-use crate::record::{Recorder, Recording, RunFacts, Written};
+use crate::record::{Recording, RunFacts, Written};
 use crate::report::Report;
 use crate::saved::Saves;
 use crate::scope::here;
-use crate::totals::{Figures, OpTotals, ThreadTotals, Totals};
-
-/// How many finished executions are kept for reuse: about as many as run at a time.
-const IDLE_EXECUTIONS: usize = 64;
+use crate::totals::{Figures, OpTotals, ThreadTotals};
 
 /// Keeps account of the ops of one device.
 ///
@@ -51,11 +47,7 @@ const IDLE_EXECUTIONS: usize = 64;
 pub struct Tracker {
     /// Tells the running ops of several trackers apart.
     id: u64,
-    totals: Mutex<Totals>,
-    bin: Arc<Bin>,
-    idle: ArrayQueue<Arc<Execution>>,
-    recorder: Arc<Recorder>,
-    saves: Arc<Saves>,
+    books: Arc<Books>,
     /// In a tracker that keeps no accounts: the op that all are a part of, and that has finished.
     unmarked: Option<Arc<Execution>>,
 }
@@ -78,27 +70,13 @@ impl Tracker {
     /// ```
     #[must_use]
     pub fn without_marks() -> Arc<Self> {
-        let execution = Execution {
-            tracker: u64::MAX,
-            row: 0,
-            owner: OwnerId::ROOT,
-            finished: AtomicBool::new(true),
-            allocators: Mutex::new(Vec::new()),
-        };
-        Self::build(Some(Arc::new(execution)))
+        let finished = AtomicBool::new(true);
+        Self::build(Some(Arc::new(Execution { finished, ..Execution::new(u64::MAX, 0, OwnerId::ROOT) })))
     }
 
     fn build(unmarked: Option<Arc<Execution>>) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Arc::new(Self {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
-            totals: Mutex::new(Totals::default()),
-            bin: Arc::new(Bin::new()),
-            idle: ArrayQueue::new(IDLE_EXECUTIONS),
-            recorder: Arc::new(Recorder::default()),
-            saves: Arc::default(),
-            unmarked,
-        })
+        Arc::new(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), books: Books::new(), unmarked })
     }
 
     /// Begins an execution of `op` in the current place; it lasts until the [`OpRun`] is dropped.
@@ -113,9 +91,16 @@ impl Tracker {
             return OpRun { tracker: Arc::clone(self), execution, frame: None };
         }
         let place = here();
-        let (row, owner) = lock(&self.totals).row(place, op);
-        let execution = self.execution(row, owner);
-        self.recorder.post_enter(owner, place.phase);
+        let (row, owner, idle) = {
+            let mut open = self.books.open();
+            let (row, owner) = open.totals.row(place, op);
+            (row, owner, open.take_execution(row, owner))
+        };
+        let execution = match idle {
+            Some(idle) => idle,
+            None => Arc::new(Execution::new(self.id, row, owner)),
+        };
+        self.books.recorder.post_enter(owner, place.phase);
         let frame = Some(enter_op(Arc::clone(&execution)));
         OpRun { tracker: Arc::clone(self), execution, frame }
     }
@@ -128,32 +113,32 @@ impl Tracker {
             return OwnerId::ROOT;
         }
         let place = here();
-        let (_, owner) = lock(&self.totals).row(place, op);
-        self.recorder.name_op(owner, place.phase);
+        let (_, owner) = self.books.open().totals.row(place, op);
+        self.books.recorder.name_op(owner, place.phase);
         owner
     }
 
     /// The totals of all ops that were ever begun, in the order of their first beginnings.
     #[must_use]
     pub fn op_totals(&self) -> Vec<OpTotals> {
-        lock(&self.totals).rows().to_vec()
+        self.books.open().totals.rows().to_vec()
     }
 
     /// The totals of the threads that began ops, in the order of their numbers.
     #[must_use]
     pub fn thread_totals(&self) -> Vec<ThreadTotals> {
-        lock(&self.totals).threads()
+        self.books.open().totals.threads()
     }
 
     /// What was kept for backward passes.
     pub(crate) fn saves(&self) -> &Saves {
-        &self.saves
+        &self.books.saves
     }
 
     /// Sets all totals to zero. Ops that run now are counted when they finish.
     pub fn reset(&self) {
-        lock(&self.totals).reset();
-        self.saves.reset();
+        self.books.open().totals.reset();
+        self.books.saves.reset();
     }
 
     /// Records events in at most `capacity` of memory from now on, some seven bytes an event. When it is full, the oldest
@@ -162,13 +147,13 @@ impl Tracker {
     /// What passes through this tracker's ops is recorded. Blocks from before are not in the recording, and nor is what
     /// becomes of them.
     pub fn start_log(&self, capacity: Bytes) {
-        self.recorder.start_in_memory(usize::try_from(capacity.get()).unwrap_or(usize::MAX));
+        self.books.recorder.start_in_memory(usize::try_from(capacity.get()).unwrap_or(usize::MAX));
     }
 
     /// Ends the recording in memory and returns it; empty if none was begun.
     #[must_use]
     pub fn take_log(&self) -> Recording {
-        self.recorder.take()
+        self.books.recorder.take()
     }
 
     /// Records events from now on into `file`, in the format of `.hwm` files, as [`start_log`](Self::start_log) does in
@@ -179,7 +164,7 @@ impl Tracker {
     /// Those of the file. A later one ends the recording, and is returned by
     /// [`finish_recording`](Self::finish_recording).
     pub fn start_recording(&self, file: impl Write + Send + 'static, facts: &RunFacts) -> io::Result<()> {
-        self.recorder.start_to(file, facts)
+        self.books.recorder.start_to(file, facts)
     }
 
     /// Ends the recording into a file, with a summary of the run and of the pools; `None` if none was begun.
@@ -189,24 +174,27 @@ impl Tracker {
     pub fn finish_recording(&self, pools: &[Arc<dyn Allocator>]) -> io::Result<Option<Written>> {
         let report = Report::new(self, pools);
         let outside = crate::record::Outside::now();
-        self.recorder.finish(|summary| crate::record::RunSummary { report, outside, ..summary }).transpose()
+        self.books
+            .recorder
+            .finish(|summary| crate::record::RunSummary { report, outside, ..summary })
+            .transpose()
     }
 
     /// How many events the recording has so far.
     #[must_use]
     pub fn recorded_events(&self) -> u64 {
-        self.recorder.events()
+        self.books.recorder.events()
     }
 
     /// Records that the pool of this name took a region from its source, or is about to give one back: for a
     /// [visitor](bfc_core::Visitors) of the source.
     pub fn record_region(&self, pool: &str, memory: MemoryKind, region: Span, taken: bool) {
-        self.recorder.post_region(pool, memory, region, taken);
+        self.books.recorder.post_region(pool, memory, region, taken);
     }
 
     /// Records a moment, to be found again by its text, as a step or an epoch. Nothing happens while nothing is recorded.
     pub fn mark(&self, text: &str) {
-        self.recorder.post_mark(text);
+        self.books.recorder.post_mark(text);
     }
 
     /// Those to be asked before a request of an op fails for want of memory, and those to be told when one has.
@@ -219,46 +207,29 @@ impl Tracker {
     /// ```
     #[must_use]
     pub fn last_resort(&self) -> &Arc<LastResort> {
-        &self.bin.last_resort
-    }
-
-    fn execution(&self, row: usize, owner: OwnerId) -> Arc<Execution> {
-        while let Some(mut idle) = self.idle.pop() {
-            // A captured context may still refer to the finished op; it must not come to mean another one.
-            if let Some(execution) = Arc::get_mut(&mut idle) {
-                execution.row = row;
-                execution.owner = owner;
-                *execution.finished.get_mut() = false;
-                return idle;
-            }
-        }
-        Arc::new(Execution {
-            tracker: self.id,
-            row,
-            owner,
-            finished: AtomicBool::new(false),
-            allocators: Mutex::new(Vec::new()),
-        })
+        &self.books.last_resort
     }
 
     fn finish(&self, execution: &Arc<Execution>) {
         let mut allocators = execution.finish();
         let mut figures = Figures::default();
-        for allocator in &allocators {
-            figures.add(allocator);
-        }
-        lock(&self.totals).fold(execution.row, ThreadNumber::current().get(), &figures);
-        self.recorder.post_leave(figures.high_water, figures.outliving);
         for allocator in allocators.drain(..) {
-            allocator.end_op();
+            allocator.end_op(&mut figures);
+            allocator.retire();
         }
-        *lock(&execution.allocators) = allocators;
-        drop(self.idle.push(Arc::clone(execution)));
+        // The list is empty again, and keeps its room for the next op.
+        *execution.allocators() = allocators;
+        {
+            let mut open = self.books.open();
+            open.totals.fold(execution.row, ThreadNumber::current().get(), &figures);
+            open.put_execution(Arc::clone(execution));
+        }
+        self.books.recorder.post_leave(figures.high_water, figures.outliving);
     }
 
     #[cfg(test)]
     pub(crate) fn idle_allocators(&self) -> usize {
-        self.bin.len()
+        self.books.idle_allocators()
     }
 }
 
@@ -271,10 +242,22 @@ pub(crate) struct Execution {
     /// Set once, under the lock of `allocators`.
     finished: AtomicBool,
     /// One for each allocator that the op uses; in practice one or two.
-    allocators: Mutex<Vec<Arc<TrackingAllocator>>>,
+    allocators: BiasedMutex<Vec<Arc<TrackingAllocator>>>,
 }
 
 impl Execution {
+    fn new(tracker: u64, row: usize, owner: OwnerId) -> Self {
+        let allocators = BiasedMutex::new(Vec::new());
+        Self { tracker, row, owner, finished: AtomicBool::new(false), allocators }
+    }
+
+    /// Makes a finished execution one of another op.
+    pub(crate) fn restart(&mut self, row: usize, owner: OwnerId) {
+        self.row = row;
+        self.owner = owner;
+        *self.finished.get_mut() = false;
+    }
+
     /// Whether this is an op of `tracker` that has not finished.
     pub(crate) fn is_running_for(&self, tracker: u64) -> bool {
         self.tracker == tracker && !self.finished.load(Ordering::Acquire)
@@ -285,9 +268,13 @@ impl Execution {
         self.tracker == u64::MAX
     }
 
+    fn allocators(&self) -> BiasedGuard<'_, Vec<Arc<TrackingAllocator>>> {
+        self.allocators.lock(ThreadNumber::current())
+    }
+
     /// Ends the execution: from here on no allocator joins it.
     fn finish(&self) -> Vec<Arc<TrackingAllocator>> {
-        let mut allocators = lock(&self.allocators);
+        let mut allocators = self.allocators();
         self.finished.store(true, Ordering::Release);
         std::mem::take(&mut *allocators)
     }
@@ -328,15 +315,14 @@ impl OpRun {
         if self.execution.is_unmarked() {
             return Arc::clone(base);
         }
-        let mut allocators = lock(&self.execution.allocators);
+        let mut allocators = self.execution.allocators();
         if self.execution.finished.load(Ordering::Relaxed) {
             return Arc::clone(base);
         }
         if let Some(allocator) = allocators.iter().find(|allocator| allocator.stands_for(base)) {
             return Arc::clone(allocator) as Arc<dyn Allocator>;
         }
-        let Tracker { bin, recorder, saves, .. } = &*self.tracker;
-        let allocator = bin.take(base, self.execution.owner, recorder, saves);
+        let allocator = self.tracker.books.take_allocator(base, self.execution.owner);
         allocators.push(Arc::clone(&allocator));
         allocator
     }

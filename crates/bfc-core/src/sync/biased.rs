@@ -115,6 +115,12 @@ impl<T> BiasedMutex<T> {
         BiasedGuard { mutex: self, entry, here: PhantomData }
     }
 
+    /// The value, which nobody else can reach.
+    #[inline]
+    pub fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+
     /// Enters if the thread is favoured. What is to be cleared when it leaves.
     #[inline]
     fn enter_by_bias(&self, thread: ThreadNumber) -> Option<&AtomicBool> {

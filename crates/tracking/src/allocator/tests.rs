@@ -1,3 +1,5 @@
+use std::sync::Weak;
+
 use super::*;
 use crate::test_pool::TestPool;
 use bfc_core::{Allocation, Category, PoolId};
@@ -86,7 +88,7 @@ fn the_empty_block_is_not_counted() {
     free(&tracking, empty).unwrap();
     assert_eq!(tracking.sizes(), Sizes::default());
     assert!(tracking.records().is_empty());
-    assert_eq!(tracking.references.load(Ordering::Relaxed), 1);
+    assert_eq!(tracking.counts().references, 1);
 }
 
 #[test]
@@ -99,12 +101,13 @@ fn no_records_are_kept_unless_asked_for() {
 #[test]
 fn each_live_allocation_holds_one_reference_beside_the_ops_own() {
     let tracking = TrackingAllocator::new(TestPool::tracking(), true);
-    let references = || tracking.references.load(Ordering::Relaxed);
+    let references = || tracking.counts().references;
     assert_eq!(references(), 1);
     let (a, b) = (allocate(&tracking, 4), allocate(&tracking, 4));
     assert_eq!(references(), 3);
     free(&tracking, a).unwrap();
-    Arc::clone(&tracking).end_op();
+    tracking.end_op(&mut Figures::default());
+    Arc::clone(&tracking).retire();
     assert_eq!(references(), 1);
     free(&tracking, b).unwrap();
     assert_eq!(references(), 0);
@@ -123,7 +126,7 @@ fn a_wrongly_freed_block_changes_no_count() {
         let made_up = Block { address: 1, bytes: 8, id: 99, chunk: 0, pool: PoolId::next() };
         assert!(free(&tracking, made_up).is_err());
         assert_eq!(tracking.sizes(), sizes(128, 128, 64));
-        assert_eq!(tracking.references.load(Ordering::Relaxed), 2);
+        assert_eq!(tracking.counts().references, 2);
         free(&tracking, second).unwrap();
         assert_eq!(tracking.sizes(), sizes(128, 128, 0));
     }
@@ -150,7 +153,7 @@ fn bytes_are_classed_by_the_category_they_were_asked_for_in() {
     let bit = |category: Category| 1 << category.index();
     let temporary = bit(Category::Temporary) + bit(Category::Workspace);
     let persistent = bit(Category::Parameter) + bit(Category::OptimizerState);
-    assert_eq!(tracking.class_bytes(), [temporary, 255 - temporary - persistent, persistent]);
+    assert_eq!(tracking.counts().classes, [temporary, 255 - temporary - persistent, persistent]);
     assert_eq!(tracking.sizes().total_bytes, 255);
 }
 
@@ -160,14 +163,14 @@ fn scratch_that_becomes_a_result_is_counted_as_a_result() {
     let tracking = TrackingAllocator::new(TestPool::tracking(), true);
     let scratch = allocate(&tracking, 10);
     let result = allocate(&tracking, 32);
-    assert_eq!(tracking.class_bytes(), [42, 0, 0]);
+    assert_eq!(tracking.counts().classes, [42, 0, 0]);
     for category in [Category::Output, Category::Activation] {
         tracking.retag(&result, Tag { category, ..Tag::default() }).unwrap();
-        assert_eq!(tracking.class_bytes(), [10, 32, 0]);
+        assert_eq!(tracking.counts().classes, [10, 32, 0]);
     }
     free(&tracking, scratch).unwrap();
     assert!(tracking.retag(&scratch, Tag { category: Category::Output, ..Tag::default() }).is_err());
-    assert_eq!(tracking.class_bytes(), [10, 32, 0]);
+    assert_eq!(tracking.counts().classes, [10, 32, 0]);
     assert_eq!(tracking.sizes(), sizes(42, 42, 32));
 }
 
@@ -315,7 +318,7 @@ mod model {
                     expected.high_water_bytes = expected.high_water_bytes.max(expected.live_bytes);
                 }
                 prop_assert_eq!(tracking.sizes(), expected);
-                prop_assert_eq!(tracking.references.load(Ordering::Relaxed), 1 + live.len() as u64);
+                prop_assert_eq!(tracking.counts().references, 1 + live.len() as u64);
                 prop_assert_eq!(pool.stats().live_allocs, live.len() as u64);
             }
             // A double free that the count alone does not betray is counted and taken back.

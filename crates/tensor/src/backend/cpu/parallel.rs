@@ -1,9 +1,12 @@
-//! Work cut into chunks by its shape alone, done by a pool of threads of the backend's own.
+//! Work cut into chunks by its shape alone, done by the thread that asks for it and by helpers of the backend's own.
 //!
 //! The number of threads decides only who does a chunk, never where a chunk begins. So no result depends on it.
+//!
+//! The thread that asks begins at once, and the helpers join as they wake: handing all of it over would cost two changes
+//! of thread an op, which is more than many an op takes.
 
-use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
-use rayon::slice::ParallelSliceMut;
+use std::sync::{Mutex, PoisonError};
+
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::error::{Error, Result};
@@ -23,18 +26,18 @@ pub(super) const fn light_runs(cost: usize) -> usize {
 /// The threads that share the work.
 #[derive(Debug)]
 pub(super) struct Workers {
-    /// `None` for one thread: then everything runs where it is called.
-    pool: Option<ThreadPool>,
+    /// All threads but the one that asks; `None` if there are no others.
+    helpers: Option<ThreadPool>,
     threads: usize,
 }
 
 impl Workers {
-    /// `threads` threads in a pool of their own.
+    /// The thread that asks for work to be done, and so many more that there are `threads`, in a pool of their own.
     ///
     /// # Errors
     /// [`Error::BadArgument`] for no threads; [`Error::NoDevice`] if the system refuses so many.
     pub(super) fn new(threads: usize) -> Result<Self> {
-        let pool = match threads {
+        let helpers = match threads {
             0 => {
                 return Err(Error::BadArgument {
                     op: "cpu",
@@ -46,8 +49,8 @@ impl Workers {
             1 => None,
             _ => {
                 let pool = ThreadPoolBuilder::new()
-                    .num_threads(threads)
-                    .thread_name(|index| format!("highwater-cpu-{index}"))
+                    .num_threads(threads - 1)
+                    .thread_name(|index| format!("highwater-cpu-{}", index + 1))
                     .build();
                 let refused = |error: rayon::ThreadPoolBuildError| Error::NoDevice {
                     device: "cpu:0".to_owned(),
@@ -56,7 +59,7 @@ impl Workers {
                 Some(pool.map_err(refused)?)
             }
         };
-        Ok(Self { pool, threads })
+        Ok(Self { helpers, threads })
     }
 
     /// How many threads there are.
@@ -64,21 +67,42 @@ impl Workers {
         self.threads
     }
 
-    /// Who shares the work that is begun on this thread; `None` if it is done here.
+    /// Who helps with work that is begun on this thread; `None` if it does everything itself.
     ///
     /// A thread of another rayon pool works alone. While it waited for ours it would begin other pieces of its own
     /// pool's work in the middle of an op: they would run without recording, be charged to that op, wait for locks that
     /// are held below them, and pile up on the stack.
-    fn pool(&self) -> Option<&ThreadPool> {
+    fn helpers(&self) -> Option<&ThreadPool> {
         let is_foreign = |pool: &&ThreadPool| {
             rayon::current_thread_index().is_some() && pool.current_thread_index().is_none()
         };
-        self.pool.as_ref().filter(|pool| !is_foreign(pool))
+        self.helpers.as_ref().filter(|pool| !is_foreign(pool))
     }
 
-    /// Calls `work` with each chunk of `out` and the number of its first element. A single chunk stays on this thread.
+    /// Calls `work` with each of `count` pieces, which go to whoever is free. A single one stays on this thread.
+    fn share<P: Send>(
+        &self,
+        count: usize,
+        pieces: impl Iterator<Item = P> + Send,
+        work: &(dyn Fn(P) + Sync),
+    ) {
+        let Some(pool) = self.helpers().filter(|_| count > 1) else {
+            return pieces.for_each(work);
+        };
+        let pieces = Mutex::new(pieces);
+        let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let take_all = || std::iter::from_fn(next).for_each(work);
+        pool.in_place_scope(|scope| {
+            for _ in 1..self.threads.min(count) {
+                scope.spawn(|_| take_all());
+            }
+            take_all();
+        });
+    }
+
+    /// Calls `work` with each chunk of `out` and the number of its first element.
     ///
-    /// The closure is a trait object, so that the machinery of the pool is compiled once per element type and not once
+    /// The closure is a trait object, so that the machinery of sharing is compiled once per element type and not once
     /// per kernel.
     pub(super) fn chunks<T: Send>(
         &self,
@@ -86,34 +110,28 @@ impl Workers {
         chunk: usize,
         work: &(dyn Fn(usize, &mut [T]) + Sync),
     ) {
-        match self.pool() {
-            Some(pool) if out.len() > chunk => pool.install(|| {
-                out.par_chunks_mut(chunk).enumerate().for_each(|(index, part)| work(index * chunk, part));
-            }),
-            _ => out.chunks_mut(chunk).enumerate().for_each(|(index, part)| work(index * chunk, part)),
-        }
+        let count = out.len().div_ceil(chunk);
+        self.share(count, out.chunks_mut(chunk).enumerate(), &|(index, part)| work(index * chunk, part));
     }
 
     /// As [`chunks`](Self::chunks), over two slices of one length.
     pub(super) fn chunks2<T: Send>(
         &self,
-        [a, b]: [&mut [T]; 2],
+        slices: [&mut [T]; 2],
         chunk: usize,
         work: &(dyn Fn(usize, [&mut [T]; 2]) + Sync),
     ) {
-        match self.pool() {
-            Some(pool) if a.len() > chunk => pool.install(|| {
-                a.par_chunks_mut(chunk)
-                    .zip(b.par_chunks_mut(chunk))
-                    .enumerate()
-                    .for_each(|(index, (a, b))| work(index * chunk, [a, b]));
-            }),
-            _ => a
-                .chunks_mut(chunk)
-                .zip(b.chunks_mut(chunk))
-                .enumerate()
-                .for_each(|(index, (a, b))| work(index * chunk, [a, b])),
-        }
+        self.zipped(slices, [chunk; 2], &|index, parts| work(index * chunk, parts));
+    }
+
+    /// As [`chunks`](Self::chunks), over three slices of one length.
+    pub(super) fn chunks3<T: Send>(
+        &self,
+        slices: [&mut [T]; 3],
+        chunk: usize,
+        work: &(dyn Fn(usize, [&mut [T]; 3]) + Sync),
+    ) {
+        self.zipped(slices, [chunk; 3], &|index, parts| work(index * chunk, parts));
     }
 
     /// Calls `work` with the number of each chunk and that chunk of every slice. The slices have as many chunks as the first,
@@ -124,7 +142,8 @@ impl Workers {
         sizes: [usize; N],
         work: &(dyn Fn(usize, [&mut [T]; N]) + Sync),
     ) {
-        let several = slices.first().zip(sizes.first()).is_some_and(|(slice, &size)| slice.len() > size);
+        let first = slices.first().zip(sizes.first()).filter(|(slice, _)| !slice.is_empty());
+        let count = first.map_or(0, |(slice, &size)| slice.len().div_ceil(size));
         let chunks = std::iter::from_fn(|| {
             slices.first().filter(|first| !first.is_empty())?;
             let mut sizes = sizes.iter();
@@ -133,37 +152,7 @@ impl Workers {
                 slice.split_off_mut(..size).unwrap_or_default()
             }))
         });
-        match self.pool() {
-            Some(pool) if several => {
-                let chunks: Vec<_> = chunks.enumerate().collect();
-                pool.install(|| chunks.into_par_iter().for_each(|(index, parts)| work(index, parts)));
-            }
-            _ => chunks.enumerate().for_each(|(index, parts)| work(index, parts)),
-        }
-    }
-
-    /// As [`chunks`](Self::chunks), over three slices of one length.
-    pub(super) fn chunks3<T: Send>(
-        &self,
-        [a, b, c]: [&mut [T]; 3],
-        chunk: usize,
-        work: &(dyn Fn(usize, [&mut [T]; 3]) + Sync),
-    ) {
-        match self.pool() {
-            Some(pool) if a.len() > chunk => pool.install(|| {
-                a.par_chunks_mut(chunk)
-                    .zip(b.par_chunks_mut(chunk))
-                    .zip(c.par_chunks_mut(chunk))
-                    .enumerate()
-                    .for_each(|(index, ((a, b), c))| work(index * chunk, [a, b, c]));
-            }),
-            _ => a
-                .chunks_mut(chunk)
-                .zip(b.chunks_mut(chunk))
-                .zip(c.chunks_mut(chunk))
-                .enumerate()
-                .for_each(|(index, ((a, b), c))| work(index * chunk, [a, b, c])),
-        }
+        self.share(count, chunks.enumerate(), &|(index, parts)| work(index, parts));
     }
 
     /// Cuts `out` into blocks and each block into parts, and calls `work` with the block's number, the number of the
@@ -175,29 +164,19 @@ impl Workers {
         split: bool,
         work: &(dyn Fn(usize, usize, &mut [T]) + Sync),
     ) {
-        match self.pool() {
-            Some(pool) if split => pool.install(|| {
-                out.par_chunks_mut(block).enumerate().for_each(|(index, whole)| {
-                    whole
-                        .par_chunks_mut(part)
-                        .enumerate()
-                        .for_each(|(number, piece)| work(index, number * part, piece));
-                });
-            }),
-            _ => {
-                for (index, whole) in out.chunks_mut(block).enumerate() {
-                    for (number, piece) in whole.chunks_mut(part).enumerate() {
-                        work(index, number * part, piece);
-                    }
-                }
-            }
-        }
+        let count = if split { out.len().div_ceil(block) * block.div_ceil(part) } else { 1 };
+        let pieces = out.chunks_mut(block).enumerate().flat_map(|(index, whole)| {
+            whole.chunks_mut(part).enumerate().map(move |(number, piece)| (index, number * part, piece))
+        });
+        self.share(count, pieces, &|(index, start, piece)| work(index, start, piece));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread::{self, ThreadId};
 
     use super::*;
 
@@ -259,6 +238,37 @@ mod tests {
             });
             assert!(out.iter().enumerate().all(|(i, &out)| out == (i / 10, i % 10)));
         }
+    }
+
+    #[test]
+    fn the_thread_that_asks_works_beside_its_helpers() {
+        for threads in [1, 2, 3] {
+            let workers = Workers::new(threads).unwrap();
+            let mut who: Vec<Option<ThreadId>> = vec![None; threads];
+            // Nobody goes on before all have come, so each does one chunk.
+            let all = Barrier::new(threads);
+            workers.chunks(&mut who, 1, &|_, part| {
+                all.wait();
+                part[0] = Some(thread::current().id());
+            });
+            assert!(who.contains(&Some(thread::current().id())));
+            let distinct: std::collections::HashSet<_> = who.iter().collect();
+            assert_eq!(distinct.len(), threads);
+        }
+    }
+
+    #[test]
+    fn a_panic_in_a_chunk_reaches_the_thread_that_asks_and_leaves_the_helpers_able() {
+        let workers = Workers::new(2).unwrap();
+        for broken in [0, 7] {
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                workers.chunks(&mut [0u8; 64], 8, &|start, _| assert_ne!(start, 8 * broken, "as planned"));
+            }));
+            assert!(result.is_err());
+        }
+        let mut out = [0u8; 64];
+        workers.chunks(&mut out, 8, &|_, part| part.fill(1));
+        assert_eq!(out, [1; 64]);
     }
 
     #[test]
