@@ -41,7 +41,8 @@ KERNEL(arithmetic) {
             case 4: y = plus(x, c); break;
             case 5: y = times(x, c); break;
             case 6: y = sign(x); break;
-            default: y = x < c ? c : x > high ? high : x; break;
+            case 7: y = x < c ? c : x > high ? high : x; break;
+            default: y = over(x, c); break;
         }
         out<T>(job, 0)[i] = (T)y;
     }

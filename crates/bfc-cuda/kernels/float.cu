@@ -78,7 +78,8 @@ KERNEL(derivative) {
             }
             case 20: y = s <= (WIDE)0 ? g * c : g; break;
             case 21: y = g * c * power(s, c - (WIDE)1); break;
-            default: y = s < c || s > high ? (WIDE)0 : g; break;
+            case 22: y = s < c || s > high ? (WIDE)0 : g; break;
+            default: y = g / c; break;
         }
         out<T>(job, 0)[i] = (T)y;
     }

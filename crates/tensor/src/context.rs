@@ -210,13 +210,13 @@ impl Buffer {
     /// The buffer as kernels write it.
     #[must_use]
     pub const fn view_mut(&mut self) -> ViewMut<'_> {
-        ViewMut::new(&mut self.storage, self.layout, self.dtype)
+        ViewMut::new(&mut self.storage, &self.layout, self.dtype)
     }
 
     /// The buffer as kernels read it.
     #[must_use]
     pub const fn view(&self) -> View<'_> {
-        View::new(&self.storage, self.layout, self.dtype)
+        View::new(&self.storage, &self.layout, self.dtype)
     }
 
     /// The elements on the host, to be written; `None` where the host cannot, as on a dry device, and where the

@@ -6,9 +6,7 @@
 use bfc_core::{Allocation, Allocator, Category, MemoryKind, Tag};
 
 use crate::dtype::{DType, RawElement};
-use crate::error::Result;
 use crate::layout::Layout;
-use crate::shape::Shape;
 
 /// A buffer taken from an allocator, given back when the last tensor that looks into it is dropped.
 #[derive(Debug)]
@@ -119,20 +117,20 @@ impl Storage {
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     storage: &'a Storage,
-    layout: Layout,
+    layout: &'a Layout,
     dtype: DType,
 }
 
 impl<'a> View<'a> {
     /// A view of a whole buffer or a part of it.
-    pub(crate) const fn new(storage: &'a Storage, layout: Layout, dtype: DType) -> Self {
+    pub(crate) const fn new(storage: &'a Storage, layout: &'a Layout, dtype: DType) -> Self {
         Self { storage, layout, dtype }
     }
 
     /// Where the elements lie.
     #[must_use]
-    pub const fn layout(&self) -> &Layout {
-        &self.layout
+    pub const fn layout(&self) -> &'a Layout {
+        self.layout
     }
 
     /// The element type.
@@ -147,17 +145,12 @@ impl<'a> View<'a> {
         self.storage
     }
 
-    /// The same elements, repeated to fill `shape`.
-    ///
-    /// # Errors
-    /// [`crate::Error::ShapeMismatch`] if they do not broadcast to it.
-    pub fn broadcast_to(&self, op: &'static str, shape: &crate::Shape) -> crate::Result<Self> {
-        Ok(Self { layout: self.layout.broadcast_to(op, shape)?, ..*self })
-    }
-
     /// The same buffer seen through another layout.
-    pub(crate) const fn with_layout(&self, layout: Layout) -> Self {
-        Self { layout, ..*self }
+    pub(crate) const fn with_layout<'b>(&self, layout: &'b Layout) -> View<'b>
+    where
+        'a: 'b,
+    {
+        View { storage: self.storage, layout, dtype: self.dtype }
     }
 
     /// The whole buffer on the host, to be indexed through the layout; `None` for memory the host cannot read, and
@@ -182,20 +175,20 @@ impl<'a> View<'a> {
 #[derive(Debug)]
 pub struct ViewMut<'a> {
     storage: &'a mut Storage,
-    layout: Layout,
+    layout: &'a Layout,
     dtype: DType,
 }
 
 impl<'a> ViewMut<'a> {
     /// A view of a whole buffer.
-    pub(crate) const fn new(storage: &'a mut Storage, layout: Layout, dtype: DType) -> Self {
+    pub(crate) const fn new(storage: &'a mut Storage, layout: &'a Layout, dtype: DType) -> Self {
         Self { storage, layout, dtype }
     }
 
     /// Where the elements lie.
     #[must_use]
-    pub const fn layout(&self) -> &Layout {
-        &self.layout
+    pub const fn layout(&self) -> &'a Layout {
+        self.layout
     }
 
     /// The element type.
@@ -228,13 +221,9 @@ impl<'a> ViewMut<'a> {
         ViewMut::new(self.storage, self.layout, self.dtype)
     }
 
-    /// The same elements in one row, for a shorter time.
-    ///
-    /// # Errors
-    /// As [`Layout::contiguous`].
-    pub(crate) fn as_row(&mut self) -> Result<ViewMut<'_>> {
-        let row = Shape::new(&[self.layout.shape().elements()])?;
-        Ok(ViewMut::new(self.storage, Layout::contiguous("row", row, self.dtype)?, self.dtype))
+    /// The same elements seen as `row`, in which they lie one after the other, for a shorter time.
+    pub(crate) const fn as_row<'b>(&'b mut self, row: &'b Layout) -> ViewMut<'b> {
+        ViewMut::new(self.storage, row, self.dtype)
     }
 
     /// As [`host`](Self::host), for as long as the buffer is borrowed.

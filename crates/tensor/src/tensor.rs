@@ -114,7 +114,7 @@ impl Tensor {
     /// The tensor as kernels read it.
     #[must_use]
     pub fn view(&self) -> View<'_> {
-        View::new(&self.body.storage, self.body.layout, self.body.dtype)
+        View::new(&self.body.storage, &self.body.layout, self.body.dtype)
     }
 
     /// The tensor as kernels write it: only for the single owner of a buffer that lies in order from its start.
@@ -124,7 +124,7 @@ impl Tensor {
         }
         let body = Arc::get_mut(&mut self.body)?;
         let storage = Arc::get_mut(&mut body.storage).filter(|storage| !storage.is_read_only());
-        storage.map(|storage| ViewMut::new(storage, body.layout, body.dtype))
+        storage.map(|storage| ViewMut::new(storage, &body.layout, body.dtype))
     }
 
     /// The same buffer seen through another layout, without a place in the graph. For ops that only look differently.

@@ -52,6 +52,8 @@ pub enum Unary {
     AddScalar(Scalar),
     /// x c
     MulScalar(Scalar),
+    /// x / c; 0 for an integer divided by 0
+    DivScalar(Scalar),
 }
 
 impl Unary {
@@ -91,6 +93,7 @@ impl Unary {
             Self::Clamp(..) => "clamp",
             Self::AddScalar(_) => "add_scalar",
             Self::MulScalar(_) => "mul_scalar",
+            Self::DivScalar(_) => "div_scalar",
         }
     }
 
@@ -107,6 +110,7 @@ impl Unary {
                 | Self::Clamp(..)
                 | Self::AddScalar(_)
                 | Self::MulScalar(_)
+                | Self::DivScalar(_)
         )
     }
 }

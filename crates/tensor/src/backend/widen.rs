@@ -337,9 +337,10 @@ impl<'a> Read<'a> {
         if !view.dtype().is_half() {
             return Ok(Self::AsItIs(view));
         }
-        let once = view.with_layout(view.layout().distinct());
-        let mut values = temporary(ctx, once.layout().shape())?;
-        ctx.backend().run(ctx.op(), Kernel::Copy { input: once, out: values.view_mut() })?;
+        let once = view.layout().distinct();
+        let mut values = temporary(ctx, once.shape())?;
+        let input = view.with_layout(&once);
+        ctx.backend().run(ctx.op(), Kernel::Copy { input, out: values.view_mut() })?;
         let layout = values.view().layout().broadcast_to(ctx.op(), view.layout().shape())?;
         Ok(Self::Widened(values, layout))
     }
@@ -351,7 +352,7 @@ impl<'a> Read<'a> {
     const fn view(&self) -> View<'_> {
         match self {
             Self::AsItIs(view) => *view,
-            Self::Widened(values, layout) => values.view().with_layout(*layout),
+            Self::Widened(values, layout) => values.view().with_layout(layout),
         }
     }
 }

@@ -160,9 +160,10 @@ fn fill_truncated(ctx: &OpContext<'_>, out: &mut Buffer, [mean, std]: [f64; 2], 
     ctx.compute(Kernel::Random { distribution, key: rng.next_key(), out: from.view_mut() })?;
     let mut bound = ctx.temp(&Shape::SCALAR, dtype)?;
     ctx.compute(Kernel::Fill { value: Scalar::Float(2.0), out: bound.view_mut() })?;
+    let everywhere = bound.view().layout().broadcast_to(ctx.op(), &shape)?;
     for _ in 0..ROUNDS {
         ctx.compute(Kernel::Unary { f: Unary::Abs, input: from.view(), out: to.view_mut() })?;
-        let rhs = bound.view().broadcast_to(ctx.op(), &shape)?;
+        let rhs = bound.view().with_layout(&everywhere);
         ctx.compute(Kernel::Compare { f: Compare::Gt, lhs: to.view(), rhs, out: far.view_mut() })?;
         ctx.compute(Kernel::Random { distribution, key: rng.next_key(), out: drawn.view_mut() })?;
         let (condition, lhs, rhs) = (far.view(), drawn.view(), from.view());

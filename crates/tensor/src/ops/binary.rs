@@ -51,8 +51,13 @@ impl Op for BinaryOp {
         supported(op, lhs.dtype(), |dtype| dtype.is_float() || takes_integers && is_number(dtype))?;
         let shape = Shape::broadcast(op, lhs.shape(), rhs.shape())?;
         let mut out = ctx.output(&shape, lhs.dtype())?;
-        let views = [lhs.view().broadcast_to(op, &shape)?, rhs.view().broadcast_to(op, &shape)?];
-        ctx.compute(Kernel::Binary { f: self.0, lhs: views[0], rhs: views[1], out: out.view_mut() })?;
+        let [left, right] = [lhs.layout().broadcast_to(op, &shape)?, rhs.layout().broadcast_to(op, &shape)?];
+        ctx.compute(Kernel::Binary {
+            f: self.0,
+            lhs: lhs.view().with_layout(&left),
+            rhs: rhs.view().with_layout(&right),
+            out: out.view_mut(),
+        })?;
         let [read_lhs, read_rhs] = self.reads([lhs.requires_grad(), rhs.requires_grad()]);
         if read_lhs {
             ctx.save(lhs);

@@ -29,7 +29,8 @@ impl Op for CompareOp {
         same_dtype(op, lhs, rhs)?;
         let shape = Shape::broadcast(op, lhs.shape(), rhs.shape())?;
         let mut out = ctx.output(&shape, DType::Bool)?;
-        let (lhs, rhs) = (lhs.view().broadcast_to(op, &shape)?, rhs.view().broadcast_to(op, &shape)?);
+        let [left, right] = [lhs.layout().broadcast_to(op, &shape)?, rhs.layout().broadcast_to(op, &shape)?];
+        let (lhs, rhs) = (lhs.view().with_layout(&left), rhs.view().with_layout(&right));
         ctx.compute(Kernel::Compare { f: self.0, lhs, rhs, out: out.view_mut() })?;
         Ok(out.finish())
     }
@@ -50,11 +51,12 @@ impl Op for Where {
         let operands = Shape::broadcast(op, lhs.shape(), rhs.shape())?;
         let shape = Shape::broadcast(op, condition.shape(), &operands)?;
         let mut out = ctx.output(&shape, lhs.dtype())?;
-        let [condition_view, lhs, rhs] = [condition, lhs, rhs].map(|t| t.view().broadcast_to(op, &shape));
+        let spread = |tensor: &Tensor| tensor.layout().broadcast_to(op, &shape);
+        let (choice, left, right) = (spread(condition)?, spread(lhs)?, spread(rhs)?);
         ctx.compute(Kernel::Select {
-            condition: condition_view?,
-            lhs: lhs?,
-            rhs: rhs?,
+            condition: condition.view().with_layout(&choice),
+            lhs: lhs.view().with_layout(&left),
+            rhs: rhs.view().with_layout(&right),
             out: out.view_mut(),
         })?;
         ctx.save(condition);

@@ -38,7 +38,8 @@ impl Op for Flip {
             step: Scalar::Int(-1),
             out: indices.view_mut(),
         })?;
-        let indices = indices.view().broadcast_to(ctx.op(), x.shape())?;
+        let everywhere = indices.view().layout().broadcast_to(ctx.op(), x.shape())?;
+        let indices = indices.view().with_layout(&everywhere);
         ctx.compute(Kernel::Gather { input: x.view(), indices, axis, out: out.view_mut() })?;
         Ok(out.finish())
     }

@@ -4,14 +4,17 @@
 //! - ∂L/∂x = ∂L/∂y·Wᵀ, ∂L/∂W = xᵀ·∂L/∂y, ∂L/∂b = ∂L/∂y summed over all rows.
 //! - One output is taken: b is added to the product where it lies. Saves W for the gradient of x, and x for that of W.
 
-use super::{same_dtype, supported, wanted};
+use super::axes::AxisSet;
+use super::{reduce, same_dtype, supported, wanted};
 use crate::autograd::Saved;
-use crate::backend::Kernel;
+use crate::backend::{Kernel, Reduce};
 use crate::context::OpContext;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::layout::Layout;
 use crate::op::{Op, apply};
 use crate::shape::Shape;
+use crate::storage::View;
 use crate::tensor::Tensor;
 
 const OP: &str = "linear";
@@ -29,9 +32,9 @@ impl Op for Linear {
         let [x, weight, bias] = [inputs[0], inputs[1], inputs[2]];
         let shape = Shape::new(&[x.dims()[0], weight.dims()[1]])?;
         let mut out = ctx.output(&shape, x.dtype())?;
-        let bias = bias.view().broadcast_to(OP, &shape)?;
+        let every_row = bias.layout().broadcast_to(OP, &shape)?;
         ctx.compute(Kernel::MatMul { lhs: x.view(), rhs: weight.view(), out: out.view_mut() })?;
-        ctx.compute(Kernel::Accumulate { input: bias, acc: out.view_mut() })?;
+        ctx.compute(Kernel::Accumulate { input: bias.view().with_layout(&every_row), acc: out.view_mut() })?;
         if weight.requires_grad() {
             ctx.save(x);
         }
@@ -41,15 +44,37 @@ impl Op for Linear {
         Ok(out.finish())
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    // By kernels alone, not by other ops: a small model spends its steps on beginning ops.
+    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let product = |lhs: View<'_>, rhs: View<'_>| {
+            let shape = Shape::new(&[lhs.layout().shape()[0], rhs.layout().shape()[1]])?;
+            let mut out = ctx.output(&shape, grad.dtype())?;
+            ctx.compute(Kernel::MatMul { lhs, rhs, out: out.view_mut() })?;
+            Ok(out.finish())
+        };
         let to_x = wanted(saved, 0, || {
             let x_was_saved = saved.needs_grad(1);
-            grad.matmul(&saved.tensor(usize::from(x_was_saved))?.t()?)
+            let weight = saved.tensor(usize::from(x_was_saved))?;
+            product(grad.view(), weight.view().with_layout(&transposed(weight)?))
         })?;
-        let to_weight = wanted(saved, 1, || saved.tensor(0)?.t()?.matmul(grad))?;
-        let to_bias = wanted(saved, 2, || grad.sum_to(saved.input_shape(2)))?;
+        let to_weight = wanted(saved, 1, || {
+            let x = saved.tensor(0)?;
+            product(x.view().with_layout(&transposed(x)?), grad.view())
+        })?;
+        let to_bias = wanted(saved, 2, || {
+            let mut rows = AxisSet::none(2);
+            rows.insert(0);
+            let mut out = ctx.output(&rows.folded_shape(grad.shape()), grad.dtype())?;
+            reduce::fold(ctx, Reduce::Sum, grad.view(), &rows, &mut out)?;
+            reduce::reshaped(out.finish(), saved.input_shape(2))
+        })?;
         Ok(vec![to_x, to_weight, to_bias])
     }
+}
+
+/// A matrix, seen with its axes exchanged.
+fn transposed(matrix: &Tensor) -> Result<Layout> {
+    matrix.layout().permuted(OP, &[1, 0])
 }
 
 impl Tensor {

@@ -24,7 +24,7 @@ use super::{expect_dtype, same_dtype, supported, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Binary, Kernel, Unary};
 use crate::context::OpContext;
-use crate::dtype::DType;
+use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 use crate::op::{Op, apply};
 use crate::shape::Shape;
@@ -73,12 +73,12 @@ impl Op for CrossEntropy {
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let (logits, targets) = (saved.tensor(0)?, saved.tensor(1)?);
         let share = grad.to_dtype(grad.dtype().computed_as())?.div_scalar(targets.elements() as f64)?;
-        let share = share.view().broadcast_to(ctx.op(), targets.shape())?;
+        let everywhere = share.layout().broadcast_to(ctx.op(), targets.shape())?;
         let mut out = ctx.output(logits.shape(), logits.dtype())?;
         ctx.compute(Kernel::CrossEntropyGrad {
             logits: logits.view(),
             targets: targets.view(),
-            grad: share,
+            grad: share.view().with_layout(&everywhere),
             out: out.view_mut(),
         })?;
         Ok(vec![Some(out.finish()), None])
@@ -122,15 +122,25 @@ impl Op for MseLoss {
         Ok(loss)
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let (x, target) = (saved.tensor(0)?, saved.tensor(1)?);
-        // What one element of many gets may be too little for a half until it is multiplied.
-        let scale = grad.to_dtype(grad.dtype().computed_as())?.mul_scalar(2.0)?;
-        let scale = match self.0 {
-            Reduction::Mean => scale.div_scalar(x.elements() as f64)?,
-            Reduction::Sum | Reduction::None => scale,
+        let factor = match self.0 {
+            Reduction::Mean => 2.0 / x.elements() as f64,
+            Reduction::Sum | Reduction::None => 2.0,
         };
-        let to_x = x.sub(target)?.mul(&scale)?.to_dtype(x.dtype())?;
+        // What one element of many gets may be too little for a half until it is multiplied.
+        let computed = x.dtype().computed_as();
+        let mut scale = ctx.temp(grad.shape(), computed)?;
+        let mut difference = ctx.temp(x.shape(), computed)?;
+        let mut to_x = ctx.output(x.shape(), x.dtype())?;
+        let f = Unary::MulScalar(Scalar::Float(factor));
+        ctx.compute(Kernel::Unary { f, input: grad.view(), out: scale.view_mut() })?;
+        let (lhs, rhs) = (x.view(), target.view());
+        ctx.compute(Kernel::Binary { f: Binary::Sub, lhs, rhs, out: difference.view_mut() })?;
+        let everywhere = scale.view().layout().broadcast_to(ctx.op(), x.shape())?;
+        let (lhs, rhs) = (difference.view(), scale.view().with_layout(&everywhere));
+        ctx.compute(Kernel::Binary { f: Binary::Mul, lhs, rhs, out: to_x.view_mut() })?;
+        let to_x = to_x.finish();
         let to_target = wanted(saved, 1, || to_x.neg())?;
         Ok(vec![Some(to_x), to_target])
     }

@@ -31,9 +31,13 @@ impl Op for MatMul {
         let [lhs, rhs] = [inputs[0], inputs[1]];
         let plan = Plan::new(lhs, rhs)?;
         let mut out = ctx.output(&plan.product_shape()?, lhs.dtype())?;
-        let left = lhs.view().with_layout(plan.lhs).broadcast_to(OP, &plan.stack([plan.m, plan.k])?)?;
-        let right = rhs.view().with_layout(plan.rhs).broadcast_to(OP, &plan.stack([plan.k, plan.n])?)?;
-        ctx.compute(Kernel::MatMul { lhs: left, rhs: right, out: out.view_mut() })?;
+        let left = plan.lhs.broadcast_to(OP, &plan.stack([plan.m, plan.k])?)?;
+        let right = plan.rhs.broadcast_to(OP, &plan.stack([plan.k, plan.n])?)?;
+        ctx.compute(Kernel::MatMul {
+            lhs: lhs.view().with_layout(&left),
+            rhs: rhs.view().with_layout(&right),
+            out: out.view_mut(),
+        })?;
         if rhs.requires_grad() {
             ctx.save(lhs);
         }

@@ -19,8 +19,10 @@ use crate::backend::{Kernel, Normalised};
 use crate::context::OpContext;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::layout::Layout;
 use crate::op::{Op, apply};
 use crate::shape::Shape;
+use crate::storage::View;
 use crate::tensor::Tensor;
 
 /// Along the last axis; after x come the parameters that there are.
@@ -29,6 +31,18 @@ struct LayerNorm {
     op: &'static str,
     centred: bool,
     epsilon: f64,
+}
+
+impl LayerNorm {
+    /// A parameter, repeated for every row of `x`.
+    fn spread(&self, parameter: Option<&Tensor>, x: &Tensor) -> Result<Option<Layout>> {
+        parameter.map(|parameter| parameter.layout().broadcast_to(self.op, x.shape())).transpose()
+    }
+}
+
+/// A parameter through such a layout.
+fn seen<'a>(parameter: Option<&'a Tensor>, layout: Option<&'a Layout>) -> Option<View<'a>> {
+    Some(parameter?.view().with_layout(layout?))
 }
 
 impl Op for LayerNorm {
@@ -52,13 +66,13 @@ impl Op for LayerNorm {
         let mut out = ctx.output(x.shape(), x.dtype())?;
         let mut statistics =
             ctx.buffer(&Shape::new(&[rows, 2])?, x.dtype().computed_as(), Category::Temporary)?;
-        let spread =
-            |index: usize| inputs.get(index).map(|part| part.view().broadcast_to(self.op, x.shape()));
+        let (weight, bias) = (inputs.get(1).copied(), inputs.get(2).copied());
+        let spread = [self.spread(weight, x)?, self.spread(bias, x)?];
         ctx.compute(Kernel::LayerNorm {
             centred: self.centred,
             epsilon: self.epsilon,
             input: x.view(),
-            affine: &[spread(1).transpose()?, spread(2).transpose()?],
+            affine: &[seen(weight, spread[0].as_ref()), seen(bias, spread[1].as_ref())],
             out: out.view_mut(),
             statistics: statistics.view_mut(),
         })?;
@@ -73,10 +87,11 @@ impl Op for LayerNorm {
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let (x, statistics) = (saved.tensor(0)?, saved.tensor(1)?);
         let weight = if saved.inputs() > 1 { Some(saved.tensor(2)?) } else { None };
+        let spread = self.spread(weight, x)?;
         let of = Normalised {
             centred: self.centred,
             input: x.view(),
-            weight: weight.map(|weight| weight.view().broadcast_to(self.op, x.shape())).transpose()?,
+            weight: seen(weight, spread.as_ref()),
             statistics: statistics.view(),
         };
         let mut gradients = vec![wanted(saved, 0, || {

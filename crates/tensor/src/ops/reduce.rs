@@ -14,10 +14,9 @@
 
 use super::axes::{Axes, AxisSet};
 use super::shape::restored;
-use super::unary::divide;
 use super::{is_number, supported};
 use crate::autograd::Saved;
-use crate::backend::{Kernel, Reduce, Workspace};
+use crate::backend::{Kernel, Reduce, Unary, Workspace};
 use crate::context::{Buffer, OpContext};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
@@ -58,7 +57,8 @@ pub(super) fn mean_as(ctx: &OpContext<'_>, input: View<'_>, axes: &AxisSet, dtyp
     // A sum of halves may be beyond them where the mean is not.
     let mut total = ctx.temp(&folded, dtype.computed_as())?;
     fold(ctx, Reduce::Sum, input, axes, &mut total)?;
-    divide(ctx, total.view(), Scalar::Float(axes.count(shape) as f64), &mut out)?;
+    let f = Unary::DivScalar(Scalar::Float(axes.count(shape) as f64));
+    ctx.compute(Kernel::Unary { f, input: total.view(), out: out.view_mut() })?;
     Ok(out.finish())
 }
 

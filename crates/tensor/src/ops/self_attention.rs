@@ -97,7 +97,7 @@ impl Op for SelfAttention {
         let mut parts = ctx.temp(by_head.shape(), cut.dtype())?;
         let mixed = ctx.temp(&sizes.stack()?, cut.dtype())?;
         let mut out = ctx.output(&sizes.part()?, cut.dtype())?;
-        ctx.compute(Kernel::Copy { input: cut.view().with_layout(by_head), out: parts.view_mut() })?;
+        ctx.compute(Kernel::Copy { input: cut.view().with_layout(&by_head), out: parts.view_mut() })?;
         let parts = parts.finish();
         let [query, key, value] = three(&parts, sizes)?;
         let [mixed, log_sums] = self.of.attend(ctx, [&query, &key, &value], None, mixed)?;
@@ -120,7 +120,8 @@ impl Op for SelfAttention {
         let mut out = ctx.output(&sizes.cut()?, parts.dtype())?;
         for (start, part) in made.iter().enumerate() {
             let part = by_position(part, sizes)?;
-            let input = part.view().with_layout(part.layout().with_axis(2)?);
+            let layout = part.layout().with_axis(2)?;
+            let input = part.view().with_layout(&layout);
             ctx.compute(Kernel::CopyInto { input, axis: 2, start, step: 1, out: out.view_mut() })?;
         }
         Ok(vec![Some(reshaped(out.finish(), shape)?)])

@@ -31,10 +31,12 @@ impl Triangle {
         ctx.compute(Kernel::Arange { start: Scalar::Int(self.diagonal as i64), step, out: ends.view_mut() })?;
         ctx.compute(Kernel::Arange { start: Scalar::Int(0), step, out: places.view_mut() })?;
         let mut keeps = ctx.temp(&shape, DType::Bool)?;
+        let across = places.view().layout().broadcast_to(op, &shape)?;
+        let down = ends.view().layout().broadcast_to(op, &shape)?;
         ctx.compute(Kernel::Compare {
             f: if self.lower { Compare::Le } else { Compare::Ge },
-            lhs: places.view().broadcast_to(op, &shape)?,
-            rhs: ends.view().broadcast_to(op, &shape)?,
+            lhs: places.view().with_layout(&across),
+            rhs: ends.view().with_layout(&down),
             out: keeps.view_mut(),
         })?;
         Ok(keeps.finish())

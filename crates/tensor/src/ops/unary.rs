@@ -27,17 +27,16 @@
 //! | `mul_scalar` | x c | c | |
 //! | `div_scalar` | x / c | 1/c | |
 //!
-//! The shape stays. One output is taken, and for `div_scalar` the divisor as a temporary.
+//! The shape stays. One output is taken. Division is no multiplication by the inverse, which would round twice and has no
+//! meaning for integers.
 
 use super::{is_number, supported};
 use crate::autograd::Saved;
-use crate::backend::{Binary, Kernel, Unary};
-use crate::context::{Buffer, OpContext};
+use crate::backend::{Kernel, Unary};
+use crate::context::OpContext;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 use crate::op::{Op, apply};
-use crate::shape::Shape;
-use crate::storage::View;
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
@@ -60,6 +59,7 @@ impl Op for UnaryOp {
         let f = match self.f {
             Unary::AddScalar(scalar) => Unary::AddScalar(fits(self.op, scalar, x.dtype())?),
             Unary::MulScalar(scalar) => Unary::MulScalar(fits(self.op, scalar, x.dtype())?),
+            Unary::DivScalar(scalar) => Unary::DivScalar(holds(self.op, scalar, x.dtype())?),
             Unary::Clamp(low, high) => {
                 Unary::Clamp(holds(self.op, low, x.dtype())?, holds(self.op, high, x.dtype())?)
             }
@@ -69,7 +69,7 @@ impl Op for UnaryOp {
         ctx.compute(Kernel::Unary { f, input: x.view(), out: out.view_mut() })?;
         let y = out.finish();
         match self.f {
-            Unary::Neg | Unary::Sign | Unary::AddScalar(_) | Unary::MulScalar(_) => {}
+            Unary::Neg | Unary::Sign | Unary::AddScalar(_) | Unary::MulScalar(_) | Unary::DivScalar(_) => {}
             f if f.grad_reads_output() => ctx.save(&y),
             _ => ctx.save(x),
         }
@@ -81,6 +81,7 @@ impl Op for UnaryOp {
             Unary::Neg => grad.neg()?,
             Unary::AddScalar(_) => grad.clone(),
             Unary::MulScalar(scalar) => grad.mul_scalar(scalar)?,
+            Unary::DivScalar(scalar) => grad.div_scalar(scalar)?,
             Unary::Sign => return Ok(vec![None]),
             f => {
                 let mut out = ctx.output(grad.shape(), grad.dtype())?;
@@ -91,37 +92,6 @@ impl Op for UnaryOp {
         };
         Ok(vec![Some(gradient)])
     }
-}
-
-/// Division proper: multiplication by the inverse would round twice, and has no meaning for integers.
-#[derive(Debug)]
-struct DivScalar(Scalar);
-
-impl Op for DivScalar {
-    fn name(&self) -> &'static str {
-        "div_scalar"
-    }
-
-    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
-        let x = inputs[0];
-        supported(self.name(), x.dtype(), is_number)?;
-        let divisor = holds(self.name(), self.0, x.dtype())?;
-        let mut out = ctx.output(x.shape(), x.dtype())?;
-        divide(ctx, x.view(), divisor, &mut out)?;
-        Ok(out.finish())
-    }
-
-    fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        Ok(vec![Some(grad.div_scalar(self.0)?)])
-    }
-}
-
-/// out = input / divisor, where the divisor is a temporary of one element.
-pub(super) fn divide(ctx: &OpContext<'_>, input: View<'_>, divisor: Scalar, out: &mut Buffer) -> Result<()> {
-    let mut by = ctx.temp(&Shape::SCALAR, input.dtype().computed_as())?;
-    ctx.compute(Kernel::Fill { value: divisor, out: by.view_mut() })?;
-    let by = by.view().broadcast_to(ctx.op(), input.layout().shape())?;
-    ctx.compute(Kernel::Binary { f: Binary::Div, lhs: input, rhs: by, out: out.view_mut() })
 }
 
 /// The scalar as a tensor of `dtype` computes with it. For integers that is a whole number, which may wrap as their
@@ -337,7 +307,7 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::add_scalar`]; [`Error::BadArgument`] also for a number that the element type does not hold.
     pub fn div_scalar(&self, scalar: impl Into<Scalar>) -> Result<Self> {
-        apply(DivScalar(scalar.into()), &[self])
+        apply(UnaryOp { op: "div_scalar", f: Unary::DivScalar(scalar.into()) }, &[self])
     }
 }
 

@@ -73,13 +73,13 @@ pub(super) fn workspace(query: &[usize], value: &[usize], dtype: DType) -> usize
 struct Mask<'a> {
     causal: bool,
     /// Truth values of shape `[heads, queries, keys]`, in any layout.
-    allowed: Option<(&'a [u8], Layout)>,
+    allowed: Option<(&'a [u8], &'a Layout)>,
 }
 
 impl<'a> Mask<'a> {
     fn new(op: &'static str, of: &Attention<'a>) -> Result<Self> {
         let allowed = match of.mask {
-            Some(mask) => Some((host::<u8>(op, &mask)?, *mask.layout())),
+            Some(mask) => Some((host::<u8>(op, &mask)?, mask.layout())),
             None => None,
         };
         Ok(Self { causal: of.causal, allowed })

@@ -12,10 +12,10 @@ use crate::storage::{View, ViewMut};
 
 /// See [`Backend::upload`](crate::backend::Backend::upload).
 pub(super) fn upload(op: &'static str, values: &[u8], out: ViewMut<'_>) -> Result<()> {
-    let (shape, dtype) = (*out.layout().shape(), out.dtype());
+    let (shape, dtype) = (out.layout().shape(), out.dtype());
     let bytes: &mut [u8] = any!(dtype, T => bytemuck::cast_slice_mut(host_mut::<T>(op, out)?));
     if bytes.len() != values.len() {
-        return Err(Error::ElementCount { op, elements: values.len() / dtype.size(), shape });
+        return Err(Error::ElementCount { op, elements: values.len() / dtype.size(), shape: *shape });
     }
     bytes.copy_from_slice(values);
     Ok(())
@@ -23,9 +23,9 @@ pub(super) fn upload(op: &'static str, values: &[u8], out: ViewMut<'_>) -> Resul
 
 /// See [`Backend::download`](crate::backend::Backend::download).
 pub(super) fn download(op: &'static str, input: View<'_>, values: &mut [u8]) -> Result<()> {
-    let (shape, dtype) = (*input.layout().shape(), input.dtype());
+    let (shape, dtype) = (input.layout().shape(), input.dtype());
     if shape.elements().checked_mul(dtype.size()) != Some(values.len()) {
-        return Err(Error::ElementCount { op, elements: values.len() / dtype.size(), shape });
+        return Err(Error::ElementCount { op, elements: values.len() / dtype.size(), shape: *shape });
     }
     any!(dtype, T => {
         let source = Source::<T>::new(op, input)?;

@@ -37,10 +37,10 @@ pub(super) fn gather(
     axis: usize,
     out: ViewMut<'_>,
 ) -> Result<()> {
-    let from = *input.layout();
+    let from = input.layout();
     check(op, indices, from.shape().dims().get(axis).copied().unwrap_or(0))?;
     let stride = from.strides().get(axis).copied().unwrap_or(0);
-    let (chosen, beside) = (*indices.layout(), strides_beside(&from, axis));
+    let (chosen, beside) = (indices.layout(), strides_beside(from, axis));
     let axes = chosen.shape().dims().iter().enumerate();
     let walk = Walk::nest(
         axes.map(|(axis, &size)| (size, [chosen.strides()[axis], beside(axis)])),
@@ -89,10 +89,10 @@ pub(super) fn scatter_add(
     axis: usize,
     out: ViewMut<'_>,
 ) -> Result<()> {
-    let to = *out.layout();
+    let to = out.layout();
     check(op, indices, to.shape().dims().get(axis).copied().unwrap_or(0))?;
     let stride = to.strides().get(axis).copied().unwrap_or(0);
-    let (chosen, from, beside) = (*indices.layout(), *input.layout(), strides_beside(&to, axis));
+    let (chosen, from, beside) = (indices.layout(), input.layout(), strides_beside(to, axis));
     let axes = chosen.shape().dims().iter().enumerate();
     let walk = Walk::nest(
         axes.map(|(axis, &size)| (size, [chosen.strides()[axis], from.strides()[axis], beside(axis)])),

@@ -44,7 +44,7 @@ pub(super) fn matmul(
     out: ViewMut<'_>,
 ) -> Result<()> {
     let (a, b) = (Stack::new(op, lhs.layout())?, Stack::new(op, rhs.layout())?);
-    let shape = *out.layout().shape();
+    let shape = out.layout().shape();
     let fits = a.cols == b.rows
         && shape.rank() >= 2
         && shape.dims()[shape.rank() - 2..] == [a.rows, b.cols]
@@ -62,8 +62,8 @@ pub(super) fn matmul(
 
 fn multiply<T: Gemm>(
     workers: &Workers,
-    (a, left): (&Stack, &[T]),
-    (b, right): (&Stack, &[T]),
+    (a, left): (&Stack<'_>, &[T]),
+    (b, right): (&Stack<'_>, &[T]),
     out: &mut [T],
 ) {
     let (m, n, k) = (a.rows, b.cols, a.cols);
@@ -117,8 +117,8 @@ const fn panel_rows(m: usize, multiplications: usize) -> usize {
 
 /// Matrices in the last two axes of a layout, one for each index into the leading axes.
 #[derive(Debug)]
-struct Stack {
-    layout: Layout,
+struct Stack<'a> {
+    layout: &'a Layout,
     /// The number of leading axes.
     axes: usize,
     rows: usize,
@@ -127,8 +127,8 @@ struct Stack {
     col_stride: usize,
 }
 
-impl Stack {
-    fn new(op: &'static str, layout: &Layout) -> Result<Self> {
+impl<'a> Stack<'a> {
+    fn new(op: &'static str, layout: &'a Layout) -> Result<Self> {
         let shape = layout.shape();
         let Some(axes) = shape.rank().checked_sub(2) else {
             return Err(Error::BadRank { op, expected: "at least two axes", shape: *shape });
@@ -136,7 +136,7 @@ impl Stack {
         // Along an axis of size 1 no step is ever taken, and its stride may be anything.
         let stride = |axis: usize| if shape[axis] == 1 { 1 } else { layout.strides()[axis] };
         Ok(Self {
-            layout: *layout,
+            layout,
             axes,
             rows: shape[axes],
             cols: shape[axes + 1],

@@ -297,7 +297,7 @@ pub(super) fn arg_reduce(
     axis: usize,
     out: ViewMut<'_>,
 ) -> Result<()> {
-    let layout = *input.layout();
+    let layout = input.layout();
     let length = layout.shape().dims().get(axis).copied().unwrap_or(0);
     let stride = layout.strides().get(axis).copied().unwrap_or(0);
     let kept = Walk::nest(

@@ -17,7 +17,7 @@ pub(super) fn running_sum(
     reverse: bool,
     out: ViewMut<'_>,
 ) -> Result<()> {
-    let shape = *out.layout().shape();
+    let shape = out.layout().shape();
     if shape.elements() == 0 {
         return Ok(());
     }

@@ -76,7 +76,7 @@ impl<T: Copy> Line<'_, T> {
 
 impl Lines {
     fn new(input: &View<'_>) -> Self {
-        let layout = *input.layout();
+        let layout = input.layout();
         let (dims, strides) = (layout.shape().dims(), layout.strides());
         let axes = dims.iter().zip(strides).take(dims.len().saturating_sub(1));
         Self {

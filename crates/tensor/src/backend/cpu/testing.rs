@@ -107,18 +107,20 @@ impl Buffer {
 
     /// The view that repeats the values to fill `dims`.
     pub(super) fn broadcast(&self, dims: &[usize]) -> View<'_> {
-        self.view().broadcast_to("test", &shape(dims)).unwrap()
+        let layout = self.layout.broadcast_to("test", &shape(dims)).unwrap();
+        // A view does not own its layout, and a test has few of them.
+        self.view().with_layout(Box::leak(Box::new(layout)))
     }
 
     /// The buffer as a kernel reads it.
     pub(super) fn view(&self) -> View<'_> {
-        View::new(&self.storage, self.layout, self.dtype)
+        View::new(&self.storage, &self.layout, self.dtype)
     }
 
     /// The buffer as a kernel writes it.
     pub(super) fn out(&mut self) -> ViewMut<'_> {
         assert!(self.layout.is_contiguous() && self.layout.offset() == 0);
-        ViewMut::new(&mut self.storage, self.layout, self.dtype)
+        ViewMut::new(&mut self.storage, &self.layout, self.dtype)
     }
 
     /// The values in logical order.

@@ -45,6 +45,10 @@ fn arithmetic<T: Number>(workers: &Workers, f: Unary, source: &Source<'_, T>, ou
             let c = T::from_scalar(c);
             source.map(workers, LIGHT, out, |x| x.times(c));
         }
+        Unary::DivScalar(c) => {
+            let c = T::from_scalar(c);
+            source.map(workers, LIGHT, out, |x| x.over(c));
+        }
         Unary::Sign => source.map(workers, LIGHT, out, T::sign),
         Unary::Clamp(low, high) => {
             let (low, high) = (T::from_scalar(low), T::from_scalar(high));
@@ -87,7 +91,8 @@ fn transcendental<T: Float>(workers: &Workers, f: Unary, source: &Source<'_, T>,
         | Unary::Sign
         | Unary::Clamp(..)
         | Unary::AddScalar(_)
-        | Unary::MulScalar(_) => arithmetic(workers, f, source, out),
+        | Unary::MulScalar(_)
+        | Unary::DivScalar(_) => arithmetic(workers, f, source, out),
     }
 }
 
@@ -164,6 +169,10 @@ fn derivative<T: Float>(workers: &Workers, f: Unary, pair: &Pair<'_, T, T>, out:
         Unary::MulScalar(c) => {
             let c = T::from_scalar(c);
             pair.map(workers, LIGHT, out, |_, g| g * c);
+        }
+        Unary::DivScalar(c) => {
+            let c = T::from_scalar(c);
+            pair.map(workers, LIGHT, out, |_, g| g / c);
         }
     }
 }

@@ -63,7 +63,7 @@ pub(super) fn copy_into(
 ) -> Result<()> {
     let part = out.layout().part(op, input.layout().shape(), axis, start, step)?;
     let mut job = over(input.layout());
-    job.inputs = [operand(&input), strided(&out.as_view().with_layout(part)), Default::default()];
+    job.inputs = [operand(&input), strided(&out.as_view().with_layout(&part)), Default::default()];
     device.each(op, kernel(Family::Elementwise, "place", out.dtype()), job.count, &job)
 }
 
@@ -108,6 +108,7 @@ pub(super) fn unary(
         Unary::Powf(_) => (Family::Float, "transcendental", 14),
         Unary::Sign => (Family::Elementwise, "arithmetic", 6),
         Unary::Clamp(..) => (Family::Elementwise, "arithmetic", 7),
+        Unary::DivScalar(_) => (Family::Elementwise, "arithmetic", 8),
     };
     job.function = function;
     set_parameters(&mut job, dtype, f);
@@ -117,7 +118,9 @@ pub(super) fn unary(
 /// Puts the numbers that a function has beside its argument where the kernels look for them.
 fn set_parameters(job: &mut Job, dtype: DType, f: Unary) {
     match f {
-        Unary::AddScalar(value) | Unary::MulScalar(value) => set_constant(job, 0, dtype, value),
+        Unary::AddScalar(value) | Unary::MulScalar(value) | Unary::DivScalar(value) => {
+            set_constant(job, 0, dtype, value);
+        }
         Unary::LeakyRelu(value) | Unary::Powf(value) => set_constant(job, 0, dtype, Scalar::Float(value)),
         Unary::Clamp(low, high) => {
             set_constant(job, 0, dtype, low);
@@ -167,6 +170,7 @@ pub(super) fn unary_grad(
         Unary::Powf(0.0) => 14,
         Unary::Powf(_) => 21,
         Unary::Clamp(..) => 22,
+        Unary::DivScalar(_) => 23,
     };
     set_parameters(&mut job, dtype, f);
     device.each(op, kernel(Family::Float, "derivative", dtype), job.count, &job)

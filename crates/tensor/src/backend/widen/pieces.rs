@@ -9,23 +9,24 @@ use super::{Read, temporary};
 use crate::backend::Kernel;
 use crate::context::OpContext;
 use crate::error::Result;
+use crate::layout::Layout;
 use crate::shape::Shape;
 use crate::storage::{View, ViewMut};
 
 /// Elements of a piece: enough work for a device, 1 MiB for each temporary.
 const PIECE: usize = 1 << 18;
 
-/// A view of which pieces can be had.
+/// A layout of which pieces can be had.
 #[derive(Clone, Copy)]
-struct Flat<'a> {
-    view: View<'a>,
+struct Flat {
+    layout: Layout,
     repeats: bool,
 }
 
-impl<'a> Flat<'a> {
+impl Flat {
     /// The elements in one row; `None` if they are neither in order nor one repeated.
-    fn new(view: View<'a>) -> Option<Self> {
-        let (layout, elements) = (view.layout(), view.layout().shape().elements());
+    fn new(layout: &Layout) -> Option<Self> {
+        let elements = layout.shape().elements();
         let once = layout.distinct();
         let repeats = once.shape().elements() == 1;
         let row = if repeats {
@@ -33,17 +34,16 @@ impl<'a> Flat<'a> {
         } else {
             layout.reshaped(Shape::new(&[elements]).ok()?)
         };
-        Some(Self { view: view.with_layout(row?), repeats })
+        Some(Self { layout: row?, repeats })
     }
 
     /// Elements number `start` to `start + len`.
-    fn piece(&self, op: &'static str, start: usize, len: usize) -> Result<View<'a>> {
-        let layout = self.view.layout();
-        Ok(self.view.with_layout(if self.repeats {
-            layout.broadcast_to(op, &Shape::new(&[len])?)?
+    fn piece(&self, op: &'static str, start: usize, len: usize) -> Result<Layout> {
+        if self.repeats {
+            self.layout.broadcast_to(op, &Shape::new(&[len])?)
         } else {
-            layout.sliced(op, 0, start..start + len, 1)?
-        }))
+            self.layout.sliced(op, 0, start..start + len, 1)
+        }
     }
 }
 
@@ -56,20 +56,24 @@ pub(super) fn run<const N: usize>(
     kernel: impl for<'a> Fn([View<'a>; N], ViewMut<'a>) -> Kernel<'a>,
 ) -> Result<bool> {
     let (elements, dtype) = (out.layout().shape().elements(), out.dtype());
-    let rows: Option<Vec<Flat<'_>>> = inputs.into_iter().map(Flat::new).collect();
+    let rows: Option<Vec<Flat>> = inputs.iter().map(|input| Flat::new(input.layout())).collect();
     let (Some(rows), true) = (rows, elements > PIECE && dtype.is_half()) else { return Ok(false) };
+    let row = Layout::contiguous(ctx.op(), Shape::new(&[elements])?, dtype)?;
     let run = |kernel: Kernel<'_>| ctx.backend().run(ctx.op(), kernel);
     for start in (0..elements).step_by(PIECE) {
         let len = PIECE.min(elements - start);
         let shape = Shape::new(&[len])?;
-        let pieces = rows.iter().map(|row| Read::new(ctx, row.piece(ctx.op(), start, len)?));
+        let layouts = rows.iter().map(|row| row.piece(ctx.op(), start, len));
+        let layouts = layouts.collect::<Result<Vec<_>>>()?;
+        let pieces =
+            inputs.iter().zip(&layouts).map(|(input, layout)| Read::new(ctx, input.with_layout(layout)));
         let pieces = pieces.collect::<Result<Vec<_>>>()?;
         let mut wide = temporary(ctx, &shape)?;
         let mut rounded = ctx.buffer(&shape, dtype, Category::Workspace)?;
         // There is a piece for each input.
         run(kernel(std::array::from_fn(|input| pieces[input].view()), wide.view_mut()))?;
         run(Kernel::Copy { input: wide.view(), out: rounded.view_mut() })?;
-        run(Kernel::CopyInto { input: rounded.view(), axis: 0, start, step: 1, out: out.as_row()? })?;
+        run(Kernel::CopyInto { input: rounded.view(), axis: 0, start, step: 1, out: out.as_row(&row) })?;
     }
     Ok(true)
 }

@@ -38,7 +38,7 @@ pub(super) fn product<T: Float>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mu
     simd::run(Rows { lhs, rhs: Matrix::rows(copied, rhs.rows, rhs.cols), out, target });
 }
 
-/// Each row of the output is a sum of rows of the right operand.
+/// Each row of the output is a sum of rows of the right operand. It is made in pieces that stay in registers.
 struct Rows<'a, T> {
     lhs: Matrix<'a, T>,
     rhs: Matrix<'a, T>,
@@ -56,13 +56,42 @@ impl<T: Float> WithSimd for Rows<'_, T> {
             if target == Target::Replaced {
                 sums.fill(T::ZERO);
             }
-            for inner in 0..rhs.rows {
-                let factor = lhs.data[row * lhs.row_stride + inner * lhs.col_stride];
-                let values = &rhs.data[inner * rhs.row_stride..][..rhs.cols];
-                for (sum, &value) in sums.iter_mut().zip(values) {
-                    *sum += factor * value;
-                }
+            let factors = &lhs.data[row * lhs.row_stride..];
+            let (wide, rest) = sums.as_chunks_mut::<16>();
+            let (narrow, single) = rest.as_chunks_mut::<8>();
+            let mut from = 0;
+            for sums in wide {
+                add_columns(factors, lhs.col_stride, &rhs, from, sums);
+                from += 16;
+            }
+            for sums in narrow {
+                add_columns(factors, lhs.col_stride, &rhs, from, sums);
+                from += 8;
+            }
+            for sum in single {
+                add_columns(factors, lhs.col_stride, &rhs, from, std::array::from_mut(sum));
+                from += 1;
             }
         }
     }
+}
+
+/// Adds a row's factors times the columns `from` on to their sums.
+#[inline(always)]
+fn add_columns<T: Float, const COLUMNS: usize>(
+    factors: &[T],
+    apart: usize,
+    rhs: &Matrix<'_, T>,
+    from: usize,
+    sums: &mut [T; COLUMNS],
+) {
+    let mut totals = *sums;
+    for inner in 0..rhs.rows {
+        let factor = factors[inner * apart];
+        let values = &rhs.data[inner * rhs.row_stride + from..][..COLUMNS];
+        for (total, &value) in totals.iter_mut().zip(values) {
+            *total += factor * value;
+        }
+    }
+    *sums = totals;
 }

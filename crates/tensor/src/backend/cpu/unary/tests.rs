@@ -38,6 +38,7 @@ fn functions() -> Vec<(Unary, Formula)> {
         (Unary::Clamp(Scalar::Float(-1.25), Scalar::Int(1)), |x| x.clamp(-1.25, 1.0)),
         (Unary::AddScalar(Scalar::Float(0.75)), |x| x + 0.75),
         (Unary::MulScalar(Scalar::Int(-3)), |x| -3.0 * x),
+        (Unary::DivScalar(Scalar::Int(-3)), |x| x / -3.0),
     ]
 }
 
@@ -175,6 +176,8 @@ fn integers_wrap_instead_of_trapping() {
         (Unary::Relu, [0, 0, i64::MAX]),
         (Unary::AddScalar(Scalar::Int(1)), [i64::MIN + 1, -2, i64::MIN]),
         (Unary::MulScalar(Scalar::Float(2.9)), [0, -6, -2]),
+        (Unary::DivScalar(Scalar::Int(-1)), [i64::MIN, 3, -i64::MAX]),
+        (Unary::DivScalar(Scalar::Int(0)), [0; 3]),
     ];
     for (f, expected) in cases {
         assert_eq!(apply::<i64>(&backend, f, wide.view()), expected, "{}", f.name());
