@@ -70,11 +70,6 @@ KERNEL(binary) {
     }
 }
 
-// out += input
-KERNEL(accumulate) {
-    EACH(i) { out<T>(job, 0)[i] = (T)plus((WIDE)out<T>(job, 0)[i], (WIDE)load<T>(job, 0, i)); }
-}
-
 // Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
 KERNEL(compare) {
     EACH(i) {

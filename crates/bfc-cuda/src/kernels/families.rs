@@ -184,17 +184,9 @@ impl Family {
     #[must_use]
     pub const fn kernels(self) -> &'static [&'static str] {
         match self {
-            Self::Elementwise => &[
-                "fill",
-                "arange",
-                "copy",
-                "place",
-                "arithmetic",
-                "binary",
-                "accumulate",
-                "compare",
-                "choose",
-            ],
+            Self::Elementwise => {
+                &["fill", "arange", "copy", "place", "arithmetic", "binary", "compare", "choose"]
+            }
             Self::Float => &["transcendental", "derivative"],
             Self::Convert => {
                 &["to_f32", "to_f64", "to_f16", "to_bf16", "to_i64", "to_i32", "to_u8", "to_bool"]

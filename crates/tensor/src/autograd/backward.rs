@@ -108,7 +108,7 @@ fn sum(first: Option<Tensor>, second: Tensor) -> Result<Tensor> {
     let device = second.device();
     let ctx = OpContext::backward("sum_gradients", device, device.default_allocator()?);
     if let Some(acc) = first.view_mut() {
-        ctx.compute(Kernel::Accumulate { input: second.view(), acc })?;
+        ctx.compute(Kernel::Accumulate { f: Binary::Add, input: second.view(), acc })?;
         return Ok(first);
     }
     let mut out = ctx.output(first.shape(), first.dtype())?;

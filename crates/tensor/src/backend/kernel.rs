@@ -115,11 +115,13 @@ pub enum Kernel<'a> {
         /// Its value.
         out: ViewMut<'a>,
     },
-    /// acc = acc + input.
+    /// acc = acc f input.
     Accumulate {
-        /// What is added.
+        /// The function.
+        f: Binary,
+        /// Its second argument.
         input: View<'a>,
-        /// The sum so far.
+        /// Its first argument, which its value replaces.
         acc: ViewMut<'a>,
     },
     /// out = whether lhs f rhs.

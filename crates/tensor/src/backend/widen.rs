@@ -41,7 +41,7 @@ fn calculates_with_halves(kernel: &Kernel<'_>) -> bool {
         Kernel::Unary { input, out, .. } => [input.dtype(), out.dtype()],
         Kernel::UnaryGrad { grad, out, .. } => [grad.dtype(), out.dtype()],
         Kernel::Binary { lhs, out, .. } => [lhs.dtype(), out.dtype()],
-        Kernel::Accumulate { input, acc } => [input.dtype(), acc.dtype()],
+        Kernel::Accumulate { input, acc, .. } => [input.dtype(), acc.dtype()],
         Kernel::Compare { lhs, rhs, .. } => [lhs.dtype(), rhs.dtype()],
         Kernel::Reduce { input, out, .. } => [input.dtype(), out.dtype()],
         Kernel::ArgReduce { input, .. } => [input.dtype(); 2],
@@ -113,9 +113,9 @@ fn widened(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
             run(Kernel::Binary { f, lhs: lhs.view(), rhs: rhs.view(), out: out.view_mut() })?;
             out.finish(ctx)
         }
-        Kernel::Accumulate { input, acc } => {
+        Kernel::Accumulate { f, input, acc } => {
             let (input, mut acc) = (read(input)?, Write::in_place(ctx, acc)?);
-            run(Kernel::Accumulate { input: input.view(), acc: acc.view_mut() })?;
+            run(Kernel::Accumulate { f, input: input.view(), acc: acc.view_mut() })?;
             acc.finish(ctx)
         }
         Kernel::Compare { f, lhs, rhs, out } => {

@@ -16,11 +16,12 @@
 //! get all of it. The gradient of an operand that was broadcast is summed over the repeated axes.
 
 use super::{apply_promoted, is_number, same_dtype, supported, wanted};
-use crate::autograd::Saved;
+use crate::autograd::{self, Saved};
 use crate::backend::{Binary, Kernel};
 use crate::context::OpContext;
 use crate::error::Result;
 use crate::op::Op;
+use crate::placement::PlacementReason;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -109,6 +110,35 @@ impl Op for BinaryOp {
         let summed = |index, gradient: Result<Tensor>| gradient?.sum_to(saved.input_shape(index));
         Ok(vec![wanted(saved, 0, || summed(0, to_lhs()))?, wanted(saved, 1, || summed(1, to_rhs()))?])
     }
+}
+
+/// a f b, where the result takes over the buffer of `a` if nobody else looks into it, or else as a new tensor.
+///
+/// Source: TensorFlow's forwarding of an input that has one reference. Here the language says that the caller is done with
+/// `a`; the buffer stays charged to the op that took it.
+pub(super) fn replacing(f: Binary, mut lhs: Tensor, rhs: &Tensor) -> Result<Tensor> {
+    let op = BinaryOp(f);
+    let recording = autograd::records(lhs.requires_grad() || rhs.requires_grad());
+    let [reads_lhs, reads_rhs] = op.reads([lhs.requires_grad(), rhs.requires_grad()]);
+    let fits = lhs.dtype() == rhs.dtype()
+        && is_number(lhs.dtype())
+        && lhs.device() == rhs.device()
+        && !(recording && reads_lhs);
+    let spread = rhs.layout().broadcast_to(op.name(), lhs.shape());
+    let (true, Ok(spread)) = (fits, spread) else { return apply_promoted(op, &lhs, rhs) };
+    let Some(acc) = lhs.view_mut() else { return apply_promoted(op, &lhs, rhs) };
+    let device = rhs.device();
+    device.placement().tell(op.name(), device, PlacementReason::Inputs);
+    let ctx = OpContext::forward(op.name(), device, device.default_allocator()?, recording);
+    ctx.compute(Kernel::Accumulate { f, input: rhs.view().with_layout(&spread), acc })?;
+    if !recording || !lhs.dtype().is_float() {
+        return Ok(lhs.with_grad_edge(None));
+    }
+    if reads_rhs {
+        ctx.save(rhs);
+    }
+    let result = lhs.detach();
+    Ok(autograd::record(op, &[&lhs, rhs], ctx.into_saved(), result))
 }
 
 /// The part of the gradient of max(a, b) that goes to `a`: 1 where a is larger, ½ at ties, 0 where it is smaller.

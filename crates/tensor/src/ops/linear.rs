@@ -7,7 +7,7 @@
 use super::axes::AxisSet;
 use super::{reduce, same_dtype, supported, wanted};
 use crate::autograd::Saved;
-use crate::backend::{Kernel, Reduce};
+use crate::backend::{Binary, Kernel, Reduce};
 use crate::context::OpContext;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -34,7 +34,11 @@ impl Op for Linear {
         let mut out = ctx.output(&shape, x.dtype())?;
         let every_row = bias.layout().broadcast_to(OP, &shape)?;
         ctx.compute(Kernel::MatMul { lhs: x.view(), rhs: weight.view(), out: out.view_mut() })?;
-        ctx.compute(Kernel::Accumulate { input: bias.view().with_layout(&every_row), acc: out.view_mut() })?;
+        ctx.compute(Kernel::Accumulate {
+            f: Binary::Add,
+            input: bias.view().with_layout(&every_row),
+            acc: out.view_mut(),
+        })?;
         if weight.requires_grad() {
             ctx.save(x);
         }

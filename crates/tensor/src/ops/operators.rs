@@ -1,10 +1,14 @@
 //! The operators of the language: `&a + &b`, `a * 2.0`, `1.0 - &a`, `-&a`, each giving a [`Result`].
+//!
+//! `a + &b` gives `a` away, so its buffer becomes the result's if nobody else looks into it and backward does not read it.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use bfc_core::Category;
 
+use super::binary::replacing;
 use super::unary::{fits, holds};
+use crate::backend::Binary;
 use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::shape::Shape;
@@ -17,19 +21,24 @@ fn constant(value: Scalar, like: &Tensor) -> Result<Tensor> {
 
 macro_rules! binary_operator {
     ($trait:ident, $method:ident, $with_scalar:ident, $checked:ident) => {
-        binary_operator!(@tensors $trait, $method: &Tensor, &Tensor);
-        binary_operator!(@tensors $trait, $method: &Tensor, Tensor);
-        binary_operator!(@tensors $trait, $method: Tensor, &Tensor);
-        binary_operator!(@tensors $trait, $method: Tensor, Tensor);
+        binary_operator!(@tensors $trait, $method: &Tensor, &Tensor, |lhs, rhs| Tensor::$method(lhs, rhs));
+        binary_operator!(@tensors $trait, $method: &Tensor, Tensor, |lhs, rhs| Tensor::$method(lhs, &rhs));
+        binary_operator!(@tensors $trait, $method: Tensor, &Tensor, |lhs, rhs| {
+            replacing(Binary::$trait, lhs, rhs)
+        });
+        binary_operator!(@tensors $trait, $method: Tensor, Tensor, |lhs, rhs| {
+            replacing(Binary::$trait, lhs, &rhs)
+        });
         binary_operator!(@scalar $trait, $method, $with_scalar, $checked: &Tensor);
         binary_operator!(@scalar $trait, $method, $with_scalar, $checked: Tensor);
     };
-    (@tensors $trait:ident, $method:ident: $lhs:ty, $rhs:ty) => {
+    (@tensors $trait:ident, $method:ident: $lhs:ty, $rhs:ty, $result:expr) => {
         impl $trait<$rhs> for $lhs {
             type Output = Result<Tensor>;
 
             fn $method(self, rhs: $rhs) -> Result<Tensor> {
-                Tensor::$method(&self, &rhs)
+                let result: fn($lhs, $rhs) -> Result<Tensor> = $result;
+                result(self, rhs)
             }
         }
     };
@@ -120,5 +129,96 @@ mod tests {
             assert!((&bytes / refused).is_err() && (refused / &bytes).is_err());
         }
         assert_eq!((&wide + i64::MIN as f64).unwrap().to_vec::<i64>().unwrap(), [i64::MIN + 5, i64::MIN + 7]);
+    }
+
+    /// How many buffers `work` takes.
+    fn buffers_taken<R>(like: &Tensor, work: impl FnOnce() -> R) -> (u64, R) {
+        let memory = like.device().default_allocator().unwrap();
+        let before = memory.stats().num_allocs;
+        let result = work();
+        (memory.stats().num_allocs - before, result)
+    }
+
+    #[test]
+    fn an_operand_that_is_given_away_lends_its_buffer_to_the_result() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        for dtype in [DType::F32, DType::I64] {
+            let ones = Tensor::ones_of(&device, [2, 3], dtype).unwrap();
+            let row = Tensor::arange(&device, 3).unwrap().to_dtype(dtype).unwrap();
+            let fresh = || ones.add(&ones).unwrap();
+            let results: [(Tensor, fn(Tensor, &Tensor) -> Result<Tensor>, Tensor); 4] = [
+                (fresh(), |a, b| a + b, fresh().add(&row).unwrap()),
+                (fresh(), |a, b| a - b, fresh().sub(&row).unwrap()),
+                (fresh(), |a, b| a * b, fresh().mul(&row).unwrap()),
+                (fresh(), |a, b| a / b.clone(), fresh().div(&row).unwrap()),
+            ];
+            for (operand, operate, expected) in results {
+                let (taken, result) = buffers_taken(&ones, || operate(operand, &row).unwrap());
+                let values = |x: &Tensor| x.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+                assert_eq!((taken, values(&result)), (0, values(&expected)), "{dtype}");
+            }
+        }
+    }
+
+    #[test]
+    fn halves_are_rounded_in_their_place_as_elsewhere() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let of = |value: f32| Tensor::full(&device, 5, value).unwrap().to_dtype(DType::BF16).unwrap();
+        let (a, b) = (of(1.0), of(0.013));
+        let expected = a.mul(&b).unwrap().to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
+        let result = (a * &b).unwrap();
+        assert_eq!(result.dtype(), DType::BF16);
+        assert_eq!(result.to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap(), expected);
+    }
+
+    #[test]
+    fn a_buffer_that_someone_else_looks_into_or_that_is_too_small_is_left_alone() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let b = Tensor::ones(&device, [2, 2]).unwrap();
+        let fresh = || b.mul_scalar(3.0).unwrap();
+        let operand = fresh();
+        let kept = operand.clone();
+        let (taken, result) = buffers_taken(&b, || (operand + &b).unwrap());
+        assert_eq!(
+            (taken, result.to_vec::<f32>().unwrap(), kept.to_vec::<f32>().unwrap()),
+            (1, vec![4.0; 4], vec![3.0; 4])
+        );
+        let turned = fresh().t().unwrap();
+        assert_eq!(buffers_taken(&b, || (turned + &b).unwrap()).0, 1);
+        let row = Tensor::ones(&device, 2).unwrap();
+        let result = (row + &b).unwrap();
+        assert_eq!((result.dims(), result.to_vec::<f32>().unwrap()), (&[2, 2][..], vec![2.0; 4]));
+        let wide = b.to_dtype(DType::F64).unwrap();
+        assert_eq!((fresh() + &wide).unwrap().dtype(), DType::F64);
+        let long = Tensor::ones(&device, 3).unwrap();
+        assert_eq!((fresh() + &long).unwrap_err().to_string(), "add: shapes [2, 2] and [3] do not match");
+    }
+
+    #[test]
+    fn gradients_are_those_of_operands_that_are_kept() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let x = Tensor::from_slice(&device, &[1.0f32, -2.0, 3.0], 3).unwrap().requiring_grad().unwrap();
+        let w = Tensor::from_slice(&device, &[0.5f32, 4.0, -1.0], 3).unwrap().requiring_grad().unwrap();
+        let two = Tensor::full(&device, 3, 2.0).unwrap();
+        type Way = fn([Tensor; 3]) -> Result<Tensor>;
+        // Exp and relu read their own value, w's gradient reads what w is multiplied with, and a sum reads nothing.
+        let ways: [(Way, Way); 6] = [
+            (|[x, w, _]| x.mul_scalar(2.0)?.add(&w), |[x, w, _]| x.mul_scalar(2.0)? + &w),
+            (|[x, w, _]| x.exp()?.sub(&w), |[x, w, _]| x.exp()? - &w),
+            (|[x, w, _]| x.relu()?.mul(&w), |[x, w, _]| x.relu()? * &w),
+            (|[x, w, _]| x.mul_scalar(2.0)?.div(&w), |[x, w, _]| x.mul_scalar(2.0)? / &w),
+            (|[x, _, two]| x.mul_scalar(2.0)?.mul(&two), |[x, _, two]| x.mul_scalar(2.0)? * two),
+            (|[x, w, _]| w.add(&x.square()?)?.square(), |[x, w, _]| (w + x.square()?)?.square()),
+        ];
+        for (number, (kept, given)) in ways.into_iter().enumerate() {
+            let gradients = |way: Way| {
+                let operands = [&x, &w, &two].map(Tensor::clone);
+                let result = way(operands).unwrap();
+                let gradients = result.sum_all().unwrap().backward().unwrap();
+                let of = |leaf: &Tensor| gradients.get(leaf).map(|grad| grad.to_vec::<f32>().unwrap());
+                (result.to_vec::<f32>().unwrap(), of(&x), of(&w))
+            };
+            assert_eq!(gradients(kept), gradients(given), "way {number}");
+        }
     }
 }

@@ -5,7 +5,7 @@
 
 use super::{expect_dtype, is_number, same_dtype, supported, wanted};
 use crate::autograd::Saved;
-use crate::backend::Kernel;
+use crate::backend::{Binary, Kernel};
 use crate::context::OpContext;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -42,7 +42,7 @@ impl Op for ScatterAdd {
             axis: self.axis,
             out: out.view_mut(),
         })?;
-        ctx.compute(Kernel::Accumulate { input: x.view(), acc: out.view_mut() })?;
+        ctx.compute(Kernel::Accumulate { f: Binary::Add, input: x.view(), acc: out.view_mut() })?;
         ctx.save(indices);
         Ok(out.finish())
     }

@@ -3,7 +3,7 @@
 use highwater_tracking::{Phase, phase};
 
 use super::Gradients;
-use crate::backend::Kernel;
+use crate::backend::{Binary, Kernel};
 use crate::context::OpContext;
 use crate::error::Result;
 use crate::tensor::Tensor;
@@ -55,7 +55,7 @@ impl Gradients {
             let device = theirs.device().clone();
             let ctx = OpContext::backward(OP, &device, device.default_allocator()?);
             let acc = ours.view_mut().expect("was made writable above");
-            ctx.compute(Kernel::Accumulate { input: theirs.view(), acc })?;
+            ctx.compute(Kernel::Accumulate { f: Binary::Add, input: theirs.view(), acc })?;
         }
         Ok(())
     }

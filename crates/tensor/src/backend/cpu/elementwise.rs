@@ -5,7 +5,7 @@ use super::number::Number;
 use super::operands::{Pair, Source, Triple};
 use super::parallel::{HEAVY, LIGHT, Workers};
 use crate::backend::{Binary, Compare};
-use crate::dtype::DType;
+use crate::dtype::{DType, RawElement};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
@@ -50,17 +50,45 @@ pub(super) fn binary(
 pub(super) fn accumulate(
     workers: &Workers,
     op: &'static str,
+    f: Binary,
     input: View<'_>,
     acc: ViewMut<'_>,
 ) -> Result<()> {
-    number!(op, acc.dtype(), T => {
-        let source = Source::<T>::new(op, input)?;
-        let acc = host_mut::<T>(op, acc)?;
-        workers.chunks(acc, LIGHT, &|start, part| {
-            source.each(start, part, |acc, value| *acc = acc.plus(value));
+    let dtype = acc.dtype();
+    if f == Binary::Pow {
+        return float!(op, dtype, T => {
+            let source = Source::<T>::new(op, input)?;
+            fold_into(workers, &source, HEAVY, host_mut::<T>(op, acc)?, T::powf);
+            Ok(())
         });
+    }
+    number!(op, dtype, T => {
+        let source = &Source::<T>::new(op, input)?;
+        let acc = host_mut::<T>(op, acc)?;
+        match f {
+            Binary::Add => fold_into(workers, source, LIGHT, acc, T::plus),
+            Binary::Sub => fold_into(workers, source, LIGHT, acc, T::minus),
+            Binary::Mul => fold_into(workers, source, LIGHT, acc, T::times),
+            Binary::Div => fold_into(workers, source, LIGHT, acc, T::over),
+            Binary::Maximum => fold_into(workers, source, LIGHT, acc, T::larger),
+            Binary::Minimum => fold_into(workers, source, LIGHT, acc, T::smaller),
+            Binary::Pow => debug_assert!(false, "powers are of floats"),
+        }
         Ok(())
     })
+}
+
+/// acc = f(acc, value) for all elements.
+fn fold_into<T: RawElement>(
+    workers: &Workers,
+    source: &Source<'_, T>,
+    chunk: usize,
+    acc: &mut [T],
+    f: impl Fn(T, T) -> T + Sync,
+) {
+    workers.chunks(acc, chunk, &|start, part| {
+        source.each(start, part, |acc, value| *acc = f(*acc, value));
+    });
 }
 
 /// See [`Kernel::Compare`](crate::backend::Kernel::Compare).

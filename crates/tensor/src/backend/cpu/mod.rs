@@ -111,7 +111,7 @@ impl Backend for CpuBackend {
             Kernel::Unary { f, input, out } => unary::unary(workers, op, f, input, out),
             Kernel::UnaryGrad { f, saved, grad, out } => unary::unary_grad(workers, op, f, saved, grad, out),
             Kernel::Binary { f, lhs, rhs, out } => elementwise::binary(workers, op, f, lhs, rhs, out),
-            Kernel::Accumulate { input, acc } => elementwise::accumulate(workers, op, input, acc),
+            Kernel::Accumulate { f, input, acc } => elementwise::accumulate(workers, op, f, input, acc),
             Kernel::Compare { f, lhs, rhs, out } => elementwise::compare(workers, op, f, lhs, rhs, out),
             Kernel::Select { condition, lhs, rhs, out } => {
                 elementwise::select(workers, op, condition, lhs, rhs, out)
@@ -232,7 +232,7 @@ mod tests {
         run("unary", Kernel::Unary { f: Unary::Exp, input: x, out: y.out() });
         run("unary_grad", Kernel::UnaryGrad { f: Unary::Exp, saved: x, grad: x, out: y.out() });
         run("binary", Kernel::Binary { f: Binary::Add, lhs: x, rhs: x, out: y.out() });
-        run("accumulate", Kernel::Accumulate { input: x, acc: y.out() });
+        run("accumulate", Kernel::Accumulate { f: Binary::Add, input: x, acc: y.out() });
         run("compare", Kernel::Compare { f: Compare::Lt, lhs: x, rhs: x, out: truth.out() });
         run("select", Kernel::Select { condition: c, lhs: x, rhs: x, out: y.out() });
         let (axes, workspace) = (&[true; 2], none.out());

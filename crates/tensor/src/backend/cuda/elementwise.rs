@@ -194,6 +194,25 @@ pub(super) fn binary(
     let mut job = over(out.layout());
     job.inputs = [operand(&lhs), operand(&rhs), Default::default()];
     job.outputs[0] = output(out);
+    launch_binary(device, op, f, dtype, job)
+}
+
+/// See [`Kernel::Accumulate`](crate::backend::Kernel::Accumulate). Each element is read before it is written, by one thread.
+pub(super) fn accumulate(
+    device: &Launcher,
+    op: &'static str,
+    f: Binary,
+    input: View<'_>,
+    acc: &ViewMut<'_>,
+) -> Result<()> {
+    number(op, acc.dtype())?;
+    let mut job = over(acc.layout());
+    job.inputs = [operand(&acc.as_view()), operand(&input), Default::default()];
+    job.outputs[0] = output(acc);
+    launch_binary(device, op, f, acc.dtype(), job)
+}
+
+fn launch_binary(device: &Launcher, op: &'static str, f: Binary, dtype: DType, mut job: Job) -> Result<()> {
     job.function = match f {
         Binary::Add => 0,
         Binary::Sub => 1,
@@ -207,20 +226,6 @@ pub(super) fn binary(
         }
     };
     device.each(op, kernel(Family::Elementwise, "binary", dtype), job.count, &job)
-}
-
-/// See [`Kernel::Accumulate`](crate::backend::Kernel::Accumulate).
-pub(super) fn accumulate(
-    device: &Launcher,
-    op: &'static str,
-    input: View<'_>,
-    acc: &ViewMut<'_>,
-) -> Result<()> {
-    number(op, acc.dtype())?;
-    let mut job = over(acc.layout());
-    job.inputs[0] = operand(&input);
-    job.outputs[0] = output(acc);
-    device.each(op, kernel(Family::Elementwise, "accumulate", acc.dtype()), job.count, &job)
 }
 
 /// See [`Kernel::Compare`](crate::backend::Kernel::Compare).

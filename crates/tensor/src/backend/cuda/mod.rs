@@ -78,7 +78,7 @@ impl Backend for CudaBackend {
                 elementwise::unary_grad(device, op, f, saved, grad, &out)
             }
             Kernel::Binary { f, lhs, rhs, out } => elementwise::binary(device, op, f, lhs, rhs, &out),
-            Kernel::Accumulate { input, acc } => elementwise::accumulate(device, op, input, &acc),
+            Kernel::Accumulate { f, input, acc } => elementwise::accumulate(device, op, f, input, &acc),
             Kernel::Compare { f, lhs, rhs, out } => elementwise::compare(device, op, f, lhs, rhs, &out),
             Kernel::Select { condition, lhs, rhs, out } => {
                 elementwise::select(device, op, condition, lhs, rhs, &out)

@@ -231,17 +231,27 @@ fn selection_takes_each_element_from_its_side() {
 }
 
 #[test]
-fn accumulation_adds_in_place() {
+fn accumulation_gives_in_place_what_the_function_gives_elsewhere() {
     let dims = [5, 4];
-    let (a, b) = (noise(1, 20), noise(2, 20));
-    let expected: Vec<f64> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
-    for input in Buffer::arrangements(&dims, &b) {
-        let mut acc = Buffer::of(&dims, &a);
-        cpu().run("accumulate", Kernel::Accumulate { input: input.view(), acc: acc.out() }).unwrap();
-        assert_eq!(acc.values::<f64>(), expected);
+    // Powers are of numbers above 0.
+    let positive = |seed| noise(seed, 20).into_iter().map(|x: f64| x.abs() + 0.5).collect::<Vec<_>>();
+    let (a, b) = (positive(1), positive(2));
+    let functions =
+        [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div, Binary::Maximum, Binary::Minimum, Binary::Pow];
+    for f in functions {
+        for input in Buffer::arrangements(&dims, &b) {
+            let (mut acc, mut out) = (Buffer::of(&dims, &a), Buffer::output(&dims, DType::F64));
+            let lhs = Buffer::of(&dims, &a);
+            let rhs = input.view();
+            cpu().run(f.name(), Kernel::Binary { f, lhs: lhs.view(), rhs, out: out.out() }).unwrap();
+            cpu().run(f.name(), Kernel::Accumulate { f, input: rhs, acc: acc.out() }).unwrap();
+            assert_eq!(acc.values::<f64>(), out.values::<f64>(), "{}", f.name());
+        }
     }
     let mut acc = Buffer::of(&[2], &[i64::MAX, 1]);
     let one = Buffer::of(&[], &[1_i64]);
-    cpu().run("accumulate", Kernel::Accumulate { input: one.broadcast(&[2]), acc: acc.out() }).unwrap();
+    cpu()
+        .run("accumulate", Kernel::Accumulate { f: Binary::Add, input: one.broadcast(&[2]), acc: acc.out() })
+        .unwrap();
     assert_eq!(acc.values::<i64>(), [i64::MIN, 2]);
 }
