@@ -77,7 +77,7 @@ fn every_policy_and_rule_is_tried_beside_what_was_recorded() {
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
-    assert!(!text.contains("streams apart") && !text.contains("fails"), "{text}");
+    assert!(!text.contains("pools merged") && !text.contains("fails"), "{text}");
 
     let outcomes = json(&run, &[]);
     assert_eq!(outcomes[0]["what"], "as recorded");

@@ -4,18 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use highwater_tracking::{BlockLife, Recording, Trace, TraceLimits, TraceProblem};
 
-/// As many pools as a recording has at most.
-const MOST_GROUPS: usize = 1 << 12;
-
 /// Which blocks share a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Grouping {
-    /// Those of one pool, whatever their stream.
+    /// Those of one pool, which is always of one stream.
     Pools,
-    /// Those of one kind of memory, whatever their pool.
+    /// Those of one kind of memory, whatever their pool and its stream.
     Merged,
-    /// Those of one stream of one pool, as allocators do that keep the memory of streams apart.
-    Streams,
 }
 
 /// The blocks that are looked at.
@@ -60,11 +55,9 @@ impl Lanes {
         self.chosen.get(pool as usize).copied().unwrap_or(false)
     }
 
-    /// Whether this grouping tells apart, or puts together, what the recorded one does not. What would take too many pools
-    /// to be of use is not offered.
-    pub(super) fn differs(&self, recording: &Recording, grouping: Grouping) -> bool {
-        let groups = self.groups(recording, grouping).len();
-        groups != self.groups(recording, Grouping::Pools).len() && groups <= MOST_GROUPS
+    /// Whether several of the pools have one kind of memory: whether to merge them makes a difference.
+    pub(super) fn can_be_merged(&self, recording: &Recording) -> bool {
+        self.groups(recording, Grouping::Merged).len() < self.groups(recording, Grouping::Pools).len()
     }
 
     /// The trace of each group.
@@ -81,7 +74,7 @@ impl Lanes {
     }
 
     /// The number of each group.
-    fn groups(&self, recording: &Recording, grouping: Grouping) -> BTreeMap<Key, u16> {
+    fn groups(&self, recording: &Recording, grouping: Grouping) -> BTreeMap<u32, u16> {
         let mut groups = BTreeMap::new();
         for block in recording.blocks().iter().filter(|block| self.has(block.pool)) {
             let next = u16::try_from(groups.len()).unwrap_or(u16::MAX);
@@ -89,24 +82,12 @@ impl Lanes {
         }
         groups
     }
-}
 
-/// Tells groups apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
-    pool: u32,
-    stream: u32,
-}
-
-impl Lanes {
-    fn key(&self, block: &BlockLife, grouping: Grouping) -> Key {
+    /// The index of the pool that stands for a block's group.
+    fn key(&self, block: &BlockLife, grouping: Grouping) -> u32 {
         match grouping {
-            Grouping::Pools => Key { pool: block.pool, stream: 0 },
-            Grouping::Streams => Key { pool: block.pool, stream: block.stream },
-            Grouping::Merged => {
-                let first = self.first_of_kind.get(block.pool as usize).copied();
-                Key { pool: first.unwrap_or(block.pool), stream: 0 }
-            }
+            Grouping::Pools => block.pool,
+            Grouping::Merged => self.first_of_kind.get(block.pool as usize).copied().unwrap_or(block.pool),
         }
     }
 }

@@ -74,12 +74,9 @@ impl Variation {
         let knobs: Vec<Knob> = given.into_iter().filter_map(|(knob, given)| given.then_some(knob)).collect();
         if knobs.is_empty() && arguments.policy.is_empty() && arguments.pool.is_empty() {
             variations.extend(usual(recorded)?);
-            for (grouping, what) in [(Grouping::Streams, "streams apart"), (Grouping::Merged, "pools merged")]
-            {
-                if lanes.differs(recording, grouping) {
-                    let other = Self::new(what.to_owned(), recorded, Said::default())?;
-                    variations.push(Self { grouping, ..other });
-                }
+            if lanes.can_be_merged(recording) {
+                let merged = Self::new("pools merged".to_owned(), recorded, Said::default())?;
+                variations.push(Self { grouping: Grouping::Merged, ..merged });
             }
         } else {
             let policies =
