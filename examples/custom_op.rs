@@ -58,25 +58,16 @@ impl Op for Silu {
 
 /// Use an op written outside the workspace.
 #[derive(Debug, Parser)]
-struct Args {
-    #[command(flatten)]
-    options: harness::Options,
-}
-
-impl AsRef<harness::Options> for Args {
-    fn as_ref(&self) -> &harness::Options {
-        &self.options
-    }
-}
+struct Args {}
 
 fn main() -> ExitCode {
     harness::main("custom_op", run)
 }
 
-fn run(args: &Args, session: Session) -> anyhow::Result<()> {
+fn run(_args: &Args, session: &Session) -> anyhow::Result<()> {
     // Is the gradient right? The check moves each element up and down and compares, which takes values: so it has a device of
     // its own, wherever the rest runs.
-    let rng = Rng::new(args.options.seed);
+    let rng = Rng::new(session.seed);
     let few = Tensor::normal_of(&Device::cpu()?, [20], 0.0, 2.0, &rng, DType::F64)?;
     check_gradients(|inputs| apply(Silu, &[&inputs[0]]), &[few], GradCheck::for_dtype(DType::F64))?;
 

@@ -4,7 +4,7 @@
 
 mod harness;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -26,42 +26,30 @@ struct Args {
     #[arg(long, value_name = "N", default_value_t = 200)]
     steps: u64,
 
-    /// Write the line, and how many steps were done, to this file at the end
-    #[arg(long, value_name = "FILE")]
-    save: Option<PathBuf>,
-
-    /// Go on from a file written by --save
-    #[arg(long, value_name = "FILE")]
-    resume: Option<PathBuf>,
-
     #[command(flatten)]
-    options: harness::Options,
-}
-
-impl AsRef<harness::Options> for Args {
-    fn as_ref(&self) -> &harness::Options {
-        &self.options
-    }
+    saves: harness::Saves,
 }
 
 fn main() -> ExitCode {
     harness::main("linear_regression", fit)
 }
 
-fn fit(args: &Args, session: Session) -> anyhow::Result<()> {
+fn fit(args: &Args, session: &Session) -> anyhow::Result<()> {
     // Points around the line y = 3x + 0.5. One seed gives the same points on every machine.
-    let (device, rng) = (&session.device, Rng::new(args.options.seed));
+    let (device, rng) = (&session.device, Rng::new(session.seed));
     let x = Tensor::uniform(device, [256, 1], -1.0, 1.0, &rng)?;
     let noise = Tensor::normal(device, [256, 1], 0.0, 0.1, &rng)?;
     let y = x.mul_scalar(3.0)?.add_scalar(0.5)?.add(&noise)?;
 
     // A tensor that requires gradients is a leaf: ops on it are recorded.
-    let (mut slope, mut offset, first) = match &args.resume {
+    let (mut slope, mut offset, first) = match args.saves.begin() {
         Some(path) => load(path, device)?,
         None => (Tensor::zeros(device, [1, 1])?, Tensor::zeros(device, [1])?, 0),
     };
     (slope, offset) = (slope.requiring_grad()?, offset.requiring_grad()?);
-    for step in first..args.steps {
+    let mut progress = session.progress(args.steps);
+    progress.resume(first);
+    while progress.steps() < args.steps {
         let loss = x.matmul(&slope)?.add(&offset)?.mse_loss(&y, Reduction::Mean)?;
         let gradients = loss.backward()?;
         // The step itself must not be recorded. The old tensors are dropped, and their memory is used again.
@@ -70,11 +58,12 @@ fn fit(args: &Args, session: Session) -> anyhow::Result<()> {
             None => Ok(leaf.clone()),
         };
         (slope, offset) = (descend(&slope)?, descend(&offset)?);
-        let loss = if device.is_dry() { None } else { Some(loss.item::<f32>()?) };
-        session.metrics.step(step, device, json!({ "loss": loss, "learning_rate": RATE }))?;
+        progress.step(&loss, json!({ "learning_rate": RATE }))?;
     }
-    if let Some(path) = args.save.as_ref().filter(|_| !device.is_dry()) {
-        save(path, &slope, &offset, args.steps.max(first))?;
+    let steps = progress.steps();
+    drop(progress);
+    if let Some(path) = args.saves.end(device) {
+        save(path, &slope, &offset, steps)?;
     }
 
     // On a dry run there are no values to read, only the memory that they would have taken.

@@ -29,25 +29,16 @@ struct Args {
     /// Images per step, to begin with
     #[arg(long, value_name = "N", default_value_t = 1024)]
     batch_size: usize,
-
-    #[command(flatten)]
-    options: harness::Options,
-}
-
-impl AsRef<harness::Options> for Args {
-    fn as_ref(&self) -> &harness::Options {
-        &self.options
-    }
 }
 
 fn main() -> ExitCode {
     harness::main("recover_from_oom", run)
 }
 
-fn run(args: &Args, session: Session) -> anyhow::Result<()> {
-    let (device, seed) = (session.device.clone(), args.options.seed);
+fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
+    let (device, seed) = (session.device.clone(), session.seed);
     // A budget on the outermost module is a budget on everything.
-    let _budget = args.options.pool.is_none().then(|| Budget::new("", BUDGET));
+    let _budget = session.pool().is_none().then(|| Budget::new("", BUDGET));
     let images = read_csv(DIGITS, &CsvOptions::default())?.scaled(1.0 / 16.0);
     let rng = Rng::new(seed);
     let network = Sequential::new()

@@ -56,6 +56,74 @@ fn every_example_that_trains_logs_each_step_with_loss_time_and_memory() {
 }
 
 #[test]
+fn the_loss_on_unseen_text_is_logged_every_so_many_steps_and_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let (text, json) = (folder.path().join("text"), folder.path().join("json"));
+    std::fs::write(&text, "to be, or not to be. ".repeat(40)).unwrap();
+    let small = ["--layers", "1", "--width", "8", "--heads", "1", "--batch-size", "2", "--context", "8"];
+    let files = ["--text", text.to_str().unwrap(), "--json", json.to_str().unwrap(), "--sample", "0"];
+    let args = [&small[..], &files, &["--steps", "5", "--validate-every", "2"]].concat();
+    let lines = logged("train_chargpt", &args);
+    let measured: Vec<bool> = lines.iter().map(|line| line["validation_loss"].is_number()).collect();
+    assert_eq!(measured, [false, true, false, true, true]);
+    let results: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!(lines[4]["validation_loss"], results["test_loss"]);
+}
+
+#[test]
+fn a_page_shows_the_curves_of_a_run_and_its_memory_whether_or_not_their_files_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let small = ["--epochs", "1", "--batch-size", "500", "--html"];
+    run("autoencoder", &[&small[..], &[&at("alone.html")]].concat());
+    let files = [&at("beside.html"), "--record", &at("run.hwm"), "--log", &at("run.jsonl")];
+    run("autoencoder", &[&small[..], &files].concat());
+    for name in ["alone.html", "beside.html"] {
+        let page = std::fs::read_to_string(at(name)).unwrap();
+        for part in ["validation_loss", "learning_rate", "adamw:optimizer", "</html>"] {
+            assert!(page.contains(part), "{part:?} is not in {name}");
+        }
+    }
+    assert_eq!(lines(Path::new(&at("run.jsonl"))).len(), 3);
+    assert!(std::fs::metadata(at("run.hwm")).unwrap().len() > 1000);
+    // A dry run has a page too; it has no losses.
+    run("autoencoder", &[&small[..], &[&at("dry.html"), "--dry-run"]].concat());
+    assert!(!std::fs::read_to_string(at("dry.html")).unwrap().contains("validation_loss"));
+}
+
+#[test]
+fn the_help_of_every_example_that_trains_has_what_all_have() {
+    for example in [
+        "linear_regression",
+        "train_digits",
+        "train_mnist",
+        "train_chargpt",
+        "autoencoder",
+        "checkpointed_transformer",
+    ] {
+        let output = run(example, &["--help"]);
+        let help = String::from_utf8(output.stdout).unwrap();
+        for option in [
+            "--save <FILE>",
+            "--resume <FILE>",
+            "--device <",
+            "--dry-run[=<PROFILE>]",
+            "--pool <MIB>",
+            "--seed <N>",
+            "--json <FILE>",
+            "--html <FILE.html>",
+            "--log <FILE.jsonl>",
+            "--record <FILE.hwm>",
+        ] {
+            assert!(help.contains(option), "{example} has no {option}:\n{help}");
+        }
+        // Its own sentence comes first, not one of what all share.
+        let first = help.lines().next().unwrap();
+        assert!(first.ends_with('.') || first.len() > 20, "{example}: {first}");
+    }
+}
+
+#[test]
 fn a_line_that_was_fitted_in_two_parts_is_that_of_one() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
@@ -148,9 +216,8 @@ fn a_file_that_is_no_line_is_refused_with_its_name() {
     assert!(message.contains(file) && message.contains("no number of steps"), "{message}");
 }
 
-#[test]
-fn images_that_are_cropped_and_prefetched_train_alike_every_time() {
-    let folder = tempfile::tempdir().unwrap();
+/// Writes images and labels in MNIST's format, 30 of them.
+fn write_images(folder: &Path) {
     let (rows, size) = (30_u32, 28 * 28);
     let head = |kind: &[u32]| {
         let sizes = kind.iter().flat_map(|size| size.to_be_bytes());
@@ -158,9 +225,16 @@ fn images_that_are_cropped_and_prefetched_train_alike_every_time() {
     };
     let pixels: Vec<u8> = (0..rows as usize * size).map(|pixel| (pixel * 7 % 251) as u8).collect();
     let digits: Vec<u8> = (0..rows as u8).map(|row| row % 10).collect();
-    let write = |name, bytes: Vec<u8>| std::fs::write(folder.path().join(name), bytes).unwrap();
+    let write = |name, bytes: Vec<u8>| std::fs::write(folder.join(name), bytes).unwrap();
     write("t-images-idx3-ubyte", [head(&[rows, 28, 28]), pixels].concat());
     write("t-labels-idx1-ubyte", [head(&[rows]), digits].concat());
+}
+
+#[test]
+fn images_that_are_cropped_and_prefetched_train_alike_every_time_and_in_two_parts() {
+    let folder = tempfile::tempdir().unwrap();
+    write_images(folder.path());
+    let saved = folder.path().join("saved");
     let losses = |args: &[&str]| -> Vec<Value> {
         let fixed = [folder.path().to_str().unwrap(), "--epochs", "2", "--batch-size", "8"];
         logged("train_mnist", &[&fixed, args].concat())
@@ -171,5 +245,8 @@ fn images_that_are_cropped_and_prefetched_train_alike_every_time() {
     let (plain, cropped) = (losses(&[]), losses(&["--crop", "2"]));
     assert_eq!(plain.len(), 6);
     assert_ne!(plain, cropped);
-    assert_eq!(cropped, losses(&["--crop", "2"]));
+    let saved = saved.to_str().unwrap();
+    let first = losses(&["--crop", "2", "--stop-after", "1", "--save", saved]);
+    let rest = losses(&["--crop", "2", "--resume", saved]);
+    assert_eq!(cropped, [first, rest].concat());
 }

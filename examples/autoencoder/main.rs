@@ -10,12 +10,10 @@ mod picture;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Parser;
 use harness::{Session, idx};
-use highwater::io::{Checkpoint, SafetensorsLimits};
 use highwater::prelude::*;
-use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use picture::Drawing;
 use serde_json::json;
 
@@ -64,92 +62,58 @@ struct Args {
     #[arg(long, value_name = "RATE", default_value_t = 0.003)]
     learning_rate: f64,
 
-    /// Write parameters and the optimiser's state to this file at the end
-    #[arg(long, value_name = "FILE")]
-    save: Option<PathBuf>,
-
-    /// Go on from a file written by --save, with batches of the same size
-    #[arg(long, value_name = "FILE")]
-    resume: Option<PathBuf>,
-
     #[command(flatten)]
-    options: harness::Options,
-}
-
-impl AsRef<harness::Options> for Args {
-    fn as_ref(&self) -> &harness::Options {
-        &self.options
-    }
+    saves: harness::Saves,
 }
 
 fn main() -> ExitCode {
     harness::main("autoencoder", run)
 }
 
-fn run(args: &Args, session: Session) -> anyhow::Result<()> {
-    let (device, seed) = (session.device.clone(), args.options.seed);
+fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
+    let (device, seed) = (&session.device, session.seed);
     let data = pictures(args)?;
     let (train, test) = data.split(TEST_FRACTION, seed)?;
     if test.rows() == 0 {
         bail!("too few pictures to keep some unseen");
     }
     let sizes = [data.width(), args.hidden.into(), args.code.into()];
-    let network = model::autoencoder(&device, sizes, &Rng::new(seed))?;
+    let network = model::autoencoder(device, sizes, &Rng::new(seed))?;
     let mut optimizer = AdamW::new(network.parameters(), args.learning_rate)?;
-    let mut steps = 0;
-    if let Some(path) = &args.resume {
-        let checkpoint = Checkpoint::load(path, &SafetensorsLimits::default())?;
-        checkpoint.restore_all(&network, &mut optimizer)?;
-        steps = checkpoint.step().unwrap_or(0);
-    }
     let mut looks = Looks::new(args, &test)?;
 
-    let per_epoch = train.batches(args.batch_size, &device)?.len() as u64;
-    let rate = Schedule::Cosine {
-        start: args.learning_rate,
-        end: 0.0,
-        steps: args.epochs.saturating_mul(per_epoch),
-    };
-    let style = ProgressStyle::with_template("{bar:20.cyan/dim} {percent:>3} %  {per_sec}  {msg}")?;
-    let bar = ProgressBar::new(args.epochs.saturating_mul(per_epoch))
-        .with_style(style)
-        .with_finish(ProgressFinish::Abandon);
-    bar.set_position(steps);
-    let (mut last_loss, mut unseen_loss) = (None, None);
+    let per_epoch = train.batches(args.batch_size, device)?.len() as u64;
+    let steps = args.epochs.saturating_mul(per_epoch);
+    let rate = Schedule::Cosine { start: args.learning_rate, end: 0.0, steps };
+    let mut progress = session.progress(steps);
+    progress.resume(args.saves.resume(&network, &mut optimizer)?);
+    let mut unseen_loss = None;
     // Only whole epochs are saved.
-    let first = steps / per_epoch.max(1);
+    let first = progress.steps() / per_epoch.max(1);
     for epoch in first..args.stop_after.unwrap_or(args.epochs).min(args.epochs) {
         if epoch == first || epoch.is_power_of_two() {
-            looks.take(&network, &device)?;
+            looks.take(&network, device)?;
         }
-        for batch in train.batches(args.batch_size, &device)?.shuffled(seed, epoch) {
+        for batch in train.batches(args.batch_size, device)?.shuffled(seed, epoch) {
             let (x, _) = batch?;
-            optimizer.set_learning_rate(rate.learning_rate(steps))?;
+            optimizer.set_learning_rate(rate.learning_rate(progress.steps()))?;
             let loss = model::loss(&network, &x)?;
             optimizer.step(loss.backward()?)?;
-            if !device.is_dry() {
-                last_loss = Some(loss.item::<f32>()?);
-                bar.set_message(format!("loss {:.4}", last_loss.unwrap_or(f32::NAN)));
-            }
-            drop(loss);
-            let ends = (steps + 1) % per_epoch == 0;
-            let validation =
-                if ends { model::mean_loss(&network, &test, args.batch_size, &device)? } else { None };
+            let validation = if (progress.steps() + 1).is_multiple_of(per_epoch) {
+                model::mean_loss(&network, &test, args.batch_size, device)?
+            } else {
+                None
+            };
             unseen_loss = validation.or(unseen_loss);
             let rate = optimizer.learning_rate();
-            let figures = json!({ "loss": last_loss, "validation_loss": validation, "learning_rate": rate });
-            session.metrics.step(steps, &device, figures)?;
-            steps += 1;
-            bar.inc(1);
+            progress.step(&loss, json!({ "validation_loss": validation, "learning_rate": rate }))?;
         }
     }
-    drop(bar);
-    looks.take(&network, &device)?;
-    looks.finish(&device)?;
-    if let Some(path) = args.save.as_ref().filter(|_| !device.is_dry()) {
-        let checkpoint = Checkpoint::of(&network)?.with_optimizer(&optimizer)?.with_step(steps);
-        checkpoint.save(path).with_context(|| path.display().to_string())?;
-    }
+    let (steps, last_loss) = (progress.steps(), progress.loss());
+    drop(progress);
+    looks.take(&network, device)?;
+    looks.finish(device)?;
+    args.saves.save(device, &network, &optimizer, steps)?;
     let summary = match unseen_loss {
         Some(loss) => format!(
             "pictures of {} pixels come back from {} numbers with a mean squared difference of {loss:.4} (of {} unseen ones, \

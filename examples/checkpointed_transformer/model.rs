@@ -1,12 +1,12 @@
 //! A small transformer that learns to go on with what repeats itself.
 
-use std::ops::Range;
-
 use highwater::nn::{Checkpointed, TransformerBlock};
 use highwater::prelude::*;
 use highwater::{Gradients, Result};
+use serde_json::json;
 
 use super::Args;
+use super::harness::Progress;
 
 /// Different tokens.
 const TOKENS: usize = 16;
@@ -20,6 +20,7 @@ const LONGEST_GRADIENT: f64 = 1.0;
 /// Tokens and their positions as rows of numbers, blocks that mix them, and a score for each next token.
 #[derive(Debug)]
 pub(crate) struct Transformer {
+    seed: u64,
     tokens: Embedding,
     positions: Embedding,
     blocks: Sequential,
@@ -27,8 +28,8 @@ pub(crate) struct Transformer {
 }
 
 impl Transformer {
-    pub(crate) fn new(device: &Device, args: &Args, checkpointed: bool) -> Result<Self> {
-        let rng = Rng::new(args.options.seed);
+    pub(crate) fn new(device: &Device, args: &Args, seed: u64, checkpointed: bool) -> Result<Self> {
+        let rng = Rng::new(seed);
         let mut blocks = Sequential::new();
         for layer in 0..args.layers {
             let block = TransformerBlock::new(device, args.width, args.heads, true, &rng)?;
@@ -41,6 +42,7 @@ impl Transformer {
             };
         }
         Ok(Self {
+            seed,
             tokens: Embedding::new(device, TOKENS, args.width, &rng)?.named("tokens"),
             positions: Embedding::new(device, args.context, args.width, &rng)?.named("positions"),
             blocks: blocks.named("blocks"),
@@ -48,21 +50,20 @@ impl Transformer {
         })
     }
 
-    /// Trains; the loss of the last step, `None` on a device that computes nothing.
+    /// Trains until so many steps are done.
     pub(crate) fn train(
         &self,
         optimizer: &mut AdamW,
         args: &Args,
-        steps: Range<u64>,
-        mut done: impl FnMut(u64, Option<f32>) -> Result<()>,
-    ) -> Result<Option<f32>> {
+        steps: u64,
+        progress: &mut Progress,
+    ) -> Result<()> {
         let device = self.head.weight().tensor().device().clone();
-        let mut last = None;
-        for step in steps {
+        while progress.steps() < steps {
             // A batch in parts: activations of one part at a time, and gradients of the whole.
             let (mut gradients, mut sum) = (Gradients::default(), 0.0);
             for part in 0..args.parts {
-                let (x, y) = batch(&device, args, step * args.parts + part)?;
+                let (x, y) = batch(&device, args, self.seed, progress.steps() * args.parts + part)?;
                 let loss = self.loss(&x, &y)?;
                 gradients.accumulate(&mut loss.backward()?)?;
                 sum += loss.item_or(0.0f32)?;
@@ -70,10 +71,10 @@ impl Transformer {
             gradients.scale(1.0 / args.parts as f64)?;
             gradients.clip_norm(LONGEST_GRADIENT)?;
             optimizer.step(gradients)?;
-            last = (!device.is_dry()).then_some(sum / args.parts as f32);
-            done(step, last)?;
+            let loss = (!device.is_dry()).then_some(sum / args.parts as f32);
+            progress.step_with(loss, json!({ "learning_rate": args.learning_rate }))?;
         }
-        Ok(last)
+        Ok(())
     }
 
     fn loss(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
@@ -100,10 +101,10 @@ impl Module for Transformer {
 }
 
 /// Sequences that repeat a few random tokens, and what comes next in each place.
-fn batch(device: &Device, args: &Args, number: u64) -> Result<(Tensor, Tensor)> {
+fn batch(device: &Device, args: &Args, seed: u64, number: u64) -> Result<(Tensor, Tensor)> {
     let length = args.context + 1;
     // Drawn on the host, as a dry device has no values: a simple generator (Knuth's MMIX) is random enough.
-    let mut state = args.options.seed ^ (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut state = seed ^ (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut draw = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % TOKENS

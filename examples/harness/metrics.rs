@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 /// Where the lines go; nowhere unless asked for. Clones write to the same file.
 #[derive(Clone, Default)]
-pub(crate) struct Metrics(Option<Rc<RefCell<Log>>>);
+pub(super) struct Metrics(Option<Rc<RefCell<Log>>>);
 
 struct Log {
     path: PathBuf,
@@ -27,14 +27,14 @@ struct Log {
 impl Metrics {
     pub(super) fn open(path: Option<&Path>) -> anyhow::Result<Self> {
         let Some(path) = path else { return Ok(Self::default()) };
-        let file = File::create(path).with_context(|| super::name(path))?;
+        let file = File::create(path).with_context(|| super::output::name(path))?;
         let (path, file) = (path.to_owned(), LineWriter::new(file));
         Ok(Self(Some(Rc::new(RefCell::new(Log { path, file, started: Instant::now(), failed: None })))))
     }
 
-    /// Writes a line for a step: its number, the seconds since the start, what memory is held and what was held at most, and
-    /// `figures`. What is no number, as the loss of a dry run, is null.
-    pub(crate) fn step(&self, step: u64, device: &Device, figures: Value) -> Result<()> {
+    /// Writes a line for a step: its number, the seconds since the start, what memory is held and what was held at most, the loss,
+    /// and `figures`. What is no number, as the loss of a dry run, is null.
+    pub(super) fn step(&self, step: u64, device: &Device, loss: Option<f32>, figures: Value) -> Result<()> {
         let Some(log) = &self.0 else { return Ok(()) };
         let (mut log, memory) = (log.borrow_mut(), device.default_allocator()?.stats());
         let mut line = json!({
@@ -42,8 +42,9 @@ impl Metrics {
             "seconds": log.started.elapsed().as_secs_f64(),
             "bytes_in_use": memory.bytes_in_use,
             "peak_bytes_in_use": memory.peak_bytes_in_use,
+            "loss": loss,
         });
-        super::merge(&mut line, figures);
+        super::output::merge(&mut line, figures);
         if log.failed.is_none() {
             log.failed = writeln!(log.file, "{line}").err();
         }
@@ -55,6 +56,6 @@ impl Metrics {
         let Some(log) = &self.0 else { return Ok(()) };
         let mut log = log.borrow_mut();
         let flushed = log.failed.take().map_or_else(|| log.file.flush(), Err);
-        flushed.with_context(|| super::name(&log.path))
+        flushed.with_context(|| super::output::name(&log.path))
     }
 }

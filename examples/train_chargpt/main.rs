@@ -10,14 +10,10 @@ mod sources;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::Parser;
 use harness::Session;
 use highwater::data::Text;
-use highwater::io::{Checkpoint, SafetensorsLimits};
-use highwater::optim::AdamW;
 use highwater::prelude::*;
-use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use serde_json::json;
 
 use model::CharGpt;
@@ -78,34 +74,24 @@ struct Args {
     #[arg(long, value_name = "RATE", default_value_t = 0.001)]
     learning_rate: f64,
 
+    /// Measure the loss on unseen text every so many steps, and at the end
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    validate_every: u64,
+
     /// Characters to write at the end
     #[arg(long, value_name = "N", default_value_t = 200)]
     sample: usize,
 
-    /// Write parameters and the optimiser's state to this file at the end
-    #[arg(long, value_name = "FILE")]
-    save: Option<PathBuf>,
-
-    /// Go on from a file written by --save
-    #[arg(long, value_name = "FILE")]
-    resume: Option<PathBuf>,
-
     #[command(flatten)]
-    options: harness::Options,
-}
-
-impl AsRef<harness::Options> for Args {
-    fn as_ref(&self) -> &harness::Options {
-        &self.options
-    }
+    saves: harness::Saves,
 }
 
 fn main() -> ExitCode {
     harness::main("train_chargpt", run)
 }
 
-fn run(args: &Args, session: Session) -> anyhow::Result<()> {
-    let (device, seed) = (session.device.clone(), args.options.seed);
+fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
+    let (device, seed) = (&session.device, session.seed);
     let text = match (&args.text, args.tokens) {
         (Some(path), Tokens::Characters) => Text::read(path, LONGEST)?,
         (Some(path), Tokens::Bytes) => Text::read_bytes(path, LONGEST)?,
@@ -113,61 +99,46 @@ fn run(args: &Args, session: Session) -> anyhow::Result<()> {
         (None, Tokens::Bytes) => Text::of_bytes(sources::all()?.as_bytes()),
     };
     let (train, test) = text.split(TEST_FRACTION)?;
-    let model = CharGpt::new(&device, train.classes(), args, &Rng::new(seed))?;
+    let model = CharGpt::new(device, train.classes(), args, &Rng::new(seed))?;
     let mut optimizer = AdamW::new(model.parameters(), args.learning_rate)?;
-    let mut first = 0;
-    if let Some(path) = &args.resume {
-        let checkpoint = Checkpoint::load(path, &SafetensorsLimits::default())?;
-        checkpoint.restore_all(&model, &mut optimizer)?;
-        first = checkpoint.step().unwrap_or(0);
-    }
-
-    let end = args.stop_at.unwrap_or(args.steps).min(args.steps);
-    let style = ProgressStyle::with_template("{bar:20.cyan/dim} {percent:>3} %  {per_sec}  {msg}")?;
-    let bar = ProgressBar::new(args.steps).with_style(style).with_finish(ProgressFinish::Abandon);
-    bar.set_position(first);
-    let mut last_loss = None;
+    // Up over the first twentieth of the steps, then down to a tenth.
+    let (start, warm) = (args.learning_rate, (args.steps / 20).max(1));
+    let rate = Schedule::Cosine { start, end: 0.1 * start, steps: args.steps.saturating_sub(warm) }
+        .after_warm_up(warm);
+    let mut progress = session.progress(args.steps);
+    progress.resume(args.saves.resume(&model, &mut optimizer)?);
+    let (first, end) = (progress.steps(), args.stop_at.unwrap_or(args.steps).min(args.steps));
+    // Of a model that has learnt all already.
+    let mut test_loss = if first >= end { model.mean_loss(&test, args, seed)? } else { None };
     for step in first..end {
-        optimizer.set_learning_rate(rate(args, step))?;
-        let (x, y) = train.windows(&device, args.batch_size, args.context, seed, step)?;
+        optimizer.set_learning_rate(rate.learning_rate(step))?;
+        let (x, y) = train.windows(device, args.batch_size, args.context, seed, step)?;
         let loss = model.loss(&x, &y)?;
         optimizer.step(loss.backward()?)?;
-        if !device.is_dry() {
-            last_loss = Some(loss.item::<f32>()?);
-            bar.set_message(format!("loss {:.3}", last_loss.unwrap_or(f32::NAN)));
+        let validates = (step + 1).is_multiple_of(args.validate_every) || step + 1 == end;
+        let validation = if validates { model.mean_loss(&test, args, seed)? } else { None };
+        if let Some(loss) = validation {
+            test_loss = validation;
+            progress.note(format!("on unseen text {loss:.4}"));
         }
-        let figures = json!({ "loss": last_loss, "learning_rate": optimizer.learning_rate() });
-        session.metrics.step(step, &device, figures)?;
-        bar.inc(1);
+        let rate = optimizer.learning_rate();
+        progress.step(&loss, json!({ "validation_loss": validation, "learning_rate": rate }))?;
     }
-    drop(bar);
-    if let Some(path) = args.save.as_ref().filter(|_| !device.is_dry()) {
-        let checkpoint = Checkpoint::of(&model)?.with_optimizer(&optimizer)?.with_step(end);
-        checkpoint.save(path).with_context(|| path.display().to_string())?;
-    }
+    let (steps, last_loss) = (progress.steps(), progress.loss());
+    drop(progress);
+    args.saves.save(device, &model, &optimizer, steps)?;
 
-    let test_loss = model.mean_loss(&test, args, seed)?;
     let summary = match (test_loss, model.write(&train, args, seed)?) {
         (Some(loss), Some(sample)) => {
-            format!("a loss of {loss:.3} on unseen text after {end} steps; it writes:\n\n{sample}")
+            format!("a loss of {loss:.3} on unseen text after {steps} steps; it writes:\n\n{sample}")
         }
-        _ => format!("{end} steps, nothing computed"),
+        _ => format!("{steps} steps, nothing computed"),
     };
     let results = json!({
         "test_loss": test_loss,
         "final_loss": last_loss,
-        "steps": end,
+        "steps": steps,
         "parameters": model.parameter_count(),
     });
     session.finish(&summary, results)
-}
-
-/// Up over the first twentieth of the steps, then down by a half cosine to a tenth.
-fn rate(args: &Args, step: u64) -> f64 {
-    let warm = (args.steps / 20).max(1);
-    if step < warm {
-        return args.learning_rate * (step + 1) as f64 / warm as f64;
-    }
-    let done = (step - warm) as f64 / (args.steps - warm).max(1) as f64;
-    args.learning_rate * (0.1 + 0.45 * (1.0 + (done * std::f64::consts::PI).cos()))
 }

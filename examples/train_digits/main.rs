@@ -5,7 +5,6 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 mod model;
-mod progress;
 mod training;
 
 use std::path::PathBuf;
@@ -17,7 +16,6 @@ use harness::Session;
 use highwater::prelude::*;
 use serde_json::json;
 
-use progress::Progress;
 use training::{Diverged, Outcome, Training};
 
 /// The share of the images that the network never sees in training.
@@ -57,14 +55,6 @@ struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     stop_after: Option<u64>,
 
-    /// Write parameters and the optimiser's state to this file at the end
-    #[arg(long, value_name = "FILE")]
-    save: Option<PathBuf>,
-
-    /// Go on from a file written by --save, with batches of the same size
-    #[arg(long, value_name = "FILE")]
-    resume: Option<PathBuf>,
-
     /// Do not train: find the largest batch that trains in a pool of so many MiB, by dry runs
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30), conflicts_with = "pool")]
     fit_batch: Option<u64>,
@@ -78,40 +68,35 @@ struct Args {
     allow_nan: bool,
 
     #[command(flatten)]
-    options: harness::Options,
-}
-
-impl AsRef<harness::Options> for Args {
-    fn as_ref(&self) -> &harness::Options {
-        &self.options
-    }
+    saves: harness::Saves,
 }
 
 fn main() -> ExitCode {
     harness::main("train_digits", run)
 }
 
-fn run(args: &Args, session: Session) -> anyhow::Result<()> {
+fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
     let images = read_csv(&args.data, &CsvOptions::default())?.scaled(1.0 / WHITE);
-    let (train, test) = images.split(TEST_FRACTION, args.options.seed)?;
+    let (train, test) = images.split(TEST_FRACTION, session.seed)?;
     if test.rows() == 0 {
         bail!("{}: too few images to keep some unseen", args.data.display());
     }
-    let training = Training { args, train, test };
+    let training = Training { args, session, train, test };
     match args.fit_batch {
-        Some(mib) => fit(&training, Bytes::mib(mib), session),
-        None if args.find_pool => find_pool(&training, session),
-        None => train_once(&training, session),
+        Some(mib) => fit(&training, Bytes::mib(mib)),
+        None if args.find_pool => find_pool(&training),
+        None => train_once(&training),
     }
 }
 
-fn train_once(training: &Training<'_>, session: Session) -> anyhow::Result<()> {
-    let (args, device) = (training.args, session.device.clone());
-    let steps = args.epochs.saturating_mul(training.steps_per_epoch(args.batch_size, &device)?);
-    let mut progress = Progress::new(&device, steps, session.metrics.clone());
-    let outcome = training.run(&device, args.batch_size, args.epochs, &mut progress)?;
+fn train_once(training: &Training<'_>) -> anyhow::Result<()> {
+    let (args, session) = (training.args, training.session);
+    let steps = args.epochs.saturating_mul(training.steps_per_epoch(args.batch_size, &session.device)?);
+    let mut progress = session.progress(steps);
+    let outcome = training.run(&session.device, args.batch_size, args.epochs, &mut progress)?;
+    let (steps, final_loss) = (progress.steps(), progress.loss());
     drop(progress);
-    let Outcome { steps, final_loss, test_accuracy, diverged } = outcome;
+    let Outcome { test_accuracy, diverged } = outcome;
     if let Some(Diverged { loss, epoch }) = diverged {
         bail!("the loss is {loss} at step {steps}, epoch {epoch}; --allow-nan goes on");
     }
@@ -127,22 +112,22 @@ fn train_once(training: &Training<'_>, session: Session) -> anyhow::Result<()> {
 }
 
 /// Says the largest batch that trains in a pool of so much memory, found by dry runs.
-fn fit(training: &Training<'_>, memory: Bytes, session: Session) -> anyhow::Result<()> {
-    let found = training.largest_batch(training.args.options.dry_run_options().limit(memory))?;
+fn fit(training: &Training<'_>, memory: Bytes) -> anyhow::Result<()> {
+    let found = training.largest_batch(training.session.dry_run_options().limit(memory))?;
     let refused = found.refused.as_ref().map(|refused| refused.number);
     let results =
         json!({ "fit_batch_bytes": memory.get(), "largest_batch": found.largest, "refused_batch": refused });
     let summary = format!("in {memory}, by {} dry runs, of batches\n{found}", found.runs);
     match &found.run {
-        Some(run) => session.finish_dry(&summary, run, results),
+        Some(run) => training.session.finish_dry(&summary, run, results),
         None => bail!("{summary}"),
     }
 }
 
 /// Says the smallest pool that the network trains in, found by dry runs.
-fn find_pool(training: &Training<'_>, session: Session) -> anyhow::Result<()> {
-    let found = training.smallest_pool(training.args.options.dry_run_options())?;
+fn find_pool(training: &Training<'_>) -> anyhow::Result<()> {
+    let found = training.smallest_pool(training.session.dry_run_options())?;
     let refused = found.refused.as_ref().map(|refused| refused.number);
     let results = json!({ "smallest_pool_bytes": found.smallest.get(), "refused_pool_bytes": refused });
-    session.finish_dry(&format!("by {} dry runs\n{found}", found.runs), &found.run, results)
+    training.session.finish_dry(&format!("by {} dry runs\n{found}", found.runs), &found.run, results)
 }

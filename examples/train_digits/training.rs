@@ -1,10 +1,11 @@
 //! The training of the network, with batches of any size on any device.
 
-use highwater::io::{Checkpoint, SafetensorsLimits};
+use highwater::io::Checkpoint;
 use highwater::prelude::*;
 use highwater::{DryRunOptions, LargestFit, Result, SmallestPool, largest_fit, smallest_pool};
+use serde_json::json;
 
-use crate::progress::Progress;
+use crate::harness::{Progress, Session};
 use crate::{Args, model};
 
 /// How many epochs a dry run takes: the second has what the first left, and those after it are like it.
@@ -13,6 +14,7 @@ const DRY_EPOCHS: u64 = 2;
 /// What is trained on, and how.
 pub(crate) struct Training<'a> {
     pub(crate) args: &'a Args,
+    pub(crate) session: &'a Session,
     pub(crate) train: Dataset,
     pub(crate) test: Dataset,
 }
@@ -20,8 +22,6 @@ pub(crate) struct Training<'a> {
 /// What training came to. Without values on a device that computes nothing.
 #[derive(Default)]
 pub(crate) struct Outcome {
-    pub(crate) steps: u64,
-    pub(crate) final_loss: Option<f32>,
     pub(crate) test_accuracy: Option<f64>,
     pub(crate) diverged: Option<Diverged>,
 }
@@ -47,44 +47,44 @@ impl Training<'_> {
         epochs: u64,
         progress: &mut Progress,
     ) -> Result<Outcome> {
-        let (args, seed) = (self.args, self.args.options.seed);
-        let network = model::network(self.args.network, device, &Rng::new(seed))?;
+        let (args, seed) = (self.args, self.session.seed);
+        let network = model::network(args.network, device, &Rng::new(seed))?;
         network.convert(args.dtype.dtype())?;
         let mut scaler = args.dtype.scaler();
         let mut optimizer = AdamW::new(network.parameters(), args.learning_rate)?;
-        let mut outcome = Outcome::default();
-        let per_epoch = self.steps_per_epoch(batch_size, device)?.max(1);
-        if let Some(path) = &args.resume {
-            let checkpoint = Checkpoint::load(path, &SafetensorsLimits::default())?;
+        if let Some(checkpoint) = args.saves.load()? {
             checkpoint.restore_all(&network, &mut optimizer)?;
-            outcome.steps = checkpoint.step().unwrap_or(0);
+            progress.resume(checkpoint.step().unwrap_or(0));
             scaler = scaler.map(|fresh| checkpoint.scaler().cloned().unwrap_or(fresh));
         }
+        let mut outcome = Outcome::default();
         // Only whole epochs are saved.
-        let end = args.stop_after.unwrap_or(epochs).min(epochs);
-        for epoch in outcome.steps / per_epoch..end {
+        let first = progress.steps() / self.steps_per_epoch(batch_size, device)?.max(1);
+        for epoch in first..args.stop_after.unwrap_or(epochs).min(epochs) {
             optimizer.set_learning_rate(args.learning_rate * (1.0 - epoch as f64 / epochs as f64))?;
             for batch in self.train.batches(batch_size, device)?.shuffled(seed, epoch) {
                 let (x, y) = batch?;
                 let x = x.to_dtype(args.dtype.dtype())?;
                 let loss = model::train_step(&network, &mut optimizer, scaler.as_mut(), &x, &y)?;
-                let loss = loss.item_or(f32::NAN)?;
-                outcome.steps += 1;
-                if !device.is_dry() {
-                    if !loss.is_finite() && !args.allow_nan {
-                        outcome.diverged = Some(Diverged { loss, epoch: epoch + 1 });
-                        return Ok(outcome);
-                    }
-                    outcome.final_loss = Some(loss);
-                }
                 let rate = optimizer.learning_rate();
-                progress.step(outcome.steps - 1, outcome.final_loss, rate)?;
+                let figures = json!({ "learning_rate": rate, "test_accuracy": outcome.test_accuracy });
+                progress.step(&loss, figures)?;
+                let wrong = progress.loss().filter(|loss| !loss.is_finite() && !args.allow_nan);
+                if let Some(loss) = wrong {
+                    outcome.diverged = Some(Diverged { loss, epoch: epoch + 1 });
+                    return Ok(outcome);
+                }
             }
             outcome.test_accuracy = model::accuracy(&network, args.dtype, &self.test, batch_size, device)?;
-            progress.show_accuracy(outcome.test_accuracy);
+            progress.note(
+                outcome
+                    .test_accuracy
+                    .map_or_else(String::new, |share| format!("accuracy {:.1} %", share * 100.0)),
+            );
         }
-        if let Some(path) = args.save.as_ref().filter(|_| !device.is_dry()) {
-            let checkpoint = Checkpoint::of(&network)?.with_optimizer(&optimizer)?.with_step(outcome.steps);
+        if let Some(path) = args.saves.end(device) {
+            let checkpoint =
+                Checkpoint::of(&network)?.with_optimizer(&optimizer)?.with_step(progress.steps());
             let checkpoint = match &scaler {
                 Some(scaler) => checkpoint.with_scaler(scaler),
                 None => checkpoint,

@@ -8,13 +8,11 @@ mod harness;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Parser;
 use harness::{Session, idx};
 use highwater::data::Augment;
-use highwater::io::{Checkpoint, SafetensorsLimits};
 use highwater::prelude::*;
-use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use serde_json::json;
 
 /// The share of the images that the network never sees in training.
@@ -30,6 +28,10 @@ struct Args {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
     epochs: u64,
 
+    /// Stop after this epoch, as if interrupted: the learning rate is that of all epochs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    stop_after: Option<u64>,
+
     /// Images per step
     #[arg(long, value_name = "N", default_value_t = 64)]
     batch_size: usize,
@@ -38,26 +40,12 @@ struct Args {
     #[arg(long, value_name = "RATE", default_value_t = 0.002)]
     learning_rate: f64,
 
-    /// Write parameters and the optimiser's state to this file at the end
-    #[arg(long, value_name = "FILE")]
-    save: Option<PathBuf>,
-
-    /// Begin with the parameters in a file written by --save
-    #[arg(long, value_name = "FILE")]
-    resume: Option<PathBuf>,
-
     /// Move each image by up to so many pixels in each direction, at random
     #[arg(long, value_name = "PIXELS", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..28))]
     crop: u8,
 
     #[command(flatten)]
-    options: harness::Options,
-}
-
-impl AsRef<harness::Options> for Args {
-    fn as_ref(&self) -> &harness::Options {
-        &self.options
-    }
+    saves: harness::Saves,
 }
 
 fn main() -> ExitCode {
@@ -84,56 +72,44 @@ fn images(rows: &Tensor) -> highwater::Result<Tensor> {
     rows.reshape([rows.dims().first().copied().unwrap_or(0), 1, 28, 28])
 }
 
-fn run(args: &Args, session: Session) -> anyhow::Result<()> {
-    let (device, seed) = (session.device.clone(), args.options.seed);
+fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
+    let (device, seed) = (&session.device, session.seed);
     let data = idx::read(&args.folder)?.scaled(1.0 / 255.0);
     if data.width() != 28 * 28 {
         bail!("{}: images of {} pixels, not 28 by 28", args.folder.display(), data.width());
     }
     let (train, test) = data.split(TEST_FRACTION, seed)?;
-    let network = network(&device, &Rng::new(seed))?;
+    let network = network(device, &Rng::new(seed))?;
     let mut optimizer = AdamW::new(network.parameters(), args.learning_rate)?;
-    if let Some(path) = &args.resume {
-        Checkpoint::load(path, &SafetensorsLimits::default())?.restore_all(&network, &mut optimizer)?;
-    }
 
-    let per_epoch = train.batches(args.batch_size, &device)?.len() as u64;
-    let style = ProgressStyle::with_template("{bar:20.cyan/dim} {percent:>3} %  {per_sec}  {msg}")?;
-    let bar = ProgressBar::new(args.epochs.saturating_mul(per_epoch))
-        .with_style(style)
-        .with_finish(ProgressFinish::Abandon);
-    let (mut steps, mut last_loss) = (0_u64, None);
-    for epoch in 0..args.epochs {
+    let per_epoch = train.batches(args.batch_size, device)?.len() as u64;
+    let steps = args.epochs.saturating_mul(per_epoch);
+    let mut progress = session.progress(steps);
+    progress.resume(args.saves.resume(&network, &mut optimizer)?);
+    // Only whole epochs are saved.
+    let first = progress.steps() / per_epoch.max(1);
+    for epoch in first..args.stop_after.unwrap_or(args.epochs).min(args.epochs) {
         // Shifted images are put together by a thread of their own, while the network learns from those before.
         let shift = Augment::images(1, 28, 28).crop(args.crop.into());
-        let batches = train.batches(args.batch_size, &device)?.shuffled(seed, epoch);
+        let batches = train.batches(args.batch_size, device)?.shuffled(seed, epoch);
         let batches = batches.augmented(shift, seed, epoch)?;
         std::thread::scope(|scope| -> anyhow::Result<()> {
             for batch in batches.prefetched(scope, 2) {
-                let done = steps as f64 / (args.epochs as f64 * per_epoch as f64);
-                optimizer.set_learning_rate(args.learning_rate * (1.0 - done))?;
                 let (x, y) = batch?;
+                let left = 1.0 - progress.steps() as f64 / steps as f64;
+                optimizer.set_learning_rate(args.learning_rate * left)?;
                 let loss = network.forward(&images(&x)?)?.cross_entropy(&y)?;
                 optimizer.step(loss.backward()?)?;
-                if !device.is_dry() {
-                    last_loss = Some(loss.item::<f32>()?);
-                    bar.set_message(format!("loss {:.3}", last_loss.unwrap_or(f32::NAN)));
-                }
-                let figures = json!({ "loss": last_loss, "learning_rate": optimizer.learning_rate() });
-                session.metrics.step(steps, &device, figures)?;
-                steps += 1;
-                bar.inc(1);
+                progress.step(&loss, json!({ "learning_rate": optimizer.learning_rate() }))?;
             }
             Ok(())
         })?;
     }
-    drop(bar);
-    if let Some(path) = args.save.as_ref().filter(|_| !device.is_dry()) {
-        let checkpoint = Checkpoint::of(&network)?.with_optimizer(&optimizer)?.with_step(steps);
-        checkpoint.save(path).with_context(|| path.display().to_string())?;
-    }
+    let (steps, last_loss) = (progress.steps(), progress.loss());
+    drop(progress);
+    args.saves.save(device, &network, &optimizer, steps)?;
 
-    let accuracy = accuracy(&network, &test, args.batch_size, &device)?;
+    let accuracy = accuracy(&network, &test, args.batch_size, device)?;
     let summary = match accuracy {
         Some(share) => {
             let unseen = test.rows();

@@ -1,0 +1,104 @@
+//! The options of every example.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use highwater::alloc::{AllocatorChoice, Bytes, DeviceId, MIB};
+use highwater::{DeviceProfile, DryRunOptions, alloc::PoolOptions};
+
+// No doc comment: it would stand above the help of the example.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Options of every example")]
+pub(crate) struct Options {
+    /// Where to compute: auto, cpu, dry, or cuda:N
+    #[arg(long, default_value = "auto", value_parser = parse_device)]
+    pub(super) device: Wanted,
+
+    /// Compute nothing: find out how much memory the run takes, here or on a device that is not here, such as a100-80g,
+    /// rtx-4090,limit=90% or cpu,memory=8GiB
+    #[arg(long, value_name = "PROFILE", num_args = 0..=1, require_equals = true, default_missing_value = "this")]
+    #[arg(conflicts_with = "device")]
+    pub(super) dry_run: Option<DeviceProfile>,
+
+    /// The most memory the run may take, in MiB, or with a unit as in 1536KiB or 1610496B
+    #[arg(long, value_name = "MIB", value_parser = parse_pool)]
+    pub(super) pool: Option<Bytes>,
+
+    /// How memory is handed out: bfc, bfc-tensorflow, buddy, auto-growth, planned, guard or passthrough [default: bfc, or as
+    /// the environment says]
+    #[arg(long, value_name = "NAME")]
+    pub(super) allocator: Option<AllocatorChoice>,
+
+    /// Run on the plan in this file, made by `highwater plan` from a trace of this example
+    #[arg(long, value_name = "FILE")]
+    pub(super) plan: Option<PathBuf>,
+
+    /// Threads that compute; the results do not depend on it [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(super) threads: Option<u16>,
+
+    /// The seed of everything random
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) seed: u64,
+
+    /// Write the results and the memory report to this file
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+
+    /// Write a page for a browser to this file: the curves of the training, and where every byte went
+    #[arg(long, value_name = "FILE.html", conflicts_with = "trace")]
+    pub(super) html: Option<PathBuf>,
+
+    /// Write a line of JSON for every training step to this file: loss, time and memory
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub(super) log: Option<PathBuf>,
+
+    /// Record every allocation, free and op in this file, for `highwater report`
+    #[arg(long, value_name = "FILE.hwm", conflicts_with = "trace")]
+    pub(super) record: Option<PathBuf>,
+
+    /// Write every allocation and free to this file, one a line
+    #[arg(long, value_name = "FILE")]
+    pub(super) trace: Option<PathBuf>,
+
+    /// If memory runs out, write the report on it to this file, as JSON or, if it is called .html, as a page
+    #[arg(long, value_name = "FILE")]
+    pub(super) oom_report: Option<PathBuf>,
+
+    /// Say which device each op runs on, and why
+    #[arg(long)]
+    pub(super) log_placement: bool,
+}
+
+impl Options {
+    /// How a dry run of the example is to be, on the device asked for by --dry-run, else on this machine.
+    pub(super) fn dry_run_options(&self) -> DryRunOptions {
+        let options = DryRunOptions::new(self.dry_run.clone().unwrap_or_default());
+        match self.allocator {
+            Some(allocator) => options.pool_options(PoolOptions::default().with_allocator(allocator)),
+            None => options,
+        }
+    }
+}
+
+/// A number alone is one of MiB.
+fn parse_pool(text: &str) -> Result<Bytes, String> {
+    let bytes = match text.parse::<u64>() {
+        Ok(mib) => mib.checked_mul(MIB).map(Bytes),
+        Err(_) => text.parse().ok(),
+    };
+    bytes
+        .filter(|bytes| bytes.get() > 0)
+        .ok_or_else(|| "expected MiB, as in 64, or a size, as in 1750KiB".into())
+}
+
+/// The device asked for; `None` leaves the choice to the runtime.
+pub(super) type Wanted = Option<DeviceId>;
+
+fn parse_device(text: &str) -> Result<Wanted, String> {
+    if text == "auto" {
+        Ok(None)
+    } else {
+        text.parse().map(Some).map_err(|_| "expected auto, cpu, dry or cuda:N".into())
+    }
+}

@@ -1,0 +1,58 @@
+//! What the examples say and write.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::Value;
+
+/// Prints to standard output. That nobody reads on, as in `... | head`, is no error.
+pub(super) fn say(text: &str) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("standard output"),
+        _ => Ok(()),
+    }
+}
+
+/// Puts the fields of one JSON object into another.
+pub(super) fn merge(into: &mut Value, from: Value) {
+    if let (Some(into), Value::Object(from)) = (into.as_object_mut(), from) {
+        into.extend(from);
+    }
+}
+
+/// A path, for people.
+pub(super) fn name(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// A file to be written at the end; compressed if it is called `.gz`.
+pub(super) struct Output {
+    path: PathBuf,
+    file: File,
+}
+
+impl Output {
+    pub(super) fn open(path: Option<&Path>) -> anyhow::Result<Option<Self>> {
+        let open = |path: &Path| {
+            let file = File::create(path).with_context(|| name(path))?;
+            Ok(Self { path: path.to_owned(), file })
+        };
+        path.map(open).transpose()
+    }
+
+    pub(super) fn write(&self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result<()> {
+        let mut file = BufWriter::new(&self.file);
+        let written = if self.path.extension().is_some_and(|extension| extension == "gz") {
+            let mut encoder = GzEncoder::new(&mut file, Compression::best());
+            write(&mut encoder).and_then(|()| encoder.finish().map(drop))
+        } else {
+            write(&mut file)
+        };
+        written.and_then(|()| file.flush()).with_context(|| name(&self.path))
+    }
+}

@@ -1,0 +1,66 @@
+//! `--html`: the recording and the log of a run as one page. Where they were not asked for themselves, they are kept beside
+//! the page until it is written.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use highwater::tracking::{Recording, RecordingLimits, TrainingLog, TrainingLogLimits, write_page_with_log};
+use tempfile::NamedTempFile;
+
+use super::output::{Output, name};
+
+/// The page to be written, and what it is made of.
+pub(super) struct Page {
+    output: Output,
+    pub(super) recording: Source,
+    pub(super) log: Source,
+}
+
+/// A file that is kept, or one that goes when the page is done.
+pub(super) enum Source {
+    Kept(PathBuf),
+    Passing(NamedTempFile),
+}
+
+impl Source {
+    fn new(kept: Option<&Path>) -> anyhow::Result<Self> {
+        match kept {
+            Some(path) => Ok(Self::Kept(path.to_owned())),
+            None => Ok(Self::Passing(NamedTempFile::new().context("a file for the page")?)),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        match self {
+            Self::Kept(path) => path,
+            Self::Passing(file) => file.path(),
+        }
+    }
+
+    fn open(&self) -> anyhow::Result<BufReader<File>> {
+        Ok(BufReader::new(File::open(self.path()).with_context(|| name(self.path()))?))
+    }
+}
+
+impl Page {
+    /// The page at `path`, if there is to be one, of these files where they are kept.
+    pub(super) fn open(
+        path: Option<&Path>,
+        recording: Option<&Path>,
+        log: Option<&Path>,
+    ) -> anyhow::Result<Option<Self>> {
+        let Some(output) = Output::open(path)? else { return Ok(None) };
+        Ok(Some(Self { output, recording: Source::new(recording)?, log: Source::new(log)? }))
+    }
+
+    /// Writes it, once both files are complete.
+    pub(super) fn write(&self) -> anyhow::Result<()> {
+        let recording = Recording::read(self.recording.open()?, &RecordingLimits::default());
+        let recording = recording.with_context(|| name(self.recording.path()))?;
+        let log = TrainingLog::read(self.log.open()?, &TrainingLogLimits::default());
+        let log = log.with_context(|| name(self.log.path()))?;
+        self.output.write(|out| write_page_with_log(&recording, &log, out))
+    }
+}
