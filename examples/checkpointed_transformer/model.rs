@@ -1,6 +1,5 @@
 //! A small transformer that learns to go on with what repeats itself.
 
-use highwater::nn::{Checkpointed, TransformerBlock};
 use highwater::prelude::*;
 use highwater::{Gradients, Result};
 use serde_json::json;
@@ -80,7 +79,7 @@ impl Transformer {
     fn loss(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
         let scores = self.forward(x)?;
         let _scope = module("loss");
-        scores.reshape([y.elements(), TOKENS])?.cross_entropy(&y.reshape([y.elements()])?)
+        scores.flatten(0, 1)?.cross_entropy(&y.flatten(0, 1)?)
     }
 }
 
@@ -92,12 +91,7 @@ impl Module for Transformer {
         self.head.forward_as("head", &self.blocks.forward_as("blocks", &rows)?)
     }
 
-    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        self.tokens.visit_as("tokens", visitor);
-        self.positions.visit_as("positions", visitor);
-        self.blocks.visit_as("blocks", visitor);
-        self.head.visit_as("head", visitor);
-    }
+    visit_parts!(tokens, positions, blocks, head);
 }
 
 /// Sequences that repeat a few random tokens, and what comes next in each place.

@@ -135,7 +135,6 @@ impl Session {
         let page = Page::open(options.html.as_deref(), options.record.as_deref(), options.log.as_deref())?;
         let log = page.as_ref().map(|page| page.log.path()).or(options.log.as_deref());
         let record = page.as_ref().map(|page| page.recording.path()).or(options.record.as_deref());
-        let metrics = Metrics::open(log)?;
         if trace.is_some() {
             runtime.tracker().start_log(TRACE_MEMORY);
         }
@@ -151,6 +150,8 @@ impl Session {
             let file = File::create(path).with_context(|| name(path))?;
             runtime.tracker().start_recording(file, &facts).with_context(|| name(path))?;
         }
+        // After the recording began, so that both count from one moment: a page shows them over one time.
+        let metrics = Metrics::open(log)?;
         let (device, seed, started) = (choice.device, options.seed, Instant::now());
         let place = options.dry_run.as_ref().map_or_else(|| device.to_string(), dry_name);
         let (options, record) = (options.clone(), record.map(Path::to_owned));

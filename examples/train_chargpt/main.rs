@@ -12,7 +12,6 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use harness::Session;
-use highwater::data::Text;
 use highwater::prelude::*;
 use serde_json::json;
 

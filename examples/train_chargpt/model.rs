@@ -1,7 +1,6 @@
 //! A GPT on characters: what comes next, from what came before.
 
-use highwater::data::Text;
-use highwater::nn::{Embedding, LayerNorm, LinearOptions, TransformerBlock};
+use highwater::nn::LinearOptions;
 use highwater::prelude::*;
 use highwater::{Result, Scalar};
 
@@ -44,8 +43,7 @@ impl CharGpt {
     pub(crate) fn loss(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
         let scores = self.forward(x)?;
         let _scope = module("loss");
-        let classes = scores.dims().last().copied().unwrap_or(0);
-        scores.reshape([y.elements(), classes])?.cross_entropy(&y.reshape([y.elements()])?)
+        scores.flatten(0, 1)?.cross_entropy(&y.flatten(0, 1)?)
     }
 
     /// The mean loss on unseen text; `None` on a device that computes nothing.
@@ -96,11 +94,5 @@ impl Module for CharGpt {
         self.head.forward_as("head", &self.norm.forward_as("norm", &mixed)?)
     }
 
-    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        self.tokens.visit_as("tokens", visitor);
-        self.positions.visit_as("positions", visitor);
-        self.blocks.visit_as("blocks", visitor);
-        self.norm.visit_as("norm", visitor);
-        self.head.visit_as("head", visitor);
-    }
+    visit_parts!(tokens, positions, blocks, norm, head);
 }

@@ -49,7 +49,7 @@ pub(crate) fn network(kind: Network, device: &Device, rng: &Rng) -> Result<Seque
 }
 
 fn convolutional(device: &Device, rng: &Rng) -> Result<Sequential> {
-    let same = Conv2dOptions { padding: [1, 1], ..Conv2dOptions::default() };
+    let same = Conv2dOptions::padded(1);
     Ok(Sequential::new()
         .with("images", AsImages)
         .with("conv1", Conv2d::new(device, 1, 16, [3, 3], same, rng)?)

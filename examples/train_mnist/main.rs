@@ -54,7 +54,7 @@ fn main() -> ExitCode {
 
 /// Two convolutions, each followed by a pool, and a linear layer: a score for each digit.
 fn network(device: &Device, rng: &Rng) -> highwater::Result<Sequential> {
-    let same = Conv2dOptions { padding: [1, 1], ..Conv2dOptions::default() };
+    let same = Conv2dOptions::padded(1);
     Ok(Sequential::new()
         .with("conv1", Conv2d::new(device, 1, 16, [3, 3], same, rng)?)
         .with("relu1", Relu)

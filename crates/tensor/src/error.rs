@@ -11,6 +11,8 @@ use crate::shape::{MAX_RANK, Shape};
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An op that did not happen. Every tensor, pool and optimiser state is as it was before.
+///
+/// Whether memory ran out, and where it all is, says [`out_of_memory`](Self::out_of_memory).
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -197,7 +199,9 @@ pub enum Error {
         allocator: String,
     },
     /// A value was to be read where nothing is computed.
-    #[error("{op}: {device} computes nothing, so there is no data to read")]
+    #[error(
+        "{op}: {device} computes nothing, so there is no data to read; `item_or` and `Device::is_dry` are for programs that run dry too"
+    )]
     NoData {
         /// What was tried.
         op: &'static str,
@@ -225,6 +229,9 @@ pub enum Error {
     /// A device's memory could not be had.
     #[error(transparent)]
     Registry(#[from] RegistryError),
+    /// A text that names no device profile.
+    #[error(transparent)]
+    Profile(#[from] crate::predict::ParseProfileError),
     /// An environment variable about pools cannot be followed.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
@@ -301,6 +308,17 @@ pub enum Error {
 impl Error {
     /// The out-of-memory report, if that is what happened. As JSON and HTML it is a
     /// [`highwater_tracking::OutOfMemory`].
+    ///
+    /// ```
+    /// use bfc_core::Bytes;
+    /// use highwater_tensor::{Runtime, Tensor};
+    /// let device = Runtime::builder().pool(Bytes::mib(1)).build()?.cpu()?;
+    /// let error = Tensor::zeros(&device, [1024, 1024]).unwrap_err();
+    /// let report = error.out_of_memory().expect("4 MiB do not fit into 1");
+    /// assert_eq!(report.requested, 4 << 20);
+    /// println!("{}", report.details()); // who holds what, and what would have made room
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
     #[must_use]
     pub fn out_of_memory(&self) -> Option<&bfc_core::OomReport> {
         match self {

@@ -16,7 +16,7 @@ use crate::tensor::Tensor;
 /// use highwater_tensor::nn::{Conv2d, Flatten, MaxPool2d, Module, Relu, Sequential};
 /// use highwater_tensor::{Conv2dOptions, Device, Pool2dOptions, Rng, Tensor};
 /// let (device, rng) = (Device::cpu()?, Rng::new(0));
-/// let same = Conv2dOptions { padding: [1, 1], ..Conv2dOptions::default() };
+/// let same = Conv2dOptions::padded(1);
 /// let network = Sequential::new()
 ///     .with("conv", Conv2d::new(&device, 1, 16, [3, 3], same, &rng)?)
 ///     .with("relu", Relu)

@@ -14,11 +14,12 @@ use crate::tensor::Tensor;
 ///
 /// A module made of modules takes each child in by [`named`](Self::named), calls it by
 /// [`forward_as`](Self::forward_as) and lists it by [`visit_as`](Self::visit_as), all with one name: so parameters and
-/// memory accounts bear the same paths. [`Sequential`](super::Sequential) does this by itself.
+/// memory accounts bear the same paths. [`Sequential`](super::Sequential) does this by itself, and
+/// [`visit_parts!`](crate::visit_parts) lists all children, with their buffers and sources of randomness, in one line.
 ///
 /// ```
-/// use highwater_tensor::nn::{Linear, Module, Parameter};
-/// use highwater_tensor::{Device, Result, Rng, Tensor};
+/// use highwater_tensor::nn::{Linear, Module};
+/// use highwater_tensor::{Device, Result, Rng, Tensor, visit_parts};
 ///
 /// /// y = x + layer(x)
 /// #[derive(Debug)]
@@ -31,9 +32,7 @@ use crate::tensor::Tensor;
 ///         x.add(&self.layer.forward_as("layer", x)?)
 ///     }
 ///
-///     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-///         self.layer.visit_as("layer", visitor);
-///     }
+///     visit_parts!(layer);
 /// }
 ///
 /// let device = Device::cpu()?;
@@ -155,5 +154,24 @@ pub trait Module: fmt::Debug + Send + Sync {
             }
         });
         seen.iter().map(|parameter| parameter.tensor().elements()).sum()
+    }
+}
+
+/// What is in a box is no other for it: fields may be of type `Box<dyn Module>`.
+impl<M: Module + ?Sized> Module for Box<M> {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        (**self).forward(x)
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        (**self).visit(visitor);
+    }
+
+    fn visit_buffers(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        (**self).visit_buffers(visitor);
+    }
+
+    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
+        (**self).visit_rngs(visitor);
     }
 }

@@ -26,8 +26,8 @@ use crate::tensor::Tensor;
 ///
 /// ```
 /// use highwater_tensor::Conv2dOptions;
-/// let options = Conv2dOptions { padding: [1, 1], ..Conv2dOptions::default() };
-/// assert_eq!((options.stride, options.groups), ([1, 1], 1));
+/// let options = Conv2dOptions { stride: [2, 2], ..Conv2dOptions::padded(1) };
+/// assert_eq!((options.padding, options.groups), ([1, 1], 1));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Conv2dOptions {
@@ -46,11 +46,17 @@ pub struct Conv2dOptions {
 impl Default for Conv2dOptions {
     /// Every place once, no padding, neighbours, one group.
     fn default() -> Self {
-        Self { stride: [1, 1], padding: [0, 0], dilation: [1, 1], groups: 1, output_padding: [0, 0] }
+        Self::padded(0)
     }
 }
 
 impl Conv2dOptions {
+    /// Every place once, with so many zeros on each side: windows of 2 · `padding` + 1 keep the size of an image.
+    #[must_use]
+    pub const fn padded(padding: usize) -> Self {
+        Self { stride: [1, 1], padding: [padding; 2], dilation: [1, 1], groups: 1, output_padding: [0, 0] }
+    }
+
     fn convolution(&self, weight: &Tensor) -> Convolution {
         let dims = weight.dims();
         let window = |axis: usize| Window {

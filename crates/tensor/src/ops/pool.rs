@@ -59,6 +59,13 @@ impl Pool2dOptions {
     }
 }
 
+/// A size alone is that of [square](Pool2dOptions::square) windows side by side.
+impl From<usize> for Pool2dOptions {
+    fn from(size: usize) -> Self {
+        Self::square(size)
+    }
+}
+
 #[derive(Debug)]
 struct Pool2d {
     op: &'static str,
@@ -119,25 +126,27 @@ impl Tensor {
     /// ```
     /// use highwater_tensor::{Device, Pool2dOptions, Tensor};
     /// let image = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 5.0, 2.0, 3.0], [1, 1, 2, 2])?;
-    /// assert_eq!(image.max_pool2d(Pool2dOptions::square(2))?.to_vec::<f32>()?, [5.0]);
+    /// assert_eq!(image.max_pool2d(2)?.to_vec::<f32>()?, [5.0]);
+    /// let overlapping = Pool2dOptions { stride: [1, 1], ..Pool2dOptions::square(1) };
+    /// assert_eq!(image.max_pool2d(overlapping)?.dims(), [1, 1, 2, 2]);
     /// # Ok::<(), highwater_tensor::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::BadRank`] below two axes, [`Error::BadArgument`] for windows that do not fit or options out of range,
     /// [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if there is no memory.
-    pub fn max_pool2d(&self, options: Pool2dOptions) -> Result<Self> {
+    pub fn max_pool2d(&self, options: impl Into<Pool2dOptions>) -> Result<Self> {
         let op = "max_pool2d";
-        apply(Pool2d { op, pool: Pool::Max, axes: options.axes(op)? }, &[self])
+        apply(Pool2d { op, pool: Pool::Max, axes: options.into().axes(op)? }, &[self])
     }
 
     /// The sum of each window over the last two axes by its size, in which padding counts as 0.
     ///
     /// # Errors
     /// As [`Tensor::max_pool2d`].
-    pub fn avg_pool2d(&self, options: Pool2dOptions) -> Result<Self> {
+    pub fn avg_pool2d(&self, options: impl Into<Pool2dOptions>) -> Result<Self> {
         let op = "avg_pool2d";
-        apply(Pool2d { op, pool: Pool::Mean, axes: options.axes(op)? }, &[self])
+        apply(Pool2d { op, pool: Pool::Mean, axes: options.into().axes(op)? }, &[self])
     }
 
     /// Means over the last two axes, of as many windows as asked for, which cover the whole: `[1, 1]` is the mean of each

@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | `transpose`, `t`, `permute` | the axes in another order | the axes put back | never |
 //! | `unsqueeze`, `squeeze` | with or without an axis of size 1 | without or with it | never |
-//! | `reshape`, `flatten_from` | the elements in logical order, cut otherwise | cut as before | unless contiguous |
+//! | `reshape`, `flatten`, `flatten_from` | the elements in logical order, cut otherwise | cut as before | unless contiguous |
 //! | `contiguous` | the same, without gaps | ∂L/∂y | unless contiguous |
 //!
 //! Nothing is saved.
@@ -152,15 +152,36 @@ impl Tensor {
     /// # Errors
     /// [`Error::AxisOutOfRange`]; else as [`Tensor::reshape`].
     pub fn flatten_from(&self, axis: isize) -> Result<Self> {
-        let op = "flatten_from";
-        let axis = self.shape().axis(op, axis)?;
-        let (kept, merged) = self.dims().split_at(axis);
-        let merged = Shape::new(merged)?.checked_elements().ok_or_else(|| Error::TooManyElements {
-            op,
-            shape: *self.shape(),
-            dtype: self.dtype(),
-        })?;
-        self.reshape([kept, &[merged]].concat())
+        self.merge("flatten_from", axis, -1)
+    }
+
+    /// The axes from `first` to `last`, both included, as one; negative ones count from the back.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let scores = Tensor::zeros(&Device::cpu()?, [16, 32, 65])?;
+    /// assert_eq!(scores.flatten(0, 1)?.dims(), [16 * 32, 65]);
+    /// assert_eq!(scores.flatten(1, -1)?.dims(), [16, 32 * 65]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`], [`Error::BadArgument`] if `last` lies before `first`; else as [`Tensor::reshape`].
+    pub fn flatten(&self, first: isize, last: isize) -> Result<Self> {
+        self.merge("flatten", first, last)
+    }
+
+    fn merge(&self, op: &'static str, first: isize, last: isize) -> Result<Self> {
+        let [from, to] = [self.shape().axis(op, first)?, self.shape().axis(op, last)?];
+        if to < from {
+            let expected = "an axis that does not lie before the first";
+            return Err(Error::BadArgument { op, argument: "last", expected, got: last.to_string() });
+        }
+        let dims = self.dims();
+        let merged = Shape::new(&dims[from..=to])?
+            .checked_elements()
+            .ok_or_else(|| Error::TooManyElements { op, shape: *self.shape(), dtype: self.dtype() })?;
+        self.reshape([&dims[..from], &[merged], &dims[to + 1..]].concat())
     }
 
     /// The same elements with two axes swapped. A view.
@@ -282,6 +303,12 @@ mod tests {
         assert_eq!(x.flatten_from(0).unwrap().dims(), [0]);
         let huge = x.reshape([0, 1 << 40, 1 << 40]).unwrap();
         assert!(matches!(huge.flatten_from(1), Err(Error::TooManyElements { op: "flatten_from", .. })));
+        let x = counting(&[2, 3, 4, 5]);
+        assert_eq!(x.flatten(1, 2).unwrap().dims(), [2, 12, 5]);
+        assert_eq!(x.flatten(-4, -1).unwrap().dims(), [120]);
+        assert_eq!(x.flatten(2, 2).unwrap().dims(), x.dims());
+        assert!(matches!(x.flatten(2, 1), Err(Error::BadArgument { op: "flatten", argument: "last", .. })));
+        assert!(matches!(x.flatten(0, 4), Err(Error::AxisOutOfRange { op: "flatten", axis: 4, .. })));
     }
 
     #[test]
