@@ -3,7 +3,7 @@
 //! # The rooms
 //!
 //! Each is a crate of its own: [`alloc`] has the pools (best fit with coalescing, over any address space), [`tracking`] the
-//! accounts, and [`tensor`] everything that computes, of which the most used names are here.
+//! accounts, and [`tensor`] everything that computes, of which the most used names are here. [`guide`] has longer explanations.
 
 use std::sync::Arc;
 
@@ -12,29 +12,50 @@ pub use highwater_tensor as tensor;
 pub use highwater_tracking as tracking;
 
 pub use highwater_tensor::{
-    AttentionOptions, Buffer, Choice, Conv2dOptions, CrossEntropyOptions, DType, Device, DeviceAllocator,
-    DeviceProfile, DeviceRules, DryPeak, DryRead, DryRun, DryRunOptions, Element, Error, GradCheck,
-    GradCheckError, Gradients, IntoPart, IntoParts, IntoShape, LargestFit, Layout, Norm, Op, OpContext,
-    ParseProfileError, Part, Place, Placement, PlacementReason, Pool2dOptions, Reduction, Refused, Result,
-    Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, SmallestPool, SortOrder, Storage, Tensor, View,
-    ViewMut, apply, backend, check_gradients, checkpoint, data, dlpack, dry_run, io, is_recording,
-    largest_fit, nn, no_grad, optim, smallest_pool, testing, with_device,
+    AttentionOptions, Axes, Buffer, Choice, Conv2dOptions, CrossEntropyOptions, DType, Device,
+    DeviceAllocator, DeviceProfile, DeviceRules, DryPeak, DryRead, DryRun, DryRunOptions, Element, Error,
+    GradCheck, GradCheckError, Gradients, IntoPart, IntoParts, IntoShape, LargestFit, Layout, Norm, Op,
+    OpContext, ParseProfileError, Part, Place, Placement, PlacementReason, Pool2dOptions, RawElement,
+    Reduction, Refused, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, SmallestPool, SortOrder,
+    Storage, Tensor, TensorOptions, View, ViewMut, apply, backend, check_gradients, checkpoint, data, dlpack,
+    dry_run, io, is_recording, largest_fit, nn, no_grad, optim, smallest_pool, testing, visit_parts,
+    with_device,
 };
 pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};
 
+/// Longer explanations, with examples.
+pub mod guide {
+    #[doc = include_str!("../docs/memory.md")]
+    pub mod memory {}
+
+    #[doc = include_str!("../docs/prediction.md")]
+    pub mod prediction {}
+
+    #[doc = include_str!("../docs/out-of-memory.md")]
+    pub mod out_of_memory {}
+
+    #[doc = include_str!("../docs/replay.md")]
+    pub mod replay {}
+
+    #[doc = include_str!("../docs/features.md")]
+    pub mod features {}
+}
+
 /// What most programs need.
 pub mod prelude {
     pub use crate::alloc::{AllocatorAttributes, Bytes, Category};
-    pub use crate::data::{CsvOptions, Dataset, LabelColumn, read_csv};
+    pub use crate::data::{CsvOptions, Dataset, LabelColumn, Text, read_csv, read_idx};
+    pub use crate::io::{Checkpoint, SafetensorsLimits};
     pub use crate::nn::{
-        Conv2d, Dropout, Embedding, Flatten, Gelu, LayerNorm, Linear, MaxPool2d, Module, Parameter, Relu,
-        Sequential, Sigmoid, Tanh, TransformerBlock,
+        AvgPool2d, BatchNorm, Checkpointed, Conv1d, Conv2d, ConvTranspose2d, Dropout, Embedding, Flatten,
+        Gelu, GroupNorm, Gru, LayerNorm, Linear, Lstm, MaxPool2d, Module, MultiHeadAttention, Parameter,
+        Relu, RmsNorm, Sequential, Sigmoid, Silu, Tanh, TransformerBlock,
     };
-    pub use crate::optim::{Adam, AdamW, LossScaler, Optimizer, ScaledStep, Schedule, Sgd};
+    pub use crate::optim::{Adam, AdamW, Lion, LossScaler, Optimizer, RmsProp, ScaledStep, Schedule, Sgd};
     pub use crate::{
         Conv2dOptions, DType, Device, DeviceProfile, IntoPart, Pool2dOptions, Reduction, Rng, Runtime,
-        SortOrder, Tensor, module, no_grad,
+        SortOrder, Tensor, memory_report, module, no_grad, visit_parts,
     };
 }
 

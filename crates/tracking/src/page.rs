@@ -5,7 +5,7 @@
 //! can end the element that it stands in; scripts write names only as text. What would make the page large is thinned
 //! out here: the timeline to an [`envelope`], the map to a [`raster`] with single [`blocks`] around the peak, logs to [`curves`].
 //!
-//! Figures, of the command and on the machine in README.md, stand there under "Where did the memory go?".
+//! Figures, with the command and the machine, stand in docs/memory.md under "As a page".
 
 mod blocks;
 mod curves;
