@@ -25,9 +25,15 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+/// How to come by what most commands read.
+const FIRST_STEPS: &str = "\
+A recording is made by a program with `Tracker::start_recording`, or by an example:
+  cargo run --release --example train_digits -- --record run.hwm
+  highwater report run.hwm";
+
 /// Highwater: a tensor runtime that accounts for every byte.
 #[derive(Debug, Parser)]
-#[command(name = "highwater", version, arg_required_else_help = true)]
+#[command(name = "highwater", version, arg_required_else_help = true, after_help = FIRST_STEPS)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -35,26 +41,26 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Report where the memory of a recorded run went: by op, by module, by category, at the peak
+    Report(report::ReportArguments),
+    /// Follow a run that is being recorded: what is in use now, by whom, and what the peak was
+    Top(top::TopArguments),
+    /// Compare two recorded runs: what grew, and what moved the peak?
+    Diff(diff::DiffArguments),
+    /// Write a recorded run in a form that other tools open: PyTorch's memory viewer, Perfetto, pprof
+    Export(export::ExportArguments),
+    /// Say what a recorded run would have taken with another policy, split rule, pool or plan
+    WhatIf(what_if::WhatIfArguments),
+    /// Replay recorded allocations through other pools: what would they have taken?
+    Replay(replay::ReplayArguments),
+    /// Plan where the blocks of a recorded step go, so that the steps that follow take the least memory
+    Plan(plan::PlanArguments),
     /// List the devices of this machine, and say why one is not usable
     Devices {
         /// Write JSON, for programs
         #[arg(long)]
         json: bool,
     },
-    /// Replay recorded allocations through other pools: what would they have taken?
-    Replay(replay::ReplayArguments),
-    /// Say what a recorded run would have taken with another policy, split rule, pool or plan
-    WhatIf(what_if::WhatIfArguments),
-    /// Report where the memory of a recorded run went: by op, by module, by category, at the peak
-    Report(report::ReportArguments),
-    /// Compare two recorded runs: what grew, and what moved the peak?
-    Diff(diff::DiffArguments),
-    /// Write a recorded run in a form that other tools open: PyTorch's memory viewer, Perfetto, pprof
-    Export(export::ExportArguments),
-    /// Follow a run that is being recorded: what is in use now, by whom, and what the peak was
-    Top(top::TopArguments),
-    /// Plan where the blocks of a recorded step go, so that the steps that follow take the least memory
-    Plan(plan::PlanArguments),
 }
 
 fn main() -> ExitCode {

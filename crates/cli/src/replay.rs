@@ -25,7 +25,7 @@ use measure::{Measurement, measure};
 #[derive(Args, Clone, Debug)]
 #[command(after_help = policies::help())]
 pub(crate) struct ReplayArguments {
-    /// Own traces, PyTorch snapshots, RMM logs or MiniMalloc problems, plain or .gz
+    /// Recordings (.hwm), own traces, PyTorch snapshots, RMM logs or MiniMalloc problems, plain or .gz
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
 
