@@ -1,5 +1,4 @@
-//! All that people see of a recording: pages, exports, a run that is followed. What must hold is said in
-//! `highwater_tracking::fuzz`.
+//! The page of a recording. What must hold is said in `highwater_tracking::fuzz`.
 
 #![no_main]
 

@@ -4,11 +4,17 @@
 
 use std::path::Path;
 
+use bfc_core::Environment;
+
 use crate::data::{CsvOptions, IdxArray, LabelColumn, Text, read_csv_from};
 use crate::io::{
     Array, Checkpoint, NpyLimits, SafetensorsLimits, read_npy_from, read_npz_bytes, read_safetensors_from,
     write_npy_to, write_npz_to, write_safetensors_to,
 };
+use crate::nn::{BatchNorm, Dropout, Linear, Module, Sequential};
+use crate::optim::{Adam, Optimizer};
+use crate::shape::MAX_RANK;
+use crate::{Device, DeviceProfile, DryRunOptions, Reduction, Result, Rng, Tensor};
 
 /// A safetensors file, and a checkpoint in it.
 ///
@@ -101,4 +107,158 @@ pub fn text(data: &[u8]) {
     let tokens = text.encode(whole).expect("a text has its own characters");
     assert_eq!(text.decode(&tokens), whole);
     assert!(tokens.iter().all(|&token| (token as usize) < text.classes()));
+}
+
+/// What a training run is about, as small as can be.
+struct Training {
+    network: Sequential,
+    adam: Adam,
+    rng: Rng,
+}
+
+impl Training {
+    fn new(device: &Device) -> Result<Self> {
+        let rng = Rng::new(7);
+        let network = Sequential::new()
+            .with("layer", Linear::new(device, 3, 2, &rng)?)
+            .with("norm", BatchNorm::new(device, 2)?)
+            .with("dropout", Dropout::new(0.5, Rng::new(8))?);
+        let adam = Adam::new(network.parameters(), 1e-3)?;
+        Ok(Self { network, adam, rng })
+    }
+
+    fn step(&mut self, device: &Device) -> Result<()> {
+        let x = Tensor::uniform(device, [4, 3], -1.0, 1.0, &self.rng)?;
+        let target = Tensor::zeros(device, [4, 2])?;
+        let loss = self.network.forward(&x)?.mse_loss(&target, Reduction::Mean)?;
+        self.adam.step(loss.backward()?)
+    }
+
+    fn checkpoint(&self) -> Result<Checkpoint> {
+        Checkpoint::of(&self.network)?.with_optimizer(&self.adam)
+    }
+}
+
+/// A checkpoint that [`checkpoint`] goes on from: what a fuzzer begins with.
+///
+/// # Errors
+/// Those of the device.
+pub fn valid_checkpoint() -> Result<Checkpoint> {
+    let device = Device::cpu()?;
+    let mut training = Training::new(&device)?;
+    training.step(&device)?;
+    Ok(training.checkpoint()?.with_step(1).with_scaler(&crate::optim::LossScaler::dynamic()))
+}
+
+/// A checkpoint that a training run goes on from. Either it is restored whole, or nothing changes.
+///
+/// # Panics
+/// If a promise is broken.
+pub fn checkpoint(data: &[u8]) {
+    let limits = SafetensorsLimits { header_bytes: 1 << 16, tensors: 30, data_bytes: 1 << 16 };
+    let Ok(contents) = read_safetensors_from(data, "fuzz", &limits) else { return };
+    let Ok(read) = Checkpoint::from_contents(contents, Path::new("fuzz")) else { return };
+    let device = Device::cpu().expect("there is a processor");
+    let mut training = Training::new(&device).expect("there is memory for so little");
+    let before = training.checkpoint().expect("the processor has data");
+    let restored = read.restore_all(&training.network, &mut training.adam);
+    let after = training.checkpoint().expect("the processor has data");
+    match restored {
+        Ok(()) => {
+            assert_eq!(after.parameters(), read.parameters());
+            training.step(&device).expect("the run goes on");
+        }
+        Err(_) => assert_eq!(after, before),
+    }
+}
+
+/// An equation of `einsum`, after four bytes that say how large its letters are.
+///
+/// # Panics
+/// If a promise is broken.
+pub fn einsum(data: &[u8]) {
+    let Some((sizes, equation)) = data.split_first_chunk::<4>() else { return };
+    let Ok(equation) = std::str::from_utf8(equation) else { return };
+    let size = |letter: u8| usize::from(sizes[usize::from(letter % 4)] % 3);
+    let (operands, result) = equation.split_once("->").map_or((equation, None), |(a, b)| (a, Some(b)));
+    let letters =
+        |text: &str| -> Vec<u8> { text.bytes().filter(u8::is_ascii_alphabetic).take(MAX_RANK).collect() };
+    let operands: Vec<Vec<u8>> = operands.split(',').map(letters).take(64).collect();
+    let device = Device::cpu().expect("there is a processor");
+    let tensor = |letters: &Vec<u8>| {
+        let dims: Vec<usize> = letters.iter().map(|&letter| size(letter)).collect();
+        let count = dims.iter().product::<usize>();
+        let values: Vec<f64> = (0..count).map(|index| (index % 3) as f64 - 1.0).collect();
+        Tensor::from_slice(&device, &values, dims)
+    };
+    let tensors: Vec<Tensor> =
+        operands.iter().map(|letters| tensor(letters).expect("there is memory for so little")).collect();
+    let Ok(product) = Tensor::einsum(equation, &tensors.iter().collect::<Vec<_>>()) else { return };
+
+    let mut all: Vec<u8> = operands.concat();
+    all.sort_unstable();
+    let result = result.map_or_else(
+        || {
+            all.iter()
+                .copied()
+                .filter(|letter| all.iter().filter(|other| *other == letter).count() == 1)
+                .collect()
+        },
+        letters,
+    );
+    assert!(product.dims().iter().copied().eq(result.iter().map(|&letter| size(letter))));
+    all.dedup();
+    let counts: Vec<usize> = all.iter().map(|&letter| size(letter)).collect();
+    let steps = counts.iter().fold(1_usize, |steps, &count| steps.saturating_mul(count));
+    if steps > 1 << 12 {
+        return;
+    }
+    // The sum as it is defined, over all letters. The numbers are whole, so it is exact.
+    let place = |letters: &[u8], at: &[usize]| {
+        letters.iter().fold(0, |place, letter| {
+            let own = all.iter().position(|other| other == letter).expect("it is one of all");
+            place * size(*letter) + at[own]
+        })
+    };
+    let values: Vec<Vec<f64>> = tensors.iter().map(|tensor| tensor.to_vec().expect("it is there")).collect();
+    let mut sums = vec![0.0; product.shape().elements()];
+    for step in 0..steps {
+        let mut rest = step;
+        let at: Vec<usize> = counts.iter().map(|count| (rest % count, rest /= count).0).collect();
+        let factors = operands.iter().zip(&values).map(|(letters, values)| values[place(letters, &at)]);
+        sums[place(&result, &at)] += factors.product::<f64>();
+    }
+    assert_eq!(product.to_vec::<f64>().expect("it is there"), sums, "{equation}");
+}
+
+/// A device profile, as it is written on the command line, and a small program run dry on it.
+///
+/// # Panics
+/// If a promise is broken.
+pub fn profile(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    match text.parse::<DeviceProfile>() {
+        Ok(profile) => {
+            assert!(!profile.to_string().is_empty());
+            let run = DryRunOptions::new(profile).environment(Environment::default()).run(|device| {
+                let x = Tensor::zeros(device, [100, 100])?;
+                x.matmul(&x)?.relu().map(drop)
+            });
+            assert!(run.is_ok_and(|run| run.peak.requested > 0) || text.contains('='), "{text}");
+        }
+        Err(error) => assert!(error.to_string().len() < 4096),
+    }
+}
+
+/// A file of golden figures, beside figures that a program has.
+///
+/// # Panics
+/// If a promise is broken.
+pub fn golden(data: &[u8]) {
+    const FIGURES: &str = "# title\nop calls\nmatmul 1 2 3 4 5 6 7\n(pool) peak_in_use 1\n";
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let (there, back) =
+        (crate::testing::difference(text, FIGURES), crate::testing::difference(FIGURES, text));
+    assert_eq!(there.lines().count(), back.lines().count());
+    assert!(crate::testing::difference(text, text).starts_with("the figures are the same"));
 }

@@ -3,17 +3,23 @@
 //! Each takes bytes as they come, makes them the contents of a file of one format, and panics if the reader breaks a
 //! promise. A file that is refused is as good as one that is read.
 
-use std::io::Write;
+use std::io::{self, Read, Write};
 use std::sync::Arc;
 
-use bfc_core::{AddressOnlyMemory, Allocator, BfcAllocator, BfcConfig, Bytes, KIB};
+use bfc_core::{
+    AddressOnlyMemory, Allocator, AutoGrowthAllocator, AutoGrowthConfig, BfcAllocator, BfcConfig,
+    BuddyAllocator, BuddyConfig, Bytes, KIB, Plan, PlanOptions, PlannedAllocator, PlannedConfig,
+};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use crate::export::{ExportFormat, export};
-use crate::page::write_page;
-use crate::record::{EventKind, Follower, PeakParts, Recording, RecordingLimits, Usage, recording_of_events};
-use crate::replay::replay;
+use crate::page::{write_page, write_page_with_log};
+use crate::plan::{PlanLimits, Step, parse_plan, plan_of, write_plan};
+use crate::record::{
+    EventKind, Follower, PeakParts, Recording, RecordingLimits, Usage, UsageDiff, recording_of_events,
+};
+use crate::replay::{ReplayError, replay};
 use crate::trace::{ReadOptions, Trace, TraceEvent, TraceLimits};
 use crate::training_log::{TrainingLog, TrainingLogLimits};
 
@@ -54,6 +60,79 @@ pub fn training_log(data: &[u8]) {
         assert!(curve.points.is_sorted_by_key(|point| (point.at_ns, point.step)));
         assert!(curve.points.iter().all(|point| point.value.is_finite()));
     }
+    let Ok(recording) = recording_of_events(&[], &RECORDING_LIMITS) else { return };
+    let mut page = Vec::new();
+    write_page_with_log(&recording, &log, &mut page).expect("a vector takes everything");
+    assert!(page.ends_with(b"</html>\n"));
+}
+
+/// A plan as text. What is read can be followed, whatever the blocks.
+pub fn plan(data: &[u8]) {
+    let limits = PlanLimits { line_bytes: 200, blocks: 1000, comments: 10 };
+    let Ok(plan) = parse_plan(data, &limits) else { return };
+    assert!(plan.blocks().len() <= limits.blocks as usize);
+    for (index, block) in plan.blocks().iter().enumerate() {
+        let Some(offset) = block.offset else { continue };
+        assert!(offset + block.lifetime.bytes <= plan.capacity());
+        for other in &plan.blocks()[..index] {
+            let Some(place) = other.offset else { continue };
+            let (a, b) = (block.lifetime, other.lifetime);
+            let together = a.start < b.end && b.start < a.end;
+            let apart = offset + a.bytes <= place || place + b.bytes <= offset;
+            assert!(apart || !together, "{block:?} {other:?}");
+        }
+    }
+    let mut written = Vec::new();
+    write_plan(&plan, &mut written).expect("a vector takes everything");
+    assert_eq!(parse_plan(&written[..], &PlanLimits::default()).expect("what is written can be read"), plan);
+
+    let mut text = String::new();
+    for (number, block) in plan.blocks().iter().enumerate() {
+        text += &format!("a {number} {} x\n", block.lifetime.bytes);
+    }
+    if let Ok(trace) = Trace::parse(text.as_bytes(), &LIMITS) {
+        let pool = planned(plan);
+        let _ = replay(&trace, &pool);
+        pool.check_invariants().expect("the pool keeps its rules");
+        assert_eq!(pool.stats().live_allocs, 0);
+    }
+}
+
+/// The most that a pool may take here. As on the command line, it can be added to.
+const POOL: Bytes = Bytes(1 << 56);
+
+fn planned(plan: Plan) -> PlannedAllocator {
+    PlannedAllocator::new(
+        "fuzz",
+        Arc::new(AddressOnlyMemory::new()),
+        PlannedConfig::planned(POOL, Arc::new(plan)),
+    )
+}
+
+/// Our own lines, through pools of every policy, and planned.
+pub fn replayed(data: &[u8]) {
+    let Ok(trace) = Trace::parse(data, &LIMITS) else { return };
+    let source = || Arc::new(AddressOnlyMemory::new().with_coalescing(data.len() % 2 == 0));
+    macro_rules! through {
+        ($pool:expr) => {{
+            let pool = $pool;
+            let outcome = replay(&trace, &pool);
+            assert!(!matches!(outcome, Err(ReplayError::Free { .. })), "{outcome:?}");
+            assert!(outcome.is_ok() || trace.peak_live_bytes() > Bytes::gib(1).get(), "{outcome:?}");
+            pool.check_invariants().expect("the pool keeps its rules");
+            assert_eq!(pool.stats().live_allocs, 0);
+        }};
+    }
+    through!(BfcAllocator::new("fuzz", source(), BfcConfig::new(POOL).with_allow_growth(true)));
+    through!(BfcAllocator::new("fuzz", source(), BfcConfig::tensorflow(POOL)));
+    through!(BuddyAllocator::new("fuzz", source(), BuddyConfig::gpu(Bytes::gib(64))));
+    through!(AutoGrowthAllocator::new("fuzz", source(), AutoGrowthConfig::gpu(POOL)));
+    let options = PlanOptions::default().with_effort(100);
+    for step in [Step::Whole, Step::Repeating] {
+        if let Ok(plan) = plan_of(&trace, &step, &options, &mut |_| true) {
+            through!(planned(plan));
+        }
+    }
 }
 
 /// A pickle, after its first byte.
@@ -83,11 +162,29 @@ pub fn gzip(data: &[u8]) {
 const RECORDING_LIMITS: RecordingLimits =
     RecordingLimits { events: 1000, owners: 50, depth: 8, pools: 4, threads: 4, input_bytes: 256 * KIB };
 
-/// An `.hwm` file.
+/// An `.hwm` file, as it is and with checksums that fit.
 pub fn hwm(data: &[u8]) {
-    if let Ok(recording) = Recording::read(data, &RECORDING_LIMITS) {
-        check_recording(&recording);
+    for file in [data, &mended(data)] {
+        if let Ok(recording) = Recording::read(file, &RECORDING_LIMITS) {
+            check_recording(&recording);
+        }
     }
+}
+
+/// The same file with checksums that fit, so that they keep no damage from those who read further.
+fn mended(file: &[u8]) -> Vec<u8> {
+    let mut file = file.to_vec();
+    let mut rest = file.get_mut(10..).unwrap_or_default();
+    while let Some((head, behind)) = rest.split_first_chunk_mut::<9>() {
+        let length = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize;
+        let Some((contents, next)) = behind.split_at_mut_checked(length) else { break };
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&head[..5]);
+        hasher.update(contents);
+        head[5..].copy_from_slice(&hasher.finalize().to_le_bytes());
+        rest = next;
+    }
+    file
 }
 
 /// The contents of a block of events in an `.hwm` file, so that no checksum stands in the way.
@@ -97,19 +194,60 @@ pub fn hwm_events(data: &[u8]) {
     }
 }
 
-/// What people see of an `.hwm` file, or of the contents of a block of events: its page, its exports, its peak taken
-/// apart; and the file as that of a run that goes on.
+/// The page of an `.hwm` file, as it is and with checksums that fit, or of the contents of a block of events.
 pub fn hwm_shown(data: &[u8]) {
-    let mut follower = Follower::new(data, RECORDING_LIMITS);
-    let followed = follower.poll();
-    if let Ok(recording) = Recording::read(data, &RECORDING_LIMITS) {
+    recordings_in(data).iter().for_each(show);
+}
+
+/// The exports of the same, its peak taken apart, and the file as that of a run that goes on.
+pub fn hwm_exported(data: &[u8]) {
+    follow(data);
+    follow(&mended(data));
+    recordings_in(data).iter().for_each(export_all);
+}
+
+fn recordings_in(data: &[u8]) -> Vec<Recording> {
+    let mended = mended(data);
+    let files = [Some(data), (mended != data).then_some(&mended[..])];
+    let read = files.into_iter().flatten().map(|file| Recording::read(file, &RECORDING_LIMITS).ok());
+    read.chain([recording_of_events(data, &RECORDING_LIMITS).ok()]).flatten().collect()
+}
+
+/// A file that grows piece by piece: each ends as if there were no more.
+struct Pieces<'a> {
+    rest: &'a [u8],
+    piece: usize,
+    left: usize,
+}
+
+impl Read for Pieces<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.left == 0 {
+            self.left = self.piece;
+            return Ok(0);
+        }
+        let read = (&self.rest[..self.left.min(self.rest.len())]).read(buffer)?;
+        self.rest = &self.rest[read..];
+        self.left = if read == 0 { self.piece } else { self.left - read };
+        Ok(read)
+    }
+}
+
+/// A file that comes in one piece or in several says what it says to those who read it whole.
+fn follow(file: &[u8]) {
+    let read = Recording::read(file, &RECORDING_LIMITS);
+    for pieces in [1, 3] {
+        let piece = file.len() / pieces + 1;
+        let mut follower = Follower::new(Pieces { rest: file, piece, left: piece }, RECORDING_LIMITS);
+        let followed = (0..=pieces).try_for_each(|_| follower.poll().map(drop));
+        assert!(follower.live_bytes() <= follower.peak_bytes());
+        assert!(follower.holders(5).len() <= 5 && !follower.peak_owner().contains('\n'));
+        let categories = follower.categories();
+        assert_eq!(categories.iter().map(|row| row.live_bytes).sum::<u64>(), follower.live_bytes());
+        let Ok(recording) = &read else { continue };
         assert!(followed.is_ok(), "what is read can be followed: {followed:?}");
         assert_eq!(follower.peak_bytes(), recording.peak().map_or(0, |peak| peak.bytes));
         assert_eq!(follower.live_bytes(), recording.timeline().last().map_or(0, |moment| moment.bytes));
-        show(&recording);
-    }
-    if let Ok(recording) = recording_of_events(data, &RECORDING_LIMITS) {
-        show(&recording);
     }
 }
 
@@ -125,6 +263,9 @@ fn show(recording: &Recording) {
     let (_, rest) = text.split_once("id=\"data\">").expect("a page has data");
     let (data, _) = rest.split_once("</script>").expect("the data ends");
     assert!(data.trim().bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte)));
+}
+
+fn export_all(recording: &Recording) {
     for format in ExportFormat::ALL {
         let mut bytes = Vec::new();
         if export(recording, format, &mut bytes).is_ok() {
@@ -133,6 +274,8 @@ fn show(recording: &Recording) {
     }
     let parts = PeakParts::of(recording);
     assert_eq!(parts.categories.iter().map(|part| part.bytes).sum::<u64>(), parts.bytes);
+    let usage = Usage::of(recording);
+    assert!(UsageDiff::between(&usage, &usage).is_empty());
 }
 
 /// Every number is one of a row that exists, blocks live as their events say, and sums are what they should be.

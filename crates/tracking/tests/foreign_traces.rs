@@ -150,6 +150,7 @@ fn files() -> Vec<Case> {
     let mut files: Vec<Case> = vec![
         (TEXT, fuzz::text, 0),
         (TEXT, fuzz::gzip, 0),
+        (TEXT, fuzz::replayed, 0),
         (RMM, fuzz::rmm, RMM.iter().position(|&byte| byte == b'\n').unwrap() + 1),
         (MINIMALLOC, fuzz::minimalloc, "id,lower,upper,size\n".len()),
     ];

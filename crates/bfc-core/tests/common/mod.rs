@@ -1,6 +1,7 @@
 //! What the suites of the BFC pool share. Each suite is a crate of its own and uses only part of it.
 #![allow(dead_code, unreachable_pub, unused_imports, unused_macros)]
 
+pub mod environment;
 pub mod interpreter;
 pub mod liar;
 pub mod op;

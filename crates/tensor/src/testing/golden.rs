@@ -221,7 +221,7 @@ impl fmt::Display for Change<'_> {
 }
 
 /// A line for each op that is new, gone or has other figures.
-fn difference(old: &str, new: &str) -> String {
+pub(crate) fn difference(old: &str, new: &str) -> String {
     let (old, new) = (parse(old), parse(new));
     let none = BTreeMap::new();
     let mut names: Vec<&str> = old.keys().chain(new.keys()).copied().collect();

@@ -161,7 +161,7 @@ fn a_granule_that_is_none_is_refused() {
 proptest! {
     #[test]
     fn any_bytes_are_refused_or_read(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = parse_plan(bytes.as_slice(), &PlanLimits::default());
+        crate::fuzz::plan(&bytes);
     }
 
     /// A plan with one byte changed is refused, or is a plan that holds together and is written as it was read.
@@ -172,6 +172,7 @@ proptest! {
         write_plan(&plan, &mut text).unwrap();
         let at = at.index(text.len());
         text[at] = byte;
+        crate::fuzz::plan(&text);
         if let Ok(read) = parse_plan(text.as_slice(), &PlanLimits::default()) {
             prop_assert_eq!(Plan::from_blocks(read.granule(), read.blocks().to_vec()), Ok(read));
         }

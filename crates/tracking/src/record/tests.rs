@@ -242,6 +242,8 @@ proptest! {
         bytes in prop::collection::vec(prop_oneof![4 => 0_u8..16, 2 => any::<u8>(), 1 => Just(0_u8)], 0..120),
     ) {
         let names = [10, 1, 0, 0, 0, 10, 2, 1, 1, 0, 11, 0, 0, 0, 11, 1, 0, 0];
-        crate::fuzz::hwm_shown(&[&names[..], &bytes].concat());
+        let bytes = [&names[..], &bytes].concat();
+        crate::fuzz::hwm_shown(&bytes);
+        crate::fuzz::hwm_exported(&bytes);
     }
 }

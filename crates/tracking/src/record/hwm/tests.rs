@@ -246,12 +246,16 @@ fn a_file_that_cannot_be_written_is_an_error_at_once_or_once_at_the_end() {
 #[test]
 fn what_is_shown_of_a_damaged_file_holds_together() {
     let file = file(3);
-    fuzz::hwm_shown(&file);
+    let shown = |file: &[u8]| {
+        fuzz::hwm_shown(file);
+        fuzz::hwm_exported(file);
+    };
+    shown(&file);
     for at in (0..file.len()).step_by(53) {
-        fuzz::hwm_shown(&file[..at]);
+        shown(&file[..at]);
         let mut damaged = file.clone();
         damaged[at] = damaged[at].wrapping_add(1);
-        fuzz::hwm_shown(&damaged);
+        shown(&damaged);
     }
 }
 

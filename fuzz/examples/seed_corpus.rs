@@ -1,0 +1,239 @@
+//! Makes valid files for every fuzz target, in `corpus/TARGET`: what a fuzzer starts from. Some are parts of files of this
+//! repository, the others are made here, the same each time.
+//!
+//!     cargo run --manifest-path fuzz/Cargo.toml --example seed_corpus
+//!
+//! Further files, such as traces and recordings of your own, may be put beside them by hand.
+
+use std::error::Error;
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bfc_core::{Bytes, PlanOptions};
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use highwater_tensor::io::{Array, Arrays, Safetensors, write_npy_to, write_npz_to, write_safetensors_to};
+use highwater_tensor::nn::{Linear, Module};
+use highwater_tensor::optim::{Adam, Optimizer};
+use highwater_tensor::{Reduction, Rng, Runtime, Tensor, fuzz};
+use highwater_tracking::{ReadOptions, RunFacts, Step, Trace, plan_of, write_plan};
+
+type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+
+fn main() -> Outcome {
+    traces()?;
+    recordings()?;
+    arrays()?;
+    texts()?;
+    Ok(())
+}
+
+/// A file of this repository.
+fn repository(path: &str) -> Outcome<Vec<u8>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    fs::read(root.join(path)).map_err(|error| format!("{path}: {error}").into())
+}
+
+/// Puts a file into the corpora of these targets.
+fn seed(targets: &[&str], name: &str, contents: &[u8]) -> Outcome {
+    for target in targets {
+        let folder: PathBuf = [env!("CARGO_MANIFEST_DIR"), "corpus", target].iter().collect();
+        fs::create_dir_all(&folder)?;
+        fs::write(folder.join(name), contents)?;
+    }
+    Ok(())
+}
+
+fn gzip(contents: &[u8]) -> Outcome<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(contents)?;
+    Ok(encoder.finish()?)
+}
+
+fn gunzip(contents: &[u8]) -> Outcome<Vec<u8>> {
+    let mut bytes = Vec::new();
+    GzDecoder::new(contents).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The first lines of a text.
+fn beginning(text: &[u8], lines: usize) -> &[u8] {
+    let end = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n').nth(lines - 1);
+    end.map_or(text, |(end, _)| &text[..=end])
+}
+
+fn traces() -> Outcome {
+    let trace = gunzip(&repository("data/digits.trace.gz")?)?;
+    for lines in [20, 150, 800] {
+        let text = beginning(&trace, lines);
+        seed(&["trace_text", "trace_any", "trace_replay"], &format!("digits-{lines}"), text)?;
+        let compressed = gzip(text)?;
+        seed(&["trace_any"], &format!("digits-{lines}.gz"), &compressed)?;
+        // Without the magic, which the target puts before.
+        seed(&["trace_gzip"], &format!("digits-{lines}.gz"), &compressed[2..])?;
+        let read = Trace::read(text, &ReadOptions::default())?;
+        let mut plan = Vec::new();
+        write_plan(&plan_of(&read, &Step::Whole, &PlanOptions::default(), &mut |_| true)?, &mut plan)?;
+        seed(&["plan"], &format!("digits-{lines}"), &plan)?;
+    }
+    for number in 2..=5 {
+        let snapshot = repository(&format!("crates/tracking/tests/data/snapshot-{number}.pickle"))?;
+        seed(&["trace_any"], &format!("snapshot-{number}"), &snapshot)?;
+        seed(&["trace_pickle"], &format!("snapshot-{number}"), &snapshot[1..])?;
+    }
+    for (name, target) in [("rmm", "trace_rmm"), ("minimalloc", "trace_minimalloc")] {
+        let file = repository(&format!("crates/tracking/tests/data/{name}.csv"))?;
+        seed(&["trace_any"], name, &file)?;
+        let header = beginning(&file, 1).len();
+        seed(&[target], name, &file[header..])?;
+    }
+    let step = "a 1 1000 relu\na 2 1000 relu:backward\nf 1\nf 2\n";
+    let steps =
+        format!("# mark: start\na 0 4096 weights\n{step}{}", step.replace('1', "3").replace('2', "4"));
+    seed(&["trace_text", "trace_any", "trace_replay"], "steps", steps.as_bytes())
+}
+
+/// A file in memory.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Shared {
+    fn bytes(&self) -> Vec<u8> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Recordings of runs of few and many steps, one of which runs out of memory.
+fn recordings() -> Outcome {
+    for (steps, pool) in [(0, 1 << 20), (1, 1 << 20), (4, 1 << 20), (20, 1 << 20), (1, 2048)] {
+        let file = Shared::default();
+        let runtime = Runtime::builder().pool(Bytes(pool)).build()?;
+        let facts = RunFacts::new("seed").with("steps", steps);
+        runtime.tracker().start_recording(file.clone(), &facts)?;
+        // The small pool is too small: that is what its recording shows.
+        let trained = train(&runtime, steps);
+        let allocator = Arc::clone(runtime.cpu()?.default_allocator()?);
+        runtime.tracker().finish_recording(&[allocator])?;
+        assert_eq!(trained.is_ok(), pool > 2048);
+        let file = file.bytes();
+        seed(&["hwm", "hwm_shown", "hwm_exported", "trace_any"], &format!("steps-{steps}-of-{pool}"), &file)?;
+        // Blocks of events alone: behind the magic, the version and the facts.
+        if let Some(events) = first_events(&file) {
+            seed(&["hwm_events", "hwm_shown", "hwm_exported"], &format!("events-{steps}-of-{pool}"), events)?;
+        }
+    }
+    Ok(())
+}
+
+/// The contents of the first block of events in a recording.
+fn first_events(file: &[u8]) -> Option<&[u8]> {
+    let mut rest = file.get(10..)?;
+    loop {
+        let (head, behind) = rest.split_first_chunk::<9>()?;
+        let length = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize;
+        let (contents, next) = behind.split_at_checked(length)?;
+        if head[0] == b'E' {
+            return Some(contents);
+        }
+        rest = next;
+    }
+}
+
+/// Fits a small layer.
+fn train(runtime: &Runtime, steps: u64) -> Outcome {
+    let device = runtime.cpu()?;
+    let rng = Rng::new(steps);
+    let layer = Linear::new(&device, 3, 2, &rng)?;
+    let mut adam = Adam::new(layer.parameters(), 1e-3)?;
+    let x = Tensor::uniform(&device, [64, 3], -1.0, 1.0, &rng)?;
+    let y = Tensor::zeros(&device, [64, 2])?;
+    for step in 0..steps {
+        runtime.tracker().mark(&format!("step {step}"));
+        let loss = layer.forward(&x)?.mse_loss(&y, Reduction::Mean)?;
+        adam.step(loss.backward()?)?;
+    }
+    Ok(())
+}
+
+fn arrays() -> Outcome {
+    seed(&["checkpoint"], "run", b"")?;
+    let file: PathBuf = [env!("CARGO_MANIFEST_DIR"), "corpus", "checkpoint", "run"].iter().collect();
+    fuzz::valid_checkpoint()?.save(&file)?;
+    seed(&["safetensors"], "run", &fs::read(file)?)?;
+    let mut arrays = Arrays::new();
+    arrays.insert("weight".to_owned(), Array::from_slice(&[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3])?);
+    arrays.insert("count".to_owned(), Array::from_slice(&[7_i64], [])?);
+    arrays.insert("mask".to_owned(), Array::from_slice(&[true, false, true], [3])?);
+    arrays.insert("none".to_owned(), Array::from_slice::<f64>(&[], [0, 4])?);
+    for (name, array) in &arrays {
+        let mut file = Vec::new();
+        write_npy_to(&mut file, array)?;
+        seed(&["npy"], name, &file)?;
+    }
+    let mut archive = Vec::new();
+    write_npz_to(&mut archive, &arrays)?;
+    seed(&["npz"], "stored", &archive)?;
+    let mut contents = Safetensors { arrays, ..Safetensors::default() };
+    contents.metadata.insert("format".to_owned(), "pt".to_owned());
+    let mut file = Vec::new();
+    write_safetensors_to(&mut file, &contents)?;
+    seed(&["safetensors", "checkpoint"], "arrays", &file)?;
+    let idx = [&[0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3][..], &[1, 2, 3, 4, 5, 6]].concat();
+    seed(&["idx"], "plain", &idx)?;
+    seed(&["idx"], "compressed", &gzip(&idx)?)
+}
+
+fn texts() -> Outcome {
+    let digits = gunzip(&repository("data/digits.csv.gz")?)?;
+    seed(&["csv"], "digits", beginning(&digits, 10))?;
+    seed(&["csv"], "numbers", b"# x, y\n1.5, -2e3,0\n\"3\",4,1\r\n")?;
+    seed(&["text"], "words", "One word, zwei W\u{f6}rter.\n".as_bytes())?;
+    seed(&["golden"], "step", &repository("tests/golden/training_step.txt")?)?;
+    let log = "{\"t\":1.5,\"step\":0,\"loss\":2.5}\n{\"t\":2,\"step\":1,\"loss\":0.5,\"rate\":1e-3}\n";
+    seed(&["training_log"], "losses", log.as_bytes())?;
+    for (number, equation) in
+        ["ij,jk->ik", "bhid,bhjd->bhij", "i,i", "ijk->ki", "i,j,k->", ""].iter().enumerate()
+    {
+        seed(&["einsum"], &number.to_string(), &[b"\x02\x03\x01\x02", equation.as_bytes()].concat())?;
+    }
+    for (number, profile) in [
+        "t4",
+        "cpu,memory=1GiB",
+        "cuda,memory=24GiB,limit=90%,compute=8.9",
+        "a100-80g,limit=all-1GiB,threads=3",
+    ]
+    .iter()
+    .enumerate()
+    {
+        seed(&["profile"], &number.to_string(), profile.as_bytes())?;
+    }
+    let variables = [
+        "ALLOCATOR=guard\nPOOL_LIMIT=64MiB\nRETRY_MS=0",
+        "GROWTH=doubling:1MiB\nFIRST_REGION=64KiB\nREGION_MERGING=off\nGARBAGE_COLLECTION=on\nPOOL_LIMIT=75%",
+        "GROWTH=proportional:32\nSPLIT=twice:5%\nCUT=large-high\nTHREAD_CACHE=64KiB:4MiB\nPOOL_LIMIT=all-1GiB",
+        "ENDS=collectives\nALLOCATOR_CPU=buddy\nGROWTH_DRY_0=fixed:2MiB\nALLOCATOR_DRY=auto-growth",
+    ];
+    for (number, text) in variables.iter().enumerate() {
+        seed(&["environment"], &number.to_string(), text.as_bytes())?;
+    }
+    // Steps are bytes without a form: a few of each value are as good as any.
+    let bytes: Vec<u8> = (0..3000_u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    for policy in 0..40_u8 {
+        seed(&["pool_operations"], &policy.to_string(), &[&[policy, policy], &bytes[..1000]].concat())?;
+    }
+    Ok(())
+}

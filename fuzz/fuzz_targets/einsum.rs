@@ -1,0 +1,7 @@
+//! An equation, after four bytes that say how large its letters are. What must hold is said in `highwater_tensor::fuzz`.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| highwater_tensor::fuzz::einsum(data));

@@ -1,0 +1,7 @@
+//! Our own lines, through pools of every policy. What must hold is said in `highwater_tracking::fuzz`.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| highwater_tracking::fuzz::replayed(data));
