@@ -112,7 +112,7 @@ fn planned(plan: Plan) -> PlannedAllocator {
 /// Our own lines, through pools of every policy, and planned.
 pub fn replayed(data: &[u8]) {
     let Ok(trace) = Trace::parse(data, &LIMITS) else { return };
-    let source = || Arc::new(AddressOnlyMemory::new().with_coalescing(data.len() % 2 == 0));
+    let source = || Arc::new(AddressOnlyMemory::new().with_coalescing(data.len().is_multiple_of(2)));
     macro_rules! through {
         ($pool:expr) => {{
             let pool = $pool;
