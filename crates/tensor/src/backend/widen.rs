@@ -326,6 +326,7 @@ fn temporary(ctx: &OpContext<'_>, shape: &Shape) -> Result<Buffer> {
 }
 
 /// What a kernel reads.
+#[allow(clippy::large_enum_variant, reason = "it lives on the stack of one call")]
 enum Read<'a> {
     AsItIs(View<'a>),
     /// The elements once each, and how the view repeats them.
