@@ -5,6 +5,8 @@
 //! The thread that asks begins at once, and the helpers join as they wake: handing all of it over would cost two changes
 //! of thread an op, which is more than many an op takes.
 
+mod gate;
+
 use std::sync::{Mutex, PoisonError};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -92,12 +94,7 @@ impl Workers {
         let pieces = Mutex::new(pieces);
         let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
         let take_all = || std::iter::from_fn(next).for_each(work);
-        pool.in_place_scope(|scope| {
-            for _ in 1..self.threads.min(count) {
-                scope.spawn(|_| take_all());
-            }
-            take_all();
-        });
+        gate::work_together(pool, self.threads.min(count) - 1, &take_all);
     }
 
     /// Calls `work` with each chunk of `out` and the number of its first element.
