@@ -13,12 +13,20 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::error::{Error, Result};
 
-/// Elements per chunk where an element costs a few instructions: then a chunk takes about as long as waking a thread
-/// is worth. A multiple of every number of elements that kernels take at a time.
+/// Elements per chunk where an element costs a few instructions. A multiple of every number of elements that kernels take at
+/// a time.
 pub(super) const LIGHT: usize = 32 * 1024;
 
 /// Elements per chunk where an element costs a function such as exp, or a few random bits.
 pub(super) const HEAVY: usize = 4 * 1024;
+
+/// Light chunks that it takes before helpers are called: on virtual machines it takes the thread that asks 70 µs to wake one.
+const LIGHT_CHUNKS: usize = 8;
+
+/// How many chunks of so many elements there have to be before helpers are called.
+const fn fewest_shared(chunk: usize) -> usize {
+    if chunk > LIGHT / 2 { LIGHT_CHUNKS } else { 2 }
+}
 
 /// How many runs of `cost` elements make up a chunk of light work; at least one.
 pub(super) const fn light_runs(cost: usize) -> usize {
@@ -81,14 +89,15 @@ impl Workers {
         self.helpers.as_ref().filter(|pool| !is_foreign(pool))
     }
 
-    /// Calls `work` with each of `count` pieces, which go to whoever is free. A single one stays on this thread.
+    /// Calls `work` with each of `count` pieces, which go to whoever is free. Fewer than `least` stay on this thread.
     fn share<P: Send>(
         &self,
         count: usize,
+        least: usize,
         pieces: impl Iterator<Item = P> + Send,
         work: &(dyn Fn(P) + Sync),
     ) {
-        let Some(pool) = self.helpers().filter(|_| count > 1) else {
+        let Some(pool) = self.helpers().filter(|_| count >= least) else {
             return pieces.for_each(work);
         };
         let pieces = Mutex::new(pieces);
@@ -108,7 +117,8 @@ impl Workers {
         work: &(dyn Fn(usize, &mut [T]) + Sync),
     ) {
         let count = out.len().div_ceil(chunk);
-        self.share(count, out.chunks_mut(chunk).enumerate(), &|(index, part)| work(index * chunk, part));
+        let chunks = out.chunks_mut(chunk).enumerate();
+        self.share(count, fewest_shared(chunk), chunks, &|(index, part)| work(index * chunk, part));
     }
 
     /// As [`chunks`](Self::chunks), over two slices of one length.
@@ -140,7 +150,8 @@ impl Workers {
         work: &(dyn Fn(usize, [&mut [T]; N]) + Sync),
     ) {
         let first = slices.first().zip(sizes.first()).filter(|(slice, _)| !slice.is_empty());
-        let count = first.map_or(0, |(slice, &size)| slice.len().div_ceil(size));
+        let (count, least) =
+            first.map_or((0, 2), |(slice, &size)| (slice.len().div_ceil(size), fewest_shared(size)));
         let chunks = std::iter::from_fn(|| {
             slices.first().filter(|first| !first.is_empty())?;
             let mut sizes = sizes.iter();
@@ -149,7 +160,7 @@ impl Workers {
                 slice.split_off_mut(..size).unwrap_or_default()
             }))
         });
-        self.share(count, chunks.enumerate(), &|(index, parts)| work(index, parts));
+        self.share(count, least, chunks.enumerate(), &|(index, parts)| work(index, parts));
     }
 
     /// Cuts `out` into blocks and each block into parts, and calls `work` with the block's number, the number of the
@@ -165,7 +176,7 @@ impl Workers {
         let pieces = out.chunks_mut(block).enumerate().flat_map(|(index, whole)| {
             whole.chunks_mut(part).enumerate().map(move |(number, piece)| (index, number * part, piece))
         });
-        self.share(count, pieces, &|(index, start, piece)| work(index, start, piece));
+        self.share(count, 2, pieces, &|(index, start, piece)| work(index, start, piece));
     }
 }
 
