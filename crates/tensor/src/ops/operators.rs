@@ -146,7 +146,8 @@ mod tests {
             let ones = Tensor::ones_of(&device, [2, 3], dtype).unwrap();
             let row = Tensor::arange(&device, 3).unwrap().to_dtype(dtype).unwrap();
             let fresh = || ones.add(&ones).unwrap();
-            let results: [(Tensor, fn(Tensor, &Tensor) -> Result<Tensor>, Tensor); 4] = [
+            type Operator = fn(Tensor, &Tensor) -> Result<Tensor>;
+            let results: [(Tensor, Operator, Tensor); 4] = [
                 (fresh(), |a, b| a + b, fresh().add(&row).unwrap()),
                 (fresh(), |a, b| a - b, fresh().sub(&row).unwrap()),
                 (fresh(), |a, b| a * b, fresh().mul(&row).unwrap()),
