@@ -128,7 +128,7 @@ impl Workers {
         chunk: usize,
         work: &(dyn Fn(usize, [&mut [T]; 2]) + Sync),
     ) {
-        self.zipped(slices, [chunk; 2], &|index, parts| work(index * chunk, parts));
+        self.zip(slices, [chunk; 2], fewest_shared(chunk), &|index, parts| work(index * chunk, parts));
     }
 
     /// As [`chunks`](Self::chunks), over three slices of one length.
@@ -138,20 +138,29 @@ impl Workers {
         chunk: usize,
         work: &(dyn Fn(usize, [&mut [T]; 3]) + Sync),
     ) {
-        self.zipped(slices, [chunk; 3], &|index, parts| work(index * chunk, parts));
+        self.zip(slices, [chunk; 3], fewest_shared(chunk), &|index, parts| work(index * chunk, parts));
     }
 
     /// Calls `work` with the number of each chunk and that chunk of every slice. The slices have as many chunks as the first,
-    /// each of its own size.
+    /// each of its own size. Elements may cost anything here.
     pub(super) fn zipped<T: Send, const N: usize>(
         &self,
-        mut slices: [&mut [T]; N],
+        slices: [&mut [T]; N],
         sizes: [usize; N],
         work: &(dyn Fn(usize, [&mut [T]; N]) + Sync),
     ) {
+        self.zip(slices, sizes, 2, work);
+    }
+
+    fn zip<T: Send, const N: usize>(
+        &self,
+        mut slices: [&mut [T]; N],
+        sizes: [usize; N],
+        least: usize,
+        work: &(dyn Fn(usize, [&mut [T]; N]) + Sync),
+    ) {
         let first = slices.first().zip(sizes.first()).filter(|(slice, _)| !slice.is_empty());
-        let (count, least) =
-            first.map_or((0, 2), |(slice, &size)| (slice.len().div_ceil(size), fewest_shared(size)));
+        let count = first.map_or(0, |(slice, &size)| slice.len().div_ceil(size));
         let chunks = std::iter::from_fn(|| {
             slices.first().filter(|first| !first.is_empty())?;
             let mut sizes = sizes.iter();
