@@ -175,6 +175,8 @@ pub enum Kernel<'a> {
     ArgSort {
         /// Whether the largest come first.
         descending: bool,
+        /// How many of the first are wanted: those behind them may stand in any order.
+        first: usize,
         /// What is sorted.
         input: View<'a>,
         /// As many bytes as [`Workspace::ArgSort`] says.

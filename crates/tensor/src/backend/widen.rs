@@ -130,8 +130,8 @@ fn widened(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
         Kernel::ArgReduce { largest, input, axis, out } => {
             run(Kernel::ArgReduce { largest, input: read(input)?.view(), axis, out })
         }
-        Kernel::ArgSort { descending, input, workspace, out } => {
-            run(Kernel::ArgSort { descending, input: read(input)?.view(), workspace, out })
+        Kernel::ArgSort { descending, first, input, workspace, out } => {
+            run(Kernel::ArgSort { descending, first, input: read(input)?.view(), workspace, out })
         }
         Kernel::RunningSum { axis, reverse, out } => {
             let mut out = Write::in_place(ctx, out)?;

@@ -58,6 +58,7 @@ impl Op for ArgSort {
         let mut workspace = ctx.workspace(Workspace::ArgSort { shape: input.shape() })?;
         ctx.compute(Kernel::ArgSort {
             descending: self.order == SortOrder::Descending,
+            first: self.first,
             input: input.view(),
             workspace: workspace.view_mut(),
             out: out.view_mut(),

@@ -1,4 +1,4 @@
-//! exp and tanh in single precision without branches and calls, so that loops over them vectorise.
+//! exp, tanh and logarithms in single precision without branches and calls, so that loops over them vectorise.
 
 #![allow(clippy::excessive_precision, reason = "coefficients stand here as they were published")]
 
@@ -63,6 +63,50 @@ pub(super) fn tanh_f32(x: f32) -> f32 {
     if x.abs() < 0.625 { near.copysign(x) } else { far.copysign(x) }
 }
 
+/// ln x to within two units in the last place: x = 2ⁿ m with √½ ≤ m < √2, and a polynomial in m - 1.
+///
+/// The polynomial is that of Cephes' `logf`. -∞ of 0, NaN below.
+#[inline(always)]
+pub(super) fn log_f32(x: f32) -> f32 {
+    const LN_2_HEAD: f32 = 0.693_359_375;
+    const LN_2_TAIL: f32 = -2.121_944_4e-4;
+    const P: [f32; 9] = [
+        7.037_683_629_2e-2,
+        -1.151_461_031_0e-1,
+        1.167_699_874_0e-1,
+        -1.242_014_084_6e-1,
+        1.424_932_278_7e-1,
+        -1.666_805_766_5e-1,
+        2.000_071_476_5e-1,
+        -2.499_999_399_3e-1,
+        3.333_333_117_4e-1,
+    ];
+    // Subnormal numbers as normal ones.
+    let is_tiny = x < f32::MIN_POSITIVE;
+    let bits = if is_tiny { x * 8_388_608.0 } else { x }.to_bits();
+    let n = bits.wrapping_sub(std::f32::consts::FRAC_1_SQRT_2.to_bits()).cast_signed() >> 23;
+    let m = f32::from_bits(bits.wrapping_sub((n << 23).cast_unsigned()));
+    let n = n as f32 - if is_tiny { 23.0 } else { 0.0 };
+    let (r, square) = (m - 1.0, (m - 1.0) * (m - 1.0));
+    let small = horner(&P, r) * r * square + n * LN_2_TAIL - 0.5 * square;
+    let value = r + small + n * LN_2_HEAD;
+    // ∞ and NaN as they are.
+    let value = if x < f32::INFINITY { value } else { x };
+    let value = if x < 0.0 { f32::NAN } else { value };
+    if x == 0.0 { f32::NEG_INFINITY } else { value }
+}
+
+/// ln(1 + x) for x from 0 to 1, to within two units in the last place: 2 artanh s with s = x / (2 + x), by the series
+/// s + s³/3 + s⁵/5 …, whose first term left out is below 10⁻⁹.
+#[inline(always)]
+pub(super) fn log_1p_f32(x: f32) -> f32 {
+    const P: [f32; 7] = [1.0 / 15.0, 1.0 / 13.0, 1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 0.2, 1.0 / 3.0];
+    let s = x / (2.0 + x);
+    let square = s * s;
+    let double = s + s;
+    double + double * (square * horner(&P, square))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,5 +162,22 @@ mod tests {
         assert_eq!([tanh_f32(f32::INFINITY), tanh_f32(f32::NEG_INFINITY)], [1.0, -1.0]);
         assert!(tanh_f32(f32::NAN).is_nan());
         assert!(tanh_f32(-0.0).is_sign_negative());
+    }
+    #[test]
+    fn logarithms_are_within_two_units() {
+        let all = || numbers(f32::from_bits(1), f32::MAX);
+        let worst = all().map(|x| units(log_f32(x), f64::from(x).ln())).fold(0.0, f64::max);
+        assert!(worst < 2.0, "{worst}");
+        let more = numbers(f32::from_bits(1), 1.0).chain([0.0, 1.0]);
+        let worst = more.map(|x| units(log_1p_f32(x), f64::from(x).ln_1p())).fold(0.0, f64::max);
+        assert!(worst < 2.0, "{worst}");
+    }
+
+    #[test]
+    fn logarithms_of_the_ends_and_of_what_has_none() {
+        assert_eq!([log_f32(0.0), log_f32(-0.0)], [f32::NEG_INFINITY; 2]);
+        assert_eq!([log_f32(1.0), log_f32(f32::INFINITY)], [0.0, f32::INFINITY]);
+        assert!(log_f32(-1.0).is_nan() && log_f32(f32::NEG_INFINITY).is_nan() && log_f32(f32::NAN).is_nan());
+        assert!(log_1p_f32(f32::NAN).is_nan());
     }
 }

@@ -3,6 +3,10 @@
 //! Numbers are folded sixteen at a time, these results again sixteen at a time, and so on. So the rounding error of a
 //! sum grows with the logarithm of its length and not with the length, at the cost of one more addition in sixteen.
 
+use std::marker::PhantomData;
+
+use pulp::{Simd, WithSimd};
+
 use super::number::Number;
 use super::simd;
 
@@ -13,8 +17,8 @@ const RADIX: usize = 16;
 /// still few.
 const LEVELS: usize = 5;
 
-/// Numbers folded side by side, so that the compiler can use wide registers.
-const LANES: usize = 8;
+/// Numbers folded side by side: in several of the widest registers, as each addition waits for the one before.
+const LANES: usize = 32;
 
 /// Elements that a [`Folder`] takes at a time.
 pub(super) const BLOCK: usize = RADIX * LANES;
@@ -166,27 +170,37 @@ impl<T: Number> Folder<T> {
 
     /// The next block.
     pub(super) fn push<F: Fold<T>>(&mut self, block: &[T]) {
-        self.0.push::<F>(&lanes::<T, F>(block));
+        let block = Block::<T, F, _, 1> { parts: [block], f: |[value]: [T; 1]| value, fold: PhantomData };
+        self.0.push::<F>(&simd::run(block));
     }
 
     /// The result.
-    pub(super) fn finish<F: Fold<T>>(mut self) -> T {
-        let mut lanes = [F::IDENTITY; LANES];
-        lanes.copy_from_slice(self.0.finish::<F>());
-        across::<T, F>(lanes)
+    pub(super) fn finish<F: Fold<T>>(self) -> T {
+        finish::<T, F>(self.0)
     }
 }
 
 /// A block, folded as rows of [`LANES`] numbers.
-fn lanes<T: Number, F: Fold<T>>(block: &[T]) -> [T; LANES] {
+#[inline(always)]
+fn lanes<T: Number, F: Fold<T>, const N: usize>(block: [&[T]; N], f: impl Fn([T; N]) -> T) -> [T; LANES] {
     let mut lanes = [F::IDENTITY; LANES];
-    let (rows, rest) = block.as_chunks::<LANES>();
-    simd::fold(&mut lanes, rows, F::fold);
-    fold_into::<T, F>(&mut lanes, rest);
+    let (rows, rests) =
+        (block.map(|part| part.as_chunks::<LANES>().0), block.map(|part| part.as_chunks::<LANES>().1));
+    let of = |i: usize, parts: [&[T]; N]| f(parts.map(|part| part[i]));
+    for number in 0..rows[0].len() {
+        let row = rows.map(|part| &part[number]);
+        for i in 0..LANES {
+            lanes[i] = F::fold(lanes[i], f(row.map(|part| part[i])));
+        }
+    }
+    for i in 0..rests[0].len() {
+        lanes[i] = F::fold(lanes[i], of(i, rests));
+    }
     lanes
 }
 
 /// The lanes' results in one.
+#[inline(always)]
 fn across<T: Number, F: Fold<T>>(mut lanes: [T; LANES]) -> T {
     let mut width = LANES;
     while width > 1 {
@@ -199,13 +213,75 @@ fn across<T: Number, F: Fold<T>>(mut lanes: [T; LANES]) -> T {
 
 /// Folds a slice, as a [`Folder`] does.
 pub(super) fn fold_slice<T: Number, F: Fold<T>>(values: &[T]) -> T {
-    if values.len() <= BLOCK {
-        // What the cascade would do with a single block, without the cascade.
-        return across::<T, F>(lanes::<T, F>(values));
+    fold_mapped::<T, F>(values, |value| value)
+}
+
+/// Folds what `f` makes of the numbers of a slice.
+pub(super) fn fold_mapped<T: Number, F: Fold<T>>(values: &[T], f: impl Fn(T) -> T) -> T {
+    fold_parts::<T, F, 1>([values], |[value]| f(value))
+}
+
+/// Folds what `f` makes of the numbers of two slices of one length.
+pub(super) fn fold_zipped<T: Number, F: Fold<T>>(a: &[T], b: &[T], f: impl Fn(T, T) -> T) -> T {
+    fold_parts::<T, F, 2>([a, &b[..a.len()]], |[a, b]| f(a, b))
+}
+
+fn fold_parts<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl Fn([T; N]) -> T) -> T {
+    let len = parts[0].len();
+    if len <= RADIX * BLOCK {
+        return simd::run(Short::<T, F, _, N> { parts, f, fold: PhantomData });
     }
-    let mut folder = Folder::new::<F>();
-    values.chunks(BLOCK).for_each(|block| folder.push::<F>(block));
-    folder.finish::<F>()
+    let mut cascade = Cascade::<T, LANES>::new::<F>(LANES);
+    for start in (0..len).step_by(BLOCK) {
+        let parts = parts.map(|part| &part[start..len.min(start + BLOCK)]);
+        cascade.push::<F>(&simd::run(Block::<T, F, _, N> { parts, f: &f, fold: PhantomData }));
+    }
+    finish::<T, F>(cascade)
+}
+
+/// So few blocks that no result moves up a level.
+struct Short<'a, T, F, M, const N: usize> {
+    parts: [&'a [T]; N],
+    f: M,
+    fold: PhantomData<F>,
+}
+
+impl<T: Number, F: Fold<T>, M: Fn([T; N]) -> T, const N: usize> WithSimd for Short<'_, T, F, M, N> {
+    type Output = T;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> T {
+        let len = self.parts[0].len();
+        let block = |start: usize| self.parts.map(|part| &part[start..len.min(start + BLOCK)]);
+        let mut total = lanes::<T, F, N>(block(0), &self.f);
+        for start in (BLOCK..len).step_by(BLOCK) {
+            fold_into::<T, F>(&mut total, &lanes::<T, F, N>(block(start), &self.f));
+        }
+        across::<T, F>(total)
+    }
+}
+
+/// One of many blocks.
+struct Block<'a, T, F, M, const N: usize> {
+    parts: [&'a [T]; N],
+    f: M,
+    fold: PhantomData<F>,
+}
+
+impl<T: Number, F: Fold<T>, M: Fn([T; N]) -> T, const N: usize> WithSimd for Block<'_, T, F, M, N> {
+    type Output = [T; LANES];
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> [T; LANES] {
+        lanes::<T, F, N>(self.parts, self.f)
+    }
+}
+
+/// The result of all lanes.
+fn finish<T: Number, F: Fold<T>>(mut cascade: Cascade<T, LANES>) -> T {
+    let mut lanes = [F::IDENTITY; LANES];
+    lanes.copy_from_slice(cascade.finish::<F>());
+    across::<T, F>(lanes)
 }
 
 /// The sum of `len` numbers that `load` makes: it fills its second argument with those from number i on, i being its
@@ -215,7 +291,7 @@ pub(super) fn sum_of<T: Number>(len: usize, load: impl Fn(usize, &mut [T])) -> T
     if len <= BLOCK {
         let block = &mut buffer[..len];
         load(0, block);
-        return across::<T, Sum>(lanes::<T, Sum>(block));
+        return fold_slice::<T, Sum>(block);
     }
     let mut folder = Folder::new::<Sum>();
     for start in (0..len).step_by(BLOCK) {
@@ -232,7 +308,7 @@ mod tests {
 
     #[test]
     fn sums_of_integers_are_exact_at_every_length() {
-        for len in (0..300).chain([2047, 2048, 2049, 40_000, 300_001]) {
+        for len in (0..1100).chain([8191, 8192, 8193, 40_000, 300_001]) {
             let values: Vec<i64> = (0..len).collect();
             assert_eq!(fold_slice::<_, Sum>(&values), len * (len - 1) / 2, "{len}");
         }
@@ -248,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_sum_without_a_slice_is_the_same_sum() {
-        for len in [0, 1, 127, 128, 129, 5000] {
+        for len in [0, 1, 511, 512, 513, 5000, 20_000] {
             let values: Vec<f32> = (0..len).map(|i| (i as f32).sin()).collect();
             let streamed =
                 sum_of(len, |start, block| block.copy_from_slice(&values[start..start + block.len()]));
@@ -257,11 +333,11 @@ mod tests {
     }
 
     #[test]
-    fn a_single_block_is_folded_as_in_the_cascade() {
-        for len in 0..=BLOCK {
+    fn a_short_slice_is_folded_as_in_the_cascade() {
+        for len in (0..=BLOCK).chain((BLOCK..=RADIX * BLOCK + 1).step_by(77)).chain([RADIX * BLOCK]) {
             let values: Vec<f32> = (0..len).map(|i| (i as f32).cos()).collect();
             let mut folder = Folder::new::<Sum>();
-            folder.push::<Sum>(&values);
+            values.chunks(BLOCK).for_each(|block| folder.push::<Sum>(block));
             assert_eq!(folder.finish::<Sum>().to_bits(), fold_slice::<_, Sum>(&values).to_bits());
         }
         let mut folder = Folder::new::<Sum>();
@@ -271,7 +347,7 @@ mod tests {
 
     #[test]
     fn the_largest_and_smallest_are_found_wherever_they_are() {
-        for len in [1, 7, 8, 9, 128, 3000] {
+        for len in [1, 31, 32, 33, 512, 3000, 9000] {
             for place in [0, len / 2, len - 1] {
                 let mut values = vec![0.5_f64; len];
                 values[place] = 2.0;

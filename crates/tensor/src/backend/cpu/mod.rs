@@ -4,6 +4,7 @@
 //! chosen by the run-time type in `dispatch`. Strided operands go through `operands`, which finds the loops that run
 //! along slices. Work is cut by its shape alone (`parallel`), so results are the same for any number of threads.
 
+mod angle;
 mod attention;
 mod clip;
 mod conv;
@@ -23,6 +24,7 @@ mod optim;
 mod parallel;
 mod philox;
 mod pool;
+mod quads;
 mod random;
 pub(super) mod reduce;
 mod scalar;
@@ -122,8 +124,8 @@ impl Backend for CpuBackend {
             Kernel::ArgReduce { largest, input, axis, out } => {
                 reduce::arg_reduce(workers, op, largest, input, axis, out)
             }
-            Kernel::ArgSort { descending, input, out, .. } => {
-                sort::arg_sort(workers, op, descending, input, out)
+            Kernel::ArgSort { descending, first, input, out, .. } => {
+                sort::arg_sort(workers, op, (descending, first), input, out)
             }
             Kernel::RunningSum { axis, reverse, out } => scan::running_sum(workers, op, axis, reverse, out),
             Kernel::MatMul { lhs, rhs, out } => matmul::matmul(workers, op, lhs, rhs, out),
@@ -239,7 +241,10 @@ mod tests {
         run("reduce", Kernel::Reduce { f: Reduce::Sum, input: x, axes, workspace, out: sum.out() });
         run("arg_reduce", Kernel::ArgReduce { largest: true, input: x, axis: 1, out: best.out() });
         let workspace = none.out();
-        run("arg_sort", Kernel::ArgSort { descending: false, input: x, workspace, out: whole.out() });
+        run(
+            "arg_sort",
+            Kernel::ArgSort { descending: false, first: 4, input: x, workspace, out: whole.out() },
+        );
         run("running_sum", Kernel::RunningSum { axis: 0, reverse: false, out: y.out() });
         run("matmul", Kernel::MatMul { lhs: x, rhs: x, out: y.out() });
         run("softmax", Kernel::Softmax { log: false, input: x, out: y.out() });

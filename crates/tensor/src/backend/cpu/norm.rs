@@ -1,7 +1,7 @@
 //! Layer normalisation: every row brought to mean 0 and variance 1.
 
 use super::dispatch::{float, host, host_mut};
-use super::fold::{Sum, fold_slice, sum_of};
+use super::fold::{Sum, fold_mapped, fold_slice, fold_zipped, sum_of};
 use super::number::{Float, Number};
 use super::operands::{Pair, Source};
 use super::parallel::{Workers, light_runs};
@@ -35,12 +35,19 @@ pub(super) fn layer_norm(
             rows.for_each(|(row, (out, statistics))| {
                 let start = first + row * width;
                 source.load(start, out);
-                let [mean, scale] = normalise(out, centred, epsilon);
-                if let Some(weight) = &weight {
-                    weight.each(start, out, |out, w| *out *= w);
-                }
-                if let Some(bias) = &bias {
-                    bias.each(start, out, |out, b| *out += b);
+                let [mean, scale] = centre(out, centred, epsilon);
+                let whole = [&weight, &bias].map(|of| of.as_ref().and_then(|of| of.slice(start..start + width)));
+                if let [Some(weight), Some(bias)] = whole {
+                    // By far the most common, in one go.
+                    simd::zip2(out, weight, bias, |out, w, b| *out = *out * scale * w + b);
+                } else {
+                    simd::each(out, |x| *x *= scale);
+                    if let Some(weight) = &weight {
+                        weight.each(start, out, |out, w| *out *= w);
+                    }
+                    if let Some(bias) = &bias {
+                        bias.each(start, out, |out, b| *out += b);
+                    }
                 }
                 statistics.copy_from_slice(&[mean, scale]);
             });
@@ -49,17 +56,15 @@ pub(super) fn layer_norm(
     })
 }
 
-/// x ← (x - mean) / √(variance + ε), where the mean is 0 unless the row is centred.
-fn normalise<T: Float>(row: &mut [T], centred: bool, epsilon: T) -> Statistics<T> {
+/// x ← x - mean, where the mean is 0 unless the row is `centred`.
+fn centre<T: Float>(row: &mut [T], centred: bool, epsilon: T) -> Statistics<T> {
     let count = T::from_f64(row.len() as f64);
     let mean = if centred { fold_slice::<T, Sum>(row) / count } else { T::ZERO };
-    simd::each(row, |x| *x = *x - mean);
-    let squares = sum_of(row.len(), |start, block| {
-        simd::zip(block, &row[start..][..block.len()], |out, x| *out = x * x);
-    });
-    let scale = T::ONE / (squares / count + epsilon).sqrt();
-    simd::each(row, |x| *x *= scale);
-    [mean, scale]
+    if centred {
+        simd::each(row, |x| *x = *x - mean);
+    }
+    let squares = fold_mapped::<T, Sum>(row, |x| x * x);
+    [mean, T::ONE / (squares / count + epsilon).sqrt()]
 }
 
 /// See [`Kernel::LayerNormGrad`](crate::backend::Kernel::LayerNormGrad).
@@ -85,10 +90,13 @@ pub(super) fn layer_norm_grad(
                 if let Some(weight) = &weight {
                     weight.each(first, out, |out, w| *out *= w);
                 }
-                let along = sum_of(width, |i, block| {
-                    source.each(first + i, block, |out, x| *out = (x - mean) * scale);
-                    simd::zip(block, &out[i..][..block.len()], |product, g| *product *= g);
-                }) / count;
+                let along = match source.slice(first..first + width) {
+                    Some(row) => fold_zipped::<T, Sum>(row, out, |x, g| (x - mean) * scale * g),
+                    None => sum_of(width, |i, block| {
+                        source.each(first + i, block, |out, x| *out = (x - mean) * scale);
+                        simd::zip(block, &out[i..][..block.len()], |product, g| *product *= g);
+                    }),
+                } / count;
                 let shift = if of.centred { fold_slice::<T, Sum>(out) / count } else { T::ZERO };
                 source.each(first, out, |out, x| *out = scale * (*out - shift - (x - mean) * scale * along));
             }

@@ -2,7 +2,7 @@
 
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
 
-use super::{erf, exp};
+use super::{angle, erf, exp};
 use crate::dtype::{RawElement, Scalar};
 
 /// A number that is kept in memory.
@@ -103,7 +103,8 @@ macro_rules! from_wide {
 }
 
 macro_rules! float_number {
-    ($type:ident, exp: $exp:path, tanh: $tanh:path, erf: $erf:path) => {
+    ($type:ident, exp: $exp:path, ln: $ln:path, ln_1p: $ln_1p:path, tanh: $tanh:path, erf: $erf:path,
+        sin: $sin:path, cos: $cos:path, below: $limit:expr) => {
         impl Number for $type {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
@@ -142,13 +143,16 @@ macro_rules! float_number {
         }
 
         impl Float for $type {
+            const LARGE_ANGLE: Self = $limit;
+
             #[inline(always)]
             fn exp(self) -> Self {
                 $exp(self)
             }
 
+            #[inline(always)]
             fn ln(self) -> Self {
-                $type::ln(self)
+                $ln(self)
             }
 
             #[inline(always)]
@@ -167,15 +171,26 @@ macro_rules! float_number {
             }
 
             fn sin(self) -> Self {
-                $type::sin(self)
+                if self.abs() < Self::LARGE_ANGLE { self.sin_of_small() } else { $type::sin(self) }
             }
 
             fn cos(self) -> Self {
-                $type::cos(self)
+                if self.abs() < Self::LARGE_ANGLE { self.cos_of_small() } else { $type::cos(self) }
             }
 
+            #[inline(always)]
+            fn sin_of_small(self) -> Self {
+                $sin(self)
+            }
+
+            #[inline(always)]
+            fn cos_of_small(self) -> Self {
+                $cos(self)
+            }
+
+            #[inline(always)]
             fn ln_1p(self) -> Self {
-                $type::ln_1p(self)
+                $ln_1p(self)
             }
 
             fn powf(self, exponent: Self) -> Self {
@@ -241,8 +256,10 @@ impl UnsignedAbs for u8 {
     }
 }
 
-float_number!(f32, exp: exp::exp_f32, tanh: exp::tanh_f32, erf: erf::erf_f32);
-float_number!(f64, exp: f64::exp, tanh: f64::tanh, erf: erf::erf_f64);
+float_number!(f32, exp: exp::exp_f32, ln: exp::log_f32, ln_1p: exp::log_1p_f32, tanh: exp::tanh_f32, erf: erf::erf_f32,
+    sin: angle::sin_f32, cos: angle::cos_f32, below: angle::LIMIT);
+float_number!(f64, exp: f64::exp, ln: f64::ln, ln_1p: f64::ln_1p, tanh: f64::tanh, erf: erf::erf_f64,
+    sin: f64::sin, cos: f64::cos, below: f64::INFINITY);
 integer_number!(i64, wrapping_abs);
 integer_number!(i32, wrapping_abs);
 integer_number!(u8, itself);
@@ -258,6 +275,10 @@ pub(super) trait Float:
     + Div<Output = Self>
     + Neg<Output = Self>
 {
+    /// From here on an angle is too large for [`sin_of_small`](Self::sin_of_small) and
+    /// [`cos_of_small`](Self::cos_of_small).
+    const LARGE_ANGLE: Self;
+
     /// eˣ
     fn exp(self) -> Self;
     /// ln x
@@ -272,7 +293,11 @@ pub(super) trait Float:
     fn sin(self) -> Self;
     /// cos x
     fn cos(self) -> Self;
-    /// ln(1 + x), exact for small x
+    /// The same as [`sin`](Self::sin), for |x| below [`LARGE_ANGLE`](Self::LARGE_ANGLE), in loops that vectorise.
+    fn sin_of_small(self) -> Self;
+    /// The same as [`cos`](Self::cos), for |x| below [`LARGE_ANGLE`](Self::LARGE_ANGLE), in loops that vectorise.
+    fn cos_of_small(self) -> Self;
+    /// ln(1 + x), exact for small x, for x from 0 to 1
     fn ln_1p(self) -> Self;
     /// x to the power of another number
     fn powf(self, exponent: Self) -> Self;

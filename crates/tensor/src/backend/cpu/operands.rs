@@ -209,7 +209,7 @@ impl<'a, A: RawElement, B: RawElement, C: RawElement> Triple<'a, A, B, C> {
     fn each<U>(&self, start: usize, mut out: &mut [U], f: impl Fn(&mut U, A, B, C)) {
         let range = start..start + out.len();
         let [s, t, u] = self.walk.inner();
-        if [s, t, u] != [1; 3] {
+        if !matches!([s, t, u], [1, 0 | 1, 0 | 1]) {
             self.walk.tiles(range, |first, Segment { starts: [a, b, c], len }| {
                 let out = out[first..first + len].iter_mut().enumerate();
                 out.for_each(|(i, out)| f(out, self.a[a + i * s], self.b[b + i * t], self.c[c + i * u]));
@@ -218,9 +218,28 @@ impl<'a, A: RawElement, B: RawElement, C: RawElement> Triple<'a, A, B, C> {
         }
         for Segment { starts: [a, b, c], len } in self.walk.segments(range) {
             let Some(now) = out.split_off_mut(..len) else { return };
-            let others = self.b[b..b + len].iter().zip(&self.c[c..c + len]);
-            let all = self.a[a..a + len].iter().zip(others);
-            now.iter_mut().zip(all).for_each(|(out, (&a, (&b, &c)))| f(out, a, b, c));
+            let first = &self.a[a..a + len];
+            match [t, u] {
+                [1, 1] => {
+                    let others = self.b[b..b + len].iter().zip(&self.c[c..c + len]);
+                    now.iter_mut()
+                        .zip(first.iter().zip(others))
+                        .for_each(|(out, (&a, (&b, &c)))| f(out, a, b, c));
+                }
+                // One stands still, as a constant.
+                [1, _] => {
+                    let c = self.c[c];
+                    simd::zip2(now, first, &self.b[b..b + len], |out, a, b| f(out, a, b, c));
+                }
+                [_, 1] => {
+                    let b = self.b[b];
+                    simd::zip2(now, first, &self.c[c..c + len], |out, a, c| f(out, a, b, c));
+                }
+                _ => {
+                    let (b, c) = (self.b[b], self.c[c]);
+                    simd::zip(now, first, |out, a| f(out, a, b, c));
+                }
+            }
         }
     }
 }

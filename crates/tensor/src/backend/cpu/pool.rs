@@ -1,8 +1,10 @@
 //! Pools: the largest or the mean of what windows see of each plane.
 
 use super::dispatch::{float, host_mut};
+use super::fold::{Sum, fold_slice};
 use super::number::{Float, Number};
 use super::parallel::{Workers, light_runs};
+use super::quads::Quads;
 use super::sliding::{Best, Sliding};
 use crate::backend::{Pool, PoolAxis, not_host};
 use crate::error::Result;
@@ -12,6 +14,22 @@ use crate::storage::{View, ViewMut};
 fn plane(dims: &[usize]) -> [usize; 2] {
     let size = |back: usize| dims.len().checked_sub(back).map_or(1, |axis| dims[axis]);
     [size(2), size(1)]
+}
+
+/// How the planes of a pool are gone through.
+enum Path {
+    Quads(Quads),
+    Sliding(Sliding),
+    /// Window by window.
+    Each,
+}
+
+impl Path {
+    fn new(axes: [PoolAxis; 2], from: [usize; 2], to: [usize; 2]) -> Self {
+        let quads = || Quads::new(axes, from, to).map(Self::Quads);
+        let sliding = || Sliding::new(axes, from, to).map(Self::Sliding);
+        quads().or_else(sliding).unwrap_or(Self::Each)
+    }
 }
 
 /// See [`Kernel::Pool2d`](crate::backend::Kernel::Pool2d).
@@ -24,7 +42,7 @@ pub(super) fn forward(
 ) -> Result<()> {
     let (from, to) = (plane(input.layout().shape().dims()), plane(out.layout().shape().dims()));
     let (of_in, of_out) = (from[0] * from[1], to[0] * to[1]);
-    let sliding = Sliding::new(axes, from, to);
+    let path = Path::new(axes, from, to);
     float!(op, out.dtype(), T => {
         let input = input.host_contiguous::<T>().ok_or_else(|| not_host(op))?;
         let out = host_mut::<T>(op, out)?;
@@ -34,16 +52,18 @@ pub(super) fn forward(
         workers.chunks(out, light_runs(of_in * 2) * of_out, &|start, part| {
             let planes = input[start / of_out * of_in..].chunks(of_in);
             for (input, out) in planes.zip(part.chunks_mut(of_out)) {
-                if let Some(sliding) = &sliding {
-                    sliding.forward(pool, input, out);
-                    continue;
-                }
-                for (place, out) in out.iter_mut().enumerate() {
-                    let [y, x] = [place / to[1], place % to[1]];
-                    *out = match pool {
-                        Pool::Max => largest(input, from, axes, [y, x]).1,
-                        Pool::Mean => mean(input, from, axes, [y, x]),
-                    };
+                match &path {
+                    Path::Quads(quads) => quads.forward(pool, input, out),
+                    Path::Sliding(sliding) => sliding.forward(pool, input, out),
+                    Path::Each => {
+                        for (place, out) in out.iter_mut().enumerate() {
+                            let at = [place / to[1], place % to[1]];
+                            *out = match pool {
+                                Pool::Max => largest(input, from, axes, at).1,
+                                Pool::Mean => mean(input, from, axes, at),
+                            };
+                        }
+                    }
                 }
             }
         });
@@ -68,6 +88,10 @@ fn largest<T: Float>(input: &[T], from: [usize; 2], axes: [PoolAxis; 2], at: [us
 }
 
 fn mean<T: Float>(input: &[T], from: [usize; 2], axes: [PoolAxis; 2], at: [usize; 2]) -> T {
+    // The mean of the whole, as many networks end.
+    if axes == [PoolAxis::Adaptive { outputs: 1 }; 2] {
+        return fold_slice::<T, Sum>(input) / T::from_f64(input.len() as f64);
+    }
     let ((rows, high), (columns, wide)) = (axes[0].seen(at[0], from[0]), axes[1].seen(at[1], from[1]));
     let mut sum = T::ZERO;
     for y in rows {
@@ -88,7 +112,7 @@ pub(super) fn backward(
 ) -> Result<()> {
     let (from, to) = (plane(out.layout().shape().dims()), plane(grad.layout().shape().dims()));
     let (of_in, of_out) = (from[0] * from[1], to[0] * to[1]);
-    let sliding = Sliding::new(axes, from, to);
+    let path = Path::new(axes, from, to);
     float!(op, out.dtype(), T => {
         let input = input.host_contiguous::<T>().ok_or_else(|| not_host(op))?;
         let grad = grad.host_contiguous::<T>().ok_or_else(|| not_host(op))?;
@@ -99,18 +123,20 @@ pub(super) fn backward(
         workers.chunks(out, light_runs(of_in * 2) * of_in, &|start, part| {
             let first = start / of_in;
             let mut best = Best::default();
-            part.fill(T::ZERO);
             for (number, out) in (first..).zip(part.chunks_mut(of_in)) {
-                let grad = &grad[number * of_out..][..of_out];
-                if let Some(sliding) = &sliding {
-                    sliding.backward(pool, &input[number * of_in..][..of_in], grad, out, &mut best);
-                    continue;
-                }
-                for (place, &g) in grad.iter().enumerate() {
-                    let at = [place / to[1], place % to[1]];
-                    match pool {
-                        Pool::Max => out[largest(&input[number * of_in..][..of_in], from, axes, at).0] += g,
-                        Pool::Mean => spread(out, from, axes, at, g),
+                let (input, grad) = (&input[number * of_in..][..of_in], &grad[number * of_out..][..of_out]);
+                match &path {
+                    Path::Quads(quads) => quads.backward(pool, input, grad, out),
+                    Path::Sliding(sliding) => sliding.backward(pool, input, grad, out, &mut best),
+                    Path::Each => {
+                        out.fill(T::ZERO);
+                        for (place, &grad) in grad.iter().enumerate() {
+                            let at = [place / to[1], place % to[1]];
+                            match pool {
+                                Pool::Max => out[largest(input, from, axes, at).0] += grad,
+                                Pool::Mean => spread(out, from, axes, at, grad),
+                            }
+                        }
                     }
                 }
             }

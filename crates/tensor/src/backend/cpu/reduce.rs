@@ -210,22 +210,36 @@ impl<T: Number> Sequences<'_, T> {
                 *out = fold_slice::<T, F>(&self.data[base + range.start..base + range.end]);
                 continue;
             }
-            let mut folder = Folder::new::<F>();
-            for start in range.clone().step_by(BLOCK) {
-                let block = start..range.end.min(start + BLOCK);
-                let buffer = &mut buffer[..block.len()];
-                let mut rest = &mut *buffer;
-                for Segment { starts: [place], len } in reduced.segments(block) {
-                    let Some(now) = rest.split_off_mut(..len) else { break };
-                    // Rows may also stand still.
+            let mut folder = (range.len() > BLOCK).then(Folder::new::<F>);
+            let mut filled = 0;
+            for Segment { starts: [place], len } in reduced.segments(range.clone()) {
+                let (mut place, mut left) = (base + place, len);
+                while left > 0 {
+                    let len = left.min(BLOCK - filled);
+                    let block = &mut buffer[filled..filled + len];
                     match stride {
-                        0 => now.fill(self.data[base + place]),
-                        _ => simd::zip_step(now, &self.data[base + place..], stride, |to, value| *to = value),
+                        // Rows may also stand still.
+                        0 => block.fill(self.data[place]),
+                        1 => block.copy_from_slice(&self.data[place..place + len]),
+                        _ => simd::zip_step(block, &self.data[place..], stride, |to, value| *to = value),
+                    }
+                    (place, left, filled) = (place + len * stride, left - len, filled + len);
+                    if let (Some(folder), BLOCK) = (&mut folder, filled) {
+                        folder.push::<F>(&buffer);
+                        filled = 0;
                     }
                 }
-                folder.push::<F>(buffer);
             }
-            *out = folder.finish::<F>();
+            let rest = &buffer[..filled];
+            *out = match folder {
+                None => fold_slice::<T, F>(rest),
+                Some(mut folder) => {
+                    if !rest.is_empty() {
+                        folder.push::<F>(rest);
+                    }
+                    folder.finish::<F>()
+                }
+            };
         }
     }
 

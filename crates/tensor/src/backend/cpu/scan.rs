@@ -33,6 +33,14 @@ pub(super) fn running_sum(
 
 /// The sums of a block of rows.
 fn run<T: Number>(block: &mut [T], row: usize, reverse: bool) {
+    if row == 1 {
+        let mut sum = T::ZERO;
+        let add = |value: &mut T| {
+            sum = sum.plus(*value);
+            *value = sum;
+        };
+        return if reverse { block.iter_mut().rev().for_each(add) } else { block.iter_mut().for_each(add) };
+    }
     let add = |sum: &[T], to: &mut [T]| to.iter_mut().zip(sum).for_each(|(to, &sum)| *to = sum.plus(*to));
     let rows = block.len() / row;
     for step in 1..rows {

@@ -60,11 +60,6 @@ pub(super) fn zip_into3<U, A: Copy>([u, v, w]: [&mut [U]; 3], a: &[A], f: impl F
     run(ZipInto3 { u, v, w, a, f });
 }
 
-/// Folds rows into the first one, column by column.
-pub(super) fn fold<T: Copy, const N: usize>(into: &mut [T; N], rows: &[[T; N]], f: impl Fn(T, T) -> T) {
-    run(Fold { into, rows, f });
-}
-
 // What `run` takes is a type, not a closure, so that it can be told to inline it: in a function of its own the loop
 // would be compiled for the least of all processors.
 
@@ -156,28 +151,6 @@ impl<U, A: Copy, F: Fn([&mut U; 3], A)> WithSimd for ZipInto3<'_, U, A, F> {
     }
 }
 
-struct Fold<'a, T, F, const N: usize> {
-    into: &'a mut [T; N],
-    rows: &'a [[T; N]],
-    f: F,
-}
-
-impl<T: Copy, F: Fn(T, T) -> T, const N: usize> WithSimd for Fold<'_, T, F, N> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        // A copy, so that it stays in registers.
-        let mut folded = *self.into;
-        for row in self.rows {
-            for (folded, &value) in folded.iter_mut().zip(row) {
-                *folded = (self.f)(*folded, value);
-            }
-        }
-        *self.into = folded;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,12 +192,5 @@ mod tests {
             assert!(v.iter().all(|&v| v == 2.0));
             assert!(w.iter().zip(&a).all(|(&w, a)| w == 1.0 + a));
         }
-    }
-
-    #[test]
-    fn rows_are_folded_column_by_column() {
-        let mut folded = [1, 2, 3];
-        fold(&mut folded, &[[10, 20, 30], [100, 200, 300]], |a, b| a + b);
-        assert_eq!(folded, [111, 222, 333]);
     }
 }

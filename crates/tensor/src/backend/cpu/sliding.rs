@@ -93,7 +93,7 @@ impl Sliding {
         }
     }
 
-    /// Adds to `out`. See [`Kernel::Pool2dGrad`](crate::backend::Kernel::Pool2dGrad).
+    /// Writes all of `out`. See [`Kernel::Pool2dGrad`](crate::backend::Kernel::Pool2dGrad).
     pub(super) fn backward<T: Float>(
         &self,
         pool: Pool,
@@ -103,6 +103,7 @@ impl Sliding {
         best: &mut Best<T>,
     ) {
         let count = T::from_f64(self.count as f64);
+        out.fill(T::ZERO);
         for (row, grad) in grad.chunks(self.to[1]).enumerate() {
             match pool {
                 Pool::Max => {

@@ -1,7 +1,7 @@
 //! Softmax and what is made of it. Every row is shifted by its largest element before exp, so that nothing overflows.
 
 use super::dispatch::{float, host_mut};
-use super::fold::{BLOCK, Folder, Largest, Sum, fold_slice, sum_of};
+use super::fold::{BLOCK, Folder, Largest, Sum, fold_mapped, fold_slice, sum_of};
 use super::index;
 use super::number::{Float, Number};
 use super::operands::{Pair, Source};
@@ -34,17 +34,14 @@ pub(super) fn softmax(
 fn softmax_row<T: Float>(row: &mut [T]) {
     let largest = fold_slice::<T, Largest>(row);
     simd::each(row, |x| *x = (*x - largest).exp());
-    let sum = fold_slice::<T, Sum>(row);
-    simd::each(row, |x| *x = *x / sum);
+    let scale = T::ONE / fold_slice::<T, Sum>(row);
+    simd::each(row, |x| *x *= scale);
 }
 
 /// x ← x - ln Σ eˣ
 fn log_softmax_row<T: Float>(row: &mut [T]) {
     let largest = fold_slice::<T, Largest>(row);
-    let sum = sum_of(row.len(), |start, block| {
-        simd::zip(block, &row[start..][..block.len()], |out, x| *out = (x - largest).exp());
-    });
-    let log_sum = sum.ln();
+    let log_sum = fold_mapped::<T, Sum>(row, |x| (x - largest).exp()).ln();
     simd::each(row, |x| *x = *x - largest - log_sum);
 }
 
@@ -63,10 +60,12 @@ pub(super) fn softmax_grad(
         rows(workers, host_mut::<T>(op, out)?, classes, &|number, row| {
             let first = number * classes;
             if log {
-                let sum = sum_of(row.len(), |i, block| pair.each(first + i, block, |out, _, g| *out = g));
+                pair.each(first, row, |out, _, g| *out = g);
+                let sum = fold_slice::<T, Sum>(row);
                 pair.each(first, row, |out, s, g| *out = g - s.exp() * sum);
             } else {
-                let sum = sum_of(row.len(), |i, block| pair.each(first + i, block, |out, s, g| *out = g * s));
+                pair.each(first, row, |out, s, g| *out = g * s);
+                let sum = fold_slice::<T, Sum>(row);
                 pair.each(first, row, |out, s, g| *out = s * (g - sum));
             }
         });
@@ -99,17 +98,16 @@ pub(super) fn cross_entropy(
 /// ln Σ eˣ - x[target] over the row that starts at element `first`.
 fn row_loss<T: Float>(logits: &Source<'_, T>, first: usize, classes: usize, target: usize) -> T {
     let row = first..first + classes;
-    let largest = logits.slice(row.clone()).map_or_else(
-        || {
-            let mut folder = Folder::new::<Largest>();
-            logits.blocks::<BLOCK>(row, |_, block| folder.push::<Largest>(block));
-            folder.finish::<Largest>()
-        },
-        fold_slice::<T, Largest>,
-    );
-    let sum = sum_of(classes, |i, block| {
-        logits.each(first + i, block, |out, x| *out = (x - largest).exp());
-    });
+    let (largest, sum) = if let Some(row) = logits.slice(row.clone()) {
+        let largest = fold_slice::<T, Largest>(row);
+        (largest, fold_mapped::<T, Sum>(row, |x| (x - largest).exp()))
+    } else {
+        let mut folder = Folder::new::<Largest>();
+        logits.blocks::<BLOCK>(row, |_, block| folder.push::<Largest>(block));
+        let largest = folder.finish::<Largest>();
+        let exp = |i, block: &mut [T]| logits.each(first + i, block, |out, x| *out = (x - largest).exp());
+        (largest, sum_of(classes, exp))
+    };
     sum.ln() - (logits.get(first + target) - largest)
 }
 

@@ -26,7 +26,7 @@ pub(super) fn workspace(shape: &Shape) -> usize {
 pub(super) fn arg_sort(
     workers: &Workers,
     op: &'static str,
-    descending: bool,
+    (descending, first): (bool, usize),
     input: View<'_>,
     out: ViewMut<'_>,
 ) -> Result<()> {
@@ -35,15 +35,15 @@ pub(super) fn arg_sort(
     let short = u32::try_from(lines.length).is_ok();
     match input.dtype() {
         DType::F32 if short => lines.each(workers, host::<f32>(op, &input)?, out, |line, out| {
-            together(out, descending, |index| rank(line.at(index)));
+            together(out, first, descending, |index| rank(line.at(index)));
         }),
         DType::U8 if short => lines.each(workers, host::<u8>(op, &input)?, out, |line, out| {
-            together(out, descending, |index| u32::from(line.at(index)));
+            together(out, first, descending, |index| u32::from(line.at(index)));
         }),
         dtype => {
             return byte_or_number!(op, dtype, T => {
                 lines.each(workers, host::<T>(op, &input)?, out, |line, out| {
-                    looked_up(out, descending, |index| line.at(index));
+                    looked_up(out, first, descending, |index| line.at(index));
                 });
                 Ok(())
             });
@@ -117,20 +117,20 @@ fn rank(element: f32) -> u32 {
 }
 
 /// The indices in the order of the ranks, each sorted with its index behind it.
-fn together(out: &mut [i64], descending: bool, rank: impl Fn(usize) -> u32) {
+fn together(out: &mut [i64], first: usize, descending: bool, rank: impl Fn(usize) -> u32) {
     let both: &mut [u64] = bytemuck::cast_slice_mut(out);
     for (index, place) in both.iter_mut().enumerate() {
         let rank = if descending { !rank(index) } else { rank(index) };
         *place = u64::from(rank) << 32 | index as u64;
     }
-    both.sort_unstable();
+    sort_first(both, first, u64::cmp);
     both.iter_mut().for_each(|place| *place &= u64::from(u32::MAX));
 }
 
 /// The indices in the order of the elements, which are looked up to be compared.
-fn looked_up<T: Number>(out: &mut [i64], descending: bool, at: impl Fn(usize) -> T) {
+fn looked_up<T: Number>(out: &mut [i64], first: usize, descending: bool, at: impl Fn(usize) -> T) {
     (0..).zip(&mut *out).for_each(|(index, place)| *place = index);
-    out.sort_unstable_by(|&i, &j| {
+    sort_first(out, first, |&i, &j| {
         let (a, b) = (at(i as usize), at(j as usize));
         let order = if less(a, b) {
             Ordering::Less
@@ -141,6 +141,19 @@ fn looked_up<T: Number>(out: &mut [i64], descending: bool, at: impl Fn(usize) ->
         };
         if descending { order.reverse() } else { order }
     });
+}
+
+/// Puts the `first` least in order, and the others behind them.
+fn sort_first<T>(all: &mut [T], first: usize, order: impl Fn(&T, &T) -> Ordering) {
+    let first = if let 1.. = first
+        && first < all.len()
+    {
+        all.select_nth_unstable_by(first - 1, &order);
+        &mut all[..first]
+    } else {
+        all
+    };
+    first.sort_unstable_by(order);
 }
 
 /// Whether `a` is smaller than `b`; NaN is larger than all numbers.
@@ -170,10 +183,17 @@ mod tests {
                 let mut expected: Vec<i64> = (0..length as i64).collect();
                 let order = |i: &i64, j: &i64| keys[*i as usize].total_cmp(&keys[*j as usize]);
                 expected.sort_by(|i, j| if descending { order(j, i) } else { order(i, j) });
-                let (mut packed, mut other) = (vec![0; length], vec![0; length]);
-                together(&mut packed, descending, |index| rank(keys[index]));
-                looked_up(&mut other, descending, |index| keys[index]);
-                assert_eq!((&packed, &other), (&expected, &expected), "{length}");
+                for first in [length, length / 3, 1, 0] {
+                    let (mut packed, mut other) = (vec![0; length], vec![0; length]);
+                    together(&mut packed, first, descending, |index| rank(keys[index]));
+                    looked_up(&mut other, first, descending, |index| keys[index]);
+                    let wanted = &expected[..first.min(length)];
+                    assert_eq!(
+                        (&packed[..wanted.len()], &other[..wanted.len()]),
+                        (wanted, wanted),
+                        "{length}"
+                    );
+                }
             }
         }
     }

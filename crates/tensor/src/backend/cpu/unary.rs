@@ -1,6 +1,7 @@
 //! Functions of one number, and their derivatives.
 
 use super::dispatch::{float, host_mut, number};
+use super::fold::{BLOCK, Largest, fold_mapped};
 use super::number::{Float, Number};
 use super::operands::{Pair, Source};
 use super::parallel::{HEAVY, LIGHT, Workers};
@@ -58,6 +59,45 @@ fn arithmetic<T: Number>(workers: &Workers, f: Unary, source: &Source<'_, T>, ou
     }
 }
 
+/// Evaluates an expression with `$power` standing for xᵃ, which for the usual exponents takes no logarithm.
+macro_rules! power {
+    ($T:ident, $exponent:expr, $power:ident => $body:expr) => {{
+        let exponent: f64 = $exponent;
+        if exponent == 1.0 {
+            let $power = |x: $T| x;
+            $body
+        } else if exponent == 2.0 {
+            let $power = |x: $T| x * x;
+            $body
+        } else if exponent == 3.0 {
+            let $power = |x: $T| x * x * x;
+            $body
+        } else if exponent == 0.5 {
+            let $power = |x: $T| x.sqrt();
+            $body
+        } else if exponent == -1.0 {
+            let $power = |x: $T| $T::ONE / x;
+            $body
+        } else if exponent == -0.5 {
+            let $power = |x: $T| $T::ONE / x.sqrt();
+            $body
+        } else {
+            let exponent = $T::from_f64(exponent);
+            let $power = |x: $T| x.powf(exponent);
+            $body
+        }
+    }};
+}
+
+/// Whether all are angles below [`Float::LARGE_ANGLE`].
+fn small_angles<T: Float>(source: &Source<'_, T>) -> bool {
+    let mut largest = T::ZERO;
+    source.blocks::<BLOCK>(0..source.len(), |_, block| {
+        largest = fold_mapped::<T, Largest>(block, T::magnitude).larger(largest);
+    });
+    largest < T::LARGE_ANGLE
+}
+
 /// The functions that only floats have.
 fn transcendental<T: Float>(workers: &Workers, f: Unary, source: &Source<'_, T>, out: &mut [T]) {
     match f {
@@ -69,21 +109,18 @@ fn transcendental<T: Float>(workers: &Workers, f: Unary, source: &Source<'_, T>,
         Unary::Sigmoid => source.map(workers, HEAVY, out, logistic),
         Unary::Recip => source.map(workers, LIGHT, out, |x| T::ONE / x),
         Unary::Rsqrt => source.map(workers, LIGHT, out, |x| T::ONE / x.sqrt()),
+        Unary::Sin if small_angles(source) => source.map(workers, HEAVY, out, T::sin_of_small),
         Unary::Sin => source.map(workers, HEAVY, out, T::sin),
+        Unary::Cos if small_angles(source) => source.map(workers, HEAVY, out, T::cos_of_small),
         Unary::Cos => source.map(workers, HEAVY, out, T::cos),
         Unary::Silu => source.map(workers, HEAVY, out, |x| x * logistic(x)),
-        Unary::Softplus => {
-            source.map(workers, HEAVY, out, |x| x.rectified() + (-x.magnitude()).exp().ln_1p())
-        }
+        Unary::Softplus => source.map(workers, HEAVY, out, softplus),
         Unary::GeluTanh => source.map(workers, HEAVY, out, gelu_tanh),
         Unary::LeakyRelu(slope) => {
             let slope = T::from_f64(slope);
-            source.map(workers, LIGHT, out, |x| if x < T::ZERO { x * slope } else { x });
+            source.map(workers, LIGHT, out, move |x| x * if x < T::ZERO { slope } else { T::ONE });
         }
-        Unary::Powf(exponent) => {
-            let exponent = T::from_f64(exponent);
-            source.map(workers, HEAVY, out, |x| x.powf(exponent));
-        }
+        Unary::Powf(exponent) => power!(T, exponent, power => source.map(workers, HEAVY, out, power)),
         Unary::Neg
         | Unary::Abs
         | Unary::Square
@@ -106,13 +143,20 @@ pub(super) fn unary_grad(
     out: ViewMut<'_>,
 ) -> Result<()> {
     float!(op, out.dtype(), T => {
-        derivative::<T>(workers, f, &Pair::new(op, saved, grad)?, host_mut(op, out)?);
+        let (source, pair) = (Source::new(op, saved)?, Pair::new(op, saved, grad)?);
+        derivative::<T>(workers, f, &source, &pair, host_mut(op, out)?);
         Ok(())
     })
 }
 
-/// out = g f'(x), or the same from the value y = f(x) where that is what was saved.
-fn derivative<T: Float>(workers: &Workers, f: Unary, pair: &Pair<'_, T, T>, out: &mut [T]) {
+/// out = g f'(x), or the same from the value y = f(x) where that is what was saved; of each pair the first is it.
+fn derivative<T: Float>(
+    workers: &Workers,
+    f: Unary,
+    saved: &Source<'_, T>,
+    pair: &Pair<'_, T, T>,
+    out: &mut [T],
+) {
     let two = T::ONE + T::ONE;
     match f {
         Unary::Neg => pair.map(workers, LIGHT, out, |_, g| -g),
@@ -140,7 +184,9 @@ fn derivative<T: Float>(workers: &Workers, f: Unary, pair: &Pair<'_, T, T>, out:
             pair.map(workers, LIGHT, out, |y, g| half * g * y * y * y);
         }
         Unary::Sign => pair.map(workers, LIGHT, out, |_, _| T::ZERO),
+        Unary::Sin if small_angles(saved) => pair.map(workers, HEAVY, out, |x, g| g * x.cos_of_small()),
         Unary::Sin => pair.map(workers, HEAVY, out, |x, g| g * x.cos()),
+        Unary::Cos if small_angles(saved) => pair.map(workers, HEAVY, out, |x, g| -g * x.sin_of_small()),
         Unary::Cos => pair.map(workers, HEAVY, out, |x, g| -g * x.sin()),
         Unary::Silu => pair.map(workers, HEAVY, out, |x, g| {
             let s = logistic(x);
@@ -150,15 +196,17 @@ fn derivative<T: Float>(workers: &Workers, f: Unary, pair: &Pair<'_, T, T>, out:
         Unary::GeluTanh => pair.map(workers, HEAVY, out, |x, g| g * gelu_tanh_slope(x)),
         Unary::LeakyRelu(slope) => {
             let slope = T::from_f64(slope);
-            pair.map(workers, LIGHT, out, |x, g| if x <= T::ZERO { g * slope } else { g });
+            pair.map(workers, LIGHT, out, move |x, g| g * if x <= T::ZERO { slope } else { T::ONE });
         }
         Unary::Powf(exponent) => {
-            let (factor, below) = (T::from_f64(exponent), T::from_f64(exponent - 1.0));
+            let factor = T::from_f64(exponent);
             if exponent == 0.0 {
                 // The function is constant, and 0 · 0⁻¹ is not.
                 pair.map(workers, LIGHT, out, |_, _| T::ZERO);
             } else {
-                pair.map(workers, HEAVY, out, |x, g| g * factor * x.powf(below));
+                power!(T, exponent - 1.0, power => {
+                    pair.map(workers, HEAVY, out, |x, g| g * factor * power(x));
+                });
             }
         }
         Unary::Clamp(low, high) => {
@@ -187,6 +235,12 @@ fn normal_cdf<T: Float>(x: T) -> T {
 #[inline(always)]
 fn logistic<T: Float>(x: T) -> T {
     T::ONE / (T::ONE + (-x).exp())
+}
+
+/// ln(1 + eˣ) = max(x, 0) + ln(1 + e^-|x|), which does not overflow.
+#[inline(always)]
+fn softplus<T: Float>(x: T) -> T {
+    x.rectified() + (-x.magnitude()).exp().ln_1p()
 }
 
 /// √(2/π), and the weight of the cube, in the approximation of Φ by tanh.

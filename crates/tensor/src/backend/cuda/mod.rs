@@ -89,7 +89,7 @@ impl Backend for CudaBackend {
             Kernel::ArgReduce { largest, input, axis, out } => {
                 reduce::arg_reduce(device, op, largest, input, axis, &out)
             }
-            Kernel::ArgSort { descending, input, workspace, out } => {
+            Kernel::ArgSort { descending, input, workspace, out, .. } => {
                 sort::arg_sort(device, op, descending, input, &workspace, &out)
             }
             Kernel::RunningSum { axis, reverse, out } => scan::running_sum(device, op, axis, reverse, &out),

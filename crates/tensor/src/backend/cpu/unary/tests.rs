@@ -35,6 +35,12 @@ fn functions() -> Vec<(Unary, Formula)> {
         }),
         (Unary::LeakyRelu(0.125), |x| if x < 0.0 { 0.125 * x } else { x }),
         (Unary::Powf(1.5), |x| x.powf(1.5)),
+        (Unary::Powf(1.0), |x| x),
+        (Unary::Powf(2.0), |x| x * x),
+        (Unary::Powf(3.0), |x| x.powi(3)),
+        (Unary::Powf(0.5), f64::sqrt),
+        (Unary::Powf(-0.5), |x| x.powf(-0.5)),
+        (Unary::Powf(-1.0), f64::recip),
         (Unary::Clamp(Scalar::Float(-1.25), Scalar::Int(1)), |x| x.clamp(-1.25, 1.0)),
         (Unary::AddScalar(Scalar::Float(0.75)), |x| x + 0.75),
         (Unary::MulScalar(Scalar::Int(-3)), |x| -3.0 * x),
@@ -137,6 +143,23 @@ fn derivatives_in_single_precision_agree_with_those_in_double() {
             .run(f.name(), Kernel::UnaryGrad { f, saved: narrow.view(), grad: ones.view(), out: out.out() })
             .unwrap();
         assert_close(&out.values::<f32>(), &expected, 2e-6, f.name());
+    }
+}
+
+#[test]
+fn a_large_angle_changes_no_value_beside_it() {
+    let backend = CpuBackend::new(1).unwrap();
+    let small: Vec<f32> = noise(8, 100).into_iter().map(|x| 1000.0 * x as f32).collect();
+    let large = [1e6, -3e9, f32::MAX, f32::INFINITY, f32::NAN];
+    let all: Vec<f32> = small.iter().chain(&large).copied().collect();
+    for (f, formula) in [(Unary::Sin, f64::sin as Formula), (Unary::Cos, f64::cos)] {
+        let alone = apply::<f32>(&backend, f, Buffer::of(&[100], &small).view());
+        let beside = apply::<f32>(&backend, f, Buffer::of(&[105], &all).view());
+        assert_eq!(beside[..100], alone);
+        for (value, x) in beside[100..].iter().zip(large) {
+            let right = formula(f64::from(x)) as f32;
+            assert!((value - right).abs() < 1e-6 || value.is_nan() && right.is_nan(), "{x}: {value} {right}");
+        }
     }
 }
 
