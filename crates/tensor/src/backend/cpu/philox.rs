@@ -4,6 +4,8 @@
 //! A block of random bits is a function of a key and a counter, without state. So any part of a stream can be made at
 //! any time by any thread, on any device, and comes out the same.
 
+use std::array;
+
 use crate::backend::RandomKey;
 
 /// Rounds of mixing; the authors' choice with a margin of safety.
@@ -15,25 +17,34 @@ const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 /// What is added to the key after each round: the golden ratio and √3 - 1, as 32-bit fractions.
 const KEY_STEPS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
-/// The generator: 128 random bits for each counter.
-pub(super) fn philox4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+/// The generator: 128 random bits for each counter. `L` counters side by side, word by word, so that loops over them
+/// vectorise.
+#[inline(always)]
+fn philox4x32<const L: usize>(mut counter: [[u32; L]; 4], mut key: [u32; 2]) -> [[u32; L]; 4] {
     for round in 0..ROUNDS {
         if round > 0 {
             key = [key[0].wrapping_add(KEY_STEPS[0]), key[1].wrapping_add(KEY_STEPS[1])];
         }
-        let first = u64::from(counter[0]) * u64::from(MULTIPLIERS[0]);
-        let second = u64::from(counter[2]) * u64::from(MULTIPLIERS[1]);
-        let [low, high] = halves(first);
-        let [other_low, other_high] = halves(second);
-        counter = [other_high ^ counter[1] ^ key[0], other_low, high ^ counter[3] ^ key[1], low];
+        let before = counter;
+        for i in 0..L {
+            let [low, high] = halves(u64::from(before[0][i]) * u64::from(MULTIPLIERS[0]));
+            let [other_low, other_high] = halves(u64::from(before[2][i]) * u64::from(MULTIPLIERS[1]));
+            counter[0][i] = other_high ^ before[1][i] ^ key[0];
+            counter[1][i] = other_low;
+            counter[2][i] = high ^ before[3][i] ^ key[1];
+            counter[3][i] = low;
+        }
     }
     counter
 }
 
-/// Block number `block` of a fill: the seed is the key; the block's number and the fill's are the counter.
-pub(super) fn block(key: RandomKey, block: u64) -> [u32; 4] {
-    let ([a, b], [c, d]) = (halves(block), halves(key.sequence));
-    philox4x32([a, b, c, d], halves(key.seed))
+/// `L` blocks of a fill from number `first` on, word by word: the seed is the key; the block's number and the fill's are
+/// the counter.
+#[inline(always)]
+pub(super) fn blocks<const L: usize>(key: RandomKey, first: u64) -> [[u32; L]; 4] {
+    let numbers: [[u32; 2]; L] = array::from_fn(|i| halves(first.wrapping_add(i as u64)));
+    let [c, d] = halves(key.sequence);
+    philox4x32([numbers.map(|[low, _]| low), numbers.map(|[_, high]| high), [c; L], [d; L]], halves(key.seed))
 }
 
 /// The lower and the upper half.
@@ -59,13 +70,25 @@ mod tests {
             ),
         ];
         for (counter, key, expected) in cases {
-            assert_eq!(philox4x32(counter, key), expected);
+            assert_eq!(philox4x32(counter.map(|word| [word]), key), expected.map(|word| [word]));
+        }
+    }
+
+    #[test]
+    fn blocks_side_by_side_are_those_made_one_by_one() {
+        let key = RandomKey { seed: 12_345_678_901_234, sequence: 98_765_432_109_876 };
+        for first in [0, 7, u64::from(u32::MAX) - 5] {
+            let many = blocks::<16>(key, first);
+            for i in 0..16 {
+                assert_eq!(many.map(|words| [words[i]]), blocks::<1>(key, first + i as u64));
+            }
         }
     }
 
     #[test]
     fn seed_sequence_and_block_each_change_every_word() {
         let key = RandomKey { seed: 1, sequence: 2 };
+        let block = |key, number| blocks::<1>(key, number);
         let base = block(key, 3);
         for other in [
             block(RandomKey { seed: 1 << 40, ..key }, 3),

@@ -3,10 +3,12 @@
 
 use std::f64::consts::TAU;
 
+use pulp::{Simd, WithSimd};
+
 use super::dispatch::{host_mut, unsupported};
 use super::number::{Float, Number};
 use super::parallel::{HEAVY, Workers};
-use super::philox;
+use super::{philox, simd};
 use crate::backend::{Distribution, RandomKey};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -43,8 +45,8 @@ fn float<T: Float, const N: usize>(
     out: &mut [T],
     distribution: Distribution,
     key: RandomKey,
-    uniform: fn([u32; 4]) -> [f64; N],
-    normal: fn([u32; 4]) -> [f64; N],
+    uniform: impl Fn([u32; 4]) -> [f64; N] + Sync,
+    normal: impl Fn([u32; 4]) -> [f64; N] + Sync,
 ) {
     match distribution {
         Distribution::Uniform { low, high } => {
@@ -72,7 +74,7 @@ fn integer<T: Number>(
     out: &mut [T],
     distribution: Distribution,
     key: RandomKey,
-    convert: fn(f64) -> T,
+    convert: impl Fn(f64) -> T + Sync,
 ) {
     match distribution {
         Distribution::Uniform { low, high } => {
@@ -88,30 +90,56 @@ fn integer<T: Number>(
     }
 }
 
+/// Blocks of random bits that are made at a time.
+const LANES: usize = 16;
+
 /// out[i] = value(draw(block i / N)[i mod N])
 fn fill<T: Number, const N: usize>(
     workers: &Workers,
     out: &mut [T],
     key: RandomKey,
-    draw: fn([u32; 4]) -> [f64; N],
+    draw: impl Fn([u32; 4]) -> [f64; N] + Sync,
     value: impl Fn(f64) -> T + Sync,
 ) {
     // Chunks begin at blocks.
     const { assert!(HEAVY.is_multiple_of(N)) };
-    workers.chunks(out, HEAVY, &|start, part| {
-        for (block, out) in (start / N..).zip(part.chunks_mut(N)) {
-            let drawn = draw(philox::block(key, block as u64));
-            out.iter_mut().zip(drawn).for_each(|(out, drawn)| *out = value(drawn));
-        }
+    workers.chunks(out, HEAVY, &|start, out| {
+        simd::run(Fill { out, key, first: (start / N) as u64, draw: &draw, value: &value });
     });
 }
 
+/// A part of a fill, from block number `first` on.
+struct Fill<'a, T, D, V> {
+    out: &'a mut [T],
+    key: RandomKey,
+    first: u64,
+    draw: D,
+    value: V,
+}
+
+impl<T: Number, D: Fn([u32; 4]) -> [f64; N], V: Fn(f64) -> T, const N: usize> WithSimd for Fill<'_, T, D, V> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for (first, out) in (self.first..).step_by(LANES).zip(self.out.chunks_mut(LANES * N)) {
+            let words = philox::blocks::<LANES>(self.key, first);
+            for (i, out) in out.chunks_mut(N).enumerate() {
+                let drawn = (self.draw)(words.map(|word| word[i]));
+                out.iter_mut().zip(drawn).for_each(|(out, drawn)| *out = (self.value)(drawn));
+            }
+        }
+    }
+}
+
 /// Four numbers in [0, 1) of 24 bits each: as many as fit an `f32` exactly.
+#[inline(always)]
 fn uniform4(words: [u32; 4]) -> [f64; 4] {
     words.map(|word| f64::from(word >> 8) / f64::from(1 << 24))
 }
 
 /// Two numbers in [0, 1) of 53 bits each: as many as fit an `f64` exactly.
+#[inline(always)]
 fn uniform2([a, b, c, d]: [u32; 4]) -> [f64; 2] {
     [(a, b), (c, d)].map(|(low, high)| (wide(low, high) >> 11) as f64 / (1_u64 << 53) as f64)
 }

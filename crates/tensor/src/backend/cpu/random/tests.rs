@@ -63,7 +63,7 @@ fn other_keys_give_other_numbers() {
 
 #[test]
 fn uniform_numbers_are_the_leading_bits_of_the_generator() {
-    let words = philox::block(KEY, 1);
+    let words = philox::blocks::<1>(KEY, 1).map(|[word]| word);
     let expected =
         words.map(|word| (f64::from(word) / 2.0_f64.powi(32) * 2.0_f64.powi(24)).floor() / 2.0_f64.powi(24));
     assert_eq!(wide(one(UNIT, 8))[4..], expected);
