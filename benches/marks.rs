@@ -18,9 +18,10 @@ use highwater::{Result, Runtime};
 #[allow(dead_code, reason = "the example also measures how well it reads")]
 mod digits;
 
-/// Rounds, and how long the steps of one way take in a round.
-const ROUNDS: usize = 60;
-const ROUND: Duration = Duration::from_millis(20);
+/// Rounds, and how long the steps of one way take in a round. Many and short: the speed of a shared machine changes within
+/// tens of milliseconds.
+const ROUNDS: usize = 2000;
+const ROUND: Duration = Duration::from_millis(1);
 
 /// How a step runs.
 #[derive(Clone, Copy, Debug)]
