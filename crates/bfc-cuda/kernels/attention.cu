@@ -29,6 +29,12 @@ DEVICE const E* row_of(u64 address, u64 head, u64 row, u64 rows, u64 width) {
     return (const E*)address + (head * rows + row) * width;
 }
 
+// The weight that a score has: none where all scores are -infinity, as the result is 0 there.
+template <typename E>
+DEVICE E share(E score, E log_sum) {
+    return log_sum == (E)-INFINITY ? (E)0 : exponential(score - log_sum);
+}
+
 #endif
 
 // One block for each query; out[0] the result, out[1] the logarithm of the sum of exp of its scores.
@@ -102,7 +108,7 @@ BLOCK_KERNEL(attention_query_grad) {
             if (key < keys && sees(job, head, query, key)) {
                 T score = product(q, row_of<T>(job.in[1].address, head, key, keys, width), width) * constant(job, 0, (T)0);
                 T through = product(g, row_of<T>(job.in[2].address, head, key, keys, values), values);
-                slope = exponential(score - log_sum) * (through - along) * constant(job, 0, (T)0);
+                slope = share(score, log_sum) * (through - along) * constant(job, 0, (T)0);
             }
             weights[threadIdx.x] = slope;
             __syncthreads();
@@ -143,7 +149,7 @@ BLOCK_KERNEL(attention_key_grad) {
                 const T* g = row_of<T>(job.also[2], head, query, queries, values);
                 T score = product(row_of<T>(job.in[0].address, head, query, queries, width), k, width) * constant(job, 0, (T)0);
                 T along = product(g, row_of<T>(job.also[0], head, query, queries, values), values);
-                weight = exponential(score - ((const T*)job.also[1])[head * queries + query]);
+                weight = share(score, ((const T*)job.also[1])[head * queries + query]);
                 slope = weight * (product(g, v, values) - along) * constant(job, 0, (T)0);
             }
             weights[threadIdx.x] = weight;

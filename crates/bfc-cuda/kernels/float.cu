@@ -27,7 +27,7 @@ KERNEL(transcendental) {
             case 11: y = larger(x, (WIDE)0) + logarithm_1p(exponential(-magnitude(x))); break;
             case 12: y = (WIDE)0.5 * x * ((WIDE)1 + JOIN(tanh_of_cube, SUFFIX)(x)); break;
             case 13: y = x < (WIDE)0 ? x * c : x; break;
-            default: y = power(x, c); break;
+            default: y = power_of(x, c); break;
         }
         out<T>(job, 0)[i] = (T)y;
     }
@@ -77,7 +77,7 @@ KERNEL(derivative) {
                 break;
             }
             case 20: y = s <= (WIDE)0 ? g * c : g; break;
-            case 21: y = g * c * power(s, c - (WIDE)1); break;
+            case 21: y = g * c * power_of(s, c - (WIDE)1); break;
             case 22: y = s < c || s > high ? (WIDE)0 : g; break;
             default: y = g / c; break;
         }

@@ -287,6 +287,13 @@ DEVICE float logarithm_1p(float x) { return log1pf(x); }
 DEVICE double logarithm_1p(double x) { return log1p(x); }
 DEVICE float power(float x, float y) { return powf(x, y); }
 DEVICE double power(double x, double y) { return pow(x, y); }
+// By the same exponent everywhere: powers of a half are roots, also at -0 and the infinities, as on the CPU.
+template <typename E>
+DEVICE E power_of(E x, E y) {
+    if (y == (E)0.5) return root(x);
+    if (y == (E)-0.5) return (E)1 / root(x);
+    return power(x, y);
+}
 DEVICE float fused(float a, float b, float c) { return fmaf(a, b, c); }
 DEVICE double fused(double a, double b, double c) { return fma(a, b, c); }
 

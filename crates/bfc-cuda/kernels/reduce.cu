@@ -22,6 +22,23 @@ DEVICE u64 inner(const Job& job, u64 e) {
     return job.in[1].contiguous ? e : offset_in(job.inner_rank, job.inner_dims, job.in[1].strides, e);
 }
 
+// Folds every `step`-th element of a sequence from `e` to below `to`, of which there is at least one: in runs, and then their
+// results, so that the rounding error of a sum of n elements grows with n / RUN + RUN and not with n.
+template <typename E>
+DEVICE E fold_steps(const Job& job, const E* base, u64 e, u64 to, u64 step) {
+    const u64 RUN = 256;
+    E whole = base[inner(job, e)];
+    for (bool first = true; e < to; first = false) {
+        u64 end = to - e > RUN * step ? e + RUN * step : to;
+        E run = base[inner(job, e)];
+        for (e += step; e < end; e += step) {
+            run = fold(job.function, run, base[inner(job, e)]);
+        }
+        whole = first ? run : fold(job.function, whole, run);
+    }
+    return whole;
+}
+
 #endif
 
 // One thread for each output and slab: for short sequences.
@@ -32,11 +49,7 @@ KERNEL(reduce_serial) {
         u64 from = n / job.count * job.k[2];
         u64 to = from + job.k[2] < job.k[0] ? from + job.k[2] : job.k[0];
         const T* base = (const T*)job.in[0].address + place(job, job.in[0], o);
-        T folded = base[inner(job, from)];
-        for (u64 e = from + 1; e < to; ++e) {
-            folded = fold(job.function, folded, base[inner(job, e)]);
-        }
-        out<T>(job, 0)[n] = folded;
+        out<T>(job, 0)[n] = fold_steps(job, base, from, to, 1);
     }
 }
 
@@ -51,11 +64,7 @@ BLOCK_KERNEL(reduce_rows) {
         const T* base = (const T*)job.in[0].address + place(job, job.in[0], o);
         u64 e = from + threadIdx.x;
         if (e < to) {
-            T own = base[inner(job, e)];
-            for (e += BLOCK; e < to; e += BLOCK) {
-                own = fold(job.function, own, base[inner(job, e)]);
-            }
-            folded[threadIdx.x] = own;
+            folded[threadIdx.x] = fold_steps(job, base, e, to, BLOCK);
         }
         __syncthreads();
         u64 filled = to - from < BLOCK ? to - from : BLOCK;
@@ -86,11 +95,7 @@ BLOCK_KERNEL(reduce_columns) {
         u64 e = from + row;
         if (o < job.count && e < to) {
             const T* base = (const T*)job.in[0].address + place(job, job.in[0], o);
-            T own = base[inner(job, e)];
-            for (e += 8; e < to; e += 8) {
-                own = fold(job.function, own, base[inner(job, e)]);
-            }
-            folded[row][column] = own;
+            folded[row][column] = fold_steps(job, base, e, to, 8);
         }
         __syncthreads();
         if (row == 0 && o < job.count) {

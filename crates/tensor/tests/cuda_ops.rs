@@ -132,6 +132,14 @@ fn sums_over_long_and_short_and_crossed_axes_are_those_of_the_cpu() {
 }
 
 #[test]
+fn long_sums_of_equal_floats_keep_their_digits() {
+    let tenth = Tensor::full(&device(), [16, 1], 0.1).unwrap();
+    let sums = tenth.broadcast_to([16, 1_000_000]).unwrap().sum(1).unwrap();
+    let expected = 1e6 * f64::from(0.1f32);
+    assert!(values(&sums).iter().all(|sum| (sum / expected - 1.0).abs() < 5e-6), "{:?}", values(&sums));
+}
+
+#[test]
 fn products_larger_than_a_tile_are_those_of_the_cpu() {
     for (m, k, n) in [(65, 33, 130), (1, 200, 64), (128, 1, 3), (70, 0, 5)] {
         let apart = difference(|device| {

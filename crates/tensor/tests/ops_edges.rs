@@ -51,6 +51,53 @@ fn where_all_is_minus_infinity_the_logarithm_of_the_sum_has_the_gradient_zero() 
 }
 
 #[test]
+fn a_power_of_zero_grows_without_end_with_its_exponent_below_zero_alone() {
+    let device = device();
+    let (zero, exponents) = (leaf(&device, &[0.0]), leaf(&device, &[-1.0, 0.0, 2.0]));
+    assert_eq!(gradient(&exponents, |b| zero.pow(b)), [f32::NEG_INFINITY, 0.0, 0.0]);
+}
+
+#[test]
+fn powers_of_a_half_are_roots_at_the_ends_too() {
+    let x = leaf(&device(), &[f32::NEG_INFINITY, -0.0, f32::INFINITY]);
+    let [root, inverse] = [0.5, -0.5].map(|c| x.powf(c).unwrap().to_vec::<f32>().unwrap());
+    assert!(root[0].is_nan() && root[1] == 0.0 && root[1].is_sign_negative() && root[2] == f32::INFINITY);
+    assert!(inverse[0].is_nan() && inverse[1..] == [f32::NEG_INFINITY, 0.0]);
+    let slope = gradient(&x, |x| x.powf(1.5));
+    assert!(slope[0].is_nan() && slope[1] == 0.0 && slope[2] == f32::INFINITY);
+}
+
+#[test]
+fn a_triangle_may_lie_beyond_all_corners() {
+    let ones = Tensor::ones(&device(), [2, 3]).unwrap();
+    for (diagonal, lower, upper) in
+        [(isize::MAX, 1.0, 0.0), (isize::MIN, 0.0, 1.0), (7, 1.0, 0.0), (-7, 0.0, 1.0)]
+    {
+        assert_eq!(ones.tril(diagonal).unwrap().to_vec::<f32>().unwrap(), [lower; 6], "{diagonal}");
+        assert_eq!(ones.triu(diagonal).unwrap().to_vec::<f32>().unwrap(), [upper; 6], "{diagonal}");
+    }
+}
+
+#[test]
+fn the_least_integer_taken_from_a_float_makes_it_larger() {
+    let x = leaf(&device(), &[0.0]);
+    assert_eq!(x.sub_scalar(i64::MIN).unwrap().to_vec::<f32>().unwrap(), [9_223_372_036_854_775_808.0]);
+}
+
+#[test]
+fn bounds_that_differ_in_the_last_digit_of_an_integer_are_in_order_or_not() {
+    let x = Tensor::from_slice(&device(), &[i64::MAX], 1).unwrap();
+    assert_eq!(x.clamp(i64::MAX - 2, i64::MAX - 1).unwrap().to_vec::<i64>().unwrap(), [i64::MAX - 1]);
+    assert!(x.clamp(i64::MAX - 1, i64::MAX - 2).is_err());
+}
+
+#[test]
+fn the_first_none_in_order_are_none() {
+    let x = leaf(&device(), &[3.0, 1.0, 2.0]);
+    assert_eq!(x.top_k(0, 0, SortOrder::Descending).unwrap().0.dims(), [0]);
+}
+
+#[test]
 fn variances_of_large_numbers_keep_their_digits() {
     let x = Tensor::from_slice(&device(), &[1e6f32, 1e6 + 1.0, 1e6 + 2.0], 3).unwrap();
     assert_eq!(x.var_all(1).unwrap().item::<f32>().unwrap(), 1.0);

@@ -134,6 +134,47 @@ fn pools_are_the_largest_and_the_mean_of_their_windows() {
 }
 
 #[test]
+fn an_image_without_rows_or_columns_has_no_windows() {
+    let options = Pool2dOptions { padding: [1, 1], ..Pool2dOptions::square(2) };
+    for dims in [[1, 1, 0, 4], [1, 1, 4, 0]] {
+        let image = Tensor::zeros(&device(), dims).unwrap();
+        for result in [image.max_pool2d(options), image.avg_pool2d(options)] {
+            assert!(matches!(result, Err(Error::BadArgument { argument: "options", .. })), "{result:?}");
+        }
+    }
+}
+
+#[test]
+fn a_query_that_sees_nothing_gets_zero_whatever_the_values_are() {
+    let device = device();
+    let of = |values: &[f32]| Tensor::from_slice(&device, values, [2, 2]).unwrap().requiring_grad().unwrap();
+    let (query, key) = (of(&[1.0; 4]), of(&[1.0; 4]));
+    let value = of(&[f32::INFINITY, f32::NAN, 1.0, 2.0]);
+    let mask = Tensor::from_slice(&device, &[false, false, false, true], [2, 2]).unwrap();
+    let options = AttentionOptions::default();
+    let seen = query.attention(&key, &value, Some(&mask), options).unwrap().to_vec::<f32>().unwrap();
+    assert_eq!(seen[..2], [0.0; 2]);
+    // Where all scores are -∞ the result is 0 too, and so are the gradients.
+    let (query, key, value) = (of(&[1e30; 4]), of(&[-1e30; 4]), of(&[1.0; 4]));
+    let result = query.attention(&key, &value, None, options).unwrap();
+    assert_eq!(result.to_vec::<f32>().unwrap(), [0.0; 4]);
+    let gradients = result.sum_all().unwrap().backward().unwrap();
+    for leaf in [&query, &key, &value] {
+        assert_eq!(gradients.get(leaf).unwrap().to_vec::<f32>().unwrap(), [0.0; 4]);
+    }
+}
+
+#[test]
+fn sizes_beyond_all_memory_are_refused_and_not_multiplied_out() {
+    let device = device();
+    let zeros = |dims: &[usize]| Tensor::zeros(&device, dims).unwrap();
+    let huge = Conv2dOptions { groups: usize::MAX, ..Conv2dOptions::default() };
+    assert!(zeros(&[1, 4, 5, 5]).conv2d(&zeros(&[2, 3, 3, 3]), huge).is_err());
+    let nothing = zeros(&[1 << 40, 1 << 40, 0]);
+    assert_eq!(nothing.group_norm(1 << 40, None, 1e-5).unwrap().dims(), nothing.dims());
+}
+
+#[test]
 fn a_pool_passes_nan_on() {
     let device = device();
     let x = Tensor::from_slice(&device, &[1.0f32, f32::NAN, 3.0, 4.0], [1, 2, 2]).unwrap();

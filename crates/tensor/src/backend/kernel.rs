@@ -222,8 +222,9 @@ pub enum Kernel<'a> {
         /// Where to.
         out: ViewMut<'a>,
     },
-    /// out = (input - μ) · s · weight + bias along the last axis, with the mean μ (0 unless centred), the variance σ² about it
-    /// and s = 1/√(σ² + epsilon).
+    /// out = (input - μ) · s · weight + bias by rows, with the mean μ (0 unless centred), the variance σ² about it and s =
+    /// 1/√(σ² + epsilon). A row is all of the last axis, or all of several: as many elements as are left for each row of
+    /// `statistics`.
     LayerNorm {
         /// Whether the mean is subtracted.
         centred: bool,

@@ -7,7 +7,10 @@ use std::path::Path;
 use super::error::DataError;
 use super::shuffle::numbers_below;
 use crate::device::Place;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::shape::Shape;
 use crate::tensor::Tensor;
 use highwater_tracking::module;
 
@@ -192,6 +195,9 @@ impl Text {
                 got: format!("{len} for {} tokens", self.len()),
             });
         };
+        // More than there can be memory for, refused before it is asked of the host.
+        let shape = Shape::new(&[count, len])?;
+        Layout::contiguous("windows", shape, DType::I64)?;
         let starts = numbers_below(starts, count, seed, step);
         let tokens = |offset: usize| -> Vec<i64> {
             let windows = starts.iter().map(|start| &self.tokens[start + offset..][..len]);
@@ -237,6 +243,7 @@ mod tests {
         let again = |step| text.windows(&device, 4, 7, 1, step).unwrap().0.to_vec::<i64>().unwrap();
         assert_eq!(again(3), again(3));
         assert_ne!(again(3), again(4));
+        assert!(text.windows(&device, usize::MAX, 7, 0, 0).is_err());
         assert!(matches!(text.windows(&device, 1, 43, 0, 0), Err(Error::BadArgument { op: "windows", .. })));
     }
 

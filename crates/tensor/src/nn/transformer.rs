@@ -85,7 +85,8 @@ impl MultiHeadAttention {
                 got: format!("{heads} for a width of {width}"),
             });
         }
-        let project = Linear::with_options(place, width, 3 * width, options(), rng)?.named("project");
+        let project =
+            Linear::with_options(place, width, width.saturating_mul(3), options(), rng)?.named("project");
         let output = Linear::with_options(place, width, width, options(), rng)?.named("output");
         Ok(Self { heads, options: AttentionOptions { causal, scale: None }, project, output })
     }
@@ -136,12 +137,13 @@ impl TransformerBlock {
     /// # Errors
     /// As [`MultiHeadAttention::new`].
     pub fn new(place: &impl Place, width: usize, heads: usize, causal: bool, rng: &Rng) -> Result<Self> {
+        let inside = width.saturating_mul(4);
         Ok(Self {
             norm1: LayerNorm::new(place, width)?.named("norm1"),
             attention: MultiHeadAttention::new(place, width, heads, causal, rng)?.named("attention"),
             norm2: LayerNorm::new(place, width)?.named("norm2"),
-            up: Linear::with_options(place, width, 4 * width, options(), rng)?.named("up"),
-            down: Linear::with_options(place, 4 * width, width, options(), rng)?.named("down"),
+            up: Linear::with_options(place, width, inside, options(), rng)?.named("up"),
+            down: Linear::with_options(place, inside, width, options(), rng)?.named("down"),
         })
     }
 }

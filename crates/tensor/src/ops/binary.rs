@@ -15,6 +15,7 @@
 //! Where `maximum` or `minimum` has a tie, each side gets half of the gradient, as in PyTorch; where a side is NaN, both
 //! get all of it. The gradient of an operand that was broadcast is summed over the repeated axes.
 
+use super::create::constant_like;
 use super::{apply_promoted, is_number, same_dtype, supported, wanted};
 use crate::autograd::{self, Saved};
 use crate::backend::{Binary, Kernel};
@@ -101,9 +102,10 @@ impl Op for BinaryOp {
                 Binary::Pow => {
                     let (a, b) = (lhs()?, rhs()?);
                     let slope = a.pow(b)?.mul(&a.log()?)?;
-                    // 0ᵇ is 0 for all b above 0, where ln 0 is not finite.
+                    // 0ᵇ is 0 for all b from 0 on, where ln 0 is not finite.
                     let zero = a.clamp(0.0, 0.0)?;
-                    grad.mul(&a.eq(&zero)?.where_(&zero, &slope)?)?
+                    let of_zero = b.ge(&constant_like(b, 0)?)?.where_(&zero, &slope)?;
+                    grad.mul(&a.eq(&zero)?.where_(&of_zero, &slope)?)?
                 }
             })
         };

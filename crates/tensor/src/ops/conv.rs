@@ -122,7 +122,7 @@ impl Conv2d {
         let (channels_fit, outputs) = if self.transposed {
             (channels == first && channels % groups == 0, second.checked_mul(groups))
         } else {
-            (*channels == second * groups && first % groups == 0, Some(*first))
+            (Some(*channels) == second.checked_mul(groups) && first % groups == 0, Some(*first))
         };
         let size = |axis: usize, len: usize| {
             let window = conv.windows[axis];

@@ -25,15 +25,36 @@ use crate::shape::Shape;
 use crate::storage::View;
 use crate::tensor::Tensor;
 
-/// Along the last axis; after x come the parameters that there are.
+/// What is normalised together.
+#[derive(Clone, Copy, Debug)]
+enum Row {
+    /// The last axis.
+    LastAxis,
+    /// The last two of the axes batch, group, channel of the group, place.
+    Group,
+}
+
+/// After x come the parameters that there are.
 #[derive(Debug)]
 struct LayerNorm {
     op: &'static str,
+    row: Row,
     centred: bool,
     epsilon: f64,
 }
 
 impl LayerNorm {
+    /// How many elements a row has, and the shape of each parameter.
+    fn of_rows(&self, x: &Tensor) -> Result<(usize, Shape)> {
+        match (self.row, x.dims()) {
+            (Row::LastAxis, &[.., width]) => Ok((width, Shape::new(&[width])?)),
+            (Row::Group, &[_, groups, channels, places]) => {
+                Ok((channels.saturating_mul(places), Shape::new(&[groups, channels, 1])?))
+            }
+            _ => Err(Error::BadRank { op: self.op, expected: "at least one axis", shape: *x.shape() }),
+        }
+    }
+
     /// A parameter, repeated for every row of `x`.
     fn spread(&self, parameter: Option<&Tensor>, x: &Tensor) -> Result<Option<Layout>> {
         parameter.map(|parameter| parameter.layout().broadcast_to(self.op, x.shape())).transpose()
@@ -53,12 +74,10 @@ impl Op for LayerNorm {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
         supported(self.op, x.dtype(), DType::is_float)?;
-        let Some(&width) = x.dims().last() else {
-            return Err(Error::BadRank { op: self.op, expected: "at least one axis", shape: *x.shape() });
-        };
+        let (width, of_parameters) = self.of_rows(x)?;
         for parameter in &inputs[1..] {
             same_dtype(self.op, x, parameter)?;
-            if parameter.dims() != [width] {
+            if *parameter.shape() != of_parameters {
                 return Err(Error::ShapeMismatch { op: self.op, lhs: *x.shape(), rhs: *parameter.shape() });
             }
         }
@@ -130,7 +149,7 @@ impl Tensor {
     /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if there is no
     /// memory.
     pub fn layer_norm(&self, affine: Option<(&Self, &Self)>, epsilon: f64) -> Result<Self> {
-        let op = LayerNorm { op: "layer_norm", centred: true, epsilon };
+        let op = LayerNorm { op: "layer_norm", row: Row::LastAxis, centred: true, epsilon };
         match affine {
             Some((weight, bias)) => apply(op, &[self, weight, bias]),
             None => apply(op, &[self]),
@@ -142,7 +161,7 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::layer_norm`].
     pub fn rms_norm(&self, weight: Option<&Self>, epsilon: f64) -> Result<Self> {
-        let op = LayerNorm { op: "rms_norm", centred: false, epsilon };
+        let op = LayerNorm { op: "rms_norm", row: Row::LastAxis, centred: false, epsilon };
         match weight {
             Some(weight) => apply(op, &[self, weight]),
             None => apply(op, &[self]),
@@ -168,20 +187,22 @@ impl Tensor {
                 got: format!("{groups} for {channels} channels"),
             });
         }
-        let rows = n * groups;
-        let width = self.elements().checked_div(rows).unwrap_or(0);
-        let normed = self.reshape([rows, width])?.layer_norm(None, epsilon)?.reshape(self.shape())?;
-        let Some((weight, bias)) = affine else { return Ok(normed) };
-        // One number a channel: an axis of its own, then one for each that follows.
-        let mut dims = vec![1; self.rank() - 1];
-        dims[0] = channels;
+        let places = self.elements().checked_div(n.saturating_mul(channels)).unwrap_or(0);
+        let of_group = channels / groups;
+        let x = self.reshape([n, groups, of_group, places])?;
+        let norm = LayerNorm { op, row: Row::Group, centred: true, epsilon };
+        // One number a channel.
         let spread = |part: &Self| {
             if part.dims() == [channels] {
-                part.reshape(&dims[..])
+                part.reshape([groups, of_group, 1])
             } else {
                 Err(Error::ShapeMismatch { op, lhs: *self.shape(), rhs: *part.shape() })
             }
         };
-        normed.mul(&spread(weight)?)?.add(&spread(bias)?)
+        let normed = match affine {
+            Some((weight, bias)) => apply(norm, &[&x, &spread(weight)?, &spread(bias)?])?,
+            None => apply(norm, &[&x])?,
+        };
+        normed.reshape(self.shape())
     }
 }

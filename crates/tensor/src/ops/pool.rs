@@ -85,7 +85,8 @@ impl Op for Pool2d {
             return Err(Error::BadRank { op: self.op, expected: "at least two axes", shape: *x.shape() });
         };
         let sizes = self.axes[0].outputs(*height).zip(self.axes[1].outputs(*width));
-        let Some((high, wide)) = sizes else {
+        // In an image without a row or a column there is nothing but padding.
+        let Some((high, wide)) = sizes.filter(|_| *height > 0 && *width > 0) else {
             return Err(Error::BadArgument {
                 op: self.op,
                 argument: "options",

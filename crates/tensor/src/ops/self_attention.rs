@@ -54,7 +54,7 @@ impl Sizes {
 
     /// The same as a stack of matrices.
     fn stack(self) -> Result<Shape> {
-        Shape::new(&[self.n * self.heads, self.len, self.width])
+        Shape::new(&[self.n.saturating_mul(self.heads), self.len, self.width])
     }
 }
 

@@ -23,12 +23,15 @@ impl Triangle {
     /// Whether j - i is at most (at least) the diagonal, for each place of a matrix.
     fn keeps(&self, ctx: &OpContext<'_>, rows: usize, columns: usize) -> Result<Tensor> {
         let (op, shape) = (ctx.op(), Shape::new(&[rows, columns])?);
+        // Beyond the corners nothing changes, and counting on from there might overflow.
+        let corners = [rows, columns].map(|size| i64::try_from(size).unwrap_or(i64::MAX));
+        let diagonal = (self.diagonal as i64).clamp(-corners[0], corners[1]);
         let (mut ends, mut places) = (
             ctx.temp(&Shape::new(&[rows, 1])?, DType::I64)?,
             ctx.temp(&Shape::new(&[columns])?, DType::I64)?,
         );
         let step = Scalar::Int(1);
-        ctx.compute(Kernel::Arange { start: Scalar::Int(self.diagonal as i64), step, out: ends.view_mut() })?;
+        ctx.compute(Kernel::Arange { start: Scalar::Int(diagonal), step, out: ends.view_mut() })?;
         ctx.compute(Kernel::Arange { start: Scalar::Int(0), step, out: places.view_mut() })?;
         let mut keeps = ctx.temp(&shape, DType::Bool)?;
         let across = places.view().layout().broadcast_to(op, &shape)?;

@@ -128,9 +128,12 @@ fn whole(value: f64) -> Option<i64> {
     (value.fract() == 0.0 && (LEAST..-LEAST).contains(&value)).then_some(value as i64)
 }
 
-const fn negated(scalar: Scalar) -> Scalar {
+/// -c, which for integers wraps.
+fn negated(scalar: Scalar, dtype: DType) -> Scalar {
     match scalar {
         Scalar::Float(value) => Scalar::Float(-value),
+        // Floats do not wrap: there is no integer for the opposite of the least.
+        Scalar::Int(i64::MIN) if dtype.is_float() => Scalar::Float(-(i64::MIN as f64)),
         Scalar::Int(value) => Scalar::Int(value.wrapping_neg()),
     }
 }
@@ -254,7 +257,10 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::add_scalar`].
     pub fn sub_scalar(&self, scalar: impl Into<Scalar>) -> Result<Self> {
-        apply(UnaryOp { op: "sub_scalar", f: Unary::AddScalar(negated(scalar.into())) }, &[self])
+        apply(
+            UnaryOp { op: "sub_scalar", f: Unary::AddScalar(negated(scalar.into(), self.dtype())) },
+            &[self],
+        )
     }
 
     /// x c. Integers wrap.
@@ -296,7 +302,11 @@ impl Tensor {
     /// the element type; [`Error::Allocation`] if there is no memory.
     pub fn clamp(&self, low: impl Into<Scalar>, high: impl Into<Scalar>) -> Result<Self> {
         let (op, low, high) = ("clamp", low.into(), high.into());
-        if low.as_f64() <= high.as_f64() {
+        let in_order = match (low, high) {
+            (Scalar::Int(low), Scalar::Int(high)) => low <= high,
+            _ => low.as_f64() <= high.as_f64(),
+        };
+        if in_order {
             return apply(UnaryOp { op, f: Unary::Clamp(low, high) }, &[self]);
         }
         let got = format!("{low} and {high}");

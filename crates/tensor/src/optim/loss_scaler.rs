@@ -152,17 +152,20 @@ impl LossScaler {
     /// Has the optimiser take a step along gradients of a [scaled](Self::scale) loss, if they are finite.
     ///
     /// # Errors
-    /// As [`LossScaler::unscale`] and [`Optimizer::step`].
+    /// As [`LossScaler::unscale`] and [`Optimizer::step`]; the scale stays as it was then.
     pub fn step(
         &mut self,
         optimizer: &mut (impl Optimizer + ?Sized),
         gradients: Gradients,
     ) -> Result<ScaledStep> {
         let scale = self.scale;
-        match self.unscale(gradients)? {
-            Some(gradients) => optimizer.step(gradients).map(|()| ScaledStep::Taken { scale }),
-            None => Ok(ScaledStep::Skipped { scale, next: self.scale }),
+        let (gradients, finite) = divided(gradients, scale)?;
+        // The scale is told of a step once it was taken.
+        if finite {
+            optimizer.step(gradients)?;
         }
+        self.update(finite);
+        Ok(if finite { ScaledStep::Taken { scale } } else { ScaledStep::Skipped { scale, next: self.scale } })
     }
 
     fn update(&mut self, finite: bool) {
@@ -214,9 +217,11 @@ mod tests {
     use super::*;
     use crate::device::Device;
     use crate::dtype::DType;
+    use crate::io::Arrays;
     use crate::nn::Parameter;
     use crate::optim::{Adam, Sgd};
     use crate::runtime::Runtime;
+    use crate::shape::Shape;
 
     fn cpu() -> Device {
         Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
@@ -225,6 +230,36 @@ mod tests {
     fn parameter(device: &Device, dtype: DType) -> (Parameter, Vec<(String, Parameter)>) {
         let parameter = Parameter::new(Tensor::ones_of(device, 3, dtype).unwrap()).unwrap();
         (parameter.clone(), vec![("p".to_owned(), parameter)])
+    }
+
+    /// An optimiser whose steps fail.
+    #[derive(Debug)]
+    struct Failing<'a>(&'a mut Sgd);
+
+    impl Optimizer for Failing<'_> {
+        fn step(&mut self, _: Gradients) -> Result<()> {
+            Err(Error::BadRank { op: "failing", expected: "no step", shape: Shape::SCALAR })
+        }
+
+        fn learning_rate(&self) -> f64 {
+            self.0.learning_rate()
+        }
+
+        fn set_learning_rate(&mut self, learning_rate: f64) -> Result<()> {
+            self.0.set_learning_rate(learning_rate)
+        }
+
+        fn state(&self) -> Result<Arrays> {
+            self.0.state()
+        }
+
+        fn check_state(&self, state: &Arrays) -> Result<()> {
+            self.0.check_state(state)
+        }
+
+        fn load_state(&mut self, state: &Arrays) -> Result<()> {
+            self.0.load_state(state)
+        }
     }
 
     /// A step of a loss with gradients of this size.
@@ -264,6 +299,19 @@ mod tests {
             (true, up),
         ];
         assert_eq!(scales, expected);
+    }
+
+    #[test]
+    fn a_step_that_failed_leaves_the_scale_as_it_was() {
+        let device = cpu();
+        let (weight, _) = parameter(&device, DType::F32);
+        let mut none = Sgd::new(Vec::new(), 0.1).unwrap();
+        let mut failing = Failing(&mut none);
+        let mut scaler = LossScaler::dynamic_from(4.0, 1).unwrap();
+        let loss = weight.tensor().sum_all().unwrap();
+        let gradients = scaler.scale(&loss).unwrap().backward().unwrap();
+        assert!(scaler.step(&mut failing, gradients).is_err());
+        assert_eq!(scaler, LossScaler::dynamic_from(4.0, 1).unwrap());
     }
 
     #[test]

@@ -222,6 +222,9 @@ impl<T: Gemm> Head<'_, T> {
                 // A query that sees nothing gets 0.
                 if sums[row] > T::ZERO || sums[row].is_nan() {
                     simd::each(out, |out| *out = *out / sums[row]);
+                } else {
+                    // It may have met an infinite value with the weight 0.
+                    out.fill(T::ZERO);
                 }
                 log_sums[row] = largest[row] + sums[row].ln();
             }

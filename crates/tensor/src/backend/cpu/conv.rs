@@ -47,12 +47,12 @@ impl Sizes {
     }
 
     fn taps(&self) -> usize {
-        self.conv.windows[0].size * self.conv.windows[1].size
+        self.conv.windows[0].size.saturating_mul(self.conv.windows[1].size)
     }
 
     /// Rows of the matrix of columns.
     fn depth(&self) -> usize {
-        self.inputs * self.taps()
+        self.inputs.saturating_mul(self.taps())
     }
 
     /// Its columns: places of the output.
@@ -81,7 +81,7 @@ impl Sizes {
     }
 
     fn columns(&self) -> usize {
-        self.depth() * self.places()
+        self.depth().saturating_mul(self.places())
     }
 
     fn is_empty(&self) -> bool {

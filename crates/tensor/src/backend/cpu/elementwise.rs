@@ -1,9 +1,11 @@
 //! Functions of two or three numbers, element by element.
 
 use super::dispatch::{any, byte_or_number, float, host_mut, number, unsupported};
-use super::number::Number;
+use super::fold::BLOCK;
+use super::number::{Float, Number};
 use super::operands::{Pair, Source, Triple};
 use super::parallel::{HEAVY, LIGHT, Workers};
+use super::power::raise_each;
 use crate::backend::{Binary, Compare};
 use crate::dtype::{DType, RawElement};
 use crate::error::Result;
@@ -26,7 +28,11 @@ pub(super) fn binary(
     }
     if f == Binary::Pow {
         return float!(op, dtype, T => {
-            Pair::<T, T>::new(op, lhs, rhs)?.map(workers, HEAVY, host_mut::<T>(op, out)?, T::powf);
+            let (bases, exponents) = (Source::<T>::new(op, lhs)?, Source::<T>::new(op, rhs)?);
+            workers.chunks(host_mut::<T>(op, out)?, HEAVY, &|start, part| {
+                bases.load(start, part);
+                raise(start, part, &exponents);
+            });
             Ok(())
         });
     }
@@ -57,8 +63,8 @@ pub(super) fn accumulate(
     let dtype = acc.dtype();
     if f == Binary::Pow {
         return float!(op, dtype, T => {
-            let source = Source::<T>::new(op, input)?;
-            fold_into(workers, &source, HEAVY, host_mut::<T>(op, acc)?, T::powf);
+            let exponents = Source::<T>::new(op, input)?;
+            workers.chunks(host_mut::<T>(op, acc)?, HEAVY, &|start, part| raise(start, part, &exponents));
             Ok(())
         });
     }
@@ -76,6 +82,13 @@ pub(super) fn accumulate(
         }
         Ok(())
     })
+}
+
+/// x ← xʸ for the numbers x from number `start` on.
+fn raise<T: Float>(start: usize, bases: &mut [T], exponents: &Source<'_, T>) {
+    exponents.blocks::<BLOCK>(start..start + bases.len(), |range, block| {
+        raise_each(&mut bases[range.start - start..][..block.len()], block);
+    });
 }
 
 /// acc = f(acc, value) for all elements.

@@ -24,6 +24,7 @@ mod optim;
 mod parallel;
 mod philox;
 mod pool;
+mod power;
 mod quads;
 mod random;
 pub(super) mod reduce;

@@ -1,16 +1,17 @@
-//! Layer normalisation: every row brought to mean 0 and variance 1.
+//! Layer normalisation: every row brought to mean 0 and variance 1. A row may be of several axes.
 
 use super::dispatch::{float, host, host_mut};
-use super::fold::{Sum, fold_mapped, fold_slice, fold_zipped, sum_of};
+use super::fold::{Sum, fold_mapped, fold_slice};
 use super::number::{Float, Number};
 use super::operands::{Pair, Source};
 use super::parallel::{Workers, light_runs};
 use super::simd;
 use crate::backend::Normalised;
 use crate::error::Result;
+use crate::layout::Layout;
 use crate::storage::{View, ViewMut};
 
-/// The mean and 1/√(variance + ε) of a row.
+/// The mean of a row and 1/√(variance + ε), by which it is scaled.
 type Statistics<T> = [T; 2];
 
 /// See [`Kernel::LayerNorm`](crate::backend::Kernel::LayerNorm).
@@ -22,33 +23,28 @@ pub(super) fn layer_norm(
     [weight, bias]: [Option<View<'_>>; 2],
     [out, statistics]: [ViewMut<'_>; 2],
 ) -> Result<()> {
-    let width = width(out.layout().shape().dims());
+    let width = width(&input, statistics.layout());
     float!(op, out.dtype(), T => {
         let source = Source::<T>::new(op, input)?;
-        let [weight, bias] = [optional::<T>(op, weight)?, optional::<T>(op, bias)?];
+        let affine = Affine::<T>::new(op, weight, bias)?;
         let epsilon = T::from_f64(epsilon);
         let (out, statistics) = (host_mut::<T>(op, out)?, host_mut::<T>(op, statistics)?);
         let (rows, of_rows) = cut(width);
         workers.zipped([out, statistics], [rows, of_rows], &|chunk, [out, statistics]| {
-            let first = chunk * rows;
-            let rows = out.chunks_mut(width).zip(statistics.chunks_mut(2)).enumerate();
-            rows.for_each(|(row, (out, statistics))| {
-                let start = first + row * width;
-                source.load(start, out);
-                let [mean, scale] = centre(out, centred, epsilon);
-                let whole = [&weight, &bias].map(|of| of.as_ref().and_then(|of| of.slice(start..start + width)));
-                if let [Some(weight), Some(bias)] = whole {
-                    // By far the most common, in one go.
-                    simd::zip2(out, weight, bias, |out, w, b| *out = *out * scale * w + b);
+            let starts = (chunk * rows..).step_by(width);
+            let rows = out.chunks_mut(width).zip(statistics.chunks_mut(2));
+            starts.zip(rows).for_each(|(start, (out, statistics))| {
+                let [mean, scale] = if let Some(values) = source.slice(start..start + width) {
+                    let [mean, scale] = statistics_of(values, centred, epsilon);
+                    simd::zip(out, values, move |out, x| *out = (x - mean) * scale);
+                    [mean, scale]
                 } else {
-                    simd::each(out, |x| *x *= scale);
-                    if let Some(weight) = &weight {
-                        weight.each(start, out, |out, w| *out *= w);
-                    }
-                    if let Some(bias) = &bias {
-                        bias.each(start, out, |out, b| *out += b);
-                    }
-                }
+                    source.load(start, out);
+                    let [mean, scale] = statistics_of(out, centred, epsilon);
+                    simd::each(out, move |x| *x = (*x - mean) * scale);
+                    [mean, scale]
+                };
+                affine.apply(start, out);
                 statistics.copy_from_slice(&[mean, scale]);
             });
         });
@@ -56,15 +52,41 @@ pub(super) fn layer_norm(
     })
 }
 
-/// x ← x - mean, where the mean is 0 unless the row is `centred`.
-fn centre<T: Float>(row: &mut [T], centred: bool, epsilon: T) -> Statistics<T> {
+/// The mean, which is 0 unless the row is `centred`, and the scale.
+fn statistics_of<T: Float>(row: &[T], centred: bool, epsilon: T) -> Statistics<T> {
     let count = T::from_f64(row.len() as f64);
     let mean = if centred { fold_slice::<T, Sum>(row) / count } else { T::ZERO };
-    if centred {
-        simd::each(row, |x| *x = *x - mean);
-    }
-    let squares = fold_mapped::<T, Sum>(row, |x| x * x);
+    let squares = fold_mapped::<T, Sum>(row, |x| (x - mean) * (x - mean));
     [mean, T::ONE / (squares / count + epsilon).sqrt()]
+}
+
+/// What a normalised row is multiplied with, and what is added to it.
+enum Affine<'a, T> {
+    Neither,
+    Weight(Source<'a, T>),
+    Bias(Source<'a, T>),
+    Both(Pair<'a, T, T>),
+}
+
+impl<'a, T: Float> Affine<'a, T> {
+    fn new(op: &'static str, weight: Option<View<'a>>, bias: Option<View<'a>>) -> Result<Self> {
+        Ok(match (weight, bias) {
+            (None, None) => Self::Neither,
+            (Some(weight), None) => Self::Weight(Source::new(op, weight)?),
+            (None, Some(bias)) => Self::Bias(Source::new(op, bias)?),
+            (Some(weight), Some(bias)) => Self::Both(Pair::new(op, weight, bias)?),
+        })
+    }
+
+    /// To the elements from number `start` on.
+    fn apply(&self, start: usize, out: &mut [T]) {
+        match self {
+            Self::Neither => {}
+            Self::Weight(weight) => weight.each(start, out, |out, w| *out *= w),
+            Self::Bias(bias) => bias.each(start, out, |out, b| *out += b),
+            Self::Both(pair) => pair.each(start, out, |out, w, b| *out = *out * w + b),
+        }
+    }
 }
 
 /// See [`Kernel::LayerNormGrad`](crate::backend::Kernel::LayerNormGrad).
@@ -75,10 +97,11 @@ pub(super) fn layer_norm_grad(
     grad: View<'_>,
     out: ViewMut<'_>,
 ) -> Result<()> {
-    let width = width(out.layout().shape().dims());
+    let width = width(&of.input, of.statistics.layout());
     float!(op, out.dtype(), T => {
-        let (source, grad) = (Source::<T>::new(op, of.input)?, Source::<T>::new(op, grad)?);
-        let weight = optional::<T>(op, of.weight)?;
+        let source = Source::<T>::new(op, of.input)?;
+        let weighted = of.weight.map(|weight| Pair::<T, T>::new(op, grad, weight)).transpose()?;
+        let grad = Source::<T>::new(op, grad)?;
         let statistics = host::<T>(op, &of.statistics)?;
         let count = T::from_f64(width as f64);
         workers.chunks(host_mut::<T>(op, out)?, cut(width).0, &|start, part| {
@@ -86,17 +109,11 @@ pub(super) fn layer_norm_grad(
                 let first = row * width;
                 let [mean, scale] = [statistics[2 * row], statistics[2 * row + 1]];
                 // What reaches the normalised row: g w.
-                grad.load(first, out);
-                if let Some(weight) = &weight {
-                    weight.each(first, out, |out, w| *out *= w);
+                match &weighted {
+                    Some(pair) => pair.each(first, out, |out, g, w| *out = g * w),
+                    None => grad.load(first, out),
                 }
-                let along = match source.slice(first..first + width) {
-                    Some(row) => fold_zipped::<T, Sum>(row, out, |x, g| (x - mean) * scale * g),
-                    None => sum_of(width, |i, block| {
-                        source.each(first + i, block, |out, x| *out = (x - mean) * scale);
-                        simd::zip(block, &out[i..][..block.len()], |product, g| *product *= g);
-                    }),
-                } / count;
+                let along = source.sum_with(first, out, |x, g| (x - mean) * scale * g) / count;
                 let shift = if of.centred { fold_slice::<T, Sum>(out) / count } else { T::ZERO };
                 source.each(first, out, |out, x| *out = scale * (*out - shift - (x - mean) * scale * along));
             }
@@ -113,7 +130,7 @@ pub(super) fn layer_norm_terms(
     grad: View<'_>,
     out: ViewMut<'_>,
 ) -> Result<()> {
-    let width = width(out.layout().shape().dims());
+    let width = width(&of.input, of.statistics.layout());
     float!(op, out.dtype(), T => {
         let pair = Pair::<T, T>::new(op, of.input, grad)?;
         let statistics = host::<T>(op, &of.statistics)?;
@@ -127,13 +144,10 @@ pub(super) fn layer_norm_terms(
     })
 }
 
-fn optional<'a, T: Float>(op: &'static str, view: Option<View<'a>>) -> Result<Option<Source<'a, T>>> {
-    view.map(|view| Source::new(op, view)).transpose()
-}
-
-/// The size of the last axis; rows of no elements are not gone through.
-fn width(dims: &[usize]) -> usize {
-    dims.last().copied().unwrap_or(1).max(1)
+/// The elements of a row, of which there are as many as statistics; rows of no elements are not gone through.
+fn width(input: &View<'_>, statistics: &Layout) -> usize {
+    let rows = statistics.shape().elements() / 2;
+    input.layout().shape().elements().checked_div(rows).unwrap_or(1).max(1)
 }
 
 /// Elements per chunk, a whole number of rows, and elements of statistics that belong to them.

@@ -1,8 +1,8 @@
 //! The arithmetic that kernels are written in: one trait for all numbers, one for floats.
 
-use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
+use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub, SubAssign};
 
-use super::{angle, erf, exp};
+use super::{angle, erf, exp, power};
 use crate::dtype::{RawElement, Scalar};
 
 /// A number that is kept in memory.
@@ -104,7 +104,7 @@ macro_rules! from_wide {
 
 macro_rules! float_number {
     ($type:ident, exp: $exp:path, ln: $ln:path, ln_1p: $ln_1p:path, tanh: $tanh:path, erf: $erf:path,
-        sin: $sin:path, cos: $cos:path, below: $limit:expr) => {
+        sin: $sin:path, cos: $cos:path, below: $limit:expr, powf: $powf:path) => {
         impl Number for $type {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
@@ -193,8 +193,9 @@ macro_rules! float_number {
                 $ln_1p(self)
             }
 
+            #[inline(always)]
             fn powf(self, exponent: Self) -> Self {
-                $type::powf(self, exponent)
+                $powf(self, exponent)
             }
 
             fn next_down(self) -> Self {
@@ -257,9 +258,9 @@ impl UnsignedAbs for u8 {
 }
 
 float_number!(f32, exp: exp::exp_f32, ln: exp::log_f32, ln_1p: exp::log_1p_f32, tanh: exp::tanh_f32, erf: erf::erf_f32,
-    sin: angle::sin_f32, cos: angle::cos_f32, below: angle::LIMIT);
+    sin: angle::sin_f32, cos: angle::cos_f32, below: angle::LIMIT, powf: power::pow_f32);
 float_number!(f64, exp: f64::exp, ln: f64::ln, ln_1p: f64::ln_1p, tanh: f64::tanh, erf: erf::erf_f64,
-    sin: f64::sin, cos: f64::cos, below: f64::INFINITY);
+    sin: f64::sin, cos: f64::cos, below: f64::INFINITY, powf: f64::powf);
 integer_number!(i64, wrapping_abs);
 integer_number!(i32, wrapping_abs);
 integer_number!(u8, itself);
@@ -270,6 +271,7 @@ pub(super) trait Float:
     + Add<Output = Self>
     + AddAssign
     + Sub<Output = Self>
+    + SubAssign
     + Mul<Output = Self>
     + MulAssign
     + Div<Output = Self>

@@ -7,12 +7,17 @@
 use std::ops::Range;
 
 use super::dispatch::host;
+use super::fold::{Sum, fold_zipped, sum_of};
+use super::number::Number;
 use super::parallel::Workers;
 use super::simd;
 use super::walk::{Segment, Walk};
 use crate::dtype::RawElement;
 use crate::error::Result;
 use crate::storage::View;
+
+/// Rows gone through together where they are columns in memory: those of a cache line.
+const TOGETHER: usize = 16;
 
 /// Elements of one view.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +76,12 @@ impl<'a, A: RawElement> Source<'a, A> {
         }
     }
 
+    /// How many rows should be gone through together, as those next to each other lie in the same cache lines.
+    pub(super) fn rows_together(&self) -> usize {
+        let [stride] = self.walk.inner();
+        if stride > 1 { TOGETHER } else { 1 }
+    }
+
     /// Calls `f` with the elements numbered `range` in order, as slices of `N` elements (the last may have fewer).
     pub(super) fn blocks<const N: usize>(&self, range: Range<usize>, mut f: impl FnMut(Range<usize>, &[A])) {
         let blocks = range.clone().step_by(N).map(|start| start..range.end.min(start + N));
@@ -110,6 +121,20 @@ impl<'a, A: RawElement> Source<'a, A> {
                 simd::each(now, |out| f(out, a));
             }
         }
+    }
+
+    /// The sum of what `f` makes of the elements from number `start` on, each with one of `others`.
+    pub(super) fn sum_with(&self, start: usize, others: &[A], f: impl Fn(A, A) -> A + Copy) -> A
+    where
+        A: Number,
+    {
+        if let Some(values) = self.slice(start..start + others.len()) {
+            return fold_zipped::<A, Sum>(values, others, f);
+        }
+        sum_of(others.len(), |first, block| {
+            self.load(start + first, block);
+            simd::zip(block, &others[first..][..block.len()], |value, other| *value = f(*value, other));
+        })
     }
 
     /// out = f(a) for all elements.
@@ -162,7 +187,10 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
                     simd::zip(now, &self.b[b..b + len], |out, b| f(out, a, b));
                 }
                 // Both stand still.
-                _ => now.iter_mut().for_each(|out| f(out, self.a[a], self.b[b])),
+                _ => {
+                    let (a, b) = (self.a[a], self.b[b]);
+                    simd::each(now, |out| f(out, a, b));
+                }
             }
         }
     }

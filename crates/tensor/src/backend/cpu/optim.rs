@@ -50,7 +50,7 @@ fn sgd_step<T: Float>(
             simd::zip_into2([&mut param[range.clone()], &mut momentum[range]], grad, |[p, m], g| {
                 let g = g + decay * *p;
                 *m = keep * *m + g;
-                *p = *p - lr * if step.nesterov { g + keep * *m } else { *m };
+                *p -= lr * if step.nesterov { g + keep * *m } else { *m };
             });
         });
     });

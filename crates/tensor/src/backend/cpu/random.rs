@@ -8,7 +8,7 @@ use pulp::{Simd, WithSimd};
 use super::dispatch::{host_mut, unsupported};
 use super::number::{Float, Number};
 use super::parallel::{HEAVY, Workers};
-use super::{philox, simd};
+use super::{angle, exp, philox, simd};
 use crate::backend::{Distribution, RandomKey};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -45,8 +45,8 @@ fn float<T: Float, const N: usize>(
     out: &mut [T],
     distribution: Distribution,
     key: RandomKey,
-    uniform: impl Fn([u32; 4]) -> [f64; N] + Sync,
-    normal: impl Fn([u32; 4]) -> [f64; N] + Sync,
+    uniform: impl Fn(Words) -> [[f64; LANES]; N] + Copy + Sync,
+    normal: impl Fn(Words) -> [[f64; LANES]; N] + Copy + Sync,
 ) {
     match distribution {
         Distribution::Uniform { low, high } => {
@@ -93,22 +93,25 @@ fn integer<T: Number>(
 /// Blocks of random bits that are made at a time.
 const LANES: usize = 16;
 
+/// The four words of so many blocks, side by side.
+type Words = [[u32; LANES]; 4];
+
 /// out[i] = value(draw(block i / N)[i mod N])
 fn fill<T: Number, const N: usize>(
     workers: &Workers,
     out: &mut [T],
     key: RandomKey,
-    draw: impl Fn([u32; 4]) -> [f64; N] + Sync,
+    draw: impl Fn(Words) -> [[f64; LANES]; N] + Copy + Sync,
     value: impl Fn(f64) -> T + Sync,
 ) {
     // Chunks begin at blocks.
     const { assert!(HEAVY.is_multiple_of(N)) };
     workers.chunks(out, HEAVY, &|start, out| {
-        simd::run(Fill { out, key, first: (start / N) as u64, draw: &draw, value: &value });
+        simd::run(Fill { out, key, first: (start / N) as u64, draw, value: &value });
     });
 }
 
-/// A part of a fill, from block number `first` on.
+/// A part of a fill, from block number `first` on. What draws is held by value: behind a reference it would not be inlined.
 struct Fill<'a, T, D, V> {
     out: &'a mut [T],
     key: RandomKey,
@@ -117,16 +120,17 @@ struct Fill<'a, T, D, V> {
     value: V,
 }
 
-impl<T: Number, D: Fn([u32; 4]) -> [f64; N], V: Fn(f64) -> T, const N: usize> WithSimd for Fill<'_, T, D, V> {
+impl<T: Number, D: Fn(Words) -> [[f64; LANES]; N], V: Fn(f64) -> T, const N: usize> WithSimd
+    for Fill<'_, T, D, V>
+{
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         for (first, out) in (self.first..).step_by(LANES).zip(self.out.chunks_mut(LANES * N)) {
-            let words = philox::blocks::<LANES>(self.key, first);
+            let drawn = (self.draw)(philox::blocks::<LANES>(self.key, first));
             for (i, out) in out.chunks_mut(N).enumerate() {
-                let drawn = (self.draw)(words.map(|word| word[i]));
-                out.iter_mut().zip(drawn).for_each(|(out, drawn)| *out = (self.value)(drawn));
+                out.iter_mut().zip(&drawn).for_each(|(out, drawn)| *out = (self.value)(drawn[i]));
             }
         }
     }
@@ -134,14 +138,16 @@ impl<T: Number, D: Fn([u32; 4]) -> [f64; N], V: Fn(f64) -> T, const N: usize> Wi
 
 /// Four numbers in [0, 1) of 24 bits each: as many as fit an `f32` exactly.
 #[inline(always)]
-fn uniform4(words: [u32; 4]) -> [f64; 4] {
-    words.map(|word| f64::from(word >> 8) / f64::from(1 << 24))
+fn uniform4(words: Words) -> [[f64; LANES]; 4] {
+    words.map(|words| words.map(|word| f64::from(word >> 8) / f64::from(1 << 24)))
 }
 
 /// Two numbers in [0, 1) of 53 bits each: as many as fit an `f64` exactly.
 #[inline(always)]
-fn uniform2([a, b, c, d]: [u32; 4]) -> [f64; 2] {
-    [(a, b), (c, d)].map(|(low, high)| (wide(low, high) >> 11) as f64 / (1_u64 << 53) as f64)
+fn uniform2([a, b, c, d]: Words) -> [[f64; LANES]; 2] {
+    [(a, b), (c, d)].map(|(low, high)| {
+        std::array::from_fn(|i| (wide(low[i], high[i]) >> 11) as f64 / (1_u64 << 53) as f64)
+    })
 }
 
 const fn wide(low: u32, high: u32) -> u64 {
@@ -149,25 +155,37 @@ const fn wide(low: u32, high: u32) -> u64 {
 }
 
 /// Four normal numbers by the Box-Muller transform: √(-2 ln u) (cos, sin)(2π v) with u in (0, 1].
-fn normal4([a, b, c, d]: [u32; 4]) -> [f64; 4] {
-    const STEP: f32 = 1.0 / 4_294_967_296.0;
-    // The middle of each of 2³² intervals, in f32: not 0, and fine near 0, where the tails of the distribution are.
-    let unit = |word: u32| word as f32 * STEP + 0.5 * STEP;
-    let pair = |u: u32, v: u32| {
-        let radius = (-2.0 * unit(u).ln()).sqrt();
-        let (sin, cos) = (unit(v) * TAU as f32).sin_cos();
-        [f64::from(radius * cos), f64::from(radius * sin)]
-    };
-    let ([w, x], [y, z]) = (pair(a, b), pair(c, d));
+#[inline(always)]
+fn normal4([a, b, c, d]: Words) -> [[f64; LANES]; 4] {
+    let ([w, x], [y, z]) = (normal_pairs(a, b), normal_pairs(c, d));
     [w, x, y, z]
 }
 
+#[inline(always)]
+fn normal_pairs(u: [u32; LANES], v: [u32; LANES]) -> [[f64; LANES]; 2] {
+    const STEP: f32 = 1.0 / 4_294_967_296.0;
+    // The middle of each of 2³² intervals, in f32: not 0, and fine near 0, where the tails of the distribution are.
+    let unit = |word: u32| word as f32 * STEP + 0.5 * STEP;
+    let mut pairs = [[0.0; LANES]; 2];
+    for i in 0..LANES {
+        let radius = (-2.0 * exp::log_f32(unit(u[i]))).sqrt();
+        let angle = unit(v[i]) * TAU as f32;
+        pairs[0][i] = f64::from(radius * angle::cos_f32(angle));
+        pairs[1][i] = f64::from(radius * angle::sin_f32(angle));
+    }
+    pairs
+}
+
 /// As [`normal4`] in double precision.
-fn normal2([a, b, c, d]: [u32; 4]) -> [f64; 2] {
+fn normal2([a, b, c, d]: Words) -> [[f64; LANES]; 2] {
     let unit = |low: u32, high: u32| ((wide(low, high) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
-    let radius = (-2.0 * unit(a, b).ln()).sqrt();
-    let (sin, cos) = (unit(c, d) * TAU).sin_cos();
-    [radius * cos, radius * sin]
+    let mut pairs = [[0.0; LANES]; 2];
+    for i in 0..LANES {
+        let radius = (-2.0 * unit(a[i], b[i]).ln()).sqrt();
+        let (sin, cos) = (unit(c[i], d[i]) * TAU).sin_cos();
+        (pairs[0][i], pairs[1][i]) = (radius * cos, radius * sin);
+    }
+    pairs
 }
 
 #[cfg(test)]

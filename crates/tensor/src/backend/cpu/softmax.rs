@@ -4,7 +4,7 @@ use super::dispatch::{float, host_mut};
 use super::fold::{BLOCK, Folder, Largest, Sum, fold_mapped, fold_slice, sum_of};
 use super::index;
 use super::number::{Float, Number};
-use super::operands::{Pair, Source};
+use super::operands::Source;
 use super::parallel::{HEAVY, Workers};
 use super::simd;
 use crate::error::Result;
@@ -22,9 +22,9 @@ pub(super) fn softmax(
     float!(op, out.dtype(), T => {
         let source = Source::<T>::new(op, input)?;
         let row = if log { log_softmax_row } else { softmax_row };
-        rows(workers, host_mut::<T>(op, out)?, classes, &|first, out| {
-            source.load(first * classes, out);
-            row(out);
+        rows(workers, host_mut::<T>(op, out)?, classes, source.rows_together(), &|start, part| {
+            source.load(start, part);
+            part.chunks_mut(classes).for_each(row);
         });
         Ok(())
     })
@@ -33,7 +33,7 @@ pub(super) fn softmax(
 /// x ← eˣ / Σ eˣ
 fn softmax_row<T: Float>(row: &mut [T]) {
     let largest = fold_slice::<T, Largest>(row);
-    simd::each(row, |x| *x = (*x - largest).exp());
+    simd::each(row, move |x| *x = (*x - largest).exp());
     let scale = T::ONE / fold_slice::<T, Sum>(row);
     simd::each(row, |x| *x *= scale);
 }
@@ -56,17 +56,19 @@ pub(super) fn softmax_grad(
 ) -> Result<()> {
     let classes = classes(&out);
     float!(op, out.dtype(), T => {
-        let pair = Pair::<T, T>::new(op, output, grad)?;
-        rows(workers, host_mut::<T>(op, out)?, classes, &|number, row| {
-            let first = number * classes;
-            if log {
-                pair.each(first, row, |out, _, g| *out = g);
-                let sum = fold_slice::<T, Sum>(row);
-                pair.each(first, row, |out, s, g| *out = g - s.exp() * sum);
-            } else {
-                pair.each(first, row, |out, s, g| *out = g * s);
-                let sum = fold_slice::<T, Sum>(row);
-                pair.each(first, row, |out, s, g| *out = s * (g - sum));
+        let (output, grad) = (Source::<T>::new(op, output)?, Source::<T>::new(op, grad)?);
+        let together = output.rows_together().max(grad.rows_together());
+        rows(workers, host_mut::<T>(op, out)?, classes, together, &|start, part| {
+            grad.load(start, part);
+            for (first, row) in (start..).step_by(classes).zip(part.chunks_mut(classes)) {
+                if log {
+                    let sum = fold_slice::<T, Sum>(row);
+                    // Not that of the standard library, which a method of the type would be.
+                    output.each(first, row, |out, s| *out -= Float::exp(s) * sum);
+                } else {
+                    let sum = output.sum_with(first, row, |s, g| s * g);
+                    output.each(first, row, move |out, s| *out = s * (*out - sum));
+                }
             }
         });
         Ok(())
@@ -125,25 +127,27 @@ pub(super) fn cross_entropy_grad(
     let targets = Source::<i64>::new(op, targets)?;
     float!(op, out.dtype(), T => {
         let (logits, grad) = (Source::<T>::new(op, logits)?, Source::<T>::new(op, grad)?);
-        rows(workers, host_mut::<T>(op, out)?, classes, &|number, row| {
-            let scale = grad.get(number);
-            if scale == T::ZERO {
-                row.fill(T::ZERO);
-                return;
+        rows(workers, host_mut::<T>(op, out)?, classes, logits.rows_together(), &|start, part| {
+            logits.load(start, part);
+            for (number, row) in (start / classes..).zip(part.chunks_mut(classes)) {
+                let scale = grad.get(number);
+                if scale == T::ZERO {
+                    row.fill(T::ZERO);
+                    continue;
+                }
+                softmax_row(row);
+                let target = targets.get(number) as usize;
+                row[target] = row[target].minus(T::ONE);
+                simd::each(row, |out| *out = out.times(scale));
             }
-            logits.load(number * classes, row);
-            softmax_row(row);
-            let target = targets.get(number) as usize;
-            row[target] = row[target].minus(T::ONE);
-            simd::each(row, |out| *out = out.times(scale));
         });
         Ok(())
     })
 }
 
-/// The size of the last axis.
+/// The size of the last axis; rows of no elements are not gone through.
 fn classes(out: &ViewMut<'_>) -> usize {
-    out.layout().shape().dims().last().copied().unwrap_or(1)
+    out.layout().shape().dims().last().copied().unwrap_or(1).max(1)
 }
 
 /// How many rows make up a chunk.
@@ -151,12 +155,19 @@ fn heavy_rows(classes: usize) -> usize {
     (HEAVY / classes.max(1)).max(1)
 }
 
-/// Calls `work` with the number of each row of `out` and the row.
-fn rows<T: Float>(workers: &Workers, out: &mut [T], classes: usize, work: &(dyn Fn(usize, &mut [T]) + Sync)) {
-    let classes = classes.max(1);
-    workers.chunks(out, heavy_rows(classes) * classes, &|start, part| {
-        let first = start / classes;
-        (first..).zip(part.chunks_mut(classes)).for_each(|(number, row)| work(number, row));
+/// Calls `work` with the number of the first element of each part of `out` and the part: `together` rows, or those that
+/// are left.
+fn rows<T: Float>(
+    workers: &Workers,
+    out: &mut [T],
+    classes: usize,
+    together: usize,
+    work: &(dyn Fn(usize, &mut [T]) + Sync),
+) {
+    let part = together.saturating_mul(classes);
+    let chunk = heavy_rows(classes).next_multiple_of(together).saturating_mul(classes);
+    workers.chunks(out, chunk, &|start, chunk| {
+        (start..).step_by(part).zip(chunk.chunks_mut(part)).for_each(|(start, part)| work(start, part));
     });
 }
 

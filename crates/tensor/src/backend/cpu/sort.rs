@@ -145,15 +145,15 @@ fn looked_up<T: Number>(out: &mut [i64], first: usize, descending: bool, at: imp
 
 /// Puts the `first` least in order, and the others behind them.
 fn sort_first<T>(all: &mut [T], first: usize, order: impl Fn(&T, &T) -> Ordering) {
-    let first = if let 1.. = first
-        && first < all.len()
-    {
-        all.select_nth_unstable_by(first - 1, &order);
-        &mut all[..first]
-    } else {
-        all
+    let all = match first {
+        0 => return,
+        _ if first < all.len() => {
+            all.select_nth_unstable_by(first - 1, &order);
+            &mut all[..first]
+        }
+        _ => all,
     };
-    first.sort_unstable_by(order);
+    all.sort_unstable_by(order);
 }
 
 /// Whether `a` is smaller than `b`; NaN is larger than all numbers.

@@ -88,7 +88,7 @@ fn rms_momentum_step<T: Float>(
             let means = variance[range.clone()].iter_mut().zip(&mut momentum[range.clone()]);
             for ((p, (v, m)), &g) in param[range].iter_mut().zip(means).zip(grad) {
                 *m = keep * *m + numbers.scaled(*p, g, v);
-                *p = *p - numbers.lr * *m;
+                *p -= numbers.lr * *m;
             }
         });
     });

@@ -5,6 +5,7 @@ use super::fold::{BLOCK, Largest, fold_mapped};
 use super::number::{Float, Number};
 use super::operands::{Pair, Source};
 use super::parallel::{HEAVY, LIGHT, Workers};
+use super::power::raise;
 use crate::backend::Unary;
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
@@ -59,9 +60,9 @@ fn arithmetic<T: Number>(workers: &Workers, f: Unary, source: &Source<'_, T>, ou
     }
 }
 
-/// Evaluates an expression with `$power` standing for xᵃ, which for the usual exponents takes no logarithm.
+/// Evaluates an expression with `$power` standing for xᵃ if that takes no logarithm, as for the usual exponents.
 macro_rules! power {
-    ($T:ident, $exponent:expr, $power:ident => $body:expr) => {{
+    ($T:ident, $exponent:expr, $power:ident => $body:expr, else $otherwise:expr) => {{
         let exponent: f64 = $exponent;
         if exponent == 1.0 {
             let $power = |x: $T| x;
@@ -82,9 +83,7 @@ macro_rules! power {
             let $power = |x: $T| $T::ONE / x.sqrt();
             $body
         } else {
-            let exponent = $T::from_f64(exponent);
-            let $power = |x: $T| x.powf(exponent);
-            $body
+            $otherwise
         }
     }};
 }
@@ -120,7 +119,13 @@ fn transcendental<T: Float>(workers: &Workers, f: Unary, source: &Source<'_, T>,
             let slope = T::from_f64(slope);
             source.map(workers, LIGHT, out, move |x| x * if x < T::ZERO { slope } else { T::ONE });
         }
-        Unary::Powf(exponent) => power!(T, exponent, power => source.map(workers, HEAVY, out, power)),
+        Unary::Powf(exponent) => power!(T, exponent,
+            power => source.map(workers, LIGHT, out, power),
+            else workers.chunks(out, HEAVY, &|start, part| {
+                source.load(start, part);
+                raise(part, T::from_f64(exponent));
+            })
+        ),
         Unary::Neg
         | Unary::Abs
         | Unary::Square
@@ -204,9 +209,14 @@ fn derivative<T: Float>(
                 // The function is constant, and 0 · 0⁻¹ is not.
                 pair.map(workers, LIGHT, out, |_, _| T::ZERO);
             } else {
-                power!(T, exponent - 1.0, power => {
-                    pair.map(workers, HEAVY, out, |x, g| g * factor * power(x));
-                });
+                power!(T, exponent - 1.0,
+                    power => pair.map(workers, LIGHT, out, |x, g| g * factor * power(x)),
+                    else workers.chunks(out, HEAVY, &|start, part| {
+                        saved.load(start, part);
+                        raise(part, T::from_f64(exponent - 1.0));
+                        pair.each(start, part, |out, _, g| *out *= g * factor);
+                    })
+                );
             }
         }
         Unary::Clamp(low, high) => {

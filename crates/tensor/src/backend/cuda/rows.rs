@@ -6,6 +6,7 @@ use super::index;
 use super::launch::{Launcher, float, kernel, operand, origin, output, over, strided};
 use crate::backend::Normalised;
 use crate::error::Result;
+use crate::layout::Layout;
 use crate::storage::{View, ViewMut};
 
 /// The side of the tile that a block computes of a product.
@@ -35,15 +36,25 @@ pub(super) fn matmul(
     device.blocks(op, kernel(Family::Matmul, "matmul", out.dtype()), tiles * job.count, &job)
 }
 
-/// A job for each row of a shape, and how many there are; none if rows have no elements.
+/// A job for each row of a shape, along its last axis; none if rows have no elements.
 fn each_row(out: &ViewMut<'_>) -> Job {
-    let shape = out.layout().shape();
-    let classes = shape.dims().last().copied().unwrap_or(1);
-    let rows = shape.elements().checked_div(classes).unwrap_or(0);
+    let classes = out.layout().shape().dims().last().copied().unwrap_or(1);
+    each_of(out, classes)
+}
+
+/// A job for every `width` elements; none if that is none.
+fn each_of(out: &ViewMut<'_>, width: usize) -> Job {
+    let rows = out.layout().shape().elements().checked_div(width).unwrap_or(0);
     let mut job = over(out.layout());
-    (job.count, job.counts[0]) = (rows as u64, classes as u64);
+    (job.count, job.counts[0]) = (rows as u64, width as u64);
     job.outputs[0] = output(out);
     job
+}
+
+/// A job for each row that has statistics.
+fn each_normalised(out: &ViewMut<'_>, statistics: &Layout) -> Job {
+    let rows = statistics.shape().elements() / 2;
+    each_of(out, out.layout().shape().elements().checked_div(rows).unwrap_or(0))
 }
 
 /// See [`Kernel::Softmax`](crate::backend::Kernel::Softmax).
@@ -131,7 +142,7 @@ pub(super) fn layer_norm(
     [out, statistics]: [&ViewMut<'_>; 2],
 ) -> Result<()> {
     float(op, out.dtype())?;
-    let mut job = each_row(out);
+    let mut job = each_normalised(out, statistics.layout());
     job.function = norm_function(centred, weight.is_some(), bias.is_some());
     job.inputs = [operand(&input), optional(weight), optional(bias)];
     job.outputs[1] = output(statistics);
@@ -148,7 +159,7 @@ pub(super) fn layer_norm_grad(
     out: &ViewMut<'_>,
 ) -> Result<()> {
     float(op, out.dtype())?;
-    let mut job = each_row(out);
+    let mut job = each_normalised(out, of.statistics.layout());
     job.function = norm_function(of.centred, of.weight.is_some(), false);
     job.inputs = [operand(&of.input), optional(of.weight), operand(&grad)];
     job.also[0] = origin(&of.statistics);
@@ -164,10 +175,9 @@ pub(super) fn layer_norm_terms(
     out: &ViewMut<'_>,
 ) -> Result<()> {
     float(op, out.dtype())?;
-    let mut job = over(out.layout());
-    job.counts[0] = out.layout().shape().dims().last().copied().unwrap_or(1) as u64;
+    let mut job = each_normalised(out, of.statistics.layout());
+    job.count = out.layout().shape().elements() as u64;
     job.inputs = [operand(&of.input), operand(&grad), Operand::default()];
     job.also[0] = origin(&of.statistics);
-    job.outputs[0] = output(out);
     device.each(op, kernel(Family::Rows, "layer_norm_terms", out.dtype()), job.count, &job)
 }
