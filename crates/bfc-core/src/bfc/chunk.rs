@@ -1,6 +1,7 @@
 //! Chunks: the pieces that regions are cut into.
 
 mod slab;
+mod unused;
 
 use std::ops::{Index, IndexMut};
 
@@ -28,7 +29,7 @@ impl ChunkId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// Nothing; it is in the list of unused slots.
+    /// Nothing; it is among the unused slots.
     #[default]
     Unused,
     /// No chunk, but the border of a region: it comes before the region's first chunk and after its last, so that every
@@ -83,15 +84,10 @@ impl From<End> for Side {
 /// A free chunk's place in the [heap](super::bins::heap) of its size class; means nothing while it is in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Links {
-    /// The chunk that has this one as its child or as its sibling; none for the first of a class.
+    /// The chunk that has this one as its child or as its sibling; none for the one in front of a class.
     pub(crate) above: ChunkId,
     /// The first of those that come after this one.
     pub(crate) child: ChunkId,
-}
-
-impl Links {
-    /// The only one of its class.
-    pub(crate) const ALONE: Self = Self { above: ChunkId::NONE, child: ChunkId::NONE };
 }
 
 /// A piece of a region, handed out or free.
@@ -103,16 +99,17 @@ pub(crate) struct Chunk {
     pub(crate) bytes: u64,
     /// The chunk before it in the same region, or the region's border.
     pub(crate) prev: ChunkId,
-    /// The chunk after it in the same region, or the region's border; in an unused slot, the next unused one.
+    /// The chunk after it in the same region, or the region's border.
     pub(crate) next: ChunkId,
     pub(crate) links: Links,
-    /// The next child of the same chunk; means nothing while it is the first of its class.
+    /// The next child of the same chunk, or the next heap of the class; means nothing while the chunk is in use.
     pub(crate) sibling: ChunkId,
     pub(crate) state: State,
     pub(crate) side: Side,
 }
 
-// With the 24 bytes of an account a cache line, and the price of a chunk in host memory.
+// With the 24 bytes of an account a cache line and, but for two bits among the unused slots, the price of a chunk in
+// host memory.
 const _: () = assert!(size_of::<Chunk>() <= 40);
 
 impl Chunk {

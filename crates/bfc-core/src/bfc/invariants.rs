@@ -15,10 +15,10 @@ const RULES: [&str; 13] = [
     "every chunk starts at a multiple of 256 and is a multiple of 256 bytes long, and not empty",
     "no two neighbouring chunks are both free for anyone",
     "the free chunks, and no others, are in the bins, each once in the class of its size",
-    "the chunks of a class are a heap, in which each comes after the one it is a child of, linked both ways",
+    "the chunks of a class are a list of heaps, in which each comes after the one it is a child of, linked both ways",
     "the bitmaps of the bins say exactly which classes are not empty",
     "the bytes reserved are the sum over the regions",
-    "every slot of the slab is nobody, the border of one region, one chunk of one region, or once in the list of unused \
+    "every slot of the slab is nobody, the border of one region, one chunk of one region, or once among the unused \
      slots",
     "a chunk freed at a count that the frontier has not passed is in the queue of pending frees",
     "with two ends, a region is chunks of the lower end, at most one gap, and chunks of the upper end, in this order",
@@ -123,7 +123,7 @@ impl Bfc {
 
     fn check_slab(&self, seen: &SlotSet) -> Result<(), Inconsistent> {
         let (met, slots) = (seen.count, self.chunks.len());
-        // A list that runs in a circle is left after more steps than there are slots.
+        // Slots told twice are left after more than there are.
         let unused = self.chunks.unused_slots().take(slots);
         let unused = unused.filter(|id| self.chunks[*id].state == State::Unused).count();
         ensure(9, met + unused == slots, || format!("{met} met and {unused} unused of {slots} slots"))
@@ -151,10 +151,9 @@ impl Bfc {
         ensure(7, bins.bitmaps_agree(), || format!("{bins:?}"))?;
         // The bitmaps that lead from one occupied class to the next were checked just before; a class that they left out
         // would be missing in the count of all.
-        let first = SizeClass::of(1);
-        let occupied =
-            std::iter::successors(bins.first_from(first), |&(class, _)| bins.first_from(class.next()?));
-        for (class, _) in occupied {
+        let first = bins.occupied_from(SizeClass::of(1));
+        let occupied = std::iter::successors(first, |class| bins.occupied_from(class.next()?));
+        for class in occupied {
             for (nth, id) in bins.in_class(&self.chunks, class).enumerate() {
                 let chunk = &self.chunks[id];
                 let belongs = chunk.is_free() && SizeClass::of(chunk.bytes) == class && binned.insert(id);
@@ -164,8 +163,7 @@ impl Bfc {
                 let above = chunk.links.above;
                 ensure(6, (nth == 0) == above.is_none(), || format!("{id:?} comes after {above:?}"))?;
                 for below in [chunk.links.child, chunk.sibling] {
-                    let known = below.is_none() || nth == 0 && below == chunk.sibling;
-                    let linked = known || self.chunks[below].links.above == id;
+                    let linked = below.is_none() || self.chunks[below].links.above == id;
                     ensure(6, linked, || format!("{below:?} does not know that it comes after {id:?}"))?;
                 }
                 let child = chunk.links.child;

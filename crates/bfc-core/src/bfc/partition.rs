@@ -4,7 +4,7 @@
 //! serve that end alone; the gap serves both, each from its own side. See [`Ends`](super::Ends) for what that promises.
 
 use super::bins::{Bins, SizeClass};
-use super::chunk::{Chunk, ChunkId, HighestFirst, Side};
+use super::chunk::{Chunk, ChunkId, HighestFirst, Side, Slab};
 use super::options::SplitRule;
 use super::two_ends::{EndRule, HoleOrder, HoleSplit};
 use crate::policy::End;
@@ -53,18 +53,24 @@ impl Partition {
     /// The free chunk of at least `least` bytes to take for a block at this end: the best fit of its holes or, if none
     /// `fits`, a gap; of several regions' gaps the one that is nearest to the end.
     pub(super) fn find(
-        &self,
-        chunks: &[Chunk],
+        &mut self,
+        chunks: &mut Slab,
         end: End,
         least: u64,
-        fits: impl Fn(ChunkId) -> bool,
+        fits: impl Fn(&Slab, ChunkId) -> bool,
     ) -> Option<ChunkId> {
-        let gap = |&&gap: &&ChunkId| chunks[gap].bytes >= least && fits(gap);
-        let in_gap = || match end {
+        let holes = match end {
+            End::Lower => &mut self.lower,
+            End::Upper => &mut self.upper,
+        };
+        if let Some(hole) = holes.best_fit(chunks, least, &fits) {
+            return Some(hole);
+        }
+        let gap = |&&gap: &&ChunkId| chunks[gap].bytes >= least && fits(chunks, gap);
+        match end {
             End::Lower => self.gaps.iter().find(gap).copied(),
             End::Upper => self.gaps.iter().rev().find(gap).copied(),
-        };
-        self.holes(end).best_fit(chunks, least, &fits).or_else(in_gap)
+        }
     }
 
     /// Adds a free chunk.
@@ -126,7 +132,12 @@ impl Holes {
         }
     }
 
-    fn best_fit(&self, chunks: &[Chunk], least: u64, fits: impl Fn(ChunkId) -> bool) -> Option<ChunkId> {
+    fn best_fit(
+        &mut self,
+        chunks: &mut Slab,
+        least: u64,
+        fits: impl Fn(&Slab, ChunkId) -> bool,
+    ) -> Option<ChunkId> {
         with_bins!(self, bins => bins.best_fit(chunks, least, fits))
     }
 

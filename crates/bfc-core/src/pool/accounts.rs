@@ -22,7 +22,7 @@ pub(crate) struct Account {
     pub(crate) tag: Tag,
 }
 
-// Together with the 40 bytes of a chunk this is a cache line, and the price of a chunk in host memory.
+// Together with the 40 bytes of a chunk this is a cache line, and nearly all of the price of a chunk in host memory.
 const _: () = assert!(size_of::<Account>() <= 24);
 
 /// See the module's text.

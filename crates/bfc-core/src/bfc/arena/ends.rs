@@ -14,8 +14,8 @@ impl Bfc {
         if self.partition.is_none() || !self.chunks.has_room_for(2) {
             return None;
         }
-        let partition = self.partition.as_ref()?;
-        let best = partition.find(&self.chunks, end, fit.rounded, |id| self.suits(id, fit))?;
+        let partition = self.partition.as_mut()?;
+        let best = partition.find(&mut self.chunks, end, fit.rounded, |chunks, id| fit.suits(chunks, id))?;
         let from_gap = self.chunks[best].side == Side::Gap;
         // A rest of the gap may be of use to the other end, so it does not become part of the block.
         let split = if from_gap { SplitRule::Always } else { partition.split(end, self.split) };

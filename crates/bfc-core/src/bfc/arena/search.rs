@@ -1,7 +1,7 @@
 //! Finding the best fit, and cutting out what is needed of it.
 
 use super::super::bins::SizeClass;
-use super::super::chunk::{Chunk, ChunkId, GRANULE, State};
+use super::super::chunk::{Chunk, ChunkId, GRANULE, Slab, State};
 use super::super::pending::PendingFree;
 use super::Bfc;
 use crate::policy::{Need, round_to_granule};
@@ -48,6 +48,13 @@ impl Fit {
         // Both terms stay below 2^64 together: `of` has checked it.
         self.padding_at(address) + self.rounded <= bytes
     }
+
+    /// Whether a free chunk holds the need, and was freed early enough for it.
+    pub(super) fn suits(&self, chunks: &Slab, id: ChunkId) -> bool {
+        let chunk = &chunks[id];
+        let in_time = |before| chunks.freed_at(id) <= before;
+        self.fits(chunk.address, chunk.bytes) && self.freed_before.is_none_or(in_time)
+    }
 }
 
 impl Bfc {
@@ -59,7 +66,7 @@ impl Bfc {
             return self.take_special(fit);
         }
         let Fit { rounded, .. } = *fit;
-        let (class, best) = self.bins.first_from(SizeClass::of(rounded))?;
+        let (class, best) = self.bins.first_from(&mut self.chunks, SizeClass::of(rounded))?;
         let Chunk { bytes, state, .. } = self.chunks[best];
         if bytes < rounded || state != State::Free {
             return self.take_special(fit);
@@ -93,7 +100,7 @@ impl Bfc {
         if !self.chunks.has_room_for(2) {
             return None;
         }
-        let best = self.bins.best_fit(&self.chunks, fit.rounded, |id| self.suits(id, fit))?;
+        let best = self.bins.best_fit(&mut self.chunks, fit.rounded, |chunks, id| fit.suits(chunks, id))?;
         self.unbin(best);
         let before = self.bytes_before(best, fit);
         if before > 0 {
@@ -110,13 +117,6 @@ impl Bfc {
         }
         self.chunks[live].state = State::Live;
         Some(live)
-    }
-
-    /// Whether a free chunk holds the need, and was freed early enough for it.
-    pub(super) fn suits(&self, id: ChunkId, fit: &Fit) -> bool {
-        let chunk = &self.chunks[id];
-        let in_time = |before| self.chunks.freed_at(id) <= before;
-        fit.fits(chunk.address, chunk.bytes) && fit.freed_before.is_none_or(in_time)
     }
 
     /// Leaves a new chunk free that was cut off one freed at that count.
@@ -152,28 +152,28 @@ impl Bfc {
     /// unused slot.
     #[inline]
     pub(super) fn cut_low(&mut self, id: ChunkId, bytes: u64, state: State) -> ChunkId {
-        let front = self.chunks.first_unused();
+        let Chunk { address, prev, .. } = self.chunks[id];
+        let front = self.chunks.insert(address, bytes, (prev, id), state);
         let whole = &mut self.chunks[id];
         debug_assert!(0 < bytes && bytes < whole.bytes);
-        let (address, prev) = (whole.address, whole.prev);
         whole.address += bytes;
         whole.bytes -= bytes;
         whole.prev = front;
         self.chunks[prev].next = front;
-        self.chunks.insert(address, bytes, (prev, id), state)
+        front
     }
 
     /// The same with the last `bytes` bytes.
     #[inline]
     pub(super) fn cut_high(&mut self, id: ChunkId, bytes: u64, state: State) -> ChunkId {
-        let back = self.chunks.first_unused();
         let whole = &mut self.chunks[id];
         debug_assert!(0 < bytes && bytes < whole.bytes);
         whole.bytes -= bytes;
-        let (address, next) = (whole.address + whole.bytes, whole.next);
-        whole.next = back;
+        let (address, next) = (whole.end(), whole.next);
+        let back = self.chunks.insert(address, bytes, (id, next), state);
+        self.chunks[id].next = back;
         self.chunks[next].prev = back;
-        self.chunks.insert(address, bytes, (id, next), state)
+        back
     }
 }
 

@@ -1,38 +1,75 @@
-//! The free chunks of one size class: a pairing heap that runs through the chunks themselves.
+//! The free chunks of one size class: a pairing heap that runs through the chunks themselves, and is put in order when
+//! it is searched.
 //!
-//! The first of a class by size and then by address (its [`Order`]) is at the root and taken without a search; a chunk enters by one
-//! comparison, however many there are, and leaves from anywhere. What order there is among the rest is made when it is
-//! needed: each step takes logarithmic time in the mean over many. Source: Fredman, Sedgewick, Sleator and Tarjan, "The
-//! pairing heap: a new form of self-adjusting heap", 1986.
+//! A class is a list of heaps. A chunk enters it at the front, as a heap of its own, and leaves it from anywhere: neither
+//! looks at the order, as many chunks that enter are joined to a neighbour before anyone asks which is the first. A
+//! search joins the heaps of the list to one, whose root is the first of the class by size and then by address (its
+//! [`Order`]); each step takes logarithmic time in the mean over many. Source: Fredman, Sedgewick, Sleator and Tarjan,
+//! "The pairing heap: a new form of self-adjusting heap", 1986; the list is the auxiliary area of Stasko and Vitter,
+//! "Pairing heaps: experiments and analysis", 1987.
 
 use super::super::chunk::{Chunk, ChunkId, Links, Order};
 
-/// Joins two heaps, given by their roots; the root of both.
-#[inline]
-pub(super) fn meld<O: Order>(chunks: &mut [Chunk], one: ChunkId, other: ChunkId) -> ChunkId {
-    let in_order = O::rank(&chunks[one]) < O::rank(&chunks[other]);
-    let (first, second) = if in_order { (one, other) } else { (other, one) };
-    let sibling = std::mem::replace(&mut chunks[first].links.child, second);
-    chunks[second].links.above = first;
-    chunks[second].sibling = sibling;
-    chunks[sibling].links.above = second;
-    first
+/// Makes a chunk a list of its own.
+#[inline(always)]
+pub(super) fn begin(chunks: &mut [Chunk], id: ChunkId) {
+    chunks[id].links = Links { above: ChunkId::NONE, child: ChunkId::NONE };
+    chunks[id].sibling = ChunkId::NONE;
 }
 
-/// What is left of a heap whose root goes: the root of its children, of which `child` is the first.
-#[inline]
-pub(super) fn heir<O: Order>(chunks: &mut [Chunk], child: ChunkId) -> ChunkId {
-    if !chunks[child].sibling.is_none() {
-        return meld_siblings::<O>(chunks, child);
+/// Puts a chunk in front of a list, which then begins with it.
+#[inline(always)]
+pub(super) fn push(chunks: &mut [Chunk], list: ChunkId, id: ChunkId) {
+    begin(chunks, id);
+    chunks[id].sibling = list;
+    chunks[list].links.above = id;
+}
+
+/// Takes a member out of its heap; the one in its place, if there is one.
+#[inline(always)]
+pub(super) fn remove<O: Order>(chunks: &mut [Chunk], member: ChunkId) -> ChunkId {
+    let Chunk { links: Links { above, child }, sibling, .. } = chunks[member];
+    // What comes after the member also comes after the one that has it as a child.
+    let heir = if child.is_none() { sibling } else { meld_before::<O>(chunks, child, sibling) };
+    chunks[heir].links.above = above;
+    let above = &mut chunks[above];
+    // With none above, this goes nowhere.
+    if above.links.child == member {
+        above.links.child = heir
+    } else {
+        above.sibling = heir
     }
-    chunks[child].links.above = ChunkId::NONE;
-    child
+    heir
 }
 
-/// Joins siblings in pairs, and the pairs from the last to the first: so the work of many steps stays small.
+/// Joins the heaps of a list to one, in front of another list.
 #[inline(never)]
-fn meld_siblings<O: Order>(chunks: &mut [Chunk], first: ChunkId) -> ChunkId {
-    let (mut pairs, mut rest) = (ChunkId::NONE, first);
+fn meld_before<O: Order>(chunks: &mut [Chunk], list: ChunkId, rest: ChunkId) -> ChunkId {
+    let root = meld_all::<O>(chunks, list);
+    chunks[root].sibling = rest;
+    chunks[rest].links.above = root;
+    root
+}
+
+/// Joins the heaps of a list to one; its root.
+#[inline(never)]
+pub(super) fn meld_all<O: Order>(chunks: &mut [Chunk], list: ChunkId) -> ChunkId {
+    let second = chunks[list].sibling;
+    // Two are the most common case.
+    let root = if !second.is_none() && chunks[second].sibling.is_none() {
+        meld::<O>(chunks, list, second)
+    } else {
+        meld_pairs::<O>(chunks, list)
+    };
+    chunks[root].links.above = ChunkId::NONE;
+    chunks[root].sibling = ChunkId::NONE;
+    root
+}
+
+/// Joins the heaps of a list in pairs, and the pairs from the last to the first: so the work of many steps stays small.
+/// The root of the whole.
+fn meld_pairs<O: Order>(chunks: &mut [Chunk], list: ChunkId) -> ChunkId {
+    let (mut pairs, mut rest) = (ChunkId::NONE, list);
     while !rest.is_none() {
         let one = rest;
         let other = chunks[one].sibling;
@@ -52,36 +89,26 @@ fn meld_siblings<O: Order>(chunks: &mut [Chunk], first: ChunkId) -> ChunkId {
         rest = chunks[pair].sibling;
         root = meld::<O>(chunks, root, pair);
     }
-    chunks[root].links.above = ChunkId::NONE;
     root
 }
 
-/// The root of a heap after one of its members, which is not the only one, has left it.
-#[inline(never)]
-pub(super) fn remove<O: Order>(chunks: &mut [Chunk], root: ChunkId, member: ChunkId) -> ChunkId {
-    let Links { above, child } = chunks[member].links;
-    if above.is_none() {
-        return heir::<O>(chunks, child);
-    }
-    let sibling = chunks[member].sibling;
-    if chunks[above].links.child == member {
-        chunks[above].links.child = sibling;
-    } else {
-        chunks[above].sibling = sibling;
-    }
-    chunks[sibling].links.above = above;
-    if child.is_none() {
-        return root;
-    }
-    let orphans = heir::<O>(chunks, child);
-    meld::<O>(chunks, root, orphans)
+/// Joins two heaps, given by their roots; the root of both.
+#[inline]
+fn meld<O: Order>(chunks: &mut [Chunk], one: ChunkId, other: ChunkId) -> ChunkId {
+    let in_order = O::rank(&chunks[one]) < O::rank(&chunks[other]);
+    let (first, second) = if in_order { (one, other) } else { (other, one) };
+    let sibling = std::mem::replace(&mut chunks[first].links.child, second);
+    chunks[second].links.above = first;
+    chunks[second].sibling = sibling;
+    chunks[sibling].links.above = second;
+    first
 }
 
-/// The first member that `fits`. Looks at those that do not, and at their children.
+/// The first member of a heap that `fits`. Looks at those that do not, and at their children.
 pub(super) fn first<O: Order>(
     chunks: &[Chunk],
     root: ChunkId,
-    mut fits: impl FnMut(ChunkId) -> bool,
+    fits: impl Fn(ChunkId) -> bool,
 ) -> Option<ChunkId> {
     let mut best: Option<ChunkId> = None;
     let mut next = Some(root);
@@ -97,9 +124,9 @@ pub(super) fn first<O: Order>(
     best
 }
 
-/// All members, each before its children.
-pub(super) fn members(chunks: &[Chunk], root: ChunkId) -> impl Iterator<Item = ChunkId> + '_ {
-    std::iter::successors(Some(root), |&id| after(chunks, id))
+/// All members of the heaps of a list, each before its children.
+pub(super) fn members(chunks: &[Chunk], list: ChunkId) -> impl Iterator<Item = ChunkId> + '_ {
+    std::iter::successors(Some(list), |&id| after(chunks, id))
 }
 
 /// The member that comes after another in the order of [`members`].
@@ -111,23 +138,20 @@ fn after(chunks: &[Chunk], id: ChunkId) -> Option<ChunkId> {
 /// The member that comes after another and after all below it in the order of [`members`].
 fn beside(chunks: &[Chunk], id: ChunkId) -> Option<ChunkId> {
     let mut id = id;
-    loop {
-        let above = chunks[id].links.above;
-        if above.is_none() {
-            return None;
-        }
-        if !chunks[id].sibling.is_none() {
-            return Some(chunks[id].sibling);
-        }
-        id = parent(chunks, id);
+    while chunks[id].sibling.is_none() {
+        id = parent(chunks, id)?;
     }
+    Some(chunks[id].sibling)
 }
 
-/// The member that has this one, which is not the root, as one of its children.
-fn parent(chunks: &[Chunk], id: ChunkId) -> ChunkId {
+/// The member that has this one as one of its children.
+fn parent(chunks: &[Chunk], id: ChunkId) -> Option<ChunkId> {
     let (mut id, mut above) = (id, chunks[id].links.above);
-    while chunks[above].links.child != id {
+    while !above.is_none() {
+        if chunks[above].links.child == id {
+            return Some(above);
+        }
         (id, above) = (above, chunks[above].links.above);
     }
-    above
+    None
 }

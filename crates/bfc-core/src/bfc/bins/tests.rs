@@ -45,14 +45,14 @@ fn add(slab: &mut Slab, bins: &mut Bins, bytes: u64, address: u64) -> ChunkId {
 
 #[test]
 fn the_best_fit_is_the_smallest_then_the_lowest_that_fits() {
-    let (slab, bins) =
+    let (mut slab, mut bins) =
         filled(&[(768, 0), (512, 4096), (512, 1024), (1024, 8192), (4096, 16384), (66_048, 1 << 20)]);
-    let best_above = |least, address| {
-        let best = bins.best_fit(&slab, least, |id| slab[id].address >= address);
+    let mut best_above = |least, address| {
+        let best = bins.best_fit(&mut slab, least, |chunks, id| chunks[id].address >= address);
         best.map(|id| slab[id].address)
     };
     assert_eq!(best_above(512, 1025), Some(4096));
-    let best = |least| best_above(least, 0);
+    let mut best = |least| best_above(least, 0);
     assert_eq!(best(512), Some(1024));
     assert_eq!(best(768), Some(0), "768 lies behind 512 in the same bin");
     assert_eq!(best(1280), Some(16384));
@@ -72,11 +72,11 @@ fn the_bitmap_follows_the_last_chunk_in_and_out() {
     for _ in 0..2 {
         let id = add(&mut slab, &mut bins, 1 << 40, 0);
         assert_eq!(bins.in_class(&slab, class).next(), Some(id));
-        assert_eq!(bins.first_from(SizeClass::of(256)), Some((class, id)));
+        assert_eq!(bins.first_from(&mut slab, SizeClass::of(256)), Some((class, id)));
         assert!(bins.is_occupied(class) && bins.bitmaps_agree());
         bins.remove(&mut slab, id, class);
         assert_eq!(bins.in_class(&slab, class).next(), None);
-        assert_eq!(bins.first_from(SizeClass::of(256)), None);
+        assert_eq!(bins.first_from(&mut slab, SizeClass::of(256)), None);
         assert!(!bins.is_occupied(class) && bins.bitmaps_agree());
     }
 }
@@ -84,10 +84,10 @@ fn the_bitmap_follows_the_last_chunk_in_and_out() {
 #[test]
 fn a_class_above_the_last_one_does_not_exist() {
     let (mut slab, mut bins) = filled(&[(GRANULE, 0)]);
-    assert_eq!(bins.best_fit(&slab, u64::MAX, |_| true), None);
+    assert_eq!(bins.best_fit(&mut slab, u64::MAX, |_, _| true), None);
     let id = add(&mut slab, &mut bins, !(GRANULE - 1), 0);
-    assert_eq!(bins.best_fit(&slab, 512, |_| true), Some(id));
-    assert_eq!(bins.best_fit(&slab, u64::MAX, |_| true), None);
+    assert_eq!(bins.best_fit(&mut slab, 512, |_, _| true), Some(id));
+    assert_eq!(bins.best_fit(&mut slab, u64::MAX, |_, _| true), None);
 }
 
 /// Chunks of one class but of several sizes, in orders that make heaps broad and deep.
@@ -102,7 +102,7 @@ fn a_class_keeps_its_order_while_it_fills_and_empties() {
             let (bytes, address) = ((1 << 20) + n % 5 * GRANULE, n << 24);
             let id = add(&mut slab, &mut bins, bytes, address);
             shadow.insert((bytes, address), id);
-            let best = bins.best_fit(&slab, bytes, |_| true);
+            let best = bins.best_fit(&mut slab, bytes, |_, _| true);
             let expected = shadow.range((bytes, 0)..).next().map(|(_, &id)| id);
             assert_eq!(best, expected, "stride {stride}, step {step}");
         }
@@ -110,7 +110,7 @@ fn a_class_keeps_its_order_while_it_fills_and_empties() {
         while let Some((&place, &id)) = shadow.iter().nth(shadow.len() % 2 * shadow.len() * 618 / 1000) {
             shadow.remove(&place);
             if shadow.len() % 2 == 1 {
-                assert_eq!(bins.first_from(class), Some((class, id)));
+                assert_eq!(bins.first_from(&mut slab, class), Some((class, id)));
                 bins.remove_first(&mut slab, id, class);
             } else {
                 bins.remove(&mut slab, id, class);
@@ -121,4 +121,28 @@ fn a_class_keeps_its_order_while_it_fills_and_empties() {
         }
         assert_eq!(bins.largest(&slab), 0);
     }
+}
+
+/// Both ends of a class and its middle leave it before any search: what is left is found in order all the same.
+#[test]
+fn chunks_that_leave_before_a_search_do_not_disturb_the_order_of_the_others() {
+    let (mut slab, mut bins) = filled(&[]);
+    let class = SizeClass::of(512);
+    let ids: Vec<ChunkId> = (0..9_u64).map(|n| add(&mut slab, &mut bins, 512, n * 5 % 9 * 4096)).collect();
+    for gone in [0, 8, 4] {
+        bins.remove(&mut slab, ids[gone], class);
+    }
+    let mut addresses = Vec::new();
+    while let Some((found, first)) = bins.first_from(&mut slab, class) {
+        assert_eq!(found, class);
+        addresses.push(slab[first].address / 4096);
+        bins.remove_first(&mut slab, first, class);
+        // One more leaves from below the first, which a search has put in order.
+        if addresses.len() == 2 {
+            bins.remove(&mut slab, ids[7], class);
+        }
+    }
+    let gone = [0, 8, 4, 7].map(|n: u64| n * 5 % 9);
+    let left: Vec<u64> = (0..9).filter(|n| !gone.contains(n)).collect();
+    assert_eq!(addresses, left);
 }

@@ -2,59 +2,55 @@
 
 use std::ops::{Deref, DerefMut};
 
+use super::unused::{GROUP, UnusedSlots};
 use super::{Chunk, ChunkId, State};
 
-/// Slots of chunks. The one that was emptied last is used first, since it is likeliest to be in the cache.
+/// Slots of chunks, made a group at a time.
 #[derive(Clone, Debug)]
 pub(crate) struct Slab {
     slots: Vec<Chunk>,
-    unused: ChunkId,
+    unused: UnusedSlots,
     /// By slot, the counts of the frees of held chunks: only as long as frees bear counts.
     freed_at: Vec<u64>,
 }
 
-/// How many slots can be numbered.
-const MAX_SLOTS: usize = u32::MAX as usize;
+/// How many slots there can be: whole groups, and so few that all can be numbered.
+const MAX_SLOTS: usize = u32::MAX as usize / GROUP * GROUP;
 
 impl Slab {
     pub(crate) fn new() -> Self {
-        let nobody = Chunk { state: State::Border, ..Chunk::default() };
-        Self { slots: vec![nobody], unused: ChunkId::NONE, freed_at: Vec::new() }
+        let mut slab = Self { slots: Vec::new(), unused: UnusedSlots::new(), freed_at: Vec::new() };
+        slab.has_room();
+        let nobody = slab.insert_border();
+        debug_assert!(nobody.is_none());
+        slab
     }
 
     /// Sees to it that one more slot can be taken; whether that is so.
     #[inline]
     pub(crate) fn has_room(&mut self) -> bool {
-        !self.unused.is_none() || self.add_unused(1)
+        self.has_room_for(1)
     }
 
-    /// Sees to it that `count` more slots can be taken; whether that is so.
+    /// Sees to it that `count` more slots, a few at most, can be taken; whether that is so.
+    #[inline]
     pub(crate) fn has_room_for(&mut self, count: usize) -> bool {
-        let unused = self.unused_slots().take(count).count();
-        unused == count || self.add_unused(count - unused)
+        self.unused.has(count) || self.add_group() && self.unused.has(count)
     }
 
     #[cold]
-    fn add_unused(&mut self, count: usize) -> bool {
-        if self.slots.len() + count > MAX_SLOTS {
+    fn add_group(&mut self) -> bool {
+        let slots = self.slots.len() + GROUP;
+        if slots > MAX_SLOTS {
             return false;
         }
-        for _ in 0..count {
-            let id = ChunkId(self.slots.len() as u32);
-            self.slots.push(Chunk { next: self.unused, ..Chunk::default() });
-            self.unused = id;
-        }
+        self.slots.resize(slots, Chunk::default());
+        self.unused.add_group();
         true
     }
 
-    /// The slot that is taken next.
-    #[inline]
-    pub(crate) const fn first_unused(&self) -> ChunkId {
-        self.unused
-    }
-
-    /// Fills the first unused slot with a chunk between two neighbours, which are not told. It is in no bin: its links
-    /// mean nothing. The caller has seen to it that there is such a slot.
+    /// Fills an unused slot with a chunk between two neighbours, which are not told. It is in no bin: its links mean
+    /// nothing. The caller has seen to it that there is such a slot.
     #[inline]
     pub(crate) fn insert(
         &mut self,
@@ -63,10 +59,9 @@ impl Slab {
         (prev, next): (ChunkId, ChunkId),
         state: State,
     ) -> ChunkId {
-        let id = self.unused;
+        let id = self.unused.take();
         let slot = &mut self.slots[id.0 as usize];
-        debug_assert!(slot.state == State::Unused && !id.is_none());
-        self.unused = slot.next;
+        debug_assert_eq!(slot.state, State::Unused);
         // One by one: what is not needed is not written.
         slot.address = address;
         slot.bytes = bytes;
@@ -76,10 +71,11 @@ impl Slab {
         id
     }
 
-    /// Fills the first unused slot with a region's border, which is its own neighbour.
+    /// Fills an unused slot with a region's border, which is its own neighbour.
     pub(crate) fn insert_border(&mut self) -> ChunkId {
-        let border = self.unused;
-        self.insert(0, 0, (border, border), State::Border)
+        let border = self.insert(0, 0, (ChunkId::NONE, ChunkId::NONE), State::Border);
+        (self[border].prev, self[border].next) = (border, border);
+        border
     }
 
     /// Empties a slot. What else stands there means nothing until it is used again.
@@ -87,8 +83,8 @@ impl Slab {
     pub(crate) fn remove(&mut self, id: ChunkId) {
         let slot = &mut self.slots[id.0 as usize];
         debug_assert!(slot.state != State::Unused && !id.is_none());
-        (slot.state, slot.next) = (State::Unused, self.unused);
-        self.unused = id;
+        slot.state = State::Unused;
+        self.unused.add(id);
     }
 
     /// The live chunk of an id that came from outside, if there is one.
@@ -123,8 +119,7 @@ impl Slab {
 
     /// The unused slots in the order in which they will be taken.
     pub(crate) fn unused_slots(&self) -> impl Iterator<Item = ChunkId> + '_ {
-        let some = |id: ChunkId| (!id.is_none()).then_some(id);
-        std::iter::successors(some(self.unused), move |&id| some(self[id].next))
+        self.unused.iter()
     }
 }
 
@@ -164,13 +159,25 @@ mod tests {
     #[test]
     fn the_slot_emptied_last_is_used_first() {
         let (mut slab, ids) = four();
+        let others = slab.unused_slots().count();
         slab.remove(ids[1]);
         slab.remove(ids[3]);
-        assert_eq!((slab.chunks().count(), slab.unused_slots().count()), (2, 2));
+        assert_eq!((slab.chunks().count(), slab.unused_slots().count()), (2, others + 2));
         assert_eq!(slab.insert(1024, 256, BETWEEN_NONE, State::Free), ids[3]);
-        assert!(slab.has_room_for(2));
-        assert_eq!(slab.insert(4096, 256, BETWEEN_NONE, State::Free), ChunkId(5));
         assert_eq!(slab.insert(2048, 256, BETWEEN_NONE, State::Free), ids[1]);
+        assert_eq!(slab.insert(4096, 256, BETWEEN_NONE, State::Free), ChunkId(5));
+    }
+
+    #[test]
+    fn slots_are_made_when_there_are_too_few() {
+        let mut slab = Slab::new();
+        for n in 0..3 * GROUP as u64 {
+            assert!(slab.has_room_for(2));
+            slab.insert(n * 256, 256, BETWEEN_NONE, State::Free);
+        }
+        let (chunks, unused) = (slab.chunks().count(), slab.unused_slots().count());
+        // Nobody has one, too.
+        assert_eq!((chunks, 1 + chunks + unused), (3 * GROUP, slab.len()));
     }
 
     #[test]
@@ -182,6 +189,7 @@ mod tests {
         slab.remove(ids[2]);
         assert!(slab.live(ids[2]).is_none());
         assert!(slab.live(ChunkId(7)).is_none() && slab.live(ChunkId::NONE).is_none());
+        assert!(slab.live(ChunkId(u32::MAX)).is_none());
     }
 
     #[test]
