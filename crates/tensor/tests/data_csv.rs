@@ -137,6 +137,24 @@ fn each_limit_is_an_error_that_names_it_and_what_is_within_passes() {
 }
 
 #[test]
+fn lines_without_a_row_are_limited_wherever_they_stand() {
+    let options = CsvOptions::default().with_max_idle_lines(2);
+    for text in ["\n\n1,2\n3,4\n", "\n1,2\n\n3,4\n", "1,2\n3,4\n\r\n\n"] {
+        assert_eq!(parse_with(text, &options).unwrap().rows(), 2, "{text:?}");
+    }
+    let with_header = options.clone().with_header(true);
+    for (text, options, line) in [
+        ("\n\n\n1,2\n", &options, 4),
+        ("1,2\n\n\n\n3,4\n", &options, 5),
+        ("1,2\n\n\n\n", &options, 4),
+        ("a,b\n\n\n1,2\n", &with_header, 4),
+    ] {
+        let expected = format!("x.csv: line {line}: more than the 2 lines without a row allowed");
+        assert_eq!(message(parse_with(text, options)), expected, "{text:?}");
+    }
+}
+
+#[test]
 fn data_without_an_end_is_refused_instead_of_filling_the_memory() {
     let endless_line = io::repeat(b'1');
     let endless_quote = "1,2\n\"".as_bytes().chain(io::repeat(b'\n'));

@@ -29,6 +29,7 @@ const LIMITS: TraceLimits = TraceLimits {
     events: 1000,
     labels: 20,
     comments: 10,
+    idle_lines: 50,
     input_bytes: 256 * KIB,
     held_bytes: 1024 * KIB,
 };
@@ -52,7 +53,8 @@ pub fn text(data: &[u8]) {
 
 /// The log of a training run.
 pub fn training_log(data: &[u8]) {
-    let limits = TrainingLogLimits { line_bytes: 200, points: 200, curves: 5, name_bytes: 20 };
+    let limits =
+        TrainingLogLimits { line_bytes: 200, points: 200, idle_lines: 50, curves: 5, name_bytes: 20 };
     let Ok(log) = TrainingLog::read(data, &limits) else { return };
     let points: usize = log.curves().iter().map(|curve| curve.points.len()).sum();
     assert!(log.curves().len() <= limits.curves && points <= limits.points);

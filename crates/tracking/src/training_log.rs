@@ -27,6 +27,8 @@ pub struct TrainingLogLimits {
     pub line_bytes: usize,
     /// Most points of all curves; each takes 24 bytes.
     pub points: usize,
+    /// Most lines without a point, blank ones among them.
+    pub idle_lines: usize,
     /// Most curves.
     pub curves: usize,
     /// The longest name of a curve, in bytes.
@@ -35,7 +37,7 @@ pub struct TrainingLogLimits {
 
 impl Default for TrainingLogLimits {
     fn default() -> Self {
-        Self { line_bytes: 1 << 16, points: 1 << 22, curves: 64, name_bytes: 200 }
+        Self { line_bytes: 1 << 16, points: 1 << 22, idle_lines: 1 << 20, curves: 64, name_bytes: 200 }
     }
 }
 
@@ -149,6 +151,7 @@ impl TrainingLog {
                 Err(problem) => return Err(at(TrainingLogProblem::Line(problem))),
             }
             if bytes.iter().all(u8::is_ascii_whitespace) {
+                builder.idle().map_err(at)?;
                 continue;
             }
             match serde_json::from_slice::<Value>(&bytes) {
@@ -189,6 +192,7 @@ struct Builder {
     log: TrainingLog,
     places: HashMap<String, usize>,
     points: usize,
+    idle_lines: usize,
     /// Of the line before.
     step: u64,
     seconds: f64,
@@ -196,7 +200,8 @@ struct Builder {
 
 impl Builder {
     fn new(limits: TrainingLogLimits) -> Self {
-        Self { limits, log: TrainingLog::default(), places: HashMap::new(), points: 0, step: 0, seconds: 0.0 }
+        let (log, places) = Default::default();
+        Self { limits, log, places, points: 0, idle_lines: 0, step: 0, seconds: 0.0 }
     }
 
     fn line(&mut self, fields: &serde_json::Map<String, Value>) -> Result<(), TrainingLogProblem> {
@@ -217,13 +222,23 @@ impl Builder {
         }
         (self.step, self.seconds) = (step, seconds);
         self.log.lines += 1;
-        let at_ns = (seconds * 1e9) as u64;
+        let (at_ns, points) = ((seconds * 1e9) as u64, self.points);
         for (name, value) in fields {
             // Whole numbers beyond 2^53 lose digits, which no curve shows.
             let Some(value) = value.as_f64() else { continue };
             if !LEFT_OUT.contains(&name.as_str()) {
                 self.point(name, CurvePoint { at_ns, step, value })?;
             }
+        }
+        if self.points == points { self.idle() } else { Ok(()) }
+    }
+
+    /// Counts a line without a point.
+    fn idle(&mut self) -> Result<(), TrainingLogProblem> {
+        self.idle_lines += 1;
+        let limit = self.limits.idle_lines;
+        if self.idle_lines > limit {
+            return Err(TrainingLogProblem::TooMany { what: "lines without a point", limit });
         }
         Ok(())
     }
@@ -313,13 +328,18 @@ mod tests {
 
     #[test]
     fn a_log_beyond_a_limit_is_refused() {
-        let limits = TrainingLogLimits { line_bytes: 60, points: 3, curves: 2, name_bytes: 5 };
+        let limits = TrainingLogLimits { line_bytes: 60, points: 3, idle_lines: 2, curves: 2, name_bytes: 5 };
         let refused = |text: &str| TrainingLog::read(text.as_bytes(), &limits).unwrap_err().to_string();
         let line = |more: &str| format!("{{\"step\":0,\"seconds\":0{more}}}\n");
         assert_eq!(refused(&line(",\"a\":1,\"b\":1,\"c\":1")), "line 1: more than 2 curves");
         assert_eq!(refused(&line(",\"a\":1,\"b\":1").repeat(2)), "line 2: more than 3 points");
         assert_eq!(refused(&line(",\"longer\":1")), "line 1: more than 5 bytes in a name");
         assert_eq!(refused(&" ".repeat(100)), "line 1: longer than 60 bytes");
+        for idle in ["\n", &line(""), &line(",\"a\":null")] {
+            let within = format!("{}{}", idle.repeat(2), line(",\"a\":1"));
+            assert!(TrainingLog::read(within.as_bytes(), &limits).is_ok(), "{within}");
+            assert_eq!(refused(&idle.repeat(3)), "line 3: more than 2 lines without a point");
+        }
     }
 
     proptest! {

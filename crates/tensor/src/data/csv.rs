@@ -58,10 +58,13 @@ pub struct CsvOptions {
     pub max_values: usize,
     /// The most bytes in a line, or in a row whose quoted fields span several, blank lines before it included.
     pub max_line_bytes: usize,
+    /// The most lines that are no rows: blank ones, the header, all but one of a row whose quoted fields span several.
+    pub max_idle_lines: usize,
 }
 
 impl Default for CsvOptions {
-    /// The label last, no header, commas; at most 2²⁸ numbers (1 GiB), 65,536 columns and 1 MiB a line.
+    /// The label last, no header, commas; at most 2²⁸ numbers (1 GiB), 65,536 columns, 1 MiB a line and 2²⁰ lines that are no
+    /// rows.
     fn default() -> Self {
         Self {
             label: LabelColumn::Last,
@@ -71,6 +74,7 @@ impl Default for CsvOptions {
             max_columns: 1 << 16,
             max_values: 1 << 28,
             max_line_bytes: 1 << 20,
+            max_idle_lines: 1 << 20,
         }
     }
 }
@@ -122,6 +126,13 @@ impl CsvOptions {
     #[must_use]
     pub const fn with_max_line_bytes(mut self, max_line_bytes: usize) -> Self {
         self.max_line_bytes = max_line_bytes;
+        self
+    }
+
+    /// The same with at most `max_idle_lines` lines that are no rows.
+    #[must_use]
+    pub const fn with_max_idle_lines(mut self, max_idle_lines: usize) -> Self {
+        self.max_idle_lines = max_idle_lines;
         self
     }
 }
@@ -192,7 +203,9 @@ impl<'a> Table<'a> {
             let more = reader.read_byte_record(&mut record);
             // Lines are handed out one at a time, so the last one read is the one that the record ends in.
             let line = reader.get_ref().line();
-            if !more.map_err(|error| table.read_error(error, line, is_compressed))? {
+            let more = more.map_err(|error| table.read_error(error, line, is_compressed))?;
+            table.check_idle(line, more)?;
+            if !more {
                 return table.finish();
             }
             table.check_columns(record.len(), line)?;
@@ -208,6 +221,14 @@ impl<'a> Table<'a> {
         let (columns, label) = columns.filter(|_| rows > 0).ok_or_else(empty)?;
         let width = columns - usize::from(label.is_some());
         Ok(Dataset::from_rows(features, labels, rows, width))
+    }
+
+    /// Checks the number of lines that are no rows, of which the last one read may be one.
+    fn check_idle(&self, line: u64, last_is_row: bool) -> Result<(), DataError> {
+        let limit = self.options.max_idle_lines;
+        let idle = line.saturating_sub(self.rows as u64 + u64::from(last_is_row));
+        let within = usize::try_from(idle).is_ok_and(|idle| idle <= limit);
+        if within { Ok(()) } else { Err(self.too_large(line, "lines without a row", limit)) }
     }
 
     /// Checks the number of fields of a line against the limit and against the lines before.

@@ -164,6 +164,12 @@ pub enum TraceProblem {
         /// The limit.
         limit: u32,
     },
+    /// More lines without an event than the limit.
+    #[error("more than {limit} lines without an event")]
+    TooManyIdleLines {
+        /// The limit.
+        limit: u32,
+    },
     /// The pickle cannot be read.
     #[error("{0}")]
     Pickle(#[from] PickleProblem),

@@ -13,6 +13,8 @@ pub struct TraceLimits {
     pub labels: u32,
     /// Most comment lines.
     pub comments: u32,
+    /// Most lines that tell of no event: blank ones, comments, headers, requests that a log says were refused.
+    pub idle_lines: u32,
     /// Most bytes of the file, once decompressed.
     pub input_bytes: u64,
     /// Most bytes of memory, roughly, that the objects of a pickle may take.
@@ -26,6 +28,7 @@ impl Default for TraceLimits {
             events: 20_000_000,
             labels: 1 << 16,
             comments: 1 << 16,
+            idle_lines: 1 << 22,
             input_bytes: 2 * GIB,
             held_bytes: 2 * GIB,
         }

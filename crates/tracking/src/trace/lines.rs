@@ -4,17 +4,17 @@ use std::io::{BufRead, Read};
 
 use super::{TraceError, TraceLimits, TracePlace, TraceProblem};
 
-/// Calls `line` with each line that is not blank, trimmed, until it fails.
+/// Calls `line` with each line that is not blank, trimmed, until it fails. It says whether the line told of an event.
 ///
 /// # Errors
-/// What `line` says, or that a line cannot be read; both with the number of the line.
+/// What `line` says, that a line cannot be read, or that too many tell of no event; all with the number of the line.
 pub(super) fn each_line(
     mut reader: impl BufRead,
     limits: &TraceLimits,
-    mut line: impl FnMut(u64, &str) -> Result<(), TraceProblem>,
+    mut line: impl FnMut(u64, &str) -> Result<bool, TraceProblem>,
 ) -> Result<(), TraceError> {
     let mut bytes = Vec::new();
-    let mut number = 0;
+    let (mut number, mut idle) = (0, 0);
     loop {
         number += 1;
         let place = TracePlace::Line(number);
@@ -22,8 +22,10 @@ pub(super) fn each_line(
             return Ok(());
         }
         let text = std::str::from_utf8(&bytes).map_err(|_| place.of(TraceProblem::NotUtf8))?.trim();
-        if !text.is_empty() {
-            line(number, text).map_err(|problem| place.of(problem))?;
+        let is_event = !text.is_empty() && line(number, text).map_err(|problem| place.of(problem))?;
+        idle += u32::from(!is_event);
+        if idle > limits.idle_lines {
+            return Err(place.of(TraceProblem::TooManyIdleLines { limit: limits.idle_lines }));
         }
     }
 }

@@ -28,14 +28,14 @@ pub(super) fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace,
                 found: beginning(line),
             };
             header = Some(columns(line).ok_or_else(malformed)?);
-            return Ok(());
+            return Ok(false);
         };
         // Each buffer makes two events.
         if buffers.len() >= limits.events as usize / 2 {
             return Err(TraceProblem::TooManyEvents { limit: limits.events });
         }
         buffers.push(Buffer::parse(line, line_number, columns, &mut builder)?);
-        Ok(())
+        Ok(true)
     })?;
     for (moment, index) in moments(&buffers) {
         let (buffer, id) = (&buffers[index], index as u64);

@@ -41,26 +41,28 @@ impl Action {
     }
 }
 
-fn parse_line(line: &str, builder: &mut Builder) -> Result<(), TraceProblem> {
+/// Whether the line is an event of the trace.
+fn parse_line(line: &str, builder: &mut Builder) -> Result<bool, TraceProblem> {
     let malformed = || TraceProblem::Malformed { expected: EXPECTED, found: beginning(line) };
     let fields = fields::<6>(line).ok_or_else(malformed)?;
     // Logs that were appended to, one run after another, repeat the header.
     if is_header(&fields) {
-        return Ok(());
+        return Ok(false);
     }
     let [thread, _, action, address, bytes, stream] = fields;
     let action = Action::of(action).ok_or_else(malformed)?;
     let (address, bytes) = (pointer(address)?, number(bytes)?);
     match action {
         // What was refused, and nothing, take no memory.
-        Action::Fail => Ok(()),
-        Action::Allocate | Action::Free if address == 0 && bytes == 0 => Ok(()),
+        Action::Fail => return Ok(false),
+        Action::Allocate | Action::Free if address == 0 && bytes == 0 => return Ok(false),
         Action::Allocate => {
             let label = builder.made_label(&format!("thread {thread} stream {stream}"))?;
-            builder.alloc_at(address, bytes, label)
+            builder.alloc_at(address, bytes, label)?;
         }
-        Action::Free => builder.free_at(address, bytes),
+        Action::Free => builder.free_at(address, bytes)?,
     }
+    Ok(true)
 }
 
 fn is_header(fields: &[&str; 6]) -> bool {

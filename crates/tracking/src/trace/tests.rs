@@ -96,6 +96,27 @@ fn each_limit_holds_exactly() {
     assert_eq!(parse("#234567890123\n").unwrap_err(), "line 1: longer than 12 bytes");
 }
 
+#[test]
+fn lines_without_an_event_are_limited_also_where_they_say_nothing() {
+    let limits = TraceLimits { idle_lines: 3, ..TraceLimits::default() };
+    let read = |text: &str| {
+        let options = ReadOptions { limits, device: None };
+        Trace::read(text.as_bytes(), &options).map_err(|error| error.to_string())
+    };
+    let rmm = "Thread,Time,Action,Pointer,Size,Stream\n";
+    let (refused, nothing) = ("1,0,allocate failure,(nil),9,0\n", "1,0,allocate,(nil),0,0\n");
+    let minimalloc = "id,lower,upper,size\n";
+    for (idle, event) in [
+        (["\n", "# x\n", " \r\n", "\n"], "a 0 1 x\n"),
+        ([rmm, rmm, refused, nothing], "1,0,allocate,0x10,5,0\n"),
+        ([minimalloc, "\n", "\n", "\n"], "x,0,1,5\n"),
+    ] {
+        let within = format!("{}{event}", idle[..3].concat());
+        assert!(read(&within).is_ok(), "{within}");
+        assert_eq!(read(&idle.concat()).unwrap_err(), "line 4: more than 3 lines without an event");
+    }
+}
+
 /// A reader that never ends a line, and never ends.
 struct Endless;
 

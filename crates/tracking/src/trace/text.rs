@@ -12,9 +12,11 @@ pub(super) fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace,
     Ok(builder.finish())
 }
 
-fn parse_line(line: &str, builder: &mut Builder) -> Result<(), TraceProblem> {
+/// Whether the line is an event.
+fn parse_line(line: &str, builder: &mut Builder) -> Result<bool, TraceProblem> {
     if let Some(comment) = line.strip_prefix('#') {
-        return builder.comment(comment.strip_prefix(' ').unwrap_or(comment));
+        builder.comment(comment.strip_prefix(' ').unwrap_or(comment))?;
+        return Ok(false);
     }
     let malformed = || TraceProblem::Malformed {
         expected: "`a ID BYTES LABEL`, `f ID` or `# comment`",
@@ -26,9 +28,10 @@ fn parse_line(line: &str, builder: &mut Builder) -> Result<(), TraceProblem> {
         "a" => {
             let (id, rest) = rest.split_once(' ').ok_or_else(malformed)?;
             let (bytes, label) = rest.trim_start().split_once(' ').ok_or_else(malformed)?;
-            builder.alloc(number(id)?, number(bytes)?, label.trim_start())
+            builder.alloc(number(id)?, number(bytes)?, label.trim_start())?;
         }
-        "f" if !rest.contains(' ') => builder.free(number(rest)?),
-        _ => Err(malformed()),
+        "f" if !rest.contains(' ') => builder.free(number(rest)?)?,
+        _ => return Err(malformed()),
     }
+    Ok(true)
 }

@@ -81,9 +81,18 @@ fn a_file_may_have_exactly_as_many_bytes_as_the_limit_once_decompressed() {
 
 #[test]
 fn bombs_end_at_the_limits() {
-    let limits = TraceLimits { input_bytes: 4 * MIB, held_bytes: 64 * KIB, ..TraceLimits::default() };
+    let limits = TraceLimits {
+        idle_lines: 2000,
+        input_bytes: 4 * MIB,
+        held_bytes: 64 * KIB,
+        ..TraceLimits::default()
+    };
     for (bomb, ends) in [
-        (vec![b'\n'; 32 << 20], "line 4194305: the file has more than 4.00 MiB, decompressed"),
+        (vec![b'\n'; 32 << 20], "line 2001: more than 2000 lines without an event"),
+        (
+            [[b' '; 4095].as_slice(), b"\n"].concat().repeat(2100),
+            "the file has more than 4.00 MiB, decompressed",
+        ),
         (vec![b'#'; 32 << 20], "line 1: longer than 4096 bytes"),
         ([b"\x80\x04".to_vec(), vec![b']'; 32 << 20]].concat(), "takes more than 64.00 KiB of memory"),
         (
