@@ -26,7 +26,8 @@ pub(crate) struct ExportArguments {
     #[arg(long, value_name = "FORMAT", value_parser = formats())]
     format: ExportFormat,
 
-    /// The file to write; without it, standard output
+    /// The file to write; without it, standard output unless that is a terminal and the format is not text; - for standard output
+    /// all the same
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -48,7 +49,9 @@ enum Failed {
     Export { path: PathBuf, error: ExportError },
     #[error("{}: {error}", path.display())]
     Write { path: PathBuf, error: ExportError },
-    #[error("{format} is not text, and standard output is a terminal: name a file with --output")]
+    #[error(
+        "{format} is not text, and standard output is a terminal: name a file with --output, or - if it is meant"
+    )]
     Terminal { format: ExportFormat },
 }
 
@@ -82,7 +85,8 @@ fn write(arguments: &ExportArguments) -> Result<Option<String>, Failed> {
     }
     let unwritable = |path: &PathBuf, error: io::Error| told(&arguments.run, path.clone(), error.into());
     let open = |path: &PathBuf| OutputFile::open(path).map_err(|error| unwritable(path, error));
-    let output = arguments.output.as_ref().map(|path| open(path).map(|file| (path, file))).transpose()?;
+    let file = arguments.output.as_ref().filter(|path| path.as_os_str() != "-");
+    let output = file.map(|path| open(path).map(|file| (path, file))).transpose()?;
     let recording = arguments.read.read(&arguments.run)?;
     let start = Instant::now();
     match output {

@@ -84,3 +84,35 @@ fn a_recording_that_was_cut_off_is_exported_up_to_the_cut() {
     assert_eq!(output.stdout, b"sample;net;fc1;matmul;[output] 1024\n");
     assert!(String::from_utf8(output.stderr).unwrap().contains("read up to byte"));
 }
+
+/// Runs with a terminal as standard output.
+#[cfg(target_os = "linux")]
+fn at_a_terminal(run: &Path, arguments: &[&str]) -> Output {
+    use rustix::fs::{Mode, OFlags, open};
+    use rustix::pty::{OpenptFlags, openpt, ptsname, unlockpt};
+
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    unlockpt(&ours).unwrap();
+    let name = ptsname(&ours, Vec::new()).unwrap();
+    let theirs = open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
+    command.arg("export").arg(run).args(arguments).stdout(theirs).output().unwrap()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn only_text_goes_to_a_terminal_unless_that_is_asked_for() {
+    let directory = TempDir::new().unwrap();
+    let run = record(&directory);
+    for format in ExportFormat::ALL.into_iter().filter(|format| !format.is_text()) {
+        let output = at_a_terminal(&run, &["--format", format.name()]);
+        assert_eq!(output.status.code(), Some(1), "{format}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("is a terminal: name a file with --output, or - if it is meant"), "{said}");
+    }
+    for arguments in [&["--format", "folded"][..], &["--format", "pprof", "--output", "-"]] {
+        let output = at_a_terminal(&run, arguments);
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    }
+    assert!(!Path::new("-").exists());
+}
