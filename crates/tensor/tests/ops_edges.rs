@@ -265,7 +265,34 @@ fn sums_go_where_indices_say_in_their_order() {
 }
 
 #[test]
-fn copies_of_a_tensor_of_full_rank_have_no_room() {
-    let x = Tensor::ones(&device(), [1; 8]).unwrap();
-    assert!(matches!(x.tile(&[2; 8]), Err(highwater_tensor::Error::RankTooLarge { rank: 9 })));
+fn copies_of_a_tensor_of_full_rank_are_those_of_its_matrix() {
+    let device = device();
+    let values = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+    let matrix = Tensor::from_slice(&device, &values, [2, 3]).unwrap();
+    let full = Tensor::from_slice(&device, &values, [1, 2, 1, 1, 1, 3, 1, 1]).unwrap();
+    let swapped = full.reshape([1, 3, 1, 1, 1, 2, 1, 1]).unwrap().transpose(1, 5).unwrap();
+    let of_swapped = matrix.reshape([3, 2]).unwrap().t().unwrap();
+    for (full, matrix) in [(full, matrix), (swapped, of_swapped)] {
+        for (copies, of_matrix, dims) in [
+            (full.tile(&[1, 1, 1, 1, 1, 2, 1, 1]), matrix.tile(&[1, 2]), [1, 2, 1, 1, 1, 6, 1, 1]),
+            (full.tile(&[1, 3, 1, 1, 1, 2, 1, 1]), matrix.tile(&[3, 2]), [1, 6, 1, 1, 1, 6, 1, 1]),
+            (full.tile(&[1, 0, 1, 1, 1, 1, 1, 1]), matrix.tile(&[0, 1]), [1, 0, 1, 1, 1, 3, 1, 1]),
+            (full.repeat_interleave(1, 2), matrix.repeat_interleave(0, 2), [1, 4, 1, 1, 1, 3, 1, 1]),
+            (full.repeat_interleave(5, 2), matrix.repeat_interleave(1, 2), [1, 2, 1, 1, 1, 6, 1, 1]),
+        ] {
+            let (copies, of_matrix) = (copies.unwrap(), of_matrix.unwrap());
+            assert_eq!(copies.dims(), dims);
+            assert_eq!(copies.to_vec::<f32>().unwrap(), of_matrix.to_vec::<f32>().unwrap());
+        }
+    }
+    let matrix = Tensor::ones(&device, [2, 3]).unwrap();
+    assert!(matches!(matrix.tile(&[2; 9]), Err(highwater_tensor::Error::RankTooLarge { rank: 9 })));
+}
+
+#[test]
+fn copies_of_nothing_are_nothing_whatever_the_other_sizes() {
+    let huge = 1 << 40;
+    let x = Tensor::zeros(&device(), [huge, huge, 0, 1, 1, 2, huge, huge]).unwrap();
+    assert_eq!(x.repeat_interleave(5, 3).unwrap().dims(), [huge, huge, 0, 1, 1, 6, huge, huge]);
+    assert_eq!(x.tile(&[1, 1, 2, 1, 1, 1, 1, 1]).unwrap().dims(), x.dims());
 }

@@ -5,8 +5,8 @@
 //! | `tile` | 1 2 3 1 2 3 | ∂L/∂y, summed over the copies |
 //! | `repeat_interleave` | 1 1 2 2 3 3 | the same |
 //!
-//! One output is taken, for `tile` one for each axis that grows; nothing is saved. Where a view will do,
-//! [`Tensor::broadcast_to`] repeats without copies.
+//! One output is taken, for `tile` one for each axis that grows, and a contiguous copy of a strided tensor of the highest rank;
+//! nothing is saved. Where a view will do, [`Tensor::broadcast_to`] repeats without copies.
 
 use super::reduce::reshaped;
 use crate::autograd::Saved;
@@ -14,7 +14,7 @@ use crate::backend::Kernel;
 use crate::context::OpContext;
 use crate::error::{Error, Result};
 use crate::op::{Op, apply};
-use crate::shape::Shape;
+use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
 /// Copies along an axis.
@@ -28,16 +28,26 @@ struct Repeat {
 }
 
 impl Repeat {
-    /// Which axis the copies are along while they have one of their own.
-    fn copies(&self) -> usize {
-        self.axis + usize::from(self.together)
+    /// The input's shape with room for one more axis, and which of its axes grows: where there is none, the axes before that
+    /// one and those behind it are one each.
+    fn roomy(&self, of: &Shape) -> Result<(Shape, usize)> {
+        if of.rank() < MAX_RANK {
+            return Ok((*of, self.axis));
+        }
+        // A product of sizes leaves 64 bits only where another size is 0.
+        let folded = |dims: &[usize]| dims.iter().try_fold(1, |all: usize, &size| all.checked_mul(size));
+        let (before, behind) = (&of.dims()[..self.axis], &of.dims()[self.axis + 1..]);
+        let dims = [folded(before).unwrap_or(0), of[self.axis], folded(behind).unwrap_or(0)];
+        Ok((Shape::new(&dims)?, 1))
     }
 
-    /// The result's shape, with the copies along an axis of their own.
-    fn apart(&self, of: &Shape) -> Result<Shape> {
-        let mut dims = of.dims().to_vec();
-        dims.insert(self.copies(), self.times);
-        Shape::new(&dims)
+    /// The result's shape with the copies along an axis of their own, and which one that is.
+    fn apart(&self, of: &Shape) -> Result<(Shape, usize)> {
+        let (roomy, axis) = self.roomy(of)?;
+        let copies = axis + usize::from(self.together);
+        let mut dims = roomy.dims().to_vec();
+        dims.insert(copies, self.times);
+        Ok((Shape::new(&dims)?, copies))
     }
 }
 
@@ -47,18 +57,20 @@ impl Op for Repeat {
     }
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
-        let x = inputs[0];
-        let apart = self.apart(x.shape())?;
+        let shape = inputs[0].shape();
+        let (apart, copies) = self.apart(shape)?;
+        let x = inputs[0].reshape(self.roomy(shape)?.0)?;
         let mut out = ctx.output(&apart, x.dtype())?;
-        let input = x.with_layout(x.layout().with_axis(self.copies())?.broadcast_to(self.op, &apart)?);
+        let input = x.with_layout(x.layout().with_axis(copies)?.broadcast_to(self.op, &apart)?);
         ctx.compute(Kernel::Copy { input: input.view(), out: out.view_mut() })?;
-        let size = x.dims()[self.axis].saturating_mul(self.times);
-        reshaped(out.finish(), x.shape().with_dim(self.axis, size))
+        let size = shape[self.axis].saturating_mul(self.times);
+        reshaped(out.finish(), shape.with_dim(self.axis, size))
     }
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let apart = grad.reshape(self.apart(&saved.input_shape(0))?)?;
-        Ok(vec![Some(apart.sum(self.copies() as isize)?)])
+        let shape = saved.input_shape(0);
+        let (apart, copies) = self.apart(&shape)?;
+        Ok(vec![Some(grad.reshape(apart)?.sum(copies as isize)?.reshape(shape)?)])
     }
 }
 
@@ -75,8 +87,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadArgument`] for fewer numbers than axes; [`Error::RankTooLarge`] if there is no room for one more axis while
-    /// copies are made; [`Error::TooManyElements`]; [`Error::Allocation`] if there is no memory.
+    /// [`Error::BadArgument`] for fewer numbers than axes; [`Error::RankTooLarge`] for more than [`MAX_RANK`] numbers;
+    /// [`Error::TooManyElements`]; [`Error::Allocation`] if there is no memory.
     pub fn tile(&self, times: &[usize]) -> Result<Self> {
         let op = "tile";
         let Some(new) = times.len().checked_sub(self.rank()) else {

@@ -355,6 +355,13 @@ pub(crate) const CASES: &[Case] = &[
     case("roll", STRIDED, |x| x[0].roll(-1, 1)),
     case("tile", STRIDED, |x| x[0].tile(&[2, 1, 3])),
     case("repeat_interleave", STRIDED, |x| x[0].repeat_interleave(0, 2)),
+    case("tile, highest rank", MATRIX, |x| {
+        let x = x[0].reshape([1, 3, 1, 1, 1, 4, 1, 1])?.transpose(1, 5)?;
+        x.tile(&[1, 2, 1, 1, 1, 3, 2, 1])
+    }),
+    case("repeat_interleave, highest rank", MATRIX, |x| {
+        x[0].reshape([1, 3, 1, 1, 1, 4, 1, 1])?.transpose(1, 5)?.repeat_interleave(5, 2)
+    }),
     case("tril", STRIDED_CUBE, |x| x[0].tril(1)),
     case("triu", STRIDED, |x| x[0].triu(-1)),
     case("masked_fill", STRIDED, |x| x[0].masked_fill(&checkers(&x[0])?, -2.0)),
