@@ -221,9 +221,14 @@ impl<'a> ViewMut<'a> {
         ViewMut::new(self.storage, self.layout, self.dtype)
     }
 
-    /// The same elements seen as `row`, in which they lie one after the other, for a shorter time.
-    pub(crate) const fn as_row<'b>(&'b mut self, row: &'b Layout) -> ViewMut<'b> {
-        ViewMut::new(self.storage, row, self.dtype)
+    /// All or some of the same elements seen with another layout of the same buffer, for a shorter time.
+    pub(crate) const fn with_layout<'b>(&'b mut self, layout: &'b Layout) -> ViewMut<'b> {
+        ViewMut::new(self.storage, layout, self.dtype)
+    }
+
+    /// The whole buffer on the host, for those who find the elements by the layout; else as [`host`](Self::host).
+    pub(crate) fn host_buffer<T: RawElement>(&mut self) -> Option<&mut [T]> {
+        if T::is_raw_of(self.dtype) { self.storage.host_mut() } else { None }
     }
 
     /// As [`host`](Self::host), for as long as the buffer is borrowed.

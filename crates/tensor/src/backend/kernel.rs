@@ -81,7 +81,7 @@ pub enum Kernel<'a> {
         start: usize,
         /// From one of its places to the next.
         step: usize,
-        /// Where to; other elements stay.
+        /// Where to, in any layout; other elements stay.
         out: ViewMut<'a>,
     },
     /// out = f(input).

@@ -1,26 +1,36 @@
 //! A tensor with a border of one value.
 //!
-//! y is x at its place and the value around it; ∂L/∂x is the part of ∂L/∂y at the place of x: a view of it. Nothing is saved.
-//! Axis after axis: one output is taken for each axis that grows.
+//! y is x at its place and the value around it; ∂L/∂x is the part of ∂L/∂y at the place of x: a view of it. One output is taken, nothing
+//! is saved.
 
 use crate::autograd::Saved;
 use crate::backend::Kernel;
 use crate::context::OpContext;
 use crate::dtype::Scalar;
 use crate::error::{Error, Result};
+use crate::layout::Layout;
 use crate::op::{Op, apply};
 use crate::ops::unary::holds;
+use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
 const OP: &str = "pad";
 
-/// Along one axis.
 #[derive(Debug)]
 struct Pad {
-    axis: usize,
-    before: usize,
-    after: usize,
+    /// How many go before and behind along each axis.
+    widths: [(usize, usize); MAX_RANK],
     value: Scalar,
+}
+
+impl Pad {
+    /// The place of a tensor of shape `of` in the padded one.
+    fn inside(&self, of: &Shape, padded: &Layout) -> Result<Layout> {
+        (0..of.rank()).try_fold(*padded, |part, axis| {
+            let before = self.widths[axis].0;
+            part.sliced(OP, axis, before..before.saturating_add(of[axis]), 1)
+        })
+    }
 }
 
 impl Op for Pad {
@@ -30,22 +40,20 @@ impl Op for Pad {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
-        let size = x.dims()[self.axis].saturating_add(self.before).saturating_add(self.after);
-        let mut out = ctx.output(&x.shape().with_dim(self.axis, size), x.dtype())?;
+        let padded = (0..x.rank()).zip(self.widths).fold(*x.shape(), |shape, (axis, (before, behind))| {
+            shape.with_dim(axis, shape[axis].saturating_add(before).saturating_add(behind))
+        });
+        let mut out = ctx.output(&padded, x.dtype())?;
         ctx.compute(Kernel::Fill { value: self.value, out: out.view_mut() })?;
-        ctx.compute(Kernel::CopyInto {
-            input: x.view(),
-            axis: self.axis,
-            start: self.before,
-            step: 1,
-            out: out.view_mut(),
-        })?;
+        let inside = self.inside(x.shape(), out.view().layout())?;
+        let (input, mut out_view) = (x.view(), out.view_mut());
+        let out_view = out_view.with_layout(&inside);
+        ctx.compute(Kernel::CopyInto { input, axis: 0, start: 0, step: 1, out: out_view })?;
         Ok(out.finish())
     }
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let range = self.before..self.before + saved.input_shape(0)[self.axis];
-        Ok(vec![Some(grad.with_layout(grad.layout().sliced(OP, self.axis, range, 1)?))])
+        Ok(vec![Some(grad.with_layout(self.inside(&saved.input_shape(0), grad.layout())?))])
     }
 }
 
@@ -75,9 +83,10 @@ impl Tensor {
             });
         }
         let value = holds(OP, value.into(), self.dtype())?;
-        let mut grows = widths.iter().enumerate().filter(|&(_, &widths)| widths != (0, 0));
-        grows.try_fold(self.unchanged(), |padded, (axis, &(before, after))| {
-            apply(Pad { axis, before, after, value }, &[&padded])
-        })
+        if widths.iter().all(|&widths| widths == (0, 0)) {
+            return Ok(self.unchanged());
+        }
+        let widths = std::array::from_fn(|axis| widths.get(axis).copied().unwrap_or_default());
+        apply(Pad { widths, value }, &[self])
     }
 }

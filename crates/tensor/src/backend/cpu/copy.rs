@@ -119,7 +119,7 @@ pub(super) fn copy_into(
     let part = out.layout().part(op, input.layout().shape(), axis, start, step)?;
     any!(out.dtype(), T => {
         let data = host::<T>(op, &input)?;
-        let out = out.host::<T>().ok_or_else(|| crate::backend::not_host(op))?;
+        let out = out.host_buffer::<T>().ok_or_else(|| crate::backend::not_host(op))?;
         place(data, &Walk::new([input.layout(), &part]), out);
     });
     Ok(())

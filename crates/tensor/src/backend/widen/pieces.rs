@@ -73,7 +73,7 @@ pub(super) fn run<const N: usize>(
         // There is a piece for each input.
         run(kernel(std::array::from_fn(|input| pieces[input].view()), wide.view_mut()))?;
         run(Kernel::Copy { input: wide.view(), out: rounded.view_mut() })?;
-        run(Kernel::CopyInto { input: rounded.view(), axis: 0, start, step: 1, out: out.as_row(&row) })?;
+        run(Kernel::CopyInto { input: rounded.view(), axis: 0, start, step: 1, out: out.with_layout(&row) })?;
     }
     Ok(true)
 }
