@@ -8,7 +8,9 @@ use bfc_core::Bytes;
 use half::{bf16, f16};
 use highwater_tensor::nn::Parameter;
 use highwater_tensor::optim::{Adam, Optimizer, Sgd};
-use highwater_tensor::{DType, Error, Gradients, Reduction, Result, Rng, Runtime, Tensor};
+use highwater_tensor::{
+    CrossEntropyOptions, DType, Error, Gradients, Norm, Reduction, Result, Rng, Runtime, Tensor,
+};
 use ops_table::{CASES, device, inputs};
 
 const HALVES: [DType; 2] = [DType::F16, DType::BF16];
@@ -103,8 +105,20 @@ fn functions_of_elements_are_rounded_once() {
         "matmul",
         "conv2d",
         "layer_norm",
+        "prod",
+        "var",
+        "std",
+        "logsumexp",
+        "norm, L1",
+        "norm, L2",
+        "norm, Max",
         "cross_entropy",
+        "cross_entropy, with all options",
         "mse_loss",
+        "l1_loss",
+        "huber_loss",
+        "bce_with_logits",
+        "kl_div",
     ];
     let device = device();
     for name in single {
@@ -145,6 +159,46 @@ fn sums_and_means_go_on_where_halves_would_stand_still_or_overflow() {
     assert_eq!(values(&one.mse_loss(&one.zeros_like().unwrap(), Reduction::Mean).unwrap()), [225.0]);
     let rows = large.reshape([1, 4]).unwrap().layer_norm(None, 0.5).unwrap();
     assert_eq!(values(&rows), [0.0; 4]);
+}
+
+#[test]
+fn what_is_made_of_several_steps_is_rounded_after_the_last() {
+    type Function = fn(&Tensor) -> Result<Tensor>;
+    let one_in = |count: usize, value| (0..count).map(|i| if i == 7 { value } else { 0.0 }).collect();
+    // More than f16 can count.
+    let many = || vec![1.0f32; 70_000];
+    let cases: [(&str, Vec<f32>, Function); 11] = [
+        ("norm, L2", vec![300.0, 400.0], |x| x.norm(Norm::L2, 0)),
+        ("norm, Max", many(), |x| x.norm(Norm::Max, 0)),
+        ("var", one_in(100, 300.0), |x| x.var(0, 0)),
+        ("std", one_in(100, 300.0), |x| x.std(0, 1)),
+        ("logsumexp", many(), |x| x.logsumexp(0)),
+        ("logsumexp, of large numbers", vec![1000.2, 999.5, 998.0], |x| x.logsumexp(0)),
+        ("max", many(), |x| x.max(0)),
+        ("min", many(), |x| x.min(0)),
+        ("prod", vec![300.0, 300.0, 1.0], |x| x.prod(0)),
+        ("huber_loss", one_in(400, 400.0), |x| x.huber_loss(&x.zeros_like()?, 1000.0, Reduction::Mean)),
+        ("cross_entropy_with", [many(), many()].concat(), |x| {
+            let targets = Tensor::zeros_of(x.device(), 70_000, DType::I64)?;
+            let options = CrossEntropyOptions { label_smoothing: 0.1, ..Default::default() };
+            x.reshape([70_000, 2])?.cross_entropy_with(&targets, options)
+        }),
+    ];
+    let device = device();
+    for (name, numbers, function) in cases {
+        let narrow =
+            Tensor::from_slice(&device, &numbers, numbers.len()).unwrap().to_dtype(DType::F16).unwrap();
+        let wide = narrow.to_dtype(DType::F32).unwrap();
+        let [(found, gradient), (exact, exact_gradient)] = [narrow, wide].map(|x| {
+            let x = x.requiring_grad().unwrap();
+            let y = function(&x).unwrap();
+            (y.clone(), y.backward().unwrap().take(&x).unwrap())
+        });
+        assert_eq!((found.dtype(), gradient.dtype()), (DType::F16, DType::F16), "{name}");
+        assert_eq!(values(&found), values(&exact.to_dtype(DType::F16).unwrap()), "{name}");
+        let exact_gradient = exact_gradient.to_dtype(DType::F16).unwrap();
+        assert!(values(&gradient) == values(&exact_gradient), "{name}: {gradient}, not {exact_gradient}");
+    }
 }
 
 #[test]

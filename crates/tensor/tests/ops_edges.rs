@@ -31,6 +31,20 @@ fn lengths_and_deviations_of_nothing_have_the_gradient_zero() {
 }
 
 #[test]
+fn a_variance_of_too_few_is_infinite_and_of_equals_or_none_no_number() {
+    let device = device();
+    let of = |values: &[f32], correction| {
+        let x = Tensor::from_slice(&device, values, values.len()).unwrap();
+        x.var(0, correction).unwrap().item::<f32>().unwrap()
+    };
+    assert_eq!(of(&[1.0, 2.0], 2), f32::INFINITY);
+    assert_eq!(of(&[1.0, 2.0], 5), f32::INFINITY);
+    for (values, correction) in [(&[2.0, 2.0][..], 2), (&[7.0], 1), (&[], 0)] {
+        assert!(of(values, correction).is_nan(), "{values:?} less {correction}");
+    }
+}
+
+#[test]
 fn the_largest_of_equals_share_the_gradient_of_the_maximum_norm() {
     let x = leaf(&device(), &[3.0, 1.0, -3.0]);
     assert_eq!(gradient(&x, |x| x.norm(Norm::Max, 0)), [0.5, 0.0, -0.5]);

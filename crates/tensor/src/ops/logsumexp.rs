@@ -1,7 +1,7 @@
 //! The logarithm of a sum of exponentials along axes, which does not overflow.
 //!
-//! y = m + ln Σ eˣ⁻ᵐ with the largest element m, -∞ for no elements. ∂y/∂x = eˣ⁻ʸ. Saves x and y; takes a temporary of the
-//! size of x.
+//! y = m + ln Σ eˣ⁻ᵐ with the largest element m, -∞ for no elements. ∂y/∂x = eˣ⁻ʸ. Saves x and y, that of halves in
+//! f32; takes a temporary of the size of x.
 
 use bfc_core::Category;
 
@@ -25,8 +25,8 @@ impl Op for LogSumExp {
     }
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
-        let x = inputs[0];
-        supported(ctx.op(), x.dtype(), DType::is_float)?;
+        supported(ctx.op(), inputs[0].dtype(), DType::is_float)?;
+        let x = &inputs[0].widened()?;
         let result = if x.elements() == 0 {
             let folded = self.0.axes.folded_shape(x.shape());
             Tensor::full_for(x.device(), folded, f64::NEG_INFINITY, x.dtype(), Category::Output)?
@@ -37,17 +37,18 @@ impl Op for LogSumExp {
             let largest = infinite.where_(&constant_like(x, 0)?, &largest)?;
             x.sub(&largest)?.exp()?.sum_over(self.0.kept())?.log()?.add(&largest)?
         };
-        ctx.save(x);
+        ctx.save(inputs[0]);
         ctx.save(&result);
-        self.0.finish(result, x.shape())
+        self.0.finish(result.to_dtype(inputs[0].dtype())?, x.shape())
     }
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let (x, y) = (saved.tensor(0)?, saved.tensor(1)?);
+        let (x, y) = (&saved.tensor(0)?.widened()?, saved.tensor(1)?);
         // Where all are -∞ none has a share.
         let nothing = y.eq(&constant_like(x, f64::NEG_INFINITY)?)?;
         let y = nothing.where_(&constant_like(x, 0)?, y)?;
-        Ok(vec![Some(x.sub(&y)?.exp()?.mul(&self.0.restore(grad)?)?)])
+        let gradient = x.sub(&y)?.exp()?.mul(&self.0.restore(grad)?.widened()?)?;
+        Ok(vec![Some(gradient.to_dtype(saved.input_dtype(0))?)])
     }
 }
 

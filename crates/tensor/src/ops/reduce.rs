@@ -163,10 +163,11 @@ impl Op for Extreme {
     }
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let hits = saved.tensor(0)?.eq(saved.tensor(1)?)?.to_dtype(grad.dtype())?;
+        // There may be more ties than halves can count.
+        let hits = saved.tensor(0)?.eq(saved.tensor(1)?)?.to_dtype(grad.dtype().computed_as())?;
         let ties = hits.sum_over(self.target.kept())?;
-        let share = self.target.restore(grad)?.div(&ties)?;
-        Ok(vec![Some(hits.mul(&share)?)])
+        let share = self.target.restore(grad)?.widened()?.div(&ties)?;
+        Ok(vec![Some(hits.mul(&share)?.to_dtype(grad.dtype())?)])
     }
 }
 

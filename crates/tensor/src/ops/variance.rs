@@ -5,9 +5,9 @@
 //! | `var` | Σ (x - μ)² / (n - c) | 2 (x - μ) / (n - c) |
 //! | `std` | its root | (x - μ) / ((n - c) y), 0 where y is |
 //!
-//! μ is the mean of the n elements, c the correction: 1 for a sample, 0 for a whole population. NaN unless there are more
-//! than c elements. In two passes, so that large means cost no digits. Saves x, and `std` y; forward takes two temporaries
-//! of the size of x.
+//! μ is the mean of the n elements, c the correction: 1 for a sample, 0 for a whole population. Unless there are more than c
+//! elements the sum is divided by 0: infinite, or NaN where all elements are equal or there are none. In two passes, so that
+//! large means cost no digits. Saves x, and `std` y, that of halves in f32; forward takes two temporaries of the size of x.
 
 use super::axes::Axes;
 use super::create::constant_like;
@@ -46,21 +46,21 @@ impl Op for Variance {
     }
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
-        let x = inputs[0];
-        supported(ctx.op(), x.dtype(), DType::is_float)?;
+        supported(ctx.op(), inputs[0].dtype(), DType::is_float)?;
+        let x = &inputs[0].widened()?;
         let squares = self.deviation(x)?.square()?;
         let variance = squares.sum_over(self.target.kept())?.div_scalar(self.freedom(x.shape()))?;
         let result = if self.root { variance.sqrt()? } else { variance };
-        ctx.save(x);
+        ctx.save(inputs[0]);
         if self.root {
             ctx.save(&result);
         }
-        self.target.finish(result, x.shape())
+        self.target.finish(result.to_dtype(inputs[0].dtype())?, x.shape())
     }
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let x = saved.tensor(0)?;
-        let grad = self.target.restore(grad)?;
+        let x = &saved.tensor(0)?.widened()?;
+        let grad = self.target.restore(grad)?.widened()?;
         let scale = if self.root {
             let (y, zero) = (saved.tensor(1)?, constant_like(x, 0)?);
             y.eq(&zero)?.where_(&zero, &grad.div(y)?)?
@@ -68,7 +68,7 @@ impl Op for Variance {
             grad.mul_scalar(2.0)?
         };
         let scale = scale.div_scalar(self.freedom(x.shape()))?;
-        Ok(vec![Some(self.deviation(x)?.mul(&scale)?)])
+        Ok(vec![Some(self.deviation(x)?.mul(&scale)?.to_dtype(saved.input_dtype(0))?)])
     }
 }
 
@@ -79,6 +79,7 @@ impl Tensor {
 
     /// The variance along axes, which vanish: the squared distances from the mean, summed and divided by the number of elements
     /// less `correction`. That is 1 for the variance that a sample suggests (Bessel), 0 for that of the elements themselves.
+    /// Unless there are more elements than that, it is infinite, or NaN where all are equal or there are none.
     ///
     /// ```
     /// use highwater_tensor::{Device, Tensor};

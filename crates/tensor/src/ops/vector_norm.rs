@@ -6,7 +6,7 @@
 //! | `L2` | √(Σ x²) | x / y, 0 where y is |
 //! | `Max` | the largest \|x\| | sign x at the largest, shared evenly among ties |
 //!
-//! Saves x and y; takes a temporary of the size of x.
+//! Saves x and y, that of halves in f32; takes a temporary of the size of x.
 
 use super::axes::Axes;
 use super::create::constant_like;
@@ -42,8 +42,8 @@ impl Op for VectorNorm {
     }
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
-        let (x, kept) = (inputs[0], self.target.kept());
-        supported(ctx.op(), x.dtype(), DType::is_float)?;
+        supported(ctx.op(), inputs[0].dtype(), DType::is_float)?;
+        let (x, kept) = (&inputs[0].widened()?, self.target.kept());
         let length = match self.norm {
             Norm::L1 => x.abs()?.sum_over(kept)?,
             Norm::L2 => x.square()?.sum_over(kept)?.sqrt()?,
@@ -52,14 +52,14 @@ impl Op for VectorNorm {
                 x.abs()?.max_over(kept)?
             }
         };
-        ctx.save(x);
+        ctx.save(inputs[0]);
         ctx.save(&length);
-        self.target.finish(length, x.shape())
+        self.target.finish(length.to_dtype(inputs[0].dtype())?, x.shape())
     }
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let (x, length) = (saved.tensor(0)?, saved.tensor(1)?);
-        let grad = self.target.restore(grad)?;
+        let (x, length) = (&saved.tensor(0)?.widened()?, saved.tensor(1)?);
+        let grad = self.target.restore(grad)?.widened()?;
         let gradient = match self.norm {
             Norm::L1 => x.sign()?.mul(&grad)?,
             Norm::L2 => {
@@ -72,7 +72,7 @@ impl Op for VectorNorm {
                 hits.mul(&x.sign()?)?.mul(&share)?
             }
         };
-        Ok(vec![Some(gradient)])
+        Ok(vec![Some(gradient.to_dtype(saved.input_dtype(0))?)])
     }
 }
 

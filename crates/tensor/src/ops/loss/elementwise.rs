@@ -7,7 +7,8 @@
 //! | `bce_with_logits` | -t ln σ(x) - (1 - t) ln(1 - σ(x)) | σ(x) - t | -x |
 //! | `kl_div` | t (ln t - x), 0 for t = 0 | -t | ln t + 1 - x |
 //!
-//! (Huber 1964; Kullback and Leibler 1951.) Saves x and t. Forward and backward take a few temporaries of their size.
+//! (Huber 1964; Kullback and Leibler 1951.) Saves x and t. Forward and backward take a few temporaries of their size, of
+//! halves in f32.
 
 use super::reduction::Reduction;
 use crate::autograd::Saved;
@@ -91,17 +92,19 @@ impl Op for ElementLoss {
         if x.shape() != target.shape() {
             return Err(Error::ShapeMismatch { op: self.op, lhs: *x.shape(), rhs: *target.shape() });
         }
-        let loss = self.reduction.fold(self.kind.losses(x, target)?)?;
+        let losses = self.kind.losses(&x.widened()?, &target.widened()?)?;
+        let loss = self.reduction.fold(losses)?.to_dtype(x.dtype())?;
         ctx.save(x);
         ctx.save(target);
         Ok(loss)
     }
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let (x, target) = (saved.tensor(0)?, saved.tensor(1)?);
-        let share = self.reduction.spread(grad, x.shape())?;
-        let to_x = wanted(saved, 0, || self.kind.slope(x, target)?.mul(&share))?;
-        let to_target = wanted(saved, 1, || self.kind.target_slope(x, target)?.mul(&share))?;
+        let (x, target) = (&saved.tensor(0)?.widened()?, &saved.tensor(1)?.widened()?);
+        let share = self.reduction.spread(&grad.widened()?, x.shape())?;
+        let rounded = |slope: Tensor| slope.mul(&share)?.to_dtype(grad.dtype());
+        let to_x = wanted(saved, 0, || rounded(self.kind.slope(x, target)?))?;
+        let to_target = wanted(saved, 1, || rounded(self.kind.target_slope(x, target)?))?;
         Ok(vec![to_x, to_target])
     }
 }

@@ -4,7 +4,8 @@
 //! (1 - ε) w\[tᵢ\] (-ln pᵢ\[tᵢ\]) + ε/C Σ_c w\[c\] (-ln pᵢ\[c\]), and 0 with a gradient of 0 for a row that is ignored, whatever it holds. The mean is Σ losses / Σ w\[tᵢ\]
 //! over the rows that count, as in PyTorch. (Szegedy and others 2016.)
 //!
-//! ∂lossᵢ/∂xᵢ = (1 - ε) w\[tᵢ\] (pᵢ - one_hot(tᵢ)) + ε/C (W pᵢ - w). Saves x, t and w; smoothing takes temporaries of the size of x.
+//! ∂lossᵢ/∂xᵢ = (1 - ε) w\[tᵢ\] (pᵢ - one_hot(tᵢ)) + ε/C (W pᵢ - w). Saves x, t and w; smoothing takes temporaries of the size of x,
+//! and halves are widened to f32 first.
 
 use super::positions;
 use super::reduction::Reduction;
@@ -105,6 +106,8 @@ impl Op for WeightedCrossEntropy {
                 return Err(Error::ShapeMismatch { op: OP, lhs: *logits.shape(), rhs: *weights.shape() });
             }
         }
+        let (dtype, logits) = (logits.dtype(), &logits.widened()?);
+        let class_weights = class_weights.map(Tensor::widened).transpose()?;
         let kept = Rows::kept(self.ignored, targets)?;
         let mut losses = ctx.temp(targets.shape(), logits.dtype())?;
         ctx.compute(Kernel::CrossEntropy {
@@ -112,12 +115,14 @@ impl Op for WeightedCrossEntropy {
             targets: kept.0.view(),
             losses: losses.view_mut(),
         })?;
-        let rows = Rows::new(kept, logits, class_weights)?;
+        let rows = Rows::new(kept, logits, class_weights.as_ref())?;
         let mut losses = losses.finish().mul(&rows.weights)?.mul_scalar(1.0 - self.smoothing)?;
         if self.smoothing > 0.0 {
             let logarithms = logits.log_softmax(1)?;
-            let sums =
-                class_weights.map_or_else(|| logarithms.sum(1), |weights| logarithms.matmul(weights))?;
+            let sums = match &class_weights {
+                Some(weights) => logarithms.matmul(weights)?,
+                None => logarithms.sum(1)?,
+            };
             losses = losses.sub(&sums.mul_scalar(self.smoothing_of_each(logits))?)?;
         }
         let losses = rows.only_kept(losses)?;
@@ -126,13 +131,14 @@ impl Op for WeightedCrossEntropy {
             other => other.fold(losses)?,
         };
         inputs.iter().for_each(|input| ctx.save(input));
-        Ok(loss)
+        loss.to_dtype(dtype)
     }
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let (logits, targets) = (saved.tensor(0)?, saved.tensor(1)?);
-        let class_weights = if saved.inputs() > 2 { Some(saved.tensor(2)?) } else { None };
-        let rows = Rows::new(Rows::kept(self.ignored, targets)?, logits, class_weights)?;
+        let (logits, targets) = (&saved.tensor(0)?.widened()?, saved.tensor(1)?);
+        let class_weights = if saved.inputs() > 2 { Some(saved.tensor(2)?.widened()?) } else { None };
+        let grad = &grad.widened()?;
+        let rows = Rows::new(Rows::kept(self.ignored, targets)?, logits, class_weights.as_ref())?;
         let share = match self.reduction {
             Reduction::Mean => grad.div(&rows.weights.sum_all()?)?.broadcast_to(targets.shape())?,
             other => other.spread(grad, targets.shape())?,
@@ -148,13 +154,14 @@ impl Op for WeightedCrossEntropy {
         let mut to_logits = out.finish();
         if self.smoothing > 0.0 {
             let probabilities = logits.softmax(1)?;
-            let pull = match class_weights {
+            let pull = match &class_weights {
                 Some(weights) => probabilities.mul(&weights.sum_all()?)?.sub(weights)?,
                 None => probabilities.mul_scalar(logits.dims()[1] as f64)?.sub_scalar(1.0)?,
             };
             let share = rows.only_kept(share)?.mul_scalar(self.smoothing_of_each(logits))?;
             to_logits = to_logits.add(&rows.only_kept(pull.mul(&share.unsqueeze(1)?)?)?)?;
         }
+        let to_logits = to_logits.to_dtype(saved.input_dtype(0))?;
         Ok([Some(to_logits), None, None].into_iter().take(saved.inputs()).collect())
     }
 }
