@@ -200,6 +200,74 @@ fn without_memory_for_a_copy_everything_is_as_it_was() {
     assert_eq!((first(&same, &a), first(&same, &b)), (2.0, 2.0));
 }
 
+/// A pool of 1 MiB with two leaves, a small one and one of 30 Ki elements, and twice their gradients: 1, and 2.
+fn two_passes(dtype: DType) -> (Device, [Tensor; 2], [Gradients; 2]) {
+    let device = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap().cpu().unwrap();
+    let leaves = [2, 30 << 10]
+        .map(|elements| Tensor::ones_of(&device, elements, dtype).unwrap().requiring_grad().unwrap());
+    let passes = [0.5, 1.0].map(|factor| {
+        let term = |x: &Tensor| x.square().unwrap().mul_scalar(factor).unwrap();
+        let pass = |x: &Tensor| term(x).sum_all().unwrap().backward().unwrap();
+        let mut gradients = pass(&leaves[0]);
+        gradients.accumulate(&mut pass(&leaves[1])).unwrap();
+        gradients
+    });
+    (device, leaves, passes)
+}
+
+/// The first number of each leaf's gradient.
+fn firsts(leaves: &[Tensor; 2], gradients: &Gradients) -> [f64; 2] {
+    leaves
+        .each_ref()
+        .map(|leaf| gradients.get(leaf).unwrap().narrow(0, 0, 1).unwrap())
+        .map(|first| first.to_dtype(DType::F64).unwrap().item::<f64>().unwrap())
+}
+
+/// Takes all of a pool but so many KiB in a row.
+fn all_but(device: &Device, kib: usize) -> Vec<Tensor> {
+    let take = |bytes| Tensor::zeros_of(device, [bytes], DType::U8);
+    let room = take(kib << 10).unwrap();
+    let hogs = [1 << 16, 1 << 12, 1 << 8].into_iter();
+    let hogs = hogs.flat_map(|bytes| std::iter::from_fn(move || take(bytes).ok())).collect();
+    drop(room);
+    hogs
+}
+
+#[test]
+fn without_memory_to_widen_halves_all_gradients_are_as_they_were() {
+    let (device, leaves, [mut sum, mut more]) = two_passes(DType::F16);
+    // 120 KiB as f32, of each.
+    let hog = all_but(&device, 200);
+    let error = sum.accumulate(&mut more).unwrap_err();
+    assert!(error.out_of_memory().is_some(), "{error}");
+    assert_eq!((firsts(&leaves, &sum), firsts(&leaves, &more)), ([1.0; 2], [2.0; 2]));
+    drop(hog);
+    let hog = all_but(&device, 100);
+    for error in [sum.scale(3.0).unwrap_err(), sum.clip_value(0.5).unwrap_err()] {
+        assert!(error.out_of_memory().is_some(), "{error}");
+        assert_eq!(firsts(&leaves, &sum), [1.0; 2]);
+    }
+    drop(hog);
+    sum.accumulate(&mut more).unwrap();
+    sum.scale(3.0).unwrap();
+    assert_eq!(firsts(&leaves, &sum), [9.0; 2]);
+    assert!(more.is_empty());
+}
+
+#[test]
+fn gradients_that_could_not_be_added_are_not_exchanged_either() {
+    let (device, leaves, [mut sum, mut more]) = two_passes(DType::F32);
+    // Of the small leaf only theirs can be written, of the large one neither.
+    let held = [sum.get(&leaves[0]), sum.get(&leaves[1]), more.get(&leaves[1])].map(|held| held.cloned());
+    let hog = all_but(&device, 100);
+    let error = sum.accumulate(&mut more).unwrap_err();
+    assert!(error.out_of_memory().is_some(), "{error}");
+    assert_eq!((firsts(&leaves, &sum), firsts(&leaves, &more)), ([1.0; 2], [2.0; 2]));
+    drop((held, hog));
+    sum.accumulate(&mut more).unwrap();
+    assert_eq!(firsts(&leaves, &sum), [3.0; 2]);
+}
+
 #[test]
 fn a_dry_run_makes_the_requests_of_the_real_one() {
     let program = |device: &Device| {

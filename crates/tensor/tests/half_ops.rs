@@ -322,14 +322,38 @@ fn a_step_of_halves_without_memory_to_widen_them_changes_nothing() {
     };
     let first = || [&small, &a, &b].map(|p| p.tensor().to_vec::<f16>().unwrap()[0].to_f32());
     let made = gradients();
-    // Of 1 MiB, 200 KiB are parameters; one of them and its gradient take 400 KiB as f32.
-    let hog = Tensor::zeros_of(&device, [500 << 10], DType::U8).unwrap();
+    // Of 1 MiB, 200 KiB are parameters; one of them takes 200 KiB as f32. Each gradient of a mean is one number.
+    let hog = Tensor::zeros_of(&device, [700 << 10], DType::U8).unwrap();
     let error = sgd.step(made).unwrap_err();
     assert!(error.out_of_memory().is_some(), "{error}");
     assert_eq!(first(), [1.0; 3]);
     drop(hog);
     sgd.step(gradients()).unwrap();
     assert_eq!(first()[0], 0.875);
+}
+
+#[test]
+fn a_step_on_two_devices_of_which_one_lacks_memory_changes_neither() {
+    let device = || Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap().cpu().unwrap();
+    let (roomy, full) = (device(), device());
+    let parameter = |device, elements: usize| {
+        Parameter::new(Tensor::ones_of(device, elements, DType::F16).unwrap()).unwrap()
+    };
+    let (a, b) = (parameter(&roomy, 60 << 10), parameter(&full, 50 << 10));
+    let mut sgd = Sgd::new(vec![("a".to_owned(), a.clone()), ("b".to_owned(), b.clone())], 0.25).unwrap();
+    let of = |p: &Parameter| p.tensor().sum_all().unwrap().backward().unwrap();
+    let (mut gradients, mut more) = (of(&a), of(&b));
+    gradients.accumulate(&mut more).unwrap();
+    let hog = Tensor::zeros_of(&full, [800 << 10], DType::U8).unwrap();
+    let error = sgd.step(gradients).unwrap_err();
+    assert!(error.out_of_memory().is_some(), "{error}");
+    let first = || [&a, &b].map(|p| p.tensor().to_vec::<f16>().unwrap()[0].to_f32());
+    assert_eq!(first(), [1.0; 2]);
+    drop(hog);
+    let (mut gradients, mut more) = (of(&a), of(&b));
+    gradients.accumulate(&mut more).unwrap();
+    sgd.step(gradients).unwrap();
+    assert_eq!(first(), [0.75; 2]);
 }
 
 #[test]

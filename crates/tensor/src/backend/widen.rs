@@ -6,11 +6,15 @@
 //! the f32 statistics of rows of halves, are passed as they are.
 //!
 //! What is widened follows from the kernel alone, so a dry run takes the same memory. All memory is taken before anything is
-//! written that was there before the op. Functions of elements go through large tensors piece by piece ([`pieces`]).
+//! written that was there before the op. Functions of elements go through large tensors piece by piece ([`pieces`]). Who changes
+//! many tensors in place finds out beforehand whether there is memory for all ([`rehearse`]).
 
 mod pieces;
+mod rehearsal;
 
 use bfc_core::Category;
+
+pub(crate) use rehearsal::rehearse;
 
 use super::{Attention, Distribution, Kernel, Normalised};
 use crate::context::{Buffer, OpContext};

@@ -5,6 +5,7 @@ use highwater_tracking::{Phase, module, phase};
 
 use crate::autograd::Gradients;
 use crate::backend::Kernel;
+use crate::backend::widen::rehearse;
 use crate::context::{Buffer, OpContext};
 use crate::dtype::Scalar;
 use crate::error::Result;
@@ -80,7 +81,8 @@ impl<S> Slots<S> {
                 ready.push((slot, gradient));
             }
         }
-        rehearse(self.op, &ready)?;
+        let operands = ready.iter().map(|(slot, gradient)| [gradient.clone(), slot.parameter.tensor()]);
+        rehearse(self.op, operands)?;
         for (slot, gradient) in ready {
             let _scope = module(&slot.module);
             let device = gradient.device();
@@ -90,19 +92,6 @@ impl<S> Slots<S> {
         }
         Ok(())
     }
-}
-
-/// Takes what changing the largest parameter of halves will take beside it, a gradient and the values as f32, and gives it
-/// back: a lack of it shows before anything has changed.
-fn rehearse<S>(op: &'static str, ready: &[(&mut Slot<S>, Tensor)]) -> Result<()> {
-    let halves =
-        ready.iter().map(|(slot, _)| slot.parameter.tensor()).filter(|tensor| tensor.dtype().is_half());
-    let Some(largest) = halves.max_by_key(Tensor::elements) else { return Ok(()) };
-    let device = largest.device();
-    let ctx = OpContext::create(op, device, device.default_allocator()?, Category::Workspace);
-    let widened = || ctx.output(largest.shape(), largest.dtype().computed_as());
-    let _both = [widened()?, widened()?];
-    Ok(())
 }
 
 /// Zeros for a mean of gradients of `like`, for halves in f32: a mean moves by less than they can tell apart.

@@ -5,6 +5,7 @@ use highwater_tracking::{Phase, phase};
 use super::Gradients;
 use crate::autograd::no_grad;
 use crate::backend::Kernel;
+use crate::backend::widen::rehearse;
 use crate::context::OpContext;
 use crate::device::Device;
 use crate::dtype::DType;
@@ -28,8 +29,7 @@ impl Gradients {
             let mut sums: Vec<(Device, Tensor)> = Vec::new();
             for gradient in self.iter() {
                 // The squares of f16 would overflow from 256 on.
-                let gradient = gradient.to_dtype(gradient.dtype().computed_as())?;
-                let square = gradient.square()?.sum_all()?.to_dtype(DType::F64)?;
+                let square = gradient.widened()?.square()?.sum_all()?.to_dtype(DType::F64)?;
                 match sums.iter_mut().find(|(device, _)| device == gradient.device()) {
                     Some((_, sum)) => *sum = sum.add(&square)?,
                     None => sums.push((gradient.device().clone(), square)),
@@ -80,7 +80,7 @@ impl Gradients {
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless `max` is finite and above 0; [`Error::Allocation`] if a buffer that others look into
-    /// has to be copied and there is no memory. All gradients are as they were then.
+    /// has to be copied, or halves are to be computed with, and there is no memory. All gradients are as they were then.
     pub fn clip_value(&mut self, max: f64) -> Result<()> {
         const OP: &str = "clip_value";
         above_zero(OP, max)?;
@@ -91,7 +91,7 @@ impl Gradients {
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless `factor` is finite; [`Error::Allocation`] if a buffer that others look into has to be
-    /// copied and there is no memory. All gradients are as they were then.
+    /// copied, or halves are to be computed with, and there is no memory. All gradients are as they were then.
     pub fn scale(&mut self, factor: f64) -> Result<()> {
         const OP: &str = "scale_gradients";
         if !factor.is_finite() {
@@ -105,6 +105,7 @@ impl Gradients {
     fn map_in_place(&mut self, op: &'static str, scale: f64, limit: f64) -> Result<()> {
         let _phase = phase(Phase::Optimizer);
         self.make_writable()?;
+        rehearse(op, self.iter().map(|gradient| [gradient.clone()]))?;
         for gradient in self.by_leaf.values_mut() {
             let device = gradient.device().clone();
             let ctx = OpContext::backward(op, &device, device.default_allocator()?);

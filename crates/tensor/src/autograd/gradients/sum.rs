@@ -3,6 +3,7 @@
 use highwater_tracking::{Phase, phase};
 
 use super::Gradients;
+use crate::backend::widen::rehearse;
 use crate::backend::{Binary, Kernel};
 use crate::context::OpContext;
 use crate::error::Result;
@@ -32,30 +33,36 @@ impl Gradients {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Allocation`](crate::Error::Allocation) if a buffer that others look into has to be copied and there is no
-    /// memory: both are as they were then. A device that fails on the way leaves some gradients summed.
+    /// [`Error::Allocation`](crate::Error::Allocation) if a buffer that others look into has to be copied, or halves are to
+    /// be computed with, and there is no memory: both are as they were then. A device that fails on the way leaves some
+    /// gradients summed, and the others in `other`.
     pub fn accumulate(&mut self, other: &mut Self) -> Result<()> {
         let _phase = phase(Phase::Backward);
         // All memory first.
         for (leaf, theirs) in &mut other.by_leaf {
             let Some(ours) = self.by_leaf.get_mut(leaf) else { continue };
-            if ours.view_mut().is_none() {
-                if theirs.view_mut().is_some() {
-                    std::mem::swap(ours, theirs);
-                } else {
-                    make_writable(ours)?;
-                }
+            // Where only theirs can be written, ours is added to it.
+            if ours.view_mut().is_none() && theirs.view_mut().is_none() {
+                make_writable(ours)?;
             }
         }
-        while let Some((leaf, theirs)) = other.by_leaf.pop_first() {
-            let Some(ours) = self.by_leaf.get_mut(&leaf) else {
+        let pair = |(leaf, theirs): (_, &Tensor)| Some([self.by_leaf.get(leaf)?.clone(), theirs.clone()]);
+        rehearse(OP, other.by_leaf.iter().filter_map(pair))?;
+        while let Some(mut entry) = other.by_leaf.first_entry() {
+            let Some(ours) = self.by_leaf.get_mut(entry.key()) else {
+                let (leaf, theirs) = entry.remove_entry();
                 self.by_leaf.insert(leaf, theirs);
                 continue;
             };
+            let theirs = entry.get_mut();
+            if ours.view_mut().is_none() {
+                std::mem::swap(ours, theirs);
+            }
             let device = theirs.device().clone();
             let ctx = OpContext::backward(OP, &device, device.default_allocator()?);
-            let acc = ours.view_mut().expect("was made writable above");
+            let acc = ours.view_mut().expect("one of the two was writable above");
             ctx.compute(Kernel::Accumulate { f: Binary::Add, input: theirs.view(), acc })?;
+            entry.remove();
         }
         Ok(())
     }
