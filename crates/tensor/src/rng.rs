@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::autograd::tape;
 use crate::backend::RandomKey;
+use crate::error::Result;
 
 /// A source of random fills. One seed gives one sequence of fills, and within a fill element `i` depends on `i` alone.
 ///
@@ -46,9 +47,17 @@ impl Rng {
         tape::key(|| RandomKey { seed: self.seed(), sequence: self.sequence.fetch_add(1, Ordering::Relaxed) })
     }
 
-    /// Takes a key back that was not used, so that a fill that fails leaves the source as it was. If another key was
-    /// drawn meanwhile, on another thread, this one stays drawn.
-    pub(crate) fn give_back(&self, key: RandomKey) {
+    /// What `fill` makes of the next keys. They are taken back if it fails, which leaves the source as it was.
+    pub(crate) fn with_keys<const N: usize, T>(
+        &self,
+        fill: impl FnOnce([RandomKey; N]) -> Result<T>,
+    ) -> Result<T> {
+        let keys = std::array::from_fn(|_| self.next_key());
+        fill(keys).inspect_err(|_| keys.into_iter().rev().for_each(|key| self.give_back(key)))
+    }
+
+    /// Takes back the key that was drawn last. If another one was drawn meanwhile, on another thread, it stays drawn.
+    fn give_back(&self, key: RandomKey) {
         if tape::give_back(key) {
             return;
         }

@@ -3,13 +3,14 @@
 
 mod ops_table;
 
+use bfc_core::Bytes;
 use highwater_tensor::io::{Checkpoint, SafetensorsLimits};
 use highwater_tensor::nn::{
     BatchNorm, Checkpointed, Conv1d, Conv2d, ConvTranspose2d, Fans, Gru, Init, Lstm, Module, Relu, Sequential,
 };
 use highwater_tensor::optim::{Adam, Optimizer};
 use highwater_tensor::{
-    Conv2dOptions, DType, Device, Error, GradCheck, Rng, Tensor, check_gradients, no_grad,
+    Conv2dOptions, DType, Device, Error, GradCheck, Rng, Runtime, Tensor, check_gradients, no_grad,
 };
 use ops_table::{device, runtime};
 
@@ -215,6 +216,21 @@ fn batch_norm_refuses_what_it_cannot_learn_from_and_stays() {
     assert!(matches!(refused(&[0, 2]), Error::BadArgument { .. }));
     assert_eq!(norm.running()[1].to_vec::<f32>().unwrap(), [1.0, 1.0]);
     assert!(matches!(norm.momentum(1.5), Err(Error::BadArgument { argument: "momentum", .. })));
+}
+
+#[test]
+fn initial_values_that_find_no_memory_draw_no_key() {
+    let device = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap().cpu().unwrap();
+    let (rng, fans) = (Rng::new(5), Fans { inputs: 1, outputs: 1 });
+    // There is room for the halves, and for some of what they are computed with.
+    let uniform = (Init::Uniform { low: 0.0, high: 1.0 }, 200 << 10);
+    let truncated = (Init::TruncatedNormal { mean: 0.0, std: 1.0 }, 70_000);
+    for (init, elements) in [uniform, truncated] {
+        let error = init.parameter(&device, elements, DType::F16, fans, &rng).unwrap_err();
+        assert!(error.out_of_memory().is_some(), "{error}");
+        assert_eq!(rng.state(), Rng::new(5).state(), "{init:?}");
+        init.parameter(&device, 100, DType::F16, fans, &Rng::new(5)).unwrap();
+    }
 }
 
 fn network(device: &Device, checkpointed: bool) -> Sequential {

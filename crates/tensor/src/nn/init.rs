@@ -3,7 +3,7 @@
 use bfc_core::Category;
 
 use super::parameter::Parameter;
-use crate::backend::{Compare, Distribution, Kernel, Unary};
+use crate::backend::{Compare, Distribution, Kernel, RandomKey, Unary};
 use crate::context::{Buffer, OpContext};
 use crate::device::Place;
 use crate::dtype::{DType, Scalar};
@@ -91,10 +91,12 @@ impl Init {
             Fill::Constant(value) => {
                 ctx.compute(Kernel::Fill { value: Scalar::Float(value), out: values.view_mut() })?
             }
-            Fill::Random(distribution) => {
-                ctx.compute(Kernel::Random { distribution, key: rng.next_key(), out: values.view_mut() })?;
+            Fill::Random(distribution) => rng.with_keys(|[key]| {
+                ctx.compute(Kernel::Random { distribution, key, out: values.view_mut() })
+            })?,
+            Fill::Truncated { mean, std } => {
+                rng.with_keys(|keys| fill_truncated(&ctx, &mut values, [mean, std], keys))?;
             }
-            Fill::Truncated { mean, std } => fill_truncated(&ctx, &mut values, [mean, std], rng)?,
         }
         Parameter::new(values.finish())
     }
@@ -152,20 +154,25 @@ enum Fill {
 const ROUNDS: usize = 10;
 
 /// A normal distribution without what is more than two deviations away. The same memory is taken whatever is drawn.
-fn fill_truncated(ctx: &OpContext<'_>, out: &mut Buffer, [mean, std]: [f64; 2], rng: &Rng) -> Result<()> {
+fn fill_truncated(
+    ctx: &OpContext<'_>,
+    out: &mut Buffer,
+    [mean, std]: [f64; 2],
+    [first, again @ ..]: [RandomKey; 1 + ROUNDS],
+) -> Result<()> {
     let (shape, dtype) = (*out.view().layout().shape(), out.view().dtype());
     let (mut from, mut to) = (ctx.temp(&shape, dtype)?, ctx.temp(&shape, dtype)?);
     let (mut drawn, mut far) = (ctx.temp(&shape, dtype)?, ctx.temp(&shape, DType::Bool)?);
     let distribution = Distribution::Normal { mean: 0.0, std: 1.0 };
-    ctx.compute(Kernel::Random { distribution, key: rng.next_key(), out: from.view_mut() })?;
+    ctx.compute(Kernel::Random { distribution, key: first, out: from.view_mut() })?;
     let mut bound = ctx.temp(&Shape::SCALAR, dtype)?;
     ctx.compute(Kernel::Fill { value: Scalar::Float(2.0), out: bound.view_mut() })?;
     let everywhere = bound.view().layout().broadcast_to(ctx.op(), &shape)?;
-    for _ in 0..ROUNDS {
+    for key in again {
         ctx.compute(Kernel::Unary { f: Unary::Abs, input: from.view(), out: to.view_mut() })?;
         let rhs = bound.view().with_layout(&everywhere);
         ctx.compute(Kernel::Compare { f: Compare::Gt, lhs: to.view(), rhs, out: far.view_mut() })?;
-        ctx.compute(Kernel::Random { distribution, key: rng.next_key(), out: drawn.view_mut() })?;
+        ctx.compute(Kernel::Random { distribution, key, out: drawn.view_mut() })?;
         let (condition, lhs, rhs) = (far.view(), drawn.view(), from.view());
         ctx.compute(Kernel::Select { condition, lhs, rhs, out: to.view_mut() })?;
         std::mem::swap(&mut from, &mut to);

@@ -55,8 +55,7 @@ impl Tensor {
         if p == 0.0 {
             return Ok(self.unchanged());
         }
-        let key = rng.next_key();
-        apply(Dropout { p, key }, &[self]).inspect_err(|_| rng.give_back(key))
+        rng.with_keys(|[key]| apply(Dropout { p, key }, &[self]))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Random tensors from a seeded source; the same for any number of threads.
 //!
-//! Each fill draws one key from the source, once its arguments were found good and its memory was taken; element i
-//! depends on the key and on i alone.
+//! Each fill draws one key from the source, which a fill that fails gives back; element i depends on the key and on i
+//! alone.
 
 use super::create::{TensorOptions, create};
 use super::supported;
@@ -24,7 +24,7 @@ fn drawn(
     supported(op, dtype, DType::is_float)?;
     let options = TensorOptions { dtype, ..TensorOptions::default() };
     create(op, place, shape, options, |ctx, out| {
-        ctx.compute(Kernel::Random { distribution, key: rng.next_key(), out })
+        rng.with_keys(|[key]| ctx.compute(Kernel::Random { distribution, key, out }))
     })
 }
 
@@ -193,6 +193,9 @@ mod tests {
             Err(Error::UnsupportedDType { op: "uniform", .. })
         ));
         assert!(Tensor::normal(&device, [1 << 20], 0.0, 1.0, &rng).unwrap_err().out_of_memory().is_some());
+        // There is room for the halves, and not to compute them as f32.
+        let halves = Tensor::normal_of(&device, [200 << 10], 0.0, 1.0, &rng, DType::F16);
+        assert!(halves.unwrap_err().out_of_memory().is_some());
         assert_eq!(rng.state(), before);
     }
 }
