@@ -6,7 +6,8 @@ mod ops_table;
 use bfc_core::Bytes;
 use highwater_tensor::io::{Checkpoint, SafetensorsLimits};
 use highwater_tensor::nn::{
-    BatchNorm, Checkpointed, Conv1d, Conv2d, ConvTranspose2d, Fans, Gru, Init, Lstm, Module, Relu, Sequential,
+    BatchNorm, Checkpointed, Conv1d, Conv2d, ConvTranspose2d, Fans, Gru, Init, Linear, Lstm, Module, Relu,
+    Sequential,
 };
 use highwater_tensor::optim::{Adam, Optimizer};
 use highwater_tensor::{
@@ -216,6 +217,69 @@ fn batch_norm_refuses_what_it_cannot_learn_from_and_stays() {
     assert!(matches!(refused(&[0, 2]), Error::BadArgument { .. }));
     assert_eq!(norm.running()[1].to_vec::<f32>().unwrap(), [1.0, 1.0]);
     assert!(matches!(norm.momentum(1.5), Err(Error::BadArgument { argument: "momentum", .. })));
+}
+
+#[test]
+fn batch_norm_of_halves_is_computed_in_f32_and_stays_of_halves() {
+    let device = device();
+    for dtype in [DType::F16, DType::BF16] {
+        let net = Sequential::new()
+            .with("norm", BatchNorm::new(&device, 1).unwrap())
+            .with("fc", Linear::new(&device, 1, 2, &Rng::new(0)).unwrap());
+        net.convert(dtype).unwrap();
+        let norm = BatchNorm::new(&device, 1).unwrap();
+        norm.convert(dtype).unwrap();
+        // The squares of what is 300 away from the mean are beyond f16.
+        let x = Tensor::from_slice(&device, &[0.0f32, 600.0, 0.0, 600.0], [4, 1]).unwrap();
+        let x = x.to_dtype(dtype).unwrap().requiring_grad().unwrap();
+        let y = norm.forward(&x).unwrap();
+        assert_eq!(y.dtype(), dtype);
+        assert_close("batch", &y.to_dtype(DType::F32).unwrap(), &[-1.0, 1.0, -1.0, 1.0]);
+        let [mean, variance] = norm.running();
+        assert_close("running mean", &mean, &[30.0]);
+        assert_close("running variance", &variance, &[0.9 + 12_000.0]);
+        assert_eq!(y.sum_all().unwrap().backward().unwrap().get(&x).unwrap().dtype(), dtype);
+        assert_eq!(net.forward(&x).unwrap().dtype(), dtype);
+        assert_eq!(no_grad(|| net.forward(&x)).unwrap().dtype(), dtype);
+    }
+}
+
+#[test]
+fn batch_norm_learns_from_f64() {
+    let device = device();
+    let norm = BatchNorm::new(&device, 1).unwrap();
+    norm.convert(DType::F64).unwrap();
+    let x = Tensor::from_slice(&device, &[1.0f64, 3.0], [2, 1]).unwrap();
+    assert_eq!(norm.forward(&x).unwrap().dtype(), DType::F64);
+    assert_close("running mean", &norm.running()[0], &[0.2]);
+    assert_eq!(no_grad(|| norm.forward(&x)).unwrap().dtype(), DType::F64);
+}
+
+#[test]
+fn batch_norm_without_memory_at_any_point_moves_neither_of_its_means() {
+    let device = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap().cpu().unwrap();
+    let norm = BatchNorm::new(&device, 2).unwrap();
+    let x = wave(&device, &[3, 2], 0.3, 2.0);
+    let running = || norm.running().map(|mean| mean.to_vec::<f32>().unwrap());
+    let before = running();
+    // Someone looks into the variance, so it has to be copied.
+    let held = norm.running()[1].clone();
+    let mut hogs = Vec::new();
+    for bytes in [1 << 16, 1 << 12, 1 << 8] {
+        while let Ok(hog) = Tensor::zeros_of(&device, bytes, DType::U8) {
+            hogs.push(hog);
+        }
+    }
+    let mut failures = 0;
+    while let Err(error) = norm.forward(&x) {
+        assert!(error.out_of_memory().is_some(), "{error}");
+        assert_eq!(running(), before, "after {failures} failures");
+        failures += 1;
+        hogs.pop().unwrap();
+    }
+    assert!(failures > 5, "{failures}");
+    assert_ne!(running(), before);
+    assert_eq!(held.to_vec::<f32>().unwrap(), [1.0; 2]);
 }
 
 #[test]

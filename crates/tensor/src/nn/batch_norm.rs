@@ -22,7 +22,10 @@ const OP: &str = "batch_norm";
 /// way towards them (the variance's being the unbiased one). Under [`no_grad`](crate::no_grad) the running means take
 /// their place: as with [`Dropout`](super::Dropout), a model is trained outside of it and used inside, and needs no
 /// switch. The running means are saved in checkpoints under PyTorch's names, `running_mean` and `running_var`; inside a
-/// [`checkpoint`](crate::checkpoint()) they move once.
+/// [`checkpoint`](crate::checkpoint()) they move once. A forward that fails does not move them.
+///
+/// The result has the type of the input. Halves are computed with in f32, and rounded once; the running means stay f32
+/// where a model is [converted](Module::convert).
 ///
 /// ```
 /// use highwater_tensor::nn::{BatchNorm, Module};
@@ -95,29 +98,35 @@ impl BatchNorm {
             });
         }
         let axes: Vec<isize> = (0..x.rank() as isize).filter(|&axis| axis != 1).collect();
+        let (dtype, x) = (x.dtype(), x.widened()?);
         let mean = x.mean_keepdim(&axes[..])?;
         let centred = x.sub(&mean)?;
         let variance = centred.square()?.mean_keepdim(&axes[..])?;
+        let scale = variance.add_scalar(EPSILON)?.rsqrt()?;
+        let scale = scale.mul(&self.weight.tensor().reshape(shape)?)?;
+        let result = centred.mul(&scale)?.add(&self.bias.tensor().reshape(shape)?)?.to_dtype(dtype)?;
         // A second run of the same forward, in the backward pass, is not another batch.
         if !tape::is_played() {
             let unbiased = count as f64 / (count - 1) as f64;
-            no_grad(|| {
-                self.towards(&self.running_mean, &mean.detach(), 1.0)?;
-                self.towards(&self.running_var, &variance.detach(), unbiased)
-            })?;
+            no_grad(|| self.take_note(&mean.detach(), &variance.detach(), unbiased))?;
         }
-        let scale = variance.add_scalar(EPSILON)?.rsqrt()?;
-        let normed = centred.mul(&scale.mul(&self.weight.tensor().reshape(shape)?)?)?;
-        normed.add(&self.bias.tensor().reshape(shape)?)
+        Ok(result)
     }
 
-    /// Moves a running mean towards `factor` times what the batch has.
-    fn towards(&self, running: &Parameter, of_batch: &Tensor, factor: f64) -> Result<()> {
+    /// Moves both running means towards what a batch has, its variance times `unbiased`. All memory is taken before the
+    /// first moves.
+    fn take_note(&self, mean: &Tensor, variance: &Tensor, unbiased: f64) -> Result<()> {
+        let running = [&self.running_mean, &self.running_var];
+        let moved = [self.towards(running[0], mean, 1.0)?, self.towards(running[1], variance, unbiased)?];
+        running.iter().try_for_each(|running| running.make_unique())?;
+        running.iter().zip(&moved).try_for_each(|(running, moved)| running.set(moved))
+    }
+
+    /// What a running mean is once it has moved towards `factor` times what the batch has.
+    fn towards(&self, running: &Parameter, of_batch: &Tensor, factor: f64) -> Result<Tensor> {
         let before = running.value();
         let part = of_batch.reshape([of_batch.elements()])?.mul_scalar(self.momentum * factor)?;
-        let moved = before.mul_scalar(1.0 - self.momentum)?.add(&part)?;
-        drop(before);
-        running.set(&moved)
+        before.mul_scalar(1.0 - self.momentum)?.add(&part)?.to_dtype(before.dtype())
     }
 
     /// Each channel by the running means.
@@ -125,7 +134,7 @@ impl BatchNorm {
         let scale = self.running_var.value().add_scalar(EPSILON)?.rsqrt()?;
         let scale = scale.mul(&self.weight.tensor())?;
         let shift = self.bias.tensor().sub(&self.running_mean.value().mul(&scale)?)?;
-        x.mul(&scale.reshape(shape)?)?.add(&shift.reshape(shape)?)
+        x.mul(&scale.reshape(shape)?)?.add(&shift.reshape(shape)?)?.to_dtype(x.dtype())
     }
 }
 
