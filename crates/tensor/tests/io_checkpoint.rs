@@ -184,3 +184,18 @@ fn a_graph_that_looks_into_a_parameter_keeps_its_values_when_another_is_loaded()
     assert_eq!(held.to_vec::<f32>().unwrap(), before);
     assert_eq!(bits(&other), bits(&saved));
 }
+
+#[test]
+fn a_parameter_whose_name_is_kept_for_the_optimiser_is_not_saved() {
+    let (device, folder) = (device(), tempfile::tempdir().unwrap());
+    let path = folder.path().join("run.safetensors");
+    let layer = Linear::new(&device, 4, 3, &Rng::new(0)).unwrap();
+    let net = Sequential::new().with("optimizer/fc", layer);
+    let Err(FileError::ReservedName { name, .. }) = Checkpoint::of(&net).unwrap().save(&path) else {
+        panic!("it would be read back as the optimiser's")
+    };
+    assert_eq!(name, "optimizer/fc.bias");
+    assert!(!path.exists());
+    let renamed = Checkpoint::of(&net).unwrap().renamed(|name| Some(name.replace('/', "."))).unwrap();
+    renamed.save(&path).unwrap();
+}

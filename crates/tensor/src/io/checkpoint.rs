@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::nn::{Module, Parameter};
 use crate::optim::{LossScaler, Optimizer};
 
-/// Before the names of the optimiser's arrays; no module's path has a slash.
+/// Before the names of the optimiser's arrays, and of no parameter.
 const OPTIMIZER: &str = "optimizer/";
 /// The step, among the metadata.
 const STEP: &str = "highwater.step";
@@ -154,8 +154,14 @@ impl Checkpoint {
     /// Writes the file, whole or not at all: see [`write_atomically`].
     ///
     /// # Errors
-    /// [`FileError::Io`].
+    /// [`FileError::Io`]; [`FileError::ReservedName`] for a parameter whose name begins with `optimizer/`, as it would be read
+    /// back as a part of the optimiser's state.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), FileError> {
+        let path = path.as_ref();
+        if let Some(name) = self.parameters.keys().find(|name| name.starts_with(OPTIMIZER)) {
+            let (path, name, of) = (path.to_owned(), name.clone(), "the state of the optimiser");
+            return Err(FileError::ReservedName { path, name, prefix: OPTIMIZER, of });
+        }
         let mut contents = Safetensors { arrays: self.parameters.clone(), ..Safetensors::default() };
         let state = self.optimizer.iter();
         contents.arrays.extend(state.map(|(name, array)| (format!("{OPTIMIZER}{name}"), array.clone())));

@@ -61,6 +61,18 @@ pub enum FileError {
         /// The type, as the file calls it.
         dtype: String,
     },
+    /// A parameter has a name under which something else is read back.
+    #[error("{}: no parameter can be saved as {name:?}: names that begin with {prefix:?} are kept for {of}", path.display())]
+    ReservedName {
+        /// The file.
+        path: PathBuf,
+        /// The parameter's name.
+        name: String,
+        /// What no parameter's name may begin with.
+        prefix: &'static str,
+        /// What such names are kept for.
+        of: &'static str,
+    },
     /// The file is whole, but holds no such thing.
     #[error("{}: there is no {what} in it", path.display())]
     Absent {
