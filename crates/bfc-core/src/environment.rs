@@ -6,7 +6,7 @@
 //! | `HIGHWATER_POOL_LIMIT` | the most that the pool may take: bytes with an optional unit, a share of the device's memory, or all that is free but for a reserve | `4GiB`, `75%`, `all-1GiB` |
 //! | `HIGHWATER_GROWTH` | whether the pool takes its limit at once (`off`) or grows as needed (`on`), and by what rule: `doubling` or `doubling:CAP` (as TensorFlow), `as-requested`, `fixed:SIZE`, `proportional:PARTS` (`32` for a thirty-second of the pool) | `doubling:1GiB` |
 //! | `HIGHWATER_FIRST_REGION` | the size of a growing pool's first region: bytes with an optional unit | `64MiB` |
-//! | `HIGHWATER_REGION_MERGING` | whether idle regions are made one when the pool grows: `on`, `off` | `off` |
+//! | `HIGHWATER_REGION_MERGING` | whether idle regions make way for a new one when the pool grows: `on`, `off` | `off` |
 //! | `HIGHWATER_GARBAGE_COLLECTION` | whether idle regions are given back for larger ones: `on`, `off` | `on` |
 //! | `HIGHWATER_SPLIT` | when chunks are cut: `always`, `twice` (as TensorFlow), `twice:AMOUNT` with the most waste in a block, in bytes or as a share of the limit | `twice:5%` |
 //! | `HIGHWATER_CUT` | from which end of a chunk blocks are cut: `low` (as TensorFlow), `large-high` | `low` |

@@ -90,9 +90,9 @@ fn a_tail_is_continued_up_to_the_limit_and_not_beyond() {
 }
 
 #[test]
-fn idle_regions_become_one_before_the_pool_grows() {
+fn idle_regions_make_way_for_a_larger_one_and_no_more_is_taken_than_wished_for() {
     let config = BfcConfig::new(Bytes::gib(1)).with_growth(GrowthRule::AsRequested { granule: Bytes(0) });
-    for (merge, reserved, regions) in [(true, 11 * MIB, 2), (false, 16 * MIB, 4)] {
+    for (merge, reserved, regions) in [(true, 8 * MIB, 2), (false, 17 * MIB, 4)] {
         let source = FakeSource::new(Nature::default());
         let pool = BfcAllocator::new("test", source.clone(), config.clone().with_region_merging(merge));
         let _kept = allocate(&pool, 2 * MIB);
@@ -100,12 +100,29 @@ fn idle_regions_become_one_before_the_pool_grows() {
         for block in idle {
             free(&pool, block);
         }
-        // Smaller than both together, larger than each: without merging a third region comes on top.
-        let more = if merge { 6 * MIB } else { 5 * MIB + 1 };
-        let _more = allocate(&pool, more);
+        // Smaller than both together, larger than each.
+        let _more = allocate(&pool, 6 * MIB);
         let (now, count) = (pool.stats().bytes_reserved, pool.regions().len());
         assert_eq!((now / MIB, count), (reserved / MIB, regions), "{merge}");
         pool.check_invariants().unwrap();
         source.assert_sound();
     }
+}
+
+/// What makes way is smaller than what replaces it, so the regions of a recurring course settle.
+#[test]
+fn regions_that_make_way_for_each_other_by_turns_settle() {
+    let config = BfcConfig::new(Bytes::gib(1)).with_growth(GrowthRule::AsRequested { granule: Bytes(0) });
+    let source = FakeSource::new(Nature::default());
+    let pool = BfcAllocator::new("test", source.clone(), config.with_region_merging(true));
+    let mut regions = Vec::new();
+    for _ in 0..8 {
+        for sizes in [vec![4, 4, 4], vec![10], vec![3, 7, 5], vec![9, 9]] {
+            let blocks: Vec<_> = sizes.into_iter().map(|size| allocate(&pool, size * MIB)).collect();
+            blocks.into_iter().for_each(|block| free(&pool, block));
+        }
+        regions.push(pool.regions());
+    }
+    assert!(regions[3..].iter().all(|after| *after == regions[3]), "{regions:?}");
+    source.assert_sound();
 }

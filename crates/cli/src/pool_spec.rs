@@ -36,7 +36,7 @@ pub(crate) struct PoolArguments {
     #[arg(long, value_name = "SIZE")]
     first_region: Option<Bytes>,
 
-    /// Whether idle regions are made one when the pool grows: on or off
+    /// Whether idle regions make way for a new one when the pool grows: on or off
     #[arg(long, value_name = "SWITCH", value_parser = switch)]
     region_merging: Option<bool>,
 

@@ -147,8 +147,9 @@ impl<O> PoolConfig<O> {
         self
     }
 
-    /// Whether idle regions are given back before a new one is taken, which is then at least as large as they were
-    /// together. So the pool comes to have fewer and larger regions, and holds no memory in regions that are too small.
+    /// Whether idle regions are given back before a new one is taken in their place, which is as large as the growth rule
+    /// says, whatever they were together. So the pool comes to have larger regions, and holds no memory in regions that
+    /// are too small: each that was given back was smaller than the one that replaces it, so this comes to an end.
     /// Does nothing over a source that joins adjacent regions. See [`GrowthRule`] for what it is worth.
     #[must_use]
     pub const fn with_region_merging(mut self, merge: bool) -> Self {
@@ -235,7 +236,7 @@ impl<O> PoolConfig<O> {
         self.growth
     }
 
-    /// Whether idle regions are given back before a new one is taken, which is then at least as large.
+    /// Whether idle regions are given back before a new one is taken in their place.
     #[must_use]
     pub const fn region_merging(&self) -> bool {
         self.region_merging

@@ -29,7 +29,7 @@ pub struct PoolOptions {
     pub first_region: Option<Bytes>,
     /// How large a growing pool's later regions are.
     pub growth: Option<GrowthRule>,
-    /// Whether idle regions are made one when the pool grows.
+    /// Whether idle regions make way for a new one when the pool grows.
     pub region_merging: Option<bool>,
     /// Whether idle regions are given back when a larger one could then be taken.
     pub garbage_collection: Option<bool>,

@@ -161,9 +161,10 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         {
             return Ok(block);
         }
-        let merge = self.config.region_merging && !self.source.supports_coalescing();
-        let merged = if merge { self.release_idle(state, 0) } else { 0 };
-        self.extend(state, wanted, merged)?;
+        if self.config.region_merging && !self.source.supports_coalescing() {
+            self.release_idle(state, 0);
+        }
+        self.extend(state, wanted)?;
         state.allocate(&wanted.need, wanted.tag).ok_or(Shortfall::Limit)
     }
 

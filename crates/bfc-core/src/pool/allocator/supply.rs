@@ -42,8 +42,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         self.add(state, span, wish.bytes, wish).is_ok()
     }
 
-    /// Takes a region that holds what is wanted, and has `least` bytes if possible: as large as the growth rule says, or as much less as the source gives.
-    pub(super) fn extend(&self, state: &mut State<P>, wanted: &Wanted, least: u64) -> Result<(), Shortfall> {
+    /// Takes a region that holds what is wanted: as large as the growth rule says, or as much less as the source gives.
+    pub(super) fn extend(&self, state: &mut State<P>, wanted: &Wanted) -> Result<(), Shortfall> {
         // A source that honours the alignment leaves no padding before the block. One that does not is asked a second
         // time, for a region that suffices wherever it starts (upstream takes the first and then finds no room in it).
         let (mut needed, mut alignment) = (wanted.rounded, wanted.need.alignment.max(GRANULE));
@@ -51,8 +51,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             let reserved = state.policy.reserved_bytes();
             let available = available(self.config.limit, reserved);
             let wish = state.growth.wish(needed, reserved, available).ok_or(Shortfall::Limit)?;
-            let planned = wish.bytes.max(least);
-            let bytes = state.policy.region_bytes(needed, planned).clamp(needed, available);
+            let bytes = state.policy.region_bytes(needed, wish.bytes).clamp(needed, available);
             let span = match self.take_region(state, alignment, bytes, needed) {
                 // So does a source that has to refuse the alignment, as a driver's memory must.
                 Err(Shortfall::Source(SourceError::BadRegion { .. })) if alignment > GRANULE => {
