@@ -21,6 +21,19 @@ KERNEL(copy) {
     EACH(i) { out<T>(job, 0)[i] = load<T>(job, 0, i); }
 }
 
+// Strided to contiguous, in reverse order along the axes whose bits are set in the function's number.
+KERNEL(flip) {
+    EACH(i) {
+        u64 rest = i, from = 0;
+        for (int axis = (int)job.rank - 1; axis >= 0; --axis) {
+            u64 size = job.dims[axis], index = rest % size;
+            rest /= size;
+            from += (job.function >> axis & 1 ? size - 1 - index : index) * job.in[0].strides[axis];
+        }
+        out<T>(job, 0)[i] = ((const T*)job.in[0].address)[from];
+    }
+}
+
 // Strided to strided: the second operand is written.
 KERNEL(place) {
     EACH(i) { ((T*)job.in[1].address)[place(job, job.in[1], i)] = load<T>(job, 0, i); }

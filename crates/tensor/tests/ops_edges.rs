@@ -265,6 +265,20 @@ fn what_changes_nothing_takes_nothing() {
 }
 
 #[test]
+fn a_border_on_all_sides_and_a_turn_along_all_axes_take_one_output() {
+    let device = device();
+    let x = Tensor::ones(&device, [100, 100]).unwrap();
+    let pool = device.default_allocator().unwrap();
+    let before = pool.stats().bytes_in_use;
+    for made in [|x: &Tensor| x.pad(&[(1, 1); 2], 0.0), |x: &Tensor| x.flip([0, 1])] {
+        pool.clear_stats();
+        let output = made(&x).unwrap();
+        let peak = pool.stats().peak_bytes_in_use - before;
+        assert!(peak <= (output.elements() * 4) as u64 + 256, "{peak}");
+    }
+}
+
+#[test]
 fn sums_go_where_indices_say_in_their_order() {
     let device = device();
     let x = leaf(&device, &[1.0, 2.0]);

@@ -185,7 +185,7 @@ impl Family {
     pub const fn kernels(self) -> &'static [&'static str] {
         match self {
             Self::Elementwise => {
-                &["fill", "arange", "copy", "place", "arithmetic", "binary", "compare", "choose"]
+                &["fill", "arange", "copy", "flip", "place", "arithmetic", "binary", "compare", "choose"]
             }
             Self::Float => &["transcendental", "derivative"],
             Self::Convert => {

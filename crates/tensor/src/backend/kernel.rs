@@ -70,6 +70,15 @@ pub enum Kernel<'a> {
         /// Where to.
         out: ViewMut<'a>,
     },
+    /// Copies elements in reverse order along some axes; the element types agree.
+    Flip {
+        /// What is copied.
+        input: View<'a>,
+        /// Which axes are reversed: one entry for each.
+        axes: &'a [bool],
+        /// Where to.
+        out: ViewMut<'a>,
+    },
     /// Copies `input` into the part of `out` that starts at `start` along `axis` and takes every `step`-th place; other
     /// axes agree, and so do the element types.
     CopyInto {

@@ -39,6 +39,7 @@ fn calculates_with_halves(kernel: &Kernel<'_>) -> bool {
         Kernel::Fill { .. }
         | Kernel::Arange { .. }
         | Kernel::Copy { .. }
+        | Kernel::Flip { .. }
         | Kernel::CopyInto { .. }
         | Kernel::Select { .. }
         | Kernel::Gather { .. } => return false,
@@ -84,6 +85,7 @@ fn widened(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
         Kernel::Fill { .. }
         | Kernel::Arange { .. }
         | Kernel::Copy { .. }
+        | Kernel::Flip { .. }
         | Kernel::CopyInto { .. }
         | Kernel::Select { .. }
         | Kernel::Gather { .. } => run(kernel),

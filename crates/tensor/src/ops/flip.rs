@@ -1,24 +1,23 @@
 //! Elements in another order along an axis.
 //!
-//! | op | y | ∂L/∂x | takes beside the output |
-//! |---|---|---|---|
-//! | `flip` | `y[i] = x[n - 1 - i]` | `flip`(∂L/∂y) | n indices |
-//! | `roll` | `y[(i + shift) mod n] = x[i]` | ∂L/∂y, rolled back | |
+//! | op | y | ∂L/∂x |
+//! |---|---|---|
+//! | `flip` | `y[i] = x[n - 1 - i]` | `flip`(∂L/∂y) |
+//! | `roll` | `y[(i + shift) mod n] = x[i]` | ∂L/∂y, rolled back |
 //!
-//! Nothing is saved. One output is taken, for `flip` one for each axis.
+//! Nothing is saved. One output is taken.
 
 use super::axes::{Axes, AxisSet};
 use crate::autograd::Saved;
 use crate::backend::Kernel;
 use crate::context::OpContext;
-use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::op::{Op, apply};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
 struct Flip {
-    axis: usize,
+    axes: AxisSet,
 }
 
 impl Op for Flip {
@@ -27,25 +26,14 @@ impl Op for Flip {
     }
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
-        let (x, axis) = (inputs[0], self.axis);
-        let size = x.dims()[axis];
+        let x = inputs[0];
         let mut out = ctx.output(x.shape(), x.dtype())?;
-        let lone =
-            (0..x.rank()).fold(*x.shape(), |shape, other| shape.with_dim(other, 1)).with_dim(axis, size);
-        let mut indices = ctx.temp(&lone, DType::I64)?;
-        ctx.compute(Kernel::Arange {
-            start: Scalar::Int(size as i64 - 1),
-            step: Scalar::Int(-1),
-            out: indices.view_mut(),
-        })?;
-        let everywhere = indices.view().layout().broadcast_to(ctx.op(), x.shape())?;
-        let indices = indices.view().with_layout(&everywhere);
-        ctx.compute(Kernel::Gather { input: x.view(), indices, axis, out: out.view_mut() })?;
+        ctx.compute(Kernel::Flip { input: x.view(), axes: self.axes.as_slice(), out: out.view_mut() })?;
         Ok(out.finish())
     }
 
     fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        Ok(vec![Some(apply(Self { axis: self.axis }, &[grad])?)])
+        Ok(vec![Some(apply(Self { axes: self.axes }, &[grad])?)])
     }
 }
 
@@ -95,7 +83,7 @@ impl Tensor {
     /// named twice, [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
     pub fn flip(&self, axes: impl Axes) -> Result<Self> {
         let axes = AxisSet::of("flip", self.shape(), &axes)?;
-        axes.iter().try_fold(self.unchanged(), |flipped, axis| apply(Flip { axis }, &[&flipped]))
+        if axes.iter().next().is_none() { Ok(self.unchanged()) } else { apply(Flip { axes }, &[self]) }
     }
 
     /// The elements moved by `shift` places along an axis, towards its end or with a negative shift towards its start; those that

@@ -105,6 +105,21 @@ pub(super) fn copy(workers: &Workers, op: &'static str, input: View<'_>, out: Vi
     Ok(())
 }
 
+/// See [`Kernel::Flip`](crate::backend::Kernel::Flip).
+pub(super) fn flip(
+    workers: &Workers,
+    op: &'static str,
+    input: View<'_>,
+    axes: &[bool],
+    out: ViewMut<'_>,
+) -> Result<()> {
+    any!(out.dtype(), T => {
+        let source = Source::<T>::flipped(op, input, axes)?;
+        workers.chunks(host_mut::<T>(op, out)?, LIGHT, &|start, part| source.load(start, part));
+    });
+    Ok(())
+}
+
 /// See [`Kernel::CopyInto`](crate::backend::Kernel::CopyInto).
 ///
 /// Stays on one thread: it is bound by memory, and the pieces written are no chunks of one slice.

@@ -180,20 +180,23 @@ impl<T: Number> Folder<T> {
     }
 }
 
-/// A block, folded as rows of [`LANES`] numbers. All parts have the length of the first.
+/// A block, folded as rows of `W` numbers. All parts have the length of the first.
 #[inline(always)]
 #[allow(
     clippy::needless_range_loop,
     reason = "by index the lanes stay in registers: twice as fast as by iterators"
 )]
-fn lanes<T: Number, F: Fold<T>, const N: usize>(block: [&[T]; N], f: impl Fn([T; N]) -> T) -> [T; LANES] {
-    let mut lanes = [F::IDENTITY; LANES];
+fn lanes<T: Number, F: Fold<T>, const N: usize, const W: usize>(
+    block: [&[T]; N],
+    f: impl Fn([T; N]) -> T,
+) -> [T; W] {
+    let mut lanes = [F::IDENTITY; W];
     let (rows, rests) =
-        (block.map(|part| part.as_chunks::<LANES>().0), block.map(|part| part.as_chunks::<LANES>().1));
+        (block.map(|part| part.as_chunks::<W>().0), block.map(|part| part.as_chunks::<W>().1));
     let of = |i: usize, parts: [&[T]; N]| f(parts.map(|part| part[i]));
     for number in 0..rows[0].len() {
         let row = rows.map(|part| &part[number]);
-        for i in 0..LANES {
+        for i in 0..W {
             lanes[i] = F::fold(lanes[i], f(row.map(|part| part[i])));
         }
     }
@@ -205,8 +208,8 @@ fn lanes<T: Number, F: Fold<T>, const N: usize>(block: [&[T]; N], f: impl Fn([T;
 
 /// The lanes' results in one.
 #[inline(always)]
-fn across<T: Number, F: Fold<T>>(mut lanes: [T; LANES]) -> T {
-    let mut width = LANES;
+fn across<T: Number, F: Fold<T>, const W: usize>(mut lanes: [T; W]) -> T {
+    let mut width = W;
     while width > 1 {
         width /= 2;
         let (low, high) = lanes.split_at_mut(width);
@@ -218,6 +221,40 @@ fn across<T: Number, F: Fold<T>>(mut lanes: [T; LANES]) -> T {
 /// Folds a slice, as a [`Folder`] does.
 pub(super) fn fold_slice<T: Number, F: Fold<T>>(values: &[T]) -> T {
     fold_mapped::<T, F>(values, |value| value)
+}
+
+/// Folds rows of `len` numbers of `data`, each beginning `step` after the one before, each as [`fold_slice`] does.
+pub(super) fn fold_rows<T: Number, F: Fold<T>>(out: &mut [T], data: &[T], step: usize, len: usize) {
+    match len {
+        0..=4 => simd::run(Narrow::<T, F, 4> { out, data, step, len, fold: PhantomData }),
+        5..=8 => simd::run(Narrow::<T, F, 8> { out, data, step, len, fold: PhantomData }),
+        9..=16 => simd::run(Narrow::<T, F, 16> { out, data, step, len, fold: PhantomData }),
+        _ => {
+            let rows = (0..).map(|row| &data[row * step..row * step + len]);
+            out.iter_mut().zip(rows).for_each(|(out, row)| *out = fold_slice::<T, F>(row));
+        }
+    }
+}
+
+/// Rows of at most `W` numbers, a power of two. The lanes that a [`Folder`] has beyond these would only hold the identity.
+struct Narrow<'a, T, F, const W: usize> {
+    out: &'a mut [T],
+    data: &'a [T],
+    step: usize,
+    len: usize,
+    fold: PhantomData<F>,
+}
+
+impl<T: Number, F: Fold<T>, const W: usize> WithSimd for Narrow<'_, T, F, W> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for (row, out) in self.out.iter_mut().enumerate() {
+            let row = &self.data[row * self.step..][..self.len];
+            *out = across::<T, F, W>(lanes::<T, F, 1, W>([row], |[value]| value));
+        }
+    }
 }
 
 /// Folds what `f` makes of the numbers of a slice.
@@ -257,11 +294,11 @@ impl<T: Number, F: Fold<T>, M: Fn([T; N]) -> T, const N: usize> WithSimd for Sho
     fn with_simd<S: Simd>(self, _: S) -> T {
         let len = self.parts[0].len();
         let block = |start: usize| self.parts.map(|part| &part[start..len.min(start + BLOCK)]);
-        let mut total = lanes::<T, F, N>(block(0), &self.f);
+        let mut total = lanes::<T, F, N, LANES>(block(0), &self.f);
         for start in (BLOCK..len).step_by(BLOCK) {
-            fold_into::<T, F>(&mut total, &lanes::<T, F, N>(block(start), &self.f));
+            fold_into::<T, F>(&mut total, &lanes::<T, F, N, LANES>(block(start), &self.f));
         }
-        across::<T, F>(total)
+        across::<T, F, LANES>(total)
     }
 }
 
@@ -277,7 +314,7 @@ impl<T: Number, F: Fold<T>, M: Fn([T; N]) -> T, const N: usize> WithSimd for Blo
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> [T; LANES] {
-        lanes::<T, F, N>(self.parts, self.f)
+        lanes::<T, F, N, LANES>(self.parts, self.f)
     }
 }
 
@@ -285,7 +322,7 @@ impl<T: Number, F: Fold<T>, M: Fn([T; N]) -> T, const N: usize> WithSimd for Blo
 fn finish<T: Number, F: Fold<T>>(mut cascade: Cascade<T, LANES>) -> T {
     let mut lanes = [F::IDENTITY; LANES];
     lanes.copy_from_slice(cascade.finish::<F>());
-    across::<T, F>(lanes)
+    across::<T, F, LANES>(lanes)
 }
 
 /// The sum of `len` numbers that `load` makes: it fills its second argument with those from number i on, i being its
@@ -347,6 +384,19 @@ mod tests {
         let mut folder = Folder::new::<Sum>();
         folder.push::<Sum>(&[-0.0_f64]);
         assert_eq!(folder.finish::<Sum>().to_bits(), fold_slice::<_, Sum>(&[-0.0_f64]).to_bits());
+    }
+
+    #[test]
+    fn rows_are_folded_as_slices_whatever_their_length() {
+        let values: Vec<f32> = (0..400).map(|i| (i as f32).cos()).collect();
+        for len in 0..40 {
+            for step in [0, len, len + 3] {
+                let mut sums = [0.0; 8];
+                fold_rows::<_, Sum>(&mut sums, &values, step, len);
+                let expected = (0..8).map(|row| fold_slice::<_, Sum>(&values[row * step..row * step + len]));
+                assert!(sums.iter().map(|sum| sum.to_bits()).eq(expected.map(f32::to_bits)), "{len} {step}");
+            }
+        }
     }
 
     #[test]

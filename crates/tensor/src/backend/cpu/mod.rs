@@ -108,6 +108,7 @@ impl Backend for CpuBackend {
             Kernel::Fill { value, out } => copy::fill(workers, op, value, out),
             Kernel::Arange { start, step, out } => copy::arange(workers, op, start, step, out),
             Kernel::Copy { input, out } => copy::copy(workers, op, input, out),
+            Kernel::Flip { input, axes, out } => copy::flip(workers, op, input, axes, out),
             Kernel::CopyInto { input, axis, start, step, mut out } => {
                 copy::copy_into(op, input, axis, start, step, &mut out)
             }
@@ -232,6 +233,7 @@ mod tests {
         run("arange", Kernel::Arange { start: one, step: one, out: y.out() });
         run("copy", Kernel::Copy { input: x, out: y.out() });
         run("copy_into", Kernel::CopyInto { input: x, axis: 0, start: 0, step: 1, out: y.out() });
+        run("flip", Kernel::Flip { input: x, axes: &[true; 2], out: y.out() });
         run("unary", Kernel::Unary { f: Unary::Exp, input: x, out: y.out() });
         run("unary_grad", Kernel::UnaryGrad { f: Unary::Exp, saved: x, grad: x, out: y.out() });
         run("binary", Kernel::Binary { f: Binary::Add, lhs: x, rhs: x, out: y.out() });

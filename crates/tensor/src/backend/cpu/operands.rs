@@ -41,6 +41,21 @@ impl<'a, A: RawElement> Source<'a, A> {
         Ok(Self { data: host(op, &view)?, walk })
     }
 
+    /// The elements of `view`, in reverse order along the axes that are `flipped`.
+    pub(super) fn flipped(op: &'static str, view: View<'a>, flipped: &[bool]) -> Result<Self> {
+        let layout = view.layout();
+        let axes = layout.shape().dims().iter().zip(layout.strides()).zip(flipped);
+        let last = axes.clone().filter(|&(_, &flipped)| flipped).map(|((&size, &stride), _)| {
+            // Of an empty shape no element is visited.
+            size.wrapping_sub(1).wrapping_mul(stride)
+        });
+        let start = last.fold(layout.offset(), usize::wrapping_add);
+        let axes = axes.map(|((&size, &stride), &flipped)| {
+            (size, [if flipped { stride.wrapping_neg() } else { stride }])
+        });
+        Ok(Self { data: host(op, &view)?, walk: Walk::nest(axes, [start]) })
+    }
+
     /// The number of elements.
     pub(super) fn len(&self) -> usize {
         self.walk.len()
@@ -104,21 +119,39 @@ impl<'a, A: RawElement> Source<'a, A> {
             simd::zip(out, &self.data[offset + range.start..offset + range.end], f);
             return;
         }
+        if let Some((offset, times)) = self.walk.repeats() {
+            // The first element may belong to the pieces before.
+            let head = (range.start.next_multiple_of(times) - range.start).min(out.len());
+            let (first, rest) = out.split_at_mut(head);
+            let values = &self.data[offset + range.start / times..];
+            first.iter_mut().for_each(|out| f(out, values[0]));
+            simd::zip_repeated(rest, &values[usize::from(head > 0)..], times, f);
+            return;
+        }
         let [stride] = self.walk.inner();
-        if stride > 1 {
+        let stride = stride as isize;
+        if stride.unsigned_abs() > 1 {
             self.walk.tiles(range, |first, Segment { starts: [a], len }| {
-                let values = self.data[a..].iter().step_by(stride);
-                out[first..first + len].iter_mut().zip(values).for_each(|(out, &a)| f(out, a));
+                let out = out[first..first + len].iter_mut();
+                if stride > 0 {
+                    let values = self.data[a..].iter().step_by(stride.unsigned_abs());
+                    out.zip(values).for_each(|(out, &a)| f(out, a));
+                } else {
+                    let values = self.data[..=a].iter().rev().step_by(stride.unsigned_abs());
+                    out.zip(values).for_each(|(out, &a)| f(out, a));
+                }
             });
             return;
         }
         for Segment { starts: [a], len } in self.walk.segments(range) {
             let Some(now) = out.split_off_mut(..len) else { return };
-            if stride == 1 {
-                simd::zip(now, &self.data[a..a + len], &f);
-            } else {
-                let a = self.data[a];
-                simd::each(now, |out| f(out, a));
+            match stride {
+                1 => simd::zip(now, &self.data[a..a + len], &f),
+                0 => {
+                    let a = self.data[a];
+                    simd::each(now, |out| f(out, a));
+                }
+                _ => simd::zip_back(now, &self.data[a + 1 - len..=a], &f),
             }
         }
     }

@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use super::dispatch::{byte_or_number, host, host_mut, scratch, unsupported};
-use super::fold::{BLOCK, Cascade, Fold, Folder, fold, fold_into, fold_slice};
+use super::fold::{BLOCK, Cascade, Fold, Folder, fold, fold_into, fold_rows, fold_slice};
 use super::number::Number;
 use super::parallel::{LIGHT, Workers, light_runs};
 use super::simd;
@@ -197,49 +197,57 @@ impl<T: Number> Sequences<'_, T> {
         }
     }
 
-    /// One sequence after the other, in blocks.
-    fn fold_rows<F: Fold<T>>(&self, first: usize, range: Range<usize>, out: &mut [T]) {
-        let Nests { outer, inner, reduced } = &self.nests;
-        let [stride] = reduced.inner();
+    /// One sequence after the other. The last axis longer than 1 is reduced, so no kept one lies behind.
+    fn fold_rows<F: Fold<T>>(&self, first: usize, range: Range<usize>, mut out: &mut [T]) {
+        let Nests { outer, reduced, .. } = &self.nests;
+        let [step] = outer.inner();
+        let side_by_side = reduced.is_line() && reduced.inner() == [1];
         let mut buffer = [T::ZERO; BLOCK];
-        for (output, out) in (first..).zip(out) {
-            let [base] = outer.at(output / inner.len());
-            let [column] = inner.at(output % inner.len());
-            let base = base + column;
-            if reduced.is_line() && stride == 1 {
-                *out = fold_slice::<T, F>(&self.data[base + range.start..base + range.end]);
-                continue;
-            }
-            let mut folder = (range.len() > BLOCK).then(Folder::new::<F>);
-            let mut filled = 0;
-            for Segment { starts: [place], len } in reduced.segments(range.clone()) {
-                let (mut place, mut left) = (base + place, len);
-                while left > 0 {
-                    let len = left.min(BLOCK - filled);
-                    let block = &mut buffer[filled..filled + len];
-                    match stride {
-                        // Rows may also stand still.
-                        0 => block.fill(self.data[place]),
-                        1 => block.copy_from_slice(&self.data[place..place + len]),
-                        _ => simd::zip_step(block, &self.data[place..], stride, |to, value| *to = value),
-                    }
-                    (place, left, filled) = (place + len * stride, left - len, filled + len);
-                    if let (Some(folder), BLOCK) = (&mut folder, filled) {
-                        folder.push::<F>(&buffer);
-                        filled = 0;
-                    }
+        for Segment { starts: [base], len } in outer.segments(first..first + out.len()) {
+            let Some(now) = out.split_off_mut(..len) else { return };
+            if side_by_side {
+                fold_rows::<T, F>(now, &self.data[base + range.start..], step, range.len());
+            } else {
+                for (number, out) in now.iter_mut().enumerate() {
+                    *out = self.fold_row::<F>(base + number * step, range.clone(), &mut buffer);
                 }
             }
-            let rest = &buffer[..filled];
-            *out = match folder {
-                None => fold_slice::<T, F>(rest),
-                Some(mut folder) => {
-                    if !rest.is_empty() {
-                        folder.push::<F>(rest);
-                    }
-                    folder.finish::<F>()
+        }
+    }
+
+    /// One sequence that does not lie side by side, in blocks.
+    fn fold_row<F: Fold<T>>(&self, base: usize, range: Range<usize>, buffer: &mut [T; BLOCK]) -> T {
+        let reduced = &self.nests.reduced;
+        let [stride] = reduced.inner();
+        let mut folder = (range.len() > BLOCK).then(Folder::new::<F>);
+        let mut filled = 0;
+        for Segment { starts: [place], len } in reduced.segments(range) {
+            let (mut place, mut left) = (base + place, len);
+            while left > 0 {
+                let len = left.min(BLOCK - filled);
+                let block = &mut buffer[filled..filled + len];
+                match stride {
+                    // Rows may also stand still.
+                    0 => block.fill(self.data[place]),
+                    1 => block.copy_from_slice(&self.data[place..place + len]),
+                    _ => simd::zip_step(block, &self.data[place..], stride, |to, value| *to = value),
                 }
-            };
+                (place, left, filled) = (place + len * stride, left - len, filled + len);
+                if let (Some(folder), BLOCK) = (&mut folder, filled) {
+                    folder.push::<F>(buffer);
+                    filled = 0;
+                }
+            }
+        }
+        let rest = &buffer[..filled];
+        match folder {
+            None => fold_slice::<T, F>(rest),
+            Some(mut folder) => {
+                if !rest.is_empty() {
+                    folder.push::<F>(rest);
+                }
+                folder.finish::<F>()
+            }
         }
     }
 

@@ -26,6 +26,24 @@ pub(super) fn zip<U, A: Copy>(out: &mut [U], a: &[A], f: impl Fn(&mut U, A)) {
     run(Zip { out, a, f });
 }
 
+/// As [`zip`], with the elements of `a` from the last to the first.
+pub(super) fn zip_back<U, A: Copy>(out: &mut [U], a: &[A], f: impl Fn(&mut U, A)) {
+    run(ZipBack { out, a, f });
+}
+
+/// Calls `f` with each element of `out` and that of `a` which belongs to it: the first to `times` of them, the next to as many.
+pub(super) fn zip_repeated<U, A: Copy>(out: &mut [U], a: &[A], times: usize, f: impl Fn(&mut U, A)) {
+    match times {
+        2 => run(Repeated::<U, A, _, 2> { out, a, f }),
+        3 => run(Repeated::<U, A, _, 3> { out, a, f }),
+        4 => run(Repeated::<U, A, _, 4> { out, a, f }),
+        _ => {
+            let copies = out.chunks_mut(times).zip(a);
+            copies.for_each(|(out, &a)| out.iter_mut().for_each(|out| f(out, a)));
+        }
+    }
+}
+
 /// As [`zip`], with two slices beside `out`.
 pub(super) fn zip2<U, A: Copy, B: Copy>(out: &mut [U], a: &[A], b: &[B], f: impl Fn(&mut U, A, B)) {
     run(Zip2 { out, a, b, f });
@@ -92,6 +110,46 @@ impl<U, A: Copy, F: Fn(&mut U, A)> WithSimd for Zip<'_, U, A, F> {
     fn with_simd<S: Simd>(self, _: S) {
         for (out, &a) in self.out.iter_mut().zip(self.a) {
             (self.f)(out, a);
+        }
+    }
+}
+
+struct ZipBack<'a, U, A, F> {
+    out: &'a mut [U],
+    a: &'a [A],
+    f: F,
+}
+
+impl<U, A: Copy, F: Fn(&mut U, A)> WithSimd for ZipBack<'_, U, A, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for (out, &a) in self.out.iter_mut().zip(self.a.iter().rev()) {
+            (self.f)(out, a);
+        }
+    }
+}
+
+struct Repeated<'a, U, A, F, const TIMES: usize> {
+    out: &'a mut [U],
+    a: &'a [A],
+    f: F,
+}
+
+impl<U, A: Copy, F: Fn(&mut U, A), const TIMES: usize> WithSimd for Repeated<'_, U, A, F, TIMES> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let (whole, rest) = self.out.as_chunks_mut::<TIMES>();
+        if let Some(&a) = self.a.get(whole.len()) {
+            rest.iter_mut().for_each(|out| (self.f)(out, a));
+        }
+        for (out, &a) in whole.iter_mut().zip(self.a) {
+            for out in out {
+                (self.f)(out, a);
+            }
         }
     }
 }

@@ -3,6 +3,8 @@
 //! Neighbouring axes are fused wherever every operand allows it. Of operands without gaps one loop is left; a row added
 //! to a matrix leaves two, the inner of which runs along slices; a transposed operand leaves its strides. So one walker
 //! finds the fast path of every case, and all cases visit the elements in the same order.
+//!
+//! Strides may be negative, as two's complement: sums of places wrap, and every place visited lies in its operand.
 
 use std::array;
 use std::ops::Range;
@@ -50,7 +52,8 @@ impl<const N: usize> Walk<N> {
         }
         let mut rank = 0;
         for (size, strides) in axes.filter(|&(size, _)| size != 1) {
-            let fuses = |outer: &[usize; N]| outer.iter().zip(&strides).all(|(&o, &i)| o == i * size);
+            let fuses =
+                |outer: &[usize; N]| outer.iter().zip(&strides).all(|(&o, &i)| o == i.wrapping_mul(size));
             if rank > 0 && fuses(&walk.strides[rank - 1]) {
                 walk.dims[rank - 1] *= size;
                 walk.strides[rank - 1] = strides;
@@ -109,6 +112,17 @@ impl Walk<1> {
         let [offset] = self.offsets;
         (self.is_line() && self.inner() == [1] && self.dims[0] != 0).then_some(offset)
     }
+
+    /// Where the elements begin that lie side by side and are visited several times each, and how many times.
+    pub(super) fn repeats(&self) -> Option<(usize, usize)> {
+        let [offset] = self.offsets;
+        (self.rank == 2 && self.strides[..2] == [[1], [0]]).then_some((offset, self.dims[1]))
+    }
+}
+
+/// Where one is after `count` steps.
+fn along<const N: usize>(places: [usize; N], count: usize, strides: [usize; N]) -> [usize; N] {
+    array::from_fn(|operand| places[operand].wrapping_add(count.wrapping_mul(strides[operand])))
 }
 
 /// Side of the squares in [`Walk::tiles`]: as many elements as share a cache line, or a few lines' worth of small ones.
@@ -136,8 +150,8 @@ impl<const N: usize> Walk<N> {
             }
             for column in (0..len).step_by(TILE) {
                 let width = TILE.min(len - column);
-                for (turn, starts) in turns[..count].iter().enumerate() {
-                    let starts = array::from_fn(|operand| starts[operand] + column * strides[operand]);
+                for (turn, &starts) in turns[..count].iter().enumerate() {
+                    let starts = along(starts, column, strides);
                     visit(first + turn * len + column, Segment { starts, len: width });
                 }
             }
@@ -161,11 +175,9 @@ pub(super) struct Segments<'a, const N: usize> {
 }
 
 impl<const N: usize> Segments<'_, N> {
-    /// Goes `count` steps along an outer axis.
+    /// Goes `count` steps, forwards or backwards, along an outer axis.
     fn step(&mut self, axis: usize, count: usize) {
-        for (base, stride) in self.base.iter_mut().zip(&self.walk.strides[axis]) {
-            *base += stride * count;
-        }
+        self.base = along(self.base, count, self.walk.strides[axis]);
     }
 
     /// Goes to the next turn of the innermost loop.
@@ -177,9 +189,7 @@ impl<const N: usize> Segments<'_, N> {
             if self.index[axis] < self.walk.dims[axis] {
                 return;
             }
-            for (base, stride) in self.base.iter_mut().zip(&self.walk.strides[axis]) {
-                *base -= stride * self.walk.dims[axis];
-            }
+            self.step(axis, self.walk.dims[axis].wrapping_neg());
             self.index[axis] = 0;
         }
     }
@@ -194,8 +204,7 @@ impl<const N: usize> Iterator for Segments<'_, N> {
         }
         let inner = self.walk.rank - 1;
         let len = self.left.min(self.walk.dims[inner] - self.column);
-        let strides = &self.walk.strides[inner];
-        let starts = array::from_fn(|operand| self.base[operand] + self.column * strides[operand]);
+        let starts = along(self.base, self.column, self.walk.strides[inner]);
         self.left -= len;
         if self.left > 0 {
             self.turn();
@@ -248,6 +257,33 @@ mod tests {
         let walk = Walk::new([&matrix, &number]);
         assert!(walk.is_line());
         assert_eq!(walk.inner(), [1, 0]);
+    }
+
+    #[test]
+    fn elements_visited_several_times_each_are_known() {
+        let column = contiguous(&[2, 3, 1]);
+        let shape = |dims: &[usize]| Shape::new(dims).unwrap();
+        let repeats =
+            |dims: &[usize]| Walk::new([&column.broadcast_to("b", &shape(dims)).unwrap()]).repeats();
+        assert_eq!(repeats(&[2, 3, 4]), Some((0, 4)));
+        assert_eq!(repeats(&[2, 3, 1]), None);
+        assert_eq!(repeats(&[5, 2, 3, 4]), None);
+    }
+
+    #[test]
+    fn negative_strides_lead_back_and_fuse() {
+        let back = 0usize.wrapping_sub(1);
+        let rows = Walk::nest([(2, [4]), (4, [back])].into_iter(), [3]);
+        let expected = [3, 2, 1, 0, 7, 6, 5, 4];
+        for start in 0..=8 {
+            let visited = rows
+                .segments(start..8)
+                .flat_map(|Segment { starts: [start], len }| (0..len).map(move |i| start - i));
+            assert!(visited.eq(expected[start..].iter().copied()));
+        }
+        let whole = Walk::nest([(2, [4usize.wrapping_neg()]), (4, [back])].into_iter(), [7]);
+        assert!(whole.is_line());
+        assert_eq!(whole.at(5), [2]);
     }
 
     #[test]

@@ -51,6 +51,21 @@ pub(super) fn copy(device: &Launcher, op: &'static str, input: View<'_>, out: &V
     device.each(op, kernel, job.count, &job)
 }
 
+/// See [`Kernel::Flip`](crate::backend::Kernel::Flip).
+pub(super) fn flip(
+    device: &Launcher,
+    op: &'static str,
+    input: View<'_>,
+    axes: &[bool],
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    let mut job = over(input.layout());
+    job.inputs[0] = strided(&input);
+    job.outputs[0] = output(out);
+    job.function = (0..).zip(axes).map(|(axis, &flipped)| u64::from(flipped) << axis).sum();
+    device.each(op, kernel(Family::Elementwise, "flip", out.dtype()), job.count, &job)
+}
+
 /// See [`Kernel::CopyInto`](crate::backend::Kernel::CopyInto).
 pub(super) fn copy_into(
     device: &Launcher,

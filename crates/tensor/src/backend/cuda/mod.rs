@@ -70,6 +70,7 @@ impl Backend for CudaBackend {
             Kernel::Fill { value, out } => elementwise::fill(device, op, value, &out),
             Kernel::Arange { start, step, out } => elementwise::arange(device, op, start, step, &out),
             Kernel::Copy { input, out } => elementwise::copy(device, op, input, &out),
+            Kernel::Flip { input, axes, out } => elementwise::flip(device, op, input, axes, &out),
             Kernel::CopyInto { input, axis, start, step, out } => {
                 elementwise::copy_into(device, op, input, axis, start, step, &out)
             }

@@ -119,6 +119,47 @@ fn repeated_elements_are_copied_as_often_as_they_are_seen() {
 }
 
 #[test]
+fn copies_of_an_element_side_by_side_are_made_whichever_of_them_a_thread_begins_with() {
+    let values: Vec<i64> = (0..40_000).collect();
+    let column = Buffer::of(&[values.len(), 1], &values);
+    for times in [2, 3, 4, 5, 50] {
+        let dims = [values.len(), times];
+        let expected = values.iter().flat_map(|&value| std::iter::repeat_n(value, times));
+        for backend in backends() {
+            let mut out = Buffer::output(&dims, DType::I64);
+            backend.run("expand", Kernel::Copy { input: column.broadcast(&dims), out: out.out() }).unwrap();
+            assert!(out.values::<i64>().into_iter().eq(expected.clone()), "{times}");
+        }
+    }
+}
+
+#[test]
+fn a_flip_turns_the_axes_it_names_and_no_others() {
+    let (rows, columns) = (300, 401);
+    let values: Vec<i64> = (0..(rows * columns) as i64).collect();
+    for axes in [[false, false], [false, true], [true, false], [true, true]] {
+        let from = |size: usize, flipped: bool, index: usize| if flipped { size - 1 - index } else { index };
+        let place = |i: usize| (from(rows, axes[0], i / columns), from(columns, axes[1], i % columns));
+        let expected = (0..rows * columns).map(place).map(|(row, column)| values[row * columns + column]);
+        for backend in backends() {
+            for buffer in Buffer::arrangements(&[rows, columns], &values) {
+                let mut out = Buffer::output(&[rows, columns], DType::I64);
+                let flip = Kernel::Flip { input: buffer.view(), axes: &axes, out: out.out() };
+                backend.run("flip", flip).unwrap();
+                assert!(out.values::<i64>().into_iter().eq(expected.clone()), "{axes:?}");
+            }
+        }
+    }
+    for dims in [&[][..], &[0], &[3, 0, 2], &[1, 7, 1]] {
+        let values = small(dims, |i| i as i64);
+        let mut out = Buffer::output(dims, DType::I64);
+        let (input, axes) = (Buffer::of(dims, &values), &[true; 3][..dims.len()]);
+        cpu().run("flip", Kernel::Flip { input: input.view(), axes, out: out.out() }).unwrap();
+        assert!(out.values::<i64>().into_iter().eq(values.into_iter().rev()));
+    }
+}
+
+#[test]
 fn a_fill_gives_every_element_the_value() {
     for backend in backends() {
         for dims in [&[][..], &[0], &[3, 5], &[70_000]] {
