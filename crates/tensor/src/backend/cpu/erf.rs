@@ -107,8 +107,8 @@ pub(super) fn horner<T: Float, const N: usize>(coefficients: &[T; N], x: T) -> T
 
 /// erf in single precision: the odd rational approximation that Eigen and XLA use, to within 5·10⁻⁷.
 ///
-/// Without exp and without branches, so that loops over it vectorise. From |x| = 4 on the nearest `f32` is ±1, which is
-/// given exactly: then x (1 + erf(x)) is 0 far to the left and not the rounding error times x.
+/// Without exp and without branches, so that loops over it vectorise. From |x| = 3.64 on it is exactly ±1, which is as near: then
+/// x (1 + erf(x)) is 0 far to the left and not the rounding error times x, which would have either sign.
 #[inline(always)]
 pub(super) fn erf_f32(x: f32) -> f32 {
     const P: [f32; 7] = [
@@ -120,12 +120,13 @@ pub(super) fn erf_f32(x: f32) -> f32 {
         -2.954_6e-3,
         -1.609_603_3e-2,
     ];
+    // Soon after this the quotient rounds to more than 1.
+    const ONE_FROM: f32 = 3.64;
     const Q: [f32; 5] = [-1.456_607_2e-5, -2.133_740_6e-4, -1.682_827e-3, -7.373_329e-3, -1.426_473_9e-2];
     let clamped = x.clamp(-4.0, 4.0);
     let square = clamped * clamped;
     let value = clamped * horner(&P, square) / horner(&Q, square);
-    // Rounding goes beyond 1 from 3.6 on.
-    if x.abs() >= 4.0 { 1.0_f32.copysign(x) } else { value.clamp(-1.0, 1.0) }
+    if x.abs() >= ONE_FROM { 1.0_f32.copysign(x) } else { value }
 }
 
 #[cfg(test)]
