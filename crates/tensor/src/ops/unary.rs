@@ -279,7 +279,7 @@ impl Tensor {
         apply(UnaryOp { op: "leaky_relu", f: Unary::LeakyRelu(slope) }, &[self])
     }
 
-    /// x to a power. See [`pow`](Self::pow) for powers that are a tensor. On the CPU powers of ½ and -½ are by square roots, as
+    /// x to a power. See [`pow`](Self::pow) for powers that are a tensor. Powers of ½ and -½ are by square roots, as
     /// PyTorch's: NaN for -∞, and the sign of -0 stays.
     ///
     /// # Errors
