@@ -1,7 +1,9 @@
 //! Random fills. Element i depends on the key and i alone: it is made from block i / 4 of the random bits, or i / 2 for
 //! types that need 64 bits per element.
 
+use std::array;
 use std::f64::consts::TAU;
+use std::marker::PhantomData;
 
 use pulp::{Simd, WithSimd};
 
@@ -26,8 +28,8 @@ pub(super) fn random(
 ) -> Result<()> {
     let dtype = out.dtype();
     match dtype {
-        DType::F32 => float(workers, host_mut::<f32>(op, out)?, distribution, key, uniform4, normal4),
-        DType::F64 => float(workers, host_mut::<f64>(op, out)?, distribution, key, uniform2, normal2),
+        DType::F32 => float::<f32, 4>(workers, host_mut(op, out)?, distribution, key),
+        DType::F64 => float::<f64, 2>(workers, host_mut(op, out)?, distribution, key),
         _ if matches!(distribution, Distribution::Normal { .. }) => return Err(unsupported(op, dtype)),
         DType::I64 => integer::<i64>(workers, host_mut(op, out)?, distribution, key, |value| value as i64),
         DType::I32 => integer::<i32>(workers, host_mut(op, out)?, distribution, key, |value| value as i32),
@@ -40,31 +42,33 @@ pub(super) fn random(
     Ok(())
 }
 
+/// Floats, of which a block of random bits makes `N`.
 fn float<T: Float, const N: usize>(
     workers: &Workers,
     out: &mut [T],
     distribution: Distribution,
     key: RandomKey,
-    uniform: impl Fn(Words) -> [[f64; LANES]; N] + Copy + Sync,
-    normal: impl Fn(Words) -> [[f64; LANES]; N] + Copy + Sync,
-) {
+) where
+    Uniform: Draw<N>,
+    Normal: Draw<N>,
+{
     match distribution {
         Distribution::Uniform { low, high } => {
             let (first, end) = (T::from_f64(low), T::from_f64(high));
             // Rounding may reach the end, which does not belong to the range.
             let last = if end > first { end.next_down() } else { first };
-            fill(workers, out, key, uniform, |u| {
+            fill::<T, Uniform, N>(workers, out, key, |u| {
                 let value = T::from_f64(low + u * (high - low));
                 if value < end { value } else { last }
             });
         }
         Distribution::Normal { mean, std } => {
-            fill(workers, out, key, normal, |z| T::from_f64(mean + std * z));
+            fill::<T, Normal, N>(workers, out, key, |z| T::from_f64(mean + std * z));
         }
         // An array rather than a branch, which no processor could predict.
         Distribution::Bernoulli { p, value } => {
             let value = T::from_f64(value);
-            fill(workers, out, key, uniform, |u| [T::ZERO, value][usize::from(u < p)]);
+            fill::<T, Uniform, N>(workers, out, key, |u| [T::ZERO, value][usize::from(u < p)]);
         }
     }
 }
@@ -79,11 +83,11 @@ fn integer<T: Number>(
     match distribution {
         Distribution::Uniform { low, high } => {
             let last = (high.ceil() - 1.0).max(low.floor());
-            fill(workers, out, key, uniform2, |u| convert((low + u * (high - low)).floor().min(last)));
+            fill::<T, Uniform, 2>(workers, out, key, |u| convert((low + u * (high - low)).floor().min(last)));
         }
         Distribution::Bernoulli { p, value } => {
             let value = convert(value);
-            fill(workers, out, key, uniform2, |u| [T::ZERO, value][usize::from(u < p)]);
+            fill::<T, Uniform, 2>(workers, out, key, |u| [T::ZERO, value][usize::from(u < p)]);
         }
         // Refused by the caller.
         Distribution::Normal { .. } => {}
@@ -96,39 +100,43 @@ const LANES: usize = 16;
 /// The four words of so many blocks, side by side.
 type Words = [[u32; LANES]; 4];
 
+/// What makes numbers of random bits: a type and not a function, whose call would not be inlined into the loop.
+trait Draw<const N: usize>: Sync {
+    /// `N` numbers of each block.
+    fn draw(words: Words) -> [[f64; LANES]; N];
+}
+
 /// out[i] = value(draw(block i / N)[i mod N])
-fn fill<T: Number, const N: usize>(
+fn fill<T: Number, D: Draw<N>, const N: usize>(
     workers: &Workers,
     out: &mut [T],
     key: RandomKey,
-    draw: impl Fn(Words) -> [[f64; LANES]; N] + Copy + Sync,
     value: impl Fn(f64) -> T + Sync,
 ) {
     // Chunks begin at blocks.
     const { assert!(HEAVY.is_multiple_of(N)) };
     workers.chunks(out, HEAVY, &|start, out| {
-        simd::run(Fill { out, key, first: (start / N) as u64, draw, value: &value });
+        let first = (start / N) as u64;
+        simd::run(Fill::<T, D, _, N> { out, key, first, value: &value, draw: PhantomData });
     });
 }
 
-/// A part of a fill, from block number `first` on. What draws is held by value: behind a reference it would not be inlined.
-struct Fill<'a, T, D, V> {
+/// A part of a fill, from block number `first` on.
+struct Fill<'a, T, D, V, const N: usize> {
     out: &'a mut [T],
     key: RandomKey,
     first: u64,
-    draw: D,
     value: V,
+    draw: PhantomData<D>,
 }
 
-impl<T: Number, D: Fn(Words) -> [[f64; LANES]; N], V: Fn(f64) -> T, const N: usize> WithSimd
-    for Fill<'_, T, D, V>
-{
+impl<T: Number, D: Draw<N>, V: Fn(f64) -> T, const N: usize> WithSimd for Fill<'_, T, D, V, N> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         for (first, out) in (self.first..).step_by(LANES).zip(self.out.chunks_mut(LANES * N)) {
-            let drawn = (self.draw)(philox::blocks::<LANES>(self.key, first));
+            let drawn = D::draw(philox::blocks::<LANES>(self.key, first));
             for (i, out) in out.chunks_mut(N).enumerate() {
                 out.iter_mut().zip(&drawn).for_each(|(out, drawn)| *out = (self.value)(drawn[i]));
             }
@@ -136,29 +144,43 @@ impl<T: Number, D: Fn(Words) -> [[f64; LANES]; N], V: Fn(f64) -> T, const N: usi
     }
 }
 
-/// Four numbers in [0, 1) of 24 bits each: as many as fit an `f32` exactly.
-#[inline(always)]
-fn uniform4(words: Words) -> [[f64; LANES]; 4] {
-    words.map(|words| words.map(|word| f64::from(word >> 8) / f64::from(1 << 24)))
+/// Numbers in [0, 1).
+#[derive(Debug)]
+struct Uniform;
+
+/// Four of 24 bits each: as many as fit an `f32` exactly.
+impl Draw<4> for Uniform {
+    #[inline(always)]
+    fn draw(words: Words) -> [[f64; LANES]; 4] {
+        words.map(|words| words.map(|word| f64::from(word >> 8) / f64::from(1 << 24)))
+    }
 }
 
-/// Two numbers in [0, 1) of 53 bits each: as many as fit an `f64` exactly.
-#[inline(always)]
-fn uniform2([a, b, c, d]: Words) -> [[f64; LANES]; 2] {
-    [(a, b), (c, d)].map(|(low, high)| {
-        std::array::from_fn(|i| (wide(low[i], high[i]) >> 11) as f64 / (1_u64 << 53) as f64)
-    })
+/// Two of 53 bits each: as many as fit an `f64` exactly.
+impl Draw<2> for Uniform {
+    #[inline(always)]
+    fn draw([a, b, c, d]: Words) -> [[f64; LANES]; 2] {
+        [(a, b), (c, d)].map(|(low, high)| {
+            array::from_fn(|i| (wide(low[i], high[i]) >> 11) as f64 / (1_u64 << 53) as f64)
+        })
+    }
 }
 
 const fn wide(low: u32, high: u32) -> u64 {
     (high as u64) << 32 | low as u64
 }
 
-/// Four normal numbers by the Box-Muller transform: √(-2 ln u) (cos, sin)(2π v) with u in (0, 1].
-#[inline(always)]
-fn normal4([a, b, c, d]: Words) -> [[f64; LANES]; 4] {
-    let ([w, x], [y, z]) = (normal_pairs(a, b), normal_pairs(c, d));
-    [w, x, y, z]
+/// Normal numbers by the Box-Muller transform: √(-2 ln u) (cos, sin)(2π v) with u in (0, 1].
+#[derive(Debug)]
+struct Normal;
+
+/// Four, made in single precision.
+impl Draw<4> for Normal {
+    #[inline(always)]
+    fn draw([a, b, c, d]: Words) -> [[f64; LANES]; 4] {
+        let ([w, x], [y, z]) = (normal_pairs(a, b), normal_pairs(c, d));
+        [w, x, y, z]
+    }
 }
 
 #[inline(always)]
@@ -176,16 +198,18 @@ fn normal_pairs(u: [u32; LANES], v: [u32; LANES]) -> [[f64; LANES]; 2] {
     pairs
 }
 
-/// As [`normal4`] in double precision.
-fn normal2([a, b, c, d]: Words) -> [[f64; LANES]; 2] {
-    let unit = |low: u32, high: u32| ((wide(low, high) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
-    let mut pairs = [[0.0; LANES]; 2];
-    for i in 0..LANES {
-        let radius = (-2.0 * unit(a[i], b[i]).ln()).sqrt();
-        let (sin, cos) = (unit(c[i], d[i]) * TAU).sin_cos();
-        (pairs[0][i], pairs[1][i]) = (radius * cos, radius * sin);
+/// Two, made in double precision.
+impl Draw<2> for Normal {
+    fn draw([a, b, c, d]: Words) -> [[f64; LANES]; 2] {
+        let unit = |low: u32, high: u32| ((wide(low, high) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+        let mut pairs = [[0.0; LANES]; 2];
+        for i in 0..LANES {
+            let radius = (-2.0 * unit(a[i], b[i]).ln()).sqrt();
+            let (sin, cos) = (unit(c[i], d[i]) * TAU).sin_cos();
+            (pairs[0][i], pairs[1][i]) = (radius * cos, radius * sin);
+        }
+        pairs
     }
-    pairs
 }
 
 #[cfg(test)]

@@ -132,8 +132,8 @@ fn normal_numbers_have_the_moments_and_tails_of_the_normal_distribution() {
 #[test]
 fn normal_numbers_are_finite_at_the_ends_of_the_bits() {
     for word in [0, u32::MAX] {
-        assert!(normal4([[word; LANES]; 4]).as_flattened().iter().all(|x| x.is_finite()));
-        assert!(normal2([[word; LANES]; 4]).as_flattened().iter().all(|x| x.is_finite()));
+        assert!(<Normal as Draw<4>>::draw([[word; LANES]; 4]).as_flattened().iter().all(|x| x.is_finite()));
+        assert!(<Normal as Draw<2>>::draw([[word; LANES]; 4]).as_flattened().iter().all(|x| x.is_finite()));
     }
 }
 
