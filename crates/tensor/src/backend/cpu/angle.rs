@@ -8,7 +8,7 @@ use super::erf::horner;
 pub(super) const LIMIT: f32 = 1e6;
 
 /// 1.5 · 2⁵²: added to a small number, it leaves the nearest integer in the lowest bits.
-const ROUNDER: f64 = 6_755_399_441_055_744.0;
+pub(super) const ROUNDER: f64 = 6_755_399_441_055_744.0;
 
 /// sin x for |x| below [`LIMIT`], to within two units in the last place.
 #[inline(always)]

@@ -2,12 +2,10 @@
 
 use pulp::{Simd, WithSimd};
 
+use super::angle::ROUNDER;
 use super::erf::horner;
 use super::number::Float;
 use super::simd;
-
-/// 1.5 · 2⁵²: added to a small number, it leaves the nearest integer in the lowest bits.
-const ROUNDER: f64 = 6_755_399_441_055_744.0;
 
 /// x ← xʸ for all numbers x, with one y.
 pub(super) fn raise<T: Float>(bases: &mut [T], exponent: T) {

@@ -183,6 +183,7 @@ impl Draw<4> for Normal {
     }
 }
 
+/// Two numbers of each pair of words: cosines and sines.
 #[inline(always)]
 fn normal_pairs(u: [u32; LANES], v: [u32; LANES]) -> [[f64; LANES]; 2] {
     const STEP: f32 = 1.0 / 4_294_967_296.0;
