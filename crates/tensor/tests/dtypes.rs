@@ -222,10 +222,31 @@ fn arithmetic_of_i32_wraps_and_never_traps() {
 }
 
 #[test]
+fn narrow_integers_and_truth_values_are_summed_as_i64_which_holds_what_they_do_not() {
+    let device = device();
+    let table = Tensor::from_slice(&device, &[i32::MAX, i32::MAX, -1, 3], [2, 2]).unwrap();
+    let (large, most) = (i64::from(i32::MAX), i64::from(i32::MAX));
+    let values = |x: highwater_tensor::Result<Tensor>| x.unwrap().to_vec::<i64>().unwrap();
+    assert_eq!(values(table.sum(1)), [2 * large, 2]);
+    assert_eq!(values(table.transpose(0, 1).unwrap().sum(1)), [large - 1, large + 3]);
+    assert_eq!(values(table.prod(1)), [large * most, -3]);
+    assert_eq!(values(table.cumsum(1)), [large, 2 * large, -1, 2]);
+    assert_eq!(values(table.sum_to([1, 2])), [large - 1, large + 3]);
+    let bytes = Tensor::full_of(&device, [3, 5], 200, DType::U8).unwrap();
+    assert_eq!(values(bytes.sum_all()), [3000]);
+    assert_eq!(values(bytes.sum_keepdim(1)), [1000; 3]);
+    assert_eq!(values(bytes.prod(0)), [8_000_000; 5]);
+    let truths = bytes.to_dtype(DType::Bool).unwrap();
+    assert_eq!((values(truths.sum_all()), values(truths.prod_all())), (vec![15], vec![1]));
+    assert_eq!(values(truths.cumsum(1))[..6], [1, 2, 3, 4, 5, 1]);
+    // None of them are 0 and 1, in i64 too.
+    let none = Tensor::zeros_of(&device, [0, 2], DType::Bool).unwrap();
+    assert_eq!((values(none.sum(0)), values(none.prod(0))), (vec![0; 2], vec![1; 2]));
+}
+
+#[test]
 fn what_i32_is_not_for_is_an_error_that_says_so() {
     let x = Tensor::full_of(&device(), 3, 2, DType::I32).unwrap();
-    // As for bytes: a sum would wrap.
-    assert_eq!(x.sum_all().unwrap_err(), Error::UnsupportedDType { op: "sum", dtype: DType::I32 });
     assert_eq!(x.exp().unwrap_err(), Error::UnsupportedDType { op: "exp", dtype: DType::I32 });
     assert!(matches!(x.add_scalar(0.5), Err(Error::BadArgument { argument: "scalar", .. })));
     assert!(matches!(x.div_scalar(1i64 << 40), Err(Error::BadArgument { argument: "scalar", .. })));

@@ -117,7 +117,11 @@ fn pools_are_the_largest_and_the_mean_of_their_windows() {
         let options = Pool2dOptions { size, stride, padding };
         assert_close(images.max_pool2d(options), &[n, high, wide], &largest);
         assert_close(images.avg_pool2d(options), &[n, high, wide], &mean);
-        let mut adaptive = Vec::new();
+        let rows = |pooled: highwater_tensor::Result<Tensor>| pooled.unwrap().to_vec::<f64>().unwrap();
+        let flat = Pool2dOptions { size: [1, size[1]], stride: [1, stride[1]], padding: [0, padding[1]] };
+        assert_eq!(rows(images.max_pool1d(options)), rows(images.max_pool2d(flat)));
+        assert_eq!(rows(images.avg_pool1d(options)), rows(images.avg_pool2d(flat)));
+        let (mut adaptive, mut largest) = (Vec::new(), Vec::new());
         for at in 0..n * asked[0] * asked[1] {
             let (ox, oy, image) = (at % asked[1], at / asked[1] % asked[0], at / (asked[0] * asked[1]));
             let range = |o: usize, len: usize, outs: usize| o * len / outs..((o + 1) * len).div_ceil(outs);
@@ -128,8 +132,10 @@ fn pools_are_the_largest_and_the_mean_of_their_windows() {
                 }
             }
             adaptive.push(seen.iter().sum::<f64>() / seen.len() as f64);
+            largest.push(seen.iter().copied().fold(f64::NEG_INFINITY, f64::max));
         }
         assert_close(images.adaptive_avg_pool2d(asked), &[n, asked[0], asked[1]], &adaptive);
+        assert_close(images.adaptive_max_pool2d(asked), &[n, asked[0], asked[1]], &largest);
     });
 }
 

@@ -129,14 +129,14 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// A pool over height and width.
+    /// A pool over height and width, or over the width alone.
     fn pool(&self) -> Outcome<Pool2dOptions> {
         self.only("ceil_mode", 0)?;
         if self.pair("dilations", 1)? != [1, 1] {
             return Err(because("option dilations"));
         }
-        if self.input(0)?.rank() != 4 {
-            return Err(because("other than two axes"));
+        if !matches!(self.input(0)?.rank(), 3 | 4) {
+            return Err(because("more than two axes"));
         }
         Ok(Pool2dOptions {
             size: self.pair("kernel_shape", 1)?,
@@ -264,13 +264,14 @@ pub(crate) fn run(node: &Node<'_>) -> Outcome<Vec<Tensor>> {
         "ConvTranspose" if x.rank() == 4 => {
             node.with_bias(x.conv_transpose2d(node.input(1)?, node.conv()?)?)?
         }
+        "MaxPool" if case.outputs.len() == 1 && x.rank() == 3 => x.max_pool1d(node.pool()?)?,
         "MaxPool" if case.outputs.len() == 1 => x.max_pool2d(node.pool()?)?,
         "AveragePool" => {
             let options = node.pool()?;
             if options.padding != [0, 0] && case.whole("count_include_pad", 0) != 1 {
                 return Err(because("padding that does not count"));
             }
-            x.avg_pool2d(options)?
+            if x.rank() == 3 { x.avg_pool1d(options)? } else { x.avg_pool2d(options)? }
         }
         "GlobalAveragePool" => x.mean_keepdim(&(2..x.rank() as isize).collect::<Vec<_>>()[..])?,
         "GlobalMaxPool" => x.max_keepdim(&(2..x.rank() as isize).collect::<Vec<_>>()[..])?,

@@ -157,7 +157,7 @@ pub enum Kernel<'a> {
     },
     /// Folds the axes for which `axes` is true. Partial results are cut by the shape alone and combined in index order.
     Reduce {
-        /// How two elements become one.
+        /// How two elements become one. Sums and products are of floats and i64.
         f: Reduce,
         /// What is folded.
         input: View<'a>,

@@ -5,7 +5,6 @@
 
 use super::axes::AxisSet;
 use super::reduce;
-use super::supported;
 use crate::autograd::Saved;
 use crate::backend::Reduce;
 use crate::context::OpContext;
@@ -48,11 +47,8 @@ impl Op for SumTo {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
-        supported(ctx.op(), x.dtype(), reduce::can_sum)?;
         let axes = repeated_axes(ctx.op(), x.shape(), &self.0)?;
-        let mut out = ctx.output(&axes.folded_shape(x.shape()), x.dtype())?;
-        reduce::fold(ctx, Reduce::Sum, x.view(), &axes, &mut out)?;
-        reduce::reshaped(out.finish(), self.0)
+        reduce::reshaped(reduce::fold_wide(ctx, Reduce::Sum, x, &axes)?, self.0)
     }
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {

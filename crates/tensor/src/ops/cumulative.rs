@@ -4,8 +4,7 @@
 //! in which the sums run; nothing is saved. Element types are those of `sum`. The elements are added one after the other, in
 //! their own type (halves in f32), as NumPy's are: unlike those of `sum`, the last of ten million running sums in f32 has few digits.
 
-use super::reduce::can_sum;
-use super::supported;
+use super::reduce::summed_as;
 use crate::autograd::Saved;
 use crate::backend::Kernel;
 use crate::context::OpContext;
@@ -27,8 +26,7 @@ impl Op for Cumsum {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
-        supported(ctx.op(), x.dtype(), can_sum)?;
-        let mut out = ctx.output(x.shape(), x.dtype())?;
+        let mut out = ctx.output(x.shape(), summed_as(x.dtype()))?;
         ctx.compute(Kernel::Copy { input: x.view(), out: out.view_mut() })?;
         ctx.compute(Kernel::RunningSum { axis: self.axis, reverse: self.reverse, out: out.view_mut() })?;
         Ok(out.finish())
@@ -40,7 +38,7 @@ impl Op for Cumsum {
 }
 
 impl Tensor {
-    /// At each place along an axis the sum of the elements up to there. Integers wrap.
+    /// At each place along an axis the sum of the elements up to there. Integers and truth values are summed as i64, which wraps.
     ///
     /// ```
     /// use highwater_tensor::{Device, Tensor};

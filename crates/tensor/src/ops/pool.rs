@@ -4,7 +4,8 @@
 //! |---|---|---|
 //! | `max_pool2d` | the largest in each window | to the first of the largest |
 //! | `avg_pool2d` | the sum of each window by its size, padding counted as 0 | in equal parts |
-//! | `adaptive_avg_pool2d` | the mean of windows that cover the image, as many as asked for | in equal parts |
+//! | `adaptive_max_pool2d`, `adaptive_avg_pool2d` | the same of windows that cover the image, as many as asked for | as above |
+//! | `max_pool1d`, `avg_pool1d` | the same along the last axis alone | as above |
 //!
 //! For x of shape `[.., h, w]`. One output is taken. Saves x, from which backward finds the largest again: an index for each
 //! would be more memory. An x that is not contiguous is copied.
@@ -158,5 +159,54 @@ impl Tensor {
     pub fn adaptive_avg_pool2d(&self, outputs: [usize; 2]) -> Result<Self> {
         let axes = outputs.map(|outputs| PoolAxis::Adaptive { outputs });
         apply(Pool2d { op: "adaptive_avg_pool2d", pool: Pool::Mean, axes }, &[self])
+    }
+
+    /// The largest elements over the last two axes, of as many windows as asked for, which cover the whole; NaN if any is.
+    ///
+    /// # Errors
+    /// As [`Tensor::max_pool2d`].
+    pub fn adaptive_max_pool2d(&self, outputs: [usize; 2]) -> Result<Self> {
+        let axes = outputs.map(|outputs| PoolAxis::Adaptive { outputs });
+        apply(Pool2d { op: "adaptive_max_pool2d", pool: Pool::Max, axes }, &[self])
+    }
+
+    /// The largest element in each window over the last axis, as [`Tensor::max_pool2d`]; of the options those of the width
+    /// count.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let signal = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 5.0, 2.0, 3.0], [1, 1, 4])?;
+    /// assert_eq!(signal.max_pool1d(2)?.to_vec::<f32>()?, [5.0, 3.0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::max_pool2d`], with [`Error::BadRank`] without an axis.
+    pub fn max_pool1d(&self, options: impl Into<Pool2dOptions>) -> Result<Self> {
+        self.pool1d("max_pool1d", Pool::Max, options.into())
+    }
+
+    /// The sum of each window over the last axis by its size, as [`Tensor::avg_pool2d`]; of the options those of the width
+    /// count.
+    ///
+    /// # Errors
+    /// As [`Tensor::max_pool1d`].
+    pub fn avg_pool1d(&self, options: impl Into<Pool2dOptions>) -> Result<Self> {
+        self.pool1d("avg_pool1d", Pool::Mean, options.into())
+    }
+
+    /// Rows are images of one row.
+    fn pool1d(&self, op: &'static str, pool: Pool, options: Pool2dOptions) -> Result<Self> {
+        if self.rank() == 0 {
+            return Err(Error::BadRank { op, expected: "at least one axis", shape: *self.shape() });
+        }
+        let flat = |pair: [usize; 2], high: usize| [high, pair[1]];
+        let axes = Pool2dOptions {
+            size: flat(options.size, 1),
+            stride: flat(options.stride, 1),
+            padding: flat(options.padding, 0),
+        }
+        .axes(op)?;
+        apply(Pool2d { op, pool, axes }, &[&self.unsqueeze(-2)?])?.squeeze(-2)
     }
 }

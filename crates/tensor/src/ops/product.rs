@@ -5,8 +5,7 @@
 
 use super::axes::Axes;
 use super::create::constant_like;
-use super::reduce::{Target, can_sum, fold};
-use super::supported;
+use super::reduce::{Target, fold_wide};
 use crate::autograd::Saved;
 use crate::backend::Reduce;
 use crate::context::OpContext;
@@ -24,11 +23,9 @@ impl Op for Prod {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
-        supported(ctx.op(), x.dtype(), can_sum)?;
-        let mut out = ctx.output(&self.0.axes.folded_shape(x.shape()), x.dtype())?;
-        fold(ctx, Reduce::Prod, x.view(), &self.0.axes, &mut out)?;
+        let product = fold_wide(ctx, Reduce::Prod, x, &self.0.axes)?;
         ctx.save(x);
-        self.0.finish(out.finish(), x.shape())
+        self.0.finish(product, x.shape())
     }
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
@@ -52,7 +49,7 @@ impl Tensor {
         apply(Prod(target), &[self])
     }
 
-    /// The product along axes, which vanish; 1 for no elements. Integers wrap.
+    /// The product along axes, which vanish; 1 for no elements. Integers are multiplied as i64, which wraps.
     ///
     /// ```
     /// use highwater_tensor::{Device, Tensor};

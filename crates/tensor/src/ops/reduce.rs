@@ -2,15 +2,16 @@
 //!
 //! | op | y | ∂L/∂x | saved | element types |
 //! |---|---|---|---|---|
-//! | `sum` | Σ x, 0 for no elements | ∂L/∂y, repeated (a view) | | floats, i64 |
+//! | `sum` | Σ x, 0 for no elements | ∂L/∂y, repeated (a view) | | all; integers and truth values are summed as i64 |
 //! | `mean` | Σ x / n, NaN for no elements | ∂L/∂y / n, repeated (a view) | | floats |
 //! | `max`, `min` | the extreme; NaN if any is | ∂L/∂y, shared evenly among ties | x, y | all but bool |
 //! | `argmax`, `argmin` | where the first extreme is | | | all but bool |
 //!
 //! `product`, `variance`, `logsumexp` and `vector_norm` are further ones.
 //!
-//! The reduced axes vanish, or stay with size 1 in the `_keepdim` forms. Narrow integers are not summed, as they would
-//! wrap: convert to `i64` first (u8 and i32). Halves are summed in f32. Beside its output an op takes the backend's workspace, and `mean` two temporaries.
+//! The reduced axes vanish, or stay with size 1 in the `_keepdim` forms. Narrow integers and truth values would wrap: a
+//! temporary of x as i64 is summed. Halves are summed in f32. Beside its output an op takes the backend's workspace, and `mean`
+//! two temporaries.
 
 use super::axes::{Axes, AxisSet};
 use super::shape::restored;
@@ -25,9 +26,23 @@ use crate::shape::Shape;
 use crate::storage::View;
 use crate::tensor::Tensor;
 
-/// Whether elements can be summed.
-pub(super) const fn can_sum(dtype: DType) -> bool {
-    dtype.is_float() || matches!(dtype, DType::I64)
+/// The type of sums and products of elements: narrow integers would wrap, and truth values are counted.
+pub(super) const fn summed_as(dtype: DType) -> DType {
+    if dtype.is_float() { dtype } else { DType::I64 }
+}
+
+/// Folds axes of `x` into an output of the type in which it is summed, where they have size 1.
+pub(super) fn fold_wide(ctx: &OpContext<'_>, f: Reduce, x: &Tensor, axes: &AxisSet) -> Result<Tensor> {
+    let dtype = summed_as(x.dtype());
+    let mut out = ctx.output(&axes.folded_shape(x.shape()), dtype)?;
+    if dtype == x.dtype() {
+        fold(ctx, f, x.view(), axes, &mut out)?;
+    } else {
+        let mut wide = ctx.temp(x.shape(), dtype)?;
+        ctx.compute(Kernel::Copy { input: x.view(), out: wide.view_mut() })?;
+        fold(ctx, f, wide.view(), axes, &mut out)?;
+    }
+    Ok(out.finish())
 }
 
 /// Folds axes of `input` into `out`, where they have size 1.
@@ -106,10 +121,7 @@ impl Op for Sum {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
-        supported(ctx.op(), x.dtype(), can_sum)?;
-        let mut out = ctx.output(&self.0.axes.folded_shape(x.shape()), x.dtype())?;
-        fold(ctx, Reduce::Sum, x.view(), &self.0.axes, &mut out)?;
-        self.0.finish(out.finish(), x.shape())
+        self.0.finish(fold_wide(ctx, Reduce::Sum, x, &self.0.axes)?, x.shape())
     }
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
@@ -174,7 +186,7 @@ impl Op for Extreme {
 #[derive(Debug)]
 struct ArgExtreme {
     largest: bool,
-    axis: isize,
+    axis: usize,
 }
 
 impl Op for ArgExtreme {
@@ -185,7 +197,7 @@ impl Op for ArgExtreme {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let (op, x) = (ctx.op(), inputs[0]);
         supported(op, x.dtype(), is_number)?;
-        let axis = x.shape().axis(op, self.axis)?;
+        let axis = self.axis;
         let folded = x.shape().with_dim(axis, 1);
         not_empty(op, x, &folded)?;
         let mut out = ctx.output(&folded, DType::I64)?;
@@ -227,19 +239,21 @@ impl Tensor {
         apply(Extreme { f, target }, &[self])
     }
 
-    /// The sum along axes, which vanish; 0 for no elements.
+    /// The sum along axes, which vanish; 0 for no elements. Integers and truth values are summed as i64, which wraps.
     ///
     /// ```
     /// use highwater_tensor::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
     /// assert_eq!(x.sum(0)?.to_vec::<f32>()?, [4.0, 6.0]);
     /// assert_eq!(x.sum([0, -1])?.item::<f32>()?, 10.0);
+    /// let large = x.gt(&Tensor::full(x.device(), 1, 1.5)?)?;
+    /// assert_eq!(large.sum_all()?.item::<i64>()?, 3);
     /// # Ok::<(), highwater_tensor::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`], and [`Error::BadArgument`] for an axis named twice; [`Error::UnsupportedDType`]
-    /// except for f32, f64 and i64; [`Error::Allocation`] if there is no memory.
+    /// [`Error::AxisOutOfRange`], and [`Error::BadArgument`] for an axis named twice; [`Error::Allocation`] if there is no
+    /// memory.
     pub fn sum(&self, axes: impl Axes) -> Result<Self> {
         self.sum_over(self.target("sum", &axes, false)?)
     }
@@ -333,21 +347,43 @@ impl Tensor {
         self.extreme(Reduce::Min, self.all_axes())
     }
 
-    /// The index (i64) of the first largest element along an axis, which vanishes; a NaN counts as the largest.
+    /// The index (i64) of the first largest element along axes, which vanish; a NaN counts as the largest. Along several axes
+    /// it counts the elements in the order in which the tensor has them; they are copied unless they lie in that order.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 4.0, 3.0, 2.0], [2, 2])?;
+    /// assert_eq!(x.argmax(0)?.to_vec::<i64>()?, [1, 0]);
+    /// assert_eq!(x.argmax([0, 1])?.item::<i64>()?, 1);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`]; [`Error::EmptyReduction`] if there are no elements to choose from;
-    /// [`Error::UnsupportedDType`] for truth values; [`Error::Allocation`] if there is no memory.
-    pub fn argmax(&self, axis: isize) -> Result<Self> {
-        apply(ArgExtreme { largest: true, axis }, &[self])
+    /// [`Error::AxisOutOfRange`], and [`Error::BadArgument`] for an axis named twice; [`Error::EmptyReduction`] if there are no
+    /// elements to choose from; [`Error::UnsupportedDType`] for truth values; [`Error::Allocation`] if there is no memory.
+    pub fn argmax(&self, axes: impl Axes) -> Result<Self> {
+        self.arg_extreme("argmax", true, &axes)
     }
 
     /// The index (i64) of the first smallest element along an axis, which vanishes; a NaN counts as the smallest.
     ///
     /// # Errors
     /// As [`Tensor::argmax`].
-    pub fn argmin(&self, axis: isize) -> Result<Self> {
-        apply(ArgExtreme { largest: false, axis }, &[self])
+    pub fn argmin(&self, axes: impl Axes) -> Result<Self> {
+        self.arg_extreme("argmin", false, &axes)
+    }
+
+    fn arg_extreme(&self, op: &'static str, largest: bool, axes: &impl Axes) -> Result<Self> {
+        if let [axis] = *axes.axes() {
+            return apply(ArgExtreme { largest, axis: self.shape().axis(op, axis)? }, &[self]);
+        }
+        let axes = AxisSet::of(op, self.shape(), axes)?;
+        let kept = (0..self.rank()).filter(|&axis| !axes.as_slice()[axis]);
+        let order: Vec<isize> = kept.chain(axes.iter()).map(|axis| axis as isize).collect();
+        let sequences = axes.remaining_shape(self.shape());
+        let (rank, count) = (sequences.rank(), axes.count(self.shape()));
+        let flat = self.permute(&order)?.reshape([sequences.dims(), &[count]].concat())?;
+        apply(ArgExtreme { largest, axis: rank }, &[&flat])
     }
 }
 

@@ -427,6 +427,13 @@ pub(crate) const CASES: &[Case] = &[
         x[0].avg_pool2d(Pool2dOptions { size: [3, 2], stride: [2, 1], padding: [1, 1] })
     }),
     case("adaptive_avg_pool2d", &[(&[2, 5, 3], Any, InOrder)], |x| x[0].adaptive_avg_pool2d([3, 5])),
+    case("adaptive_max_pool2d", &[(&[2, 5, 3], Distinct(0.0), InOrder)], |x| {
+        x[0].adaptive_max_pool2d([3, 5])
+    }),
+    case("max_pool1d", &[(&[2, 3, 7], Distinct(0.0), Transposed)], |x| {
+        x[0].max_pool1d(Pool2dOptions { size: [9, 3], stride: [9, 2], padding: [4, 1] })
+    }),
+    case("avg_pool1d", &[(&[2, 3, 7], Any, WithGaps)], |x| x[0].avg_pool1d(3)),
     case("attention", HEADS, |x| x[0].attention(&x[1], &x[2], None, AttentionOptions::default())),
     case("attention, causal", HEADS, |x| {
         x[0].attention(&x[1], &x[2], None, AttentionOptions { causal: true, scale: Some(0.7) })

@@ -80,32 +80,6 @@ impl<T: Number> Fold<T> for Smallest {
     }
 }
 
-/// Evaluates an expression with `$F` standing for the way that a [`Reduce`](crate::backend::Reduce) names.
-macro_rules! fold {
-    ($f:expr, $F:ident => $body:expr) => {
-        match $f {
-            $crate::backend::Reduce::Sum => {
-                type $F = $crate::backend::cpu::fold::Sum;
-                $body
-            }
-            $crate::backend::Reduce::Prod => {
-                type $F = $crate::backend::cpu::fold::Product;
-                $body
-            }
-            $crate::backend::Reduce::Max => {
-                type $F = $crate::backend::cpu::fold::Largest;
-                $body
-            }
-            $crate::backend::Reduce::Min => {
-                type $F = $crate::backend::cpu::fold::Smallest;
-                $body
-            }
-        }
-    };
-}
-
-pub(super) use fold;
-
 /// Folds rows of up to `W` numbers, column by column.
 #[derive(Debug)]
 pub(super) struct Cascade<T, const W: usize> {
@@ -226,8 +200,7 @@ pub(super) fn fold_slice<T: Number, F: Fold<T>>(values: &[T]) -> T {
 /// Folds rows of `len` numbers of `data`, each beginning `step` after the one before, each as [`fold_slice`] does.
 pub(super) fn fold_rows<T: Number, F: Fold<T>>(out: &mut [T], data: &[T], step: usize, len: usize) {
     match len {
-        0..=4 => simd::run(Narrow::<T, F, 4> { out, data, step, len, fold: PhantomData }),
-        5..=8 => simd::run(Narrow::<T, F, 8> { out, data, step, len, fold: PhantomData }),
+        0..=8 => simd::run(Narrow::<T, F, 8> { out, data, step, len, fold: PhantomData }),
         9..=16 => simd::run(Narrow::<T, F, 16> { out, data, step, len, fold: PhantomData }),
         _ => {
             let rows = (0..).map(|row| &data[row * step..row * step + len]);

@@ -1,14 +1,15 @@
 //! The operands of a kernel: what one, two or three views hold, gone through together.
 //!
-//! The innermost loops are over slices where all operands have stride 1 or 0, so that the compiler can vectorise them;
-//! other operands are gone through in tiles, so that a transposed one does not fetch every cache line many times.
-//! The function applied to an element never depends on which loop it is in, so values do not either.
+//! A function of elements is applied to slices alone, in one loop that the compiler vectorises ([`simd`]). What lies side by
+//! side in memory is such a slice; everything else (repeated, strided, backwards) is copied first, a block at a time that stays in
+//! the nearest cache. So the ways through memory are compiled once for each element type, and not again for each function.
 
-use std::ops::Range;
+mod source;
 
+pub(super) use self::source::Source;
+
+use self::source::{PIECE, Reader, Row, STRIDED, gather};
 use super::dispatch::host;
-use super::fold::{Sum, fold_zipped, sum_of};
-use super::number::Number;
 use super::parallel::Workers;
 use super::simd;
 use super::walk::{Segment, Walk};
@@ -16,171 +17,14 @@ use crate::dtype::RawElement;
 use crate::error::Result;
 use crate::storage::View;
 
-/// Rows gone through together where they are columns in memory: those of a cache line.
-const TOGETHER: usize = 16;
+/// Rows of at least so many elements are gone through one by one where no operand has to be copied; shorter ones in blocks.
+const LONG_ROW: usize = 64;
 
-/// Elements of one view.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Source<'a, A> {
-    data: &'a [A],
-    walk: Walk<1>,
-}
+/// What gets the elements of two operands, piece by piece, and the number of the first.
+type Visit2<'v, A, B> = dyn FnMut(usize, &[A], &[B]) + 'v;
 
-impl<'a, A: RawElement> Source<'a, A> {
-    /// The elements of `view`, which must be of type `A`.
-    pub(super) fn new(op: &'static str, view: View<'a>) -> Result<Self> {
-        Ok(Self { data: host(op, &view)?, walk: Walk::new([view.layout()]) })
-    }
-
-    /// The elements of `view`, but each of those repeated by broadcasting only once.
-    pub(super) fn distinct(op: &'static str, view: View<'a>) -> Result<Self> {
-        let layout = view.layout();
-        let axes = layout.shape().dims().iter().zip(layout.strides());
-        let distinct = axes.filter(|&(&size, &stride)| stride != 0 || size == 0);
-        let walk = Walk::nest(distinct.map(|(&size, &stride)| (size, [stride])), [layout.offset()]);
-        Ok(Self { data: host(op, &view)?, walk })
-    }
-
-    /// The elements of `view`, in reverse order along the axes that are `flipped`.
-    pub(super) fn flipped(op: &'static str, view: View<'a>, flipped: &[bool]) -> Result<Self> {
-        let layout = view.layout();
-        let axes = layout.shape().dims().iter().zip(layout.strides()).zip(flipped);
-        let last = axes.clone().filter(|&(_, &flipped)| flipped).map(|((&size, &stride), _)| {
-            // Of an empty shape no element is visited.
-            size.wrapping_sub(1).wrapping_mul(stride)
-        });
-        let start = last.fold(layout.offset(), usize::wrapping_add);
-        let axes = axes.map(|((&size, &stride), &flipped)| {
-            (size, [if flipped { stride.wrapping_neg() } else { stride }])
-        });
-        Ok(Self { data: host(op, &view)?, walk: Walk::nest(axes, [start]) })
-    }
-
-    /// The number of elements.
-    pub(super) fn len(&self) -> usize {
-        self.walk.len()
-    }
-
-    /// Element number `index`.
-    pub(super) fn get(&self, index: usize) -> A {
-        let [place] = self.walk.at(index);
-        self.data[place]
-    }
-
-    /// The elements numbered `range` as a slice, if they lie side by side.
-    pub(super) fn slice(&self, range: Range<usize>) -> Option<&'a [A]> {
-        // By far the most common, and asked for row by row.
-        if let Some(offset) = self.walk.gapless() {
-            return Some(&self.data[offset + range.start..offset + range.end]);
-        }
-        let segment = self.walk.segments(range.clone()).next();
-        match segment {
-            None => Some(&[]),
-            Some(Segment { starts: [start], len }) if self.walk.inner() == [1] && len == range.len() => {
-                Some(&self.data[start..start + len])
-            }
-            Some(_) => None,
-        }
-    }
-
-    /// Copies the elements from number `start` on.
-    pub(super) fn load(&self, start: usize, out: &mut [A]) {
-        match self.slice(start..start + out.len()) {
-            Some(values) => out.copy_from_slice(values),
-            None => self.each(start, out, |out, value| *out = value),
-        }
-    }
-
-    /// How many rows should be gone through together, as those next to each other lie in the same cache lines.
-    pub(super) fn rows_together(&self) -> usize {
-        let [stride] = self.walk.inner();
-        if stride > 1 { TOGETHER } else { 1 }
-    }
-
-    /// Calls `f` with the elements numbered `range` in order, as slices of `N` elements (the last may have fewer).
-    pub(super) fn blocks<const N: usize>(&self, range: Range<usize>, mut f: impl FnMut(Range<usize>, &[A])) {
-        let blocks = range.clone().step_by(N).map(|start| start..range.end.min(start + N));
-        if let Some(whole) = self.slice(range.clone()) {
-            blocks.zip(whole.chunks(N)).for_each(|(range, block)| f(range, block));
-            return;
-        }
-        let mut buffer = [A::default(); N];
-        for range in blocks {
-            let block = &mut buffer[..range.len()];
-            self.load(range.start, block);
-            f(range, block);
-        }
-    }
-
-    /// Calls `f` with each element of `out` and the element of this source that belongs to it, from number `start` on.
-    pub(super) fn each<U>(&self, start: usize, mut out: &mut [U], f: impl Fn(&mut U, A)) {
-        let range = start..start + out.len();
-        if let Some(offset) = self.walk.gapless() {
-            simd::zip(out, &self.data[offset + range.start..offset + range.end], f);
-            return;
-        }
-        if let Some((offset, times)) = self.walk.repeats() {
-            // The first element may belong to the pieces before.
-            let head = (range.start.next_multiple_of(times) - range.start).min(out.len());
-            let (first, rest) = out.split_at_mut(head);
-            let values = &self.data[offset + range.start / times..];
-            first.iter_mut().for_each(|out| f(out, values[0]));
-            simd::zip_repeated(rest, &values[usize::from(head > 0)..], times, f);
-            return;
-        }
-        let [stride] = self.walk.inner();
-        let stride = stride as isize;
-        if stride.unsigned_abs() > 1 {
-            self.walk.tiles(range, |first, Segment { starts: [a], len }| {
-                let out = out[first..first + len].iter_mut();
-                if stride > 0 {
-                    let values = self.data[a..].iter().step_by(stride.unsigned_abs());
-                    out.zip(values).for_each(|(out, &a)| f(out, a));
-                } else {
-                    let values = self.data[..=a].iter().rev().step_by(stride.unsigned_abs());
-                    out.zip(values).for_each(|(out, &a)| f(out, a));
-                }
-            });
-            return;
-        }
-        for Segment { starts: [a], len } in self.walk.segments(range) {
-            let Some(now) = out.split_off_mut(..len) else { return };
-            match stride {
-                1 => simd::zip(now, &self.data[a..a + len], &f),
-                0 => {
-                    let a = self.data[a];
-                    simd::each(now, |out| f(out, a));
-                }
-                _ => simd::zip_back(now, &self.data[a + 1 - len..=a], &f),
-            }
-        }
-    }
-
-    /// The sum of what `f` makes of the elements from number `start` on, each with one of `others`.
-    pub(super) fn sum_with(&self, start: usize, others: &[A], f: impl Fn(A, A) -> A + Copy) -> A
-    where
-        A: Number,
-    {
-        if let Some(values) = self.slice(start..start + others.len()) {
-            return fold_zipped::<A, Sum>(values, others, f);
-        }
-        sum_of(others.len(), |first, block| {
-            self.load(start + first, block);
-            simd::zip(block, &others[first..][..block.len()], |value, other| *value = f(*value, other));
-        })
-    }
-
-    /// out = f(a) for all elements.
-    pub(super) fn map<U: Send>(
-        &self,
-        workers: &Workers,
-        chunk: usize,
-        out: &mut [U],
-        f: impl Fn(A) -> U + Sync,
-    ) {
-        workers.chunks(out, chunk, &|start, part| self.each(start, part, |out, a| *out = f(a)));
-    }
-}
+/// The same of three.
+type Visit3<'v, A, B, C> = dyn FnMut(usize, &[A], &[B], &[C]) + 'v;
 
 /// Elements of two views of one shape.
 #[derive(Clone, Copy, Debug)]
@@ -196,34 +40,50 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
         Ok(Self { a: host(op, &a)?, b: host(op, &b)?, walk: Walk::new([a.layout(), b.layout()]) })
     }
 
-    /// As [`Source::each`].
-    pub(super) fn each<U>(&self, start: usize, mut out: &mut [U], f: impl Fn(&mut U, A, B)) {
-        let range = start..start + out.len();
-        let [s, t] = self.walk.inner();
-        if s > 1 || t > 1 {
-            self.walk.tiles(range, |first, Segment { starts: [a, b], len }| {
-                let out = out[first..first + len].iter_mut().enumerate();
-                out.for_each(|(i, out)| f(out, self.a[a + i * s], self.b[b + i * t]));
-            });
-            return;
-        }
-        for Segment { starts: [a, b], len } in self.walk.segments(range) {
-            let Some(now) = out.split_off_mut(..len) else { return };
-            match [s, t] {
-                [1, 1] => simd::zip2(now, &self.a[a..a + len], &self.b[b..b + len], &f),
-                [1, 0] => {
-                    let b = self.b[b];
-                    simd::zip(now, &self.a[a..a + len], |out, a| f(out, a, b));
+    /// Calls `f` with each element of `out` and those of the pair that belong to it, from number `start` on.
+    pub(super) fn each<U>(&self, start: usize, out: &mut [U], f: impl Fn(&mut U, A, B) + Copy) {
+        let len = out.len();
+        self.pieces(start, len, &mut |first, a, b| simd::zip2(&mut out[first..first + a.len()], a, b, f));
+    }
+
+    /// Calls `visit` with the elements from number `start` on, each once, as slices of one length; its first argument is the
+    /// number of their first element, counted from `start`.
+    fn pieces(&self, start: usize, len: usize, visit: &mut Visit2<'_, A, B>) {
+        let range = start..start + len;
+        let long_rows = self.walk.inner_len() >= LONG_ROW.min(len);
+        match self.walk.inner() {
+            [1, 1] if long_rows => {
+                let mut first = 0;
+                for Segment { starts: [a, b], len } in self.walk.segments(range) {
+                    visit(first, &self.a[a..a + len], &self.b[b..b + len]);
+                    first += len;
                 }
-                [0, 1] => {
-                    let a = self.a[a];
-                    simd::zip(now, &self.b[b..b + len], |out, b| f(out, a, b));
+            }
+            [s @ (0 | 1), t @ (0 | 1)] if long_rows => {
+                let (mut of_a, mut of_b) = (Row::new(), Row::new());
+                let mut first = 0;
+                for Segment { starts: [a, b], len } in self.walk.segments(range) {
+                    for start in (0..len).step_by(PIECE) {
+                        let len = PIECE.min(len - start);
+                        let a = of_a.read(self.a, a + s * start, s, len);
+                        visit(first, a, of_b.read(self.b, b + t * start, t, len));
+                        first += len;
+                    }
                 }
-                // Both stand still.
-                _ => {
-                    let (a, b) = (self.a[a], self.b[b]);
-                    simd::each(now, |out| f(out, a, b));
+            }
+            [0 | 1, 0 | 1] => {
+                let mut a = Reader::new(Source::of(self.a, self.walk.only(0)));
+                let mut b = Reader::new(Source::of(self.b, self.walk.only(1)));
+                for first in (0..len).step_by(PIECE) {
+                    let piece = start + first..start + len.min(first + PIECE);
+                    visit(first, a.read(piece.clone()), b.read(piece));
                 }
+            }
+            [s, t] => {
+                let (mut of_a, mut of_b) = ([A::default(); STRIDED], [B::default(); STRIDED]);
+                self.walk.tiles(range, STRIDED, &mut |first, Segment { starts: [a, b], len }| {
+                    visit(first, gather(&mut of_a, self.a, a, s, len), gather(&mut of_b, self.b, b, t, len));
+                });
             }
         }
     }
@@ -236,6 +96,7 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
         out: &mut [U],
         f: impl Fn(A, B) -> U + Sync,
     ) {
+        let f = &f;
         workers.chunks(out, chunk, &|start, part| self.each(start, part, |out, a, b| *out = f(a, b)));
     }
 }
@@ -264,42 +125,56 @@ impl<'a, A: RawElement, B: RawElement, C: RawElement> Triple<'a, A, B, C> {
         out: &mut [U],
         f: impl Fn(A, B, C) -> U + Sync,
     ) {
-        workers.chunks(out, chunk, &|start, part| self.each(start, part, |out, a, b, c| *out = f(a, b, c)));
+        let f = &f;
+        workers.chunks(out, chunk, &|start, part| {
+            let len = part.len();
+            self.pieces(start, len, &mut |first, a, b, c| {
+                simd::zip3(&mut part[first..first + a.len()], a, b, c, |out, a, b, c| *out = f(a, b, c));
+            });
+        });
     }
 
-    fn each<U>(&self, start: usize, mut out: &mut [U], f: impl Fn(&mut U, A, B, C)) {
-        let range = start..start + out.len();
-        let [s, t, u] = self.walk.inner();
-        if !matches!([s, t, u], [1, 0 | 1, 0 | 1]) {
-            self.walk.tiles(range, |first, Segment { starts: [a, b, c], len }| {
-                let out = out[first..first + len].iter_mut().enumerate();
-                out.for_each(|(i, out)| f(out, self.a[a + i * s], self.b[b + i * t], self.c[c + i * u]));
-            });
-            return;
-        }
-        for Segment { starts: [a, b, c], len } in self.walk.segments(range) {
-            let Some(now) = out.split_off_mut(..len) else { return };
-            let first = &self.a[a..a + len];
-            match [t, u] {
-                [1, 1] => {
-                    let others = self.b[b..b + len].iter().zip(&self.c[c..c + len]);
-                    now.iter_mut()
-                        .zip(first.iter().zip(others))
-                        .for_each(|(out, (&a, (&b, &c)))| f(out, a, b, c));
+    /// As [`Pair::pieces`].
+    fn pieces(&self, start: usize, len: usize, visit: &mut Visit3<'_, A, B, C>) {
+        let range = start..start + len;
+        let long_rows = self.walk.inner_len() >= LONG_ROW.min(len);
+        match self.walk.inner() {
+            [1, 1, 1] if long_rows => {
+                let mut first = 0;
+                for Segment { starts: [a, b, c], len } in self.walk.segments(range) {
+                    visit(first, &self.a[a..a + len], &self.b[b..b + len], &self.c[c..c + len]);
+                    first += len;
                 }
-                // One stands still, as a constant.
-                [1, _] => {
-                    let c = self.c[c];
-                    simd::zip2(now, first, &self.b[b..b + len], |out, a, b| f(out, a, b, c));
+            }
+            [s @ (0 | 1), t @ (0 | 1), u @ (0 | 1)] if long_rows => {
+                let (mut of_a, mut of_b, mut of_c) = (Row::new(), Row::new(), Row::new());
+                let mut first = 0;
+                for Segment { starts: [a, b, c], len } in self.walk.segments(range) {
+                    for start in (0..len).step_by(PIECE) {
+                        let len = PIECE.min(len - start);
+                        let a = of_a.read(self.a, a + s * start, s, len);
+                        let b = of_b.read(self.b, b + t * start, t, len);
+                        visit(first, a, b, of_c.read(self.c, c + u * start, u, len));
+                        first += len;
+                    }
                 }
-                [_, 1] => {
-                    let b = self.b[b];
-                    simd::zip2(now, first, &self.c[c..c + len], |out, a, c| f(out, a, b, c));
+            }
+            [0 | 1, 0 | 1, 0 | 1] => {
+                let mut a = Reader::new(Source::of(self.a, self.walk.only(0)));
+                let mut b = Reader::new(Source::of(self.b, self.walk.only(1)));
+                let mut c = Reader::new(Source::of(self.c, self.walk.only(2)));
+                for first in (0..len).step_by(PIECE) {
+                    let piece = start + first..start + len.min(first + PIECE);
+                    visit(first, a.read(piece.clone()), b.read(piece.clone()), c.read(piece));
                 }
-                _ => {
-                    let (b, c) = (self.b[b], self.c[c]);
-                    simd::zip(now, first, |out, a| f(out, a, b, c));
-                }
+            }
+            [s, t, u] => {
+                let (mut of_a, mut of_b) = ([A::default(); STRIDED], [B::default(); STRIDED]);
+                let mut of_c = [C::default(); STRIDED];
+                self.walk.tiles(range, STRIDED, &mut |first, Segment { starts: [a, b, c], len }| {
+                    let (a, b) = (gather(&mut of_a, self.a, a, s, len), gather(&mut of_b, self.b, b, t, len));
+                    visit(first, a, b, gather(&mut of_c, self.c, c, u, len));
+                });
             }
         }
     }

@@ -10,8 +10,10 @@
 
 use std::ops::Range;
 
-use super::dispatch::{byte_or_number, host, host_mut, scratch, unsupported};
-use super::fold::{BLOCK, Cascade, Fold, Folder, fold, fold_into, fold_rows, fold_slice};
+use super::dispatch::{byte_or_number, float, host, host_mut, scratch};
+use super::fold::{
+    BLOCK, Cascade, Fold, Folder, Largest, Product, Smallest, Sum, fold_into, fold_rows, fold_slice,
+};
 use super::number::Number;
 use super::parallel::{LIGHT, Workers, light_runs};
 use super::simd;
@@ -93,6 +95,19 @@ pub(in crate::backend) fn workspace(shape: &Shape, axes: &[bool], dtype: DType) 
     Cut::new(shape, axes).workspace_elements().saturating_mul(dtype.size())
 }
 
+/// Evaluates an expression with `$T` standing for an element type in which sums are kept: the others would wrap.
+macro_rules! sums {
+    ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            DType::I64 => {
+                type $T = i64;
+                $body
+            }
+            dtype => float!($op, dtype, $T => $body),
+        }
+    };
+}
+
 /// See [`Kernel::Reduce`](crate::backend::Kernel::Reduce).
 pub(super) fn reduce(
     workers: &Workers,
@@ -103,23 +118,40 @@ pub(super) fn reduce(
     workspace: ViewMut<'_>,
     out: ViewMut<'_>,
 ) -> Result<()> {
-    let dtype = input.dtype();
-    if dtype == DType::Bool && matches!(f, Reduce::Sum | Reduce::Prod) {
-        return Err(unsupported(op, dtype));
+    let reduced = Reduced { workers, op, input, axes, workspace, out };
+    match f {
+        Reduce::Max => byte_or_number!(op, input.dtype(), T => reduced.fold::<T, Largest>()),
+        Reduce::Min => byte_or_number!(op, input.dtype(), T => reduced.fold::<T, Smallest>()),
+        Reduce::Sum => sums!(op, input.dtype(), T => reduced.fold::<T, Sum>()),
+        Reduce::Prod => sums!(op, input.dtype(), T => reduced.fold::<T, Product>()),
     }
-    byte_or_number!(op, dtype, T => {
+}
+
+/// The operands of a reduction.
+struct Reduced<'a> {
+    workers: &'a Workers,
+    op: &'static str,
+    input: View<'a>,
+    axes: &'a [bool],
+    workspace: ViewMut<'a>,
+    out: ViewMut<'a>,
+}
+
+impl Reduced<'_> {
+    fn fold<T: Number, F: Fold<T>>(self) -> Result<()> {
+        let Self { workers, op, input, axes, workspace, out } = self;
         let out = host_mut::<T>(op, out)?;
         if input.layout().shape().elements() == 0 {
             // The sizes of the other axes may overflow when multiplied.
-            fold!(f, F => out.fill(<F as Fold<T>>::IDENTITY));
+            out.fill(F::IDENTITY);
             return Ok(());
         }
         let sequences = Sequences { data: host::<T>(op, &input)?, nests: Nests::new(input.layout(), axes) };
         let cut = Cut::new(input.layout().shape(), axes);
         let partials = scratch::<T>(op, workspace, cut.workspace_elements())?;
-        fold!(f, F => run::<T, F>(workers, &sequences, cut, partials, out));
+        run::<T, F>(workers, &sequences, cut, partials, out);
         Ok(())
-    })
+    }
 }
 
 fn run<T: Number, F: Fold<T>>(
@@ -226,12 +258,7 @@ impl<T: Number> Sequences<'_, T> {
             while left > 0 {
                 let len = left.min(BLOCK - filled);
                 let block = &mut buffer[filled..filled + len];
-                match stride {
-                    // Rows may also stand still.
-                    0 => block.fill(self.data[place]),
-                    1 => block.copy_from_slice(&self.data[place..place + len]),
-                    _ => simd::zip_step(block, &self.data[place..], stride, |to, value| *to = value),
-                }
+                self.load(place, stride, block);
                 (place, left, filled) = (place + len * stride, left - len, filled + len);
                 if let (Some(folder), BLOCK) = (&mut folder, filled) {
                     folder.push::<F>(buffer);
@@ -248,6 +275,16 @@ impl<T: Number> Sequences<'_, T> {
                 }
                 folder.finish::<F>()
             }
+        }
+    }
+
+    /// Copies elements from a place on.
+    fn load(&self, place: usize, stride: usize, block: &mut [T]) {
+        match stride {
+            // Rows may also stand still.
+            0 => block.fill(self.data[place]),
+            1 => block.copy_from_slice(&self.data[place..place + block.len()]),
+            _ => simd::zip_step(block, &self.data[place..], stride, |to, value| *to = value),
         }
     }
 

@@ -49,6 +49,17 @@ pub(super) fn zip2<U, A: Copy, B: Copy>(out: &mut [U], a: &[A], b: &[B], f: impl
     run(Zip2 { out, a, b, f });
 }
 
+/// As [`zip`], with three slices beside `out`.
+pub(super) fn zip3<U, A: Copy, B: Copy, C: Copy>(
+    out: &mut [U],
+    a: &[A],
+    b: &[B],
+    c: &[C],
+    f: impl Fn(&mut U, A, B, C),
+) {
+    run(Zip3 { out, a, b, c, f });
+}
+
 /// As [`zip`], with every `step`-th element of `a`, from the first on.
 pub(super) fn zip_step<U, A: Copy>(out: &mut [U], a: &[A], step: usize, f: impl Fn(&mut U, A)) {
     match step {
@@ -168,6 +179,25 @@ impl<U, A: Copy, B: Copy, F: Fn(&mut U, A, B)> WithSimd for Zip2<'_, U, A, B, F>
     fn with_simd<S: Simd>(self, _: S) {
         for ((out, &a), &b) in self.out.iter_mut().zip(self.a).zip(self.b) {
             (self.f)(out, a, b);
+        }
+    }
+}
+
+struct Zip3<'a, U, A, B, C, F> {
+    out: &'a mut [U],
+    a: &'a [A],
+    b: &'a [B],
+    c: &'a [C],
+    f: F,
+}
+
+impl<U, A: Copy, B: Copy, C: Copy, F: Fn(&mut U, A, B, C)> WithSimd for Zip3<'_, U, A, B, C, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for (((out, &a), &b), &c) in self.out.iter_mut().zip(self.a).zip(self.b).zip(self.c) {
+            (self.f)(out, a, b, c);
         }
     }
 }

@@ -82,6 +82,17 @@ impl<const N: usize> Walk<N> {
         self.rank == 1
     }
 
+    /// The size of the innermost loop.
+    pub(super) const fn inner_len(&self) -> usize {
+        self.dims[self.rank - 1]
+    }
+
+    /// The nest over one operand alone, whose axes may fuse where those of all do not.
+    pub(super) fn only(&self, operand: usize) -> Walk<1> {
+        let axes = self.dims.iter().zip(&self.strides).take(self.rank);
+        Walk::nest(axes.map(|(&size, strides)| (size, [strides[operand]])), [self.offsets[operand]])
+    }
+
     /// Where each operand's element number `index` lies.
     pub(super) fn at(&self, index: usize) -> [usize; N] {
         self.segments(index..index.saturating_add(1)).next().map_or(self.offsets, |segment| segment.starts)
@@ -125,16 +136,16 @@ fn along<const N: usize>(places: [usize; N], count: usize, strides: [usize; N]) 
     array::from_fn(|operand| places[operand].wrapping_add(count.wrapping_mul(strides[operand])))
 }
 
-/// Side of the squares in [`Walk::tiles`]: as many elements as share a cache line, or a few lines' worth of small ones.
+/// Rows of the tiles in [`Walk::tiles`]: as many elements as share a cache line, or a few lines' worth of small ones.
 const TILE: usize = 16;
 
 impl<const N: usize> Walk<N> {
-    /// The elements numbered `range`, each once, as short pieces of the innermost loop in squares rather than in order.
-    /// `visit` gets each piece and the number of its first element, counted from the start of the range.
+    /// The elements numbered `range`, each once, as pieces of at most `width` elements of the innermost loop, in tiles rather
+    /// than in order. `visit` gets each piece and the number of its first element, counted from the start of the range.
     ///
     /// For operands whose innermost stride is large, as of a transposed matrix: neighbours in memory are then visited
-    /// by neighbouring turns of the loop, and in a square they are visited while their cache line is still there.
-    pub(super) fn tiles(&self, range: Range<usize>, mut visit: impl FnMut(usize, Segment<N>)) {
+    /// by neighbouring turns of the loop, and in a tile they are visited while their cache line is still there.
+    pub(super) fn tiles(&self, range: Range<usize>, width: usize, visit: &mut dyn FnMut(usize, Segment<N>)) {
         let strides = self.inner();
         let mut segments = self.segments(range).peekable();
         let mut turns = [[0; N]; TILE];
@@ -148,8 +159,8 @@ impl<const N: usize> Walk<N> {
                 turns[count] = next.starts;
                 count += 1;
             }
-            for column in (0..len).step_by(TILE) {
-                let width = TILE.min(len - column);
+            for column in (0..len).step_by(width) {
+                let width = width.min(len - column);
                 for (turn, &starts) in turns[..count].iter().enumerate() {
                     let starts = along(starts, column, strides);
                     visit(first + turn * len + column, Segment { starts, len: width });
@@ -319,7 +330,7 @@ mod tests {
             let expected: Vec<usize> = layout.positions().collect();
             for range in [0..expected.len(), 0..0, 5..6, 100..3000] {
                 let mut seen = vec![None; range.len()];
-                walk.tiles(range.clone(), |first, Segment { starts: [start], len }| {
+                walk.tiles(range.clone(), 16, &mut |first, Segment { starts: [start], len }| {
                     for i in 0..len {
                         assert_eq!(seen[first + i].replace(start + i * stride), None);
                     }

@@ -28,7 +28,8 @@ pub(super) fn reduce(
     out: &ViewMut<'_>,
 ) -> Result<()> {
     let dtype = input.dtype();
-    if dtype == DType::Bool && matches!(f, Reduce::Sum | Reduce::Prod) {
+    let keeps_sums = dtype.is_float() || dtype == DType::I64;
+    if matches!(f, Reduce::Sum | Reduce::Prod) && !keeps_sums {
         return Err(Error::UnsupportedDType { op, dtype });
     }
     if input.layout().shape().elements() == 0 {

@@ -77,10 +77,24 @@ fn the_first_of_equal_extremes_is_found_and_nan_is_both() {
 }
 
 #[test]
-fn narrow_integers_are_not_summed() {
-    let bytes = Tensor::ones_of(&cpu(), 3, DType::U8).unwrap();
-    assert_eq!(bytes.sum_all().unwrap_err(), Error::UnsupportedDType { op: "sum", dtype: DType::U8 });
-    assert_eq!(bytes.to_dtype(DType::I64).unwrap().sum_all().unwrap().item::<i64>().unwrap(), 3);
+fn along_several_axes_the_place_of_an_extreme_counts_the_elements_in_order() {
+    let values = [1.0f32, 5.0, 2.0, 0.0, 7.0, -1.0, 7.0, 3.0, -1.0, 2.0, 9.0, 4.0];
+    let x = Tensor::from_slice(&cpu(), &values, [2, 3, 2]).unwrap();
+    let places =
+        |y: Result<Tensor>| (y.as_ref().unwrap().dims().to_vec(), y.unwrap().to_vec::<i64>().unwrap());
+    assert_eq!(places(x.argmax([0, 1, 2])), (vec![], vec![10]));
+    assert_eq!(places(x.argmin([2, 0, 1])), (vec![], vec![5]));
+    assert_eq!(places(x.argmax([0, 2])), (vec![3], vec![2, 0, 2]));
+    assert_eq!(places(x.permute(&[2, 1, 0]).unwrap().argmax([0, 1])), (vec![2], vec![2, 2]));
+    // Along no axis each element is the extreme of its own.
+    assert_eq!(places(x.argmax([])), (vec![2, 3, 2], vec![0; 12]));
+    assert!(matches!(x.argmax([0, -3]), Err(Error::BadArgument { op: "argmax", .. })));
+}
+
+#[test]
+fn narrow_integers_are_summed_as_i64_and_integers_have_no_mean() {
+    let bytes = Tensor::ones_of(&cpu(), 300, DType::U8).unwrap();
+    assert_eq!(bytes.sum_all().unwrap().item::<i64>().unwrap(), 300);
     assert_eq!(bytes.max_all().unwrap().item::<u8>().unwrap(), 1);
     let ints = Tensor::arange(&cpu(), 3).unwrap();
     assert_eq!(ints.mean_all().unwrap_err(), Error::UnsupportedDType { op: "mean", dtype: DType::I64 });
