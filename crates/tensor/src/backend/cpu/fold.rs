@@ -165,17 +165,31 @@ fn lanes<T: Number, F: Fold<T>, const N: usize, const W: usize>(
     f: impl Fn([T; N]) -> T,
 ) -> [T; W] {
     let mut lanes = [F::IDENTITY; W];
-    let (rows, rests) =
-        (block.map(|part| part.as_chunks::<W>().0), block.map(|part| part.as_chunks::<W>().1));
-    let of = |i: usize, parts: [&[T]; N]| f(parts.map(|part| part[i]));
+    // Loops and not `map`, whose closures would be functions of their own for each fold.
+    let mut rows = [block[0].as_chunks::<W>().0; N];
+    let mut rests = [block[0].as_chunks::<W>().1; N];
+    for part in 1..N {
+        (rows[part], rests[part]) = block[part].as_chunks::<W>();
+    }
     for number in 0..rows[0].len() {
-        let row = rows.map(|part| &part[number]);
+        let mut row = [&rows[0][number]; N];
+        for part in 1..N {
+            row[part] = &rows[part][number];
+        }
         for i in 0..W {
-            lanes[i] = F::fold(lanes[i], f(row.map(|part| part[i])));
+            let mut element = [row[0][i]; N];
+            for part in 1..N {
+                element[part] = row[part][i];
+            }
+            lanes[i] = F::fold(lanes[i], f(element));
         }
     }
     for i in 0..rests[0].len() {
-        lanes[i] = F::fold(lanes[i], of(i, rests));
+        let mut element = [rests[0][i]; N];
+        for part in 1..N {
+            element[part] = rests[part][i];
+        }
+        lanes[i] = F::fold(lanes[i], f(element));
     }
     lanes
 }
@@ -246,6 +260,7 @@ fn fold_parts<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl F
         return simd::run(Short::<T, F, _, N> { parts, f, fold: PhantomData });
     }
     let mut cascade = Cascade::<T, LANES>::new::<F>(LANES);
+    // By reference `f` is of another type than above: what is called at one place alone is sure to be inlined.
     for start in (0..len).step_by(BLOCK) {
         let parts = parts.map(|part| &part[start..len.min(start + BLOCK)]);
         cascade.push::<F>(&simd::run(Block::<T, F, _, N> { parts, f: &f, fold: PhantomData }));

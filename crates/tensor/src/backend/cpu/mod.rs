@@ -1,8 +1,8 @@
 //! The CPU: plain loops over slices, shared among the threads of a pool of the backend's own.
 //!
 //! One file per family of kernels. They are written once for all element types against the traits of `number`, and
-//! chosen by the run-time type in `dispatch`. Strided operands go through `operands`, which finds the loops that run
-//! along slices. Work is cut by its shape alone (`parallel`), so results are the same for any number of threads.
+//! chosen by the run-time type in `dispatch`. Operands go through `operands`, which makes slices of them; functions
+//! of elements see slices alone. Work is cut by its shape alone (`parallel`), so results are the same for any number of threads.
 
 mod angle;
 mod attention;
