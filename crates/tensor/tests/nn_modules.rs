@@ -341,6 +341,43 @@ fn heads_of_attention_do_not_see_each_other() {
 }
 
 #[test]
+fn a_mask_hides_padding_and_one_that_hides_nothing_changes_nothing() {
+    let device = device();
+    for causal in [false, true] {
+        let block = TransformerBlock::new(&device, 8, 2, causal, &Rng::new(5)).unwrap();
+        let x = Tensor::normal(&device, [2, 6, 8], 0.0, 1.0, &Rng::new(6)).unwrap().requiring_grad().unwrap();
+        let close = |a: &Tensor, b: &Tensor| {
+            let apart = a.sub(b).unwrap().abs().unwrap().max_all().unwrap().item::<f32>().unwrap();
+            assert!(apart < 1e-5, "{apart}");
+        };
+        let whole = block.forward(&x).unwrap();
+        let all = Tensor::ones_of(&device, [6, 6], DType::Bool).unwrap();
+        let masked = block.forward_masked(&x, &all).unwrap();
+        close(&masked, &whole);
+        let gradient = |y: &Tensor| {
+            let gradients = y.square().unwrap().sum_all().unwrap().backward().unwrap();
+            gradients.get(&x).unwrap().clone()
+        };
+        close(&gradient(&masked), &gradient(&whole));
+        // The first sequence has four positions, the second six: each is as it would be alone.
+        let lengths = Tensor::from_slice(&device, &[4i64, 6], [2, 1, 1, 1]).unwrap();
+        let mask = Tensor::arange(&device, 6).unwrap().lt(&lengths).unwrap();
+        let padded = block.forward_masked(&x, &mask).unwrap();
+        let alone = |n: usize, len: usize| {
+            let alone = block.forward(&x.narrow(0, n, 1).unwrap().narrow(1, 0, len).unwrap()).unwrap();
+            close(&padded.narrow(0, n, 1).unwrap().narrow(1, 0, len).unwrap(), &alone);
+        };
+        alone(0, 4);
+        alone(1, 6);
+    }
+    let heads = MultiHeadAttention::new(&device, 8, 2, false, &Rng::new(0)).unwrap();
+    let x = Tensor::ones(&device, [2, 5, 8]).unwrap();
+    assert!(heads.forward_masked(&x, &x).is_err());
+    assert!(heads.forward_masked(&x, &Tensor::ones_of(&device, [4, 5], DType::Bool).unwrap()).is_err());
+    assert!(heads.forward_masked(&x.at(0).unwrap(), &x).is_err());
+}
+
+#[test]
 fn a_causal_block_does_not_look_ahead() {
     let device = device();
     let block = TransformerBlock::new(&device, 8, 2, true, &Rng::new(5)).unwrap();

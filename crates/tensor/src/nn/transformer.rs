@@ -1,5 +1,7 @@
 //! The parts of a transformer (Vaswani et al. 2017), with the norms before the layers (Xiong et al. 2020).
 
+use highwater_tracking::module;
+
 use super::init::{Fans, Init};
 use super::linear::{Linear, LinearOptions};
 use super::module::Module;
@@ -90,6 +92,41 @@ impl MultiHeadAttention {
         let output = Linear::with_options(place, width, width, options(), rng)?.named("output");
         Ok(Self { heads, options: AttentionOptions { causal, scale: None }, project, output })
     }
+
+    /// As [`forward`](Module::forward), but a position sees others only where `mask` (truth values, broadcast to
+    /// `[n, heads, len, len]`: which keys each query sees) is true. For sequences of several lengths `[n, 1, 1, len]` says where each
+    /// one is not padding. Queries, keys and values are copied head by head, as in [`Tensor::attention`].
+    ///
+    /// ```
+    /// use highwater_tensor::nn::MultiHeadAttention;
+    /// use highwater_tensor::{Device, Rng, Tensor};
+    /// let device = Device::cpu()?;
+    /// let heads = MultiHeadAttention::new(&device, 8, 2, false, &Rng::new(0))?;
+    /// let lengths = Tensor::from_slice(&device, &[3i64, 5], [2, 1, 1, 1])?;
+    /// let mask = Tensor::arange(&device, 5)?.lt(&lengths)?;
+    /// assert_eq!(heads.forward_masked(&Tensor::ones(&device, [2, 5, 8])?, &mask)?.dims(), [2, 5, 8]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Module::forward`], and those of [`Tensor::attention`] for a mask of another type or shape.
+    pub fn forward_masked(&self, x: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        let [n, len, width] = axes(x)?;
+        let parts = self.project.forward_as("project", x)?;
+        let by_head =
+            parts.reshape([n, len, 3, self.heads, width / self.heads])?.permute(&[2, 0, 3, 1, 4])?;
+        let [query, key, value] = [by_head.at(0)?, by_head.at(1)?, by_head.at(2)?];
+        let mixed = query.attention(&key, &value, Some(mask), self.options)?;
+        self.output.forward_as("output", &mixed.permute(&[0, 2, 1, 3])?.reshape([n, len, width])?)
+    }
+}
+
+/// Batch, position and width.
+fn axes(x: &Tensor) -> Result<[usize; 3]> {
+    <[usize; 3]>::try_from(x.dims()).map_err(|_| {
+        let expected = "three axes: batch, position, width";
+        Error::BadRank { op: "multi_head_attention", expected, shape: *x.shape() }
+    })
 }
 
 fn options() -> LinearOptions {
@@ -98,10 +135,7 @@ fn options() -> LinearOptions {
 
 impl Module for MultiHeadAttention {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        if x.rank() != 3 {
-            let expected = "three axes: batch, position, width";
-            return Err(Error::BadRank { op: "multi_head_attention", expected, shape: *x.shape() });
-        }
+        axes(x)?;
         let parts = self.project.forward_as("project", x)?;
         self.output.forward_as("output", &parts.self_attention(self.heads, self.options)?)
     }
@@ -146,13 +180,28 @@ impl TransformerBlock {
             down: Linear::with_options(place, inside, width, options(), rng)?.named("down"),
         })
     }
+
+    /// As [`forward`](Module::forward), with a mask for the attention: see [`MultiHeadAttention::forward_masked`].
+    ///
+    /// # Errors
+    /// As [`MultiHeadAttention::forward_masked`].
+    pub fn forward_masked(&self, x: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        self.with_attention(x, |x| {
+            let _scope = module("attention");
+            self.attention.forward_masked(x, mask)
+        })
+    }
+
+    fn with_attention(&self, x: &Tensor, attention: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        let x = x.add(&attention(&self.norm1.forward_as("norm1", x)?)?)?;
+        let inside = self.up.forward_as("up", &self.norm2.forward_as("norm2", &x)?)?.gelu_tanh()?;
+        x.add(&self.down.forward_as("down", &inside)?)
+    }
 }
 
 impl Module for TransformerBlock {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let x = x.add(&self.attention.forward_as("attention", &self.norm1.forward_as("norm1", x)?)?)?;
-        let inside = self.up.forward_as("up", &self.norm2.forward_as("norm2", &x)?)?.gelu_tanh()?;
-        x.add(&self.down.forward_as("down", &inside)?)
+        self.with_attention(x, |x| self.attention.forward_as("attention", x))
     }
 
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
