@@ -106,7 +106,9 @@ impl<'a, A: RawElement> Source<'a, A> {
             let head = (range.start.next_multiple_of(times) - range.start).min(out.len());
             let (first, rest) = out.split_at_mut(head);
             let values = &self.data[offset + range.start / times..];
-            first.fill(values[0]);
+            if let Some(&value) = values.first() {
+                first.fill(value);
+            }
             simd::zip_repeated(rest, &values[usize::from(head > 0)..], times, |out, value| *out = value);
             return;
         }
