@@ -179,3 +179,6 @@ impl<'a, A: RawElement, B: RawElement, C: RawElement> Triple<'a, A, B, C> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

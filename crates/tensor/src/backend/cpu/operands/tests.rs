@@ -1,0 +1,63 @@
+//! Every way through memory gives each output the elements that belong to it, in long rows and short ones.
+
+use std::ops::Range;
+
+use super::*;
+use crate::backend::cpu::testing::{Buffer, values};
+
+/// Shorter and longer than what is copied at a time, as rows and as columns.
+const SHAPES: [[usize; 2]; 6] = [[3, 600], [600, 3], [5, 64], [7, 63], [2, 257], [70, 130]];
+
+/// Views of one shape: side by side, strided in several ways, and repeated along one axis or both. No two of their elements
+/// are equal but the repeated ones.
+fn each_view(dims: [usize; 2], mut check: impl FnMut(View<'_>)) {
+    let [rows, columns] = dims;
+    let numbers: Vec<i64> = (1..=(rows * columns) as i64).collect();
+    Buffer::arrangements(&dims, &numbers).iter().for_each(|buffer| check(buffer.view()));
+    for repeated in [[rows, 1], [1, columns], [1, 1]] {
+        let count = repeated.iter().product::<usize>();
+        check(Buffer::of(&repeated, &numbers[..count]).broadcast(&dims));
+    }
+}
+
+/// Parts of the outputs: all, from the middle of a row on, and few.
+fn parts(len: usize) -> [Range<usize>; 4] {
+    [0..len, len / 3..len, 1..len - 1, len / 2..len / 2 + 20]
+}
+
+#[test]
+fn an_output_meets_the_elements_at_its_place() {
+    for dims in SHAPES {
+        each_view(dims, |view| {
+            let (source, expected) = (Source::<i64>::new("test", view).unwrap(), values::<i64>(&view));
+            for part in parts(expected.len()) {
+                let mut out = vec![0; part.len()];
+                source.each(part.start, &mut out, |out, a| *out += a);
+                assert_eq!(out, expected[part], "{:?}", view.layout());
+            }
+        });
+    }
+}
+
+#[test]
+fn pairs_and_triples_keep_together_what_belongs_together() {
+    let workers = Workers::new(1).unwrap();
+    for dims in SHAPES {
+        each_view(dims, |a| {
+            each_view(dims, |b| {
+                let (of_a, of_b) = (values::<i64>(&a), values::<i64>(&b));
+                let pair = Pair::<i64, i64>::new("test", a, b).unwrap();
+                for part in parts(of_a.len()) {
+                    let mut out = vec![[0; 2]; part.len()];
+                    pair.each(part.start, &mut out, |out, a, b| *out = [a, b]);
+                    let expected = part.map(|i| [of_a[i], of_b[i]]);
+                    assert!(out.into_iter().eq(expected), "{:?} {:?}", a.layout(), b.layout());
+                }
+                let triple = Triple::<i64, i64, i64>::new("test", a, b, a).unwrap();
+                let mut out = vec![[0; 3]; of_a.len()];
+                triple.map(&workers, 1000, &mut out, |a, b, c| [a, b, c]);
+                assert!(out.iter().enumerate().all(|(i, out)| *out == [of_a[i], of_b[i], of_a[i]]));
+            })
+        });
+    }
+}
