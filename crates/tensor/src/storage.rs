@@ -14,18 +14,21 @@ pub struct Storage {
     allocation: Allocation,
     /// Bytes that the tensor asked for; the block may be larger.
     bytes: usize,
+    /// That of the allocator, which every kernel asks for.
+    memory: MemoryKind,
 }
 
 impl Storage {
     /// The buffer of a fresh allocation, of which `bytes` are used.
-    pub(crate) const fn new(allocation: Allocation, bytes: usize) -> Self {
-        Self { allocation, bytes }
+    pub(crate) fn new(allocation: Allocation, bytes: usize) -> Self {
+        let memory = allocation.allocator().memory_kind();
+        Self { allocation, bytes, memory }
     }
 
     /// Whether the buffer is never written, whoever owns the storage: memory of others, which tensors only look into.
     #[must_use]
-    pub fn is_read_only(&self) -> bool {
-        self.allocator().memory_kind() == MemoryKind::LentHost
+    pub const fn is_read_only(&self) -> bool {
+        matches!(self.memory, MemoryKind::LentHost)
     }
 
     /// Bytes asked for.
@@ -86,7 +89,7 @@ impl Storage {
         if count == 0 {
             return Some(&[]);
         }
-        if !self.allocator().memory_kind().is_host_readable() {
+        if !self.memory.is_host_readable() {
             return None;
         }
         let address = self.allocation.block().address as *const T;
@@ -103,7 +106,7 @@ impl Storage {
         if count == 0 {
             return Some(&mut []);
         }
-        if !self.allocator().memory_kind().is_host_accessible() {
+        if !self.memory.is_host_accessible() {
             return None;
         }
         let address = self.allocation.block().address as *mut T;

@@ -23,6 +23,9 @@ pub(super) struct Slot<S> {
     pub(super) state: S,
 }
 
+/// A slot that can be written, and the gradient that it is updated by.
+type Ready<'a, S> = (&'a mut Slot<S>, Tensor);
+
 /// The parameters of an optimiser that keeps an `S` for each.
 #[derive(Debug)]
 pub(super) struct Slots<S> {
@@ -68,7 +71,7 @@ impl<S> Slots<S> {
         update: impl Fn(&OpContext<'_>, View<'_>, &mut S, ViewMut<'_>) -> Result<()>,
     ) -> Result<()> {
         let _phase = phase(Phase::Optimizer);
-        let mut ready = Vec::with_capacity(self.slots.len());
+        let mut ready: Vec<Ready<'_, S>> = Vec::with_capacity(self.slots.len());
         for slot in &mut self.slots {
             // Taken in a statement of its own, so that this share in the parameter's buffer is gone below.
             let gradient = gradients.take(&slot.parameter.tensor());
@@ -83,12 +86,20 @@ impl<S> Slots<S> {
         }
         let operands = ready.iter().map(|(slot, gradient)| [gradient.clone(), slot.parameter.tensor()]);
         rehearse(self.op, operands)?;
-        for (slot, gradient) in ready {
+        let mut ready = ready.into_iter().peekable();
+        while let Some((mut slot, mut gradient)) = ready.next() {
+            let device = gradient.device().clone();
             let _scope = module(&slot.module);
-            let device = gradient.device();
-            device.placement().tell(self.op, device, PlacementReason::Inputs);
-            let ctx = OpContext::create(self.op, device, device.default_allocator()?, Category::Parameter);
-            slot.parameter.update(|values| update(&ctx, gradient.view(), &mut slot.state, values))?;
+            device.placement().tell(self.op, &device, PlacementReason::Inputs);
+            let ctx = OpContext::create(self.op, &device, device.default_allocator()?, Category::Parameter);
+            // A layer's parameters are updated by one execution of the op.
+            loop {
+                slot.parameter.update(|values| update(&ctx, gradient.view(), &mut slot.state, values))?;
+                let of_layer =
+                    |(next, by): &Ready<'_, S>| next.module == slot.module && *by.device() == device;
+                let Some(next) = ready.next_if(of_layer) else { break };
+                (slot, gradient) = next;
+            }
         }
         Ok(())
     }

@@ -38,7 +38,8 @@ pub(super) fn product<T: Float>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mu
     simd::run(Rows { lhs, rhs: Matrix::rows(copied, rhs.rows, rhs.cols), out, target });
 }
 
-/// Each row of the output is a sum of rows of the right operand. It is made in pieces that stay in registers.
+/// Each row of the output is a sum of rows of the right operand. It is made in pieces that stay in registers, those of a few
+/// rows at a time.
 struct Rows<'a, T> {
     lhs: Matrix<'a, T>,
     rhs: Matrix<'a, T>,
@@ -46,52 +47,73 @@ struct Rows<'a, T> {
     target: Target,
 }
 
+/// Rows that read what they have in common together.
+const TOGETHER: usize = 4;
+
 impl<T: Float> WithSimd for Rows<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         let Self { lhs, rhs, out, target } = self;
-        for (row, sums) in out.chunks_exact_mut(rhs.cols).enumerate() {
-            if target == Target::Replaced {
-                sums.fill(T::ZERO);
-            }
-            let factors = &lhs.data[row * lhs.row_stride..];
-            let (wide, rest) = sums.as_chunks_mut::<16>();
-            let (narrow, single) = rest.as_chunks_mut::<8>();
-            let mut from = 0;
-            for sums in wide {
-                add_columns(factors, lhs.col_stride, &rhs, from, sums);
-                from += 16;
-            }
-            for sums in narrow {
-                add_columns(factors, lhs.col_stride, &rhs, from, sums);
-                from += 8;
-            }
-            for sum in single {
-                add_columns(factors, lhs.col_stride, &rhs, from, std::array::from_mut(sum));
-                from += 1;
-            }
+        if target == Target::Replaced {
+            out.fill(T::ZERO);
+        }
+        let (mut row, mut left) = (0, out);
+        while let Some(rows) = left.split_off_mut(..TOGETHER * rhs.cols) {
+            add_rows::<T, TOGETHER>(&lhs, row, &rhs, rows);
+            row += TOGETHER;
+        }
+        for (row, sums) in (row..).zip(left.chunks_exact_mut(rhs.cols)) {
+            add_rows::<T, 1>(&lhs, row, &rhs, sums);
         }
     }
 }
 
-/// Adds a row's factors times the columns `from` on to their sums.
+/// Adds to `ROWS` rows of sums the product of the rows from `first` on.
 #[inline(always)]
-fn add_columns<T: Float, const COLUMNS: usize>(
-    factors: &[T],
+fn add_rows<T: Float, const ROWS: usize>(
+    lhs: &Matrix<'_, T>,
+    first: usize,
+    rhs: &Matrix<'_, T>,
+    sums: &mut [T],
+) {
+    let factors: [&[T]; ROWS] = std::array::from_fn(|row| &lhs.data[(first + row) * lhs.row_stride..]);
+    let mut column = 0;
+    while column < rhs.cols {
+        column += match rhs.cols - column {
+            16.. => add_columns::<T, ROWS, 16>(factors, lhs.col_stride, rhs, column, sums),
+            8.. => add_columns::<T, ROWS, 8>(factors, lhs.col_stride, rhs, column, sums),
+            _ => add_columns::<T, ROWS, 1>(factors, lhs.col_stride, rhs, column, sums),
+        };
+    }
+}
+
+/// Adds the rows' factors times the columns from `first` on to their sums; how many columns those were.
+#[inline(always)]
+fn add_columns<T: Float, const ROWS: usize, const COLUMNS: usize>(
+    factors: [&[T]; ROWS],
     apart: usize,
     rhs: &Matrix<'_, T>,
-    from: usize,
-    sums: &mut [T; COLUMNS],
-) {
-    let mut totals = *sums;
+    first: usize,
+    sums: &mut [T],
+) -> usize {
+    // Counted by constants alone, so that the totals stay in registers.
+    let mut totals = [[T::ZERO; COLUMNS]; ROWS];
+    for row in 0..ROWS {
+        totals[row].copy_from_slice(&sums[row * rhs.cols + first..][..COLUMNS]);
+    }
     for inner in 0..rhs.rows {
-        let factor = factors[inner * apart];
-        let values = &rhs.data[inner * rhs.row_stride + from..][..COLUMNS];
-        for (total, &value) in totals.iter_mut().zip(values) {
-            *total += factor * value;
+        let values = &rhs.data[inner * rhs.row_stride + first..][..COLUMNS];
+        for row in 0..ROWS {
+            let factor = factors[row][inner * apart];
+            for column in 0..COLUMNS {
+                totals[row][column] += factor * values[column];
+            }
         }
     }
-    *sums = totals;
+    for row in 0..ROWS {
+        sums[row * rhs.cols + first..][..COLUMNS].copy_from_slice(&totals[row]);
+    }
+    COLUMNS
 }
