@@ -11,10 +11,20 @@
 template <typename E>
 DEVICE E fold(u64 function, E a, E b) {
     switch (function) {
-        case 0: return plus(a, b);
         case 1: return larger(a, b);
         case 2: return smaller(a, b);
-        default: return times(a, b);
+        case 3: return times(a, b);
+        default: return plus(a, b);
+    }
+}
+
+// What an element counts as before it is folded.
+template <typename E>
+DEVICE E element(u64 function, E a) {
+    switch (function) {
+        case 4: return magnitude(a);
+        case 5: return times(a, a);
+        default: return a;
     }
 }
 
@@ -27,12 +37,12 @@ DEVICE u64 inner(const Job& job, u64 e) {
 template <typename E>
 DEVICE E fold_steps(const Job& job, const E* base, u64 e, u64 to, u64 step) {
     const u64 RUN = 256;
-    E whole = base[inner(job, e)];
+    E whole = element(job.function, base[inner(job, e)]);
     for (bool first = true; e < to; first = false) {
         u64 end = to - e > RUN * step ? e + RUN * step : to;
-        E run = base[inner(job, e)];
+        E run = element(job.function, base[inner(job, e)]);
         for (e += step; e < end; e += step) {
-            run = fold(job.function, run, base[inner(job, e)]);
+            run = fold(job.function, run, element(job.function, base[inner(job, e)]));
         }
         whole = first ? run : fold(job.function, whole, run);
     }

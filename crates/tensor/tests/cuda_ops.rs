@@ -36,7 +36,7 @@ mod optim_steps;
 
 use highwater_tensor::nn::{Linear, Module, Relu, Sequential};
 use highwater_tensor::optim::{AdamW, Optimizer};
-use highwater_tensor::{DType, Device, Result, Rng, Tensor};
+use highwater_tensor::{DType, Device, Norm, Result, Rng, Tensor};
 use ops_table::{device, runtime};
 
 fn values(tensor: &Tensor) -> Vec<f64> {
@@ -127,6 +127,13 @@ fn sums_over_long_and_short_and_crossed_axes_are_those_of_the_cpu() {
                 x.sum(&axes[..])
             });
             assert!(apart < 1e-5, "{dims:?} over {axes:?} in {dtype}: {apart}");
+            for norm in [Norm::L1, Norm::L2] {
+                let apart = difference(|device| {
+                    let x = Tensor::uniform(device, &dims[..], -1.0, 1.0, &Rng::new(3))?.to_dtype(dtype)?;
+                    x.norm(norm, &axes[..])
+                });
+                assert!(apart < 1e-5, "{norm:?} of {dims:?} over {axes:?} in {dtype}: {apart}");
+            }
         }
     }
 }

@@ -118,6 +118,19 @@ fn the_norm_is_that_of_all_gradients_together() {
     assert_eq!(Gradients::default().norm().unwrap(), 0.0);
 }
 
+#[test]
+fn the_norm_takes_no_memory_of_the_size_of_a_gradient() {
+    let device = device();
+    let x = Tensor::ones(&device, 100_000).unwrap().requiring_grad().unwrap();
+    let mut gradients = x.mul_scalar(2.0).unwrap().sum_all().unwrap().backward().unwrap();
+    let memory = device.default_allocator().unwrap();
+    memory.clear_stats();
+    let before = memory.stats().bytes_in_use;
+    let norm = gradients.clip_norm(1.0).unwrap();
+    assert!((norm - 2.0 * 100_000f64.sqrt()).abs() < 1e-3, "{norm}");
+    assert!(memory.stats().peak_bytes_in_use - before < 10_000);
+}
+
 /// The expected numbers are those of `torch.nn.utils.clip_grad_norm_`: x · max / (norm + 1e-6), and no change below.
 #[test]
 fn clipping_by_norm_scales_everything_by_one_number() {

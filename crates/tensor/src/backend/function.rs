@@ -194,6 +194,10 @@ pub enum Reduce {
     Max,
     /// The smallest; NaN if any is. Not for no elements.
     Min,
+    /// The sum of their magnitudes. For floats.
+    SumMagnitudes,
+    /// The sum of their squares. For floats.
+    SumSquares,
 }
 
 impl Reduce {
@@ -205,6 +209,8 @@ impl Reduce {
             Self::Prod => "prod",
             Self::Max => "max",
             Self::Min => "min",
+            Self::SumMagnitudes => "sum_magnitudes",
+            Self::SumSquares => "sum_squares",
         }
     }
 }

@@ -129,6 +129,24 @@ impl Op for Sum {
     }
 }
 
+/// A fold that other ops are made of, and that has no gradient of its own.
+#[derive(Debug)]
+struct Folded {
+    f: Reduce,
+    target: Target,
+}
+
+impl Op for Folded {
+    fn name(&self) -> &'static str {
+        self.f.name()
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let x = inputs[0];
+        self.target.finish(fold_wide(ctx, self.f, x, &self.target.axes)?, x.shape())
+    }
+}
+
 #[derive(Debug)]
 struct Mean(Target);
 
@@ -225,6 +243,16 @@ impl Tensor {
 
     pub(super) fn sum_over(&self, target: Target) -> Result<Self> {
         apply(Sum(target), &[self])
+    }
+
+    /// A fold of which no gradient is asked for.
+    pub(super) fn folded(&self, f: Reduce, target: Target) -> Result<Self> {
+        apply(Folded { f, target }, &[self])
+    }
+
+    /// The sum of the squares of all elements, of which no gradient is asked for.
+    pub(crate) fn sum_of_squares(&self) -> Result<Self> {
+        self.folded(Reduce::SumSquares, self.all_axes())
     }
 
     pub(super) fn mean_over(&self, target: Target) -> Result<Self> {

@@ -7,13 +7,14 @@
 //!
 //! μ is the mean of the n elements, c the correction: 1 for a sample, 0 for a whole population. Unless there are more than c
 //! elements the sum is divided by 0: infinite, or NaN where all elements are equal or there are none. In two passes, so that
-//! large means cost no digits. Saves x, and `std` y, that of halves in f32; forward takes two temporaries of the size of x.
+//! large means cost no digits. Saves x, and `std` y, that of halves in f32; forward takes a temporary of the size of x.
 
 use super::axes::Axes;
 use super::create::constant_like;
 use super::reduce::Target;
 use super::supported;
 use crate::autograd::Saved;
+use crate::backend::Reduce;
 use crate::context::OpContext;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -48,8 +49,8 @@ impl Op for Variance {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         supported(ctx.op(), inputs[0].dtype(), DType::is_float)?;
         let x = &inputs[0].widened()?;
-        let squares = self.deviation(x)?.square()?;
-        let variance = squares.sum_over(self.target.kept())?.div_scalar(self.freedom(x.shape()))?;
+        let squares = self.deviation(x)?.folded(Reduce::SumSquares, self.target.kept())?;
+        let variance = squares.div_scalar(self.freedom(x.shape()))?;
         let result = if self.root { variance.sqrt()? } else { variance };
         ctx.save(inputs[0]);
         if self.root {

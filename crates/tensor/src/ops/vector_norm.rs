@@ -6,13 +6,14 @@
 //! | `L2` | √(Σ x²) | x / y, 0 where y is |
 //! | `Max` | the largest \|x\| | sign x at the largest, shared evenly among ties |
 //!
-//! Saves x and y, that of halves in f32; takes a temporary of the size of x.
+//! Saves x and y, that of halves in f32; `Max` takes a temporary of the size of x.
 
 use super::axes::Axes;
 use super::create::constant_like;
 use super::reduce::{Target, not_empty};
 use super::supported;
 use crate::autograd::Saved;
+use crate::backend::Reduce;
 use crate::context::OpContext;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -45,8 +46,8 @@ impl Op for VectorNorm {
         supported(ctx.op(), inputs[0].dtype(), DType::is_float)?;
         let (x, kept) = (&inputs[0].widened()?, self.target.kept());
         let length = match self.norm {
-            Norm::L1 => x.abs()?.sum_over(kept)?,
-            Norm::L2 => x.square()?.sum_over(kept)?.sqrt()?,
+            Norm::L1 => x.folded(Reduce::SumMagnitudes, kept)?,
+            Norm::L2 => x.folded(Reduce::SumSquares, kept)?.sqrt()?,
             Norm::Max => {
                 not_empty(ctx.op(), x, &kept.axes.folded_shape(x.shape()))?;
                 x.abs()?.max_over(kept)?

@@ -29,7 +29,7 @@ impl Gradients {
             let mut sums: Vec<(Device, Tensor)> = Vec::new();
             for gradient in self.iter() {
                 // The squares of f16 would overflow from 256 on.
-                let square = gradient.widened()?.square()?.sum_all()?.to_dtype(DType::F64)?;
+                let square = gradient.widened()?.sum_of_squares()?.to_dtype(DType::F64)?;
                 match sums.iter_mut().find(|(device, _)| device == gradient.device()) {
                     Some((_, sum)) => *sum = sum.add(&square)?,
                     None => sums.push((gradient.device().clone(), square)),

@@ -28,7 +28,13 @@ pub(super) trait Fold<T>: Sync {
     /// What leaves every number as it is.
     const IDENTITY: T;
 
-    /// Two numbers into one.
+    /// What an element counts as before it is folded.
+    #[inline(always)]
+    fn element(element: T) -> T {
+        element
+    }
+
+    /// Two numbers into one: two elements, or what other elements were folded into.
     fn fold(a: T, b: T) -> T;
 }
 
@@ -47,6 +53,40 @@ pub(super) struct Largest;
 /// [`crate::backend::Reduce::Min`]
 #[derive(Debug)]
 pub(super) struct Smallest;
+
+/// [`crate::backend::Reduce::SumMagnitudes`]
+#[derive(Debug)]
+pub(super) struct SumMagnitudes;
+
+/// [`crate::backend::Reduce::SumSquares`]
+#[derive(Debug)]
+pub(super) struct SumSquares;
+
+impl<T: Number> Fold<T> for SumMagnitudes {
+    const IDENTITY: T = T::ZERO;
+
+    #[inline(always)]
+    fn element(element: T) -> T {
+        element.magnitude()
+    }
+
+    fn fold(a: T, b: T) -> T {
+        a.plus(b)
+    }
+}
+
+impl<T: Number> Fold<T> for SumSquares {
+    const IDENTITY: T = T::ZERO;
+
+    #[inline(always)]
+    fn element(element: T) -> T {
+        element.times(element)
+    }
+
+    fn fold(a: T, b: T) -> T {
+        a.plus(b)
+    }
+}
 
 impl<T: Number> Fold<T> for Sum {
     const IDENTITY: T = T::ZERO;
@@ -98,9 +138,21 @@ impl<T: Number, const W: usize> Cascade<T, W> {
         Self { levels: [[F::IDENTITY; W]; LEVELS], width: width.min(W), rows: 0, top: 0 }
     }
 
-    /// One more row.
+    /// One more row of elements.
     pub(super) fn push<F: Fold<T>>(&mut self, row: &[T]) {
-        simd::zip(&mut self.levels[0][..self.width], row, |older, newer| *older = F::fold(*older, newer));
+        let lowest = &mut self.levels[0][..self.width];
+        simd::zip(lowest, row, |older, newer| *older = F::fold(*older, F::element(newer)));
+        self.count::<F>();
+    }
+
+    /// One more row of what elements were folded into.
+    fn push_folded<F: Fold<T>>(&mut self, row: &[T; W]) {
+        fold_into::<T, F>(&mut self.levels[0][..self.width], row);
+        self.count::<F>();
+    }
+
+    /// Counts a row, and moves up what is complete.
+    fn count<F: Fold<T>>(&mut self) {
         self.rows += 1;
         let (mut rows, mut level) = (self.rows, 0);
         while rows.is_multiple_of(RADIX) && level + 1 < LEVELS {
@@ -144,8 +196,9 @@ impl<T: Number> Folder<T> {
 
     /// The next block.
     pub(super) fn push<F: Fold<T>>(&mut self, block: &[T]) {
-        let block = Block::<T, F, _, 1> { parts: [block], f: |[value]: [T; 1]| value, fold: PhantomData };
-        self.0.push::<F>(&simd::run(block));
+        let block =
+            Block::<T, F, _, 1> { parts: [block], f: |[value]: [T; 1]| F::element(value), fold: PhantomData };
+        self.0.push_folded::<F>(&simd::run(block));
     }
 
     /// The result.
@@ -208,7 +261,7 @@ fn across<T: Number, F: Fold<T>, const W: usize>(mut lanes: [T; W]) -> T {
 
 /// Folds a slice, as a [`Folder`] does.
 pub(super) fn fold_slice<T: Number, F: Fold<T>>(values: &[T]) -> T {
-    fold_mapped::<T, F>(values, |value| value)
+    fold_mapped::<T, F>(values, F::element)
 }
 
 /// Folds rows of `len` numbers of `data`, each beginning `step` after the one before, each as [`fold_slice`] does.
@@ -239,7 +292,7 @@ impl<T: Number, F: Fold<T>, const W: usize> WithSimd for Narrow<'_, T, F, W> {
     fn with_simd<S: Simd>(self, _: S) {
         for (row, out) in self.out.iter_mut().enumerate() {
             let row = &self.data[row * self.step..][..self.len];
-            *out = across::<T, F, W>(lanes::<T, F, 1, W>([row], |[value]| value));
+            *out = across::<T, F, W>(lanes::<T, F, 1, W>([row], |[value]| F::element(value)));
         }
     }
 }
@@ -263,7 +316,7 @@ fn fold_parts<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl F
     // By reference `f` is of another type than above: what is called at one place alone is sure to be inlined.
     for start in (0..len).step_by(BLOCK) {
         let parts = parts.map(|part| &part[start..len.min(start + BLOCK)]);
-        cascade.push::<F>(&simd::run(Block::<T, F, _, N> { parts, f: &f, fold: PhantomData }));
+        cascade.push_folded::<F>(&simd::run(Block::<T, F, _, N> { parts, f: &f, fold: PhantomData }));
     }
     finish::<T, F>(cascade)
 }

@@ -12,7 +12,8 @@ use std::ops::Range;
 
 use super::dispatch::{byte_or_number, float, host, host_mut, scratch};
 use super::fold::{
-    BLOCK, Cascade, Fold, Folder, Largest, Product, Smallest, Sum, fold_into, fold_rows, fold_slice,
+    BLOCK, Cascade, Fold, Folder, Largest, Product, Smallest, Sum, SumMagnitudes, SumSquares, fold_into,
+    fold_rows, fold_slice,
 };
 use super::number::Number;
 use super::parallel::{LIGHT, Workers, light_runs};
@@ -124,6 +125,8 @@ pub(super) fn reduce(
         Reduce::Min => byte_or_number!(op, input.dtype(), T => reduced.fold::<T, Smallest>()),
         Reduce::Sum => sums!(op, input.dtype(), T => reduced.fold::<T, Sum>()),
         Reduce::Prod => sums!(op, input.dtype(), T => reduced.fold::<T, Product>()),
+        Reduce::SumMagnitudes => float!(op, input.dtype(), T => reduced.fold::<T, SumMagnitudes>()),
+        Reduce::SumSquares => float!(op, input.dtype(), T => reduced.fold::<T, SumSquares>()),
     }
 }
 

@@ -28,8 +28,12 @@ pub(super) fn reduce(
     out: &ViewMut<'_>,
 ) -> Result<()> {
     let dtype = input.dtype();
-    let keeps_sums = dtype.is_float() || dtype == DType::I64;
-    if matches!(f, Reduce::Sum | Reduce::Prod) && !keeps_sums {
+    let defined = match f {
+        Reduce::Max | Reduce::Min => true,
+        Reduce::Sum | Reduce::Prod => dtype.is_float() || dtype == DType::I64,
+        Reduce::SumMagnitudes | Reduce::SumSquares => dtype.is_float(),
+    };
+    if !defined {
         return Err(Error::UnsupportedDType { op, dtype });
     }
     if input.layout().shape().elements() == 0 {
@@ -44,6 +48,8 @@ pub(super) fn reduce(
         Reduce::Max => 1,
         Reduce::Min => 2,
         Reduce::Prod => 3,
+        Reduce::SumMagnitudes => 4,
+        Reduce::SumSquares => 5,
     };
     (job.counts[0], job.counts[1], job.counts[2]) = (cut.length as u64, slabs as u64, slab as u64);
     if slabs > 1 && workspace.storage().bytes() < slabs * cut.outputs * dtype.size() {
@@ -68,7 +74,10 @@ pub(super) fn reduce(
     joined.inputs[0] = Operand::contiguous(output(workspace));
     joined.inputs[1] = Operand::strided(0, &[outputs]);
     joined.outputs[0] = output(out);
-    joined.function = job.function;
+    joined.function = match f {
+        Reduce::SumMagnitudes | Reduce::SumSquares => 0,
+        Reduce::Sum | Reduce::Prod | Reduce::Max | Reduce::Min => job.function,
+    };
     (joined.counts[0], joined.counts[1], joined.counts[2]) = (sequence, 1, sequence);
     device.each(op, named("reduce_serial"), joined.count, &joined)
 }
@@ -121,7 +130,7 @@ fn of_none(f: Reduce, dtype: DType) -> Scalar {
         }
     };
     match f {
-        Reduce::Sum => Scalar::Int(0),
+        Reduce::Sum | Reduce::SumMagnitudes | Reduce::SumSquares => Scalar::Int(0),
         Reduce::Prod => Scalar::Int(1),
         Reduce::Max => lowest,
         Reduce::Min => highest,

@@ -9,7 +9,8 @@ use crate::backend::{Backend, Kernel, Workspace};
 use crate::dtype::Element;
 use crate::error::Error;
 
-const REDUCE: [Reduce; 4] = [Reduce::Sum, Reduce::Prod, Reduce::Max, Reduce::Min];
+const REDUCE: [Reduce; 6] =
+    [Reduce::Sum, Reduce::Prod, Reduce::Max, Reduce::Min, Reduce::SumMagnitudes, Reduce::SumSquares];
 
 fn cpu() -> CpuBackend {
     CpuBackend::new(1).unwrap()
@@ -37,6 +38,8 @@ fn plain(f: Reduce, dims: &[usize], axes: &[bool], values: &[f64]) -> Vec<f64> {
         Reduce::Prod => (1.0, |a, b| a * b),
         Reduce::Max => (f64::NEG_INFINITY, f64::max),
         Reduce::Min => (f64::INFINITY, f64::min),
+        Reduce::SumMagnitudes => (0.0, |a, b| a + b.abs()),
+        Reduce::SumSquares => (0.0, |a, b| a + b * b),
     };
     let out = Layout::contiguous("test", shape(&kept(dims, axes)), DType::F64).unwrap();
     let mut result = vec![start; out.shape().elements()];
