@@ -1,109 +1,38 @@
 //! Recurrent layers: a state that goes along a sequence.
 
-use super::init::{Fans, Init};
+mod gates;
+mod stack;
+
+use gates::{Gates, OfState};
+use stack::Stack;
+
 use super::module::Module;
 use super::parameter::Parameter;
 use crate::device::Place;
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::rng::Rng;
 use crate::tensor::Tensor;
 
-/// What both kinds are made of: the gates' weights, side by side along the last axis.
-#[derive(Debug)]
-struct Gates {
-    op: &'static str,
-    hidden: usize,
-    weight_input: Parameter,
-    weight_hidden: Parameter,
-    bias_input: Parameter,
-    bias_hidden: Parameter,
+/// What a recurrent module shall be like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RecurrentOptions {
+    /// How many layers, each of which reads the states of the one before it.
+    pub layers: usize,
+    /// Whether each layer has a second half that reads the sequence from its end. The states of both halves then stand side
+    /// by side, those of the one that goes forward first: `[n, len, 2·hidden]`.
+    pub bidirectional: bool,
+    /// The probability with which a number on its way from one layer to the next is dropped, as [`Dropout`](super::Dropout)
+    /// does it: not behind the last layer, and only while gradients are recorded.
+    pub dropout: f64,
+    /// The element type, one of the floats.
+    pub dtype: DType,
 }
 
-impl Gates {
-    fn new(
-        op: &'static str,
-        place: &impl Place,
-        [inputs, hidden, gates]: [usize; 3],
-        rng: &Rng,
-    ) -> Result<Self> {
-        if hidden == 0 {
-            let (argument, expected) = ("hidden", "above 0");
-            return Err(Error::BadArgument { op, argument, expected, got: "0".to_owned() });
-        }
-        let (bound, wide) = ((hidden as f64).sqrt().recip(), hidden.saturating_mul(gates));
-        let (init, fans) = (Init::Uniform { low: -bound, high: bound }, Fans { inputs, outputs: wide });
-        Ok(Self {
-            op,
-            hidden,
-            weight_input: init.parameter(place, [inputs, wide], DType::F32, fans, rng)?,
-            weight_hidden: init.parameter(place, [hidden, wide], DType::F32, fans, rng)?,
-            bias_input: init.parameter(place, [wide], DType::F32, fans, rng)?,
-            bias_hidden: init.parameter(place, [wide], DType::F32, fans, rng)?,
-        })
-    }
-
-    /// What the inputs give to the gates, step by step: `[n, gates · hidden]` each, in one product for all.
-    fn of_inputs(&self, x: &Tensor) -> Result<Vec<Tensor>> {
-        if x.rank() != 3 {
-            let expected = "three axes: batch, position, width";
-            return Err(Error::BadRank { op: self.op, expected, shape: *x.shape() });
-        }
-        let gates = x.matmul(&self.weight_input.tensor())?.add(&self.bias_input.tensor())?;
-        let mut steps = Vec::with_capacity(gates.dims()[1]);
-        split(&gates, &mut steps)?;
-        Ok(steps)
-    }
-
-    /// The weights that the state is multiplied with and their bias, taken once for all steps.
-    fn of_state(&self) -> (Tensor, Tensor) {
-        (self.weight_hidden.tensor(), self.bias_hidden.tensor())
-    }
-
-    /// One of the parts that lie side by side.
-    fn part(&self, gates: &Tensor, index: usize) -> Result<Tensor> {
-        gates.narrow(-1, index * self.hidden, self.hidden)
-    }
-
-    /// A state to begin with: the one given, checked, or zeros.
-    fn begin(&self, x: &Tensor, state: Option<&Tensor>) -> Result<Tensor> {
-        let shape = [x.dims().first().copied().unwrap_or(0), self.hidden];
-        match state {
-            None => Tensor::zeros_of(x.device(), shape, x.dtype()),
-            Some(state) if state.dims() == shape => Ok(state.clone()),
-            Some(state) => Err(Error::ShapeMismatch { op: self.op, lhs: *x.shape(), rhs: *state.shape() }),
-        }
-    }
-
-    /// The states after all steps as a sequence.
-    fn join(&self, x: &Tensor, states: &[Tensor]) -> Result<Tensor> {
-        if states.is_empty() {
-            return Tensor::zeros_of(x.device(), [x.dims()[0], 0, self.hidden], x.dtype());
-        }
-        Tensor::stack(&states.iter().collect::<Vec<_>>(), 1)
-    }
-
-    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        visitor("weight_input", &self.weight_input);
-        visitor("weight_hidden", &self.weight_hidden);
-        visitor("bias_input", &self.bias_input);
-        visitor("bias_hidden", &self.bias_hidden);
-    }
-}
-
-/// The places along axis 1, one by one. Halves of halves: a part's gradient is as large as what it was cut from, so cutting
-/// each place from the whole would take time that grows with the square of the length.
-fn split(x: &Tensor, places: &mut Vec<Tensor>) -> Result<()> {
-    match x.dims()[1] {
-        0 => Ok(()),
-        1 => {
-            places.push(x.squeeze(1)?);
-            Ok(())
-        }
-        len => {
-            split(&x.narrow(1, 0, len / 2)?, places)?;
-            split(&x.narrow(1, len / 2, len - len / 2)?, places)
-        }
+impl Default for RecurrentOptions {
+    /// One layer, forward, in `f32`.
+    fn default() -> Self {
+        Self { layers: 1, bidirectional: false, dropout: 0.0, dtype: DType::F32 }
     }
 }
 
@@ -114,8 +43,11 @@ fn split(x: &Tensor, places: &mut Vec<Tensor>) -> Result<()> {
 /// product with a bias. W is `weight_input`, of shape `[inputs, 3·hidden]`, with the gates r, z, n side by side; U is
 /// `weight_hidden`, of shape `[hidden, 3·hidden]` (PyTorch keeps the transposes of both).
 ///
+/// With [`RecurrentOptions`] there are several layers over each other, or both directions. Their parameters then bear the
+/// layer's number and, where there are two, the direction: `layers.1.weight_input`, `layers.0.backward.bias_hidden`.
+///
 /// ```
-/// use highwater_tensor::nn::{Gru, Module};
+/// use highwater_tensor::nn::{Gru, Module, RecurrentOptions};
 /// use highwater_tensor::{Device, Rng, Tensor};
 /// let device = Device::cpu()?;
 /// let gru = Gru::new(&device, 4, 8, &Rng::new(0))?;
@@ -125,43 +57,64 @@ fn split(x: &Tensor, places: &mut Vec<Tensor>) -> Result<()> {
 /// let (_, state) = gru.run(&x.narrow(1, 0, 6)?, None)?;
 /// let (_, state) = gru.run(&x.narrow(1, 6, 4)?, Some(&state))?;
 /// assert_eq!(state.dims(), [2, 8]);
+///
+/// let options = RecurrentOptions { layers: 3, bidirectional: true, dropout: 0.1, ..Default::default() };
+/// let deep = Gru::with_options(&device, 4, 8, options, &Rng::new(0))?;
+/// let (y, state) = deep.run(&x, None)?;
+/// assert_eq!((y.dims(), state.dims()), (&[2, 10, 16][..], &[6, 2, 8][..]));
 /// # Ok::<(), highwater_tensor::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Gru {
-    gates: Gates,
+    stack: Stack,
 }
 
 impl Gru {
     /// A layer in `f32`. All parameters start uniform in ±1/√hidden.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] for a state of no numbers, [`Error::Allocation`] if there is no memory.
+    /// As [`with_options`](Self::with_options).
     pub fn new(place: &impl Place, inputs: usize, hidden: usize, rng: &Rng) -> Result<Self> {
-        Ok(Self { gates: Gates::new("gru", place, [inputs, hidden, 3], rng)? })
+        Self::with_options(place, inputs, hidden, RecurrentOptions::default(), rng)
     }
 
-    /// The states after each step, and the last one, from a state `[n, hidden]` or from zeros.
+    /// Layers made to measure, that start as [`new`](Self::new) says.
     ///
     /// # Errors
-    /// [`Error::BadRank`] unless `x` has three axes, [`Error::ShapeMismatch`] if its width or the state does not fit,
-    /// [`Error::Allocation`] if there is no memory.
-    pub fn run(&self, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
-        let (gates, mut states) = (&self.gates, Vec::new());
-        let steps = gates.of_inputs(x)?;
-        let mut h = gates.begin(x, state)?;
-        let (weight, bias) = gates.of_state();
-        for step in steps {
-            let inside = h.matmul(&weight)?.add(&bias)?;
-            let both = |index| gates.part(&step, index)?.add(&gates.part(&inside, index)?)?.sigmoid();
-            let (r, z) = (both(0)?, both(1)?);
-            let n = gates.part(&step, 2)?.add(&r.mul(&gates.part(&inside, 2)?)?)?.tanh()?;
-            // (1 - z)·n + z·h
-            h = n.add(&z.mul(&h.sub(&n)?)?)?;
-            states.push(h.clone());
-        }
-        Ok((gates.join(x, &states)?, h))
+    /// [`Error::BadArgument`](crate::Error::BadArgument) for a state of no numbers, no layers, or unless 0 ≤ dropout < 1;
+    /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) except for floats;
+    /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    pub fn with_options(
+        place: &impl Place,
+        inputs: usize,
+        hidden: usize,
+        options: RecurrentOptions,
+        rng: &Rng,
+    ) -> Result<Self> {
+        Ok(Self { stack: Stack::new("gru", place, [inputs, hidden, 3], options, rng)? })
     }
+
+    /// The states of the last layer after each step, and the last state of each layer in each direction, from such states or
+    /// from zeros: `[n, hidden]` for one layer that goes forward, else `[layers · directions, n, hidden]`, layer by layer, with
+    /// the one that goes forward first. The last state backward is the one at the first place.
+    ///
+    /// # Errors
+    /// [`Error::BadRank`](crate::Error::BadRank) unless `x` has three axes,
+    /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if its width or the state does not fit,
+    /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    pub fn run(&self, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
+        let (states, [last]) = self.stack.run(x, state.map(|h| [h]), gru_step)?;
+        Ok((states, last))
+    }
+}
+
+fn gru_step(gates: &Gates, step: &Tensor, (weight, bias): &OfState, [h]: [Tensor; 1]) -> Result<[Tensor; 1]> {
+    let inside = h.matmul(weight)?.add(bias)?;
+    let both = |index| gates.part(step, index)?.add(&gates.part(&inside, index)?)?.sigmoid();
+    let (r, z) = (both(0)?, both(1)?);
+    let n = gates.part(step, 2)?.add(&r.mul(&gates.part(&inside, 2)?)?)?.tanh()?;
+    // (1 - z)·n + z·h
+    Ok([n.add(&z.mul(&h.sub(&n)?)?)?])
 }
 
 impl Module for Gru {
@@ -170,7 +123,11 @@ impl Module for Gru {
     }
 
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        self.gates.visit(visitor);
+        self.stack.visit(visitor);
+    }
+
+    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
+        self.stack.visit_rngs(visitor);
     }
 }
 
@@ -179,7 +136,7 @@ impl Module for Gru {
 ///
 /// With input x, state h and cell c: (i, f, g, o) = x·W + h·U + biases; c ← σ(f)·c + σ(i)·tanh(g), h ← σ(o)·tanh(c). W is
 /// `weight_input`, of shape `[inputs, 4·hidden]`, with the gates side by side in this order; U is `weight_hidden`, of
-/// shape `[hidden, 4·hidden]` (PyTorch keeps the transposes of both).
+/// shape `[hidden, 4·hidden]` (PyTorch keeps the transposes of both). Several layers or directions are as in [`Gru`].
 ///
 /// ```
 /// use highwater_tensor::nn::{Lstm, Module};
@@ -194,38 +151,54 @@ impl Module for Gru {
 /// ```
 #[derive(Debug)]
 pub struct Lstm {
-    gates: Gates,
+    stack: Stack,
 }
 
 impl Lstm {
     /// A layer in `f32`. All parameters start uniform in ±1/√hidden.
     ///
     /// # Errors
-    /// As [`Gru::new`].
+    /// As [`Gru::with_options`].
     pub fn new(place: &impl Place, inputs: usize, hidden: usize, rng: &Rng) -> Result<Self> {
-        Ok(Self { gates: Gates::new("lstm", place, [inputs, hidden, 4], rng)? })
+        Self::with_options(place, inputs, hidden, RecurrentOptions::default(), rng)
     }
 
-    /// The states after each step, the last one, and the last cell, from a state and a cell `[n, hidden]` or from zeros.
+    /// Layers made to measure, that start as [`new`](Self::new) says.
+    ///
+    /// # Errors
+    /// As [`Gru::with_options`].
+    pub fn with_options(
+        place: &impl Place,
+        inputs: usize,
+        hidden: usize,
+        options: RecurrentOptions,
+        rng: &Rng,
+    ) -> Result<Self> {
+        Ok(Self { stack: Stack::new("lstm", place, [inputs, hidden, 4], options, rng)? })
+    }
+
+    /// The states of the last layer after each step, the last states, and the last cells, from states and cells or from zeros:
+    /// each of the shape that [`Gru::run`] says.
     ///
     /// # Errors
     /// As [`Gru::run`].
     pub fn run(&self, x: &Tensor, state: Option<(&Tensor, &Tensor)>) -> Result<(Tensor, Tensor, Tensor)> {
-        let (gates, mut states) = (&self.gates, Vec::new());
-        let steps = gates.of_inputs(x)?;
-        let mut h = gates.begin(x, state.map(|(h, _)| h))?;
-        let mut c = gates.begin(x, state.map(|(_, c)| c))?;
-        let (weight, bias) = gates.of_state();
-        for step in steps {
-            let all = step.add(&h.matmul(&weight)?)?.add(&bias)?;
-            let [i, f, o] = [0, 1, 3].map(|index| gates.part(&all, index)?.sigmoid());
-            let g = gates.part(&all, 2)?.tanh()?;
-            c = f?.mul(&c)?.add(&i?.mul(&g)?)?;
-            h = o?.mul(&c.tanh()?)?;
-            states.push(h.clone());
-        }
-        Ok((gates.join(x, &states)?, h, c))
+        let (states, [last, cell]) = self.stack.run(x, state.map(|(h, c)| [h, c]), lstm_step)?;
+        Ok((states, last, cell))
     }
+}
+
+fn lstm_step(
+    gates: &Gates,
+    step: &Tensor,
+    (weight, bias): &OfState,
+    [h, c]: [Tensor; 2],
+) -> Result<[Tensor; 2]> {
+    let all = step.add(&h.matmul(weight)?)?.add(bias)?;
+    let [i, f, o] = [0, 1, 3].map(|index| gates.part(&all, index)?.sigmoid());
+    let g = gates.part(&all, 2)?.tanh()?;
+    let c = f?.mul(&c)?.add(&i?.mul(&g)?)?;
+    Ok([o?.mul(&c.tanh()?)?, c])
 }
 
 impl Module for Lstm {
@@ -234,6 +207,10 @@ impl Module for Lstm {
     }
 
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        self.gates.visit(visitor);
+        self.stack.visit(visitor);
+    }
+
+    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
+        self.stack.visit_rngs(visitor);
     }
 }
