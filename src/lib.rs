@@ -15,11 +15,11 @@ pub use highwater_tensor::{
     AttentionOptions, Axes, Buffer, Choice, Conv2dOptions, CrossEntropyOptions, DType, Device,
     DeviceAllocator, DeviceProfile, DeviceRules, DryPeak, DryRead, DryRun, DryRunOptions, Element, Error,
     GradCheck, GradCheckError, Gradients, IntoPart, IntoParts, IntoShape, LargestFit, Layout, Norm, Op,
-    OpContext, ParseProfileError, Part, Place, Placement, PlacementReason, Pool2dOptions, RawElement,
-    Reduction, Refused, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, SmallestPool, SortOrder,
-    Storage, Tensor, TensorOptions, View, ViewMut, apply, backend, check_gradients, checkpoint, data, dlpack,
-    dry_run, io, is_recording, largest_fit, nn, no_grad, optim, smallest_pool, testing, visit_parts,
-    with_device,
+    OpContext, PadMode, ParseProfileError, Part, Place, Placement, PlacementReason, Pool2dOptions,
+    RawElement, Reduction, Refused, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, SmallestPool,
+    SortOrder, Storage, Tensor, TensorOptions, View, ViewMut, apply, backend, check_gradients, checkpoint,
+    data, dlpack, dry_run, io, is_recording, largest_fit, nn, no_grad, optim, smallest_pool, testing,
+    visit_parts, with_device,
 };
 pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};

@@ -40,7 +40,7 @@ pub use error::{Error, Result};
 pub use layout::Layout;
 pub use op::{Op, apply};
 pub use ops::{
-    AttentionOptions, Axes, Conv2dOptions, CrossEntropyOptions, IntoPart, IntoParts, Norm, Part,
+    AttentionOptions, Axes, Conv2dOptions, CrossEntropyOptions, IntoPart, IntoParts, Norm, PadMode, Part,
     Pool2dOptions, Reduction, SortOrder, TensorOptions,
 };
 pub use placement::{Placement, PlacementReason};

@@ -6,7 +6,7 @@
 mod ops_table;
 
 use highwater_tensor::{
-    CrossEntropyOptions, DType, Device, IntoPart, Norm, Reduction, Result, SortOrder, Tensor,
+    CrossEntropyOptions, DType, Device, IntoPart, Norm, PadMode, Reduction, Result, SortOrder, Tensor,
 };
 use ops_table::{InOrder, Lies, Transposed, WithGaps, device};
 use serde_json::Value;
@@ -123,6 +123,17 @@ fn run(name: &str, x: &[Tensor]) -> Result<Vec<Tensor>> {
         ["norm", "max", word] => x[0].norm(Norm::Max, &axes(word)[..]),
         ["cumsum", axis] => x[0].cumsum(number(axis)),
         ["pad"] => x[0].pad(&[(1, 0), (2, 3)], 0.5),
+        ["pad_with", mode, ref widths @ ..] => {
+            let mode = match mode {
+                "reflect" => PadMode::Reflect,
+                "edge" => PadMode::Replicate,
+                "wrap" => PadMode::Circular,
+                _ => panic!("{mode}"),
+            };
+            let widths: Vec<usize> = widths.iter().map(|word| number(word) as usize).collect();
+            let pairs: Vec<(usize, usize)> = widths.chunks(2).map(|pair| (pair[0], pair[1])).collect();
+            x[0].pad_with(&pairs, mode)
+        }
         ["flip", word] => x[0].flip(&axes(word)[..]),
         ["roll", shift, axis] => x[0].roll(number(shift), number(axis)),
         ["tile", ref times @ ..] => {

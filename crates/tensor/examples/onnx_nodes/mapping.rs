@@ -1,7 +1,7 @@
 //! Which of our ops a node is, and with which options.
 
 use highwater_tensor::{
-    AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, Error, Norm, Pool2dOptions,
+    AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, Error, Norm, PadMode, Pool2dOptions,
     Reduction, Scalar, SortOrder, Tensor,
 };
 
@@ -435,8 +435,14 @@ fn slice(node: &Node<'_>, x: &Tensor) -> Outcome {
 fn pad(node: &Node<'_>, x: &Tensor) -> Outcome {
     let case = node.case;
     let pads = case.given_list(1).ok_or_else(|| because("an older form"))?;
-    if case.word("mode", "constant") != "constant" || pads.iter().any(|&pad| pad < 0) {
-        return Err(because("other than a constant border"));
+    let mode = match case.word("mode", "constant") {
+        "reflect" => Some(PadMode::Reflect),
+        "edge" => Some(PadMode::Replicate),
+        "wrap" => Some(PadMode::Circular),
+        _ => None,
+    };
+    if pads.iter().any(|&pad| pad < 0) {
+        return Err(because("a border that is cut off"));
     }
     let axes = case.given_list(3).unwrap_or_else(|| (0..x.rank() as i64).collect());
     let mut widths = vec![(0, 0); x.rank()];
@@ -444,7 +450,10 @@ fn pad(node: &Node<'_>, x: &Tensor) -> Outcome {
         let axis = x.shape().axis("pad", axis as isize)?;
         widths[axis] = (pads[index] as usize, pads[index + axes.len()] as usize);
     }
-    Ok(x.pad(&widths, case.given_number(2).unwrap_or(0.0))?)
+    Ok(match mode {
+        Some(mode) => x.pad_with(&widths, mode)?,
+        None => x.pad(&widths, case.given_number(2).unwrap_or(0.0))?,
+    })
 }
 
 fn expand(node: &Node<'_>, x: &Tensor) -> Outcome {

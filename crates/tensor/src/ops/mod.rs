@@ -52,6 +52,7 @@ pub use axes::Axes;
 pub use conv::Conv2dOptions;
 pub use create::TensorOptions;
 pub use loss::{CrossEntropyOptions, Reduction};
+pub use pad::PadMode;
 pub use part::{IntoPart, IntoParts, Part};
 pub use pool::Pool2dOptions;
 pub use sort::SortOrder;

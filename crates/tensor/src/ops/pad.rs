@@ -1,7 +1,11 @@
 //! A tensor with a border of one value.
 //!
 //! y is x at its place and the value around it; ∂L/∂x is the part of ∂L/∂y at the place of x: a view of it. One output is taken, nothing
-//! is saved.
+//! is saved. Borders of the tensor's own elements are in `border`.
+
+mod border;
+
+pub use border::PadMode;
 
 use crate::autograd::Saved;
 use crate::backend::Kernel;
@@ -16,21 +20,40 @@ use crate::tensor::Tensor;
 
 const OP: &str = "pad";
 
-#[derive(Debug)]
-struct Pad {
-    /// How many go before and behind along each axis.
-    widths: [(usize, usize); MAX_RANK],
-    value: Scalar,
+/// How many go before and behind along each axis.
+type Widths = [(usize, usize); MAX_RANK];
+
+/// The widths, if there is a pair for each axis; `None` if nothing goes anywhere.
+fn checked(op: &'static str, x: &Tensor, widths: &[(usize, usize)]) -> Result<Option<Widths>> {
+    if widths.len() != x.rank() {
+        let got = format!("{} for shape {}", widths.len(), x.shape());
+        return Err(Error::BadArgument { op, argument: "widths", expected: "a pair for each axis", got });
+    }
+    if widths.iter().all(|&widths| widths == (0, 0)) {
+        return Ok(None);
+    }
+    Ok(Some(std::array::from_fn(|axis| widths.get(axis).copied().unwrap_or_default())))
 }
 
-impl Pad {
-    /// The place of a tensor of shape `of` in the padded one.
-    fn inside(&self, of: &Shape, padded: &Layout) -> Result<Layout> {
-        (0..of.rank()).try_fold(*padded, |part, axis| {
-            let before = self.widths[axis].0;
-            part.sliced(OP, axis, before..before.saturating_add(of[axis]), 1)
-        })
-    }
+/// The shape with what goes around it.
+fn padded(of: &Shape, widths: &Widths) -> Shape {
+    (0..of.rank()).zip(widths).fold(*of, |shape, (axis, &(before, behind))| {
+        shape.with_dim(axis, shape[axis].saturating_add(before).saturating_add(behind))
+    })
+}
+
+/// The place of a tensor of shape `of` in the padded one along the axes from `first` on; all of those before them.
+fn inside(op: &'static str, widths: &Widths, of: &Shape, padded: &Layout, first: usize) -> Result<Layout> {
+    (first..of.rank()).try_fold(*padded, |part, axis| {
+        let before = widths[axis].0;
+        part.sliced(op, axis, before..before.saturating_add(of[axis]), 1)
+    })
+}
+
+#[derive(Debug)]
+struct Pad {
+    widths: Widths,
+    value: Scalar,
 }
 
 impl Op for Pad {
@@ -40,12 +63,9 @@ impl Op for Pad {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
-        let padded = (0..x.rank()).zip(self.widths).fold(*x.shape(), |shape, (axis, (before, behind))| {
-            shape.with_dim(axis, shape[axis].saturating_add(before).saturating_add(behind))
-        });
-        let mut out = ctx.output(&padded, x.dtype())?;
+        let mut out = ctx.output(&padded(x.shape(), &self.widths), x.dtype())?;
         ctx.compute(Kernel::Fill { value: self.value, out: out.view_mut() })?;
-        let inside = self.inside(x.shape(), out.view().layout())?;
+        let inside = inside(OP, &self.widths, x.shape(), out.view().layout(), 0)?;
         let (input, mut out_view) = (x.view(), out.view_mut());
         let out_view = out_view.with_layout(&inside);
         ctx.compute(Kernel::CopyInto { input, axis: 0, start: 0, step: 1, out: out_view })?;
@@ -53,12 +73,14 @@ impl Op for Pad {
     }
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        Ok(vec![Some(grad.with_layout(self.inside(&saved.input_shape(0), grad.layout())?))])
+        let place = inside(OP, &self.widths, &saved.input_shape(0), grad.layout(), 0)?;
+        Ok(vec![Some(grad.with_layout(place))])
     }
 }
 
 impl Tensor {
-    /// This tensor with `value` around it: `widths` has for each axis how many go before and how many after.
+    /// This tensor with `value` around it: `widths` has for each axis how many go before and how many after. For borders of the
+    /// tensor's own elements see [`pad_with`](Self::pad_with).
     ///
     /// ```
     /// use highwater_tensor::{Device, Tensor};
@@ -73,20 +95,9 @@ impl Tensor {
     /// [`Error::BadArgument`] unless there are widths for each axis, and if the value is none of the element type;
     /// [`Error::TooManyElements`], [`Error::Allocation`] if there is no memory.
     pub fn pad(&self, widths: &[(usize, usize)], value: impl Into<Scalar>) -> Result<Self> {
-        if widths.len() != self.rank() {
-            let got = format!("{} for shape {}", widths.len(), self.shape());
-            return Err(Error::BadArgument {
-                op: OP,
-                argument: "widths",
-                expected: "a pair for each axis",
-                got,
-            });
-        }
+        let widths = checked(OP, self, widths)?;
         let value = holds(OP, value.into(), self.dtype())?;
-        if widths.iter().all(|&widths| widths == (0, 0)) {
-            return Ok(self.unchanged());
-        }
-        let widths = std::array::from_fn(|axis| widths.get(axis).copied().unwrap_or_default());
+        let Some(widths) = widths else { return Ok(self.unchanged()) };
         apply(Pad { widths, value }, &[self])
     }
 }

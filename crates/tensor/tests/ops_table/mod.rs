@@ -4,8 +4,8 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use highwater_tensor::{
-    AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, IntoPart, Norm, Pool2dOptions,
-    Reduction, Result, Rng, Runtime, SortOrder, Tensor,
+    AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, IntoPart, Norm, PadMode,
+    Pool2dOptions, Reduction, Result, Rng, Runtime, SortOrder, Tensor,
 };
 
 /// What an input's values are like. A difference must not step over a place where a derivative jumps.
@@ -351,6 +351,11 @@ pub(crate) const CASES: &[Case] = &[
     case("norm, Max", &[(&[3, 4], Distinct(0.03), Transposed)], |x| x[0].norm_keepdim(Norm::Max, 1)),
     case("split", STRIDED, |x| x[0].split(1, 3)?[1].add(&x[0].chunk(1, 4)?[0])),
     case("pad", STRIDED, |x| x[0].pad(&[(1, 2), (0, 3)], 0.5)),
+    case("pad_with, reflect", STRIDED_CUBE, |x| x[0].pad_with(&[(1, 0), (2, 2), (0, 3)], PadMode::Reflect)),
+    case("pad_with, replicate", STRIDED_CUBE, |x| {
+        x[0].pad_with(&[(0, 5), (1, 2), (3, 0)], PadMode::Replicate)
+    }),
+    case("pad_with, circular", STRIDED, |x| x[0].pad_with(&[(3, 1), (2, 4)], PadMode::Circular)),
     case("flip", STRIDED_CUBE, |x| x[0].flip([0, -1])),
     case("roll", STRIDED, |x| x[0].roll(-1, 1)),
     case("tile", STRIDED, |x| x[0].tile(&[2, 1, 3])),

@@ -211,4 +211,19 @@ for reduction in ["mean", "sum", "none"]:
     x, t = floats(3, 2), floats(3, 2)
     case(f"mse {reduction}", [x, t], reduced((x - t) ** 2, reduction))
 
+# Borders of a tensor's own elements.
+for shape, widths in [
+    ((5,), (4, 3)), ((1,), (0, 0)), ((3, 4), (2, 1, 3, 3)), ((3, 4), (0, 0, 0, 2)), ((2, 3, 4), (1, 1, 0, 2, 3, 1)),
+    ((2, 1, 3, 4), (1, 0, 0, 0, 2, 2, 1, 3)), ((2, 0, 3), (1, 1, 0, 0, 2, 2)),
+]:
+    x, pairs = floats(*shape), list(zip(widths[::2], widths[1::2]))
+    for mode in ["reflect", "edge", "wrap"]:
+        case(" ".join(map(str, ["pad_with", mode, *widths])), [x], np.pad(x, pairs, mode))
+x = floats(2, 1)
+case("pad_with edge 7 0 3 20", [x], np.pad(x, [(7, 0), (3, 20)], "edge"))
+ints = random.integers(-9, 9, (2, 3))
+for mode in ["reflect", "edge", "wrap"]:
+    case(f"pad_with {mode} 1 1 2 0", [ints], np.pad(ints, [(1, 1), (2, 0)], mode))
+    case(f"pad_with {mode} 1 1 2 0", [ints > 0], np.pad(ints > 0, [(1, 1), (2, 0)], mode))
+
 print("[" + ",\n".join(json.dumps(c, separators=(",", ":"), allow_nan=False) for c in cases) + "]")
