@@ -153,7 +153,7 @@ impl Layout {
         Ok(Self { shape: Shape::new(&dims[..=rank])?, strides, offset: self.offset })
     }
 
-    /// The same elements without an axis, whose size is 1.
+    /// The first elements along an axis, without that axis; all of them where its size is 1.
     pub(crate) fn without_axis(&self, axis: usize) -> Self {
         let mut strides = [0; MAX_RANK];
         for from in (0..self.shape.rank()).filter(|&from| from != axis) {
@@ -161,6 +161,14 @@ impl Layout {
             strides[to] = self.strides[from];
         }
         Self { shape: self.shape.without(axis), strides, offset: self.offset }
+    }
+
+    /// The elements with the same index along two axes: along the first one, as far as both go, without the second one.
+    pub(crate) fn diagonal(&self, first: usize, second: usize) -> Self {
+        let mut along = *self;
+        along.shape = self.shape.with_dim(first, self.shape[first].min(self.shape[second]));
+        along.strides[first] = self.strides[first].saturating_add(self.strides[second]);
+        along.without_axis(second)
     }
 
     /// Every `step`-th of the elements `start..end` along one axis.

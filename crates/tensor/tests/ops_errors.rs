@@ -102,6 +102,10 @@ fn shapes_that_do_not_match_are_both_named() {
             |g| Tensor::einsum("ij,j->i", &[&g.matrix, &g.vector]),
             "einsum: shapes [2, 3] and [4] do not match",
         ),
+        (
+            |g| Tensor::einsum("...,...", &[&g.matrix.unsqueeze(0)?, &g.vector]),
+            "einsum: shapes [1, 2, 3] and [4] do not match",
+        ),
         (|g| g.matrix.reshape([4, 2]), "reshape: 6 elements do not make shape [4, 2]"),
     ]);
 }
@@ -200,6 +204,10 @@ fn axes_and_ranges_that_are_not_there_are_named() {
             |g| Tensor::einsum("i->", &[&g.matrix]),
             "einsum: expected an axis for each letter, got shape [2, 3]",
         ),
+        (
+            |g| Tensor::einsum("ijk...->...", &[&g.matrix]),
+            "einsum: expected an axis for each letter, got shape [2, 3]",
+        ),
         (|g| g.empty.max(1), "max: no elements along the reduced axes of shape [2, 0]"),
         (|g| g.vector.t(), "t: expected at least two axes, got shape [4]"),
     ]);
@@ -266,6 +274,14 @@ fn arguments_that_an_op_cannot_follow_are_named() {
         (
             Tensor::einsum("ij->ik", &[x]),
             "einsum: a letter of the result that no operand has at position 5 of \"ij->ik\"",
+        ),
+        (
+            Tensor::einsum("ii->i", &[x]),
+            "einsum: operands must be of one size for each letter, got [2, 3] for \"ii->i\"",
+        ),
+        (
+            Tensor::einsum("i...->i", &[x]),
+            "einsum: the result has no ... for axes that operands have at position 7 of \"i...->i\"",
         ),
         (
             Tensor::einsum("ij,kl", &[x, &given.double]),

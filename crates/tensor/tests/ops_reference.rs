@@ -161,6 +161,7 @@ fn run(name: &str, x: &[Tensor]) -> Result<Vec<Tensor>> {
         ["top", k, axis] => {
             return x[0].top_k(number(k) as usize, number(axis), SortOrder::Descending).map(both);
         }
+        ["diagonal", offset, first, second] => x[0].diagonal(number(offset), number(first), number(second)),
         ["einsum", equation] => Tensor::einsum(equation, &x.iter().collect::<Vec<_>>()),
         _ => panic!("nobody knows what {name} is"),
     })

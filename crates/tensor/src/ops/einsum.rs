@@ -4,6 +4,9 @@
 //! operand alone by `sum`, in both by a batched matrix product of the two, permuted so that each has the letters of the batch
 //! first, then its own, then those summed over. What is taken and saved, and the gradient, are those of `permute`, `reshape`,
 //! `sum` and `matmul`; only a permuted operand that does not lie as the product reads it is copied.
+//!
+//! A letter twice in one operand is its diagonal, a view. Axes under `...` get labels of their own; an operand that has size 1
+//! there, where another one has more, goes on without that axis, so that nothing is repeated in memory.
 
 mod equation;
 
@@ -23,6 +26,37 @@ struct Labelled {
 }
 
 impl Labelled {
+    /// A tensor with an axis for each label; those with the same label become one, their diagonal.
+    fn new(tensor: &Tensor, mut labels: Labels, equation: &str) -> Result<Self> {
+        let (shape, mut tensor) = (tensor.shape(), tensor.unchanged());
+        let again = |labels: &Labels| {
+            (0..labels.len()).find_map(|axis| {
+                labels[..axis].iter().position(|&label| label == labels[axis]).map(|first| [first, axis])
+            })
+        };
+        while let Some([first, second]) = again(&labels) {
+            if tensor.dims()[first] != tensor.dims()[second] {
+                let (expected, got) = ("of one size for each letter", format!("{shape} for \"{equation}\""));
+                return Err(Error::BadArgument { op: OP, argument: "operands", expected, got });
+            }
+            tensor = tensor.diagonal_in_place(0, [first, second])?;
+            labels.remove(second);
+        }
+        Ok(Self { tensor, labels })
+    }
+
+    /// Without the axes of size 1 under `...` along which another operand is larger: what is multiplied with each of its
+    /// elements is the same.
+    fn without_repeated(mut self, larger: impl Fn(u8) -> bool) -> Result<Self> {
+        while let Some(axis) =
+            (0..self.labels.len()).find(|&axis| self.tensor.dims()[axis] == 1 && larger(self.labels[axis]))
+        {
+            self.tensor = self.tensor.squeeze(axis as isize)?;
+            self.labels.remove(axis);
+        }
+        Ok(self)
+    }
+
     /// The tensor with axes in the order of `labels`, which are its own.
     fn in_order(&self, labels: &[u8]) -> Result<Tensor> {
         let place = |label| self.labels.iter().position(|own| own == label);
@@ -75,8 +109,10 @@ impl Labelled {
 
 impl Tensor {
     /// Einstein's summation: each axis of each operand has a letter, and the elements at equal letters are multiplied and summed
-    /// over the letters that the result does not have. Without `->` the result has the letters that stand there once, in
-    /// alphabetical order, as in NumPy. Axes without a letter (`...`) and letters twice in one operand are not supported.
+    /// over the letters that the result does not have. A letter twice in one operand takes the diagonal of those axes. `...`
+    /// stands for any number of axes without letters, which are broadcast and which the result has too, unless there are none.
+    /// Without `->` the result has first the axes under `...`, then the letters that stand there once, in alphabetical order.
+    /// All is as in NumPy, but that a letter has one size, also where that is 1.
     ///
     /// ```
     /// use highwater_tensor::{Device, Tensor};
@@ -86,18 +122,20 @@ impl Tensor {
     /// assert_eq!(Tensor::einsum("ij,j->i", &[&a, &b])?.to_vec::<f32>()?, [21.0, 43.0]);
     /// assert_eq!(Tensor::einsum("ij->ji", &[&a])?.to_vec::<f32>()?, [1.0, 3.0, 2.0, 4.0]);
     /// assert_eq!(Tensor::einsum("ij,ij->", &[&a, &a])?.item::<f32>()?, 30.0);
+    /// assert_eq!(Tensor::einsum("ii->i", &[&a])?.to_vec::<f32>()?, [1.0, 4.0]);
+    /// assert_eq!(Tensor::einsum("...i,i", &[&a, &b])?.to_vec::<f32>()?, [21.0, 43.0]);
     /// # Ok::<(), highwater_tensor::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::BadEquation`], which says where; [`Error::BadArgument`] unless there are as many tensors as the equation has
-    /// operands; [`Error::BadRank`] for one with another number of axes than letters; [`Error::ShapeMismatch`] if a letter has
-    /// two sizes; [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::DeviceMismatch`];
+    /// operands, and if a letter has two sizes in one of them; [`Error::BadRank`] for one with another number of axes than letters
+    /// (with `...` fewer); [`Error::ShapeMismatch`] if a letter has two sizes, or axes under `...` do not broadcast; [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::DeviceMismatch`];
     /// [`Error::RankTooLarge`] if a product on the way has more axes than a tensor can have; [`Error::Allocation`] if there is
     /// no memory.
     pub fn einsum(equation: &str, operands: &[&Self]) -> Result<Self> {
-        let Equation { operands: labels, output } = Equation::parse(equation)?;
-        if labels.len() != operands.len() {
+        let parsed = Equation::parse(equation)?;
+        if parsed.operands.len() != operands.len() {
             let got = format!("{} for \"{equation}\"", operands.len());
             return Err(Error::BadArgument {
                 op: OP,
@@ -106,17 +144,21 @@ impl Tensor {
                 got,
             });
         }
-        let mut left = Vec::new();
-        for (&tensor, labels) in operands.iter().zip(labels) {
+        for (&tensor, labels) in operands.iter().zip(&parsed.operands) {
             supported(OP, tensor.dtype(), DType::is_float)?;
             same_dtype(OP, operands[0], tensor)?;
-            if tensor.rank() != labels.len() {
+            if !Equation::fits(labels, tensor.rank()) {
                 let (expected, shape) = ("an axis for each letter", *tensor.shape());
                 return Err(Error::BadRank { op: OP, expected, shape });
             }
-            left.push(Labelled { tensor: tensor.unchanged(), labels });
         }
-        one_size_a_letter(&left)?;
+        let ranks: Vec<usize> = operands.iter().map(|tensor| tensor.rank()).collect();
+        let Equation { operands: labels, output } = parsed.spelled_out(equation, &ranks)?;
+        let labelled =
+            operands.iter().zip(labels).map(|(tensor, labels)| Labelled::new(tensor, labels, equation));
+        let labelled = labelled.collect::<Result<Vec<_>>>()?;
+        let mut left = broadcast(labelled)?;
+        one_size_a_label(&left, operands)?;
         // The parser gives one operand at least.
         let mut product = left.remove(0);
         let mut rest = left.into_iter();
@@ -130,14 +172,27 @@ impl Tensor {
     }
 }
 
-/// Refuses a letter that has two sizes.
-fn one_size_a_letter(operands: &[Labelled]) -> Result<()> {
+/// The operands without the axes under `...` that are broadcast.
+fn broadcast(operands: Vec<Labelled>) -> Result<Vec<Labelled>> {
+    let large = |of: &Labelled| {
+        let axes = of.labels.iter().zip(of.tensor.dims());
+        axes.filter(|&(label, &size)| !label.is_ascii_alphabetic() && size != 1)
+            .map(|(&label, _)| label)
+            .collect()
+    };
+    let large: Vec<Labels> = operands.iter().map(large).collect();
+    let is_large = |label| large.iter().any(|of| of.contains(&label));
+    operands.into_iter().map(|operand| operand.without_repeated(is_large)).collect()
+}
+
+/// Refuses a label that has two sizes; the error names the shapes as they were `given`.
+fn one_size_a_label(operands: &[Labelled], given: &[&Tensor]) -> Result<()> {
     for (index, operand) in operands.iter().enumerate() {
-        for other in &operands[index + 1..] {
+        for (place, other) in operands.iter().enumerate().skip(index + 1) {
             let shared: Labels =
                 operand.labels.iter().copied().filter(|label| other.labels.contains(label)).collect();
             if operand.sizes(&shared) != other.sizes(&shared) {
-                let (lhs, rhs) = (*operand.tensor.shape(), *other.tensor.shape());
+                let (lhs, rhs) = (*given[index].shape(), *given[place].shape());
                 return Err(Error::ShapeMismatch { op: OP, lhs, rhs });
             }
         }

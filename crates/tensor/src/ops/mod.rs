@@ -15,6 +15,7 @@ mod concat;
 mod conv;
 mod create;
 mod cumulative;
+mod diagonal;
 mod dropout;
 mod einsum;
 mod flip;

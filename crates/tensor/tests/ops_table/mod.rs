@@ -379,6 +379,16 @@ pub(crate) const CASES: &[Case] = &[
     case("top_k", STRIDED_RANKED, |x| x[0].top_k(2, 0, SortOrder::Descending).map(|(values, _)| values)),
     case("einsum", PAIR, |x| Tensor::einsum("ij,kj->ki", &[&x[0], &x[1]])),
     case("einsum, elementwise", PAIR, |x| Tensor::einsum("ij,ij->j", &[&x[0], &x[1]])),
+    case("einsum, diagonal", &[(&[3, 2, 3, 3], Any, Transposed), (&[3, 2], Any, InOrder)], |x| {
+        Tensor::einsum("iaij,jb->ab", &[&x[0], &x[1]])
+    }),
+    case(
+        "einsum, axes without letters",
+        &[(&[2, 1, 3, 4], Any, Transposed), (&[4, 2, 5], Any, WithGaps)],
+        |x| Tensor::einsum("...ij,j...->i...", &[&x[0], &x[1]]),
+    ),
+    case("diagonal", CUBE, |x| x[0].diagonal(1, -1, 0)),
+    case("diagonal, below", STRIDED, |x| x[0].diagonal(-1, 0, 1)),
     case("gather", MATRIX, |x| x[0].gather(1, &Tensor::from_slice(x[0].device(), &[3i64, 3, 0, 1], [2, 2])?)),
     case("index_select", STRIDED, |x| x[0].index_select(0, &classes(&x[0], &[2, 0, 2, 2])?)),
     case("layer_norm", CUBE, |x| x[0].layer_norm(None, 1e-5)),

@@ -226,4 +226,46 @@ for mode in ["reflect", "edge", "wrap"]:
     case(f"pad_with {mode} 1 1 2 0", [ints], np.pad(ints, [(1, 1), (2, 0)], mode))
     case(f"pad_with {mode} 1 1 2 0", [ints > 0], np.pad(ints > 0, [(1, 1), (2, 0)], mode))
 
+# Diagonals.
+for shape in [(3, 4), (4, 3), (0, 3)]:
+    x = floats(*shape)
+    for offset in [0, 1, -2, 5, -5]:
+        case(f"diagonal {offset} 0 1", [x], np.diagonal(x, offset))
+for first, second in [(0, 1), (2, 0), (1, -1)]:
+    x = floats(2, 3, 4)
+    case(f"diagonal 1 {first} {second}", [x], np.diagonal(x, 1, first, second))
+
+# Einstein's summation with letters that stand twice and axes without letters.
+for equation, shapes in [
+    ("ii->i", [(3, 3)]), ("ii", [(3, 3)]), ("iij->j", [(2, 2, 3)]), ("ijij->ij", [(2, 3, 2, 3)]), ("iii->i", [(3, 3, 3)]), ("iijj", [(2, 2, 3, 3)]),
+    ("...ii->...i", [(2, 3, 4, 4)]), ("...ij,...jk->...ik", [(2, 3, 4), (5, 1, 4, 2)]), ("...ij,...jk", [(2, 3), (4, 3, 2)]),
+    ("...,...", [(2, 3), (1, 3)]), ("i...,i...->i...", [(2, 1, 3), (2, 4, 1)]), ("...->...", [(2, 3)]), ("...i->...i", [(3,)]),
+    ("i->...i", [(3,)]), ("a...b,...->...ba", [(2, 3, 4), (7, 3)]), ("...i,i->...", [(0, 3), (3,)]), ("...,...->...", [(1, 3), (0, 3)]),
+    ("...,...,...i", [(2, 1), (3,), (1, 1, 4)]),
+]:
+    operands = [floats(*shape) for shape in shapes]
+    case(f"einsum {equation}", operands, np.einsum(equation, *operands))
+for _ in range(60):
+    sizes = dict(zip("abcd", random.integers(1, 4, 4).tolist()))
+    shared = random.integers(1, 4, random.integers(0, 3)).tolist()
+    terms, operands = [], []
+    for _ in range(random.integers(1, 4)):
+        letters = random.choice(list("abcd"), random.integers(1, 4)).tolist()
+        shape = [sizes[letter] for letter in letters]
+        if random.integers(2):
+            place, count = random.integers(0, len(letters) + 1), random.integers(0, len(shared) + 1)
+            # Some are broadcast.
+            shape[place:place] = [size if random.integers(3) else 1 for size in shared[len(shared) - count:]]
+            letters.insert(place, "...")
+        terms.append("".join(letters))
+        operands.append(floats(*shape))
+    equation = ",".join(terms)
+    if random.integers(2):
+        known = sorted(set(equation) - set(",."))
+        output = random.permutation(known)[:random.integers(0, len(known) + 1)].tolist()
+        if "." in equation:
+            output.insert(random.integers(0, len(output) + 1), "...")
+        equation += "->" + "".join(output)
+    case(f"einsum {equation}", operands, np.einsum(equation, *operands))
+
 print("[" + ",\n".join(json.dumps(c, separators=(",", ":"), allow_nan=False) for c in cases) + "]")

@@ -7,8 +7,16 @@ use crate::shape::MAX_RANK;
 /// More than any equation over tensors needs: longer ones are refused before they are read.
 const MOST_BYTES: usize = 256;
 
-/// The axes of one tensor: a letter each.
+/// The axes of one tensor: a letter each, or what stands for several without one.
 pub(super) type Labels = Vec<u8>;
+
+/// Stands for `...` among labels.
+const DOTS: u8 = b'.';
+
+/// How many labels are letters.
+pub(super) fn letters(labels: &[u8]) -> usize {
+    labels.iter().filter(|&&label| label != DOTS).count()
+}
 
 /// The axes of the operands and of the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +26,8 @@ pub(super) struct Equation {
 }
 
 impl Equation {
-    /// Reads an equation. Without an arrow, the result has the letters that stand there once, in alphabetical order.
+    /// Reads an equation. Without an arrow, the result has the axes without letters, if there may be some, and then the letters
+    /// that stand there once, in alphabetical order.
     pub(super) fn parse(text: &str) -> Result<Self> {
         let refused = |position, reason| {
             // What is too long to be read is too long to be shown.
@@ -47,19 +56,24 @@ impl Equation {
                     tensors.push(Labels::new());
                     position += 1;
                 }
-                b'.' => return refused(position, "axes without a letter (...) are not supported"),
+                b'.' if !bytes[position..].starts_with(b"...") => {
+                    return refused(position, "axes without a letter are written ...");
+                }
+                b'.' if tensors[labels].contains(&DOTS) => {
+                    return refused(position, "... twice in one tensor");
+                }
+                b'.' => {
+                    tensors[labels].push(DOTS);
+                    position += 2;
+                }
                 letter if !letter.is_ascii_alphabetic() => return refused(position, "expected a letter"),
-                letter if tensors[labels].contains(&letter) => {
-                    let reason = match arrow {
-                        None => "a letter twice in one operand (a diagonal) is not supported",
-                        Some(_) => "a letter twice in the result",
-                    };
-                    return refused(position, reason);
+                letter if arrow.is_some() && tensors[labels].contains(&letter) => {
+                    return refused(position, "a letter twice in the result");
                 }
                 letter if arrow.is_some() && !tensors[..labels].iter().any(|of| of.contains(&letter)) => {
                     return refused(position, "a letter of the result that no operand has");
                 }
-                _ if tensors[labels].len() == MAX_RANK => {
+                _ if letters(&tensors[labels]) == MAX_RANK => {
                     return refused(position, "more axes than a tensor can have");
                 }
                 letter => tensors[labels].push(letter),
@@ -69,14 +83,45 @@ impl Equation {
         let output = match arrow {
             Some(_) => tensors.pop().unwrap_or_default(),
             None => {
-                let once = |letter: &u8| tensors.iter().filter(|of| of.contains(letter)).count() == 1;
-                (b'A'..=b'Z').chain(b'a'..=b'z').filter(once).collect()
+                let times = |letter: u8| tensors.iter().flatten().filter(|&&label| label == letter).count();
+                let dots = (times(DOTS) > 0).then_some(DOTS);
+                dots.into_iter()
+                    .chain((b'A'..=b'Z').chain(b'a'..=b'z').filter(|&letter| times(letter) == 1))
+                    .collect()
             }
         };
-        if output.len() > MAX_RANK {
+        if letters(&output) > MAX_RANK {
             return refused(text.len(), "more axes than a tensor can have");
         }
         Ok(Self { operands: tensors, output })
+    }
+
+    /// Whether an operand of `rank` axes has one for each letter, and no others unless there is `...`.
+    pub(super) fn fits(labels: &[u8], rank: usize) -> bool {
+        if labels.contains(&DOTS) { letters(labels) <= rank } else { labels.len() == rank }
+    }
+
+    /// With a label for each of the axes that `...` stands for in operands of so many axes, which [fit](Self::fits). They are
+    /// counted from the last one, as in broadcasting: where an operand has fewer of them, those in front are missing.
+    pub(super) fn spelled_out(mut self, text: &str, ranks: &[usize]) -> Result<Self> {
+        let unnamed = |(labels, rank): (&Labels, &usize)| rank - letters(labels);
+        let unnamed: Vec<usize> = self.operands.iter().zip(ranks).map(unnamed).collect();
+        let most = unnamed.iter().copied().max().unwrap_or(0);
+        if most > 0 && !self.output.contains(&DOTS) {
+            let (equation, reason) = (text.to_owned(), "the result has no ... for axes that operands have");
+            return Err(Error::BadEquation { op: OP, equation, position: text.len(), reason });
+        }
+        let tensors = self.operands.iter_mut().zip(unnamed).chain([(&mut self.output, most)]);
+        for (labels, unnamed) in tensors {
+            if let Some(place) = labels.iter().position(|&label| label == DOTS) {
+                // No letter is below MAX_RANK, and neither is any count of axes above it.
+                labels.splice(place..=place, (most - unnamed..most).map(|axis| axis as u8));
+            }
+        }
+        if self.output.len() > MAX_RANK {
+            return Err(Error::RankTooLarge { rank: self.output.len() });
+        }
+        Ok(self)
     }
 }
 
@@ -102,19 +147,42 @@ mod tests {
         assert_eq!(parsed("kj,ji").1, "ik");
         assert_eq!(parsed("ba").1, "ab");
         assert_eq!(parsed("i,i").1, "");
+        assert_eq!(parsed("ii").1, "");
+        assert_eq!(parsed("iij,k").1, "jk");
+        assert_eq!(parsed("b...a,a").1, ".b");
+    }
+
+    #[test]
+    fn axes_without_letters_are_counted_from_the_last() {
+        let spelled = |text: &str, ranks: &[usize]| Equation::parse(text).unwrap().spelled_out(text, ranks);
+        let equation = spelled("i...,...j->...ij", &[3, 2]).unwrap();
+        assert_eq!(equation.operands, [vec![b'i', 0, 1], vec![1, b'j']]);
+        assert_eq!(equation.output, [0, 1, b'i', b'j']);
+        assert_eq!(spelled("...i,i->...i", &[1, 1]).unwrap().output, [b'i']);
+        assert_eq!(spelled("i->...i", &[1]).unwrap().output, [b'i']);
+        let lost = spelled("...i->i", &[2]).unwrap_err().to_string();
+        assert_eq!(
+            lost,
+            "einsum: the result has no ... for axes that operands have at position 7 of \"...i->i\""
+        );
+        let many = spelled("abcde...,f...", &[8, 4]);
+        assert!(matches!(many, Err(Error::RankTooLarge { rank: 9 })), "{many:?}");
+        assert!(Equation::fits(b"i.", 1) && Equation::fits(b"i.", 4) && !Equation::fits(b"ij.", 1));
+        assert!(Equation::fits(b"ij", 2) && !Equation::fits(b"ij", 3));
     }
 
     #[test]
     fn what_cannot_be_followed_is_named_with_its_place() {
         let message = |text: &str| Equation::parse(text).unwrap_err().to_string();
         for (text, reason) in [
-            ("ii->i", "a letter twice in one operand (a diagonal) is not supported at position 1"),
             ("ij->ijk", "a letter of the result that no operand has at position 6"),
             ("ij->ii", "a letter twice in the result at position 5"),
             ("ij,jk-ik", "an arrow is written -> at position 5"),
             ("i->->i", "there is a second arrow at position 3"),
             ("i->i,i", "the result is one tensor at position 4"),
-            ("...i->i", "axes without a letter (...) are not supported at position 0"),
+            ("i..->i", "axes without a letter are written ... at position 1"),
+            ("...i...->i", "... twice in one tensor at position 4"),
+            ("......->", "... twice in one tensor at position 3"),
             ("i2->i", "expected a letter at position 1"),
             ("äi->i", "expected a letter at position 0"),
             ("abcdefghi->a", "more axes than a tensor can have at position 8"),
