@@ -378,6 +378,35 @@ fn a_mask_hides_padding_and_one_that_hides_nothing_changes_nothing() {
 }
 
 #[test]
+fn attention_drops_weights_only_while_gradients_are_recorded() {
+    let device = device();
+    let make = || MultiHeadAttention::new(&device, 6, 2, true, &Rng::new(3)).unwrap();
+    let (plain, dropping) = (make(), make().with_dropout(0.5, Rng::new(9)).unwrap());
+    let x = Tensor::normal(&device, [2, 5, 6], 0.0, 1.0, &Rng::new(4)).unwrap();
+    let values = |heads: &MultiHeadAttention| heads.forward(&x).unwrap().to_vec::<f32>().unwrap();
+    assert_eq!(no_grad(|| values(&dropping)), values(&plain));
+    let first = values(&dropping);
+    assert_ne!(first, values(&plain));
+    assert_ne!(first, values(&dropping), "each pass drops others");
+    assert_eq!(first, values(&make().with_dropout(0.5, Rng::new(9)).unwrap()), "one seed gives one run");
+
+    // With a mask as well: what is hidden stays so.
+    let mask = Tensor::full(&device, [5, 5], f32::NEG_INFINITY).unwrap();
+    let hidden = dropping.forward_masked(&x, &mask).unwrap().to_vec::<f32>().unwrap();
+    let parameters = plain.parameters();
+    let bias = parameters.iter().find(|(path, _)| path == "output.bias").unwrap().1.tensor();
+    assert_eq!(hidden, bias.broadcast_to([2, 5, 6]).unwrap().to_vec::<f32>().unwrap());
+
+    let mut rngs = Vec::new();
+    dropping.visit_rngs(&mut |path, _| rngs.push(path.to_owned()));
+    assert_eq!(rngs, ["dropout.rng"]);
+    assert_eq!(dropping.parameters().len(), plain.parameters().len());
+    for p in [1.0, -0.5] {
+        assert!(matches!(make().with_dropout(p, Rng::new(0)), Err(Error::BadArgument { .. })));
+    }
+}
+
+#[test]
 fn a_causal_block_does_not_look_ahead() {
     let device = device();
     let block = TransformerBlock::new(&device, 8, 2, true, &Rng::new(5)).unwrap();

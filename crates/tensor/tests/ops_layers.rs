@@ -5,7 +5,7 @@
 mod ops_table;
 
 use highwater_tensor::{
-    AttentionOptions, Conv2dOptions, DType, Device, Error, Pool2dOptions, Result, Tensor,
+    AttentionOptions, Conv2dOptions, DType, Device, Error, Pool2dOptions, Result, Rng, Tensor,
 };
 use ops_table::{Numbers, device};
 
@@ -268,6 +268,79 @@ fn the_gradient_of_attention_over_several_tiles_is_that_of_its_parts() {
         let expected = parts.get(leaf).unwrap().to_vec::<f64>().unwrap();
         assert_close(Ok(fused.get(leaf).unwrap().clone()), leaf.dims(), &expected);
     }
+}
+
+#[test]
+fn weights_of_attention_are_dropped_or_scaled() {
+    let device = device();
+    let numbers = &mut Numbers::new(8);
+    let (_, query) = random(&device, numbers, &[20, 30, 4]);
+    let (_, key) = random(&device, numbers, &[20, 40, 4]);
+    // With these values the results are the weights.
+    let value = Tensor::arange(&device, 40).unwrap().one_hot(40).unwrap().to_dtype(DType::F64).unwrap();
+    let value = value.broadcast_to([20, 40, 40]).unwrap();
+    let (options, rng) = (AttentionOptions { causal: true, scale: None }, Rng::new(1));
+    let weights = query.attention(&key, &value, None, options).unwrap().to_vec::<f64>().unwrap();
+    let dropped = query.attention_with_dropout(&key, &value, None, options, 0.25, &rng).unwrap();
+    let (mut visible, mut kept) = (0, 0);
+    for (weight, dropped) in weights.into_iter().zip(dropped.to_vec::<f64>().unwrap()) {
+        assert!(dropped == 0.0 || (dropped - weight / 0.75).abs() < 1e-12, "{weight} became {dropped}");
+        visible += usize::from(weight != 0.0);
+        kept += usize::from(dropped != 0.0);
+    }
+    assert_eq!(visible, 20 * (1..=30).sum::<usize>());
+    assert!((72 * visible..78 * visible).contains(&(100 * kept)), "{kept} of {visible} at p = 1/4");
+
+    let before = rng.state();
+    let none = query.attention_with_dropout(&key, &value, None, options, 0.0, &rng).unwrap();
+    let plain = query.attention(&key, &value, None, options).unwrap();
+    assert_eq!(none.to_vec::<f64>().unwrap(), plain.to_vec::<f64>().unwrap());
+    for p in [1.0, -0.1, f64::NAN] {
+        let refused = query.attention_with_dropout(&key, &value, None, options, p, &rng).unwrap_err();
+        assert!(matches!(refused, Error::BadArgument { op: "attention", argument: "p", .. }), "{refused}");
+    }
+    assert!(query.attention_with_dropout(&value, &key, None, options, 0.5, &rng).is_err());
+    assert_eq!(rng.state(), before, "nothing was drawn");
+}
+
+#[test]
+fn a_mask_that_is_added_hides_keys_as_truth_values_do_and_has_a_gradient() {
+    let device = device();
+    let numbers = &mut Numbers::new(9);
+    for dtype in [DType::F64, DType::F16, DType::BF16] {
+        let make =
+            |numbers: &mut Numbers, dims: &[usize]| random(&device, numbers, dims).1.to_dtype(dtype).unwrap();
+        let (query, key) = (make(numbers, &[2, 3, 4]), make(numbers, &[2, 5, 4]));
+        let value = make(numbers, &[2, 5, 2]);
+        // The last query sees nothing.
+        let seen: Vec<bool> = (0..15).map(|place| place < 10 && place % 4 != 1).collect();
+        let seen = Tensor::from_slice(&device, &seen, [3, 5]).unwrap();
+        let zeros = Tensor::zeros_of(&device, [3, 5], dtype).unwrap();
+        let added = seen.where_(&zeros, &zeros.add_scalar(f64::NEG_INFINITY).unwrap()).unwrap();
+        let added = added.requiring_grad().unwrap();
+        let options = AttentionOptions::default();
+        let chosen = query.attention(&key, &value, Some(&seen), options).unwrap();
+        let summed = query.attention(&key, &value, Some(&added), options).unwrap();
+        let [chosen, result] =
+            [&chosen, &summed].map(|y| y.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap());
+        let digits = if dtype == DType::F64 { 1e-12 } else { 0.05 };
+        for (a, b) in result.iter().zip(&chosen) {
+            assert!((a - b).abs() <= digits, "{dtype}: {a} and {b}");
+        }
+        assert_eq!(result[4..6], [0.0, 0.0]);
+        let gradients = summed.square().unwrap().sum_all().unwrap().backward().unwrap();
+        let to_mask = gradients.get(&added).unwrap().to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+        for (place, slope) in to_mask.into_iter().enumerate() {
+            let hidden = place >= 10 || place % 4 == 1;
+            assert!(slope.is_finite() && (slope == 0.0) == hidden, "{dtype}, {place}: {slope}");
+        }
+    }
+    let x = Tensor::zeros(&device, [2, 3]).unwrap();
+    let other = Tensor::zeros_of(&device, [2, 2], DType::F64).unwrap();
+    assert_eq!(
+        x.attention(&x, &x, Some(&other), AttentionOptions::default()).unwrap_err().to_string(),
+        "attention: mask must be of type bool, or of the queries' type to be added, got f64 of shape [2, 2] for a tensor of shape [2, 3]"
+    );
 }
 
 #[test]

@@ -6,7 +6,8 @@
 mod ops_table;
 
 use highwater_tensor::{
-    CrossEntropyOptions, DType, Device, IntoPart, Norm, PadMode, Reduction, Result, SortOrder, Tensor,
+    AttentionOptions, CrossEntropyOptions, DType, Device, IntoPart, Norm, PadMode, Reduction, Result,
+    SortOrder, Tensor,
 };
 use ops_table::{InOrder, Lies, Transposed, WithGaps, device};
 use serde_json::Value;
@@ -162,6 +163,10 @@ fn run(name: &str, x: &[Tensor]) -> Result<Vec<Tensor>> {
             return x[0].top_k(number(k) as usize, number(axis), SortOrder::Descending).map(both);
         }
         ["diagonal", offset, first, second] => x[0].diagonal(number(offset), number(first), number(second)),
+        ["attention", ref words @ ..] => {
+            let options = AttentionOptions { causal: words.contains(&"causal"), ..Default::default() };
+            x[0].attention(&x[1], &x[2], x.get(3), options)
+        }
         ["einsum", equation] => Tensor::einsum(equation, &x.iter().collect::<Vec<_>>()),
         _ => panic!("nobody knows what {name} is"),
     })

@@ -370,12 +370,8 @@ fn attention(node: &Node<'_>, x: &Tensor) -> Outcome {
     if !plain {
         return Err(because("other than plain attention"));
     }
-    let mask = node.given(3).filter(|mask| mask.dtype() == DType::Bool);
-    if node.given(3).is_some() != mask.is_some() {
-        return Err(because("a mask that is added"));
-    }
     let options = AttentionOptions { causal: case.whole("is_causal", 0) == 1, scale: case.float("scale") };
-    Ok(x.attention(key, value, mask, options)?)
+    Ok(x.attention(key, value, node.given(3), options)?)
 }
 
 fn gather(node: &Node<'_>, x: &Tensor) -> Outcome {

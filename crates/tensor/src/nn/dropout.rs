@@ -42,11 +42,19 @@ impl Dropout {
         }
         Ok(Self { p, rng })
     }
+
+    /// With which probability to drop now, and from where to draw: `None` if nothing is dropped.
+    pub(super) fn acting(&self) -> Option<(f64, &Rng)> {
+        (is_recording() && self.p > 0.0).then_some((self.p, &self.rng))
+    }
 }
 
 impl Module for Dropout {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        if is_recording() && self.p > 0.0 { x.dropout(self.p, &self.rng) } else { Ok(x.unchanged()) }
+        match self.acting() {
+            Some((p, rng)) => x.dropout(p, rng),
+            None => Ok(x.unchanged()),
+        }
     }
 
     fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {

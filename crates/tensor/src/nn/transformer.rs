@@ -2,6 +2,7 @@
 
 use highwater_tracking::module;
 
+use super::dropout::Dropout;
 use super::init::{Fans, Init};
 use super::linear::{Linear, LinearOptions};
 use super::module::Module;
@@ -71,6 +72,8 @@ pub struct MultiHeadAttention {
     /// Queries, keys and values of all heads, one after the other.
     project: Linear,
     output: Linear,
+    /// Of weights.
+    dropout: Option<Dropout>,
 }
 
 impl MultiHeadAttention {
@@ -90,11 +93,20 @@ impl MultiHeadAttention {
         let project =
             Linear::with_options(place, width, width.saturating_mul(3), options(), rng)?.named("project");
         let output = Linear::with_options(place, width, width, options(), rng)?.named("output");
-        Ok(Self { heads, options: AttentionOptions { causal, scale: None }, project, output })
+        Ok(Self { heads, options: AttentionOptions { causal, scale: None }, project, output, dropout: None })
+    }
+
+    /// The same with weights dropped with probability `p`, at places that `rng` decides, while gradients are recorded; see
+    /// [`Tensor::attention_with_dropout`], also for the memory that this takes.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless 0 ≤ p < 1.
+    pub fn with_dropout(self, p: f64, rng: Rng) -> Result<Self> {
+        Ok(Self { dropout: Some(Dropout::new(p, rng)?), ..self })
     }
 
     /// As [`forward`](Module::forward), but a position sees others only where `mask` (truth values, broadcast to
-    /// `[n, heads, len, len]`: which keys each query sees) is true. For sequences of several lengths `[n, 1, 1, len]` says where each
+    /// `[n, heads, len, len]`: which keys each query sees) is true; or with a mask of the input's type added to the scores. For sequences of several lengths `[n, 1, 1, len]` says where each
     /// one is not padding. Queries, keys and values are copied head by head, as in [`Tensor::attention`].
     ///
     /// ```
@@ -111,12 +123,23 @@ impl MultiHeadAttention {
     /// # Errors
     /// As [`Module::forward`], and those of [`Tensor::attention`] for a mask of another type or shape.
     pub fn forward_masked(&self, x: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        self.attend(x, Some(mask))
+    }
+
+    fn attend(&self, x: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
         let [n, len, width] = axes(x)?;
         let parts = self.project.forward_as("project", x)?;
+        let dropped = self.dropout.as_ref().and_then(Dropout::acting);
+        if mask.is_none() && dropped.is_none() {
+            return self.output.forward_as("output", &parts.self_attention(self.heads, self.options)?);
+        }
         let by_head =
             parts.reshape([n, len, 3, self.heads, width / self.heads])?.permute(&[2, 0, 3, 1, 4])?;
         let [query, key, value] = [by_head.at(0)?, by_head.at(1)?, by_head.at(2)?];
-        let mixed = query.attention(&key, &value, Some(mask), self.options)?;
+        let mixed = match dropped {
+            Some((p, rng)) => query.attention_with_dropout(&key, &value, mask, self.options, p, rng)?,
+            None => query.attention(&key, &value, mask, self.options)?,
+        };
         self.output.forward_as("output", &mixed.permute(&[0, 2, 1, 3])?.reshape([n, len, width])?)
     }
 }
@@ -135,14 +158,18 @@ fn options() -> LinearOptions {
 
 impl Module for MultiHeadAttention {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        axes(x)?;
-        let parts = self.project.forward_as("project", x)?;
-        self.output.forward_as("output", &parts.self_attention(self.heads, self.options)?)
+        self.attend(x, None)
     }
 
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
         self.project.visit_as("project", visitor);
         self.output.visit_as("output", visitor);
+    }
+
+    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
+        if let Some(dropout) = &self.dropout {
+            dropout.visit_rngs_as("dropout", visitor);
+        }
     }
 }
 

@@ -6,10 +6,14 @@
 //! - With p the softmax and g = ∂L/∂y: ∂L/∂v = pᵀ·g, and with d = p (g·vᵀ - Σ g y): ∂L/∂q = scale · d·k, ∂L/∂k = scale · dᵀ·q.
 //! - The matrix of scores is never there: memory grows with the queries and the keys, not with their product. Saves q, k, v, y
 //!   and one number for each query, from which backward makes the scores again, tile by tile.
+//! - A mask of numbers is added to the scores, as in relative positions. That, and weights that are dropped, is done in `whole`, with
+//!   the matrix in memory.
+
+mod whole;
 
 use bfc_core::Category;
 
-use super::{expect_dtype, same_dtype, supported};
+use super::{same_dtype, supported};
 use crate::autograd::Saved;
 use crate::backend::{Attention, Kernel, Workspace};
 use crate::context::{Buffer, OpContext};
@@ -136,10 +140,85 @@ impl Op for ScaledDotProduct {
 
 const OP: &str = "attention";
 
+/// Queries, keys and values that fit each other.
+struct Between<'a> {
+    query: &'a Tensor,
+    key: &'a Tensor,
+    value: &'a Tensor,
+    /// The axes before those of the matrices.
+    leading: &'a [usize],
+    queries: usize,
+    keys: usize,
+    causal: bool,
+    scale: f64,
+}
+
+impl<'a> Between<'a> {
+    fn new([query, key, value]: [&'a Tensor; 3], options: AttentionOptions) -> Result<Self> {
+        for other in [key, value] {
+            same_dtype(OP, query, other)?;
+        }
+        supported(OP, query.dtype(), DType::is_float)?;
+        let [leading @ .., queries, width] = query.dims() else {
+            return Err(Error::BadRank { op: OP, expected: "at least two axes", shape: *query.shape() });
+        };
+        let fits = |other: &Tensor, sizes: [usize; 2]| {
+            if other.dims() == [leading, &sizes].concat() {
+                return Ok(());
+            }
+            Err(Error::ShapeMismatch { op: OP, lhs: *query.shape(), rhs: *other.shape() })
+        };
+        let [.., keys, values] = *value.dims() else {
+            return Err(Error::ShapeMismatch { op: OP, lhs: *query.shape(), rhs: *value.shape() });
+        };
+        fits(key, [keys, *width])?;
+        fits(value, [keys, values])?;
+        if *width == 0 {
+            let (argument, expected) = ("width", "at least one element to compare by");
+            return Err(Error::BadArgument { op: OP, argument, expected, got: query.shape().to_string() });
+        }
+        let scale = options.scale.unwrap_or(1.0 / (*width as f64).sqrt());
+        let (queries, causal) = (*queries, options.causal);
+        Ok(Self { query, key, value, leading, queries, keys, causal, scale })
+    }
+
+    /// A mask for all scores: a view.
+    fn mask(&self, mask: &Tensor) -> Result<Tensor> {
+        if mask.dtype() != DType::Bool && mask.dtype() != self.query.dtype() {
+            let (dtype, shape) = (mask.dtype(), mask.shape());
+            let got = format!("{dtype} of shape {shape} for a tensor of shape {}", self.query.shape());
+            let expected = "of type bool, or of the queries' type to be added";
+            return Err(Error::BadArgument { op: OP, argument: "mask", expected, got });
+        }
+        mask.broadcast_to([self.leading, &[self.queries, self.keys]].concat())
+    }
+
+    /// The result without the matrix of scores, for a mask of truth values.
+    fn tiled(&self, mask: Option<&Tensor>) -> Result<Tensor> {
+        let heads = Shape::new(self.leading)?.elements();
+        let stacked = |part: &Tensor| {
+            let [.., rows, columns] = *part.dims() else { return Ok(part.unchanged()) };
+            part.reshape([heads, rows, columns])
+        };
+        let op = ScaledDotProduct { scale: self.scale, causal: self.causal };
+        let (query, key, value) = (stacked(self.query)?, stacked(self.key)?, stacked(self.value)?);
+        let values = value.dims()[2];
+        let result = match mask {
+            None => apply(op, &[&query, &key, &value])?,
+            Some(mask) => apply(op, &[&query, &key, &value, &stacked(mask)?])?,
+        };
+        result.reshape([self.leading, &[self.queries, values]].concat())
+    }
+}
+
 impl Tensor {
     /// Scaled dot-product attention of these queries (`[.., queries, width]`) to keys (`[.., keys, width]`) and their values
-    /// (`[.., keys, values]`), as PyTorch's `scaled_dot_product_attention`. A mask (bool, broadcast to
-    /// `[.., queries, keys]`) is true where a query sees a key.
+    /// (`[.., keys, values]`), as PyTorch's `scaled_dot_product_attention`. A mask (broadcast to `[.., queries, keys]`) is true
+    /// where a query sees a key, or is of the queries' type and added to the scores, where -∞ hides a key. A query that sees none
+    /// gives 0.
+    ///
+    /// Memory grows with the queries and the keys. With a mask that is added it grows with their product: there the weights are in
+    /// memory as a whole, and the mask has a gradient.
     ///
     /// ```
     /// use highwater_tensor::{AttentionOptions, Device, Tensor};
@@ -153,8 +232,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadRank`] below two axes, [`Error::ShapeMismatch`] if sizes do not fit, [`Error::BadArgument`] for a mask that
-    /// is not bool, [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if
+    /// [`Error::BadRank`] below two axes, [`Error::ShapeMismatch`] if sizes do not fit, [`Error::BadArgument`] for a mask of
+    /// another type, [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if
     /// there is no memory.
     pub fn attention(
         &self,
@@ -163,42 +242,10 @@ impl Tensor {
         mask: Option<&Self>,
         options: AttentionOptions,
     ) -> Result<Self> {
-        for other in [key, value] {
-            same_dtype(OP, self, other)?;
+        let between = Between::new([self, key, value], options)?;
+        match mask.map(|mask| between.mask(mask)).transpose()? {
+            Some(mask) if mask.dtype() != DType::Bool => between.whole(Some(&mask), None),
+            mask => between.tiled(mask.as_ref()),
         }
-        supported(OP, self.dtype(), DType::is_float)?;
-        let [leading @ .., queries, width] = self.dims() else {
-            return Err(Error::BadRank { op: OP, expected: "at least two axes", shape: *self.shape() });
-        };
-        let fits = |other: &Self, sizes: [usize; 2]| {
-            if other.dims() == [leading, &sizes].concat() {
-                return Ok(());
-            }
-            Err(Error::ShapeMismatch { op: OP, lhs: *self.shape(), rhs: *other.shape() })
-        };
-        let [.., keys, values] = *value.dims() else {
-            return Err(Error::ShapeMismatch { op: OP, lhs: *self.shape(), rhs: *value.shape() });
-        };
-        fits(key, [keys, *width])?;
-        fits(value, [keys, values])?;
-        if *width == 0 {
-            let (argument, expected) = ("width", "at least one element to compare by");
-            return Err(Error::BadArgument { op: OP, argument, expected, got: self.shape().to_string() });
-        }
-        let heads = Shape::new(leading)?.elements();
-        let stacked = |part: &Self, sizes: [usize; 2]| part.reshape([heads, sizes[0], sizes[1]]);
-        let scale = options.scale.unwrap_or(1.0 / (*width as f64).sqrt());
-        let op = ScaledDotProduct { scale, causal: options.causal };
-        let (query, key) = (stacked(self, [*queries, *width])?, stacked(key, [keys, *width])?);
-        let value = stacked(value, [keys, values])?;
-        let result = match mask {
-            None => apply(op, &[&query, &key, &value])?,
-            Some(mask) => {
-                expect_dtype(OP, "mask", mask, DType::Bool, self)?;
-                let whole = mask.broadcast_to([leading, &[*queries, keys]].concat())?;
-                apply(op, &[&query, &key, &value, &stacked(&whole, [*queries, keys])?])?
-            }
-        };
-        result.reshape([leading, &[*queries, values]].concat())
     }
 }

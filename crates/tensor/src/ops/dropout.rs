@@ -41,6 +41,11 @@ impl Op for Dropout {
 
 const OP: &str = "dropout";
 
+/// Dropout with a key that was drawn, for a `p` above 0 that was checked.
+pub(super) fn dropped(x: &Tensor, p: f64, key: RandomKey) -> Result<Tensor> {
+    apply(Dropout { p, key }, &[x])
+}
+
 impl Tensor {
     /// Sets each element to 0 with probability `p` and divides the others by 1 - p, so that the mean stays. With p = 0
     /// this is the tensor itself, and nothing is drawn.
@@ -55,7 +60,7 @@ impl Tensor {
         if p == 0.0 {
             return Ok(self.unchanged());
         }
-        rng.with_keys(|[key]| apply(Dropout { p, key }, &[self]))
+        rng.with_keys(|[key]| dropped(self, p, key))
     }
 }
 

@@ -172,6 +172,12 @@ const RIVALS: &[Input] = &[(&[2, 1, 4], Distinct(0.0), InOrder), (&[3, 1], Disti
 const NORMED: &[Input] = &[(&[2, 3, 4], Any, Transposed), (&[4], Any, InOrder), (&[4], Any, WithGaps)];
 const HEADS: &[Input] =
     &[(&[2, 2, 3, 4], Any, InOrder), (&[2, 2, 5, 4], Any, Transposed), (&[2, 2, 5, 3], Any, WithGaps)];
+const BIASED: &[Input] = &[
+    (&[2, 2, 3, 4], Any, InOrder),
+    (&[2, 2, 5, 4], Any, Transposed),
+    (&[2, 2, 5, 3], Any, WithGaps),
+    (&[2, 1, 5], Any, InOrder),
+];
 const APART: &[Input] = &[(&[3, 4], Distinct(0.0), Transposed), (&[3, 4], Distinct(0.05), InOrder)];
 const LIKELY: &[Input] = &[(&[3, 4], Any, Transposed), (&[3, 4], Positive, WithGaps)];
 const SCALED: &[Input] = &[(&[], Any, InOrder), (&[3, 4], Any, InOrder)];
@@ -466,6 +472,34 @@ pub(crate) const CASES: &[Case] = &[
             [3, 5],
         )?;
         x[0].attention(&x[1], &x[2], Some(&mask), AttentionOptions::default())
+    }),
+    case("attention, with a mask that is added", BIASED, |x| {
+        x[0].attention(&x[1], &x[2], Some(&x[3]), AttentionOptions::default())
+    }),
+    case("attention, with a mask that is added, causal", BIASED, |x| {
+        x[0].attention(&x[1], &x[2], Some(&x[3]), AttentionOptions { causal: true, scale: Some(0.7) })
+    }),
+    case("attention_with_dropout", HEADS, |x| {
+        x[0].attention_with_dropout(&x[1], &x[2], None, AttentionOptions::default(), 0.25, &Rng::new(3))
+    }),
+    case("attention_with_dropout, masked", BIASED, |x| {
+        let mask = x[3].detach().le(&x[3].detach().mul_scalar(-1.0)?)?;
+        let added = x[0].attention_with_dropout(
+            &x[1],
+            &x[2],
+            Some(&x[3]),
+            AttentionOptions::default(),
+            0.5,
+            &Rng::new(4),
+        )?;
+        added.add(&x[0].attention_with_dropout(
+            &x[1],
+            &x[2],
+            Some(&mask),
+            AttentionOptions::default(),
+            0.5,
+            &Rng::new(5),
+        )?)
     }),
     case("dropout", MATRIX, |x| x[0].dropout(0.5, &Rng::new(3))),
 ];

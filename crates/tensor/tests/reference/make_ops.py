@@ -268,4 +268,28 @@ for _ in range(60):
         equation += "->" + "".join(output)
     case(f"einsum {equation}", operands, np.einsum(equation, *operands))
 
+
+
+# Attention with masks: truth values, and numbers that are added.
+def attention(q, k, v, mask, causal):
+    scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])
+    scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+    if causal:
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+    largest = scores.max(-1, keepdims=True, initial=-np.inf)
+    weights = np.where(largest == -np.inf, 0, np.exp(scores - np.where(largest == -np.inf, 0, largest)))
+    total = weights.sum(-1, keepdims=True)
+    return weights / np.where(total == 0, 1, total) @ v
+
+
+for heads, queries, keys in [((2, 2), 3, 5), ((3,), 4, 4), ((), 2, 3), ((2,), 3, 0), ((0,), 2, 2)]:
+    q, k, v = floats(*heads, queries, 4), floats(*heads, keys, 4), floats(*heads, keys, 3)
+    added = floats(queries, keys)
+    holes = np.where(random.uniform(0, 1, (*heads, queries, keys)) < 0.4, -np.inf, floats(*heads, queries, keys))
+    holes[..., :1, :] = -np.inf
+    for word in ["added", "added causal"]:
+        case(f"attention {word}", [q, k, v, added], attention(q, k, v, added, "causal" in word))
+        case(f"attention {word}", [q, k, v, holes], attention(q, k, v, holes, "causal" in word))
+    case("attention masked", [q, k, v, holes > 0], attention(q, k, v, holes > 0, False))
+
 print("[" + ",\n".join(json.dumps(c, separators=(",", ":"), allow_nan=False) for c in cases) + "]")

@@ -1,0 +1,84 @@
+//! Attention with the matrix of weights in memory: what is not done tile by tile.
+//!
+//! Made of other ops: `matmul`, the mask added or chosen by, `softmax`, `dropout`, `matmul`. What is taken and saved, and the
+//! gradients (also that of a mask that is added), are theirs: several matrices of `[.., queries, keys]`.
+
+use super::super::create::constant_like;
+use super::super::dropout::dropped;
+use super::super::random::check;
+use super::{AttentionOptions, Between, OP};
+use crate::backend::RandomKey;
+use crate::dtype::{DType, Scalar};
+use crate::error::Result;
+use crate::rng::Rng;
+use crate::tensor::Tensor;
+
+/// What no softmax gives a weight to.
+const HIDDEN: Scalar = Scalar::Float(f64::NEG_INFINITY);
+
+impl Between<'_> {
+    /// The result, from a mask that was checked.
+    pub(super) fn whole(&self, mask: Option<&Tensor>, dropout: Option<(f64, RandomKey)>) -> Result<Tensor> {
+        let mut scores = self.query.mul_scalar(self.scale)?.matmul(&self.key.transpose(-2, -1)?)?;
+        match mask {
+            Some(mask) if mask.dtype() == DType::Bool => {
+                scores = mask.where_(&scores, &constant_like(&scores, HIDDEN)?)?;
+            }
+            Some(mask) => scores = scores.add(mask)?,
+            None => {}
+        }
+        if self.causal {
+            let [queries, keys] =
+                [self.queries, self.keys].map(|count| Tensor::arange(self.query.device(), count));
+            scores = scores.masked_fill(&keys?.gt(&queries?.unsqueeze(1)?)?, HIDDEN)?;
+        }
+        let mut weights = if mask.is_some() && self.keys > 0 {
+            // Queries that see nothing: their weights are 0, not those of a softmax of nothing.
+            let largest = scores.detach().max_keepdim(-1)?;
+            let blind = largest.eq(&constant_like(&largest, HIDDEN)?)?;
+            scores.masked_fill(&blind, 0)?.softmax(-1)?.masked_fill(&blind, 0)?
+        } else {
+            scores.softmax(-1)?
+        };
+        if let Some((p, key)) = dropout {
+            weights = dropped(&weights, p, key)?;
+        }
+        weights.matmul(self.value)
+    }
+}
+
+impl Tensor {
+    /// As [`attention`](Self::attention), but each weight of a value is set to 0 with probability `p` and the others are divided
+    /// by 1 - p, as PyTorch's `dropout_p` has it. The weights are in memory as a whole: it grows with the queries times the keys.
+    /// With p = 0 this is [`attention`](Self::attention), and nothing is drawn.
+    ///
+    /// ```
+    /// use highwater_tensor::{AttentionOptions, Device, Rng, Tensor};
+    /// let x = Tensor::ones(&Device::cpu()?, [1, 50, 4])?;
+    /// let y = x.attention_with_dropout(&x, &x, None, AttentionOptions::default(), 0.5, &Rng::new(0))?;
+    /// assert_eq!(y.dims(), [1, 50, 4]);
+    /// // Each row is a sum of weights that are 0 or 1/25 each.
+    /// assert!(y.to_vec::<f32>()?.iter().all(|sum| (sum * 25.0 - (sum * 25.0).round()).abs() < 1e-3));
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`](crate::Error::BadArgument) unless 0 ≤ p < 1; else as [`attention`](Self::attention).
+    pub fn attention_with_dropout(
+        &self,
+        key: &Self,
+        value: &Self,
+        mask: Option<&Self>,
+        options: AttentionOptions,
+        p: f64,
+        rng: &Rng,
+    ) -> Result<Self> {
+        check(OP, "p", "at least 0 and below 1", p, |p| (0.0..1.0).contains(&p))?;
+        if p == 0.0 {
+            return self.attention(key, value, mask, options);
+        }
+        let between = Between::new([self, key, value], options)?;
+        let mask = mask.map(|mask| between.mask(mask)).transpose()?;
+        rng.with_keys(|[key]| between.whole(mask.as_ref(), Some((p, key))))
+    }
+}
