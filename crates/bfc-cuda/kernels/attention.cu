@@ -1,17 +1,27 @@
 // Scaled dot-product attention for floats: softmax(c[0] q k^T) v for each head. The matrix of scores is never in memory.
 //
-// k = [queries, keys, width, values]; in = [q, k, v], contiguous; also[3] a mask of bytes, whose strides along heads, queries and
-// keys are inner_dims, if bit 1 of the function is set. Bit 0: query i sees the keys 0 to i alone. A thread does one score of
+// k = [queries, keys, width, values]; in = [q, k, v], contiguous; also[3] a mask, whose strides along heads, queries and keys are
+// inner_dims: bytes if bit 1 of the function is set, floats that are added to the scores if bit 2 is. Bit 0: query i sees the keys
+// 0 to i alone. A thread does one score of
 // BLOCK at a time, then one element of the result.
 
 #ifndef HIGHWATER_ATTENTION
 #define HIGHWATER_ATTENTION
 
+DEVICE u64 mask_place(const Job& job, u64 head, u64 query, u64 key) {
+    return head * job.inner_dims[0] + query * job.inner_dims[1] + key * job.inner_dims[2];
+}
+
 DEVICE bool sees(const Job& job, u64 head, u64 query, u64 key) {
     if ((job.function & 1) && key > query) return false;
     if (!(job.function & 2)) return true;
-    u64 place = head * job.inner_dims[0] + query * job.inner_dims[1] + key * job.inner_dims[2];
-    return ((const u8*)job.also[3])[place] != 0;
+    return ((const u8*)job.also[3])[mask_place(job, head, query, key)] != 0;
+}
+
+// A scaled product as a score: with what the mask adds.
+template <typename E>
+DEVICE E with_mask(const Job& job, u64 head, u64 query, u64 key, E score) {
+    return job.function & 4 ? score + ((const E*)job.also[3])[mask_place(job, head, query, key)] : score;
 }
 
 template <typename E>
@@ -54,7 +64,7 @@ BLOCK_KERNEL(attention) {
             u64 key = base + threadIdx.x;
             T score = (T)-INFINITY;
             if (key < keys && sees(job, head, query, key)) {
-                score = product(q, row_of<T>(job.in[1].address, head, key, keys, width), width) * constant(job, 0, (T)0);
+                score = with_mask(job, head, query, key, product(q, row_of<T>(job.in[1].address, head, key, keys, width), width) * constant(job, 0, (T)0));
             }
             T best = larger(largest, join(shared, score, false));
             if (best == (T)-INFINITY) continue;
@@ -106,7 +116,7 @@ BLOCK_KERNEL(attention_query_grad) {
             u64 key = base + threadIdx.x;
             T slope = (T)0;
             if (key < keys && sees(job, head, query, key)) {
-                T score = product(q, row_of<T>(job.in[1].address, head, key, keys, width), width) * constant(job, 0, (T)0);
+                T score = with_mask(job, head, query, key, product(q, row_of<T>(job.in[1].address, head, key, keys, width), width) * constant(job, 0, (T)0));
                 T through = product(g, row_of<T>(job.in[2].address, head, key, keys, values), values);
                 slope = share(score, log_sum) * (through - along) * constant(job, 0, (T)0);
             }
@@ -147,7 +157,7 @@ BLOCK_KERNEL(attention_key_grad) {
             T weight = (T)0, slope = (T)0;
             if (query < queries && sees(job, head, query, key)) {
                 const T* g = row_of<T>(job.also[2], head, query, queries, values);
-                T score = product(row_of<T>(job.in[0].address, head, query, queries, width), k, width) * constant(job, 0, (T)0);
+                T score = with_mask(job, head, query, key, product(row_of<T>(job.in[0].address, head, query, queries, width), k, width) * constant(job, 0, (T)0));
                 T along = product(g, row_of<T>(job.also[0], head, query, queries, values), values);
                 weight = share(score, ((const T*)job.also[1])[head * queries + query]);
                 slope = weight * (product(g, v, values) - along) * constant(job, 0, (T)0);

@@ -241,6 +241,13 @@ fn attention_is_a_softmax_over_the_keys_that_are_seen() {
         let options = AttentionOptions { causal, ..AttentionOptions::default() };
         let result = query.attention(&key, &value, masked.then_some(&mask), options);
         assert_close(result, &[heads, queries, values], &expected);
+        // What is hidden has -∞ added, and all else a number that makes no difference; each head has a mask of its own.
+        let hidden: Vec<f64> =
+            allowed.iter().map(|&allowed| if allowed { 3.5 } else { f64::NEG_INFINITY }).collect();
+        let added = Tensor::from_slice(device, &hidden, [queries, keys]).unwrap();
+        let added = Tensor::stack(&vec![&added; heads], 0).unwrap();
+        let result = query.attention(&key, &value, Some(&added), options);
+        assert_close(result, &[heads, queries, values], &expected);
     });
 }
 
@@ -248,7 +255,7 @@ fn attention_is_a_softmax_over_the_keys_that_are_seen() {
 fn the_gradient_of_attention_over_several_tiles_is_that_of_its_parts() {
     let device = device();
     let numbers = &mut Numbers::new(5);
-    let leaves: Vec<Tensor> = [[2, 130, 3], [2, 130, 3], [2, 130, 2]]
+    let leaves: Vec<Tensor> = [[2, 130, 3], [2, 130, 3], [2, 130, 2], [1, 130, 130]]
         .iter()
         .map(|dims| random(&device, numbers, dims).1.requiring_grad().unwrap())
         .collect();
@@ -257,9 +264,15 @@ fn the_gradient_of_attention_over_several_tiles_is_that_of_its_parts() {
     let later: Vec<bool> = (0..130 * 130).map(|at| at % 130 > at / 130).collect();
     let later = Tensor::from_slice(&device, &later, [130, 130]).unwrap();
     let fused = leaves[0]
-        .attention(&leaves[1], &leaves[2], None, AttentionOptions { causal: true, scale: Some(0.5) })
+        .attention(
+            &leaves[1],
+            &leaves[2],
+            Some(&leaves[3]),
+            AttentionOptions { causal: true, scale: Some(0.5) },
+        )
         .unwrap();
     let scores = leaves[0].matmul(&leaves[1].t().unwrap()).unwrap().mul_scalar(0.5).unwrap();
+    let scores = scores.add(&leaves[3]).unwrap();
     let hidden = later.where_(&ones.mul_scalar(-1e30).unwrap(), &scores).unwrap();
     let parts = hidden.softmax(-1).unwrap().matmul(&leaves[2]).unwrap();
     let [fused, parts] =
@@ -346,17 +359,21 @@ fn a_mask_that_is_added_hides_keys_as_truth_values_do_and_has_a_gradient() {
 #[test]
 fn memory_of_attention_does_not_grow_with_the_square_of_the_sequence() {
     let device = device();
-    let peak = |len: usize| {
-        let x = Tensor::zeros(&device, [1, len, 8]).unwrap().requiring_grad().unwrap();
+    let peak = |len: usize, mask: Option<DType>| {
+        let x = Tensor::zeros(&device, [3, 1, len, 8]).unwrap().requiring_grad().unwrap();
         let allocator = device.default_allocator().unwrap();
         assert!(allocator.clear_stats());
         let before = allocator.stats().bytes_in_use;
-        let loss = x.attention(&x, &x, None, AttentionOptions::default()).unwrap().sum_all().unwrap();
-        drop(loss.backward().unwrap());
+        // The same for each query.
+        let mask = mask.map(|dtype| Tensor::ones_of(&device, [3, 1, 1, len], dtype).unwrap());
+        let y = x.attention(&x, &x, mask.as_ref(), AttentionOptions::default()).unwrap();
+        drop(y.sum_all().unwrap().backward().unwrap());
         allocator.stats().peak_bytes_in_use - before
     };
-    let (short, long) = (peak(512), peak(2048));
-    assert!(long < 5 * short, "{short} bytes became {long}");
+    for mask in [None, Some(DType::Bool), Some(DType::F32)] {
+        let (short, long) = (peak(512, mask), peak(2048, mask));
+        assert!(long < 5 * short, "with a mask {mask:?} {short} bytes became {long}");
+    }
 }
 
 #[test]

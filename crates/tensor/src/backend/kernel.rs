@@ -34,7 +34,8 @@ pub struct Attention<'a> {
     pub key: View<'a>,
     /// Shape `[heads, keys, values]`.
     pub value: View<'a>,
-    /// Truth values of shape `[heads, queries, keys]`: which keys a query may see.
+    /// Of shape `[heads, queries, keys]`: truth values, which keys a query may see; or numbers of the query's type, which are
+    /// added to the scores.
     pub mask: Option<View<'a>>,
 }
 

@@ -434,17 +434,19 @@ struct ReadAttention<'a> {
     query: Read<'a>,
     key: Read<'a>,
     value: Read<'a>,
+    mask: Option<Read<'a>>,
 }
 
 impl<'a> ReadAttention<'a> {
     fn new(ctx: &OpContext<'_>, of: &Attention<'a>) -> Result<Self> {
         let read = |view| Read::new(ctx, view);
-        Ok(Self { of: *of, query: read(of.query)?, key: read(of.key)?, value: read(of.value)? })
+        let mask = Read::option(ctx, of.mask)?;
+        Ok(Self { of: *of, query: read(of.query)?, key: read(of.key)?, value: read(of.value)?, mask })
     }
 
     fn views(&self) -> Attention<'_> {
         let (query, key, value) = (self.query.view(), self.key.view(), self.value.view());
-        Attention { query, key, value, ..self.of }
+        Attention { query, key, value, mask: self.mask.as_ref().map(Read::view), ..self.of }
     }
 }
 

@@ -6,14 +6,14 @@
 //! - With p the softmax and g = ∂L/∂y: ∂L/∂v = pᵀ·g, and with d = p (g·vᵀ - Σ g y): ∂L/∂q = scale · d·k, ∂L/∂k = scale · dᵀ·q.
 //! - The matrix of scores is never there: memory grows with the queries and the keys, not with their product. Saves q, k, v, y
 //!   and one number for each query, from which backward makes the scores again, tile by tile.
-//! - A mask of numbers is added to the scores, as in relative positions. That, and weights that are dropped, is done in `whole`, with
-//!   the matrix in memory.
+//! - A mask of numbers is added to the scores, as in relative positions. ∂L/∂mask is d / scale: a matrix as large as the scores, which
+//!   backward makes if the mask asks for a gradient. Weights that are dropped are in memory as a whole too: see `whole`.
 
 mod whole;
 
 use bfc_core::Category;
 
-use super::{same_dtype, supported};
+use super::{same_dtype, supported, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Attention, Kernel, Workspace};
 use crate::context::{Buffer, OpContext};
@@ -133,7 +133,11 @@ impl Op for ScaledDotProduct {
         let grad = grad.contiguous()?;
         let made = self.gradients(ctx, [query, key, value], mask, [output, log_sums], &grad)?;
         let mut made: Vec<_> = made.into_iter().map(Some).collect();
-        made.resize_with(saved.inputs(), || None);
+        if let Some(mask) = mask {
+            made.push(wanted(saved, 3, || {
+                self.mask_gradient([query, key, value], mask, [output, log_sums], &grad)
+            })?);
+        }
         Ok(made)
     }
 }
@@ -193,7 +197,24 @@ impl<'a> Between<'a> {
         mask.broadcast_to([self.leading, &[self.queries, self.keys]].concat())
     }
 
-    /// The result without the matrix of scores, for a mask of truth values.
+    /// A mask that was checked, for a stack of matrices. It is copied for each head only if heads have masks of their own, and
+    /// not along queries or keys.
+    fn stacked_mask(&self, mask: &Tensor, heads: usize) -> Result<Tensor> {
+        let mut mask = mask.unchanged();
+        while mask.rank() < 2 {
+            mask = mask.unsqueeze(0)?;
+        }
+        let [leading @ .., rows, columns] = mask.dims() else { return Ok(mask) };
+        let stacked = if leading.iter().all(|&size| size == 1) {
+            mask.reshape([1, *rows, *columns])?
+        } else {
+            let by_head = mask.broadcast_to([self.leading, &[*rows, *columns]].concat())?;
+            by_head.reshape([heads, *rows, *columns])?
+        };
+        stacked.broadcast_to([heads, self.queries, self.keys])
+    }
+
+    /// The result without the matrix of scores, from a mask that was checked.
     fn tiled(&self, mask: Option<&Tensor>) -> Result<Tensor> {
         let heads = Shape::new(self.leading)?.elements();
         let stacked = |part: &Tensor| {
@@ -205,7 +226,7 @@ impl<'a> Between<'a> {
         let values = value.dims()[2];
         let result = match mask {
             None => apply(op, &[&query, &key, &value])?,
-            Some(mask) => apply(op, &[&query, &key, &value, &stacked(mask)?])?,
+            Some(mask) => apply(op, &[&query, &key, &value, &self.stacked_mask(mask, heads)?])?,
         };
         result.reshape([self.leading, &[self.queries, values]].concat())
     }
@@ -217,8 +238,8 @@ impl Tensor {
     /// where a query sees a key, or is of the queries' type and added to the scores, where -∞ hides a key. A query that sees none
     /// gives 0.
     ///
-    /// Memory grows with the queries and the keys. With a mask that is added it grows with their product: there the weights are in
-    /// memory as a whole, and the mask has a gradient.
+    /// Memory grows with the queries and the keys, not with their product, but for the gradient of a mask that is added, where it
+    /// asks for one.
     ///
     /// ```
     /// use highwater_tensor::{AttentionOptions, Device, Tensor};
@@ -243,9 +264,7 @@ impl Tensor {
         options: AttentionOptions,
     ) -> Result<Self> {
         let between = Between::new([self, key, value], options)?;
-        match mask.map(|mask| between.mask(mask)).transpose()? {
-            Some(mask) if mask.dtype() != DType::Bool => between.whole(Some(&mask), None),
-            mask => between.tiled(mask.as_ref()),
-        }
+        mask.map(|mask| between.mask(mask)).transpose()?;
+        between.tiled(mask)
     }
 }

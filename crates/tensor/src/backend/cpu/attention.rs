@@ -68,30 +68,31 @@ pub(super) fn workspace(query: &[usize], value: &[usize], dtype: DType) -> usize
     sizes.slots().saturating_mul(TILES * dtype.size())
 }
 
-/// Which scores count.
+/// Which scores count, and what is added to them.
 #[derive(Clone, Copy, Debug)]
-struct Mask<'a> {
+struct Mask<'a, T> {
     causal: bool,
-    /// Truth values of shape `[heads, queries, keys]`, in any layout.
-    allowed: Option<(&'a [u8], &'a Layout)>,
+    table: Table<'a, T>,
 }
 
-impl<'a> Mask<'a> {
-    fn new(op: &'static str, of: &Attention<'a>) -> Result<Self> {
-        let allowed = match of.mask {
-            Some(mask) => Some((host::<u8>(op, &mask)?, mask.layout())),
-            None => None,
-        };
-        Ok(Self { causal: of.causal, allowed })
-    }
+/// Values of shape `[heads, queries, keys]`, in any layout.
+#[derive(Clone, Copy, Debug)]
+enum Table<'a, T> {
+    None,
+    /// Truth values: whether a query sees a key.
+    Allowed(&'a [u8], &'a Layout),
+    /// What is added to scores.
+    Added(&'a [T], &'a Layout),
+}
 
-    /// Whether a query of a head may see a key.
-    fn allows(&self, head: usize, query: usize, key: usize) -> bool {
-        let allowed = self.allowed.as_ref().is_none_or(|(values, layout)| {
-            let strides = layout.strides();
-            values[layout.offset() + head * strides[0] + query * strides[1] + key * strides[2]] != 0
-        });
-        allowed && (!self.causal || key <= query)
+impl<'a, T: Gemm> Mask<'a, T> {
+    fn new(op: &'static str, of: &'a Attention<'_>) -> Result<Self> {
+        let table = match &of.mask {
+            None => Table::None,
+            Some(mask) if mask.dtype() == DType::Bool => Table::Allowed(host::<u8>(op, mask)?, mask.layout()),
+            Some(mask) => Table::Added(host::<T>(op, mask)?, mask.layout()),
+        };
+        Ok(Self { causal: of.causal, table })
     }
 
     /// How many of the keys some query below `queries` may see.
@@ -104,15 +105,32 @@ impl<'a> Mask<'a> {
         if self.causal { (query + 1).saturating_sub(key).min(keys) } else { keys }
     }
 
-    /// Puts -∞ where a tile's queries, from `query` on, may not see its keys, from `key` on, for other reasons.
-    fn apply<T: Gemm>(&self, scores: &mut [T], head: usize, [query, key]: [usize; 2], keys: usize) {
-        if self.allowed.is_none() {
-            return;
-        }
-        for (row, scores) in scores.chunks_mut(keys).enumerate() {
-            for (column, score) in scores.iter_mut().enumerate() {
-                if !self.allows(head, query + row, key + column) {
-                    *score = T::LOWEST;
+    /// Puts -∞ where a tile's queries, from `query` on, may not see its keys, from `key` on, for other reasons; or adds to their
+    /// scores.
+    fn apply(&self, scores: &mut [T], head: usize, [query, key]: [usize; 2], keys: usize) {
+        let rows = |layout: &Layout| {
+            let (strides, offset) = ([layout.strides()[1], layout.strides()[2]], layout.offset());
+            let first = offset + head * layout.strides()[0] + query * strides[0] + key * strides[1];
+            move |row: usize| (0..keys).map(move |column| first + row * strides[0] + column * strides[1])
+        };
+        match self.table {
+            Table::None => {}
+            Table::Allowed(values, layout) => {
+                let places = rows(layout);
+                for (row, scores) in scores.chunks_mut(keys).enumerate() {
+                    for (score, place) in scores.iter_mut().zip(places(row)) {
+                        if values[place] == 0 {
+                            *score = T::LOWEST;
+                        }
+                    }
+                }
+            }
+            Table::Added(values, layout) => {
+                let places = rows(layout);
+                for (row, scores) in scores.chunks_mut(keys).enumerate() {
+                    for (score, place) in scores.iter_mut().zip(places(row)) {
+                        *score += values[place];
+                    }
                 }
             }
         }
@@ -144,9 +162,9 @@ pub(super) fn forward(
     [out, log_sums]: [ViewMut<'_>; 2],
 ) -> Result<()> {
     let sizes = Sizes::new(of.query.layout().shape().dims(), of.value.layout().shape().dims());
-    let mask = Mask::new(op, of)?;
     float!(op, out.dtype(), T => {
         let (out, log_sums) = (host_mut::<T>(op, out)?, host_mut::<T>(op, log_sums)?);
+        let mask = Mask::<T>::new(op, of)?;
         if sizes.is_empty() {
             out.fill(T::ZERO);
             log_sums.fill(T::LOWEST);
@@ -181,7 +199,7 @@ pub(super) fn forward(
 /// One head: its matrices.
 struct Head<'a, T> {
     sizes: Sizes,
-    mask: Mask<'a>,
+    mask: Mask<'a, T>,
     scale: T,
     number: usize,
     query: &'a [T],
@@ -289,8 +307,8 @@ pub(super) fn backward(
     [to_query, to_key, to_value]: [ViewMut<'_>; 3],
 ) -> Result<()> {
     let sizes = Sizes::new(of.query.layout().shape().dims(), of.value.layout().shape().dims());
-    let mask = Mask::new(op, of)?;
     float!(op, to_query.dtype(), T => {
+        let mask = Mask::<T>::new(op, of)?;
         let to_query = host_mut::<T>(op, to_query)?;
         let to_key = host_mut::<T>(op, to_key)?;
         let to_value = host_mut::<T>(op, to_value)?;

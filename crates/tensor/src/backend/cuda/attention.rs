@@ -4,6 +4,7 @@ use bfc_cuda::kernels::{Family, Job};
 
 use super::launch::{Launcher, float, kernel, operand, origin, output};
 use crate::backend::Attention;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
@@ -15,7 +16,7 @@ fn job(of: &Attention<'_>) -> Job {
     let mut job = Job {
         count: size(&query, 0) * size(&query, 1),
         inputs: [operand(&query), operand(&key), operand(&value)],
-        function: u64::from(causal) | u64::from(mask.is_some()) << 1,
+        function: u64::from(causal),
         ..Job::default()
     };
     job.counts[..4].copy_from_slice(&[size(&query, 1), size(&key, 1), size(&query, 2), size(&value, 2)]);
@@ -23,6 +24,7 @@ fn job(of: &Attention<'_>) -> Job {
     if let Some(mask) = mask {
         job = job.with_inner(&mask.layout().strides()[..3]);
         job.also[3] = origin(&mask);
+        job.function |= if mask.dtype() == DType::Bool { 2 } else { 4 };
     }
     job
 }

@@ -1,12 +1,13 @@
 //! Attention with the matrix of weights in memory: what is not done tile by tile.
 //!
-//! Made of other ops: `matmul`, the mask added or chosen by, `softmax`, `dropout`, `matmul`. What is taken and saved, and the
-//! gradients (also that of a mask that is added), are theirs: several matrices of `[.., queries, keys]`.
+//! - With dropout it is made of other ops: `matmul`, the mask added or chosen by, `softmax`, `dropout`, `matmul`. What is taken and
+//!   saved, and the gradients, are theirs: several matrices of `[.., queries, keys]`.
+//! - The gradient of a mask that is added is such a matrix.
 
 use super::super::create::constant_like;
 use super::super::dropout::dropped;
 use super::super::random::check;
-use super::{AttentionOptions, Between, OP};
+use super::{AttentionOptions, Between, OP, ScaledDotProduct};
 use crate::backend::RandomKey;
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
@@ -16,9 +17,34 @@ use crate::tensor::Tensor;
 /// What no softmax gives a weight to.
 const HIDDEN: Scalar = Scalar::Float(f64::NEG_INFINITY);
 
+impl ScaledDotProduct {
+    /// The gradient of a mask that was added: p (g·vᵀ - Σ g y), where p is made again from the logarithms of the sums.
+    pub(super) fn mask_gradient(
+        &self,
+        operands: [&Tensor; 3],
+        mask: &Tensor,
+        [output, log_sums]: [&Tensor; 2],
+        grad: &Tensor,
+    ) -> Result<Tensor> {
+        let computed = |tensor: &Tensor| tensor.to_dtype(log_sums.dtype());
+        let [query, key, value] = operands.map(computed);
+        let (added, output, grad) = (computed(mask)?, computed(output)?, computed(grad)?);
+        let scores = query?.mul_scalar(self.scale)?.matmul(&key?.transpose(-2, -1)?)?.add(&added)?;
+        // Where a query saw nothing, all scores that it may see are -∞, and stay so.
+        let blind = log_sums.eq(&constant_like(log_sums, HIDDEN)?)?;
+        let mut weights = scores.sub(&log_sums.masked_fill(&blind, 0)?.unsqueeze(-1)?)?.exp()?;
+        if self.causal {
+            weights = weights.tril(0)?;
+        }
+        let along = grad.mul(&output)?.sum_keepdim(-1)?;
+        let through = grad.matmul(&value?.transpose(-2, -1)?)?.sub(&along)?;
+        weights.mul(&through)?.to_dtype(mask.dtype())
+    }
+}
+
 impl Between<'_> {
-    /// The result, from a mask that was checked.
-    pub(super) fn whole(&self, mask: Option<&Tensor>, dropout: Option<(f64, RandomKey)>) -> Result<Tensor> {
+    /// The result with weights dropped with a probability above 0, from a mask that was checked.
+    fn dropping(&self, mask: Option<&Tensor>, p: f64, key: RandomKey) -> Result<Tensor> {
         let mut scores = self.query.mul_scalar(self.scale)?.matmul(&self.key.transpose(-2, -1)?)?;
         match mask {
             Some(mask) if mask.dtype() == DType::Bool => {
@@ -29,10 +55,10 @@ impl Between<'_> {
         }
         if self.causal {
             let [queries, keys] =
-                [self.queries, self.keys].map(|count| Tensor::arange(self.query.device(), count));
+                [self.queries, self.keys].map(|count| Tensor::arange(scores.device(), count));
             scores = scores.masked_fill(&keys?.gt(&queries?.unsqueeze(1)?)?, HIDDEN)?;
         }
-        let mut weights = if mask.is_some() && self.keys > 0 {
+        let weights = if mask.is_some() && self.keys > 0 {
             // Queries that see nothing: their weights are 0, not those of a softmax of nothing.
             let largest = scores.detach().max_keepdim(-1)?;
             let blind = largest.eq(&constant_like(&largest, HIDDEN)?)?;
@@ -40,10 +66,7 @@ impl Between<'_> {
         } else {
             scores.softmax(-1)?
         };
-        if let Some((p, key)) = dropout {
-            weights = dropped(&weights, p, key)?;
-        }
-        weights.matmul(self.value)
+        dropped(&weights, p, key)?.matmul(self.value)
     }
 }
 
@@ -79,6 +102,6 @@ impl Tensor {
         }
         let between = Between::new([self, key, value], options)?;
         let mask = mask.map(|mask| between.mask(mask)).transpose()?;
-        rng.with_keys(|[key]| between.whole(mask.as_ref(), Some((p, key))))
+        rng.with_keys(|[key]| between.dropping(mask.as_ref(), p, key))
     }
 }
