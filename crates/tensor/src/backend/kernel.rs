@@ -185,7 +185,7 @@ pub enum Kernel<'a> {
     ArgSort {
         /// Whether the largest come first.
         descending: bool,
-        /// How many of the first are wanted: those behind them may stand in any order.
+        /// How many of the first are wanted: what stands behind them means nothing.
         first: usize,
         /// What is sorted.
         input: View<'a>,

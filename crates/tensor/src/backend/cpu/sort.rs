@@ -1,7 +1,8 @@
 //! The order of elements: their indices, sorted in place by the standard library.
 //!
 //! Its fast sort needs no memory but is not stable; indices that decide between equals make it so. Elements of at most 32 bits
-//! are sorted together with their indices, as one number, so that none needs to be looked up.
+//! are sorted together with their indices, as one number, so that none needs to be looked up; of many, where few are wanted,
+//! only few are kept.
 
 use std::cmp::Ordering;
 
@@ -36,6 +37,9 @@ pub(super) fn arg_sort(
     match input.dtype() {
         DType::F32 if short => lines.each(workers, host::<f32>(op, &input)?, out, |line, out| {
             together(out, first, descending, |index| rank(line.at(index)));
+        }),
+        DType::I32 if short => lines.each(workers, host::<i32>(op, &input)?, out, |line, out| {
+            together(out, first, descending, |index| line.at(index).cast_unsigned() ^ SIGN);
         }),
         DType::U8 if short => lines.each(workers, host::<u8>(op, &input)?, out, |line, out| {
             together(out, first, descending, |index| u32::from(line.at(index)));
@@ -105,26 +109,56 @@ impl Lines {
     }
 }
 
+const SIGN: u32 = 1 << 31;
+
 /// A number that is larger for larger elements, equal for equals, and the largest for NaN.
 fn rank(element: f32) -> u32 {
-    const SIGN: u32 = 1 << 31;
     if element.is_nan() {
         return u32::MAX;
     }
-    // Adding 0 makes -0 the same.
+    // Adding 0 makes -0 the same. Of negative numbers all bits are turned, of others the sign: without a branch, as nobody could
+    // foretell it.
     let bits = (element + 0.0).to_bits();
-    if bits & SIGN == 0 { bits | SIGN } else { !bits }
+    bits ^ ((bits.cast_signed() >> 31).cast_unsigned() | SIGN)
 }
 
 /// The indices in the order of the ranks, each sorted with its index behind it.
 fn together(out: &mut [i64], first: usize, descending: bool, rank: impl Fn(usize) -> u32) {
     let both: &mut [u64] = bytemuck::cast_slice_mut(out);
-    for (index, place) in both.iter_mut().enumerate() {
-        let rank = if descending { !rank(index) } else { rank(index) };
-        *place = u64::from(rank) << 32 | index as u64;
+    let turn = if descending { u32::MAX } else { 0 };
+    let all = (0..both.len()).map(|index| u64::from(rank(index) ^ turn) << 32 | index as u64);
+    let kept = if first > 0 && first <= both.len() / FEW {
+        keep_least(both, first, all)
+    } else {
+        both.iter_mut().zip(all).for_each(|(place, of)| *place = of);
+        both
+    };
+    sort_first(kept, first, u64::cmp);
+    kept.iter_mut().for_each(|place| *place &= u64::from(u32::MAX));
+}
+
+/// The part of a line that is few: so few are kept while all pass by, which takes a look at each and not a place for each.
+const FEW: usize = 4;
+
+/// Keeps the `first` least of all numbers, no two of which are equal, and some more, at the beginning of `places`.
+///
+/// Room for twice as many is filled with those below the greatest that can still be wanted; when it is full, the greater half
+/// goes, and that bound falls.
+fn keep_least(places: &mut [u64], first: usize, all: impl Iterator<Item = u64>) -> &mut [u64] {
+    let room = (2 * first).max(32).min(places.len());
+    let places = &mut places[..room];
+    let (mut kept, mut bound) = (0, u64::MAX);
+    for number in all {
+        if number < bound {
+            places[kept] = number;
+            kept += 1;
+            if kept == room {
+                bound = *places.select_nth_unstable(first - 1).1;
+                kept = first;
+            }
+        }
     }
-    sort_first(both, first, u64::cmp);
-    both.iter_mut().for_each(|place| *place &= u64::from(u32::MAX));
+    &mut places[..kept]
 }
 
 /// The indices in the order of the elements, which are looked up to be compared.
@@ -183,7 +217,7 @@ mod tests {
                 let mut expected: Vec<i64> = (0..length as i64).collect();
                 let order = |i: &i64, j: &i64| keys[*i as usize].total_cmp(&keys[*j as usize]);
                 expected.sort_by(|i, j| if descending { order(j, i) } else { order(i, j) });
-                for first in [length, length / 3, 1, 0] {
+                for first in [length, length / 3, length / 4, length / 9, 1, 0] {
                     let (mut packed, mut other) = (vec![0; length], vec![0; length]);
                     together(&mut packed, first, descending, |index| rank(keys[index]));
                     looked_up(&mut other, first, descending, |index| keys[index]);
