@@ -1,6 +1,6 @@
 //! The context of one op execution: every byte the op uses is taken here.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use bfc_core::{Allocation, AllocationAttributes, Allocator, Category, Contents, Request, Tag};
@@ -22,10 +22,8 @@ use crate::tensor::Tensor;
 pub struct OpContext<'a> {
     op: &'static str,
     device: &'a Device,
-    /// What the op takes memory from.
-    memory: &'a Arc<dyn Allocator>,
-    /// The op's tracking allocator over it: made when the op first takes some, which those that write in place never do.
-    allocator: OnceCell<Arc<dyn Allocator>>,
+    /// The op's tracking allocator over the memory it takes from.
+    allocator: Arc<dyn Allocator>,
     /// What outputs are for: results in forward, gradients in backward.
     output_category: Category,
     /// Whether the op is hung into the graph of gradients, so that saving makes sense.
@@ -37,13 +35,13 @@ pub struct OpContext<'a> {
 }
 
 impl<'a> OpContext<'a> {
-    fn new(op: &'static str, device: &'a Device, memory: &'a Arc<dyn Allocator>, category: Category) -> Self {
+    fn new(op: &'static str, device: &'a Device, memory: &Arc<dyn Allocator>, category: Category) -> Self {
         let run = device.tracker().begin(op);
+        let allocator = run.track(memory);
         Self {
             op,
             device,
-            memory,
-            allocator: OnceCell::new(),
+            allocator,
             output_category: category,
             recording: false,
             saved: RefCell::new(Vec::new()),
@@ -57,7 +55,7 @@ impl<'a> OpContext<'a> {
     pub(crate) fn forward(
         op: &'static str,
         device: &'a Device,
-        memory: &'a Arc<dyn Allocator>,
+        memory: &Arc<dyn Allocator>,
         recording: bool,
     ) -> Self {
         let category = match here().phase {
@@ -71,14 +69,14 @@ impl<'a> OpContext<'a> {
     pub(crate) fn create(
         op: &'static str,
         device: &'a Device,
-        memory: &'a Arc<dyn Allocator>,
+        memory: &Arc<dyn Allocator>,
         category: Category,
     ) -> Self {
         Self::new(op, device, memory, category)
     }
 
     /// The context of an op's backward.
-    pub(crate) fn backward(op: &'static str, device: &'a Device, memory: &'a Arc<dyn Allocator>) -> Self {
+    pub(crate) fn backward(op: &'static str, device: &'a Device, memory: &Arc<dyn Allocator>) -> Self {
         Self::new(op, device, memory, Category::Gradient)
     }
 
@@ -119,8 +117,8 @@ impl<'a> OpContext<'a> {
 
     /// The allocator that everything the op takes is charged through.
     #[must_use]
-    pub fn allocator(&self) -> &Arc<dyn Allocator> {
-        self.allocator.get_or_init(|| self.run.track(self.memory))
+    pub const fn allocator(&self) -> &Arc<dyn Allocator> {
+        &self.allocator
     }
 
     /// The op's account with the tracker.
@@ -164,7 +162,7 @@ impl<'a> OpContext<'a> {
         let contents = Contents { extents: shape.dims(), element: dtype.name() };
         let request = Request::new(bytes as u64).with_tag(tag).with_attributes(self.attributes);
         let request = request.with_contents(contents);
-        let allocation = Allocation::new(self.allocator(), &request).map_err(|error| Error::Allocation {
+        let allocation = Allocation::new(&self.allocator, &request).map_err(|error| Error::Allocation {
             op: self.op,
             shape: *shape,
             dtype,
