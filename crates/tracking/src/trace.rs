@@ -19,7 +19,7 @@
 use std::collections::HashMap;
 use std::io::{self, BufRead, Write};
 
-use crate::record::{BlockLife, EventKind, Recording};
+use crate::record::{BlockLife, Cut, EventKind, Recording};
 
 mod builder;
 mod error;
@@ -93,6 +93,7 @@ pub struct Trace {
     labels: Vec<String>,
     comments: Vec<TraceComment>,
     peak_live_bytes: u64,
+    cut: Option<Cut>,
 }
 
 impl Trace {
@@ -127,7 +128,8 @@ impl Trace {
         read::read(reader, options)
     }
 
-    /// The trace of a recording; labels are the owners' paths. The blocks still live at the end stay so.
+    /// The trace of a recording; labels are the owners' paths, and marks are comments `mark: text`, as long as there are not
+    /// more of them than the limit on comments. The blocks still live at the end stay so.
     ///
     /// # Errors
     /// A [`TraceProblem`] for a recording that is beyond [`TraceLimits::default`].
@@ -136,7 +138,7 @@ impl Trace {
     }
 
     /// The traces of groups of a recording's blocks: by pool, by stream, by module. `group_of` says of a block to which group it
-    /// belongs, from 0 up, or `None` to leave it out; there are as many traces as the largest group says.
+    /// belongs, from 0 up, or `None` to leave it out; there are as many traces as the largest group says. Each has all marks.
     ///
     /// # Errors
     /// As [`from_recording`](Self::from_recording), with limits of one's own, which count for each trace.
@@ -146,6 +148,8 @@ impl Trace {
         mut group_of: impl FnMut(&BlockLife) -> Option<u16>,
     ) -> Result<Vec<Self>, TraceProblem> {
         let mut builders: Vec<Builder> = Vec::new();
+        // The marks so far, for groups that are still to come.
+        let mut marked = Builder::new(*limits);
         let mut labels: HashMap<u32, String> = HashMap::new();
         let mut groups = vec![None; recording.blocks().len()];
         for event in recording.events() {
@@ -155,7 +159,7 @@ impl Trace {
                     let Some(group) = group_of(block).map(usize::from) else { continue };
                     groups[number as usize] = Some(group);
                     if group >= builders.len() {
-                        builders.resize_with(group + 1, || Builder::new(*limits));
+                        builders.resize_with(group + 1, || marked.clone());
                     }
                     let path = || label_of(&recording.owner_path(block.owner));
                     let label = labels.entry(block.owner).or_insert_with(path);
@@ -166,14 +170,20 @@ impl Trace {
                         builders[group].free(number.into())?;
                     }
                 }
+                EventKind::Mark(mark) => {
+                    let text = &recording.marks()[mark as usize];
+                    builders.iter_mut().chain([&mut marked]).for_each(|builder| builder.mark(text));
+                }
                 _ => {}
             }
         }
-        Ok(builders.into_iter().map(Builder::finish).collect())
+        let finish = |builder: Builder| Self { cut: recording.cut().cloned(), ..builder.finish() };
+        Ok(builders.into_iter().map(finish).collect())
     }
 
     fn from_recording_within(recording: &Recording, limits: &TraceLimits) -> Result<Self, TraceProblem> {
-        Ok(Self::of_groups(recording, limits, |_| Some(0))?.pop().unwrap_or_default())
+        let trace = Self::of_groups(recording, limits, |_| Some(0))?.pop();
+        Ok(trace.unwrap_or_else(|| Self { cut: recording.cut().cloned(), ..Self::default() }))
     }
 
     /// Writes the trace as text.
@@ -240,6 +250,13 @@ impl Trace {
     pub fn header(&self, key: &str) -> Option<&str> {
         let values = self.comments.iter().filter_map(|comment| comment.text.split_once(':'));
         values.filter(|(name, _)| name.trim() == key).map(|(_, value)| value.trim()).next()
+    }
+
+    /// Where and why the recording that it was made of could not be read further; `None` for a whole one, and for traces
+    /// of other formats, which are read whole or not at all. Text does not keep it.
+    #[must_use]
+    pub const fn cut(&self) -> Option<&Cut> {
+        self.cut.as_ref()
     }
 
     /// The most bytes, as asked for, that are live at a time: no pool can do with less.

@@ -142,7 +142,7 @@ impl Tracker {
     }
 
     /// Records events in at most `capacity` of memory from now on, some seven bytes an event. When it is full, the oldest
-    /// events give way to new ones. What an earlier recording held is dropped.
+    /// events give way to new ones. What an earlier recording held is dropped, and an earlier file ends here, without a summary.
     ///
     /// What passes through this tracker's ops is recorded. Blocks from before are not in the recording, and nor is what
     /// becomes of them.
@@ -158,7 +158,8 @@ impl Tracker {
 
     /// Records events from now on into `file`, in the format of `.hwm` files, as [`start_log`](Self::start_log) does in
     /// memory. The beginning is written before this returns, the rest by a thread of its own; when that falls far behind,
-    /// ops wait for it, and no event is lost. The file can be read while it grows.
+    /// ops wait for it, and no event is lost. The file can be read while it grows. A tracker makes one recording at a time: one
+    /// in memory is dropped, and the file of another ends here, without a summary.
     ///
     /// # Errors
     /// Those of the file. A later one ends the recording, and is returned by

@@ -18,7 +18,7 @@ const EARLIER: &str = "(allocated before the log)";
 /// Logs by address may begin late: they free blocks whose allocation they do not show. Such blocks are live from the
 /// start of the trace; they are numbered downward from the largest number until [`finish`](Self::finish) puts them in
 /// front.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Builder {
     limits: TraceLimits,
     trace: Trace,
@@ -119,6 +119,13 @@ impl Builder {
         let position = self.trace.events.len();
         self.trace.comments.push(TraceComment { position, text: text.to_owned() });
         Ok(())
+    }
+
+    /// A mark, as a comment of one line. Past the limit on comments there are enough of them.
+    pub(super) fn mark(&mut self, text: &str) {
+        let letter = |letter: char| if letter.is_control() { ' ' } else { letter };
+        let text: String = text.chars().take(MAX_LABEL).map(letter).collect();
+        let _ = self.comment(format!("mark: {}", text.trim()).trim_end());
     }
 
     /// The index of a label that the reader makes up: cut and cleaned, and one for all beyond the limit.

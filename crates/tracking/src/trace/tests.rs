@@ -1,7 +1,7 @@
 use super::*;
 use crate::test_pool::TestPool;
 use crate::tracker::Tracker;
-use bfc_core::{Allocation, Bytes, OwnerId, Request, Tag};
+use bfc_core::{Allocation, Bytes, OwnerId, PlanOptions, Request, Tag};
 use proptest::prelude::*;
 
 fn parse(text: &str) -> Result<Trace, TraceError> {
@@ -161,6 +161,43 @@ fn a_recording_becomes_a_trace_with_owners_as_labels() {
     assert_eq!(write(&trace), expected);
     assert_eq!(trace.peak_live_bytes(), 15);
     assert_eq!(parse(expected).unwrap(), trace);
+}
+
+#[test]
+fn a_recording_has_its_marks_in_its_trace_and_a_step_between_them_can_be_planned() {
+    use crate::{Step, plan_of};
+
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    tracker.start_log(Bytes::mib(1));
+    let allocator = tracker.begin("op").track(&pool);
+    let take = |bytes| Allocation::new(&allocator, &Request::new(bytes)).unwrap();
+    tracker.mark("step 0");
+    drop(take(10));
+    tracker.mark("two\nlines\n");
+    drop(take(300));
+    tracker.mark("");
+    let trace = Trace::from_recording(&tracker.take_log()).unwrap();
+    let expected = "# mark: step 0\na 0 10 op\nf 0\n# mark: two lines\na 1 300 op\nf 1\n# mark:\n";
+    assert_eq!(write(&trace), expected);
+    assert_eq!(parse(expected).unwrap(), trace);
+
+    let step = Step::Marks { from: "two lines".to_owned(), to: String::new() };
+    let plan = plan_of(&trace, &step, &PlanOptions::default(), &mut |_| true).unwrap();
+    assert_eq!((plan.blocks().len(), plan.lower_bound()), (1, 512));
+}
+
+#[test]
+fn more_marks_than_comments_are_allowed_do_not_spoil_a_trace() {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    tracker.start_log(Bytes::mib(1));
+    for step in 0..5 {
+        tracker.mark(&step.to_string());
+    }
+    drop(Allocation::new(&tracker.begin("op").track(&pool), &Request::new(1)).unwrap());
+    let limits = TraceLimits { comments: 2, ..TraceLimits::default() };
+    let traces = Trace::of_groups(&tracker.take_log(), &limits, |_| Some(1)).unwrap();
+    let marks: Vec<&str> = traces[1].marks().map(|(_, text)| text).collect();
+    assert_eq!((marks, traces[1].events().len()), (vec!["0", "1"], 2));
 }
 
 #[test]
