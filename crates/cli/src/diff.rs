@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 use highwater_tracking::table::{Table, bytes};
-use highwater_tracking::{Change, Phase, Usage, UsageDiff};
+use highwater_tracking::{Change, Cut, Phase, Usage, UsageDiff};
 
 use crate::exit;
-use crate::recording_file::{ReadArguments, ReadError};
+use crate::recording_file::{ReadArguments, ReadError, tell_cut};
 use crate::report::plain;
 
 /// The arguments of `highwater diff`.
@@ -36,8 +36,8 @@ pub(crate) struct DiffArguments {
 }
 
 pub(crate) fn run(arguments: &DiffArguments) -> io::Result<ExitCode> {
-    let diff = match compare(arguments) {
-        Ok(diff) => diff,
+    let (diff, cuts) = match compare(arguments) {
+        Ok(compared) => compared,
         Err(error) => {
             writeln!(io::stderr(), "highwater: {error}")?;
             return Ok(ExitCode::from(exit::BAD_FILE));
@@ -51,14 +51,18 @@ pub(crate) fn run(arguments: &DiffArguments) -> io::Result<ExitCode> {
         write!(stdout, "{}", text(&diff, arguments.top))?;
     }
     stdout.flush()?;
+    for (path, cut) in [&arguments.before, &arguments.after].into_iter().zip(&cuts) {
+        tell_cut(path, cut.as_ref())?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-/// One recording is held at a time.
-fn compare(arguments: &DiffArguments) -> Result<UsageDiff, ReadError> {
-    let before = Usage::of(&arguments.read.read(&arguments.before)?);
-    let after = Usage::of(&arguments.read.read(&arguments.after)?);
-    Ok(UsageDiff::between(&before, &after))
+/// The difference, and where each of the two was cut off. One recording is held at a time.
+fn compare(arguments: &DiffArguments) -> Result<(UsageDiff, [Option<Cut>; 2]), ReadError> {
+    let usage = |path| arguments.read.read(path).map(|run| (Usage::of(&run), run.cut().cloned()));
+    let (before, before_cut) = usage(&arguments.before)?;
+    let (after, after_cut) = usage(&arguments.after)?;
+    Ok((UsageDiff::between(&before, &after), [before_cut, after_cut]))
 }
 
 fn text(diff: &UsageDiff, top: usize) -> String {

@@ -8,11 +8,11 @@ use std::time::Instant;
 use bfc_core::Bytes;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use highwater_tracking::{ExportError, ExportFormat, Recording, export};
+use highwater_tracking::{Cut, ExportError, ExportFormat, Recording, export};
 
 use crate::exit;
 use crate::output_file::OutputFile;
-use crate::recording_file::{ReadArguments, ReadError};
+use crate::recording_file::{ReadArguments, ReadError, tell_cut};
 
 /// The arguments of `highwater export`.
 #[derive(Args, Clone, Debug)]
@@ -58,9 +58,7 @@ enum Failed {
 pub(crate) fn run(arguments: &ExportArguments) -> io::Result<ExitCode> {
     match write(arguments) {
         Ok(cut) => {
-            if let Some(cut) = cut {
-                writeln!(io::stderr(), "highwater: {}: {cut}", arguments.run.display())?;
-            }
+            tell_cut(&arguments.run, cut.as_ref())?;
             Ok(ExitCode::SUCCESS)
         }
         // As for every command: the reader of a pipe has seen enough.
@@ -77,8 +75,8 @@ pub(crate) fn run(arguments: &ExportArguments) -> io::Result<ExitCode> {
     }
 }
 
-/// Exports, and returns what is to be said of a recording that was cut off.
-fn write(arguments: &ExportArguments) -> Result<Option<String>, Failed> {
+/// Exports, and returns where a recording was cut off.
+fn write(arguments: &ExportArguments) -> Result<Option<Cut>, Failed> {
     let format = arguments.format;
     if arguments.output.is_none() && !format.is_text() && io::stdout().is_terminal() {
         return Err(Failed::Terminal { format });
@@ -104,7 +102,7 @@ fn write(arguments: &ExportArguments) -> Result<Option<String>, Failed> {
             writeln!(io::stdout(), "{sentence}").map_err(|error| unwritable(path, error))?;
         }
     }
-    Ok(recording.cut().map(|cut| format!("read up to byte {}: {}", cut.offset, cut.reason)))
+    Ok(recording.cut().cloned())
 }
 
 /// Writes a file, or leaves none.

@@ -8,10 +8,11 @@ use std::time::Instant;
 
 use bfc_core::{Bytes, Plan, PlanOptions};
 use clap::Args;
-use highwater_tracking::{NoPlan, Step, Trace, plan_of};
+use highwater_tracking::{Cut, NoPlan, Step, Trace, plan_of};
 use serde::Serialize;
 
 use crate::progress::Progress;
+use crate::recording_file::tell_cut;
 use crate::trace_file::{ReadArguments, ReadError};
 use crate::{exit, plan_file};
 
@@ -98,7 +99,7 @@ struct Summary {
 
 pub(crate) fn run(arguments: &PlanArguments) -> io::Result<ExitCode> {
     match plan(arguments) {
-        Ok(summary) => {
+        Ok((summary, cut)) => {
             let mut stdout = io::stdout().lock();
             if arguments.json {
                 serde_json::to_writer_pretty(&mut stdout, &summary)?;
@@ -107,6 +108,7 @@ pub(crate) fn run(arguments: &PlanArguments) -> io::Result<ExitCode> {
                 writeln!(stdout, "{}", summary.sentence())?;
             }
             stdout.flush()?;
+            tell_cut(&arguments.trace, cut.as_ref())?;
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => {
@@ -117,7 +119,8 @@ pub(crate) fn run(arguments: &PlanArguments) -> io::Result<ExitCode> {
     }
 }
 
-fn plan(arguments: &PlanArguments) -> Result<Summary, PlanError> {
+/// Plans, and returns where a recording was cut off.
+fn plan(arguments: &PlanArguments) -> Result<(Summary, Option<Cut>), PlanError> {
     let progress = Progress::new(1);
     progress.say(&format!("{}: reading", arguments.trace.display()));
     let output = plan_file::create(&arguments.output)?;
@@ -128,7 +131,7 @@ fn plan(arguments: &PlanArguments) -> Result<Summary, PlanError> {
     let seconds = start.elapsed().as_secs_f64();
     plan_file::write(output, &arguments.output, &plan)?;
     progress.clear();
-    Ok(Summary::new(&arguments.trace, &arguments.output, &plan, seconds))
+    Ok((Summary::new(&arguments.trace, &arguments.output, &plan, seconds), trace.cut().cloned()))
 }
 
 fn solve(arguments: &PlanArguments, trace: &Trace, progress: &Progress) -> Result<Plan, NoPlan> {

@@ -1,12 +1,12 @@
 //! Recordings from files.
 
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use bfc_core::Bytes;
 use clap::Args;
-use highwater_tracking::{HwmError, Recording, RecordingLimits};
+use highwater_tracking::{Cut, HwmError, Recording, RecordingLimits};
 
 /// Limits on what is read, which guard against files that are not what they seem.
 #[derive(Args, Clone, Debug)]
@@ -27,6 +27,20 @@ pub(crate) enum ReadError {
     Open { path: PathBuf, error: io::Error },
     #[error("{}: {error}", path.display())]
     Recording { path: PathBuf, error: HwmError },
+}
+
+/// Says, beside what a command found, where a recording could not be read further: what was found is of its beginning alone.
+pub(crate) fn tell_cut(path: &Path, cut: Option<&Cut>) -> io::Result<()> {
+    match cut {
+        None => Ok(()),
+        Some(cut) => writeln!(
+            io::stderr(),
+            "highwater: {}: read up to byte {}: {}",
+            path.display(),
+            cut.offset,
+            cut.reason
+        ),
+    }
 }
 
 impl ReadArguments {

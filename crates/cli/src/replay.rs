@@ -18,6 +18,7 @@ use crate::plan_file::{self, PlanFileError};
 use crate::policies::{self, Policy};
 use crate::pool_spec::{PoolArguments, PoolSpec, PoolSpecError};
 use crate::progress::Progress;
+use crate::recording_file::tell_cut;
 use crate::trace_file::ReadArguments;
 use measure::{Measurement, measure};
 
@@ -83,7 +84,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> io::Result<ExitCode> {
     };
     let progress = Progress::new(arguments.traces.len() * arguments.policy.len());
     let mut measurements: Vec<Measurement> = Vec::new();
-    let mut unreadable = Vec::new();
+    let (mut unreadable, mut cuts) = (Vec::new(), Vec::new());
     for path in &arguments.traces {
         progress.say(&format!("{}: reading", path.display()));
         let trace = match arguments.read.read(path) {
@@ -94,6 +95,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> io::Result<ExitCode> {
                 continue;
             }
         };
+        cuts.extend(trace.cut().cloned().map(|cut| (path, cut)));
         let name = path.display().to_string();
         let mut replayer = Replayer::new(&trace);
         for policy in &arguments.policy {
@@ -121,6 +123,9 @@ pub(crate) fn run(arguments: &ReplayArguments) -> io::Result<ExitCode> {
     }
     progress.clear();
     print(arguments, &measurements)?;
+    for (path, cut) in &cuts {
+        tell_cut(path, Some(cut))?;
+    }
     for error in &unreadable {
         writeln!(io::stderr(), "highwater: {error}")?;
     }

@@ -14,7 +14,7 @@ use highwater_tracking::{Cut, PeakParts, Recording, RunFacts, RunSummary, Usage}
 use serde::Serialize;
 
 use crate::exit;
-use crate::recording_file::ReadArguments;
+use crate::recording_file::{ReadArguments, tell_cut};
 use failures::{Failed, failures};
 pub(crate) use text::plain;
 
@@ -100,7 +100,8 @@ pub(crate) fn run(arguments: &ReportArguments) -> io::Result<ExitCode> {
         if let Err(error) = page::write(&recording, log.as_ref(), page, path, &mut stdout) {
             return failed(&error);
         }
-        return tell_cut(&recording, &arguments.run);
+        tell_cut(&arguments.run, recording.cut())?;
+        return Ok(ExitCode::SUCCESS);
     }
     let (usage, parts) = (Usage::of(&recording), PeakParts::of(&recording));
     if arguments.json {
@@ -122,21 +123,13 @@ pub(crate) fn run(arguments: &ReportArguments) -> io::Result<ExitCode> {
         )?;
     }
     stdout.flush()?;
-    tell_cut(&recording, &arguments.run)
+    tell_cut(&arguments.run, recording.cut())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn failed(error: &page::PageError) -> io::Result<ExitCode> {
     writeln!(io::stderr(), "highwater: {error}")?;
     Ok(ExitCode::from(exit::FAILED))
-}
-
-/// Says, beside the report, where the file could not be read further.
-fn tell_cut(recording: &Recording, path: &Path) -> io::Result<ExitCode> {
-    if let Some(cut) = recording.cut() {
-        let path = path.display();
-        writeln!(io::stderr(), "highwater: {path}: read up to byte {}: {}", cut.offset, cut.reason)?;
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn whole<'a>(recording: &'a Recording, usage: &'a Usage, peak_parts: &'a PeakParts) -> Whole<'a> {

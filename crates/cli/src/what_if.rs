@@ -19,7 +19,7 @@ use crate::plan_file::{self, PlanFileError};
 use crate::policies::{self, Policy};
 use crate::pool_spec::{Growth, PoolSpecError};
 use crate::progress::Progress;
-use crate::recording_file::{ReadArguments, ReadError};
+use crate::recording_file::{ReadArguments, ReadError, tell_cut};
 use lanes::{Lanes, UnknownPool};
 use outcome::Outcome;
 use variation::Variation;
@@ -99,6 +99,7 @@ pub(crate) fn run(arguments: &WhatIfArguments) -> io::Result<ExitCode> {
         write!(stdout, "{}{}", table::heading(&recording), table::table(&outcomes))?;
     }
     stdout.flush()?;
+    tell_cut(&arguments.run, recording.cut())?;
     // That something would not have fitted is an answer, no failure.
     Ok(ExitCode::SUCCESS)
 }

@@ -139,6 +139,29 @@ fn a_report_on_a_cut_file_says_where_the_cut_is() {
 }
 
 #[test]
+fn every_command_that_reads_a_cut_file_says_so_and_which() {
+    let directory = TempDir::new().unwrap();
+    let (run, cut) = (record(&directory, "run.hwm", 3072), record(&directory, "cut.hwm", 3072));
+    let whole = fs::read(&run).unwrap();
+    fs::write(&cut, &whole[..whole.len() - 1]).unwrap();
+    let plan = directory.path().join("plan");
+    let commands: [(&[&str], &[&Path]); 5] = [
+        (&["diff"], &[&run, &cut]),
+        (&["diff"], &[&cut, &run]),
+        (&["what-if", "--policy", "bfc"], &[&cut]),
+        (&["replay"], &[&run, &cut]),
+        (&["plan", "-o", plan.to_str().unwrap()], &[&cut]),
+    ];
+    for (command, files) in commands {
+        let output = highwater(command, files);
+        assert!(output.status.success(), "{command:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.starts_with(&format!("highwater: {}: read up to byte ", cut.display())), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
+
+#[test]
 fn what_is_no_recording_is_refused_with_the_place() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("run.hwm");
