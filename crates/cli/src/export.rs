@@ -82,7 +82,8 @@ fn write(arguments: &ExportArguments) -> Result<Option<Cut>, Failed> {
         return Err(Failed::Terminal { format });
     }
     let unwritable = |path: &PathBuf, error: io::Error| told(&arguments.run, path.clone(), error.into());
-    let open = |path: &PathBuf| OutputFile::open(path).map_err(|error| unwritable(path, error));
+    let open =
+        |path: &PathBuf| OutputFile::open(path, &[&arguments.run]).map_err(|error| unwritable(path, error));
     let file = arguments.output.as_ref().filter(|path| path.as_os_str() != "-");
     let output = file.map(|path| open(path).map(|file| (path, file))).transpose()?;
     let recording = arguments.read.read(&arguments.run)?;

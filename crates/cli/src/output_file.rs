@@ -1,5 +1,5 @@
 //! Files that commands write: opened before the work begins, so that a path that cannot be written is said at once, and
-//! emptied only when there is something to write.
+//! emptied only when there is something to write. What a command reads is no place for what it writes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -14,12 +14,16 @@ pub(crate) struct OutputFile {
 }
 
 impl OutputFile {
-    /// Opens a file without changing it.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+    /// Opens a file without changing it, unless it is one of those that are read.
+    pub(crate) fn open(path: &Path, read: &[&Path]) -> io::Result<Self> {
         let is_new =
             matches!(fs::symlink_metadata(path), Err(error) if error.kind() == io::ErrorKind::NotFound);
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
-        Ok(Self { path: path.to_owned(), file, remove: is_new })
+        let output = Self { path: path.to_owned(), file, remove: is_new };
+        if output.file.metadata()?.is_file() && read.iter().any(|read| is_same(path, read)) {
+            return Err(io::Error::other("this is a file to be read, and writing would destroy it"));
+        }
+        Ok(output)
     }
 
     /// Empties the file, and returns where its contents go.
@@ -37,6 +41,11 @@ impl OutputFile {
         self.remove = false;
         Ok(self.file.metadata()?.len())
     }
+}
+
+/// Whether two paths lead to one place.
+fn is_same(path: &Path, other: &Path) -> bool {
+    matches!((fs::canonicalize(path), fs::canonicalize(other)), (Ok(path), Ok(other)) if path == other)
 }
 
 impl Drop for OutputFile {
@@ -58,16 +67,16 @@ mod tests {
         let directory = TempDir::new().unwrap();
         let (old, new) = (directory.path().join("old"), directory.path().join("new"));
         fs::write(&old, "before").unwrap();
-        drop([&old, &new].map(|path| OutputFile::open(path).unwrap()));
+        drop([&old, &new].map(|path| OutputFile::open(path, &[]).unwrap()));
         assert_eq!(fs::read_to_string(&old).unwrap(), "before");
         assert!(!new.exists());
 
-        let mut output = OutputFile::open(&old).unwrap();
+        let mut output = OutputFile::open(&old, &[&new]).unwrap();
         output.begin().unwrap().write_all(b"now").unwrap();
         assert_eq!(output.keep().unwrap(), 3);
         assert_eq!(fs::read_to_string(&old).unwrap(), "now");
 
-        let mut output = OutputFile::open(&old).unwrap();
+        let mut output = OutputFile::open(&old, &[&new]).unwrap();
         output.begin().unwrap().write_all(b"half").unwrap();
         drop(output);
         assert!(!old.exists());
@@ -75,7 +84,7 @@ mod tests {
 
     #[test]
     fn what_is_no_plain_file_is_written_and_stays() {
-        let mut output = OutputFile::open(Path::new("/dev/null")).unwrap();
+        let mut output = OutputFile::open(Path::new("/dev/null"), &[Path::new("/dev/null")]).unwrap();
         output.begin().unwrap().write_all(b"gone").unwrap();
         drop(output);
         assert!(Path::new("/dev/null").exists());

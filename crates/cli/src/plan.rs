@@ -123,7 +123,7 @@ pub(crate) fn run(arguments: &PlanArguments) -> io::Result<ExitCode> {
 fn plan(arguments: &PlanArguments) -> Result<(Summary, Option<Cut>), PlanError> {
     let progress = Progress::new(1);
     progress.say(&format!("{}: reading", arguments.trace.display()));
-    let output = plan_file::create(&arguments.output)?;
+    let output = plan_file::create(&arguments.output, &arguments.trace)?;
     let trace = arguments.read.read(&arguments.trace)?;
     let start = Instant::now();
     let plan = solve(arguments, &trace, &progress)

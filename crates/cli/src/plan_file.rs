@@ -24,9 +24,9 @@ pub(crate) fn read(path: &Path) -> Result<Plan, PlanFileError> {
         .map_err(|error| PlanFileError::Plan { path: path.to_owned(), error })
 }
 
-/// A file for a plan that is still to be made.
-pub(crate) fn create(path: &Path) -> Result<OutputFile, PlanFileError> {
-    OutputFile::open(path).map_err(|error| PlanFileError::Io { path: path.to_owned(), error })
+/// A file for a plan that is still to be made from `trace`.
+pub(crate) fn create(path: &Path, trace: &Path) -> Result<OutputFile, PlanFileError> {
+    OutputFile::open(path, &[trace]).map_err(|error| PlanFileError::Io { path: path.to_owned(), error })
 }
 
 pub(crate) fn write(mut output: OutputFile, path: &Path, plan: &Plan) -> Result<(), PlanFileError> {

@@ -77,7 +77,9 @@ struct Whole<'a> {
 }
 
 pub(crate) fn run(arguments: &ReportArguments) -> io::Result<ExitCode> {
-    let page = match arguments.html.as_deref().map(page::create).transpose() {
+    let read: Vec<&Path> =
+        [Some(&arguments.run), arguments.log.as_ref()].into_iter().flatten().map(PathBuf::as_path).collect();
+    let page = match arguments.html.as_deref().map(|path| page::create(path, &read)).transpose() {
         Ok(page) => page,
         Err(error) => return failed(&error),
     };

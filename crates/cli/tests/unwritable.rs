@@ -56,3 +56,23 @@ fn an_input_that_is_refused_leaves_what_was_to_be_written_as_it_was() {
         assert!(!new.exists());
     }
 }
+
+#[test]
+fn what_is_read_is_not_written_over_by_whatever_path_it_is_called() {
+    let directory = TempDir::new().unwrap();
+    let input = directory.path().join("input");
+    let again = directory.path().join(".").join("input");
+    fs::write(&input, "a 0 256 x\nf 0\n").unwrap();
+    for command in COMMANDS {
+        for path in [&input, &again] {
+            let arguments =
+                command.iter().map(|&word| if word == "INPUT" { input.as_os_str() } else { word.as_ref() });
+            let output =
+                Command::new(env!("CARGO_BIN_EXE_highwater")).args(arguments).arg(path).output().unwrap();
+            assert_eq!(output.status.code(), Some(1), "{command:?}");
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(said.contains("this is a file to be read"), "{said}");
+        }
+        assert_eq!(fs::read_to_string(&input).unwrap(), "a 0 256 x\nf 0\n");
+    }
+}

@@ -16,9 +16,9 @@ pub(super) struct PageError {
     error: io::Error,
 }
 
-/// Opens the file for a page.
-pub(super) fn create(path: &Path) -> Result<OutputFile, PageError> {
-    OutputFile::open(path).map_err(|error| PageError { path: path.to_owned(), error })
+/// Opens the file for a page, which is none of those that are read for it.
+pub(super) fn create(path: &Path, read: &[&Path]) -> Result<OutputFile, PageError> {
+    OutputFile::open(path, read).map_err(|error| PageError { path: path.to_owned(), error })
 }
 
 /// Writes the page of a recording, and of the log of its run, to a file, and says how large it became.
