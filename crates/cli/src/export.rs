@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use bfc_core::Bytes;
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use highwater_tracking::{Cut, ExportError, ExportFormat, Recording, export};
 
 use crate::exit;
@@ -21,13 +21,13 @@ pub(crate) struct ExportArguments {
     #[arg(value_name = "RUN.hwm")]
     run: PathBuf,
 
-    /// What to write: a PyTorch snapshot (memory-viz, memory-viz-json), a trace for Perfetto (chrome), what was live at
-    /// the peak (pprof, folded), or a picture (svg)
+    /// What to write
     #[arg(long, value_name = "FORMAT", value_parser = formats())]
     format: ExportFormat,
 
-    /// The file to write; without it, standard output unless that is a terminal and the format is not text; - for standard output
-    /// all the same
+    /// The file to write, or - for standard output, also where that is a terminal
+    ///
+    /// Without it, standard output, unless that is a terminal and the format is not text.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -36,8 +36,21 @@ pub(crate) struct ExportArguments {
 }
 
 fn formats() -> impl TypedValueParser<Value = ExportFormat> {
-    PossibleValuesParser::new(ExportFormat::ALL.map(ExportFormat::name))
-        .try_map(|name| name.parse::<ExportFormat>())
+    let values = ExportFormat::ALL.map(|format| PossibleValue::new(format.name()).help(purpose(format)));
+    PossibleValuesParser::new(values).try_map(|name| name.parse::<ExportFormat>())
+}
+
+/// What a format is good for, in the words of `--help`.
+const fn purpose(format: ExportFormat) -> &'static str {
+    match format {
+        ExportFormat::MemoryViz => "A snapshot for PyTorch's memory viewer, as a pickle",
+        ExportFormat::MemoryVizJson => "The same as JSON",
+        ExportFormat::Chrome => "A trace for Perfetto and chrome://tracing",
+        ExportFormat::Pprof => "What was live at the peak, for pprof and speedscope",
+        ExportFormat::Folded => "What was live at the peak, for flame graphs",
+        ExportFormat::Svg => "A picture of the live bytes by category over time",
+        _ => "",
+    }
 }
 
 /// Why there is no export.

@@ -27,11 +27,11 @@ pub(crate) struct PlanArguments {
     #[arg(short, long, value_name = "PLAN")]
     output: PathBuf,
 
-    /// What to plan for: `whole`, `repeating` (the step that the trace repeats), or the events FROM..TO
+    /// What to plan for: whole, repeating (the part that repeats) or events FROM..TO
     #[arg(long, value_name = "STEP", default_value = "whole")]
     step: StepArgument,
 
-    /// How much work may be spent on a better plan, in units of which a second has some 20 million
+    /// How much work a better plan is worth; a second has some 20 million
     #[arg(long, value_name = "N", default_value_t = PlanOptions::default().effort)]
     effort: u64,
 

@@ -24,7 +24,7 @@ pub(crate) struct PoolArguments {
     #[arg(long, value_name = "SIZE")]
     pool: Option<Bytes>,
 
-    /// In fixed size, by regions, or by ones that extend each other [default: fixed with --pool, else regions]
+    /// How it grows: fixed, regions or extend [default: fixed with --pool, else regions]
     #[arg(long, value_name = "HOW", hide_possible_values = true)]
     growth: Option<Growth>,
 

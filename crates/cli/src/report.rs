@@ -45,7 +45,7 @@ pub(crate) struct ReportArguments {
     #[arg(long, value_name = "FILE.html", conflicts_with = "json")]
     html: Option<PathBuf>,
 
-    /// Show the loss and the other numbers of the run's log on that page, as examples write it with --log
+    /// Show the loss and other numbers of the run's log there too; examples write it with --log
     #[arg(long, value_name = "FILE.jsonl", requires = "html")]
     log: Option<PathBuf>,
 

@@ -44,7 +44,7 @@ pub(crate) struct WhatIfArguments {
     #[arg(long, value_name = "RULES", value_delimiter = ',')]
     cut: Vec<CutRule>,
 
-    /// In fixed size, by regions, or by ones that extend each other
+    /// How it grows: fixed, regions or extend
     #[arg(long, value_name = "HOWS", value_delimiter = ',', hide_possible_values = true)]
     growth: Vec<Growth>,
 
