@@ -425,6 +425,27 @@ fn a_causal_block_does_not_look_ahead() {
 }
 
 #[test]
+fn a_block_drops_what_it_adds_only_while_gradients_are_recorded() {
+    let device = device();
+    let make = || TransformerBlock::new(&device, 6, 2, true, &Rng::new(3)).unwrap();
+    let (plain, dropping) = (make(), make().with_dropout(0.5, Rng::new(9)).unwrap());
+    let x = Tensor::normal(&device, [2, 5, 6], 0.0, 1.0, &Rng::new(4)).unwrap();
+    let values = |block: &TransformerBlock| block.forward(&x).unwrap().to_vec::<f32>().unwrap();
+    assert_eq!(no_grad(|| values(&dropping)), values(&plain));
+    let first = values(&dropping);
+    assert_ne!(first, values(&dropping), "each pass drops others");
+    assert_eq!(first, values(&make().with_dropout(0.5, Rng::new(9)).unwrap()), "one seed gives one run");
+    // Where neither adds anything, a quarter of all places, x is as it was.
+    let kept =
+        first.iter().zip(x.to_vec::<f32>().unwrap()).filter(|(after, before)| *after == before).count();
+    assert!((5..30).contains(&kept), "{kept} of 60");
+    let mut rngs = Vec::new();
+    dropping.visit_rngs(&mut |path, _| rngs.push(path.to_owned()));
+    assert_eq!(rngs, ["dropout.rng"]);
+    assert!(matches!(make().with_dropout(1.0, Rng::new(0)), Err(Error::BadArgument { .. })));
+}
+
+#[test]
 fn rows_of_an_embedding_that_are_used_twice_learn_twice() {
     let device = device();
     let table = Embedding::new(&device, 4, 2, &Rng::new(7)).unwrap();

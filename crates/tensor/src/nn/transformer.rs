@@ -190,6 +190,8 @@ pub struct TransformerBlock {
     norm2: LayerNorm,
     up: Linear,
     down: Linear,
+    /// Of what is added to x.
+    dropout: Option<Dropout>,
 }
 
 impl TransformerBlock {
@@ -205,7 +207,26 @@ impl TransformerBlock {
             norm2: LayerNorm::new(place, width)?.named("norm2"),
             up: Linear::with_options(place, width, inside, options(), rng)?.named("up"),
             down: Linear::with_options(place, inside, width, options(), rng)?.named("down"),
+            dropout: None,
         })
+    }
+
+    /// The same with numbers dropped with probability `p`, at places that `rng` decides, from what the attention and the mlp add
+    /// to x, while gradients are recorded.
+    ///
+    /// ```
+    /// use highwater_tensor::nn::{Module, TransformerBlock};
+    /// use highwater_tensor::{Device, Rng, Tensor};
+    /// let (device, rng) = (Device::cpu()?, Rng::new(0));
+    /// let block = TransformerBlock::new(&device, 32, 4, true, &rng)?.with_dropout(0.1, rng.fork(1))?;
+    /// assert_eq!(block.forward(&Tensor::ones(&device, [2, 10, 32])?)?.dims(), [2, 10, 32]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless 0 ≤ p < 1.
+    pub fn with_dropout(self, p: f64, rng: Rng) -> Result<Self> {
+        Ok(Self { dropout: Some(Dropout::new(p, rng)?), ..self })
     }
 
     /// As [`forward`](Module::forward), with a mask for the attention: see [`MultiHeadAttention::forward_masked`].
@@ -220,9 +241,13 @@ impl TransformerBlock {
     }
 
     fn with_attention(&self, x: &Tensor, attention: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
-        let x = x.add(&attention(&self.norm1.forward_as("norm1", x)?)?)?;
+        let dropped = |added: Tensor| match &self.dropout {
+            Some(dropout) => dropout.forward_as("dropout", &added),
+            None => Ok(added),
+        };
+        let x = x.add(&dropped(attention(&self.norm1.forward_as("norm1", x)?)?)?)?;
         let inside = self.up.forward_as("up", &self.norm2.forward_as("norm2", &x)?)?.gelu_tanh()?;
-        x.add(&self.down.forward_as("down", &inside)?)
+        x.add(&dropped(self.down.forward_as("down", &inside)?)?)
     }
 }
 
@@ -237,5 +262,12 @@ impl Module for TransformerBlock {
         self.norm2.visit_as("norm2", visitor);
         self.up.visit_as("up", visitor);
         self.down.visit_as("down", visitor);
+    }
+
+    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
+        self.attention.visit_rngs_as("attention", visitor);
+        if let Some(dropout) = &self.dropout {
+            dropout.visit_rngs_as("dropout", visitor);
+        }
     }
 }
