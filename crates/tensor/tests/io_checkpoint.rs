@@ -60,6 +60,33 @@ fn resumes_to_the_bit<O: Optimizer>(make: impl Fn(&Sequential) -> O) {
 }
 
 #[test]
+fn a_network_and_an_optimiser_chosen_at_run_time_are_kept_and_restored() {
+    let (device, folder) = (device(), tempfile::tempdir().unwrap());
+    let path = folder.path().join("run.safetensors");
+    let choose = |name: &str, net: &Sequential| -> Box<dyn Optimizer> {
+        match name {
+            "adam" => Box::new(Adam::new(net.parameters(), 0.01).unwrap()),
+            _ => Box::new(Sgd::with_momentum(net.parameters(), 0.01, 0.9).unwrap()),
+        }
+    };
+    for name in ["adam", "sgd"] {
+        let whole = net(&device, 0, 5);
+        let mut optimizer = choose(name, &whole);
+        train(&whole, &mut optimizer, 0, 3);
+        let part: &dyn Module = &whole;
+        Checkpoint::of(part).unwrap().with_optimizer(&optimizer).unwrap().save(&path).unwrap();
+        train(&whole, &mut optimizer, 3, 6);
+
+        let resumed = net(&device, 9, 5);
+        let mut optimizer = choose(name, &resumed);
+        let checkpoint = Checkpoint::load(&path, &SafetensorsLimits::default()).unwrap();
+        checkpoint.restore_all(&resumed as &dyn Module, &mut *optimizer).unwrap();
+        train(&resumed, &mut optimizer, 3, 6);
+        assert_eq!(bits(&resumed), bits(&whole));
+    }
+}
+
+#[test]
 fn a_resumed_run_equals_the_uninterrupted_one_to_the_bit() {
     resumes_to_the_bit(|net| Adam::new(net.parameters(), 0.01).unwrap());
     resumes_to_the_bit(|net| AdamW::new(net.parameters(), 0.01).unwrap());

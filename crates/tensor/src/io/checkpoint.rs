@@ -62,8 +62,9 @@ impl Checkpoint {
     /// The parameters of a module, what it keeps beside them (as running means), and the state of the sources of randomness inside it.
     ///
     /// # Errors
-    /// [`Error::NoData`] on a device that computes nothing, [`Error::NoHostMemory`] if the host has no room.
-    pub fn of(module: &impl Module) -> Result<Self> {
+    /// [`Error::BadArgument`] if two parameters have the same path, [`Error::NoData`] on a device that computes nothing,
+    /// [`Error::NoHostMemory`] if the host has no room.
+    pub fn of(module: &(impl Module + ?Sized)) -> Result<Self> {
         let mut checkpoint = Self::default();
         for (path, parameter) in kept(module) {
             checkpoint.parameters.insert(path, Array::of(&parameter.tensor())?);
@@ -79,7 +80,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// As [`of`](Self::of).
-    pub fn with_optimizer(mut self, optimizer: &impl Optimizer) -> Result<Self> {
+    pub fn with_optimizer(mut self, optimizer: &(impl Optimizer + ?Sized)) -> Result<Self> {
         self.optimizer = optimizer.state()?;
         Ok(self)
     }
@@ -213,7 +214,7 @@ impl Checkpoint {
     /// [`Error::Mismatch`] names parameters that are missing, unexpected, or of another shape or element type;
     /// [`Error::Allocation`] if a parameter has to be copied and there is no memory. Nothing has changed then. A
     /// device that fails on the way leaves some parameters changed.
-    pub fn restore(&self, module: &impl Module) -> Result<()> {
+    pub fn restore(&self, module: &(impl Module + ?Sized)) -> Result<()> {
         self.check(module)?;
         self.apply(module)
     }
@@ -222,7 +223,11 @@ impl Checkpoint {
     ///
     /// # Errors
     /// As [`restore`](Self::restore), of the optimiser's state too; [`FileError::Absent`] if there is none.
-    pub fn restore_all(&self, module: &impl Module, optimizer: &mut impl Optimizer) -> Result<()> {
+    pub fn restore_all(
+        &self,
+        module: &(impl Module + ?Sized),
+        optimizer: &mut (impl Optimizer + ?Sized),
+    ) -> Result<()> {
         if self.optimizer.is_empty() {
             let what = "state of an optimiser";
             return Err(FileError::Absent { path: self.path.clone(), what }.into());
@@ -233,7 +238,7 @@ impl Checkpoint {
         optimizer.load_state(&self.optimizer)
     }
 
-    fn check(&self, module: &impl Module) -> Result<()> {
+    fn check(&self, module: &(impl Module + ?Sized)) -> Result<()> {
         let of = |(path, parameter): (String, Parameter)| {
             let tensor = parameter.tensor();
             (path, (tensor.dtype(), *tensor.shape()))
@@ -242,7 +247,7 @@ impl Checkpoint {
         Ok(Mismatch::check("parameters", &expected, &self.parameters)?)
     }
 
-    fn apply(&self, module: &impl Module) -> Result<()> {
+    fn apply(&self, module: &(impl Module + ?Sized)) -> Result<()> {
         const OP: &str = "load";
         let parameters = kept(module);
         // All memory is taken before the first value changes.
@@ -262,6 +267,6 @@ impl Checkpoint {
 }
 
 /// Parameters and what is kept beside them.
-fn kept(module: &impl Module) -> Vec<(String, Parameter)> {
+fn kept(module: &(impl Module + ?Sized)) -> Vec<(String, Parameter)> {
     module.parameters().into_iter().chain(module.buffers()).collect()
 }

@@ -83,6 +83,33 @@ pub trait Optimizer: fmt::Debug + Send {
 }
 
 /// The learning rate, among the arrays of a state. Parameters' names have more parts.
+/// What is in a box is no other for it: which optimiser trains may be chosen at run time, as `Box<dyn Optimizer>`.
+impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
+    fn step(&mut self, gradients: Gradients) -> Result<()> {
+        (**self).step(gradients)
+    }
+
+    fn learning_rate(&self) -> f64 {
+        (**self).learning_rate()
+    }
+
+    fn set_learning_rate(&mut self, learning_rate: f64) -> Result<()> {
+        (**self).set_learning_rate(learning_rate)
+    }
+
+    fn state(&self) -> Result<Arrays> {
+        (**self).state()
+    }
+
+    fn check_state(&self, state: &Arrays) -> Result<()> {
+        (**self).check_state(state)
+    }
+
+    fn load_state(&mut self, state: &Arrays) -> Result<()> {
+        (**self).load_state(state)
+    }
+}
+
 const LEARNING_RATE: &str = "learning_rate";
 
 /// The learning rate of a state that was checked for one, itself unchecked.
