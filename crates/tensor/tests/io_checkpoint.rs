@@ -59,6 +59,40 @@ fn resumes_to_the_bit<O: Optimizer>(make: impl Fn(&Sequential) -> O) {
     assert_ne!(bits(&resumed), at_seven);
 }
 
+/// Two layers whose parameters have the same paths, as a visit by hand may show them.
+#[derive(Debug)]
+struct Both(Linear, Linear);
+
+impl Module for Both {
+    fn forward(&self, x: &Tensor) -> highwater_tensor::Result<Tensor> {
+        self.1.forward(&self.0.forward(x)?)
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &highwater_tensor::nn::Parameter)) {
+        self.0.visit(visitor);
+        self.1.visit(visitor);
+    }
+}
+
+#[test]
+fn parameters_of_one_name_are_refused_before_one_is_lost() {
+    let (device, rng) = (device(), Rng::new(0));
+    let layer = || Linear::new(&device, 2, 2, &rng).unwrap();
+    let both = Both(layer(), layer());
+    let message = |error: Error| error.to_string();
+    assert!(message(Checkpoint::of(&both).unwrap_err()).ends_with("each, got weight twice"));
+
+    let adam = Adam::new(both.parameters(), 0.1).unwrap();
+    assert!(message(adam.state().unwrap_err()).ends_with("is kept, got weight twice"));
+    let single = Adam::new(both.0.parameters(), 0.1).unwrap().state().unwrap();
+    assert!(message(adam.check_state(&single).unwrap_err()).ends_with("is kept, got weight twice"));
+
+    // One that is shared is one, also under one name.
+    let shared = layer();
+    let twin = Linear::from_parameters(shared.weight().clone(), shared.bias().cloned()).unwrap();
+    assert_eq!(Checkpoint::of(&Both(shared, twin)).unwrap().parameters().len(), 2);
+}
+
 #[test]
 fn a_network_and_an_optimiser_chosen_at_run_time_are_kept_and_restored() {
     let (device, folder) = (device(), tempfile::tempdir().unwrap());

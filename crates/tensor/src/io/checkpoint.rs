@@ -66,7 +66,20 @@ impl Checkpoint {
     /// [`Error::NoHostMemory`] if the host has no room.
     pub fn of(module: &(impl Module + ?Sized)) -> Result<Self> {
         let mut checkpoint = Self::default();
+        let mut seen: BTreeMap<String, Parameter> = BTreeMap::new();
         for (path, parameter) in kept(module) {
+            if let Some(other) = seen.insert(path.clone(), parameter.clone()) {
+                if other.is_same(&parameter) {
+                    continue;
+                }
+                let (argument, expected) = ("module", "one whose parameters have a path of their own each");
+                return Err(Error::BadArgument {
+                    op: "save",
+                    argument,
+                    expected,
+                    got: format!("{path} twice"),
+                });
+            }
             checkpoint.parameters.insert(path, Array::of(&parameter.tensor())?);
         }
         module.visit_rngs(&mut |path, rng| {

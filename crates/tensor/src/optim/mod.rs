@@ -66,13 +66,14 @@ pub trait Optimizer: fmt::Debug + Send {
     /// stands behind its path.
     ///
     /// # Errors
-    /// [`Error::NoData`] on a device that computes nothing, [`Error::NoHostMemory`] if the host has no room.
+    /// [`Error::BadArgument`] if two parameters have the same path, [`Error::NoData`] on a device that computes nothing,
+    /// [`Error::NoHostMemory`] if the host has no room.
     fn state(&self) -> Result<Arrays>;
 
     /// Checks that `state` is one of an optimiser like this, of parameters like these.
     ///
     /// # Errors
-    /// [`Error::Mismatch`], and [`Error::BadArgument`] for a learning rate that is none.
+    /// [`Error::Mismatch`], and [`Error::BadArgument`] for a learning rate that is none and if two parameters have the same path.
     fn check_state(&self, state: &Arrays) -> Result<()>;
 
     /// Goes on from a [`state`](Self::state). What was set when the optimiser was made, as momentum, stays.
@@ -82,7 +83,6 @@ pub trait Optimizer: fmt::Debug + Send {
     fn load_state(&mut self, state: &Arrays) -> Result<()>;
 }
 
-/// The learning rate, among the arrays of a state. Parameters' names have more parts.
 /// What is in a box is no other for it: which optimiser trains may be chosen at run time, as `Box<dyn Optimizer>`.
 impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
     fn step(&mut self, gradients: Gradients) -> Result<()> {
@@ -110,6 +110,7 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
     }
 }
 
+/// The learning rate, among the arrays of a state. Parameters' names have more parts.
 const LEARNING_RATE: &str = "learning_rate";
 
 /// The learning rate of a state that was checked for one, itself unchecked.

@@ -1,6 +1,6 @@
 //! The state of optimisers as arrays by name, out and in.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::slots::Slots;
 use super::{LEARNING_RATE, learning_rate_of, not_negative};
@@ -34,6 +34,7 @@ pub(super) trait SlotState {
 impl<S: SlotState> Slots<S> {
     /// All parts of all parameters, and the learning rate.
     pub(super) fn state(&self, learning_rate: f64) -> Result<Arrays> {
+        self.check_paths()?;
         let mut arrays = Arrays::new();
         arrays.insert(LEARNING_RATE.to_owned(), Array::from_slice(&[learning_rate], Shape::SCALAR)?);
         for slot in &self.slots {
@@ -54,7 +55,22 @@ impl<S: SlotState> Slots<S> {
         Ok(arrays)
     }
 
+    /// One state cannot stand for two parameters: two networks may have a `fc1.weight` each.
+    fn check_paths(&self) -> Result<()> {
+        let mut paths = HashSet::new();
+        match self.slots.iter().find(|slot| !paths.insert(&slot.path)) {
+            None => Ok(()),
+            Some(slot) => Err(Error::BadArgument {
+                op: self.op,
+                argument: "parameters",
+                expected: "called each by a name of its own, under which its state is kept",
+                got: format!("{} twice", slot.path),
+            }),
+        }
+    }
+
     pub(super) fn check_state(&self, state: &Arrays) -> Result<()> {
+        self.check_paths()?;
         let mut expected = BTreeMap::from([(LEARNING_RATE.to_owned(), (DType::F64, Shape::SCALAR))]);
         for slot in &self.slots {
             for (name, part) in slot.state.parts() {
