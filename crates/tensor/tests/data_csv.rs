@@ -28,6 +28,15 @@ fn message(result: Result<Dataset, DataError>) -> String {
 }
 
 #[test]
+fn a_byte_order_mark_is_no_part_of_the_first_number() {
+    let text = "\u{feff}1.5,0\n2,1\n";
+    for bytes in [text.as_bytes(), &gzip(text.as_bytes())] {
+        let data = read_csv_from(bytes, "marked.csv", &CsvOptions::default()).unwrap();
+        assert_eq!((data.features(), data.labels()), (&[1.5, 2.0][..], &[0, 1][..]));
+    }
+}
+
+#[test]
 fn the_digits_are_1797_images_of_64_pixels_with_labels_of_ten_classes() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/digits.csv.gz");
     let Ok(data) = read_csv(&path, &CsvOptions::default()) else {

@@ -17,6 +17,9 @@ const MAX_FOUND: usize = 40;
 /// The first bytes of every gzip file.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
+/// What spreadsheets put before UTF-8. The parser leaves it out by itself where it is read together with what follows.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// Which column is the label.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LabelColumn {
@@ -31,7 +34,8 @@ pub enum LabelColumn {
     None,
 }
 
-/// How to read a CSV file, and how much of it to accept. Blank lines are skipped, spaces around fields too.
+/// How to read a CSV file, and how much of it to accept. Blank lines are skipped, spaces around fields and the mark that
+/// spreadsheets put before UTF-8 too.
 ///
 /// ```
 /// use highwater_tensor::data::{CsvOptions, LabelColumn, read_csv_from};
@@ -157,10 +161,13 @@ pub fn read_csv_from(
     options: &CsvOptions,
 ) -> Result<Dataset, DataError> {
     let path = name.as_ref();
-    let mut head = Vec::with_capacity(GZIP_MAGIC.len());
-    let read = source.by_ref().take(GZIP_MAGIC.len() as u64).read_to_end(&mut head);
+    let mut head = Vec::with_capacity(BYTE_ORDER_MARK.len());
+    let read = source.by_ref().take(BYTE_ORDER_MARK.len() as u64).read_to_end(&mut head);
     read.map_err(|error| io_error(path, &error))?;
-    let is_compressed = head == GZIP_MAGIC;
+    if head == BYTE_ORDER_MARK {
+        head.clear();
+    }
+    let is_compressed = head.starts_with(&GZIP_MAGIC);
     let source = Cursor::new(head).chain(source);
     if is_compressed {
         // A file may consist of several compressed members; each one's length and checksum are verified.
