@@ -151,6 +151,26 @@ fn a_sequence_in_parts_with_the_state_handed_on_is_the_sequence() {
     assert_close("parts", &joined, &whole.to_vec::<f32>().unwrap());
 }
 
+#[test]
+fn convolutions_whose_groups_do_not_divide_their_channels_are_refused_when_made() {
+    let (device, rng) = (device(), Rng::new(0));
+    for (groups, inputs, outputs) in [(0, 2, 2), (2, 3, 4), (2, 4, 3)] {
+        let options = Conv2dOptions { groups, ..Conv2dOptions::default() };
+        let refused = [
+            Conv2d::new(&device, inputs, outputs, [1, 1], options, &rng).unwrap_err(),
+            Conv1d::new(&device, inputs, outputs, 1, options, &rng).unwrap_err(),
+            ConvTranspose2d::new(&device, inputs, outputs, [1, 1], options, &rng).unwrap_err(),
+        ];
+        for (error, op) in refused.iter().zip(["conv2d", "conv1d", "conv_transpose2d"]) {
+            let expected = format!(
+                "{op}: groups must be a divisor of the numbers of channels, \
+                 got {groups} for {inputs} and {outputs} channels"
+            );
+            assert_eq!(error.to_string(), expected);
+        }
+    }
+}
+
 /// A layer with the values of the reference.
 fn batch_norm(device: &Device) -> BatchNorm {
     let norm = BatchNorm::new(device, 2).unwrap();

@@ -5,7 +5,7 @@ use super::module::Module;
 use super::parameter::Parameter;
 use crate::device::Place;
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ops::{Conv2dOptions, Pool2dOptions};
 use crate::rng::Rng;
 use crate::tensor::Tensor;
@@ -34,13 +34,22 @@ pub struct Conv2d {
 
 /// The parameters of a layer from `inputs` to `outputs` channels: weights of this shape as Kaiming's for ReLU, a bias of 0.
 fn parameters(
+    op: &'static str,
     place: &impl Place,
     shape: &[usize],
     [inputs, outputs]: [usize; 2],
     groups: usize,
     rng: &Rng,
 ) -> Result<(Parameter, Parameter)> {
-    let (groups, taps) = (groups.max(1), shape[2..].iter().fold(1, |taps: usize, &k| taps.saturating_mul(k)));
+    if groups == 0 || inputs % groups != 0 || outputs % groups != 0 {
+        return Err(Error::BadArgument {
+            op,
+            argument: "groups",
+            expected: "a divisor of the numbers of channels",
+            got: format!("{groups} for {inputs} and {outputs} channels"),
+        });
+    }
+    let taps = shape[2..].iter().fold(1, |taps: usize, &k| taps.saturating_mul(k));
     let fans = Fans {
         inputs: (inputs / groups).saturating_mul(taps),
         outputs: (outputs / groups).saturating_mul(taps),
@@ -62,7 +71,7 @@ impl Conv2d {
     /// bias as 0.
     ///
     /// # Errors
-    /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    /// [`Error::BadArgument`] unless the groups divide both numbers of channels, [`Error::Allocation`] if there is no memory.
     pub fn new(
         place: &impl Place,
         inputs: usize,
@@ -72,7 +81,7 @@ impl Conv2d {
         rng: &Rng,
     ) -> Result<Self> {
         let shape = [outputs, inputs / options.groups.max(1), size[0], size[1]];
-        let (weight, bias) = parameters(place, &shape, [inputs, outputs], options.groups, rng)?;
+        let (weight, bias) = parameters("conv2d", place, &shape, [inputs, outputs], options.groups, rng)?;
         Ok(Self { weight, bias, options })
     }
 
@@ -123,7 +132,7 @@ impl Conv1d {
     /// counts. Weights start as Kaiming's for ReLU, the bias as 0.
     ///
     /// # Errors
-    /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    /// [`Error::BadArgument`] unless the groups divide both numbers of channels, [`Error::Allocation`] if there is no memory.
     pub fn new(
         place: &impl Place,
         inputs: usize,
@@ -133,7 +142,7 @@ impl Conv1d {
         rng: &Rng,
     ) -> Result<Self> {
         let shape = [outputs, inputs / options.groups.max(1), size];
-        let (weight, bias) = parameters(place, &shape, [inputs, outputs], options.groups, rng)?;
+        let (weight, bias) = parameters("conv1d", place, &shape, [inputs, outputs], options.groups, rng)?;
         Ok(Self { weight, bias, options })
     }
 }
@@ -172,7 +181,7 @@ impl ConvTranspose2d {
     /// outputs / groups, height, width]`, start as Kaiming's for ReLU, the bias as 0.
     ///
     /// # Errors
-    /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    /// [`Error::BadArgument`] unless the groups divide both numbers of channels, [`Error::Allocation`] if there is no memory.
     pub fn new(
         place: &impl Place,
         inputs: usize,
@@ -182,7 +191,8 @@ impl ConvTranspose2d {
         rng: &Rng,
     ) -> Result<Self> {
         let shape = [inputs, outputs / options.groups.max(1), size[0], size[1]];
-        let (weight, bias) = parameters(place, &shape, [inputs, outputs], options.groups, rng)?;
+        let (weight, bias) =
+            parameters("conv_transpose2d", place, &shape, [inputs, outputs], options.groups, rng)?;
         Ok(Self { weight, bias, options })
     }
 }
