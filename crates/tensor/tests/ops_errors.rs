@@ -62,6 +62,28 @@ fn assert_refused(attempts: &[Attempt]) {
 }
 
 #[test]
+fn windows_that_do_not_fit_are_told_in_words() {
+    assert_refused(&[
+        (
+            |g| g.matrix.max_pool2d(3),
+            "max_pool2d: options must be a window that fits at least once, \
+             got size 3, stride 3, padding 0 for a tensor of shape [2, 3]",
+        ),
+        (
+            |g| g.vector.max_pool1d(5),
+            "max_pool1d: options must be a window that fits at least once, \
+             got size 1, stride 1, padding 0 along the height and size 5, stride 5, padding 0 along the width \
+             for a tensor of shape [1, 4]",
+        ),
+        (
+            |g| g.matrix.adaptive_avg_pool2d([0, 0]),
+            "adaptive_avg_pool2d: options must be a window that fits at least once, \
+             got 0 outputs for a tensor of shape [2, 3]",
+        ),
+    ]);
+}
+
+#[test]
 fn shapes_that_do_not_match_are_both_named() {
     assert_refused(&[
         (|g| g.matrix.add(&g.vector), "add: shapes [2, 3] and [4] do not match"),

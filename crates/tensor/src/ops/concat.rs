@@ -93,10 +93,17 @@ impl Tensor {
     /// As [`Tensor::concat`].
     pub fn stack(tensors: &[&Self], axis: isize) -> Result<Self> {
         let op = "stack";
-        if let [first, rest @ ..] = tensors
-            && let Some(other) = rest.iter().find(|other| other.shape() != first.shape())
-        {
+        let [first, rest @ ..] = tensors else {
+            let (argument, expected) = ("inputs", "at least one tensor");
+            return Err(Error::BadArgument { op, argument, expected, got: "none".to_owned() });
+        };
+        if let Some(other) = rest.iter().find(|other| other.shape() != first.shape()) {
             return Err(Error::ShapeMismatch { op, lhs: *first.shape(), rhs: *other.shape() });
+        }
+        // The new axis may stand behind all others too.
+        let rank = first.rank() as isize;
+        if !(-rank - 1..=rank).contains(&axis) {
+            return Err(Error::AxisOutOfRange { op, axis, shape: *first.shape() });
         }
         let rows = tensors.iter().map(|tensor| tensor.unsqueeze(axis)).collect::<Result<Vec<_>>>()?;
         Self::concat(&rows.iter().collect::<Vec<_>>(), axis)
@@ -154,6 +161,13 @@ mod tests {
             "concat: shapes [2, 3] and [3] do not match"
         );
         assert_eq!(message(Tensor::concat(&[], 0)), "concat: inputs must be at least one tensor, got none");
+        assert_eq!(message(Tensor::stack(&[], 0)), "stack: inputs must be at least one tensor, got none");
+        for axis in [3, -4] {
+            let expected = format!("stack: axis {axis} is out of range for shape [2, 3]");
+            assert_eq!(message(Tensor::stack(&[&a, &a], axis)), expected);
+        }
+        assert_eq!(Tensor::stack(&[&a], 2).unwrap().dims(), [2, 3, 1]);
+        assert_eq!(Tensor::stack(&[&a], -3).unwrap().dims(), [1, 2, 3]);
         let promoted = Tensor::concat(&[&a, &a.to_dtype(DType::F64).unwrap()], 0).unwrap();
         assert_eq!(promoted.dtype(), DType::F64);
         assert!(Tensor::concat(&[&a], 2).is_err());

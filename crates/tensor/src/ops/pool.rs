@@ -74,6 +74,19 @@ struct Pool2d {
     axes: [PoolAxis; 2],
 }
 
+impl Pool2d {
+    /// The windows, in words for an error.
+    fn windows(&self) -> String {
+        let [high, wide] = self.axes.map(|axis| match axis {
+            PoolAxis::Sliding(Window { size, stride, padding, .. }) => {
+                format!("size {size}, stride {stride}, padding {padding}")
+            }
+            PoolAxis::Adaptive { outputs } => format!("{outputs} outputs"),
+        });
+        if high == wide { high } else { format!("{high} along the height and {wide} along the width") }
+    }
+}
+
 impl Op for Pool2d {
     fn name(&self) -> &'static str {
         self.op
@@ -92,7 +105,7 @@ impl Op for Pool2d {
                 op: self.op,
                 argument: "options",
                 expected: "a window that fits at least once",
-                got: format!("{:?} for a tensor of shape {}", self.axes, x.shape()),
+                got: format!("{} for a tensor of shape {}", self.windows(), x.shape()),
             });
         };
         let shape = Shape::new(&[leading, &[high, wide]].concat())?;
