@@ -179,7 +179,7 @@ pub enum Error {
         dtype: DType,
     },
     /// Tensors of two devices in one op.
-    #[error("{op}: tensors are on {lhs} and {rhs}; move one of them first")]
+    #[error("{op}: tensors are on {}; move one of them first", of_two_devices(lhs, rhs))]
     DeviceMismatch {
         /// The op.
         op: &'static str,
@@ -303,6 +303,11 @@ pub enum Error {
         /// What it says.
         message: String,
     },
+}
+
+/// Where the tensors of two devices are; each runtime has devices of its own.
+fn of_two_devices(lhs: &str, rhs: &str) -> String {
+    if lhs == rhs { format!("{lhs} of two runtimes") } else { format!("{lhs} and {rhs}") }
 }
 
 impl Error {

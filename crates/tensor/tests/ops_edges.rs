@@ -6,7 +6,8 @@
 mod ops_table;
 
 use highwater_tensor::{
-    CrossEntropyOptions, DType, Device, IntoPart, Norm, Reduction, Result, Rng, Runtime, SortOrder, Tensor,
+    CrossEntropyOptions, DType, Device, IntoPart, Norm, Pool2dOptions, Reduction, Result, Rng, Runtime,
+    SortOrder, Tensor,
 };
 use ops_table::device;
 
@@ -323,4 +324,27 @@ fn copies_of_nothing_are_nothing_whatever_the_other_sizes() {
     let x = Tensor::zeros(&device(), [huge, huge, 0, 1, 1, 2, huge, huge]).unwrap();
     assert_eq!(x.repeat_interleave(5, 3).unwrap().dims(), [huge, huge, 0, 1, 1, 6, huge, huge]);
     assert_eq!(x.tile(&[1, 1, 2, 1, 1, 1, 1, 1]).unwrap().dims(), x.dims());
+}
+
+#[test]
+fn pools_take_their_time_from_what_windows_see_and_not_from_their_size() {
+    let device = device();
+    let x = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0], [1, 1, 2, 2]).unwrap();
+    let x = x.requiring_grad().unwrap();
+    for [high, wide] in [[60, 0], [0, 60], [60, 60]] {
+        let options = Pool2dOptions {
+            size: [(1 << high) + 1, (1 << wide) + 1],
+            padding: [(1 << high) / 2, (1 << wide) / 2],
+            stride: [1, 1],
+        };
+        let largest = x.max_pool2d(options).unwrap();
+        let values = largest.to_vec::<f32>().unwrap();
+        assert_eq!((values.last(), largest.dims()[..2].to_vec()), (Some(&4.0), vec![1, 1]));
+        let gradients = largest.sum_all().unwrap().backward().unwrap();
+        let count = gradients.get(&x).unwrap().sum_all().unwrap().item::<f32>().unwrap();
+        assert_eq!(count, values.len() as f32);
+        let mean = x.avg_pool2d(options).unwrap().to_vec::<f32>().unwrap()[0];
+        let expected = 10.0 / (options.size[0] as f64 * options.size[1] as f64);
+        assert!((f64::from(mean) / expected - 1.0).abs() < 1e-6, "{mean}");
+    }
 }

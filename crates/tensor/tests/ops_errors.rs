@@ -376,6 +376,9 @@ fn tensors_of_two_devices_do_not_meet_in_an_op() {
         let message = format!("{op}: tensors are on cpu:0 and dry:0; move one of them first");
         assert_eq!(result.unwrap_err().to_string(), message);
     }
+    let elsewhere = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+    let refused = a.add(&Tensor::ones(&elsewhere, [2, 2]).unwrap()).unwrap_err();
+    assert_eq!(refused.to_string(), "add: tensors are on cpu:0 of two runtimes; move one of them first");
     let stack = a.broadcast_to([3, 2, 2]).unwrap().contiguous().unwrap();
     assert!(matches!(stack.matmul(&b), Err(Error::DeviceMismatch { op: "matmul", .. })));
 }

@@ -39,6 +39,16 @@ impl Window {
         (output * self.stride + tap * self.dilation).checked_sub(self.padding).filter(|&place| place < len)
     }
 
+    /// Which taps of an output see an element: they follow one another, as windows only leave at their ends.
+    #[must_use]
+    pub fn taps_inside(&self, output: usize, len: usize) -> Range<usize> {
+        let start = output * self.stride;
+        let first = self.padding.saturating_sub(start).div_ceil(self.dilation);
+        // The least tap that would see an element at or past the end.
+        let end = (len + self.padding).saturating_sub(start).div_ceil(self.dilation).min(self.size);
+        first.min(end)..end
+    }
+
     /// The outputs (below `outputs`) whose `tap`-th element is none of the padding.
     #[must_use]
     pub fn inside(&self, tap: usize, len: usize, outputs: usize) -> Range<usize> {
@@ -95,11 +105,9 @@ impl PoolAxis {
     pub(crate) fn seen(&self, output: usize, len: usize) -> (impl Iterator<Item = usize> + Clone, usize) {
         let (first, step, taps, count) = match *self {
             Self::Sliding(window) => {
-                let inside = |tap: &usize| window.at(output, *tap, len).is_some();
-                // Those inside follow one another, as windows only leave at their ends.
-                let first = (0..window.size).find(inside).unwrap_or(0);
-                let taps = (first..window.size).take_while(inside).count();
-                (window.at(output, first, len).unwrap_or(0), window.dilation, taps, window.size)
+                let taps = window.taps_inside(output, len);
+                let first = window.at(output, taps.start, len).unwrap_or(0);
+                (first, window.dilation, taps.len(), window.size)
             }
             Self::Adaptive { outputs } => {
                 let (start, end) = (output * len / outputs, ((output + 1) * len).div_ceil(outputs));
@@ -151,6 +159,25 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_taps_inside_are_those_that_see_an_element_however_large_the_window() {
+        for (size, stride, padding, dilation) in
+            [(3, 1, 1, 1), (3, 2, 2, 1), (2, 3, 1, 2), (5, 1, 4, 1), (4, 2, 3, 3), (2, 1, 5, 4)]
+        {
+            let window = Window { size, stride, padding, dilation };
+            for len in 1..15 {
+                for output in 0..window.outputs(len).unwrap_or(0) {
+                    let seeing = (0..size).filter(|&tap| window.at(output, tap, len).is_some());
+                    let range = window.taps_inside(output, len);
+                    assert!(range.eq(seeing), "{window:?} over {len}");
+                }
+            }
+        }
+        let wide = Window { padding: 1 << 61, ..Window::new((1 << 61) + 4) };
+        assert_eq!(wide.taps_inside(0, 4), 1 << 61..(1 << 61) + 4);
+        assert_eq!(PoolAxis::Sliding(wide).seen(1, 4).0.collect::<Vec<_>>(), [0, 1, 2, 3]);
     }
 
     #[test]

@@ -36,7 +36,8 @@ impl Gradients {
                 }
             }
             let squares = sums.iter().map(|(_, sum)| sum.item_or(0.0f64));
-            Ok(squares.sum::<Result<f64>>()?.sqrt())
+            // The sum of none is -0, whose root is -0.
+            Ok((0.0 + squares.sum::<Result<f64>>()?).sqrt())
         })
     }
 

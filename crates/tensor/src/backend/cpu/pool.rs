@@ -99,7 +99,7 @@ fn mean<T: Float>(input: &[T], from: [usize; 2], axes: [PoolAxis; 2], at: [usize
             sum += input[y * from[1] + x];
         }
     }
-    sum / T::from_f64((high * wide) as f64)
+    sum / T::from_f64(high as f64 * wide as f64)
 }
 
 /// See [`Kernel::Pool2dGrad`](crate::backend::Kernel::Pool2dGrad).
@@ -148,7 +148,7 @@ pub(super) fn backward(
 /// Gives each element that a window sees its share.
 fn spread<T: Float>(out: &mut [T], from: [usize; 2], axes: [PoolAxis; 2], at: [usize; 2], grad: T) {
     let ((rows, high), (columns, wide)) = (axes[0].seen(at[0], from[0]), axes[1].seen(at[1], from[1]));
-    let share = grad / T::from_f64((high * wide) as f64);
+    let share = grad / T::from_f64(high as f64 * wide as f64);
     for y in rows {
         for x in columns.clone() {
             out[y * from[1] + x] += share;

@@ -19,7 +19,7 @@ pub(super) struct Sliding {
     taps: Vec<(Range<usize>, usize)>,
     step: usize,
     /// Elements of a window.
-    count: usize,
+    count: f64,
 }
 
 /// The largest elements that a row of windows has seen so far.
@@ -51,15 +51,18 @@ impl Sliding {
             let first = horizontal.at(outputs.start, tap, from[1]).unwrap_or(0);
             (outputs, first)
         };
-        let taps = (0..horizontal.size).map(tap).filter(|(outputs, _)| !outputs.is_empty()).collect();
-        let count = vertical.size * horizontal.size;
+        // Only these see anything: the first of the last output, and the last of the first one.
+        let last = to[1].checked_sub(1)?;
+        let seeing = horizontal.taps_inside(last, from[1]).start..horizontal.taps_inside(0, from[1]).end;
+        let taps = seeing.map(tap).filter(|(outputs, _)| !outputs.is_empty()).collect();
+        let count = vertical.size as f64 * horizontal.size as f64;
         Some(Self { vertical, from, to, taps, step: horizontal.stride, count })
     }
 
     /// Calls `visit` with the outputs of a row that a tap sees an element for, and the place of the first such element, for
     /// all taps in order.
     fn taps(&self, row: usize, mut visit: impl FnMut(Range<usize>, usize)) {
-        for tap in 0..self.vertical.size {
+        for tap in self.vertical.taps_inside(row, self.from[0]) {
             let Some(y) = self.vertical.at(row, tap, self.from[0]) else { continue };
             for (outputs, first) in &self.taps {
                 visit(outputs.clone(), y * self.from[1] + first);
@@ -69,7 +72,7 @@ impl Sliding {
 
     /// See [`Kernel::Pool2d`](crate::backend::Kernel::Pool2d).
     pub(super) fn forward<T: Float>(&self, pool: Pool, input: &[T], out: &mut [T]) {
-        let count = T::from_f64(self.count as f64);
+        let count = T::from_f64(self.count);
         for (row, out) in out.chunks_mut(self.to[1]).enumerate() {
             match pool {
                 Pool::Max => {
@@ -102,7 +105,7 @@ impl Sliding {
         out: &mut [T],
         best: &mut Best<T>,
     ) {
-        let count = T::from_f64(self.count as f64);
+        let count = T::from_f64(self.count);
         out.fill(T::ZERO);
         for (row, grad) in grad.chunks(self.to[1]).enumerate() {
             match pool {
