@@ -27,6 +27,9 @@ KERNEL(transcendental) {
             case 11: y = larger(x, (WIDE)0) + logarithm_1p(exponential(-magnitude(x))); break;
             case 12: y = (WIDE)0.5 * x * ((WIDE)1 + JOIN(tanh_of_cube, SUFFIX)(x)); break;
             case 13: y = x < (WIDE)0 ? x * c : x; break;
+            case 15: y = rounded_down(x); break;
+            case 16: y = rounded_up(x); break;
+            case 17: y = rounded(x); break;
             default: y = power_of(x, c); break;
         }
         out<T>(job, 0)[i] = (T)y;

@@ -279,6 +279,13 @@ DEVICE float hyperbolic(float x) { return tanhf(x); }
 DEVICE double hyperbolic(double x) { return tanh(x); }
 DEVICE float error_function(float x) { return erff(x); }
 DEVICE double error_function(double x) { return erf(x); }
+DEVICE float rounded_down(float x) { return floorf(x); }
+DEVICE double rounded_down(double x) { return floor(x); }
+DEVICE float rounded_up(float x) { return ceilf(x); }
+DEVICE double rounded_up(double x) { return ceil(x); }
+// To the even one of two that are as near.
+DEVICE float rounded(float x) { return rintf(x); }
+DEVICE double rounded(double x) { return rint(x); }
 DEVICE float sine(float x) { return sinf(x); }
 DEVICE double sine(double x) { return sin(x); }
 DEVICE float cosine(float x) { return cosf(x); }

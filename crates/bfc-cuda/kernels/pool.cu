@@ -72,7 +72,7 @@ KERNEL(pool2d) {
                     sum += image[y * job.k[1] + x];
                 }
             }
-            out<T>(job, 0)[i] = sum / (T)(window_count(job, 0, oy) * window_count(job, 1, ox));
+            out<T>(job, 0)[i] = sum / ((T)window_count(job, 0, oy) * (T)window_count(job, 1, ox));
         }
     }
 }
@@ -88,7 +88,7 @@ KERNEL(pool2d_grad) {
             for (u64 ox = first_output(job, 1, x); ox < last_output(job, 1, x); ++ox) {
                 T g = grad[oy * job.k[3] + ox];
                 if (job.function == 1) {
-                    sum += g / (T)(window_count(job, 0, oy) * window_count(job, 1, ox));
+                    sum += g / ((T)window_count(job, 0, oy) * (T)window_count(job, 1, ox));
                 } else if (largest_at(job, image, oy, ox) == y * job.k[1] + x) {
                     sum += g;
                 }

@@ -348,3 +348,38 @@ fn pools_take_their_time_from_what_windows_see_and_not_from_their_size() {
         assert!((f64::from(mean) / expected - 1.0).abs() < 1e-6, "{mean}");
     }
 }
+
+#[test]
+fn rounding_goes_to_whole_numbers_and_no_gradient_through_it() {
+    let device = device();
+    let x = leaf(&device, &[-2.5, -1.5, -0.5, -0.2, 0.0, 0.5, 1.5, 2.5, 1e9, f32::INFINITY]);
+    let values = |y: Result<Tensor>| y.unwrap().to_vec::<f32>().unwrap();
+    let inf = f32::INFINITY;
+    assert_eq!(values(x.floor()), [-3.0, -2.0, -1.0, -1.0, 0.0, 0.0, 1.0, 2.0, 1e9, inf]);
+    assert_eq!(values(x.ceil()), [-2.0, -1.0, 0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 1e9, inf]);
+    assert_eq!(values(x.round()), [-2.0, -2.0, 0.0, 0.0, 0.0, 0.0, 2.0, 2.0, 1e9, inf]);
+    for rounded in [Tensor::floor, Tensor::ceil, Tensor::round] {
+        let gradients = rounded(&x).unwrap().add(&x).unwrap().sum_all().unwrap().backward().unwrap();
+        assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>().unwrap(), [1.0; 10]);
+        for dtype in [DType::F64, DType::F16, DType::BF16] {
+            let short = x.narrow(0, 0, 8).unwrap().detach();
+            let wide = rounded(&short.to_dtype(dtype).unwrap()).unwrap().to_dtype(DType::F32);
+            assert_eq!(values(wide), values(rounded(&short)), "{dtype}");
+        }
+        assert!(rounded(&Tensor::arange(&device, 3).unwrap()).is_err());
+    }
+}
+
+#[test]
+fn what_is_no_number_or_infinite_is_found_in_every_type() {
+    let device = device();
+    let truths = |y: Result<Tensor>| y.unwrap().to_vec::<bool>().unwrap();
+    let x = leaf(&device, &[1.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0]);
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+        let x = x.to_dtype(dtype).unwrap();
+        assert_eq!(truths(x.is_nan()), [false, true, false, false, false], "{dtype}");
+        assert_eq!(truths(x.is_finite()), [true, false, false, false, true], "{dtype}");
+    }
+    let whole = Tensor::arange(&device, 2).unwrap();
+    assert_eq!((truths(whole.is_nan()), truths(whole.is_finite())), (vec![false; 2], vec![true; 2]));
+}

@@ -32,6 +32,12 @@ pub enum Unary {
     Rsqrt,
     /// 1, 0 or -1 as x is above, at or below 0
     Sign,
+    /// The largest whole number that is not above x
+    Floor,
+    /// The least whole number that is not below x
+    Ceil,
+    /// The whole number nearest to x; halfway between two, the even one
+    Round,
     /// sin x
     Sin,
     /// cos x
@@ -83,6 +89,9 @@ impl Unary {
             Self::Recip => "recip",
             Self::Rsqrt => "rsqrt",
             Self::Sign => "sign",
+            Self::Floor => "floor",
+            Self::Ceil => "ceil",
+            Self::Round => "round",
             Self::Sin => "sin",
             Self::Cos => "cos",
             Self::Silu => "silu",
@@ -95,6 +104,12 @@ impl Unary {
             Self::MulScalar(_) => "mul_scalar",
             Self::DivScalar(_) => "div_scalar",
         }
+    }
+
+    /// Whether the function is constant but for jumps, so that no gradient flows through it.
+    #[must_use]
+    pub const fn is_flat(self) -> bool {
+        matches!(self, Self::Sign | Self::Floor | Self::Ceil | Self::Round)
     }
 
     /// Whether the function is defined for integers too.

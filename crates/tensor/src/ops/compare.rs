@@ -103,6 +103,33 @@ compare_methods! {
 }
 
 impl Tensor {
+    /// Where an element is no number (NaN): nowhere in integers.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, f32::NAN, f32::INFINITY], [3])?;
+    /// assert_eq!(x.is_nan()?.to_vec::<bool>()?, [false, true, false]);
+    /// assert_eq!(x.is_finite()?.to_vec::<bool>()?, [true, false, false]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    pub fn is_nan(&self) -> Result<Self> {
+        self.ne(self)
+    }
+
+    /// Where an element is neither infinite nor NaN: everywhere in integers. A temporary of the size of x is taken.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) for truth values,
+    /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    pub fn is_finite(&self) -> Result<Self> {
+        // x - x is 0, or NaN, which differs from itself.
+        let nothing = self.detach().sub(self)?;
+        nothing.eq(&nothing)
+    }
+
     /// `lhs` where this condition holds, else `rhs`. All three broadcast, and the two are promoted to one element type.
     ///
     /// ```

@@ -15,6 +15,7 @@
 //! | `recip` | 1/x | -y² | y |
 //! | `rsqrt` | 1/√x | -y³/2 | y |
 //! | `sign` | 1, 0, -1 | 0 | |
+//! | `floor`, `ceil`, `round` | a whole number near x | 0 | |
 //! | `sin` | sin x | cos x | x |
 //! | `cos` | cos x | -sin x | x |
 //! | `silu` | x σ(x) | σ(x) (1 + x (1 - σ(x))) | x |
@@ -69,7 +70,8 @@ impl Op for UnaryOp {
         ctx.compute(Kernel::Unary { f, input: x.view(), out: out.view_mut() })?;
         let y = out.finish();
         match self.f {
-            Unary::Neg | Unary::Sign | Unary::AddScalar(_) | Unary::MulScalar(_) | Unary::DivScalar(_) => {}
+            Unary::Neg | Unary::AddScalar(_) | Unary::MulScalar(_) | Unary::DivScalar(_) => {}
+            f if f.is_flat() => {}
             f if f.grad_reads_output() => ctx.save(&y),
             _ => ctx.save(x),
         }
@@ -82,7 +84,7 @@ impl Op for UnaryOp {
             Unary::AddScalar(_) => grad.clone(),
             Unary::MulScalar(scalar) => grad.mul_scalar(scalar)?,
             Unary::DivScalar(scalar) => grad.div_scalar(scalar)?,
-            Unary::Sign => return Ok(vec![None]),
+            f if f.is_flat() => return Ok(vec![None]),
             f => {
                 let mut out = ctx.output(grad.shape(), grad.dtype())?;
                 let saved = saved.tensor(0)?.view();
@@ -215,6 +217,21 @@ unary_methods! {
     /// # Errors
     /// [`Error::UnsupportedDType`] for truth values; [`Error::Allocation`] if there is no memory.
     sign = Sign;
+    /// The largest whole number that is not above x. No gradient flows through it.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    floor = Floor;
+    /// The least whole number that is not below x. No gradient flows through it.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    ceil = Ceil;
+    /// The whole number nearest to x; halfway between two the even one, as in NumPy and PyTorch. No gradient flows through it.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    round = Round;
     /// sin x, for x in radians.
     ///
     /// # Errors

@@ -161,6 +161,21 @@ macro_rules! float_number {
             }
 
             #[inline(always)]
+            fn floor(self) -> Self {
+                $type::floor(self)
+            }
+
+            #[inline(always)]
+            fn ceil(self) -> Self {
+                $type::ceil(self)
+            }
+
+            #[inline(always)]
+            fn round_ties_even(self) -> Self {
+                $type::round_ties_even(self)
+            }
+
+            #[inline(always)]
             fn tanh(self) -> Self {
                 $tanh(self)
             }
@@ -287,6 +302,12 @@ pub(super) trait Float:
     fn ln(self) -> Self;
     /// √x
     fn sqrt(self) -> Self;
+    /// The largest whole number that is not above it.
+    fn floor(self) -> Self;
+    /// The least whole number that is not below it.
+    fn ceil(self) -> Self;
+    /// The nearest whole number; of two, the even one.
+    fn round_ties_even(self) -> Self;
     /// tanh x
     fn tanh(self) -> Self;
     /// The error function; see [`erf`].

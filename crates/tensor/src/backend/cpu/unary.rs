@@ -108,6 +108,9 @@ fn transcendental<T: Float>(workers: &Workers, f: Unary, source: &Source<'_, T>,
         Unary::Sigmoid => source.map(workers, HEAVY, out, logistic),
         Unary::Recip => source.map(workers, LIGHT, out, |x| T::ONE / x),
         Unary::Rsqrt => source.map(workers, LIGHT, out, |x| T::ONE / x.sqrt()),
+        Unary::Floor => source.map(workers, LIGHT, out, T::floor),
+        Unary::Ceil => source.map(workers, LIGHT, out, T::ceil),
+        Unary::Round => source.map(workers, LIGHT, out, T::round_ties_even),
         Unary::Sin if small_angles(source) => source.map(workers, HEAVY, out, T::sin_of_small),
         Unary::Sin => source.map(workers, HEAVY, out, T::sin),
         Unary::Cos if small_angles(source) => source.map(workers, HEAVY, out, T::cos_of_small),
@@ -188,7 +191,9 @@ fn derivative<T: Float>(
             let half = T::from_f64(-0.5);
             pair.map(workers, LIGHT, out, |y, g| half * g * y * y * y);
         }
-        Unary::Sign => pair.map(workers, LIGHT, out, |_, _| T::ZERO),
+        Unary::Sign | Unary::Floor | Unary::Ceil | Unary::Round => {
+            pair.map(workers, LIGHT, out, |_, _| T::ZERO);
+        }
         Unary::Sin if small_angles(saved) => pair.map(workers, HEAVY, out, |x, g| g * x.cos_of_small()),
         Unary::Sin => pair.map(workers, HEAVY, out, |x, g| g * x.cos()),
         Unary::Cos if small_angles(saved) => pair.map(workers, HEAVY, out, |x, g| -g * x.sin_of_small()),
