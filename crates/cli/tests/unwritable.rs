@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 use std::fs;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
@@ -13,6 +14,13 @@ const COMMANDS: [&[&str]; 3] = [
     &["export", "INPUT", "--format", "svg", "--output"],
     &["plan", "INPUT", "--output"],
 ];
+
+/// Runs one of them on an input, with this to be written.
+fn run(command: &[&str], input: &Path, path: &Path) -> Output {
+    let arguments =
+        command.iter().map(|&word| if word == "INPUT" { input.as_os_str() } else { word.as_ref() });
+    Command::new(env!("CARGO_BIN_EXE_highwater")).args(arguments).arg(path).output().unwrap()
+}
 
 #[test]
 fn a_path_that_cannot_be_written_is_named_before_the_input_is_read() {
@@ -24,10 +32,7 @@ fn a_path_that_cannot_be_written_is_named_before_the_input_is_read() {
     let nowhere = directory.path().join("none").join("output");
     for command in COMMANDS {
         for path in [&nowhere, &folder] {
-            let arguments =
-                command.iter().map(|&word| if word == "INPUT" { input.as_os_str() } else { word.as_ref() });
-            let output =
-                Command::new(env!("CARGO_BIN_EXE_highwater")).args(arguments).arg(path).output().unwrap();
+            let output = run(command, &input, path);
             assert_eq!(output.status.code(), Some(1), "{command:?}");
             let said = String::from_utf8(output.stderr).unwrap();
             assert!(said.starts_with(&format!("highwater: {}: ", path.display())), "{said}");
@@ -46,10 +51,7 @@ fn an_input_that_is_refused_leaves_what_was_to_be_written_as_it_was() {
     fs::write(&old, "precious").unwrap();
     for command in COMMANDS {
         for path in [&old, &new] {
-            let arguments =
-                command.iter().map(|&word| if word == "INPUT" { input.as_os_str() } else { word.as_ref() });
-            let output =
-                Command::new(env!("CARGO_BIN_EXE_highwater")).args(arguments).arg(path).output().unwrap();
+            let output = run(command, &input, path);
             assert_eq!(output.status.code(), Some(2), "{command:?}");
         }
         assert_eq!(fs::read_to_string(&old).unwrap(), "precious");
@@ -65,10 +67,7 @@ fn what_is_read_is_not_written_over_by_whatever_path_it_is_called() {
     fs::write(&input, "a 0 256 x\nf 0\n").unwrap();
     for command in COMMANDS {
         for path in [&input, &again] {
-            let arguments =
-                command.iter().map(|&word| if word == "INPUT" { input.as_os_str() } else { word.as_ref() });
-            let output =
-                Command::new(env!("CARGO_BIN_EXE_highwater")).args(arguments).arg(path).output().unwrap();
+            let output = run(command, &input, path);
             assert_eq!(output.status.code(), Some(1), "{command:?}");
             let said = String::from_utf8(output.stderr).unwrap();
             assert!(said.contains("this is a file to be read"), "{said}");

@@ -106,8 +106,9 @@ impl MultiHeadAttention {
     }
 
     /// As [`forward`](Module::forward), but a position sees others only where `mask` (truth values, broadcast to
-    /// `[n, heads, len, len]`: which keys each query sees) is true; or with a mask of the input's type added to the scores. For sequences of several lengths `[n, 1, 1, len]` says where each
-    /// one is not padding. Queries, keys and values are copied head by head, as in [`Tensor::attention`].
+    /// `[n, heads, len, len]`: which keys each query sees) is true; or with a mask of the input's type added to the scores.
+    /// For sequences of several lengths `[n, 1, 1, len]` says where each one is not padding. Queries, keys and values are
+    /// copied head by head, as in [`Tensor::attention`].
     ///
     /// ```
     /// use highwater_tensor::nn::MultiHeadAttention;

@@ -130,7 +130,8 @@ impl Tensor {
     /// # Errors
     /// [`Error::BadEquation`], which says where; [`Error::BadArgument`] unless there are as many tensors as the equation has
     /// operands, and if a letter has two sizes in one of them; [`Error::BadRank`] for one with another number of axes than letters
-    /// (with `...` fewer); [`Error::ShapeMismatch`] if a letter has two sizes, or axes under `...` do not broadcast; [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::DeviceMismatch`];
+    /// (with `...` fewer); [`Error::ShapeMismatch`] if a letter has two sizes, or axes under `...` do not broadcast;
+    /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::DeviceMismatch`];
     /// [`Error::RankTooLarge`] if a product on the way has more axes than a tensor can have; [`Error::Allocation`] if there is
     /// no memory.
     pub fn einsum(equation: &str, operands: &[&Self]) -> Result<Self> {
