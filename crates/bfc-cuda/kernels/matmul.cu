@@ -1,7 +1,8 @@
-// out[batch, i, j] = sum over k of lhs[batch, i, k] rhs[batch, k, j], for floats.
+// out[batch, i, j] = bias[j] + sum over k of lhs[batch, i, k] rhs[batch, k, j], for floats.
 //
 // A block computes a tile of 64 x 64 in steps of 16 along k, a thread 4 x 4 elements of it. The job's shape is that of the
-// batch; k = [rows, columns, depth, lhs stride of i, lhs stride of k, rhs stride of k], i[0] the rhs stride of j.
+// batch; k = [rows, columns, depth, lhs stride of i, lhs stride of k, rhs stride of k], i[0] the rhs stride of j. The bias is operand 2,
+// if that has an address.
 
 #ifndef HIGHWATER_TILE
 #define HIGHWATER_TILE
@@ -22,9 +23,12 @@ BLOCK_KERNEL(matmul) {
         const T* lhs = (const T*)job.in[0].address + offset_in(job.rank, job.dims, job.in[0].strides, batch);
         const T* rhs = (const T*)job.in[1].address + offset_in(job.rank, job.dims, job.in[1].strides, batch);
         T sum[4][4];
-        for (int r = 0; r < 4; ++r) {
-            for (int c = 0; c < 4; ++c) {
-                sum[r][c] = (T)0;
+        for (int c = 0; c < 4; ++c) {
+            u64 j = left + x + 16 * c;
+            bool biased = job.in[2].address && j < columns;
+            T first = biased ? ((const T*)job.in[2].address)[j * job.in[2].strides[0]] : (T)0;
+            for (int r = 0; r < 4; ++r) {
+                sum[r][c] = first;
             }
         }
         for (u64 start = 0; start < depth; start += DEPTH) {

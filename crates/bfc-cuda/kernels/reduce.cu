@@ -2,7 +2,7 @@
 // strides of the kept axes, operand 1 those of the reduced ones and no address.
 //
 // An output's sequence is cut into k[1] slabs of k[2] of its k[0] elements; the result of slab s for output o goes to
-// s * count + o. Which elements a thread folds, and in which order results are joined, follows from the shape alone.
+// s * count + o, divided by c[0] if k[3] is not 0. Which elements a thread folds, and in which order results are joined, follows from the shape alone.
 
 #ifndef HIGHWATER_FOLD
 #define HIGHWATER_FOLD
@@ -26,6 +26,11 @@ DEVICE E element(u64 function, E a) {
         case 5: return times(a, a);
         default: return a;
     }
+}
+
+template <typename E>
+DEVICE E result(const Job& job, E folded) {
+    return job.k[3] ? over(folded, (E)job.c[0]) : folded;
 }
 
 DEVICE u64 inner(const Job& job, u64 e) {
@@ -59,7 +64,7 @@ KERNEL(reduce_serial) {
         u64 from = n / job.count * job.k[2];
         u64 to = from + job.k[2] < job.k[0] ? from + job.k[2] : job.k[0];
         const T* base = (const T*)job.in[0].address + place(job, job.in[0], o);
-        out<T>(job, 0)[n] = fold_steps(job, base, from, to, 1);
+        out<T>(job, 0)[n] = result(job, fold_steps(job, base, from, to, 1));
     }
 }
 
@@ -85,7 +90,7 @@ BLOCK_KERNEL(reduce_rows) {
             __syncthreads();
         }
         if (threadIdx.x == 0) {
-            out<T>(job, 0)[n] = folded[0];
+            out<T>(job, 0)[n] = result(job, folded[0]);
         }
         __syncthreads();
     }
@@ -113,7 +118,7 @@ BLOCK_KERNEL(reduce_columns) {
             for (u32 other = 1; other < 8 && from + other < to; ++other) {
                 whole = fold(job.function, whole, folded[other][column]);
             }
-            out<T>(job, 0)[slab * job.count + o] = whole;
+            out<T>(job, 0)[slab * job.count + o] = result(job, whole);
         }
         __syncthreads();
     }

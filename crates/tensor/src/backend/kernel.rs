@@ -160,6 +160,8 @@ pub enum Kernel<'a> {
     Reduce {
         /// How two elements become one. Sums and products are of floats and i64.
         f: Reduce,
+        /// What the results are divided by, as for means; other than 1 for floats alone.
+        divisor: f64,
         /// What is folded.
         input: View<'a>,
         /// Which axes are folded.
@@ -203,8 +205,10 @@ pub enum Kernel<'a> {
         /// What is summed, and the sums.
         out: ViewMut<'a>,
     },
-    /// `out[.., i, j] = Σₖ lhs[.., i, k] · rhs[.., k, j]` for floats; leading axes are those of the output.
+    /// `out[.., i, j] = bias[j] + Σₖ lhs[.., i, k] · rhs[.., k, j]` for floats; leading axes are those of the output.
     MatMul {
+        /// What every row starts with, if not with zeros: of shape `[j]`.
+        bias: Option<View<'a>>,
         /// The rows.
         lhs: View<'a>,
         /// The columns.

@@ -128,9 +128,10 @@ fn widened(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
             let (lhs, rhs) = (read(lhs)?, read(rhs)?);
             run(Kernel::Compare { f, lhs: lhs.view(), rhs: rhs.view(), out })
         }
-        Kernel::Reduce { f, input, axes, workspace, out } => {
+        Kernel::Reduce { f, divisor, input, axes, workspace, out } => {
             let (input, mut out) = (read(input)?, Write::new(ctx, out)?);
-            run(Kernel::Reduce { f, input: input.view(), axes, workspace, out: out.view_mut() })?;
+            let (input, result) = (input.view(), out.view_mut());
+            run(Kernel::Reduce { f, divisor, input, axes, workspace, out: result })?;
             out.finish(ctx)
         }
         Kernel::ArgReduce { largest, input, axis, out } => {
@@ -144,9 +145,10 @@ fn widened(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
             run(Kernel::RunningSum { axis, reverse, out: out.view_mut() })?;
             out.finish(ctx)
         }
-        Kernel::MatMul { lhs, rhs, out } => {
-            let (lhs, rhs, mut out) = (read(lhs)?, read(rhs)?, Write::new(ctx, out)?);
-            run(Kernel::MatMul { lhs: lhs.view(), rhs: rhs.view(), out: out.view_mut() })?;
+        Kernel::MatMul { bias, lhs, rhs, out } => {
+            let (bias, lhs, rhs) = (Read::option(ctx, bias)?, read(lhs)?, read(rhs)?);
+            let (bias, mut out) = (bias.as_ref().map(Read::view), Write::new(ctx, out)?);
+            run(Kernel::MatMul { bias, lhs: lhs.view(), rhs: rhs.view(), out: out.view_mut() })?;
             out.finish(ctx)
         }
         Kernel::Softmax { log, input, out } => {
@@ -356,7 +358,7 @@ impl<'a> Read<'a> {
         view.map(|view| Self::new(ctx, view)).transpose()
     }
 
-    const fn view(&self) -> View<'_> {
+    fn view(&self) -> View<'_> {
         match self {
             Self::AsItIs(view) => *view,
             Self::Widened(values, layout) => values.view().with_layout(layout),
@@ -390,7 +392,7 @@ impl<'a> Write<'a> {
         Ok(made)
     }
 
-    const fn view_mut(&mut self) -> ViewMut<'_> {
+    fn view_mut(&mut self) -> ViewMut<'_> {
         match self {
             Self::AsItIs(out) => out.reborrow(),
             Self::Widened(values, _) => values.view_mut(),

@@ -2,12 +2,12 @@
 //!
 //! - Shapes: `[.., k]` · `[k, n]` + `[n]` = `[.., n]`.
 //! - ∂L/∂x = ∂L/∂y·Wᵀ, ∂L/∂W = xᵀ·∂L/∂y, ∂L/∂b = ∂L/∂y summed over all rows.
-//! - One output is taken: b is added to the product where it lies. Saves W for the gradient of x, and x for that of W.
+//! - One output is taken, whose rows start as b. Saves W for the gradient of x, and x for that of W.
 
 use super::axes::AxisSet;
 use super::{reduce, same_dtype, supported, wanted};
 use crate::autograd::Saved;
-use crate::backend::{Binary, Kernel, Reduce};
+use crate::backend::{Kernel, Reduce};
 use crate::context::OpContext;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -32,13 +32,8 @@ impl Op for Linear {
         let [x, weight, bias] = [inputs[0], inputs[1], inputs[2]];
         let shape = Shape::new(&[x.dims()[0], weight.dims()[1]])?;
         let mut out = ctx.output(&shape, x.dtype())?;
-        let every_row = bias.layout().broadcast_to(OP, &shape)?;
-        ctx.compute(Kernel::MatMul { lhs: x.view(), rhs: weight.view(), out: out.view_mut() })?;
-        ctx.compute(Kernel::Accumulate {
-            f: Binary::Add,
-            input: bias.view().with_layout(&every_row),
-            acc: out.view_mut(),
-        })?;
+        let (lhs, rhs) = (x.view(), weight.view());
+        ctx.compute(Kernel::MatMul { bias: Some(bias.view()), lhs, rhs, out: out.view_mut() })?;
         if weight.requires_grad() {
             ctx.save(x);
         }
@@ -53,7 +48,7 @@ impl Op for Linear {
         let product = |lhs: View<'_>, rhs: View<'_>| {
             let shape = Shape::new(&[lhs.layout().shape()[0], rhs.layout().shape()[1]])?;
             let mut out = ctx.output(&shape, grad.dtype())?;
-            ctx.compute(Kernel::MatMul { lhs, rhs, out: out.view_mut() })?;
+            ctx.compute(Kernel::MatMul { bias: None, lhs, rhs, out: out.view_mut() })?;
             Ok(out.finish())
         };
         let to_x = wanted(saved, 0, || {
@@ -127,6 +122,9 @@ impl Tensor {
             Some(rows)
                 if bias.dtype() == self.dtype() && (leading.len() == 1 || self.layout().is_contiguous()) =>
             {
+                if leading.len() == 1 {
+                    return apply(Linear, &[self, weight, bias]);
+                }
                 let result = apply(Linear, &[&self.reshape([rows, *inputs])?, weight, bias])?;
                 result.reshape([leading, &[outputs]].concat())
             }

@@ -5,7 +5,7 @@
 //! | `cross_entropy` | `-Σᵢ ln softmax(xᵢ)[tᵢ] / n` | (softmax(x) - one_hot(t)) ∂L/∂y / n | x, t |
 //! | `mse_loss` | (x - t)², folded | 2 (x - t) ∂L/∂y, / elements for the mean | x, t |
 //!
-//! The losses of the rows (or the squared differences) are temporaries, of halves in f32. For no rows the mean is NaN, as in PyTorch.
+//! The losses of the rows (or the differences) are temporaries, of halves in f32. For no rows the mean is NaN, as in PyTorch.
 //! `weighted` is cross-entropy with options, `positions` with more axes, `elementwise` the losses of single numbers.
 
 mod elementwise;
@@ -19,10 +19,10 @@ pub use weighted::CrossEntropyOptions;
 use positions::Rows;
 
 use super::axes::AxisSet;
-use super::reduce::{mean_as, reshaped};
+use super::reduce::{reshaped, share};
 use super::{expect_dtype, same_dtype, supported, wanted};
 use crate::autograd::Saved;
-use crate::backend::{Binary, Kernel, Unary};
+use crate::backend::{Binary, Kernel, Reduce, Unary};
 use crate::context::OpContext;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
@@ -31,10 +31,10 @@ use crate::shape::Shape;
 use crate::storage::View;
 use crate::tensor::Tensor;
 
-/// The mean of all elements, as the op's output without axes.
-fn mean_of_all(ctx: &OpContext<'_>, input: View<'_>, dtype: DType) -> Result<Tensor> {
+/// Folds all elements, divided by a number, into the op's output without axes.
+fn share_of_all(ctx: &OpContext<'_>, f: (Reduce, f64), input: View<'_>, dtype: DType) -> Result<Tensor> {
     let axes = AxisSet::all(input.layout().shape().rank());
-    reshaped(mean_as(ctx, input, &axes, dtype)?, Shape::SCALAR)
+    reshaped(share(ctx, f, input, &axes, dtype)?, Shape::SCALAR)
 }
 
 /// Refuses all but logits `[n, classes]` and targets `[n]` for them.
@@ -64,7 +64,8 @@ impl Op for CrossEntropy {
             targets: targets.view(),
             losses: losses.view_mut(),
         })?;
-        let loss = mean_of_all(ctx, losses.view(), logits.dtype())?;
+        let mean = (Reduce::Sum, targets.elements() as f64);
+        let loss = share_of_all(ctx, mean, losses.view(), logits.dtype())?;
         ctx.save(logits);
         ctx.save(targets);
         Ok(loss)
@@ -101,21 +102,20 @@ impl Op for MseLoss {
             return Err(Error::ShapeMismatch { op, lhs: *x.shape(), rhs: *target.shape() });
         }
         let mut difference = ctx.temp(x.shape(), x.dtype().computed_as())?;
-        let computed = x.dtype().computed_as();
-        let mut squares = match self.0 {
-            Reduction::None => ctx.output(x.shape(), computed)?,
-            _ => ctx.temp(x.shape(), computed)?,
+        let (lhs, rhs) = (x.view(), target.view());
+        ctx.compute(Kernel::Binary { f: Binary::Sub, lhs, rhs, out: difference.view_mut() })?;
+        let all = |divisor: f64, difference: View<'_>| {
+            share_of_all(ctx, (Reduce::SumSquares, divisor), difference, x.dtype())
         };
-        ctx.compute(Kernel::Binary {
-            f: Binary::Sub,
-            lhs: x.view(),
-            rhs: target.view(),
-            out: difference.view_mut(),
-        })?;
-        ctx.compute(Kernel::Unary { f: Unary::Square, input: difference.view(), out: squares.view_mut() })?;
         let loss = match self.0 {
-            Reduction::Mean => mean_of_all(ctx, squares.view(), x.dtype())?,
-            other => other.fold(squares.finish())?.to_dtype(x.dtype())?,
+            Reduction::Mean => all(x.elements() as f64, difference.view())?,
+            Reduction::Sum => all(1.0, difference.view())?,
+            Reduction::None => {
+                let mut out = ctx.output(x.shape(), x.dtype())?;
+                let (f, input) = (Unary::Square, difference.view());
+                ctx.compute(Kernel::Unary { f, input, out: out.view_mut() })?;
+                out.finish()
+            }
         };
         ctx.save(x);
         ctx.save(target);
@@ -131,16 +131,15 @@ impl Op for MseLoss {
         // What one element of many gets may be too little for a half until it is multiplied.
         let computed = x.dtype().computed_as();
         let mut scale = ctx.temp(grad.shape(), computed)?;
-        let mut difference = ctx.temp(x.shape(), computed)?;
-        let mut to_x = ctx.output(x.shape(), x.dtype())?;
+        let mut slopes = ctx.output(x.shape(), computed)?;
         let f = Unary::MulScalar(Scalar::Float(factor));
         ctx.compute(Kernel::Unary { f, input: grad.view(), out: scale.view_mut() })?;
         let (lhs, rhs) = (x.view(), target.view());
-        ctx.compute(Kernel::Binary { f: Binary::Sub, lhs, rhs, out: difference.view_mut() })?;
+        ctx.compute(Kernel::Binary { f: Binary::Sub, lhs, rhs, out: slopes.view_mut() })?;
         let everywhere = scale.view().layout().broadcast_to(ctx.op(), x.shape())?;
-        let (lhs, rhs) = (difference.view(), scale.view().with_layout(&everywhere));
-        ctx.compute(Kernel::Binary { f: Binary::Mul, lhs, rhs, out: to_x.view_mut() })?;
-        let to_x = to_x.finish();
+        let input = scale.view().with_layout(&everywhere);
+        ctx.compute(Kernel::Accumulate { f: Binary::Mul, input, acc: slopes.view_mut() })?;
+        let to_x = slopes.finish().to_dtype(x.dtype())?;
         let to_target = wanted(saved, 1, || to_x.neg())?;
         Ok(vec![Some(to_x), to_target])
     }

@@ -34,6 +34,7 @@ impl Op for MatMul {
         let left = plan.lhs.broadcast_to(OP, &plan.stack([plan.m, plan.k])?)?;
         let right = plan.rhs.broadcast_to(OP, &plan.stack([plan.k, plan.n])?)?;
         ctx.compute(Kernel::MatMul {
+            bias: None,
             lhs: lhs.view().with_layout(&left),
             rhs: rhs.view().with_layout(&right),
             out: out.view_mut(),

@@ -10,16 +10,15 @@
 //! `product`, `variance`, `logsumexp` and `vector_norm` are further ones.
 //!
 //! The reduced axes vanish, or stay with size 1 in the `_keepdim` forms. Narrow integers and truth values would wrap: a
-//! temporary of x as i64 is summed. Halves are summed in f32. Beside its output an op takes the backend's workspace, and `mean`
-//! two temporaries.
+//! temporary of x as i64 is summed. Halves are summed in f32. Beside its output an op takes the backend's workspace.
 
 use super::axes::{Axes, AxisSet};
 use super::shape::restored;
 use super::{is_number, supported};
 use crate::autograd::Saved;
-use crate::backend::{Kernel, Reduce, Unary, Workspace};
+use crate::backend::{Kernel, Reduce, Workspace};
 use crate::context::{Buffer, OpContext};
-use crate::dtype::{DType, Scalar};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::{Op, apply};
 use crate::shape::Shape;
@@ -53,27 +52,35 @@ pub(super) fn fold(
     axes: &AxisSet,
     out: &mut Buffer,
 ) -> Result<()> {
+    fold_shares(ctx, (f, 1.0), input, axes, out)
+}
+
+/// The same, divided by a number.
+fn fold_shares(
+    ctx: &OpContext<'_>,
+    (f, divisor): (Reduce, f64),
+    input: View<'_>,
+    axes: &AxisSet,
+    out: &mut Buffer,
+) -> Result<()> {
     let axes = axes.as_slice();
     let mut workspace =
         ctx.workspace(Workspace::Reduce { shape: input.layout().shape(), axes, dtype: input.dtype() })?;
-    ctx.compute(Kernel::Reduce { f, input, axes, workspace: workspace.view_mut(), out: out.view_mut() })
+    let (workspace, out) = (workspace.view_mut(), out.view_mut());
+    ctx.compute(Kernel::Reduce { f, divisor, input, axes, workspace, out })
 }
 
-/// The mean over axes of `input`, as the op's output, in which they have size 1.
-pub(super) fn mean(ctx: &OpContext<'_>, input: View<'_>, axes: &AxisSet) -> Result<Tensor> {
-    mean_as(ctx, input, axes, input.dtype())
-}
-
-/// The same as elements of `dtype`.
-pub(super) fn mean_as(ctx: &OpContext<'_>, input: View<'_>, axes: &AxisSet, dtype: DType) -> Result<Tensor> {
-    let shape = input.layout().shape();
-    let folded = axes.folded_shape(shape);
-    let mut out = ctx.output(&folded, dtype)?;
-    // A sum of halves may be beyond them where the mean is not.
-    let mut total = ctx.temp(&folded, dtype.computed_as())?;
-    fold(ctx, Reduce::Sum, input, axes, &mut total)?;
-    let f = Unary::DivScalar(Scalar::Float(axes.count(shape) as f64));
-    ctx.compute(Kernel::Unary { f, input: total.view(), out: out.view_mut() })?;
+/// Folds axes of `input`, and divides by a number, into the op's output of type `dtype`, in which they have size 1. A sum of
+/// halves may be beyond them where the mean is not: they are divided as f32.
+pub(super) fn share(
+    ctx: &OpContext<'_>,
+    f: (Reduce, f64),
+    input: View<'_>,
+    axes: &AxisSet,
+    dtype: DType,
+) -> Result<Tensor> {
+    let mut out = ctx.output(&axes.folded_shape(input.layout().shape()), dtype)?;
+    fold_shares(ctx, f, input, axes, &mut out)?;
     Ok(out.finish())
 }
 
@@ -133,6 +140,8 @@ impl Op for Sum {
 #[derive(Debug)]
 struct Folded {
     f: Reduce,
+    /// What the results are divided by.
+    divisor: f64,
     target: Target,
 }
 
@@ -142,8 +151,9 @@ impl Op for Folded {
     }
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
-        let x = inputs[0];
-        self.target.finish(fold_wide(ctx, self.f, x, &self.target.axes)?, x.shape())
+        let (x, f) = (inputs[0], (self.f, self.divisor));
+        supported(ctx.op(), x.dtype(), DType::is_float)?;
+        self.target.finish(share(ctx, f, x.view(), &self.target.axes, x.dtype())?, x.shape())
     }
 }
 
@@ -158,7 +168,8 @@ impl Op for Mean {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
         supported(ctx.op(), x.dtype(), DType::is_float)?;
-        self.0.finish(mean(ctx, x.view(), &self.0.axes)?, x.shape())
+        let f = (Reduce::Sum, self.0.axes.count(x.shape()) as f64);
+        self.0.finish(share(ctx, f, x.view(), &self.0.axes, x.dtype())?, x.shape())
     }
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
@@ -245,9 +256,14 @@ impl Tensor {
         apply(Sum(target), &[self])
     }
 
-    /// A fold of which no gradient is asked for.
+    /// A fold of floats of which no gradient is asked for.
     pub(super) fn folded(&self, f: Reduce, target: Target) -> Result<Self> {
-        apply(Folded { f, target }, &[self])
+        self.folded_shares((f, 1.0), target)
+    }
+
+    /// The same, divided by a number.
+    pub(super) fn folded_shares(&self, (f, divisor): (Reduce, f64), target: Target) -> Result<Self> {
+        apply(Folded { f, divisor, target }, &[self])
     }
 
     /// The sum of the squares of all elements, of which no gradient is asked for.

@@ -49,8 +49,8 @@ impl Op for Variance {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         supported(ctx.op(), inputs[0].dtype(), DType::is_float)?;
         let x = &inputs[0].widened()?;
-        let squares = self.deviation(x)?.folded(Reduce::SumSquares, self.target.kept())?;
-        let variance = squares.div_scalar(self.freedom(x.shape()))?;
+        let f = (Reduce::SumSquares, self.freedom(x.shape()));
+        let variance = self.deviation(x)?.folded_shares(f, self.target.kept())?;
         let result = if self.root { variance.sqrt()? } else { variance };
         ctx.save(inputs[0]);
         if self.root {

@@ -40,8 +40,8 @@ const PANEL_ROWS: (usize, usize) = (32, 256);
 pub(super) fn matmul(
     workers: &Workers,
     op: &'static str,
-    lhs: View<'_>,
-    rhs: View<'_>,
+    bias: Option<View<'_>>,
+    [lhs, rhs]: [View<'_>; 2],
     out: ViewMut<'_>,
 ) -> Result<()> {
     let (a, b) = (Stack::new(op, lhs.layout())?, Stack::new(op, rhs.layout())?);
@@ -54,11 +54,36 @@ pub(super) fn matmul(
     if !fits {
         return Err(Error::ShapeMismatch { op, lhs: *lhs.layout().shape(), rhs: *rhs.layout().shape() });
     }
+    if let Some(bias) = &bias
+        && bias.layout().shape().dims() != [b.cols]
+    {
+        return Err(Error::ShapeMismatch { op, lhs: *rhs.layout().shape(), rhs: *bias.layout().shape() });
+    }
     float!(op, out.dtype(), T => {
         let (left, right) = (host::<T>(op, &lhs)?, host::<T>(op, &rhs)?);
-        multiply(workers, (&a, left), (&b, right), host_mut::<T>(op, out)?);
+        let out = host_mut::<T>(op, out)?;
+        let target = match &bias {
+            Some(bias) => {
+                start_rows(host::<T>(op, bias)?, bias.layout(), out);
+                Target::AddedTo
+            }
+            None => Target::Replaced,
+        };
+        multiply(workers, (&a, left), (&b, right), out, target);
         Ok(())
     })
+}
+
+/// Makes every row of `out` a copy of a vector.
+fn start_rows<T: Copy>(vector: &[T], layout: &Layout, out: &mut [T]) {
+    let (&[columns], &[stride]) = (layout.shape().dims(), layout.strides()) else { return };
+    if columns == 0 || out.is_empty() {
+        return;
+    }
+    let (first, others) = out.split_at_mut(columns);
+    let from = &vector[layout.offset()..];
+    first.iter_mut().enumerate().for_each(|(column, to)| *to = from[column * stride]);
+    others.chunks_exact_mut(columns).for_each(|row| row.copy_from_slice(first));
 }
 
 fn multiply<T: Gemm>(
@@ -66,11 +91,14 @@ fn multiply<T: Gemm>(
     (a, left): (&Stack<'_>, &[T]),
     (b, right): (&Stack<'_>, &[T]),
     out: &mut [T],
+    target: Target,
 ) {
     let (m, n, k) = (a.rows, b.cols, a.cols);
     // Where there is no output, the sizes may be such that m·n overflows.
     if out.is_empty() || k == 0 {
-        out.fill(T::ZERO);
+        if target == Target::Replaced {
+            out.fill(T::ZERO);
+        }
         return;
     }
     let leading = a.layout.shape().dims()[..a.axes].iter().enumerate();
@@ -98,7 +126,7 @@ fn multiply<T: Gemm>(
             row_stride: b.row_stride,
             col_stride: b.col_stride,
         };
-        gemm(lhs, rhs, part, Target::Replaced);
+        gemm(lhs, rhs, part, target);
     });
 }
 

@@ -120,8 +120,8 @@ impl Backend for CpuBackend {
             Kernel::Select { condition, lhs, rhs, out } => {
                 elementwise::select(workers, op, condition, lhs, rhs, out)
             }
-            Kernel::Reduce { f, input, axes, workspace, out } => {
-                reduce::reduce(workers, op, f, input, axes, workspace, out)
+            Kernel::Reduce { f, divisor, input, axes, workspace, out } => {
+                reduce::reduce(workers, op, (f, divisor), input, axes, workspace, out)
             }
             Kernel::ArgReduce { largest, input, axis, out } => {
                 reduce::arg_reduce(workers, op, largest, input, axis, out)
@@ -130,7 +130,7 @@ impl Backend for CpuBackend {
                 sort::arg_sort(workers, op, (descending, first), input, out)
             }
             Kernel::RunningSum { axis, reverse, out } => scan::running_sum(workers, op, axis, reverse, out),
-            Kernel::MatMul { lhs, rhs, out } => matmul::matmul(workers, op, lhs, rhs, out),
+            Kernel::MatMul { bias, lhs, rhs, out } => matmul::matmul(workers, op, bias, [lhs, rhs], out),
             Kernel::Softmax { log, input, out } => softmax::softmax(workers, op, log, input, out),
             Kernel::SoftmaxGrad { log, output, grad, out } => {
                 softmax::softmax_grad(workers, op, log, output, grad, out)
@@ -241,7 +241,8 @@ mod tests {
         run("compare", Kernel::Compare { f: Compare::Lt, lhs: x, rhs: x, out: truth.out() });
         run("select", Kernel::Select { condition: c, lhs: x, rhs: x, out: y.out() });
         let (axes, workspace) = (&[true; 2], none.out());
-        run("reduce", Kernel::Reduce { f: Reduce::Sum, input: x, axes, workspace, out: sum.out() });
+        let (f, divisor) = (Reduce::Sum, 1.0);
+        run("reduce", Kernel::Reduce { f, divisor, input: x, axes, workspace, out: sum.out() });
         run("arg_reduce", Kernel::ArgReduce { largest: true, input: x, axis: 1, out: best.out() });
         let workspace = none.out();
         run(
@@ -249,7 +250,7 @@ mod tests {
             Kernel::ArgSort { descending: false, first: 4, input: x, workspace, out: whole.out() },
         );
         run("running_sum", Kernel::RunningSum { axis: 0, reverse: false, out: y.out() });
-        run("matmul", Kernel::MatMul { lhs: x, rhs: x, out: y.out() });
+        run("matmul", Kernel::MatMul { bias: None, lhs: x, rhs: x, out: y.out() });
         run("softmax", Kernel::Softmax { log: false, input: x, out: y.out() });
         run("softmax_grad", Kernel::SoftmaxGrad { log: false, output: x, grad: x, out: y.out() });
         run("cross_entropy", Kernel::CrossEntropy { logits: x, targets: target, losses: losses.out() });

@@ -113,13 +113,13 @@ macro_rules! sums {
 pub(super) fn reduce(
     workers: &Workers,
     op: &'static str,
-    f: Reduce,
+    (f, divisor): (Reduce, f64),
     input: View<'_>,
     axes: &[bool],
     workspace: ViewMut<'_>,
-    out: ViewMut<'_>,
+    mut out: ViewMut<'_>,
 ) -> Result<()> {
-    let reduced = Reduced { workers, op, input, axes, workspace, out };
+    let reduced = Reduced { workers, op, input, axes, workspace, out: out.reborrow() };
     match f {
         Reduce::Max => byte_or_number!(op, input.dtype(), T => reduced.fold::<T, Largest>()),
         Reduce::Min => byte_or_number!(op, input.dtype(), T => reduced.fold::<T, Smallest>()),
@@ -127,7 +127,17 @@ pub(super) fn reduce(
         Reduce::Prod => sums!(op, input.dtype(), T => reduced.fold::<T, Product>()),
         Reduce::SumMagnitudes => float!(op, input.dtype(), T => reduced.fold::<T, SumMagnitudes>()),
         Reduce::SumSquares => float!(op, input.dtype(), T => reduced.fold::<T, SumSquares>()),
-    }
+    }?;
+    if divisor == 1.0 { Ok(()) } else { divide(workers, op, out, divisor) }
+}
+
+/// Divides every element.
+fn divide(workers: &Workers, op: &'static str, out: ViewMut<'_>, divisor: f64) -> Result<()> {
+    float!(op, out.dtype(), T => {
+        let divisor = T::from_f64(divisor);
+        workers.chunks(host_mut::<T>(op, out)?, LIGHT, &|_, part| simd::each(part, |x| *x = x.over(divisor)));
+        Ok(())
+    })
 }
 
 /// The operands of a reduction.
@@ -180,7 +190,7 @@ fn run<T: Number, F: Fold<T>>(
     partials.chunks(cut.outputs).for_each(|row| fold_into::<T, F>(out, row));
 }
 
-/// A layout taken apart: an element's place is the sum of its places in the three nests.
+/// A layout of at least one element, taken apart: an element's place is the sum of its places in the three nests.
 #[derive(Debug)]
 struct Nests {
     /// The kept axes before the last reduced one, with the layout's offset.
@@ -196,15 +206,17 @@ impl Nests {
         // Reduced axes of size 1 change nothing: they must not keep the kept ones apart.
         let reduces = |axis: usize| is_reduced(axes, axis) && shape[axis] != 1;
         let after = (0..shape.rank()).rev().find(|&axis| reduces(axis)).map_or(0, |axis| axis + 1);
-        let nest = |offset: usize, keep: &dyn Fn(usize) -> bool| {
-            let chosen = (0..shape.rank()).filter(|&axis| keep(axis));
-            Walk::nest(chosen.map(|axis| (shape[axis], [layout.strides()[axis]])), [offset])
-        };
-        Self {
-            outer: nest(layout.offset(), &|axis| axis < after && !is_reduced(axes, axis)),
-            inner: nest(0, &|axis| axis >= after && !is_reduced(axes, axis)),
-            reduced: nest(0, &|axis| is_reduced(axes, axis)),
+        let (mut outer, mut inner) = (Walk::point([layout.offset()]), Walk::point([0]));
+        let mut reduced = Walk::point([0]);
+        for (axis, (&size, &stride)) in shape.dims().iter().zip(layout.strides()).enumerate() {
+            let nest = match is_reduced(axes, axis) {
+                true => &mut reduced,
+                false if axis < after => &mut outer,
+                false => &mut inner,
+            };
+            nest.push(size, [stride]);
         }
+        Self { outer, inner, reduced }
     }
 }
 

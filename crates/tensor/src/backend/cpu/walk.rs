@@ -44,27 +44,39 @@ impl<const N: usize> Walk<N> {
 
     /// The nest over axes given as size and strides, outermost first; at most [`MAX_RANK`] of them.
     pub(super) fn nest(axes: impl Iterator<Item = (usize, [usize; N])> + Clone, offsets: [usize; N]) -> Self {
-        let mut walk = Self { dims: [1; MAX_RANK], strides: [[1; N]; MAX_RANK], rank: 1, offsets };
+        let mut walk = Self::point(offsets);
         // The other sizes and the strides of an empty shape may be anything, so they are not even looked at.
         if axes.clone().any(|(size, _)| size == 0) {
             walk.dims[0] = 0;
             return walk;
         }
-        let mut rank = 0;
-        for (size, strides) in axes.filter(|&(size, _)| size != 1) {
-            let fuses =
-                |outer: &[usize; N]| outer.iter().zip(&strides).all(|(&o, &i)| o == i.wrapping_mul(size));
-            if rank > 0 && fuses(&walk.strides[rank - 1]) {
-                walk.dims[rank - 1] *= size;
-                walk.strides[rank - 1] = strides;
-            } else {
-                walk.dims[rank] = size;
-                walk.strides[rank] = strides;
-                rank += 1;
-            }
-        }
-        walk.rank = rank.max(1);
+        axes.for_each(|(size, strides)| walk.push(size, strides));
         walk
+    }
+
+    /// The nest without axes: one element.
+    pub(super) const fn point(offsets: [usize; N]) -> Self {
+        Self { dims: [1; MAX_RANK], strides: [[1; N]; MAX_RANK], rank: 1, offsets }
+    }
+
+    /// One more axis, within all others, of at least one element.
+    pub(super) fn push(&mut self, size: usize, strides: [usize; N]) {
+        if size == 1 {
+            return;
+        }
+        let last = self.rank - 1;
+        let fuses = |outer: &[usize; N]| outer.iter().zip(&strides).all(|(&o, &i)| o == i.wrapping_mul(size));
+        let at = match self.dims[last] {
+            // The place of the first axis.
+            1 => last,
+            _ if fuses(&self.strides[last]) => last,
+            _ => {
+                self.rank += 1;
+                last + 1
+            }
+        };
+        self.dims[at] *= size;
+        self.strides[at] = strides;
     }
 
     /// The number of elements.

@@ -84,8 +84,8 @@ impl Backend for CudaBackend {
             Kernel::Select { condition, lhs, rhs, out } => {
                 elementwise::select(device, op, condition, lhs, rhs, &out)
             }
-            Kernel::Reduce { f, input, axes, workspace, out } => {
-                reduce::reduce(device, op, f, input, axes, &workspace, &out)
+            Kernel::Reduce { f, divisor, input, axes, workspace, out } => {
+                reduce::reduce(device, op, (f, divisor), input, axes, &workspace, &out)
             }
             Kernel::ArgReduce { largest, input, axis, out } => {
                 reduce::arg_reduce(device, op, largest, input, axis, &out)
@@ -94,7 +94,7 @@ impl Backend for CudaBackend {
                 sort::arg_sort(device, op, descending, input, &workspace, &out)
             }
             Kernel::RunningSum { axis, reverse, out } => scan::running_sum(device, op, axis, reverse, &out),
-            Kernel::MatMul { lhs, rhs, out } => rows::matmul(device, op, lhs, rhs, &out),
+            Kernel::MatMul { bias, lhs, rhs, out } => rows::matmul(device, op, bias, [lhs, rhs], &out),
             Kernel::Softmax { log, input, out } => rows::softmax(device, op, log, input, &out),
             Kernel::SoftmaxGrad { log, output, grad, out } => {
                 rows::softmax_grad(device, op, log, output, grad, &out)

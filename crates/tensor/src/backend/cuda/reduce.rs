@@ -21,7 +21,7 @@ const COLUMNS: u64 = 32;
 pub(super) fn reduce(
     device: &Launcher,
     op: &'static str,
-    f: Reduce,
+    (f, divisor): (Reduce, f64),
     input: View<'_>,
     axes: &[bool],
     workspace: &ViewMut<'_>,
@@ -37,7 +37,9 @@ pub(super) fn reduce(
         return Err(Error::UnsupportedDType { op, dtype });
     }
     if input.layout().shape().elements() == 0 {
-        return fill(device, op, of_none(f, dtype), out);
+        let none = of_none(f, dtype);
+        let none = if divisor == 1.0 { none } else { Scalar::Float(none.as_f64() / divisor) };
+        return fill(device, op, none, out);
     }
     let cut = Cut::new(input.layout().shape(), axes);
     let slabs = cut.slabs();
@@ -52,10 +54,21 @@ pub(super) fn reduce(
         Reduce::SumSquares => 5,
     };
     (job.counts[0], job.counts[1], job.counts[2]) = (cut.length as u64, slabs as u64, slab as u64);
+    // Of the last job alone: what slabs give is folded first.
+    let divides = |job: &mut Job| {
+        if divisor != 1.0 {
+            (job.counts[3], job.constants[0]) = (1, divisor);
+        }
+    };
     if slabs > 1 && workspace.storage().bytes() < slabs * cut.outputs * dtype.size() {
         return Err(crate::backend::not_host(op));
     }
-    job.outputs[0] = if slabs > 1 { output(workspace) } else { output(out) };
+    if slabs > 1 {
+        job.outputs[0] = output(workspace);
+    } else {
+        job.outputs[0] = output(out);
+        divides(&mut job);
+    }
     let results = job.count * slabs as u64;
     let named = |name| kernel(Family::Reduce, name, dtype);
     if slab <= SHORT {
@@ -79,6 +92,7 @@ pub(super) fn reduce(
         Reduce::Sum | Reduce::Prod | Reduce::Max | Reduce::Min => job.function,
     };
     (joined.counts[0], joined.counts[1], joined.counts[2]) = (sequence, 1, sequence);
+    divides(&mut joined);
     device.each(op, named("reduce_serial"), joined.count, &joined)
 }
 

@@ -16,8 +16,8 @@ const TILE: u64 = 64;
 pub(super) fn matmul(
     device: &Launcher,
     op: &'static str,
-    lhs: View<'_>,
-    rhs: View<'_>,
+    bias: Option<View<'_>>,
+    [lhs, rhs]: [View<'_>; 2],
     out: &ViewMut<'_>,
 ) -> Result<()> {
     float(op, out.dtype())?;
@@ -32,6 +32,9 @@ pub(super) fn matmul(
     job.outputs[0] = output(out);
     job.counts = [rows, columns, depth, stride(&lhs, 0), stride(&lhs, 1), stride(&rhs, 0)];
     job.integers[0] = stride(&rhs, 1) as i64;
+    if let Some(bias) = bias {
+        job.inputs[2] = Operand::strided(origin(&bias), bias.layout().strides());
+    }
     let tiles = rows.div_ceil(TILE) * columns.div_ceil(TILE);
     device.blocks(op, kernel(Family::Matmul, "matmul", out.dtype()), tiles * job.count, &job)
 }

@@ -12,7 +12,7 @@ fn product<T: Element>(backend: &CpuBackend, lhs: View<'_>, rhs: View<'_>) -> Ve
     let (a, b) = (lhs.layout().shape(), rhs.layout().shape());
     let dims = a.with_dim(a.rank() - 1, b[b.rank() - 1]);
     let mut out = Buffer::output(dims.dims(), T::DTYPE);
-    backend.run("matmul", Kernel::MatMul { lhs, rhs, out: out.out() }).unwrap();
+    backend.run("matmul", Kernel::MatMul { bias: None, lhs, rhs, out: out.out() }).unwrap();
     out.values()
 }
 
@@ -25,6 +25,47 @@ fn reference([m, k, n]: [usize; 3], a: &[f64], b: &[f64]) -> Vec<f64> {
     let (a, b) = (ArrayView2::from_shape((m, k), a).unwrap(), ArrayView2::from_shape((k, n), b).unwrap());
     let product: Array2<f64> = a.dot(&b);
     product.into_iter().collect()
+}
+
+#[test]
+fn rows_start_with_the_bias_however_that_lies() {
+    let backend = CpuBackend::new(2).unwrap();
+    // Small ones; one in panels, deeper than what is made at once; stacks; nothing to sum; no rows.
+    for (stack, [m, k, n]) in [
+        (&[][..], [4, 16, 16]),
+        (&[], [5, 3, 7]),
+        (&[], [300, 600, 130]),
+        (&[3], [6, 5, 4]),
+        (&[2, 2], [70, 40, 30]),
+        (&[], [4, 0, 3]),
+        (&[], [0, 4, 3]),
+    ] {
+        let of = |seed: u64, [rows, columns]: [usize; 2]| {
+            let dims = [stack, &[rows, columns]].concat();
+            Buffer::of(&dims, &noise(seed, dims.iter().product()))
+        };
+        let (lhs, rhs, bias) = (of(1, [m, k]), of(2, [k, n]), noise(3, n));
+        let expected: Vec<f64> = product::<f64>(&backend, lhs.view(), rhs.view())
+            .iter()
+            .enumerate()
+            .map(|(place, sum)| sum + bias[place % n])
+            .collect();
+        for bias in Buffer::arrangements(&[n], &bias) {
+            let mut out = Buffer::output(&[stack, &[m, n]].concat(), DType::F64);
+            let (bias, lhs, rhs) = (Some(bias.view()), lhs.view(), rhs.view());
+            backend.run("linear", Kernel::MatMul { bias, lhs, rhs, out: out.out() }).unwrap();
+            assert_close(&out.values::<f64>(), &expected, 1e-12, "matmul with a bias");
+        }
+    }
+}
+
+#[test]
+fn a_bias_of_another_length_is_refused() {
+    let (square, bias) = (Buffer::of(&[2, 2], &[1.0_f32; 4]), Buffer::of(&[3], &[1.0_f32; 3]));
+    let mut out = Buffer::output(&[2, 2], DType::F32);
+    let (bias, lhs, rhs) = (Some(bias.view()), square.view(), square.view());
+    let result = CpuBackend::new(1).unwrap().run("linear", Kernel::MatMul { bias, lhs, rhs, out: out.out() });
+    assert!(matches!(result, Err(Error::ShapeMismatch { op: "linear", .. })));
 }
 
 const SHAPES: [[usize; 3]; 13] = [
@@ -183,21 +224,24 @@ fn operands_that_do_not_fit_are_an_error() {
     let (square, vector) = (Buffer::of(&[2, 2], &[1.0_f32; 4]), Buffer::of(&[2], &[1.0_f32; 2]));
     let wide = Buffer::of(&[3, 2], &[1.0_f32; 6]);
     let mut out = Buffer::output(&[2, 2], DType::F32);
-    let refused =
-        backend.run("matmul", Kernel::MatMul { lhs: square.view(), rhs: vector.view(), out: out.out() });
+    let refused = backend
+        .run("matmul", Kernel::MatMul { bias: None, lhs: square.view(), rhs: vector.view(), out: out.out() });
     assert!(matches!(refused, Err(Error::BadRank { op: "matmul", .. })));
-    let refused =
-        backend.run("matmul", Kernel::MatMul { lhs: square.view(), rhs: wide.view(), out: out.out() });
+    let refused = backend
+        .run("matmul", Kernel::MatMul { bias: None, lhs: square.view(), rhs: wide.view(), out: out.out() });
     assert!(matches!(refused, Err(Error::ShapeMismatch { op: "matmul", .. })));
     let mut small = Buffer::output(&[2, 1], DType::F32);
     assert!(
         backend
-            .run("matmul", Kernel::MatMul { lhs: square.view(), rhs: square.view(), out: small.out() })
+            .run(
+                "matmul",
+                Kernel::MatMul { bias: None, lhs: square.view(), rhs: square.view(), out: small.out() }
+            )
             .is_err()
     );
     let whole = Buffer::of(&[2, 2], &[1_i64; 4]);
     let mut out = Buffer::output(&[2, 2], DType::I64);
-    let refused =
-        backend.run("matmul", Kernel::MatMul { lhs: whole.view(), rhs: whole.view(), out: out.out() });
+    let refused = backend
+        .run("matmul", Kernel::MatMul { bias: None, lhs: whole.view(), rhs: whole.view(), out: out.out() });
     assert_eq!(refused, Err(Error::UnsupportedDType { op: "matmul", dtype: DType::I64 }));
 }

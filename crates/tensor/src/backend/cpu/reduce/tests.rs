@@ -21,12 +21,21 @@ fn kept(dims: &[usize], axes: &[bool]) -> Vec<usize> {
 }
 
 fn reduced<T: Element>(backend: &CpuBackend, f: Reduce, input: View<'_>, axes: &[bool]) -> Vec<T> {
+    divided(backend, (f, 1.0), input, axes)
+}
+
+fn divided<T: Element>(
+    backend: &CpuBackend,
+    (f, divisor): (Reduce, f64),
+    input: View<'_>,
+    axes: &[bool],
+) -> Vec<T> {
     let whole = *input.layout().shape();
     let bytes = backend.workspace(Workspace::Reduce { shape: &whole, axes, dtype: T::DTYPE });
     let mut workspace = Buffer::output(&[bytes], DType::U8);
     let mut out = Buffer::output(&kept(whole.dims(), axes), T::DTYPE);
     backend
-        .run(f.name(), Kernel::Reduce { f, input, axes, workspace: workspace.out(), out: out.out() })
+        .run(f.name(), Kernel::Reduce { f, divisor, input, axes, workspace: workspace.out(), out: out.out() })
         .unwrap();
     out.values()
 }
@@ -192,6 +201,29 @@ fn a_workspace_is_small_beside_what_is_reduced() {
 }
 
 #[test]
+fn results_are_divided_wherever_they_were_folded() {
+    // One sequence; several, along rows and across them; and enough elements for slabs.
+    for (dims, axes) in [
+        (&[7][..], &[true][..]),
+        (&[5, 40], &[false, true]),
+        (&[40, 300], &[true, false]),
+        (&[300_000], &[true]),
+        (&[4, 0], &[false, true]),
+    ] {
+        let values: Vec<f64> = noise(4, dims.iter().product());
+        let input = Buffer::of(dims, &values);
+        for f in [Reduce::Sum, Reduce::SumSquares] {
+            let whole = reduced::<f64>(&cpu(), f, input.view(), axes);
+            let shares = divided::<f64>(&cpu(), (f, 3.0), input.view(), axes);
+            assert_eq!(shares, whole.iter().map(|sum| sum / 3.0).collect::<Vec<_>>());
+        }
+    }
+    let none = Buffer::of::<f32>(&[2, 0], &[]);
+    let means = divided::<f32>(&cpu(), (Reduce::Sum, 0.0), none.view(), &[false, true]);
+    assert!(means.iter().all(|mean| mean.is_nan()));
+}
+
+#[test]
 fn truth_values_have_extremes_but_no_sum() {
     let buffer = Buffer::of(&[2, 2], &[false, true, false, false]);
     assert_eq!(reduced::<bool>(&cpu(), Reduce::Max, buffer.view(), &[false, true]), [true, false]);
@@ -202,6 +234,7 @@ fn truth_values_have_extremes_but_no_sum() {
             "sum",
             Kernel::Reduce {
                 f: Reduce::Sum,
+                divisor: 1.0,
                 input: buffer.view(),
                 axes: &[true, true],
                 workspace: none.out(),
