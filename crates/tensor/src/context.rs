@@ -1,12 +1,15 @@
 //! The context of one op execution: every byte the op uses is taken here.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::sync::Arc;
 
 use bfc_core::{Allocation, AllocationAttributes, Allocator, Category, Contents, Request, Tag};
 use highwater_tracking::{OpRun, Phase, here};
+use triomphe::UniqueArc;
 
 use crate::backend::{Backend, Kernel, Workspace, widen};
+use crate::body::Body;
 use crate::device::Device;
 use crate::dtype::{DType, RawElement};
 use crate::error::{Error, Result};
@@ -31,7 +34,7 @@ pub struct OpContext<'a> {
     saved: RefCell<Vec<Tensor>>,
     attributes: AllocationAttributes<'a>,
     /// Last, so that the account closes after everything above has been given back.
-    run: OpRun,
+    run: OpRun<'a>,
 }
 
 impl<'a> OpContext<'a> {
@@ -122,7 +125,7 @@ impl<'a> OpContext<'a> {
     }
 
     /// The op's account with the tracker.
-    pub const fn run(&self) -> &OpRun {
+    pub const fn run(&self) -> &OpRun<'a> {
         &self.run
     }
 
@@ -168,7 +171,8 @@ impl<'a> OpContext<'a> {
             dtype,
             error,
         })?;
-        Ok(Buffer { storage: Storage::new(allocation, bytes), layout, dtype, device: self.device.clone() })
+        let storage = Storage::new(allocation, bytes);
+        Ok(Buffer { body: Body::new(storage, layout, dtype, self.device.clone()) })
     }
 
     /// Keeps a tensor for backward, where [`Saved::tensor`](crate::Saved::tensor) gives it back in the order of
@@ -198,25 +202,22 @@ impl<'a> OpContext<'a> {
 }
 
 /// Fresh memory that an op fills and then hands out as a [`Tensor`]. Nobody else sees it yet.
-#[derive(Debug)]
 pub struct Buffer {
-    storage: Storage,
-    layout: Layout,
-    dtype: DType,
-    device: Device,
+    /// Which owns its memory.
+    body: UniqueArc<Body>,
 }
 
 impl Buffer {
     /// The buffer as kernels write it.
     #[must_use]
-    pub const fn view_mut(&mut self) -> ViewMut<'_> {
-        ViewMut::new(&mut self.storage, &self.layout, self.dtype)
+    pub fn view_mut(&mut self) -> ViewMut<'_> {
+        self.body.view_mut().expect("nobody else looks into fresh memory, and it lies in order")
     }
 
     /// The buffer as kernels read it.
     #[must_use]
-    pub const fn view(&self) -> View<'_> {
-        View::new(&self.storage, &self.layout, self.dtype)
+    pub fn view(&self) -> View<'_> {
+        self.body.view()
     }
 
     /// The elements on the host, to be written; `None` where the host cannot, as on a dry device, and where the
@@ -229,6 +230,12 @@ impl Buffer {
     /// The buffer as a tensor.
     #[must_use]
     pub fn finish(self) -> Tensor {
-        Tensor::from_parts(Arc::new(self.storage), self.layout, self.dtype, self.device)
+        Tensor::from_body(self.body.shareable())
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Buffer").field(&*self.body).finish()
     }
 }

@@ -6,6 +6,7 @@
 
 pub mod autograd;
 pub mod backend;
+mod body;
 mod context;
 pub mod data;
 mod device;

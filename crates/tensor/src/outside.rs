@@ -12,6 +12,7 @@ use bfc_core::{
     OwnerBytes, OwnerId, PoolId, Request, Stats, Tag, Verdict,
 };
 
+use crate::body::Body;
 use crate::device::Device;
 use crate::dlpack::DlpackError;
 use crate::dtype::{DType, Element};
@@ -207,7 +208,7 @@ impl Tensor {
             dtype,
             error,
         })?;
-        Ok(Self::from_parts(Arc::new(storage), layout, dtype, device.clone()))
+        Ok(Self::from_body(Body::new(storage, layout, dtype, device.clone()).shareable()))
     }
 }
 

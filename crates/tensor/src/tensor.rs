@@ -1,10 +1,12 @@
 //! The tensor: a shared buffer, a layout, and its place in the graph of gradients.
 
-use std::sync::Arc;
+use std::ptr;
 
 use bfc_core::Category;
+use triomphe::Arc;
 
 use crate::autograd::{self, GradEdge};
+use crate::body::Body;
 use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
@@ -35,109 +37,93 @@ pub struct Tensor {
     grad: Option<GradEdge>,
 }
 
-/// What clones of a tensor share.
-#[derive(Debug)]
-struct Body {
-    storage: Arc<Storage>,
-    layout: Layout,
-    dtype: DType,
-    device: Device,
-}
-
 impl Tensor {
-    pub(crate) fn from_parts(storage: Arc<Storage>, layout: Layout, dtype: DType, device: Device) -> Self {
-        Self { body: Arc::new(Body { storage, layout, dtype, device }), grad: None }
+    pub(crate) fn from_body(body: Arc<Body>) -> Self {
+        Self { body, grad: None }
     }
 
     /// The shape.
     #[must_use]
     pub fn shape(&self) -> &Shape {
-        self.body.layout.shape()
+        self.layout().shape()
     }
 
     /// The axes' sizes.
     #[must_use]
     pub fn dims(&self) -> &[usize] {
-        self.body.layout.shape().dims()
+        self.layout().shape().dims()
     }
 
     /// The number of axes.
     #[must_use]
     pub fn rank(&self) -> usize {
-        self.body.layout.shape().rank()
+        self.layout().shape().rank()
     }
 
     /// The number of elements.
     #[must_use]
     pub fn elements(&self) -> usize {
-        self.body.layout.shape().elements()
+        self.layout().shape().elements()
     }
 
     /// The element type.
     #[must_use]
     pub fn dtype(&self) -> DType {
-        self.body.dtype
+        self.body.dtype()
     }
 
     /// Where the elements lie in the buffer.
     #[must_use]
     pub fn layout(&self) -> &Layout {
-        &self.body.layout
+        self.body.layout()
     }
 
     /// The device that holds the buffer and computes on it.
     #[must_use]
     pub fn device(&self) -> &Device {
-        &self.body.device
+        self.body.device()
     }
 
     /// The buffer, shared with all views of it.
     #[must_use]
-    pub fn storage(&self) -> &Arc<Storage> {
-        &self.body.storage
+    pub fn storage(&self) -> &Storage {
+        self.body.storage()
     }
 
     /// Whether this handle is the only one to its buffer, so that the buffer may be taken over and written in place. Never
     /// for memory of others.
     #[must_use]
     pub fn ref_count_is_one(&self) -> bool {
-        let counts = [Arc::strong_count(&self.body), Arc::strong_count(&self.body.storage)];
-        counts == [1, 1] && !self.body.storage.is_read_only()
+        Body::is_unique(&self.body)
     }
 
     /// Whether two tensors look into the same buffer.
     #[must_use]
     pub fn shares_buffer_with(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.body.storage, &other.body.storage)
+        ptr::eq(self.storage(), other.storage())
     }
 
     /// The tensor as kernels read it.
     #[must_use]
     pub fn view(&self) -> View<'_> {
-        View::new(&self.body.storage, &self.body.layout, self.body.dtype)
+        self.body.view()
     }
 
     /// The tensor as kernels write it: only for the single owner of a buffer that lies in order from its start.
     pub(crate) fn view_mut(&mut self) -> Option<ViewMut<'_>> {
-        if !self.body.layout.is_contiguous() || self.body.layout.offset() != 0 {
-            return None;
-        }
-        let body = Arc::get_mut(&mut self.body)?;
-        let storage = Arc::get_mut(&mut body.storage).filter(|storage| !storage.is_read_only());
-        storage.map(|storage| ViewMut::new(storage, &body.layout, body.dtype))
+        Arc::get_mut(&mut self.body)?.view_mut()
     }
 
     /// The same buffer seen through another layout, without a place in the graph. For ops that only look differently.
     pub(crate) fn with_layout(&self, layout: Layout) -> Self {
-        let Body { storage, dtype, device, .. } = &*self.body;
-        Self::from_parts(Arc::clone(storage), layout, *dtype, device.clone())
+        Self::from_body(Body::with_layout(&self.body, layout))
     }
 
     /// The same, of a tensor that is not needed any more.
     pub(crate) fn into_layout(mut self, layout: Layout) -> Self {
         match Arc::get_mut(&mut self.body) {
             Some(body) => {
-                body.layout = layout;
+                body.set_layout(layout);
                 Self { grad: None, ..self }
             }
             None => self.with_layout(layout),
@@ -159,7 +145,7 @@ impl Tensor {
     /// Charges the buffer to another category of the memory accounts.
     #[must_use]
     pub fn with_category(self, category: Category) -> Self {
-        self.body.storage.set_category(category);
+        self.storage().set_category(category);
         self
     }
 
@@ -185,39 +171,39 @@ impl Tensor {
     /// type (convert with [`Tensor::to_dtype`] first); [`Error::NoHostMemory`] if the host has none for the copy.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         const OP: &str = "to_vec";
-        if T::DTYPE != self.body.dtype {
+        if T::DTYPE != self.dtype() {
             return Err(Error::BadArgument {
                 op: OP,
                 argument: "T",
                 expected: "the tensor's element type",
-                got: format!("{} for {} of shape {}", T::DTYPE, self.body.dtype, self.shape()),
+                got: format!("{} for {} of shape {}", T::DTYPE, self.dtype(), self.shape()),
             });
         }
         // Before any memory is taken: a dry tensor may be larger than this machine, and a repeated one too.
-        let scripted = if self.body.device.is_dry() { Some(self.scripted_element(OP)?) } else { None };
+        let scripted = if self.device().is_dry() { Some(self.scripted_element(OP)?) } else { None };
         let mut raw = self.host_room(OP, self.elements())?;
         let bytes = bytemuck::cast_slice_mut::<T::Raw, u8>(&mut raw);
         match scripted {
             Some(element) => {
                 bytes.chunks_exact_mut(element.len()).for_each(|to| to.copy_from_slice(&element))
             }
-            None => self.body.device.backend().download(OP, self.view(), bytes)?,
+            None => self.device().backend().download(OP, self.view(), bytes)?,
         }
         Ok(raw.into_iter().map(T::from_raw).collect())
     }
 
     /// What each element of this dry tensor is said to be.
     fn scripted_element(&self, op: &'static str) -> Result<Vec<u8>> {
-        let read = DryRead { op, shape: self.shape(), dtype: self.body.dtype };
-        let no_data = || Error::NoData { op, device: self.body.device.to_string() };
-        self.body.device.dry_values().element(&read).ok_or_else(no_data)
+        let read = DryRead { op, shape: self.shape(), dtype: self.dtype() };
+        let no_data = || Error::NoData { op, device: self.device().to_string() };
+        self.device().dry_values().element(&read).ok_or_else(no_data)
     }
 
     /// Room on the host for a copy of this tensor, as `count` numbers.
     pub(crate) fn host_room<T: Clone + Default>(&self, op: &'static str, count: usize) -> Result<Vec<T>> {
         let mut room = Vec::new();
         if room.try_reserve_exact(count).is_err() {
-            return Err(Error::NoHostMemory { op, shape: *self.shape(), dtype: self.body.dtype });
+            return Err(Error::NoHostMemory { op, shape: *self.shape(), dtype: self.dtype() });
         }
         room.resize(count, T::default());
         Ok(room)

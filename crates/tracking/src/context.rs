@@ -65,10 +65,16 @@ impl FrameGuard {
         });
         Self { depth: depth.unwrap_or(usize::MAX), _not_send: PhantomData }
     }
-}
 
-impl Drop for FrameGuard {
-    fn drop(&mut self) {
+    /// Cuts the stack back, and hands out what had entered.
+    pub(crate) fn leave(self) -> Option<Arc<Execution>> {
+        let left = self.cut();
+        // Nothing is left to cut.
+        std::mem::forget(self);
+        left
+    }
+
+    fn cut(&self) -> Option<Arc<Execution>> {
         // Each frame is dropped after the borrow has ended: its destructor may reach code that looks at the stack.
         let pop = || {
             let popped = RUNNING.try_with(|frames| {
@@ -77,7 +83,17 @@ impl Drop for FrameGuard {
             });
             popped.ok().flatten()
         };
-        while pop().is_some() {}
+        let mut lowest = None;
+        while let Some(frame) = pop() {
+            lowest = frame.execution;
+        }
+        lowest
+    }
+}
+
+impl Drop for FrameGuard {
+    fn drop(&mut self) {
+        drop(self.cut());
     }
 }
 

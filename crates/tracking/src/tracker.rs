@@ -83,12 +83,12 @@ impl Tracker {
     ///
     /// While this thread works for an op of this tracker already, the new one is a part of that: it shares its account
     /// and is no call of its own.
-    pub fn begin(self: &Arc<Self>, op: &'static str) -> OpRun {
+    pub fn begin(&self, op: &'static str) -> OpRun<'_> {
         if let Some(unmarked) = &self.unmarked {
-            return OpRun { tracker: Arc::clone(self), execution: Arc::clone(unmarked), frame: None };
+            return OpRun { tracker: self, execution: Arc::clone(unmarked), frame: None };
         }
         if let Some(execution) = running_op_of(self.id) {
-            return OpRun { tracker: Arc::clone(self), execution, frame: None };
+            return OpRun { tracker: self, execution, frame: None };
         }
         let place = here();
         let (row, owner, idle) = {
@@ -102,7 +102,7 @@ impl Tracker {
         };
         self.books.recorder.post_enter(owner, place.phase);
         let frame = Some(enter_op(Arc::clone(&execution)));
-        OpRun { tracker: Arc::clone(self), execution, frame }
+        OpRun { tracker: self, execution, frame }
     }
 
     /// The owner that executions of `op` in the current place are charged to: for memory that is to be charged to them
@@ -211,7 +211,7 @@ impl Tracker {
         &self.books.last_resort
     }
 
-    fn finish(&self, execution: &Arc<Execution>) {
+    fn finish(&self, execution: Arc<Execution>) {
         let mut allocators = execution.finish();
         let mut figures = Figures::default();
         for allocator in allocators.drain(..) {
@@ -223,7 +223,7 @@ impl Tracker {
         {
             let mut open = self.books.open();
             open.totals.fold(execution.row, ThreadNumber::current().get(), &figures);
-            open.put_execution(Arc::clone(execution));
+            open.put_execution(execution);
         }
         self.books.recorder.post_leave(figures.high_water, figures.outliving);
     }
@@ -284,14 +284,14 @@ impl Execution {
 /// An op that runs on this thread, until dropped. Bound to its thread.
 #[derive(Debug)]
 #[must_use = "the op ends when this is dropped"]
-pub struct OpRun {
-    tracker: Arc<Tracker>,
+pub struct OpRun<'t> {
+    tracker: &'t Tracker,
     execution: Arc<Execution>,
     /// `None` if this is a part of an op that ran already.
     frame: Option<FrameGuard>,
 }
 
-impl OpRun {
+impl OpRun<'_> {
     /// Whether this is a part of an op that ran already.
     #[must_use]
     pub const fn is_nested(&self) -> bool {
@@ -329,11 +329,12 @@ impl OpRun {
     }
 }
 
-impl Drop for OpRun {
+impl Drop for OpRun<'_> {
     fn drop(&mut self) {
         if let Some(frame) = self.frame.take() {
-            drop(frame);
-            self.tracker.finish(&self.execution);
+            let left = frame.leave().filter(|left| Arc::ptr_eq(left, &self.execution));
+            let execution = left.unwrap_or_else(|| Arc::clone(&self.execution));
+            self.tracker.finish(execution);
         }
     }
 }

@@ -1,11 +1,13 @@
 //! Parameters: tensors that training changes, behind a handle that modules and optimisers share.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use bfc_core::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
 use bfc_core::{Category, Tag};
+use highwater_tracking::module;
 
-use crate::autograd::tape;
+use crate::autograd::{Gradients, tape};
 use crate::backend::Kernel;
 use crate::context::OpContext;
 use crate::dtype::DType;
@@ -32,7 +34,7 @@ use crate::tensor::Tensor;
 /// ```
 #[derive(Clone)]
 pub struct Parameter {
-    tensor: Arc<Mutex<Tensor>>,
+    tensor: Arc<BiasedMutex<Tensor>>,
 }
 
 impl Parameter {
@@ -42,7 +44,7 @@ impl Parameter {
     /// [`Error::UnsupportedDType`] for integers and truth values, which have no gradient.
     pub fn new(tensor: Tensor) -> Result<Self> {
         let leaf = tensor.detach().requiring_grad()?.with_category(Category::Parameter);
-        Ok(Self { tensor: Arc::new(Mutex::new(leaf)) })
+        Ok(Self { tensor: Arc::new(BiasedMutex::new(leaf)) })
     }
 
     /// The values now, as a leaf of the graph. Cheap: the buffer is shared.
@@ -52,8 +54,13 @@ impl Parameter {
     }
 
     /// The values now, off the graph: for what is kept and not trained, which no second run of a forward plays back.
-    pub(super) fn value(&self) -> Tensor {
+    pub(crate) fn value(&self) -> Tensor {
         self.lock().detach()
+    }
+
+    /// The element type.
+    pub(crate) fn dtype(&self) -> DType {
+        self.lock().dtype()
     }
 
     /// Copies new values in.
@@ -111,40 +118,29 @@ impl Parameter {
 
     /// Checks that `values` could be this parameter's.
     fn check_like(&self, op: &'static str, values: &Tensor) -> Result<()> {
-        self.check(op, values, |own| own == values.dtype())
+        check(op, &self.lock(), values, |own| own == values.dtype())
     }
 
-    /// Checks that `gradient` could be this parameter's: of its type, or of the one that it is computed with.
-    pub(crate) fn check_gradient(&self, op: &'static str, gradient: &Tensor) -> Result<()> {
-        self.check(op, gradient, |own| own == gradient.dtype() || own.computed_as() == gradient.dtype())
-    }
-
-    fn check(&self, op: &'static str, values: &Tensor, takes: impl FnOnce(DType) -> bool) -> Result<()> {
-        let own = self.lock();
-        let (lhs, rhs) = (*own.shape(), *values.shape());
-        if own.device() != values.device() {
-            let (lhs, rhs) = (own.device().to_string(), values.device().to_string());
-            return Err(Error::DeviceMismatch { op, lhs, rhs });
+    /// Takes this parameter's gradient out of those of a pass, and makes this cell the only holder of its buffer. That may
+    /// take a copy, which is charged to the module of this path.
+    ///
+    /// # Errors
+    /// As [`set`](Self::set), for a gradient that is neither of the parameter's type nor of the one that it is computed with.
+    pub(crate) fn take_gradient(
+        &self,
+        op: &'static str,
+        path: &str,
+        gradients: &mut Gradients,
+    ) -> Result<Option<Tensor>> {
+        let mut own = self.lock();
+        let Some(gradient) = gradients.take(&own) else { return Ok(None) };
+        let dtype = gradient.dtype();
+        check(op, &own, &gradient, |own| own == dtype || own.computed_as() == dtype)?;
+        if own.view_mut().is_none() {
+            let _scope = module(path);
+            make_unique(&mut own)?;
         }
-        if !takes(own.dtype()) {
-            let (lhs_shape, rhs_shape) = (lhs, rhs);
-            return Err(Error::DTypeMismatch {
-                op,
-                lhs: own.dtype(),
-                rhs: values.dtype(),
-                lhs_shape,
-                rhs_shape,
-            });
-        }
-        if lhs != rhs {
-            return Err(Error::ShapeMismatch { op, lhs, rhs });
-        }
-        Ok(())
-    }
-
-    /// Whether nobody else holds the buffer, so that it may be written.
-    pub(crate) fn is_unique(&self) -> bool {
-        self.lock().view_mut().is_some()
+        Ok(Some(gradient))
     }
 
     /// Makes this cell the only holder of its buffer, so that an [`update`](Self::update) needs no memory.
@@ -166,10 +162,28 @@ impl Parameter {
         write(tensor.view_mut().expect("this cell is the only holder of its buffer"))
     }
 
-    /// A thread that panicked while it held the lock left whole tensors behind: they are replaced, never half-made.
-    fn lock(&self) -> MutexGuard<'_, Tensor> {
-        self.tensor.lock().unwrap_or_else(PoisonError::into_inner)
+    /// One thread trains, as a rule: it pays next to nothing for the lock.
+    fn lock(&self) -> BiasedGuard<'_, Tensor> {
+        self.tensor.lock(ThreadNumber::current())
     }
+}
+
+/// Checks that `values` could be those of a parameter.
+fn check(op: &'static str, own: &Tensor, values: &Tensor, takes: impl FnOnce(DType) -> bool) -> Result<()> {
+    let (lhs, rhs) = (*own.shape(), *values.shape());
+    if own.device() != values.device() {
+        let (lhs, rhs) = (own.device().to_string(), values.device().to_string());
+        return Err(Error::DeviceMismatch { op, lhs, rhs });
+    }
+    if !takes(own.dtype()) {
+        let (lhs_shape, rhs_shape) = (lhs, rhs);
+        let (lhs, rhs) = (own.dtype(), values.dtype());
+        return Err(Error::DTypeMismatch { op, lhs, rhs, lhs_shape, rhs_shape });
+    }
+    if lhs != rhs {
+        return Err(Error::ShapeMismatch { op, lhs, rhs });
+    }
+    Ok(())
 }
 
 /// Replaces a tensor whose buffer is shared by a copy in a buffer of its own, which is the same leaf.

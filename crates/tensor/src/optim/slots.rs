@@ -72,20 +72,18 @@ impl<S> Slots<S> {
     ) -> Result<()> {
         let _phase = phase(Phase::Optimizer);
         let mut ready: Vec<Ready<'_, S>> = Vec::with_capacity(self.slots.len());
+        let mut any_halves = false;
         for slot in &mut self.slots {
-            // Taken in a statement of its own, so that this share in the parameter's buffer is gone below.
-            let gradient = gradients.take(&slot.parameter.tensor());
+            let gradient = slot.parameter.take_gradient(self.op, &slot.module, &mut gradients)?;
             if let Some(gradient) = gradient {
-                slot.parameter.check_gradient(self.op, &gradient)?;
-                if !slot.parameter.is_unique() {
-                    let _scope = module(&slot.module);
-                    slot.parameter.make_unique()?;
-                }
+                any_halves |= slot.parameter.dtype().is_half();
                 ready.push((slot, gradient));
             }
         }
-        let operands = ready.iter().map(|(slot, gradient)| [gradient.clone(), slot.parameter.tensor()]);
-        rehearse(self.op, operands)?;
+        if any_halves {
+            let operands = ready.iter().map(|(slot, gradient)| [gradient.clone(), slot.parameter.value()]);
+            rehearse(self.op, operands)?;
+        }
         let mut ready = ready.into_iter().peekable();
         while let Some((mut slot, mut gradient)) = ready.next() {
             let device = gradient.device().clone();

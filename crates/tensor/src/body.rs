@@ -1,0 +1,108 @@
+//! What clones of a tensor share: memory, and how it is seen.
+//!
+//! The handles to it have no weak ones, so that it costs no atomic exchange to see that one is alone, and fresh memory that
+//! was filled becomes a tensor where it stands.
+
+use triomphe::{Arc, UniqueArc};
+
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::layout::Layout;
+use crate::storage::{Storage, View, ViewMut};
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Body {
+    memory: Memory,
+    layout: Layout,
+    dtype: DType,
+    device: Device,
+}
+
+/// Whose the buffer is. Few tensors are views, so most have theirs without another piece of heap memory.
+#[derive(Debug)]
+enum Memory {
+    /// The tensor's own.
+    Own(Storage),
+    /// Of a tensor that this one is a view of, and that is none itself.
+    Of(Arc<Body>),
+}
+
+impl Body {
+    /// A buffer of one's own.
+    pub(crate) fn new(storage: Storage, layout: Layout, dtype: DType, device: Device) -> UniqueArc<Self> {
+        UniqueArc::new(Self { memory: Memory::Own(storage), layout, dtype, device })
+    }
+
+    /// The same buffer seen through another layout.
+    pub(crate) fn with_layout(this: &Arc<Self>, layout: Layout) -> Arc<Self> {
+        let owner = match &this.memory {
+            Memory::Own(_) => this,
+            Memory::Of(owner) => owner,
+        };
+        let memory = Memory::Of(Arc::clone(owner));
+        Arc::new(Self { memory, layout, dtype: this.dtype, device: this.device.clone() })
+    }
+
+    /// Sees the buffer through another layout from now on.
+    pub(crate) const fn set_layout(&mut self, layout: Layout) {
+        self.layout = layout;
+    }
+
+    pub(crate) const fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub(crate) const fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    pub(crate) const fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(crate) fn storage(&self) -> &Storage {
+        match &self.memory {
+            Memory::Own(storage) => storage,
+            Memory::Of(owner) => owner.storage(),
+        }
+    }
+
+    /// Whether this handle is the only one to the buffer, and that may be written.
+    pub(crate) fn is_unique(this: &Arc<Self>) -> bool {
+        let owner_is_unique = match &this.memory {
+            Memory::Own(_) => true,
+            Memory::Of(owner) => owner.is_unique(),
+        };
+        this.is_unique() && owner_is_unique && !this.storage().is_read_only()
+    }
+
+    /// As kernels read it.
+    pub(crate) fn view(&self) -> View<'_> {
+        View::new(self.storage(), &self.layout, self.dtype)
+    }
+
+    /// As kernels write it: only if no other tensor looks into the buffer, which may be written, and in which the elements
+    /// lie in order from its start.
+    pub(crate) fn view_mut(&mut self) -> Option<ViewMut<'_>> {
+        if !self.layout.is_contiguous() || self.layout.offset() != 0 {
+            return None;
+        }
+        let storage = match &mut self.memory {
+            Memory::Own(storage) => storage,
+            Memory::Of(owner) => Arc::get_mut(owner)?.own_mut()?,
+        };
+        if storage.is_read_only() {
+            return None;
+        }
+        Some(ViewMut::new(storage, &self.layout, self.dtype))
+    }
+
+    /// The buffer of a tensor that is no view.
+    const fn own_mut(&mut self) -> Option<&mut Storage> {
+        match &mut self.memory {
+            Memory::Own(storage) => Some(storage),
+            Memory::Of(_) => None,
+        }
+    }
+}
