@@ -145,13 +145,15 @@ impl<'a> OpContext<'a> {
         self.buffer(shape, dtype, Category::Temporary)
     }
 
-    /// The bytes that a kernel takes while it runs.
+    /// The bytes that a kernel takes while it runs, if any.
     ///
     /// # Errors
     /// As [`output`](Self::output).
-    pub fn workspace(&self, of: Workspace<'_>) -> Result<Buffer> {
-        let bytes = self.backend().workspace(of.of_computed());
-        self.buffer(&Shape::new(&[bytes])?, DType::U8, Category::Workspace)
+    pub fn workspace(&self, of: Workspace<'_>) -> Result<Option<Buffer>> {
+        match self.backend().workspace(of.of_computed()) {
+            0 => Ok(None),
+            bytes => self.buffer(&Shape::new(&[bytes])?, DType::U8, Category::Workspace).map(Some),
+        }
     }
 
     /// Memory for a stated purpose, with arbitrary values in it.

@@ -5,6 +5,7 @@ use super::function::{
 };
 use super::window::{Convolution, Pool, PoolAxis};
 use crate::dtype::{DType, Scalar};
+use crate::layout::Layout;
 use crate::shape::Shape;
 use crate::storage::{View, ViewMut};
 
@@ -166,8 +167,8 @@ pub enum Kernel<'a> {
         input: View<'a>,
         /// Which axes are folded.
         axes: &'a [bool],
-        /// As many bytes as [`Workspace::Reduce`] says.
-        workspace: ViewMut<'a>,
+        /// As many bytes as [`Workspace::Reduce`] says, if any.
+        workspace: Option<ViewMut<'a>>,
         /// Has size 1 in folded axes.
         out: ViewMut<'a>,
     },
@@ -191,8 +192,8 @@ pub enum Kernel<'a> {
         first: usize,
         /// What is sorted.
         input: View<'a>,
-        /// As many bytes as [`Workspace::ArgSort`] says.
-        workspace: ViewMut<'a>,
+        /// As many bytes as [`Workspace::ArgSort`] says, if any.
+        workspace: Option<ViewMut<'a>>,
         /// Has the shape of the input.
         out: ViewMut<'a>,
     },
@@ -213,6 +214,8 @@ pub enum Kernel<'a> {
         lhs: View<'a>,
         /// The columns.
         rhs: View<'a>,
+        /// As many bytes as [`Workspace::MatMul`] says, if any.
+        workspace: Option<ViewMut<'a>>,
         /// The product.
         out: ViewMut<'a>,
     },
@@ -281,8 +284,8 @@ pub enum Kernel<'a> {
         input: View<'a>,
         /// Shape `[out channels, channels of a group, kh, kw]`.
         weight: View<'a>,
-        /// As many bytes as [`Workspace::Conv2d`] says.
-        workspace: ViewMut<'a>,
+        /// As many bytes as [`Workspace::Conv2d`] says, if any.
+        workspace: Option<ViewMut<'a>>,
         /// Shape `[n, out channels, oh, ow]`.
         out: ViewMut<'a>,
     },
@@ -294,8 +297,8 @@ pub enum Kernel<'a> {
         weight: View<'a>,
         /// The gradient of what came out.
         grad: View<'a>,
-        /// As many bytes as [`Workspace::Conv2d`] says.
-        workspace: ViewMut<'a>,
+        /// As many bytes as [`Workspace::Conv2d`] says, if any.
+        workspace: Option<ViewMut<'a>>,
         /// The gradient of the input.
         out: ViewMut<'a>,
     },
@@ -307,8 +310,8 @@ pub enum Kernel<'a> {
         input: View<'a>,
         /// The gradient of what came out.
         grad: View<'a>,
-        /// As many bytes as [`Workspace::Conv2d`] says.
-        workspace: ViewMut<'a>,
+        /// As many bytes as [`Workspace::Conv2d`] says, if any.
+        workspace: Option<ViewMut<'a>>,
         /// The gradient of the weight.
         out: ViewMut<'a>,
     },
@@ -341,8 +344,8 @@ pub enum Kernel<'a> {
     Attention {
         /// Who looks at what, and how.
         of: &'a Attention<'a>,
-        /// As many bytes as [`Workspace::Attention`] says.
-        workspace: ViewMut<'a>,
+        /// As many bytes as [`Workspace::Attention`] says, if any.
+        workspace: Option<ViewMut<'a>>,
         /// Shape `[heads, queries, values]`.
         out: ViewMut<'a>,
         /// Shape `[heads, queries]`: ln Σ exp of the scores that each query sees.
@@ -356,8 +359,8 @@ pub enum Kernel<'a> {
         results: &'a [View<'a>; 2],
         /// The gradient of what came out.
         grad: View<'a>,
-        /// As many bytes as [`Workspace::Attention`] says.
-        workspace: ViewMut<'a>,
+        /// As many bytes as [`Workspace::Attention`] says, if any.
+        workspace: Option<ViewMut<'a>>,
         /// The gradients of query, key and value.
         out: [ViewMut<'a>; 3],
     },
@@ -502,6 +505,15 @@ pub enum Workspace<'a> {
         /// The input's shape.
         shape: &'a Shape,
     },
+    /// Of [`Kernel::MatMul`].
+    MatMul {
+        /// Where the rows lie.
+        lhs: &'a Layout,
+        /// Where the columns lie.
+        rhs: &'a Layout,
+        /// The element type.
+        dtype: DType,
+    },
     /// Of [`Kernel::Conv2d`] and its gradients.
     Conv2d {
         /// The windows and groups.
@@ -528,9 +540,10 @@ impl Workspace<'_> {
     /// The same for the type that the kernel calculates with.
     pub(crate) const fn of_computed(mut self) -> Self {
         match &mut self {
-            Self::Reduce { dtype, .. } | Self::Conv2d { dtype, .. } | Self::Attention { dtype, .. } => {
-                *dtype = dtype.computed_as();
-            }
+            Self::Reduce { dtype, .. }
+            | Self::MatMul { dtype, .. }
+            | Self::Conv2d { dtype, .. }
+            | Self::Attention { dtype, .. } => *dtype = dtype.computed_as(),
             Self::ArgSort { .. } => {}
         }
         self

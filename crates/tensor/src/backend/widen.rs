@@ -145,10 +145,11 @@ fn widened(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
             run(Kernel::RunningSum { axis, reverse, out: out.view_mut() })?;
             out.finish(ctx)
         }
-        Kernel::MatMul { bias, lhs, rhs, out } => {
+        Kernel::MatMul { bias, lhs, rhs, workspace, out } => {
             let (bias, lhs, rhs) = (Read::option(ctx, bias)?, read(lhs)?, read(rhs)?);
             let (bias, mut out) = (bias.as_ref().map(Read::view), Write::new(ctx, out)?);
-            run(Kernel::MatMul { bias, lhs: lhs.view(), rhs: rhs.view(), out: out.view_mut() })?;
+            let (lhs, rhs) = (lhs.view(), rhs.view());
+            run(Kernel::MatMul { bias, lhs, rhs, workspace, out: out.view_mut() })?;
             out.finish(ctx)
         }
         Kernel::Softmax { log, input, out } => {

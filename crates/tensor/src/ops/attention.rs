@@ -51,7 +51,7 @@ impl ScaledDotProduct {
         }
     }
 
-    fn workspace(ctx: &OpContext<'_>, query: &Tensor, value: &Tensor) -> Result<Buffer> {
+    fn workspace(ctx: &OpContext<'_>, query: &Tensor, value: &Tensor) -> Result<Option<Buffer>> {
         ctx.workspace(Workspace::Attention {
             query: query.shape(),
             value: value.shape(),
@@ -72,7 +72,7 @@ impl ScaledDotProduct {
         let mut workspace = Self::workspace(ctx, query, value)?;
         ctx.compute(Kernel::Attention {
             of: &self.operands([query, key, value], mask),
-            workspace: workspace.view_mut(),
+            workspace: workspace.as_mut().map(Buffer::view_mut),
             out: out.view_mut(),
             log_sums: log_sums.view_mut(),
         })?;
@@ -96,7 +96,7 @@ impl ScaledDotProduct {
             of: &self.operands([query, key, value], mask),
             results: &[output.view(), log_sums.view()],
             grad: grad.view(),
-            workspace: workspace.view_mut(),
+            workspace: workspace.as_mut().map(Buffer::view_mut),
             out: [to_query.view_mut(), to_key.view_mut(), to_value.view_mut()],
         })?;
         Ok([to_query, to_key, to_value].map(Buffer::finish))

@@ -15,7 +15,7 @@
 use super::{same_dtype, supported, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Convolution, Kernel, Window, Workspace};
-use crate::context::OpContext;
+use crate::context::{Buffer, OpContext};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::{Op, apply};
@@ -157,7 +157,7 @@ impl Conv2d {
         let (small, large) = if adjoint { (x.shape(), shape) } else { (shape, x.shape()) };
         let mut workspace =
             ctx.workspace(Workspace::Conv2d { conv: &conv, input: large, out: small, dtype: x.dtype() })?;
-        let (weight, workspace) = (weight.view(), workspace.view_mut());
+        let (weight, workspace) = (weight.view(), workspace.as_mut().map(Buffer::view_mut));
         ctx.compute(if adjoint {
             Kernel::Conv2dInputGrad { conv, weight, grad: x.view(), workspace, out: out.view_mut() }
         } else {
@@ -202,7 +202,7 @@ impl Op for Conv2d {
                 conv,
                 input: large.view(),
                 grad: small.view(),
-                workspace: workspace.view_mut(),
+                workspace: workspace.as_mut().map(Buffer::view_mut),
                 out: out.view_mut(),
             })?;
             Ok(out.finish())

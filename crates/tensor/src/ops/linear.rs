@@ -5,9 +5,10 @@
 //! - One output is taken, whose rows start as b. Saves W for the gradient of x, and x for that of W.
 
 use super::axes::AxisSet;
+use super::matmul::multiply;
 use super::{reduce, same_dtype, supported, wanted};
 use crate::autograd::Saved;
-use crate::backend::{Kernel, Reduce};
+use crate::backend::Reduce;
 use crate::context::OpContext;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -32,8 +33,7 @@ impl Op for Linear {
         let [x, weight, bias] = [inputs[0], inputs[1], inputs[2]];
         let shape = Shape::new(&[x.dims()[0], weight.dims()[1]])?;
         let mut out = ctx.output(&shape, x.dtype())?;
-        let (lhs, rhs) = (x.view(), weight.view());
-        ctx.compute(Kernel::MatMul { bias: Some(bias.view()), lhs, rhs, out: out.view_mut() })?;
+        multiply(ctx, Some(bias.view()), x.view(), weight.view(), &mut out)?;
         if weight.requires_grad() {
             ctx.save(x);
         }
@@ -48,7 +48,7 @@ impl Op for Linear {
         let product = |lhs: View<'_>, rhs: View<'_>| {
             let shape = Shape::new(&[lhs.layout().shape()[0], rhs.layout().shape()[1]])?;
             let mut out = ctx.output(&shape, grad.dtype())?;
-            ctx.compute(Kernel::MatMul { bias: None, lhs, rhs, out: out.view_mut() })?;
+            multiply(ctx, None, lhs, rhs, &mut out)?;
             Ok(out.finish())
         };
         let to_x = wanted(saved, 0, || {

@@ -8,19 +8,34 @@
 
 use super::{same_dtype, supported, wanted};
 use crate::autograd::Saved;
-use crate::backend::Kernel;
-use crate::context::OpContext;
+use crate::backend::{Kernel, Workspace};
+use crate::context::{Buffer, OpContext};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::op::{Op, apply};
 use crate::shape::{MAX_RANK, Shape};
+use crate::storage::View;
 use crate::tensor::Tensor;
 
 const OP: &str = "matmul";
 
 #[derive(Debug)]
 struct MatMul;
+
+/// Multiplies into `out`, whose rows start with the bias if there is one.
+pub(super) fn multiply(
+    ctx: &OpContext<'_>,
+    bias: Option<View<'_>>,
+    lhs: View<'_>,
+    rhs: View<'_>,
+    out: &mut Buffer,
+) -> Result<()> {
+    let of = Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype: lhs.dtype() };
+    let mut workspace = ctx.workspace(of)?;
+    let (workspace, out) = (workspace.as_mut().map(Buffer::view_mut), out.view_mut());
+    ctx.compute(Kernel::MatMul { bias, lhs, rhs, workspace, out })
+}
 
 impl Op for MatMul {
     fn name(&self) -> &'static str {
@@ -33,12 +48,8 @@ impl Op for MatMul {
         let mut out = ctx.output(&plan.product_shape()?, lhs.dtype())?;
         let left = plan.lhs.broadcast_to(OP, &plan.stack([plan.m, plan.k])?)?;
         let right = plan.rhs.broadcast_to(OP, &plan.stack([plan.k, plan.n])?)?;
-        ctx.compute(Kernel::MatMul {
-            bias: None,
-            lhs: lhs.view().with_layout(&left),
-            rhs: rhs.view().with_layout(&right),
-            out: out.view_mut(),
-        })?;
+        let (lhs_view, rhs_view) = (lhs.view().with_layout(&left), rhs.view().with_layout(&right));
+        multiply(ctx, None, lhs_view, rhs_view, &mut out)?;
         if rhs.requires_grad() {
             ctx.save(lhs);
         }

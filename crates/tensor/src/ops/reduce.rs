@@ -66,7 +66,7 @@ fn fold_shares(
     let axes = axes.as_slice();
     let mut workspace =
         ctx.workspace(Workspace::Reduce { shape: input.layout().shape(), axes, dtype: input.dtype() })?;
-    let (workspace, out) = (workspace.view_mut(), out.view_mut());
+    let (workspace, out) = (workspace.as_mut().map(Buffer::view_mut), out.view_mut());
     ctx.compute(Kernel::Reduce { f, divisor, input, axes, workspace, out })
 }
 

@@ -12,7 +12,7 @@
 use super::index::Gather;
 use super::{is_number, supported};
 use crate::backend::{Kernel, Workspace};
-use crate::context::OpContext;
+use crate::context::{Buffer, OpContext};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
@@ -60,7 +60,7 @@ impl Op for ArgSort {
             descending: self.order == SortOrder::Descending,
             first: self.first,
             input: input.view(),
-            workspace: workspace.view_mut(),
+            workspace: workspace.as_mut().map(Buffer::view_mut),
             out: out.view_mut(),
         })?;
         let mut indices = out.finish();

@@ -158,7 +158,7 @@ pub(super) fn forward(
     workers: &Workers,
     op: &'static str,
     of: &Attention<'_>,
-    workspace: ViewMut<'_>,
+    workspace: Option<ViewMut<'_>>,
     [out, log_sums]: [ViewMut<'_>; 2],
 ) -> Result<()> {
     let sizes = Sizes::new(of.query.layout().shape().dims(), of.value.layout().shape().dims());
@@ -303,7 +303,7 @@ pub(super) fn backward(
     op: &'static str,
     of: &Attention<'_>,
     (&[result, log_sums], grad): (&[View<'_>; 2], View<'_>),
-    workspace: ViewMut<'_>,
+    workspace: Option<ViewMut<'_>>,
     [to_query, to_key, to_value]: [ViewMut<'_>; 3],
 ) -> Result<()> {
     let sizes = Sizes::new(of.query.layout().shape().dims(), of.value.layout().shape().dims());

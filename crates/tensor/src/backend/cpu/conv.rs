@@ -113,7 +113,7 @@ pub(super) fn forward(
     op: &'static str,
     conv: &Convolution,
     [input, weight]: [View<'_>; 2],
-    workspace: ViewMut<'_>,
+    workspace: Option<ViewMut<'_>>,
     out: ViewMut<'_>,
 ) -> Result<()> {
     let sizes = Sizes::new(conv, input.layout().shape().dims(), out.layout().shape().dims());
@@ -148,7 +148,7 @@ pub(super) fn input_grad(
     op: &'static str,
     conv: &Convolution,
     [weight, grad]: [View<'_>; 2],
-    workspace: ViewMut<'_>,
+    workspace: Option<ViewMut<'_>>,
     out: ViewMut<'_>,
 ) -> Result<()> {
     let sizes = Sizes::new(conv, out.layout().shape().dims(), grad.layout().shape().dims());
@@ -183,7 +183,7 @@ pub(super) fn weight_grad(
     op: &'static str,
     conv: &Convolution,
     [input, grad]: [View<'_>; 2],
-    workspace: ViewMut<'_>,
+    workspace: Option<ViewMut<'_>>,
     out: ViewMut<'_>,
 ) -> Result<()> {
     let sizes = Sizes::new(conv, input.layout().shape().dims(), grad.layout().shape().dims());

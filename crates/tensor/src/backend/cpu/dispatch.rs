@@ -125,15 +125,16 @@ pub(super) fn host_mut<'a, T: RawElement>(op: &'static str, view: ViewMut<'a>) -
     view.into_host().ok_or_else(|| not_to_be_had::<T>(op, dtype))
 }
 
-/// The first `elements` numbers of a workspace, which is taken as bytes.
+/// The first `elements` numbers of a workspace, which is taken as bytes. There has to be one if that is not none.
 pub(super) fn scratch<'a, T: RawElement>(
     op: &'static str,
-    workspace: ViewMut<'a>,
+    workspace: Option<ViewMut<'a>>,
     elements: usize,
 ) -> Result<&'a mut [T]> {
     if elements == 0 {
         return Ok(&mut []);
     }
-    let bytes = workspace.into_host::<u8>().and_then(|bytes| bytemuck::try_cast_slice_mut(bytes).ok());
+    let bytes = workspace.and_then(ViewMut::into_host::<u8>);
+    let bytes = bytes.and_then(|bytes| bytemuck::try_cast_slice_mut(bytes).ok());
     bytes.and_then(|numbers| numbers.get_mut(..elements)).ok_or_else(|| not_host(op))
 }

@@ -76,6 +76,7 @@ pub(super) fn workspace(of: Workspace<'_>) -> usize {
     match of {
         Workspace::Reduce { shape, axes, dtype } => reduce::workspace(shape, axes, dtype),
         Workspace::ArgSort { shape } => sort::workspace(shape),
+        Workspace::MatMul { lhs, rhs, dtype } => matmul::workspace(lhs, rhs, dtype),
         Workspace::Conv2d { conv, input, out, dtype } => {
             conv::workspace(conv, input.dims(), out.dims(), dtype)
         }
@@ -130,7 +131,9 @@ impl Backend for CpuBackend {
                 sort::arg_sort(workers, op, (descending, first), input, out)
             }
             Kernel::RunningSum { axis, reverse, out } => scan::running_sum(workers, op, axis, reverse, out),
-            Kernel::MatMul { bias, lhs, rhs, out } => matmul::matmul(workers, op, bias, [lhs, rhs], out),
+            Kernel::MatMul { bias, lhs, rhs, workspace, out } => {
+                matmul::matmul(workers, op, bias, [lhs, rhs], workspace, out)
+            }
             Kernel::Softmax { log, input, out } => softmax::softmax(workers, op, log, input, out),
             Kernel::SoftmaxGrad { log, output, grad, out } => {
                 softmax::softmax_grad(workers, op, log, output, grad, out)
@@ -210,7 +213,6 @@ mod tests {
         let (mut whole, mut truth) = (buffer(DType::I64), buffer(DType::Bool));
         let mut losses = Buffer::unreachable(&[2], DType::F32);
         let mut cube = Buffer::unreachable(&[2, 2, 2], DType::F32);
-        let mut none = Buffer::unreachable(&[0], DType::U8);
         let mut sum = Buffer::unreachable(&[1, 1], DType::F32);
         let mut best = Buffer::unreachable(&[2, 1], DType::I64);
         let (x, i, c, target, row) = (x.view(), i.view(), c.view(), target.view(), row.view());
@@ -240,17 +242,17 @@ mod tests {
         run("accumulate", Kernel::Accumulate { f: Binary::Add, input: x, acc: y.out() });
         run("compare", Kernel::Compare { f: Compare::Lt, lhs: x, rhs: x, out: truth.out() });
         run("select", Kernel::Select { condition: c, lhs: x, rhs: x, out: y.out() });
-        let (axes, workspace) = (&[true; 2], none.out());
+        let (axes, workspace) = (&[true; 2], None);
         let (f, divisor) = (Reduce::Sum, 1.0);
         run("reduce", Kernel::Reduce { f, divisor, input: x, axes, workspace, out: sum.out() });
         run("arg_reduce", Kernel::ArgReduce { largest: true, input: x, axis: 1, out: best.out() });
-        let workspace = none.out();
+        let workspace = None;
         run(
             "arg_sort",
             Kernel::ArgSort { descending: false, first: 4, input: x, workspace, out: whole.out() },
         );
         run("running_sum", Kernel::RunningSum { axis: 0, reverse: false, out: y.out() });
-        run("matmul", Kernel::MatMul { bias: None, lhs: x, rhs: x, out: y.out() });
+        run("matmul", Kernel::MatMul { bias: None, lhs: x, rhs: x, workspace: None, out: y.out() });
         run("softmax", Kernel::Softmax { log: false, input: x, out: y.out() });
         run("softmax_grad", Kernel::SoftmaxGrad { log: false, output: x, grad: x, out: y.out() });
         run("cross_entropy", Kernel::CrossEntropy { logits: x, targets: target, losses: losses.out() });

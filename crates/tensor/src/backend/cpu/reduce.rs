@@ -116,7 +116,7 @@ pub(super) fn reduce(
     (f, divisor): (Reduce, f64),
     input: View<'_>,
     axes: &[bool],
-    workspace: ViewMut<'_>,
+    workspace: Option<ViewMut<'_>>,
     mut out: ViewMut<'_>,
 ) -> Result<()> {
     let reduced = Reduced { workers, op, input, axes, workspace, out: out.reborrow() };
@@ -146,7 +146,7 @@ struct Reduced<'a> {
     op: &'static str,
     input: View<'a>,
     axes: &'a [bool],
-    workspace: ViewMut<'a>,
+    workspace: Option<ViewMut<'a>>,
     out: ViewMut<'a>,
 }
 

@@ -132,6 +132,15 @@ pub(super) fn output(view: &ViewMut<'_>) -> u64 {
     view.storage().address()
 }
 
+/// The workspace, which has to have so many bytes.
+pub(super) fn room<'w, 'm>(
+    op: &'static str,
+    workspace: Option<&'w ViewMut<'m>>,
+    bytes: usize,
+) -> Result<&'w ViewMut<'m>> {
+    workspace.filter(|room| room.storage().bytes() >= bytes).ok_or_else(|| crate::backend::not_host(op))
+}
+
 /// A job for every element of a layout's shape.
 pub(super) fn over(layout: &Layout) -> Job {
     Job::over(layout.shape().elements() as u64, layout.shape().dims())

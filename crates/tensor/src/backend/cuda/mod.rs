@@ -85,16 +85,16 @@ impl Backend for CudaBackend {
                 elementwise::select(device, op, condition, lhs, rhs, &out)
             }
             Kernel::Reduce { f, divisor, input, axes, workspace, out } => {
-                reduce::reduce(device, op, (f, divisor), input, axes, &workspace, &out)
+                reduce::reduce(device, op, (f, divisor), input, axes, workspace.as_ref(), &out)
             }
             Kernel::ArgReduce { largest, input, axis, out } => {
                 reduce::arg_reduce(device, op, largest, input, axis, &out)
             }
             Kernel::ArgSort { descending, input, workspace, out, .. } => {
-                sort::arg_sort(device, op, descending, input, &workspace, &out)
+                sort::arg_sort(device, op, descending, input, workspace.as_ref(), &out)
             }
             Kernel::RunningSum { axis, reverse, out } => scan::running_sum(device, op, axis, reverse, &out),
-            Kernel::MatMul { bias, lhs, rhs, out } => rows::matmul(device, op, bias, [lhs, rhs], &out),
+            Kernel::MatMul { bias, lhs, rhs, out, .. } => rows::matmul(device, op, bias, [lhs, rhs], &out),
             Kernel::Softmax { log, input, out } => rows::softmax(device, op, log, input, &out),
             Kernel::SoftmaxGrad { log, output, grad, out } => {
                 rows::softmax_grad(device, op, log, output, grad, &out)

@@ -3,7 +3,7 @@
 use bfc_cuda::kernels::{Family, Job, Operand};
 
 use super::elementwise::fill;
-use super::launch::{Launcher, kernel, origin, output};
+use super::launch::{Launcher, kernel, origin, output, room};
 use crate::backend::Reduce;
 use crate::backend::cpu::reduce::{Cut, is_reduced};
 use crate::dtype::{DType, Scalar};
@@ -24,7 +24,7 @@ pub(super) fn reduce(
     (f, divisor): (Reduce, f64),
     input: View<'_>,
     axes: &[bool],
-    workspace: &ViewMut<'_>,
+    workspace: Option<&ViewMut<'_>>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
     let dtype = input.dtype();
@@ -60,13 +60,9 @@ pub(super) fn reduce(
             (job.counts[3], job.constants[0]) = (1, divisor);
         }
     };
-    if slabs > 1 && workspace.storage().bytes() < slabs * cut.outputs * dtype.size() {
-        return Err(crate::backend::not_host(op));
-    }
-    if slabs > 1 {
-        job.outputs[0] = output(workspace);
-    } else {
-        job.outputs[0] = output(out);
+    let partial = (slabs > 1).then(|| room(op, workspace, slabs * cut.outputs * dtype.size())).transpose()?;
+    job.outputs[0] = partial.map_or_else(|| output(out), output);
+    if partial.is_none() {
         divides(&mut job);
     }
     let results = job.count * slabs as u64;
@@ -78,13 +74,11 @@ pub(super) fn reduce(
     } else {
         device.blocks(op, named("reduce_columns"), job.count.div_ceil(COLUMNS) * slabs as u64, &job)?;
     }
-    if slabs == 1 {
-        return Ok(());
-    }
+    let Some(partial) = partial else { return Ok(()) };
     // The slabs' results, in order.
     let (outputs, sequence) = (cut.outputs, slabs as u64);
     let mut joined = Job::over(outputs as u64, &[outputs]).with_inner(&[slabs]);
-    joined.inputs[0] = Operand::contiguous(output(workspace));
+    joined.inputs[0] = Operand::contiguous(output(partial));
     joined.inputs[1] = Operand::strided(0, &[outputs]);
     joined.outputs[0] = output(out);
     joined.function = match f {

@@ -2,7 +2,7 @@
 
 use bfc_cuda::kernels::{Family, Job, Operand};
 
-use super::launch::{Launcher, kernel, origin, output};
+use super::launch::{Launcher, kernel, origin, output, room};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
@@ -12,7 +12,7 @@ pub(super) fn arg_sort(
     op: &'static str,
     descending: bool,
     input: View<'_>,
-    workspace: &ViewMut<'_>,
+    workspace: Option<&ViewMut<'_>>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
     let layout = input.layout();
@@ -20,9 +20,7 @@ pub(super) fn arg_sort(
     if elements == 0 {
         return Ok(());
     }
-    if workspace.storage().bytes() < elements * size_of::<i64>() {
-        return Err(crate::backend::not_host(op));
-    }
+    let workspace = room(op, workspace, elements * size_of::<i64>())?;
     let lines = layout.shape().rank().saturating_sub(1);
     let (length, stride) = match (layout.shape().dims(), layout.strides()) {
         ([.., length], [.., stride]) => (*length, *stride),

@@ -5,14 +5,18 @@ use ndarray::{Array2, ArrayView2};
 use super::*;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
-use crate::backend::{Backend, Kernel};
+use crate::backend::{Backend, Kernel, Workspace};
 use crate::dtype::{DType, Element};
 
 fn product<T: Element>(backend: &CpuBackend, lhs: View<'_>, rhs: View<'_>) -> Vec<T> {
     let (a, b) = (lhs.layout().shape(), rhs.layout().shape());
     let dims = a.with_dim(a.rank() - 1, b[b.rank() - 1]);
     let mut out = Buffer::output(dims.dims(), T::DTYPE);
-    backend.run("matmul", Kernel::MatMul { bias: None, lhs, rhs, out: out.out() }).unwrap();
+    let bytes =
+        backend.workspace(Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype: T::DTYPE });
+    let mut room = (bytes > 0).then(|| Buffer::output(&[bytes], DType::U8));
+    let workspace = room.as_mut().map(Buffer::out);
+    backend.run("matmul", Kernel::MatMul { bias: None, lhs, rhs, workspace, out: out.out() }).unwrap();
     out.values()
 }
 
@@ -53,10 +57,35 @@ fn rows_start_with_the_bias_however_that_lies() {
         for bias in Buffer::arrangements(&[n], &bias) {
             let mut out = Buffer::output(&[stack, &[m, n]].concat(), DType::F64);
             let (bias, lhs, rhs) = (Some(bias.view()), lhs.view(), rhs.view());
-            backend.run("linear", Kernel::MatMul { bias, lhs, rhs, out: out.out() }).unwrap();
+            backend
+                .run("linear", Kernel::MatMul { bias, lhs, rhs, workspace: None, out: out.out() })
+                .unwrap();
             assert_close(&out.values::<f64>(), &expected, 1e-12, "matmul with a bias");
         }
     }
+}
+
+#[test]
+fn a_right_operand_that_does_not_lie_in_rows_is_rearranged_for_many_panels() {
+    let backend = CpuBackend::new(2).unwrap();
+    let (m, k, n) = (600, 300, 120);
+    let (a, b) = (noise(1, m * k), noise(2, k * n));
+    let lhs = Buffer::of(&[m, k], &a);
+    for rhs in Buffer::arrangements(&[k, n], &b) {
+        let (lhs, rhs) = (lhs.view(), rhs.view());
+        let of = Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype: DType::F64 };
+        let bytes = backend.workspace(of);
+        assert_eq!(bytes, if rhs.layout().strides()[1] == 1 { 0 } else { k * n * size_of::<f64>() });
+        assert_close(&product::<f64>(&backend, lhs, rhs), &reference([m, k, n], &a, &b), 1e-12, "matmul");
+    }
+    // Not for one panel, nor for stacks.
+    let small = Buffer::of(&[64, 64], &noise(1, 64 * 64));
+    let transposed = small.view().layout().permuted("transpose", &[1, 0]).unwrap();
+    let of = Workspace::MatMul { lhs: &transposed, rhs: &transposed, dtype: DType::F32 };
+    assert_eq!(backend.workspace(of), 0);
+    let stack = Layout::contiguous("test", crate::Shape::new(&[2, 512, 512]).unwrap(), DType::F32).unwrap();
+    let turned = stack.permuted("transpose", &[0, 2, 1]).unwrap();
+    assert_eq!(backend.workspace(Workspace::MatMul { lhs: &stack, rhs: &turned, dtype: DType::F32 }), 0);
 }
 
 #[test]
@@ -64,7 +93,9 @@ fn a_bias_of_another_length_is_refused() {
     let (square, bias) = (Buffer::of(&[2, 2], &[1.0_f32; 4]), Buffer::of(&[3], &[1.0_f32; 3]));
     let mut out = Buffer::output(&[2, 2], DType::F32);
     let (bias, lhs, rhs) = (Some(bias.view()), square.view(), square.view());
-    let result = CpuBackend::new(1).unwrap().run("linear", Kernel::MatMul { bias, lhs, rhs, out: out.out() });
+    let result = CpuBackend::new(1)
+        .unwrap()
+        .run("linear", Kernel::MatMul { bias, lhs, rhs, workspace: None, out: out.out() });
     assert!(matches!(result, Err(Error::ShapeMismatch { op: "linear", .. })));
 }
 
@@ -224,24 +255,42 @@ fn operands_that_do_not_fit_are_an_error() {
     let (square, vector) = (Buffer::of(&[2, 2], &[1.0_f32; 4]), Buffer::of(&[2], &[1.0_f32; 2]));
     let wide = Buffer::of(&[3, 2], &[1.0_f32; 6]);
     let mut out = Buffer::output(&[2, 2], DType::F32);
-    let refused = backend
-        .run("matmul", Kernel::MatMul { bias: None, lhs: square.view(), rhs: vector.view(), out: out.out() });
+    let refused = backend.run(
+        "matmul",
+        Kernel::MatMul {
+            bias: None,
+            lhs: square.view(),
+            rhs: vector.view(),
+            workspace: None,
+            out: out.out(),
+        },
+    );
     assert!(matches!(refused, Err(Error::BadRank { op: "matmul", .. })));
-    let refused = backend
-        .run("matmul", Kernel::MatMul { bias: None, lhs: square.view(), rhs: wide.view(), out: out.out() });
+    let refused = backend.run(
+        "matmul",
+        Kernel::MatMul { bias: None, lhs: square.view(), rhs: wide.view(), workspace: None, out: out.out() },
+    );
     assert!(matches!(refused, Err(Error::ShapeMismatch { op: "matmul", .. })));
     let mut small = Buffer::output(&[2, 1], DType::F32);
     assert!(
         backend
             .run(
                 "matmul",
-                Kernel::MatMul { bias: None, lhs: square.view(), rhs: square.view(), out: small.out() }
+                Kernel::MatMul {
+                    bias: None,
+                    lhs: square.view(),
+                    rhs: square.view(),
+                    workspace: None,
+                    out: small.out()
+                }
             )
             .is_err()
     );
     let whole = Buffer::of(&[2, 2], &[1_i64; 4]);
     let mut out = Buffer::output(&[2, 2], DType::I64);
-    let refused = backend
-        .run("matmul", Kernel::MatMul { bias: None, lhs: whole.view(), rhs: whole.view(), out: out.out() });
+    let refused = backend.run(
+        "matmul",
+        Kernel::MatMul { bias: None, lhs: whole.view(), rhs: whole.view(), workspace: None, out: out.out() },
+    );
     assert_eq!(refused, Err(Error::UnsupportedDType { op: "matmul", dtype: DType::I64 }));
 }
