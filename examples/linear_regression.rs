@@ -1,15 +1,16 @@
-//! Fits a line to points by gradient descent, with nothing but tensors and a backward pass.
+//! Fits a line to points, made up or from a file, by gradient descent, with nothing but tensors and a backward pass.
 //!
 //! cargo run --example linear_regression -- --help
 
 mod harness;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
 use harness::Session;
+use highwater::data::{CsvOptions, TargetColumns, read_csv};
 use highwater::io::{
     Array, Safetensors, SafetensorsLimits, read_safetensors, write_atomically, write_safetensors_to,
 };
@@ -26,6 +27,10 @@ struct Args {
     #[arg(long, value_name = "N", default_value_t = 200)]
     steps: u64,
 
+    /// A CSV file of points, x and y in each line, in place of points made up
+    #[arg(long, value_name = "FILE")]
+    points: Option<PathBuf>,
+
     #[command(flatten)]
     saves: harness::Saves,
 }
@@ -35,11 +40,11 @@ fn main() -> ExitCode {
 }
 
 fn fit(args: &Args, session: &Session) -> anyhow::Result<()> {
-    // Points around the line y = 3x + 0.5. One seed gives the same points on every machine.
-    let (device, rng) = (&session.device, Rng::new(session.seed));
-    let x = Tensor::uniform(device, [256, 1], -1.0, 1.0, &rng)?;
-    let noise = Tensor::normal(device, [256, 1], 0.0, 0.1, &rng)?;
-    let y = x.mul_scalar(3.0)?.add_scalar(0.5)?.add(&noise)?;
+    let device = &session.device;
+    let (x, y) = match &args.points {
+        Some(file) => read(file, device)?,
+        None => make_up(device, session.seed)?,
+    };
 
     // A tensor that requires gradients is a leaf: ops on it are recorded.
     let (mut slope, mut offset, first) = match args.saves.begin() {
@@ -74,6 +79,23 @@ fn fit(args: &Args, session: &Session) -> anyhow::Result<()> {
         _ => "nothing computed".to_owned(),
     };
     session.finish(&summary, json!({ "slope": slope, "offset": offset }))
+}
+
+/// Points around the line y = 3x + 0.5. One seed gives the same points on every machine.
+fn make_up(device: &Device, seed: u64) -> anyhow::Result<(Tensor, Tensor)> {
+    let rng = Rng::new(seed);
+    let x = Tensor::uniform(device, [256, 1], -1.0, 1.0, &rng)?;
+    let noise = Tensor::normal(device, [256, 1], 0.0, 0.1, &rng)?;
+    let y = x.mul_scalar(3.0)?.add_scalar(0.5)?.add(&noise)?;
+    Ok((x, y))
+}
+
+/// Points from a file, all in one batch.
+fn read(file: &Path, device: &Device) -> anyhow::Result<(Tensor, Tensor)> {
+    let points = read_csv(file, &CsvOptions::default().with_targets(TargetColumns::Last(1)))?;
+    anyhow::ensure!(points.width() == 1, "{}: expected x and y in each line", file.display());
+    let mut batches = points.batches(points.rows(), device)?;
+    Ok(batches.next().context("a file without points is refused")??)
 }
 
 /// Where the number of steps stands in a saved file.

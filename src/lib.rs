@@ -45,7 +45,7 @@ pub mod guide {
 /// What most programs need.
 pub mod prelude {
     pub use crate::alloc::{AllocatorAttributes, Bytes, Category};
-    pub use crate::data::{CsvOptions, Dataset, LabelColumn, Text, read_csv, read_idx};
+    pub use crate::data::{CsvOptions, Dataset, LabelColumn, TargetColumns, Text, read_csv, read_idx};
     pub use crate::io::{Checkpoint, SafetensorsLimits};
     pub use crate::nn::{
         AvgPool2d, BatchNorm, Checkpointed, Conv1d, Conv2d, ConvTranspose2d, Dropout, Embedding, Flatten,

@@ -149,6 +149,32 @@ fn a_line_that_was_fitted_in_two_parts_is_that_of_one() {
 }
 
 #[test]
+fn a_line_goes_through_points_of_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let points: Vec<String> =
+        (-20..=20).map(|i| f64::from(i) / 20.0).map(|x| format!("{x},{}", 2.0 * x - 1.0)).collect();
+    std::fs::write(at("points.csv"), points.join("\n")).unwrap();
+    run("linear_regression", &["--points", &at("points.csv"), "--json", &at("line")]);
+    let line: Value = serde_json::from_slice(&std::fs::read(at("line")).unwrap()).unwrap();
+    for (name, expected) in [("slope", 2.0), ("offset", -1.0)] {
+        assert!((line[name].as_f64().unwrap() - expected).abs() < 1e-3, "{name}: {line}");
+    }
+}
+
+#[test]
+fn points_without_x_and_y_are_refused_with_the_name_of_their_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("points.csv");
+    std::fs::write(&file, "1,2,3\n").unwrap();
+    let mut command = Command::new(built::example("linear_regression"));
+    let output = command.arg("--points").arg(&file).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{error}");
+    assert!(error.contains("points.csv: expected x and y in each line"), "{error}");
+}
+
+#[test]
 fn a_network_that_was_trained_in_two_parts_is_that_of_one() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();

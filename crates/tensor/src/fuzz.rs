@@ -6,7 +6,7 @@ use std::path::Path;
 
 use bfc_core::Environment;
 
-use crate::data::{CsvOptions, IdxArray, LabelColumn, Text, read_csv_from};
+use crate::data::{CsvOptions, IdxArray, LabelColumn, TargetColumns, Text, read_csv_from};
 use crate::io::{
     Array, Checkpoint, NpyLimits, SafetensorsLimits, read_npy_from, read_npz_bytes, read_safetensors_from,
     write_npy_to, write_npz_to, write_safetensors_to,
@@ -80,7 +80,7 @@ pub fn idx(data: &[u8]) {
     assert_eq!(array.elements().len(), array.dims().iter().product::<usize>());
 }
 
-/// A CSV file, with labels and without.
+/// A CSV file, with labels, without, and with targets.
 ///
 /// # Panics
 /// If a promise is broken.
@@ -90,6 +90,15 @@ pub fn csv(data: &[u8]) {
         let Ok(rows) = read_csv_from(data, "fuzz", &options) else { continue };
         assert!(rows.rows() > 0 && rows.features().len() == rows.rows() * rows.width());
         assert_eq!(rows.labels().len(), if label == LabelColumn::None { 0 } else { rows.rows() });
+    }
+    for targets in [TargetColumns::Last(1), TargetColumns::Indices(vec![1, 0])] {
+        let width = if targets == TargetColumns::Last(1) { 1 } else { 2 };
+        let Ok(rows) = read_csv_from(data, "fuzz", &CsvOptions::default().with_targets(targets)) else {
+            continue;
+        };
+        assert!(rows.rows() > 0 && rows.features().len() == rows.rows() * rows.width());
+        assert!(rows.target_width() == width && rows.targets().len() == rows.rows() * width);
+        assert!(rows.features().iter().chain(rows.targets()).all(|value| value.is_finite()));
     }
 }
 

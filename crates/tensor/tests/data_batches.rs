@@ -33,6 +33,67 @@ fn labels(
         .collect()
 }
 
+/// The same features with two targets for each row: i, and i negative.
+fn rows_with_targets(count: i64) -> Dataset {
+    let data = Dataset::new(rows(count).features().to_vec(), vec![], 2).unwrap();
+    data.with_targets((0..count).flat_map(|i| [i as f32, -i as f32]).collect(), 2).unwrap()
+}
+
+/// The first target of each row of each batch, after a check that the features and the other one belong to it.
+fn targets(
+    batches: impl Iterator<Item = highwater_tensor::Result<(highwater_tensor::Tensor, highwater_tensor::Tensor)>>,
+) -> Vec<Vec<i64>> {
+    batches
+        .map(|batch| {
+            let (x, y) = batch.unwrap();
+            assert_eq!(x.dims(), y.dims());
+            let (x, y) = (x.to_vec::<f32>().unwrap(), y.to_vec::<f32>().unwrap());
+            assert!(x.chunks(2).zip(y.chunks(2)).all(|(x, y)| x == [y[0], y[0] + 0.5] && y[1] == -y[0]));
+            y.chunks(2).map(|y| y[0] as i64).collect()
+        })
+        .collect()
+}
+
+#[test]
+fn targets_come_with_their_rows_in_the_order_of_labels() {
+    let (classes, numbers, device) = (rows(50), rows_with_targets(50), device());
+    let expected = labels(classes.batches(8, &device).unwrap().shuffled(3, 1));
+    let pass = || numbers.batches(8, &device).unwrap().shuffled(3, 1);
+    assert_eq!(targets(pass()), expected);
+    assert_eq!(std::thread::scope(|scope| targets(pass().prefetched(scope, 2))), expected);
+    assert_eq!(targets(numbers.batches(8, &device).unwrap().drop_last()).len(), 6);
+}
+
+#[test]
+fn a_split_takes_targets_along() {
+    let (classes, numbers, device) = (rows(50), rows_with_targets(50), device());
+    let (train, test) = numbers.split(0.2, 5).unwrap();
+    assert_eq!((train.rows(), train.target_width(), test.rows()), (40, 2, 10));
+    let found = targets(test.batches(10, &device).unwrap());
+    assert_eq!(found, [classes.split(0.2, 5).unwrap().1.labels().to_vec()]);
+    let none = numbers.split(0.0, 5).unwrap().1;
+    assert_eq!((none.target_width(), none.targets()), (2, &[][..]));
+}
+
+#[test]
+fn one_target_a_row_is_a_column() {
+    let data = Dataset::new(vec![1.0, 2.0], vec![7, 8], 1).unwrap().with_targets(vec![3.0, 4.0], 1).unwrap();
+    assert!(data.labels().is_empty(), "targets take the labels' place");
+    let device = device();
+    let (_x, y) = data.scaled(2.0).batches(2, &device).unwrap().next().unwrap().unwrap();
+    assert_eq!((y.dims(), y.to_vec::<f32>().unwrap()), (&[2, 1][..], vec![3.0, 4.0]));
+}
+
+#[test]
+fn targets_that_do_not_fit_their_rows_are_refused() {
+    let with = |targets: usize, width| rows(3).with_targets(vec![0.0; targets], width);
+    assert!(with(6, 2).is_ok());
+    for (targets, width) in [(5, 2), (6, 1), (0, 1), (0, usize::MAX)] {
+        assert!(matches!(with(targets, width), Err(Error::BadArgument { argument: "targets", .. })));
+    }
+    assert!(matches!(with(0, 0), Err(Error::BadArgument { argument: "width", .. })));
+}
+
 #[test]
 fn batches_come_in_order_and_the_last_one_is_what_is_left() {
     let (data, device) = (rows(7), device());

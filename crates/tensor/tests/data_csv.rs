@@ -6,7 +6,9 @@ use std::path::Path;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use highwater_tensor::data::{CsvOptions, DataError, Dataset, LabelColumn, read_csv, read_csv_from};
+use highwater_tensor::data::{
+    CsvOptions, DataError, Dataset, LabelColumn, TargetColumns, read_csv, read_csv_from,
+};
 use proptest::prelude::*;
 
 fn parse(text: &str) -> Result<Dataset, DataError> {
@@ -61,6 +63,50 @@ fn the_label_may_be_any_column_or_none() {
         let data = parse_with("1,2,3\n4,5,6\n", &CsvOptions::default().with_label(label)).unwrap();
         assert_eq!((data.features(), data.labels()), (&features[..], &labels[..]), "{label:?}");
     }
+}
+
+#[test]
+fn targets_may_be_any_columns_in_any_order() {
+    let columns = [
+        (TargetColumns::Last(1), vec![1.0, 2.0, 4.0, 5.0], vec![3.5, -6.0]),
+        (TargetColumns::Last(2), vec![1.0, 4.0], vec![2.0, 3.5, 5.0, -6.0]),
+        (TargetColumns::First(1), vec![2.0, 3.5, 5.0, -6.0], vec![1.0, 4.0]),
+        (TargetColumns::First(3), vec![], vec![1.0, 2.0, 3.5, 4.0, 5.0, -6.0]),
+        (TargetColumns::Indices(vec![2, 0]), vec![2.0, 5.0], vec![3.5, 1.0, -6.0, 4.0]),
+        (TargetColumns::Last(0), vec![1.0, 2.0, 3.5, 4.0, 5.0, -6.0], vec![]),
+    ];
+    for (targets, features, expected) in columns {
+        let options = CsvOptions::default().with_targets(targets.clone());
+        let data = parse_with("1,2,3.5\n4,5,-6\n", &options).unwrap();
+        assert_eq!((data.features(), data.targets()), (&features[..], &expected[..]), "{targets:?}");
+        assert_eq!((data.rows(), data.target_width(), data.labels()), (2, expected.len() / 2, &[][..]));
+    }
+}
+
+#[test]
+fn label_and_targets_take_each_others_place() {
+    let options = CsvOptions::default().with_targets(TargetColumns::First(1));
+    assert_eq!(parse_with("1,2\n", &options).unwrap().targets(), [1.0]);
+    let data = parse_with("1,2\n", &options.with_label(LabelColumn::Last)).unwrap();
+    assert_eq!((data.targets(), data.labels()), (&[][..], &[2][..]));
+}
+
+#[test]
+fn a_bad_target_is_named_with_file_line_and_column() {
+    let parse = |text| message(parse_with(text, &CsvOptions::default().with_targets(TargetColumns::Last(2))));
+    let bad = "x.csv: line 2, column 3: expected a finite number as a target, found \"inf\"";
+    assert_eq!(parse("1,2,3\n4,5,inf\n"), bad);
+    assert_eq!(parse("1\n"), "x.csv: column 2 should be a target, but there are 1 columns");
+    let options = CsvOptions::default().with_targets(TargetColumns::Indices(vec![0, usize::MAX]));
+    assert!(matches!(parse_with("1,2\n", &options), Err(DataError::NoColumn { column: usize::MAX, .. })));
+}
+
+#[test]
+fn targets_count_as_numbers() {
+    let options = CsvOptions::default().with_targets(TargetColumns::Last(1)).with_max_values(4);
+    assert_eq!(parse_with("1,2\n3,4\n", &options).unwrap().rows(), 2);
+    let error = message(parse_with("1,2\n3,4\n5,6\n", &options));
+    assert_eq!(error, "x.csv: line 3: more than the 4 numbers allowed");
 }
 
 #[test]

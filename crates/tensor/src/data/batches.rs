@@ -4,6 +4,7 @@ use std::thread::Scope;
 
 use highwater_tracking::module;
 
+use super::answers::Answers;
 use super::augment::Augment;
 use super::dataset::Dataset;
 use super::prefetch::Prefetched;
@@ -28,7 +29,7 @@ pub(super) struct Rows<'a> {
 #[derive(Debug, Default)]
 pub(super) struct HostBatch {
     features: Vec<f32>,
-    labels: Vec<i64>,
+    answers: Answers,
     rows: usize,
 }
 
@@ -36,10 +37,8 @@ impl Rows<'_> {
     /// Puts the next batch into `batch`, without passing it by; whether there is one.
     fn peek(&self, batch: &mut HostBatch) -> bool {
         let rows = &self.order[self.next..self.end()];
-        batch.features.clear();
-        batch.labels.clear();
         batch.rows = rows.len();
-        self.data.gather(rows, &mut batch.features, &mut batch.labels);
+        self.data.gather(rows, &mut batch.features, &mut batch.answers);
         if let Some((augment, seed, epoch)) = &self.augment {
             for (&row, features) in rows.iter().zip(batch.features.chunks_exact_mut(self.data.width())) {
                 augment.change(features, *seed, *epoch, row);
@@ -70,13 +69,12 @@ impl HostBatch {
     pub(super) fn to_tensors(&self, place: &impl Place, width: usize) -> Result<(Tensor, Tensor)> {
         let _scope = module("data");
         let x = Tensor::from_slice(place, &self.features, [self.rows, width])?;
-        let y = Tensor::from_slice(place, &self.labels, [self.labels.len()])?;
-        Ok((x, y))
+        Ok((x, self.answers.to_tensor(place)?))
     }
 }
 
-/// One pass over a data set: an iterator over pairs of features `[n, width]` (`f32`) and labels `[n]` (`i64`; of no
-/// elements where the data has no labels). Made by [`Dataset::batches`].
+/// One pass over a data set: an iterator over pairs of features `[n, width]` (`f32`) and either labels `[n]` (`i64`; of no
+/// elements where the data has none) or targets `[n, target_width]` (`f32`). Made by [`Dataset::batches`].
 ///
 /// The tensors are made as they are asked for, as inputs in the scope `data`.
 #[derive(Debug)]

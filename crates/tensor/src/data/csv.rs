@@ -1,12 +1,17 @@
 //! Reading CSV files, plain or compressed, in bounded memory.
 
+mod options;
+
 use std::fs::File;
 use std::io::{self, Cursor, Read};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use csv::{ByteRecord, ReaderBuilder, Trim};
 use flate2::read::MultiGzDecoder;
 
+pub use self::options::{CsvOptions, LabelColumn, TargetColumns};
+use super::answers::Answers;
 use super::dataset::Dataset;
 use super::error::DataError;
 use super::lines::{LineTooLong, Lines};
@@ -19,127 +24,6 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// What spreadsheets put before UTF-8. The parser leaves it out by itself where it is read together with what follows.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
-
-/// Which column is the label.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LabelColumn {
-    /// The first.
-    First,
-    /// The last.
-    #[default]
-    Last,
-    /// The one with this index, from 0.
-    Index(usize),
-    /// None: every column is a feature, and the data has no labels.
-    None,
-}
-
-/// How to read a CSV file, and how much of it to accept. Blank lines are skipped, spaces around fields and the mark that
-/// spreadsheets put before UTF-8 too.
-///
-/// ```
-/// use highwater_tensor::data::{CsvOptions, LabelColumn, read_csv_from};
-/// let text = "label,width,height\n1, 0.5, 2\n0, 1.5, 3\n";
-/// let options = CsvOptions::default().with_header(true).with_label(LabelColumn::First);
-/// let data = read_csv_from(text.as_bytes(), "leaves.csv", &options)?;
-/// assert_eq!((data.rows(), data.width(), data.labels()), (2, 2, &[1, 0][..]));
-/// # Ok::<(), highwater_tensor::data::DataError>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct CsvOptions {
-    /// Which column is the label: a whole number. The others are features: finite numbers.
-    pub label: LabelColumn,
-    /// Whether the first line names the columns.
-    pub header: bool,
-    /// The byte between fields.
-    pub delimiter: u8,
-    /// The most rows of data.
-    pub max_rows: usize,
-    /// The most columns.
-    pub max_columns: usize,
-    /// The most numbers in all rows together: the bound of the memory taken, at 4 bytes each.
-    pub max_values: usize,
-    /// The most bytes in a line, or in a row whose quoted fields span several, blank lines before it included.
-    pub max_line_bytes: usize,
-    /// The most lines that are no rows: blank ones, the header, all but one of a row whose quoted fields span several.
-    pub max_idle_lines: usize,
-}
-
-impl Default for CsvOptions {
-    /// The label last, no header, commas; at most 2²⁸ numbers (1 GiB), 65,536 columns, 1 MiB a line and 2²⁰ lines that are no
-    /// rows.
-    fn default() -> Self {
-        Self {
-            label: LabelColumn::Last,
-            header: false,
-            delimiter: b',',
-            max_rows: 1 << 28,
-            max_columns: 1 << 16,
-            max_values: 1 << 28,
-            max_line_bytes: 1 << 20,
-            max_idle_lines: 1 << 20,
-        }
-    }
-}
-
-impl CsvOptions {
-    /// The same with another column as the label.
-    #[must_use]
-    pub const fn with_label(mut self, label: LabelColumn) -> Self {
-        self.label = label;
-        self
-    }
-
-    /// The same with or without a first line that names the columns.
-    #[must_use]
-    pub const fn with_header(mut self, header: bool) -> Self {
-        self.header = header;
-        self
-    }
-
-    /// The same with another byte between fields.
-    #[must_use]
-    pub const fn with_delimiter(mut self, delimiter: u8) -> Self {
-        self.delimiter = delimiter;
-        self
-    }
-
-    /// The same with at most `max_rows` rows of data.
-    #[must_use]
-    pub const fn with_max_rows(mut self, max_rows: usize) -> Self {
-        self.max_rows = max_rows;
-        self
-    }
-
-    /// The same with at most `max_columns` columns.
-    #[must_use]
-    pub const fn with_max_columns(mut self, max_columns: usize) -> Self {
-        self.max_columns = max_columns;
-        self
-    }
-
-    /// The same with at most `max_values` numbers in all.
-    #[must_use]
-    pub const fn with_max_values(mut self, max_values: usize) -> Self {
-        self.max_values = max_values;
-        self
-    }
-
-    /// The same with at most `max_line_bytes` bytes in a line.
-    #[must_use]
-    pub const fn with_max_line_bytes(mut self, max_line_bytes: usize) -> Self {
-        self.max_line_bytes = max_line_bytes;
-        self
-    }
-
-    /// The same with at most `max_idle_lines` lines that are no rows.
-    #[must_use]
-    pub const fn with_max_idle_lines(mut self, max_idle_lines: usize) -> Self {
-        self.max_idle_lines = max_idle_lines;
-        self
-    }
-}
 
 /// Reads a CSV file. One compressed with gzip is recognised by its first bytes, whatever its name.
 ///
@@ -181,11 +65,51 @@ pub fn read_csv_from(
 struct Table<'a> {
     path: &'a Path,
     options: &'a CsvOptions,
-    /// Columns and the label's place among them, known from the first line on.
-    columns: Option<(usize, Option<usize>)>,
+    /// Known from the first line on.
+    columns: Option<Columns>,
     rows: usize,
     features: Vec<f32>,
-    labels: Vec<i64>,
+    answers: Answers,
+}
+
+/// Which columns are what.
+struct Columns {
+    count: usize,
+    features: Vec<usize>,
+    /// The label, or the targets in the order that is asked for.
+    answers: Vec<usize>,
+}
+
+impl Columns {
+    /// How many numbers a row gives; more than it has fields if a column is a target twice.
+    const fn total(&self) -> usize {
+        self.features.len() + self.answers.len()
+    }
+}
+
+/// A field, and where it stands.
+struct Field<'a> {
+    bytes: &'a [u8],
+    path: &'a Path,
+    line: u64,
+    index: usize,
+}
+
+impl Field<'_> {
+    fn finite(&self, expected: &'static str) -> Result<f32, DataError> {
+        self.parse(expected, |value: &f32| value.is_finite())
+    }
+
+    fn parse<T: FromStr>(&self, expected: &'static str, accept: impl Fn(&T) -> bool) -> Result<T, DataError> {
+        let value = std::str::from_utf8(self.bytes).ok().and_then(|text| text.parse().ok()).filter(accept);
+        value.ok_or_else(|| DataError::BadField {
+            path: self.path.to_owned(),
+            line: self.line,
+            column: self.index + 1,
+            expected,
+            found: String::from_utf8_lossy(self.bytes).chars().take(MAX_FOUND).collect(),
+        })
+    }
 }
 
 impl<'a> Table<'a> {
@@ -202,7 +126,7 @@ impl<'a> Table<'a> {
             .delimiter(options.delimiter)
             .from_reader(Lines::new(source));
         let mut table =
-            Self { path, options, columns: None, rows: 0, features: Vec::new(), labels: Vec::new() };
+            Self { path, options, columns: None, rows: 0, features: Vec::new(), answers: Answers::default() };
         let mut record = ByteRecord::new();
         let mut header = options.header;
         loop {
@@ -223,11 +147,10 @@ impl<'a> Table<'a> {
     }
 
     fn finish(self) -> Result<Dataset, DataError> {
-        let Self { path, columns, rows, features, labels, .. } = self;
+        let Self { path, columns, rows, features, answers, .. } = self;
         let empty = || DataError::Empty { path: path.to_owned() };
-        let (columns, label) = columns.filter(|_| rows > 0).ok_or_else(empty)?;
-        let width = columns - usize::from(label.is_some());
-        Ok(Dataset::from_rows(features, labels, rows, width))
+        let columns = columns.filter(|_| rows > 0).ok_or_else(empty)?;
+        Ok(Dataset::from_rows(features, answers, rows, columns.features.len()))
     }
 
     /// Checks the number of lines that are no rows, of which the last one read may be one.
@@ -240,7 +163,7 @@ impl<'a> Table<'a> {
 
     /// Checks the number of fields of a line against the limit and against the lines before.
     fn check_columns(&mut self, found: usize, line: u64) -> Result<(), DataError> {
-        if let Some((expected, _)) = self.columns {
+        if let Some(&Columns { count: expected, .. }) = self.columns.as_ref() {
             if found != expected {
                 return Err(DataError::Ragged { path: self.path.to_owned(), line, expected, found });
             }
@@ -249,18 +172,33 @@ impl<'a> Table<'a> {
         if found > self.options.max_columns {
             return Err(self.too_large(line, "columns", self.options.max_columns));
         }
-        let label = match self.options.label {
-            LabelColumn::First => Some(0),
-            LabelColumn::Last => found.checked_sub(1),
-            LabelColumn::Index(index) => Some(index),
-            LabelColumn::None => None,
-        };
-        if let Some(index) = label.filter(|&index| index >= found) {
-            let (path, column) = (self.path.to_owned(), index.saturating_add(1));
-            return Err(DataError::NoLabelColumn { path, column, columns: found });
+        let answers = self.answer_columns(found)?;
+        if self.options.targets.is_some() && !answers.is_empty() {
+            self.answers = Answers::Targets { values: Vec::new(), width: answers.len() };
         }
-        self.columns = Some((found, label));
+        let mut is_feature = vec![true; found];
+        answers.iter().for_each(|&index| is_feature[index] = false);
+        let features = (0..found).filter(|&index| is_feature[index]).collect();
+        self.columns = Some(Columns { count: found, features, answers });
         Ok(())
+    }
+
+    /// The columns that are no features, of `count`.
+    fn answer_columns(&self, count: usize) -> Result<Vec<usize>, DataError> {
+        let missing = |what, index: usize| {
+            let (path, column) = (self.path.to_owned(), index.saturating_add(1));
+            DataError::NoColumn { path, what, column, columns: count }
+        };
+        if let Some(targets) = &self.options.targets {
+            return targets.indices(count).map_err(|index| missing("a target", index));
+        }
+        let label = match self.options.label {
+            LabelColumn::First => 0,
+            LabelColumn::Last => count.saturating_sub(1),
+            LabelColumn::Index(index) => index,
+            LabelColumn::None => return Ok(Vec::new()),
+        };
+        if label < count { Ok(vec![label]) } else { Err(missing("the label", label)) }
     }
 
     /// Adds a row.
@@ -269,43 +207,33 @@ impl<'a> Table<'a> {
         if self.rows == options.max_rows {
             return Err(self.too_large(line, "rows", options.max_rows));
         }
-        let label = self.columns.and_then(|(_, label)| label);
-        let width = record.len() - usize::from(label.is_some());
-        if self.features.len().saturating_add(width) > options.max_values {
+        // The line before or this one has said what the columns are.
+        let Some(columns) = &self.columns else { return Ok(()) };
+        let (values, numbers) = match &self.answers {
+            Answers::Labels(_) => (self.features.len(), columns.features.len()),
+            Answers::Targets { values, .. } => (self.features.len() + values.len(), columns.total()),
+        };
+        if values.saturating_add(numbers) > options.max_values {
             return Err(self.too_large(line, "numbers", options.max_values));
         }
-        let reserved = self.features.try_reserve(width).and_then(|()| self.labels.try_reserve(1));
+        let reserved =
+            self.features.try_reserve(columns.features.len()).and_then(|()| match &mut self.answers {
+                Answers::Labels(labels) => labels.try_reserve(1),
+                Answers::Targets { values, width } => values.try_reserve(*width),
+            });
         reserved.map_err(|_| DataError::NoMemory { path: self.path.to_owned(), line })?;
-        for (index, field) in record.iter().enumerate() {
-            if label == Some(index) {
-                let value = self.parse(field, line, index, "a whole number as the label", |_| true)?;
-                self.labels.push(value);
-            } else {
-                let value =
-                    self.parse(field, line, index, "a finite number", |value: &f32| value.is_finite())?;
-                self.features.push(value);
+        let field = |&index: &usize| Field { bytes: &record[index], path: self.path, line, index };
+        for field in columns.features.iter().map(field) {
+            self.features.push(field.finite("a finite number")?);
+        }
+        for field in columns.answers.iter().map(field) {
+            match &mut self.answers {
+                Answers::Labels(labels) => labels.push(field.parse("a whole number as the label", |_| true)?),
+                Answers::Targets { values, .. } => values.push(field.finite("a finite number as a target")?),
             }
         }
         self.rows += 1;
         Ok(())
-    }
-
-    fn parse<T: std::str::FromStr>(
-        &self,
-        field: &[u8],
-        line: u64,
-        index: usize,
-        expected: &'static str,
-        accept: impl Fn(&T) -> bool,
-    ) -> Result<T, DataError> {
-        let value = std::str::from_utf8(field).ok().and_then(|text| text.parse().ok()).filter(accept);
-        value.ok_or_else(|| DataError::BadField {
-            path: self.path.to_owned(),
-            line,
-            column: index + 1,
-            expected,
-            found: String::from_utf8_lossy(field).chars().take(MAX_FOUND).collect(),
-        })
     }
 
     fn too_large(&self, line: u64, what: &'static str, limit: usize) -> DataError {

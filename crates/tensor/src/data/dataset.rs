@@ -1,11 +1,13 @@
-//! Rows of numbers with labels, in memory.
+//! Rows of numbers with labels or targets, in memory.
 
+use super::answers::Answers;
 use super::batches::Batches;
 use super::shuffle::permutation;
 use crate::device::Place;
 use crate::error::{Error, Result};
 
-/// Rows of features, each with a label, in ordinary host memory that no device pool accounts for.
+/// Rows of features, each with what a model shall say of it, in ordinary host memory that no device pool accounts for: a
+/// label, which is the number of a class, or [targets](Self::with_targets), which are any numbers.
 ///
 /// ```
 /// use highwater_tensor::{Device, data::Dataset};
@@ -22,8 +24,7 @@ use crate::error::{Error, Result};
 pub struct Dataset {
     /// Row after row, `width` numbers each.
     features: Vec<f32>,
-    /// One per row, or none at all.
-    labels: Vec<i64>,
+    answers: Answers,
     rows: usize,
     width: usize,
 }
@@ -43,12 +44,43 @@ impl Dataset {
         if !labels.is_empty() && labels.len() != rows {
             return Err(bad("labels", "one per row, or none", format!("{} for {rows} rows", labels.len())));
         }
-        Ok(Self { features, labels, rows, width })
+        Ok(Self { features, answers: Answers::Labels(labels), rows, width })
+    }
+
+    /// The same with targets in place of labels: `width` numbers for each row, one row after the other. Batches have them as
+    /// `[n, width]`, the shape of what a network with `width` outputs says.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Reduction, Rng, data::Dataset};
+    /// use highwater_tensor::nn::{Linear, Module};
+    /// let (device, rng) = (Device::cpu()?, Rng::new(0));
+    /// let prices = Dataset::new(vec![0.0, 1.0, 2.0, 3.0], vec![], 1)?.with_targets(vec![0.5, 1.5, 2.5, 3.5], 1)?;
+    /// let model = Linear::new(&device, 1, 1, &rng)?;
+    /// for batch in prices.batches(2, &device)?.shuffled(7, 0) {
+    ///     let (x, y) = batch?;
+    ///     assert_eq!((x.dims(), y.dims()), (&[2, 1][..], &[2, 1][..]));
+    ///     let _gradients = model.forward(&x)?.mse_loss(&y, Reduction::Mean)?.backward()?;
+    /// }
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] for a `width` of 0, and unless there are as many targets for each row.
+    pub fn with_targets(self, targets: Vec<f32>, width: usize) -> Result<Self> {
+        let bad = |argument, expected, got| Error::BadArgument { op: "dataset", argument, expected, got };
+        if width == 0 {
+            return Err(bad("width", "at least 1", "0".to_owned()));
+        }
+        if self.rows.checked_mul(width) != Some(targets.len()) {
+            let got = format!("{} targets of width {width} for {} rows", targets.len(), self.rows);
+            return Err(bad("targets", "`width` numbers for each row", got));
+        }
+        Ok(Self { answers: Answers::Targets { values: targets, width }, ..self })
     }
 
     /// Data whose parts are known to fit together.
-    pub(super) const fn from_rows(features: Vec<f32>, labels: Vec<i64>, rows: usize, width: usize) -> Self {
-        Self { features, labels, rows, width }
+    pub(super) const fn from_rows(features: Vec<f32>, answers: Answers, rows: usize, width: usize) -> Self {
+        Self { features, answers, rows, width }
     }
 
     /// How many rows there are.
@@ -76,7 +108,19 @@ impl Dataset {
     /// The labels, one per row; empty if there are none.
     #[must_use]
     pub fn labels(&self) -> &[i64] {
-        &self.labels
+        if let Answers::Labels(labels) = &self.answers { labels } else { &[] }
+    }
+
+    /// The targets, row after row; empty if there are none.
+    #[must_use]
+    pub fn targets(&self) -> &[f32] {
+        if let Answers::Targets { values, .. } = &self.answers { values } else { &[] }
+    }
+
+    /// How many targets a row has: 0 if there are none.
+    #[must_use]
+    pub const fn target_width(&self) -> usize {
+        if let Answers::Targets { width, .. } = &self.answers { *width } else { 0 }
     }
 
     /// The same data with every feature multiplied by `factor`.
@@ -119,17 +163,17 @@ impl Dataset {
 
     /// The given rows, in the order given.
     fn select(&self, rows: &[usize]) -> Self {
-        let mut features = Vec::with_capacity(rows.len() * self.width);
-        let mut labels = Vec::with_capacity(if self.labels.is_empty() { 0 } else { rows.len() });
-        self.gather(rows, &mut features, &mut labels);
-        Self { features, labels, rows: rows.len(), width: self.width }
+        let (mut features, mut answers) = (Vec::with_capacity(rows.len() * self.width), Answers::default());
+        self.gather(rows, &mut features, &mut answers);
+        Self { features, answers, rows: rows.len(), width: self.width }
     }
 
-    /// Puts the features and labels of the given rows at the end of `features` and `labels`.
-    pub(super) fn gather(&self, rows: &[usize], features: &mut Vec<f32>, labels: &mut Vec<i64>) {
+    /// Makes `features` and `answers` those of the given rows, in the room that they have.
+    pub(super) fn gather(&self, rows: &[usize], features: &mut Vec<f32>, answers: &mut Answers) {
+        features.clear();
         for &row in rows {
             features.extend_from_slice(&self.features[row * self.width..][..self.width]);
-            labels.extend(self.labels.get(row));
         }
+        answers.select(&self.answers, rows);
     }
 }

@@ -64,11 +64,13 @@ pub enum DataError {
         /// The number of fields in this line.
         found: usize,
     },
-    /// The column of labels is not there.
-    #[error("{}: column {column} should be the label, but there are {columns} columns", path.display())]
-    NoLabelColumn {
+    /// A column of labels or targets is not there.
+    #[error("{}: column {column} should be {what}, but there are {columns} columns", path.display())]
+    NoColumn {
         /// The file.
         path: PathBuf,
+        /// What it should be.
+        what: &'static str,
         /// The column, counted from 1.
         column: usize,
         /// The number of columns there are.

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
 
+use super::answers::Answers;
 use super::dataset::Dataset;
 use super::error::DataError;
 
@@ -156,7 +157,7 @@ pub fn read_idx(
         return Err(DataError::Empty { path: images_path.to_owned() });
     }
     let features = images.elements().iter().map(|&pixel| f32::from(pixel)).collect();
-    let labels = labels.elements().iter().map(|&label| i64::from(label)).collect();
+    let labels = Answers::Labels(labels.elements().iter().map(|&label| i64::from(label)).collect());
     Ok(Dataset::from_rows(features, labels, *rows, width))
 }
 

@@ -1,5 +1,6 @@
 //! Data: reading it, splitting it, and handing it out in batches.
 
+mod answers;
 mod augment;
 mod batches;
 mod csv;
@@ -14,7 +15,7 @@ mod text;
 
 pub use augment::Augment;
 pub use batches::Batches;
-pub use csv::{CsvOptions, LabelColumn, read_csv, read_csv_from};
+pub use csv::{CsvOptions, LabelColumn, TargetColumns, read_csv, read_csv_from};
 pub use dataset::Dataset;
 pub use error::DataError;
 pub use idx::{IdxArray, read_idx};
