@@ -32,7 +32,8 @@ mod tensor;
 pub mod testing;
 
 pub use autograd::{
-    GradCheck, GradCheckError, Gradients, Saved, check_gradients, checkpoint, is_recording, no_grad,
+    GradCheck, GradCheckError, Gradients, Saved, check_gradients, checkpoint, evaluating, is_recording,
+    is_training, no_grad, training,
 };
 pub use context::{Buffer, OpContext};
 pub use device::{Device, DeviceAllocator, Place, with_device};

@@ -6,6 +6,7 @@ use std::fmt;
 
 use super::mode::{is_saving, recording, rehearsing};
 use super::node::{GradEdge, Node, record_replay};
+use super::purpose::Purpose;
 use super::tape::{self, Tape};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
@@ -67,7 +68,7 @@ pub fn checkpoint(
     }
     let input = x.detach();
     input.storage().keep_for_backward();
-    Ok(record_replay(Replay { input, program: Box::new(program), tape }, x, output))
+    Ok(record_replay(Replay { input, program: Box::new(program), tape, purpose: Purpose::now() }, x, output))
 }
 
 /// What the second run needs.
@@ -75,6 +76,7 @@ pub(super) struct Replay {
     input: Tensor,
     program: Program,
     tape: Tape,
+    purpose: Purpose,
 }
 
 impl Replay {
@@ -82,11 +84,11 @@ impl Replay {
     /// higher numbers than all before, so they are passed next, and lead back to where the input came from.
     pub(super) fn run(self, node: &Node, grad: &Tensor) -> Result<Option<GradEdge>> {
         let edge = node.inputs.first().cloned().flatten();
-        let Self { input, program, tape } = self;
+        let Self { input, program, tape, purpose } = self;
         let x = input.with_grad_edge(edge);
-        // In the module and the phase of the first run: what is computed is results, and what they save activations.
+        // In the module, the phase and for the purpose of the first run: what is computed is results, and what they save activations.
         let _place = node.place.enter();
-        let (output, same) = tape::play(tape, || recording(|| program(&x)));
+        let (output, same) = tape::play(tape, || purpose.within(|| recording(|| program(&x))));
         drop_later(program);
         let output = output?;
         let differs = |what: String| Err(Error::ReplayDiffers { what });

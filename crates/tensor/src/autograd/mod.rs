@@ -9,6 +9,7 @@ mod checkpoint;
 mod gradients;
 mod mode;
 mod node;
+mod purpose;
 pub(crate) mod tape;
 
 pub use check::{GradCheck, GradCheckError, check_gradients};
@@ -18,3 +19,4 @@ pub use mode::{is_recording, no_grad};
 pub(crate) use mode::{pause, records};
 pub use node::Saved;
 pub(crate) use node::{GradEdge, record};
+pub use purpose::{evaluating, is_training, training};

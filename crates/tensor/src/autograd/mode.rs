@@ -66,7 +66,7 @@ pub(super) fn rehearsing<R>(program: impl FnOnce() -> R) -> (R, bool) {
 }
 
 /// Whether ops on this thread are recorded for a backward pass. Inside a [`checkpoint`](super::checkpoint) they are, if
-/// only in its second run: layers that act in training alone, as dropout, ask this.
+/// only in its second run. Layers that act in training alone, as dropout, ask [`is_training`](super::is_training).
 #[must_use]
 pub fn is_recording() -> bool {
     MODE.get() != Mode::Paused

@@ -3,7 +3,7 @@
 use super::init::{Fans, Init};
 use super::module::Module;
 use super::parameter::Parameter;
-use crate::autograd::{is_recording, no_grad, tape};
+use crate::autograd::{is_training, no_grad, tape};
 use crate::device::Place;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -18,10 +18,10 @@ const OP: &str = "batch_norm";
 /// Each channel of mean 0 and variance 1 over the batch, then scaled and shifted: for rows `[n, channels]`, sequences
 /// `[n, channels, len]`, images `[n, channels, h, w]`, and more axes.
 ///
-/// While gradients are recorded, mean and variance are those of the batch, and running means of both go a tenth of the
-/// way towards them (the variance's being the unbiased one). Under [`no_grad`](crate::no_grad) the running means take
-/// their place: as with [`Dropout`](super::Dropout), a model is trained outside of it and used inside, and needs no
-/// switch. The running means are saved in checkpoints under PyTorch's names, `running_mean` and `running_var`; inside a
+/// [In training](crate::is_training), mean and variance are those of the batch, and running means of both go a tenth of the
+/// way towards them (the variance's being the unbiased one). Under [`no_grad`](crate::no_grad), and inside of
+/// [`evaluating`](crate::evaluating), the running means take their place and stay as they are: as with
+/// [`Dropout`](super::Dropout), there is no switch. The running means are saved in checkpoints under PyTorch's names, `running_mean` and `running_var`; inside a
 /// [`checkpoint`](crate::checkpoint()) they move once. A forward that fails does not move them.
 ///
 /// The result has the type of the input. Halves are computed with in f32, and rounded once; the running means stay f32
@@ -131,9 +131,11 @@ impl BatchNorm {
 
     /// Each channel by the running means.
     fn of_running(&self, x: &Tensor, shape: &[usize]) -> Result<Tensor> {
-        let scale = self.running_var.value().add_scalar(EPSILON)?.rsqrt()?;
-        let scale = scale.mul(&self.weight.tensor())?;
-        let shift = self.bias.tensor().sub(&self.running_mean.value().mul(&scale)?)?;
+        // A second run of the same forward sees the running means of the first.
+        let [mean, variance] =
+            [&self.running_mean, &self.running_var].map(|running| tape::parameter(|| running.value()));
+        let scale = variance.add_scalar(EPSILON)?.rsqrt()?.mul(&self.weight.tensor())?;
+        let shift = self.bias.tensor().sub(&mean.mul(&scale)?)?;
         x.mul(&scale.reshape(shape)?)?.add(&shift.reshape(shape)?)?.to_dtype(x.dtype())
     }
 }
@@ -151,7 +153,7 @@ impl Module for BatchNorm {
         }
         let mut shape = vec![1; x.rank()];
         shape[1] = channels;
-        if is_recording() { self.of_batch(x, &shape) } else { self.of_running(x, &shape) }
+        if is_training() { self.of_batch(x, &shape) } else { self.of_running(x, &shape) }
     }
 
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {

@@ -1,15 +1,15 @@
 //! Dropout (Srivastava et al. 2014), in its inverted form.
 
 use super::module::Module;
-use crate::autograd::is_recording;
+use crate::autograd::is_training;
 use crate::error::{Error, Result};
 use crate::rng::Rng;
 use crate::tensor::Tensor;
 
 /// Sets each element to zero with probability `p` and divides the others by `1 - p`, so that the mean stays.
 ///
-/// It acts only while gradients are recorded: a model is trained outside of [`no_grad`](crate::no_grad) and used
-/// inside of it, and needs no switch of its own.
+/// It acts only [in training](crate::is_training): a model is trained outside of [`no_grad`](crate::no_grad) and used
+/// inside of it, or inside of [`evaluating`](crate::evaluating) where gradients are asked for, and needs no switch of its own.
 ///
 /// ```
 /// use highwater_tensor::nn::{Dropout, Module};
@@ -45,7 +45,7 @@ impl Dropout {
 
     /// With which probability to drop now, and from where to draw: `None` if nothing is dropped.
     pub(super) fn acting(&self) -> Option<(f64, &Rng)> {
-        (is_recording() && self.p > 0.0).then_some((self.p, &self.rng))
+        (is_training() && self.p > 0.0).then_some((self.p, &self.rng))
     }
 }
 

@@ -23,7 +23,7 @@ pub struct RecurrentOptions {
     /// by side, those of the one that goes forward first: `[n, len, 2·hidden]`.
     pub bidirectional: bool,
     /// The probability with which a number on its way from one layer to the next is dropped, as [`Dropout`](super::Dropout)
-    /// does it: not behind the last layer, and only while gradients are recorded.
+    /// does it: not behind the last layer, and only [in training](crate::is_training).
     pub dropout: f64,
     /// The element type, one of the floats.
     pub dtype: DType,

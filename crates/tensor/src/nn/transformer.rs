@@ -96,7 +96,7 @@ impl MultiHeadAttention {
         Ok(Self { heads, options: AttentionOptions { causal, scale: None }, project, output, dropout: None })
     }
 
-    /// The same with weights dropped with probability `p`, at places that `rng` decides, while gradients are recorded; see
+    /// The same with weights dropped with probability `p`, at places that `rng` decides, [in training](crate::is_training); see
     /// [`Tensor::attention_with_dropout`], also for the memory that this takes.
     ///
     /// # Errors
@@ -213,7 +213,7 @@ impl TransformerBlock {
     }
 
     /// The same with numbers dropped with probability `p`, at places that `rng` decides, from what the attention and the mlp add
-    /// to x, while gradients are recorded.
+    /// to x, [in training](crate::is_training).
     ///
     /// ```
     /// use highwater_tensor::nn::{Module, TransformerBlock};
