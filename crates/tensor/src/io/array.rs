@@ -115,6 +115,34 @@ impl Array {
         Ok(Self { dtype, shape, words })
     }
 
+    /// A matrix with its rows as columns.
+    ///
+    /// # Errors
+    /// [`Error::BadRank`] unless it has two axes, [`Error::NoHostMemory`] if the host has no room.
+    pub fn transposed(&self) -> Result<Self> {
+        const OP: &str = "transposed";
+        let (shape, dtype) = (self.shape, self.dtype);
+        let &[rows, columns] = shape.dims() else {
+            return Err(Error::BadRank { op: OP, expected: "a matrix", shape });
+        };
+        let mut words = Vec::new();
+        words.try_reserve_exact(self.words.len()).map_err(|_| Error::NoHostMemory {
+            op: OP,
+            shape,
+            dtype,
+        })?;
+        words.resize(self.words.len(), 0);
+        let mut result = Self { dtype, shape: [columns, rows].into_shape()?, words };
+        let (from, to) = (self.bytes(), result.bytes_mut());
+        match dtype.size() {
+            1 => transpose::<u8>(from, to, columns),
+            2 => transpose::<u16>(from, to, columns),
+            4 => transpose::<u32>(from, to, columns),
+            _ => transpose::<u64>(from, to, columns),
+        }
+        Ok(result)
+    }
+
     /// The element type.
     #[must_use]
     pub const fn dtype(&self) -> DType {
@@ -159,6 +187,13 @@ impl Array {
         self.upload(OP, ctx.backend(), out.view_mut())?;
         Ok(out.finish())
     }
+}
+
+/// Writes the matrix `from`, with so many columns, to `to` column by column.
+fn transpose<T: bytemuck::Pod>(from: &[u8], to: &mut [u8], columns: usize) {
+    let (from, to): (&[T], &mut [T]) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to));
+    let all = (0..columns).flat_map(|column| from.iter().skip(column).step_by(columns));
+    to.iter_mut().zip(all).for_each(|(to, from)| *to = *from);
 }
 
 impl fmt::Debug for Array {

@@ -47,6 +47,52 @@ const SCALER: &str = "highwater.loss_scaler";
 /// assert_eq!(other.weight().tensor().to_vec::<f32>()?, layer.weight().tensor().to_vec::<f32>()?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # From PyTorch
+///
+/// `safetensors.torch.save_file(net.state_dict(), path)` writes what is read here. Convolutions, norms, embeddings and biases are alike
+/// in both, and so is the order in which images are flattened. What differs is [renamed](Self::renamed) and
+/// [transposed](Self::transposed): layers are called as they are there, PyTorch counts batches in `num_batches_tracked`, and its
+/// `nn.Linear` keeps `[outputs, inputs]` where [`Linear`](crate::nn::Linear) keeps `[inputs, outputs]`, as do its recurrent layers. A
+/// square weight fits either way: so nothing is transposed by itself.
+///
+/// ```
+/// use highwater_tensor::io::{Checkpoint, SafetensorsLimits};
+/// use highwater_tensor::nn::{BatchNorm, Conv2d, Flatten, Linear, Relu, Sequential};
+/// use highwater_tensor::{Conv2dOptions, Device, Rng};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("net.safetensors");
+/// let (device, rng) = (Device::cpu()?, Rng::new(0));
+/// // nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6 * 6, 10))
+/// let net = Sequential::new()
+///     .with("conv", Conv2d::new(&device, 1, 4, [3, 3], Conv2dOptions::default(), &rng)?)
+///     .with("norm", BatchNorm::new(&device, 4)?)
+///     .with("relu", Relu)
+///     .with("flatten", Flatten)
+///     .with("head", Linear::new(&device, 4 * 6 * 6, 10, &rng)?);
+/// # let numbers = |name: &str| {
+/// #     let (layer, rest) = name.split_once('.')?;
+/// #     Some(format!("{}.{rest}", match layer { "conv" => 0, "norm" => 1, _ => 4 }))
+/// # };
+/// # let is_linear = |_: &str, array: &highwater_tensor::io::Array| array.shape().rank() == 2;
+/// # Checkpoint::of(&net)?.transposed(is_linear)?.renamed(numbers)?.save(&path)?;
+/// let checkpoint = Checkpoint::load(&path, &SafetensorsLimits::default())?
+///     .renamed(|name| {
+///         let (number, rest) = name.split_once('.')?;
+///         let layer = match number {
+///             "0" => "conv",
+///             "1" => "norm",
+///             _ => "head",
+///         };
+///         (rest != "num_batches_tracked").then(|| format!("{layer}.{rest}"))
+///     })?
+///     .transposed(|_name, array| array.shape().rank() == 2)?;
+/// checkpoint.restore(&net)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Of a multilayer perceptron the same is true, and `transposed` looks the same; where there are embeddings, which are matrices
+/// as well, it says `name.ends_with("fc.weight")` or whatever tells the linear layers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
     /// Where it was read from.
@@ -160,6 +206,20 @@ impl Checkpoint {
                     expected,
                     got: format!("{new} twice"),
                 });
+            }
+        }
+        Ok(self)
+    }
+
+    /// The same with the matrices that `select` picks, by name and contents, transposed: for linear layers of programs that keep
+    /// them the other way round, as [PyTorch](Self#from-pytorch), to and fro.
+    ///
+    /// # Errors
+    /// [`Error::BadRank`] for one that is picked and no matrix, [`Error::NoHostMemory`] if the host has no room.
+    pub fn transposed(mut self, mut select: impl FnMut(&str, &Array) -> bool) -> Result<Self> {
+        for (name, array) in &mut self.parameters {
+            if select(name, array) {
+                *array = array.transposed()?;
             }
         }
         Ok(self)

@@ -12,7 +12,8 @@ use crate::tensor::Tensor;
 /// y = x·W + b, for x of shape `[.., inputs]`.
 ///
 /// W has the shape `[inputs, outputs]`, so that forward multiplies the two matrices as they lie; backward needs their
-/// transposes, which are views. (PyTorch keeps `[outputs, inputs]`: transpose such weights with [`Tensor::t`].)
+/// transposes, which are views. (PyTorch keeps `[outputs, inputs]`: see
+/// [`Checkpoint`](crate::io::Checkpoint#from-pytorch).)
 ///
 /// ```
 /// use highwater_tensor::nn::{Linear, Module};
