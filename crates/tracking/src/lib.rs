@@ -107,5 +107,5 @@ pub use trace::{
 };
 pub use tracker::{OpRun, Tracker};
 pub use training_log::{
-    Curve, CurvePoint, TrainingLog, TrainingLogError, TrainingLogLimits, TrainingLogProblem,
+    Curve, CurvePoint, Gaps, TrainingLog, TrainingLogError, TrainingLogLimits, TrainingLogProblem,
 };

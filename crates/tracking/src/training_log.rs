@@ -6,12 +6,16 @@
 //! ```
 //!
 //! Every line is an object with the whole number `step` and `seconds` since the run began, which never fall. Each further number is a
-//! point of the curve of its name; what is no number (as the null of a loss that was none) is a gap. Bytes are left out: a
-//! recording knows them better. A last line without an end, as a run that was killed leaves it, is left out too.
+//! point of the curve of its name; a `null`, and the words `NaN`, `Infinity` and `-Infinity` that Python's `json` writes though JSON does
+//! not have them, are gaps, which are [counted](TrainingLog::gaps). Anything else is left out, and so are bytes: a recording knows
+//! them better. A last line without an end, as a run that was killed leaves it, is left out too.
+
+mod words;
 
 use std::collections::HashMap;
 use std::io::BufRead;
 
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::trace::TraceProblem;
@@ -131,8 +135,20 @@ pub struct Curve {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TrainingLog {
     curves: Vec<Curve>,
+    gaps: Option<Gaps>,
     lines: u64,
     cut: bool,
+}
+
+/// Values of curves that are no finite numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Gaps {
+    /// How many there are.
+    pub count: u64,
+    /// The name of the first; its beginning, if it is long.
+    pub name: String,
+    /// The step of the first.
+    pub step: u64,
 }
 
 impl TrainingLog {
@@ -154,7 +170,7 @@ impl TrainingLog {
                 builder.idle().map_err(at)?;
                 continue;
             }
-            match serde_json::from_slice::<Value>(&bytes) {
+            match parse(&bytes) {
                 Ok(Value::Object(fields)) => builder.line(&fields).map_err(at)?,
                 Err(error) if error.is_eof() && builder.log.lines > 0 && at_end(&mut reader) => {
                     builder.log.cut = true;
@@ -174,6 +190,12 @@ impl TrainingLog {
         &self.curves
     }
 
+    /// The values that are no finite numbers, if there are any; under the names of curves, and of what might have become one.
+    #[must_use]
+    pub const fn gaps(&self) -> Option<&Gaps> {
+        self.gaps.as_ref()
+    }
+
     /// How many lines there were.
     #[must_use]
     pub const fn lines(&self) -> u64 {
@@ -185,6 +207,14 @@ impl TrainingLog {
     pub const fn is_cut(&self) -> bool {
         self.cut
     }
+}
+
+/// A line as JSON, with null for numbers that are none.
+fn parse(line: &[u8]) -> serde_json::Result<Value> {
+    serde_json::from_slice(line).or_else(|error| match words::without_words(line) {
+        Some(plain) => serde_json::from_slice(&plain),
+        None => Err(error),
+    })
 }
 
 struct Builder {
@@ -224,10 +254,15 @@ impl Builder {
         self.log.lines += 1;
         let (at_ns, points) = ((seconds * 1e9) as u64, self.points);
         for (name, value) in fields {
+            if LEFT_OUT.contains(&name.as_str()) {
+                continue;
+            }
             // Whole numbers beyond 2^53 lose digits, which no curve shows.
-            let Some(value) = value.as_f64() else { continue };
-            if !LEFT_OUT.contains(&name.as_str()) {
+            if let Some(value) = value.as_f64() {
                 self.point(name, CurvePoint { at_ns, step, value })?;
+            } else if value.is_null() {
+                let none = || Gaps { count: 0, name: beginning(name), step };
+                self.log.gaps.get_or_insert_with(none).count += 1;
             }
         }
         if self.points == points { self.idle() } else { Ok(()) }
@@ -294,6 +329,30 @@ mod tests {
     }
 
     #[test]
+    fn values_that_are_no_finite_numbers_are_gaps_that_are_counted() {
+        let whole = "{\"step\":0,\"seconds\":0,\"loss\":2}\n{\"step\":1,\"seconds\":1,\"loss\":1}\n";
+        assert_eq!(read(whole).unwrap().gaps(), None);
+        for [first, second] in [["NaN", "Infinity"], ["null", "NaN"], ["-Infinity", "null"]] {
+            let log = read(&format!(
+                "{whole}{{\"step\": 2, \"seconds\": 2.0, \"loss\": {first}, \"rate\": 0.5}}\n\
+                 {{\"step\": 3, \"seconds\": 3.0, \"loss\": {second}, \"rate\": NaN}}\n\
+                 {{\"step\": 4, \"seconds\": 4.0, \"loss\": 0.5, \"bytes_in_use\": null}}\n"
+            ))
+            .unwrap();
+            assert_eq!(log.gaps(), Some(&Gaps { count: 3, name: "loss".to_owned(), step: 2 }), "{first}");
+            let steps = |curve: &Curve| curve.points.iter().map(|point| point.step).collect::<Vec<_>>();
+            assert_eq!(log.curves().iter().map(steps).collect::<Vec<_>>(), [vec![0, 1, 4], vec![2]]);
+        }
+        let error = read("{\"step\":0,\"seconds\":NaN}\n").unwrap_err().to_string();
+        assert_eq!(error, "line 1: \"seconds\" must be a number from 0, found null");
+        assert!(read("{\"step\":0,\"seconds\":0,\"loss\":nan}\n").is_err());
+        for end in ["NaN", "Na", "-", "-Infinity"] {
+            let log = read(&format!("{whole}{{\"step\":2,\"seconds\":2,\"loss\":{end}")).unwrap();
+            assert_eq!((log.lines(), log.is_cut(), log.gaps()), (2, true, None), "{end}");
+        }
+    }
+
+    #[test]
     fn a_last_line_that_broke_off_is_left_out_and_one_amid_others_is_not() {
         let whole = "{\"step\":0,\"seconds\":0,\"loss\":1}\n";
         let log = read(&format!("{whole}{{\"step\":1,\"seco")).unwrap();
@@ -344,7 +403,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_the_file_it_is_read_or_refused(text in "(\\{\"step\":[0-9]{1,3},\"seconds\":[0-9.e-]{1,4}(,\"l\":[0-9.nul-]{1,4})?\\}?\n?|.{0,20}\n){0,6}") {
+        fn whatever_the_file_it_is_read_or_refused(text in "(\\{\"step\":[0-9]{1,3},\"seconds\":[0-9.e-]{1,4}(,\"l\":([0-9.nul-]{1,4}|NaN|-?Infinity))?\\}?\n?|.{0,20}\n){0,6}") {
             crate::fuzz::training_log(text.as_bytes());
             if let Ok(log) = read(&text) {
                 for curve in log.curves() {

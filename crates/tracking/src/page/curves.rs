@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::data::steps_up;
-use crate::training_log::{Curve, CurvePoint, TrainingLog};
+use crate::training_log::{Curve, CurvePoint, Gaps, TrainingLog};
 
 /// How many stretches a curve has at most.
 const STRETCHES: usize = 4096;
@@ -12,6 +12,7 @@ const STRETCHES: usize = 4096;
 pub(super) struct CurvesData<'a> {
     lines: u64,
     cut: bool,
+    gaps: Option<&'a Gaps>,
     curves: Vec<CurveData<'a>>,
 }
 
@@ -30,7 +31,7 @@ struct CurveData<'a> {
 impl<'a> CurvesData<'a> {
     pub(super) fn of(log: &'a TrainingLog) -> Self {
         let curves = log.curves().iter().map(CurveData::of).collect();
-        Self { lines: log.lines(), cut: log.is_cut(), curves }
+        Self { lines: log.lines(), cut: log.is_cut(), gaps: log.gaps(), curves }
     }
 }
 

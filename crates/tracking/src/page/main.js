@@ -27,6 +27,11 @@ function head(data) {
   if (data.cut) notes.push("The file ends before its end: " + data.cut.reason + " (byte " + data.cut.offset + ").");
   if (data.lost_events) notes.push(count(data.lost_events) + " events at the beginning were lost.");
   if (data.skipped_events) notes.push(count(data.skipped_events) + " events were left out: their blocks are from before.");
+  const gaps = data.log && data.log.gaps;
+  if (gaps) {
+    notes.push(count(gaps.count) + " values of the log are no finite numbers, which are gaps in its curves: the first is " +
+      gaps.name + " at step " + count(gaps.step) + ".");
+  }
   element("notes").textContent = notes.join(" ");
   element("notes").hidden = notes.length === 0;
 }
