@@ -130,6 +130,16 @@ fn the_help_of_every_example_that_trains_has_what_all_have() {
 }
 
 #[test]
+fn standard_output_is_refused_where_a_file_is_to_be_written() {
+    let example = built::example("linear_regression");
+    for option in ["--save", "--json", "--html", "--log", "--record", "--trace", "--oom-report"] {
+        let output = Command::new(&example).args([option, "-", "--steps", "1"]).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains("./-"), "{option}: {error}");
+    }
+}
+
+#[test]
 fn a_line_that_was_fitted_in_two_parts_is_that_of_one() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();

@@ -35,7 +35,7 @@ struct Args {
 
     /// Draw unseen pictures to this file: the originals on top, and what comes back of them before training and after 1, 2, 4,
     /// 8 epochs and so on
-    #[arg(long, value_name = "FILE.png")]
+    #[arg(long, value_name = "FILE.png", value_parser = harness::file_to_write())]
     picture: Option<PathBuf>,
 
     /// Numbers that a picture is squeezed through

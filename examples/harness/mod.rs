@@ -29,6 +29,8 @@ use serde_json::Value;
 
 use metrics::Metrics;
 use options::Options;
+#[allow(unused_imports, reason = "not every example writes a file of its own")]
+pub(crate) use options::file_to_write;
 use output::{Output, merge, name, say};
 use page::Page;
 #[allow(unused_imports, reason = "not every example names it")]

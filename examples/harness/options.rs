@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use highwater::alloc::{AllocatorChoice, Bytes, DeviceId, MIB};
 use highwater::{DeviceProfile, DryRunOptions, alloc::PoolOptions};
 
@@ -42,27 +43,27 @@ pub(crate) struct Options {
     pub(super) seed: u64,
 
     /// Write the results and the memory report to this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = file_to_write())]
     pub(super) json: Option<PathBuf>,
 
     /// Write a page for a browser to this file: the curves of the training, and where every byte went
-    #[arg(long, value_name = "FILE.html", conflicts_with = "trace")]
+    #[arg(long, value_name = "FILE.html", value_parser = file_to_write(), conflicts_with = "trace")]
     pub(super) html: Option<PathBuf>,
 
     /// Write a line of JSON for every training step to this file: loss, time and memory
-    #[arg(long, value_name = "FILE.jsonl")]
+    #[arg(long, value_name = "FILE.jsonl", value_parser = file_to_write())]
     pub(super) log: Option<PathBuf>,
 
     /// Record every allocation, free and op in this file, for `highwater report`
-    #[arg(long, value_name = "FILE.hwm", conflicts_with = "trace")]
+    #[arg(long, value_name = "FILE.hwm", value_parser = file_to_write(), conflicts_with = "trace")]
     pub(super) record: Option<PathBuf>,
 
     /// Write every allocation and free to this file, one a line
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = file_to_write())]
     pub(super) trace: Option<PathBuf>,
 
     /// If memory runs out, write the report on it to this file, as JSON or, if it is called .html, as a page
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = file_to_write())]
     pub(super) oom_report: Option<PathBuf>,
 
     /// Say which device each op runs on, and why
@@ -90,6 +91,14 @@ fn parse_pool(text: &str) -> Result<Bytes, String> {
     bytes
         .filter(|bytes| bytes.get() > 0)
         .ok_or_else(|| "expected MiB, as in 64, or a size, as in 1750KiB".into())
+}
+
+/// A file to be written. Standard output has the results, so it is nothing else's place.
+pub(crate) fn file_to_write() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| match path.to_str() {
+        Some("-") => Err("results are said on standard output; for a file of this name say ./-"),
+        _ => Ok(path),
+    })
 }
 
 /// The device asked for; `None` leaves the choice to the runtime.

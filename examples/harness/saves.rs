@@ -8,11 +8,13 @@ use highwater::nn::Module;
 use highwater::optim::Optimizer;
 use highwater::{Device, Result};
 
+use super::options::file_to_write;
+
 // No doc comment: it would stand above the help of the example.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Saves {
     /// Write what was learnt, and the optimiser's state, to this file at the end
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = file_to_write())]
     save: Option<PathBuf>,
 
     /// Go on from a file written by --save, with the same other options

@@ -11,13 +11,14 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use highwater_tracking::{Cut, ExportError, ExportFormat, Recording, export};
 
 use crate::exit;
-use crate::output_file::OutputFile;
+use crate::input_file::{self, STANDARD};
+use crate::output_file::{self, OutputFile};
 use crate::recording_file::{ReadArguments, ReadError, tell_cut};
 
 /// The arguments of `highwater export`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ExportArguments {
-    /// A recording, as examples write it with --record
+    /// A recording, as examples write it with --record, or - for standard input
     #[arg(value_name = "RUN.hwm")]
     run: PathBuf,
 
@@ -94,42 +95,33 @@ fn write(arguments: &ExportArguments) -> Result<Option<Cut>, Failed> {
     if arguments.output.is_none() && !format.is_text() && io::stdout().is_terminal() {
         return Err(Failed::Terminal { format });
     }
-    let unwritable = |path: &PathBuf, error: io::Error| told(&arguments.run, path.clone(), error.into());
-    let open =
-        |path: &PathBuf| OutputFile::open(path, &[&arguments.run]).map_err(|error| unwritable(path, error));
-    let file = arguments.output.as_ref().filter(|path| path.as_os_str() != "-");
-    let output = file.map(|path| open(path).map(|file| (path, file))).transpose()?;
+    let path = arguments.output.as_deref().unwrap_or(Path::new(STANDARD));
+    let failed = |error: ExportError| told(&arguments.run, path, error);
+    let output = OutputFile::open(path, &[&arguments.run]).map_err(|error| failed(error.into()))?;
     let recording = arguments.read.read(&arguments.run)?;
     let start = Instant::now();
-    match output {
-        None => {
-            let path = PathBuf::from("standard output");
-            export(&recording, format, io::stdout().lock())
-                .map_err(|error| told(&arguments.run, path, error))?;
-        }
-        Some((path, file)) => {
-            let bytes = to_file(&recording, format, file)
-                .map_err(|error| told(&arguments.run, path.clone(), error))?;
-            let (events, seconds) = (recording.events().len(), start.elapsed().as_secs_f64());
-            let sentence =
-                format!("{}: {} from {events} events in {seconds:.3} s", path.display(), Bytes(bytes));
-            writeln!(io::stdout(), "{sentence}").map_err(|error| unwritable(path, error))?;
-        }
+    if let Some(bytes) = to_output(&recording, format, output).map_err(failed)? {
+        let (events, seconds) = (recording.events().len(), start.elapsed().as_secs_f64());
+        let sentence = format!("{}: {} from {events} events in {seconds:.3} s", path.display(), Bytes(bytes));
+        writeln!(io::stdout(), "{sentence}").map_err(|error| failed(error.into()))?;
     }
     Ok(recording.cut().cloned())
 }
 
-/// Writes a file, or leaves none.
-fn to_file(recording: &Recording, format: ExportFormat, mut file: OutputFile) -> Result<u64, ExportError> {
-    let bytes = export(recording, format, file.begin()?)?;
-    file.keep()?;
-    Ok(bytes)
+/// Writes a file, whose length it returns, or leaves none; or to standard output.
+fn to_output(
+    recording: &Recording,
+    format: ExportFormat,
+    mut output: OutputFile,
+) -> Result<Option<u64>, ExportError> {
+    export(recording, format, output.begin()?)?;
+    Ok(output.keep()?)
 }
 
 /// Names the file that an error is about.
-fn told(run: &Path, output: PathBuf, error: ExportError) -> Failed {
+fn told(run: &Path, output: &Path, error: ExportError) -> Failed {
     match error {
-        ExportError::Io(_) => Failed::Write { path: output, error },
-        _ => Failed::Export { path: run.to_owned(), error },
+        ExportError::Io(_) => Failed::Write { path: output_file::name(output), error },
+        _ => Failed::Export { path: input_file::name(run), error },
     }
 }

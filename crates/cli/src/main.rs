@@ -6,6 +6,7 @@ mod devices;
 mod diff;
 mod exit;
 mod export;
+mod input_file;
 mod output_file;
 mod plan;
 mod plan_file;

@@ -1,13 +1,27 @@
-//! Files that commands write: opened before the work begins, so that a path that cannot be written is said at once, and
+//! Files that commands write, or standard output where one is called `-`: opened before the work begins, so that a path that cannot be written is said at once, and
 //! emptied only when there is something to write. What a command reads is no place for what it writes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// A file to be written. Dropped before [`keep`](Self::keep), it is removed if it was not there before, or is half written.
+use crate::input_file::STANDARD;
+
+/// How what is written is called in errors.
+pub(crate) fn name(path: &Path) -> PathBuf {
+    if path.as_os_str() == STANDARD { PathBuf::from("standard output") } else { path.to_owned() }
+}
+
+/// What is to be written.
 #[derive(Debug)]
-pub(crate) struct OutputFile {
+pub(crate) enum OutputFile {
+    Standard,
+    File(NewFile),
+}
+
+/// A file to be written. Dropped before it is kept, it is removed if it was not there before, or is half written.
+#[derive(Debug)]
+pub(crate) struct NewFile {
     path: PathBuf,
     file: File,
     remove: bool,
@@ -16,30 +30,42 @@ pub(crate) struct OutputFile {
 impl OutputFile {
     /// Opens a file without changing it, unless it is one of those that are read.
     pub(crate) fn open(path: &Path, read: &[&Path]) -> io::Result<Self> {
+        if path.as_os_str() == STANDARD {
+            return Ok(Self::Standard);
+        }
         let is_new =
             matches!(fs::symlink_metadata(path), Err(error) if error.kind() == io::ErrorKind::NotFound);
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
-        let output = Self { path: path.to_owned(), file, remove: is_new };
+        let output = NewFile { path: path.to_owned(), file, remove: is_new };
         if output.file.metadata()?.is_file() && read.iter().any(|read| is_same(path, read)) {
             return Err(io::Error::other("this is a file to be read, and writing would destroy it"));
         }
-        Ok(output)
+        Ok(Self::File(output))
     }
 
     /// Empties the file, and returns where its contents go.
-    pub(crate) fn begin(&mut self) -> io::Result<impl Write + '_> {
+    pub(crate) fn begin(&mut self) -> io::Result<Box<dyn Write + '_>> {
+        let output = match self {
+            Self::Standard => return Ok(Box::new(io::stdout().lock())),
+            Self::File(output) => output,
+        };
         // Devices and pipes cannot be emptied, and need not be.
-        if self.file.metadata()?.is_file() {
-            self.file.set_len(0)?;
-            self.remove = true;
+        if output.file.metadata()?.is_file() {
+            output.file.set_len(0)?;
+            output.remove = true;
         }
-        Ok(&mut self.file)
+        Ok(Box::new(&mut output.file))
     }
 
-    /// Says that the file is whole; returns its length.
-    pub(crate) fn keep(mut self) -> io::Result<u64> {
-        self.remove = false;
-        Ok(self.file.metadata()?.len())
+    /// Says that all is written; returns the length of a file.
+    pub(crate) fn keep(self) -> io::Result<Option<u64>> {
+        match self {
+            Self::Standard => io::stdout().flush().map(|()| None),
+            Self::File(mut output) => {
+                output.remove = false;
+                output.file.metadata().map(|file| Some(file.len()))
+            }
+        }
     }
 }
 
@@ -48,7 +74,7 @@ fn is_same(path: &Path, other: &Path) -> bool {
     matches!((fs::canonicalize(path), fs::canonicalize(other)), (Ok(path), Ok(other)) if path == other)
 }
 
-impl Drop for OutputFile {
+impl Drop for NewFile {
     fn drop(&mut self) {
         if self.remove && self.file.metadata().is_ok_and(|found| found.is_file()) {
             // Why there is no file is more important than that half of it could not be removed.
@@ -73,7 +99,7 @@ mod tests {
 
         let mut output = OutputFile::open(&old, &[&new]).unwrap();
         output.begin().unwrap().write_all(b"now").unwrap();
-        assert_eq!(output.keep().unwrap(), 3);
+        assert_eq!(output.keep().unwrap(), Some(3));
         assert_eq!(fs::read_to_string(&old).unwrap(), "now");
 
         let mut output = OutputFile::open(&old, &[&new]).unwrap();

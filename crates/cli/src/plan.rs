@@ -1,6 +1,6 @@
 //! `highwater plan`: from a recorded step to a plan for the steps that follow.
 
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -11,6 +11,8 @@ use clap::Args;
 use highwater_tracking::{Cut, NoPlan, Step, Trace, plan_of};
 use serde::Serialize;
 
+use crate::input_file::{self, STANDARD};
+use crate::plan_file::PlanFileError;
 use crate::progress::Progress;
 use crate::recording_file::tell_cut;
 use crate::trace_file::{ReadArguments, ReadError};
@@ -19,15 +21,15 @@ use crate::{exit, plan_file};
 /// The arguments of `highwater plan`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PlanArguments {
-    /// A trace of any format that `replay` reads
+    /// A trace of any format that `replay` reads, or - for standard input
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
 
-    /// Where the plan goes
+    /// Where the plan goes: a file, or - for standard output
     #[arg(short, long, value_name = "PLAN")]
     output: PathBuf,
 
-    /// What to plan for: whole, repeating (the part that repeats) or events FROM..TO
+    /// What to plan for: whole, repeating, FROM..TO in events, or marks:FROM..TO
     #[arg(long, value_name = "STEP", default_value = "whole")]
     step: StepArgument,
 
@@ -49,7 +51,7 @@ struct StepArgument(Step);
 
 /// The text names no step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no step: expected whole, repeating, or FROM..TO in events")]
+#[error("{text:?} is no step: expected whole, repeating, FROM..TO in events, or marks:FROM..TO")]
 struct NoStep {
     text: String,
 }
@@ -58,14 +60,21 @@ impl FromStr for StepArgument {
     type Err = NoStep;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let range = || {
-            let (from, to) = text.split_once("..")?;
-            Some(Step::Events(from.parse().ok()?..to.parse().ok()?))
+        let between = || match text.strip_prefix("marks:") {
+            Some(marks) => {
+                let (from, to) = marks.split_once("..")?;
+                let named = !from.is_empty() && !to.is_empty();
+                named.then(|| Step::Marks { from: from.to_owned(), to: to.to_owned() })
+            }
+            None => {
+                let (from, to) = text.split_once("..")?;
+                Some(Step::Events(from.parse().ok()?..to.parse().ok()?))
+            }
         };
         match text {
             "whole" => Ok(Self(Step::Whole)),
             "repeating" => Ok(Self(Step::Repeating)),
-            _ => range().map(Self).ok_or_else(|| NoStep { text: text.chars().take(64).collect() }),
+            _ => between().map(Self).ok_or_else(|| NoStep { text: text.chars().take(64).collect() }),
         }
     }
 }
@@ -78,7 +87,9 @@ enum PlanError {
     #[error("{}: {error}", path.display())]
     NoPlan { path: PathBuf, error: NoPlan },
     #[error(transparent)]
-    Write(#[from] plan_file::PlanFileError),
+    Write(#[from] PlanFileError),
+    #[error("--json and the plan cannot both go to standard output: name a file with --output")]
+    TwoOutputs,
 }
 
 /// What came of it; the object of `--json`. All sizes in bytes.
@@ -101,7 +112,10 @@ pub(crate) fn run(arguments: &PlanArguments) -> io::Result<ExitCode> {
     match plan(arguments) {
         Ok((summary, cut)) => {
             let mut stdout = io::stdout().lock();
-            if arguments.json {
+            if arguments.output.as_os_str() == STANDARD {
+                // There the plan stands.
+                writeln!(io::stderr(), "{}", summary.sentence())?;
+            } else if arguments.json {
                 serde_json::to_writer_pretty(&mut stdout, &summary)?;
                 writeln!(stdout)?;
             } else {
@@ -111,9 +125,16 @@ pub(crate) fn run(arguments: &PlanArguments) -> io::Result<ExitCode> {
             tell_cut(&arguments.trace, cut.as_ref())?;
             Ok(ExitCode::SUCCESS)
         }
+        // As for every command: the reader of a pipe has seen enough.
+        Err(PlanError::Write(PlanFileError::Io { error, .. })) if error.kind() == ErrorKind::BrokenPipe => {
+            Err(error)
+        }
         Err(error) => {
             writeln!(io::stderr(), "highwater: {error}")?;
-            let code = if matches!(error, PlanError::Read(_)) { exit::BAD_FILE } else { exit::FAILED };
+            let code = match error {
+                PlanError::Read(_) | PlanError::TwoOutputs => exit::BAD_FILE,
+                PlanError::NoPlan { .. } | PlanError::Write(_) => exit::FAILED,
+            };
             Ok(ExitCode::from(code))
         }
     }
@@ -121,13 +142,16 @@ pub(crate) fn run(arguments: &PlanArguments) -> io::Result<ExitCode> {
 
 /// Plans, and returns where a recording was cut off.
 fn plan(arguments: &PlanArguments) -> Result<(Summary, Option<Cut>), PlanError> {
+    if arguments.json && arguments.output.as_os_str() == STANDARD {
+        return Err(PlanError::TwoOutputs);
+    }
     let progress = Progress::new(1);
     progress.say(&format!("{}: reading", arguments.trace.display()));
     let output = plan_file::create(&arguments.output, &arguments.trace)?;
     let trace = arguments.read.read(&arguments.trace)?;
     let start = Instant::now();
     let plan = solve(arguments, &trace, &progress)
-        .map_err(|error| PlanError::NoPlan { path: arguments.trace.clone(), error })?;
+        .map_err(|error| PlanError::NoPlan { path: input_file::name(&arguments.trace), error })?;
     let seconds = start.elapsed().as_secs_f64();
     plan_file::write(output, &arguments.output, &plan)?;
     progress.clear();
@@ -183,7 +207,10 @@ mod tests {
         assert_eq!(step("whole"), Ok(Step::Whole));
         assert_eq!(step("repeating"), Ok(Step::Repeating));
         assert_eq!(step("10..25"), Ok(Step::Events(10..25)));
-        for text in ["", "..", "1..", "x..y", "-1..2", "all"] {
+        let marks = |from: &str, to: &str| Ok(Step::Marks { from: from.to_owned(), to: to.to_owned() });
+        assert_eq!(step("marks:epoch 1..epoch 2"), marks("epoch 1", "epoch 2"));
+        assert_eq!(step("marks:1..2"), marks("1", "2"));
+        for text in ["", "..", "1..", "x..y", "-1..2", "all", "marks:", "marks:x", "marks:x..", "marks:..y"] {
             assert_eq!(step(text), Err(NoStep { text: text.to_owned() }));
         }
     }

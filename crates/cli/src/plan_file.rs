@@ -1,13 +1,13 @@
 //! Plans in files.
 
-use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use bfc_core::Plan;
 use highwater_tracking::{PlanLimits, PlanTextError, parse_plan, write_plan};
 
-use crate::output_file::OutputFile;
+use crate::input_file;
+use crate::output_file::{self, OutputFile};
 
 /// A plan that could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -19,14 +19,16 @@ pub(crate) enum PlanFileError {
 }
 
 pub(crate) fn read(path: &Path) -> Result<Plan, PlanFileError> {
-    let file = File::open(path).map_err(|error| PlanFileError::Io { path: path.to_owned(), error })?;
-    parse_plan(BufReader::new(file), &PlanLimits::default())
-        .map_err(|error| PlanFileError::Plan { path: path.to_owned(), error })
+    let name = || input_file::name(path);
+    let source = input_file::open(path).map_err(|error| PlanFileError::Io { path: name(), error })?;
+    parse_plan(BufReader::new(source), &PlanLimits::default())
+        .map_err(|error| PlanFileError::Plan { path: name(), error })
 }
 
 /// A file for a plan that is still to be made from `trace`.
 pub(crate) fn create(path: &Path, trace: &Path) -> Result<OutputFile, PlanFileError> {
-    OutputFile::open(path, &[trace]).map_err(|error| PlanFileError::Io { path: path.to_owned(), error })
+    OutputFile::open(path, &[trace])
+        .map_err(|error| PlanFileError::Io { path: output_file::name(path), error })
 }
 
 pub(crate) fn write(mut output: OutputFile, path: &Path, plan: &Plan) -> Result<(), PlanFileError> {
@@ -36,5 +38,5 @@ pub(crate) fn write(mut output: OutputFile, path: &Path, plan: &Plan) -> Result<
         file.flush()
     };
     let written = write().and_then(|()| output.keep());
-    written.map(drop).map_err(|error| PlanFileError::Io { path: path.to_owned(), error })
+    written.map(drop).map_err(|error| PlanFileError::Io { path: output_file::name(path), error })
 }

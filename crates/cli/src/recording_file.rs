@@ -1,12 +1,13 @@
 //! Recordings from files.
 
-use std::fs::File;
 use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use bfc_core::Bytes;
 use clap::Args;
 use highwater_tracking::{Cut, HwmError, Recording, RecordingLimits};
+
+use crate::input_file;
 
 /// Limits on what is read, which guard against files that are not what they seem.
 #[derive(Args, Clone, Debug)]
@@ -36,7 +37,7 @@ pub(crate) fn tell_cut(path: &Path, cut: Option<&Cut>) -> io::Result<()> {
         Some(cut) => writeln!(
             io::stderr(),
             "highwater: {}: read up to byte {}: {}",
-            path.display(),
+            input_file::name(path).display(),
             cut.offset,
             cut.reason
         ),
@@ -45,13 +46,14 @@ pub(crate) fn tell_cut(path: &Path, cut: Option<&Cut>) -> io::Result<()> {
 
 impl ReadArguments {
     pub(crate) fn read(&self, path: &Path) -> Result<Recording, ReadError> {
-        let file = File::open(path).map_err(|error| ReadError::Open { path: path.to_owned(), error })?;
+        let name = || input_file::name(path);
+        let source = input_file::open(path).map_err(|error| ReadError::Open { path: name(), error })?;
         let limits = RecordingLimits {
             events: self.max_events,
             input_bytes: self.max_input.get(),
             ..RecordingLimits::default()
         };
-        Recording::read(BufReader::with_capacity(1 << 16, file), &limits)
-            .map_err(|error| ReadError::Recording { path: path.to_owned(), error })
+        Recording::read(BufReader::with_capacity(1 << 16, source), &limits)
+            .map_err(|error| ReadError::Recording { path: name(), error })
     }
 }

@@ -26,7 +26,7 @@ use measure::{Measurement, measure};
 #[derive(Args, Clone, Debug)]
 #[command(after_help = policies::help())]
 pub(crate) struct ReplayArguments {
-    /// Recordings (.hwm), own traces, PyTorch snapshots, RMM logs or MiniMalloc problems, plain or .gz
+    /// Recordings (.hwm), own traces, PyTorch snapshots, RMM logs or MiniMalloc problems, also .gz or -
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
 

@@ -21,7 +21,7 @@ pub(crate) use text::plain;
 /// The arguments of `highwater report`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ReportArguments {
-    /// A recording, as examples write it with --record
+    /// A recording, as examples write it with --record, or - for standard input
     #[arg(value_name = "RUN.hwm")]
     run: PathBuf,
 
@@ -41,7 +41,7 @@ pub(crate) struct ReportArguments {
     #[arg(long)]
     json: bool,
 
-    /// Write one page for a browser to this file, which needs no network
+    /// Write one page for a browser, which needs no network, to this file or to -
     #[arg(long, value_name = "FILE.html", conflicts_with = "json")]
     html: Option<PathBuf>,
 
@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: &ReportArguments) -> io::Result<ExitCode> {
         [Some(&arguments.run), arguments.log.as_ref()].into_iter().flatten().map(PathBuf::as_path).collect();
     let page = match arguments.html.as_deref().map(|path| page::create(path, &read)).transpose() {
         Ok(page) => page,
-        Err(error) => return failed(&error),
+        Err(error) => return failed(error),
     };
     let log = match arguments.log.as_deref().map(log_file::read).transpose() {
         Ok(log) => log,
@@ -97,14 +97,14 @@ pub(crate) fn run(arguments: &ReportArguments) -> io::Result<ExitCode> {
             return Ok(ExitCode::from(exit::BAD_FILE));
         }
     };
-    let mut stdout = io::stdout().lock();
     if let (Some(path), Some(page)) = (&arguments.html, page) {
-        if let Err(error) = page::write(&recording, log.as_ref(), page, path, &mut stdout) {
-            return failed(&error);
+        if let Err(error) = page::write(&recording, log.as_ref(), page, path) {
+            return failed(error);
         }
         tell_cut(&arguments.run, recording.cut())?;
         return Ok(ExitCode::SUCCESS);
     }
+    let mut stdout = io::stdout().lock();
     let (usage, parts) = (Usage::of(&recording), PeakParts::of(&recording));
     if arguments.json {
         serde_json::to_writer_pretty(&mut stdout, &whole(&recording, &usage, &parts))?;
@@ -129,7 +129,11 @@ pub(crate) fn run(arguments: &ReportArguments) -> io::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn failed(error: &page::PageError) -> io::Result<ExitCode> {
+fn failed(error: page::PageError) -> io::Result<ExitCode> {
+    // As for every command: the reader of a pipe has seen enough.
+    if error.error.kind() == io::ErrorKind::BrokenPipe {
+        return Err(error.error);
+    }
     writeln!(io::stderr(), "highwater: {error}")?;
     Ok(ExitCode::from(exit::FAILED))
 }

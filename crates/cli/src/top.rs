@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use highwater_tracking::{Follower, HwmError, RecordingLimits};
 
-use crate::exit;
+use crate::{exit, input_file};
 use screen::{Key, Screen};
 use view::{Order, View};
 
@@ -100,6 +100,8 @@ struct Followed {
 /// Why a file cannot be followed.
 #[derive(Debug, thiserror::Error)]
 enum Problem {
+    #[error("standard input cannot be followed: name a file, or use `highwater report -`")]
+    Standard,
     #[error("{}: {error}", path.display())]
     Open { path: PathBuf, error: io::Error },
     #[error("{}: {error}", path.display())]
@@ -108,7 +110,11 @@ enum Problem {
 
 impl Followed {
     fn open(path: &Path) -> Result<Self, Problem> {
-        let file = File::open(path).map_err(|error| Problem::Open { path: path.to_owned(), error })?;
+        if path.as_os_str() == input_file::STANDARD {
+            return Err(Problem::Standard);
+        }
+        let file =
+            input_file::open_file(path).map_err(|error| Problem::Open { path: path.to_owned(), error })?;
         Ok(Self { path: path.to_owned(), follower: Follower::new(file, RecordingLimits::default()) })
     }
 

@@ -1,12 +1,13 @@
 //! Traces from files.
 
-use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
 use bfc_core::Bytes;
 use clap::Args;
 use highwater_tracking::{ReadOptions, Trace, TraceError, TraceLimits};
+
+use crate::input_file;
 
 /// Limits on what is read, which guard against files that are not what they seem.
 #[derive(Args, Clone, Debug)]
@@ -41,7 +42,8 @@ pub(crate) enum ReadError {
 impl ReadArguments {
     /// Reads the trace in a file of any format, plain or compressed.
     pub(crate) fn read(&self, path: &Path) -> Result<Trace, ReadError> {
-        let file = File::open(path).map_err(|error| ReadError::Open { path: path.to_owned(), error })?;
+        let name = || input_file::name(path);
+        let source = input_file::open(path).map_err(|error| ReadError::Open { path: name(), error })?;
         let limits = TraceLimits {
             events: self.max_events,
             input_bytes: self.max_input.get(),
@@ -49,7 +51,7 @@ impl ReadArguments {
             ..TraceLimits::default()
         };
         let options = ReadOptions { limits, device: self.device };
-        Trace::read(BufReader::with_capacity(1 << 16, file), &options)
-            .map_err(|error| ReadError::Trace { path: path.to_owned(), error })
+        Trace::read(BufReader::with_capacity(1 << 16, source), &options)
+            .map_err(|error| ReadError::Trace { path: name(), error })
     }
 }

@@ -58,7 +58,11 @@ fn what_cannot_be_planned_read_or_written_is_said_with_its_exit_code() {
         (&["plan", &trace, "-o", &nowhere], 1, "folder: "),
         (&["plan", &trace, "-o", &plan, "--step", "repeating"], 1, "trace: no part of the trace is repeated"),
         (&["plan", &trace, "-o", &plan, "--step", "2..9"], 1, "events 2..9 are not in a trace of 6 events"),
-        (&["plan", &trace, "-o", &plan, "--step", "some"], 2, "expected whole, repeating, or FROM..TO"),
+        (
+            &["plan", &trace, "-o", &plan, "--step", "some"],
+            2,
+            "expected whole, repeating, FROM..TO in events, or marks:FROM..TO",
+        ),
         (&["plan", &trace], 2, "--output"),
         (&["replay", &trace, "--plan", &trace], 2, "trace: line 1: expected"),
     ] {

@@ -22,7 +22,7 @@ use std::ops::Range;
 
 use bfc_core::{Lifetime, Plan, PlanError, PlanOptions, PlanProgress};
 
-use crate::trace::{Trace, TraceEvent};
+use crate::trace::{Trace, TraceComment, TraceEvent};
 
 mod step;
 mod text;
@@ -39,7 +39,8 @@ pub enum Step {
     /// The events of this range, counted from 0. As with all parts of a trace, blocks that outlive the part are asked for in
     /// it but not planned: a step that follows would find them in its way.
     Events(Range<usize>),
-    /// From the first comment `mark: FROM` to the first comment `mark: TO` after it, or to the end if there is none.
+    /// From the first comment `mark: FROM` to the first comment `mark: TO` after it, or to the end if there is none. Both
+    /// may be of one name, as where each step begins with the same mark.
     Marks {
         /// The mark at which the step begins.
         from: String,
@@ -102,23 +103,18 @@ fn range_of(trace: &Trace, step: &Step) -> Result<Range<usize>, NoPlan> {
         Step::Events(range) if range.start <= range.end && range.end <= events => Ok(range.clone()),
         Step::Events(range) => Err(NoPlan::NoSuchEvents { range: range.clone(), events }),
         Step::Marks { from, to } => {
-            let start = mark(trace, from, 0).ok_or_else(|| NoPlan::NoSuchMark { mark: from.clone() })?;
-            Ok(start..mark(trace, to, start).unwrap_or(events))
+            let no_mark = || NoPlan::NoSuchMark { mark: from.clone() };
+            let (start, after) = mark(trace.comments(), from).ok_or_else(no_mark)?;
+            Ok(start..mark(after, to).map_or(events, |(end, _)| end))
         }
         Step::Repeating => find_step(trace).ok_or(NoPlan::NothingRepeats),
     }
 }
 
-/// Where the first mark with this text stands, at or after a position. A mark that ends where it begins is no end.
-fn mark(trace: &Trace, text: &str, after: usize) -> Option<usize> {
-    let is_mark = |comment: &str| {
-        comment.split_once(':').is_some_and(|(key, value)| key.trim() == "mark" && value.trim() == text)
-    };
-    trace
-        .comments()
-        .iter()
-        .find(|comment| comment.position >= after && is_mark(&comment.text))
-        .map(|comment| comment.position)
+/// Where the first mark with this text stands, and the comments after it.
+fn mark<'a>(comments: &'a [TraceComment], text: &str) -> Option<(usize, &'a [TraceComment])> {
+    let index = comments.iter().position(|comment| comment.mark() == Some(text))?;
+    Some((comments[index].position, &comments[index + 1..]))
 }
 
 /// The lifetimes of the blocks that are allocated in a range of events, in that order, counted from its start, and

@@ -1,10 +1,11 @@
 //! The log of `--log`.
 
-use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
 use highwater_tracking::{TrainingLog, TrainingLogError, TrainingLogLimits};
+
+use crate::input_file;
 
 /// A log that could not be read from a file.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +18,8 @@ pub(super) enum LogFileError {
 
 /// Reads the log in a file.
 pub(super) fn read(path: &Path) -> Result<TrainingLog, LogFileError> {
-    let file = File::open(path).map_err(|error| LogFileError::Open { path: path.to_owned(), error })?;
-    TrainingLog::read(BufReader::new(file), &TrainingLogLimits::default())
-        .map_err(|error| LogFileError::Log { path: path.to_owned(), error })
+    let name = || input_file::name(path);
+    let source = input_file::open(path).map_err(|error| LogFileError::Open { path: name(), error })?;
+    TrainingLog::read(BufReader::new(source), &TrainingLogLimits::default())
+        .map_err(|error| LogFileError::Log { path: name(), error })
 }

@@ -6,30 +6,29 @@ use std::path::{Path, PathBuf};
 use bfc_core::Bytes;
 use highwater_tracking::{Recording, TrainingLog, write_page, write_page_with_log};
 
-use crate::output_file::OutputFile;
+use crate::output_file::{self, OutputFile};
 
 /// A page that could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {error}", path.display())]
 pub(super) struct PageError {
     path: PathBuf,
-    error: io::Error,
+    pub(super) error: io::Error,
 }
 
 /// Opens the file for a page, which is none of those that are read for it.
 pub(super) fn create(path: &Path, read: &[&Path]) -> Result<OutputFile, PageError> {
-    OutputFile::open(path, read).map_err(|error| PageError { path: path.to_owned(), error })
+    OutputFile::open(path, read).map_err(|error| PageError { path: output_file::name(path), error })
 }
 
-/// Writes the page of a recording, and of the log of its run, to a file, and says how large it became.
+/// Writes the page of a recording, and of the log of its run, and says how large a file it became.
 pub(super) fn write(
     recording: &Recording,
     log: Option<&TrainingLog>,
     mut output: OutputFile,
     path: &Path,
-    out: &mut impl Write,
 ) -> Result<(), PageError> {
-    let at = |error| PageError { path: path.to_owned(), error };
+    let at = |error| PageError { path: output_file::name(path), error };
     let mut write = || {
         let mut file = BufWriter::new(output.begin()?);
         match log {
@@ -39,5 +38,8 @@ pub(super) fn write(
         file.flush()
     };
     let size = write().and_then(|()| output.keep()).map_err(at)?;
-    writeln!(out, "{}: {}", path.display(), Bytes(size)).map_err(at)
+    match size {
+        Some(size) => writeln!(io::stdout(), "{}: {}", path.display(), Bytes(size)).map_err(at),
+        None => Ok(()),
+    }
 }

@@ -46,6 +46,16 @@ fn a_step_between_marks_leaves_out_what_outlives_it() {
 }
 
 #[test]
+fn a_step_between_marks_of_one_name_ends_at_the_second() {
+    let trace =
+        trace("a 0 100 x\n# mark: step\na 1 200 x\nf 1\n# mark: step\na 2 300 x\nf 2\n# mark: step\nf 0\n");
+    let step = Step::Marks { from: "step".to_owned(), to: "step".to_owned() };
+    let sizes: Vec<u64> =
+        plan(&trace, &step).unwrap().blocks().iter().map(|block| block.lifetime.bytes).collect();
+    assert_eq!(sizes, [200]);
+}
+
+#[test]
 fn a_range_of_events_is_counted_from_the_first_event() {
     let trace = trace(TWO_STEPS);
     let of = |range| plan(&trace, &Step::Events(range)).map(|plan| plan.blocks().len());
