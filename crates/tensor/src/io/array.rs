@@ -99,6 +99,15 @@ impl Array {
     /// The next elements of a source. Memory is taken as they arrive. A source that ends too early is an error of
     /// the kind [`io::ErrorKind::UnexpectedEof`]; shapes are checked by the caller.
     pub(super) fn read(source: &mut impl Read, dtype: DType, shape: Shape) -> io::Result<Self> {
+        Self::read_by(dtype, shape, |to| source.read_exact(to))
+    }
+
+    /// As [`read`](Self::read), by a function that fills some elements at a time, of whole words except for the last.
+    pub(super) fn read_by(
+        dtype: DType,
+        shape: Shape,
+        mut fill: impl FnMut(&mut [u8]) -> io::Result<()>,
+    ) -> io::Result<Self> {
         let too_many = || io::Error::from(io::ErrorKind::OutOfMemory);
         let bytes = shape.checked_elements().and_then(|elements| elements.checked_mul(dtype.size()));
         let bytes = bytes.ok_or_else(too_many)?;
@@ -109,7 +118,7 @@ impl Array {
             let start = words.len();
             words.try_reserve(step.div_ceil(size_of::<u64>())).map_err(|_| too_many())?;
             words.resize(start + step.div_ceil(size_of::<u64>()), 0);
-            source.read_exact(&mut bytemuck::cast_slice_mut(&mut words[start..])[..step])?;
+            fill(&mut bytemuck::cast_slice_mut(&mut words[start..])[..step])?;
             done += step;
         }
         Ok(Self { dtype, shape, words })

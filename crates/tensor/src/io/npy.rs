@@ -1,6 +1,7 @@
 //! NumPy's format for one array (NEP 1): a magic string, a header that is a Python dictionary, then the elements.
 
 mod header;
+mod stored;
 #[cfg(test)]
 mod tests;
 
@@ -34,8 +35,9 @@ impl Default for NpyLimits {
 
 /// Reads the array in a `.npy` file, as `numpy.save` writes it.
 ///
-/// Elements may be bytes, truth values, integers of 32 and 64 bits, and floats of 16, 32 and 64 bits, the low byte first, in
-/// C's order or in Fortran's.
+/// Elements may be truth values, integers and floats, with the low byte first or the high one, in C's order or in Fortran's. What
+/// tensors do not have becomes the narrowest type that holds all its values: `i32` for `int8`, `int16` and `uint16`, and `i64` for
+/// `uint32`. There is none for `uint64`, nor for complex numbers, dates and texts, which are refused.
 ///
 /// ```
 /// use highwater_tensor::io::{Array, NpyLimits, read_npy, write_npy};
@@ -65,16 +67,18 @@ pub fn read_npy_from(
     limits: &NpyLimits,
 ) -> Result<Array, FileError> {
     let path = name.as_ref();
-    let Header { dtype, fortran, shape, data_start } = Header::read(&mut source, path, limits)?;
-    let bytes = shape.checked_elements().and_then(|count| count.checked_mul(dtype.size()));
+    let Header { stored, fortran, shape, data_start } = Header::read(&mut source, path, limits)?;
+    // What is kept is never less than what is read.
+    let bytes = shape.checked_elements().and_then(|count| count.checked_mul(stored.dtype.size()));
     let bytes = bytes.map_or(u64::MAX, |bytes| bytes as u64);
     if bytes > limits.data_bytes {
         let (path, what, limit) = (path.to_owned(), "bytes of elements", limits.data_bytes);
         return Err(FileError::TooLarge { path, offset: data_start, what, found: bytes, limit });
     }
-    let array = Array::read(&mut source, dtype, shape)
+    let array = stored
+        .read(&mut source, shape)
         .map_err(|error| FileError::read(path, data_start, "the elements", &error))?;
-    if dtype == DType::Bool
+    if stored.dtype == DType::Bool
         && let Some(index) = array.bytes().iter().position(|&byte| byte > 1)
     {
         let problem = "a truth value is neither 0 nor 1";
@@ -85,7 +89,7 @@ pub fn read_npy_from(
     if !rest.is_empty() {
         return Err(FileError::malformed(
             path,
-            data_start + bytes,
+            data_start + (shape.elements() * stored.size) as u64,
             "there are bytes behind the last element",
         ));
     }

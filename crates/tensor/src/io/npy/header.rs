@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use super::NpyLimits;
-use crate::dtype::DType;
+use super::stored::Stored;
 use crate::io::{Array, FileError};
 use crate::shape::{MAX_RANK, Shape};
 
@@ -15,21 +15,9 @@ const PREFIX: usize = 10;
 /// Where elements begin is a multiple of this.
 const ALIGNMENT: usize = 64;
 
-/// The element types that tensors have, as NumPy calls them. A byte has no order, and may bear any mark of one.
-/// bf16 is none of NumPy's.
-const DTYPES: [(DType, &str); 7] = [
-    (DType::F16, "<f2"),
-    (DType::F32, "<f4"),
-    (DType::F64, "<f8"),
-    (DType::I32, "<i4"),
-    (DType::I64, "<i8"),
-    (DType::U8, "|u1"),
-    (DType::Bool, "|b1"),
-];
-
 /// What the header says.
 pub(super) struct Header {
-    pub(super) dtype: DType,
+    pub(super) stored: Stored,
     /// Whether the first axis is the fastest.
     pub(super) fortran: bool,
     pub(super) shape: Shape,
@@ -71,23 +59,14 @@ impl Header {
             .dictionary()
             .map_err(|(at, problem)| FileError::malformed(path, begin + at as u64, problem))?;
         let whole = |problem: String| FileError::malformed(path, begin, problem);
-        let dtype = dtype(&fields.descr).ok_or_else(|| FileError::UnsupportedDType {
+        let stored = Stored::parse(&fields.descr).ok_or_else(|| FileError::UnsupportedDType {
             path: path.to_owned(),
             name: "the array".to_owned(),
             dtype: fields.descr.clone(),
         })?;
         let shape = Shape::new(&fields.shape).map_err(|error| whole(error.to_string()))?;
-        Ok(Self { dtype, fortran: fields.fortran, shape, data_start: begin + length })
+        Ok(Self { stored, fortran: fields.fortran, shape, data_start: begin + length })
     }
-}
-
-fn dtype(descr: &str) -> Option<DType> {
-    let (order, kind) = descr.split_at_checked(1)?;
-    let known = |&&(_, name): &&(DType, &str)| match name.strip_prefix('|') {
-        Some(byte) => byte == kind && ["|", "<", ">", "="].contains(&order),
-        None => name == descr,
-    };
-    DTYPES.iter().find(known).map(|&(dtype, _)| dtype)
 }
 
 /// The values of the three keys.
@@ -222,10 +201,8 @@ impl Parser<'_> {
 
 /// The beginning of a file with this array, padded so that the elements are aligned.
 pub(super) fn text(array: &Array) -> io::Result<Vec<u8>> {
-    let known = DTYPES.iter().find(|(dtype, _)| *dtype == array.dtype());
-    let (_, descr) = known.ok_or_else(|| {
-        io::Error::new(io::ErrorKind::InvalidInput, format!("NumPy has no {}", array.dtype()))
-    })?;
+    let unknown = || io::Error::new(io::ErrorKind::InvalidInput, format!("NumPy has no {}", array.dtype()));
+    let descr = Stored::name(array.dtype()).ok_or_else(unknown)?;
     let dims = array.shape().dims();
     let sizes = match dims {
         [only] => format!("({only},)"),

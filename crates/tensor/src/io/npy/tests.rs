@@ -111,6 +111,68 @@ fn headers_are_read_however_they_are_written() {
 }
 
 #[test]
+fn the_high_byte_may_come_first_in_every_type() {
+    for array in arrays().values() {
+        let file = written(array);
+        let (header, elements) = file.split_at(file.len() - array.bytes().len());
+        let turned: Vec<u8> =
+            elements.chunks(array.dtype().size()).flat_map(|element| element.iter().rev().copied()).collect();
+        let header = String::from_utf8_lossy(header).replace("'<", "'>").replace("'|", "'>");
+        let header: Vec<u8> =
+            header.chars().map(|char| if char == '\u{fffd}' { 0x93 } else { char as u8 }).collect();
+        assert_eq!(read(&[header, turned].concat()).unwrap(), *array);
+    }
+    let columns = [numpy(">i4", "True", "(2, 2)"), [1, 2, 3, 4].map(i32::to_be_bytes).concat()].concat();
+    assert_eq!(read(&columns).unwrap(), Array::from_slice(&[1, 3, 2, 4], [2, 2]).unwrap());
+}
+
+#[test]
+fn integers_that_tensors_do_not_have_become_wider_with_every_value_kept() {
+    fn check<T: crate::Element + PartialEq + std::fmt::Debug>(
+        names: [&str; 2],
+        expected: &[T],
+        low: &[u8],
+        high: &[u8],
+    ) {
+        for (name, elements) in names.into_iter().zip([low, high]) {
+            let file = [numpy(name, "False", &format!("({},)", expected.len())), elements.to_vec()].concat();
+            assert_eq!(
+                read(&file).unwrap(),
+                Array::from_slice(expected, [expected.len()]).unwrap(),
+                "{name}"
+            );
+        }
+    }
+    let bytes = [0x80, 0xff, 0x7f];
+    check(["|i1", ">i1"], &[-128, -1, 127], &bytes, &bytes);
+    let [low, high] =
+        [i16::to_le_bytes, i16::to_be_bytes].map(|bytes| [i16::MIN, -2, i16::MAX].map(bytes).concat());
+    check(["<i2", ">i2"], &[-32768, -2, 32767], &low, &high);
+    let [low, high] =
+        [u16::to_le_bytes, u16::to_be_bytes].map(|bytes| [0, 258, u16::MAX].map(bytes).concat());
+    check(["<u2", ">u2"], &[0, 258, 65535], &low, &high);
+    let [low, high] = [u32::to_le_bytes, u32::to_be_bytes].map(|bytes| [1, u32::MAX].map(bytes).concat());
+    check(["<u4", ">u4"], &[1i64, 4_294_967_295], &low, &high);
+}
+
+#[test]
+fn elements_that_are_widened_piece_by_piece_are_all_there() {
+    let numbers: Vec<u16> = (0..600_001u32).map(|i| (i * 7) as u16).collect();
+    let file = [
+        file("{'descr':'>u2','fortran_order':False,'shape':(600001,)}", 0),
+        numbers.iter().flat_map(|number| number.to_be_bytes()).collect(),
+    ]
+    .concat();
+    let wide: Vec<i32> = numbers.into_iter().map(i32::from).collect();
+    assert_eq!(read(&file).unwrap(), Array::from_slice(&wide, [wide.len()]).unwrap());
+    // The limit is on what they become: four bytes each.
+    let limits = |data_bytes| NpyLimits { data_bytes, ..NpyLimits::default() };
+    assert!(read_npy_from(&file[..], "f", &limits(2_400_004)).is_ok());
+    let refused = read_npy_from(&file[..], "f", &limits(2_400_003));
+    assert!(matches!(refused, Err(FileError::TooLarge { found: 2_400_004, .. })), "{refused:?}");
+}
+
+#[test]
 fn headers_that_lie_are_refused_and_the_error_says_where() {
     let one = |descr: &str, shape: &str| format!("{{'descr':{descr},'fortran_order':False,'shape':{shape}}}");
     assert!(read(&file(&one("'<f4'", "(2,)"), 8)).is_ok());
@@ -121,7 +183,12 @@ fn headers_that_lie_are_refused_and_the_error_says_where() {
         (one("'<f4'", "(99999999999999999999,)"), "a size here"),
         (one("'<f4'", "(1,1,1,1,1,1,1,1,1)"), "at most 8 sizes"),
         (one("'<f4'", "2"), "'(' here"),
-        (one("'>f4'", "(2,)"), "of type \">f4\""),
+        (one("'=f4'", "(2,)"), "of type \"=f4\""),
+        (one("'>u8'", "(1,)"), "of type \">u8\""),
+        (one("'|i2'", "(4,)"), "of type \"|i2\""),
+        (one("'>i2'", "(3,)"), "behind the last element"),
+        (one("'>i2'", "(5,)"), "the elements, which begins at offset"),
+        (one("'>i3'", "(2,)"), "of type \">i3\""),
         (one("'<c8'", "(1,)"), "of type \"<c8\""),
         (one("'|O'", "(1,)"), "of type \"|O\""),
         (one("''", "(1,)"), "of type \"\""),
@@ -153,6 +220,8 @@ fn headers_that_lie_are_refused_and_the_error_says_where() {
 fn what_a_header_claims_takes_no_memory_before_it_is_there() {
     let claim = |shape: &str| file(&format!("{{'descr':'<f8','fortran_order':True,'shape':{shape}}}"), 100);
     assert!(matches!(read(&claim("(4000000000,)")), Err(FileError::Truncated { .. })));
+    let narrow = file("{'descr':'>i1','fortran_order':False,'shape':(9000000000,)}", 100);
+    assert!(matches!(read(&narrow), Err(FileError::Truncated { .. })));
     for huge in ["(18446744073709551615,2)", "(1000000000000,)"] {
         assert!(matches!(read(&claim(huge)), Err(FileError::TooLarge { what: "bytes of elements", .. })));
     }
@@ -175,16 +244,19 @@ fn archives_keep_the_limits_and_name_the_file_inside() {
 
 #[test]
 fn files_cut_or_changed_at_any_byte_keep_every_promise() {
-    let file = [&file("{'descr':'|b1','fortran_order':True,'shape':(2,3)}", 5)[..], &[1]].concat();
-    for end in 0..file.len() {
-        fuzz::npy(&file[..end]);
-        assert!(read(&file[..end]).is_err(), "a cut file is never taken for a whole one: {end}");
-    }
-    for at in 0..file.len() {
-        for bit in 0..8 {
-            let mut changed = file.clone();
-            changed[at] ^= 1 << bit;
-            fuzz::npy(&changed);
+    let truths = [&file("{'descr':'|b1','fortran_order':True,'shape':(2,3)}", 5)[..], &[1]].concat();
+    let wider = file("{'descr':'>u2','fortran_order':True,'shape':(2,3)}", 12);
+    for file in [truths, wider] {
+        for end in 0..file.len() {
+            fuzz::npy(&file[..end]);
+            assert!(read(&file[..end]).is_err(), "a cut file is never taken for a whole one: {end}");
+        }
+        for at in 0..file.len() {
+            for bit in 0..8 {
+                let mut changed = file.clone();
+                changed[at] ^= 1 << bit;
+                fuzz::npy(&changed);
+            }
         }
     }
     let archive = include_bytes!("tests/numpy.npz");
