@@ -277,6 +277,13 @@ fn initial_values_that_are_none_are_refused_by_name() {
 }
 
 #[test]
+fn a_model_that_is_converted_to_integers_says_so() {
+    let layer = Linear::new(&device(), 2, 2, &Rng::new(0)).unwrap();
+    let converted = layer.convert(DType::I64).unwrap_err();
+    assert!(matches!(converted, Error::UnsupportedDType { op: "convert", dtype: DType::I64 }), "{converted}");
+}
+
+#[test]
 fn one_seed_gives_one_layer() {
     let device = device();
     let weights = |seed| {

@@ -389,7 +389,21 @@ fn operands_that_do_not_fit_are_named() {
     );
     assert_eq!(
         message(image.conv2d(&zeros(&[2, 4, 6, 3]), plain)),
-        "conv2d: shapes [1, 4, 5, 5] and [2, 4, 6, 3] do not match"
+        "conv2d: weight must be a window that fits into what it slides over, got a window of [6, 3] on [5, 5] with padding \
+         [0, 0] (shapes [1, 4, 5, 5] and [2, 4, 6, 3])"
+    );
+    let wide = Conv2dOptions { dilation: [1, 3], ..Conv2dOptions::padded(0) };
+    assert!(
+        message(image.conv2d(&zeros(&[2, 4, 3, 3]), wide))
+            .contains("[3, 3] on [5, 5] with padding [0, 0] and dilation [1, 3] (")
+    );
+    assert!(
+        message(zeros(&[1, 4, 5]).conv1d(&zeros(&[2, 4, 8]), Conv2dOptions::padded(1)))
+            .contains("a window of [8] on [5] with padding [1] (")
+    );
+    assert!(
+        message(zeros(&[1, 4, 2, 2]).conv_transpose2d(&zeros(&[4, 2, 2, 2]), Conv2dOptions::padded(2)))
+            .contains("a window that leaves an output, got a window of [2, 2] on [2, 2] with padding [2, 2], moved by [1, 1]")
     );
     let still = Conv2dOptions { stride: [0, 1], ..plain };
     assert_eq!(

@@ -100,9 +100,10 @@ impl Parameter {
     /// [`Error::UnsupportedDType`] unless `dtype` is a floating-point type, [`Error::Allocation`] if there is no memory;
     /// nothing has changed then.
     pub fn convert(&self, dtype: DType) -> Result<()> {
+        // The memory stays that of the parameter's making.
         const OP: &str = super::init::OP;
         if !dtype.is_float() {
-            return Err(Error::UnsupportedDType { op: OP, dtype });
+            return Err(Error::UnsupportedDType { op: "convert", dtype });
         }
         let mut tensor = self.lock();
         if tensor.dtype() == dtype {

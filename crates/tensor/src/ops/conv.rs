@@ -128,10 +128,32 @@ impl Conv2d {
             let window = conv.windows[axis];
             if self.transposed { self.larger(axis, &window, len) } else { window.outputs(len) }
         };
-        match (channels_fit, outputs, size(0, *height), size(1, *width)) {
-            (true, Some(outputs), Some(high), Some(wide)) => Shape::new(&[*n, outputs, high, wide]),
-            _ => Err(mismatch),
+        let outputs = outputs.filter(|_| channels_fit).ok_or(mismatch)?;
+        match (size(0, *height), size(1, *width)) {
+            (Some(high), Some(wide)) => Shape::new(&[*n, outputs, high, wide]),
+            _ => Err(self.no_place(x, weight)),
         }
+    }
+
+    /// That the windows leave no output, in the axes that the caller knows of.
+    fn no_place(&self, x: &Tensor, weight: &Tensor) -> Error {
+        let axes = if self.op == "conv1d" { 1 } else { 0 };
+        let Conv2dOptions { padding, dilation, stride, .. } = self.options;
+        let [size, image] = [weight, x].map(|operand| &operand.dims()[2 + axes..]);
+        let mut got = format!("a window of {size:?} on {image:?} with padding {:?}", &padding[axes..]);
+        if dilation != [1, 1] {
+            got += &format!(" and dilation {:?}", &dilation[axes..]);
+        }
+        if self.transposed {
+            got += &format!(", moved by {:?}", &stride[axes..]);
+        }
+        got += &format!(" (shapes {} and {})", x.shape(), weight.shape());
+        let expected = if self.transposed {
+            "a window that leaves an output"
+        } else {
+            "a window that fits into what it slides over"
+        };
+        Error::BadArgument { op: self.op, argument: "weight", expected, got }
     }
 
     /// The size along an axis that, convolved, gives `len` outputs.
@@ -226,9 +248,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadRank`] unless both have four axes, [`Error::ShapeMismatch`] if channels do not fit or a window does not
-    /// fit once, [`Error::BadArgument`] for strides, dilations or groups of 0, [`Error::DTypeMismatch`],
-    /// [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if there is no memory.
+    /// [`Error::BadRank`] unless both have four axes, [`Error::ShapeMismatch`] if channels do not fit,
+    /// [`Error::BadArgument`] for a window that does not fit into the padded image, and for strides, dilations or groups of 0,
+    /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if there is no memory.
     pub fn conv2d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
         apply(Conv2d { op: "conv2d", options, transposed: false }, &[self, weight])
     }

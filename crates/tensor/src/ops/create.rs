@@ -2,6 +2,7 @@
 
 use bfc_core::{AllocationAttributes, Category};
 
+use super::unary::holds;
 use crate::backend::Kernel;
 use crate::context::OpContext;
 use crate::device::{Device, DeviceAllocator, Place};
@@ -161,18 +162,29 @@ impl Tensor {
         Self::full_of(place, shape, value, DType::F32)
     }
 
-    /// One value everywhere, converted to `dtype` as [`Tensor::to_dtype`] converts.
+    /// One value everywhere, rounded to what a float has, or one that integers hold.
+    ///
+    /// ```
+    /// use highwater_tensor::{DType, Device, Tensor};
+    /// let device = Device::cpu()?;
+    /// assert_eq!(Tensor::full_of(&device, 2, 255, DType::U8)?.to_vec::<u8>()?, [255, 255]);
+    /// let error = Tensor::full_of(&device, 2, 300, DType::U8).unwrap_err();
+    /// assert_eq!(error.to_string(), "full: scalar must be a number that the element type holds, got 300 for a tensor of u8");
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// As [`Tensor::new`].
+    /// As [`Tensor::new`]; [`Error::BadArgument`] for a fraction, and for a number beyond the type's, where `dtype` is one of
+    /// integers.
     pub fn full_of(
         place: &impl Place,
         shape: impl IntoShape,
         value: impl Into<Scalar>,
         dtype: DType,
     ) -> Result<Self> {
+        const OP: &str = "full";
         let options = TensorOptions { dtype, ..TensorOptions::default() };
-        filled("full", place, shape, value.into(), options)
+        filled(OP, place, shape, holds(OP, value.into(), dtype)?, options)
     }
 
     /// One value everywhere, for a purpose known beforehand.
@@ -269,6 +281,25 @@ mod tests {
         assert_eq!(x.to_vec::<bool>().unwrap(), [true, false]);
         assert_eq!(x.ones_like().unwrap().to_vec::<bool>().unwrap(), [true, true]);
         assert_eq!(x.zeros_like().unwrap().to_vec::<bool>().unwrap(), [false, false]);
+    }
+
+    #[test]
+    fn a_value_that_the_type_does_not_hold_is_refused_as_where_a_mask_says_so() {
+        let device = cpu();
+        let mask = Tensor::full_of(&device, 2, true, DType::Bool).unwrap();
+        let values = [300.0, -1.0, 1.5, f64::NAN, 2_147_483_648.0, 255.0, 0.0].map(Scalar::Float);
+        for value in values.into_iter().chain([300, -1, 1 << 31, 255].map(Scalar::Int)) {
+            for dtype in [DType::U8, DType::I32, DType::I64, DType::F16, DType::F32] {
+                let full = Tensor::full_of(&device, 2, value, dtype);
+                let masked = Tensor::zeros_of(&device, 2, dtype).unwrap().masked_fill(&mask, value);
+                assert_eq!(full.is_ok(), masked.is_ok(), "{value:?} of {dtype}");
+                let Err(error) = full else { continue };
+                assert!(
+                    matches!(error, Error::BadArgument { op: "full", argument: "scalar", .. }),
+                    "{error}"
+                );
+            }
+        }
     }
 
     #[test]
