@@ -15,7 +15,7 @@ use crate::report::plain;
 /// The arguments of `highwater diff`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DiffArguments {
-    /// The run before
+    /// The run before; one of both may be -, standard input
     #[arg(value_name = "A.hwm")]
     before: PathBuf,
 

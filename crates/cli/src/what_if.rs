@@ -28,7 +28,7 @@ use variation::Variation;
 #[derive(Args, Clone, Debug)]
 #[command(after_help = policies::help())]
 pub(crate) struct WhatIfArguments {
-    /// The recorded run
+    /// The recorded run, or - for standard input
     #[arg(value_name = "RUN.hwm")]
     run: PathBuf,
 

@@ -139,6 +139,26 @@ fn standard_input_is_read_once_within_bounds_and_never_followed() {
 }
 
 #[test]
+fn a_folder_in_the_place_of_a_file_is_called_one() {
+    let folder = TempDir::new().unwrap();
+    recording(&folder);
+    fs::write(folder.path().join("trace"), TRACE).unwrap();
+    for arguments in [
+        &["replay", "."][..],
+        &["report", "."],
+        &["top", "."],
+        &["what-if", "."],
+        &["diff", "run.hwm", "."],
+        &["replay", "trace", "--policy", "planned", "--plan", "."],
+        &["report", "run.hwm", "--html", "page", "--log", "."],
+    ] {
+        let output = highwater(folder.path(), arguments, b"");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert_eq!(text(&output.stderr), "highwater: .: is a directory\n", "{arguments:?}");
+    }
+}
+
+#[test]
 fn a_step_between_marks_is_planned_by_name() {
     let folder = TempDir::new().unwrap();
     let plan =

@@ -102,8 +102,8 @@ pub use report::{
 pub use scope::{LimitedGuard, ModuleGuard, Phase, PhaseGuard, Place, PlaceGuard, here, module, phase};
 pub use totals::{OpTotals, ThreadTotals};
 pub use trace::{
-    PickleProblem, ReadOptions, SnapshotProblem, Trace, TraceComment, TraceError, TraceEvent, TraceLimits,
-    TracePlace, TraceProblem,
+    CompressedProblem, PickleProblem, ReadOptions, SnapshotProblem, Trace, TraceComment, TraceError,
+    TraceEvent, TraceLimits, TracePlace, TraceProblem,
 };
 pub use tracker::{OpRun, Tracker};
 pub use training_log::{

@@ -33,7 +33,7 @@ mod snapshot;
 mod text;
 
 use builder::{Builder, MAX_LABEL};
-pub use error::{TraceError, TracePlace, TraceProblem};
+pub use error::{CompressedProblem, TraceError, TracePlace, TraceProblem};
 pub use limits::TraceLimits;
 pub use pickle::PickleProblem;
 pub use read::ReadOptions;

@@ -67,6 +67,15 @@ pub enum TraceProblem {
     /// The file could not be read or decompressed.
     #[error("{0}")]
     Io(#[source] io::Error),
+    /// What is compressed in the file cannot be had.
+    #[error("{0}")]
+    Compressed(CompressedProblem),
+    /// A device was asked for in a file that knows none.
+    #[error("device {device} was asked for, and only PyTorch's snapshots tell devices apart")]
+    NoDevices {
+        /// The device asked for.
+        device: u32,
+    },
     /// The file is longer than the limit.
     #[error("the file has more than {}, decompressed", Bytes(*limit))]
     TooMuchInput {
@@ -183,9 +192,41 @@ pub enum TraceProblem {
 
 impl From<io::Error> for TraceProblem {
     fn from(error: io::Error) -> Self {
-        match error.get_ref().and_then(|inner| inner.downcast_ref::<TooMuchInput>()) {
-            Some(&TooMuchInput { limit }) => Self::TooMuchInput { limit },
+        if let Some(&TooMuchInput { limit }) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
+            return Self::TooMuchInput { limit };
+        }
+        match error.get_ref().and_then(|inner| inner.downcast_ref::<CompressedProblem>()) {
+            Some(problem) => Self::Compressed(problem.clone()),
             None => Self::Io(error),
+        }
+    }
+}
+
+/// What is wrong with what gzip wrote.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CompressedProblem {
+    /// It ends too early.
+    #[error("the compressed data ends too early: the file is truncated")]
+    Truncated,
+    /// It contradicts itself, or was never what gzip writes.
+    #[error("the compressed data is damaged: {message}")]
+    Damaged {
+        /// What the decoder said.
+        message: String,
+    },
+}
+
+impl CompressedProblem {
+    /// What a failure to decompress means, carried through [`io::Error`]; a failure to read stays what it is.
+    pub(super) fn told(error: io::Error) -> io::Error {
+        let kind = error.kind();
+        match kind {
+            io::ErrorKind::UnexpectedEof => io::Error::new(kind, Self::Truncated),
+            io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
+                io::Error::new(kind, Self::Damaged { message: error.to_string() })
+            }
+            _ => error,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, Cursor, ErrorKind, Read};
 
 use flate2::bufread::MultiGzDecoder;
 
-use super::error::TooMuchInput;
+use super::error::{CompressedProblem, TooMuchInput};
 use super::lines::beginning;
 use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
 use super::{minimalloc, pickle, rmm, snapshot, text};
@@ -15,7 +15,8 @@ use crate::record::{Recording, RecordingLimits, hwm};
 pub struct ReadOptions {
     /// How large it may be.
     pub limits: TraceLimits,
-    /// Which device of a PyTorch snapshot; needed if several have events.
+    /// Which device of a PyTorch snapshot; needed if several have events, and refused for files of other formats, which tell
+    /// of none.
     pub device: Option<u32>,
 }
 
@@ -28,7 +29,7 @@ const GZIP: &[u8] = &[0x1f, 0x8b];
 pub(super) fn read(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, TraceError> {
     let (start, reader) = sniff(reader)?;
     if start.starts_with(GZIP) {
-        read_plain(BufReader::new(MultiGzDecoder::new(reader)), options)
+        read_plain(BufReader::new(Decompressed(MultiGzDecoder::new(reader))), options)
     } else {
         read_plain(reader, options)
     }
@@ -38,23 +39,50 @@ fn read_plain(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, Trac
     let limits = &options.limits;
     let limit = limits.input_bytes;
     let (start, reader) = sniff(Bounded { reader, left: limit, limit })?;
-    if start.first() == Some(&pickle::MAGIC) {
-        return snapshot::parse(reader, options);
+    let format = Format::of(&start)?;
+    if let Some(device) = options.device.filter(|_| format != Format::Snapshot) {
+        return Err(TracePlace::Byte(0).of(TraceProblem::NoDevices { device }));
     }
-    if start.starts_with(&hwm::MAGIC) {
-        return recording(reader, limits);
+    match format {
+        Format::Snapshot => snapshot::parse(reader, options),
+        Format::Recording => recording(reader, limits),
+        Format::Rmm => rmm::parse(reader, limits),
+        Format::MiniMalloc => minimalloc::parse(reader, limits),
+        Format::Text => text::parse(reader, limits),
     }
-    let start = String::from_utf8_lossy(&start);
-    let first = start.lines().map(str::trim).zip(1..).find(|(line, _)| !line.is_empty());
-    match first {
-        None => text::parse(reader, limits),
-        Some((line, _)) if rmm::is_first_line(line) => rmm::parse(reader, limits),
-        Some((line, _)) if minimalloc::is_first_line(line) => minimalloc::parse(reader, limits),
-        Some((line, _)) if ["#", "a ", "f "].iter().any(|start| line.starts_with(start)) => {
-            text::parse(reader, limits)
+}
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Snapshot,
+    Recording,
+    Rmm,
+    MiniMalloc,
+    /// Our own lines.
+    Text,
+}
+
+impl Format {
+    /// The format of a file that begins like this. One without lines is text, without events.
+    fn of(start: &[u8]) -> Result<Self, TraceError> {
+        if start.first() == Some(&pickle::MAGIC) {
+            return Ok(Self::Snapshot);
         }
-        Some((line, number)) => {
-            Err(TracePlace::Line(number).of(TraceProblem::UnknownFormat { found: beginning(line) }))
+        if start.starts_with(&hwm::MAGIC) {
+            return Ok(Self::Recording);
+        }
+        let start = String::from_utf8_lossy(start);
+        match start.lines().map(str::trim).zip(1..).find(|(line, _)| !line.is_empty()) {
+            None => Ok(Self::Text),
+            Some((line, _)) if rmm::is_first_line(line) => Ok(Self::Rmm),
+            Some((line, _)) if minimalloc::is_first_line(line) => Ok(Self::MiniMalloc),
+            Some((line, _)) if ["#", "a ", "f "].iter().any(|start| line.starts_with(start)) => {
+                Ok(Self::Text)
+            }
+            Some((line, number)) => {
+                Err(TracePlace::Line(number).of(TraceProblem::UnknownFormat { found: beginning(line) }))
+            }
         }
     }
 }
@@ -73,6 +101,15 @@ fn sniff<R: BufRead>(mut reader: R) -> Result<(Vec<u8>, impl BufRead), TraceErro
     let read = (&mut reader).take(SNIFFED).read_to_end(&mut start);
     read.map_err(|error| TracePlace::Byte(start.len() as u64).of(error))?;
     Ok((start.clone(), Cursor::new(start).chain(reader)))
+}
+
+/// A decoder whose errors say that they are about what is compressed.
+struct Decompressed<R>(R);
+
+impl<R: Read> Read for Decompressed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer).map_err(CompressedProblem::told)
+    }
 }
 
 /// A reader that fails once it has given so many bytes and is asked for more.

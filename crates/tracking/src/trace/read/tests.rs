@@ -63,6 +63,41 @@ fn a_compressed_file_cut_anywhere_is_refused() {
     for length in 1..whole.len() {
         assert!(read(&whole[..length]).is_err(), "{length}");
     }
+    for length in 2..whole.len() {
+        let problem = read(&whole[..length]).unwrap_err().problem;
+        let expected = TraceProblem::Compressed(CompressedProblem::Truncated);
+        assert_eq!(problem.to_string(), expected.to_string(), "{length}");
+    }
+}
+
+#[test]
+fn what_gzip_did_not_write_is_said_to_be_damaged() {
+    let whole = gzip(b"# x\na 0 10 x\nf 0\n");
+    let mut wrong_sum = whole.clone();
+    wrong_sum[whole.len() - 8] ^= 1;
+    for file in [&b"\x1f\x8bgarbage, and a lot of it"[..], &wrong_sum, &[&whole[..10], &[0xff; 40]].concat()]
+    {
+        let error = read(file).unwrap_err();
+        let problem = CompressedProblem::Damaged { message: String::new() };
+        assert!(
+            matches!(&error.problem, TraceProblem::Compressed(CompressedProblem::Damaged { .. })),
+            "{error}"
+        );
+        assert!(error.to_string().contains(&problem.to_string()), "{error}");
+    }
+}
+
+#[test]
+fn a_device_is_refused_where_none_are_told_apart() {
+    let options = ReadOptions { device: Some(1), ..ReadOptions::default() };
+    let csv = "id,lower,upper,size\n";
+    for file in ["a 0 10 x\nf 0\n", "", RMM, csv] {
+        assert!(read(file.as_bytes()).is_ok(), "{file}");
+        let error = Trace::read(file.as_bytes(), &options).unwrap_err();
+        assert!(matches!(error.problem, TraceProblem::NoDevices { device: 1 }), "{error}");
+    }
+    let error = Trace::read(&b"what is this"[..], &options).unwrap_err();
+    assert!(matches!(error.problem, TraceProblem::UnknownFormat { .. }), "{error}");
 }
 
 #[test]
