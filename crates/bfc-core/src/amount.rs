@@ -19,6 +19,9 @@ pub struct Share {
 }
 
 impl Share {
+    /// All of the whole.
+    pub const WHOLE: Self = Self { millionths: 1_000_000 };
+
     /// `percent` hundredths of the whole; `None` unless that is at least a millionth, and at most a hundred times the whole.
     #[must_use]
     pub fn percent(percent: f64) -> Option<Self> {
@@ -168,6 +171,7 @@ mod tests {
         assert_eq!(share(100.0).of(Bytes(u64::MAX)), Bytes(u64::MAX));
         assert_eq!(share(10_000.0).of(Bytes(u64::MAX)), Bytes(u64::MAX));
         assert_eq!(share(50.0).of(Bytes(3)), Bytes(1));
+        assert_eq!(share(100.0), Share::WHOLE);
         for percent in [0.0, -1.0, f64::NAN, f64::INFINITY, 10_000.1] {
             assert_eq!(Share::percent(percent), None, "{percent}");
         }

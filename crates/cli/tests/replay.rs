@@ -195,6 +195,7 @@ fn limits_are_options() {
     for (option, value, message) in [
         ("--max-memory", "1KiB", "takes more than 1.00 KiB of memory"),
         ("--device", "1", "recorded for device 1"),
+        ("--split", "twice:500%", "100% at most"),
     ] {
         let output = highwater(&[&snapshot, option, value]);
         assert_eq!(output.status.code(), Some(2));

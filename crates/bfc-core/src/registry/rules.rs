@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::amount::Amount;
+use crate::amount::{Amount, Share};
 use crate::bfc::{CutRule, Ends, SplitRule};
 use crate::pool::{GrowthRule, ThreadCache};
 use crate::units::{Bytes, MIB, switch, whole};
@@ -46,7 +46,8 @@ impl SplitChoice {
     /// Upstream's rule with its default of 128 MiB.
     pub const TENSORFLOW: Self = Self::Twice(Amount::Bytes(Bytes::mib(128)));
 
-    pub(crate) const EXPECTED: &str = "always, twice, or twice:AMOUNT as in twice:16MiB or twice:5%";
+    pub(crate) const EXPECTED: &str =
+        "always, twice, or twice:AMOUNT as in twice:16MiB or twice:5% (100% at most)";
 
     /// The rule in a pool with this limit.
     #[must_use]
@@ -75,7 +76,11 @@ impl FromStr for SplitChoice {
         match text.split_once(':') {
             None if text == "always" => Ok(Self::Always),
             None if text == "twice" => Ok(Self::TENSORFLOW),
-            Some(("twice", waste)) => waste.parse().map(Self::Twice).map_err(|_| error()),
+            // A block that wastes more than the whole pool is none.
+            Some(("twice", waste)) => match waste.parse().map_err(|_| error())? {
+                Amount::Share(share) if share > Share::WHOLE => Err(error()),
+                waste => Ok(Self::Twice(waste)),
+            },
             _ => Err(error()),
         }
     }
@@ -212,11 +217,22 @@ mod tests {
             ("twice", SplitChoice::TENSORFLOW),
             ("twice:16MiB", waste("16MiB")),
             ("twice:5%", waste("5%")),
+            ("twice:100%", waste("100%")),
             ("twice:0", waste("0")),
         ] {
             assert_eq!(text.parse(), Ok(expected));
         }
-        refused::<SplitChoice>(&["", "never", "twice:", "twice:x", "always:5%", "twice:-1", "twice:0%"]);
+        refused::<SplitChoice>(&[
+            "",
+            "never",
+            "twice:",
+            "twice:x",
+            "always:5%",
+            "twice:-1",
+            "twice:0%",
+            "twice:100.1%",
+            "twice:500%",
+        ]);
         let rule = waste("50%").rule(Bytes::gib(1));
         assert_eq!(rule, SplitRule::Twice { max_waste: Bytes::mib(512) });
     }
