@@ -489,6 +489,20 @@ fn buffers_whose_transfers_are_forgotten_by_all_are_given_back_after_the_copies(
 }
 
 #[test]
+fn buffers_whose_transfers_were_forgotten_in_another_order_are_given_back_too() {
+    let bench = Bench::new();
+    let (pinned, transfers) = (pinned(&bench), Transfers::new(bench.others[0].clone()));
+    let tensor = bench.take(MIB);
+    let [first, second] =
+        [b"one ", b"two "].map(|bytes| transfers.to_device(buffer(&pinned, bytes), &tensor, 0).unwrap());
+    drop(transfers);
+    drop(second);
+    drop(first);
+    assert_eq!(pinned.stats().bytes_in_use, 0);
+    assert_eq!(bench.device.violations(), []);
+}
+
+#[test]
 fn transfers_that_cannot_be_are_refused_and_copy_nothing() {
     let bench = Bench::new();
     let (pinned, transfers) = (pinned(&bench), Transfers::new(bench.others[0].clone()));

@@ -180,8 +180,9 @@ impl<T> Deferred<T> {
     pub(super) fn finish(&self) -> Vec<T> {
         let waiting = &mut *lock(&self.waiting);
         waiting.take_in();
-        for lane in &waiting.lanes {
-            if let Some((event, _)) = lane.marks.back() {
+        // All of them, as in `wait_for`: the last one handed in need not be the last that the stream passes.
+        for (event, _) in waiting.lanes.iter().flat_map(|lane| lane.marks.iter().rev()) {
+            if event.is_complete() != Ok(true) {
                 // A failure shows in what has passed.
                 let _ = event.synchronise();
             }
@@ -276,5 +277,20 @@ mod tests {
         }
         assert_eq!(deferred.wait_for(|things| things.len() == 2), Ok(true));
         assert_eq!(deferred.passed_by_now(), ["later", "earlier"]);
+    }
+
+    #[test]
+    fn at_the_end_all_marks_are_waited_for_in_whatever_order_they_came() {
+        let device = Arc::new(SimDevice::new(Bytes::mib(1)).with_pace(Pace::OnDemand));
+        let stream = Stream::new(device.clone()).unwrap();
+        let deferred = Deferred::new();
+        let marks = ["earlier", "later"].map(|thing| {
+            device.launch(stream.handle(), &[]).unwrap();
+            (thing, deferred.marks(std::slice::from_ref(&stream)).unwrap())
+        });
+        for (thing, marks) in marks.into_iter().rev() {
+            deferred.push(thing, marks);
+        }
+        assert_eq!(deferred.finish(), ["later", "earlier"]);
     }
 }
