@@ -11,8 +11,9 @@ use std::time::Duration;
 use bfc_core::sim::{Fault, Operation, Pace, SimDevice, Use, When};
 use bfc_core::{
     AllocError, Allocation, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, BlockError,
-    Bytes, DeviceMemory, Driver, Event, FreeFaults, MIB, MemoryKind, PinnedBuffer, PinnedMemory, RecordError,
-    Request, SourceError, Span, Stats, Stream, StreamAllocator, Tag, TransferError, Transfers, failed_drops,
+    Bytes, DeviceMemory, Driver, Event, FreeFaults, Lifetime, MIB, MemoryKind, PinnedBuffer, PinnedMemory,
+    Plan, PlanOptions, PlannedAllocator, PlannedConfig, RecordError, Request, SourceError, Span, Stats,
+    Stream, StreamAllocator, Tag, TransferError, Transfers, failed_drops,
 };
 
 /// A device with a pool of 8 MiB in one region, a compute stream and two others. Work ends when it is waited for.
@@ -537,4 +538,23 @@ fn streams_and_events_of_one_device_are_none_of_another() {
     assert!(matches!(event.record(&second), Err(SourceError::Driver { call: "record", .. })));
     assert!(matches!(second.wait(&event), Err(SourceError::Driver { call: "wait", .. })));
     assert_ne!(first, second);
+}
+
+#[test]
+fn a_pool_that_follows_a_plan_is_told_of_steps_and_tells_of_its_plan() {
+    let bench = Bench::new();
+    let step = [(0, 4), (1, 4), (2, 4)].map(|(start, end)| Lifetime { bytes: MIB, start, end });
+    let plan = Plan::solve(&step, &PlanOptions::default()).unwrap();
+    let config = PlannedConfig::planned(Bytes::mib(8), Arc::new(plan));
+    let source = Arc::new(DeviceMemory::new(bench.device.clone()));
+    let planned = Arc::new(PlannedAllocator::new("planned", source, config));
+    let allocator: Arc<dyn Allocator> =
+        Arc::new(StreamAllocator::new(planned.clone(), bench.compute.clone()));
+    for _ in 0..2 {
+        // A step that ends early.
+        allocator.begin_step();
+        drop(Allocation::new(&allocator, &Request::new(MIB)).unwrap());
+    }
+    assert_eq!(planned.counts().steps, 2);
+    assert_eq!(allocator.plan_counts(), Some(planned.counts()));
 }

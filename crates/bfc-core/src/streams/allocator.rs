@@ -15,6 +15,7 @@ use crate::ledger::{Ledger, OwnerBytes, Tag};
 use crate::memory::{Block, MemoryKind, Span};
 use crate::oom::{OomReport, Verdict};
 use crate::owner::OwnerId;
+use crate::plan::PlannedCounts;
 use crate::retry::{AllocatorRetry, Refusal, Want};
 use crate::stats::Stats;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -477,6 +478,14 @@ unsafe impl Allocator for StreamAllocator {
 
     fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
         self.pool.would_fit(request, freed)
+    }
+
+    fn begin_step(&self) {
+        self.pool.begin_step();
+    }
+
+    fn plan_counts(&self) -> Option<PlannedCounts> {
+        self.pool.plan_counts()
     }
 }
 
