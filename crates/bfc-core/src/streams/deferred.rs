@@ -5,8 +5,8 @@
 //! that one does the work.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, TryLockError};
 
 use super::cheapest::{Marks, cheapest_cut};
 use super::{Event, Stream};
@@ -113,9 +113,11 @@ impl<T> Deferred<T> {
         if self.len() == 0 {
             return Vec::new();
         }
+        // A poisoned one is taken as it is, as by `lock`.
         match self.waiting.try_lock() {
             Ok(mut waiting) => self.take_passed(&mut waiting),
-            Err(_) => Vec::new(),
+            Err(TryLockError::Poisoned(waiting)) => self.take_passed(&mut waiting.into_inner()),
+            Err(TryLockError::WouldBlock) => Vec::new(),
         }
     }
 
@@ -292,5 +294,18 @@ mod tests {
             deferred.push(thing, marks);
         }
         assert_eq!(deferred.finish(), ["later", "earlier"]);
+    }
+
+    #[test]
+    fn a_panic_of_who_was_asked_keeps_nothing_from_being_given_back() {
+        let device = Arc::new(SimDevice::new(Bytes::mib(1)).with_pace(Pace::OnDemand));
+        let stream = Stream::new(device.clone()).unwrap();
+        let deferred = Deferred::new();
+        device.launch(stream.handle(), &[]).unwrap();
+        deferred.push("thing", deferred.marks(std::slice::from_ref(&stream)).unwrap());
+        let asked = || deferred.wait_for(|_| panic!("as planned"));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(asked)).is_err());
+        device.finish(stream.handle());
+        assert_eq!(deferred.passed(), ["thing"]);
     }
 }
