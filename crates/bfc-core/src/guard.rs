@@ -32,6 +32,7 @@ use crate::stats::Stats;
 use crate::streams::Stream;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
+use crate::units::Bytes;
 
 pub use config::{Fill, GuardConfig};
 pub use damage::{Damage, Fault};
@@ -355,6 +356,10 @@ unsafe impl Allocator for GuardAllocator {
 
     fn set_safe_frontier(&self, count: u64) {
         self.inner.set_safe_frontier(count);
+    }
+
+    fn trim(&self, keep: Bytes) -> u64 {
+        self.inner.trim(keep)
     }
 
     fn begin_step(&self) {

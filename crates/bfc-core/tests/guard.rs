@@ -406,3 +406,14 @@ fn a_listener_may_use_the_guard() {
     assert_eq!(guard.stats().num_allocs, 2);
     slot.lock().unwrap().take();
 }
+
+#[test]
+fn memory_that_nobody_uses_goes_back_through_a_guard() {
+    let guard = guard(GuardConfig::default().with_quarantine(Bytes(0), 0));
+    let block = allocate(&guard, 1000);
+    let reserved = guard.stats().bytes_reserved;
+    assert_eq!(guard.trim(Bytes(0)), 0, "it is in use");
+    free(&guard, block).unwrap();
+    assert_eq!(guard.trim(Bytes(0)), reserved);
+    assert_eq!(guard.stats().bytes_reserved, 0);
+}
