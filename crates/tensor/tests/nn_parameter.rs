@@ -1,6 +1,8 @@
 //! Parameters: shared cells whose old values stay valid.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
+use std::sync::{Arc, Mutex};
+
 use bfc_core::{Bytes, Category};
 use highwater_tensor::nn::Parameter;
 use highwater_tensor::{DType, Device, Error, Runtime, Tensor};
@@ -109,6 +111,27 @@ fn a_copy_that_finds_no_memory_changes_nothing() {
     assert!(parameter.tensor().shares_buffer_with(&before));
     drop(hog);
     parameter.set(&zeros).unwrap();
+    assert_eq!(parameter.tensor().to_vec::<f32>().unwrap()[0], 0.0);
+}
+
+#[test]
+fn who_is_asked_for_memory_may_read_the_parameter_that_it_is_for() {
+    let runtime = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap();
+    let device = runtime.cpu().unwrap();
+    let zeros = Tensor::zeros(&device, [60 << 10]).unwrap();
+    let parameter = Parameter::new(Tensor::ones(&device, [60 << 10]).unwrap()).unwrap();
+    let before = parameter.tensor();
+    let hog = Mutex::new(vec![Tensor::zeros(&device, [120 << 10]).unwrap()]);
+    let (asked, read) = (parameter.clone(), Arc::new(Mutex::new(Vec::new())));
+    let seen = Arc::clone(&read);
+    runtime.tracker().last_resort().before_giving_up(move |_| {
+        // As a program that saves what it has before it gives up.
+        seen.lock().unwrap().push(asked.tensor().to_vec::<f32>().unwrap()[0]);
+        hog.lock().unwrap().pop().is_some()
+    });
+    parameter.set(&zeros).unwrap();
+    assert_eq!(*read.lock().unwrap(), [1.0]);
+    assert_eq!(before.to_vec::<f32>().unwrap()[0], 1.0);
     assert_eq!(parameter.tensor().to_vec::<f32>().unwrap()[0], 0.0);
 }
 

@@ -105,16 +105,22 @@ impl Parameter {
         if !dtype.is_float() {
             return Err(Error::UnsupportedDType { op: "convert", dtype });
         }
-        let mut tensor = self.lock();
-        if tensor.dtype() == dtype {
-            return Ok(());
+        loop {
+            let before = self.value();
+            if before.dtype() == dtype {
+                return Ok(());
+            }
+            let device = before.device().clone();
+            let ctx = OpContext::create(OP, &device, device.default_allocator()?, Category::Parameter);
+            let mut converted = ctx.output(before.shape(), dtype)?;
+            ctx.compute(Kernel::Copy { input: before.view(), out: converted.view_mut() })?;
+            let converted = converted.finish().requiring_grad()?;
+            let mut own = self.lock();
+            if own.shares_buffer_with(&before) {
+                *own = converted;
+                return Ok(());
+            }
         }
-        let device = tensor.device().clone();
-        let ctx = OpContext::create(OP, &device, device.default_allocator()?, Category::Parameter);
-        let mut converted = ctx.output(tensor.shape(), dtype)?;
-        ctx.compute(Kernel::Copy { input: tensor.view(), out: converted.view_mut() })?;
-        *tensor = converted.finish().requiring_grad()?;
-        Ok(())
     }
 
     /// Checks that `values` could be this parameter's.
@@ -138,8 +144,9 @@ impl Parameter {
         let dtype = gradient.dtype();
         check(op, &own, &gradient, |own| own == dtype || own.computed_as() == dtype)?;
         if own.view_mut().is_none() {
+            drop(own);
             let _scope = module(path);
-            make_unique(&mut own)?;
+            self.make_unique()?;
         }
         Ok(Some(gradient))
     }
@@ -149,7 +156,7 @@ impl Parameter {
     /// # Errors
     /// [`Error::Allocation`] if a copy is needed and there is no memory.
     pub(crate) fn make_unique(&self) -> Result<()> {
-        make_unique(&mut self.lock())
+        self.lock_unique().map(drop)
     }
 
     /// Lets `write` change the values, in place where that harms nobody.
@@ -157,10 +164,29 @@ impl Parameter {
     /// # Errors
     /// As [`make_unique`](Self::make_unique) before anything has changed; else what `write` says.
     pub(crate) fn update(&self, write: impl FnOnce(ViewMut<'_>) -> Result<()>) -> Result<()> {
-        let mut tensor = self.lock();
-        make_unique(&mut tensor)?;
+        let mut tensor = self.lock_unique()?;
         // The lock keeps others from taking a share in the buffer before it is written.
         write(tensor.view_mut().expect("this cell is the only holder of its buffer"))
+    }
+
+    /// Locks the cell and makes it the only holder of its buffer. Memory for a copy is taken without the lock: whoever is
+    /// asked for some may read this parameter, as to save it.
+    fn lock_unique(&self) -> Result<BiasedGuard<'_, Tensor>> {
+        loop {
+            let mut own = self.lock();
+            if own.view_mut().is_some() {
+                return Ok(own);
+            }
+            let shared = own.clone();
+            drop(own);
+            let copy = copy_of(&shared)?;
+            let mut own = self.lock();
+            // As long as it is shared with this one, nobody has changed its values.
+            if own.shares_buffer_with(&shared) {
+                *own = copy;
+                return Ok(own);
+            }
+        }
     }
 
     /// One thread trains, as a rule: it pays next to nothing for the lock.
@@ -187,17 +213,13 @@ fn check(op: &'static str, own: &Tensor, values: &Tensor, takes: impl FnOnce(DTy
     Ok(())
 }
 
-/// Replaces a tensor whose buffer is shared by a copy in a buffer of its own, which is the same leaf.
-fn make_unique(tensor: &mut Tensor) -> Result<()> {
-    if tensor.view_mut().is_some() {
-        return Ok(());
-    }
-    let device = tensor.device().clone();
-    let ctx = OpContext::create("copy_parameter", &device, device.default_allocator()?, Category::Parameter);
+/// The values of a tensor in a buffer of their own, as the same leaf.
+fn copy_of(tensor: &Tensor) -> Result<Tensor> {
+    let device = tensor.device();
+    let ctx = OpContext::create("copy_parameter", device, device.default_allocator()?, Category::Parameter);
     let mut copy = ctx.output(tensor.shape(), tensor.dtype())?;
     ctx.compute(Kernel::Copy { input: tensor.view(), out: copy.view_mut() })?;
-    *tensor = copy.finish().with_grad_edge(tensor.grad_edge().cloned());
-    Ok(())
+    Ok(copy.finish().with_grad_edge(tensor.grad_edge().cloned()))
 }
 
 impl fmt::Debug for Parameter {
