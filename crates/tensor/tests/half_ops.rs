@@ -7,7 +7,7 @@ mod ops_table;
 use bfc_core::Bytes;
 use half::{bf16, f16};
 use highwater_tensor::nn::Parameter;
-use highwater_tensor::optim::{Adam, Optimizer, Sgd};
+use highwater_tensor::optim::{Adam, LossScaler, Optimizer, Sgd};
 use highwater_tensor::{
     CrossEntropyOptions, DType, Error, Gradients, Norm, Reduction, Result, Rng, Runtime, Tensor,
 };
@@ -355,6 +355,26 @@ fn a_step_on_two_devices_of_which_one_lacks_memory_changes_neither() {
     gradients.accumulate(&mut more).unwrap();
     sgd.step(gradients).unwrap();
     assert_eq!(first(), [0.75; 2]);
+}
+
+#[test]
+fn a_scaled_step_on_two_devices_is_taken_on_both_or_on_neither() {
+    let device = || Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+    let [a, b] = [device(), device()]
+        .map(|device| Parameter::new(Tensor::ones_of(&device, 3, DType::F16).unwrap()).unwrap());
+    let mut sgd = Sgd::new(vec![("a".to_owned(), a.clone()), ("b".to_owned(), b.clone())], 0.25).unwrap();
+    let mut scaler = LossScaler::dynamic_from(1024.0, 100).unwrap();
+    let first = || [&a, &b].map(|p| p.tensor().to_vec::<f16>().unwrap()[0].to_f32());
+    for (slope, after) in [(f64::INFINITY, 1.0), (1.0, 0.75)] {
+        let of = |p: &Parameter, slope: f64| {
+            let loss = p.tensor().mul_scalar(slope).unwrap().sum_all().unwrap();
+            scaler.scale(&loss).unwrap().backward().unwrap()
+        };
+        let (mut gradients, mut more) = (of(&a, 1.0), of(&b, slope));
+        gradients.accumulate(&mut more).unwrap();
+        assert_eq!(scaler.step(&mut sgd, gradients).unwrap().is_taken(), after < 1.0);
+        assert_eq!(first(), [after; 2]);
+    }
 }
 
 #[test]

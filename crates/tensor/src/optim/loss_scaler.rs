@@ -185,17 +185,19 @@ impl LossScaler {
 /// The gradients divided by a number, and whether all are finite. On a device that computes nothing they are.
 fn divided(mut gradients: Gradients, by: f64) -> Result<(Gradients, bool)> {
     let _phase = phase(Phase::Optimizer);
-    // Of all gradients, so that the host waits for the device only once.
-    let mut ends: Option<[Tensor; 2]> = None;
+    // Of all gradients on a device, so that the host waits for it only once.
+    let mut ends: Vec<[Tensor; 2]> = Vec::new();
     for gradient in gradients.values_mut() {
         let exact = gradient.to_dtype(gradient.dtype().computed_as())?.mul_scalar(1.0 / by)?;
         if exact.elements() > 0 {
             // NaN counts as both.
             let (largest, least) = (exact.max_all()?, exact.min_all()?);
-            ends = Some(match ends {
-                Some([most, fewest]) => [most.maximum(&largest)?, fewest.minimum(&least)?],
-                None => [largest, least],
-            });
+            match ends.iter_mut().find(|[most, _]| most.device() == exact.device()) {
+                Some([most, fewest]) => {
+                    (*most, *fewest) = (most.maximum(&largest)?, fewest.minimum(&least)?);
+                }
+                None => ends.push([largest, least]),
+            }
         }
         *gradient = exact;
     }
