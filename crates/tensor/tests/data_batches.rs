@@ -208,7 +208,7 @@ fn prefetched_batches_are_those_of_the_same_pass_without() {
     let (data, device) = (rows(50), device());
     let pass = || data.batches(8, &device).unwrap().shuffled(3, 1);
     let expected = labels(pass());
-    for ahead in [0, 1, 2, 100] {
+    for ahead in [0, 1, 2, 100, usize::MAX] {
         let found = std::thread::scope(|scope| {
             let batches = pass().prefetched(scope, ahead);
             assert_eq!(batches.len(), 7);

@@ -31,10 +31,10 @@ impl<'scope, P: Place> Prefetched<'scope, P> {
         place: &'scope P,
         ahead: usize,
     ) -> Self {
-        // With no room in the channel, one batch is ready in the thread's hands.
-        let (to_ready, ready) = sync_channel(ahead.saturating_sub(1));
-        let (used, from_used) = channel::<HostBatch>();
         let left = rows.left();
+        // With no room in the channel, one batch is ready in the thread's hands. A channel takes memory for all its room at once.
+        let (to_ready, ready) = sync_channel(ahead.min(left).saturating_sub(1));
+        let (used, from_used) = channel::<HostBatch>();
         scope.spawn(move || {
             loop {
                 let mut batch = from_used.try_recv().unwrap_or_default();
