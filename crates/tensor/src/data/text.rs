@@ -177,7 +177,8 @@ impl Text {
     /// the number of the step decide, and nothing else. Made as inputs in the scope `data`.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] if the text is not longer than a window, [`Error::Allocation`] if there is no memory.
+    /// [`Error::BadArgument`] if the text is not longer than a window, [`Error::Allocation`] and
+    /// [`Error::NoHostMemory`] if there is no memory.
     pub fn windows(
         &self,
         place: &impl Place,
@@ -198,12 +199,16 @@ impl Text {
         // More than there can be memory for, refused before it is asked of the host.
         let shape = Shape::new(&[count, len])?;
         Layout::contiguous("windows", shape, DType::I64)?;
+        let mut room: Vec<i64> = Vec::new();
+        let no_room = |_| Error::NoHostMemory { op: "windows", shape, dtype: DType::I64 };
+        room.try_reserve_exact(count.saturating_mul(len.max(1))).map_err(no_room)?;
         let starts = numbers_below(starts, count, seed, step);
-        let tokens = |offset: usize| -> Vec<i64> {
-            let windows = starts.iter().map(|start| &self.tokens[start + offset..][..len]);
-            windows.flatten().map(|&token| i64::from(token)).collect()
+        let mut make = |offset: usize| {
+            let windows = starts.iter().flat_map(|start| &self.tokens[start + offset..][..len]);
+            room.clear();
+            room.extend(windows.map(|&token| i64::from(token)));
+            Tensor::from_slice(place, &room, [count, len])
         };
-        let make = |offset| Tensor::from_slice(place, &tokens(offset), [count, len]);
         Ok((make(0)?, make(1)?))
     }
 }
@@ -244,6 +249,11 @@ mod tests {
         assert_eq!(again(3), again(3));
         assert_ne!(again(3), again(4));
         assert!(text.windows(&device, usize::MAX, 7, 0, 0).is_err());
+        for (count, len) in [(usize::MAX, 0), (1 << 58, 1)] {
+            let refused = text.windows(&device, count, len, 0, 0);
+            assert!(matches!(refused, Err(Error::NoHostMemory { op: "windows", .. })), "{refused:?}");
+        }
+        assert_eq!(text.windows(&device, 3, 0, 0, 0).unwrap().0.dims(), [3, 0]);
         assert!(matches!(text.windows(&device, 1, 43, 0, 0), Err(Error::BadArgument { op: "windows", .. })));
     }
 
