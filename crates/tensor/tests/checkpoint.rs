@@ -3,6 +3,7 @@
 
 mod ops_table;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -259,4 +260,31 @@ fn a_dry_run_makes_the_requests_of_the_real_one() {
         (stats.num_allocs, stats.peak_bytes_in_use, stats.bytes_requested)
     };
     assert_eq!(program(&runtime().dry().unwrap()), program(&device()));
+}
+
+#[test]
+fn a_panic_while_a_program_is_dropped_keeps_no_later_one() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("as planned");
+        }
+    }
+    let device = device();
+    let x = Tensor::ones(&device, [2]).unwrap().requiring_grad().unwrap();
+    let bomb = Bomb;
+    let y = checkpoint(&x, move |x| {
+        let _ = &bomb;
+        x.relu()
+    });
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(y))).is_err());
+    let captured = Arc::new(());
+    let inside = Arc::clone(&captured);
+    let y = checkpoint(&x, move |x| {
+        let _ = &inside;
+        x.relu()
+    });
+    assert_eq!(Arc::strong_count(&captured), 2);
+    drop(y);
+    assert_eq!(Arc::strong_count(&captured), 1);
 }

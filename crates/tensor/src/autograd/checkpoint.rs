@@ -129,14 +129,22 @@ fn drop_later(program: Program) {
         Some(waiting) => waiting.extend(program.take()),
         none => *none = Some(Vec::new()),
     });
+    if program.is_none() {
+        return;
+    }
+    let _end = EndDropping;
     while let Some(first) = program.take() {
         drop(first);
-        let _ = DROPPED.try_with(|dropped| {
-            let mut dropped = dropped.borrow_mut();
-            program = dropped.as_mut().and_then(Vec::pop);
-            if program.is_none() {
-                *dropped = None;
-            }
-        });
+        let _ = DROPPED.try_with(|dropped| program = dropped.borrow_mut().as_mut().and_then(Vec::pop));
+    }
+}
+
+/// Says that no program is being dropped any more, also after a panic of what one has captured.
+struct EndDropping;
+
+impl Drop for EndDropping {
+    fn drop(&mut self) {
+        // Whoever waits still is dropped after the borrow has ended.
+        drop(DROPPED.try_with(|dropped| dropped.borrow_mut().take()));
     }
 }
