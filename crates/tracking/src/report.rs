@@ -331,7 +331,7 @@ impl OpRow {
     /// Takes the figures of another row in: sums, and the higher of the marks.
     pub(crate) fn absorb(&mut self, other: &Self) {
         self.saved_bytes = self.saved_bytes.saturating_add(other.saved_bytes);
-        self.calls += other.calls;
+        self.calls = self.calls.saturating_add(other.calls);
         self.requested_bytes = self.requested_bytes.saturating_add(other.requested_bytes);
         self.self_peak_bytes = self.self_peak_bytes.saturating_add(other.self_peak_bytes);
         self.live_before_bytes = self.live_before_bytes.max(other.live_before_bytes);
@@ -358,7 +358,7 @@ impl PhaseRow {
     }
 
     fn add(&mut self, row: &OpRow) {
-        self.calls += row.calls;
+        self.calls = self.calls.saturating_add(row.calls);
         self.requested_bytes = self.requested_bytes.saturating_add(row.requested_bytes);
         self.total_bytes = self.total_bytes.saturating_add(row.total_bytes);
         self.high_water_bytes = self.high_water_bytes.max(row.high_water_bytes);

@@ -291,3 +291,11 @@ fn pools_that_together_leave_64_bits_are_reported_all_the_same() {
     assert_eq!(report.scopes[0].high_water_bytes, u64::MAX);
     assert!(report.to_string().contains("16.0 EiB"));
 }
+
+#[test]
+fn calls_that_together_leave_64_bits_are_reported_all_the_same() {
+    let row = |op: &str| OpRow { op: op.to_owned(), calls: u64::MAX, ..OpRow::default() };
+    // As from a file.
+    let report = Report { ops: vec![row("a"), row("b")], ..Report::default() };
+    assert!(report.to_string().contains(&u64::MAX.to_string()), "{report}");
+}
