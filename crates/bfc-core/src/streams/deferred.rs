@@ -264,11 +264,15 @@ mod tests {
     use crate::sim::{Pace, SimDevice};
     use crate::units::Bytes;
 
-    /// As when two threads free at one time: the stream passes the one mark, then the other, and they come in reversed.
-    #[test]
-    fn marks_that_come_in_another_order_than_the_stream_passes_them_are_all_waited_for() {
+    fn device() -> (Arc<SimDevice>, Arc<Stream>) {
         let device = Arc::new(SimDevice::new(Bytes::mib(1)).with_pace(Pace::OnDemand));
         let stream = Stream::new(device.clone()).unwrap();
+        (device, stream)
+    }
+
+    /// As when two threads free at one time: the stream passes the one mark, then the other, and they come in reversed.
+    fn two_in_reverse() -> Deferred<&'static str> {
+        let (device, stream) = device();
         let deferred = Deferred::new();
         let marks = ["earlier", "later"].map(|thing| {
             device.launch(stream.handle(), &[]).unwrap();
@@ -277,29 +281,24 @@ mod tests {
         for (thing, marks) in marks.into_iter().rev() {
             deferred.push(thing, marks);
         }
+        deferred
+    }
+
+    #[test]
+    fn marks_that_come_in_another_order_than_the_stream_passes_them_are_all_waited_for() {
+        let deferred = two_in_reverse();
         assert_eq!(deferred.wait_for(|things| things.len() == 2), Ok(true));
         assert_eq!(deferred.passed_by_now(), ["later", "earlier"]);
     }
 
     #[test]
     fn at_the_end_all_marks_are_waited_for_in_whatever_order_they_came() {
-        let device = Arc::new(SimDevice::new(Bytes::mib(1)).with_pace(Pace::OnDemand));
-        let stream = Stream::new(device.clone()).unwrap();
-        let deferred = Deferred::new();
-        let marks = ["earlier", "later"].map(|thing| {
-            device.launch(stream.handle(), &[]).unwrap();
-            (thing, deferred.marks(std::slice::from_ref(&stream)).unwrap())
-        });
-        for (thing, marks) in marks.into_iter().rev() {
-            deferred.push(thing, marks);
-        }
-        assert_eq!(deferred.finish(), ["later", "earlier"]);
+        assert_eq!(two_in_reverse().finish(), ["later", "earlier"]);
     }
 
     #[test]
     fn a_panic_of_who_was_asked_keeps_nothing_from_being_given_back() {
-        let device = Arc::new(SimDevice::new(Bytes::mib(1)).with_pace(Pace::OnDemand));
-        let stream = Stream::new(device.clone()).unwrap();
+        let (device, stream) = device();
         let deferred = Deferred::new();
         device.launch(stream.handle(), &[]).unwrap();
         deferred.push("thing", deferred.marks(std::slice::from_ref(&stream)).unwrap());
