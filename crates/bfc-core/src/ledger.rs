@@ -151,6 +151,8 @@ pub struct Ledger {
     /// Indexed by [`OwnerId::index`]; grows when an owner is first charged.
     accounts: Vec<Account>,
     categories: [CategoryAccount; Category::COUNT],
+    /// What all together hold: the inclusive bytes of the root, whose own account says only what is charged to itself.
+    live: u64,
     /// The most that all together held, and how often that was raised.
     peak: u64,
     last_peak: u64,
@@ -173,11 +175,13 @@ impl Ledger {
         account.bytes.own += bytes;
         self.walk_up(tag.owner, |account| {
             account.live += bytes;
-            account.peak = account.peak.max(account.live);
+            if account.live > account.peak {
+                account.peak = account.live;
+            }
         });
-        let live = self.accounts[OwnerId::ROOT.index()].bytes.live;
-        if live > self.peak {
-            self.peak = live;
+        self.live += bytes;
+        if self.live > self.peak {
+            self.peak = self.live;
             self.last_peak += 1;
         }
     }
@@ -191,6 +195,7 @@ impl Ledger {
         account.own_at_peak.note(account.bytes.own, self.last_peak);
         account.bytes.own -= bytes;
         self.walk_up(tag.owner, |account| account.live -= bytes);
+        self.live -= bytes;
     }
 
     /// Moves `bytes` from one tag to another, without a moment in which they are nobody's or counted twice.
@@ -207,16 +212,25 @@ impl Ledger {
     /// The account of one owner; all zero if it was never charged.
     #[must_use]
     pub fn owner(&self, owner: OwnerId) -> OwnerBytes {
-        self.accounts.get(owner.index()).map_or_else(OwnerBytes::default, |account| account.bytes)
+        self.accounts
+            .get(owner.index())
+            .map_or_else(OwnerBytes::default, |account| self.bytes(owner, account))
+    }
+
+    const fn bytes(&self, owner: OwnerId, account: &Account) -> OwnerBytes {
+        match owner {
+            OwnerId::ROOT => OwnerBytes { own: account.bytes.own, live: self.live, peak: self.peak },
+            _ => account.bytes,
+        }
     }
 
     /// The accounts of all owners that were ever charged, in the order of their ids.
     pub fn owners(&self) -> impl Iterator<Item = (OwnerId, OwnerBytes)> + '_ {
-        self.accounts
-            .iter()
-            .enumerate()
-            .filter(|(_, account)| account.bytes.peak > 0)
-            .map(|(index, account)| (OwnerId::from_index(index), account.bytes))
+        let owners = self.accounts.iter().enumerate().map(|(index, account)| {
+            let owner = OwnerId::from_index(index);
+            (owner, self.bytes(owner, account))
+        });
+        owners.filter(|(_, bytes)| bytes.peak > 0)
     }
 
     /// The owners that hold most themselves, at most `most` of them, in falling order of bytes.
@@ -317,6 +331,7 @@ impl Ledger {
         for sum in self.accounts.iter_mut().skip(other.accounts.len()) {
             sum.own_at_peak = at_peak(sum.own_at_peak, sum.bytes.own, AtPeak::default(), 0);
         }
+        self.live += other.live;
         self.peak += other.peak;
         self.last_peak = number;
     }
@@ -324,9 +339,13 @@ impl Ledger {
     /// Makes accounts for `owner` and all owners above it.
     #[inline]
     fn open(&mut self, owner: OwnerId) {
-        if owner.index() < self.accounts.len() {
-            return;
+        if owner.index() >= self.accounts.len() {
+            self.open_new(owner);
         }
+    }
+
+    #[cold]
+    fn open_new(&mut self, owner: OwnerId) {
         // Parents are interned before their children, so the ids below `owner` include all owners above it.
         let first = self.accounts.len();
         self.accounts.extend((first..=owner.index()).map(|index| Account {
@@ -336,15 +355,13 @@ impl Ledger {
         }));
     }
 
+    /// Changes what `owner` and the owners above it hold with all below them, but for the root.
     #[inline]
     fn walk_up(&mut self, owner: OwnerId, mut change: impl FnMut(&mut OwnerBytes)) {
         let mut id = owner;
-        loop {
+        while id != OwnerId::ROOT {
             let account = &mut self.accounts[id.index()];
             change(&mut account.bytes);
-            if id == OwnerId::ROOT {
-                return;
-            }
             id = account.parent;
         }
     }
@@ -416,6 +433,9 @@ mod tests {
                     at_peak.iter().filter(|(tag, _)| wanted(tag)).map(|(_, bytes)| bytes).sum()
                 };
                 prop_assert_eq!(ledger.peak(), peak);
+                let root = OwnerBytes { own: 0, live: total, peak };
+                prop_assert_eq!(ledger.owner(OwnerId::ROOT), root);
+                prop_assert!(ledger.owners().any(|entry| entry == (OwnerId::ROOT, root)));
                 for owner in owners {
                     prop_assert_eq!(ledger.own_at_peak(owner), of(&|tag| tag.owner == owner));
                 }
@@ -429,6 +449,7 @@ mod tests {
             let mut twice = ledger.clone();
             twice.add_all(&ledger);
             prop_assert_eq!(twice.own_at_peak(owners[1]), 2 * ledger.own_at_peak(owners[1]));
+            prop_assert_eq!(twice.owner(OwnerId::ROOT).live, 2 * ledger.total());
         }
     }
 }
