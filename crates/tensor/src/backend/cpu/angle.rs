@@ -2,7 +2,7 @@
 
 #![allow(clippy::excessive_precision, reason = "coefficients stand here as they were published")]
 
-use super::erf::horner;
+use super::erf::fused_horner;
 
 /// Angles below this are reduced here; the standard library takes the others.
 pub(super) const LIMIT: f32 = 1e6;
@@ -31,13 +31,13 @@ fn turned(x: f32, quarters: u64) -> f32 {
     const SIN: [f32; 3] = [-1.951_529_589_1e-4, 8.332_160_873_6e-3, -1.666_665_461_1e-1];
     const COS: [f32; 3] = [2.443_315_711_809_948e-5, -1.388_731_625_493_765e-3, 4.166_664_568_298_827e-2];
     let wide = f64::from(x);
-    let shifted = wide * std::f64::consts::FRAC_2_PI + ROUNDER;
+    let shifted = wide.mul_add(std::f64::consts::FRAC_2_PI, ROUNDER);
     let n = shifted - ROUNDER;
-    let r = (wide - n * HEAD - n * TAIL) as f32;
+    let r = n.mul_add(-TAIL, n.mul_add(-HEAD, wide)) as f32;
     let square = r * r;
     // A product, which keeps the sign of -0.
-    let sin = (horner(&SIN, square) * square + 1.0) * r;
-    let cos = horner(&COS, square) * square * square - 0.5 * square + 1.0;
+    let sin = fused_horner(&SIN, square).mul_add(square, 1.0) * r;
+    let cos = square.mul_add(fused_horner(&COS, square).mul_add(square, -0.5), 1.0);
     let quarters = shifted.to_bits().wrapping_add(quarters);
     let value = if quarters & 1 == 0 { sin } else { cos };
     if quarters & 2 == 0 { value } else { -value }

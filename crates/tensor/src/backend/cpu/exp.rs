@@ -2,7 +2,7 @@
 
 #![allow(clippy::excessive_precision, reason = "coefficients stand here as they were published")]
 
-use super::erf::horner;
+use super::erf::fused_horner;
 
 /// 1.5 · 2²³: added to a small number, it leaves the nearest integer in the lowest bits.
 const ROUNDER: f32 = 12_582_912.0;
@@ -29,10 +29,10 @@ pub(super) fn exp_f32(x: f32) -> f32 {
     let is_zero = x < -104.0;
     let x = if x > 89.0 { 89.0 } else { x };
     let x = if is_zero { 0.0 } else { x };
-    let shifted = x * std::f32::consts::LOG2_E + ROUNDER;
+    let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUNDER);
     let n = shifted - ROUNDER;
-    let r = x - n * LN_2_HEAD - n * LN_2_TAIL;
-    let value = horner(&P, r) * (r * r) + r + 1.0;
+    let r = n.mul_add(-LN_2_TAIL, n.mul_add(-LN_2_HEAD, x));
+    let value = fused_horner(&P, r).mul_add(r * r, r) + 1.0;
     // 2ⁿ as two factors, since n may be outside of what one float's exponent can say.
     let n = shifted.to_bits().wrapping_sub(ROUNDER.to_bits()).cast_signed();
     let half = n >> 1;
@@ -57,7 +57,7 @@ pub(super) fn tanh_f32(x: f32) -> f32 {
         -3.333_328_194_22e-1,
     ];
     let square = x * x;
-    let near = horner(&P, square) * square * x + x;
+    let near = (fused_horner(&P, square) * square).mul_add(x, x);
     let far = 1.0 - 2.0 / (exp_f32(2.0 * x.abs()) + 1.0);
     // The sign also of -0.
     if x.abs() < 0.625 { near.copysign(x) } else { far.copysign(x) }
@@ -88,8 +88,8 @@ pub(super) fn log_f32(x: f32) -> f32 {
     let m = f32::from_bits(bits.wrapping_sub((n << 23).cast_unsigned()));
     let n = n as f32 - if is_tiny { 23.0 } else { 0.0 };
     let (r, square) = (m - 1.0, (m - 1.0) * (m - 1.0));
-    let small = horner(&P, r) * r * square + n * LN_2_TAIL - 0.5 * square;
-    let value = r + small + n * LN_2_HEAD;
+    let small = square.mul_add(-0.5, (fused_horner(&P, r) * r).mul_add(square, n * LN_2_TAIL));
+    let value = n.mul_add(LN_2_HEAD, r + small);
     // ∞ and NaN as they are.
     let value = if x < f32::INFINITY { value } else { x };
     let value = if x < 0.0 { f32::NAN } else { value };
@@ -104,11 +104,12 @@ pub(super) fn log_1p_f32(x: f32) -> f32 {
     let s = x / (2.0 + x);
     let square = s * s;
     let double = s + s;
-    double + double * (square * horner(&P, square))
+    double.mul_add(square * fused_horner(&P, square), double)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::{angle, erf, power, simd};
     use super::*;
 
     /// The distance in units in the last place of the right value.
@@ -163,6 +164,26 @@ mod tests {
         assert!(tanh_f32(f32::NAN).is_nan());
         assert!(tanh_f32(-0.0).is_sign_negative());
     }
+
+    /// Loops may use the processor's instruction for a product and a sum, which one call of a function may not.
+    #[test]
+    fn loops_give_the_bits_of_one_number_at_a_time() {
+        fn check(f: impl Fn(f32) -> f32) {
+            let mut values: Vec<f32> = numbers(1e-10, 80.0).step_by(100).flat_map(|x| [x, -x]).collect();
+            let one_by_one: Vec<u32> = values.iter().map(|&x| f(x).to_bits()).collect();
+            assert!(one_by_one.len() > 10_000);
+            simd::each(&mut values, |x| *x = f(*x));
+            assert!(values.iter().map(|x| x.to_bits()).eq(one_by_one));
+        }
+        check(exp_f32);
+        check(tanh_f32);
+        check(|x| log_f32(x.abs()));
+        check(|x| log_1p_f32(x.abs()));
+        check(angle::sin_f32);
+        check(erf::erf_f32);
+        check(|x| power::pow_f32(x.abs(), 1.7));
+    }
+
     #[test]
     fn logarithms_are_within_two_units() {
         let all = || numbers(f32::from_bits(1), f32::MAX);

@@ -146,6 +146,11 @@ macro_rules! float_number {
             const LARGE_ANGLE: Self = $limit;
 
             #[inline(always)]
+            fn fused(self, factor: Self, term: Self) -> Self {
+                self.mul_add(factor, term)
+            }
+
+            #[inline(always)]
             fn exp(self) -> Self {
                 $exp(self)
             }
@@ -296,6 +301,9 @@ pub(super) trait Float:
     /// [`cos_of_small`](Self::cos_of_small).
     const LARGE_ANGLE: Self;
 
+    /// self · factor + term, rounded once. Only for loops that [vectorise](super::simd): for a processor that has no
+    /// instruction for it, and in code that is compiled for such ones too, it is a call.
+    fn fused(self, factor: Self, term: Self) -> Self;
     /// eˣ
     fn exp(self) -> Self;
     /// ln x

@@ -3,7 +3,7 @@
 use pulp::{Simd, WithSimd};
 
 use super::angle::ROUNDER;
-use super::erf::horner;
+use super::erf::fused_horner;
 use super::number::Float;
 use super::simd;
 
@@ -81,7 +81,7 @@ fn log2(x: f64) -> f64 {
     let n = f64::from_bits(ROUNDER.to_bits().wrapping_add(n.cast_unsigned())) - ROUNDER;
     let s = (m - 1.0) / (m + 1.0);
     let square = s * s;
-    let value = n + (s + s * square * horner(&P, square)) * (2.0 * std::f64::consts::LOG2_E);
+    let value = (s * square).mul_add(fused_horner(&P, square), s).mul_add(2.0 * std::f64::consts::LOG2_E, n);
     // ∞ and NaN as they are.
     let value = if x < f64::INFINITY { value } else { x };
     if x == 0.0 { f64::NEG_INFINITY } else { value }
@@ -96,7 +96,7 @@ fn exp2(x: f64) -> f32 {
     let x = if x < -200.0 { -200.0 } else { x };
     let shifted = x + ROUNDER;
     let r = (x - (shifted - ROUNDER)) as f32 * std::f32::consts::LN_2;
-    let value = f64::from(horner(&P, r) * r + 1.0);
+    let value = f64::from(fused_horner(&P, r).mul_add(r, 1.0));
     // Of the widest range, so that only the last step rounds to a subnormal number.
     (value * f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52)) as f32
 }

@@ -1,8 +1,9 @@
 //! Loops over slices, compiled for several instruction sets; the widest that the processor has is taken at run time.
 //!
 //! They are plain loops, which the compiler vectorises in functions that may use those instructions; `pulp` holds these
-//! functions and asks the processor. A product and a sum are never contracted into one rounding, so a loop gives the same
-//! bits whatever the instructions.
+//! functions and asks the processor. A product and a sum are contracted into one rounding only where a loop says so
+//! ([`Float::fused`](super::number::Float::fused)), so it gives the same bits whatever the instructions. Processors without one for
+//! that, which are older than 2013, call a function.
 
 use std::sync::LazyLock;
 
