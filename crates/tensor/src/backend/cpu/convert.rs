@@ -4,9 +4,9 @@
 //! To the halves by way of f32, block by block: rounded to odd there (Boldo and Melquiond, When double rounding is odd,
 //! 2005), so that the second rounding, to nearest, ties to even, gives what one would have given.
 
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
+use super::binary16;
 use super::dispatch::{host_mut, number};
 use super::number::Stored;
 use super::operands::Source;
@@ -71,10 +71,8 @@ fn from_half<H: Half>(workers: &Workers, op: &'static str, input: View<'_>, out:
 
 fn to_half<A: Rounded, H: Half>(workers: &Workers, source: &Source<'_, A>, out: &mut [H]) {
     blocks(workers, source, out, &|block, part| {
-        let mut wide = [0.0; BLOCK];
-        let wide = &mut wide[..block.len()];
-        A::round_to_odd(block, wide);
-        H::narrow(wide, part);
+        let mut space = [0.0; BLOCK];
+        H::narrow(A::rounded_to_odd(block, &mut space[..block.len()]), part);
     });
 }
 
@@ -103,15 +101,15 @@ pub(super) trait Half: Rounded {
 
 impl Half for f16 {
     fn widen(from: &[Self], to: &mut [f32]) {
-        from.convert_to_f32_slice(to);
+        simd::zip(to, from, |to, from| *to = binary16::widened(from.to_bits()));
     }
 
     fn narrow(from: &[f32], to: &mut [Self]) {
-        to.convert_from_f32_slice(from);
+        simd::zip(to, from, |to, from| *to = Self::from_bits(binary16::narrowed(from)));
     }
 }
 
-// Half of an f32, so that a loop over bits does it, which the compiler vectorises.
+// Half of an f32.
 impl Half for bf16 {
     fn widen(from: &[Self], to: &mut [f32]) {
         simd::zip(to, from, |to, from| *to = f32::from_bits(u32::from(from.to_bits()) << 16));
@@ -132,8 +130,9 @@ impl Half for bf16 {
 macro_rules! half_float {
     ($($type:ty),*) => {$(
         impl Rounded for $type {
-            fn round_to_odd(from: &[Self], to: &mut [f32]) {
-                Self::widen(from, to);
+            fn rounded_to_odd<'a>(from: &'a [Self], space: &'a mut [f32]) -> &'a [f32] {
+                Self::widen(from, space);
+                space
             }
         }
 
@@ -153,15 +152,17 @@ half_float!(f16, bf16);
 
 /// A number that may become a half.
 pub(super) trait Rounded: RawElement {
-    /// As f32, exactly or else as the one of the two nearest whose last bit is 1.
-    fn round_to_odd(from: &[Self], to: &mut [f32]);
+    /// As f32, exactly or else as the one of the two nearest whose last bit is 1; in `space`, which is as long, if they are
+    /// not f32 already.
+    fn rounded_to_odd<'a>(from: &'a [Self], space: &'a mut [f32]) -> &'a [f32];
 }
 
 macro_rules! rounded {
     ($($type:ty => $odd:expr),*) => {$(
         impl Rounded for $type {
-            fn round_to_odd(from: &[Self], to: &mut [f32]) {
-                to.iter_mut().zip(from).for_each(|(to, &from)| *to = $odd(from));
+            fn rounded_to_odd<'a>(from: &'a [Self], space: &'a mut [f32]) -> &'a [f32] {
+                space.iter_mut().zip(from).for_each(|(to, &from)| *to = $odd(from));
+                space
             }
         }
     )*};
@@ -175,8 +176,8 @@ rounded!(
 );
 
 impl Rounded for f32 {
-    fn round_to_odd(from: &[Self], to: &mut [f32]) {
-        to.copy_from_slice(from);
+    fn rounded_to_odd<'a>(from: &'a [Self], _: &'a mut [f32]) -> &'a [f32] {
+        from
     }
 }
 

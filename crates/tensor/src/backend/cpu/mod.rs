@@ -6,6 +6,7 @@
 
 mod angle;
 mod attention;
+mod binary16;
 mod clip;
 mod conv;
 mod convert;

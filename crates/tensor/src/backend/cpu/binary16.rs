@@ -1,0 +1,84 @@
+//! f16 to f32 and back on their bits, without branches, so that loops over it vectorise.
+//!
+//! After F. Giesen, "Half-to-float and float-to-half conversions", 2012: floats do the work where numbers are subnormal.
+
+/// How far the exponents of normal numbers are apart, in place.
+const REBIAS: u32 = (127 - 15) << 23;
+
+/// Bits that an f32 has behind those of an f16.
+const BEHIND: u32 = 23 - 10;
+
+/// The same number. What is no number stays none, with its sign.
+#[inline(always)]
+pub(super) fn widened(half: u16) -> f32 {
+    /// The exponent that only ∞ and NaN have.
+    const LAST: u32 = 0x7C00 << BEHIND;
+    /// What a subnormal number has too much once its exponent is that of the least normal ones: 2⁻¹⁴.
+    const LEAST_NORMAL: u32 = REBIAS + (1 << 23);
+    let magnitude = u32::from(half & 0x7FFF) << BEHIND;
+    let normal = magnitude + REBIAS;
+    let subnormal = (f32::from_bits(magnitude + LEAST_NORMAL) - f32::from_bits(LEAST_NORMAL)).to_bits();
+    let value = if magnitude < 1 << 23 { subnormal } else { normal };
+    let value = if magnitude >= LAST { normal + REBIAS } else { value };
+    f32::from_bits(value | u32::from(half & 0x8000) << 16)
+}
+
+/// The nearest number, ties to even; ∞ from what lies halfway beyond the largest. What is no number stays none, with its sign.
+#[inline(always)]
+pub(super) fn narrowed(value: f32) -> u16 {
+    /// 2¹⁶, which is beyond all.
+    const BEYOND: u32 = (127 + 16) << 23;
+    /// 2⁻¹⁴, the least normal number.
+    const LEAST_NORMAL: u32 = (127 - 14) << 23;
+    /// ½: added to a number below 2⁻¹⁴, it leaves units of 2⁻²⁴ in the lowest bits, rounded.
+    const ROUNDER: u32 = (127 - 1) << 23;
+    let bits = value.to_bits();
+    let magnitude = bits & 0x7FFF_FFFF;
+    // Half a unit less one more if the last bit that stays is 0: ties go to even. Beyond the largest this carries to ∞.
+    let odd = magnitude >> BEHIND & 1;
+    let normal = magnitude.wrapping_sub(REBIAS).wrapping_add((1 << (BEHIND - 1)) - 1 + odd) >> BEHIND;
+    let subnormal = (f32::from_bits(magnitude) + f32::from_bits(ROUNDER)).to_bits().wrapping_sub(ROUNDER);
+    let half = if magnitude < LEAST_NORMAL { subnormal } else { normal };
+    let half = if magnitude >= BEYOND { 0x7C00 } else { half };
+    let nan = 0x7E00 | magnitude >> BEHIND & 0x3FF;
+    let half = if magnitude > 0x7F80_0000 { nan } else { half };
+    (half | bits >> 16 & 0x8000) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+
+    use super::*;
+
+    #[test]
+    fn every_half_is_widened_as_the_half_crate_does() {
+        for bits in 0..=u16::MAX {
+            let (value, right) = (widened(bits), f16::from_bits(bits).to_f32_const());
+            let same = value.to_bits() == right.to_bits();
+            assert!(same || value.is_nan() && right.is_nan(), "{bits:x}: {value:e}, {right:e}");
+            assert_eq!(value.is_sign_negative(), bits >> 15 == 1, "{bits:x}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_rounded_as_the_half_crate_does() {
+        // All exponents with what the rounding looks at: the numbers themselves, those halfway between neighbours, and
+        // those just beside, infinities and NaN with them.
+        for high in 0..=u32::from(u16::MAX) << 3 {
+            for low in [0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF] {
+                let value = f32::from_bits(high << 13 | low);
+                let right = f16::from_f32_const(value).to_bits();
+                assert_eq!(narrowed(value), right, "{value:e} {:x}", value.to_bits());
+            }
+        }
+    }
+
+    #[test]
+    fn subnormal_numbers_are_rounded_as_the_half_crate_does() {
+        for bits in (1_f32 / 134_217_728.0).to_bits() / 97..(1_f32 / 8192.0).to_bits() / 97 {
+            let value = f32::from_bits(bits * 97);
+            assert_eq!(narrowed(value), f16::from_f32_const(value).to_bits(), "{value:e}");
+        }
+    }
+}
