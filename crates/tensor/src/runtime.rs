@@ -50,6 +50,8 @@ struct Inner {
     /// What is chosen for the pools of devices that are opened when they are first asked for.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "all others are opened at once"))]
     pools: [PoolSettings; 2],
+    /// Whose kernels `dry:0` stands for.
+    dry_rules: DeviceRules,
     /// What is read on `dry:0`.
     dry_values: DryValues,
     /// Who computes on the devices that the runtime was given.
@@ -324,6 +326,7 @@ impl RuntimeBuilder {
             threads,
             devices: RwLock::default(),
             pools: [self.pools.clone(), environment.settings().clone()],
+            dry_rules: profile.rules(),
             dry_values: self.dry_values,
             own: self.devices.iter().map(|own| (own.id, Arc::clone(&own.backend))).collect(),
             unusable,
@@ -446,7 +449,7 @@ impl Runtime {
         let backend: Arc<dyn Backend> = match (own, id) {
             (Some(backend), _) => backend,
             (None, DeviceId::CPU) => Arc::new(CpuBackend::new(self.0.threads)?),
-            (None, DRY) => Arc::new(DryBackend::new()),
+            (None, DRY) => Arc::new(DryBackend::of(self.0.dry_rules)),
             #[cfg(feature = "cuda")]
             (None, DeviceId { kind: DeviceKind::Cuda, .. }) => self.open_cuda(id)?,
             _ => return Err(Error::NoDevice { device: id.to_string(), reason: why_not(id) }),

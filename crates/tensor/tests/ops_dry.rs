@@ -5,9 +5,9 @@
 mod ops_table;
 
 use bfc_core::{Bytes, Category};
-use highwater_tensor::{DType, Device, DeviceProfile, Result, Rng, Runtime, Tensor, no_grad};
+use highwater_tensor::{DType, Device, Result, Rng, Tensor, no_grad};
 use highwater_tracking::EventKind;
-use ops_table::{CASES, device, inputs, runtime};
+use ops_table::{CASES, device, dry_device, inputs, runtime};
 
 /// An event without the address, which is another on each device.
 #[derive(Debug, PartialEq)]
@@ -15,16 +15,6 @@ enum Step {
     Alloc { requested: u64, granted: u64, owner: String, category: Category },
     Free { block: u32 },
     Retag { block: u32, owner: String, category: Category },
-}
-
-/// A dry device that stands for the device under test.
-fn dry_device() -> Device {
-    let profile = if env!("CARGO_CRATE_NAME").starts_with("cuda") {
-        DeviceProfile::cuda(Bytes::gib(8), (8, 0))
-    } else {
-        DeviceProfile::this_machine()
-    };
-    Runtime::builder().threads(1).dry_profile(profile).build().unwrap().dry().unwrap()
 }
 
 /// What `program` does to the memory of a device that nobody used before.

@@ -9,6 +9,7 @@
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+mod demand;
 pub mod dry;
 mod function;
 mod kernel;
@@ -51,6 +52,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
     /// Bytes that a kernel takes while it runs: a pure function of what is asked.
     fn workspace(&self, of: Workspace<'_>) -> usize;
+
+    /// Elements of a piece in which a function of many halves is computed, in f32 temporaries of that size.
+    fn piece(&self) -> usize {
+        1 << 18
+    }
 
     /// Computes, or has the device compute when everything given to it before is done.
     ///

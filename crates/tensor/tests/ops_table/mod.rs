@@ -4,8 +4,8 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use highwater_tensor::{
-    AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, IntoPart, Norm, PadMode,
-    Pool2dOptions, Reduction, Result, Rng, Runtime, SortOrder, Tensor,
+    AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, DeviceProfile, IntoPart, Norm,
+    PadMode, Pool2dOptions, Reduction, Result, Rng, Runtime, SortOrder, Tensor,
 };
 
 /// What an input's values are like. A difference must not step over a place where a derivative jumps.
@@ -56,6 +56,16 @@ pub(crate) fn device() -> Device {
         return runtime().cpu().unwrap();
     }
     emulated()
+}
+
+/// A dry device that stands for the device under test.
+pub(crate) fn dry_device() -> Device {
+    let profile = if env!("CARGO_CRATE_NAME").starts_with("cuda") {
+        DeviceProfile::cuda(bfc_core::Bytes::gib(8), (8, 0))
+    } else {
+        DeviceProfile::this_machine()
+    };
+    Runtime::builder().threads(1).dry_profile(profile).build().unwrap().dry().unwrap()
 }
 
 #[cfg(feature = "cuda")]

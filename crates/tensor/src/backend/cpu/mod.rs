@@ -45,8 +45,9 @@ mod walk;
 pub(crate) use self::scalar::element_bytes;
 
 use self::parallel::Workers;
-use crate::backend::{Backend, Kernel, Workspace};
+use crate::backend::{Backend, Kernel, Workspace, demand};
 use crate::error::Result;
+use crate::predict::DeviceRules;
 use crate::storage::{View, ViewMut};
 
 /// Computes on this machine's processor, on memory that the host can reach.
@@ -102,6 +103,10 @@ impl Backend for CpuBackend {
 
     fn workspace(&self, of: Workspace<'_>) -> usize {
         workspace(of)
+    }
+
+    fn piece(&self) -> usize {
+        demand::piece(DeviceRules::Cpu)
     }
 
     fn run(&self, op: &'static str, kernel: Kernel<'_>) -> Result<()> {

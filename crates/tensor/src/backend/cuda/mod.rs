@@ -4,7 +4,7 @@
 //! kernel takes: operands as addresses and strides, and which of its functions is wanted. Work is given to a
 //! [`Compute`]: a device, or in tests the emulator, which runs the same sources on the host.
 //!
-//! Workspaces are those of the CPU, so that one dry run predicts both. Results do not depend on the number of blocks:
+//! Workspaces are those of a dry run that stands for a GPU. Results do not depend on the number of blocks:
 //! which elements a thread folds follows from the shape alone, and no two threads add to one place.
 //!
 //! Calls return before the device has done the work, except for downloads and for ops with indices that are data, which
@@ -27,11 +27,15 @@ use std::sync::Arc;
 
 use bfc_cuda::Compute;
 
-use crate::backend::{Backend, Kernel, Workspace, cpu};
+use crate::backend::{Backend, Kernel, Workspace, demand};
 use crate::error::Result;
+use crate::predict::DeviceRules;
 use crate::storage::{View, ViewMut};
 
 use self::launch::Launcher;
+
+/// What kernels take is the same on all of them.
+const RULES: DeviceRules = DeviceRules::Cuda { compute_capability: (0, 0) };
 
 /// Computes on a CUDA device, on memory of that device.
 #[derive(Debug)]
@@ -61,7 +65,11 @@ impl Backend for CudaBackend {
     }
 
     fn workspace(&self, of: Workspace<'_>) -> usize {
-        cpu::workspace(of)
+        demand::workspace(RULES, of)
+    }
+
+    fn piece(&self) -> usize {
+        demand::piece(RULES)
     }
 
     fn run(&self, op: &'static str, kernel: Kernel<'_>) -> Result<()> {

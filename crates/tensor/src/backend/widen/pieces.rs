@@ -13,9 +13,6 @@ use crate::layout::Layout;
 use crate::shape::Shape;
 use crate::storage::{View, ViewMut};
 
-/// Elements of a piece: enough work for a device, 1 MiB for each temporary.
-const PIECE: usize = 1 << 18;
-
 /// A layout of which pieces can be had.
 #[derive(Clone, Copy)]
 struct Flat {
@@ -56,12 +53,13 @@ pub(super) fn run<const N: usize>(
     kernel: impl for<'a> Fn([View<'a>; N], ViewMut<'a>) -> Kernel<'a>,
 ) -> Result<bool> {
     let (elements, dtype) = (out.layout().shape().elements(), out.dtype());
+    let piece = ctx.backend().piece().max(1);
     let rows: Option<Vec<Flat>> = inputs.iter().map(|input| Flat::new(input.layout())).collect();
-    let (Some(rows), true) = (rows, elements > PIECE && dtype.is_half()) else { return Ok(false) };
+    let (Some(rows), true) = (rows, elements > piece && dtype.is_half()) else { return Ok(false) };
     let row = Layout::contiguous(ctx.op(), Shape::new(&[elements])?, dtype)?;
     let run = |kernel: Kernel<'_>| ctx.backend().run(ctx.op(), kernel);
-    for start in (0..elements).step_by(PIECE) {
-        let len = PIECE.min(elements - start);
+    for start in (0..elements).step_by(piece) {
+        let len = piece.min(elements - start);
         let shape = Shape::new(&[len])?;
         let layouts = rows.iter().map(|row| row.piece(ctx.op(), start, len));
         let layouts = layouts.collect::<Result<Vec<_>>>()?;

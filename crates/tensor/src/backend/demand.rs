@@ -1,0 +1,75 @@
+//! What the kernels of a kind of device take beside operands and results.
+//!
+//! By shapes alone, so that a dry run that stands for such a device asks for the same, to the byte.
+
+use super::{Workspace, cpu};
+use crate::predict::DeviceRules;
+
+/// Bytes that a kernel takes while it runs.
+pub(super) fn workspace(rules: DeviceRules, of: Workspace<'_>) -> usize {
+    match (rules, of) {
+        (DeviceRules::Cpu, _) => cpu::workspace(of),
+        // Cut in the same places and merged in the same order as on the CPU.
+        (DeviceRules::Cuda { .. }, Workspace::Reduce { .. } | Workspace::ArgSort { .. }) => {
+            cpu::workspace(of)
+        }
+        // Blocks of threads rearrange what they read in memory of their own.
+        (
+            DeviceRules::Cuda { .. },
+            Workspace::MatMul { .. } | Workspace::Conv2d { .. } | Workspace::Attention { .. },
+        ) => 0,
+    }
+}
+
+/// Elements of a piece in which a function of many halves is computed.
+pub(super) const fn piece(rules: DeviceRules) -> usize {
+    match rules {
+        // Temporaries of 128 KiB stay in a core's caches.
+        DeviceRules::Cpu => 1 << 15,
+        // 1 MiB for each temporary: enough work to fill a device.
+        DeviceRules::Cuda { .. } => 1 << 18,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Backend;
+    use crate::backend::cpu::CpuBackend;
+    use crate::backend::dry::DryBackend;
+    use crate::dtype::DType;
+    use crate::layout::Layout;
+    use crate::shape::Shape;
+
+    const CARD: DeviceRules = DeviceRules::Cuda { compute_capability: (9, 0) };
+
+    #[test]
+    fn a_dry_run_takes_the_workspaces_of_the_device_it_stands_for() {
+        let (cpu, dry, card) = (CpuBackend::new(2).unwrap(), DryBackend::new(), DryBackend::of(CARD));
+        let mut largest = 0;
+        for dims in [&[][..], &[0], &[7], &[1_000_000], &[4096, 64], &[64, 4096], &[30, 40, 50], &[3, 0]] {
+            let shape = Shape::new(dims).unwrap();
+            for mask in 0..1_u32 << dims.len() {
+                let axes: Vec<bool> = (0..dims.len()).map(|axis| mask >> axis & 1 == 1).collect();
+                for dtype in DType::ALL {
+                    let of = Workspace::Reduce { shape: &shape, axes: &axes, dtype };
+                    let bytes = cpu.workspace(of);
+                    assert_eq!([dry.workspace(of), card.workspace(of)], [bytes; 2]);
+                    largest = largest.max(bytes);
+                }
+            }
+        }
+        assert!(largest > 0);
+        assert_eq!([cpu.piece(), card.piece()], [dry.piece(), piece(CARD)]);
+    }
+
+    #[test]
+    fn a_gpu_takes_nothing_to_rearrange_a_factor_of_a_product() {
+        let shape = Shape::new(&[512, 512]).unwrap();
+        let lhs = Layout::contiguous("matmul", shape, DType::F32).unwrap();
+        let rhs = lhs.permuted("matmul", &[1, 0]).unwrap();
+        let of = Workspace::MatMul { lhs: &lhs, rhs: &rhs, dtype: DType::F32 };
+        assert_eq!(DryBackend::new().workspace(of), 512 * 512 * 4);
+        assert_eq!(DryBackend::of(CARD).workspace(of), 0);
+    }
+}
