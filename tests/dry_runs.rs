@@ -65,14 +65,21 @@ fn every_example_needs_what_its_dry_run_says_to_the_byte() {
 }
 
 #[test]
-fn a_dry_run_for_a_gpu_asks_for_the_same_and_takes_pages_of_the_gpu() {
+fn a_dry_run_for_a_gpu_takes_pages_of_the_gpu_and_room_for_its_library_of_products() {
+    let calls = |figures: &Value| {
+        let of = |op: &Value| (op["op"].to_string(), op["phase"].to_string(), op["calls"].as_u64());
+        let mut calls: Vec<_> = figures["ops"].as_array().unwrap().iter().map(of).collect();
+        calls.sort();
+        calls
+    };
     let args = ["--epochs", "1"];
     let here = figures("train_digits", &args, &["--dry-run"]);
     let there = figures("train_digits", &args, &["--dry-run=rtx-4090,limit=4MiB"]);
-    assert_eq!((&here["ops"], &here["scopes"]), (&there["ops"], &there["scopes"]));
+    assert_eq!(calls(&here), calls(&there));
     let (here, there) = (&here["pools"][0], &there["pools"][0]);
     assert_eq!((&here["memory"], &there["memory"]), (&"address only".into(), &"device".into()));
-    assert_eq!(here["peak_in_use"], there["peak_in_use"]);
+    let more = there["peak_in_use"].as_u64().unwrap() - here["peak_in_use"].as_u64().unwrap();
+    assert!((1..256 << 10).contains(&more), "{more}");
     assert_eq!((&there["limit"], &there["peak_reserved"]), (&(4 << 20).into(), &(2 << 20).into()));
     let refused = run("train_digits", &["--batch-size", "400"], &["--dry-run=t4,limit=2MiB"]);
     assert_eq!(refused.status.code(), Some(1));

@@ -1,4 +1,5 @@
-// out[batch, i, j] = bias[j] + sum over k of lhs[batch, i, k] rhs[batch, k, j], for floats.
+// out[batch, i, j] = bias[j] + sum over k of lhs[batch, i, k] rhs[batch, k, j], for floats. Halves are summed as
+// 32-bit floats and rounded once.
 //
 // A block computes a tile of 64 x 64 in steps of 16 along k, a thread 4 x 4 elements of it. The job's shape is that of the
 // batch; k = [rows, columns, depth, lhs stride of i, lhs stride of k, rhs stride of k], i[0] the rhs stride of j. The bias is operand 2,
@@ -11,8 +12,8 @@
 #endif
 
 BLOCK_KERNEL(matmul) {
-    SHARED T a[DEPTH][TILE + 1];
-    SHARED T b[DEPTH][TILE + 1];
+    SHARED WIDE a[DEPTH][TILE + 1];
+    SHARED WIDE b[DEPTH][TILE + 1];
     u64 rows = job.k[0], columns = job.k[1], depth = job.k[2];
     u64 across = (columns + TILE - 1) / TILE;
     u64 tiles = (rows + TILE - 1) / TILE * across;
@@ -22,11 +23,11 @@ BLOCK_KERNEL(matmul) {
         u64 top = n % tiles / across * TILE, left = n % tiles % across * TILE;
         const T* lhs = (const T*)job.in[0].address + offset_in(job.rank, job.dims, job.in[0].strides, batch);
         const T* rhs = (const T*)job.in[1].address + offset_in(job.rank, job.dims, job.in[1].strides, batch);
-        T sum[4][4];
+        WIDE sum[4][4];
         for (int c = 0; c < 4; ++c) {
             u64 j = left + x + 16 * c;
             bool biased = job.in[2].address && j < columns;
-            T first = biased ? ((const T*)job.in[2].address)[j * job.in[2].strides[0]] : (T)0;
+            WIDE first = biased ? (WIDE)((const T*)job.in[2].address)[j * job.in[2].strides[0]] : (WIDE)0;
             for (int r = 0; r < 4; ++r) {
                 sum[r][c] = first;
             }
@@ -38,16 +39,16 @@ BLOCK_KERNEL(matmul) {
                 u32 i = along ? e / DEPTH : e % TILE;
                 u32 k = along ? e % DEPTH : e / TILE;
                 bool inside = top + i < rows && start + k < depth;
-                a[k][i] = inside ? lhs[(top + i) * job.k[3] + (start + k) * job.k[4]] : (T)0;
+                a[k][i] = inside ? (WIDE)lhs[(top + i) * job.k[3] + (start + k) * job.k[4]] : (WIDE)0;
                 along = job.k[5] == 1 && job.i[0] != 1;
                 u32 j = along ? e / DEPTH : e % TILE;
                 k = along ? e % DEPTH : e / TILE;
                 inside = left + j < columns && start + k < depth;
-                b[k][j] = inside ? rhs[(start + k) * job.k[5] + (left + j) * (u64)job.i[0]] : (T)0;
+                b[k][j] = inside ? (WIDE)rhs[(start + k) * job.k[5] + (left + j) * (u64)job.i[0]] : (WIDE)0;
             }
             __syncthreads();
             for (u32 k = 0; k < DEPTH; ++k) {
-                T p[4], q[4];
+                WIDE p[4], q[4];
                 for (int r = 0; r < 4; ++r) {
                     p[r] = a[k][y * 4 + r];
                     q[r] = b[k][x + 16 * r];
@@ -65,7 +66,7 @@ BLOCK_KERNEL(matmul) {
             for (int c = 0; c < 4; ++c) {
                 u64 i = top + y * 4 + r, j = left + x + 16 * c;
                 if (i < rows && j < columns) {
-                    to[i * columns + j] = sum[r][c];
+                    to[i * columns + j] = (T)sum[r][c];
                 }
             }
         }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::kernels::{Job, Kernel};
+use crate::product::Product;
 
 /// Work that a device did not take, or did not finish.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -12,6 +13,12 @@ pub enum ComputeError {
     #[error("no compiler for CUDA devices (NVRTC): {reason}")]
     NoCompiler {
         /// What the system said when it looked for the library.
+        reason: String,
+    },
+    /// There is no library that multiplies matrices on devices.
+    #[error("no library for matrix products on CUDA devices (cuBLAS): {reason}")]
+    NoProducts {
+        /// What the system or the library said.
         reason: String,
     },
     /// A source could not be compiled.
@@ -49,6 +56,24 @@ pub unsafe trait Compute: Send + Sync + fmt::Debug {
     /// # Errors
     /// See [`ComputeError`].
     unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError>;
+
+    /// Whether there is a library that multiplies matrices. The default is that there is none.
+    fn has_products(&self) -> bool {
+        false
+    }
+
+    /// Has the library multiply matrices. False if it does not know how to, and nothing is done then.
+    ///
+    /// # Safety
+    /// The factors, the product and the workspace are live memory of this device, of the sizes that the product says, and
+    /// stay so until work given later has ended; nothing else uses what is written.
+    ///
+    /// # Errors
+    /// See [`ComputeError`].
+    unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
+        let _ = product;
+        Ok(false)
+    }
 
     /// Copies bytes to the device. They may be reused at once.
     ///

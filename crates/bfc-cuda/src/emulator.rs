@@ -14,10 +14,14 @@ use bfc_core::{HostMemory, MemoryKind, SourceError, Span, SubAllocator};
 use libloading::Library;
 
 use crate::compute::{Compute, ComputeError};
+use crate::cublas::Cublas;
 use crate::kernels::{ElementType, Family, Job, Kernel};
+use crate::product::Product;
 
 /// What stands in for CUDA.
 const HOST: &str = include_str!("../emulator/host.h");
+/// What stands in for cuBLAS.
+const CUBLAS: &str = include_str!("../emulator/cublas.h");
 
 /// Runs kernels on the host. See the module's text.
 #[derive(Debug)]
@@ -26,6 +30,7 @@ pub struct Emulator {
     /// One kernel at a time, as on a stream.
     turn: Mutex<()>,
     scratch: Box<[u64; 32]>,
+    products: Option<Cublas>,
 }
 
 impl Emulator {
@@ -36,7 +41,17 @@ impl Emulator {
     pub fn new() -> Result<Self, ComputeError> {
         static LIBRARY: OnceLock<Result<Library, ComputeError>> = OnceLock::new();
         let library = LIBRARY.get_or_init(library).as_ref().map_err(Clone::clone)?;
-        Ok(Self { library, turn: Mutex::new(()), scratch: Box::new([0; 32]) })
+        Ok(Self { library, turn: Mutex::new(()), scratch: Box::new([0; 32]), products: None })
+    }
+
+    /// The same emulator, where products of matrices go to a library with cuBLAS's interface and not to a kernel.
+    ///
+    /// # Errors
+    /// As [`Emulator::new`], for the library.
+    pub fn with_products(mut self) -> Result<Self, ComputeError> {
+        let path = compiled("products", &format!("{HOST}\n{}\n{CUBLAS}", Family::PRELUDE))?;
+        self.products = Some(Cublas::open(path, 0)?);
+        Ok(self)
     }
 }
 
@@ -58,15 +73,20 @@ fn translation_unit() -> String {
 }
 
 fn library() -> Result<Library, ComputeError> {
-    let text = translation_unit();
-    let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
-    let path = std::env::temp_dir().join(format!("highwater-kernels-{:016x}.so", hasher.finish()));
-    if !path.exists() {
-        compile(&text, &path)?;
-    }
+    let path = compiled("kernels", &translation_unit())?;
     // SAFETY: the library was made from our sources, which have no initialisers.
     unsafe { Library::new(&path) }.map_err(|error| failed(error.to_string()))
+}
+
+/// The library that a source gives, which is compiled if that was not done before.
+fn compiled(name: &str, text: &str) -> Result<PathBuf, ComputeError> {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    let path = std::env::temp_dir().join(format!("highwater-{name}-{:016x}.so", hasher.finish()));
+    if !path.exists() {
+        compile(text, &path)?;
+    }
+    Ok(path)
 }
 
 fn failed(reason: String) -> ComputeError {
@@ -113,6 +133,17 @@ unsafe impl Compute for Emulator {
         // SAFETY: the caller vouches for what the job names, which here is host memory.
         unsafe { function(blocks.min(3), job) };
         Ok(())
+    }
+
+    fn has_products(&self) -> bool {
+        self.products.is_some()
+    }
+
+    unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
+        let Some(products) = &self.products else { return Ok(false) };
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the caller vouches for the memory, which here is the host's.
+        unsafe { products.multiply(product) }
     }
 
     unsafe fn upload(&self, bytes: &[u8], to: u64) -> Result<(), ComputeError> {
@@ -167,7 +198,7 @@ mod tests {
         }
         assert_eq!(
             Kernel::all().count(),
-            7 * (9 + 8 + 4) + 5 * (4 + 1 + 1 + 1) + 4 * 2 + 2 * (1 + 7 + 3 + 2 + 3 + 5)
+            7 * (9 + 8 + 4) + 5 * (4 + 1 + 1 + 1) + 4 * (2 + 1) + 2 * (7 + 3 + 2 + 3 + 5)
         );
     }
 

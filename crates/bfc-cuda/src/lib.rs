@@ -25,6 +25,7 @@
 //! and errors are named without the driver's help.
 
 mod compute;
+mod cublas;
 mod driver;
 #[cfg(feature = "emulator")]
 pub mod emulator;
@@ -34,14 +35,17 @@ pub mod kernels;
 mod library;
 mod nvrtc;
 mod probe;
+mod product;
 mod register;
 mod stream_compute;
 
 pub use bfc_core::default_reserve;
 pub use compute::{Compute, ComputeError};
+pub use cublas::Cublas;
 pub use driver::CudaDriver;
 pub use error::CudaUnavailable;
 pub use nvrtc::{Image, Nvrtc};
 pub use probe::{ComputeCapability, CudaDeviceInfo, DriverVersion, probe};
+pub use product::{Factor, Product};
 pub use register::{RegisterError, register, register_driver};
 pub use stream_compute::StreamCompute;

@@ -10,11 +10,13 @@ use cudarc::driver::sys::{CUfunction, CUstream};
 use cudarc::driver::{result, sys};
 
 use crate::compute::{Compute, ComputeError};
+use crate::cublas::Cublas;
 use crate::driver::CudaDriver;
 use crate::kernel_cache::{KernelCache, Key};
 use crate::kernels::{BLOCK, ElementType, Family, Job, Kernel};
 use crate::library;
 use crate::nvrtc::Nvrtc;
+use crate::product::Product;
 
 /// The driver's functions that computing needs beyond those for memory.
 const FUNCTIONS: [&str; 4] =
@@ -32,6 +34,8 @@ pub struct StreamCompute {
     architecture: u32,
     compiler: OnceLock<Result<Nvrtc, ComputeError>>,
     cache: KernelCache,
+    products: OnceLock<Result<Cublas, ComputeError>>,
+    tf32: bool,
     /// Kernels that were loaded, by the driver's handles. Modules stay loaded as long as the process.
     loaded: Mutex<Loaded>,
     scratch: u64,
@@ -59,9 +63,30 @@ impl StreamCompute {
             architecture: capability.major * 10 + capability.minor,
             compiler: OnceLock::new(),
             cache: KernelCache::of_user(),
+            products: OnceLock::new(),
+            tf32: false,
             loaded: Mutex::default(),
             scratch,
         })
+    }
+
+    /// Whether products of 32-bit floats may round their factors to 11 significant bits, for tensor cores. Default: no.
+    #[must_use]
+    pub fn with_tf32(mut self, tf32: bool) -> Self {
+        self.tf32 = tf32;
+        self
+    }
+
+    /// The library that multiplies matrices, which is looked for when it is first needed.
+    ///
+    /// # Errors
+    /// [`ComputeError::NoProducts`] if it is not there or cannot start: a kernel multiplies then.
+    pub fn products(&self) -> Result<&Cublas, ComputeError> {
+        let found = self.products.get_or_init(|| {
+            let found = self.driver.call("cublasCreate", 0, || Ok(Cublas::find(self.stream.handle().0)));
+            found.map_err(|error| failed("cublasCreate", &error))?.map(|found| found.with_tf32(self.tf32))
+        });
+        found.as_ref().map_err(Clone::clone)
     }
 
     fn raw_stream(&self) -> CUstream {
@@ -136,6 +161,12 @@ fn failed(call: &'static str, error: &SourceError) -> ComputeError {
 
 impl Drop for StreamCompute {
     fn drop(&mut self) {
+        // Before the stream and the device, which it uses.
+        let products = self.products.take();
+        let _ = self.driver.call("cublasDestroy", 0, || {
+            drop(products);
+            Ok(())
+        });
         // Work that still uses the scratch is over when the driver has taken it back: that waits for the device.
         // SAFETY: the scratch was taken in `new`, and nobody else knows of it.
         unsafe { self.driver.free_device(self.scratch) };
@@ -165,6 +196,19 @@ unsafe impl Compute for StreamCompute {
             }
         });
         launched.map_err(|error| failed("cuLaunchKernel", &error))
+    }
+
+    fn has_products(&self) -> bool {
+        self.products().is_ok()
+    }
+
+    unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
+        let Ok(products) = self.products() else { return Ok(false) };
+        // The driver's call makes the device current on this thread.
+        // SAFETY: the caller vouches for the memory; the handle's stream is that of all other work.
+        let multiplied =
+            self.driver.call("cublasGemmStridedBatchedEx", 0, || Ok(unsafe { products.multiply(product) }));
+        multiplied.map_err(|error| failed("cublasGemmStridedBatchedEx", &error))?
     }
 
     unsafe fn upload(&self, bytes: &[u8], to: u64) -> Result<(), ComputeError> {

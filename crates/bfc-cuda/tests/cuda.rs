@@ -15,7 +15,10 @@ use bfc_core::{
     PinnedMemory, Registry, Request, SourceError, Span, Stream, StreamAllocator, SubAllocator, Transfers,
     VirtualMemory,
 };
-use bfc_cuda::{CudaDriver, CudaUnavailable, probe, register};
+use bfc_cuda::kernels::ElementType;
+use bfc_cuda::{
+    Compute, ComputeError, CudaDriver, CudaUnavailable, Factor, Product, StreamCompute, probe, register,
+};
 
 /// The driver of cuda:0, or leaves the test with a line that says why.
 macro_rules! cuda_or_skip {
@@ -292,6 +295,50 @@ fn a_refused_free_is_recorded_and_not_raised() {
     assert_eq!(faults.count, 1);
     let reason = "CUDA_ERROR_INVALID_VALUE".to_owned();
     assert_eq!(faults.last, Some(SourceError::Driver { call: "cuMemFree", reason }));
+}
+
+#[test]
+fn products_come_from_the_library_for_them_where_it_is_installed() {
+    let driver = cuda_or_skip!();
+    let stream = Stream::new(driver.clone()).unwrap();
+    let skipped = |reason: ComputeError| {
+        let _ = writeln!(std::io::stderr(), "skipped the library for matrix products: {reason}");
+    };
+    let compute = match StreamCompute::new(driver.clone(), stream) {
+        Ok(compute) => compute,
+        Err(reason) => return skipped(reason),
+    };
+    let version = match compute.products() {
+        Ok(library) => library.version(),
+        Err(reason) => return skipped(reason),
+    };
+    let _ = writeln!(std::io::stderr(), "matrix products: cuBLAS {version}");
+    let address = driver.allocate_device(1 << 20).unwrap();
+    // Two rows of three, and the transpose of that: the products of all rows with one another.
+    let (matrix, mut product) = ([1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0].map(f32::to_ne_bytes), [0_u8; 16]);
+    let job = Product {
+        element: ElementType::F32,
+        rows: 2,
+        columns: 2,
+        depth: 3,
+        batch: 1,
+        lhs: Factor::new(address, [2, 3], [3, 1], 0).unwrap(),
+        rhs: Factor::new(address, [3, 2], [1, 3], 0).unwrap(),
+        out: address + 4096,
+        accumulate: false,
+        workspace: (address + 65_536, 65_536),
+    };
+    // SAFETY: the matrix lies within the memory that was just taken.
+    unsafe { compute.upload(matrix.as_flattened(), address) }.unwrap();
+    // SAFETY: so do the factors, the product and the workspace.
+    assert!(unsafe { compute.multiply(&job) }.unwrap());
+    // SAFETY: and the bytes that are read.
+    unsafe { compute.download(job.out, &mut product) }.unwrap();
+    // SAFETY: it was taken above, and all work with it has ended.
+    unsafe { driver.free_device(address) };
+    let product: Vec<f32> =
+        product.as_chunks::<4>().0.iter().map(|&bytes| f32::from_ne_bytes(bytes)).collect();
+    assert_eq!(product, [14.0, 32.0, 32.0, 77.0]);
 }
 
 /// Runs tests of this file in a process that finds the fake driver where the system looks for libcuda.

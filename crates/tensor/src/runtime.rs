@@ -54,6 +54,8 @@ struct Inner {
     dry_rules: DeviceRules,
     /// What is read on `dry:0`.
     dry_values: DryValues,
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only GPUs multiply so"))]
+    tf32: bool,
     /// Who computes on the devices that the runtime was given.
     own: Vec<(DeviceId, Arc<dyn Backend>)>,
     /// Why no device can be opened: only in the process-wide runtime, which cannot fail when it is made.
@@ -98,6 +100,7 @@ pub struct RuntimeBuilder {
     tracker: Option<Arc<Tracker>>,
     dry_profile: Option<DeviceProfile>,
     dry_values: DryValues,
+    tf32: bool,
 }
 
 /// A device that the runtime does not find by itself.
@@ -247,6 +250,14 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Lets products of f32 matrices on CUDA devices round their factors to 11 significant bits, which tensor cores multiply at a
+    /// multiple of the speed; sums stay f32. Default: no.
+    #[must_use]
+    pub const fn tf32(mut self, tf32: bool) -> Self {
+        self.tf32 = tf32;
+        self
+    }
+
     /// Adds a device of one's own, or takes the place of one that the runtime would find: who computes, and on which
     /// memory. It gets a pool like any other.
     #[must_use]
@@ -328,6 +339,7 @@ impl RuntimeBuilder {
             pools: [self.pools.clone(), environment.settings().clone()],
             dry_rules: profile.rules(),
             dry_values: self.dry_values,
+            tf32: self.tf32,
             own: self.devices.iter().map(|own| (own.id, Arc::clone(&own.backend))).collect(),
             unusable,
         })))
@@ -477,6 +489,7 @@ impl Runtime {
             .map_err(|error| failed(error.to_string()))?;
         let compute =
             bfc_cuda::StreamCompute::new(driver, stream).map_err(|error| failed(error.to_string()))?;
+        let compute = compute.with_tf32(self.0.tf32);
         Ok(Arc::new(crate::backend::cuda::CudaBackend::new(Arc::new(compute))))
     }
 

@@ -171,10 +171,10 @@ impl Family {
     pub const fn takes(self, element: ElementType) -> bool {
         match self {
             Self::Elementwise | Self::Convert | Self::Index => true,
-            Self::Float => element.is_float(),
+            Self::Float | Self::Matmul => element.is_float(),
             // Halves come to these as 32-bit floats.
             Self::Reduce | Self::Scan | Self::Sort | Self::Random => !element.is_half(),
-            Self::Matmul | Self::Rows | Self::Conv | Self::Pool | Self::Attention | Self::Optim => {
+            Self::Rows | Self::Conv | Self::Pool | Self::Attention | Self::Optim => {
                 element.is_float() && !element.is_half()
             }
         }

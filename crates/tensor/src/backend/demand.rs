@@ -3,6 +3,7 @@
 //! By shapes alone, so that a dry run that stands for such a device asks for the same, to the byte.
 
 use super::{Workspace, cpu};
+use crate::layout::Layout;
 use crate::predict::DeviceRules;
 
 /// Bytes that a kernel takes while it runs.
@@ -13,12 +14,27 @@ pub(super) fn workspace(rules: DeviceRules, of: Workspace<'_>) -> usize {
         (DeviceRules::Cuda { .. }, Workspace::Reduce { .. } | Workspace::ArgSort { .. }) => {
             cpu::workspace(of)
         }
+        (DeviceRules::Cuda { .. }, Workspace::MatMul { lhs, rhs, .. }) => of_products(lhs, rhs),
         // Blocks of threads rearrange what they read in memory of their own.
-        (
-            DeviceRules::Cuda { .. },
-            Workspace::MatMul { .. } | Workspace::Conv2d { .. } | Workspace::Attention { .. },
-        ) => 0,
+        (DeviceRules::Cuda { .. }, Workspace::Conv2d { .. } | Workspace::Attention { .. }) => 0,
     }
+}
+
+/// What a GPU's library for products may use, whether or not it is there. It cuts long products along their depth, and keeps a
+/// product of each part: up to eight, one for 256 of the depth, within what the library needs at least and gains from at most.
+fn of_products(lhs: &Layout, rhs: &Layout) -> usize {
+    let &[.., rows, depth] = lhs.shape().dims() else { return 0 };
+    let columns = rhs.shape().dims().last().copied().unwrap_or(0);
+    if [rows, depth, columns].contains(&0) {
+        return 0;
+    }
+    let parts = rows.saturating_mul(columns).saturating_mul((depth / 256).min(8) * size_of::<f32>());
+    parts.clamp(16 << 10, 4 << 20).next_multiple_of(256)
+}
+
+/// Whether matrix products take halves as they are.
+pub(super) const fn multiplies_halves(rules: DeviceRules) -> bool {
+    matches!(rules, DeviceRules::Cuda { .. })
 }
 
 /// Elements of a piece in which a function of many halves is computed.
@@ -38,7 +54,6 @@ mod tests {
     use crate::backend::cpu::CpuBackend;
     use crate::backend::dry::DryBackend;
     use crate::dtype::DType;
-    use crate::layout::Layout;
     use crate::shape::Shape;
 
     const CARD: DeviceRules = DeviceRules::Cuda { compute_capability: (9, 0) };
@@ -64,12 +79,16 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_takes_nothing_to_rearrange_a_factor_of_a_product() {
-        let shape = Shape::new(&[512, 512]).unwrap();
-        let lhs = Layout::contiguous("matmul", shape, DType::F32).unwrap();
-        let rhs = lhs.permuted("matmul", &[1, 0]).unwrap();
-        let of = Workspace::MatMul { lhs: &lhs, rhs: &rhs, dtype: DType::F32 };
-        assert_eq!(DryBackend::new().workspace(of), 512 * 512 * 4);
-        assert_eq!(DryBackend::of(CARD).workspace(of), 0);
+    fn a_gpu_takes_room_for_parts_of_a_product_and_a_cpu_for_a_factor_to_rearrange() {
+        let taken = |size: usize| {
+            let lhs = Layout::contiguous("matmul", Shape::new(&[size, size]).unwrap(), DType::F32).unwrap();
+            let rhs = lhs.permuted("matmul", &[1, 0]).unwrap();
+            let of = Workspace::MatMul { lhs: &lhs, rhs: &rhs, dtype: DType::F32 };
+            [DryBackend::new(), DryBackend::of(CARD)].map(|backend| backend.workspace(of))
+        };
+        assert_eq!(taken(512), [512 * 512 * 4, 2 * 512 * 512 * 4]);
+        assert_eq!([taken(100)[1], taken(3)[1]], [16 << 10; 2]);
+        assert_eq!(taken(5000)[1], 4 << 20);
+        assert_eq!(taken(0), [0, 0]);
     }
 }

@@ -58,6 +58,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
         1 << 18
     }
 
+    /// Whether matrix products take halves as they are, summed in f32. Else they are widened beforehand.
+    fn multiplies_halves(&self) -> bool {
+        false
+    }
+
     /// Computes, or has the device compute when everything given to it before is done.
     ///
     /// # Errors

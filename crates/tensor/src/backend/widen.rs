@@ -1,7 +1,7 @@
 //! Halves on their way through kernels: widened to f32 before, rounded once after.
 //!
 //! Backends move elements of every type, and calculate with f32, f64 and integers. So a kernel that only moves halves gets
-//! them as they are. For any other, this file takes f32 temporaries from the op's account, as workspace, converts what is
+//! them as they are, and so do matrix products where the backend sums them in f32. For any other, this file takes f32 temporaries from the op's account, as workspace, converts what is
 //! read, runs the kernel, and converts what it wrote; what it changes in place is read first. Operands that are no halves, as
 //! the f32 statistics of rows of halves, are passed as they are.
 //!
@@ -30,7 +30,12 @@ use crate::storage::{View, ViewMut};
 /// As [`Backend::run`](super::Backend::run); [`Error::Allocation`](crate::Error::Allocation) if there is no memory for a
 /// temporary, and nothing is written then.
 pub(crate) fn run(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
-    if calculates_with_halves(&kernel) { widened(ctx, kernel) } else { ctx.backend().run(ctx.op(), kernel) }
+    let as_they_are = matches!(kernel, Kernel::MatMul { .. }) && ctx.backend().multiplies_halves();
+    if calculates_with_halves(&kernel) && !as_they_are {
+        widened(ctx, kernel)
+    } else {
+        ctx.backend().run(ctx.op(), kernel)
+    }
 }
 
 /// Whether there are halves among the operands of a kernel that does more than to move them.

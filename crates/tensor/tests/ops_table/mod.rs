@@ -72,15 +72,24 @@ pub(crate) fn dry_device() -> Device {
 fn emulated() -> Device {
     use std::sync::Arc;
 
-    use bfc_core::{DeviceId, DeviceKind};
-    use bfc_cuda::emulator::{EmulatedMemory, Emulator};
-    use highwater_tensor::backend::cuda::CudaBackend;
+    use bfc_cuda::emulator::Emulator;
 
     if let Ok(real) = std::env::var("KERNELS_ON") {
         return runtime().device(real.parse().unwrap()).unwrap();
     }
-    let backend = CudaBackend::new(Arc::new(Emulator::new().unwrap()));
-    let id = DeviceId::new(DeviceKind::Cuda, 0);
+    computed_by(Arc::new(Emulator::new().unwrap()))
+}
+
+/// `cuda:0` in the host's memory.
+#[cfg(feature = "cuda")]
+pub(crate) fn computed_by(compute: std::sync::Arc<dyn bfc_cuda::Compute>) -> Device {
+    use std::sync::Arc;
+
+    use bfc_core::{DeviceId, DeviceKind};
+    use bfc_cuda::emulator::EmulatedMemory;
+    use highwater_tensor::backend::cuda::CudaBackend;
+
+    let (id, backend) = (DeviceId::new(DeviceKind::Cuda, 0), CudaBackend::new(compute));
     let runtime = Runtime::builder().threads(1);
     let runtime = runtime.device(id, Arc::new(backend), Arc::new(EmulatedMemory::default())).build().unwrap();
     runtime.device(id).unwrap()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bfc_cuda::kernels::{BLOCK, ElementType, Family, Job, Kernel, Operand};
-use bfc_cuda::{Compute, ComputeError};
+use bfc_cuda::{Compute, ComputeError, Product};
 
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
@@ -39,6 +39,18 @@ impl Launcher {
         // have one user. Ops have checked shapes and types, and indices are checked before they are followed.
         let started = unsafe { self.compute.launch(kernel, blocks.min(MOST_BLOCKS) as u32, job) };
         started.map_err(|error| self.failed(op, &error))
+    }
+
+    /// Whether to ask the device's library for products at all: not all devices have one.
+    pub(super) fn has_products(&self) -> bool {
+        self.compute.has_products()
+    }
+
+    /// Has the device's library multiply matrices; false if it cannot.
+    pub(super) fn multiply(&self, op: &'static str, product: &Product) -> Result<bool> {
+        // SAFETY: as in `blocks`; the workspace is the op's own, and as large as its buffer.
+        let multiplied = unsafe { self.compute.multiply(product) };
+        multiplied.map_err(|error| self.failed(op, &error))
     }
 
     /// Copies bytes to the start of a buffer.

@@ -14,6 +14,7 @@ mod attention;
 mod elementwise;
 mod index;
 mod launch;
+mod matmul;
 mod optim;
 mod random;
 mod reduce;
@@ -72,6 +73,10 @@ impl Backend for CudaBackend {
         demand::piece(RULES)
     }
 
+    fn multiplies_halves(&self) -> bool {
+        demand::multiplies_halves(RULES)
+    }
+
     fn run(&self, op: &'static str, kernel: Kernel<'_>) -> Result<()> {
         let device = &self.device;
         match kernel {
@@ -102,7 +107,9 @@ impl Backend for CudaBackend {
                 sort::arg_sort(device, op, descending, input, workspace.as_ref(), &out)
             }
             Kernel::RunningSum { axis, reverse, out } => scan::running_sum(device, op, axis, reverse, &out),
-            Kernel::MatMul { bias, lhs, rhs, out, .. } => rows::matmul(device, op, bias, [lhs, rhs], &out),
+            Kernel::MatMul { bias, lhs, rhs, workspace, out } => {
+                matmul::matmul(device, op, bias, [lhs, rhs], workspace.as_ref(), &out)
+            }
             Kernel::Softmax { log, input, out } => rows::softmax(device, op, log, input, &out),
             Kernel::SoftmaxGrad { log, output, grad, out } => {
                 rows::softmax_grad(device, op, log, output, grad, &out)

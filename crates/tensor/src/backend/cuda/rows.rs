@@ -1,4 +1,4 @@
-//! Matrix products, softmax and what is made of it.
+//! Softmax and what is made of it.
 
 use bfc_cuda::kernels::{Family, Job, Operand};
 
@@ -8,36 +8,6 @@ use crate::backend::Normalised;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::storage::{View, ViewMut};
-
-/// The side of the tile that a block computes of a product.
-const TILE: u64 = 64;
-
-/// See [`Kernel::MatMul`](crate::backend::Kernel::MatMul).
-pub(super) fn matmul(
-    device: &Launcher,
-    op: &'static str,
-    bias: Option<View<'_>>,
-    [lhs, rhs]: [View<'_>; 2],
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    float(op, out.dtype())?;
-    let dims = out.layout().shape().dims();
-    let Some(batch) = dims.len().checked_sub(2) else { return Ok(()) };
-    let (rows, columns) = (dims[batch] as u64, dims[batch + 1] as u64);
-    let depth = lhs.layout().shape().dims().last().copied().unwrap_or(0) as u64;
-    let mut job = Job::over(dims[..batch].iter().product::<usize>() as u64, &dims[..batch]);
-    let stride = |view: &View<'_>, axis: usize| view.layout().strides()[batch + axis] as u64;
-    job.inputs[0] = Operand::strided(origin(&lhs), &lhs.layout().strides()[..batch]);
-    job.inputs[1] = Operand::strided(origin(&rhs), &rhs.layout().strides()[..batch]);
-    job.outputs[0] = output(out);
-    job.counts = [rows, columns, depth, stride(&lhs, 0), stride(&lhs, 1), stride(&rhs, 0)];
-    job.integers[0] = stride(&rhs, 1) as i64;
-    if let Some(bias) = bias {
-        job.inputs[2] = Operand::strided(origin(&bias), bias.layout().strides());
-    }
-    let tiles = rows.div_ceil(TILE) * columns.div_ceil(TILE);
-    device.blocks(op, kernel(Family::Matmul, "matmul", out.dtype()), tiles * job.count, &job)
-}
 
 /// A job for each row of a shape, along its last axis; none if rows have no elements.
 fn each_row(out: &ViewMut<'_>) -> Job {

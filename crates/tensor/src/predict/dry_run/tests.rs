@@ -66,10 +66,27 @@ fn a_run_for_a_gpu_takes_its_memory_as_the_pool_of_that_gpu() {
     assert_eq!(dry.peak.limit, limit);
     assert!(dry.peak.reserved.is_multiple_of(2 << 20), "pages of a device: {}", dry.peak);
     assert_eq!(dry.report.pools[0].memory, "device");
+}
 
-    let here = on(DeviceProfile::this_machine()).run(train).unwrap();
-    assert_eq!((dry.peak.requested, dry.peak.in_use), (here.peak.requested, here.peak.in_use));
-    assert_eq!(dry.report.ops, here.report.ops);
+#[test]
+fn a_run_for_a_gpu_differs_from_one_for_a_cpu_by_the_workspaces_of_products() {
+    let card = DeviceProfile::cuda(Bytes::gib(8), (8, 6));
+    let [there, here] = [card, DeviceProfile::this_machine()].map(|profile| on(profile).run(train).unwrap());
+    let calls = |run: &DryRun<f32>| {
+        let mut calls: Vec<_> =
+            run.report.ops.iter().map(|op| (op.op.clone(), op.phase.name(), op.calls)).collect();
+        calls.sort();
+        calls
+    };
+    assert_eq!(calls(&there), calls(&here));
+    assert!(there.peak.requested > here.peak.requested, "{} {}", there.peak, here.peak);
+
+    let without = |device: &Device| Tensor::ones(device, [700, 300])?.exp()?.sum_all().map(drop);
+    let card = DeviceProfile::cuda(Bytes::gib(8), (8, 6));
+    let [there, here] =
+        [card, DeviceProfile::this_machine()].map(|profile| on(profile).run(without).unwrap());
+    assert_eq!((there.peak.requested, there.peak.in_use), (here.peak.requested, here.peak.in_use));
+    assert_eq!(there.report.ops, here.report.ops);
 }
 
 #[test]

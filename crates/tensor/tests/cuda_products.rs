@@ -1,0 +1,183 @@
+//! Matrix products through a library with cuBLAS's interface, which here multiplies on the host, beside those of the kernel.
+
+#![cfg(feature = "cuda")]
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+mod ops_table;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bfc_cuda::emulator::Emulator;
+use bfc_cuda::kernels::{Job, Kernel};
+use bfc_cuda::{Compute, ComputeError, Product};
+use highwater_tensor::{DType, Device, Result, Rng, Tensor};
+use ops_table::computed_by;
+
+/// The emulator with a library, whose products are counted.
+#[derive(Debug)]
+struct Counting {
+    emulator: Emulator,
+    products: AtomicUsize,
+    /// Whether the library is to say that it does not know how to.
+    refuses: bool,
+}
+
+impl Counting {
+    fn new(refuses: bool) -> Arc<Self> {
+        let emulator = Emulator::new().unwrap().with_products().unwrap();
+        Arc::new(Self { emulator, products: AtomicUsize::new(0), refuses })
+    }
+
+    fn products(&self) -> usize {
+        self.products.load(Ordering::Relaxed)
+    }
+}
+
+// SAFETY: the emulator does all of it.
+unsafe impl Compute for Counting {
+    fn name(&self) -> &str {
+        self.emulator.name()
+    }
+
+    unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {
+        // SAFETY: as the caller says.
+        unsafe { self.emulator.launch(kernel, blocks, job) }
+    }
+
+    fn has_products(&self) -> bool {
+        true
+    }
+
+    unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
+        assert!(product.workspace.1 >= 16 << 10, "{product:?}");
+        if self.refuses {
+            return Ok(false);
+        }
+        self.products.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller says.
+        unsafe { self.emulator.multiply(product) }
+    }
+
+    unsafe fn upload(&self, bytes: &[u8], to: u64) -> Result<(), ComputeError> {
+        // SAFETY: as the caller says.
+        unsafe { self.emulator.upload(bytes, to) }
+    }
+
+    unsafe fn download(&self, from: u64, bytes: &mut [u8]) -> Result<(), ComputeError> {
+        // SAFETY: as the caller says.
+        unsafe { self.emulator.download(from, bytes) }
+    }
+
+    fn scratch(&self) -> u64 {
+        self.emulator.scratch()
+    }
+}
+
+fn values(tensors: &[Tensor]) -> Vec<f64> {
+    let of = |tensor: &Tensor| tensor.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+    tensors.iter().flat_map(of).collect()
+}
+
+/// A program with the library, with one that refuses, and by the kernel: they give the same but for the order of sums. How many
+/// products the library computed.
+fn library_calls(name: &str, tolerance: f64, program: impl Fn(&Device) -> Result<Vec<Tensor>>) -> usize {
+    let (library, refusing) = (Counting::new(false), Counting::new(true));
+    let by_kernel = values(&program(&computed_by(Arc::new(Emulator::new().unwrap()))).unwrap());
+    for compute in [Arc::clone(&library), refusing] {
+        let by_library = values(&program(&computed_by(compute)).unwrap());
+        assert_eq!(by_library.len(), by_kernel.len(), "{name}");
+        for (a, b) in by_library.iter().zip(&by_kernel) {
+            assert!((a - b).abs() <= tolerance * a.abs().max(1.0), "{name}: {a} and {b}");
+        }
+    }
+    library.products()
+}
+
+fn uniform(device: &Device, shape: &[usize], dtype: DType, rng: &Rng) -> Result<Tensor> {
+    Tensor::uniform(device, shape, -1.0, 1.0, rng)?.to_dtype(dtype)
+}
+
+const FLOATS: [(DType, f64); 4] =
+    [(DType::F32, 1e-5), (DType::F64, 1e-13), (DType::F16, 2e-3), (DType::BF16, 2e-2)];
+
+#[test]
+fn products_of_all_types_and_layouts_are_those_of_the_kernel() {
+    type Shapes = (&'static [usize], &'static [usize], usize);
+    // The left and the right factor, and how many calls the library gets.
+    let shapes: [Shapes; 9] = [
+        (&[5, 7], &[7, 3], 1),
+        (&[70, 40], &[40, 65], 1),
+        (&[1, 7], &[7, 1], 1),
+        (&[7], &[7, 3], 1),
+        (&[4, 5, 7], &[4, 7, 3], 1),
+        (&[4, 5, 7], &[7, 3], 1),
+        (&[2, 1, 5, 7], &[3, 7, 2], 2),
+        (&[2, 0], &[0, 3], 0),
+        (&[0, 2], &[2, 3], 0),
+    ];
+    for (dtype, tolerance) in FLOATS {
+        for (left, right, calls) in shapes {
+            let name = format!("{left:?} by {right:?} in {dtype}");
+            let made = library_calls(&name, tolerance, |device| {
+                let rng = Rng::new(1);
+                Ok(vec![uniform(device, left, dtype, &rng)?.matmul(&uniform(device, right, dtype, &rng)?)?])
+            });
+            assert_eq!(made, calls, "{name}");
+        }
+    }
+}
+
+#[test]
+fn transposed_factors_and_parts_of_larger_ones_are_taken_as_they_lie() {
+    let calls = library_calls("transposed and parts", 1e-5, |device| {
+        let rng = Rng::new(2);
+        let wide = uniform(device, &[12, 20], DType::F32, &rng)?;
+        let part = wide.slice(0, 1..6)?.slice(1, 3..10)?;
+        let left = uniform(device, &[7, 4], DType::F32, &rng)?.t()?;
+        Ok(vec![part.matmul(&part.t()?)?, part.t()?.matmul(&part)?, left.matmul(&part.t()?)?])
+    });
+    assert_eq!(calls, 3);
+}
+
+#[test]
+fn what_lies_as_no_library_knows_is_left_to_the_kernel() {
+    let calls = library_calls("every second column, and one row for all", 1e-5, |device| {
+        let rng = Rng::new(3);
+        let x = uniform(device, &[6, 8], DType::F32, &rng)?;
+        let second = x.slice_step(1, .., 2)?;
+        let repeated = x.slice(0, 0..1)?.broadcast_to([5, 8])?;
+        Ok(vec![second.matmul(&second.t()?)?, repeated.matmul(&x.t()?)?])
+    });
+    assert_eq!(calls, 0);
+}
+
+#[test]
+fn heads_beside_each_other_take_a_call_for_each_sequence() {
+    let calls = library_calls("heads", 1e-5, |device| {
+        let rng = Rng::new(4);
+        let heads = |device| uniform(device, &[2, 5, 3, 8], DType::F32, &rng)?.permute(&[0, 2, 1, 3]);
+        let (query, key) = (heads(device)?, heads(device)?);
+        Ok(vec![query.matmul(&key.transpose(-2, -1)?)?])
+    });
+    assert_eq!(calls, 2);
+}
+
+#[test]
+fn a_layer_with_a_bias_and_its_gradients_are_those_of_the_kernel() {
+    for (dtype, tolerance) in FLOATS {
+        let calls = library_calls("linear", 4.0 * tolerance, |device| {
+            let rng = Rng::new(5);
+            let leaf = |shape: &[usize]| uniform(device, shape, dtype, &rng)?.requiring_grad();
+            let (x, w, b) = (leaf(&[9, 6])?, leaf(&[6, 4])?, leaf(&[4])?);
+            let y = x.linear(&w, &b)?;
+            let gradients = y.mul(&y)?.sum_all()?.backward()?;
+            let mut all = vec![y.detach()];
+            for leaf in [&x, &w, &b] {
+                all.push(gradients.get(leaf).unwrap().clone());
+            }
+            Ok(all)
+        });
+        assert_eq!(calls, 3, "{dtype}");
+    }
+}
