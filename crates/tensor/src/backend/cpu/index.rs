@@ -15,10 +15,15 @@ use crate::storage::{View, ViewMut};
 /// Fails for the first index that is not below `len`.
 pub(super) fn check(op: &'static str, indices: View<'_>, len: usize) -> Result<()> {
     let indices = Source::<i64>::distinct(op, indices)?;
-    let is_bad = |&index: &i64| usize::try_from(index).map_or(true, |index| index >= len);
+    // As numbers without a sign, those below 0 are beyond all that there are.
+    let is_bad = |&index: &i64| index.cast_unsigned() >= len as u64;
     let mut bad = None;
-    indices
-        .blocks::<256>(0..indices.len(), |_, block| bad = bad.or_else(|| block.iter().copied().find(is_bad)));
+    indices.blocks::<256>(0..indices.len(), |_, block| {
+        // Without a branch on each, so that the loop vectorises.
+        if block.iter().fold(false, |any, index| any | is_bad(index)) {
+            bad = bad.or_else(|| block.iter().copied().find(is_bad));
+        }
+    });
     bad.map_or(Ok(()), |index| Err(Error::IndexOutOfRange { op, index, len }))
 }
 
@@ -71,6 +76,11 @@ fn gather_part<T: RawElement>(
             // One index for a run of elements, as in a look-up of rows.
             let base = base + indices[index] as usize * stride;
             now.copy_from_slice(&data[base..base + len]);
+        } else if s == 1 {
+            let indices = &indices[index..index + len];
+            for (i, (out, &chosen)) in now.iter_mut().zip(indices).enumerate() {
+                *out = data[base + i * t + chosen as usize * stride];
+            }
         } else {
             for (i, out) in now.iter_mut().enumerate() {
                 *out = data[base + i * t + indices[index + i * s] as usize * stride];
@@ -115,6 +125,12 @@ fn scatter<T: Number>(data: &[T], indices: &[i64], stride: usize, walk: &Walk<3>
             let to = to + indices[index] as usize * stride;
             let values = &data[from..from + len];
             out[to..to + len].iter_mut().zip(values).for_each(|(out, &value)| *out = out.plus(value));
+        } else if [s, t] == [1, 1] {
+            let chosen = indices[index..index + len].iter().zip(&data[from..from + len]);
+            for (i, (&chosen, &value)) in chosen.enumerate() {
+                let place = &mut out[to + i * u + chosen as usize * stride];
+                *place = place.plus(value);
+            }
         } else {
             for i in 0..len {
                 let place = &mut out[to + i * u + indices[index + i * s] as usize * stride];
