@@ -170,3 +170,20 @@ fn conversions_between_all_types_are_those_of_the_cpu() {
         }
     }
 }
+
+#[test]
+fn threads_that_check_indices_at_once_each_get_their_own_answer() {
+    const TURNS: usize = 300;
+    let device = device();
+    // How often one index among many is refused. It is compared and not followed, should the check let it pass.
+    let refusals = |index: i64| {
+        let mut indices = vec![0; 20_000];
+        indices[0] = index;
+        let indices = Tensor::from_slice(&device, &indices, indices.len()).unwrap();
+        (0..TURNS).filter(|_| indices.one_hot(3).is_err()).count()
+    };
+    std::thread::scope(|scope| {
+        let (good, bad) = (scope.spawn(|| refusals(2)), scope.spawn(|| refusals(3)));
+        assert_eq!((good.join().unwrap(), bad.join().unwrap()), (0, TURNS));
+    });
+}

@@ -1,6 +1,6 @@
 //! From views to what a kernel takes, and the one place where work is given to the device.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bfc_cuda::kernels::{BLOCK, ElementType, Family, Job, Kernel, Operand};
 use bfc_cuda::{Compute, ComputeError, Product};
@@ -17,11 +17,13 @@ const MOST_BLOCKS: u64 = 1 << 16;
 #[derive(Debug)]
 pub(super) struct Launcher {
     compute: Arc<dyn Compute>,
+    /// One question at a time: there is one scratch for the answers, whichever thread asks.
+    asking: Mutex<()>,
 }
 
 impl Launcher {
     pub(super) const fn new(compute: Arc<dyn Compute>) -> Self {
-        Self { compute }
+        Self { compute, asking: Mutex::new(()) }
     }
 
     /// Starts a kernel with a thread for each of `threads` elements.
@@ -80,6 +82,7 @@ impl Launcher {
 
     /// Starts a kernel that writes a number to the device's scratch, which holds `before` at first, and waits for it.
     pub(super) fn ask(&self, op: &'static str, kernel: Kernel, mut job: Job, before: u64) -> Result<u64> {
+        let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         let scratch = self.compute.scratch();
         job.outputs[0] = scratch;
         let mut answer = before.to_ne_bytes();
