@@ -16,13 +16,18 @@ pub struct Storage {
     bytes: usize,
     /// That of the allocator, which every kernel asks for.
     memory: MemoryKind,
+    /// What all elements are below, as indices that the host has written are; [`UNKNOWN`] since anyone else may have written.
+    below: u64,
 }
+
+/// No index is below it, nor is one that is negative and read without its sign.
+const UNKNOWN: u64 = u64::MAX;
 
 impl Storage {
     /// The buffer of a fresh allocation, of which `bytes` are used.
     pub(crate) fn new(allocation: Allocation, bytes: usize) -> Self {
         let memory = allocation.allocator().memory_kind();
-        Self { allocation, bytes, memory }
+        Self { allocation, bytes, memory, below: UNKNOWN }
     }
 
     /// Whether the buffer is never written, whoever owns the storage: memory of others, which tensors only look into.
@@ -156,6 +161,12 @@ impl<'a> View<'a> {
         View { storage: self.storage, layout, dtype: self.dtype }
     }
 
+    /// Whether all elements are known to be indices from 0 to below `len`, so that nobody has to look.
+    pub(crate) const fn are_indices_below(&self, len: usize) -> bool {
+        let below = self.storage.below;
+        matches!(self.dtype, DType::I64) && below <= len as u64 && below <= i64::MAX.cast_unsigned()
+    }
+
     /// The whole buffer on the host, to be indexed through the layout; `None` for memory the host cannot read, and
     /// where the elements do not lie in memory as `T`.
     #[must_use]
@@ -183,8 +194,9 @@ pub struct ViewMut<'a> {
 }
 
 impl<'a> ViewMut<'a> {
-    /// A view of a whole buffer.
+    /// A view of a whole buffer, of whose elements nothing is known from now on.
     pub(crate) const fn new(storage: &'a mut Storage, layout: &'a Layout, dtype: DType) -> Self {
+        storage.below = UNKNOWN;
         Self { storage, layout, dtype }
     }
 
@@ -219,6 +231,17 @@ impl<'a> ViewMut<'a> {
         ViewMut::new(self.storage, self.layout, self.dtype).into_host()
     }
 
+    /// Notes how large the indices are with which the whole buffer was filled: these bytes. Whoever makes another view to
+    /// write ends that.
+    pub(crate) fn note_indices(self, values: &[u8]) {
+        if self.dtype == DType::I64 && values.len() == self.storage.bytes {
+            let (indices, _) = values.as_chunks::<8>();
+            // Those below 0 are the largest of all, without their sign.
+            let largest = indices.iter().map(|&bytes| u64::from_ne_bytes(bytes)).max();
+            self.storage.below = largest.map_or(0, |largest| largest.saturating_add(1));
+        }
+    }
+
     /// The same view for a shorter time.
     pub(crate) const fn reborrow(&mut self) -> ViewMut<'_> {
         ViewMut::new(self.storage, self.layout, self.dtype)
@@ -250,6 +273,26 @@ mod tests {
     use crate::dtype::DType;
     use crate::runtime::Runtime;
     use crate::tensor::Tensor;
+
+    #[test]
+    fn indices_of_the_host_are_known_until_someone_writes() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let below = |values: &[i64], len| {
+            Tensor::from_slice(&device, values, values.len()).unwrap().view().are_indices_below(len)
+        };
+        assert!(below(&[0, 4, 2], 5) && !below(&[0, 4, 2], 4));
+        assert!(!below(&[0, -1], usize::MAX) && !below(&[i64::MIN], usize::MAX) && below(&[], 0));
+        let floats = Tensor::from_slice(&device, &[0.0_f32; 4], 4).unwrap();
+        assert!(!floats.view().are_indices_below(usize::MAX));
+
+        let mut indices = Tensor::from_slice(&device, &[1_i64, 2], 2).unwrap();
+        assert!(indices.view().are_indices_below(3) && indices.clone().view().are_indices_below(3));
+        assert!(indices.slice(0, 1..).unwrap().view().are_indices_below(3));
+        indices.view_mut().unwrap().host::<i64>().unwrap()[0] = 7;
+        assert!(!indices.view().are_indices_below(3));
+        let moved = Tensor::from_slice(&device, &[1_i64, 2], 2).unwrap().add_scalar(5).unwrap();
+        assert!(!moved.view().are_indices_below(3));
+    }
 
     #[test]
     fn elements_are_had_as_the_type_that_they_have_and_no_other() {

@@ -34,10 +34,11 @@ mod ops_values;
 #[path = "optim_steps.rs"]
 mod optim_steps;
 
-use highwater_tensor::nn::{Linear, Module, Relu, Sequential};
+use highwater_tensor::nn::{Embedding, Linear, Module, Relu, Sequential};
 use highwater_tensor::optim::{AdamW, Optimizer};
-use highwater_tensor::{DType, Device, Norm, Result, Rng, Tensor};
-use ops_table::{device, dry_device, runtime};
+use highwater_tensor::{DType, Device, Error, Norm, Result, Rng, Tensor};
+use ops_table::counting::Counting;
+use ops_table::{computed_by, device, dry_device, runtime};
 
 fn values(tensor: &Tensor) -> Vec<f64> {
     tensor.to_dtype(DType::F64).unwrap().to_vec().unwrap()
@@ -175,15 +176,43 @@ fn conversions_between_all_types_are_those_of_the_cpu() {
 fn threads_that_check_indices_at_once_each_get_their_own_answer() {
     const TURNS: usize = 300;
     let device = device();
-    // How often one index among many is refused. It is compared and not followed, should the check let it pass.
+    // How often one index among many is refused, which the device has computed: the host's are known. It is compared and not
+    // followed, should the check let it pass.
     let refusals = |index: i64| {
-        let mut indices = vec![0; 20_000];
-        indices[0] = index;
-        let indices = Tensor::from_slice(&device, &indices, indices.len()).unwrap();
+        let mut indices = vec![-1; 20_000];
+        indices[0] = index - 1;
+        let indices = Tensor::from_slice(&device, &indices, indices.len()).unwrap().add_scalar(1).unwrap();
         (0..TURNS).filter(|_| indices.one_hot(3).is_err()).count()
     };
     std::thread::scope(|scope| {
         let (good, bad) = (scope.spawn(|| refusals(2)), scope.spawn(|| refusals(3)));
         assert_eq!((good.join().unwrap(), bad.join().unwrap()), (0, TURNS));
     });
+}
+
+#[test]
+fn the_host_waits_for_the_device_only_where_it_reads_a_value() {
+    let compute = Counting::new(false);
+    let device = computed_by(compute.clone());
+    let rng = Rng::new(1);
+    let model = Sequential::new()
+        .with("table", Embedding::new(&device, 11, 6, &rng).unwrap())
+        .with("head", Linear::new(&device, 6, 5, &rng).unwrap());
+    let mut optimizer = AdamW::new(model.parameters(), 0.01).unwrap();
+    for step in 0..3_i64 {
+        let words = Tensor::from_slice(&device, &[step, 10, 3, 7], 4).unwrap();
+        let targets = Tensor::from_slice(&device, &[4, step, 0, 1_i64], 4).unwrap();
+        let loss = model.forward(&words).unwrap().cross_entropy(&targets).unwrap();
+        optimizer.step(loss.backward().unwrap()).unwrap();
+        assert_eq!(compute.waits(), step as usize);
+        assert!(loss.item::<f32>().unwrap() > 0.0);
+        assert_eq!(compute.waits(), step as usize + 1);
+    }
+    // What the device has computed is looked at before it is followed.
+    let x = Tensor::from_slice(&device, &[1.0_f32, 3.0, 2.0], 3).unwrap();
+    let (before, largest) = (compute.waits(), x.argmax(0).unwrap());
+    assert_eq!(x.index_select(0, &largest.reshape([1]).unwrap()).unwrap().to_vec::<f32>().unwrap(), [3.0]);
+    assert_eq!(compute.waits(), before + 2);
+    let beyond = Tensor::from_slice(&device, &[0_i64, 2], 2).unwrap().add_scalar(1).unwrap();
+    assert!(matches!(x.index_select(0, &beyond), Err(Error::IndexOutOfRange { index: 3, len: 3, .. })));
 }

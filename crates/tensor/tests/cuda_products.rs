@@ -6,73 +6,11 @@
 mod ops_table;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bfc_cuda::emulator::Emulator;
-use bfc_cuda::kernels::{Job, Kernel};
-use bfc_cuda::{Compute, ComputeError, Product};
 use highwater_tensor::{DType, Device, Result, Rng, Tensor};
 use ops_table::computed_by;
-
-/// The emulator with a library, whose products are counted.
-#[derive(Debug)]
-struct Counting {
-    emulator: Emulator,
-    products: AtomicUsize,
-    /// Whether the library is to say that it does not know how to.
-    refuses: bool,
-}
-
-impl Counting {
-    fn new(refuses: bool) -> Arc<Self> {
-        let emulator = Emulator::new().unwrap().with_products().unwrap();
-        Arc::new(Self { emulator, products: AtomicUsize::new(0), refuses })
-    }
-
-    fn products(&self) -> usize {
-        self.products.load(Ordering::Relaxed)
-    }
-}
-
-// SAFETY: the emulator does all of it.
-unsafe impl Compute for Counting {
-    fn name(&self) -> &str {
-        self.emulator.name()
-    }
-
-    unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {
-        // SAFETY: as the caller says.
-        unsafe { self.emulator.launch(kernel, blocks, job) }
-    }
-
-    fn has_products(&self) -> bool {
-        true
-    }
-
-    unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
-        assert!(product.workspace.1 >= 16 << 10, "{product:?}");
-        if self.refuses {
-            return Ok(false);
-        }
-        self.products.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as the caller says.
-        unsafe { self.emulator.multiply(product) }
-    }
-
-    unsafe fn upload(&self, bytes: &[u8], to: u64) -> Result<(), ComputeError> {
-        // SAFETY: as the caller says.
-        unsafe { self.emulator.upload(bytes, to) }
-    }
-
-    unsafe fn download(&self, from: u64, bytes: &mut [u8]) -> Result<(), ComputeError> {
-        // SAFETY: as the caller says.
-        unsafe { self.emulator.download(from, bytes) }
-    }
-
-    fn scratch(&self) -> u64 {
-        self.emulator.scratch()
-    }
-}
+use ops_table::counting::Counting;
 
 fn values(tensors: &[Tensor]) -> Vec<f64> {
     let of = |tensor: &Tensor| tensor.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();

@@ -71,6 +71,20 @@ pub trait Backend: Send + Sync + fmt::Debug {
     fn run(&self, op: &'static str, kernel: Kernel<'_>) -> Result<()>;
 }
 
+/// Copies values from the host, as [`Backend::upload`] does. Indices among them need not be looked at again.
+pub(crate) fn upload(
+    backend: &dyn Backend,
+    op: &'static str,
+    values: &[u8],
+    mut out: ViewMut<'_>,
+) -> Result<()> {
+    backend.upload(op, values, out.reborrow())?;
+    if !backend.is_dry() {
+        out.note_indices(values);
+    }
+    Ok(())
+}
+
 /// The error for memory that the host cannot touch: an op was given a view of another device.
 pub(crate) fn not_host(op: &'static str) -> Error {
     Error::NoData { op, device: "a device whose memory the host cannot reach".to_owned() }

@@ -93,7 +93,7 @@ impl Array {
         backend: &dyn crate::backend::Backend,
         out: ViewMut<'_>,
     ) -> Result<()> {
-        if backend.is_dry() { Ok(()) } else { backend.upload(op, self.bytes(), out) }
+        if backend.is_dry() { Ok(()) } else { crate::backend::upload(backend, op, self.bytes(), out) }
     }
 
     /// The next elements of a source. Memory is taken as they arrive. A source that ends too early is an error of

@@ -3,7 +3,7 @@
 use bfc_core::{AllocationAttributes, Category};
 
 use super::unary::holds;
-use crate::backend::Kernel;
+use crate::backend::{self, Kernel};
 use crate::context::OpContext;
 use crate::device::{Device, DeviceAllocator, Place};
 use crate::dtype::{DType, Element, Scalar};
@@ -74,7 +74,7 @@ pub(super) fn uploaded<'v, T: Element>(
     let options = TensorOptions { dtype: T::DTYPE, category, ..TensorOptions::default() };
     create(op, place, shape, options, |ctx, out| {
         let raw: Vec<T::Raw> = values.map(|&value| value.into_raw()).collect();
-        ctx.backend().upload(op, bytemuck::cast_slice(&raw), out)
+        backend::upload(ctx.backend(), op, bytemuck::cast_slice(&raw), out)
     })
 }
 

@@ -4,6 +4,7 @@ use bfc_core::Category;
 
 use super::create::{TensorOptions, create};
 use crate::autograd::Saved;
+use crate::backend;
 use crate::context::OpContext;
 use crate::device::Device;
 use crate::error::Result;
@@ -43,7 +44,7 @@ fn copy(op: &'static str, tensor: &Tensor, to: &Device, category: Category) -> R
         let mut words = tensor.host_room::<u64>(op, bytes.div_ceil(size_of::<u64>()))?;
         let values = &mut bytemuck::cast_slice_mut(&mut words)[..bytes];
         tensor.device().backend().download(op, tensor.view(), values)?;
-        ctx.backend().upload(op, values, out)
+        backend::upload(ctx.backend(), op, values, out)
     })
 }
 

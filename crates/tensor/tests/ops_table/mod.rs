@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 #![allow(dead_code, reason = "each test program uses a part")]
 
+#[cfg(feature = "cuda")]
+pub(crate) mod counting;
+
 use highwater_tensor::{
     AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, DeviceProfile, IntoPart, Norm,
     PadMode, Pool2dOptions, Reduction, Result, Rng, Runtime, SortOrder, Tensor,

@@ -1,0 +1,76 @@
+//! The emulated device with a library for products; what the host asks of it is counted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bfc_cuda::emulator::Emulator;
+use bfc_cuda::kernels::{Job, Kernel};
+use bfc_cuda::{Compute, ComputeError, Product};
+
+/// Everything is as the emulator does it.
+#[derive(Debug)]
+pub(crate) struct Counting {
+    emulator: Emulator,
+    /// Whether the library is to say that it does not know how to multiply.
+    refuses: bool,
+    products: AtomicUsize,
+    downloads: AtomicUsize,
+}
+
+impl Counting {
+    pub(crate) fn new(refuses: bool) -> Arc<Self> {
+        let emulator = Emulator::new().unwrap().with_products().unwrap();
+        Arc::new(Self { emulator, refuses, products: AtomicUsize::new(0), downloads: AtomicUsize::new(0) })
+    }
+
+    /// Products that the library has computed.
+    pub(crate) fn products(&self) -> usize {
+        self.products.load(Ordering::Relaxed)
+    }
+
+    /// How often the host has waited for the device.
+    pub(crate) fn waits(&self) -> usize {
+        self.downloads.load(Ordering::Relaxed)
+    }
+}
+
+// SAFETY: the emulator does all of it.
+unsafe impl Compute for Counting {
+    fn name(&self) -> &str {
+        self.emulator.name()
+    }
+
+    unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {
+        // SAFETY: as the caller says.
+        unsafe { self.emulator.launch(kernel, blocks, job) }
+    }
+
+    fn has_products(&self) -> bool {
+        true
+    }
+
+    unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
+        assert!(product.workspace.1 >= 16 << 10, "{product:?}");
+        if self.refuses {
+            return Ok(false);
+        }
+        self.products.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller says.
+        unsafe { self.emulator.multiply(product) }
+    }
+
+    unsafe fn upload(&self, bytes: &[u8], to: u64) -> Result<(), ComputeError> {
+        // SAFETY: as the caller says.
+        unsafe { self.emulator.upload(bytes, to) }
+    }
+
+    unsafe fn download(&self, from: u64, bytes: &mut [u8]) -> Result<(), ComputeError> {
+        self.downloads.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller says.
+        unsafe { self.emulator.download(from, bytes) }
+    }
+
+    fn scratch(&self) -> u64 {
+        self.emulator.scratch()
+    }
+}
