@@ -19,7 +19,7 @@
 //! (cold 0.58). Medians of `cargo run --release` in `benches/peers/alloc`: 0.61 (cold 0.65) beside other work, 0.71 (0.75)
 //! on a quiet machine; those with classes always in order. As they are now, on 22 November beside other work: 10,000 blocks
 //! freed in random order 0.76 and 0.78 (1.20 and 1.43 before), a million 0.37 and 0.65 (1.55); a warm replay takes 6 to
-//! 11 % more than before (`docs/speed.md`).
+//! 11 % more than before.
 //!
 //! Tried, with no gain above the noise of some 3 %: no bounds checks (unsafe; 8 % in an early version, nothing in the
 //! next); the second bitmap written only when a row fills; a look for the exact class before the bitmap; a mark on
