@@ -37,7 +37,7 @@ pub(super) const fn multiplies_halves(rules: DeviceRules) -> bool {
     matches!(rules, DeviceRules::Cuda { .. })
 }
 
-/// Elements of a piece in which a function of many halves is computed.
+/// Elements of the pieces in which is computed what takes temporaries.
 pub(super) const fn piece(rules: DeviceRules) -> usize {
     match rules {
         // Temporaries of 128 KiB stay in a core's caches.

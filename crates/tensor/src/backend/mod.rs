@@ -53,7 +53,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// Bytes that a kernel takes while it runs: a pure function of what is asked.
     fn workspace(&self, of: Workspace<'_>) -> usize;
 
-    /// Elements of a piece in which a function of many halves is computed, in f32 temporaries of that size.
+    /// Elements of the pieces in which is computed what takes temporaries: functions of many halves, the terms of long sums.
     fn piece(&self) -> usize {
         1 << 18
     }

@@ -9,7 +9,9 @@
 //! With x̂ = (x - μ) / √(σ² + ε) and h = w ∂L/∂y: ∂L/∂x = (h - mean(h) - x̂ mean(h x̂)) / √(σ² + ε), where `rms_norm` has no
 //! mean(h); ∂L/∂w = Σ x̂ ∂L/∂y, ∂L/∂b = Σ ∂L/∂y. (Ba, Kiros and Hinton 2016; Zhang and Sennrich 2019; Wu and He 2018.)
 //!
-//! Saves x and two numbers for each row, which for halves are f32. The gradient of w takes a temporary of the size of x.
+//! Saves x and two numbers for each row, which for halves are f32. The gradient of w takes a temporary of a part of x.
+
+use std::ops::Range;
 
 use bfc_core::Category;
 
@@ -53,6 +55,44 @@ impl LayerNorm {
             }
             _ => Err(Error::BadRank { op: self.op, expected: "at least one axis", shape: *x.shape() }),
         }
+    }
+
+    /// Σ x̂ ∂L/∂y, a part of the batch at a time: the terms of one part are all that is in memory.
+    fn sum_of_terms(
+        &self,
+        ctx: &OpContext<'_>,
+        [x, statistics, grad]: [&Tensor; 3],
+        to: &Shape,
+    ) -> Result<Tensor> {
+        // A single row is not cut.
+        let batch = if x.rank() > 1 { x.dims()[0] } else { 1 };
+        let of_one = |tensor: &Tensor| tensor.elements().checked_div(batch).unwrap_or(0);
+        let (elements, rows) = (of_one(x), of_one(statistics) / 2);
+        let together = (ctx.backend().piece() / elements.max(1)).max(1);
+        let part = |tensor: &Tensor, range: Range<usize>| {
+            if batch == 1 { Ok(*tensor.layout()) } else { tensor.layout().sliced(self.op, 0, range, 1) }
+        };
+        let mut sum: Option<Tensor> = None;
+        for start in (0..batch.max(1)).step_by(together) {
+            let range = start..batch.min(start + together);
+            let of_rows = part(statistics, range.start * rows..range.end * rows)?;
+            let (of_x, of_grad) = (part(x, range.clone())?, part(grad, range)?);
+            let mut terms = ctx.temp(of_x.shape(), x.dtype().computed_as())?;
+            let of = Normalised {
+                centred: self.centred,
+                input: x.view().with_layout(&of_x),
+                weight: None,
+                statistics: statistics.view().with_layout(&of_rows),
+            };
+            let grad = grad.view().with_layout(&of_grad);
+            ctx.compute(Kernel::LayerNormTerms { of: &of, grad, out: terms.view_mut() })?;
+            let terms = terms.finish().sum_to(to)?;
+            sum = Some(match sum {
+                Some(sum) => (sum + &terms)?,
+                None => terms,
+            });
+        }
+        sum.map_or_else(|| Tensor::zeros_of(ctx.device(), to, x.dtype().computed_as()), Ok)
     }
 
     /// A parameter, repeated for every row of `x`.
@@ -120,9 +160,8 @@ impl Op for LayerNorm {
         })?];
         if saved.inputs() > 1 {
             gradients.push(wanted(saved, 1, || {
-                let mut terms = ctx.temp(x.shape(), x.dtype().computed_as())?;
-                ctx.compute(Kernel::LayerNormTerms { of: &of, grad: grad.view(), out: terms.view_mut() })?;
-                terms.finish().sum_to(saved.input_shape(1))?.to_dtype(x.dtype())
+                let sum = self.sum_of_terms(ctx, [x, statistics, grad], &saved.input_shape(1))?;
+                sum.to_dtype(x.dtype())
             })?);
         }
         if saved.inputs() > 2 {

@@ -102,7 +102,7 @@ pub(super) fn layer_norm_grad(
         let source = Source::<T>::new(op, of.input)?;
         let weighted = of.weight.map(|weight| Pair::<T, T>::new(op, grad, weight)).transpose()?;
         let grad = Source::<T>::new(op, grad)?;
-        let statistics = host::<T>(op, &of.statistics)?;
+        let statistics = &host::<T>(op, &of.statistics)?[of.statistics.layout().offset()..];
         let count = T::from_f64(width as f64);
         workers.chunks(host_mut::<T>(op, out)?, cut(width).0, &|start, part| {
             for (row, out) in (start / width..).zip(part.chunks_mut(width)) {
@@ -133,7 +133,7 @@ pub(super) fn layer_norm_terms(
     let width = width(&of.input, of.statistics.layout());
     float!(op, out.dtype(), T => {
         let pair = Pair::<T, T>::new(op, of.input, grad)?;
-        let statistics = host::<T>(op, &of.statistics)?;
+        let statistics = &host::<T>(op, &of.statistics)?[of.statistics.layout().offset()..];
         workers.chunks(host_mut::<T>(op, out)?, cut(width).0, &|start, part| {
             for (row, out) in (start / width..).zip(part.chunks_mut(width)) {
                 let [mean, scale] = [statistics[2 * row], statistics[2 * row + 1]];
