@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
 use highwater_tensor::io::{Array, Checkpoint, SafetensorsLimits};
-use highwater_tensor::nn::{BatchNorm, Conv2d, Flatten, Linear, Module, Relu, Sequential};
+use highwater_tensor::nn::{
+    BatchNorm, Conv2d, Flatten, Gru, Linear, Lstm, Module, RecurrentOptions, Relu, Sequential,
+};
 use highwater_tensor::{Conv2dOptions, Device, Error, Rng, Runtime, Tensor, no_grad};
 
 fn device() -> Device {
@@ -160,4 +162,123 @@ fn matrices_of_every_width_of_element_and_of_no_elements_are_transposed() {
     }
     of!(u8 half::f16 i32 f32 i64 f64);
     check(Array::from_slice::<f32>(&[], [0, 3]).unwrap(), Array::from_slice::<f32>(&[], [3, 0]).unwrap());
+}
+
+/// The state dictionary of `nn.GRU` (three gates) or `nn.LSTM` (four), in PyTorch's order; the n-th parameter is `numbers(_, 5 n)`.
+fn recurrent(
+    module: &str,
+    [gates, inputs, hidden]: [usize; 3],
+    options: RecurrentOptions,
+    bias: bool,
+) -> Vec<(String, Vec<usize>, Vec<f32>)> {
+    let (rows, directions) = (gates * hidden, if options.bidirectional { 2 } else { 1 });
+    let mut entries = Vec::new();
+    for layer in 0..options.layers {
+        let inputs = if layer == 0 { inputs } else { directions * hidden };
+        for end in ["", "_reverse"].into_iter().take(directions) {
+            let parts = [("weight_ih", vec![rows, inputs]), ("weight_hh", vec![rows, hidden])];
+            let biases = ["bias_ih", "bias_hh"].map(|part| (part, vec![rows]));
+            for (part, shape) in parts.into_iter().chain(biases.into_iter().filter(|_| bias)) {
+                let values = numbers(shape.iter().product(), 5 * entries.len() as i32);
+                entries.push((format!("{module}{part}_l{layer}{end}"), shape, values));
+            }
+        }
+    }
+    entries
+}
+
+fn borrowed(entries: &[(String, Vec<usize>, Vec<f32>)]) -> Vec<Entry<'_>> {
+    entries.iter().map(|(name, shape, values)| (&name[..], &shape[..], values.clone())).collect()
+}
+
+// The numbers of the next two tests are those of PyTorch 2.15, each parameter and the input set as here, with P = list(m.parameters()):
+// m = nn.GRU(inputs, hidden, layers, bias=..., batch_first=True, bidirectional=...)  # or nn.LSTM
+// P[n].data = ((torch.arange(P[n].numel()) + 5 * n) % 17 - 8).reshape(P[n].shape) / 8
+// x = ((torch.arange(length * inputs) + 3) % 17 - 8).reshape(1, length, inputs) / 8
+// y, state = m(x)
+
+#[test]
+fn recurrent_layers_in_both_directions_compute_what_pytorch_computed() {
+    let device = device();
+    let options = RecurrentOptions { layers: 2, bidirectional: true, ..RecurrentOptions::default() };
+    let read = |gates| load(&borrowed(&recurrent("", [gates, 3, 2], options, true)), &[]);
+    let x = Tensor::from_slice(&device, &numbers(9, 3), [1, 3, 3]).unwrap();
+
+    let gru = Gru::with_options(&device, 3, 2, options, &Rng::new(0)).unwrap();
+    read(3).recurrent_from_pytorch().unwrap().restore(&gru).unwrap();
+    let (y, h) = gru.run(&x, None).unwrap();
+    let expected = [
+        -0.287715, -0.316363, -0.239062, -0.508795, -0.079852, -0.449737, -0.226321, -0.456644, -0.326069,
+        -0.542227, -0.163859, -0.247856,
+    ];
+    assert_near(&y.to_vec::<f32>().unwrap(), &expected);
+    let expected = [0.115272, -0.227126, -0.852379, 0.304053, -0.326069, -0.542227, -0.239062, -0.508795];
+    assert_near(&h.to_vec::<f32>().unwrap(), &expected);
+
+    let lstm = Lstm::with_options(&device, 3, 2, options, &Rng::new(0)).unwrap();
+    read(4).recurrent_from_pytorch().unwrap().restore(&lstm).unwrap();
+    let (y, h, c) = lstm.run(&x, None).unwrap();
+    let expected = [
+        -0.070721, -0.058713, 0.00619, -0.052233, -0.061443, -0.081442, 0.001167, -0.035246, -0.111543,
+        -0.068783, 0.006556, 0.011461,
+    ];
+    assert_near(&y.to_vec::<f32>().unwrap(), &expected);
+    let expected = [-0.11997, -0.112618, -0.337332, -0.000416, -0.111543, -0.068783, 0.00619, -0.052233];
+    assert_near(&h.to_vec::<f32>().unwrap(), &expected);
+    let expected = [-0.18806, -0.511343, -0.865791, -0.001086, -0.299429, -0.111673, 0.009827, -0.065966];
+    assert_near(&c.to_vec::<f32>().unwrap(), &expected);
+}
+
+#[test]
+fn a_recurrent_layer_in_a_network_keeps_its_place_and_biases_that_are_left_out_are_zeros() {
+    let device = device();
+    // One layer with biases and two without.
+    for (layers, bias, expected) in [
+        (1, true, [0.006579, -0.014675, 0.045486, 0.068554, 0.155976, 0.248383]),
+        (2, false, [0.06998, 0.04137, 0.145469, 0.09156, 0.172427, 0.122087]),
+    ] {
+        let options = RecurrentOptions { layers, ..RecurrentOptions::default() };
+        let mut entries = recurrent("encoder.rnn.", [3, 2, 2], options, bias);
+        let (w, b) = (numbers(4, 2), numbers(2, 7));
+        entries.push(("head.weight".to_owned(), vec![2, 2], w.clone()));
+        entries.push(("head.bias".to_owned(), vec![2], b.clone()));
+        let checkpoint = load(&borrowed(&entries), &[]).recurrent_from_pytorch().unwrap();
+        // The square weight of another layer is not touched.
+        let checkpoint = checkpoint.transposed(|name, _| name == "head.weight").unwrap();
+        let rng = Rng::new(0);
+        let net = Sequential::new()
+            .with(
+                "encoder",
+                Sequential::new().with("rnn", Gru::with_options(&device, 2, 2, options, &rng).unwrap()),
+            )
+            .with("head", Linear::new(&device, 2, 2, &rng).unwrap());
+        checkpoint.restore(&net).unwrap();
+
+        let x = Tensor::from_slice(&device, &numbers(6, 3), [1, 3, 2]).unwrap();
+        let y = net.forward(&x).unwrap().to_vec::<f32>().unwrap();
+        let expected: Vec<f32> = expected.chunks(2).flat_map(|state| linear(state, &w, &b)).collect();
+        assert_near(&y, &expected);
+    }
+}
+
+#[test]
+fn names_that_are_no_recurrent_layers_keep_their_contents() {
+    let names =
+        ["weight_ih", "weight_ih_l01", "weight_ih_l+1", "weight_hr_l0", "x.my_weight_ih_l0", "bias_ih_l"];
+    let entries: Vec<Entry<'_>> = names.iter().map(|name| (*name, &[2, 1][..], vec![1.0, 2.0])).collect();
+    let checkpoint = load(&entries, &[]);
+    assert_eq!(checkpoint.clone().recurrent_from_pytorch().unwrap(), checkpoint);
+}
+
+#[test]
+fn recurrent_layers_that_contradict_themselves_are_refused() {
+    let refused = |entries: &[Entry<'_>]| load(entries, &[]).recurrent_from_pytorch().unwrap_err();
+    let flat = refused(&[("weight_hh_l0", &[2], vec![1.0, 2.0])]);
+    assert!(matches!(flat, Error::BadRank { op: "transposed", .. }), "{flat}");
+    let twice = refused(&[("a.weight_hh_l0", &[1, 1], vec![1.0]), ("a.weight_hidden", &[1, 1], vec![2.0])]);
+    assert!(twice.to_string().contains("a.weight_hidden twice"), "{twice}");
+    // No memory is taken for the biases of rows that are not there.
+    let none: Entry<'_> = ("weight_hh_l0", &[1 << 44, 0], vec![]);
+    let checkpoint = load(&[none], &[]).recurrent_from_pytorch().unwrap();
+    assert_eq!(checkpoint.parameters().keys().collect::<Vec<_>>(), ["weight_hidden"]);
 }

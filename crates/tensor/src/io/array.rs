@@ -70,18 +70,24 @@ impl Array {
         Ok(array)
     }
 
+    /// Zeros, of a shape that has memory for its elements or [`Error::NoHostMemory`].
+    pub(super) fn zeros(op: &'static str, dtype: DType, shape: Shape) -> Result<Self> {
+        let none = || Error::NoHostMemory { op, shape, dtype };
+        let bytes = shape.checked_elements().and_then(|elements| elements.checked_mul(dtype.size()));
+        let count = bytes.ok_or_else(none)?.div_ceil(size_of::<u64>());
+        let mut words = Vec::new();
+        words.try_reserve_exact(count).map_err(|_| none())?;
+        words.resize(count, 0);
+        Ok(Self { dtype, shape, words })
+    }
+
     /// What a kernel reads, as an array.
     pub(crate) fn download(
         op: &'static str,
         backend: &dyn crate::backend::Backend,
         view: View<'_>,
     ) -> Result<Self> {
-        let (shape, dtype) = (*view.layout().shape(), view.dtype());
-        let count = (shape.elements() * dtype.size()).div_ceil(size_of::<u64>());
-        let mut words = Vec::new();
-        words.try_reserve_exact(count).map_err(|_| Error::NoHostMemory { op, shape, dtype })?;
-        words.resize(count, 0);
-        let mut array = Self { dtype, shape, words };
+        let mut array = Self::zeros(op, view.dtype(), *view.layout().shape())?;
         backend.download(op, view, array.bytes_mut())?;
         Ok(array)
     }
@@ -134,14 +140,7 @@ impl Array {
         let &[rows, columns] = shape.dims() else {
             return Err(Error::BadRank { op: OP, expected: "a matrix", shape });
         };
-        let mut words = Vec::new();
-        words.try_reserve_exact(self.words.len()).map_err(|_| Error::NoHostMemory {
-            op: OP,
-            shape,
-            dtype,
-        })?;
-        words.resize(self.words.len(), 0);
-        let mut result = Self { dtype, shape: [columns, rows].into_shape()?, words };
+        let mut result = Self::zeros(OP, dtype, [columns, rows].into_shape()?)?;
         let (from, to) = (self.bytes(), result.bytes_mut());
         match dtype.size() {
             1 => transpose::<u8>(from, to, columns),

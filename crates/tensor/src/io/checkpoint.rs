@@ -1,5 +1,7 @@
 //! Checkpoints: the whole state of a training run in one safetensors file.
 
+mod pytorch;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -53,8 +55,9 @@ const SCALER: &str = "highwater.loss_scaler";
 /// `safetensors.torch.save_file(net.state_dict(), path)` writes what is read here. Convolutions, norms, embeddings and biases are alike
 /// in both, and so is the order in which images are flattened. What differs is [renamed](Self::renamed) and
 /// [transposed](Self::transposed): layers are called as they are there, PyTorch counts batches in `num_batches_tracked`, and its
-/// `nn.Linear` keeps `[outputs, inputs]` where [`Linear`](crate::nn::Linear) keeps `[inputs, outputs]`, as do its recurrent layers. A
-/// square weight fits either way: so nothing is transposed by itself.
+/// `nn.Linear` keeps `[outputs, inputs]` where [`Linear`](crate::nn::Linear) keeps `[inputs, outputs]`. A
+/// square weight fits either way: so nothing is transposed by itself. Recurrent layers, whose names cannot be mistaken, are changed
+/// in one call, [`recurrent_from_pytorch`](Self::recurrent_from_pytorch).
 ///
 /// ```
 /// use highwater_tensor::io::{Checkpoint, SafetensorsLimits};

@@ -36,12 +36,24 @@ impl Default for RecurrentOptions {
     }
 }
 
+impl RecurrentOptions {
+    /// The path of a layer's half below the module: empty for the only one.
+    pub(crate) fn path(&self, layer: usize, backward: bool) -> String {
+        match (self.layers, self.bidirectional) {
+            (1, false) => String::new(),
+            (_, false) => format!("layers.{layer}"),
+            _ => format!("layers.{layer}.{}", if backward { "backward" } else { "forward" }),
+        }
+    }
+}
+
 /// A gated recurrent unit (Cho et al. 2014, as PyTorch has it): from sequences `[n, len, inputs]` to the states after each
 /// step, `[n, len, hidden]`.
 ///
 /// With input x and state h: r = σ(x·Wr + h·Ur), z = σ(x·Wz + h·Uz), n = tanh(x·Wn + r·(h·Un)), h ← (1 - z)·n + z·h, each
 /// product with a bias. W is `weight_input`, of shape `[inputs, 3·hidden]`, with the gates r, z, n side by side; U is
-/// `weight_hidden`, of shape `[hidden, 3·hidden]` (PyTorch keeps the transposes of both).
+/// `weight_hidden`, of shape `[hidden, 3·hidden]` (PyTorch keeps the transposes of both:
+/// [`Checkpoint::recurrent_from_pytorch`](crate::io::Checkpoint::recurrent_from_pytorch)).
 ///
 /// With [`RecurrentOptions`] there are several layers over each other, or both directions. Their parameters then bear the
 /// layer's number and, where there are two, the direction: `layers.1.weight_input`, `layers.0.backward.bias_hidden`.
@@ -136,7 +148,7 @@ impl Module for Gru {
 ///
 /// With input x, state h and cell c: (i, f, g, o) = x·W + h·U + biases; c ← σ(f)·c + σ(i)·tanh(g), h ← σ(o)·tanh(c). W is
 /// `weight_input`, of shape `[inputs, 4·hidden]`, with the gates side by side in this order; U is `weight_hidden`, of
-/// shape `[hidden, 4·hidden]` (PyTorch keeps the transposes of both). Several layers or directions are as in [`Gru`].
+/// shape `[hidden, 4·hidden]` (as [`Gru`]'s, in PyTorch the transposes). Several layers or directions are as in [`Gru`].
 ///
 /// ```
 /// use highwater_tensor::nn::{Lstm, Module};

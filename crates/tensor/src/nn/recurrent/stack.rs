@@ -52,12 +52,8 @@ impl Stack {
         let mut cells = Vec::new();
         for layer in 0..options.layers {
             let inputs = if layer == 0 { inputs } else { hidden.saturating_mul(directions) };
-            for direction in ["forward", "backward"].into_iter().take(directions) {
-                let path = match (options.layers, directions) {
-                    (1, 1) => String::new(),
-                    (_, 1) => format!("layers.{layer}"),
-                    _ => format!("layers.{layer}.{direction}"),
-                };
+            for backward in [false, true].into_iter().take(directions) {
+                let path = options.path(layer, backward);
                 let _scope = module(&path);
                 let gates = Gates::new(op, place, [inputs, hidden, gates], options.dtype, rng)?;
                 cells.push(Cell { path, gates });
