@@ -16,8 +16,9 @@ pub(crate) struct Case {
     /// An input that was left out is none.
     #[serde(default)]
     pub(crate) inputs: Vec<Option<Numbers>>,
+    /// An output that is not asked for is none.
     #[serde(default)]
-    pub(crate) outputs: Vec<Numbers>,
+    pub(crate) outputs: Vec<Option<Numbers>>,
     /// How far results may be off: relative to what is expected, and absolutely.
     #[serde(default)]
     pub(crate) tolerance: (f64, f64),
@@ -73,6 +74,12 @@ impl Case {
     /// An attribute that is a word.
     pub(crate) fn word<'a>(&'a self, name: &str, default: &'a str) -> &'a str {
         self.attributes.get(name).and_then(Value::as_str).unwrap_or(default)
+    }
+
+    /// An attribute that is a list of words.
+    pub(crate) fn words(&self, name: &str) -> Vec<&str> {
+        let list = self.attributes.get(name).and_then(Value::as_array);
+        list.map(|list| list.iter().filter_map(Value::as_str).collect()).unwrap_or_default()
     }
 
     /// An attribute that is a list of whole numbers.

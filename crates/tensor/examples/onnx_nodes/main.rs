@@ -7,6 +7,7 @@
 
 mod case;
 mod mapping;
+mod recurrent;
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -52,6 +53,7 @@ fn run(device: &Device, case: &Case) -> Result<Option<String>, NotAsked> {
     }
     let outputs = mapping::run(&Node::new(device, case)?)?;
     for (output, expected) in outputs.iter().zip(&case.outputs) {
+        let Some(expected) = expected else { continue };
         match difference(output, expected, case.tolerance) {
             Ok(None) => {}
             Ok(different) => return Ok(different),

@@ -6,6 +6,7 @@ use highwater_tensor::{
 };
 
 use crate::case::Case;
+use crate::recurrent;
 
 /// Why a case says nothing of our ops.
 #[derive(Debug)]
@@ -29,15 +30,15 @@ impl From<Error> for NotAsked {
     }
 }
 
-fn because(reason: impl Into<String>) -> NotAsked {
+pub(crate) fn because(reason: impl Into<String>) -> NotAsked {
     NotAsked::Because(reason.into())
 }
 
-type Outcome<T = Tensor> = Result<T, NotAsked>;
+pub(crate) type Outcome<T = Tensor> = Result<T, NotAsked>;
 
 /// A node with its inputs on a device.
 pub(crate) struct Node<'a> {
-    case: &'a Case,
+    pub(crate) case: &'a Case,
     inputs: Vec<Option<Tensor>>,
 }
 
@@ -49,11 +50,11 @@ impl<'a> Node<'a> {
     }
 
     /// An input, if it was not left out.
-    fn given(&self, index: usize) -> Option<&Tensor> {
+    pub(crate) fn given(&self, index: usize) -> Option<&Tensor> {
         self.inputs.get(index).and_then(Option::as_ref)
     }
 
-    fn input(&self, index: usize) -> Outcome<&Tensor> {
+    pub(crate) fn input(&self, index: usize) -> Outcome<&Tensor> {
         self.given(index).ok_or_else(|| because("an input is left out"))
     }
 
@@ -63,7 +64,7 @@ impl<'a> Node<'a> {
     }
 
     /// Refuses attributes that say anything but what we do.
-    fn only(&self, name: &str, value: i64) -> Outcome<()> {
+    pub(crate) fn only(&self, name: &str, value: i64) -> Outcome<()> {
         if self.case.whole(name, value) == value { Ok(()) } else { Err(because(format!("option {name}"))) }
     }
 
@@ -324,6 +325,8 @@ pub(crate) fn run(node: &Node<'_>) -> Outcome<Vec<Tensor>> {
             let (values, indices) = x.top_k(k, node.axis(-1), order)?;
             return Ok(vec![values, indices]);
         }
+        "GRU" => return recurrent::gru(node),
+        "LSTM" => return recurrent::lstm(node),
         "SoftmaxCrossEntropyLoss" => return cross_entropy(node, x),
         _ => return Err(because("not mapped")),
     }])
