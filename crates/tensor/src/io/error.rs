@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::dtype::DType;
+
 /// A file of numbers that could not be read or written. Offsets count bytes from 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -60,6 +62,20 @@ pub enum FileError {
         name: String,
         /// The type, as the file calls it.
         dtype: String,
+    },
+    /// A number that is beyond the element type which holds the others.
+    #[error("{}: at offset {offset}: the element at {index:?} is {value}, which {dtype} does not hold", path.display())]
+    OutOfRange {
+        /// The file.
+        path: PathBuf,
+        /// Where it is in the file.
+        offset: u64,
+        /// Where it is in the array, axis by axis.
+        index: Vec<usize>,
+        /// The number.
+        value: u64,
+        /// The element type.
+        dtype: DType,
     },
     /// A parameter has a name under which something else is read back.
     #[error("{}: no parameter can be saved as {name:?}: names that begin with {prefix:?} are kept for {of}", path.display())]

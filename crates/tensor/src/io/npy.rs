@@ -14,6 +14,7 @@ use super::array::Array;
 use super::atomic::write_atomically;
 use super::error::FileError;
 use crate::dtype::DType;
+use crate::shape::Shape;
 
 /// What a file may hold at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +38,8 @@ impl Default for NpyLimits {
 ///
 /// Elements may be truth values, integers and floats, with the low byte first or the high one, in C's order or in Fortran's. What
 /// tensors do not have becomes the narrowest type that holds all its values: `i32` for `int8`, `int16` and `uint16`, and `i64` for
-/// `uint32`. There is none for `uint64`, nor for complex numbers, dates and texts, which are refused.
+/// `uint32`. There is none for `uint64`, which becomes `i64` if all its values are below 2⁶³, nor for complex numbers, dates and
+/// texts, which are refused.
 ///
 /// ```
 /// use highwater_tensor::io::{Array, NpyLimits, read_npy, write_npy};
@@ -50,7 +52,8 @@ impl Default for NpyLimits {
 /// ```
 ///
 /// # Errors
-/// [`FileError`] says what is wrong and where. Other element types are refused by name.
+/// [`FileError`] says what is wrong and where. Other element types are refused by name, and [`FileError::OutOfRange`] names the first
+/// number from 2⁶³ on.
 pub fn read_npy(path: impl AsRef<Path>, limits: &NpyLimits) -> Result<Array, FileError> {
     let path = path.as_ref();
     let file = File::open(path).map_err(|error| FileError::io(path, &error))?;
@@ -84,6 +87,18 @@ pub fn read_npy_from(
         let problem = "a truth value is neither 0 nor 1";
         return Err(FileError::malformed(path, data_start + index as u64, problem));
     }
+    if stored.unsigned
+        && let Some(position) = bytemuck::cast_slice(array.bytes()).iter().position(|&value: &i64| value < 0)
+    {
+        let value = bytemuck::cast_slice::<u8, u64>(array.bytes())[position];
+        return Err(FileError::OutOfRange {
+            path: path.to_owned(),
+            offset: data_start + (position * stored.size) as u64,
+            index: index_of(position, &shape, fortran),
+            value,
+            dtype: stored.dtype,
+        });
+    }
     let mut rest = Vec::new();
     source.take(1).read_to_end(&mut rest).map_err(|error| FileError::io(path, &error))?;
     if !rest.is_empty() {
@@ -111,6 +126,22 @@ pub fn write_npy(path: impl AsRef<Path>, array: &Array) -> Result<(), FileError>
 pub fn write_npy_to(mut sink: impl Write, array: &Array) -> io::Result<()> {
     sink.write_all(&header::text(array)?)?;
     sink.write_all(array.bytes())
+}
+
+/// The index, axis by axis, of the element at a position in the file.
+fn index_of(mut position: usize, shape: &Shape, fortran: bool) -> Vec<usize> {
+    let mut index = vec![0; shape.rank()];
+    let mut take = |axis: usize| {
+        index[axis] = position % shape.dims()[axis];
+        position /= shape.dims()[axis];
+    };
+    // The fastest axis first.
+    if fortran {
+        (0..shape.rank()).for_each(&mut take)
+    } else {
+        (0..shape.rank()).rev().for_each(&mut take)
+    }
+    index
 }
 
 /// The elements of an array whose first axis is the fastest, with the last one as the fastest.

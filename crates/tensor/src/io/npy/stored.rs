@@ -52,6 +52,8 @@ pub(super) struct Stored {
     pub(super) dtype: DType,
     /// The bytes of one in the file.
     pub(super) size: usize,
+    /// Whether they are `uint64`, of which `i64` holds those below 2⁶³: the same bits, and the highest is not set.
+    pub(super) unsigned: bool,
     high_byte_first: bool,
     widen: Option<Widen>,
 }
@@ -60,6 +62,8 @@ impl Stored {
     /// What NumPy's name says, as `<f4` or `>u2`. A byte has no order, and may bear any mark of one.
     pub(super) fn parse(descr: &str) -> Option<Self> {
         let (order, kind) = descr.split_at_checked(1)?;
+        let unsigned = kind == "u8";
+        let kind = if unsigned { "i8" } else { kind };
         let same = SAME.iter().find(|(_, name)| *name == kind).map(|&(dtype, _)| (dtype.size(), dtype, None));
         let wider = || {
             WIDER
@@ -74,7 +78,7 @@ impl Stored {
             "|" | "=" if size == 1 => false,
             _ => return None,
         };
-        Some(Self { dtype, size, high_byte_first, widen })
+        Some(Self { dtype, size, unsigned, high_byte_first, widen })
     }
 
     /// What NumPy calls the elements of an array that is written.

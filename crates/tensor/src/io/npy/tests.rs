@@ -156,6 +156,34 @@ fn integers_that_tensors_do_not_have_become_wider_with_every_value_kept() {
 }
 
 #[test]
+fn the_widest_integers_without_a_sign_are_read_where_i64_holds_them() {
+    let most = i64::MAX as u64;
+    for (name, bytes) in [("<u8", u64::to_le_bytes as fn(u64) -> [u8; 8]), (">u8", u64::to_be_bytes)] {
+        let file = |order: &str, values: [u64; 6]| {
+            [numpy(name, order, "(2, 3)"), values.map(bytes).concat()].concat()
+        };
+        let whole = file("False", [0, 1, 258, most, 4, 5]);
+        assert_eq!(read(&whole).unwrap(), Array::from_slice(&[0, 1, 258, i64::MAX, 4, 5], [2, 3]).unwrap());
+        // The first that it does not hold is named, wherever it lies. Elements begin at byte 128.
+        for (order, position, index) in
+            [("False", 0, [0, 0]), ("False", 4, [1, 1]), ("True", 3, [1, 1]), ("True", 4, [0, 2])]
+        {
+            let mut values = [0, 1, 2, 3, 4, most + 1];
+            values[position] = u64::MAX - 7;
+            let error = read(&file(order, values)).unwrap_err();
+            let offset = 128 + 8 * position as u64;
+            let (path, index, dtype) = ("f".into(), index.to_vec(), DType::I64);
+            assert_eq!(error, FileError::OutOfRange { path, offset, index, value: u64::MAX - 7, dtype });
+        }
+    }
+    let lone = [numpy("<u8", "False", "()"), u64::MAX.to_le_bytes().to_vec()].concat();
+    assert_eq!(
+        read(&lone).unwrap_err().to_string(),
+        "f: at offset 128: the element at [] is 18446744073709551615, which i64 does not hold"
+    );
+}
+
+#[test]
 fn elements_that_are_widened_piece_by_piece_are_all_there() {
     let numbers: Vec<u16> = (0..600_001u32).map(|i| (i * 7) as u16).collect();
     let file = [
@@ -184,7 +212,8 @@ fn headers_that_lie_are_refused_and_the_error_says_where() {
         (one("'<f4'", "(1,1,1,1,1,1,1,1,1)"), "at most 8 sizes"),
         (one("'<f4'", "2"), "'(' here"),
         (one("'=f4'", "(2,)"), "of type \"=f4\""),
-        (one("'>u8'", "(1,)"), "of type \">u8\""),
+        (one("'|u8'", "(1,)"), "of type \"|u8\""),
+        (one("'>u9'", "(1,)"), "of type \">u9\""),
         (one("'|i2'", "(4,)"), "of type \"|i2\""),
         (one("'>i2'", "(3,)"), "behind the last element"),
         (one("'>i2'", "(5,)"), "the elements, which begins at offset"),
@@ -246,7 +275,8 @@ fn archives_keep_the_limits_and_name_the_file_inside() {
 fn files_cut_or_changed_at_any_byte_keep_every_promise() {
     let truths = [&file("{'descr':'|b1','fortran_order':True,'shape':(2,3)}", 5)[..], &[1]].concat();
     let wider = file("{'descr':'>u2','fortran_order':True,'shape':(2,3)}", 12);
-    for file in [truths, wider] {
+    let unsigned = file("{'descr':'>u8','fortran_order':True,'shape':(2,3)}", 48);
+    for file in [truths, wider, unsigned] {
         for end in 0..file.len() {
             fuzz::npy(&file[..end]);
             assert!(read(&file[..end]).is_err(), "a cut file is never taken for a whole one: {end}");
