@@ -61,6 +61,8 @@ pub fn training_log(data: &[u8]) {
     for curve in log.curves() {
         assert!(curve.points.is_sorted_by_key(|point| (point.at_ns, point.step)));
         assert!(curve.points.iter().all(|point| point.value.is_finite()));
+        assert!(curve.breaks.is_sorted_by(|a, b| a < b));
+        assert!(curve.breaks.iter().all(|index| (1..curve.points.len()).contains(index)));
     }
     let Ok(recording) = recording_of_events(&[], &RECORDING_LIMITS) else { return };
     let mut page = Vec::new();

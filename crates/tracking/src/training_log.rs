@@ -8,8 +8,10 @@
 //! Every line is an object with the whole number `step` and `seconds` since the run began, which never fall. Each further number is a
 //! point of the curve of its name; a `null`, and the words `NaN`, `Infinity` and `-Infinity` that Python's `json` writes though JSON does
 //! not have them, are gaps, which are [counted](TrainingLog::gaps). Anything else is left out, and so are bytes: a recording knows
-//! them better. A last line without an end, as a run that was killed leaves it, is left out too.
+//! them better. A last line without an end, as a run that was killed leaves it, is left out too. The line through a curve's points
+//! [breaks](Curve::breaks) at gaps and where steps are missing.
 
+mod breaks;
 mod words;
 
 use std::collections::HashMap;
@@ -29,7 +31,7 @@ const LEFT_OUT: [&str; 4] = ["step", "seconds", "bytes_in_use", "peak_bytes_in_u
 pub struct TrainingLogLimits {
     /// The longest line, in bytes.
     pub line_bytes: usize,
-    /// Most points of all curves; each takes 24 bytes.
+    /// Most points of all curves; each takes 24 bytes, and 8 more where a line breaks.
     pub points: usize,
     /// Most lines without a point, blank ones among them.
     pub idle_lines: usize,
@@ -117,6 +119,9 @@ pub struct Curve {
     pub name: String,
     /// Its points, in order.
     pub points: Vec<CurvePoint>,
+    /// Before which points, by index and in order, the line through them breaks: there was a value that is no finite number, or steps
+    /// are missing in a curve that has a point every so many steps.
+    pub breaks: Vec<usize>,
 }
 
 /// The curves of a training run.
@@ -181,7 +186,7 @@ impl TrainingLog {
                 }
             }
         }
-        Ok(builder.log)
+        Ok(builder.finished())
     }
 
     /// The curves, none of them empty: first those that are there first.
@@ -221,6 +226,8 @@ struct Builder {
     limits: TrainingLogLimits,
     log: TrainingLog,
     places: HashMap<String, usize>,
+    /// Of each curve, whether there was a gap behind its last point.
+    gaps: Vec<bool>,
     points: usize,
     idle_lines: usize,
     /// Of the line before.
@@ -230,8 +237,8 @@ struct Builder {
 
 impl Builder {
     fn new(limits: TrainingLogLimits) -> Self {
-        let (log, places) = Default::default();
-        Self { limits, log, places, points: 0, idle_lines: 0, step: 0, seconds: 0.0 }
+        let (log, places, gaps) = Default::default();
+        Self { limits, log, places, gaps, points: 0, idle_lines: 0, step: 0, seconds: 0.0 }
     }
 
     fn line(&mut self, fields: &serde_json::Map<String, Value>) -> Result<(), TrainingLogProblem> {
@@ -263,6 +270,9 @@ impl Builder {
             } else if value.is_null() {
                 let none = || Gaps { count: 0, name: beginning(name), step };
                 self.log.gaps.get_or_insert_with(none).count += 1;
+                if let Some(&place) = self.places.get(name) {
+                    self.gaps[place] = true;
+                }
             }
         }
         if self.points == points { self.idle() } else { Ok(()) }
@@ -290,14 +300,28 @@ impl Builder {
             None if name.len() > name_bytes => return Err(too_many("bytes in a name", name_bytes)),
             None => {
                 let place = self.log.curves.len();
-                self.log.curves.push(Curve { name: name.to_owned(), points: Vec::new() });
+                self.log.curves.push(Curve { name: name.to_owned(), points: Vec::new(), breaks: Vec::new() });
+                self.gaps.push(false);
                 self.places.insert(name.to_owned(), place);
                 place
             }
         };
         self.points += 1;
-        self.log.curves[place].points.push(point);
+        let curve = &mut self.log.curves[place];
+        if std::mem::take(&mut self.gaps[place]) {
+            curve.breaks.push(curve.points.len());
+        }
+        curve.points.push(point);
         Ok(())
+    }
+
+    fn finished(mut self) -> TrainingLog {
+        for curve in &mut self.log.curves {
+            curve.breaks.extend(breaks::missing_steps(&curve.points));
+            curve.breaks.sort_unstable();
+            curve.breaks.dedup();
+        }
+        self.log
     }
 }
 
@@ -350,6 +374,23 @@ mod tests {
             let log = read(&format!("{whole}{{\"step\":2,\"seconds\":2,\"loss\":{end}")).unwrap();
             assert_eq!((log.lines(), log.is_cut(), log.gaps()), (2, true, None), "{end}");
         }
+    }
+
+    #[test]
+    fn a_line_breaks_where_a_value_is_no_number_and_where_steps_are_missing() {
+        let mut text = String::new();
+        for step in (0..5).chain(9..15) {
+            let loss = if matches!(step, 0 | 2 | 10 | 11 | 14) { "NaN" } else { "1.5" };
+            text += &format!("{{\"step\":{step},\"seconds\":{step},\"loss\":{loss},\"rate\":1}}\n");
+        }
+        let log = read(&text).unwrap();
+        let steps = |name: &str| -> Vec<u64> {
+            let curve = log.curves().iter().find(|curve| curve.name == name).unwrap();
+            curve.breaks.iter().map(|&index| curve.points[index].step).collect()
+        };
+        // Before the first point and behind the last there is no line that could break.
+        assert_eq!(steps("loss"), [3, 12]);
+        assert_eq!(steps("rate"), [9]);
     }
 
     #[test]

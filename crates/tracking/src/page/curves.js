@@ -5,7 +5,9 @@ const LINES = ["parameter", "gradient", "activation", "output", "input", "optimi
 function curves(data) {
   if (!data.log || data.log.curves.length === 0) return;
   element("training").hidden = false;
-  const all = data.log.curves.map(curve => ({ ...curve, at: sums(curve.at_ns), step: sums(curve.steps) }));
+  const all = data.log.curves.map(curve => ({
+    ...curve, at: sums(curve.at_ns), step: sums(curve.steps), breaks: new Set(sums(curve.breaks)),
+  }));
   const is_loss = curve => /loss/i.test(curve.name);
   // Logs without a loss show their first curve in its place.
   const losses = all.some(is_loss) ? all.filter(is_loss) : all.slice(0, 1);
@@ -77,21 +79,23 @@ function curves(data) {
       drawn.forEach((curve, number) => {
         context.strokeStyle = context.fillStyle = colour(LINES[(number + hue) % LINES.length]);
         const [from, to] = stretch(curve);
-        const dense = to - from > 2 * plot.width;
+        const dense = to - from > 2 * plot.width, few = to - from < plot.width / 12;
         context.lineWidth = dense ? 1 : 1.75;
+        const has_place = index => !logarithms || curve.values[index] > 0;
+        /** Whether the line goes to a point from the one before. */
+        const joined = index => index > from && index < to && !curve.breaks.has(index) && has_place(index - 1) && has_place(index);
         context.beginPath();
         for (let index = from; index < to; index++) {
-          const value = curve.values[index];
-          if (logarithms && value <= 0) continue;
-          context.lineTo(x(curve.at[index]), y(value));
+          if (!has_place(index)) continue;
+          const at = [x(curve.at[index]), y(curve.values[index])];
+          if (joined(index)) context.lineTo(...at); else context.moveTo(...at);
         }
         context.stroke();
         // Few points are seen as such, and one alone is seen at all.
-        for (let index = from; index < to && to - from < plot.width / 12; index++) {
-          const value = curve.values[index];
-          if (logarithms && value <= 0) continue;
+        for (let index = from; index < to; index++) {
+          if (!has_place(index) || !(few || (!joined(index) && !joined(index + 1)))) continue;
           context.beginPath();
-          context.arc(x(curve.at[index]), y(value), 2.5, 0, 7);
+          context.arc(x(curve.at[index]), y(curve.values[index]), few ? 2.5 : context.lineWidth, 0, 7);
           context.fill();
         }
       });

@@ -1,5 +1,7 @@
 //! The curves of a training log for the page, thinned out so that no stretch loses its highest or lowest point.
 
+use std::cmp::Reverse;
+
 use serde::Serialize;
 
 use super::data::steps_up;
@@ -26,6 +28,8 @@ struct CurveData<'a> {
     /// As differences.
     steps: Vec<u64>,
     values: Vec<f64>,
+    /// Before which points the line breaks, by index, as differences.
+    breaks: Vec<u64>,
 }
 
 impl<'a> CurvesData<'a> {
@@ -37,19 +41,22 @@ impl<'a> CurvesData<'a> {
 
 impl<'a> CurveData<'a> {
     fn of(curve: &'a Curve) -> Self {
-        let kept = thinned(&curve.points, STRETCHES);
+        let (kept, breaks) = thinned(curve, STRETCHES);
         Self {
             name: &curve.name,
             points: curve.points.len(),
             at_ns: steps_up(kept.iter().map(|point| point.at_ns)),
             steps: steps_up(kept.iter().map(|point| point.step)),
             values: kept.iter().map(|point| point.value).collect(),
+            breaks: steps_up(breaks.into_iter().map(|index| index as u64)),
         }
     }
 }
 
-/// The first and the last point, and the lowest and highest of each of so many stretches, in order.
-pub(super) fn thinned(points: &[CurvePoint], stretches: usize) -> Vec<CurvePoint> {
+/// The first and the last point, the lowest and highest of each of so many stretches, and both ends of so many breaks of the line,
+/// the longest ones, in order; and before which of these points it breaks.
+pub(super) fn thinned(curve: &Curve, stretches: usize) -> (Vec<CurvePoint>, Vec<usize>) {
+    let points = &curve.points;
     let length = points.len().div_ceil(stretches).max(1);
     let mut kept = Vec::new();
     for (number, stretch) in points.chunks(length).enumerate() {
@@ -62,7 +69,21 @@ pub(super) fn thinned(points: &[CurvePoint], stretches: usize) -> Vec<CurvePoint
     }
     kept.extend(points.first().map(|_| 0));
     kept.extend(points.len().checked_sub(1));
+    let breaks = longest(&curve.breaks, points, stretches);
+    kept.extend(breaks.iter().flat_map(|&index| [index - 1, index]));
     kept.sort_unstable();
     kept.dedup();
-    kept.into_iter().map(|index| points[index]).collect()
+    let places = breaks.into_iter().map(|index| kept.partition_point(|&other| other < index)).collect();
+    (kept.into_iter().map(|index| points[index]).collect(), places)
+}
+
+/// So many breaks, in order: those over the longest time.
+fn longest(breaks: &[usize], points: &[CurvePoint], most: usize) -> Vec<usize> {
+    let mut breaks = breaks.to_vec();
+    if breaks.len() > most {
+        breaks.sort_by_key(|&index| Reverse(points[index].at_ns - points[index - 1].at_ns));
+        breaks.truncate(most);
+        breaks.sort_unstable();
+    }
+    breaks
 }

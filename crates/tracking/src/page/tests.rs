@@ -17,7 +17,7 @@ use super::*;
 use crate::record::{EventKind, Moment};
 use crate::scope::module;
 use crate::tracker::Tracker;
-use crate::training_log::{CurvePoint, TrainingLogLimits};
+use crate::training_log::{Curve, CurvePoint, TrainingLogLimits};
 
 /// Runs an op that takes blocks of these sizes, and frees every other one at once and the rest at the end.
 fn record(op: &'static str, sizes: &[u64]) -> Recording {
@@ -128,6 +128,36 @@ fn a_page_carries_how_many_values_of_the_log_are_no_numbers() {
 }
 
 #[test]
+fn a_page_carries_where_the_lines_of_the_log_break() {
+    let line = |step: u32, loss: &str| format!("{{\"step\":{step},\"seconds\":{step},\"loss\":{loss}}}\n");
+    let lines: String = [(0, "4"), (1, "NaN"), (2, "3"), (3, "2"), (4, "null"), (5, "1")]
+        .map(|(step, loss)| line(step, loss))
+        .concat();
+    let log = TrainingLog::read(lines.as_bytes(), &TrainingLogLimits::default()).unwrap();
+    let mut page = Vec::new();
+    write_page_with_log(&record("page-op", &[1000]), &log, &mut page).unwrap();
+    let told = &data_of(&String::from_utf8(page).unwrap())["log"];
+    assert_eq!(told["curves"][0]["values"], serde_json::json!([4.0, 3.0, 2.0, 1.0]));
+    assert_eq!(sums(&told["curves"][0]["breaks"]), [1, 3]);
+}
+
+#[test]
+fn thinned_out_the_longest_breaks_are_kept_with_both_their_ends() {
+    // A point a nanosecond of one value, but for three breaks of 1, 50 and 30 nanoseconds more.
+    let at_ns: Vec<u64> = (0..20).chain(21..40).chain(90..100).chain(130..140).collect();
+    let breaks = [20, 39, 49].to_vec();
+    let point = |&at_ns: &u64| CurvePoint { at_ns, step: at_ns, value: 1.0 };
+    let curve = Curve { name: "loss".to_owned(), points: at_ns.iter().map(point).collect(), breaks };
+    let ends = |stretches| -> Vec<[u64; 2]> {
+        let (kept, breaks) = curves::thinned(&curve, stretches);
+        breaks.into_iter().map(|index| [kept[index - 1].at_ns, kept[index].at_ns]).collect()
+    };
+    assert_eq!(ends(3), [[19, 21], [39, 90], [99, 130]]);
+    assert_eq!(ends(2), [[39, 90], [99, 130]]);
+    assert_eq!(ends(1), [[39, 90]]);
+}
+
+#[test]
 fn no_name_can_end_the_element_that_it_stands_in() {
     let evil = "</script><b>\u{2028}&";
     let mut recording = record(evil, &[1000]);
@@ -208,6 +238,7 @@ proptest! {
     #[test]
     fn thinned_out_no_curve_loses_an_end_or_the_extremes_of_a_stretch(
         values in prop::collection::vec(-5_i32..5, 0..120),
+        breaks in prop::collection::hash_set(1_usize..120, 0..40),
         stretches in 1_usize..30,
     ) {
         let points: Vec<CurvePoint> = values
@@ -215,8 +246,15 @@ proptest! {
             .enumerate()
             .map(|(index, &value)| CurvePoint { at_ns: index as u64, step: index as u64, value: value.into() })
             .collect();
-        let kept = curves::thinned(&points, stretches);
-        prop_assert!(kept.len() <= 2 * stretches + 2);
+        let breaks = (1..points.len()).filter(|index| breaks.contains(index)).collect();
+        let curve = Curve { name: "loss".to_owned(), points, breaks };
+        let (kept, breaks) = curves::thinned(&curve, stretches);
+        let points = curve.points;
+        prop_assert!(kept.len() <= 4 * stretches + 2 && breaks.len() <= stretches);
+        for &index in &breaks {
+            prop_assert!(curve.breaks.contains(&(kept[index].step as usize)));
+            prop_assert_eq!(kept[index - 1].step + 1, kept[index].step);
+        }
         prop_assert!(kept.is_sorted_by_key(|point| point.step));
         prop_assert_eq!((kept.first(), kept.last()), (points.first(), points.last()));
         for stretch in points.chunks(points.len().div_ceil(stretches).max(1)) {
