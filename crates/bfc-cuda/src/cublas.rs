@@ -4,13 +4,14 @@
 //! columns first, so that it is asked for the transposed product of the transposed factors in the other order, which
 //! is the same numbers at the same places.
 
-use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::ptr::{null_mut, with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::{Mutex, PoisonError};
 
 use libloading::Library;
 
 use crate::compute::ComputeError;
+use crate::foreign;
 use crate::kernels::ElementType;
 use crate::product::{Factor, Product};
 
@@ -252,24 +253,12 @@ fn load(path: &OsStr) -> Result<Library, ComputeError> {
 }
 
 fn function<T: Copy>(library: &Library, name: &CStr) -> Result<T, ComputeError> {
-    // SAFETY: the caller names the function's type as the library's header has it.
-    let function = unsafe { library.get::<T>(name.to_bytes()) };
-    function.map(|function| *function).map_err(|error| no_products(error.to_string()))
+    foreign::function(library, name).map_err(no_products)
 }
 
 /// The library's words for a status.
 fn reason(library: &Library, status: c_int) -> String {
-    type Text = unsafe extern "C" fn(c_int) -> *const c_char;
-    let Ok(text) = function::<Text>(library, c"cublasGetStatusString") else {
-        return format!("status {status}");
-    };
-    // SAFETY: any number may be asked about.
-    let text = unsafe { text(status) };
-    if text.is_null() {
-        return format!("status {status}");
-    }
-    // SAFETY: the library answers with a text of its own that ends with a zero and stays.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    foreign::reason(library, c"cublasGetStatusString", status)
 }
 
 fn no_products(reason: String) -> ComputeError {

@@ -30,6 +30,7 @@ mod driver;
 #[cfg(feature = "emulator")]
 pub mod emulator;
 mod error;
+mod foreign;
 mod kernel_cache;
 pub mod kernels;
 mod library;

@@ -9,6 +9,7 @@ use std::ptr::{null, null_mut};
 use libloading::Library;
 
 use crate::compute::ComputeError;
+use crate::foreign;
 
 /// Names that the library goes by, the newest first.
 const NAMES: [&str; 3] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
@@ -192,9 +193,7 @@ impl Nvrtc {
     }
 
     fn function<T: Copy>(&self, name: &CStr) -> Result<T, ComputeError> {
-        // SAFETY: the caller names the function's type as NVRTC's header has it.
-        let function = unsafe { self.library.get::<T>(name.to_bytes()) };
-        function.map(|function| *function).map_err(|error| no_compiler(error.to_string()))
+        foreign::function(&self.library, name).map_err(no_compiler)
     }
 
     fn done(&self, call: &'static str, status: c_int) -> Result<(), ComputeError> {
@@ -203,17 +202,7 @@ impl Nvrtc {
 
     /// The library's name for a status.
     fn reason(&self, status: c_int) -> String {
-        type Function = unsafe extern "C" fn(c_int) -> *const c_char;
-        let Ok(function) = self.function::<Function>(c"nvrtcGetErrorString") else {
-            return format!("status {status}");
-        };
-        // SAFETY: any number may be asked about.
-        let text = unsafe { function(status) };
-        if text.is_null() {
-            return format!("status {status}");
-        }
-        // SAFETY: the library answers with a text of its own that ends with a zero and stays.
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        foreign::reason(&self.library, c"nvrtcGetErrorString", status)
     }
 }
 
