@@ -11,8 +11,6 @@
 //!
 //! Saves x and two numbers for each row, which for halves are f32. The gradient of w takes a temporary of a part of x.
 
-use std::ops::Range;
-
 use bfc_core::Category;
 
 use super::{same_dtype, supported, wanted};
@@ -64,19 +62,25 @@ impl LayerNorm {
         [x, statistics, grad]: [&Tensor; 3],
         to: &Shape,
     ) -> Result<Tensor> {
-        // A single row is not cut.
-        let batch = if x.rank() > 1 { x.dims()[0] } else { 1 };
+        // The outermost axis that can be cut: rows are not.
+        let outer = match self.row {
+            Row::LastAxis => x.rank() - 1,
+            Row::Group => 1,
+        };
+        let axis = x.dims()[..outer].iter().position(|&size| size != 1);
+        let batch = axis.map_or(1, |axis| x.dims()[axis]);
         let of_one = |tensor: &Tensor| tensor.elements().checked_div(batch).unwrap_or(0);
         let (elements, rows) = (of_one(x), of_one(statistics) / 2);
         let together = (ctx.backend().piece() / elements.max(1)).max(1);
-        let part = |tensor: &Tensor, range: Range<usize>| {
-            if batch == 1 { Ok(*tensor.layout()) } else { tensor.layout().sliced(self.op, 0, range, 1) }
-        };
+        let part = |tensor: &Tensor, axis: usize, range| tensor.layout().sliced(self.op, axis, range, 1);
         let mut sum: Option<Tensor> = None;
         for start in (0..batch.max(1)).step_by(together) {
             let range = start..batch.min(start + together);
-            let of_rows = part(statistics, range.start * rows..range.end * rows)?;
-            let (of_x, of_grad) = (part(x, range.clone())?, part(grad, range)?);
+            let of_rows = part(statistics, 0, range.start * rows..range.end * rows)?;
+            let [of_x, of_grad] = match axis {
+                Some(axis) => [part(x, axis, range.clone())?, part(grad, axis, range)?],
+                None => [*x.layout(), *grad.layout()],
+            };
             let mut terms = ctx.temp(of_x.shape(), x.dtype().computed_as())?;
             let of = Normalised {
                 centred: self.centred,

@@ -14,6 +14,9 @@ const TILE: u64 = 64;
 /// The most calls of the library for one product of stacks: the kernel computes whole stacks in one.
 const MOST_CALLS: usize = 32;
 
+/// What the address of a workspace is a multiple of.
+const ALIGNMENT: u64 = 256;
+
 /// See [`Kernel::MatMul`](crate::backend::Kernel::MatMul).
 pub(super) fn matmul(
     device: &Launcher,
@@ -66,7 +69,7 @@ fn by_library(
         elementwise::copy(device, op, bias.with_layout(&spread), out)?;
     }
     let workspace =
-        workspace.map_or((0, 0), |room| (room.storage().address(), room.storage().bytes() as u64));
+        workspace.map_or((0, 0), |room| aligned(room.storage().address(), room.storage().bytes() as u64));
     for call in 0..calls {
         let moved = |n: usize, factor: Factor| Factor {
             address: factor.address + (stacks.offset(call, n) * size) as u64,
@@ -89,6 +92,12 @@ fn by_library(
         }
     }
     Ok(true)
+}
+
+/// The part of a workspace that begins as the library wants it, which not every allocator does by itself.
+const fn aligned(address: u64, bytes: u64) -> (u64, u64) {
+    let start = address.next_multiple_of(ALIGNMENT);
+    (start, bytes.saturating_sub(start - address))
 }
 
 /// The axes that matrices are stacked along, innermost first: how many, and from one to the next in each factor. Neighbours
@@ -148,6 +157,13 @@ fn by_kernel(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_workspace_begins_where_the_library_wants_it() {
+        assert_eq!(aligned(4096, 1000), (4096, 1000));
+        assert_eq!(aligned(4096 + 64, 1000), (4352, 1000 - 192));
+        assert_eq!(aligned(4096 + 64, 100), (4352, 0));
+    }
 
     #[test]
     fn axes_that_one_stride_leads_through_are_one() {
