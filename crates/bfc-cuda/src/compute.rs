@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::kernels::{Job, Kernel};
 use crate::product::Product;
+use crate::step::{StepCounts, StepId};
 
 /// Work that a device did not take, or did not finish.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -95,4 +96,35 @@ pub unsafe trait Compute: Send + Sync + fmt::Debug {
 
     /// The address of 256 bytes of the device's memory that are kept for who computes on it.
     fn scratch(&self) -> u64;
+
+    /// Begins a run of a step: kernels and products may be held back from now on, as long as they are those of an earlier run,
+    /// and given to the device all at once. False if the device does not do so, or another run has not ended: then they are
+    /// given as ever.
+    fn begin_step(&self, step: StepId) -> bool {
+        let _ = step;
+        false
+    }
+
+    /// Ends the run, once all of its work is given.
+    ///
+    /// # Errors
+    /// See [`ComputeError`]; those of work that was held back show here, or where bytes are copied.
+    fn end_step(&self) -> Result<(), ComputeError> {
+        Ok(())
+    }
+
+    /// Forgets a step that will not be run again.
+    fn forget_step(&self, step: StepId) {
+        let _ = step;
+    }
+
+    /// How the work of a step was given.
+    fn step_counts(&self, step: StepId) -> StepCounts {
+        let _ = step;
+        StepCounts::default()
+    }
+
+    /// Gives the device what is held back; for those who wait for its work by other means, or take its memory away. What goes
+    /// wrong is told to those who come next.
+    fn settle(&self) {}
 }

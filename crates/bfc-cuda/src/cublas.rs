@@ -60,6 +60,8 @@ type Multiply = unsafe extern "C" fn(
     c_int,
 ) -> c_int;
 
+type SetStream = unsafe extern "C" fn(Handle, *mut c_void) -> c_int;
+
 /// The library with a handle, whose work goes to one stream.
 #[derive(Debug)]
 pub struct Cublas {
@@ -67,6 +69,9 @@ pub struct Cublas {
     version: u32,
     multiply: Multiply,
     set_workspace: unsafe extern "C" fn(Handle, *mut c_void, usize) -> c_int,
+    set_stream: SetStream,
+    /// The driver's handle of the stream that work goes to.
+    stream: u64,
     tf32: bool,
     /// The handle's address: one call at a time.
     handle: Mutex<usize>,
@@ -99,7 +104,6 @@ impl Cublas {
 
     fn start(library: Library, stream: u64) -> Result<Self, ComputeError> {
         type Create = unsafe extern "C" fn(*mut Handle) -> c_int;
-        type SetStream = unsafe extern "C" fn(Handle, *mut c_void) -> c_int;
         type SetMode = unsafe extern "C" fn(Handle, c_int) -> c_int;
         type Version = unsafe extern "C" fn(Handle, *mut c_int) -> c_int;
         // All functions before the first call, so that nothing is left half done.
@@ -118,7 +122,8 @@ impl Cublas {
         }
         let handle = Mutex::new(handle.expose_provenance());
         // From here on, dropping it destroys the handle.
-        let mut cublas = Self { library, version: 0, multiply, set_workspace, tf32: false, handle };
+        let mut cublas =
+            Self { library, version: 0, multiply, set_workspace, set_stream, stream, tf32: false, handle };
         let handle = cublas.raw_handle();
         let stream = with_exposed_provenance_mut(stream as usize);
         let started = |call: &'static str, status| {
@@ -160,6 +165,36 @@ impl Cublas {
     /// # Errors
     /// [`ComputeError::Device`] with what the library says.
     pub unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
+        let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: as the caller says.
+        unsafe { self.multiply_with(with_exposed_provenance_mut(*handle), product) }
+    }
+
+    /// The same on another stream of the device, for this once.
+    ///
+    /// # Safety
+    /// As [`multiply`](Self::multiply), and the stream is live.
+    ///
+    /// # Errors
+    /// As [`multiply`](Self::multiply).
+    pub(crate) unsafe fn multiply_on(&self, stream: u64, product: &Product) -> Result<bool, ComputeError> {
+        let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
+        let raw = with_exposed_provenance_mut(*handle);
+        let go_to = |stream: u64| {
+            // SAFETY: the handle is live and this thread's alone; the stream is live.
+            let status = unsafe { (self.set_stream)(raw, with_exposed_provenance_mut(stream as usize)) };
+            self.done("cublasSetStream", status)
+        };
+        go_to(stream)?;
+        // SAFETY: as the caller says.
+        let multiplied = unsafe { self.multiply_with(raw, product) };
+        go_to(self.stream)?;
+        multiplied
+    }
+
+    /// # Safety
+    /// As [`multiply`](Self::multiply); the handle is ours and this thread's alone.
+    unsafe fn multiply_with(&self, raw: Handle, product: &Product) -> Result<bool, ComputeError> {
         let Some((element, compute)) = self.types(product.element) else { return Ok(false) };
         let (wide, narrow) = ([1.0_f64, 0.0], [1.0_f32, 0.0]);
         let scalar = |n: usize| -> *const c_void {
@@ -171,8 +206,6 @@ impl Cublas {
         let (workspace, bytes) = product.workspace;
         let Product { rows, columns, depth, batch, lhs, rhs, accumulate, .. } = product;
         let step = i64::from(*rows) * i64::from(*columns);
-        let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
-        let raw = with_exposed_provenance_mut(*handle);
         // SAFETY: the handle is live and this thread's alone; the caller vouches for the workspace.
         let status = unsafe {
             (self.set_workspace)(raw, with_exposed_provenance_mut(workspace as usize), bytes as usize)

@@ -4,7 +4,7 @@ mod calls;
 
 use std::ffi::c_void;
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bfc_core::{
     Driver, EventHandle, FreeFaults, MemoryCopy, MemoryInfo, PhysicalHandle, Poison, SourceError, Span,
@@ -34,6 +34,14 @@ pub struct CudaDriver {
     name: String,
     poison: Poison,
     free_faults: Mutex<FreeFaults>,
+    /// Who may have work for the device that it was not given yet.
+    holders: Mutex<Vec<Weak<dyn Holder>>>,
+}
+
+/// Someone who holds work back from a device.
+pub(crate) trait Holder: Send + Sync + std::fmt::Debug {
+    /// Gives the device all of it. What goes wrong is told to those who come next.
+    fn settle(&self);
 }
 
 impl CudaDriver {
@@ -56,8 +64,24 @@ impl CudaDriver {
         // events this turns off, are never made.
         unsafe { context.disable_event_tracking() };
         let name = context.name().map_err(|error| CudaUnavailable::from_driver("cuDeviceGetName", error))?;
-        let (poison, free_faults) = (Poison::default(), Mutex::default());
-        Ok(Arc::new(Self { context, ordinal, name, poison, free_faults }))
+        let (poison, free_faults, holders) = (Poison::default(), Mutex::default(), Mutex::default());
+        Ok(Arc::new(Self { context, ordinal, name, poison, free_faults, holders }))
+    }
+
+    /// From now on `holder` is asked to settle before anyone waits for the device's work, orders other work after it, or takes
+    /// memory away.
+    pub(crate) fn add_holder(&self, holder: Weak<dyn Holder>) {
+        let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+        holders.retain(|holder| holder.strong_count() > 0);
+        holders.push(holder);
+    }
+
+    /// Has the device given all that is held back from it.
+    fn settle(&self) {
+        let holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+        let live: Vec<Arc<dyn Holder>> = holders.iter().filter_map(Weak::upgrade).collect();
+        drop(holders);
+        live.iter().for_each(|holder| holder.settle());
     }
 
     /// The device's number, as [`probe`](crate::probe()) counts.
@@ -139,6 +163,7 @@ unsafe impl Driver for CudaDriver {
     }
 
     unsafe fn free_device(&self, address: u64) {
+        self.settle();
         // The failure is kept.
         // SAFETY: the caller gives back memory of `allocate_device`, once, that no work to come uses.
         let _ = self.give_back("cuMemFree", || unsafe { result::free_sync(address) });
@@ -222,6 +247,7 @@ unsafe impl Driver for CudaDriver {
     }
 
     unsafe fn unmap(&self, range: Span) -> Result<(), SourceError> {
+        self.settle();
         let size = size(range.bytes)?;
         self.give_back("cuMemUnmap", || {
             // SAFETY: the caller unmaps what was mapped at once, and no work uses it.
@@ -265,11 +291,13 @@ unsafe impl Driver for CudaDriver {
     }
 
     unsafe fn record(&self, of: EventHandle, on: StreamHandle) -> Result<(), SourceError> {
+        self.settle();
         // SAFETY: both are alive, as the caller promises.
         self.call("cuEventRecord", 0, || unsafe { result::event::record(event(of), stream(on)) })
     }
 
     unsafe fn wait(&self, waiting: StreamHandle, of: EventHandle) -> Result<(), SourceError> {
+        self.settle();
         let flags = CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         self.call("cuStreamWaitEvent", 0, || {
             // SAFETY: both are alive, as the caller promises.
@@ -294,10 +322,12 @@ unsafe impl Driver for CudaDriver {
     }
 
     fn synchronise(&self) -> Result<(), SourceError> {
+        self.settle();
         self.call("cuCtxSynchronize", 0, result::ctx::synchronize)
     }
 
     unsafe fn copy(&self, copy: MemoryCopy, on: StreamHandle) -> Result<(), SourceError> {
+        self.settle();
         match copy {
             MemoryCopy::ToDevice { from, to, bytes } => {
                 let (from, size): (*const c_void, usize) =

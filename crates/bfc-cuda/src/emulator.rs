@@ -8,15 +8,18 @@ use std::ffi::OsString;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use bfc_core::{HostMemory, MemoryKind, SourceError, Span, SubAllocator};
 use libloading::Library;
 
 use crate::compute::{Compute, ComputeError};
 use crate::cublas::Cublas;
+use crate::held::Held;
 use crate::kernels::{ElementType, Family, Job, Kernel};
 use crate::product::Product;
+use crate::step::{StepCounts, StepId};
+use crate::work::{Issue, Work};
 
 /// What stands in for CUDA.
 const HOST: &str = include_str!("../emulator/host.h");
@@ -25,7 +28,10 @@ const CUBLAS: &str = include_str!("../emulator/cublas.h");
 
 /// Runs kernels on the host. See the module's text.
 #[derive(Debug)]
-pub struct Emulator {
+pub struct Emulator(Held<OnHost>);
+
+/// The emulator, without steps.
+struct OnHost {
     library: &'static Library,
     /// One kernel at a time, as on a stream.
     turn: Mutex<()>,
@@ -41,7 +47,8 @@ impl Emulator {
     pub fn new() -> Result<Self, ComputeError> {
         static LIBRARY: OnceLock<Result<Library, ComputeError>> = OnceLock::new();
         let library = LIBRARY.get_or_init(library).as_ref().map_err(Clone::clone)?;
-        Ok(Self { library, turn: Mutex::new(()), scratch: Box::new([0; 32]), products: None })
+        let on_host = OnHost { library, turn: Mutex::new(()), scratch: Box::new([0; 32]), products: None };
+        Ok(Self(Held::new(on_host)))
     }
 
     /// The same emulator, where products of matrices go to a library with cuBLAS's interface and not to a kernel.
@@ -50,7 +57,7 @@ impl Emulator {
     /// As [`Emulator::new`], for the library.
     pub fn with_products(mut self) -> Result<Self, ComputeError> {
         let path = compiled("products", &format!("{HOST}\n{}\n{CUBLAS}", Family::PRELUDE))?;
-        self.products = Some(Cublas::open(path, 0)?);
+        self.0.device_mut().products = Some(Cublas::open(path, 0)?);
         Ok(self)
     }
 }
@@ -116,12 +123,7 @@ fn compile(text: &str, to: &Path) -> Result<(), ComputeError> {
     Ok(())
 }
 
-// SAFETY: kernels touch what jobs name, and have ended when a call returns.
-unsafe impl Compute for Emulator {
-    fn name(&self) -> &str {
-        "emulated device"
-    }
-
+impl OnHost {
     unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {
         type Function = unsafe extern "C" fn(u32, *const Job);
         // SAFETY: every kernel has this type on the host.
@@ -135,37 +137,121 @@ unsafe impl Compute for Emulator {
         Ok(())
     }
 
-    fn has_products(&self) -> bool {
-        self.products.is_some()
-    }
-
     unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
         let Some(products) = &self.products else { return Ok(false) };
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the caller vouches for the memory, which here is the host's.
         unsafe { products.multiply(product) }
     }
+}
+
+// SAFETY: kernels touch what jobs name, and have ended when a call returns.
+unsafe impl Issue for OnHost {
+    type Graph = Vec<Work>;
+
+    unsafe fn give(&self, work: &Work) -> Result<bool, ComputeError> {
+        match work {
+            Work::Kernel { kernel, blocks, job } => {
+                // SAFETY: as the caller says.
+                unsafe { self.launch(*kernel, *blocks, job) }.map(|()| true)
+            }
+            // SAFETY: as the caller says.
+            Work::Product { product, .. } => unsafe { self.multiply(product) },
+        }
+    }
+
+    unsafe fn prepare(&self, work: &[Work]) -> Result<Vec<Work>, ComputeError> {
+        Ok(work.to_vec())
+    }
+
+    unsafe fn replace(&self, graph: &mut Vec<Work>, place: usize, by: &Work) -> Result<(), ComputeError> {
+        graph[place] = *by;
+        Ok(())
+    }
+
+    unsafe fn start(&self, graph: &Vec<Work>) -> Result<(), ComputeError> {
+        for work in graph {
+            // SAFETY: as the caller says.
+            unsafe { self.give(work) }?;
+        }
+        Ok(())
+    }
+}
+
+// SAFETY: kernels touch what jobs name; what is held back is done before bytes are copied.
+unsafe impl Compute for Emulator {
+    fn name(&self) -> &str {
+        "emulated device"
+    }
+
+    unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {
+        // SAFETY: as the caller says.
+        unsafe { self.0.give(Work::Kernel { kernel, blocks, job: *job }) }.map(drop)
+    }
+
+    fn has_products(&self) -> bool {
+        self.0.device().products.is_some()
+    }
+
+    unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
+        // SAFETY: as the caller says.
+        unsafe { self.0.give(Work::Product { product: *product, known: true }) }
+    }
 
     unsafe fn upload(&self, bytes: &[u8], to: u64) -> Result<(), ComputeError> {
+        self.0.settle()?;
         // SAFETY: the caller vouches for the memory, which here is the host's.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
         Ok(())
     }
 
     unsafe fn download(&self, from: u64, bytes: &mut [u8]) -> Result<(), ComputeError> {
+        self.0.settle()?;
         // SAFETY: as in `upload`.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
 
     fn scratch(&self) -> u64 {
-        self.scratch.as_ptr() as u64
+        self.0.device().scratch.as_ptr() as u64
+    }
+
+    fn begin_step(&self, step: StepId) -> bool {
+        self.0.begin(step)
+    }
+
+    fn end_step(&self) -> Result<(), ComputeError> {
+        self.0.end()
+    }
+
+    fn forget_step(&self, step: StepId) {
+        self.0.forget(step);
+    }
+
+    fn step_counts(&self, step: StepId) -> StepCounts {
+        self.0.counts(step)
+    }
+
+    fn settle(&self) {
+        self.0.settle_unheard();
     }
 }
 
 /// Host memory in the place of a device's, so that nothing but the emulator follows its addresses.
-#[derive(Debug, Default)]
-pub struct EmulatedMemory(HostMemory);
+#[derive(Debug)]
+pub struct EmulatedMemory {
+    memory: HostMemory,
+    /// Who computes on it.
+    compute: Weak<dyn Compute>,
+}
+
+impl EmulatedMemory {
+    /// Memory for who computes on it.
+    #[must_use]
+    pub fn of(compute: &Arc<dyn Compute>) -> Self {
+        Self { memory: HostMemory::default(), compute: Arc::downgrade(compute) }
+    }
+}
 
 // SAFETY: regions are those of `HostMemory`, which promises as much and more.
 unsafe impl SubAllocator for EmulatedMemory {
@@ -174,12 +260,16 @@ unsafe impl SubAllocator for EmulatedMemory {
     }
 
     fn allocate(&self, alignment: u64, bytes: u64) -> Result<Span, SourceError> {
-        self.0.allocate(alignment, bytes)
+        self.memory.allocate(alignment, bytes)
     }
 
     unsafe fn free(&self, region: Span) {
+        // Work on it that was held back is done before.
+        if let Some(compute) = self.compute.upgrade() {
+            compute.settle();
+        }
         // SAFETY: the region came from the same memory, and the caller promises the rest.
-        unsafe { self.0.free(region) };
+        unsafe { self.memory.free(region) };
     }
 }
 
@@ -193,7 +283,8 @@ mod tests {
         let emulator = Emulator::new().unwrap();
         for kernel in Kernel::all() {
             // SAFETY: the symbol is looked up, not called.
-            let symbol = unsafe { emulator.library.get::<*const ()>(kernel.to_string().as_bytes()) };
+            let symbol =
+                unsafe { emulator.0.device().library.get::<*const ()>(kernel.to_string().as_bytes()) };
             assert!(symbol.is_ok(), "{kernel}");
         }
         assert_eq!(

@@ -1,9 +1,10 @@
-//! Computing on a CUDA device: kernels compiled for it at first use, all work on one stream.
+//! Computing on a CUDA device: kernels compiled for it at first use, all work on one stream; steps as graphs.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::ptr::with_exposed_provenance_mut;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use bfc_core::{Driver, SourceError, Stream};
 use cudarc::driver::sys::{CUfunction, CUstream};
@@ -11,12 +12,16 @@ use cudarc::driver::{result, sys};
 
 use crate::compute::{Compute, ComputeError};
 use crate::cublas::Cublas;
-use crate::driver::CudaDriver;
+use crate::driver::{CudaDriver, Holder};
+use crate::graph::{Draft, Graph, Node};
+use crate::held::Held;
 use crate::kernel_cache::{KernelCache, Key};
 use crate::kernels::{BLOCK, ElementType, Family, Job, Kernel};
 use crate::library;
 use crate::nvrtc::Nvrtc;
 use crate::product::Product;
+use crate::step::{StepCounts, StepId};
+use crate::work::{Issue, Work};
 
 /// The driver's functions that computing needs beyond those for memory.
 const FUNCTIONS: [&str; 4] =
@@ -27,7 +32,10 @@ const SCRATCH: u64 = 256;
 
 /// A device with a stream that all work is given to.
 #[derive(Debug)]
-pub struct StreamCompute {
+pub struct StreamCompute(Arc<Held<OnStream>>);
+
+/// The device, without steps.
+struct OnStream {
     driver: Arc<CudaDriver>,
     stream: Arc<Stream>,
     /// As in 90 for `sm_90`.
@@ -35,7 +43,7 @@ pub struct StreamCompute {
     compiler: OnceLock<Result<Nvrtc, ComputeError>>,
     cache: KernelCache,
     products: OnceLock<Result<Cublas, ComputeError>>,
-    tf32: bool,
+    tf32: AtomicBool,
     /// Kernels that were loaded, by the driver's handles. Modules stay loaded as long as the process.
     loaded: Mutex<Loaded>,
     scratch: u64,
@@ -57,23 +65,26 @@ impl StreamCompute {
             .map_err(|error| ComputeError::Device { call: "start", reason: error.to_string() })?;
         let capability = driver.compute_capability().map_err(|error| failed("start", &error))?;
         let scratch = driver.allocate_device(SCRATCH).map_err(|error| failed("cuMemAlloc", &error))?;
-        Ok(Self {
+        let held = Arc::new(Held::new(OnStream {
             driver,
             stream,
             architecture: capability.major * 10 + capability.minor,
             compiler: OnceLock::new(),
             cache: KernelCache::of_user(),
             products: OnceLock::new(),
-            tf32: false,
+            tf32: AtomicBool::new(false),
             loaded: Mutex::default(),
             scratch,
-        })
+        }));
+        let holder: Weak<Held<OnStream>> = Arc::downgrade(&held);
+        held.device().driver.add_holder(holder);
+        Ok(Self(held))
     }
 
     /// Whether products of 32-bit floats may round their factors to 11 significant bits, for tensor cores. Default: no.
     #[must_use]
-    pub fn with_tf32(mut self, tf32: bool) -> Self {
-        self.tf32 = tf32;
+    pub fn with_tf32(self, tf32: bool) -> Self {
+        self.0.device().tf32.store(tf32, Ordering::Relaxed);
         self
     }
 
@@ -82,9 +93,17 @@ impl StreamCompute {
     /// # Errors
     /// [`ComputeError::NoProducts`] if it is not there or cannot start: a kernel multiplies then.
     pub fn products(&self) -> Result<&Cublas, ComputeError> {
+        self.0.device().products()
+    }
+}
+
+impl OnStream {
+    fn products(&self) -> Result<&Cublas, ComputeError> {
         let found = self.products.get_or_init(|| {
             let found = self.driver.call("cublasCreate", 0, || Ok(Cublas::find(self.stream.handle().0)));
-            found.map_err(|error| failed("cublasCreate", &error))?.map(|found| found.with_tf32(self.tf32))
+            found
+                .map_err(|error| failed("cublasCreate", &error))?
+                .map(|found| found.with_tf32(self.tf32.load(Ordering::Relaxed)))
         });
         found.as_ref().map_err(Clone::clone)
     }
@@ -159,7 +178,7 @@ fn failed(call: &'static str, error: &SourceError) -> ComputeError {
     ComputeError::Device { call, reason: error.to_string() }
 }
 
-impl Drop for StreamCompute {
+impl Drop for OnStream {
     fn drop(&mut self) {
         // Before the stream and the device, which it uses.
         let products = self.products.take();
@@ -173,12 +192,59 @@ impl Drop for StreamCompute {
     }
 }
 
-// SAFETY: one stream keeps work in order; kernels touch what jobs name; downloads wait.
-unsafe impl Compute for StreamCompute {
-    fn name(&self) -> &str {
-        self.driver.name()
+// SAFETY: one stream keeps work in order; kernels touch what jobs name.
+unsafe impl Issue for OnStream {
+    type Graph = Prepared;
+
+    unsafe fn give(&self, work: &Work) -> Result<bool, ComputeError> {
+        match work {
+            Work::Kernel { kernel, blocks, job } => {
+                // SAFETY: as the caller says.
+                unsafe { self.launch(*kernel, *blocks, job) }.map(|()| true)
+            }
+            // SAFETY: as the caller says.
+            Work::Product { product, .. } => unsafe { self.multiply(product) },
+        }
     }
 
+    unsafe fn prepare(&self, work: &[Work]) -> Result<Prepared, ComputeError> {
+        let mut draft = Draft::new(&self.driver)?;
+        let mut nodes = Vec::with_capacity(work.len());
+        for work in work {
+            nodes.push(match work {
+                Work::Kernel { kernel, blocks, job } => {
+                    // SAFETY: every kernel takes one job, and modules stay loaded.
+                    Some(unsafe { draft.add_kernel(self.function(*kernel)?, *blocks, job) }?)
+                }
+                Work::Product { known: false, .. } => None,
+                Work::Product { product, .. } => Some(draft.add_all(&self.captured(product)?)?),
+            });
+        }
+        Ok(Prepared { graph: draft.finish()?, nodes })
+    }
+
+    unsafe fn replace(&self, prepared: &mut Prepared, place: usize, by: &Work) -> Result<(), ComputeError> {
+        let (Some(Some(node)), Work::Kernel { kernel, blocks, job }) = (prepared.nodes.get(place), by) else {
+            return Ok(());
+        };
+        // SAFETY: the node is that of the same kernel, as the caller says.
+        unsafe { prepared.graph.replace(*node, self.function(*kernel)?, *blocks, job) }
+    }
+
+    unsafe fn start(&self, prepared: &Prepared) -> Result<(), ComputeError> {
+        // SAFETY: as the caller says.
+        unsafe { prepared.graph.start(&self.stream) }
+    }
+}
+
+/// A graph, and where in it things are.
+struct Prepared {
+    graph: Graph,
+    nodes: Vec<Option<Node>>,
+}
+
+impl OnStream {
+    /// See [`Compute::launch`].
     unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {
         let function = self.function(kernel)?;
         let mut parameters = [std::ptr::from_ref(job).cast_mut().cast::<c_void>()];
@@ -198,10 +264,7 @@ unsafe impl Compute for StreamCompute {
         launched.map_err(|error| failed("cuLaunchKernel", &error))
     }
 
-    fn has_products(&self) -> bool {
-        self.products().is_ok()
-    }
-
+    /// See [`Compute::multiply`].
     unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
         let Ok(products) = self.products() else { return Ok(false) };
         // The driver's call makes the device current on this thread.
@@ -211,25 +274,93 @@ unsafe impl Compute for StreamCompute {
         multiplied.map_err(|error| failed("cublasGemmStridedBatchedEx", &error))?
     }
 
+    /// The kernels by which the library computes a product, which are not started.
+    fn captured(&self, product: &Product) -> Result<Draft, ComputeError> {
+        let products = self.products()?;
+        // On a stream that nobody else uses: what other threads give to the device's is not to be captured.
+        let driver: Arc<CudaDriver> = Arc::clone(&self.driver);
+        let stream = Stream::new(driver).map_err(|error| failed("cuStreamCreate", &error))?;
+        Draft::captured(&self.driver, &stream, || {
+            // SAFETY: nothing is computed before the graph is started.
+            match unsafe { products.multiply_on(stream.handle().0, product) }? {
+                true => Ok(()),
+                false => Err(ComputeError::NoProducts {
+                    reason: "a product of before is not known now".to_owned(),
+                }),
+            }
+        })
+    }
+}
+
+impl Holder for Held<OnStream> {
+    fn settle(&self) {
+        self.settle_unheard();
+    }
+}
+
+// SAFETY: one stream keeps work in order; kernels touch what jobs name; downloads wait.
+unsafe impl Compute for StreamCompute {
+    fn name(&self) -> &str {
+        self.0.device().driver.name()
+    }
+
+    unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {
+        // SAFETY: as the caller says.
+        unsafe { self.0.give(Work::Kernel { kernel, blocks, job: *job }) }.map(drop)
+    }
+
+    fn has_products(&self) -> bool {
+        self.products().is_ok()
+    }
+
+    unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
+        // SAFETY: as the caller says.
+        unsafe { self.0.give(Work::Product { product: *product, known: true }) }
+    }
+
     unsafe fn upload(&self, bytes: &[u8], to: u64) -> Result<(), ComputeError> {
-        let copied = self.driver.call("cuMemcpyHtoDAsync", 0, || {
+        self.0.settle()?;
+        let device = self.0.device();
+        let copied = device.driver.call("cuMemcpyHtoDAsync", 0, || {
             // From memory that is not pinned, the driver has taken the bytes when it returns.
             // SAFETY: the caller vouches for the memory.
-            unsafe { result::memcpy_htod_async(to, bytes, self.raw_stream()) }
+            unsafe { result::memcpy_htod_async(to, bytes, device.raw_stream()) }
         });
         copied.map_err(|error| failed("cuMemcpyHtoDAsync", &error))
     }
 
     unsafe fn download(&self, from: u64, bytes: &mut [u8]) -> Result<(), ComputeError> {
-        let copied = self.driver.call("cuMemcpyDtoHAsync", 0, || {
+        self.0.settle()?;
+        let device = self.0.device();
+        let copied = device.driver.call("cuMemcpyDtoHAsync", 0, || {
             // SAFETY: the caller vouches for the memory; the bytes are borrowed until the wait below is over.
-            unsafe { result::memcpy_dtoh_async(bytes, from, self.raw_stream()) }
+            unsafe { result::memcpy_dtoh_async(bytes, from, device.raw_stream()) }
         });
-        let waited = self.wait();
+        let waited = device.wait();
         copied.map_err(|error| failed("cuMemcpyDtoHAsync", &error)).and(waited)
     }
 
     fn scratch(&self) -> u64 {
-        self.scratch
+        self.0.device().scratch
+    }
+
+    fn begin_step(&self, step: StepId) -> bool {
+        self.0.begin(step)
+    }
+
+    fn end_step(&self) -> Result<(), ComputeError> {
+        self.0.end()
+    }
+
+    fn forget_step(&self, step: StepId) {
+        self.0.forget(step);
+    }
+
+    fn step_counts(&self, step: StepId) -> StepCounts {
+        self.0.counts(step)
+    }
+
+    fn settle(&self) {
+        self.0.settle_unheard();
     }
 }

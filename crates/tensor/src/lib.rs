@@ -27,6 +27,7 @@ mod predict;
 mod rng;
 mod runtime;
 mod shape;
+mod step_graph;
 mod storage;
 mod tensor;
 pub mod testing;
@@ -53,5 +54,6 @@ pub use predict::{
 pub use rng::Rng;
 pub use runtime::{Choice, Runtime, RuntimeBuilder};
 pub use shape::{IntoShape, MAX_RANK, Shape};
+pub use step_graph::{StepCounts, StepGraph};
 pub use storage::{Storage, View, ViewMut};
 pub use tensor::Tensor;

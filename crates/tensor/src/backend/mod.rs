@@ -24,6 +24,7 @@ pub use self::function::{
 pub use self::kernel::{Attention, Kernel, Normalised, Workspace};
 pub use self::window::{Convolution, Pool, PoolAxis, Window};
 use crate::error::{Error, Result};
+use crate::step_graph::StepCounts;
 use crate::storage::{View, ViewMut};
 
 /// The arithmetic of one device.
@@ -69,6 +70,30 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// For indices as the kernel's text says, for memory or an element type that the backend cannot handle, and if the
     /// device fails.
     fn run(&self, op: &'static str, kernel: Kernel<'_>) -> Result<()>;
+
+    /// Steps as graphs, where the device has them.
+    fn steps(&self) -> Option<&dyn Steps> {
+        None
+    }
+}
+
+/// Work that comes again and again, which a device may be given all at once. See [`StepGraph`](crate::StepGraph).
+pub trait Steps {
+    /// Begins a run of the step of this number: what it computes may be held back from now on, until values are copied or the run
+    /// ends. False if another run has not ended: then nothing has begun.
+    fn begin(&self, step: u64) -> bool;
+
+    /// Ends the run, once all of its work is given to the device.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn end(&self) -> Result<()>;
+
+    /// Forgets a step that will not be run again.
+    fn forget(&self, step: u64);
+
+    /// How the work of a step was given.
+    fn counts(&self, step: u64) -> StepCounts;
 }
 
 /// Copies values from the host, as [`Backend::upload`] does. Indices among them need not be looked at again.

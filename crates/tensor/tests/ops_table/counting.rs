@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bfc_cuda::emulator::Emulator;
 use bfc_cuda::kernels::{Job, Kernel};
-use bfc_cuda::{Compute, ComputeError, Product};
+use bfc_cuda::{Compute, ComputeError, Product, StepCounts, StepId};
 
 /// Everything is as the emulator does it.
 #[derive(Debug)]
@@ -72,5 +72,25 @@ unsafe impl Compute for Counting {
 
     fn scratch(&self) -> u64 {
         self.emulator.scratch()
+    }
+
+    fn begin_step(&self, step: StepId) -> bool {
+        self.emulator.begin_step(step)
+    }
+
+    fn end_step(&self) -> Result<(), ComputeError> {
+        self.emulator.end_step()
+    }
+
+    fn forget_step(&self, step: StepId) {
+        self.emulator.forget_step(step);
+    }
+
+    fn step_counts(&self, step: StepId) -> StepCounts {
+        self.emulator.step_counts(step)
+    }
+
+    fn settle(&self) {
+        self.emulator.settle();
     }
 }

@@ -92,9 +92,9 @@ pub(crate) fn computed_by(compute: std::sync::Arc<dyn bfc_cuda::Compute>) -> Dev
     use bfc_cuda::emulator::EmulatedMemory;
     use highwater_tensor::backend::cuda::CudaBackend;
 
-    let (id, backend) = (DeviceId::new(DeviceKind::Cuda, 0), CudaBackend::new(compute));
-    let runtime = Runtime::builder().threads(1);
-    let runtime = runtime.device(id, Arc::new(backend), Arc::new(EmulatedMemory::default())).build().unwrap();
+    let (id, memory) = (DeviceId::new(DeviceKind::Cuda, 0), Arc::new(EmulatedMemory::of(&compute)));
+    let backend = Arc::new(CudaBackend::new(compute));
+    let runtime = Runtime::builder().threads(1).device(id, backend, memory).build().unwrap();
     runtime.device(id).unwrap()
 }
 

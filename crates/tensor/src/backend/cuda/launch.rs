@@ -26,6 +26,10 @@ impl Launcher {
         Self { compute, asking: Mutex::new(()) }
     }
 
+    pub(super) fn compute(&self) -> &dyn Compute {
+        self.compute.as_ref()
+    }
+
     /// Starts a kernel with a thread for each of `threads` elements.
     pub(super) fn each(&self, op: &'static str, kernel: Kernel, threads: u64, job: &Job) -> Result<()> {
         self.blocks(op, kernel, threads.div_ceil(BLOCK), job)
@@ -95,7 +99,7 @@ impl Launcher {
         Ok(u64::from_ne_bytes(answer))
     }
 
-    fn failed(&self, op: &'static str, error: &ComputeError) -> Error {
+    pub(super) fn failed(&self, op: &'static str, error: &ComputeError) -> Error {
         Error::Device { op, device: self.compute.name().to_owned(), reason: error.to_string() }
     }
 }

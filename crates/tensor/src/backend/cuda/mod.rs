@@ -7,6 +7,8 @@
 //! Workspaces are those of a dry run that stands for a GPU. Results do not depend on the number of blocks:
 //! which elements a thread folds follows from the shape alone, and no two threads add to one place.
 //!
+//! Within a [step](crate::StepGraph) kernels and products may be held back, and given as a graph.
+//!
 //! Calls return before the device has done the work, except for downloads and for ops with indices that are data, which
 //! are checked before anything is written, as everywhere.
 
@@ -21,6 +23,7 @@ mod reduce;
 mod rows;
 mod scan;
 mod sort;
+mod steps;
 mod transfer;
 mod windows;
 
@@ -28,7 +31,7 @@ use std::sync::Arc;
 
 use bfc_cuda::Compute;
 
-use crate::backend::{Backend, Kernel, Workspace, demand};
+use crate::backend::{Backend, Kernel, Steps, Workspace, demand};
 use crate::error::Result;
 use crate::predict::DeviceRules;
 use crate::storage::{View, ViewMut};
@@ -75,6 +78,10 @@ impl Backend for CudaBackend {
 
     fn multiplies_halves(&self) -> bool {
         demand::multiplies_halves(RULES)
+    }
+
+    fn steps(&self) -> Option<&dyn Steps> {
+        Some(&self.device)
     }
 
     fn run(&self, op: &'static str, kernel: Kernel<'_>) -> Result<()> {

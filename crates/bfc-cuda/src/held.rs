@@ -1,0 +1,291 @@
+//! Steps on a device: work is held back as long as it is that of an earlier run, and given as a graph.
+//!
+//! A program runs each of its steps as it always does: it asks for memory, checks shapes, makes jobs. While it does what it did
+//! in an earlier run, nothing is given to the device; where the host comes in (it copies, reads, or the step ends), all
+//! that was held back is given at once. What is different is found by comparing: a kernel's job may change from run to
+//! run, as learning rates, random keys and addresses do; where anything else departs from the record, what was held back is given
+//! one by one, and so is the rest, which is the record of another variant. So there is nothing that a step must not do, and
+//! no value that is frozen.
+//!
+//! The device does the same work in the same order as without steps.
+
+mod record;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::compute::ComputeError;
+use crate::step::{StepCounts, StepId};
+use crate::work::{Issue, Work};
+
+use self::record::{Prepared, Record, Variant};
+
+/// The most kernels and products of a run that are remembered: what goes beyond is given one by one.
+const MOST_WORK: usize = 1 << 14;
+/// The fewest kernels and products that are worth a graph.
+const FEWEST: usize = 4;
+
+/// A device, and what is held back from it.
+pub(crate) struct Held<D: Issue> {
+    device: D,
+    state: Mutex<State<D::Graph>>,
+}
+
+struct State<G> {
+    /// Of all steps but the one that runs.
+    records: HashMap<StepId, Record<G>>,
+    run: Option<Run<G>>,
+}
+
+/// A step that runs.
+struct Run<G> {
+    id: StepId,
+    record: Record<G>,
+    /// Which of the record's stretches of work this is.
+    stretch: usize,
+    /// The stretch so far: held back, or given already if it `departed` from the record.
+    work: Vec<Work>,
+    departed: bool,
+    /// Whether that is all of the stretch, and none of it failed.
+    whole: bool,
+    /// The variants that the stretch may still become.
+    candidates: Vec<usize>,
+    /// How much more work is remembered.
+    room: usize,
+    /// What went wrong when the device was given something that nobody waited for.
+    failed: Option<ComputeError>,
+}
+
+impl<D: Issue> Held<D> {
+    pub(crate) fn new(device: D) -> Self {
+        Self { device, state: Mutex::new(State { records: HashMap::new(), run: None }) }
+    }
+
+    /// The device itself, for what is not held back; who orders that after other work [`settle`](Self::settle)s first.
+    pub(crate) const fn device(&self) -> &D {
+        &self.device
+    }
+
+    #[cfg(feature = "emulator")]
+    pub(crate) const fn device_mut(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<D::Graph>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the device something to do, or holds it back. False for a product that the device does not know.
+    ///
+    /// # Safety
+    /// As [`Issue::give`].
+    pub(crate) unsafe fn give(&self, work: Work) -> Result<bool, ComputeError> {
+        let mut state = self.state();
+        let Some(run) = &mut state.run else {
+            // Threads need not wait for each other.
+            drop(state);
+            // SAFETY: as the caller says.
+            return unsafe { self.device.give(&work) };
+        };
+        // SAFETY: as the caller says.
+        unsafe { run.give(&self.device, work) }
+    }
+
+    /// Gives the device all that is held back.
+    pub(crate) fn settle(&self) -> Result<(), ComputeError> {
+        match &mut self.state().run {
+            Some(run) => run.settle(&self.device).and_then(|()| run.failed.take().map_or(Ok(()), Err)),
+            None => Ok(()),
+        }
+    }
+
+    /// The same for those who cannot do anything about a failure: whoever comes next is told.
+    pub(crate) fn settle_unheard(&self) {
+        if let Some(run) = &mut self.state().run {
+            let settled = run.settle(&self.device);
+            run.failed = run.failed.take().or(settled.err());
+        }
+    }
+
+    /// Begins a run. False if one runs already: then this one's work becomes part of that.
+    pub(crate) fn begin(&self, id: StepId) -> bool {
+        let state = &mut *self.state();
+        if state.run.is_some() {
+            return false;
+        }
+        let record = state.records.remove(&id).unwrap_or_default();
+        let mut run = Run {
+            id,
+            record,
+            stretch: 0,
+            work: Vec::new(),
+            departed: false,
+            whole: true,
+            candidates: Vec::new(),
+            room: MOST_WORK,
+            failed: None,
+        };
+        run.open_stretch();
+        state.run = Some(run);
+        true
+    }
+
+    /// Ends the run, and gives the device what was held back.
+    pub(crate) fn end(&self) -> Result<(), ComputeError> {
+        let state = &mut *self.state();
+        let Some(mut run) = state.run.take() else { return Ok(()) };
+        let settled = run.settle(&self.device);
+        run.record.counts.runs += 1;
+        state.records.insert(run.id, run.record);
+        settled.and_then(|()| run.failed.map_or(Ok(()), Err))
+    }
+
+    /// Forgets a step that is not run any more.
+    pub(crate) fn forget(&self, id: StepId) {
+        let forgotten = self.state().records.remove(&id);
+        drop(forgotten);
+    }
+
+    pub(crate) fn counts(&self, id: StepId) -> StepCounts {
+        let state = self.state();
+        let running = state.run.as_ref().filter(|run| run.id == id).map(|run| &run.record);
+        running.or(state.records.get(&id)).map(|record| record.counts.clone()).unwrap_or_default()
+    }
+}
+
+impl<G> Run<G> {
+    fn open_stretch(&mut self) {
+        (self.departed, self.whole) = (false, true);
+        self.candidates.clear();
+        self.candidates.extend(0..self.record.variants(self.stretch).len());
+    }
+
+    /// # Safety
+    /// As [`Issue::give`].
+    unsafe fn give<D: Issue<Graph = G>>(&mut self, device: &D, work: Work) -> Result<bool, ComputeError> {
+        if !self.departed {
+            let (variants, place) = (self.record.variants(self.stretch), self.work.len());
+            let at = |variant: &usize| variants.get(*variant).and_then(|variant| variant.work.get(place));
+            self.candidates.retain(|variant| at(variant).is_some_and(|there| there.fits(&work)));
+            if let Some(there) = self.candidates.first().and_then(at) {
+                let known = there.is_known();
+                self.work.push(work.answered(known));
+                return Ok(known);
+            }
+            self.depart(device)?;
+        }
+        // SAFETY: as the caller says.
+        let known = unsafe { device.give(&work) }.inspect_err(|_| self.whole = false)?;
+        self.record.counts.singly += u64::from(known);
+        if self.whole && self.work.len() < self.room {
+            self.work.push(work.answered(known));
+        } else {
+            (self.work, self.whole) = (Vec::new(), false);
+        }
+        Ok(known)
+    }
+
+    /// Gives the device what is held back, one by one. From now on the stretch is given as it comes.
+    fn depart<D: Issue<Graph = G>>(&mut self, device: &D) -> Result<(), ComputeError> {
+        self.departed = true;
+        for work in &self.work {
+            if work.is_known() {
+                // SAFETY: who gave it vouched for it until the device has done what it is given later, and nothing has been given since.
+                unsafe { device.give(work) }.inspect_err(|_| self.whole = false)?;
+                self.record.counts.singly += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the stretch: gives the device what is held back, as a graph if it is all that a variant has.
+    fn settle<D: Issue<Graph = G>>(&mut self, device: &D) -> Result<(), ComputeError> {
+        if self.work.is_empty() && self.whole {
+            return Ok(());
+        }
+        let variants = self.record.variants(self.stretch);
+        let whole = |variant: &usize| variants.get(*variant).is_some_and(|v| v.work.len() == self.work.len());
+        let followed = self.candidates.iter().copied().find(whole).filter(|_| !self.departed);
+        let settled = match followed {
+            Some(variant) => self.follow(device, variant),
+            None if self.departed => Ok(()),
+            None => self.depart(device),
+        };
+        let work = std::mem::take(&mut self.work);
+        self.room = self.room.saturating_sub(work.len());
+        if followed.is_none() && self.whole && settled.is_ok() {
+            self.record.add(self.stretch, work);
+        }
+        self.stretch += 1;
+        self.open_stretch();
+        settled
+    }
+
+    /// Gives the device what is held back, which is all of a variant but for some jobs.
+    fn follow<D: Issue<Graph = G>>(&mut self, device: &D, variant: usize) -> Result<(), ComputeError> {
+        let Some(found) = self.record.touch(self.stretch, variant) else { return self.depart(device) };
+        let changed = match prepare(device, found, &self.work) {
+            Ok(Some(changed)) => changed,
+            Ok(None) => return self.depart(device),
+            Err(error) => {
+                found.prepared = Prepared::Never;
+                self.record.counts.refused = Some(error.to_string());
+                return self.depart(device);
+            }
+        };
+        let Prepared::Graph(graph) = &found.prepared else { return self.depart(device) };
+        // SAFETY: the graph is the work held back, for which those vouch who gave it.
+        unsafe { device.start(graph) }?;
+        let counts = &mut self.record.counts;
+        counts.graphs += 1;
+        counts.in_graphs += self.work.iter().filter(|work| work.is_known()).count() as u64;
+        match changed {
+            Some(changed) => counts.replaced += changed,
+            None => counts.prepared += 1,
+        }
+        Ok(())
+    }
+}
+
+/// Makes the graph of a variant, or makes it the one of this work. None if it shall have no graph; else how many kernels got
+/// another job, or none if the graph is new.
+fn prepare<D: Issue>(
+    device: &D,
+    variant: &mut Variant<D::Graph>,
+    work: &[Work],
+) -> Result<Option<Option<u64>>, ComputeError> {
+    if work.len() < FEWEST {
+        return Ok(None);
+    }
+    match &mut variant.prepared {
+        Prepared::Never => Ok(None),
+        Prepared::NotYet => {
+            // SAFETY: those who gave it vouch for the work, and it was given before when the variant was recorded.
+            variant.prepared = Prepared::Graph(unsafe { device.prepare(work) }?);
+            variant.work.copy_from_slice(work);
+            Ok(Some(None))
+        }
+        Prepared::Graph(graph) => {
+            let mut changed = 0;
+            for (place, (work, before)) in work.iter().zip(&mut variant.work).enumerate() {
+                if work != before {
+                    // SAFETY: as above.
+                    unsafe { device.replace(graph, place, work) }?;
+                    *before = *work;
+                    changed += 1;
+                }
+            }
+            Ok(Some(Some(changed)))
+        }
+    }
+}
+
+impl<D: Issue> fmt::Debug for Held<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,303 @@
+use std::sync::Mutex;
+
+use super::*;
+use crate::kernels::{ElementType, Family, Job, Kernel};
+use crate::product::{Factor, Product};
+
+/// What a device was told.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "most are of that")]
+enum Told {
+    Gave(Work),
+    Prepared(usize),
+    Replaced(usize),
+    /// All that the graph has.
+    Started(Vec<Work>),
+}
+
+/// A device that writes down what it is told, and fails where it is said to.
+#[derive(Default)]
+struct Paper {
+    told: Mutex<Vec<Told>>,
+    no_graphs: bool,
+    /// The count of a job that cannot be done.
+    impossible: Option<u64>,
+}
+
+impl Paper {
+    fn write(&self, told: Told) {
+        self.told.lock().unwrap().push(told);
+    }
+
+    fn check(&self, work: &[Work]) -> Result<(), ComputeError> {
+        let is_impossible =
+            |work: &Work| matches!(work, Work::Kernel { job, .. } if Some(job.count) == self.impossible);
+        if work.iter().any(is_impossible) {
+            return Err(ComputeError::Device { call: "give", reason: "impossible".to_owned() });
+        }
+        Ok(())
+    }
+}
+
+// SAFETY: nothing is touched.
+unsafe impl Issue for Paper {
+    type Graph = Vec<Work>;
+
+    unsafe fn give(&self, work: &Work) -> Result<bool, ComputeError> {
+        self.check(std::slice::from_ref(work))?;
+        self.write(Told::Gave(*work));
+        // Of products, those of one row are not known.
+        Ok(!matches!(work, Work::Product { product: Product { rows: 1, .. }, .. }))
+    }
+
+    unsafe fn prepare(&self, work: &[Work]) -> Result<Self::Graph, ComputeError> {
+        if self.no_graphs {
+            return Err(ComputeError::Device { call: "prepare", reason: "no graphs".to_owned() });
+        }
+        self.write(Told::Prepared(work.len()));
+        Ok(work.to_vec())
+    }
+
+    unsafe fn replace(&self, graph: &mut Self::Graph, place: usize, by: &Work) -> Result<(), ComputeError> {
+        assert!(graph[place].fits(by));
+        graph[place] = *by;
+        self.write(Told::Replaced(place));
+        Ok(())
+    }
+
+    unsafe fn start(&self, graph: &Self::Graph) -> Result<(), ComputeError> {
+        self.check(graph)?;
+        self.write(Told::Started(graph.clone()));
+        Ok(())
+    }
+}
+
+fn kernel(name: &'static str, count: u64) -> Work {
+    let kernel = Kernel::new(Family::Elementwise, name, ElementType::F32);
+    Work::Kernel { kernel, blocks: 1, job: Job { count, ..Job::default() } }
+}
+
+fn product(rows: i32, address: u64) -> Work {
+    let factor = Factor::new(address, [rows as usize, 2], [2, 1], 0).unwrap();
+    let product = Product {
+        element: ElementType::F32,
+        rows,
+        columns: 2,
+        depth: 2,
+        batch: 1,
+        lhs: factor,
+        rhs: factor,
+        out: 0,
+        accumulate: false,
+        workspace: (0, 0),
+    };
+    Work::Product { product, known: true }
+}
+
+fn abc() -> Vec<Work> {
+    ["a", "b", "c", "d", "e"].iter().map(|name| kernel(name, 1)).collect()
+}
+
+fn give(held: &Held<Paper>, work: &[Work]) -> Vec<bool> {
+    // SAFETY: paper does not follow addresses.
+    work.iter().map(|&work| unsafe { held.give(work) }.unwrap()).collect()
+}
+
+/// One run, with the host coming in between the stretches; what the device was told.
+fn run(held: &Held<Paper>, id: StepId, stretches: &[&[Work]]) -> Vec<Told> {
+    assert!(held.begin(id));
+    for stretch in stretches {
+        give(held, stretch);
+        held.settle().unwrap();
+    }
+    held.end().unwrap();
+    std::mem::take(&mut held.device.told.lock().unwrap())
+}
+
+fn singly(work: &[Work]) -> Vec<Told> {
+    work.iter().map(|&work| Told::Gave(work)).collect()
+}
+
+#[test]
+fn without_a_step_work_is_given_as_it_comes() {
+    let held = Held::new(Paper::default());
+    give(&held, &abc());
+    assert_eq!(*held.device.told.lock().unwrap(), singly(&abc()));
+}
+
+#[test]
+fn the_second_run_of_the_same_work_is_a_graph_and_the_third_starts_it_again() {
+    let (held, id) = (Held::new(Paper::default()), StepId(1));
+    assert_eq!(run(&held, id, &[&abc()]), singly(&abc()));
+    assert_eq!(run(&held, id, &[&abc()]), [Told::Prepared(5), Told::Started(abc())]);
+    assert_eq!(run(&held, id, &[&abc()]), [Told::Started(abc())]);
+    let counts = held.counts(id);
+    assert_eq!((counts.runs, counts.singly, counts.in_graphs), (3, 5, 10));
+    assert_eq!((counts.graphs, counts.prepared, counts.replaced, counts.refused), (2, 1, 0, None));
+}
+
+#[test]
+fn a_kernel_with_another_job_is_replaced_and_nothing_else() {
+    let (held, id) = (Held::new(Paper::default()), StepId(1));
+    let with = |count| {
+        let mut work = abc();
+        work[3] = kernel("d", count);
+        work
+    };
+    run(&held, id, &[&with(1)]);
+    // The graph is made of what is held back then.
+    assert_eq!(run(&held, id, &[&with(2)]), [Told::Prepared(5), Told::Started(with(2))]);
+    assert_eq!(run(&held, id, &[&with(3)]), [Told::Replaced(3), Told::Started(with(3))]);
+    assert_eq!(run(&held, id, &[&with(3)]), [Told::Started(with(3))]);
+    assert_eq!(held.counts(id).replaced, 1);
+}
+
+#[test]
+fn nothing_is_given_before_the_host_comes_in() {
+    let (held, id) = (Held::new(Paper::default()), StepId(1));
+    run(&held, id, &[&abc()]);
+    assert!(held.begin(id));
+    give(&held, &abc()[..4]);
+    assert_eq!(*held.device.told.lock().unwrap(), []);
+    held.settle_unheard();
+    assert_eq!(*held.device.told.lock().unwrap(), singly(&abc()[..4]));
+    held.end().unwrap();
+}
+
+#[test]
+fn what_departs_from_the_record_is_given_one_by_one_in_order_and_remembered() {
+    let (held, id) = (Held::new(Paper::default()), StepId(1));
+    let other: Vec<Work> = abc().into_iter().take(3).chain([kernel("x", 1), kernel("y", 1)]).collect();
+    run(&held, id, &[&abc()]);
+    run(&held, id, &[&abc()]);
+    assert_eq!(run(&held, id, &[&other]), singly(&other));
+    // From now on both are known.
+    assert_eq!(run(&held, id, &[&other]), [Told::Prepared(5), Told::Started(other.clone())]);
+    assert_eq!(run(&held, id, &[&abc()]), [Told::Started(abc())]);
+    assert_eq!(run(&held, id, &[&other]), [Told::Started(other)]);
+}
+
+#[test]
+fn a_run_that_ends_early_or_goes_on_is_another_variant() {
+    let (held, id) = (Held::new(Paper::default()), StepId(1));
+    let longer: Vec<Work> = abc().into_iter().chain([kernel("x", 1)]).collect();
+    run(&held, id, &[&abc()]);
+    assert_eq!(run(&held, id, &[&abc()[..4]]), singly(&abc()[..4]));
+    assert_eq!(run(&held, id, &[&longer]), singly(&longer));
+    for work in [&abc()[..4], &abc(), &longer] {
+        let told = run(&held, id, &[work]);
+        assert_eq!(told, [Told::Prepared(work.len()), Told::Started(work.to_vec())]);
+    }
+}
+
+#[test]
+fn the_variant_not_used_for_the_longest_time_makes_room() {
+    let (held, id) = (Held::new(Paper::default()), StepId(1));
+    let of = |n: u64| (0..4).map(|_| product(2, n * 256)).collect::<Vec<_>>();
+    for n in 0..5 {
+        run(&held, id, &[&of(n)]);
+    }
+    assert_eq!(run(&held, id, &[&of(1)]).len(), 2);
+    assert_eq!(run(&held, id, &[&of(0)]), singly(&of(0)));
+    assert_eq!(run(&held, id, &[&of(2)]), singly(&of(2)));
+    assert_eq!(run(&held, id, &[&of(1)]), [Told::Started(of(1))]);
+}
+
+#[test]
+fn products_are_the_same_only_if_all_of_them_is_and_unknown_ones_stay_unknown() {
+    let (held, id) = (Held::new(Paper::default()), StepId(1));
+    let mut work = abc();
+    work.insert(2, product(1, 256));
+    let (without, unknown) = (abc(), Told::Gave(work[2]));
+    let mut first = singly(&without);
+    first.insert(2, unknown);
+    assert_eq!(run(&held, id, &[&work]), first);
+    assert!(held.begin(id));
+    assert_eq!(give(&held, &work), [true, true, false, true, true, true]);
+    held.end().unwrap();
+    let told = std::mem::take(&mut *held.device.told.lock().unwrap());
+    let Told::Started(graph) = &told[1] else { panic!("{told:?}") };
+    assert!(!graph[2].is_known());
+    assert_eq!(held.counts(id).in_graphs, 5);
+
+    let id = StepId(2);
+    let with = |address| [abc(), vec![product(2, address)]].concat();
+    run(&held, id, &[&with(256)]);
+    assert_eq!(run(&held, id, &[&with(512)]), singly(&with(512)));
+    assert_eq!(run(&held, id, &[&with(512)]), [Told::Prepared(6), Told::Started(with(512))]);
+}
+
+#[test]
+fn stretches_between_the_points_where_the_host_comes_in_are_graphs_of_their_own() {
+    let (held, id) = (Held::new(Paper::default()), StepId(1));
+    let (all, one) = (abc(), [kernel("x", 1)]);
+    let stretches: [&[Work]; 4] = [&all, &[], &one, &all];
+    run(&held, id, &stretches);
+    let told = run(&held, id, &stretches);
+    // One kernel is not worth a graph.
+    let expected = [
+        vec![Told::Prepared(5), Told::Started(abc())],
+        singly(&one),
+        vec![Told::Prepared(5), Told::Started(abc())],
+    ];
+    assert_eq!(told, expected.concat());
+}
+
+#[test]
+fn a_device_that_makes_no_graphs_is_given_the_work_all_the_same_and_asked_once() {
+    let (held, id) = (Held::new(Paper { no_graphs: true, ..Paper::default() }), StepId(1));
+    for _ in 0..4 {
+        assert_eq!(run(&held, id, &[&abc()]), singly(&abc()));
+    }
+    assert_eq!(held.counts(id).refused.as_deref(), Some("prepare: no graphs"));
+}
+
+#[test]
+fn a_failure_of_what_was_held_back_comes_where_the_host_comes_in_and_is_no_record() {
+    let (held, id) = (Held::new(Paper { impossible: Some(7), ..Paper::default() }), StepId(1));
+    let mut bad = abc();
+    bad[1] = kernel("b", 7);
+    run(&held, id, &[&abc()]);
+    for unheard in [false, true] {
+        assert!(held.begin(id));
+        give(&held, &bad);
+        if unheard {
+            held.settle_unheard();
+        }
+        assert!(held.end().is_err());
+    }
+    held.device.told.lock().unwrap().clear();
+    assert_eq!(run(&held, id, &[&abc()]), [Told::Replaced(1), Told::Started(abc())]);
+    // One by one.
+    assert!(held.begin(id));
+    give(&held, &bad[..2]);
+    assert!(held.settle().is_err());
+    give(&held, &abc());
+    held.end().unwrap();
+}
+
+#[test]
+fn steps_are_remembered_apart_and_one_runs_at_a_time() {
+    let held = Held::new(Paper::default());
+    let (first, second) = (StepId(1), StepId(2));
+    run(&held, first, &[&abc()]);
+    assert_eq!(run(&held, second, &[&abc()]), singly(&abc()));
+    assert!(held.begin(first));
+    assert!(!held.begin(second));
+    held.end().unwrap();
+    assert_eq!((held.counts(first).runs, held.counts(second).runs), (2, 1));
+    held.forget(first);
+    assert_eq!(held.counts(first), StepCounts::default());
+    assert_eq!(run(&held, first, &[&abc()]), singly(&abc()));
+}
+
+#[test]
+fn an_endless_stretch_is_not_remembered() {
+    let (held, id) = (Held::new(Paper::default()), StepId(1));
+    let endless: Vec<Work> = (0..=MOST_WORK as u64).map(|n| kernel("a", n)).collect();
+    let mut expected = singly(&[endless.clone(), abc()].concat());
+    assert_eq!(run(&held, id, &[&endless, &abc()]), expected);
+    expected.truncate(endless.len());
+    expected.extend([Told::Prepared(5), Told::Started(abc())]);
+    assert_eq!(run(&held, id, &[&endless, &abc()]), expected);
+}
