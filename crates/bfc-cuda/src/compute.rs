@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use bfc_core::SourceError;
+
 use crate::kernels::{Job, Kernel};
 use crate::product::Product;
 use crate::step::{StepCounts, StepId};
@@ -38,6 +40,17 @@ pub enum ComputeError {
         /// Why.
         reason: String,
     },
+}
+
+impl ComputeError {
+    /// A call of the driver that failed.
+    pub(crate) fn of_driver(call: &'static str, error: &SourceError) -> Self {
+        let reason = match error {
+            SourceError::Driver { reason, .. } => reason.clone(),
+            other => other.to_string(),
+        };
+        Self::Device { call, reason }
+    }
 }
 
 /// A device that runs kernels. Everything it is given happens in the order in which it was given, as if by one thread.

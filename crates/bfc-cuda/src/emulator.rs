@@ -199,7 +199,7 @@ unsafe impl Compute for Emulator {
     }
 
     unsafe fn upload(&self, bytes: &[u8], to: u64) -> Result<(), ComputeError> {
-        self.0.settle()?;
+        self.0.settle_for_copy()?;
         // SAFETY: the caller vouches for the memory, which here is the host's.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
         Ok(())

@@ -36,7 +36,7 @@ fn call<T>(
     call: impl FnOnce() -> Result<T, cudarc::driver::DriverError>,
 ) -> Result<T, ComputeError> {
     let outcome = driver.call(name, 0, call);
-    outcome.map_err(|error| ComputeError::Device { call: name, reason: error.to_string() })
+    outcome.map_err(|error| ComputeError::of_driver(name, &error))
 }
 
 /// What the driver is told of a kernel. `parameters` is the address of the job, and outlives what is made here.

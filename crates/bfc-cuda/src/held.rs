@@ -13,7 +13,9 @@ mod record;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
 
 use crate::compute::ComputeError;
 use crate::step::{StepCounts, StepId};
@@ -25,22 +27,31 @@ use self::record::{Prepared, Record, Variant};
 const MOST_WORK: usize = 1 << 14;
 /// The fewest kernels and products that are worth a graph.
 const FEWEST: usize = 4;
+/// How long another thread's copy waits for the run to come to a point where it settles anyway. It may never do so before the
+/// copy is done: it may wait for that thread.
+const PATIENCE: Duration = Duration::from_millis(10);
 
 /// A device, and what is held back from it.
 pub(crate) struct Held<D: Issue> {
     device: D,
     state: Mutex<State<D::Graph>>,
+    /// Told when a run has settled.
+    settled: Condvar,
 }
 
 struct State<G> {
     /// Of all steps but the one that runs.
     records: HashMap<StepId, Record<G>>,
     run: Option<Run<G>>,
+    /// How often something was settled, and how many wait for that.
+    settlements: u64,
+    waiting: usize,
 }
 
 /// A step that runs.
 struct Run<G> {
     id: StepId,
+    thread: ThreadId,
     record: Record<G>,
     /// Which of the record's stretches of work this is.
     stretch: usize,
@@ -59,7 +70,8 @@ struct Run<G> {
 
 impl<D: Issue> Held<D> {
     pub(crate) fn new(device: D) -> Self {
-        Self { device, state: Mutex::new(State { records: HashMap::new(), run: None }) }
+        let state = State { records: HashMap::new(), run: None, settlements: 0, waiting: 0 };
+        Self { device, state: Mutex::new(state), settled: Condvar::new() }
     }
 
     /// The device itself, for what is not held back; who orders that after other work [`settle`](Self::settle)s first.
@@ -88,23 +100,60 @@ impl<D: Issue> Held<D> {
             // SAFETY: as the caller says.
             return unsafe { self.device.give(&work) };
         };
+        let holding = run.is_holding();
         // SAFETY: as the caller says.
-        unsafe { run.give(&self.device, work) }
+        let given = unsafe { run.give(&self.device, work) };
+        if holding && !run.is_holding() {
+            self.tell(&mut state);
+        }
+        given
     }
 
     /// Gives the device all that is held back.
     pub(crate) fn settle(&self) -> Result<(), ComputeError> {
-        match &mut self.state().run {
-            Some(run) => run.settle(&self.device).and_then(|()| run.failed.take().map_or(Ok(()), Err)),
-            None => Ok(()),
-        }
+        self.settle_in(&mut self.state())
     }
 
     /// The same for those who cannot do anything about a failure: whoever comes next is told.
     pub(crate) fn settle_unheard(&self) {
-        if let Some(run) = &mut self.state().run {
-            let settled = run.settle(&self.device);
+        let state = &mut *self.state();
+        let settled = self.settle_in(state);
+        if let Some(run) = &mut state.run {
             run.failed = run.failed.take().or(settled.err());
+        }
+    }
+
+    /// The same before this thread copies to memory that is its own: what is held back may have used it before. Another thread's
+    /// run is not divided by that if it settles soon.
+    pub(crate) fn settle_for_copy(&self) -> Result<(), ComputeError> {
+        let mut state = self.state();
+        match &state.run {
+            Some(run) if run.thread == thread::current().id() => return self.settle_in(&mut state),
+            Some(run) if run.is_holding() => {}
+            _ => return Ok(()),
+        }
+        let before = state.settlements;
+        state.waiting += 1;
+        let held = |state: &mut State<_>| state.settlements == before;
+        let waited = self.settled.wait_timeout_while(state, PATIENCE, held);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.waiting -= 1;
+        // What has been held back since then has nothing to do with that memory.
+        if state.settlements == before { self.settle_in(&mut state) } else { Ok(()) }
+    }
+
+    fn settle_in(&self, state: &mut State<D::Graph>) -> Result<(), ComputeError> {
+        let Some(run) = &mut state.run else { return Ok(()) };
+        let settled = run.settle(&self.device).and_then(|()| run.failed.take().map_or(Ok(()), Err));
+        self.tell(state);
+        settled
+    }
+
+    /// Tells those who wait that nothing of what was held back is any more.
+    fn tell(&self, state: &mut State<D::Graph>) {
+        state.settlements += 1;
+        if state.waiting > 0 {
+            self.settled.notify_all();
         }
     }
 
@@ -117,6 +166,7 @@ impl<D: Issue> Held<D> {
         let record = state.records.remove(&id).unwrap_or_default();
         let mut run = Run {
             id,
+            thread: thread::current().id(),
             record,
             stretch: 0,
             work: Vec::new(),
@@ -134,11 +184,12 @@ impl<D: Issue> Held<D> {
     /// Ends the run, and gives the device what was held back.
     pub(crate) fn end(&self) -> Result<(), ComputeError> {
         let state = &mut *self.state();
-        let Some(mut run) = state.run.take() else { return Ok(()) };
-        let settled = run.settle(&self.device);
-        run.record.counts.runs += 1;
-        state.records.insert(run.id, run.record);
-        settled.and_then(|()| run.failed.map_or(Ok(()), Err))
+        let settled = self.settle_in(state);
+        if let Some(mut run) = state.run.take() {
+            run.record.counts.runs += 1;
+            state.records.insert(run.id, run.record);
+        }
+        settled
     }
 
     /// Forgets a step that is not run any more.
@@ -155,6 +206,11 @@ impl<D: Issue> Held<D> {
 }
 
 impl<G> Run<G> {
+    /// Whether there is something that the device was not given yet.
+    fn is_holding(&self) -> bool {
+        !self.departed && !self.work.is_empty()
+    }
+
     fn open_stretch(&mut self) {
         (self.departed, self.whole) = (false, true);
         self.candidates.clear();

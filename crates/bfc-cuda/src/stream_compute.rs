@@ -6,7 +6,7 @@ use std::ptr::with_exposed_provenance_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use bfc_core::{Driver, SourceError, Stream};
+use bfc_core::{Driver, Stream};
 use cudarc::driver::sys::{CUfunction, CUstream};
 use cudarc::driver::{result, sys};
 
@@ -63,8 +63,10 @@ impl StreamCompute {
     pub fn new(driver: Arc<CudaDriver>, stream: Arc<Stream>) -> Result<Self, ComputeError> {
         library::require(&FUNCTIONS)
             .map_err(|error| ComputeError::Device { call: "start", reason: error.to_string() })?;
-        let capability = driver.compute_capability().map_err(|error| failed("start", &error))?;
-        let scratch = driver.allocate_device(SCRATCH).map_err(|error| failed("cuMemAlloc", &error))?;
+        let capability =
+            driver.compute_capability().map_err(|error| ComputeError::of_driver("start", &error))?;
+        let scratch =
+            driver.allocate_device(SCRATCH).map_err(|error| ComputeError::of_driver("cuMemAlloc", &error))?;
         let held = Arc::new(Held::new(OnStream {
             driver,
             stream,
@@ -102,7 +104,7 @@ impl OnStream {
         let found = self.products.get_or_init(|| {
             let found = self.driver.call("cublasCreate", 0, || Ok(Cublas::find(self.stream.handle().0)));
             found
-                .map_err(|error| failed("cublasCreate", &error))?
+                .map_err(|error| ComputeError::of_driver("cublasCreate", &error))?
                 .map(|found| found.with_tf32(self.tf32.load(Ordering::Relaxed)))
         });
         found.as_ref().map_err(Clone::clone)
@@ -136,7 +138,7 @@ impl OnStream {
             // SAFETY: the module was loaded and stays so.
             unsafe { result::module::get_function(with_exposed_provenance_mut(module), name) }
         });
-        let function = function.map_err(|error| failed("cuModuleGetFunction", &error))?;
+        let function = function.map_err(|error| ComputeError::of_driver("cuModuleGetFunction", &error))?;
         loaded.functions.insert(kernel, function.expose_provenance());
         Ok(function)
     }
@@ -148,7 +150,7 @@ impl OnStream {
             // SAFETY: the code came from the compiler, whole, and the driver copies it.
             unsafe { result::module::load_data(code.as_ptr().cast()) }
         });
-        Ok(module.map_err(|error| failed("cuModuleLoadData", &error))?.expose_provenance())
+        Ok(module.map_err(|error| ComputeError::of_driver("cuModuleLoadData", &error))?.expose_provenance())
     }
 
     /// Compiled code, from the cache or from the compiler.
@@ -170,12 +172,8 @@ impl OnStream {
             // SAFETY: the stream lives as long as `self`.
             unsafe { sys::cuStreamSynchronize(self.raw_stream()) }.result()
         });
-        waited.map_err(|error| failed("cuStreamSynchronize", &error))
+        waited.map_err(|error| ComputeError::of_driver("cuStreamSynchronize", &error))
     }
-}
-
-fn failed(call: &'static str, error: &SourceError) -> ComputeError {
-    ComputeError::Device { call, reason: error.to_string() }
 }
 
 impl Drop for OnStream {
@@ -261,7 +259,7 @@ impl OnStream {
                 )
             }
         });
-        launched.map_err(|error| failed("cuLaunchKernel", &error))
+        launched.map_err(|error| ComputeError::of_driver("cuLaunchKernel", &error))
     }
 
     /// See [`Compute::multiply`].
@@ -271,7 +269,7 @@ impl OnStream {
         // SAFETY: the caller vouches for the memory; the handle's stream is that of all other work.
         let multiplied =
             self.driver.call("cublasGemmStridedBatchedEx", 0, || Ok(unsafe { products.multiply(product) }));
-        multiplied.map_err(|error| failed("cublasGemmStridedBatchedEx", &error))?
+        multiplied.map_err(|error| ComputeError::of_driver("cublasGemmStridedBatchedEx", &error))?
     }
 
     /// The kernels by which the library computes a product, which are not started.
@@ -279,7 +277,8 @@ impl OnStream {
         let products = self.products()?;
         // On a stream that nobody else uses: what other threads give to the device's is not to be captured.
         let driver: Arc<CudaDriver> = Arc::clone(&self.driver);
-        let stream = Stream::new(driver).map_err(|error| failed("cuStreamCreate", &error))?;
+        let stream =
+            Stream::new(driver).map_err(|error| ComputeError::of_driver("cuStreamCreate", &error))?;
         Draft::captured(&self.driver, &stream, || {
             // SAFETY: nothing is computed before the graph is started.
             match unsafe { products.multiply_on(stream.handle().0, product) }? {
@@ -319,14 +318,14 @@ unsafe impl Compute for StreamCompute {
     }
 
     unsafe fn upload(&self, bytes: &[u8], to: u64) -> Result<(), ComputeError> {
-        self.0.settle()?;
+        self.0.settle_for_copy()?;
         let device = self.0.device();
         let copied = device.driver.call("cuMemcpyHtoDAsync", 0, || {
             // From memory that is not pinned, the driver has taken the bytes when it returns.
             // SAFETY: the caller vouches for the memory.
             unsafe { result::memcpy_htod_async(to, bytes, device.raw_stream()) }
         });
-        copied.map_err(|error| failed("cuMemcpyHtoDAsync", &error))
+        copied.map_err(|error| ComputeError::of_driver("cuMemcpyHtoDAsync", &error))
     }
 
     unsafe fn download(&self, from: u64, bytes: &mut [u8]) -> Result<(), ComputeError> {
@@ -337,7 +336,7 @@ unsafe impl Compute for StreamCompute {
             unsafe { result::memcpy_dtoh_async(bytes, from, device.raw_stream()) }
         });
         let waited = device.wait();
-        copied.map_err(|error| failed("cuMemcpyDtoHAsync", &error)).and(waited)
+        copied.map_err(|error| ComputeError::of_driver("cuMemcpyDtoHAsync", &error)).and(waited)
     }
 
     fn scratch(&self) -> u64 {

@@ -301,3 +301,51 @@ fn an_endless_stretch_is_not_remembered() {
     expected.extend([Told::Prepared(5), Told::Started(abc())]);
     assert_eq!(run(&held, id, &[&endless, &abc()]), expected);
 }
+
+#[test]
+fn a_copy_of_another_thread_comes_after_what_was_held_back_and_does_not_divide_the_run() {
+    let (held, id) = (Held::new(Paper::default()), StepId(1));
+    run(&held, id, &[&abc()]);
+    assert!(held.begin(id));
+    give(&held, &abc()[..4]);
+    std::thread::scope(|scope| {
+        let copied = scope.spawn(|| {
+            held.settle_for_copy().unwrap();
+            held.device.told.lock().unwrap().clone()
+        });
+        while held.state().waiting == 0 {
+            std::thread::yield_now();
+        }
+        give(&held, &abc()[4..]);
+        held.end().unwrap();
+        // If this thread was slow, the other one did not wait for it; then all was given nevertheless.
+        let told = copied.join().unwrap();
+        assert!(
+            told == [Told::Prepared(5), Told::Started(abc())] || told[..4] == singly(&abc())[..4],
+            "{told:?}"
+        );
+    });
+    // Where nothing is held back nobody waits, and this thread's own copy divides.
+    held.device.told.lock().unwrap().clear();
+    assert!(held.begin(id));
+    std::thread::scope(|scope| {
+        scope.spawn(|| held.settle_for_copy().unwrap());
+    });
+    give(&held, &abc()[..4]);
+    held.settle_for_copy().unwrap();
+    assert_eq!(held.device.told.lock().unwrap().len(), 4);
+    held.end().unwrap();
+}
+
+#[test]
+fn a_copy_that_the_run_waits_for_is_not_kept_waiting_for_the_run() {
+    let (held, id) = (Held::new(Paper::default()), StepId(1));
+    run(&held, id, &[&abc()]);
+    assert!(held.begin(id));
+    give(&held, &abc()[..4]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| held.settle_for_copy().unwrap()).join().unwrap();
+    });
+    assert_eq!(*held.device.told.lock().unwrap(), singly(&abc()[..4]));
+    held.end().unwrap();
+}

@@ -5,9 +5,11 @@
 //! `FAKE_CUDA_INIT` is what starting it returns, `FAKE_CUDA_DEVICES` how many devices it shows. Built with
 //! `--cfg incomplete` it lacks a function. Work is done as soon as it is given; device memory has the bytes that copies
 //! put there. `FAKE_CUDA_MAPS=0` says that addresses and memory cannot be kept apart, and `FAKE_CUDA_RECORD` is what
-//! recording an event returns.
+//! recording an event returns. What computes is in `computing.rs`; `FAKE_CUDA_NO_GRAPHS` says that the driver refuses graphs.
 
 #![allow(non_snake_case, clippy::missing_safety_doc)]
+
+mod computing;
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::cell::Cell;
