@@ -55,14 +55,17 @@ fn fit(args: &Args, session: &Session) -> anyhow::Result<()> {
     let mut progress = session.progress(args.steps);
     progress.resume(first);
     while progress.steps() < args.steps {
-        let loss = x.matmul(&slope)?.add(&offset)?.mse_loss(&y, Reduction::Mean)?;
-        let gradients = loss.backward()?;
-        // The step itself must not be recorded. The old tensors are dropped, and their memory is used again.
-        let descend = |leaf: &Tensor| match gradients.get(leaf) {
-            Some(gradient) => no_grad(|| leaf.sub(&gradient.mul_scalar(RATE)?))?.requiring_grad(),
-            None => Ok(leaf.clone()),
-        };
-        (slope, offset) = (descend(&slope)?, descend(&offset)?);
+        let loss = progress.run(|| {
+            let loss = x.matmul(&slope)?.add(&offset)?.mse_loss(&y, Reduction::Mean)?;
+            let gradients = loss.backward()?;
+            // The step itself must not be recorded. The old tensors are dropped, and their memory is used again.
+            let descend = |leaf: &Tensor| match gradients.get(leaf) {
+                Some(gradient) => no_grad(|| leaf.sub(&gradient.mul_scalar(RATE)?))?.requiring_grad(),
+                None => Ok(leaf.clone()),
+            };
+            (slope, offset) = (descend(&slope)?, descend(&offset)?);
+            Ok(loss)
+        })?;
         progress.step(&loss, json!({ "learning_rate": RATE }))?;
     }
     let steps = progress.steps();

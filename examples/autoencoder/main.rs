@@ -97,8 +97,11 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
         for batch in train.batches(args.batch_size, device)?.shuffled(seed, epoch) {
             let (x, _) = batch?;
             optimizer.set_learning_rate(rate.learning_rate(progress.steps()))?;
-            let loss = model::loss(&network, &x)?;
-            optimizer.step(loss.backward()?)?;
+            let loss = progress.run(|| {
+                let loss = model::loss(&network, &x)?;
+                optimizer.step(loss.backward()?)?;
+                Ok(loss)
+            })?;
             let validation = if (progress.steps() + 1).is_multiple_of(per_epoch) {
                 model::mean_loss(&network, &test, args.batch_size, device)?
             } else {

@@ -63,13 +63,18 @@ impl Transformer {
             let (mut gradients, mut sum) = (Gradients::default(), 0.0);
             for part in 0..args.parts {
                 let (x, y) = batch(&device, args, self.seed, progress.steps() * args.parts + part)?;
-                let loss = self.loss(&x, &y)?;
-                gradients.accumulate(&mut loss.backward()?)?;
+                let loss = progress.run(|| {
+                    let loss = self.loss(&x, &y)?;
+                    gradients.accumulate(&mut loss.backward()?)?;
+                    Ok(loss)
+                })?;
                 sum += loss.item_or(0.0f32)?;
             }
-            gradients.scale(1.0 / args.parts as f64)?;
-            gradients.clip_norm(LONGEST_GRADIENT)?;
-            optimizer.step(gradients)?;
+            progress.run(|| {
+                gradients.scale(1.0 / args.parts as f64)?;
+                gradients.clip_norm(LONGEST_GRADIENT)?;
+                optimizer.step(gradients)
+            })?;
             let loss = (!device.is_dry()).then_some(sum / args.parts as f32);
             progress.step_with(loss, json!({ "learning_rate": args.learning_rate }))?;
         }

@@ -24,7 +24,7 @@ use anyhow::{Context, bail};
 use clap::{Args, FromArgMatches, Parser};
 use highwater::alloc::{AllocatorAttributes, Bytes, DeviceId, DeviceKind, DeviceScope, Plan};
 use highwater::tracking::{OutOfMemory, PlanLimits, RunFacts, Trace, parse_plan};
-use highwater::{Device, DeviceProfile, DryRun, DryRunOptions, Report, Runtime, memory_report};
+use highwater::{Device, DeviceProfile, DryRun, DryRunOptions, Report, Runtime, StepGraph, memory_report};
 use serde_json::Value;
 
 use metrics::Metrics;
@@ -100,6 +100,8 @@ pub(crate) struct Session {
     options: Options,
     runtime: Runtime,
     metrics: Metrics,
+    /// The training step, if it is to be given to the device as graphs.
+    graph: Option<Arc<StepGraph>>,
     example: &'static str,
     json: Option<Output>,
     trace: Option<Output>,
@@ -157,6 +159,7 @@ impl Session {
         let (device, seed, started) = (choice.device, options.seed, Instant::now());
         let place = options.dry_run.as_ref().map_or_else(|| device.to_string(), dry_name);
         let (options, record) = (options.clone(), record.map(Path::to_owned));
+        let graph = options.graphs.then(|| Arc::new(StepGraph::new(&device)));
         Ok(Self {
             device,
             place,
@@ -164,6 +167,7 @@ impl Session {
             options,
             runtime,
             metrics,
+            graph,
             example,
             json,
             trace,
@@ -182,7 +186,7 @@ impl Session {
     /// The progress of a training of so many steps in all.
     #[allow(dead_code, reason = "not every example trains")]
     pub(crate) fn progress(&self, steps: u64) -> Progress {
-        Progress::new(&self.device, steps, self.metrics.clone())
+        Progress::new(&self.device, steps, self.metrics.clone(), self.graph.clone())
     }
 
     /// How dry runs on the side are to be, on the device asked for by --dry-run, else on this machine.
@@ -224,6 +228,18 @@ impl Session {
                 "\nby the plan: {} allocations in {} steps; left to best fit {}, unexpected {}, refused {}\n",
                 counts.planned, counts.steps, counts.left, counts.unexpected, counts.refused
             ))?;
+        }
+        match self.graph.as_ref().map(|graph| graph.counts()) {
+            None => {}
+            Some(counts) if counts.runs == 0 => say(&format!("\nby graphs: {device} has none\n"))?,
+            Some(counts) => {
+                let refused =
+                    counts.refused.map_or_else(String::new, |reason| format!("; refused: {reason}"));
+                say(&format!(
+                    "\nby graphs: {} kernels in {} starts of {} graphs, {} of them changed before; {} one by one{refused}\n",
+                    counts.in_graphs, counts.graphs, counts.prepared, counts.replaced, counts.singly
+                ))?;
+            }
         }
         self.metrics.finish()?;
         if let Some(output) = &self.json {

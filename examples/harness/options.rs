@@ -30,6 +30,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME")]
     pub(super) allocator: Option<AllocatorChoice>,
 
+    /// Give a GPU the work of each training step as graphs instead of kernel by kernel; the results do not depend on it
+    #[arg(long)]
+    pub(super) graphs: bool,
+
     /// Run on the plan in this file, made by `highwater plan` from a trace of this example
     #[arg(long, value_name = "FILE")]
     pub(super) plan: Option<PathBuf>,

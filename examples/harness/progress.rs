@@ -1,7 +1,9 @@
 //! How training goes: a bar on standard error, and a line in the log for each step.
 
+use std::sync::Arc;
+
 use highwater::alloc::Bytes;
-use highwater::{Device, Result, Tensor};
+use highwater::{Device, Result, StepGraph, Tensor};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use serde_json::Value;
 
@@ -12,23 +14,24 @@ pub(crate) struct Progress {
     bar: ProgressBar,
     device: Device,
     metrics: Metrics,
+    graph: Option<Arc<StepGraph>>,
     steps: u64,
     loss: Option<f32>,
     note: String,
 }
 
 impl Progress {
-    pub(super) fn new(device: &Device, steps: u64, metrics: Metrics) -> Self {
+    pub(super) fn new(device: &Device, steps: u64, metrics: Metrics, graph: Option<Arc<StepGraph>>) -> Self {
         let style = ProgressStyle::with_template("{bar:20.cyan/dim} {percent:>3} %  {msg}")
             .map_or_else(|_| ProgressStyle::default_bar(), |style| style.progress_chars("━╸─"));
         // A run that fails leaves the bar as it was.
         let bar = ProgressBar::new(steps).with_style(style).with_finish(ProgressFinish::Abandon);
-        Self { bar, device: device.clone(), metrics, steps: 0, loss: None, note: String::new() }
+        Self { bar, device: device.clone(), metrics, graph, steps: 0, loss: None, note: String::new() }
     }
 
     /// Counts, and shows nothing: for dry runs on the side.
     pub(crate) fn hidden(device: &Device) -> Self {
-        Self { bar: ProgressBar::hidden(), ..Self::new(device, 0, Metrics::default()) }
+        Self { bar: ProgressBar::hidden(), ..Self::new(device, 0, Metrics::default(), None) }
     }
 
     /// Goes on after so many steps.
@@ -50,6 +53,14 @@ impl Progress {
     /// Shows this beside the loss from now on.
     pub(crate) fn note(&mut self, note: String) {
         self.note = note;
+    }
+
+    /// Runs a step, as graphs if the user wants that.
+    pub(crate) fn run<T>(&self, step: impl FnOnce() -> Result<T>) -> Result<T> {
+        match &self.graph {
+            Some(graph) => graph.run(step),
+            None => step(),
+        }
     }
 
     /// Counts a step. `figures` are further fields of its line in the log.

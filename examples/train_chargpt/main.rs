@@ -112,8 +112,11 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
     for step in first..end {
         optimizer.set_learning_rate(rate.learning_rate(step))?;
         let (x, y) = train.windows(device, args.batch_size, args.context, seed, step)?;
-        let loss = model.loss(&x, &y)?;
-        optimizer.step(loss.backward()?)?;
+        let loss = progress.run(|| {
+            let loss = model.loss(&x, &y)?;
+            optimizer.step(loss.backward()?)?;
+            Ok(loss)
+        })?;
         let validates = (step + 1).is_multiple_of(args.validate_every) || step + 1 == end;
         let validation = if validates { model.mean_loss(&test, args, seed)? } else { None };
         if let Some(loss) = validation {

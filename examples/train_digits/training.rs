@@ -65,7 +65,8 @@ impl Training<'_> {
             for batch in self.train.batches(batch_size, device)?.shuffled(seed, epoch) {
                 let (x, y) = batch?;
                 let x = x.to_dtype(args.dtype.dtype())?;
-                let loss = model::train_step(&network, &mut optimizer, scaler.as_mut(), &x, &y)?;
+                let loss =
+                    progress.run(|| model::train_step(&network, &mut optimizer, scaler.as_mut(), &x, &y))?;
                 let rate = optimizer.learning_rate();
                 let figures = json!({ "learning_rate": rate, "test_accuracy": outcome.test_accuracy });
                 progress.step(&loss, figures)?;

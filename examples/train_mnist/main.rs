@@ -98,8 +98,11 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
                 let (x, y) = batch?;
                 let left = 1.0 - progress.steps() as f64 / steps as f64;
                 optimizer.set_learning_rate(args.learning_rate * left)?;
-                let loss = network.forward(&images(&x)?)?.cross_entropy(&y)?;
-                optimizer.step(loss.backward()?)?;
+                let loss = progress.run(|| {
+                    let loss = network.forward(&images(&x)?)?.cross_entropy(&y)?;
+                    optimizer.step(loss.backward()?)?;
+                    Ok(loss)
+                })?;
                 progress.step(&loss, json!({ "learning_rate": optimizer.learning_rate() }))?;
             }
             Ok(())

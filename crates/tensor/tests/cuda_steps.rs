@@ -5,7 +5,7 @@
 
 mod ops_table;
 
-use highwater_tensor::nn::{Dropout, Linear, Module, Relu, Sequential};
+use highwater_tensor::nn::{Dropout, Embedding, Linear, Module, Relu, Sequential, TransformerBlock};
 use highwater_tensor::optim::{AdamW, Optimizer};
 use highwater_tensor::{Device, Error, Result, Rng, StepCounts, StepGraph, Tensor, no_grad};
 use ops_table::counting::Counting;
@@ -54,7 +54,11 @@ impl Training {
     }
 }
 
+/// The emulated device, or a real one as for all tests of ops.
 fn device() -> Device {
+    if std::env::var_os("KERNELS_ON").is_some() {
+        return ops_table::device();
+    }
     computed_by(Counting::new(false))
 }
 
@@ -218,4 +222,43 @@ fn a_step_within_a_step_is_part_of_it() {
         assert_eq!(value.unwrap().item::<f32>().unwrap(), 16.0);
     }
     assert_eq!((outer.counts().runs, inner.counts()), (4, StepCounts::default()));
+}
+
+/// Losses of so many steps of a small transformer, its number of parameters, and how the steps were given.
+fn transformer(device: &Device, steps: u64, graphs: bool) -> (Vec<f32>, u64, StepCounts) {
+    let rng = Rng::new(3);
+    let tokens = Embedding::new(device, 11, 8, &rng).unwrap();
+    let block = TransformerBlock::new(device, 8, 2, true, &rng).unwrap();
+    let head = Linear::new(device, 8, 11, &rng).unwrap();
+    let model = Sequential::new().with("tokens", tokens).with("block", block).with("head", head);
+    let mut optimizer = AdamW::new(model.parameters(), 0.01).unwrap();
+    let graph = StepGraph::new(device);
+    let mut losses = Vec::new();
+    for n in 0..steps.cast_signed() {
+        let words: Vec<i64> = (0..24).map(|place| (place * 5 + n * 3) % 11).collect();
+        let x = Tensor::from_slice(device, &words, [3, 8]).unwrap();
+        let y = Tensor::from_slice(device, &words, [24]).unwrap();
+        let mut step = || {
+            let loss = model.forward(&x)?.flatten(0, 1)?.cross_entropy(&y)?;
+            let mut gradients = loss.backward()?;
+            gradients.clip_norm(1.0)?;
+            optimizer.step(gradients)?;
+            Ok::<_, Error>(loss.detach())
+        };
+        losses.push(if graphs { graph.run(step) } else { step() }.unwrap().item::<f32>().unwrap());
+    }
+    (losses, model.parameters().len() as u64, graph.counts())
+}
+
+#[test]
+fn steps_find_the_same_addresses_so_that_only_their_numbers_are_changed_in_graphs() {
+    const STEPS: u64 = 8;
+    let (losses, parameters, counts) = transformer(&device(), STEPS, true);
+    assert_eq!(losses, transformer(&device(), STEPS, false).0);
+    // The length of the gradients is read, which divides the step. From the third on nothing is new.
+    let steady = STEPS - 2;
+    assert_eq!(counts.graphs - counts.prepared, 2 * steady, "{counts:?}");
+    // The update of each parameter, as it corrects for the number of the step.
+    assert_eq!(counts.replaced, steady * parameters, "{counts:?}");
+    assert!(counts.in_graphs > 4 * counts.replaced, "{counts:?}");
 }
