@@ -148,6 +148,43 @@ fn clipping_by_norm_scales_everything_by_one_number() {
 }
 
 #[test]
+fn clipping_by_a_norm_that_is_not_read_gives_the_same_bits_and_the_norm() {
+    let device = device();
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+        for max in [2.6, 0.01, 13.0, 100.0] {
+            let (a, b, mut read) = two_leaves(&device, dtype);
+            let (c, d, mut unread) = two_leaves(&device, dtype);
+            let norm = read.clip_norm(max).unwrap();
+            assert_eq!(
+                unread.clip_norm_unread(max).unwrap().unwrap().item::<f64>().unwrap(),
+                norm,
+                "{dtype}"
+            );
+            assert_eq!(pair(&a, &b, &read), pair(&c, &d, &unread), "{dtype} to {max}");
+        }
+    }
+    assert!(Gradients::default().clip_norm_unread(1.0).unwrap().is_none());
+    let (_, _, mut gradients) = two_leaves(&device, DType::F32);
+    assert!(matches!(gradients.clip_norm_unread(0.0), Err(Error::BadArgument { .. })));
+}
+
+#[test]
+fn gradients_that_are_no_numbers_are_none_after_clipping_by_a_norm_that_is_not_read() {
+    let device = device();
+    let of = |values: [f32; 2]| {
+        let x = Tensor::from_slice(&device, &values, 2).unwrap();
+        let y = Tensor::ones(&device, 2).unwrap().requiring_grad().unwrap();
+        let mut gradients = x.mul(&y).unwrap().sum_all().unwrap().backward().unwrap();
+        let norm = gradients.clip_norm_unread(1.0).unwrap().unwrap().item::<f64>().unwrap();
+        (norm, gradients.get(&y).unwrap().to_vec::<f32>().unwrap())
+    };
+    let (norm, clipped) = of([1.0, f32::INFINITY]);
+    assert!(norm == f64::INFINITY && clipped[0] == 0.0 && clipped[1].is_nan());
+    let (norm, clipped) = of([1.0, f32::NAN]);
+    assert!(norm.is_nan() && clipped[0].is_nan() && clipped[1].is_nan());
+}
+
+#[test]
 fn clipping_by_value_keeps_each_number_within_bounds() {
     let device = device();
     for dtype in [DType::F32, DType::F64] {

@@ -4,10 +4,9 @@ use highwater_tracking::{Phase, phase};
 
 use super::Gradients;
 use crate::autograd::no_grad;
-use crate::backend::Kernel;
 use crate::backend::widen::rehearse;
+use crate::backend::{Binary, Kernel};
 use crate::context::OpContext;
-use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
@@ -26,19 +25,25 @@ impl Gradients {
         let _phase = phase(Phase::Optimizer);
         no_grad(|| {
             // One number to wait for on each device.
-            let mut sums: Vec<(Device, Tensor)> = Vec::new();
-            for gradient in self.iter() {
-                // The squares of f16 would overflow from 256 on.
-                let square = gradient.widened()?.sum_of_squares()?.to_dtype(DType::F64)?;
-                match sums.iter_mut().find(|(device, _)| device == gradient.device()) {
-                    Some((_, sum)) => *sum = sum.add(&square)?,
-                    None => sums.push((gradient.device().clone(), square)),
-                }
-            }
-            let squares = sums.iter().map(|(_, sum)| sum.item_or(0.0f64));
+            let sums = self.sums_of_squares()?;
+            let squares = sums.iter().map(|sum| sum.item_or(0.0f64));
             // The sum of none is -0, whose root is -0.
             Ok((0.0 + squares.sum::<Result<f64>>()?).sqrt())
         })
+    }
+
+    /// The sum of all squares on each device, as f64.
+    fn sums_of_squares(&self) -> Result<Vec<Tensor>> {
+        let mut sums: Vec<Tensor> = Vec::new();
+        for gradient in self.iter() {
+            // The squares of f16 would overflow from 256 on.
+            let square = gradient.widened()?.sum_of_squares()?.to_dtype(DType::F64)?;
+            match sums.iter_mut().find(|sum| sum.device() == gradient.device()) {
+                Some(sum) => *sum = sum.add(&square)?,
+                None => sums.push(square),
+            }
+        }
+        Ok(sums)
     }
 
     /// Scales all gradients by one number so that their [norm](Self::norm) is at most `max`; returns what it was.
@@ -66,6 +71,58 @@ impl Gradients {
         }
         self.map_in_place(OP, (max / (norm + EPSILON)).min(1.0), f64::INFINITY)?;
         Ok(norm)
+    }
+
+    /// As [`clip_norm`](Self::clip_norm), but nobody waits for the device: the norm is a tensor of one f64, to be read later or not
+    /// at all; `None` if there are no gradients. Nobody can then see in time that a gradient is infinite or no number: such
+    /// gradients are no numbers afterwards, and the others 0 or no numbers either, as with PyTorch's function.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[1.5f32, 2.0], [2])?.requiring_grad()?;
+    /// let mut gradients = x.square()?.sum_all()?.backward()?;
+    /// let norm = gradients.clip_norm_unread(1.0)?.expect("there is one gradient");
+    /// assert_eq!(norm.item::<f64>()?, 5.0);
+    /// let clipped = gradients.get(&x).unwrap().to_vec::<f32>()?;
+    /// assert!((clipped[0] - 0.6).abs() < 1e-6 && (clipped[1] - 0.8).abs() < 1e-6);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless `max` is finite and above 0; [`Error::DeviceMismatch`] if the gradients lie on several
+    /// devices, none of which knows the whole norm; [`Error::Allocation`] if there is no memory. All gradients are as they
+    /// were then.
+    pub fn clip_norm_unread(&mut self, max: f64) -> Result<Option<Tensor>> {
+        const OP: &str = "clip_norm_unread";
+        above_zero(OP, max)?;
+        let _phase = phase(Phase::Optimizer);
+        no_grad(|| {
+            let sums = self.sums_of_squares()?;
+            let sum = match sums.as_slice() {
+                [] => return Ok(None),
+                [sum] => sum,
+                [first, second, ..] => {
+                    let (lhs, rhs) = (first.device().to_string(), second.device().to_string());
+                    return Err(Error::DeviceMismatch { op: OP, lhs, rhs });
+                }
+            };
+            let norm = sum.sqrt()?;
+            let most = Tensor::full_of(norm.device(), norm.dims(), max, DType::F64)?;
+            let factor = most.div(&norm.add_scalar(EPSILON)?)?.clamp(f64::NEG_INFINITY, 1.0)?;
+            let factors = [factor.to_dtype(DType::F32)?, factor];
+            self.make_writable()?;
+            rehearse(OP, self.iter().map(|gradient| [gradient.clone()]))?;
+            for gradient in self.by_leaf.values_mut() {
+                let [single, double] = &factors;
+                let factor = if gradient.dtype() == DType::F64 { double } else { single };
+                let spread = factor.layout().broadcast_to(OP, gradient.shape())?;
+                let (input, device) = (factor.view().with_layout(&spread), gradient.device().clone());
+                let ctx = OpContext::backward(OP, &device, device.default_allocator()?);
+                let acc = gradient.view_mut().expect("was made writable above");
+                ctx.compute(Kernel::Accumulate { f: Binary::Mul, input, acc })?;
+            }
+            Ok(Some(norm))
+        })
     }
 
     /// Keeps each number of each gradient between `-max` and `max`.
