@@ -349,3 +349,89 @@ fn a_copy_that_the_run_waits_for_is_not_kept_waiting_for_the_run() {
     assert_eq!(*held.device.told.lock().unwrap(), singly(&abc()[..4]));
     held.end().unwrap();
 }
+
+/// Work in short: a kernel's name and its job's count, or a product's rows and address.
+fn short(work: &Work) -> (&'static str, u64) {
+    match work {
+        Work::Kernel { kernel, job, .. } => (kernel.name, job.count),
+        Work::Product { product, .. } => ("product", product.lhs.address),
+    }
+}
+
+/// Whether the library of [`Paper`] computes it.
+fn is_done(work: &Work) -> bool {
+    !matches!(work, Work::Product { product: Product { rows: 1, .. }, .. })
+}
+
+/// What the device did, in order: graphs are all that they had when they were started.
+fn done(told: &[Told]) -> Vec<(&'static str, u64)> {
+    let work = |told: &Told| match told {
+        Told::Gave(work) => vec![*work],
+        Told::Started(graph) => graph.clone(),
+        Told::Prepared(_) | Told::Replaced(_) => Vec::new(),
+    };
+    told.iter().flat_map(work).filter(is_done).map(|work| short(&work)).collect()
+}
+
+#[test]
+fn whatever_runs_do_the_device_does_it_in_the_order_in_which_it_was_given() {
+    let mut state = 1_u64;
+    let mut random = move |end: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % end
+    };
+    let held = Held::new(Paper { impossible: Some(99), ..Paper::default() });
+    let names = ["a", "b", "c"];
+    let (mut graphs, mut failures) = (0, 0);
+    // A few programs, of which each run does one, with changes now and then.
+    let programs: Vec<Vec<Work>> = (0..5)
+        .map(|_| {
+            let length = random(12);
+            (0..length)
+                .map(|_| match random(4) {
+                    0 => product(1 + random(2) as i32, 256 * random(3)),
+                    name => kernel(names[name as usize - 1], random(5)),
+                })
+                .collect()
+        })
+        .collect();
+    for _ in 0..50_000 {
+        let step = StepId(random(3));
+        let runs = random(8) > 0 && held.begin(step);
+        let mut expected = Vec::new();
+        for mut work in programs[random(5) as usize].iter().copied() {
+            match random(60) {
+                0 => continue,
+                1 => held.settle().unwrap(),
+                2 => held.settle_unheard(),
+                3 => held.settle_for_copy().unwrap(),
+                4 => work = kernel(names[random(3) as usize], random(5)),
+                // A new job for the same kernel.
+                5..20 => {
+                    if let Work::Kernel { job, .. } = &mut work {
+                        job.count = random(5);
+                    }
+                }
+                _ => {}
+            }
+            // SAFETY: paper does not follow addresses.
+            assert_eq!(unsafe { held.give(work) }.unwrap(), is_done(&work));
+            expected.extend(is_done(&work).then(|| short(&work)));
+        }
+        let breaks = random(50) == 0;
+        if breaks {
+            // SAFETY: as above.
+            let refused = unsafe { held.give(kernel("a", 99)) };
+            failures += u32::from(refused.is_err());
+        }
+        let ended = if runs { held.end() } else { Ok(()) };
+        let told = std::mem::take(&mut *held.device.told.lock().unwrap());
+        graphs += told.iter().filter(|told| matches!(told, Told::Started(_))).count();
+        if ended.is_err() {
+            failures += 1;
+            continue;
+        }
+        assert_eq!(done(&told), expected);
+    }
+    assert!(graphs > 5_000 && failures > 100, "{graphs} graphs, {failures} failures");
+}
