@@ -37,6 +37,8 @@ struct OnHost {
     turn: Mutex<()>,
     scratch: Box<[u64; 32]>,
     products: Option<Cublas>,
+    /// Whether nothing is computed.
+    silent: bool,
 }
 
 impl Emulator {
@@ -47,8 +49,22 @@ impl Emulator {
     pub fn new() -> Result<Self, ComputeError> {
         static LIBRARY: OnceLock<Result<Library, ComputeError>> = OnceLock::new();
         let library = LIBRARY.get_or_init(library).as_ref().map_err(Clone::clone)?;
-        let on_host = OnHost { library, turn: Mutex::new(()), scratch: Box::new([0; 32]), products: None };
+        let on_host = OnHost {
+            library,
+            turn: Mutex::new(()),
+            scratch: Box::new([0; 32]),
+            products: None,
+            silent: false,
+        };
         Ok(Self(Held::new(on_host)))
+    }
+
+    /// The same emulator, which takes kernels and products and computes nothing: what is left is the host's part of the work,
+    /// for benches. What is read is whatever was there.
+    #[must_use]
+    pub fn silent(mut self) -> Self {
+        self.0.device_mut().silent = true;
+        self
     }
 
     /// The same emulator, where products of matrices go to a library with cuBLAS's interface and not to a kernel.
@@ -151,6 +167,7 @@ unsafe impl Issue for OnHost {
 
     unsafe fn give(&self, work: &Work) -> Result<bool, ComputeError> {
         match work {
+            _ if self.silent => Ok(true),
             Work::Kernel { kernel, blocks, job } => {
                 // SAFETY: as the caller says.
                 unsafe { self.launch(*kernel, *blocks, job) }.map(|()| true)
@@ -190,7 +207,7 @@ unsafe impl Compute for Emulator {
     }
 
     fn has_products(&self) -> bool {
-        self.0.device().products.is_some()
+        self.0.device().products.is_some() || self.0.device().silent
     }
 
     unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
