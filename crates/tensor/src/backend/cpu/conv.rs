@@ -46,7 +46,7 @@ impl Sizes {
         }
     }
 
-    fn taps(&self) -> usize {
+    pub(super) fn taps(&self) -> usize {
         self.conv.windows[0].size.saturating_mul(self.conv.windows[1].size)
     }
 

@@ -8,11 +8,12 @@ use super::simd;
 
 /// Row (channel, tap) of the columns holds what that tap sees of the channel at each place of the output; 0 in the padding.
 pub(super) fn unfold<T: Gemm>(sizes: &Sizes, image: &[T], columns: &mut [T]) {
-    let mut rows = columns.chunks_mut(sizes.to[0] * sizes.to[1]);
-    for channel in image.chunks(sizes.from[0] * sizes.from[1]) {
-        for tap in Tap::all(sizes) {
-            let Some(row) = rows.next() else { return };
-            tap.unfold(sizes, channel, row);
+    let places = sizes.to[0] * sizes.to[1];
+    let channels = image.chunks(sizes.from[0] * sizes.from[1]);
+    for (channel, columns) in channels.zip(columns.chunks_mut(sizes.taps() * places)) {
+        for (number, tap) in Tap::all(sizes).enumerate() {
+            let (before, rest) = columns.split_at_mut(number * places);
+            tap.unfold(sizes, channel, before, &mut rest[..places]);
         }
     }
 }
@@ -31,6 +32,8 @@ pub(super) fn fold_back<T: Gemm>(sizes: &Sizes, columns: &mut [T], image: &mut [
 
 /// One place of the window.
 struct Tap {
+    /// Its row and column there.
+    place: [usize; 2],
     /// The rows and columns of the output at which it sees an element.
     rows: Range<usize>,
     columns: Range<usize>,
@@ -50,7 +53,7 @@ impl Tap {
                     vertical.at(rows.start, y, height).unwrap_or(0),
                     horizontal.at(columns.start, x, width).unwrap_or(0),
                 ];
-                Self { rows, columns, first }
+                Self { place: [y, x], rows, columns, first }
             })
         })
     }
@@ -70,21 +73,57 @@ impl Tap {
         Some((start..end, first..first + (end - start)))
     }
 
-    fn unfold<T: Gemm>(&self, sizes: &Sizes, channel: &[T], out: &mut [T]) {
-        let (width, cols) = (sizes.from[1], sizes.to[1]);
+    /// `before` are the rows of the taps before this one.
+    fn unfold<T: Gemm>(&self, sizes: &Sizes, channel: &[T], before: &[T], out: &mut [T]) {
+        let [rows, cols] = sizes.to;
         if let Some((to, from)) = self.shifted(sizes) {
             out[..to.start].fill(T::ZERO);
             out[to.end..].fill(T::ZERO);
             out[to].copy_from_slice(&channel[from]);
             self.clear_edges(out, cols);
-            return;
+        } else if let Some(above) = self.one_stride_before(sizes, before, 0) {
+            out[..(rows - 1) * cols].copy_from_slice(&above[cols..]);
+            self.unfold_rows(sizes, channel, rows - 1..rows, out);
+        } else if let Some(beside) = self.one_stride_before(sizes, before, 1) {
+            let last = out.len() - 1;
+            out[..last].copy_from_slice(&beside[1..]);
+            let [vertical, horizontal] = sizes.conv.windows;
+            let column = horizontal.at(cols - 1, self.place[1], sizes.from[1]);
+            for row in 0..rows {
+                let seen = vertical.at(row, self.place[0], sizes.from[0]).zip(column);
+                out[(row + 1) * cols - 1] = seen.map_or(T::ZERO, |(y, x)| channel[y * sizes.from[1] + x]);
+            }
+        } else {
+            self.unfold_rows(sizes, channel, 0..rows, out);
         }
+    }
+
+    /// The row of the tap that sees at the next place along an axis what this one sees here: the two are as far apart as windows
+    /// move. It is much quicker to copy that than to look at every other element again.
+    fn one_stride_before<'b, T>(&self, sizes: &Sizes, before: &'b [T], axis: usize) -> Option<&'b [T]> {
+        let window = sizes.conv.windows[axis];
+        if !window.stride.is_multiple_of(window.dilation) {
+            return None;
+        }
+        let mut other = self.place;
+        other[axis] = other[axis].checked_sub(window.stride / window.dilation)?;
+        let number = other[0] * sizes.conv.windows[1].size + other[1];
+        let places = sizes.to[0] * sizes.to[1];
+        before.get(number * places..(number + 1) * places)
+    }
+
+    /// What the tap sees in some rows of the output.
+    fn unfold_rows<T: Gemm>(&self, sizes: &Sizes, channel: &[T], which: Range<usize>, out: &mut [T]) {
+        let (width, cols) = (sizes.from[1], sizes.to[1]);
         let [vertical, horizontal] = sizes.conv.windows.map(|window| window.stride);
-        out.fill(T::ZERO);
-        for (row, out) in out.chunks_mut(cols).enumerate().take(self.rows.end).skip(self.rows.start) {
-            let y = self.first[0] + (row - self.rows.start) * vertical;
-            let seen = &channel[y * width + self.first[1]..];
-            simd::zip_step(&mut out[self.columns.clone()], seen, horizontal, |out, x| *out = x);
+        for row in which {
+            let out = &mut out[row * cols..][..cols];
+            out.fill(T::ZERO);
+            if self.rows.contains(&row) {
+                let y = self.first[0] + (row - self.rows.start) * vertical;
+                let seen = &channel[y * width + self.first[1]..];
+                simd::zip_step(&mut out[self.columns.clone()], seen, horizontal, |out, x| *out = x);
+            }
         }
     }
 
