@@ -2,6 +2,7 @@
 
 mod calls;
 
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -44,6 +45,23 @@ pub(crate) trait Holder: Send + Sync + std::fmt::Debug {
     fn settle(&self);
 }
 
+thread_local! {
+    /// Whether this thread's calls have nothing to do with what is held back.
+    static APART: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes calls of this thread that have nothing to do with what is held back from devices, so that it stays so.
+pub(crate) fn apart<R>(calls: impl FnOnce() -> R) -> R {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            APART.set(self.0);
+        }
+    }
+    let _before = Before(APART.replace(true));
+    calls()
+}
+
 impl CudaDriver {
     /// Opens the device with this number, as [`probe`](crate::probe()) counts.
     ///
@@ -78,6 +96,9 @@ impl CudaDriver {
 
     /// Has the device given all that is held back from it.
     fn settle(&self) {
+        if APART.get() {
+            return;
+        }
         let holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
         let live: Vec<Arc<dyn Holder>> = holders.iter().filter_map(Weak::upgrade).collect();
         drop(holders);

@@ -6,13 +6,13 @@ use std::ptr::with_exposed_provenance_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use bfc_core::{Driver, Stream};
+use bfc_core::{AllocationAttributes, Allocator, Driver, PinnedBuffer, Stream, TransferError, Transfers};
 use cudarc::driver::sys::{CUfunction, CUstream};
 use cudarc::driver::{result, sys};
 
 use crate::compute::{Compute, ComputeError};
 use crate::cublas::Cublas;
-use crate::driver::{CudaDriver, Holder};
+use crate::driver::{self, CudaDriver, Holder};
 use crate::graph::{Draft, Graph, Node};
 use crate::held::Held;
 use crate::kernel_cache::{KernelCache, Key};
@@ -26,6 +26,9 @@ use crate::work::{Issue, Work};
 /// The driver's functions that computing needs beyond those for memory.
 const FUNCTIONS: [&str; 4] =
     ["cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel", "cuStreamSynchronize"];
+
+/// Up to so many bytes from memory that is not page-locked the driver takes at once, whatever the device is doing.
+const TAKEN_AT_ONCE: usize = 64 << 10;
 
 /// Bytes kept for answers to the host.
 const SCRATCH: u64 = 256;
@@ -44,9 +47,16 @@ struct OnStream {
     cache: KernelCache,
     products: OnceLock<Result<Cublas, ComputeError>>,
     tf32: AtomicBool,
+    staging: OnceLock<Staging>,
     /// Kernels that were loaded, by the driver's handles. Modules stay loaded as long as the process.
     loaded: Mutex<Loaded>,
     scratch: u64,
+}
+
+/// Where bytes wait until the device has fetched them.
+struct Staging {
+    pinned: Arc<dyn Allocator>,
+    transfers: Transfers,
 }
 
 #[derive(Debug, Default)]
@@ -75,6 +85,7 @@ impl StreamCompute {
             cache: KernelCache::of_user(),
             products: OnceLock::new(),
             tf32: AtomicBool::new(false),
+            staging: OnceLock::new(),
             loaded: Mutex::default(),
             scratch,
         }));
@@ -87,6 +98,17 @@ impl StreamCompute {
     #[must_use]
     pub fn with_tf32(self, tf32: bool) -> Self {
         self.0.device().tf32.store(tf32, Ordering::Relaxed);
+        self
+    }
+
+    /// Copies large uploads to page-locked memory first, taken from `pinned`, from where the device fetches them: from other
+    /// memory the driver would fetch them itself, and the host would wait for all work given before.
+    #[must_use]
+    pub fn with_pinned(self, pinned: Arc<dyn Allocator>) -> Self {
+        let device = self.0.device();
+        let transfers = Transfers::new(Arc::clone(&device.stream));
+        // The first counts.
+        let _ = device.staging.set(Staging { pinned, transfers });
         self
     }
 
@@ -165,6 +187,28 @@ impl OnStream {
         let image = compiler.compile(&name, &source, &options)?;
         self.cache.put(key, &image.code);
         Ok(image.code)
+    }
+
+    /// Has the device fetch bytes that are copied to page-locked memory first. None if there is no such memory.
+    ///
+    /// # Safety
+    /// As [`Compute::upload`].
+    unsafe fn stage(&self, bytes: &[u8], to: u64) -> Option<Result<(), ComputeError>> {
+        let Staging { pinned, transfers } = self.staging.get()?;
+        // It can be done without, so nobody waits for it.
+        transfers.poll();
+        let attributes = AllocationAttributes::no_retry();
+        let mut buffer = PinnedBuffer::with_attributes(pinned, bytes.len(), attributes).ok()?;
+        buffer.as_mut_slice().copy_from_slice(bytes);
+        // What is held back by now has nothing to do with memory that is filled only now.
+        // SAFETY: as the caller says; all that may have used the memory before was given to the same stream.
+        let copied = driver::apart(|| unsafe { transfers.to_address(buffer, to) });
+        let failed = |error: TransferError| ComputeError::Device {
+            call: "cuMemcpyHtoDAsync",
+            reason: error.to_string(),
+        };
+        // The buffer goes back to its pool after the copy.
+        Some(copied.map(drop).map_err(failed))
     }
 
     fn wait(&self) -> Result<(), ComputeError> {
@@ -320,6 +364,12 @@ unsafe impl Compute for StreamCompute {
     unsafe fn upload(&self, bytes: &[u8], to: u64) -> Result<(), ComputeError> {
         self.0.settle_for_copy()?;
         let device = self.0.device();
+        if bytes.len() > TAKEN_AT_ONCE {
+            // SAFETY: as the caller says.
+            if let Some(staged) = unsafe { device.stage(bytes, to) } {
+                return staged;
+            }
+        }
         let copied = device.driver.call("cuMemcpyHtoDAsync", 0, || {
             // From memory that is not pinned, the driver has taken the bytes when it returns.
             // SAFETY: the caller vouches for the memory.

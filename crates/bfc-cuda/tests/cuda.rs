@@ -502,6 +502,46 @@ fn device_steps_are_done_before_others_wait_for_the_stream_or_take_memory_away()
     assert_eq!(squares.driver.free_faults(), FreeFaults::default());
 }
 
+#[test]
+fn device_uploads_of_large_values_are_staged_in_page_locked_memory_which_is_used_again() {
+    let driver = cuda_or_skip!();
+    let stream = Stream::new(driver.clone()).unwrap();
+    let source = Arc::new(PinnedMemory::new(driver.clone()));
+    let pinned: Arc<dyn Allocator> =
+        Arc::new(BfcAllocator::new("pinned", source, BfcConfig::new(Bytes::kib(512))));
+    let compute = match StreamCompute::new(driver.clone(), stream) {
+        Ok(compute) => compute.with_pinned(pinned.clone()),
+        Err(reason) => {
+            let _ = writeln!(std::io::stderr(), "skipped uploads: {reason}");
+            return;
+        }
+    };
+    let address = driver.allocate_device(1 << 20).unwrap();
+    // More in all than the pool has.
+    for (turn, bytes) in [70 << 10, 100, 400 << 10, 200 << 10].into_iter().enumerate() {
+        let values: Vec<u8> = (0..bytes).map(|n| (n * 31 + turn) as u8).collect();
+        // SAFETY: the memory was taken above.
+        unsafe { compute.upload(&values, address) }.unwrap();
+        let mut back = vec![0; bytes];
+        // SAFETY: as above.
+        unsafe { compute.download(address, &mut back) }.unwrap();
+        assert!(back == values, "upload {turn}");
+    }
+    assert_eq!(pinned.stats().num_allocs, 3);
+    // What does not fit into page-locked memory goes without.
+    let values = vec![7; 600 << 10];
+    let mut back = vec![0; 600 << 10];
+    // SAFETY: as above.
+    unsafe { compute.upload(&values, address) }.unwrap();
+    // SAFETY: as above.
+    unsafe { compute.download(address, &mut back) }.unwrap();
+    assert!(back == values);
+    drop(compute);
+    assert_eq!(pinned.stats().bytes_in_use, 0);
+    // SAFETY: all work with it has ended.
+    unsafe { driver.free_device(address) };
+}
+
 /// Runs tests of this file in a process that finds the fake driver where the system looks for libcuda.
 #[cfg(target_os = "linux")]
 mod fake {

@@ -489,7 +489,9 @@ impl Runtime {
             .map_err(|error| failed(error.to_string()))?;
         let compute =
             bfc_cuda::StreamCompute::new(driver, stream).map_err(|error| failed(error.to_string()))?;
-        let compute = compute.with_tf32(self.0.tf32);
+        let pinned = bfc_core::AllocatorAttributes::default().with_on_host(true).with_gpu_compatible(true);
+        let pinned = self.0.registry.allocator(id, pinned, None)?.allocator;
+        let compute = compute.with_tf32(self.0.tf32).with_pinned(pinned);
         Ok(Arc::new(crate::backend::cuda::CudaBackend::new(Arc::new(compute))))
     }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::Stream;
 use super::deferred::{Deferred, Mark};
 use crate::allocator::{Allocation, Allocator, Request};
+use crate::attributes::AllocationAttributes;
 use crate::driver::MemoryCopy;
 use crate::error::{AllocError, RecordError, SourceError};
 use crate::memory::MemoryKind;
@@ -62,8 +63,21 @@ impl PinnedBuffer {
     /// # Errors
     /// [`TransferError::WrongKind`], [`TransferError::Alloc`].
     pub fn new(allocator: &Arc<dyn Allocator>, bytes: usize) -> Result<Self, TransferError> {
+        Self::with_attributes(allocator, bytes, AllocationAttributes::default())
+    }
+
+    /// The same, tried for as `attributes` say.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_attributes(
+        allocator: &Arc<dyn Allocator>,
+        bytes: usize,
+        attributes: AllocationAttributes<'_>,
+    ) -> Result<Self, TransferError> {
         needs(&**allocator, MemoryKind::PinnedHost)?;
-        Ok(Self { allocation: Allocation::new(allocator, &Request::new(bytes as u64))?, bytes })
+        let request = Request::new(bytes as u64).with_attributes(attributes);
+        Ok(Self { allocation: Allocation::new(allocator, &request)?, bytes })
     }
 
     /// The bytes.
@@ -162,6 +176,21 @@ impl Transfers {
     pub fn to_device(&self, from: PinnedBuffer, to: &Allocation, at: u64) -> Result<Transfer, TransferError> {
         let address = self.place(&from, to, at)?;
         let copy = MemoryCopy::ToDevice { from: from.address(), to: address, bytes: from.bytes as u64 };
+        self.begin(copy, from)
+    }
+
+    /// Copies all of `from` to an address of the device's, after the work that our stream was given so far: for memory that is
+    /// used on our stream anyway.
+    ///
+    /// # Errors
+    /// See [`TransferError`]; then nothing is copied.
+    ///
+    /// # Safety
+    /// The address starts as many bytes of live memory of the stream's device, which stay so, and which nobody else uses,
+    /// until the stream has done the copy.
+    pub unsafe fn to_address(&self, from: PinnedBuffer, to: u64) -> Result<Transfer, TransferError> {
+        self.poll();
+        let copy = MemoryCopy::ToDevice { from: from.address(), to, bytes: from.bytes as u64 };
         self.begin(copy, from)
     }
 
