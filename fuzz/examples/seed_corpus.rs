@@ -187,6 +187,9 @@ fn arrays() -> Outcome {
     let mut archive = Vec::new();
     write_npz_to(&mut archive, &arrays)?;
     seed(&["npz"], "stored", &archive)?;
+    for name in ["tensors", "training", "module"] {
+        seed(&["state_dict"], name, &repository(&format!("crates/tensor/tests/reference/{name}.pt"))?)?;
+    }
     let mut contents = Safetensors { arrays, ..Safetensors::default() };
     contents.metadata.insert("format".to_owned(), "pt".to_owned());
     let mut file = Vec::new();

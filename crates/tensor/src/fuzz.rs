@@ -2,6 +2,7 @@
 //!
 //! Each takes bytes as they come and panics if a reader breaks a promise. A file that is refused is as good as one that is read.
 
+use std::io::Cursor;
 use std::path::Path;
 
 use bfc_core::Environment;
@@ -9,7 +10,7 @@ use bfc_core::Environment;
 use crate::data::{CsvOptions, IdxArray, LabelColumn, TargetColumns, Text, read_csv_from};
 use crate::io::{
     Array, Checkpoint, NpyLimits, SafetensorsLimits, read_npy_from, read_npz_bytes, read_safetensors_from,
-    write_npy_to, write_npz_to, write_safetensors_to,
+    read_state_dict_from, write_npy_to, write_npz_to, write_safetensors_to,
 };
 use crate::nn::{BatchNorm, Dropout, Linear, Module, Sequential};
 use crate::optim::{Adam, Optimizer};
@@ -68,6 +69,22 @@ pub fn npz(data: &[u8]) {
     write_npz_to(&mut written, &arrays).expect("a vector takes everything");
     let again = read_npz_bytes(&written, &NpyLimits::default()).expect("what is written can be read");
     assert_eq!(again, arrays);
+}
+
+/// A state dict of PyTorch's.
+///
+/// # Panics
+/// If a promise is broken.
+pub fn state_dict(data: &[u8]) {
+    // Small limits, so that they are reached.
+    let limits = SafetensorsLimits { header_bytes: 4096, tensors: 20, data_bytes: 4096 };
+    let Ok(arrays) = read_state_dict_from(Cursor::new(data), "fuzz", &limits) else { return };
+    assert!(arrays.len() <= limits.tensors);
+    let bytes: usize = arrays.values().map(|array| array.bytes().len()).sum();
+    assert!(bytes as u64 <= limits.data_bytes);
+    for array in arrays.values() {
+        assert_eq!(array.bytes().len(), array.shape().elements() * array.dtype().size());
+    }
 }
 
 /// An IDX file, plain or compressed.

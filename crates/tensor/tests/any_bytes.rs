@@ -54,3 +54,11 @@ fn golden_figures_of_any_text_can_be_compared() {
     let text = "# title\nop calls\nmatmul 1 2 3 4 5 6 7\nrelu 18446744073709551615 2 x\npool peak_in_use 1\n";
     damaged(fuzz::golden, text.as_bytes(), &[1, 2, 0x20, 0x2a]);
 }
+
+#[test]
+fn a_state_dict_is_read_or_refused() {
+    for name in ["tensors", "training", "module", "chars"] {
+        let path = format!("{}/tests/reference/{name}.pt", env!("CARGO_MANIFEST_DIR"));
+        damaged(fuzz::state_dict, &std::fs::read(path).unwrap(), &[1, 4, 0x80]);
+    }
+}

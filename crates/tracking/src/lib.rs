@@ -101,6 +101,11 @@ pub use report::{
 };
 pub use scope::{LimitedGuard, ModuleGuard, Phase, PhaseGuard, Place, PlaceGuard, here, module, phase};
 pub use totals::{OpTotals, ThreadTotals};
+/// Python's pickles, read without calling anything.
+pub mod pickle {
+    pub use crate::trace::{Pickle, PickleProblem, PickleValue as Value};
+}
+
 pub use trace::{
     CompressedProblem, PickleProblem, ReadOptions, SnapshotProblem, Trace, TraceComment, TraceError,
     TraceEvent, TraceLimits, TracePlace, TraceProblem,

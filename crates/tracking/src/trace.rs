@@ -35,7 +35,7 @@ mod text;
 use builder::{Builder, MAX_LABEL};
 pub use error::{CompressedProblem, TraceError, TracePlace, TraceProblem};
 pub use limits::TraceLimits;
-pub use pickle::PickleProblem;
+pub use pickle::{Pickle, PickleProblem, Value as PickleValue};
 pub use read::ReadOptions;
 pub use snapshot::SnapshotProblem;
 

@@ -3,13 +3,16 @@
 mod pytorch;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use super::array::{Array, Arrays};
 use super::atomic::write_atomically;
 use super::error::FileError;
 use super::mismatch::Mismatch;
-use super::safetensors::{Safetensors, SafetensorsLimits, read_safetensors, write_safetensors_to};
+use super::safetensors::{Safetensors, SafetensorsLimits, read_safetensors_from, write_safetensors_to};
+use super::state_dict::{self, read_state_dict_from};
 use crate::backend::RandomKey;
 use crate::error::{Error, Result};
 use crate::nn::{Module, Parameter};
@@ -52,7 +55,8 @@ const SCALER: &str = "highwater.loss_scaler";
 ///
 /// # From PyTorch
 ///
-/// `safetensors.torch.save_file(net.state_dict(), path)` writes what is read here. Convolutions, norms, embeddings and biases are alike
+/// `safetensors.torch.save_file(net.state_dict(), path)` writes what is read here, and so does `torch.save(net.state_dict(), path)`, of which
+/// nothing is executed. Convolutions, norms, embeddings and biases are alike
 /// in both, and so is the order in which images are flattened. What differs is [renamed](Self::renamed) and
 /// [transposed](Self::transposed): layers are called as they are there, PyTorch counts batches in `num_batches_tracked`, and its
 /// `nn.Linear` keeps `[outputs, inputs]` where [`Linear`](crate::nn::Linear) keeps `[inputs, outputs]`. A
@@ -251,13 +255,24 @@ impl Checkpoint {
         write_atomically(path, |file| write_safetensors_to(file, &contents))
     }
 
-    /// Reads a file; nothing is changed by it until it is restored.
+    /// Reads a file, of safetensors or [a state dict of PyTorch's](super::read_state_dict), whichever it is; nothing is changed by it until it is
+    /// restored.
     ///
     /// # Errors
-    /// As [`read_safetensors`]; [`FileError::Malformed`] for a step, a source of randomness or a loss scaler that is none.
+    /// As [`read_safetensors`](super::read_safetensors) and [`read_state_dict`](super::read_state_dict); [`FileError::Malformed`] for a step, a source of randomness or a loss scaler that is none.
     pub fn load(path: impl AsRef<Path>, limits: &SafetensorsLimits) -> Result<Self, FileError> {
         let path = path.as_ref();
-        Self::from_contents(read_safetensors(path, limits)?, path)
+        let mut file = File::open(path).map_err(|error| FileError::io(path, &error))?;
+        // A header of safetensors that begins so would be longer than any.
+        let mut start = Vec::new();
+        let read = (&mut file).take(state_dict::MAGIC.len() as u64).read_to_end(&mut start);
+        read.and_then(|_| file.rewind()).map_err(|error| FileError::io(path, &error))?;
+        let file = BufReader::new(file);
+        if start == state_dict::MAGIC {
+            let parameters = read_state_dict_from(file, path, limits)?;
+            return Ok(Self { path: path.to_owned(), parameters, ..Self::default() });
+        }
+        Self::from_contents(read_safetensors_from(file, path, limits)?, path)
     }
 
     pub(crate) fn from_contents(contents: Safetensors, path: &Path) -> Result<Self, FileError> {

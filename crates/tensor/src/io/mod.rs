@@ -11,6 +11,7 @@ mod mismatch;
 mod npy;
 mod npz;
 mod safetensors;
+mod state_dict;
 
 pub use array::{Array, Arrays};
 pub use atomic::write_atomically;
@@ -23,3 +24,4 @@ pub use npz::{read_npz, read_npz_from, write_npz, write_npz_to};
 pub use safetensors::{
     Safetensors, SafetensorsLimits, read_safetensors, read_safetensors_from, write_safetensors_to,
 };
+pub use state_dict::{read_state_dict, read_state_dict_from};

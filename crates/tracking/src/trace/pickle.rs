@@ -1,7 +1,8 @@
 //! Python's pickles, as far as they hold plain data: numbers, texts, lists, tuples, dictionaries.
 //!
 //! A pickle is a program for a small stack machine that may also call any function there is. This one never does: it
-//! knows the instructions of protocols 2 to 5 that make plain data, and refuses the rest by name. It is our own because a
+//! knows the instructions of protocols 2 to 5 that make plain data, and refuses the rest by name; or, for files that cannot do
+//! without, it [notes](Pickle) what would have been called with what, and calls nothing. It is our own because a
 //! shared object must stay shared: a reader that copies what a pickle refers to again turns a file of a few hundred
 //! bytes into more objects than there is memory for. All objects live in one [`Heap`] and refer to each other by number, so
 //! depth costs nothing, neither while reading nor when they are dropped, and what they take is added up and limited.
@@ -17,7 +18,8 @@ use super::{TraceError, TraceLimits, TracePlace, TraceProblem};
 mod heap;
 mod opcode;
 
-pub(super) use heap::{Heap, Value};
+pub(super) use heap::Heap;
+pub use heap::Value;
 use opcode::Opcode;
 
 /// The first byte of a pickle of protocol 2 or later.
@@ -61,6 +63,12 @@ pub enum PickleProblem {
         /// The number recalled.
         index: u32,
     },
+    /// The name of something to call is longer than any real one.
+    #[error("a name of more than {most} bytes")]
+    LongName {
+        /// The longest that is read.
+        most: usize,
+    },
     /// A whole number of more bytes than any real one has.
     #[error("a whole number of {bytes} bytes")]
     LongNumber {
@@ -69,11 +77,92 @@ pub enum PickleProblem {
     },
 }
 
-/// Reads a pickle: its objects, and the one that it stands for.
+/// A pickle of plain data and calls, of which none is made: what would be called, and with what, is data too. An
+/// `collections.OrderedDict` is a dictionary.
+///
+/// ```
+/// use highwater_tracking::pickle::{Pickle, Value};
+/// // {"size": torch.Size((2, 3))}
+/// let bytes = b"\x80\x02}X\x04\0\0\0sizectorch\nSize\nK\x02K\x03\x86\x85Rs.";
+/// let pickle = Pickle::read(&bytes[..], 1 << 20)?;
+/// let entries = pickle.entries(pickle.root()).expect("a dictionary");
+/// let (name, size) = (entries[0], entries[1]);
+/// assert_eq!(pickle.text(name), Some("size"));
+/// let (function, arguments) = pickle.call(size).expect("a call");
+/// assert_eq!(pickle.global(function), Some(("torch", "Size")));
+/// let items = pickle.items(pickle.items(arguments).expect("a tuple")[0]);
+/// assert_eq!(items, Some(&[Value::Natural(2), Value::Natural(3)][..]));
+/// # Ok::<(), highwater_tracking::TraceError>(())
+/// ```
+#[derive(Debug)]
+pub struct Pickle {
+    heap: Heap,
+    root: Value,
+}
+
+impl Pickle {
+    /// Reads a pickle whose objects take at most `held_bytes` of memory.
+    ///
+    /// # Errors
+    /// [`TraceError`] with the byte and what is wrong there: see [`PickleProblem`].
+    pub fn read(source: impl BufRead, held_bytes: u64) -> Result<Self, TraceError> {
+        run(source, held_bytes, true).map(|(heap, root)| Self { heap, root })
+    }
+
+    /// What the pickle stands for.
+    #[must_use]
+    pub const fn root(&self) -> Value {
+        self.root
+    }
+
+    /// A text's letters.
+    #[must_use]
+    pub fn text(&self, value: Value) -> Option<&str> {
+        self.heap.as_text(value)
+    }
+
+    /// A list's or tuple's items.
+    #[must_use]
+    pub fn items(&self, value: Value) -> Option<&[Value]> {
+        self.heap.as_list(value)
+    }
+
+    /// A dictionary's keys and values, by turns, in the order in which they were set; of a key that is there twice the last
+    /// counts.
+    #[must_use]
+    pub fn entries(&self, value: Value) -> Option<&[Value]> {
+        self.heap.pairs(value)
+    }
+
+    /// The module and the name of something that could be called.
+    #[must_use]
+    pub fn global(&self, value: Value) -> Option<(&str, &str)> {
+        self.heap.as_global(value)
+    }
+
+    /// What would be called, and the tuple of its arguments.
+    #[must_use]
+    pub fn call(&self, value: Value) -> Option<(Value, Value)> {
+        self.heap.as_call(value)
+    }
+
+    /// What names something that is kept outside of the pickle.
+    #[must_use]
+    pub fn persistent(&self, value: Value) -> Option<Value> {
+        self.heap.as_persistent(value)
+    }
+}
+
+/// Reads a pickle of plain data: its objects, and the one that it stands for.
 pub(super) fn read(reader: impl BufRead, limits: &TraceLimits) -> Result<(Heap, Value), TraceError> {
-    let heap = Heap::new(limits.held_bytes);
+    run(reader, limits.held_bytes, false)
+}
+
+fn run(reader: impl BufRead, held_bytes: u64, notes_calls: bool) -> Result<(Heap, Value), TraceError> {
+    let heap = Heap::new(held_bytes);
     let input = Input { reader, offset: 0 };
-    let mut machine = Machine { input, heap, stack: Vec::new(), marks: Vec::new(), memo: HashMap::new() };
+    let (stack, marks, memo) = (Vec::new(), Vec::new(), HashMap::new());
+    let mut machine = Machine { input, heap, stack, marks, memo, notes_calls };
     loop {
         let offset = machine.input.offset;
         match machine.step() {
@@ -129,6 +218,8 @@ struct Machine<R> {
     /// How high the stack was at each open mark.
     marks: Vec<usize>,
     memo: HashMap<u32, Value>,
+    /// Whether calls are noted. Else they are refused.
+    notes_calls: bool,
 }
 
 impl<R: BufRead> Machine<R> {
@@ -136,6 +227,7 @@ impl<R: BufRead> Machine<R> {
     fn step(&mut self) -> Result<Option<Value>, TraceProblem> {
         let code = self.input.byte()?;
         let opcode = Opcode::of(code)
+            .or_else(|| Opcode::of_call(code).filter(|_| self.notes_calls))
             .ok_or_else(|| PickleProblem::Refused { opcode: code, name: opcode::name_of_refused(code) })?;
         match opcode {
             Opcode::Proto => self.check_protocol()?,
@@ -229,6 +321,36 @@ impl<R: BufRead> Machine<R> {
                 let index = self.index(bytes)?;
                 self.keep(index)?;
             }
+            Opcode::Global => {
+                let (module, name) = (self.line()?, self.line()?);
+                let global = self.heap.global(module, name)?;
+                self.push(global)?;
+            }
+            Opcode::StackGlobal => {
+                let name = self.pop("STACK_GLOBAL", "a name")?;
+                let module = self.pop("STACK_GLOBAL", "a module")?;
+                let text = |value| self.heap.as_text(value).map(str::to_owned);
+                let (Some(module), Some(name)) = (text(module), text(name)) else {
+                    return Err(PickleProblem::Stack { opcode: "STACK_GLOBAL", needs: "two texts" }.into());
+                };
+                let global = self.heap.global(module, name)?;
+                self.push(global)?;
+            }
+            Opcode::Reduce => {
+                let arguments = self.pop("REDUCE", "arguments")?;
+                let function = self.pop("REDUCE", "something to call")?;
+                self.note_call(function, arguments)?;
+            }
+            Opcode::Build => {
+                // What an object keeps beside what it is: nothing that is data.
+                self.pop("BUILD", "a state")?;
+                self.top("BUILD", "an object")?;
+            }
+            Opcode::PersistentId => {
+                let id = self.pop("BINPERSID", "a name")?;
+                let outside = self.heap.persistent(id)?;
+                self.push(outside)?;
+            }
             Opcode::KeepNext => {
                 // Each entry is charged for, so there are never 2^32 of them.
                 let index = u32::try_from(self.memo.len()).unwrap_or(u32::MAX);
@@ -236,6 +358,33 @@ impl<R: BufRead> Machine<R> {
             }
         }
         Ok(None)
+    }
+
+    fn note_call(&mut self, function: Value, arguments: Value) -> Result<(), TraceProblem> {
+        let (global, items) = (self.heap.as_global(function), self.heap.as_list(arguments));
+        match (global, items) {
+            (Some(("collections", "OrderedDict")), Some([])) => self.push_dict(),
+            (Some(_), Some(_)) => {
+                let call = self.heap.call(function, arguments)?;
+                self.push(call)
+            }
+            _ => Err(PickleProblem::Stack { opcode: "REDUCE", needs: "a global and a tuple" }.into()),
+        }
+    }
+
+    /// The text up to the end of the line, of a length that names have.
+    fn line(&mut self) -> Result<String, TraceProblem> {
+        const MOST: usize = 256;
+        let mut line = Vec::new();
+        loop {
+            match self.input.byte()? {
+                b'\n' => break,
+                _ if line.len() == MOST => return Err(PickleProblem::LongName { most: MOST }.into()),
+                byte => line.push(byte),
+            }
+        }
+        self.heap.charge(line.len() as u64)?;
+        Ok(String::from_utf8_lossy(&line).into_owned())
     }
 
     fn check_protocol(&mut self) -> Result<(), TraceProblem> {

@@ -2,9 +2,10 @@
 
 use crate::trace::TraceProblem;
 
-/// An object, or the number of one in its [`Heap`].
+/// An object, or the number of one in its pickle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::trace) enum Value {
+#[non_exhaustive]
+pub enum Value {
     /// A whole number from 0 to 2⁶⁴ - 1.
     Natural(u64),
     /// A text.
@@ -13,7 +14,13 @@ pub(in crate::trace) enum Value {
     List(u32),
     /// A dictionary.
     Dict(u32),
-    /// Something that no trace needs: nothing, a truth value, bytes, another number.
+    /// Something that could be called.
+    Global(u32),
+    /// A call that is not made.
+    Call(u32),
+    /// Something that is kept outside.
+    Persistent(u32),
+    /// Something that nobody needs: nothing, a truth value, bytes, another number.
     Other,
 }
 
@@ -23,19 +30,25 @@ const CONTAINER_BYTES: u64 = 48;
 const ITEM_BYTES: u64 = 32;
 
 /// All texts, lists and dictionaries.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::trace) struct Heap {
     texts: Vec<String>,
     lists: Vec<Vec<Value>>,
     /// Keys and values by turns, in the order in which they were set.
     dicts: Vec<Vec<Value>>,
+    /// Modules and names.
+    globals: Vec<(String, String)>,
+    /// What would be called, and its arguments.
+    calls: Vec<(Value, Value)>,
+    /// What names each.
+    persistents: Vec<Value>,
     held: u64,
     limit: u64,
 }
 
 impl Heap {
-    pub(super) const fn new(limit: u64) -> Self {
-        Self { texts: Vec::new(), lists: Vec::new(), dicts: Vec::new(), held: 0, limit }
+    pub(super) fn new(limit: u64) -> Self {
+        Self { limit, ..Self::default() }
     }
 
     /// Counts bytes that are about to be taken.
@@ -61,6 +74,25 @@ impl Heap {
         self.charge(CONTAINER_BYTES)?;
         self.dicts.push(Vec::new());
         self.number_of(self.dicts.len()).map(Value::Dict)
+    }
+
+    /// Something to call, the length of whose names was charged for already.
+    pub(super) fn global(&mut self, module: String, name: String) -> Result<Value, TraceProblem> {
+        self.charge(2 * TEXT_BYTES + (module.len() + name.len()) as u64)?;
+        self.globals.push((module, name));
+        self.number_of(self.globals.len()).map(Value::Global)
+    }
+
+    pub(super) fn call(&mut self, function: Value, arguments: Value) -> Result<Value, TraceProblem> {
+        self.charge(2 * ITEM_BYTES)?;
+        self.calls.push((function, arguments));
+        self.number_of(self.calls.len()).map(Value::Call)
+    }
+
+    pub(super) fn persistent(&mut self, id: Value) -> Result<Value, TraceProblem> {
+        self.charge(ITEM_BYTES)?;
+        self.persistents.push(id);
+        self.number_of(self.persistents.len()).map(Value::Persistent)
     }
 
     /// Appends to a list; `false` if the value is none.
@@ -104,7 +136,26 @@ impl Heap {
         pairs.find(|pair| self.as_text(pair[0]) == Some(key)).map(|pair| pair[1])
     }
 
-    fn pairs(&self, value: Value) -> Option<&[Value]> {
+    /// A module and a name in it.
+    pub(super) fn as_global(&self, value: Value) -> Option<(&str, &str)> {
+        let Value::Global(number) = value else { return None };
+        self.globals.get(number as usize).map(|(module, name)| (module.as_str(), name.as_str()))
+    }
+
+    /// What would be called, and its arguments.
+    pub(super) fn as_call(&self, value: Value) -> Option<(Value, Value)> {
+        let Value::Call(number) = value else { return None };
+        self.calls.get(number as usize).copied()
+    }
+
+    /// What names something outside.
+    pub(super) fn as_persistent(&self, value: Value) -> Option<Value> {
+        let Value::Persistent(number) = value else { return None };
+        self.persistents.get(number as usize).copied()
+    }
+
+    /// A dictionary's keys and values, by turns.
+    pub(super) fn pairs(&self, value: Value) -> Option<&[Value]> {
         let Value::Dict(number) = value else { return None };
         self.dicts.get(number as usize).map(Vec::as_slice)
     }

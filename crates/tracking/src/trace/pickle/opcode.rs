@@ -30,6 +30,11 @@ pub(super) enum Opcode {
     Recall { bytes: usize },
     Keep { bytes: usize },
     KeepNext,
+    Global,
+    StackGlobal,
+    Reduce,
+    Build,
+    PersistentId,
 }
 
 impl Opcode {
@@ -73,6 +78,20 @@ impl Opcode {
             b'q' => Self::Keep { bytes: 1 },
             b'r' => Self::Keep { bytes: 4 },
             0x94 => Self::KeepNext,
+            _ => return None,
+        })
+    }
+}
+
+impl Opcode {
+    /// An instruction that names something to call, calls it, or changes what came of it.
+    pub(super) const fn of_call(code: u8) -> Option<Self> {
+        Some(match code {
+            b'c' => Self::Global,
+            0x93 => Self::StackGlobal,
+            b'R' => Self::Reduce,
+            b'b' => Self::Build,
+            b'Q' => Self::PersistentId,
             _ => return None,
         })
     }

@@ -179,3 +179,44 @@ fn objects_that_share_objects_are_not_multiplied() {
     let bomb = [b"]q\x00".to_vec(), level.repeat(100), b".".to_vec()].concat();
     assert!(read_with(&bomb, 256 * KIB).is_ok());
 }
+
+#[test]
+fn calls_are_noted_where_that_is_asked_for_and_refused_elsewhere() {
+    let bytes = b"\x80\x02cos\nsystem\nX\x02\0\0\0ls\x85R.";
+    let pickle = Pickle::read(&bytes[..], 1000).unwrap();
+    let (function, arguments) = pickle.call(pickle.root()).unwrap();
+    assert_eq!(pickle.global(function), Some(("os", "system")));
+    assert_eq!(pickle.text(pickle.items(arguments).unwrap()[0]), Some("ls"));
+    let refused = read(&bytes[..], &TraceLimits::default()).unwrap_err();
+    assert!(refused.to_string().contains("GLOBAL"), "{refused}");
+
+    let outside = Pickle::read(&b"\x80\x02X\x01\0\0\x000Q."[..], 1000).unwrap();
+    assert_eq!(outside.text(outside.persistent(outside.root()).unwrap()), Some("0"));
+    // An ordered dictionary is one that can be filled; its state is of no matter.
+    let dict = Pickle::read(&b"\x80\x04\x8c\x0bcollections\x8c\x0bOrderedDict\x93)RK\x01K\x02s}b."[..], 1000)
+        .unwrap();
+    assert_eq!(dict.entries(dict.root()), Some(&[Value::Natural(1), Value::Natural(2)][..]));
+}
+
+#[test]
+fn calls_of_what_is_no_function_or_with_no_arguments_are_errors() {
+    for bytes in [
+        &b"\x80\x02K\x01)R."[..],
+        b"\x80\x02cos\nsystem\nK\x01R.",
+        b"\x80\x02)R.",
+        b"\x80\x02K\x01K\x02\x93.",
+        b"\x80\x02Q.",
+    ] {
+        let refused = Pickle::read(bytes, 1000).unwrap_err();
+        assert!(matches!(refused.problem, TraceProblem::Pickle(PickleProblem::Stack { .. })), "{refused}");
+    }
+    let long = [&b"\x80\x02c"[..], &[b'a'; 300]].concat();
+    let refused = Pickle::read(&long[..], 10_000).unwrap_err();
+    assert!(
+        matches!(refused.problem, TraceProblem::Pickle(PickleProblem::LongName { most: 256 })),
+        "{refused}"
+    );
+    let many = [&b"\x80\x02"[..], &b"ca\nb\n".repeat(100)].concat();
+    let refused = Pickle::read(&many[..], 1000).unwrap_err();
+    assert!(matches!(refused.problem, TraceProblem::TooMuchHeld { limit: 1000 }), "{refused}");
+}

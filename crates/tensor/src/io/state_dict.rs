@@ -1,0 +1,459 @@
+//! PyTorch's state dicts: what `torch.save(net.state_dict(), path)` writes since PyTorch 1.6.
+//!
+//! Such a file is a zip archive with a pickle, `data.pkl`, that says by name how each tensor is made, and a file for each
+//! storage, `data/0` and so on, with its elements. The pickle is [read without calling anything](Pickle): of all functions that it
+//! may name, the few that make tensors are known here, and the rest is refused by name.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufReader, Read, Seek};
+use std::path::Path;
+
+use highwater_tracking::pickle::{Pickle, Value};
+use highwater_tracking::{TraceError, TracePlace, TraceProblem};
+use zip::result::ZipError;
+use zip::{CompressionMethod, ZipArchive};
+
+use super::array::{Array, Arrays};
+use super::error::FileError;
+use super::safetensors::SafetensorsLimits;
+use crate::dtype::DType;
+use crate::shape::{IntoShape, Shape};
+
+#[cfg(test)]
+mod tests;
+
+/// How such a file begins: as every zip archive with something in it.
+pub(super) const MAGIC: [u8; 4] = *b"PK\x03\x04";
+
+/// How deep dictionaries may lie in dictionaries.
+const DEEPEST: usize = 16;
+/// The most entries of dictionaries for each tensor that is allowed: one that is there many times is gone through each time.
+const ENTRIES: usize = 16;
+/// The largest of the small files in the archive, in bytes.
+const SMALL: u64 = 64;
+
+/// Reads the tensors of a state dict that PyTorch wrote, or of dictionaries in it: theirs have the names of both with a dot between.
+/// What else is in there, such as a number of epochs, is left out.
+///
+/// The limits are those of safetensors: for `data.pkl`, the number of tensors, and the bytes of all together.
+///
+/// ```no_run
+/// use highwater_tensor::io::{SafetensorsLimits, read_state_dict};
+/// // torch.save(net.state_dict(), "net.pt")
+/// let arrays = read_state_dict("net.pt", &SafetensorsLimits::default())?;
+/// println!("{:?}", arrays.keys().collect::<Vec<_>>());
+/// # Ok::<(), highwater_tensor::io::FileError>(())
+/// ```
+///
+/// # Errors
+/// [`FileError`] says what is wrong and where; offsets are those in the file inside that is named. A file with an object that is
+/// no tensor is refused: of a whole model, save the state dict.
+pub fn read_state_dict(path: impl AsRef<Path>, limits: &SafetensorsLimits) -> Result<Arrays, FileError> {
+    let path = path.as_ref();
+    let file = File::open(path).map_err(|error| FileError::io(path, &error))?;
+    read_state_dict_from(BufReader::new(file), path, limits)
+}
+
+/// Reads from anywhere. `name` stands for the file in errors.
+///
+/// # Errors
+/// As [`read_state_dict`].
+pub fn read_state_dict_from(
+    source: impl Read + Seek,
+    name: impl AsRef<Path>,
+    limits: &SafetensorsLimits,
+) -> Result<Arrays, FileError> {
+    let path = name.as_ref();
+    let archive =
+        ZipArchive::new(source).map_err(|error| FileError::malformed(path, 0, error.to_string()))?;
+    let mut archive = Archive::new(archive, path)?;
+    archive.check_byte_order()?;
+    let pickle = archive.pickle(limits.header_bytes)?;
+    let dict = StateDict { pickle: &pickle, path, limits };
+    let mut arrays = Arrays::new();
+    // Of what is read, and of what is made of it.
+    let mut left = [limits.data_bytes; 2];
+    let mut take = |which: usize, bytes: u64| {
+        left[which] = left[which].checked_sub(bytes).ok_or_else(|| too_large(path, limits.data_bytes))?;
+        Ok::<_, FileError>(())
+    };
+    for (key, tensors) in dict.tensors()? {
+        // A storage of which several tensors are parts is read once, and not at all if nothing in it is needed.
+        let needed = tensors.iter().filter(|(_, tensor)| tensor.bytes() > 0);
+        let bytes = needed.map(|(_, tensor)| tensor.storage_bytes).max();
+        take(0, bytes.unwrap_or(0))?;
+        let storage = bytes.map_or_else(|| Ok(Vec::new()), |bytes| archive.storage(&key, bytes))?;
+        for (name, tensor) in tensors {
+            take(1, tensor.bytes())?;
+            let array = tensor.array(&storage).map_err(|problem| dict.malformed(&name, problem))?;
+            arrays.insert(name, array);
+        }
+    }
+    Ok(arrays)
+}
+
+fn too_large(path: &Path, limit: u64) -> FileError {
+    let (what, found) = ("bytes of tensors", limit.saturating_add(1));
+    FileError::TooLarge { path: path.to_owned(), offset: 0, what, found, limit }
+}
+
+/// The files inside, all in one folder.
+struct Archive<'p, S> {
+    files: ZipArchive<S>,
+    folder: String,
+    path: &'p Path,
+}
+
+impl<'p, S: Read + Seek> Archive<'p, S> {
+    fn new(files: ZipArchive<S>, path: &'p Path) -> Result<Self, FileError> {
+        let mut folders =
+            files.file_names().filter_map(|name| Some(name.ok()?.strip_suffix("data.pkl")?.to_owned()));
+        let folder = folders.next();
+        let more = folders.next().is_some();
+        drop(folders);
+        match folder {
+            Some(folder) if !more => Ok(Self { files, folder, path }),
+            _ => Err(FileError::malformed(
+                path,
+                0,
+                "there is not one data.pkl in it: PyTorch has not written this",
+            )),
+        }
+    }
+
+    fn named(&self, file: &str) -> String {
+        format!("{}/{}{file}", self.path.display(), self.folder)
+    }
+
+    /// A file inside, and how many bytes it says that it has.
+    fn open(&mut self, file: &str) -> Result<(impl Read + '_, u64), FileError> {
+        let (named, inside) = (self.named(file), format!("{}{file}", self.folder));
+        let opened = self.files.by_name(&inside).map_err(|error| match error {
+            ZipError::FileNotFound => FileError::malformed(self.path, 0, format!("{inside} is not in it")),
+            error => FileError::malformed(named.as_ref(), 0, error.to_string()),
+        })?;
+        // So what is in there is no more than the file itself has.
+        if opened.compression() != CompressionMethod::Stored {
+            return Err(FileError::malformed(
+                named.as_ref(),
+                0,
+                "it is compressed, as PyTorch does not write it",
+            ));
+        }
+        let size = opened.size();
+        Ok((opened, size))
+    }
+
+    /// Old files do not say: they come from machines as this one.
+    fn check_byte_order(&mut self) -> Result<(), FileError> {
+        let named = self.named("byteorder");
+        if !self
+            .files
+            .file_names()
+            .any(|name| name.is_ok_and(|name| name == format!("{}byteorder", self.folder)))
+        {
+            return Ok(());
+        }
+        let (file, _) = self.open("byteorder")?;
+        let mut order = String::new();
+        let read = file.take(SMALL).read_to_string(&mut order);
+        read.map_err(|error| FileError::read(named.as_ref(), 0, "the byte order", &error))?;
+        match order.as_str() {
+            "little" => Ok(()),
+            other => Err(FileError::malformed(
+                named.as_ref(),
+                0,
+                format!("the byte order is {other:?}, not little"),
+            )),
+        }
+    }
+
+    fn pickle(&mut self, limit: u64) -> Result<Pickle, FileError> {
+        let named = self.named("data.pkl");
+        let (file, size) = self.open("data.pkl")?;
+        if size > limit {
+            let (path, what) = (named.clone().into(), "bytes of names and shapes");
+            return Err(FileError::TooLarge { path, offset: 0, what, found: size, limit });
+        }
+        // Objects take some times what they take in the file.
+        Pickle::read(BufReader::new(file.take(limit)), limit.saturating_mul(4)).map_err(
+            |TraceError { place, problem }| {
+                let offset = if let TracePlace::Byte(offset) = place { offset } else { 0 };
+                match problem {
+                    TraceProblem::Io(error) => FileError::read(named.as_ref(), offset, "the pickle", &error),
+                    problem => FileError::malformed(named.as_ref(), offset, problem.to_string()),
+                }
+            },
+        )
+    }
+
+    /// The bytes of a storage, which has to have so many. Memory is taken as they arrive.
+    fn storage(&mut self, key: &str, bytes: u64) -> Result<Vec<u8>, FileError> {
+        let file = format!("data/{key}");
+        let named = self.named(&file);
+        let (file, size) = self.open(&file)?;
+        let mut storage = Vec::new();
+        let read = file.take(bytes).read_to_end(&mut storage);
+        read.map_err(|error| FileError::read(named.as_ref(), 0, "the elements", &error))?;
+        if size < bytes || (storage.len() as u64) < bytes {
+            let problem = format!("{} bytes, where the pickle says {bytes}", storage.len());
+            return Err(FileError::malformed(named.as_ref(), 0, problem));
+        }
+        Ok(storage)
+    }
+}
+
+/// A tensor as the pickle describes it.
+struct Described {
+    dtype: DType,
+    /// Of the whole storage.
+    storage_bytes: u64,
+    shape: Shape,
+    /// In elements.
+    offset: usize,
+    strides: Vec<usize>,
+}
+
+impl Described {
+    fn bytes(&self) -> u64 {
+        self.shape
+            .checked_elements()
+            .map_or(u64::MAX, |elements| elements as u64)
+            .saturating_mul(self.dtype.size() as u64)
+    }
+
+    /// Whether the elements lie in order without gaps.
+    fn is_in_order(&self) -> bool {
+        let mut expected = 1;
+        self.shape.dims().iter().zip(&self.strides).rev().all(|(&size, &stride)| {
+            let fits = size == 1 || stride == expected;
+            expected *= size;
+            fits
+        })
+    }
+
+    /// The elements, out of the storage's bytes.
+    fn array(&self, storage: &[u8]) -> Result<Array, String> {
+        let size = self.dtype.size();
+        let elements = self.shape.elements();
+        let outside = || "its strides lead out of its storage".to_owned();
+        if elements == 0 {
+            return Array::read(&mut &[][..], self.dtype, self.shape).map_err(|error| error.to_string());
+        }
+        let reach =
+            self.shape.dims().iter().zip(&self.strides).try_fold(self.offset, |reach, (&size, &stride)| {
+                reach.checked_add((size - 1).checked_mul(stride)?)
+            });
+        let last = reach.ok_or_else(outside)?;
+        if last.checked_add(1).and_then(|end| end.checked_mul(size)).is_none_or(|end| end > storage.len()) {
+            return Err(outside());
+        }
+        let array = if self.is_in_order() {
+            Array::read(&mut &storage[self.offset * size..], self.dtype, self.shape)
+        } else {
+            let mut places = Places::new(self.shape.dims(), &self.strides, self.offset);
+            Array::read_by(self.dtype, self.shape, |to| {
+                for (to, from) in to.chunks_exact_mut(size).zip(&mut places) {
+                    to.copy_from_slice(&storage[from * size..][..size]);
+                }
+                Ok(())
+            })
+        };
+        let array = array.map_err(|error| error.to_string())?;
+        if self.dtype == DType::Bool && array.bytes().iter().any(|&byte| byte > 1) {
+            return Err("a truth value is neither 0 nor 1".to_owned());
+        }
+        Ok(array)
+    }
+}
+
+/// Where elements lie, in logical order.
+struct Places<'a> {
+    dims: &'a [usize],
+    strides: &'a [usize],
+    index: Vec<usize>,
+    place: usize,
+}
+
+impl<'a> Places<'a> {
+    fn new(dims: &'a [usize], strides: &'a [usize], place: usize) -> Self {
+        Self { dims, strides, index: vec![0; dims.len()], place }
+    }
+}
+
+impl Iterator for Places<'_> {
+    type Item = usize;
+
+    /// Begins anew after the last: whoever asks knows how many there are.
+    fn next(&mut self) -> Option<usize> {
+        let place = self.place;
+        for axis in (0..self.dims.len()).rev() {
+            self.index[axis] += 1;
+            self.place += self.strides[axis];
+            if self.index[axis] < self.dims[axis] {
+                break;
+            }
+            self.place -= self.strides[axis] * self.dims[axis];
+            self.index[axis] = 0;
+        }
+        Some(place)
+    }
+}
+
+/// What a state dict's pickle says.
+struct StateDict<'a> {
+    pickle: &'a Pickle,
+    path: &'a Path,
+    limits: &'a SafetensorsLimits,
+}
+
+/// Tensors by name, by the storage that they are in.
+type ByStorage = BTreeMap<String, Vec<(String, Described)>>;
+
+impl StateDict<'_> {
+    fn malformed(&self, name: &str, problem: impl std::fmt::Display) -> FileError {
+        FileError::malformed(self.path, 0, format!("{name}: {problem}"))
+    }
+
+    fn tensors(&self) -> Result<ByStorage, FileError> {
+        let (mut tensors, mut seen) = (BTreeMap::new(), BTreeMap::new());
+        let mut entries = self.limits.tensors.saturating_mul(ENTRIES);
+        // Dictionaries yet to be gone through, with the names that lead to them.
+        let mut dicts = vec![(String::new(), self.pickle.root(), 0)];
+        while let Some((path, dict, depth)) = dicts.pop() {
+            let Some(pairs) = self.pickle.entries(dict) else {
+                return Err(FileError::malformed(
+                    self.path,
+                    0,
+                    "it holds no dictionary: save the state dict",
+                ));
+            };
+            for pair in pairs.chunks_exact(2) {
+                entries = entries.checked_sub(1).ok_or_else(|| self.too_many())?;
+                let key = match pair[0] {
+                    Value::Natural(number) => number.to_string(),
+                    key => self.pickle.text(key).unwrap_or_default().to_owned(),
+                };
+                let name = if path.is_empty() { key } else { format!("{path}.{key}") };
+                if self.pickle.entries(pair[1]).is_some() {
+                    if depth == DEEPEST {
+                        return Err(self.malformed(
+                            &name,
+                            format!("dictionaries in each other, more than {DEEPEST} deep"),
+                        ));
+                    }
+                    dicts.push((name, pair[1], depth + 1));
+                } else if self.pickle.call(pair[1]).is_some() {
+                    let (key, tensor) = self.tensor(&name, pair[1])?;
+                    if seen.len() == self.limits.tensors {
+                        return Err(self.too_many());
+                    }
+                    if seen.insert(name.clone(), ()).is_some() {
+                        return Err(self.malformed(&name, "it is there twice"));
+                    }
+                    tensors.entry(key).or_insert_with(Vec::new).push((name, tensor));
+                }
+            }
+        }
+        Ok(tensors)
+    }
+
+    fn too_many(&self) -> FileError {
+        let limit = self.limits.tensors as u64;
+        FileError::TooLarge {
+            path: self.path.to_owned(),
+            offset: 0,
+            what: "tensors",
+            found: limit + 1,
+            limit,
+        }
+    }
+
+    /// A call that makes a tensor: the tensor's storage, and how it lies there.
+    fn tensor(&self, name: &str, value: Value) -> Result<(String, Described), FileError> {
+        let mut value = value;
+        // A parameter is a tensor with something beside.
+        for _ in 0..2 {
+            let (function, arguments) =
+                self.call(value).ok_or_else(|| self.malformed(name, "it is no tensor"))?;
+            match function {
+                ("torch._utils", "_rebuild_tensor_v2") => return self.rebuilt(name, arguments),
+                ("torch._utils", "_rebuild_parameter") if !arguments.is_empty() => value = arguments[0],
+                (module, function) => {
+                    let problem = format!(
+                        "it is made by {module}.{function}, which is not called: only tensors are read"
+                    );
+                    return Err(self.malformed(name, problem));
+                }
+            }
+        }
+        Err(self.malformed(name, "it is a parameter of a parameter"))
+    }
+
+    fn call(&self, value: Value) -> Option<((&str, &str), &[Value])> {
+        let (function, arguments) = self.pickle.call(value)?;
+        Some((self.pickle.global(function)?, self.pickle.items(arguments)?))
+    }
+
+    /// The arguments of `torch._utils._rebuild_tensor_v2`: storage, offset, size, stride, and what is of no matter here.
+    fn rebuilt(&self, name: &str, arguments: &[Value]) -> Result<(String, Described), FileError> {
+        let problem = |problem: &str| self.malformed(name, problem);
+        let &[storage, offset, ref rest @ ..] = arguments else {
+            return Err(problem("it is made of too little"));
+        };
+        let &[size, stride, ..] = rest else { return Err(problem("it is made of too little")) };
+        let id = self.pickle.persistent(storage).and_then(|id| self.pickle.items(id));
+        let Some(&[kind, of, key, _, count]) = id else {
+            return Err(problem("its storage is not in the file"));
+        };
+        if self.pickle.text(kind) != Some("storage") {
+            return Err(problem("its storage is not in the file"));
+        }
+        let key = self.pickle.text(key).ok_or_else(|| problem("its storage has no name"))?;
+        let (module, of) = self.pickle.global(of).ok_or_else(|| problem("its storage has no type"))?;
+        let dtype =
+            dtype_of(of).filter(|_| module == "torch").ok_or_else(|| FileError::UnsupportedDType {
+                path: self.path.to_owned(),
+                name: name.to_owned(),
+                dtype: format!("{module}.{of}"),
+            })?;
+        let natural = |value| match value {
+            Value::Natural(number) => usize::try_from(number).ok(),
+            _ => None,
+        };
+        let naturals = |value| -> Option<Vec<usize>> {
+            self.pickle.items(value)?.iter().map(|&item| natural(item)).collect()
+        };
+        let count = natural(count).ok_or_else(|| problem("the size of its storage is no number"))?;
+        let storage_bytes = (count as u64).checked_mul(dtype.size() as u64);
+        let storage_bytes = storage_bytes.ok_or_else(|| problem("its storage is too large"))?;
+        let offset = natural(offset).ok_or_else(|| problem("its offset is no number"))?;
+        let (dims, strides) =
+            naturals(size).zip(naturals(stride)).ok_or_else(|| problem("its shape is none"))?;
+        if dims.len() != strides.len() {
+            return Err(problem("it has not as many strides as axes"));
+        }
+        let shape = (&dims[..]).into_shape().map_err(|error| self.malformed(name, error))?;
+        let described = Described { dtype, storage_bytes, shape, offset, strides };
+        if shape.checked_elements().is_none() || described.bytes() > self.limits.data_bytes {
+            return Err(too_large(self.path, self.limits.data_bytes));
+        }
+        Ok((key.to_owned(), described))
+    }
+}
+
+/// The element type of PyTorch's storages of this name.
+fn dtype_of(storage: &str) -> Option<DType> {
+    Some(match storage {
+        "FloatStorage" => DType::F32,
+        "DoubleStorage" => DType::F64,
+        "HalfStorage" => DType::F16,
+        "BFloat16Storage" => DType::BF16,
+        "LongStorage" => DType::I64,
+        "IntStorage" => DType::I32,
+        "ByteStorage" => DType::U8,
+        "BoolStorage" => DType::Bool,
+        _ => return None,
+    })
+}
