@@ -2,9 +2,32 @@
 //
 // dims = the larger images [n, channels, h, w]; inner_dims = [output channels, oh, ow, kh, kw, groups]; k = [strides, paddings,
 // dilations], each of height and width. A weight is [output channels, channels of a group, kh, kw].
+//
+// These kernels are for groups of few channels; conv_tiled.cu is for the others.
 
 #ifndef HIGHWATER_CONV
 #define HIGHWATER_CONV
+
+// Of images, outputs and windows, and the channels of a group in both.
+struct Sizes {
+    u64 C, H, W, O, OH, OW, KH, KW, inputs, outputs;
+};
+
+DEVICE Sizes sizes(const Job& job) {
+    const u64* inner = job.inner_dims;
+    return Sizes{job.dims[1], job.dims[2], job.dims[3], inner[0], inner[1], inner[2], inner[3], inner[4],
+                 quotient(job.dims[1], inner[5]), quotient(inner[0], inner[5])};
+}
+
+// Element i of images [n, channels, high, wide].
+struct Pixel {
+    u64 n, channel, y, x;
+};
+
+DEVICE Pixel pixel(u64 i, u64 channels, u64 high, u64 wide) {
+    u64 row = quotient(i, wide), plane = quotient(row, high), n = quotient(plane, channels);
+    return Pixel{n, plane - n * channels, row - plane * high, i - row * wide};
+}
 
 // The place that a window sees, or none: then it is not below the size.
 DEVICE u64 seen(const Job& job, int axis, u64 output, u64 tap) {
@@ -14,31 +37,30 @@ DEVICE u64 seen(const Job& job, int axis, u64 output, u64 tap) {
 // The output whose window sees a place with a tap; none is not below the number of outputs.
 DEVICE u64 seeing(const Job& job, int axis, u64 place, u64 tap) {
     u64 ahead = place + job.k[2 + axis], behind = tap * job.k[4 + axis];
-    u64 moved = ahead - behind;
-    return ahead < behind || moved % job.k[axis] != 0 ? ~0ULL : moved / job.k[axis];
+    if (ahead < behind) return ~0ULL;
+    u64 output = quotient(ahead - behind, job.k[axis]);
+    return output * job.k[axis] == ahead - behind ? output : ~0ULL;
 }
 
 #endif
 
 // in = [images, weight]: one thread for each output.
 KERNEL(conv2d) {
-    u64 C = job.dims[1], H = job.dims[2], W = job.dims[3];
-    u64 O = job.inner_dims[0], OH = job.inner_dims[1], OW = job.inner_dims[2];
-    u64 KH = job.inner_dims[3], KW = job.inner_dims[4], per = C / job.inner_dims[5];
+    Sizes of = sizes(job);
     const T* images = (const T*)job.in[0].address;
     const T* weight = (const T*)job.in[1].address;
     EACH(i) {
-        u64 ox = i % OW, oy = i / OW % OH, o = i / (OW * OH) % O, n = i / (OW * OH * O);
-        u64 first = o / (O / job.inner_dims[5]) * per;
+        Pixel to = pixel(i, of.O, of.OH, of.OW);
+        const T* image = images + (to.n * of.C + quotient(to.channel, of.outputs) * of.inputs) * of.H * of.W;
+        const T* filter = weight + to.channel * of.inputs * of.KH * of.KW;
         T sum = (T)0;
-        for (u64 c = 0; c < per; ++c) {
-            for (u64 ky = 0; ky < KH; ++ky) {
-                u64 y = seen(job, 0, oy, ky);
-                for (u64 kx = 0; y < H && kx < KW; ++kx) {
-                    u64 x = seen(job, 1, ox, kx);
-                    if (x < W) {
-                        T pixel = images[((n * C + first + c) * H + y) * W + x];
-                        sum = fused(pixel, weight[((o * per + c) * KH + ky) * KW + kx], sum);
+        for (u64 c = 0; c < of.inputs; ++c) {
+            for (u64 ky = 0; ky < of.KH; ++ky) {
+                u64 y = seen(job, 0, to.y, ky);
+                for (u64 kx = 0; y < of.H && kx < of.KW; ++kx) {
+                    u64 x = seen(job, 1, to.x, kx);
+                    if (x < of.W) {
+                        sum = fused(image[(c * of.H + y) * of.W + x], filter[(c * of.KH + ky) * of.KW + kx], sum);
                     }
                 }
             }
@@ -49,24 +71,23 @@ KERNEL(conv2d) {
 
 // in = [weight, gradient]: one thread for each element of an image.
 KERNEL(conv2d_input_grad) {
-    u64 C = job.dims[1], H = job.dims[2], W = job.dims[3];
-    u64 O = job.inner_dims[0], OH = job.inner_dims[1], OW = job.inner_dims[2];
-    u64 KH = job.inner_dims[3], KW = job.inner_dims[4];
-    u64 per = C / job.inner_dims[5], outputs = O / job.inner_dims[5];
+    Sizes of = sizes(job);
     const T* weight = (const T*)job.in[0].address;
-    const T* grad = (const T*)job.in[1].address;
+    const T* grads = (const T*)job.in[1].address;
     EACH(i) {
-        u64 x = i % W, y = i / W % H, c = i / (W * H) % C, n = i / (W * H * C);
-        u64 first = c / per * outputs;
+        Pixel to = pixel(i, of.C, of.H, of.W);
+        u64 group = quotient(to.channel, of.inputs), channel = to.channel - group * of.inputs;
+        const T* grad = grads + (to.n * of.O + group * of.outputs) * of.OH * of.OW;
+        const T* filter = weight + (group * of.outputs * of.inputs + channel) * of.KH * of.KW;
         T sum = (T)0;
-        for (u64 o = first; o < first + outputs; ++o) {
-            for (u64 ky = 0; ky < KH; ++ky) {
-                u64 oy = seeing(job, 0, y, ky);
-                for (u64 kx = 0; oy < OH && kx < KW; ++kx) {
-                    u64 ox = seeing(job, 1, x, kx);
-                    if (ox < OW) {
-                        T g = grad[((n * O + o) * OH + oy) * OW + ox];
-                        sum = fused(g, weight[((o * per + c % per) * KH + ky) * KW + kx], sum);
+        for (u64 o = 0; o < of.outputs; ++o) {
+            for (u64 ky = 0; ky < of.KH; ++ky) {
+                u64 oy = seeing(job, 0, to.y, ky);
+                for (u64 kx = 0; oy < of.OH && kx < of.KW; ++kx) {
+                    u64 ox = seeing(job, 1, to.x, kx);
+                    if (ox < of.OW) {
+                        T tap = filter[(o * of.inputs * of.KH + ky) * of.KW + kx];
+                        sum = fused(grad[(o * of.OH + oy) * of.OW + ox], tap, sum);
                     }
                 }
             }
@@ -78,21 +99,19 @@ KERNEL(conv2d_input_grad) {
 // in = [images, gradient]: one block for each element of the weight.
 BLOCK_KERNEL(conv2d_weight_grad) {
     SHARED T shared[BLOCK];
-    u64 C = job.dims[1], H = job.dims[2], W = job.dims[3];
-    u64 O = job.inner_dims[0], OH = job.inner_dims[1], OW = job.inner_dims[2];
-    u64 KH = job.inner_dims[3], KW = job.inner_dims[4], per = C / job.inner_dims[5];
+    Sizes of = sizes(job);
     const T* images = (const T*)job.in[0].address;
-    const T* grad = (const T*)job.in[1].address;
+    const T* grads = (const T*)job.in[1].address;
     for (u64 e = blockIdx.x; e < job.count; e += gridDim.x) {
-        u64 kx = e % KW, ky = e / KW % KH, c = e / (KW * KH) % per, o = e / (KW * KH * per);
-        u64 channel = o / (O / job.inner_dims[5]) * per + c;
+        Pixel tap = pixel(e, of.inputs, of.KH, of.KW);
+        u64 o = tap.n, channel = quotient(o, of.outputs) * of.inputs + tap.channel;
         T sum = (T)0;
-        for (u64 i = threadIdx.x; i < job.dims[0] * OH * OW; i += BLOCK) {
-            u64 ox = i % OW, oy = i / OW % OH, n = i / (OW * OH);
-            u64 y = seen(job, 0, oy, ky), x = seen(job, 1, ox, kx);
-            if (y < H && x < W) {
-                T pixel = images[((n * C + channel) * H + y) * W + x];
-                sum = fused(pixel, grad[((n * O + o) * OH + oy) * OW + ox], sum);
+        for (u64 i = threadIdx.x; i < job.dims[0] * of.OH * of.OW; i += BLOCK) {
+            Pixel from = pixel(i, 1, of.OH, of.OW);
+            u64 y = seen(job, 0, from.y, tap.y), x = seen(job, 1, from.x, tap.x);
+            if (y < of.H && x < of.W) {
+                T g = grads[((from.n * of.O + o) * of.OH + from.y) * of.OW + from.x];
+                sum = fused(images[((from.n * of.C + channel) * of.H + y) * of.W + x], g, sum);
             }
         }
         sum = join(shared, sum, true);

@@ -1,34 +1,27 @@
 // out[batch, i, j] = bias[j] + sum over k of lhs[batch, i, k] rhs[batch, k, j], for floats. Halves are summed as
 // 32-bit floats and rounded once.
 //
-// A block computes a tile of 64 x 64 in steps of 16 along k, a thread 4 x 4 elements of it. The job's shape is that of the
+// A block computes a tile (tile.cuh) at a time. The job's shape is that of the
 // batch; k = [rows, columns, depth, lhs stride of i, lhs stride of k, rhs stride of k], i[0] the rhs stride of j. The bias is operand 2,
 // if that has an address.
 
-#ifndef HIGHWATER_TILE
-#define HIGHWATER_TILE
-#define TILE 64
-#define DEPTH 16
-#endif
-
-BLOCK_KERNEL(matmul) {
+TILE_KERNEL(matmul) {
     SHARED WIDE a[DEPTH][TILE + 1];
     SHARED WIDE b[DEPTH][TILE + 1];
     u64 rows = job.k[0], columns = job.k[1], depth = job.k[2];
     u64 across = (columns + TILE - 1) / TILE;
     u64 tiles = (rows + TILE - 1) / TILE * across;
-    u32 x = threadIdx.x % 16, y = threadIdx.x / 16;
     for (u64 n = blockIdx.x; n < tiles * job.count; n += gridDim.x) {
         u64 batch = n / tiles;
         u64 top = n % tiles / across * TILE, left = n % tiles % across * TILE;
         const T* lhs = (const T*)job.in[0].address + offset_in(job.rank, job.dims, job.in[0].strides, batch);
         const T* rhs = (const T*)job.in[1].address + offset_in(job.rank, job.dims, job.in[1].strides, batch);
         WIDE sum[4][4];
-        for (int c = 0; c < 4; ++c) {
-            u64 j = left + x + 16 * c;
+        for (u32 c = 0; c < 4; ++c) {
+            u64 j = left + tile_column(c);
             bool biased = job.in[2].address && j < columns;
             WIDE first = biased ? (WIDE)((const T*)job.in[2].address)[j * job.in[2].strides[0]] : (WIDE)0;
-            for (int r = 0; r < 4; ++r) {
+            for (u32 r = 0; r < 4; ++r) {
                 sum[r][c] = first;
             }
         }
@@ -47,24 +40,13 @@ BLOCK_KERNEL(matmul) {
                 b[k][j] = inside ? (WIDE)rhs[(start + k) * job.k[5] + (left + j) * (u64)job.i[0]] : (WIDE)0;
             }
             __syncthreads();
-            for (u32 k = 0; k < DEPTH; ++k) {
-                WIDE p[4], q[4];
-                for (int r = 0; r < 4; ++r) {
-                    p[r] = a[k][y * 4 + r];
-                    q[r] = b[k][x + 16 * r];
-                }
-                for (int r = 0; r < 4; ++r) {
-                    for (int c = 0; c < 4; ++c) {
-                        sum[r][c] = fused(p[r], q[c], sum[r][c]);
-                    }
-                }
-            }
+            add_step(a, b, sum);
             __syncthreads();
         }
         T* to = out<T>(job, 0) + batch * rows * columns;
-        for (int r = 0; r < 4; ++r) {
-            for (int c = 0; c < 4; ++c) {
-                u64 i = top + y * 4 + r, j = left + x + 16 * c;
+        for (u32 r = 0; r < 4; ++r) {
+            for (u32 c = 0; c < 4; ++c) {
+                u64 i = top + tile_row(r), j = left + tile_column(c);
                 if (i < rows && j < columns) {
                     to[i * columns + j] = (T)sum[r][c];
                 }

@@ -152,9 +152,15 @@ impl Family {
             Self::Reduce => include_str!("../../kernels/reduce.cu"),
             Self::Scan => include_str!("../../kernels/scan.cu"),
             Self::Sort => include_str!("../../kernels/sort.cu"),
-            Self::Matmul => include_str!("../../kernels/matmul.cu"),
+            Self::Matmul => {
+                concat!(include_str!("../../kernels/tile.cuh"), include_str!("../../kernels/matmul.cu"))
+            }
             Self::Rows => include_str!("../../kernels/rows.cu"),
-            Self::Conv => include_str!("../../kernels/conv.cu"),
+            Self::Conv => concat!(
+                include_str!("../../kernels/tile.cuh"),
+                include_str!("../../kernels/conv.cu"),
+                include_str!("../../kernels/conv_tiled.cu")
+            ),
             Self::Pool => include_str!("../../kernels/pool.cu"),
             Self::Attention => include_str!("../../kernels/attention.cu"),
             Self::Index => include_str!("../../kernels/index.cu"),
@@ -204,7 +210,14 @@ impl Family {
                 "layer_norm_grad",
                 "layer_norm_terms",
             ],
-            Self::Conv => &["conv2d", "conv2d_input_grad", "conv2d_weight_grad"],
+            Self::Conv => &[
+                "conv2d",
+                "conv2d_input_grad",
+                "conv2d_weight_grad",
+                "conv2d_tiled",
+                "conv2d_input_grad_tiled",
+                "conv2d_weight_grad_tiled",
+            ],
             Self::Pool => &["pool2d", "pool2d_grad"],
             Self::Attention => &["attention", "attention_query_grad", "attention_key_grad"],
             Self::Index => &["check", "gather", "scatter_add", "one_hot"],

@@ -2,6 +2,7 @@
 //!
 //! By shapes alone, so that a dry run that stands for such a device asks for the same, to the byte.
 
+use super::tiles::Sums;
 use super::{Workspace, cpu};
 use crate::layout::Layout;
 use crate::predict::DeviceRules;
@@ -15,6 +16,9 @@ pub(super) fn workspace(rules: DeviceRules, of: Workspace<'_>) -> usize {
             cpu::workspace(of)
         }
         (DeviceRules::Cuda { .. }, Workspace::MatMul { lhs, rhs, .. }) => of_products(lhs, rhs),
+        (DeviceRules::Cuda { .. }, Workspace::Conv2dWeightGrad { conv, input, out, dtype }) => {
+            Sums::of_weight_grad(conv, input.dims(), out.dims()).partial().saturating_mul(dtype.size())
+        }
         // Blocks of threads rearrange what they read in memory of their own.
         (DeviceRules::Cuda { .. }, Workspace::Conv2d { .. } | Workspace::Attention { .. }) => 0,
     }
@@ -50,9 +54,9 @@ pub(super) const fn piece(rules: DeviceRules) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Backend;
     use crate::backend::cpu::CpuBackend;
     use crate::backend::dry::DryBackend;
+    use crate::backend::{Backend, Convolution, Window};
     use crate::dtype::DType;
     use crate::shape::Shape;
 
@@ -90,5 +94,24 @@ mod tests {
         assert_eq!([taken(100)[1], taken(3)[1]], [16 << 10; 2]);
         assert_eq!(taken(5000)[1], 4 << 20);
         assert_eq!(taken(0), [0, 0]);
+    }
+
+    #[test]
+    fn a_gpu_takes_room_for_the_parts_of_a_weights_gradient_and_for_no_other_convolution() {
+        let shape = |side| Shape::new(&[2, 64, side, side]).unwrap();
+        let window = Window { padding: 1, ..Window::new(3) };
+        let conv = Convolution { windows: [window; 2], groups: 1 };
+        let taken = |side| {
+            let (input, out, dtype) = (shape(side), shape(side), DType::F32);
+            let (conv, input, out) = (&conv, &input, &out);
+            let all = [
+                Workspace::Conv2d { conv, input, out, dtype },
+                Workspace::Conv2dWeightGrad { conv, input, out, dtype },
+            ];
+            all.map(|of| DryBackend::of(CARD).workspace(of))
+        };
+        // 2 x 32 x 32 products in parts of 256.
+        assert_eq!(taken(32), [0, 8 * 64 * 64 * 9 * 4]);
+        assert_eq!([taken(8), taken(0)], [[0, 0]; 2]);
     }
 }

@@ -310,7 +310,7 @@ pub enum Kernel<'a> {
         input: View<'a>,
         /// The gradient of what came out.
         grad: View<'a>,
-        /// As many bytes as [`Workspace::Conv2d`] says, if any.
+        /// As many bytes as [`Workspace::Conv2dWeightGrad`] says, if any.
         workspace: Option<ViewMut<'a>>,
         /// The gradient of the weight.
         out: ViewMut<'a>,
@@ -514,8 +514,19 @@ pub enum Workspace<'a> {
         /// The element type.
         dtype: DType,
     },
-    /// Of [`Kernel::Conv2d`] and its gradients.
+    /// Of [`Kernel::Conv2d`] and [`Kernel::Conv2dInputGrad`].
     Conv2d {
+        /// The windows and groups.
+        conv: &'a Convolution,
+        /// The input's shape.
+        input: &'a Shape,
+        /// The output's shape.
+        out: &'a Shape,
+        /// The element type.
+        dtype: DType,
+    },
+    /// Of [`Kernel::Conv2dWeightGrad`].
+    Conv2dWeightGrad {
         /// The windows and groups.
         conv: &'a Convolution,
         /// The input's shape.
@@ -543,6 +554,7 @@ impl Workspace<'_> {
             Self::Reduce { dtype, .. }
             | Self::MatMul { dtype, .. }
             | Self::Conv2d { dtype, .. }
+            | Self::Conv2dWeightGrad { dtype, .. }
             | Self::Attention { dtype, .. } => *dtype = dtype.computed_as(),
             Self::ArgSort { .. } => {}
         }

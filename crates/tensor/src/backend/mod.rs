@@ -13,6 +13,11 @@ mod demand;
 pub mod dry;
 mod function;
 mod kernel;
+#[cfg_attr(
+    not(feature = "cuda"),
+    allow(dead_code, reason = "a dry run that stands for a GPU asks for workspaces alone")
+)]
+mod tiles;
 pub(crate) mod widen;
 mod window;
 

@@ -214,7 +214,7 @@ impl Op for Conv2d {
             let (large, small) = if self.transposed { (grad, x) } else { (x, grad) };
             let (large, small) = (large.contiguous()?, small.contiguous()?);
             let mut out = ctx.output(weight.shape(), weight.dtype())?;
-            let mut workspace = ctx.workspace(Workspace::Conv2d {
+            let mut workspace = ctx.workspace(Workspace::Conv2dWeightGrad {
                 conv: &conv,
                 input: large.shape(),
                 out: small.shape(),

@@ -1,7 +1,7 @@
-//! The emulated device with a library for products; what the host asks of it is counted.
+//! The emulated device with a library for products; what the host asks of it is counted and kept.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bfc_cuda::emulator::Emulator;
 use bfc_cuda::kernels::{Job, Kernel};
@@ -15,12 +15,14 @@ pub(crate) struct Counting {
     refuses: bool,
     products: AtomicUsize,
     downloads: AtomicUsize,
+    launched: Mutex<Vec<&'static str>>,
 }
 
 impl Counting {
     pub(crate) fn new(refuses: bool) -> Arc<Self> {
         let emulator = Emulator::new().unwrap().with_products().unwrap();
-        Arc::new(Self { emulator, refuses, products: AtomicUsize::new(0), downloads: AtomicUsize::new(0) })
+        let (products, downloads) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Arc::new(Self { emulator, refuses, products, downloads, launched: Mutex::default() })
     }
 
     /// Products that the library has computed.
@@ -32,6 +34,11 @@ impl Counting {
     pub(crate) fn waits(&self) -> usize {
         self.downloads.load(Ordering::Relaxed)
     }
+
+    /// The names of the kernels that were started, in order.
+    pub(crate) fn launched(&self) -> Vec<&'static str> {
+        self.launched.lock().unwrap().clone()
+    }
 }
 
 // SAFETY: the emulator does all of it.
@@ -41,6 +48,7 @@ unsafe impl Compute for Counting {
     }
 
     unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {
+        self.launched.lock().unwrap().push(kernel.name);
         // SAFETY: as the caller says.
         unsafe { self.emulator.launch(kernel, blocks, job) }
     }

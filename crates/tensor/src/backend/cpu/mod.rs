@@ -79,7 +79,8 @@ pub(super) fn workspace(of: Workspace<'_>) -> usize {
         Workspace::Reduce { shape, axes, dtype } => reduce::workspace(shape, axes, dtype),
         Workspace::ArgSort { shape } => sort::workspace(shape),
         Workspace::MatMul { lhs, rhs, dtype } => matmul::workspace(lhs, rhs, dtype),
-        Workspace::Conv2d { conv, input, out, dtype } => {
+        Workspace::Conv2d { conv, input, out, dtype }
+        | Workspace::Conv2dWeightGrad { conv, input, out, dtype } => {
             conv::workspace(conv, input.dims(), out.dims(), dtype)
         }
         Workspace::Attention { query, value, dtype } => {

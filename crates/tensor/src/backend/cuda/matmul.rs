@@ -5,11 +5,9 @@ use bfc_cuda::{Factor, Product};
 
 use super::elementwise;
 use super::launch::{Launcher, element, float, kernel, origin, output};
+use crate::backend::tiles::TILE;
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
-
-/// The side of the tile that a block computes of a product.
-const TILE: u64 = 64;
 
 /// The most calls of the library for one product of stacks: the kernel computes whole stacks in one.
 const MOST_CALLS: usize = 32;
@@ -150,7 +148,7 @@ fn by_kernel(
     if let Some(bias) = bias {
         job.inputs[2] = Operand::strided(origin(&bias), bias.layout().strides());
     }
-    let tiles = rows.div_ceil(TILE) * columns.div_ceil(TILE);
+    let tiles = rows.div_ceil(TILE as u64) * columns.div_ceil(TILE as u64);
     device.blocks(op, kernel(Family::Matmul, "matmul", out.dtype()), tiles * job.count, &job)
 }
 

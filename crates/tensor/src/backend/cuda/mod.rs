@@ -133,8 +133,8 @@ impl Backend for CudaBackend {
             Kernel::Conv2dInputGrad { conv, weight, grad, out, .. } => {
                 windows::conv2d_input_grad(device, op, &conv, [weight, grad], &out)
             }
-            Kernel::Conv2dWeightGrad { conv, input, grad, out, .. } => {
-                windows::conv2d_weight_grad(device, op, &conv, [input, grad], &out)
+            Kernel::Conv2dWeightGrad { conv, input, grad, workspace, out } => {
+                windows::conv2d_weight_grad(device, op, &conv, [input, grad], workspace.as_ref(), &out)
             }
             Kernel::Pool2d { pool, axes, input, out } => {
                 windows::pool2d(device, op, (pool, axes), input, &out)

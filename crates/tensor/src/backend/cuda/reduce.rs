@@ -76,16 +76,11 @@ pub(super) fn reduce(
     }
     let Some(partial) = partial else { return Ok(()) };
     // The slabs' results, in order.
-    let (outputs, sequence) = (cut.outputs, slabs as u64);
-    let mut joined = Job::over(outputs as u64, &[outputs]).with_inner(&[slabs]);
-    joined.inputs[0] = Operand::contiguous(output(partial));
-    joined.inputs[1] = Operand::strided(0, &[outputs]);
-    joined.outputs[0] = output(out);
+    let mut joined = rows_of(partial, [slabs, cut.outputs], out);
     joined.function = match f {
         Reduce::SumMagnitudes | Reduce::SumSquares => 0,
         Reduce::Sum | Reduce::Prod | Reduce::Max | Reduce::Min => job.function,
     };
-    (joined.counts[0], joined.counts[1], joined.counts[2]) = (sequence, 1, sequence);
     divides(&mut joined);
     device.each(op, named("reduce_serial"), joined.count, &joined)
 }
@@ -106,6 +101,32 @@ pub(super) fn arg_reduce(
     job.counts[0] = input.layout().shape().dims().get(axis).copied().unwrap_or(1) as u64;
     job.outputs[0] = output(out);
     device.each(op, kernel(Family::Reduce, "arg_reduce", input.dtype()), job.count, &job)
+}
+
+/// The sums of the columns of `[rows, columns]`, in an order that follows from these sizes.
+pub(super) fn sum_rows(
+    device: &Launcher,
+    op: &'static str,
+    input: &ViewMut<'_>,
+    [rows, columns]: [usize; 2],
+    out: &ViewMut<'_>,
+) -> Result<()> {
+    let job = rows_of(input, [rows, columns], out);
+    if rows <= SHORT {
+        return device.each(op, kernel(Family::Reduce, "reduce_serial", out.dtype()), job.count, &job);
+    }
+    let blocks = job.count.div_ceil(COLUMNS);
+    device.blocks(op, kernel(Family::Reduce, "reduce_columns", out.dtype()), blocks, &job)
+}
+
+/// A job that folds the columns of `[rows, columns]`.
+fn rows_of(input: &ViewMut<'_>, [rows, columns]: [usize; 2], out: &ViewMut<'_>) -> Job {
+    let mut job = Job::over(columns as u64, &[columns]).with_inner(&[rows]);
+    job.inputs[0] = Operand::contiguous(output(input));
+    job.inputs[1] = Operand::strided(0, &[columns]);
+    job.outputs[0] = output(out);
+    (job.counts[0], job.counts[1], job.counts[2]) = (rows as u64, 1, rows as u64);
+    job
 }
 
 /// A job over the kept axes of a view, with the reduced ones inside.

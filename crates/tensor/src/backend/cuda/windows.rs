@@ -2,16 +2,27 @@
 
 use bfc_cuda::kernels::{Family, Job};
 
-use super::launch::{Launcher, float, kernel, operand, output, over};
+use super::launch::{Launcher, float, kernel, operand, output, over, room};
+use super::reduce::sum_rows;
+use crate::backend::tiles::Sums;
 use crate::backend::{Convolution, Pool, PoolAxis, Window};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::storage::{View, ViewMut};
 
-/// The sizes of a convolution from images `large` to images `small`, for `count` threads or blocks.
-fn convolution(conv: &Convolution, large: &Layout, small: &Layout, count: usize) -> Job {
+fn dims(layout: &Layout) -> &[usize] {
+    layout.shape().dims()
+}
+
+/// A convolution from images `large` to images `small`, for each element of `out`.
+fn convolution(
+    conv: &Convolution,
+    [large, small]: [&Layout; 2],
+    [first, second]: [&View<'_>; 2],
+    out: &ViewMut<'_>,
+) -> Job {
     let [vertical, horizontal] = conv.windows;
-    let [channels, high, wide] = [1, 2, 3].map(|axis| small.shape().dims().get(axis).copied().unwrap_or(0));
+    let [channels, high, wide] = [1, 2, 3].map(|axis| dims(small).get(axis).copied().unwrap_or(0));
     let mut job =
         over(large).with_inner(&[channels, high, wide, vertical.size, horizontal.size, conv.groups]);
     job.counts = [
@@ -23,7 +34,9 @@ fn convolution(conv: &Convolution, large: &Layout, small: &Layout, count: usize)
         horizontal.dilation,
     ]
     .map(|count| count as u64);
-    job.count = count as u64;
+    job.count = out.layout().shape().elements() as u64;
+    job.inputs = [operand(first), operand(second), Default::default()];
+    job.outputs[0] = output(out);
     job
 }
 
@@ -36,13 +49,17 @@ pub(super) fn conv2d(
     out: &ViewMut<'_>,
 ) -> Result<()> {
     float(op, out.dtype())?;
-    let mut job = convolution(conv, input.layout(), out.layout(), out.layout().shape().elements());
-    job.inputs = [operand(&input), operand(&weight), Default::default()];
-    job.outputs[0] = output(out);
-    device.each(op, kernel(Family::Conv, "conv2d", out.dtype()), job.count, &job)
+    let mut job = convolution(conv, [input.layout(), out.layout()], [&input, &weight], out);
+    let named = |name| kernel(Family::Conv, name, out.dtype());
+    let sums = Sums::of_output(conv, dims(input.layout()), dims(out.layout()));
+    if sums.fill_tiles() {
+        job.count = sums.tiles() as u64;
+        return device.blocks(op, named("conv2d_tiled"), job.count, &job);
+    }
+    device.each(op, named("conv2d"), job.count, &job)
 }
 
-/// See [`Kernel::Conv2dInputGrad`](crate::backend::Kernel::Conv2dInputGrad).
+/// See [`Kernel::Conv2dInputGrad`](crate::backend::Kernel::Conv2dInputGrad). The workspace is not needed.
 pub(super) fn conv2d_input_grad(
     device: &Launcher,
     op: &'static str,
@@ -51,10 +68,16 @@ pub(super) fn conv2d_input_grad(
     out: &ViewMut<'_>,
 ) -> Result<()> {
     float(op, out.dtype())?;
-    let mut job = convolution(conv, out.layout(), grad.layout(), out.layout().shape().elements());
-    job.inputs = [operand(&weight), operand(&grad), Default::default()];
-    job.outputs[0] = output(out);
-    device.each(op, kernel(Family::Conv, "conv2d_input_grad", out.dtype()), job.count, &job)
+    let mut job = convolution(conv, [out.layout(), grad.layout()], [&weight, &grad], out);
+    let named = |name| kernel(Family::Conv, name, out.dtype());
+    let sums = Sums::of_input_grad(conv, dims(out.layout()), dims(grad.layout()));
+    if sums.fill_tiles() {
+        job.count = sums.tiles() as u64;
+        job.integers =
+            conv.windows.map(|window| (window.stride / common(window.stride, window.dilation)) as i64);
+        return device.blocks(op, named("conv2d_input_grad_tiled"), job.count, &job);
+    }
+    device.each(op, named("conv2d_input_grad"), job.count, &job)
 }
 
 /// See [`Kernel::Conv2dWeightGrad`](crate::backend::Kernel::Conv2dWeightGrad).
@@ -63,13 +86,33 @@ pub(super) fn conv2d_weight_grad(
     op: &'static str,
     conv: &Convolution,
     [input, grad]: [View<'_>; 2],
+    workspace: Option<&ViewMut<'_>>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
     float(op, out.dtype())?;
-    let mut job = convolution(conv, input.layout(), grad.layout(), out.layout().shape().elements());
-    job.inputs = [operand(&input), operand(&grad), Default::default()];
-    job.outputs[0] = output(out);
-    device.blocks(op, kernel(Family::Conv, "conv2d_weight_grad", out.dtype()), job.count, &job)
+    let mut job = convolution(conv, [input.layout(), grad.layout()], [&input, &grad], out);
+    let named = |name| kernel(Family::Conv, name, out.dtype());
+    let sums = Sums::of_weight_grad(conv, dims(input.layout()), dims(grad.layout()));
+    if !sums.fill_tiles() {
+        return device.blocks(op, named("conv2d_weight_grad"), job.count, &job);
+    }
+    let (parts, products) = sums.parts();
+    job.count = (sums.tiles() * parts) as u64;
+    job.inner_dims[6] = products as u64;
+    let bytes = sums.partial() * out.dtype().size();
+    let partial = (parts > 1).then(|| room(op, workspace, bytes)).transpose()?;
+    job.outputs[0] = partial.map_or_else(|| output(out), output);
+    device.blocks(op, named("conv2d_weight_grad_tiled"), job.count, &job)?;
+    let Some(partial) = partial else { return Ok(()) };
+    sum_rows(device, op, partial, [parts, out.layout().shape().elements()], out)
+}
+
+/// The greatest common divisor.
+const fn common(mut a: usize, mut b: usize) -> usize {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
 }
 
 /// The windows of a pool from planes of `large` to planes of `small`.

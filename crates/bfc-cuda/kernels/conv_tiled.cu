@@ -1,0 +1,237 @@
+// The convolutions of conv.cu as products of matrices, by tiles (tile.cuh): for groups of channels enough to fill them. The right
+// factor, what windows see, is never in memory: its elements are looked up where they lie ("implicit GEMM").
+//
+// | for each group    | rows             | columns         | depth                          |
+// |-------------------|------------------|-----------------|--------------------------------|
+// | conv2d            | output channels  | output pixels   | channels x taps                |
+// | conv2d_input_grad | channels         | pixels          | output channels x taps         |
+// | conv2d_weight_grad| output channels  | channels x taps | output pixels, cut into parts  |
+//
+// Pixels are those of all images. Operands are those of conv.cu; count is the number of tiles. Which products a thread adds up,
+// in which order, follows from the shapes alone.
+
+#ifndef HIGHWATER_CONV_TILED
+#define HIGHWATER_CONV_TILED
+
+// One half of a place in images: where a window begins, or how far from there one of its taps is. The sum of both is the place,
+// which is in the padding unless below the sizes: coordinates wrap around.
+struct Spot {
+    u64 offset, y, x;
+};
+
+// With what meets this, nothing is inside.
+DEVICE Spot nowhere() { return Spot{0, 1ULL << 62, 0}; }
+
+// A step along the depth: how far along a row of the left factor, and the spot that meets those of the columns.
+struct Term {
+    u64 along;
+    Spot spot;
+};
+
+// What a block shares: a step of both factors, where their elements are from, and where the columns of results begin.
+template <typename E>
+struct Shared {
+    E a[DEPTH][TILE + 1], b[DEPTH][TILE + 1];
+    Spot columns[TILE];
+    Term terms[DEPTH];
+    u64 results[TILE];
+};
+
+// The left factor from the tile's first row on, and the images that the right one is looked up in; and whether neighbouring
+// threads read neighbours along the depth, where those lie beside each other, or else down the rows and along the columns.
+template <typename E>
+struct Factors {
+    const E* left;
+    u32 rows;
+    u64 row_step;
+    bool left_along_depth;
+    const E* images;
+    u64 high, wide;
+    bool right_along_depth;
+};
+
+// As many of those left as a tile has.
+DEVICE u32 within_tile(u64 left) { return left < TILE ? (u32)left : TILE; }
+
+// Where a tile is in the matrix of its part. Of the tiles that see the same pixels, one follows the other.
+struct Tile {
+    u64 part, top, left;
+};
+
+DEVICE Tile tile_at(u64 n, u64 rows, u64 columns) {
+    u64 down = (rows + TILE - 1) / TILE, across = (columns + TILE - 1) / TILE;
+    u64 column = quotient(n, down), part = quotient(column, across);
+    return Tile{part, (n - column * down) * TILE, (column - part * across) * TILE};
+}
+
+// Adds the terms `from` to below `to` to what this thread sums.
+template <typename E, typename TermAt>
+DEVICE void add_terms(Shared<E>& shared, const Factors<E>& of, u64 from, u64 to, TermAt term_at, E (*sum)[4]) {
+    for (u64 start = from; start < to; start += DEPTH) {
+        u32 terms = to - start < DEPTH ? (u32)(to - start) : DEPTH;
+        if (threadIdx.x < DEPTH) {
+            shared.terms[threadIdx.x] = threadIdx.x < terms ? term_at(start + threadIdx.x) : Term{0, nowhere()};
+        }
+        __syncthreads();
+        for (u32 e = threadIdx.x; e < TILE * DEPTH; e += BLOCK) {
+            u32 k = of.left_along_depth ? e % DEPTH : e / TILE;
+            u32 i = of.left_along_depth ? e / DEPTH : e % TILE;
+            bool inside = i < of.rows && k < terms;
+            shared.a[k][i] = inside ? of.left[i * of.row_step + shared.terms[k].along] : (E)0;
+        }
+        for (u32 e = threadIdx.x; e < TILE * DEPTH; e += BLOCK) {
+            u32 k = of.right_along_depth ? e % DEPTH : e / TILE;
+            u32 j = of.right_along_depth ? e / DEPTH : e % TILE;
+            const Spot& column = shared.columns[j];
+            const Spot& spot = shared.terms[k].spot;
+            bool inside = column.y + spot.y < of.high && column.x + spot.x < of.wide;
+            shared.b[k][j] = inside ? of.images[column.offset + spot.offset] : (E)0;
+        }
+        __syncthreads();
+        add_step(shared.a, shared.b, sum);
+    }
+}
+
+// Writes what this thread has summed: the rows of a column lie `step` apart, as many columns and rows as are left.
+template <typename E>
+DEVICE void write_sums(const Shared<E>& shared, E* to, u64 step, u32 rows, u32 columns, const E (*sum)[4]) {
+    // Where there are no terms, nobody has waited yet for where the columns begin.
+    __syncthreads();
+    for (u32 c = 0; c < 4; ++c) {
+        for (u32 r = 0; r < 4; ++r) {
+            if (tile_column(c) < columns && tile_row(r) < rows) {
+                to[shared.results[tile_column(c)] + tile_row(r) * step] = sum[r][c];
+            }
+        }
+    }
+    // Until all have, nobody goes on to another tile.
+    __syncthreads();
+}
+
+// Where the window of an output begins, among channels from `channel` on.
+DEVICE Spot window_at(const Job& job, const Sizes& of, u64 output, u64 channel) {
+    Pixel at = pixel(output, 1, of.OH, of.OW);
+    u64 y = seen(job, 0, at.y, 0), x = seen(job, 1, at.x, 0);
+    return Spot{((at.n * of.C + channel) * of.H + y) * of.W + x, y, x};
+}
+
+// How far a tap is from where its window begins; taps are counted over the channels of a group.
+DEVICE Spot tap_at(const Job& job, const Sizes& of, u64 tap) {
+    Pixel at = pixel(tap, 1, of.KH, of.KW);
+    u64 y = at.y * job.k[4], x = at.x * job.k[5];
+    return Spot{(at.n * of.H + y) * of.W + x, y, x};
+}
+
+// Places of an axis that lie a stride apart: the same taps see them.
+struct Phase {
+    u64 place, places;     // the first of them, and how many there are
+    u64 tap, taps, step;   // the first tap that sees them, how many do, and from one to the next
+    u64 output;            // the output that would see the first place with tap 0, were it one that does
+};
+
+DEVICE Phase phase_at(const Job& job, int axis, u64 place, u64 size, u64 window) {
+    u64 stride = job.k[axis], step = (u64)job.i[axis], ahead = place + job.k[2 + axis];
+    u64 tap = 0, most = step < window ? step : window;
+    while (tap < most && tap * job.k[4 + axis] % stride != ahead % stride) {
+        ++tap;
+    }
+    u64 taps = tap < most ? (window - tap + step - 1) / step : 0;
+    return Phase{place, (size - place + stride - 1) / stride, tap, taps, step, ahead / stride};
+}
+
+#endif
+
+TILE_KERNEL(conv2d_tiled) {
+    SHARED Shared<T> shared;
+    Sizes of = sizes(job);
+    u32 t = threadIdx.x;
+    u64 pixels = job.dims[0] * of.OH * of.OW, plane = of.OH * of.OW, depth = of.inputs * of.KH * of.KW;
+    for (u64 n = blockIdx.x; n < job.count; n += gridDim.x) {
+        Tile tile = tile_at(n, of.outputs, pixels);
+        u64 first = tile.part * of.outputs + tile.top;
+        u32 rows = within_tile(of.outputs - tile.top), columns = within_tile(pixels - tile.left);
+        if (t < TILE) {
+            u64 j = tile.left + t, image = quotient(j, plane);
+            shared.columns[t] = t < columns ? window_at(job, of, j, tile.part * of.inputs) : nowhere();
+            shared.results[t] = (image * of.O + first) * plane + (j - image * plane);
+        }
+        const T* weight = (const T*)job.in[1].address + first * depth;
+        Factors<T> factors = {weight, rows, depth, true, (const T*)job.in[0].address, of.H, of.W, false};
+        auto term_at = [&](u64 k) { return Term{k, tap_at(job, of, k)}; };
+        T sum[4][4] = {};
+        add_terms(shared, factors, 0, depth, term_at, sum);
+        write_sums(shared, out<T>(job, 0), plane, rows, columns, sum);
+    }
+}
+
+// A part is the pixels of a phase of both axes, whose taps are its depth: no other tap sees them. i = the steps of taps.
+TILE_KERNEL(conv2d_input_grad_tiled) {
+    SHARED Shared<T> shared;
+    SHARED Phase phases[2];
+    Sizes of = sizes(job);
+    u32 t = threadIdx.x;
+    u64 plane = of.OH * of.OW, window = of.KH * of.KW;
+    u64 high = job.k[0] < of.H ? job.k[0] : of.H, wide = job.k[1] < of.W ? job.k[1] : of.W;
+    u64 most = job.dims[0] * ((of.H + high - 1) / high) * ((of.W + wide - 1) / wide);
+    for (u64 n = blockIdx.x; n < job.count; n += gridDim.x) {
+        Tile tile = tile_at(n, of.inputs, most);
+        Pixel part = pixel(tile.part, 1, high, wide);
+        if (t < 2) {
+            phases[t] = t == 0 ? phase_at(job, 0, part.y, of.H, of.KH) : phase_at(job, 1, part.x, of.W, of.KW);
+        }
+        __syncthreads();
+        const Phase &down = phases[0], &across = phases[1];
+        // Of later phases there may be fewer pixels.
+        u64 pixels = job.dims[0] * down.places * across.places, first = part.n * of.outputs;
+        u32 rows = within_tile(of.inputs - tile.top);
+        u32 columns = pixels < tile.left ? 0 : within_tile(pixels - tile.left);
+        if (t < TILE) {
+            Pixel at = pixel(tile.left + t, 1, down.places, across.places);
+            u64 y = down.output + at.y, x = across.output + at.x;
+            Spot spot = Spot{((at.n * of.O + first) * of.OH + y) * of.OW + x, y, x};
+            shared.columns[t] = t < columns ? spot : nowhere();
+            y = down.place + at.y * job.k[0], x = across.place + at.x * job.k[1];
+            shared.results[t] = ((at.n * of.C + part.n * of.inputs + tile.top) * of.H + y) * of.W + x;
+        }
+        const T* weight = (const T*)job.in[0].address + (first * of.inputs + tile.top) * window;
+        Factors<T> factors = {weight, rows, window, window > 1, (const T*)job.in[1].address, of.OH, of.OW, false};
+        auto term_at = [&](u64 k) {
+            Pixel at = pixel(k, 1, down.taps, across.taps);
+            u64 ky = down.tap + at.y * down.step, kx = across.tap + at.x * across.step;
+            u64 y = 0 - quotient(ky * job.k[4], job.k[0]), x = 0 - quotient(kx * job.k[5], job.k[1]);
+            return Term{at.n * of.inputs * window + ky * of.KW + kx, Spot{at.n * plane + y * of.OW + x, y, x}};
+        };
+        T sum[4][4] = {};
+        add_terms(shared, factors, 0, of.outputs * down.taps * across.taps, term_at, sum);
+        write_sums(shared, out<T>(job, 0), of.H * of.W, rows, columns, sum);
+    }
+}
+
+// A part is inner_dims[6] output pixels of the sum; its results follow those of the part before.
+TILE_KERNEL(conv2d_weight_grad_tiled) {
+    SHARED Shared<T> shared;
+    Sizes of = sizes(job);
+    u32 t = threadIdx.x;
+    u64 pixels = job.dims[0] * of.OH * of.OW, plane = of.OH * of.OW, taps = of.inputs * of.KH * of.KW;
+    for (u64 n = blockIdx.x; n < job.count; n += gridDim.x) {
+        Tile tile = tile_at(n, of.outputs, taps);
+        u64 part = quotient(tile.part, job.inner_dims[5]), group = tile.part - part * job.inner_dims[5];
+        u64 from = part * job.inner_dims[6], to = from + job.inner_dims[6];
+        u64 first = group * of.outputs + tile.top;
+        u32 rows = within_tile(of.outputs - tile.top), columns = within_tile(taps - tile.left);
+        if (t < TILE) {
+            u64 j = tile.left + t;
+            shared.columns[t] = t < columns ? tap_at(job, of, j) : nowhere();
+            shared.results[t] = (part * of.O + first) * taps + j;
+        }
+        const T* grad = (const T*)job.in[1].address + first * plane;
+        Factors<T> factors = {grad, rows, plane, true, (const T*)job.in[0].address, of.H, of.W, true};
+        auto term_at = [&](u64 k) {
+            u64 along = k + quotient(k, plane) * (of.O - 1) * plane;
+            return Term{along, window_at(job, of, k, group * of.inputs)};
+        };
+        T sum[4][4] = {};
+        add_terms(shared, factors, from, to < pixels ? to : pixels, term_at, sum);
+        write_sums(shared, out<T>(job, 0), taps, rows, columns, sum);
+    }
+}
