@@ -22,14 +22,14 @@ static thread_local Index blockIdx, threadIdx, gridDim;
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
 
-#define KERNEL(name)                                                              \
+#define KERNEL(name, ...)                                                         \
     static void JOIN(name##_body, SUFFIX)(const Job& job);                        \
     extern "C" void JOIN(name, SUFFIX)(unsigned int blocks, const Job* job) {     \
         emulator::run(blocks, *job, JOIN(name##_body, SUFFIX));                   \
     }                                                                             \
     static void JOIN(name##_body, SUFFIX)(const Job& job)
 
-#define BLOCK_KERNEL(name)                                                        \
+#define BLOCK_KERNEL(name, ...)                                                   \
     static void JOIN(name##_body, SUFFIX)(const Job& job);                        \
     extern "C" void JOIN(name, SUFFIX)(unsigned int blocks, const Job* job) {     \
         emulator::run_together(blocks, *job, JOIN(name##_body, SUFFIX));          \

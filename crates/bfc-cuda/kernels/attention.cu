@@ -48,7 +48,7 @@ DEVICE E share(E score, E log_sum) {
 #endif
 
 // One block for each query; out[0] the result, out[1] the logarithm of the sum of exp of its scores.
-BLOCK_KERNEL(attention) {
+BLOCK_KERNEL(attention, 4) {
     SHARED T shared[BLOCK];
     SHARED T weights[BLOCK];
     u64 queries = job.k[0], keys = job.k[1], width = job.k[2], values = job.k[3];
@@ -94,7 +94,7 @@ BLOCK_KERNEL(attention) {
 }
 
 // One block for each query: out[0] the gradient of q; also = [result, logarithms of sums, gradient of the result].
-BLOCK_KERNEL(attention_query_grad) {
+BLOCK_KERNEL(attention_query_grad, 4) {
     SHARED T shared[BLOCK];
     SHARED T weights[BLOCK];
     u64 queries = job.k[0], keys = job.k[1], width = job.k[2], values = job.k[3];
@@ -136,7 +136,7 @@ BLOCK_KERNEL(attention_query_grad) {
 }
 
 // One block for each key: out[1] the gradient of k, out[2] that of v; also as above, count heads times keys.
-BLOCK_KERNEL(attention_key_grad) {
+BLOCK_KERNEL(attention_key_grad, 4) {
     SHARED T weights[BLOCK];
     SHARED T slopes[BLOCK];
     u64 queries = job.k[0], keys = job.k[1], width = job.k[2], values = job.k[3];

@@ -141,7 +141,7 @@ DEVICE Phase phase_at(const Job& job, int axis, u64 place, u64 size, u64 window)
 
 #endif
 
-TILE_KERNEL(conv2d_tiled) {
+BLOCK_KERNEL(conv2d_tiled, TILE_BLOCKS) {
     SHARED Shared<T> shared;
     Sizes of = sizes(job);
     u32 t = threadIdx.x;
@@ -165,7 +165,7 @@ TILE_KERNEL(conv2d_tiled) {
 }
 
 // A part is the pixels of a phase of both axes, whose taps are its depth: no other tap sees them. i = the steps of taps.
-TILE_KERNEL(conv2d_input_grad_tiled) {
+BLOCK_KERNEL(conv2d_input_grad_tiled, TILE_BLOCKS) {
     SHARED Shared<T> shared;
     SHARED Phase phases[2];
     Sizes of = sizes(job);
@@ -208,7 +208,7 @@ TILE_KERNEL(conv2d_input_grad_tiled) {
 }
 
 // A part is inner_dims[6] output pixels of the sum; its results follow those of the part before.
-TILE_KERNEL(conv2d_weight_grad_tiled) {
+BLOCK_KERNEL(conv2d_weight_grad_tiled, TILE_BLOCKS) {
     SHARED Shared<T> shared;
     Sizes of = sizes(job);
     u32 t = threadIdx.x;

@@ -26,8 +26,8 @@ KERNEL(flip) {
     EACH(i) {
         u64 rest = i, from = 0;
         for (int axis = (int)job.rank - 1; axis >= 0; --axis) {
-            u64 size = job.dims[axis], index = rest % size;
-            rest /= size;
+            u64 size = job.dims[axis], outer = quotient(rest, size), index = rest - outer * size;
+            rest = outer;
             from += (job.function >> axis & 1 ? size - 1 - index : index) * job.in[0].strides[axis];
         }
         out<T>(job, 0)[i] = ((const T*)job.in[0].address)[from];

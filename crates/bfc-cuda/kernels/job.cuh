@@ -3,7 +3,8 @@
 // A kernel takes one argument, a Job: where its operands lie, over which shape, and a few numbers. The host writes the
 // same struct (src/kernels/job.rs). Every source is compiled once for each element type T, whose name ends the names of
 // the kernels: KERNEL(unary) is unary_f32 where T is float. WIDE is what elements are computed with: float for the halves,
-// else T.
+// else T. A second argument of KERNEL says for how many blocks a processor must have registers: without one the compiler may aim at
+// more than it can without spilling.
 //
 // Products and sums are not fused unless a kernel says fma, so that plain arithmetic gives what the CPU gives.
 
@@ -46,8 +47,9 @@ struct Job {
 #define INFINITY __longlong_as_double(0x7ff0000000000000LL)
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
-#define KERNEL(name) extern "C" __global__ void __launch_bounds__(BLOCK) JOIN(name, SUFFIX)(const Job job)
-#define BLOCK_KERNEL(name) KERNEL(name)
+#define KERNEL(name, ...) \
+    extern "C" __global__ void __launch_bounds__(BLOCK, ##__VA_ARGS__) JOIN(name, SUFFIX)(const Job job)
+#define BLOCK_KERNEL(name, ...) KERNEL(name, ##__VA_ARGS__)
 #define DEVICE __device__ __forceinline__
 #define MEMBER __device__ __forceinline__
 #define SHARED __shared__

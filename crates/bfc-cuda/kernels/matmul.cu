@@ -5,7 +5,7 @@
 // batch; k = [rows, columns, depth, lhs stride of i, lhs stride of k, rhs stride of k], i[0] the rhs stride of j. The bias is operand 2,
 // if that has an address.
 
-TILE_KERNEL(matmul) {
+BLOCK_KERNEL(matmul, TILE_BLOCKS) {
     SHARED WIDE a[DEPTH][TILE + 1];
     SHARED WIDE b[DEPTH][TILE + 1];
     u64 rows = job.k[0], columns = job.k[1], depth = job.k[2];

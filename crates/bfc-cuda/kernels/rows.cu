@@ -148,7 +148,7 @@ BLOCK_KERNEL(layer_norm_grad) {
 // y times the gradient, whose sum over the rows is the weight's gradient; in = [x, gradient], count elements.
 KERNEL(layer_norm_terms) {
     EACH(i) {
-        u64 row = i / job.k[0];
+        u64 row = quotient(i, job.k[0]);
         T mean = ((const T*)job.also[0])[2 * row], scale = ((const T*)job.also[0])[2 * row + 1];
         out<T>(job, 0)[i] = (load<T>(job, 0, i) - mean) * scale * load<T>(job, 1, i);
     }

@@ -6,7 +6,8 @@ KERNEL(running_sum) {
     EACH(line) {
         u64 length = job.k[0];
         u64 step = job.k[1];
-        T* first = out<T>(job, 0) + line / step * length * step + line % step;
+        u64 outer = quotient(line, step);
+        T* first = out<T>(job, 0) + outer * length * step + (line - outer * step);
         T sum = first[job.function ? (length - 1) * step : 0];
         for (u64 e = 1; e < length; ++e) {
             T* cell = first + (job.function ? length - 1 - e : e) * step;

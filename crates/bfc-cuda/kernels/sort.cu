@@ -24,11 +24,12 @@ KERNEL(merge_runs) {
         u64 length = job.k[0];
         u64 run = job.k[1];
         bool descending = job.function == 1;
-        const T* elements = (const T*)job.in[0].address + offset_in(job.rank, job.dims, job.in[0].strides, i / length);
-        u64 at = i % length;
-        u64 line = i - at;
+        u64 number = quotient(i, length);
+        u64 line = number * length;
+        u64 at = i - line;
+        const T* elements = (const T*)job.in[0].address + offset_in(job.rank, job.dims, job.in[0].strides, number);
         const i64* from = (const i64*)job.also[0] + line;
-        u64 pair = at / (2 * run) * (2 * run);
+        u64 pair = quotient(at, 2 * run) * (2 * run);
         bool is_second = at - pair >= run;
         u64 index = run == 1 ? at : (u64)from[at];
         T element = elements[index * job.k[2]];

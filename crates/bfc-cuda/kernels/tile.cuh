@@ -6,13 +6,8 @@
 #define TILE 64
 #define DEPTH 16
 
-// As many blocks share a processor as have registers enough there: the compiler is told, or it may aim at more and spill.
-#ifdef __CUDACC_RTC__
-#define TILE_KERNEL(name) \
-    extern "C" __global__ void __launch_bounds__(BLOCK, sizeof(WIDE) > 4 ? 2 : 3) JOIN(name, SUFFIX)(const Job job)
-#else
-#define TILE_KERNEL(name) BLOCK_KERNEL(name)
-#endif
+// Blocks that share a processor, by the registers that sums take.
+#define TILE_BLOCKS (sizeof(WIDE) > 4 ? 2 : 3)
 
 // The rows and columns of a tile that this thread sums, r and c below 4.
 DEVICE u32 tile_row(u32 r) { return threadIdx.x / 16 * 4 + r; }
