@@ -54,14 +54,22 @@ DEVICE E fold_steps(const Job& job, const E* base, u64 e, u64 to, u64 step) {
     return whole;
 }
 
+// Whether x is larger (function 1) or smaller than the best so far; NaN counts as both.
+template <typename E>
+DEVICE bool more_extreme(u64 function, E x, E best) {
+    if (not_a_number(best)) return false;
+    return not_a_number(x) || (function == 1 ? x > best : x < best);
+}
+
 #endif
 
 // One thread for each output and slab: for short sequences.
-KERNEL(reduce_serial) {
+KERNEL(reduce_serial, 4) {
     u64 slabs = job.k[1];
     for (u64 n = blockIdx.x * (u64)BLOCK + threadIdx.x; n < job.count * slabs; n += gridDim.x * (u64)BLOCK) {
-        u64 o = n % job.count;
-        u64 from = n / job.count * job.k[2];
+        u64 s = quotient(n, job.count);
+        u64 o = n - s * job.count;
+        u64 from = s * job.k[2];
         u64 to = from + job.k[2] < job.k[0] ? from + job.k[2] : job.k[0];
         const T* base = (const T*)job.in[0].address + place(job, job.in[0], o);
         out<T>(job, 0)[n] = result(job, fold_steps(job, base, from, to, 1));
@@ -69,12 +77,13 @@ KERNEL(reduce_serial) {
 }
 
 // One block for each output and slab: for long sequences that lie along memory.
-BLOCK_KERNEL(reduce_rows) {
+BLOCK_KERNEL(reduce_rows, 4) {
     SHARED T folded[BLOCK];
     u64 slabs = job.k[1];
     for (u64 n = blockIdx.x; n < job.count * slabs; n += gridDim.x) {
-        u64 o = n % job.count;
-        u64 from = n / job.count * job.k[2];
+        u64 s = quotient(n, job.count);
+        u64 o = n - s * job.count;
+        u64 from = s * job.k[2];
         u64 to = from + job.k[2] < job.k[0] ? from + job.k[2] : job.k[0];
         const T* base = (const T*)job.in[0].address + place(job, job.in[0], o);
         u64 e = from + threadIdx.x;
@@ -97,7 +106,7 @@ BLOCK_KERNEL(reduce_rows) {
 }
 
 // One block for each 32 outputs side by side and slab: for sequences that lie across memory.
-BLOCK_KERNEL(reduce_columns) {
+BLOCK_KERNEL(reduce_columns, 4) {
     SHARED T folded[8][32];
     u64 tiles = (job.count + 31) / 32;
     u32 column = threadIdx.x % 32;
@@ -132,11 +141,50 @@ KERNEL(arg_reduce) {
         u64 index = 0;
         for (u64 e = 1; e < job.k[0] && !not_a_number(best); ++e) {
             T x = base[inner(job, e)];
-            if (not_a_number(x) || (job.function == 1 ? x > best : x < best)) {
+            if (more_extreme(job.function, x, best)) {
                 best = x;
                 index = e;
             }
         }
         out<i64>(job, 0)[o] = (i64)index;
+    }
+}
+
+// The same with one block for each output: for long sequences.
+BLOCK_KERNEL(arg_reduce_rows) {
+    SHARED T bests[BLOCK];
+    SHARED u64 indices[BLOCK];
+    u32 t = threadIdx.x;
+    for (u64 o = blockIdx.x; o < job.count; o += gridDim.x) {
+        const T* base = (const T*)job.in[0].address + place(job, job.in[0], o);
+        if (t < job.k[0]) {
+            T best = base[inner(job, t)];
+            u64 index = t;
+            for (u64 e = t + (u64)BLOCK; e < job.k[0] && !not_a_number(best); e += BLOCK) {
+                T x = base[inner(job, e)];
+                if (more_extreme(job.function, x, best)) {
+                    best = x;
+                    index = e;
+                }
+            }
+            bests[t] = best;
+            indices[t] = index;
+        }
+        __syncthreads();
+        for (u32 step = BLOCK / 2; step > 0; step /= 2) {
+            if (t < step && t + step < job.k[0]) {
+                T other = bests[t + step];
+                bool before = indices[t + step] < indices[t] && !more_extreme(job.function, bests[t], other);
+                if (before || more_extreme(job.function, other, bests[t])) {
+                    bests[t] = other;
+                    indices[t] = indices[t + step];
+                }
+            }
+            __syncthreads();
+        }
+        if (t == 0) {
+            out<i64>(job, 0)[o] = (i64)indices[0];
+        }
+        __syncthreads();
     }
 }

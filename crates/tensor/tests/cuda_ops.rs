@@ -120,6 +120,10 @@ fn sums_over_long_and_short_and_crossed_axes_are_those_of_the_cpu() {
         (vec![40, 300], vec![1]),
         (vec![20, 30, 40], vec![0, 2]),
         (vec![200_000], vec![0]),
+        // As many slabs as a thread does not fold in order.
+        (vec![10_000, 5], vec![0]),
+        (vec![12, 5, 40, 33], vec![0, 2, 3]),
+        (vec![3, 1, 40, 130], vec![0, 1, 3]),
     ] {
         for dtype in [DType::F32, DType::F64] {
             let apart = difference(|device| {
@@ -134,6 +138,40 @@ fn sums_over_long_and_short_and_crossed_axes_are_those_of_the_cpu() {
                 });
                 assert!(apart < 1e-5, "{norm:?} of {dims:?} over {axes:?} in {dtype}: {apart}");
             }
+        }
+    }
+}
+
+#[test]
+fn the_first_of_the_largest_and_the_smallest_is_found_in_long_and_short_sequences() {
+    for length in [1, 64, 65, 256, 257, 5000] {
+        for axis in [0, 1] {
+            let dims = if axis == 0 { [length, 3] } else { [3, length] };
+            for dtype in [DType::F32, DType::F64, DType::I64, DType::I32, DType::U8] {
+                for largest in [true, false] {
+                    // Each value comes many times.
+                    let apart = difference(|device| {
+                        let x = Tensor::uniform(device, dims, 0.0, 20.0, &Rng::new(4))?.to_dtype(dtype)?;
+                        let x = x.to_dtype(DType::I64)?.to_dtype(dtype)?;
+                        if largest { x.argmax(axis as isize) } else { x.argmin(axis as isize) }
+                    });
+                    assert_eq!(apart, 0.0, "{dims:?} along {axis} in {dtype}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_first_nan_of_a_long_sequence_is_its_largest_and_smallest() {
+    let mut values = vec![1.0_f32; 3000];
+    values[2999] = f32::INFINITY;
+    for nan in [[700_usize, 701], [255, 256], [2998, 2999]] {
+        let mut values = values.clone();
+        nan.into_iter().for_each(|place| values[place] = f32::NAN);
+        let x = Tensor::from_slice(&device(), &values, values.len()).unwrap();
+        for found in [x.argmax(0), x.argmin(0)] {
+            assert_eq!(found.unwrap().item::<i64>().unwrap(), nan[0] as i64);
         }
     }
 }

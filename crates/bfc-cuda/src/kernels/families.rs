@@ -197,7 +197,9 @@ impl Family {
             Self::Convert => {
                 &["to_f32", "to_f64", "to_f16", "to_bf16", "to_i64", "to_i32", "to_u8", "to_bool"]
             }
-            Self::Reduce => &["reduce_serial", "reduce_rows", "reduce_columns", "arg_reduce"],
+            Self::Reduce => {
+                &["reduce_serial", "reduce_rows", "reduce_columns", "arg_reduce", "arg_reduce_rows"]
+            }
             Self::Scan => &["running_sum"],
             Self::Sort => &["merge_runs"],
             Self::Matmul => &["matmul"],

@@ -6,6 +6,11 @@
 //!
 //! Results do not depend on the number of threads.
 
+#[cfg_attr(
+    not(feature = "cuda"),
+    allow(dead_code, reason = "a dry run that stands for a GPU asks for workspaces alone")
+)]
+mod blocks;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -13,11 +18,6 @@ mod demand;
 pub mod dry;
 mod function;
 mod kernel;
-#[cfg_attr(
-    not(feature = "cuda"),
-    allow(dead_code, reason = "a dry run that stands for a GPU asks for workspaces alone")
-)]
-mod tiles;
 pub(crate) mod widen;
 mod window;
 

@@ -51,7 +51,20 @@ pub(in crate::backend) struct Cut {
 }
 
 impl Cut {
-    pub(in crate::backend) fn new(shape: &Shape, axes: &[bool]) -> Self {
+    /// As the threads of a CPU share it.
+    fn new(shape: &Shape, axes: &[bool]) -> Self {
+        let whole = Self::whole(shape, axes);
+        let (unit, row) = if whole.along_rows { (1, BLOCK) } else { (TILE, 16) };
+        let slabs = if whole.outputs.div_ceil(unit) >= ENOUGH_OUTPUTS {
+            1
+        } else {
+            (whole.outputs.saturating_mul(whole.length) / LIGHT).clamp(1, TASKS)
+        };
+        whole.into_slabs(slabs, row)
+    }
+
+    /// All elements of an output as one slab.
+    pub(in crate::backend) fn whole(shape: &Shape, axes: &[bool]) -> Self {
         let sizes = |reduced: bool| {
             let dims = shape.dims().iter().enumerate();
             dims.filter(move |&(axis, _)| is_reduced(axes, axis) == reduced).map(|(_, &size)| size)
@@ -67,14 +80,15 @@ impl Cut {
         let (outputs, length) = (count(false), count(true));
         let last = (0..shape.rank()).rev().find(|&axis| shape[axis] != 1);
         let along_rows = last.is_none_or(|axis| is_reduced(axes, axis));
-        let (unit, row) = if along_rows { (1, BLOCK) } else { (TILE, 16) };
-        let slabs = if outputs.div_ceil(unit) >= ENOUGH_OUTPUTS {
-            1
-        } else {
-            (outputs.saturating_mul(length) / LIGHT).clamp(1, TASKS)
-        };
-        let slab = if slabs == 1 { length } else { length.div_ceil(slabs).next_multiple_of(row) };
-        Self { along_rows, outputs, length, slab }
+        Self { along_rows, outputs, length, slab: length }
+    }
+
+    /// The same with at most so many slabs, of a multiple of `row` elements but for the last.
+    pub(in crate::backend) fn into_slabs(self, slabs: usize, row: usize) -> Self {
+        if slabs == 1 {
+            return self;
+        }
+        Self { slab: self.length.div_ceil(slabs).next_multiple_of(row), ..self }
     }
 
     /// The number of slabs; their results are the rows of the workspace unless there is only one.
@@ -82,7 +96,8 @@ impl Cut {
         if self.slab == 0 { 1 } else { self.length.div_ceil(self.slab) }
     }
 
-    fn workspace_elements(&self) -> usize {
+    /// The results of slabs that are to be folded in turn.
+    pub(in crate::backend) fn workspace_elements(&self) -> usize {
         if self.slabs() > 1 { self.slabs() * self.outputs } else { 0 }
     }
 }
@@ -92,7 +107,7 @@ pub(in crate::backend) fn is_reduced(axes: &[bool], axis: usize) -> bool {
 }
 
 /// See [`Workspace::Reduce`](crate::backend::Workspace::Reduce). The same for every way to fold.
-pub(in crate::backend) fn workspace(shape: &Shape, axes: &[bool], dtype: DType) -> usize {
+pub(super) fn workspace(shape: &Shape, axes: &[bool], dtype: DType) -> usize {
     Cut::new(shape, axes).workspace_elements().saturating_mul(dtype.size())
 }
 

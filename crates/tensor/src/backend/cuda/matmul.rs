@@ -5,7 +5,7 @@ use bfc_cuda::{Factor, Product};
 
 use super::elementwise;
 use super::launch::{Launcher, element, float, kernel, origin, output};
-use crate::backend::tiles::TILE;
+use crate::backend::blocks::TILE;
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 

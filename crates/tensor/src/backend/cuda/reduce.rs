@@ -1,11 +1,12 @@
-//! Folds over axes. Sequences are cut as on the CPU, so that the workspace is the same.
+//! Folds over axes.
 
 use bfc_cuda::kernels::{Family, Job, Operand};
 
 use super::elementwise::fill;
 use super::launch::{Launcher, kernel, origin, output, room};
 use crate::backend::Reduce;
-use crate::backend::cpu::reduce::{Cut, is_reduced};
+use crate::backend::blocks::{SIDE_BY_SIDE, cut_of_fold};
+use crate::backend::cpu::reduce::is_reduced;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
@@ -14,8 +15,8 @@ use crate::storage::{View, ViewMut};
 /// Sequences of up to so many elements are folded by one thread.
 const SHORT: usize = 64;
 
-/// The outputs that a block folds side by side where sequences lie across memory.
-const COLUMNS: u64 = 32;
+/// Outputs from which on a thread for each keeps a GPU busy.
+const MANY_OUTPUTS: u64 = 1 << 14;
 
 /// See [`Kernel::Reduce`](crate::backend::Kernel::Reduce).
 pub(super) fn reduce(
@@ -41,9 +42,8 @@ pub(super) fn reduce(
         let none = if divisor == 1.0 { none } else { Scalar::Float(none.as_f64() / divisor) };
         return fill(device, op, none, out);
     }
-    let cut = Cut::new(input.layout().shape(), axes);
-    let slabs = cut.slabs();
-    let slab = if slabs > 1 { cut.slab } else { cut.length };
+    let cut = cut_of_fold(input.layout().shape(), axes);
+    let (slabs, slab) = (cut.slabs(), cut.slab);
     let mut job = folds(&input, axes);
     job.function = match f {
         Reduce::Sum => 0,
@@ -72,7 +72,8 @@ pub(super) fn reduce(
     } else if cut.along_rows {
         device.blocks(op, named("reduce_rows"), results, &job)?;
     } else {
-        device.blocks(op, named("reduce_columns"), job.count.div_ceil(COLUMNS) * slabs as u64, &job)?;
+        let blocks = job.count.div_ceil(SIDE_BY_SIDE as u64) * slabs as u64;
+        device.blocks(op, named("reduce_columns"), blocks, &job)?;
     }
     let Some(partial) = partial else { return Ok(()) };
     // The slabs' results, in order.
@@ -82,7 +83,7 @@ pub(super) fn reduce(
         Reduce::Sum | Reduce::Prod | Reduce::Max | Reduce::Min => job.function,
     };
     divides(&mut joined);
-    device.each(op, named("reduce_serial"), joined.count, &joined)
+    fold_rows(device, op, &joined, out.dtype())
 }
 
 /// See [`Kernel::ArgReduce`](crate::backend::Kernel::ArgReduce).
@@ -100,6 +101,11 @@ pub(super) fn arg_reduce(
     job.function = u64::from(largest);
     job.counts[0] = input.layout().shape().dims().get(axis).copied().unwrap_or(1) as u64;
     job.outputs[0] = output(out);
+    // Threads side by side read sequences that lie side by side; else a block goes along one.
+    let along_memory = input.layout().strides().get(axis) == Some(&1);
+    if job.counts[0] > SHORT as u64 && (along_memory || job.count < MANY_OUTPUTS) {
+        return device.blocks(op, kernel(Family::Reduce, "arg_reduce_rows", input.dtype()), job.count, &job);
+    }
     device.each(op, kernel(Family::Reduce, "arg_reduce", input.dtype()), job.count, &job)
 }
 
@@ -111,12 +117,16 @@ pub(super) fn sum_rows(
     [rows, columns]: [usize; 2],
     out: &ViewMut<'_>,
 ) -> Result<()> {
-    let job = rows_of(input, [rows, columns], out);
-    if rows <= SHORT {
-        return device.each(op, kernel(Family::Reduce, "reduce_serial", out.dtype()), job.count, &job);
+    fold_rows(device, op, &rows_of(input, [rows, columns], out), out.dtype())
+}
+
+/// Starts such a job.
+fn fold_rows(device: &Launcher, op: &'static str, job: &Job, dtype: DType) -> Result<()> {
+    if job.counts[0] <= SHORT as u64 {
+        return device.each(op, kernel(Family::Reduce, "reduce_serial", dtype), job.count, job);
     }
-    let blocks = job.count.div_ceil(COLUMNS);
-    device.blocks(op, kernel(Family::Reduce, "reduce_columns", out.dtype()), blocks, &job)
+    let blocks = job.count.div_ceil(SIDE_BY_SIDE as u64);
+    device.blocks(op, kernel(Family::Reduce, "reduce_columns", dtype), blocks, job)
 }
 
 /// A job that folds the columns of `[rows, columns]`.
@@ -140,12 +150,23 @@ fn folds(input: &View<'_>, axes: &[bool]) -> Job {
     job
 }
 
-/// Sizes and strides of the axes that are reduced, or of those that are kept.
+/// Sizes and strides of the axes that are reduced, or of those that are kept. Neighbours that one stride leads through are one
+/// axis: each axis more costs a division for each element.
 fn part(layout: &Layout, axes: &[bool], reduced: bool) -> (Vec<usize>, Vec<usize>) {
-    let all = layout.shape().dims().iter().zip(layout.strides()).enumerate();
-    all.filter(|&(axis, _)| is_reduced(axes, axis) == reduced)
-        .map(|(_, (&size, &stride))| (size, stride))
-        .unzip()
+    let (mut sizes, mut strides): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
+    for (axis, (&size, &stride)) in layout.shape().dims().iter().zip(layout.strides()).enumerate() {
+        if is_reduced(axes, axis) != reduced || size == 1 {
+            continue;
+        }
+        match (sizes.last_mut(), strides.last_mut()) {
+            (Some(outer), Some(step)) if *step == stride * size => (*outer, *step) = (*outer * size, stride),
+            _ => {
+                sizes.push(size);
+                strides.push(stride);
+            }
+        }
+    }
+    (sizes, strides)
 }
 
 /// What a fold over no elements gives.

@@ -4,7 +4,7 @@ use bfc_cuda::kernels::{Family, Job};
 
 use super::launch::{Launcher, float, kernel, operand, output, over, room};
 use super::reduce::sum_rows;
-use crate::backend::tiles::Sums;
+use crate::backend::blocks::Sums;
 use crate::backend::{Convolution, Pool, PoolAxis, Window};
 use crate::error::Result;
 use crate::layout::Layout;

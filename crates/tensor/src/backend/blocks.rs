@@ -1,6 +1,8 @@
-//! How the sums that a convolution is are cut into tiles, which the blocks of a GPU compute: by shapes alone.
+//! How sums are shared by the blocks of a GPU: by shapes alone.
 
 use super::Convolution;
+use super::cpu::reduce::Cut;
+use crate::shape::Shape;
 
 /// The side of the tile that a block computes of a matrix.
 pub(super) const TILE: usize = 64;
@@ -13,6 +15,20 @@ const SHORTEST: usize = 256;
 
 /// Products that a block adds at a time.
 const STEP: usize = 16;
+
+/// The outputs that a block folds side by side where sequences lie across memory.
+pub(super) const SIDE_BY_SIDE: usize = 32;
+
+/// How a fold over axes is cut: if outputs are too few to fill a GPU, into slabs that do, but none so short that a thread folds less
+/// than eight elements.
+pub(super) fn cut_of_fold(shape: &Shape, axes: &[bool]) -> Cut {
+    let whole = Cut::whole(shape, axes);
+    // A block's threads go along a sequence, or eight go down 32 that lie side by side.
+    let (blocks, threads) =
+        if whole.along_rows { (whole.outputs, 256) } else { (whole.outputs.div_ceil(SIDE_BY_SIDE), 8) };
+    let slabs = BLOCKS.div_ceil(blocks.max(1)).min(whole.length / (8 * threads).max(128));
+    whole.into_slabs(slabs.max(1), threads)
+}
 
 /// Matrices of `rows` by `columns`, whose elements are sums of `depth` products each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,6 +184,26 @@ mod tests {
         assert_eq!(parts(64, 1, 16), (1, 1, 256));
         assert_eq!(parts(64, 1, 28), (1, 3, 272));
         assert_eq!(parts(64, 0, 28), (1, 1, 16));
+    }
+
+    #[test]
+    fn folds_of_few_outputs_are_cut_into_slabs_that_fill_a_gpu() {
+        let slabs = |dims: &[usize], axes: &[bool]| {
+            let cut = cut_of_fold(&Shape::new(dims).unwrap(), axes);
+            let slabs = cut.slabs();
+            assert!(slabs * cut.slab >= cut.length && (slabs - 1) * cut.slab < cut.length.max(1));
+            assert_eq!(cut.workspace_elements(), if slabs > 1 { slabs * cut.outputs } else { 0 });
+            slabs
+        };
+        assert_eq!(slabs(&[1 << 24], &[true]), 512);
+        assert_eq!(slabs(&[100_000], &[true]), 44);
+        assert_eq!(slabs(&[64, 1 << 20], &[false, true]), 8);
+        assert_eq!(slabs(&[512, 1 << 20], &[false, true]), 1);
+        // The gradient of a bias: 2,048 columns are 64 blocks.
+        assert_eq!(slabs(&[8192, 2048], &[true, false]), 8);
+        assert_eq!(slabs(&[64, 10], &[true, false]), 1);
+        assert_eq!(slabs(&[0, 10], &[true, false]), 1);
+        assert_eq!(slabs(&[10, 0], &[true, false]), 1);
     }
 
     #[test]
