@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 /// ```
 /// use highwater_tensor::nn::{Linear, Module};
 /// use highwater_tensor::optim::{Optimizer, Sgd};
-/// use highwater_tensor::{Device, Error, Rng, StepGraph, Tensor};
+/// use highwater_tensor::{Device, Error, Reduction, Rng, StepGraph, Tensor};
 ///
 /// let device = Device::best()?;
 /// let model = Linear::new(&device, 4, 1, &Rng::new(0))?;
@@ -37,7 +37,7 @@ use crate::error::{Error, Result};
 /// for _ in 0..10 {
 ///     let (x, y) = (Tensor::ones(&device, [8, 4])?, Tensor::ones(&device, [8, 1])?);
 ///     let loss = step.run(|| {
-///         let loss = model.forward(&x)?.mse_loss(&y)?;
+///         let loss = model.forward(&x)?.mse_loss(&y, Reduction::Mean)?;
 ///         optimizer.step(loss.backward()?)?;
 ///         Ok::<_, Error>(loss)
 ///     })?;
