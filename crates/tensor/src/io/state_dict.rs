@@ -289,12 +289,14 @@ impl Iterator for Places<'_> {
     fn next(&mut self) -> Option<usize> {
         let place = self.place;
         for axis in (0..self.dims.len()).rev() {
+            let (size, stride) = (self.dims[axis], self.strides[axis]);
             self.index[axis] += 1;
-            self.place += self.strides[axis];
-            if self.index[axis] < self.dims[axis] {
+            // The stride of an axis of one element may be any number: what is added is taken away again.
+            self.place = self.place.wrapping_add(stride);
+            if self.index[axis] < size {
                 break;
             }
-            self.place -= self.strides[axis] * self.dims[axis];
+            self.place = self.place.wrapping_sub(stride.wrapping_mul(size));
             self.index[axis] = 0;
         }
         Some(place)

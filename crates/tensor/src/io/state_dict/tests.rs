@@ -52,6 +52,9 @@ fn strides_and_offsets_that_leave_the_storage_are_refused() {
         let problem = problem(&tensor(b"K\x04", of), &FOUR);
         assert!(problem.ends_with("x: its strides lead out of its storage"), "{problem}");
     }
+    // The stride of a single element leads nowhere.
+    let single = [b"K\0K\x01K\x02\x86", &huge[..], b"K\x02\x86"].concat();
+    assert!(read(&tensor(b"K\x04", &single), &FOUR).is_ok());
     // Of nothing there is nothing outside.
     assert!(read(&tensor(b"K\x04", b"K\x63K\0\x85K\x01\x85"), &FOUR).is_ok());
 }
