@@ -3,8 +3,8 @@
 A tensor is [type, shape, values]. 32-bit integers become 64-bit ones; a case with other types that our tensors do not have
 says so in "why_not".
 
-The weights of the package's GRU and LSTM cases are one number each, which cannot tell one gate from another, and its GRUs reset the
-state before its product alone. So there are cases of these two beside them, of numbers by chance, that the package's reference computes.
+The weights of the package's GRU, LSTM and RNN cases are one number each, which cannot tell one gate from another, and its GRUs reset
+the state before its product alone. So there are cases of these beside them, of numbers by chance, that the package's reference computes.
 """
 
 import json
@@ -69,9 +69,9 @@ def exported(case):
     return row
 
 
-def recurrent(op, direction, layout):
+def recurrent(op, direction, layout, **options):
     """A case of a recurrent op with all that it may be given, but for what our ops do not have."""
-    gates, states = (3, ["h"]) if op == "GRU" else (4, ["h", "c"])
+    gates, states = {"GRU": (3, ["h"]), "LSTM": (4, ["h", "c"]), "RNN": (1, ["h"])}[op]
     directions = 2 if direction == "bidirectional" else 1
     length, batch, width, hidden = 4, 3, 2, 5
     rows, batch_first = gates * hidden, layout == 1
@@ -85,14 +85,12 @@ def recurrent(op, direction, layout):
         shapes[f"initial_{state}"] = (batch, directions, hidden) if batch_first else (directions, batch, hidden)
     rng = np.random.default_rng(0)
     given = {name: rng.uniform(-1, 1, shape).astype(np.float32) for name, shape in shapes.items()}
-    attributes = {"hidden_size": hidden, "direction": direction, "layout": layout}
-    if op == "GRU":
-        attributes["linear_before_reset"] = 1
+    attributes = {"hidden_size": hidden, "direction": direction, "layout": layout, **options}
     inputs = ["X", "W", "R", "B", "", *(f"initial_{state}" for state in states)]
     node = onnx.helper.make_node(op, inputs, ["Y", *(f"Y_{state}" for state in states)], **attributes)
     outputs = onnx.reference.ReferenceEvaluator(node).run(None, given)
     return {
-        "name": f"reference_{op.lower()}_{direction}_layout_{layout}",
+        "name": "_".join(["reference", op.lower(), direction, "layout", str(layout), *options]),
         "op": op,
         "attributes": attributes,
         "inputs": [tensor(given[name]) if name else None for name in inputs],
@@ -110,7 +108,7 @@ for case in cases:
     # Cases of several nodes are ops written out in others.
     if len(case.model.graph.node) == 1:
         print(json.dumps(exported(case), allow_nan=False))
-for op in ("GRU", "LSTM"):
+for op, options in (("GRU", {}), ("GRU", {"linear_before_reset": 1}), ("LSTM", {}), ("RNN", {})):
     for direction in ("forward", "reverse", "bidirectional"):
         for layout in (0, 1):
-            print(json.dumps(recurrent(op, direction, layout), allow_nan=False))
+            print(json.dumps(recurrent(op, direction, layout, **options), allow_nan=False))

@@ -50,7 +50,7 @@ pub mod prelude {
     pub use crate::nn::{
         AvgPool2d, BatchNorm, Checkpointed, Conv1d, Conv2d, ConvTranspose2d, Dropout, Embedding, Flatten,
         Gelu, GroupNorm, Gru, LayerNorm, Linear, Lstm, MaxPool2d, Module, MultiHeadAttention, Parameter,
-        Relu, RmsNorm, Sequential, Sigmoid, Silu, Tanh, TransformerBlock,
+        Relu, RmsNorm, Rnn, Sequential, Sigmoid, Silu, Tanh, TransformerBlock,
     };
     pub use crate::optim::{Adam, AdamW, Lion, LossScaler, Optimizer, RmsProp, ScaledStep, Schedule, Sgd};
     pub use crate::{

@@ -3,7 +3,8 @@
 
 use highwater_tensor::io::{Array, Checkpoint, SafetensorsLimits};
 use highwater_tensor::nn::{
-    BatchNorm, Conv2d, Flatten, Gru, Linear, Lstm, Module, RecurrentOptions, Relu, Sequential,
+    BatchNorm, Conv2d, Flatten, Gru, Linear, Lstm, Module, Nonlinearity, RecurrentOptions, Relu, Rnn,
+    Sequential, Tanh,
 };
 use highwater_tensor::{Conv2dOptions, Device, Error, Rng, Runtime, Tensor, no_grad};
 
@@ -192,7 +193,7 @@ fn borrowed(entries: &[(String, Vec<usize>, Vec<f32>)]) -> Vec<Entry<'_>> {
 }
 
 // The numbers of the next two tests are those of PyTorch 2.15, each parameter and the input set as here, with P = list(m.parameters()):
-// m = nn.GRU(inputs, hidden, layers, bias=..., batch_first=True, bidirectional=...)  # or nn.LSTM
+// m = nn.GRU(inputs, hidden, layers, bias=..., batch_first=True, bidirectional=...)  # or nn.LSTM, nn.RNN(nonlinearity="relu")
 // P[n].data = ((torch.arange(P[n].numel()) + 5 * n) % 17 - 8).reshape(P[n].shape) / 8
 // x = ((torch.arange(length * inputs) + 3) % 17 - 8).reshape(1, length, inputs) / 8
 // y, state = m(x)
@@ -227,6 +228,20 @@ fn recurrent_layers_in_both_directions_compute_what_pytorch_computed() {
     assert_near(&h.to_vec::<f32>().unwrap(), &expected);
     let expected = [-0.18806, -0.511343, -0.865791, -0.001086, -0.299429, -0.111673, 0.009827, -0.065966];
     assert_near(&c.to_vec::<f32>().unwrap(), &expected);
+
+    // And with nonlinearity="relu".
+    let rnn = || Rnn::with_options(&device, 3, 2, options, &Rng::new(0)).unwrap();
+    let (tanh, relu) = (rnn(), rnn().with_nonlinearity(Nonlinearity::Relu));
+    let expected_tanh = [
+        0.152875, -0.390999, -0.650532, 0.208842, 0.063986, -0.810418, -0.92555, 0.180464, 0.015926,
+        -0.961761, -0.726014, -0.53236,
+    ];
+    let expected_relu =
+        [0.0, 0.476318, 0.453102, 3.081116, 0.582397, 0.0, 0.0, 0.175476, 0.546951, 0.0, 0.0, 0.253723];
+    for (rnn, expected) in [(tanh, expected_tanh), (relu, expected_relu)] {
+        read(1).recurrent_from_pytorch().unwrap().restore(&rnn).unwrap();
+        assert_near(&rnn.run(&x, None).unwrap().0.to_vec::<f32>().unwrap(), &expected);
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use bfc_core::Bytes;
 use highwater_tensor::io::{Checkpoint, SafetensorsLimits};
 use highwater_tensor::nn::{
     BatchNorm, Checkpointed, Conv1d, Conv2d, ConvTranspose2d, Fans, Gru, Init, Linear, Lstm, Module, Relu,
-    Sequential,
+    Rnn, Sequential,
 };
 use highwater_tensor::optim::{Adam, Optimizer};
 use highwater_tensor::{
@@ -117,12 +117,18 @@ fn an_lstm_has_the_values_and_gradients_of_its_formula() {
     assert_gradients("lstm", &layer, &x, &y, &expected);
 }
 
+/// One that resets its state before the product.
+fn gru_before(device: &Device, inputs: usize, hidden: usize) -> Gru {
+    Gru::new(device, inputs, hidden, &Rng::new(0)).unwrap().with_reset_after(false)
+}
+
 #[test]
 fn recurrent_layers_take_sequences_of_any_length_and_check_shapes() {
     let device = device();
-    let (gru, lstm) =
-        (Gru::new(&device, 3, 4, &Rng::new(0)).unwrap(), Lstm::new(&device, 3, 4, &Rng::new(0)).unwrap());
-    for layer in [&gru as &dyn Module, &lstm] {
+    let rng = Rng::new(0);
+    let (gru, lstm) = (Gru::new(&device, 3, 4, &rng).unwrap(), Lstm::new(&device, 3, 4, &rng).unwrap());
+    let (before, rnn) = (gru_before(&device, 3, 4), Rnn::new(&device, 3, 4, &rng).unwrap());
+    for layer in [&gru as &dyn Module, &lstm, &before, &rnn] {
         for shape in [[2, 1, 3], [2, 7, 3], [2, 0, 3], [0, 4, 3]] {
             let y = layer.forward(&Tensor::ones(&device, shape).unwrap()).unwrap();
             assert_eq!(y.dims(), [shape[0], shape[1], 4], "{layer:?}");
@@ -405,9 +411,11 @@ fn convolutions_of_sequences_and_their_transposes_are_their_ops_with_a_bias() {
 fn gradients_by_inputs_agree_with_differences() {
     let device = device();
     let (rng, options) = (Rng::new(3), Conv2dOptions::default());
-    let layers: [(&[usize], Box<dyn Module>); 5] = [
+    let layers: [(&[usize], Box<dyn Module>); 7] = [
         (&[2, 3, 2], Box::new(Gru::new(&device, 2, 3, &rng).unwrap())),
         (&[2, 3, 2], Box::new(Lstm::new(&device, 2, 3, &rng).unwrap())),
+        (&[2, 3, 2], Box::new(gru_before(&device, 2, 3))),
+        (&[2, 3, 2], Box::new(Rnn::new(&device, 2, 3, &rng).unwrap())),
         (&[3, 2, 2], Box::new(batch_norm(&device))),
         (&[1, 2, 5], Box::new(Conv1d::new(&device, 2, 3, 3, options, &rng).unwrap())),
         (&[1, 2, 2, 2], Box::new(ConvTranspose2d::new(&device, 2, 2, [2, 2], options, &rng).unwrap())),

@@ -4,7 +4,7 @@
 
 mod ops_table;
 
-use highwater_tensor::nn::{Gru, Lstm, Module, RecurrentOptions};
+use highwater_tensor::nn::{Gru, Lstm, Module, Nonlinearity, RecurrentOptions, Rnn};
 use highwater_tensor::{
     DType, Device, Error, GradCheck, Result, Rng, Tensor, check_gradients, checkpoint, no_grad,
 };
@@ -20,19 +20,26 @@ fn wave(device: &Device, shape: &[usize], phase: f64) -> Tensor {
     Tensor::from_slice(device, &values, shape).unwrap()
 }
 
-/// Either kind, as one: the results, then what the last steps left.
+/// Any kind, as one: the results, then what the last steps left.
 #[derive(Debug)]
 enum Layer {
     Gru(Gru),
     Lstm(Lstm),
+    Rnn(Rnn),
 }
 
 impl Layer {
     fn new(device: &Device, kind: &str, inputs: usize, hidden: usize, options: RecurrentOptions) -> Self {
         let rng = Rng::new(0);
+        let gru = || Gru::with_options(device, inputs, hidden, options, &rng).unwrap();
+        let rnn = || Rnn::with_options(device, inputs, hidden, options, &rng).unwrap();
         match kind {
-            "GRU" => Self::Gru(Gru::with_options(device, inputs, hidden, options, &rng).unwrap()),
-            _ => Self::Lstm(Lstm::with_options(device, inputs, hidden, options, &rng).unwrap()),
+            "GRU" => Self::Gru(gru()),
+            "GRU before" => Self::Gru(gru().with_reset_after(false)),
+            "LSTM" => Self::Lstm(Lstm::with_options(device, inputs, hidden, options, &rng).unwrap()),
+            "RNN tanh" => Self::Rnn(rnn()),
+            "RNN relu" => Self::Rnn(rnn().with_nonlinearity(Nonlinearity::Relu)),
+            _ => panic!("{kind}"),
         }
     }
 
@@ -40,13 +47,14 @@ impl Layer {
         match self {
             Self::Gru(gru) => gru,
             Self::Lstm(lstm) => lstm,
+            Self::Rnn(rnn) => rnn,
         }
     }
 
     /// How many tensors a state is.
     fn states(&self) -> usize {
         match self {
-            Self::Gru(_) => 1,
+            Self::Gru(_) | Self::Rnn(_) => 1,
             Self::Lstm(_) => 2,
         }
     }
@@ -54,6 +62,7 @@ impl Layer {
     fn run(&self, x: &Tensor, state: Option<&[Tensor]>) -> Result<Vec<Tensor>> {
         match self {
             Self::Gru(gru) => gru.run(x, state.map(|state| &state[0])).map(|(y, h)| vec![y, h]),
+            Self::Rnn(rnn) => rnn.run(x, state.map(|state| &state[0])).map(|(y, h)| vec![y, h]),
             Self::Lstm(lstm) => {
                 let state = state.map(|state| (&state[0], &state[1]));
                 lstm.run(x, state).map(|(y, h, c)| vec![y, h, c])
@@ -66,7 +75,7 @@ impl Layer {
     }
 }
 
-const KINDS: [&str; 2] = ["GRU", "LSTM"];
+const KINDS: [&str; 5] = ["GRU", "LSTM", "GRU before", "RNN tanh", "RNN relu"];
 
 fn options(layers: usize, bidirectional: bool) -> RecurrentOptions {
     RecurrentOptions { layers, bidirectional, dtype: DType::F64, ..RecurrentOptions::default() }
@@ -84,7 +93,7 @@ fn assert_close(name: &str, computed: &Tensor, expected: &[f64]) {
 fn layers_and_directions_have_the_values_and_gradients_of_pytorch() {
     let device = device();
     let cases: Vec<Value> = serde_json::from_str(CASES).unwrap();
-    assert_eq!(cases.len(), 8);
+    assert_eq!(cases.len(), 20);
     for case in &cases {
         let number = |index: usize| case[index].as_u64().unwrap() as usize;
         let [layers, directions, inputs, hidden] = [1, 2, 3, 4].map(number);
@@ -137,10 +146,9 @@ fn gradients_agree_with_differences() {
 fn paths_tell_layer_and_direction_and_are_as_they_were_for_one() {
     let device = device();
     let paths = |layers, bidirectional| {
-        let [gru, lstm] =
-            KINDS.map(|kind| Layer::new(&device, kind, 2, 2, options(layers, bidirectional)).paths());
-        assert_eq!(gru, lstm);
-        gru
+        let paths = KINDS.map(|kind| Layer::new(&device, kind, 2, 2, options(layers, bidirectional)).paths());
+        assert!(paths.iter().all(|other| *other == paths[0]), "{paths:?}");
+        paths[0].clone()
     };
     let names = ["weight_input", "weight_hidden", "bias_input", "bias_hidden"];
     let below = |prefixes: &[&str]| -> Vec<String> {
@@ -227,7 +235,7 @@ fn dropout_is_between_layers_alone_and_only_while_gradients_are_recorded() {
         assert_ne!(first, forward(&dropping), "each pass drops others");
         assert_eq!(first, forward(&made(2, 0.5)), "one seed gives one run");
         // The first layer's states are as without: those of the last are its own, and none of them is dropped.
-        assert!(first.iter().all(|&state| state != 0.0));
+        assert!(kind == "RNN relu" || first.iter().all(|&state| state != 0.0));
         let (of_first, plain) = (dropping.run(&x, None).unwrap(), plain.run(&x, None).unwrap());
         let first_layer = |left: &[Tensor]| left[1].narrow(0, 0, 2).unwrap().to_vec::<f64>().unwrap();
         assert_eq!(first_layer(&of_first), first_layer(&plain));

@@ -327,6 +327,7 @@ pub(crate) fn run(node: &Node<'_>) -> Outcome<Vec<Tensor>> {
         }
         "GRU" => return recurrent::gru(node),
         "LSTM" => return recurrent::lstm(node),
+        "RNN" => return recurrent::rnn(node),
         "SoftmaxCrossEntropyLoss" => return cross_entropy(node, x),
         _ => return Err(because("not mapped")),
     }])

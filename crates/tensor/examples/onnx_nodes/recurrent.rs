@@ -1,7 +1,7 @@
-//! ONNX's GRU and LSTM as ours: their gates stand in another order, their matrices are transposed, both biases are one input, and
+//! ONNX's GRU, LSTM and RNN as ours: their gates stand in another order, their matrices are transposed, both biases are one input, and
 //! the sequence comes before the batch.
 
-use highwater_tensor::nn::{Gru, Lstm, Module, RecurrentOptions};
+use highwater_tensor::nn::{Gru, Lstm, Module, Nonlinearity, RecurrentOptions, Rnn};
 use highwater_tensor::{DType, Rng, Tensor};
 
 use crate::mapping::{Node, Outcome, because};
@@ -13,11 +13,9 @@ const LSTM: [usize; 4] = [0, 2, 3, 1];
 
 pub(crate) fn gru(node: &Node<'_>) -> Outcome<Vec<Tensor>> {
     let form = Form::of(node, &["Sigmoid", "Tanh"])?;
-    if node.case.whole("linear_before_reset", 0) == 0 && !form.has_nothing_to_reset(node)? {
-        return Err(because("option linear_before_reset = 0"));
-    }
     let x = form.sequence_in(node)?;
     let gru = Gru::with_options(x.device(), form.inputs, form.hidden, form.options(x.dtype()), &Rng::new(0))?;
+    let gru = gru.with_reset_after(node.case.whole("linear_before_reset", 0) != 0);
     form.give(node, &gru, &GRU)?;
     let state = form.state_in(node.given(5))?;
     let (y, h) = gru.run(&x, state.as_ref())?;
@@ -41,6 +39,20 @@ pub(crate) fn lstm(node: &Node<'_>) -> Outcome<Vec<Tensor>> {
     };
     let (y, h, c) = lstm.run(&x, state.as_ref().map(|(h, c)| (h, c)))?;
     Ok(vec![form.sequence_out(&y)?, form.state_out(&h)?, form.state_out(&c)?])
+}
+
+pub(crate) fn rnn(node: &Node<'_>) -> Outcome<Vec<Tensor>> {
+    let relu = node.case.words("activations").iter().any(|name| name.eq_ignore_ascii_case("Relu"));
+    let (activation, nonlinearity) =
+        if relu { ("Relu", Nonlinearity::Relu) } else { ("Tanh", Nonlinearity::Tanh) };
+    let form = Form::of(node, &[activation])?;
+    let x = form.sequence_in(node)?;
+    let rnn = Rnn::with_options(x.device(), form.inputs, form.hidden, form.options(x.dtype()), &Rng::new(0))?;
+    let rnn = rnn.with_nonlinearity(nonlinearity);
+    form.give(node, &rnn, &[0])?;
+    let state = form.state_in(node.given(5))?;
+    let (y, h) = rnn.run(&x, state.as_ref())?;
+    Ok(vec![form.sequence_out(&y)?, form.state_out(&h)?])
 }
 
 /// What a node is like.
@@ -81,17 +93,6 @@ impl Form {
 
     fn options(&self, dtype: DType) -> RecurrentOptions {
         RecurrentOptions { bidirectional: self.directions == 2, dtype, ..RecurrentOptions::default() }
-    }
-
-    /// Whether a GRU's product of the state with its bias is 0, so that it is the same to reset the state before it, as is the
-    /// default of ONNX, and to reset what comes of it, as ours does.
-    fn has_nothing_to_reset(&self, node: &Node<'_>) -> Outcome<bool> {
-        if self.len > 1 || node.given(5).is_some() {
-            return Ok(false);
-        }
-        let Some(bias) = node.given(3) else { return Ok(true) };
-        let of_product = bias.narrow(-1, 5 * self.hidden, self.hidden)?.to_dtype(DType::F64)?;
-        Ok(of_product.to_vec::<f64>()?.iter().all(|&bias| bias == 0.0))
     }
 
     /// Gives a module the weights of a node. `order` says where each of our gates is among those of ONNX.

@@ -29,6 +29,6 @@ pub use module::Module;
 pub use norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use parameter::Parameter;
 pub use parts::Part;
-pub use recurrent::{Gru, Lstm, RecurrentOptions};
+pub use recurrent::{Gru, Lstm, Nonlinearity, RecurrentOptions, Rnn};
 pub use sequential::Sequential;
 pub use transformer::{Embedding, MultiHeadAttention, TransformerBlock};

@@ -1,9 +1,11 @@
 //! Recurrent layers: a state that goes along a sequence.
 
 mod gates;
+mod rnn;
 mod stack;
 
 use gates::{Gates, OfState};
+pub use rnn::{Nonlinearity, Rnn};
 use stack::Stack;
 
 use super::module::Module;
@@ -79,6 +81,7 @@ impl RecurrentOptions {
 #[derive(Debug)]
 pub struct Gru {
     stack: Stack,
+    reset_after: bool,
 }
 
 impl Gru {
@@ -103,7 +106,16 @@ impl Gru {
         options: RecurrentOptions,
         rng: &Rng,
     ) -> Result<Self> {
-        Ok(Self { stack: Stack::new("gru", place, [inputs, hidden, 3], options, rng)? })
+        Ok(Self { stack: Stack::new("gru", place, [inputs, hidden, 3], options, rng)?, reset_after: true })
+    }
+
+    /// The same with the state reset after its product with Un, as here and in PyTorch, or before: n = tanh(x·Wn + (r·h)·Un), as
+    /// Cho et al. have it. That is `reset_after` in Keras and `linear_before_reset` in ONNX, whose default is before. The parameters
+    /// are the same, of other meaning.
+    #[must_use]
+    pub const fn with_reset_after(mut self, reset_after: bool) -> Self {
+        self.reset_after = reset_after;
+        self
     }
 
     /// The states of the last layer after each step, and the last state of each layer in each direction, from such states or
@@ -115,18 +127,47 @@ impl Gru {
     /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if its width or the state does not fit,
     /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
     pub fn run(&self, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
-        let (states, [last]) = self.stack.run(x, state.map(|h| [h]), gru_step)?;
+        let state = state.map(|h| [h]);
+        let (states, [last]) = if self.reset_after {
+            self.stack.run(x, state, &[3], reset_after_step)?
+        } else {
+            self.stack.run(x, state, &[2, 1], reset_before_step)?
+        };
         Ok((states, last))
     }
 }
 
-fn gru_step(gates: &Gates, step: &Tensor, (weight, bias): &OfState, [h]: [Tensor; 1]) -> Result<[Tensor; 1]> {
+fn reset_after_step(
+    gates: &Gates,
+    step: &Tensor,
+    of_state: &OfState,
+    [h]: [Tensor; 1],
+) -> Result<[Tensor; 1]> {
+    let (weight, bias) = &of_state[0];
     let inside = h.matmul(weight)?.add(bias)?;
     let both = |index| gates.part(step, index)?.add(&gates.part(&inside, index)?)?.sigmoid();
     let (r, z) = (both(0)?, both(1)?);
     let n = gates.part(step, 2)?.add(&r.mul(&gates.part(&inside, 2)?)?)?.tanh()?;
-    // (1 - z)·n + z·h
-    Ok([n.add(&z.mul(&h.sub(&n)?)?)?])
+    mix(&z, &n, &h)
+}
+
+fn reset_before_step(
+    gates: &Gates,
+    step: &Tensor,
+    of_state: &OfState,
+    [h]: [Tensor; 1],
+) -> Result<[Tensor; 1]> {
+    let [(weight, bias), (weight_new, bias_new)] = of_state else { unreachable!("there are two products") };
+    let inside = h.matmul(weight)?.add(bias)?;
+    let both = |index| gates.part(step, index)?.add(&gates.part(&inside, index)?)?.sigmoid();
+    let (r, z) = (both(0)?, both(1)?);
+    let n = gates.part(step, 2)?.add(&r.mul(&h)?.matmul(weight_new)?.add(bias_new)?)?.tanh()?;
+    mix(&z, &n, &h)
+}
+
+/// (1 - z)·n + z·h
+fn mix(z: &Tensor, n: &Tensor, h: &Tensor) -> Result<[Tensor; 1]> {
+    Ok([n.add(&z.mul(&h.sub(n)?)?)?])
 }
 
 impl Module for Gru {
@@ -195,17 +236,13 @@ impl Lstm {
     /// # Errors
     /// As [`Gru::run`].
     pub fn run(&self, x: &Tensor, state: Option<(&Tensor, &Tensor)>) -> Result<(Tensor, Tensor, Tensor)> {
-        let (states, [last, cell]) = self.stack.run(x, state.map(|(h, c)| [h, c]), lstm_step)?;
+        let (states, [last, cell]) = self.stack.run(x, state.map(|(h, c)| [h, c]), &[4], lstm_step)?;
         Ok((states, last, cell))
     }
 }
 
-fn lstm_step(
-    gates: &Gates,
-    step: &Tensor,
-    (weight, bias): &OfState,
-    [h, c]: [Tensor; 2],
-) -> Result<[Tensor; 2]> {
+fn lstm_step(gates: &Gates, step: &Tensor, of_state: &OfState, [h, c]: [Tensor; 2]) -> Result<[Tensor; 2]> {
+    let (weight, bias) = &of_state[0];
     let all = step.add(&h.matmul(weight)?)?.add(bias)?;
     let [i, f, o] = [0, 1, 3].map(|index| gates.part(&all, index)?.sigmoid());
     let g = gates.part(&all, 2)?.tanh()?;

@@ -50,8 +50,8 @@ struct Found {
 }
 
 impl Checkpoint {
-    /// The same with the parameters of PyTorch's `nn.GRU` and `nn.LSTM`, of any number of layers in one direction or both, as
-    /// those of [`Gru`](crate::nn::Gru) and [`Lstm`](crate::nn::Lstm), which then give the same numbers: `encoder.weight_ih_l0`
+    /// The same with the parameters of PyTorch's `nn.GRU`, `nn.LSTM` and `nn.RNN`, of any number of layers in one direction or both,
+    /// as those of [`Gru`](crate::nn::Gru), [`Lstm`](crate::nn::Lstm) and [`Rnn`](crate::nn::Rnn), which then give the same numbers: `encoder.weight_ih_l0`
     /// becomes `encoder.weight_input`, or `encoder.layers.0.forward.weight_input` where there is more than one half, and
     /// weights are transposed. The gates lie in the same order in both. The biases that `bias=False` leaves out are zeros here.
     /// All else keeps its name and its contents.

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::rng::Rng;
 use crate::tensor::Tensor;
 
-/// What both kinds are made of: the gates' weights, side by side along the last axis.
+/// What all kinds are made of: the gates' weights, side by side along the last axis.
 #[derive(Debug)]
 pub(super) struct Gates {
     op: &'static str,
@@ -19,8 +19,11 @@ pub(super) struct Gates {
     bias_hidden: Parameter,
 }
 
-/// What the state is multiplied with, and the bias: taken from the parameters once for all steps.
-pub(super) type OfState = (Tensor, Tensor);
+/// What the state is multiplied with, and the bias: taken from the parameters once for all steps, for each product of a step.
+pub(super) type OfState = [(Tensor, Tensor)];
+
+/// How many gates come of each product of a step with the state.
+pub(super) type Products = [usize];
 
 impl Gates {
     pub(super) fn new(
@@ -48,12 +51,13 @@ impl Gates {
         &self,
         x: &Tensor,
         backward: bool,
+        products: &Products,
         begin: impl FnOnce() -> Result<[Tensor; STATES]>,
         step: impl Fn(&Self, &Tensor, &OfState, [Tensor; STATES]) -> Result<[Tensor; STATES]>,
     ) -> Result<(Tensor, [Tensor; STATES])> {
         let mut steps = self.of_inputs(x)?;
         let mut state = begin()?;
-        let of_state = (self.weight_hidden.tensor(), self.bias_hidden.tensor());
+        let of_state = self.of_state(products)?;
         let mut states = Vec::with_capacity(steps.len());
         if backward {
             steps.reverse();
@@ -81,6 +85,20 @@ impl Gates {
         let mut steps = Vec::with_capacity(gates.dims()[1]);
         split(&gates, &mut steps)?;
         Ok(steps)
+    }
+
+    fn of_state(&self, products: &Products) -> Result<Vec<(Tensor, Tensor)>> {
+        let (weight, bias) = (self.weight_hidden.tensor(), self.bias_hidden.tensor());
+        if products.len() == 1 {
+            return Ok(vec![(weight, bias)]);
+        }
+        let mut from = 0;
+        let mut part = |gates: &usize| {
+            let (begin, len) = (from, gates * self.hidden);
+            from += len;
+            Ok((weight.narrow(-1, begin, len)?, bias.narrow(-1, begin, len)?))
+        };
+        products.iter().map(&mut part).collect()
     }
 
     /// One of the parts that lie side by side.

@@ -6,7 +6,7 @@ use super::super::dropout::Dropout;
 use super::super::module::Module;
 use super::super::parameter::Parameter;
 use super::RecurrentOptions;
-use super::gates::{Gates, OfState};
+use super::gates::{Gates, OfState, Products};
 use crate::device::Place;
 use crate::error::{Error, Result};
 use crate::rng::Rng;
@@ -68,6 +68,7 @@ impl Stack {
         &self,
         x: &Tensor,
         state: Option<[&Tensor; STATES]>,
+        products: &Products,
         step: impl Fn(&Gates, &Tensor, &OfState, [Tensor; STATES]) -> Result<[Tensor; STATES]>,
     ) -> Result<(Tensor, [Tensor; STATES])> {
         self.check(x, state.as_ref().map_or(&[], |state| &state[..]))?;
@@ -83,7 +84,7 @@ impl Stack {
             for (direction, cell) in cells.iter().enumerate() {
                 let _scope = module(&cell.path);
                 let begin = || self.begin(&x, left.len(), state);
-                let (states, last) = cell.gates.along(&x, direction == 1, begin, &step)?;
+                let (states, last) = cell.gates.along(&x, direction == 1, products, begin, &step)?;
                 left.push(last);
                 sides.push(states);
             }
