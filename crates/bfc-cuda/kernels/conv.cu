@@ -53,19 +53,19 @@ KERNEL(conv2d) {
         Pixel to = pixel(i, of.O, of.OH, of.OW);
         const T* image = images + (to.n * of.C + quotient(to.channel, of.outputs) * of.inputs) * of.H * of.W;
         const T* filter = weight + to.channel * of.inputs * of.KH * of.KW;
-        T sum = (T)0;
+        WIDE sum = (WIDE)0;
         for (u64 c = 0; c < of.inputs; ++c) {
             for (u64 ky = 0; ky < of.KH; ++ky) {
                 u64 y = seen(job, 0, to.y, ky);
                 for (u64 kx = 0; y < of.H && kx < of.KW; ++kx) {
                     u64 x = seen(job, 1, to.x, kx);
                     if (x < of.W) {
-                        sum = fused(image[(c * of.H + y) * of.W + x], filter[(c * of.KH + ky) * of.KW + kx], sum);
+                        sum = fused((WIDE)image[(c * of.H + y) * of.W + x], (WIDE)filter[(c * of.KH + ky) * of.KW + kx], sum);
                     }
                 }
             }
         }
-        out<T>(job, 0)[i] = sum;
+        out<T>(job, 0)[i] = (T)sum;
     }
 }
 
@@ -79,44 +79,44 @@ KERNEL(conv2d_input_grad) {
         u64 group = quotient(to.channel, of.inputs), channel = to.channel - group * of.inputs;
         const T* grad = grads + (to.n * of.O + group * of.outputs) * of.OH * of.OW;
         const T* filter = weight + (group * of.outputs * of.inputs + channel) * of.KH * of.KW;
-        T sum = (T)0;
+        WIDE sum = (WIDE)0;
         for (u64 o = 0; o < of.outputs; ++o) {
             for (u64 ky = 0; ky < of.KH; ++ky) {
                 u64 oy = seeing(job, 0, to.y, ky);
                 for (u64 kx = 0; oy < of.OH && kx < of.KW; ++kx) {
                     u64 ox = seeing(job, 1, to.x, kx);
                     if (ox < of.OW) {
-                        T tap = filter[(o * of.inputs * of.KH + ky) * of.KW + kx];
-                        sum = fused(grad[(o * of.OH + oy) * of.OW + ox], tap, sum);
+                        WIDE tap = (WIDE)filter[(o * of.inputs * of.KH + ky) * of.KW + kx];
+                        sum = fused((WIDE)grad[(o * of.OH + oy) * of.OW + ox], tap, sum);
                     }
                 }
             }
         }
-        out<T>(job, 0)[i] = sum;
+        out<T>(job, 0)[i] = (T)sum;
     }
 }
 
 // in = [images, gradient]: one block for each element of the weight.
 BLOCK_KERNEL(conv2d_weight_grad) {
-    SHARED T shared[BLOCK];
+    SHARED WIDE shared[BLOCK];
     Sizes of = sizes(job);
     const T* images = (const T*)job.in[0].address;
     const T* grads = (const T*)job.in[1].address;
     for (u64 e = blockIdx.x; e < job.count; e += gridDim.x) {
         Pixel tap = pixel(e, of.inputs, of.KH, of.KW);
         u64 o = tap.n, channel = quotient(o, of.outputs) * of.inputs + tap.channel;
-        T sum = (T)0;
+        WIDE sum = (WIDE)0;
         for (u64 i = threadIdx.x; i < job.dims[0] * of.OH * of.OW; i += BLOCK) {
             Pixel from = pixel(i, 1, of.OH, of.OW);
             u64 y = seen(job, 0, from.y, tap.y), x = seen(job, 1, from.x, tap.x);
             if (y < of.H && x < of.W) {
-                T g = grads[((from.n * of.O + o) * of.OH + from.y) * of.OW + from.x];
-                sum = fused(images[((from.n * of.C + channel) * of.H + y) * of.W + x], g, sum);
+                WIDE g = (WIDE)grads[((from.n * of.O + o) * of.OH + from.y) * of.OW + from.x];
+                sum = fused((WIDE)images[((from.n * of.C + channel) * of.H + y) * of.W + x], g, sum);
             }
         }
         sum = join(shared, sum, true);
         if (threadIdx.x == 0) {
-            out<T>(job, 0)[e] = sum;
+            out<T>(job, 0)[e] = (T)sum;
         }
     }
 }

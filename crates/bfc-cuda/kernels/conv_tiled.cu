@@ -65,8 +65,8 @@ DEVICE Tile tile_at(u64 n, u64 rows, u64 columns) {
 }
 
 // Adds the terms `from` to below `to` to what this thread sums.
-template <typename E, typename TermAt>
-DEVICE void add_terms(Shared<E>& shared, const Factors<E>& of, u64 from, u64 to, TermAt term_at, E (*sum)[4]) {
+template <typename Wide, typename E, typename TermAt>
+DEVICE void add_terms(Shared<Wide>& shared, const Factors<E>& of, u64 from, u64 to, TermAt term_at, Wide (*sum)[4]) {
     for (u64 start = from; start < to; start += DEPTH) {
         u32 terms = to - start < DEPTH ? (u32)(to - start) : DEPTH;
         if (threadIdx.x < DEPTH) {
@@ -77,7 +77,7 @@ DEVICE void add_terms(Shared<E>& shared, const Factors<E>& of, u64 from, u64 to,
             u32 k = of.left_along_depth ? e % DEPTH : e / TILE;
             u32 i = of.left_along_depth ? e / DEPTH : e % TILE;
             bool inside = i < of.rows && k < terms;
-            shared.a[k][i] = inside ? of.left[i * of.row_step + shared.terms[k].along] : (E)0;
+            shared.a[k][i] = inside ? (Wide)of.left[i * of.row_step + shared.terms[k].along] : (Wide)0;
         }
         for (u32 e = threadIdx.x; e < TILE * DEPTH; e += BLOCK) {
             u32 k = of.right_along_depth ? e % DEPTH : e / TILE;
@@ -85,7 +85,7 @@ DEVICE void add_terms(Shared<E>& shared, const Factors<E>& of, u64 from, u64 to,
             const Spot& column = shared.columns[j];
             const Spot& spot = shared.terms[k].spot;
             bool inside = column.y + spot.y < of.high && column.x + spot.x < of.wide;
-            shared.b[k][j] = inside ? of.images[column.offset + spot.offset] : (E)0;
+            shared.b[k][j] = inside ? (Wide)of.images[column.offset + spot.offset] : (Wide)0;
         }
         __syncthreads();
         add_step(shared.a, shared.b, sum);
@@ -93,14 +93,14 @@ DEVICE void add_terms(Shared<E>& shared, const Factors<E>& of, u64 from, u64 to,
 }
 
 // Writes what this thread has summed: the rows of a column lie `step` apart, as many columns and rows as are left.
-template <typename E>
-DEVICE void write_sums(const Shared<E>& shared, E* to, u64 step, u32 rows, u32 columns, const E (*sum)[4]) {
+template <typename E, typename Wide>
+DEVICE void write_sums(const Job& job, const Shared<Wide>& shared, u64 step, u32 rows, u32 columns, const Wide (*sum)[4]) {
     // Where there are no terms, nobody has waited yet for where the columns begin.
     __syncthreads();
     for (u32 c = 0; c < 4; ++c) {
         for (u32 r = 0; r < 4; ++r) {
             if (tile_column(c) < columns && tile_row(r) < rows) {
-                to[shared.results[tile_column(c)] + tile_row(r) * step] = sum[r][c];
+                store<E>(job, 0, shared.results[tile_column(c)] + tile_row(r) * step, sum[r][c]);
             }
         }
     }
@@ -142,7 +142,7 @@ DEVICE Phase phase_at(const Job& job, int axis, u64 place, u64 size, u64 window)
 #endif
 
 BLOCK_KERNEL(conv2d_tiled, TILE_BLOCKS) {
-    SHARED Shared<T> shared;
+    SHARED Shared<WIDE> shared;
     Sizes of = sizes(job);
     u32 t = threadIdx.x;
     u64 pixels = job.dims[0] * of.OH * of.OW, plane = of.OH * of.OW, depth = of.inputs * of.KH * of.KW;
@@ -158,15 +158,15 @@ BLOCK_KERNEL(conv2d_tiled, TILE_BLOCKS) {
         const T* weight = (const T*)job.in[1].address + first * depth;
         Factors<T> factors = {weight, rows, depth, true, (const T*)job.in[0].address, of.H, of.W, false};
         auto term_at = [&](u64 k) { return Term{k, tap_at(job, of, k)}; };
-        T sum[4][4] = {};
+        WIDE sum[4][4] = {};
         add_terms(shared, factors, 0, depth, term_at, sum);
-        write_sums(shared, out<T>(job, 0), plane, rows, columns, sum);
+        write_sums<T>(job, shared, plane, rows, columns, sum);
     }
 }
 
 // A part is the pixels of a phase of both axes, whose taps are its depth: no other tap sees them. i = the steps of taps.
 BLOCK_KERNEL(conv2d_input_grad_tiled, TILE_BLOCKS) {
-    SHARED Shared<T> shared;
+    SHARED Shared<WIDE> shared;
     SHARED Phase phases[2];
     Sizes of = sizes(job);
     u32 t = threadIdx.x;
@@ -201,15 +201,15 @@ BLOCK_KERNEL(conv2d_input_grad_tiled, TILE_BLOCKS) {
             u64 y = 0 - quotient(ky * job.k[4], job.k[0]), x = 0 - quotient(kx * job.k[5], job.k[1]);
             return Term{at.n * of.inputs * window + ky * of.KW + kx, Spot{at.n * plane + y * of.OW + x, y, x}};
         };
-        T sum[4][4] = {};
+        WIDE sum[4][4] = {};
         add_terms(shared, factors, 0, of.outputs * down.taps * across.taps, term_at, sum);
-        write_sums(shared, out<T>(job, 0), of.H * of.W, rows, columns, sum);
+        write_sums<T>(job, shared, of.H * of.W, rows, columns, sum);
     }
 }
 
 // A part is inner_dims[6] output pixels of the sum; its results follow those of the part before.
 BLOCK_KERNEL(conv2d_weight_grad_tiled, TILE_BLOCKS) {
-    SHARED Shared<T> shared;
+    SHARED Shared<WIDE> shared;
     Sizes of = sizes(job);
     u32 t = threadIdx.x;
     u64 pixels = job.dims[0] * of.OH * of.OW, plane = of.OH * of.OW, taps = of.inputs * of.KH * of.KW;
@@ -230,8 +230,8 @@ BLOCK_KERNEL(conv2d_weight_grad_tiled, TILE_BLOCKS) {
             u64 along = k + quotient(k, plane) * (of.O - 1) * plane;
             return Term{along, window_at(job, of, k, group * of.inputs)};
         };
-        T sum[4][4] = {};
+        WIDE sum[4][4] = {};
         add_terms(shared, factors, from, to < pixels ? to : pixels, term_at, sum);
-        write_sums(shared, out<T>(job, 0), taps, rows, columns, sum);
+        write_sums<T>(job, shared, taps, rows, columns, sum);
     }
 }

@@ -44,7 +44,7 @@ KERNEL(arithmetic) {
     WIDE c = constant(job, 0, (WIDE)0);
     WIDE high = constant(job, 1, (WIDE)0);
     EACH(i) {
-        WIDE x = (WIDE)load<T>(job, 0, i);
+        WIDE x = value<T>(job, 0, i);
         WIDE y;
         switch (job.function) {
             case 0: y = negative(x); break;
@@ -57,15 +57,15 @@ KERNEL(arithmetic) {
             case 7: y = x < c ? c : x > high ? high : x; break;
             default: y = over(x, c); break;
         }
-        out<T>(job, 0)[i] = (T)y;
+        store<T>(job, 0, i, y);
     }
 }
 
 // Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
 KERNEL(binary) {
     EACH(i) {
-        WIDE a = (WIDE)load<T>(job, 0, i);
-        WIDE b = (WIDE)load<T>(job, 1, i);
+        WIDE a = value<T>(job, 0, i);
+        WIDE b = value<T>(job, 1, i);
         WIDE y;
         switch (job.function) {
             case 0: y = plus(a, b); break;
@@ -79,15 +79,15 @@ KERNEL(binary) {
 #endif
             default: y = a; break;
         }
-        out<T>(job, 0)[i] = (T)y;
+        store<T>(job, 0, i, y);
     }
 }
 
 // Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
 KERNEL(compare) {
     EACH(i) {
-        WIDE a = (WIDE)load<T>(job, 0, i);
-        WIDE b = (WIDE)load<T>(job, 1, i);
+        WIDE a = value<T>(job, 0, i);
+        WIDE b = value<T>(job, 1, i);
         bool holds;
         switch (job.function) {
             case 0: holds = a == b; break;

@@ -10,7 +10,7 @@ DEVICE WIDE JOIN(normal_cdf, SUFFIX)(WIDE x) { return (WIDE)0.5 * ((WIDE)1 + err
 KERNEL(transcendental) {
     WIDE c = constant(job, 0, (WIDE)0);
     EACH(i) {
-        WIDE x = (WIDE)load<T>(job, 0, i);
+        WIDE x = value<T>(job, 0, i);
         WIDE y;
         switch (job.function) {
             case 0: y = exponential(x); break;
@@ -32,7 +32,7 @@ KERNEL(transcendental) {
             case 17: y = rounded(x); break;
             default: y = power_of(x, c); break;
         }
-        out<T>(job, 0)[i] = (T)y;
+        store<T>(job, 0, i, y);
     }
 }
 
@@ -41,8 +41,8 @@ KERNEL(derivative) {
     WIDE c = constant(job, 0, (WIDE)0);
     WIDE high = constant(job, 1, (WIDE)0);
     EACH(i) {
-        WIDE s = (WIDE)load<T>(job, 0, i);
-        WIDE g = (WIDE)load<T>(job, 1, i);
+        WIDE s = value<T>(job, 0, i);
+        WIDE g = value<T>(job, 1, i);
         WIDE y;
         switch (job.function) {
             case 0: y = -g; break;
@@ -84,6 +84,6 @@ KERNEL(derivative) {
             case 22: y = s < c || s > high ? (WIDE)0 : g; break;
             default: y = g / c; break;
         }
-        out<T>(job, 0)[i] = (T)y;
+        store<T>(job, 0, i, y);
     }
 }

@@ -21,16 +21,16 @@ KERNEL(gather) {
 }
 
 // out[beside, index] += input: one thread for each line along the axis, in the order of the indices, so that the sum is
-// the same every time. The job's shape is that of the indices without the axis; operand 0 is the input, operand 1 the
+// the same every time; sums of halves are floats. The job's shape is that of the indices without the axis; operand 0 is the input, operand 1 the
 // indices, operand 2 the output; k = [indices along the axis, strides along it of input, indices and output].
 KERNEL(scatter_add) {
     EACH(line) {
-        const T* from = (const T*)job.in[0].address + offset_in(job.rank, job.dims, job.in[0].strides, line);
+        u64 from = offset_in(job.rank, job.dims, job.in[0].strides, line);
         const i64* index = (const i64*)job.in[1].address + offset_in(job.rank, job.dims, job.in[1].strides, line);
-        T* to = (T*)job.in[2].address + offset_in(job.rank, job.dims, job.in[2].strides, line);
+        WIDE* to = (WIDE*)job.in[2].address + offset_in(job.rank, job.dims, job.in[2].strides, line);
         for (u64 e = 0; e < job.k[0]; ++e) {
-            T* cell = to + (u64)index[e * job.k[2]] * job.k[3];
-            *cell = (T)plus((WIDE)*cell, (WIDE)from[e * job.k[1]]);
+            WIDE* cell = to + (u64)index[e * job.k[2]] * job.k[3];
+            *cell = plus(*cell, element_at<T>(job.in[0], from + e * job.k[1]));
         }
     }
 }
@@ -38,7 +38,7 @@ KERNEL(scatter_add) {
 // out[row, c] = whether c is the index of the row; k[0] classes, count elements.
 KERNEL(one_hot) {
     EACH(i) {
-        u64 row = i / job.k[0];
+        u64 row = quotient(i, job.k[0]);
         u64 index = (u64)((const i64*)job.in[0].address)[place(job, job.in[0], row)];
         out<T>(job, 0)[i] = i - row * job.k[0] == index ? (T)1 : (T)0;
     }

@@ -3,7 +3,7 @@
 // A kernel takes one argument, a Job: where its operands lie, over which shape, and a few numbers. The host writes the
 // same struct (src/kernels/job.rs). Every source is compiled once for each element type T, whose name ends the names of
 // the kernels: KERNEL(unary) is unary_f32 where T is float. WIDE is what elements are computed with: float for the halves,
-// else T. A second argument of KERNEL says for how many blocks a processor must have registers: without one the compiler may aim at
+// else T. What kernels for halves compute with may also lie in memory as floats, operand by operand. A second argument of KERNEL says for how many blocks a processor must have registers: without one the compiler may aim at
 // more than it can without spilling.
 //
 // Products and sums are not fused unless a kernel says fma, so that plain arithmetic gives what the CPU gives.
@@ -26,6 +26,13 @@ struct Operand {
     u64 address;
     u64 strides[MAX_RANK];
     u64 contiguous;
+    u64 wide;             // whether its elements are of type WIDE, not T
+};
+
+// What is written: contiguous.
+struct Output {
+    u64 address;
+    u64 wide;
 };
 
 struct Job {
@@ -36,7 +43,7 @@ struct Job {
     u64 inner_dims[MAX_RANK];
     Operand in[3];
     u64 also[4];          // addresses of further inputs, contiguous unless a kernel says how
-    u64 out[3];           // addresses of contiguous outputs
+    Output out[3];
     u64 function;         // which of a family of functions
     u64 k[6];             // counts
     double c[9];          // constants
@@ -187,7 +194,45 @@ DEVICE E load(const Job& job, int operand, u64 i) {
 
 template <typename E>
 DEVICE E* out(const Job& job, int output) {
-    return (E*)job.out[output];
+    return (E*)job.out[output].address;
+}
+
+// What elements are computed with.
+template <typename E> struct Computed { typedef E type; };
+template <> struct Computed<f16> { typedef float type; };
+template <> struct Computed<bf16> { typedef float type; };
+
+// The element at a place of an operand, as it is computed with.
+template <typename E>
+DEVICE typename Computed<E>::type element_at(const Operand& from, u64 at) {
+    typedef typename Computed<E>::type Wide;
+    if (sizeof(E) < sizeof(Wide) && from.wide) return ((const Wide*)from.address)[at];
+    return (Wide)((const E*)from.address)[at];
+}
+
+// Element i of the job's shape, as it is computed with.
+template <typename E>
+DEVICE typename Computed<E>::type value(const Job& job, int operand, u64 i) {
+    return element_at<E>(job.in[operand], place(job, job.in[operand], i));
+}
+
+// Element i of an output that is changed in place.
+template <typename E>
+DEVICE typename Computed<E>::type stored(const Job& job, int output, u64 i) {
+    typedef typename Computed<E>::type Wide;
+    if (sizeof(E) < sizeof(Wide) && job.out[output].wide) return out<Wide>(job, output)[i];
+    return (Wide)out<E>(job, output)[i];
+}
+
+// Writes what was computed, rounded to what the output holds.
+template <typename E>
+DEVICE void store(const Job& job, int output, u64 i, typename Computed<E>::type x) {
+    typedef typename Computed<E>::type Wide;
+    if (sizeof(E) < sizeof(Wide) && job.out[output].wide) {
+        out<Wide>(job, output)[i] = x;
+    } else {
+        out<E>(job, output)[i] = (E)x;
+    }
 }
 
 template <typename E> DEVICE bool not_a_number(E x) { return x != x; }

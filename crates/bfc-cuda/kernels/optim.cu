@@ -3,25 +3,25 @@
 
 // out = [values]; c = [scale, low, high].
 KERNEL(clip) {
-    T low = (T)job.c[1], high = (T)job.c[2];
+    WIDE low = (WIDE)job.c[1], high = (WIDE)job.c[2];
     EACH(i) {
-        T x = out<T>(job, 0)[i] * (T)job.c[0];
-        out<T>(job, 0)[i] = x < low ? low : x > high ? high : x;
+        WIDE x = stored<T>(job, 0, i) * (WIDE)job.c[0];
+        store<T>(job, 0, i, x < low ? low : x > high ? high : x);
     }
 }
 
 // out = [param, momentum]; c = [lr, weight decay, momentum]; function 0: without momentum, 1: with, 2: Nesterov's.
 KERNEL(sgd) {
-    T lr = (T)job.c[0], decay = (T)job.c[1], keep = (T)job.c[2];
+    WIDE lr = (WIDE)job.c[0], decay = (WIDE)job.c[1], keep = (WIDE)job.c[2];
     EACH(i) {
-        T p = out<T>(job, 0)[i];
-        T g = load<T>(job, 0, i) + decay * p;
+        WIDE p = stored<T>(job, 0, i);
+        WIDE g = value<T>(job, 0, i) + decay * p;
         if (job.function == 0) {
-            out<T>(job, 0)[i] = p - lr * g;
+            store<T>(job, 0, i, p - lr * g);
         } else {
-            T m = keep * out<T>(job, 1)[i] + g;
-            out<T>(job, 1)[i] = m;
-            out<T>(job, 0)[i] = p - lr * (job.function == 2 ? g + keep * m : m);
+            WIDE m = keep * stored<T>(job, 1, i) + g;
+            store<T>(job, 1, i, m);
+            store<T>(job, 0, i, p - lr * (job.function == 2 ? g + keep * m : m));
         }
     }
 }
@@ -29,13 +29,13 @@ KERNEL(sgd) {
 // out = [param, mean, variance]; c = [beta1, 1 - beta1, beta2, 1 - beta2, epsilon, rate, scale, coupled decay, shrink].
 KERNEL(adam) {
     EACH(i) {
-        T p = out<T>(job, 0)[i];
-        T g = load<T>(job, 0, i) + (T)job.c[7] * p;
-        T m = (T)job.c[0] * out<T>(job, 1)[i] + (T)job.c[1] * g;
-        T v = (T)job.c[2] * out<T>(job, 2)[i] + (T)job.c[3] * (g * g);
-        out<T>(job, 1)[i] = m;
-        out<T>(job, 2)[i] = v;
-        out<T>(job, 0)[i] = (T)job.c[8] * p - (T)job.c[5] * m / (root(v) * (T)job.c[6] + (T)job.c[4]);
+        WIDE p = stored<T>(job, 0, i);
+        WIDE g = value<T>(job, 0, i) + (WIDE)job.c[7] * p;
+        WIDE m = (WIDE)job.c[0] * stored<T>(job, 1, i) + (WIDE)job.c[1] * g;
+        WIDE v = (WIDE)job.c[2] * stored<T>(job, 2, i) + (WIDE)job.c[3] * (g * g);
+        store<T>(job, 1, i, m);
+        store<T>(job, 2, i, v);
+        store<T>(job, 0, i, (WIDE)job.c[8] * p - (WIDE)job.c[5] * m / (root(v) * (WIDE)job.c[6] + (WIDE)job.c[4]));
     }
 }
 
@@ -43,28 +43,28 @@ KERNEL(adam) {
 // with momentum.
 KERNEL(rms_prop) {
     EACH(i) {
-        T p = out<T>(job, 0)[i];
-        T g = load<T>(job, 0, i) + (T)job.c[1] * p;
-        T v = (T)job.c[2] * out<T>(job, 1)[i] + (T)job.c[3] * (g * g);
-        out<T>(job, 1)[i] = v;
-        T step = g / (root(v) + (T)job.c[4]);
+        WIDE p = stored<T>(job, 0, i);
+        WIDE g = value<T>(job, 0, i) + (WIDE)job.c[1] * p;
+        WIDE v = (WIDE)job.c[2] * stored<T>(job, 1, i) + (WIDE)job.c[3] * (g * g);
+        store<T>(job, 1, i, v);
+        WIDE step = g / (root(v) + (WIDE)job.c[4]);
         if (job.function == 1) {
-            step = (T)job.c[5] * out<T>(job, 2)[i] + step;
-            out<T>(job, 2)[i] = step;
+            step = (WIDE)job.c[5] * stored<T>(job, 2, i) + step;
+            store<T>(job, 2, i, step);
         }
-        out<T>(job, 0)[i] = p - (T)job.c[0] * step;
+        store<T>(job, 0, i, p - (WIDE)job.c[0] * step);
     }
 }
 
 // out = [param, mean]; c = [lr, shrink, beta1, 1 - beta1, beta2, 1 - beta2]. A NaN is a step of itself.
 KERNEL(lion) {
-    T lr = (T)job.c[0];
+    WIDE lr = (WIDE)job.c[0];
     EACH(i) {
-        T g = load<T>(job, 0, i);
-        T m = out<T>(job, 1)[i];
-        T towards = (T)job.c[2] * m + (T)job.c[3] * g;
-        T step = towards > (T)0 ? lr : towards < (T)0 ? -lr : towards;
-        out<T>(job, 0)[i] = (T)job.c[1] * out<T>(job, 0)[i] - step;
-        out<T>(job, 1)[i] = (T)job.c[4] * m + (T)job.c[5] * g;
+        WIDE g = value<T>(job, 0, i);
+        WIDE m = stored<T>(job, 1, i);
+        WIDE towards = (WIDE)job.c[2] * m + (WIDE)job.c[3] * g;
+        WIDE step = towards > (WIDE)0 ? lr : towards < (WIDE)0 ? -lr : towards;
+        store<T>(job, 0, i, (WIDE)job.c[1] * stored<T>(job, 0, i) - step);
+        store<T>(job, 1, i, (WIDE)job.c[4] * m + (WIDE)job.c[5] * g);
     }
 }

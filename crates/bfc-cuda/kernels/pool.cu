@@ -39,13 +39,13 @@ DEVICE u64 last_output(const Job& job, int axis, u64 place) {
 template <typename E>
 DEVICE u64 largest_at(const E* image, u64 wide, const Window& down, const Window& across) {
     u64 best = down.start * wide + across.start;
-    E largest = image[best];
+    typename Computed<E>::type largest = image[best];
     for (u64 y = down.start; y < down.end; ++y) {
         for (u64 x = across.start; x < across.end; ++x) {
-            E value = image[y * wide + x];
-            if (value > largest || (not_a_number(value) && !not_a_number(largest))) {
+            typename Computed<E>::type seen = image[y * wide + x];
+            if (seen > largest || (not_a_number(seen) && !not_a_number(largest))) {
                 best = y * wide + x;
-                largest = value;
+                largest = seen;
             }
         }
     }
@@ -63,13 +63,13 @@ KERNEL(pool2d) {
         if (job.function == 0) {
             out<T>(job, 0)[i] = image[largest_at(image, wide, down, across)];
         } else {
-            T sum = (T)0;
+            WIDE sum = (WIDE)0;
             for (u64 y = down.start; y < down.end; ++y) {
                 for (u64 x = across.start; x < across.end; ++x) {
-                    sum += image[y * wide + x];
+                    sum += (WIDE)image[y * wide + x];
                 }
             }
-            out<T>(job, 0)[i] = sum / ((T)down.count * (T)across.count);
+            out<T>(job, 0)[i] = (T)(sum / ((WIDE)down.count * (WIDE)across.count));
         }
     }
 }
@@ -82,19 +82,19 @@ KERNEL(pool2d_grad, 3) {
         u64 first = first_output(job, 1, x), last = last_output(job, 1, x), below = last_output(job, 0, y);
         const T* image = (const T*)job.in[0].address + plane * job.k[0] * wide;
         const T* grad = (const T*)job.in[1].address + plane * job.k[2] * job.k[3];
-        T sum = (T)0;
+        WIDE sum = (WIDE)0;
         for (u64 oy = first_output(job, 0, y); oy < below; ++oy) {
             Window down = window(job, 0, oy);
             for (u64 ox = first; ox < last; ++ox) {
                 Window across = window(job, 1, ox);
-                T g = grad[oy * job.k[3] + ox];
+                WIDE g = (WIDE)grad[oy * job.k[3] + ox];
                 if (job.function == 1) {
-                    sum += g / ((T)down.count * (T)across.count);
+                    sum += g / ((WIDE)down.count * (WIDE)across.count);
                 } else if (largest_at(image, wide, down, across) == y * wide + x) {
                     sum += g;
                 }
             }
         }
-        out<T>(job, 0)[i] = sum;
+        out<T>(job, 0)[i] = (T)sum;
     }
 }

@@ -1,5 +1,5 @@
 // Random fills: Philox4x32-10 (Salmon, Moraes, Dror and Shaw, 2011). Element i depends on the key and i alone: it is made
-// from block i / 4 of the random bits, or i / 2 for types that need 64 bits for an element. k = [seed, sequence].
+// from block i / 4 of the random bits, or i / 2 for types that need 64 bits for an element. Halves are rounded floats. k = [seed, sequence].
 //
 // function 0: uniform in [c[0], c[1]), c[2] the largest value below; 1: normal with mean c[0] and deviation c[1];
 // 2: c[1] with probability c[0], else 0; 3: whether the uniform is not 0.
@@ -79,22 +79,22 @@ KERNEL(random) {
         Words words = philox(job.k[0], job.k[1], i / 2);
         double drawn = job.function == 1 ? wide_normal(words, i % 2) : wide_uniform(words, i % 2);
 #endif
-        T value;
+        WIDE element;
         if (job.function == 2) {
-            value = drawn < job.c[0] ? constant(job, 1, (T)0) : (T)0;
+            element = drawn < job.c[0] ? constant(job, 1, (WIDE)0) : (WIDE)0;
         } else if (job.function == 1) {
-            value = (T)(job.c[0] + job.c[1] * drawn);
+            element = (WIDE)(job.c[0] + job.c[1] * drawn);
         } else {
 #ifdef T_IS_FLOAT
-            T drawn_value = (T)(job.c[0] + drawn * (job.c[1] - job.c[0]));
+            element = (WIDE)(job.c[0] + drawn * (job.c[1] - job.c[0]));
             // Rounding may reach the end, which does not belong to the range.
-            value = drawn_value < (T)job.c[1] ? drawn_value : (T)job.c[2];
+            element = element < (WIDE)job.c[1] ? element : (WIDE)job.c[2];
 #else
             double whole = floor(job.c[0] + drawn * (job.c[1] - job.c[0]));
             whole = whole < job.c[2] ? whole : job.c[2];
-            value = job.function == 3 ? (T)(whole != 0.0) : INTEGER(whole);
+            element = job.function == 3 ? (WIDE)(whole != 0.0) : INTEGER(whole);
 #endif
         }
-        out<T>(job, 0)[i] = value;
+        out<T>(job, 0)[i] = (T)element;
     }
 }

@@ -37,19 +37,26 @@ DEVICE u64 inner(const Job& job, u64 e) {
     return job.in[1].contiguous ? e : offset_in(job.inner_rank, job.inner_dims, job.in[1].strides, e);
 }
 
+// Element e of the sequence that begins at a place.
+template <typename E>
+DEVICE typename Computed<E>::type along(const Job& job, u64 first, u64 e) {
+    return element_at<E>(job.in[0], first + inner(job, e));
+}
+
 // Folds every `step`-th element of a sequence from `e` to below `to`, of which there is at least one: in runs, and then their
 // results, so that the rounding error of a sum of n elements grows with n / RUN + RUN and not with n.
 template <typename E>
-DEVICE E fold_steps(const Job& job, const E* base, u64 e, u64 to, u64 step) {
+DEVICE typename Computed<E>::type fold_steps(const Job& job, u64 first, u64 e, u64 to, u64 step) {
+    typedef typename Computed<E>::type Wide;
     const u64 RUN = 256;
-    E whole = element(job.function, base[inner(job, e)]);
-    for (bool first = true; e < to; first = false) {
+    Wide whole = element(job.function, along<E>(job, first, e));
+    for (bool is_first = true; e < to; is_first = false) {
         u64 end = to - e > RUN * step ? e + RUN * step : to;
-        E run = element(job.function, base[inner(job, e)]);
+        Wide run = element(job.function, along<E>(job, first, e));
         for (e += step; e < end; e += step) {
-            run = fold(job.function, run, element(job.function, base[inner(job, e)]));
+            run = fold(job.function, run, element(job.function, along<E>(job, first, e)));
         }
-        whole = first ? run : fold(job.function, whole, run);
+        whole = is_first ? run : fold(job.function, whole, run);
     }
     return whole;
 }
@@ -71,24 +78,22 @@ KERNEL(reduce_serial, 4) {
         u64 o = n - s * job.count;
         u64 from = s * job.k[2];
         u64 to = from + job.k[2] < job.k[0] ? from + job.k[2] : job.k[0];
-        const T* base = (const T*)job.in[0].address + place(job, job.in[0], o);
-        out<T>(job, 0)[n] = result(job, fold_steps(job, base, from, to, 1));
+        store<T>(job, 0, n, result(job, fold_steps<T>(job, place(job, job.in[0], o), from, to, 1)));
     }
 }
 
 // One block for each output and slab: for long sequences that lie along memory.
 BLOCK_KERNEL(reduce_rows, 4) {
-    SHARED T folded[BLOCK];
+    SHARED WIDE folded[BLOCK];
     u64 slabs = job.k[1];
     for (u64 n = blockIdx.x; n < job.count * slabs; n += gridDim.x) {
         u64 s = quotient(n, job.count);
         u64 o = n - s * job.count;
         u64 from = s * job.k[2];
         u64 to = from + job.k[2] < job.k[0] ? from + job.k[2] : job.k[0];
-        const T* base = (const T*)job.in[0].address + place(job, job.in[0], o);
         u64 e = from + threadIdx.x;
         if (e < to) {
-            folded[threadIdx.x] = fold_steps(job, base, e, to, BLOCK);
+            folded[threadIdx.x] = fold_steps<T>(job, place(job, job.in[0], o), e, to, BLOCK);
         }
         __syncthreads();
         u64 filled = to - from < BLOCK ? to - from : BLOCK;
@@ -99,7 +104,7 @@ BLOCK_KERNEL(reduce_rows, 4) {
             __syncthreads();
         }
         if (threadIdx.x == 0) {
-            out<T>(job, 0)[n] = result(job, folded[0]);
+            store<T>(job, 0, n, result(job, folded[0]));
         }
         __syncthreads();
     }
@@ -107,7 +112,7 @@ BLOCK_KERNEL(reduce_rows, 4) {
 
 // One block for each 32 outputs side by side and slab: for sequences that lie across memory.
 BLOCK_KERNEL(reduce_columns, 4) {
-    SHARED T folded[8][32];
+    SHARED WIDE folded[8][32];
     u64 tiles = (job.count + 31) / 32;
     u32 column = threadIdx.x % 32;
     u32 row = threadIdx.x / 32;
@@ -118,16 +123,15 @@ BLOCK_KERNEL(reduce_columns, 4) {
         u64 to = from + job.k[2] < job.k[0] ? from + job.k[2] : job.k[0];
         u64 e = from + row;
         if (o < job.count && e < to) {
-            const T* base = (const T*)job.in[0].address + place(job, job.in[0], o);
-            folded[row][column] = fold_steps(job, base, e, to, 8);
+            folded[row][column] = fold_steps<T>(job, place(job, job.in[0], o), e, to, 8);
         }
         __syncthreads();
         if (row == 0 && o < job.count) {
-            T whole = folded[0][column];
+            WIDE whole = folded[0][column];
             for (u32 other = 1; other < 8 && from + other < to; ++other) {
                 whole = fold(job.function, whole, folded[other][column]);
             }
-            out<T>(job, 0)[slab * job.count + o] = result(job, whole);
+            store<T>(job, 0, slab * job.count + o, result(job, whole));
         }
         __syncthreads();
     }
@@ -136,11 +140,11 @@ BLOCK_KERNEL(reduce_columns, 4) {
 // The index of the first largest (function 1) or smallest element; NaN counts as both. One thread for each output.
 KERNEL(arg_reduce) {
     EACH(o) {
-        const T* base = (const T*)job.in[0].address + place(job, job.in[0], o);
-        T best = base[0];
+        u64 first = place(job, job.in[0], o);
+        WIDE best = along<T>(job, first, 0);
         u64 index = 0;
         for (u64 e = 1; e < job.k[0] && !not_a_number(best); ++e) {
-            T x = base[inner(job, e)];
+            WIDE x = along<T>(job, first, e);
             if (more_extreme(job.function, x, best)) {
                 best = x;
                 index = e;
@@ -152,16 +156,16 @@ KERNEL(arg_reduce) {
 
 // The same with one block for each output: for long sequences.
 BLOCK_KERNEL(arg_reduce_rows) {
-    SHARED T bests[BLOCK];
+    SHARED WIDE bests[BLOCK];
     SHARED u64 indices[BLOCK];
     u32 t = threadIdx.x;
     for (u64 o = blockIdx.x; o < job.count; o += gridDim.x) {
-        const T* base = (const T*)job.in[0].address + place(job, job.in[0], o);
+        u64 first = place(job, job.in[0], o);
         if (t < job.k[0]) {
-            T best = base[inner(job, t)];
+            WIDE best = along<T>(job, first, t);
             u64 index = t;
             for (u64 e = t + (u64)BLOCK; e < job.k[0] && !not_a_number(best); e += BLOCK) {
-                T x = base[inner(job, e)];
+                WIDE x = along<T>(job, first, e);
                 if (more_extreme(job.function, x, best)) {
                     best = x;
                     index = e;
@@ -173,7 +177,7 @@ BLOCK_KERNEL(arg_reduce_rows) {
         __syncthreads();
         for (u32 step = BLOCK / 2; step > 0; step /= 2) {
             if (t < step && t + step < job.k[0]) {
-                T other = bests[t + step];
+                WIDE other = bests[t + step];
                 bool before = indices[t + step] < indices[t] && !more_extreme(job.function, bests[t], other);
                 if (before || more_extreme(job.function, other, bests[t])) {
                     bests[t] = other;

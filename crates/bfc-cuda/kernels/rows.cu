@@ -6,16 +6,16 @@
 #define HIGHWATER_ROWS
 
 // The largest of a row, and the sum of exp of what is below it.
-template <typename E>
-DEVICE void statistics(const Job& job, E* shared, u64 first, E* largest, E* sum) {
-    E own = (E)-INFINITY;
+template <typename E, typename Wide>
+DEVICE void statistics(const Job& job, Wide* shared, u64 first, Wide* largest, Wide* sum) {
+    Wide own = (Wide)-INFINITY;
     for (u64 e = threadIdx.x; e < job.k[0]; e += BLOCK) {
-        own = larger(own, load<E>(job, 0, first + e));
+        own = larger(own, value<E>(job, 0, first + e));
     }
     *largest = join(shared, own, false);
-    own = (E)0;
+    own = (Wide)0;
     for (u64 e = threadIdx.x; e < job.k[0]; e += BLOCK) {
-        own += exponential(load<E>(job, 0, first + e) - *largest);
+        own += exponential(value<E>(job, 0, first + e) - *largest);
     }
     *sum = join(shared, own, true);
 }
@@ -24,64 +24,64 @@ DEVICE void statistics(const Job& job, E* shared, u64 first, E* largest, E* sum)
 
 // function 1: the logarithm.
 BLOCK_KERNEL(softmax) {
-    SHARED T shared[BLOCK];
+    SHARED WIDE shared[BLOCK];
     for (u64 row = blockIdx.x; row < job.count; row += gridDim.x) {
         u64 first = row * job.k[0];
-        T largest, sum;
+        WIDE largest, sum;
         statistics<T>(job, shared, first, &largest, &sum);
-        T log_sum = logarithm(sum);
+        WIDE log_sum = logarithm(sum);
         for (u64 e = threadIdx.x; e < job.k[0]; e += BLOCK) {
-            T x = load<T>(job, 0, first + e) - largest;
-            out<T>(job, 0)[first + e] = job.function ? x - log_sum : exponential(x) / sum;
+            WIDE x = value<T>(job, 0, first + e) - largest;
+            store<T>(job, 0, first + e, job.function ? x - log_sum : exponential(x) / sum);
         }
     }
 }
 
 // From the output s and the gradient g: s (g - sum g s), or g - exp(s) sum g for the logarithm.
 BLOCK_KERNEL(softmax_grad) {
-    SHARED T shared[BLOCK];
+    SHARED WIDE shared[BLOCK];
     for (u64 row = blockIdx.x; row < job.count; row += gridDim.x) {
         u64 first = row * job.k[0];
-        T own = (T)0;
+        WIDE own = (WIDE)0;
         for (u64 e = threadIdx.x; e < job.k[0]; e += BLOCK) {
-            T g = load<T>(job, 1, first + e);
-            own += job.function ? g : g * load<T>(job, 0, first + e);
+            WIDE g = value<T>(job, 1, first + e);
+            own += job.function ? g : g * value<T>(job, 0, first + e);
         }
-        T sum = join(shared, own, true);
+        WIDE sum = join(shared, own, true);
         for (u64 e = threadIdx.x; e < job.k[0]; e += BLOCK) {
-            T s = load<T>(job, 0, first + e);
-            T g = load<T>(job, 1, first + e);
-            out<T>(job, 0)[first + e] = job.function ? g - exponential(s) * sum : s * (g - sum);
+            WIDE s = value<T>(job, 0, first + e);
+            WIDE g = value<T>(job, 1, first + e);
+            store<T>(job, 0, first + e, job.function ? g - exponential(s) * sum : s * (g - sum));
         }
     }
 }
 
 // The targets are contiguous, at out[1], and were checked.
 BLOCK_KERNEL(cross_entropy) {
-    SHARED T shared[BLOCK];
+    SHARED WIDE shared[BLOCK];
     for (u64 row = blockIdx.x; row < job.count; row += gridDim.x) {
         u64 first = row * job.k[0];
-        T largest, sum;
+        WIDE largest, sum;
         statistics<T>(job, shared, first, &largest, &sum);
         if (threadIdx.x == 0) {
             u64 target = (u64)((const i64*)job.in[1].address)[row * job.in[1].strides[0]];
-            out<T>(job, 0)[row] = logarithm(sum) - (load<T>(job, 0, first + target) - largest);
+            store<T>(job, 0, row, logarithm(sum) - (value<T>(job, 0, first + target) - largest));
         }
     }
 }
 
 // (softmax(logits) - one_hot(targets)) grad, and 0 where the row's gradient is 0, whatever its logits are.
 BLOCK_KERNEL(cross_entropy_grad) {
-    SHARED T shared[BLOCK];
+    SHARED WIDE shared[BLOCK];
     for (u64 row = blockIdx.x; row < job.count; row += gridDim.x) {
         u64 first = row * job.k[0];
-        T largest, sum;
+        WIDE largest, sum;
         statistics<T>(job, shared, first, &largest, &sum);
         u64 target = (u64)((const i64*)job.in[1].address)[row * job.in[1].strides[0]];
-        T scale = ((const T*)job.in[2].address)[row * job.in[2].strides[0]];
+        WIDE scale = element_at<T>(job.in[2], row * job.in[2].strides[0]);
         for (u64 e = threadIdx.x; e < job.k[0]; e += BLOCK) {
-            T p = exponential(load<T>(job, 0, first + e) - largest) / sum;
-            out<T>(job, 0)[first + e] = scale == (T)0 ? (T)0 : (e == target ? p - (T)1 : p) * scale;
+            WIDE p = exponential(value<T>(job, 0, first + e) - largest) / sum;
+            store<T>(job, 0, first + e, scale == (WIDE)0 ? (WIDE)0 : (e == target ? p - (WIDE)1 : p) * scale);
         }
     }
 }
@@ -89,32 +89,32 @@ BLOCK_KERNEL(cross_entropy_grad) {
 // x brought to mean 0 (function bit 0) and mean square 1, then times the weight (bit 1) and plus the bias (bit 2); in = [x,
 // weight, bias], c[0] what is added to the mean square; out[1] takes the mean and the scale of each row.
 BLOCK_KERNEL(layer_norm) {
-    SHARED T shared[BLOCK];
+    SHARED WIDE shared[BLOCK];
     for (u64 row = blockIdx.x; row < job.count; row += gridDim.x) {
         u64 first = row * job.k[0];
-        T own = (T)0;
-        T mean = (T)0;
+        WIDE own = (WIDE)0;
+        WIDE mean = (WIDE)0;
         if (job.function & 1) {
             for (u64 e = threadIdx.x; e < job.k[0]; e += BLOCK) {
-                own += load<T>(job, 0, first + e);
+                own += value<T>(job, 0, first + e);
             }
-            mean = join(shared, own, true) / (T)job.k[0];
+            mean = join(shared, own, true) / (WIDE)job.k[0];
         }
-        own = (T)0;
+        own = (WIDE)0;
         for (u64 e = threadIdx.x; e < job.k[0]; e += BLOCK) {
-            T x = load<T>(job, 0, first + e) - mean;
+            WIDE x = value<T>(job, 0, first + e) - mean;
             own += x * x;
         }
-        T scale = (T)1 / root(join(shared, own, true) / (T)job.k[0] + constant(job, 0, (T)0));
+        WIDE scale = (WIDE)1 / root(join(shared, own, true) / (WIDE)job.k[0] + constant(job, 0, (WIDE)0));
         for (u64 e = threadIdx.x; e < job.k[0]; e += BLOCK) {
-            T y = (load<T>(job, 0, first + e) - mean) * scale;
-            if (job.function & 2) y = y * load<T>(job, 1, first + e);
-            if (job.function & 4) y = y + load<T>(job, 2, first + e);
-            out<T>(job, 0)[first + e] = y;
+            WIDE y = (value<T>(job, 0, first + e) - mean) * scale;
+            if (job.function & 2) y = y * value<T>(job, 1, first + e);
+            if (job.function & 4) y = y + value<T>(job, 2, first + e);
+            store<T>(job, 0, first + e, y);
         }
         if (threadIdx.x == 0) {
-            out<T>(job, 1)[2 * row] = mean;
-            out<T>(job, 1)[2 * row + 1] = scale;
+            store<T>(job, 1, 2 * row, mean);
+            store<T>(job, 1, 2 * row + 1, scale);
         }
     }
 }
@@ -122,25 +122,25 @@ BLOCK_KERNEL(layer_norm) {
 // scale (h - mean(h) - y mean(h y)) with h the gradient times the weight and y what was normalised; in = [x, weight,
 // gradient], also[0] the statistics; function bits as above.
 BLOCK_KERNEL(layer_norm_grad) {
-    SHARED T shared[BLOCK];
+    SHARED WIDE shared[BLOCK];
     for (u64 row = blockIdx.x; row < job.count; row += gridDim.x) {
         u64 first = row * job.k[0];
-        T mean = ((const T*)job.also[0])[2 * row], scale = ((const T*)job.also[0])[2 * row + 1];
-        T sum = (T)0, along = (T)0;
+        WIDE mean = ((const WIDE*)job.also[0])[2 * row], scale = ((const WIDE*)job.also[0])[2 * row + 1];
+        WIDE sum = (WIDE)0, along = (WIDE)0;
         for (u64 e = threadIdx.x; e < job.k[0]; e += BLOCK) {
-            T h = load<T>(job, 2, first + e);
-            if (job.function & 2) h = h * load<T>(job, 1, first + e);
+            WIDE h = value<T>(job, 2, first + e);
+            if (job.function & 2) h = h * value<T>(job, 1, first + e);
             sum += h;
-            along += h * ((load<T>(job, 0, first + e) - mean) * scale);
+            along += h * ((value<T>(job, 0, first + e) - mean) * scale);
         }
-        sum = join(shared, sum, true) / (T)job.k[0];
-        along = join(shared, along, true) / (T)job.k[0];
-        T shift = job.function & 1 ? sum : (T)0;
+        sum = join(shared, sum, true) / (WIDE)job.k[0];
+        along = join(shared, along, true) / (WIDE)job.k[0];
+        WIDE shift = job.function & 1 ? sum : (WIDE)0;
         for (u64 e = threadIdx.x; e < job.k[0]; e += BLOCK) {
-            T h = load<T>(job, 2, first + e);
-            if (job.function & 2) h = h * load<T>(job, 1, first + e);
-            T y = (load<T>(job, 0, first + e) - mean) * scale;
-            out<T>(job, 0)[first + e] = scale * (h - shift - y * along);
+            WIDE h = value<T>(job, 2, first + e);
+            if (job.function & 2) h = h * value<T>(job, 1, first + e);
+            WIDE y = (value<T>(job, 0, first + e) - mean) * scale;
+            store<T>(job, 0, first + e, scale * (h - shift - y * along));
         }
     }
 }
@@ -149,7 +149,7 @@ BLOCK_KERNEL(layer_norm_grad) {
 KERNEL(layer_norm_terms) {
     EACH(i) {
         u64 row = quotient(i, job.k[0]);
-        T mean = ((const T*)job.also[0])[2 * row], scale = ((const T*)job.also[0])[2 * row + 1];
-        out<T>(job, 0)[i] = (load<T>(job, 0, i) - mean) * scale * load<T>(job, 1, i);
+        WIDE mean = ((const WIDE*)job.also[0])[2 * row], scale = ((const WIDE*)job.also[0])[2 * row + 1];
+        store<T>(job, 0, i, (value<T>(job, 0, i) - mean) * scale * value<T>(job, 1, i));
     }
 }

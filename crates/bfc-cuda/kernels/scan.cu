@@ -7,12 +7,12 @@ KERNEL(running_sum) {
         u64 length = job.k[0];
         u64 step = job.k[1];
         u64 outer = quotient(line, step);
-        T* first = out<T>(job, 0) + outer * length * step + (line - outer * step);
-        T sum = first[job.function ? (length - 1) * step : 0];
+        u64 first = outer * length * step + (line - outer * step);
+        WIDE sum = stored<T>(job, 0, first + (job.function ? (length - 1) * step : 0));
         for (u64 e = 1; e < length; ++e) {
-            T* cell = first + (job.function ? length - 1 - e : e) * step;
-            sum = plus(sum, *cell);
-            *cell = sum;
+            u64 cell = first + (job.function ? length - 1 - e : e) * step;
+            sum = plus(sum, stored<T>(job, 0, cell));
+            store<T>(job, 0, cell, sum);
         }
     }
 }

@@ -19,7 +19,7 @@ DEVICE bool comes_before(E a, E b, bool descending) {
 // The job's shape is that of the lines; operand 0 is the elements at their starts, also[0] the indices so far, which for
 // runs of 1 are not read; k = [indices of a line, indices of a run, distance between elements], function 1 for the largest
 // first; count indices in all.
-KERNEL(merge_runs) {
+KERNEL(merge_runs, 4) {
     EACH(i) {
         u64 length = job.k[0];
         u64 run = job.k[1];
@@ -32,7 +32,7 @@ KERNEL(merge_runs) {
         u64 pair = quotient(at, 2 * run) * (2 * run);
         bool is_second = at - pair >= run;
         u64 index = run == 1 ? at : (u64)from[at];
-        T element = elements[index * job.k[2]];
+        WIDE element = (WIDE)elements[index * job.k[2]];
         // The other run is [begin, end) of the line.
         u64 begin = is_second ? pair : pair + run;
         u64 end = begin + run;
@@ -42,7 +42,7 @@ KERNEL(merge_runs) {
         u64 high = end;
         while (low < high) {
             u64 middle = low + (high - low) / 2;
-            T other = elements[(run == 1 ? middle : (u64)from[middle]) * job.k[2]];
+            WIDE other = (WIDE)elements[(run == 1 ? middle : (u64)from[middle]) * job.k[2]];
             bool passes = is_second ? !comes_before(element, other, descending) : comes_before(other, element, descending);
             if (passes) {
                 low = middle + 1;

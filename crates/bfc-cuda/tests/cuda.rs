@@ -15,7 +15,7 @@ use bfc_core::{
     PinnedBuffer, PinnedMemory, Registry, Request, SourceError, Span, Stream, StreamAllocator, SubAllocator,
     Transfers, VirtualMemory,
 };
-use bfc_cuda::kernels::{ElementType, Family, Job, Kernel, Operand};
+use bfc_cuda::kernels::{ElementType, Family, Job, Kernel, Operand, Output};
 use bfc_cuda::{
     Compute, ComputeError, CudaDriver, CudaUnavailable, Factor, Product, StepId, StreamCompute, probe,
     register,
@@ -371,13 +371,25 @@ impl Squares {
 
     fn fill(&self, place: u64, value: f64) -> Result<(), ComputeError> {
         let constants = [value, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
-        self.launch("fill", Job { outputs: [self.at(place), 0, 0], constants, ..Job::default() })
+        self.launch(
+            "fill",
+            Job {
+                outputs: [Output::new(self.at(place)), Output::default(), Output::default()],
+                constants,
+                ..Job::default()
+            },
+        )
     }
 
     /// 4 adds a number, 5 multiplies by it.
     fn arithmetic(&self, function: u64, from: u64, value: f64, to: u64) {
         let constants = [value, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
-        let mut job = Job { function, outputs: [self.at(to), 0, 0], constants, ..Job::default() };
+        let mut job = Job {
+            function,
+            outputs: [Output::new(self.at(to)), Output::default(), Output::default()],
+            constants,
+            ..Job::default()
+        };
         job.inputs[0] = Operand::contiguous(self.at(from));
         self.launch("arithmetic", job).unwrap();
     }
@@ -491,7 +503,8 @@ fn device_steps_are_done_before_others_wait_for_the_stream_or_take_memory_away()
         assert_eq!(half, (run + 1) as f32);
         // Memory that held back work names is given back: the work comes first.
         let more = squares.driver.allocate_device(4096).unwrap();
-        let mut job = Job { outputs: [more, 0, 0], ..Job::default() };
+        let mut job =
+            Job { outputs: [Output::new(more), Output::default(), Output::default()], ..Job::default() };
         job.constants[0] = 1.0;
         squares.launch("fill", job).unwrap();
         // SAFETY: it was taken above, and nothing to come uses it.

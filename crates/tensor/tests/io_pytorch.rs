@@ -4,7 +4,7 @@
 use highwater_tensor::io::{Array, Checkpoint, SafetensorsLimits};
 use highwater_tensor::nn::{
     BatchNorm, Conv2d, Flatten, Gru, Linear, Lstm, Module, Nonlinearity, RecurrentOptions, Relu, Rnn,
-    Sequential, Tanh,
+    Sequential,
 };
 use highwater_tensor::{Conv2dOptions, Device, Error, Rng, Runtime, Tensor, no_grad};
 

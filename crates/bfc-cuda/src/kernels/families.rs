@@ -51,8 +51,20 @@ impl ElementType {
                 ("T_IS_NARROW", "1"),
             ],
             Self::F64 => &[("T", "double"), ("WIDE", "double"), ("SUFFIX", "f64"), ("T_IS_FLOAT", "1")],
-            Self::F16 => &[("T", "f16"), ("WIDE", "float"), ("SUFFIX", "f16"), ("T_IS_FLOAT", "1")],
-            Self::BF16 => &[("T", "bf16"), ("WIDE", "float"), ("SUFFIX", "bf16"), ("T_IS_FLOAT", "1")],
+            Self::F16 => &[
+                ("T", "f16"),
+                ("WIDE", "float"),
+                ("SUFFIX", "f16"),
+                ("T_IS_FLOAT", "1"),
+                ("T_IS_NARROW", "1"),
+            ],
+            Self::BF16 => &[
+                ("T", "bf16"),
+                ("WIDE", "float"),
+                ("SUFFIX", "bf16"),
+                ("T_IS_FLOAT", "1"),
+                ("T_IS_NARROW", "1"),
+            ],
             Self::I64 => &[("T", "i64"), ("WIDE", "i64"), ("SUFFIX", "i64")],
             Self::I32 => &[("T", "i32"), ("WIDE", "i32"), ("SUFFIX", "i32"), ("T_IS_INT", "1")],
             Self::U8 => &[("T", "u8"), ("WIDE", "u8"), ("SUFFIX", "u8"), ("T_IS_BYTE", "1")],
@@ -176,13 +188,17 @@ impl Family {
     #[must_use]
     pub const fn takes(self, element: ElementType) -> bool {
         match self {
-            Self::Elementwise | Self::Convert | Self::Index => true,
-            Self::Float | Self::Matmul => element.is_float(),
-            // Halves come to these as 32-bit floats.
-            Self::Reduce | Self::Scan | Self::Sort | Self::Random => !element.is_half(),
-            Self::Rows | Self::Conv | Self::Pool | Self::Attention | Self::Optim => {
-                element.is_float() && !element.is_half()
+            Self::Elementwise
+            | Self::Convert
+            | Self::Reduce
+            | Self::Scan
+            | Self::Sort
+            | Self::Index
+            | Self::Random => true,
+            Self::Float | Self::Matmul | Self::Rows | Self::Conv | Self::Pool | Self::Optim => {
+                element.is_float()
             }
+            Self::Attention => element.is_float() && !element.is_half(),
         }
     }
 

@@ -13,6 +13,18 @@ pub struct Operand {
     pub strides: [u64; MAX_RANK],
     /// Not 0 if the elements lie in order without gaps, so that the strides need not be asked.
     pub contiguous: u64,
+    /// Not 0 if they are 32-bit floats where the kernel is one for halves. For other kernels it means nothing.
+    pub wide: u64,
+}
+
+/// Where elements are written to, in order without gaps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Output {
+    /// The address of the first.
+    pub address: u64,
+    /// As of an [`Operand`].
+    pub wide: u64,
 }
 
 /// What a kernel is to do. Which fields it reads, and how, stands beside its source.
@@ -33,8 +45,8 @@ pub struct Job {
     pub inputs: [Operand; 3],
     /// Addresses of what else is read, in order without gaps unless the kernel says how.
     pub also: [u64; 4],
-    /// Addresses of what is written, in order without gaps.
-    pub outputs: [u64; 3],
+    /// What is written.
+    pub outputs: [Output; 3],
     /// Which of a family of functions.
     pub function: u64,
     /// Counts.
@@ -70,14 +82,36 @@ impl Operand {
     /// Elements that lie in order without gaps.
     #[must_use]
     pub const fn contiguous(address: u64) -> Self {
-        Self { address, strides: [0; MAX_RANK], contiguous: 1 }
+        Self { address, strides: [0; MAX_RANK], contiguous: 1, wide: 0 }
     }
 
     /// Elements that lie as the strides say, in elements.
     #[must_use]
     pub fn strided(address: u64, strides: &[usize]) -> Self {
-        let mut operand = Self { address, strides: [0; MAX_RANK], contiguous: 0 };
+        let mut operand = Self { address, strides: [0; MAX_RANK], contiguous: 0, wide: 0 };
         operand.strides.iter_mut().zip(strides).for_each(|(to, &stride)| *to = stride as u64);
         operand
+    }
+
+    /// The same, of elements that are or are not 32-bit floats.
+    #[must_use]
+    pub const fn of_floats(mut self, floats: bool) -> Self {
+        self.wide = floats as u64;
+        self
+    }
+}
+
+impl Output {
+    /// Where elements of the kernel's type go.
+    #[must_use]
+    pub const fn new(address: u64) -> Self {
+        Self { address, wide: 0 }
+    }
+
+    /// The same, of elements that are or are not 32-bit floats.
+    #[must_use]
+    pub const fn of_floats(mut self, floats: bool) -> Self {
+        self.wide = floats as u64;
+        self
     }
 }

@@ -8,7 +8,7 @@ mod families;
 mod job;
 
 pub use families::{ElementType, Family, Kernel};
-pub use job::{Job, MAX_RANK, Operand};
+pub use job::{Job, MAX_RANK, Operand, Output};
 
 /// Threads in each block, in all kernels.
 pub const BLOCK: u64 = 256;

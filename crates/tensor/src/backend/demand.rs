@@ -37,8 +37,8 @@ fn of_products(lhs: &Layout, rhs: &Layout) -> usize {
     parts.clamp(16 << 10, 4 << 20).next_multiple_of(256)
 }
 
-/// Whether matrix products take halves as they are.
-pub(super) const fn multiplies_halves(rules: DeviceRules) -> bool {
+/// Whether kernels take halves as they are.
+pub(super) const fn takes_halves(rules: DeviceRules) -> bool {
     matches!(rules, DeviceRules::Cuda { .. })
 }
 

@@ -59,8 +59,8 @@ impl Backend for DryBackend {
         demand::piece(self.rules)
     }
 
-    fn multiplies_halves(&self) -> bool {
-        demand::multiplies_halves(self.rules)
+    fn takes_halves(&self) -> bool {
+        demand::takes_halves(self.rules)
     }
 
     fn run(&self, _: &'static str, _: Kernel<'_>) -> Result<()> {

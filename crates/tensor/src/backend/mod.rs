@@ -64,8 +64,9 @@ pub trait Backend: Send + Sync + fmt::Debug {
         1 << 18
     }
 
-    /// Whether matrix products take halves as they are, summed in f32. Else they are widened beforehand.
-    fn multiplies_halves(&self) -> bool {
+    /// Whether kernels take halves as they are, and f32 beside them, and compute with both in f32. Else halves are widened
+    /// beforehand.
+    fn takes_halves(&self) -> bool {
         false
     }
 

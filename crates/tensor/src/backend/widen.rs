@@ -1,9 +1,10 @@
 //! Halves on their way through kernels: widened to f32 before, rounded once after.
 //!
 //! Backends move elements of every type, and calculate with f32, f64 and integers. So a kernel that only moves halves gets
-//! them as they are, and so do matrix products where the backend sums them in f32. For any other, this file takes f32 temporaries from the op's account, as workspace, converts what is
-//! read, runs the kernel, and converts what it wrote; what it changes in place is read first. Operands that are no halves, as
-//! the f32 statistics of rows of halves, are passed as they are.
+//! them as they are, and so does every kernel of a backend that [widens what it loads](super::Backend::takes_halves). For any
+//! other, this file takes f32 temporaries from the op's account, as workspace, converts what is read, runs the kernel, and
+//! converts what it wrote; what it changes in place is read first. Operands that are no halves, as the f32 statistics of rows of
+//! halves, are passed as they are.
 //!
 //! What is widened follows from the kernel alone, so a dry run takes the same memory. All memory is taken before anything is
 //! written that was there before the op. Functions of elements go through large tensors piece by piece ([`pieces`]). Who changes
@@ -30,11 +31,31 @@ use crate::storage::{View, ViewMut};
 /// As [`Backend::run`](super::Backend::run); [`Error::Allocation`](crate::Error::Allocation) if there is no memory for a
 /// temporary, and nothing is written then.
 pub(crate) fn run(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
-    let as_they_are = matches!(kernel, Kernel::MatMul { .. }) && ctx.backend().multiplies_halves();
-    if calculates_with_halves(&kernel) && !as_they_are {
-        widened(ctx, kernel)
-    } else {
+    if !calculates_with_halves(&kernel) {
         ctx.backend().run(ctx.op(), kernel)
+    } else if ctx.backend().takes_halves() {
+        as_they_are(ctx, kernel)
+    } else {
+        widened(ctx, kernel)
+    }
+}
+
+/// Runs a kernel that itself computes with halves in f32, and rounds what comes out once.
+fn as_they_are(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
+    let run = |kernel: Kernel<'_>| ctx.backend().run(ctx.op(), kernel);
+    match kernel {
+        // What is added up in memory is not rounded each time.
+        Kernel::ScatterAdd { input, indices, axis, out } => {
+            let mut out = Write::new(ctx, out)?;
+            run(Kernel::ScatterAdd { input, indices, axis, out: out.view_mut() })?;
+            out.finish(ctx)
+        }
+        Kernel::Random { distribution, key, out } => {
+            let distribution = rounding_below(distribution, out.dtype());
+            run(Kernel::Random { distribution, key, out })
+        }
+        Kernel::Attention { .. } | Kernel::AttentionGrad { .. } => widened(ctx, kernel),
+        kernel => run(kernel),
     }
 }
 

@@ -2,7 +2,9 @@
 
 use bfc_cuda::kernels::{Family, Job};
 
-use super::launch::{Launcher, float, kernel, number, operand, output, over, set_constant, strided};
+use super::launch::{
+    Launcher, float, kernel, narrowest, number, operand, output, over, set_constant, strided,
+};
 use crate::backend::{Binary, Compare, Unary};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
@@ -90,7 +92,7 @@ pub(super) fn unary(
     input: View<'_>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
-    let dtype = out.dtype();
+    let dtype = narrowest([out.dtype(), input.dtype()]);
     if f.takes_integers() {
         number(op, dtype)?
     } else {
@@ -157,7 +159,7 @@ pub(super) fn unary_grad(
     grad: View<'_>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
-    let dtype = out.dtype();
+    let dtype = narrowest([out.dtype(), saved.dtype(), grad.dtype()]);
     float(op, dtype)?;
     let mut job = over(out.layout());
     job.inputs = [operand(&saved), operand(&grad), Default::default()];
@@ -203,7 +205,7 @@ pub(super) fn binary(
     rhs: View<'_>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
-    let dtype = out.dtype();
+    let dtype = narrowest([out.dtype(), lhs.dtype(), rhs.dtype()]);
     // Of these, truth values come out as truth values; of sums they do not.
     let closed_over_bool = matches!(f, Binary::Mul | Binary::Maximum | Binary::Minimum);
     if dtype == DType::Bool && !closed_over_bool {
@@ -227,7 +229,7 @@ pub(super) fn accumulate(
     let mut job = over(acc.layout());
     job.inputs = [operand(&acc.as_view()), operand(&input), Default::default()];
     job.outputs[0] = output(acc);
-    launch_binary(device, op, f, acc.dtype(), job)
+    launch_binary(device, op, f, narrowest([acc.dtype(), input.dtype()]), job)
 }
 
 fn launch_binary(device: &Launcher, op: &'static str, f: Binary, dtype: DType, mut job: Job) -> Result<()> {
@@ -266,7 +268,12 @@ pub(super) fn compare(
         Compare::Gt => 4,
         Compare::Ge => 5,
     };
-    device.each(op, kernel(Family::Elementwise, "compare", lhs.dtype()), job.count, &job)
+    device.each(
+        op,
+        kernel(Family::Elementwise, "compare", narrowest([lhs.dtype(), rhs.dtype()])),
+        job.count,
+        &job,
+    )
 }
 
 /// See [`Kernel::Select`](crate::backend::Kernel::Select).

@@ -3,8 +3,8 @@
 use bfc_cuda::kernels::{ElementType, Family, Job, Kernel, Operand};
 
 use super::elementwise::fill;
-use super::launch::{Launcher, kernel, number, operand, origin, output, over, strided};
-use crate::dtype::Scalar;
+use super::launch::{Launcher, kernel, narrowest, number, operand, origin, output, over, strided};
+use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 use crate::storage::{View, ViewMut};
 
@@ -56,7 +56,7 @@ pub(super) fn gather(
     device.each(op, kernel(Family::Index, "gather", out.dtype()), job.count, &job)
 }
 
-/// See [`Kernel::ScatterAdd`](crate::backend::Kernel::ScatterAdd).
+/// See [`Kernel::ScatterAdd`](crate::backend::Kernel::ScatterAdd). Halves are summed in f32: `out` holds no halves.
 pub(super) fn scatter_add(
     device: &Launcher,
     op: &'static str,
@@ -74,14 +74,15 @@ pub(super) fn scatter_add(
     let dims: Vec<usize> = others().map(|(_, &size)| size).collect();
     let lines = |view: &View<'_>| {
         let strides: Vec<usize> = others().map(|(other, _)| view.layout().strides()[other]).collect();
-        Operand::strided(origin(view), &strides)
+        Operand::strided(origin(view), &strides).of_floats(view.dtype() == DType::F32)
     };
     let mut job = Job::over(dims.iter().product::<usize>() as u64, &dims);
     job.inputs = [lines(&input), lines(&indices), lines(&to)];
     let along = chosen.dims().get(axis).copied().unwrap_or(1) as u64;
     (job.counts[0], job.counts[1]) = (along, stride(&input, axis));
     (job.counts[2], job.counts[3]) = (stride(&indices, axis), stride(&to, axis));
-    device.each(op, kernel(Family::Index, "scatter_add", out.dtype()), job.count, &job)
+    let dtype = narrowest([out.dtype(), input.dtype()]);
+    device.each(op, kernel(Family::Index, "scatter_add", dtype), job.count, &job)
 }
 
 /// See [`Kernel::OneHot`](crate::backend::Kernel::OneHot).

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bfc_cuda::kernels::{BLOCK, ElementType, Family, Job, Kernel, Operand};
+use bfc_cuda::kernels::{BLOCK, ElementType, Family, Job, Kernel, Operand, Output};
 use bfc_cuda::{Compute, ComputeError, Product};
 
 use crate::dtype::{DType, Scalar};
@@ -88,7 +88,7 @@ impl Launcher {
     pub(super) fn ask(&self, op: &'static str, kernel: Kernel, mut job: Job, before: u64) -> Result<u64> {
         let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         let scratch = self.compute.scratch();
-        job.outputs[0] = scratch;
+        job.outputs[0] = Output::new(scratch);
         let mut answer = before.to_ne_bytes();
         // SAFETY: the scratch has 256 bytes.
         unsafe { self.compute.upload(&answer, scratch) }.map_err(|error| self.failed(op, &error))?;
@@ -121,6 +121,11 @@ pub(super) const fn kernel(family: Family, name: &'static str, dtype: DType) -> 
     Kernel::new(family, name, element(dtype))
 }
 
+/// The type that a kernel is for which computes on operands of these: that of the halves, beside which there may be floats.
+pub(super) fn narrowest<const N: usize>(dtypes: [DType; N]) -> DType {
+    dtypes.into_iter().find(|dtype| dtype.is_half()).unwrap_or(dtypes[0])
+}
+
 /// An error for truth values: with them one cannot calculate.
 pub(super) fn number(op: &'static str, dtype: DType) -> Result<()> {
     if dtype == DType::Bool { Err(Error::UnsupportedDType { op, dtype }) } else { Ok(()) }
@@ -138,17 +143,30 @@ pub(super) fn origin(view: &View<'_>) -> u64 {
 
 /// A view as kernels read it.
 pub(super) fn operand(view: &View<'_>) -> Operand {
-    if view.layout().is_contiguous() { Operand::contiguous(origin(view)) } else { strided(view) }
+    if !view.layout().is_contiguous() {
+        return strided(view);
+    }
+    Operand::contiguous(origin(view)).of_floats(view.dtype() == DType::F32)
 }
 
 /// The same, always by its strides.
 pub(super) fn strided(view: &View<'_>) -> Operand {
-    Operand::strided(origin(view), view.layout().strides())
+    Operand::strided(origin(view), view.layout().strides()).of_floats(view.dtype() == DType::F32)
 }
 
-/// Where a view to be written begins.
-pub(super) fn output(view: &ViewMut<'_>) -> u64 {
-    view.storage().address()
+/// A view as kernels write it.
+pub(super) fn output(view: &ViewMut<'_>) -> Output {
+    Output::new(view.storage().address()).of_floats(view.dtype() == DType::F32)
+}
+
+/// What kernels find in a workspace that they have written results to, of the type that is computed with.
+pub(super) fn written(workspace: &ViewMut<'_>) -> Operand {
+    Operand::contiguous(workspace.storage().address()).of_floats(true)
+}
+
+/// Where kernels write such results.
+pub(super) fn room_for_results(workspace: &ViewMut<'_>) -> Output {
+    Output::new(workspace.storage().address()).of_floats(true)
 }
 
 /// The workspace, which has to have so many bytes.

@@ -81,7 +81,8 @@ fn by_library(
             batch,
             lhs: moved(0, left),
             rhs: moved(1, right),
-            out: output(out) + (call * count * dims[dims.len() - 2] * dims[dims.len() - 1] * size) as u64,
+            out: output(out).address
+                + (call * count * dims[dims.len() - 2] * dims[dims.len() - 1] * size) as u64,
             accumulate: bias.is_some(),
             workspace,
         };

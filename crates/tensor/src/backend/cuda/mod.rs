@@ -76,8 +76,8 @@ impl Backend for CudaBackend {
         demand::piece(RULES)
     }
 
-    fn multiplies_halves(&self) -> bool {
-        demand::multiplies_halves(RULES)
+    fn takes_halves(&self) -> bool {
+        demand::takes_halves(RULES)
     }
 
     fn steps(&self) -> Option<&dyn Steps> {

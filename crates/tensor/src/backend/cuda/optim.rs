@@ -1,8 +1,8 @@
 //! The steps of optimisers.
 
-use bfc_cuda::kernels::Family;
+use bfc_cuda::kernels::{Family, Output};
 
-use super::launch::{Launcher, float, kernel, operand, output, over};
+use super::launch::{Launcher, float, kernel, narrowest, operand, output, over};
 use crate::backend::{AdamStep, LionStep, RmsPropStep, SgdStep};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
@@ -16,7 +16,7 @@ pub(super) fn clip(
 ) -> Result<()> {
     float(op, values.dtype())?;
     let mut job = over(values.layout());
-    job.outputs = [output(values), 0, 0];
+    job.outputs[0] = output(values);
     job.constants[..3].copy_from_slice(&limits);
     device.each(op, kernel(Family::Optim, "clip", values.dtype()), job.count, &job)
 }
@@ -33,14 +33,14 @@ pub(super) fn sgd(
     float(op, param.dtype())?;
     let mut job = over(param.layout());
     job.inputs[0] = operand(&grad);
-    job.outputs = [output(param), momentum.map_or(0, output), 0];
+    job.outputs = [output(param), momentum.map_or_else(Output::default, output), Output::default()];
     (job.constants[0], job.constants[1], job.constants[2]) = (step.lr, step.weight_decay, step.momentum);
     job.function = match (momentum, step.nesterov) {
         (None, _) => 0,
         (Some(_), false) => 1,
         (Some(_), true) => 2,
     };
-    device.each(op, kernel(Family::Optim, "sgd", param.dtype()), job.count, &job)
+    device.each(op, kernel(Family::Optim, "sgd", narrowest([param.dtype(), grad.dtype()])), job.count, &job)
 }
 
 /// See [`Kernel::Adam`](crate::backend::Kernel::Adam). `state`: parameters, means, variances.
@@ -51,7 +51,7 @@ pub(super) fn adam(
     grad: View<'_>,
     state: [&ViewMut<'_>; 3],
 ) -> Result<()> {
-    let dtype = state[0].dtype();
+    let dtype = narrowest([state[0].dtype(), grad.dtype()]);
     float(op, dtype)?;
     let mut job = over(state[0].layout());
     job.inputs[0] = operand(&grad);
@@ -85,12 +85,17 @@ pub(super) fn rms_prop(
     float(op, param.dtype())?;
     let mut job = over(param.layout());
     job.inputs[0] = operand(&grad);
-    job.outputs = [output(param), output(variance), momentum.map_or(0, output)];
+    job.outputs = [output(param), output(variance), momentum.map_or_else(Output::default, output)];
     let numbers =
         [step.lr, step.weight_decay, step.smoothing, 1.0 - step.smoothing, step.epsilon, step.momentum];
     job.constants[..6].copy_from_slice(&numbers);
     job.function = u64::from(momentum.is_some());
-    device.each(op, kernel(Family::Optim, "rms_prop", param.dtype()), job.count, &job)
+    device.each(
+        op,
+        kernel(Family::Optim, "rms_prop", narrowest([param.dtype(), grad.dtype()])),
+        job.count,
+        &job,
+    )
 }
 
 /// See [`Kernel::Lion`](crate::backend::Kernel::Lion). `state`: parameters, means.
@@ -101,11 +106,11 @@ pub(super) fn lion(
     grad: View<'_>,
     state: [&ViewMut<'_>; 2],
 ) -> Result<()> {
-    let dtype = state[0].dtype();
+    let dtype = narrowest([state[0].dtype(), grad.dtype()]);
     float(op, dtype)?;
     let mut job = over(state[0].layout());
     job.inputs[0] = operand(&grad);
-    job.outputs = [output(state[0]), output(state[1]), 0];
+    job.outputs = [output(state[0]), output(state[1]), Output::default()];
     let (beta1, beta2) = (step.beta1, step.beta2);
     let shrink = 1.0 - step.lr * step.weight_decay;
     let numbers = [step.lr, shrink, beta1, 1.0 - beta1, beta2, 1.0 - beta2];

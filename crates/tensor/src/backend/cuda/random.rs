@@ -25,11 +25,13 @@ pub(super) fn random(
             job.function = if dtype == DType::Bool { 3 } else { 0 };
             (job.constants[0], job.constants[1]) = (low, high);
             job.constants[2] = match dtype {
-                DType::F32 if high as f32 > low as f32 => f64::from((high as f32).next_down()),
-                DType::F32 => f64::from(low as f32),
+                // Halves are rounded afterwards.
+                DType::F32 | DType::F16 | DType::BF16 if high as f32 > low as f32 => {
+                    f64::from((high as f32).next_down())
+                }
+                DType::F32 | DType::F16 | DType::BF16 => f64::from(low as f32),
                 DType::F64 if high > low => high.next_down(),
                 DType::F64 => low,
-                DType::F16 | DType::BF16 => return Err(Error::UnsupportedDType { op, dtype }),
                 DType::I64 | DType::I32 | DType::U8 | DType::Bool => (high.ceil() - 1.0).max(low.floor()),
             };
         }

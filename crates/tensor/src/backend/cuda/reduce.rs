@@ -3,7 +3,7 @@
 use bfc_cuda::kernels::{Family, Job, Operand};
 
 use super::elementwise::fill;
-use super::launch::{Launcher, kernel, origin, output, room};
+use super::launch::{Launcher, kernel, narrowest, origin, output, room, room_for_results, written};
 use crate::backend::Reduce;
 use crate::backend::blocks::{SIDE_BY_SIDE, cut_of_fold};
 use crate::backend::cpu::reduce::is_reduced;
@@ -60,13 +60,15 @@ pub(super) fn reduce(
             (job.counts[3], job.constants[0]) = (1, divisor);
         }
     };
-    let partial = (slabs > 1).then(|| room(op, workspace, slabs * cut.outputs * dtype.size())).transpose()?;
-    job.outputs[0] = partial.map_or_else(|| output(out), output);
+    let bytes = slabs * cut.outputs * dtype.computed_as().size();
+    let partial = (slabs > 1).then(|| room(op, workspace, bytes)).transpose()?;
+    job.outputs[0] = partial.map_or_else(|| output(out), room_for_results);
     if partial.is_none() {
         divides(&mut job);
     }
     let results = job.count * slabs as u64;
-    let named = |name| kernel(Family::Reduce, name, dtype);
+    let on = if partial.is_some() { dtype } else { narrowest([dtype, out.dtype()]) };
+    let named = |name| kernel(Family::Reduce, name, on);
     if slab <= SHORT {
         device.each(op, named("reduce_serial"), results, &job)?;
     } else if cut.along_rows {
@@ -109,7 +111,7 @@ pub(super) fn arg_reduce(
     device.each(op, kernel(Family::Reduce, "arg_reduce", input.dtype()), job.count, &job)
 }
 
-/// The sums of the columns of `[rows, columns]`, in an order that follows from these sizes.
+/// The sums of the columns of `[rows, columns]` in a workspace, in an order that follows from these sizes.
 pub(super) fn sum_rows(
     device: &Launcher,
     op: &'static str,
@@ -129,10 +131,10 @@ fn fold_rows(device: &Launcher, op: &'static str, job: &Job, dtype: DType) -> Re
     device.blocks(op, kernel(Family::Reduce, "reduce_columns", dtype), blocks, job)
 }
 
-/// A job that folds the columns of `[rows, columns]`.
+/// A job that folds the columns of `[rows, columns]` in a workspace.
 fn rows_of(input: &ViewMut<'_>, [rows, columns]: [usize; 2], out: &ViewMut<'_>) -> Job {
     let mut job = Job::over(columns as u64, &[columns]).with_inner(&[rows]);
-    job.inputs[0] = Operand::contiguous(output(input));
+    job.inputs[0] = written(input);
     job.inputs[1] = Operand::strided(0, &[columns]);
     job.outputs[0] = output(out);
     (job.counts[0], job.counts[1], job.counts[2]) = (rows as u64, 1, rows as u64);
@@ -145,7 +147,7 @@ fn folds(input: &View<'_>, axes: &[bool]) -> Job {
     let (inner, inner_strides) = part(input.layout(), axes, true);
     let count = outer.iter().product::<usize>() as u64;
     let mut job = Job::over(count, &outer).with_inner(&inner);
-    job.inputs[0] = Operand::strided(origin(input), &outer_strides);
+    job.inputs[0] = Operand::strided(origin(input), &outer_strides).of_floats(input.dtype() == DType::F32);
     job.inputs[1] = Operand::strided(0, &inner_strides);
     job
 }

@@ -3,7 +3,7 @@
 use bfc_cuda::kernels::{Family, Job, Operand};
 
 use super::index;
-use super::launch::{Launcher, float, kernel, operand, origin, output, over, strided};
+use super::launch::{Launcher, float, kernel, narrowest, operand, origin, output, over, strided};
 use crate::backend::Normalised;
 use crate::error::Result;
 use crate::layout::Layout;
@@ -42,7 +42,12 @@ pub(super) fn softmax(
     let mut job = each_row(out);
     job.inputs[0] = operand(&input);
     job.function = u64::from(log);
-    device.blocks(op, kernel(Family::Rows, "softmax", out.dtype()), job.count, &job)
+    device.blocks(
+        op,
+        kernel(Family::Rows, "softmax", narrowest([out.dtype(), input.dtype()])),
+        job.count,
+        &job,
+    )
 }
 
 /// See [`Kernel::SoftmaxGrad`](crate::backend::Kernel::SoftmaxGrad).
@@ -58,7 +63,8 @@ pub(super) fn softmax_grad(
     let mut job = each_row(out);
     job.inputs = [operand(&result), operand(&grad), Operand::default()];
     job.function = u64::from(log);
-    device.blocks(op, kernel(Family::Rows, "softmax_grad", out.dtype()), job.count, &job)
+    let dtype = narrowest([out.dtype(), result.dtype(), grad.dtype()]);
+    device.blocks(op, kernel(Family::Rows, "softmax_grad", dtype), job.count, &job)
 }
 
 /// See [`Kernel::CrossEntropy`](crate::backend::Kernel::CrossEntropy).
@@ -76,7 +82,8 @@ pub(super) fn cross_entropy(
     (job.count, job.counts[0]) = (losses.layout().shape().elements() as u64, classes as u64);
     job.inputs = [operand(&logits), strided(&targets), Operand::default()];
     job.outputs[0] = output(losses);
-    device.blocks(op, kernel(Family::Rows, "cross_entropy", losses.dtype()), job.count, &job)
+    let dtype = narrowest([losses.dtype(), logits.dtype()]);
+    device.blocks(op, kernel(Family::Rows, "cross_entropy", dtype), job.count, &job)
 }
 
 /// See [`Kernel::CrossEntropyGrad`](crate::backend::Kernel::CrossEntropyGrad).
@@ -92,7 +99,8 @@ pub(super) fn cross_entropy_grad(
     let mut job = each_row(out);
     index::check(device, op, &targets, job.counts[0] as usize)?;
     job.inputs = [operand(&logits), strided(&targets), strided(&grad)];
-    device.blocks(op, kernel(Family::Rows, "cross_entropy_grad", out.dtype()), job.count, &job)
+    let dtype = narrowest([out.dtype(), logits.dtype(), grad.dtype()]);
+    device.blocks(op, kernel(Family::Rows, "cross_entropy_grad", dtype), job.count, &job)
 }
 
 /// Which of a normalisation's steps the kernels do.
@@ -120,7 +128,12 @@ pub(super) fn layer_norm(
     job.inputs = [operand(&input), optional(weight), optional(bias)];
     job.outputs[1] = output(statistics);
     job.constants[0] = epsilon;
-    device.blocks(op, kernel(Family::Rows, "layer_norm", out.dtype()), job.count, &job)
+    device.blocks(
+        op,
+        kernel(Family::Rows, "layer_norm", narrowest([out.dtype(), input.dtype()])),
+        job.count,
+        &job,
+    )
 }
 
 /// See [`Kernel::LayerNormGrad`](crate::backend::Kernel::LayerNormGrad).
@@ -136,7 +149,8 @@ pub(super) fn layer_norm_grad(
     job.function = norm_function(of.centred, of.weight.is_some(), false);
     job.inputs = [operand(&of.input), optional(of.weight), operand(&grad)];
     job.also[0] = origin(&of.statistics);
-    device.blocks(op, kernel(Family::Rows, "layer_norm_grad", out.dtype()), job.count, &job)
+    let dtype = narrowest([out.dtype(), of.input.dtype(), grad.dtype()]);
+    device.blocks(op, kernel(Family::Rows, "layer_norm_grad", dtype), job.count, &job)
 }
 
 /// See [`Kernel::LayerNormTerms`](crate::backend::Kernel::LayerNormTerms).
@@ -152,5 +166,6 @@ pub(super) fn layer_norm_terms(
     job.count = out.layout().shape().elements() as u64;
     job.inputs = [operand(&of.input), operand(&grad), Operand::default()];
     job.also[0] = origin(&of.statistics);
-    device.each(op, kernel(Family::Rows, "layer_norm_terms", out.dtype()), job.count, &job)
+    let dtype = narrowest([out.dtype(), of.input.dtype(), grad.dtype()]);
+    device.each(op, kernel(Family::Rows, "layer_norm_terms", dtype), job.count, &job)
 }

@@ -36,7 +36,7 @@ pub(super) fn arg_sort(
         // The last merge goes to the output.
         let to_output = (merges - merge) % 2 == 1;
         let (from, to) = if to_output { (workspace, out) } else { (out, workspace) };
-        (job.also[0], job.outputs[0]) = (output(from), output(to));
+        (job.also[0], job.outputs[0]) = (output(from).address, output(to));
         job.counts[1] = 1 << merge;
         device.each(op, kernel(Family::Sort, "merge_runs", input.dtype()), job.count, &job)?;
     }

@@ -2,7 +2,7 @@
 
 use bfc_cuda::kernels::{Family, Job};
 
-use super::launch::{Launcher, float, kernel, operand, output, over, room};
+use super::launch::{Launcher, float, kernel, operand, output, over, room, room_for_results};
 use super::reduce::sum_rows;
 use crate::backend::blocks::Sums;
 use crate::backend::{Convolution, Pool, PoolAxis, Window};
@@ -99,9 +99,9 @@ pub(super) fn conv2d_weight_grad(
     let (parts, products) = sums.parts();
     job.count = (sums.tiles() * parts) as u64;
     job.inner_dims[6] = products as u64;
-    let bytes = sums.partial() * out.dtype().size();
+    let bytes = sums.partial() * out.dtype().computed_as().size();
     let partial = (parts > 1).then(|| room(op, workspace, bytes)).transpose()?;
-    job.outputs[0] = partial.map_or_else(|| output(out), output);
+    job.outputs[0] = partial.map_or_else(|| output(out), room_for_results);
     device.blocks(op, named("conv2d_weight_grad_tiled"), job.count, &job)?;
     let Some(partial) = partial else { return Ok(()) };
     sum_rows(device, op, partial, [parts, out.layout().shape().elements()], out)

@@ -10,7 +10,7 @@ use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 /// Takes the f32 temporaries of kernels that are to run one after another on these operands, on each device those of the
-/// largest, and gives them back.
+/// largest, and gives them back. On devices that take halves as they are there are none.
 ///
 /// # Errors
 /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory for them.
@@ -21,7 +21,9 @@ pub(crate) fn rehearse<const N: usize>(
     // The first operand of one kernel and the second of another may be the largest: who has room for both has it for all.
     let mut largest: Vec<(Device, [Option<Shape>; N])> = Vec::new();
     for operands in kernels {
-        for (place, operand) in operands.iter().enumerate().filter(|(_, operand)| operand.dtype().is_half()) {
+        let is_widened =
+            |operand: &Tensor| operand.dtype().is_half() && !operand.device().backend().takes_halves();
+        for (place, operand) in operands.iter().enumerate().filter(|(_, operand)| is_widened(operand)) {
             let known = largest.iter().position(|(device, _)| device == operand.device());
             let known = known.unwrap_or_else(|| {
                 largest.push((operand.device().clone(), [None; N]));
