@@ -16,10 +16,10 @@ const NOT_SUPPORTED: u32 = 801;
 
 // Where the fields of a job begin, in bytes.
 const INPUT: usize = 152;
-const OUTPUT: usize = 424;
-const FUNCTION: usize = 448;
-const CONSTANT: usize = 504;
-const JOB: usize = 592;
+const OUTPUT: usize = 448;
+const FUNCTION: usize = 496;
+const CONSTANT: usize = 552;
+const JOB: usize = 640;
 
 type Job = [u8; JOB];
 
