@@ -98,7 +98,7 @@ KERNEL(conv2d_input_grad) {
 
 // in = [images, gradient]: one block for each element of the weight.
 BLOCK_KERNEL(conv2d_weight_grad) {
-    SHARED WIDE shared[BLOCK];
+    SHARED WIDE shared[BLOCK / 32];
     Sizes of = sizes(job);
     const T* images = (const T*)job.in[0].address;
     const T* grads = (const T*)job.in[1].address;

@@ -18,7 +18,7 @@ KERNEL(arange) {
 
 // Strided to contiguous.
 KERNEL(copy) {
-    EACH(i) { out<T>(job, 0)[i] = load<T>(job, 0, i); }
+    each(job, [&](u64 i) { return load<T>(job, 0, i); }, [&](u64 i, T x) { out<T>(job, 0)[i] = x; });
 }
 
 // Strided to contiguous, in reverse order along the axes whose bits are set in the function's number.
@@ -36,15 +36,16 @@ KERNEL(flip) {
 
 // Strided to strided: the second operand is written.
 KERNEL(place) {
-    EACH(i) { ((T*)job.in[1].address)[place(job, job.in[1], i)] = load<T>(job, 0, i); }
+    each(job, [&](u64 i) { return load<T>(job, 0, i); }, [&](u64 i, T x) {
+        ((T*)job.in[1].address)[place(job, job.in[1], i)] = x;
+    });
 }
 
 // Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
 KERNEL(arithmetic) {
     WIDE c = constant(job, 0, (WIDE)0);
     WIDE high = constant(job, 1, (WIDE)0);
-    EACH(i) {
-        WIDE x = value<T>(job, 0, i);
+    map<T>(job, [&](WIDE x) {
         WIDE y;
         switch (job.function) {
             case 0: y = negative(x); break;
@@ -57,15 +58,14 @@ KERNEL(arithmetic) {
             case 7: y = x < c ? c : x > high ? high : x; break;
             default: y = over(x, c); break;
         }
-        store<T>(job, 0, i, y);
-    }
+        return y;
+    });
 }
 
 // Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
 KERNEL(binary) {
-    EACH(i) {
-        WIDE a = value<T>(job, 0, i);
-        WIDE b = value<T>(job, 1, i);
+    each(job, [&](u64 i) { return pair<T>(job, i); }, [&](u64 i, Pair<WIDE> of) {
+        WIDE a = of.a, b = of.b;
         WIDE y;
         switch (job.function) {
             case 0: y = plus(a, b); break;
@@ -80,14 +80,13 @@ KERNEL(binary) {
             default: y = a; break;
         }
         store<T>(job, 0, i, y);
-    }
+    });
 }
 
 // Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
 KERNEL(compare) {
-    EACH(i) {
-        WIDE a = value<T>(job, 0, i);
-        WIDE b = value<T>(job, 1, i);
+    each(job, [&](u64 i) { return pair<T>(job, i); }, [&](u64 i, Pair<WIDE> of) {
+        WIDE a = of.a, b = of.b;
         bool holds;
         switch (job.function) {
             case 0: holds = a == b; break;
@@ -98,7 +97,7 @@ KERNEL(compare) {
             default: holds = a >= b; break;
         }
         out<u8>(job, 0)[i] = holds ? 1 : 0;
-    }
+    });
 }
 
 KERNEL(choose) {

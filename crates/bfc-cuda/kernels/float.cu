@@ -9,8 +9,7 @@ DEVICE WIDE JOIN(normal_cdf, SUFFIX)(WIDE x) { return (WIDE)0.5 * ((WIDE)1 + err
 // Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
 KERNEL(transcendental) {
     WIDE c = constant(job, 0, (WIDE)0);
-    EACH(i) {
-        WIDE x = value<T>(job, 0, i);
+    map<T>(job, [&](WIDE x) {
         WIDE y;
         switch (job.function) {
             case 0: y = exponential(x); break;
@@ -32,17 +31,16 @@ KERNEL(transcendental) {
             case 17: y = rounded(x); break;
             default: y = power_of(x, c); break;
         }
-        store<T>(job, 0, i, y);
-    }
+        return y;
+    });
 }
 
 // grad f'(s), where s is the function's value or its argument. Numbered as above, in an order of its own.
 KERNEL(derivative) {
     WIDE c = constant(job, 0, (WIDE)0);
     WIDE high = constant(job, 1, (WIDE)0);
-    EACH(i) {
-        WIDE s = value<T>(job, 0, i);
-        WIDE g = value<T>(job, 1, i);
+    each(job, [&](u64 i) { return pair<T>(job, i); }, [&](u64 i, Pair<WIDE> of) {
+        WIDE s = of.a, g = of.b;
         WIDE y;
         switch (job.function) {
             case 0: y = -g; break;
@@ -85,5 +83,5 @@ KERNEL(derivative) {
             default: y = g / c; break;
         }
         store<T>(job, 0, i, y);
-    }
+    });
 }

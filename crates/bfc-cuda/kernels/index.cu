@@ -13,11 +13,10 @@ KERNEL(check) {
 // out[i] = input[beside i, index[i]]: the job's shape is that of the indices; operand 0 is the input, whose stride along
 // the axis chosen is k[1] and stands as 0 among its strides; operand 1 the indices.
 KERNEL(gather) {
-    EACH(i) {
-        u64 index = (u64)load<i64>(job, 1, i);
+    each(job, [&](u64 i) { return (u64)load<i64>(job, 1, i); }, [&](u64 i, u64 index) {
         u64 beside = offset_in(job.rank, job.dims, job.in[0].strides, i);
         out<T>(job, 0)[i] = ((const T*)job.in[0].address)[beside + index * job.k[1]];
-    }
+    });
 }
 
 // out[beside, index] += input: one thread for each line along the axis, in the order of the indices, so that the sum is

@@ -155,27 +155,25 @@ DEVICE bf16 nearest(double x, bf16) { return bf16(to_odd(x)); }
 // a / b. A device divides numbers of 64 bits several times slower than those of 32: by those where they suffice.
 DEVICE u64 quotient(u64 a, u64 b) { return (a | b) >> 32 == 0 ? (u32)a / (u32)b : a / b; }
 
-// Where element i, counted in order over a shape, lies in an operand. Divisions of 32 bits where they suffice.
+// Where element i, counted in order over a shape, lies in an operand. Divisions of 32 bits where they suffice. Not unrolled: it
+// stands in the code many times.
 DEVICE u64 offset_in(u64 rank, const u64* dims, const u64* strides, u64 i) {
     u64 offset = 0;
-    if (i <= 0xffffffffULL) {
-        u32 rest = (u32)i;
-        for (int axis = (int)rank - 1; axis > 0; --axis) {
-            // A size beyond 32 bits is larger than the rest.
-            if (dims[axis] > 0xffffffffULL) {
-                return offset + rest * strides[axis];
-            }
-            u32 size = (u32)dims[axis];
-            u32 quotient = rest / size;
-            offset += (u64)(rest - quotient * size) * strides[axis];
-            rest = quotient;
-        }
-        return rank > 0 ? offset + rest * strides[0] : offset;
+    int axis = (int)rank - 1;
+#pragma unroll 1
+    for (; i > 0xffffffffULL && axis > 0; --axis) {
+        u64 quotient = i / dims[axis];
+        offset += (i - quotient * dims[axis]) * strides[axis];
+        i = quotient;
     }
-    u64 rest = i;
-    for (int axis = (int)rank - 1; axis > 0; --axis) {
-        u64 quotient = rest / dims[axis];
-        offset += (rest - quotient * dims[axis]) * strides[axis];
+    if (axis == 0) return offset + i * strides[0];
+    u32 rest = (u32)i;
+#pragma unroll 1
+    for (; axis > 0; --axis) {
+        // A size beyond 32 bits is larger than the rest.
+        if (dims[axis] > 0xffffffffULL) return offset + rest * strides[axis];
+        u32 size = (u32)dims[axis], quotient = rest / size;
+        offset += (u64)(rest - quotient * size) * strides[axis];
         rest = quotient;
     }
     return rank > 0 ? offset + rest * strides[0] : offset;
@@ -233,6 +231,48 @@ DEVICE void store(const Job& job, int output, u64 i, typename Computed<E>::type 
     } else {
         out<E>(job, output)[i] = (E)x;
     }
+}
+
+// What a thread loads before it computes with the first of it.
+#define AHEAD 4
+
+// use(i, load(i)) for every element that this thread is to compute. A few are loaded before the first is used, so that a thread
+// waits for memory once and not for each; what is done with them stands in the code once.
+template <typename Load, typename Use>
+DEVICE void each(const Job& job, Load load, Use use) {
+    u64 step = gridDim.x * (u64)BLOCK;
+    for (u64 i = blockIdx.x * (u64)BLOCK + threadIdx.x; i < job.count;) {
+        decltype(load(i)) loaded[AHEAD];
+#pragma unroll
+        for (u32 n = 0; n < AHEAD; ++n) {
+            if (i + n * step < job.count) loaded[n] = load(i + n * step);
+        }
+#pragma unroll 1
+        for (u32 n = 0; n < AHEAD && i < job.count; ++n, i += step) {
+            use(i, loaded[0]);
+#pragma unroll
+            for (u32 later = 1; later < AHEAD; ++later) loaded[later - 1] = loaded[later];
+        }
+    }
+}
+
+// Two elements that belong together.
+template <typename E>
+struct Pair {
+    E a, b;
+};
+
+// out[i] = f(x) for each element of an operand.
+template <typename E, typename Function>
+DEVICE void map(const Job& job, Function f) {
+    typedef typename Computed<E>::type Wide;
+    each(job, [&](u64 i) { return value<E>(job, 0, i); }, [&](u64 i, Wide x) { store<E>(job, 0, i, f(x)); });
+}
+
+// The elements of two operands.
+template <typename E>
+DEVICE Pair<typename Computed<E>::type> pair(const Job& job, u64 i) {
+    return Pair<typename Computed<E>::type>{value<E>(job, 0, i), value<E>(job, 1, i)};
 }
 
 template <typename E> DEVICE bool not_a_number(E x) { return x != x; }
@@ -354,21 +394,39 @@ DEVICE E power_of(E x, E y) {
 DEVICE float fused(float a, float b, float c) { return fmaf(a, b, c); }
 DEVICE double fused(double a, double b, double c) { return fma(a, b, c); }
 
-// Joins what every thread has folded of a row; all threads get the whole.
+// What another thread of the same 32 has: all threads of a block ask at once.
 template <typename E>
-DEVICE E join(E* shared, E own, bool sum) {
-    shared[threadIdx.x] = own;
+DEVICE E across(E own, u32 mask) {
+#ifdef __CUDACC_RTC__
+    return __shfl_xor_sync(0xffffffffu, own, mask);
+#else
+    SHARED E all[BLOCK];
+    all[threadIdx.x] = own;
     __syncthreads();
-    for (u32 step = BLOCK / 2; step > 0; step /= 2) {
-        if (threadIdx.x < step) {
-            E other = shared[threadIdx.x + step];
-            shared[threadIdx.x] = sum ? shared[threadIdx.x] + other : larger(shared[threadIdx.x], other);
-        }
-        __syncthreads();
+    E other = all[threadIdx.x ^ mask];
+    __syncthreads();
+    return other;
+#endif
+}
+
+template <typename E>
+DEVICE E joined(E a, E b, bool sum) { return sum ? a + b : larger(a, b); }
+
+// Joins what every thread of a team has folded: 32, or the whole block. All get the whole, and all teams ask at once.
+template <typename E>
+DEVICE E join(E* shared, E own, bool sum, u32 team = BLOCK) {
+    for (u32 mask = 16; mask > 0; mask /= 2) {
+        own = joined(own, across(own, mask), sum);
     }
-    E whole = shared[0];
+    if (team == 32) return own;
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = own;
     __syncthreads();
-    return whole;
+    own = shared[0];
+    for (u32 other = 1; other < BLOCK / 32; ++other) {
+        own = joined(own, shared[other], sum);
+    }
+    __syncthreads();
+    return own;
 }
 
 #endif

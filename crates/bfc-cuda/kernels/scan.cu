@@ -8,11 +8,23 @@ KERNEL(running_sum) {
         u64 step = job.k[1];
         u64 outer = quotient(line, step);
         u64 first = outer * length * step + (line - outer * step);
-        WIDE sum = stored<T>(job, 0, first + (job.function ? (length - 1) * step : 0));
-        for (u64 e = 1; e < length; ++e) {
-            u64 cell = first + (job.function ? length - 1 - e : e) * step;
-            sum = plus(sum, stored<T>(job, 0, cell));
-            store<T>(job, 0, cell, sum);
+        WIDE sum = (WIDE)0;
+        // A few are loaded at a time, so that a thread does not wait for memory with each.
+        for (u64 start = 0; start < length; start += AHEAD) {
+            WIDE x[AHEAD];
+#pragma unroll
+            for (u32 n = 0; n < AHEAD; ++n) {
+                u64 e = start + n;
+                if (e < length) x[n] = stored<T>(job, 0, first + (job.function ? length - 1 - e : e) * step);
+            }
+#pragma unroll
+            for (u32 n = 0; n < AHEAD; ++n) {
+                u64 e = start + n;
+                if (e < length) {
+                    sum = e == 0 ? x[n] : plus(sum, x[n]);
+                    store<T>(job, 0, first + (job.function ? length - 1 - e : e) * step, sum);
+                }
+            }
         }
     }
 }

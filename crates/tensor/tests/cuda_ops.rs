@@ -211,6 +211,25 @@ fn conversions_between_all_types_are_those_of_the_cpu() {
 }
 
 #[test]
+fn rows_give_the_same_whether_32_threads_share_one_or_a_block() {
+    // 32 where rows are short, or long and many; rows that do not fill the last block's teams.
+    for [rows, width] in [[7, 128], [7, 129], [4099, 130], [3, 1100]] {
+        let apart = difference(|device| {
+            let rng = Rng::new(5);
+            let x = Tensor::uniform(device, [rows, width], -2.0, 2.0, &rng)?.requiring_grad()?;
+            let targets: Vec<i64> = (0..rows as i64).map(|row| row * 7 % width as i64).collect();
+            let targets = Tensor::from_slice(device, &targets, rows)?;
+            let normal = x.layer_norm(None, 1e-5)?;
+            let loss = normal.cross_entropy(&targets)?.add(&x.softmax(1)?.square()?.sum_all()?)?;
+            let gradient = loss.backward()?.get(&x).unwrap().clone();
+            // Where gradients nearly vanish, rounding is all there is.
+            gradient.abs()?.add_scalar(1e-3)
+        });
+        assert!(apart < 2e-4, "{rows} rows of {width}: {apart}");
+    }
+}
+
+#[test]
 fn threads_that_check_indices_at_once_each_get_their_own_answer() {
     const TURNS: usize = 300;
     let device = device();

@@ -50,7 +50,7 @@ pub(super) fn copy(device: &Launcher, op: &'static str, input: View<'_>, out: &V
         (from, DType::U8) => kernel(Family::Convert, "to_u8", from),
         (from, DType::Bool) => kernel(Family::Convert, "to_bool", from),
     };
-    device.each(op, kernel, job.count, &job)
+    device.ahead(op, kernel, job.count, &job)
 }
 
 /// See [`Kernel::Flip`](crate::backend::Kernel::Flip).
@@ -81,7 +81,7 @@ pub(super) fn copy_into(
     let part = out.layout().part(op, input.layout().shape(), axis, start, step)?;
     let mut job = over(input.layout());
     job.inputs = [operand(&input), strided(&out.as_view().with_layout(&part)), Default::default()];
-    device.each(op, kernel(Family::Elementwise, "place", out.dtype()), job.count, &job)
+    device.ahead(op, kernel(Family::Elementwise, "place", out.dtype()), job.count, &job)
 }
 
 /// See [`Kernel::Unary`](crate::backend::Kernel::Unary).
@@ -132,7 +132,7 @@ pub(super) fn unary(
     };
     job.function = function;
     set_parameters(&mut job, dtype, f);
-    device.each(op, kernel(family, name, dtype), job.count, &job)
+    device.ahead(op, kernel(family, name, dtype), job.count, &job)
 }
 
 /// Puts the numbers that a function has beside its argument where the kernels look for them.
@@ -193,7 +193,7 @@ pub(super) fn unary_grad(
         Unary::DivScalar(_) => 23,
     };
     set_parameters(&mut job, dtype, f);
-    device.each(op, kernel(Family::Float, "derivative", dtype), job.count, &job)
+    device.ahead(op, kernel(Family::Float, "derivative", dtype), job.count, &job)
 }
 
 /// See [`Kernel::Binary`](crate::backend::Kernel::Binary).
@@ -245,7 +245,7 @@ fn launch_binary(device: &Launcher, op: &'static str, f: Binary, dtype: DType, m
             6
         }
     };
-    device.each(op, kernel(Family::Elementwise, "binary", dtype), job.count, &job)
+    device.ahead(op, kernel(Family::Elementwise, "binary", dtype), job.count, &job)
 }
 
 /// See [`Kernel::Compare`](crate::backend::Kernel::Compare).
@@ -268,7 +268,7 @@ pub(super) fn compare(
         Compare::Gt => 4,
         Compare::Ge => 5,
     };
-    device.each(
+    device.ahead(
         op,
         kernel(Family::Elementwise, "compare", narrowest([lhs.dtype(), rhs.dtype()])),
         job.count,

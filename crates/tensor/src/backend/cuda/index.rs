@@ -53,7 +53,7 @@ pub(super) fn gather(
     job.inputs = [beside(&input, axis), operand(&indices), Operand::default()];
     job.outputs[0] = output(out);
     job.counts[1] = stride(&input, axis);
-    device.each(op, kernel(Family::Index, "gather", out.dtype()), job.count, &job)
+    device.ahead(op, kernel(Family::Index, "gather", out.dtype()), job.count, &job)
 }
 
 /// See [`Kernel::ScatterAdd`](crate::backend::Kernel::ScatterAdd). Halves are summed in f32: `out` holds no halves.

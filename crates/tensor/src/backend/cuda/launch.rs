@@ -13,6 +13,12 @@ use crate::storage::{View, ViewMut};
 /// The most blocks that a kernel is started with: threads go on to further elements, so more gain nothing.
 const MOST_BLOCKS: u64 = 1 << 16;
 
+/// Blocks that fill a large GPU with threads: some 130 processors with eight each, and as many to follow.
+const FILLING: u64 = 1 << 11;
+
+/// What a thread of a kernel for elements loads at a time, as `kernels/job.cuh` says.
+const AHEAD: u64 = 4;
+
 /// The device that work is given to.
 #[derive(Debug)]
 pub(super) struct Launcher {
@@ -33,6 +39,12 @@ impl Launcher {
     /// Starts a kernel with a thread for each of `threads` elements.
     pub(super) fn each(&self, op: &'static str, kernel: Kernel, threads: u64, job: &Job) -> Result<()> {
         self.blocks(op, kernel, threads.div_ceil(BLOCK), job)
+    }
+
+    /// Starts a kernel whose threads load a few elements at a time, once there are enough threads to fill a GPU.
+    pub(super) fn ahead(&self, op: &'static str, kernel: Kernel, elements: u64, job: &Job) -> Result<()> {
+        let blocks = elements.div_ceil(BLOCK);
+        self.blocks(op, kernel, blocks.div_ceil(AHEAD).max(blocks.min(FILLING)), job)
     }
 
     /// Starts a kernel with so many blocks; nothing if there are none.

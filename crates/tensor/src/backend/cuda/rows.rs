@@ -1,13 +1,26 @@
 //! Softmax and what is made of it.
 
-use bfc_cuda::kernels::{Family, Job, Operand};
+use bfc_cuda::kernels::{BLOCK, Family, Job, Operand};
 
 use super::index;
 use super::launch::{Launcher, float, kernel, narrowest, operand, origin, output, over, strided};
 use crate::backend::Normalised;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::storage::{View, ViewMut};
+
+/// Threads that share a row: so few that most have something to do, unless rows are too few to fill a GPU with those.
+const fn team(rows: u64, width: u64) -> u64 {
+    if width <= 128 || (width <= 1024 && rows >= 4096) { 32 } else { BLOCK }
+}
+
+/// Starts a kernel with such a team for each row.
+fn teams(device: &Launcher, op: &'static str, name: &'static str, dtype: DType, mut job: Job) -> Result<()> {
+    job.counts[1] = team(job.count, job.counts[0]);
+    let blocks = job.count.div_ceil(BLOCK / job.counts[1]);
+    device.blocks(op, kernel(Family::Rows, name, dtype), blocks, &job)
+}
 
 /// A job for each row of a shape, along its last axis; none if rows have no elements.
 fn each_row(out: &ViewMut<'_>) -> Job {
@@ -42,12 +55,7 @@ pub(super) fn softmax(
     let mut job = each_row(out);
     job.inputs[0] = operand(&input);
     job.function = u64::from(log);
-    device.blocks(
-        op,
-        kernel(Family::Rows, "softmax", narrowest([out.dtype(), input.dtype()])),
-        job.count,
-        &job,
-    )
+    teams(device, op, "softmax", narrowest([out.dtype(), input.dtype()]), job)
 }
 
 /// See [`Kernel::SoftmaxGrad`](crate::backend::Kernel::SoftmaxGrad).
@@ -64,7 +72,7 @@ pub(super) fn softmax_grad(
     job.inputs = [operand(&result), operand(&grad), Operand::default()];
     job.function = u64::from(log);
     let dtype = narrowest([out.dtype(), result.dtype(), grad.dtype()]);
-    device.blocks(op, kernel(Family::Rows, "softmax_grad", dtype), job.count, &job)
+    teams(device, op, "softmax_grad", dtype, job)
 }
 
 /// See [`Kernel::CrossEntropy`](crate::backend::Kernel::CrossEntropy).
@@ -83,7 +91,7 @@ pub(super) fn cross_entropy(
     job.inputs = [operand(&logits), strided(&targets), Operand::default()];
     job.outputs[0] = output(losses);
     let dtype = narrowest([losses.dtype(), logits.dtype()]);
-    device.blocks(op, kernel(Family::Rows, "cross_entropy", dtype), job.count, &job)
+    teams(device, op, "cross_entropy", dtype, job)
 }
 
 /// See [`Kernel::CrossEntropyGrad`](crate::backend::Kernel::CrossEntropyGrad).
@@ -100,7 +108,7 @@ pub(super) fn cross_entropy_grad(
     index::check(device, op, &targets, job.counts[0] as usize)?;
     job.inputs = [operand(&logits), strided(&targets), strided(&grad)];
     let dtype = narrowest([out.dtype(), logits.dtype(), grad.dtype()]);
-    device.blocks(op, kernel(Family::Rows, "cross_entropy_grad", dtype), job.count, &job)
+    teams(device, op, "cross_entropy_grad", dtype, job)
 }
 
 /// Which of a normalisation's steps the kernels do.
@@ -128,12 +136,7 @@ pub(super) fn layer_norm(
     job.inputs = [operand(&input), optional(weight), optional(bias)];
     job.outputs[1] = output(statistics);
     job.constants[0] = epsilon;
-    device.blocks(
-        op,
-        kernel(Family::Rows, "layer_norm", narrowest([out.dtype(), input.dtype()])),
-        job.count,
-        &job,
-    )
+    teams(device, op, "layer_norm", narrowest([out.dtype(), input.dtype()]), job)
 }
 
 /// See [`Kernel::LayerNormGrad`](crate::backend::Kernel::LayerNormGrad).
@@ -150,7 +153,7 @@ pub(super) fn layer_norm_grad(
     job.inputs = [operand(&of.input), optional(of.weight), operand(&grad)];
     job.also[0] = origin(&of.statistics);
     let dtype = narrowest([out.dtype(), of.input.dtype(), grad.dtype()]);
-    device.blocks(op, kernel(Family::Rows, "layer_norm_grad", dtype), job.count, &job)
+    teams(device, op, "layer_norm_grad", dtype, job)
 }
 
 /// See [`Kernel::LayerNormTerms`](crate::backend::Kernel::LayerNormTerms).
