@@ -34,6 +34,33 @@ DEVICE void statistics(const Job& job, Wide* shared, const Team& team, Wide* lar
     *sum = join(shared, own, true, team.size);
 }
 
+template <typename E>
+DEVICE Pair<E> sum_of(const Pair<E>& one, const Pair<E>& other) {
+    return Pair<E>{one.a + other.a, one.b + other.b};
+}
+
+// The sums of y times the gradient and of the gradient, over every `step`-th of the elements number(e) to below number(to). In runs,
+// as those of reduce.cu.
+template <typename E, typename Number>
+DEVICE Pair<typename Computed<E>::type> normal_sums(const Job& job, u64 e, u64 to, u64 step, Number number) {
+    typedef typename Computed<E>::type Wide;
+    const u64 RUN = 256;
+    const Wide* statistics = (const Wide*)job.also[0];
+    Pair<Wide> whole = {};
+    while (e < to) {
+        u64 end = to - e > RUN * step ? e + RUN * step : to;
+        Pair<Wide> run = {};
+        for (; e < end; e += step) {
+            u64 i = number(e), row = quotient(i, job.k[0]);
+            Wide g = value<E>(job, 1, i);
+            Wide y = (value<E>(job, 0, i) - statistics[2 * row]) * statistics[2 * row + 1];
+            run = sum_of(run, Pair<Wide>{y * g, g});
+        }
+        whole = sum_of(whole, run);
+    }
+    return whole;
+}
+
 #endif
 
 // function 1: the logarithm.
@@ -164,11 +191,46 @@ BLOCK_KERNEL(layer_norm_grad) {
     }
 }
 
-// y times the gradient, whose sum over the rows is the weight's gradient; in = [x, gradient], count elements.
-KERNEL(layer_norm_terms) {
-    EACH(i) {
-        u64 row = quotient(i, job.k[0]);
-        WIDE mean = ((const WIDE*)job.also[0])[2 * row], scale = ((const WIDE*)job.also[0])[2 * row + 1];
-        store<T>(job, 0, i, (value<T>(job, 0, i) - mean) * scale * value<T>(job, 1, i));
+// The sums of y times the gradient and of the gradient, over rows; in = [x, gradient], also[0] the statistics. Elements are counted as
+// [rows, parameters, places]: count parameters, k = [elements with the same statistics, places, rows, rows of a slab, slabs],
+// function 1: of the gradient too. The sums of a slab follow those of the slab before.
+
+// One block for each 32 parameters side by side, of one place each, and slab.
+BLOCK_KERNEL(layer_norm_sums, 4) {
+    SHARED Pair<WIDE> folded[8][32];
+    u64 tiles = (job.count + 31) / 32;
+    u32 column = threadIdx.x % 32, row = threadIdx.x / 32;
+    for (u64 n = blockIdx.x; n < tiles * job.k[4]; n += gridDim.x) {
+        u64 slab = quotient(n, tiles), o = (n - slab * tiles) * 32 + column;
+        u64 from = slab * job.k[3], to = from + job.k[3] < job.k[2] ? from + job.k[3] : job.k[2];
+        if (o < job.count) {
+            folded[row][column] = normal_sums<T>(job, from + row, to, 8, [&](u64 e) { return e * job.count + o; });
+        }
+        __syncthreads();
+        if (row == 0 && o < job.count) {
+            Pair<WIDE> sum = folded[0][column];
+            for (u32 other = 1; other < 8; ++other) {
+                sum = sum_of(sum, folded[other][column]);
+            }
+            store<T>(job, 0, slab * job.count + o, sum.a);
+            if (job.function) store<T>(job, 1, slab * job.count + o, sum.b);
+        }
+        __syncthreads();
+    }
+}
+
+// One block for each parameter, of several places.
+BLOCK_KERNEL(layer_norm_sums_apart, 4) {
+    SHARED WIDE shared[BLOCK / 32];
+    for (u64 o = blockIdx.x; o < job.count; o += gridDim.x) {
+        Pair<WIDE> own = normal_sums<T>(job, threadIdx.x, job.k[2] * job.k[1], BLOCK, [&](u64 e) {
+            u64 row = quotient(e, job.k[1]);
+            return (row * job.count + o) * job.k[1] + (e - row * job.k[1]);
+        });
+        WIDE weight = join(shared, own.a, true), bias = join(shared, own.b, true);
+        if (threadIdx.x == 0) {
+            store<T>(job, 0, o, weight);
+            if (job.function) store<T>(job, 1, o, bias);
+        }
     }
 }

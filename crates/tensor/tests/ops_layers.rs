@@ -212,6 +212,57 @@ fn norms_bring_rows_to_their_scale() {
     });
 }
 
+/// Against Σ x̂ g and Σ g, which other ops make: rows that are cut into slabs, parameters that fill no tile or several, of one
+/// place or of several, operands that lie across.
+#[test]
+fn the_gradients_of_a_norms_parameters_are_sums_over_all_rows() {
+    let (device, rng) = (device(), Rng::new(4));
+    let positive = |dims: &[usize]| {
+        Tensor::uniform(&device, dims, 0.5, 1.5, &rng).unwrap().to_dtype(DType::F64).unwrap()
+    };
+    let close = |sum: &Tensor, expected: Result<Tensor>| {
+        let expected = expected.unwrap().reshape([sum.elements()]).unwrap().to_vec::<f64>().unwrap();
+        assert_close(sum.reshape([sum.elements()]), &[sum.elements()], &expected);
+    };
+    let small = [[1, 3], [17, 64], [200, 130]];
+    let large = [[3000, 70], [1037, 130], [5, 2100], [70_000, 2]];
+    let emulated = env!("CARGO_CRATE_NAME").starts_with("cuda");
+    for &[rows, width] in small.iter().chain(if emulated { &[][..] } else { &large }) {
+        for across in [false, true] {
+            let random = |rows: usize, width: usize| match across {
+                false => positive(&[rows, width]),
+                true => positive(&[width, rows]).t().unwrap(),
+            };
+            let (x, g) = (random(rows, width), random(rows, width));
+            let [w, b] = [1, 2].map(|_| positive(&[width]).requiring_grad().unwrap());
+            let y = x.layer_norm(Some((&w, &b)), 1e-5).unwrap();
+            let gradients = y.mul(&g).unwrap().sum_all().unwrap().backward().unwrap();
+            let normal = x.layer_norm(None, 1e-5).unwrap();
+            close(gradients.get(&w).unwrap(), normal.mul(&g).unwrap().sum(0));
+            close(gradients.get(&b).unwrap(), g.sum(0));
+            // One alone.
+            let fixed = b.detach();
+            let y = x.layer_norm(Some((&w, &fixed)), 1e-5).unwrap();
+            let alone = y.mul(&g).unwrap().sum_all().unwrap().backward().unwrap();
+            assert_eq!(alone.get(&w).unwrap().to_vec::<f64>(), gradients.get(&w).unwrap().to_vec::<f64>());
+            assert_eq!(alone.len(), 1);
+            let y = x.rms_norm(Some(&w), 1e-5).unwrap();
+            let gradients = y.mul(&g).unwrap().sum_all().unwrap().backward().unwrap();
+            close(gradients.get(&w).unwrap(), x.rms_norm(None, 1e-5).unwrap().mul(&g).unwrap().sum(0));
+        }
+    }
+    for [n, groups, of_group, places] in [[3, 2, 5, 1], [100, 4, 20, 1], [3, 2, 5, 700], [40, 1, 3, 9]] {
+        let channels = groups * of_group;
+        let (x, g) = (positive(&[n, channels, places]), positive(&[n, channels, places]));
+        let [w, b] = [1, 2].map(|_| positive(&[channels]).requiring_grad().unwrap());
+        let y = x.group_norm(groups, Some((&w, &b)), 1e-5).unwrap();
+        let gradients = y.mul(&g).unwrap().sum_all().unwrap().backward().unwrap();
+        let normal = x.group_norm(groups, None, 1e-5).unwrap();
+        close(gradients.get(&w).unwrap(), normal.mul(&g).unwrap().sum([0, 2]));
+        close(gradients.get(&b).unwrap(), g.sum([0, 2]));
+    }
+}
+
 #[test]
 fn attention_is_a_softmax_over_the_keys_that_are_seen() {
     for_each_round(|device, numbers| {

@@ -226,7 +226,8 @@ impl Family {
                 "cross_entropy_grad",
                 "layer_norm",
                 "layer_norm_grad",
-                "layer_norm_terms",
+                "layer_norm_sums",
+                "layer_norm_sums_apart",
             ],
             Self::Conv => &[
                 "conv2d",

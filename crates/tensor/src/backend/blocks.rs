@@ -30,6 +30,15 @@ pub(super) fn cut_of_fold(shape: &Shape, axes: &[bool]) -> Cut {
     whole.into_slabs(slabs.max(1), threads)
 }
 
+/// How many slabs the rows of `[rows, parameters, places]` are cut into, and the rows of each but the last. A parameter of several places is
+/// a block's own.
+pub(super) fn slabs_of_rows([rows, parameters, places]: [usize; 3]) -> (usize, usize) {
+    let slabs = if places == 1 { BLOCKS.div_ceil(parameters.div_ceil(SIDE_BY_SIDE).max(1)) } else { 1 };
+    // Eight threads go down the rows, each of eight at least.
+    let slab = rows.div_ceil(slabs).max(64).next_multiple_of(8);
+    (rows.div_ceil(slab).max(1), slab)
+}
+
 /// Matrices of `rows` by `columns`, whose elements are sums of `depth` products each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sums {

@@ -2,7 +2,7 @@
 //!
 //! By shapes alone, so that a dry run that stands for such a device asks for the same, to the byte.
 
-use super::blocks::{Sums, cut_of_fold};
+use super::blocks::{Sums, cut_of_fold, slabs_of_rows};
 use super::{Workspace, cpu};
 use crate::layout::Layout;
 use crate::predict::DeviceRules;
@@ -13,6 +13,10 @@ pub(super) fn workspace(rules: DeviceRules, of: Workspace<'_>) -> usize {
         (DeviceRules::Cpu, _) => cpu::workspace(of),
         (DeviceRules::Cuda { .. }, Workspace::Reduce { shape, axes, dtype }) => {
             cut_of_fold(shape, axes).workspace_elements().saturating_mul(dtype.size())
+        }
+        (DeviceRules::Cuda { .. }, Workspace::LayerNormSums { sizes, sums, dtype }) => {
+            let slabs = slabs_of_rows(sizes).0;
+            if slabs == 1 { 0 } else { slabs.saturating_mul(sizes[1]).saturating_mul(sums * dtype.size()) }
         }
         // Merged in the same order as on the CPU.
         (DeviceRules::Cuda { .. }, Workspace::ArgSort { .. }) => cpu::workspace(of),

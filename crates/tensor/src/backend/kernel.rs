@@ -266,14 +266,21 @@ pub enum Kernel<'a> {
         /// The gradient of the input.
         out: ViewMut<'a>,
     },
-    /// out = x̂ · grad, whose sum over the rows is the weight's gradient.
-    LayerNormTerms {
-        /// What was normalised, and how.
+    /// The gradients of weight and bias: Σ x̂ · grad and Σ grad over all rows. Elements are counted as `[rows, parameters,
+    /// places]`, of which a row of the normalisation is one row, or those of some of its parameters.
+    LayerNormSums {
+        /// What was normalised, and how; its weight is not read.
         of: &'a Normalised<'a>,
         /// The gradient of what came out.
         grad: View<'a>,
-        /// Where to.
-        out: ViewMut<'a>,
+        /// How many neighbours one parameter belongs to.
+        places: usize,
+        /// As many bytes as [`Workspace::LayerNormSums`] says, if any.
+        workspace: Option<ViewMut<'a>>,
+        /// The weight's gradient, of as many elements as there are parameters.
+        weight: ViewMut<'a>,
+        /// The bias's gradient, if there is a bias.
+        bias: Option<ViewMut<'a>>,
     },
     /// `out[n, o, y, x] = Σ weight[o, c, ky, kx] · input[n, group of o + c, y·stride + ky·dilation - padding, x…]`: a
     /// cross-correlation, with zeros in the padding. Inputs are contiguous.
@@ -536,6 +543,15 @@ pub enum Workspace<'a> {
         /// The element type.
         dtype: DType,
     },
+    /// Of [`Kernel::LayerNormSums`].
+    LayerNormSums {
+        /// Rows, parameters and places.
+        sizes: [usize; 3],
+        /// Two, or one where there is no bias.
+        sums: usize,
+        /// The element type.
+        dtype: DType,
+    },
     /// Of [`Kernel::Attention`] and its gradient.
     Attention {
         /// The query's shape.
@@ -555,6 +571,7 @@ impl Workspace<'_> {
             | Self::MatMul { dtype, .. }
             | Self::Conv2d { dtype, .. }
             | Self::Conv2dWeightGrad { dtype, .. }
+            | Self::LayerNormSums { dtype, .. }
             | Self::Attention { dtype, .. } => *dtype = dtype.computed_as(),
             Self::ArgSort { .. } => {}
         }

@@ -83,7 +83,7 @@ fn calculates_with_halves(kernel: &Kernel<'_>) -> bool {
         Kernel::SoftmaxGrad { output, out, .. } => [output.dtype(), out.dtype()],
         Kernel::LayerNorm { input, out, .. } => [input.dtype(), out.dtype()],
         Kernel::LayerNormGrad { grad, out, .. } => [grad.dtype(), out.dtype()],
-        Kernel::LayerNormTerms { grad, out, .. } => [grad.dtype(), out.dtype()],
+        Kernel::LayerNormSums { grad, weight, .. } => [grad.dtype(), weight.dtype()],
         Kernel::Conv2d { input, out, .. } => [input.dtype(), out.dtype()],
         Kernel::Conv2dInputGrad { grad, out, .. } => [grad.dtype(), out.dtype()],
         Kernel::Conv2dWeightGrad { grad, out, .. } => [grad.dtype(), out.dtype()],
@@ -208,10 +208,20 @@ fn widened(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
             run(Kernel::LayerNormGrad { of: &of.views(), grad: grad.view(), out: out.view_mut() })?;
             out.finish(ctx)
         }
-        Kernel::LayerNormTerms { of, grad, out } => {
-            let (of, grad, mut out) = (ReadNormalised::new(ctx, of)?, read(grad)?, Write::new(ctx, out)?);
-            run(Kernel::LayerNormTerms { of: &of.views(), grad: grad.view(), out: out.view_mut() })?;
-            out.finish(ctx)
+        Kernel::LayerNormSums { of, grad, places, workspace, weight, bias } => {
+            let (of, grad, mut weight) =
+                (ReadNormalised::new(ctx, of)?, read(grad)?, Write::new(ctx, weight)?);
+            let mut bias = bias.map(|bias| Write::new(ctx, bias)).transpose()?;
+            run(Kernel::LayerNormSums {
+                of: &of.views(),
+                grad: grad.view(),
+                places,
+                workspace,
+                weight: weight.view_mut(),
+                bias: bias.as_mut().map(Write::view_mut),
+            })?;
+            weight.finish(ctx)?;
+            bias.map_or(Ok(()), |bias| bias.finish(ctx))
         }
         Kernel::Conv2d { conv, input, weight, workspace, out } => {
             let (input, weight, mut out) = (read(input)?, read(weight)?, Write::new(ctx, out)?);

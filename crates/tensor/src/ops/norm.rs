@@ -9,14 +9,14 @@
 //! With x̂ = (x - μ) / √(σ² + ε) and h = w ∂L/∂y: ∂L/∂x = (h - mean(h) - x̂ mean(h x̂)) / √(σ² + ε), where `rms_norm` has no
 //! mean(h); ∂L/∂w = Σ x̂ ∂L/∂y, ∂L/∂b = Σ ∂L/∂y. (Ba, Kiros and Hinton 2016; Zhang and Sennrich 2019; Wu and He 2018.)
 //!
-//! Saves x and two numbers for each row, which for halves are f32. The gradient of w takes a temporary of a part of x.
+//! Saves x and two numbers for each row, which for halves are f32. The gradients of w and b are made in one pass.
 
 use bfc_core::Category;
 
 use super::{same_dtype, supported, wanted};
 use crate::autograd::Saved;
-use crate::backend::{Kernel, Normalised};
-use crate::context::OpContext;
+use crate::backend::{Kernel, Normalised, Workspace};
+use crate::context::{Buffer, OpContext};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
@@ -55,48 +55,40 @@ impl LayerNorm {
         }
     }
 
-    /// Σ x̂ ∂L/∂y, a part of the batch at a time: the terms of one part are all that is in memory.
-    fn sum_of_terms(
+    /// How elements are counted for the parameters' gradients: rows, parameters and places of one parameter.
+    fn sizes(&self, x: &Tensor, parameters: usize) -> [usize; 3] {
+        let places = match (self.row, x.dims()) {
+            (Row::Group, &[.., places]) => places,
+            _ => 1,
+        };
+        let of_row = parameters.saturating_mul(places);
+        [x.elements().checked_div(of_row).unwrap_or(0), parameters, places]
+    }
+
+    /// Σ x̂ ∂L/∂y and Σ ∂L/∂y over the rows, this where there is a bias that wants it.
+    fn sums(
         &self,
         ctx: &OpContext<'_>,
-        [x, statistics, grad]: [&Tensor; 3],
-        to: &Shape,
-    ) -> Result<Tensor> {
-        // The outermost axis that can be cut: rows are not.
-        let outer = match self.row {
-            Row::LastAxis => x.rank() - 1,
-            Row::Group => 1,
-        };
-        let axis = x.dims()[..outer].iter().position(|&size| size != 1);
-        let batch = axis.map_or(1, |axis| x.dims()[axis]);
-        let of_one = |tensor: &Tensor| tensor.elements().checked_div(batch).unwrap_or(0);
-        let (elements, rows) = (of_one(x), of_one(statistics) / 2);
-        let together = (ctx.backend().piece() / elements.max(1)).max(1);
-        let part = |tensor: &Tensor, axis: usize, range| tensor.layout().sliced(self.op, axis, range, 1);
-        let mut sum: Option<Tensor> = None;
-        for start in (0..batch.max(1)).step_by(together) {
-            let range = start..batch.min(start + together);
-            let of_rows = part(statistics, 0, range.start * rows..range.end * rows)?;
-            let [of_x, of_grad] = match axis {
-                Some(axis) => [part(x, axis, range.clone())?, part(grad, axis, range)?],
-                None => [*x.layout(), *grad.layout()],
-            };
-            let mut terms = ctx.temp(of_x.shape(), x.dtype().computed_as())?;
-            let of = Normalised {
-                centred: self.centred,
-                input: x.view().with_layout(&of_x),
-                weight: None,
-                statistics: statistics.view().with_layout(&of_rows),
-            };
-            let grad = grad.view().with_layout(&of_grad);
-            ctx.compute(Kernel::LayerNormTerms { of: &of, grad, out: terms.view_mut() })?;
-            let terms = terms.finish().sum_to(to)?;
-            sum = Some(match sum {
-                Some(sum) => (sum + &terms)?,
-                None => terms,
-            });
-        }
-        sum.map_or_else(|| Tensor::zeros_of(ctx.device(), to, x.dtype().computed_as()), Ok)
+        (of, x, grad): (&Normalised<'_>, &Tensor, &Tensor),
+        saved: &Saved,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        let (shape, dtype) = (saved.input_shape(1), x.dtype().computed_as());
+        let with_bias = saved.inputs() > 2 && saved.needs_grad(2);
+        let mut weight = ctx.output(&shape, dtype)?;
+        let mut bias = with_bias.then(|| ctx.output(&shape, dtype)).transpose()?;
+        let sizes = self.sizes(x, shape.elements());
+        let sums = 1 + usize::from(with_bias);
+        let mut workspace = ctx.workspace(Workspace::LayerNormSums { sizes, sums, dtype })?;
+        ctx.compute(Kernel::LayerNormSums {
+            of,
+            grad: grad.view(),
+            places: sizes[2],
+            workspace: workspace.as_mut().map(Buffer::view_mut),
+            weight: weight.view_mut(),
+            bias: bias.as_mut().map(Buffer::view_mut),
+        })?;
+        let finish = |sum: Buffer| sum.finish().to_dtype(x.dtype());
+        Ok((finish(weight)?, bias.map(finish).transpose()?))
     }
 
     /// A parameter, repeated for every row of `x`.
@@ -162,15 +154,15 @@ impl Op for LayerNorm {
             ctx.compute(Kernel::LayerNormGrad { of: &of, grad: grad.view(), out: out.view_mut() })?;
             Ok(out.finish())
         })?];
-        if saved.inputs() > 1 {
-            gradients.push(wanted(saved, 1, || {
-                let sum = self.sum_of_terms(ctx, [x, statistics, grad], &saved.input_shape(1))?;
-                sum.to_dtype(x.dtype())
-            })?);
-        }
-        if saved.inputs() > 2 {
-            gradients.push(wanted(saved, 2, || grad.sum_to(saved.input_shape(2)))?);
-        }
+        let of_parameters = if saved.inputs() > 1 && saved.needs_grad(1) {
+            let (weight, bias) = self.sums(ctx, (&of, x, grad), saved)?;
+            [Some(weight), bias]
+        } else if saved.inputs() > 2 {
+            [None, wanted(saved, 2, || grad.sum_to(saved.input_shape(2)))?]
+        } else {
+            [None, None]
+        };
+        gradients.extend(of_parameters.into_iter().take(saved.inputs() - 1));
         Ok(gradients)
     }
 }

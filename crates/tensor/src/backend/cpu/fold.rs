@@ -11,7 +11,7 @@ use super::number::Number;
 use super::simd;
 
 /// How many elements are folded at one place before the result moves up a level.
-const RADIX: usize = 16;
+pub(super) const RADIX: usize = 16;
 
 /// Levels of results. The topmost takes everything from RADIX⁴ elements on, which for numbers that fit in memory is
 /// still few.
@@ -22,6 +22,9 @@ const LANES: usize = 32;
 
 /// Elements that a [`Folder`] takes at a time.
 pub(super) const BLOCK: usize = RADIX * LANES;
+
+/// So many numbers are folded in one go: no result moves up a level.
+pub(super) const SHORT: usize = RADIX * BLOCK;
 
 /// A way to fold two numbers into one.
 pub(super) trait Fold<T>: Sync {
@@ -146,7 +149,7 @@ impl<T: Number, const W: usize> Cascade<T, W> {
     }
 
     /// One more row of what elements were folded into.
-    fn push_folded<F: Fold<T>>(&mut self, row: &[T; W]) {
+    pub(super) fn push_folded<F: Fold<T>>(&mut self, row: &[T; W]) {
         fold_into::<T, F>(&mut self.levels[0][..self.width], row);
         self.count::<F>();
     }
@@ -309,7 +312,7 @@ pub(super) fn fold_zipped<T: Number, F: Fold<T>>(a: &[T], b: &[T], f: impl Fn(T,
 
 fn fold_parts<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl Fn([T; N]) -> T) -> T {
     let len = parts[0].len();
-    if len <= RADIX * BLOCK {
+    if len <= SHORT {
         return simd::run(Short::<T, F, _, N> { parts, f, fold: PhantomData });
     }
     let mut cascade = Cascade::<T, LANES>::new::<F>(LANES);
@@ -319,6 +322,18 @@ fn fold_parts<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl F
         cascade.push_folded::<F>(&simd::run(Block::<T, F, _, N> { parts, f: &f, fold: PhantomData }));
     }
     finish::<T, F>(cascade)
+}
+
+/// Folds what `f` makes of at most [`SHORT`] numbers, in code that is compiled for the widest instructions.
+#[inline(always)]
+pub(super) fn short<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl Fn([T; N]) -> T) -> T {
+    let len = parts[0].len();
+    let block = |start: usize| parts.map(|part| &part[start..len.min(start + BLOCK)]);
+    let mut total = lanes::<T, F, N, LANES>(block(0), &f);
+    for start in (BLOCK..len).step_by(BLOCK) {
+        fold_into::<T, F>(&mut total, &lanes::<T, F, N, LANES>(block(start), &f));
+    }
+    across::<T, F, LANES>(total)
 }
 
 /// So few blocks that no result moves up a level.
@@ -333,13 +348,7 @@ impl<T: Number, F: Fold<T>, M: Fn([T; N]) -> T, const N: usize> WithSimd for Sho
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> T {
-        let len = self.parts[0].len();
-        let block = |start: usize| self.parts.map(|part| &part[start..len.min(start + BLOCK)]);
-        let mut total = lanes::<T, F, N, LANES>(block(0), &self.f);
-        for start in (BLOCK..len).step_by(BLOCK) {
-            fold_into::<T, F>(&mut total, &lanes::<T, F, N, LANES>(block(start), &self.f));
-        }
-        across::<T, F, LANES>(total)
+        short::<T, F, N>(self.parts, self.f)
     }
 }
 

@@ -83,6 +83,7 @@ pub(super) fn workspace(of: Workspace<'_>) -> usize {
         | Workspace::Conv2dWeightGrad { conv, input, out, dtype } => {
             conv::workspace(conv, input.dims(), out.dims(), dtype)
         }
+        Workspace::LayerNormSums { sizes, sums, dtype } => norm::workspace(sizes, sums, dtype),
         Workspace::Attention { query, value, dtype } => {
             attention::workspace(query.dims(), value.dims(), dtype)
         }
@@ -149,7 +150,9 @@ impl Backend for CpuBackend {
                 norm::layer_norm(workers, op, (centred, epsilon), input, *affine, [out, statistics])
             }
             Kernel::LayerNormGrad { of, grad, out } => norm::layer_norm_grad(workers, op, of, grad, out),
-            Kernel::LayerNormTerms { of, grad, out } => norm::layer_norm_terms(workers, op, of, grad, out),
+            Kernel::LayerNormSums { of, grad, places, workspace, weight, bias } => {
+                norm::layer_norm_sums(workers, op, of, (grad, places), workspace, (weight, bias))
+            }
             Kernel::Conv2d { conv, input, weight, workspace, out } => {
                 conv::forward(workers, op, &conv, [input, weight], workspace, out)
             }

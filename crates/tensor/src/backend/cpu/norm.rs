@@ -1,5 +1,8 @@
 //! Layer normalisation: every row brought to mean 0 and variance 1. A row may be of several axes.
 
+mod row;
+mod sums;
+
 use super::dispatch::{float, host, host_mut};
 use super::fold::{Sum, fold_mapped, fold_slice};
 use super::number::{Float, Number};
@@ -10,6 +13,9 @@ use crate::backend::Normalised;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::storage::{View, ViewMut};
+
+use row::{Gradient, Normalise, met_by_each};
+pub(super) use sums::{layer_norm_sums, workspace};
 
 /// The mean of a row and 1/√(variance + ε), by which it is scaled.
 type Statistics<T> = [T; 2];
@@ -26,6 +32,7 @@ pub(super) fn layer_norm(
     let width = width(&input, statistics.layout());
     float!(op, out.dtype(), T => {
         let source = Source::<T>::new(op, input)?;
+        let met = (met_by_each::<T>(op, weight, width)?, met_by_each::<T>(op, bias, width)?);
         let affine = Affine::<T>::new(op, weight, bias)?;
         let epsilon = T::from_f64(epsilon);
         let (out, statistics) = (host_mut::<T>(op, out)?, host_mut::<T>(op, statistics)?);
@@ -34,6 +41,11 @@ pub(super) fn layer_norm(
             let starts = (chunk * rows..).step_by(width);
             let rows = out.chunks_mut(width).zip(statistics.chunks_mut(2));
             starts.zip(rows).for_each(|(start, (out, statistics))| {
+                if let ((Some(weight), Some(bias)), Some(x)) = (met, source.slice(start..start + width)) {
+                    let row = Normalise { x, affine: [weight, bias], out, centred, epsilon };
+                    statistics.copy_from_slice(&simd::run(row));
+                    return;
+                }
                 let [mean, scale] = if let Some(values) = source.slice(start..start + width) {
                     let [mean, scale] = statistics_of(values, centred, epsilon);
                     simd::zip(out, values, move |out, x| *out = (x - mean) * scale);
@@ -101,6 +113,7 @@ pub(super) fn layer_norm_grad(
     float!(op, out.dtype(), T => {
         let source = Source::<T>::new(op, of.input)?;
         let weighted = of.weight.map(|weight| Pair::<T, T>::new(op, grad, weight)).transpose()?;
+        let met = met_by_each::<T>(op, of.weight, width)?;
         let grad = Source::<T>::new(op, grad)?;
         let statistics = &host::<T>(op, &of.statistics)?[of.statistics.layout().offset()..];
         let count = T::from_f64(width as f64);
@@ -108,6 +121,14 @@ pub(super) fn layer_norm_grad(
             for (row, out) in (start / width..).zip(part.chunks_mut(width)) {
                 let first = row * width;
                 let [mean, scale] = [statistics[2 * row], statistics[2 * row + 1]];
+                let range = first..first + width;
+                if let (Some(weight), Some(x), Some(grad)) =
+                    (met, source.slice(range.clone()), grad.slice(range))
+                {
+                    let (statistics, centred) = ([mean, scale], of.centred);
+                    simd::run(Gradient { x, grad, weight, out, statistics, centred });
+                    continue;
+                }
                 // What reaches the normalised row: g w.
                 match &weighted {
                     Some(pair) => pair.each(first, out, |out, g, w| *out = g * w),
@@ -116,28 +137,6 @@ pub(super) fn layer_norm_grad(
                 let along = source.sum_with(first, out, |x, g| (x - mean) * scale * g) / count;
                 let shift = if of.centred { fold_slice::<T, Sum>(out) / count } else { T::ZERO };
                 source.each(first, out, |out, x| *out = scale * (*out - shift - (x - mean) * scale * along));
-            }
-        });
-        Ok(())
-    })
-}
-
-/// See [`Kernel::LayerNormTerms`](crate::backend::Kernel::LayerNormTerms).
-pub(super) fn layer_norm_terms(
-    workers: &Workers,
-    op: &'static str,
-    of: &Normalised<'_>,
-    grad: View<'_>,
-    out: ViewMut<'_>,
-) -> Result<()> {
-    let width = width(&of.input, of.statistics.layout());
-    float!(op, out.dtype(), T => {
-        let pair = Pair::<T, T>::new(op, of.input, grad)?;
-        let statistics = &host::<T>(op, &of.statistics)?[of.statistics.layout().offset()..];
-        workers.chunks(host_mut::<T>(op, out)?, cut(width).0, &|start, part| {
-            for (row, out) in (start / width..).zip(part.chunks_mut(width)) {
-                let [mean, scale] = [statistics[2 * row], statistics[2 * row + 1]];
-                pair.each(row * width, out, |out, x, g| *out = (x - mean) * scale * g);
             }
         });
         Ok(())

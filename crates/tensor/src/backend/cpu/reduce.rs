@@ -52,7 +52,7 @@ pub(in crate::backend) struct Cut {
 
 impl Cut {
     /// As the threads of a CPU share it.
-    fn new(shape: &Shape, axes: &[bool]) -> Self {
+    pub(super) fn new(shape: &Shape, axes: &[bool]) -> Self {
         let whole = Self::whole(shape, axes);
         let (unit, row) = if whole.along_rows { (1, BLOCK) } else { (TILE, 16) };
         let slabs = if whole.outputs.div_ceil(unit) >= ENOUGH_OUTPUTS {

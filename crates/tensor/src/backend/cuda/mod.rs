@@ -126,7 +126,10 @@ impl Backend for CudaBackend {
                 rows::layer_norm(device, op, (centred, epsilon), input, *affine, outputs)
             }
             Kernel::LayerNormGrad { of, grad, out } => rows::layer_norm_grad(device, op, of, grad, &out),
-            Kernel::LayerNormTerms { of, grad, out } => rows::layer_norm_terms(device, op, of, grad, &out),
+            Kernel::LayerNormSums { of, grad, places, workspace, weight, bias } => {
+                let outs = (&weight, bias.as_ref());
+                rows::layer_norm_sums(device, op, of, (grad, places), workspace.as_ref(), outs)
+            }
             Kernel::Conv2d { conv, input, weight, out, .. } => {
                 windows::conv2d(device, op, &conv, [input, weight], &out)
             }

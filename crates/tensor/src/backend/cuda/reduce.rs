@@ -79,7 +79,7 @@ pub(super) fn reduce(
     }
     let Some(partial) = partial else { return Ok(()) };
     // The slabs' results, in order.
-    let mut joined = rows_of(partial, [slabs, cut.outputs], out);
+    let mut joined = rows_of(written(partial), [slabs, cut.outputs], out);
     joined.function = match f {
         Reduce::SumMagnitudes | Reduce::SumSquares => 0,
         Reduce::Sum | Reduce::Prod | Reduce::Max | Reduce::Min => job.function,
@@ -115,7 +115,7 @@ pub(super) fn arg_reduce(
 pub(super) fn sum_rows(
     device: &Launcher,
     op: &'static str,
-    input: &ViewMut<'_>,
+    input: Operand,
     [rows, columns]: [usize; 2],
     out: &ViewMut<'_>,
 ) -> Result<()> {
@@ -132,9 +132,9 @@ fn fold_rows(device: &Launcher, op: &'static str, job: &Job, dtype: DType) -> Re
 }
 
 /// A job that folds the columns of `[rows, columns]` in a workspace.
-fn rows_of(input: &ViewMut<'_>, [rows, columns]: [usize; 2], out: &ViewMut<'_>) -> Job {
+fn rows_of(input: Operand, [rows, columns]: [usize; 2], out: &ViewMut<'_>) -> Job {
     let mut job = Job::over(columns as u64, &[columns]).with_inner(&[rows]);
-    job.inputs[0] = written(input);
+    job.inputs[0] = input;
     job.inputs[1] = Operand::strided(0, &[columns]);
     job.outputs[0] = output(out);
     (job.counts[0], job.counts[1], job.counts[2]) = (rows as u64, 1, rows as u64);

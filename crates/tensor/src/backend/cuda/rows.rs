@@ -1,11 +1,17 @@
 //! Softmax and what is made of it.
 
-use bfc_cuda::kernels::{BLOCK, Family, Job, Operand};
+use bfc_cuda::kernels::{BLOCK, Family, Job, Operand, Output};
 
+use super::elementwise::fill;
 use super::index;
-use super::launch::{Launcher, float, kernel, narrowest, operand, origin, output, over, strided};
+use super::launch::{
+    Launcher, float, kernel, narrowest, operand, origin, output, over, room, room_for_results, strided,
+    written,
+};
+use super::reduce::sum_rows;
 use crate::backend::Normalised;
-use crate::dtype::DType;
+use crate::backend::blocks::{SIDE_BY_SIDE, slabs_of_rows};
+use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::storage::{View, ViewMut};
@@ -156,19 +162,52 @@ pub(super) fn layer_norm_grad(
     teams(device, op, "layer_norm_grad", dtype, job)
 }
 
-/// See [`Kernel::LayerNormTerms`](crate::backend::Kernel::LayerNormTerms).
-pub(super) fn layer_norm_terms(
+/// See [`Kernel::LayerNormSums`](crate::backend::Kernel::LayerNormSums).
+pub(super) fn layer_norm_sums(
     device: &Launcher,
     op: &'static str,
     of: &Normalised<'_>,
-    grad: View<'_>,
-    out: &ViewMut<'_>,
+    (grad, places): (View<'_>, usize),
+    workspace: Option<&ViewMut<'_>>,
+    (weight, bias): (&ViewMut<'_>, Option<&ViewMut<'_>>),
 ) -> Result<()> {
-    float(op, out.dtype())?;
-    let mut job = each_normalised(out, of.statistics.layout());
-    job.count = out.layout().shape().elements() as u64;
+    float(op, weight.dtype())?;
+    let (elements, parameters) = (of.input.layout().shape().elements(), weight.layout().shape().elements());
+    let outs = [Some(weight), bias];
+    if elements == 0 {
+        return outs.into_iter().flatten().try_for_each(|out| fill(device, op, Scalar::Int(0), out));
+    }
+    let rows = elements / (parameters * places);
+    let (slabs, slab) = slabs_of_rows([rows, parameters, places]);
+    let width = elements / (of.statistics.layout().shape().elements() / 2);
+    let mut job = over(of.input.layout());
+    job.count = parameters as u64;
+    job.counts[..5].copy_from_slice(&[width, places, rows, slab, slabs].map(|count| count as u64));
     job.inputs = [operand(&of.input), operand(&grad), Operand::default()];
     job.also[0] = origin(&of.statistics);
-    let dtype = narrowest([out.dtype(), of.input.dtype(), grad.dtype()]);
-    device.each(op, kernel(Family::Rows, "layer_norm_terms", dtype), job.count, &job)
+    job.function = u64::from(bias.is_some());
+    let dtype = narrowest([weight.dtype(), of.input.dtype(), grad.dtype()]);
+    if slabs == 1 {
+        job.outputs = [output(weight), bias.map_or_else(Output::default, output), Output::default()];
+    }
+    if places > 1 {
+        return device.blocks(op, kernel(Family::Rows, "layer_norm_sums_apart", dtype), job.count, &job);
+    }
+    // The sums of slabs, of each kind together.
+    let size = slabs * parameters * dtype.computed_as().size();
+    let sums = 1 + usize::from(bias.is_some());
+    let partial = (slabs > 1).then(|| room(op, workspace, sums * size)).transpose()?;
+    if let Some(partial) = partial {
+        job.outputs = [room_for_results(partial); 3];
+        job.outputs[1].address += size as u64;
+    }
+    let blocks = job.count.div_ceil(SIDE_BY_SIDE as u64) * slabs as u64;
+    device.blocks(op, kernel(Family::Rows, "layer_norm_sums", dtype), blocks, &job)?;
+    let Some(partial) = partial else { return Ok(()) };
+    let mut of_slabs = written(partial);
+    for out in outs.into_iter().flatten() {
+        sum_rows(device, op, of_slabs, [slabs, parameters], out)?;
+        of_slabs.address += size as u64;
+    }
+    Ok(())
 }

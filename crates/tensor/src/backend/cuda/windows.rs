@@ -2,7 +2,7 @@
 
 use bfc_cuda::kernels::{Family, Job};
 
-use super::launch::{Launcher, float, kernel, operand, output, over, room, room_for_results};
+use super::launch::{Launcher, float, kernel, operand, output, over, room, room_for_results, written};
 use super::reduce::sum_rows;
 use crate::backend::blocks::Sums;
 use crate::backend::{Convolution, Pool, PoolAxis, Window};
@@ -104,7 +104,7 @@ pub(super) fn conv2d_weight_grad(
     job.outputs[0] = partial.map_or_else(|| output(out), room_for_results);
     device.blocks(op, named("conv2d_weight_grad_tiled"), job.count, &job)?;
     let Some(partial) = partial else { return Ok(()) };
-    sum_rows(device, op, partial, [parts, out.layout().shape().elements()], out)
+    sum_rows(device, op, written(partial), [parts, out.layout().shape().elements()], out)
 }
 
 /// The greatest common divisor.

@@ -94,6 +94,15 @@ impl<'a, A: RawElement> Source<'a, A> {
         }
     }
 
+    /// The elements numbered `range`, of which there are no more than `buffer` has: where they lie, or copied there.
+    pub(in crate::backend::cpu) fn part<'b>(&'b self, range: Range<usize>, buffer: &'b mut [A]) -> &'b [A] {
+        self.slice(range.clone()).unwrap_or_else(|| {
+            let loaded = &mut buffer[..range.len()];
+            self.load(range.start, loaded);
+            loaded
+        })
+    }
+
     /// Copies the elements from number `start` on.
     pub(in crate::backend::cpu) fn load(&self, start: usize, mut out: &mut [A]) {
         let range = start..start + out.len();

@@ -1,0 +1,96 @@
+//! A row whose operands lie side by side: all that is done with it as one function, compiled for the widest instructions.
+//!
+//! For rows of up to [`SHORT`](crate::backend::cpu::fold::SHORT) elements. Longer ones, and those whose operands lie elsewhere, are
+//! gone through step by step, with the same results.
+
+use pulp::{Simd, WithSimd};
+
+use super::Statistics;
+use crate::backend::cpu::dispatch::host;
+use crate::backend::cpu::fold::{SHORT, Sum, short};
+use crate::backend::cpu::number::Float;
+use crate::error::Result;
+use crate::storage::View;
+
+/// The elements of a parameter that rows of `width` meet, if all rows are short and meet the same; none if there is no parameter.
+pub(super) fn met_by_each<'a, T: Float>(
+    op: &'static str,
+    parameter: Option<View<'a>>,
+    width: usize,
+) -> Result<Option<&'a [T]>> {
+    if width > SHORT {
+        return Ok(None);
+    }
+    let Some(parameter) = parameter else { return Ok(Some(&[])) };
+    let layout = parameter.layout();
+    let (dims, strides) = (layout.shape().dims(), layout.strides());
+    let ([outer @ .., size], [steps @ .., 1]) = (dims, strides) else { return Ok(None) };
+    let repeated = outer.iter().zip(steps).all(|(&size, &step)| size == 1 || step == 0);
+    if !repeated || *size != width {
+        return Ok(None);
+    }
+    Ok(host::<T>(op, &parameter)?.get(layout.offset()..layout.offset() + width))
+}
+
+/// `out` = x̂ · weight + bias; weight and bias may be of no elements. Gives the row's statistics.
+pub(super) struct Normalise<'a, T> {
+    pub(super) x: &'a [T],
+    pub(super) affine: [&'a [T]; 2],
+    pub(super) out: &'a mut [T],
+    pub(super) centred: bool,
+    pub(super) epsilon: T,
+}
+
+impl<T: Float> WithSimd for Normalise<'_, T> {
+    type Output = Statistics<T>;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> Statistics<T> {
+        let Self { x, affine: [weight, bias], out, centred, epsilon } = self;
+        let count = T::from_f64(x.len() as f64);
+        let mean = if centred { short::<T, Sum, 1>([x], |[x]| x) / count } else { T::ZERO };
+        let squares = short::<T, Sum, 1>([x], |[x]| (x - mean) * (x - mean));
+        let scale = T::ONE / (squares / count + epsilon).sqrt();
+        let normal = |x: T| (x - mean) * scale;
+        let out = out.iter_mut().zip(x);
+        match (weight, bias) {
+            ([], []) => out.for_each(|(out, &x)| *out = normal(x)),
+            (weight, []) => out.zip(weight).for_each(|((out, &x), &w)| *out = normal(x) * w),
+            ([], bias) => out.zip(bias).for_each(|((out, &x), &b)| *out = normal(x) + b),
+            (weight, bias) => {
+                out.zip(weight.iter().zip(bias)).for_each(|((out, &x), (&w, &b))| *out = normal(x) * w + b);
+            }
+        }
+        [mean, scale]
+    }
+}
+
+/// `out` = s · (h - mean(h) - x̂ · mean(h x̂)) with h = grad · weight; the weight may be of no elements.
+pub(super) struct Gradient<'a, T> {
+    pub(super) x: &'a [T],
+    pub(super) grad: &'a [T],
+    pub(super) weight: &'a [T],
+    pub(super) out: &'a mut [T],
+    pub(super) statistics: Statistics<T>,
+    pub(super) centred: bool,
+}
+
+impl<T: Float> WithSimd for Gradient<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { x, grad, weight, out, statistics: [mean, scale], centred } = self;
+        let count = T::from_f64(x.len() as f64);
+        if weight.is_empty() {
+            out.copy_from_slice(grad);
+        } else {
+            out.iter_mut().zip(grad.iter().zip(weight)).for_each(|(out, (&g, &w))| *out = g * w);
+        }
+        let along = short::<T, Sum, 2>([x, out], |[x, h]| (x - mean) * scale * h) / count;
+        let shift = if centred { short::<T, Sum, 1>([out], |[h]| h) / count } else { T::ZERO };
+        out.iter_mut()
+            .zip(x)
+            .for_each(|(out, &x)| *out = scale * (*out - shift - (x - mean) * scale * along));
+    }
+}

@@ -1,0 +1,220 @@
+//! The gradients of what normalised rows are multiplied with and shifted by: Σ x̂ g and Σ g over the rows, in one pass.
+//!
+//! Elements are counted as `[rows, parameters, places]`. Where a parameter has one place in a row, the sums of parameters next to
+//! each other are added up side by side, and where there are few, slabs of rows apart, each into a row of the workspace. Else each
+//! parameter's are added up alone. So the order follows from the sizes alone.
+
+use std::ops::Range;
+
+use pulp::{Simd, WithSimd};
+
+use super::{Statistics, width};
+use crate::backend::Normalised;
+use crate::backend::cpu::dispatch::{float, host, host_mut, scratch};
+use crate::backend::cpu::fold::{Cascade, RADIX, Sum, fold_into, fold_slice, fold_zipped};
+use crate::backend::cpu::number::{Float, Number};
+use crate::backend::cpu::operands::Source;
+use crate::backend::cpu::parallel::{Workers, light_runs};
+use crate::backend::cpu::reduce::Cut;
+use crate::backend::cpu::simd;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::shape::Shape;
+use crate::storage::{View, ViewMut};
+
+/// Parameters whose sums are added up side by side.
+const TILE: usize = 64;
+
+/// Places of a parameter that are looked at together.
+const STRETCH: usize = 512;
+
+/// How rows are cut into slabs.
+fn cut(rows: usize, parameters: usize) -> Cut {
+    // Sizes of a tensor that there is.
+    let shape = Shape::new(&[rows, parameters]).unwrap_or(Shape::SCALAR);
+    Cut::new(&shape, &[true, false])
+}
+
+/// See [`Workspace::LayerNormSums`](crate::backend::Workspace::LayerNormSums).
+pub(in crate::backend::cpu) fn workspace(
+    [rows, parameters, places]: [usize; 3],
+    sums: usize,
+    dtype: DType,
+) -> usize {
+    if places != 1 {
+        return 0;
+    }
+    cut(rows, parameters).workspace_elements().saturating_mul(sums * dtype.size())
+}
+
+/// See [`Kernel::LayerNormSums`](crate::backend::Kernel::LayerNormSums).
+pub(in crate::backend::cpu) fn layer_norm_sums(
+    workers: &Workers,
+    op: &'static str,
+    of: &Normalised<'_>,
+    (grad, places): (View<'_>, usize),
+    workspace: Option<ViewMut<'_>>,
+    (weight, bias): (ViewMut<'_>, Option<ViewMut<'_>>),
+) -> Result<()> {
+    let elements = of.input.layout().shape().elements();
+    float!(op, weight.dtype(), T => {
+        let weight = host_mut::<T>(op, weight)?;
+        let bias = bias.map_or(Ok(Default::default()), |bias| host_mut::<T>(op, bias))?;
+        if elements == 0 {
+            weight.fill(T::ZERO);
+            bias.fill(T::ZERO);
+            return Ok(());
+        }
+        let terms = Terms {
+            x: Source::<T>::new(op, of.input)?,
+            grad: Source::<T>::new(op, grad)?,
+            statistics: &host::<T>(op, &of.statistics)?[of.statistics.layout().offset()..],
+            width: width(&of.input, of.statistics.layout()),
+            parameters: weight.len(),
+            places,
+        };
+        let rows = elements / (weight.len() * places);
+        if places > 1 {
+            let chunk = light_runs(rows.saturating_mul(places));
+            workers.zipped([weight, bias], [chunk; 2], &|index, sums| terms.apart(rows, index * chunk, sums));
+            return Ok(());
+        }
+        let (cut, parameters) = (cut(rows, weight.len()), weight.len());
+        let of_slab = parameters + bias.len();
+        let partials = scratch::<T>(op, workspace, cut.workspace_elements() / parameters * of_slab)?;
+        if partials.is_empty() {
+            let chunk = light_runs(rows).next_multiple_of(TILE);
+            workers.zipped([weight, bias], [chunk; 2], &|index, sums| {
+                terms.side_by_side(0..rows, index * chunk, sums);
+            });
+            return Ok(());
+        }
+        workers.chunks(partials, of_slab, &|first, part| {
+            let start = first / of_slab * cut.slab;
+            terms.side_by_side(start..rows.min(start + cut.slab), 0, part.split_at_mut(parameters).into());
+        });
+        weight.fill(T::ZERO);
+        bias.fill(T::ZERO);
+        for slab in partials.chunks(of_slab) {
+            let (of_weight, of_bias) = slab.split_at(parameters);
+            fold_into::<T, Sum>(weight, of_weight);
+            fold_into::<T, Sum>(bias, of_bias);
+        }
+        Ok(())
+    })
+}
+
+/// What is added up.
+struct Terms<'a, T> {
+    x: Source<'a, T>,
+    grad: Source<'a, T>,
+    statistics: &'a [T],
+    /// Elements that have statistics in common.
+    width: usize,
+    parameters: usize,
+    places: usize,
+}
+
+impl<T: Float> Terms<'_, T> {
+    /// Those of the row that an element is in.
+    fn statistics(&self, element: usize) -> Statistics<T> {
+        let row = element / self.width;
+        [self.statistics[2 * row], self.statistics[2 * row + 1]]
+    }
+
+    /// The sums over some rows for the parameters from number `first` on, of one place each; that of g where there is room for it.
+    fn side_by_side(&self, rows: Range<usize>, mut first: usize, [mut weight, mut bias]: [&mut [T]; 2]) {
+        let mut loaded = [[T::ZERO; RADIX * TILE]; 2];
+        while !weight.is_empty() {
+            // With the same statistics in each row.
+            let len = TILE.min(weight.len()).min(self.width - first % self.width);
+            let mut sums = [Cascade::<T, TILE>::new::<Sum>(len), Cascade::new::<Sum>(len)];
+            for start in rows.clone().step_by(RADIX) {
+                let count = RADIX.min(rows.end - start);
+                let number = |row: usize| (start + row) * self.parameters + first;
+                let all = number(0)..number(count - 1) + len;
+                let (x, g, step) = match (self.x.slice(all.clone()), self.grad.slice(all)) {
+                    (Some(x), Some(g)) => (x, g, self.parameters),
+                    _ => {
+                        let [x, g] = &mut loaded;
+                        for row in 0..count {
+                            self.x.load(number(row), &mut x[row * TILE..][..len]);
+                            self.grad.load(number(row), &mut g[row * TILE..][..len]);
+                        }
+                        (&x[..], &g[..], TILE)
+                    }
+                };
+                let mut statistics = [[T::ZERO; 2]; RADIX];
+                (0..count).for_each(|row| statistics[row] = self.statistics(number(row)));
+                let of_rows = Rows { x, g, step, len, statistics: &statistics[..count] };
+                let [of_weight, of_bias] = simd::run(of_rows);
+                sums[0].push_folded::<Sum>(&of_weight);
+                sums[1].push_folded::<Sum>(&of_bias);
+            }
+            let [of_weight, of_bias] = &mut sums;
+            if let Some(now) = weight.split_off_mut(..len) {
+                now.copy_from_slice(of_weight.finish::<Sum>());
+            }
+            if let Some(now) = bias.split_off_mut(..len) {
+                now.copy_from_slice(of_bias.finish::<Sum>());
+            }
+            first += len;
+        }
+    }
+
+    /// The sums over all rows for the parameters from number `first` on, of several places each; that of g where there is room
+    /// for it.
+    fn apart(&self, rows: usize, first: usize, [weight, bias]: [&mut [T]; 2]) {
+        let mut loaded = [[T::ZERO; STRETCH]; 2];
+        for (parameter, weight) in weight.iter_mut().enumerate() {
+            let mut sums = [Cascade::<T, 1>::new::<Sum>(1), Cascade::new::<Sum>(1)];
+            for row in 0..rows {
+                let start = (row * self.parameters + first + parameter) * self.places;
+                let [mean, scale] = self.statistics(start);
+                for from in (start..start + self.places).step_by(STRETCH) {
+                    let range = from..(from + STRETCH).min(start + self.places);
+                    let [x, g] = &mut loaded;
+                    let (x, g) = (self.x.part(range.clone(), x), self.grad.part(range, g));
+                    sums[0].push_folded::<Sum>(&[fold_zipped::<T, Sum>(x, g, |x, g| (x - mean) * scale * g)]);
+                    if !bias.is_empty() {
+                        sums[1].push_folded::<Sum>(&[fold_slice::<T, Sum>(g)]);
+                    }
+                }
+            }
+            let [of_weight, of_bias] = &mut sums;
+            weight.clone_from(&of_weight.finish::<Sum>()[0]);
+            if let Some(bias) = bias.get_mut(parameter) {
+                bias.clone_from(&of_bias.finish::<Sum>()[0]);
+            }
+        }
+    }
+}
+
+/// A few rows of neighbours, `step` apart.
+struct Rows<'a, T> {
+    x: &'a [T],
+    g: &'a [T],
+    step: usize,
+    len: usize,
+    statistics: &'a [Statistics<T>],
+}
+
+/// Σ x̂ g and Σ g of each neighbour.
+impl<T: Float> WithSimd for Rows<'_, T> {
+    type Output = [[T; TILE]; 2];
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> [[T; TILE]; 2] {
+        let mut sums = [[T::ZERO; TILE]; 2];
+        let [weight, bias] = &mut sums;
+        for (row, &[mean, scale]) in self.statistics.iter().enumerate() {
+            let (x, g) = (&self.x[row * self.step..][..self.len], &self.g[row * self.step..][..self.len]);
+            let sums = weight[..self.len].iter_mut().zip(&mut bias[..self.len]);
+            for ((weight, bias), (&x, &g)) in sums.zip(x.iter().zip(g)) {
+                *weight += (x - mean) * scale * g;
+                *bias += g;
+            }
+        }
+        sums
+    }
+}
