@@ -1,42 +1,102 @@
-// Scaled dot-product attention for floats: softmax(c[0] q k^T) v for each head. The matrix of scores is never in memory.
+// Scaled dot-product attention for floats: softmax(c[0] q k^T) v for each head. The matrix of scores is never in memory: a block takes
+// tiles of it (tile.cuh), each thread a square of 4 by 4 scores, and goes on to the next with what it has summed in registers (Dao et
+// al., FlashAttention, 2022). Halves are summed as 32-bit floats and rounded once.
 //
 // k = [queries, keys, width, values]; in = [q, k, v], contiguous; also[3] a mask, whose strides along heads, queries and keys are
-// inner_dims: bytes if bit 1 of the function is set, floats that are added to the scores if bit 2 is. Bit 0: query i sees the keys
-// 0 to i alone. A thread does one score of
-// BLOCK at a time, then one element of the result.
+// inner_dims: bytes if bit 1 of the function is set, numbers that are added to the scores if bit 2 is. Bit 0: query i sees the keys
+// 0 to i alone. A block's results are 64 rows and 64 columns; where rows are wider, other blocks compute the same scores for the
+// other columns. count is the number of blocks' turns.
 
 #ifndef HIGHWATER_ATTENTION
 #define HIGHWATER_ATTENTION
 
-DEVICE u64 mask_place(const Job& job, u64 head, u64 query, u64 key) {
-    return head * job.inner_dims[0] + query * job.inner_dims[1] + key * job.inner_dims[2];
-}
-
-DEVICE bool sees(const Job& job, u64 head, u64 query, u64 key) {
-    if ((job.function & 1) && key > query) return false;
-    if (!(job.function & 2)) return true;
-    return ((const u8*)job.also[3])[mask_place(job, head, query, key)] != 0;
-}
-
-// A scaled product as a score: with what the mask adds.
+// A step of both factors of a product.
 template <typename E>
-DEVICE E with_mask(const Job& job, u64 head, u64 query, u64 key, E score) {
-    return job.function & 4 ? score + ((const E*)job.also[3])[mask_place(job, head, query, key)] : score;
+struct Steps {
+    E a[DEPTH][TILE + 1], b[DEPTH][TILE + 1];
+};
+
+// A turn: which head, the first of its rows and of their columns.
+struct Turn {
+    u64 head, top, left;
+};
+
+DEVICE Turn turn_at(u64 n, u64 rows, u64 columns) {
+    u64 down = (rows + TILE - 1) / TILE, across = (columns + TILE - 1) / TILE;
+    u64 row = quotient(n, across), head = quotient(row, down);
+    return Turn{head, (row - head * down) * TILE, (n - row * across) * TILE};
 }
 
+DEVICE u32 up_to_tile(u64 size, u64 from) { return from >= size ? 0 : size - from < TILE ? (u32)(size - from) : TILE; }
+
+// A matrix of a head, from one of its rows on: so many rows to look at, of `width` elements.
 template <typename E>
-DEVICE E product(const E* a, const E* b, u64 len) {
-    E sum = (E)0;
-    for (u64 e = 0; e < len; ++e) {
-        sum = fused(a[e], b[e], sum);
+struct Rows {
+    const E* first;
+    u32 count;
+    u64 width;
+};
+
+template <typename E>
+DEVICE Rows<E> rows_at(u64 address, u64 head, u64 from, u64 rows, u64 width) {
+    return Rows<E>{(const E*)address + (head * rows + from) * width, up_to_tile(rows, from), width};
+}
+
+// Adds the products of all rows of one matrix with all rows of another.
+template <typename Wide, typename E>
+DEVICE void add_products(Steps<Wide>& shared, const Rows<E>& left, const Rows<E>& right, Wide (*sum)[4]) {
+    for (u64 start = 0; start < left.width; start += DEPTH) {
+        for (u32 e = threadIdx.x; e < TILE * DEPTH; e += BLOCK) {
+            u32 i = e / DEPTH, k = e % DEPTH;
+            bool inside = start + k < left.width;
+            shared.a[k][i] = inside && i < left.count ? (Wide)left.first[i * left.width + start + k] : (Wide)0;
+            shared.b[k][i] = inside && i < right.count ? (Wide)right.first[i * right.width + start + k] : (Wide)0;
+        }
+        __syncthreads();
+        add_step(shared.a, shared.b, sum);
+        __syncthreads();
     }
-    return sum;
 }
 
-// Row `row` of a stack of matrices with `rows` rows of `width` elements for each head.
+// Adds the product of a tile that the threads have in their squares with the columns of a matrix from `left` on.
+template <typename Wide, typename E>
+DEVICE void add_weighted(Steps<Wide>& shared, const Wide (*weights)[4], const Rows<E>& rows, u64 left, Wide (*sum)[4]) {
+#pragma unroll
+    for (u32 c = 0; c < 4; ++c) {
+        // Column c of all squares are 16 neighbours of the tile.
+        for (u32 r = 0; r < 4; ++r) {
+            shared.a[threadIdx.x % 16][tile_row(r)] = weights[r][c];
+        }
+        for (u32 e = threadIdx.x; e < TILE * DEPTH; e += BLOCK) {
+            u32 k = e / TILE, j = e % TILE, row = c * DEPTH + k;
+            bool inside = row < rows.count && left + j < rows.width;
+            shared.b[k][j] = inside ? (Wide)rows.first[row * rows.width + left + j] : (Wide)0;
+        }
+        __syncthreads();
+        add_step(shared.a, shared.b, sum);
+        __syncthreads();
+    }
+}
+
+// Joins what the 16 threads that share rows have.
 template <typename E>
-DEVICE const E* row_of(u64 address, u64 head, u64 row, u64 rows, u64 width) {
-    return (const E*)address + (head * rows + row) * width;
+DEVICE E join_row(E own, bool sum) {
+    for (u32 mask = 8; mask > 0; mask /= 2) {
+        own = joined(own, across(own, mask), sum);
+    }
+    return own;
+}
+
+// A product of a query and a key as a score: scaled, with what the mask adds, and -infinity where the key is not seen.
+template <typename E>
+DEVICE typename Computed<E>::type score_of(const Job& job, u64 head, u64 query, u64 key, typename Computed<E>::type product) {
+    typedef typename Computed<E>::type Wide;
+    if (query >= job.k[0] || key >= job.k[1] || ((job.function & 1) && key > query)) return (Wide)-INFINITY;
+    Wide score = product * constant(job, 0, (Wide)0);
+    if (!(job.function & 6)) return score;
+    u64 at = head * job.inner_dims[0] + query * job.inner_dims[1] + key * job.inner_dims[2];
+    if (job.function & 2) return ((const u8*)job.also[3])[at] ? score : (Wide)-INFINITY;
+    return score + (Wide)((const E*)job.also[3])[at];
 }
 
 // The weight that a score has: none where all scores are -infinity, as the result is 0 there.
@@ -45,142 +105,157 @@ DEVICE E share(E score, E log_sum) {
     return log_sum == (E)-INFINITY ? (E)0 : exponential(score - log_sum);
 }
 
+// Past the last key that a tile of queries sees.
+DEVICE u64 keys_seen(const Job& job, u64 top) {
+    u64 last = top + TILE;
+    return (job.function & 1) && last < job.k[1] ? last : job.k[1];
+}
+
+// Writes what the threads have summed to rows of `width` elements.
+template <typename E>
+DEVICE void write_rows(const Job& job, int output, const Turn& turn, u64 rows, u64 width, const typename Computed<E>::type (*sum)[4]) {
+    for (u32 r = 0; r < 4; ++r) {
+        for (u32 c = 0; c < 4; ++c) {
+            u64 row = turn.top + tile_row(r), column = turn.left + tile_column(c);
+            if (row < rows && column < width) store<E>(job, output, (turn.head * rows + row) * width + column, sum[r][c]);
+        }
+    }
+}
+
 #endif
 
-// One block for each query; out[0] the result, out[1] the logarithm of the sum of exp of its scores.
-BLOCK_KERNEL(attention, 4) {
-    SHARED T shared[BLOCK];
-    SHARED T weights[BLOCK];
+// out[0] the result, out[1] the logarithm of the sum of exp of each query's scores.
+BLOCK_KERNEL(attention, TILE_BLOCKS - 1) {
+    SHARED Steps<WIDE> shared;
     u64 queries = job.k[0], keys = job.k[1], width = job.k[2], values = job.k[3];
     for (u64 n = blockIdx.x; n < job.count; n += gridDim.x) {
-        u64 head = n / queries, query = n % queries;
-        const T* q = row_of<T>(job.in[0].address, head, query, queries, width);
-        T* result = out<T>(job, 0) + n * values;
-        for (u64 d = threadIdx.x; d < values; d += BLOCK) {
-            result[d] = (T)0;
+        // Where there are no values there are still sums.
+        Turn turn = turn_at(n, queries, values > 0 ? values : 1);
+        Rows<T> q = rows_at<T>(job.in[0].address, turn.head, turn.top, queries, width);
+        WIDE result[4][4] = {}, largest[4], sum[4] = {};
+        for (u32 r = 0; r < 4; ++r) {
+            largest[r] = (WIDE)-INFINITY;
         }
-        T largest = (T)-INFINITY, sum = (T)0;
-        for (u64 base = 0; base < keys; base += BLOCK) {
-            u64 key = base + threadIdx.x;
-            T score = (T)-INFINITY;
-            if (key < keys && sees(job, head, query, key)) {
-                score = with_mask(job, head, query, key, product(q, row_of<T>(job.in[1].address, head, key, keys, width), width) * constant(job, 0, (T)0));
-            }
-            T best = larger(largest, join(shared, score, false));
-            if (best == (T)-INFINITY) continue;
-            T weight = exponential(score - best);
-            T shrink = exponential(largest - best);
-            weights[threadIdx.x] = weight;
-            sum = sum * shrink + join(shared, weight, true);
-            largest = best;
-            u64 here = keys - base < BLOCK ? keys - base : BLOCK;
-            for (u64 d = threadIdx.x; d < values; d += BLOCK) {
-                T total = result[d] * shrink;
-                for (u64 t = 0; t < here; ++t) {
-                    total = fused(weights[t], row_of<T>(job.in[2].address, head, base + t, keys, values)[d], total);
+        for (u64 start = 0; start < keys_seen(job, turn.top); start += TILE) {
+            WIDE weights[4][4] = {};
+            add_products(shared, q, rows_at<T>(job.in[1].address, turn.head, start, keys, width), weights);
+            for (u32 r = 0; r < 4; ++r) {
+                WIDE best = largest[r];
+                for (u32 c = 0; c < 4; ++c) {
+                    u64 query = turn.top + tile_row(r), key = start + tile_column(c);
+                    weights[r][c] = score_of<T>(job, turn.head, query, key, weights[r][c]);
+                    best = larger(best, weights[r][c]);
                 }
-                result[d] = total;
+                best = join_row(best, false);
+                // Before anything is seen all weights are 0, and not exp(-infinity + infinity).
+                WIDE base = best == (WIDE)-INFINITY ? (WIDE)0 : best;
+                WIDE shrink = exponential(largest[r] - base), own = (WIDE)0;
+                for (u32 c = 0; c < 4; ++c) {
+                    weights[r][c] = exponential(weights[r][c] - base);
+                    own += weights[r][c];
+                    result[r][c] *= shrink;
+                }
+                sum[r] = sum[r] * shrink + join_row(own, true);
+                largest[r] = best;
             }
-            __syncthreads();
+            add_weighted(shared, weights, rows_at<T>(job.in[2].address, turn.head, start, keys, values), turn.left, result);
         }
-        // A query that sees nothing gets 0.
-        for (u64 d = threadIdx.x; d < values; d += BLOCK) {
-            result[d] = sum == (T)0 ? (T)0 : result[d] / sum;
+        for (u32 r = 0; r < 4; ++r) {
+            // A query that sees nothing gets 0.
+            for (u32 c = 0; c < 4; ++c) {
+                result[r][c] = sum[r] == (WIDE)0 ? (WIDE)0 : result[r][c] / sum[r];
+            }
+            u64 query = turn.top + tile_row(r);
+            if (turn.left == 0 && threadIdx.x % 16 == 0 && query < queries) {
+                store<T>(job, 1, turn.head * queries + query, sum[r] == (WIDE)0 ? (WIDE)-INFINITY : largest[r] + logarithm(sum[r]));
+            }
         }
-        if (threadIdx.x == 0) {
-            out<T>(job, 1)[n] = sum == (T)0 ? (T)-INFINITY : largest + logarithm(sum);
-        }
+        write_rows<T>(job, 0, turn, queries, values, result);
     }
 }
 
-// One block for each query: out[0] the gradient of q; also = [result, logarithms of sums, gradient of the result].
-BLOCK_KERNEL(attention_query_grad, 4) {
-    SHARED T shared[BLOCK];
-    SHARED T weights[BLOCK];
+// out[0] the gradient of q; also = [result, logarithms of sums, gradient of the result].
+BLOCK_KERNEL(attention_query_grad, TILE_BLOCKS - 1) {
+    SHARED Steps<WIDE> shared;
     u64 queries = job.k[0], keys = job.k[1], width = job.k[2], values = job.k[3];
     for (u64 n = blockIdx.x; n < job.count; n += gridDim.x) {
-        u64 head = n / queries, query = n % queries;
-        const T* q = row_of<T>(job.in[0].address, head, query, queries, width);
-        const T* g = (const T*)job.also[2] + n * values;
-        T log_sum = ((const T*)job.also[1])[n];
-        T own = (T)0;
-        for (u64 d = threadIdx.x; d < values; d += BLOCK) {
-            own = fused(g[d], ((const T*)job.also[0])[n * values + d], own);
-        }
-        T along = join(shared, own, true);
-        T* to = out<T>(job, 0) + n * width;
-        for (u64 d = threadIdx.x; d < width; d += BLOCK) {
-            to[d] = (T)0;
-        }
-        for (u64 base = 0; base < keys; base += BLOCK) {
-            u64 key = base + threadIdx.x;
-            T slope = (T)0;
-            if (key < keys && sees(job, head, query, key)) {
-                T score = with_mask(job, head, query, key, product(q, row_of<T>(job.in[1].address, head, key, keys, width), width) * constant(job, 0, (T)0));
-                T through = product(g, row_of<T>(job.in[2].address, head, key, keys, values), values);
-                slope = share(score, log_sum) * (through - along) * constant(job, 0, (T)0);
+        Turn turn = turn_at(n, queries, width);
+        Rows<T> q = rows_at<T>(job.in[0].address, turn.head, turn.top, queries, width);
+        Rows<T> g = rows_at<T>(job.also[2], turn.head, turn.top, queries, values);
+        Rows<T> result = rows_at<T>(job.also[0], turn.head, turn.top, queries, values);
+        WIDE to_query[4][4] = {}, log_sum[4], along[4] = {};
+        for (u32 r = 0; r < 4; ++r) {
+            bool inside = tile_row(r) < q.count;
+            log_sum[r] = inside ? ((const WIDE*)job.also[1])[turn.head * queries + turn.top + tile_row(r)] : (WIDE)-INFINITY;
+            for (u64 d = threadIdx.x % 16; inside && d < values; d += 16) {
+                u64 at = tile_row(r) * values + d;
+                along[r] = fused((WIDE)g.first[at], (WIDE)result.first[at], along[r]);
             }
-            weights[threadIdx.x] = slope;
-            __syncthreads();
-            u64 here = keys - base < BLOCK ? keys - base : BLOCK;
-            for (u64 d = threadIdx.x; d < width; d += BLOCK) {
-                T total = to[d];
-                for (u64 t = 0; t < here; ++t) {
-                    total = fused(weights[t], row_of<T>(job.in[1].address, head, base + t, keys, width)[d], total);
+            along[r] = join_row(along[r], true);
+        }
+        for (u64 start = 0; start < keys_seen(job, turn.top); start += TILE) {
+            Rows<T> k = rows_at<T>(job.in[1].address, turn.head, start, keys, width);
+            WIDE slopes[4][4] = {}, through[4][4] = {};
+            add_products(shared, q, k, slopes);
+            add_products(shared, g, rows_at<T>(job.in[2].address, turn.head, start, keys, values), through);
+            for (u32 r = 0; r < 4; ++r) {
+                for (u32 c = 0; c < 4; ++c) {
+                    u64 query = turn.top + tile_row(r), key = start + tile_column(c);
+                    WIDE weight = share(score_of<T>(job, turn.head, query, key, slopes[r][c]), log_sum[r]);
+                    slopes[r][c] = weight * (through[r][c] - along[r]) * constant(job, 0, (WIDE)0);
                 }
-                to[d] = total;
             }
-            __syncthreads();
+            add_weighted(shared, slopes, k, turn.left, to_query);
         }
+        write_rows<T>(job, 0, turn, queries, width, to_query);
     }
 }
 
-// One block for each key: out[1] the gradient of k, out[2] that of v; also as above, count heads times keys.
-BLOCK_KERNEL(attention_key_grad, 4) {
-    SHARED T weights[BLOCK];
-    SHARED T slopes[BLOCK];
+// out[1] the gradient of k, out[2] that of v, of which a turn is the same columns; also as above. Squares have keys as rows.
+BLOCK_KERNEL(attention_key_grad, TILE_BLOCKS - 1) {
+    SHARED Steps<WIDE> shared;
+    SHARED WIDE log_sums[TILE];
+    SHARED WIDE alongs[TILE];
     u64 queries = job.k[0], keys = job.k[1], width = job.k[2], values = job.k[3];
     for (u64 n = blockIdx.x; n < job.count; n += gridDim.x) {
-        u64 head = n / keys, key = n % keys;
-        const T* k = row_of<T>(job.in[1].address, head, key, keys, width);
-        const T* v = row_of<T>(job.in[2].address, head, key, keys, values);
-        T* to_key = out<T>(job, 1) + n * width;
-        T* to_value = out<T>(job, 2) + n * values;
-        for (u64 d = threadIdx.x; d < width; d += BLOCK) {
-            to_key[d] = (T)0;
-        }
-        for (u64 d = threadIdx.x; d < values; d += BLOCK) {
-            to_value[d] = (T)0;
-        }
-        for (u64 base = 0; base < queries; base += BLOCK) {
-            u64 query = base + threadIdx.x;
-            T weight = (T)0, slope = (T)0;
-            if (query < queries && sees(job, head, query, key)) {
-                const T* g = row_of<T>(job.also[2], head, query, queries, values);
-                T score = with_mask(job, head, query, key, product(row_of<T>(job.in[0].address, head, query, queries, width), k, width) * constant(job, 0, (T)0));
-                T along = product(g, row_of<T>(job.also[0], head, query, queries, values), values);
-                weight = share(score, ((const T*)job.also[1])[head * queries + query]);
-                slope = weight * (product(g, v, values) - along) * constant(job, 0, (T)0);
+        Turn turn = turn_at(n, keys, width > values ? width : values);
+        Rows<T> k = rows_at<T>(job.in[1].address, turn.head, turn.top, keys, width);
+        Rows<T> v = rows_at<T>(job.in[2].address, turn.head, turn.top, keys, values);
+        WIDE to_key[4][4] = {}, to_value[4][4] = {};
+        // Queries before the first key of the tile see none of it.
+        for (u64 start = job.function & 1 ? turn.top : 0; start < queries; start += TILE) {
+            Rows<T> q = rows_at<T>(job.in[0].address, turn.head, start, queries, width);
+            Rows<T> g = rows_at<T>(job.also[2], turn.head, start, queries, values);
+            Rows<T> result = rows_at<T>(job.also[0], turn.head, start, queries, values);
+            // Four threads for each query.
+            u32 mine = threadIdx.x / 4;
+            WIDE along = (WIDE)0;
+            for (u64 d = threadIdx.x % 4; mine < q.count && d < values; d += 4) {
+                along = fused((WIDE)g.first[mine * values + d], (WIDE)result.first[mine * values + d], along);
             }
-            weights[threadIdx.x] = weight;
-            slopes[threadIdx.x] = slope;
-            __syncthreads();
-            u64 here = queries - base < BLOCK ? queries - base : BLOCK;
-            for (u64 d = threadIdx.x; d < width; d += BLOCK) {
-                T total = to_key[d];
-                for (u64 t = 0; t < here; ++t) {
-                    total = fused(slopes[t], row_of<T>(job.in[0].address, head, base + t, queries, width)[d], total);
-                }
-                to_key[d] = total;
-            }
-            for (u64 d = threadIdx.x; d < values; d += BLOCK) {
-                T total = to_value[d];
-                for (u64 t = 0; t < here; ++t) {
-                    total = fused(weights[t], row_of<T>(job.also[2], head, base + t, queries, values)[d], total);
-                }
-                to_value[d] = total;
+            along = joined(along, across(along, 1), true);
+            along = joined(along, across(along, 2), true);
+            if (threadIdx.x % 4 == 0) {
+                alongs[mine] = along;
+                log_sums[mine] = mine < q.count ? ((const WIDE*)job.also[1])[turn.head * queries + start + mine] : (WIDE)-INFINITY;
             }
             __syncthreads();
+            WIDE weights[4][4] = {}, slopes[4][4] = {};
+            add_products(shared, k, q, weights);
+            add_products(shared, v, g, slopes);
+#pragma unroll
+            for (u32 r = 0; r < 4; ++r) {
+                for (u32 c = 0; c < 4; ++c) {
+                    u32 of = tile_column(c);
+                    WIDE score = score_of<T>(job, turn.head, start + of, turn.top + tile_row(r), weights[r][c]);
+                    weights[r][c] = share(score, log_sums[of]);
+                    slopes[r][c] = weights[r][c] * (slopes[r][c] - alongs[of]) * constant(job, 0, (WIDE)0);
+                }
+            }
+            add_weighted(shared, slopes, q, turn.left, to_key);
+            add_weighted(shared, weights, g, turn.left, to_value);
         }
+        write_rows<T>(job, 1, turn, keys, width, to_key);
+        write_rows<T>(job, 2, turn, keys, values, to_value);
     }
 }

@@ -64,7 +64,7 @@ DEVICE Pair<typename Computed<E>::type> normal_sums(const Job& job, u64 e, u64 t
 #endif
 
 // function 1: the logarithm.
-BLOCK_KERNEL(softmax) {
+BLOCK_KERNEL(softmax, 4) {
     SHARED WIDE shared[BLOCK / 32];
     EACH_TURN(turn) {
         Team team = team_at(job, turn);
@@ -79,7 +79,7 @@ BLOCK_KERNEL(softmax) {
 }
 
 // From the output s and the gradient g: s (g - sum g s), or g - exp(s) sum g for the logarithm.
-BLOCK_KERNEL(softmax_grad) {
+BLOCK_KERNEL(softmax_grad, 4) {
     SHARED WIDE shared[BLOCK / 32];
     EACH_TURN(turn) {
         Team team = team_at(job, turn);
@@ -98,7 +98,7 @@ BLOCK_KERNEL(softmax_grad) {
 }
 
 // The targets are contiguous, at out[1], and were checked.
-BLOCK_KERNEL(cross_entropy) {
+BLOCK_KERNEL(cross_entropy, 4) {
     SHARED WIDE shared[BLOCK / 32];
     EACH_TURN(turn) {
         Team team = team_at(job, turn);
@@ -133,7 +133,7 @@ BLOCK_KERNEL(cross_entropy_grad, 4) {
 
 // x brought to mean 0 (function bit 0) and mean square 1, then times the weight (bit 1) and plus the bias (bit 2); in = [x,
 // weight, bias], c[0] what is added to the mean square; out[1] takes the mean and the scale of each row.
-BLOCK_KERNEL(layer_norm) {
+BLOCK_KERNEL(layer_norm, 4) {
     SHARED WIDE shared[BLOCK / 32];
     EACH_TURN(turn) {
         Team team = team_at(job, turn);
@@ -166,7 +166,7 @@ BLOCK_KERNEL(layer_norm) {
 
 // scale (h - mean(h) - y mean(h y)) with h the gradient times the weight and y what was normalised; in = [x, weight,
 // gradient], also[0] the statistics; function bits as above.
-BLOCK_KERNEL(layer_norm_grad) {
+BLOCK_KERNEL(layer_norm_grad, 4) {
     SHARED WIDE shared[BLOCK / 32];
     EACH_TURN(turn) {
         Team team = team_at(job, turn);

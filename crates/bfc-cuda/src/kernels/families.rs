@@ -174,7 +174,9 @@ impl Family {
                 include_str!("../../kernels/conv_tiled.cu")
             ),
             Self::Pool => include_str!("../../kernels/pool.cu"),
-            Self::Attention => include_str!("../../kernels/attention.cu"),
+            Self::Attention => {
+                concat!(include_str!("../../kernels/tile.cuh"), include_str!("../../kernels/attention.cu"))
+            }
             Self::Index => include_str!("../../kernels/index.cu"),
             Self::Random => include_str!("../../kernels/random.cu"),
             Self::Optim => include_str!("../../kernels/optim.cu"),
@@ -195,10 +197,13 @@ impl Family {
             | Self::Sort
             | Self::Index
             | Self::Random => true,
-            Self::Float | Self::Matmul | Self::Rows | Self::Conv | Self::Pool | Self::Optim => {
-                element.is_float()
-            }
-            Self::Attention => element.is_float() && !element.is_half(),
+            Self::Float
+            | Self::Matmul
+            | Self::Rows
+            | Self::Conv
+            | Self::Pool
+            | Self::Attention
+            | Self::Optim => element.is_float(),
         }
     }
 

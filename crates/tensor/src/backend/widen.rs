@@ -54,7 +54,6 @@ fn as_they_are(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
             let distribution = rounding_below(distribution, out.dtype());
             run(Kernel::Random { distribution, key, out })
         }
-        Kernel::Attention { .. } | Kernel::AttentionGrad { .. } => widened(ctx, kernel),
         kernel => run(kernel),
     }
 }

@@ -4,6 +4,7 @@ use bfc_cuda::kernels::{Family, Job};
 
 use super::launch::{Launcher, float, kernel, operand, origin, output};
 use crate::backend::Attention;
+use crate::backend::blocks::TILE;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
@@ -14,7 +15,6 @@ fn job(of: &Attention<'_>) -> Job {
     let size =
         |view: &View<'_>, axis: usize| view.layout().shape().dims().get(axis).copied().unwrap_or(0) as u64;
     let mut job = Job {
-        count: size(&query, 0) * size(&query, 1),
         inputs: [operand(&query), operand(&key), operand(&value)],
         function: u64::from(causal),
         ..Job::default()
@@ -29,6 +29,12 @@ fn job(of: &Attention<'_>) -> Job {
     job
 }
 
+/// The blocks' turns for results of so many rows and columns for each head.
+fn turns(heads: u64, rows: u64, columns: u64) -> u64 {
+    let tile = TILE as u64;
+    heads * rows.div_ceil(tile) * columns.div_ceil(tile)
+}
+
 /// See [`Kernel::Attention`](crate::backend::Kernel::Attention).
 pub(super) fn forward(
     device: &Launcher,
@@ -38,6 +44,9 @@ pub(super) fn forward(
 ) -> Result<()> {
     float(op, out.dtype())?;
     let mut job = job(of);
+    let [queries, _, _, values, ..] = job.counts;
+    // Where there are no values there are still sums.
+    job.count = turns(heads(of), queries, values.max(1));
     (job.outputs[0], job.outputs[1]) = (output(out), output(log_sums));
     device.blocks(op, kernel(Family::Attention, "attention", out.dtype()), job.count, &job)
 }
@@ -56,8 +65,13 @@ pub(super) fn backward(
     let mut job = job(of);
     job.also[..3].copy_from_slice(&[origin(&result), origin(&log_sums), origin(&grad)]);
     job.outputs = [output(to_query), output(to_key), output(to_value)];
+    let [queries, keys, width, values, ..] = job.counts;
+    job.count = turns(heads(of), queries, width);
     device.blocks(op, kernel(Family::Attention, "attention_query_grad", dtype), job.count, &job)?;
-    let [heads, keys] = [0, 1].map(|axis| of.key.layout().shape().dims().get(axis).copied().unwrap_or(0));
-    job.count = (heads * keys) as u64;
+    job.count = turns(heads(of), keys, width.max(values));
     device.blocks(op, kernel(Family::Attention, "attention_key_grad", dtype), job.count, &job)
+}
+
+fn heads(of: &Attention<'_>) -> u64 {
+    of.query.layout().shape().dims().first().copied().unwrap_or(0) as u64
 }
