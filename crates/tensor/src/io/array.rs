@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::{self, Read};
+use std::io;
 
 use bfc_core::Category;
 
@@ -102,13 +102,9 @@ impl Array {
         if backend.is_dry() { Ok(()) } else { crate::backend::upload(backend, op, self.bytes(), out) }
     }
 
-    /// The next elements of a source. Memory is taken as they arrive. A source that ends too early is an error of
-    /// the kind [`io::ErrorKind::UnexpectedEof`]; shapes are checked by the caller.
-    pub(super) fn read(source: &mut impl Read, dtype: DType, shape: Shape) -> io::Result<Self> {
-        Self::read_by(dtype, shape, |to| source.read_exact(to))
-    }
-
-    /// As [`read`](Self::read), by a function that fills some elements at a time, of whole words except for the last.
+    /// An array of what a function fills in, some elements at a time, of whole words except for the last. Memory is taken as they
+    /// arrive. A source that ends too early is an error of the kind [`io::ErrorKind::UnexpectedEof`]; shapes are checked by the
+    /// caller.
     pub(super) fn read_by(
         dtype: DType,
         shape: Shape,
@@ -128,6 +124,29 @@ impl Array {
             done += step;
         }
         Ok(Self { dtype, shape, words })
+    }
+
+    /// The elements from `offset` on that so many elements lie between, axis by axis. All lie within this array.
+    pub(super) fn gathered(&self, shape: Shape, offset: usize, strides: &[usize]) -> io::Result<Self> {
+        let (from, size, dims) = (self.bytes(), self.dtype.size(), shape.dims());
+        let (mut place, mut index) = (offset, vec![0; dims.len()]);
+        Self::read_by(self.dtype, shape, |to| {
+            for element in to.chunks_exact_mut(size) {
+                element.copy_from_slice(&from[place * size..][..size]);
+                // On to the next index, the last axis first.
+                for axis in (0..dims.len()).rev() {
+                    index[axis] += 1;
+                    // What lies past an axis's end is taken back again, however far that is.
+                    place = place.wrapping_add(strides[axis]);
+                    if index[axis] < dims[axis] {
+                        break;
+                    }
+                    place = place.wrapping_sub(strides[axis].wrapping_mul(dims[axis]));
+                    index[axis] = 0;
+                }
+            }
+            Ok(())
+        })
     }
 
     /// A matrix with its rows as columns.

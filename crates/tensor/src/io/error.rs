@@ -64,12 +64,14 @@ pub enum FileError {
         dtype: String,
     },
     /// A number that is beyond the element type which holds the others.
-    #[error("{}: at offset {offset}: the element at {index:?} is {value}, which {dtype} does not hold", path.display())]
+    #[error("{}: at offset {offset}: the element of {name} at {index:?} is {value}, which {dtype} does not hold", path.display())]
     OutOfRange {
         /// The file.
         path: PathBuf,
         /// Where it is in the file.
         offset: u64,
+        /// The array's name.
+        name: String,
         /// Where it is in the array, axis by axis.
         index: Vec<usize>,
         /// The number.

@@ -12,6 +12,7 @@ mod npy;
 mod npz;
 mod safetensors;
 mod state_dict;
+mod stored;
 
 pub use array::{Array, Arrays};
 pub use atomic::write_atomically;

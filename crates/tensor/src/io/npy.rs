@@ -1,7 +1,6 @@
 //! NumPy's format for one array (NEP 1): a magic string, a header that is a Python dictionary, then the elements.
 
 mod header;
-mod stored;
 #[cfg(test)]
 mod tests;
 
@@ -13,8 +12,7 @@ use self::header::Header;
 use super::array::Array;
 use super::atomic::write_atomically;
 use super::error::FileError;
-use crate::dtype::DType;
-use crate::shape::Shape;
+use super::stored::Place;
 
 /// What a file may hold at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,45 +68,28 @@ pub fn read_npy_from(
     limits: &NpyLimits,
 ) -> Result<Array, FileError> {
     let path = name.as_ref();
-    let Header { stored, fortran, shape, data_start } = Header::read(&mut source, path, limits)?;
+    let Header { stored, shape, data_start } = Header::read(&mut source, path, limits)?;
     // What is kept is never less than what is read.
-    let bytes = shape.checked_elements().and_then(|count| count.checked_mul(stored.dtype.size()));
+    let bytes = shape.checked_elements().and_then(|count| count.checked_mul(stored.kind.dtype().size()));
     let bytes = bytes.map_or(u64::MAX, |bytes| bytes as u64);
     if bytes > limits.data_bytes {
         let (path, what, limit) = (path.to_owned(), "bytes of elements", limits.data_bytes);
         return Err(FileError::TooLarge { path, offset: data_start, what, found: bytes, limit });
     }
-    let array = stored
-        .read(&mut source, shape)
-        .map_err(|error| FileError::read(path, data_start, "the elements", &error))?;
-    if stored.dtype == DType::Bool
-        && let Some(index) = array.bytes().iter().position(|&byte| byte > 1)
-    {
-        let problem = "a truth value is neither 0 nor 1";
-        return Err(FileError::malformed(path, data_start + index as u64, problem));
-    }
-    if stored.unsigned
-        && let Some(position) = bytemuck::cast_slice(array.bytes()).iter().position(|&value: &i64| value < 0)
-    {
-        let value = bytemuck::cast_slice::<u8, u64>(array.bytes())[position];
-        return Err(FileError::OutOfRange {
-            path: path.to_owned(),
-            offset: data_start + (position * stored.size) as u64,
-            index: index_of(position, &shape, fortran),
-            value,
-            dtype: stored.dtype,
-        });
-    }
+    let array = stored.read(&mut source, shape, Place { path, offset: data_start, name: "the array" })?;
     let mut rest = Vec::new();
     source.take(1).read_to_end(&mut rest).map_err(|error| FileError::io(path, &error))?;
     if !rest.is_empty() {
         return Err(FileError::malformed(
             path,
-            data_start + (shape.elements() * stored.size) as u64,
+            data_start + (shape.elements() * stored.kind.size()) as u64,
             "there are bytes behind the last element",
         ));
     }
-    Ok(if fortran { in_order(array) } else { array })
+    if !stored.fortran {
+        return Ok(array);
+    }
+    in_order(array).map_err(|error| FileError::io(path, &error))
 }
 
 /// Writes the array as a `.npy` file, whole or not at all: see [`write_atomically`].
@@ -128,48 +109,15 @@ pub fn write_npy_to(mut sink: impl Write, array: &Array) -> io::Result<()> {
     sink.write_all(array.bytes())
 }
 
-/// The index, axis by axis, of the element at a position in the file.
-fn index_of(mut position: usize, shape: &Shape, fortran: bool) -> Vec<usize> {
-    let mut index = vec![0; shape.rank()];
-    let mut take = |axis: usize| {
-        index[axis] = position % shape.dims()[axis];
-        position /= shape.dims()[axis];
-    };
-    // The fastest axis first.
-    if fortran {
-        (0..shape.rank()).for_each(&mut take)
-    } else {
-        (0..shape.rank()).rev().for_each(&mut take)
-    }
-    index
-}
-
 /// The elements of an array whose first axis is the fastest, with the last one as the fastest.
-fn in_order(array: Array) -> Array {
-    let (shape, size) = (*array.shape(), array.dtype().size());
-    let dims = shape.dims();
-    if dims.len() < 2 || shape.elements() == 0 {
-        return array;
+fn in_order(array: Array) -> io::Result<Array> {
+    let shape = *array.shape();
+    if shape.rank() < 2 || shape.elements() == 0 {
+        return Ok(array);
     }
-    let mut out = array.clone();
-    let mut strides = vec![1; dims.len()];
-    for axis in 1..dims.len() {
-        strides[axis] = strides[axis - 1] * dims[axis - 1];
+    let mut strides = vec![1; shape.rank()];
+    for axis in 1..shape.rank() {
+        strides[axis] = strides[axis - 1] * shape[axis - 1];
     }
-    let (from, to) = (array.bytes(), out.bytes_mut());
-    let (mut place, mut index) = (0, vec![0; dims.len()]);
-    for element in to.chunks_exact_mut(size) {
-        element.copy_from_slice(&from[place * size..][..size]);
-        // On to the next index, the last axis first.
-        for axis in (0..dims.len()).rev() {
-            index[axis] += 1;
-            place += strides[axis];
-            if index[axis] < dims[axis] {
-                break;
-            }
-            place -= strides[axis] * dims[axis];
-            index[axis] = 0;
-        }
-    }
-    out
+    array.gathered(shape, 0, &strides)
 }

@@ -11,9 +11,9 @@ use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 
 use self::header::{Entry, Header};
-use super::array::{Array, Arrays};
+use super::array::Arrays;
 use super::error::FileError;
-use crate::dtype::DType;
+use super::stored::{Place, Stored};
 
 /// What a file may hold at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct SafetensorsLimits {
     pub header_bytes: u64,
     /// Tensors.
     pub tensors: usize,
-    /// Bytes of all tensors together.
+    /// Bytes of all tensors together, once they are of the element types that tensors have here.
     pub data_bytes: u64,
 }
 
@@ -54,8 +54,12 @@ pub struct Safetensors {
 
 /// Reads a file.
 ///
+/// What tensors do not have becomes the narrowest type that holds all its values: `i32` for `I8`, `I16` and `U16`, and `i64` for
+/// `U32`, and for `U64` if all its values are below 2⁶³. There is none for complex numbers and floats of 8 bits and fewer.
+///
 /// # Errors
-/// [`FileError`] says what is wrong and where. A file with a tensor of an element type that this crate does not have is refused.
+/// [`FileError`] says what is wrong and where. A file with a tensor of an element type that none of this crate's holds is refused,
+/// and [`FileError::OutOfRange`] names the first number from 2⁶³ on.
 pub fn read_safetensors(
     path: impl AsRef<Path>,
     limits: &SafetensorsLimits,
@@ -78,15 +82,8 @@ pub fn read_safetensors_from(
     let Header { entries, metadata, data_start } = Header::read(&mut source, path, limits)?;
     let mut arrays = Arrays::new();
     let mut offset = data_start;
-    for Entry { name, dtype, shape, bytes } in entries {
-        let array = Array::read(&mut source, dtype, shape)
-            .map_err(|error| FileError::read(path, offset, format!("the data of {name}"), &error))?;
-        if dtype == DType::Bool
-            && let Some(index) = array.bytes().iter().position(|&byte| byte > 1)
-        {
-            let problem = format!("a truth value of {name} is neither 0 nor 1");
-            return Err(FileError::malformed(path, offset + index as u64, problem));
-        }
+    for Entry { name, kind, shape, bytes } in entries {
+        let array = Stored::little(kind).read(&mut source, shape, Place { path, offset, name: &name })?;
         offset += bytes;
         arrays.insert(name, array);
     }

@@ -17,6 +17,7 @@ use zip::{CompressionMethod, ZipArchive};
 use super::array::{Array, Arrays};
 use super::error::FileError;
 use super::safetensors::SafetensorsLimits;
+use super::stored::{Kind, Place, Stored};
 use crate::dtype::DType;
 use crate::shape::{IntoShape, Shape};
 
@@ -34,7 +35,7 @@ const ENTRIES: usize = 16;
 const SMALL: u64 = 64;
 
 /// Reads the tensors of a state dict that PyTorch wrote, or of dictionaries in it: theirs have the names of both with a dot between.
-/// What else is in there, such as a number of epochs, is left out.
+/// What else is in there, such as a number of epochs, is left out. Integers of 8 and 16 bits with a sign become `i32`.
 ///
 /// The limits are those of safetensors: for `data.pkl`, the number of tensors, and the bytes of all together.
 ///
@@ -86,8 +87,9 @@ pub fn read_state_dict_from(
         let storage = bytes.map_or_else(|| Ok(Vec::new()), |bytes| archive.storage(&key, bytes))?;
         for (name, tensor) in tensors {
             take(1, tensor.bytes())?;
-            let array = tensor.array(&storage).map_err(|problem| dict.malformed(&name, problem))?;
-            arrays.insert(name, array);
+            let array = tensor.array(&storage, Place { path, offset: 0, name: &name })?;
+            let outside = || dict.malformed(&name, "its strides lead out of its storage");
+            arrays.insert(name.clone(), array.ok_or_else(outside)?);
         }
     }
     Ok(arrays)
@@ -206,7 +208,7 @@ impl<'p, S: Read + Seek> Archive<'p, S> {
 
 /// A tensor as the pickle describes it.
 struct Described {
-    dtype: DType,
+    kind: Kind,
     /// Of the whole storage.
     storage_bytes: u64,
     shape: Shape,
@@ -216,11 +218,12 @@ struct Described {
 }
 
 impl Described {
+    /// What is made of it.
     fn bytes(&self) -> u64 {
         self.shape
             .checked_elements()
             .map_or(u64::MAX, |elements| elements as u64)
-            .saturating_mul(self.dtype.size() as u64)
+            .saturating_mul(self.kind.dtype().size() as u64)
     }
 
     /// Whether the elements lie in order without gaps.
@@ -233,73 +236,26 @@ impl Described {
         })
     }
 
-    /// The elements, out of the storage's bytes.
-    fn array(&self, storage: &[u8]) -> Result<Array, String> {
-        let size = self.dtype.size();
-        let elements = self.shape.elements();
-        let outside = || "its strides lead out of its storage".to_owned();
-        if elements == 0 {
-            return Array::read(&mut &[][..], self.dtype, self.shape).map_err(|error| error.to_string());
+    /// The elements, out of the storage's bytes; `None` if they are not all there.
+    fn array(&self, storage: &[u8], place: Place<'_>) -> Result<Option<Array>, FileError> {
+        let (stored, size) = (Stored::little(self.kind), self.kind.size());
+        if self.shape.elements() == 0 {
+            return stored.read(&mut &[][..], self.shape, place).map(Some);
         }
         let reach =
             self.shape.dims().iter().zip(&self.strides).try_fold(self.offset, |reach, (&size, &stride)| {
                 reach.checked_add((size - 1).checked_mul(stride)?)
             });
-        let last = reach.ok_or_else(outside)?;
-        if last.checked_add(1).and_then(|end| end.checked_mul(size)).is_none_or(|end| end > storage.len()) {
-            return Err(outside());
+        let end = reach.and_then(|last| last.checked_add(1));
+        let Some(needed) = end.and_then(|end| storage.get(..end.checked_mul(size)?)) else { return Ok(None) };
+        if self.is_in_order() {
+            return stored.read(&mut &needed[self.offset * size..], self.shape, place).map(Some);
         }
-        let array = if self.is_in_order() {
-            Array::read(&mut &storage[self.offset * size..], self.dtype, self.shape)
-        } else {
-            let mut places = Places::new(self.shape.dims(), &self.strides, self.offset);
-            Array::read_by(self.dtype, self.shape, |to| {
-                for (to, from) in to.chunks_exact_mut(size).zip(&mut places) {
-                    to.copy_from_slice(&storage[from * size..][..size]);
-                }
-                Ok(())
-            })
-        };
-        let array = array.map_err(|error| error.to_string())?;
-        if self.dtype == DType::Bool && array.bytes().iter().any(|&byte| byte > 1) {
-            return Err("a truth value is neither 0 nor 1".to_owned());
-        }
-        Ok(array)
-    }
-}
-
-/// Where elements lie, in logical order.
-struct Places<'a> {
-    dims: &'a [usize],
-    strides: &'a [usize],
-    index: Vec<usize>,
-    place: usize,
-}
-
-impl<'a> Places<'a> {
-    fn new(dims: &'a [usize], strides: &'a [usize], place: usize) -> Self {
-        Self { dims, strides, index: vec![0; dims.len()], place }
-    }
-}
-
-impl Iterator for Places<'_> {
-    type Item = usize;
-
-    /// Begins anew after the last: whoever asks knows how many there are.
-    fn next(&mut self) -> Option<usize> {
-        let place = self.place;
-        for axis in (0..self.dims.len()).rev() {
-            let (size, stride) = (self.dims[axis], self.strides[axis]);
-            self.index[axis] += 1;
-            // The stride of an axis of one element may be any number: what is added is taken away again.
-            self.place = self.place.wrapping_add(stride);
-            if self.index[axis] < size {
-                break;
-            }
-            self.place = self.place.wrapping_sub(stride.wrapping_mul(size));
-            self.index[axis] = 0;
-        }
-        Some(place)
+        let row = Shape::new(&[needed.len() / size])
+            .map_err(|error| FileError::malformed(place.path, 0, error.to_string()))?;
+        let elements = stored.read(&mut &needed[..], row, place)?;
+        let array = elements.gathered(self.shape, self.offset, &self.strides);
+        array.map(Some).map_err(|error| FileError::io(place.path, &error))
     }
 }
 
@@ -414,12 +370,11 @@ impl StateDict<'_> {
         }
         let key = self.pickle.text(key).ok_or_else(|| problem("its storage has no name"))?;
         let (module, of) = self.pickle.global(of).ok_or_else(|| problem("its storage has no type"))?;
-        let dtype =
-            dtype_of(of).filter(|_| module == "torch").ok_or_else(|| FileError::UnsupportedDType {
-                path: self.path.to_owned(),
-                name: name.to_owned(),
-                dtype: format!("{module}.{of}"),
-            })?;
+        let kind = kind_of(of).filter(|_| module == "torch").ok_or_else(|| FileError::UnsupportedDType {
+            path: self.path.to_owned(),
+            name: name.to_owned(),
+            dtype: format!("{module}.{of}"),
+        })?;
         let natural = |value| match value {
             Value::Natural(number) => usize::try_from(number).ok(),
             _ => None,
@@ -428,7 +383,7 @@ impl StateDict<'_> {
             self.pickle.items(value)?.iter().map(|&item| natural(item)).collect()
         };
         let count = natural(count).ok_or_else(|| problem("the size of its storage is no number"))?;
-        let storage_bytes = (count as u64).checked_mul(dtype.size() as u64);
+        let storage_bytes = (count as u64).checked_mul(kind.size() as u64);
         let storage_bytes = storage_bytes.ok_or_else(|| problem("its storage is too large"))?;
         let offset = natural(offset).ok_or_else(|| problem("its offset is no number"))?;
         let (dims, strides) =
@@ -437,7 +392,7 @@ impl StateDict<'_> {
             return Err(problem("it has not as many strides as axes"));
         }
         let shape = (&dims[..]).into_shape().map_err(|error| self.malformed(name, error))?;
-        let described = Described { dtype, storage_bytes, shape, offset, strides };
+        let described = Described { kind, storage_bytes, shape, offset, strides };
         if shape.checked_elements().is_none() || described.bytes() > self.limits.data_bytes {
             return Err(too_large(self.path, self.limits.data_bytes));
         }
@@ -445,17 +400,19 @@ impl StateDict<'_> {
     }
 }
 
-/// The element type of PyTorch's storages of this name.
-fn dtype_of(storage: &str) -> Option<DType> {
+/// What PyTorch's storages of this name hold.
+fn kind_of(storage: &str) -> Option<Kind> {
     Some(match storage {
-        "FloatStorage" => DType::F32,
-        "DoubleStorage" => DType::F64,
-        "HalfStorage" => DType::F16,
-        "BFloat16Storage" => DType::BF16,
-        "LongStorage" => DType::I64,
-        "IntStorage" => DType::I32,
-        "ByteStorage" => DType::U8,
-        "BoolStorage" => DType::Bool,
+        "FloatStorage" => Kind::Same(DType::F32),
+        "DoubleStorage" => Kind::Same(DType::F64),
+        "HalfStorage" => Kind::Same(DType::F16),
+        "BFloat16Storage" => Kind::Same(DType::BF16),
+        "LongStorage" => Kind::Same(DType::I64),
+        "IntStorage" => Kind::Same(DType::I32),
+        "ShortStorage" => Kind::I16,
+        "CharStorage" => Kind::I8,
+        "ByteStorage" => Kind::Same(DType::U8),
+        "BoolStorage" => Kind::Same(DType::Bool),
         _ => return None,
     })
 }

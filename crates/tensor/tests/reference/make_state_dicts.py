@@ -18,6 +18,8 @@ tensors = collections.OrderedDict(
     bf16=torch.tensor([1.0, -0.5], dtype=torch.bfloat16),
     i64=torch.tensor(-7),
     i32=torch.tensor([1, -2], dtype=torch.int32),
+    i16=torch.tensor([-32768, 7], dtype=torch.int16),
+    i8=torch.arange(-3, 3, dtype=torch.int8).view(2, 3).t(),
     u8=torch.tensor([0, 255], dtype=torch.uint8),
     bool=torch.tensor([True, False]),
     empty=torch.zeros(0, 3),
@@ -35,4 +37,4 @@ with torch.no_grad():
 optimizer = torch.optim.Adam(net.parameters())
 pickled("training.pt", {"epoch": 3, "rate": 0.5, "note": None, "model": net.state_dict(), "optimizer": optimizer.state_dict()})
 pickled("module.pt", torch.nn.Linear(1, 1))
-pickled("chars.pt", {"x": torch.tensor([1], dtype=torch.int8)})
+pickled("complex.pt", {"x": torch.tensor([1j])})

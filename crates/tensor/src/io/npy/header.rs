@@ -4,7 +4,8 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use super::NpyLimits;
-use super::stored::Stored;
+use crate::dtype::DType;
+use crate::io::stored::{Kind, Stored};
 use crate::io::{Array, FileError};
 use crate::shape::{MAX_RANK, Shape};
 
@@ -15,11 +16,44 @@ const PREFIX: usize = 10;
 /// Where elements begin is a multiple of this.
 const ALIGNMENT: usize = 64;
 
+/// Kinds of elements, as NumPy calls them. It has no bf16.
+const KINDS: [(Kind, &str); 12] = [
+    (Kind::Same(DType::F16), "f2"),
+    (Kind::Same(DType::F32), "f4"),
+    (Kind::Same(DType::F64), "f8"),
+    (Kind::Same(DType::I32), "i4"),
+    (Kind::Same(DType::I64), "i8"),
+    (Kind::Same(DType::U8), "u1"),
+    (Kind::Same(DType::Bool), "b1"),
+    (Kind::I8, "i1"),
+    (Kind::I16, "i2"),
+    (Kind::U16, "u2"),
+    (Kind::U32, "u4"),
+    (Kind::U64, "u8"),
+];
+
+/// What NumPy's name says, as `<f4` or `>u2`. A byte has no order, and may bear any mark of one.
+fn stored(descr: &str, fortran: bool) -> Option<Stored> {
+    let (order, name) = descr.split_at_checked(1)?;
+    let &(kind, _) = KINDS.iter().find(|(_, known)| *known == name)?;
+    let high_byte_first = match order {
+        "<" => false,
+        ">" => true,
+        "|" | "=" if kind.size() == 1 => false,
+        _ => return None,
+    };
+    Some(Stored { kind, high_byte_first, fortran })
+}
+
+/// What NumPy calls the elements of an array that is written.
+fn name(dtype: DType) -> Option<String> {
+    let (_, kind) = KINDS.iter().find(|(known, _)| *known == Kind::Same(dtype))?;
+    Some(format!("{}{kind}", if dtype.size() == 1 { '|' } else { '<' }))
+}
+
 /// What the header says.
 pub(super) struct Header {
     pub(super) stored: Stored,
-    /// Whether the first axis is the fastest.
-    pub(super) fortran: bool,
     pub(super) shape: Shape,
     /// Where the elements begin in the file.
     pub(super) data_start: u64,
@@ -59,13 +93,13 @@ impl Header {
             .dictionary()
             .map_err(|(at, problem)| FileError::malformed(path, begin + at as u64, problem))?;
         let whole = |problem: String| FileError::malformed(path, begin, problem);
-        let stored = Stored::parse(&fields.descr).ok_or_else(|| FileError::UnsupportedDType {
+        let stored = stored(&fields.descr, fields.fortran).ok_or_else(|| FileError::UnsupportedDType {
             path: path.to_owned(),
             name: "the array".to_owned(),
             dtype: fields.descr.clone(),
         })?;
         let shape = Shape::new(&fields.shape).map_err(|error| whole(error.to_string()))?;
-        Ok(Self { stored, fortran: fields.fortran, shape, data_start: begin + length })
+        Ok(Self { stored, shape, data_start: begin + length })
     }
 }
 
@@ -202,7 +236,7 @@ impl Parser<'_> {
 /// The beginning of a file with this array, padded so that the elements are aligned.
 pub(super) fn text(array: &Array) -> io::Result<Vec<u8>> {
     let unknown = || io::Error::new(io::ErrorKind::InvalidInput, format!("NumPy has no {}", array.dtype()));
-    let descr = Stored::name(array.dtype()).ok_or_else(unknown)?;
+    let descr = name(array.dtype()).ok_or_else(unknown)?;
     let dims = array.shape().dims();
     let sizes = match dims {
         [only] => format!("({only},)"),

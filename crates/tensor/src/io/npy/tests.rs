@@ -1,5 +1,6 @@
 use super::*;
 use crate::Shape;
+use crate::dtype::DType;
 use crate::fuzz;
 use crate::io::npz::{read_npz_bytes, write_npz_to};
 use crate::io::{Arrays, read_npz_from};
@@ -173,13 +174,23 @@ fn the_widest_integers_without_a_sign_are_read_where_i64_holds_them() {
             let error = read(&file(order, values)).unwrap_err();
             let offset = 128 + 8 * position as u64;
             let (path, index, dtype) = ("f".into(), index.to_vec(), DType::I64);
-            assert_eq!(error, FileError::OutOfRange { path, offset, index, value: u64::MAX - 7, dtype });
+            assert_eq!(
+                error,
+                FileError::OutOfRange {
+                    path,
+                    offset,
+                    name: "the array".into(),
+                    index,
+                    value: u64::MAX - 7,
+                    dtype
+                }
+            );
         }
     }
     let lone = [numpy("<u8", "False", "()"), u64::MAX.to_le_bytes().to_vec()].concat();
     assert_eq!(
         read(&lone).unwrap_err().to_string(),
-        "f: at offset 128: the element at [] is 18446744073709551615, which i64 does not hold"
+        "f: at offset 128: the element of the array at [] is 18446744073709551615, which i64 does not hold"
     );
 }
 
@@ -205,7 +216,7 @@ fn headers_that_lie_are_refused_and_the_error_says_where() {
     let one = |descr: &str, shape: &str| format!("{{'descr':{descr},'fortran_order':False,'shape':{shape}}}");
     assert!(read(&file(&one("'<f4'", "(2,)"), 8)).is_ok());
     let cases = [
-        (one("'<f4'", "(3,)"), "the elements, which begins at offset"),
+        (one("'<f4'", "(3,)"), "the elements of the array, which begins at offset"),
         (one("'<f4'", "(1,)"), "behind the last element"),
         (one("'<f4'", "(-2,)"), "a size here"),
         (one("'<f4'", "(99999999999999999999,)"), "a size here"),
@@ -216,7 +227,7 @@ fn headers_that_lie_are_refused_and_the_error_says_where() {
         (one("'>u9'", "(1,)"), "of type \">u9\""),
         (one("'|i2'", "(4,)"), "of type \"|i2\""),
         (one("'>i2'", "(3,)"), "behind the last element"),
-        (one("'>i2'", "(5,)"), "the elements, which begins at offset"),
+        (one("'>i2'", "(5,)"), "the elements of the array, which begins at offset"),
         (one("'>i3'", "(2,)"), "of type \">i3\""),
         (one("'<c8'", "(1,)"), "of type \"<c8\""),
         (one("'|O'", "(1,)"), "of type \"|O\""),

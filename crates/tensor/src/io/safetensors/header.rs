@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::SafetensorsLimits;
 use crate::dtype::DType;
+use crate::io::stored::Kind;
 use crate::io::{Array, FileError};
 use crate::shape::Shape;
 
@@ -19,23 +20,29 @@ const METADATA: &str = "__metadata__";
 /// How many bytes say the length of the header.
 const LENGTH_BYTES: u64 = 8;
 
-/// The element types that tensors have, as the format calls them.
-const DTYPES: [(DType, &str); 8] = [
-    (DType::F32, "F32"),
-    (DType::F64, "F64"),
-    (DType::F16, "F16"),
-    (DType::BF16, "BF16"),
-    (DType::I64, "I64"),
-    (DType::I32, "I32"),
-    (DType::U8, "U8"),
-    (DType::Bool, "BOOL"),
+/// Kinds of elements, as the format calls them.
+const KINDS: [(Kind, &str); 13] = [
+    (Kind::Same(DType::F32), "F32"),
+    (Kind::Same(DType::F64), "F64"),
+    (Kind::Same(DType::F16), "F16"),
+    (Kind::Same(DType::BF16), "BF16"),
+    (Kind::Same(DType::I64), "I64"),
+    (Kind::Same(DType::I32), "I32"),
+    (Kind::Same(DType::U8), "U8"),
+    (Kind::Same(DType::Bool), "BOOL"),
+    (Kind::I8, "I8"),
+    (Kind::I16, "I16"),
+    (Kind::U16, "U16"),
+    (Kind::U32, "U32"),
+    (Kind::U64, "U64"),
 ];
 
 /// A tensor in the file.
 pub(super) struct Entry {
     pub(super) name: String,
-    pub(super) dtype: DType,
+    pub(super) kind: Kind,
     pub(super) shape: Shape,
+    /// In the file.
     pub(super) bytes: u64,
 }
 
@@ -104,20 +111,27 @@ impl Header {
                 return Err(malformed(problem));
             }
             end = described.end;
-            let Some(&(dtype, _)) = DTYPES.iter().find(|(_, known)| *known == described.dtype) else {
+            let Some(&(kind, _)) = KINDS.iter().find(|(_, known)| *known == described.dtype) else {
                 let (path, name) = (path.to_owned(), name.clone());
                 return Err(FileError::UnsupportedDType { path, name, dtype: described.dtype.to_owned() });
             };
             let shape = described.shape;
-            let bytes = shape.checked_elements().and_then(|count| count.checked_mul(dtype.size()));
+            let bytes = shape.checked_elements().and_then(|count| count.checked_mul(kind.size()));
             let given = described.end - described.begin;
             if bytes.map(|bytes| bytes as u64) != Some(given) {
-                return Err(malformed(format!("{name:?}: {given} bytes do not make {dtype} {shape}")));
+                return Err(malformed(format!(
+                    "{name:?}: {given} bytes do not make {} {shape}",
+                    described.dtype
+                )));
             }
-            entries.push(Entry { name: name.clone(), dtype, shape, bytes: given });
+            entries.push(Entry { name: name.clone(), kind, shape, bytes: given });
         }
-        if end > limits.data_bytes {
-            return Err(too_large("bytes of data", end, limits.data_bytes));
+        let kept = entries.iter().map(|entry| {
+            (entry.bytes / entry.kind.size() as u64).saturating_mul(entry.kind.dtype().size() as u64)
+        });
+        let kept = kept.fold(0, u64::saturating_add);
+        if kept > limits.data_bytes {
+            return Err(too_large("bytes of data", kept, limits.data_bytes));
         }
         Ok(Self { entries, metadata, data_start: LENGTH_BYTES + length })
     }
@@ -189,7 +203,7 @@ pub(super) fn text(arrays: &[(&String, &Array)], metadata: &BTreeMap<String, Str
         if name.as_str() == METADATA {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no tensor can be called __metadata__"));
         }
-        let known = DTYPES.iter().find(|(dtype, _)| *dtype == array.dtype());
+        let known = KINDS.iter().find(|(kind, _)| *kind == Kind::Same(array.dtype()));
         let (_, dtype) = known.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         let end = begin + array.bytes().len();
         let offsets = [begin, end];

@@ -1,5 +1,6 @@
 use super::*;
 use crate::fuzz;
+use crate::io::Array;
 
 /// Values of every element type, one of them empty, one of no axes.
 fn contents() -> Safetensors {
@@ -50,6 +51,35 @@ fn a_file_as_the_reference_library_writes_it_is_read() {
 }
 
 #[test]
+fn integers_that_tensors_do_not_have_become_the_narrowest_type_that_holds_them() {
+    let one = |dtype: &str, data: &[u8]| {
+        let length = data.len();
+        let header = format!(r#"{{"w":{{"dtype":"{dtype}","shape":[1,2],"data_offsets":[0,{length}]}}}}"#);
+        read(&[&file(&header, 0)[..], data].concat())
+    };
+    let i32s = |values: [i32; 2]| Array::from_slice(&values, [1, 2]).unwrap();
+    let i64s = |values: [i64; 2]| Array::from_slice(&values, [1, 2]).unwrap();
+    let cases: [(&str, &[u8], Array); 5] = [
+        ("I8", &[0x80, 127], i32s([-128, 127])),
+        ("I16", &[0, 0x80, 1, 2], i32s([-32768, 0x201])),
+        ("U16", &[0, 0x80, 1, 2], i32s([32768, 0x201])),
+        ("U32", &[0, 0, 0, 0x80, 1, 0, 0, 0], i64s([1 << 31, 1])),
+        ("U64", &[255, 255, 255, 255, 255, 255, 255, 127, 1, 0, 0, 0, 0, 0, 0, 0], i64s([i64::MAX, 1])),
+    ];
+    for (dtype, data, expected) in cases {
+        assert_eq!(one(dtype, data).unwrap().arrays["w"], expected, "{dtype}");
+    }
+    let beyond = one("U64", &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80]).unwrap_err().to_string();
+    let expected = "the element of w at [0, 1] is 9223372036854775808, which i64 does not hold";
+    assert!(beyond.ends_with(expected), "{beyond}");
+    // What is kept counts against the limit, not what stands in the file.
+    let limits = SafetensorsLimits { data_bytes: 7, ..SafetensorsLimits::default() };
+    let narrow = file(r#"{"w":{"dtype":"I8","shape":[2],"data_offsets":[0,2]}}"#, 2);
+    let error = read_safetensors_from(&narrow[..], "f", &limits).unwrap_err();
+    assert!(matches!(error, FileError::TooLarge { found: 8, limit: 7, .. }), "{error}");
+}
+
+#[test]
 fn headers_that_lie_are_refused_and_the_error_says_where() {
     let one = |dtype: &str, shape: &str, offsets: &str| {
         format!(r#"{{"w":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{offsets}}}}}"#)
@@ -57,7 +87,7 @@ fn headers_that_lie_are_refused_and_the_error_says_where() {
     let good = one("F32", "[2]", "[0,8]");
     assert!(read(&file(&good, 8)).is_ok());
     let cases = [
-        (one("F32", "[3]", "[0,8]"), "8 bytes do not make f32 [3]"),
+        (one("F32", "[3]", "[0,8]"), "8 bytes do not make F32 [3]"),
         (one("F32", "[2]", "[4,12]"), "begins at 4 of the data, not at 0"),
         (one("F32", "[2]", "[8,0]"), "end before they begin"),
         (one("F32", "[2]", "[0]"), "not two"),
@@ -76,7 +106,7 @@ fn headers_that_lie_are_refused_and_the_error_says_where() {
     }
     assert!(read(&file(&good, 9)).unwrap_err().to_string().contains("behind the last tensor"));
     let message = read(&file(&good, 7)).unwrap_err().to_string();
-    assert!(message.contains("the data of w, which begins at offset"), "{message}");
+    assert!(message.contains("the elements of w, which begins at offset"), "{message}");
 }
 
 #[test]
