@@ -20,8 +20,9 @@ KERNEL(gather) {
 }
 
 // out[beside, index] += input: one thread for each line along the axis, in the order of the indices, so that the sum is
-// the same every time; sums of halves are floats. The job's shape is that of the indices without the axis; operand 0 is the input, operand 1 the
-// indices, operand 2 the output; k = [indices along the axis, strides along it of input, indices and output].
+// the same every time; sums of halves are floats. The job's shape is that of the indices without the axis; operand 0 is the
+// input, operand 1 the indices, operand 2 the output; k = [indices along the axis, strides along it of input, indices and
+// output].
 KERNEL(scatter_add) {
     EACH(line) {
         u64 from = offset_in(job.rank, job.dims, job.in[0].strides, line);

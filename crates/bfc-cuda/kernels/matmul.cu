@@ -1,9 +1,8 @@
 // out[batch, i, j] = bias[j] + sum over k of lhs[batch, i, k] rhs[batch, k, j], for floats. Halves are summed as
 // 32-bit floats and rounded once.
 //
-// A block computes a tile (tile.cuh) at a time. The job's shape is that of the
-// batch; k = [rows, columns, depth, lhs stride of i, lhs stride of k, rhs stride of k], i[0] the rhs stride of j. The bias is operand 2,
-// if that has an address.
+// A block computes a tile (tile.cuh) at a time. The job's shape is that of the batch; k = [rows, columns, depth, lhs stride of i,
+// lhs stride of k, rhs stride of k], i[0] the rhs stride of j. The bias is operand 2, if that has an address.
 
 BLOCK_KERNEL(matmul, TILE_BLOCKS) {
     SHARED WIDE a[DEPTH][TILE + 1];

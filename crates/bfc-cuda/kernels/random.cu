@@ -1,5 +1,6 @@
 // Random fills: Philox4x32-10 (Salmon, Moraes, Dror and Shaw, 2011). Element i depends on the key and i alone: it is made
-// from block i / 4 of the random bits, or i / 2 for types that need 64 bits for an element. Halves are rounded floats. k = [seed, sequence].
+// from block i / 4 of the random bits, or i / 2 for types that need 64 bits for an element. Halves are rounded floats.
+// k = [seed, sequence].
 //
 // function 0: uniform in [c[0], c[1]), c[2] the largest value below; 1: normal with mean c[0] and deviation c[1];
 // 2: c[1] with probability c[0], else 0; 3: whether the uniform is not 0.

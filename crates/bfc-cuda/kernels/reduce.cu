@@ -2,7 +2,8 @@
 // strides of the kept axes, operand 1 those of the reduced ones and no address.
 //
 // An output's sequence is cut into k[1] slabs of k[2] of its k[0] elements; the result of slab s for output o goes to
-// s * count + o, divided by c[0] if k[3] is not 0. Which elements a thread folds, and in which order results are joined, follows from the shape alone.
+// s * count + o, divided by c[0] if k[3] is not 0. Which elements a thread folds, and in which order results are joined,
+// follows from the shape alone.
 
 #ifndef HIGHWATER_FOLD
 #define HIGHWATER_FOLD

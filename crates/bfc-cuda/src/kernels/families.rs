@@ -184,7 +184,13 @@ impl Family {
     }
 
     /// What all sources stand on.
-    pub const PRELUDE: &'static str = include_str!("../../kernels/job.cuh");
+    pub const PRELUDE: &'static str = concat!(
+        include_str!("../../kernels/job.cuh"),
+        include_str!("../../kernels/half.cuh"),
+        include_str!("../../kernels/element.cuh"),
+        include_str!("../../kernels/number.cuh"),
+        include_str!("../../kernels/team.cuh"),
+    );
 
     /// Whether it is compiled for a type.
     #[must_use]

@@ -16,7 +16,7 @@ const MOST_BLOCKS: u64 = 1 << 16;
 /// Blocks that fill a large GPU with threads: some 130 processors with eight each, and as many to follow.
 const FILLING: u64 = 1 << 11;
 
-/// What a thread of a kernel for elements loads at a time, as `kernels/job.cuh` says.
+/// What a thread of a kernel for elements loads at a time, as `kernels/element.cuh` says.
 const AHEAD: u64 = 4;
 
 /// The device that work is given to.

@@ -1,0 +1,127 @@
+// How a kernel goes over its elements: where they lie, and what they are computed with.
+
+// Every element that this thread is to compute.
+#define EACH(i) for (u64 i = blockIdx.x * (u64)BLOCK + threadIdx.x; i < job.count; i += gridDim.x * (u64)BLOCK)
+
+// a / b. A device divides numbers of 64 bits several times slower than those of 32: by those where they suffice.
+DEVICE u64 quotient(u64 a, u64 b) { return (a | b) >> 32 == 0 ? (u32)a / (u32)b : a / b; }
+
+// Where element i, counted in order over a shape, lies in an operand. Divisions of 32 bits where they suffice. Not unrolled: it
+// stands in the code many times.
+DEVICE u64 offset_in(u64 rank, const u64* dims, const u64* strides, u64 i) {
+    u64 offset = 0;
+    int axis = (int)rank - 1;
+#pragma unroll 1
+    for (; i > 0xffffffffULL && axis > 0; --axis) {
+        u64 quotient = i / dims[axis];
+        offset += (i - quotient * dims[axis]) * strides[axis];
+        i = quotient;
+    }
+    if (axis == 0) return offset + i * strides[0];
+    u32 rest = (u32)i;
+#pragma unroll 1
+    for (; axis > 0; --axis) {
+        // A size beyond 32 bits is larger than the rest.
+        if (dims[axis] > 0xffffffffULL) return offset + rest * strides[axis];
+        u32 size = (u32)dims[axis], quotient = rest / size;
+        offset += (u64)(rest - quotient * size) * strides[axis];
+        rest = quotient;
+    }
+    return rank > 0 ? offset + rest * strides[0] : offset;
+}
+
+// Where element i of the job's shape lies in an operand.
+DEVICE u64 place(const Job& job, const Operand& operand, u64 i) {
+    return operand.contiguous ? i : offset_in(job.rank, job.dims, operand.strides, i);
+}
+
+template <typename E>
+DEVICE E load(const Job& job, int operand, u64 i) {
+    const Operand& from = job.in[operand];
+    return ((const E*)from.address)[place(job, from, i)];
+}
+
+template <typename E>
+DEVICE E* out(const Job& job, int output) {
+    return (E*)job.out[output].address;
+}
+
+// What elements are computed with.
+template <typename E> struct Computed { typedef E type; };
+template <> struct Computed<f16> { typedef float type; };
+template <> struct Computed<bf16> { typedef float type; };
+
+// The element at a place of an operand, as it is computed with.
+template <typename E>
+DEVICE typename Computed<E>::type element_at(const Operand& from, u64 at) {
+    typedef typename Computed<E>::type Wide;
+    if (sizeof(E) < sizeof(Wide) && from.wide) return ((const Wide*)from.address)[at];
+    return (Wide)((const E*)from.address)[at];
+}
+
+// Element i of the job's shape, as it is computed with.
+template <typename E>
+DEVICE typename Computed<E>::type value(const Job& job, int operand, u64 i) {
+    return element_at<E>(job.in[operand], place(job, job.in[operand], i));
+}
+
+// Element i of an output that is changed in place.
+template <typename E>
+DEVICE typename Computed<E>::type stored(const Job& job, int output, u64 i) {
+    typedef typename Computed<E>::type Wide;
+    if (sizeof(E) < sizeof(Wide) && job.out[output].wide) return out<Wide>(job, output)[i];
+    return (Wide)out<E>(job, output)[i];
+}
+
+// Writes what was computed, rounded to what the output holds.
+template <typename E>
+DEVICE void store(const Job& job, int output, u64 i, typename Computed<E>::type x) {
+    typedef typename Computed<E>::type Wide;
+    if (sizeof(E) < sizeof(Wide) && job.out[output].wide) {
+        out<Wide>(job, output)[i] = x;
+    } else {
+        out<E>(job, output)[i] = (E)x;
+    }
+}
+
+// What a thread loads before it computes with the first of it.
+#define AHEAD 4
+
+// use(i, load(i)) for every element that this thread is to compute. A few are loaded before the first is used, so that a thread
+// waits for memory once and not for each; what is done with them stands in the code once.
+template <typename Load, typename Use>
+DEVICE void each(const Job& job, Load load, Use use) {
+    u64 step = gridDim.x * (u64)BLOCK;
+    for (u64 i = blockIdx.x * (u64)BLOCK + threadIdx.x; i < job.count;) {
+        decltype(load(i)) loaded[AHEAD];
+#pragma unroll
+        for (u32 n = 0; n < AHEAD; ++n) {
+            if (i + n * step < job.count) loaded[n] = load(i + n * step);
+        }
+#pragma unroll 1
+        for (u32 n = 0; n < AHEAD && i < job.count; ++n, i += step) {
+            use(i, loaded[0]);
+#pragma unroll
+            for (u32 later = 1; later < AHEAD; ++later) loaded[later - 1] = loaded[later];
+        }
+    }
+}
+
+// Two elements that belong together.
+template <typename E>
+struct Pair {
+    E a, b;
+};
+
+// out[i] = f(x) for each element of an operand.
+template <typename E, typename Function>
+DEVICE void map(const Job& job, Function f) {
+    typedef typename Computed<E>::type Wide;
+    each(job, [&](u64 i) { return value<E>(job, 0, i); }, [&](u64 i, Wide x) { store<E>(job, 0, i, f(x)); });
+}
+
+// The elements of two operands.
+template <typename E>
+DEVICE Pair<typename Computed<E>::type> pair(const Job& job, u64 i) {
+    return Pair<typename Computed<E>::type>{value<E>(job, 0, i), value<E>(job, 1, i)};
+}

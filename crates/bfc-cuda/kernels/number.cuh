@@ -1,0 +1,120 @@
+// Arithmetic, conversions and functions of all element types, by the same names.
+
+template <typename E> DEVICE bool not_a_number(E x) { return x != x; }
+
+// NaN wins.
+template <typename E> DEVICE E larger(E a, E b) { return a > b || not_a_number(a) ? a : b; }
+template <typename E> DEVICE E smaller(E a, E b) { return a < b || not_a_number(a) ? a : b; }
+
+// Integer arithmetic wraps. C++ leaves that to unsigned types.
+DEVICE float plus(float a, float b) { return a + b; }
+DEVICE double plus(double a, double b) { return a + b; }
+DEVICE i64 plus(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }
+DEVICE i32 plus(i32 a, i32 b) { return (i32)((u32)a + (u32)b); }
+DEVICE u8 plus(u8 a, u8 b) { return (u8)(a + b); }
+DEVICE float minus(float a, float b) { return a - b; }
+DEVICE double minus(double a, double b) { return a - b; }
+DEVICE i64 minus(i64 a, i64 b) { return (i64)((u64)a - (u64)b); }
+DEVICE i32 minus(i32 a, i32 b) { return (i32)((u32)a - (u32)b); }
+DEVICE u8 minus(u8 a, u8 b) { return (u8)(a - b); }
+DEVICE float times(float a, float b) { return a * b; }
+DEVICE double times(double a, double b) { return a * b; }
+DEVICE i64 times(i64 a, i64 b) { return (i64)((u64)a * (u64)b); }
+DEVICE i32 times(i32 a, i32 b) { return (i32)((u32)a * (u32)b); }
+DEVICE u8 times(u8 a, u8 b) { return (u8)(a * b); }
+
+// By zero: zero, for integers.
+DEVICE float over(float a, float b) { return a / b; }
+DEVICE double over(double a, double b) { return a / b; }
+DEVICE i64 over(i64 a, i64 b) { return b == 0 ? 0 : b == -1 ? (i64)(0 - (u64)a) : a / b; }
+DEVICE i32 over(i32 a, i32 b) { return b == 0 ? 0 : b == -1 ? (i32)(0 - (u32)a) : a / b; }
+DEVICE u8 over(u8 a, u8 b) { return b == 0 ? (u8)0 : (u8)(a / b); }
+DEVICE float negative(float a) { return -a; }
+DEVICE double negative(double a) { return -a; }
+DEVICE i64 negative(i64 a) { return (i64)(0 - (u64)a); }
+DEVICE i32 negative(i32 a) { return (i32)(0 - (u32)a); }
+DEVICE u8 negative(u8 a) { return (u8)(0 - a); }
+DEVICE bool below_zero(u8) { return false; }
+template <typename E> DEVICE bool below_zero(E a) { return a < (E)0; }
+DEVICE float magnitude(float a) { return fabsf(a); }
+DEVICE double magnitude(double a) { return fabs(a); }
+DEVICE i64 magnitude(i64 a) { return a < 0 ? (i64)(0 - (u64)a) : a; }
+DEVICE i32 magnitude(i32 a) { return a < 0 ? (i32)(0 - (u32)a) : a; }
+DEVICE u8 magnitude(u8 a) { return a; }
+
+template <typename E> DEVICE E sign(E a) { return a > (E)0 ? (E)1 : below_zero(a) ? negative((E)1) : a; }
+
+// Conversions. Floats to integers cut towards zero and saturate, NaN becomes 0.
+DEVICE i64 to_i64(double x) {
+    if (x != x) return 0;
+    if (x >= 9223372036854775808.0) return 0x7fffffffffffffffLL;
+    if (x <= -9223372036854775808.0) return -0x7fffffffffffffffLL - 1;
+    return (i64)x;
+}
+DEVICE i64 to_i64(float x) { return to_i64((double)x); }
+DEVICE i64 to_i64(i64 x) { return x; }
+DEVICE i64 to_i64(i32 x) { return (i64)x; }
+DEVICE i64 to_i64(u8 x) { return (i64)x; }
+
+DEVICE i32 to_i32(double x) {
+    if (x != x) return 0;
+    if (x >= 2147483648.0) return 0x7fffffff;
+    if (x <= -2147483648.0) return -0x7fffffff - 1;
+    return (i32)x;
+}
+DEVICE i32 to_i32(float x) { return to_i32((double)x); }
+DEVICE i32 to_i32(i64 x) { return (i32)x; }
+DEVICE i32 to_i32(i32 x) { return x; }
+DEVICE i32 to_i32(u8 x) { return (i32)x; }
+
+DEVICE u8 to_u8(double x) { return x >= 255.0 ? (u8)255 : x > 0.0 ? (u8)x : (u8)0; }
+DEVICE u8 to_u8(float x) { return to_u8((double)x); }
+DEVICE u8 to_u8(i64 x) { return (u8)x; }
+DEVICE u8 to_u8(i32 x) { return (u8)x; }
+DEVICE u8 to_u8(u8 x) { return x; }
+
+// From the constants of a job: floats from c, integers from i.
+// The last argument only says of which type.
+DEVICE float constant(const Job& job, int n, float) { return (float)job.c[n]; }
+DEVICE double constant(const Job& job, int n, double) { return job.c[n]; }
+DEVICE i64 constant(const Job& job, int n, i64) { return job.i[n]; }
+DEVICE i32 constant(const Job& job, int n, i32) { return (i32)job.i[n]; }
+DEVICE f16 constant(const Job& job, int n, f16) { return f16(to_odd(job.c[n])); }
+DEVICE bf16 constant(const Job& job, int n, bf16) { return bf16(to_odd(job.c[n])); }
+DEVICE u8 constant(const Job& job, int n, u8) { return (u8)job.i[n]; }
+
+// The functions of one float, by type.
+DEVICE float exponential(float x) { return expf(x); }
+DEVICE double exponential(double x) { return exp(x); }
+DEVICE float logarithm(float x) { return logf(x); }
+DEVICE double logarithm(double x) { return log(x); }
+DEVICE float root(float x) { return sqrtf(x); }
+DEVICE double root(double x) { return sqrt(x); }
+DEVICE float hyperbolic(float x) { return tanhf(x); }
+DEVICE double hyperbolic(double x) { return tanh(x); }
+DEVICE float error_function(float x) { return erff(x); }
+DEVICE double error_function(double x) { return erf(x); }
+DEVICE float rounded_down(float x) { return floorf(x); }
+DEVICE double rounded_down(double x) { return floor(x); }
+DEVICE float rounded_up(float x) { return ceilf(x); }
+DEVICE double rounded_up(double x) { return ceil(x); }
+// To the even one of two that are as near.
+DEVICE float rounded(float x) { return rintf(x); }
+DEVICE double rounded(double x) { return rint(x); }
+DEVICE float sine(float x) { return sinf(x); }
+DEVICE double sine(double x) { return sin(x); }
+DEVICE float cosine(float x) { return cosf(x); }
+DEVICE double cosine(double x) { return cos(x); }
+DEVICE float logarithm_1p(float x) { return log1pf(x); }
+DEVICE double logarithm_1p(double x) { return log1p(x); }
+DEVICE float power(float x, float y) { return powf(x, y); }
+DEVICE double power(double x, double y) { return pow(x, y); }
+// By the same exponent everywhere: powers of a half are roots, also at -0 and the infinities, as on the CPU.
+template <typename E>
+DEVICE E power_of(E x, E y) {
+    if (y == (E)0.5) return root(x);
+    if (y == (E)-0.5) return (E)1 / root(x);
+    return power(x, y);
+}
+DEVICE float fused(float a, float b, float c) { return fmaf(a, b, c); }
+DEVICE double fused(double a, double b, double c) { return fma(a, b, c); }
