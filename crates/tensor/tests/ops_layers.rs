@@ -88,6 +88,42 @@ fn convolutions_are_sums_over_what_their_windows_see() {
     });
 }
 
+/// A convolution of each channel for itself is that of all channels with weights that are 0 between different ones.
+#[test]
+fn depthwise_convolutions_have_the_results_and_gradients_of_dense_ones_without_other_channels() {
+    const CHANNELS: usize = 3;
+    for_each_round(|device, numbers| {
+        let mut some = |most: usize| 1 + numbers.below(most);
+        // Mostly rows that stay as long as they are, where sums of shifted planes take the place of columns.
+        let (half, dilation) = (some(3) - 1, [some(2), some(2)]);
+        let size = [some(4), if some(4) == 1 { some(4) } else { 2 * half + 1 }];
+        let padding = [some(4) - 1, dilation[1] * (size[1] / 2)];
+        let stride = [1 + some(8) / 8, 1];
+        let reach = (size[0] - 1) * dilation[0] + 1;
+        let [height, width] = [reach.saturating_sub(2 * padding[0]).max(1) + some(7) - 1, some(9) + 1];
+        let (_, images) = random(device, numbers, &[2, CHANNELS, height, width]);
+        let (_, weight) = random(device, numbers, &[CHANNELS, 1, size[0], size[1]]);
+        let own = Tensor::arange(device, CHANNELS).unwrap().one_hot(CHANNELS).unwrap();
+        let own = own.to_dtype(DType::F64).unwrap().reshape([CHANNELS, CHANNELS, 1, 1]).unwrap();
+
+        let gradients = |groups: usize| {
+            let options = Conv2dOptions { stride, padding, dilation, groups, ..Conv2dOptions::default() };
+            let [x, w] = [&images, &weight].map(|of| of.detach().requiring_grad().unwrap());
+            let filters = if groups == 1 { w.mul(&own).unwrap() } else { w.clone() };
+            let y = x.conv2d(&filters, options).unwrap();
+            // Of each place another share.
+            let shares = Tensor::arange(device, y.elements()).unwrap().reshape(y.dims()).unwrap();
+            let gradients = y.mul(&shares.to_dtype(DType::F64).unwrap().sin().unwrap()).unwrap();
+            let gradients = gradients.sum_all().unwrap().backward().unwrap();
+            [y, gradients.get(&x).unwrap().clone(), gradients.get(&w).unwrap().clone()]
+        };
+        for (depthwise, dense) in gradients(CHANNELS).into_iter().zip(gradients(1)) {
+            let (dims, expected) = (dense.dims().to_vec(), dense.to_vec::<f64>().unwrap());
+            assert_close(Ok(depthwise), &dims, &expected);
+        }
+    });
+}
+
 #[test]
 fn pools_are_the_largest_and_the_mean_of_their_windows() {
     for_each_round(|device, numbers| {

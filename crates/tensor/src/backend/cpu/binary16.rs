@@ -1,6 +1,35 @@
-//! f16 to f32 and back on their bits, without branches, so that loops over it vectorise.
+//! f16 to f32 and back: by the processor's instructions for that, or on their bits, without branches, so that loops over
+//! it vectorise.
 //!
 //! After F. Giesen, "Half-to-float and float-to-half conversions", 2012: floats do the work where numbers are subnormal.
+
+#[cfg(target_arch = "x86_64")]
+mod instructions;
+
+use half::f16;
+
+use super::simd;
+
+/// The same numbers. What is no number stays none, with its sign, and quiet. The slices have one length.
+pub(super) fn widen(from: &[f16], to: &mut [f32]) {
+    #[cfg(target_arch = "x86_64")]
+    let (from, to) = match instructions::Instructions::detect() {
+        Some(instructions) => instructions.widen(from, to),
+        None => (from, to),
+    };
+    simd::zip(to, from, |to, from| *to = widened(from.to_bits()));
+}
+
+/// The nearest numbers, ties to even; ∞ from what lies halfway beyond the largest. What is no number stays none, with its sign,
+/// and quiet. The slices have one length.
+pub(super) fn narrow(from: &[f32], to: &mut [f16]) {
+    #[cfg(target_arch = "x86_64")]
+    let (from, to) = match instructions::Instructions::detect() {
+        Some(instructions) => instructions.narrow(from, to),
+        None => (from, to),
+    };
+    simd::zip(to, from, |to, from| *to = f16::from_bits(narrowed(from)));
+}
 
 /// How far the exponents of normal numbers are apart, in place.
 const REBIAS: u32 = (127 - 15) << 23;
@@ -8,9 +37,9 @@ const REBIAS: u32 = (127 - 15) << 23;
 /// Bits that an f32 has behind those of an f16.
 const BEHIND: u32 = 23 - 10;
 
-/// The same number. What is no number stays none, with its sign.
+/// As [`widen`].
 #[inline(always)]
-pub(super) fn widened(half: u16) -> f32 {
+fn widened(half: u16) -> f32 {
     /// The exponent that only ∞ and NaN have.
     const LAST: u32 = 0x7C00 << BEHIND;
     /// What a subnormal number has too much once its exponent is that of the least normal ones: 2⁻¹⁴.
@@ -20,12 +49,13 @@ pub(super) fn widened(half: u16) -> f32 {
     let subnormal = (f32::from_bits(magnitude + LEAST_NORMAL) - f32::from_bits(LEAST_NORMAL)).to_bits();
     let value = if magnitude < 1 << 23 { subnormal } else { normal };
     let value = if magnitude >= LAST { normal + REBIAS } else { value };
+    let value = if magnitude > LAST { value | 1 << 22 } else { value };
     f32::from_bits(value | u32::from(half & 0x8000) << 16)
 }
 
-/// The nearest number, ties to even; ∞ from what lies halfway beyond the largest. What is no number stays none, with its sign.
+/// As [`narrow`].
 #[inline(always)]
-pub(super) fn narrowed(value: f32) -> u16 {
+fn narrowed(value: f32) -> u16 {
     /// 2¹⁶, which is beyond all.
     const BEYOND: u32 = (127 + 16) << 23;
     /// 2⁻¹⁴, the least normal number.
@@ -47,17 +77,13 @@ pub(super) fn narrowed(value: f32) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use half::f16;
-
     use super::*;
 
     #[test]
     fn every_half_is_widened_as_the_half_crate_does() {
         for bits in 0..=u16::MAX {
-            let (value, right) = (widened(bits), f16::from_bits(bits).to_f32_const());
-            let same = value.to_bits() == right.to_bits();
-            assert!(same || value.is_nan() && right.is_nan(), "{bits:x}: {value:e}, {right:e}");
-            assert_eq!(value.is_sign_negative(), bits >> 15 == 1, "{bits:x}");
+            let right = f16::from_bits(bits).to_f32_const();
+            assert_eq!(widened(bits).to_bits(), right.to_bits(), "{bits:x}");
         }
     }
 
@@ -79,6 +105,28 @@ mod tests {
         for bits in (1_f32 / 134_217_728.0).to_bits() / 97..(1_f32 / 8192.0).to_bits() / 97 {
             let value = f32::from_bits(bits * 97);
             assert_eq!(narrowed(value), f16::from_f32_const(value).to_bits(), "{value:e}");
+        }
+    }
+    #[test]
+    fn whatever_the_processor_has_the_bits_are_the_same_at_every_length() {
+        let all: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+        let mut wide = vec![0.0; all.len()];
+        widen(&all, &mut wide);
+        assert!(
+            wide.iter().zip(0..=u16::MAX).all(|(value, bits)| value.to_bits() == widened(bits).to_bits())
+        );
+
+        let numbers: Vec<f32> = (0..=u32::MAX).step_by(4099).map(f32::from_bits).collect();
+        let mut narrow = vec![f16::ZERO; numbers.len()];
+        super::narrow(&numbers, &mut narrow);
+        for (half, &value) in narrow.iter().zip(&numbers) {
+            assert_eq!(half.to_bits(), narrowed(value), "{:x}", value.to_bits());
+        }
+        for len in 0..20 {
+            let (mut wide, mut back) = (vec![0.0; len], vec![f16::ZERO; len]);
+            widen(&all[0x3C00..][..len], &mut wide);
+            super::narrow(&wide, &mut back);
+            assert_eq!(back, all[0x3C00..][..len]);
         }
     }
 }

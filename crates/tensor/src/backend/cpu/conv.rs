@@ -1,8 +1,10 @@
-//! Convolutions as matrix products: the elements that the windows see become the columns of a matrix.
+//! Convolutions as matrix products: the elements that the windows see become the columns of a matrix. Where such a matrix
+//! would be as large as the product is short, as it is in [depthwise](super::depthwise) convolutions, there is another way.
 //!
 //! The images are cut into slots by their number alone, each with columns of its own in the workspace, and the slots of
 //! a weight's gradient are added up in order. So nothing depends on the number of threads.
 
+use super::depthwise::Depthwise;
 use super::dispatch::{float, host_mut, scratch};
 use super::matmul::{Gemm, Matrix, Target, gemm};
 use super::number::Number;
@@ -84,6 +86,11 @@ impl Sizes {
         self.depth().saturating_mul(self.places())
     }
 
+    /// Whether a group is one channel, of which another one is made.
+    pub(super) const fn is_single(&self) -> bool {
+        self.inputs == 1 && self.outputs == 1
+    }
+
     fn is_empty(&self) -> bool {
         self.images == 0 || self.weights() == 0 || self.places() == 0 || self.image_in() == 0
     }
@@ -124,6 +131,7 @@ pub(super) fn forward(
             return Ok(());
         }
         let (input, weight) = (in_order::<T>(op, &input)?, in_order::<T>(op, &weight)?);
+        let depthwise = Depthwise::new(&sizes);
         let columns = scratch::<T>(op, workspace, sizes.slots() * sizes.columns())?;
         let per_slot = sizes.images_per_slot();
         let chunks = [per_slot * sizes.image_out(), sizes.columns()];
@@ -131,10 +139,16 @@ pub(super) fn forward(
             let images = input[slot * per_slot * sizes.image_in()..].chunks(sizes.image_in());
             for (image, out) in images.zip(out.chunks_mut(sizes.image_out())) {
                 for group in 0..sizes.groups {
-                    unfold(&sizes, sizes.group(image, group), columns);
-                    let filters = Matrix::rows(sizes.group(weight, group), sizes.outputs, sizes.depth());
+                    let (channels, filters) = (sizes.group(image, group), sizes.group(weight, group));
+                    let out = sizes.group_mut(out, group);
+                    if let Some(depthwise) = depthwise {
+                        depthwise.forward(channels, filters, columns, out);
+                        continue;
+                    }
+                    unfold(&sizes, channels, columns);
+                    let filters = Matrix::rows(filters, sizes.outputs, sizes.depth());
                     let seen = Matrix::rows(columns, sizes.depth(), sizes.places());
-                    gemm(filters, seen, sizes.group_mut(out, group), Target::Replaced);
+                    gemm(filters, seen, out, Target::Replaced);
                 }
             }
         });
@@ -159,6 +173,7 @@ pub(super) fn input_grad(
             return Ok(());
         }
         let (weight, grad) = (in_order::<T>(op, &weight)?, in_order::<T>(op, &grad)?);
+        let depthwise = Depthwise::new(&sizes);
         let columns = scratch::<T>(op, workspace, sizes.slots() * sizes.columns())?;
         let per_slot = sizes.images_per_slot();
         let chunks = [per_slot * sizes.image_in(), sizes.columns()];
@@ -166,10 +181,16 @@ pub(super) fn input_grad(
             let grads = grad[slot * per_slot * sizes.image_out()..].chunks(sizes.image_out());
             for (grad, out) in grads.zip(out.chunks_mut(sizes.image_in())) {
                 for group in 0..sizes.groups {
-                    let filters = Matrix::rows(sizes.group(weight, group), sizes.outputs, sizes.depth());
-                    let grad = Matrix::rows(sizes.group(grad, group), sizes.outputs, sizes.places());
+                    let (grad, filters) = (sizes.group(grad, group), sizes.group(weight, group));
+                    let out = sizes.group_mut(out, group);
+                    if let Some(depthwise) = depthwise {
+                        depthwise.input_grad(grad, filters, columns, out);
+                        continue;
+                    }
+                    let filters = Matrix::rows(filters, sizes.outputs, sizes.depth());
+                    let grad = Matrix::rows(grad, sizes.outputs, sizes.places());
                     gemm(filters.transposed(), grad, columns, Target::Replaced);
-                    fold_back(&sizes, columns, sizes.group_mut(out, group));
+                    fold_back(&sizes, columns, out);
                 }
             }
         });
@@ -194,6 +215,7 @@ pub(super) fn weight_grad(
             return Ok(());
         }
         let (input, grad) = (in_order::<T>(op, &input)?, in_order::<T>(op, &grad)?);
+        let depthwise = Depthwise::new(&sizes);
         let (slots, weights) = (sizes.slots(), sizes.weights());
         let both = scratch::<T>(op, workspace, slots * (sizes.columns() + weights))?;
         let (columns, sums) = both.split_at_mut(slots * sizes.columns());
@@ -204,10 +226,16 @@ pub(super) fn weight_grad(
             let grads = grad[slot * per_slot * sizes.image_out()..].chunks(sizes.image_out());
             for (image, grad) in images.zip(grads).take(per_slot) {
                 for group in 0..sizes.groups {
-                    unfold(&sizes, sizes.group(image, group), columns);
-                    let grad = Matrix::rows(sizes.group(grad, group), sizes.outputs, sizes.places());
+                    let (channels, grad) = (sizes.group(image, group), sizes.group(grad, group));
+                    let sum = sizes.group_mut(sum, group);
+                    if let Some(depthwise) = depthwise {
+                        depthwise.weight_grad(channels, grad, columns, sum);
+                        continue;
+                    }
+                    unfold(&sizes, channels, columns);
+                    let grad = Matrix::rows(grad, sizes.outputs, sizes.places());
                     let seen = Matrix::rows(columns, sizes.depth(), sizes.places());
-                    gemm(grad, seen.transposed(), sizes.group_mut(sum, group), Target::AddedTo);
+                    gemm(grad, seen.transposed(), sum, Target::AddedTo);
                 }
             }
         });

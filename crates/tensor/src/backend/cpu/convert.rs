@@ -101,11 +101,11 @@ pub(super) trait Half: Rounded {
 
 impl Half for f16 {
     fn widen(from: &[Self], to: &mut [f32]) {
-        simd::zip(to, from, |to, from| *to = binary16::widened(from.to_bits()));
+        binary16::widen(from, to);
     }
 
     fn narrow(from: &[f32], to: &mut [Self]) {
-        simd::zip(to, from, |to, from| *to = Self::from_bits(binary16::narrowed(from)));
+        binary16::narrow(from, to);
     }
 }
 

@@ -11,6 +11,7 @@ mod clip;
 mod conv;
 mod convert;
 mod copy;
+mod depthwise;
 mod dispatch;
 mod elementwise;
 mod erf;
