@@ -57,6 +57,10 @@ pub(super) struct Largest;
 #[derive(Debug)]
 pub(super) struct Smallest;
 
+/// The largest number, by a processor's own maximum: a NaN may be passed over.
+#[derive(Debug)]
+pub(super) struct LargestNumber;
+
 /// [`crate::backend::Reduce::SumMagnitudes`]
 #[derive(Debug)]
 pub(super) struct SumMagnitudes;
@@ -112,6 +116,15 @@ impl<T: Number> Fold<T> for Largest {
 
     fn fold(a: T, b: T) -> T {
         a.larger(b)
+    }
+}
+
+impl<T: Number> Fold<T> for LargestNumber {
+    const IDENTITY: T = T::LOWEST;
+
+    #[inline(always)]
+    fn fold(a: T, b: T) -> T {
+        if a > b { a } else { b }
     }
 }
 

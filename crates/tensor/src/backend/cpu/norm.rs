@@ -1,12 +1,15 @@
 //! Layer normalisation: every row brought to mean 0 and variance 1. A row may be of several axes.
 
+mod channels;
 mod row;
 mod sums;
+
+use std::ops::Range;
 
 use super::dispatch::{float, host, host_mut};
 use super::fold::{Sum, fold_mapped, fold_slice};
 use super::number::{Float, Number};
-use super::operands::{Pair, Source};
+use super::operands::{Pair, Run, Source};
 use super::parallel::{Workers, light_runs};
 use super::simd;
 use crate::backend::Normalised;
@@ -48,15 +51,20 @@ pub(super) fn layer_norm(
                 }
                 let [mean, scale] = if let Some(values) = source.slice(start..start + width) {
                     let [mean, scale] = statistics_of(values, centred, epsilon);
-                    simd::zip(out, values, move |out, x| *out = (x - mean) * scale);
+                    if let Some(parameters) = affine.runs(start..start + width) {
+                        channels::normalise(values, [mean, scale], parameters, out);
+                    } else {
+                        simd::zip(out, values, move |out, x| *out = (x - mean) * scale);
+                        affine.apply(start, out);
+                    }
                     [mean, scale]
                 } else {
                     source.load(start, out);
                     let [mean, scale] = statistics_of(out, centred, epsilon);
                     simd::each(out, move |x| *x = (*x - mean) * scale);
+                    affine.apply(start, out);
                     [mean, scale]
                 };
-                affine.apply(start, out);
                 statistics.copy_from_slice(&[mean, scale]);
             });
         });
@@ -90,6 +98,12 @@ impl<'a, T: Float> Affine<'a, T> {
         })
     }
 
+    /// Both, if neighbours among the elements numbered `range` meet the same.
+    fn runs(&self, range: Range<usize>) -> Option<impl Iterator<Item = Run<(T, T)>>> {
+        let Self::Both(pair) = self else { return None };
+        pair.runs(range)
+    }
+
     /// To the elements from number `start` on.
     fn apply(&self, start: usize, out: &mut [T]) {
         match self {
@@ -114,6 +128,7 @@ pub(super) fn layer_norm_grad(
         let source = Source::<T>::new(op, of.input)?;
         let weighted = of.weight.map(|weight| Pair::<T, T>::new(op, grad, weight)).transpose()?;
         let met = met_by_each::<T>(op, of.weight, width)?;
+        let weight = of.weight.map(|weight| Source::<T>::new(op, weight)).transpose()?;
         let grad = Source::<T>::new(op, grad)?;
         let statistics = &host::<T>(op, &of.statistics)?[of.statistics.layout().offset()..];
         let count = T::from_f64(width as f64);
@@ -122,12 +137,16 @@ pub(super) fn layer_norm_grad(
                 let first = row * width;
                 let [mean, scale] = [statistics[2 * row], statistics[2 * row + 1]];
                 let range = first..first + width;
-                if let (Some(weight), Some(x), Some(grad)) =
-                    (met, source.slice(range.clone()), grad.slice(range))
-                {
+                if let (Some(x), Some(grad)) = (source.slice(range.clone()), grad.slice(range.clone())) {
                     let (statistics, centred) = ([mean, scale], of.centred);
-                    simd::run(Gradient { x, grad, weight, out, statistics, centred });
-                    continue;
+                    if let Some(weight) = met {
+                        simd::run(Gradient { x, grad, weight, out, statistics, centred });
+                        continue;
+                    }
+                    if let Some(weights) = weight.as_ref().and_then(|weight| weight.runs(range)) {
+                        channels::gradient([x, grad], (statistics, centred), weights, out);
+                        continue;
+                    }
                 }
                 // What reaches the normalised row: g w.
                 match &weighted {

@@ -6,6 +6,8 @@
 
 mod source;
 
+use std::ops::Range;
+
 pub(super) use self::source::Source;
 
 use self::source::{PIECE, Reader, Row, STRIDED, gather};
@@ -26,6 +28,13 @@ type Visit2<'v, A, B> = dyn FnMut(usize, &[A], &[B]) + 'v;
 /// The same of three.
 type Visit3<'v, A, B, C> = dyn FnMut(usize, &[A], &[B], &[C]) + 'v;
 
+/// An element, or one of each operand, that is repeated side by side.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Run<V> {
+    pub(super) len: usize,
+    pub(super) value: V,
+}
+
 /// Elements of two views of one shape.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pair<'a, A, B> {
@@ -44,6 +53,12 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
     pub(super) fn each<U>(&self, start: usize, out: &mut [U], f: impl Fn(&mut U, A, B) + Copy) {
         let len = out.len();
         self.pieces(start, len, &mut |first, a, b| simd::zip2(&mut out[first..first + a.len()], a, b, f));
+    }
+
+    /// The elements numbered `range`, if both operands repeat them side by side.
+    pub(super) fn runs(&self, range: Range<usize>) -> Option<impl Iterator<Item = Run<(A, B)>>> {
+        let run = |Segment { starts: [a, b], len }| Run { len, value: (self.a[a], self.b[b]) };
+        (self.walk.inner() == [0, 0]).then(|| self.walk.segments(range).map(run))
     }
 
     /// Calls `visit` with the elements from number `start` on, each once, as slices of one length; its first argument is the

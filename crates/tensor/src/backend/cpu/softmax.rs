@@ -1,7 +1,10 @@
 //! Softmax and what is made of it. Every row is shifted by its largest element before exp, so that nothing overflows.
 
+mod row;
+
+use self::row::{Exponentials, LogSoftmax, LossGrad, Softmax};
 use super::dispatch::{float, host_mut};
-use super::fold::{BLOCK, Folder, Largest, Sum, fold_mapped, fold_slice, sum_of};
+use super::fold::{BLOCK, Folder, LargestNumber, SHORT, Sum, fold_mapped, fold_slice, sum_of};
 use super::index;
 use super::number::{Float, Number};
 use super::operands::Source;
@@ -32,7 +35,10 @@ pub(super) fn softmax(
 
 /// x ← eˣ / Σ eˣ
 fn softmax_row<T: Float>(row: &mut [T]) {
-    let largest = fold_slice::<T, Largest>(row);
+    if row.len() <= SHORT {
+        return simd::run(Softmax(row));
+    }
+    let largest = fold_slice::<T, LargestNumber>(row);
     simd::each(row, move |x| *x = (*x - largest).exp());
     let scale = T::ONE / fold_slice::<T, Sum>(row);
     simd::each(row, |x| *x *= scale);
@@ -40,7 +46,10 @@ fn softmax_row<T: Float>(row: &mut [T]) {
 
 /// x ← x - ln Σ eˣ
 fn log_softmax_row<T: Float>(row: &mut [T]) {
-    let largest = fold_slice::<T, Largest>(row);
+    if row.len() <= SHORT {
+        return simd::run(LogSoftmax(row));
+    }
+    let largest = fold_slice::<T, LargestNumber>(row);
     let log_sum = fold_mapped::<T, Sum>(row, |x| (x - largest).exp()).ln();
     simd::each(row, |x| *x = *x - largest - log_sum);
 }
@@ -100,15 +109,19 @@ pub(super) fn cross_entropy(
 /// ln Σ eˣ - x[target] over the row that starts at element `first`.
 fn row_loss<T: Float>(logits: &Source<'_, T>, first: usize, classes: usize, target: usize) -> T {
     let row = first..first + classes;
-    let (largest, sum) = if let Some(row) = logits.slice(row.clone()) {
-        let largest = fold_slice::<T, Largest>(row);
-        (largest, fold_mapped::<T, Sum>(row, |x| (x - largest).exp()))
+    let [largest, sum] = if let Some(row) = logits.slice(row.clone()) {
+        if row.len() <= SHORT {
+            simd::run(Exponentials(row))
+        } else {
+            let largest = fold_slice::<T, LargestNumber>(row);
+            [largest, fold_mapped::<T, Sum>(row, |x| (x - largest).exp())]
+        }
     } else {
-        let mut folder = Folder::new::<Largest>();
-        logits.blocks::<BLOCK>(row, |_, block| folder.push::<Largest>(block));
-        let largest = folder.finish::<Largest>();
+        let mut folder = Folder::new::<LargestNumber>();
+        logits.blocks::<BLOCK>(row, |_, block| folder.push::<LargestNumber>(block));
+        let largest = folder.finish::<LargestNumber>();
         let exp = |i, block: &mut [T]| logits.each(first + i, block, |out, x| *out = (x - largest).exp());
-        (largest, sum_of(classes, exp))
+        [largest, sum_of(classes, exp)]
     };
     sum.ln() - (logits.get(first + target) - largest)
 }
@@ -135,14 +148,21 @@ pub(super) fn cross_entropy_grad(
                     row.fill(T::ZERO);
                     continue;
                 }
-                softmax_row(row);
-                let target = targets.get(number) as usize;
-                row[target] = row[target].minus(T::ONE);
-                simd::each(row, |out| *out = out.times(scale));
+                loss_grad_row(row, targets.get(number) as usize, scale);
             }
         });
         Ok(())
     })
+}
+
+/// x ← factor · (eˣ / Σ eˣ - 1 at the target)
+fn loss_grad_row<T: Float>(row: &mut [T], target: usize, factor: T) {
+    if row.len() <= SHORT {
+        return simd::run(LossGrad { row, target, factor });
+    }
+    softmax_row(row);
+    row[target] -= T::ONE;
+    simd::each(row, |x| *x *= factor);
 }
 
 /// The size of the last axis; rows of no elements are not gone through.

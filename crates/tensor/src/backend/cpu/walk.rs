@@ -184,7 +184,7 @@ impl<const N: usize> Walk<N> {
 }
 
 /// See [`Walk::segments`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Segments<'a, const N: usize> {
     walk: &'a Walk<N>,
     /// The place in the outer loops.

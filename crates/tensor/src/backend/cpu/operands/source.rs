@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::Run;
 use crate::backend::cpu::dispatch::host;
 use crate::backend::cpu::fold::{Sum, fold_zipped, sum_of};
 use crate::backend::cpu::number::Number;
@@ -92,6 +93,15 @@ impl<'a, A: RawElement> Source<'a, A> {
             }
             Some(_) => None,
         }
+    }
+
+    /// The elements numbered `range`, if they are repeated side by side.
+    pub(in crate::backend::cpu) fn runs(
+        &self,
+        range: Range<usize>,
+    ) -> Option<impl Iterator<Item = Run<A>> + Clone> {
+        let run = |Segment { starts: [place], len }| Run { len, value: self.data[place] };
+        (self.walk.inner() == [0]).then(|| self.walk.segments(range).map(run))
     }
 
     /// The elements numbered `range`, of which there are no more than `buffer` has: where they lie, or copied there.
