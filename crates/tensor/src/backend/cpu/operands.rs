@@ -96,8 +96,12 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
             }
             [s, t] => {
                 let (mut of_a, mut of_b) = ([A::default(); STRIDED], [B::default(); STRIDED]);
-                self.walk.tiles(range, STRIDED, &mut |first, Segment { starts: [a, b], len }| {
-                    visit(first, gather(&mut of_a, self.a, a, s, len), gather(&mut of_b, self.b, b, t, len));
+                self.walk.tiles(range, STRIDED, &mut |tile| {
+                    for (first, Segment { starts: [a, b], len }) in tile.rows() {
+                        let (a, b) =
+                            (gather(&mut of_a, self.a, a, s, len), gather(&mut of_b, self.b, b, t, len));
+                        visit(first, a, b);
+                    }
                 });
             }
         }
@@ -186,9 +190,12 @@ impl<'a, A: RawElement, B: RawElement, C: RawElement> Triple<'a, A, B, C> {
             [s, t, u] => {
                 let (mut of_a, mut of_b) = ([A::default(); STRIDED], [B::default(); STRIDED]);
                 let mut of_c = [C::default(); STRIDED];
-                self.walk.tiles(range, STRIDED, &mut |first, Segment { starts: [a, b, c], len }| {
-                    let (a, b) = (gather(&mut of_a, self.a, a, s, len), gather(&mut of_b, self.b, b, t, len));
-                    visit(first, a, b, gather(&mut of_c, self.c, c, u, len));
+                self.walk.tiles(range, STRIDED, &mut |tile| {
+                    for (first, Segment { starts: [a, b, c], len }) in tile.rows() {
+                        let (a, b) =
+                            (gather(&mut of_a, self.a, a, s, len), gather(&mut of_b, self.b, b, t, len));
+                        visit(first, a, b, gather(&mut of_c, self.c, c, u, len));
+                    }
                 });
             }
         }

@@ -149,7 +149,7 @@ fn along<const N: usize>(places: [usize; N], count: usize, strides: [usize; N]) 
 }
 
 /// Rows of the tiles in [`Walk::tiles`]: as many elements as share a cache line, or a few lines' worth of small ones.
-const TILE: usize = 16;
+pub(super) const TILE: usize = 16;
 
 impl<const N: usize> Walk<N> {
     /// The elements numbered `range`, each once, as pieces of at most `width` elements of the innermost loop, in tiles rather
@@ -157,7 +157,7 @@ impl<const N: usize> Walk<N> {
     ///
     /// For operands whose innermost stride is large, as of a transposed matrix: neighbours in memory are then visited
     /// by neighbouring turns of the loop, and in a tile they are visited while their cache line is still there.
-    pub(super) fn tiles(&self, range: Range<usize>, width: usize, visit: &mut dyn FnMut(usize, Segment<N>)) {
+    pub(super) fn tiles(&self, range: Range<usize>, width: usize, visit: &mut dyn FnMut(Tile<'_, N>)) {
         let strides = self.inner();
         let mut segments = self.segments(range).peekable();
         let mut turns = [[0; N]; TILE];
@@ -171,15 +171,48 @@ impl<const N: usize> Walk<N> {
                 turns[count] = next.starts;
                 count += 1;
             }
+            let turns = &turns[..count];
             for column in (0..len).step_by(width) {
-                let width = width.min(len - column);
-                for (turn, &starts) in turns[..count].iter().enumerate() {
-                    let starts = along(starts, column, strides);
-                    visit(first + turn * len + column, Segment { starts, len: width });
-                }
+                let (width, first) = (width.min(len - column), first + column);
+                visit(Tile { first, width, column, turns, len, strides });
             }
             first += count * len;
         }
+    }
+}
+
+/// Some neighbouring elements of some turns of the innermost loop.
+pub(super) struct Tile<'t, const N: usize> {
+    /// The number of its first element, counted from the first that was asked for.
+    pub(super) first: usize,
+    /// Elements of each turn.
+    pub(super) width: usize,
+    /// By how many the first elements of two turns differ in number.
+    pub(super) len: usize,
+    column: usize,
+    /// Where the turns start.
+    turns: &'t [[usize; N]],
+    strides: [usize; N],
+}
+
+impl<const N: usize> Tile<'_, N> {
+    /// Its rows, with the number of the first element of each.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (usize, Segment<N>)> {
+        self.turns.iter().enumerate().map(|(turn, &starts)| {
+            let starts = along(starts, self.column, self.strides);
+            (self.first + turn * self.len, Segment { starts, len: self.width })
+        })
+    }
+}
+
+impl Tile<'_, 1> {
+    /// If there are several rows, each one element behind the one before: where the first begins, and how many there are. So the
+    /// elements of a column lie side by side.
+    pub(super) fn columns(&self) -> Option<(usize, usize)> {
+        let [first] = *self.turns.first()?;
+        let neighbours = self.turns.iter().zip(first..).all(|(&[start], place)| start == place);
+        let [start] = along([first], self.column, self.strides);
+        (self.turns.len() > 1 && neighbours).then_some((start, self.turns.len()))
     }
 }
 
@@ -342,9 +375,17 @@ mod tests {
             let expected: Vec<usize> = layout.positions().collect();
             for range in [0..expected.len(), 0..0, 5..6, 100..3000] {
                 let mut seen = vec![None; range.len()];
-                walk.tiles(range.clone(), 16, &mut |first, Segment { starts: [start], len }| {
-                    for i in 0..len {
-                        assert_eq!(seen[first + i].replace(start + i * stride), None);
+                walk.tiles(range.clone(), 16, &mut |tile| {
+                    for (first, Segment { starts: [start], len }) in tile.rows() {
+                        for i in 0..len {
+                            assert_eq!(seen[first + i].replace(start + i * stride), None);
+                        }
+                    }
+                    if let Some((start, rows)) = tile.columns() {
+                        assert!(rows <= TILE && tile.width <= 16);
+                        for (row, (_, segment)) in tile.rows().enumerate() {
+                            assert_eq!(segment.starts, [start + row]);
+                        }
                     }
                 });
                 assert!(seen.iter().copied().eq(expected[range].iter().copied().map(Some)));

@@ -8,7 +8,7 @@ use crate::backend::cpu::fold::{Sum, fold_zipped, sum_of};
 use crate::backend::cpu::number::Number;
 use crate::backend::cpu::parallel::Workers;
 use crate::backend::cpu::simd;
-use crate::backend::cpu::walk::{Segment, Walk};
+use crate::backend::cpu::walk::{Segment, TILE, Walk};
 use crate::dtype::RawElement;
 use crate::error::Result;
 use crate::storage::View;
@@ -133,14 +133,30 @@ impl<'a, A: RawElement> Source<'a, A> {
         }
         let [stride] = self.walk.inner();
         let stride = stride as isize;
+        if stride > 1 && self.walk.is_line() {
+            let [first] = self.walk.at(range.start);
+            simd::zip_step(
+                out,
+                self.data.get(first..).unwrap_or_default(),
+                stride.unsigned_abs(),
+                |out, x| *out = x,
+            );
+            return;
+        }
         if stride.unsigned_abs() > 1 {
-            self.walk.tiles(range, TOGETHER, &mut |first, Segment { starts: [a], len }| {
-                let out = &mut out[first..first + len];
-                if stride > 0 {
-                    copy_steps(out, self.data[a..].iter(), stride.unsigned_abs());
-                } else {
-                    copy_steps(out, self.data[..=a].iter().rev(), stride.unsigned_abs());
+            self.walk.tiles(range, TOGETHER, &mut |tile| match tile.columns() {
+                Some((start, rows)) if stride > 0 => {
+                    let columns = self.data[start..].chunks(stride.unsigned_abs()).take(tile.width);
+                    turn(columns, rows, &mut out[tile.first..], tile.len);
                 }
+                _ => tile.rows().for_each(|(first, Segment { starts: [a], len })| {
+                    let out = &mut out[first..first + len];
+                    if stride > 0 {
+                        copy_steps(out, self.data[a..].iter(), stride.unsigned_abs());
+                    } else {
+                        copy_steps(out, self.data[..=a].iter().rev(), stride.unsigned_abs());
+                    }
+                }),
             });
             return;
         }
@@ -194,8 +210,10 @@ impl<'a, A: RawElement> Source<'a, A> {
         let [stride] = self.walk.inner();
         if (stride as isize).unsigned_abs() > 1 {
             let mut piece = [A::default(); STRIDED];
-            self.walk.tiles(start..start + len, STRIDED, &mut |first, Segment { starts: [a], len }| {
-                visit(first, gather(&mut piece, self.data, a, stride, len));
+            self.walk.tiles(start..start + len, STRIDED, &mut |tile| {
+                for (first, Segment { starts: [a], len }) in tile.rows() {
+                    visit(first, gather(&mut piece, self.data, a, stride, len));
+                }
             });
             return;
         }
@@ -305,6 +323,41 @@ pub(super) fn gather<'p, A: RawElement>(
         _ => copy_steps(piece, data[..=start].iter().rev(), step),
     }
     piece
+}
+
+/// Writes columns, of which at most [`TOGETHER`] are given, as that many rows of `out`, `step` apart.
+///
+/// Column by column, as they lie in memory: often they are a power of two apart, and of such places the nearest cache holds
+/// fewer than there are columns.
+fn turn<'c, A: RawElement>(
+    columns: impl Iterator<Item = &'c [A]> + Clone,
+    rows: usize,
+    out: &mut [A],
+    step: usize,
+) {
+    let mut square = [[A::default(); TOGETHER]; TILE];
+    let [top, below @ ..] = &mut square;
+    // One element of each first, so that none is waited for before all are asked for.
+    let mut width = 0;
+    for (place, column) in top.iter_mut().zip(columns.clone()) {
+        *place = column[0];
+        width += 1;
+    }
+    for (number, column) in columns.take(width).enumerate() {
+        // The whole ones in a loop of known length.
+        match column.first_chunk::<TILE>() {
+            Some(column) if rows == TILE => {
+                below.iter_mut().zip(&column[1..]).for_each(|(row, &value)| row[number] = value);
+            }
+            _ => below[..rows - 1].iter_mut().zip(&column[1..]).for_each(|(row, &value)| row[number] = value),
+        }
+    }
+    for (row, out) in square[..rows].iter().zip(out.chunks_mut(step)) {
+        match out.first_chunk_mut::<TOGETHER>() {
+            Some(out) if width == TOGETHER => *out = *row,
+            _ => out[..width].copy_from_slice(&row[..width]),
+        }
+    }
 }
 
 /// Every `step`-th of the values, the first first.
