@@ -108,9 +108,13 @@ impl Policy for Bfc {
 
     #[inline(always)]
     fn place(&mut self, need: &Need) -> Option<Place> {
-        let id = match self.take(&Fit::of(need)?) {
+        let id = match self.take(Fit::of(need)?) {
             Some(id) => id,
-            None => self.take_at_end(need)?,
+            None => {
+                // A copy, so that the need itself stays in registers.
+                let need = *need;
+                self.take_at_end(&need)?
+            }
         };
         let chunk = &self.chunks[id];
         Some(Place { address: chunk.address, bytes: chunk.bytes, slot: id.0 })

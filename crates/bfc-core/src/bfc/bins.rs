@@ -58,7 +58,7 @@ pub(crate) const fn bin_floor(bin: usize) -> u64 {
 /// The free chunks of a pool. What it says of them runs through the chunks themselves, which are passed to every call.
 #[derive(Clone, Debug)]
 pub(crate) struct Bins<O: Order = LowestFirst> {
-    /// By class: the first of its heaps. Means nothing in an empty class.
+    /// By class: the first of its heaps, nobody in an empty class.
     lists: Box<[ChunkId; ROWS * COLUMNS]>,
     /// By row: bit `c` is set if and only if the class in column `c` is not empty.
     occupied: [u64; ROWS],
@@ -79,16 +79,11 @@ impl<O: Order> Bins<O> {
     #[inline(always)]
     pub(crate) fn insert(&mut self, chunks: &mut [Chunk], id: ChunkId, class: SizeClass) {
         debug_assert_eq!(class, SizeClass::of(chunks[id].bytes));
-        let row = &mut self.occupied[class.row as usize % ROWS];
+        // The same steps for an empty class, whose list begins with nobody: whether it is empty can hardly be foretold.
+        self.occupied[class.row as usize % ROWS] |= 1 << class.column;
+        self.rows |= 1 << class.row;
         let list = &mut self.lists[class.index()];
-        let bit = 1 << class.column;
-        if *row & bit == 0 {
-            *row |= bit;
-            self.rows |= 1 << class.row;
-            heap::begin(chunks, id);
-        } else {
-            heap::push(chunks, *list, id);
-        }
+        heap::push(chunks, *list, id);
         *list = id;
     }
 
@@ -202,6 +197,7 @@ impl<O: Order> Bins<O> {
         if *row == 0 {
             self.rows &= !(1 << class.row);
         }
+        self.lists[class.index()] = ChunkId::NONE;
     }
 }
 

@@ -229,7 +229,9 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
         if let Some(block) = self.allocate_at_once(request) {
             return Ok(block);
         }
-        self.allocate_otherwise(request)
+        // A copy, so that the request need not be in memory where all goes well.
+        let request = *request;
+        self.allocate_otherwise(&request)
     }
 
     #[inline]

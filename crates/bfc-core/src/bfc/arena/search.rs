@@ -61,15 +61,16 @@ impl Bfc {
     /// Takes the smallest free chunk that fits with its padding and was freed early enough, of equals the one at the
     /// lowest address, and cuts off what is not needed.
     #[inline(always)]
-    pub(super) fn take(&mut self, fit: &Fit) -> Option<ChunkId> {
+    pub(super) fn take(&mut self, fit: Fit) -> Option<ChunkId> {
         if !fit.is_plain() || !self.chunks.has_room() {
-            return self.take_special(fit);
+            return self.take_special(&{ fit });
         }
-        let Fit { rounded, .. } = *fit;
+        let Fit { rounded, .. } = fit;
         let (class, best) = self.bins.first_from(&mut self.chunks, SizeClass::of(rounded))?;
         let Chunk { bytes, state, .. } = self.chunks[best];
         if bytes < rounded || state != State::Free {
-            return self.take_special(fit);
+            // Given a copy, so that the fit itself stays in registers.
+            return self.take_special(&{ fit });
         }
         let large = self.is_large(rounded);
         if !self.split.cuts(bytes, rounded) {

@@ -10,18 +10,13 @@
 
 use super::super::chunk::{Chunk, ChunkId, Links, Order};
 
-/// Makes a chunk a list of its own.
-#[inline(always)]
-pub(super) fn begin(chunks: &mut [Chunk], id: ChunkId) {
-    chunks[id].links = Links { above: ChunkId::NONE, child: ChunkId::NONE };
-    chunks[id].sibling = ChunkId::NONE;
-}
-
-/// Puts a chunk in front of a list, which then begins with it.
+/// Puts a chunk, as a heap of its own, in front of a list, which then begins with it.
 #[inline(always)]
 pub(super) fn push(chunks: &mut [Chunk], list: ChunkId, id: ChunkId) {
-    begin(chunks, id);
-    chunks[id].sibling = list;
+    let chunk = &mut chunks[id];
+    chunk.links = Links { above: ChunkId::NONE, child: ChunkId::NONE };
+    chunk.sibling = list;
+    // Of an empty list this goes nowhere.
     chunks[list].links.above = id;
 }
 
