@@ -13,7 +13,7 @@ pub use highwater_tracking as tracking;
 
 pub use highwater_tensor::{
     AttentionOptions, Axes, Buffer, Choice, Conv2dOptions, CrossEntropyOptions, DType, Device,
-    DeviceAllocator, DeviceProfile, DeviceRules, DryPeak, DryRead, DryRun, DryRunOptions, Element, Error,
+    DeviceAllocator, DeviceFault, DeviceProfile, DeviceRules, DryPeak, DryRead, DryRun, DryRunOptions, Element, Error,
     GradCheck, GradCheckError, Gradients, IntoPart, IntoParts, IntoShape, LargestFit, Layout, Norm, Op,
     OpContext, PadMode, ParseProfileError, Part, Place, Placement, PlacementReason, Pool2dOptions,
     RawElement, Reduction, Refused, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, SmallestPool,

@@ -1,4 +1,4 @@
-//! Choices of a program's user about its pools, from environment variables.
+//! Choices of a program's user about its devices and their pools, from environment variables.
 //!
 //! | variable | value | like |
 //! |---|---|---|
@@ -13,12 +13,15 @@
 //! | `HIGHWATER_ENDS` | whether the pool keeps two [`Ends`](crate::Ends) apart, and so takes its limit at once: `one`, `two`, `tensorflow` (two, as there by default), `collectives` (two, as XLA's pool of that kind) | `two` |
 //! | `HIGHWATER_RETRY_MS` | how many milliseconds a request waits for frees: 0 to 3600000 | `0` |
 //! | `HIGHWATER_THREAD_CACHE` | whether threads keep small blocks in caches: `on`, `off`, or `LARGEST[:KEPT]`, the largest block to be cached and the most that one of the 16 caches keeps. Only in pools of best fit with coalescing | `64KiB:4MiB` |
+//! | `HIGHWATER_DEVICE` | the device that programs compute on where they leave it open: `auto` (a GPU that has passed a check, else the CPU), or a device | `cpu`, `cuda:1` |
+//! | `HIGHWATER_NVRTC`, `HIGHWATER_CUBLAS` | the file of the compiler and of the library for matrix products on CUDA devices, in place of a search | `/opt/cuda/lib64/libnvrtc.so.12` |
 //!
-//! Each may end in the name of a kind of device or of one device, and then counts for these alone:
+//! Each that is about pools may end in the name of a kind of device or of one device, and then counts for these alone:
 //! `HIGHWATER_ALLOCATOR_CPU=guard`, `HIGHWATER_POOL_LIMIT_CUDA_1=50%`. Spaces around values do not matter; an empty value
 //! counts as not set. `on` and `off` may also be written `true` and `false`, `yes` and `no`, `1` and `0`. A variable that
 //! starts with `HIGHWATER_` and is not in the table is an error: it is most likely a slip, which would otherwise go
-//! unnoticed. `HIGHWATER_TRACES`, which the benches read, is left to them.
+//! unnoticed. `HIGHWATER_TRACES`, which the benches read, is left to them, and so are the two files to the crate `bfc-cuda`: one that
+//! cannot be loaded is an error that names the variable when it is needed.
 //!
 //! An allocator for all devices serves those that it can: with `HIGHWATER_ALLOCATOR=guard` a device whose memory the host
 //! cannot read, such as a dry one, has `bfc`. One that is named for a device or a kind, as in `HIGHWATER_ALLOCATOR_DRY=guard`,
@@ -31,15 +34,18 @@ mod variable;
 use std::ffi::{OsStr, OsString};
 
 use crate::choice::AllocatorChoice;
-use crate::registry::{PoolOptions, PoolSettings};
+use crate::registry::{DeviceId, PoolOptions, PoolSettings};
 
 use variable::{Variable, nearest};
 
 /// What all names in the table start with.
 const PREFIX: &str = "HIGHWATER_";
 
-/// Variables with that prefix that are not about pools.
-const OTHERS: [&str; 1] = ["HIGHWATER_TRACES"];
+/// Variables with that prefix that are read elsewhere.
+const OTHERS: [&str; 3] = ["HIGHWATER_TRACES", "HIGHWATER_NVRTC", "HIGHWATER_CUBLAS"];
+
+/// The one variable that is not about pools.
+const DEVICE: &str = "HIGHWATER_DEVICE";
 
 /// The longest value or name that is quoted in an error, in characters.
 const MAX_QUOTED: usize = 64;
@@ -80,7 +86,7 @@ fn did_you_mean(nearest: &Option<String>) -> String {
     nearest.as_ref().map_or_else(String::new, |nearest| format!(": did you mean {nearest}?"))
 }
 
-/// What the environment chooses for the pools of devices. See the module's table.
+/// What the environment chooses: a device, and for the pools of devices. See the module's table.
 ///
 /// ```
 /// use bfc_core::{AllocatorChoice, Bytes, DeviceId, Environment};
@@ -96,6 +102,7 @@ fn did_you_mean(nearest: &Option<String>) -> String {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     settings: PoolSettings,
+    device: Option<DeviceId>,
 }
 
 impl Environment {
@@ -121,9 +128,10 @@ impl Environment {
             .filter(|(name, _)| ours(name) && !OTHERS.iter().any(|other| name == other))
             .collect();
         variables.sort();
-        let mut settings = PoolSettings::default();
+        let mut chosen = Self::default();
         for (name, value) in variables {
-            let (variable, scope) = Variable::named(&name).ok_or_else(|| unknown(&name))?;
+            let variable = if name == DEVICE { None } else { Some(Variable::named(&name)) };
+            let variable = variable.map(|known| known.ok_or_else(|| unknown(&name))).transpose()?;
             let name = quoted(&name);
             let Some(text) = value.to_str() else {
                 return Err(EnvironmentError::NotUnicode { name, value: quoted(&value) });
@@ -133,9 +141,20 @@ impl Environment {
                 continue;
             }
             let bad_value = |expected| EnvironmentError::BadValue { name, value: quoted(&value), expected };
-            settings.choose(scope, variable.parse(text).map_err(bad_value)?);
+            match variable {
+                Some((variable, scope)) => {
+                    chosen.settings.choose(scope, variable.parse(text).map_err(bad_value)?);
+                }
+                None => chosen.device = device(text).map_err(bad_value)?,
+            }
         }
-        Ok(Self { settings })
+        Ok(chosen)
+    }
+
+    /// The device to compute on where the program leaves it open; `None` if the choice is automatic.
+    #[must_use]
+    pub const fn device(&self) -> Option<DeviceId> {
+        self.device
     }
 
     /// The choices by device.
@@ -143,6 +162,12 @@ impl Environment {
     pub const fn settings(&self) -> &PoolSettings {
         &self.settings
     }
+}
+
+/// Reads `auto` or a device; else what is expected.
+fn device(text: &str) -> Result<Option<DeviceId>, String> {
+    let expected = "auto, or a device, as in cpu or cuda:1";
+    if text == "auto" { Ok(None) } else { text.parse().map(Some).map_err(|_| expected.to_owned()) }
 }
 
 fn unknown(name: &OsStr) -> EnvironmentError {

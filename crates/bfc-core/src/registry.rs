@@ -20,6 +20,7 @@ use crate::attributes::AllocatorAttributes;
 use crate::error::{RegistryError, VisitorError};
 use crate::memory::{MemoryKind, Span};
 use crate::sync::{Mutex, lock};
+use crate::units::Bytes;
 use crate::visitors::Visitors;
 
 pub use build::PoolError;
@@ -129,6 +130,25 @@ impl Registry {
         }
         devices.insert(device, Arc::new(Device { memories }));
         Ok(())
+    }
+
+    /// Forgets a device; whether it was known. Allocators of its memories serve those who have them as before.
+    pub fn unregister(&self, device: DeviceId) -> bool {
+        let forgotten = lock(&self.devices).remove(&device);
+        // It may go to the driver, and not under the lock.
+        forgotten.is_some()
+    }
+
+    /// Gives memory of a device that nobody uses back to where it came from, of all allocators that were made so far; how many
+    /// bytes that were. 0 for devices that are not known.
+    pub fn trim(&self, device: DeviceId) -> u64 {
+        let Ok(entry) = self.device(device) else { return 0 };
+        let made = |memory: &Memory| match &*lock(&memory.state) {
+            State::Made { allocator, .. } => Some(Arc::clone(allocator)),
+            State::Unused(_) => None,
+        };
+        let made: Vec<_> = entry.memories.iter().filter_map(made).collect();
+        made.iter().map(|allocator| allocator.trim(Bytes(0))).sum()
     }
 
     /// The devices that are known, in order of kind and number.

@@ -177,3 +177,29 @@ fn a_device_that_cannot_map_has_plain_memory_unless_mapped_is_a_must() {
     assert!(DeviceSource::Best.open(&driver).unwrap().supports_coalescing());
     assert!(!DeviceSource::Plain.open(&driver).unwrap().supports_coalescing());
 }
+
+#[test]
+fn a_forgotten_device_can_be_registered_anew_and_its_allocators_serve_on() {
+    let machine = machine(&[]);
+    let before = machine.memory(0);
+    assert!(machine.registry.unregister(sim(0)) && !machine.registry.unregister(sim(0)));
+    let attributes = AllocatorAttributes::default();
+    let error = machine.registry.allocator(sim(0), attributes, None).unwrap_err();
+    assert!(matches!(error, RegistryError::NoDevice { .. }), "{error}");
+    let options = PoolOptions::default();
+    machine.registry.register_stream(sim(0), &machine.streams[0], RESERVE, options).unwrap();
+    assert!(!Arc::ptr_eq(&before, &machine.memory(0)));
+    assert!(Allocation::new(&before, &Request::new(MIB)).is_ok());
+}
+
+#[test]
+fn a_device_trims_the_memories_that_were_made_and_makes_none_for_it() {
+    let machine = machine(&[]);
+    assert_eq!((machine.registry.trim(sim(0)), machine.registry.trim(sim(7))), (0, 0));
+    let memory = machine.memory(0);
+    drop(Allocation::new(&memory, &Request::new(300 * MIB)).unwrap());
+    let reserved = memory.stats().bytes_reserved;
+    assert!(reserved >= 300 * MIB);
+    assert_eq!(machine.registry.trim(sim(0)), reserved);
+    assert_eq!(memory.stats().bytes_reserved, 0);
+}

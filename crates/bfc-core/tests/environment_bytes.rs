@@ -6,7 +6,7 @@ mod common;
 
 use common::environment::run_variables;
 
-const VARIABLES: [&str; 8] = [
+const VARIABLES: [&str; 9] = [
     "ALLOCATOR=guard\nPOOL_LIMIT=64MiB\nRETRY_MS=0",
     "GROWTH=doubling:1MiB\nFIRST_REGION=64KiB\nREGION_MERGING=off\nPOOL_LIMIT=75%",
     "GROWTH=proportional:32\nSPLIT=twice:5%\nCUT=large-high\nPOOL_LIMIT=all-1GiB",
@@ -15,6 +15,7 @@ const VARIABLES: [&str; 8] = [
     "POOL_LIMIT=18446744073709551615\nGROWTH=proportional:18446744073709551615",
     "POOL_LIMIT=18446744073709551615\nGROWTH=doubling:16777215TiB\nFIRST_REGION=16777215TiB",
     "POOL_LIMIT=10000%\nSPLIT=twice:100%\nGROWTH=fixed:18446744073709551615\nENDS=two",
+    "DEVICE=cuda:4294967295\nNVRTC=/\nCUBLAS=x",
 ];
 
 #[test]

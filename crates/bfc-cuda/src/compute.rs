@@ -4,25 +4,27 @@ use std::fmt;
 
 use bfc_core::SourceError;
 
+use crate::error::CudaUnavailable;
 use crate::kernels::{Job, Kernel};
 use crate::product::Product;
+use crate::search::{LibraryProblem, TriedLibrary, listed};
 use crate::step::{StepCounts, StepId};
 
 /// Work that a device did not take, or did not finish.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ComputeError {
-    /// There is no compiler for devices.
-    #[error("no compiler for CUDA devices (NVRTC): {reason}")]
+    /// There is no compiler for devices that suits this one.
+    #[error("no compiler for CUDA devices (NVRTC): {}", listed(tried))]
     NoCompiler {
-        /// What the system said when it looked for the library.
-        reason: String,
+        /// The libraries that were tried, and why each was not taken.
+        tried: Vec<TriedLibrary>,
     },
-    /// There is no library that multiplies matrices on devices.
-    #[error("no library for matrix products on CUDA devices (cuBLAS): {reason}")]
+    /// There is no library that multiplies matrices on this device.
+    #[error("no library for matrix products on CUDA devices (cuBLAS): {}", listed(tried))]
     NoProducts {
-        /// What the system or the library said.
-        reason: String,
+        /// The libraries that were tried, and why each was not taken.
+        tried: Vec<TriedLibrary>,
     },
     /// A source could not be compiled.
     #[error("{source_name}: {reason}")]
@@ -32,6 +34,18 @@ pub enum ComputeError {
         /// What the compiler says.
         reason: String,
     },
+    /// The driver cannot be used for this: too old, most likely.
+    #[error(transparent)]
+    Unavailable(#[from] CudaUnavailable),
+    /// A call needs memory of the device beside the pools, and there is none.
+    #[error("{call}: the device is out of memory")]
+    OutOfMemory {
+        /// The call.
+        call: &'static str,
+    },
+    /// The device failed in a way from which CUDA does not recover: [`SourceError::Poisoned`].
+    #[error(transparent)]
+    Lost(SourceError),
     /// A call to the device failed.
     #[error("{call}: {reason}")]
     Device {
@@ -45,11 +59,28 @@ pub enum ComputeError {
 impl ComputeError {
     /// A call of the driver that failed.
     pub(crate) fn of_driver(call: &'static str, error: &SourceError) -> Self {
-        let reason = match error {
-            SourceError::Driver { reason, .. } => reason.clone(),
-            other => other.to_string(),
-        };
-        Self::Device { call, reason }
+        match error {
+            SourceError::Exhausted { .. } => Self::OutOfMemory { call },
+            SourceError::Poisoned { .. } => Self::Lost(error.clone()),
+            SourceError::Driver { reason, .. } => Self::Device { call, reason: reason.clone() },
+            other => Self::Device { call, reason: other.to_string() },
+        }
+    }
+
+    /// Whether the device lacked memory for a call: once some was given back, the call may be made again.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::OutOfMemory { .. })
+    }
+
+    /// Whether the same may work later, as a library that is there and did not start.
+    pub(crate) fn may_pass(&self) -> bool {
+        let starts_later = |tried: &TriedLibrary| matches!(tried.problem, LibraryProblem::NotStarted { .. });
+        match self {
+            Self::NoCompiler { tried } | Self::NoProducts { tried } => tried.iter().any(starts_later),
+            Self::OutOfMemory { .. } | Self::Device { .. } => true,
+            Self::Compile { .. } | Self::Unavailable(_) | Self::Lost(_) => false,
+        }
     }
 }
 

@@ -14,11 +14,17 @@ use crate::compute::ComputeError;
 use crate::foreign;
 use crate::kernels::ElementType;
 use crate::product::{Factor, Product};
+use crate::search::{Candidate, LibraryProblem, Target, Wanted, candidates_here, not_newer};
 
-/// Names that the library goes by, the newest first.
-const NAMES: [&str; 3] = ["libcublas.so.13", "libcublas.so.12", "libcublas.so"];
+/// How the library is called.
+const WANTED: Wanted = Wanted { stem: "libcublas", variable: "HIGHWATER_CUBLAS" };
+
+/// From CUDA 13 on the library computes on devices of this architecture and newer ones alone.
+const OLDEST_OF_13: u32 = 75;
 
 // Numbers of `cublas_api.h` and `library_types.h`.
+const MAJOR_VERSION: c_int = 0;
+const MINOR_VERSION: c_int = 1;
 const ALLOC_FAILED: c_int = 3;
 const ARCH_MISMATCH: c_int = 8;
 const NOT_SUPPORTED: c_int = 15;
@@ -65,7 +71,9 @@ type SetStream = unsafe extern "C" fn(Handle, *mut c_void) -> c_int;
 /// The library with a handle, whose work goes to one stream.
 #[derive(Debug)]
 pub struct Cublas {
-    library: Library,
+    library: &'static Library,
+    /// Its file, or the name by which the system found it.
+    called: String,
     version: u32,
     multiply: Multiply,
     set_workspace: unsafe extern "C" fn(Handle, *mut c_void, usize) -> c_int,
@@ -78,61 +86,81 @@ pub struct Cublas {
 }
 
 impl Cublas {
-    /// The library where the system finds it, for the device that is current on this thread. `stream` is the driver's
-    /// handle of one of its streams.
+    /// The first library found that starts for a device, which is current on this thread. `stream` is the driver's handle of one of its
+    /// streams. See [`bfc_core::environment`] for how a user names one.
     ///
     /// # Errors
-    /// [`ComputeError::NoProducts`] if it is not there, or cannot start.
-    pub fn find(stream: u64) -> Result<Self, ComputeError> {
-        let mut missing = None;
-        for name in NAMES {
-            match load(name.as_ref()) {
-                Ok(library) => return Self::start(library, stream),
-                Err(error) => missing = missing.or(Some(error)),
+    /// [`ComputeError::NoProducts`] with all that were tried.
+    pub fn find(stream: u64, target: &Target) -> Result<Self, ComputeError> {
+        let mut tried = Vec::new();
+        for candidate in candidates_here(WANTED) {
+            match candidate.check(target).and_then(|()| Self::start(&candidate, stream, Some(target))) {
+                Ok(library) => return Ok(library),
+                Err(problem) => tried.push(candidate.tried(problem)),
             }
         }
-        Err(missing.unwrap_or_else(|| no_products("no name to look for".to_owned())))
+        Err(ComputeError::NoProducts { tried })
     }
 
     /// The library at a path, or of a name that the system looks for.
     ///
     /// # Errors
-    /// As [`Cublas::find`].
+    /// [`ComputeError::NoProducts`] if it cannot be opened, is not cuBLAS, or does not start.
     pub fn open(path: impl AsRef<OsStr>, stream: u64) -> Result<Self, ComputeError> {
-        Self::start(load(path.as_ref())?, stream)
+        let candidate = Candidate::at(path.as_ref());
+        let failed = |problem| ComputeError::NoProducts { tried: vec![candidate.tried(problem)] };
+        Self::start(&candidate, stream, None).map_err(failed)
     }
 
-    fn start(library: Library, stream: u64) -> Result<Self, ComputeError> {
+    fn start(candidate: &Candidate, stream: u64, target: Option<&Target>) -> Result<Self, LibraryProblem> {
         type Create = unsafe extern "C" fn(*mut Handle) -> c_int;
         type SetMode = unsafe extern "C" fn(Handle, c_int) -> c_int;
         type Version = unsafe extern "C" fn(Handle, *mut c_int) -> c_int;
+        type Property = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
+        let library =
+            foreign::open(&candidate.path).map_err(|reason| LibraryProblem::NotLoaded { reason })?;
         // All functions before the first call, so that nothing is left half done.
-        let create: Create = function(&library, c"cublasCreate_v2")?;
-        let set_stream: SetStream = function(&library, c"cublasSetStream_v2")?;
-        let set_mode: SetMode = function(&library, c"cublasSetMathMode")?;
-        let ask_version: Version = function(&library, c"cublasGetVersion_v2")?;
-        let multiply = function(&library, c"cublasGemmStridedBatchedEx")?;
-        let set_workspace = function(&library, c"cublasSetWorkspace_v2")?;
-        function::<unsafe extern "C" fn(Handle) -> c_int>(&library, c"cublasDestroy_v2")?;
-        let (mut handle, mut version) = (null_mut(), 0);
-        // SAFETY: the library writes a handle.
-        let status = unsafe { create(&raw mut handle) };
-        if status != 0 {
-            return Err(no_products(format!("cublasCreate: {}", reason(&library, status))));
+        let create: Create = function(library, c"cublasCreate_v2")?;
+        let set_stream: SetStream = function(library, c"cublasSetStream_v2")?;
+        let set_mode: SetMode = function(library, c"cublasSetMathMode")?;
+        let ask_version: Version = function(library, c"cublasGetVersion_v2")?;
+        let multiply = function(library, c"cublasGemmStridedBatchedEx")?;
+        let set_workspace = function(library, c"cublasSetWorkspace_v2")?;
+        function::<unsafe extern "C" fn(Handle) -> c_int>(library, c"cublasDestroy_v2")?;
+        // Its version can be asked for before it starts, which takes a device's memory.
+        if let (Some(target), Ok(property)) = (target, function::<Property>(library, c"cublasGetProperty")) {
+            let [mut major, mut minor] = [0, 0];
+            // SAFETY: the library writes one number, the first of its version.
+            let asked = unsafe { property(MAJOR_VERSION, &raw mut major) };
+            // SAFETY: the library writes one number, the second.
+            let also = unsafe { property(MINOR_VERSION, &raw mut minor) };
+            if (asked, also) == (0, 0) {
+                suits([major, minor].map(c_int::unsigned_abs), target)?;
+            }
         }
+        let (mut handle, mut version) = (null_mut(), 0);
+        let started = |call: &'static str, status| match status {
+            0 => Ok(()),
+            status => Err(LibraryProblem::NotStarted { call, reason: reason(library, status) }),
+        };
+        // SAFETY: the library writes a handle.
+        started("cublasCreate", unsafe { create(&raw mut handle) })?;
         let handle = Mutex::new(handle.expose_provenance());
+        let called = candidate.called.clone();
         // From here on, dropping it destroys the handle.
-        let mut cublas =
-            Self { library, version: 0, multiply, set_workspace, set_stream, stream, tf32: false, handle };
+        let mut cublas = Self {
+            library,
+            called,
+            version: 0,
+            multiply,
+            set_workspace,
+            set_stream,
+            stream,
+            tf32: false,
+            handle,
+        };
         let handle = cublas.raw_handle();
         let stream = with_exposed_provenance_mut(stream as usize);
-        let started = |call: &'static str, status| {
-            if status == 0 {
-                Ok(())
-            } else {
-                Err(no_products(format!("{call}: {}", reason(&cublas.library, status))))
-            }
-        };
         // SAFETY: the handle was made just now; the stream is one of the device's, as the caller says.
         started("cublasSetStream", unsafe { set_stream(handle, stream) })?;
         // SAFETY: the handle was made just now.
@@ -140,7 +168,16 @@ impl Cublas {
         // SAFETY: the handle was made just now, and the library writes one number.
         started("cublasGetVersion", unsafe { ask_version(handle, &raw mut version) })?;
         cublas.version = version.unsigned_abs();
+        if let Some(target) = target {
+            suits([cublas.version / 10_000, cublas.version / 100 % 100], target)?;
+        }
         Ok(cublas)
+    }
+
+    /// Its file, or the name by which the system found it.
+    #[must_use]
+    pub fn called(&self) -> &str {
+        &self.called
     }
 
     /// Whether factors of 32-bit floats may be rounded to 11 significant bits, as tensor cores take them; sums are not.
@@ -266,36 +303,35 @@ impl Cublas {
         if status == 0 {
             return Ok(());
         }
-        Err(ComputeError::Device { call, reason: reason(&self.library, status) })
+        Err(ComputeError::Device { call, reason: reason(self.library, status) })
     }
 }
 
 impl Drop for Cublas {
     fn drop(&mut self) {
         type Destroy = unsafe extern "C" fn(Handle) -> c_int;
-        if let Ok(destroy) = function::<Destroy>(&self.library, c"cublasDestroy_v2") {
+        if let Ok(destroy) = function::<Destroy>(self.library, c"cublasDestroy_v2") {
             // SAFETY: the handle was made by this library, and nobody uses it any more.
             let _ = unsafe { destroy(self.raw_handle()) };
         }
     }
 }
 
-fn load(path: &OsStr) -> Result<Library, ComputeError> {
-    // SAFETY: opening a library runs its initialisers; the path is that of cuBLAS.
-    unsafe { Library::new(path) }.map_err(|error| no_products(error.to_string()))
+/// Whether a library of this version computes on a device.
+const fn suits([major, minor]: [u32; 2], target: &Target) -> Result<(), LibraryProblem> {
+    if major >= 13 && target.architecture < OLDEST_OF_13 {
+        return Err(LibraryProblem::UnknownDevice { major, minor, architecture: target.architecture });
+    }
+    not_newer(major, target)
 }
 
-fn function<T: Copy>(library: &Library, name: &CStr) -> Result<T, ComputeError> {
-    foreign::function(library, name).map_err(no_products)
+fn function<T: Copy>(library: &Library, name: &CStr) -> Result<T, LibraryProblem> {
+    foreign::function(library, name).map_err(|reason| LibraryProblem::NotLoaded { reason })
 }
 
 /// The library's words for a status.
 fn reason(library: &Library, status: c_int) -> String {
     foreign::reason(library, c"cublasGetStatusString", status)
-}
-
-fn no_products(reason: String) -> ComputeError {
-    ComputeError::NoProducts { reason }
 }
 
 #[cfg(test)]

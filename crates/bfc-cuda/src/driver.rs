@@ -4,7 +4,7 @@ mod calls;
 
 use std::cell::Cell;
 use std::ffi::c_void;
-use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
+use std::ptr::{null_mut, with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bfc_core::{
@@ -30,13 +30,37 @@ use calls::{address, location, properties, size};
 /// CUDA does not recover from, such as an illegal address in a kernel, no later one reaches the driver.
 #[derive(Debug)]
 pub struct CudaDriver {
-    context: Arc<CudaContext>,
+    context: Context,
     ordinal: u32,
     name: String,
     poison: Poison,
     free_faults: Mutex<FreeFaults>,
     /// Who may have work for the device that it was not given yet.
     holders: Mutex<Vec<Weak<dyn Holder>>>,
+}
+
+/// The device's context, which is not left current on the thread that lets go of it: it may be gone then.
+#[derive(Debug)]
+struct Context(Option<Arc<CudaContext>>);
+
+impl std::ops::Deref for Context {
+    type Target = CudaContext;
+
+    fn deref(&self) -> &CudaContext {
+        self.0.as_ref().unwrap_or_else(|| unreachable!("taken out when it is dropped alone"))
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        let Some(context) = self.0.take() else { return };
+        let (ours, before) = (context.cu_ctx(), result::ctx::get_current().ok().flatten());
+        // This makes it current.
+        drop(context);
+        let after = before.filter(|&before| before != ours).unwrap_or(null_mut());
+        // SAFETY: it was current on this thread a moment ago and is not the one let go of, or it is none.
+        let _ = unsafe { result::ctx::set_current(after) };
+    }
 }
 
 /// Someone who holds work back from a device.
@@ -78,6 +102,7 @@ impl CudaDriver {
         }
         let context = CudaContext::new(ordinal as usize)
             .map_err(|error| CudaUnavailable::from_driver("cuDevicePrimaryCtxRetain", error))?;
+        let context = Context(Some(context));
         // SAFETY: the order of work is kept by the pools above, which own all memory; the binding's own slices, whose
         // events this turns off, are never made.
         unsafe { context.disable_event_tracking() };

@@ -4,6 +4,8 @@ use bfc_core::{Poison, SourceError};
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
 
+use crate::probe::DriverVersion;
+
 /// Why a CUDA device cannot be used. An ordinary state of a machine, not a fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -16,6 +18,14 @@ pub enum CudaUnavailable {
     Incomplete {
         /// The first function that is missing.
         function: &'static str,
+    },
+    /// The driver is complete, and too old for what is asked of it.
+    #[error("the CUDA driver is too old: it supports CUDA {found}, and {needed} is needed")]
+    TooOld {
+        /// What the driver supports.
+        found: DriverVersion,
+        /// What it must support.
+        needed: DriverVersion,
     },
     /// The driver works, and sees no device.
     #[error("no CUDA device{}", visible_devices(visible))]

@@ -1,8 +1,29 @@
-//! Libraries that are called by their C interface: their functions by name, and their words for a status.
+//! Libraries that are called by their C interface: loaded once, their functions by name, and their words for a status.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::collections::HashMap;
+use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
+use std::sync::{Mutex, PoisonError};
 
 use libloading::Library;
+
+/// The library at a path, or of a name that the system looks for, or what the system says.
+///
+/// Once loaded it stays so: unloading CUDA's libraries takes a while, and not all of them bear it while devices are in use.
+///
+/// The caller names a library whose initialisers may run.
+pub(crate) fn open(path: &OsStr) -> Result<&'static Library, String> {
+    static LOADED: Mutex<Option<HashMap<OsString, &'static Library>>> = Mutex::new(None);
+    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    let loaded = loaded.get_or_insert_default();
+    if let Some(&library) = loaded.get(path) {
+        return Ok(library);
+    }
+    // SAFETY: opening a library runs its initialisers, as the caller wants.
+    let library = unsafe { Library::new(path) }.map_err(|error| error.to_string())?;
+    let library: &'static Library = Box::leak(Box::new(library));
+    loaded.insert(path.to_owned(), library);
+    Ok(library)
+}
 
 /// A function of a library, or what the system says if it has none of that name.
 ///

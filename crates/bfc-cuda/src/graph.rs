@@ -77,10 +77,9 @@ impl Draft {
     /// An empty one.
     ///
     /// # Errors
-    /// [`ComputeError::Device`] if the driver is too old for graphs, or refuses.
+    /// [`ComputeError::Unavailable`] if the driver is too old for graphs; else what it says.
     pub(crate) fn new(driver: &Arc<CudaDriver>) -> Result<Self, ComputeError> {
-        library::require(&FUNCTIONS)
-            .map_err(|error| ComputeError::Device { call: "cuGraphCreate", reason: error.to_string() })?;
+        library::require(&FUNCTIONS)?;
         let mut graph = null_mut();
         // SAFETY: the driver writes one handle.
         call(driver, "cuGraphCreate", || unsafe { sys::cuGraphCreate(&raw mut graph, 0) }.result())?;

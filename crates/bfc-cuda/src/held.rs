@@ -7,7 +7,9 @@
 //! one by one, and so is the rest, which is the record of another variant. So there is nothing that a step must not do, and
 //! no value that is frozen.
 //!
-//! The device does the same work in the same order as without steps.
+//! The device does the same work in the same order as without steps. Work that was held back and then cannot be given is lost, although
+//! those who gave it were told that all is well: from then on the run takes nothing more, and all who come are told, until it
+//! has ended.
 
 mod record;
 
@@ -33,10 +35,11 @@ const PATIENCE: Duration = Duration::from_millis(10);
 
 /// A device, and what is held back from it.
 pub(crate) struct Held<D: Issue> {
-    device: D,
+    // Before the device, to which graphs belong.
     state: Mutex<State<D::Graph>>,
     /// Told when a run has settled.
     settled: Condvar,
+    device: D,
 }
 
 struct State<G> {
@@ -64,14 +67,16 @@ struct Run<G> {
     candidates: Vec<usize>,
     /// How much more work is remembered.
     room: usize,
-    /// What went wrong when the device was given something that nobody waited for.
-    failed: Option<ComputeError>,
+    /// Why the device did not do what was held back, once it did not.
+    lost: Option<ComputeError>,
+    /// Whether the device had no memory for a graph.
+    lacks_room: bool,
 }
 
 impl<D: Issue> Held<D> {
     pub(crate) fn new(device: D) -> Self {
         let state = State { records: HashMap::new(), run: None, settlements: 0, waiting: 0 };
-        Self { device, state: Mutex::new(state), settled: Condvar::new() }
+        Self { state: Mutex::new(state), settled: Condvar::new(), device }
     }
 
     /// The device itself, for what is not held back; who orders that after other work [`settle`](Self::settle)s first.
@@ -93,6 +98,20 @@ impl<D: Issue> Held<D> {
     /// # Safety
     /// As [`Issue::give`].
     pub(crate) unsafe fn give(&self, work: Work) -> Result<bool, ComputeError> {
+        // SAFETY: as the caller says.
+        match unsafe { self.give_once(work) } {
+            // Without our lock: whoever gives memory back has us settle before.
+            Err(error) if error.is_out_of_memory() && self.device.make_room() => {
+                // SAFETY: as the caller says; the device has not done it.
+                unsafe { self.give_once(work) }
+            }
+            given => given,
+        }
+    }
+
+    /// # Safety
+    /// As [`give`](Self::give).
+    unsafe fn give_once(&self, work: Work) -> Result<bool, ComputeError> {
         let mut state = self.state();
         let Some(run) = &mut state.run else {
             // Threads need not wait for each other.
@@ -116,11 +135,8 @@ impl<D: Issue> Held<D> {
 
     /// The same for those who cannot do anything about a failure: whoever comes next is told.
     pub(crate) fn settle_unheard(&self) {
-        let state = &mut *self.state();
-        let settled = self.settle_in(state);
-        if let Some(run) = &mut state.run {
-            run.failed = run.failed.take().or(settled.err());
-        }
+        // The run keeps it.
+        let _ = self.settle();
     }
 
     /// The same before this thread copies to memory that is its own: what is held back may have used it before. Another thread's
@@ -130,7 +146,8 @@ impl<D: Issue> Held<D> {
         match &state.run {
             Some(run) if run.thread == thread::current().id() => return self.settle_in(&mut state),
             Some(run) if run.is_holding() => {}
-            _ => return Ok(()),
+            Some(run) => return run.check(),
+            None => return Ok(()),
         }
         let before = state.settlements;
         state.waiting += 1;
@@ -144,7 +161,7 @@ impl<D: Issue> Held<D> {
 
     fn settle_in(&self, state: &mut State<D::Graph>) -> Result<(), ComputeError> {
         let Some(run) = &mut state.run else { return Ok(()) };
-        let settled = run.settle(&self.device).and_then(|()| run.failed.take().map_or(Ok(()), Err));
+        let settled = run.settle(&self.device);
         self.tell(state);
         settled
     }
@@ -174,7 +191,8 @@ impl<D: Issue> Held<D> {
             whole: true,
             candidates: Vec::new(),
             room: MOST_WORK,
-            failed: None,
+            lost: None,
+            lacks_room: false,
         };
         run.open_stretch();
         state.run = Some(run);
@@ -183,11 +201,19 @@ impl<D: Issue> Held<D> {
 
     /// Ends the run, and gives the device what was held back.
     pub(crate) fn end(&self) -> Result<(), ComputeError> {
-        let state = &mut *self.state();
+        let mut guard = self.state();
+        let state = &mut *guard;
         let settled = self.settle_in(state);
+        let mut lacks_room = false;
         if let Some(mut run) = state.run.take() {
             run.record.counts.runs += 1;
+            lacks_room = run.lacks_room;
             state.records.insert(run.id, run.record);
+        }
+        drop(guard);
+        if lacks_room {
+            // For the next run: this one's work is given.
+            self.device.make_room();
         }
         settled
     }
@@ -217,9 +243,15 @@ impl<G> Run<G> {
         self.candidates.extend(0..self.record.variants(self.stretch).len());
     }
 
+    /// Fails once work of this run is lost: what comes after it would compute on what is not there.
+    fn check(&self) -> Result<(), ComputeError> {
+        self.lost.clone().map_or(Ok(()), Err)
+    }
+
     /// # Safety
     /// As [`Issue::give`].
     unsafe fn give<D: Issue<Graph = G>>(&mut self, device: &D, work: Work) -> Result<bool, ComputeError> {
+        self.check()?;
         if !self.departed {
             let (variants, place) = (self.record.variants(self.stretch), self.work.len());
             let at = |variant: &usize| variants.get(*variant).and_then(|variant| variant.work.get(place));
@@ -248,7 +280,10 @@ impl<G> Run<G> {
         for work in &self.work {
             if work.is_known() {
                 // SAFETY: who gave it vouched for it until the device has done what it is given later, and nothing has been given since.
-                unsafe { device.give(work) }.inspect_err(|_| self.whole = false)?;
+                if let Err(error) = unsafe { device.give(work) } {
+                    self.whole = false;
+                    return Err(self.lost.insert(error).clone());
+                }
                 self.record.counts.singly += 1;
             }
         }
@@ -257,6 +292,7 @@ impl<G> Run<G> {
 
     /// Ends the stretch: gives the device what is held back, as a graph if it is all that a variant has.
     fn settle<D: Issue<Graph = G>>(&mut self, device: &D) -> Result<(), ComputeError> {
+        self.check()?;
         if self.work.is_empty() && self.whole {
             return Ok(());
         }
@@ -285,14 +321,19 @@ impl<G> Run<G> {
             Ok(Some(changed)) => changed,
             Ok(None) => return self.depart(device),
             Err(error) => {
-                found.prepared = Prepared::Never;
+                // Once more with the memory that is given back when the run has ended.
+                let again = error.is_out_of_memory() && matches!(found.prepared, Prepared::NotYet);
+                found.prepared = if again { Prepared::Again } else { Prepared::Never };
+                self.lacks_room |= again;
                 self.record.counts.refused = Some(error.to_string());
                 return self.depart(device);
             }
         };
         let Prepared::Graph(graph) = &found.prepared else { return self.depart(device) };
         // SAFETY: the graph is the work held back, for which those vouch who gave it.
-        unsafe { device.start(graph) }?;
+        if let Err(error) = unsafe { device.start(graph) } {
+            return Err(self.lost.insert(error).clone());
+        }
         let counts = &mut self.record.counts;
         counts.graphs += 1;
         counts.in_graphs += self.work.iter().filter(|work| work.is_known()).count() as u64;
@@ -316,7 +357,7 @@ fn prepare<D: Issue>(
     }
     match &mut variant.prepared {
         Prepared::Never => Ok(None),
-        Prepared::NotYet => {
+        Prepared::NotYet | Prepared::Again => {
             // SAFETY: those who gave it vouch for the work, and it was given before when the variant was recorded.
             variant.prepared = Prepared::Graph(unsafe { device.prepare(work) }?);
             variant.work.copy_from_slice(work);
@@ -325,7 +366,7 @@ fn prepare<D: Issue>(
         Prepared::Graph(graph) => {
             let mut changed = 0;
             for (place, (work, before)) in work.iter().zip(&mut variant.work).enumerate() {
-                if work != before {
+                if !work.is_same(before) {
                     // SAFETY: as above.
                     unsafe { device.replace(graph, place, work) }?;
                     *before = *work;

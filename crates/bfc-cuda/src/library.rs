@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use cudarc::driver::{result, sys};
 
 use crate::error::CudaUnavailable;
+use crate::probe::{self, DriverVersion};
 
 /// Every function of the driver that this crate calls, itself or through `cudarc`.
 ///
@@ -65,6 +66,15 @@ fn search() -> Result<(), CudaUnavailable> {
     // SAFETY: opening a library runs its initialisers; the ones tried bear the names of the CUDA driver.
     if !unsafe { sys::is_culib_present() } {
         return Err(CudaUnavailable::NoDriver);
+    }
+    // An old driver may lack functions, which would not say how old it is.
+    look_up(&["cuDriverGetVersion"])?;
+    // What does not answer now is told when it is started.
+    if let Ok(found) = probe::driver_version()
+        && found < DriverVersion::OLDEST
+        && found.major > 0
+    {
+        return Err(CudaUnavailable::TooOld { found, needed: DriverVersion::OLDEST });
     }
     look_up(&FUNCTIONS)
 }

@@ -10,9 +10,10 @@ use libloading::Library;
 
 use crate::compute::ComputeError;
 use crate::foreign;
+use crate::search::{Candidate, LibraryProblem, Target, TriedLibrary, Wanted, candidates_here, not_newer};
 
-/// Names that the library goes by, the newest first.
-const NAMES: [&str; 3] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
+/// How the library is called.
+const WANTED: Wanted = Wanted { stem: "libnvrtc", variable: "HIGHWATER_NVRTC" };
 
 /// Compiled code as the driver loads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +27,9 @@ pub struct Image {
 /// The compiler.
 #[derive(Debug)]
 pub struct Nvrtc {
-    library: Library,
+    library: &'static Library,
+    /// Its file, or the name by which the system found it.
+    called: String,
     version: (u32, u32),
     /// Architectures that it knows, as in 90 for `sm_90`, in rising order.
     architectures: Vec<u32>,
@@ -49,19 +52,23 @@ impl Drop for Destroy<'_> {
 }
 
 impl Nvrtc {
-    /// The library where the system finds it.
+    /// The first library found that compiles for a device: for its very architecture, or else text that its driver compiles
+    /// further. See [`bfc_core::environment`] for how a user names one.
     ///
     /// # Errors
-    /// [`ComputeError::NoCompiler`] if it is not there.
-    pub fn find() -> Result<Self, ComputeError> {
-        let mut last = None;
-        for name in NAMES {
-            match Self::open(name) {
-                Err(error @ ComputeError::NoCompiler { .. }) => last = last.or(Some(error)),
-                found => return found,
+    /// [`ComputeError::NoCompiler`] with all that were tried.
+    pub fn find(target: &Target) -> Result<Self, ComputeError> {
+        let (mut tried, mut by_text) = (Vec::new(), None);
+        for candidate in candidates_here(WANTED) {
+            let found = candidate.check(target).and_then(|()| Self::load(&candidate));
+            let suited = found.and_then(|compiler| compiler.suits(target).map(|exactly| (compiler, exactly)));
+            match suited {
+                Ok((compiler, true)) => return Ok(compiler),
+                Ok((compiler, false)) => by_text = by_text.or(Some(compiler)),
+                Err(problem) => tried.push(candidate.tried(problem)),
             }
         }
-        Err(last.unwrap_or_else(|| no_compiler("no name to look for".to_owned())))
+        by_text.ok_or(ComputeError::NoCompiler { tried })
     }
 
     /// The library at a path, or of a name that the system looks for.
@@ -69,13 +76,40 @@ impl Nvrtc {
     /// # Errors
     /// [`ComputeError::NoCompiler`] if it cannot be opened, or is not NVRTC.
     pub fn open(path: impl AsRef<OsStr>) -> Result<Self, ComputeError> {
-        // SAFETY: opening a library runs its initialisers; the caller names NVRTC.
+        let candidate = Candidate::at(path.as_ref());
+        let failed = |problem| ComputeError::NoCompiler { tried: vec![candidate.tried(problem)] };
+        Self::load(&candidate).map_err(failed)
+    }
+
+    fn load(candidate: &Candidate) -> Result<Self, LibraryProblem> {
         let library =
-            unsafe { Library::new(path.as_ref()) }.map_err(|error| no_compiler(error.to_string()))?;
-        let mut compiler = Self { library, version: (0, 0), architectures: Vec::new() };
-        compiler.version = compiler.ask_version()?;
-        compiler.architectures = compiler.ask_architectures()?;
+            foreign::open(&candidate.path).map_err(|reason| LibraryProblem::NotLoaded { reason })?;
+        let called = candidate.called.clone();
+        let mut compiler = Self { library, called, version: (0, 0), architectures: Vec::new() };
+        compiler.version = compiler.ask_version().map_err(not_started)?;
+        compiler.architectures = compiler.ask_architectures().map_err(not_started)?;
         Ok(compiler)
+    }
+
+    /// Whether it compiles for a device's very architecture; an error if not even text that the device's driver understands.
+    fn suits(&self, target: &Target) -> Result<bool, LibraryProblem> {
+        let (major, minor) = self.version;
+        not_newer(major, target)?;
+        if self.architectures.contains(&target.architecture) {
+            return Ok(true);
+        }
+        // Drivers understand texts of compilers that are not newer than themselves.
+        let understood = self.version <= (target.driver.major, target.driver.minor);
+        if understood && self.architectures.iter().any(|&known| known < target.architecture) {
+            return Ok(false);
+        }
+        Err(LibraryProblem::UnknownDevice { major, minor, architecture: target.architecture })
+    }
+
+    /// Its file, or the name by which the system found it.
+    #[must_use]
+    pub fn called(&self) -> &str {
+        &self.called
     }
 
     /// Its version, as in (12, 9).
@@ -193,7 +227,13 @@ impl Nvrtc {
     }
 
     fn function<T: Copy>(&self, name: &CStr) -> Result<T, ComputeError> {
-        foreign::function(&self.library, name).map_err(no_compiler)
+        foreign::function(self.library, name)
+            .map_err(|reason| self.unusable(LibraryProblem::NotLoaded { reason }))
+    }
+
+    fn unusable(&self, problem: LibraryProblem) -> ComputeError {
+        let library = self.called.clone();
+        ComputeError::NoCompiler { tried: vec![TriedLibrary { library, problem }] }
     }
 
     fn done(&self, call: &'static str, status: c_int) -> Result<(), ComputeError> {
@@ -202,12 +242,17 @@ impl Nvrtc {
 
     /// The library's name for a status.
     fn reason(&self, status: c_int) -> String {
-        foreign::reason(&self.library, c"nvrtcGetErrorString", status)
+        foreign::reason(self.library, c"nvrtcGetErrorString", status)
     }
 }
 
-fn no_compiler(reason: String) -> ComputeError {
-    ComputeError::NoCompiler { reason }
+/// What a library said that was asked for the first time.
+fn not_started(error: ComputeError) -> LibraryProblem {
+    match error {
+        ComputeError::Device { call, reason } => LibraryProblem::NotStarted { call, reason },
+        ComputeError::NoCompiler { tried } if tried.len() == 1 => tried[0].problem.clone(),
+        error => LibraryProblem::NotLoaded { reason: error.to_string() },
+    }
 }
 
 #[cfg(test)]

@@ -36,8 +36,11 @@ pub struct DriverVersion {
 }
 
 impl DriverVersion {
+    /// The oldest that has all that this crate calls.
+    pub const OLDEST: Self = Self { major: 12, minor: 0 };
+
     /// Reads the driver's own notation, 1000 × major + 10 × minor.
-    const fn from_number(number: u32) -> Self {
+    pub(crate) const fn from_number(number: u32) -> Self {
         Self { major: number / 1000, minor: number % 1000 / 10 }
     }
 }
@@ -108,7 +111,7 @@ pub(crate) fn device_count() -> Result<u32, CudaUnavailable> {
     Ok(u32::try_from(count).unwrap_or(0))
 }
 
-fn driver_version() -> Result<DriverVersion, CudaUnavailable> {
+pub(crate) fn driver_version() -> Result<DriverVersion, CudaUnavailable> {
     let mut number: c_int = 0;
     // SAFETY: the driver writes one integer to where it is told.
     let outcome = unsafe { sys::cuDriverGetVersion(&raw mut number) };

@@ -52,9 +52,23 @@ pub fn register_driver(
     driver: &Arc<CudaDriver>,
     options: PoolOptions,
 ) -> Result<Arc<Stream>, RegisterError> {
+    let stream = Stream::new(driver.clone())?;
+    register_stream(registry, driver, &stream, options)?;
+    Ok(stream)
+}
+
+/// The same with a compute stream of the device's that was made before, as by those who see first whether the device computes.
+///
+/// # Errors
+/// See [`RegisterError`].
+pub fn register_stream(
+    registry: &Registry,
+    driver: &Arc<CudaDriver>,
+    compute: &Arc<Stream>,
+    options: PoolOptions,
+) -> Result<(), RegisterError> {
     let free = Bytes(driver.memory_info()?.free);
     let reserve = default_reserve(free, driver.compute_capability()?.major);
     let id = DeviceId::new(DeviceKind::Cuda, driver.ordinal());
-    let driver: Arc<CudaDriver> = Arc::clone(driver);
-    Ok(registry.register_device(id, driver, reserve, options)?)
+    Ok(registry.register_stream(id, compute, reserve, options)?)
 }

@@ -1,37 +1,44 @@
 //! Computing on a CUDA device: kernels compiled for it at first use, all work on one stream; steps as graphs.
 
-use std::collections::HashMap;
-use std::ffi::{CString, c_void};
-use std::ptr::with_exposed_provenance_mut;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+mod modules;
+mod products;
+mod staging;
 
-use bfc_core::{AllocationAttributes, Allocator, Driver, PinnedBuffer, Stream, TransferError, Transfers};
+use std::ffi::c_void;
+use std::fmt;
+use std::ptr::with_exposed_provenance_mut;
+use std::sync::{Arc, OnceLock, Weak};
+
+use bfc_core::{Allocator, Driver, Stream, Transfers};
 use cudarc::driver::sys::{CUfunction, CUstream};
 use cudarc::driver::{result, sys};
 
 use crate::compute::{Compute, ComputeError};
 use crate::cublas::Cublas;
-use crate::driver::{self, CudaDriver, Holder};
+use crate::driver::{CudaDriver, Holder};
 use crate::graph::{Draft, Graph, Node};
 use crate::held::Held;
-use crate::kernel_cache::{KernelCache, Key};
-use crate::kernels::{BLOCK, ElementType, Family, Job, Kernel};
-use crate::library;
+use crate::kernels::{BLOCK, Job, Kernel};
 use crate::nvrtc::Nvrtc;
 use crate::product::Product;
+use crate::search::Target;
 use crate::step::{StepCounts, StepId};
 use crate::work::{Issue, Work};
+use crate::{library, probe};
+
+use self::modules::Modules;
+use self::products::Products;
+use self::staging::Staging;
 
 /// The driver's functions that computing needs beyond those for memory.
-const FUNCTIONS: [&str; 4] =
-    ["cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel", "cuStreamSynchronize"];
-
-/// Up to so many bytes from memory that is not page-locked the driver takes at once, whatever the device is doing.
-const TAKEN_AT_ONCE: usize = 64 << 10;
+const FUNCTIONS: [&str; 5] =
+    ["cuModuleLoadData", "cuModuleGetFunction", "cuModuleUnload", "cuLaunchKernel", "cuStreamSynchronize"];
 
 /// Bytes kept for answers to the host.
 const SCRATCH: u64 = 256;
+
+/// Gives memory of the device back; whether there was some.
+type MakeRoom = dyn Fn() -> bool + Send + Sync;
 
 /// A device with a stream that all work is given to.
 #[derive(Debug)]
@@ -41,52 +48,33 @@ pub struct StreamCompute(Arc<Held<OnStream>>);
 struct OnStream {
     driver: Arc<CudaDriver>,
     stream: Arc<Stream>,
-    /// As in 90 for `sm_90`.
-    architecture: u32,
-    compiler: OnceLock<Result<Nvrtc, ComputeError>>,
-    cache: KernelCache,
-    products: OnceLock<Result<Cublas, ComputeError>>,
-    tf32: AtomicBool,
+    modules: Modules,
+    products: Products,
     staging: OnceLock<Staging>,
-    /// Kernels that were loaded, by the driver's handles. Modules stay loaded as long as the process.
-    loaded: Mutex<Loaded>,
+    make_room: OnceLock<Box<MakeRoom>>,
     scratch: u64,
-}
-
-/// Where bytes wait until the device has fetched them.
-struct Staging {
-    pinned: Arc<dyn Allocator>,
-    transfers: Transfers,
-}
-
-#[derive(Debug, Default)]
-struct Loaded {
-    modules: HashMap<(Family, ElementType), usize>,
-    functions: HashMap<Kernel, usize>,
 }
 
 impl StreamCompute {
     /// A device that does its work on `stream`, which is one of its own. Nothing is compiled before it is needed.
     ///
     /// # Errors
-    /// [`ComputeError::Device`] if the driver is too old, or does not answer, or has no memory left.
+    /// [`ComputeError::Unavailable`] if the driver is too old; else what it says, as [`ComputeError::OutOfMemory`].
     pub fn new(driver: Arc<CudaDriver>, stream: Arc<Stream>) -> Result<Self, ComputeError> {
-        library::require(&FUNCTIONS)
-            .map_err(|error| ComputeError::Device { call: "start", reason: error.to_string() })?;
+        library::require(&FUNCTIONS)?;
         let capability =
             driver.compute_capability().map_err(|error| ComputeError::of_driver("start", &error))?;
+        let architecture = capability.major * 10 + capability.minor;
+        let target = Target { architecture, driver: probe::driver_version()? };
         let scratch =
             driver.allocate_device(SCRATCH).map_err(|error| ComputeError::of_driver("cuMemAlloc", &error))?;
         let held = Arc::new(Held::new(OnStream {
             driver,
             stream,
-            architecture: capability.major * 10 + capability.minor,
-            compiler: OnceLock::new(),
-            cache: KernelCache::of_user(),
-            products: OnceLock::new(),
-            tf32: AtomicBool::new(false),
+            modules: Modules::new(target),
+            products: Products::new(target),
             staging: OnceLock::new(),
-            loaded: Mutex::default(),
+            make_room: OnceLock::new(),
             scratch,
         }));
         let holder: Weak<Held<OnStream>> = Arc::downgrade(&held);
@@ -97,118 +85,74 @@ impl StreamCompute {
     /// Whether products of 32-bit floats may round their factors to 11 significant bits, for tensor cores. Default: no.
     #[must_use]
     pub fn with_tf32(self, tf32: bool) -> Self {
-        self.0.device().tf32.store(tf32, Ordering::Relaxed);
+        self.0.device().products.set_tf32(tf32);
         self
     }
 
-    /// Copies large uploads to page-locked memory first, taken from `pinned`, from where the device fetches them: from other
-    /// memory the driver would fetch them itself, and the host would wait for all work given before.
+    /// Copies uploads to page-locked memory first, taken from `pinned`, from where the device fetches them: else the host waits
+    /// until the device has them, and so for all work given before. At most 96 MiB of an upload wait there at a time.
     #[must_use]
     pub fn with_pinned(self, pinned: Arc<dyn Allocator>) -> Self {
-        let device = self.0.device();
-        let transfers = Transfers::new(Arc::clone(&device.stream));
-        // The first counts.
-        let _ = device.staging.set(Staging { pinned, transfers });
+        self.stage_in(pinned);
         self
     }
 
-    /// The library that multiplies matrices, which is looked for when it is first needed.
+    /// The same for a device that is in use already. The first allocator counts.
+    pub fn stage_in(&self, pinned: Arc<dyn Allocator>) {
+        let device = self.0.device();
+        let transfers = Transfers::new(Arc::clone(&device.stream));
+        let _ = device.staging.set(Staging { pinned, transfers });
+    }
+
+    /// Has `make_room` give memory of the device back where a call of the driver's finds none beside the pools, as for code, graphs
+    /// and libraries, and makes the call once more if there was some. It is called without locks. The first counts.
+    #[must_use]
+    pub fn with_room(self, make_room: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        let _ = self.0.device().make_room.set(Box::new(make_room));
+        self
+    }
+
+    /// The compiler, which is looked for when it is first needed.
+    ///
+    /// # Errors
+    /// [`ComputeError::NoCompiler`] if there is none that suits the device.
+    pub fn compiler(&self) -> Result<&Nvrtc, ComputeError> {
+        self.0.device().modules.compiler()
+    }
+
+    /// The library that multiplies matrices, which is looked for when it is first needed; while it is there and does not start, again
+    /// after ever more requests.
     ///
     /// # Errors
     /// [`ComputeError::NoProducts`] if it is not there or cannot start: a kernel multiplies then.
     pub fn products(&self) -> Result<&Cublas, ComputeError> {
-        self.0.device().products()
+        self.library().ok_or_else(|| self.0.device().products.why_not())
+    }
+
+    fn library(&self) -> Option<&Cublas> {
+        let device = self.0.device();
+        match device.find_products() {
+            Ok(found) => Some(found),
+            // It says in many ways that memory is out.
+            Err(true) if device.products.may_start() && device.make_room() => {
+                device.products.find_now(&device.driver, device.stream.handle().0).ok()
+            }
+            Err(_) => None,
+        }
     }
 }
 
 impl OnStream {
-    fn products(&self) -> Result<&Cublas, ComputeError> {
-        let found = self.products.get_or_init(|| {
-            let found = self.driver.call("cublasCreate", 0, || Ok(Cublas::find(self.stream.handle().0)));
-            found
-                .map_err(|error| ComputeError::of_driver("cublasCreate", &error))?
-                .map(|found| found.with_tf32(self.tf32.load(Ordering::Relaxed)))
-        });
-        found.as_ref().map_err(Clone::clone)
+    fn find_products(&self) -> Result<&Cublas, bool> {
+        self.products.find(&self.driver, self.stream.handle().0)
     }
 
     fn raw_stream(&self) -> CUstream {
         with_exposed_provenance_mut(self.stream.handle().0 as usize)
     }
 
-    /// The driver's handle of a kernel, which is compiled and loaded if that was not done before.
     fn function(&self, kernel: Kernel) -> Result<CUfunction, ComputeError> {
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&function) = loaded.functions.get(&kernel) {
-            return Ok(with_exposed_provenance_mut(function));
-        }
-        let key = (kernel.family, kernel.element);
-        let module = match loaded.modules.get(&key) {
-            Some(&module) => module,
-            None => {
-                let module = self.load(&self.code(kernel.family, kernel.element)?)?;
-                loaded.modules.insert(key, module);
-                module
-            }
-        };
-        let unnamed = |error: std::ffi::NulError| ComputeError::Device {
-            call: "cuModuleGetFunction",
-            reason: error.to_string(),
-        };
-        let name = CString::new(kernel.to_string()).map_err(unnamed)?;
-        let function = self.driver.call("cuModuleGetFunction", 0, || {
-            // SAFETY: the module was loaded and stays so.
-            unsafe { result::module::get_function(with_exposed_provenance_mut(module), name) }
-        });
-        let function = function.map_err(|error| ComputeError::of_driver("cuModuleGetFunction", &error))?;
-        loaded.functions.insert(kernel, function.expose_provenance());
-        Ok(function)
-    }
-
-    fn load(&self, code: &[u8]) -> Result<usize, ComputeError> {
-        // Text for the driver ends with a zero; code may have one more byte.
-        let code = [code, &[0]].concat();
-        let module = self.driver.call("cuModuleLoadData", 0, || {
-            // SAFETY: the code came from the compiler, whole, and the driver copies it.
-            unsafe { result::module::load_data(code.as_ptr().cast()) }
-        });
-        Ok(module.map_err(|error| ComputeError::of_driver("cuModuleLoadData", &error))?.expose_provenance())
-    }
-
-    /// Compiled code, from the cache or from the compiler.
-    fn code(&self, family: Family, element: ElementType) -> Result<Vec<u8>, ComputeError> {
-        let compiler = self.compiler.get_or_init(Nvrtc::find).as_ref().map_err(Clone::clone)?;
-        let (source, options) = (family.translation_unit(element), compiler.options(self.architecture)?);
-        let key = Key { source: &source, options: &options, version: compiler.version() };
-        if let Some(code) = self.cache.get(key) {
-            return Ok(code);
-        }
-        let name = format!("{}_{}.cu", family.name(), element.suffix());
-        let image = compiler.compile(&name, &source, &options)?;
-        self.cache.put(key, &image.code);
-        Ok(image.code)
-    }
-
-    /// Has the device fetch bytes that are copied to page-locked memory first. None if there is no such memory.
-    ///
-    /// # Safety
-    /// As [`Compute::upload`].
-    unsafe fn stage(&self, bytes: &[u8], to: u64) -> Option<Result<(), ComputeError>> {
-        let Staging { pinned, transfers } = self.staging.get()?;
-        // It can be done without, so nobody waits for it.
-        transfers.poll();
-        let attributes = AllocationAttributes::no_retry();
-        let mut buffer = PinnedBuffer::with_attributes(pinned, bytes.len(), attributes).ok()?;
-        buffer.as_mut_slice().copy_from_slice(bytes);
-        // What is held back by now has nothing to do with memory that is filled only now.
-        // SAFETY: as the caller says; all that may have used the memory before was given to the same stream.
-        let copied = driver::apart(|| unsafe { transfers.to_address(buffer, to) });
-        let failed = |error: TransferError| ComputeError::Device {
-            call: "cuMemcpyHtoDAsync",
-            reason: error.to_string(),
-        };
-        // The buffer goes back to its pool after the copy.
-        Some(copied.map(drop).map_err(failed))
+        self.modules.function(&self.driver, kernel)
     }
 
     fn wait(&self) -> Result<(), ComputeError> {
@@ -222,15 +166,20 @@ impl OnStream {
 
 impl Drop for OnStream {
     fn drop(&mut self) {
+        // What fails here fails because the device is lost.
+        let _ = self.wait();
         // Before the stream and the device, which it uses.
-        let products = self.products.take();
-        let _ = self.driver.call("cublasDestroy", 0, || {
-            drop(products);
-            Ok(())
-        });
-        // Work that still uses the scratch is over when the driver has taken it back: that waits for the device.
+        self.products.close(&self.driver);
+        // SAFETY: all work has ended, and graphs are gone: nobody gives more.
+        unsafe { self.modules.unload(&self.driver) };
         // SAFETY: the scratch was taken in `new`, and nobody else knows of it.
         unsafe { self.driver.free_device(self.scratch) };
+    }
+}
+
+impl fmt::Debug for OnStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnStream").field("driver", &self.driver).finish_non_exhaustive()
     }
 }
 
@@ -277,6 +226,10 @@ unsafe impl Issue for OnStream {
         // SAFETY: as the caller says.
         unsafe { prepared.graph.start(&self.stream) }
     }
+
+    fn make_room(&self) -> bool {
+        self.make_room.get().is_some_and(|make_room| make_room())
+    }
 }
 
 /// A graph, and where in it things are.
@@ -308,7 +261,7 @@ impl OnStream {
 
     /// See [`Compute::multiply`].
     unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
-        let Ok(products) = self.products() else { return Ok(false) };
+        let Ok(products) = self.find_products() else { return Ok(false) };
         // The driver's call makes the device current on this thread.
         // SAFETY: the caller vouches for the memory; the handle's stream is that of all other work.
         let multiplied =
@@ -318,7 +271,7 @@ impl OnStream {
 
     /// The kernels by which the library computes a product, which are not started.
     fn captured(&self, product: &Product) -> Result<Draft, ComputeError> {
-        let products = self.products()?;
+        let products = self.find_products().map_err(|_| self.products.why_not())?;
         // On a stream that nobody else uses: what other threads give to the device's is not to be captured.
         let driver: Arc<CudaDriver> = Arc::clone(&self.driver);
         let stream =
@@ -327,7 +280,8 @@ impl OnStream {
             // SAFETY: nothing is computed before the graph is started.
             match unsafe { products.multiply_on(stream.handle().0, product) }? {
                 true => Ok(()),
-                false => Err(ComputeError::NoProducts {
+                false => Err(ComputeError::Device {
+                    call: "cublasGemmStridedBatchedEx",
                     reason: "a product of before is not known now".to_owned(),
                 }),
             }
@@ -353,7 +307,7 @@ unsafe impl Compute for StreamCompute {
     }
 
     fn has_products(&self) -> bool {
-        self.products().is_ok()
+        self.library().is_some()
     }
 
     unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
@@ -364,18 +318,18 @@ unsafe impl Compute for StreamCompute {
     unsafe fn upload(&self, bytes: &[u8], to: u64) -> Result<(), ComputeError> {
         self.0.settle_for_copy()?;
         let device = self.0.device();
-        if bytes.len() > TAKEN_AT_ONCE {
-            // SAFETY: as the caller says.
-            if let Some(staged) = unsafe { device.stage(bytes, to) } {
-                return staged;
-            }
+        // SAFETY: as the caller says.
+        let staged = device.staging.get().map_or(Ok(0), |staging| unsafe { staging.upload(bytes, to) })?;
+        let rest = &bytes[staged..];
+        if rest.is_empty() {
+            return Ok(());
         }
         let copied = device.driver.call("cuMemcpyHtoDAsync", 0, || {
-            // From memory that is not pinned, the driver has taken the bytes when it returns.
-            // SAFETY: the caller vouches for the memory.
-            unsafe { result::memcpy_htod_async(to, bytes, device.raw_stream()) }
+            // SAFETY: the caller vouches for the memory; the bytes are borrowed until the wait below is over.
+            unsafe { result::memcpy_htod_async(to + staged as u64, rest, device.raw_stream()) }
         });
-        copied.map_err(|error| ComputeError::of_driver("cuMemcpyHtoDAsync", &error))
+        let waited = device.wait();
+        copied.map_err(|error| ComputeError::of_driver("cuMemcpyHtoDAsync", &error)).and(waited)
     }
 
     unsafe fn download(&self, from: u64, bytes: &mut [u8]) -> Result<(), ComputeError> {

@@ -26,6 +26,17 @@ impl Work {
         }
     }
 
+    /// Whether it is the very same, bit by bit.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (
+                Self::Kernel { kernel, blocks, job },
+                Self::Kernel { kernel: other, blocks: others, job: its },
+            ) => kernel == other && blocks == others && job.is_same(its),
+            _ => self == other,
+        }
+    }
+
     /// What the one who gave it is told: false for products that the library does not know.
     pub(crate) const fn is_known(&self) -> bool {
         match self {
@@ -74,4 +85,10 @@ pub(crate) unsafe trait Issue: Send + Sync {
     /// # Safety
     /// As [`give`](Self::give), for all that the graph was prepared with, where it was not replaced.
     unsafe fn start(&self, graph: &Self::Graph) -> Result<(), ComputeError>;
+
+    /// Has memory of the device given back that nobody uses, for calls beside the pools; whether there was some. Not called while
+    /// work is held back by the caller's locks.
+    fn make_room(&self) -> bool {
+        false
+    }
 }

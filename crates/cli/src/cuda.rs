@@ -2,12 +2,7 @@
 
 use crate::devices::{Device, Unavailable};
 
-/// What a CUDA device is good for as long as no device has run our kernels.
-#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "there are no CUDA devices in such a build"))]
-pub(crate) const USABLE_FOR: &str =
-    "every op, when asked for; not chosen automatically, because no device has run its kernels yet";
-
-/// Everything that the driver shows.
+/// Everything that the driver shows, and whether each computes.
 #[cfg(feature = "cuda")]
 pub(crate) fn devices() -> Result<Vec<Device>, Unavailable> {
     use bfc_core::{DeviceId, DeviceKind};
@@ -15,8 +10,9 @@ pub(crate) fn devices() -> Result<Vec<Device>, Unavailable> {
     let devices = bfc_cuda::probe().map_err(|reason| unavailable(reason.to_string()))?;
     let describe = |info: bfc_cuda::CudaDeviceInfo| {
         let free = info.free_bytes();
-        Device {
-            id: DeviceId::new(DeviceKind::Cuda, info.ordinal).to_string(),
+        let id = DeviceId::new(DeviceKind::Cuda, info.ordinal);
+        let mut device = Device {
+            id: id.to_string(),
             name: info.name,
             memory_bytes: Some(info.total_bytes),
             free_bytes: free.as_ref().ok().copied(),
@@ -24,11 +20,42 @@ pub(crate) fn devices() -> Result<Vec<Device>, Unavailable> {
             compute_capability: Some(info.compute_capability.to_string()),
             driver: Some(format!("CUDA {}", info.driver_version)),
             visible_devices: info.visible,
-            usable_for: USABLE_FOR,
             ..Device::default()
+        };
+        match check(info.ordinal, &mut device) {
+            Ok(()) => device.computes = true,
+            Err(problem) => device.problem = Some(problem),
         }
+        device
     };
     Ok(devices.into_iter().map(describe).collect())
+}
+
+/// Opens a device, says which libraries it works with, and has it compute, as an automatic choice does; else what is wrong.
+#[cfg(feature = "cuda")]
+fn check(ordinal: u32, device: &mut Device) -> Result<(), String> {
+    use bfc_core::Stream;
+    use bfc_cuda::{CudaDriver, StreamCompute};
+
+    let driver = CudaDriver::new(ordinal).map_err(|error| error.to_string())?;
+    let stream = Stream::new(driver.clone()).map_err(|error| error.to_string())?;
+    let compute = StreamCompute::new(driver.clone(), stream).map_err(|error| error.to_string())?;
+    device.compiler = Some(compute.compiler().map_or_else(
+        |error| error.to_string(),
+        |compiler| {
+            let (major, minor) = compiler.version();
+            format!("NVRTC {major}.{minor} ({})", compiler.called())
+        },
+    ));
+    device.products = Some(compute.products().map_or_else(
+        |error| format!("by a kernel: {error}"),
+        |library| {
+            let version = library.version();
+            let [major, minor, patch] = [version / 10_000, version / 100 % 100, version % 100];
+            format!("cuBLAS {major}.{minor}.{patch} ({})", library.called())
+        },
+    ));
+    bfc_cuda::self_check(&driver, &compute).map_err(|error| error.to_string())
 }
 
 /// None: the build has no code to look for them.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use bfc_core::{Bytes, DeviceId, Environment};
+use bfc_core::{Bytes, DeviceId, DeviceKind, Environment};
 use serde::Serialize;
 
 use crate::{cpu, cuda};
@@ -31,15 +31,24 @@ pub(crate) struct Device {
     pub(crate) compute_capability: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) driver: Option<String>,
+    /// The compiler for the device, or why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) compiler: Option<String>,
+    /// Who multiplies matrices on the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) products: Option<String>,
     /// `CUDA_VISIBLE_DEVICES`, which hides and renumbers devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) visible_devices: Option<String>,
     /// How a runtime hands out the device's memory, where nothing in the program says otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) allocator: Option<String>,
-    /// Why the device did not answer all questions.
+    /// Why the device did not answer all questions, or does not compute.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) problem: Option<String>,
+    /// Whether it has shown that it computes.
+    #[serde(skip)]
+    pub(crate) computes: bool,
     pub(crate) usable_for: &'static str,
 }
 
@@ -53,12 +62,12 @@ pub(crate) struct Unavailable {
 impl Inventory {
     /// Looks at this machine.
     pub(crate) fn take() -> Self {
-        let (allocator, problem) = match Environment::read() {
+        let (allocator, wanted, problem) = match Environment::read() {
             Ok(environment) => {
                 let chosen = environment.settings().options(DeviceId::CPU).allocator;
-                (Some(chosen.unwrap_or_default().to_string()), None)
+                (Some(chosen.unwrap_or_default().to_string()), environment.device(), None)
             }
-            Err(error) => (None, Some(error.to_string())),
+            Err(error) => (None, None, Some(error.to_string())),
         };
         let mut devices = vec![Device {
             id: DeviceId::CPU.to_string(),
@@ -68,7 +77,7 @@ impl Inventory {
             instruction_sets: Some(cpu::instruction_sets()),
             allocator,
             problem,
-            usable_for: "every op; chosen automatically",
+            computes: true,
             ..Device::default()
         }];
         let mut unavailable = Vec::new();
@@ -76,7 +85,24 @@ impl Inventory {
             Ok(found) => devices.extend(found),
             Err(reason) => unavailable.push(reason),
         }
+        choose(&mut devices, wanted);
         Self { devices, unavailable }
+    }
+}
+
+/// Says of each device what it is usable for, and which one a runtime chooses where a program leaves that open.
+fn choose(devices: &mut [Device], wanted: Option<DeviceId>) {
+    let gpu = DeviceId::new(DeviceKind::Cuda, 0).to_string();
+    let computes = devices.iter().any(|device| device.computes && device.id == gpu);
+    let automatic = if computes { gpu } else { DeviceId::CPU.to_string() };
+    let chosen = wanted.map_or(automatic, |wanted| wanted.to_string());
+    for device in devices {
+        device.usable_for = match (device.computes, device.id == chosen, wanted) {
+            (false, ..) => "nothing",
+            (true, false, _) => "every op, when asked for",
+            (true, true, None) => "every op; chosen automatically",
+            (true, true, Some(_)) => "every op; chosen by HIGHWATER_DEVICE",
+        };
     }
 }
 
@@ -99,6 +125,8 @@ impl Device {
             ("instruction sets", instruction_sets),
             ("compute capability", self.compute_capability.clone()),
             ("driver", self.driver.clone()),
+            ("compiler", self.compiler.clone()),
+            ("matrix products", self.products.clone()),
             ("CUDA_VISIBLE_DEVICES", self.visible_devices.clone()),
             ("allocator", self.allocator.clone()),
             ("problem", self.problem.clone()),
@@ -151,7 +179,7 @@ mod tests {
             name: "Some GPU".to_owned(),
             memory_bytes: Some(2 << 30),
             free_bytes: Some(1 << 30),
-            usable_for: cuda::USABLE_FOR,
+            usable_for: "every op, when asked for",
             ..Device::default()
         };
         let other = Unavailable { kind: "cuda", reason: "no CUDA device".to_owned() };
@@ -166,11 +194,31 @@ cpu:0
 cuda:0
   name              Some GPU
   memory            2.00 GiB, 1.00 GiB free
-  usable for        every op, when asked for; not chosen automatically, because no device has run its kernels yet
+  usable for        every op, when asked for
 
 cuda
   not available     no CUDA device
   usable for        nothing";
         assert_eq!(inventory.to_string(), expected);
+    }
+
+    #[test]
+    fn the_device_that_is_chosen_says_so_and_one_that_does_not_compute_is_for_nothing() {
+        let uses = |computing: &[&str], wanted: Option<&str>| {
+            let device = |id: &&str| Device {
+                id: (*id).to_owned(),
+                computes: computing.contains(id),
+                ..Device::default()
+            };
+            let mut devices: Vec<Device> = ["cpu:0", "cuda:0", "cuda:1"].iter().map(device).collect();
+            choose(&mut devices, wanted.map(|wanted| wanted.parse().unwrap()));
+            devices.iter().map(|device| device.usable_for).collect::<Vec<_>>()
+        };
+        let (automatic, asked) = ("every op; chosen automatically", "every op, when asked for");
+        assert_eq!(uses(&["cpu:0"], None), [automatic, "nothing", "nothing"]);
+        assert_eq!(uses(&["cpu:0", "cuda:0", "cuda:1"], None), [asked, automatic, asked]);
+        assert_eq!(uses(&["cpu:0", "cuda:1"], None), [automatic, "nothing", asked]);
+        let by_user = "every op; chosen by HIGHWATER_DEVICE";
+        assert_eq!(uses(&["cpu:0", "cuda:0"], Some("cpu")), [by_user, asked, "nothing"]);
     }
 }

@@ -1,5 +1,6 @@
 //! Devices: where tensors live and who computes on them.
 
+mod fault;
 mod memory;
 
 use std::cell::RefCell;
@@ -15,6 +16,8 @@ use crate::outside::OutsideAccount;
 use crate::placement::PlacementLog;
 use crate::predict::DryValues;
 use crate::runtime::Runtime;
+
+pub use self::fault::DeviceFault;
 
 /// A handle to a device: its backend, its memories and its accounts. Clones are the same device.
 ///
@@ -88,11 +91,12 @@ impl Device {
         }))
     }
 
-    /// The device chosen by [`with_device`], else the best of the process-wide runtime: a GPU once its backend can run
-    /// every op, until then `cpu:0`.
+    /// The device chosen by [`with_device`], else that of the process-wide runtime: the one that `HIGHWATER_DEVICE` names, else
+    /// `cuda:0` if it is there and has passed a check, else `cpu:0`. [`Runtime::choose`] says why.
     ///
     /// # Errors
-    /// If the device's memory cannot be had.
+    /// [`Error::Environment`] if an environment variable cannot be followed; [`Error::NoDevice`] if the device that one names
+    /// cannot be used.
     pub fn best() -> Result<Self> {
         match CHOSEN.with_borrow(|chosen| chosen.last().cloned()) {
             Some(device) => Ok(device),

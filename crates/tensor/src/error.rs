@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use bfc_core::{AllocError, EnvironmentError, MemoryKind, RegistryError};
 
+use crate::device::DeviceFault;
 use crate::dtype::DType;
 use crate::shape::{MAX_RANK, Shape};
 
@@ -209,14 +210,14 @@ pub enum Error {
         device: String,
     },
     /// A device did not take work, or did not finish it.
-    #[error("{op}: {device} failed: {reason}")]
+    #[error("{op}: {device} failed: {source}")]
     Device {
         /// The op.
         op: &'static str,
         /// The device.
         device: String,
         /// What it said.
-        reason: String,
+        source: DeviceFault,
     },
     /// There is no such device, or it cannot be used.
     #[error("device {device} cannot be used: {reason}")]
@@ -224,7 +225,8 @@ pub enum Error {
         /// The device asked for.
         device: String,
         /// Why not.
-        reason: String,
+        #[source]
+        reason: DeviceFault,
     },
     /// A device's memory could not be had.
     #[error(transparent)]
@@ -232,7 +234,7 @@ pub enum Error {
     /// A text that names no device profile.
     #[error(transparent)]
     Profile(#[from] crate::predict::ParseProfileError),
-    /// An environment variable about pools cannot be followed.
+    /// An environment variable cannot be followed.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
 

@@ -36,8 +36,16 @@ pub use autograd::{
     GradCheck, GradCheckError, Gradients, Saved, check_gradients, checkpoint, evaluating, is_recording,
     is_training, no_grad, training,
 };
+/// What CUDA devices say, as data.
+#[cfg(feature = "cuda")]
+pub mod cuda {
+    pub use bfc_cuda::{
+        ComputeError, CudaUnavailable, DriverVersion, LibraryProblem, SelfCheckError, TriedLibrary,
+    };
+}
+
 pub use context::{Buffer, OpContext};
-pub use device::{Device, DeviceAllocator, Place, with_device};
+pub use device::{Device, DeviceAllocator, DeviceFault, Place, with_device};
 pub use dtype::{DType, Element, RawElement, Scalar};
 pub use error::{Error, Result};
 pub use layout::Layout;

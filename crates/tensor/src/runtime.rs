@@ -1,5 +1,9 @@
 //! The runtime: devices with their memories and accounts, as one value.
 
+mod choice;
+#[cfg(feature = "cuda")]
+mod cuda;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -15,11 +19,13 @@ use highwater_tracking::Tracker;
 use crate::backend::Backend;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::dry::DryBackend;
-use crate::device::Device;
+use crate::device::{Device, DeviceFault};
 use crate::dtype::Scalar;
 use crate::error::{Error, Result};
 use crate::placement::{Placement, PlacementLog};
 use crate::predict::{DeviceProfile, DeviceRules, DryRead, DryValues};
+
+pub use self::choice::Choice;
 
 /// The most that the host's pool takes unless told otherwise (TensorFlow's default for its host pool). It is a limit,
 /// not a reservation: the pool starts small and grows as needed.
@@ -58,18 +64,12 @@ struct Inner {
     tf32: bool,
     /// Who computes on the devices that the runtime was given.
     own: Vec<(DeviceId, Arc<dyn Backend>)>,
+    /// The device that is chosen where the program leaves it open.
+    wanted: Option<DeviceId>,
+    /// Whether `cuda:0` may be chosen automatically: found out once, so that a program is given the same device each time.
+    gpu: OnceLock<Result<(), Error>>,
     /// Why no device can be opened: only in the process-wide runtime, which cannot fail when it is made.
     unusable: Option<EnvironmentError>,
-}
-
-/// A device and the reason why it was chosen.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Choice {
-    /// The device.
-    pub device: Device,
-    /// Why this one, in words.
-    pub reason: String,
 }
 
 /// What a [`Runtime`] shall be like.
@@ -340,6 +340,8 @@ impl RuntimeBuilder {
             dry_rules: profile.rules(),
             dry_values: self.dry_values,
             tf32: self.tf32,
+            wanted: environment.device(),
+            gpu: OnceLock::new(),
             own: self.devices.iter().map(|own| (own.id, Arc::clone(&own.backend))).collect(),
             unusable,
         })))
@@ -373,6 +375,16 @@ fn record_regions(tracker: &Arc<Tracker>, registry: &Registry, id: DeviceId, kin
     registry.on_alloc(id, kind, record(true))?;
     registry.on_free(id, kind, record(false))?;
     Ok(())
+}
+
+/// What is asked of a device before it is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Care {
+    /// Nothing: it was asked for, and what it cannot do is told by those who use it.
+    AsAsked,
+    /// That it computes, and the right numbers.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "all others are known to"))]
+    Checked,
 }
 
 const DRY: DeviceId = DeviceId::new(DeviceKind::Dry, 0);
@@ -446,6 +458,11 @@ impl Runtime {
     /// [`Error::NoDevice`] if there is none or it cannot compute. From the process-wide runtime, [`Error::Environment`] if
     /// an environment variable cannot be followed.
     pub fn device(&self, id: DeviceId) -> Result<Device> {
+        self.open(id, Care::AsAsked)
+    }
+
+    /// The same, opened as carefully as said if it is not open yet.
+    fn open(&self, id: DeviceId, care: Care) -> Result<Device> {
         if let Some(error) = &self.0.unusable {
             return Err(Error::Environment(error.clone()));
         }
@@ -453,6 +470,8 @@ impl Runtime {
         if let Some(device) = known(&self.0.devices.read().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(device);
         }
+        #[cfg(not(feature = "cuda"))]
+        let _ = care;
         let mut devices = self.0.devices.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(device) = known(&devices) {
             return Ok(device);
@@ -463,7 +482,10 @@ impl Runtime {
             (None, DeviceId::CPU) => Arc::new(CpuBackend::new(self.0.threads)?),
             (None, DRY) => Arc::new(DryBackend::of(self.0.dry_rules)),
             #[cfg(feature = "cuda")]
-            (None, DeviceId { kind: DeviceKind::Cuda, .. }) => self.open_cuda(id)?,
+            (None, DeviceId { kind: DeviceKind::Cuda, .. }) => {
+                let failed = |reason| Error::NoDevice { device: id.to_string(), reason };
+                self.open_cuda(id, care).map_err(failed)?
+            }
             _ => return Err(Error::NoDevice { device: id.to_string(), reason: why_not(id) }),
         };
         let device = Device::new(
@@ -476,45 +498,6 @@ impl Runtime {
         );
         devices.push(device.clone());
         Ok(device)
-    }
-
-    /// Opens a CUDA device: its pools, its stream, and who computes on it.
-    #[cfg(feature = "cuda")]
-    fn open_cuda(&self, id: DeviceId) -> Result<Arc<dyn Backend>> {
-        let failed = |reason: String| Error::NoDevice { device: id.to_string(), reason };
-        let [chosen, environment] = &self.0.pools;
-        let options = chosen.options(id).or(environment.options(id));
-        let driver = bfc_cuda::CudaDriver::new(id.ordinal).map_err(|error| failed(error.to_string()))?;
-        let stream = bfc_cuda::register_driver(&self.0.registry, &driver, options)
-            .map_err(|error| failed(error.to_string()))?;
-        let compute =
-            bfc_cuda::StreamCompute::new(driver, stream).map_err(|error| failed(error.to_string()))?;
-        let pinned = bfc_core::AllocatorAttributes::default().with_on_host(true).with_gpu_compatible(true);
-        let pinned = self.0.registry.allocator(id, pinned, None)?.allocator;
-        let compute = compute.with_tf32(self.0.tf32).with_pinned(pinned);
-        Ok(Arc::new(crate::backend::cuda::CudaBackend::new(Arc::new(compute))))
-    }
-
-    /// The best device that can run every op.
-    ///
-    /// # Errors
-    /// As [`Runtime::device`].
-    pub fn best(&self) -> Result<Device> {
-        self.choose(None).map(|choice| choice.device)
-    }
-
-    /// The device asked for, or the best one, with the reason.
-    ///
-    /// # Errors
-    /// As [`Runtime::device`].
-    pub fn choose(&self, wanted: Option<DeviceId>) -> Result<Choice> {
-        match wanted {
-            Some(id) => Ok(Choice { device: self.device(id)?, reason: "asked for".to_owned() }),
-            None => {
-                let gpu = why_not(DeviceId::new(DeviceKind::Cuda, 0));
-                Ok(Choice { device: self.cpu()?, reason: format!("chosen automatically; cuda:0: {gpu}") })
-            }
-        }
     }
 
     /// Gives memory that nobody uses back, on all devices that were opened; how much that was.
@@ -561,16 +544,11 @@ fn total_memory(meminfo: &str) -> Option<Bytes> {
 }
 
 /// Why a device that is not `cpu:0` or `dry:0` cannot be used.
-fn why_not(id: DeviceId) -> String {
+const fn why_not(id: DeviceId) -> DeviceFault {
     match id.kind {
-        #[cfg(feature = "cuda")]
-        DeviceKind::Cuda => match bfc_cuda::probe() {
-            Ok(_) => "present, but no device has run its kernels yet; it is used when asked for".to_owned(),
-            Err(unavailable) => unavailable.to_string(),
-        },
         #[cfg(not(feature = "cuda"))]
-        DeviceKind::Cuda => "built without CUDA support".to_owned(),
-        _ => "there is no such device".to_owned(),
+        DeviceKind::Cuda => DeviceFault::WithoutCuda,
+        _ => DeviceFault::NoSuchDevice,
     }
 }
 

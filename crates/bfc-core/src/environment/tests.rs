@@ -111,11 +111,22 @@ fn the_variables_of_others_and_empty_values_choose_nothing() {
         ("highwater_allocator", "nonsense"),
         ("HIGHWATER", "nonsense"),
         ("HIGHWATER_TRACES", "folder"),
+        ("HIGHWATER_NVRTC", "/opt/libnvrtc.so.12"),
+        ("HIGHWATER_CUBLAS", "/opt/libcublas.so.12"),
+        ("HIGHWATER_DEVICE", " "),
         ("HIGHWATER_ALLOCATOR", ""),
         ("HIGHWATER_SPLIT", " \t "),
     ];
     assert_eq!(Environment::from_vars(variables), Ok(Environment::default()));
     assert_eq!(Environment::from_vars(Vec::<(String, String)>::new()), Ok(Environment::default()));
+}
+
+#[test]
+fn a_device_is_chosen_by_its_name_or_left_to_the_automatic_choice() {
+    let device = |value: &str| Environment::from_vars([("HIGHWATER_DEVICE", value)]).unwrap().device();
+    assert_eq!(device("cpu"), Some(DeviceId::CPU));
+    assert_eq!(device(" cuda:1 "), Some(DeviceId::new(DeviceKind::Cuda, 1)));
+    assert_eq!((device("auto"), Environment::default().device()), (None, None));
 }
 
 #[test]
@@ -151,6 +162,8 @@ fn a_bad_value_is_named_with_its_variable_and_what_was_expected() {
         ("HIGHWATER_THREAD_CACHE", "2", "on, off, or LARGEST"),
         ("HIGHWATER_THREAD_CACHE", "64KiB:", "LARGEST[:KEPT]"),
         ("HIGHWATER_THREAD_CACHE_CPU", "5%", "as in 64KiB"),
+        ("HIGHWATER_DEVICE", "gpu", "auto, or a device, as in cpu"),
+        ("HIGHWATER_DEVICE", "cuda:-1", "or cuda:1"),
     ];
     for (name, value, expected) in cases {
         let error = error_of(name, value);
@@ -172,6 +185,9 @@ fn a_slip_in_a_name_is_told_with_the_name_that_was_meant() {
         ("HIGHWATER_ALLOCATOR_CUDA_", Some("HIGHWATER_ALLOCATOR")),
         ("HIGHWATER_ALLOCATOR_CUDA_-1", Some("HIGHWATER_ALLOCATOR")),
         ("HIGHWATER_ALLOCATOR_CUDA_4294967296", Some("HIGHWATER_ALLOCATOR")),
+        ("HIGHWATER_DEVICES", Some("HIGHWATER_DEVICE")),
+        ("HIGHWATER_DEVICE_CUDA", Some("HIGHWATER_DEVICE")),
+        ("HIGHWATER_CUBLASS", Some("HIGHWATER_CUBLAS")),
         ("HIGHWATER_allocator", None),
         ("HIGHWATER_COLOUR_OF_THE_SKY", None),
         ("HIGHWATER_", None),

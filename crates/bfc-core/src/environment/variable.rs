@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::time::Duration;
 
-use super::{AllocatorChoice, PREFIX, PoolOptions};
+use super::{AllocatorChoice, DEVICE, OTHERS, PREFIX, PoolOptions};
 use crate::bfc::{CutRule, Ends};
 use crate::pool::GrowthRule;
 use crate::registry::{CacheChoice, DeviceId, DeviceKind, DeviceScope, SplitChoice};
@@ -140,18 +140,21 @@ fn milliseconds(text: &str) -> Option<Duration> {
 /// is found whatever follows it.
 pub(super) fn nearest(name: &str) -> Option<String> {
     let rest = name.strip_prefix(PREFIX)?;
-    let (_, variable) = Variable::ALL
+    let others = [DEVICE].into_iter().chain(OTHERS).filter_map(|name| name.strip_prefix(PREFIX));
+    let (_, name) = Variable::ALL
         .into_iter()
-        .filter_map(|variable| {
+        .map(Variable::name)
+        .chain(others)
+        .filter_map(|name| {
             // The letters that could be the variable's name: as many as it has, give or take the slips.
-            let length = variable.name().len();
+            let length = name.len();
             let starts =
                 (length.saturating_sub(MAX_SLIPS)..=length + MAX_SLIPS).filter_map(|end| rest.get(..end));
-            let slips = starts.chain([rest]).map(|start| distance(start, variable.name())).min();
-            slips.filter(|&slips| slips <= MAX_SLIPS.min(length / 2)).map(|slips| (slips, variable))
+            let slips = starts.chain([rest]).map(|start| distance(start, name)).min();
+            slips.filter(|&slips| slips <= MAX_SLIPS.min(length / 2)).map(|slips| (slips, name))
         })
         .min_by_key(|(slips, _)| *slips)?;
-    Some(format!("{PREFIX}{}", variable.name()))
+    Some(format!("{PREFIX}{name}"))
 }
 
 /// How many letters must be put in, left out or changed to make one text of the other (Levenshtein); `usize::MAX` for

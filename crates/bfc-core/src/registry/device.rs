@@ -79,19 +79,32 @@ impl Registry {
         reserve: Bytes,
         options: PoolOptions,
     ) -> Result<Arc<Stream>, RegistryError> {
-        let device = || id.to_string();
-        let compute = Stream::new(Arc::clone(&driver))
-            .map_err(|error| RegistryError::Source { device: device(), error })?;
+        let compute =
+            Stream::new(driver).map_err(|error| RegistryError::Source { device: id.to_string(), error })?;
+        self.register_stream(id, &compute, reserve, options)?;
+        Ok(compute)
+    }
+
+    /// The same for a device whose compute stream was made before.
+    ///
+    /// # Errors
+    /// [`RegistryError::DeviceExists`] if the device is known.
+    pub fn register_stream(
+        &self,
+        id: DeviceId,
+        compute: &Arc<Stream>,
+        reserve: Bytes,
+        options: PoolOptions,
+    ) -> Result<(), RegistryError> {
         let (index, source) = (id.ordinal as usize, DeviceSource::default());
         // The limit is always one of the options.
         let config = BfcConfig::new(Bytes(u64::MAX));
         let limit = PoolOptions::default().with_limit(Amount::AllBut(reserve));
-        let memory = Pool::streamed(device(), Arc::clone(&compute), source, index, config)
+        let memory = Pool::streamed(id.to_string(), Arc::clone(compute), source, index, config)
             .with_defaults(options.or(limit));
-        let source = Arc::new(PinnedMemory::new(driver));
+        let source = Arc::new(PinnedMemory::new(Arc::clone(compute.driver())));
         let pinned = Pool::new(format!("{id} pinned"), source, index, BfcConfig::new(PINNED_LIMIT));
-        self.register(id, [memory, pinned])?;
-        Ok(compute)
+        self.register(id, [memory, pinned])
     }
 }
 

@@ -25,6 +25,8 @@ pub(super) struct Variant<G> {
 pub(super) enum Prepared<G> {
     /// It was seen once.
     NotYet,
+    /// There was no memory for it.
+    Again,
     Graph(G),
     /// The device refused.
     Never,

@@ -22,6 +22,10 @@ struct Paper {
     no_graphs: bool,
     /// The count of a job that cannot be done.
     impossible: Option<u64>,
+    /// How many graphs find no memory, and how often there is some to give back.
+    lacks: Mutex<(u32, u32)>,
+    /// Whether some was given back since the kernel `full`, which needs it, was given.
+    roomy: Mutex<bool>,
 }
 
 impl Paper {
@@ -45,6 +49,10 @@ unsafe impl Issue for Paper {
 
     unsafe fn give(&self, work: &Work) -> Result<bool, ComputeError> {
         self.check(std::slice::from_ref(work))?;
+        let is_full = matches!(work, Work::Kernel { kernel, .. } if kernel.name == "full");
+        if is_full && !std::mem::take(&mut *self.roomy.lock().unwrap()) {
+            return Err(ComputeError::OutOfMemory { call: "give" });
+        }
         self.write(Told::Gave(*work));
         // Of products, those of one row are not known.
         Ok(!matches!(work, Work::Product { product: Product { rows: 1, .. }, .. }))
@@ -54,8 +62,21 @@ unsafe impl Issue for Paper {
         if self.no_graphs {
             return Err(ComputeError::Device { call: "prepare", reason: "no graphs".to_owned() });
         }
+        let (graphs, _) = &mut *self.lacks.lock().unwrap();
+        if *graphs > 0 {
+            *graphs -= 1;
+            return Err(ComputeError::OutOfMemory { call: "prepare" });
+        }
         self.write(Told::Prepared(work.len()));
         Ok(work.to_vec())
+    }
+
+    fn make_room(&self) -> bool {
+        let (_, idle) = &mut *self.lacks.lock().unwrap();
+        let some = *idle > 0;
+        *idle -= u32::from(some);
+        *self.roomy.lock().unwrap() = some;
+        some
     }
 
     unsafe fn replace(&self, graph: &mut Self::Graph, place: usize, by: &Work) -> Result<(), ComputeError> {
@@ -272,8 +293,88 @@ fn a_failure_of_what_was_held_back_comes_where_the_host_comes_in_and_is_no_recor
     assert!(held.begin(id));
     give(&held, &bad[..2]);
     assert!(held.settle().is_err());
-    give(&held, &abc());
-    held.end().unwrap();
+    assert!(held.end().is_err());
+}
+
+#[test]
+fn once_held_back_work_is_lost_the_run_takes_nothing_more_and_tells_all_until_it_ends() {
+    let (held, id) = (Held::new(Paper { impossible: Some(7), ..Paper::default() }), StepId(1));
+    let mut bad = abc();
+    bad[1] = kernel("b", 7);
+    // Given one by one, since it departs from the record; and as a graph.
+    for (runs, departs) in [(1, true), (2, false)] {
+        for _ in 0..runs {
+            run(&held, id, &[&abc()]);
+        }
+        assert!(held.begin(id));
+        give(&held, &bad);
+        let lost = if departs {
+            // SAFETY: paper does not follow addresses.
+            unsafe { held.give(kernel("x", 1)) }.map(drop)
+        } else {
+            held.settle()
+        };
+        assert!(lost.is_err());
+        let told = std::mem::take(&mut *held.device.told.lock().unwrap());
+        let before = singly(&bad[..1]);
+        assert_eq!(told, if departs { before } else { vec![Told::Replaced(1)] });
+        // SAFETY: as above.
+        assert_eq!(unsafe { held.give(kernel("y", 1)) }, lost.clone().map(|()| true));
+        held.settle_unheard();
+        assert_eq!([held.settle(), held.settle_for_copy()], [lost.clone(), lost.clone()]);
+        std::thread::scope(|scope| {
+            let copied = scope.spawn(|| held.settle_for_copy()).join().unwrap();
+            assert_eq!(copied, lost);
+        });
+        assert_eq!(held.end(), lost);
+        assert_eq!(*held.device.told.lock().unwrap(), []);
+        // What comes after the run is not part of it.
+        give(&held, &abc());
+        held.device.told.lock().unwrap().clear();
+    }
+}
+
+#[test]
+fn zeros_of_either_sign_are_not_the_same_constant() {
+    let (held, id) = (Held::new(Paper::default()), StepId(1));
+    let with = |constant: f64| {
+        let mut work = abc();
+        let Work::Kernel { job, .. } = &mut work[2] else { panic!("it is a kernel") };
+        job.constants[0] = constant;
+        work
+    };
+    run(&held, id, &[&with(0.0)]);
+    run(&held, id, &[&with(0.0)]);
+    let told = run(&held, id, &[&with(-0.0)]);
+    let [Told::Replaced(2), Told::Started(graph)] = &told[..] else { panic!("{told:?}") };
+    let Work::Kernel { job, .. } = &graph[2] else { panic!("it is a kernel") };
+    assert!(job.constants[0].is_sign_negative());
+    // What is no number is the same as itself.
+    run(&held, id, &[&with(f64::NAN)]);
+    assert_eq!(run(&held, id, &[&with(f64::NAN)]).len(), 1);
+}
+
+#[test]
+fn memory_is_given_back_for_work_and_for_a_graph_that_lack_it_and_each_is_tried_once_more() {
+    let full = |graphs, idle| Paper { lacks: Mutex::new((graphs, idle)), ..Paper::default() };
+    // Two kernels find no memory: one after something was given back, one for good.
+    let held = Held::new(full(0, 1));
+    assert_eq!(give(&held, &[kernel("full", 1)]), [true]);
+    // SAFETY: paper does not follow addresses.
+    let refused = unsafe { held.give(kernel("full", 1)) };
+    assert!(refused.unwrap_err().is_out_of_memory());
+
+    // A graph: the work is given one by one, and the next run prepares it with the memory that was given back.
+    let (held, id) = (Held::new(full(1, 1)), StepId(1));
+    run(&held, id, &[&abc()]);
+    assert_eq!(run(&held, id, &[&abc()]), singly(&abc()));
+    assert_eq!(run(&held, id, &[&abc()]), [Told::Prepared(5), Told::Started(abc())]);
+    // If that does not help, it is given up.
+    let held = Held::new(full(2, 1));
+    run(&held, id, &[&abc()]);
+    for _ in 0..4 {
+        assert_eq!(run(&held, id, &[&abc()]), singly(&abc()));
+    }
 }
 
 #[test]

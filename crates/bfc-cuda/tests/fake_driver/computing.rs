@@ -1,10 +1,13 @@
 //! Kernels, products and graphs without CUDA: three libraries in one file, which goes by the names of all.
 //!
-//! The compiler compiles nothing. The driver knows two kernels, `fill_f32` and sums and products with a number by
-//! `arithmetic_f32`; the library for products multiplies f32 matrices. Graphs are as strict as those that bfc-cuda makes:
-//! each node comes after the one before. What is captured is not done.
+//! The compiler compiles nothing. The driver knows a few kernels: `fill_f32`, sums and products with a number by
+//! `arithmetic_f32`, sums of one row by `reduce_rows_f32`, one product by `matmul_f32`; the library for products multiplies f32
+//! matrices. Graphs are as strict as those that bfc-cuda makes: each node comes after the one before. What is captured is not done.
+//!
+//! `FAKE_CUDA_WRONG` makes sums come out wrong. Code and the library for products need `FAKE_CUDA_ROOM` bytes of a device beside
+//! memory that is out; the library fails to start as often as `FAKE_CUBLAS_FAILS` says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::Mutex;
 
@@ -18,7 +21,10 @@ const NOT_SUPPORTED: u32 = 801;
 const INPUT: usize = 152;
 const OUTPUT: usize = 448;
 const FUNCTION: usize = 496;
+const COUNTS: usize = 504;
 const CONSTANT: usize = 552;
+const INTEGERS: usize = 624;
+const OPERAND: usize = 88;
 const JOB: usize = 640;
 
 type Job = [u8; JOB];
@@ -27,6 +33,7 @@ type Job = [u8; JOB];
 enum Work {
     Fill(Job),
     Arithmetic(Job),
+    Sum(Job),
     Product(Product),
 }
 
@@ -47,6 +54,10 @@ struct Graph {
 #[derive(Default)]
 struct Graphs {
     next: usize,
+    /// Modules that are loaded, and handles of the library.
+    modules: BTreeSet<usize>,
+    handles: usize,
+    failures: u32,
     graphs: BTreeMap<usize, Graph>,
     ready: BTreeMap<usize, Graph>,
     /// What streams capture.
@@ -57,11 +68,33 @@ struct Graphs {
 
 static GRAPHS: Mutex<Graphs> = Mutex::new(Graphs {
     next: 0,
+    modules: BTreeSet::new(),
+    handles: 0,
+    failures: 0,
     graphs: BTreeMap::new(),
     ready: BTreeMap::new(),
     captures: BTreeMap::new(),
     products: 0,
 });
+
+/// What was made here and not given back.
+pub(crate) fn live() -> usize {
+    let graphs = GRAPHS.lock().unwrap();
+    let prepared = graphs.graphs.len() + graphs.ready.len() + graphs.captures.len();
+    graphs.modules.len() + graphs.handles + prepared
+}
+
+/// Whether the device has room for code or a library.
+fn room() -> Result<(), u32> {
+    let context = crate::context()?;
+    let plain = |live: &BTreeMap<u64, (usize, usize)>| -> usize {
+        live.values().filter(|(_, owner)| *owner == context).map(|(bytes, _)| bytes).sum()
+    };
+    let plain = plain(&crate::DEVICE.lock().unwrap());
+    let mapped: usize = OTHERS.lock().unwrap().mappings.values().map(|(bytes, _)| bytes).sum();
+    let wanted = crate::setting("FAKE_CUDA_ROOM").unwrap_or(0) as usize;
+    if plain + mapped + wanted > crate::TOTAL { Err(crate::OUT_OF_MEMORY) } else { Ok(()) }
+}
 
 impl Graphs {
     fn number(&mut self) -> usize {
@@ -104,13 +137,13 @@ fn number(job: &Job, place: usize) -> u64 {
 
 impl Others {
     fn read(&self, address: u64) -> f32 {
-        f32::from_ne_bytes(std::array::from_fn(|byte| {
-            self.contents.get(&(address + byte as u64)).copied().unwrap_or(0xab)
-        }))
+        let mut bytes = [0; 4];
+        self.get(address, &mut bytes);
+        f32::from_ne_bytes(bytes)
     }
 
     fn write(&mut self, address: u64, value: f32) {
-        self.contents.extend((address..).zip(value.to_ne_bytes()));
+        self.put(address, &value.to_ne_bytes());
     }
 
     fn compute(&mut self, work: &Work) -> Result<(), u32> {
@@ -128,6 +161,12 @@ impl Others {
                     };
                     self.write(to + 4 * n, value);
                 }
+            }
+            Work::Sum(job) => {
+                let sum: f32 = (0..number(job, COUNTS)).map(|n| self.read(number(job, INPUT) + 4 * n)).sum();
+                let wrong = std::env::var_os("FAKE_CUDA_WRONG").is_some();
+                self.check(number(job, OUTPUT), 4)?;
+                self.write(number(job, OUTPUT), sum + f32::from(u8::from(wrong)));
             }
             Work::Product(Product { sizes: [rows, columns, depth], left, right, out }) => {
                 let at = |(address, turned, leading): (u64, bool, u64), i, k| {
@@ -153,6 +192,19 @@ unsafe fn kernel(function: usize, arguments: *const *const Job) -> Result<Work, 
     match function {
         1 => Ok(Work::Fill(job)),
         2 => Ok(Work::Arithmetic(job)),
+        3 => Ok(Work::Sum(job)),
+        // Of rows, which lie as the library's columns do, so that the factors change places.
+        4 => {
+            let of = |n: usize| number(&job, COUNTS + 8 * n);
+            let [rows, columns, depth] = [of(0), of(1), of(2)];
+            if (of(3), of(4), of(5), number(&job, INTEGERS)) != (depth, 1, columns, 1) {
+                return Err(INVALID_VALUE);
+            }
+            let left = (number(&job, INPUT + OPERAND), false, columns);
+            let right = (number(&job, INPUT), false, depth);
+            let out = number(&job, OUTPUT);
+            Ok(Work::Product(Product { sizes: [columns, rows, depth], left, right, out }))
+        }
         _ => Err(INVALID_VALUE),
     }
 }
@@ -203,15 +255,27 @@ macro_rules! functions {
 functions! {
     cuModuleLoadData(module: *mut usize, image: *const u8) {
         let known = CODE.iter().enumerate().all(|(n, byte)| unsafe { *image.add(n) } == *byte);
-        unsafe { answer(module, if known { Ok(7) } else { Err(INVALID_VALUE) }) }
+        let load = |graphs: &mut Graphs| {
+            room()?;
+            let number = graphs.number();
+            graphs.modules.insert(number);
+            if known { Ok(number) } else { Err(INVALID_VALUE) }
+        };
+        unsafe { answer(module, graphs(load)) }
+    }
+    cuModuleUnload(module: usize) {
+        code(graphs(|graphs| if graphs.modules.remove(&module) { Ok(()) } else { Err(INVALID_VALUE) }))
     }
     cuModuleGetFunction(function: *mut usize, module: usize, name: *const c_char) {
         let number = match unsafe { CStr::from_ptr(name) }.to_bytes() {
             b"fill_f32" => Ok(1),
             b"arithmetic_f32" => Ok(2),
+            b"reduce_rows_f32" => Ok(3),
+            b"matmul_f32" => Ok(4),
             _ => Err(INVALID_VALUE),
         };
-        unsafe { answer(function, if module == 7 { number } else { Err(INVALID_VALUE) }) }
+        let known = graphs(|graphs| Ok(graphs.modules.contains(&module))) == Ok(true);
+        unsafe { answer(function, if known { number } else { Err(INVALID_VALUE) }) }
     }
     cuLaunchKernel(function: usize, blocks: c_uint, _y: c_uint, _z: c_uint, threads: c_uint, _ty: c_uint, _tz: c_uint,
                    _shared: c_uint, stream: usize, arguments: *const *const Job, _extra: *const c_void) {
@@ -352,9 +416,15 @@ functions! {
 
 functions! {
     cublasCreate_v2(handle: *mut usize) {
-        unsafe { answer(handle, Ok(5)) }
+        let full = room().is_err();
+        let mut graphs = GRAPHS.lock().unwrap();
+        graphs.failures += 1;
+        let fails = graphs.failures <= crate::setting("FAKE_CUBLAS_FAILS").unwrap_or(0);
+        graphs.handles += usize::from(!full && !fails);
+        unsafe { answer(handle, if full { Err(3) } else if fails { Err(1) } else { Ok(5) }) }
     }
     cublasDestroy_v2(_handle: usize) {
+        GRAPHS.lock().unwrap().handles -= 1;
         SUCCESS
     }
     cublasSetStream_v2(_handle: usize, stream: usize) {

@@ -6,6 +6,9 @@
 //! `--cfg incomplete` it lacks a function. Work is done as soon as it is given; device memory has the bytes that copies
 //! put there. `FAKE_CUDA_MAPS=0` says that addresses and memory cannot be kept apart, and `FAKE_CUDA_RECORD` is what
 //! recording an event returns. What computes is in `computing.rs`; `FAKE_CUDA_NO_GRAPHS` says that the driver refuses graphs.
+//! `FAKE_CUDA_VERSION` and `FAKE_CUDA_CAPABILITY` are what the driver and the devices are (13000 and 90), `FAKE_CUDA_RETAIN` is what
+//! making a context returns; with `FAKE_CUDA_FULL` no device has memory. Copies from page-locked memory end as late as they may: when somebody waits, or the device has other work.
+//! `fake_cuda_live` counts all that was made and not given back.
 
 #![allow(non_snake_case, clippy::missing_safety_doc)]
 
@@ -16,6 +19,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const SUCCESS: u32 = 0;
 const INVALID_VALUE: u32 = 1;
@@ -35,6 +39,8 @@ thread_local! {
 static DEVICE: Mutex<BTreeMap<u64, (usize, usize)>> = Mutex::new(BTreeMap::new());
 /// Pinned memory that is out: size, by address.
 static PINNED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+/// How often contexts were made and not given back.
+static CONTEXTS: AtomicUsize = AtomicUsize::new(0);
 
 fn setting(name: &str) -> Option<u32> {
     std::env::var(name).ok()?.parse().ok()
@@ -76,7 +82,7 @@ driver_functions! {
     }
     cuDriverGetVersion(version: *mut c_int) {
         // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
-        unsafe { answer(version, Ok(13_000)) }
+        unsafe { answer(version, Ok(setting("FAKE_CUDA_VERSION").unwrap_or(13_000) as c_int)) }
     }
     cuDeviceGetCount(count: *mut c_int) {
         // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
@@ -96,9 +102,11 @@ driver_functions! {
         SUCCESS
     }
     cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) {
-        // Compute capability 9.0, and memory apart from addresses; everything else is not there.
+        // Compute capability, and memory apart from addresses; everything else is not there.
+        let capability = setting("FAKE_CUDA_CAPABILITY").unwrap_or(90) as c_int;
         let known = match attribute {
-            75 => 9,
+            75 => capability / 10,
+            76 => capability % 10,
             102 => setting("FAKE_CUDA_MAPS").unwrap_or(1) as c_int,
             _ => 0,
         };
@@ -110,10 +118,15 @@ driver_functions! {
         unsafe { answer(bytes, Ok(TOTAL)) }
     }
     cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int) {
+        match setting("FAKE_CUDA_RETAIN") {
+            None | Some(SUCCESS) => CONTEXTS.fetch_add(1, Ordering::Relaxed),
+            Some(code) => return code,
+        };
         // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
         unsafe { answer(context, Ok(device as usize + 1)) }
     }
     cuDevicePrimaryCtxRelease_v2(_device: c_int) {
+        CONTEXTS.fetch_sub(1, Ordering::Relaxed);
         SUCCESS
     }
     cuCtxGetCurrent(context: *mut usize) {
@@ -143,6 +156,7 @@ driver_functions! {
             let used: usize = live.values().filter(|(_, owner)| *owner == context).map(|(bytes, _)| bytes).sum();
             match bytes {
                 0 => Err(INVALID_VALUE),
+                _ if setting("FAKE_CUDA_FULL").is_some() => Err(OUT_OF_MEMORY),
                 bytes if bytes > TOTAL - used => Err(OUT_OF_MEMORY),
                 bytes => {
                     let end = live.last_key_value().map_or(BASE, |(address, (bytes, _))| address + *bytes as u64);
@@ -163,6 +177,7 @@ driver_functions! {
         }
     }
     cuMemFreeHost(pointer: *mut c_void) {
+        let _ = others(|_, _| Ok(()));
         match (context(), PINNED.lock().unwrap().remove(&pointer.addr())) {
             (Err(code), _) => code,
             (Ok(_), None) => INVALID_VALUE,
@@ -192,8 +207,10 @@ struct Others {
     mappings: BTreeMap<u64, (usize, bool)>,
     streams: BTreeMap<usize, usize>,
     events: BTreeMap<usize, usize>,
-    /// Bytes of device memory that were written.
-    contents: BTreeMap<u64, u8>,
+    /// Pages of device memory that were written.
+    contents: BTreeMap<u64, Box<[u8; PAGE as usize]>>,
+    /// Copies from page-locked memory that have not ended: to, from, bytes.
+    pending: Vec<(u64, usize, usize)>,
 }
 
 static OTHERS: Mutex<Others> = Mutex::new(Others {
@@ -204,15 +221,41 @@ static OTHERS: Mutex<Others> = Mutex::new(Others {
     streams: BTreeMap::new(),
     events: BTreeMap::new(),
     contents: BTreeMap::new(),
+    pending: Vec::new(),
 });
 
+/// What was made and not given back, contexts and a current one included.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_cuda_live() -> usize {
+    let others = OTHERS.lock().unwrap();
+    let memory = DEVICE.lock().unwrap().len() + PINNED.lock().unwrap().len();
+    let mapped = others.ranges.len() + others.handles.len() + others.mappings.len();
+    let work = others.streams.len() + others.events.len() + computing::live();
+    memory + mapped + work + CONTEXTS.load(Ordering::Relaxed) + CURRENT.get()
+}
+
+/// The most bytes of page-locked memory that were out at a time.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_cuda_most_pinned() -> usize {
+    MOST_PINNED.load(Ordering::Relaxed)
+}
+
+static MOST_PINNED: AtomicUsize = AtomicUsize::new(0);
+
+const PAGE: u64 = 4096;
 const GRANULARITY: usize = 2 << 20;
 const RANGES: u64 = 0x3000_0000_0000;
 
-/// Makes a call that works only with a context, on what else there is.
+/// Makes a call that works only with a context, on what else there is. Copies that were given before end first.
 fn others<T>(call: impl FnOnce(&mut Others, usize) -> Result<T, u32>) -> Result<T, u32> {
     let context = context()?;
-    call(&mut OTHERS.lock().unwrap(), context)
+    let others = &mut *OTHERS.lock().unwrap();
+    for (to, from, bytes) in std::mem::take(&mut others.pending) {
+        // SAFETY: callers leave page-locked memory as it is until the copy has ended.
+        let source = unsafe { std::slice::from_raw_parts(from as *const u8, bytes) };
+        others.put(to, source);
+    }
+    call(others, context)
 }
 
 fn code(outcome: Result<(), u32>) -> u32 {
@@ -227,6 +270,31 @@ impl Others {
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
+    }
+
+    /// Writes device memory.
+    pub(crate) fn put(&mut self, mut to: u64, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let page = self.contents.entry(to / PAGE).or_insert_with(|| Box::new([0xab; PAGE as usize]));
+            let at = (to % PAGE) as usize;
+            let (now, later) = bytes.split_at(bytes.len().min(PAGE as usize - at));
+            page[at..at + now.len()].copy_from_slice(now);
+            (to, bytes) = (to + now.len() as u64, later);
+        }
+    }
+
+    /// Reads device memory.
+    pub(crate) fn get(&self, mut from: u64, mut bytes: &mut [u8]) {
+        while !bytes.is_empty() {
+            let at = (from % PAGE) as usize;
+            let now = bytes.len().min(PAGE as usize - at);
+            let (now, later) = bytes.split_at_mut(now);
+            match self.contents.get(&(from / PAGE)) {
+                Some(page) => now.copy_from_slice(&page[at..at + now.len()]),
+                None => now.fill(0xab),
+            }
+            (from, bytes) = (from + now.len() as u64, later);
+        }
     }
 
     /// Whether device memory that can be accessed covers all of this.
@@ -383,9 +451,15 @@ driver_functions! {
         code(others(|others, _| {
             others.check(to, bytes)?;
             others.streams.get(&stream).ok_or(INVALID_VALUE)?;
+            let pinned = PINNED.lock().unwrap();
+            let block = pinned.range(..=from.addr()).next_back();
+            if block.is_some_and(|(start, size)| from.addr() + bytes <= start + size) {
+                others.pending.push((to, from.expose_provenance(), bytes));
+                return Ok(());
+            }
             // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
             let source = unsafe { std::slice::from_raw_parts(from, bytes) };
-            others.contents.extend((to..).zip(source.iter().copied()));
+            others.put(to, source);
             Ok(())
         }))
     }
@@ -393,8 +467,8 @@ driver_functions! {
         code(others(|others, _| {
             others.check(from, bytes)?;
             others.streams.get(&stream).ok_or(INVALID_VALUE)?;
-            let byte = |address: u64| others.contents.get(&address).copied().unwrap_or(0xab);
-            let source: Vec<u8> = (from..from + bytes as u64).map(byte).collect();
+            let mut source = vec![0; bytes];
+            others.get(from, &mut source);
             // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
             unsafe { to.copy_from_nonoverlapping(source.as_ptr(), bytes) };
             Ok(())
@@ -405,9 +479,9 @@ driver_functions! {
             others.check(to, bytes)?;
             others.check(from, bytes)?;
             others.streams.get(&stream).ok_or(INVALID_VALUE)?;
-            let byte = |offset: u64| others.contents.get(&(from + offset)).copied().unwrap_or(0xab);
-            let source: Vec<u8> = (0..bytes as u64).map(byte).collect();
-            others.contents.extend((to..).zip(source));
+            let mut source = vec![0; bytes];
+            others.get(from, &mut source);
+            others.put(to, &source);
             Ok(())
         }))
     }
@@ -429,7 +503,9 @@ driver_functions! {
         let memory = unsafe { alloc(layout(bytes)) };
         // What the driver leaves in there is not zero, so that nobody comes to rely on it.
         unsafe { memory.write_bytes(0xcd, bytes) };
-        PINNED.lock().unwrap().insert(memory.expose_provenance(), bytes);
+        let mut pinned = PINNED.lock().unwrap();
+        pinned.insert(memory.expose_provenance(), bytes);
+        MOST_PINNED.fetch_max(pinned.values().sum(), Ordering::Relaxed);
         // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
         unsafe { answer(pointer, Ok(memory.cast())) }
     }

@@ -11,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use crate::device::DeviceFault;
 use crate::error::{Error, Result};
 
 /// Elements per chunk where an element costs a few instructions. A multiple of every number of elements that kernels take at
@@ -64,7 +65,7 @@ impl Workers {
                     .build();
                 let refused = |error: rayon::ThreadPoolBuildError| Error::NoDevice {
                     device: "cpu:0".to_owned(),
-                    reason: format!("no pool of {threads} threads: {error}"),
+                    reason: DeviceFault::NoThreads { threads, reason: error.to_string() },
                 };
                 Some(pool.map_err(refused)?)
             }

@@ -1,0 +1,96 @@
+//! Runs tests in processes that find the fake driver, and the libraries beside it, where the system looks for CUDA's.
+
+#![allow(dead_code, reason = "each suite takes what it needs")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Set in the processes that run on the fake driver, to what is to be found there.
+const EXPECTED: &str = "FAKE_CUDA_FOUND";
+
+/// What this process is to find, if it is one that runs on the fake driver.
+pub(crate) fn expected() -> Option<String> {
+    std::env::var(EXPECTED).ok()
+}
+
+/// A folder with CUDA's libraries, or what goes by their names.
+pub(crate) struct Fake(PathBuf);
+
+impl Fake {
+    /// The driver alone.
+    pub(crate) fn driver(target: &str, name: &str) -> Self {
+        let folder = Path::new(target).join(name);
+        // A process of before may still have the files of this name.
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let fake = Self(folder);
+        fake.build("libcuda.rs", "libcuda.so", None);
+        fake
+    }
+
+    /// The driver with a compiler and a library for products, which are the same file.
+    pub(crate) fn whole(target: &str, name: &str) -> Self {
+        let fake = Self::driver(target, name);
+        for library in ["libnvrtc.so.13", "libcublas.so.13"] {
+            std::os::unix::fs::symlink("libcuda.so", fake.0.join(library)).unwrap();
+        }
+        fake
+    }
+
+    /// Adds a compiler and a library for products of this CUDA.
+    pub(crate) fn with_libraries_of(self, major: &str) -> Self {
+        let file = format!("libfake.so.{major}");
+        self.build("library.rs", &file, Some(major));
+        for library in ["libnvrtc", "libcublas"] {
+            std::os::unix::fs::symlink(&file, self.0.join(format!("{library}.so.{major}"))).unwrap();
+        }
+        self
+    }
+
+    pub(crate) fn path(&self, file: &str) -> String {
+        self.0.join(file).to_string_lossy().into_owned()
+    }
+
+    fn build(&self, source: &str, file: &str, major: Option<&str>) {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bfc-cuda/tests/fake_driver");
+        let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+        let output = Command::new(rustc)
+            .args(["--edition", "2024", "--crate-type", "cdylib", "--check-cfg", "cfg(incomplete)", "-o"])
+            .args([self.0.join(file), sources.join(source)])
+            .envs(major.map(|major| ("FAKE_LIBRARY_MAJOR", major)))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// A command that finds these libraries, and no others but by the names that the system knows.
+    pub(crate) fn command(
+        &self,
+        program: impl AsRef<std::ffi::OsStr>,
+        variables: &[(&str, &str)],
+    ) -> Command {
+        let mut command = Command::new(program);
+        for others in ["CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"] {
+            command.env_remove(others);
+        }
+        command
+            .env("LD_LIBRARY_PATH", &self.0)
+            .env("HOME", &self.0)
+            // Code for a device that is none is kept for nobody.
+            .env("XDG_CACHE_HOME", &self.0)
+            .envs(variables.iter().copied());
+        command
+    }
+
+    /// Runs the test of this name, which is to find what is `expected`, in a process of its own.
+    pub(crate) fn run(&self, test: &str, expected: &str, variables: &[(&str, &str)]) {
+        let output = self
+            .command(std::env::current_exe().unwrap(), variables)
+            .args([test, "--exact", "--nocapture"])
+            .env(EXPECTED, expected)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text.contains("1 passed"), "{variables:?}: {text}");
+    }
+}

@@ -1,0 +1,92 @@
+//! A compiler and a library for products of a version of its own, `FAKE_LIBRARY_MAJOR` when it is built: to be chosen among.
+//!
+//! The compiler of CUDA 12 knows devices of sm_70 and sm_90, that of CUDA 13 those of sm_80 and sm_90. What it makes is what the
+//! driver beside takes for code. The library for products starts and knows no product.
+
+#![allow(non_snake_case, clippy::missing_safety_doc)]
+
+use std::ffi::{c_char, c_int, c_void};
+
+const CODE: &[u8] = b"code without a device";
+
+const fn is_13() -> bool {
+    match option_env!("FAKE_LIBRARY_MAJOR") {
+        Some(major) => major.as_bytes()[1] == b'3',
+        None => panic!("the version of the library is not said"),
+    }
+}
+
+const MAJOR: c_int = if is_13() { 13 } else { 12 };
+const ARCHITECTURES: [c_int; 2] = if is_13() { [80, 90] } else { [70, 90] };
+
+macro_rules! functions {
+    ($($name:ident($($argument:ident: $type:ty),*) $body:block)*) => {$(
+        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
+        #[unsafe(no_mangle)]
+        #[allow(unused_unsafe)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> u32 { unsafe { $body } }
+    )*};
+}
+
+functions! {
+    nvrtcVersion(major: *mut c_int, minor: *mut c_int) {
+        unsafe { (*major, *minor) = (MAJOR, 0) };
+        0
+    }
+    nvrtcGetNumSupportedArchs(count: *mut c_int) {
+        unsafe { *count = 2 };
+        0
+    }
+    nvrtcGetSupportedArchs(architectures: *mut c_int) {
+        unsafe { architectures.cast::<[c_int; 2]>().write(ARCHITECTURES) };
+        0
+    }
+    nvrtcCreateProgram(program: *mut usize, _source: *const c_char, _name: *const c_char, _headers: c_int,
+                       _texts: *const c_void, _names: *const c_void) {
+        unsafe { *program = 1 };
+        0
+    }
+    nvrtcDestroyProgram(_program: *mut usize) { 0 }
+    nvrtcCompileProgram(_program: usize, _count: c_int, _options: *const c_void) { 0 }
+    nvrtcGetProgramLogSize(_program: usize, size: *mut usize) {
+        unsafe { *size = 1 };
+        0
+    }
+    nvrtcGetProgramLog(_program: usize, text: *mut u8) {
+        unsafe { *text = 0 };
+        0
+    }
+    nvrtcGetPTXSize(_program: usize, size: *mut usize) {
+        unsafe { *size = CODE.len() };
+        0
+    }
+    nvrtcGetPTX(_program: usize, text: *mut u8) {
+        unsafe { text.copy_from_nonoverlapping(CODE.as_ptr(), CODE.len()) };
+        0
+    }
+    nvrtcGetCUBINSize(_program: usize, size: *mut usize) {
+        unsafe { *size = CODE.len() };
+        0
+    }
+    nvrtcGetCUBIN(_program: usize, text: *mut u8) {
+        unsafe { text.copy_from_nonoverlapping(CODE.as_ptr(), CODE.len()) };
+        0
+    }
+    cublasGetProperty(which: c_int, value: *mut c_int) {
+        unsafe { *value = if which == 0 { MAJOR } else { 0 } };
+        0
+    }
+    cublasCreate_v2(handle: *mut usize) {
+        unsafe { *handle = 5 };
+        0
+    }
+    cublasDestroy_v2(_handle: usize) { 0 }
+    cublasSetStream_v2(_handle: usize, _stream: usize) { 0 }
+    cublasSetMathMode(_handle: usize, _mode: c_int) { 0 }
+    cublasGetVersion_v2(_handle: usize, version: *mut c_int) {
+        unsafe { *version = MAJOR * 10_000 };
+        0
+    }
+    cublasSetWorkspace_v2(_handle: usize, _workspace: usize, _bytes: usize) { 0 }
+    cublasGemmStridedBatchedEx() { 15 }
+}
