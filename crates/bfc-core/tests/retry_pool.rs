@@ -8,12 +8,13 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use bfc_core::{
-    AllocError, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, Bytes, GrowthRule, Request,
-    TimingCounter, Verdict,
+    AllocError, AllocationAttributes, Allocator, AutoGrowth, AutoGrowthConfig, AutoGrowthOptions, Bfc,
+    BfcAllocator, BfcConfig, Block, Bytes, ConfiguredPolicy, GrowthRule, Lifetime, Plan, PlanOptions,
+    PlannedAllocator, PlannedConfig, PolicyAllocator, PoolConfig, Request, TimingCounter, Verdict,
 };
 
 use common::source::{FakeSource, Nature};
-use common::{allocate, free, out_of_memory};
+use common::{allocate, free, out_of_memory, try_free};
 
 /// Longer than any test may take: a request that waits this long has missed its wake-up.
 const LONG: Duration = Duration::from_secs(60);
@@ -262,4 +263,62 @@ fn a_free_that_leaves_a_region_idle_wakes_those_whom_collection_serves() {
     });
     assert_woken(&pool);
     free(&pool, first);
+}
+
+/// The same where regions are merged or freed before a growth, and not collected.
+#[test]
+fn a_free_that_leaves_a_region_idle_wakes_whoever_else_gets_it() {
+    let merging =
+        BfcConfig::new(Bytes::kib(16)).with_garbage_collection(false).with_first_region(Bytes::kib(4));
+    assert!(merging.region_merging());
+    idle_region_serves_a_waiter::<Bfc>(merging);
+    let options = AutoGrowthOptions::cpu().with_free_before_growth(true);
+    let freeing = AutoGrowthConfig::with_options(Bytes::kib(16), options).with_garbage_collection(false);
+    idle_region_serves_a_waiter::<AutoGrowth>(freeing);
+}
+
+fn idle_region_serves_a_waiter<P: ConfiguredPolicy>(config: PoolConfig<P::Options>) {
+    let source = FakeSource::new(Nature::default());
+    let pool = PolicyAllocator::<P>::new("test", source, config.with_retry_timeout(LONG));
+    let get = |bytes| pool.allocate(&Request::new(bytes)).unwrap();
+    let (first, second) = (get(3 << 10), get(7 << 10));
+    assert_eq!(pool.regions().len(), 2);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| get(11 << 10));
+        let start = Instant::now();
+        while pool.retry_stats().waiting == 0 {
+            assert!(start.elapsed() < LONG, "nobody waits");
+            std::thread::yield_now();
+        }
+        try_free(&pool, second).unwrap();
+        try_free(&pool, waiter.join().unwrap()).unwrap();
+    });
+    let retry = pool.retry_stats();
+    assert!(retry.waits > 0 && retry.waited < LONG, "{retry:?}");
+    try_free(&pool, first).unwrap();
+}
+
+/// The last block of a plan's range is freed: with the room beside it, the range serves a waiter.
+#[test]
+fn a_waiter_gets_a_plans_range_with_what_is_free_beside_it() {
+    let plan = Plan::solve(&[Lifetime { bytes: 4096, start: 0, end: 1 }], &PlanOptions::default()).unwrap();
+    let config = PlannedConfig::planned(Bytes::kib(16), Arc::new(plan)).with_allow_growth(false);
+    let source = FakeSource::new(Nature::default());
+    let pool = PlannedAllocator::new("test", source, config.with_retry_timeout(LONG));
+    let get = |bytes| pool.allocate(&Request::new(bytes)).unwrap();
+    let (planned, others) = (get(4096), [get(4000), get(4000), get(4000)]);
+    assert_eq!(pool.counts().planned, 1);
+    let beside = others.iter().find(|other| other.address.abs_diff(planned.address) == 4096).unwrap();
+    try_free(&pool, *beside).unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| pool.allocate(&Request::new(8192)).unwrap());
+        let start = Instant::now();
+        while pool.retry_stats().waiting == 0 {
+            assert!(start.elapsed() < LONG, "nobody waits");
+            std::thread::yield_now();
+        }
+        try_free(&pool, planned).unwrap();
+        assert_eq!(waiter.join().unwrap().bytes, 8192);
+    });
+    assert!(pool.retry_stats().waited < LONG);
 }

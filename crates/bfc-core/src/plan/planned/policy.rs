@@ -124,6 +124,18 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         self.fallback.largest_free_at(end).max(self.largest_hole())
     }
 
+    /// A range in which nothing lies counts with what it joins: it is handed back for a need without other room.
+    fn largest_obtainable_bytes(&self) -> u64 {
+        let Some(range) = self.range.filter(|_| self.live == 0) else {
+            return self.fallback.largest_obtainable_bytes().max(self.largest_hole());
+        };
+        // Only the fallback knows what it joins. Asked between two steps while somebody waits, so a copy is not too dear.
+        let mut fallback = self.fallback.clone();
+        let freed = fallback.free(range.slot, 0);
+        debug_assert!(freed.is_ok(), "the range is a block of the fallback");
+        fallback.largest_obtainable_bytes()
+    }
+
     fn free_bytes_kept_from(&self, end: End) -> u64 {
         self.fallback.free_bytes_kept_from(end)
     }

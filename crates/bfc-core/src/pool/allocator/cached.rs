@@ -16,7 +16,7 @@ use crate::memory::Block;
 use crate::owner::OwnerId;
 use crate::policy::{Moment, Need, Policy};
 use crate::pool::accounts::Accounts;
-use crate::pool::cache::{Caches, Shard};
+use crate::pool::cache::{Caches, Shard, index_of};
 use crate::pool::config::ConfiguredPolicy;
 use crate::pool::invariants::{InvariantError, check, ensure};
 use crate::stats::Stats;
@@ -174,6 +174,16 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let found = state.block_at(address);
         let mut shards = self.lock_caches();
         shards.iter_mut().fold(found, |found, shard| found.or_else(|_| shard.block_at(address)))
+    }
+
+    /// The policy's slots of those of these blocks that are live, in whichever accounts they are.
+    pub(super) fn slots_of(&self, state: &State<P>, blocks: &[Block]) -> Vec<u32> {
+        let shards = self.lock_caches();
+        let slot_of = |block: &Block| match index_of(block.id) {
+            Some(index) => shards.get(index)?.leased_slot(block),
+            None => state.live(block).ok().map(|place| place.slot),
+        };
+        blocks.iter().filter_map(slot_of).collect()
     }
 
     /// A copy of the policy in which the blocks that caches keep are free.

@@ -141,18 +141,30 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         if wanted.need.freed_before.is_none() && state.policy.merge_until_fit(&wanted.need) {
             return state.allocate(&wanted.need, wanted.tag).ok_or(cause);
         }
-        if self.config.garbage_collection {
-            let idle = state.policy.idle_bytes();
-            let unreserved = available(self.config.limit, state.policy.reserved_bytes());
-            if idle > 0 && wanted.rounded <= unreserved.saturating_add(idle) {
-                self.release_idle(state, 0);
-                cause = match self.extend_and_allocate(state, wanted) {
-                    Ok(block) => return Ok(block),
-                    Err(cause) => cause,
-                };
-            }
+        if self.config.garbage_collection && self.release_for(state, wanted) {
+            cause = match self.extend_and_allocate(state, wanted) {
+                Ok(block) => return Ok(block),
+                Err(cause) => cause,
+            };
         }
         Err(cause)
+    }
+
+    /// Gives idle regions back if that leaves enough below the limit for what is wanted; whether there were any. For a
+    /// request that cannot be met so, they are kept.
+    fn release_for(&self, state: &mut State<P>, wanted: &Wanted) -> bool {
+        let unreserved = available(self.config.limit, state.policy.reserved_bytes());
+        wanted.rounded <= unreserved.saturating_add(state.policy.idle_bytes())
+            && self.release_idle(state, 0) > 0
+    }
+
+    /// Whether idle regions are given back for a larger one in their place, at whatever point of an attempt.
+    pub(super) fn replaces_idle(&self, policy: &dyn Policy) -> bool {
+        self.config.garbage_collection || self.merges_regions() || policy.wants_no_idle_to_grow()
+    }
+
+    fn merges_regions(&self) -> bool {
+        self.config.region_merging && !self.source.supports_coalescing()
     }
 
     fn extend_and_allocate(&self, state: &mut State<P>, wanted: &Wanted) -> Result<Block, Shortfall> {
@@ -161,8 +173,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         {
             return Ok(block);
         }
-        if self.config.region_merging && !self.source.supports_coalescing() {
-            self.release_idle(state, 0);
+        if self.merges_regions() {
+            self.release_for(state, wanted);
         }
         self.extend(state, wanted)?;
         state.allocate(&wanted.need, wanted.tag).ok_or(Shortfall::Limit)
@@ -184,9 +196,9 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         if state.policy.has_pending() {
             return u64::MAX;
         }
-        let idle = if self.config.garbage_collection { state.policy.idle_bytes() } else { 0 };
+        let idle = if self.replaces_idle(&state.policy) { state.policy.idle_bytes() } else { 0 };
         let unreserved = available(self.config.limit, state.policy.reserved_bytes());
-        unreserved.saturating_add(idle).max(state.policy.largest_free_bytes())
+        unreserved.saturating_add(idle).max(state.policy.largest_obtainable_bytes())
     }
 
     #[cold]
