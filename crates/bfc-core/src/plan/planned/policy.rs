@@ -3,7 +3,7 @@
 use super::{Planned, Slot};
 use crate::memory::Span;
 use crate::plan::PlannedCounts;
-use crate::policy::{End, Inconsistent, Need, NotAdded, NotLive, Piece, Place, Policy};
+use crate::policy::{End, Inconsistent, Moment, Need, NotAdded, NotLive, Piece, Place, Policy};
 
 impl<P: Policy + Clone> Policy for Planned<P> {
     fn name(&self) -> &'static str {
@@ -94,6 +94,19 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         span
     }
 
+    /// Those that the fallback does not want: the range is not among them.
+    fn take_unwanted_region(&mut self, moment: Moment) -> Option<Span> {
+        self.fallback.take_unwanted_region(moment)
+    }
+
+    fn wants_no_idle_to_grow(&self) -> bool {
+        self.fallback.wants_no_idle_to_grow()
+    }
+
+    fn damage(&self) -> Option<Inconsistent> {
+        self.fallback.damage()
+    }
+
     fn regions(&self) -> Vec<Span> {
         self.fallback.regions()
     }
@@ -148,6 +161,14 @@ impl<P: Policy + Clone> Policy for Planned<P> {
             }
             _ => visit(Piece { slot: piece.slot.and_then(|slot| slot.checked_add(slots)), ..piece }),
         });
+    }
+
+    fn tail(&self) -> Option<Span> {
+        self.fallback.tail()
+    }
+
+    fn cut_tail(&mut self, bytes: u64) -> Option<Span> {
+        self.fallback.cut_tail(bytes)
     }
 
     fn region_bytes(&self, rounded: u64, planned: u64) -> u64 {

@@ -72,7 +72,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// Whether a need finds room as a policy stands, or in place of regions that are idle beyond those that were before.
     fn fits_in(&self, policy: &mut dyn Policy, need: &Need, idle_before: u64) -> bool {
-        if policy.place(need).is_some() {
+        let joined = |policy: &mut dyn Policy| need.freed_before.is_none() && policy.merge_until_fit(need);
+        if policy.place(need).is_some() || (joined(policy) && policy.place(need).is_some()) {
             return true;
         }
         let Some(rounded) = policy.rounded(need.bytes, need.alignment) else { return false };
