@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use bfc_core::{
     AllocError, AllocationAttributes, Allocator, AutoGrowth, AutoGrowthConfig, AutoGrowthOptions, Bfc,
-    BfcAllocator, BfcConfig, Block, Bytes, ConfiguredPolicy, GrowthRule, Lifetime, Plan, PlanOptions,
-    PlannedAllocator, PlannedConfig, PolicyAllocator, PoolConfig, Request, TimingCounter, Verdict,
+    BfcAllocator, BfcConfig, Block, Bytes, ConfiguredPolicy, ExpectedFrees, GrowthRule, Lifetime, Plan,
+    PlanOptions, PlannedAllocator, PlannedConfig, PolicyAllocator, PoolConfig, Request, ThreadCache,
+    TimingCounter, Verdict,
 };
 
 use common::source::{FakeSource, Nature};
@@ -321,4 +322,122 @@ fn a_waiter_gets_a_plans_range_with_what_is_free_beside_it() {
         assert_eq!(waiter.join().unwrap().bytes, 8192);
     });
     assert!(pool.retry_stats().waited < LONG);
+}
+
+/// A consumer that has not called the pool yet: the producer cannot know of it, unless it is told.
+#[test]
+fn a_request_waits_for_frees_that_are_expected_from_a_thread_not_known_yet() {
+    let pool: Arc<BfcAllocator> = four_kib(LONG);
+    let handle: Arc<dyn Allocator> = pool.clone();
+    let held = allocate(&pool, 4096);
+    assert!(out_of_memory(&pool, 4096).waited.is_zero(), "nobody is expected");
+    let expected = [ExpectedFrees::new(&handle), ExpectedFrees::new(&handle)];
+    std::thread::scope(|scope| {
+        let consumer = scope.spawn(|| {
+            await_waiter(&pool);
+            free(&pool, held);
+        });
+        let block = allocate(&pool, 4096);
+        consumer.join().unwrap();
+        free(&pool, block);
+    });
+    assert_woken(&pool);
+    drop(expected);
+}
+
+#[test]
+fn frees_are_expected_no_longer_than_somebody_says_so() {
+    let pool: Arc<BfcAllocator> = four_kib(LONG);
+    let handle: Arc<dyn Allocator> = pool.clone();
+    let _held = allocate(&pool, 4096);
+    drop([ExpectedFrees::new(&handle), ExpectedFrees::new(&handle)]);
+    assert!(out_of_memory(&pool, 4096).waited.is_zero());
+    assert_eq!(pool.retry_stats().waits, 0);
+}
+
+/// One free is enough to know that blocks change hands.
+#[test]
+fn after_a_free_by_a_thread_that_took_nothing_requests_wait() {
+    for cache in [None, Some(ThreadCache::new())] {
+        let config = BfcConfig::new(Bytes::kib(4)).with_retry_timeout(LONG);
+        let pool = pool(cache.map_or(config.clone(), |cache| config.with_thread_cache(cache)));
+        let sent = allocate(&pool, 256);
+        std::thread::scope(|scope| drop(scope.spawn(|| free(&pool, sent))));
+        let held = allocate(&pool, 4096);
+        std::thread::scope(|scope| {
+            let consumer = scope.spawn(|| {
+                await_waiter(&pool);
+                free(&pool, held);
+            });
+            allocate(&pool, 4096);
+            consumer.join().unwrap();
+        });
+        assert_woken(&pool);
+    }
+}
+
+/// Two threads that each hold what the other needs. `first` and `second` are how they fared.
+fn stalemate(pool: &BfcAllocator) -> [Result<(), Duration>; 2] {
+    let both = std::sync::Barrier::new(2);
+    let run = || {
+        let held = allocate(pool, 2048);
+        both.wait();
+        let outcome = match pool.allocate(&Request::new(2048)) {
+            Ok(block) => {
+                free(pool, block);
+                Ok(())
+            }
+            Err(AllocError::OutOfMemory(report)) => Err(report.waited),
+            Err(other) => panic!("{other:?}"),
+        };
+        free(pool, held);
+        outcome
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(run);
+        [run(), other.join().unwrap()]
+    })
+}
+
+#[test]
+fn of_threads_that_wait_for_each_other_one_gives_up_and_the_other_is_served() {
+    let time = Duration::from_millis(30);
+    for _ in 0..10 {
+        let pool = pool(BfcConfig::new(Bytes::kib(4)).with_retry_timeout(LONG).with_stalemate_after(time));
+        let mut outcomes = stalemate(&pool);
+        outcomes.sort_unstable();
+        let [Ok(()), Err(waited)] = outcomes else { panic!("{outcomes:?}") };
+        assert!(time <= waited && waited < LONG, "{waited:?}");
+        assert_eq!(pool.retry_stats().timeouts, 1);
+    }
+}
+
+#[test]
+fn without_being_told_so_threads_that_wait_for_each_other_wait_their_time() {
+    let time = Duration::from_millis(100);
+    let outcomes = stalemate(&four_kib(time));
+    assert!(outcomes.iter().any(|outcome| outcome.is_err_and(|waited| waited >= time)), "{outcomes:?}");
+}
+
+/// Where frees are expected from elsewhere, nobody gives up because all who are known wait.
+#[test]
+fn nobody_gives_up_while_frees_are_expected() {
+    let config = BfcConfig::new(Bytes::kib(4)).with_retry_timeout(LONG);
+    let pool = pool(config.with_stalemate_after(Duration::ZERO));
+    let handle: Arc<dyn Allocator> = pool.clone();
+    let held = allocate(&pool, 4096);
+    let expected = ExpectedFrees::new(&handle);
+    std::thread::scope(|scope| {
+        let waiters = [0, 1].map(|_| scope.spawn(|| pool.allocate(&Request::new(2048))));
+        let start = Instant::now();
+        while pool.retry_stats().waiting < 2 {
+            assert!(start.elapsed() < LONG, "they do not wait");
+            std::thread::yield_now();
+        }
+        free(&pool, held);
+        for waiter in waiters {
+            assert_eq!(waiter.join().unwrap().unwrap().bytes, 2048);
+        }
+    });
+    drop(expected);
 }

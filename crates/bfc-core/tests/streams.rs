@@ -594,3 +594,25 @@ fn a_pool_that_follows_a_plan_is_told_of_steps_and_tells_of_its_plan() {
     assert_eq!(planned.counts().steps, 2);
     assert_eq!(allocator.plan_counts(), Some(planned.counts()));
 }
+
+/// Waiters of one size cost one attempt that fails for each free, not one each.
+#[test]
+fn a_crowd_of_waiters_does_not_stampede() {
+    let bench = Bench::new();
+    let held: Vec<Allocation> = (0..8).map(|_| bench.take(MIB)).collect();
+    std::thread::scope(|scope| {
+        let taker = |_| scope.spawn(|| drop(bench.take(2 * MIB)));
+        let takers: Vec<_> = (0..100).map(taker).collect();
+        while bench.memory.stats().retry.waiting < 100 {
+            std::thread::yield_now();
+        }
+        let (first, rest): (Vec<_>, Vec<_>) = (0..).zip(held).partition(|(nth, _)| [0, 2].contains(nth));
+        drop(first);
+        assert_eq!(bench.memory.stats().retry.wakeups, 0, "no two of these lie side by side");
+        drop(rest);
+        takers.into_iter().for_each(|taker| taker.join().unwrap());
+    });
+    let retry = bench.memory.stats().retry;
+    assert_eq!((retry.waits, retry.timeouts), (100, 0));
+    assert!(retry.wakeups <= 300, "{retry:?}");
+}

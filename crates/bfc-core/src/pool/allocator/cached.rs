@@ -50,13 +50,13 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let shard = caches.of_thread(thread);
         if let Some(class) = class {
             let shard = &mut *shard.lock(thread);
-            shard.users.note(thread);
+            shard.users.note(thread, &self.retry);
             if let Some(block) = shard.take(class, need.alignment, need.bytes, tag) {
                 return Some(block);
             }
         }
         let state = &mut *self.state.lock(thread);
-        state.users.note(thread);
+        state.users.note(thread, &self.retry);
         let place = state.policy.place(need)?;
         if class.is_none() || !caches.takes(place.bytes) {
             return Some(state.accounts.open(place, need.bytes, tag));
@@ -77,7 +77,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let full = {
             let shard = &mut *shard.lock(thread);
             let place = shard.live(block)?;
-            shard.users.note(thread);
+            shard.users.note_free(thread, &self.retry);
             shard.keep(place);
             caches.is_full(shard)
         };
@@ -104,7 +104,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         }
         self.release_unwanted(state, Moment::AfterFree);
         if awaited {
-            let bytes = self.within_reach(state);
+            let bytes = self.within_reach_of(state);
             drop(guard);
             self.retry.notify_up_to(bytes);
         }
@@ -115,7 +115,6 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let mut shards = self.lock_caches();
         let mut any = false;
         for shard in &mut shards {
-            state.users.join(shard.users);
             while state.take_back(shard) {
                 any = true;
             }
