@@ -13,6 +13,7 @@ use crate::memory::{Block, MemoryKind, Span};
 use crate::oom::{HOLDERS, OomReport, Verdict};
 use crate::owner::OwnerId;
 use crate::plan::PlannedCounts;
+use crate::retry::Want;
 use crate::stats::Stats;
 use crate::streams::Stream;
 use crate::units::Bytes;
@@ -223,6 +224,25 @@ pub unsafe trait Allocator: Send + Sync + fmt::Debug {
         Err(RecordError::Unordered { allocator: self.name().to_owned() })
     }
 
+    /// What a request that waits for frees waits for, so far as it decides whom a free wakes. By default it is compared
+    /// with no other.
+    fn want(&self, request: &Request<'_>) -> Want {
+        Want { bytes: request.bytes, class: None }
+    }
+
+    /// The most bytes for which any request may be served as things stand; by default, and where nobody can tell, without
+    /// a bound. Allocators that wait for an allocator below them wake by it: see
+    /// [`notify_up_to`](crate::AllocatorRetry::notify_up_to).
+    fn within_reach(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Begins, or ends, to expect frees from threads that have not called the allocator yet. See [`ExpectedFrees`], which
+    /// calls it.
+    fn expect_frees(&self, begin: bool) {
+        let _ = begin;
+    }
+
     /// Whether the request would find room if these live blocks were free. `None` if the allocator cannot tell; it never
     /// says no to more blocks where it says yes to some of them.
     fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
@@ -328,5 +348,47 @@ impl Drop for Allocation {
             FAILED_DROPS.fetch_add(1, Ordering::Relaxed);
         }
         allocator.retire();
+    }
+}
+
+/// Says, as long as it lives, that memory of an allocator may be given back by threads that the allocator does not know
+/// yet: those that only consume what others have made.
+///
+/// A request that finds no memory waits for frees of other threads. Where only one thread ever took memory, nobody else
+/// seems to have any, and its requests fail at once; likewise where all who took memory
+/// [wait](crate::PoolConfig::with_stalemate_after), if that was chosen. Neither happens while this lives. It is not needed once
+/// a thread has given back what another took, or after a second thread has allocated: from then on requests wait.
+///
+/// ```
+/// use std::sync::{Arc, mpsc};
+/// use bfc_core::{Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, ExpectedFrees, HostMemory, Request};
+/// let pool = BfcAllocator::new("batches", Arc::new(HostMemory::new()), BfcConfig::new(Bytes::kib(4)));
+/// let pool: Arc<dyn Allocator> = Arc::new(pool);
+/// let (sender, batches) = mpsc::channel::<Allocation>();
+/// let consumer = std::thread::spawn(move || batches.into_iter().for_each(drop));
+/// let _expected = ExpectedFrees::new(&pool);
+/// for _ in 0..10 {
+///     // Each takes the whole pool, and waits until the consumer is done with the one before.
+///     sender.send(Allocation::new(&pool, &Request::new(4096))?)?;
+/// }
+/// drop(sender);
+/// # consumer.join().unwrap();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct ExpectedFrees(Arc<dyn Allocator>);
+
+impl ExpectedFrees {
+    /// Expects frees of this allocator's blocks by threads that it does not know yet.
+    #[must_use = "frees are expected until the value is dropped"]
+    pub fn new(allocator: &Arc<dyn Allocator>) -> Self {
+        allocator.expect_frees(true);
+        Self(Arc::clone(allocator))
+    }
+}
+
+impl Drop for ExpectedFrees {
+    fn drop(&mut self) {
+        self.0.expect_frees(false);
     }
 }

@@ -139,6 +139,8 @@ pub struct AllocationAttributes<'a> {
     /// Wait for frees and try again before giving up. Without it a failure is immediate: for scratch one can do without.
     pub retry_on_failure: bool,
     /// If given, only memory freed at a count not above the returned one may be handed out. Asked anew on each attempt.
+    /// Means nothing where frees bear no counts, as upstream: in pools without a
+    /// [timing counter](crate::PolicyAllocator::timing_counter) all memory is free for anybody as soon as it is given back.
     pub freed_before: Option<&'a (dyn Fn() -> u64 + Sync)>,
     /// At which end of the pool, for pools that keep two ends apart (see [`End`]).
     pub end: End,

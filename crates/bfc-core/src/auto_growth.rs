@@ -231,6 +231,10 @@ impl Policy for AutoGrowth {
         if frees { self.take_idle_region(u64::MAX) } else { None }
     }
 
+    fn wants_no_idle_to_grow(&self) -> bool {
+        self.options.free_before_growth
+    }
+
     fn regions(&self) -> Vec<Span> {
         self.regions.spans()
     }

@@ -362,6 +362,10 @@ unsafe impl Allocator for GuardAllocator {
         self.inner.trim(keep)
     }
 
+    fn expect_frees(&self, begin: bool) {
+        self.inner.expect_frees(begin);
+    }
+
     fn begin_step(&self) {
         self.inner.begin_step();
     }

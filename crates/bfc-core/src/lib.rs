@@ -48,6 +48,7 @@ mod pool;
 mod region_table;
 mod registry;
 mod retry;
+mod room;
 pub mod sim;
 mod slots;
 mod stats;
@@ -60,7 +61,9 @@ mod virtual_memory;
 mod visitors;
 
 pub use address_only::*;
-pub use allocator::{Allocation, Allocator, Contents, DEFAULT_ALIGNMENT, Request, failed_drops};
+pub use allocator::{
+    Allocation, Allocator, Contents, DEFAULT_ALIGNMENT, ExpectedFrees, Request, failed_drops,
+};
 pub use amount::{Amount, ParseAmountError, Share};
 pub use attributes::{AllocationAttributes, AllocatorAttributes};
 pub use auto_growth::*;

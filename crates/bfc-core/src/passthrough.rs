@@ -17,7 +17,7 @@ use crate::owner::OwnerId;
 use crate::policy::Place;
 use crate::pool::accounts::{Account, Accounts};
 use crate::pool::callers::{CallOut, Users};
-use crate::retry::{AllocatorRetry, Refusal};
+use crate::retry::{AllocatorRetry, Refusal, Want};
 use crate::slots::Slots;
 use crate::stats::Stats;
 use crate::sub_allocator::SubAllocator;
@@ -112,12 +112,16 @@ impl PassthroughAllocator {
         self
     }
 
+    /// What the limit leaves.
+    fn unreserved(&self, state: &State) -> u64 {
+        self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(state.reserved))
+    }
+
     /// Tries once. Only the `last` attempt works out who holds the memory.
     fn attempt(&self, request: &Request<'_>, thread: ThreadNumber, last: bool) -> Result<Block, Refusal> {
         let state = &mut *lock(&self.state);
-        state.users.note(thread);
-        let within_limit = |limit: u64| request.bytes <= limit.saturating_sub(state.reserved);
-        if !self.limit.is_none_or(within_limit) {
+        state.users.note(thread, &self.retry);
+        if request.bytes > self.unreserved(state) {
             return Err(self.refuse(state, request, last));
         }
         match self.take(state, request.alignment, request.bytes) {
@@ -129,7 +133,7 @@ impl PassthroughAllocator {
             Err(SourceError::Exhausted { .. }) => Err(self.refuse(state, request, last)),
             Err(error) => {
                 let error = AllocError::Source { allocator: self.name.clone(), error };
-                Err(Refusal { error, wait: state.could_be_freed() })
+                Err(Refusal { error, wait: self.could_be_freed(state) })
             }
         }
     }
@@ -198,11 +202,16 @@ impl PassthroughAllocator {
         answer.unwrap_or(Err(BlockError::Reentrant))
     }
 
+    /// Whether another thread may give something back.
+    fn could_be_freed(&self, state: &State) -> bool {
+        state.accounts.figures.live_allocs > 0 && self.retry.others_may_free()
+    }
+
     #[cold]
     fn refuse(&self, state: &State, request: &Request<'_>, last: bool) -> Refusal {
         let over_limit = self.limit.is_some_and(|limit| request.bytes > limit);
         let verdict = if over_limit { Verdict::OverLimit } else { Verdict::Exhausted };
-        let wait = !over_limit && state.could_be_freed();
+        let wait = !over_limit && self.could_be_freed(state);
         let report = self.report(state, request, verdict, last || !wait);
         Refusal { error: AllocError::OutOfMemory(Box::new(report)), wait }
     }
@@ -227,11 +236,6 @@ impl PassthroughAllocator {
 }
 
 impl State {
-    /// Whether another thread may give something back.
-    const fn could_be_freed(&self) -> bool {
-        self.users.several() && self.accounts.figures.live_allocs > 0
-    }
-
     /// Opens the account of a block; `None` if no more can be numbered.
     fn open(&mut self, live: Live, request: &Request<'_>) -> Option<Block> {
         let slot = self.live.insert(live)?;
@@ -291,7 +295,7 @@ unsafe impl Allocator for PassthroughAllocator {
         let thread = self.call_out.enter().ok_or_else(reentrant)?;
         let timeout = self.retry_timeout;
         if request.attributes.retry_on_failure && !timeout.is_zero() {
-            self.retry.allocate(bytes, timeout, |last| self.attempt(request, thread, last))
+            self.retry.allocate_as(self.want(request), timeout, |last| self.attempt(request, thread, last))
         } else {
             self.attempt(request, thread, true).map_err(|refusal| refusal.error)
         }
@@ -302,19 +306,33 @@ unsafe impl Allocator for PassthroughAllocator {
             return Ok(());
         }
         let thread = self.call_out.enter().ok_or(BlockError::Reentrant)?;
-        {
+        let unreserved = {
             let state = &mut *lock(&self.state);
             let (Live { region, .. }, _) = state.find(&block)?;
-            state.users.note(thread);
+            state.users.note_free(thread, &self.retry);
             state.accounts.close(place_of(&block));
             state.live.remove(block.chunk);
             state.reserved = state.reserved.saturating_sub(region.bytes);
             state.accounts.note_reserved(state.reserved);
             // SAFETY: the caller has given the block up, and the region is in the table no more.
             unsafe { self.give_back(state, region) };
-        }
-        self.retry.notify();
+            self.unreserved(state)
+        };
+        self.retry.notify_up_to(unreserved);
         Ok(())
+    }
+
+    fn want(&self, request: &Request<'_>) -> Want {
+        // Neither the limit nor a source has room for more where it has none for less, of one alignment.
+        Want { bytes: request.bytes, class: Some(u64::from(request.alignment.trailing_zeros())) }
+    }
+
+    fn within_reach(&self) -> u64 {
+        self.with_state(|state| self.unreserved(state)).unwrap_or(u64::MAX)
+    }
+
+    fn expect_frees(&self, begin: bool) {
+        self.retry.expect_frees(begin);
     }
 
     fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {

@@ -203,6 +203,12 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// Whether [`take_unwanted_region`](Self::take_unwanted_region) takes all idle regions before a growth: requests can then be
+    /// served in their place.
+    fn wants_no_idle_to_grow(&self) -> bool {
+        false
+    }
+
     /// What was found overwritten in the policy's bookkeeping, for policies that can notice. From then on
     /// [`place`](Self::place) finds no room, so that nothing is placed by what was overwritten: a pool says so instead
     /// of growing, and instead of calling its memory exhausted.
@@ -225,6 +231,12 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
     /// The largest free piece in bytes, or 0, that a need at this end may have.
     fn largest_free_at(&self, end: End) -> u64 {
         let _ = end;
+        self.largest_free_bytes()
+    }
+
+    /// The most bytes for which a need may find room in the memory there is, also where that takes a
+    /// [`merge_until_fit`](Self::merge_until_fit); more than can be had in the end does no harm.
+    fn largest_obtainable_bytes(&self) -> u64 {
         self.largest_free_bytes()
     }
 

@@ -1,5 +1,6 @@
 //! Waiting for frees before an out-of-memory error is returned.
 
+mod known;
 mod queue;
 
 use std::time::{Duration, Instant};
@@ -8,7 +9,8 @@ use crate::error::AllocError;
 use crate::memory::Block;
 use crate::stats::RetryStats;
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Arc, Condvar, Mutex, lock, wait};
+use crate::sync::{Arc, Condvar, Mutex, ThreadNumber, lock, wait};
+pub(crate) use known::Known;
 use queue::Queue;
 
 /// An attempt that gave no memory.
@@ -60,6 +62,11 @@ impl Want {
 /// *before* its attempt and is due if a free came later. Attempts and frees must exclude each other, as under the lock
 /// of a pool; then a free either comes before the attempt, which sees its memory, or raises the epoch after it was read.
 ///
+/// **Who gives up early.** Pools tell of the threads that took memory and of those that give back what others took. A pool
+/// can thus tell that nobody but the thread that asks could free, and refuses at once; and, where that was
+/// [chosen](crate::PoolConfig::with_stalemate_after), that all who could free wait themselves: then the oldest waiter
+/// makes its last attempt, and no other.
+///
 /// ```
 /// use std::time::Duration;
 /// use bfc_core::{AllocatorRetry, Block};
@@ -74,11 +81,18 @@ pub struct AllocatorRetry {
     /// that attempt therefore sees it, and a free that sees 0 has nobody to wake.
     interested: AtomicUsize,
     state: Mutex<State>,
+    /// How long all who could free must have waited before the oldest gives up; `None` is for ever.
+    stalemate: Option<Duration>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     queue: Queue<Arc<Condvar>>,
+    known: Known,
+    /// How many say that frees come from threads that are not known yet.
+    expected: usize,
+    /// Since when all who could free wait, so far as that matters.
+    stuck_since: Option<Instant>,
     /// All figures but the wake-ups, which the queue counts.
     stats: RetryStats,
 }
@@ -93,7 +107,50 @@ impl AllocatorRetry {
     /// A retry that nobody waits in.
     #[must_use]
     pub fn new() -> Self {
-        Self { interested: AtomicUsize::new(0), state: Mutex::new(State::default()) }
+        Self { interested: AtomicUsize::new(0), state: Mutex::new(State::default()), stalemate: None }
+    }
+
+    /// The same, in which the oldest waiter gives up once all who could free have waited for so long.
+    pub(crate) fn with_stalemate(mut self, after: Option<Duration>) -> Self {
+        self.stalemate = after;
+        self
+    }
+
+    /// Notes a thread that is about to have memory. To be told before others can wait for what it then holds.
+    #[cold]
+    pub(crate) fn meet(&self, thread: u64) {
+        let state = &mut *lock(&self.state);
+        state.known.add(thread);
+        state.stuck_since = None;
+    }
+
+    /// Notes a thread that gives memory back.
+    #[cold]
+    pub(crate) fn meet_freeing(&self, thread: u64) {
+        let state = &mut *lock(&self.state);
+        state.known.gives_back(thread);
+        state.stuck_since = None;
+    }
+
+    /// Notes that memory may come from anybody.
+    #[cold]
+    pub(crate) fn meet_anybody(&self) {
+        lock(&self.state).known.set_anybody();
+    }
+
+    /// Whether another thread than the calling one may give memory back, as far as one knows.
+    #[cold]
+    pub(crate) fn others_may_free(&self) -> bool {
+        let state = lock(&self.state);
+        state.expected > 0 || state.known.others_than(ThreadNumber::current().get())
+    }
+
+    /// Begins or ends to expect frees from threads that are not known yet.
+    pub(crate) fn expect_frees(&self, begin: bool) {
+        self.update(|state| {
+            state.expected = if begin { state.expected + 1 } else { state.expected.saturating_sub(1) };
+            None
+        });
     }
 
     /// Calls `attempt` until it gives a block, it refuses without hope, or `timeout` has passed since the first
@@ -174,7 +231,10 @@ impl AllocatorRetry {
     #[inline]
     pub fn notify_up_to(&self, bytes: u64) {
         if self.is_awaited() {
-            self.update(|state| state.queue.freed(bytes));
+            self.update(|state| {
+                state.stuck_since = None;
+                state.queue.freed(bytes)
+            });
         }
     }
 
@@ -195,10 +255,38 @@ impl AllocatorRetry {
     /// Changes the state, and wakes whom that gave the turn once the lock is open again.
     #[cold]
     fn update(&self, change: impl FnOnce(&mut State) -> Option<Arc<Condvar>>) {
-        let bell = change(&mut lock(&self.state));
+        let bell = {
+            let state = &mut *lock(&self.state);
+            let turn = change(state);
+            let stuck = if self.stalemate.is_some() { state.find_stalemate() } else { None };
+            turn.or(stuck)
+        };
         if let Some(bell) = bell {
             bell.notify_one();
         }
+    }
+}
+
+impl State {
+    /// Notes whether all who could free wait. Whom to wake when that has just come to be: the oldest, to give up in time.
+    fn find_stalemate(&mut self) -> Option<Arc<Condvar>> {
+        let Self { queue, known, .. } = self;
+        let stuck = self.expected == 0 && !known.is_anybody() && queue.all_wait(known.threads());
+        let oldest = queue.oldest().filter(|_| stuck);
+        if oldest.is_none() {
+            self.stuck_since = None;
+        } else if self.stuck_since.is_none() {
+            self.stuck_since = Some(Instant::now());
+            return oldest.map(|(_, bell)| Arc::clone(bell));
+        }
+        None
+    }
+
+    /// How long this waiter still sleeps before it gives up as nobody could free; `None` if it need not.
+    fn gives_up_in(&self, ticket: u64, stalemate: Option<Duration>, now: Instant) -> Option<Duration> {
+        let (since, after) = (self.stuck_since?, stalemate?);
+        self.queue.oldest().filter(|(oldest, _)| *oldest == ticket)?;
+        Some(after.saturating_sub(now.saturating_duration_since(since)))
     }
 }
 
@@ -249,7 +337,8 @@ impl<'a> Wait<'a> {
             state.stats.waits += 1;
             state.stats.waiting += 1;
             let turn;
-            (ticket, turn) = state.queue.enter(want, tried, Arc::clone(&bell));
+            let thread = ThreadNumber::current().get();
+            (ticket, turn) = state.queue.enter(want, tried, thread, Arc::clone(&bell));
             turn
         });
         let started = Instant::now();
@@ -261,16 +350,23 @@ impl<'a> Wait<'a> {
         self.retry.update(|state| state.queue.failed(self.ticket, want, tried));
     }
 
-    /// Sleeps until it is this request's turn; whether the deadline has passed.
+    /// Sleeps until it is this request's turn; whether its attempt is the last, as the deadline has passed or nobody is left
+    /// who could free.
     fn sleep(&self) -> bool {
         let mut state = lock(&self.retry.state);
         loop {
-            let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
-                return true;
-            }
-            if state.queue.has_turn(self.ticket) {
+            let now = Instant::now();
+            let time = self.deadline.map(|deadline| deadline.saturating_duration_since(now));
+            let hope = state.gives_up_in(self.ticket, self.retry.stalemate, now);
+            // `None` is without end here, and not the least.
+            let left = [time, hope].into_iter().flatten().min();
+            if time != Some(Duration::ZERO) && state.queue.has_turn(self.ticket) {
                 return false;
+            }
+            if left == Some(Duration::ZERO) {
+                state.queue.give_up(self.ticket);
+                state.stuck_since = None;
+                return true;
             }
             state = wait(&self.bell, state, left);
         }

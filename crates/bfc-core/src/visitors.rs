@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use crate::error::{SourceError, VisitorError};
@@ -15,7 +16,8 @@ use crate::sync::{Mutex, lock};
 /// Is called with a region and the index of its place: the NUMA node of host memory, the ordinal of a device.
 ///
 /// It runs inside the allocation that took the region, so it must not call back into the pool. It may call another pool,
-/// as long as that one's visitors do not call this one in turn: two threads could then wait for each other.
+/// as long as that one's visitors do not call this one in turn: two threads could then wait for each other. If it panics,
+/// the region goes back to the source, and the panic to whoever asked for memory or gave it back.
 pub type Visitor = Arc<dyn Fn(Span, usize) + Send + Sync>;
 
 /// The visitors of one source of memory, in the order in which they were added.
@@ -124,6 +126,19 @@ impl Visited {
     }
 }
 
+/// A region that goes back to its source when this is dropped: its owner has given it up.
+struct GoesBack<'a> {
+    source: &'a dyn SubAllocator,
+    region: Span,
+}
+
+impl Drop for GoesBack<'_> {
+    fn drop(&mut self) {
+        // SAFETY: whoever made this was promised for `region` what `source` asks for.
+        unsafe { self.source.free(self.region) };
+    }
+}
+
 // SAFETY: every region is one of `source`, which makes the same promise, passed on unchanged.
 unsafe impl SubAllocator for Visited {
     fn memory_kind(&self) -> MemoryKind {
@@ -142,8 +157,16 @@ unsafe impl SubAllocator for Visited {
             state.regions.insert(region.address, region.bytes);
             Arc::clone(&state.visitors)
         };
-        for visit in &visitors.alloc {
-            visit(region, self.index);
+        let told = catch_unwind(AssertUnwindSafe(|| {
+            for visit in &visitors.alloc {
+                visit(region, self.index);
+            }
+        }));
+        if let Err(panic) = told {
+            // Those who were told of the region, and those who were not, are told that it goes.
+            // SAFETY: the region has just come from the source, and nobody but the visitors has heard of it.
+            unsafe { self.free(region) };
+            resume_unwind(panic);
         }
         Ok(region)
     }
@@ -166,13 +189,13 @@ unsafe impl SubAllocator for Visited {
             }
             (Arc::clone(&state.visitors), regions)
         };
+        // Gone also if a visitor panics: nobody else knows of it any more.
+        let _gone = GoesBack { source: &*self.source, region };
         for region in regions {
             for visit in visitors.free.iter().rev() {
                 visit(region, self.index);
             }
         }
-        // SAFETY: the caller's promise for `region` is the one that `source` asks for.
-        unsafe { self.source.free(region) };
     }
 
     fn supports_coalescing(&self) -> bool {

@@ -227,7 +227,7 @@ fn a_frontier_that_is_raised_from_within_the_source_counts() {
 #[test]
 fn a_plan_is_not_reached_from_within_the_source() {
     let chosen = policies().into_iter().find_map(|(_, chosen)| match chosen {
-        Chosen::Planned { config, .. } => Some(config),
+        Chosen::Planned(config) => Some(config),
         _ => None,
     });
     let source = FakeSource::new(Nature::default());

@@ -8,9 +8,9 @@ use std::time::Duration;
 use bfc_core::sim::SimDevice;
 use bfc_core::{
     AddressOnlyMemory, AllocationAttributes, Allocator, AllocatorAttributes, AllocatorChoice, Amount,
-    BfcConfig, Bytes, CacheChoice, DeviceId, DeviceMemory, End, Ends, GuardError, HostMemory, Lifetime,
-    MemoryKind, Plan, PlanOptions, Pool, PoolError, PoolOptions, Registry, RegistryError, Request,
-    SplitChoice, SubAllocator, ThreadCache,
+    AutoGrowthAllocator, AutoGrowthOptions, BfcAllocator, BfcConfig, Bytes, CacheChoice, DeviceId,
+    DeviceMemory, End, Ends, GuardError, HostMemory, Lifetime, MemoryKind, Plan, PlanOptions, Pool,
+    PoolError, PoolOptions, Registry, RegistryError, Request, SplitChoice, SubAllocator, ThreadCache,
 };
 
 /// A registry with one device whose memory is `source`, and the allocator that `options` make of it.
@@ -172,4 +172,39 @@ fn a_pool_with_a_plan_follows_it() {
     };
     assert!(made(None).contains("PlannedOptions"), "{}", made(None));
     assert!(!made(Some(choose(AllocatorChoice::Bfc))).contains("PlannedOptions"));
+}
+
+/// A counter that would be left out without a word could give memory away that a device still works on.
+#[test]
+fn an_allocator_that_cannot_keep_counted_frees_apart_is_refused_where_they_are_to_be_counted() {
+    for choice in AllocatorChoice::ALL {
+        let config = BfcConfig::new(Bytes::mib(64)).with_timing_counter(Arc::default());
+        let made = made_with(Arc::new(HostMemory::new()), config, choose(choice));
+        let keeps = ["bfc", "bfc-tensorflow", "planned", "guard"].contains(&choice.name());
+        match made {
+            Ok(_) => assert!(keeps, "{choice}"),
+            Err(RegistryError::Pool { error: PoolError::NoCounts { pool, allocator }, .. }) => {
+                assert!(!keeps && (pool.as_str(), allocator) == ("pool", choice));
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    let counted = BfcConfig::new(Bytes::mib(64)).with_timing_counter(Arc::default());
+    let plan = Plan::solve(&[Lifetime { bytes: 1000, start: 0, end: 3 }], &PlanOptions::default()).unwrap();
+    let registry = Registry::new();
+    let pool = Pool::planned("pool", Arc::new(AddressOnlyMemory::new()), 0, counted, Arc::new(plan));
+    registry.register(DeviceId::CPU, [pool]).unwrap();
+    let planned = registry.allocator(DeviceId::CPU, AllocatorAttributes::default(), None);
+    let error = planned.unwrap_err();
+    assert!(matches!(&error, RegistryError::Pool { error: PoolError::NoCounts { .. }, .. }), "{error}");
+}
+
+/// The pool says itself whether it counts.
+#[test]
+fn a_pool_says_whether_its_frees_are_counted() {
+    let source = || Arc::new(AddressOnlyMemory::new());
+    let counted = BfcConfig::new(Bytes::mib(64)).with_timing_counter(Arc::default());
+    assert!(BfcAllocator::new("pool", source(), counted.clone()).timing_counter().is_some());
+    let config = counted.with_policy(AutoGrowthOptions::cpu());
+    assert!(AutoGrowthAllocator::new("pool", source(), config).timing_counter().is_none());
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use bfc_core::sim::{Fault, Operation, Pace, SimDevice, Use, When};
 use bfc_core::{
     Allocation, Allocator, AllocatorAttributes, Amount, Bytes, DeviceId, DeviceKind, DeviceSource, Driver,
-    Environment, GIB, MIB, MemoryKind, PoolOptions, Registry, RegistryError, Request, SourceError, Stream,
+    Environment, GIB, Lifetime, MIB, MemoryKind, Plan, PlanOptions, PoolOptions, Registry, RegistryError,
+    Request, SourceError, Stream,
 };
 
 /// Free memory that pools leave, unless told otherwise.
@@ -31,7 +32,7 @@ fn machine(variables: &[(&str, &str)]) -> Machine {
     let devices = vec![device(2), device(4)];
     let streams = (0..).zip(&devices).map(|(ordinal, device)| {
         let options = environment.settings().options(sim(ordinal));
-        registry.register_device(sim(ordinal), device.clone(), RESERVE, options).unwrap()
+        registry.register_device(sim(ordinal), device.clone(), RESERVE, options, None).unwrap()
     });
     let streams = streams.collect();
     Machine { registry, devices, streams }
@@ -155,7 +156,7 @@ fn a_device_whose_driver_gives_nothing_is_a_typed_error() {
     let registry = Registry::new();
     let device = Arc::new(SimDevice::new(Bytes::gib(1)));
     device.inject(Fault::new(Operation::CreateStream, When::Call(1)));
-    let register = || registry.register_device(sim(0), device.clone(), RESERVE, PoolOptions::default());
+    let register = || registry.register_device(sim(0), device.clone(), RESERVE, PoolOptions::default(), None);
     let error = register().unwrap_err();
     assert!(matches!(error, RegistryError::Source { error: SourceError::Driver { .. }, .. }));
     assert_eq!(registry.devices(), []);
@@ -187,7 +188,7 @@ fn a_forgotten_device_can_be_registered_anew_and_its_allocators_serve_on() {
     let error = machine.registry.allocator(sim(0), attributes, None).unwrap_err();
     assert!(matches!(error, RegistryError::NoDevice { .. }), "{error}");
     let options = PoolOptions::default();
-    machine.registry.register_stream(sim(0), &machine.streams[0], RESERVE, options).unwrap();
+    machine.registry.register_stream(sim(0), &machine.streams[0], RESERVE, options, None).unwrap();
     assert!(!Arc::ptr_eq(&before, &machine.memory(0)));
     assert!(Allocation::new(&before, &Request::new(MIB)).is_ok());
 }
@@ -202,4 +203,48 @@ fn a_device_trims_the_memories_that_were_made_and_makes_none_for_it() {
     assert!(reserved >= 300 * MIB);
     assert_eq!(machine.registry.trim(sim(0)), reserved);
     assert_eq!(memory.stats().bytes_reserved, 0);
+}
+
+/// Memory that grows in place, a stream beside the compute stream, and a plan in one.
+#[test]
+fn a_device_follows_its_plan_also_beside_frees_that_wait_for_streams() {
+    let registry = Registry::new();
+    let device = Arc::new(SimDevice::new(Bytes::gib(1)).with_pace(Pace::OnDemand));
+    let lifetime = |bytes, start| Lifetime { bytes, start, end: 9 };
+    let step = [lifetime(3 * MIB, 0), lifetime(5 * MIB, 1)];
+    let plan = Arc::new(Plan::solve(&step, &PlanOptions::default()).unwrap());
+    let options = PoolOptions::default().with_limit(Bytes::mib(24));
+    registry.register_device(sim(0), device.clone(), RESERVE, options, Some(plan)).unwrap();
+    let memory = registry.allocator(sim(0), AllocatorAttributes::default(), None).unwrap().allocator;
+    let take = |bytes| Allocation::new(&memory, &Request::new(bytes)).unwrap();
+    let planned = || memory.plan_counts().unwrap().planned;
+
+    for _ in 0..3 {
+        drop([take(3 * MIB), take(5 * MIB)]);
+    }
+    assert_eq!((planned(), memory.stats().bytes_reserved), (6, 8 * MIB));
+
+    // What departs from the plan continues the memory in place, and goes back from its end.
+    let other = take(7 * MIB);
+    assert_eq!((planned(), memory.regions().len()), (6, 1));
+    drop(other);
+    let before = memory.stats().bytes_reserved;
+    assert!(memory.trim(Bytes::mib(8)) > 0 && memory.stats().bytes_reserved < before);
+    assert_eq!(memory.plan_counts().unwrap().planned, 6);
+
+    // The range is handed back for a request that needs all there is, once the frees that wait have passed.
+    let side = Stream::new(device.clone()).unwrap();
+    let blocks = [take(3 * MIB), take(5 * MIB)];
+    for block in &blocks {
+        memory.record_stream(&block.block(), &side).unwrap();
+        device.launch(side.handle(), &[Use::of(&block.block())]).unwrap();
+    }
+    drop(blocks);
+    drop(take(24 * MIB));
+    assert_eq!(device.violations(), []);
+    // And taken anew when a step begins.
+    memory.begin_step();
+    let before = planned();
+    drop([take(3 * MIB), take(5 * MIB)]);
+    assert_eq!(planned(), before + 2);
 }

@@ -369,3 +369,22 @@ fn upstream_auto_growth_frees_when_no_cache_hit() {
         assert_eq!(taken, expected);
     }
 }
+
+/// Upstream frees its idle chunks for any request that finds no block; here not for one that even they do not serve.
+#[test]
+fn a_request_that_cannot_be_met_frees_no_idle_chunk() {
+    let options = AutoGrowthOptions::gpu().with_free_before_growth(true);
+    let source = Watched::new(Arc::new(AddressOnlyMemory::new()), Fails::Never);
+    let pool = pool::<AutoGrowth>(&source, &options, 64 * KIB);
+    let get = |bytes| pool.allocate(&Request::new(bytes));
+    let (kept, idle) = (get(8 * KIB).unwrap(), get(16 * KIB).unwrap());
+    free(&pool, idle);
+    let before = pool.regions();
+    assert_eq!(before.len(), 2);
+    for bytes in [57 * KIB, MIB] {
+        assert!(get(bytes).is_err());
+        assert_eq!(pool.regions(), before, "{bytes} bytes");
+    }
+    assert_eq!(get(56 * KIB).unwrap().bytes, 56 * KIB);
+    free(&pool, kept);
+}

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bfc_core::{
     AddressOnlyMemory, AllocError, AllocationAttributes, Allocator, Block, BlockError, Bytes, Category,
-    DeviceMemory, HostMemory, MemoryKind, OwnerId, PassthroughAllocator, Request, SourceError, Tag, Verdict,
-    sim::SimDevice,
+    DeviceMemory, ExpectedFrees, HostMemory, MemoryKind, OwnerId, PassthroughAllocator, Request, SourceError,
+    Tag, Verdict, sim::SimDevice,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -260,4 +260,47 @@ proptest! {
         drop(allocator);
         source.assert_all_returned();
     }
+}
+
+/// Waiters of one size cost one attempt that fails for each free, not one each; and none for what is too little.
+#[test]
+fn a_crowd_of_waiters_does_not_stampede() {
+    let allocator = PassthroughAllocator::new("through", Arc::new(AddressOnlyMemory::new()));
+    let allocator = allocator.with_limit(Bytes(1000)).with_retry_timeout(Duration::from_secs(60));
+    let held = [allocate(&allocator, 100), allocate(&allocator, 900)];
+    std::thread::scope(|scope| {
+        let taker = |_| scope.spawn(|| free(&allocator, allocate(&allocator, 200)).unwrap());
+        let takers: Vec<_> = (0..100).map(taker).collect();
+        while allocator.stats().retry.waiting < 100 {
+            std::thread::yield_now();
+        }
+        free(&allocator, held[0]).unwrap();
+        assert_eq!(allocator.stats().retry.wakeups, 0, "100 bytes serve nobody");
+        free(&allocator, held[1]).unwrap();
+        takers.into_iter().for_each(|taker| taker.join().unwrap());
+    });
+    let retry = allocator.stats().retry;
+    assert_eq!((retry.waits, retry.timeouts), (100, 0));
+    assert!(retry.wakeups <= 300, "{retry:?}");
+}
+
+/// A consumer that has not called yet: see `ExpectedFrees`.
+#[test]
+fn a_request_waits_for_expected_frees_too() {
+    let allocator = PassthroughAllocator::new("through", Arc::new(AddressOnlyMemory::new()));
+    let allocator: Arc<dyn Allocator> = Arc::new(allocator.with_limit(Bytes(1000)));
+    let held = allocate(&*allocator, 1000);
+    let fails = |allocator: &Arc<dyn Allocator>| allocator.allocate(&Request::new(1)).is_err();
+    assert!(fails(&allocator), "at once: nobody else is known");
+    let expected = ExpectedFrees::new(&allocator);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while allocator.stats().retry.waiting == 0 {
+                std::thread::yield_now();
+            }
+            free(&*allocator, held).unwrap();
+        });
+        assert_eq!(allocate(&*allocator, 1000).bytes, 1000);
+    });
+    drop(expected);
 }

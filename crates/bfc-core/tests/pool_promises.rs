@@ -75,6 +75,26 @@ fn idle_regions_make_room_for_a_larger_one() {
     free(&pool, kept);
 }
 
+/// What is idle serves requests to come: a request that even all of it does not serve leaves it where it is.
+#[test]
+fn a_request_that_cannot_be_met_gives_no_idle_region_back() {
+    for collect in [true, false] {
+        let config = BfcConfig::new(Bytes::mib(16)).with_first_region(Bytes(MIB));
+        let pool = pool(config.with_garbage_collection(collect));
+        assert!(pool.config().region_merging());
+        let kept = allocate(&pool, 100);
+        let blocks: Vec<Block> = (0..6).map(|_| allocate(&pool, MIB)).collect();
+        blocks.into_iter().for_each(|block| free(&pool, block));
+        let before = pool.regions();
+        assert!(before.len() > 1);
+        for bytes in [16 * MIB, 17 * MIB, 1 << 40] {
+            out_of_memory(&pool, bytes);
+            assert_eq!(pool.regions(), before, "{bytes} bytes");
+        }
+        free(&pool, kept);
+    }
+}
+
 #[test]
 fn trimming_keeps_what_it_is_told_to_keep_and_says_what_it_gave_back() {
     let pool = pool(BfcConfig::new(Bytes::mib(64)).with_first_region(Bytes(MIB)));

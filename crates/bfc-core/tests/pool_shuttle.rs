@@ -137,11 +137,11 @@ fn threads_on_one_pool_of_any_policy_never_get_the_same_memory() {
         for (_, chosen) in policies() {
             match chosen {
                 // With a counter, idle regions may have to wait for the frontier: `bfc_frontier.rs`.
-                Chosen::Bfc { timing: true, .. } | Chosen::Planned { timing: true, .. } => {}
+                Chosen::Bfc { timing: true, .. } => {}
                 Chosen::Bfc { config, .. } => threads_share_a_pool::<Bfc>(config, seed),
                 Chosen::Buddy(config) => threads_share_a_pool::<Buddy>(config, seed),
                 Chosen::AutoGrowth(config) => threads_share_a_pool::<AutoGrowth>(config, seed),
-                Chosen::Planned { config, .. } => threads_share_a_pool::<Planned<Bfc>>(config, seed),
+                Chosen::Planned(config) => threads_share_a_pool::<Planned<Bfc>>(config, seed),
             }
         }
     }

@@ -8,12 +8,14 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use bfc_core::{
-    AllocError, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, Bytes, GrowthRule, Request,
+    AllocError, AllocationAttributes, Allocator, AutoGrowth, AutoGrowthConfig, AutoGrowthOptions, Bfc,
+    BfcAllocator, BfcConfig, Block, Bytes, ConfiguredPolicy, ExpectedFrees, GrowthRule, Lifetime, Plan,
+    PlanOptions, PlannedAllocator, PlannedConfig, PolicyAllocator, PoolConfig, Request, ThreadCache,
     TimingCounter, Verdict,
 };
 
 use common::source::{FakeSource, Nature};
-use common::{allocate, free, out_of_memory};
+use common::{allocate, free, out_of_memory, try_free};
 
 /// Longer than any test may take: a request that waits this long has missed its wake-up.
 const LONG: Duration = Duration::from_secs(60);
@@ -262,4 +264,180 @@ fn a_free_that_leaves_a_region_idle_wakes_those_whom_collection_serves() {
     });
     assert_woken(&pool);
     free(&pool, first);
+}
+
+/// The same where regions are merged or freed before a growth, and not collected.
+#[test]
+fn a_free_that_leaves_a_region_idle_wakes_whoever_else_gets_it() {
+    let merging =
+        BfcConfig::new(Bytes::kib(16)).with_garbage_collection(false).with_first_region(Bytes::kib(4));
+    assert!(merging.region_merging());
+    idle_region_serves_a_waiter::<Bfc>(merging);
+    let options = AutoGrowthOptions::cpu().with_free_before_growth(true);
+    let freeing = AutoGrowthConfig::with_options(Bytes::kib(16), options).with_garbage_collection(false);
+    idle_region_serves_a_waiter::<AutoGrowth>(freeing);
+}
+
+fn idle_region_serves_a_waiter<P: ConfiguredPolicy>(config: PoolConfig<P::Options>) {
+    let source = FakeSource::new(Nature::default());
+    let pool = PolicyAllocator::<P>::new("test", source, config.with_retry_timeout(LONG));
+    let get = |bytes| pool.allocate(&Request::new(bytes)).unwrap();
+    let (first, second) = (get(3 << 10), get(7 << 10));
+    assert_eq!(pool.regions().len(), 2);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| get(11 << 10));
+        let start = Instant::now();
+        while pool.retry_stats().waiting == 0 {
+            assert!(start.elapsed() < LONG, "nobody waits");
+            std::thread::yield_now();
+        }
+        try_free(&pool, second).unwrap();
+        try_free(&pool, waiter.join().unwrap()).unwrap();
+    });
+    let retry = pool.retry_stats();
+    assert!(retry.waits > 0 && retry.waited < LONG, "{retry:?}");
+    try_free(&pool, first).unwrap();
+}
+
+/// The last block of a plan's range is freed: with the room beside it, the range serves a waiter.
+#[test]
+fn a_waiter_gets_a_plans_range_with_what_is_free_beside_it() {
+    let plan = Plan::solve(&[Lifetime { bytes: 4096, start: 0, end: 1 }], &PlanOptions::default()).unwrap();
+    let config = PlannedConfig::planned(Bytes::kib(16), Arc::new(plan)).with_allow_growth(false);
+    let source = FakeSource::new(Nature::default());
+    let pool = PlannedAllocator::new("test", source, config.with_retry_timeout(LONG));
+    let get = |bytes| pool.allocate(&Request::new(bytes)).unwrap();
+    let (planned, others) = (get(4096), [get(4000), get(4000), get(4000)]);
+    assert_eq!(pool.counts().planned, 1);
+    let beside = others.iter().find(|other| other.address.abs_diff(planned.address) == 4096).unwrap();
+    try_free(&pool, *beside).unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| pool.allocate(&Request::new(8192)).unwrap());
+        let start = Instant::now();
+        while pool.retry_stats().waiting == 0 {
+            assert!(start.elapsed() < LONG, "nobody waits");
+            std::thread::yield_now();
+        }
+        try_free(&pool, planned).unwrap();
+        assert_eq!(waiter.join().unwrap().bytes, 8192);
+    });
+    assert!(pool.retry_stats().waited < LONG);
+}
+
+/// A consumer that has not called the pool yet: the producer cannot know of it, unless it is told.
+#[test]
+fn a_request_waits_for_frees_that_are_expected_from_a_thread_not_known_yet() {
+    let pool: Arc<BfcAllocator> = four_kib(LONG);
+    let handle: Arc<dyn Allocator> = pool.clone();
+    let held = allocate(&pool, 4096);
+    assert!(out_of_memory(&pool, 4096).waited.is_zero(), "nobody is expected");
+    let expected = [ExpectedFrees::new(&handle), ExpectedFrees::new(&handle)];
+    std::thread::scope(|scope| {
+        let consumer = scope.spawn(|| {
+            await_waiter(&pool);
+            free(&pool, held);
+        });
+        let block = allocate(&pool, 4096);
+        consumer.join().unwrap();
+        free(&pool, block);
+    });
+    assert_woken(&pool);
+    drop(expected);
+}
+
+#[test]
+fn frees_are_expected_no_longer_than_somebody_says_so() {
+    let pool: Arc<BfcAllocator> = four_kib(LONG);
+    let handle: Arc<dyn Allocator> = pool.clone();
+    let _held = allocate(&pool, 4096);
+    drop([ExpectedFrees::new(&handle), ExpectedFrees::new(&handle)]);
+    assert!(out_of_memory(&pool, 4096).waited.is_zero());
+    assert_eq!(pool.retry_stats().waits, 0);
+}
+
+/// One free is enough to know that blocks change hands.
+#[test]
+fn after_a_free_by_a_thread_that_took_nothing_requests_wait() {
+    for cache in [None, Some(ThreadCache::new())] {
+        let config = BfcConfig::new(Bytes::kib(4)).with_retry_timeout(LONG);
+        let pool = pool(cache.map_or(config.clone(), |cache| config.with_thread_cache(cache)));
+        let sent = allocate(&pool, 256);
+        std::thread::scope(|scope| drop(scope.spawn(|| free(&pool, sent))));
+        let held = allocate(&pool, 4096);
+        std::thread::scope(|scope| {
+            let consumer = scope.spawn(|| {
+                await_waiter(&pool);
+                free(&pool, held);
+            });
+            allocate(&pool, 4096);
+            consumer.join().unwrap();
+        });
+        assert_woken(&pool);
+    }
+}
+
+/// Two threads that each hold what the other needs. `first` and `second` are how they fared.
+fn stalemate(pool: &BfcAllocator) -> [Result<(), Duration>; 2] {
+    let both = std::sync::Barrier::new(2);
+    let run = || {
+        let held = allocate(pool, 2048);
+        both.wait();
+        let outcome = match pool.allocate(&Request::new(2048)) {
+            Ok(block) => {
+                free(pool, block);
+                Ok(())
+            }
+            Err(AllocError::OutOfMemory(report)) => Err(report.waited),
+            Err(other) => panic!("{other:?}"),
+        };
+        free(pool, held);
+        outcome
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(run);
+        [run(), other.join().unwrap()]
+    })
+}
+
+#[test]
+fn of_threads_that_wait_for_each_other_one_gives_up_and_the_other_is_served() {
+    let time = Duration::from_millis(30);
+    for _ in 0..10 {
+        let pool = pool(BfcConfig::new(Bytes::kib(4)).with_retry_timeout(LONG).with_stalemate_after(time));
+        let mut outcomes = stalemate(&pool);
+        outcomes.sort_unstable();
+        let [Ok(()), Err(waited)] = outcomes else { panic!("{outcomes:?}") };
+        assert!(time <= waited && waited < LONG, "{waited:?}");
+        assert_eq!(pool.retry_stats().timeouts, 1);
+    }
+}
+
+#[test]
+fn without_being_told_so_threads_that_wait_for_each_other_wait_their_time() {
+    let time = Duration::from_millis(100);
+    let outcomes = stalemate(&four_kib(time));
+    assert!(outcomes.iter().any(|outcome| outcome.is_err_and(|waited| waited >= time)), "{outcomes:?}");
+}
+
+/// Where frees are expected from elsewhere, nobody gives up because all who are known wait.
+#[test]
+fn nobody_gives_up_while_frees_are_expected() {
+    let config = BfcConfig::new(Bytes::kib(4)).with_retry_timeout(LONG);
+    let pool = pool(config.with_stalemate_after(Duration::ZERO));
+    let handle: Arc<dyn Allocator> = pool.clone();
+    let held = allocate(&pool, 4096);
+    let expected = ExpectedFrees::new(&handle);
+    std::thread::scope(|scope| {
+        let waiters = [0, 1].map(|_| scope.spawn(|| pool.allocate(&Request::new(2048))));
+        let start = Instant::now();
+        while pool.retry_stats().waiting < 2 {
+            assert!(start.elapsed() < LONG, "they do not wait");
+            std::thread::yield_now();
+        }
+        free(&pool, held);
+        for waiter in waiters {
+            assert_eq!(waiter.join().unwrap().unwrap().bytes, 2048);
+        }
+    });
+    drop(expected);
 }

@@ -13,7 +13,7 @@ use bfc_core::{
     AllocError, Allocation, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, BlockError,
     Bytes, DeviceMemory, Driver, Event, FreeFaults, Lifetime, MIB, MemoryKind, PinnedBuffer, PinnedMemory,
     Plan, PlanOptions, PlannedAllocator, PlannedConfig, RecordError, Request, SourceError, Span, Stats,
-    Stream, StreamAllocator, Tag, TransferError, Transfers, failed_drops,
+    Stream, StreamAllocator, Tag, ThreadCache, TransferError, Transfers, Verdict, failed_drops,
 };
 
 /// A device with a pool of 8 MiB in one region, a compute stream and two others. Work ends when it is waited for.
@@ -31,10 +31,14 @@ impl Bench {
     }
 
     fn on(device: SimDevice) -> Self {
+        Self::with(device, |config| config)
+    }
+
+    fn with(device: SimDevice, change: impl FnOnce(BfcConfig) -> BfcConfig) -> Self {
         let device = Arc::new(device);
         let stream = || Stream::new(device.clone()).unwrap();
         let (compute, others) = (stream(), [stream(), stream()]);
-        let config = BfcConfig::new(Bytes::mib(8)).with_allow_growth(false);
+        let config = change(BfcConfig::new(Bytes::mib(8)).with_allow_growth(false));
         let pool = BfcAllocator::new("sim_0_bfc", Arc::new(DeviceMemory::new(device.clone())), config);
         let memory = Arc::new(StreamAllocator::new(Arc::new(pool), compute.clone()));
         Self { device, compute, others, allocator: memory.clone(), memory }
@@ -93,6 +97,38 @@ fn memory_used_on_another_stream_is_free_once_its_work_there_has_ended() {
     assert_eq!(bench.take(4 * MIB).block().address, address, "a request looks without being told");
     assert_eq!(bench.memory.pending_frees(), Default::default());
     assert_eq!(bench.device.violations(), []);
+}
+
+/// The account of such a block is in a cache, and the pool must find it there when it is asked what frees would give.
+#[test]
+fn pending_frees_of_blocks_from_a_cache_are_waited_for_too() {
+    let device = SimDevice::new(Bytes::mib(64)).with_pace(Pace::OnDemand);
+    let bench = Bench::with(device, |config| config.with_thread_cache(ThreadCache::new()));
+    let blocks: Vec<Allocation> = (0..8).map(|_| bench.take(MIB)).collect();
+    blocks.iter().for_each(|block| bench.use_on(0, block));
+    drop(blocks);
+    let whole = Request::new(8 * MIB);
+    assert!(!bench.fails(3 * MIB), "three of eight blocks make room");
+    assert_eq!(bench.pending(), 5, "and no more are waited for");
+    assert_eq!(bench.allocator.refusal(&whole, Verdict::Exhausted).verdict, Verdict::Pinned);
+    assert_eq!(bench.take(8 * MIB).block().bytes, 8 * MIB);
+    assert_eq!((bench.pending(), bench.device.violations()), (0, vec![]));
+}
+
+/// What the pool gives back in any way before it refuses counts as room when it is asked what frees would give.
+#[test]
+fn pending_frees_that_leave_a_region_idle_are_waited_for_however_idle_regions_go() {
+    let device = SimDevice::new(Bytes::mib(64)).with_pace(Pace::OnDemand);
+    let bench = Bench::with(device, |config| {
+        config.with_allow_growth(true).with_first_region(Bytes::mib(2)).with_garbage_collection(false)
+    });
+    let blocks = [2, 4].map(|size| bench.take(size * MIB));
+    assert_eq!(bench.allocator.regions().len(), 2);
+    bench.use_on(0, &blocks[1]);
+    let [kept, pending] = blocks;
+    drop(pending);
+    assert_eq!(bench.take(6 * MIB).block().bytes, 6 * MIB);
+    drop(kept);
 }
 
 #[test]
@@ -557,4 +593,26 @@ fn a_pool_that_follows_a_plan_is_told_of_steps_and_tells_of_its_plan() {
     }
     assert_eq!(planned.counts().steps, 2);
     assert_eq!(allocator.plan_counts(), Some(planned.counts()));
+}
+
+/// Waiters of one size cost one attempt that fails for each free, not one each.
+#[test]
+fn a_crowd_of_waiters_does_not_stampede() {
+    let bench = Bench::new();
+    let held: Vec<Allocation> = (0..8).map(|_| bench.take(MIB)).collect();
+    std::thread::scope(|scope| {
+        let taker = |_| scope.spawn(|| drop(bench.take(2 * MIB)));
+        let takers: Vec<_> = (0..100).map(taker).collect();
+        while bench.memory.stats().retry.waiting < 100 {
+            std::thread::yield_now();
+        }
+        let (first, rest): (Vec<_>, Vec<_>) = (0..).zip(held).partition(|(nth, _)| [0, 2].contains(nth));
+        drop(first);
+        assert_eq!(bench.memory.stats().retry.wakeups, 0, "no two of these lie side by side");
+        drop(rest);
+        takers.into_iter().for_each(|taker| taker.join().unwrap());
+    });
+    let retry = bench.memory.stats().retry;
+    assert_eq!((retry.waits, retry.timeouts), (100, 0));
+    assert!(retry.wakeups <= 300, "{retry:?}");
 }

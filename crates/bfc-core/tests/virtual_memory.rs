@@ -244,6 +244,23 @@ fn a_pool_grows_in_place_and_trim_unmaps_the_free_end() {
     assert_nothing_left(&device);
 }
 
+/// Paddle's `vmm_allocator_tail_test`: the second block begins in what the first growth left over.
+#[test]
+fn what_is_missing_behind_the_free_tail_is_all_that_is_mapped() {
+    let device = Arc::new(SimDevice::new(Bytes::gib(1)));
+    let pool = pool_over(&device);
+    let first = allocate(&pool, MIB - 257);
+    assert_eq!(pool.stats().bytes_reserved, 2 * MIB);
+    let second = allocate(&pool, 2 * MIB - 257);
+    assert_eq!(second.address, first.address + MIB - 256);
+    assert_eq!((pool.stats().bytes_reserved, pool.regions().len()), (4 * MIB, 1));
+    assert_eq!(device.memory_info().unwrap().free, GIB - 4 * MIB);
+    free(&pool, first);
+    free(&pool, second);
+    drop(pool);
+    assert_nothing_left(&device);
+}
+
 #[test]
 fn a_tail_that_ends_within_a_piece_goes_as_far_as_whole_pieces() {
     let device = Arc::new(SimDevice::new(Bytes::gib(1)));

@@ -2,9 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bfc_core::{AddressOnlyMemory, Bytes, Span, SubAllocator, Visited, VisitorError, Visitors};
+
+use common::source::{FakeSource, Nature};
 
 /// What visitors saw, in order: their name, the region's size, the index.
 type Log = Arc<Mutex<Vec<(&'static str, u64, usize)>>>;
@@ -105,4 +111,35 @@ fn a_visitor_may_ask_the_source_without_a_deadlock() {
         .unwrap();
     memory.allocate(256, 256).unwrap();
     assert_eq!(*answer.lock().unwrap(), Some(Err(VisitorError)));
+}
+
+/// Nobody else knows of the region: what a visitor's panic leaves in nobody's hands goes back.
+#[test]
+fn a_panic_of_a_visitor_loses_no_region() {
+    let source = FakeSource::new(Nature::default());
+    let (log, panics) = (Log::default(), Arc::new(AtomicBool::new(true)));
+    let panic_if = |panics: &Arc<AtomicBool>| {
+        let panics = Arc::clone(panics);
+        move |_, _| {
+            if panics.load(Ordering::Relaxed) {
+                resume_unwind(Box::new("visitor"));
+            }
+        }
+    };
+    let memory = Visited::new(source.clone(), 3);
+    memory.on_alloc(note(&log, "taken")).unwrap();
+    memory.on_alloc(panic_if(&panics)).unwrap();
+    memory.on_free(note(&log, "freed")).unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| memory.allocate(256, 512))).is_err());
+    assert_eq!(taken(&log), [("taken", 512, 3), ("freed", 512, 3)], "who saw it come sees it go");
+    source.assert_all_returned();
+
+    let memory = Visited::new(source.clone(), 3);
+    panics.store(false, Ordering::Relaxed);
+    memory.on_free(panic_if(&panics)).unwrap();
+    let region = memory.allocate(256, 512).unwrap();
+    panics.store(true, Ordering::Relaxed);
+    assert!(catch_unwind(AssertUnwindSafe(|| free(&memory, region))).is_err());
+    source.assert_all_returned();
+    assert_eq!(source.calls(), source.frees());
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bfc_core::{
-    Bytes, DeviceId, DeviceKind, Driver, PoolOptions, PoolSettings, Registry, RegistryError, SourceError,
-    Stream, default_reserve,
+    Bytes, DeviceId, DeviceKind, Driver, Plan, PoolOptions, PoolSettings, Registry, RegistryError,
+    SourceError, Stream, default_reserve,
 };
 
 use crate::driver::CudaDriver;
@@ -40,10 +40,10 @@ pub fn register(
     settings: &PoolSettings,
 ) -> Result<Arc<Stream>, RegisterError> {
     let options = settings.options(DeviceId::new(DeviceKind::Cuda, ordinal));
-    register_driver(registry, &CudaDriver::new(ordinal)?, options)
+    register_driver(registry, &CudaDriver::new(ordinal)?, options, None)
 }
 
-/// The same with a device that was opened before, and the options of its memory's pool.
+/// The same with a device that was opened before, the options of its memory's pool, and the plan that this follows, if any.
 ///
 /// # Errors
 /// See [`RegisterError`].
@@ -51,9 +51,10 @@ pub fn register_driver(
     registry: &Registry,
     driver: &Arc<CudaDriver>,
     options: PoolOptions,
+    plan: Option<Arc<Plan>>,
 ) -> Result<Arc<Stream>, RegisterError> {
     let stream = Stream::new(driver.clone())?;
-    register_stream(registry, driver, &stream, options)?;
+    register_stream(registry, driver, &stream, options, plan)?;
     Ok(stream)
 }
 
@@ -66,9 +67,10 @@ pub fn register_stream(
     driver: &Arc<CudaDriver>,
     compute: &Arc<Stream>,
     options: PoolOptions,
+    plan: Option<Arc<Plan>>,
 ) -> Result<(), RegisterError> {
     let free = Bytes(driver.memory_info()?.free);
     let reserve = default_reserve(free, driver.compute_capability()?.major);
     let id = DeviceId::new(DeviceKind::Cuda, driver.ordinal());
-    Ok(registry.register_stream(id, compute, reserve, options)?)
+    Ok(registry.register_stream(id, compute, reserve, options, plan)?)
 }

@@ -110,6 +110,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> io::Result<ExitCode> {
                         &replayer,
                         error.to_string(),
                     ));
+                    progress.done(1);
                     continue;
                 }
             };

@@ -56,6 +56,9 @@ struct Inner {
     /// What is chosen for the pools of devices that are opened when they are first asked for.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "all others are opened at once"))]
     pools: [PoolSettings; 2],
+    /// The plans that such pools follow.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "all others are opened at once"))]
+    plans: BTreeMap<DeviceScope, Arc<Plan>>,
     /// Whose kernels `dry:0` stands for.
     dry_rules: DeviceRules,
     /// What is read on `dry:0`.
@@ -289,9 +292,8 @@ impl RuntimeBuilder {
         let pool = |id: DeviceId, source: Arc<dyn SubAllocator>, said: PoolOptions| {
             let options = self.pools.options(id).or(said).or(environment.settings().options(id));
             let (name, index, config) = (id.to_string(), id.ordinal as usize, config.clone());
-            // Scopes are ordered: the one for the fewest devices comes first.
-            match self.plans.iter().find(|(scope, _)| scope.includes(id)) {
-                Some((_, plan)) => Pool::planned(name, source, index, config, Arc::clone(plan)),
+            match plan_for(&self.plans, id) {
+                Some(plan) => Pool::planned(name, source, index, config, plan),
                 None => Pool::new(name, source, index, config),
             }
             .with_defaults(options)
@@ -316,7 +318,13 @@ impl RuntimeBuilder {
                 let device = SimDevice::new(memory).with_name(profile.name());
                 let options = self.pools.options(DRY).or(said).or(environment.settings().options(DRY));
                 let reserve = default_reserve(memory, generation);
-                registry.register_device(DRY, Arc::new(device), reserve, options)?;
+                registry.register_device(
+                    DRY,
+                    Arc::new(device),
+                    reserve,
+                    options,
+                    plan_for(&self.plans, DRY),
+                )?;
                 MemoryKind::Device
             }
         };
@@ -337,6 +345,7 @@ impl RuntimeBuilder {
             threads,
             devices: RwLock::default(),
             pools: [self.pools.clone(), environment.settings().clone()],
+            plans: self.plans,
             dry_rules: profile.rules(),
             dry_values: self.dry_values,
             tf32: self.tf32,
@@ -346,6 +355,11 @@ impl RuntimeBuilder {
             unusable,
         })))
     }
+}
+
+/// The plan that a device's pool follows. Scopes are ordered: the one for the fewest devices comes first.
+fn plan_for(plans: &BTreeMap<DeviceScope, Arc<Plan>>, id: DeviceId) -> Option<Arc<Plan>> {
+    plans.iter().find(|(scope, _)| scope.includes(id)).map(|(_, plan)| Arc::clone(plan))
 }
 
 /// What stands for a machine's memory in a dry run: as far as there is some, and without an end where the system promises more

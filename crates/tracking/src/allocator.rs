@@ -467,6 +467,10 @@ unsafe impl Allocator for TrackingAllocator {
         self.inner().find_damage()
     }
 
+    fn expect_frees(&self, begin: bool) {
+        self.inner().expect_frees(begin);
+    }
+
     fn begin_step(&self) {
         self.inner().begin_step();
     }

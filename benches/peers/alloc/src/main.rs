@@ -2,6 +2,7 @@
 //!
 //! `cargo run --release -- TRACE…` prints the table; `--json FILE` writes it for programs too.
 
+mod growth;
 mod others;
 mod ours;
 mod peer;
@@ -31,7 +32,7 @@ struct Options {
     #[arg(long)]
     json: Option<PathBuf>,
     /// What to measure.
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["replay", "random", "space"])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["replay", "random", "space", "growth"])]
     measure: Vec<Measure>,
     /// Only allocators whose name contains one of these.
     #[arg(long, value_delimiter = ',')]
@@ -46,6 +47,8 @@ enum Measure {
     Random,
     /// The smallest pool on which a trace fits.
     Space,
+    /// The most reserved by a pool that grows, by separate regions and by one that is continued in place.
+    Growth,
     /// Nanoseconds an event of one thread and of two on one allocator, each with a trace of its own.
     Threads,
 }
@@ -161,8 +164,9 @@ fn main() -> Result<()> {
             }
         }
     }
+    let growth = if measures(Measure::Growth) { growth::measure(&programs) } else { Vec::new() };
     let names = programs.iter().map(|program| program.name.clone()).collect();
-    let report = Report { traces: names, rows };
+    let report = Report { traces: names, rows, growth };
     print!("{report}");
     if let Some(path) = options.json {
         std::fs::write(&path, serde_json::to_string_pretty(&report)?)?;

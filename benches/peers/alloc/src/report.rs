@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
+use crate::growth;
+
 /// Everything measured of one allocator.
 #[derive(Debug, Serialize)]
 pub struct Row {
@@ -26,6 +28,7 @@ pub struct Row {
 pub struct Report {
     pub traces: Vec<String>,
     pub rows: Vec<Row>,
+    pub growth: Vec<growth::Row>,
 }
 
 impl Row {
@@ -103,6 +106,22 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "* thread-safe. Times are medians; warm, cold and pool are geometric means over the traces."
-        )
+        )?;
+        if self.growth.is_empty() {
+            return Ok(());
+        }
+        write!(f, "\n{:<42} {:>7}", "most reserved / live peak, growing", "mean")?;
+        for trace in &self.traces {
+            write!(f, " {:>9}", &trace[..trace.len().min(9)])?;
+        }
+        writeln!(f)?;
+        for row in &self.growth {
+            write!(f, "{:<42} {:>7}", row.name, number(Some(mean(row.reserved.values().copied())), 4))?;
+            for trace in &self.traces {
+                write!(f, " {:>9}", number(row.reserved.get(trace).copied(), 4))?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
     }
 }

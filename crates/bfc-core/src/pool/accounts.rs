@@ -9,6 +9,7 @@ use crate::error::BlockError;
 use crate::ledger::{Ledger, Tag};
 use crate::memory::{Block, PoolId};
 use crate::policy::Place;
+use crate::room::make_room;
 use crate::stats::Stats;
 
 /// What is known of the live block in a slot beyond its place.
@@ -90,6 +91,7 @@ impl Accounts {
     /// Makes an account for a slot that is used for the first time.
     #[cold]
     fn make_slot(&mut self, slot: u32) {
+        make_room(&mut self.by_slot, slot as usize + 1);
         self.by_slot.resize(slot as usize + 1, Account::default());
     }
 

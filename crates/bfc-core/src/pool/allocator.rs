@@ -23,7 +23,7 @@ use crate::oom::{OomReport, Verdict};
 use crate::owner::OwnerId;
 use crate::plan::PlannedCounts;
 use crate::policy::{Moment, Need, NotLive, Place, Policy};
-use crate::retry::AllocatorRetry;
+use crate::retry::{AllocatorRetry, Want};
 use crate::stats::Stats;
 use crate::sub_allocator::SubAllocator;
 use crate::sync::{BiasedMutex, ThreadNumber};
@@ -76,6 +76,9 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let timing_counter = config.timing_counter.clone().filter(|_| policy.knows_counts());
         let cached = timing_counter.is_none() && policy.allows_caches();
         let caches = config.thread_cache.filter(|_| cached).map(|options| Caches::new(options, pool));
+        // Frees that wait for a frontier may come true by whoever raises it, and not by those who wait here alone.
+        let stalemate = config.stalemate.filter(|_| timing_counter.is_none());
+        let retry = AllocatorRetry::new().with_stalemate(stalemate);
         let state = State {
             policy,
             accounts: Accounts::new(pool),
@@ -89,7 +92,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             config,
             state: BiasedMutex::new(state),
             frontier: SafeFrontier::default(),
-            retry: AllocatorRetry::new(),
+            retry,
             timing_counter,
             caches,
             call_out: CallOut::default(),
@@ -100,6 +103,13 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     #[must_use]
     pub const fn config(&self) -> &PoolConfig<P::Options> {
         &self.config
+    }
+
+    /// What counts the pool's frees, so that their memory waits for the frontier. `None` if the configuration names
+    /// nothing, and in pools whose policy knows no counts: there memory is free at once, whatever was configured.
+    #[must_use]
+    pub const fn timing_counter(&self) -> Option<&Arc<TimingCounter>> {
+        self.timing_counter.as_ref()
     }
 
     /// The calling thread's number, unless it comes from a call into the source that this pool is making.
@@ -122,7 +132,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let thread = self.enter()?;
         let need = Need::of(request, None);
         let state = &mut *self.state.lock(thread);
-        state.users.note(thread);
+        state.users.note(thread, &self.retry);
         state.policy.merge_ripe(self.frontier.get());
         state.allocate_at_once(&need, request.tag)
     }
@@ -248,12 +258,12 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
         let mut guard = self.state.lock(thread);
         let state = &mut *guard;
         let place = state.live(&block)?;
-        state.users.note(thread);
+        state.users.note_free(thread, &self.retry);
         let freed_at = self.timing_counter.as_ref().map_or(0, |counter| counter.next());
         state.free(place, freed_at).map_err(|_| BlockError::Damaged { block })?;
         self.release_unwanted(state, Moment::AfterFree);
         if self.retry.is_awaited() {
-            let bytes = self.within_reach(state);
+            let bytes = self.within_reach_of(state);
             drop(guard);
             self.retry.notify_up_to(bytes);
         }
@@ -323,6 +333,18 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
 
     fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
         self.what_if_freed(request, freed)
+    }
+
+    fn want(&self, request: &Request<'_>) -> Want {
+        self.want_of(request)
+    }
+
+    fn within_reach(&self) -> u64 {
+        self.write(|state| self.within_reach_of(state)).unwrap_or(u64::MAX)
+    }
+
+    fn expect_frees(&self, begin: bool) {
+        self.retry.expect_frees(begin);
     }
 
     fn set_safe_frontier(&self, count: u64) {

@@ -124,8 +124,7 @@ impl Caches {
     /// The cache that has the account of an allocation; `None` if that is the pool itself.
     #[inline]
     pub(super) fn of_allocation(&self, number: u64) -> Option<&BiasedMutex<Shard>> {
-        let index = (number >> INDEX_SHIFT).checked_sub(1)?;
-        self.shards.get(index as usize).map(|shard| &shard.0)
+        self.shards.get(index_of(number)?).map(|shard| &shard.0)
     }
 
     /// Whether a cache keeps more than it may.
@@ -144,6 +143,15 @@ impl Caches {
     pub(super) fn lock_all(&self) -> Vec<BiasedGuard<'_, Shard>> {
         let thread = ThreadNumber::current();
         self.shards.iter().map(|shard| shard.0.lock(thread)).collect()
+    }
+}
+
+/// The index of the cache that gave an allocation its number; `None` if that was the pool itself.
+#[inline]
+pub(super) const fn index_of(number: u64) -> Option<usize> {
+    match number >> INDEX_SHIFT {
+        0 => None,
+        index => Some(index as usize - 1),
     }
 }
 

@@ -1,41 +1,41 @@
 //! Who calls an allocator, and when the allocator calls others.
 
+use crate::retry::{AllocatorRetry, Known};
 use crate::stats::Stats;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, ThreadNumber, lock};
 
-/// Which threads have allocated or freed. As long as it is one, nobody else can free while it waits.
+/// Which threads have come to one lock, so that the retry hears of each thread once and not with each call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Users {
     latest: u64,
-    several: bool,
+    met: Known,
 }
 
 impl Users {
+    /// Notes that a thread takes memory, before it has any: whoever waits must know that it may come from there.
     #[inline]
-    pub(crate) fn note(&mut self, thread: ThreadNumber) {
-        self.note_number(thread.get());
-    }
-
-    #[inline]
-    fn note_number(&mut self, thread: u64) {
-        if self.latest != thread {
-            self.several = self.latest != 0;
-            self.latest = thread;
+    pub(crate) fn note(&mut self, thread: ThreadNumber, retry: &AllocatorRetry) {
+        if self.latest != thread.get() {
+            self.change(thread.get(), retry, AllocatorRetry::meet);
         }
     }
 
-    /// Adds those seen elsewhere.
-    pub(crate) fn join(&mut self, others: Self) {
-        if others.latest != 0 {
-            self.note_number(others.latest);
+    /// Notes that a thread gives memory back.
+    #[inline]
+    pub(crate) fn note_free(&mut self, thread: ThreadNumber, retry: &AllocatorRetry) {
+        if self.latest != thread.get() {
+            self.change(thread.get(), retry, AllocatorRetry::meet_freeing);
         }
-        self.several |= others.several;
     }
 
-    /// Whether there was ever more than one.
-    pub(crate) const fn several(&self) -> bool {
-        self.several
+    #[inline(never)]
+    fn change(&mut self, thread: u64, retry: &AllocatorRetry, meet: fn(&AllocatorRetry, u64)) {
+        self.latest = thread;
+        if !self.met.knows(thread) {
+            meet(retry, thread);
+            self.met.add(thread);
+        }
     }
 }
 

@@ -62,6 +62,7 @@ pub struct PoolConfig<O> {
     pub(super) garbage_collection: bool,
     pub(super) retry: bool,
     pub(super) retry_timeout: Duration,
+    pub(super) stalemate: Option<Duration>,
     pub(super) timing_counter: Option<Arc<TimingCounter>>,
     pub(super) thread_cache: Option<ThreadCache>,
     pub(crate) options: O,
@@ -81,6 +82,7 @@ impl<O> PoolConfig<O> {
             garbage_collection: true,
             retry: true,
             retry_timeout: RETRY_TIMEOUT,
+            stalemate: None,
             timing_counter: None,
             thread_cache: None,
             options,
@@ -99,6 +101,7 @@ impl<O> PoolConfig<O> {
             garbage_collection: self.garbage_collection,
             retry: self.retry,
             retry_timeout: self.retry_timeout,
+            stalemate: self.stalemate,
             timing_counter: self.timing_counter,
             thread_cache: self.thread_cache,
             options,
@@ -171,8 +174,27 @@ impl<O> PoolConfig<O> {
         self
     }
 
+    /// Refuses a request before its time is over when nobody is left who could free: once every thread that ever took
+    /// memory from the pool has waited in it for so long, the oldest request makes its last attempt; the others wait on,
+    /// for what the thread of that one may then free. Without this, which is the default and as upstream, each of them
+    /// waits until its own time is over.
+    ///
+    /// A thread that only frees is known from its first free on. Until then it does not count, and a request that it
+    /// would have served may be refused: [expect it](crate::ExpectedFrees), or leave this out. It never comes to that after a
+    /// thread has freed that took nothing, with more than 16 threads, or with a
+    /// [timing counter](Self::with_timing_counter).
+    #[must_use]
+    pub const fn with_stalemate_after(mut self, time: Duration) -> Self {
+        self.stalemate = Some(time);
+        self
+    }
+
     /// Marks every free with the counter's next count; the memory joins its neighbours, and goes back to the source,
     /// only once [`set_safe_frontier`](crate::Allocator::set_safe_frontier) has passed that count.
+    ///
+    /// For policies that [know counts](crate::Policy::knows_counts): of those here [`Bfc`](crate::Bfc) alone. Pools of all
+    /// others leave the counter out, as [`PolicyAllocator::timing_counter`](crate::PolicyAllocator::timing_counter) then says,
+    /// and a registry refuses to make them with one: [`PoolError::NoCounts`](crate::PoolError).
     #[must_use]
     pub fn with_timing_counter(mut self, counter: Arc<TimingCounter>) -> Self {
         self.timing_counter = Some(counter);
@@ -252,6 +274,18 @@ impl<O> PoolConfig<O> {
     #[must_use]
     pub const fn retry(&self) -> bool {
         self.retry
+    }
+
+    /// What counts the frees, if anything does.
+    #[must_use]
+    pub const fn timing_counter(&self) -> Option<&Arc<TimingCounter>> {
+        self.timing_counter.as_ref()
+    }
+
+    /// After how long without anybody left who could free a request is refused, if ever.
+    #[must_use]
+    pub const fn stalemate_after(&self) -> Option<Duration> {
+        self.stalemate
     }
 
     /// How long a request waits for frees, if it does.

@@ -28,6 +28,16 @@ pub enum PoolError {
     /// The memory cannot be guarded.
     #[error(transparent)]
     Guard(#[from] GuardError),
+    /// The frees are to be counted, and the allocator chosen would not keep apart what is not safe yet.
+    #[error(
+        "{pool}: {allocator} does not keep frees apart by a timing counter: choose bfc, or leave the counter out"
+    )]
+    NoCounts {
+        /// The pool's name.
+        pool: String,
+        /// The allocator chosen.
+        allocator: AllocatorChoice,
+    },
     /// The limit is a part of a memory of unknown size.
     #[error(
         "{pool}: a limit of {limit} of the device's memory, but nobody knows how much it has: give it in bytes"
@@ -49,7 +59,11 @@ pub(super) fn allocator(
     options: &PoolOptions,
 ) -> Result<Arc<dyn Allocator>, PoolError> {
     let config = configured(&name, &*source, config, options)?;
-    Ok(match (options.allocator.unwrap_or_default(), plan) {
+    let choice = options.allocator.unwrap_or_default();
+    if config.timing_counter().is_some() && !keeps_counts(choice, plan.is_some()) {
+        return Err(PoolError::NoCounts { pool: name, allocator: choice });
+    }
+    Ok(match (choice, plan) {
         (AllocatorChoice::Planned, Some(plan)) => {
             // The plan's range is one piece, so a growing pool begins with it unless told otherwise.
             let first = config.first_region().max(Bytes(plan.capacity()));
@@ -79,6 +93,15 @@ pub(super) fn allocator(
             Arc::new(AutoGrowthAllocator::new(name, source, config.with_policy(options)))
         }
     })
+}
+
+/// Whether an allocator keeps memory apart that was freed at a count which has not passed.
+const fn keeps_counts(choice: AllocatorChoice, has_plan: bool) -> bool {
+    match choice {
+        AllocatorChoice::Bfc | AllocatorChoice::BfcTensorflow | AllocatorChoice::Guard => true,
+        AllocatorChoice::Planned => !has_plan,
+        AllocatorChoice::Buddy | AllocatorChoice::AutoGrowth | AllocatorChoice::Passthrough => false,
+    }
 }
 
 /// Upstream's sizes for a kind of memory, of which the pool's limit is all there is. Those of a machine's memory serve

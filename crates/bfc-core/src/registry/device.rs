@@ -9,6 +9,7 @@ use crate::amount::Amount;
 use crate::bfc::BfcConfig;
 use crate::driver::{DeviceMemory, Driver, PinnedMemory};
 use crate::error::{RegistryError, SourceError};
+use crate::plan::Plan;
 use crate::streams::Stream;
 use crate::sub_allocator::SubAllocator;
 use crate::units::Bytes;
@@ -54,7 +55,7 @@ impl Registry {
     /// memory is taken yet.
     ///
     /// Unless `options` say otherwise, the device's pool grows up to all the memory that is free when it is made, but for
-    /// `reserve` bytes. Pinned memory has a limit of its own.
+    /// `reserve` bytes, and follows the plan if there is one. Pinned memory has a limit of its own.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -64,7 +65,7 @@ impl Registry {
     /// let registry = Registry::new();
     /// let id = DeviceId::new(DeviceKind::Sim, 0);
     /// let device = Arc::new(SimDevice::new(Bytes::gib(8)));
-    /// registry.register_device(id, device, Bytes::gib(1), PoolOptions::default())?;
+    /// registry.register_device(id, device, Bytes::gib(1), PoolOptions::default(), None)?;
     /// let memory = registry.allocator(id, AllocatorAttributes::default(), None)?.allocator;
     /// assert_eq!(memory.stats().bytes_limit, Some(7 << 30));
     /// # Ok::<(), bfc_core::RegistryError>(())
@@ -78,10 +79,11 @@ impl Registry {
         driver: Arc<dyn Driver>,
         reserve: Bytes,
         options: PoolOptions,
+        plan: Option<Arc<Plan>>,
     ) -> Result<Arc<Stream>, RegistryError> {
         let compute =
             Stream::new(driver).map_err(|error| RegistryError::Source { device: id.to_string(), error })?;
-        self.register_stream(id, &compute, reserve, options)?;
+        self.register_stream(id, &compute, reserve, options, plan)?;
         Ok(compute)
     }
 
@@ -95,12 +97,13 @@ impl Registry {
         compute: &Arc<Stream>,
         reserve: Bytes,
         options: PoolOptions,
+        plan: Option<Arc<Plan>>,
     ) -> Result<(), RegistryError> {
         let (index, source) = (id.ordinal as usize, DeviceSource::default());
         // The limit is always one of the options.
         let config = BfcConfig::new(Bytes(u64::MAX));
         let limit = PoolOptions::default().with_limit(Amount::AllBut(reserve));
-        let memory = Pool::streamed(id.to_string(), Arc::clone(compute), source, index, config)
+        let memory = Pool::streamed(id.to_string(), Arc::clone(compute), source, index, config, plan)
             .with_defaults(options.or(limit));
         let source = Arc::new(PinnedMemory::new(Arc::clone(compute.driver())));
         let pinned = Pool::new(format!("{id} pinned"), source, index, BfcConfig::new(PINNED_LIMIT));

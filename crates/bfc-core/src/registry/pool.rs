@@ -76,8 +76,7 @@ impl Pool {
         config: BfcConfig,
         plan: Arc<Plan>,
     ) -> Self {
-        let options = PoolOptions::default().with_allocator(AllocatorChoice::Planned);
-        Self::built(name.into(), source, index, config, Some(plan)).with_defaults(options)
+        Self::built(name.into(), source, index, config, Some(plan)).with_defaults(following_a_plan())
     }
 
     fn built(
@@ -97,7 +96,8 @@ impl Pool {
     }
 
     /// An allocator of this name over a device's memory, which belongs to the stream `compute` and may be used on others:
-    /// see [`StreamAllocator`]. The source is made when the allocator is, since a device may have to be asked for it.
+    /// see [`StreamAllocator`]. The source is made when the allocator is, since a device may have to be asked for it. With a
+    /// plan, the [planned](crate::AllocatorChoice::Planned) allocator is the one chosen by default.
     #[must_use]
     pub fn streamed(
         name: impl Into<String>,
@@ -105,13 +105,17 @@ impl Pool {
         source: DeviceSource,
         index: usize,
         config: BfcConfig,
+        plan: Option<Arc<Plan>>,
     ) -> Self {
-        let (name, defaults) = (name.into(), defaults(&config));
+        let (name, mut defaults) = (name.into(), defaults(&config));
+        if plan.is_some() {
+            defaults = following_a_plan().or(defaults);
+        }
         let make = move |options: &PoolOptions, visitors: &Visitors| {
             let source = source.open(compute.driver())?;
             let source = Visited::new(source, index).with_visitors(visitors.clone());
             let own = if config.retry() { config.retry_timeout() } else { Duration::ZERO };
-            let pool = build::allocator(name.clone(), Arc::new(source), &config, None, options)?;
+            let pool = build::allocator(name.clone(), Arc::new(source), &config, plan.as_ref(), options)?;
             let pool = StreamAllocator::new(pool, Arc::clone(&compute));
             Ok(Arc::new(pool.with_retry_timeout(options.retry_timeout.unwrap_or(own))) as Arc<dyn Allocator>)
         };
@@ -155,6 +159,10 @@ impl Pool {
     ) -> Result<Arc<dyn Allocator>, PoolError> {
         (self.factory)(options, visitors)
     }
+}
+
+fn following_a_plan() -> PoolOptions {
+    PoolOptions::default().with_allocator(AllocatorChoice::Planned)
 }
 
 /// What a configuration says of the options that everybody may ask for.

@@ -29,6 +29,9 @@ struct Waiter<B> {
     /// Rises with each waiter, from 1.
     ticket: u64,
     want: Want,
+    thread: u64,
+    /// Its time is over, or it was told to give up: it makes its last attempt, and waits no more.
+    last: bool,
     /// The latest free that may serve it and came after its last attempt began; 0 if there was none.
     due: u64,
     /// Turns that it had in vain since somebody was due without a break.
@@ -63,12 +66,13 @@ impl<B: Clone> Queue<B> {
 
     /// Queues a request whose failed attempt began at `tried`. Returns its ticket and whom to wake: a free since then
     /// may serve it, for all one knows.
-    pub(super) fn enter(&mut self, want: Want, tried: u64, bell: B) -> (u64, Option<B>) {
+    pub(super) fn enter(&mut self, want: Want, tried: u64, thread: u64, bell: B) -> (u64, Option<B>) {
         self.last_ticket += 1;
         let due = if self.epoch > tried { self.epoch } else { 0 };
         // Behind all who are there: otherwise newcomers, who have not failed yet, could for ever precede one who has.
         let failures = self.waiters.iter().map(|waiter| waiter.failures).max().unwrap_or(0);
-        self.waiters.push_back(Waiter { ticket: self.last_ticket, want, due, failures, bell });
+        let ticket = self.last_ticket;
+        self.waiters.push_back(Waiter { ticket, want, thread, last: false, due, failures, bell });
         (self.last_ticket, self.give_turn())
     }
 
@@ -105,6 +109,24 @@ impl<B: Clone> Queue<B> {
             self.waiters.remove(index);
         }
         self.end_turn(ticket)
+    }
+
+    /// Notes that a waiter makes its last attempt.
+    pub(super) fn give_up(&mut self, ticket: u64) {
+        if let Ok(index) = self.position(ticket) {
+            self.waiters[index].last = true;
+        }
+    }
+
+    /// Whether all these threads wait, and none has reason to try.
+    pub(super) fn all_wait(&self, threads: &[u64]) -> bool {
+        let waits = |thread| self.waiters.iter().any(|waiter| waiter.thread == thread && !waiter.last);
+        self.turn.is_none() && threads.iter().all(|&thread| waits(thread))
+    }
+
+    /// The oldest who waits, and what wakes it.
+    pub(super) fn oldest(&self) -> Option<(u64, &B)> {
+        self.waiters.iter().find(|waiter| !waiter.last).map(|waiter| (waiter.ticket, &waiter.bell))
     }
 
     fn end_turn(&mut self, ticket: u64) -> Option<B> {

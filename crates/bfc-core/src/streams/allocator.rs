@@ -112,12 +112,13 @@ struct Threads {
 }
 
 impl Threads {
-    fn note(&self) {
+    fn note(&self, retry: &AllocatorRetry) {
         let thread = ThreadNumber::current().get();
         let first = self.first.load(Ordering::Relaxed);
         if first != thread && !self.several.load(Ordering::Relaxed) {
             let set = self.first.compare_exchange(0, thread, Ordering::Relaxed, Ordering::Relaxed);
             if set.is_err() {
+                retry.meet_anybody();
                 self.several.store(true, Ordering::Relaxed);
             }
         }
@@ -182,7 +183,14 @@ impl StreamAllocator {
         if unsafe { self.pool.deallocate(block) }.is_err() {
             self.stranded_bytes.fetch_add(block.bytes, Ordering::Relaxed);
         }
-        self.retry.notify();
+        self.notify();
+    }
+
+    /// Wakes those whom a free may have served.
+    fn notify(&self) {
+        if self.retry.is_awaited() {
+            self.retry.notify_up_to(self.within_reach());
+        }
     }
 
     fn forget(&self, block: &Block) {
@@ -301,8 +309,7 @@ impl StreamAllocator {
         if !request.attributes.retry_on_failure || self.retry_timeout.is_zero() {
             return Err(error);
         }
-        let want = Want { bytes: request.bytes, class: None };
-        self.retry.allocate_as(want, self.retry_timeout, |_last| self.attempt(request))
+        self.retry.allocate_as(self.pool.want(request), self.retry_timeout, |_last| self.attempt(request))
     }
 
     /// Completes the report of a request that is given up, of which the pool has told in brief.
@@ -342,7 +349,7 @@ impl StreamAllocator {
 
     /// Whether another thread may free something, or is about to.
     fn several_threads(&self) -> bool {
-        self.threads.several.load(Ordering::Relaxed)
+        self.threads.several.load(Ordering::Relaxed) || self.retry.others_may_free()
     }
 }
 
@@ -361,7 +368,7 @@ unsafe impl Allocator for StreamAllocator {
         if let Some(error) = self.compute.driver().poison() {
             return Err(self.lost(error));
         }
-        self.threads.note();
+        self.threads.note(&self.retry);
         self.poll();
         self.allocate_or_wait(request).map_err(|error| self.explain(request, error))
     }
@@ -375,7 +382,7 @@ unsafe impl Allocator for StreamAllocator {
     }
 
     unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
-        self.threads.note();
+        self.threads.note(&self.retry);
         let streams = self.streams_of_freed(&block)?;
         if !streams.is_empty() {
             self.defer(block, &streams);
@@ -383,7 +390,7 @@ unsafe impl Allocator for StreamAllocator {
         }
         // SAFETY: as our caller promises; no other stream uses the block.
         let outcome = unsafe { self.pool.deallocate(block) };
-        self.retry.notify();
+        self.notify();
         outcome
     }
 
@@ -474,6 +481,19 @@ unsafe impl Allocator for StreamAllocator {
     fn trim(&self, keep: Bytes) -> u64 {
         self.poll();
         self.pool.trim(keep)
+    }
+
+    fn want(&self, request: &Request<'_>) -> Want {
+        self.pool.want(request)
+    }
+
+    /// What is pending may serve anybody, once somebody waits for it.
+    fn within_reach(&self) -> u64 {
+        if self.pending.len() > 0 { u64::MAX } else { self.pool.within_reach() }
+    }
+
+    fn expect_frees(&self, begin: bool) {
+        self.retry.expect_frees(begin);
     }
 
     fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {

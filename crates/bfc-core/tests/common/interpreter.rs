@@ -95,6 +95,8 @@ pub struct Interpreter<P: ConfiguredPolicy = Bfc> {
     source: Arc<FakeSource>,
     counter: Option<Arc<TimingCounter>>,
     choice: Choice,
+    /// Caches keep blocks between the pool and its users: peaks are bounds, and what is handed out need not be the best fit.
+    cached: bool,
     /// Blocks from this many bytes on lie at the high end of their chunk; `None` if none does.
     large_from: Option<u64>,
     ends: Ends,
@@ -118,10 +120,12 @@ impl Interpreter {
     ) -> Self {
         let ends = config.options().ends;
         let large_high = config.options().cut == CutRule::LargeHigh && !config.allow_growth();
-        let choice = Choice::BestFit { always_splits };
+        let cached = config.thread_cache().is_some() && counter.is_none() && !ends.are_two();
+        let choice = if cached { Choice::AnyFit } else { Choice::BestFit { always_splits } };
         let mut interpreter = Self::over(config, nature, choice, counter);
         interpreter.large_from = (large_high && !ends.are_two()).then_some(0);
         interpreter.ends = ends;
+        interpreter.cached = cached;
         interpreter
     }
 }
@@ -156,6 +160,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
             source,
             counter,
             choice,
+            cached: false,
             large_from: None,
             ends: Ends::One,
             live: BTreeMap::new(),

@@ -82,7 +82,7 @@ macro_rules! on_every_policy {
                 Chosen::Bfc { config, .. } => $check::<Bfc>(config),
                 Chosen::Buddy(config) => $check::<Buddy>(config),
                 Chosen::AutoGrowth(config) => $check::<AutoGrowth>(config),
-                Chosen::Planned { config, .. } => $check::<Planned<Bfc>>(config),
+                Chosen::Planned(config) => $check::<Planned<Bfc>>(config),
             }
         }
     };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bfc_core::{
     AutoGrowth, AutoGrowthConfig, AutoGrowthOptions, Bfc, BfcConfig, Buddy, BuddyConfig, BuddyOptions, Bytes,
-    Ends, GrowthRule, Lifetime, Plan, PlanOptions, Planned, PlannedConfig, TimingCounter,
+    Ends, GrowthRule, Lifetime, Plan, PlanOptions, Planned, PlannedConfig, ThreadCache, TimingCounter,
 };
 
 use super::interpreter::{Choice, Interpreter, Tally};
@@ -20,7 +20,7 @@ pub enum Chosen {
     Bfc { config: BfcConfig, always_splits: bool, timing: bool },
     Buddy(BuddyConfig),
     AutoGrowth(AutoGrowthConfig),
-    Planned { config: PlannedConfig, timing: bool },
+    Planned(PlannedConfig),
 }
 
 /// A pool over a source.
@@ -44,8 +44,8 @@ impl Scenario {
             Chosen::AutoGrowth(config) => {
                 Interpreter::<AutoGrowth>::over(config, nature, Choice::AnyFit, None).run(ops)
             }
-            Chosen::Planned { config, timing } => {
-                Interpreter::<Planned<Bfc>>::over(config, nature, Choice::Planned, counter(timing)).run(ops)
+            Chosen::Planned(config) => {
+                Interpreter::<Planned<Bfc>>::over(config, nature, Choice::Planned, None).run(ops)
             }
         }
     }
@@ -80,10 +80,13 @@ pub fn policies() -> Vec<(&'static str, Chosen)> {
     let share = GrowthRule::Proportional { parts: 4, granule };
     let fixed_pool = BfcConfig::new(LIMIT).with_allow_growth(false);
     let small_steps = upstream.clone().with_first_region(Bytes(4096)).with_fragmentation_fraction(0.05);
+    // Full after a few frees, so that blocks go back and forth.
+    let small_caches =
+        ThreadCache::new().with_largest_block(Bytes::kib(8)).with_bytes(Bytes::kib(16)).with_blocks(6);
     vec![
         ("bfc", bfc(BfcConfig::new(LIMIT), false)),
         ("bfc, one region", bfc(fixed_pool.clone(), false)),
-        ("bfc, one region, timing", bfc(fixed_pool, true)),
+        ("bfc, one region, timing", bfc(fixed_pool.clone(), true)),
         ("bfc, doubling", bfc(rule(GrowthRule::DOUBLING), false)),
         ("bfc, doubling, timing", bfc(rule(GrowthRule::DOUBLING), true)),
         ("bfc, doubling capped", bfc(rule(GrowthRule::Doubling { cap: Bytes::kib(32) }), false)),
@@ -101,6 +104,8 @@ pub fn policies() -> Vec<(&'static str, Chosen)> {
             "bfc, two ends, growing, timing",
             bfc(rule(share).with_ends(Ends::TWO).with_allow_growth(true), true),
         ),
+        ("bfc, cached", bfc(rule(share).with_thread_cache(ThreadCache::new()), false)),
+        ("bfc, one region, small caches", bfc(fixed_pool.with_thread_cache(small_caches), false)),
         ("tensorflow", upstreams(upstream.clone(), false)),
         ("tensorflow, timing", upstreams(upstream.clone(), true)),
         ("tensorflow, one region", upstreams(upstream.with_allow_growth(false), false)),
@@ -123,13 +128,9 @@ pub fn policies() -> Vec<(&'static str, Chosen)> {
             auto_growth(AutoGrowthOptions::gpu().with_free_idle_chunks(true)),
         ),
         ("auto-growth, as requested", auto_growth(AutoGrowthOptions::gpu().with_free_before_growth(true))),
-        ("planned", Chosen::Planned { config: planned(), timing: false }),
-        ("planned, timing", Chosen::Planned { config: planned(), timing: true }),
-        ("planned, two ends", Chosen::Planned { config: planned_at_two_ends(), timing: false }),
-        (
-            "planned, one region",
-            Chosen::Planned { config: planned().with_allow_growth(false), timing: false },
-        ),
+        ("planned", Chosen::Planned(planned())),
+        ("planned, two ends", Chosen::Planned(planned_at_two_ends())),
+        ("planned, one region", Chosen::Planned(planned().with_allow_growth(false))),
     ]
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bfc_core::{AllocatorAttributes, DeviceId, MemoryKind, Stream};
 use bfc_cuda::{CudaDriver, RegisterError, StreamCompute, register_stream, self_check};
 
-use super::{Care, Runtime, record_regions};
+use super::{Care, Runtime, plan_for, record_regions};
 use crate::backend::Backend;
 use crate::backend::cuda::CudaBackend;
 use crate::device::DeviceFault;
@@ -27,7 +27,8 @@ impl Runtime {
         if care == Care::Checked {
             self_check(&driver, &compute)?;
         }
-        register_stream(registry, &driver, &stream, options).map_err(|error| match error {
+        let plan = plan_for(&self.0.plans, id);
+        register_stream(registry, &driver, &stream, options, plan).map_err(|error| match error {
             RegisterError::Unavailable(error) => DeviceFault::Cuda(error),
             RegisterError::Driver(error) => DeviceFault::Driver(error),
             RegisterError::Registry(error) => DeviceFault::Registry(error),

@@ -118,6 +118,9 @@ fn the_plan_for_the_fewest_devices_is_followed_unless_another_allocator_is_chose
     assert_eq!(counts(runtime.cpu().unwrap(), 100), (Some(3), 2 << 20));
     // A growing pool begins with the plan's range, however large.
     assert_eq!(counts(runtime.dry().unwrap(), 1 << 23), (Some(3), 1 << 25));
+    // So does the pool of a GPU, and of what stands for one.
+    let card = builder().dry_profile(DeviceProfile::cuda(Bytes::gib(8), (8, 6))).build().unwrap();
+    assert_eq!(counts(card.dry().unwrap(), 1 << 23), (Some(3), 1 << 25));
     let other = builder().allocator(DeviceId::CPU, AllocatorChoice::Bfc).build().unwrap();
     assert_eq!(counts(other.cpu().unwrap(), 100).0, None);
 }

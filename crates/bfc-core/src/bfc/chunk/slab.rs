@@ -4,6 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use super::unused::{GROUP, UnusedSlots};
 use super::{Chunk, ChunkId, State};
+use crate::room::make_room;
 
 /// Slots of chunks, made a group at a time.
 #[derive(Clone, Debug)]
@@ -44,6 +45,7 @@ impl Slab {
         if slots > MAX_SLOTS {
             return false;
         }
+        make_room(&mut self.slots, slots);
         self.slots.resize(slots, Chunk::default());
         self.unused.add_group();
         true
@@ -112,6 +114,7 @@ impl Slab {
         self[id].state = if freed_at == 0 { State::Free } else { State::Held };
         if freed_at > 0 {
             let slots = self.slots.len().max(self.freed_at.len());
+            make_room(&mut self.freed_at, slots);
             self.freed_at.resize(slots, 0);
             self.freed_at[id.0 as usize] = freed_at;
         }

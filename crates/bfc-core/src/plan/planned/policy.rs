@@ -3,7 +3,7 @@
 use super::{Planned, Slot};
 use crate::memory::Span;
 use crate::plan::PlannedCounts;
-use crate::policy::{End, Inconsistent, Need, NotAdded, NotLive, Piece, Place, Policy};
+use crate::policy::{End, Inconsistent, Moment, Need, NotAdded, NotLive, Piece, Place, Policy};
 
 impl<P: Policy + Clone> Policy for Planned<P> {
     fn name(&self) -> &'static str {
@@ -94,6 +94,19 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         span
     }
 
+    /// Those that the fallback does not want: the range is not among them.
+    fn take_unwanted_region(&mut self, moment: Moment) -> Option<Span> {
+        self.fallback.take_unwanted_region(moment)
+    }
+
+    fn wants_no_idle_to_grow(&self) -> bool {
+        self.fallback.wants_no_idle_to_grow()
+    }
+
+    fn damage(&self) -> Option<Inconsistent> {
+        self.fallback.damage()
+    }
+
     fn regions(&self) -> Vec<Span> {
         self.fallback.regions()
     }
@@ -124,6 +137,18 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         self.fallback.largest_free_at(end).max(self.largest_hole())
     }
 
+    /// A range in which nothing lies counts with what it joins: it is handed back for a need without other room.
+    fn largest_obtainable_bytes(&self) -> u64 {
+        let Some(range) = self.range.filter(|_| self.live == 0) else {
+            return self.fallback.largest_obtainable_bytes().max(self.largest_hole());
+        };
+        // Only the fallback knows what it joins. Asked between two steps while somebody waits, so a copy is not too dear.
+        let mut fallback = self.fallback.clone();
+        let freed = fallback.free(range.slot, 0);
+        debug_assert!(freed.is_ok(), "the range is a block of the fallback");
+        fallback.largest_obtainable_bytes()
+    }
+
     fn free_bytes_kept_from(&self, end: End) -> u64 {
         self.fallback.free_bytes_kept_from(end)
     }
@@ -136,6 +161,14 @@ impl<P: Policy + Clone> Policy for Planned<P> {
             }
             _ => visit(Piece { slot: piece.slot.and_then(|slot| slot.checked_add(slots)), ..piece }),
         });
+    }
+
+    fn tail(&self) -> Option<Span> {
+        self.fallback.tail()
+    }
+
+    fn cut_tail(&mut self, bytes: u64) -> Option<Span> {
+        self.fallback.cut_tail(bytes)
     }
 
     fn region_bytes(&self, rounded: u64, planned: u64) -> u64 {

@@ -72,6 +72,10 @@ unsafe impl<P: ConfiguredPolicy + Clone> ConfiguredPolicy for Planned<P> {
     fn configured(options: &Self::Options) -> Self {
         Self::new(&options.plan, P::configured(&options.fallback))
     }
+
+    fn configured_to_grow(options: &Self::Options) -> Self {
+        Self::new(&options.plan, P::configured_to_grow(&options.fallback))
+    }
 }
 
 impl<P: ConfiguredPolicy + Clone> PolicyAllocator<Planned<P>> {

@@ -462,3 +462,17 @@ proptest! {
         prop_assert_eq!(planned.live, 0);
     }
 }
+
+/// Before a step the range is handed back for a need without other room, and then joins what is free beside it.
+#[test]
+fn an_empty_range_can_be_had_with_what_it_joins() {
+    let mut planned = with_room(&plan_of(&STEP), Span { address: 0, bytes: 8192 });
+    assert_eq!((planned.largest_free_bytes(), planned.largest_obtainable_bytes()), (4096, 8192));
+    let short = place(&mut planned, 1024);
+    assert_eq!(planned.largest_obtainable_bytes(), 4096, "the range holds a block now");
+    free(&mut planned, short);
+    assert!(planned.place(&Need::new(8192)).is_none());
+    assert!(planned.merge_until_fit(&Need::new(8192)));
+    assert_eq!(place(&mut planned, 8192).bytes, 8192);
+    assert_eq!(planned.largest_obtainable_bytes(), 0);
+}

@@ -16,7 +16,7 @@ use crate::memory::Block;
 use crate::owner::OwnerId;
 use crate::policy::{Moment, Need, Policy};
 use crate::pool::accounts::Accounts;
-use crate::pool::cache::{Caches, Shard};
+use crate::pool::cache::{Caches, Shard, index_of};
 use crate::pool::config::ConfiguredPolicy;
 use crate::pool::invariants::{InvariantError, check, ensure};
 use crate::stats::Stats;
@@ -50,13 +50,13 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let shard = caches.of_thread(thread);
         if let Some(class) = class {
             let shard = &mut *shard.lock(thread);
-            shard.users.note(thread);
+            shard.users.note(thread, &self.retry);
             if let Some(block) = shard.take(class, need.alignment, need.bytes, tag) {
                 return Some(block);
             }
         }
         let state = &mut *self.state.lock(thread);
-        state.users.note(thread);
+        state.users.note(thread, &self.retry);
         let place = state.policy.place(need)?;
         if class.is_none() || !caches.takes(place.bytes) {
             return Some(state.accounts.open(place, need.bytes, tag));
@@ -77,7 +77,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let full = {
             let shard = &mut *shard.lock(thread);
             let place = shard.live(block)?;
-            shard.users.note(thread);
+            shard.users.note_free(thread, &self.retry);
             shard.keep(place);
             caches.is_full(shard)
         };
@@ -104,7 +104,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         }
         self.release_unwanted(state, Moment::AfterFree);
         if awaited {
-            let bytes = self.within_reach(state);
+            let bytes = self.within_reach_of(state);
             drop(guard);
             self.retry.notify_up_to(bytes);
         }
@@ -115,7 +115,6 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let mut shards = self.lock_caches();
         let mut any = false;
         for shard in &mut shards {
-            state.users.join(shard.users);
             while state.take_back(shard) {
                 any = true;
             }
@@ -174,6 +173,16 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let found = state.block_at(address);
         let mut shards = self.lock_caches();
         shards.iter_mut().fold(found, |found, shard| found.or_else(|_| shard.block_at(address)))
+    }
+
+    /// The policy's slots of those of these blocks that are live, in whichever accounts they are.
+    pub(super) fn slots_of(&self, state: &State<P>, blocks: &[Block]) -> Vec<u32> {
+        let shards = self.lock_caches();
+        let slot_of = |block: &Block| match index_of(block.id) {
+            Some(index) => shards.get(index)?.leased_slot(block),
+            None => state.live(block).ok().map(|place| place.slot),
+        };
+        blocks.iter().filter_map(slot_of).collect()
     }
 
     /// A copy of the policy in which the blocks that caches keep are free.

@@ -84,14 +84,14 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             return Err(refusal.error);
         }
         let attempt = |last| self.attempt(request, thread, last && in_full);
-        self.retry.allocate_as(self.want(request), self.config.retry_timeout, attempt)
+        self.retry.allocate_as(self.want_of(request), self.config.retry_timeout, attempt)
     }
 
     /// Tries once. Only the `last` attempt works out who holds the memory, and what would have made room.
     fn attempt(&self, request: &Request<'_>, thread: ThreadNumber, last: bool) -> Result<Block, Refusal> {
         let need = Need::of(request, request.attributes.freed_before.map(|count| count()));
         let state = &mut *self.state.lock(thread);
-        state.users.note(thread);
+        state.users.note(thread, &self.retry);
         state.policy.merge_ripe(self.frontier.get());
         match state.allocate(&need, request.tag) {
             Some(block) => Ok(block),
@@ -133,7 +133,9 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Makes room and tries again, in upstream's order: grow, join what the frontier has not passed, give back idle
     /// regions and grow in their place.
     fn make_room(&self, state: &mut State<P>, wanted: &Wanted) -> Result<Block, Shortfall> {
-        self.release_unwanted(state, Moment::BeforeGrowth);
+        if self.has_place_for(state, wanted) {
+            self.release_unwanted(state, Moment::BeforeGrowth);
+        }
         let mut cause = match self.extend_and_allocate(state, wanted) {
             Ok(block) => return Ok(block),
             Err(cause) => cause,
@@ -141,18 +143,34 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         if wanted.need.freed_before.is_none() && state.policy.merge_until_fit(&wanted.need) {
             return state.allocate(&wanted.need, wanted.tag).ok_or(cause);
         }
-        if self.config.garbage_collection {
-            let idle = state.policy.idle_bytes();
-            let unreserved = available(self.config.limit, state.policy.reserved_bytes());
-            if idle > 0 && wanted.rounded <= unreserved.saturating_add(idle) {
-                self.release_idle(state, 0);
-                cause = match self.extend_and_allocate(state, wanted) {
-                    Ok(block) => return Ok(block),
-                    Err(cause) => cause,
-                };
-            }
+        if self.config.garbage_collection && self.release_for(state, wanted) {
+            cause = match self.extend_and_allocate(state, wanted) {
+                Ok(block) => return Ok(block),
+                Err(cause) => cause,
+            };
         }
         Err(cause)
+    }
+
+    /// Gives idle regions back if a larger one in their place could hold what is wanted; whether there were any.
+    fn release_for(&self, state: &mut State<P>, wanted: &Wanted) -> bool {
+        self.has_place_for(state, wanted) && self.release_idle(state, 0) > 0
+    }
+
+    /// Whether the limit leaves enough for what is wanted, in place of idle regions too. If not, these are kept: a request
+    /// that cannot be met so has no use for them, and others have.
+    fn has_place_for(&self, state: &State<P>, wanted: &Wanted) -> bool {
+        let unreserved = available(self.config.limit, state.policy.reserved_bytes());
+        wanted.rounded <= unreserved.saturating_add(state.policy.idle_bytes())
+    }
+
+    /// Whether idle regions are given back for a larger one in their place, at whatever point of an attempt.
+    pub(super) fn replaces_idle(&self, policy: &dyn Policy) -> bool {
+        self.config.garbage_collection || self.merges_regions() || policy.wants_no_idle_to_grow()
+    }
+
+    fn merges_regions(&self) -> bool {
+        self.config.region_merging && !self.source.supports_coalescing()
     }
 
     fn extend_and_allocate(&self, state: &mut State<P>, wanted: &Wanted) -> Result<Block, Shortfall> {
@@ -161,15 +179,15 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         {
             return Ok(block);
         }
-        if self.config.region_merging && !self.source.supports_coalescing() {
-            self.release_idle(state, 0);
+        if self.merges_regions() {
+            self.release_for(state, wanted);
         }
         self.extend(state, wanted)?;
         state.allocate(&wanted.need, wanted.tag).ok_or(Shortfall::Limit)
     }
 
     /// What a request waits for. Those that may be compared differ in nothing but their bytes.
-    pub(super) fn want(&self, request: &Request<'_>) -> Want {
+    pub(super) fn want_of(&self, request: &Request<'_>) -> Want {
         let (bytes, attributes) = (request.bytes, &request.attributes);
         let comparable = attributes.freed_before.is_none()
             && self.state.lock(ThreadNumber::current()).policy.orders_by_size();
@@ -180,18 +198,18 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// The most bytes for which any request may be served now: the largest free piece or, if more, what can be taken
     /// from the source, in place of idle regions too.
     #[cold]
-    pub(super) fn within_reach(&self, state: &State<P>) -> u64 {
+    pub(super) fn within_reach_of(&self, state: &State<P>) -> u64 {
         if state.policy.has_pending() {
             return u64::MAX;
         }
-        let idle = if self.config.garbage_collection { state.policy.idle_bytes() } else { 0 };
+        let idle = if self.replaces_idle(&state.policy) { state.policy.idle_bytes() } else { 0 };
         let unreserved = available(self.config.limit, state.policy.reserved_bytes());
-        unreserved.saturating_add(idle).max(state.policy.largest_free_bytes())
+        unreserved.saturating_add(idle).max(state.policy.largest_obtainable_bytes())
     }
 
     #[cold]
     fn refuse(&self, state: &State<P>, wanted: &Wanted, cause: Shortfall, last: bool) -> Refusal {
-        let wait = wanted.rounded <= self.config.limit && could_be_freed(state);
+        let wait = wanted.rounded <= self.config.limit && self.could_be_freed(state);
         let error = match cause {
             Shortfall::Source(error) if !matches!(error, SourceError::Exhausted { .. }) => {
                 AllocError::Source { allocator: self.name.clone(), error }
@@ -206,6 +224,12 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             }
         };
         Refusal { error, wait }
+    }
+
+    /// Whether waiting can help: memory is live that another thread may free, or frees wait for the frontier.
+    fn could_be_freed(&self, state: &State<P>) -> bool {
+        let live = state.accounts.figures.bytes_in_use > 0;
+        (live && self.retry.others_may_free()) || state.policy.has_pending()
     }
 
     /// What takes no time to tell.
@@ -255,9 +279,4 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             Verdict::Exhausted
         }
     }
-}
-
-/// Whether waiting can help: memory is live that another thread may free, or frees wait for the frontier.
-fn could_be_freed<P: Policy>(state: &State<P>) -> bool {
-    (state.users.several() && state.accounts.figures.bytes_in_use > 0) || state.policy.has_pending()
 }

@@ -33,6 +33,10 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let reserved = state.policy.reserved_bytes();
         let available = available(self.config.limit, reserved);
         let Some(wish) = state.growth.wish(missing, reserved, available) else { return false };
+        if state.policy.region_bytes(missing, wish.bytes) > wish.bytes {
+            // The policy has more in mind than what is missing: a plan's range.
+            return false;
+        }
         let Ok(span) = self.take_region(state, GRANULE, wish.bytes, missing) else { return false };
         if span.address != end {
             // SAFETY: the region has just come from the source, and no policy knows of it.

@@ -20,8 +20,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
                 end: request.attributes.end,
                 ..Need::new(request.bytes).with_alignment(request.alignment)
             };
-            let live = freed.iter().filter(|block| state.live(block).is_ok()).map(|block| block.chunk);
-            self.fits_without(state, &need, live)
+            let slots = self.slots_of(state, freed);
+            self.fits_without(state, &need, slots.into_iter())
         })
     }
 
@@ -72,13 +72,14 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// Whether a need finds room as a policy stands, or in place of regions that are idle beyond those that were before.
     fn fits_in(&self, policy: &mut dyn Policy, need: &Need, idle_before: u64) -> bool {
-        if policy.place(need).is_some() {
+        let joined = |policy: &mut dyn Policy| need.freed_before.is_none() && policy.merge_until_fit(need);
+        if policy.place(need).is_some() || (joined(policy) && policy.place(need).is_some()) {
             return true;
         }
         let Some(rounded) = policy.rounded(need.bytes, need.alignment) else { return false };
         let idle = policy.idle_bytes();
         let room = available(self.config.limit, policy.reserved_bytes()).saturating_add(idle);
-        self.config.garbage_collection && idle > idle_before && rounded <= room
+        self.replaces_idle(policy) && idle > idle_before && rounded <= room
     }
 
     fn fits_when_done(&self, state: &State<P>, need: &Need) -> bool {

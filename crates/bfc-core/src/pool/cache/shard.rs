@@ -122,6 +122,13 @@ impl Shard {
         if same { Ok(place) } else { Err(BlockError::Unknown { block: *block }) }
     }
 
+    /// The policy's own slot of the live block that a block says it is.
+    pub(in crate::pool) fn leased_slot(&self, block: &Block) -> Option<u32> {
+        let place = self.live(block).ok()?;
+        let lease = (*self.leases.get(place.slot as usize)?)?;
+        Some(lease.place.slot)
+    }
+
     /// The live block that starts at `address`.
     pub(in crate::pool) fn block_at(&mut self, address: u64) -> Result<Block, BlockError> {
         let leases = &self.leases;

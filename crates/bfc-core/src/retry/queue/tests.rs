@@ -16,7 +16,7 @@ const fn unlike(bytes: u64) -> Want {
 fn queue(wants: &[Want]) -> Queue<usize> {
     let mut queue = Queue::default();
     for (number, &want) in wants.iter().enumerate() {
-        assert_eq!(queue.enter(want, queue.epoch(), number), (number as u64 + 1, None));
+        assert_eq!(queue.enter(want, queue.epoch(), number as u64, number), (number as u64 + 1, None));
     }
     queue
 }
@@ -48,6 +48,20 @@ fn who_is_served_hands_the_turn_to_the_next() {
     assert_eq!(queue.leave(1), Some(2));
     assert_eq!(queue.leave(3), None);
     assert_eq!(queue.freed(300), Some(1));
+}
+
+#[test]
+fn all_wait_while_none_has_a_turn_and_none_makes_its_last_attempt() {
+    let mut queue = queue(&[like(100), like(200)]);
+    assert!(queue.all_wait(&[0, 1]) && !queue.all_wait(&[0, 1, 2]));
+    assert_eq!(queue.oldest(), Some((1, &0)));
+    assert_eq!(queue.freed(100), Some(0));
+    assert!(!queue.all_wait(&[0, 1]), "one is about to try");
+    assert_eq!(queue.failed(1, like(100), queue.epoch()), None);
+    assert!(queue.all_wait(&[0, 1]));
+    queue.give_up(1);
+    assert!(!queue.all_wait(&[0, 1]) && queue.all_wait(&[1]));
+    assert_eq!(queue.oldest(), Some((2, &1)));
 }
 
 #[test]
@@ -85,7 +99,7 @@ fn a_free_during_an_attempt_is_tried_after_it() {
 fn a_free_before_a_request_was_queued_is_tried() {
     let mut queue = Queue::default();
     assert_eq!(queue.freed(100), None);
-    assert_eq!(queue.enter(like(100), 0, 0), (1, Some(0)));
+    assert_eq!(queue.enter(like(100), 0, 0, 0), (1, Some(0)));
 }
 
 /// Gives `count` turns, each of them in vain, and during each of them a free that may serve anyone.
@@ -114,7 +128,7 @@ fn a_newcomer_is_not_preferred_to_those_who_have_failed() {
     let wants = [unlike(1); 3];
     let mut queue = queue(&wants[..2]);
     fail_among_frees(&mut queue, &wants, 9);
-    queue.enter(wants[2], 0, 2);
+    queue.enter(wants[2], 0, 2, 2);
     let mut tried = Vec::new();
     for _ in 0..2 {
         let number = (queue.turn.unwrap() - 1) as usize;
@@ -199,7 +213,7 @@ impl Model {
                 let want = Want { bytes, class };
                 let number = self.wants.len();
                 self.wants.push((want, true));
-                let (ticket, bell) = self.queue.enter(want, self.queue.epoch(), number);
+                let (ticket, bell) = self.queue.enter(want, self.queue.epoch(), number as u64, number);
                 assert_eq!(ticket, number as u64 + 1);
                 self.ring(bell);
             }

@@ -56,7 +56,7 @@ fn a_run_for_a_gpu_takes_its_memory_as_the_pool_of_that_gpu() {
     let id = DeviceId::new(DeviceKind::Sim, 0);
     let device = Arc::new(SimDevice::new(Bytes::gib(8)));
     let reserve = default_reserve(Bytes::gib(8), 8);
-    registry.register_device(id, device, reserve, PoolOptions::default()).unwrap();
+    registry.register_device(id, device, reserve, PoolOptions::default(), None).unwrap();
     let memory = registry.allocator(id, AllocatorAttributes::default(), None).unwrap().allocator;
     let elsewhere = Runtime::builder().environment(Environment::default()).build().unwrap().dry().unwrap();
     let elsewhere = elsewhere.with_allocator(memory).unwrap();

@@ -1,0 +1,46 @@
+//! How much a pool that grows takes from its source, beside what is live.
+//!
+//! No peer here grows: they manage one space that is given to them. TensorFlow's rule of growth stands beside ours, in the
+//! same pool.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bfc_core::{AddressOnlyMemory, Allocator, BfcAllocator, BfcConfig, Bytes};
+use serde::Serialize;
+
+use crate::ours::Pool;
+use crate::peer::{empty_slots, replay};
+use crate::program::Program;
+
+/// More than any trace takes, so that the limit has no say.
+const LIMIT: Bytes = Bytes(1 << 40);
+
+/// The most reserved as a multiple of the live peak, by trace.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    pub name: &'static str,
+    pub reserved: BTreeMap<String, f64>,
+}
+
+/// Replays every trace once through each way to grow. The same on every machine, as nothing is timed.
+pub fn measure(programs: &[Program]) -> Vec<Row> {
+    let ways: [(&'static str, fn(Bytes) -> BfcConfig, bool); 4] = [
+        ("highwater, separate regions", BfcConfig::new, false),
+        ("highwater, one region continued", BfcConfig::new, true),
+        ("TensorFlow's rules, separate regions", BfcConfig::tensorflow, false),
+        ("TensorFlow's rules, one region continued", BfcConfig::tensorflow, true),
+    ];
+    let measured = |(name, config, joins): (&'static str, fn(Bytes) -> BfcConfig, bool)| {
+        let ratio = |program: &Program| (program.name.clone(), reserved(program, config(LIMIT), joins));
+        Row { name, reserved: programs.iter().map(ratio).collect() }
+    };
+    ways.into_iter().map(measured).collect()
+}
+
+fn reserved(program: &Program, config: BfcConfig, joins: bool) -> f64 {
+    let source = AddressOnlyMemory::new().with_coalescing(joins);
+    let mut pool = Pool(BfcAllocator::new("growing", Arc::new(source), config));
+    assert!(replay(&mut pool, program, &mut empty_slots::<Pool>(program)), "the limit is out of reach");
+    pool.0.stats().peak_bytes_reserved as f64 / program.peak_live as f64
+}

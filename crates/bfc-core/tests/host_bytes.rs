@@ -1,0 +1,64 @@
+//! What a pool takes of the host's memory for its own books, counted by the allocator of this program.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests may panic as tests may")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bfc_core::{AddressOnlyMemory, Allocator, BfcAllocator, BfcConfig, Block, Bytes, Request};
+
+/// Bytes of the heap in use.
+static IN_USE: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+// SAFETY: everything is passed on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        IN_USE.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise is the one asked for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        IN_USE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise is the one asked for.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Bytes of a chunk and its account, the bits that say whether its slot is used, and the room that tables have to spare.
+const A_CHUNK: f64 = (64.0 + 0.5) * 33.0 / 32.0;
+
+/// The figures themselves are printed with `--nocapture`.
+#[test]
+fn a_chunk_takes_a_cache_line_of_the_hosts_memory_however_many_there_are() {
+    let most = 1_200_000;
+    let mut blocks: Vec<Block> = Vec::with_capacity(most);
+    // The second is one more than a power of two, at which a table that doubles is worst.
+    for count in [10_000, 65_537, 100_000, 1_000_000, 1_048_577, most] {
+        let before = IN_USE.load(Ordering::Relaxed);
+        let limit = Bytes(count as u64 * 256);
+        let config = BfcConfig::new(limit).with_allow_growth(false);
+        let pool = BfcAllocator::new("pool", Arc::new(AddressOnlyMemory::new()), config);
+        let fixed = IN_USE.load(Ordering::Relaxed) - before;
+        blocks.extend((0..count).map(|_| pool.allocate(&Request::new(256)).unwrap()));
+        let full = IN_USE.load(Ordering::Relaxed) - before - fixed;
+        for block in blocks.drain(..) {
+            // SAFETY: nothing lies at the addresses.
+            unsafe { pool.deallocate(block) }.unwrap();
+        }
+        let freed = IN_USE.load(Ordering::Relaxed) - before - fixed;
+        let each = full as f64 / count as f64;
+        eprintln!(
+            "{count} chunks: {each:.2} bytes each, and {fixed} bytes for the pool; {freed} after all were freed"
+        );
+        // A short table doubles: two of a thousand entries, of 40 and 24 bytes.
+        assert!(full as f64 <= count as f64 * A_CHUNK + 1024.0 * 64.0 + 8192.0, "{each} bytes a chunk");
+        assert!(freed <= full + 8192, "{freed} after {full}");
+    }
+}
