@@ -206,7 +206,7 @@ fn what_cannot_be_used_is_named() {
         assert!(text.starts_with(expected), "{text}");
     }
     assert!(failure(&run(&["--data", few.to_str().unwrap()])).contains("too few images"));
-    assert!(failure(&run(&["--data", cut])).contains(&format!("{cut}: the compressed data ends too early")));
+    assert!(failure(&run(&["--data", cut])).contains(&format!("{cut}: the data ends too early")));
 }
 
 #[test]

@@ -164,6 +164,9 @@ pub trait Element: sealed::Sealed + Copy + Default + PartialEq + fmt::Debug + Se
 
     /// Into memory.
     fn into_raw(self) -> Self::Raw;
+
+    /// Many elements as they lie in memory, without a copy.
+    fn bytes_of(values: &[Self]) -> &[u8];
 }
 
 /// What lies in memory: the plain numbers among the element types. Sealed: buffers are aligned for these types only.
@@ -202,6 +205,10 @@ macro_rules! plain_element {
             fn into_raw(self) -> $type {
                 self
             }
+
+            fn bytes_of(values: &[Self]) -> &[u8] {
+                bytemuck::cast_slice(values)
+            }
         }
     )*};
 }
@@ -218,6 +225,10 @@ impl Element for bool {
 
     fn into_raw(self) -> u8 {
         u8::from(self)
+    }
+
+    fn bytes_of(values: &[Self]) -> &[u8] {
+        bytemuck::cast_slice(values)
     }
 }
 

@@ -70,14 +70,52 @@ impl Layout {
         true
     }
 
-    /// The same elements seen with another shape of as many elements, if they lie in row-major order without gaps.
+    /// The same elements, in row-major order, seen with another shape of as many elements, if that is possible where they lie: if
+    /// the distance between neighbours is one along all axes that are merged.
     #[must_use]
     pub fn reshaped(&self, shape: Shape) -> Option<Self> {
-        (self.is_contiguous() && shape.checked_elements() == self.shape.checked_elements()).then(|| Self {
-            shape,
-            strides: row_major(&shape),
-            offset: self.offset,
-        })
+        if shape.checked_elements() != self.shape.checked_elements() {
+            return None;
+        }
+        let strides = if self.is_contiguous() { row_major(&shape) } else { self.cut_otherwise(&shape)? };
+        Some(Self { shape, strides, offset: self.offset })
+    }
+
+    /// The strides of another shape of as many elements, of which there is at least one, over the same places.
+    ///
+    /// Source: NumPy's `_attempt_nocopy_reshape`. From the first axes on, as few of each shape are looked at together as have
+    /// equally many elements. Those of this layout have to be as good as one axis, which is cut into those of the other.
+    fn cut_otherwise(&self, shape: &Shape) -> Option<[usize; MAX_RANK]> {
+        let mut strides = [0; MAX_RANK];
+        // No step is ever taken along axes of size 1.
+        let mut own = (0..self.shape.rank()).filter(|&axis| self.shape[axis] != 1);
+        let mut others = (0..shape.rank()).filter(|&axis| shape[axis] != 1).peekable();
+        while others.peek().is_some() {
+            let mut merged = own.next()?;
+            let mut elements = self.shape[merged];
+            let (mut cut, mut covered) = ([0; MAX_RANK], 1);
+            let mut count = 0;
+            while covered != elements {
+                if covered < elements {
+                    let axis = others.next()?;
+                    covered *= shape[axis];
+                    (cut[count], count) = (axis, count + 1);
+                } else {
+                    let next = own.next()?;
+                    if self.strides[next].checked_mul(self.shape[next]) != Some(self.strides[merged]) {
+                        return None;
+                    }
+                    elements *= self.shape[next];
+                    merged = next;
+                }
+            }
+            let mut stride = self.strides[merged];
+            for &axis in cut[..count].iter().rev() {
+                strides[axis] = stride;
+                stride = stride.saturating_mul(shape[axis]);
+            }
+        }
+        Some(strides)
     }
 
     /// The same elements repeated along axes of size 1 and along new axes in front.
@@ -281,6 +319,61 @@ mod tests {
         assert!(!layout.is_contiguous());
         assert_eq!(layout.positions().collect::<Vec<_>>(), [0, 3, 1, 4, 2, 5]);
         assert_eq!(layout.reshaped(Shape::new(&[6]).unwrap()), None);
+    }
+
+    /// All shapes of so many elements with so many axes.
+    fn shapes_of(elements: usize, rank: usize) -> Vec<Vec<usize>> {
+        if rank == 0 {
+            return if elements == 1 { vec![vec![]] } else { vec![] };
+        }
+        let first = (1..=elements).filter(|first| elements.is_multiple_of(*first));
+        let with = |first| {
+            let rest = shapes_of(elements / first, rank - 1).into_iter();
+            rest.map(move |rest| [vec![first], rest].concat())
+        };
+        first.flat_map(with).collect()
+    }
+
+    /// The layout of this shape whose elements lie in these places, if there is one.
+    fn layout_of(shape: &Shape, places: &[usize]) -> Option<Layout> {
+        let counted = row_major(shape);
+        let mut strides = [0; MAX_RANK];
+        for axis in (0..shape.rank()).filter(|&axis| shape[axis] > 1) {
+            strides[axis] = places[counted[axis]].checked_sub(places[0])?;
+        }
+        let layout = Layout { shape: *shape, strides, offset: places[0] };
+        layout.positions().eq(places.iter().copied()).then_some(layout)
+    }
+
+    #[test]
+    fn a_layout_is_reshaped_where_other_strides_lead_to_the_same_places_and_nowhere_else() {
+        let mut layouts = Vec::new();
+        for axes in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            let turned = contiguous(&[4, 6, 2]).permuted("permute", &axes).unwrap();
+            layouts.push(turned);
+            for axis in 0..3 {
+                let size = turned.shape()[axis];
+                layouts.push(turned.sliced("slice", axis, 0..size / 2, 1).unwrap());
+                layouts.push(turned.sliced("slice", axis, 1..size, 2).unwrap());
+                let one = turned.sliced("slice", axis, 0..1, 1).unwrap();
+                layouts.push(one.broadcast_to("repeat", &one.shape().with_dim(axis, 3)).unwrap());
+            }
+        }
+        let mut reshaped = [0, 0];
+        for layout in layouts {
+            let places: Vec<usize> = layout.positions().collect();
+            for shape in (1..5).flat_map(|rank| shapes_of(places.len(), rank)) {
+                let shape = Shape::new(&shape).unwrap();
+                let found = layout.reshaped(shape);
+                let expected = layout_of(&shape, &places);
+                assert_eq!(found.is_some(), expected.is_some(), "{layout:?} as {shape}");
+                reshaped[usize::from(found.is_some())] += 1;
+                if let Some(found) = found {
+                    assert!(found.positions().eq(places.iter().copied()), "{layout:?} as {shape}");
+                }
+            }
+        }
+        assert!(reshaped.iter().all(|&count| count > 300), "{reshaped:?}");
     }
 
     #[test]

@@ -237,7 +237,7 @@ fn a_compressed_file_cut_anywhere_is_an_error() {
     }
     assert_eq!(
         message(read(&whole[..whole.len() / 2])),
-        "cut.gz: the compressed data ends too early: the file is truncated"
+        "cut.gz: the data ends too early: the file is truncated"
     );
 }
 

@@ -93,6 +93,74 @@ fn parameters_of_one_name_are_refused_before_one_is_lost() {
     assert_eq!(Checkpoint::of(&Both(shared, twin)).unwrap().parameters().len(), 2);
 }
 
+/// Two dropouts whose sources have the same path.
+#[derive(Debug)]
+struct Dropouts([Dropout; 2]);
+
+impl Module for Dropouts {
+    fn forward(&self, x: &Tensor) -> highwater_tensor::Result<Tensor> {
+        self.0[1].forward(&self.0[0].forward(x)?)
+    }
+
+    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
+        self.0.iter().for_each(|dropout| dropout.visit_rngs(visitor));
+    }
+}
+
+#[test]
+fn sources_of_randomness_of_one_path_are_refused_before_one_is_lost() {
+    let both = Dropouts([1, 2].map(|seed| Dropout::new(0.5, Rng::new(seed)).unwrap()));
+    let message = Checkpoint::of(&both).unwrap_err().to_string();
+    assert!(
+        message.ends_with("sources of randomness have a path of their own each, got rng twice"),
+        "{message}"
+    );
+    let single = Checkpoint::of(&both.0[0]).unwrap();
+    let single = single.with_optimizer(&Adam::new(Vec::new(), 0.1).unwrap()).unwrap();
+    let message =
+        single.restore_all(&both, &mut Adam::new(Vec::new(), 0.1).unwrap()).unwrap_err().to_string();
+    assert!(message.contains("rng twice"), "{message}");
+    // A sequence gives the second one another name, where names with dots lead to the same path.
+    let dropout = || Dropout::new(0.5, Rng::new(1)).unwrap();
+    let inside = Sequential::new().with("b", dropout());
+    let net = Sequential::new().with("a", inside).with("a.b", dropout());
+    let mut paths = Vec::new();
+    net.visit_rngs(&mut |path, _| paths.push(path.to_owned()));
+    assert_eq!(paths, ["a.b.rng", "a.b2.rng"]);
+    Checkpoint::of(&net).unwrap();
+}
+
+#[test]
+fn a_run_does_not_go_on_without_the_states_of_its_sources_of_randomness() {
+    let device = device();
+    let with = net(&device, 0, 5);
+    let without = || {
+        let rng = Rng::new(0);
+        Sequential::new()
+            .with("fc1", Linear::new(&device, 4, 5, &rng).unwrap())
+            .with("fc2", Linear::new(&device, 5, 3, &rng).unwrap())
+    };
+    let checkpoint = |net: &Sequential| {
+        let adam = Adam::new(net.parameters(), 0.1).unwrap();
+        Checkpoint::of(net).unwrap().with_optimizer(&adam).unwrap()
+    };
+    let names = |from: &Sequential, to: &Sequential| {
+        let before = bits(to);
+        let mut adam = Adam::new(to.parameters(), 0.1).unwrap();
+        let Err(Error::Mismatch(mismatch)) = checkpoint(from).restore_all(to, &mut adam) else {
+            panic!("the sources differ")
+        };
+        assert_eq!(bits(to), before);
+        // The parameters alone fit.
+        checkpoint(from).restore(to).unwrap();
+        assert!(mismatch.to_string().starts_with("load: these are not the sources of randomness expected; "));
+        (mismatch.missing, mismatch.unexpected)
+    };
+    let source = || vec!["dropout.rng".to_owned()];
+    assert_eq!(names(&without(), &with), (source(), vec![]));
+    assert_eq!(names(&with, &without()), (vec![], source()));
+}
+
 #[test]
 fn a_network_and_an_optimiser_chosen_at_run_time_are_kept_and_restored() {
     let (device, folder) = (device(), tempfile::tempdir().unwrap());
@@ -217,6 +285,11 @@ fn a_state_of_another_optimiser_is_refused_and_parameters_stay_too() {
     let Err(Error::Mismatch(mismatch)) = checkpoint.restore_all(&other, &mut sgd) else { panic!("no Adam") };
     assert_eq!((mismatch.missing.len(), mismatch.unexpected.len()), (4, 12));
     assert!(mismatch.missing.contains(&"fc1.weight.momentum".to_owned()));
+    let message = mismatch.to_string();
+    assert!(
+        message.starts_with("load: this is not the state of sgd for these parameters; missing: "),
+        "{message}"
+    );
     assert_eq!(bits(&other), before);
     let without = Checkpoint::of(&saved).unwrap().restore_all(&other, &mut sgd);
     assert!(matches!(without, Err(Error::File(FileError::Absent { .. }))));

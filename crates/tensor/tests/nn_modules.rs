@@ -5,12 +5,13 @@ mod ops_table;
 
 use bfc_core::{Bytes, Category};
 use highwater_tensor::nn::{
-    Conv2d, Dropout, Embedding, Fans, Gelu, Init, Linear, LinearOptions, Module, MultiHeadAttention,
-    Parameter, Relu, Sequential, Sigmoid, Tanh, TransformerBlock,
+    BatchNorm, Conv1d, Conv2d, ConvTranspose2d, Dropout, Embedding, Fans, Gelu, GroupNorm, Init, LayerNorm,
+    Linear, LinearOptions, Module, MultiHeadAttention, Parameter, Relu, RmsNorm, Sequential, Sigmoid, Tanh,
+    TransformerBlock,
 };
 use highwater_tensor::{
-    AttentionOptions, Conv2dOptions, DType, Device, Error, GradCheck, Rng, Runtime, Tensor, check_gradients,
-    no_grad,
+    AttentionOptions, Conv2dOptions, DType, Device, Error, GradCheck, Gradients, Rng, Runtime, Tensor,
+    check_gradients, no_grad,
 };
 use highwater_tracking::{Report, module};
 use ops_table::{device, runtime};
@@ -316,7 +317,7 @@ fn a_name_with_dots_that_leads_to_a_parameter_of_another_layer_gets_a_number() {
 fn a_convolutional_layer_adds_its_bias_to_each_channel() {
     let device = device();
     let layer = Conv2d::new(&device, 2, 3, [2, 2], Conv2dOptions::default(), &Rng::new(1)).unwrap();
-    layer.bias().set(&Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0], 3).unwrap()).unwrap();
+    layer.bias().unwrap().set(&Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0], 3).unwrap()).unwrap();
     let x = Tensor::normal(&device, [1, 2, 3, 3], 0.0, 1.0, &Rng::new(2)).unwrap();
     let without = x.conv2d(&layer.weight().tensor(), Conv2dOptions::default()).unwrap();
     let added = layer.forward(&x).unwrap().sub(&without).unwrap().to_vec::<f32>().unwrap();
@@ -460,4 +461,102 @@ fn rows_of_an_embedding_that_are_used_twice_learn_twice() {
     let gradients = table.forward(&tokens).unwrap().sum_all().unwrap().backward().unwrap();
     let gradient = gradients.get(&table.weight().tensor()).unwrap().to_vec::<f32>().unwrap();
     assert_eq!(gradient, [0.0, 0.0, 2.0, 2.0, 0.0, 0.0, 1.0, 1.0]);
+}
+
+#[test]
+fn layers_without_biases_have_weights_alone_and_add_nothing() {
+    let (device, rng) = (device(), Rng::new(1));
+    let paths = |module: &dyn Module| -> Vec<String> {
+        module.parameters().into_iter().map(|(path, _)| path).collect()
+    };
+    let options = Conv2dOptions::default();
+    let layer = Conv2d::new(&device, 2, 3, [2, 2], options, &rng).unwrap().without_bias();
+    let x = Tensor::normal(&device, [1, 2, 3, 3], 0.0, 1.0, &Rng::new(2)).unwrap();
+    let product = x.conv2d(&layer.weight().tensor(), options).unwrap();
+    assert_eq!(layer.forward(&x).unwrap().to_vec::<f32>().unwrap(), product.to_vec::<f32>().unwrap());
+    assert!(layer.bias().is_none());
+    assert_eq!(paths(&layer), ["weight"]);
+    assert_eq!(paths(&Conv1d::new(&device, 2, 3, 2, options, &rng).unwrap().without_bias()), ["weight"]);
+    let transposed = ConvTranspose2d::new(&device, 2, 3, [2, 2], options, &rng).unwrap().without_bias();
+    assert_eq!(paths(&transposed), ["weight"]);
+    let attention = MultiHeadAttention::new(&device, 4, 2, true, &rng).unwrap().without_bias();
+    assert_eq!(paths(&attention), ["project.weight", "output.weight"]);
+    let block = TransformerBlock::new(&device, 4, 2, true, &rng).unwrap().without_bias();
+    let biases: Vec<String> = paths(&block).into_iter().filter(|path| path.ends_with("bias")).collect();
+    assert_eq!(biases, ["norm1.bias", "norm2.bias"]);
+    assert_eq!(block.forward(&Tensor::ones(&device, [1, 3, 4]).unwrap()).unwrap().dims(), [1, 3, 4]);
+}
+
+#[test]
+fn norms_add_the_epsilon_that_was_set_to_variances() {
+    let device = device();
+    // Of variance 1 and mean square 1.
+    let x = Tensor::from_slice(&device, &[-1.0f32, 1.0, -1.0, 1.0], [1, 4]).unwrap();
+    let columns = x.reshape([4, 1]).unwrap();
+    let with = |epsilon: f64| -> Vec<(Box<dyn Module>, &Tensor)> {
+        vec![
+            (Box::new(LayerNorm::new(&device, 4).unwrap().with_epsilon(epsilon).unwrap()), &x),
+            (Box::new(RmsNorm::new(&device, 4).unwrap().with_epsilon(epsilon).unwrap()), &x),
+            (Box::new(GroupNorm::new(&device, 1, 4).unwrap().with_epsilon(epsilon).unwrap()), &x),
+            (Box::new(BatchNorm::new(&device, 1).unwrap().with_epsilon(epsilon).unwrap()), &columns),
+        ]
+    };
+    for (epsilon, expected) in [(3.0, 0.5f32), (0.0, 1.0)] {
+        for (norm, x) in with(epsilon) {
+            let largest = norm.forward(x).unwrap().max_all().unwrap().item::<f32>().unwrap();
+            assert!((largest - expected).abs() < 1e-6, "{norm:?}: {largest}");
+        }
+    }
+    // The running variance begins at 1.
+    let norm = BatchNorm::new(&device, 1).unwrap().with_epsilon(3.0).unwrap();
+    let used = no_grad(|| norm.forward(&columns)).unwrap().max_all().unwrap().item::<f32>().unwrap();
+    assert!((used - 0.5).abs() < 1e-6, "{used}");
+    for refused in [-1e-5, f64::NAN, f64::INFINITY] {
+        let error = LayerNorm::new(&device, 4).unwrap().with_epsilon(refused).unwrap_err();
+        assert!(matches!(error, Error::BadArgument { argument: "epsilon", .. }), "{error}");
+    }
+    let block =
+        TransformerBlock::new(&device, 4, 2, true, &Rng::new(0)).unwrap().with_epsilon(1e-12).unwrap();
+    assert_eq!(format!("{block:?}").matches("epsilon: 1e-12").count(), 2);
+}
+
+#[test]
+fn a_block_drops_weights_of_its_attention_in_training_alone() {
+    let device = device();
+    let block = |p: f64| {
+        let block = TransformerBlock::new(&device, 4, 2, false, &Rng::new(0)).unwrap();
+        block.with_attention_dropout(p, Rng::new(5)).unwrap()
+    };
+    let x = Tensor::normal(&device, [1, 6, 4], 0.0, 1.0, &Rng::new(2)).unwrap();
+    let values = |block: &TransformerBlock| block.forward(&x).unwrap().to_vec::<f32>().unwrap();
+    let (some, none) = (block(0.5), block(0.0));
+    assert_ne!(values(&some), values(&none));
+    assert_eq!(no_grad(|| values(&some)), no_grad(|| values(&none)));
+    let mut paths = Vec::new();
+    some.visit_rngs(&mut |path, _| paths.push(path.to_owned()));
+    assert_eq!(paths, ["attention.dropout.rng"]);
+}
+
+#[test]
+fn biases_and_residuals_are_added_where_the_layers_results_lie() {
+    let (device, rng) = (device(), Rng::new(0));
+    let options = Conv2dOptions::default();
+    let layer = Conv2d::new(&device, 2, 3, [1, 1], options, &rng).unwrap();
+    let x = Tensor::normal(&device, [1, 2, 20, 20], 0.0, 1.0, &rng).unwrap();
+    let memory = device.default_allocator().unwrap();
+    memory.clear_stats();
+    let before = memory.stats().bytes_in_use;
+    let y = layer.forward(&x).unwrap();
+    let size = (y.elements() * 4) as u64;
+    assert!(memory.stats().peak_bytes_in_use - before < 2 * size);
+    // Also with gradients, which are those of an addition apart.
+    let gradients = y.square().unwrap().sum_all().unwrap().backward().unwrap();
+    let apart = x.conv2d(&layer.weight().tensor(), options).unwrap();
+    let bias = layer.bias().unwrap().tensor();
+    let apart = apart.add(&bias.reshape([3, 1, 1]).unwrap()).unwrap();
+    let expected = apart.square().unwrap().sum_all().unwrap().backward().unwrap();
+    for parameter in [layer.weight(), layer.bias().unwrap()] {
+        let of = |gradients: &Gradients| gradients.get(&parameter.tensor()).unwrap().to_vec::<f32>().unwrap();
+        assert_eq!(of(&gradients), of(&expected));
+    }
 }

@@ -124,6 +124,33 @@ fn depthwise_convolutions_have_the_results_and_gradients_of_dense_ones_without_o
     });
 }
 
+/// A window of one element is one of nine of which only the middle counts.
+#[test]
+fn pointwise_convolutions_have_the_results_and_gradients_of_wider_ones_with_zeros() {
+    for_each_round(|device, numbers| {
+        let mut some = |most: usize| 1 + numbers.below(most);
+        let (n, groups, inputs, outputs, height, width) =
+            (some(10), some(2), some(3), some(3), some(5), some(6));
+        let (_, images) = random(device, numbers, &[n, groups * inputs, height, width]);
+        let (_, weight) = random(device, numbers, &[groups * outputs, inputs, 1, 1]);
+        let results = |padding: usize| {
+            let options = Conv2dOptions { groups, ..Conv2dOptions::padded(padding) };
+            let [x, w] = [&images, &weight].map(|of| of.detach().requiring_grad().unwrap());
+            let window = w.pad(&[(0, 0), (0, 0), (padding, padding), (padding, padding)], 0.0).unwrap();
+            let y = x.conv2d(&window, options).unwrap();
+            let shares = Tensor::arange(device, y.elements()).unwrap().reshape(y.dims()).unwrap();
+            let loss =
+                y.mul(&shares.to_dtype(DType::F64).unwrap().sin().unwrap()).unwrap().sum_all().unwrap();
+            let gradients = loss.backward().unwrap();
+            [y, gradients.get(&x).unwrap().clone(), gradients.get(&w).unwrap().clone()]
+        };
+        for (pointwise, wide) in results(0).into_iter().zip(results(1)) {
+            let (dims, expected) = (wide.dims().to_vec(), wide.to_vec::<f64>().unwrap());
+            assert_close(Ok(pointwise), &dims, &expected);
+        }
+    });
+}
+
 #[test]
 fn pools_are_the_largest_and_the_mean_of_their_windows() {
     for_each_round(|device, numbers| {

@@ -101,6 +101,24 @@ mod tests {
     }
 
     #[test]
+    fn a_cpu_lays_out_no_columns_where_windows_see_each_element_once() {
+        let shape = |channels| Shape::new(&[2, channels, 5, 5]).unwrap();
+        let taken = |window: Window, channels: usize| {
+            let (input, out, dtype) = (&shape(channels), &shape(channels), DType::F32);
+            let conv = &Convolution { windows: [window; 2], groups: 1 };
+            let all = [
+                Workspace::Conv2d { conv, input, out, dtype },
+                Workspace::Conv2dWeightGrad { conv, input, out, dtype },
+            ];
+            all.map(|of| DryBackend::new().workspace(of))
+        };
+        // Columns of 9 · 25 for each of 4 channels and 2 images, and a weight of 16 · 9 for each image.
+        let three = Window { padding: 1, ..Window::new(3) };
+        assert_eq!(taken(three, 4), [4 * 2 * 4 * 9 * 25, 4 * 2 * (4 * 9 * 25 + 16 * 9)]);
+        assert_eq!(taken(Window::new(1), 4), [0, 4 * 2 * 16]);
+    }
+
+    #[test]
     fn a_gpu_takes_room_for_the_parts_of_a_weights_gradient_and_for_no_other_convolution() {
         let shape = |side| Shape::new(&[2, 64, side, side]).unwrap();
         let window = Window { padding: 1, ..Window::new(3) };

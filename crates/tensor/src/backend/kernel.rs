@@ -340,8 +340,8 @@ pub enum Kernel<'a> {
         pool: Pool,
         /// Along height and width.
         axes: [PoolAxis; 2],
-        /// What was pooled.
-        input: View<'a>,
+        /// What was pooled, for the largest, which are looked for again.
+        input: Option<View<'a>>,
         /// The gradient of what came out.
         grad: View<'a>,
         /// The gradient of the input.

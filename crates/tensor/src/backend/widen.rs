@@ -246,8 +246,8 @@ fn widened(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
             out.finish(ctx)
         }
         Kernel::Pool2dGrad { pool, axes, input, grad, out } => {
-            let (input, grad, mut out) = (read(input)?, read(grad)?, Write::new(ctx, out)?);
-            let (input, grad) = (input.view(), grad.view());
+            let (input, grad, mut out) = (Read::option(ctx, input)?, read(grad)?, Write::new(ctx, out)?);
+            let (input, grad) = (input.as_ref().map(Read::view), grad.view());
             run(Kernel::Pool2dGrad { pool, axes, input, grad, out: out.view_mut() })?;
             out.finish(ctx)
         }

@@ -18,8 +18,8 @@ pub enum DataError {
         /// What the system said.
         message: String,
     },
-    /// A compressed file ends too early.
-    #[error("{}: the compressed data ends too early: the file is truncated", path.display())]
+    /// A file ends too early: one that says how long it is, or a compressed one.
+    #[error("{}: the data ends too early: the file is truncated", path.display())]
     Truncated {
         /// The file.
         path: PathBuf,

@@ -222,7 +222,9 @@ mod tests {
             read(&file(&[1 << 31, 1 << 31, 1 << 31], &[])),
             Err(DataError::TooLong { path: path(), limit: 1000 })
         );
-        assert_eq!(read(&file(&[1000], &[1, 2])), Err(DataError::Truncated { path: path() }));
+        let truncated = read(&file(&[1000], &[1, 2])).unwrap_err();
+        assert_eq!(truncated, DataError::Truncated { path: path() });
+        assert_eq!(truncated.to_string(), "file: the data ends too early: the file is truncated");
         assert!(matches!(read(&file(&[1], &[1, 2])), Err(DataError::NotIdx { .. })));
         assert!(matches!(read(&[0, 0, 13, 1, 0, 0, 0, 0]), Err(DataError::NotIdx { .. })));
         assert!(matches!(read(b"P5 28 28"), Err(DataError::NotIdx { .. })));

@@ -58,15 +58,14 @@ impl Array {
     /// An array of the host's values, in logical order.
     ///
     /// # Errors
-    /// [`Error::ElementCount`] if they do not make the shape.
+    /// [`Error::ElementCount`] if they do not make the shape, [`Error::NoHostMemory`] if the host has no room.
     pub fn from_slice<T: Element>(values: &[T], shape: impl IntoShape) -> Result<Self> {
         let (shape, elements) = (shape.into_shape()?, values.len());
         if shape.checked_elements() != Some(elements) {
             return Err(Error::ElementCount { op: "array", elements, shape });
         }
-        let mut array = Self { dtype: T::DTYPE, shape, words: vec![0; size_of_val(values).div_ceil(8)] };
-        let raw: Vec<T::Raw> = values.iter().map(|&value| value.into_raw()).collect();
-        array.bytes_mut().copy_from_slice(bytemuck::cast_slice(&raw));
+        let mut array = Self::zeros("array", T::DTYPE, shape)?;
+        array.bytes_mut().copy_from_slice(T::bytes_of(values));
         Ok(array)
     }
 

@@ -2,6 +2,7 @@
 
 mod pytorch;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
@@ -10,8 +11,8 @@ use std::path::{Path, PathBuf};
 use super::array::{Array, Arrays};
 use super::atomic::write_atomically;
 use super::error::FileError;
-use super::mismatch::Mismatch;
-use super::safetensors::{Safetensors, SafetensorsLimits, read_safetensors_from, write_safetensors_to};
+use super::mismatch::{Mismatch, PARAMETERS, RNGS};
+use super::safetensors::{Safetensors, SafetensorsLimits, read_safetensors_from, write_arrays_to};
 use super::state_dict::{self, read_state_dict_from};
 use crate::backend::RandomKey;
 use crate::error::{Error, Result};
@@ -115,7 +116,7 @@ impl Checkpoint {
     /// The parameters of a module, what it keeps beside them (as running means), and the state of the sources of randomness inside it.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] if two parameters have the same path, [`Error::NoData`] on a device that computes nothing,
+    /// [`Error::BadArgument`] if two parameters or two sources of randomness have the same path, [`Error::NoData`] on a device that computes nothing,
     /// [`Error::NoHostMemory`] if the host has no room.
     pub fn of(module: &(impl Module + ?Sized)) -> Result<Self> {
         let mut checkpoint = Self::default();
@@ -125,20 +126,11 @@ impl Checkpoint {
                 if other.is_same(&parameter) {
                     continue;
                 }
-                let (argument, expected) = ("module", "one whose parameters have a path of their own each");
-                return Err(Error::BadArgument {
-                    op: "save",
-                    argument,
-                    expected,
-                    got: format!("{path} twice"),
-                });
+                return Err(twice("save", "one whose parameters have a path of their own each", &path));
             }
             checkpoint.parameters.insert(path, Array::of(&parameter.tensor())?);
         }
-        module.visit_rngs(&mut |path, rng| {
-            let RandomKey { seed, sequence } = rng.state();
-            checkpoint.rngs.insert(path.to_owned(), (seed, sequence));
-        });
+        checkpoint.rngs = rngs("save", module)?;
         Ok(checkpoint)
     }
 
@@ -243,16 +235,16 @@ impl Checkpoint {
             let (path, name, of) = (path.to_owned(), name.clone(), "the state of the optimiser");
             return Err(FileError::ReservedName { path, name, prefix: OPTIMIZER, of });
         }
-        let mut contents = Safetensors { arrays: self.parameters.clone(), ..Safetensors::default() };
+        let mut arrays: BTreeMap<Cow<'_, str>, &Array> =
+            self.parameters.iter().map(|(name, array)| (Cow::from(name), array)).collect();
         let state = self.optimizer.iter();
-        contents.arrays.extend(state.map(|(name, array)| (format!("{OPTIMIZER}{name}"), array.clone())));
+        arrays.extend(state.map(|(name, array)| (Cow::from(format!("{OPTIMIZER}{name}")), array)));
         let rngs = self.rngs.iter();
-        contents
-            .metadata
-            .extend(rngs.map(|(path, (seed, number))| (format!("{RNG}{path}"), format!("{seed} {number}"))));
-        contents.metadata.extend(self.scaler.iter().map(|scaler| (SCALER.to_owned(), scaler.to_text())));
-        contents.metadata.extend(self.step.map(|step| (STEP.to_owned(), step.to_string())));
-        write_atomically(path, |file| write_safetensors_to(file, &contents))
+        let mut metadata: BTreeMap<String, String> =
+            rngs.map(|(path, (seed, number))| (format!("{RNG}{path}"), format!("{seed} {number}"))).collect();
+        metadata.extend(self.scaler.iter().map(|scaler| (SCALER.to_owned(), scaler.to_text())));
+        metadata.extend(self.step.map(|step| (STEP.to_owned(), step.to_string())));
+        write_atomically(path, |file| write_arrays_to(file, arrays, &metadata))
     }
 
     /// Reads a file, of safetensors or [a state dict of PyTorch's](super::read_state_dict), whichever it is; nothing is changed by it until it is
@@ -310,10 +302,12 @@ impl Checkpoint {
         self.apply(module)
     }
 
-    /// As [`restore`](Self::restore), and gives an optimiser its state.
+    /// As [`restore`](Self::restore), and gives an optimiser its state: so a run goes on as if it had never stopped.
     ///
     /// # Errors
-    /// As [`restore`](Self::restore), of the optimiser's state too; [`FileError::Absent`] if there is none.
+    /// As [`restore`](Self::restore), of the optimiser's state and the sources of randomness too: one that is missing in the file or
+    /// unexpected is named; [`FileError::Absent`] if there is no state of an optimiser; [`Error::BadArgument`] if two sources of
+    /// randomness have the same path.
     pub fn restore_all(
         &self,
         module: &(impl Module + ?Sized),
@@ -324,6 +318,7 @@ impl Checkpoint {
             return Err(FileError::Absent { path: self.path.clone(), what }.into());
         }
         self.check(module)?;
+        Mismatch::check_names(RNGS, &rngs("load", module)?, &self.rngs)?;
         optimizer.check_state(&self.optimizer)?;
         self.apply(module)?;
         optimizer.load_state(&self.optimizer)
@@ -335,7 +330,7 @@ impl Checkpoint {
             (path, (tensor.dtype(), *tensor.shape()))
         };
         let expected = kept(module).into_iter().map(of).collect();
-        Ok(Mismatch::check("parameters", &expected, &self.parameters)?)
+        Ok(Mismatch::check(PARAMETERS, &expected, &self.parameters)?)
     }
 
     fn apply(&self, module: &(impl Module + ?Sized)) -> Result<()> {
@@ -355,6 +350,27 @@ impl Checkpoint {
         });
         Ok(())
     }
+}
+
+/// The states of the sources of randomness inside a module, by path.
+fn rngs(op: &'static str, module: &(impl Module + ?Sized)) -> Result<BTreeMap<String, (u64, u64)>> {
+    let mut states = BTreeMap::new();
+    let mut result = Ok(());
+    module.visit_rngs(&mut |path, rng| {
+        let RandomKey { seed, sequence } = rng.state();
+        // One that is shared is one.
+        let place = std::ptr::from_ref(rng).addr();
+        let other = states.insert(path.to_owned(), (place, (seed, sequence)));
+        if other.is_some_and(|(other, _)| other != place) {
+            result = Err(twice(op, "one whose sources of randomness have a path of their own each", path));
+        }
+    });
+    result.map(|()| states.into_iter().map(|(path, (_, state))| (path, state)).collect())
+}
+
+/// That a module shows two things under one path.
+fn twice(op: &'static str, expected: &'static str, path: &str) -> Error {
+    Error::BadArgument { op, argument: "module", expected, got: format!("{path} twice") }
 }
 
 /// Parameters and what is kept beside them.

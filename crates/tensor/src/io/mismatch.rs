@@ -7,13 +7,18 @@ use super::array::Arrays;
 use crate::dtype::DType;
 use crate::shape::Shape;
 
+/// What else than an optimiser's state may not fit.
+pub(super) const PARAMETERS: &str = "parameters";
+/// Likewise.
+pub(super) const RNGS: &str = "sources of randomness";
+
 /// How many names of a kind a message lists.
 const LISTED: usize = 8;
 
 /// The arrays that were given are not those that were expected. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// What was to be loaded: "parameters", or the optimiser's name.
+    /// What was to be loaded: "parameters", "sources of randomness", or the optimiser's name.
     pub what: &'static str,
     /// Names that are expected and not there.
     pub missing: Vec<String>,
@@ -41,27 +46,51 @@ impl Mismatch {
         expected: &BTreeMap<String, (DType, Shape)>,
         found: &Arrays,
     ) -> Result<(), Box<Self>> {
-        let missing = expected.keys().filter(|name| !found.contains_key(*name)).cloned().collect();
-        let unexpected = found.keys().filter(|name| !expected.contains_key(*name)).cloned().collect();
-        let mut different = Vec::new();
+        let mut mismatch = Self::of_names(what, expected, found);
         for (name, &expected) in expected {
             let Some(array) = found.get(name) else { continue };
             let found = (array.dtype(), *array.shape());
             if found != expected {
-                different.push(Difference { name: name.clone(), expected, found });
+                mismatch.different.push(Difference { name: name.clone(), expected, found });
             }
         }
-        let mismatch = Self { what, missing, unexpected, different };
-        if mismatch.missing.is_empty() && mismatch.unexpected.is_empty() && mismatch.different.is_empty() {
+        mismatch.none()
+    }
+
+    /// Compares names alone.
+    pub(super) fn check_names<E, F>(
+        what: &'static str,
+        expected: &BTreeMap<String, E>,
+        found: &BTreeMap<String, F>,
+    ) -> Result<(), Box<Self>> {
+        Self::of_names(what, expected, found).none()
+    }
+
+    fn of_names<E, F>(
+        what: &'static str,
+        expected: &BTreeMap<String, E>,
+        found: &BTreeMap<String, F>,
+    ) -> Self {
+        let missing = expected.keys().filter(|name| !found.contains_key(*name)).cloned().collect();
+        let unexpected = found.keys().filter(|name| !expected.contains_key(*name)).cloned().collect();
+        Self { what, missing, unexpected, different: Vec::new() }
+    }
+
+    /// Whether all fits.
+    fn none(self) -> Result<(), Box<Self>> {
+        if self.missing.is_empty() && self.unexpected.is_empty() && self.different.is_empty() {
             return Ok(());
         }
-        Err(Box::new(mismatch))
+        Err(Box::new(self))
     }
 }
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "load: these are not the {} expected", self.what)?;
+        match self.what {
+            PARAMETERS | RNGS => write!(f, "load: these are not the {} expected", self.what)?,
+            optimizer => write!(f, "load: this is not the state of {optimizer} for these parameters")?,
+        }
         list(f, "missing", &self.missing)?;
         list(f, "unexpected", &self.unexpected)?;
         let different: Vec<String> = self

@@ -5,13 +5,14 @@ mod header;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 
 use self::header::{Entry, Header};
-use super::array::Arrays;
+use super::array::{Array, Arrays};
 use super::error::FileError;
 use super::stored::{Place, Stored};
 
@@ -99,10 +100,20 @@ pub fn read_safetensors_from(
 ///
 /// # Errors
 /// What `sink` says.
-pub fn write_safetensors_to(mut sink: impl Write, contents: &Safetensors) -> io::Result<()> {
-    let mut arrays: Vec<_> = contents.arrays.iter().collect();
+pub fn write_safetensors_to(sink: impl Write, contents: &Safetensors) -> io::Result<()> {
+    let arrays = contents.arrays.iter().map(|(name, array)| (Cow::from(name), array));
+    write_arrays_to(sink, arrays.collect(), &contents.metadata)
+}
+
+/// The same of arrays that belong to others: not one is copied.
+pub(super) fn write_arrays_to(
+    mut sink: impl Write,
+    arrays: BTreeMap<Cow<'_, str>, &Array>,
+    metadata: &BTreeMap<String, String>,
+) -> io::Result<()> {
+    let mut arrays: Vec<_> = arrays.into_iter().collect();
     arrays.sort_by_key(|(_, array)| std::cmp::Reverse(array.dtype().size()));
-    let header = header::text(&arrays, &contents.metadata)?;
+    let header = header::text(&arrays, metadata)?;
     sink.write_all(&(header.len() as u64).to_le_bytes())?;
     sink.write_all(&header)?;
     arrays.iter().try_for_each(|(_, array)| sink.write_all(array.bytes()))

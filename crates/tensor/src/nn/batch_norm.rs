@@ -2,6 +2,7 @@
 
 use super::init::{Fans, Init};
 use super::module::Module;
+use super::norm::{EPSILON, checked};
 use super::parameter::Parameter;
 use crate::autograd::{is_training, no_grad, tape};
 use crate::device::Place;
@@ -9,9 +10,6 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::rng::Rng;
 use crate::tensor::Tensor;
-
-/// What is added to variances, so that nothing is divided by 0.
-const EPSILON: f64 = 1e-5;
 
 const OP: &str = "batch_norm";
 
@@ -22,7 +20,8 @@ const OP: &str = "batch_norm";
 /// way towards them (the variance's being the unbiased one). Under [`no_grad`](crate::no_grad), and inside of
 /// [`evaluating`](crate::evaluating), the running means take their place and stay as they are: as with
 /// [`Dropout`](super::Dropout), there is no switch. The running means are saved in checkpoints under PyTorch's names, `running_mean` and `running_var`; inside a
-/// [`checkpoint`](crate::checkpoint()) they move once. A forward that fails does not move them.
+/// [`checkpoint`](crate::checkpoint()) they move once. A forward of this layer that fails does not move them; where a later layer's
+/// fails, they have moved, as the batch was seen.
 ///
 /// The result has the type of the input. Halves are computed with in f32, and rounded once; the running means stay f32
 /// where a model is [converted](Module::convert).
@@ -47,6 +46,7 @@ pub struct BatchNorm {
     running_mean: Parameter,
     running_var: Parameter,
     momentum: f64,
+    epsilon: f64,
 }
 
 impl BatchNorm {
@@ -64,7 +64,16 @@ impl BatchNorm {
             running_mean: constant(0.0)?,
             running_var: constant(1.0)?,
             momentum: 0.1,
+            epsilon: EPSILON,
         })
+    }
+
+    /// The same with another ε, which is 10⁻⁵ unless set.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless it is finite and not negative.
+    pub fn with_epsilon(self, epsilon: f64) -> Result<Self> {
+        Ok(Self { epsilon: checked(OP, epsilon)?, ..self })
     }
 
     /// The same whose running means go another share of the way towards those of each batch; 0.1 unless set.
@@ -102,7 +111,7 @@ impl BatchNorm {
         let mean = x.mean_keepdim(&axes[..])?;
         let centred = x.sub(&mean)?;
         let variance = centred.square()?.mean_keepdim(&axes[..])?;
-        let scale = variance.add_scalar(EPSILON)?.rsqrt()?;
+        let scale = variance.add_scalar(self.epsilon)?.rsqrt()?;
         let scale = scale.mul(&self.weight.tensor().reshape(shape)?)?;
         let result = centred.mul(&scale)?.add(&self.bias.tensor().reshape(shape)?)?.to_dtype(dtype)?;
         // A second run of the same forward, in the backward pass, is not another batch.
@@ -134,7 +143,7 @@ impl BatchNorm {
         // A second run of the same forward sees the running means of the first.
         let [mean, variance] =
             [&self.running_mean, &self.running_var].map(|running| tape::parameter(|| running.value()));
-        let scale = variance.add_scalar(EPSILON)?.rsqrt()?.mul(&self.weight.tensor())?;
+        let scale = variance.add_scalar(self.epsilon)?.rsqrt()?.mul(&self.weight.tensor())?;
         let shift = self.bias.tensor().sub(&mean.mul(&scale)?)?;
         x.mul(&scale.reshape(shape)?)?.add(&shift.reshape(shape)?)?.to_dtype(x.dtype())
     }

@@ -28,7 +28,7 @@ use crate::tensor::Tensor;
 #[derive(Debug)]
 pub struct Conv2d {
     weight: Parameter,
-    bias: Parameter,
+    bias: Option<Parameter>,
     options: Conv2dOptions,
 }
 
@@ -58,12 +58,12 @@ fn parameters(
     Ok((weight, Init::Zeros.parameter(place, [outputs], DType::F32, fans, rng)?))
 }
 
-/// A bias for each channel, along so many axes of places.
-fn with_bias(y: &Tensor, bias: &Parameter, places: usize) -> Result<Tensor> {
-    let bias = bias.tensor();
+/// A bias for each channel, if there is one, along so many axes of places. It is added where the sums lie.
+fn with_bias(y: Tensor, bias: Option<&Parameter>, places: usize) -> Result<Tensor> {
+    let Some(bias) = bias.map(Parameter::tensor) else { return Ok(y) };
     let mut shape = vec![1; places + 1];
     shape[0] = bias.elements();
-    y.add(&bias.reshape(shape)?)
+    y + &bias.reshape(shape)?
 }
 
 impl Conv2d {
@@ -82,7 +82,13 @@ impl Conv2d {
     ) -> Result<Self> {
         let shape = [outputs, inputs / options.groups.max(1), size[0], size[1]];
         let (weight, bias) = parameters("conv2d", place, &shape, [inputs, outputs], options.groups, rng)?;
-        Ok(Self { weight, bias, options })
+        Ok(Self { weight, bias: Some(bias), options })
+    }
+
+    /// The same layer without a bias, as where a norm follows, which would take it away again.
+    #[must_use]
+    pub fn without_bias(self) -> Self {
+        Self { bias: None, ..self }
     }
 
     /// The filters, of shape `[outputs, inputs / groups, height, width]`.
@@ -91,21 +97,23 @@ impl Conv2d {
         &self.weight
     }
 
-    /// The bias, of shape `[outputs]`.
+    /// The bias, of shape `[outputs]`, if there is one.
     #[must_use]
-    pub const fn bias(&self) -> &Parameter {
-        &self.bias
+    pub const fn bias(&self) -> Option<&Parameter> {
+        self.bias.as_ref()
     }
 }
 
 impl Module for Conv2d {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        with_bias(&x.conv2d(&self.weight.tensor(), self.options)?, &self.bias, 2)
+        with_bias(x.conv2d(&self.weight.tensor(), self.options)?, self.bias.as_ref(), 2)
     }
 
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
         visitor("weight", &self.weight);
-        visitor("bias", &self.bias);
+        if let Some(bias) = &self.bias {
+            visitor("bias", bias);
+        }
     }
 }
 
@@ -123,7 +131,7 @@ impl Module for Conv2d {
 #[derive(Debug)]
 pub struct Conv1d {
     weight: Parameter,
-    bias: Parameter,
+    bias: Option<Parameter>,
     options: Conv2dOptions,
 }
 
@@ -143,18 +151,26 @@ impl Conv1d {
     ) -> Result<Self> {
         let shape = [outputs, inputs / options.groups.max(1), size];
         let (weight, bias) = parameters("conv1d", place, &shape, [inputs, outputs], options.groups, rng)?;
-        Ok(Self { weight, bias, options })
+        Ok(Self { weight, bias: Some(bias), options })
+    }
+
+    /// The same layer without a bias, as where a norm follows, which would take it away again.
+    #[must_use]
+    pub fn without_bias(self) -> Self {
+        Self { bias: None, ..self }
     }
 }
 
 impl Module for Conv1d {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        with_bias(&x.conv1d(&self.weight.tensor(), self.options)?, &self.bias, 1)
+        with_bias(x.conv1d(&self.weight.tensor(), self.options)?, self.bias.as_ref(), 1)
     }
 
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
         visitor("weight", &self.weight);
-        visitor("bias", &self.bias);
+        if let Some(bias) = &self.bias {
+            visitor("bias", bias);
+        }
     }
 }
 
@@ -172,7 +188,7 @@ impl Module for Conv1d {
 #[derive(Debug)]
 pub struct ConvTranspose2d {
     weight: Parameter,
-    bias: Parameter,
+    bias: Option<Parameter>,
     options: Conv2dOptions,
 }
 
@@ -193,18 +209,26 @@ impl ConvTranspose2d {
         let shape = [inputs, outputs / options.groups.max(1), size[0], size[1]];
         let (weight, bias) =
             parameters("conv_transpose2d", place, &shape, [inputs, outputs], options.groups, rng)?;
-        Ok(Self { weight, bias, options })
+        Ok(Self { weight, bias: Some(bias), options })
+    }
+
+    /// The same layer without a bias, as where a norm follows, which would take it away again.
+    #[must_use]
+    pub fn without_bias(self) -> Self {
+        Self { bias: None, ..self }
     }
 }
 
 impl Module for ConvTranspose2d {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        with_bias(&x.conv_transpose2d(&self.weight.tensor(), self.options)?, &self.bias, 2)
+        with_bias(x.conv_transpose2d(&self.weight.tensor(), self.options)?, self.bias.as_ref(), 2)
     }
 
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
         visitor("weight", &self.weight);
-        visitor("bias", &self.bias);
+        if let Some(bias) = &self.bias {
+            visitor("bias", bias);
+        }
     }
 }
 

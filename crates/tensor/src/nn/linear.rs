@@ -100,6 +100,11 @@ impl Linear {
         Ok(Self { weight, bias })
     }
 
+    /// The same layer without b.
+    pub(super) fn without_bias(self) -> Self {
+        Self { bias: None, ..self }
+    }
+
     /// W, of shape `[inputs, outputs]`.
     #[must_use]
     pub const fn weight(&self) -> &Parameter {

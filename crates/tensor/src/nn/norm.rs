@@ -5,12 +5,24 @@ use super::module::Module;
 use super::parameter::Parameter;
 use crate::device::Place;
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::rng::Rng;
 use crate::tensor::Tensor;
 
-/// What is added to variances, so that nothing is divided by 0.
-const EPSILON: f64 = 1e-5;
+/// What is added to variances, so that nothing is divided by 0, unless set.
+pub(super) const EPSILON: f64 = 1e-5;
+
+/// Passes ε on.
+///
+/// # Errors
+/// [`Error::BadArgument`] unless it is finite and not negative.
+pub(super) fn checked(op: &'static str, epsilon: f64) -> Result<f64> {
+    if epsilon.is_finite() && epsilon >= 0.0 {
+        return Ok(epsilon);
+    }
+    let (argument, expected, got) = ("epsilon", "finite and not negative", epsilon.to_string());
+    Err(Error::BadArgument { op, argument, expected, got })
+}
 
 /// A parameter of one value.
 fn constant(place: &impl Place, size: usize, value: f64) -> Result<Parameter> {
@@ -34,21 +46,31 @@ fn constant(place: &impl Place, size: usize, value: f64) -> Result<Parameter> {
 pub struct LayerNorm {
     weight: Parameter,
     bias: Parameter,
+    epsilon: f64,
 }
 
 impl LayerNorm {
     /// For rows of `width` numbers (`f32`), with ε = 10⁻⁵.
     ///
     /// # Errors
-    /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    /// [`Error::Allocation`] if there is no memory.
     pub fn new(place: &impl Place, width: usize) -> Result<Self> {
-        Ok(Self { weight: constant(place, width, 1.0)?, bias: constant(place, width, 0.0)? })
+        let (weight, bias) = (constant(place, width, 1.0)?, constant(place, width, 0.0)?);
+        Ok(Self { weight, bias, epsilon: EPSILON })
+    }
+
+    /// The same with another ε, which is 10⁻⁵ unless set: models of other libraries are made with 10⁻⁶ or 10⁻¹², too.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless it is finite and not negative.
+    pub fn with_epsilon(self, epsilon: f64) -> Result<Self> {
+        Ok(Self { epsilon: checked("layer_norm", epsilon)?, ..self })
     }
 }
 
 impl Module for LayerNorm {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.layer_norm(Some((&self.weight.tensor(), &self.bias.tensor())), EPSILON)
+        x.layer_norm(Some((&self.weight.tensor(), &self.bias.tensor())), self.epsilon)
     }
 
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
@@ -61,21 +83,30 @@ impl Module for LayerNorm {
 #[derive(Debug)]
 pub struct RmsNorm {
     weight: Parameter,
+    epsilon: f64,
 }
 
 impl RmsNorm {
     /// For rows of `width` numbers (`f32`), with ε = 10⁻⁵.
     ///
     /// # Errors
-    /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    /// [`Error::Allocation`] if there is no memory.
     pub fn new(place: &impl Place, width: usize) -> Result<Self> {
-        Ok(Self { weight: constant(place, width, 1.0)? })
+        Ok(Self { weight: constant(place, width, 1.0)?, epsilon: EPSILON })
+    }
+
+    /// The same with another ε, which is 10⁻⁵ unless set: models of other libraries are made with 10⁻⁶ or 10⁻¹², too.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless it is finite and not negative.
+    pub fn with_epsilon(self, epsilon: f64) -> Result<Self> {
+        Ok(Self { epsilon: checked("rms_norm", epsilon)?, ..self })
     }
 }
 
 impl Module for RmsNorm {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.rms_norm(Some(&self.weight.tensor()), EPSILON)
+        x.rms_norm(Some(&self.weight.tensor()), self.epsilon)
     }
 
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
@@ -89,22 +120,31 @@ pub struct GroupNorm {
     groups: usize,
     weight: Parameter,
     bias: Parameter,
+    epsilon: f64,
 }
 
 impl GroupNorm {
     /// For `channels` channels (`f32`) in so many groups, with ε = 10⁻⁵.
     ///
     /// # Errors
-    /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    /// [`Error::Allocation`] if there is no memory.
     pub fn new(place: &impl Place, groups: usize, channels: usize) -> Result<Self> {
         let (weight, bias) = (constant(place, channels, 1.0)?, constant(place, channels, 0.0)?);
-        Ok(Self { groups, weight, bias })
+        Ok(Self { groups, weight, bias, epsilon: EPSILON })
+    }
+
+    /// The same with another ε, which is 10⁻⁵ unless set: models of other libraries are made with 10⁻⁶ or 10⁻¹², too.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless it is finite and not negative.
+    pub fn with_epsilon(self, epsilon: f64) -> Result<Self> {
+        Ok(Self { epsilon: checked("group_norm", epsilon)?, ..self })
     }
 }
 
 impl Module for GroupNorm {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.group_norm(self.groups, Some((&self.weight.tensor(), &self.bias.tensor())), EPSILON)
+        x.group_norm(self.groups, Some((&self.weight.tensor(), &self.bias.tensor())), self.epsilon)
     }
 
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {

@@ -61,14 +61,18 @@ impl Sequential {
         // Scopes leave empty parts out; so do paths.
         let parts: Vec<&str> = name.split('.').filter(|part| !part.is_empty()).collect();
         let name = if parts.is_empty() { "layer".to_owned() } else { parts.join(".") };
-        // A name with dots may lead to a parameter inside another layer.
+        // A name with dots may lead to a parameter, or a source of randomness, inside another layer.
         let known = self.parameters().into_iter().chain(self.buffers());
-        let paths: HashSet<String> = known.map(|(path, _)| path).collect();
+        let mut paths: HashSet<String> = known.map(|(path, _)| path).collect();
+        self.visit_rngs(&mut |path, _| {
+            paths.insert(path.to_owned());
+        });
         let is_free = |name: &String| {
             let mut leads_to_new = true;
             let mut look = |path: &str, _: &Parameter| leads_to_new &= !paths.contains(path);
             module.visit_as(name, &mut look);
             module.visit_buffers_as(name, &mut look);
+            module.visit_rngs_as(name, &mut |path, _| leads_to_new &= !paths.contains(path));
             leads_to_new && self.layers.iter().all(|(taken, _)| taken != name)
         };
         if is_free(&name) {

@@ -105,6 +105,12 @@ impl MultiHeadAttention {
         Ok(Self { dropout: Some(Dropout::new(p, rng)?), ..self })
     }
 
+    /// The same without biases: weights alone.
+    #[must_use]
+    pub fn without_bias(self) -> Self {
+        Self { project: self.project.without_bias(), output: self.output.without_bias(), ..self }
+    }
+
     /// As [`forward`](Module::forward), but a position sees others only where `mask` (truth values, broadcast to
     /// `[n, heads, len, len]`: which keys each query sees) is true; or with a mask of the input's type added to the scores.
     /// For sequences of several lengths `[n, 1, 1, len]` says where each one is not padding. Queries, keys and values are
@@ -230,6 +236,37 @@ impl TransformerBlock {
         Ok(Self { dropout: Some(Dropout::new(p, rng)?), ..self })
     }
 
+    /// The same with weights of the attention dropped: see [`MultiHeadAttention::with_dropout`].
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless 0 ≤ p < 1.
+    pub fn with_attention_dropout(self, p: f64, rng: Rng) -> Result<Self> {
+        Ok(Self { attention: self.attention.with_dropout(p, rng)?, ..self })
+    }
+
+    /// The same whose linear layers, those of the attention too, have no biases. The norms keep theirs.
+    #[must_use]
+    pub fn without_bias(self) -> Self {
+        Self {
+            attention: self.attention.without_bias(),
+            up: self.up.without_bias(),
+            down: self.down.without_bias(),
+            ..self
+        }
+    }
+
+    /// The same with another ε in its norms, which is 10⁻⁵ unless set.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless it is finite and not negative.
+    pub fn with_epsilon(self, epsilon: f64) -> Result<Self> {
+        Ok(Self {
+            norm1: self.norm1.with_epsilon(epsilon)?,
+            norm2: self.norm2.with_epsilon(epsilon)?,
+            ..self
+        })
+    }
+
     /// As [`forward`](Module::forward), with a mask for the attention: see [`MultiHeadAttention::forward_masked`].
     ///
     /// # Errors
@@ -246,9 +283,10 @@ impl TransformerBlock {
             Some(dropout) => dropout.forward_as("dropout", &added),
             None => Ok(added),
         };
-        let x = x.add(&dropped(attention(&self.norm1.forward_as("norm1", x)?)?)?)?;
+        // What is added lends its buffer to the sum.
+        let x = (dropped(attention(&self.norm1.forward_as("norm1", x)?)?)? + x)?;
         let inside = self.up.forward_as("up", &self.norm2.forward_as("norm2", &x)?)?.gelu_tanh()?;
-        x.add(&dropped(self.down.forward_as("down", &inside)?)?)
+        dropped(self.down.forward_as("down", &inside)?)? + &x
     }
 }
 

@@ -9,8 +9,8 @@
 //! With the stride s, the padding p and the dilation d, oh = ⌊(h + 2p - d (kh - 1) - 1) / s⌋ + 1; transposed,
 //! oh = (h - 1) s - 2p + d (kh - 1) + 1 + output padding. Both are linear, and each is the gradient of the other.
 //!
-//! One output is taken, and a workspace while it is computed. Saves x for the gradient of w, and w for that of x. Operands that
-//! are not contiguous are copied.
+//! One output is taken, and a workspace while it is computed. Saves x for the gradient of w, and w for that of x, where they are
+//! asked for. Operands that are not contiguous are copied.
 
 use super::{same_dtype, supported, wanted};
 use crate::autograd::Saved;
@@ -57,10 +57,9 @@ impl Conv2dOptions {
         Self { stride: [1, 1], padding: [padding; 2], dilation: [1, 1], groups: 1, output_padding: [0, 0] }
     }
 
-    fn convolution(&self, weight: &Tensor) -> Convolution {
-        let dims = weight.dims();
+    fn convolution(&self, weight: &Shape) -> Convolution {
         let window = |axis: usize| Window {
-            size: dims[2 + axis],
+            size: weight[2 + axis],
             stride: self.stride[axis],
             padding: self.padding[axis],
             dilation: self.dilation[axis],
@@ -118,7 +117,7 @@ impl Conv2d {
             return Err(mismatch);
         };
         let groups = self.options.groups;
-        let conv = self.options.convolution(weight);
+        let conv = self.options.convolution(weight.shape());
         let (channels_fit, outputs) = if self.transposed {
             (channels == first && channels % groups == 0, second.checked_mul(groups))
         } else {
@@ -173,7 +172,7 @@ impl Conv2d {
         weight: &Tensor,
         shape: &Shape,
     ) -> Result<Tensor> {
-        let conv = self.options.convolution(weight);
+        let conv = self.options.convolution(weight.shape());
         let (x, weight) = (x.contiguous()?, weight.contiguous()?);
         let mut out = ctx.output(shape, x.dtype())?;
         let (small, large) = if adjoint { (x.shape(), shape) } else { (shape, x.shape()) };
@@ -200,20 +199,27 @@ impl Op for Conv2d {
         self.options.check(self.op)?;
         let shape = self.output_shape(x, weight)?;
         let y = self.compute(ctx, self.transposed, x, weight, &shape)?;
-        ctx.save(x);
-        ctx.save(weight);
+        if weight.requires_grad() {
+            ctx.save(x);
+        }
+        if x.requires_grad() {
+            ctx.save(weight);
+        }
         Ok(y)
     }
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let (x, weight) = (saved.tensor(0)?, saved.tensor(1)?);
-        let to_x =
-            wanted(saved, 0, || self.compute(ctx, !self.transposed, grad, weight, &saved.input_shape(0)))?;
+        let to_x = wanted(saved, 0, || {
+            let x_was_saved = saved.needs_grad(1);
+            let weight = saved.tensor(usize::from(x_was_saved))?;
+            self.compute(ctx, !self.transposed, grad, weight, &saved.input_shape(0))
+        })?;
         let to_weight = wanted(saved, 1, || {
-            let conv = self.options.convolution(weight);
+            let (x, shape) = (saved.tensor(0)?, saved.input_shape(1));
+            let conv = self.options.convolution(&shape);
             let (large, small) = if self.transposed { (grad, x) } else { (x, grad) };
             let (large, small) = (large.contiguous()?, small.contiguous()?);
-            let mut out = ctx.output(weight.shape(), weight.dtype())?;
+            let mut out = ctx.output(&shape, x.dtype())?;
             let mut workspace = ctx.workspace(Workspace::Conv2dWeightGrad {
                 conv: &conv,
                 input: large.shape(),
@@ -259,15 +265,20 @@ impl Tensor {
     /// `[channels, out channels / groups, kh, kw]`, as PyTorch's `conv_transpose2d`.
     ///
     /// # Errors
-    /// As [`Tensor::conv2d`]; [`Error::BadArgument`] also for output padding that is not below the stride.
+    /// As [`Tensor::conv2d`]; [`Error::BadArgument`] also for output padding that is neither below the stride nor below the
+    /// dilation.
     pub fn conv_transpose2d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
         let op = "conv_transpose2d";
-        if (0..2).any(|axis| options.output_padding[axis] >= options.stride[axis].max(1)) {
+        let most = |axis: usize| options.stride[axis].max(options.dilation[axis]).max(1);
+        if (0..2).any(|axis| options.output_padding[axis] >= most(axis)) {
             return Err(Error::BadArgument {
                 op,
                 argument: "output_padding",
-                expected: "less than the stride",
-                got: format!("{:?} for {:?}", options.output_padding, options.stride),
+                expected: "less than the stride or the dilation",
+                got: format!(
+                    "{:?} for {:?} and {:?}",
+                    options.output_padding, options.stride, options.dilation
+                ),
             });
         }
         apply(Conv2d { op, options, transposed: true }, &[self, weight])
@@ -293,5 +304,76 @@ impl Tensor {
         };
         let op = Conv2d { op: "conv1d", options, transposed: false };
         apply(op, &[&self.unsqueeze(2)?, &weight.unsqueeze(2)?])?.squeeze(2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::runtime::Runtime;
+
+    fn cpu() -> Device {
+        Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
+    }
+
+    #[test]
+    fn a_frozen_layer_keeps_no_activations_and_a_first_one_no_weights() {
+        let device = cpu();
+        let in_use = || device.default_allocator().unwrap().stats().bytes_in_use;
+        // What is left of the operands, 4 KiB and 1 KiB, once they are dropped.
+        let kept = |x_needs_grad: bool, weight_needs_grad: bool| {
+            let leaf = |x: Tensor, needs_grad: bool| if needs_grad { x.requiring_grad().unwrap() } else { x };
+            let x = leaf(Tensor::ones(&device, [1, 16, 8, 8]).unwrap(), x_needs_grad);
+            let weight = leaf(Tensor::ones(&device, [16, 16, 1, 1]).unwrap(), weight_needs_grad);
+            let y = x.conv2d(&weight, Conv2dOptions::default()).unwrap();
+            let before = in_use();
+            drop((x, weight));
+            let kept = before - in_use();
+            let gradients = y.sum_all().unwrap().backward().unwrap();
+            (5120 - kept, gradients.len())
+        };
+        assert_eq!(kept(true, true), (5120, 2));
+        assert_eq!(kept(true, false), (1024, 1));
+        assert_eq!(kept(false, true), (4096, 1));
+    }
+
+    #[test]
+    fn output_padding_may_reach_the_stride_where_the_dilation_is_larger() {
+        let device = cpu();
+        // With windows of all and of single channels.
+        for (groups, padding) in [(1, 0), (1, 2), (2, 0), (2, 2)] {
+            let x = Tensor::arange(&device, 2 * 4 * 5).unwrap().to_dtype(DType::F32).unwrap();
+            let x = x.reshape([1, 2, 4, 5]).unwrap().requiring_grad().unwrap();
+            let weight = Tensor::arange(&device, 2 * (2 / groups) * 4).unwrap().to_dtype(DType::F32).unwrap();
+            let weight = weight.reshape([2, 2 / groups, 2, 2]).unwrap().requiring_grad().unwrap();
+            let run = |output_padding: usize| {
+                let options = Conv2dOptions {
+                    dilation: [3, 3],
+                    groups,
+                    output_padding: [output_padding; 2],
+                    ..Conv2dOptions::padded(padding)
+                };
+                x.conv_transpose2d(&weight, options)
+            };
+            // What is more with the padding at the end is what is cut off without it, or 0.
+            let (least, most) = (run(0).unwrap(), run(2).unwrap());
+            let [.., height, width] = *least.dims() else { panic!("four axes") };
+            assert_eq!(most.dims()[2..], [height + 2, width + 2]);
+            let part = most.at((.., .., ..height, ..width)).unwrap();
+            assert_eq!(part.to_vec::<f32>().unwrap(), least.to_vec::<f32>().unwrap());
+            let total = x.sum_all().unwrap().item::<f32>().unwrap();
+            if padding == 0 {
+                let rest = most.sum_all().unwrap().sub(&least.sum_all().unwrap()).unwrap();
+                assert_eq!(rest.item::<f32>().unwrap(), 0.0);
+            }
+            // Each weight's gradient is the sum of its channel where nothing is cut off.
+            let gradients = most.sum_all().unwrap().backward().unwrap();
+            if padding == 0 {
+                let of_weight = gradients.get(&weight).unwrap().sum_all().unwrap().item::<f32>().unwrap();
+                assert_eq!(of_weight, total * (2 / groups) as f32 * 4.0);
+            }
+            assert!(matches!(run(3), Err(Error::BadArgument { argument: "output_padding", .. })));
+        }
     }
 }

@@ -60,11 +60,11 @@ fn filled(
 }
 
 /// A tensor of the host's values, in logical order.
-pub(super) fn uploaded<'v, T: Element>(
+pub(super) fn uploaded<T: Element>(
     op: &'static str,
     place: &impl Place,
     shape: impl IntoShape,
-    values: impl ExactSizeIterator<Item = &'v T>,
+    values: &[T],
     category: Category,
 ) -> Result<Tensor> {
     let (shape, elements) = (shape.into_shape()?, values.len());
@@ -72,10 +72,7 @@ pub(super) fn uploaded<'v, T: Element>(
         return Err(Error::ElementCount { op, elements, shape });
     }
     let options = TensorOptions { dtype: T::DTYPE, category, ..TensorOptions::default() };
-    create(op, place, shape, options, |ctx, out| {
-        let raw: Vec<T::Raw> = values.map(|&value| value.into_raw()).collect();
-        backend::upload(ctx.backend(), op, bytemuck::cast_slice(&raw), out)
-    })
+    create(op, place, shape, options, |ctx, out| backend::upload(ctx.backend(), op, T::bytes_of(values), out))
 }
 
 /// A number as a tensor without axes, of another one's type and on its device, for the time of an op.
@@ -222,7 +219,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::Allocation`] if there is no memory.
     pub fn scalar<T: Element>(place: &impl Place, value: T) -> Result<Self> {
-        uploaded("scalar", place, (), [value].iter(), Category::Output)
+        uploaded("scalar", place, (), &[value], Category::Output)
     }
 
     /// The host's values, in row-major order. The memory counts as input.
@@ -237,7 +234,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::ElementCount`] if the shape has not as many elements; else as [`Tensor::new`].
     pub fn from_slice<T: Element>(place: &impl Place, values: &[T], shape: impl IntoShape) -> Result<Self> {
-        uploaded("from_slice", place, shape, values.iter(), Category::Input)
+        uploaded("from_slice", place, shape, values, Category::Input)
     }
 
     /// 0, 1, …, n - 1 as `i64`.

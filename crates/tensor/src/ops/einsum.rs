@@ -100,8 +100,13 @@ impl Labelled {
         let [batch_sizes, folded_sizes, row_sizes] = [&batch, &folded, &rows].map(|labels| lhs.sizes(labels));
         let column_sizes = rhs.sizes(&columns);
         let [b, k, m, n] = [&batch_sizes, &folded_sizes, &row_sizes, &column_sizes].map(|sizes| count(sizes));
-        let left = lhs.in_order(&[&batch[..], &rows, &folded].concat())?.reshape([b, m, k])?;
-        let right = rhs.in_order(&[&batch[..], &folded, &columns].concat())?.reshape([b, k, n])?;
+        // Without a batch they are two matrices, and no stacks of one.
+        let sizes = |rows: usize, columns: usize| match &batch[..] {
+            [] => vec![rows, columns],
+            _ => vec![b, rows, columns],
+        };
+        let left = lhs.in_order(&[&batch[..], &rows, &folded].concat())?.reshape(sizes(m, k))?;
+        let right = rhs.in_order(&[&batch[..], &folded, &columns].concat())?.reshape(sizes(k, n))?;
         let product = left.matmul(&right)?.reshape([batch_sizes, row_sizes, column_sizes].concat())?;
         Ok(Self { tensor: product, labels: [batch, rows, columns].concat() })
     }
@@ -199,4 +204,34 @@ fn one_size_a_label(operands: &[Labelled], given: &[&Tensor]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::Runtime;
+
+    #[test]
+    fn operands_in_another_order_are_multiplied_where_they_lie() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let counting = |dims: &[usize]| {
+            let numbers = Tensor::arange(&device, dims.iter().product()).unwrap();
+            numbers.to_dtype(DType::F32).unwrap().reshape(dims).unwrap()
+        };
+        let taken = |equation: &str, a: &Tensor, b: &Tensor| {
+            let memory = device.default_allocator().unwrap();
+            let before = memory.stats().num_allocs;
+            let result = Tensor::einsum(equation, &[a, b]).unwrap();
+            (memory.stats().num_allocs - before, result)
+        };
+        let (a, b) = (counting(&[3, 4]), counting(&[5, 4]));
+        let (count, product) = taken("ij,kj->ik", &a, &b);
+        assert_eq!((count, product.dims()), (1, &[3, 5][..]));
+        let expected = a.matmul(&b.t().unwrap()).unwrap();
+        assert_eq!(product.to_vec::<f32>().unwrap(), expected.to_vec::<f32>().unwrap());
+        // Several letters of a stack are merged where one step leads through all.
+        let (stack, other) = (counting(&[2, 3, 4]), counting(&[2, 5, 4]));
+        assert_eq!(taken("bij,bkj->bik", &stack, &other).0, 1);
+        assert_eq!(taken("xyj,kj->xyk", &stack, &b).0, 1);
+    }
 }

@@ -7,6 +7,7 @@ use super::create::uploaded;
 use crate::device::Place;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
+use crate::shape::IntoShape;
 use crate::tensor::Tensor;
 
 impl Tensor {
@@ -22,14 +23,24 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::RankTooLarge`] for more axes than a tensor can have; [`Error::Allocation`] if there is no memory.
+    /// [`Error::RankTooLarge`] for more axes than a tensor can have; [`Error::Allocation`] if there is no memory, and
+    /// [`Error::NoHostMemory`] if an array that is not in standard layout cannot be put in order.
     pub fn from_ndarray<T, S, D>(place: &impl Place, array: &ArrayBase<S, D>) -> Result<Self>
     where
         T: Element,
         S: Data<Elem = T>,
         D: Dimension,
     {
-        uploaded("from_ndarray", place, array.shape(), array.iter(), Category::Input)
+        const OP: &str = "from_ndarray";
+        if let Some(values) = array.as_slice() {
+            return uploaded(OP, place, array.shape(), values, Category::Input);
+        }
+        let (shape, mut values) = (array.shape().into_shape()?, Vec::new());
+        if values.try_reserve_exact(array.len()).is_err() {
+            return Err(Error::NoHostMemory { op: OP, shape, dtype: T::DTYPE });
+        }
+        values.extend(array.iter().copied());
+        uploaded(OP, place, shape, &values, Category::Input)
     }
 
     /// A copy as an array in standard layout.

@@ -7,8 +7,8 @@
 //! | `adaptive_max_pool2d`, `adaptive_avg_pool2d` | the same of windows that cover the image, as many as asked for | as above |
 //! | `max_pool1d`, `avg_pool1d` | the same along the last axis alone | as above |
 //!
-//! For x of shape `[.., h, w]`. One output is taken. Saves x, from which backward finds the largest again: an index for each
-//! would be more memory. An x that is not contiguous is copied.
+//! For x of shape `[.., h, w]`. One output is taken. The largest save x, from which backward finds them again: an index for each
+//! would be more memory. Means save nothing. An x that is not contiguous is copied.
 
 use super::supported;
 use crate::autograd::Saved;
@@ -117,17 +117,20 @@ impl Op for Pool2d {
             input: x.view(),
             out: out.view_mut(),
         })?;
-        ctx.save(&x);
+        if self.pool == Pool::Max {
+            ctx.save(&x);
+        }
         Ok(out.finish())
     }
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let (x, grad) = (saved.tensor(0)?, grad.contiguous()?);
-        let mut out = ctx.output(x.shape(), x.dtype())?;
+        let x = if self.pool == Pool::Max { Some(saved.tensor(0)?.view()) } else { None };
+        let grad = grad.contiguous()?;
+        let mut out = ctx.output(&saved.input_shape(0), saved.input_dtype(0))?;
         ctx.compute(Kernel::Pool2dGrad {
             pool: self.pool,
             axes: self.axes,
-            input: x.view(),
+            input: x,
             grad: grad.view(),
             out: out.view_mut(),
         })?;
@@ -221,5 +224,38 @@ impl Tensor {
         }
         .axes(op)?;
         apply(Pool2d { op, pool, axes }, &[&self.unsqueeze(-2)?])?.squeeze(-2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::Runtime;
+
+    #[test]
+    fn means_keep_nothing_for_backward_and_the_largest_their_image() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let in_use = || device.default_allocator().unwrap().stats().bytes_in_use;
+        let image = Tensor::ones(&device, [4, 9, 11]).unwrap().requiring_grad().unwrap();
+        type Op = fn(&Tensor) -> Result<Tensor>;
+        let pools: [(Op, bool); 5] = [
+            (|x| x.avg_pool2d(2), false),
+            (|x| x.avg_pool2d(Pool2dOptions { stride: [1, 2], ..Pool2dOptions::square(3) }), false),
+            (|x| x.adaptive_avg_pool2d([1, 1]), false),
+            (|x| x.adaptive_avg_pool2d([4, 3]), false),
+            (|x| x.max_pool2d(2), true),
+        ];
+        for (pool, keeps) in pools {
+            let x = image.mul_scalar(2.0).unwrap();
+            let size = (x.elements() * 4).next_multiple_of(256) as u64;
+            let y = pool(&x).unwrap();
+            let before = in_use();
+            drop(x);
+            assert_eq!(before - in_use(), if keeps { 0 } else { size });
+            let gradients = y.sum_all().unwrap().backward().unwrap();
+            // Each window gives away a gradient of 1 in all.
+            let sum = gradients.get(&image).unwrap().sum_all().unwrap().item::<f32>().unwrap();
+            assert!((sum - 2.0 * y.elements() as f32).abs() < 1e-3, "{sum}");
+        }
     }
 }

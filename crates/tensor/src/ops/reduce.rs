@@ -9,14 +9,14 @@
 //!
 //! `product`, `variance`, `logsumexp` and `vector_norm` are further ones.
 //!
-//! The reduced axes vanish, or stay with size 1 in the `_keepdim` forms. Narrow integers and truth values would wrap: a
-//! temporary of x as i64 is summed. Halves are summed in f32. Beside its output an op takes the backend's workspace.
+//! The reduced axes vanish, or stay with size 1 in the `_keepdim` forms. Narrow integers and truth values would wrap: temporaries
+//! of x as i64, piece by piece, are summed. Halves are summed in f32. Beside its output an op takes the backend's workspace.
 
 use super::axes::{Axes, AxisSet};
 use super::shape::restored;
 use super::{is_number, supported};
 use crate::autograd::Saved;
-use crate::backend::{Kernel, Reduce, Workspace};
+use crate::backend::{Binary, Kernel, Reduce, Workspace};
 use crate::context::{Buffer, OpContext};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -37,11 +37,53 @@ pub(super) fn fold_wide(ctx: &OpContext<'_>, f: Reduce, x: &Tensor, axes: &AxisS
     if dtype == x.dtype() {
         fold(ctx, f, x.view(), axes, &mut out)?;
     } else {
-        let mut wide = ctx.temp(x.shape(), dtype)?;
-        ctx.compute(Kernel::Copy { input: x.view(), out: wide.view_mut() })?;
-        fold(ctx, f, wide.view(), axes, &mut out)?;
+        fold_pieces(ctx, f, x, axes, &mut out)?;
     }
     Ok(out.finish())
+}
+
+/// Folds axes of `x`, widened to the type of `out` piece by piece along its longest axis: all of it at once would take up to eight
+/// times its memory.
+fn fold_pieces(ctx: &OpContext<'_>, f: Reduce, x: &Tensor, axes: &AxisSet, out: &mut Buffer) -> Result<()> {
+    let (shape, elements, piece) = (x.shape(), x.elements(), ctx.backend().piece());
+    let longest = (0..x.rank()).max_by_key(|&axis| shape[axis]);
+    let Some(axis) = longest.filter(|_| elements > piece) else {
+        return fold_widened(ctx, f, x.view(), axes, out);
+    };
+    let len = shape[axis];
+    let step = (piece / (elements / len)).max(1);
+    for start in (0..len).step_by(step) {
+        let layout = x.layout().sliced(ctx.op(), axis, start..len.min(start + step), 1)?;
+        let part = x.view().with_layout(&layout);
+        let is_folded = axes.as_slice()[axis];
+        if is_folded && start == 0 {
+            fold_widened(ctx, f, part, axes, out)?;
+            continue;
+        }
+        let mut folded = ctx.temp(&axes.folded_shape(layout.shape()), out.view().dtype())?;
+        fold_widened(ctx, f, part, axes, &mut folded)?;
+        let (input, out) = (folded.view(), out.view_mut());
+        // Sums and products of integers, which wrap, are the same in any order.
+        ctx.compute(match f {
+            _ if !is_folded => Kernel::CopyInto { input, axis, start, step: 1, out },
+            Reduce::Prod => Kernel::Accumulate { f: Binary::Mul, input, acc: out },
+            _ => Kernel::Accumulate { f: Binary::Add, input, acc: out },
+        })?;
+    }
+    Ok(())
+}
+
+/// Folds axes of `input` into `out`, in whose type it is widened before.
+fn fold_widened(
+    ctx: &OpContext<'_>,
+    f: Reduce,
+    input: View<'_>,
+    axes: &AxisSet,
+    out: &mut Buffer,
+) -> Result<()> {
+    let mut wide = ctx.temp(input.layout().shape(), out.view().dtype())?;
+    ctx.compute(Kernel::Copy { input, out: wide.view_mut() })?;
+    fold(ctx, f, wide.view(), axes, out)
 }
 
 /// Folds axes of `input` into `out`, where they have size 1.

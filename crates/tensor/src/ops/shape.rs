@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | `transpose`, `t`, `permute` | the axes in another order | the axes put back | never |
 //! | `unsqueeze`, `squeeze` | with or without an axis of size 1 | without or with it | never |
-//! | `reshape`, `flatten`, `flatten_from` | the elements in logical order, cut otherwise | cut as before | unless contiguous |
+//! | `reshape`, `flatten`, `flatten_from` | the elements in logical order, cut otherwise | cut as before | unless merged axes have one stride |
 //! | `contiguous` | the same, without gaps | ∂L/∂y | unless contiguous |
 //!
 //! Nothing is saved.
@@ -86,7 +86,10 @@ impl Op for Reshape {
     }
 
     fn forward(&self, _: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
-        reshaped(inputs[0].contiguous()?, self.0)
+        match inputs[0].layout().reshaped(self.0) {
+            Some(layout) => Ok(inputs[0].with_layout(layout)),
+            None => reshaped(inputs[0].contiguous()?, self.0),
+        }
     }
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
@@ -124,7 +127,8 @@ impl Tensor {
         apply(LookOp { op, look }, &[self])
     }
 
-    /// The elements in logical order with another shape: a view of a contiguous tensor, else a copy.
+    /// The elements in logical order with another shape: a view, as of a contiguous tensor, wherever the elements can be found by
+    /// steps of one length along each axis, as in NumPy; else a copy.
     ///
     /// # Errors
     /// [`Error::ElementCount`] if the shape has not as many elements; [`Error::Allocation`] if a copy is needed and
@@ -292,6 +296,11 @@ mod tests {
         let flat = transposed.reshape(6).unwrap();
         assert!(!flat.shares_buffer_with(&x));
         assert_eq!(flat.to_vec::<f32>().unwrap(), [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
+        // Axes that stay as they are may lie anywhere.
+        let apart = counting(&[3, 4, 5]).permute(&[2, 0, 1]).unwrap();
+        let cut = apart.reshape([5, 1, 12]).unwrap();
+        assert!(cut.shares_buffer_with(&apart));
+        assert_eq!(cut.to_vec::<f32>().unwrap(), apart.to_vec::<f32>().unwrap());
         assert!(x.contiguous().unwrap().shares_buffer_with(&x));
         assert!(transposed.contiguous().unwrap().layout().is_contiguous());
     }

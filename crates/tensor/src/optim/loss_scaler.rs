@@ -15,7 +15,7 @@ use crate::tensor::Tensor;
 const GROWTH: f64 = 2.0;
 const BACKOFF: f64 = 0.5;
 const GROWTH_INTERVAL: u64 = 2000;
-const START: f64 = 65_536.0;
+const START: f64 = 32_768.0;
 
 /// Multiplies losses, divides gradients, and leaves out steps whose gradients are not finite.
 ///
@@ -33,12 +33,12 @@ const START: f64 = 65_536.0;
 /// // Gradients of 1e-8, which would be 0 in f16.
 /// let loss = weight.tensor().to_dtype(DType::F32)?.mul_scalar(1e-8)?.sum_all()?;
 /// let step = scaler.step(&mut optimizer, scaler.scale(&loss)?.backward()?)?;
-/// assert_eq!(step, ScaledStep::Taken { scale: 65_536.0 });
+/// assert_eq!(step, ScaledStep::Taken { scale: 32_768.0 });
 ///
 /// // Gradients beyond f16: nothing changes, and the next scale is smaller.
 /// let loss = weight.tensor().to_dtype(DType::F32)?.mul_scalar(2.0)?.sum_all()?;
 /// let step = scaler.step(&mut optimizer, scaler.scale(&loss)?.backward()?)?;
-/// assert_eq!(step, ScaledStep::Skipped { scale: 65_536.0, next: 32_768.0 });
+/// assert_eq!(step, ScaledStep::Skipped { scale: 32_768.0, next: 16_384.0 });
 /// # Ok::<(), highwater_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -90,7 +90,8 @@ impl LossScaler {
         Ok(Self { scale, interval: None, taken: 0 })
     }
 
-    /// A scale that is looked for: 65,536 at first, doubled after 2000 steps in a row, halved by each step left out.
+    /// A scale that is looked for: 32,768 at first, the largest power of two that f16 holds, so that the gradient of a loss in f16 is
+    /// finite too; doubled after 2000 steps in a row, halved by each step left out.
     #[must_use]
     pub const fn dynamic() -> Self {
         Self { scale: START, interval: Some(GROWTH_INTERVAL), taken: 0 }
@@ -301,6 +302,18 @@ mod tests {
             (true, up),
         ];
         assert_eq!(scales, expected);
+    }
+
+    #[test]
+    fn the_first_step_of_a_loss_in_f16_is_taken() {
+        let device = cpu();
+        let (weight, list) = parameter(&device, DType::F16);
+        let mut sgd = Sgd::new(list, 1e-3).unwrap();
+        let mut scaler = LossScaler::dynamic();
+        let loss = weight.tensor().mul_scalar(1e-4).unwrap().sum_all().unwrap();
+        assert_eq!(loss.dtype(), DType::F16);
+        let gradients = scaler.scale(&loss).unwrap().backward().unwrap();
+        assert!(scaler.step(&mut sgd, gradients).unwrap().is_taken());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Convolutions as matrix products: the elements that the windows see become the columns of a matrix. Where such a matrix
 //! would be as large as the product is short, as it is in [depthwise](super::depthwise) convolutions, there is another way.
+//! Where a window sees one element and all are seen once, the image is that matrix, and nothing is laid out.
 //!
 //! The images are cut into slots by their number alone, each with columns of its own in the workspace, and the slots of
 //! a weight's gradient are added up in order. So nothing depends on the number of threads.
@@ -10,7 +11,7 @@ use super::matmul::{Gemm, Matrix, Target, gemm};
 use super::number::Number;
 use super::parallel::Workers;
 use super::unfold::{fold_back, unfold};
-use crate::backend::{Convolution, not_host};
+use crate::backend::{Convolution, Window, not_host};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
@@ -82,8 +83,16 @@ impl Sizes {
         self.images.div_ceil(self.images_per_slot())
     }
 
+    /// Elements of the matrix of columns, where one has to be laid out.
     fn columns(&self) -> usize {
-        self.depth().saturating_mul(self.places())
+        if self.is_pointwise() { 0 } else { self.depth().saturating_mul(self.places()) }
+    }
+
+    /// Whether the columns of a group are its channels as they lie.
+    fn is_pointwise(&self) -> bool {
+        let sees_one = |window: &Window| window.size == 1 && window.stride == 1 && window.padding == 0;
+        // Single channels are scaled more quickly than multiplied as matrices.
+        self.conv.windows.iter().all(sees_one) && !self.is_single()
     }
 
     /// Whether a group is one channel, of which another one is made.
@@ -107,11 +116,38 @@ impl Sizes {
     }
 }
 
-/// Bytes that a convolution's kernels take: see [`Workspace::Conv2d`](crate::backend::Workspace::Conv2d).
+/// Bytes that a convolution takes: see [`Workspace::Conv2d`](crate::backend::Workspace::Conv2d).
 pub(super) fn workspace(conv: &Convolution, input: &[usize], out: &[usize], dtype: DType) -> usize {
-    let sizes = Sizes::new(conv, input, out);
-    let elements = sizes.columns().saturating_add(sizes.weights()).saturating_mul(sizes.slots());
-    if sizes.is_empty() { 0 } else { elements.saturating_mul(dtype.size()) }
+    bytes(&Sizes::new(conv, input, out), Sizes::columns, dtype)
+}
+
+/// Bytes that a weight's gradient takes: see [`Workspace::Conv2dWeightGrad`](crate::backend::Workspace::Conv2dWeightGrad).
+pub(super) fn weight_grad_workspace(
+    conv: &Convolution,
+    input: &[usize],
+    out: &[usize],
+    dtype: DType,
+) -> usize {
+    bytes(&Sizes::new(conv, input, out), |sizes| sizes.columns().saturating_add(sizes.weights()), dtype)
+}
+
+/// So many elements for each slot.
+fn bytes(sizes: &Sizes, per_slot: impl FnOnce(&Sizes) -> usize, dtype: DType) -> usize {
+    if sizes.is_empty() {
+        return 0;
+    }
+    per_slot(sizes).saturating_mul(sizes.slots()).saturating_mul(dtype.size())
+}
+
+/// The matrix whose columns are what the windows see in a group's channels.
+fn seen<'a, T: Gemm>(sizes: &Sizes, channels: &'a [T], columns: &'a mut [T]) -> Matrix<'a, T> {
+    let columns: &[T] = if sizes.is_pointwise() {
+        channels
+    } else {
+        unfold(sizes, channels, columns);
+        columns
+    };
+    Matrix::rows(columns, sizes.depth(), sizes.places())
 }
 
 /// See [`Kernel::Conv2d`](crate::backend::Kernel::Conv2d).
@@ -145,10 +181,8 @@ pub(super) fn forward(
                         depthwise.forward(channels, filters, columns, out);
                         continue;
                     }
-                    unfold(&sizes, channels, columns);
                     let filters = Matrix::rows(filters, sizes.outputs, sizes.depth());
-                    let seen = Matrix::rows(columns, sizes.depth(), sizes.places());
-                    gemm(filters, seen, out, Target::Replaced);
+                    gemm(filters, seen(&sizes, channels, columns), out, Target::Replaced);
                 }
             }
         });
@@ -189,6 +223,10 @@ pub(super) fn input_grad(
                     }
                     let filters = Matrix::rows(filters, sizes.outputs, sizes.depth());
                     let grad = Matrix::rows(grad, sizes.outputs, sizes.places());
+                    if sizes.is_pointwise() {
+                        gemm(filters.transposed(), grad, out, Target::Replaced);
+                        continue;
+                    }
                     gemm(filters.transposed(), grad, columns, Target::Replaced);
                     fold_back(&sizes, columns, out);
                 }
@@ -220,7 +258,7 @@ pub(super) fn weight_grad(
         let both = scratch::<T>(op, workspace, slots * (sizes.columns() + weights))?;
         let (columns, sums) = both.split_at_mut(slots * sizes.columns());
         let per_slot = sizes.images_per_slot();
-        workers.zipped([columns, &mut *sums], [sizes.columns(), weights], &|slot, [columns, sum]| {
+        workers.zipped([&mut *sums, columns], [weights, sizes.columns()], &|slot, [sum, columns]| {
             sum.fill(T::ZERO);
             let images = input[slot * per_slot * sizes.image_in()..].chunks(sizes.image_in());
             let grads = grad[slot * per_slot * sizes.image_out()..].chunks(sizes.image_out());
@@ -232,10 +270,8 @@ pub(super) fn weight_grad(
                         depthwise.weight_grad(channels, grad, columns, sum);
                         continue;
                     }
-                    unfold(&sizes, channels, columns);
                     let grad = Matrix::rows(grad, sizes.outputs, sizes.places());
-                    let seen = Matrix::rows(columns, sizes.depth(), sizes.places());
-                    gemm(grad, seen.transposed(), sum, Target::AddedTo);
+                    gemm(grad, seen(&sizes, channels, columns).transposed(), sum, Target::AddedTo);
                 }
             }
         });

@@ -80,9 +80,11 @@ pub(super) fn workspace(of: Workspace<'_>) -> usize {
         Workspace::Reduce { shape, axes, dtype } => reduce::workspace(shape, axes, dtype),
         Workspace::ArgSort { shape } => sort::workspace(shape),
         Workspace::MatMul { lhs, rhs, dtype } => matmul::workspace(lhs, rhs, dtype),
-        Workspace::Conv2d { conv, input, out, dtype }
-        | Workspace::Conv2dWeightGrad { conv, input, out, dtype } => {
+        Workspace::Conv2d { conv, input, out, dtype } => {
             conv::workspace(conv, input.dims(), out.dims(), dtype)
+        }
+        Workspace::Conv2dWeightGrad { conv, input, out, dtype } => {
+            conv::weight_grad_workspace(conv, input.dims(), out.dims(), dtype)
         }
         Workspace::LayerNormSums { sizes, sums, dtype } => norm::workspace(sizes, sums, dtype),
         Workspace::Attention { query, value, dtype } => {
@@ -165,7 +167,7 @@ impl Backend for CpuBackend {
             }
             Kernel::Pool2d { pool, axes, input, out } => pool::forward(workers, op, (pool, axes), input, out),
             Kernel::Pool2dGrad { pool, axes, input, grad, out } => {
-                pool::backward(workers, op, (pool, axes), [input, grad], out)
+                pool::backward(workers, op, (pool, axes), (input, grad), out)
             }
             Kernel::Attention { of, workspace, out, log_sums } => {
                 attention::forward(workers, op, of, workspace, [out, log_sums])

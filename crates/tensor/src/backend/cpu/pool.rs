@@ -107,14 +107,17 @@ pub(super) fn backward(
     workers: &Workers,
     op: &'static str,
     (pool, axes): (Pool, [PoolAxis; 2]),
-    [input, grad]: [View<'_>; 2],
+    (input, grad): (Option<View<'_>>, View<'_>),
     out: ViewMut<'_>,
 ) -> Result<()> {
     let (from, to) = (plane(out.layout().shape().dims()), plane(grad.layout().shape().dims()));
     let (of_in, of_out) = (from[0] * from[1], to[0] * to[1]);
     let path = Path::new(axes, from, to);
     float!(op, out.dtype(), T => {
-        let input = input.host_contiguous::<T>().ok_or_else(|| not_host(op))?;
+        let input = match input {
+            Some(input) => input.host_contiguous::<T>().ok_or_else(|| not_host(op))?,
+            None => &[],
+        };
         let grad = grad.host_contiguous::<T>().ok_or_else(|| not_host(op))?;
         let out = host_mut::<T>(op, out)?;
         if out.is_empty() {
@@ -124,7 +127,9 @@ pub(super) fn backward(
             let first = start / of_in;
             let mut best = Best::default();
             for (number, out) in (first..).zip(part.chunks_mut(of_in)) {
-                let (input, grad) = (&input[number * of_in..][..of_in], &grad[number * of_out..][..of_out]);
+                // There is none for a mean, which does not look.
+                let input = input.get(number * of_in..(number + 1) * of_in).unwrap_or_default();
+                let grad = &grad[number * of_out..][..of_out];
                 match &path {
                     Path::Quads(quads) => quads.backward(pool, input, grad, out),
                     Path::Sliding(sliding) => sliding.backward(pool, input, grad, out, &mut best),

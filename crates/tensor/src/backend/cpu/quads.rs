@@ -40,10 +40,7 @@ impl Quads {
     pub(super) fn backward<T: Float>(self, pool: Pool, input: &[T], grad: &[T], out: &mut [T]) {
         match pool {
             Pool::Max => simd::run(Backward { quads: self, input, grad, out, of: to_first_largest }),
-            Pool::Mean => {
-                let four = T::from_f64(4.0);
-                simd::run(Backward { quads: self, input, grad, out, of: |_, grad: T| [grad / four; 4] });
-            }
+            Pool::Mean => simd::run(Spread { quads: self, grad, out }),
         }
     }
 }
@@ -54,6 +51,33 @@ fn to_first_largest<T: Float>([a, b, c, d]: [T; 4], grad: T) -> [T; 4] {
     let best = d.larger(c.larger(b.larger(a)));
     let [a, b, c] = [a, b, c].map(|value| (value == best) | value.is_nan());
     [a, b & !a, c & !(a | b), !(a | b | c)].map(|wins| if wins { grad } else { T::ZERO })
+}
+
+/// Gives each element a quarter of its window's gradient.
+struct Spread<'a, T> {
+    quads: Quads,
+    grad: &'a [T],
+    out: &'a mut [T],
+}
+
+impl<T: Float> WithSimd for Spread<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let (Quads { from: [_, width], to: [_, wide] }, four) = (self.quads, T::from_f64(4.0));
+        let mut rest = self.out;
+        for grad in self.grad.chunks_exact(wide) {
+            let Some(rows) = rest.split_off_mut(..2 * width) else { return };
+            for row in rows.chunks_exact_mut(width) {
+                let (pairs, right) = row.as_chunks_mut::<2>();
+                pairs.iter_mut().zip(grad).for_each(|(pair, &grad)| *pair = [grad / four; 2]);
+                right.fill(T::ZERO);
+            }
+        }
+        // What no window sees.
+        rest.fill(T::ZERO);
+    }
 }
 
 struct Forward<'a, T, F> {

@@ -143,7 +143,7 @@ impl Backend for CudaBackend {
                 windows::pool2d(device, op, (pool, axes), input, &out)
             }
             Kernel::Pool2dGrad { pool, axes, input, grad, out } => {
-                windows::pool2d_grad(device, op, (pool, axes), [input, grad], &out)
+                windows::pool2d_grad(device, op, (pool, axes), (input, grad), &out)
             }
             Kernel::Attention { of, out, log_sums, .. } => {
                 attention::forward(device, op, of, [&out, &log_sums])

@@ -161,13 +161,13 @@ pub(super) fn pool2d_grad(
     device: &Launcher,
     op: &'static str,
     (kind, axes): (Pool, [PoolAxis; 2]),
-    [input, grad]: [View<'_>; 2],
+    (input, grad): (Option<View<'_>>, View<'_>),
     out: &ViewMut<'_>,
 ) -> Result<()> {
     float(op, out.dtype())?;
     let mut job = pool(kind, axes, out.layout(), grad.layout());
     job.count = out.layout().shape().elements() as u64;
-    job.inputs = [operand(&input), operand(&grad), Default::default()];
+    job.inputs = [input.as_ref().map(operand).unwrap_or_default(), operand(&grad), Default::default()];
     job.outputs[0] = output(out);
     device.each(op, kernel(Family::Pool, "pool2d_grad", out.dtype()), job.count, &job)
 }

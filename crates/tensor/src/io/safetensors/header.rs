@@ -1,5 +1,6 @@
 //! The header of a safetensors file: read and checked as a whole before any data, and written.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{self, Read};
@@ -193,14 +194,17 @@ fn texts(value: &Value) -> Option<BTreeMap<String, String>> {
 }
 
 /// The header of a file with these tensors in this order, padded so that the data are aligned.
-pub(super) fn text(arrays: &[(&String, &Array)], metadata: &BTreeMap<String, String>) -> io::Result<Vec<u8>> {
+pub(super) fn text(
+    arrays: &[(Cow<'_, str>, &Array)],
+    metadata: &BTreeMap<String, String>,
+) -> io::Result<Vec<u8>> {
     let mut fields = serde_json::Map::new();
     if !metadata.is_empty() {
         fields.insert(METADATA.to_owned(), json!(metadata));
     }
     let mut begin = 0;
     for (name, array) in arrays {
-        if name.as_str() == METADATA {
+        if name == METADATA {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no tensor can be called __metadata__"));
         }
         let known = KINDS.iter().find(|(kind, _)| *kind == Kind::Same(array.dtype()));
@@ -208,7 +212,7 @@ pub(super) fn text(arrays: &[(&String, &Array)], metadata: &BTreeMap<String, Str
         let end = begin + array.bytes().len();
         let offsets = [begin, end];
         let value = json!({ "dtype": dtype, "shape": array.shape().dims(), "data_offsets": offsets });
-        fields.insert((*name).clone(), value);
+        fields.insert(name.clone().into_owned(), value);
         begin = end;
     }
     let mut text = serde_json::to_vec(&Value::Object(fields))?;

@@ -120,3 +120,44 @@ fn sums_of_no_elements_along_huge_axes_do_not_overflow() {
     assert!(none.sum(3).is_err());
     assert_eq!(none.sum_all().unwrap().item::<f32>().unwrap(), 0.0);
 }
+
+#[test]
+fn narrow_integers_are_widened_piece_by_piece() {
+    let device = cpu();
+    let piece = device.backend().piece();
+    // Of several shapes, so that the longest axis is folded or stays, and the last piece is a shorter one.
+    for (dims, axes) in [
+        ([3, piece + 5], &[1][..]),
+        ([3, piece + 5], &[0]),
+        ([2 * piece + 1, 2], &[0, 1]),
+        ([2 * piece + 1, 2], &[1]),
+        ([piece + 7, 3], &[]),
+    ] {
+        let elements = dims.iter().product();
+        let wide = Tensor::arange(&device, elements).unwrap().reshape(dims).unwrap();
+        let bytes = wide.to_dtype(DType::U8).unwrap();
+        let wide = bytes.to_dtype(DType::I64).unwrap();
+        let truths = bytes.gt(&Tensor::full_of(&device, 1, 100, DType::U8).unwrap()).unwrap();
+        let ints = |result: Result<Tensor>| result.unwrap().to_vec::<i64>().unwrap();
+        assert_eq!(ints(bytes.sum(axes)), ints(wide.sum(axes)), "{dims:?} {axes:?}");
+        assert_eq!(ints(bytes.t().unwrap().sum_all()), ints(wide.sum_all()));
+        assert_eq!(
+            ints(truths.sum(axes)),
+            ints(truths.to_dtype(DType::I64).unwrap().sum(axes)),
+            "{dims:?} {axes:?}"
+        );
+        let odd = bytes.mul_scalar(2).unwrap().add_scalar(1).unwrap();
+        assert_eq!(
+            ints(odd.prod(axes)),
+            ints(odd.to_dtype(DType::I64).unwrap().prod(axes)),
+            "{dims:?} {axes:?}"
+        );
+    }
+    let truths = Tensor::full_of(&device, 64 * piece, true, DType::Bool).unwrap();
+    let memory = device.default_allocator().unwrap();
+    let before = memory.stats().bytes_in_use;
+    memory.clear_stats();
+    assert_eq!(truths.sum_all().unwrap().item::<i64>().unwrap(), 64 * piece as i64);
+    let extra = memory.stats().peak_bytes_in_use - before;
+    assert!(extra <= 9 * piece as u64, "{extra} bytes for {} truth values", 64 * piece);
+}
