@@ -107,6 +107,12 @@ pub unsafe trait Compute: Send + Sync + fmt::Debug {
         false
     }
 
+    /// What makes the device slower than it may be, for people: that there is no library for products, and why. None if there is
+    /// nothing to say, as by default.
+    fn remark(&self) -> Option<String> {
+        None
+    }
+
     /// Has the library multiply matrices. False if it does not know how to, and nothing is done then.
     ///
     /// # Safety

@@ -310,6 +310,10 @@ unsafe impl Compute for StreamCompute {
         self.library().is_some()
     }
 
+    fn remark(&self) -> Option<String> {
+        self.products().err().map(|error| error.to_string())
+    }
+
     unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
         // SAFETY: as the caller says.
         unsafe { self.0.give(Work::Product { product: *product, known: true }) }

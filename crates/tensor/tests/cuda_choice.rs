@@ -6,7 +6,7 @@
 #[path = "../../bfc-cuda/tests/fake_driver/harness.rs"]
 mod harness;
 
-use bfc_core::{DeviceId, DeviceKind, Environment};
+use bfc_core::{Bytes, DeviceId, DeviceKind, Environment, SourceError};
 use highwater_tensor::cuda::{ComputeError, CudaUnavailable, SelfCheckError};
 use highwater_tensor::{DeviceFault, Error, Runtime, Tensor};
 use libloading::Library;
@@ -31,16 +31,21 @@ fn live() -> usize {
 
 #[test]
 fn a_device_that_computes_is_chosen_and_the_same_each_time() {
-    if expected().is_some() {
+    if let Some(expected) = expected() {
         let runtime = runtime();
+        runtime.tracker().start_log(Bytes::mib(1));
         let choice = runtime.choose(None).unwrap();
-        assert_eq!((choice.device.id(), choice.reason.as_str()), (CUDA, "chosen automatically"));
-        assert_eq!(choice.passed_over, None);
+        assert_eq!((choice.device.id(), &choice.passed_over), (CUDA, &None));
+        assert!(choice.reason.starts_with(&format!("chosen automatically{expected}")), "{}", choice.reason);
+        assert_eq!(choice.reason.len() > 25, !expected.is_empty());
         assert_eq!(runtime.best().unwrap(), choice.device);
         // The check has left its pool alone, and the runtime's accounts.
         assert_eq!(choice.device.memory_stats().unwrap().num_allocs, 0);
         let tensor = Tensor::full(&choice.device, [4], 3.0_f32).unwrap();
         assert_eq!(tensor.to_vec::<f32>().unwrap(), [3.0; 4]);
+        // Recordings know the pool's regions, as those of a dry run do.
+        let recording = runtime.tracker().take_log();
+        assert!(recording.regions().iter().any(|region| region.taken && region.bytes >= 16));
         drop((tensor, choice, runtime));
         assert_eq!(live(), 0);
         return;
@@ -48,8 +53,10 @@ fn a_device_that_computes_is_chosen_and_the_same_each_time() {
     let fake = Fake::whole(TARGET, "chosen");
     let test = "a_device_that_computes_is_chosen_and_the_same_each_time";
     fake.run(test, "", &[]);
-    // Without the library for products a kernel multiplies.
-    fake.run(test, "", &[("HIGHWATER_CUBLAS", "/nowhere/libcublas.so")]);
+    // Without the library for products a kernel multiplies, which is said.
+    let missing =
+        "; no library for matrix products on CUDA devices (cuBLAS): HIGHWATER_CUBLAS=/nowhere/cublas.so: ";
+    fake.run(test, missing, &[("HIGHWATER_CUBLAS", "/nowhere/cublas.so")]);
 }
 
 /// What is wrong, as a word for the process that runs on it.
@@ -160,4 +167,23 @@ fn a_program_may_match_on_why_a_device_did_not_compute() {
     let fake = Fake::whole(TARGET, "matched");
     let test = "a_program_may_match_on_why_a_device_did_not_compute";
     fake.run(test, "", &[("HIGHWATER_NVRTC", "/nowhere/nvrtc.so")]);
+}
+
+#[test]
+fn a_device_that_is_lost_says_so_as_data_with_the_call_that_met_it_first() {
+    if expected().is_some() {
+        let device = runtime().device(CUDA).unwrap();
+        let before = Tensor::full(&device, [4], 3.0_f32).unwrap();
+        let uploaded = Tensor::from_slice(&device, &[1.0_f32, 2.0], [2]);
+        for error in [uploaded.unwrap_err(), before.to_vec::<f32>().unwrap_err()] {
+            let Error::Device { source: DeviceFault::Compute(ComputeError::Lost(lost)), .. } = &error else {
+                panic!("{error:?}")
+            };
+            assert!(matches!(lost, SourceError::Poisoned { call: "cuEventRecord", .. }), "{lost:?}");
+        }
+        return;
+    }
+    let fake = Fake::whole(TARGET, "lost");
+    let test = "a_device_that_is_lost_says_so_as_data_with_the_call_that_met_it_first";
+    fake.run(test, "", &[("FAKE_CUDA_RECORD", "700")]);
 }

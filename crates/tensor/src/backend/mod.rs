@@ -44,6 +44,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
         false
     }
 
+    /// What makes the device slower than it may be, for those who choose it, as a library that is not there.
+    fn remark(&self) -> Option<String> {
+        None
+    }
+
     /// Copies values from the host, in logical order, given as raw bytes of `out`'s element type.
     ///
     /// # Errors

@@ -60,7 +60,12 @@ impl Runtime {
         }
         let reason = "chosen automatically";
         match self.0.gpu.get_or_init(|| self.open(GPU, Care::Checked).map(drop)) {
-            Ok(()) => Ok(Choice { device: self.device(GPU)?, reason: reason.to_owned(), passed_over: None }),
+            Ok(()) => {
+                let device = self.device(GPU)?;
+                let remark = device.backend().remark().map(|remark| format!("; {remark}"));
+                let reason = format!("{reason}{}", remark.unwrap_or_default());
+                Ok(Choice { device, reason, passed_over: None })
+            }
             Err(error) => {
                 let why = match error {
                     Error::NoDevice { reason, .. } => reason.to_string(),

@@ -60,6 +60,10 @@ impl Backend for CudaBackend {
         "cuda"
     }
 
+    fn remark(&self) -> Option<String> {
+        self.device.compute().remark()
+    }
+
     fn upload(&self, op: &'static str, values: &[u8], out: ViewMut<'_>) -> Result<()> {
         transfer::upload(&self.device, op, values, &out)
     }
