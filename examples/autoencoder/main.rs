@@ -29,8 +29,12 @@ const WHITE: [f32; 2] = [16.0, 255.0];
 /// Squeeze pictures of digits through a few numbers, and draw what comes back of them.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Take pictures in MNIST's format from this folder [default: the 8 by 8 digits in data/]
-    #[arg(long, value_name = "FOLDER")]
+    /// The pictures: a CSV file, plain or compressed, whose last column is no pixel
+    #[arg(long, value_name = "FILE", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/data/digits.csv.gz"))]
+    data: PathBuf,
+
+    /// Take pictures in MNIST's format from this folder instead
+    #[arg(long, value_name = "FOLDER", conflicts_with = "data")]
     idx: Option<PathBuf>,
 
     /// Draw unseen pictures to this file: the originals on top, and what comes back of them before training and after 1, 2, 4,
@@ -135,10 +139,7 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
 fn pictures(args: &Args) -> anyhow::Result<Dataset> {
     let data = match &args.idx {
         Some(folder) => idx::read(folder)?.scaled(1.0 / WHITE[1]),
-        None => {
-            let digits = concat!(env!("CARGO_MANIFEST_DIR"), "/data/digits.csv.gz");
-            read_csv(digits, &CsvOptions::default())?.scaled(1.0 / WHITE[0])
-        }
+        None => read_csv(&args.data, &CsvOptions::default())?.scaled(1.0 / WHITE[0]),
     };
     let side = data.width().isqrt();
     if side * side != data.width() || side == 0 {

@@ -1,8 +1,8 @@
 //! What an allocation and its free take on `cuda:0`: from our pool, by `cuMemAlloc`, and from CUDA's own pool
 //! (`cuMemAllocAsync`), turn by turn.
 //!
-//! `cargo run --release -p bfc-cuda --example allocation_bench`; `scripts/gpu-check` brings it to machines without Rust.
-//! Where there is no device, it says why and ends well.
+//! `cargo run --release -p bfc-cuda --example allocation_bench [FILE.json]`; `scripts/gpu-check` brings it to machines without
+//! Rust. Where there is no device, it says why and ends well.
 
 use std::error::Error;
 use std::time::Instant;
@@ -56,6 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let raw_stream = std::ptr::with_exposed_provenance_mut(stream.handle().0 as usize);
     println!("{}: an allocation and its free in ns, medians of {ROUNDS} rounds", driver.name());
     println!("{:>10} {:>12} {:>12} {:>16}", "bytes", "pool", "cuMemAlloc", "cuMemAllocAsync");
+    let mut rows = Vec::new();
     for bytes in SIZES {
         let [mut ours, mut plain, mut pooled] = [(); 3].map(|()| Vec::with_capacity(ROUNDS));
         for _ in 0..ROUNDS {
@@ -83,6 +84,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         let size = Bytes(bytes).to_string();
         let [ours, plain, pooled] = [&mut ours, &mut plain, &mut pooled].map(|times| median(times));
         println!("{size:>10} {ours:>12.0} {plain:>12.0} {pooled:>16.0}");
+        let pooled = if pooled.is_nan() { "null".to_owned() } else { format!("{pooled:.0}") };
+        rows.push(format!(
+            "  {{\"bytes\": {bytes}, \"pool_ns\": {ours:.0}, \"cuMemAlloc_ns\": {plain:.0}, \"cuMemAllocAsync_ns\": {pooled}}}"
+        ));
+    }
+    if let Some(path) = std::env::args_os().nth(1) {
+        std::fs::write(path, format!("[\n{}\n]\n", rows.join(",\n")))?;
     }
     Ok(())
 }

@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
+use std::fmt::Display;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -26,15 +27,28 @@ macro_rules! cuda_or_skip {
     () => {
         match CudaDriver::new(0) {
             Ok(driver) => driver,
-            Err(reason) => {
-                // Straight to the stream: what `println!` says in a test that passes is not shown.
-                let thread = std::thread::current();
-                let _ =
-                    writeln!(std::io::stderr(), "skipped {}: {reason}", thread.name().unwrap_or("a test"));
-                return;
-            }
+            Err(reason) => return say_skipped(&reason),
         }
     };
+}
+
+// After the macro, which it uses too.
+#[path = "cuda/schedules.rs"]
+mod schedules;
+
+/// Says that the test of this thread is skipped, and why.
+fn say_skipped(reason: &dyn Display) {
+    let thread = std::thread::current();
+    // Straight to the stream: what `println!` says in a test that passes is not shown.
+    let _ = writeln!(std::io::stderr(), "skipped {}: {reason}", thread.name().unwrap_or("a test"));
+}
+
+/// Whether this process runs on the fake driver.
+fn is_fake() -> bool {
+    #[cfg(target_os = "linux")]
+    return fake::is_loaded();
+    #[cfg(not(target_os = "linux"))]
+    false
 }
 
 fn free(memory: &impl SubAllocator, region: Span) {
@@ -154,7 +168,8 @@ fn device_mapped_memory_grows_in_place_and_goes_back() {
     let driver = cuda_or_skip!();
     let memory = match VirtualMemory::new(driver.clone()) {
         Ok(memory) => memory,
-        Err(SourceError::Unsupported { .. }) => return,
+        // Said where nobody meant it so.
+        Err(reason @ SourceError::Unsupported { .. }) => return say_skipped(&reason),
         Err(error) => panic!("{error}"),
     };
     let rule = GrowthRule::AsRequested { granule: Bytes::mib(2) };
@@ -221,7 +236,10 @@ fn device_events_order_streams_and_pass() {
 #[test]
 fn device_pools_of_several_devices_are_apart() {
     let first = cuda_or_skip!();
-    let Ok(second) = CudaDriver::new(1) else { return };
+    let second = match CudaDriver::new(1) {
+        Ok(second) => second,
+        Err(reason) => return say_skipped(&reason),
+    };
     for driver in [&first, &second] {
         let (_, pool, pinned) = pools(driver);
         let transfers = Transfers::new(Stream::new(driver.clone()).unwrap());
@@ -261,7 +279,11 @@ fn device_pools_are_registered_with_a_reserve_left_and_as_the_environment_says()
 #[cfg(target_os = "linux")]
 #[test]
 fn a_lost_device_says_so_once_and_is_not_called_again() {
-    if !fake::is_loaded() || std::env::var_os("FAKE_CUDA_RECORD").is_none() {
+    if !fake::is_loaded() {
+        return say_skipped(&"needs the fake driver: another test runs it there");
+    }
+    if std::env::var_os("FAKE_CUDA_RECORD").is_none() {
+        // Of the two runs on the fake driver, the other has the fault.
         return;
     }
     let driver = CudaDriver::new(0).unwrap();
@@ -287,7 +309,7 @@ fn a_lost_device_says_so_once_and_is_not_called_again() {
 #[test]
 fn a_refused_free_is_recorded_and_not_raised() {
     if !fake::is_loaded() {
-        return;
+        return say_skipped(&"needs the fake driver: another test runs it there");
     }
     let driver = CudaDriver::new(0).unwrap();
     // SAFETY: the fake driver looks the address up, and has nothing there.
@@ -302,16 +324,13 @@ fn a_refused_free_is_recorded_and_not_raised() {
 fn products_come_from_the_library_for_them_where_it_is_installed() {
     let driver = cuda_or_skip!();
     let stream = Stream::new(driver.clone()).unwrap();
-    let skipped = |reason: ComputeError| {
-        let _ = writeln!(std::io::stderr(), "skipped the library for matrix products: {reason}");
-    };
     let compute = match StreamCompute::new(driver.clone(), stream) {
         Ok(compute) => compute,
-        Err(reason) => return skipped(reason),
+        Err(reason) => return say_skipped(&reason),
     };
     let version = match compute.products() {
         Ok(library) => library.version(),
-        Err(reason) => return skipped(reason),
+        Err(reason) => return say_skipped(&reason),
     };
     let _ = writeln!(std::io::stderr(), "matrix products: cuBLAS {version}");
     let address = driver.allocate_device(1 << 20).unwrap();
@@ -447,10 +466,7 @@ macro_rules! squares_or_skip {
     () => {
         match Squares::new(cuda_or_skip!()) {
             Ok(squares) => squares,
-            Err(reason) => {
-                let _ = writeln!(std::io::stderr(), "skipped kernels: {reason}");
-                return;
-            }
+            Err(reason) => return say_skipped(&reason),
         }
     };
 }
@@ -524,10 +540,7 @@ fn device_uploads_are_staged_in_page_locked_memory_which_is_used_again() {
         Arc::new(BfcAllocator::new("pinned", source, BfcConfig::new(Bytes::kib(512))));
     let compute = match StreamCompute::new(driver.clone(), stream) {
         Ok(compute) => compute.with_pinned(pinned.clone()),
-        Err(reason) => {
-            let _ = writeln!(std::io::stderr(), "skipped uploads: {reason}");
-            return;
-        }
+        Err(reason) => return say_skipped(&reason),
     };
     let address = driver.allocate_device(1 << 20).unwrap();
     // More in all than the pool has.
@@ -558,10 +571,11 @@ fn device_uploads_are_staged_in_page_locked_memory_which_is_used_again() {
 /// Runs tests of this file in a process that finds the fake driver where the system looks for libcuda.
 #[cfg(target_os = "linux")]
 mod fake {
+    use std::io::ErrorKind;
     use std::path::{Path, PathBuf};
     use std::process::Command;
 
-    use super::{CudaUnavailable, probe};
+    use super::{CudaUnavailable, probe, say_skipped};
 
     /// Set in the processes that run on the fake driver, to the reason that probing should give, if any.
     const MARK: &str = "FAKE_CUDA_EXPECTED";
@@ -570,11 +584,16 @@ mod fake {
         std::env::var_os(MARK).is_some()
     }
 
-    /// Builds the fake driver into a folder of its own, which is the library path to run with.
-    fn build(name: &str, options: &[&str]) -> PathBuf {
+    /// Builds the fake driver into a folder of its own, which is the library path to run with. Where this program was brought
+    /// without its source, or without a compiler, it says so.
+    fn build(name: &str, options: &[&str]) -> Option<PathBuf> {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_driver/libcuda.rs");
+        if !source.exists() {
+            say_skipped(&"the source of the fake driver is not here");
+            return None;
+        }
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         std::fs::create_dir_all(&folder).unwrap();
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_driver/libcuda.rs");
         let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let output = Command::new(rustc)
             .args(["--edition", "2024", "--crate-type", "cdylib", "--check-cfg", "cfg(incomplete)"])
@@ -582,15 +601,19 @@ mod fake {
             .arg("-o")
             .arg(folder.join("libcuda.so"))
             .arg(source)
-            .output()
-            .unwrap();
+            .output();
+        if output.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            say_skipped(&"the fake driver needs rustc");
+            return None;
+        }
+        let output = output.unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         // The compiler and the library for products are in the same file.
         for name in ["libnvrtc.so.13", "libcublas.so.13"] {
             let _ = std::fs::remove_file(folder.join(name));
             std::os::unix::fs::symlink("libcuda.so", folder.join(name)).unwrap();
         }
-        folder
+        Some(folder)
     }
 
     /// Runs the tests that `filter` names in a process with this library path and environment; gives what they print.
@@ -615,7 +638,7 @@ mod fake {
         if is_loaded() {
             return;
         }
-        let library = build("fake_driver", &[]);
+        let Some(library) = build("fake_driver", &[]) else { return };
         let text = run(&library, "device_", &[]);
         assert!(!text.contains(" 0 passed") && !text.contains("skipped"), "{text}");
         run(&library, "probing_answers", &[]);
@@ -631,8 +654,8 @@ mod fake {
         if is_loaded() {
             return;
         }
-        let library = build("fake_driver_absent", &[]);
-        let incomplete = build("fake_driver_incomplete", &["--cfg", "incomplete"]);
+        let Some(library) = build("fake_driver_absent", &[]) else { return };
+        let Some(incomplete) = build("fake_driver_incomplete", &["--cfg", "incomplete"]) else { return };
         let no_device = "no CUDA device";
         let hidden = "no CUDA device (CUDA_VISIBLE_DEVICES is \"7\")";
         let stub = "CUDA is not usable: cuInit failed with CUDA_ERROR_STUB_LIBRARY";

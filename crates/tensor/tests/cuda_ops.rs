@@ -14,10 +14,14 @@ mod gradients;
 mod gradients_of_passes;
 #[path = "half_ops.rs"]
 mod half_ops;
+#[path = "nn_evaluating.rs"]
+mod nn_evaluating;
 #[path = "nn_layers.rs"]
 mod nn_layers;
 #[path = "nn_modules.rs"]
 mod nn_modules;
+#[path = "nn_recurrent.rs"]
+mod nn_recurrent;
 #[path = "ops_dry.rs"]
 mod ops_dry;
 #[path = "ops_edges.rs"]
@@ -26,6 +30,8 @@ mod ops_edges;
 mod ops_errors;
 #[path = "ops_layers.rs"]
 mod ops_layers;
+#[path = "ops_lifetimes.rs"]
+mod ops_lifetimes;
 #[path = "ops_reference.rs"]
 mod ops_reference;
 mod ops_table;

@@ -1,17 +1,16 @@
 //! Networks in use that have gradients, and networks in training that have none.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
+mod ops_table;
+
 use highwater_tensor::nn::{
     BatchNorm, Dropout, Gru, Linear, Lstm, Module, MultiHeadAttention, RecurrentOptions, Sequential,
     TransformerBlock,
 };
 use highwater_tensor::{
-    Device, Rng, Runtime, Tensor, checkpoint, evaluating, is_recording, is_training, no_grad, training,
+    Device, Rng, Tensor, checkpoint, evaluating, is_recording, is_training, no_grad, training,
 };
-
-fn device() -> Device {
-    Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
-}
+use ops_table::device;
 
 fn values(tensor: &Tensor) -> Vec<f32> {
     tensor.to_vec().unwrap()

@@ -8,7 +8,7 @@ use highwater_tensor::nn::{Gru, Lstm, Module, Nonlinearity, RecurrentOptions, Rn
 use highwater_tensor::{
     DType, Device, Error, GradCheck, Result, Rng, Tensor, check_gradients, checkpoint, no_grad,
 };
-use ops_table::{device, runtime};
+use ops_table::device;
 use serde_json::Value;
 
 const CASES: &str = include_str!("reference/recurrent.json");
@@ -162,7 +162,7 @@ fn paths_tell_layer_and_direction_and_are_as_they_were_for_one() {
 
 #[test]
 fn each_cell_is_charged_where_its_parameters_are() {
-    let device = runtime().cpu().unwrap();
+    let device = device();
     let gru = Gru::with_options(&device, 3, 4, options(2, true), &Rng::new(0)).unwrap().named("encoder");
     device.tracker().start_log(bfc_core::Bytes::mib(1));
     gru.forward_as("encoder", &Tensor::ones_of(&device, [2, 5, 3], DType::F64).unwrap()).unwrap();

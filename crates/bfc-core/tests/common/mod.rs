@@ -5,9 +5,12 @@ pub mod environment;
 pub mod interpreter;
 pub mod liar;
 pub mod op;
+pub mod random;
 pub mod scenario;
 pub mod schedule;
 pub mod source;
+
+pub use random::Random;
 
 use bfc_core::{
     AllocError, Allocator, BfcAllocator, Block, ConfiguredPolicy, OomReport, PolicyAllocator, Request,
@@ -46,31 +49,6 @@ pub fn assert_disjoint(blocks: &[Block]) {
     sorted.sort_by_key(|block| block.address);
     for pair in sorted.windows(2) {
         assert!(pair[0].address + pair[0].bytes <= pair[1].address, "{pair:?}");
-    }
-}
-
-/// A small generator of random numbers (splitmix64), the same on every machine.
-#[derive(Clone, Debug)]
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `bound`.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    pub fn shuffle<T>(&mut self, items: &mut [T]) {
-        for index in (1..items.len()).rev() {
-            items.swap(index, self.below(index as u64 + 1) as usize);
-        }
     }
 }
 

@@ -1,16 +1,18 @@
-//! The emulated device with a library for products; what the host asks of it is counted and kept.
+//! The device under test, with a library for products; what the host asks of it is counted and kept.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use bfc_cuda::emulator::Emulator;
+use bfc_core::SubAllocator;
 use bfc_cuda::kernels::{Job, Kernel};
 use bfc_cuda::{Compute, ComputeError, Product, StepCounts, StepId};
 
-/// Everything is as the emulator does it.
+use super::computing::Computing;
+
+/// Everything is as the device does it.
 #[derive(Debug)]
 pub(crate) struct Counting {
-    emulator: Emulator,
+    device: Computing,
     /// Whether the library is to say that it does not know how to multiply.
     refuses: bool,
     products: AtomicUsize,
@@ -20,9 +22,14 @@ pub(crate) struct Counting {
 
 impl Counting {
     pub(crate) fn new(refuses: bool) -> Arc<Self> {
-        let emulator = Emulator::new().unwrap().with_products().unwrap();
         let (products, downloads) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Arc::new(Self { emulator, refuses, products, downloads, launched: Mutex::default() })
+        let device = Computing::with_products();
+        Arc::new(Self { device, refuses, products, downloads, launched: Mutex::default() })
+    }
+
+    /// The device's memory.
+    pub(super) fn memory(&self) -> Arc<dyn SubAllocator> {
+        Arc::clone(&self.device.memory)
     }
 
     /// Products that the library has computed.
@@ -41,20 +48,20 @@ impl Counting {
     }
 }
 
-// SAFETY: the emulator does all of it.
+// SAFETY: the device does all of it.
 unsafe impl Compute for Counting {
     fn name(&self) -> &str {
-        self.emulator.name()
+        self.device.compute.name()
     }
 
     unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {
         self.launched.lock().unwrap().push(kernel.name);
         // SAFETY: as the caller says.
-        unsafe { self.emulator.launch(kernel, blocks, job) }
+        unsafe { self.device.compute.launch(kernel, blocks, job) }
     }
 
     fn has_products(&self) -> bool {
-        true
+        self.device.compute.has_products()
     }
 
     unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
@@ -64,41 +71,41 @@ unsafe impl Compute for Counting {
         }
         self.products.fetch_add(1, Ordering::Relaxed);
         // SAFETY: as the caller says.
-        unsafe { self.emulator.multiply(product) }
+        unsafe { self.device.compute.multiply(product) }
     }
 
     unsafe fn upload(&self, bytes: &[u8], to: u64) -> Result<(), ComputeError> {
         // SAFETY: as the caller says.
-        unsafe { self.emulator.upload(bytes, to) }
+        unsafe { self.device.compute.upload(bytes, to) }
     }
 
     unsafe fn download(&self, from: u64, bytes: &mut [u8]) -> Result<(), ComputeError> {
         self.downloads.fetch_add(1, Ordering::Relaxed);
         // SAFETY: as the caller says.
-        unsafe { self.emulator.download(from, bytes) }
+        unsafe { self.device.compute.download(from, bytes) }
     }
 
     fn scratch(&self) -> u64 {
-        self.emulator.scratch()
+        self.device.compute.scratch()
     }
 
     fn begin_step(&self, step: StepId) -> bool {
-        self.emulator.begin_step(step)
+        self.device.compute.begin_step(step)
     }
 
     fn end_step(&self) -> Result<(), ComputeError> {
-        self.emulator.end_step()
+        self.device.compute.end_step()
     }
 
     fn forget_step(&self, step: StepId) {
-        self.emulator.forget_step(step);
+        self.device.compute.forget_step(step);
     }
 
     fn step_counts(&self, step: StepId) -> StepCounts {
-        self.emulator.step_counts(step)
+        self.device.compute.step_counts(step)
     }
 
     fn settle(&self) {
-        self.emulator.settle();
+        self.device.compute.settle();
     }
 }

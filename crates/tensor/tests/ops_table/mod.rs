@@ -4,11 +4,13 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 #[cfg(feature = "cuda")]
+mod computing;
+#[cfg(feature = "cuda")]
 pub(crate) mod counting;
 
 use highwater_tensor::{
     AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, DeviceProfile, IntoPart, Norm,
-    PadMode, Pool2dOptions, Reduction, Result, Rng, Runtime, SortOrder, Tensor,
+    PadMode, Pool2dOptions, Reduction, Result, Rng, Runtime, RuntimeBuilder, SortOrder, Tensor,
 };
 
 /// What an input's values are like. A difference must not step over a place where a derivative jumps.
@@ -55,15 +57,21 @@ pub(crate) fn runtime() -> Runtime {
 /// The device under test: `cpu:0`, or in test programs whose name begins with `cuda` the emulated CUDA device, or a real one
 /// if the environment says so, as in `KERNELS_ON=cuda:0`.
 pub(crate) fn device() -> Device {
-    if !env!("CARGO_CRATE_NAME").starts_with("cuda") {
-        return runtime().cpu().unwrap();
-    }
-    emulated()
+    device_of(Runtime::builder().threads(1))
+}
+
+/// The same in a runtime with settings of the test's own.
+pub(crate) fn device_of(runtime: RuntimeBuilder) -> Device {
+    if is_of_cuda() { cuda(runtime) } else { runtime.build().unwrap().cpu().unwrap() }
+}
+
+fn is_of_cuda() -> bool {
+    env!("CARGO_CRATE_NAME").starts_with("cuda")
 }
 
 /// A dry device that stands for the device under test.
 pub(crate) fn dry_device() -> Device {
-    let profile = if env!("CARGO_CRATE_NAME").starts_with("cuda") {
+    let profile = if is_of_cuda() {
         DeviceProfile::cuda(bfc_core::Bytes::gib(8), (8, 0))
     } else {
         DeviceProfile::this_machine()
@@ -72,35 +80,24 @@ pub(crate) fn dry_device() -> Device {
 }
 
 #[cfg(feature = "cuda")]
-fn emulated() -> Device {
-    use std::sync::Arc;
-
-    use bfc_cuda::emulator::Emulator;
-
-    if let Ok(real) = std::env::var("KERNELS_ON") {
-        return runtime().device(real.parse().unwrap()).unwrap();
+fn cuda(runtime: RuntimeBuilder) -> Device {
+    match computing::real() {
+        // As programs get it, with all that the runtime does for it.
+        Some(id) => runtime.build().unwrap().device(id).unwrap(),
+        None => computing::Computing::by_kernels().device(runtime),
     }
-    computed_by(Arc::new(Emulator::new().unwrap()))
-}
-
-/// `cuda:0` in the host's memory.
-#[cfg(feature = "cuda")]
-pub(crate) fn computed_by(compute: std::sync::Arc<dyn bfc_cuda::Compute>) -> Device {
-    use std::sync::Arc;
-
-    use bfc_core::{DeviceId, DeviceKind};
-    use bfc_cuda::emulator::EmulatedMemory;
-    use highwater_tensor::backend::cuda::CudaBackend;
-
-    let (id, memory) = (DeviceId::new(DeviceKind::Cuda, 0), Arc::new(EmulatedMemory::of(&compute)));
-    let backend = Arc::new(CudaBackend::new(compute));
-    let runtime = Runtime::builder().threads(1).device(id, backend, memory).build().unwrap();
-    runtime.device(id).unwrap()
 }
 
 #[cfg(not(feature = "cuda"))]
-fn emulated() -> Device {
+fn cuda(_: RuntimeBuilder) -> Device {
     panic!("built without CUDA support")
+}
+
+/// A CUDA device, emulated or real, of which it is known what the host asks.
+#[cfg(feature = "cuda")]
+pub(crate) fn computed_by(counting: std::sync::Arc<counting::Counting>) -> Device {
+    let memory = counting.memory();
+    computing::Computing { compute: counting, memory }.device(Runtime::builder().threads(1))
 }
 
 /// Numbers that are the same in every run.

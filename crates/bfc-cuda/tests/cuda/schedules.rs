@@ -1,0 +1,257 @@
+//! The random schedules of bfc-core on a device: does any byte change hands before its last use has ended?
+//!
+//! The simulated device knows in what order work must come; a device only does it. So each use of a block here waits a while,
+//! by a kernel of one block of threads, copies what it finds in the block aside, and fills the block with its owner's number,
+//! the same in all uses. What was copied aside tells at the end who was there too early.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use bfc_core::{Block, Driver, MemoryCopy, Stream};
+use bfc_cuda::kernels::{ElementType, Family, Job, Kernel, Operand, Output};
+use bfc_cuda::{Compute, ComputeError, CudaDriver, StreamCompute};
+
+use super::say_skipped;
+use common::Random;
+use common::schedule::{self, Bug, LARGEST, MOST_STREAMS, Watched};
+
+#[allow(dead_code, unreachable_pub, reason = "as in the tests of bfc-core, which use the rest")]
+#[path = "../../../bfc-core/tests/common"]
+mod common {
+    pub(super) mod random;
+    pub(super) mod schedule;
+
+    pub(super) use random::Random;
+}
+
+const STEPS: usize = 32;
+
+/// No schedule has more uses: a step has two at most.
+const MOST_USES: u64 = 2 * STEPS as u64;
+
+const WORD: u64 = size_of::<f32>() as u64;
+
+/// How much of a device the schedules take.
+#[derive(Clone, Copy)]
+struct Extent {
+    /// How much of a block is filled and looked at: its first bytes.
+    looked_at: u64,
+    /// The most elements that work goes over before it comes to its block.
+    delay: u64,
+}
+
+impl Extent {
+    /// Blocks as a whole, and delays of some 100 µs; next to nothing on the fake driver, which computes byte by byte.
+    fn of_device() -> Self {
+        if super::is_fake() {
+            Self { looked_at: 64, delay: 8 }
+        } else {
+            Self { looked_at: LARGEST, delay: 1 << 16 }
+        }
+    }
+}
+
+/// A stream, and who gives it kernels.
+struct Lane {
+    stream: Arc<Stream>,
+    compute: StreamCompute,
+    /// Memory for delays.
+    idle: u64,
+}
+
+/// What a use found is `words` numbers at `place` in the log.
+struct Found {
+    owner: u64,
+    number: f32,
+    stream: usize,
+    place: u64,
+    words: u64,
+}
+
+/// A use that found what another owner had written.
+#[derive(Debug)]
+#[allow(dead_code, reason = "they are printed")]
+struct Intrusion {
+    owner: u64,
+    stream: usize,
+    word: u64,
+    expected: f32,
+    found: f32,
+}
+
+struct Device {
+    driver: Arc<CudaDriver>,
+    lanes: Vec<Lane>,
+    extent: Extent,
+    log: u64,
+    uses: RefCell<Uses>,
+}
+
+/// What became of blocks in this schedule.
+struct Uses {
+    random: Random,
+    /// Numbers are never used twice, up to 2^24 of them.
+    last_number: u32,
+    /// The numbers of blocks that were filled, by id.
+    numbers: Vec<(u64, f32)>,
+    found: Vec<Found>,
+}
+
+impl Device {
+    fn new(driver: &Arc<CudaDriver>) -> Result<Self, ComputeError> {
+        let extent = Extent::of_device();
+        let mut lanes = Vec::new();
+        for _ in 0..MOST_STREAMS {
+            let stream = Stream::new(driver.clone()).unwrap();
+            let compute = StreamCompute::new(driver.clone(), stream.clone())?;
+            lanes.push(Lane { stream, compute, idle: driver.allocate_device(extent.delay * WORD).unwrap() });
+        }
+        let log = driver.allocate_device(MOST_USES * extent.looked_at).unwrap();
+        let uses = Uses { random: Random(0), last_number: 0, numbers: Vec::new(), found: Vec::new() };
+        let device = Self { driver: driver.clone(), lanes, extent, log, uses: RefCell::new(uses) };
+        // Kernels are compiled when they are first used: that must not be what a schedule waits for.
+        for lane in &device.lanes {
+            device.fill(lane, lane.idle, extent.delay, 0.0)?;
+            device.delay(lane, 1)?;
+        }
+        driver.synchronise().unwrap();
+        Ok(device)
+    }
+
+    fn give(&self, lane: &Lane, kernel: &'static str, blocks: u32, job: Job) -> Result<(), ComputeError> {
+        let kernel = Kernel::new(Family::Elementwise, kernel, ElementType::F32);
+        // SAFETY: what the job names is the lane's own memory, or a block that is live as the schedule knows it.
+        unsafe { lane.compute.launch(kernel, blocks, &job) }
+    }
+
+    fn fill(&self, lane: &Lane, address: u64, words: u64, number: f32) -> Result<(), ComputeError> {
+        let outputs = [Output::new(address), Output::default(), Output::default()];
+        let mut job = Job { count: words, outputs, ..Job::default() };
+        job.constants[0] = f64::from(number);
+        self.give(lane, "fill", 16, job)
+    }
+
+    /// Goes over so many elements with one block of threads. Function 4 adds a number.
+    fn delay(&self, lane: &Lane, words: u64) -> Result<(), ComputeError> {
+        let outputs = [Output::new(lane.idle), Output::default(), Output::default()];
+        let mut job = Job { count: words, function: 4, outputs, ..Job::default() };
+        job.inputs[0] = Operand::contiguous(lane.idle);
+        self.give(lane, "arithmetic", 1, job)
+    }
+}
+
+impl Watched for Device {
+    type Violation = Intrusion;
+
+    fn driver(&self) -> Arc<dyn Driver> {
+        self.driver.clone()
+    }
+
+    fn stream(&self, number: usize) -> Arc<Stream> {
+        self.lanes[number].stream.clone()
+    }
+
+    fn launch(&self, number: usize, _: &Stream, block: &Block) {
+        let lane = &self.lanes[number];
+        let uses = &mut *self.uses.borrow_mut();
+        let words = block.bytes.min(self.extent.looked_at) / WORD;
+        self.delay(lane, 1 + uses.random.below(self.extent.delay)).unwrap();
+        let known = uses.numbers.iter().find(|(id, _)| *id == block.id);
+        let mark = match known {
+            Some(&(owner, mark)) => {
+                assert!((uses.found.len() as u64) < MOST_USES);
+                let place = self.log + uses.found.len() as u64 * self.extent.looked_at;
+                let copy = MemoryCopy::OnDevice { from: block.address, to: place, bytes: words * WORD };
+                // SAFETY: the log has room for it, and nobody else writes there before all work has ended.
+                unsafe { lane.stream.copy(copy) }.unwrap();
+                uses.found.push(Found { owner, number: mark, stream: number, place, words });
+                mark
+            }
+            None => {
+                uses.last_number += 1;
+                let mark = uses.last_number as f32;
+                uses.numbers.push((block.id, mark));
+                mark
+            }
+        };
+        self.fill(lane, block.address, words, mark).unwrap();
+    }
+
+    fn violations(&self) -> Vec<Intrusion> {
+        self.driver.synchronise().unwrap();
+        let uses = &mut *self.uses.borrow_mut();
+        uses.numbers.clear();
+        let mut intrusions = Vec::new();
+        let mut bytes = vec![0; self.extent.looked_at as usize];
+        for found in uses.found.drain(..) {
+            let bytes = &mut bytes[..(found.words * WORD) as usize];
+            // SAFETY: the place is within the log.
+            unsafe { self.lanes[0].compute.download(found.place, bytes) }.unwrap();
+            let words = bytes.as_chunks::<{ WORD as usize }>().0.iter().map(|&word| f32::from_ne_bytes(word));
+            // One word tells of all.
+            if let Some((word, other)) = words.enumerate().find(|(_, word)| *word != found.number) {
+                intrusions.push(Intrusion {
+                    owner: found.owner,
+                    stream: found.stream,
+                    word: word as u64,
+                    expected: found.number,
+                    found: other,
+                });
+            }
+        }
+        intrusions
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        for address in self.lanes.iter().map(|lane| lane.idle).chain([self.log]) {
+            // SAFETY: it was taken for this, and the driver waits for all work with it.
+            unsafe { self.driver.free_device(address) };
+        }
+    }
+}
+
+/// The device as schedules see it, or leaves the test with a line that says why.
+macro_rules! device_or_skip {
+    () => {
+        match Device::new(&cuda_or_skip!()) {
+            Ok(device) => device,
+            Err(reason) => return say_skipped(&reason),
+        }
+    };
+}
+
+/// As many schedules as the environment says, or so many.
+fn schedules(or: u64) -> u64 {
+    std::env::var("STREAM_SCHEDULES").ok().and_then(|text| text.parse().ok()).unwrap_or(or)
+}
+
+#[test]
+fn device_memory_is_not_reused_before_its_last_use_on_any_stream_has_ended() {
+    let device = device_or_skip!();
+    let schedules = schedules(if super::is_fake() { 20 } else { 500 });
+    for seed in 0..schedules {
+        let intrusions = schedule::run(&device, seed, STEPS, Bug::None);
+        assert!(intrusions.is_empty(), "seed {seed}: {intrusions:?}");
+    }
+    println!("{schedules} schedules of {STEPS} steps on {}, no violation", device.driver.name());
+    let faults = device.driver.free_faults();
+    assert_eq!(faults.count, 0, "{faults:?}");
+}
+
+/// On the fake driver work is done as soon as it is given, whoever waits for it or not.
+#[test]
+fn bugs_planted_in_schedules_are_found_on_a_device() {
+    let device = device_or_skip!();
+    for bug in [Bug::FreeAtOnce, Bug::UseAtOnce] {
+        let most = schedules(500);
+        let found = (0..most).find(|&seed| !schedule::run(&device, seed, STEPS, bug).is_empty());
+        println!(
+            "{bug:?} found after {:?} schedules on {}",
+            found.map(|seed| seed + 1),
+            device.driver.name()
+        );
+        assert!(found.is_some(), "{bug:?} not found in {most} schedules");
+    }
+}

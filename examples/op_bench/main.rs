@@ -1,0 +1,185 @@
+//! How long ops take on a device: a table of them, what a small op costs beyond its arithmetic, and whole training steps.
+//!
+//! cargo run --release --example op_bench -- --device cuda:0
+//!
+//! Everything runs before it is timed, so that kernels are compiled and loaded, and memory is in the pool. A device that
+//! computes behind the host's back is waited for by reading a number, once a round.
+
+mod ops;
+mod steps;
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Parser;
+use highwater::alloc::{DeviceId, DeviceKind};
+use highwater::{Device, Result, Runtime, Tensor};
+use serde_json::{Value, json};
+
+/// A round is about this long, unless one call takes longer.
+const ROUND: Duration = Duration::from_millis(20);
+
+/// The most calls in a round: their work waits in the device's queue.
+const MOST_CALLS: u32 = 2000;
+
+/// Time ops on a device.
+#[derive(Debug, Parser)]
+struct Args {
+    /// Where to compute: cpu or cuda:N
+    #[arg(long, default_value = "cpu")]
+    device: DeviceId,
+
+    /// Sizes that fit any machine, as on the CPU; without it, a GPU gets sizes that fill it
+    #[arg(long)]
+    small: bool,
+
+    /// Rounds, of which the median counts
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+
+    /// Write the figures to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Something to time.
+pub(crate) struct Case {
+    pub(crate) name: String,
+    /// What has to be read and written at least.
+    pub(crate) bytes: f64,
+    /// Multiplications and additions. 0 where the memory is what counts.
+    pub(crate) flops: f64,
+    pub(crate) call: Box<dyn FnMut() -> Result<()>>,
+}
+
+/// Sizes of what is computed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    /// Elements of a large tensor: a square.
+    pub(crate) side: usize,
+    /// Rows and columns of factors.
+    pub(crate) product: usize,
+    /// Sequences by heads, and their length.
+    pub(crate) attention: [usize; 2],
+    /// Images, channels, height and width.
+    pub(crate) images: [usize; 2],
+    /// Whether models are small too.
+    pub(crate) small: bool,
+}
+
+/// Times calls, and waits for the device.
+struct Clock {
+    probe: Tensor,
+    rounds: u16,
+}
+
+impl Clock {
+    /// Waits for all work that was given to the device.
+    fn wait(&self) -> Result<()> {
+        self.probe.item_or(0.0_f32).map(drop)
+    }
+
+    /// Seconds that so many calls take, until the device has done all of it.
+    fn round(&self, calls: u32, call: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
+        let start = Instant::now();
+        (0..calls).try_for_each(|_| call())?;
+        self.wait()?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    /// Seconds a call, the median of rounds.
+    fn time(&self, call: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
+        // What is compiled, loaded and taken from the system only once.
+        self.round(2, call)?;
+        let once = self.round(1, call)?.max(1e-7);
+        let calls = ((ROUND.as_secs_f64() / once) as u32).clamp(1, MOST_CALLS);
+        let rounds = (0..self.rounds).map(|_| Ok(self.round(calls, call)? / f64::from(calls)));
+        let mut seconds = rounds.collect::<Result<Vec<f64>>>()?;
+        seconds.sort_by(f64::total_cmp);
+        Ok(seconds[seconds.len() / 2])
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let runtime = Runtime::builder().build()?;
+    let device = runtime.device(args.device)?;
+    let is_small = args.small || args.device.kind != DeviceKind::Cuda;
+    let sizes = if is_small {
+        Sizes { side: 1 << 9, product: 256, attention: [4, 128], images: [2, 16], small: true }
+    } else {
+        Sizes { side: 1 << 13, product: 4096, attention: [64, 1024], images: [32, 64], small: false }
+    };
+    let clock = Clock { probe: Tensor::zeros(&device, 1)?, rounds: args.rounds };
+
+    println!("{device}: medians of {} rounds", args.rounds);
+    println!("{:<44}{:>12}{:>12}{:>12}", "op", "µs", "GB/s", "GFLOP/s");
+    let mut failed = 0;
+    let mut table = Vec::new();
+    for make in ops::TABLE {
+        // An op that fails costs its own line: the others are timed all the same.
+        match make(&device, sizes).and_then(|mut case| Ok((clock.time(&mut *case.call)?, case))) {
+            Ok((seconds, case)) => table.push(row(&case, seconds)),
+            Err(error) => {
+                failed += 1;
+                println!("failed: {error}");
+                table.push(json!({ "error": error.to_string() }));
+            }
+        }
+    }
+    let overhead = overhead(&device, &clock)?;
+    let steps = steps::time(&device, sizes, &mut |call| clock.time(call))?;
+
+    if let Some(path) = &args.json {
+        let results = json!({
+            "device": device.to_string(), "ops": table, "overhead": overhead, "training_steps": steps, "failed": failed,
+        });
+        let mut file = BufWriter::new(File::create(path).with_context(|| path.display().to_string())?);
+        serde_json::to_writer_pretty(&mut file, &results)?;
+        writeln!(file)?;
+        file.flush()?;
+    }
+    anyhow::ensure!(failed == 0, "{failed} ops failed");
+    Ok(())
+}
+
+fn row(case: &Case, seconds: f64) -> Value {
+    let (bytes, flops) = (case.bytes / seconds, case.flops / seconds);
+    let figure = |per_second: f64| match per_second {
+        0.0 => String::new(),
+        rate => format!("{:.1}", rate / 1e9),
+    };
+    println!("{:<44}{:>12.2}{:>12}{:>12}", case.name, seconds * 1e6, figure(bytes), figure(flops));
+    json!({
+        "op": case.name,
+        "microseconds": seconds * 1e6,
+        "bytes_per_second": (bytes > 0.0).then_some(bytes),
+        "flop_per_second": (flops > 0.0).then_some(flops),
+    })
+}
+
+/// What the smallest ops take: given one after the other, and with a wait after each.
+fn overhead(device: &Device, clock: &Clock) -> Result<Vec<Value>> {
+    let (x, w) = (Tensor::ones(device, [4, 16])?, Tensor::ones(device, [16, 16])?);
+    let leaf = w.clone().requiring_grad()?;
+    type Small<'a> = (&'a str, Box<dyn FnMut() -> Result<()> + 'a>);
+    let calls: [Small<'_>; 6] = [
+        ("add, 64 elements", Box::new(|| x.add(&x).map(drop))),
+        ("matmul, 4 by 16 by 16", Box::new(|| x.matmul(&w).map(drop))),
+        ("matmul, 4 by 16 by 16, recorded", Box::new(|| x.matmul(&leaf).map(drop))),
+        ("a view", Box::new(|| x.transpose(0, 1).map(drop))),
+        ("nothing, and a wait", Box::new(|| clock.wait())),
+        ("add, 64 elements, and a wait", Box::new(|| x.add(&x).map(drop).and_then(|()| clock.wait()))),
+    ];
+    println!("\n{:<44}{:>12}", "what an op costs beyond its arithmetic", "µs");
+    let mut rows = Vec::new();
+    for (name, mut call) in calls {
+        let microseconds = clock.time(&mut *call)? * 1e6;
+        println!("{name:<44}{microseconds:>12.2}");
+        rows.push(json!({ "op": name, "microseconds": microseconds }));
+    }
+    Ok(rows)
+}
