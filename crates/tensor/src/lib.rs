@@ -36,6 +36,7 @@ pub use autograd::{
     GradCheck, GradCheckError, Gradients, Saved, check_gradients, checkpoint, evaluating, is_recording,
     is_training, no_grad, training,
 };
+pub use backend::Activation;
 pub use context::{Buffer, OpContext};
 pub use device::{Device, DeviceAllocator, Place, with_device};
 pub use dtype::{DType, Element, RawElement, Scalar};
