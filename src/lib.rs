@@ -12,10 +12,10 @@ pub use highwater_tensor as tensor;
 pub use highwater_tracking as tracking;
 
 pub use highwater_tensor::{
-    AttentionOptions, Axes, Buffer, Choice, Conv2dOptions, CrossEntropyOptions, DType, Device,
-    DeviceAllocator, DeviceFault, DeviceProfile, DeviceRules, DryPeak, DryRead, DryRun, DryRunOptions, Element, Error,
-    GradCheck, GradCheckError, Gradients, IntoPart, IntoParts, IntoShape, LargestFit, Layout, Norm, Op,
-    OpContext, PadMode, ParseProfileError, Part, Place, Placement, PlacementReason, Pool2dOptions,
+    Activation, AttentionOptions, Axes, Buffer, Choice, Conv2dOptions, CrossEntropyOptions, DType, Device,
+    DeviceAllocator, DeviceFault, DeviceProfile, DeviceRules, DryPeak, DryRead, DryRun, DryRunOptions,
+    Element, Error, GradCheck, GradCheckError, Gradients, IntoPart, IntoParts, IntoShape, LargestFit, Layout,
+    Norm, Op, OpContext, PadMode, ParseProfileError, Part, Place, Placement, PlacementReason, Pool2dOptions,
     RawElement, Reduction, Refused, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, SmallestPool,
     SortOrder, StepCounts, StepGraph, Storage, Tensor, TensorOptions, View, ViewMut, apply, backend,
     check_gradients, checkpoint, data, dlpack, dry_run, evaluating, io, is_recording, is_training,
@@ -54,8 +54,8 @@ pub mod prelude {
     };
     pub use crate::optim::{Adam, AdamW, Lion, LossScaler, Optimizer, RmsProp, ScaledStep, Schedule, Sgd};
     pub use crate::{
-        Conv2dOptions, DType, Device, DeviceProfile, IntoPart, Pool2dOptions, Reduction, Rng, Runtime,
-        SortOrder, StepGraph, Tensor, evaluating, memory_report, module, no_grad, visit_parts,
+        Activation, Conv2dOptions, DType, Device, DeviceProfile, IntoPart, Pool2dOptions, Reduction, Rng,
+        Runtime, SortOrder, StepGraph, Tensor, evaluating, memory_report, module, no_grad, visit_parts,
     };
 }
 

@@ -1,33 +1,33 @@
 // From T to every other type; to bool: whether it is not zero.
 
 KERNEL(to_f32) {
-    each(job, [&](u64 i) { return load<T>(job, 0, i); }, [&](u64 i, T x) { out<float>(job, 0)[i] = (float)(WIDE)x; });
+    convert<T, float>(job, [](T x) { return (float)(WIDE)x; });
 }
 
 KERNEL(to_f64) {
-    each(job, [&](u64 i) { return load<T>(job, 0, i); }, [&](u64 i, T x) { out<double>(job, 0)[i] = (double)(WIDE)x; });
+    convert<T, double>(job, [](T x) { return (double)(WIDE)x; });
 }
 
 KERNEL(to_f16) {
-    each(job, [&](u64 i) { return load<T>(job, 0, i); }, [&](u64 i, T x) { out<f16>(job, 0)[i] = f16(to_odd(x)); });
+    convert<T, f16>(job, [](T x) { return f16(to_odd(x)); });
 }
 
 KERNEL(to_bf16) {
-    each(job, [&](u64 i) { return load<T>(job, 0, i); }, [&](u64 i, T x) { out<bf16>(job, 0)[i] = bf16(to_odd(x)); });
+    convert<T, bf16>(job, [](T x) { return bf16(to_odd(x)); });
 }
 
 KERNEL(to_i32) {
-    each(job, [&](u64 i) { return load<T>(job, 0, i); }, [&](u64 i, T x) { out<i32>(job, 0)[i] = to_i32((WIDE)x); });
+    convert<T, i32>(job, [](T x) { return to_i32((WIDE)x); });
 }
 
 KERNEL(to_i64) {
-    each(job, [&](u64 i) { return load<T>(job, 0, i); }, [&](u64 i, T x) { out<i64>(job, 0)[i] = to_i64((WIDE)x); });
+    convert<T, i64>(job, [](T x) { return to_i64((WIDE)x); });
 }
 
 KERNEL(to_u8) {
-    each(job, [&](u64 i) { return load<T>(job, 0, i); }, [&](u64 i, T x) { out<u8>(job, 0)[i] = to_u8((WIDE)x); });
+    convert<T, u8>(job, [](T x) { return to_u8((WIDE)x); });
 }
 
 KERNEL(to_bool) {
-    each(job, [&](u64 i) { return load<T>(job, 0, i); }, [&](u64 i, T x) { out<u8>(job, 0)[i] = (WIDE)x != (WIDE)0 ? 1 : 0; });
+    convert<T, u8>(job, [](T x) { return (u8)((WIDE)x != (WIDE)0 ? 1 : 0); });
 }

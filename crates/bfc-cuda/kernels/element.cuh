@@ -106,22 +106,3 @@ DEVICE void each(const Job& job, Load load, Use use) {
         }
     }
 }
-
-// Two elements that belong together.
-template <typename E>
-struct Pair {
-    E a, b;
-};
-
-// out[i] = f(x) for each element of an operand.
-template <typename E, typename Function>
-DEVICE void map(const Job& job, Function f) {
-    typedef typename Computed<E>::type Wide;
-    each(job, [&](u64 i) { return value<E>(job, 0, i); }, [&](u64 i, Wide x) { store<E>(job, 0, i, f(x)); });
-}
-
-// The elements of two operands.
-template <typename E>
-DEVICE Pair<typename Computed<E>::type> pair(const Job& job, u64 i) {
-    return Pair<typename Computed<E>::type>{value<E>(job, 0, i), value<E>(job, 1, i)};
-}

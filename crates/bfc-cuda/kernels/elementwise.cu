@@ -1,8 +1,10 @@
 // Element by element: fills, functions of one and of two numbers, comparisons, choices. For all numbers.
 
 KERNEL(fill) {
-    T value = constant(job, 0, (T)0);
-    EACH(i) { out<T>(job, 0)[i] = value; }
+    const u32 N = filling(sizeof(T));
+    T values[N];
+    for (u32 n = 0; n < N; ++n) values[n] = constant(job, 0, (T)0);
+    handfuls<N>(job, [&](const Handful& few) { put<T>(job, 0, few, values); });
 }
 
 // start + i step; for floats in f64 and rounded once, so that no error adds up.
@@ -18,7 +20,7 @@ KERNEL(arange) {
 
 // Strided to contiguous.
 KERNEL(copy) {
-    each(job, [&](u64 i) { return load<T>(job, 0, i); }, [&](u64 i, T x) { out<T>(job, 0)[i] = x; });
+    convert<T, T>(job, [](T x) { return x; });
 }
 
 // Strided to contiguous, in reverse order along the axes whose bits are set in the function's number.
@@ -64,8 +66,7 @@ KERNEL(arithmetic) {
 
 // Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
 KERNEL(binary) {
-    each(job, [&](u64 i) { return pair<T>(job, i); }, [&](u64 i, Pair<WIDE> of) {
-        WIDE a = of.a, b = of.b;
+    zip<T, T>(job, [&](WIDE a, WIDE b) {
         WIDE y;
         switch (job.function) {
             case 0: y = plus(a, b); break;
@@ -79,14 +80,13 @@ KERNEL(binary) {
 #endif
             default: y = a; break;
         }
-        store<T>(job, 0, i, y);
+        return y;
     });
 }
 
 // Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
 KERNEL(compare) {
-    each(job, [&](u64 i) { return pair<T>(job, i); }, [&](u64 i, Pair<WIDE> of) {
-        WIDE a = of.a, b = of.b;
+    zip<T, u8>(job, [&](WIDE a, WIDE b) {
         bool holds;
         switch (job.function) {
             case 0: holds = a == b; break;
@@ -96,7 +96,7 @@ KERNEL(compare) {
             case 4: holds = a > b; break;
             default: holds = a >= b; break;
         }
-        out<u8>(job, 0)[i] = holds ? 1 : 0;
+        return (u8)(holds ? 1 : 0);
     });
 }
 

@@ -1,10 +1,4 @@
-// Functions of one float, and derivatives.
-
-#define SCALE ((WIDE)0.79788456080286535588)
-#define CUBE ((WIDE)0.044715)
-DEVICE WIDE JOIN(logistic, SUFFIX)(WIDE x) { return (WIDE)1 / ((WIDE)1 + exponential(-x)); }
-DEVICE WIDE JOIN(tanh_of_cube, SUFFIX)(WIDE x) { return hyperbolic(SCALE * (x + CUBE * x * x * x)); }
-DEVICE WIDE JOIN(normal_cdf, SUFFIX)(WIDE x) { return (WIDE)0.5 * ((WIDE)1 + error_function(x * (WIDE)0.70710678118654752440)); }
+// Functions of one float, and derivatives. Some stand in activation.cuh.
 
 // Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
 KERNEL(transcendental) {
@@ -15,16 +9,16 @@ KERNEL(transcendental) {
             case 0: y = exponential(x); break;
             case 1: y = logarithm(x); break;
             case 2: y = root(x); break;
-            case 3: y = x * JOIN(normal_cdf, SUFFIX)(x); break;
+            case 3: y = gelu(x); break;
             case 4: y = hyperbolic(x); break;
-            case 5: y = JOIN(logistic, SUFFIX)(x); break;
+            case 5: y = logistic(x); break;
             case 6: y = (WIDE)1 / x; break;
             case 7: y = (WIDE)1 / root(x); break;
             case 8: y = sine(x); break;
             case 9: y = cosine(x); break;
-            case 10: y = x * JOIN(logistic, SUFFIX)(x); break;
+            case 10: y = silu(x); break;
             case 11: y = larger(x, (WIDE)0) + logarithm_1p(exponential(-magnitude(x))); break;
-            case 12: y = (WIDE)0.5 * x * ((WIDE)1 + JOIN(tanh_of_cube, SUFFIX)(x)); break;
+            case 12: y = gelu_tanh(x); break;
             case 13: y = x < (WIDE)0 ? x * c : x; break;
             case 15: y = rounded_down(x); break;
             case 16: y = rounded_up(x); break;
@@ -39,8 +33,7 @@ KERNEL(transcendental) {
 KERNEL(derivative) {
     WIDE c = constant(job, 0, (WIDE)0);
     WIDE high = constant(job, 1, (WIDE)0);
-    each(job, [&](u64 i) { return pair<T>(job, i); }, [&](u64 i, Pair<WIDE> of) {
-        WIDE s = of.a, g = of.b;
+    zip<T, T>(job, [&](WIDE s, WIDE g) {
         WIDE y;
         switch (job.function) {
             case 0: y = -g; break;
@@ -53,7 +46,7 @@ KERNEL(derivative) {
             case 6: y = s <= (WIDE)0 ? (WIDE)0 : g; break;
             case 7: {
                 WIDE slope = (WIDE)0.39894228040143267794 * exponential((WIDE)-0.5 * s * s);
-                y = g * (JOIN(normal_cdf, SUFFIX)(s) + s * slope);
+                y = g * (normal_cdf(s) + s * slope);
                 break;
             }
             case 8: y = g * ((WIDE)1 - s * s); break;
@@ -66,14 +59,14 @@ KERNEL(derivative) {
             case 15: y = g * cosine(s); break;
             case 16: y = -g * sine(s); break;
             case 17: {
-                WIDE l = JOIN(logistic, SUFFIX)(s);
+                WIDE l = logistic(s);
                 y = g * l * ((WIDE)1 + s * ((WIDE)1 - l));
                 break;
             }
-            case 18: y = g * JOIN(logistic, SUFFIX)(s); break;
+            case 18: y = g * logistic(s); break;
             case 19: {
-                WIDE t = JOIN(tanh_of_cube, SUFFIX)(s);
-                WIDE inner = SCALE * ((WIDE)1 + (WIDE)3 * CUBE * s * s);
+                WIDE t = tanh_of_cube(s);
+                WIDE inner = (WIDE)GELU_SCALE * ((WIDE)1 + (WIDE)3 * (WIDE)GELU_CUBE * s * s);
                 y = g * ((WIDE)0.5 * ((WIDE)1 + t) + (WIDE)0.5 * s * ((WIDE)1 - t * t) * inner);
                 break;
             }
@@ -82,6 +75,30 @@ KERNEL(derivative) {
             case 22: y = s < c || s > high ? (WIDE)0 : g; break;
             default: y = g / c; break;
         }
-        store<T>(job, 0, i, y);
+        return y;
+    });
+}
+
+// out = f(x + bias), row by row, where x and out may be one; what f gets goes to the second output, if that has an address.
+// Numbered as in activation.cuh; also[0] is the bias, if that has an address; k = [columns, stride of the bias].
+KERNEL(bias_activation) {
+    const u32 N = Packed<T>::count;
+    const T* bias = (const T*)job.also[0];
+    handfuls<N>(job, [&](const Handful& few) {
+        T x[N], y[N];
+        load<T>(job, 0, few, x);
+        if (bias) {
+#pragma unroll
+            for (u32 n = 0; n < N; ++n) {
+                u64 column = few.at(n) - quotient(few.at(n), job.k[0]) * job.k[0];
+                if (few.has(n)) x[n] = (T)((WIDE)x[n] + (WIDE)bias[column * job.k[1]]);
+            }
+        }
+        if (job.out[1].address) put<T>(job, 1, few, x);
+#pragma unroll 1
+        for (u32 n = 0; n < N; ++n) {
+            shift(y, (T)activated(job.function, (WIDE)shift(x)));
+        }
+        put<T>(job, 0, few, y);
     });
 }

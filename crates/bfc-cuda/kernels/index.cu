@@ -35,6 +35,44 @@ KERNEL(scatter_add) {
     }
 }
 
+// The same where the indices are the same for all lines, and also[0] their places in rising order of the index, equals in order
+// (merge_runs). One thread for each place and line: that of the first place of an index adds up all elements that have it, and no others
+// write there. The output, which may be of halves, holds zeros before.
+KERNEL(scatter_add_sorted) {
+    const i64* index = (const i64*)job.in[1].address;
+    const i64* order = (const i64*)job.also[0];
+    u64 length = job.k[0], lines = job.count / length;
+    EACH(i) {
+        u64 place = quotient(i, lines), line = i - place * lines;
+        i64 own = index[(u64)order[place] * job.k[2]];
+        if (place > 0 && index[(u64)order[place - 1] * job.k[2]] == own) continue;
+        u64 from = offset_in(job.rank, job.dims, job.in[0].strides, line);
+        WIDE sum = (WIDE)0;
+        // A few are loaded at a time. Those with the index are the first of them.
+        for (bool more = true; more; place += AHEAD) {
+            WIDE x[AHEAD];
+            bool has[AHEAD];
+#pragma unroll
+            for (u32 n = 0; n < AHEAD; ++n) {
+                u64 e = place + n < length ? (u64)order[place + n] : 0;
+                has[n] = place + n < length && index[e * job.k[2]] == own;
+                if (has[n]) x[n] = element_at<T>(job.in[0], from + e * job.k[1]);
+            }
+#pragma unroll
+            for (u32 n = 0; n < AHEAD; ++n) {
+                if (has[n]) sum = plus(sum, x[n]);
+            }
+            more = has[AHEAD - 1];
+        }
+        u64 to = offset_in(job.rank, job.dims, job.in[2].strides, line) + (u64)own * job.k[3];
+        if (sizeof(T) < sizeof(WIDE) && job.in[2].wide) {
+            ((WIDE*)job.in[2].address)[to] = sum;
+        } else {
+            ((T*)job.in[2].address)[to] = (T)sum;
+        }
+    }
+}
+
 // out[row, c] = whether c is the index of the row; k[0] classes, count elements.
 KERNEL(one_hot) {
     EACH(i) {

@@ -1,4 +1,5 @@
-// What every kernel is given. All sources stand on this file and on half.cuh, element.cuh, number.cuh and team.cuh.
+// What every kernel is given. All sources stand on this file and on half.cuh, element.cuh, pack.cuh, number.cuh and
+// team.cuh.
 //
 // A kernel takes one argument, a Job: where its operands lie, over which shape, and a few numbers. The host writes the
 // same struct (src/kernels/job.rs). Every source is compiled once for each element type T, whose name ends the names of
@@ -46,6 +47,7 @@ struct Job {
     u64 k[6];             // counts
     double c[9];          // constants
     i64 i[2];             // integer constants
+    u64 packed;           // whether all operands lie in order, from a multiple of 16 bytes on
 };
 
 #ifdef __CUDACC_RTC__

@@ -2,7 +2,8 @@
 // 32-bit floats and rounded once.
 //
 // A block computes a tile (tile.cuh) at a time. The job's shape is that of the batch; k = [rows, columns, depth, lhs stride of i,
-// lhs stride of k, rhs stride of k], i[0] the rhs stride of j. The bias is operand 2, if that has an address.
+// lhs stride of k, rhs stride of k], i[0] the rhs stride of j. The bias is operand 2, if that has an address. The function is an
+// activation (activation.cuh) of these sums, which are kept in the second output, if that has an address.
 
 BLOCK_KERNEL(matmul, TILE_BLOCKS) {
     SHARED WIDE a[DEPTH][TILE + 1];
@@ -42,13 +43,23 @@ BLOCK_KERNEL(matmul, TILE_BLOCKS) {
             add_step(a, b, sum);
             __syncthreads();
         }
-        T* to = out<T>(job, 0) + batch * rows * columns;
+        T* to = out<T>(job, job.out[1].address ? 1 : 0) + batch * rows * columns;
         for (u32 r = 0; r < 4; ++r) {
             for (u32 c = 0; c < 4; ++c) {
                 u64 i = top + tile_row(r), j = left + tile_column(c);
                 if (i < rows && j < columns) {
                     to[i * columns + j] = (T)sum[r][c];
                 }
+            }
+        }
+        if (job.function == 0) continue;
+        // Each thread reads what it has written, so that the function stands in the code once and takes no registers from the sums.
+        T* activated_to = out<T>(job, 0) + batch * rows * columns;
+#pragma unroll 1
+        for (u32 e = 0; e < 16; ++e) {
+            u64 i = top + tile_row(e / 4), j = left + tile_column(e % 4);
+            if (i < rows && j < columns) {
+                activated_to[i * columns + j] = (T)activated(job.function, (WIDE)to[i * columns + j]);
             }
         }
     }

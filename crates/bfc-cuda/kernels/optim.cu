@@ -4,67 +4,100 @@
 // out = [values]; c = [scale, low, high].
 KERNEL(clip) {
     WIDE low = (WIDE)job.c[1], high = (WIDE)job.c[2];
-    EACH(i) {
-        WIDE x = stored<T>(job, 0, i) * (WIDE)job.c[0];
-        store<T>(job, 0, i, x < low ? low : x > high ? high : x);
-    }
+    handfuls<AHEAD>(job, [&](const Handful& few) {
+        WIDE x[AHEAD];
+        stored<T>(job, 0, few, x);
+#pragma unroll
+        for (u32 n = 0; n < AHEAD; ++n) {
+            WIDE scaled = x[n] * (WIDE)job.c[0];
+            x[n] = scaled < low ? low : scaled > high ? high : scaled;
+        }
+        store<T>(job, 0, few, x);
+    });
 }
 
 // out = [param, momentum]; c = [lr, weight decay, momentum]; function 0: without momentum, 1: with, 2: Nesterov's.
 KERNEL(sgd) {
     WIDE lr = (WIDE)job.c[0], decay = (WIDE)job.c[1], keep = (WIDE)job.c[2];
-    EACH(i) {
-        WIDE p = stored<T>(job, 0, i);
-        WIDE g = value<T>(job, 0, i) + decay * p;
-        if (job.function == 0) {
-            store<T>(job, 0, i, p - lr * g);
-        } else {
-            WIDE m = keep * stored<T>(job, 1, i) + g;
-            store<T>(job, 1, i, m);
-            store<T>(job, 0, i, p - lr * (job.function == 2 ? g + keep * m : m));
+    handfuls<AHEAD>(job, [&](const Handful& few) {
+        WIDE p[AHEAD], g[AHEAD], m[AHEAD];
+        stored<T>(job, 0, few, p);
+        value<T>(job, 0, few, g);
+        if (job.function > 0) stored<T>(job, 1, few, m);
+#pragma unroll
+        for (u32 n = 0; n < AHEAD; ++n) {
+            WIDE step = g[n] + decay * p[n];
+            if (job.function > 0) {
+                m[n] = keep * m[n] + step;
+                step = job.function == 2 ? step + keep * m[n] : m[n];
+            }
+            p[n] = p[n] - lr * step;
         }
-    }
+        if (job.function > 0) store<T>(job, 1, few, m);
+        store<T>(job, 0, few, p);
+    });
 }
 
 // out = [param, mean, variance]; c = [beta1, 1 - beta1, beta2, 1 - beta2, epsilon, rate, scale, coupled decay, shrink].
 KERNEL(adam) {
-    EACH(i) {
-        WIDE p = stored<T>(job, 0, i);
-        WIDE g = value<T>(job, 0, i) + (WIDE)job.c[7] * p;
-        WIDE m = (WIDE)job.c[0] * stored<T>(job, 1, i) + (WIDE)job.c[1] * g;
-        WIDE v = (WIDE)job.c[2] * stored<T>(job, 2, i) + (WIDE)job.c[3] * (g * g);
-        store<T>(job, 1, i, m);
-        store<T>(job, 2, i, v);
-        store<T>(job, 0, i, (WIDE)job.c[8] * p - (WIDE)job.c[5] * m / (root(v) * (WIDE)job.c[6] + (WIDE)job.c[4]));
-    }
+    handfuls<AHEAD>(job, [&](const Handful& few) {
+        WIDE p[AHEAD], g[AHEAD], m[AHEAD], v[AHEAD];
+        stored<T>(job, 0, few, p);
+        value<T>(job, 0, few, g);
+        stored<T>(job, 1, few, m);
+        stored<T>(job, 2, few, v);
+#pragma unroll
+        for (u32 n = 0; n < AHEAD; ++n) {
+            WIDE pull = g[n] + (WIDE)job.c[7] * p[n];
+            m[n] = (WIDE)job.c[0] * m[n] + (WIDE)job.c[1] * pull;
+            v[n] = (WIDE)job.c[2] * v[n] + (WIDE)job.c[3] * (pull * pull);
+            p[n] = (WIDE)job.c[8] * p[n] - (WIDE)job.c[5] * m[n] / (root(v[n]) * (WIDE)job.c[6] + (WIDE)job.c[4]);
+        }
+        store<T>(job, 1, few, m);
+        store<T>(job, 2, few, v);
+        store<T>(job, 0, few, p);
+    });
 }
 
 // out = [param, mean of squares, momentum]; c = [lr, weight decay, smoothing, 1 - smoothing, epsilon, momentum]; function 1:
 // with momentum.
 KERNEL(rms_prop) {
-    EACH(i) {
-        WIDE p = stored<T>(job, 0, i);
-        WIDE g = value<T>(job, 0, i) + (WIDE)job.c[1] * p;
-        WIDE v = (WIDE)job.c[2] * stored<T>(job, 1, i) + (WIDE)job.c[3] * (g * g);
-        store<T>(job, 1, i, v);
-        WIDE step = g / (root(v) + (WIDE)job.c[4]);
-        if (job.function == 1) {
-            step = (WIDE)job.c[5] * stored<T>(job, 2, i) + step;
-            store<T>(job, 2, i, step);
+    handfuls<AHEAD>(job, [&](const Handful& few) {
+        WIDE p[AHEAD], g[AHEAD], v[AHEAD], m[AHEAD];
+        stored<T>(job, 0, few, p);
+        value<T>(job, 0, few, g);
+        stored<T>(job, 1, few, v);
+        if (job.function == 1) stored<T>(job, 2, few, m);
+#pragma unroll
+        for (u32 n = 0; n < AHEAD; ++n) {
+            WIDE pull = g[n] + (WIDE)job.c[1] * p[n];
+            v[n] = (WIDE)job.c[2] * v[n] + (WIDE)job.c[3] * (pull * pull);
+            WIDE step = pull / (root(v[n]) + (WIDE)job.c[4]);
+            if (job.function == 1) step = m[n] = (WIDE)job.c[5] * m[n] + step;
+            p[n] = p[n] - (WIDE)job.c[0] * step;
         }
-        store<T>(job, 0, i, p - (WIDE)job.c[0] * step);
-    }
+        store<T>(job, 1, few, v);
+        if (job.function == 1) store<T>(job, 2, few, m);
+        store<T>(job, 0, few, p);
+    });
 }
 
 // out = [param, mean]; c = [lr, shrink, beta1, 1 - beta1, beta2, 1 - beta2]. A NaN is a step of itself.
 KERNEL(lion) {
     WIDE lr = (WIDE)job.c[0];
-    EACH(i) {
-        WIDE g = value<T>(job, 0, i);
-        WIDE m = stored<T>(job, 1, i);
-        WIDE towards = (WIDE)job.c[2] * m + (WIDE)job.c[3] * g;
-        WIDE step = towards > (WIDE)0 ? lr : towards < (WIDE)0 ? -lr : towards;
-        store<T>(job, 0, i, (WIDE)job.c[1] * stored<T>(job, 0, i) - step);
-        store<T>(job, 1, i, (WIDE)job.c[4] * m + (WIDE)job.c[5] * g);
-    }
+    handfuls<AHEAD>(job, [&](const Handful& few) {
+        WIDE p[AHEAD], g[AHEAD], m[AHEAD];
+        stored<T>(job, 0, few, p);
+        value<T>(job, 0, few, g);
+        stored<T>(job, 1, few, m);
+#pragma unroll
+        for (u32 n = 0; n < AHEAD; ++n) {
+            WIDE towards = (WIDE)job.c[2] * m[n] + (WIDE)job.c[3] * g[n];
+            WIDE step = towards > (WIDE)0 ? lr : towards < (WIDE)0 ? -lr : towards;
+            p[n] = (WIDE)job.c[1] * p[n] - step;
+            m[n] = (WIDE)job.c[4] * m[n] + (WIDE)job.c[5] * g[n];
+        }
+        store<T>(job, 0, few, p);
+        store<T>(job, 1, few, m);
+    });
 }

@@ -34,6 +34,12 @@ DEVICE void statistics(const Job& job, Wide* shared, const Team& team, Wide* lar
     *sum = join(shared, own, true, team.size);
 }
 
+// Two elements that belong together.
+template <typename E>
+struct Pair {
+    E a, b;
+};
+
 template <typename E>
 DEVICE Pair<E> sum_of(const Pair<E>& one, const Pair<E>& other) {
     return Pair<E>{one.a + other.a, one.b + other.b};

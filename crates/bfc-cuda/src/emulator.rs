@@ -296,7 +296,7 @@ unsafe impl SubAllocator for EmulatedMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::{Operand, Output};
+    use crate::kernels::{BLOCK, Operand, Output};
 
     #[test]
     fn every_kernel_is_there_under_its_name() {
@@ -307,7 +307,91 @@ mod tests {
                 unsafe { emulator.0.device().library.get::<*const ()>(kernel.to_string().as_bytes()) };
             assert!(symbol.is_ok(), "{kernel}");
         }
-        assert_eq!(Kernel::all().count(), 7 * (9 + 8 + 4 + 5 + 1 + 1 + 1) + 4 * (2 + 1 + 8 + 6 + 2 + 3 + 5));
+        assert_eq!(Kernel::all().count(), 7 * (9 + 8 + 5 + 5 + 2 + 1 + 1) + 4 * (3 + 1 + 8 + 6 + 2 + 3 + 5));
+    }
+
+    /// The kernels' own ways through elements, to be called without any.
+    const WAYS: &str = r#"
+        static u64 walk(const Job& job, u32 way, u64* to) {
+            u64 count = 0;
+            auto pass = [&](u64 i) { to[count++] = i; };
+            if (way == 0) EACH(i) { pass(i); }
+            if (way == 1) each(job, [](u64 i) { return i; }, [&](u64 i, u64 loaded) { pass(i == loaded ? i : ~0ULL); });
+            if (way == 2) {
+                handfuls<8>(job, [&](const Handful& few) {
+                    for (u32 n = 0; n < 8; ++n) if (few.has(n)) pass(few.at(n));
+                });
+            }
+            return count;
+        }
+        extern "C" u64 elements_of(const Job* job, u32 blocks, u64 thread, u32 way, u64* to) {
+            gridDim.x = blocks, blockIdx.x = (u32)(thread / BLOCK), threadIdx.x = (u32)(thread % BLOCK);
+            return walk(*job, way, to);
+        }
+        extern "C" u64 offset_of(u64 rank, const u64* dims, const u64* strides, u64 i) {
+            return offset_in(rank, dims, strides, i);
+        }
+    "#;
+
+    fn ways() -> Library {
+        let path = compiled("ways", &format!("{HOST}\n{}\n{WAYS}", Family::PRELUDE)).unwrap();
+        // SAFETY: the library was made just now, and has no initialisers.
+        unsafe { Library::new(path) }.unwrap()
+    }
+
+    #[test]
+    fn places_beyond_4_gibi_elements_are_where_the_strides_say() {
+        type Function = unsafe extern "C" fn(u64, *const u64, *const u64, u64) -> u64;
+        let library = ways();
+        // SAFETY: the function has this type.
+        let offset_of = unsafe { library.get::<Function>(b"offset_of") }.unwrap();
+        const TERA: u64 = 1 << 40;
+        for (dims, strides) in [
+            (&[TERA][..], &[3][..]),
+            (&[1 << 20, 1 << 20], &[1, 1 << 21]),
+            (&[5, (1 << 33) + 9, 3], &[1, 5, 1 << 36]),
+            (&[(1 << 33) + 9, 7], &[0, 1]),
+            (&[3, 1 << 31, 1, 100], &[7, 1 << 10, 0, 1 << 33]),
+            (&[1 << 16, 1 << 8, 1 << 8, 1 << 8], &[1 << 24, 1 << 16, 1 << 8, 1]),
+        ] {
+            let elements: u64 = dims.iter().product();
+            let near = [0, 1 << 31, 1 << 32, (1 << 33) + 9, 3 << 33, elements / 2, elements];
+            let numbers = near.into_iter().flat_map(|at: u64| at.saturating_sub(3)..at + 3);
+            for i in numbers.filter(|&i| i < elements) {
+                let axes = dims.iter().zip(strides).rev();
+                let (_, expected) = axes
+                    .fold((i, 0), |(rest, sum), (size, stride)| (rest / size, sum + rest % size * stride));
+                // SAFETY: both arrays have as many numbers as there are axes.
+                let offset = unsafe { offset_of(dims.len() as u64, dims.as_ptr(), strides.as_ptr(), i) };
+                assert_eq!(offset, expected, "{i} of {dims:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn elements_beyond_4_gibi_are_gone_through_once() {
+        type Function = unsafe extern "C" fn(*const Job, u32, u64, u32, *mut u64) -> u64;
+        const BLOCKS: u32 = 1 << 22;
+        const END: u64 = (1 << 33) + 13;
+        let library = ways();
+        // SAFETY: the function has this type.
+        let elements_of = unsafe { library.get::<Function>(b"elements_of") }.unwrap();
+        let threads = u64::from(BLOCKS) * BLOCK;
+        for (way, packed) in [(0, 0), (1, 0), (2, 0), (2, 1)] {
+            let job = Job { packed, ..Job::over(END, &[END as usize]) };
+            let mut all = Vec::new();
+            // The first and the last threads come to the last elements.
+            for thread in (0..16).chain(threads - 16..threads) {
+                let mut own = [0; 64];
+                // SAFETY: of so many threads none has more than 24 elements.
+                let count = unsafe { elements_of(&raw const job, BLOCKS, thread, way, own.as_mut_ptr()) };
+                assert!((8..=17).contains(&count), "{way}, {packed}: {count}");
+                all.extend_from_slice(&own[..count as usize]);
+            }
+            all.retain(|&i| i >= END - 29);
+            all.sort_unstable();
+            assert_eq!(all, (END - 29..END).collect::<Vec<_>>(), "{way}, {packed}");
+        }
     }
 
     #[test]

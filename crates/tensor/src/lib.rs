@@ -44,6 +44,7 @@ pub mod cuda {
     };
 }
 
+pub use backend::Activation;
 pub use context::{Buffer, OpContext};
 pub use device::{Device, DeviceAllocator, DeviceFault, Place, with_device};
 pub use dtype::{DType, Element, RawElement, Scalar};

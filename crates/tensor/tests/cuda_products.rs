@@ -10,7 +10,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use bfc_cuda::Compute;
-use highwater_tensor::{DType, Device, Result, Rng, Tensor};
+use highwater_tensor::{Activation, DType, Device, Result, Rng, Tensor, no_grad};
 use ops_table::counting::Counting;
 use ops_table::{computed_by, device};
 
@@ -137,4 +137,42 @@ fn a_layer_with_a_bias_and_its_gradients_are_those_of_the_kernel() {
         });
         assert_eq!(calls, 3, "{dtype}");
     }
+}
+
+#[test]
+fn an_activation_is_computed_in_the_pass_that_adds_the_bias() {
+    library_or_skip!();
+    for (dtype, tolerance) in FLOATS {
+        for f in Activation::ALL {
+            for (rows, depth) in [(70, 6), (5, 0)] {
+                let program = |device: &Device| {
+                    let rng = Rng::new(6);
+                    let leaf = |shape: &[usize]| uniform(device, shape, dtype, &rng)?.requiring_grad();
+                    let (x, w, b) = (leaf(&[rows, depth])?, leaf(&[depth, 67])?, leaf(&[67])?);
+                    let y = x.linear_activation(&w, &b, f)?;
+                    let gradients = y.sum_all()?.backward()?;
+                    let gradients = [&x, &w, &b].map(|leaf| gradients.get(leaf).unwrap().clone());
+                    let [to_x, to_w, to_b] = gradients;
+                    Ok(vec![y.detach(), no_grad(|| x.linear_activation(&w, &b, f))?, to_x, to_w, to_b])
+                };
+                let name = format!("{f:?} of {rows} rows and {depth} columns in {dtype}");
+                library_calls(&name, 8.0 * tolerance, program);
+                let here = values(&program(&ops_table::runtime().cpu().unwrap()).unwrap());
+                let there = values(&program(&device()).unwrap());
+                for (a, b) in here.iter().zip(&there) {
+                    assert!((a - b).abs() <= 8.0 * tolerance * a.abs().max(1.0), "{name}: {a} and {b}");
+                }
+            }
+        }
+    }
+    let launched = |program: &dyn Fn(&[Tensor; 3]) -> Result<Tensor>| {
+        let compute = Counting::new(false);
+        let device = computed_by(compute.clone());
+        let ones = [&[4, 6][..], &[6, 5], &[5]].map(|shape| Tensor::ones(&device, shape).unwrap());
+        let before = compute.launched().len();
+        program(&ones).unwrap();
+        compute.launched().split_off(before)
+    };
+    assert_eq!(launched(&|[x, w, b]| x.linear_activation(w, b, Activation::Relu)), ["bias_activation"]);
+    assert_eq!(launched(&|[x, w, b]| x.linear(w, b)?.relu()), ["copy", "arithmetic"]);
 }

@@ -159,14 +159,18 @@ impl Family {
     pub const fn source(self) -> &'static str {
         match self {
             Self::Elementwise => include_str!("../../kernels/elementwise.cu"),
-            Self::Float => include_str!("../../kernels/float.cu"),
+            Self::Float => {
+                concat!(include_str!("../../kernels/activation.cuh"), include_str!("../../kernels/float.cu"))
+            }
             Self::Convert => include_str!("../../kernels/convert.cu"),
             Self::Reduce => include_str!("../../kernels/reduce.cu"),
             Self::Scan => include_str!("../../kernels/scan.cu"),
             Self::Sort => include_str!("../../kernels/sort.cu"),
-            Self::Matmul => {
-                concat!(include_str!("../../kernels/tile.cuh"), include_str!("../../kernels/matmul.cu"))
-            }
+            Self::Matmul => concat!(
+                include_str!("../../kernels/tile.cuh"),
+                include_str!("../../kernels/activation.cuh"),
+                include_str!("../../kernels/matmul.cu")
+            ),
             Self::Rows => include_str!("../../kernels/rows.cu"),
             Self::Conv => concat!(
                 include_str!("../../kernels/tile.cuh"),
@@ -188,6 +192,7 @@ impl Family {
         include_str!("../../kernels/job.cuh"),
         include_str!("../../kernels/half.cuh"),
         include_str!("../../kernels/element.cuh"),
+        include_str!("../../kernels/pack.cuh"),
         include_str!("../../kernels/number.cuh"),
         include_str!("../../kernels/team.cuh"),
     );
@@ -220,14 +225,14 @@ impl Family {
             Self::Elementwise => {
                 &["fill", "arange", "copy", "flip", "place", "arithmetic", "binary", "compare", "choose"]
             }
-            Self::Float => &["transcendental", "derivative"],
+            Self::Float => &["transcendental", "derivative", "bias_activation"],
             Self::Convert => {
                 &["to_f32", "to_f64", "to_f16", "to_bf16", "to_i64", "to_i32", "to_u8", "to_bool"]
             }
             Self::Reduce => {
                 &["reduce_serial", "reduce_rows", "reduce_columns", "arg_reduce", "arg_reduce_rows"]
             }
-            Self::Scan => &["running_sum"],
+            Self::Scan => &["running_sum", "running_sum_long"],
             Self::Sort => &["merge_runs"],
             Self::Matmul => &["matmul"],
             Self::Rows => &[
@@ -250,7 +255,7 @@ impl Family {
             ],
             Self::Pool => &["pool2d", "pool2d_grad"],
             Self::Attention => &["attention", "attention_query_grad", "attention_key_grad"],
-            Self::Index => &["check", "gather", "scatter_add", "one_hot"],
+            Self::Index => &["check", "gather", "scatter_add", "scatter_add_sorted", "one_hot"],
             Self::Random => &["random"],
             Self::Optim => &["clip", "sgd", "adam", "rms_prop", "lion"],
         }

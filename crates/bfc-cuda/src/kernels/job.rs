@@ -55,6 +55,9 @@ pub struct Job {
     pub constants: [f64; 9],
     /// Constants, where elements are integers.
     pub integers: [i64; 2],
+    /// Not 0 if all operands and outputs lie in order, each from a multiple of [`PACK`](super::PACK) bytes on, so that kernels may read
+    /// and write neighbours in one go.
+    pub packed: u64,
 }
 
 // Kernels may take 4 KiB of arguments.

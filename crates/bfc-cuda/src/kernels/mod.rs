@@ -10,5 +10,8 @@ mod job;
 pub use families::{ElementType, Family, Kernel};
 pub use job::{Job, MAX_RANK, Operand, Output};
 
+/// Bytes that a thread reads or writes in one go at most, and of which their address is a multiple.
+pub const PACK: u64 = 16;
+
 /// Threads in each block, in all kernels.
 pub const BLOCK: u64 = 256;

@@ -2,6 +2,7 @@
 
 use super::Convolution;
 use super::cpu::reduce::Cut;
+use crate::layout::Layout;
 use crate::shape::Shape;
 
 /// The side of the tile that a block computes of a matrix.
@@ -37,6 +38,16 @@ pub(super) fn slabs_of_rows([rows, parameters, places]: [usize; 3]) -> (usize, u
     // Eight threads go down the rows, each of eight at least.
     let slab = rows.div_ceil(slabs).max(64).next_multiple_of(8);
     (rows.div_ceil(slab).max(1), slab)
+}
+
+/// Whether the indices along an axis are the same beside all other axes, as those of a table's rows are, and so many that it pays to sort
+/// them: then elements with one index are added up by a thread of their own.
+pub(super) fn sorts_indices(indices: &Layout, axis: usize) -> bool {
+    const FEWEST: usize = 32;
+    let axes = || indices.shape().dims().iter().zip(indices.strides()).enumerate();
+    let same = axes().all(|(other, (&size, &stride))| other == axis || size == 1 || stride == 0);
+    same && indices.shape().elements() > 0
+        && indices.shape().dims().get(axis).is_some_and(|&size| size >= FEWEST)
 }
 
 /// Matrices of `rows` by `columns`, whose elements are sums of `depth` products each.

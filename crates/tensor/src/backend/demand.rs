@@ -2,7 +2,7 @@
 //!
 //! By shapes alone, so that a dry run that stands for such a device asks for the same, to the byte.
 
-use super::blocks::{Sums, cut_of_fold, slabs_of_rows};
+use super::blocks::{Sums, cut_of_fold, slabs_of_rows, sorts_indices};
 use super::{Workspace, cpu};
 use crate::layout::Layout;
 use crate::predict::DeviceRules;
@@ -18,6 +18,13 @@ pub(super) fn workspace(rules: DeviceRules, of: Workspace<'_>) -> usize {
             let slabs = slabs_of_rows(sizes).0;
             if slabs == 1 { 0 } else { slabs.saturating_mul(sizes[1]).saturating_mul(sums * dtype.size()) }
         }
+        // The order of the indices, and as much again to sort them.
+        (DeviceRules::Cuda { .. }, Workspace::ScatterAdd { indices, axis })
+            if sorts_indices(indices, axis) =>
+        {
+            indices.shape()[axis].saturating_mul(2 * size_of::<i64>())
+        }
+        (DeviceRules::Cuda { .. }, Workspace::ScatterAdd { .. }) => 0,
         // Merged in the same order as on the CPU.
         (DeviceRules::Cuda { .. }, Workspace::ArgSort { .. }) => cpu::workspace(of),
         (DeviceRules::Cuda { .. }, Workspace::MatMul { lhs, rhs, .. }) => of_products(lhs, rhs),
@@ -116,6 +123,24 @@ mod tests {
         let three = Window { padding: 1, ..Window::new(3) };
         assert_eq!(taken(three, 4), [4 * 2 * 4 * 9 * 25, 4 * 2 * (4 * 9 * 25 + 16 * 9)]);
         assert_eq!(taken(Window::new(1), 4), [0, 4 * 2 * 16]);
+    }
+
+    #[test]
+    fn a_gpu_takes_room_to_sort_indices_that_are_the_same_for_all_lines() {
+        let taken = |dims: &[usize], repeated: &[usize], axis| {
+            let layout = Layout::contiguous("gather", Shape::new(dims).unwrap(), DType::I64).unwrap();
+            let layout = layout.broadcast_to("gather", &Shape::new(repeated).unwrap()).unwrap();
+            let of = Workspace::ScatterAdd { indices: &layout, axis };
+            assert_eq!(DryBackend::new().workspace(of), 0);
+            DryBackend::of(CARD).workspace(of)
+        };
+        assert_eq!(taken(&[8192, 1], &[8192, 768], 0), 8192 * 16);
+        assert_eq!(taken(&[1, 100], &[7, 100], 1), 100 * 16);
+        assert_eq!(taken(&[100], &[100], 0), 100 * 16);
+        // Few are added up as fast without; and lines of their own indices are.
+        assert_eq!(taken(&[31, 1], &[31, 768], 0), 0);
+        assert_eq!(taken(&[100, 8], &[100, 8], 0), 0);
+        assert_eq!(taken(&[100, 1], &[100, 0], 0), 0);
     }
 
     #[test]

@@ -130,6 +130,35 @@ impl Unary {
     }
 }
 
+/// A function that follows a linear map, and may be computed in the same pass over its results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// As [`Unary::Relu`].
+    Relu,
+    /// As [`Unary::Gelu`].
+    Gelu,
+    /// As [`Unary::GeluTanh`].
+    GeluTanh,
+    /// As [`Unary::Silu`].
+    Silu,
+}
+
+impl Activation {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Relu, Self::Gelu, Self::GeluTanh, Self::Silu];
+
+    /// The function.
+    #[must_use]
+    pub const fn function(self) -> Unary {
+        match self {
+            Self::Relu => Unary::Relu,
+            Self::Gelu => Unary::Gelu,
+            Self::GeluTanh => Unary::GeluTanh,
+            Self::Silu => Unary::Silu,
+        }
+    }
+}
+
 /// A function of two numbers. Integer arithmetic wraps; integer division by zero gives zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

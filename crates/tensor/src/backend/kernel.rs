@@ -1,7 +1,8 @@
 //! Kernels as data: what a backend may be asked to compute, and on which operands.
 
 use super::function::{
-    AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep, Unary,
+    Activation, AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep,
+    Unary,
 };
 use super::window::{Convolution, Pool, PoolAxis};
 use crate::dtype::{DType, Scalar};
@@ -20,6 +21,15 @@ pub struct Normalised<'a> {
     pub weight: Option<View<'a>>,
     /// Shape `[rows, 2]`: μ and s, contiguous from the buffer's start.
     pub statistics: View<'a>,
+}
+
+/// What becomes of the elements of a product.
+#[derive(Debug)]
+pub struct Activated<'a> {
+    /// Of what is rounded to the element type, as if by a kernel of its own.
+    pub function: Activation,
+    /// Where its arguments go, if they are wanted too: of the product's shape.
+    pub arguments: Option<ViewMut<'a>>,
 }
 
 /// The operands of attention. All but the mask are contiguous.
@@ -206,7 +216,7 @@ pub enum Kernel<'a> {
         /// What is summed, and the sums.
         out: ViewMut<'a>,
     },
-    /// `out[.., i, j] = bias[j] + Σₖ lhs[.., i, k] · rhs[.., k, j]` for floats; leading axes are those of the output.
+    /// `out[.., i, j] = f(bias[j] + Σₖ lhs[.., i, k] · rhs[.., k, j])` for floats; leading axes are those of the output.
     MatMul {
         /// What every row starts with, if not with zeros: of shape `[j]`.
         bias: Option<View<'a>>,
@@ -214,6 +224,8 @@ pub enum Kernel<'a> {
         lhs: View<'a>,
         /// The columns.
         rhs: View<'a>,
+        /// The function f, if the sums are not the result.
+        activation: Option<Activated<'a>>,
         /// As many bytes as [`Workspace::MatMul`] says, if any.
         workspace: Option<ViewMut<'a>>,
         /// The product.
@@ -414,6 +426,8 @@ pub enum Kernel<'a> {
         indices: View<'a>,
         /// Along which axis.
         axis: usize,
+        /// As many bytes as [`Workspace::ScatterAdd`] says, if any.
+        workspace: Option<ViewMut<'a>>,
         /// The sums.
         out: ViewMut<'a>,
     },
@@ -552,6 +566,13 @@ pub enum Workspace<'a> {
         /// The element type.
         dtype: DType,
     },
+    /// Of [`Kernel::ScatterAdd`].
+    ScatterAdd {
+        /// Where the indices lie.
+        indices: &'a Layout,
+        /// Along which axis they choose.
+        axis: usize,
+    },
     /// Of [`Kernel::Attention`] and its gradient.
     Attention {
         /// The query's shape.
@@ -573,7 +594,7 @@ impl Workspace<'_> {
             | Self::Conv2dWeightGrad { dtype, .. }
             | Self::LayerNormSums { dtype, .. }
             | Self::Attention { dtype, .. } => *dtype = dtype.computed_as(),
-            Self::ArgSort { .. } => {}
+            Self::ArgSort { .. } | Self::ScatterAdd { .. } => {}
         }
         self
     }

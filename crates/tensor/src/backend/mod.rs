@@ -24,9 +24,10 @@ mod window;
 use std::fmt;
 
 pub use self::function::{
-    AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep, Unary,
+    Activation, AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep,
+    Unary,
 };
-pub use self::kernel::{Attention, Kernel, Normalised, Workspace};
+pub use self::kernel::{Activated, Attention, Kernel, Normalised, Workspace};
 pub use self::window::{Convolution, Pool, PoolAxis, Window};
 use crate::error::{Error, Result};
 use crate::step_graph::StepCounts;

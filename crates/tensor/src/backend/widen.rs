@@ -17,7 +17,7 @@ use bfc_core::Category;
 
 pub(crate) use rehearsal::rehearse;
 
-use super::{Attention, Distribution, Kernel, Normalised};
+use super::{Activated, Attention, Distribution, Kernel, Normalised};
 use crate::context::{Buffer, OpContext};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -44,10 +44,10 @@ pub(crate) fn run(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
 fn as_they_are(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
     let run = |kernel: Kernel<'_>| ctx.backend().run(ctx.op(), kernel);
     match kernel {
-        // What is added up in memory is not rounded each time.
-        Kernel::ScatterAdd { input, indices, axis, out } => {
+        // What is added up in memory is not rounded each time. With a workspace it is added up elsewhere.
+        Kernel::ScatterAdd { input, indices, axis, workspace: None, out } => {
             let mut out = Write::new(ctx, out)?;
-            run(Kernel::ScatterAdd { input, indices, axis, out: out.view_mut() })?;
+            run(Kernel::ScatterAdd { input, indices, axis, workspace: None, out: out.view_mut() })?;
             out.finish(ctx)
         }
         Kernel::Random { distribution, key, out } => {
@@ -170,11 +170,21 @@ fn widened(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
             run(Kernel::RunningSum { axis, reverse, out: out.view_mut() })?;
             out.finish(ctx)
         }
-        Kernel::MatMul { bias, lhs, rhs, workspace, out } => {
+        Kernel::MatMul { bias, lhs, rhs, activation: Some(activated), workspace, out } => {
+            // What is rounded to a half is what the function gets.
+            let Activated { function, arguments } = activated;
+            let own = || ctx.buffer(out.layout().shape(), out.dtype(), Category::Workspace);
+            let mut own = arguments.is_none().then(own).transpose()?;
+            let Some(mut sums) = arguments.or(own.as_mut().map(Buffer::view_mut)) else { return Ok(()) };
+            let (activation, product) = (None, sums.reborrow());
+            widened(ctx, Kernel::MatMul { bias, lhs, rhs, activation, workspace, out: product })?;
+            widened(ctx, Kernel::Unary { f: function.function(), input: sums.as_view(), out })
+        }
+        Kernel::MatMul { bias, lhs, rhs, activation: None, workspace, out } => {
             let (bias, lhs, rhs) = (Read::option(ctx, bias)?, read(lhs)?, read(rhs)?);
             let (bias, mut out) = (bias.as_ref().map(Read::view), Write::new(ctx, out)?);
             let (lhs, rhs) = (lhs.view(), rhs.view());
-            run(Kernel::MatMul { bias, lhs, rhs, workspace, out: out.view_mut() })?;
+            run(Kernel::MatMul { bias, lhs, rhs, activation: None, workspace, out: out.view_mut() })?;
             out.finish(ctx)
         }
         Kernel::Softmax { log, input, out } => {
@@ -296,9 +306,10 @@ fn widened(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
             run(Kernel::CrossEntropyGrad { logits, targets, grad, out: out.view_mut() })?;
             out.finish(ctx)
         }
-        Kernel::ScatterAdd { input, indices, axis, out } => {
+        Kernel::ScatterAdd { input, indices, axis, workspace, out } => {
             let (input, mut out) = (read(input)?, Write::new(ctx, out)?);
-            run(Kernel::ScatterAdd { input: input.view(), indices, axis, out: out.view_mut() })?;
+            let (input, sums) = (input.view(), out.view_mut());
+            run(Kernel::ScatterAdd { input, indices, axis, workspace, out: sums })?;
             out.finish(ctx)
         }
         Kernel::OneHot { indices, out } => {

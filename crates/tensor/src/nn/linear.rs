@@ -3,6 +3,7 @@
 use super::init::{Fans, Init};
 use super::module::Module;
 use super::parameter::Parameter;
+use crate::backend::Activation;
 use crate::device::Place;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -28,6 +29,7 @@ use crate::tensor::Tensor;
 pub struct Linear {
     weight: Parameter,
     bias: Option<Parameter>,
+    activation: Option<Activation>,
 }
 
 /// What a linear layer shall be like.
@@ -74,7 +76,7 @@ impl Linear {
             .bias
             .map(|init| init.parameter(place, [outputs], options.dtype, fans, rng))
             .transpose()?;
-        Ok(Self { weight, bias })
+        Ok(Self { weight, bias, activation: None })
     }
 
     /// A layer of parameters that exist already, as where two layers share them.
@@ -97,7 +99,24 @@ impl Linear {
                 return Err(Error::ShapeMismatch { op: OP, lhs: matrix, rhs: vector });
             }
         }
-        Ok(Self { weight, bias })
+        Ok(Self { weight, bias, activation: None })
+    }
+
+    /// The layer with an activation: y = f(x·W + b), as [`Tensor::linear_activation`] computes it. It takes the place of a module
+    /// after the layer, and the memory of the sums in between where no gradient needs them.
+    ///
+    /// ```
+    /// use highwater_tensor::nn::{Linear, Module};
+    /// use highwater_tensor::{Activation, Device, Rng, Tensor};
+    /// let device = Device::cpu()?;
+    /// let layer = Linear::new(&device, 64, 10, &Rng::new(0))?.with_activation(Activation::Relu);
+    /// let y = layer.forward(&Tensor::ones(&device, [32, 64])?)?;
+    /// assert!(y.to_vec::<f32>()?.iter().all(|&y| y >= 0.0));
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_activation(self, activation: Activation) -> Self {
+        Self { activation: Some(activation), ..self }
     }
 
     /// The same layer without b.
@@ -121,9 +140,10 @@ impl Linear {
 impl Module for Linear {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let weight = self.weight.tensor();
-        match self.bias.as_ref().map(Parameter::tensor) {
-            Some(bias) => x.linear(&weight, &bias),
-            None => x.matmul(&weight),
+        match (self.bias.as_ref().map(Parameter::tensor), self.activation) {
+            (Some(bias), Some(activation)) => x.linear_activation(&weight, &bias, activation),
+            (Some(bias), None) => x.linear(&weight, &bias),
+            (None, activation) => x.matmul(&weight)?.activated(activation),
         }
     }
 

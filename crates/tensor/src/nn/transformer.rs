@@ -8,6 +8,7 @@ use super::linear::{Linear, LinearOptions};
 use super::module::Module;
 use super::norm::LayerNorm;
 use super::parameter::Parameter;
+use crate::backend::Activation;
 use crate::device::Place;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -208,11 +209,12 @@ impl TransformerBlock {
     /// As [`MultiHeadAttention::new`].
     pub fn new(place: &impl Place, width: usize, heads: usize, causal: bool, rng: &Rng) -> Result<Self> {
         let inside = width.saturating_mul(4);
+        let up = Linear::with_options(place, width, inside, options(), rng)?;
         Ok(Self {
             norm1: LayerNorm::new(place, width)?.named("norm1"),
             attention: MultiHeadAttention::new(place, width, heads, causal, rng)?.named("attention"),
             norm2: LayerNorm::new(place, width)?.named("norm2"),
-            up: Linear::with_options(place, width, inside, options(), rng)?.named("up"),
+            up: up.with_activation(Activation::GeluTanh).named("up"),
             down: Linear::with_options(place, inside, width, options(), rng)?.named("down"),
             dropout: None,
         })

@@ -10,8 +10,8 @@
 
 use super::{expect_dtype, supported};
 use crate::autograd::Saved;
-use crate::backend::Kernel;
-use crate::context::OpContext;
+use crate::backend::{Kernel, Workspace};
+use crate::context::{Buffer, OpContext};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::{Op, apply};
@@ -50,15 +50,22 @@ impl Op for Gather {
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let mut out = ctx.output(&saved.input_shape(0), grad.dtype())?;
-        let indices = saved.tensor(0)?.view();
-        ctx.compute(Kernel::ScatterAdd {
-            input: grad.view(),
-            indices,
-            axis: self.axis,
-            out: out.view_mut(),
-        })?;
+        scatter_add(ctx, grad, saved.tensor(0)?, self.axis, &mut out)?;
         Ok(vec![Some(out.finish()), None])
     }
+}
+
+/// Adds up in `out` the elements of `source` that have the same index along `axis`.
+pub(super) fn scatter_add(
+    ctx: &OpContext<'_>,
+    source: &Tensor,
+    indices: &Tensor,
+    axis: usize,
+    out: &mut Buffer,
+) -> Result<()> {
+    let mut workspace = ctx.workspace(Workspace::ScatterAdd { indices: indices.layout(), axis })?;
+    let (workspace, out) = (workspace.as_mut().map(Buffer::view_mut), out.view_mut());
+    ctx.compute(Kernel::ScatterAdd { input: source.view(), indices: indices.view(), axis, workspace, out })
 }
 
 #[derive(Debug)]

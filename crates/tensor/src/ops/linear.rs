@@ -1,15 +1,16 @@
-//! The linear map x·W + b in one op.
+//! The linear map x·W + b in one op, and y = f(x·W + b) with an activation f.
 //!
 //! - Shapes: `[.., k]` · `[k, n]` + `[n]` = `[.., n]`.
-//! - ∂L/∂x = ∂L/∂y·Wᵀ, ∂L/∂W = xᵀ·∂L/∂y, ∂L/∂b = ∂L/∂y summed over all rows.
-//! - One output is taken, whose rows start as b. Saves W for the gradient of x, and x for that of W.
+//! - With g = ∂L/∂y, times f' at x·W + b where there is an activation: ∂L/∂x = g·Wᵀ, ∂L/∂W = xᵀ·g, ∂L/∂b = g summed over all rows.
+//! - One output is taken, in which the products are summed and f computed; saves W for the gradient of x, and x for that of W. For f' it
+//!   saves y, or where that does not tell it x·W + b, which is then taken beside y.
 
 use super::axes::AxisSet;
 use super::matmul::multiply;
 use super::{reduce, same_dtype, supported, wanted};
 use crate::autograd::Saved;
-use crate::backend::Reduce;
-use crate::context::OpContext;
+use crate::backend::{Activated, Activation, Kernel, Reduce};
+use crate::context::{Buffer, OpContext};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
@@ -22,33 +23,62 @@ const OP: &str = "linear";
 
 /// On a matrix of rows, W, and b.
 #[derive(Debug)]
-struct Linear;
+struct Linear {
+    activation: Option<Activation>,
+}
 
 impl Op for Linear {
     fn name(&self) -> &'static str {
-        OP
+        match self.activation {
+            None => OP,
+            Some(Activation::Relu) => "linear_relu",
+            Some(Activation::Gelu) => "linear_gelu",
+            Some(Activation::GeluTanh) => "linear_gelu_tanh",
+            Some(Activation::Silu) => "linear_silu",
+        }
     }
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let [x, weight, bias] = [inputs[0], inputs[1], inputs[2]];
         let shape = Shape::new(&[x.dims()[0], weight.dims()[1]])?;
         let mut out = ctx.output(&shape, x.dtype())?;
-        multiply(ctx, Some(bias.view()), x.view(), weight.view(), &mut out)?;
+        let reads_sums = |f: Activation| !f.function().grad_reads_output() && ctx.is_recording();
+        let sums = self.activation.is_some_and(reads_sums).then(|| ctx.output(&shape, x.dtype()));
+        let mut sums = sums.transpose()?;
+        let arguments = sums.as_mut().map(Buffer::view_mut);
+        let activation = self.activation.map(|function| Activated { function, arguments });
+        multiply(ctx, (Some(bias.view()), activation), x.view(), weight.view(), &mut out)?;
         if weight.requires_grad() {
             ctx.save(x);
         }
         if x.requires_grad() {
             ctx.save(weight);
         }
-        Ok(out.finish())
+        let y = out.finish();
+        match sums {
+            Some(sums) => ctx.save(&sums.finish()),
+            None if self.activation.is_some() => ctx.save(&y),
+            None => {}
+        }
+        Ok(y)
     }
 
     // By kernels alone, not by other ops: a small model spends its steps on beginning ops.
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let through = self.activation.map(|f| {
+            // Behind what is saved for the product.
+            let read = saved.tensor(usize::from(saved.needs_grad(0)) + usize::from(saved.needs_grad(1)))?;
+            let (f, mut out) = (f.function(), ctx.temp(grad.shape(), grad.dtype())?);
+            let (saved, grad) = (read.view(), grad.view());
+            ctx.compute(Kernel::UnaryGrad { f, saved, grad, out: out.view_mut() })?;
+            Ok::<_, Error>(out.finish())
+        });
+        let through = through.transpose()?;
+        let grad = through.as_ref().unwrap_or(grad);
         let product = |lhs: View<'_>, rhs: View<'_>| {
             let shape = Shape::new(&[lhs.layout().shape()[0], rhs.layout().shape()[1]])?;
             let mut out = ctx.output(&shape, grad.dtype())?;
-            multiply(ctx, None, lhs, rhs, &mut out)?;
+            multiply(ctx, (None, None), lhs, rhs, &mut out)?;
             Ok(out.finish())
         };
         let to_x = wanted(saved, 0, || {
@@ -95,6 +125,28 @@ impl Tensor {
     /// sizes do not fit; [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if
     /// there is no memory.
     pub fn linear(&self, weight: &Self, bias: &Self) -> Result<Self> {
+        self.linear_with(weight, bias, None)
+    }
+
+    /// The same with an activation, as [`linear`](Self::linear) and that after it give it, in one op: in place where no gradient
+    /// needs the sums, and on a GPU in the pass that adds the bias.
+    ///
+    /// ```
+    /// use highwater_tensor::{Activation, Device, Tensor};
+    /// let device = Device::cpu()?;
+    /// let weight = Tensor::from_slice(&device, &[1.0f32, -2.0], [1, 2])?;
+    /// let y = Tensor::ones(&device, [1, 1])?.linear_activation(&weight, &Tensor::ones(&device, [2])?, Activation::Relu)?;
+    /// assert_eq!(y.to_vec::<f32>()?, [2.0, 0.0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`linear`](Self::linear).
+    pub fn linear_activation(&self, weight: &Self, bias: &Self, activation: Activation) -> Result<Self> {
+        self.linear_with(weight, bias, Some(activation))
+    }
+
+    fn linear_with(&self, weight: &Self, bias: &Self, activation: Option<Activation>) -> Result<Self> {
         same_dtype(OP, self, weight)?;
         supported(OP, self.dtype(), DType::is_float)?;
         let of_rank = |tensor: &Self, rank: usize, expected: &'static str| {
@@ -123,12 +175,24 @@ impl Tensor {
                 if bias.dtype() == self.dtype() && (leading.len() == 1 || self.layout().is_contiguous()) =>
             {
                 if leading.len() == 1 {
-                    return apply(Linear, &[self, weight, bias]);
+                    return apply(Linear { activation }, &[self, weight, bias]);
                 }
-                let result = apply(Linear, &[&self.reshape([rows, *inputs])?, weight, bias])?;
+                let rows = self.reshape([rows, *inputs])?;
+                let result = apply(Linear { activation }, &[&rows, weight, bias])?;
                 result.reshape([leading, &[outputs]].concat())
             }
-            _ => self.matmul(weight)?.add(bias),
+            _ => self.matmul(weight)?.add(bias)?.activated(activation),
+        }
+    }
+
+    /// This tensor, or what an activation makes of it.
+    pub(crate) fn activated(self, activation: Option<Activation>) -> Result<Self> {
+        match activation {
+            None => Ok(self),
+            Some(Activation::Relu) => self.relu(),
+            Some(Activation::Gelu) => self.gelu(),
+            Some(Activation::GeluTanh) => self.gelu_tanh(),
+            Some(Activation::Silu) => self.silu(),
         }
     }
 }
@@ -136,7 +200,9 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::autograd::no_grad;
     use crate::device::Device;
+    use crate::rng::Rng;
     use crate::runtime::Runtime;
 
     fn cpu() -> Device {
@@ -162,6 +228,58 @@ mod tests {
         let turned = counting(&device, &[3, 2, 4]).permute(&[2, 1, 0]).unwrap();
         let expected = turned.contiguous().unwrap().linear(&weight, &bias).unwrap().to_vec::<f32>().unwrap();
         assert_eq!(turned.linear(&weight, &bias).unwrap().to_vec::<f32>().unwrap(), expected);
+    }
+
+    #[test]
+    fn with_an_activation_it_gives_what_two_ops_give_to_the_bit() {
+        let device = cpu();
+        let rng = Rng::new(3);
+        let leaf = |dims: &[usize], dtype| {
+            let leaf = Tensor::uniform(&device, dims, -2.0, 2.0, &rng).unwrap().to_dtype(dtype).unwrap();
+            leaf.requiring_grad().unwrap()
+        };
+        let bits = |tensor: &Tensor| {
+            let values = tensor.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+            values.into_iter().map(f64::to_bits).collect::<Vec<_>>()
+        };
+        for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+            let (weight, bias) = (leaf(&[7, 33], dtype), leaf(&[33], dtype));
+            for (dims, f) in [&[9, 7][..], &[2, 5, 7], &[0, 7]]
+                .into_iter()
+                .flat_map(|dims| Activation::ALL.into_iter().map(move |f| (dims, f)))
+            {
+                let x = leaf(dims, dtype);
+                let run = |layer: &dyn Fn() -> Result<Tensor>| {
+                    let y = layer().unwrap();
+                    let gradients = y.square().unwrap().sum_all().unwrap().backward().unwrap();
+                    let leaves = [&x, &weight, &bias].map(|leaf| gradients.get(leaf).unwrap().clone());
+                    [&y, &leaves[0], &leaves[1], &leaves[2]].map(bits)
+                };
+                let apart = || x.linear(&weight, &bias)?.activated(Some(f));
+                let together = || x.linear_activation(&weight, &bias, f);
+                assert_eq!(run(&apart), run(&together), "{f:?} of {dims:?} in {dtype}");
+                let unrecorded = no_grad(|| bits(&together().unwrap()));
+                assert_eq!(unrecorded, bits(&together().unwrap()), "{f:?} of {dims:?} in {dtype}");
+            }
+        }
+    }
+
+    #[test]
+    fn with_an_activation_the_sums_take_memory_only_where_a_gradient_reads_them() {
+        let device = cpu();
+        let (x, weight) = (counting(&device, &[512, 16]), counting(&device, &[16, 32]));
+        let bias = counting(&device, &[32]);
+        let memory = device.default_allocator().unwrap();
+        let taken = |x: &Tensor, f| {
+            memory.clear_stats();
+            let before = memory.stats().bytes_in_use;
+            let y = x.linear_activation(&weight, &bias, f).unwrap();
+            (memory.stats().peak_bytes_in_use - before) / (y.elements() * 4) as u64
+        };
+        let leaf = x.clone().requiring_grad().unwrap();
+        for (f, recorded) in Activation::ALL.into_iter().zip([1, 2, 2, 2]) {
+            assert_eq!((taken(&x, f), taken(&leaf, f)), (1, recorded), "{f:?}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use super::{same_dtype, supported, wanted};
 use crate::autograd::Saved;
-use crate::backend::{Kernel, Workspace};
+use crate::backend::{Activated, Kernel, Workspace};
 use crate::context::{Buffer, OpContext};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -23,10 +23,10 @@ const OP: &str = "matmul";
 #[derive(Debug)]
 struct MatMul;
 
-/// Multiplies into `out`, whose rows start with the bias if there is one.
+/// Multiplies into `out`, whose rows start with the bias if there is one, and of whose sums the activation is taken.
 pub(super) fn multiply(
     ctx: &OpContext<'_>,
-    bias: Option<View<'_>>,
+    (bias, activation): (Option<View<'_>>, Option<Activated<'_>>),
     lhs: View<'_>,
     rhs: View<'_>,
     out: &mut Buffer,
@@ -34,7 +34,7 @@ pub(super) fn multiply(
     let of = Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype: lhs.dtype() };
     let mut workspace = ctx.workspace(of)?;
     let (workspace, out) = (workspace.as_mut().map(Buffer::view_mut), out.view_mut());
-    ctx.compute(Kernel::MatMul { bias, lhs, rhs, workspace, out })
+    ctx.compute(Kernel::MatMul { bias, lhs, rhs, activation, workspace, out })
 }
 
 impl Op for MatMul {
@@ -49,7 +49,7 @@ impl Op for MatMul {
         let left = plan.lhs.broadcast_to(OP, &plan.stack([plan.m, plan.k])?)?;
         let right = plan.rhs.broadcast_to(OP, &plan.stack([plan.k, plan.n])?)?;
         let (lhs_view, rhs_view) = (lhs.view().with_layout(&left), rhs.view().with_layout(&right));
-        multiply(ctx, None, lhs_view, rhs_view, &mut out)?;
+        multiply(ctx, (None, None), lhs_view, rhs_view, &mut out)?;
         if rhs.requires_grad() {
             ctx.save(lhs);
         }

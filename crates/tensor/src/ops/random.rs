@@ -85,6 +85,9 @@ impl Tensor {
 
     /// Elements of the normal distribution, of a float type.
     ///
+    /// They are `mean + std z`, rounded, and z is made of the same random bits on every device, by its own logarithm and cosine. So
+    /// between a CPU and a GPU z differs by at most 4e-6, in `f64` by 1e-14; in halves it may be rounded to the neighbour besides.
+    ///
     /// # Errors
     /// As [`Tensor::normal`], and [`Error::UnsupportedDType`] except for floats.
     pub fn normal_of(

@@ -3,6 +3,7 @@
 //! y = x, then `y[.., indices[.., i, ..], ..] += source[.., i, ..]`. ∂L/∂x = ∂L/∂y; ∂L/∂source = `gather`(∂L/∂y, indices). One output
 //! is taken, in which the sums are made; saves the indices.
 
+use super::index::scatter_add;
 use super::{expect_dtype, is_number, same_dtype, supported, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Binary, Kernel};
@@ -36,12 +37,7 @@ impl Op for ScatterAdd {
             return Err(Error::ShapeMismatch { op, lhs: *x.shape(), rhs: *indices.shape() });
         }
         let mut out = ctx.output(x.shape(), x.dtype())?;
-        ctx.compute(Kernel::ScatterAdd {
-            input: source.view(),
-            indices: indices.view(),
-            axis: self.axis,
-            out: out.view_mut(),
-        })?;
+        scatter_add(ctx, source, indices, self.axis, &mut out)?;
         ctx.compute(Kernel::Accumulate { f: Binary::Add, input: x.view(), acc: out.view_mut() })?;
         ctx.save(indices);
         Ok(out.finish())

@@ -9,8 +9,8 @@ mod computing;
 pub(crate) mod counting;
 
 use highwater_tensor::{
-    AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, DeviceProfile, IntoPart, Norm,
-    PadMode, Pool2dOptions, Reduction, Result, Rng, Runtime, RuntimeBuilder, SortOrder, Tensor,
+    Activation, AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, DeviceProfile, IntoPart,
+    Norm, PadMode, Pool2dOptions, Reduction, Result, Rng, Runtime, RuntimeBuilder, SortOrder, Tensor,
 };
 
 /// What an input's values are like. A difference must not step over a place where a derivative jumps.
@@ -199,6 +199,7 @@ const BIASED: &[Input] = &[
 ];
 const APART: &[Input] = &[(&[3, 4], Distinct(0.0), Transposed), (&[3, 4], Distinct(0.05), InOrder)];
 const LIKELY: &[Input] = &[(&[3, 4], Any, Transposed), (&[3, 4], Positive, WithGaps)];
+const LAYER: &[Input] = &[(&[2, 3], Any, Transposed), (&[3, 4], Any, InOrder), (&[4], Any, WithGaps)];
 const SCALED: &[Input] = &[(&[], Any, InOrder), (&[3, 4], Any, InOrder)];
 
 fn classes(like: &Tensor, values: &[i64]) -> Result<Tensor> {
@@ -296,6 +297,10 @@ pub(crate) const CASES: &[Case] = &[
         &[(&[2, 2, 3], Any, InOrder), (&[3, 4], Any, Transposed), (&[4], Any, InOrder)],
         |x| x[0].linear(&x[1], &x[2]),
     ),
+    case("linear_relu", LAYER, |x| x[0].linear_activation(&x[1], &x[2], Activation::Relu)),
+    case("linear_gelu", LAYER, |x| x[0].linear_activation(&x[1], &x[2], Activation::Gelu)),
+    case("linear_gelu_tanh", LAYER, |x| x[0].linear_activation(&x[1], &x[2], Activation::GeluTanh)),
+    case("linear_silu", LAYER, |x| x[0].linear_activation(&x[1], &x[2], Activation::Silu)),
     case("matmul, stacks", &[(&[2, 1, 2, 3], Any, InOrder), (&[3, 3, 2], Any, Transposed)], |x| {
         x[0].matmul(&x[1])
     }),

@@ -4,6 +4,7 @@
 //! chosen by the run-time type in `dispatch`. Operands go through `operands`, which makes slices of them; functions
 //! of elements see slices alone. Work is cut by its shape alone (`parallel`), so results are the same for any number of threads.
 
+mod activation;
 mod angle;
 mod attention;
 mod binary16;
@@ -90,6 +91,8 @@ pub(super) fn workspace(of: Workspace<'_>) -> usize {
         Workspace::Attention { query, value, dtype } => {
             attention::workspace(query.dims(), value.dims(), dtype)
         }
+        // One thread adds them up where they belong.
+        Workspace::ScatterAdd { .. } => 0,
     }
 }
 
@@ -142,8 +145,11 @@ impl Backend for CpuBackend {
                 sort::arg_sort(workers, op, (descending, first), input, out)
             }
             Kernel::RunningSum { axis, reverse, out } => scan::running_sum(workers, op, axis, reverse, out),
-            Kernel::MatMul { bias, lhs, rhs, workspace, out } => {
+            Kernel::MatMul { bias, lhs, rhs, activation: None, workspace, out } => {
                 matmul::matmul(workers, op, bias, [lhs, rhs], workspace, out)
+            }
+            Kernel::MatMul { bias, lhs, rhs, activation: Some(activated), workspace, out } => {
+                activation::matmul(workers, op, bias, [lhs, rhs], activated, workspace, out)
             }
             Kernel::Softmax { log, input, out } => softmax::softmax(workers, op, log, input, out),
             Kernel::SoftmaxGrad { log, output, grad, out } => {
@@ -184,7 +190,7 @@ impl Backend for CpuBackend {
             Kernel::Gather { input, indices, axis, out } => {
                 index::gather(workers, op, input, indices, axis, out)
             }
-            Kernel::ScatterAdd { input, indices, axis, out } => {
+            Kernel::ScatterAdd { input, indices, axis, out, .. } => {
                 index::scatter_add(op, input, indices, axis, out)
             }
             Kernel::OneHot { indices, out } => index::one_hot(workers, op, indices, out),
@@ -265,13 +271,15 @@ mod tests {
             Kernel::ArgSort { descending: false, first: 4, input: x, workspace, out: whole.out() },
         );
         run("running_sum", Kernel::RunningSum { axis: 0, reverse: false, out: y.out() });
-        run("matmul", Kernel::MatMul { bias: None, lhs: x, rhs: x, workspace: None, out: y.out() });
+        let (bias, lhs, rhs, activation) = (None, x, x, None);
+        run("matmul", Kernel::MatMul { bias, lhs, rhs, activation, workspace: None, out: y.out() });
         run("softmax", Kernel::Softmax { log: false, input: x, out: y.out() });
         run("softmax_grad", Kernel::SoftmaxGrad { log: false, output: x, grad: x, out: y.out() });
         run("cross_entropy", Kernel::CrossEntropy { logits: x, targets: target, losses: losses.out() });
         run("cross_grad", Kernel::CrossEntropyGrad { logits: x, targets: target, grad: row, out: y.out() });
         run("gather", Kernel::Gather { input: x, indices: i, axis: 0, out: y.out() });
-        run("scatter_add", Kernel::ScatterAdd { input: x, indices: i, axis: 0, out: y.out() });
+        let workspace = None;
+        run("scatter_add", Kernel::ScatterAdd { input: x, indices: i, axis: 0, workspace, out: y.out() });
         run("one_hot", Kernel::OneHot { indices: i, out: cube.out() });
         run("random", Kernel::Random { distribution: coin, key, out: whole.out() });
         run("clip", Kernel::Clip { scale: 2.0, low: -1.0, high: 1.0, values: y.out() });

@@ -115,7 +115,7 @@ fn transcendental<T: Float>(workers: &Workers, f: Unary, source: &Source<'_, T>,
         Unary::Sin => source.map(workers, HEAVY, out, T::sin),
         Unary::Cos if small_angles(source) => source.map(workers, HEAVY, out, T::cos_of_small),
         Unary::Cos => source.map(workers, HEAVY, out, T::cos),
-        Unary::Silu => source.map(workers, HEAVY, out, |x| x * logistic(x)),
+        Unary::Silu => source.map(workers, HEAVY, out, silu),
         Unary::Softplus => source.map(workers, HEAVY, out, softplus),
         Unary::GeluTanh => source.map(workers, HEAVY, out, gelu_tanh),
         Unary::LeakyRelu(slope) => {
@@ -252,6 +252,12 @@ fn logistic<T: Float>(x: T) -> T {
     T::ONE / (T::ONE + (-x).exp())
 }
 
+/// x σ(x)
+#[inline(always)]
+pub(super) fn silu<T: Float>(x: T) -> T {
+    x * logistic(x)
+}
+
 /// ln(1 + eˣ) = max(x, 0) + ln(1 + e^-|x|), which does not overflow.
 #[inline(always)]
 fn softplus<T: Float>(x: T) -> T {
@@ -270,7 +276,7 @@ fn half_of_tanh<T: Float>(x: T) -> T {
 
 /// ½ x (1 + tanh u), Hendrycks and Gimpel's approximation of [`gelu`].
 #[inline(always)]
-fn gelu_tanh<T: Float>(x: T) -> T {
+pub(super) fn gelu_tanh<T: Float>(x: T) -> T {
     x * half_of_tanh(x)
 }
 
@@ -284,7 +290,7 @@ fn gelu_tanh_slope<T: Float>(x: T) -> T {
 
 /// x Φ(x), see Hendrycks and Gimpel, Gaussian error linear units, 2016.
 #[inline(always)]
-fn gelu<T: Float>(x: T) -> T {
+pub(super) fn gelu<T: Float>(x: T) -> T {
     x * normal_cdf(x)
 }
 

@@ -15,7 +15,7 @@ pub(super) fn fill(device: &Launcher, op: &'static str, value: Scalar, out: &Vie
     let mut job = over(out.layout());
     set_constant(&mut job, 0, out.dtype(), value);
     job.outputs[0] = output(out);
-    device.each(op, kernel(Family::Elementwise, "fill", out.dtype()), job.count, &job)
+    device.ahead(op, kernel(Family::Elementwise, "fill", out.dtype()), job.count, &job)
 }
 
 /// See [`Kernel::Arange`](crate::backend::Kernel::Arange).

@@ -1,9 +1,11 @@
 //! Elements chosen by indices that are data. All indices are checked before anything is written.
 
-use bfc_cuda::kernels::{ElementType, Family, Job, Kernel, Operand};
+use bfc_cuda::kernels::{ElementType, Family, Job, Kernel, Operand, Output};
 
 use super::elementwise::fill;
-use super::launch::{Launcher, kernel, narrowest, number, operand, origin, output, over, strided};
+use super::launch::{Launcher, kernel, narrowest, number, operand, origin, output, over, room, strided};
+use super::sort::merge;
+use crate::backend::blocks::sorts_indices;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 use crate::storage::{View, ViewMut};
@@ -56,13 +58,15 @@ pub(super) fn gather(
     device.ahead(op, kernel(Family::Index, "gather", out.dtype()), job.count, &job)
 }
 
-/// See [`Kernel::ScatterAdd`](crate::backend::Kernel::ScatterAdd). Halves are summed in f32: `out` holds no halves.
+/// See [`Kernel::ScatterAdd`](crate::backend::Kernel::ScatterAdd). Halves are summed in f32: only with a workspace, where sums are made
+/// before they are written, may `out` hold halves.
 pub(super) fn scatter_add(
     device: &Launcher,
     op: &'static str,
     input: View<'_>,
     indices: View<'_>,
     axis: usize,
+    workspace: Option<&ViewMut<'_>>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
     number(op, out.dtype())?;
@@ -78,11 +82,23 @@ pub(super) fn scatter_add(
     };
     let mut job = Job::over(dims.iter().product::<usize>() as u64, &dims);
     job.inputs = [lines(&input), lines(&indices), lines(&to)];
-    let along = chosen.dims().get(axis).copied().unwrap_or(1) as u64;
-    (job.counts[0], job.counts[1]) = (along, stride(&input, axis));
+    let along = chosen.dims().get(axis).copied().unwrap_or(1);
+    (job.counts[0], job.counts[1]) = (along as u64, stride(&input, axis));
     (job.counts[2], job.counts[3]) = (stride(&indices, axis), stride(&to, axis));
     let dtype = narrowest([out.dtype(), input.dtype()]);
-    device.each(op, kernel(Family::Index, "scatter_add", dtype), job.count, &job)
+    if !sorts_indices(indices.layout(), axis) {
+        return device.each(op, kernel(Family::Index, "scatter_add", dtype), job.count, &job);
+    }
+    let bytes = along * size_of::<i64>();
+    let order = output(room(op, workspace, 2 * bytes)?);
+    let mut one_line = Job::over(along as u64, &[]);
+    one_line.inputs[0] = Operand::strided(origin(&indices), &[]);
+    (one_line.counts[0], one_line.counts[2]) = (along as u64, job.counts[2]);
+    let beside = Output::new(order.address + bytes as u64);
+    merge(device, op, DType::I64, one_line, [order, beside])?;
+    job.also[0] = order.address;
+    job.count *= along as u64;
+    device.each(op, kernel(Family::Index, "scatter_add_sorted", dtype), job.count, &job)
 }
 
 /// See [`Kernel::OneHot`](crate::backend::Kernel::OneHot).

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bfc_cuda::kernels::{BLOCK, ElementType, Family, Job, Kernel, Operand, Output};
+use bfc_cuda::kernels::{BLOCK, ElementType, Family, Job, Kernel, Operand, Output, PACK};
 use bfc_cuda::{Compute, ComputeError, Product};
 
 use crate::dtype::{DType, Scalar};
@@ -16,7 +16,7 @@ const MOST_BLOCKS: u64 = 1 << 16;
 /// Blocks that fill a large GPU with threads: some 130 processors with eight each, and as many to follow.
 const FILLING: u64 = 1 << 11;
 
-/// What a thread of a kernel for elements loads at a time, as `kernels/element.cuh` says.
+/// What a thread of a kernel for elements loads at a time, as `kernels/element.cuh` says; packs have as many at least.
 const AHEAD: u64 = 4;
 
 /// The device that work is given to.
@@ -41,8 +41,12 @@ impl Launcher {
         self.blocks(op, kernel, threads.div_ceil(BLOCK), job)
     }
 
-    /// Starts a kernel whose threads load a few elements at a time, once there are enough threads to fill a GPU.
+    /// Starts a kernel whose threads load a few elements at a time: by packs where operands lie so, else once there are enough
+    /// threads to fill a GPU.
     pub(super) fn ahead(&self, op: &'static str, kernel: Kernel, elements: u64, job: &Job) -> Result<()> {
+        if lies_in_packs(job) {
+            return self.blocks(op, kernel, elements.div_ceil(BLOCK * AHEAD), &Job { packed: 1, ..*job });
+        }
         let blocks = elements.div_ceil(BLOCK);
         self.blocks(op, kernel, blocks.div_ceil(AHEAD).max(blocks.min(FILLING)), job)
     }
@@ -148,6 +152,14 @@ pub(super) fn float(op: &'static str, dtype: DType) -> Result<()> {
     if dtype.is_float() { Ok(()) } else { Err(Error::UnsupportedDType { op, dtype }) }
 }
 
+/// Whether all that a kernel reads and writes element by element lies in order from where packs may begin.
+fn lies_in_packs(job: &Job) -> bool {
+    let inputs = job.inputs.iter().filter(|operand| operand.address != 0);
+    let outputs = job.outputs.iter().map(|output| output.address);
+    inputs.clone().all(|operand| operand.contiguous != 0)
+        && inputs.map(|operand| operand.address).chain(outputs).all(|address| address.is_multiple_of(PACK))
+}
+
 /// The address of the element at a layout's origin.
 pub(super) fn origin(view: &View<'_>) -> u64 {
     view.storage().address() + (view.layout().offset() * view.dtype().size()) as u64
@@ -204,4 +216,28 @@ pub(super) fn set_constant(job: &mut Job, n: usize, dtype: DType, value: Scalar)
         (DType::Bool, value) => i64::from(value.as_f64() != 0.0),
         (_, value) => value.as_i64(),
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packs_are_for_operands_that_all_lie_in_order_from_a_multiple_of_their_size() {
+        let mut job = Job {
+            inputs: [Operand::contiguous(4096), Operand::default(), Operand::default()],
+            ..Job::default()
+        };
+        job.outputs[0] = Output::new(8192);
+        assert!(lies_in_packs(&job));
+        for (input, output) in [
+            (Operand::contiguous(4096 + 4), 8192),
+            (Operand::contiguous(4096), 8192 + 8),
+            (Operand::strided(4096, &[2, 1]), 8192),
+        ] {
+            let mut other = job;
+            (other.inputs[1], other.outputs[1]) = (input, Output::new(output));
+            assert!(!lies_in_packs(&other), "{input:?} {output}");
+        }
+    }
 }

@@ -1,11 +1,15 @@
 //! Matrix products: by the library for them where there is one that knows how the factors lie, else by a kernel.
+//!
+//! The library adds its products to the bias, which is copied to all rows before, so that halves are rounded once. With an
+//! activation another kernel goes over the products anyway, and adds the bias first. That rounds halves once more.
 
-use bfc_cuda::kernels::{Family, Job, Operand};
+use bfc_cuda::kernels::{Family, Job, Operand, Output};
 use bfc_cuda::{Factor, Product};
 
 use super::elementwise;
-use super::launch::{Launcher, element, float, kernel, origin, output};
+use super::launch::{Launcher, element, float, kernel, operand, origin, output, over, strided};
 use crate::backend::blocks::TILE;
+use crate::backend::{Activated, Activation};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
@@ -15,27 +19,52 @@ const MOST_CALLS: usize = 32;
 /// What the address of a workspace is a multiple of.
 const ALIGNMENT: u64 = 256;
 
+/// What happens to the sums of products.
+#[derive(Clone, Copy)]
+pub(super) struct After<'a, 'm> {
+    pub(super) bias: Option<View<'a>>,
+    pub(super) activation: Option<&'a Activated<'m>>,
+}
+
+impl<'m> After<'_, 'm> {
+    /// The activation, as kernels number it.
+    fn function(&self) -> u64 {
+        match self.activation.map(|activated| activated.function) {
+            None => 0,
+            Some(Activation::Relu) => 1,
+            Some(Activation::Gelu) => 2,
+            Some(Activation::GeluTanh) => 3,
+            Some(Activation::Silu) => 4,
+        }
+    }
+
+    /// What the activation is given goes here, if anybody wants it.
+    fn arguments(&self) -> Option<&ViewMut<'m>> {
+        self.activation.and_then(|activated| activated.arguments.as_ref())
+    }
+}
+
 /// See [`Kernel::MatMul`](crate::backend::Kernel::MatMul).
 pub(super) fn matmul(
     device: &Launcher,
     op: &'static str,
-    bias: Option<View<'_>>,
+    after: After<'_, '_>,
     factors: [View<'_>; 2],
     workspace: Option<&ViewMut<'_>>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
     float(op, out.dtype())?;
-    if device.has_products() && by_library(device, op, bias, factors, workspace, out)? {
+    if device.has_products() && by_library(device, op, after, factors, workspace, out)? {
         return Ok(());
     }
-    by_kernel(device, op, bias, factors, out)
+    by_kernel(device, op, after, factors, out)
 }
 
 /// False if the library does not know how to; the output is to be computed anew then.
 fn by_library(
     device: &Launcher,
     op: &'static str,
-    bias: Option<View<'_>>,
+    after: After<'_, '_>,
     [lhs, rhs]: [View<'_>; 2],
     workspace: Option<&ViewMut<'_>>,
     out: &ViewMut<'_>,
@@ -62,7 +91,8 @@ fn by_library(
     if [rows, columns, depth, batch].contains(&0) || calls > MOST_CALLS {
         return Ok(false);
     }
-    if let Some(bias) = bias {
+    let start = after.bias.filter(|_| after.activation.is_none());
+    if let Some(bias) = start {
         let spread = bias.layout().broadcast_to(op, out.layout().shape())?;
         elementwise::copy(device, op, bias.with_layout(&spread), out)?;
     }
@@ -83,14 +113,30 @@ fn by_library(
             rhs: moved(1, right),
             out: output(out).address
                 + (call * count * dims[dims.len() - 2] * dims[dims.len() - 1] * size) as u64,
-            accumulate: bias.is_some(),
+            accumulate: start.is_some(),
             workspace,
         };
         if !device.multiply(op, &product)? {
             return Ok(false);
         }
     }
+    if after.activation.is_some() {
+        activate(device, op, after, out)?;
+    }
     Ok(true)
+}
+
+/// Adds the bias to products, and computes the activation, where they lie.
+fn activate(device: &Launcher, op: &'static str, after: After<'_, '_>, out: &ViewMut<'_>) -> Result<()> {
+    let mut job = over(out.layout());
+    job.inputs[0] = operand(&out.as_view());
+    if let Some(bias) = after.bias {
+        (job.also[0], job.counts[1]) = (origin(&bias), bias.layout().strides()[0] as u64);
+    }
+    job.counts[0] = out.layout().shape().dims().last().copied().unwrap_or(1) as u64;
+    (job.outputs[0], job.outputs[1]) = (output(out), after.arguments().map_or_else(Output::default, output));
+    job.function = after.function();
+    device.ahead(op, kernel(Family::Float, "bias_activation", out.dtype()), job.count, &job)
 }
 
 /// The part of a workspace that begins as the library wants it, which not every allocator does by itself.
@@ -131,7 +177,7 @@ impl Stacks {
 fn by_kernel(
     device: &Launcher,
     op: &'static str,
-    bias: Option<View<'_>>,
+    after: After<'_, '_>,
     [lhs, rhs]: [View<'_>; 2],
     out: &ViewMut<'_>,
 ) -> Result<()> {
@@ -143,11 +189,12 @@ fn by_kernel(
     let stride = |view: &View<'_>, axis: usize| view.layout().strides()[batch + axis] as u64;
     job.inputs[0] = Operand::strided(origin(&lhs), &lhs.layout().strides()[..batch]);
     job.inputs[1] = Operand::strided(origin(&rhs), &rhs.layout().strides()[..batch]);
-    job.outputs[0] = output(out);
+    (job.outputs[0], job.outputs[1]) = (output(out), after.arguments().map_or_else(Output::default, output));
+    job.function = after.function();
     job.counts = [rows, columns, depth, stride(&lhs, 0), stride(&lhs, 1), stride(&rhs, 0)];
     job.integers[0] = stride(&rhs, 1) as i64;
-    if let Some(bias) = bias {
-        job.inputs[2] = Operand::strided(origin(&bias), bias.layout().strides());
+    if let Some(bias) = after.bias {
+        job.inputs[2] = strided(&bias);
     }
     let tiles = rows.div_ceil(TILE as u64) * columns.div_ceil(TILE as u64);
     device.blocks(op, kernel(Family::Matmul, "matmul", out.dtype()), tiles * job.count, &job)

@@ -37,6 +37,7 @@ use crate::predict::DeviceRules;
 use crate::storage::{View, ViewMut};
 
 use self::launch::Launcher;
+use self::matmul::After;
 
 /// What kernels take is the same on all of them.
 const RULES: DeviceRules = DeviceRules::Cuda { compute_capability: (0, 0) };
@@ -118,8 +119,9 @@ impl Backend for CudaBackend {
                 sort::arg_sort(device, op, descending, input, workspace.as_ref(), &out)
             }
             Kernel::RunningSum { axis, reverse, out } => scan::running_sum(device, op, axis, reverse, &out),
-            Kernel::MatMul { bias, lhs, rhs, workspace, out } => {
-                matmul::matmul(device, op, bias, [lhs, rhs], workspace.as_ref(), &out)
+            Kernel::MatMul { bias, lhs, rhs, activation, workspace, out } => {
+                let after = After { bias, activation: activation.as_ref() };
+                matmul::matmul(device, op, after, [lhs, rhs], workspace.as_ref(), &out)
             }
             Kernel::Softmax { log, input, out } => rows::softmax(device, op, log, input, &out),
             Kernel::SoftmaxGrad { log, output, grad, out } => {
@@ -164,8 +166,8 @@ impl Backend for CudaBackend {
             Kernel::Gather { input, indices, axis, out } => {
                 index::gather(device, op, input, indices, axis, &out)
             }
-            Kernel::ScatterAdd { input, indices, axis, out } => {
-                index::scatter_add(device, op, input, indices, axis, &out)
+            Kernel::ScatterAdd { input, indices, axis, workspace, out } => {
+                index::scatter_add(device, op, input, indices, axis, workspace.as_ref(), &out)
             }
             Kernel::OneHot { indices, out } => index::one_hot(device, op, indices, &out),
             Kernel::Random { distribution, key, out } => random::random(device, op, distribution, key, &out),

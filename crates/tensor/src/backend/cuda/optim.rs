@@ -18,7 +18,7 @@ pub(super) fn clip(
     let mut job = over(values.layout());
     job.outputs[0] = output(values);
     job.constants[..3].copy_from_slice(&limits);
-    device.each(op, kernel(Family::Optim, "clip", values.dtype()), job.count, &job)
+    device.ahead(op, kernel(Family::Optim, "clip", values.dtype()), job.count, &job)
 }
 
 /// See [`Kernel::Sgd`](crate::backend::Kernel::Sgd).
@@ -40,7 +40,7 @@ pub(super) fn sgd(
         (Some(_), false) => 1,
         (Some(_), true) => 2,
     };
-    device.each(op, kernel(Family::Optim, "sgd", narrowest([param.dtype(), grad.dtype()])), job.count, &job)
+    device.ahead(op, kernel(Family::Optim, "sgd", narrowest([param.dtype(), grad.dtype()])), job.count, &job)
 }
 
 /// See [`Kernel::Adam`](crate::backend::Kernel::Adam). `state`: parameters, means, variances.
@@ -71,7 +71,7 @@ pub(super) fn adam(
         coupled,
         1.0 - step.lr * decoupled,
     ];
-    device.each(op, kernel(Family::Optim, "adam", dtype), job.count, &job)
+    device.ahead(op, kernel(Family::Optim, "adam", dtype), job.count, &job)
 }
 
 /// See [`Kernel::RmsProp`](crate::backend::Kernel::RmsProp). `state`: parameters, means of squares, means of steps.
@@ -90,7 +90,7 @@ pub(super) fn rms_prop(
         [step.lr, step.weight_decay, step.smoothing, 1.0 - step.smoothing, step.epsilon, step.momentum];
     job.constants[..6].copy_from_slice(&numbers);
     job.function = u64::from(momentum.is_some());
-    device.each(
+    device.ahead(
         op,
         kernel(Family::Optim, "rms_prop", narrowest([param.dtype(), grad.dtype()])),
         job.count,
@@ -115,5 +115,5 @@ pub(super) fn lion(
     let shrink = 1.0 - step.lr * step.weight_decay;
     let numbers = [step.lr, shrink, beta1, 1.0 - beta1, beta2, 1.0 - beta2];
     job.constants[..6].copy_from_slice(&numbers);
-    device.each(op, kernel(Family::Optim, "lion", dtype), job.count, &job)
+    device.ahead(op, kernel(Family::Optim, "lion", dtype), job.count, &job)
 }

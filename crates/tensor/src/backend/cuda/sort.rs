@@ -1,8 +1,9 @@
 //! The order of elements: runs of indices merged into longer ones, to and fro between the output and the workspace.
 
-use bfc_cuda::kernels::{Family, Job, Operand};
+use bfc_cuda::kernels::{Family, Job, Operand, Output};
 
 use super::launch::{Launcher, kernel, origin, output, room};
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
@@ -30,15 +31,26 @@ pub(super) fn arg_sort(
     job.inputs[0] = Operand::strided(origin(&input), &layout.strides()[..lines]);
     (job.counts[0], job.counts[2]) = (length as u64, stride as u64);
     job.function = u64::from(descending);
+    merge(device, op, input.dtype(), job, [output(out), output(workspace)])
+}
+
+/// Merges lines of `counts[0]` elements, `counts[2]` apart: their order goes to `out`, and `workspace` has as much room.
+pub(super) fn merge(
+    device: &Launcher,
+    op: &'static str,
+    dtype: DType,
+    mut job: Job,
+    [out, workspace]: [Output; 2],
+) -> Result<()> {
     // Runs of one are merged in any case, as they are not written down before.
-    let merges = length.next_power_of_two().trailing_zeros().max(1);
+    let merges = job.counts[0].next_power_of_two().trailing_zeros().max(1);
     for merge in 0..merges {
         // The last merge goes to the output.
         let to_output = (merges - merge) % 2 == 1;
         let (from, to) = if to_output { (workspace, out) } else { (out, workspace) };
-        (job.also[0], job.outputs[0]) = (output(from).address, output(to));
+        (job.also[0], job.outputs[0]) = (from.address, to);
         job.counts[1] = 1 << merge;
-        device.each(op, kernel(Family::Sort, "merge_runs", input.dtype()), job.count, &job)?;
+        device.each(op, kernel(Family::Sort, "merge_runs", dtype), job.count, &job)?;
     }
     Ok(())
 }

@@ -21,7 +21,8 @@ fn gather<T: Element>(backend: &CpuBackend, input: View<'_>, indices: View<'_>, 
 
 fn scatter_add<T: Element>(input: View<'_>, indices: View<'_>, axis: usize, size: usize) -> Vec<T> {
     let mut out = Buffer::output(input.layout().shape().with_dim(axis, size).dims(), T::DTYPE);
-    cpu().run("scatter_add", Kernel::ScatterAdd { input, indices, axis, out: out.out() }).unwrap();
+    let kernel = Kernel::ScatterAdd { input, indices, axis, workspace: None, out: out.out() };
+    cpu().run("scatter_add", kernel).unwrap();
     out.values()
 }
 
@@ -104,11 +105,10 @@ fn truth_values_are_gathered_but_not_added() {
     assert_eq!(gather::<bool>(&cpu(), input.view(), indices.view(), 0), [true, false, true]);
     let mut out = Buffer::output(&[2], DType::Bool);
     let values = Buffer::of(&[3], &[true; 3]);
+    let (input, indices, workspace) = (values.view(), indices.view(), None);
+    let kernel = Kernel::ScatterAdd { input, indices, axis: 0, workspace, out: out.out() };
     assert_eq!(
-        cpu().run(
-            "scatter_add",
-            Kernel::ScatterAdd { input: values.view(), indices: indices.view(), axis: 0, out: out.out() }
-        ),
+        cpu().run("scatter_add", kernel),
         Err(Error::UnsupportedDType { op: "scatter_add", dtype: DType::Bool })
     );
 }
@@ -154,6 +154,7 @@ fn an_index_out_of_range_is_an_error_and_writes_nothing() {
                         input: input.view(),
                         indices: indices.view(),
                         axis: 0,
+                        workspace: None,
                         out: out.out()
                     }
                 ),

@@ -16,7 +16,9 @@ fn product<T: Element>(backend: &CpuBackend, lhs: View<'_>, rhs: View<'_>) -> Ve
         backend.workspace(Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype: T::DTYPE });
     let mut room = (bytes > 0).then(|| Buffer::output(&[bytes], DType::U8));
     let workspace = room.as_mut().map(Buffer::out);
-    backend.run("matmul", Kernel::MatMul { bias: None, lhs, rhs, workspace, out: out.out() }).unwrap();
+    backend
+        .run("matmul", Kernel::MatMul { bias: None, lhs, rhs, activation: None, workspace, out: out.out() })
+        .unwrap();
     out.values()
 }
 
@@ -58,7 +60,10 @@ fn rows_start_with_the_bias_however_that_lies() {
             let mut out = Buffer::output(&[stack, &[m, n]].concat(), DType::F64);
             let (bias, lhs, rhs) = (Some(bias.view()), lhs.view(), rhs.view());
             backend
-                .run("linear", Kernel::MatMul { bias, lhs, rhs, workspace: None, out: out.out() })
+                .run(
+                    "linear",
+                    Kernel::MatMul { bias, lhs, rhs, activation: None, workspace: None, out: out.out() },
+                )
                 .unwrap();
             assert_close(&out.values::<f64>(), &expected, 1e-12, "matmul with a bias");
         }
@@ -95,7 +100,7 @@ fn a_bias_of_another_length_is_refused() {
     let (bias, lhs, rhs) = (Some(bias.view()), square.view(), square.view());
     let result = CpuBackend::new(1)
         .unwrap()
-        .run("linear", Kernel::MatMul { bias, lhs, rhs, workspace: None, out: out.out() });
+        .run("linear", Kernel::MatMul { bias, lhs, rhs, activation: None, workspace: None, out: out.out() });
     assert!(matches!(result, Err(Error::ShapeMismatch { op: "linear", .. })));
 }
 
@@ -261,6 +266,7 @@ fn operands_that_do_not_fit_are_an_error() {
             bias: None,
             lhs: square.view(),
             rhs: vector.view(),
+            activation: None,
             workspace: None,
             out: out.out(),
         },
@@ -268,7 +274,14 @@ fn operands_that_do_not_fit_are_an_error() {
     assert!(matches!(refused, Err(Error::BadRank { op: "matmul", .. })));
     let refused = backend.run(
         "matmul",
-        Kernel::MatMul { bias: None, lhs: square.view(), rhs: wide.view(), workspace: None, out: out.out() },
+        Kernel::MatMul {
+            bias: None,
+            lhs: square.view(),
+            rhs: wide.view(),
+            activation: None,
+            workspace: None,
+            out: out.out(),
+        },
     );
     assert!(matches!(refused, Err(Error::ShapeMismatch { op: "matmul", .. })));
     let mut small = Buffer::output(&[2, 1], DType::F32);
@@ -280,6 +293,7 @@ fn operands_that_do_not_fit_are_an_error() {
                     bias: None,
                     lhs: square.view(),
                     rhs: square.view(),
+                    activation: None,
                     workspace: None,
                     out: small.out()
                 }
@@ -290,7 +304,14 @@ fn operands_that_do_not_fit_are_an_error() {
     let mut out = Buffer::output(&[2, 2], DType::I64);
     let refused = backend.run(
         "matmul",
-        Kernel::MatMul { bias: None, lhs: whole.view(), rhs: whole.view(), workspace: None, out: out.out() },
+        Kernel::MatMul {
+            bias: None,
+            lhs: whole.view(),
+            rhs: whole.view(),
+            activation: None,
+            workspace: None,
+            out: out.out(),
+        },
     );
     assert_eq!(refused, Err(Error::UnsupportedDType { op: "matmul", dtype: DType::I64 }));
 }

@@ -1,0 +1,45 @@
+//! Activations of products, in place where nobody wants the products themselves.
+
+use super::dispatch::{float, host_mut};
+use super::matmul;
+use super::number::Float;
+use super::parallel::{HEAVY, LIGHT, Workers};
+use super::simd;
+use super::unary::{gelu, gelu_tanh, silu, unary};
+use crate::backend::{Activated, Activation};
+use crate::error::Result;
+use crate::storage::{View, ViewMut};
+
+/// See [`Kernel::MatMul`](crate::backend::Kernel::MatMul).
+pub(super) fn matmul(
+    workers: &Workers,
+    op: &'static str,
+    bias: Option<View<'_>>,
+    factors: [View<'_>; 2],
+    Activated { function, arguments }: Activated<'_>,
+    workspace: Option<ViewMut<'_>>,
+    mut out: ViewMut<'_>,
+) -> Result<()> {
+    if let Some(mut sums) = arguments {
+        matmul::matmul(workers, op, bias, factors, workspace, sums.reborrow())?;
+        return unary(workers, op, function.function(), sums.as_view(), out);
+    }
+    matmul::matmul(workers, op, bias, factors, workspace, out.reborrow())?;
+    float!(op, out.dtype(), T => {
+        in_place(workers, function, host_mut::<T>(op, out)?);
+        Ok(())
+    })
+}
+
+/// To the bit what [`unary`] gives elsewhere.
+fn in_place<T: Float>(workers: &Workers, function: Activation, values: &mut [T]) {
+    fn each<T: Float>(workers: &Workers, chunk: usize, values: &mut [T], f: impl Fn(T) -> T + Sync) {
+        workers.chunks(values, chunk, &|_, part| simd::each(part, |x| *x = f(*x)));
+    }
+    match function {
+        Activation::Relu => each(workers, LIGHT, values, T::rectified),
+        Activation::Gelu => each(workers, HEAVY, values, gelu),
+        Activation::GeluTanh => each(workers, HEAVY, values, gelu_tanh),
+        Activation::Silu => each(workers, HEAVY, values, silu),
+    }
+}
