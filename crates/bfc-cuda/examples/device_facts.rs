@@ -4,9 +4,10 @@
 //! `cargo run -p bfc-cuda --example device_facts`; `scripts/gpu-check` brings it to machines without Rust.
 
 use std::fmt::Display;
+use std::sync::Arc;
 
 use bfc_core::{Driver, Stream};
-use bfc_cuda::{CudaDriver, Nvrtc, StreamCompute, probe};
+use bfc_cuda::{CudaDriver, StreamCompute, probe, self_check};
 
 /// A text as JSON writes it.
 fn quoted(text: impl Display) -> String {
@@ -21,12 +22,19 @@ fn quoted(text: impl Display) -> String {
     quoted + "\""
 }
 
-/// The version of the library for products.
-fn cublas(driver: &std::sync::Arc<CudaDriver>) -> Result<u32, String> {
+/// What the device computes with, and whether it does.
+fn computing(driver: &Arc<CudaDriver>) -> Result<[(&'static str, String); 3], String> {
     let stream = Stream::new(driver.clone()).map_err(|error| error.to_string())?;
     let compute = StreamCompute::new(driver.clone(), stream).map_err(|error| error.to_string())?;
-    let version = compute.products().map(|library| library.version());
-    version.map_err(|error| error.to_string())
+    let version = |(major, minor)| format!("{major}.{minor}");
+    let compiler = compute.compiler().map(|compiler| version(compiler.version()));
+    let library = compute.products().map(|library| library.version().to_string());
+    let check = self_check(driver, &compute).map(|()| "passed".to_owned());
+    Ok([
+        ("nvrtc", quoted(compiler.unwrap_or_else(|error| error.to_string()))),
+        ("cublas", library.unwrap_or_else(quoted)),
+        ("self_check", quoted(check.unwrap_or_else(|error| error.to_string()))),
+    ])
 }
 
 fn main() {
@@ -44,11 +52,12 @@ fn main() {
             fact("compute_capability", quoted(device.compute_capability));
             fact("driver_cuda", quoted(device.driver_version));
             fact("maps_memory", driver.granularity().is_ok().to_string());
-            fact("cublas", cublas(&driver).map_or_else(quoted, |version| version.to_string()));
+            match computing(&driver) {
+                Ok(facts) => facts.into_iter().for_each(|(name, value)| fact(name, value)),
+                Err(problem) => fact("problem", quoted(problem)),
+            }
         }
         Err(reason) => fact("device", format!("null,\n  \"reason\": {}", quoted(reason))),
     }
-    let nvrtc = Nvrtc::find().map(|compiler| format!("{}.{}", compiler.version().0, compiler.version().1));
-    fact("nvrtc", quoted(nvrtc.unwrap_or_else(|error| error.to_string())));
     println!("{{\n{}\n}}", facts.join(",\n"));
 }
