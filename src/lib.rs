@@ -13,9 +13,9 @@ pub use highwater_tracking as tracking;
 
 pub use highwater_tensor::{
     AttentionOptions, Axes, Buffer, Choice, Conv2dOptions, CrossEntropyOptions, DType, Device,
-    DeviceAllocator, DeviceFault, DeviceProfile, DeviceRules, DryPeak, DryRead, DryRun, DryRunOptions, Element, Error,
-    GradCheck, GradCheckError, Gradients, IntoPart, IntoParts, IntoShape, LargestFit, Layout, Norm, Op,
-    OpContext, PadMode, ParseProfileError, Part, Place, Placement, PlacementReason, Pool2dOptions,
+    DeviceAllocator, DeviceFault, DeviceProfile, DeviceRules, DryPeak, DryRead, DryRun, DryRunOptions,
+    Element, Error, GradCheck, GradCheckError, Gradients, IntoPart, IntoParts, IntoShape, LargestFit, Layout,
+    Norm, Op, OpContext, PadMode, ParseProfileError, Part, Place, Placement, PlacementReason, Pool2dOptions,
     RawElement, Reduction, Refused, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, SmallestPool,
     SortOrder, StepCounts, StepGraph, Storage, Tensor, TensorOptions, View, ViewMut, apply, backend,
     check_gradients, checkpoint, data, dlpack, dry_run, evaluating, io, is_recording, is_training,
