@@ -11,8 +11,15 @@ use std::process::{Command, Output};
 use highwater::tracking::{Recording, RecordingLimits, TrainingLog, TrainingLogLimits, write_page_with_log};
 use serde_json::Value;
 
+/// A program that computes on the CPU where it is not told otherwise, also where there is a GPU.
+fn on_cpu(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env("HIGHWATER_DEVICE", "cpu");
+    command
+}
+
 fn run(example: &str, args: &[&str]) -> Output {
-    let output = Command::new(built::example(example)).args(args).args(["--threads", "1"]).output().unwrap();
+    let output = on_cpu(&built::example(example)).args(args).args(["--threads", "1"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     output
 }
@@ -133,7 +140,7 @@ fn the_help_of_every_example_that_trains_has_what_all_have() {
 fn standard_output_is_refused_where_a_file_is_to_be_written() {
     let example = built::example("linear_regression");
     for option in ["--save", "--json", "--html", "--log", "--record", "--trace", "--oom-report"] {
-        let output = Command::new(&example).args([option, "-", "--steps", "1"]).output().unwrap();
+        let output = on_cpu(&example).args([option, "-", "--steps", "1"]).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && error.contains("./-"), "{option}: {error}");
     }
@@ -177,7 +184,7 @@ fn points_without_x_and_y_are_refused_with_the_name_of_their_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("points.csv");
     std::fs::write(&file, "1,2,3\n").unwrap();
-    let mut command = Command::new(built::example("linear_regression"));
+    let mut command = on_cpu(&built::example("linear_regression"));
     let output = command.arg("--points").arg(&file).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{error}");
@@ -252,7 +259,7 @@ fn a_file_that_is_no_line_is_refused_with_its_name() {
     let file = folder.path().join("other");
     std::fs::write(&file, [2, 0, 0, 0, 0, 0, 0, 0, b'{', b'}']).unwrap();
     let file = file.to_str().unwrap();
-    let output = Command::new(built::example("linear_regression")).args(["--resume", file]).output().unwrap();
+    let output = on_cpu(&built::example("linear_regression")).args(["--resume", file]).output().unwrap();
     assert!(!output.status.success());
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(message.contains(file) && message.contains("no number of steps"), "{message}");

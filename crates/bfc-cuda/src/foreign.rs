@@ -1,6 +1,7 @@
 //! Libraries that are called by their C interface: loaded once, their functions by name, and their words for a status.
 
 use std::collections::HashMap;
+use std::error::Error;
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::sync::{Mutex, PoisonError};
 
@@ -19,7 +20,11 @@ pub(crate) fn open(path: &OsStr) -> Result<&'static Library, String> {
         return Ok(library);
     }
     // SAFETY: opening a library runs its initialisers, as the caller wants.
-    let library = unsafe { Library::new(path) }.map_err(|error| error.to_string())?;
+    let library = unsafe { Library::new(path) }.map_err(|error| {
+        let (words, path) = (words(&error), format!("{}: ", path.to_string_lossy()));
+        // Whoever tells it says first which library it is about; what is missing may be another, which this one needs.
+        words.strip_prefix(&path).map_or_else(|| words.clone(), str::to_owned)
+    })?;
     let library: &'static Library = Box::leak(Box::new(library));
     loaded.insert(path.to_owned(), library);
     Ok(library)
@@ -31,7 +36,12 @@ pub(crate) fn open(path: &OsStr) -> Result<&'static Library, String> {
 pub(crate) fn function<T: Copy>(library: &Library, name: &CStr) -> Result<T, String> {
     // SAFETY: the function is of this type, as the caller says.
     let function = unsafe { library.get::<T>(name.to_bytes()) };
-    function.map(|function| *function).map_err(|error| error.to_string())
+    function.map(|function| *function).map_err(|error| words(&error))
+}
+
+/// What the system says, which the error itself does not.
+fn words(error: &libloading::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// The library's words for a status, which its function `name` has.

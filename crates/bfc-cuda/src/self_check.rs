@@ -1,6 +1,8 @@
 //! Whether a device computes at all, and the right numbers: what an automatic choice asks before it takes one.
 
-use bfc_core::{Driver, SourceError};
+use std::sync::Arc;
+
+use bfc_core::{DeviceSource, Driver, SourceError};
 
 use crate::compute::{Compute, ComputeError};
 use crate::driver::CudaDriver;
@@ -44,19 +46,23 @@ const PRODUCT: u64 = 12_288;
 const RESULTS_END: u64 = 16_384;
 const WORKSPACE: u64 = 16_384;
 const WORKSPACE_BYTES: u64 = 65_536;
+/// What addresses are multiples of.
+const ALIGNMENT: u64 = 256;
 
 /// Has a device copy numbers, scale them, sum them and multiply them as matrices, and compares the results with the host's. All are
 /// whole and small, so that they are the same to the bit in whatever order they are summed. The product is that of the library, where
-/// there is one, else that of a kernel. All memory is given back.
+/// there is one, else that of a kernel. Memory comes as it does for a pool of the device's, and all of it is given back.
 ///
 /// # Errors
 /// See [`SelfCheckError`].
-pub fn self_check(driver: &CudaDriver, compute: &dyn Compute) -> Result<(), SelfCheckError> {
-    let memory = driver.allocate_device(WORKSPACE + WORKSPACE_BYTES).map_err(SelfCheckError::Memory)?;
+pub fn self_check(driver: &Arc<CudaDriver>, compute: &dyn Compute) -> Result<(), SelfCheckError> {
+    let driver: Arc<dyn Driver> = driver.clone();
+    let source = DeviceSource::default().open(&driver).map_err(SelfCheckError::Memory)?;
+    let memory = source.allocate(ALIGNMENT, WORKSPACE + WORKSPACE_BYTES).map_err(SelfCheckError::Memory)?;
     // SAFETY: the memory was taken just now, of that size, and nobody else knows of it.
-    let checked = unsafe { check_at(compute, memory) };
-    // SAFETY: as above; what was given to the device ends before it is taken back.
-    unsafe { driver.free_device(memory) };
+    let checked = unsafe { check_at(compute, memory.address) };
+    // SAFETY: as above; the source waits for what was given to the device.
+    unsafe { source.free(memory) };
     checked
 }
 
