@@ -181,8 +181,9 @@ impl<O> PoolConfig<O> {
     ///
     /// A thread that only frees is known from its first free on. Until then it does not count, and a request that it
     /// would have served may be refused: [expect it](crate::ExpectedFrees), or leave this out. It never comes to that after a
-    /// thread has freed that took nothing, with more than 16 threads, or with a
-    /// [timing counter](Self::with_timing_counter).
+    /// thread has freed that took nothing, after one that took memory has ended, with more than 16 threads, with a
+    /// [timing counter](Self::with_timing_counter), or below a [`StreamAllocator`](crate::StreamAllocator), which waits in the
+    /// pool's place.
     #[must_use]
     pub const fn with_stalemate_after(mut self, time: Duration) -> Self {
         self.stalemate = Some(time);
