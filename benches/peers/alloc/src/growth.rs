@@ -23,19 +23,29 @@ pub struct Row {
     pub reserved: BTreeMap<String, f64>,
 }
 
+/// One way to grow.
+struct Way {
+    name: &'static str,
+    config: fn(Bytes) -> BfcConfig,
+    /// Whether the source continues regions.
+    joins: bool,
+}
+
+const WAYS: [Way; 4] = [
+    Way { name: "highwater, separate regions", config: BfcConfig::new, joins: false },
+    Way { name: "highwater, one region continued", config: BfcConfig::new, joins: true },
+    Way { name: "TensorFlow's rules, separate regions", config: BfcConfig::tensorflow, joins: false },
+    Way { name: "TensorFlow's rules, one region continued", config: BfcConfig::tensorflow, joins: true },
+];
+
 /// Replays every trace once through each way to grow. The same on every machine, as nothing is timed.
 pub fn measure(programs: &[Program]) -> Vec<Row> {
-    let ways: [(&'static str, fn(Bytes) -> BfcConfig, bool); 4] = [
-        ("highwater, separate regions", BfcConfig::new, false),
-        ("highwater, one region continued", BfcConfig::new, true),
-        ("TensorFlow's rules, separate regions", BfcConfig::tensorflow, false),
-        ("TensorFlow's rules, one region continued", BfcConfig::tensorflow, true),
-    ];
-    let measured = |(name, config, joins): (&'static str, fn(Bytes) -> BfcConfig, bool)| {
-        let ratio = |program: &Program| (program.name.clone(), reserved(program, config(LIMIT), joins));
-        Row { name, reserved: programs.iter().map(ratio).collect() }
+    let measured = |way: Way| {
+        let ratio =
+            |program: &Program| (program.name.clone(), reserved(program, (way.config)(LIMIT), way.joins));
+        Row { name: way.name, reserved: programs.iter().map(ratio).collect() }
     };
-    ways.into_iter().map(measured).collect()
+    WAYS.into_iter().map(measured).collect()
 }
 
 fn reserved(program: &Program, config: BfcConfig, joins: bool) -> f64 {

@@ -37,6 +37,10 @@ impl Row {
         Self { name, thread_safe, cold, warm, random_free, smallest: BTreeMap::new() }
     }
 
+    fn is_measured(&self) -> bool {
+        !(self.warm.is_empty() && self.random_free.is_empty() && self.smallest.is_empty())
+    }
+
     pub fn add_times(&mut self, trace: &str, cold: f64, warm: f64) {
         self.cold.entry(trace.to_owned()).or_default().push(cold);
         self.warm.entry(trace.to_owned()).or_default().push(warm);
@@ -78,10 +82,26 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let number = |value: Option<f64>, digits: usize| match value {
-            Some(value) if value.is_finite() => format!("{value:.digits$}"),
-            _ => "–".to_owned(),
-        };
+        if self.rows.iter().any(Row::is_measured) {
+            self.write_rows(f)?;
+        }
+        if !self.growth.is_empty() {
+            self.write_growth(f)?;
+        }
+        Ok(())
+    }
+}
+
+/// A figure, or a dash for none.
+fn number(value: Option<f64>, digits: usize) -> String {
+    match value {
+        Some(value) if value.is_finite() => format!("{value:.digits$}"),
+        _ => "–".to_owned(),
+    }
+}
+
+impl Report {
+    fn write_rows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:<26} {:>6} {:>6}", "ns/event, ns/pair, pool/peak", "warm", "cold")?;
         for trace in &self.traces {
             write!(f, " {:>9}", &trace[..trace.len().min(9)])?;
@@ -106,11 +126,11 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "* thread-safe. Times are medians; warm, cold and pool are geometric means over the traces."
-        )?;
-        if self.growth.is_empty() {
-            return Ok(());
-        }
-        write!(f, "\n{:<42} {:>7}", "most reserved / live peak, growing", "mean")?;
+        )
+    }
+
+    fn write_growth(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<42} {:>7}", "most reserved / live peak, growing", "mean")?;
         for trace in &self.traces {
             write!(f, " {:>9}", &trace[..trace.len().min(9)])?;
         }
