@@ -116,7 +116,7 @@ fn main() -> anyhow::Result<()> {
     let clock = Clock { probe: Tensor::zeros(&device, 1)?, rounds: args.rounds };
 
     println!("{device}: medians of {} rounds", args.rounds);
-    println!("{:<44}{:>12}{:>12}{:>12}", "op", "µs", "GB/s", "GFLOP/s");
+    println!("{:<52}{:>12}{:>12}{:>12}", "op", "µs", "GB/s", "GFLOP/s");
     let mut failed = 0;
     let mut table = Vec::new();
     for make in ops::TABLE {
@@ -152,7 +152,7 @@ fn row(case: &Case, seconds: f64) -> Value {
         0.0 => String::new(),
         rate => format!("{:.1}", rate / 1e9),
     };
-    println!("{:<44}{:>12.2}{:>12}{:>12}", case.name, seconds * 1e6, figure(bytes), figure(flops));
+    println!("{:<52}{:>12.2}{:>12}{:>12}", case.name, seconds * 1e6, figure(bytes), figure(flops));
     json!({
         "op": case.name,
         "microseconds": seconds * 1e6,
@@ -174,11 +174,11 @@ fn overhead(device: &Device, clock: &Clock) -> Result<Vec<Value>> {
         ("nothing, and a wait", Box::new(|| clock.wait())),
         ("add, 64 elements, and a wait", Box::new(|| x.add(&x).map(drop).and_then(|()| clock.wait()))),
     ];
-    println!("\n{:<44}{:>12}", "what an op costs beyond its arithmetic", "µs");
+    println!("\n{:<52}{:>12}", "what an op costs beyond its arithmetic", "µs");
     let mut rows = Vec::new();
     for (name, mut call) in calls {
         let microseconds = clock.time(&mut *call)? * 1e6;
-        println!("{name:<44}{microseconds:>12.2}");
+        println!("{name:<52}{microseconds:>12.2}");
         rows.push(json!({ "op": name, "microseconds": microseconds }));
     }
     Ok(rows)

@@ -27,7 +27,7 @@ type Time<'a> = &'a mut dyn FnMut(&mut dyn FnMut() -> Result<()>) -> Result<f64>
 
 /// Times all steps.
 pub(crate) fn time(device: &Device, sizes: Sizes, time: Time<'_>) -> Result<Vec<Value>> {
-    println!("\n{:<44}{:>12}{:>12}{:>12}", "a training step", "µs", "as graphs", "kernels");
+    println!("\n{:<52}{:>12}{:>12}{:>12}", "a training step", "µs", "as graphs", "kernels");
     let mut rows = vec![perceptron(device, time)?, transformer(device, SMALL, time)?];
     if !sizes.small {
         let large = transformer(device, LARGE, time);
@@ -42,7 +42,7 @@ fn row(device: &Device, name: &str, time: Time<'_>, step: &mut dyn FnMut() -> Re
     let graphs = time(&mut || graph.run(&mut *step))? * 1e6;
     let counts = graph.counts();
     let kernels = (counts.in_graphs + counts.singly) / counts.runs.max(1);
-    println!("{name:<44}{singly:>12.1}{graphs:>12.1}{kernels:>12}");
+    println!("{name:<52}{singly:>12.1}{graphs:>12.1}{kernels:>12}");
     if let Some(reason) = &counts.refused {
         println!("graphs refused: {reason}");
     }
