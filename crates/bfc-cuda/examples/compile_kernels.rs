@@ -9,8 +9,19 @@ use std::error::Error;
 use bfc_cuda::Nvrtc;
 use bfc_cuda::kernels::{ElementType, Family};
 
-/// Registers and bytes spilled by kernel, from what the assembler reports.
-fn usage(log: &str) -> BTreeMap<String, (u32, u32)> {
+/// What a kernel takes of a device.
+#[derive(Clone, Copy, Default)]
+struct Usage {
+    registers: u32,
+    /// Bytes of registers that had to be put into memory.
+    spilled: u32,
+    /// Bytes of each thread's own memory, those spilled among them: what is looked up by a number lies there, and so would an
+    /// argument that is copied.
+    stack: u32,
+}
+
+/// By kernel, from what the assembler reports.
+fn usage(log: &str) -> BTreeMap<String, Usage> {
     let (mut usage, mut kernel) = (BTreeMap::new(), String::new());
     let number_before = |line: &str, words: &str| -> u32 {
         let before = line.split(words).next().unwrap_or_default();
@@ -20,12 +31,13 @@ fn usage(log: &str) -> BTreeMap<String, (u32, u32)> {
         if let Some((_, rest)) = line.split_once("Compiling entry function '") {
             kernel = rest.split('\'').next().unwrap_or_default().to_owned();
         }
-        let entry: &mut (u32, u32) = usage.entry(kernel.clone()).or_default();
+        let entry: &mut Usage = usage.entry(kernel.clone()).or_default();
         if line.contains(" registers") {
-            entry.0 = number_before(line, " registers");
+            entry.registers = number_before(line, " registers");
         }
         if line.contains(" bytes spill stores") {
-            entry.1 = number_before(line, " bytes spill stores");
+            entry.spilled = number_before(line, " bytes spill stores");
+            entry.stack = number_before(line, " bytes stack frame");
         }
     }
     usage.retain(|kernel, _| !kernel.is_empty());
@@ -41,8 +53,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     if architectures.is_empty() {
         architectures.clone_from(&compiler.architectures().to_vec());
     }
-    println!("NVRTC {major}.{minor}");
-    println!("{:<24} {:>6} {:>10} {:>9} {:>8}", "kernel", "sm", "registers", "spilled", "code");
+    println!(
+        "{:<12} {:<28} {:>5} {:>4} {:>10} {:>8} {:>6} {:>8}",
+        "family", "kernel", "nvrtc", "sm", "registers", "spilled", "stack", "code"
+    );
     let mut warned = 0;
     for architecture in architectures {
         let mut options = compiler.options(architecture)?;
@@ -55,16 +69,18 @@ fn main() -> Result<(), Box<dyn Error>> {
                 for line in image.log.lines().filter(|line| line.contains("warning")) {
                     // What is said of architectures that will go some day is not said of our code.
                     if !line.contains("deprecated") {
-                        println!("{name}: {line}");
+                        eprintln!("{name}: {line}");
                         warned += 1;
                     }
                 }
                 let usage = usage(&image.log);
                 for kernel in family.kernels() {
                     let kernel = format!("{kernel}_{}", element.suffix());
-                    let (registers, spilled) = usage.get(&kernel).copied().unwrap_or_default();
-                    let bytes = image.code.len();
-                    println!("{kernel:<24} {architecture:>6} {registers:>10} {spilled:>9} {bytes:>8}");
+                    let Usage { registers, spilled, stack } = usage.get(&kernel).copied().unwrap_or_default();
+                    let (family, bytes) = (family.name(), image.code.len());
+                    println!(
+                        "{family:<12} {kernel:<28} {major:>2}.{minor} {architecture:>4} {registers:>10} {spilled:>8} {stack:>6} {bytes:>8}"
+                    );
                 }
             }
         }

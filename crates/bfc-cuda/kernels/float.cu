@@ -84,14 +84,18 @@ KERNEL(derivative) {
 KERNEL(bias_activation) {
     const u32 N = Packed<T>::count;
     const T* bias = (const T*)job.also[0];
+    u64 columns = job.k[0];
     handfuls<N>(job, [&](const Handful& few) {
         T x[N], y[N];
         load<T>(job, 0, few, x);
         if (bias) {
+            u64 column = few.first - quotient(few.first, columns) * columns;
+            u64 step = few.step - quotient(few.step, columns) * columns;
 #pragma unroll
             for (u32 n = 0; n < N; ++n) {
-                u64 column = few.at(n) - quotient(few.at(n), job.k[0]) * job.k[0];
-                if (few.has(n)) x[n] = (T)((WIDE)x[n] + (WIDE)bias[column * job.k[1]]);
+                x[n] = (T)((WIDE)x[n] + (WIDE)bias[column * job.k[1]]);
+                column += step;
+                if (column >= columns) column -= columns;
             }
         }
         if (job.out[1].address) put<T>(job, 1, few, x);
