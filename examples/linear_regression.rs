@@ -67,6 +67,10 @@ fn fit(args: &Args, session: &Session) -> anyhow::Result<()> {
             Ok(loss)
         })?;
         progress.step(&loss, json!({ "learning_rate": RATE }))?;
+        let done = progress.steps();
+        if let Some(path) = args.saves.end(device).filter(|_| args.saves.is_due(done)) {
+            save(path, &slope, &offset, done)?;
+        }
     }
     let steps = progress.steps();
     drop(progress);

@@ -7,7 +7,9 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
+use highwater::io::{SafetensorsLimits, read_safetensors};
 use highwater::tracking::{Recording, RecordingLimits, TrainingLog, TrainingLogLimits, write_page_with_log};
 use serde_json::Value;
 
@@ -118,6 +120,7 @@ fn the_help_of_every_example_that_trains_has_what_all_have() {
         let help = String::from_utf8(output.stdout).unwrap();
         for option in [
             "--save <FILE>",
+            "--save-every <N>",
             "--resume <FILE>",
             "--device <",
             "--dry-run[=<PROFILE>]",
@@ -166,6 +169,37 @@ fn a_line_that_was_fitted_in_two_parts_is_that_of_one() {
 }
 
 #[test]
+fn a_run_that_is_killed_goes_on_from_what_it_saved_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let mut endless = Command::new(built::example("linear_regression"))
+        .args(["--steps", "1000000000", "--threads", "1", "--save-every", "3", "--save", &at("line")])
+        .spawn()
+        .unwrap();
+    let begun = Instant::now();
+    while !Path::new(&at("line")).exists() && begun.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    endless.kill().unwrap();
+    endless.wait().unwrap();
+    let saved = read_safetensors(at("line"), &SafetensorsLimits::default()).unwrap();
+    let done: u64 = saved.metadata["steps"].parse().unwrap();
+    assert!(done > 0 && done.is_multiple_of(3), "{done}");
+    let steps = (done + 4).to_string();
+    let results = |name: &str, args: &[&str]| -> Value {
+        run("linear_regression", &[args, &["--steps", &steps, "--json", &at(name)]].concat());
+        serde_json::from_slice(&std::fs::read(at(name)).unwrap()).unwrap()
+    };
+    let (whole, resumed) = (results("whole", &[]), results("rest", &["--resume", &at("line")]));
+    for key in ["slope", "offset"] {
+        assert_eq!(whole[key], resumed[key], "{key}");
+    }
+    // Every so many steps make no sense without a file.
+    let example = built::example("linear_regression");
+    assert!(!Command::new(example).args(["--save-every", "3"]).output().unwrap().status.success());
+}
+
+#[test]
 fn a_line_goes_through_points_of_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
@@ -204,7 +238,7 @@ fn a_network_that_was_trained_in_two_parts_is_that_of_one() {
     // The latter with a loss scaler.
     for dtype in ["f32", "f16"] {
         let whole = digits(&["--dtype", dtype]);
-        digits(&["--dtype", dtype, "--stop-after", "1", "--save", &at("digits")]);
+        digits(&["--dtype", dtype, "--stop-after", "1", "--save", &at("digits"), "--save-every", "1"]);
         let resumed = digits(&["--dtype", dtype, "--resume", &at("digits")]);
         for key in ["steps", "final_loss", "test_accuracy"] {
             assert_eq!(whole[key], resumed[key], "{key} in {dtype}");

@@ -56,6 +56,29 @@ fn a_run_that_goes_on_ends_as_one_that_was_not_interrupted() {
 }
 
 #[test]
+fn a_run_on_other_characters_does_not_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    results(folder.path(), &["--steps", "1", "--save", &at("saved")]);
+    // As many characters, of which one is another.
+    std::fs::write(at("other"), "so it goes, and goes, and so on it goes! ".repeat(40)).unwrap();
+    let resume = |text: &str, more: &[&str]| {
+        Command::new(built::example("train_chargpt"))
+            .args(["--text", &at(text), "--context", "16", "--sample", "0", "--resume", &at("saved")])
+            .args(SMALL)
+            .args(["--steps", "2"])
+            .args(more)
+            .output()
+            .unwrap()
+    };
+    assert!(resume("text", &[]).status.success());
+    for refused in [resume("other", &[]), resume("text", &["--tokens", "bytes"])] {
+        let error = String::from_utf8(refused.stderr).unwrap();
+        assert!(!refused.status.success() && error.contains("has learnt other characters"), "{error}");
+    }
+}
+
+#[test]
 fn its_dry_run_has_the_peak_of_the_real_one() {
     let folder = tempfile::tempdir().unwrap();
     let pool =

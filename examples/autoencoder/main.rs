@@ -115,6 +115,9 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
             let rate = optimizer.learning_rate();
             progress.step(&loss, json!({ "validation_loss": validation, "learning_rate": rate }))?;
         }
+        if args.saves.is_due(epoch + 1) {
+            args.saves.save(device, &network, &optimizer, progress.steps())?;
+        }
     }
     let (steps, last_loss) = (progress.steps(), progress.loss());
     drop(progress);

@@ -77,6 +77,9 @@ impl Transformer {
             })?;
             let loss = (!device.is_dry()).then_some(sum / args.parts as f32);
             progress.step_with(loss, json!({ "learning_rate": args.learning_rate }))?;
+            if args.saves.is_due(progress.steps()) {
+                args.saves.save(&device, self, optimizer, progress.steps())?;
+            }
         }
         Ok(())
     }

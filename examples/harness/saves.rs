@@ -17,6 +17,10 @@ pub(crate) struct Saves {
     #[arg(long, value_name = "FILE", value_parser = file_to_write())]
     save: Option<PathBuf>,
 
+    /// Write that file after every so many steps, or epochs where training goes by these, too: a run that is killed can go on
+    #[arg(long, value_name = "N", requires = "save", value_parser = clap::value_parser!(u64).range(1..))]
+    save_every: Option<u64>,
+
     /// Go on from a file written by --save, with the same other options
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
@@ -28,7 +32,12 @@ impl Saves {
         self.resume.as_deref()
     }
 
-    /// The file to write at the end; none for a device that computes nothing, as there is nothing to keep.
+    /// Whether it is time to write the file, after so many steps; or epochs, where only whole ones are kept.
+    pub(crate) fn is_due(&self, done: u64) -> bool {
+        self.save_every.is_some_and(|every| done.is_multiple_of(every))
+    }
+
+    /// The file to write now; none for a device that computes nothing, as there is nothing to keep.
     pub(crate) fn end(&self, device: &Device) -> Option<&Path> {
         self.save.as_deref().filter(|_| !device.is_dry())
     }

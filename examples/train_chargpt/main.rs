@@ -10,6 +10,7 @@ mod sources;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::ensure;
 use clap::Parser;
 use harness::Session;
 use highwater::prelude::*;
@@ -22,6 +23,28 @@ const LONGEST: u64 = 64 << 20;
 
 /// The share of the text, at its end, that the model never sees in training.
 const TEST_FRACTION: f64 = 0.1;
+
+/// Under which name it is kept what the tokens stand for.
+const ALPHABET: &str = "alphabet";
+
+/// What the tokens stand for; bytes have no characters.
+fn alphabet(text: &Text) -> String {
+    text.alphabet().unwrap_or_default()
+}
+
+/// Keeps what was learnt in so many steps, and of which characters, where that was asked for.
+fn save(
+    args: &Args,
+    device: &Device,
+    model: &CharGpt,
+    optimizer: &AdamW,
+    text: &Text,
+    steps: u64,
+) -> anyhow::Result<()> {
+    let Some(path) = args.saves.end(device) else { return Ok(()) };
+    let checkpoint = Checkpoint::of(model)?.with_optimizer(optimizer)?.with_step(steps);
+    Ok(checkpoint.with_note(ALPHABET, &alphabet(text)).save(path)?)
+}
 
 /// What a token is.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -105,7 +128,16 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
     let rate = Schedule::Cosine { start, end: 0.1 * start, steps: args.steps.saturating_sub(warm) }
         .after_warm_up(warm);
     let mut progress = session.progress(args.steps);
-    progress.resume(args.saves.resume(&model, &mut optimizer)?);
+    if let Some(checkpoint) = args.saves.load()? {
+        // As many other characters would do for the model, and stand for the wrong rows.
+        let (learnt, given) = (checkpoint.note(ALPHABET), alphabet(&train));
+        ensure!(
+            learnt.is_none_or(|learnt| learnt == given),
+            "--resume: that model has learnt other characters: give the text and --tokens it was trained with"
+        );
+        checkpoint.restore_all(&model, &mut optimizer)?;
+        progress.resume(checkpoint.step().unwrap_or(0));
+    }
     let (first, end) = (progress.steps(), args.stop_at.unwrap_or(args.steps).min(args.steps));
     // Of a model that has learnt all already.
     let mut test_loss = if first >= end { model.mean_loss(&test, args, seed)? } else { None };
@@ -125,10 +157,13 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
         }
         let rate = optimizer.learning_rate();
         progress.step(&loss, json!({ "validation_loss": validation, "learning_rate": rate }))?;
+        if args.saves.is_due(step + 1) {
+            save(args, device, &model, &optimizer, &train, step + 1)?;
+        }
     }
     let (steps, last_loss) = (progress.steps(), progress.loss());
     drop(progress);
-    args.saves.save(device, &model, &optimizer, steps)?;
+    save(args, device, &model, &optimizer, &train, steps)?;
 
     let summary = match (test_loss, model.write(&train, args, seed)?) {
         (Some(loss), Some(sample)) => {

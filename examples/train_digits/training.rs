@@ -1,5 +1,7 @@
 //! The training of the network, with batches of any size on any device.
 
+use std::path::Path;
+
 use highwater::io::Checkpoint;
 use highwater::prelude::*;
 use highwater::{DryRunOptions, LargestFit, Result, SmallestPool, largest_fit, smallest_pool};
@@ -31,6 +33,22 @@ pub(crate) struct Diverged {
     pub(crate) loss: f32,
     /// In which epoch, from 1.
     pub(crate) epoch: u64,
+}
+
+/// Keeps all that a run needs to go on after so many steps.
+fn save(
+    path: &Path,
+    network: &Sequential,
+    optimizer: &AdamW,
+    scaler: Option<&LossScaler>,
+    steps: u64,
+) -> Result<()> {
+    let checkpoint = Checkpoint::of(network)?.with_optimizer(optimizer)?.with_step(steps);
+    let checkpoint = match scaler {
+        Some(scaler) => checkpoint.with_scaler(scaler),
+        None => checkpoint,
+    };
+    Ok(checkpoint.save(path)?)
 }
 
 impl Training<'_> {
@@ -82,15 +100,12 @@ impl Training<'_> {
                     .test_accuracy
                     .map_or_else(String::new, |share| format!("accuracy {:.1} %", share * 100.0)),
             );
+            if let Some(path) = args.saves.end(device).filter(|_| args.saves.is_due(epoch + 1)) {
+                save(path, &network, &optimizer, scaler.as_ref(), progress.steps())?;
+            }
         }
         if let Some(path) = args.saves.end(device) {
-            let checkpoint =
-                Checkpoint::of(&network)?.with_optimizer(&optimizer)?.with_step(progress.steps());
-            let checkpoint = match &scaler {
-                Some(scaler) => checkpoint.with_scaler(scaler),
-                None => checkpoint,
-            };
-            checkpoint.save(path)?;
+            save(path, &network, &optimizer, scaler.as_ref(), progress.steps())?;
         }
         Ok(outcome)
     }

@@ -107,6 +107,9 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
             }
             Ok(())
         })?;
+        if args.saves.is_due(epoch + 1) {
+            args.saves.save(device, &network, &optimizer, progress.steps())?;
+        }
     }
     let (steps, last_loss) = (progress.steps(), progress.loss());
     drop(progress);

@@ -69,6 +69,13 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         let _ = (ctx, saved, grad);
         Err(Error::NotDifferentiable { op: self.name() })
     }
+
+    /// Whether the gradient of the only input is 0 but for a part, which backward adds to what others have found for that input: a
+    /// tensor cut into many parts would else have as many gradients of its whole size. For ops of this crate.
+    #[doc(hidden)]
+    fn is_part(&self) -> bool {
+        false
+    }
 }
 
 /// Runs an op on at least one input.

@@ -247,6 +247,20 @@ fn a_resumed_run_with_a_loss_scaler_equals_the_uninterrupted_one_to_the_bit() {
 }
 
 #[test]
+fn notes_are_read_back_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.safetensors");
+    let layer = Linear::new(&device(), 2, 2, &Rng::new(0)).unwrap();
+    let checkpoint = Checkpoint::of(&layer).unwrap().with_note("alphabet", "\n\"ä").with_note("", "x");
+    checkpoint.save(&path).unwrap();
+    let loaded = Checkpoint::load(&path, &SafetensorsLimits::default()).unwrap();
+    assert_eq!(
+        [loaded.note("alphabet"), loaded.note(""), loaded.note("a")],
+        [Some("\n\"ä"), Some("x"), None]
+    );
+}
+
+#[test]
 fn a_damaged_state_of_a_loss_scaler_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.safetensors");

@@ -57,6 +57,33 @@ fn compare(
 }
 
 #[test]
+fn a_graph_kept_over_a_step_costs_a_copy_and_has_gradients_at_the_old_values() {
+    let device = device();
+    let parameter = parameter(&device);
+    let mut optimizer = Sgd::new(named(&parameter), 0.1).unwrap();
+    let address = || parameter.tensor().storage().allocation().block().address;
+    let memory = device.default_allocator().unwrap();
+    // The buffers that are there after a step, beside what was there before.
+    let step = |optimizer: &mut Sgd| {
+        let gradients = gradients(&parameter);
+        let (before, at) = (memory.stats().live_allocs, address());
+        optimizer.step(gradients).unwrap();
+        // The gradient is gone.
+        (memory.stats().live_allocs + 1 - before, address() != at)
+    };
+    assert_eq!(step(&mut optimizer), (0, false), "in place");
+    let old = values(&parameter);
+    let loss = parameter.tensor().square().unwrap().sum_all().unwrap();
+    assert_eq!(step(&mut optimizer), (1, true), "the graph has the old values");
+    assert_ne!(values(&parameter), old);
+    let gradients = loss.backward().unwrap();
+    let expected: Vec<f64> = old.iter().map(|value| 2.0 * value).collect();
+    assert_close(&gradients.get(&parameter.tensor()).unwrap().to_vec::<f64>().unwrap(), &expected);
+    drop((loss, gradients));
+    assert_eq!(step(&mut optimizer), (0, false), "in place again");
+}
+
+#[test]
 fn sgd_goes_against_the_gradient() {
     let p = parameter(&device());
     compare(Sgd::new(named(&p), 0.1).unwrap(), &p, |_, value, g| *value -= 0.1 * g);

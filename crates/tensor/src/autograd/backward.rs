@@ -58,7 +58,10 @@ fn run(from: &GradEdge, seed: Tensor) -> Result<Gradients> {
         // Everything that comes of a node, sums of gradients included, is charged to the module where its forward ran.
         let _place = node.place.with_phase(Phase::Backward).enter();
         match node.take()? {
-            Taken::Op(op, saved) => {
+            Taken::Op(op, mut saved) => {
+                if let (true, [Some(input)]) = (op.is_part(), &node.inputs[..]) {
+                    saved.set_total(taken_out(input, &mut pending, &mut gradients));
+                }
                 let wanted = pass(op, saved, grad)?;
                 for (edge, grad) in node.inputs.iter().zip(wanted) {
                     if let (Some(edge), Some(grad)) = (edge, grad) {
@@ -119,4 +122,12 @@ fn sum(first: Option<Tensor>, second: Tensor) -> Result<Tensor> {
         out: out.view_mut(),
     })?;
     Ok(out.finish())
+}
+
+/// What has reached a place so far, which is not there any more then: for an op that adds to it.
+fn taken_out(edge: &GradEdge, pending: &mut Pending, gradients: &mut Gradients) -> Option<Tensor> {
+    match edge {
+        GradEdge::Leaf(leaf) => gradients.by_leaf_mut().remove(leaf),
+        GradEdge::Node(node) => pending.remove(&node.number).map(|(_, first)| first),
+    }
 }

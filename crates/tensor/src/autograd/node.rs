@@ -112,6 +112,8 @@ pub struct Saved {
     inputs: Vec<InputFacts>,
     /// Where all inputs were.
     device: Device,
+    /// What others have found for the only input of an op that [is a part](Op::is_part) of it.
+    total: Mutex<Option<Tensor>>,
 }
 
 #[derive(Clone, Debug)]
@@ -133,6 +135,15 @@ impl Saved {
             expected: "that of a saved tensor",
             got: format!("{index} of {}", self.tensors.len()),
         })
+    }
+
+    /// Takes out what others have found for the only input, to add to it: then backward returns the sum.
+    pub(crate) fn take_total(&self) -> Option<Tensor> {
+        take(&self.total)
+    }
+
+    pub(super) fn set_total(&mut self, total: Option<Tensor>) {
+        *self.total.get_mut().unwrap_or_else(PoisonError::into_inner) = total;
     }
 
     /// Whether anybody asks for the gradient of the `index`-th input.
@@ -196,7 +207,7 @@ pub(crate) fn record(op: impl Op, inputs: &[&Tensor], tensors: Vec<Tensor>, outp
         needs_grad: input.requires_grad(),
     });
     let device = inputs.first().map_or_else(|| output.device(), |input| input.device()).clone();
-    let saved = Mutex::new(Some(Saved { tensors, inputs: facts.collect(), device }));
+    let saved = Mutex::new(Some(Saved { tensors, inputs: facts.collect(), device, total: Mutex::default() }));
     let edges = inputs.iter().map(|input| input.grad_edge().cloned()).collect();
     hang(Work::Op { op: Box::new(op), saved }, edges, output)
 }

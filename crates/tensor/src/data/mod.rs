@@ -1,6 +1,7 @@
 //! Data: reading it, splitting it, and handing it out in batches.
 
 mod answers;
+mod arrays;
 mod augment;
 mod batches;
 mod csv;

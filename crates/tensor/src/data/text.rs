@@ -105,6 +105,21 @@ impl Text {
         Ok(Self::of_bytes(&read_bytes(file, path, limit)?))
     }
 
+    /// What tokens stand for: the characters, in their order; `None` for bytes. A model knows no other text than one of the same.
+    ///
+    /// ```
+    /// use highwater_tensor::data::Text;
+    /// assert_eq!(Text::new("a cab").alphabet().as_deref(), Some(" abc"));
+    /// assert_eq!(Text::of_bytes(b"a cab").alphabet(), None);
+    /// ```
+    #[must_use]
+    pub fn alphabet(&self) -> Option<String> {
+        match &self.alphabet {
+            Alphabet::Characters(characters) => Some(characters.iter().collect()),
+            Alphabet::Bytes => None,
+        }
+    }
+
     /// How many different tokens there are.
     #[must_use]
     pub const fn classes(&self) -> usize {

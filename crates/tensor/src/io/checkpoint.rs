@@ -27,6 +27,8 @@ const STEP: &str = "highwater.step";
 const RNG: &str = "highwater.rng/";
 /// The state of a loss scaler, among the metadata.
 const SCALER: &str = "highwater.loss_scaler";
+/// Before the names of notes, among the metadata.
+const NOTE: &str = "highwater.note/";
 
 /// Parameters, and what else a run needs to go on as if it had never stopped.
 ///
@@ -110,6 +112,7 @@ pub struct Checkpoint {
     rngs: BTreeMap<String, (u64, u64)>,
     step: Option<u64>,
     scaler: Option<LossScaler>,
+    notes: BTreeMap<String, String>,
 }
 
 impl Checkpoint {
@@ -184,6 +187,26 @@ impl Checkpoint {
         self.scaler.as_ref()
     }
 
+    /// The same with a text that means what the program says, as the alphabet of what was learnt: so a program can see later
+    /// whether it goes on with what was meant.
+    ///
+    /// ```
+    /// use highwater_tensor::io::Checkpoint;
+    /// let checkpoint = Checkpoint::default().with_note("alphabet", "abc");
+    /// assert_eq!(checkpoint.note("alphabet"), Some("abc"));
+    /// ```
+    #[must_use]
+    pub fn with_note(mut self, name: &str, text: &str) -> Self {
+        self.notes.insert(name.to_owned(), text.to_owned());
+        self
+    }
+
+    /// The text of this name, if it is there.
+    #[must_use]
+    pub fn note(&self, name: &str) -> Option<&str> {
+        self.notes.get(name).map(String::as_str)
+    }
+
     /// The parameters by path.
     #[must_use]
     pub const fn parameters(&self) -> &Arrays {
@@ -243,6 +266,7 @@ impl Checkpoint {
         let mut metadata: BTreeMap<String, String> =
             rngs.map(|(path, (seed, number))| (format!("{RNG}{path}"), format!("{seed} {number}"))).collect();
         metadata.extend(self.scaler.iter().map(|scaler| (SCALER.to_owned(), scaler.to_text())));
+        metadata.extend(self.notes.iter().map(|(name, text)| (format!("{NOTE}{name}"), text.clone())));
         metadata.extend(self.step.map(|step| (STEP.to_owned(), step.to_string())));
         write_atomically(path, |file| write_arrays_to(file, arrays, &metadata))
     }
@@ -281,6 +305,8 @@ impl Checkpoint {
                 checkpoint.step = Some(text.parse().map_err(|_| bad(name, text))?);
             } else if name == SCALER {
                 checkpoint.scaler = Some(LossScaler::from_text(text).ok_or_else(|| bad(name, text))?);
+            } else if let Some(name) = name.strip_prefix(NOTE) {
+                checkpoint.notes.insert(name.to_owned(), text.clone());
             } else if let Some(path) = name.strip_prefix(RNG) {
                 let numbers = text.split_once(' ');
                 let state =

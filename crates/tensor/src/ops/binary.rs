@@ -13,7 +13,9 @@
 //! Operands of different element types are promoted to one ([`DType::promote`](crate::DType::promote)).
 //!
 //! Where `maximum` or `minimum` has a tie, each side gets half of the gradient, as in PyTorch; where a side is NaN, both
-//! get all of it. The gradient of an operand that was broadcast is summed over the repeated axes.
+//! get all of it. The gradient of an operand that was broadcast is summed over the repeated axes. Those of quotients by b and of
+//! powers take several steps: halves are widened before the first and rounded after the last, as what lies between may be
+//! beyond their range where the gradient is not.
 
 use super::create::constant_like;
 use super::{apply_promoted, is_number, same_dtype, supported, wanted};
@@ -74,6 +76,9 @@ impl Op for BinaryOp {
         let [lhs_was_saved, _] = self.reads([saved.needs_grad(0), saved.needs_grad(1)]);
         let lhs = || saved.tensor(0);
         let rhs = || saved.tensor(usize::from(lhs_was_saved));
+        let rounded = |index, gradient: Tensor| {
+            gradient.sum_to(saved.input_shape(index))?.to_dtype(saved.input_dtype(index))
+        };
         let to_lhs = || {
             Ok(match self.0 {
                 Binary::Add | Binary::Sub => grad.clone(),
@@ -82,11 +87,11 @@ impl Op for BinaryOp {
                 Binary::Maximum => grad.mul(&share_of_larger(lhs()?, rhs()?)?)?,
                 Binary::Minimum => grad.mul(&share_of_larger(rhs()?, lhs()?)?)?,
                 Binary::Pow => {
-                    let (a, b) = (lhs()?, rhs()?);
-                    let slope = a.pow(&b.add_scalar(-1.0)?)?.mul(b)?;
+                    let (a, b) = (lhs()?.widened()?, rhs()?.widened()?);
+                    let slope = a.pow(&b.add_scalar(-1.0)?)?.mul(&b)?;
                     // A power of 0 is constant also at 0, where the formula has no value.
                     let zero = b.clamp(0.0, 0.0)?;
-                    grad.mul(&b.eq(&zero)?.where_(&zero, &slope)?)?
+                    rounded(0, grad.widened()?.mul(&b.eq(&zero)?.where_(&zero, &slope)?)?)?
                 }
             })
         };
@@ -96,16 +101,23 @@ impl Op for BinaryOp {
                 // Summed before the sign is changed, as there may be less to change then.
                 Binary::Sub => grad.sum_to(saved.input_shape(1))?.neg()?,
                 Binary::Mul => grad.mul(lhs()?)?,
-                Binary::Div => grad.mul(lhs()?)?.div(rhs()?)?.div(rhs()?)?.neg()?,
+                Binary::Div => {
+                    let b = rhs()?.widened()?;
+                    // The product of a and the gradient may be beyond the type where the quotient by b is not.
+                    let quotient = lhs()?.widened()?.div(&b)?;
+                    let slope = replacing(Binary::Div, quotient, &b)?;
+                    let product = replacing(Binary::Mul, slope, &grad.widened()?)?;
+                    rounded(1, product)?.neg()?
+                }
                 Binary::Maximum => grad.mul(&share_of_larger(rhs()?, lhs()?)?)?,
                 Binary::Minimum => grad.mul(&share_of_larger(lhs()?, rhs()?)?)?,
                 Binary::Pow => {
-                    let (a, b) = (lhs()?, rhs()?);
-                    let slope = a.pow(b)?.mul(&a.log()?)?;
+                    let (a, b) = (lhs()?.widened()?, rhs()?.widened()?);
+                    let slope = a.pow(&b)?.mul(&a.log()?)?;
                     // 0ᵇ is 0 for all b from 0 on, where ln 0 is not finite.
                     let zero = a.clamp(0.0, 0.0)?;
-                    let of_zero = b.ge(&constant_like(b, 0)?)?.where_(&zero, &slope)?;
-                    grad.mul(&a.eq(&zero)?.where_(&of_zero, &slope)?)?
+                    let of_zero = b.ge(&constant_like(&b, 0)?)?.where_(&zero, &slope)?;
+                    rounded(1, grad.widened()?.mul(&a.eq(&zero)?.where_(&of_zero, &slope)?)?)?
                 }
             })
         };
@@ -141,6 +153,17 @@ pub(super) fn replacing(f: Binary, mut lhs: Tensor, rhs: &Tensor) -> Result<Tens
     }
     let result = lhs.detach();
     Ok(autograd::record(op, &[&lhs, rhs], ctx.into_saved(), result))
+}
+
+/// a f b, where the result may take over the buffer of `b` if a f b is b f a.
+pub(super) fn replacing_either(f: Binary, lhs: &Tensor, rhs: Tensor) -> Result<Tensor> {
+    let op = BinaryOp(f);
+    let commutes = matches!(f, Binary::Add | Binary::Mul);
+    if commutes && lhs.layout().broadcast_to(op.name(), rhs.shape()).is_ok() {
+        replacing(f, rhs, lhs)
+    } else {
+        apply_promoted(op, lhs, &rhs)
+    }
 }
 
 /// The part of the gradient of max(a, b) that goes to `a`: 1 where a is larger, ½ at ties, 0 where it is smaller.
@@ -195,8 +218,11 @@ binary_methods! {
 
 #[cfg(test)]
 mod tests {
+    use half::f16;
+
     use super::*;
     use crate::device::Device;
+    use crate::dtype::DType;
     use crate::runtime::Runtime;
 
     fn cpu() -> Device {
@@ -244,6 +270,31 @@ mod tests {
         let x = leaf(&device, &[3.0]);
         let gradients = x.mul(&x).unwrap().div(&x).unwrap().backward().unwrap();
         assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>().unwrap(), [1.0]);
+    }
+
+    #[test]
+    fn gradients_of_halves_do_not_pass_their_range_on_the_way() {
+        let device = cpu();
+        let half = |value: f64| {
+            let x = Tensor::full_of(&device, 2, value, DType::F16).unwrap();
+            x.requiring_grad().unwrap()
+        };
+        let gradients = |f: fn(&Tensor, &Tensor) -> Result<Tensor>, a: f64, b: f64, grad: f64| {
+            let (a, b) = (half(a), half(b));
+            let y = f(&a, &b).unwrap().mul_scalar(grad).unwrap().sum_all().unwrap();
+            let gradients = y.backward().unwrap();
+            [&a, &b].map(|x| f64::from(gradients.get(x).unwrap().to_vec::<f16>().unwrap()[0].to_f32()))
+        };
+        let near = |found: f64, expected: f64| {
+            assert!((found - expected).abs() <= expected.abs() / 1000.0, "{found}, {expected}");
+        };
+        // 256 · 1000 is beyond f16.
+        near(gradients(Tensor::div, 1000.0, 1000.0, 256.0)[1], -0.256);
+        let (small, least) = (2f64.powi(-10), 2f64.powi(-20));
+        // So is 1 / 2⁻²⁰, and so are the slopes of powers.
+        near(gradients(Tensor::div, 1.0, small, 8.0 * small)[1], -8192.0);
+        near(gradients(Tensor::pow, 256.0, 1.875, small)[1], 32.0 * 256f64.ln());
+        near(gradients(Tensor::pow, least, 0.0625, small)[0], small / 16.0 * 2f64.powf(18.75));
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! The operators of the language: `&a + &b`, `a * 2.0`, `1.0 - &a`, `-&a`, each giving a [`Result`].
 //!
-//! `a + &b` gives `a` away, so its buffer becomes the result's if nobody else looks into it and backward does not read it.
+//! `a + &b` gives `a` away, so its buffer becomes the result's if nobody else looks into it and backward does not read it. So
+//! does `&a + b` with `b`'s, and `&a * b`, where the order makes no difference; and a large `a` of which `a * 2.0` or `-a` is taken.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use bfc_core::Category;
 
-use super::binary::replacing;
-use super::unary::{fits, holds};
-use crate::backend::Binary;
+use super::binary::{replacing, replacing_either};
+use super::unary::{self, fits, holds, negated};
+use crate::backend::{Binary, Unary};
 use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::shape::Shape;
@@ -20,17 +21,26 @@ fn constant(value: Scalar, like: &Tensor) -> Result<Tensor> {
 }
 
 macro_rules! binary_operator {
-    ($trait:ident, $method:ident, $with_scalar:ident, $checked:ident) => {
+    ($trait:ident, $method:ident, $with_scalar:ident, $unary:expr, $checked:ident) => {
         binary_operator!(@tensors $trait, $method: &Tensor, &Tensor, |lhs, rhs| Tensor::$method(lhs, rhs));
-        binary_operator!(@tensors $trait, $method: &Tensor, Tensor, |lhs, rhs| Tensor::$method(lhs, &rhs));
+        binary_operator!(@tensors $trait, $method: &Tensor, Tensor, |lhs, rhs| {
+            replacing_either(Binary::$trait, lhs, rhs)
+        });
         binary_operator!(@tensors $trait, $method: Tensor, &Tensor, |lhs, rhs| {
             replacing(Binary::$trait, lhs, rhs)
         });
         binary_operator!(@tensors $trait, $method: Tensor, Tensor, |lhs, rhs| {
-            replacing(Binary::$trait, lhs, &rhs)
+            if lhs.ref_count_is_one() {
+                replacing(Binary::$trait, lhs, &rhs)
+            } else {
+                replacing_either(Binary::$trait, &lhs, rhs)
+            }
         });
-        binary_operator!(@scalar $trait, $method, $with_scalar, $checked: &Tensor);
-        binary_operator!(@scalar $trait, $method, $with_scalar, $checked: Tensor);
+        binary_operator!(@scalar $trait, $method, $checked: &Tensor, |lhs, rhs| lhs.$with_scalar(rhs));
+        binary_operator!(@scalar $trait, $method, $checked: Tensor, |lhs, rhs| {
+            let (f, dtype) = ($unary, lhs.dtype());
+            unary::replacing(stringify!($with_scalar), f(Scalar::Float(rhs), dtype), lhs)
+        });
     };
     (@tensors $trait:ident, $method:ident: $lhs:ty, $rhs:ty, $result:expr) => {
         impl $trait<$rhs> for $lhs {
@@ -42,12 +52,13 @@ macro_rules! binary_operator {
             }
         }
     };
-    (@scalar $trait:ident, $method:ident, $with_scalar:ident, $checked:ident: $tensor:ty) => {
+    (@scalar $trait:ident, $method:ident, $checked:ident: $tensor:ty, $result:expr) => {
         impl $trait<f64> for $tensor {
             type Output = Result<Tensor>;
 
             fn $method(self, rhs: f64) -> Result<Tensor> {
-                self.$with_scalar(rhs)
+                let result: fn($tensor, f64) -> Result<Tensor> = $result;
+                result(self, rhs)
             }
         }
 
@@ -62,10 +73,10 @@ macro_rules! binary_operator {
     };
 }
 
-binary_operator!(Add, add, add_scalar, fits);
-binary_operator!(Sub, sub, sub_scalar, fits);
-binary_operator!(Mul, mul, mul_scalar, fits);
-binary_operator!(Div, div, div_scalar, holds);
+binary_operator!(Add, add, add_scalar, |scalar, _| Unary::AddScalar(scalar), fits);
+binary_operator!(Sub, sub, sub_scalar, |scalar, dtype| Unary::AddScalar(negated(scalar, dtype)), fits);
+binary_operator!(Mul, mul, mul_scalar, |scalar, _| Unary::MulScalar(scalar), fits);
+binary_operator!(Div, div, div_scalar, |scalar, _| Unary::DivScalar(scalar), holds);
 
 impl Neg for &Tensor {
     type Output = Result<Tensor>;
@@ -79,7 +90,7 @@ impl Neg for Tensor {
     type Output = Result<Tensor>;
 
     fn neg(self) -> Result<Tensor> {
-        Tensor::neg(&self)
+        unary::replacing(Unary::Neg.name(), Unary::Neg, self)
     }
 }
 
@@ -87,6 +98,7 @@ impl Neg for Tensor {
 mod tests {
     use crate::dtype::DType;
     use crate::error::Result;
+    use crate::rng::Rng;
     use crate::runtime::Runtime;
     use crate::tensor::Tensor;
 
@@ -159,6 +171,71 @@ mod tests {
                 assert_eq!((taken, values(&result)), (0, values(&expected)), "{dtype}");
             }
         }
+    }
+
+    #[test]
+    fn the_second_operand_lends_its_buffer_where_the_order_makes_no_difference() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let a = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0], [2, 2]).unwrap();
+        let row = Tensor::from_slice(&device, &[10.0f32, 20.0], 2).unwrap();
+        let fresh = || a.mul_scalar(2.0).unwrap();
+        let values =
+            |(taken, result): (u64, Result<Tensor>)| (taken, result.unwrap().to_vec::<f32>().unwrap());
+        let given = fresh();
+        assert_eq!(values(buffers_taken(&a, || &row + given)), (0, vec![12.0, 24.0, 16.0, 28.0]));
+        let given = fresh();
+        assert_eq!(values(buffers_taken(&a, || &row * given)), (0, vec![20.0, 80.0, 60.0, 160.0]));
+        // Where someone else looks into the first.
+        let given = fresh();
+        assert_eq!(values(buffers_taken(&a, || a.clone() + given)), (0, vec![3.0, 6.0, 9.0, 12.0]));
+        // Differences and quotients are another matter, and so is a result that is larger.
+        let given = fresh();
+        assert_eq!(values(buffers_taken(&a, || &row - given)), (1, vec![8.0, 16.0, 4.0, 12.0]));
+        let small = row.mul_scalar(1.0).unwrap();
+        assert_eq!(values(buffers_taken(&a, || &a + small)), (1, vec![11.0, 22.0, 13.0, 24.0]));
+        let error = (&Tensor::ones(&device, 3).unwrap() + fresh()).unwrap_err().to_string();
+        assert_eq!(error, "add: shapes [3] and [2, 2] do not match");
+    }
+
+    #[test]
+    fn a_large_operand_lends_its_buffer_to_what_is_computed_with_a_number() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        type Operator = fn(Tensor) -> Result<Tensor>;
+        type Op = fn(&Tensor) -> Result<Tensor>;
+        let operators: [(Operator, Op); 5] = [
+            (|x| x + 0.1, |x| x.add_scalar(0.1)),
+            (|x| x - 0.1, |x| x.sub_scalar(0.1)),
+            (|x| x * 0.1, |x| x.mul_scalar(0.1)),
+            (|x| x / 0.3, |x| x.div_scalar(0.3)),
+            (|x| -x, Tensor::neg),
+        ];
+        let rng = Rng::new(0);
+        let large = Tensor::normal(&device, 1 << 17, 0.0, 1.0, &rng).unwrap();
+        let memory = device.default_allocator().unwrap();
+        for dtype in [DType::F32, DType::F64, DType::F16, DType::I32] {
+            // Halves and integers are left alone.
+            let in_place = dtype == DType::F32 || dtype == DType::F64;
+            let of = large.mul_scalar(100.0).unwrap().to_dtype(dtype).unwrap();
+            for (operate, op) in operators {
+                let given = of.add(&of).unwrap();
+                let values = |x: Tensor| x.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+                // Integers have no tenths.
+                let Ok(expected) = op(&given).map(values) else { continue };
+                let size = of.elements() * dtype.size();
+                memory.clear_stats();
+                let before = memory.stats().bytes_in_use;
+                let result = operate(given);
+                let extra = (memory.stats().peak_bytes_in_use - before) as usize;
+                assert_eq!(extra < size, in_place, "{extra} bytes in {dtype}");
+                assert_eq!(values(result.unwrap()), expected, "{dtype}");
+            }
+        }
+        // Gradients are those of the ops.
+        let x = large.requiring_grad().unwrap();
+        let loss = (-(((x.exp().unwrap() * 3.0).unwrap() + 1.0).unwrap() / 2.0).unwrap()).unwrap();
+        let gradient = loss.sum_all().unwrap().backward().unwrap().get(&x).unwrap().to_vec::<f32>().unwrap();
+        let expected = x.exp().unwrap().mul_scalar(3.0).unwrap().mul_scalar(-0.5).unwrap();
+        assert_eq!(gradient, expected.to_vec::<f32>().unwrap());
     }
 
     #[test]

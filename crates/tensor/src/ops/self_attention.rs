@@ -222,7 +222,8 @@ mod tests {
         };
         let whole = taken(|x, heads, options| x.self_attention(heads, options).unwrap());
         let parts = taken(of_parts);
-        assert!(4 * whole < 3 * parts, "{whole} instead of {parts}");
+        // The parts share one gradient of the whole too, but copy each of theirs there.
+        assert!(10 * whole < 9 * parts, "{whole} instead of {parts}");
     }
 
     #[test]

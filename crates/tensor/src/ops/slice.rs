@@ -1,15 +1,17 @@
 //! Parts of a tensor along one axis.
 //!
-//! `y = x[.., start..end by step, ..]`: a view, nothing is taken or saved. ∂L/∂x is ∂L/∂y in its place, 0 elsewhere.
+//! `y = x[.., start..end by step, ..]`: a view, nothing is taken or saved. ∂L/∂x is ∂L/∂y in its place, 0 elsewhere; where there is a
+//! gradient of x already, as from another part, ∂L/∂y is added to it in its place.
 
 use std::ops::{Bound, Range, RangeBounds};
 
 use crate::autograd::Saved;
-use crate::backend::Kernel;
+use crate::backend::{Binary, Kernel};
 use crate::context::OpContext;
 use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::op::{Op, apply};
+use crate::storage::ViewMut;
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
@@ -31,6 +33,9 @@ impl Op for Slice {
     }
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        if let Some(total) = saved.take_total() {
+            return Ok(vec![Some(self.added(ctx, grad, total)?)]);
+        }
         let mut out = ctx.output(&saved.input_shape(0), grad.dtype())?;
         ctx.compute(Kernel::Fill { value: Scalar::Int(0), out: out.view_mut() })?;
         ctx.compute(Kernel::CopyInto {
@@ -41,6 +46,36 @@ impl Op for Slice {
             out: out.view_mut(),
         })?;
         Ok(vec![Some(out.finish())])
+    }
+
+    fn is_part(&self) -> bool {
+        true
+    }
+}
+
+impl Slice {
+    /// The sum of a gradient of the whole and one of this part, in the buffer of the first where nobody else looks into it.
+    fn added(&self, ctx: &OpContext<'_>, grad: &Tensor, mut total: Tensor) -> Result<Tensor> {
+        let place = total.layout().sliced(self.op, self.axis, self.range.clone(), self.step)?;
+        let mut sum = ctx.temp(grad.shape(), grad.dtype())?;
+        ctx.compute(Kernel::Binary {
+            f: Binary::Add,
+            lhs: total.view().with_layout(&place),
+            rhs: grad.view(),
+            out: sum.view_mut(),
+        })?;
+        let put = |out: ViewMut<'_>| {
+            let (input, axis, start, step) = (sum.view(), self.axis, self.range.start, self.step);
+            ctx.compute(Kernel::CopyInto { input, axis, start, step, out })
+        };
+        if let Some(out) = total.view_mut() {
+            put(out)?;
+            return Ok(total);
+        }
+        let mut out = ctx.output(total.shape(), total.dtype())?;
+        ctx.compute(Kernel::Copy { input: total.view(), out: out.view_mut() })?;
+        put(out.view_mut())?;
+        Ok(out.finish())
     }
 }
 
@@ -143,6 +178,48 @@ mod tests {
         let y = x.slice_step(0, 1.., 2).unwrap().square().unwrap().sum_all().unwrap();
         let gradients = y.backward().unwrap();
         assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>().unwrap(), [0.0, 2.0, 0.0, 6.0, 0.0]);
+    }
+
+    #[test]
+    fn gradients_of_many_parts_are_put_into_one_whole() {
+        const PARTS: usize = 64;
+        let x = counting(PARTS * 256).requiring_grad().unwrap();
+        let memory = x.device().default_allocator().unwrap();
+        let whole = (x.elements() * 4) as u64;
+        let (mut loss, before) = (Tensor::zeros(x.device(), ()).unwrap(), memory.stats().bytes_in_use);
+        for (number, part) in x.chunk(0, PARTS).unwrap().iter().enumerate() {
+            loss = loss.add(&part.mul_scalar(number as f64).unwrap().sum_all().unwrap()).unwrap();
+        }
+        memory.clear_stats();
+        let gradients = loss.backward().unwrap();
+        // The gradients of the parts, which are there first, and one whole: a part has none of its own.
+        assert!(memory.stats().peak_bytes_in_use - before < 5 * whole / 2);
+        let gradient = gradients.get(&x).unwrap().to_vec::<f32>().unwrap();
+        assert!(gradient.iter().enumerate().all(|(place, &of)| of == (place / 256) as f32));
+    }
+
+    #[test]
+    fn parts_that_overlap_and_other_uses_add_up_whoever_holds_their_sum() {
+        let x = counting(8).requiring_grad().unwrap();
+        // Of a leaf, and of what an op has made.
+        for is_leaf in [true, false] {
+            // The gradient of a sum is one number repeated, to which nobody may add in place.
+            for slope in [2.0, 0.0] {
+                let of = if is_leaf { x.clone() } else { x.mul_scalar(1.0).unwrap() };
+                let first = if slope == 0.0 { of.clone() } else { of.square().unwrap() };
+                let mut loss = first.sum_all().unwrap();
+                for part in [of.slice(0, 1..5), of.slice_step(0, 3.., 2), of.slice(0, ..0)] {
+                    loss = loss.add(&part.unwrap().mul_scalar(10.0).unwrap().sum_all().unwrap()).unwrap();
+                }
+                let loss = loss.add(&of.sum_all().unwrap()).unwrap();
+                let gradient = loss.backward().unwrap().get(&x).unwrap().to_vec::<f32>().unwrap();
+                let parts = [0.0, 10.0, 10.0, 20.0, 10.0, 10.0, 0.0, 10.0];
+                for (place, found) in gradient.into_iter().enumerate() {
+                    let of_first = if slope == 0.0 { 1.0 } else { slope * place as f32 };
+                    assert_eq!(found, 1.0 + of_first + parts[place], "{place}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -32,12 +32,14 @@
 //! meaning for integers.
 
 use super::{is_number, supported};
-use crate::autograd::Saved;
-use crate::backend::{Kernel, Unary};
+use crate::autograd::{self, Saved};
+use crate::backend::{Binary, Kernel, Unary};
 use crate::context::OpContext;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 use crate::op::{Op, apply};
+use crate::placement::PlacementReason;
+use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
@@ -96,6 +98,33 @@ impl Op for UnaryOp {
     }
 }
 
+/// A function of `x` and a number, in the buffer of `x` if nobody else looks into it and there are so many elements that this
+/// is worth a constant of its own; else as a new tensor. Halves would round the constant before they are computed with.
+pub(super) fn replacing(op: &'static str, f: Unary, mut x: Tensor) -> Result<Tensor> {
+    let (binary, scalar) = match f {
+        Unary::Neg => (Binary::Mul, Scalar::Float(-1.0)),
+        Unary::AddScalar(scalar) => (Binary::Add, scalar),
+        Unary::MulScalar(scalar) => (Binary::Mul, scalar),
+        Unary::DivScalar(scalar) => (Binary::Div, scalar),
+        f => return apply(UnaryOp { op, f }, &[&x]),
+    };
+    let (device, dtype, elements) = (x.device().clone(), x.dtype(), x.elements());
+    let worth_it = matches!(dtype, DType::F32 | DType::F64) && elements > device.backend().piece();
+    let recording = autograd::records(x.requires_grad());
+    let Some(acc) = x.view_mut().filter(|_| worth_it) else { return apply(UnaryOp { op, f }, &[&x]) };
+    device.placement().tell(op, &device, PlacementReason::Inputs);
+    let ctx = OpContext::forward(op, &device, device.default_allocator()?, recording);
+    let mut constant = ctx.temp(&Shape::SCALAR, dtype)?;
+    ctx.compute(Kernel::Fill { value: scalar, out: constant.view_mut() })?;
+    let spread = constant.view().layout().broadcast_to(op, acc.layout().shape())?;
+    ctx.compute(Kernel::Accumulate { f: binary, input: constant.view().with_layout(&spread), acc })?;
+    if !recording {
+        return Ok(x.with_grad_edge(None));
+    }
+    let result = x.detach();
+    Ok(autograd::record(UnaryOp { op, f }, &[&x], ctx.into_saved(), result))
+}
+
 /// The scalar as a tensor of `dtype` computes with it. For integers that is a whole number, which may wrap as their
 /// arithmetic does; a fraction would silently be cut, and is refused.
 pub(super) fn fits(op: &'static str, scalar: Scalar, dtype: DType) -> Result<Scalar> {
@@ -131,7 +160,7 @@ fn whole(value: f64) -> Option<i64> {
 }
 
 /// -c, which for integers wraps.
-fn negated(scalar: Scalar, dtype: DType) -> Scalar {
+pub(super) fn negated(scalar: Scalar, dtype: DType) -> Scalar {
     match scalar {
         Scalar::Float(value) => Scalar::Float(-value),
         // Floats do not wrap: there is no integer for the opposite of the least.

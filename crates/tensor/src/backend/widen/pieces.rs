@@ -1,6 +1,6 @@
 //! Functions of elements, piece by piece: however large the tensors of halves, the f32 temporaries stay small.
 //!
-//! This is possible where elements lie in order, or are one repeated. Each piece is widened, computed, rounded into a piece of
+//! This is possible where steps of one length lead through all elements, or they are one repeated. Each piece is widened, computed, rounded into a piece of
 //! halves, and copied to its place.
 
 use bfc_core::Category;
@@ -21,7 +21,7 @@ struct Flat {
 }
 
 impl Flat {
-    /// The elements in one row; `None` if they are neither in order nor one repeated.
+    /// The elements in one row; `None` if they neither lie in one nor are one repeated.
     fn new(layout: &Layout) -> Option<Self> {
         let elements = layout.shape().elements();
         let once = layout.distinct();
