@@ -132,9 +132,24 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let thread = self.enter()?;
         let need = Need::of(request, None);
         let state = &mut *self.state.lock(thread);
-        state.users.note(thread, &self.retry);
+        if state.users.is_other(thread) {
+            self.note(&mut state.users, thread);
+        }
         state.policy.merge_ripe(self.frontier.get());
         state.allocate_at_once(&need, request.tag)
+    }
+
+    // Apart from the callers, which then need not have the retry at hand: it is called at changes of threads alone.
+    #[cold]
+    #[inline(never)]
+    fn note(&self, users: &mut Users, thread: ThreadNumber) {
+        users.note(thread, &self.retry);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_free(&self, users: &mut Users, thread: ThreadNumber) {
+        users.note_free(thread, &self.retry);
     }
 
     /// Only the empty block has no number and may be given back: that frees nothing, but wakes those who wait, as
@@ -258,7 +273,9 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
         let mut guard = self.state.lock(thread);
         let state = &mut *guard;
         let place = state.live(&block)?;
-        state.users.note_free(thread, &self.retry);
+        if state.users.is_other(thread) {
+            self.note_free(&mut state.users, thread);
+        }
         let freed_at = self.timing_counter.as_ref().map_or(0, |counter| counter.next());
         state.free(place, freed_at).map_err(|_| BlockError::Damaged { block })?;
         self.release_unwanted(state, Moment::AfterFree);

@@ -6,17 +6,24 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, ThreadNumber, lock};
 
 /// Which threads have come to one lock, so that the retry hears of each thread once and not with each call.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Users {
     latest: u64,
-    met: Known,
+    /// Elsewhere, so that what every event needs lies together.
+    met: Box<Known>,
 }
 
 impl Users {
+    /// Whether the latest call came from another thread: only then need this one be noted.
+    #[inline]
+    pub(crate) fn is_other(&self, thread: ThreadNumber) -> bool {
+        self.latest != thread.get()
+    }
+
     /// Notes that a thread takes memory, before it has any: whoever waits must know that it may come from there.
     #[inline]
     pub(crate) fn note(&mut self, thread: ThreadNumber, retry: &AllocatorRetry) {
-        if self.latest != thread.get() {
+        if self.is_other(thread) {
             self.change(thread.get(), retry, AllocatorRetry::meet);
         }
     }
@@ -24,11 +31,13 @@ impl Users {
     /// Notes that a thread gives memory back.
     #[inline]
     pub(crate) fn note_free(&mut self, thread: ThreadNumber, retry: &AllocatorRetry) {
-        if self.latest != thread.get() {
+        if self.is_other(thread) {
             self.change(thread.get(), retry, AllocatorRetry::meet_freeing);
         }
     }
 
+    // Called at every change of threads, but not to be in the way where there is none.
+    #[cold]
     #[inline(never)]
     fn change(&mut self, thread: u64, retry: &AllocatorRetry, meet: fn(&AllocatorRetry, u64)) {
         self.latest = thread;
