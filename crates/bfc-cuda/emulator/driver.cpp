@@ -1,23 +1,28 @@
 // A CUDA driver and an NVRTC that run the kernels on the host, for rehearsals of whole programs: scripts/gpu-check-rehearse.
 //
-// One device of 6 GiB of host memory. Work is done as soon as it is given, on whatever stream, by the emulator's kernels, which the
-// library that HOST_KERNELS names has. Graphs are not supported, as on an old driver. It checks next to nothing of how it is
-// called: for that there is tests/fake_driver.
+// One device of 6 GiB of host memory. Each stream is a thread that does its work in order, now and then after a pause, so that what
+// nothing orders happens in any order. Kernels are those of the emulator's library, which HOST_KERNELS names, and run one at a time.
+// Products go to the library that HOST_PRODUCTS names once all work before has ended. Graphs are not supported, as on an old driver.
+// It checks next to nothing of how it is called: for that there is tests/fake_driver.
 
-#include <cstdint>
-#include <cstdlib>
+#include "host.h"
+#include "../kernels/job.cuh"
+
+#include <condition_variable>
 #include <cstring>
+#include <deque>
 #include <dlfcn.h>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <sys/mman.h>
+#include <thread>
+#include <unistd.h>
 
 namespace {
 
-using u32 = uint32_t;
-using u64 = uint64_t;
-
-constexpr u32 SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NOT_FOUND = 500, NOT_SUPPORTED = 801;
+constexpr u32 SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NOT_FOUND = 500, NOT_READY = 600,
+              NOT_SUPPORTED = 801;
 constexpr size_t TOTAL = size_t(6) << 30, GRANULARITY = 2 << 20;
 constexpr char CODE[] = "code";
 
@@ -34,10 +39,76 @@ void* taken(size_t bytes, size_t alignment) {
     return memory;
 }
 
-u32 handle(size_t* out) {
-    std::lock_guard<std::mutex> turn(mutex);
-    *out = ++handles * 16;
-    return SUCCESS;
+// A stream: its work in order, on a thread of its own.
+class Stream {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<std::function<void()>> work;
+    u64 given = 0, done = 0;
+
+    void run() {
+        unsigned seed = (unsigned)(size_t)this;
+        for (;;) {
+            std::unique_lock<std::mutex> lock(mutex);
+            changed.wait(lock, [&] { return !work.empty(); });
+            std::function<void()> next = std::move(work.front());
+            work.pop_front();
+            lock.unlock();
+            if (rand_r(&seed) % 4 == 0) usleep(rand_r(&seed) % 300);
+            next();
+            lock.lock();
+            ++done;
+            changed.notify_all();
+        }
+    }
+
+public:
+    // Streams are never destroyed: events may know them still.
+    Stream() { std::thread([this] { run(); }).detach(); }
+
+    void give(std::function<void()> next) {
+        std::lock_guard<std::mutex> lock(mutex);
+        work.push_back(std::move(next));
+        ++given;
+        changed.notify_all();
+    }
+
+    u64 last() {
+        std::lock_guard<std::mutex> lock(mutex);
+        return given;
+    }
+
+    bool has_passed(u64 number) {
+        std::lock_guard<std::mutex> lock(mutex);
+        return done >= number;
+    }
+
+    void wait(u64 number) {
+        std::unique_lock<std::mutex> lock(mutex);
+        changed.wait(lock, [&] { return done >= number; });
+    }
+};
+
+// A place in a stream.
+struct Event {
+    Stream* stream;
+    u64 number;
+};
+
+std::vector<Stream*> streams;
+std::mutex kernel_turn;
+
+void wait_for_all() {
+    std::unique_lock<std::mutex> turn(mutex);
+    std::vector<Stream*> now = streams;
+    turn.unlock();
+    for (Stream* stream : now) stream->wait(stream->last());
+}
+
+void* of_library(const char* variable, const char* name) {
+    const char* path = getenv(variable);
+    void* library = path ? dlopen(path, RTLD_NOW) : nullptr;
+    return library ? dlsym(library, name) : nullptr;
 }
 
 }  // namespace
@@ -58,7 +129,7 @@ CALL(cuDevicePrimaryCtxRetain, size_t* context, int device) { return *context = 
 CALL(cuDevicePrimaryCtxRelease_v2, int) { return SUCCESS; }
 CALL(cuCtxGetCurrent, size_t* context) { return *context = current, SUCCESS; }
 CALL(cuCtxSetCurrent, size_t context) { return current = context, SUCCESS; }
-CALL(cuCtxSynchronize) { return SUCCESS; }
+CALL(cuCtxSynchronize) { return wait_for_all(), SUCCESS; }
 CALL(cuGetErrorName, u32, const char**) { return INVALID_VALUE; }
 CALL(cuGetErrorString, u32, const char**) { return INVALID_VALUE; }
 
@@ -77,6 +148,7 @@ CALL(cuMemAlloc_v2, u64* address, size_t bytes) {
 }
 
 CALL(cuMemFree_v2, u64 address) {
+    wait_for_all();
     std::lock_guard<std::mutex> turn(mutex);
     auto memory = device_memory.find(address);
     if (memory == device_memory.end()) return INVALID_VALUE;
@@ -123,31 +195,76 @@ CALL(cuMemUnmap, u64 address, size_t bytes) {
     return mprotect((void*)address, bytes, PROT_NONE) == 0 ? SUCCESS : INVALID_VALUE;
 }
 
-// All work has ended when it was given.
-CALL(cuStreamCreate, size_t* stream, u32) { return handle(stream); }
-CALL(cuStreamDestroy_v2, size_t) { return SUCCESS; }
-CALL(cuStreamWaitEvent, size_t, size_t, u32) { return SUCCESS; }
-CALL(cuStreamSynchronize, size_t) { return SUCCESS; }
-CALL(cuEventCreate, size_t* event, u32) { return handle(event); }
-CALL(cuEventDestroy_v2, size_t) { return SUCCESS; }
-CALL(cuEventRecord, size_t, size_t) { return SUCCESS; }
-CALL(cuEventQuery, size_t) { return SUCCESS; }
-CALL(cuEventSynchronize, size_t) { return SUCCESS; }
-CALL(cuMemcpyHtoDAsync_v2, u64 to, const void* from, size_t bytes, size_t) { return memcpy((void*)to, from, bytes), SUCCESS; }
-CALL(cuMemcpyDtoHAsync_v2, void* to, u64 from, size_t bytes, size_t) { return memcpy(to, (void*)from, bytes), SUCCESS; }
-CALL(cuMemcpyDtoDAsync_v2, u64 to, u64 from, size_t bytes, size_t) { return memmove((void*)to, (void*)from, bytes), SUCCESS; }
+CALL(cuStreamCreate, Stream** stream, u32) {
+    std::lock_guard<std::mutex> turn(mutex);
+    return streams.push_back(*stream = new Stream), SUCCESS;
+}
+CALL(cuStreamDestroy_v2, Stream*) { return SUCCESS; }
+CALL(cuStreamSynchronize, Stream* stream) { return stream->wait(stream->last()), SUCCESS; }
+CALL(cuStreamWaitEvent, Stream* stream, Event* event, u32) {
+    // As it was recorded by now.
+    Event of = *event;
+    if (of.stream) stream->give([of] { of.stream->wait(of.number); });
+    return SUCCESS;
+}
+CALL(cuEventCreate, Event** event, u32) { return *event = new Event(), SUCCESS; }
+CALL(cuEventDestroy_v2, Event* event) { return delete event, SUCCESS; }
+CALL(cuEventRecord, Event* event, Stream* stream) { return *event = {stream, stream->last()}, SUCCESS; }
+CALL(cuEventQuery, Event* event) {
+    return !event->stream || event->stream->has_passed(event->number) ? SUCCESS : NOT_READY;
+}
+CALL(cuEventSynchronize, Event* event) {
+    if (event->stream) event->stream->wait(event->number);
+    return SUCCESS;
+}
+
+CALL(cuMemcpyHtoDAsync_v2, u64 to, const char* from, size_t bytes, Stream* stream) {
+    // From memory that is not page-locked the driver takes the bytes at once.
+    std::vector<char> taken(from, from + bytes);
+    return stream->give([=] { memcpy((void*)to, taken.data(), bytes); }), SUCCESS;
+}
+CALL(cuMemcpyDtoHAsync_v2, void* to, u64 from, size_t bytes, Stream* stream) {
+    return stream->give([=] { memcpy(to, (void*)from, bytes); }), SUCCESS;
+}
+CALL(cuMemcpyDtoDAsync_v2, u64 to, u64 from, size_t bytes, Stream* stream) {
+    return stream->give([=] { memmove((void*)to, (void*)from, bytes); }), SUCCESS;
+}
 
 // Kernels by their names, in the emulator's library.
 CALL(cuModuleLoadData, size_t* module, const void*) { return *module = 1, SUCCESS; }
 CALL(cuModuleGetFunction, void** function, size_t, const char* name) {
-    static void* kernels = dlopen(getenv("HOST_KERNELS") ? getenv("HOST_KERNELS") : "", RTLD_NOW);
-    return *function = kernels ? dlsym(kernels, name) : nullptr, *function ? SUCCESS : NOT_FOUND;
+    return *function = of_library("HOST_KERNELS", name), *function ? SUCCESS : NOT_FOUND;
 }
-CALL(cuLaunchKernel, void* function, u32 blocks, u32, u32, u32 threads, u32, u32, u32, size_t, void** arguments, void**) {
-    if (blocks == 0 || threads != 256) return INVALID_VALUE;
-    std::lock_guard<std::mutex> turn(mutex);
-    // A few blocks do the work of all.
-    return ((void (*)(u32, const void*))function)(blocks < 3 ? blocks : 3, arguments[0]), SUCCESS;
+CALL(cuLaunchKernel, void* function, u32 blocks, u32, u32, u32 threads, u32, u32, u32, Stream* stream, void** arguments, void**) {
+    if (blocks == 0 || threads != BLOCK) return INVALID_VALUE;
+    Job job = *(const Job*)arguments[0];
+    stream->give([=] {
+        std::lock_guard<std::mutex> turn(kernel_turn);
+        // A few blocks do the work of all.
+        ((void (*)(u32, const Job*))function)(blocks < 3 ? blocks : 3, &job);
+    });
+    return SUCCESS;
+}
+
+// Products, by the emulator's library for them.
+#define PRODUCTS(name, types, ...) ((u32 (*) types)of_library("HOST_PRODUCTS", #name))(__VA_ARGS__)
+CALL(cublasCreate_v2, void** handle) { return PRODUCTS(cublasCreate_v2, (void**), handle); }
+CALL(cublasDestroy_v2, void* handle) { return PRODUCTS(cublasDestroy_v2, (void*), handle); }
+CALL(cublasSetStream_v2, void* handle, void* stream) { return PRODUCTS(cublasSetStream_v2, (void*, void*), handle, stream); }
+CALL(cublasSetMathMode, void* handle, int mode) { return PRODUCTS(cublasSetMathMode, (void*, int), handle, mode); }
+CALL(cublasGetVersion_v2, void* handle, int* version) { return PRODUCTS(cublasGetVersion_v2, (void*, int*), handle, version); }
+CALL(cublasSetWorkspace_v2, void* handle, void* workspace, size_t bytes) {
+    return PRODUCTS(cublasSetWorkspace_v2, (void*, void*, size_t), handle, workspace, bytes);
+}
+CALL(cublasGemmStridedBatchedEx, void* handle, int lop, int rop, int rows, int columns, int depth, const void* alpha, const void* left,
+     int ltype, int lleading, i64 lstep, const void* right, int rtype, int rleading, i64 rstep, const void* beta, void* out, int type,
+     int leading, i64 step, int batch, int compute, int algorithm) {
+    wait_for_all();
+    return PRODUCTS(cublasGemmStridedBatchedEx,
+                    (void*, int, int, int, int, int, const void*, const void*, int, int, i64, const void*, int, int, i64, const void*,
+                     void*, int, int, i64, int, int, int),
+                    handle, lop, rop, rows, columns, depth, alpha, left, ltype, lleading, lstep, right, rtype, rleading, rstep, beta, out,
+                    type, leading, step, batch, compute, algorithm);
 }
 
 CALL(cuStreamBeginCapture_v2, size_t, u32) { return NOT_SUPPORTED; }
