@@ -168,7 +168,6 @@ fn device_mapped_memory_grows_in_place_and_goes_back() {
     let driver = cuda_or_skip!();
     let memory = match VirtualMemory::new(driver.clone()) {
         Ok(memory) => memory,
-        // Said where nobody meant it so.
         Err(reason @ SourceError::Unsupported { .. }) => return say_skipped(&reason),
         Err(error) => panic!("{error}"),
     };

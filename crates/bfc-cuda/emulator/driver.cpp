@@ -1,0 +1,293 @@
+// A CUDA driver and an NVRTC that run the kernels on the host, for rehearsals of whole programs: scripts/gpu-check-rehearse.
+//
+// One device of 6 GiB of host memory. Each stream is a thread that does its work in order, now and then after a pause, so that what
+// nothing orders happens in any order. Kernels are those of the emulator's library, which HOST_KERNELS names, and run one at a time.
+// Products go to the library that HOST_PRODUCTS names once all work before has ended. Graphs are not supported, as on an old driver.
+// It checks next to nothing of how it is called: for that there is tests/fake_driver.
+
+#include "host.h"
+#include "../kernels/job.cuh"
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <dlfcn.h>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <sys/mman.h>
+#include <thread>
+#include <unistd.h>
+
+namespace {
+
+constexpr u32 SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NOT_FOUND = 500, NOT_READY = 600,
+              NOT_SUPPORTED = 801;
+constexpr size_t TOTAL = size_t(6) << 30, GRANULARITY = 2 << 20;
+constexpr char CODE[] = "code";
+
+std::mutex mutex;
+size_t used = 0;
+u64 handles = 0;
+std::map<u64, size_t> device_memory, pinned_memory;
+thread_local size_t current = 0;
+
+// Memory that is full of what nobody wrote.
+void* taken(size_t bytes, size_t alignment) {
+    void* memory = aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+    if (memory) memset(memory, 0xab, bytes < 4096 ? bytes : 4096);
+    return memory;
+}
+
+// A stream: its work in order, on a thread of its own.
+class Stream {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<std::function<void()>> work;
+    u64 given = 0, done = 0;
+
+    void run() {
+        unsigned seed = (unsigned)(size_t)this;
+        for (;;) {
+            std::unique_lock<std::mutex> lock(mutex);
+            changed.wait(lock, [&] { return !work.empty(); });
+            std::function<void()> next = std::move(work.front());
+            work.pop_front();
+            lock.unlock();
+            if (rand_r(&seed) % 4 == 0) usleep(rand_r(&seed) % 300);
+            next();
+            lock.lock();
+            ++done;
+            changed.notify_all();
+        }
+    }
+
+public:
+    // Streams are never destroyed: events may know them still.
+    Stream() { std::thread([this] { run(); }).detach(); }
+
+    void give(std::function<void()> next) {
+        std::lock_guard<std::mutex> lock(mutex);
+        work.push_back(std::move(next));
+        ++given;
+        changed.notify_all();
+    }
+
+    u64 last() {
+        std::lock_guard<std::mutex> lock(mutex);
+        return given;
+    }
+
+    bool has_passed(u64 number) {
+        std::lock_guard<std::mutex> lock(mutex);
+        return done >= number;
+    }
+
+    void wait(u64 number) {
+        std::unique_lock<std::mutex> lock(mutex);
+        changed.wait(lock, [&] { return done >= number; });
+    }
+};
+
+// A place in a stream.
+struct Event {
+    Stream* stream;
+    u64 number;
+};
+
+std::vector<Stream*> streams;
+std::mutex kernel_turn;
+
+void wait_for_all() {
+    std::unique_lock<std::mutex> turn(mutex);
+    std::vector<Stream*> now = streams;
+    turn.unlock();
+    for (Stream* stream : now) stream->wait(stream->last());
+}
+
+void* of_library(const char* variable, const char* name) {
+    const char* path = getenv(variable);
+    void* library = path ? dlopen(path, RTLD_NOW) : nullptr;
+    return library ? dlsym(library, name) : nullptr;
+}
+
+}  // namespace
+
+#define CALL(name, ...) extern "C" u32 name(__VA_ARGS__)
+
+CALL(cuInit, u32) { return SUCCESS; }
+CALL(cuDriverGetVersion, int* version) { return *version = 13000, SUCCESS; }
+CALL(cuDeviceGetCount, int* count) { return *count = 1, SUCCESS; }
+CALL(cuDeviceGet, int* device, int ordinal) { return *device = ordinal, ordinal == 0 ? SUCCESS : INVALID_DEVICE; }
+CALL(cuDeviceGetName, char* name, int room, int) { return strncpy(name, "the host, in a GPU's place", room), SUCCESS; }
+CALL(cuDeviceGetAttribute, int* value, int attribute, int) {
+    // Compute capability 9.0; memory apart from addresses.
+    return *value = attribute == 75 ? 9 : attribute == 102 ? 1 : 0, SUCCESS;
+}
+CALL(cuDeviceTotalMem_v2, size_t* bytes, int) { return *bytes = TOTAL, SUCCESS; }
+CALL(cuDevicePrimaryCtxRetain, size_t* context, int device) { return *context = device + 1, SUCCESS; }
+CALL(cuDevicePrimaryCtxRelease_v2, int) { return SUCCESS; }
+CALL(cuCtxGetCurrent, size_t* context) { return *context = current, SUCCESS; }
+CALL(cuCtxSetCurrent, size_t context) { return current = context, SUCCESS; }
+CALL(cuCtxSynchronize) { return wait_for_all(), SUCCESS; }
+CALL(cuGetErrorName, u32, const char**) { return INVALID_VALUE; }
+CALL(cuGetErrorString, u32, const char**) { return INVALID_VALUE; }
+
+CALL(cuMemGetInfo_v2, size_t* free_bytes, size_t* total) {
+    std::lock_guard<std::mutex> turn(mutex);
+    return *free_bytes = TOTAL - used, *total = TOTAL, SUCCESS;
+}
+
+CALL(cuMemAlloc_v2, u64* address, size_t bytes) {
+    std::lock_guard<std::mutex> turn(mutex);
+    if (bytes == 0) return INVALID_VALUE;
+    void* memory = bytes > TOTAL - used ? nullptr : taken(bytes, 512);
+    if (!memory) return OUT_OF_MEMORY;
+    device_memory[*address = (u64)memory] = bytes;
+    return used += bytes, SUCCESS;
+}
+
+CALL(cuMemFree_v2, u64 address) {
+    wait_for_all();
+    std::lock_guard<std::mutex> turn(mutex);
+    auto memory = device_memory.find(address);
+    if (memory == device_memory.end()) return INVALID_VALUE;
+    used -= memory->second;
+    device_memory.erase(memory);
+    return free((void*)address), SUCCESS;
+}
+
+CALL(cuMemHostAlloc, void** address, size_t bytes, u32) {
+    std::lock_guard<std::mutex> turn(mutex);
+    *address = taken(bytes, 4096);
+    if (!*address) return OUT_OF_MEMORY;
+    return pinned_memory[(u64)*address] = bytes, SUCCESS;
+}
+
+CALL(cuMemFreeHost, void* address) {
+    std::lock_guard<std::mutex> turn(mutex);
+    if (!pinned_memory.erase((u64)address)) return INVALID_VALUE;
+    return free(address), SUCCESS;
+}
+
+// Addresses and memory apart: a range that nobody may access, of which parts may be accessed.
+CALL(cuMemGetAllocationGranularity, size_t* bytes, const void*, u32) { return *bytes = GRANULARITY, SUCCESS; }
+CALL(cuMemAddressReserve, u64* address, size_t bytes, size_t, u64, u64) {
+    void* range = mmap(nullptr, bytes + GRANULARITY, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (range == MAP_FAILED) return OUT_OF_MEMORY;
+    return *address = ((u64)range + GRANULARITY - 1) / GRANULARITY * GRANULARITY, SUCCESS;
+}
+CALL(cuMemAddressFree, u64, size_t) { return SUCCESS; }
+CALL(cuMemCreate, u64* out, size_t bytes, const void*, u64) {
+    std::lock_guard<std::mutex> turn(mutex);
+    if (bytes > TOTAL - used) return OUT_OF_MEMORY;
+    return used += bytes, *out = ++handles, SUCCESS;
+}
+CALL(cuMemRelease, u64) { return SUCCESS; }
+CALL(cuMemMap, u64 address, size_t bytes, size_t, u64, u64) {
+    return mprotect((void*)address, bytes, PROT_READ | PROT_WRITE) == 0 ? SUCCESS : INVALID_VALUE;
+}
+CALL(cuMemSetAccess, u64, size_t, const void*, size_t) { return SUCCESS; }
+CALL(cuMemUnmap, u64 address, size_t bytes) {
+    std::lock_guard<std::mutex> turn(mutex);
+    used -= bytes;
+    madvise((void*)address, bytes, MADV_DONTNEED);
+    return mprotect((void*)address, bytes, PROT_NONE) == 0 ? SUCCESS : INVALID_VALUE;
+}
+
+CALL(cuStreamCreate, Stream** stream, u32) {
+    std::lock_guard<std::mutex> turn(mutex);
+    return streams.push_back(*stream = new Stream), SUCCESS;
+}
+CALL(cuStreamDestroy_v2, Stream*) { return SUCCESS; }
+CALL(cuStreamSynchronize, Stream* stream) { return stream->wait(stream->last()), SUCCESS; }
+CALL(cuStreamWaitEvent, Stream* stream, Event* event, u32) {
+    // As it was recorded by now.
+    Event of = *event;
+    if (of.stream) stream->give([of] { of.stream->wait(of.number); });
+    return SUCCESS;
+}
+CALL(cuEventCreate, Event** event, u32) { return *event = new Event(), SUCCESS; }
+CALL(cuEventDestroy_v2, Event* event) { return delete event, SUCCESS; }
+CALL(cuEventRecord, Event* event, Stream* stream) { return *event = {stream, stream->last()}, SUCCESS; }
+CALL(cuEventQuery, Event* event) {
+    return !event->stream || event->stream->has_passed(event->number) ? SUCCESS : NOT_READY;
+}
+CALL(cuEventSynchronize, Event* event) {
+    if (event->stream) event->stream->wait(event->number);
+    return SUCCESS;
+}
+
+CALL(cuMemcpyHtoDAsync_v2, u64 to, const char* from, size_t bytes, Stream* stream) {
+    // From memory that is not page-locked the driver takes the bytes at once.
+    std::vector<char> taken(from, from + bytes);
+    return stream->give([=] { memcpy((void*)to, taken.data(), bytes); }), SUCCESS;
+}
+CALL(cuMemcpyDtoHAsync_v2, void* to, u64 from, size_t bytes, Stream* stream) {
+    return stream->give([=] { memcpy(to, (void*)from, bytes); }), SUCCESS;
+}
+CALL(cuMemcpyDtoDAsync_v2, u64 to, u64 from, size_t bytes, Stream* stream) {
+    return stream->give([=] { memmove((void*)to, (void*)from, bytes); }), SUCCESS;
+}
+
+// Kernels by their names, in the emulator's library.
+CALL(cuModuleLoadData, size_t* module, const void*) { return *module = 1, SUCCESS; }
+CALL(cuModuleGetFunction, void** function, size_t, const char* name) {
+    return *function = of_library("HOST_KERNELS", name), *function ? SUCCESS : NOT_FOUND;
+}
+CALL(cuLaunchKernel, void* function, u32 blocks, u32, u32, u32 threads, u32, u32, u32, Stream* stream, void** arguments, void**) {
+    if (blocks == 0 || threads != BLOCK) return INVALID_VALUE;
+    Job job = *(const Job*)arguments[0];
+    stream->give([=] {
+        std::lock_guard<std::mutex> turn(kernel_turn);
+        // A few blocks do the work of all.
+        ((void (*)(u32, const Job*))function)(blocks < 3 ? blocks : 3, &job);
+    });
+    return SUCCESS;
+}
+
+// Products, by the emulator's library for them.
+#define PRODUCTS(name, types, ...) ((u32 (*) types)of_library("HOST_PRODUCTS", #name))(__VA_ARGS__)
+CALL(cublasCreate_v2, void** handle) { return PRODUCTS(cublasCreate_v2, (void**), handle); }
+CALL(cublasDestroy_v2, void* handle) { return PRODUCTS(cublasDestroy_v2, (void*), handle); }
+CALL(cublasSetStream_v2, void* handle, void* stream) { return PRODUCTS(cublasSetStream_v2, (void*, void*), handle, stream); }
+CALL(cublasSetMathMode, void* handle, int mode) { return PRODUCTS(cublasSetMathMode, (void*, int), handle, mode); }
+CALL(cublasGetVersion_v2, void* handle, int* version) { return PRODUCTS(cublasGetVersion_v2, (void*, int*), handle, version); }
+CALL(cublasSetWorkspace_v2, void* handle, void* workspace, size_t bytes) {
+    return PRODUCTS(cublasSetWorkspace_v2, (void*, void*, size_t), handle, workspace, bytes);
+}
+CALL(cublasGemmStridedBatchedEx, void* handle, int lop, int rop, int rows, int columns, int depth, const void* alpha, const void* left,
+     int ltype, int lleading, i64 lstep, const void* right, int rtype, int rleading, i64 rstep, const void* beta, void* out, int type,
+     int leading, i64 step, int batch, int compute, int algorithm) {
+    wait_for_all();
+    return PRODUCTS(cublasGemmStridedBatchedEx,
+                    (void*, int, int, int, int, int, const void*, const void*, int, int, i64, const void*, int, int, i64, const void*,
+                     void*, int, int, i64, int, int, int),
+                    handle, lop, rop, rows, columns, depth, alpha, left, ltype, lleading, lstep, right, rtype, rleading, rstep, beta, out,
+                    type, leading, step, batch, compute, algorithm);
+}
+
+CALL(cuStreamBeginCapture_v2, size_t, u32) { return NOT_SUPPORTED; }
+CALL(cuStreamEndCapture, size_t, size_t*) { return NOT_SUPPORTED; }
+CALL(cuGraphCreate, size_t*, u32) { return NOT_SUPPORTED; }
+CALL(cuGraphAddKernelNode_v2) { return NOT_SUPPORTED; }
+CALL(cuGraphAddChildGraphNode) { return NOT_SUPPORTED; }
+CALL(cuGraphInstantiateWithFlags) { return NOT_SUPPORTED; }
+CALL(cuGraphExecKernelNodeSetParams_v2) { return NOT_SUPPORTED; }
+CALL(cuGraphLaunch) { return NOT_SUPPORTED; }
+CALL(cuGraphExecDestroy) { return SUCCESS; }
+CALL(cuGraphDestroy) { return SUCCESS; }
+
+// The compiler compiles nothing.
+CALL(nvrtcVersion, int* major, int* minor) { return *major = 13, *minor = 0, SUCCESS; }
+CALL(nvrtcGetNumSupportedArchs, int* count) { return *count = 1, SUCCESS; }
+CALL(nvrtcGetSupportedArchs, int* architectures) { return *architectures = 90, SUCCESS; }
+CALL(nvrtcCreateProgram, size_t* program, const char*, const char*, int, const void*, const void*) { return *program = 1, SUCCESS; }
+CALL(nvrtcDestroyProgram, size_t*) { return SUCCESS; }
+CALL(nvrtcCompileProgram, size_t, int, const void*) { return SUCCESS; }
+CALL(nvrtcGetProgramLogSize, size_t, size_t* bytes) { return *bytes = 1, SUCCESS; }
+CALL(nvrtcGetProgramLog, size_t, char* text) { return *text = 0, SUCCESS; }
+CALL(nvrtcGetPTXSize, size_t, size_t* bytes) { return *bytes = sizeof CODE, SUCCESS; }
+CALL(nvrtcGetPTX, size_t, char* text) { return memcpy(text, CODE, sizeof CODE), SUCCESS; }
+CALL(nvrtcGetCUBINSize, size_t, size_t* bytes) { return *bytes = sizeof CODE, SUCCESS; }
+CALL(nvrtcGetCUBIN, size_t, char* text) { return memcpy(text, CODE, sizeof CODE), SUCCESS; }
