@@ -98,6 +98,17 @@ impl Body {
         Some(ViewMut::new(storage, &self.layout, self.dtype))
     }
 
+    /// As kernels write it: `None` unless the buffer is this tensor's own. It has to lie in order, as it does where it was just
+    /// allocated.
+    pub(crate) const fn fresh_view_mut(&mut self) -> Option<ViewMut<'_>> {
+        match &mut self.memory {
+            Memory::Own(storage) if !storage.is_read_only() => {
+                Some(ViewMut::new(storage, &self.layout, self.dtype))
+            }
+            _ => None,
+        }
+    }
+
     /// The buffer of a tensor that is no view.
     const fn own_mut(&mut self) -> Option<&mut Storage> {
         match &mut self.memory {

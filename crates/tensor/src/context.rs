@@ -13,7 +13,7 @@ use crate::body::Body;
 use crate::device::Device;
 use crate::dtype::{DType, RawElement};
 use crate::error::{Error, Result};
-use crate::layout::Layout;
+use crate::layout::{Layout, bytes_of};
 use crate::shape::Shape;
 use crate::storage::{Storage, View, ViewMut};
 use crate::tensor::Tensor;
@@ -114,6 +114,7 @@ impl<'a> OpContext<'a> {
     /// # Errors
     /// As [`Backend::run`], and [`Error::Allocation`] if there is no memory for the temporaries of halves: nothing is
     /// written then.
+    #[inline(always)]
     pub fn compute(&self, kernel: Kernel<'_>) -> Result<()> {
         widen::run(self, kernel)
     }
@@ -133,6 +134,7 @@ impl<'a> OpContext<'a> {
     ///
     /// # Errors
     /// [`Error::Allocation`] if there is none, [`Error::TooManyElements`] if it cannot be counted.
+    #[inline]
     pub fn output(&self, shape: &Shape, dtype: DType) -> Result<Buffer> {
         self.buffer(shape, dtype, self.output_category)
     }
@@ -141,6 +143,7 @@ impl<'a> OpContext<'a> {
     ///
     /// # Errors
     /// As [`output`](Self::output).
+    #[inline]
     pub fn temp(&self, shape: &Shape, dtype: DType) -> Result<Buffer> {
         self.buffer(shape, dtype, Category::Temporary)
     }
@@ -161,20 +164,21 @@ impl<'a> OpContext<'a> {
     /// # Errors
     /// As [`output`](Self::output).
     pub fn buffer(&self, shape: &Shape, dtype: DType, category: Category) -> Result<Buffer> {
-        let layout = Layout::contiguous(self.op, *shape, dtype)?;
-        let bytes = shape.elements() * dtype.size();
-        let tag = Tag { category, ..Tag::default() };
-        let contents = Contents { extents: shape.dims(), element: dtype.name() };
-        let request = Request::new(bytes as u64).with_tag(tag).with_attributes(self.attributes);
-        let request = request.with_contents(contents);
-        let allocation = Allocation::new(&self.allocator, &request).map_err(|error| Error::Allocation {
-            op: self.op,
-            shape: *shape,
-            dtype,
-            error,
-        })?;
-        let storage = Storage::new(allocation, bytes);
-        Ok(Buffer { body: Body::new(storage, layout, dtype, self.device.clone()) })
+        let Some(bytes) = bytes_of(shape, dtype) else {
+            return Err(Error::TooManyElements { op: self.op, shape: *shape, dtype });
+        };
+        let mut request = Request::new(bytes as u64);
+        request.tag = Tag { category, owner: self.run.owner() };
+        request.attributes = self.attributes;
+        request.contents = Some(Contents { extents: shape.dims(), element: dtype.name() });
+        match Allocation::new(&self.allocator, &request) {
+            Ok(allocation) => {
+                let storage = Storage::charged(allocation, bytes, category);
+                let layout = Layout::row_major(shape);
+                Ok(Buffer { body: Body::new(storage, layout, dtype, self.device.clone()) })
+            }
+            Err(error) => Err(Error::Allocation { op: self.op, shape: *shape, dtype, error }),
+        }
     }
 
     /// Keeps a tensor for backward, where [`Saved::tensor`](crate::Saved::tensor) gives it back in the order of
@@ -213,7 +217,7 @@ impl Buffer {
     /// The buffer as kernels write it.
     #[must_use]
     pub fn view_mut(&mut self) -> ViewMut<'_> {
-        self.body.view_mut().expect("nobody else looks into fresh memory, and it lies in order")
+        self.body.fresh_view_mut().expect("nobody else looks into fresh memory, and it lies in order")
     }
 
     /// The buffer as kernels read it.

@@ -42,6 +42,14 @@ struct Inner {
     outside: Arc<OutsideAccount>,
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(allocator) = self.default_allocator.get() {
+            self.tracker.release(allocator);
+        }
+    }
+}
+
 thread_local! {
     /// The devices chosen by `with_device` on this thread, innermost last.
     static CHOSEN: RefCell<Vec<Device>> = const { RefCell::new(Vec::new()) };
@@ -197,7 +205,10 @@ impl Device {
             return Ok(allocator);
         }
         let allocator = self.allocator(AllocatorAttributes::default())?.allocator;
-        Ok(self.0.default_allocator.get_or_init(|| allocator))
+        Ok(self.0.default_allocator.get_or_init(|| {
+            self.0.tracker.adopt(&allocator);
+            allocator
+        }))
     }
 }
 

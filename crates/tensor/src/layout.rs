@@ -20,11 +20,15 @@ impl Layout {
     /// # Errors
     /// [`Error::TooManyElements`] if the bytes cannot be counted.
     pub fn contiguous(op: &'static str, shape: Shape, dtype: DType) -> Result<Self> {
-        let bytes = shape.checked_elements().and_then(|elements| elements.checked_mul(dtype.size()));
-        if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
-            return Err(Error::TooManyElements { op, shape, dtype });
+        match bytes_of(&shape, dtype) {
+            Some(_) => Ok(Self::row_major(&shape)),
+            None => Err(Error::TooManyElements { op, shape, dtype }),
         }
-        Ok(Self { shape, strides: row_major(&shape), offset: 0 })
+    }
+
+    /// The same of a shape whose bytes [can be counted](bytes_of).
+    pub(crate) fn row_major(shape: &Shape) -> Self {
+        Self { shape: *shape, strides: row_major(shape), offset: 0 }
     }
 
     /// The same shape and first element with other distances between neighbours, one for each axis. All must stay within the
@@ -55,19 +59,16 @@ impl Layout {
     /// Whether the elements lie in row-major order without gaps.
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
-        // The strides of an empty shape are never followed, and its other sizes may overflow when multiplied.
-        if self.shape.elements() == 0 {
-            return true;
-        }
-        let mut expected = 1;
-        for axis in (0..self.shape.rank()).rev() {
-            let size = self.shape[axis];
-            if size != 1 && self.strides[axis] != expected {
-                return false;
+        let (mut expected, mut in_order) = (1_usize, true);
+        for (&size, &stride) in self.shape.dims().iter().zip(&self.strides).rev() {
+            // The strides of an empty shape are never followed, and its other sizes may overflow when multiplied.
+            if size == 0 {
+                return true;
             }
-            expected *= size;
+            in_order &= size == 1 || stride == expected;
+            expected = expected.wrapping_mul(size);
         }
-        true
+        in_order
     }
 
     /// The same elements, in row-major order, seen with another shape of as many elements, if that is possible where they lie: if
@@ -155,6 +156,13 @@ impl Layout {
     /// [`Error::BadPermutation`] if it is not.
     pub fn permuted(&self, op: &'static str, axes: &[usize]) -> Result<Self> {
         let rank = self.shape.rank();
+        if (axes, rank) == (&[1, 0], 2) {
+            // By far the most common.
+            let mut turned = *self;
+            turned.shape = self.shape.with_dim(0, self.shape[1]).with_dim(1, self.shape[0]);
+            turned.strides.swap(0, 1);
+            return Ok(turned);
+        }
         let mut seen = [false; MAX_RANK];
         let mut dims = [0; MAX_RANK];
         let mut strides = [0; MAX_RANK];
@@ -284,6 +292,12 @@ impl Layout {
             current
         })
     }
+}
+
+/// The bytes of so many elements, if they can be counted.
+pub(crate) fn bytes_of(shape: &Shape, dtype: DType) -> Option<usize> {
+    let bytes = shape.checked_elements()?.checked_mul(dtype.size())?;
+    (bytes <= isize::MAX as usize).then_some(bytes)
 }
 
 /// Row-major strides.

@@ -3,6 +3,8 @@
 //! A shared storage is never written: kernels write through `&mut Storage`, which only the single owner has. So views
 //! may be handed to any thread without a lock.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use bfc_core::{Allocation, Allocator, Category, MemoryKind, Tag};
 
 use crate::dtype::{DType, RawElement};
@@ -18,6 +20,9 @@ pub struct Storage {
     memory: MemoryKind,
     /// What all elements are below, as indices that the host has written are; [`UNKNOWN`] since anyone else may have written.
     below: u64,
+    /// Whether it is, or may be, charged as a result or a temporary: most of what is kept for backward is a parameter or an
+    /// input, and the allocator need not be asked.
+    may_be_result: AtomicBool,
 }
 
 /// No index is below it, nor is one that is negative and read without its sign.
@@ -27,7 +32,13 @@ impl Storage {
     /// The buffer of a fresh allocation, of which `bytes` are used.
     pub(crate) fn new(allocation: Allocation, bytes: usize) -> Self {
         let memory = allocation.allocator().memory_kind();
-        Self { allocation, bytes, memory, below: UNKNOWN }
+        Self { allocation, bytes, memory, below: UNKNOWN, may_be_result: AtomicBool::new(true) }
+    }
+
+    /// The same, of an allocation that is charged to this category.
+    pub(crate) fn charged(allocation: Allocation, bytes: usize, category: Category) -> Self {
+        let may_be_result = AtomicBool::new(is_result(category));
+        Self { may_be_result, ..Self::new(allocation, bytes) }
     }
 
     /// Whether the buffer is never written, whoever owns the storage: memory of others, which tensors only look into.
@@ -62,13 +73,15 @@ impl Storage {
     /// Charges the buffer to another category, keeping its owner.
     pub(crate) fn set_category(&self, category: Category) {
         self.charge_to(category, |before| before != category);
+        self.may_be_result.store(is_result(category), Ordering::Relaxed);
     }
 
     /// Charges a result or a temporary as what a backward pass waits for.
     pub(crate) fn keep_for_backward(&self) {
-        self.charge_to(Category::Activation, |before| {
-            matches!(before, Category::Output | Category::Temporary)
-        });
+        if self.may_be_result.load(Ordering::Relaxed) {
+            self.charge_to(Category::Activation, is_result);
+            self.may_be_result.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Charges the buffer to a category if that which it is in is one of these.
@@ -119,6 +132,11 @@ impl Storage {
         // SAFETY: as in `host`; the exclusive borrow of `self` makes this the only slice into the block.
         Some(unsafe { std::slice::from_raw_parts_mut(address, count) })
     }
+}
+
+/// Whether what is charged so becomes an activation when it is kept for backward.
+const fn is_result(category: Category) -> bool {
+    matches!(category, Category::Output | Category::Temporary)
 }
 
 /// A tensor as a kernel reads it: a buffer, and where the elements lie in it.

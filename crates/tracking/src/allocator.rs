@@ -90,17 +90,18 @@ impl Mode {
 pub struct TrackingAllocator {
     /// `None` only while the allocator lies in the books, where nobody has a handle to call it through.
     inner: Option<Arc<dyn Allocator>>,
-    /// Charged for requests that name nobody.
-    owner: OwnerId,
     mode: Mode,
+    /// The inner allocator's, which is asked for at each allocation.
+    kind: MemoryKind,
     counts: BiasedMutex<Counts>,
-    /// What was live in the inner allocator when the op turned to it.
-    live_before: u64,
     /// Used in [`Mode::Local`].
     local: Mutex<LocalBlocks>,
     records: Option<Mutex<Vec<Record>>>,
     /// Where to go when retired; `None` for an allocator that belongs to no tracker, or lies there already.
     books: Option<Arc<Books>>,
+    /// Where it waits to be used again, if the books know the inner allocator as one that ops turn to all the time: it keeps its
+    /// handles then.
+    seat: Option<usize>,
 }
 
 impl TrackingAllocator {
@@ -119,20 +120,25 @@ impl TrackingAllocator {
     }
 
     /// The allocator of one op execution of a tracker.
-    pub(crate) fn for_op(inner: Arc<dyn Allocator>, owner: OwnerId, books: Arc<Books>) -> Self {
-        Self { books: Some(books), ..Self::build(inner, true, owner) }
+    pub(crate) fn for_op(
+        inner: Arc<dyn Allocator>,
+        owner: OwnerId,
+        books: Arc<Books>,
+        seat: Option<usize>,
+    ) -> Self {
+        Self { books: Some(books), seat, ..Self::build(inner, true, owner) }
     }
 
     fn build(inner: Arc<dyn Allocator>, track_sizes: bool, owner: OwnerId) -> Self {
         Self {
             mode: Mode::of(&*inner, track_sizes),
-            live_before: inner.bytes_in_use(),
+            kind: inner.memory_kind(),
+            counts: BiasedMutex::new(Counts::new(owner, inner.bytes_in_use())),
             inner: Some(inner),
-            owner,
-            counts: BiasedMutex::new(Counts::new()),
             local: Mutex::new(LocalBlocks::default()),
             records: None,
             books: None,
+            seat: None,
         }
     }
 
@@ -142,11 +148,31 @@ impl TrackingAllocator {
             lock(&self.local).clear();
         }
         self.mode = Mode::of(&*inner, true);
-        self.live_before = inner.bytes_in_use();
+        self.kind = inner.memory_kind();
+        *self.counts.get_mut() = Counts::new(owner, inner.bytes_in_use());
         self.inner = Some(inner);
-        self.owner = owner;
-        *self.counts.get_mut() = Counts::new();
         self.books = Some(books);
+    }
+
+    /// The same for one that has kept its handles, and that nobody uses.
+    pub(crate) fn resume(&self, owner: OwnerId) {
+        if self.mode == Mode::Local {
+            lock(&self.local).clear();
+        }
+        let fresh = Counts::new(owner, self.inner().bytes_in_use());
+        *self.counts() = fresh;
+    }
+
+    /// Waits in its seat to be used again, if nothing refers to it any more.
+    fn rest(self: &Arc<Self>, seat: usize) {
+        if !self.counts().comes_to_rest() {
+            return;
+        }
+        // This handle and that of the books. One that somebody kept would come to count for another op.
+        let unused = Arc::strong_count(self) == 2 && Arc::weak_count(self) == 0;
+        if let Some(books) = &self.books {
+            books.seat(self, self.inner(), seat, unused);
+        }
     }
 
     /// Nothing else is called while this is held.
@@ -174,11 +200,12 @@ impl TrackingAllocator {
         wraps || std::ptr::from_ref(self).cast::<()>() == address
     }
 
-    /// Gives up the op's own reference, and adds what the op has come to.
-    pub(crate) fn end_op(&self, figures: &mut Figures) {
+    /// Gives up the op's own reference, and adds what the op has come to. Whether nothing refers to this one any more.
+    pub(crate) fn end_op(&self, figures: &mut Figures) -> bool {
         let mut counts = self.counts();
         counts.references -= 1;
-        figures.add(&counts.sizes(), self.live_before, counts.rounding, &counts.classes);
+        figures.add(&counts.sizes(), counts.live_before, counts.rounding, &counts.classes);
+        counts.references == 0
     }
 
     fn inner(&self) -> &Arc<dyn Allocator> {
@@ -221,8 +248,12 @@ impl TrackingAllocator {
     #[cold]
     fn note_kept(&self, bytes: u64) {
         if let Some(books) = &self.books {
-            self.counts().saved += bytes;
-            books.saves.keep(self.owner, bytes);
+            let owner = {
+                let mut counts = self.counts();
+                counts.saved += bytes;
+                counts.owner
+            };
+            books.saves.keep(owner, bytes);
         }
     }
 
@@ -230,12 +261,24 @@ impl TrackingAllocator {
     #[cold]
     fn note_let_go(&self, bytes: u64) {
         if let Some(books) = &self.books {
-            self.counts().saved -= bytes;
-            books.saves.let_go(self.owner, bytes);
+            let owner = {
+                let mut counts = self.counts();
+                counts.saved -= bytes;
+                counts.owner
+            };
+            books.saves.let_go(owner, bytes);
         }
     }
 
+    #[inline]
     fn record(&self, bytes: i64) {
+        if self.records.is_some() {
+            self.add_record(bytes);
+        }
+    }
+
+    #[cold]
+    fn add_record(&self, bytes: i64) {
         if let Some(records) = &self.records {
             lock(records).push(Record { bytes, at: Instant::now() });
         }
@@ -258,6 +301,28 @@ impl TrackingAllocator {
         {
             recorder.post_alloc(&**self.inner(), block, self.recorded_id(block), requested, tag);
         }
+    }
+
+    /// Allocates for a request that names who is charged.
+    #[inline]
+    fn allocate_owned(&self, request: &Request<'_>) -> Result<Block, AllocError> {
+        let mut block = match allocate_within(&**self.inner(), request) {
+            Ok(block) => block,
+            Err(error) => self.allocate_after(error, request)?,
+        };
+        if block.is_empty() {
+            return Ok(block);
+        }
+        if self.mode == Mode::Local {
+            block = lock(&self.local).insert(block, request.bytes);
+        }
+        let bytes = if self.mode == Mode::Untracked { request.bytes } else { block.bytes };
+        self.add(bytes, request.bytes, request.tag);
+        if let Some(recorder) = self.recorder() {
+            let id = self.recorded_id(&block);
+            recorder.post_alloc(&**self.inner(), &block, id, request.bytes, request.tag);
+        }
+        Ok(block)
     }
 
     /// Asks those who may free memory, tries again as they do, and records the failure if nothing helps.
@@ -300,31 +365,16 @@ unsafe impl Allocator for TrackingAllocator {
     }
 
     fn memory_kind(&self) -> MemoryKind {
-        self.inner().memory_kind()
+        self.kind
     }
 
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
-        let mut request = *request;
         if request.tag.owner == OwnerId::ROOT {
-            request.tag.owner = self.owner;
+            let mut owned = *request;
+            owned.tag.owner = self.counts().owner;
+            return self.allocate_owned(&owned);
         }
-        let mut block = match allocate_within(&**self.inner(), &request) {
-            Ok(block) => block,
-            Err(error) => self.allocate_after(error, &request)?,
-        };
-        if block.is_empty() {
-            return Ok(block);
-        }
-        if self.mode == Mode::Local {
-            block = lock(&self.local).insert(block, request.bytes);
-        }
-        let bytes = if self.mode == Mode::Untracked { request.bytes } else { block.bytes };
-        self.add(bytes, request.bytes, request.tag);
-        if let Some(recorder) = self.recorder() {
-            let id = self.recorded_id(&block);
-            recorder.post_alloc(&**self.inner(), &block, id, request.bytes, request.tag);
-        }
-        Ok(block)
+        self.allocate_owned(request)
     }
 
     // The ledger changes before the inner free, so that it never shows more than the pool holds. The price: while a wrong
@@ -480,6 +530,10 @@ unsafe impl Allocator for TrackingAllocator {
     }
 
     fn retire(mut self: Arc<Self>) {
+        if let Some(seat) = self.seat {
+            self.rest(seat);
+            return;
+        }
         // Only the last handle recycles: in the books, beside another one, the allocator would keep its pool alive. If
         // every handle goes without passing here as the last, the allocator is simply dropped. Most that pass are not the
         // last, and looking is cheaper than claiming.

@@ -4,6 +4,9 @@
 //! from here, and putting them back, keeps the heap out of the path of every op. All of it stands behind one lock, which
 //! an op takes when it begins, when it turns to an allocator, when it ends, and when its last allocation is freed: while one
 //! thread runs ops, that costs no atomic exchange.
+//!
+//! What waits has given its handles up, so that it keeps no pool alive. Over a pool that was [adopted](Books::adopt) it keeps them: a
+//! seat in its home is where it waits, and there is no change of handles as ops begin and end.
 
 use std::sync::Arc;
 
@@ -23,6 +26,35 @@ const IDLE_EXECUTIONS: usize = 64;
 /// one step, so this is about the number of ops in a large model.
 const IDLE_ALLOCATORS: usize = 4096;
 
+/// An allocator that ops turn to all the time, as that of a device's memory. The tracking allocators over it keep their handles of it
+/// and of the books while they wait, so that an op begins and ends without a change of these.
+#[derive(Debug)]
+struct Home {
+    base: Arc<dyn Allocator>,
+    /// How often it was made one.
+    adoptions: usize,
+    /// The tracking allocators over it, each in its seat.
+    seats: Vec<Option<Arc<TrackingAllocator>>>,
+    /// Those that wait.
+    idle: Vec<usize>,
+    /// Those that are free.
+    vacant: Vec<usize>,
+}
+
+impl Home {
+    /// A seat for a new allocator.
+    fn free_seat(&mut self) -> usize {
+        self.vacant.pop().unwrap_or_else(|| {
+            self.seats.push(None);
+            self.seats.len() - 1
+        })
+    }
+}
+
+fn is_same(one: &Arc<dyn Allocator>, other: &Arc<dyn Allocator>) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct Books {
@@ -33,12 +65,16 @@ pub(crate) struct Books {
     open: BiasedMutex<Open>,
 }
 
-/// What the lock protects. Nothing in here has another handle, but for executions that a captured context refers to.
+/// What the lock protects. Nothing in here has another handle, but for executions that a captured context refers to, and for
+/// allocators in their seats.
 #[derive(Debug, Default)]
 pub(crate) struct Open {
     pub(crate) totals: Totals,
-    executions: Vec<Arc<Execution>>,
+    /// Each with the room for the list of its allocators.
+    executions: Vec<(Arc<Execution>, Vec<Arc<TrackingAllocator>>)>,
+    /// Those that wait without handles: in here, beside another one, they would keep their pools alive.
     allocators: Vec<Arc<TrackingAllocator>>,
+    homes: Vec<Home>,
 }
 
 impl Books {
@@ -62,8 +98,22 @@ impl Books {
         inner: &Arc<dyn Allocator>,
         owner: OwnerId,
     ) -> Arc<TrackingAllocator> {
+        let mut open = self.open();
+        if let Some(home) = open.home(inner) {
+            if let Some(seat) = home.idle.pop()
+                && let Some(idle) = home.seats[seat].clone()
+            {
+                drop(open);
+                idle.resume(owner);
+                return idle;
+            }
+            let seat = home.free_seat();
+            drop(open);
+            return self.settle(inner, owner, seat);
+        }
+        let idle = open.allocators.pop();
+        drop(open);
         let (books, inner) = (Arc::clone(self), Arc::clone(inner));
-        let idle = self.open().allocators.pop();
         // What waits here has no other handle: only the last one is put here.
         if let Some(mut idle) = idle
             && let Some(allocator) = Arc::get_mut(&mut idle)
@@ -71,7 +121,86 @@ impl Books {
             allocator.restart(inner, owner, books);
             return idle;
         }
-        Arc::new(TrackingAllocator::for_op(inner, owner, books))
+        Arc::new(TrackingAllocator::for_op(inner, owner, books, None))
+    }
+
+    /// A new allocator for a seat.
+    #[cold]
+    fn settle(
+        self: &Arc<Self>,
+        inner: &Arc<dyn Allocator>,
+        owner: OwnerId,
+        seat: usize,
+    ) -> Arc<TrackingAllocator> {
+        let made = TrackingAllocator::for_op(Arc::clone(inner), owner, Arc::clone(self), Some(seat));
+        let made = Arc::new(made);
+        if let Some(home) = self.open().home(inner)
+            && let Some(place) = home.seats.get_mut(seat)
+            && place.is_none()
+        {
+            *place = Some(Arc::clone(&made));
+        }
+        made
+    }
+
+    /// Has an allocator that came to rest wait in its seat. One that somebody still holds, and one too many, loses it.
+    pub(crate) fn seat(
+        &self,
+        allocator: &Arc<TrackingAllocator>,
+        inner: &Arc<dyn Allocator>,
+        seat: usize,
+        unused: bool,
+    ) {
+        let mut open = self.open();
+        let Some(home) = open.home(inner) else { return };
+        let place = home.seats.get_mut(seat);
+        let own = |place: &&mut Option<Arc<TrackingAllocator>>| {
+            place.as_ref().is_some_and(|seated| Arc::ptr_eq(seated, allocator))
+        };
+        let Some(place) = place.filter(own) else { return };
+        if unused && home.idle.len() < IDLE_ALLOCATORS {
+            home.idle.push(seat);
+            return;
+        }
+        let lost = place.take();
+        home.vacant.push(seat);
+        drop(open);
+        drop(lost);
+    }
+
+    /// Makes an allocator a home, until it was released as often.
+    pub(crate) fn adopt(&self, base: &Arc<dyn Allocator>) {
+        let mut open = self.open();
+        match open.home(base) {
+            Some(home) => home.adoptions += 1,
+            None => open.homes.push(Home {
+                base: Arc::clone(base),
+                adoptions: 1,
+                seats: Vec::new(),
+                idle: Vec::new(),
+                vacant: Vec::new(),
+            }),
+        }
+    }
+
+    /// See [`adopt`](Self::adopt).
+    pub(crate) fn release(&self, base: &Arc<dyn Allocator>) {
+        let mut open = self.open();
+        let Some(at) = open.homes.iter().position(|home| is_same(&home.base, base)) else { return };
+        open.homes[at].adoptions -= 1;
+        if open.homes[at].adoptions > 0 {
+            return;
+        }
+        let home = open.homes.swap_remove(at);
+        // Its allocators hold the books, and it may be the last to hold a pool.
+        drop(open);
+        drop(home);
+    }
+
+    /// Releases all homes: their allocators hold the books, which would else never go.
+    pub(crate) fn release_all(&self) {
+        let homes = std::mem::take(&mut self.open().homes);
+        drop(homes);
     }
 
     /// Keeps an allocator that nobody else has a handle of; one too many is dropped.
@@ -85,27 +214,33 @@ impl Books {
     /// How many allocators wait.
     #[cfg(test)]
     pub(crate) fn idle_allocators(&self) -> usize {
-        self.open().allocators.len()
+        let open = self.open();
+        open.allocators.len() + open.homes.iter().map(|home| home.idle.len()).sum::<usize>()
     }
 }
 
 impl Open {
+    fn home(&mut self, base: &Arc<dyn Allocator>) -> Option<&mut Home> {
+        self.homes.iter_mut().find(|home| is_same(&home.base, base))
+    }
+
     /// A recycled execution, if there is one.
     pub(crate) fn take_execution(&mut self, row: usize, owner: OwnerId) -> Option<Arc<Execution>> {
-        while let Some(mut idle) = self.executions.pop() {
-            // A captured context may still refer to the finished op; it must not come to mean another one.
-            if let Some(execution) = Arc::get_mut(&mut idle) {
-                execution.restart(row, owner);
+        while let Some((idle, room)) = self.executions.pop() {
+            // A captured context may still refer to the finished op; it must not come to mean another one. Where there is no
+            // other handle, and none is weak, none can come to be.
+            if Arc::strong_count(&idle) == 1 {
+                idle.restart(row, owner, room);
                 return Some(idle);
             }
         }
         None
     }
 
-    /// Keeps a finished execution; one too many is dropped.
-    pub(crate) fn put_execution(&mut self, execution: Arc<Execution>) {
+    /// Keeps a finished execution, and the room of its list; one too many is dropped.
+    pub(crate) fn put_execution(&mut self, execution: Arc<Execution>, room: Vec<Arc<TrackingAllocator>>) {
         if self.executions.len() < IDLE_EXECUTIONS {
-            self.executions.push(execution);
+            self.executions.push((execution, room));
         }
     }
 }

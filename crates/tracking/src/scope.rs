@@ -188,10 +188,39 @@ impl Drop for PlaceGuard {
 struct KnownModules {
     by_parent: FxHashMap<OwnerId, FxHashMap<Box<str>, OwnerId>>,
     count: usize,
+    /// Some of these, by where the names lay that led to them: a model enters its modules by the same few texts.
+    recent: [Option<Recent>; RECENT],
+}
+
+/// How many modules are found by where their names lie.
+const RECENT: usize = 32;
+
+#[derive(Debug)]
+struct Recent {
+    parent: OwnerId,
+    name: Box<str>,
+    module: OwnerId,
 }
 
 impl KnownModules {
+    #[inline]
     fn find(&mut self, parent: OwnerId, name: &str) -> OwnerId {
+        let place = (name.as_ptr().addr() >> 3) ^ (name.len() * 5) ^ (parent.index() * 21);
+        let place = place % RECENT;
+        if let Some(recent) = &self.recent[place]
+            && recent.parent == parent
+            && *recent.name == *name
+        {
+            return recent.module;
+        }
+        let module = self.look_up(parent, name);
+        // Only once, or two names that share a place would take heap memory by turns.
+        self.recent[place].get_or_insert_with(|| Recent { parent, name: Box::from(name), module });
+        module
+    }
+
+    #[inline(never)]
+    fn look_up(&mut self, parent: OwnerId, name: &str) -> OwnerId {
         if let Some(&module) = self.by_parent.get(&parent).and_then(|names| names.get(name)) {
             return module;
         }

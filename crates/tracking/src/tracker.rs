@@ -85,10 +85,12 @@ impl Tracker {
     /// and is no call of its own.
     pub fn begin(&self, op: &'static str) -> OpRun<'_> {
         if let Some(unmarked) = &self.unmarked {
-            return OpRun { tracker: self, execution: Arc::clone(unmarked), frame: None };
+            let (execution, owner) = (Arc::clone(unmarked), OwnerId::ROOT);
+            return OpRun { tracker: self, execution, owner, frame: None };
         }
         if let Some(execution) = running_op_of(self.id) {
-            return OpRun { tracker: self, execution, frame: None };
+            let owner = execution.running().owner;
+            return OpRun { tracker: self, execution, owner, frame: None };
         }
         let place = here();
         let (row, owner, idle) = {
@@ -102,7 +104,18 @@ impl Tracker {
         };
         self.books.recorder.post_enter(owner, place.phase);
         let frame = Some(enter_op(Arc::clone(&execution)));
-        OpRun { tracker: self, execution, frame }
+        OpRun { tracker: self, execution, owner, frame }
+    }
+
+    /// Tells that ops will turn to this allocator all the time, as that of a device's memory: what stands between it and ops is
+    /// kept from op to op with handles of it, so the tracker holds it until it is [released](Self::release), or the tracker dropped.
+    pub fn adopt(&self, base: &Arc<dyn Allocator>) {
+        self.books.adopt(base);
+    }
+
+    /// Ends what [`adopt`](Self::adopt) began; of several times, with the last.
+    pub fn release(&self, base: &Arc<dyn Allocator>) {
+        self.books.release(base);
     }
 
     /// The owner that executions of `op` in the current place are charged to: for memory that is to be charged to them
@@ -212,18 +225,18 @@ impl Tracker {
     }
 
     fn finish(&self, execution: Arc<Execution>) {
-        let mut allocators = execution.finish();
+        let (row, mut allocators) = execution.finish();
         let mut figures = Figures::default();
-        for allocator in allocators.drain(..) {
-            allocator.end_op(&mut figures);
-            allocator.retire();
+        while let Some(allocator) = allocators.pop() {
+            if allocator.end_op(&mut figures) {
+                allocator.retire();
+            }
         }
-        // The list is empty again, and keeps its room for the next op.
-        *execution.allocators() = allocators;
         {
             let mut open = self.books.open();
-            open.totals.fold(execution.row, ThreadNumber::current().get(), &figures);
-            open.put_execution(execution);
+            open.totals.fold(row, ThreadNumber::current().get(), &figures);
+            // The list is empty again, and its room is kept for the next op.
+            open.put_execution(execution, allocators);
         }
         self.books.recorder.post_leave(figures.high_water, figures.outliving);
     }
@@ -234,29 +247,40 @@ impl Tracker {
     }
 }
 
+impl Drop for Tracker {
+    fn drop(&mut self) {
+        self.books.release_all();
+    }
+}
+
 /// One execution of an op: what its own thread, its nested ops and its workers share.
 #[derive(Debug)]
 pub(crate) struct Execution {
     tracker: u64,
+    /// Set once, under the lock of `running`.
+    finished: AtomicBool,
+    running: BiasedMutex<Running>,
+}
+
+/// What changes from op to op.
+#[derive(Debug)]
+pub(crate) struct Running {
     row: usize,
     owner: OwnerId,
-    /// Set once, under the lock of `allocators`.
-    finished: AtomicBool,
     /// One for each allocator that the op uses; in practice one or two.
-    allocators: BiasedMutex<Vec<Arc<TrackingAllocator>>>,
+    allocators: Vec<Arc<TrackingAllocator>>,
 }
 
 impl Execution {
     fn new(tracker: u64, row: usize, owner: OwnerId) -> Self {
-        let allocators = BiasedMutex::new(Vec::new());
-        Self { tracker, row, owner, finished: AtomicBool::new(false), allocators }
+        let running = BiasedMutex::new(Running { row, owner, allocators: Vec::new() });
+        Self { tracker, finished: AtomicBool::new(false), running }
     }
 
-    /// Makes a finished execution one of another op.
-    pub(crate) fn restart(&mut self, row: usize, owner: OwnerId) {
-        self.row = row;
-        self.owner = owner;
-        *self.finished.get_mut() = false;
+    /// Makes a finished execution, which nobody else has a handle of, one of another op. Its list begins in `room`.
+    pub(crate) fn restart(&self, row: usize, owner: OwnerId, room: Vec<Arc<TrackingAllocator>>) {
+        *self.running() = Running { row, owner, allocators: room };
+        self.finished.store(false, Ordering::Release);
     }
 
     /// Whether this is an op of `tracker` that has not finished.
@@ -269,15 +293,15 @@ impl Execution {
         self.tracker == u64::MAX
     }
 
-    fn allocators(&self) -> BiasedGuard<'_, Vec<Arc<TrackingAllocator>>> {
-        self.allocators.lock(ThreadNumber::current())
+    fn running(&self) -> BiasedGuard<'_, Running> {
+        self.running.lock(ThreadNumber::current())
     }
 
-    /// Ends the execution: from here on no allocator joins it.
-    fn finish(&self) -> Vec<Arc<TrackingAllocator>> {
-        let mut allocators = self.allocators();
+    /// Ends the execution: from here on no allocator joins it. Its row, and those that did.
+    fn finish(&self) -> (usize, Vec<Arc<TrackingAllocator>>) {
+        let mut running = self.running();
         self.finished.store(true, Ordering::Release);
-        std::mem::take(&mut *allocators)
+        (running.row, std::mem::take(&mut running.allocators))
     }
 }
 
@@ -287,6 +311,7 @@ impl Execution {
 pub struct OpRun<'t> {
     tracker: &'t Tracker,
     execution: Arc<Execution>,
+    owner: OwnerId,
     /// `None` if this is a part of an op that ran already.
     frame: Option<FrameGuard>,
 }
@@ -300,8 +325,8 @@ impl OpRun<'_> {
 
     /// The owner that the op's allocations are charged to.
     #[must_use]
-    pub fn owner(&self) -> OwnerId {
-        self.execution.owner
+    pub const fn owner(&self) -> OwnerId {
+        self.owner
     }
 
     /// The op's tracking allocator over `base`: the same one each time it is asked for. A tracking allocator of this op
@@ -316,15 +341,15 @@ impl OpRun<'_> {
         if self.execution.is_unmarked() {
             return Arc::clone(base);
         }
-        let mut allocators = self.execution.allocators();
+        let mut running = self.execution.running();
         if self.execution.finished.load(Ordering::Relaxed) {
             return Arc::clone(base);
         }
-        if let Some(allocator) = allocators.iter().find(|allocator| allocator.stands_for(base)) {
+        if let Some(allocator) = running.allocators.iter().find(|allocator| allocator.stands_for(base)) {
             return Arc::clone(allocator) as Arc<dyn Allocator>;
         }
-        let allocator = self.tracker.books.take_allocator(base, self.execution.owner);
-        allocators.push(Arc::clone(&allocator));
+        let allocator = self.tracker.books.take_allocator(base, running.owner);
+        running.allocators.push(Arc::clone(&allocator));
         allocator
     }
 }

@@ -1,10 +1,11 @@
 //! The backward pass: from the loss to the leaves, freeing what was saved on the way.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::btree_map::Entry;
 
 use bfc_core::Category;
 use highwater_tracking::{Phase, phase};
+use triomphe::Arc;
 
 use super::gradients::Gradients;
 use super::mode::no_grad;
@@ -48,30 +49,66 @@ impl Tensor {
 }
 
 /// What still has to be passed: nodes by number, each with the sum of the gradients that reached it so far.
-type Pending = BTreeMap<u64, (Arc<Node>, Tensor)>;
+#[derive(Default)]
+struct Pending {
+    /// The node with the largest number, if any: in a chain it is the only one.
+    last: Option<(Arc<Node>, Tensor)>,
+    others: BTreeMap<u64, (Arc<Node>, Tensor)>,
+}
+
+impl Pending {
+    /// Takes the node with the largest number out.
+    fn pop_last(&mut self) -> Option<(Arc<Node>, Tensor)> {
+        let last = self.last.take();
+        self.last = self.others.pop_last().map(|(_, next)| next);
+        last
+    }
+
+    /// Takes what has reached a node so far out.
+    fn take(&mut self, number: u64) -> Option<Tensor> {
+        match &self.last {
+            Some((last, _)) if last.number == number => self.pop_last().map(|(_, grad)| grad),
+            _ if self.others.is_empty() => None,
+            _ => self.others.remove(&number).map(|(_, grad)| grad),
+        }
+    }
+
+    /// Puts a node in that is not there.
+    fn insert(&mut self, node: Arc<Node>, grad: Tensor) {
+        let lower = match &self.last {
+            Some((last, _)) if last.number > node.number => Some((node, grad)),
+            _ => self.last.replace((node, grad)),
+        };
+        if let Some((node, grad)) = lower {
+            self.others.insert(node.number, (node, grad));
+        }
+    }
+}
 
 fn run(from: &GradEdge, seed: Tensor) -> Result<Gradients> {
     let mut gradients = Gradients::default();
-    let mut pending = Pending::new();
-    deliver(from, seed, &mut pending, &mut gradients)?;
-    while let Some((_, (node, grad))) = pending.pop_last() {
+    let mut pending = Pending::default();
+    deliver(from.clone(), seed, &mut pending, &mut gradients)?;
+    while let Some((mut node, grad)) = pending.pop_last() {
         // Everything that comes of a node, sums of gradients included, is charged to the module where its forward ran.
-        let _place = node.place.with_phase(Phase::Backward).enter();
-        match node.take()? {
+        let place = node.place;
+        let _place = place.with_phase(Phase::Backward).enter();
+        match Node::take(&mut node)? {
             Taken::Op(op, mut saved) => {
-                if let (true, [Some(input)]) = (op.is_part(), &node.inputs[..]) {
-                    saved.set_total(taken_out(input, &mut pending, &mut gradients));
+                if let (true, Some(input)) = (op.is_part(), saved.only_edge()) {
+                    let total = taken_out(input, &mut pending, &mut gradients);
+                    saved.set_total(total);
                 }
-                let wanted = pass(op, saved, grad)?;
-                for (edge, grad) in node.inputs.iter().zip(wanted) {
+                let wanted = pass(op, &saved, grad)?;
+                for (edge, grad) in saved.into_edges().zip(wanted) {
                     if let (Some(edge), Some(grad)) = (edge, grad) {
                         deliver(edge, grad, &mut pending, &mut gradients)?;
                     }
                 }
             }
-            Taken::Replay(replay) => {
-                if let Some(edge) = replay.run(&node, &grad)? {
-                    deliver(&edge, grad, &mut pending, &mut gradients)?;
+            Taken::Replay(replay, edge) => {
+                if let Some(edge) = replay.run(place, edge, &grad)? {
+                    deliver(edge, grad, &mut pending, &mut gradients)?;
                 }
             }
         }
@@ -80,34 +117,41 @@ fn run(from: &GradEdge, seed: Tensor) -> Result<Gradients> {
 }
 
 /// Runs one op's backward.
-fn pass(op: &dyn Op, saved: Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
+fn pass(op: &dyn Op, saved: &Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
     let device = grad.device();
     device.placement().tell(op.name(), device, PlacementReason::Backward);
     let ctx = OpContext::backward(op.name(), device, device.default_allocator()?);
-    let gradients = op.backward(&ctx, &saved, &grad)?;
-    saved.check(op.name(), &gradients)?;
+    let gradients = op.backward(&ctx, saved, &grad)?;
+    saved.check(op.name(), &gradients, device)?;
     Ok(gradients)
 }
 
 /// Hands a gradient to where it belongs; a further one for the same place is added to what is there.
-fn deliver(edge: &GradEdge, grad: Tensor, pending: &mut Pending, gradients: &mut Gradients) -> Result<()> {
+fn deliver(edge: GradEdge, grad: Tensor, pending: &mut Pending, gradients: &mut Gradients) -> Result<()> {
     // The earlier gradient is taken out while the sum is made, so that its buffer has a single owner.
     match edge {
-        GradEdge::Leaf(leaf) => {
-            let total = sum(gradients.by_leaf_mut().remove(leaf), grad)?;
-            gradients.by_leaf_mut().insert(*leaf, total);
-        }
+        GradEdge::Leaf(leaf) => match gradients.by_leaf_mut().entry(leaf) {
+            Entry::Vacant(place) => {
+                place.insert(grad);
+            }
+            Entry::Occupied(first) => {
+                let total = sum(first.remove(), grad)?;
+                gradients.by_leaf_mut().insert(leaf, total);
+            }
+        },
         GradEdge::Node(node) => {
-            let total = sum(pending.remove(&node.number).map(|(_, first)| first), grad)?;
-            pending.insert(node.number, (Arc::clone(node), total));
+            let total = match pending.take(node.number) {
+                None => grad,
+                Some(first) => sum(first, grad)?,
+            };
+            pending.insert(node, total);
         }
     }
     Ok(())
 }
 
 /// The sum of two gradients, in the buffer of the first where nobody else looks into it.
-fn sum(first: Option<Tensor>, second: Tensor) -> Result<Tensor> {
-    let Some(mut first) = first else { return Ok(second) };
+fn sum(mut first: Tensor, second: Tensor) -> Result<Tensor> {
     let device = second.device();
     let ctx = OpContext::backward("sum_gradients", device, device.default_allocator()?);
     if let Some(acc) = first.view_mut() {
@@ -128,6 +172,6 @@ fn sum(first: Option<Tensor>, second: Tensor) -> Result<Tensor> {
 fn taken_out(edge: &GradEdge, pending: &mut Pending, gradients: &mut Gradients) -> Option<Tensor> {
     match edge {
         GradEdge::Leaf(leaf) => gradients.by_leaf_mut().remove(leaf),
-        GradEdge::Node(node) => pending.remove(&node.number).map(|(_, first)| first),
+        GradEdge::Node(node) => pending.take(node.number),
     }
 }

@@ -4,8 +4,10 @@
 use std::cell::RefCell;
 use std::fmt;
 
+use highwater_tracking::Place;
+
 use super::mode::{is_saving, recording, rehearsing};
-use super::node::{GradEdge, Node, record_replay};
+use super::node::{GradEdge, record_replay};
 use super::purpose::Purpose;
 use super::tape::{self, Tape};
 use crate::error::{Error, Result};
@@ -82,12 +84,12 @@ pub(super) struct Replay {
 impl Replay {
     /// Runs the program again, with recording; where the gradient `grad` of its result goes then. The nodes made here have
     /// higher numbers than all before, so they are passed next, and lead back to where the input came from.
-    pub(super) fn run(self, node: &Node, grad: &Tensor) -> Result<Option<GradEdge>> {
-        let edge = node.inputs.first().cloned().flatten();
+    /// At `place` the program ran first, and `edge` is where its input came from.
+    pub(super) fn run(self, place: Place, edge: Option<GradEdge>, grad: &Tensor) -> Result<Option<GradEdge>> {
         let Self { input, program, tape, purpose } = self;
         let x = input.with_grad_edge(edge);
         // In the module, the phase and for the purpose of the first run: what is computed is results, and what they save activations.
-        let _place = node.place.enter();
+        let _place = place.enter();
         let (output, same) = tape::play(tape, || purpose.within(|| recording(|| program(&x))));
         drop_later(program);
         let output = output?;

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use highwater_tracking::{Place, here};
+use triomphe::Arc;
 
 use super::checkpoint::{self, Replay};
 use crate::device::Device;
@@ -21,7 +22,7 @@ fn next_number() -> u64 {
 }
 
 /// Where the gradient of a tensor goes: to a leaf, which keeps it, or through the op that made the tensor.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) enum GradEdge {
     Leaf(LeafId),
     Node(Arc<Node>),
@@ -37,35 +38,64 @@ pub(crate) struct Node {
     work: Work,
     /// Where the forward ran: its backward is charged to the same module.
     pub(crate) place: Place,
-    /// One edge per input; `None` for inputs that no gradient flows to.
-    pub(crate) inputs: Vec<Option<GradEdge>>,
 }
 
 /// What a backward does at a node. What it reads is taken by the first one, so that memory is freed as it passes.
 enum Work {
     /// Runs an op's backward.
     Op { op: Box<dyn Op>, saved: Mutex<Option<Saved>> },
-    /// Runs a part of the program again, and goes on through the nodes that it makes.
-    Replay(Mutex<Option<Box<Replay>>>),
+    /// Runs a part of the program again, and goes on through the nodes that it makes, to where its input came from.
+    Replay(Mutex<Option<(Box<Replay>, Option<GradEdge>)>>),
 }
 
 /// The same, taken.
 pub(super) enum Taken<'a> {
     Op(&'a dyn Op, Saved),
-    Replay(Box<Replay>),
+    Replay(Box<Replay>, Option<GradEdge>),
 }
 
 impl Node {
-    /// Takes what backward does and reads.
+    /// Takes what backward does and reads, and where it goes on.
     ///
     /// # Errors
     /// [`Error::GraphSpent`] the second time.
-    pub(super) fn take(&self) -> Result<Taken<'_>> {
-        let taken = match &self.work {
-            Work::Op { op, saved } => take(saved).map(|saved| Taken::Op(op.as_ref(), saved)),
-            Work::Replay(replay) => take(replay).map(Taken::Replay),
+    pub(super) fn take(this: &mut Arc<Self>) -> Result<Taken<'_>> {
+        // As a rule nobody else holds a node any more, and its lock need not be taken.
+        if Arc::is_unique(this) {
+            let own = Arc::get_mut(this).expect("nobody else holds it");
+            let taken = match &mut own.work {
+                Work::Op { op, saved } => {
+                    take_own(saved).map(|saved| Taken::Op(&**op, saved)).ok_or(op.name())
+                }
+                Work::Replay(replay) => {
+                    take_own(replay).map(|(replay, edge)| Taken::Replay(replay, edge)).ok_or(checkpoint::OP)
+                }
+            };
+            return taken.map_err(|op| Error::GraphSpent { op });
+        }
+        let taken = match &this.work {
+            Work::Op { op, saved } => take(saved).map(|saved| Taken::Op(&**op, saved)),
+            Work::Replay(replay) => take(replay).map(|(replay, edge)| Taken::Replay(replay, edge)),
         };
-        taken.ok_or_else(|| Error::GraphSpent { op: self.name() })
+        taken.ok_or_else(|| Error::GraphSpent { op: this.name() })
+    }
+
+    /// Takes the edges out, of a node that is dropped.
+    fn edges(&mut self) -> Vec<Option<GradEdge>> {
+        match &mut self.work {
+            Work::Op { saved, .. } => {
+                let saved = saved.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut();
+                let inputs = saved.map_or(&mut [][..], |saved| &mut saved.inputs);
+                inputs.iter_mut().map(|input| input.edge.take()).collect()
+            }
+            Work::Replay(replay) => match take_own(replay) {
+                Some((replay, edge)) => {
+                    replay.drop_later();
+                    vec![edge]
+                }
+                None => Vec::new(),
+            },
+        }
     }
 
     fn name(&self) -> &'static str {
@@ -80,20 +110,20 @@ fn take<T>(from: &Mutex<Option<T>>) -> Option<T> {
     from.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
+fn take_own<T>(from: &mut Mutex<Option<T>>) -> Option<T> {
+    from.get_mut().unwrap_or_else(PoisonError::into_inner).take()
+}
+
 impl Drop for Node {
     /// Unlinks chains of nodes one by one: the default, recursive drop would overflow the stack on long ones.
     fn drop(&mut self) {
-        if let Work::Replay(replay) = &self.work
-            && let Some(replay) = take(replay)
-        {
-            replay.drop_later();
-        }
-        let mut edges: Vec<_> = std::mem::take(&mut self.inputs);
+        let mut edges = self.edges();
         while let Some(edge) = edges.pop() {
-            if let Some(GradEdge::Node(node)) = edge
-                && let Some(mut last) = Arc::into_inner(node)
+            // Should two threads let the last two handles go at once, one of them begins here anew, one level deeper.
+            if let Some(GradEdge::Node(mut node)) = edge
+                && let Some(last) = Arc::get_mut(&mut node)
             {
-                edges.append(&mut last.inputs);
+                edges.append(&mut last.edges());
             }
         }
     }
@@ -109,18 +139,19 @@ impl fmt::Debug for Node {
 #[derive(Debug)]
 pub struct Saved {
     tensors: Vec<Tensor>,
-    inputs: Vec<InputFacts>,
-    /// Where all inputs were.
-    device: Device,
+    inputs: Vec<Input>,
+    /// Where all inputs were, if not where the output is.
+    device: Option<Device>,
     /// What others have found for the only input of an op that [is a part](Op::is_part) of it.
     total: Mutex<Option<Tensor>>,
 }
 
-#[derive(Clone, Debug)]
-struct InputFacts {
+#[derive(Debug)]
+struct Input {
     shape: Shape,
     dtype: DType,
-    needs_grad: bool,
+    /// Where its gradient goes; `None` if nobody asks for one.
+    edge: Option<GradEdge>,
 }
 
 impl Saved {
@@ -137,6 +168,14 @@ impl Saved {
         })
     }
 
+    /// Where the gradient of the only input goes, if there is one alone and its gradient is asked for.
+    pub(super) fn only_edge(&self) -> Option<&GradEdge> {
+        match &self.inputs[..] {
+            [Input { edge, .. }] => edge.as_ref(),
+            _ => None,
+        }
+    }
+
     /// Takes out what others have found for the only input, to add to it: then backward returns the sum.
     pub(crate) fn take_total(&self) -> Option<Tensor> {
         take(&self.total)
@@ -149,7 +188,7 @@ impl Saved {
     /// Whether anybody asks for the gradient of the `index`-th input.
     #[must_use]
     pub fn needs_grad(&self, index: usize) -> bool {
-        self.inputs.get(index).is_some_and(|input| input.needs_grad)
+        self.inputs.get(index).is_some_and(|input| input.edge.is_some())
     }
 
     /// How many inputs the op had.
@@ -170,8 +209,15 @@ impl Saved {
         self.inputs.get(index).map_or(DType::F32, |input| input.dtype)
     }
 
-    /// Checks what a backward returned: an entry per input, each gradient that is asked for being like its input.
-    pub(super) fn check(&self, op: &'static str, gradients: &[Option<Tensor>]) -> Result<()> {
+    /// Checks what the backward of an output on `device` returned: an entry per input, each gradient that is asked for being
+    /// like its input.
+    pub(super) fn check(
+        &self,
+        op: &'static str,
+        gradients: &[Option<Tensor>],
+        device: &Device,
+    ) -> Result<()> {
+        let device = self.device.as_ref().unwrap_or(device);
         if gradients.len() != self.inputs.len() {
             return Err(Error::BadArgument {
                 op,
@@ -181,44 +227,51 @@ impl Saved {
             });
         }
         for (gradient, input) in gradients.iter().zip(&self.inputs) {
-            let Some(gradient) = gradient.as_ref().filter(|_| input.needs_grad) else { continue };
-            let (lhs_shape, rhs_shape) = (*gradient.shape(), input.shape);
-            if *gradient.device() != self.device {
-                let (lhs, rhs) = (gradient.device().to_string(), self.device.to_string());
+            let Some(gradient) = gradient.as_ref().filter(|_| input.edge.is_some()) else { continue };
+            if gradient.device() != device {
+                let (lhs, rhs) = (gradient.device().to_string(), device.to_string());
                 return Err(Error::DeviceMismatch { op, lhs, rhs });
             }
             if gradient.dtype() != input.dtype {
                 let (lhs, rhs) = (gradient.dtype(), input.dtype);
+                let (lhs_shape, rhs_shape) = (*gradient.shape(), input.shape);
                 return Err(Error::DTypeMismatch { op, lhs, rhs, lhs_shape, rhs_shape });
             }
-            if lhs_shape != rhs_shape {
-                return Err(Error::ShapeMismatch { op, lhs: lhs_shape, rhs: rhs_shape });
+            if *gradient.shape() != input.shape {
+                return Err(Error::ShapeMismatch { op, lhs: *gradient.shape(), rhs: input.shape });
             }
         }
         Ok(())
+    }
+
+    /// Lets all that was saved go; where the gradients of the inputs go, in their order.
+    pub(super) fn into_edges(self) -> impl Iterator<Item = Option<GradEdge>> {
+        drop(self.tensors);
+        self.inputs.into_iter().map(|input| input.edge)
     }
 }
 
 /// Hangs an op's output into the graph.
 pub(crate) fn record(op: impl Op, inputs: &[&Tensor], tensors: Vec<Tensor>, output: Tensor) -> Tensor {
-    let facts = inputs.iter().map(|input| InputFacts {
+    let facts = inputs.iter().map(|input| Input {
         shape: *input.shape(),
         dtype: input.dtype(),
-        needs_grad: input.requires_grad(),
+        edge: input.grad_edge().cloned(),
     });
-    let device = inputs.first().map_or_else(|| output.device(), |input| input.device()).clone();
+    let device = inputs.first().map(|input| input.device()).filter(|device| *device != output.device());
+    let device = device.cloned();
     let saved = Mutex::new(Some(Saved { tensors, inputs: facts.collect(), device, total: Mutex::default() }));
-    let edges = inputs.iter().map(|input| input.grad_edge().cloned()).collect();
-    hang(Work::Op { op: Box::new(op), saved }, edges, output)
+    hang(Work::Op { op: Box::new(op), saved }, output)
 }
 
 /// Hangs the output of a part that will be run again into the graph.
 pub(super) fn record_replay(replay: Replay, input: &Tensor, output: Tensor) -> Tensor {
-    hang(Work::Replay(Mutex::new(Some(Box::new(replay)))), vec![input.grad_edge().cloned()], output)
+    let replay = (Box::new(replay), input.grad_edge().cloned());
+    hang(Work::Replay(Mutex::new(Some(replay))), output)
 }
 
-fn hang(work: Work, inputs: Vec<Option<GradEdge>>, output: Tensor) -> Tensor {
-    let node = Node { number: next_number(), work, place: here(), inputs };
+fn hang(work: Work, output: Tensor) -> Tensor {
+    let node = Node { number: next_number(), work, place: here() };
     output.with_grad_edge(Some(GradEdge::Node(Arc::new(node))))
 }
 

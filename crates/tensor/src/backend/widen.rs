@@ -30,14 +30,20 @@ use crate::storage::{View, ViewMut};
 /// # Errors
 /// As [`Backend::run`](super::Backend::run); [`Error::Allocation`](crate::Error::Allocation) if there is no memory for a
 /// temporary, and nothing is written then.
+// Inlined, as is the question below, to which callers know most of the answer.
+#[inline(always)]
 pub(crate) fn run(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
-    if !calculates_with_halves(&kernel) {
-        ctx.backend().run(ctx.op(), kernel)
-    } else if ctx.backend().takes_halves() {
-        as_they_are(ctx, kernel)
+    if calculates_with_halves(&kernel) {
+        run_halves(ctx, kernel)
     } else {
-        widened(ctx, kernel)
+        ctx.backend().run(ctx.op(), kernel)
     }
+}
+
+/// The same, of a kernel that computes with halves.
+#[inline(never)]
+fn run_halves(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
+    if ctx.backend().takes_halves() { as_they_are(ctx, kernel) } else { widened(ctx, kernel) }
 }
 
 /// Runs a kernel that itself computes with halves in f32, and rounds what comes out once.
@@ -59,6 +65,7 @@ fn as_they_are(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
 }
 
 /// Whether there are halves among the operands of a kernel that does more than to move them.
+#[inline(always)]
 fn calculates_with_halves(kernel: &Kernel<'_>) -> bool {
     let dtypes = match kernel {
         Kernel::Fill { .. }

@@ -164,6 +164,11 @@ impl Parameter {
     /// # Errors
     /// As [`make_unique`](Self::make_unique) before anything has changed; else what `write` says.
     pub(crate) fn update(&self, write: impl FnOnce(ViewMut<'_>) -> Result<()>) -> Result<()> {
+        let mut tensor = self.lock();
+        if let Some(values) = tensor.view_mut() {
+            return write(values);
+        }
+        drop(tensor);
         let mut tensor = self.lock_unique()?;
         // The lock keeps others from taking a share in the buffer before it is written.
         write(tensor.view_mut().expect("this cell is the only holder of its buffer"))
@@ -197,18 +202,17 @@ impl Parameter {
 
 /// Checks that `values` could be those of a parameter.
 fn check(op: &'static str, own: &Tensor, values: &Tensor, takes: impl FnOnce(DType) -> bool) -> Result<()> {
-    let (lhs, rhs) = (*own.shape(), *values.shape());
     if own.device() != values.device() {
         let (lhs, rhs) = (own.device().to_string(), values.device().to_string());
         return Err(Error::DeviceMismatch { op, lhs, rhs });
     }
     if !takes(own.dtype()) {
-        let (lhs_shape, rhs_shape) = (lhs, rhs);
+        let (lhs_shape, rhs_shape) = (*own.shape(), *values.shape());
         let (lhs, rhs) = (own.dtype(), values.dtype());
         return Err(Error::DTypeMismatch { op, lhs, rhs, lhs_shape, rhs_shape });
     }
-    if lhs != rhs {
-        return Err(Error::ShapeMismatch { op, lhs, rhs });
+    if own.shape() != values.shape() {
+        return Err(Error::ShapeMismatch { op, lhs: *own.shape(), rhs: *values.shape() });
     }
     Ok(())
 }

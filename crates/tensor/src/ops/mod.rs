@@ -119,6 +119,7 @@ fn expect_dtype(
 }
 
 /// The gradient of the `index`-th input, computed only if somebody asks for it.
+#[inline]
 fn wanted(saved: &Saved, index: usize, gradient: impl FnOnce() -> Result<Tensor>) -> Result<Option<Tensor>> {
-    saved.needs_grad(index).then(gradient).transpose()
+    if saved.needs_grad(index) { gradient().map(Some) } else { Ok(None) }
 }

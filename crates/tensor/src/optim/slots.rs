@@ -7,6 +7,7 @@ use crate::autograd::Gradients;
 use crate::backend::Kernel;
 use crate::backend::widen::rehearse;
 use crate::context::{Buffer, OpContext};
+use crate::device::Device;
 use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::nn::Parameter;
@@ -85,16 +86,19 @@ impl<S> Slots<S> {
             rehearse(self.op, operands)?;
         }
         let mut ready = ready.into_iter().peekable();
+        // That of the gradients, which themselves go on the way: one for all, as a rule.
+        let mut known: Option<Device> = None;
         while let Some((mut slot, mut gradient)) = ready.next() {
-            let device = gradient.device().clone();
+            known = known.filter(|known| known == gradient.device());
+            let device = &*known.get_or_insert_with(|| gradient.device().clone());
             let _scope = module(&slot.module);
-            device.placement().tell(self.op, &device, PlacementReason::Inputs);
-            let ctx = OpContext::create(self.op, &device, device.default_allocator()?, Category::Parameter);
+            device.placement().tell(self.op, device, PlacementReason::Inputs);
+            let ctx = OpContext::create(self.op, device, device.default_allocator()?, Category::Parameter);
             // A layer's parameters are updated by one execution of the op.
             loop {
                 slot.parameter.update(|values| update(&ctx, gradient.view(), &mut slot.state, values))?;
                 let of_layer =
-                    |(next, by): &Ready<'_, S>| next.module == slot.module && *by.device() == device;
+                    |(next, by): &Ready<'_, S>| next.module == slot.module && by.device() == device;
                 let Some(next) = ready.next_if(of_layer) else { break };
                 (slot, gradient) = next;
             }

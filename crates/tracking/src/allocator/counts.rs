@@ -1,6 +1,6 @@
 //! What one tracking allocator counts.
 
-use bfc_core::Category;
+use bfc_core::{Category, OwnerId};
 
 use super::Sizes;
 use crate::totals::Class;
@@ -18,12 +18,35 @@ pub(super) struct Counts {
     pub(super) rounding: u64,
     /// Live bytes that are kept for a backward pass.
     pub(super) saved: u64,
+    /// Charged for requests that name nobody.
+    pub(super) owner: OwnerId,
+    /// What was live in the inner allocator when the op turned to it.
+    pub(super) live_before: u64,
+    /// Whether the last reference is gone, and that was noted.
+    pub(super) rests: bool,
 }
 
 impl Counts {
     /// Nothing but the op's own reference.
-    pub(super) const fn new() -> Self {
-        Self { references: 1, live: 0, high_water: 0, classes: [0; Class::COUNT], rounding: 0, saved: 0 }
+    pub(super) const fn new(owner: OwnerId, live_before: u64) -> Self {
+        Self {
+            references: 1,
+            live: 0,
+            high_water: 0,
+            classes: [0; Class::COUNT],
+            rounding: 0,
+            saved: 0,
+            owner,
+            live_before,
+            rests: false,
+        }
+    }
+
+    /// Whether nothing refers to the allocator any more; only once.
+    pub(super) const fn comes_to_rest(&mut self) -> bool {
+        let comes = self.references == 0 && !self.rests;
+        self.rests |= comes;
+        comes
     }
 
     /// Counts an allocation; `is_live` is false where nobody knows how long it lives.

@@ -181,6 +181,69 @@ fn a_handle_that_outlives_its_op_does_not_keep_the_pool_alive_either() {
 }
 
 #[test]
+fn an_adopted_pool_is_held_until_it_is_released_as_often_or_the_tracker_dropped() {
+    let pool = TestPool::tracking();
+    let tracker = Tracker::new();
+    tracker.adopt(&pool);
+    tracker.adopt(&pool);
+    drop(take(&tracker.begin("op").track(&pool), 8, Category::Output));
+    assert_eq!(tracker.idle_allocators(), 1);
+    tracker.release(&pool);
+    assert!(Arc::strong_count(&pool) > 1);
+    let kept = take(&tracker.begin("op").track(&pool), 8, Category::Output);
+    tracker.release(&pool);
+    assert_eq!(tracker.idle_allocators(), 0);
+    drop(kept);
+    assert_eq!(Arc::strong_count(&pool), 1);
+
+    tracker.adopt(&pool);
+    let kept = take(&tracker.begin("op").track(&pool), 8, Category::Output);
+    drop(tracker);
+    drop(kept);
+    assert_eq!((pool.stats().live_allocs, Arc::strong_count(&pool)), (0, 1));
+}
+
+#[test]
+fn allocators_over_an_adopted_pool_are_used_again_and_keep_no_figures() {
+    let (tracker, pool) = (Tracker::new(), TestPool::not_tracking());
+    tracker.adopt(&pool);
+    let mut addresses = Vec::new();
+    for op in ["first", "second"] {
+        let run = tracker.begin(op);
+        let allocator = run.track(&pool);
+        addresses.push(Arc::as_ptr(&allocator).cast::<()>());
+        let scratch = take(&allocator, 1000, Category::Output);
+        assert_eq!(scratch.block().id, 1);
+        assert_eq!(pool.ledger().owner(run.owner()).own, 1000);
+    }
+    assert_eq!(addresses[0], addresses[1]);
+    let (first, second) = (totals(&tracker, "first"), totals(&tracker, "second"));
+    assert_eq!(second, OpTotals { owner: second.owner, op: "second", ..first });
+
+    // One whose result lives is not, until that is dropped.
+    let result = take(&tracker.begin("third").track(&pool), 8, Category::Output);
+    let next = tracker.begin("fourth").track(&pool);
+    assert!(!Arc::ptr_eq(&next, result.allocator()));
+    drop((next, result));
+    assert_eq!(tracker.idle_allocators(), 1);
+}
+
+#[test]
+fn a_handle_over_an_adopted_pool_that_outlives_its_op_counts_for_no_other_op() {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    tracker.adopt(&pool);
+    let leaked = tracker.begin("op").track(&pool);
+    let next = tracker.begin("next");
+    assert!(!Arc::ptr_eq(&next.track(&pool), &leaked));
+    drop(take(&leaked, 500, Category::Output));
+    drop(next);
+    assert_eq!(totals(&tracker, "next").total_bytes, 0);
+    tracker.release(&pool);
+    drop(leaked);
+    assert_eq!(Arc::strong_count(&pool), 1);
+}
+
+#[test]
 fn what_a_leaked_handle_allocates_later_counts_in_the_pool_only() {
     let (tracker, pool) = (Tracker::new(), TestPool::tracking());
     let (leaked, owner) = {

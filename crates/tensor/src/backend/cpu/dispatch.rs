@@ -110,16 +110,19 @@ pub(super) const fn unsupported(op: &'static str, dtype: DType) -> Error {
 }
 
 /// The error for a view that cannot be had as elements of type `T`.
+#[cold]
 fn not_to_be_had<T: RawElement>(op: &'static str, dtype: DType) -> Error {
     if T::is_raw_of(dtype) { not_host(op) } else { unsupported(op, dtype) }
 }
 
 /// The whole buffer behind a view, to be indexed through its layout.
+#[inline]
 pub(super) fn host<'a, T: RawElement>(op: &'static str, view: &View<'a>) -> Result<&'a [T]> {
     view.host().ok_or_else(|| not_to_be_had::<T>(op, view.dtype()))
 }
 
 /// The elements to be written.
+#[inline]
 pub(super) fn host_mut<'a, T: RawElement>(op: &'static str, view: ViewMut<'a>) -> Result<&'a mut [T]> {
     let dtype = view.dtype();
     view.into_host().ok_or_else(|| not_to_be_had::<T>(op, dtype))

@@ -292,6 +292,35 @@ pub(super) fn fold_rows<T: Number, F: Fold<T>>(out: &mut [T], data: &[T], step: 
     }
 }
 
+/// Rows whose results no [`Cascade`] moves up a level.
+pub(super) const FEW: usize = RADIX - 1;
+
+/// Folds at most [`FEW`] rows as long as `out`, column by column, as a [`Cascade`] does.
+pub(super) fn fold_side_by_side<T: Number, F: Fold<T>>(out: &mut [T], rows: &[T]) {
+    simd::run(SideBySide::<T, F> { out, rows, fold: PhantomData });
+}
+
+struct SideBySide<'a, T, F> {
+    out: &'a mut [T],
+    rows: &'a [T],
+    fold: PhantomData<F>,
+}
+
+impl<T: Number, F: Fold<T>> WithSimd for SideBySide<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { out, rows, .. } = self;
+        out.fill(F::IDENTITY);
+        for row in rows.chunks_exact(out.len()) {
+            for (out, &element) in out.iter_mut().zip(row) {
+                *out = F::fold(*out, F::element(element));
+            }
+        }
+    }
+}
+
 /// Rows of at most `W` numbers, a power of two. The lanes that a [`Folder`] has beyond these would only hold the identity.
 struct Narrow<'a, T, F, const W: usize> {
     out: &'a mut [T],

@@ -47,13 +47,21 @@ pub(super) fn matmul(
     workspace: Option<ViewMut<'_>>,
     out: ViewMut<'_>,
 ) -> Result<()> {
-    let (a, b) = (Stack::new(op, lhs.layout())?, Stack::new(op, rhs.layout())?);
-    let shape = out.layout().shape();
-    let fits = a.cols == b.rows
-        && shape.rank() >= 2
-        && shape.dims()[shape.rank() - 2..] == [a.rows, b.cols]
-        && a.leading() == b.leading()
-        && a.leading() == &shape.dims()[..shape.rank() - 2];
+    let refused = |view: View<'_>| {
+        let shape = *view.layout().shape();
+        Error::BadRank { op, expected: "at least two axes", shape }
+    };
+    let Some(a) = Stack::new(lhs.layout()) else { return Err(refused(lhs)) };
+    let Some(b) = Stack::new(rhs.layout()) else { return Err(refused(rhs)) };
+    let fits = match out.layout().shape().dims() {
+        [leading @ .., rows, cols] => {
+            a.cols == b.rows
+                && (*rows, *cols) == (a.rows, b.cols)
+                && a.leading() == b.leading()
+                && a.leading() == leading
+        }
+        _ => false,
+    };
     if !fits {
         return Err(Error::ShapeMismatch { op, lhs: *lhs.layout().shape(), rhs: *rhs.layout().shape() });
     }
@@ -72,6 +80,11 @@ pub(super) fn matmul(
             }
             None => Target::Replaced,
         };
+        if a.axes == 0 && !out.is_empty() && small::MOST >= a.multiplications(&b) && a.cols != 0 {
+            // As `multiply` would, without looking for stacks and panels.
+            gemm(a.matrix(left, a.layout.offset()), b.matrix(right, b.layout.offset()), out, target);
+            return Ok(());
+        }
         if !is_rearranged(&a, &b) {
             multiply(workers, (&a, left), (&b, right), out, target);
             return Ok(());
@@ -80,15 +93,19 @@ pub(super) fn matmul(
         let source = Source::<T>::new(op, rhs)?;
         workers.chunks(rows, LIGHT, &|start, part| source.load(start, part));
         let layout = Layout::contiguous(op, *rhs.layout().shape(), rhs.dtype())?;
-        multiply(workers, (&a, left), (&Stack::new(op, &layout)?, rows), out, target);
+        if let Some(b) = Stack::new(&layout) {
+            multiply(workers, (&a, left), (&b, rows), out, target);
+        }
         Ok(())
     })
 }
 
 /// See [`Workspace::MatMul`](crate::backend::Workspace::MatMul).
 pub(super) fn workspace(lhs: &Layout, rhs: &Layout, dtype: DType) -> usize {
-    match (Stack::new("", lhs), Stack::new("", rhs)) {
-        (Ok(a), Ok(b)) if is_rearranged(&a, &b) => b.rows.saturating_mul(b.cols).saturating_mul(dtype.size()),
+    match (Stack::new(lhs), Stack::new(rhs)) {
+        (Some(a), Some(b)) if is_rearranged(&a, &b) => {
+            b.rows.saturating_mul(b.cols).saturating_mul(dtype.size())
+        }
         _ => 0,
     }
 }
@@ -96,11 +113,11 @@ pub(super) fn workspace(lhs: &Layout, rhs: &Layout, dtype: DType) -> usize {
 /// Whether the right operand is copied so that its rows lie side by side. Each panel would else rearrange it anew, which takes
 /// a quarter of the time of 512 × 512 by a transposed 512 × 512, and two thirds of that of 128 × 512.
 fn is_rearranged(a: &Stack<'_>, b: &Stack<'_>) -> bool {
-    let multiplications = a.rows.saturating_mul(b.cols).saturating_mul(a.cols);
-    a.axes == 0 && b.col_stride != 1 && panel_rows(a.rows, multiplications) < a.rows
+    a.axes == 0 && b.col_stride != 1 && panel_rows(a.rows, a.multiplications(b)) < a.rows
 }
 
 /// Makes every row of `out` a copy of a vector.
+#[inline]
 fn start_rows<T: Copy>(vector: &[T], layout: &Layout, out: &mut [T]) {
     let (&[columns], &[stride]) = (layout.shape().dims(), layout.strides()) else { return };
     if columns == 0 || out.is_empty() {
@@ -132,26 +149,14 @@ fn multiply<T: Gemm>(
         leading.map(|(axis, &size)| (size, [a.layout.strides()[axis], b.layout.strides()[axis]])),
         [a.layout.offset(), b.layout.offset()],
     );
-    let multiplications = m.saturating_mul(n).saturating_mul(k);
+    let multiplications = a.multiplications(b);
     let split = multiplications.saturating_mul(stack.len()) > SMALL;
     let rows = panel_rows(m, multiplications);
     workers.parts(out, [m * n, rows * n], split, &|number, start, part| {
         let [from_a, from_b] = stack.at(number);
         let first = start / n;
-        let lhs = Matrix {
-            data: &left[from_a + first * a.row_stride..],
-            rows: part.len() / n,
-            cols: k,
-            row_stride: a.row_stride,
-            col_stride: a.col_stride,
-        };
-        let rhs = Matrix {
-            data: &right[from_b..],
-            rows: k,
-            cols: n,
-            row_stride: b.row_stride,
-            col_stride: b.col_stride,
-        };
+        let lhs = Matrix { rows: part.len() / n, ..a.matrix(left, from_a + first * a.row_stride) };
+        let rhs = b.matrix(right, from_b);
         gemm(lhs, rhs, part, target);
     });
 }
@@ -183,21 +188,35 @@ struct Stack<'a> {
 }
 
 impl<'a> Stack<'a> {
-    fn new(op: &'static str, layout: &'a Layout) -> Result<Self> {
-        let shape = layout.shape();
-        let Some(axes) = shape.rank().checked_sub(2) else {
-            return Err(Error::BadRank { op, expected: "at least two axes", shape: *shape });
+    /// `None` for a layout of fewer than two axes.
+    #[inline]
+    fn new(layout: &'a Layout) -> Option<Self> {
+        let ([leading @ .., rows, cols], [.., row_stride, col_stride]) =
+            (layout.shape().dims(), layout.strides())
+        else {
+            return None;
         };
         // Along an axis of size 1 no step is ever taken, and its stride may be anything.
-        let stride = |axis: usize| if shape[axis] == 1 { 1 } else { layout.strides()[axis] };
-        Ok(Self {
+        let stride = |size: usize, stride: usize| if size == 1 { 1 } else { stride };
+        Some(Self {
             layout,
-            axes,
-            rows: shape[axes],
-            cols: shape[axes + 1],
-            row_stride: stride(axes),
-            col_stride: stride(axes + 1),
+            axes: leading.len(),
+            rows: *rows,
+            cols: *cols,
+            row_stride: stride(*rows, *row_stride),
+            col_stride: stride(*cols, *col_stride),
         })
+    }
+
+    /// The multiplications of the product of one of these with one of those.
+    const fn multiplications(&self, rhs: &Stack<'_>) -> usize {
+        self.rows.saturating_mul(rhs.cols).saturating_mul(self.cols)
+    }
+
+    /// The matrix that starts at a place in `data`.
+    fn matrix<'d, T>(&self, data: &'d [T], start: usize) -> Matrix<'d, T> {
+        let Self { rows, cols, row_stride, col_stride, .. } = *self;
+        Matrix { data: &data[start..], rows, cols, row_stride, col_stride }
     }
 
     fn leading(&self) -> &[usize] {

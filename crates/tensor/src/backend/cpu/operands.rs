@@ -45,8 +45,10 @@ pub(super) struct Pair<'a, A, B> {
 
 impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
     /// The elements of the views, which must be of types `A` and `B`.
+    #[inline]
     pub(super) fn new(op: &'static str, a: View<'a>, b: View<'a>) -> Result<Self> {
-        Ok(Self { a: host(op, &a)?, b: host(op, &b)?, walk: Walk::new([a.layout(), b.layout()]) })
+        let (walk, a, b) = (Walk::new([a.layout(), b.layout()]), host(op, &a)?, host(op, &b)?);
+        Ok(Self { a, b, walk })
     }
 
     /// Calls `f` with each element of `out` and those of the pair that belong to it, from number `start` on.

@@ -22,11 +22,23 @@ pub(super) fn sgd(
     param: ViewMut<'_>,
 ) -> Result<()> {
     float!(op, param.dtype(), T => {
+        let few = param.layout().shape().elements() <= LIGHT && momentum.is_none();
+        if few && let Some(grad) = grad.host_contiguous::<T>() {
+            // A small parameter: as below, without what it takes to find elements anywhere.
+            simd::zip(host_mut::<T>(op, param)?, grad, plain_sgd(step));
+            return Ok(());
+        }
         let grad = Source::<T>::new(op, grad)?;
         let momentum = momentum.map(|momentum| host_mut::<T>(op, momentum)).transpose()?;
         sgd_step(workers, step, &grad, momentum, host_mut::<T>(op, param)?);
         Ok(())
     })
+}
+
+/// Descent without momentum.
+fn plain_sgd<T: Float>(step: SgdStep) -> impl Fn(&mut T, T) + Copy {
+    let (lr, decay) = (T::from_f64(step.lr), T::from_f64(step.weight_decay));
+    move |p, g| *p = *p - lr * (g + decay * *p)
 }
 
 fn sgd_step<T: Float>(
@@ -39,9 +51,7 @@ fn sgd_step<T: Float>(
     let (lr, decay, keep) =
         (T::from_f64(step.lr), T::from_f64(step.weight_decay), T::from_f64(step.momentum));
     let Some(momentum) = momentum else {
-        workers.chunks(param, LIGHT, &|start, part| {
-            grad.each(start, part, |p, g| *p = *p - lr * (g + decay * *p));
-        });
+        workers.chunks(param, LIGHT, &|start, part| grad.each(start, part, plain_sgd(step)));
         return;
     };
     workers.chunks2([param, momentum], LIGHT, &|start, [param, momentum]| {

@@ -117,6 +117,12 @@ impl Workers {
         chunk: usize,
         work: &(dyn Fn(usize, &mut [T]) + Sync),
     ) {
+        if out.len() <= chunk {
+            if !out.is_empty() {
+                work(0, out);
+            }
+            return;
+        }
         let count = out.len().div_ceil(chunk);
         let chunks = out.chunks_mut(chunk).enumerate();
         self.share(count, fewest_shared(chunk), chunks, &|(index, part)| work(index * chunk, part));

@@ -12,8 +12,8 @@ use std::ops::Range;
 
 use super::dispatch::{byte_or_number, float, host, host_mut, scratch};
 use super::fold::{
-    BLOCK, Cascade, Fold, Folder, Largest, Product, Smallest, Sum, SumMagnitudes, SumSquares, fold_into,
-    fold_rows, fold_slice,
+    BLOCK, Cascade, FEW, Fold, Folder, Largest, Product, Smallest, Sum, SumMagnitudes, SumSquares, fold_into,
+    fold_rows, fold_side_by_side, fold_slice,
 };
 use super::number::Number;
 use super::parallel::{LIGHT, Workers, light_runs};
@@ -65,21 +65,16 @@ impl Cut {
 
     /// All elements of an output as one slab.
     pub(in crate::backend) fn whole(shape: &Shape, axes: &[bool]) -> Self {
-        let sizes = |reduced: bool| {
-            let dims = shape.dims().iter().enumerate();
-            dims.filter(move |&(axis, _)| is_reduced(axes, axis) == reduced).map(|(_, &size)| size)
-        };
-        // As for shapes: a size of 0 makes the product 0 whatever the others are.
-        let count = |reduced: bool| {
-            if sizes(reduced).any(|size| size == 0) {
-                0
-            } else {
-                sizes(reduced).fold(1, usize::saturating_mul)
+        let (mut outputs, mut length, mut along_rows) = (1_usize, 1_usize, true);
+        for (axis, &size) in shape.dims().iter().enumerate() {
+            let reduced = is_reduced(axes, axis);
+            // As for shapes: a size of 0 makes the product 0 whatever the others are.
+            let count = if reduced { &mut length } else { &mut outputs };
+            *count = count.saturating_mul(size);
+            if size != 1 {
+                along_rows = reduced;
             }
-        };
-        let (outputs, length) = (count(false), count(true));
-        let last = (0..shape.rank()).rev().find(|&axis| shape[axis] != 1);
-        let along_rows = last.is_none_or(|axis| is_reduced(axes, axis));
+        }
         Self { along_rows, outputs, length, slab: length }
     }
 
@@ -174,12 +169,36 @@ impl Reduced<'_> {
             out.fill(F::IDENTITY);
             return Ok(());
         }
-        let sequences = Sequences { data: host::<T>(op, &input)?, nests: Nests::new(input.layout(), axes) };
         let cut = Cut::new(input.layout().shape(), axes);
+        if let Some(elements) = input.host_contiguous::<T>()
+            && fold_few::<T, F>(elements, axes, cut, out)
+        {
+            return Ok(());
+        }
+        let sequences = Sequences { data: host::<T>(op, &input)?, nests: Nests::new(input.layout(), axes) };
         let partials = scratch::<T>(op, workspace, cut.workspace_elements())?;
         run::<T, F>(workers, &sequences, cut, partials, out);
         Ok(())
     }
+}
+
+/// Folds few elements that lie side by side, if all are folded into one, or the first axes of them are: as is done below, without
+/// what it takes to find elements anywhere.
+fn fold_few<T: Number, F: Fold<T>>(elements: &[T], axes: &[bool], cut: Cut, out: &mut [T]) -> bool {
+    if elements.len() > LIGHT || cut.slabs() > 1 {
+        return false;
+    }
+    if cut.along_rows {
+        if cut.outputs == 1 {
+            fold_rows::<T, F>(out, elements, 0, elements.len());
+        }
+        return cut.outputs == 1;
+    }
+    let few = cut.length <= FEW && axes.is_sorted_by(|before, after| before >= after);
+    if few {
+        fold_side_by_side::<T, F>(out, elements);
+    }
+    few
 }
 
 fn run<T: Number, F: Fold<T>>(

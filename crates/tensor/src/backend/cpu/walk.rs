@@ -35,7 +35,19 @@ pub(super) struct Segment<const N: usize> {
 
 impl<const N: usize> Walk<N> {
     /// The nest over layouts of one shape.
+    #[inline]
     pub(super) fn new(layouts: [&Layout; N]) -> Self {
+        // By far the most common.
+        if layouts.iter().all(|layout| layout.is_contiguous()) {
+            let elements = layouts.first().map_or(1, |layout| layout.shape().elements());
+            let mut walk = Self::point(layouts.map(Layout::offset));
+            walk.dims[0] = elements;
+            return walk;
+        }
+        Self::of_strided(layouts)
+    }
+
+    fn of_strided(layouts: [&Layout; N]) -> Self {
         let dims = layouts.first().map_or(&[][..], |layout| layout.shape().dims());
         let axes =
             dims.iter().enumerate().map(|(axis, &size)| (size, layouts.map(|layout| layout.strides()[axis])));

@@ -7,7 +7,7 @@ use super::super::simd;
 use super::{Matrix, Target};
 
 /// Multiplications of the largest such product. At 4 × 16 × 16 `gemm` takes about four times as many instructions.
-const MOST: usize = 4096;
+pub(super) const MOST: usize = 4096;
 
 /// Elements of a right operand whose rows are not slices, and which is copied therefore.
 const COPIED: usize = 512;
@@ -31,11 +31,50 @@ pub(super) fn product<T: Float>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mu
     }
     let mut copy = [T::ZERO; COPIED];
     let copied = &mut copy[..rhs.rows * rhs.cols];
-    for (row, to) in copied.chunks_exact_mut(rhs.cols).enumerate() {
-        let from = &rhs.data[row * rhs.row_stride..];
-        to.iter_mut().enumerate().for_each(|(column, to)| *to = from[column * rhs.col_stride]);
+    if rhs.row_stride == 1 && rhs.rows.is_multiple_of(SQUARE) && rhs.cols.is_multiple_of(SQUARE) {
+        simd::run(Turn { rhs, out: copied });
+    } else {
+        for (row, to) in copied.chunks_exact_mut(rhs.cols).enumerate() {
+            let from = &rhs.data[row * rhs.row_stride..];
+            to.iter_mut().enumerate().for_each(|(column, to)| *to = from[column * rhs.col_stride]);
+        }
     }
     simd::run(Rows { lhs, rhs: Matrix::rows(copied, rhs.rows, rhs.cols), out, target });
+}
+
+/// Rows and columns of the squares in which a transposed operand is turned: as many numbers as all registers hold.
+const SQUARE: usize = 4;
+
+/// Copies the rows of a matrix whose columns are slices.
+struct Turn<'a, T> {
+    rhs: Matrix<'a, T>,
+    out: &'a mut [T],
+}
+
+impl<T: Float> WithSimd for Turn<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { rhs, out } = self;
+        for first_column in (0..rhs.cols).step_by(SQUARE) {
+            let columns: [&[T]; SQUARE] = std::array::from_fn(|column| {
+                &rhs.data[(first_column + column) * rhs.col_stride..][..rhs.rows]
+            });
+            for first_row in (0..rhs.rows).step_by(SQUARE) {
+                let mut square = [[T::ZERO; SQUARE]; SQUARE];
+                for column in 0..SQUARE {
+                    square[column].copy_from_slice(&columns[column][first_row..][..SQUARE]);
+                }
+                for row in 0..SQUARE {
+                    let to = &mut out[(first_row + row) * rhs.cols + first_column..][..SQUARE];
+                    for column in 0..SQUARE {
+                        to[column] = square[column][row];
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Each row of the output is a sum of rows of the right operand. It is made in pieces that stay in registers, those of a few

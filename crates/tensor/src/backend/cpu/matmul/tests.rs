@@ -104,9 +104,11 @@ fn a_bias_of_another_length_is_refused() {
     assert!(matches!(result, Err(Error::ShapeMismatch { op: "linear", .. })));
 }
 
-const SHAPES: [[usize; 3]; 13] = [
+const SHAPES: [[usize; 3]; 15] = [
     [1, 1, 1],
     [2, 3, 4],
+    [4, 16, 16],
+    [3, 8, 12],
     [1, 17, 5],
     [5, 17, 1],
     [1, 40, 1],

@@ -36,6 +36,7 @@ impl<'a, A: RawElement> Source<'a, A> {
     }
 
     /// The elements of `view`, which must be of type `A`.
+    #[inline]
     pub(in crate::backend::cpu) fn new(op: &'static str, view: View<'a>) -> Result<Self> {
         Ok(Self { data: host(op, &view)?, walk: Walk::new([view.layout()]) })
     }

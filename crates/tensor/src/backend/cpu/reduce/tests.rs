@@ -133,6 +133,33 @@ fn large_reductions_have_the_same_bits_for_any_number_of_threads_and_any_layout(
     }
 }
 
+/// What lies side by side, and is little, is folded in ways of its own.
+#[test]
+fn small_reductions_have_the_same_bits_in_any_layout() {
+    let backend = CpuBackend::new(1).unwrap();
+    let cases: [(&[usize], &[bool]); 8] = [
+        (&[4, 16], &[true, false]),
+        (&[15, 200], &[true, false]),
+        (&[16, 7], &[true, false]),
+        (&[3, 5, 6], &[true, true, false]),
+        (&[3, 5, 6], &[false, true, false]),
+        (&[4, 1], &[true, true]),
+        (&[9, 11], &[true, true]),
+        (&[5, 600], &[true, true]),
+    ];
+    for (dims, axes) in cases {
+        let values: Vec<f32> = noise(3, dims.iter().product()).iter().map(|&x| x as f32).collect();
+        for f in REDUCE {
+            let mut first: Option<Vec<f32>> = None;
+            for buffer in Buffer::arrangements(dims, &values) {
+                let result = reduced::<f32>(&backend, f, buffer.view(), axes);
+                let first = first.get_or_insert_with(|| result.clone());
+                assert_eq!(*first, result, "{} of {dims:?} over {axes:?}", f.name());
+            }
+        }
+    }
+}
+
 #[test]
 fn sums_in_single_precision_keep_their_digits() {
     // All of one sign, so that the sum is large: added one after the other it would be off in the third digit.
