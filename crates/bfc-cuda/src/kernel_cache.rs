@@ -156,6 +156,41 @@ mod tests {
         assert!(cache.get(key("a")).is_some());
     }
 
+    /// As by several processes that begin at once, on a disk that fills up.
+    #[test]
+    fn many_who_write_and_damage_one_file_never_read_what_is_not_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let code: Vec<u8> = (0..100_000_u32).map(|n| (n % 251) as u8).collect();
+        let whole = std::thread::scope(|scope| {
+            let readers: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let cache = KernelCache::at(folder.path());
+                        let read = (0..50).filter_map(|_| {
+                            cache.put(key("a"), &code);
+                            cache.get(key("a"))
+                        });
+                        read.filter(|read| *read == code || panic!("{} bytes are not the code", read.len())).count()
+                    })
+                })
+                .collect();
+            let cut = scope.spawn(|| {
+                for round in 0..100_u64 {
+                    let files = fs::read_dir(folder.path()).unwrap().flatten();
+                    for file in files.filter_map(|entry| fs::File::options().write(true).open(entry.path()).ok()) {
+                        let _ = file.set_len(round * 997);
+                    }
+                }
+            });
+            cut.join().unwrap();
+            readers.into_iter().map(|reader| reader.join().unwrap()).sum::<usize>()
+        });
+        assert!(whole > 0, "nothing was ever read");
+        let cache = KernelCache::at(folder.path());
+        cache.put(key("a"), &code);
+        assert_eq!(cache.get(key("a")).as_ref(), Some(&code));
+    }
+
     #[test]
     fn a_folder_that_cannot_be_written_keeps_nothing_and_fails_nothing() {
         let folder = tempfile::tempdir().unwrap();

@@ -14,7 +14,7 @@ use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::outside::OutsideAccount;
 use crate::placement::PlacementLog;
-use crate::predict::DryValues;
+use crate::predict::{DeviceProfile, DryValues};
 use crate::runtime::Runtime;
 
 pub use self::fault::DeviceFault;
@@ -127,6 +127,23 @@ impl Device {
     /// If the device's memory cannot be had.
     pub fn dry() -> Result<Self> {
         Runtime::global().dry()
+    }
+
+    /// `dry:0` of a runtime of its own, which stands for a device of this profile: makes the requests for memory that this
+    /// device would make, and computes nothing. [`Runtime::builder`] chooses more.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, DeviceProfile, Tensor};
+    /// let card = Device::dry_as(DeviceProfile::gpu("t4").expect("it is a known one"))?;
+    /// let x = Tensor::zeros(&card, [2 << 30])?;
+    /// assert!(x.add(&x).is_err(), "there are not 8 GiB more");
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the device's memory cannot be had.
+    pub fn dry_as(profile: DeviceProfile) -> Result<Self> {
+        Runtime::builder().dry_profile(profile).build()?.dry()
     }
 
     /// Which device this is.
