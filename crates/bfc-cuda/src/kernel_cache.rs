@@ -170,14 +170,17 @@ mod tests {
                             cache.put(key("a"), &code);
                             cache.get(key("a"))
                         });
-                        read.filter(|read| *read == code || panic!("{} bytes are not the code", read.len())).count()
+                        read.filter(|read| *read == code || panic!("{} bytes are not the code", read.len()))
+                            .count()
                     })
                 })
                 .collect();
             let cut = scope.spawn(|| {
                 for round in 0..100_u64 {
                     let files = fs::read_dir(folder.path()).unwrap().flatten();
-                    for file in files.filter_map(|entry| fs::File::options().write(true).open(entry.path()).ok()) {
+                    for file in
+                        files.filter_map(|entry| fs::File::options().write(true).open(entry.path()).ok())
+                    {
                         let _ = file.set_len(round * 997);
                     }
                 }

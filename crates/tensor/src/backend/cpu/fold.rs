@@ -253,12 +253,20 @@ fn lanes<T: Number, F: Fold<T>, const N: usize, const W: usize>(
             lanes[i] = F::fold(lanes[i], f(element));
         }
     }
+    if rests[0].is_empty() {
+        return lanes;
+    }
+    // Made a whole row, so that the lanes stay in registers.
+    let mut last = [F::IDENTITY; W];
     for i in 0..rests[0].len() {
         let mut element = [rests[0][i]; N];
         for part in 1..N {
             element[part] = rests[part][i];
         }
-        lanes[i] = F::fold(lanes[i], f(element));
+        last[i] = f(element);
+    }
+    for i in 0..W {
+        lanes[i] = F::fold(lanes[i], last[i]);
     }
     lanes
 }
@@ -285,6 +293,7 @@ pub(super) fn fold_rows<T: Number, F: Fold<T>>(out: &mut [T], data: &[T], step: 
     match len {
         0..=8 => simd::run(Narrow::<T, F, 8> { out, data, step, len, fold: PhantomData }),
         9..=16 => simd::run(Narrow::<T, F, 16> { out, data, step, len, fold: PhantomData }),
+        _ if len <= SHORT => simd::run(ShortRows::<T, F> { out, data, step, len, fold: PhantomData }),
         _ => {
             let rows = (0..).map(|row| &data[row * step..row * step + len]);
             out.iter_mut().zip(rows).for_each(|(out, row)| *out = fold_slice::<T, F>(row));
@@ -338,6 +347,27 @@ impl<T: Number, F: Fold<T>, const W: usize> WithSimd for Narrow<'_, T, F, W> {
         for (row, out) in self.out.iter_mut().enumerate() {
             let row = &self.data[row * self.step..][..self.len];
             *out = across::<T, F, W>(lanes::<T, F, 1, W>([row], |[value]| F::element(value)));
+        }
+    }
+}
+
+/// Rows of at most [`SHORT`] numbers.
+struct ShortRows<'a, T, F> {
+    out: &'a mut [T],
+    data: &'a [T],
+    step: usize,
+    len: usize,
+    fold: PhantomData<F>,
+}
+
+impl<T: Number, F: Fold<T>> WithSimd for ShortRows<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for (row, out) in self.out.iter_mut().enumerate() {
+            let row = &self.data[row * self.step..][..self.len];
+            *out = short::<T, F, 1>([row], |[value]| F::element(value));
         }
     }
 }
