@@ -414,6 +414,31 @@ fn attention_drops_weights_only_while_gradients_are_recorded() {
     }
 }
 
+/// Where attention adds nothing, what remains is x and a perceptron of its norm, with one activation inside.
+#[test]
+fn a_block_adds_a_perceptron_of_what_it_has_normalised() {
+    let device = device();
+    let block = TransformerBlock::new(&device, 8, 2, true, &Rng::new(5)).unwrap();
+    let parameters = block.parameters();
+    let of = |path: &str| parameters.iter().find(|(own, _)| own == path).unwrap().1.clone();
+    for path in ["attention.output.weight", "attention.output.bias"] {
+        of(path).set(&Tensor::zeros(&device, of(path).tensor().dims()).unwrap()).unwrap();
+    }
+    let (up, down) = (of("up.bias"), of("down.bias"));
+    up.set(&Tensor::normal(&device, up.tensor().dims(), 0.0, 1.0, &Rng::new(7)).unwrap()).unwrap();
+    down.set(&Tensor::normal(&device, down.tensor().dims(), 0.0, 1.0, &Rng::new(8)).unwrap()).unwrap();
+    let x = Tensor::normal(&device, [2, 3, 8], 0.0, 1.0, &Rng::new(6)).unwrap();
+    let normalised = LayerNorm::new(&device, 8).unwrap().forward(&x).unwrap();
+    let product = |x: &Tensor, name: &str| {
+        let [weight, bias] = ["weight", "bias"].map(|part| of(&format!("{name}.{part}")).tensor().detach());
+        x.matmul(&weight).unwrap().add(&bias).unwrap()
+    };
+    let inside = product(&normalised, "up").gelu_tanh().unwrap();
+    let expected = x.add(&product(&inside, "down")).unwrap();
+    let apart = block.forward(&x).unwrap().sub(&expected).unwrap().abs().unwrap().max_all().unwrap();
+    assert!(apart.item::<f32>().unwrap() < 1e-5);
+}
+
 #[test]
 fn a_causal_block_does_not_look_ahead() {
     let device = device();

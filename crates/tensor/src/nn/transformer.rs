@@ -287,7 +287,7 @@ impl TransformerBlock {
         };
         // What is added lends its buffer to the sum.
         let x = (dropped(attention(&self.norm1.forward_as("norm1", x)?)?)? + x)?;
-        let inside = self.up.forward_as("up", &self.norm2.forward_as("norm2", &x)?)?.gelu_tanh()?;
+        let inside = self.up.forward_as("up", &self.norm2.forward_as("norm2", &x)?)?;
         dropped(self.down.forward_as("down", &inside)?)? + &x
     }
 }
