@@ -223,7 +223,9 @@ mod tests {
         let whole = taken(|x, heads, options| x.self_attention(heads, options).unwrap());
         let parts = taken(of_parts);
         // The parts share one gradient of the whole too, but copy each of theirs there.
-        assert!(10 * whole < 9 * parts, "{whole} instead of {parts}");
+        // What the parts take has fallen since their gradients are added up in one whole, so the op has a figure of its own.
+        assert!(whole <= 753_920, "{whole}");
+        assert!(6 * whole < 5 * parts, "{whole} instead of {parts}");
     }
 
     #[test]
