@@ -106,14 +106,12 @@ impl<O: Order> Bins<O> {
     /// Takes the first chunk, as [`first_from`](Self::first_from) found it, out of its class.
     #[inline(always)]
     pub(crate) fn remove_first(&mut self, chunks: &mut [Chunk], first: ChunkId, class: SizeClass) {
-        debug_assert!(self.lists[class.index()] == first && chunks[first].sibling.is_none());
-        let child = chunks[first].links.child;
-        if child.is_none() {
-            self.vacate(class);
-        } else {
-            chunks[child].links.above = ChunkId::NONE;
-            self.lists[class.index()] = child;
+        debug_assert!(self.lists[class.index()] == first);
+        let Chunk { links: Links { child, .. }, sibling, .. } = chunks[first];
+        if child.is_none() && sibling.is_none() {
+            return self.vacate(class);
         }
+        self.lists[class.index()] = heap::remove_first::<O>(chunks, first);
     }
 
     /// The first class from `class` up that is not empty.
@@ -138,7 +136,7 @@ impl<O: Order> Bins<O> {
         let class = self.occupied_from(class)?;
         let list = &mut self.lists[class.index()];
         if !chunks[*list].sibling.is_none() {
-            *list = heap::meld_all::<O>(chunks, *list);
+            *list = heap::bring_first::<O>(chunks, *list);
         }
         Some((class, *list))
     }

@@ -37,6 +37,55 @@ pub(super) fn remove<O: Order>(chunks: &mut [Chunk], member: ChunkId) -> ChunkId
     heir
 }
 
+/// Takes the member in front of a list out; the one that the list then begins with, if there is one.
+#[inline(always)]
+pub(super) fn remove_first<O: Order>(chunks: &mut [Chunk], first: ChunkId) -> ChunkId {
+    let Chunk { links: Links { child, .. }, sibling, .. } = chunks[first];
+    let heir = if child.is_none() {
+        sibling
+    } else if sibling.is_none() {
+        child
+    } else {
+        meld_before::<O>(chunks, child, sibling)
+    };
+    chunks[heir].links.above = ChunkId::NONE;
+    heir
+}
+
+/// How many heaps of a list are looked at for the first before they are joined.
+const FEW: usize = 3;
+
+/// Puts the first of all members in front of a list of at least two heaps.
+#[inline(never)]
+pub(super) fn bring_first<O: Order>(chunks: &mut [Chunk], list: ChunkId) -> ChunkId {
+    let mut best = list;
+    let mut next = chunks[list].sibling;
+    for _ in 1..FEW {
+        if O::rank(&chunks[next]) < O::rank(&chunks[best]) {
+            best = next;
+        }
+        next = chunks[next].sibling;
+        if next.is_none() {
+            return move_to_front(chunks, best, list);
+        }
+    }
+    meld_all::<O>(chunks, list)
+}
+
+/// Puts a heap of a list in front of it.
+#[inline]
+fn move_to_front(chunks: &mut [Chunk], id: ChunkId, list: ChunkId) -> ChunkId {
+    if id != list {
+        let Chunk { links: Links { above, .. }, sibling, .. } = chunks[id];
+        chunks[above].sibling = sibling;
+        chunks[sibling].links.above = above;
+        chunks[id].links.above = ChunkId::NONE;
+        chunks[id].sibling = list;
+        chunks[list].links.above = id;
+    }
+    id
+}
+
 /// Joins the heaps of a list to one, in front of another list.
 #[inline(never)]
 fn meld_before<O: Order>(chunks: &mut [Chunk], list: ChunkId, rest: ChunkId) -> ChunkId {
