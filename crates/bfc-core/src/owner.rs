@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 /// Most owners that are told apart; later names fall to their parent, so hostile input cannot grow the table forever.
-const MAX_OWNERS: usize = 1 << 20;
+pub(crate) const MAX_OWNERS: usize = 1 << 20;
 
 /// An interned owner: a small copy value that every allocation bears.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -120,8 +120,9 @@ impl OwnerId {
     }
 
     /// The owner of a table index; used by tables that are indexed by [`OwnerId::index`].
-    pub(crate) fn from_index(index: usize) -> Self {
-        Self(u32::try_from(index).unwrap_or(0))
+    #[inline]
+    pub(crate) const fn from_index(index: usize) -> Self {
+        if index < MAX_OWNERS { Self(index as u32) } else { Self::ROOT }
     }
 }
 

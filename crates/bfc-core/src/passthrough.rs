@@ -15,7 +15,8 @@ use crate::memory::{Block, MemoryKind, PoolId, Span};
 use crate::oom::{HOLDERS, Holdings, OomReport, Verdict};
 use crate::owner::OwnerId;
 use crate::policy::Place;
-use crate::pool::accounts::{Account, Accounts};
+use crate::pool::account::Account;
+use crate::pool::accounts::Accounts;
 use crate::pool::callers::{CallOut, Users};
 use crate::retry::{AllocatorRetry, Refusal, Want};
 use crate::slots::Slots;
@@ -227,7 +228,7 @@ impl PassthroughAllocator {
         if in_full {
             report.holders = state.accounts.ledger.largest_holders(HOLDERS);
             let live = state.live.iter().filter_map(|(slot, live)| {
-                Some((state.accounts.by_slot.get(slot as usize)?.tag, live.user.bytes))
+                Some((state.accounts.by_slot.get(slot as usize)?.tag(), live.user.bytes))
             });
             report.holdings = Holdings::sum(live);
         }
@@ -382,7 +383,7 @@ unsafe impl Allocator for PassthroughAllocator {
     }
 
     fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
-        self.of_block(block, Tag::default(), |_, found| found.tag)
+        self.of_block(block, Tag::default(), |_, found| found.tag())
     }
 
     fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {

@@ -156,7 +156,7 @@ impl State {
         for (slot, live) in self.live.iter_mut().filter(|(_, live)| !live.told) {
             let user = live.zones.user();
             let block = self.accounts.block(super::Place { address: user.address, bytes: user.bytes, slot });
-            let tag = self.accounts.live(&block).map_or_else(|_| Tag::default(), |account| account.tag);
+            let tag = self.accounts.live(&block).map_or_else(|_| Tag::default(), |account| account.tag());
             let damage = live.zones.damage_around(block, tag);
             live.told = damage.is_some();
             found.extend(damage);

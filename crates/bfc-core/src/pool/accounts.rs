@@ -5,26 +5,13 @@
 
 use std::collections::HashMap;
 
+use super::account::Account;
 use crate::error::BlockError;
 use crate::ledger::{Ledger, Tag};
 use crate::memory::{Block, PoolId};
 use crate::policy::Place;
 use crate::room::make_room;
 use crate::stats::Stats;
-
-/// What is known of the live block in a slot beyond its place.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Account {
-    /// The allocation's number, from 1 upward; 0 if the slot holds no live block.
-    pub(crate) allocation: u64,
-    /// Bytes asked for; 0 if there is no live block.
-    pub(crate) requested: u64,
-    /// What it is charged to; the default if there is no live block.
-    pub(crate) tag: Tag,
-}
-
-// Together with the 40 bytes of a chunk this is a cache line, and nearly all of the price of a chunk in host memory.
-const _: () = assert!(size_of::<Account>() <= 24);
 
 /// See the module's text.
 #[derive(Clone, Debug)]
@@ -74,7 +61,7 @@ impl Accounts {
         let account = &mut self.by_slot[place.slot as usize];
         account.allocation = allocation;
         account.requested = requested;
-        account.tag = tag;
+        account.set_tag(tag);
         self.charge(tag, place.bytes, requested);
         if let Some(index) = &mut self.index {
             index.insert(place.address, place.slot);
@@ -98,8 +85,9 @@ impl Accounts {
     /// Closes the account of a live slot, which lies at `place`.
     #[inline]
     pub(crate) fn close(&mut self, place: Place) {
-        let Account { requested, tag, .. } = std::mem::take(&mut self.by_slot[place.slot as usize]);
-        self.ledger.remove(tag, place.bytes);
+        let account = std::mem::take(&mut self.by_slot[place.slot as usize]);
+        let requested = account.requested;
+        self.ledger.remove(account.tag(), place.bytes);
         self.figures.live_allocs -= 1;
         self.figures.bytes_in_use -= place.bytes;
         self.figures.bytes_requested -= requested;
@@ -192,7 +180,8 @@ impl Accounts {
     /// Charges the live block at `place` to another tag.
     pub(crate) fn retag(&mut self, place: Place, tag: Tag) {
         if let Some(account) = self.by_slot.get_mut(place.slot as usize) {
-            let from = std::mem::replace(&mut account.tag, tag);
+            let from = account.tag();
+            account.set_tag(tag);
             self.ledger.retag(from, tag, place.bytes);
         }
     }

@@ -323,7 +323,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
     }
 
     fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
-        self.of_block(block, Tag::default(), |accounts, place| accounts.of(place).tag)
+        self.of_block(block, Tag::default(), |accounts, place| accounts.of(place).tag())
     }
 
     fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {

@@ -4,6 +4,7 @@
 //! frees that become reusable later, the order of steps before an out-of-memory error, and what a pool says of its
 //! inside. Where a block goes is the [`Policy`](crate::Policy)'s affair alone.
 
+pub(crate) mod account;
 pub(crate) mod accounts;
 mod allocator;
 mod cache;
