@@ -193,9 +193,8 @@ impl<O: Order> Bins<O> {
     fn vacate(&mut self, class: SizeClass) {
         let row = &mut self.occupied[class.row as usize % ROWS];
         *row &= !(1 << class.column);
-        if *row == 0 {
-            self.rows &= !(1 << class.row);
-        }
+        // Without a branch: whether others are left in the row can hardly be foretold.
+        self.rows &= !(u64::from(*row == 0) << class.row);
         self.lists[class.index()] = ChunkId::NONE;
     }
 }
