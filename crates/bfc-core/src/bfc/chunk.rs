@@ -126,7 +126,7 @@ impl Chunk {
 /// In what order chunks are chosen: always the smallest first, and of equals one by its address.
 pub(crate) trait Order: Clone + std::fmt::Debug {
     /// What is less is chosen first.
-    fn rank(chunk: &Chunk) -> (u64, u64);
+    fn rank(chunk: &Chunk) -> u128;
 }
 
 /// Of equals the one at the lowest address: the order of best fit everywhere but at two ends.
@@ -135,8 +135,8 @@ pub(crate) struct LowestFirst;
 
 impl Order for LowestFirst {
     #[inline(always)]
-    fn rank(chunk: &Chunk) -> (u64, u64) {
-        (chunk.bytes, chunk.address)
+    fn rank(chunk: &Chunk) -> u128 {
+        u128::from(chunk.bytes) << 64 | u128::from(chunk.address)
     }
 }
 
@@ -146,8 +146,8 @@ pub(crate) struct HighestFirst;
 
 impl Order for HighestFirst {
     #[inline(always)]
-    fn rank(chunk: &Chunk) -> (u64, u64) {
-        (chunk.bytes, !chunk.address)
+    fn rank(chunk: &Chunk) -> u128 {
+        u128::from(chunk.bytes) << 64 | u128::from(!chunk.address)
     }
 }
 
