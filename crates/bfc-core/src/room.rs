@@ -7,7 +7,7 @@ const SPARE: usize = 32;
 const SHORT: usize = 1024;
 
 /// Makes room for `entries` entries in all, and for some more. `Vec` alone would double the room, so that a table could be
-/// twice as large as what it holds: with 64 bytes a chunk that is the price of another chunk. In return a long table is
+/// twice as large as what it holds: with 60 bytes a chunk that is the price of another chunk. In return a long table is
 /// moved more often, though only when more chunks exist than ever before, and of pages that hold much the system moves the
 /// addresses alone.
 #[cold]

@@ -108,8 +108,7 @@ pub(crate) struct Chunk {
     pub(crate) side: Side,
 }
 
-// With the 24 bytes of an account a cache line and, but for two bits among the unused slots, the price of a chunk in
-// host memory.
+// With the 20 bytes of an account and two bits among the unused slots the price of a chunk in host memory.
 const _: () = assert!(size_of::<Chunk>() <= 40);
 
 impl Chunk {
