@@ -62,6 +62,14 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// [`Error::NoData`] where nothing is computed; else if the transfer fails.
     fn download(&self, op: &'static str, input: View<'_>, values: &mut [u8]) -> Result<()>;
 
+    /// Where nothing is computed: makes the requests of an upload of so many bytes, of which there need be none here.
+    fn rehearse_upload(&self, bytes: usize) {
+        let _ = bytes;
+    }
+
+    /// Where nothing is computed: what waiting for the device to read values from it does to memory.
+    fn rehearse_download(&self) {}
+
     /// Bytes that a kernel takes while it runs: a pure function of what is asked.
     fn workspace(&self, of: Workspace<'_>) -> usize;
 
