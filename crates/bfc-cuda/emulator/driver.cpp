@@ -152,6 +152,11 @@ void* of_library(const char* variable, const char* name) {
 #define OF_CURRENT(stream) do { UNLESS_LOST; if ((stream)->context != current) return INVALID_HANDLE; } while (0)
 
 extern "C" void host_device_lose(int device) { lost[device + 1] = true; }
+// Bytes of a device's memory that are out.
+extern "C" size_t host_device_used(int device) {
+    std::lock_guard<std::mutex> turn(mutex);
+    return used[device + 1];
+}
 
 CALL(cuInit, u32) { return SUCCESS; }
 CALL(cuDriverGetVersion, int* version) { return *version = 13000, SUCCESS; }
