@@ -149,7 +149,7 @@ on_two_devices! {
             let (lower, upper) = (Linear::new(&host, 6, 16, &rng)?, Linear::new(&host, 16, 3, &rng)?);
             let on = |device: &Device, layer: &Linear| -> Result<[Parameter; 2]> {
                 let parameters = layer.parameters();
-                let moved = |n: usize| no_grad(|| parameters.iter().nth(n).unwrap().1.tensor().to_device(device));
+                let moved = |n: usize| no_grad(|| parameters[n].1.tensor().to_device(device));
                 Ok([Parameter::new(moved(0)?)?, Parameter::new(moved(1)?)?])
             };
             let (lower, upper) = (on(front, &lower)?, on(back, &upper)?);

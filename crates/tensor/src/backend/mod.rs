@@ -20,6 +20,7 @@ mod function;
 mod kernel;
 pub(crate) mod widen;
 mod window;
+mod workspace;
 
 use std::fmt;
 
@@ -27,8 +28,9 @@ pub use self::function::{
     Activation, AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep,
     Unary,
 };
-pub use self::kernel::{Activated, Attention, Kernel, Normalised, Workspace};
+pub use self::kernel::{Activated, Attention, Kernel, Normalised};
 pub use self::window::{Convolution, Pool, PoolAxis, Window};
+pub use self::workspace::Workspace;
 use crate::error::{Error, Result};
 use crate::step_graph::StepCounts;
 use crate::storage::{View, ViewMut};
