@@ -52,6 +52,7 @@ mod room;
 pub mod sim;
 mod slots;
 mod stats;
+mod step_memory;
 mod streams;
 mod sub_allocator;
 #[doc(hidden)]
@@ -89,6 +90,7 @@ pub use pool::*;
 pub use registry::*;
 pub use retry::*;
 pub use stats::{RetryStats, Stats};
+pub use step_memory::{StepMemory, StepRequests};
 pub use streams::*;
 pub use sub_allocator::SubAllocator;
 pub use units::{Bytes, GIB, KIB, MIB, ParseBytesError};

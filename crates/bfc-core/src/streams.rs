@@ -4,11 +4,12 @@
 //! while work on it is still to be done may therefore be handed out again at once for work on the same stream, and only
 //! after that work has ended for anyone else. So a device has one compute stream, whose memory is reused at once;
 //! [`StreamAllocator`] gives memory that other streams use back when their [`Event`]s have passed, and [`Transfers`] keeps
-//! memory that the host lends to copies until these have ended.
+//! memory that the host lends to copies until these have ended, of which [`StagedPieces`] says how many there are at a time.
 
 mod allocator;
 mod cheapest;
 mod deferred;
+mod staged;
 mod transfer;
 
 use std::fmt;
@@ -18,6 +19,7 @@ use crate::driver::{Driver, EventHandle, MemoryCopy, StreamHandle};
 use crate::error::SourceError;
 
 pub use allocator::{PendingFrees, StreamAllocator};
+pub use staged::{STAGED_PIECE, StagedPieces};
 pub use transfer::{PinnedBuffer, Transfer, TransferError, Transfers};
 
 /// A queue of a device, in which work is done in the order given.

@@ -1,13 +1,15 @@
 // A CUDA driver and an NVRTC that run the kernels on the host, for rehearsals of whole programs: scripts/gpu-check-rehearse.
 //
-// One device of 6 GiB of host memory. Each stream is a thread that does its work in order, now and then after a pause, so that what
-// nothing orders happens in any order. Kernels are those of the emulator's library, which HOST_KERNELS names, and run one at a time.
+// Devices of 6 GiB of host memory each, as many as HOST_DEVICES says, or one. Each stream is a thread that does its work in order, now and
+// then after a pause, so that what nothing orders happens in any order. A device that touches memory of another one is lost, as on a real one
+// that was not let: each call to it fails then, and so after host_device_lose. Kernels are those of the emulator's library, which HOST_KERNELS names, and run one at a time.
 // Products go to the library that HOST_PRODUCTS names once all work before has ended. Graphs are not supported, as on an old driver.
 // It checks next to nothing of how it is called: for that there is tests/fake_driver.
 
 #include "host.h"
 #include "../kernels/job.cuh"
 
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -21,16 +23,45 @@
 
 namespace {
 
-constexpr u32 SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NOT_FOUND = 500, NOT_READY = 600,
-              NOT_SUPPORTED = 801;
+constexpr u32 SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_HANDLE = 400, NOT_FOUND = 500,
+              NOT_READY = 600, ILLEGAL_ADDRESS = 700, NOT_SUPPORTED = 801;
+constexpr u32 INTERNAL_ERROR = 14; // of cuBLAS
+constexpr int MOST_DEVICES = 4;
 constexpr size_t TOTAL = size_t(6) << 30, GRANULARITY = 2 << 20;
 constexpr char CODE[] = "code";
 
 std::mutex mutex;
-size_t used = 0;
+// By context: the device's number plus one, or 0.
+size_t used[MOST_DEVICES + 1];
+std::atomic<bool> lost[MOST_DEVICES + 1];
 u64 handles = 0;
 std::map<u64, size_t> device_memory, pinned_memory;
+// Ranges of addresses with a device's memory behind them, and whose.
+std::map<u64, std::pair<size_t, size_t>> ranges;
 thread_local size_t current = 0;
+
+int devices() {
+    const char* said = getenv("HOST_DEVICES");
+    int count = said ? atoi(said) : 1;
+    return count < MOST_DEVICES ? count : MOST_DEVICES;
+}
+
+void own(u64 address, size_t bytes) { ranges[address] = {bytes, current}; }
+
+// Whether the memory there is another device's.
+bool is_foreign(u64 address) {
+    std::lock_guard<std::mutex> turn(mutex);
+    auto after = ranges.upper_bound(address);
+    if (address == 0 || after == ranges.begin()) return false;
+    auto [start, range] = *--after;
+    return address < start + range.first && range.second != current;
+}
+
+// What becomes of work that touches these addresses.
+u32 touched(std::initializer_list<u64> addresses) {
+    for (u64 address : addresses) if (is_foreign(address)) lost[current] = true;
+    return lost[current] ? ILLEGAL_ADDRESS : SUCCESS;
+}
 
 // Memory that is full of what nobody wrote.
 void* taken(size_t bytes, size_t alignment) {
@@ -63,6 +94,8 @@ class Stream {
     }
 
 public:
+    const size_t context = current;
+
     // Streams are never destroyed: events may know them still.
     Stream() { std::thread([this] { run(); }).detach(); }
 
@@ -102,7 +135,7 @@ void wait_for_all() {
     std::unique_lock<std::mutex> turn(mutex);
     std::vector<Stream*> now = streams;
     turn.unlock();
-    for (Stream* stream : now) stream->wait(stream->last());
+    for (Stream* stream : now) if (stream->context == current) stream->wait(stream->last());
 }
 
 void* of_library(const char* variable, const char* name) {
@@ -114,11 +147,21 @@ void* of_library(const char* variable, const char* name) {
 }  // namespace
 
 #define CALL(name, ...) extern "C" u32 name(__VA_ARGS__)
+#define UNLESS_LOST do { if (lost[current]) return ILLEGAL_ADDRESS; } while (0)
+// Work is for a stream of the device that is current.
+#define OF_CURRENT(stream) do { UNLESS_LOST; if ((stream)->context != current) return INVALID_HANDLE; } while (0)
+
+extern "C" void host_device_lose(int device) { lost[device + 1] = true; }
+// Bytes of a device's memory that are out.
+extern "C" size_t host_device_used(int device) {
+    std::lock_guard<std::mutex> turn(mutex);
+    return used[device + 1];
+}
 
 CALL(cuInit, u32) { return SUCCESS; }
 CALL(cuDriverGetVersion, int* version) { return *version = 13000, SUCCESS; }
-CALL(cuDeviceGetCount, int* count) { return *count = 1, SUCCESS; }
-CALL(cuDeviceGet, int* device, int ordinal) { return *device = ordinal, ordinal == 0 ? SUCCESS : INVALID_DEVICE; }
+CALL(cuDeviceGetCount, int* count) { return *count = devices(), SUCCESS; }
+CALL(cuDeviceGet, int* device, int ordinal) { return *device = ordinal, ordinal < devices() ? SUCCESS : INVALID_DEVICE; }
 CALL(cuDeviceGetName, char* name, int room, int) { return strncpy(name, "the host, in a GPU's place", room), SUCCESS; }
 CALL(cuDeviceGetAttribute, int* value, int attribute, int) {
     // Compute capability 9.0; memory apart from addresses.
@@ -129,31 +172,37 @@ CALL(cuDevicePrimaryCtxRetain, size_t* context, int device) { return *context = 
 CALL(cuDevicePrimaryCtxRelease_v2, int) { return SUCCESS; }
 CALL(cuCtxGetCurrent, size_t* context) { return *context = current, SUCCESS; }
 CALL(cuCtxSetCurrent, size_t context) { return current = context, SUCCESS; }
-CALL(cuCtxSynchronize) { return wait_for_all(), SUCCESS; }
+CALL(cuCtxSynchronize) {
+    UNLESS_LOST;
+    return wait_for_all(), SUCCESS;
+}
 CALL(cuGetErrorName, u32, const char**) { return INVALID_VALUE; }
 CALL(cuGetErrorString, u32, const char**) { return INVALID_VALUE; }
 
 CALL(cuMemGetInfo_v2, size_t* free_bytes, size_t* total) {
     std::lock_guard<std::mutex> turn(mutex);
-    return *free_bytes = TOTAL - used, *total = TOTAL, SUCCESS;
+    return *free_bytes = TOTAL - used[current], *total = TOTAL, SUCCESS;
 }
 
 CALL(cuMemAlloc_v2, u64* address, size_t bytes) {
     std::lock_guard<std::mutex> turn(mutex);
+    UNLESS_LOST;
     if (bytes == 0) return INVALID_VALUE;
-    void* memory = bytes > TOTAL - used ? nullptr : taken(bytes, 512);
+    void* memory = bytes > TOTAL - used[current] ? nullptr : taken(bytes, 512);
     if (!memory) return OUT_OF_MEMORY;
     device_memory[*address = (u64)memory] = bytes;
-    return used += bytes, SUCCESS;
+    own(*address, bytes);
+    return used[current] += bytes, SUCCESS;
 }
 
 CALL(cuMemFree_v2, u64 address) {
     wait_for_all();
     std::lock_guard<std::mutex> turn(mutex);
     auto memory = device_memory.find(address);
-    if (memory == device_memory.end()) return INVALID_VALUE;
-    used -= memory->second;
+    if (memory == device_memory.end() || ranges[address].second != current) return INVALID_VALUE;
+    used[current] -= memory->second;
     device_memory.erase(memory);
+    ranges.erase(address);
     return free((void*)address), SUCCESS;
 }
 
@@ -180,17 +229,21 @@ CALL(cuMemAddressReserve, u64* address, size_t bytes, size_t, u64, u64) {
 CALL(cuMemAddressFree, u64, size_t) { return SUCCESS; }
 CALL(cuMemCreate, u64* out, size_t bytes, const void*, u64) {
     std::lock_guard<std::mutex> turn(mutex);
-    if (bytes > TOTAL - used) return OUT_OF_MEMORY;
-    return used += bytes, *out = ++handles, SUCCESS;
+    UNLESS_LOST;
+    if (bytes > TOTAL - used[current]) return OUT_OF_MEMORY;
+    return used[current] += bytes, *out = ++handles, SUCCESS;
 }
 CALL(cuMemRelease, u64) { return SUCCESS; }
 CALL(cuMemMap, u64 address, size_t bytes, size_t, u64, u64) {
+    std::lock_guard<std::mutex> turn(mutex);
+    own(address, bytes);
     return mprotect((void*)address, bytes, PROT_READ | PROT_WRITE) == 0 ? SUCCESS : INVALID_VALUE;
 }
 CALL(cuMemSetAccess, u64, size_t, const void*, size_t) { return SUCCESS; }
 CALL(cuMemUnmap, u64 address, size_t bytes) {
     std::lock_guard<std::mutex> turn(mutex);
-    used -= bytes;
+    used[current] -= bytes;
+    ranges.erase(address);
     madvise((void*)address, bytes, MADV_DONTNEED);
     return mprotect((void*)address, bytes, PROT_NONE) == 0 ? SUCCESS : INVALID_VALUE;
 }
@@ -200,8 +253,12 @@ CALL(cuStreamCreate, Stream** stream, u32) {
     return streams.push_back(*stream = new Stream), SUCCESS;
 }
 CALL(cuStreamDestroy_v2, Stream*) { return SUCCESS; }
-CALL(cuStreamSynchronize, Stream* stream) { return stream->wait(stream->last()), SUCCESS; }
+CALL(cuStreamSynchronize, Stream* stream) {
+    OF_CURRENT(stream);
+    return stream->wait(stream->last()), SUCCESS;
+}
 CALL(cuStreamWaitEvent, Stream* stream, Event* event, u32) {
+    OF_CURRENT(stream);
     // As it was recorded by now.
     Event of = *event;
     if (of.stream) stream->give([of] { of.stream->wait(of.number); });
@@ -209,35 +266,56 @@ CALL(cuStreamWaitEvent, Stream* stream, Event* event, u32) {
 }
 CALL(cuEventCreate, Event** event, u32) { return *event = new Event(), SUCCESS; }
 CALL(cuEventDestroy_v2, Event* event) { return delete event, SUCCESS; }
-CALL(cuEventRecord, Event* event, Stream* stream) { return *event = {stream, stream->last()}, SUCCESS; }
+CALL(cuEventRecord, Event* event, Stream* stream) {
+    OF_CURRENT(stream);
+    return *event = {stream, stream->last()}, SUCCESS;
+}
 CALL(cuEventQuery, Event* event) {
+    UNLESS_LOST;
     return !event->stream || event->stream->has_passed(event->number) ? SUCCESS : NOT_READY;
 }
 CALL(cuEventSynchronize, Event* event) {
+    UNLESS_LOST;
     if (event->stream) event->stream->wait(event->number);
     return SUCCESS;
 }
 
 CALL(cuMemcpyHtoDAsync_v2, u64 to, const char* from, size_t bytes, Stream* stream) {
+    OF_CURRENT(stream);
+    if (u32 code = touched({to})) return code;
+    std::unique_lock<std::mutex> turn(mutex);
+    auto after = pinned_memory.upper_bound((u64)from);
+    bool pinned = after != pinned_memory.begin() && (u64)from < std::prev(after)->first + std::prev(after)->second;
+    turn.unlock();
+    if (pinned) return stream->give([=] { memcpy((void*)to, from, bytes); }), SUCCESS;
     // From memory that is not page-locked the driver takes the bytes at once.
     std::vector<char> taken(from, from + bytes);
     return stream->give([=] { memcpy((void*)to, taken.data(), bytes); }), SUCCESS;
 }
 CALL(cuMemcpyDtoHAsync_v2, void* to, u64 from, size_t bytes, Stream* stream) {
+    OF_CURRENT(stream);
+    if (u32 code = touched({from})) return code;
     return stream->give([=] { memcpy(to, (void*)from, bytes); }), SUCCESS;
 }
 CALL(cuMemcpyDtoDAsync_v2, u64 to, u64 from, size_t bytes, Stream* stream) {
+    OF_CURRENT(stream);
+    if (u32 code = touched({to, from})) return code;
     return stream->give([=] { memmove((void*)to, (void*)from, bytes); }), SUCCESS;
 }
 
 // Kernels by their names, in the emulator's library.
+CALL(cuModuleUnload, size_t) { return SUCCESS; }
 CALL(cuModuleLoadData, size_t* module, const void*) { return *module = 1, SUCCESS; }
 CALL(cuModuleGetFunction, void** function, size_t, const char* name) {
     return *function = of_library("HOST_KERNELS", name), *function ? SUCCESS : NOT_FOUND;
 }
 CALL(cuLaunchKernel, void* function, u32 blocks, u32, u32, u32 threads, u32, u32, u32, Stream* stream, void** arguments, void**) {
     if (blocks == 0 || threads != BLOCK) return INVALID_VALUE;
+    OF_CURRENT(stream);
     Job job = *(const Job*)arguments[0];
+    for (const Operand& in : job.in) if (u32 code = touched({in.address})) return code;
+    for (const Output& out : job.out) if (u32 code = touched({out.address})) return code;
+    if (u32 code = touched({job.also[0], job.also[1], job.also[2], job.also[3]})) return code;
     stream->give([=] {
         std::lock_guard<std::mutex> turn(kernel_turn);
         // A few blocks do the work of all.
@@ -259,6 +337,7 @@ CALL(cublasSetWorkspace_v2, void* handle, void* workspace, size_t bytes) {
 CALL(cublasGemmStridedBatchedEx, void* handle, int lop, int rop, int rows, int columns, int depth, const void* alpha, const void* left,
      int ltype, int lleading, i64 lstep, const void* right, int rtype, int rleading, i64 rstep, const void* beta, void* out, int type,
      int leading, i64 step, int batch, int compute, int algorithm) {
+    if (touched({(u64)left, (u64)right, (u64)out})) return INTERNAL_ERROR;
     wait_for_all();
     return PRODUCTS(cublasGemmStridedBatchedEx,
                     (void*, int, int, int, int, int, const void*, const void*, int, int, i64, const void*, int, int, i64, const void*,

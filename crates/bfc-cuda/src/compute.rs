@@ -144,6 +144,10 @@ pub unsafe trait Compute: Send + Sync + fmt::Debug {
     /// See [`ComputeError`]; those of work given before may show here.
     unsafe fn download(&self, from: u64, bytes: &mut [u8]) -> Result<(), ComputeError>;
 
+    /// Gives back what uploads have in page-locked memory, once the host has waited for all of them, as by a download. It is for the
+    /// caller to say where, so that what the pool of such memory is asked for follows from the program. Nothing by default.
+    fn let_go_of_uploads(&self) {}
+
     /// The address of 256 bytes of the device's memory that are kept for who computes on it.
     fn scratch(&self) -> u64;
 

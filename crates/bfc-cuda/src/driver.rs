@@ -107,6 +107,8 @@ impl CudaDriver {
         // events this turns off, are never made.
         unsafe { context.disable_event_tracking() };
         let name = context.name().map_err(|error| CudaUnavailable::from_driver("cuDeviceGetName", error))?;
+        // With the number: of two alike, errors are to say which.
+        let name = format!("cuda:{ordinal} ({name})");
         let (poison, free_faults, holders) = (Poison::default(), Mutex::default(), Mutex::default());
         Ok(Arc::new(Self { context, ordinal, name, poison, free_faults, holders }))
     }

@@ -72,10 +72,21 @@ impl Emulator {
     /// # Errors
     /// As [`Emulator::new`], for the library.
     pub fn with_products(mut self) -> Result<Self, ComputeError> {
-        let path = compiled("products", &format!("{HOST}\n{}\n{CUBLAS}", Family::PRELUDE))?;
-        self.0.device_mut().products = Some(Cublas::open(path, 0)?);
+        self.0.device_mut().products = Some(Cublas::open(products_library()?, 0)?);
         Ok(self)
     }
+}
+
+/// The kernels and the library for products that the emulator runs, as files: for a driver that runs them in a GPU's place.
+///
+/// # Errors
+/// As [`Emulator::new`].
+pub fn libraries() -> Result<[PathBuf; 2], ComputeError> {
+    Ok([compiled("kernels", &translation_unit())?, products_library()?])
+}
+
+fn products_library() -> Result<PathBuf, ComputeError> {
+    compiled("products", &format!("{HOST}\n{}\n{CUBLAS}", Family::PRELUDE))
 }
 
 /// All sources for all types, as one.

@@ -90,7 +90,9 @@ impl StreamCompute {
     }
 
     /// Copies uploads to page-locked memory first, taken from `pinned`, from where the device fetches them: else the host waits
-    /// until the device has them, and so for all work given before. At most 96 MiB of an upload wait there at a time.
+    /// until the device has them, and so for all work given before. At most 96 MiB and 64 uploads or pieces of 32 MiB wait there at a
+    /// time, until [`let_go_of_uploads`](Compute::let_go_of_uploads) or until those that come after them need their place
+    /// ([`StagedPieces`](bfc_core::StagedPieces)).
     #[must_use]
     pub fn with_pinned(self, pinned: Arc<dyn Allocator>) -> Self {
         self.stage_in(pinned);
@@ -101,7 +103,7 @@ impl StreamCompute {
     pub fn stage_in(&self, pinned: Arc<dyn Allocator>) {
         let device = self.0.device();
         let transfers = Transfers::new(Arc::clone(&device.stream));
-        let _ = device.staging.set(Staging { pinned, transfers });
+        let _ = device.staging.set(Staging::new(pinned, transfers));
     }
 
     /// Has `make_room` give memory of the device back where a call of the driver's finds none beside the pools, as for code, graphs
@@ -345,6 +347,12 @@ unsafe impl Compute for StreamCompute {
         });
         let waited = device.wait();
         copied.map_err(|error| ComputeError::of_driver("cuMemcpyDtoHAsync", &error)).and(waited)
+    }
+
+    fn let_go_of_uploads(&self) {
+        if let Some(staging) = self.0.device().staging.get() {
+            staging.let_go();
+        }
     }
 
     fn scratch(&self) -> u64 {

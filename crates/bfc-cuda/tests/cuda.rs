@@ -12,15 +12,11 @@ use std::sync::Arc;
 
 use bfc_core::{
     Allocation, Allocator, AllocatorAttributes, BfcAllocator, BfcConfig, Bytes, DeviceId, DeviceKind,
-    DeviceMemory, Driver, Environment, Event, FreeFaults, GrowthRule, MIB, MemoryCopy, MemoryKind,
-    PinnedBuffer, PinnedMemory, Registry, Request, SourceError, Span, Stream, StreamAllocator, SubAllocator,
-    Transfers, VirtualMemory,
+    DeviceMemory, Driver, Environment, Event, FreeFaults, GrowthRule, MIB, MemoryKind, PinnedBuffer,
+    PinnedMemory, Registry, Request, SourceError, Span, Stream, StreamAllocator, SubAllocator, Transfers,
+    VirtualMemory,
 };
-use bfc_cuda::kernels::{ElementType, Family, Job, Kernel, Operand, Output};
-use bfc_cuda::{
-    Compute, ComputeError, CudaDriver, CudaUnavailable, Factor, Product, StepId, StreamCompute, probe,
-    register,
-};
+use bfc_cuda::{CudaDriver, CudaUnavailable, probe, register};
 
 /// The driver of cuda:0, or leaves the test with a line that says why.
 macro_rules! cuda_or_skip {
@@ -32,7 +28,12 @@ macro_rules! cuda_or_skip {
     };
 }
 
-// After the macro, which it uses too.
+// After the macro, which they use too.
+#[path = "cuda/computing.rs"]
+mod computing;
+#[cfg(target_os = "linux")]
+#[path = "cuda/fake.rs"]
+mod fake;
 #[path = "cuda/schedules.rs"]
 mod schedules;
 
@@ -114,7 +115,7 @@ fn device_figures_agree_between_the_probe_and_the_driver() {
     let driver = cuda_or_skip!();
     let device = probe().unwrap().remove(0);
     let info = driver.memory_info().unwrap();
-    assert_eq!(driver.name(), device.name);
+    assert_eq!(driver.name(), format!("cuda:0 ({})", device.name));
     assert!(info.free <= info.total && device.free_bytes().unwrap() <= device.total_bytes);
 }
 
@@ -294,7 +295,7 @@ fn a_lost_device_says_so_once_and_is_not_called_again() {
     let error = driver.poison().unwrap();
     assert_eq!(
         error.to_string(),
-        "Fake Device is lost to this process: cuEventRecord failed with CUDA_ERROR_ILLEGAL_ADDRESS"
+        "cuda:0 (Fake Device) is lost to this process: cuEventRecord failed with CUDA_ERROR_ILLEGAL_ADDRESS"
     );
     drop(blocks);
     assert_eq!(driver.allocate_device(1), Err(error.clone()));
@@ -317,367 +318,4 @@ fn a_refused_free_is_recorded_and_not_raised() {
     assert_eq!(faults.count, 1);
     let reason = "CUDA_ERROR_INVALID_VALUE".to_owned();
     assert_eq!(faults.last, Some(SourceError::Driver { call: "cuMemFree", reason }));
-}
-
-#[test]
-fn products_come_from_the_library_for_them_where_it_is_installed() {
-    let driver = cuda_or_skip!();
-    let stream = Stream::new(driver.clone()).unwrap();
-    let compute = match StreamCompute::new(driver.clone(), stream) {
-        Ok(compute) => compute,
-        Err(reason) => return say_skipped(&reason),
-    };
-    let version = match compute.products() {
-        Ok(library) => library.version(),
-        Err(reason) => return say_skipped(&reason),
-    };
-    let _ = writeln!(std::io::stderr(), "matrix products: cuBLAS {version}");
-    let address = driver.allocate_device(1 << 20).unwrap();
-    // Two rows of three, and the transpose of that: the products of all rows with one another.
-    let (matrix, mut product) = ([1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0].map(f32::to_ne_bytes), [0_u8; 16]);
-    let job = Product {
-        element: ElementType::F32,
-        rows: 2,
-        columns: 2,
-        depth: 3,
-        batch: 1,
-        lhs: Factor::new(address, [2, 3], [3, 1], 0).unwrap(),
-        rhs: Factor::new(address, [3, 2], [1, 3], 0).unwrap(),
-        out: address + 4096,
-        accumulate: false,
-        workspace: (address + 65_536, 65_536),
-    };
-    // SAFETY: the matrix lies within the memory that was just taken.
-    unsafe { compute.upload(matrix.as_flattened(), address) }.unwrap();
-    // SAFETY: so do the factors, the product and the workspace.
-    assert!(unsafe { compute.multiply(&job) }.unwrap());
-    // SAFETY: and the bytes that are read.
-    unsafe { compute.download(job.out, &mut product) }.unwrap();
-    // SAFETY: it was taken above, and all work with it has ended.
-    unsafe { driver.free_device(address) };
-    let product: Vec<f32> =
-        product.as_chunks::<4>().0.iter().map(|&bytes| f32::from_ne_bytes(bytes)).collect();
-    assert_eq!(product, [14.0, 32.0, 32.0, 77.0]);
-}
-
-/// Matrices of two by two on the device, and kernels that compute with them.
-struct Squares {
-    driver: Arc<CudaDriver>,
-    stream: Arc<Stream>,
-    compute: StreamCompute,
-    address: u64,
-}
-
-impl Squares {
-    fn new(driver: Arc<CudaDriver>) -> Result<Self, ComputeError> {
-        let stream = Stream::new(driver.clone()).unwrap();
-        let compute = StreamCompute::new(driver.clone(), stream.clone())?;
-        let address = driver.allocate_device(1 << 20).unwrap();
-        let squares = Self { driver, stream, compute, address };
-        squares.fill(0, 0.0).map(|()| squares)
-    }
-
-    fn at(&self, place: u64) -> u64 {
-        self.address + 4096 * place
-    }
-
-    fn launch(&self, name: &'static str, job: Job) -> Result<(), ComputeError> {
-        let (family, count) = (Family::Elementwise, Job { count: 4, ..job });
-        // SAFETY: operands and outputs are pages of the memory that was taken.
-        unsafe { self.compute.launch(Kernel::new(family, name, ElementType::F32), 1, &count) }
-    }
-
-    fn fill(&self, place: u64, value: f64) -> Result<(), ComputeError> {
-        let constants = [value, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
-        self.launch(
-            "fill",
-            Job {
-                outputs: [Output::new(self.at(place)), Output::default(), Output::default()],
-                constants,
-                ..Job::default()
-            },
-        )
-    }
-
-    /// 4 adds a number, 5 multiplies by it.
-    fn arithmetic(&self, function: u64, from: u64, value: f64, to: u64) {
-        let constants = [value, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
-        let mut job = Job {
-            function,
-            outputs: [Output::new(self.at(to)), Output::default(), Output::default()],
-            constants,
-            ..Job::default()
-        };
-        job.inputs[0] = Operand::contiguous(self.at(from));
-        self.launch("arithmetic", job).unwrap();
-    }
-
-    /// The product of a matrix with itself, by the library if there is one.
-    fn square(&self, from: u64, to: u64) {
-        let factor = Factor::new(self.at(from), [2, 2], [2, 1], 0).unwrap();
-        let product = Product {
-            element: ElementType::F32,
-            rows: 2,
-            columns: 2,
-            depth: 2,
-            batch: 1,
-            lhs: factor,
-            rhs: factor,
-            out: self.at(to),
-            accumulate: false,
-            workspace: (self.at(16), 65_536),
-        };
-        // SAFETY: as in `launch`.
-        let known = unsafe { self.compute.multiply(&product) }.unwrap();
-        if !known {
-            // All elements are equal.
-            self.arithmetic(4, from, 0.0, to);
-            self.arithmetic(5, to, 2.0, to);
-        }
-    }
-
-    fn read(&self, place: u64) -> [f32; 4] {
-        let mut bytes = [0; 16];
-        // SAFETY: as in `launch`.
-        unsafe { self.compute.download(self.at(place), &mut bytes) }.unwrap();
-        std::array::from_fn(|n| f32::from_ne_bytes(bytes.as_chunks::<4>().0[n]))
-    }
-
-    /// ((value + 1) / 2, squared as a matrix) + 3, and the half beside it.
-    fn step(&self, value: f64) {
-        self.fill(0, value).unwrap();
-        self.arithmetic(4, 0, 1.0, 1);
-        self.arithmetic(5, 1, 0.5, 2);
-        self.square(2, 3);
-        self.arithmetic(4, 3, 3.0, 4);
-    }
-}
-
-impl Drop for Squares {
-    fn drop(&mut self) {
-        // SAFETY: it was taken for this, and the driver waits for all work with it.
-        unsafe { self.driver.free_device(self.address) };
-    }
-}
-
-/// The device's matrices, or leaves the test with a line that says why.
-macro_rules! squares_or_skip {
-    () => {
-        match Squares::new(cuda_or_skip!()) {
-            Ok(squares) => squares,
-            Err(reason) => return say_skipped(&reason),
-        }
-    };
-}
-
-#[test]
-fn device_steps_compute_the_same_as_graphs_and_one_by_one() {
-    let squares = squares_or_skip!();
-    let step = StepId(1);
-    for run in 0..5 {
-        let value = f64::from(2 * run + 1);
-        assert!(squares.compute.begin_step(step));
-        squares.step(value);
-        squares.compute.end_step().unwrap();
-        let half = (run + 1) as f32;
-        let is_known = squares.compute.has_products();
-        let square = if is_known { 2.0 * half * half } else { 2.0 * half };
-        assert_eq!((squares.read(2), squares.read(4)), ([half; 4], [square + 3.0; 4]), "run {run}");
-    }
-    let counts = squares.compute.step_counts(step);
-    if std::env::var_os("FAKE_CUDA_NO_GRAPHS").is_some() {
-        let reason = "cuGraphCreate: CUDA_ERROR_NOT_SUPPORTED";
-        assert_eq!((counts.graphs, counts.refused.as_deref()), (0, Some(reason)));
-        return;
-    }
-    assert_eq!((counts.runs, counts.graphs, counts.prepared, counts.refused), (5, 4, 1, None));
-    // The first kernel of each run fills with another number.
-    assert_eq!(counts.replaced, 3);
-    squares.compute.forget_step(step);
-    assert_eq!(squares.driver.free_faults(), FreeFaults::default());
-}
-
-#[test]
-fn device_steps_are_done_before_others_wait_for_the_stream_or_take_memory_away() {
-    let squares = squares_or_skip!();
-    let others = Stream::new(squares.driver.clone()).unwrap();
-    let pinned = PinnedMemory::new(squares.driver.clone());
-    let page = pinned.allocate(256, 4096).unwrap();
-    let step = StepId(2);
-    for run in 0..4 {
-        assert!(squares.compute.begin_step(step));
-        squares.step(f64::from(2 * run + 1));
-        // Nothing of it is given to the device, but what another stream does after it finds it done.
-        others.wait(&Event::new(&squares.stream).unwrap()).unwrap();
-        let copy = MemoryCopy::ToHost { from: squares.at(2), to: page.address, bytes: 16 };
-        // SAFETY: both places stay as they are until the copy has ended, below.
-        unsafe { others.copy(copy) }.unwrap();
-        others.synchronise().unwrap();
-        // SAFETY: the page is host memory, and the copy has ended.
-        let half = unsafe { (page.address as *const f32).read() };
-        assert_eq!(half, (run + 1) as f32);
-        // Memory that held back work names is given back: the work comes first.
-        let more = squares.driver.allocate_device(4096).unwrap();
-        let mut job =
-            Job { outputs: [Output::new(more), Output::default(), Output::default()], ..Job::default() };
-        job.constants[0] = 1.0;
-        squares.launch("fill", job).unwrap();
-        // SAFETY: it was taken above, and nothing to come uses it.
-        unsafe { squares.driver.free_device(more) };
-        squares.compute.end_step().unwrap();
-    }
-    free(&pinned, page);
-    assert_eq!(squares.driver.free_faults(), FreeFaults::default());
-}
-
-#[test]
-fn device_uploads_are_staged_in_page_locked_memory_which_is_used_again() {
-    let driver = cuda_or_skip!();
-    let stream = Stream::new(driver.clone()).unwrap();
-    let source = Arc::new(PinnedMemory::new(driver.clone()));
-    let pinned: Arc<dyn Allocator> =
-        Arc::new(BfcAllocator::new("pinned", source, BfcConfig::new(Bytes::kib(512))));
-    let compute = match StreamCompute::new(driver.clone(), stream) {
-        Ok(compute) => compute.with_pinned(pinned.clone()),
-        Err(reason) => return say_skipped(&reason),
-    };
-    let address = driver.allocate_device(1 << 20).unwrap();
-    // More in all than the pool has.
-    for (turn, bytes) in [70 << 10, 100, 400 << 10, 200 << 10].into_iter().enumerate() {
-        let values: Vec<u8> = (0..bytes).map(|n| (n * 31 + turn) as u8).collect();
-        // SAFETY: the memory was taken above.
-        unsafe { compute.upload(&values, address) }.unwrap();
-        let mut back = vec![0; bytes];
-        // SAFETY: as above.
-        unsafe { compute.download(address, &mut back) }.unwrap();
-        assert!(back == values, "upload {turn}");
-    }
-    assert_eq!(pinned.stats().num_allocs, 4);
-    // What does not fit into page-locked memory goes without.
-    let values = vec![7; 600 << 10];
-    let mut back = vec![0; 600 << 10];
-    // SAFETY: as above.
-    unsafe { compute.upload(&values, address) }.unwrap();
-    // SAFETY: as above.
-    unsafe { compute.download(address, &mut back) }.unwrap();
-    assert!(back == values);
-    drop(compute);
-    assert_eq!(pinned.stats().bytes_in_use, 0);
-    // SAFETY: all work with it has ended.
-    unsafe { driver.free_device(address) };
-}
-
-/// Runs tests of this file in a process that finds the fake driver where the system looks for libcuda.
-#[cfg(target_os = "linux")]
-mod fake {
-    use std::io::ErrorKind;
-    use std::path::{Path, PathBuf};
-    use std::process::Command;
-
-    use super::{CudaUnavailable, probe, say_skipped};
-
-    /// Set in the processes that run on the fake driver, to the reason that probing should give, if any.
-    const MARK: &str = "FAKE_CUDA_EXPECTED";
-
-    pub(super) fn is_loaded() -> bool {
-        std::env::var_os(MARK).is_some()
-    }
-
-    /// Builds the fake driver into a folder of its own, which is the library path to run with. Where this program was brought
-    /// without its source, or without a compiler, it says so.
-    fn build(name: &str, options: &[&str]) -> Option<PathBuf> {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_driver/libcuda.rs");
-        if !source.exists() {
-            say_skipped(&"the source of the fake driver is not here");
-            return None;
-        }
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        std::fs::create_dir_all(&folder).unwrap();
-        let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-        let output = Command::new(rustc)
-            .args(["--edition", "2024", "--crate-type", "cdylib", "--check-cfg", "cfg(incomplete)"])
-            .args(options)
-            .arg("-o")
-            .arg(folder.join("libcuda.so"))
-            .arg(source)
-            .output();
-        if output.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-            say_skipped(&"the fake driver needs rustc");
-            return None;
-        }
-        let output = output.unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        // The compiler and the library for products are in the same file.
-        for name in ["libnvrtc.so.13", "libcublas.so.13"] {
-            let _ = std::fs::remove_file(folder.join(name));
-            std::os::unix::fs::symlink("libcuda.so", folder.join(name)).unwrap();
-        }
-        Some(folder)
-    }
-
-    /// Runs the tests that `filter` names in a process with this library path and environment; gives what they print.
-    fn run(library_path: &Path, filter: &str, environment: &[(&str, &str)]) -> String {
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args([filter, "--nocapture", "--test-threads=1"])
-            .env(MARK, "")
-            .env("LD_LIBRARY_PATH", library_path)
-            // Code for a device that is none is kept for nobody.
-            .env("XDG_CACHE_HOME", library_path)
-            .env_remove("CUDA_VISIBLE_DEVICES")
-            .envs(environment.iter().copied())
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{text}");
-        text.into_owned()
-    }
-
-    #[test]
-    fn all_tests_of_devices_pass_on_the_fake_driver() {
-        if is_loaded() {
-            return;
-        }
-        let Some(library) = build("fake_driver", &[]) else { return };
-        let text = run(&library, "device_", &[]);
-        assert!(!text.contains(" 0 passed") && !text.contains("skipped"), "{text}");
-        run(&library, "probing_answers", &[]);
-        run(&library, "products_come", &[]);
-        run(&library, "device_steps", &[("FAKE_CUDA_NO_GRAPHS", "1")]);
-        run(&library, "a_refused_free", &[]);
-        run(&library, "a_lost_device", &[("FAKE_CUDA_RECORD", "700")]);
-        run(&library, "device_mapped_memory", &[("FAKE_CUDA_MAPS", "0")]);
-    }
-
-    #[test]
-    fn each_way_for_cuda_to_be_absent_has_its_reason() {
-        if is_loaded() {
-            return;
-        }
-        let Some(library) = build("fake_driver_absent", &[]) else { return };
-        let Some(incomplete) = build("fake_driver_incomplete", &["--cfg", "incomplete"]) else { return };
-        let no_device = "no CUDA device";
-        let hidden = "no CUDA device (CUDA_VISIBLE_DEVICES is \"7\")";
-        let stub = "CUDA is not usable: cuInit failed with CUDA_ERROR_STUB_LIBRARY";
-        let damaged = "the CUDA driver is too old or damaged: it has no function cuMemHostAlloc";
-        expect(&library, no_device, &[("FAKE_CUDA_INIT", "100")]);
-        expect(&library, no_device, &[("FAKE_CUDA_DEVICES", "0")]);
-        expect(&library, hidden, &[("FAKE_CUDA_DEVICES", "0"), ("CUDA_VISIBLE_DEVICES", "7")]);
-        expect(&library, stub, &[("FAKE_CUDA_INIT", "34")]);
-        expect(&incomplete, damaged, &[]);
-    }
-
-    fn expect(library: &Path, reason: &str, environment: &[(&str, &str)]) {
-        let environment = [environment, &[(MARK, reason)]].concat();
-        let text = run(library, "the_reason_is_the_expected_one", &environment);
-        assert!(text.contains("1 passed"), "{text}");
-        run(library, "probing_answers", &environment);
-    }
-
-    /// The half of the test above that runs in the other process.
-    #[test]
-    fn the_reason_is_the_expected_one() {
-        let Some(expected) = std::env::var_os(MARK).filter(|reason| !reason.is_empty()) else { return };
-        let reason: CudaUnavailable = probe().unwrap_err();
-        assert_eq!(reason.to_string().as_str(), expected);
-    }
 }

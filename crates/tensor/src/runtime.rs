@@ -10,9 +10,9 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use bfc_core::sim::SimDevice;
 use bfc_core::{
-    AddressOnlyMemory, AllocatorChoice, BfcConfig, Bytes, DeviceId, DeviceKind, DeviceScope, Environment,
-    EnvironmentError, HostMemory, MemoryKind, Plan, Pool, PoolOptions, PoolSettings, Registry, Span,
-    SubAllocator, default_reserve,
+    AddressOnlyMemory, AllocatorAttributes, AllocatorChoice, BfcConfig, Bytes, DeviceId, DeviceKind,
+    DeviceScope, Environment, EnvironmentError, HostMemory, MemoryKind, Plan, Pool, PoolOptions,
+    PoolSettings, Registry, Span, SubAllocator, default_reserve,
 };
 use highwater_tracking::Tracker;
 
@@ -391,6 +391,11 @@ fn record_regions(tracker: &Arc<Tracker>, registry: &Registry, id: DeviceId, kin
     Ok(())
 }
 
+/// What the memory of a device is asked for in which its uploads wait.
+fn page_locked() -> AllocatorAttributes {
+    AllocatorAttributes::default().with_on_host(true).with_gpu_compatible(true)
+}
+
 /// What is asked of a device before it is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Care {
@@ -494,7 +499,7 @@ impl Runtime {
         let backend: Arc<dyn Backend> = match (own, id) {
             (Some(backend), _) => backend,
             (None, DeviceId::CPU) => Arc::new(CpuBackend::new(self.0.threads)?),
-            (None, DRY) => Arc::new(DryBackend::of(self.0.dry_rules)),
+            (None, DRY) => Arc::new(self.dry_backend()?),
             #[cfg(feature = "cuda")]
             (None, DeviceId { kind: DeviceKind::Cuda, .. }) => {
                 let failed = |reason| Error::NoDevice { device: id.to_string(), reason };
@@ -512,6 +517,17 @@ impl Runtime {
         );
         devices.push(device.clone());
         Ok(device)
+    }
+
+    /// Who computes nothing on `dry:0`, with the memory in which the uploads of a GPU wait.
+    fn dry_backend(&self) -> Result<DryBackend> {
+        let backend = DryBackend::of(self.0.dry_rules);
+        match self.0.dry_rules {
+            DeviceRules::Cpu => Ok(backend),
+            DeviceRules::Cuda { .. } => {
+                Ok(backend.with_pinned(self.0.registry.allocator(DRY, page_locked(), None)?.allocator))
+            }
+        }
     }
 
     /// Gives memory that nobody uses back, on all devices that were opened; how much that was.

@@ -180,7 +180,14 @@ impl Tensor {
             });
         }
         // Before any memory is taken: a dry tensor may be larger than this machine, and a repeated one too.
-        let scripted = if self.device().is_dry() { Some(self.scripted_element(OP)?) } else { None };
+        let scripted = if self.device().is_dry() {
+            if self.elements() > 0 {
+                self.device().backend().rehearse_download();
+            }
+            Some(self.scripted_element(OP)?)
+        } else {
+            None
+        };
         let mut raw = self.host_room(OP, self.elements())?;
         let bytes = bytemuck::cast_slice_mut::<T::Raw, u8>(&mut raw);
         match scripted {

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::Mutex;
 
+use crate::functions::functions;
 use crate::{INVALID_VALUE, OTHERS, Others, SUCCESS, answer, code, others};
 
 /// The code of every module: what the compiler makes of every source.
@@ -211,7 +212,7 @@ unsafe fn kernel(function: usize, arguments: *const *const Job) -> Result<Work, 
 
 /// How the driver is told of a kernel in a graph.
 #[repr(C)]
-struct KernelNode {
+pub struct KernelNode {
     function: usize,
     sizes: [c_uint; 7],
     arguments: *const *const Job,
@@ -243,17 +244,9 @@ fn graphs<T>(call: impl FnOnce(&mut Graphs) -> Result<T, u32>) -> Result<T, u32>
     call(&mut GRAPHS.lock().unwrap())
 }
 
-macro_rules! functions {
-    ($($name:ident($($argument:ident: $type:ty),*) $body:block)*) => {$(
-        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
-        #[unsafe(no_mangle)]
-        #[allow(unused_unsafe)]
-        pub unsafe extern "C" fn $name($($argument: $type),*) -> u32 { unsafe { $body } }
-    )*};
-}
-
 functions! {
     cuModuleLoadData(module: *mut usize, image: *const u8) {
+        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
         let known = CODE.iter().enumerate().all(|(n, byte)| unsafe { *image.add(n) } == *byte);
         let load = |graphs: &mut Graphs| {
             room()?;
@@ -261,12 +254,14 @@ functions! {
             graphs.modules.insert(number);
             if known { Ok(number) } else { Err(INVALID_VALUE) }
         };
+        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
         unsafe { answer(module, graphs(load)) }
     }
     cuModuleUnload(module: usize) {
         code(graphs(|graphs| if graphs.modules.remove(&module) { Ok(()) } else { Err(INVALID_VALUE) }))
     }
     cuModuleGetFunction(function: *mut usize, module: usize, name: *const c_char) {
+        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
         let number = match unsafe { CStr::from_ptr(name) }.to_bytes() {
             b"fill_f32" => Ok(1),
             b"arithmetic_f32" => Ok(2),
@@ -275,11 +270,13 @@ functions! {
             _ => Err(INVALID_VALUE),
         };
         let known = graphs(|graphs| Ok(graphs.modules.contains(&module))) == Ok(true);
+        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
         unsafe { answer(function, if known { number } else { Err(INVALID_VALUE) }) }
     }
     cuLaunchKernel(function: usize, blocks: c_uint, _y: c_uint, _z: c_uint, threads: c_uint, _ty: c_uint, _tz: c_uint,
                    _shared: c_uint, stream: usize, arguments: *const *const Job, _extra: *const c_void) {
         code(graphs(|graphs| {
+            // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
             let work = unsafe { kernel(function, arguments) }?;
             if blocks == 0 || threads != 256 { Err(INVALID_VALUE) } else { graphs.give(stream, work) }
         }))
@@ -304,6 +301,7 @@ functions! {
             graphs.graphs.insert(number, captured);
             Ok(number)
         };
+        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
         unsafe { answer(graph, graphs(end)) }
     }
     cuGraphCreate(graph: *mut usize, _flags: c_uint) {
@@ -315,21 +313,27 @@ functions! {
             graphs.graphs.insert(number, Graph::default());
             Ok(number)
         };
+        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
         unsafe { answer(graph, graphs(create)) }
     }
     cuGraphAddKernelNode_v2(node: *mut usize, graph: usize, after: *const usize, count: usize, kernel: *const KernelNode) {
         let add = |graphs: &mut Graphs| {
+            // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
             let work = unsafe { (*kernel).work() }?;
+            // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
             graphs.add(graph, unsafe { one(after, count) }?, vec![work])
         };
+        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
         unsafe { answer(node, graphs(add)) }
     }
     cuGraphAddChildGraphNode(node: *mut usize, graph: usize, after: *const usize, count: usize, child: usize) {
         let add = |graphs: &mut Graphs| {
             let child = graphs.graphs.get(&child).ok_or(INVALID_VALUE)?;
             let work: Vec<Work> = child.nodes.iter().flat_map(|(_, work)| work.clone()).collect();
+            // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
             graphs.add(graph, unsafe { one(after, count) }?, work)
         };
+        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
         unsafe { answer(node, graphs(add)) }
     }
     cuGraphInstantiateWithFlags(ready: *mut usize, graph: usize, flags: u64) {
@@ -339,6 +343,7 @@ functions! {
             graphs.ready.insert(number, Graph { nodes });
             Ok(number)
         };
+        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
         unsafe { answer(ready, graphs(instantiate)) }
     }
     cuGraphExecKernelNodeSetParams_v2(ready: usize, node: usize, kernel: *const KernelNode) {
@@ -349,6 +354,7 @@ functions! {
             }
             let graph = graphs.ready.get_mut(&ready).ok_or(INVALID_VALUE)?;
             let there = graph.nodes.iter_mut().find(|(there, _)| *there == node).ok_or(INVALID_VALUE)?;
+            // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
             let by = unsafe { (*kernel).work() }?;
             match (there.1.as_slice(), &by) {
                 ([Work::Fill(_)], Work::Fill(_)) | ([Work::Arithmetic(_)], Work::Arithmetic(_)) => there.1 = vec![by],
@@ -373,17 +379,21 @@ functions! {
 
 functions! {
     nvrtcVersion(major: *mut c_int, minor: *mut c_int) {
+        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
         unsafe { (*major, *minor) = (13, 0) };
         SUCCESS
     }
     nvrtcGetNumSupportedArchs(count: *mut c_int) {
+        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
         unsafe { answer(count, Ok(1)) }
     }
     nvrtcGetSupportedArchs(architectures: *mut c_int) {
+        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
         unsafe { answer(architectures, Ok(70)) }
     }
     nvrtcCreateProgram(program: *mut usize, _source: *const c_char, _name: *const c_char, _headers: c_int,
                        _texts: *const c_void, _names: *const c_void) {
+        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
         unsafe { answer(program, Ok(1)) }
     }
     nvrtcDestroyProgram(_program: *mut usize) {
@@ -393,22 +403,28 @@ functions! {
         SUCCESS
     }
     nvrtcGetProgramLogSize(_program: usize, size: *mut usize) {
+        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
         unsafe { answer(size, Ok(1)) }
     }
     nvrtcGetProgramLog(_program: usize, text: *mut u8) {
+        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
         unsafe { answer(text, Ok(0)) }
     }
     nvrtcGetPTXSize(_program: usize, size: *mut usize) {
+        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
         unsafe { answer(size, Ok(CODE.len())) }
     }
     nvrtcGetPTX(_program: usize, text: *mut u8) {
+        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
         unsafe { text.copy_from_nonoverlapping(CODE.as_ptr(), CODE.len()) };
         SUCCESS
     }
     nvrtcGetCUBINSize(_program: usize, size: *mut usize) {
+        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
         unsafe { answer(size, Ok(CODE.len())) }
     }
     nvrtcGetCUBIN(_program: usize, text: *mut u8) {
+        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
         unsafe { text.copy_from_nonoverlapping(CODE.as_ptr(), CODE.len()) };
         SUCCESS
     }
@@ -421,6 +437,7 @@ functions! {
         graphs.failures += 1;
         let fails = graphs.failures <= crate::setting("FAKE_CUBLAS_FAILS").unwrap_or(0);
         graphs.handles += usize::from(!full && !fails);
+        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
         unsafe { answer(handle, if full { Err(3) } else if fails { Err(1) } else { Ok(5) }) }
     }
     cublasDestroy_v2(_handle: usize) {
@@ -435,6 +452,7 @@ functions! {
         SUCCESS
     }
     cublasGetVersion_v2(_handle: usize, version: *mut c_int) {
+        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
         unsafe { answer(version, Ok(130_000)) }
     }
     cublasSetWorkspace_v2(_handle: usize, workspace: usize, _bytes: usize) {
@@ -445,6 +463,7 @@ functions! {
                                right: u64, _kind: c_int, right_leading: c_int, _right_step: i64, beta: *const f32,
                                out: u64, _out_kind: c_int, leading: c_int, _step: i64, batch: c_int, _compute: c_int,
                                _algorithm: c_int) {
+        // SAFETY: as with the real libraries, callers pass places and addresses that are theirs.
         if kind != 0 || batch != 1 || leading != rows || unsafe { *beta } != 0.0 {
             return 15;
         }

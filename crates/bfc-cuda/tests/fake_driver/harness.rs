@@ -14,7 +14,11 @@ pub(crate) fn expected() -> Option<String> {
 }
 
 /// A folder with CUDA's libraries, or what goes by their names.
-pub(crate) struct Fake(PathBuf);
+pub(crate) struct Fake {
+    folder: PathBuf,
+    /// What its programs are told beside.
+    variables: Vec<(&'static str, String)>,
+}
 
 impl Fake {
     /// The driver alone.
@@ -23,7 +27,7 @@ impl Fake {
         // A process of before may still have the files of this name.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
-        let fake = Self(folder);
+        let fake = Self { folder, variables: Vec::new() };
         fake.build("libcuda.rs", "libcuda.so", None);
         fake
     }
@@ -32,9 +36,38 @@ impl Fake {
     pub(crate) fn whole(target: &str, name: &str) -> Self {
         let fake = Self::driver(target, name);
         for library in ["libnvrtc.so.13", "libcublas.so.13"] {
-            std::os::unix::fs::symlink("libcuda.so", fake.0.join(library)).unwrap();
+            std::os::unix::fs::symlink("libcuda.so", fake.folder.join(library)).unwrap();
         }
         fake
+    }
+
+    /// A driver that runs all kernels on the host, with these libraries of the emulator's, and `devices` devices.
+    pub(crate) fn computing(
+        target: &str,
+        name: &str,
+        [kernels, products]: [PathBuf; 2],
+        devices: usize,
+    ) -> Self {
+        let folder = Path::new(target).join(name);
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bfc-cuda/emulator/driver.cpp");
+        let output = Command::new(std::env::var_os("CXX").unwrap_or_else(|| "c++".into()))
+            .args(["-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-w", "-o"])
+            .args([&folder.join("libcuda.so"), &source])
+            .arg("-ldl")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        for library in ["libnvrtc.so.13", "libcublas.so.13"] {
+            std::os::unix::fs::symlink("libcuda.so", folder.join(library)).unwrap();
+        }
+        let variables = vec![
+            ("HOST_KERNELS", kernels.to_string_lossy().into_owned()),
+            ("HOST_PRODUCTS", products.to_string_lossy().into_owned()),
+            ("HOST_DEVICES", devices.to_string()),
+        ];
+        Self { folder, variables }
     }
 
     /// Adds a compiler and a library for products of this CUDA.
@@ -42,13 +75,13 @@ impl Fake {
         let file = format!("libfake.so.{major}");
         self.build("library.rs", &file, Some(major));
         for library in ["libnvrtc", "libcublas"] {
-            std::os::unix::fs::symlink(&file, self.0.join(format!("{library}.so.{major}"))).unwrap();
+            std::os::unix::fs::symlink(&file, self.folder.join(format!("{library}.so.{major}"))).unwrap();
         }
         self
     }
 
     pub(crate) fn path(&self, file: &str) -> String {
-        self.0.join(file).to_string_lossy().into_owned()
+        self.folder.join(file).to_string_lossy().into_owned()
     }
 
     fn build(&self, source: &str, file: &str, major: Option<&str>) {
@@ -56,7 +89,7 @@ impl Fake {
         let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let output = Command::new(rustc)
             .args(["--edition", "2024", "--crate-type", "cdylib", "--check-cfg", "cfg(incomplete)", "-o"])
-            .args([self.0.join(file), sources.join(source)])
+            .args([self.folder.join(file), sources.join(source)])
             .envs(major.map(|major| ("FAKE_LIBRARY_MAJOR", major)))
             .output()
             .unwrap();
@@ -74,10 +107,11 @@ impl Fake {
             command.env_remove(others);
         }
         command
-            .env("LD_LIBRARY_PATH", &self.0)
-            .env("HOME", &self.0)
+            .env("LD_LIBRARY_PATH", &self.folder)
+            .env("HOME", &self.folder)
             // Code for a device that is none is kept for nobody.
-            .env("XDG_CACHE_HOME", &self.0)
+            .env("XDG_CACHE_HOME", &self.folder)
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .envs(variables.iter().copied());
         command
     }

@@ -1,4 +1,4 @@
-//! A CUDA driver library without CUDA: what `tests/cuda.rs` loads on machines that have no other.
+//! A CUDA driver library without CUDA: what `tests/cuda.rs` and others load on machines that have no other.
 //!
 //! It knows two devices of 1 GiB and the functions that bfc-cuda calls, and is as strict as the real one about contexts:
 //! memory calls work only on threads where a context is current. The environment makes it misbehave:
@@ -13,6 +13,7 @@
 #![allow(non_snake_case, clippy::missing_safety_doc)]
 
 mod computing;
+mod functions;
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::cell::Cell;
@@ -20,6 +21,8 @@ use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use functions::functions;
 
 const SUCCESS: u32 = 0;
 const INVALID_VALUE: u32 = 1;
@@ -69,14 +72,7 @@ unsafe fn answer<T>(place: *mut T, value: Result<T, u32>) -> u32 {
     }
 }
 
-macro_rules! driver_functions {
-    ($($name:ident($($argument:ident: $type:ty),*) $body:block)*) => {$(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $type),*) -> u32 $body
-    )*};
-}
-
-driver_functions! {
+functions! {
     cuInit(_flags: c_uint) {
         setting("FAKE_CUDA_INIT").unwrap_or(SUCCESS)
     }
@@ -316,7 +312,7 @@ impl Others {
     }
 }
 
-driver_functions! {
+functions! {
     cuMemGetAllocationGranularity(bytes: *mut usize, _properties: *const c_void, _option: c_uint) {
         // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
         unsafe { answer(bytes, Ok(GRANULARITY)) }
@@ -488,7 +484,7 @@ driver_functions! {
 }
 
 #[cfg(not(incomplete))]
-driver_functions! {
+functions! {
     cuMemHostAlloc(pointer: *mut *mut c_void, bytes: usize, _flags: c_uint) {
         if context().is_err() {
             return INVALID_CONTEXT;

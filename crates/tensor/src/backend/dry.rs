@@ -2,6 +2,13 @@
 //!
 //! Workspaces are sized by the very functions that the device's backend uses, so the requests are the same to the byte. What
 //! depends on values cannot fail here: indices out of range, for one, show only in a real run.
+//!
+//! A GPU's uploads take page-locked memory beside the tensors. Here they take as much of a pool of the dry device's own, by the rule
+//! that the device's follow ([`StagedPieces`]), and write nothing to it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bfc_core::{Allocation, AllocationAttributes, Allocator, Request, STAGED_PIECE, StagedPieces};
 
 use super::{Backend, Kernel, Workspace, demand};
 use crate::error::{Error, Result};
@@ -9,9 +16,17 @@ use crate::predict::DeviceRules;
 use crate::storage::{View, ViewMut};
 
 /// Computes nothing, on memory that need not exist.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct DryBackend {
     rules: DeviceRules,
+    staging: Option<Staging>,
+}
+
+/// Where the uploads of a GPU would be until the device has fetched them.
+#[derive(Debug)]
+struct Staging {
+    pinned: Arc<dyn Allocator>,
+    staged: Mutex<StagedPieces<Allocation>>,
 }
 
 impl DryBackend {
@@ -24,7 +39,45 @@ impl DryBackend {
     /// Stands for a device of these rules.
     #[must_use]
     pub const fn of(rules: DeviceRules) -> Self {
-        Self { rules }
+        Self { rules, staging: None }
+    }
+
+    /// Takes the memory in which a GPU's uploads wait from `pinned`, whatever that hands out: none of it is touched.
+    #[must_use]
+    pub fn with_pinned(self, pinned: Arc<dyn Allocator>) -> Self {
+        Self { staging: Some(Staging { pinned, staged: Mutex::default() }), ..self }
+    }
+}
+
+impl Staging {
+    fn staged(&self) -> MutexGuard<'_, StagedPieces<Allocation>> {
+        self.staged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What an upload of so many bytes asks for. Where there is no memory the rest is copied without, as on the device.
+    fn upload(&self, bytes: usize) {
+        let mut left = bytes;
+        while left > 0 {
+            let piece = left.min(STAGED_PIECE);
+            let mut staged = self.staged();
+            while staged.crowded_out(piece).is_some() {}
+            let attributes = AllocationAttributes::no_retry();
+            let request = Request::new(piece as u64).with_attributes(attributes);
+            let memory = loop {
+                match Allocation::new(&self.pinned, &request) {
+                    Ok(memory) => break memory,
+                    Err(_) if staged.oldest().is_some() => {}
+                    Err(_) => return,
+                }
+            };
+            staged.push(piece, memory);
+            left -= piece;
+        }
+    }
+
+    /// What a device gives back that has done all that it was given.
+    fn let_go(&self) {
+        while self.staged().oldest().is_some() {}
     }
 }
 
@@ -43,12 +96,28 @@ impl Backend for DryBackend {
         true
     }
 
-    fn upload(&self, _: &'static str, _: &[u8], _: ViewMut<'_>) -> Result<()> {
+    fn upload(&self, _: &'static str, values: &[u8], _: ViewMut<'_>) -> Result<()> {
+        self.rehearse_upload(values.len());
         Ok(())
     }
 
-    fn download(&self, op: &'static str, _: View<'_>, _: &mut [u8]) -> Result<()> {
+    fn download(&self, op: &'static str, _: View<'_>, values: &mut [u8]) -> Result<()> {
+        if !values.is_empty() {
+            self.rehearse_download();
+        }
         Err(Error::NoData { op, device: "dry:0".to_owned() })
+    }
+
+    fn rehearse_upload(&self, bytes: usize) {
+        if let Some(staging) = &self.staging {
+            staging.upload(bytes);
+        }
+    }
+
+    fn rehearse_download(&self) {
+        if let Some(staging) = &self.staging {
+            staging.let_go();
+        }
     }
 
     fn workspace(&self, of: Workspace<'_>) -> usize {

@@ -20,6 +20,7 @@ mod function;
 mod kernel;
 pub(crate) mod widen;
 mod window;
+mod workspace;
 
 use std::fmt;
 
@@ -27,8 +28,9 @@ pub use self::function::{
     Activation, AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep,
     Unary,
 };
-pub use self::kernel::{Activated, Attention, Kernel, Normalised, Workspace};
+pub use self::kernel::{Activated, Attention, Kernel, Normalised};
 pub use self::window::{Convolution, Pool, PoolAxis, Window};
+pub use self::workspace::Workspace;
 use crate::error::{Error, Result};
 use crate::step_graph::StepCounts;
 use crate::storage::{View, ViewMut};
@@ -61,6 +63,14 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`Error::NoData`] where nothing is computed; else if the transfer fails.
     fn download(&self, op: &'static str, input: View<'_>, values: &mut [u8]) -> Result<()>;
+
+    /// Where nothing is computed: makes the requests of an upload of so many bytes, of which there need be none here.
+    fn rehearse_upload(&self, bytes: usize) {
+        let _ = bytes;
+    }
+
+    /// Where nothing is computed: what waiting for the device to read values from it does to memory.
+    fn rehearse_download(&self) {}
 
     /// Bytes that a kernel takes while it runs: a pure function of what is asked.
     fn workspace(&self, of: Workspace<'_>) -> usize;

@@ -98,7 +98,7 @@ impl Array {
         backend: &dyn crate::backend::Backend,
         out: ViewMut<'_>,
     ) -> Result<()> {
-        if backend.is_dry() { Ok(()) } else { crate::backend::upload(backend, op, self.bytes(), out) }
+        crate::backend::upload(backend, op, self.bytes(), out)
     }
 
     /// An array of what a function fills in, some elements at a time, of whole words except for the last. Memory is taken as they

@@ -36,11 +36,12 @@ impl Op for ToDevice {
 fn copy(op: &'static str, tensor: &Tensor, to: &Device, category: Category) -> Result<Tensor> {
     let options = TensorOptions { dtype: tensor.dtype(), category, ..TensorOptions::default() };
     create(op, to, tensor.shape(), options, |ctx, out| {
+        let bytes = tensor.elements() * tensor.dtype().size();
         if ctx.backend().is_dry() {
+            ctx.backend().rehearse_upload(bytes);
             return Ok(());
         }
         // Whole words, so that the bytes are aligned for every element type.
-        let bytes = tensor.elements() * tensor.dtype().size();
         let mut words = tensor.host_room::<u64>(op, bytes.div_ceil(size_of::<u64>()))?;
         let values = &mut bytemuck::cast_slice_mut(&mut words)[..bytes];
         tensor.device().backend().download(op, tensor.view(), values)?;

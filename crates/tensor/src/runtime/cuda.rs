@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use bfc_core::{AllocatorAttributes, DeviceId, MemoryKind, Stream};
+use bfc_core::{DeviceId, MemoryKind, Stream};
 use bfc_cuda::{CudaDriver, RegisterError, StreamCompute, register_stream, self_check};
 
-use super::{Care, Runtime, plan_for, record_regions};
+use super::{Care, Runtime, page_locked, plan_for, record_regions};
 use crate::backend::Backend;
 use crate::backend::cuda::CudaBackend;
 use crate::device::DeviceFault;
@@ -34,9 +34,8 @@ impl Runtime {
             RegisterError::Registry(error) => DeviceFault::Registry(error),
             error => DeviceFault::Other(error.to_string()),
         })?;
-        let pinned = AllocatorAttributes::default().with_on_host(true).with_gpu_compatible(true);
         let finished =
-            registry.allocator(id, pinned, None).map_err(DeviceFault::Registry).and_then(|pinned| {
+            registry.allocator(id, page_locked(), None).map_err(DeviceFault::Registry).and_then(|pinned| {
                 compute.stage_in(pinned.allocator);
                 let recorded = record_regions(&self.0.tracker, registry, id, MemoryKind::Device);
                 recorded.map_err(|error| match error {

@@ -85,6 +85,10 @@ unsafe impl Compute for Counting {
         unsafe { self.device.compute.download(from, bytes) }
     }
 
+    fn let_go_of_uploads(&self) {
+        self.device.compute.let_go_of_uploads();
+    }
+
     fn scratch(&self) -> u64 {
         self.device.compute.scratch()
     }

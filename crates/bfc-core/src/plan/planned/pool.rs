@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Planned, PlannedCounts};
 use crate::bfc::{Bfc, BfcOptions};
 use crate::plan::Plan;
+use crate::policy::Policy;
 use crate::pool::{ConfiguredPolicy, PolicyAllocator, PoolConfig};
 use crate::units::Bytes;
 
@@ -12,8 +13,8 @@ use crate::units::Bytes;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PlannedOptions<O = BfcOptions> {
-    /// What to follow.
-    pub plan: Arc<Plan>,
+    /// What to follow; with none, the plans of [steps](crate::StepMemory) that come and go.
+    pub plan: Option<Arc<Plan>>,
     /// What can be chosen of the fallback.
     pub fallback: O,
 }
@@ -22,7 +23,22 @@ impl<O> PlannedOptions<O> {
     /// Follows `plan`, with these options of the fallback.
     #[must_use]
     pub const fn new(plan: Arc<Plan>, fallback: O) -> Self {
-        Self { plan, fallback }
+        Self { plan: Some(plan), fallback }
+    }
+
+    /// Follows the plans of [steps](crate::StepMemory), and none until there is such a step, with these options of the fallback.
+    #[must_use]
+    pub const fn for_steps(fallback: O) -> Self {
+        Self { plan: None, fallback }
+    }
+}
+
+impl<O> PlannedOptions<O> {
+    fn policy<P: Policy>(&self, fallback: P) -> Planned<P> {
+        match &self.plan {
+            Some(plan) => Planned::new(plan, fallback),
+            None => Planned::without_plan(fallback),
+        }
     }
 }
 
@@ -70,11 +86,11 @@ unsafe impl<P: ConfiguredPolicy + Clone> ConfiguredPolicy for Planned<P> {
     type Options = PlannedOptions<P::Options>;
 
     fn configured(options: &Self::Options) -> Self {
-        Self::new(&options.plan, P::configured(&options.fallback))
+        options.policy(P::configured(&options.fallback))
     }
 
     fn configured_to_grow(options: &Self::Options) -> Self {
-        Self::new(&options.plan, P::configured_to_grow(&options.fallback))
+        options.policy(P::configured_to_grow(&options.fallback))
     }
 }
 

@@ -153,7 +153,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Gives idle regions back if a larger one in their place could hold what is wanted; whether there were any.
-    fn release_for(&self, state: &mut State<P>, wanted: &Wanted) -> bool {
+    pub(super) fn release_for(&self, state: &mut State<P>, wanted: &Wanted) -> bool {
         self.has_place_for(state, wanted) && self.release_idle(state, 0) > 0
     }
 
@@ -208,7 +208,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     #[cold]
-    fn refuse(&self, state: &State<P>, wanted: &Wanted, cause: Shortfall, last: bool) -> Refusal {
+    pub(super) fn refuse(&self, state: &State<P>, wanted: &Wanted, cause: Shortfall, last: bool) -> Refusal {
         let wait = wanted.rounded <= self.config.limit && self.could_be_freed(state);
         let error = match cause {
             Shortfall::Source(error) if !matches!(error, SourceError::Exhausted { .. }) => {

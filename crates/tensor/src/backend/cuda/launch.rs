@@ -97,19 +97,25 @@ impl Launcher {
         }
         // SAFETY: the buffer is live and has so many bytes.
         let copied = unsafe { self.compute.download(view.storage().address() + start as u64, to) };
-        copied.map_err(|error| self.failed(op, &error))
+        copied.map_err(|error| self.failed(op, &error))?;
+        // The device has done all before; a dry run knows of this wait too.
+        self.compute.let_go_of_uploads();
+        Ok(())
     }
 
-    /// Starts a kernel that writes a number to the device's scratch, which holds `before` at first, and waits for it.
+    /// Starts a kernel that writes a number to the device's scratch, which holds `before` at first, and waits for it. It takes no
+    /// memory: a dry run knows nothing of it.
     pub(super) fn ask(&self, op: &'static str, kernel: Kernel, mut job: Job, before: u64) -> Result<u64> {
         let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         let scratch = self.compute.scratch();
         job.outputs[0] = Output::new(scratch);
-        let mut answer = before.to_ne_bytes();
-        // SAFETY: the scratch has 256 bytes.
-        unsafe { self.compute.upload(&answer, scratch) }.map_err(|error| self.failed(op, &error))?;
+        let mut first = Job::over(1, &[1]);
+        first.outputs[0] = Output::new(scratch);
+        first.integers[0] = before.cast_signed();
+        self.each(op, Kernel::new(Family::Elementwise, "fill", ElementType::I64), 1, &first)?;
         let threads = job.count;
         self.each(op, kernel, threads, &job)?;
+        let mut answer = [0; size_of::<u64>()];
         // SAFETY: the scratch has 256 bytes.
         unsafe { self.compute.download(scratch, &mut answer) }.map_err(|error| self.failed(op, &error))?;
         Ok(u64::from_ne_bytes(answer))

@@ -30,6 +30,7 @@ impl Steps for Launcher {
             prepared: counts.prepared,
             replaced: counts.replaced,
             refused: counts.refused,
+            ..StepCounts::default()
         }
     }
 }
