@@ -5,14 +5,15 @@
 //! that one does the work.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, TryLockError};
+
+use crossbeam::queue::SegQueue;
 
 use super::cheapest::{Marks, cheapest_cut};
 use super::{Event, Stream};
 use crate::error::SourceError;
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Mutex, lock};
+use crate::sync::{Mutex, MutexGuard, lock};
 
 /// Events that are kept for the next use: making one costs more than recording one.
 const SPARE_EVENTS: usize = 64;
@@ -52,7 +53,8 @@ pub(super) struct Mark {
 /// Things of which each waits for its marks.
 #[derive(Debug)]
 pub(super) struct Deferred<T> {
-    incoming: Sender<(T, Vec<Mark>)>,
+    /// Things handed in that nobody has looked at yet.
+    incoming: SegQueue<(T, Vec<Mark>)>,
     /// Things handed in and not given back.
     count: AtomicUsize,
     waiting: Mutex<Waiting<T>>,
@@ -61,7 +63,6 @@ pub(super) struct Deferred<T> {
 
 #[derive(Debug)]
 struct Waiting<T> {
-    incoming: Receiver<(T, Vec<Mark>)>,
     /// The streams that are waited for, one lane each.
     lanes: Vec<Lane>,
     /// The things by age, each with the number of marks that have not passed.
@@ -78,10 +79,9 @@ struct Lane {
 
 impl<T> Deferred<T> {
     pub(super) fn new() -> Self {
-        let (sender, incoming) = channel();
-        let waiting = Waiting { incoming, lanes: Vec::new(), things: BTreeMap::new(), next: 0 };
+        let waiting = Waiting { lanes: Vec::new(), things: BTreeMap::new(), next: 0 };
         Self {
-            incoming: sender,
+            incoming: SegQueue::new(),
             count: AtomicUsize::new(0),
             waiting: Mutex::new(waiting),
             events: EventPool::default(),
@@ -104,8 +104,7 @@ impl<T> Deferred<T> {
     /// Hands a thing in. Never waits.
     pub(super) fn push(&self, thing: T, marks: Vec<Mark>) {
         self.count.fetch_add(1, Ordering::Relaxed);
-        // The receiver lives as long as the sender.
-        let _ = self.incoming.send((thing, marks));
+        self.incoming.push((thing, marks));
     }
 
     /// The things all of whose marks have passed. Never waits: nothing, if another thread is at it.
@@ -113,17 +112,19 @@ impl<T> Deferred<T> {
         if self.len() == 0 {
             return Vec::new();
         }
-        // A poisoned one is taken as it is, as by `lock`.
-        match self.waiting.try_lock() {
-            Ok(mut waiting) => self.take_passed(&mut waiting),
-            Err(TryLockError::Poisoned(waiting)) => self.take_passed(&mut waiting.into_inner()),
-            Err(TryLockError::WouldBlock) => Vec::new(),
-        }
+        let mut waiting = match self.waiting.try_lock() {
+            Ok(waiting) => waiting,
+            // Taken as it is, as by `lock`.
+            Err(TryLockError::Poisoned(waiting)) => waiting.into_inner(),
+            Err(TryLockError::WouldBlock) => return Vec::new(),
+        };
+        waiting.take_in(&self.incoming);
+        self.take_passed(&mut waiting)
     }
 
     /// The same, waiting for a thread that is at it.
     pub(super) fn passed_by_now(&self) -> Vec<T> {
-        self.take_passed(&mut lock(&self.waiting))
+        self.take_passed(&mut self.waiting())
     }
 
     /// Waits for the fewest marks that suffice, which may be none by now; `false` if all of them do not. `suffices` is
@@ -133,8 +134,7 @@ impl<T> Deferred<T> {
             return Ok(false);
         }
         let events: Vec<Arc<Event>> = {
-            let waiting = &mut *lock(&self.waiting);
-            waiting.take_in();
+            let waiting = self.waiting();
             let (things, marks) = waiting.things_and_marks();
             let suffices = |given: &[usize]| {
                 let given: Vec<&T> = given.iter().map(|&index| things[index]).collect();
@@ -159,8 +159,7 @@ impl<T> Deferred<T> {
 
     /// How many things were ever handed in.
     pub(super) fn handed_in(&self) -> u64 {
-        let waiting = &mut *lock(&self.waiting);
-        waiting.take_in();
+        let waiting = &mut *self.waiting();
         waiting.next
     }
 
@@ -173,15 +172,13 @@ impl<T> Deferred<T> {
         if self.len() == 0 {
             return None;
         }
-        let waiting = &mut *lock(&self.waiting);
-        waiting.take_in();
+        let waiting = &mut *self.waiting();
         ask(waiting.things.range(..handed_in).map(|(_, (thing, _))| thing).collect())
     }
 
     /// Everything that is left, after waiting for it. What cannot be waited for is left out, unless its device is lost.
     pub(super) fn finish(&self) -> Vec<T> {
-        let waiting = &mut *lock(&self.waiting);
-        waiting.take_in();
+        let waiting = &mut *self.waiting();
         // All of them, as in `wait_for`: the last one handed in need not be the last that the stream passes.
         for (event, _) in waiting.lanes.iter().flat_map(|lane| lane.marks.iter().rev()) {
             if event.is_complete() != Ok(true) {
@@ -194,13 +191,18 @@ impl<T> Deferred<T> {
 
     /// Leaves what is left where it is, for ever.
     pub(super) fn leak(&self) {
-        let waiting = &mut *lock(&self.waiting);
-        waiting.take_in();
+        let waiting = &mut *self.waiting();
         std::mem::forget(std::mem::take(&mut waiting.things));
     }
 
+    /// What waits, with what was handed in until now.
+    fn waiting(&self) -> MutexGuard<'_, Waiting<T>> {
+        let mut waiting = lock(&self.waiting);
+        waiting.take_in(&self.incoming);
+        waiting
+    }
+
     fn take_passed(&self, waiting: &mut Waiting<T>) -> Vec<T> {
-        waiting.take_in();
         let mut passed = Vec::new();
         for lane in &mut waiting.lanes {
             while let Some((event, thing)) = lane.marks.front() {
@@ -229,8 +231,8 @@ impl<T> Deferred<T> {
 
 impl<T> Waiting<T> {
     /// Takes in what was handed in since.
-    fn take_in(&mut self) {
-        while let Ok((thing, marks)) = self.incoming.try_recv() {
+    fn take_in(&mut self, incoming: &SegQueue<(T, Vec<Mark>)>) {
+        while let Some((thing, marks)) = incoming.pop() {
             let number = self.next;
             self.next += 1;
             self.things.insert(number, (thing, marks.len()));
