@@ -51,6 +51,12 @@ fn perceptron(c: &mut Criterion) {
 }
 
 fn transformer(c: &mut Criterion) {
+    for dtype in [DType::F32, DType::BF16] {
+        transformer_of(c, dtype);
+    }
+}
+
+fn transformer_of(c: &mut Criterion, dtype: DType) {
     let (device, rng) = (device(), Rng::new(0));
     let mut model = Sequential::new().with("tokens", Embedding::new(&device, 96, 128, &rng).expect("memory"));
     for n in 0..4 {
@@ -58,10 +64,11 @@ fn transformer(c: &mut Criterion) {
         model = model.with(&format!("block{n}"), block);
     }
     model = model.with("head", Linear::new(&device, 128, 96, &rng).expect("memory"));
+    model.convert(dtype).expect("memory");
     let words: Vec<i64> = (0..16 * 64).map(|place| place % 96).collect();
     let x = Tensor::from_slice(&device, &words, [16, 64]).expect("memory");
     let y = Tensor::from_slice(&device, &words, [16 * 64]).expect("memory");
-    steps(c, "GPT of 4 layers", &device, &model, &x, &y);
+    steps(c, &format!("GPT of 4 layers in {dtype}"), &device, &model, &x, &y);
 }
 
 criterion_group!(benches, perceptron, transformer);

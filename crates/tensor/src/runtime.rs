@@ -392,7 +392,7 @@ fn record_regions(tracker: &Arc<Tracker>, registry: &Registry, id: DeviceId, kin
 }
 
 /// What the memory of a device is asked for in which its uploads wait.
-fn page_locked() -> AllocatorAttributes {
+pub(crate) fn page_locked() -> AllocatorAttributes {
     AllocatorAttributes::default().with_on_host(true).with_gpu_compatible(true)
 }
 

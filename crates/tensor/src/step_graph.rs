@@ -116,8 +116,8 @@ impl StepGraph {
     ///     let sum = step.run(|| x.matmul(&x)?.relu()?.sum_all())?;
     ///     assert_eq!(sum.item::<f32>()?, 262144.0);
     /// }
-    /// // The product, into which the activation went.
-    /// assert_eq!(step.counts().private_bytes, 64 * 64 * 4);
+    /// // The product and its activation.
+    /// assert_eq!(step.counts().private_bytes, 2 * 64 * 64 * 4);
     /// # Ok::<(), Error>(())
     /// ```
     #[must_use]

@@ -175,7 +175,7 @@ pub enum Kernel<'a> {
         input: View<'a>,
         /// Which axes are folded.
         axes: &'a [bool],
-        /// As many bytes as [`Workspace::Reduce`] says, if any.
+        /// As many bytes as [`Workspace::Reduce`](super::Workspace::Reduce) says, if any.
         workspace: Option<ViewMut<'a>>,
         /// Has size 1 in folded axes.
         out: ViewMut<'a>,
@@ -200,7 +200,7 @@ pub enum Kernel<'a> {
         first: usize,
         /// What is sorted.
         input: View<'a>,
-        /// As many bytes as [`Workspace::ArgSort`] says, if any.
+        /// As many bytes as [`Workspace::ArgSort`](super::Workspace::ArgSort) says, if any.
         workspace: Option<ViewMut<'a>>,
         /// Has the shape of the input.
         out: ViewMut<'a>,
@@ -224,7 +224,7 @@ pub enum Kernel<'a> {
         rhs: View<'a>,
         /// The function f, if the sums are not the result.
         activation: Option<Activated<'a>>,
-        /// As many bytes as [`Workspace::MatMul`] says, if any.
+        /// As many bytes as [`Workspace::MatMul`](super::Workspace::MatMul) says, if any.
         workspace: Option<ViewMut<'a>>,
         /// The product.
         out: ViewMut<'a>,
@@ -285,7 +285,7 @@ pub enum Kernel<'a> {
         grad: View<'a>,
         /// How many neighbours one parameter belongs to.
         places: usize,
-        /// As many bytes as [`Workspace::LayerNormSums`] says, if any.
+        /// As many bytes as [`Workspace::LayerNormSums`](super::Workspace::LayerNormSums) says, if any.
         workspace: Option<ViewMut<'a>>,
         /// The weight's gradient, of as many elements as there are parameters.
         weight: ViewMut<'a>,
@@ -301,7 +301,7 @@ pub enum Kernel<'a> {
         input: View<'a>,
         /// Shape `[out channels, channels of a group, kh, kw]`.
         weight: View<'a>,
-        /// As many bytes as [`Workspace::Conv2d`] says, if any.
+        /// As many bytes as [`Workspace::Conv2d`](super::Workspace::Conv2d) says, if any.
         workspace: Option<ViewMut<'a>>,
         /// Shape `[n, out channels, oh, ow]`.
         out: ViewMut<'a>,
@@ -314,7 +314,7 @@ pub enum Kernel<'a> {
         weight: View<'a>,
         /// The gradient of what came out.
         grad: View<'a>,
-        /// As many bytes as [`Workspace::Conv2d`] says, if any.
+        /// As many bytes as [`Workspace::Conv2d`](super::Workspace::Conv2d) says, if any.
         workspace: Option<ViewMut<'a>>,
         /// The gradient of the input.
         out: ViewMut<'a>,
@@ -327,7 +327,7 @@ pub enum Kernel<'a> {
         input: View<'a>,
         /// The gradient of what came out.
         grad: View<'a>,
-        /// As many bytes as [`Workspace::Conv2dWeightGrad`] says, if any.
+        /// As many bytes as [`Workspace::Conv2dWeightGrad`](super::Workspace::Conv2dWeightGrad) says, if any.
         workspace: Option<ViewMut<'a>>,
         /// The gradient of the weight.
         out: ViewMut<'a>,
@@ -361,7 +361,7 @@ pub enum Kernel<'a> {
     Attention {
         /// Who looks at what, and how.
         of: &'a Attention<'a>,
-        /// As many bytes as [`Workspace::Attention`] says, if any.
+        /// As many bytes as [`Workspace::Attention`](super::Workspace::Attention) says, if any.
         workspace: Option<ViewMut<'a>>,
         /// Shape `[heads, queries, values]`.
         out: ViewMut<'a>,
@@ -376,7 +376,7 @@ pub enum Kernel<'a> {
         results: &'a [View<'a>; 2],
         /// The gradient of what came out.
         grad: View<'a>,
-        /// As many bytes as [`Workspace::Attention`] says, if any.
+        /// As many bytes as [`Workspace::Attention`](super::Workspace::Attention) says, if any.
         workspace: Option<ViewMut<'a>>,
         /// The gradients of query, key and value.
         out: [ViewMut<'a>; 3],
@@ -424,7 +424,7 @@ pub enum Kernel<'a> {
         indices: View<'a>,
         /// Along which axis.
         axis: usize,
-        /// As many bytes as [`Workspace::ScatterAdd`] says, if any.
+        /// As many bytes as [`Workspace::ScatterAdd`](super::Workspace::ScatterAdd) says, if any.
         workspace: Option<ViewMut<'a>>,
         /// The sums.
         out: ViewMut<'a>,

@@ -3,15 +3,15 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bfc_core::{Bytes, DeviceId, DeviceKind, Environment, PoolOptions};
+use bfc_core::{Bytes, DeviceId, DeviceKind, Environment, PoolOptions, Stats};
 use highwater_tracking::Report;
 
-use super::profile::DeviceProfile;
+use super::profile::{DeviceProfile, DeviceRules};
 use super::values::{DryRead, DryValues};
 use crate::device::{Device, with_device};
 use crate::dtype::Scalar;
 use crate::error::Result;
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, page_locked};
 
 /// The device that a dry run takes place on.
 const DRY: DeviceId = DeviceId::new(DeviceKind::Dry, 0);
@@ -128,14 +128,14 @@ impl DryRunOptions {
         let result = with_device(&device, || program(&device))?;
         let pool = Arc::clone(device.default_allocator()?);
         let report = Report::new(device.tracker(), std::slice::from_ref(&pool));
-        let stats = pool.stats();
-        let peak = DryPeak {
-            requested: stats.peak_bytes_requested,
-            in_use: stats.peak_bytes_in_use,
-            reserved: stats.peak_bytes_reserved,
-            limit: stats.bytes_limit,
+        let peak = DryPeak::of(&pool.stats());
+        let page_locked = match self.profile.rules() {
+            DeviceRules::Cpu => None,
+            DeviceRules::Cuda { .. } => {
+                Some(DryPeak::of(&device.allocator(page_locked())?.allocator().stats()))
+            }
         };
-        Ok(DryRun { result, profile: self.profile.clone(), peak, report })
+        Ok(DryRun { result, profile: self.profile.clone(), peak, page_locked, report })
     }
 }
 
@@ -173,6 +173,8 @@ pub struct DryRun<R> {
     pub profile: DeviceProfile,
     /// The most that the device's pool held at a time.
     pub peak: DryPeak,
+    /// The most that the pool of page-locked memory of a GPU held, through which its uploads go; `None` for processors.
+    pub page_locked: Option<DryPeak>,
     /// The figures by op, by module and by category. Live bytes are those when the program had returned.
     pub report: Report,
 }
@@ -191,6 +193,17 @@ pub struct DryPeak {
     pub limit: Option<u64>,
 }
 
+impl DryPeak {
+    const fn of(stats: &Stats) -> Self {
+        Self {
+            requested: stats.peak_bytes_requested,
+            in_use: stats.peak_bytes_in_use,
+            reserved: stats.peak_bytes_reserved,
+            limit: stats.bytes_limit,
+        }
+    }
+}
+
 impl fmt::Display for DryPeak {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { requested, in_use, reserved, limit } = *self;
@@ -203,7 +216,11 @@ impl<R> fmt::Display for DryRun<R> {
     /// The report's tables, then the peak in a line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.report)?;
-        write!(f, "on {}: {}", self.profile, self.peak)
+        write!(f, "on {}: {}", self.profile, self.peak)?;
+        match self.page_locked.filter(|page_locked| page_locked.in_use > 0) {
+            Some(page_locked) => write!(f, "\npage-locked for uploads: {page_locked}"),
+            None => Ok(()),
+        }
     }
 }
 

@@ -96,8 +96,14 @@ fn cuda(_: RuntimeBuilder) -> Device {
 /// A CUDA device, emulated or real, of which it is known what the host asks.
 #[cfg(feature = "cuda")]
 pub(crate) fn computed_by(counting: std::sync::Arc<counting::Counting>) -> Device {
+    computed_in(Runtime::builder().threads(1), counting)
+}
+
+/// The same in a runtime with settings of the test's own.
+#[cfg(feature = "cuda")]
+pub(crate) fn computed_in(runtime: RuntimeBuilder, counting: std::sync::Arc<counting::Counting>) -> Device {
     let memory = counting.memory();
-    computing::Computing { compute: counting, memory }.device(Runtime::builder().threads(1))
+    computing::Computing { compute: counting, memory }.device(runtime)
 }
 
 /// Numbers that are the same in every run.

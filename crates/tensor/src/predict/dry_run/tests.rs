@@ -139,3 +139,27 @@ fn memories_beyond_all_measure_are_an_error_or_enough_and_never_a_panic() {
         }
     }
 }
+
+#[test]
+fn what_a_gpus_uploads_keep_page_locked_is_told_and_is_at_most_three_full_pieces() {
+    let upload = |mebibytes: usize| {
+        move |device: &Device| {
+            let values = vec![0.0_f32; mebibytes << 18];
+            for _ in 0..2 {
+                Tensor::from_slice(device, &values, values.len())?;
+            }
+            Ok(())
+        }
+    };
+    let card = || on(DeviceProfile::gpu("t4").unwrap());
+    for (mebibytes, kept) in [(1, 2), (40, 80), (50, 82), (100, 96)] {
+        let run = card().run(upload(mebibytes)).unwrap();
+        let page_locked = run.page_locked.unwrap();
+        assert_eq!(page_locked.in_use >> 20, kept, "twice {mebibytes} MiB");
+        assert_eq!(page_locked.limit, Some(Bytes::gib(128).get()));
+        assert!(run.to_string().contains("\npage-locked for uploads: "), "{run}");
+    }
+    let run = card().run(|device| Tensor::zeros(device, [10]).map(drop)).unwrap();
+    assert!(!run.to_string().contains("page-locked"));
+    assert_eq!(on(DeviceProfile::this_machine()).run(upload(1)).unwrap().page_locked, None);
+}
