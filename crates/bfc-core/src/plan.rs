@@ -9,7 +9,8 @@
 //!
 //! 1. Placement from below, always onto the lowest part of the skyline (`skyline.rs`): quick, whatever the number of blocks.
 //! 2. Greedy placement in several orders, each block at the lowest offset where it fits (`greedy.rs`).
-//! 3. For up to a thousand blocks, a search for a placement within a given capacity (`search.rs`).
+//! 3. For up to a thousand blocks, a search for a placement within a given capacity (`search.rs`), begun again and again, a
+//!    little differently (`search/restarts.rs`).
 //! 4. The order is improved by what went wrong: blocks that ended up too high move forward (`improve.rs`).
 //!
 //! Sources: Buchsbaum, Karloff, Kenyon, Reingold, Thorup, "OPT versus LOAD in dynamic storage allocation" (STOC 2003);

@@ -66,15 +66,21 @@ pub(super) enum Order {
     Start,
     /// Those in the fullest sections first, then the largest.
     Crowd,
+    /// Those in the fullest sections first, then by area.
+    CrowdArea,
+    /// Those in the fullest sections first, then by lifetime and size.
+    CrowdLifetime,
 }
 
 impl Order {
+    /// Those by which blocks are placed greedily.
     pub(super) const ALL: [Self; 5] = [Self::Size, Self::Area, Self::Lifetime, Self::Crowd, Self::Start];
 
     /// The blocks in this order.
     pub(super) fn of(self, problem: &Problem) -> Vec<u32> {
         let sections = &problem.sections;
-        let live = if self == Self::Crowd { sections.live(&problem.sizes) } else { Vec::new() };
+        let by_crowd = matches!(self, Self::Crowd | Self::CrowdArea | Self::CrowdLifetime);
+        let live = if by_crowd { sections.live(&problem.sizes) } else { Vec::new() };
         let crowd = RangeMax::new(live);
         let mut keyed: Vec<(u128, u128, u32)> = (0..)
             .zip(sections.spans.iter().zip(&problem.sizes))
@@ -86,6 +92,8 @@ impl Order {
                     Self::Area => (size * length, size),
                     Self::Start => (0, 0),
                     Self::Crowd => (u128::from(crowd.of(span)), size),
+                    Self::CrowdArea => (u128::from(crowd.of(span)), size * length),
+                    Self::CrowdLifetime => (u128::from(crowd.of(span)), (length << 64) | size),
                 };
                 (first, second, block)
             })

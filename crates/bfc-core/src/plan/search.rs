@@ -1,17 +1,30 @@
 //! Searching for a placement within a given capacity.
 //!
-//! Blocks are stacked from below: each lies on the highest of those placed before it that live together with it, and
-//! none lies lower than the one placed before. Every placement can be brought into this form by letting all blocks
-//! sink, so the search is complete. What makes it bearable:
+//! The space is filled from below. Everything to come in a section lies at its height or above. Of one section at a time
+//! it is asked which block lies at that height, or whether none does and the room up to the next one is lost. In a
+//! placement exactly one answer is true, so nothing is tried twice; and the section can be the one where the trouble is,
+//! instead of the next one in an order that everything must follow.
 //!
-//! - The room between a block and what lies below it is lost. If what is left does not hold what is still to come in
-//!   some section, there is no placement.
-//! - A block is only placed next if no other could end below its start.
-//! - Blocks that share no section with the others are placed on their own.
-//! - A block that lives in all sections of such a group lies on top of it.
+//! Only placements are looked for in which each block lies on the ground or on another: all blocks of any placement can
+//! sink until that is so. Therefore
 //!
-//! Source: Moffitt, "MiniMalloc: a lightweight memory allocator for hardware-accelerated machine learning" (ASPLOS
-//! 2023), for all but the last rule.
+//! - a block only comes to lie where one already placed carries it;
+//! - a section is only asked if nothing to come could slip below the blocks that the answer may name (`choose`);
+//! - room that is lost is lost up to where something to come could carry the next block.
+//!
+//! What else makes it bearable: bounds that hold before anything is tried (`bounds`); blocks that share no section with
+//! the others are placed on their own; a block that lives in all sections of such a group lies on top of it; of two
+//! blocks that live in the same sections, only one order is tried if they are of one size or lie on each other.
+//!
+//! Sources: Moffitt, "MiniMalloc: a lightweight memory allocator for hardware-accelerated machine learning" (ASPLOS 2023)
+//! for sunk placements, bounds by section and groups; Boussemart, Hemery, Lecoutre, Sais, "Boosting systematic search by
+//! weighting constraints" (ECAI 2004) for sections that weigh more each time they overflow.
+
+mod bounds;
+mod restarts;
+
+use bounds::Bounds;
+pub(super) use restarts::Restarts;
 
 use super::greedy::Problem;
 
@@ -26,20 +39,21 @@ pub(super) enum Outcome {
     GaveUp,
 }
 
-/// The last block placed; the next lies higher, or as high and comes later in the order.
-#[derive(Clone, Copy, Debug, Default)]
-struct Last {
-    offset: u64,
-    rank: u32,
+/// Which section is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Choice {
+    /// The lowest; of equals the one with the fewest answers.
+    Lowest,
+    /// The one with the fewest answers for its weight; of equals the lowest.
+    Hardest,
 }
 
-/// A block that could come next.
-#[derive(Clone, Copy, Debug)]
-struct Candidate {
-    offset: u64,
-    rank: u32,
-    index: u32,
-}
+/// The most blocks that are placed one after the other before their groups are used up: an unoptimised build takes 2 KiB
+/// of stack for each, and threads have 2 MiB.
+const MOST_DEPTH: usize = 800;
+
+/// No block.
+const NONE: u32 = u32::MAX;
 
 /// A search with one order of trying.
 #[derive(Debug)]
@@ -47,55 +61,79 @@ pub(super) struct Stacking<'a> {
     problem: &'a Problem,
     /// By block: its place in the order in which blocks are tried.
     ranks: Vec<u32>,
+    choice: Choice,
+    /// By section: how often it overflowed, in this search and those before it.
+    weights: &'a mut [u64],
     /// By block.
     pub(super) offsets: Vec<u64>,
-    /// By section: where the highest block ends.
-    heights: Vec<u64>,
-    /// Scratch, by section: the least offset at which anything to come can lie, and how much is to come.
-    floors: Vec<u64>,
-    to_come: Vec<u64>,
+    ground: Ground,
+    bounds: Bounds,
+    /// Blocks placed one after the other on the way here.
+    depth: usize,
     pub(super) steps: u64,
     most_steps: u64,
 }
 
-impl<'a> Stacking<'a> {
-    /// `order` are all blocks, those to be tried first in front.
-    pub(super) fn new(problem: &'a Problem, order: &[u32], most_steps: u64) -> Self {
-        let mut ranks = vec![0; order.len()];
-        for (rank, &block) in (1..).zip(order) {
-            ranks[block as usize] = rank;
-        }
-        let sections = vec![0; problem.sections.count as usize];
+/// On what blocks to come are placed, by section.
+#[derive(Clone, Debug)]
+struct Ground {
+    /// Nothing to come lies lower.
+    heights: Vec<u64>,
+    /// Where the highest block ends.
+    tops: Vec<u64>,
+    /// That block, or [`NONE`].
+    highest: Vec<u32>,
+}
+
+impl Ground {
+    fn new(sections: usize) -> Self {
+        Self { heights: vec![0; sections], tops: vec![0; sections], highest: vec![NONE; sections] }
+    }
+
+    /// The part in the sections from `start` to `end`.
+    fn part(&self, (start, end): (u32, u32)) -> Self {
+        let all = start as usize..end as usize;
         Self {
-            problem,
-            ranks,
-            offsets: vec![0; order.len()],
-            heights: sections.clone(),
-            floors: sections.clone(),
-            to_come: sections,
-            steps: 0,
-            most_steps,
+            heights: self.heights[all.clone()].to_vec(),
+            tops: self.tops[all.clone()].to_vec(),
+            highest: self.highest[all].to_vec(),
         }
     }
 
+    /// Puts back what [`part`](Self::part) gave.
+    fn restore(&mut self, (start, end): (u32, u32), part: &Self) {
+        let all = start as usize..end as usize;
+        self.heights[all.clone()].copy_from_slice(&part.heights);
+        self.tops[all.clone()].copy_from_slice(&part.tops);
+        self.highest[all].copy_from_slice(&part.highest);
+    }
+}
+
+impl Stacking<'_> {
     /// Looks for a placement of all blocks below `capacity`.
-    pub(super) fn run(&mut self, capacity: u64) -> Outcome {
+    fn run_all(&mut self, capacity: u64) -> Outcome {
         // Groups are found by one pass over the blocks in the order of their first sections.
         let mut blocks: Vec<u32> = (0..).take(self.problem.sizes.len()).collect();
         blocks.sort_by_key(|&block| self.span(block));
-        self.place_groups(&blocks, Last::default(), capacity)
+        self.place_groups(&blocks, capacity)
     }
 
     fn span(&self, block: u32) -> (u32, u32) {
         self.problem.sections.spans[block as usize]
     }
 
+    fn sections(&self, block: u32) -> std::ops::Range<usize> {
+        let (start, end) = self.span(block);
+        start as usize..end as usize
+    }
+
     fn size(&self, block: u32) -> u64 {
         self.problem.sizes[block as usize]
     }
 
-    /// Places blocks that fall into groups without common sections.
-    fn place_groups(&mut self, blocks: &[u32], last: Last, capacity: u64) -> Outcome {
+    /// Places blocks that fall into groups without common sections, the smallest group first.
+    fn place_groups(&mut self, blocks: &[u32], capacity: u64) -> Outcome {
+        let mut groups = Vec::new();
         let mut rest = blocks;
         while let Some(&first) = rest.first() {
             let (start, mut end) = self.span(first);
@@ -106,8 +144,13 @@ impl<'a> Stacking<'a> {
                 apart
             });
             let (group, others) = rest.split_at(apart.unwrap_or(rest.len()));
-            match self.place_group(group, (start, end), last, capacity) {
-                Outcome::Found => rest = others,
+            groups.push((group, (start, end)));
+            rest = others;
+        }
+        groups.sort_by_key(|(group, _)| group.len());
+        for (group, range) in groups {
+            match self.place_group(group, range, capacity) {
+                Outcome::Found => {}
                 failed => return failed,
             }
         }
@@ -115,7 +158,7 @@ impl<'a> Stacking<'a> {
     }
 
     /// Places blocks that live in the sections of `range` and hang together.
-    fn place_group(&mut self, group: &[u32], range: (u32, u32), last: Last, capacity: u64) -> Outcome {
+    fn place_group(&mut self, group: &[u32], range: (u32, u32), capacity: u64) -> Outcome {
         // Whatever lies above a block that spans the group can lie below it as well.
         let mut top = capacity;
         for &block in group {
@@ -127,82 +170,152 @@ impl<'a> Stacking<'a> {
             self.offsets[block as usize] = top;
         }
         if top == capacity {
-            return self.place_next(group, range, last, capacity);
+            return self.fill(group, range, capacity);
         }
-        // Where nothing else is to come, nothing else would notice that they lie too low.
-        if self.heights[range.0 as usize..range.1 as usize].iter().any(|&height| height > top) {
+        // The others may have to sink anew, below what was said of their heights while that block was among them.
+        let all = range.0 as usize..range.1 as usize;
+        self.ground.heights[all.clone()].copy_from_slice(&self.ground.tops[all.clone()]);
+        self.ground.highest[all.clone()].fill(NONE);
+        if let Some(over) = self.ground.heights[all.clone()].iter().position(|&height| height > top) {
+            self.weights[all.start + over] += 1;
             return Outcome::Impossible;
         }
         let rest: Vec<u32> = group.iter().copied().filter(|&block| self.span(block) != range).collect();
-        self.place_groups(&rest, last, top)
+        self.place_groups(&rest, top)
     }
 
-    /// Tries each block that could come next.
-    fn place_next(&mut self, group: &[u32], range: (u32, u32), last: Last, capacity: u64) -> Outcome {
-        self.steps += group.len() as u64 + u64::from(range.1 - range.0);
-        if self.steps > self.most_steps {
-            return Outcome::GaveUp;
+    /// Asks one section after the other, until one answer leads to a placement or none is left.
+    fn fill(&mut self, group: &[u32], range: (u32, u32), capacity: u64) -> Outcome {
+        loop {
+            if self.steps > self.most_steps || self.depth > MOST_DEPTH {
+                return Outcome::GaveUp;
+            }
+            if !self.bound(group, range, capacity) {
+                return Outcome::Impossible;
+            }
+            // Among the lowest sections there is always one to ask.
+            let Some(section) = self.choose(group, range, capacity) else { return Outcome::GaveUp };
+            let next = self.next_height(group, section, capacity);
+            match self.try_each(group, range, section, capacity) {
+                Outcome::Impossible => {}
+                decided => return decided,
+            }
+            // None of them: the room is lost.
+            let Some(next) = next else { return Outcome::Impossible };
+            self.ground.heights[section] = next;
         }
-        let mut candidates = Vec::new();
-        if !self.candidates(group, range, last, capacity, &mut candidates) {
-            return Outcome::Impossible;
-        }
+    }
+
+    /// The section to ask. What it can answer must be all that is possible: each block that can lie at its height is
+    /// carried there, and in none of the block's sections can another come to lie below it.
+    fn choose(&mut self, group: &[u32], range: (u32, u32), capacity: u64) -> Option<usize> {
         let all = range.0 as usize..range.1 as usize;
+        self.bounds.answers[all.clone()].fill(Some(0));
+        self.bounds.note_least_ends(self.problem, group, all.clone());
+        for &block in group {
+            let lowest = self.bounds.lowest[block as usize];
+            let heights = &self.ground.heights;
+            let beside =
+                |section: usize| heights[section] == lowest || self.bounds.least_ends[section].first > lowest;
+            let clear = self.bounds.carried[block as usize] && self.sections(block).all(beside);
+            for section in self.sections(block) {
+                if self.ground.heights[section] == lowest {
+                    let answers = &mut self.bounds.answers[section];
+                    *answers = if clear { answers.map(|count| count + 1) } else { None };
+                }
+            }
+        }
+        let open = all.filter_map(|section| {
+            let slack = capacity - self.ground.heights[section] - self.bounds.to_come[section];
+            let answers = self.bounds.answers[section]? + u64::from(slack > 0);
+            Some((section, answers, self.ground.heights[section]))
+        });
+        let chosen = match self.choice {
+            Choice::Lowest => open.min_by_key(|&(_, answers, height)| (height, answers)),
+            Choice::Hardest => open.min_by(|a, b| {
+                // Fractions, compared without dividing.
+                let (of_a, of_b) = (a.1 * self.weights[b.0], b.1 * self.weights[a.0]);
+                of_a.cmp(&of_b).then(a.2.cmp(&b.2))
+            }),
+        };
+        chosen.map(|(section, ..)| section)
+    }
+
+    /// The least height above its own at which the section can go on, if nothing lies at its own; `None` if too much
+    /// would be lost. For sections that were chosen.
+    fn next_height(&mut self, group: &[u32], section: usize, capacity: u64) -> Option<u64> {
+        let height = self.ground.heights[section];
+        let slack = capacity - height - self.bounds.to_come[section];
+        if slack == 0 {
+            return None;
+        }
+        self.steps += group.len() as u64;
+        let bounds = &self.bounds;
+        let mut next = u64::MAX;
+        for &block in group.iter().filter(|&&block| self.sections(block).contains(&section)) {
+            let lowest = bounds.lowest[block as usize];
+            if lowest > height {
+                next = next.min(lowest);
+                continue;
+            }
+            // The lowest one in this section lies on one to come, which is not in this section.
+            let (start, end) = self.span(block);
+            for &other in group.iter().filter(|&&other| !self.sections(other).contains(&section)) {
+                let span = self.span(other);
+                if span.0 < end && start < span.1 {
+                    next = next.min(bounds.lowest[other as usize] + self.size(other));
+                }
+            }
+        }
+        (next > height && next - height <= slack).then_some(next)
+    }
+
+    /// Tries each block that could lie at the height of the section. Leaves the ground as it was if none can.
+    fn try_each(&mut self, group: &[u32], range: (u32, u32), section: usize, capacity: u64) -> Outcome {
+        let height = self.ground.heights[section];
+        let answers = |&block: &u32| {
+            self.bounds.lowest[block as usize] == height && self.sections(block).contains(&section)
+        };
+        let mut blocks: Vec<u32> = group.iter().copied().filter(answers).collect();
+        blocks.sort_unstable_by_key(|&block| self.ranks[block as usize]);
+        let before = self.ground.part(range);
         let mut rest = Vec::with_capacity(group.len());
-        for Candidate { offset, rank, index } in candidates {
-            let block = group[index as usize];
-            let span = self.span(block);
-            let sections = span.0 as usize..span.1 as usize;
-            // Groups that were placed before another failed have left their mark anywhere in the range.
-            let before = self.heights[all.clone()].to_vec();
-            let end = offset + self.size(block);
-            self.heights[sections].fill(end);
-            self.offsets[block as usize] = offset;
+        self.depth += 1;
+        for block in blocks {
+            if self.has_twin(block, height, group) {
+                continue;
+            }
+            let (all, end) = (self.sections(block), height + self.size(block));
+            self.offsets[block as usize] = height;
+            self.ground.heights[all.clone()].fill(end);
+            self.ground.tops[all.clone()].fill(end);
+            self.ground.highest[all].fill(block);
             rest.clear();
             rest.extend(group.iter().copied().filter(|&other| other != block));
-            match self.place_groups(&rest, Last { offset, rank }, capacity) {
-                Outcome::Impossible => self.heights[all.clone()].copy_from_slice(&before),
+            match self.place_groups(&rest, capacity) {
+                // Groups that were placed before another failed have left their mark anywhere in the range.
+                Outcome::Impossible => self.ground.restore(range, &before),
                 decided => return decided,
             }
         }
+        self.depth -= 1;
         Outcome::Impossible
     }
 
-    /// Who could come next, best first; `false` if there is no room for all in some section.
-    fn candidates(
-        &mut self,
-        group: &[u32],
-        range: (u32, u32),
-        last: Last,
-        capacity: u64,
-        into: &mut Vec<Candidate>,
-    ) -> bool {
-        let all = range.0 as usize..range.1 as usize;
-        self.floors[all.clone()].fill(u64::MAX);
-        self.to_come[all.clone()].fill(0);
-        let mut lowest_end = u64::MAX;
-        for (index, &block) in (0..).zip(group) {
-            let ((start, end), size) = (self.span(block), self.size(block));
-            let sections = start as usize..end as usize;
-            let support = self.heights[sections.clone()].iter().copied().max().unwrap_or(0);
-            let offset = support.max(last.offset);
-            for section in sections {
-                self.floors[section] = self.floors[section].min(offset);
-                self.to_come[section] += size;
-            }
-            lowest_end = lowest_end.min(offset + size);
-            let rank = self.ranks[block as usize];
-            // One whose support lies lower than the last block can only come on top of one yet to come.
-            if (support, rank) > (last.offset, last.rank) {
-                into.push(Candidate { offset, rank, index });
-            }
+    /// Whether placements with this block at this height have twins that are tried elsewhere: the block exchanged with the
+    /// one directly below it in the same sections, or with another of its kind.
+    fn has_twin(&self, block: u32, height: u64, group: &[u32]) -> bool {
+        let span = self.span(block);
+        let earlier = |other: u32| self.ranks[other as usize] < self.ranks[block as usize];
+        let below = self.ground.highest[span.0 as usize];
+        if below != NONE
+            && self.span(below) == span
+            && self.offsets[below as usize] + self.size(below) == height
+            && !earlier(below)
+        {
+            return true;
         }
-        let mut sums = self.floors[all.clone()].iter().zip(&self.to_come[all]);
-        if sums.any(|(&floor, &to_come)| to_come > 0 && floor.saturating_add(to_come) > capacity) {
-            return false;
-        }
-        into.retain(|candidate| candidate.offset < lowest_end);
-        into.sort_unstable_by_key(|candidate| (candidate.offset, candidate.rank));
-        true
+        let same = |&other: &u32| self.span(other) == span && self.size(other) == self.size(block);
+        group.iter().any(|other| same(other) && earlier(*other))
     }
 }

@@ -4,7 +4,7 @@ use super::Lifetime;
 use super::greedy::{Offsets, Order, Problem, place};
 use super::improve::improve;
 use super::occupancy::Occupancy;
-use super::search::{Outcome, Stacking};
+use super::search::{Outcome, Restarts};
 use super::sections::Sections;
 use super::skyline;
 use crate::units::round_up;
@@ -17,7 +17,7 @@ pub struct PlanOptions {
     pub granule: u64,
     /// The search ends once the capacity is at most this many bytes. Without it, at the lower bound.
     pub target: Option<u64>,
-    /// How much work may be spent, in steps of looking for room: some 20 million a second. A first placement, from
+    /// How much work may be spent, in steps of looking for room: 10 to 20 million a second. A first placement, from
     /// below, is always done.
     pub effort: u64,
 }
@@ -149,24 +149,20 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Searches for a placement within `capacity`, with several orders of trying in turn.
-    fn stack(&mut self, orders: &[Vec<u32>], capacity: u64, most_steps: u64) -> Outcome {
-        let (mut round, mut spent) = (FIRST_ROUND, 0);
-        while spent < most_steps && !self.is_over() {
-            for order in orders {
-                let mut stacking = Stacking::new(self.problem, order, round);
-                let outcome = stacking.run(capacity);
-                spent += stacking.steps;
-                self.searched += stacking.steps;
-                if outcome == Outcome::Found {
-                    self.best = Offsets::of(stacking.offsets, &self.problem.sizes);
-                }
-                self.report();
-                if outcome != Outcome::GaveUp {
-                    return outcome;
-                }
+    /// Searches for a placement within `capacity`, again and again.
+    fn stack(&mut self, restarts: &mut Restarts<'_>, capacity: u64, most_steps: u64) -> Outcome {
+        let mut left = most_steps;
+        while left > 0 && !self.is_over() {
+            let (outcome, steps, offsets) = restarts.search(capacity, left);
+            left = left.saturating_sub(steps);
+            self.searched += steps;
+            if outcome == Outcome::Found {
+                self.best = Offsets::of(offsets, &self.problem.sizes);
             }
-            round = round.saturating_mul(2);
+            self.report();
+            if outcome != Outcome::GaveUp {
+                return outcome;
+            }
         }
         Outcome::GaveUp
     }
@@ -192,33 +188,29 @@ impl<'a> Search<'a> {
 /// The most blocks for which placements are searched for: the search goes as deep as there are blocks.
 const SEARCHED_BLOCKS: usize = 1000;
 
-/// Steps of the first round of a search. Each further round takes twice as many.
-const FIRST_ROUND: u64 = 50_000;
-
-/// Searches for a placement at the goal, and if that is not found with half of the effort, halfway to it with half of
-/// that, and so on.
+/// Searches for a placement at the goal; where that takes too long, in between. Then again, with four times the steps.
 fn narrow(search: &mut Search<'_>) {
     if search.problem.sizes.len() > SEARCHED_BLOCKS {
         return;
     }
-    let orders =
-        [Order::Crowd, Order::Area, Order::Lifetime, Order::Size].map(|order| order.of(search.problem));
-    let mut low = search.goal;
-    let mut share = search.effort / 2;
-    let mut capacity = low;
-    while !search.is_over() && capacity < search.best.capacity {
-        match search.stack(&orders, capacity, share) {
-            Outcome::Found if search.best.capacity <= search.goal => return,
-            Outcome::Found => {}
-            Outcome::Impossible | Outcome::GaveUp => low = capacity + 1,
+    let mut at_goal = Restarts::new(search.problem);
+    for part in [32, 8, 2] {
+        let steps = search.effort / part;
+        let mut low = search.goal;
+        if search.stack(&mut at_goal, low, steps) == Outcome::Impossible {
+            search.goal = low + 1;
         }
-        share /= 2;
+        low += 1;
         // What is half a thousandth above is good enough.
-        let apart = search.best.capacity.saturating_sub(low);
-        if apart < low / 2000 {
-            return;
+        while !search.is_over() && low < search.best.capacity && search.best.capacity - low >= low / 2000 {
+            let capacity = low + (search.best.capacity - low) / 2;
+            match search.stack(&mut Restarts::new(search.problem), capacity, steps / 8) {
+                Outcome::Found => continue,
+                Outcome::Impossible => search.goal = capacity + 1,
+                Outcome::GaveUp => {}
+            }
+            low = capacity + 1;
         }
-        capacity = low + apart / 2;
     }
 }
 

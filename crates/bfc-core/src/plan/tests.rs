@@ -1,5 +1,8 @@
 use proptest::prelude::*;
 
+use super::greedy::Problem;
+use super::search::{Outcome, Restarts};
+use super::sections::Sections;
 use super::*;
 
 fn lifetime(bytes: u64, start: u32, end: u32) -> Lifetime {
@@ -58,6 +61,14 @@ fn least_capacity(lifetimes: &[Lifetime]) -> u64 {
     place(&mut Vec::new(), &mut lifetimes.to_vec())
 }
 
+/// The lifetimes as the methods take them, with a granule of one byte.
+fn problem(lifetimes: &[Lifetime]) -> Problem {
+    let sizes: Vec<u64> = lifetimes.iter().map(|lifetime| lifetime.bytes).collect();
+    let sections = Sections::new(lifetimes);
+    let lower_bound = sections.live(&sizes).into_iter().max().unwrap_or(0);
+    Problem { sizes, sections, lower_bound }
+}
+
 fn lifetimes(count: std::ops::Range<usize>, bytes: u64, events: u32) -> impl Strategy<Value = Vec<Lifetime>> {
     let block = (1..=bytes, 0..events, 1..=events);
     prop::collection::vec(block, count).prop_map(|blocks| {
@@ -93,6 +104,22 @@ proptest! {
         let plan = Plan::solve(&lifetimes, &options).unwrap();
         check(&plan);
         prop_assert_eq!(plan.capacity(), least_capacity(&lifetimes));
+    }
+
+    #[test]
+    fn a_search_finds_what_there_is_and_nothing_below_it(lifetimes in lifetimes(1..7, 6, 8)) {
+        let problem = problem(&lifetimes);
+        let least = least_capacity(&lifetimes);
+        let mut restarts = Restarts::new(&problem);
+        // Two rounds of all orders and choices, the second with blocks moved.
+        for _ in 0..20 {
+            let (outcome, _, offsets) = restarts.search(least, u64::MAX);
+            prop_assert_eq!(outcome, Outcome::Found);
+            let placed = lifetimes.iter().zip(offsets);
+            let blocks = placed.map(|(&lifetime, offset)| PlanBlock { lifetime, offset: Some(offset) });
+            prop_assert_eq!(Plan::from_blocks(1, blocks.collect()).unwrap().capacity(), least);
+            prop_assert_eq!(restarts.search(least - 1, u64::MAX).0, Outcome::Impossible);
+        }
     }
 
     #[test]
@@ -250,6 +277,22 @@ fn what_spans_the_rest_lies_above_what_is_there() {
     ];
     let lifetimes = blocks.map(|(bytes, start, end)| lifetime(bytes, start, end));
     check(&Plan::solve(&lifetimes, &PlanOptions::default().with_effort(2_000_000)).unwrap());
+}
+
+/// Blocks that all live at one moment, half of them before it and half after it as well, are placed one at a time.
+#[test]
+fn a_deep_search_stays_within_the_stack_of_a_thread() {
+    for (half, expected) in [(300, Outcome::Found), (810, Outcome::GaveUp)] {
+        let bytes = |index: u32| 1 + u64::from(index) * 7919 % 1009;
+        let mut blocks: Vec<Lifetime> = (0..half).map(|index| lifetime(bytes(index), 0, 3)).collect();
+        // What makes these moments differ.
+        blocks.push(lifetime(1, 0, 1));
+        blocks.extend((0..half).map(|index| lifetime(bytes(index), 1, 4)));
+        blocks.push(lifetime(1, 3, 4));
+        let problem = problem(&blocks);
+        let (outcome, ..) = Restarts::new(&problem).search(problem.lower_bound, u64::MAX);
+        assert_eq!(outcome, expected);
+    }
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! The problems of MiniMalloc and of other offline planners: one buffer a line with its lifetime and its size.
 //!
-//! The columns `id`, `lower`, `upper` and `size` may stand in any order, among others. A buffer lives from `lower` up to
-//! and without `upper`; at one moment, what ends is freed before what begins is allocated, in the order of lines.
+//! The columns `id`, `lower`, `upper` and `size` may stand in any order. A buffer lives from `lower` up to and without
+//! `upper`; at one moment, what ends is freed before what begins is allocated, in the order of lines. Older files say
+//! `buffer` or `buffer_id`, `begin` or `start`, and `end`, which is the last moment at which a buffer lives. Other columns
+//! are passed over: of MiniMalloc's own, `alignment`, and `gaps`, in which a buffer would lend its place to others.
 
 use std::io::BufRead;
 
@@ -9,7 +11,15 @@ use super::builder::Builder;
 use super::lines::{beginning, each_line, number};
 use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
 
-const COLUMNS: [&str; 4] = ["id", "lower", "upper", "size"];
+/// The names of a column, today's first.
+type Names = &'static [&'static str];
+
+const COLUMNS: [Names; 4] =
+    [&["id", "buffer", "buffer_id"], &["lower", "begin", "start"], &["upper", LAST_MOMENT], &["size"]];
+
+/// The name of the third column where it is the last moment of a lifetime, not the one after it.
+const LAST_MOMENT: &str = "end";
+
 const EXPECTED: &str = "a line with all columns of the header";
 
 /// Whether a file's first line is the header of such a problem.
@@ -60,13 +70,15 @@ impl Buffer {
     fn parse(
         line: &str,
         line_number: u64,
-        columns: [usize; 4],
+        columns: Columns,
         builder: &mut Builder,
     ) -> Result<Self, TraceProblem> {
         let malformed = || TraceProblem::Malformed { expected: EXPECTED, found: beginning(line) };
         let field = |column: usize| line.split(',').nth(column).map(str::trim).ok_or_else(malformed);
-        let [id, lower, upper, bytes] = columns;
+        let [id, lower, upper, bytes] = columns.places;
         let (lower, upper) = (number(field(lower)?)?, number(field(upper)?)?);
+        // At the very last moment there is none after it, and nothing can begin there either.
+        let upper = upper.saturating_add(u64::from(columns.last_moment));
         if lower >= upper {
             return Err(TraceProblem::EmptyLifetime { lower, upper });
         }
@@ -93,11 +105,24 @@ fn moments(buffers: &[Buffer]) -> impl Iterator<Item = (Moment, usize)> {
     moments.into_iter().map(|(_, moment, index)| (moment, index))
 }
 
-/// Where the columns stand, if the line is a header with all of them.
-fn columns(line: &str) -> Option<[usize; 4]> {
-    let mut found = [0; 4];
-    for (place, name) in found.iter_mut().zip(COLUMNS) {
-        *place = line.split(',').position(|field| field.trim().eq_ignore_ascii_case(name))?;
+/// What a header says.
+#[derive(Clone, Copy)]
+struct Columns {
+    /// Where id, lower, upper and size stand.
+    places: [usize; 4],
+    /// Whether the third column is the last moment of a lifetime.
+    last_moment: bool,
+}
+
+/// What the line says, if it is a header with all columns.
+fn columns(line: &str) -> Option<Columns> {
+    let place = |names: Names| {
+        line.split(',').position(|field| names.iter().any(|name| field.trim().eq_ignore_ascii_case(name)))
+    };
+    let mut places = [0; 4];
+    for (found, names) in places.iter_mut().zip(COLUMNS) {
+        *found = place(names)?;
     }
-    Some(found)
+    let upper = line.split(',').nth(places[2])?;
+    Some(Columns { places, last_moment: upper.trim().eq_ignore_ascii_case(LAST_MOMENT) })
 }

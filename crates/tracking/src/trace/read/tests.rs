@@ -204,6 +204,30 @@ fn lifetimes_become_events_in_order_and_ends_come_before_beginnings() {
 }
 
 #[test]
+fn minimallocs_older_headers_say_the_same_and_an_end_is_the_last_moment() {
+    let expected = "a 0 4 b1\na 1 6 b3\nf 0\na 2 5 b2\nf 2\nf 1\n";
+    for (header, less) in [
+        ("id,lower,upper,size", 0),
+        ("ID, Lower, Upper, Size", 0),
+        ("buffer,start,end,size", 1),
+        ("buffer_id,start,end,size", 1),
+        ("id,begin,end,size", 1),
+        ("id,begin,upper,size", 0),
+    ] {
+        let (three, nine) = (3 - less, 9 - less);
+        let csv = format!("{header}\nb1,0,{three},4\nb2,3,{nine},5\nb3,0,{nine},6\n");
+        assert_eq!(written(&read(csv.as_bytes()).unwrap()), expected, "{header}");
+    }
+    assert_eq!(written(&read(b"buffer,start,end,size\nb,3,3,1\n").unwrap()), "a 0 1 b\nf 0\n", "one moment");
+    let message = "line 2: the lifetime from 3 to 3 is empty";
+    assert_eq!(refusal(b"buffer,start,end,size\nb,3,2,1\n"), message);
+    // The last moment of all has none after it.
+    let message = format!("line 2: the lifetime from {0} to {0} is empty", u64::MAX);
+    let csv = format!("buffer,start,end,size\nb,{0},{0},1\n", u64::MAX);
+    assert_eq!(refusal(csv.as_bytes()), message);
+}
+
+#[test]
 fn lines_of_a_minimalloc_problem_that_say_nothing_are_named() {
     let cases = [
         ("b,3,3,1\n", "line 2: the lifetime from 3 to 3 is empty"),

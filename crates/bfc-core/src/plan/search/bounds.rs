@@ -1,0 +1,185 @@
+//! What holds of the blocks to come before any of them is placed.
+//!
+//! A block lies at least as high as the highest of its sections. If nothing carries it there, it lies on another to come,
+//! and at least as high as the lowest of those can end. A section in which all are kept above its height rises to the
+//! lowest of them, which may keep others up in turn. Once nothing moves, the blocks of each section are put one on the
+//! other in the order of these least offsets: no placement has less room to spare there than that (the schedule of one
+//! machine whose jobs are released over time, which is best in this order).
+
+use std::ops::Range;
+
+use super::super::greedy::Problem;
+use super::{NONE, Stacking};
+
+/// Bounds for the blocks and sections of the group looked at last.
+#[derive(Debug)]
+pub(super) struct Bounds {
+    /// By block: it lies no lower.
+    pub(super) lowest: Vec<u64>,
+    /// By block: whether the ground or a block already placed can carry it there.
+    pub(super) carried: Vec<bool>,
+    /// By section: bytes to come.
+    pub(super) to_come: Vec<u64>,
+    /// By section: the least ends of what is to come.
+    pub(super) least_ends: Vec<LeastEnds>,
+    /// By section: how many blocks can lie at its height; `None` if that cannot be said yet.
+    pub(super) answers: Vec<Option<u64>>,
+    /// Scratch, by section.
+    floors: Vec<u64>,
+    /// Scratch: the blocks of a group.
+    sorted: Vec<u32>,
+}
+
+/// The lowest end of a block to come in a section, that block, and the lowest end of the others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LeastEnds {
+    pub(super) first: u64,
+    block: u32,
+    second: u64,
+}
+
+impl LeastEnds {
+    const NOTHING: Self = Self { first: u64::MAX, block: NONE, second: u64::MAX };
+
+    fn note(&mut self, block: u32, end: u64) {
+        if end < self.first {
+            *self = Self { first: end, block, second: self.first };
+        } else {
+            self.second = self.second.min(end);
+        }
+    }
+
+    const fn without(&self, block: u32) -> u64 {
+        if self.block == block { self.second } else { self.first }
+    }
+}
+
+impl Bounds {
+    pub(super) fn new(blocks: usize, sections: usize) -> Self {
+        Self {
+            lowest: vec![0; blocks],
+            carried: vec![false; blocks],
+            to_come: vec![0; sections],
+            least_ends: vec![LeastEnds::NOTHING; sections],
+            answers: vec![None; sections],
+            floors: vec![0; sections],
+            sorted: Vec::with_capacity(blocks),
+        }
+    }
+
+    /// Notes the least ends in all sections of a group.
+    pub(super) fn note_least_ends(&mut self, problem: &Problem, group: &[u32], all: Range<usize>) {
+        self.least_ends[all].fill(LeastEnds::NOTHING);
+        for &block in group {
+            let (start, end) = problem.sections.spans[block as usize];
+            let block_end = self.lowest[block as usize] + problem.sizes[block as usize];
+            for ends in &mut self.least_ends[start as usize..end as usize] {
+                ends.note(block, block_end);
+            }
+        }
+    }
+}
+
+impl Stacking<'_> {
+    /// Works out the bounds of a group that lives in the sections of `range`, and raises heights; `false` if there is no
+    /// placement within the capacity.
+    pub(super) fn bound(&mut self, group: &[u32], range: (u32, u32), capacity: u64) -> bool {
+        let all = range.0 as usize..range.1 as usize;
+        loop {
+            let carried = self.keep_up(group);
+            if !carried && !self.lift(group, all.clone()) {
+                return false;
+            }
+            match self.raise(group, all.clone(), capacity) {
+                Some(true) => {}
+                Some(false) => break,
+                None => return false,
+            }
+        }
+        self.has_room(group, all, capacity)
+    }
+
+    /// Every block lies as high as its highest section; whether all are carried there.
+    fn keep_up(&mut self, group: &[u32]) -> bool {
+        let mut all_carried = true;
+        for &block in group {
+            let sections = self.sections(block);
+            // A block is a step, and so is every sixteenth of its sections.
+            self.steps += 1 + sections.len() as u64 / 16;
+            let highest = |of: &[u64]| of.iter().copied().max().unwrap_or(0);
+            let height = highest(&self.ground.heights[sections.clone()]);
+            let carried = highest(&self.ground.tops[sections]) == height;
+            self.bounds.lowest[block as usize] = height;
+            self.bounds.carried[block as usize] = carried;
+            all_carried &= carried;
+        }
+        all_carried
+    }
+
+    /// What is not carried lies on another to come; `false` if there is no other.
+    fn lift(&mut self, group: &[u32], all: Range<usize>) -> bool {
+        self.bounds.note_least_ends(self.problem, group, all);
+        for &block in group.iter().filter(|&&block| !self.bounds.carried[block as usize]) {
+            let ends = &self.bounds.least_ends[self.sections(block)];
+            let Some(least) = ends.iter().map(|ends| ends.without(block)).min().filter(|&end| end < u64::MAX)
+            else {
+                return false;
+            };
+            let lowest = &mut self.bounds.lowest[block as usize];
+            *lowest = (*lowest).max(least);
+        }
+        true
+    }
+
+    /// Raises each section to the lowest block to come; whether any rose, `None` if one has too little room then.
+    fn raise(&mut self, group: &[u32], all: Range<usize>, capacity: u64) -> Option<bool> {
+        self.steps += all.len() as u64;
+        self.bounds.floors[all.clone()].fill(u64::MAX);
+        self.bounds.to_come[all.clone()].fill(0);
+        for &block in group {
+            let (sections, size) = (self.sections(block), self.size(block));
+            let lowest = self.bounds.lowest[block as usize];
+            for floor in &mut self.bounds.floors[sections.clone()] {
+                *floor = lowest.min(*floor);
+            }
+            for to_come in &mut self.bounds.to_come[sections] {
+                *to_come += size;
+            }
+        }
+        let mut rose = false;
+        for section in all {
+            let floor = self.bounds.floors[section];
+            if floor.saturating_add(self.bounds.to_come[section]) > capacity {
+                self.weights[section] += 1;
+                return None;
+            }
+            rose |= floor > self.ground.heights[section];
+            self.ground.heights[section] = floor.max(self.ground.heights[section]);
+        }
+        Some(rose)
+    }
+
+    /// Whether there is room for the blocks of each section one on the other, none of them lower than it can lie.
+    fn has_room(&mut self, group: &[u32], all: Range<usize>, capacity: u64) -> bool {
+        let mut sorted = std::mem::take(&mut self.bounds.sorted);
+        sorted.clear();
+        sorted.extend_from_slice(group);
+        sorted.sort_unstable_by_key(|&block| self.bounds.lowest[block as usize]);
+        self.bounds.floors[all].fill(0);
+        let mut fits = true;
+        'blocks: for &block in &sorted {
+            let (lowest, size) = (self.bounds.lowest[block as usize], self.size(block));
+            for section in self.sections(block) {
+                let end = self.bounds.floors[section].max(lowest) + size;
+                self.bounds.floors[section] = end;
+                if end > capacity {
+                    self.weights[section] += 1;
+                    fits = false;
+                    break 'blocks;
+                }
+            }
+        }
+        self.bounds.sorted = sorted;
+        fits
+    }
+}

@@ -1,0 +1,101 @@
+//! Searching again and again, a little differently.
+//!
+//! A search that has gone wrong early seldom notices in time, while another order of trying may find a placement at once.
+//! So each search is cut short, and the next one begins anew: with another order, another way of choosing sections, the
+//! weights that sections have gathered, and after a first round with orders in which blocks have moved by some places.
+//! The moves come from a fixed row of numbers: the same problem is searched in the same way every time.
+//!
+//! Source: Gomes, Selman, Kautz, "Boosting combinatorial search through randomization" (AAAI 1998).
+
+use super::super::greedy::{Order, Problem};
+use super::bounds::Bounds;
+use super::{Choice, Ground, Outcome, Stacking};
+
+const ORDERS: [Order; 5] =
+    [Order::CrowdArea, Order::CrowdLifetime, Order::Lifetime, Order::Area, Order::Size];
+
+const CHOICES: [Choice; 2] = [Choice::Lowest, Choice::Hardest];
+
+/// By how many places blocks move at most.
+const MOVES: u64 = 60;
+
+/// Searches of one problem, one after the other.
+#[derive(Debug)]
+pub(in super::super) struct Restarts<'a> {
+    problem: &'a Problem,
+    orders: [Vec<u32>; ORDERS.len()],
+    weights: Vec<u64>,
+    /// How many searches there were.
+    searches: usize,
+    /// Steps that each search of this round may take.
+    most_steps: u64,
+    /// The state of the row of numbers.
+    number: u64,
+}
+
+impl<'a> Restarts<'a> {
+    pub(in super::super) fn new(problem: &'a Problem) -> Self {
+        let (blocks, sections) = (problem.sizes.len() as u64, u64::from(problem.sections.count));
+        let lengths: u64 = problem.sections.spans.iter().map(|&(start, end)| u64::from(end - start)).sum();
+        Self {
+            problem,
+            orders: ORDERS.map(|order| order.of(problem)),
+            weights: vec![1; problem.sections.count as usize],
+            searches: 0,
+            // Enough to get to the end a few times.
+            most_steps: 2 * blocks * (blocks + sections + lengths / 16),
+            number: 0x9e37_79b9_7f4a_7c15,
+        }
+    }
+
+    /// The next search for a placement below `capacity`, of `most_steps` at most: its outcome, its steps, and the offsets
+    /// if it found any.
+    pub(in super::super) fn search(&mut self, capacity: u64, most_steps: u64) -> (Outcome, u64, Vec<u64>) {
+        let kinds = ORDERS.len() * CHOICES.len();
+        let (round, kind) = (self.searches / kinds, self.searches % kinds);
+        if kind == 0 && round > 0 {
+            self.most_steps += self.most_steps / 10;
+        }
+        self.searches += 1;
+        let ranks = self.ranks(kind / CHOICES.len(), round > 0);
+        let (blocks, sections) = (self.problem.sizes.len(), self.weights.len());
+        let mut stacking = Stacking {
+            problem: self.problem,
+            ranks,
+            choice: CHOICES[kind % CHOICES.len()],
+            weights: &mut self.weights,
+            offsets: vec![0; blocks],
+            ground: Ground::new(sections),
+            bounds: Bounds::new(blocks, sections),
+            depth: 0,
+            steps: 0,
+            most_steps: self.most_steps.min(most_steps),
+        };
+        let outcome = stacking.run_all(capacity);
+        (outcome, stacking.steps, stacking.offsets)
+    }
+
+    /// By block: its place in an order, or nearby.
+    fn ranks(&mut self, order: usize, moved: bool) -> Vec<u32> {
+        let mut places: Vec<(u64, u32)> = (0..).zip(self.orders[order].iter().copied()).collect();
+        if moved {
+            for (place, _) in &mut places {
+                *place += self.next_number() % MOVES;
+            }
+            places.sort_unstable();
+        }
+        let mut ranks = vec![0; places.len()];
+        for (rank, (_, block)) in (0..).zip(places) {
+            ranks[block as usize] = rank;
+        }
+        ranks
+    }
+
+    /// Marsaglia's xorshift.
+    const fn next_number(&mut self) -> u64 {
+        self.number ^= self.number << 13;
+        self.number ^= self.number >> 7;
+        self.number ^= self.number << 17;
+        self.number
+    }
+}
