@@ -9,9 +9,10 @@
 //!
 //! 1. Placement from below, always onto the lowest part of the skyline (`skyline.rs`): quick, whatever the number of blocks.
 //! 2. Greedy placement in several orders, each block at the lowest offset where it fits (`greedy.rs`).
-//! 3. For up to a thousand blocks, a search for a placement within a given capacity (`search.rs`), begun again and again, a
-//!    little differently (`search/restarts.rs`).
+//! 3. For up to a thousand blocks, searches for a placement within a given capacity (`search.rs`), begun again and again, a
+//!    little differently (`search/restarts.rs`): at the lower bound, then in between.
 //! 4. The order is improved by what went wrong: blocks that ended up too high move forward (`improve.rs`).
+//! 5. Searches as before, with what is left of the effort.
 //!
 //! Sources: Buchsbaum, Karloff, Kenyon, Reingold, Thorup, "OPT versus LOAD in dynamic storage allocation" (STOC 2003);
 //! Sekiyama, Imai, Negishi, Kawachiya, "Profile-guided memory optimization for deep neural networks" (2018); Maas,

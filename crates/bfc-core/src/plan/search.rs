@@ -42,15 +42,13 @@ pub(super) enum Outcome {
 /// Which section is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Choice {
+    /// The lowest; of equals one where the first block of the order can lie.
+    First,
     /// The lowest; of equals the one with the fewest answers.
     Lowest,
     /// The one with the fewest answers for its weight; of equals the lowest.
     Hardest,
 }
-
-/// The most blocks that are placed one after the other before their groups are used up: an unoptimised build takes 2 KiB
-/// of stack for each, and threads have 2 MiB.
-const MOST_DEPTH: usize = 800;
 
 /// No block.
 const NONE: u32 = u32::MAX;
@@ -68,8 +66,6 @@ pub(super) struct Stacking<'a> {
     pub(super) offsets: Vec<u64>,
     ground: Ground,
     bounds: Bounds,
-    /// Blocks placed one after the other on the way here.
-    depth: usize,
     pub(super) steps: u64,
     most_steps: u64,
 }
@@ -109,6 +105,26 @@ impl Ground {
     }
 }
 
+/// What lies on top of a group.
+enum TopOff {
+    /// No block spans it.
+    Nothing,
+    /// What spans it does, from this height on; these are the other blocks.
+    Rest(Vec<u32>, u64),
+    /// What spans it would, but the group has no room for that.
+    TooHigh,
+}
+
+/// What lies at the height of a section?
+struct Question {
+    section: usize,
+    height: u64,
+    /// The blocks that could, those to be tried first in front.
+    blocks: Vec<u32>,
+    /// Where the section goes on if none does.
+    next: Option<u64>,
+}
+
 impl Stacking<'_> {
     /// Looks for a placement of all blocks below `capacity`.
     fn run_all(&mut self, capacity: u64) -> Outcome {
@@ -133,6 +149,21 @@ impl Stacking<'_> {
 
     /// Places blocks that fall into groups without common sections, the smallest group first.
     fn place_groups(&mut self, blocks: &[u32], capacity: u64) -> Outcome {
+        for (group, range) in self.groups(blocks) {
+            let outcome = match self.top_off(group, range, capacity) {
+                TopOff::Nothing => self.fill(group, range, capacity),
+                TopOff::Rest(rest, top) => self.place_groups(&rest, top),
+                TopOff::TooHigh => Outcome::Impossible,
+            };
+            if outcome != Outcome::Found {
+                return outcome;
+            }
+        }
+        Outcome::Found
+    }
+
+    /// The groups of blocks that hang together, each with the sections that it lives in.
+    fn groups<'b>(&self, blocks: &'b [u32]) -> Vec<(&'b [u32], (u32, u32))> {
         let mut groups = Vec::new();
         let mut rest = blocks;
         while let Some(&first) = rest.first() {
@@ -148,29 +179,22 @@ impl Stacking<'_> {
             rest = others;
         }
         groups.sort_by_key(|(group, _)| group.len());
-        for (group, range) in groups {
-            match self.place_group(group, range, capacity) {
-                Outcome::Found => {}
-                failed => return failed,
-            }
-        }
-        Outcome::Found
+        groups
     }
 
-    /// Places blocks that live in the sections of `range` and hang together.
-    fn place_group(&mut self, group: &[u32], range: (u32, u32), capacity: u64) -> Outcome {
-        // Whatever lies above a block that spans the group can lie below it as well.
+    /// Lays the blocks that span a group on top of it: whatever lies above one can lie below it as well.
+    fn top_off(&mut self, group: &[u32], range: (u32, u32), capacity: u64) -> TopOff {
         let mut top = capacity;
         for &block in group {
             if self.span(block) != range {
                 continue;
             }
-            let Some(below) = top.checked_sub(self.size(block)) else { return Outcome::Impossible };
+            let Some(below) = top.checked_sub(self.size(block)) else { return TopOff::TooHigh };
             top = below;
             self.offsets[block as usize] = top;
         }
         if top == capacity {
-            return self.fill(group, range, capacity);
+            return TopOff::Nothing;
         }
         // The others may have to sink anew, below what was said of their heights while that block was among them.
         let all = range.0 as usize..range.1 as usize;
@@ -178,32 +202,66 @@ impl Stacking<'_> {
         self.ground.highest[all.clone()].fill(NONE);
         if let Some(over) = self.ground.heights[all.clone()].iter().position(|&height| height > top) {
             self.weights[all.start + over] += 1;
-            return Outcome::Impossible;
+            return TopOff::TooHigh;
         }
-        let rest: Vec<u32> = group.iter().copied().filter(|&block| self.span(block) != range).collect();
-        self.place_groups(&rest, top)
+        let spans_not = |&block: &u32| self.span(block) != range;
+        TopOff::Rest(group.iter().copied().filter(spans_not).collect(), top)
     }
 
     /// Asks one section after the other, until one answer leads to a placement or none is left.
     fn fill(&mut self, group: &[u32], range: (u32, u32), capacity: u64) -> Outcome {
         loop {
-            if self.steps > self.most_steps || self.depth > MOST_DEPTH {
-                return Outcome::GaveUp;
-            }
-            if !self.bound(group, range, capacity) {
-                return Outcome::Impossible;
-            }
-            // Among the lowest sections there is always one to ask.
-            let Some(section) = self.choose(group, range, capacity) else { return Outcome::GaveUp };
-            let next = self.next_height(group, section, capacity);
-            match self.try_each(group, range, section, capacity) {
-                Outcome::Impossible => {}
-                decided => return decided,
+            let question = match self.ask(group, range, capacity) {
+                Ok(question) => question,
+                Err(outcome) => return outcome,
+            };
+            let before = self.ground.part(range);
+            for &block in &question.blocks {
+                let Some(rest) = self.lay(block, question.height, group) else { continue };
+                match self.place_groups(&rest, capacity) {
+                    // Groups that were placed before another failed have left their mark anywhere in the range.
+                    Outcome::Impossible => self.ground.restore(range, &before),
+                    decided => return decided,
+                }
             }
             // None of them: the room is lost.
-            let Some(next) = next else { return Outcome::Impossible };
-            self.ground.heights[section] = next;
+            let Some(next) = question.next else { return Outcome::Impossible };
+            self.ground.heights[question.section] = next;
         }
+    }
+
+    /// The next question, or what there is to say without one.
+    fn ask(&mut self, group: &[u32], range: (u32, u32), capacity: u64) -> Result<Question, Outcome> {
+        if self.steps > self.most_steps {
+            return Err(Outcome::GaveUp);
+        }
+        if !self.bound(group, range, capacity) {
+            return Err(Outcome::Impossible);
+        }
+        // Among the lowest sections there is always one to ask.
+        let section = self.choose(group, range, capacity).ok_or(Outcome::GaveUp)?;
+        let height = self.ground.heights[section];
+        let next = self.next_height(group, range, section, capacity);
+        let answers = |&block: &u32| {
+            self.bounds.lowest[block as usize] == height && self.sections(block).contains(&section)
+        };
+        let mut blocks: Vec<u32> = group.iter().copied().filter(answers).collect();
+        blocks.sort_unstable_by_key(|&block| self.ranks[block as usize]);
+        Ok(Question { section, height, blocks, next })
+    }
+
+    /// Lays a block at this height and returns the others of its group, unless a twin of it is tried elsewhere.
+    fn lay(&mut self, block: u32, height: u64, group: &[u32]) -> Option<Vec<u32>> {
+        self.steps += group.len() as u64 / 16;
+        if self.has_twin(block, height, group) {
+            return None;
+        }
+        let (all, end) = (self.sections(block), height + self.size(block));
+        self.offsets[block as usize] = height;
+        self.ground.heights[all.clone()].fill(end);
+        self.ground.tops[all.clone()].fill(end);
+        self.ground.highest[all].fill(block);
+        Some(group.iter().copied().filter(|&other| other != block).collect())
     }
 
     /// The section to ask. What it can answer must be all that is possible: each block that can lie at its height is
@@ -211,6 +269,7 @@ impl Stacking<'_> {
     fn choose(&mut self, group: &[u32], range: (u32, u32), capacity: u64) -> Option<usize> {
         let all = range.0 as usize..range.1 as usize;
         self.bounds.answers[all.clone()].fill(Some(0));
+        self.bounds.first[all.clone()].fill(u32::MAX);
         self.bounds.note_least_ends(self.problem, group, all.clone());
         for &block in group {
             let lowest = self.bounds.lowest[block as usize];
@@ -222,6 +281,8 @@ impl Stacking<'_> {
                 if self.ground.heights[section] == lowest {
                     let answers = &mut self.bounds.answers[section];
                     *answers = if clear { answers.map(|count| count + 1) } else { None };
+                    let first = &mut self.bounds.first[section];
+                    *first = self.ranks[block as usize].min(*first);
                 }
             }
         }
@@ -231,6 +292,9 @@ impl Stacking<'_> {
             Some((section, answers, self.ground.heights[section]))
         });
         let chosen = match self.choice {
+            Choice::First => {
+                open.min_by_key(|&(section, answers, height)| (height, self.bounds.first[section], answers))
+            }
             Choice::Lowest => open.min_by_key(|&(_, answers, height)| (height, answers)),
             Choice::Hardest => open.min_by(|a, b| {
                 // Fractions, compared without dividing.
@@ -243,63 +307,28 @@ impl Stacking<'_> {
 
     /// The least height above its own at which the section can go on, if nothing lies at its own; `None` if too much
     /// would be lost. For sections that were chosen.
-    fn next_height(&mut self, group: &[u32], section: usize, capacity: u64) -> Option<u64> {
+    fn next_height(
+        &mut self,
+        group: &[u32],
+        range: (u32, u32),
+        section: usize,
+        capacity: u64,
+    ) -> Option<u64> {
         let height = self.ground.heights[section];
         let slack = capacity - height - self.bounds.to_come[section];
         if slack == 0 {
             return None;
         }
         self.steps += group.len() as u64;
-        let bounds = &self.bounds;
+        self.bounds.note_ends_beside(self.problem, group, range.0 as usize..range.1 as usize, section);
         let mut next = u64::MAX;
         for &block in group.iter().filter(|&&block| self.sections(block).contains(&section)) {
-            let lowest = bounds.lowest[block as usize];
-            if lowest > height {
-                next = next.min(lowest);
-                continue;
-            }
+            let lowest = self.bounds.lowest[block as usize];
             // The lowest one in this section lies on one to come, which is not in this section.
-            let (start, end) = self.span(block);
-            for &other in group.iter().filter(|&&other| !self.sections(other).contains(&section)) {
-                let span = self.span(other);
-                if span.0 < end && start < span.1 {
-                    next = next.min(bounds.lowest[other as usize] + self.size(other));
-                }
-            }
+            let carried = self.bounds.least_end_beside(self.sections(block), section);
+            next = next.min(if lowest > height { lowest } else { carried });
         }
         (next > height && next - height <= slack).then_some(next)
-    }
-
-    /// Tries each block that could lie at the height of the section. Leaves the ground as it was if none can.
-    fn try_each(&mut self, group: &[u32], range: (u32, u32), section: usize, capacity: u64) -> Outcome {
-        let height = self.ground.heights[section];
-        let answers = |&block: &u32| {
-            self.bounds.lowest[block as usize] == height && self.sections(block).contains(&section)
-        };
-        let mut blocks: Vec<u32> = group.iter().copied().filter(answers).collect();
-        blocks.sort_unstable_by_key(|&block| self.ranks[block as usize]);
-        let before = self.ground.part(range);
-        let mut rest = Vec::with_capacity(group.len());
-        self.depth += 1;
-        for block in blocks {
-            if self.has_twin(block, height, group) {
-                continue;
-            }
-            let (all, end) = (self.sections(block), height + self.size(block));
-            self.offsets[block as usize] = height;
-            self.ground.heights[all.clone()].fill(end);
-            self.ground.tops[all.clone()].fill(end);
-            self.ground.highest[all].fill(block);
-            rest.clear();
-            rest.extend(group.iter().copied().filter(|&other| other != block));
-            match self.place_groups(&rest, capacity) {
-                // Groups that were placed before another failed have left their mark anywhere in the range.
-                Outcome::Impossible => self.ground.restore(range, &before),
-                decided => return decided,
-            }
-        }
-        self.depth -= 1;
-        Outcome::Impossible
     }
 
     /// Whether placements with this block at this height have twins that are tried elsewhere: the block exchanged with the

@@ -85,11 +85,18 @@ pub(super) fn solve(
     let mut search = Search::new(&problem, options, progress);
     stack_up(&mut search);
     let best_order = greedy(&mut search);
-    narrow(&mut search);
+    let mut restarts = (problem.sizes.len() <= SEARCHED_BLOCKS).then(|| Restarts::new(&problem));
+    // Most of what can be found is found soon. Then orders are improved until that leads nowhere, and then comes the rest.
+    for part in [32, 4] {
+        reach(&mut search, restarts.as_mut(), options.effort / part);
+        narrow(&mut search, options.effort / part / 8);
+    }
     improve(&mut search, best_order);
     for order in Order::ALL {
         improve(&mut search, order.of(&problem));
     }
+    narrow(&mut search, options.effort / 16);
+    reach(&mut search, restarts.as_mut(), options.effort);
     let Offsets { offsets, capacity } = search.best;
     Solved { offsets, capacity, lower_bound }
 }
@@ -153,7 +160,8 @@ impl<'a> Search<'a> {
     fn stack(&mut self, restarts: &mut Restarts<'_>, capacity: u64, most_steps: u64) -> Outcome {
         let mut left = most_steps;
         while left > 0 && !self.is_over() {
-            let (outcome, steps, offsets) = restarts.search(capacity, left);
+            let left_of_all = self.effort.saturating_sub(self.steps());
+            let (outcome, steps, offsets) = restarts.search(capacity, left.min(left_of_all));
             left = left.saturating_sub(steps);
             self.searched += steps;
             if outcome == Outcome::Found {
@@ -185,32 +193,35 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The most blocks for which placements are searched for: the search goes as deep as there are blocks.
+/// The most blocks for which placements are searched for: the search goes as deep as there are blocks. An unoptimised build
+/// takes a KiB of stack for each, and threads have 2 MiB.
 const SEARCHED_BLOCKS: usize = 1000;
 
-/// Searches for a placement at the goal; where that takes too long, in between. Then again, with four times the steps.
-fn narrow(search: &mut Search<'_>) {
-    if search.problem.sizes.len() > SEARCHED_BLOCKS {
+/// Searches for a placement at the goal, unless so few steps lead nowhere.
+fn reach(search: &mut Search<'_>, restarts: Option<&mut Restarts<'_>>, steps: u64) {
+    let Some(restarts) = restarts.filter(|_| steps >= 2 * Restarts::least_steps(search.problem)) else {
+        return;
+    };
+    if !search.is_over() && search.stack(restarts, search.goal, steps) == Outcome::Impossible {
+        search.goal += 1;
+    }
+}
+
+/// Searches for placements between the goal and the best, each time with so many steps, unless they lead nowhere.
+fn narrow(search: &mut Search<'_>, steps: u64) {
+    if search.problem.sizes.len() > SEARCHED_BLOCKS || steps < 2 * Restarts::least_steps(search.problem) {
         return;
     }
-    let mut at_goal = Restarts::new(search.problem);
-    for part in [32, 8, 2] {
-        let steps = search.effort / part;
-        let mut low = search.goal;
-        if search.stack(&mut at_goal, low, steps) == Outcome::Impossible {
-            search.goal = low + 1;
+    let mut low = search.goal + 1;
+    // What is half a thousandth above is good enough.
+    while !search.is_over() && search.best.capacity.saturating_sub(low) > low / 2000 {
+        let capacity = low + (search.best.capacity - low) / 2;
+        match search.stack(&mut Restarts::new(search.problem), capacity, steps) {
+            Outcome::Found => continue,
+            Outcome::Impossible => search.goal = capacity + 1,
+            Outcome::GaveUp => {}
         }
-        low += 1;
-        // What is half a thousandth above is good enough.
-        while !search.is_over() && low < search.best.capacity && search.best.capacity - low >= low / 2000 {
-            let capacity = low + (search.best.capacity - low) / 2;
-            match search.stack(&mut Restarts::new(search.problem), capacity, steps / 8) {
-                Outcome::Found => continue,
-                Outcome::Impossible => search.goal = capacity + 1,
-                Outcome::GaveUp => {}
-            }
-            low = capacity + 1;
-        }
+        low = capacity + 1;
     }
 }
 

@@ -24,6 +24,8 @@ pub(super) struct Bounds {
     pub(super) least_ends: Vec<LeastEnds>,
     /// By section: how many blocks can lie at its height; `None` if that cannot be said yet.
     pub(super) answers: Vec<Option<u64>>,
+    /// By section: the place in the order of the first of these.
+    pub(super) first: Vec<u32>,
     /// Scratch, by section.
     floors: Vec<u64>,
     /// Scratch: the blocks of a group.
@@ -62,6 +64,7 @@ impl Bounds {
             to_come: vec![0; sections],
             least_ends: vec![LeastEnds::NOTHING; sections],
             answers: vec![None; sections],
+            first: vec![NONE; sections],
             floors: vec![0; sections],
             sorted: Vec::with_capacity(blocks),
         }
@@ -77,6 +80,46 @@ impl Bounds {
                 ends.note(block, block_end);
             }
         }
+    }
+
+    /// Notes the least ends of the blocks that are not in `section`, for [`least_end_beside`](Self::least_end_beside).
+    pub(super) fn note_ends_beside(
+        &mut self,
+        problem: &Problem,
+        group: &[u32],
+        all: Range<usize>,
+        section: usize,
+    ) {
+        // By the section after their last if they are before this one, by their first if they are after it.
+        self.floors[all.clone()].fill(u64::MAX);
+        for &block in group {
+            let (start, end) = problem.sections.spans[block as usize];
+            let (start, end) = (start as usize, end as usize);
+            let nearest = if end <= section {
+                end
+            } else if start > section {
+                start
+            } else {
+                continue;
+            };
+            let block_end = self.lowest[block as usize] + problem.sizes[block as usize];
+            self.floors[nearest] = self.floors[nearest].min(block_end);
+        }
+        // Of all that reach this far or nearer.
+        for before in (all.start..section).rev() {
+            self.floors[before] = self.floors[before].min(self.floors[before + 1]);
+        }
+        for after in section + 2..all.end {
+            self.floors[after] = self.floors[after].min(self.floors[after - 1]);
+        }
+    }
+
+    /// The least end of the blocks that share one of the `sections`, but not the `section` among these for which ends were
+    /// noted.
+    pub(super) fn least_end_beside(&self, sections: Range<usize>, section: usize) -> u64 {
+        let before = if sections.start < section { self.floors[sections.start + 1] } else { u64::MAX };
+        let after = if sections.end - 1 > section { self.floors[sections.end - 1] } else { u64::MAX };
+        before.min(after)
     }
 }
 

@@ -14,6 +14,10 @@ use super::{Choice, Ground, Outcome, Stacking};
 const ORDERS: [Order; 5] =
     [Order::CrowdArea, Order::CrowdLifetime, Order::Lifetime, Order::Area, Order::Size];
 
+/// In the first round. The first of these soon finds a placement where there is room to spare, and seldom elsewhere.
+const FIRST_CHOICES: [Choice; 3] = [Choice::First, Choice::Lowest, Choice::Hardest];
+
+/// In the rounds after it.
 const CHOICES: [Choice; 2] = [Choice::Lowest, Choice::Hardest];
 
 /// By how many places blocks move at most.
@@ -25,7 +29,8 @@ pub(in super::super) struct Restarts<'a> {
     problem: &'a Problem,
     orders: [Vec<u32>; ORDERS.len()],
     weights: Vec<u64>,
-    /// How many searches there were.
+    /// The round, and how many of its searches there were.
+    round: usize,
     searches: usize,
     /// Steps that each search of this round may take.
     most_steps: u64,
@@ -35,41 +40,47 @@ pub(in super::super) struct Restarts<'a> {
 
 impl<'a> Restarts<'a> {
     pub(in super::super) fn new(problem: &'a Problem) -> Self {
-        let (blocks, sections) = (problem.sizes.len() as u64, u64::from(problem.sections.count));
-        let lengths: u64 = problem.sections.spans.iter().map(|&(start, end)| u64::from(end - start)).sum();
         Self {
             problem,
             orders: ORDERS.map(|order| order.of(problem)),
             weights: vec![1; problem.sections.count as usize],
+            round: 0,
             searches: 0,
-            // Enough to get to the end a few times.
-            most_steps: 2 * blocks * (blocks + sections + lengths / 16),
+            most_steps: 4 * Self::least_steps(problem),
             number: 0x9e37_79b9_7f4a_7c15,
         }
+    }
+
+    /// About what it takes to place all blocks without going wrong once.
+    pub(in super::super) fn least_steps(problem: &Problem) -> u64 {
+        let lengths: u64 = problem.sections.spans.iter().map(|&(start, end)| u64::from(end - start)).sum();
+        let blocks = problem.sizes.len() as u64;
+        blocks * (blocks + u64::from(problem.sections.count) + lengths / 16) / 2
     }
 
     /// The next search for a placement below `capacity`, of `most_steps` at most: its outcome, its steps, and the offsets
     /// if it found any.
     pub(in super::super) fn search(&mut self, capacity: u64, most_steps: u64) -> (Outcome, u64, Vec<u64>) {
-        let kinds = ORDERS.len() * CHOICES.len();
-        let (round, kind) = (self.searches / kinds, self.searches % kinds);
-        if kind == 0 && round > 0 {
+        let choices = if self.round == 0 { &FIRST_CHOICES[..] } else { &CHOICES };
+        let choice = choices[self.searches % choices.len()];
+        let ranks = self.ranks(self.searches / choices.len(), self.round > 0);
+        let steps = self.most_steps.min(most_steps);
+        self.searches += 1;
+        if self.searches == ORDERS.len() * choices.len() {
+            (self.round, self.searches) = (self.round + 1, 0);
             self.most_steps += self.most_steps / 10;
         }
-        self.searches += 1;
-        let ranks = self.ranks(kind / CHOICES.len(), round > 0);
         let (blocks, sections) = (self.problem.sizes.len(), self.weights.len());
         let mut stacking = Stacking {
             problem: self.problem,
             ranks,
-            choice: CHOICES[kind % CHOICES.len()],
+            choice,
             weights: &mut self.weights,
             offsets: vec![0; blocks],
             ground: Ground::new(sections),
             bounds: Bounds::new(blocks, sections),
-            depth: 0,
             steps: 0,
-            most_steps: self.most_steps.min(most_steps),
+            most_steps: steps,
         };
         let outcome = stacking.run_all(capacity);
         (outcome, stacking.steps, stacking.offsets)
