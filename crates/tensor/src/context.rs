@@ -39,8 +39,7 @@ pub struct OpContext<'a> {
 
 impl<'a> OpContext<'a> {
     fn new(op: &'static str, device: &'a Device, memory: &Arc<dyn Allocator>, category: Category) -> Self {
-        let run = device.tracker().begin(op);
-        let allocator = run.track(memory);
+        let (run, allocator) = device.tracker().begin_over(op, memory);
         Self {
             op,
             device,
