@@ -87,7 +87,6 @@ impl Tracker {
     }
 
     /// The same, with the op's tracking allocator over `base`, as [`OpRun::track`] gives it: in one go.
-    #[must_use]
     pub fn begin_over(&self, op: &'static str, base: &Arc<dyn Allocator>) -> (OpRun<'_>, Arc<dyn Allocator>) {
         let (run, allocator) = match self.begin_part() {
             Some(part) => (part, None),
