@@ -8,6 +8,7 @@ use triomphe::{Arc, UniqueArc};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::layout::Layout;
+use crate::shape::Shape;
 use crate::storage::{Storage, View, ViewMut};
 
 /// See the module's text.
@@ -32,6 +33,19 @@ impl Body {
     /// A buffer of one's own.
     pub(crate) fn new(storage: Storage, layout: Layout, dtype: DType, device: Device) -> UniqueArc<Self> {
         UniqueArc::new(Self { memory: Memory::Own(storage), layout, dtype, device })
+    }
+
+    /// The same, in which elements of this shape lie in order from its start.
+    // Inlined, so that it is put together once and not moved from call to call.
+    #[inline(always)]
+    pub(crate) fn in_order(
+        storage: Storage,
+        shape: &Shape,
+        dtype: DType,
+        device: &Device,
+    ) -> UniqueArc<Self> {
+        let (memory, device) = (Memory::Own(storage), device.clone());
+        UniqueArc::new(Self { memory, layout: Layout::row_major(shape), dtype, device })
     }
 
     /// The same buffer seen through another layout.

@@ -13,7 +13,7 @@ use crate::body::Body;
 use crate::device::Device;
 use crate::dtype::{DType, RawElement};
 use crate::error::{Error, Result};
-use crate::layout::{Layout, bytes_of};
+use crate::layout::bytes_of;
 use crate::shape::Shape;
 use crate::storage::{Storage, View, ViewMut};
 use crate::tensor::Tensor;
@@ -38,15 +38,21 @@ pub struct OpContext<'a> {
 }
 
 impl<'a> OpContext<'a> {
-    fn new(op: &'static str, device: &'a Device, memory: &Arc<dyn Allocator>, category: Category) -> Self {
-        let run = device.tracker().begin(op);
-        let allocator = run.track(memory);
+    #[inline(always)]
+    fn new(
+        op: &'static str,
+        device: &'a Device,
+        memory: &Arc<dyn Allocator>,
+        category: Category,
+        recording: bool,
+    ) -> Self {
+        let (run, allocator) = device.tracker().begin_over(op, memory);
         Self {
             op,
             device,
             allocator,
             output_category: category,
-            recording: false,
+            recording,
             saved: RefCell::new(Vec::new()),
             attributes: AllocationAttributes::default(),
             run,
@@ -65,7 +71,7 @@ impl<'a> OpContext<'a> {
             Phase::Backward => Category::Gradient,
             _ => Category::Output,
         };
-        Self { recording, ..Self::new(op, device, memory, category) }
+        Self::new(op, device, memory, category, recording)
     }
 
     /// The context of an op that makes a tensor out of nothing, for a purpose known beforehand.
@@ -75,12 +81,12 @@ impl<'a> OpContext<'a> {
         memory: &Arc<dyn Allocator>,
         category: Category,
     ) -> Self {
-        Self::new(op, device, memory, category)
+        Self::new(op, device, memory, category, false)
     }
 
     /// The context of an op's backward.
     pub(crate) fn backward(op: &'static str, device: &'a Device, memory: &Arc<dyn Allocator>) -> Self {
-        Self::new(op, device, memory, Category::Gradient)
+        Self::new(op, device, memory, Category::Gradient, false)
     }
 
     /// The same context whose allocations are made as `attributes` say.
@@ -174,8 +180,7 @@ impl<'a> OpContext<'a> {
         match Allocation::new(&self.allocator, &request) {
             Ok(allocation) => {
                 let storage = Storage::charged(allocation, bytes, category);
-                let layout = Layout::row_major(shape);
-                Ok(Buffer { body: Body::new(storage, layout, dtype, self.device.clone()) })
+                Ok(Buffer { body: Body::in_order(storage, shape, dtype, self.device) })
             }
             Err(error) => Err(Error::Allocation { op: self.op, shape: *shape, dtype, error }),
         }
@@ -187,8 +192,13 @@ impl<'a> OpContext<'a> {
         if !self.recording {
             return;
         }
+        let mut saved = self.saved.borrow_mut();
+        if saved.capacity() == 0 {
+            // Few ops save more, and a list that grows is slower than one that is made.
+            *saved = Vec::with_capacity(2);
+        }
         // Without its place in the graph, so that an op may save its own output without keeping itself alive.
-        self.saved.borrow_mut().push(tensor.detach());
+        saved.push(tensor.detach());
     }
 
     /// Whether a backward of this op may follow, so that it is worth computing what only backward reads.

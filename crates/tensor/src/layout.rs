@@ -27,6 +27,7 @@ impl Layout {
     }
 
     /// The same of a shape whose bytes [can be counted](bytes_of).
+    #[inline(always)]
     pub(crate) fn row_major(shape: &Shape) -> Self {
         Self { shape: *shape, strides: row_major(shape), offset: 0 }
     }

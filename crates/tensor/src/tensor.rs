@@ -222,6 +222,11 @@ impl Tensor {
     /// As [`Tensor::to_vec`]; [`Error::ElementCount`] if there is not exactly one element.
     pub fn item<T: Element>(&self) -> Result<T> {
         match self.elements() {
+            // Where the host can read it, the number need not be copied first.
+            1 if T::DTYPE == self.dtype() => match self.view().host_contiguous() {
+                Some(&[raw]) => Ok(T::from_raw(raw)),
+                _ => self.to_vec().map(|values| values[0]),
+            },
             1 => self.to_vec().map(|values| values[0]),
             elements => Err(Error::ElementCount { op: "item", elements, shape: Shape::SCALAR }),
         }

@@ -201,11 +201,22 @@ impl TrackingAllocator {
     }
 
     /// Gives up the op's own reference, and adds what the op has come to. Whether nothing refers to this one any more.
+    #[inline]
     pub(crate) fn end_op(&self, figures: &mut Figures) -> bool {
         let mut counts = self.counts();
         counts.references -= 1;
         figures.add(&counts.sizes(), counts.live_before, counts.rounding, &counts.classes);
-        counts.references == 0
+        counts.comes_to_rest()
+    }
+
+    /// Its seat in the books, and the allocator that it is over, if it has one.
+    pub(crate) fn seat(&self) -> Option<(usize, &Arc<dyn Allocator>)> {
+        Some((self.seat?, self.inner.as_ref()?))
+    }
+
+    /// Whether it has a seat in the books.
+    pub(crate) const fn has_seat(&self) -> bool {
+        self.seat.is_some()
     }
 
     fn inner(&self) -> &Arc<dyn Allocator> {

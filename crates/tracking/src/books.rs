@@ -16,7 +16,7 @@ use bfc_core::{Allocator, LastResort, OwnerId};
 use crate::allocator::TrackingAllocator;
 use crate::record::Recorder;
 use crate::saved::Saves;
-use crate::totals::Totals;
+use crate::totals::{Figures, Totals};
 use crate::tracker::Execution;
 
 /// How many finished executions are kept: about as many as run at a time.
@@ -33,7 +33,7 @@ struct Home {
     base: Arc<dyn Allocator>,
     /// How often it was made one.
     adoptions: usize,
-    /// The tracking allocators over it, each in its seat.
+    /// The tracking allocators over it, each in its seat but while its op runs.
     seats: Vec<Option<Arc<TrackingAllocator>>>,
     /// Those that wait.
     idle: Vec<usize>,
@@ -70,8 +70,7 @@ pub(crate) struct Books {
 #[derive(Debug, Default)]
 pub(crate) struct Open {
     pub(crate) totals: Totals,
-    /// Each with the room for the list of its allocators.
-    executions: Vec<(Arc<Execution>, Vec<Arc<TrackingAllocator>>)>,
+    executions: Vec<Arc<Execution>>,
     /// Those that wait without handles: in here, beside another one, they would keep their pools alive.
     allocators: Vec<Arc<TrackingAllocator>>,
     homes: Vec<Home>,
@@ -99,17 +98,16 @@ impl Books {
         owner: OwnerId,
     ) -> Arc<TrackingAllocator> {
         let mut open = self.open();
+        if let Some(seated) = open.take_seated(inner) {
+            drop(open);
+            seated.resume(owner);
+            return seated;
+        }
         if let Some(home) = open.home(inner) {
-            if let Some(seat) = home.idle.pop()
-                && let Some(idle) = home.seats[seat].clone()
-            {
-                drop(open);
-                idle.resume(owner);
-                return idle;
-            }
             let seat = home.free_seat();
             drop(open);
-            return self.settle(inner, owner, seat);
+            let (inner, books) = (Arc::clone(inner), Arc::clone(self));
+            return Arc::new(TrackingAllocator::for_op(inner, owner, books, Some(seat)));
         }
         let idle = open.allocators.pop();
         drop(open);
@@ -122,25 +120,6 @@ impl Books {
             return idle;
         }
         Arc::new(TrackingAllocator::for_op(inner, owner, books, None))
-    }
-
-    /// A new allocator for a seat.
-    #[cold]
-    fn settle(
-        self: &Arc<Self>,
-        inner: &Arc<dyn Allocator>,
-        owner: OwnerId,
-        seat: usize,
-    ) -> Arc<TrackingAllocator> {
-        let made = TrackingAllocator::for_op(Arc::clone(inner), owner, Arc::clone(self), Some(seat));
-        let made = Arc::new(made);
-        if let Some(home) = self.open().home(inner)
-            && let Some(place) = home.seats.get_mut(seat)
-            && place.is_none()
-        {
-            *place = Some(Arc::clone(&made));
-        }
-        made
     }
 
     /// Has an allocator that came to rest wait in its seat. One that somebody still holds, and one too many, loses it.
@@ -224,23 +203,61 @@ impl Open {
         self.homes.iter_mut().find(|home| is_same(&home.base, base))
     }
 
-    /// A recycled execution, if there is one.
-    pub(crate) fn take_execution(&mut self, row: usize, owner: OwnerId) -> Option<Arc<Execution>> {
-        while let Some((idle, room)) = self.executions.pop() {
+    /// A tracking allocator over `base` that waits in its seat there. The seat is empty until the op that takes it
+    /// [ends](Self::end_op).
+    #[inline]
+    pub(crate) fn take_seated(&mut self, base: &Arc<dyn Allocator>) -> Option<Arc<TrackingAllocator>> {
+        let home = self.home(base)?;
+        let seat = home.idle.pop()?;
+        home.seats[seat].take()
+    }
+
+    /// Ends what an op has to do with an allocator that has a seat, and puts it there. One that does not go there any more is
+    /// handed back, to be dropped without the lock.
+    #[inline]
+    pub(crate) fn end_op(
+        &mut self,
+        allocator: Arc<TrackingAllocator>,
+        figures: &mut Figures,
+    ) -> Option<Arc<TrackingAllocator>> {
+        let rests = allocator.end_op(figures);
+        let Some((seat, base)) = allocator.seat() else { return Some(allocator) };
+        let Some(home) = self.home(base) else { return Some(allocator) };
+        // In a home that was made anew it may be another one's.
+        let Some(place) = home.seats.get_mut(seat).filter(|place| place.is_none()) else {
+            return Some(allocator);
+        };
+        // One that somebody kept would come to count for another op.
+        let kept = Arc::strong_count(&allocator) > 1 || Arc::weak_count(&allocator) > 0;
+        if rests && (kept || home.idle.len() >= IDLE_ALLOCATORS) {
+            home.vacant.push(seat);
+            return Some(allocator);
+        }
+        if rests {
+            home.idle.push(seat);
+        }
+        *place = Some(allocator);
+        None
+    }
+
+    /// A finished execution, to be begun anew, if there is one.
+    #[inline]
+    pub(crate) fn take_execution(&mut self) -> Option<Arc<Execution>> {
+        while let Some(idle) = self.executions.pop() {
             // A captured context may still refer to the finished op; it must not come to mean another one. Where there is no
             // other handle, and none is weak, none can come to be.
             if Arc::strong_count(&idle) == 1 {
-                idle.restart(row, owner, room);
                 return Some(idle);
             }
         }
         None
     }
 
-    /// Keeps a finished execution, and the room of its list; one too many is dropped.
-    pub(crate) fn put_execution(&mut self, execution: Arc<Execution>, room: Vec<Arc<TrackingAllocator>>) {
+    /// Keeps a finished execution; one too many is dropped.
+    #[inline]
+    pub(crate) fn put_execution(&mut self, execution: Arc<Execution>) {
         if self.executions.len() < IDLE_EXECUTIONS {
-            self.executions.push((execution, room));
+            self.executions.push(execution);
         }
     }
 }

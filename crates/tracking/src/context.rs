@@ -19,20 +19,31 @@ use crate::tracker::Execution;
 /// One entry of a thread's stack of running ops.
 #[derive(Debug)]
 struct Frame {
+    /// Tells the frame from all others that the thread ever has.
+    ticket: u64,
     execution: Option<Arc<Execution>>,
     /// Whether what lies below belongs to other work. A worker that waits may pick up a piece of another op, and that
     /// piece is no part of the op that the worker was busy with.
     is_entry: bool,
 }
 
+#[derive(Debug)]
+struct Stack {
+    frames: Vec<Frame>,
+    /// Those of ops that have not ended, but something that began before them has.
+    cut_off: Vec<Frame>,
+    tickets: u64,
+}
+
 thread_local! {
-    static RUNNING: RefCell<Vec<Frame>> = const { RefCell::new(Vec::new()) };
+    static RUNNING: RefCell<Stack> =
+        const { RefCell::new(Stack { frames: Vec::new(), cut_off: Vec::new(), tickets: 0 }) };
 }
 
 /// The unfinished op of tracker `tracker` that the current thread works for, if any.
 pub(crate) fn running_op_of(tracker: u64) -> Option<Arc<Execution>> {
-    let found = RUNNING.try_with(|frames| {
-        for frame in frames.borrow().iter().rev() {
+    let found = RUNNING.try_with(|stack| {
+        for frame in stack.borrow().frames.iter().rev() {
             match &frame.execution {
                 Some(execution) if execution.is_running_for(tracker) => return Some(Arc::clone(execution)),
                 _ if frame.is_entry => return None,
@@ -44,26 +55,39 @@ pub(crate) fn running_op_of(tracker: u64) -> Option<Arc<Execution>> {
     found.ok().flatten()
 }
 
-/// Makes `execution` the running op of the current thread until the guard is dropped.
-pub(crate) fn enter_op(execution: Arc<Execution>) -> FrameGuard {
-    FrameGuard::push(Frame { execution: Some(execution), is_entry: false })
+/// Makes `execution` the running op of the current thread, whose stack holds it, until the guard is dropped. A thread that
+/// ends has no stack any more.
+pub(crate) fn enter_op(execution: Arc<Execution>) -> Result<FrameGuard, Arc<Execution>> {
+    let mut entering = Some(execution);
+    FrameGuard::push(&mut entering, false).ok_or(entering).map_err(|left| left.expect("it was not pushed"))
 }
 
 /// Cuts the stack of running ops back when dropped.
 #[derive(Debug)]
 pub(crate) struct FrameGuard {
-    depth: usize,
+    ticket: u64,
     _not_send: NotSend,
 }
 
 impl FrameGuard {
-    fn push(frame: Frame) -> Self {
-        let depth = RUNNING.try_with(|frames| {
-            let mut frames = frames.borrow_mut();
-            frames.push(frame);
-            frames.len() - 1
+    fn push(execution: &mut Option<Arc<Execution>>, is_entry: bool) -> Option<Self> {
+        let ticket = RUNNING.try_with(|stack| {
+            let stack = &mut *stack.borrow_mut();
+            stack.tickets += 1;
+            stack.frames.push(Frame { ticket: stack.tickets, execution: execution.take(), is_entry });
+            stack.tickets
         });
-        Self { depth: depth.unwrap_or(usize::MAX), _not_send: PhantomData }
+        ticket.ok().map(|ticket| Self { ticket, _not_send: PhantomData })
+    }
+
+    /// What had entered.
+    pub(crate) fn execution(&self) -> Option<Arc<Execution>> {
+        let found = RUNNING.try_with(|stack| {
+            let stack = stack.borrow();
+            let mut frames = stack.frames.iter().rev().chain(&stack.cut_off);
+            frames.find(|frame| frame.ticket == self.ticket)?.execution.clone()
+        });
+        found.ok().flatten()
     }
 
     /// Cuts the stack back, and hands out what had entered.
@@ -74,28 +98,35 @@ impl FrameGuard {
         left
     }
 
+    #[inline]
     fn cut(&self) -> Option<Arc<Execution>> {
         // As a rule one frame is to be cut.
-        let only = RUNNING.try_with(|frames| {
-            let mut frames = frames.borrow_mut();
-            if frames.len() == self.depth.wrapping_add(1) { frames.pop() } else { None }
+        let only = RUNNING.try_with(|stack| {
+            let frames = &mut stack.borrow_mut().frames;
+            frames.pop_if(|top| top.ticket == self.ticket)
         });
-        if let Ok(Some(frame)) = only {
-            return frame.execution;
+        match only {
+            Ok(Some(frame)) => frame.execution,
+            _ => self.cut_many(),
         }
-        // Each frame is dropped after the borrow has ended: its destructor may reach code that looks at the stack.
-        let pop = || {
-            let popped = RUNNING.try_with(|frames| {
-                let mut frames = frames.borrow_mut();
-                if frames.len() > self.depth { frames.pop() } else { None }
-            });
-            popped.ok().flatten()
-        };
-        let mut lowest = None;
-        while let Some(frame) = pop() {
-            lowest = frame.execution;
-        }
-        lowest
+    }
+
+    #[cold]
+    fn cut_many(&self) -> Option<Arc<Execution>> {
+        // Frames are dropped after the borrow has ended: a destructor may reach code that looks at the stack.
+        let mut cut = RUNNING
+            .try_with(|stack| {
+                let Stack { frames, cut_off, .. } = &mut *stack.borrow_mut();
+                if let Some(from) = frames.iter().rposition(|frame| frame.ticket == self.ticket) {
+                    let (ops, others) = frames.drain(from + 1..).partition(|above| !above.is_entry);
+                    cut_off.extend::<Vec<Frame>>(ops);
+                    return frames.pop().into_iter().chain::<Vec<Frame>>(others).collect();
+                }
+                let among_cut = cut_off.iter().position(|frame| frame.ticket == self.ticket);
+                among_cut.map(|place| cut_off.swap_remove(place)).into_iter().collect::<Vec<Frame>>()
+            })
+            .unwrap_or_default();
+        cut.first_mut().and_then(|own| own.execution.take())
     }
 }
 
@@ -130,7 +161,8 @@ pub struct Context {
 /// ```
 #[must_use]
 pub fn capture() -> Context {
-    let top = RUNNING.try_with(|frames| frames.borrow().last().and_then(|frame| frame.execution.clone()));
+    let top =
+        RUNNING.try_with(|stack| stack.borrow().frames.last().and_then(|frame| frame.execution.clone()));
     Context { place: here(), execution: top.ok().flatten() }
 }
 
@@ -144,8 +176,8 @@ impl Context {
     /// Makes the current thread work for what was captured until the guard is dropped. An op that has finished
     /// meanwhile is no longer joined.
     pub fn enter(&self) -> ContextGuard {
-        let frame = Frame { execution: self.execution.clone(), is_entry: true };
-        ContextGuard { _frame: FrameGuard::push(frame), _place: self.place.enter() }
+        let frame = FrameGuard::push(&mut self.execution.clone(), true);
+        ContextGuard { _frame: frame, _place: self.place.enter() }
     }
 }
 
@@ -153,6 +185,6 @@ impl Context {
 #[derive(Debug)]
 #[must_use = "the context is left when the guard is dropped"]
 pub struct ContextGuard {
-    _frame: FrameGuard,
+    _frame: Option<FrameGuard>,
     _place: PlaceGuard,
 }

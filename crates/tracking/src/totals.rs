@@ -168,7 +168,7 @@ impl Class {
     }
 }
 
-/// How many rows are known by where their names lie.
+/// How many pairs of rows are known by where their names lie.
 const KNOWN: usize = 256;
 
 #[derive(Clone, Copy, Debug)]
@@ -179,22 +179,32 @@ struct KnownRow {
     owner: OwnerId,
 }
 
-/// Rows that were asked for, each where its place and name say, until another one takes that.
+impl KnownRow {
+    #[inline]
+    fn is_of(&self, place: Place, op: &'static str) -> bool {
+        self.place == place && std::ptr::eq(self.op, op)
+    }
+}
+
+/// Rows that were asked for, each in the pair that its place and name say, until two others have taken that: a model's ops take
+/// turns, and of a table of single rows two that share one would both be looked for in every step.
 #[derive(Debug)]
-struct Known(Box<[Option<KnownRow>; KNOWN]>);
+struct Known(Box<[[Option<KnownRow>; 2]; KNOWN]>);
 
 impl Known {
     #[inline]
-    fn at(&mut self, place: Place, op: &'static str) -> &mut Option<KnownRow> {
-        let name = op.as_ptr().addr() >> 2;
-        let at = name ^ (name >> 8) ^ (place.module.index() * 5) ^ (place.phase as usize * 85);
-        &mut self.0[at % KNOWN]
+    fn pair(&mut self, place: Place, op: &'static str) -> &mut [Option<KnownRow>; 2] {
+        let name = op.as_ptr().addr() as u64;
+        let key = name ^ ((place.module.index() as u64) << 34) ^ ((place.phase as u64) << 32);
+        // Fibonacci hashing.
+        let at = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - KNOWN.ilog2());
+        &mut self.0[at as usize]
     }
 }
 
 impl Default for Known {
     fn default() -> Self {
-        Self(Box::new([None; KNOWN]))
+        Self(Box::new([[None; 2]; KNOWN]))
     }
 }
 
@@ -215,14 +225,14 @@ impl Totals {
     /// The row of an op in a place, made on first use, and its owner.
     #[inline]
     pub(crate) fn row(&mut self, place: Place, op: &'static str) -> (usize, OwnerId) {
-        if let Some(known) = self.known.at(place, op)
-            && known.place == place
-            && std::ptr::eq(known.op, op)
-        {
-            return (known.row, known.owner);
+        for known in self.known.pair(place, op).iter().flatten() {
+            if known.is_of(place, op) {
+                return (known.row, known.owner);
+            }
         }
         let (row, owner) = self.find_row(place, op);
-        *self.known.at(place, op) = Some(KnownRow { place, op, row, owner });
+        let pair = self.known.pair(place, op);
+        *pair = [Some(KnownRow { place, op, row, owner }), pair[0]];
         (row, owner)
     }
 

@@ -48,15 +48,15 @@ pub struct Tracker {
     /// Tells the running ops of several trackers apart.
     id: u64,
     books: Arc<Books>,
-    /// In a tracker that keeps no accounts: the op that all are a part of, and that has finished.
-    unmarked: Option<Arc<Execution>>,
+    /// Whether accounts are kept.
+    marks: bool,
 }
 
 impl Tracker {
     /// A tracker with nothing counted.
     #[must_use]
     pub fn new() -> Arc<Self> {
-        Self::build(None)
+        Self::build(true)
     }
 
     /// A tracker that keeps no accounts: ops take memory straight from their pools, and are named nowhere. It is there to
@@ -70,13 +70,12 @@ impl Tracker {
     /// ```
     #[must_use]
     pub fn without_marks() -> Arc<Self> {
-        let finished = AtomicBool::new(true);
-        Self::build(Some(Arc::new(Execution { finished, ..Execution::new(u64::MAX, 0, OwnerId::ROOT) })))
+        Self::build(false)
     }
 
-    fn build(unmarked: Option<Arc<Execution>>) -> Arc<Self> {
+    fn build(marks: bool) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Arc::new(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), books: Books::new(), unmarked })
+        Arc::new(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), books: Books::new(), marks })
     }
 
     /// Begins an execution of `op` in the current place; it lasts until the [`OpRun`] is dropped.
@@ -84,27 +83,53 @@ impl Tracker {
     /// While this thread works for an op of this tracker already, the new one is a part of that: it shares its account
     /// and is no call of its own.
     pub fn begin(&self, op: &'static str) -> OpRun<'_> {
-        if let Some(unmarked) = &self.unmarked {
-            let (execution, owner) = (Arc::clone(unmarked), OwnerId::ROOT);
-            return OpRun { tracker: self, execution, owner, frame: None };
+        self.begin_part().unwrap_or_else(|| self.begin_whole(op, None).0)
+    }
+
+    /// The same, with the op's tracking allocator over `base`, as [`OpRun::track`] gives it: in one go.
+    pub fn begin_over(&self, op: &'static str, base: &Arc<dyn Allocator>) -> (OpRun<'_>, Arc<dyn Allocator>) {
+        let (run, allocator) = match self.begin_part() {
+            Some(part) => (part, None),
+            None => self.begin_whole(op, Some(base)),
+        };
+        let allocator = allocator.unwrap_or_else(|| run.track(base));
+        (run, allocator)
+    }
+
+    /// A run that is no execution of its own.
+    #[inline(always)]
+    fn begin_part(&self) -> Option<OpRun<'_>> {
+        if !self.marks {
+            return Some(OpRun { tracker: self, owner: OwnerId::ROOT, part: Part::Unmarked });
         }
-        if let Some(execution) = running_op_of(self.id) {
-            let owner = execution.running().owner;
-            return OpRun { tracker: self, execution, owner, frame: None };
-        }
+        let execution = running_op_of(self.id)?;
+        let owner = execution.running().owner;
+        Some(OpRun { tracker: self, owner, part: Part::Nested(execution) })
+    }
+
+    /// An execution, and its allocator over `base` if one waits.
+    #[inline(always)]
+    fn begin_whole(
+        &self,
+        op: &'static str,
+        base: Option<&Arc<dyn Allocator>>,
+    ) -> (OpRun<'_>, Option<Arc<dyn Allocator>>) {
         let place = here();
-        let (row, owner, idle) = {
+        let (row, owner, idle, seated) = {
             let mut open = self.books.open();
             let (row, owner) = open.totals.row(place, op);
-            (row, owner, open.take_execution(row, owner))
+            let seated = base.and_then(|base| open.take_seated(base));
+            (row, owner, open.take_execution(), seated)
         };
-        let execution = match idle {
-            Some(idle) => idle,
-            None => Arc::new(Execution::new(self.id, row, owner)),
-        };
+        let execution = idle.unwrap_or_else(|| Arc::new(Execution::new(self.id)));
+        let allocator = seated.as_ref().map(|seated| {
+            seated.resume(owner);
+            Arc::clone(seated) as Arc<dyn Allocator>
+        });
+        execution.start(row, owner, seated);
         self.books.recorder.post_enter(owner, place.phase);
-        let frame = Some(enter_op(Arc::clone(&execution)));
-        OpRun { tracker: self, execution, owner, frame }
+        let part = enter_op(execution).map_or_else(Part::Apart, Part::Whole);
+        (OpRun { tracker: self, owner, part }, allocator)
     }
 
     /// Tells that ops will turn to this allocator all the time, as that of a device's memory: what stands between it and ops is
@@ -122,7 +147,7 @@ impl Tracker {
     /// afterwards, as when a parameter has found its place in a model. No execution is counted.
     #[must_use]
     pub fn owner_here(&self, op: &'static str) -> OwnerId {
-        if self.unmarked.is_some() {
+        if !self.marks {
             return OwnerId::ROOT;
         }
         let place = here();
@@ -225,20 +250,37 @@ impl Tracker {
     }
 
     fn finish(&self, execution: Arc<Execution>) {
-        let (row, mut allocators) = execution.finish();
+        let (row, Joined { first, others }) = execution.finish();
         let mut figures = Figures::default();
-        while let Some(allocator) = allocators.pop() {
-            if allocator.end_op(&mut figures) {
-                allocator.retire();
-            }
+        let mut seated = None;
+        match first {
+            Some(first) if first.has_seat() => seated = Some(first),
+            Some(first) => self.end_alone(first, &mut figures),
+            None => {}
         }
-        {
+        for other in others {
+            self.end_alone(other, &mut figures);
+        }
+        // Dropped without the lock: it may be the last to hold the books.
+        let _lost = {
             let mut open = self.books.open();
+            let lost = seated.and_then(|seated| open.end_op(seated, &mut figures));
             open.totals.fold(row, ThreadNumber::current().get(), &figures);
-            // The list is empty again, and its room is kept for the next op.
-            open.put_execution(execution, allocators);
-        }
+            open.put_execution(execution);
+            lost
+        };
         self.books.recorder.post_leave(figures.high_water, figures.outliving);
+    }
+
+    /// Ends what an op has to do with an allocator that is not the only one, or has no seat.
+    #[inline(never)]
+    fn end_alone(&self, allocator: Arc<TrackingAllocator>, figures: &mut Figures) {
+        if allocator.has_seat() {
+            let lost = self.books.open().end_op(allocator, figures);
+            drop(lost);
+        } else if allocator.end_op(figures) {
+            allocator.retire();
+        }
     }
 
     #[cfg(test)]
@@ -267,19 +309,29 @@ pub(crate) struct Execution {
 pub(crate) struct Running {
     row: usize,
     owner: OwnerId,
-    /// One for each allocator that the op uses; in practice one or two.
-    allocators: Vec<Arc<TrackingAllocator>>,
+    allocators: Joined,
+}
+
+/// The tracking allocators of an op, one for each allocator that it uses: in practice one.
+#[derive(Debug, Default)]
+struct Joined {
+    first: Option<Arc<TrackingAllocator>>,
+    others: Vec<Arc<TrackingAllocator>>,
 }
 
 impl Execution {
-    fn new(tracker: u64, row: usize, owner: OwnerId) -> Self {
-        let running = BiasedMutex::new(Running { row, owner, allocators: Vec::new() });
-        Self { tracker, finished: AtomicBool::new(false), running }
+    /// One that has not begun.
+    fn new(tracker: u64) -> Self {
+        let running =
+            BiasedMutex::new(Running { row: 0, owner: OwnerId::ROOT, allocators: Joined::default() });
+        Self { tracker, finished: AtomicBool::new(true), running }
     }
 
-    /// Makes a finished execution, which nobody else has a handle of, one of another op. Its list begins in `room`.
-    pub(crate) fn restart(&self, row: usize, owner: OwnerId, room: Vec<Arc<TrackingAllocator>>) {
-        *self.running() = Running { row, owner, allocators: room };
+    /// Begins, or begins anew as another op: nobody else has a handle.
+    #[inline]
+    fn start(&self, row: usize, owner: OwnerId, first: Option<Arc<TrackingAllocator>>) {
+        let mut running = self.running();
+        (running.row, running.owner, running.allocators.first) = (row, owner, first);
         self.finished.store(false, Ordering::Release);
     }
 
@@ -288,17 +340,13 @@ impl Execution {
         self.tracker == tracker && !self.finished.load(Ordering::Acquire)
     }
 
-    /// Whether this stands for all ops of a tracker that keeps no accounts.
-    const fn is_unmarked(&self) -> bool {
-        self.tracker == u64::MAX
-    }
-
     fn running(&self) -> BiasedGuard<'_, Running> {
         self.running.lock(ThreadNumber::current())
     }
 
     /// Ends the execution: from here on no allocator joins it. Its row, and those that did.
-    fn finish(&self) -> (usize, Vec<Arc<TrackingAllocator>>) {
+    #[inline]
+    fn finish(&self) -> (usize, Joined) {
         let mut running = self.running();
         self.finished.store(true, Ordering::Release);
         (running.row, std::mem::take(&mut running.allocators))
@@ -310,17 +358,28 @@ impl Execution {
 #[must_use = "the op ends when this is dropped"]
 pub struct OpRun<'t> {
     tracker: &'t Tracker,
-    execution: Arc<Execution>,
     owner: OwnerId,
-    /// `None` if this is a part of an op that ran already.
-    frame: Option<FrameGuard>,
+    part: Part,
+}
+
+/// What a run is to an execution.
+#[derive(Debug)]
+enum Part {
+    /// All of it. The thread's stack of running ops holds the execution, so that there is no second handle to count.
+    Whole(FrameGuard),
+    /// The same on a thread that ends, which has no stack any more.
+    Apart(Arc<Execution>),
+    /// A part of an op that ran already.
+    Nested(Arc<Execution>),
+    /// There is none: no accounts are kept.
+    Unmarked,
 }
 
 impl OpRun<'_> {
     /// Whether this is a part of an op that ran already.
     #[must_use]
     pub const fn is_nested(&self) -> bool {
-        self.frame.is_none()
+        matches!(self.part, Part::Nested(_) | Part::Unmarked)
     }
 
     /// The owner that the op's allocations are charged to.
@@ -338,27 +397,37 @@ impl OpRun<'_> {
     /// Where the op has finished, which takes a nested run that outlives it, `base` itself is returned.
     #[must_use]
     pub fn track(&self, base: &Arc<dyn Allocator>) -> Arc<dyn Allocator> {
-        if self.execution.is_unmarked() {
+        let execution = match &self.part {
+            Part::Whole(frame) => frame.execution(),
+            Part::Apart(execution) | Part::Nested(execution) => Some(Arc::clone(execution)),
+            Part::Unmarked => None,
+        };
+        let Some(execution) = execution else { return Arc::clone(base) };
+        let mut running = execution.running();
+        if execution.finished.load(Ordering::Relaxed) {
             return Arc::clone(base);
         }
-        let mut running = self.execution.running();
-        if self.execution.finished.load(Ordering::Relaxed) {
-            return Arc::clone(base);
-        }
-        if let Some(allocator) = running.allocators.iter().find(|allocator| allocator.stands_for(base)) {
+        let Running { owner, allocators: Joined { first, others }, .. } = &mut *running;
+        if let Some(allocator) = first.iter().chain(&*others).find(|allocator| allocator.stands_for(base)) {
             return Arc::clone(allocator) as Arc<dyn Allocator>;
         }
-        let allocator = self.tracker.books.take_allocator(base, running.owner);
-        running.allocators.push(Arc::clone(&allocator));
+        let allocator = self.tracker.books.take_allocator(base, *owner);
+        match first {
+            None => *first = Some(Arc::clone(&allocator)),
+            Some(_) => others.push(Arc::clone(&allocator)),
+        }
         allocator
     }
 }
 
 impl Drop for OpRun<'_> {
     fn drop(&mut self) {
-        if let Some(frame) = self.frame.take() {
-            let left = frame.leave().filter(|left| Arc::ptr_eq(left, &self.execution));
-            let execution = left.unwrap_or_else(|| Arc::clone(&self.execution));
+        let execution = match std::mem::replace(&mut self.part, Part::Unmarked) {
+            Part::Whole(frame) => frame.leave(),
+            Part::Apart(execution) => Some(execution),
+            Part::Nested(_) | Part::Unmarked => None,
+        };
+        if let Some(execution) = execution {
             self.tracker.finish(execution);
         }
     }

@@ -80,17 +80,27 @@ fn take(allocator: &Arc<dyn Allocator>, bytes: u64) -> Allocation {
 
 /// Results of one op are dropped on other threads while the op returns and the next ones begin.
 fn results_are_dropped_while_ops_come_and_go() {
+    results_are_dropped(false);
+}
+
+/// The same over a pool whose tracking allocators have seats, which ops take them out of.
+fn results_are_dropped_while_seats_are_left_and_taken() {
+    results_are_dropped(true);
+}
+
+fn results_are_dropped(adopted: bool) {
     let (tracker, pool) = (Tracker::new(), OneSlot::new());
     let base: Arc<dyn Allocator> = pool.clone();
-    let run = tracker.begin("first");
-    let allocator = run.track(&base);
+    if adopted {
+        tracker.adopt(&base);
+    }
+    let (run, allocator) = tracker.begin_over("first", &base);
     let results = [take(&allocator, 10), take(&allocator, 20)];
     let droppers = results.map(|result| thread::spawn(move || drop(result)));
     drop(allocator);
     drop(run);
     for op in ["second", "third"] {
-        let run = tracker.begin(op);
-        let allocator = run.track(&base);
+        let (_run, allocator) = tracker.begin_over(op, &base);
         drop(take(&allocator, 7));
     }
     for dropper in droppers {
@@ -187,6 +197,12 @@ fn concurrent_ops_keep_their_figures_apart() {
 fn an_allocator_in_use_is_never_recycled() {
     check_random(results_are_dropped_while_ops_come_and_go, 3000);
     check_pct(results_are_dropped_while_ops_come_and_go, 3000, 3);
+}
+
+#[test]
+fn an_allocator_in_use_is_never_recycled_from_its_seat() {
+    check_random(results_are_dropped_while_seats_are_left_and_taken, 3000);
+    check_pct(results_are_dropped_while_seats_are_left_and_taken, 3000, 3);
 }
 
 #[test]

@@ -34,6 +34,8 @@ struct Args {
     /// Timed blocks of steps; their median counts.
     #[arg(long, default_value_t = 9)]
     blocks: usize,
+    #[command(flatten)]
+    ours: highwater::Options,
     /// What to train.
     #[arg(value_enum, required = true)]
     workloads: Vec<Workload>,
@@ -50,7 +52,7 @@ enum Peer {
 }
 
 impl Peer {
-    fn start(self, workload: Workload, threads: usize) -> anyhow::Result<Step> {
+    fn start(self, workload: Workload, threads: usize, ours: highwater::Options) -> anyhow::Result<Step> {
         if self != Self::Highwater {
             let set = std::env::var("RAYON_NUM_THREADS").ok().and_then(|text| text.parse().ok());
             anyhow::ensure!(
@@ -59,7 +61,7 @@ impl Peer {
             );
         }
         match self {
-            Self::Highwater => highwater::start(workload, threads),
+            Self::Highwater => highwater::start(workload, threads, ours),
             #[cfg(feature = "candle")]
             Self::Candle => candle::start(workload),
             #[cfg(feature = "burn")]
@@ -80,7 +82,7 @@ fn main() -> anyhow::Result<()> {
 
 /// Runs one program and prints a line.
 fn measure(peer: Peer, workload: Workload, args: &Args) -> anyhow::Result<()> {
-    let mut step = peer.start(workload, args.threads)?;
+    let mut step = peer.start(workload, args.threads, args.ours)?;
     let (mut losses, mut number, mut times) = (Vec::new(), 0, Vec::new());
     for block in 0..=args.blocks {
         let start = Instant::now();

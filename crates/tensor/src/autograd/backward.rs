@@ -1,7 +1,6 @@
 //! The backward pass: from the loss to the leaves, freeing what was saved on the way.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 
 use bfc_core::Category;
 use highwater_tracking::{Phase, phase};
@@ -130,15 +129,13 @@ fn pass(op: &dyn Op, saved: &Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>>
 fn deliver(edge: GradEdge, grad: Tensor, pending: &mut Pending, gradients: &mut Gradients) -> Result<()> {
     // The earlier gradient is taken out while the sum is made, so that its buffer has a single owner.
     match edge {
-        GradEdge::Leaf(leaf) => match gradients.by_leaf_mut().entry(leaf) {
-            Entry::Vacant(place) => {
-                place.insert(grad);
-            }
-            Entry::Occupied(first) => {
-                let total = sum(first.remove(), grad)?;
-                gradients.by_leaf_mut().insert(leaf, total);
-            }
-        },
+        GradEdge::Leaf(leaf) => {
+            let total = match gradients.by_leaf_mut().remove(leaf) {
+                None => grad,
+                Some(first) => sum(first, grad)?,
+            };
+            gradients.by_leaf_mut().insert(leaf, total);
+        }
         GradEdge::Node(node) => {
             let total = match pending.take(node.number) {
                 None => grad,
@@ -171,7 +168,7 @@ fn sum(mut first: Tensor, second: Tensor) -> Result<Tensor> {
 /// What has reached a place so far, which is not there any more then: for an op that adds to it.
 fn taken_out(edge: &GradEdge, pending: &mut Pending, gradients: &mut Gradients) -> Option<Tensor> {
     match edge {
-        GradEdge::Leaf(leaf) => gradients.by_leaf_mut().remove(leaf),
+        GradEdge::Leaf(leaf) => gradients.by_leaf_mut().remove(*leaf),
         GradEdge::Node(node) => pending.take(node.number),
     }
 }

@@ -1,10 +1,10 @@
 //! The result of a backward pass.
 
-use std::collections::BTreeMap;
-
-use super::node::{GradEdge, LeafId};
+use self::by_leaf::ByLeaf;
+use super::node::GradEdge;
 use crate::tensor::Tensor;
 
+mod by_leaf;
 mod clip;
 mod sum;
 
@@ -15,8 +15,7 @@ mod sum;
 /// [value](Self::clip_value).
 #[derive(Debug, Default)]
 pub struct Gradients {
-    /// In order, so that dropping the gradients frees their memory in the same order in every run.
-    by_leaf: BTreeMap<LeafId, Tensor>,
+    by_leaf: ByLeaf,
 }
 
 impl Gradients {
@@ -24,7 +23,7 @@ impl Gradients {
     #[must_use]
     pub fn get(&self, leaf: &Tensor) -> Option<&Tensor> {
         match leaf.grad_edge() {
-            Some(GradEdge::Leaf(id)) => self.by_leaf.get(id),
+            Some(GradEdge::Leaf(id)) => self.by_leaf.get(*id),
             _ => None,
         }
     }
@@ -32,34 +31,34 @@ impl Gradients {
     /// Takes the gradient of `leaf` out, so that its memory is freed as soon as it was used.
     pub fn take(&mut self, leaf: &Tensor) -> Option<Tensor> {
         match leaf.grad_edge() {
-            Some(GradEdge::Leaf(id)) => self.by_leaf.remove(id),
+            Some(GradEdge::Leaf(id)) => self.by_leaf.remove(*id),
             _ => None,
         }
     }
 
     /// How many leaves have a gradient.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub const fn len(&self) -> usize {
         self.by_leaf.len()
     }
 
     /// Whether no leaf has a gradient.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub const fn is_empty(&self) -> bool {
         self.by_leaf.is_empty()
     }
 
     /// The gradients, in the order of the leaves.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
-        self.by_leaf.values_mut()
+        self.by_leaf.iter_mut().map(|(_, gradient)| gradient)
     }
 
     /// All gradients, in the order in which their leaves were made.
     pub fn iter(&self) -> impl Iterator<Item = &Tensor> {
-        self.by_leaf.values()
+        self.by_leaf.iter().map(|(_, gradient)| gradient)
     }
 
-    pub(super) fn by_leaf_mut(&mut self) -> &mut BTreeMap<LeafId, Tensor> {
+    pub(super) const fn by_leaf_mut(&mut self) -> &mut ByLeaf {
         &mut self.by_leaf
     }
 }

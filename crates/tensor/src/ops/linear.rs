@@ -93,9 +93,8 @@ impl Op for Linear {
         let to_bias = wanted(saved, 2, || {
             let mut rows = AxisSet::none(2);
             rows.insert(0);
-            let mut out = ctx.output(&rows.folded_shape(grad.shape()), grad.dtype())?;
-            reduce::fold(ctx, Reduce::Sum, grad.view(), &rows, &mut out)?;
-            reduce::reshaped(out.finish(), saved.input_shape(2))
+            let like = (&saved.input_shape(2), grad.dtype());
+            reduce::share_as(ctx, (Reduce::Sum, 1.0), grad.view(), &rows, like)
         })?;
         Ok(vec![to_x, to_weight, to_bias])
     }

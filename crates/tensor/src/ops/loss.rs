@@ -19,7 +19,7 @@ pub use weighted::CrossEntropyOptions;
 use positions::Rows;
 
 use super::axes::AxisSet;
-use super::reduce::{reshaped, share};
+use super::reduce::share_as;
 use super::{expect_dtype, same_dtype, supported, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Binary, Kernel, Reduce, Unary};
@@ -34,7 +34,7 @@ use crate::tensor::Tensor;
 /// Folds all elements, divided by a number, into the op's output without axes.
 fn share_of_all(ctx: &OpContext<'_>, f: (Reduce, f64), input: View<'_>, dtype: DType) -> Result<Tensor> {
     let axes = AxisSet::all(input.layout().shape().rank());
-    reshaped(share(ctx, f, input, &axes, dtype)?, Shape::SCALAR)
+    share_as(ctx, f, input, &axes, (&Shape::SCALAR, dtype))
 }
 
 /// Refuses all but logits `[n, classes]` and targets `[n]` for them.

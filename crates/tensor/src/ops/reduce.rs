@@ -20,9 +20,10 @@ use crate::backend::{Binary, Kernel, Reduce, Workspace};
 use crate::context::{Buffer, OpContext};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::layout::Layout;
 use crate::op::{Op, apply};
 use crate::shape::Shape;
-use crate::storage::View;
+use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
 
 /// The type of sums and products of elements: narrow integers would wrap, and truth values are counted.
@@ -94,7 +95,7 @@ pub(super) fn fold(
     axes: &AxisSet,
     out: &mut Buffer,
 ) -> Result<()> {
-    fold_shares(ctx, (f, 1.0), input, axes, out)
+    fold_shares(ctx, (f, 1.0), input, axes, out.view_mut())
 }
 
 /// The same, divided by a number.
@@ -103,12 +104,12 @@ fn fold_shares(
     (f, divisor): (Reduce, f64),
     input: View<'_>,
     axes: &AxisSet,
-    out: &mut Buffer,
+    out: ViewMut<'_>,
 ) -> Result<()> {
     let axes = axes.as_slice();
     let mut workspace =
         ctx.workspace(Workspace::Reduce { shape: input.layout().shape(), axes, dtype: input.dtype() })?;
-    let (workspace, out) = (workspace.as_mut().map(Buffer::view_mut), out.view_mut());
+    let workspace = workspace.as_mut().map(Buffer::view_mut);
     ctx.compute(Kernel::Reduce { f, divisor, input, axes, workspace, out })
 }
 
@@ -122,7 +123,21 @@ pub(super) fn share(
     dtype: DType,
 ) -> Result<Tensor> {
     let mut out = ctx.output(&axes.folded_shape(input.layout().shape()), dtype)?;
-    fold_shares(ctx, f, input, axes, &mut out)?;
+    fold_shares(ctx, f, input, axes, out.view_mut())?;
+    Ok(out.finish())
+}
+
+/// The same, into an output of another shape of as many elements.
+pub(super) fn share_as(
+    ctx: &OpContext<'_>,
+    f: (Reduce, f64),
+    input: View<'_>,
+    axes: &AxisSet,
+    (shape, dtype): (&Shape, DType),
+) -> Result<Tensor> {
+    let mut out = ctx.output(shape, dtype)?;
+    let folded = Layout::row_major(&axes.folded_shape(input.layout().shape()));
+    fold_shares(ctx, f, input, axes, out.view_mut().with_layout(&folded))?;
     Ok(out.finish())
 }
 

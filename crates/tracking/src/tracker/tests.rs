@@ -104,6 +104,48 @@ fn ops_of_another_tracker_do_not_nest() {
 }
 
 #[test]
+fn ops_that_end_in_another_order_than_the_stack_s_are_each_counted_and_disturb_no_other() {
+    let (pool, trackers) = (TestPool::tracking(), [Tracker::new(), Tracker::new(), Tracker::new()]);
+    let [lower, upper, later] = trackers.each_ref();
+    let (below, above) = (lower.begin("below"), upper.begin("above"));
+    drop(below);
+    assert_eq!(totals(lower, "below").calls, 1);
+    // It goes on as an op, although it is not found any more.
+    let running = later.begin("running");
+    drop(take(&above.track(&pool), 7, Category::Temporary));
+    drop(above);
+    assert_eq!((totals(upper, "above").calls, totals(upper, "above").total_bytes), (1, 7));
+    assert!(later.begin("part").is_nested());
+    drop(running);
+    assert_eq!(totals(later, "running").calls, 1);
+}
+
+#[test]
+fn an_op_begun_over_an_allocator_has_what_it_would_have_by_tracking_it() {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    for adopted in [false, true] {
+        if adopted {
+            tracker.adopt(&pool);
+        }
+        let mut addresses = Vec::new();
+        for _ in 0..3 {
+            let (run, allocator) = tracker.begin_over("op", &pool);
+            assert!(Arc::ptr_eq(&allocator, &run.track(&pool)) && !run.is_nested());
+            addresses.push(Arc::as_ptr(&allocator).cast::<()>());
+            drop(take(&allocator, 10, Category::Temporary));
+            let (part, of_part) = tracker.begin_over("part", &pool);
+            assert!(part.is_nested() && Arc::ptr_eq(&of_part, &allocator));
+        }
+        assert!(addresses.iter().all(|address| *address == addresses[0]), "it was not used again");
+    }
+    let row = totals(&tracker, "op");
+    assert_eq!((row.calls, row.total_bytes, row.high_water_bytes), (6, 60, 10));
+    let unmarked = Tracker::without_marks();
+    let (run, allocator) = unmarked.begin_over("op", &pool);
+    assert!(Arc::ptr_eq(&allocator, &pool) && run.is_nested());
+}
+
+#[test]
 fn an_op_has_one_tracking_allocator_for_each_inner_allocator() {
     let (tracker, pool, other) = (Tracker::new(), TestPool::tracking(), TestPool::tracking());
     let run = tracker.begin("op");

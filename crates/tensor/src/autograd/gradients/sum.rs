@@ -37,9 +37,13 @@ impl Gradients {
     /// be computed with, and there is no memory: both are as they were then. A device that fails on the way leaves some
     /// gradients summed, and the others in `other`.
     pub fn accumulate(&mut self, other: &mut Self) -> Result<()> {
+        if self.is_empty() {
+            std::mem::swap(self, other);
+            return Ok(());
+        }
         let _phase = phase(Phase::Backward);
         // All memory first.
-        for (leaf, theirs) in &mut other.by_leaf {
+        for (leaf, theirs) in other.by_leaf.iter_mut() {
             let Some(ours) = self.by_leaf.get_mut(leaf) else { continue };
             // Where only theirs can be written, ours is added to it.
             if ours.view_mut().is_none() && theirs.view_mut().is_none() {
@@ -48,13 +52,14 @@ impl Gradients {
         }
         let pair = |(leaf, theirs): (_, &Tensor)| Some([self.by_leaf.get(leaf)?.clone(), theirs.clone()]);
         rehearse(OP, other.by_leaf.iter().filter_map(pair))?;
-        while let Some(mut entry) = other.by_leaf.first_entry() {
-            let Some(ours) = self.by_leaf.get_mut(entry.key()) else {
-                let (leaf, theirs) = entry.remove_entry();
-                self.by_leaf.insert(leaf, theirs);
+        while let Some(leaf) = other.by_leaf.first() {
+            let Some(ours) = self.by_leaf.get_mut(leaf) else {
+                if let Some(theirs) = other.by_leaf.remove(leaf) {
+                    self.by_leaf.insert(leaf, theirs);
+                }
                 continue;
             };
-            let theirs = entry.get_mut();
+            let Some(theirs) = other.by_leaf.get_mut(leaf) else { break };
             if ours.view_mut().is_none() {
                 std::mem::swap(ours, theirs);
             }
@@ -62,7 +67,7 @@ impl Gradients {
             let ctx = OpContext::backward(OP, &device, device.default_allocator()?);
             let acc = ours.view_mut().expect("one of the two was writable above");
             ctx.compute(Kernel::Accumulate { f: Binary::Add, input: theirs.view(), acc })?;
-            entry.remove();
+            other.by_leaf.remove(leaf);
         }
         Ok(())
     }
@@ -72,7 +77,7 @@ impl Gradients {
     /// # Errors
     /// [`Error::Allocation`](crate::Error::Allocation) if one has to be copied and there is no memory; no value has changed.
     pub(super) fn make_writable(&mut self) -> Result<()> {
-        self.by_leaf.values_mut().try_for_each(make_writable)
+        self.values_mut().try_for_each(make_writable)
     }
 }
 

@@ -151,20 +151,18 @@ pub(super) fn unary_grad(
     out: ViewMut<'_>,
 ) -> Result<()> {
     float!(op, out.dtype(), T => {
-        let (source, pair) = (Source::new(op, saved)?, Pair::new(op, saved, grad)?);
-        derivative::<T>(workers, f, &source, &pair, host_mut(op, out)?);
+        let small = match f {
+            Unary::Sin | Unary::Cos => small_angles(&Source::<T>::new(op, saved)?),
+            _ => false,
+        };
+        derivative::<T>(workers, (f, small), &Pair::new(op, saved, grad)?, host_mut(op, out)?);
         Ok(())
     })
 }
 
-/// out = g f'(x), or the same from the value y = f(x) where that is what was saved; of each pair the first is it.
-fn derivative<T: Float>(
-    workers: &Workers,
-    f: Unary,
-    saved: &Source<'_, T>,
-    pair: &Pair<'_, T, T>,
-    out: &mut [T],
-) {
+/// out = g f'(x), or the same from the value y = f(x) where that is what was saved; of each pair the first is it. `small` says
+/// of angles that all are [below](Float::LARGE_ANGLE).
+fn derivative<T: Float>(workers: &Workers, (f, small): (Unary, bool), pair: &Pair<'_, T, T>, out: &mut [T]) {
     let two = T::ONE + T::ONE;
     match f {
         Unary::Neg => pair.map(workers, LIGHT, out, |_, g| -g),
@@ -194,9 +192,9 @@ fn derivative<T: Float>(
         Unary::Sign | Unary::Floor | Unary::Ceil | Unary::Round => {
             pair.map(workers, LIGHT, out, |_, _| T::ZERO);
         }
-        Unary::Sin if small_angles(saved) => pair.map(workers, HEAVY, out, |x, g| g * x.cos_of_small()),
+        Unary::Sin if small => pair.map(workers, HEAVY, out, |x, g| g * x.cos_of_small()),
         Unary::Sin => pair.map(workers, HEAVY, out, |x, g| g * x.cos()),
-        Unary::Cos if small_angles(saved) => pair.map(workers, HEAVY, out, |x, g| -g * x.sin_of_small()),
+        Unary::Cos if small => pair.map(workers, HEAVY, out, |x, g| -g * x.sin_of_small()),
         Unary::Cos => pair.map(workers, HEAVY, out, |x, g| -g * x.sin()),
         Unary::Silu => pair.map(workers, HEAVY, out, |x, g| {
             let s = logistic(x);
@@ -217,7 +215,7 @@ fn derivative<T: Float>(
                 power!(T, exponent - 1.0,
                     power => pair.map(workers, LIGHT, out, |x, g| g * factor * power(x)),
                     else workers.chunks(out, HEAVY, &|start, part| {
-                        saved.load(start, part);
+                        pair.each(start, part, |out, x, _| *out = x);
                         raise(part, T::from_f64(exponent - 1.0));
                         pair.each(start, part, |out, _, g| *out *= g * factor);
                     })
