@@ -4,6 +4,7 @@
 //! sum grows with the logarithm of its length and not with the length, at the cost of one more addition in sixteen.
 
 use std::marker::PhantomData;
+use std::slice;
 
 use pulp::{Simd, WithSimd};
 
@@ -156,8 +157,7 @@ impl<T: Number, const W: usize> Cascade<T, W> {
 
     /// One more row of elements.
     pub(super) fn push<F: Fold<T>>(&mut self, row: &[T]) {
-        let lowest = &mut self.levels[0][..self.width];
-        simd::zip(lowest, row, |older, newer| *older = F::fold(*older, F::element(newer)));
+        fold_row::<T, F>(&mut self.levels[0][..self.width], row);
         self.count::<F>();
     }
 
@@ -193,6 +193,11 @@ impl<T: Number, const W: usize> Cascade<T, W> {
         fold_into::<T, F>(&mut above[0][..self.width], &below[level]);
         self.top = self.top.max(level + 1);
     }
+}
+
+/// older[i] = fold(older[i], element(newer[i])). Compiled once, whatever the width of the cascade.
+fn fold_row<T: Number, F: Fold<T>>(older: &mut [T], newer: &[T]) {
+    simd::zip(older, newer, |older, newer| *older = F::fold(*older, F::element(newer)));
 }
 
 /// older[i] = fold(older[i], newer[i])
@@ -234,6 +239,10 @@ fn lanes<T: Number, F: Fold<T>, const N: usize, const W: usize>(
     f: impl Fn([T; N]) -> T,
 ) -> [T; W] {
     let mut lanes = [F::IDENTITY; W];
+    if T::ORDERLESS {
+        lanes[0] = in_any_order::<T, F, N>(block, f);
+        return lanes;
+    }
     // Loops and not `map`, whose closures would be functions of their own for each fold.
     let mut rows = [block[0].as_chunks::<W>().0; N];
     let mut rests = [block[0].as_chunks::<W>().1; N];
@@ -283,9 +292,25 @@ fn across<T: Number, F: Fold<T>, const W: usize>(mut lanes: [T; W]) -> T {
     lanes[0]
 }
 
+/// Numbers that may be folded in any order: a plain loop, which takes as long and is a tenth of the code.
+#[inline(always)]
+fn in_any_order<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl Fn([T; N]) -> T) -> T {
+    let len = parts[0].len();
+    let parts = parts.map(|part| &part[..len]);
+    (0..len).fold(F::IDENTITY, |folded, i| F::fold(folded, f(parts.map(|part| part[i]))))
+}
+
 /// Folds a slice, as a [`Folder`] does.
 pub(super) fn fold_slice<T: Number, F: Fold<T>>(values: &[T]) -> T {
-    fold_mapped::<T, F>(values, F::element)
+    // As a row or a sequence of blocks: not with loops of its own, which would be compiled once more.
+    if values.len() <= SHORT {
+        let mut out = F::IDENTITY;
+        fold_rows::<T, F>(slice::from_mut(&mut out), values, 0, values.len());
+        return out;
+    }
+    let mut folder = Folder::new::<F>();
+    values.chunks(BLOCK).for_each(|block| folder.push::<F>(block));
+    folder.finish::<F>()
 }
 
 /// Folds rows of `len` numbers of `data`, each beginning `step` after the one before, each as [`fold_slice`] does.
@@ -346,7 +371,10 @@ impl<T: Number, F: Fold<T>, const W: usize> WithSimd for Narrow<'_, T, F, W> {
     fn with_simd<S: Simd>(self, _: S) {
         for (row, out) in self.out.iter_mut().enumerate() {
             let row = &self.data[row * self.step..][..self.len];
-            *out = across::<T, F, W>(lanes::<T, F, 1, W>([row], |[value]| F::element(value)));
+            *out = match T::ORDERLESS {
+                true => in_any_order::<T, F, 1>([row], |[value]| F::element(value)),
+                false => across::<T, F, W>(lanes::<T, F, 1, W>([row], |[value]| F::element(value))),
+            };
         }
     }
 }
@@ -387,8 +415,18 @@ fn fold_parts<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl F
     if len <= SHORT {
         return simd::run(Short::<T, F, _, N> { parts, f, fold: PhantomData });
     }
+    fold_long::<T, F, N>(parts, f)
+}
+
+/// As [`fold_mapped`], for more than [`SHORT`] numbers alone.
+pub(super) fn fold_mapped_long<T: Number, F: Fold<T>>(values: &[T], f: impl Fn(T) -> T) -> T {
+    fold_long::<T, F, 1>([values], |[value]| f(value))
+}
+
+fn fold_long<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl Fn([T; N]) -> T) -> T {
+    let len = parts[0].len();
     let mut cascade = Cascade::<T, LANES>::new::<F>(LANES);
-    // By reference `f` is of another type than above: what is called at one place alone is sure to be inlined.
+    // By reference `f` is of another type than where numbers are few: what is called at one place alone is sure to be inlined.
     for start in (0..len).step_by(BLOCK) {
         let parts = parts.map(|part| &part[start..len.min(start + BLOCK)]);
         cascade.push_folded::<F>(&simd::run(Block::<T, F, _, N> { parts, f: &f, fold: PhantomData }));
@@ -399,6 +437,9 @@ fn fold_parts<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl F
 /// Folds what `f` makes of at most [`SHORT`] numbers, in code that is compiled for the widest instructions.
 #[inline(always)]
 pub(super) fn short<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl Fn([T; N]) -> T) -> T {
+    if T::ORDERLESS {
+        return in_any_order::<T, F, N>(parts, f);
+    }
     let len = parts[0].len();
     let block = |start: usize| parts.map(|part| &part[start..len.min(start + BLOCK)]);
     let mut total = lanes::<T, F, N, LANES>(block(0), &f);
