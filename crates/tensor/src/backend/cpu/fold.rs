@@ -4,12 +4,11 @@
 //! sum grows with the logarithm of its length and not with the length, at the cost of one more addition in sixteen.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::slice;
 
-use pulp::{Simd, WithSimd};
-
 use super::number::Number;
-use super::simd;
+use super::simd::{self, Loop};
 
 /// How many elements are folded at one place before the result moves up a level.
 pub(super) const RADIX: usize = 16;
@@ -295,9 +294,26 @@ fn across<T: Number, F: Fold<T>, const W: usize>(mut lanes: [T; W]) -> T {
 /// Numbers that may be folded in any order: a plain loop, which takes as long and is a tenth of the code.
 #[inline(always)]
 fn in_any_order<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl Fn([T; N]) -> T) -> T {
-    let len = parts[0].len();
-    let parts = parts.map(|part| &part[..len]);
-    (0..len).fold(F::IDENTITY, |folded, i| F::fold(folded, f(parts.map(|part| part[i]))))
+    let parts = cut(parts, 0..parts[0].len());
+    let mut folded = F::IDENTITY;
+    for i in 0..parts[0].len() {
+        let mut element = [parts[0][i]; N];
+        for part in 1..N {
+            element[part] = parts[part][i];
+        }
+        folded = F::fold(folded, f(element));
+    }
+    folded
+}
+
+/// The same elements of each part.
+#[inline]
+fn cut<T, const N: usize>(mut parts: [&[T]; N], range: Range<usize>) -> [&[T]; N] {
+    // Not with `map`, whose closure would be compiled for each fold.
+    for part in &mut parts {
+        *part = &part[range.clone()];
+    }
+    parts
 }
 
 /// Folds a slice, as a [`Folder`] does.
@@ -340,11 +356,11 @@ struct SideBySide<'a, T, F> {
     fold: PhantomData<F>,
 }
 
-impl<T: Number, F: Fold<T>> WithSimd for SideBySide<'_, T, F> {
+impl<T: Number, F: Fold<T>> Loop for SideBySide<'_, T, F> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run(self) {
         let Self { out, rows, .. } = self;
         out.fill(F::IDENTITY);
         for row in rows.chunks_exact(out.len()) {
@@ -364,11 +380,11 @@ struct Narrow<'a, T, F, const W: usize> {
     fold: PhantomData<F>,
 }
 
-impl<T: Number, F: Fold<T>, const W: usize> WithSimd for Narrow<'_, T, F, W> {
+impl<T: Number, F: Fold<T>, const W: usize> Loop for Narrow<'_, T, F, W> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run(self) {
         for (row, out) in self.out.iter_mut().enumerate() {
             let row = &self.data[row * self.step..][..self.len];
             *out = match T::ORDERLESS {
@@ -388,11 +404,11 @@ struct ShortRows<'a, T, F> {
     fold: PhantomData<F>,
 }
 
-impl<T: Number, F: Fold<T>> WithSimd for ShortRows<'_, T, F> {
+impl<T: Number, F: Fold<T>> Loop for ShortRows<'_, T, F> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run(self) {
         for (row, out) in self.out.iter_mut().enumerate() {
             let row = &self.data[row * self.step..][..self.len];
             *out = short::<T, F, 1>([row], |[value]| F::element(value));
@@ -428,7 +444,7 @@ fn fold_long<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl Fn
     let mut cascade = Cascade::<T, LANES>::new::<F>(LANES);
     // By reference `f` is of another type than where numbers are few: what is called at one place alone is sure to be inlined.
     for start in (0..len).step_by(BLOCK) {
-        let parts = parts.map(|part| &part[start..len.min(start + BLOCK)]);
+        let parts = cut(parts, start..len.min(start + BLOCK));
         cascade.push_folded::<F>(&simd::run(Block::<T, F, _, N> { parts, f: &f, fold: PhantomData }));
     }
     finish::<T, F>(cascade)
@@ -441,10 +457,12 @@ pub(super) fn short<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: 
         return in_any_order::<T, F, N>(parts, f);
     }
     let len = parts[0].len();
-    let block = |start: usize| parts.map(|part| &part[start..len.min(start + BLOCK)]);
-    let mut total = lanes::<T, F, N, LANES>(block(0), &f);
-    for start in (BLOCK..len).step_by(BLOCK) {
-        fold_into::<T, F>(&mut total, &lanes::<T, F, N, LANES>(block(start), &f));
+    let mut total = lanes::<T, F, N, LANES>(cut(parts, 0..len.min(BLOCK)), &f);
+    let mut start = BLOCK;
+    while start < len {
+        let end = len.min(start + BLOCK);
+        fold_into::<T, F>(&mut total, &lanes::<T, F, N, LANES>(cut(parts, start..end), &f));
+        start = end;
     }
     across::<T, F, LANES>(total)
 }
@@ -456,11 +474,11 @@ struct Short<'a, T, F, M, const N: usize> {
     fold: PhantomData<F>,
 }
 
-impl<T: Number, F: Fold<T>, M: Fn([T; N]) -> T, const N: usize> WithSimd for Short<'_, T, F, M, N> {
+impl<T: Number, F: Fold<T>, M: Fn([T; N]) -> T, const N: usize> Loop for Short<'_, T, F, M, N> {
     type Output = T;
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> T {
+    fn run(self) -> T {
         short::<T, F, N>(self.parts, self.f)
     }
 }
@@ -472,11 +490,11 @@ struct Block<'a, T, F, M, const N: usize> {
     fold: PhantomData<F>,
 }
 
-impl<T: Number, F: Fold<T>, M: Fn([T; N]) -> T, const N: usize> WithSimd for Block<'_, T, F, M, N> {
+impl<T: Number, F: Fold<T>, M: Fn([T; N]) -> T, const N: usize> Loop for Block<'_, T, F, M, N> {
     type Output = [T; LANES];
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> [T; LANES] {
+    fn run(self) -> [T; LANES] {
         lanes::<T, F, N, LANES>(self.parts, self.f)
     }
 }

@@ -1,14 +1,12 @@
 //! Functions of one number, and their derivatives.
 
-use pulp::{Simd, WithSimd};
-
 use super::dispatch::{float, host_mut, number};
 use super::fold::BLOCK;
 use super::number::{Float, Number};
 use super::operands::{Pair, Source};
 use super::parallel::{HEAVY, LIGHT, Workers};
 use super::power::raise;
-use super::simd;
+use super::simd::{self, Loop};
 use crate::backend::Unary;
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
@@ -100,11 +98,11 @@ fn small_angles<T: Float>(source: &Source<'_, T>) -> bool {
 
 struct AreSmall<'a, T>(&'a [T]);
 
-impl<T: Float> WithSimd for AreSmall<'_, T> {
+impl<T: Float> Loop for AreSmall<'_, T> {
     type Output = bool;
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> bool {
+    fn run(self) -> bool {
         self.0.iter().fold(true, |all, angle| all & (angle.magnitude() < T::LARGE_ANGLE))
     }
 }
