@@ -9,7 +9,7 @@ mod gate;
 
 use std::sync::{Mutex, PoisonError};
 
-use rayon::{ThreadPool, ThreadPoolBuilder};
+use rayon_core::{ThreadPool, ThreadPoolBuilder};
 
 use crate::device::DeviceFault;
 use crate::error::{Error, Result};
@@ -63,7 +63,7 @@ impl Workers {
                     .num_threads(threads - 1)
                     .thread_name(|index| format!("highwater-cpu-{}", index + 1))
                     .build();
-                let refused = |error: rayon::ThreadPoolBuildError| Error::NoDevice {
+                let refused = |error: rayon_core::ThreadPoolBuildError| Error::NoDevice {
                     device: "cpu:0".to_owned(),
                     reason: DeviceFault::NoThreads { threads, reason: error.to_string() },
                 };
@@ -85,7 +85,7 @@ impl Workers {
     /// are held below them, and pile up on the stack.
     fn helpers(&self) -> Option<&ThreadPool> {
         let is_foreign = |pool: &&ThreadPool| {
-            rayon::current_thread_index().is_some() && pool.current_thread_index().is_none()
+            rayon_core::current_thread_index().is_some() && pool.current_thread_index().is_none()
         };
         self.helpers.as_ref().filter(|pool| !is_foreign(pool))
     }

@@ -65,7 +65,9 @@ pub(super) fn run<L: Loop>(of: L) -> L::Output {
     }
 
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-    #[target_feature(enable = "fxsr,popcnt,avx2,bmi1,bmi2,fma,lzcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
+    #[target_feature(
+        enable = "fxsr,popcnt,avx2,bmi1,bmi2,fma,lzcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl"
+    )]
     fn v4<L: Loop>(of: L) -> L::Output {
         of.run()
     }

@@ -116,11 +116,7 @@ pub(super) fn cross_entropy(
 fn row_loss<T: Float>(logits: &Source<'_, T>, first: usize, classes: usize, target: usize) -> T {
     let row = first..first + classes;
     let [largest, sum] = if let Some(row) = logits.slice(row.clone()) {
-        if row.len() <= SHORT {
-            simd::run(Exponentials(row))
-        } else {
-            exponentials_of_long(row)
-        }
+        if row.len() <= SHORT { simd::run(Exponentials(row)) } else { exponentials_of_long(row) }
     } else {
         let mut folder = Folder::new::<LargestNumber>();
         logits.blocks::<BLOCK>(row, |_, block| folder.push::<LargestNumber>(block));

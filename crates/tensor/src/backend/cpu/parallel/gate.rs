@@ -8,7 +8,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use rayon::ThreadPool;
+use rayon_core::ThreadPool;
 
 /// The work, which is there for as long as the gate is open or somebody is inside.
 struct Work(*const (dyn Fn() + Sync));
@@ -105,7 +105,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
 
-    use rayon::ThreadPoolBuilder;
+    use rayon_core::ThreadPoolBuilder;
 
     use super::*;
 
