@@ -296,8 +296,8 @@ fn across<T: Number, F: Fold<T>, const W: usize>(mut lanes: [T; W]) -> T {
 fn in_any_order<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl Fn([T; N]) -> T) -> T {
     let parts = cut(parts, 0..parts[0].len());
     let mut folded = F::IDENTITY;
-    for i in 0..parts[0].len() {
-        let mut element = [parts[0][i]; N];
+    for (i, &first) in parts[0].iter().enumerate() {
+        let mut element = [first; N];
         for part in 1..N {
             element[part] = parts[part][i];
         }
@@ -465,6 +465,16 @@ pub(super) fn short<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: 
         start = end;
     }
     across::<T, F, LANES>(total)
+}
+
+/// [`short`] of the numbers as they are. Very few have fewer lanes: the others would only hold the identity.
+#[inline(always)]
+pub(super) fn short_slice<T: Number, F: Fold<T>>(values: &[T]) -> T {
+    const FEWER: usize = LANES / 2;
+    if values.len() <= FEWER {
+        return across::<T, F, FEWER>(lanes::<T, F, 1, FEWER>([values], |[value]| F::element(value)));
+    }
+    short::<T, F, 1>([values], |[value]| F::element(value))
 }
 
 /// So few blocks that no result moves up a level.

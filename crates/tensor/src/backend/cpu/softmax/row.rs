@@ -3,16 +3,16 @@
 //! For rows of up to [`SHORT`](crate::backend::cpu::fold::SHORT) elements. Longer ones are gone through step by step, with the same
 //! results. Where there is a NaN everything becomes NaN, whichever element counts as the largest.
 
-use crate::backend::cpu::fold::{LargestNumber, Sum, short};
+use crate::backend::cpu::fold::{LargestNumber, Sum, short, short_slice};
 use crate::backend::cpu::number::Float;
 use crate::backend::cpu::simd::Loop;
 
 /// x ← exp (x - largest); 1 / Σ of these.
 #[inline(always)]
 fn exponentials<T: Float>(row: &mut [T]) -> T {
-    let largest = short::<T, LargestNumber, 1>([row], |[x]| x);
+    let largest = short_slice::<T, LargestNumber>(row);
     row.iter_mut().for_each(|x| *x = (*x - largest).exp());
-    T::ONE / short::<T, Sum, 1>([row], |[x]| x)
+    T::ONE / short_slice::<T, Sum>(row)
 }
 
 /// x ← eˣ / Σ eˣ
