@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use ndarray::{ArrayD, IxDyn};
+
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
@@ -38,8 +40,13 @@ impl fmt::Display for Tensor {
 
 /// What the values look like; an error if there are none to be had.
 fn print<T: Element + fmt::Display>(tensor: &Tensor, f: &mut fmt::Formatter<'_>) -> Result<fmt::Result> {
-    let array = tensor.to_ndarray::<T>()?;
-    Ok(fmt::Display::fmt(&array, f))
+    let values = tensor.to_vec::<T>()?;
+    Ok(print_all(tensor.dims(), values.iter().map(|value| value as &dyn fmt::Display).collect(), f))
+}
+
+/// Of values of whatever type, or the printing of arrays would be compiled for each.
+fn print_all(dims: &[usize], values: Vec<&dyn fmt::Display>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    ArrayD::from_shape_vec(IxDyn(dims), values).map_or(Err(fmt::Error), |array| fmt::Display::fmt(&array, f))
 }
 
 /// One line without the values: a tensor may be large, or where the host cannot read it.

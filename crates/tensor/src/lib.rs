@@ -14,6 +14,7 @@ mod display;
 pub mod dlpack;
 mod dtype;
 mod error;
+#[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod io;
 mod layout;

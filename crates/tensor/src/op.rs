@@ -83,20 +83,27 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
 /// # Errors
 /// [`Error::DeviceMismatch`] for inputs on different devices; else what the op's forward says.
 pub fn apply(op: impl Op, inputs: &[&Tensor]) -> Result<Tensor> {
-    let device = common_device(op.name(), inputs)?;
+    let (output, saved) = run(op.name(), &op, inputs)?;
+    Ok(match saved {
+        None => output,
+        Some(saved) => autograd::record(Box::new(op), inputs, saved, output),
+    })
+}
+
+/// The result, and what backward needs if the op is to be recorded. Not for each op's type, or it would be compiled for each.
+fn run(name: &'static str, op: &dyn Op, inputs: &[&Tensor]) -> Result<(Tensor, Option<Vec<Tensor>>)> {
+    let device = common_device(name, inputs)?;
     let recording = autograd::records(inputs.iter().any(|input| input.requires_grad()));
-    device.placement().tell(op.name(), device, PlacementReason::Inputs);
-    let ctx = OpContext::forward(op.name(), device, device.default_allocator()?, recording);
+    device.placement().tell(name, device, PlacementReason::Inputs);
+    let ctx = OpContext::forward(name, device, device.default_allocator()?, recording);
     let output = {
         let _paused = autograd::pause();
         op.forward(&ctx, inputs)?
     };
     // An op may hand out one of its inputs, whose place in the graph is not the result's.
     let output = output.with_grad_edge(None);
-    if !recording || !output.dtype().is_float() {
-        return Ok(output);
-    }
-    Ok(autograd::record(op, inputs, ctx.into_saved(), output))
+    let recorded = recording && output.dtype().is_float();
+    Ok((output, recorded.then(|| ctx.into_saved())))
 }
 
 fn common_device<'a>(op: &'static str, inputs: &[&'a Tensor]) -> Result<&'a Device> {

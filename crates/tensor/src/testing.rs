@@ -28,6 +28,7 @@ mod growth;
 mod peak;
 
 pub use flat::{NotFlat, check_flat_after};
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) use golden::difference;
 pub use golden::{GoldenError, Update, check_golden};
 pub use growth::{Growth, Holder};

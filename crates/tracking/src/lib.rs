@@ -60,6 +60,7 @@ mod budget;
 mod context;
 mod export;
 #[doc(hidden)]
+#[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod local;
 mod oom;

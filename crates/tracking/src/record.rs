@@ -46,6 +46,7 @@ pub use usage::{
 pub use wire::EventProblem;
 
 /// A recording of the events of one block alone: for the fuzz targets.
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn recording_of_events(
     block: &[u8],
     limits: &RecordingLimits,

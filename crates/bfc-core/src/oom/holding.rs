@@ -41,6 +41,11 @@ impl Holdings {
             *sum += bytes;
             *blocks += 1;
         }
+        Self::of(sums)
+    }
+
+    /// Apart from [`sum`](Self::sum), so that there is one sort and not one for each kind of iterator.
+    fn of(sums: BTreeMap<(OwnerId, Category), (u64, u64)>) -> Self {
         let holding =
             |((owner, category), (bytes, blocks))| Holding { tag: Tag { owner, category }, bytes, blocks };
         let mut holdings: Vec<Holding> = sums.into_iter().map(holding).collect();

@@ -11,12 +11,18 @@ mod system {
     use std::sync::atomic::{Ordering, compiler_fence};
     use std::time::Duration;
 
-    use rustix::thread::{MembarrierCommand, membarrier};
+    use libc::{MEMBARRIER_CMD_PRIVATE_EXPEDITED, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED};
+
+    /// Whether the kernel did it.
+    fn membarrier(command: libc::c_int) -> bool {
+        // SAFETY: the call takes numbers alone, the last two without a meaning for these commands, and touches no memory of ours.
+        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+    }
 
     /// Whether [`heavy`] works here. The first call tells the kernel that this process will use it.
     pub(in crate::sync) fn is_available() -> bool {
         static REGISTERED: OnceLock<bool> = OnceLock::new();
-        *REGISTERED.get_or_init(|| membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok())
+        *REGISTERED.get_or_init(|| membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED))
     }
 
     /// The cheap half.
@@ -30,7 +36,7 @@ mod system {
     pub(in crate::sync) fn heavy() {
         // Once registered it fails only for want of kernel memory, or if a sandbox was closed in between. What was
         // written longer ago than this is seen by everybody on every processor there is.
-        if membarrier(MembarrierCommand::PrivateExpedited).is_err() {
+        if !membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
             std::thread::sleep(Duration::from_millis(10));
         }
     }

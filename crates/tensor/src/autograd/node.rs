@@ -252,7 +252,7 @@ impl Saved {
 }
 
 /// Hangs an op's output into the graph.
-pub(crate) fn record(op: impl Op, inputs: &[&Tensor], tensors: Vec<Tensor>, output: Tensor) -> Tensor {
+pub(crate) fn record(op: Box<dyn Op>, inputs: &[&Tensor], tensors: Vec<Tensor>, output: Tensor) -> Tensor {
     let facts = inputs.iter().map(|input| Input {
         shape: *input.shape(),
         dtype: input.dtype(),
@@ -261,7 +261,7 @@ pub(crate) fn record(op: impl Op, inputs: &[&Tensor], tensors: Vec<Tensor>, outp
     let device = inputs.first().map(|input| input.device()).filter(|device| *device != output.device());
     let device = device.cloned();
     let saved = Mutex::new(Some(Saved { tensors, inputs: facts.collect(), device, total: Mutex::default() }));
-    hang(Work::Op { op: Box::new(op), saved }, output)
+    hang(Work::Op { op, saved }, output)
 }
 
 /// Hangs the output of a part that will be run again into the graph.

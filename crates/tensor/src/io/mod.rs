@@ -20,6 +20,7 @@ pub use checkpoint::Checkpoint;
 pub use error::FileError;
 pub use mismatch::{Difference, Mismatch};
 pub use npy::{NpyLimits, read_npy, read_npy_from, write_npy, write_npy_to};
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) use npz::read_npz_bytes;
 pub use npz::{read_npz, read_npz_from, write_npz, write_npz_to};
 pub use safetensors::{

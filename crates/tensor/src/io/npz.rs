@@ -1,7 +1,7 @@
 //! NumPy's archives of arrays: a zip file with a `.npy` file for each.
 
 use std::fs::File;
-use std::io::{self, BufReader, Cursor, Read, Seek, Write};
+use std::io::{self, BufReader, Read, Seek, Write};
 use std::path::Path;
 
 use zip::write::SimpleFileOptions;
@@ -98,7 +98,8 @@ pub fn write_npz_to(sink: impl Write, arrays: &Arrays) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads from bytes in memory.
+/// Reads from bytes in memory: for the fuzz targets.
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn read_npz_bytes(data: &[u8], limits: &NpyLimits) -> Result<Arrays, FileError> {
-    read_npz_from(Cursor::new(data), "fuzz", limits)
+    read_npz_from(io::Cursor::new(data), "fuzz", limits)
 }

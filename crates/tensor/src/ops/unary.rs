@@ -122,7 +122,7 @@ pub(super) fn replacing(op: &'static str, f: Unary, mut x: Tensor) -> Result<Ten
         return Ok(x.with_grad_edge(None));
     }
     let result = x.detach();
-    Ok(autograd::record(UnaryOp { op, f }, &[&x], ctx.into_saved(), result))
+    Ok(autograd::record(Box::new(UnaryOp { op, f }), &[&x], ctx.into_saved(), result))
 }
 
 /// The scalar as a tensor of `dtype` computes with it. For integers that is a whole number, which may wrap as their

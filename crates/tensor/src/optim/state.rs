@@ -71,7 +71,8 @@ impl<S: SlotState> Slots<S> {
 
     pub(super) fn check_state(&self, state: &Arrays) -> Result<()> {
         self.check_paths()?;
-        let mut expected = BTreeMap::from([(LEARNING_RATE.to_owned(), (DType::F64, Shape::SCALAR))]);
+        let mut expected = BTreeMap::new();
+        expected.insert(LEARNING_RATE.to_owned(), (DType::F64, Shape::SCALAR));
         for slot in &self.slots {
             for (name, part) in slot.state.parts() {
                 let like = match part {

@@ -191,15 +191,18 @@ fn parse(text: &str) -> BTreeMap<&str, BTreeMap<&str, u64>> {
         let mut words = line.split_whitespace();
         let Some(name) = words.next() else { continue };
         let words: Vec<&str> = words.collect();
-        let figures = if name == POOL {
-            words.chunks_exact(2).filter_map(|pair| Some((pair[0], pair[1].parse().ok()?))).collect()
-        } else {
-            COLUMNS
-                .into_iter()
-                .zip(words)
-                .filter_map(|(name, word)| Some((name, word.parse().ok()?)))
-                .collect()
+        // Inserted, as a map that is collected brings a sort of its own.
+        let mut figures = BTreeMap::new();
+        let mut add = |name, word: &str| {
+            if let Ok(figure) = word.parse() {
+                figures.insert(name, figure);
+            }
         };
+        if name == POOL {
+            words.chunks_exact(2).for_each(|pair| add(pair[0], pair[1]));
+        } else {
+            COLUMNS.into_iter().zip(words).for_each(|(name, word)| add(name, word));
+        }
         rows.insert(name, figures);
     }
     rows

@@ -154,6 +154,10 @@ fn places(before: &Usage, after: &Usage) -> Vec<PlaceChange> {
     rows
 }
 
+fn by_path(usage: &Usage) -> BTreeMap<&str, &ScopeUsage> {
+    usage.scopes.iter().map(|row| (row.scope.as_str(), row)).collect()
+}
+
 fn scopes(before: &Usage, after: &Usage) -> Vec<ScopeChange> {
     let none = ScopeUsage::default();
     let change = |a: &ScopeUsage, b: &ScopeUsage, scope: &str| ScopeChange {
@@ -162,10 +166,7 @@ fn scopes(before: &Usage, after: &Usage) -> Vec<ScopeChange> {
         high_water_bytes: Change { before: a.high_water_bytes, after: b.high_water_bytes },
         peak_bytes: Change { before: a.peak_bytes, after: b.peak_bytes },
     };
-    let by_path: BTreeMap<&str, &ScopeUsage> =
-        before.scopes.iter().map(|row| (row.scope.as_str(), row)).collect();
-    let known: BTreeMap<&str, &ScopeUsage> =
-        after.scopes.iter().map(|row| (row.scope.as_str(), row)).collect();
+    let (by_path, known) = (by_path(before), by_path(after));
     let both = after
         .scopes
         .iter()

@@ -93,8 +93,13 @@ impl PeakParts {
 
 fn sorted(parts: impl Iterator<Item = PeakPart>) -> Vec<PeakPart> {
     let mut parts: Vec<PeakPart> = parts.collect();
-    parts.sort_by(|a, b| (b.falls, b.bytes, &a.name).cmp(&(a.falls, a.bytes, &b.name)));
+    sort(&mut parts);
     parts
+}
+
+/// Apart from [`sorted`], or the sort would be compiled for each kind of iterator.
+fn sort(parts: &mut [PeakPart]) {
+    parts.sort_by(|a, b| (b.falls, b.bytes, &a.name).cmp(&(a.falls, a.bytes, &b.name)));
 }
 
 /// What is known of a holder while the events pass.

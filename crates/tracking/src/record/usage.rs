@@ -403,8 +403,14 @@ impl<'a> Count<'a> {
             let Some(phase) = owner.phase.filter(|_| account.calls > 0 || account.own.most > 0) else {
                 continue;
             };
-            let categories =
-                Category::ALL.into_iter().filter(|category| account.by_category[category.index()] > 0);
+            // Inserted, as a map that is collected brings a sort of its own.
+            let mut categories = BTreeMap::new();
+            for category in Category::ALL {
+                let bytes = account.by_category[category.index()];
+                if bytes > 0 {
+                    categories.insert(category.name(), bytes);
+                }
+            }
             places.push(OpUsage {
                 scope: Some(self.recording.owner_path(owner.parent)),
                 op: owner.op_name().to_owned(),
@@ -420,9 +426,7 @@ impl<'a> Count<'a> {
                 live_peak_bytes: account.live_peak,
                 peak_bytes: account.own_at_peak,
                 peak_share: self.share(account.own_at_peak),
-                categories: categories
-                    .map(|category| (category.name(), account.by_category[category.index()]))
-                    .collect(),
+                categories,
                 saved_bytes: account.saved.most,
             });
         }

@@ -91,9 +91,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// Blocks keep the bytes that they were granted: they are moved, not made anew.
     fn fits_compacted(&self, state: &State<P>, need: &Need, live: &[&ChunkInfo]) -> Option<bool> {
-        let mut sizes: Vec<(u64, Need)> = live.iter().map(|chunk| (chunk.bytes, of_chunk(chunk))).collect();
-        sizes.sort_by_key(|&(bytes, need)| (std::cmp::Reverse(bytes), need.end as u8));
-        let needs = sizes.into_iter().map(|(bytes, need)| Need { bytes, ..need });
+        let needs = largest_first(live).into_iter().map(|(bytes, need)| Need { bytes, ..need });
         self.fits_laid_anew(&self.config.options, &state.policy, need, needs)
     }
 
@@ -103,8 +101,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         need: &Need,
         live: &[&ChunkInfo],
     ) -> Vec<(&'static str, bool)> {
-        let mut by_age = live.to_vec();
-        by_age.sort_by_key(|chunk| chunk.id);
+        let by_age = by_age(live);
         let answer = |(name, options)| {
             let needs = by_age.iter().map(|chunk| of_chunk(chunk));
             Some((name, self.fits_laid_anew(&options, &state.policy, need, needs)?))
@@ -164,6 +161,20 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         });
         Some(Checkpoint { scope, bytes, fits: self.fits_without(state, need, slots.into_iter()) })
     }
+}
+
+/// The bytes of blocks and what they needed, the largest first. Like [`by_age`] not in the pool, or it would be compiled for each policy.
+fn largest_first(live: &[&ChunkInfo]) -> Vec<(u64, Need)> {
+    let mut sizes: Vec<(u64, Need)> = live.iter().map(|chunk| (chunk.bytes, of_chunk(chunk))).collect();
+    sizes.sort_by_key(|&(bytes, need)| (std::cmp::Reverse(bytes), need.end as u8));
+    sizes
+}
+
+/// Blocks in the order in which they were asked for.
+fn by_age<'a>(live: &[&'a ChunkInfo]) -> Vec<&'a ChunkInfo> {
+    let mut by_age = live.to_vec();
+    by_age.sort_by_key(|chunk| chunk.id);
+    by_age
 }
 
 /// What a live block needed, as far as is known: its alignment is not.

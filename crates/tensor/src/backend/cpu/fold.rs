@@ -4,11 +4,11 @@
 //! sum grows with the logarithm of its length and not with the length, at the cost of one more addition in sixteen.
 
 use std::marker::PhantomData;
-
-use pulp::{Simd, WithSimd};
+use std::ops::Range;
+use std::slice;
 
 use super::number::Number;
-use super::simd;
+use super::simd::{self, Loop};
 
 /// How many elements are folded at one place before the result moves up a level.
 pub(super) const RADIX: usize = 16;
@@ -156,8 +156,7 @@ impl<T: Number, const W: usize> Cascade<T, W> {
 
     /// One more row of elements.
     pub(super) fn push<F: Fold<T>>(&mut self, row: &[T]) {
-        let lowest = &mut self.levels[0][..self.width];
-        simd::zip(lowest, row, |older, newer| *older = F::fold(*older, F::element(newer)));
+        fold_row::<T, F>(&mut self.levels[0][..self.width], row);
         self.count::<F>();
     }
 
@@ -193,6 +192,11 @@ impl<T: Number, const W: usize> Cascade<T, W> {
         fold_into::<T, F>(&mut above[0][..self.width], &below[level]);
         self.top = self.top.max(level + 1);
     }
+}
+
+/// older[i] = fold(older[i], element(newer[i])). Compiled once, whatever the width of the cascade.
+fn fold_row<T: Number, F: Fold<T>>(older: &mut [T], newer: &[T]) {
+    simd::zip(older, newer, |older, newer| *older = F::fold(*older, F::element(newer)));
 }
 
 /// older[i] = fold(older[i], newer[i])
@@ -234,6 +238,10 @@ fn lanes<T: Number, F: Fold<T>, const N: usize, const W: usize>(
     f: impl Fn([T; N]) -> T,
 ) -> [T; W] {
     let mut lanes = [F::IDENTITY; W];
+    if T::ORDERLESS {
+        lanes[0] = in_any_order::<T, F, N>(block, f);
+        return lanes;
+    }
     // Loops and not `map`, whose closures would be functions of their own for each fold.
     let mut rows = [block[0].as_chunks::<W>().0; N];
     let mut rests = [block[0].as_chunks::<W>().1; N];
@@ -283,9 +291,42 @@ fn across<T: Number, F: Fold<T>, const W: usize>(mut lanes: [T; W]) -> T {
     lanes[0]
 }
 
+/// Numbers that may be folded in any order: a plain loop, which takes as long and is a tenth of the code.
+#[inline(always)]
+fn in_any_order<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl Fn([T; N]) -> T) -> T {
+    let parts = cut(parts, 0..parts[0].len());
+    let mut folded = F::IDENTITY;
+    for (i, &first) in parts[0].iter().enumerate() {
+        let mut element = [first; N];
+        for part in 1..N {
+            element[part] = parts[part][i];
+        }
+        folded = F::fold(folded, f(element));
+    }
+    folded
+}
+
+/// The same elements of each part.
+#[inline]
+fn cut<T, const N: usize>(mut parts: [&[T]; N], range: Range<usize>) -> [&[T]; N] {
+    // Not with `map`, whose closure would be compiled for each fold.
+    for part in &mut parts {
+        *part = &part[range.clone()];
+    }
+    parts
+}
+
 /// Folds a slice, as a [`Folder`] does.
 pub(super) fn fold_slice<T: Number, F: Fold<T>>(values: &[T]) -> T {
-    fold_mapped::<T, F>(values, F::element)
+    // As a row or a sequence of blocks: not with loops of its own, which would be compiled once more.
+    if values.len() <= SHORT {
+        let mut out = F::IDENTITY;
+        fold_rows::<T, F>(slice::from_mut(&mut out), values, 0, values.len());
+        return out;
+    }
+    let mut folder = Folder::new::<F>();
+    values.chunks(BLOCK).for_each(|block| folder.push::<F>(block));
+    folder.finish::<F>()
 }
 
 /// Folds rows of `len` numbers of `data`, each beginning `step` after the one before, each as [`fold_slice`] does.
@@ -315,11 +356,11 @@ struct SideBySide<'a, T, F> {
     fold: PhantomData<F>,
 }
 
-impl<T: Number, F: Fold<T>> WithSimd for SideBySide<'_, T, F> {
+impl<T: Number, F: Fold<T>> Loop for SideBySide<'_, T, F> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run(self) {
         let Self { out, rows, .. } = self;
         out.fill(F::IDENTITY);
         for row in rows.chunks_exact(out.len()) {
@@ -339,14 +380,17 @@ struct Narrow<'a, T, F, const W: usize> {
     fold: PhantomData<F>,
 }
 
-impl<T: Number, F: Fold<T>, const W: usize> WithSimd for Narrow<'_, T, F, W> {
+impl<T: Number, F: Fold<T>, const W: usize> Loop for Narrow<'_, T, F, W> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run(self) {
         for (row, out) in self.out.iter_mut().enumerate() {
             let row = &self.data[row * self.step..][..self.len];
-            *out = across::<T, F, W>(lanes::<T, F, 1, W>([row], |[value]| F::element(value)));
+            *out = match T::ORDERLESS {
+                true => in_any_order::<T, F, 1>([row], |[value]| F::element(value)),
+                false => across::<T, F, W>(lanes::<T, F, 1, W>([row], |[value]| F::element(value))),
+            };
         }
     }
 }
@@ -360,11 +404,11 @@ struct ShortRows<'a, T, F> {
     fold: PhantomData<F>,
 }
 
-impl<T: Number, F: Fold<T>> WithSimd for ShortRows<'_, T, F> {
+impl<T: Number, F: Fold<T>> Loop for ShortRows<'_, T, F> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run(self) {
         for (row, out) in self.out.iter_mut().enumerate() {
             let row = &self.data[row * self.step..][..self.len];
             *out = short::<T, F, 1>([row], |[value]| F::element(value));
@@ -387,10 +431,20 @@ fn fold_parts<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl F
     if len <= SHORT {
         return simd::run(Short::<T, F, _, N> { parts, f, fold: PhantomData });
     }
+    fold_long::<T, F, N>(parts, f)
+}
+
+/// As [`fold_mapped`], for more than [`SHORT`] numbers alone.
+pub(super) fn fold_mapped_long<T: Number, F: Fold<T>>(values: &[T], f: impl Fn(T) -> T) -> T {
+    fold_long::<T, F, 1>([values], |[value]| f(value))
+}
+
+fn fold_long<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl Fn([T; N]) -> T) -> T {
+    let len = parts[0].len();
     let mut cascade = Cascade::<T, LANES>::new::<F>(LANES);
-    // By reference `f` is of another type than above: what is called at one place alone is sure to be inlined.
+    // By reference `f` is of another type than where numbers are few: what is called at one place alone is sure to be inlined.
     for start in (0..len).step_by(BLOCK) {
-        let parts = parts.map(|part| &part[start..len.min(start + BLOCK)]);
+        let parts = cut(parts, start..len.min(start + BLOCK));
         cascade.push_folded::<F>(&simd::run(Block::<T, F, _, N> { parts, f: &f, fold: PhantomData }));
     }
     finish::<T, F>(cascade)
@@ -399,13 +453,28 @@ fn fold_parts<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl F
 /// Folds what `f` makes of at most [`SHORT`] numbers, in code that is compiled for the widest instructions.
 #[inline(always)]
 pub(super) fn short<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl Fn([T; N]) -> T) -> T {
+    if T::ORDERLESS {
+        return in_any_order::<T, F, N>(parts, f);
+    }
     let len = parts[0].len();
-    let block = |start: usize| parts.map(|part| &part[start..len.min(start + BLOCK)]);
-    let mut total = lanes::<T, F, N, LANES>(block(0), &f);
-    for start in (BLOCK..len).step_by(BLOCK) {
-        fold_into::<T, F>(&mut total, &lanes::<T, F, N, LANES>(block(start), &f));
+    let mut total = lanes::<T, F, N, LANES>(cut(parts, 0..len.min(BLOCK)), &f);
+    let mut start = BLOCK;
+    while start < len {
+        let end = len.min(start + BLOCK);
+        fold_into::<T, F>(&mut total, &lanes::<T, F, N, LANES>(cut(parts, start..end), &f));
+        start = end;
     }
     across::<T, F, LANES>(total)
+}
+
+/// [`short`] of the numbers as they are. Very few have fewer lanes: the others would only hold the identity.
+#[inline(always)]
+pub(super) fn short_slice<T: Number, F: Fold<T>>(values: &[T]) -> T {
+    const FEWER: usize = LANES / 2;
+    if values.len() <= FEWER {
+        return across::<T, F, FEWER>(lanes::<T, F, 1, FEWER>([values], |[value]| F::element(value)));
+    }
+    short::<T, F, 1>([values], |[value]| F::element(value))
 }
 
 /// So few blocks that no result moves up a level.
@@ -415,11 +484,11 @@ struct Short<'a, T, F, M, const N: usize> {
     fold: PhantomData<F>,
 }
 
-impl<T: Number, F: Fold<T>, M: Fn([T; N]) -> T, const N: usize> WithSimd for Short<'_, T, F, M, N> {
+impl<T: Number, F: Fold<T>, M: Fn([T; N]) -> T, const N: usize> Loop for Short<'_, T, F, M, N> {
     type Output = T;
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> T {
+    fn run(self) -> T {
         short::<T, F, N>(self.parts, self.f)
     }
 }
@@ -431,11 +500,11 @@ struct Block<'a, T, F, M, const N: usize> {
     fold: PhantomData<F>,
 }
 
-impl<T: Number, F: Fold<T>, M: Fn([T; N]) -> T, const N: usize> WithSimd for Block<'_, T, F, M, N> {
+impl<T: Number, F: Fold<T>, M: Fn([T; N]) -> T, const N: usize> Loop for Block<'_, T, F, M, N> {
     type Output = [T; LANES];
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> [T; LANES] {
+    fn run(self) -> [T; LANES] {
         lanes::<T, F, N, LANES>(self.parts, self.f)
     }
 }

@@ -21,6 +21,8 @@ pub(super) trait Number: Stored {
     const LOWEST: Self;
     /// Not smaller than any number; ∞ for floats.
     const HIGHEST: Self;
+    /// Whether sums, products and extremes of many are the same in whatever order they are folded.
+    const ORDERLESS: bool;
 
     /// The nearest number; integers are cut towards zero and saturate.
     fn from_f64(value: f64) -> Self;
@@ -110,6 +112,7 @@ macro_rules! float_number {
             const ONE: Self = 1.0;
             const LOWEST: Self = Self::NEG_INFINITY;
             const HIGHEST: Self = Self::INFINITY;
+            const ORDERLESS: bool = false;
 
             from_wide!();
 
@@ -232,6 +235,7 @@ macro_rules! integer_number {
             const ONE: Self = 1;
             const LOWEST: Self = Self::MIN;
             const HIGHEST: Self = Self::MAX;
+            const ORDERLESS: bool = true;
 
             from_wide!();
 

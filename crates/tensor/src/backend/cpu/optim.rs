@@ -57,7 +57,7 @@ fn sgd_step<T: Float>(
     workers.chunks2([param, momentum], LIGHT, &|start, [param, momentum]| {
         grad.blocks::<GATHER>(start..start + param.len(), |range, grad| {
             let range = range.start - start..range.end - start;
-            simd::zip_into2([&mut param[range.clone()], &mut momentum[range]], grad, |[p, m], g| {
+            simd::zip_into2(&mut param[range.clone()], &mut momentum[range], grad, |[p, m], g| {
                 let g = g + decay * *p;
                 *m = keep * *m + g;
                 *p -= lr * if step.nesterov { g + keep * *m } else { *m };
@@ -128,8 +128,8 @@ fn adam_step<T: Float>(workers: &Workers, step: AdamStep, grad: &Source<'_, T>, 
     workers.chunks3(state, LIGHT, &|start, [param, mean, variance]| {
         grad.blocks::<GATHER>(start..start + param.len(), |range, grad| {
             let range = range.start - start..range.end - start;
-            let state = [&mut param[range.clone()], &mut mean[range.clone()], &mut variance[range]];
-            simd::zip_into3(state, grad, |[p, m, v], g| {
+            let [p, m, v] = [&mut param[range.clone()], &mut mean[range.clone()], &mut variance[range]];
+            simd::zip_into3(p, m, v, grad, |[p, m, v], g| {
                 let g = g + coupled * *p;
                 *m = beta1 * *m + share1 * g;
                 *v = beta2 * *v + share2 * (g * g);

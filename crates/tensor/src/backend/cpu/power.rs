@@ -1,11 +1,9 @@
 //! xʸ in single precision without branches, calls and tables, so that loops over it vectorise.
 
-use pulp::{Simd, WithSimd};
-
 use super::angle::ROUNDER;
 use super::erf::fused_horner;
 use super::number::Float;
-use super::simd;
+use super::simd::{self, Loop};
 
 /// x ← xʸ for all numbers x, with one y.
 pub(super) fn raise<T: Float>(bases: &mut [T], exponent: T) {
@@ -24,11 +22,11 @@ struct Raise<'a, T> {
     exponent: T,
 }
 
-impl<T: Float> WithSimd for Raise<'_, T> {
+impl<T: Float> Loop for Raise<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run(self) {
         for base in self.bases {
             *base = base.powf(self.exponent);
         }
@@ -40,11 +38,11 @@ struct RaiseEach<'a, T> {
     exponents: &'a [T],
 }
 
-impl<T: Float> WithSimd for RaiseEach<'_, T> {
+impl<T: Float> Loop for RaiseEach<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run(self) {
         for (base, &exponent) in self.bases.iter_mut().zip(self.exponents) {
             *base = base.powf(exponent);
         }

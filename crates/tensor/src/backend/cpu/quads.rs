@@ -1,10 +1,8 @@
 //! Pools of two by two elements side by side, which are the usual ones: each element is seen by one window, so a row of
 //! windows is a loop over the pairs of two rows, and backward writes each element once.
 
-use pulp::{Simd, WithSimd};
-
 use super::number::Float;
-use super::simd;
+use super::simd::{self, Loop};
 use crate::backend::{Pool, PoolAxis, Window};
 
 /// Windows of two by two elements side by side, over a plane.
@@ -60,11 +58,11 @@ struct Spread<'a, T> {
     out: &'a mut [T],
 }
 
-impl<T: Float> WithSimd for Spread<'_, T> {
+impl<T: Float> Loop for Spread<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run(self) {
         let (Quads { from: [_, width], to: [_, wide] }, four) = (self.quads, T::from_f64(4.0));
         let mut rest = self.out;
         for grad in self.grad.chunks_exact(wide) {
@@ -87,11 +85,11 @@ struct Forward<'a, T, F> {
     of: F,
 }
 
-impl<T: Float, F: Fn([T; 4]) -> T> WithSimd for Forward<'_, T, F> {
+impl<T: Float, F: Fn([T; 4]) -> T> Loop for Forward<'_, T, F> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run(self) {
         let Quads { from: [_, width], to: [_, wide] } = self.quads;
         for (rows, out) in self.input.chunks_exact(2 * width).zip(self.out.chunks_exact_mut(wide)) {
             let (upper, lower) = rows.split_at(width);
@@ -111,11 +109,11 @@ struct Backward<'a, T, F> {
     of: F,
 }
 
-impl<T: Float, F: Fn([T; 4], T) -> [T; 4]> WithSimd for Backward<'_, T, F> {
+impl<T: Float, F: Fn([T; 4], T) -> [T; 4]> Loop for Backward<'_, T, F> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run(self) {
         match self.quads.to[1] {
             8.. => self.in_tiles::<8>(),
             4..8 => self.in_tiles::<4>(),

@@ -5,12 +5,11 @@ use std::array;
 use std::f64::consts::TAU;
 use std::marker::PhantomData;
 
-use pulp::{Simd, WithSimd};
-
 use super::dispatch::{host_mut, unsupported};
 use super::number::{Float, Number};
 use super::parallel::{HEAVY, Workers};
-use super::{angle, exp, philox, simd};
+use super::simd::{self, Loop};
+use super::{angle, exp, philox};
 use crate::backend::{Distribution, RandomKey};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -130,11 +129,11 @@ struct Fill<'a, T, D, V, const N: usize> {
     draw: PhantomData<D>,
 }
 
-impl<T: Number, D: Draw<N>, V: Fn(f64) -> T, const N: usize> WithSimd for Fill<'_, T, D, V, N> {
+impl<T: Number, D: Draw<N>, V: Fn(f64) -> T, const N: usize> Loop for Fill<'_, T, D, V, N> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run(self) {
         for (first, out) in (self.first..).step_by(LANES).zip(self.out.chunks_mut(LANES * N)) {
             let drawn = D::draw(philox::blocks::<LANES>(self.key, first));
             for (i, out) in out.chunks_mut(N).enumerate() {

@@ -1,35 +1,178 @@
 //! Loops over slices, compiled for several instruction sets; the widest that the processor has is taken at run time.
 //!
-//! They are plain loops, which the compiler vectorises in functions that may use those instructions; `pulp` holds these
-//! functions and asks the processor. A product and a sum are contracted into one rounding only where a loop says so
-//! ([`Float::fused`](super::number::Float::fused)), so it gives the same bits whatever the instructions. Processors without one for
-//! that, which are older than 2013, call a function.
+//! They are plain loops, which the compiler vectorises in functions that may use those instructions. A product and a sum are
+//! contracted into one rounding only where a loop says so ([`Float::fused`](super::number::Float::fused)), so it gives the same
+//! bits whatever the instructions. Processors without one for that, which are older than 2013, call a function.
+//!
+//! A loop is written once and not for each set: what is inlined into the functions of all of them the compiler then reads once,
+//! closures with it.
 
 use std::sync::LazyLock;
 
-use pulp::{Arch, Simd, WithSimd};
+/// Instructions that functions are compiled for.
+#[derive(Clone, Copy, Debug)]
+enum Instructions {
+    /// Those that every processor of the target has.
+    Least,
+    /// x86-64-v3: AVX2 and what came with it.
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    V3,
+    /// x86-64-v4: AVX-512 besides.
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    V4,
+}
 
 /// What the processor has; asking takes longer than a short loop.
-static ARCH: LazyLock<Arch> = LazyLock::new(Arch::new);
+static INSTRUCTIONS: LazyLock<Instructions> = LazyLock::new(Instructions::detect);
+
+impl Instructions {
+    fn detect() -> Self {
+        #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+        {
+            // Each of the features named below, but for those that AVX implies.
+            macro_rules! all {
+                ($($feature:tt)+) => { true $(&& std::arch::is_x86_feature_detected!($feature))+ };
+            }
+            if all!("fxsr" "popcnt" "avx" "avx2" "bmi1" "bmi2" "fma" "lzcnt") {
+                return match all!("avx512f" "avx512bw" "avx512cd" "avx512dq" "avx512vl") {
+                    true => Self::V4,
+                    false => Self::V3,
+                };
+            }
+        }
+        Self::Least
+    }
+}
+
+/// A loop of one's own, for [`run`].
+///
+/// A type and not a closure, so that it can be told to be inlined: in a function of its own the loop would be compiled for the least
+/// of all processors.
+pub(super) trait Loop {
+    /// What it makes.
+    type Output;
+
+    /// The loop, `inline(always)`.
+    fn run(self) -> Self::Output;
+}
 
 /// Runs a loop of one's own.
-pub(super) fn run<L: WithSimd>(of: L) -> L::Output {
-    ARCH.dispatch(of)
+pub(super) fn run<L: Loop>(of: L) -> L::Output {
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    #[target_feature(enable = "fxsr,popcnt,avx2,bmi1,bmi2,fma,lzcnt")]
+    fn v3<L: Loop>(of: L) -> L::Output {
+        of.run()
+    }
+
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    #[target_feature(
+        enable = "fxsr,popcnt,avx2,bmi1,bmi2,fma,lzcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl"
+    )]
+    fn v4<L: Loop>(of: L) -> L::Output {
+        of.run()
+    }
+
+    match *INSTRUCTIONS {
+        // SAFETY: the processor was seen to have these instructions.
+        #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+        Instructions::V4 => unsafe { v4(of) },
+        // SAFETY: as above.
+        #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+        Instructions::V3 => unsafe { v3(of) },
+        Instructions::Least => of.run(),
+    }
 }
 
-/// Calls `f` with each element.
-pub(super) fn each<U>(out: &mut [U], f: impl Fn(&mut U)) {
-    run(Each { out, f });
+/// Functions that are loops, compiled like those of [`run`]. Their arguments come one by one, so that the compiler knows that what is
+/// written lies apart from what is read.
+macro_rules! loops {
+    ($($(#[$doc:meta])* fn $name:ident<$($T:ident $(: $bound:path)?),+>($($arg:ident: $type:ty),+ $(,)?) $body:block)+) => {$(
+        $(#[$doc])*
+        pub(super) fn $name<$($T $(: $bound)?),+>($($arg: $type),+) {
+            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            #[target_feature(enable = "fxsr,popcnt,avx2,bmi1,bmi2,fma,lzcnt")]
+            fn v3<$($T $(: $bound)?),+>($($arg: $type),+) $body
+
+            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            #[target_feature(
+                enable = "fxsr,popcnt,avx2,bmi1,bmi2,fma,lzcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl"
+            )]
+            fn v4<$($T $(: $bound)?),+>($($arg: $type),+) $body
+
+            match *INSTRUCTIONS {
+                // SAFETY: the processor was seen to have these instructions.
+                #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+                Instructions::V4 => unsafe { v4($($arg),+) },
+                // SAFETY: as above.
+                #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+                Instructions::V3 => unsafe { v3($($arg),+) },
+                Instructions::Least => $body,
+            }
+        }
+    )+};
 }
 
-/// Calls `f` with each element of `out` and that of `a` at the same place. The slices have one length.
-pub(super) fn zip<U, A: Copy>(out: &mut [U], a: &[A], f: impl Fn(&mut U, A)) {
-    run(Zip { out, a, f });
-}
+loops! {
+    /// Calls `f` with each element.
+    fn each<U, F: Fn(&mut U)>(out: &mut [U], f: F) {
+        for out in out {
+            f(out);
+        }
+    }
 
-/// As [`zip`], with the elements of `a` from the last to the first.
-pub(super) fn zip_back<U, A: Copy>(out: &mut [U], a: &[A], f: impl Fn(&mut U, A)) {
-    run(ZipBack { out, a, f });
+    /// Calls `f` with each element of `out` and that of `a` at the same place. The slices have one length.
+    fn zip<U, A: Copy, F: Fn(&mut U, A)>(out: &mut [U], a: &[A], f: F) {
+        for (out, &a) in out.iter_mut().zip(a) {
+            f(out, a);
+        }
+    }
+
+    /// As [`zip`], with the elements of `a` from the last to the first.
+    fn zip_back<U, A: Copy, F: Fn(&mut U, A)>(out: &mut [U], a: &[A], f: F) {
+        for (out, &a) in out.iter_mut().zip(a.iter().rev()) {
+            f(out, a);
+        }
+    }
+
+    /// As [`zip`], with two slices beside `out`.
+    fn zip2<U, A: Copy, B: Copy, F: Fn(&mut U, A, B)>(out: &mut [U], a: &[A], b: &[B], f: F) {
+        for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
+            f(out, a, b);
+        }
+    }
+
+    /// As [`zip`], with three slices beside `out`.
+    fn zip3<U, A: Copy, B: Copy, C: Copy, F: Fn(&mut U, A, B, C)>(
+        out: &mut [U],
+        a: &[A],
+        b: &[B],
+        c: &[C],
+        f: F,
+    ) {
+        for (((out, &a), &b), &c) in out.iter_mut().zip(a).zip(b).zip(c) {
+            f(out, a, b, c);
+        }
+    }
+
+    /// As [`zip`], into two slices.
+    fn zip_into2<U, A: Copy, F: Fn([&mut U; 2], A)>(u: &mut [U], v: &mut [U], a: &[A], f: F) {
+        for ((u, v), &a) in u.iter_mut().zip(v).zip(a) {
+            f([u, v], a);
+        }
+    }
+
+    /// As [`zip`], into three slices.
+    fn zip_into3<U, A: Copy, F: Fn([&mut U; 3], A)>(
+        u: &mut [U],
+        v: &mut [U],
+        w: &mut [U],
+        a: &[A],
+        f: F,
+    ) {
+        for (((u, v), w), &a) in u.iter_mut().zip(v).zip(w).zip(a) {
+            f([u, v, w], a);
+        }
+    }
 }
 
 /// Calls `f` with each element of `out` and that of `a` which belongs to it: the first to `times` of them, the next to as many.
@@ -43,22 +186,6 @@ pub(super) fn zip_repeated<U, A: Copy>(out: &mut [U], a: &[A], times: usize, f: 
             copies.for_each(|(out, &a)| out.iter_mut().for_each(|out| f(out, a)));
         }
     }
-}
-
-/// As [`zip`], with two slices beside `out`.
-pub(super) fn zip2<U, A: Copy, B: Copy>(out: &mut [U], a: &[A], b: &[B], f: impl Fn(&mut U, A, B)) {
-    run(Zip2 { out, a, b, f });
-}
-
-/// As [`zip`], with three slices beside `out`.
-pub(super) fn zip3<U, A: Copy, B: Copy, C: Copy>(
-    out: &mut [U],
-    a: &[A],
-    b: &[B],
-    c: &[C],
-    f: impl Fn(&mut U, A, B, C),
-) {
-    run(Zip3 { out, a, b, c, f });
 }
 
 /// As [`zip`], with every `step`-th element of `a`, from the first on.
@@ -80,80 +207,17 @@ pub(super) fn zip_step<U, A: Copy>(out: &mut [U], a: &[A], step: usize, f: impl 
     }
 }
 
-/// As [`zip`], into two slices.
-pub(super) fn zip_into2<U, A: Copy>([u, v]: [&mut [U]; 2], a: &[A], f: impl Fn([&mut U; 2], A)) {
-    run(ZipInto2 { u, v, a, f });
-}
-
-/// As [`zip`], into three slices.
-pub(super) fn zip_into3<U, A: Copy>([u, v, w]: [&mut [U]; 3], a: &[A], f: impl Fn([&mut U; 3], A)) {
-    run(ZipInto3 { u, v, w, a, f });
-}
-
-// What `run` takes is a type, not a closure, so that it can be told to inline it: in a function of its own the loop
-// would be compiled for the least of all processors.
-
-struct Each<'a, U, F> {
-    out: &'a mut [U],
-    f: F,
-}
-
-impl<U, F: Fn(&mut U)> WithSimd for Each<'_, U, F> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        for out in self.out {
-            (self.f)(out);
-        }
-    }
-}
-
-struct Zip<'a, U, A, F> {
-    out: &'a mut [U],
-    a: &'a [A],
-    f: F,
-}
-
-impl<U, A: Copy, F: Fn(&mut U, A)> WithSimd for Zip<'_, U, A, F> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        for (out, &a) in self.out.iter_mut().zip(self.a) {
-            (self.f)(out, a);
-        }
-    }
-}
-
-struct ZipBack<'a, U, A, F> {
-    out: &'a mut [U],
-    a: &'a [A],
-    f: F,
-}
-
-impl<U, A: Copy, F: Fn(&mut U, A)> WithSimd for ZipBack<'_, U, A, F> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        for (out, &a) in self.out.iter_mut().zip(self.a.iter().rev()) {
-            (self.f)(out, a);
-        }
-    }
-}
-
 struct Repeated<'a, U, A, F, const TIMES: usize> {
     out: &'a mut [U],
     a: &'a [A],
     f: F,
 }
 
-impl<U, A: Copy, F: Fn(&mut U, A), const TIMES: usize> WithSimd for Repeated<'_, U, A, F, TIMES> {
+impl<U, A: Copy, F: Fn(&mut U, A), const TIMES: usize> Loop for Repeated<'_, U, A, F, TIMES> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run(self) {
         let (whole, rest) = self.out.as_chunks_mut::<TIMES>();
         if let Some(&a) = self.a.get(whole.len()) {
             rest.iter_mut().for_each(|out| (self.f)(out, a));
@@ -162,80 +226,6 @@ impl<U, A: Copy, F: Fn(&mut U, A), const TIMES: usize> WithSimd for Repeated<'_,
             for out in out {
                 (self.f)(out, a);
             }
-        }
-    }
-}
-
-struct Zip2<'a, U, A, B, F> {
-    out: &'a mut [U],
-    a: &'a [A],
-    b: &'a [B],
-    f: F,
-}
-
-impl<U, A: Copy, B: Copy, F: Fn(&mut U, A, B)> WithSimd for Zip2<'_, U, A, B, F> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        for ((out, &a), &b) in self.out.iter_mut().zip(self.a).zip(self.b) {
-            (self.f)(out, a, b);
-        }
-    }
-}
-
-struct Zip3<'a, U, A, B, C, F> {
-    out: &'a mut [U],
-    a: &'a [A],
-    b: &'a [B],
-    c: &'a [C],
-    f: F,
-}
-
-impl<U, A: Copy, B: Copy, C: Copy, F: Fn(&mut U, A, B, C)> WithSimd for Zip3<'_, U, A, B, C, F> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        for (((out, &a), &b), &c) in self.out.iter_mut().zip(self.a).zip(self.b).zip(self.c) {
-            (self.f)(out, a, b, c);
-        }
-    }
-}
-
-struct ZipInto2<'a, U, A, F> {
-    u: &'a mut [U],
-    v: &'a mut [U],
-    a: &'a [A],
-    f: F,
-}
-
-impl<U, A: Copy, F: Fn([&mut U; 2], A)> WithSimd for ZipInto2<'_, U, A, F> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        for ((u, v), &a) in self.u.iter_mut().zip(self.v).zip(self.a) {
-            (self.f)([u, v], a);
-        }
-    }
-}
-
-struct ZipInto3<'a, U, A, F> {
-    u: &'a mut [U],
-    v: &'a mut [U],
-    w: &'a mut [U],
-    a: &'a [A],
-    f: F,
-}
-
-impl<U, A: Copy, F: Fn([&mut U; 3], A)> WithSimd for ZipInto3<'_, U, A, F> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        for (((u, v), w), &a) in self.u.iter_mut().zip(self.v).zip(self.w).zip(self.a) {
-            (self.f)([u, v, w], a);
         }
     }
 }
@@ -275,8 +265,8 @@ mod tests {
         for len in 0..40_usize {
             let a: Vec<f64> = (0..len).map(|i| i as f64).collect();
             let (mut u, mut v, mut w) = (vec![1.0; len], vec![2.0; len], vec![3.0; len]);
-            zip_into2([&mut u, &mut v], &a, |[u, v], a| (*u, *v) = (*v, *u + a));
-            zip_into3([&mut u, &mut v, &mut w], &a, |[u, v, w], a| (*u, *v, *w) = (*w + a, *u, *v));
+            zip_into2(&mut u, &mut v, &a, |[u, v], a| (*u, *v) = (*v, *u + a));
+            zip_into3(&mut u, &mut v, &mut w, &a, |[u, v, w], a| (*u, *v, *w) = (*w + a, *u, *v));
             assert!(u.iter().zip(&a).all(|(&u, a)| u == 3.0 + a));
             assert!(v.iter().all(|&v| v == 2.0));
             assert!(w.iter().zip(&a).all(|(&w, a)| w == 1.0 + a));

@@ -3,10 +3,8 @@
 
 use std::ops::Range;
 
-use pulp::{Simd, WithSimd};
-
 use super::number::Float;
-use super::simd;
+use super::simd::{self, Loop};
 use crate::backend::{Pool, PoolAxis, Window};
 
 /// Windows over a plane.
@@ -148,11 +146,11 @@ struct Challenge<'a, T> {
     step: u32,
 }
 
-impl<T: Float> WithSimd for Challenge<'_, T> {
+impl<T: Float> Loop for Challenge<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run(self) {
         let best = self.values.iter_mut().zip(self.places).zip(self.seen);
         for (i, ((value, place), &seen)) in (0u32..).zip(best) {
             // Once NaN is the best, nothing is larger. No branches: what wins is as good as random.

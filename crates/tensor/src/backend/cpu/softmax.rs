@@ -4,7 +4,7 @@ mod row;
 
 use self::row::{Exponentials, LogSoftmax, LossGrad, Softmax};
 use super::dispatch::{float, host_mut};
-use super::fold::{BLOCK, Folder, LargestNumber, SHORT, Sum, fold_mapped, fold_slice, sum_of};
+use super::fold::{BLOCK, Folder, LargestNumber, SHORT, Sum, fold_mapped_long, fold_slice, sum_of};
 use super::index;
 use super::number::{Float, Number};
 use super::operands::Source;
@@ -49,9 +49,15 @@ fn log_softmax_row<T: Float>(row: &mut [T]) {
     if row.len() <= SHORT {
         return simd::run(LogSoftmax(row));
     }
-    let largest = fold_slice::<T, LargestNumber>(row);
-    let log_sum = fold_mapped::<T, Sum>(row, |x| (x - largest).exp()).ln();
+    let [largest, sum] = exponentials_of_long(row);
+    let log_sum = sum.ln();
     simd::each(row, |x| *x = *x - largest - log_sum);
+}
+
+/// As [`Exponentials`], for a row of more than [`SHORT`] elements.
+fn exponentials_of_long<T: Float>(row: &[T]) -> [T; 2] {
+    let largest = fold_slice::<T, LargestNumber>(row);
+    [largest, fold_mapped_long::<T, Sum>(row, |x| (x - largest).exp())]
 }
 
 /// See [`Kernel::SoftmaxGrad`](crate::backend::Kernel::SoftmaxGrad).
@@ -110,12 +116,7 @@ pub(super) fn cross_entropy(
 fn row_loss<T: Float>(logits: &Source<'_, T>, first: usize, classes: usize, target: usize) -> T {
     let row = first..first + classes;
     let [largest, sum] = if let Some(row) = logits.slice(row.clone()) {
-        if row.len() <= SHORT {
-            simd::run(Exponentials(row))
-        } else {
-            let largest = fold_slice::<T, LargestNumber>(row);
-            [largest, fold_mapped::<T, Sum>(row, |x| (x - largest).exp())]
-        }
+        if row.len() <= SHORT { simd::run(Exponentials(row)) } else { exponentials_of_long(row) }
     } else {
         let mut folder = Folder::new::<LargestNumber>();
         logits.blocks::<BLOCK>(row, |_, block| folder.push::<LargestNumber>(block));

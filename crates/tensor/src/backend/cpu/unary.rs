@@ -1,11 +1,12 @@
 //! Functions of one number, and their derivatives.
 
 use super::dispatch::{float, host_mut, number};
-use super::fold::{BLOCK, Largest, fold_mapped};
+use super::fold::BLOCK;
 use super::number::{Float, Number};
 use super::operands::{Pair, Source};
 use super::parallel::{HEAVY, LIGHT, Workers};
 use super::power::raise;
+use super::simd::{self, Loop};
 use crate::backend::Unary;
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
@@ -90,11 +91,20 @@ macro_rules! power {
 
 /// Whether all are angles below [`Float::LARGE_ANGLE`].
 fn small_angles<T: Float>(source: &Source<'_, T>) -> bool {
-    let mut largest = T::ZERO;
-    source.blocks::<BLOCK>(0..source.len(), |_, block| {
-        largest = fold_mapped::<T, Largest>(block, T::magnitude).larger(largest);
-    });
-    largest < T::LARGE_ANGLE
+    let mut all = true;
+    source.blocks::<BLOCK>(0..source.len(), |_, block| all &= simd::run(AreSmall(block)));
+    all
+}
+
+struct AreSmall<'a, T>(&'a [T]);
+
+impl<T: Float> Loop for AreSmall<'_, T> {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run(self) -> bool {
+        self.0.iter().fold(true, |all, angle| all & (angle.magnitude() < T::LARGE_ANGLE))
+    }
 }
 
 /// The functions that only floats have.

@@ -189,8 +189,12 @@ fn describe(value: &Value) -> Result<Described<'_>, String> {
 }
 
 fn texts(value: &Value) -> Option<BTreeMap<String, String>> {
-    let fields = value.as_object()?.iter();
-    fields.map(|(name, text)| Some((name.clone(), text.as_str()?.to_owned()))).collect()
+    // Inserted, as a map that is collected brings a sort of its own.
+    let mut texts = BTreeMap::new();
+    for (name, text) in value.as_object()? {
+        texts.insert(name.clone(), text.as_str()?.to_owned());
+    }
+    Some(texts)
 }
 
 /// The header of a file with these tensors in this order, padded so that the data are aligned.

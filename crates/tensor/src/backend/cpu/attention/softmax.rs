@@ -4,11 +4,9 @@
 //! rows, compiled for the widest instructions there are. A row is worked on up to a whole number of [`LANES`], and what lies
 //! behind the keys that its query sees is set to 0 afterwards.
 
-use pulp::{Simd, WithSimd};
-
 use crate::backend::cpu::matmul::Gemm;
 use crate::backend::cpu::number::Number;
-use crate::backend::cpu::simd;
+use crate::backend::cpu::simd::{self, Loop};
 
 /// Numbers folded side by side.
 const LANES: usize = 16;
@@ -64,11 +62,11 @@ struct Weigh<'a, T, S> {
     so_far: SoFar<'a, T>,
 }
 
-impl<T: Gemm, S: Fn(usize) -> usize> WithSimd for Weigh<'_, T, S> {
+impl<T: Gemm, S: Fn(usize) -> usize> Loop for Weigh<'_, T, S> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<I: Simd>(self, _: I) {
+    fn run(self) {
         let Rows { scores, columns, seen } = self.rows;
         let SoFar { largest, sums, out, values } = self.so_far;
         let known = largest.iter_mut().zip(sums).zip(out.chunks_mut(values));
@@ -107,11 +105,11 @@ struct Back<'a, T, S> {
     scale: T,
 }
 
-impl<T: Gemm, S: Fn(usize) -> usize> WithSimd for Back<'_, T, S> {
+impl<T: Gemm, S: Fn(usize) -> usize> Loop for Back<'_, T, S> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<I: Simd>(self, _: I) {
+    fn run(self) {
         let Self { rows: Rows { scores, columns, seen }, gradients, log_sums, along, scale } = self;
         let known = log_sums.iter().zip(along);
         let rows = scores.chunks_mut(columns).zip(gradients.chunks_mut(columns)).zip(known);
@@ -135,11 +133,11 @@ struct RowProducts<'a, T> {
     width: usize,
 }
 
-impl<T: Gemm> WithSimd for RowProducts<'_, T> {
+impl<T: Gemm> Loop for RowProducts<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<I: Simd>(self, _: I) {
+    fn run(self) {
         let rows = self.a.chunks(self.width).zip(self.b.chunks(self.width));
         for (product, (a, b)) in self.products.iter_mut().zip(rows) {
             let mut lanes = [T::ZERO; LANES];

@@ -1,9 +1,7 @@
 //! Products of so few numbers that packing them, as `gemm` does, takes longer than to multiply them.
 
-use pulp::{Simd, WithSimd};
-
 use super::super::number::Float;
-use super::super::simd;
+use super::super::simd::{self, Loop};
 use super::{Matrix, Target};
 
 /// Multiplications of the largest such product. At 4 × 16 × 16 `gemm` takes about four times as many instructions.
@@ -51,11 +49,11 @@ struct Turn<'a, T> {
     out: &'a mut [T],
 }
 
-impl<T: Float> WithSimd for Turn<'_, T> {
+impl<T: Float> Loop for Turn<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run(self) {
         let Self { rhs, out } = self;
         for first_column in (0..rhs.cols).step_by(SQUARE) {
             let columns: [&[T]; SQUARE] = std::array::from_fn(|column| {
@@ -89,11 +87,11 @@ struct Rows<'a, T> {
 /// Rows that read what they have in common together.
 const TOGETHER: usize = 4;
 
-impl<T: Float> WithSimd for Rows<'_, T> {
+impl<T: Float> Loop for Rows<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run(self) {
         let Self { lhs, rhs, out, target } = self;
         if target == Target::Replaced {
             out.fill(T::ZERO);

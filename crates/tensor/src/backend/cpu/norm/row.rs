@@ -3,12 +3,11 @@
 //! For rows of up to [`SHORT`](crate::backend::cpu::fold::SHORT) elements. Longer ones, and those whose operands lie elsewhere, are
 //! gone through step by step, with the same results.
 
-use pulp::{Simd, WithSimd};
-
 use super::Statistics;
 use crate::backend::cpu::dispatch::host;
 use crate::backend::cpu::fold::{SHORT, Sum, short};
 use crate::backend::cpu::number::Float;
+use crate::backend::cpu::simd::Loop;
 use crate::error::Result;
 use crate::storage::View;
 
@@ -41,11 +40,11 @@ pub(super) struct Normalise<'a, T> {
     pub(super) epsilon: T,
 }
 
-impl<T: Float> WithSimd for Normalise<'_, T> {
+impl<T: Float> Loop for Normalise<'_, T> {
     type Output = Statistics<T>;
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> Statistics<T> {
+    fn run(self) -> Statistics<T> {
         let Self { x, affine: [weight, bias], out, centred, epsilon } = self;
         let count = T::from_f64(x.len() as f64);
         let mean = if centred { short::<T, Sum, 1>([x], |[x]| x) / count } else { T::ZERO };
@@ -75,11 +74,11 @@ pub(super) struct Gradient<'a, T> {
     pub(super) centred: bool,
 }
 
-impl<T: Float> WithSimd for Gradient<'_, T> {
+impl<T: Float> Loop for Gradient<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run(self) {
         let Self { x, grad, weight, out, statistics: [mean, scale], centred } = self;
         let count = T::from_f64(x.len() as f64);
         if weight.is_empty() {

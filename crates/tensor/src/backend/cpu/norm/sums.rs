@@ -6,8 +6,6 @@
 
 use std::ops::Range;
 
-use pulp::{Simd, WithSimd};
-
 use super::{Statistics, width};
 use crate::backend::Normalised;
 use crate::backend::cpu::dispatch::{float, host, host_mut, scratch};
@@ -16,7 +14,7 @@ use crate::backend::cpu::number::{Float, Number};
 use crate::backend::cpu::operands::Source;
 use crate::backend::cpu::parallel::{Workers, light_runs};
 use crate::backend::cpu::reduce::Cut;
-use crate::backend::cpu::simd;
+use crate::backend::cpu::simd::{self, Loop};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::shape::Shape;
@@ -200,11 +198,11 @@ struct Rows<'a, T> {
 }
 
 /// Σ x̂ g and Σ g of each neighbour.
-impl<T: Float> WithSimd for Rows<'_, T> {
+impl<T: Float> Loop for Rows<'_, T> {
     type Output = [[T; TILE]; 2];
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> [[T; TILE]; 2] {
+    fn run(self) -> [[T; TILE]; 2] {
         let mut sums = [[T::ZERO; TILE]; 2];
         let [weight, bias] = &mut sums;
         for (row, &[mean, scale]) in self.statistics.iter().enumerate() {

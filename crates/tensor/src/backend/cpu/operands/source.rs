@@ -183,16 +183,26 @@ impl<'a, A: RawElement> Source<'a, A> {
         range: Range<usize>,
         mut f: impl FnMut(Range<usize>, &[A]),
     ) {
-        let blocks = range.clone().step_by(N).map(|start| start..range.end.min(start + N));
+        self.visit_blocks::<N>(range, &mut f);
+    }
+
+    /// [`blocks`](Self::blocks), compiled once for all that visit them.
+    fn visit_blocks<const N: usize>(&self, range: Range<usize>, visit: &mut dyn FnMut(Range<usize>, &[A])) {
+        let mut start = range.start;
         if let Some(whole) = self.slice(range.clone()) {
-            blocks.zip(whole.chunks(N)).for_each(|(range, block)| f(range, block));
+            for block in whole.chunks(N) {
+                visit(start..start + block.len(), block);
+                start += block.len();
+            }
             return;
         }
         let mut buffer = [A::default(); N];
-        for range in blocks {
-            let block = &mut buffer[..range.len()];
-            self.load(range.start, block);
-            f(range, block);
+        while start < range.end {
+            let end = range.end.min(start + N);
+            let block = &mut buffer[..end - start];
+            self.load(start, block);
+            visit(start..end, block);
+            start = end;
         }
     }
 

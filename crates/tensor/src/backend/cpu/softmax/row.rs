@@ -3,27 +3,26 @@
 //! For rows of up to [`SHORT`](crate::backend::cpu::fold::SHORT) elements. Longer ones are gone through step by step, with the same
 //! results. Where there is a NaN everything becomes NaN, whichever element counts as the largest.
 
-use pulp::{Simd, WithSimd};
-
-use crate::backend::cpu::fold::{LargestNumber, Sum, short};
+use crate::backend::cpu::fold::{LargestNumber, Sum, short, short_slice};
 use crate::backend::cpu::number::Float;
+use crate::backend::cpu::simd::Loop;
 
 /// x ← exp (x - largest); 1 / Σ of these.
 #[inline(always)]
 fn exponentials<T: Float>(row: &mut [T]) -> T {
-    let largest = short::<T, LargestNumber, 1>([row], |[x]| x);
+    let largest = short_slice::<T, LargestNumber>(row);
     row.iter_mut().for_each(|x| *x = (*x - largest).exp());
-    T::ONE / short::<T, Sum, 1>([row], |[x]| x)
+    T::ONE / short_slice::<T, Sum>(row)
 }
 
 /// x ← eˣ / Σ eˣ
 pub(super) struct Softmax<'a, T>(pub(super) &'a mut [T]);
 
-impl<T: Float> WithSimd for Softmax<'_, T> {
+impl<T: Float> Loop for Softmax<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run(self) {
         let scale = exponentials(self.0);
         self.0.iter_mut().for_each(|x| *x *= scale);
     }
@@ -32,12 +31,12 @@ impl<T: Float> WithSimd for Softmax<'_, T> {
 /// x ← x - ln Σ eˣ
 pub(super) struct LogSoftmax<'a, T>(pub(super) &'a mut [T]);
 
-impl<T: Float> WithSimd for LogSoftmax<'_, T> {
+impl<T: Float> Loop for LogSoftmax<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let [largest, sum] = Exponentials(self.0).with_simd(simd);
+    fn run(self) {
+        let [largest, sum] = Exponentials(self.0).run();
         let log_sum = sum.ln();
         self.0.iter_mut().for_each(|x| *x = *x - largest - log_sum);
     }
@@ -46,11 +45,11 @@ impl<T: Float> WithSimd for LogSoftmax<'_, T> {
 /// The largest of the row, and Σ exp (x - largest), of which nothing is kept.
 pub(super) struct Exponentials<'a, T>(pub(super) &'a [T]);
 
-impl<T: Float> WithSimd for Exponentials<'_, T> {
+impl<T: Float> Loop for Exponentials<'_, T> {
     type Output = [T; 2];
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> [T; 2] {
+    fn run(self) -> [T; 2] {
         let largest = short::<T, LargestNumber, 1>([self.0], |[x]| x);
         [largest, short::<T, Sum, 1>([self.0], |[x]| (x - largest).exp())]
     }
@@ -63,11 +62,11 @@ pub(super) struct LossGrad<'a, T> {
     pub(super) factor: T,
 }
 
-impl<T: Float> WithSimd for LossGrad<'_, T> {
+impl<T: Float> Loop for LossGrad<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run(self) {
         let Self { row, target, factor } = self;
         let scale = exponentials(row);
         let of_target = (row[target] * scale - T::ONE) * factor;
