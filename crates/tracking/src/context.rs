@@ -56,10 +56,9 @@ pub(crate) fn running_op_of(tracker: u64) -> Option<Arc<Execution>> {
 }
 
 /// Makes `execution` the running op of the current thread, whose stack holds it, until the guard is dropped. A thread that
-/// ends has no stack any more.
-pub(crate) fn enter_op(execution: Arc<Execution>) -> Result<FrameGuard, Arc<Execution>> {
-    let mut entering = Some(execution);
-    FrameGuard::push(&mut entering, false).ok_or(entering).map_err(|left| left.expect("it was not pushed"))
+/// ends has no stack any more, and leaves it where it is.
+pub(crate) fn enter_op(execution: &mut Option<Arc<Execution>>) -> Option<FrameGuard> {
+    FrameGuard::push(execution, false)
 }
 
 /// Cuts the stack of running ops back when dropped.

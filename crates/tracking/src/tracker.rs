@@ -128,7 +128,11 @@ impl Tracker {
         });
         execution.start(row, owner, seated);
         self.books.recorder.post_enter(owner, place.phase);
-        let part = enter_op(execution).map_or_else(Part::Apart, Part::Whole);
+        let mut entering = Some(execution);
+        let part = match enter_op(&mut entering) {
+            Some(frame) => Part::Whole(frame),
+            None => entering.map_or(Part::Unmarked, Part::Apart),
+        };
         (OpRun { tracker: self, owner, part }, allocator)
     }
 

@@ -3,12 +3,16 @@
 //! Numbers are folded sixteen at a time, these results again sixteen at a time, and so on. So the rounding error of a
 //! sum grows with the logarithm of its length and not with the length, at the cost of one more addition in sixteen.
 
+mod ways;
+
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::slice;
 
 use super::number::Number;
 use super::simd::{self, Loop};
+
+pub(super) use ways::{Fold, Largest, LargestNumber, Product, Smallest, Sum, SumMagnitudes, SumSquares};
 
 /// How many elements are folded at one place before the result moves up a level.
 pub(super) const RADIX: usize = 16;
@@ -25,116 +29,6 @@ pub(super) const BLOCK: usize = RADIX * LANES;
 
 /// So many numbers are folded in one go: no result moves up a level.
 pub(super) const SHORT: usize = RADIX * BLOCK;
-
-/// A way to fold two numbers into one.
-pub(super) trait Fold<T>: Sync {
-    /// What leaves every number as it is.
-    const IDENTITY: T;
-
-    /// What an element counts as before it is folded.
-    #[inline(always)]
-    fn element(element: T) -> T {
-        element
-    }
-
-    /// Two numbers into one: two elements, or what other elements were folded into.
-    fn fold(a: T, b: T) -> T;
-}
-
-/// [`crate::backend::Reduce::Sum`]
-#[derive(Debug)]
-pub(super) struct Sum;
-
-/// [`crate::backend::Reduce::Prod`]
-#[derive(Debug)]
-pub(super) struct Product;
-
-/// [`crate::backend::Reduce::Max`]
-#[derive(Debug)]
-pub(super) struct Largest;
-
-/// [`crate::backend::Reduce::Min`]
-#[derive(Debug)]
-pub(super) struct Smallest;
-
-/// The largest number, by a processor's own maximum: a NaN may be passed over.
-#[derive(Debug)]
-pub(super) struct LargestNumber;
-
-/// [`crate::backend::Reduce::SumMagnitudes`]
-#[derive(Debug)]
-pub(super) struct SumMagnitudes;
-
-/// [`crate::backend::Reduce::SumSquares`]
-#[derive(Debug)]
-pub(super) struct SumSquares;
-
-impl<T: Number> Fold<T> for SumMagnitudes {
-    const IDENTITY: T = T::ZERO;
-
-    #[inline(always)]
-    fn element(element: T) -> T {
-        element.magnitude()
-    }
-
-    fn fold(a: T, b: T) -> T {
-        a.plus(b)
-    }
-}
-
-impl<T: Number> Fold<T> for SumSquares {
-    const IDENTITY: T = T::ZERO;
-
-    #[inline(always)]
-    fn element(element: T) -> T {
-        element.times(element)
-    }
-
-    fn fold(a: T, b: T) -> T {
-        a.plus(b)
-    }
-}
-
-impl<T: Number> Fold<T> for Sum {
-    const IDENTITY: T = T::ZERO;
-
-    fn fold(a: T, b: T) -> T {
-        a.plus(b)
-    }
-}
-
-impl<T: Number> Fold<T> for Product {
-    const IDENTITY: T = T::ONE;
-
-    fn fold(a: T, b: T) -> T {
-        a.times(b)
-    }
-}
-
-impl<T: Number> Fold<T> for Largest {
-    const IDENTITY: T = T::LOWEST;
-
-    fn fold(a: T, b: T) -> T {
-        a.larger(b)
-    }
-}
-
-impl<T: Number> Fold<T> for LargestNumber {
-    const IDENTITY: T = T::LOWEST;
-
-    #[inline(always)]
-    fn fold(a: T, b: T) -> T {
-        if a > b { a } else { b }
-    }
-}
-
-impl<T: Number> Fold<T> for Smallest {
-    const IDENTITY: T = T::HIGHEST;
-
-    fn fold(a: T, b: T) -> T {
-        a.smaller(b)
-    }
-}
 
 /// Folds rows of up to `W` numbers, column by column.
 #[derive(Debug)]
