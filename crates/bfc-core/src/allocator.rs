@@ -328,9 +328,16 @@ impl Allocation {
     ///
     /// # Errors
     /// As [`Allocator::allocate`].
+    #[inline]
     pub fn new(allocator: &Arc<dyn Allocator>, request: &Request<'_>) -> Result<Self, AllocError> {
-        let block = allocator.allocate(request)?;
-        Ok(Self { allocator: ManuallyDrop::new(Arc::clone(allocator)), block })
+        match allocator.allocate(request) {
+            // Not moved before the handle is there: what was just written in pieces has to settle before it can be moved as a whole.
+            Ok(ref block) => {
+                let allocator = ManuallyDrop::new(Arc::clone(allocator));
+                Ok(Self { allocator, block: *block })
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The block held.

@@ -35,17 +35,25 @@ impl Body {
         UniqueArc::new(Self { memory: Memory::Own(storage), layout, dtype, device })
     }
 
-    /// The same, in which elements of this shape lie in order from its start.
-    // Inlined, so that it is put together once and not moved from call to call.
+    /// The same, of a buffer that is made now, and in which elements of this shape lie in order from its start.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    // Put together where it stays, which is found first: it is two hundred bytes, and tensors are made all the time.
     #[inline(always)]
-    pub(crate) fn in_order(
-        storage: Storage,
+    pub(crate) fn in_order<E>(
+        make: impl FnOnce() -> Result<Storage, E>,
         shape: &Shape,
         dtype: DType,
         device: &Device,
-    ) -> UniqueArc<Self> {
-        let (memory, device) = (Memory::Own(storage), device.clone());
-        UniqueArc::new(Self { memory, layout: Layout::row_major(shape), dtype, device })
+    ) -> Result<UniqueArc<Self>, E> {
+        let mut place = UniqueArc::new_uninit();
+        let memory = Memory::Own(make()?);
+        place.write(Self { memory, layout: Layout::SCALAR, dtype, device: device.clone() });
+        // SAFETY: it was written in the line before.
+        let mut body = unsafe { UniqueArc::assume_init(place) };
+        body.layout.set_row_major(shape);
+        Ok(body)
     }
 
     /// The same buffer seen through another layout.

@@ -25,8 +25,8 @@ use crate::tensor::Tensor;
 pub struct OpContext<'a> {
     op: &'static str,
     device: &'a Device,
-    /// The op's tracking allocator over the memory it takes from.
-    allocator: Arc<dyn Allocator>,
+    /// What the op's memory is taken from.
+    memory: &'a Arc<dyn Allocator>,
     /// What outputs are for: results in forward, gradients in backward.
     output_category: Category,
     /// Whether the op is hung into the graph of gradients, so that saving makes sense.
@@ -42,20 +42,19 @@ impl<'a> OpContext<'a> {
     fn new(
         op: &'static str,
         device: &'a Device,
-        memory: &Arc<dyn Allocator>,
+        memory: &'a Arc<dyn Allocator>,
         category: Category,
         recording: bool,
     ) -> Self {
-        let (run, allocator) = device.tracker().begin_over(op, memory);
         Self {
             op,
             device,
-            allocator,
+            memory,
             output_category: category,
             recording,
             saved: RefCell::new(Vec::new()),
             attributes: AllocationAttributes::default(),
-            run,
+            run: device.tracker().begin_over(op, memory),
         }
     }
 
@@ -64,7 +63,7 @@ impl<'a> OpContext<'a> {
     pub(crate) fn forward(
         op: &'static str,
         device: &'a Device,
-        memory: &Arc<dyn Allocator>,
+        memory: &'a Arc<dyn Allocator>,
         recording: bool,
     ) -> Self {
         let category = match here().phase {
@@ -78,14 +77,14 @@ impl<'a> OpContext<'a> {
     pub(crate) fn create(
         op: &'static str,
         device: &'a Device,
-        memory: &Arc<dyn Allocator>,
+        memory: &'a Arc<dyn Allocator>,
         category: Category,
     ) -> Self {
         Self::new(op, device, memory, category, false)
     }
 
     /// The context of an op's backward.
-    pub(crate) fn backward(op: &'static str, device: &'a Device, memory: &Arc<dyn Allocator>) -> Self {
+    pub(crate) fn backward(op: &'static str, device: &'a Device, memory: &'a Arc<dyn Allocator>) -> Self {
         Self::new(op, device, memory, Category::Gradient, false)
     }
 
@@ -128,7 +127,10 @@ impl<'a> OpContext<'a> {
     /// The allocator that everything the op takes is charged through.
     #[must_use]
     pub const fn allocator(&self) -> &Arc<dyn Allocator> {
-        &self.allocator
+        match self.run.allocator() {
+            Some(tracking) => tracking,
+            None => self.memory,
+        }
     }
 
     /// The op's account with the tracker.
@@ -177,11 +179,14 @@ impl<'a> OpContext<'a> {
         request.tag = Tag { category, owner: self.run.owner() };
         request.attributes = self.attributes;
         request.contents = Some(Contents { extents: shape.dims(), element: dtype.name() });
-        match Allocation::new(&self.allocator, &request) {
-            Ok(allocation) => {
-                let storage = Storage::charged(allocation, bytes, category);
-                Ok(Buffer { body: Body::in_order(storage, shape, dtype, self.device) })
-            }
+        let allocator = self.allocator();
+        let memory = allocator.memory_kind();
+        let make = || {
+            Allocation::new(allocator, &request)
+                .map(|allocation| Storage::charged(allocation, memory, bytes, category))
+        };
+        match Body::in_order(make, shape, dtype, self.device) {
+            Ok(body) => Ok(Buffer { body }),
             Err(error) => Err(Error::Allocation { op: self.op, shape: *shape, dtype, error }),
         }
     }
@@ -207,9 +212,9 @@ impl<'a> OpContext<'a> {
         self.recording
     }
 
-    /// Ends an op that has succeeded: what it saved counts as activations from now on.
-    pub(crate) fn into_saved(self) -> Vec<Tensor> {
-        let saved = self.saved.into_inner();
+    /// Takes what an op that has succeeded saved: it counts as activations from now on.
+    pub(crate) fn take_saved(&mut self) -> Vec<Tensor> {
+        let saved = std::mem::take(self.saved.get_mut());
         for tensor in &saved {
             tensor.storage().keep_for_backward();
         }

@@ -26,10 +26,22 @@ impl Layout {
         }
     }
 
+    /// The layout of a single number.
+    pub(crate) const SCALAR: Self = Self { shape: Shape::SCALAR, strides: [0; MAX_RANK], offset: 0 };
+
     /// The same of a shape whose bytes [can be counted](bytes_of).
     #[inline(always)]
     pub(crate) fn row_major(shape: &Shape) -> Self {
-        Self { shape: *shape, strides: row_major(shape), offset: 0 }
+        let mut strides = [0; MAX_RANK];
+        fill_row_major(shape, &mut strides);
+        Self { shape: *shape, strides, offset: 0 }
+    }
+
+    /// Makes this layout, that of a single number, the row-major one of a shape.
+    #[inline(always)]
+    pub(crate) fn set_row_major(&mut self, shape: &Shape) {
+        self.shape = *shape;
+        fill_row_major(shape, &mut self.strides);
     }
 
     /// The same shape and first element with other distances between neighbours, one for each axis. All must stay within the
@@ -79,8 +91,10 @@ impl Layout {
         if shape.checked_elements() != self.shape.checked_elements() {
             return None;
         }
-        let strides = if self.is_contiguous() { row_major(&shape) } else { self.cut_otherwise(&shape)? };
-        Some(Self { shape, strides, offset: self.offset })
+        if self.is_contiguous() {
+            return Some(Self { offset: self.offset, ..Self::row_major(&shape) });
+        }
+        Some(Self { strides: self.cut_otherwise(&shape)?, shape, offset: self.offset })
     }
 
     /// The strides of another shape of as many elements, of which there is at least one, over the same places.
@@ -151,6 +165,16 @@ impl Layout {
         once
     }
 
+    /// The same elements with the first two axes exchanged, where there are so many.
+    #[inline]
+    pub(crate) const fn turned(&self) -> Self {
+        let mut turned = Self { shape: self.shape.turned(), ..*self };
+        if turned.shape.rank() >= 2 {
+            turned.strides.swap(0, 1);
+        }
+        turned
+    }
+
     /// The same elements with the axes in another order; `axes` must be a permutation.
     ///
     /// # Errors
@@ -159,10 +183,7 @@ impl Layout {
         let rank = self.shape.rank();
         if (axes, rank) == (&[1, 0], 2) {
             // By far the most common.
-            let mut turned = *self;
-            turned.shape = self.shape.with_dim(0, self.shape[1]).with_dim(1, self.shape[0]);
-            turned.strides.swap(0, 1);
-            return Ok(turned);
+            return Ok(self.turned());
         }
         let mut seen = [false; MAX_RANK];
         let mut dims = [0; MAX_RANK];
@@ -301,16 +322,15 @@ pub(crate) fn bytes_of(shape: &Shape, dtype: DType) -> Option<usize> {
     (bytes <= isize::MAX as usize).then_some(bytes)
 }
 
-/// Row-major strides.
-fn row_major(shape: &Shape) -> [usize; MAX_RANK] {
-    let mut strides = [0; MAX_RANK];
+/// Writes row-major strides.
+#[inline(always)]
+fn fill_row_major(shape: &Shape, strides: &mut [usize; MAX_RANK]) {
     let mut next = 1usize;
     for axis in (0..shape.rank()).rev() {
         strides[axis] = next;
         // Only an empty shape can overflow here, and its strides are never followed.
-        next = next.saturating_mul(shape[axis].max(1));
+        next = next.wrapping_mul(shape[axis].max(1));
     }
-    strides
 }
 
 #[cfg(test)]
@@ -351,7 +371,7 @@ mod tests {
 
     /// The layout of this shape whose elements lie in these places, if there is one.
     fn layout_of(shape: &Shape, places: &[usize]) -> Option<Layout> {
-        let counted = row_major(shape);
+        let counted = Layout::row_major(shape).strides;
         let mut strides = [0; MAX_RANK];
         for axis in (0..shape.rank()).filter(|&axis| shape[axis] > 1) {
             strides[axis] = places[counted[axis]].checked_sub(places[0])?;

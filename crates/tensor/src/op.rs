@@ -95,7 +95,7 @@ fn run(name: &'static str, op: &dyn Op, inputs: &[&Tensor]) -> Result<(Tensor, O
     let device = common_device(name, inputs)?;
     let recording = autograd::records(inputs.iter().any(|input| input.requires_grad()));
     device.placement().tell(name, device, PlacementReason::Inputs);
-    let ctx = OpContext::forward(name, device, device.default_allocator()?, recording);
+    let mut ctx = OpContext::forward(name, device, device.default_allocator()?, recording);
     let output = {
         let _paused = autograd::pause();
         op.forward(&ctx, inputs)?
@@ -103,7 +103,7 @@ fn run(name: &'static str, op: &dyn Op, inputs: &[&Tensor]) -> Result<(Tensor, O
     // An op may hand out one of its inputs, whose place in the graph is not the result's.
     let output = output.with_grad_edge(None);
     let recorded = recording && output.dtype().is_float();
-    Ok((output, recorded.then(|| ctx.into_saved())))
+    Ok((output, recorded.then(|| ctx.take_saved())))
 }
 
 fn common_device<'a>(op: &'static str, inputs: &[&'a Tensor]) -> Result<&'a Device> {

@@ -97,6 +97,15 @@ impl Shape {
         self
     }
 
+    /// The same sizes with the first two exchanged, where there are so many.
+    #[inline]
+    pub(crate) const fn turned(mut self) -> Self {
+        if self.rank >= 2 {
+            self.dims.swap(0, 1);
+        }
+        self
+    }
+
     /// The same shape without one axis.
     #[must_use]
     pub fn without(self, axis: usize) -> Self {

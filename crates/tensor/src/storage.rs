@@ -35,10 +35,16 @@ impl Storage {
         Self { allocation, bytes, memory, below: UNKNOWN, may_be_result: AtomicBool::new(true) }
     }
 
-    /// The same, of an allocation that is charged to this category.
-    pub(crate) fn charged(allocation: Allocation, bytes: usize, category: Category) -> Self {
+    /// The same, of an allocation in this memory that is charged to this category.
+    #[inline(always)]
+    pub(crate) const fn charged(
+        allocation: Allocation,
+        memory: MemoryKind,
+        bytes: usize,
+        category: Category,
+    ) -> Self {
         let may_be_result = AtomicBool::new(is_result(category));
-        Self { may_be_result, ..Self::new(allocation, bytes) }
+        Self { allocation, bytes, memory, below: UNKNOWN, may_be_result }
     }
 
     /// Whether the buffer is never written, whoever owns the storage: memory of others, which tensors only look into.

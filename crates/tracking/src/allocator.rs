@@ -18,9 +18,9 @@ use bfc_core::{
 };
 
 use self::counts::Counts;
-use crate::books::Books;
+use crate::books::{Books, Seated};
 use crate::budget::allocate_within;
-use crate::local::LocalBlocks;
+use crate::local::{LocalBlock, LocalBlocks};
 use crate::record::Recorder;
 use crate::totals::{Class, Figures};
 
@@ -168,8 +168,8 @@ impl TrackingAllocator {
         if !self.counts().comes_to_rest() {
             return;
         }
-        // This handle and that of the books. One that somebody kept would come to count for another op.
-        let unused = Arc::strong_count(self) == 2 && Arc::weak_count(self) == 0;
+        // This handle and those of the seat. One that somebody kept would come to count for another op.
+        let unused = Arc::strong_count(self) == 1 + Seated::HANDLES && Arc::weak_count(self) == 0;
         if let Some(books) = &self.books {
             books.seat(self, self.inner(), seat, unused);
         }
@@ -304,8 +304,30 @@ impl TrackingAllocator {
         }
     }
 
-    /// Takes back what was recorded of a free that then failed, if the block is live.
+    /// Counts what is known only after a free: that one reference less is there, or that the block is kept no more.
+    #[inline]
+    fn note_taken_back(&self, block: &Block, kept: bool) {
+        if self.mode == Mode::Untracked {
+            self.counts().references -= 1;
+        } else if kept {
+            self.note_let_go(block.bytes);
+        }
+    }
+
+    /// Takes back what was counted and recorded of a free that then failed.
     #[cold]
+    fn note_still_live(&self, block: &Block, entry: Option<LocalBlock>) {
+        if self.mode == Mode::Untracked {
+            return;
+        }
+        self.restore(block.bytes);
+        if let Some(entry) = entry {
+            lock(&self.local).restore(entry);
+        }
+        self.record_still_live(block);
+    }
+
+    /// Takes back what was recorded of a free that then failed, if the block is live.
     fn record_still_live(&self, block: &Block) {
         if let Some(recorder) = self.recorder()
             && let (Ok(tag), Ok(requested)) = (self.tag(block), self.requested_bytes(block))
@@ -315,43 +337,59 @@ impl TrackingAllocator {
     }
 
     /// Allocates for a request that names who is charged.
+    // What the inner allocator returns is changed where it lies, here and in `deallocate`: to move it, right after it was written in
+    // pieces, takes the processor longer than all the counting.
     #[inline]
     fn allocate_owned(&self, request: &Request<'_>) -> Result<Block, AllocError> {
-        let mut block = match allocate_within(&**self.inner(), request) {
-            Ok(block) => block,
-            Err(error) => self.allocate_after(error, request)?,
-        };
+        let mut result = allocate_within(&**self.inner(), request);
+        match &mut result {
+            Ok(block) => self.count(block, request),
+            Err(_) => self.allocate_after(&mut result, request),
+        }
+        result
+    }
+
+    /// Counts a block that the inner allocator has granted, and makes it one of this allocator.
+    #[inline]
+    fn count(&self, block: &mut Block, request: &Request<'_>) {
         if block.is_empty() {
-            return Ok(block);
+            return;
         }
         if self.mode == Mode::Local {
-            block = lock(&self.local).insert(block, request.bytes);
+            *block = lock(&self.local).insert(*block, request.bytes);
         }
         let bytes = if self.mode == Mode::Untracked { request.bytes } else { block.bytes };
         self.add(bytes, request.bytes, request.tag);
         if let Some(recorder) = self.recorder() {
-            let id = self.recorded_id(&block);
-            recorder.post_alloc(&**self.inner(), &block, id, request.bytes, request.tag);
+            let id = self.recorded_id(block);
+            recorder.post_alloc(&**self.inner(), block, id, request.bytes, request.tag);
         }
-        Ok(block)
     }
 
     /// Asks those who may free memory, tries again as they do, and records the failure if nothing helps.
     #[cold]
-    fn allocate_after(&self, error: AllocError, request: &Request<'_>) -> Result<Block, AllocError> {
+    fn allocate_after(&self, failed: &mut Result<Block, AllocError>, request: &Request<'_>) {
+        // A placeholder: no request has come back empty.
+        let error = match std::mem::replace(failed, Ok(Block::EMPTY)) {
+            Ok(_) => return,
+            Err(error) => error,
+        };
         let again = || allocate_within(&**self.inner(), request);
         let told = !LastResort::is_busy();
-        let outcome = match &self.books {
+        *failed = match &self.books {
             Some(books) => books.last_resort.rescue(error, again),
             None => Err(error),
         };
-        if let (Err(error), Some(recorder), true) = (&outcome, self.recorder(), told) {
-            let no_memory = !matches!(error, AllocError::BadAlignment { .. } | AllocError::Reentrant { .. });
-            if no_memory {
-                recorder.post_failed(&**self.inner(), request, error.out_of_memory());
+        match failed {
+            Ok(block) => self.count(block, request),
+            Err(error) => {
+                let no_memory =
+                    !matches!(error, AllocError::BadAlignment { .. } | AllocError::Reentrant { .. });
+                if let (Some(recorder), true, true) = (self.recorder(), told, no_memory) {
+                    recorder.post_failed(&**self.inner(), request, error.out_of_memory());
+                }
             }
         }
-        outcome
     }
 
     /// The block as the inner allocator knows it.
@@ -414,21 +452,20 @@ unsafe impl Allocator for TrackingAllocator {
             recorder.post_free(&**self.inner(), &block, self.recorded_id(&block));
         }
         // SAFETY: the caller promises that nothing uses the memory any more.
-        let result = unsafe { self.inner().deallocate(inner_block) };
-        let took_back = result.as_ref().map_or_else(BlockError::took_back, |()| true);
-        match (took_back, self.mode) {
-            (true, Mode::Untracked) => self.counts().references -= 1,
-            (true, _) if kept => self.note_let_go(block.bytes),
-            (false, Mode::Inner | Mode::Local) => {
-                self.restore(block.bytes);
-                if let Some(entry) = entry {
-                    lock(&self.local).restore(entry);
-                }
-                self.record_still_live(&block);
+        match unsafe { self.inner().deallocate(inner_block) } {
+            Ok(()) => {
+                self.note_taken_back(&block, kept);
+                Ok(())
             }
-            _ => {}
+            Err(error) => {
+                if error.took_back() {
+                    self.note_taken_back(&block, kept);
+                } else {
+                    self.note_still_live(&block, entry);
+                }
+                Err(error)
+            }
         }
-        result
     }
 
     fn stats(&self) -> Stats {

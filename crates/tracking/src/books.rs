@@ -34,11 +34,30 @@ struct Home {
     /// How often it was made one.
     adoptions: usize,
     /// The tracking allocators over it, each in its seat but while its op runs.
-    seats: Vec<Option<Arc<TrackingAllocator>>>,
+    seats: Vec<Option<Seated>>,
     /// Those that wait.
     idle: Vec<usize>,
     /// Those that are free.
     vacant: Vec<usize>,
+}
+
+/// A tracking allocator in its seat, with the two handles that an op needs of it, so that none is made for each.
+#[derive(Debug)]
+pub(crate) struct Seated {
+    /// The one that the execution has.
+    pub(crate) account: Arc<TrackingAllocator>,
+    /// The one that the op takes memory through.
+    pub(crate) handle: Arc<dyn Allocator>,
+}
+
+impl Seated {
+    /// The handles in here.
+    pub(crate) const HANDLES: usize = 2;
+
+    /// Whether somebody has a handle beside these: the allocator would come to count for another op.
+    fn is_kept(account: &Arc<TrackingAllocator>) -> bool {
+        Arc::strong_count(account) > Self::HANDLES || Arc::weak_count(account) > 0
+    }
 }
 
 impl Home {
@@ -100,8 +119,8 @@ impl Books {
         let mut open = self.open();
         if let Some(seated) = open.take_seated(inner) {
             drop(open);
-            seated.resume(owner);
-            return seated;
+            seated.account.resume(owner);
+            return seated.account;
         }
         if let Some(home) = open.home(inner) {
             let seat = home.free_seat();
@@ -133,8 +152,8 @@ impl Books {
         let mut open = self.open();
         let Some(home) = open.home(inner) else { return };
         let place = home.seats.get_mut(seat);
-        let own = |place: &&mut Option<Arc<TrackingAllocator>>| {
-            place.as_ref().is_some_and(|seated| Arc::ptr_eq(seated, allocator))
+        let own = |place: &&mut Option<Seated>| {
+            place.as_ref().is_some_and(|seated| Arc::ptr_eq(&seated.account, allocator))
         };
         let Some(place) = place.filter(own) else { return };
         if unused && home.idle.len() < IDLE_ALLOCATORS {
@@ -206,37 +225,37 @@ impl Open {
     /// A tracking allocator over `base` that waits in its seat there. The seat is empty until the op that takes it
     /// [ends](Self::end_op).
     #[inline]
-    pub(crate) fn take_seated(&mut self, base: &Arc<dyn Allocator>) -> Option<Arc<TrackingAllocator>> {
+    pub(crate) fn take_seated(&mut self, base: &Arc<dyn Allocator>) -> Option<Seated> {
         let home = self.home(base)?;
         let seat = home.idle.pop()?;
         home.seats[seat].take()
     }
 
-    /// Ends what an op has to do with an allocator that has a seat, and puts it there. One that does not go there any more is
-    /// handed back, to be dropped without the lock.
+    /// Ends what an op has to do with an allocator that has a seat, and puts it there, with the handle of it that the op gives
+    /// up. One that does not go there any more is handed back, to be dropped without the lock.
     #[inline]
     pub(crate) fn end_op(
         &mut self,
-        allocator: Arc<TrackingAllocator>,
+        account: Arc<TrackingAllocator>,
+        handle: Option<Arc<dyn Allocator>>,
         figures: &mut Figures,
-    ) -> Option<Arc<TrackingAllocator>> {
-        let rests = allocator.end_op(figures);
-        let Some((seat, base)) = allocator.seat() else { return Some(allocator) };
-        let Some(home) = self.home(base) else { return Some(allocator) };
+    ) -> Option<Seated> {
+        let rests = account.end_op(figures);
+        let handle = handle.unwrap_or_else(|| Arc::clone(&account) as Arc<dyn Allocator>);
+        let home = account.seat().and_then(|(seat, base)| Some((seat, self.home(base)?)));
+        let Some((seat, home)) = home else { return Some(Seated { account, handle }) };
         // In a home that was made anew it may be another one's.
         let Some(place) = home.seats.get_mut(seat).filter(|place| place.is_none()) else {
-            return Some(allocator);
+            return Some(Seated { account, handle });
         };
-        // One that somebody kept would come to count for another op.
-        let kept = Arc::strong_count(&allocator) > 1 || Arc::weak_count(&allocator) > 0;
-        if rests && (kept || home.idle.len() >= IDLE_ALLOCATORS) {
+        if rests && (Seated::is_kept(&account) || home.idle.len() >= IDLE_ALLOCATORS) {
             home.vacant.push(seat);
-            return Some(allocator);
+            return Some(Seated { account, handle });
         }
         if rests {
             home.idle.push(seat);
         }
-        *place = Some(allocator);
+        *place = Some(Seated { account, handle });
         None
     }
 

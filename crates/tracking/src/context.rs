@@ -73,7 +73,13 @@ impl FrameGuard {
         let ticket = RUNNING.try_with(|stack| {
             let stack = &mut *stack.borrow_mut();
             stack.tickets += 1;
-            stack.frames.push(Frame { ticket: stack.tickets, execution: execution.take(), is_entry });
+            // Written where it stays: a frame put together elsewhere is moved in larger pieces than it was just written in, for
+            // which the processor waits.
+            stack.frames.push(Frame { ticket: 0, execution: None, is_entry: false });
+            if let Some(top) = stack.frames.last_mut() {
+                (top.ticket, top.is_entry) = (stack.tickets, is_entry);
+                top.execution = execution.take();
+            }
             stack.tickets
         });
         ticket.ok().map(|ticket| Self { ticket, _not_send: PhantomData })

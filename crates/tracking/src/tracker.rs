@@ -9,7 +9,7 @@ use bfc_core::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
 use bfc_core::{Allocator, Bytes, LastResort, MemoryKind, OwnerId, Span};
 
 use crate::allocator::TrackingAllocator;
-use crate::books::Books;
+use crate::books::{Books, Seated};
 use crate::context::{FrameGuard, enter_op, running_op_of};
 use crate::record::{Recording, RunFacts, Written};
 use crate::report::Report;
@@ -83,37 +83,40 @@ impl Tracker {
     /// While this thread works for an op of this tracker already, the new one is a part of that: it shares its account
     /// and is no call of its own.
     pub fn begin(&self, op: &'static str) -> OpRun<'_> {
-        self.begin_part().unwrap_or_else(|| self.begin_whole(op, None).0)
+        match self.whole_to_be_part_of() {
+            None => self.begin_whole(op, None),
+            Some(whole) => self.begin_part(whole, None),
+        }
     }
 
-    /// The same, with the op's tracking allocator over `base`, as [`OpRun::track`] gives it: in one go.
-    pub fn begin_over(&self, op: &'static str, base: &Arc<dyn Allocator>) -> (OpRun<'_>, Arc<dyn Allocator>) {
-        let (run, allocator) = match self.begin_part() {
-            Some(part) => (part, None),
+    /// The same, with the op's tracking allocator over `base`, which [`OpRun::allocator`] gives: in one go.
+    pub fn begin_over(&self, op: &'static str, base: &Arc<dyn Allocator>) -> OpRun<'_> {
+        match self.whole_to_be_part_of() {
             None => self.begin_whole(op, Some(base)),
-        };
-        let allocator = allocator.unwrap_or_else(|| run.track(base));
-        (run, allocator)
+            Some(whole) => self.begin_part(whole, Some(base)),
+        }
+    }
+
+    /// What runs on this thread for this tracker: `Some(None)` where no accounts are kept, and nothing is more than a part.
+    #[inline(always)]
+    fn whole_to_be_part_of(&self) -> Option<Option<Arc<Execution>>> {
+        if self.marks { running_op_of(self.id).map(Some) } else { Some(None) }
     }
 
     /// A run that is no execution of its own.
-    #[inline(always)]
-    fn begin_part(&self) -> Option<OpRun<'_>> {
-        if !self.marks {
-            return Some(OpRun { tracker: self, owner: OwnerId::ROOT, part: Part::Unmarked });
-        }
-        let execution = running_op_of(self.id)?;
+    fn begin_part(&self, whole: Option<Arc<Execution>>, base: Option<&Arc<dyn Allocator>>) -> OpRun<'_> {
+        let Some(execution) = whole else {
+            return OpRun { tracker: self, owner: OwnerId::ROOT, handle: None, part: Part::Unmarked };
+        };
         let owner = execution.running().owner;
-        Some(OpRun { tracker: self, owner, part: Part::Nested(execution) })
+        let mut run = OpRun { tracker: self, owner, handle: None, part: Part::Nested(execution) };
+        run.handle = base.map(|base| run.track(base));
+        run
     }
 
-    /// An execution, and its allocator over `base` if one waits.
+    /// An execution, with its allocator over `base`.
     #[inline(always)]
-    fn begin_whole(
-        &self,
-        op: &'static str,
-        base: Option<&Arc<dyn Allocator>>,
-    ) -> (OpRun<'_>, Option<Arc<dyn Allocator>>) {
+    fn begin_whole(&self, op: &'static str, base: Option<&Arc<dyn Allocator>>) -> OpRun<'_> {
         let place = here();
         let (row, owner, idle, seated) = {
             let mut open = self.books.open();
@@ -122,18 +125,25 @@ impl Tracker {
             (row, owner, open.take_execution(), seated)
         };
         let execution = idle.unwrap_or_else(|| Arc::new(Execution::new(self.id)));
-        let allocator = seated.as_ref().map(|seated| {
-            seated.resume(owner);
-            Arc::clone(seated) as Arc<dyn Allocator>
-        });
-        execution.start(row, owner, seated);
+        let (account, handle) = match (seated, base) {
+            (Some(Seated { account, handle }), _) => {
+                account.resume(owner);
+                (Some(account), Some(handle))
+            }
+            (None, Some(base)) => {
+                let account = self.books.take_allocator(base, owner);
+                (Some(Arc::clone(&account)), Some(account as Arc<dyn Allocator>))
+            }
+            (None, None) => (None, None),
+        };
+        execution.start(row, owner, account);
         self.books.recorder.post_enter(owner, place.phase);
         let mut entering = Some(execution);
         let part = match enter_op(&mut entering) {
             Some(frame) => Part::Whole(frame),
             None => entering.map_or(Part::Unmarked, Part::Apart),
         };
-        (OpRun { tracker: self, owner, part }, allocator)
+        OpRun { tracker: self, owner, handle, part }
     }
 
     /// Tells that ops will turn to this allocator all the time, as that of a device's memory: what stands between it and ops is
@@ -253,13 +263,18 @@ impl Tracker {
         &self.books.last_resort
     }
 
-    fn finish(&self, execution: Arc<Execution>) {
+    /// Ends an execution. The handle is that of its first allocator, if the run had one.
+    fn finish(&self, execution: Arc<Execution>, handle: Option<Arc<dyn Allocator>>) {
         let (row, Joined { first, others }) = execution.finish();
         let mut figures = Figures::default();
         let mut seated = None;
         match first {
-            Some(first) if first.has_seat() => seated = Some(first),
-            Some(first) => self.end_alone(first, &mut figures),
+            Some(first) if first.has_seat() => seated = Some((first, handle)),
+            Some(first) => {
+                // Only the last handle recycles.
+                drop(handle);
+                self.end_alone(first, &mut figures);
+            }
             None => {}
         }
         for other in others {
@@ -268,7 +283,7 @@ impl Tracker {
         // Dropped without the lock: it may be the last to hold the books.
         let _lost = {
             let mut open = self.books.open();
-            let lost = seated.and_then(|seated| open.end_op(seated, &mut figures));
+            let lost = seated.and_then(|(account, handle)| open.end_op(account, handle, &mut figures));
             open.totals.fold(row, ThreadNumber::current().get(), &figures);
             open.put_execution(execution);
             lost
@@ -280,7 +295,7 @@ impl Tracker {
     #[inline(never)]
     fn end_alone(&self, allocator: Arc<TrackingAllocator>, figures: &mut Figures) {
         if allocator.has_seat() {
-            let lost = self.books.open().end_op(allocator, figures);
+            let lost = self.books.open().end_op(allocator, None, figures);
             drop(lost);
         } else if allocator.end_op(figures) {
             allocator.retire();
@@ -363,6 +378,8 @@ impl Execution {
 pub struct OpRun<'t> {
     tracker: &'t Tracker,
     owner: OwnerId,
+    /// Of the allocator that the run began with.
+    handle: Option<Arc<dyn Allocator>>,
     part: Part,
 }
 
@@ -390,6 +407,13 @@ impl OpRun<'_> {
     #[must_use]
     pub const fn owner(&self) -> OwnerId {
         self.owner
+    }
+
+    /// The op's tracking allocator over what it [began over](Tracker::begin_over); `None` where no accounts are kept, and for a run
+    /// that began [without](Tracker::begin).
+    #[must_use]
+    pub const fn allocator(&self) -> Option<&Arc<dyn Allocator>> {
+        self.handle.as_ref()
     }
 
     /// The op's tracking allocator over `base`: the same one each time it is asked for. A tracking allocator of this op
@@ -432,7 +456,7 @@ impl Drop for OpRun<'_> {
             Part::Nested(_) | Part::Unmarked => None,
         };
         if let Some(execution) = execution {
-            self.tracker.finish(execution);
+            self.tracker.finish(execution, self.handle.take());
         }
     }
 }

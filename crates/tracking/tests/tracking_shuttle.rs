@@ -94,14 +94,13 @@ fn results_are_dropped(adopted: bool) {
     if adopted {
         tracker.adopt(&base);
     }
-    let (run, allocator) = tracker.begin_over("first", &base);
-    let results = [take(&allocator, 10), take(&allocator, 20)];
+    let run = tracker.begin_over("first", &base);
+    let results = [10, 20].map(|bytes| take(run.allocator().expect("marks"), bytes));
     let droppers = results.map(|result| thread::spawn(move || drop(result)));
-    drop(allocator);
     drop(run);
     for op in ["second", "third"] {
-        let (_run, allocator) = tracker.begin_over(op, &base);
-        drop(take(&allocator, 7));
+        let run = tracker.begin_over(op, &base);
+        drop(take(run.allocator().expect("marks"), 7));
     }
     for dropper in droppers {
         dropper.join().expect("no panic");

@@ -195,6 +195,12 @@ impl Turns {
     }
 }
 
+impl<T: Default> Default for BiasedMutex<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
 impl<T> Deref for BiasedGuard<'_, T> {
     type Target = T;
 

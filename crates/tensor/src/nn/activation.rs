@@ -1,11 +1,12 @@
 //! Activations as modules, for use in a [`Sequential`](super::Sequential).
 
 use super::module::Module;
+use crate::backend::Activation;
 use crate::error::Result;
 use crate::tensor::Tensor;
 
 macro_rules! activation {
-    ($(#[$doc:meta])* $name:ident, $method:ident) => {
+    ($(#[$doc:meta])* $name:ident, $method:ident, $activation:expr) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default)]
         pub struct $name;
@@ -14,27 +15,31 @@ macro_rules! activation {
             fn forward(&self, x: &Tensor) -> Result<Tensor> {
                 x.$method()
             }
+
+            fn as_activation(&self) -> Option<Activation> {
+                $activation
+            }
         }
     };
 }
 
 activation! {
     /// max(x, 0), see [`Tensor::relu`].
-    Relu, relu
+    Relu, relu, Some(Activation::Relu)
 }
 activation! {
     /// x Φ(x), see [`Tensor::gelu`].
-    Gelu, gelu
+    Gelu, gelu, Some(Activation::Gelu)
 }
 activation! {
     /// tanh x, see [`Tensor::tanh`].
-    Tanh, tanh
+    Tanh, tanh, None
 }
 activation! {
     /// 1 / (1 + e⁻ˣ), see [`Tensor::sigmoid`].
-    Sigmoid, sigmoid
+    Sigmoid, sigmoid, None
 }
 activation! {
     /// x / (1 + e⁻ˣ), see [`Tensor::silu`].
-    Silu, silu
+    Silu, silu, Some(Activation::Silu)
 }

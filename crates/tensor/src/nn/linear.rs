@@ -147,6 +147,11 @@ impl Module for Linear {
         }
     }
 
+    fn forward_activated(&self, x: &Tensor, activation: Activation) -> Option<Result<Tensor>> {
+        let bias = self.bias.as_ref().filter(|_| self.activation.is_none())?;
+        Some(x.linear_activation(&self.weight.tensor(), &bias.tensor(), activation))
+    }
+
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
         visitor("weight", &self.weight);
         if let Some(bias) = &self.bias {

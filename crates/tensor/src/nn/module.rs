@@ -5,6 +5,7 @@ use std::fmt;
 use highwater_tracking::module;
 
 use super::parameter::Parameter;
+use crate::backend::Activation;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::rng::Rng;
@@ -48,6 +49,21 @@ pub trait Module: fmt::Debug + Send + Sync {
     /// # Errors
     /// What the ops inside say, for instance that a shape does not fit.
     fn forward(&self, x: &Tensor) -> Result<Tensor>;
+
+    /// The activation that this module is, if it is one and nothing else: a module before it may compute it along with itself.
+    fn as_activation(&self) -> Option<Activation> {
+        None
+    }
+
+    /// [`forward`](Self::forward) and an activation of its result in one op, for [`Sequential`](super::Sequential); `None`, and nothing
+    /// done, from modules that have no such op.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward).
+    fn forward_activated(&self, x: &Tensor, activation: Activation) -> Option<Result<Tensor>> {
+        let _ = (x, activation);
+        None
+    }
 
     /// Shows each parameter, with its path in this module, always in the same order.
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
@@ -161,6 +177,14 @@ pub trait Module: fmt::Debug + Send + Sync {
 impl<M: Module + ?Sized> Module for Box<M> {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         (**self).forward(x)
+    }
+
+    fn as_activation(&self) -> Option<Activation> {
+        (**self).as_activation()
+    }
+
+    fn forward_activated(&self, x: &Tensor, activation: Activation) -> Option<Result<Tensor>> {
+        (**self).forward_activated(x, activation)
     }
 
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {

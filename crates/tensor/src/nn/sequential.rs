@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use highwater_tracking::module;
+
 use super::module::Module;
 use super::parameter::Parameter;
 use crate::error::Result;
@@ -9,6 +11,10 @@ use crate::rng::Rng;
 use crate::tensor::Tensor;
 
 /// Modules applied in turn, each in a scope of its name.
+///
+/// A [`Linear`](super::Linear) and an activation that comes after it are computed by one op, in the scope of the former, to the same
+/// bits: accounts of ops know a `linear_relu` in `fc1`, and none in `relu`. To have two ops, put a module of one's own between, or
+/// call the layers one by one.
 ///
 /// ```
 /// use highwater_tensor::nn::{Linear, Module, Relu, Sequential};
@@ -86,10 +92,26 @@ impl Sequential {
 
 impl Module for Sequential {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let mut layers = self.layers.iter();
-        let Some((name, first)) = layers.next() else { return Ok(x.unchanged()) };
-        // Each result is dropped as soon as the next one is there, unless backward needs it.
-        layers.try_fold(first.forward_as(name, x)?, |x, (name, layer)| layer.forward_as(name, &x))
+        let mut layers = self.layers.iter().peekable();
+        let mut result = None;
+        while let Some((name, layer)) = layers.next() {
+            let x = result.as_ref().unwrap_or(x);
+            let next = layers.peek().and_then(|(_, next)| next.as_activation());
+            let together = next.and_then(|activation| {
+                let _scope = module(name);
+                layer.forward_activated(x, activation)
+            });
+            let y = match together {
+                Some(y) => {
+                    layers.next();
+                    y?
+                }
+                None => layer.forward_as(name, x)?,
+            };
+            // Each result is dropped as soon as the next one is there, unless backward needs it.
+            result = Some(y);
+        }
+        Ok(result.unwrap_or_else(|| x.unchanged()))
     }
 
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {

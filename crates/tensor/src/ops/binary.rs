@@ -143,7 +143,7 @@ pub(super) fn replacing(f: Binary, mut lhs: Tensor, rhs: &Tensor) -> Result<Tens
     let Some(acc) = lhs.view_mut() else { return apply_promoted(op, &lhs, rhs) };
     let device = rhs.device();
     device.placement().tell(op.name(), device, PlacementReason::Inputs);
-    let ctx = OpContext::forward(op.name(), device, device.default_allocator()?, recording);
+    let mut ctx = OpContext::forward(op.name(), device, device.default_allocator()?, recording);
     ctx.compute(Kernel::Accumulate { f, input: rhs.view().with_layout(&spread), acc })?;
     if !recording || !lhs.dtype().is_float() {
         return Ok(lhs.with_grad_edge(None));
@@ -152,7 +152,7 @@ pub(super) fn replacing(f: Binary, mut lhs: Tensor, rhs: &Tensor) -> Result<Tens
         ctx.save(rhs);
     }
     let result = lhs.detach();
-    Ok(autograd::record(Box::new(op), &[&lhs, rhs], ctx.into_saved(), result))
+    Ok(autograd::record(Box::new(op), &[&lhs, rhs], ctx.take_saved(), result))
 }
 
 /// a f b, where the result may take over the buffer of `b` if a f b is b f a.

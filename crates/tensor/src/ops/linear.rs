@@ -13,7 +13,6 @@ use crate::backend::{Activated, Activation, Kernel, Reduce};
 use crate::context::{Buffer, OpContext};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::layout::Layout;
 use crate::op::{Op, apply};
 use crate::shape::Shape;
 use crate::storage::View;
@@ -84,11 +83,11 @@ impl Op for Linear {
         let to_x = wanted(saved, 0, || {
             let x_was_saved = saved.needs_grad(1);
             let weight = saved.tensor(usize::from(x_was_saved))?;
-            product(grad.view(), weight.view().with_layout(&transposed(weight)?))
+            product(grad.view(), weight.view().with_layout(&weight.layout().turned()))
         })?;
         let to_weight = wanted(saved, 1, || {
             let x = saved.tensor(0)?;
-            product(x.view().with_layout(&transposed(x)?), grad.view())
+            product(x.view().with_layout(&x.layout().turned()), grad.view())
         })?;
         let to_bias = wanted(saved, 2, || {
             let mut rows = AxisSet::none(2);
@@ -98,11 +97,6 @@ impl Op for Linear {
         })?;
         Ok(vec![to_x, to_weight, to_bias])
     }
-}
-
-/// A matrix, seen with its axes exchanged.
-fn transposed(matrix: &Tensor) -> Result<Layout> {
-    matrix.layout().permuted(OP, &[1, 0])
 }
 
 impl Tensor {

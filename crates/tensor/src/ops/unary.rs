@@ -113,7 +113,7 @@ pub(super) fn replacing(op: &'static str, f: Unary, mut x: Tensor) -> Result<Ten
     let recording = autograd::records(x.requires_grad());
     let Some(acc) = x.view_mut().filter(|_| worth_it) else { return apply(UnaryOp { op, f }, &[&x]) };
     device.placement().tell(op, &device, PlacementReason::Inputs);
-    let ctx = OpContext::forward(op, &device, device.default_allocator()?, recording);
+    let mut ctx = OpContext::forward(op, &device, device.default_allocator()?, recording);
     let mut constant = ctx.temp(&Shape::SCALAR, dtype)?;
     ctx.compute(Kernel::Fill { value: scalar, out: constant.view_mut() })?;
     let spread = constant.view().layout().broadcast_to(op, acc.layout().shape())?;
@@ -122,7 +122,7 @@ pub(super) fn replacing(op: &'static str, f: Unary, mut x: Tensor) -> Result<Ten
         return Ok(x.with_grad_edge(None));
     }
     let result = x.detach();
-    Ok(autograd::record(Box::new(UnaryOp { op, f }), &[&x], ctx.into_saved(), result))
+    Ok(autograd::record(Box::new(UnaryOp { op, f }), &[&x], ctx.take_saved(), result))
 }
 
 /// The scalar as a tensor of `dtype` computes with it. For integers that is a whole number, which may wrap as their

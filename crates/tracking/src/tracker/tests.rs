@@ -129,20 +129,21 @@ fn an_op_begun_over_an_allocator_has_what_it_would_have_by_tracking_it() {
         }
         let mut addresses = Vec::new();
         for _ in 0..3 {
-            let (run, allocator) = tracker.begin_over("op", &pool);
-            assert!(Arc::ptr_eq(&allocator, &run.track(&pool)) && !run.is_nested());
-            addresses.push(Arc::as_ptr(&allocator).cast::<()>());
-            drop(take(&allocator, 10, Category::Temporary));
-            let (part, of_part) = tracker.begin_over("part", &pool);
-            assert!(part.is_nested() && Arc::ptr_eq(&of_part, &allocator));
+            let run = tracker.begin_over("op", &pool);
+            let allocator = run.allocator().unwrap();
+            assert!(Arc::ptr_eq(allocator, &run.track(&pool)) && !run.is_nested());
+            addresses.push(Arc::as_ptr(allocator).cast::<()>());
+            drop(take(allocator, 10, Category::Temporary));
+            let part = tracker.begin_over("part", &pool);
+            assert!(part.is_nested() && Arc::ptr_eq(part.allocator().unwrap(), allocator));
         }
         assert!(addresses.iter().all(|address| *address == addresses[0]), "it was not used again");
     }
     let row = totals(&tracker, "op");
     assert_eq!((row.calls, row.total_bytes, row.high_water_bytes), (6, 60, 10));
     let unmarked = Tracker::without_marks();
-    let (run, allocator) = unmarked.begin_over("op", &pool);
-    assert!(Arc::ptr_eq(&allocator, &pool) && run.is_nested());
+    let run = unmarked.begin_over("op", &pool);
+    assert!(run.allocator().is_none() && Arc::ptr_eq(&run.track(&pool), &pool) && run.is_nested());
 }
 
 #[test]

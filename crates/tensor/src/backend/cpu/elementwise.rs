@@ -1,6 +1,6 @@
 //! Functions of two or three numbers, element by element.
 
-use super::dispatch::{any, byte_or_number, float, host_mut, number, unsupported};
+use super::dispatch::{any, byte_or_number, float, host, host_mut, number, unsupported};
 use super::fold::BLOCK;
 use super::number::{Float, Number};
 use super::operands::{Pair, Source, Triple};
@@ -37,8 +37,9 @@ pub(super) fn binary(
         });
     }
     byte_or_number!(op, dtype, T => {
-        let pair = Pair::<T, T>::new(op, lhs, rhs)?;
+        let (left, right) = (host::<T>(op, &lhs)?, host::<T>(op, &rhs)?);
         let out = host_mut::<T>(op, out)?;
+        let pair = Pair::of((left, lhs.layout()), (right, rhs.layout()));
         match f {
             Binary::Add => pair.map(workers, LIGHT, out, T::plus),
             Binary::Sub => pair.map(workers, LIGHT, out, T::minus),
@@ -69,8 +70,8 @@ pub(super) fn accumulate(
         });
     }
     number!(op, dtype, T => {
-        let source = &Source::<T>::new(op, input)?;
-        let acc = host_mut::<T>(op, acc)?;
+        let (data, acc) = (host::<T>(op, &input)?, host_mut::<T>(op, acc)?);
+        let source = &Source::of(data, input.layout());
         match f {
             Binary::Add => fold_into(workers, source, LIGHT, acc, T::plus),
             Binary::Sub => fold_into(workers, source, LIGHT, acc, T::minus),

@@ -17,6 +17,7 @@ use super::simd;
 use super::walk::{Segment, Walk};
 use crate::dtype::RawElement;
 use crate::error::Result;
+use crate::layout::Layout;
 use crate::storage::View;
 
 /// Rows of at least so many elements are gone through one by one where no operand has to be copied; shorter ones in blocks.
@@ -45,10 +46,14 @@ pub(super) struct Pair<'a, A, B> {
 
 impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
     /// The elements of the views, which must be of types `A` and `B`.
-    #[inline]
     pub(super) fn new(op: &'static str, a: View<'a>, b: View<'a>) -> Result<Self> {
-        let (walk, a, b) = (Walk::new([a.layout(), b.layout()]), host(op, &a)?, host(op, &b)?);
-        Ok(Self { a, b, walk })
+        Ok(Self::of((host(op, &a)?, a.layout()), (host(op, &b)?, b.layout())))
+    }
+
+    /// The same of what is on the host. The pair is some hundred bytes, which take long to move: by this it is made where it stays.
+    #[inline(always)]
+    pub(super) fn of((a, of_a): (&'a [A], &Layout), (b, of_b): (&'a [B], &Layout)) -> Self {
+        Self { a, b, walk: Walk::new([of_a, of_b]) }
     }
 
     /// Calls `f` with each element of `out` and those of the pair that belong to it, from number `start` on.
@@ -89,8 +94,8 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
                 }
             }
             [0 | 1, 0 | 1] => {
-                let mut a = Reader::new(Source::of(self.a, self.walk.only(0)));
-                let mut b = Reader::new(Source::of(self.b, self.walk.only(1)));
+                let mut a = Reader::new(Source::along(self.a, self.walk.only(0)));
+                let mut b = Reader::new(Source::along(self.b, self.walk.only(1)));
                 for first in (0..len).step_by(PIECE) {
                     let piece = start + first..start + len.min(first + PIECE);
                     visit(first, a.read(piece.clone()), b.read(piece));
@@ -181,9 +186,9 @@ impl<'a, A: RawElement, B: RawElement, C: RawElement> Triple<'a, A, B, C> {
                 }
             }
             [0 | 1, 0 | 1, 0 | 1] => {
-                let mut a = Reader::new(Source::of(self.a, self.walk.only(0)));
-                let mut b = Reader::new(Source::of(self.b, self.walk.only(1)));
-                let mut c = Reader::new(Source::of(self.c, self.walk.only(2)));
+                let mut a = Reader::new(Source::along(self.a, self.walk.only(0)));
+                let mut b = Reader::new(Source::along(self.b, self.walk.only(1)));
+                let mut c = Reader::new(Source::along(self.c, self.walk.only(2)));
                 for first in (0..len).step_by(PIECE) {
                     let piece = start + first..start + len.min(first + PIECE);
                     visit(first, a.read(piece.clone()), b.read(piece.clone()), c.read(piece));

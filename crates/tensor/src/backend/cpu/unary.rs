@@ -1,6 +1,6 @@
 //! Functions of one number, and their derivatives.
 
-use super::dispatch::{float, host_mut, number};
+use super::dispatch::{float, host, host_mut, number};
 use super::fold::BLOCK;
 use super::number::{Float, Number};
 use super::operands::{Pair, Source};
@@ -22,12 +22,14 @@ pub(super) fn unary(
     let dtype = out.dtype();
     if f.takes_integers() {
         number!(op, dtype, T => {
-            arithmetic::<T>(workers, f, &Source::new(op, input)?, host_mut(op, out)?);
+            let (data, out) = (host::<T>(op, &input)?, host_mut::<T>(op, out)?);
+            arithmetic(workers, f, &Source::of(data, input.layout()), out);
             Ok(())
         })
     } else {
         float!(op, dtype, T => {
-            transcendental::<T>(workers, f, &Source::new(op, input)?, host_mut(op, out)?);
+            let (data, out) = (host::<T>(op, &input)?, host_mut::<T>(op, out)?);
+            transcendental(workers, f, &Source::of(data, input.layout()), out);
             Ok(())
         })
     }
@@ -165,7 +167,10 @@ pub(super) fn unary_grad(
             Unary::Sin | Unary::Cos => small_angles(&Source::<T>::new(op, saved)?),
             _ => false,
         };
-        derivative::<T>(workers, (f, small), &Pair::new(op, saved, grad)?, host_mut(op, out)?);
+        let (saved_data, grad_data) = (host::<T>(op, &saved)?, host::<T>(op, &grad)?);
+        let out = host_mut::<T>(op, out)?;
+        let pair = Pair::of((saved_data, saved.layout()), (grad_data, grad.layout()));
+        derivative(workers, (f, small), &pair, out);
         Ok(())
     })
 }

@@ -11,6 +11,7 @@ use crate::backend::cpu::simd;
 use crate::backend::cpu::walk::{Segment, TILE, Walk};
 use crate::dtype::RawElement;
 use crate::error::Result;
+use crate::layout::Layout;
 use crate::storage::View;
 
 /// Elements that are copied at a time where they do not lie side by side.
@@ -31,14 +32,19 @@ pub(in crate::backend::cpu) struct Source<'a, A> {
 
 impl<'a, A: RawElement> Source<'a, A> {
     /// The elements of `data` that a walk visits.
-    pub(super) const fn of(data: &'a [A], walk: Walk<1>) -> Self {
+    pub(super) const fn along(data: &'a [A], walk: Walk<1>) -> Self {
         Self { data, walk }
     }
 
     /// The elements of `view`, which must be of type `A`.
-    #[inline]
     pub(in crate::backend::cpu) fn new(op: &'static str, view: View<'a>) -> Result<Self> {
-        Ok(Self { data: host(op, &view)?, walk: Walk::new([view.layout()]) })
+        Ok(Self::of(host(op, &view)?, view.layout()))
+    }
+
+    /// The elements of what is on the host: see [`Pair::of`](super::Pair::of).
+    #[inline(always)]
+    pub(in crate::backend::cpu) fn of(data: &'a [A], layout: &Layout) -> Self {
+        Self { data, walk: Walk::new([layout]) }
     }
 
     /// The elements of `view`, but each of those repeated by broadcasting only once.
