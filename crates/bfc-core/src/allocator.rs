@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::attributes::AllocationAttributes;
 use crate::error::{AllocError, BlockError, RecordError};
 use crate::guard::Damage;
-use crate::ledger::{Ledger, OwnerBytes, Tag};
+use crate::ledger::{Category, Ledger, OwnerBytes, Tag};
 use crate::memory::{Block, MemoryKind, Span};
 use crate::oom::{HOLDERS, OomReport, Verdict};
 use crate::owner::OwnerId;
@@ -195,6 +195,18 @@ pub unsafe trait Allocator: Send + Sync + fmt::Debug {
     fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
         let _ = (block, tag);
         Ok(())
+    }
+
+    /// Charges a live block to another category, and the same owner, if it is in one of these. What it was charged to.
+    ///
+    /// # Errors
+    /// As for [`tag`](Self::tag); nothing is changed then.
+    fn recategorize(&self, block: &Block, from: &[Category], to: Category) -> Result<Tag, BlockError> {
+        let before = self.tag(block)?;
+        if from.contains(&before.category) {
+            self.retag(block, Tag { category: to, ..before })?;
+        }
+        Ok(before)
     }
 
     /// A copy of the account book; empty for allocators that keep none.

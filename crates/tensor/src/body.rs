@@ -7,6 +7,7 @@ use triomphe::{Arc, UniqueArc};
 
 use crate::device::Device;
 use crate::dtype::DType;
+use crate::in_place::fill;
 use crate::layout::Layout;
 use crate::shape::Shape;
 use crate::storage::{Storage, View, ViewMut};
@@ -39,7 +40,6 @@ impl Body {
     ///
     /// # Errors
     /// Those of `make`.
-    // Put together where it stays, which is found first: it is two hundred bytes, and tensors are made all the time.
     #[inline(always)]
     pub(crate) fn in_order<E>(
         make: impl FnOnce() -> Result<Storage, E>,
@@ -47,11 +47,9 @@ impl Body {
         dtype: DType,
         device: &Device,
     ) -> Result<UniqueArc<Self>, E> {
-        let mut place = UniqueArc::new_uninit();
+        let place = UniqueArc::new_uninit();
         let memory = Memory::Own(make()?);
-        place.write(Self { memory, layout: Layout::SCALAR, dtype, device: device.clone() });
-        // SAFETY: it was written in the line before.
-        let mut body = unsafe { UniqueArc::assume_init(place) };
+        let mut body = fill(place, Self { memory, layout: Layout::SCALAR, dtype, device: device.clone() });
         body.layout.set_row_major(shape);
         Ok(body)
     }

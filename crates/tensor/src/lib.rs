@@ -16,6 +16,7 @@ mod dtype;
 mod error;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+mod in_place;
 pub mod io;
 mod layout;
 pub mod nn;

@@ -5,6 +5,7 @@
 //! hangs the result into the graph of gradients if one of the inputs is in it.
 
 use std::fmt;
+use std::ops::Deref;
 
 use crate::autograd::{self, Saved};
 use crate::context::OpContext;
@@ -86,8 +87,35 @@ pub fn apply(op: impl Op, inputs: &[&Tensor]) -> Result<Tensor> {
     let (output, saved) = run(op.name(), &op, inputs)?;
     Ok(match saved {
         None => output,
-        Some(saved) => autograd::record(Box::new(op), inputs, saved, output),
+        Some(saved) => autograd::record(HeldOp::Boxed(Box::new(op)), inputs, saved, output),
     })
+}
+
+/// The same of an op that is always there, for which no memory is needed.
+pub(crate) fn apply_static(op: &'static dyn Op, inputs: &[&Tensor]) -> Result<Tensor> {
+    let (output, saved) = run(op.name(), op, inputs)?;
+    Ok(match saved {
+        None => output,
+        Some(saved) => autograd::record(HeldOp::Static(op), inputs, saved, output),
+    })
+}
+
+/// An op, kept for its backward.
+#[derive(Debug)]
+pub(crate) enum HeldOp {
+    Static(&'static dyn Op),
+    Boxed(Box<dyn Op>),
+}
+
+impl Deref for HeldOp {
+    type Target = dyn Op;
+
+    fn deref(&self) -> &dyn Op {
+        match self {
+            Self::Static(op) => *op,
+            Self::Boxed(op) => &**op,
+        }
+    }
 }
 
 /// The result, and what backward needs if the op is to be recorded. Not for each op's type, or it would be compiled for each.

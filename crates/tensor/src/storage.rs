@@ -78,26 +78,22 @@ impl Storage {
 
     /// Charges the buffer to another category, keeping its owner.
     pub(crate) fn set_category(&self, category: Category) {
-        self.charge_to(category, |before| before != category);
+        let block = self.allocation.block();
+        if let Ok(tag) = self.allocator().tag(&block)
+            && tag.category != category
+        {
+            // As below.
+            let _ = self.allocator().retag(&block, Tag { category, ..tag });
+        }
         self.may_be_result.store(is_result(category), Ordering::Relaxed);
     }
 
     /// Charges a result or a temporary as what a backward pass waits for.
     pub(crate) fn keep_for_backward(&self) {
         if self.may_be_result.load(Ordering::Relaxed) {
-            self.charge_to(Category::Activation, is_result);
+            // A block that has a tag can be charged otherwise; an allocator without tags has nothing to say.
+            let _ = self.allocator().recategorize(&self.allocation.block(), RESULTS, Category::Activation);
             self.may_be_result.store(false, Ordering::Relaxed);
-        }
-    }
-
-    /// Charges the buffer to a category if that which it is in is one of these.
-    fn charge_to(&self, category: Category, from: impl FnOnce(Category) -> bool) {
-        let block = self.allocation.block();
-        if let Ok(tag) = self.allocator().tag(&block)
-            && from(tag.category)
-        {
-            // A block that has a tag can be retagged; an allocator without tags has nothing to say.
-            let _ = self.allocator().retag(&block, Tag { category, ..tag });
         }
     }
 
@@ -140,7 +136,10 @@ impl Storage {
     }
 }
 
-/// Whether what is charged so becomes an activation when it is kept for backward.
+/// What is charged so becomes an activation when it is kept for backward.
+const RESULTS: &[Category] = &[Category::Output, Category::Temporary];
+
+/// Whether it is one of these.
 const fn is_result(category: Category) -> bool {
     matches!(category, Category::Output | Category::Temporary)
 }

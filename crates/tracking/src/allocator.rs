@@ -159,8 +159,8 @@ impl TrackingAllocator {
         if self.mode == Mode::Local {
             lock(&self.local).clear();
         }
-        let fresh = Counts::new(owner, self.inner().bytes_in_use());
-        *self.counts() = fresh;
+        let live_before = self.inner().bytes_in_use();
+        *self.counts() = Counts::new(owner, live_before);
     }
 
     /// Waits in its seat to be used again, if nothing refers to it any more.
@@ -301,6 +301,25 @@ impl TrackingAllocator {
         match self.mode {
             Mode::Inner if block.id != 0 => block.id,
             _ => block.address,
+        }
+    }
+
+    /// Counts and records that a block is charged to another tag, from the one before where that is known.
+    fn note_retagged(&self, block: &Block, before: Option<Tag>, tag: Tag) {
+        if let Some(recorder) = self.recorder()
+            && !block.is_empty()
+        {
+            recorder.post_retag(&**self.inner(), block, self.recorded_id(block), tag);
+        }
+        let Some(before) = before else { return };
+        match [before.category, tag.category].map(|category| category == Category::Activation) {
+            [false, true] => self.note_kept(block.bytes),
+            [true, false] => self.note_let_go(block.bytes),
+            _ => {}
+        }
+        let (from, to) = (Class::of(before.category), Class::of(tag.category));
+        if from != to && self.mode != Mode::Untracked {
+            self.counts().reclass(block.bytes, from, to);
         }
     }
 
@@ -514,23 +533,16 @@ unsafe impl Allocator for TrackingAllocator {
         let inner = self.inner_block(block)?;
         let before = self.inner().tag(&inner);
         self.inner().retag(&inner, tag)?;
-        if let Some(recorder) = self.recorder()
-            && !block.is_empty()
-        {
-            recorder.post_retag(&**self.inner(), block, self.recorded_id(block), tag);
-        }
-        if let Ok(before) = before {
-            match [before.category, tag.category].map(|category| category == Category::Activation) {
-                [false, true] => self.note_kept(block.bytes),
-                [true, false] => self.note_let_go(block.bytes),
-                _ => {}
-            }
-            let (from, to) = (Class::of(before.category), Class::of(tag.category));
-            if from != to && self.mode != Mode::Untracked {
-                self.counts().reclass(block.bytes, from, to);
-            }
-        }
+        self.note_retagged(block, before.ok(), tag);
         Ok(())
+    }
+
+    fn recategorize(&self, block: &Block, from: &[Category], to: Category) -> Result<Tag, BlockError> {
+        let before = self.inner().recategorize(&self.inner_block(block)?, from, to)?;
+        if from.contains(&before.category) {
+            self.note_retagged(block, Some(before), Tag { category: to, ..before });
+        }
+        Ok(before)
     }
 
     fn ledger(&self) -> Ledger {

@@ -265,7 +265,7 @@ impl Tracker {
 
     /// Ends an execution. The handle is that of its first allocator, if the run had one.
     fn finish(&self, execution: Arc<Execution>, handle: Option<Arc<dyn Allocator>>) {
-        let (row, Joined { first, others }) = execution.finish();
+        let (row, first, others) = execution.finish();
         let mut figures = Figures::default();
         let mut seated = None;
         match first {
@@ -277,8 +277,8 @@ impl Tracker {
             }
             None => {}
         }
-        for other in others {
-            self.end_alone(other, &mut figures);
+        if let Some(others) = others {
+            others.into_iter().for_each(|other| self.end_alone(other, &mut figures));
         }
         // Dropped without the lock: it may be the last to hold the books.
         let _lost = {
@@ -365,10 +365,12 @@ impl Execution {
 
     /// Ends the execution: from here on no allocator joins it. Its row, and those that did.
     #[inline]
-    fn finish(&self) -> (usize, Joined) {
+    fn finish(&self) -> (usize, Option<Arc<TrackingAllocator>>, Option<Vec<Arc<TrackingAllocator>>>) {
         let mut running = self.running();
         self.finished.store(true, Ordering::Release);
-        (running.row, std::mem::take(&mut running.allocators))
+        let Running { row, allocators: Joined { first, others }, .. } = &mut *running;
+        let others = if others.is_empty() { None } else { Some(std::mem::take(others)) };
+        (*row, first.take(), others)
     }
 }
 

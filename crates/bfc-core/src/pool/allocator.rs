@@ -18,7 +18,7 @@ use super::frontier::{SafeFrontier, TimingCounter};
 use super::growth::Growth;
 use crate::allocator::{Allocator, Request};
 use crate::error::{AllocError, BlockError};
-use crate::ledger::{Ledger, OwnerBytes, Tag};
+use crate::ledger::{Category, Ledger, OwnerBytes, Tag};
 use crate::memory::{Block, MemoryKind, PoolId, Span};
 use crate::oom::{OomReport, Verdict};
 use crate::owner::OwnerId;
@@ -330,6 +330,16 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
 
     fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
         self.of_block(block, (), |accounts, place| accounts.retag(place, tag))
+    }
+
+    fn recategorize(&self, block: &Block, from: &[Category], to: Category) -> Result<Tag, BlockError> {
+        self.of_block(block, Tag::default(), |accounts, place| {
+            let before = accounts.of(place).tag();
+            if from.contains(&before.category) {
+                accounts.retag(place, Tag { category: to, ..before });
+            }
+            before
+        })
     }
 
     fn ledger(&self) -> Ledger {

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use highwater_tracking::{Place, here};
-use triomphe::Arc;
+use triomphe::{Arc, UniqueArc};
 
 use super::checkpoint::{self, Replay};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::op::Op;
+use crate::in_place::fill;
+use crate::op::{HeldOp, Op};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -43,7 +44,7 @@ pub(crate) struct Node {
 /// What a backward does at a node. What it reads is taken by the first one, so that memory is freed as it passes.
 enum Work {
     /// Runs an op's backward.
-    Op { op: Box<dyn Op>, saved: Mutex<Option<Saved>> },
+    Op { op: HeldOp, saved: Mutex<Option<Saved>> },
     /// Runs a part of the program again, and goes on through the nodes that it makes, to where its input came from.
     Replay(Mutex<Option<(Box<Replay>, Option<GradEdge>)>>),
 }
@@ -252,15 +253,15 @@ impl Saved {
 }
 
 /// Hangs an op's output into the graph.
-pub(crate) fn record(op: Box<dyn Op>, inputs: &[&Tensor], tensors: Vec<Tensor>, output: Tensor) -> Tensor {
+pub(crate) fn record(op: HeldOp, inputs: &[&Tensor], tensors: Vec<Tensor>, output: Tensor) -> Tensor {
     let facts = inputs.iter().map(|input| Input {
         shape: *input.shape(),
         dtype: input.dtype(),
         edge: input.grad_edge().cloned(),
     });
     let device = inputs.first().map(|input| input.device()).filter(|device| *device != output.device());
-    let device = device.cloned();
-    let saved = Mutex::new(Some(Saved { tensors, inputs: facts.collect(), device, total: Mutex::default() }));
+    let (inputs, device) = (facts.collect(), device.cloned());
+    let saved = Mutex::new(Some(Saved { tensors, inputs, device, total: Mutex::default() }));
     hang(Work::Op { op, saved }, output)
 }
 
@@ -270,9 +271,10 @@ pub(super) fn record_replay(replay: Replay, input: &Tensor, output: Tensor) -> T
     hang(Work::Replay(Mutex::new(Some(replay))), output)
 }
 
+#[inline(always)]
 fn hang(work: Work, output: Tensor) -> Tensor {
-    let node = Node { number: next_number(), work, place: here() };
-    output.with_grad_edge(Some(GradEdge::Node(Arc::new(node))))
+    let node = fill(UniqueArc::new_uninit(), Node { number: next_number(), work, place: here() });
+    output.with_grad_edge(Some(GradEdge::Node(node.shareable())))
 }
 
 impl Tensor {

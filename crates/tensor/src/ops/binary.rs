@@ -23,7 +23,7 @@ use crate::autograd::{self, Saved};
 use crate::backend::{Binary, Kernel};
 use crate::context::OpContext;
 use crate::error::Result;
-use crate::op::Op;
+use crate::op::{HeldOp, Op};
 use crate::placement::PlacementReason;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -152,7 +152,7 @@ pub(super) fn replacing(f: Binary, mut lhs: Tensor, rhs: &Tensor) -> Result<Tens
         ctx.save(rhs);
     }
     let result = lhs.detach();
-    Ok(autograd::record(Box::new(op), &[&lhs, rhs], ctx.take_saved(), result))
+    Ok(autograd::record(HeldOp::Boxed(Box::new(op)), &[&lhs, rhs], ctx.take_saved(), result))
 }
 
 /// a f b, where the result may take over the buffer of `b` if a f b is b f a.

@@ -13,7 +13,7 @@ use crate::backend::{Activated, Activation, Kernel, Reduce};
 use crate::context::{Buffer, OpContext};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::op::{Op, apply};
+use crate::op::{Op, apply_static};
 use crate::shape::Shape;
 use crate::storage::View;
 use crate::tensor::Tensor;
@@ -24,6 +24,22 @@ const OP: &str = "linear";
 #[derive(Debug)]
 struct Linear {
     activation: Option<Activation>,
+}
+
+impl Linear {
+    /// The op with this activation: one of a few, of which layers need one for each call.
+    const fn of(activation: Option<Activation>) -> &'static Self {
+        const fn with(activation: Activation) -> Linear {
+            Linear { activation: Some(activation) }
+        }
+        match activation {
+            None => &Self { activation: None },
+            Some(Activation::Relu) => &const { with(Activation::Relu) },
+            Some(Activation::Gelu) => &const { with(Activation::Gelu) },
+            Some(Activation::GeluTanh) => &const { with(Activation::GeluTanh) },
+            Some(Activation::Silu) => &const { with(Activation::Silu) },
+        }
+    }
 }
 
 impl Op for Linear {
@@ -163,15 +179,19 @@ impl Tensor {
         // Rows of no elements may be more than can be counted. Rows under several axes that do not lie in order are
         // multiplied as they lie, as a stack of matrices, rather than copied. And a bias of another type makes the sum one
         // of the type that both promote to.
-        match Shape::new(leading)?.checked_elements() {
+        let rows = match leading {
+            [rows] => Some(*rows),
+            _ => Shape::new(leading)?.checked_elements(),
+        };
+        match rows {
             Some(rows)
                 if bias.dtype() == self.dtype() && (leading.len() == 1 || self.layout().is_contiguous()) =>
             {
                 if leading.len() == 1 {
-                    return apply(Linear { activation }, &[self, weight, bias]);
+                    return apply_static(Linear::of(activation), &[self, weight, bias]);
                 }
                 let rows = self.reshape([rows, *inputs])?;
-                let result = apply(Linear { activation }, &[&rows, weight, bias])?;
+                let result = apply_static(Linear::of(activation), &[&rows, weight, bias])?;
                 result.reshape([leading, &[outputs]].concat())
             }
             _ => self.matmul(weight)?.add(bias)?.activated(activation),

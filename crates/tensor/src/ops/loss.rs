@@ -26,7 +26,7 @@ use crate::backend::{Binary, Kernel, Reduce, Unary};
 use crate::context::OpContext;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
-use crate::op::{Op, apply};
+use crate::op::{Op, apply, apply_static};
 use crate::shape::Shape;
 use crate::storage::View;
 use crate::tensor::Tensor;
@@ -190,7 +190,12 @@ impl Tensor {
     /// [`Error::ShapeMismatch`] for different shapes, [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for
     /// floats, [`Error::Allocation`] if there is no memory.
     pub fn mse_loss(&self, target: &Self, reduction: Reduction) -> Result<Self> {
-        apply(MseLoss(reduction), &[self, target])
+        let op: &'static MseLoss = match reduction {
+            Reduction::Mean => &MseLoss(Reduction::Mean),
+            Reduction::Sum => &MseLoss(Reduction::Sum),
+            Reduction::None => &MseLoss(Reduction::None),
+        };
+        apply_static(op, &[self, target])
     }
 }
 

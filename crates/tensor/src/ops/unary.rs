@@ -37,7 +37,7 @@ use crate::backend::{Binary, Kernel, Unary};
 use crate::context::OpContext;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
-use crate::op::{Op, apply};
+use crate::op::{HeldOp, Op, apply};
 use crate::placement::PlacementReason;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -122,7 +122,7 @@ pub(super) fn replacing(op: &'static str, f: Unary, mut x: Tensor) -> Result<Ten
         return Ok(x.with_grad_edge(None));
     }
     let result = x.detach();
-    Ok(autograd::record(Box::new(UnaryOp { op, f }), &[&x], ctx.take_saved(), result))
+    Ok(autograd::record(HeldOp::Boxed(Box::new(UnaryOp { op, f })), &[&x], ctx.take_saved(), result))
 }
 
 /// The scalar as a tensor of `dtype` computes with it. For integers that is a whole number, which may wrap as their

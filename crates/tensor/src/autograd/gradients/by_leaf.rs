@@ -39,14 +39,21 @@ impl ByLeaf {
                 if self.0.is_empty() {
                     self.0.reserve(ROOM);
                 }
-                self.0.insert(at, (leaf, tensor));
+                // To move what is behind takes a call, also where there is nothing.
+                if at == self.0.len() {
+                    self.0.push((leaf, tensor));
+                } else {
+                    self.0.insert(at, (leaf, tensor));
+                }
             }
         }
     }
 
     #[inline]
     pub(crate) fn remove(&mut self, leaf: LeafId) -> Option<Tensor> {
-        self.find(leaf).ok().map(|at| self.0.remove(at).1)
+        let at = self.find(leaf).ok()?;
+        let removed = if at + 1 == self.0.len() { self.0.pop() } else { Some(self.0.remove(at)) };
+        removed.map(|(_, tensor)| tensor)
     }
 
     pub(crate) const fn len(&self) -> usize {

@@ -55,10 +55,11 @@ pub(super) fn matmul(
     let Some(b) = Stack::new(rhs.layout()) else { return Err(refused(rhs)) };
     let fits = match out.layout().shape().dims() {
         [leading @ .., rows, cols] => {
+            // To compare lists of nothing takes longer than to see that there is nothing.
+            let plain = a.axes == 0 && b.axes == 0 && leading.is_empty();
             a.cols == b.rows
                 && (*rows, *cols) == (a.rows, b.cols)
-                && a.leading() == b.leading()
-                && a.leading() == leading
+                && (plain || (a.leading() == b.leading() && a.leading() == leading))
         }
         _ => false,
     };
@@ -73,6 +74,18 @@ pub(super) fn matmul(
     float!(op, out.dtype(), T => {
         let (left, right) = (host::<T>(op, &lhs)?, host::<T>(op, &rhs)?);
         let out = host_mut::<T>(op, out)?;
+        if a.axes == 0 && !out.is_empty() && small::MOST >= a.multiplications(&b) && a.cols != 0 {
+            // As `multiply` would, without looking for stacks and panels.
+            let (lhs, rhs) = (a.matrix(left, a.layout.offset()), b.matrix(right, b.layout.offset()));
+            let start = match &bias {
+                None => Some(small::Start::Zero),
+                Some(bias) => bias.host_contiguous::<T>().map(small::Start::Row),
+            };
+            if let Some(start) = start.filter(|_| small::is_small(&lhs, &rhs)) {
+                small::product(lhs, rhs, out, start);
+                return Ok(());
+            }
+        }
         let target = match &bias {
             Some(bias) => {
                 start_rows(host::<T>(op, bias)?, bias.layout(), out);
@@ -80,11 +93,6 @@ pub(super) fn matmul(
             }
             None => Target::Replaced,
         };
-        if a.axes == 0 && !out.is_empty() && small::MOST >= a.multiplications(&b) && a.cols != 0 {
-            // As `multiply` would, without looking for stacks and panels.
-            gemm(a.matrix(left, a.layout.offset()), b.matrix(right, b.layout.offset()), out, target);
-            return Ok(());
-        }
         if !is_rearranged(&a, &b) {
             multiply(workers, (&a, left), (&b, right), out, target);
             return Ok(());
@@ -282,7 +290,7 @@ pub(super) fn gemm<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T
     let (m, n, k) = (lhs.rows, rhs.cols, lhs.cols);
     assert_eq!((rhs.rows, out.len()), (k, m * n));
     if small::is_small(&lhs, &rhs) {
-        small::product(lhs, rhs, out, target);
+        small::product(lhs, rhs, out, target.into());
         return;
     }
     let piece = k.div_ceil(k.div_ceil(DEPTH));

@@ -4,6 +4,25 @@ use super::super::number::Float;
 use super::super::simd::{self, Loop};
 use super::{Matrix, Target};
 
+/// What the sums of a product start with.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Start<'a, T> {
+    Zero,
+    /// What is in the output.
+    Output,
+    /// This in every row.
+    Row(&'a [T]),
+}
+
+impl<T> From<Target> for Start<'_, T> {
+    fn from(target: Target) -> Self {
+        match target {
+            Target::Replaced => Self::Zero,
+            Target::AddedTo => Self::Output,
+        }
+    }
+}
+
 /// Multiplications of the largest such product. At 4 × 16 × 16 `gemm` takes about four times as many instructions.
 pub(super) const MOST: usize = 4096;
 
@@ -21,10 +40,10 @@ const fn has_slices<T>(matrix: &Matrix<'_, T>) -> bool {
     matrix.col_stride == 1 || matrix.cols == 1
 }
 
-/// `out`, row by row without gaps, becomes the product, or the product is added to it.
-pub(super) fn product<T: Float>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], target: Target) {
+/// `out`, row by row without gaps, becomes the product, added to what it starts with.
+pub(super) fn product<T: Float>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], start: Start<'_, T>) {
     if has_slices(&rhs) {
-        simd::run(Rows { lhs, rhs, out, target });
+        simd::run(Rows { lhs, rhs, out, start });
         return;
     }
     let mut copy = [T::ZERO; COPIED];
@@ -37,7 +56,7 @@ pub(super) fn product<T: Float>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mu
             to.iter_mut().enumerate().for_each(|(column, to)| *to = from[column * rhs.col_stride]);
         }
     }
-    simd::run(Rows { lhs, rhs: Matrix::rows(copied, rhs.rows, rhs.cols), out, target });
+    simd::run(Rows { lhs, rhs: Matrix::rows(copied, rhs.rows, rhs.cols), out, start });
 }
 
 /// Rows and columns of the squares in which a transposed operand is turned: as many numbers as all registers hold.
@@ -81,7 +100,7 @@ struct Rows<'a, T> {
     lhs: Matrix<'a, T>,
     rhs: Matrix<'a, T>,
     out: &'a mut [T],
-    target: Target,
+    start: Start<'a, T>,
 }
 
 /// Rows that read what they have in common together.
@@ -92,53 +111,62 @@ impl<T: Float> Loop for Rows<'_, T> {
 
     #[inline(always)]
     fn run(self) {
-        let Self { lhs, rhs, out, target } = self;
-        if target == Target::Replaced {
-            out.fill(T::ZERO);
-        }
+        let Self { lhs, rhs, out, start } = self;
         let (mut row, mut left) = (0, out);
         while let Some(rows) = left.split_off_mut(..TOGETHER * rhs.cols) {
-            add_rows::<T, TOGETHER>(&lhs, row, &rhs, rows);
+            add_rows::<T, TOGETHER>(&lhs, row, &rhs, start, rows);
             row += TOGETHER;
         }
         for (row, sums) in (row..).zip(left.chunks_exact_mut(rhs.cols)) {
-            add_rows::<T, 1>(&lhs, row, &rhs, sums);
+            add_rows::<T, 1>(&lhs, row, &rhs, start, sums);
         }
     }
 }
 
-/// Adds to `ROWS` rows of sums the product of the rows from `first` on.
+/// Makes `ROWS` rows of sums the product of the rows from `first` on, added to what they start with.
 #[inline(always)]
 fn add_rows<T: Float, const ROWS: usize>(
     lhs: &Matrix<'_, T>,
     first: usize,
     rhs: &Matrix<'_, T>,
+    start: Start<'_, T>,
     sums: &mut [T],
 ) {
     let factors: [&[T]; ROWS] = std::array::from_fn(|row| &lhs.data[(first + row) * lhs.row_stride..]);
     let mut column = 0;
     while column < rhs.cols {
         column += match rhs.cols - column {
-            16.. => add_columns::<T, ROWS, 16>(factors, lhs.col_stride, rhs, column, sums),
-            8.. => add_columns::<T, ROWS, 8>(factors, lhs.col_stride, rhs, column, sums),
-            _ => add_columns::<T, ROWS, 1>(factors, lhs.col_stride, rhs, column, sums),
+            16.. => add_columns::<T, ROWS, 16>(factors, lhs.col_stride, rhs, column, start, sums),
+            8.. => add_columns::<T, ROWS, 8>(factors, lhs.col_stride, rhs, column, start, sums),
+            _ => add_columns::<T, ROWS, 1>(factors, lhs.col_stride, rhs, column, start, sums),
         };
     }
 }
 
-/// Adds the rows' factors times the columns from `first` on to their sums; how many columns those were.
+/// Makes the columns from `first` on of these rows; how many columns those were.
 #[inline(always)]
 fn add_columns<T: Float, const ROWS: usize, const COLUMNS: usize>(
     factors: [&[T]; ROWS],
     apart: usize,
     rhs: &Matrix<'_, T>,
     first: usize,
+    start: Start<'_, T>,
     sums: &mut [T],
 ) -> usize {
     // Counted by constants alone, so that the totals stay in registers.
     let mut totals = [[T::ZERO; COLUMNS]; ROWS];
-    for row in 0..ROWS {
-        totals[row].copy_from_slice(&sums[row * rhs.cols + first..][..COLUMNS]);
+    match start {
+        Start::Zero => {}
+        Start::Output => {
+            for row in 0..ROWS {
+                totals[row].copy_from_slice(&sums[row * rhs.cols + first..][..COLUMNS]);
+            }
+        }
+        Start::Row(values) => {
+            for row in 0..ROWS {
+                totals[row].copy_from_slice(&values[first..][..COLUMNS]);
+            }
+        }
     }
     for inner in 0..rhs.rows {
         let values = &rhs.data[inner * rhs.row_stride + first..][..COLUMNS];
