@@ -240,7 +240,7 @@ fn the_second_run_is_charged_to_the_module_of_the_first() {
     let calls = |phase| {
         let totals = runtime.tracker().op_totals();
         let of = totals.iter().filter(|row| {
-            row.op == "gelu" && row.module.path() == "block0.gelu" && row.phase.name() == phase
+            row.op == "linear_gelu" && row.module.path() == "block0.up" && row.phase.name() == phase
         });
         of.map(|row| row.calls).sum::<u64>()
     };

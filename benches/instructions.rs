@@ -1,0 +1,177 @@
+//! Programs whose instructions are counted: the same work takes the same number on every run, however busy the machine is.
+//!
+//! `scripts/count-instructions` runs each for some steps and for some more under valgrind, and compares what a step takes with
+//! `docs/instructions.txt`. That finds what no test sees: work that is done twice, and loops that are not compiled in one piece any more.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use flate2::bufread::GzDecoder;
+use highwater::alloc::{AddressOnlyMemory, BfcAllocator, BfcConfig};
+use highwater::nn::{Conv2d, Embedding, Flatten, LayerNorm, MaxPool2d, Module, Parameter, TransformerBlock};
+use highwater::prelude::*;
+use highwater::tracking::{Replayer, Trace, TraceLimits};
+use highwater::{Conv2dOptions, Pool2dOptions, Result, visit_parts};
+
+/// One step of a program.
+type Program = Box<dyn FnMut() -> anyhow::Result<()>>;
+
+/// The programs, by name.
+const PROGRAMS: [(&str, fn() -> anyhow::Result<Program>); 5] =
+    [("replay", replay), ("tiny", tiny), ("mlp", mlp), ("cnn", cnn), ("gpt", gpt)];
+
+fn main() -> anyhow::Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    match &args[..] {
+        [] => PROGRAMS.iter().try_for_each(|(_, start)| start()?()),
+        [name, steps] => {
+            let steps: u32 = steps.parse().context("the number of steps")?;
+            let Some((_, start)) = PROGRAMS.iter().find(|(known, _)| known == name) else {
+                bail!("{name} is none of {}", PROGRAMS.map(|(known, _)| known).join(", "));
+            };
+            let mut step = start()?;
+            (0..steps).try_for_each(|_| step())
+        }
+        _ => bail!("a program and a number of steps, or nothing"),
+    }
+}
+
+/// The digits run's own trace through a pool.
+fn replay() -> anyhow::Result<Program> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/digits.trace.gz");
+    let file = BufReader::new(GzDecoder::new(BufReader::new(File::open(path)?)));
+    // For as long as the program runs, as the replayer borrows it.
+    let trace = Box::leak(Box::new(Trace::parse(file, &TraceLimits::default())?));
+    let pool = BfcAllocator::new("pool", Arc::new(AddressOnlyMemory::new()), BfcConfig::new(Bytes::gib(16)));
+    let mut replayer = Replayer::new(trace);
+    Ok(Box::new(move || Ok(replayer.run(&pool).map(drop)?)))
+}
+
+/// A step of training: one thread, so that no waiting is counted.
+fn training<M: Module + 'static>(
+    build: impl FnOnce(&Device, &Rng) -> Result<M>,
+    input: impl FnOnce(&Device, &Rng) -> Result<Tensor>,
+    loss: impl Fn(&Tensor) -> Result<Tensor> + 'static,
+    optimizer: impl FnOnce(Vec<(String, Parameter)>) -> Result<Box<dyn Optimizer>>,
+) -> anyhow::Result<Program> {
+    let device = Runtime::builder().threads(1).build()?.cpu()?;
+    let rng = Rng::new(0);
+    let (model, x) = (build(&device, &rng)?, input(&device, &rng)?);
+    let mut optimizer = optimizer(model.parameters())?;
+    Ok(Box::new(move || {
+        let loss = loss(&model.forward(&x)?)?;
+        loss.item::<f32>()?;
+        Ok(optimizer.step(loss.backward()?)?)
+    }))
+}
+
+fn sgd(parameters: Vec<(String, Parameter)>) -> Result<Box<dyn Optimizer>> {
+    Ok(Box::new(Sgd::new(parameters, 0.05)?))
+}
+
+/// Class 1 for every row.
+fn classes(logits: &Tensor) -> Result<Tensor> {
+    let targets = Tensor::from_slice(logits.device(), &vec![1i64; logits.dims()[0]], [logits.dims()[0]])?;
+    logits.cross_entropy(&targets)
+}
+
+/// 2-16-16-1 of batches of 4: nothing but what ops take besides arithmetic.
+fn tiny() -> anyhow::Result<Program> {
+    training(
+        |device, rng| {
+            Ok(Sequential::new()
+                .with("fc1", Linear::new(device, 2, 16, rng)?)
+                .with("relu1", Relu)
+                .with("fc2", Linear::new(device, 16, 16, rng)?)
+                .with("relu2", Relu)
+                .with("fc3", Linear::new(device, 16, 1, rng)?))
+        },
+        |device, rng| Tensor::uniform(device, [4, 2], -1.0, 1.0, rng),
+        |y| y.mse_loss(&Tensor::zeros(y.device(), [4, 1])?, Reduction::Mean),
+        sgd,
+    )
+}
+
+/// 784-256-128-10 of batches of 64.
+fn mlp() -> anyhow::Result<Program> {
+    training(
+        |device, rng| {
+            Ok(Sequential::new()
+                .with("fc1", Linear::new(device, 784, 256, rng)?)
+                .with("relu1", Relu)
+                .with("fc2", Linear::new(device, 256, 128, rng)?)
+                .with("relu2", Relu)
+                .with("fc3", Linear::new(device, 128, 10, rng)?))
+        },
+        |device, rng| Tensor::uniform(device, [64, 784], 0.0, 1.0, rng),
+        classes,
+        sgd,
+    )
+}
+
+/// Two convolutions with pooling, of batches of 16 images of 28×28, with momentum.
+fn cnn() -> anyhow::Result<Program> {
+    training(
+        |device, rng| {
+            let conv = |inputs, outputs| {
+                let options = Conv2dOptions { padding: [1, 1], ..Conv2dOptions::default() };
+                Conv2d::new(device, inputs, outputs, [3, 3], options, rng)
+            };
+            Ok(Sequential::new()
+                .with("conv1", conv(1, 16)?)
+                .with("relu1", Relu)
+                .with("pool1", MaxPool2d(Pool2dOptions::square(2)))
+                .with("conv2", conv(16, 32)?)
+                .with("relu2", Relu)
+                .with("pool2", MaxPool2d(Pool2dOptions::square(2)))
+                .with("flatten", Flatten)
+                .with("fc", Linear::new(device, 32 * 49, 10, rng)?))
+        },
+        |device, rng| Tensor::uniform(device, [16, 1, 28, 28], 0.0, 1.0, rng),
+        classes,
+        |parameters| Ok(Box::new(Sgd::with_momentum(parameters, 0.01, 0.9)?)),
+    )
+}
+
+/// A small language model: two blocks of width 64, 4 sequences of 32 tokens, with AdamW.
+#[derive(Debug)]
+struct Gpt {
+    tokens: Embedding,
+    blocks: Sequential,
+    norm: LayerNorm,
+    head: Linear,
+}
+
+impl Module for Gpt {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let x = self.blocks.forward_as("blocks", &self.tokens.forward_as("tokens", x)?)?;
+        let logits = self.head.forward_as("head", &self.norm.forward_as("norm", &x)?)?;
+        logits.reshape([4 * 32, 65])
+    }
+
+    visit_parts!(tokens, blocks, norm, head);
+}
+
+fn gpt() -> anyhow::Result<Program> {
+    training(
+        |device, rng| {
+            Ok(Gpt {
+                tokens: Embedding::new(device, 65, 64, rng)?,
+                blocks: Sequential::new()
+                    .with("block0", TransformerBlock::new(device, 64, 4, true, rng)?)
+                    .with("block1", TransformerBlock::new(device, 64, 4, true, rng)?),
+                norm: LayerNorm::new(device, 64)?,
+                head: Linear::new(device, 64, 65, rng)?,
+            })
+        },
+        |device, _| {
+            let tokens: Vec<i64> = (0..4 * 32).map(|place| place * 37 % 65).collect();
+            Tensor::from_slice(device, &tokens, [4, 32])
+        },
+        classes,
+        |parameters| Ok(Box::new(AdamW::new(parameters, 3e-4)?.weight_decay(0.01)?)),
+    )
+}
