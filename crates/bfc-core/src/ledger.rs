@@ -55,6 +55,22 @@ impl Category {
         self as usize
     }
 
+    /// The category at a place in [`Category::ALL`], counted around.
+    // Arms that count like their results are no look-up.
+    #[inline]
+    pub(crate) const fn of_index(index: usize) -> Self {
+        match index % Self::COUNT {
+            0 => Self::Temporary,
+            1 => Self::Parameter,
+            2 => Self::Gradient,
+            3 => Self::OptimizerState,
+            4 => Self::Activation,
+            5 => Self::Input,
+            6 => Self::Output,
+            _ => Self::Workspace,
+        }
+    }
+
     /// The category's name in tables and JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -166,13 +182,15 @@ impl Ledger {
     }
 
     /// Charges `bytes` more to `tag`.
-    #[inline]
+    #[inline(always)]
     pub fn add(&mut self, tag: Tag, bytes: u64) {
-        self.categories[tag.category.index()].add(bytes, self.last_peak);
-        self.open(tag.owner);
-        let account = &mut self.accounts[tag.owner.index()];
+        let Some(account) = self.accounts.get_mut(tag.owner.index()) else {
+            self.open(tag.owner);
+            return self.add_to_open(tag, bytes);
+        };
         account.own_at_peak.note(account.bytes.own, self.last_peak);
         account.bytes.own += bytes;
+        self.categories[tag.category.index()].add(bytes, self.last_peak);
         self.walk_up(tag.owner, |account| {
             account.live += bytes;
             if account.live > account.peak {
@@ -187,15 +205,29 @@ impl Ledger {
     }
 
     /// Takes `bytes` off `tag`, which must have been charged with at least as many.
-    #[inline]
+    #[inline(always)]
     pub fn remove(&mut self, tag: Tag, bytes: u64) {
-        self.open(tag.owner);
-        self.categories[tag.category.index()].remove(bytes, self.last_peak);
-        let account = &mut self.accounts[tag.owner.index()];
+        let Some(account) = self.accounts.get_mut(tag.owner.index()) else {
+            self.open(tag.owner);
+            return self.remove_from_open(tag, bytes);
+        };
         account.own_at_peak.note(account.bytes.own, self.last_peak);
         account.bytes.own -= bytes;
+        self.categories[tag.category.index()].remove(bytes, self.last_peak);
         self.walk_up(tag.owner, |account| account.live -= bytes);
         self.live -= bytes;
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn add_to_open(&mut self, tag: Tag, bytes: u64) {
+        self.add(tag, bytes);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn remove_from_open(&mut self, tag: Tag, bytes: u64) {
+        self.remove(tag, bytes);
     }
 
     /// Moves `bytes` from one tag to another, without a moment in which they are nobody's or counted twice.
@@ -336,16 +368,10 @@ impl Ledger {
         self.last_peak = number;
     }
 
-    /// Makes accounts for `owner` and all owners above it.
-    #[inline]
-    fn open(&mut self, owner: OwnerId) {
-        if owner.index() >= self.accounts.len() {
-            self.open_new(owner);
-        }
-    }
-
+    /// Makes accounts for `owner` and all owners above it, if there are none.
     #[cold]
-    fn open_new(&mut self, owner: OwnerId) {
+    #[inline(never)]
+    fn open(&mut self, owner: OwnerId) {
         // Parents are interned before their children, so the ids below `owner` include all owners above it.
         let first = self.accounts.len();
         self.accounts.extend((first..=owner.index()).map(|index| Account {

@@ -8,13 +8,19 @@ use crate::units::Bytes;
 
 /// What an allocator says of itself. All sizes in bytes; update points as upstream (reference: TensorFlow's
 /// `AllocatorStats`), where `bytes_reserved` is what upstream calls `pool_bytes`.
+// What changes with every event lies apart: of neighbours, compilers make a pair that is changed in one go, and then an
+// allocation would have to wait for what a free wrote as another pair, and the other way round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Allocations made since the start or the last clearing.
     pub num_allocs: u64,
+    /// Regions held from the source.
+    pub regions: u64,
     /// Allocations alive now.
     pub live_allocs: u64,
+    /// The most the pool may take from its source; `None` if there is no limit.
+    pub bytes_limit: Option<u64>,
     /// Granted bytes alive now.
     pub bytes_in_use: u64,
     /// The most that `bytes_in_use` has been since the start or the last clearing.
@@ -26,16 +32,12 @@ pub struct Stats {
     pub peak_bytes_requested: u64,
     /// The largest single block granted.
     pub largest_alloc_bytes: u64,
-    /// The most the pool may take from its source; `None` if there is no limit.
-    pub bytes_limit: Option<u64>,
     /// Bytes the pool holds from its source, used or not.
     pub bytes_reserved: u64,
     /// The most that `bytes_reserved` has been.
     pub peak_bytes_reserved: u64,
     /// The largest block that could be handed out without growing.
     pub largest_free_block_bytes: u64,
-    /// Regions held from the source.
-    pub regions: u64,
     /// Whose request raised `bytes_in_use` to its peak; the default tag if clearing has made that unknown.
     pub peak_tag: Tag,
     /// Waiting for memory.

@@ -6,7 +6,7 @@ mod search;
 mod supply;
 
 use super::bins::{Bins, SizeClass};
-use super::chunk::{ChunkId, GRANULE, Slab, State};
+use super::chunk::{Chunk, ChunkId, GRANULE, Slab, State};
 use super::options::{BfcOptions, CutRule, SplitRule};
 use super::partition::Partition;
 use super::pending::PendingFrees;
@@ -71,6 +71,13 @@ impl Bfc {
         std::iter::successors(some(self.chunks[border].next), move |&id| some(self.chunks[id].next))
     }
 
+    /// Where a chunk in use is.
+    #[inline(always)]
+    pub(super) fn place_of(&self, id: ChunkId) -> Place {
+        let Chunk { address, bytes, .. } = self.chunks[id];
+        Place { address, bytes, slot: id.0 }
+    }
+
     /// Puts a free chunk where the search will find it.
     fn bin(&mut self, id: ChunkId) {
         if let Some(partition) = &mut self.partition {
@@ -108,16 +115,14 @@ impl Policy for Bfc {
 
     #[inline(always)]
     fn place(&mut self, need: &Need) -> Option<Place> {
-        let id = match self.take(Fit::of(need)?) {
-            Some(id) => id,
-            None => {
-                // A copy, so that the need itself stays in registers.
-                let need = *need;
-                self.take_at_end(&need)?
-            }
-        };
-        let chunk = &self.chunks[id];
-        Some(Place { address: chunk.address, bytes: chunk.bytes, slot: id.0 })
+        if let Some(rounded) = Fit::plain(need)
+            && let Some(place) = self.take_plain(rounded)
+        {
+            return Some(place);
+        }
+        // A copy, so that the need itself stays in registers. So does the place, which such a call would write to memory.
+        let need = *need;
+        self.take_otherwise(&need).map(|id| self.place_of(id))
     }
 
     #[inline]
@@ -133,7 +138,6 @@ impl Policy for Bfc {
             return Err(NotLive { slot });
         }
         if freed_at == 0 {
-            self.chunks[id].state = State::Free;
             self.join_and_bin(id);
         } else {
             self.hold(id, freed_at);

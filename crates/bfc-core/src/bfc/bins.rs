@@ -123,7 +123,8 @@ impl<O: Order> Bins<O> {
     pub(crate) fn occupied_from(&self, class: SizeClass) -> Option<SizeClass> {
         let here = self.occupied[class.row as usize % ROWS] >> class.column;
         if here != 0 {
-            return Some(SizeClass { row: class.row, column: class.column + here.trailing_zeros() });
+            let column = (class.column + here.trailing_zeros()) % COLUMNS as u32;
+            return Some(SizeClass { row: class.row, column });
         }
         let above = self.rows & (!1 << class.row);
         let row = (above != 0).then_some(above.trailing_zeros())?;
@@ -131,7 +132,7 @@ impl<O: Order> Bins<O> {
     }
 
     /// The first class from `class` up that is not empty, and its first chunk.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn first_from(
         &mut self,
         chunks: &mut [Chunk],

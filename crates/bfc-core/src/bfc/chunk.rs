@@ -1,6 +1,7 @@
 //! Chunks: the pieces that regions are cut into.
 
 mod slab;
+mod slots;
 mod unused;
 
 use std::ops::{Index, IndexMut};
@@ -10,6 +11,7 @@ use crate::policy::End;
 /// Every chunk starts at a multiple of this and is a multiple of it long, in bytes.
 pub(crate) use crate::policy::{GRANULE, whole_granules};
 pub(crate) use slab::Slab;
+pub(crate) use slots::Slots;
 
 /// A chunk's place in its slab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -51,7 +51,7 @@ impl PackedTag {
 
     #[inline]
     const fn unpack(self) -> Tag {
-        let category = Category::ALL[(self.0 >> OWNER_BITS) as usize % Category::COUNT];
+        let category = Category::of_index((self.0 >> OWNER_BITS) as usize);
         Tag { owner: OwnerId::from_index(self.0 as usize % MAX_OWNERS), category }
     }
 }

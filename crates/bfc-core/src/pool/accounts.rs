@@ -55,10 +55,10 @@ impl Accounts {
     pub(crate) fn open(&mut self, place: Place, requested: u64, tag: Tag) -> Block {
         self.last_allocation += 1;
         let allocation = self.last_allocation;
-        if place.slot as usize >= self.by_slot.len() {
-            self.make_slot(place.slot);
-        }
-        let account = &mut self.by_slot[place.slot as usize];
+        let account = match self.by_slot.get_mut(place.slot as usize) {
+            Some(account) => account,
+            None => made_slot(&mut self.by_slot, place.slot),
+        };
         account.allocation = allocation;
         account.requested = requested;
         account.set_tag(tag);
@@ -73,13 +73,6 @@ impl Accounts {
             chunk: place.slot,
             pool: self.pool,
         }
-    }
-
-    /// Makes an account for a slot that is used for the first time.
-    #[cold]
-    fn make_slot(&mut self, slot: u32) {
-        make_room(&mut self.by_slot, slot as usize + 1);
-        self.by_slot.resize(slot as usize + 1, Account::default());
     }
 
     /// Closes the account of a live slot, which lies at `place`.
@@ -219,11 +212,23 @@ impl Accounts {
         figures.live_allocs += 1;
         figures.bytes_in_use += bytes;
         figures.bytes_requested += requested;
-        figures.largest_alloc_bytes = figures.largest_alloc_bytes.max(bytes);
+        // Seldom, so it is asked before it is written.
+        if bytes > figures.largest_alloc_bytes {
+            figures.largest_alloc_bytes = bytes;
+        }
         if figures.bytes_in_use > figures.peak_bytes_in_use {
             figures.peak_bytes_in_use = figures.bytes_in_use;
             figures.peak_bytes_requested = figures.bytes_requested;
             figures.peak_tag = tag;
         }
     }
+}
+
+/// The account made for a slot that is used for the first time.
+#[cold]
+#[inline(never)]
+fn made_slot(by_slot: &mut Vec<Account>, slot: u32) -> &mut Account {
+    make_room(by_slot, slot as usize + 1);
+    by_slot.resize(slot as usize + 1, Account::default());
+    &mut by_slot[slot as usize]
 }

@@ -121,8 +121,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// The block, if there are no caches and a free chunk fits as things stand.
-    // In one piece with the policy's part, and written once where the caller wants it: a block handed from function to
-    // function through memory is waited for each time.
+    // In one piece with the policy's part: a block handed from function to function through memory is waited for each time.
     #[inline(always)]
     fn allocate_at_once(&self, request: &Request<'_>) -> Option<Block> {
         if request.bytes == 0 || !request.alignment.is_power_of_two() {
@@ -250,15 +249,13 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
         self.source.memory_kind()
     }
 
-    #[inline]
+    // Not in one piece with the caller: it would write the block its own way, which is not that in which it is copied next.
+    #[inline(never)]
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
-        // What needs no thought is done here, in one piece with the caller where the type is known.
-        if let Some(block) = self.allocate_at_once(request) {
-            return Ok(block);
+        match self.allocate_at_once(request) {
+            Some(block) => Ok(block.in_pairs()),
+            None => self.allocate_otherwise(request),
         }
-        // A copy, so that the request need not be in memory where all goes well.
-        let request = *request;
-        self.allocate_otherwise(&request)
     }
 
     #[inline]
@@ -272,18 +269,18 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
         {
             return self.deallocate_through(caches, shard, &block, thread);
         }
-        let mut guard = self.state.lock(thread);
-        let state = &mut *guard;
-        let place = state.live(&block)?;
-        if state.users.is_other(thread) {
-            self.note_free(&mut state.users, thread);
-        }
-        let freed_at = self.timing_counter.as_ref().map_or(0, |counter| counter.next());
-        state.free(place, freed_at).map_err(|_| BlockError::Damaged { block })?;
-        self.release_unwanted(state, Moment::AfterFree);
-        if self.retry.is_awaited() {
-            let bytes = self.within_reach_of(state);
-            drop(guard);
+        let awaited = {
+            let state = &mut *self.state.lock(thread);
+            let place = state.live(&block)?;
+            if state.users.is_other(thread) {
+                self.note_free(&mut state.users, thread);
+            }
+            let freed_at = self.timing_counter.as_ref().map_or(0, |counter| counter.next());
+            state.free(place, freed_at).map_err(|_| BlockError::Damaged { block })?;
+            self.release_unwanted(state, Moment::AfterFree);
+            self.retry.is_awaited().then(|| self.within_reach_of(state))
+        };
+        if let Some(bytes) = awaited {
             self.retry.notify_up_to(bytes);
         }
         Ok(())

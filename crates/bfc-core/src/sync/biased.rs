@@ -52,12 +52,13 @@ impl Owner {
         Self(thread.get() << Self::BITS | place as u64)
     }
 
+    /// The place of this thread, if it is the owner.
     #[inline]
-    const fn is(self, thread: ThreadNumber) -> bool {
-        self.0 >> Self::BITS == thread.get()
+    const fn place_of(self, thread: ThreadNumber) -> Option<usize> {
+        let place = self.0.wrapping_sub(thread.get() << Self::BITS);
+        if place < PLACES as u64 { Some(place as usize) } else { None }
     }
 
-    #[inline]
     const fn place(self) -> usize {
         self.0 as usize % PLACES
     }
@@ -125,10 +126,7 @@ impl<T> BiasedMutex<T> {
     #[inline]
     fn enter_by_bias(&self, thread: ThreadNumber) -> Option<&AtomicBool> {
         let owner = self.owner();
-        if !owner.is(thread) {
-            return None;
-        }
-        let inside = &self.inside[owner.place()];
+        let inside = &self.inside[owner.place_of(thread)?];
         assert!(!inside.load(Ordering::Relaxed), "a thread locks what it has locked");
         inside.store(true, Ordering::Relaxed);
         barrier::light();
@@ -250,7 +248,7 @@ mod tests {
     /// Whether the owner is that thread, for a look from outside.
     fn is_favoured<T>(mutex: &BiasedMutex<T>, thread: ThreadNumber) -> bool {
         // Where no bias is possible there is nothing to be seen.
-        !barrier::is_available() || mutex.owner().is(thread)
+        !barrier::is_available() || mutex.owner().place_of(thread).is_some()
     }
 
     #[test]

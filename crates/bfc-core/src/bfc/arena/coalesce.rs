@@ -1,37 +1,37 @@
 //! Joining free neighbours, at once or when the frontier allows it.
 
 use super::super::bins::SizeClass;
-use super::super::chunk::{Chunk, ChunkId, State};
+use super::super::chunk::{ChunkId, State};
 use super::super::pending::PendingFree;
 use super::{Bfc, Fit};
 use crate::policy::End;
 
 impl Bfc {
-    /// Joins a chunk that is free for anyone, and in no bin, with its neighbours that are, and puts the result into its
+    /// Makes a chunk free for anyone that is in no bin, joins it with its neighbours that are, and puts the result into its
     /// bin. No further chunk can be joined, as two such neighbours would be one already.
     #[inline]
     pub(super) fn join_and_bin(&mut self, id: ChunkId) {
         if self.partition.is_some() {
+            self.chunks[id].state = State::Free;
             return self.join_at_ends(id);
         }
-        // The size travels in a register: one that was just written would be waited for.
-        let Chunk { mut bytes, prev, next, .. } = self.chunks[id];
-        let mut id = id;
-        let after = &self.chunks[next];
+        let mut slots = self.chunks.slots();
+        let (mut id, mut whole) = (id, slots.chunks[id]);
+        let after = slots.chunks[whole.next];
         if after.state == State::Free {
-            let class = SizeClass::of(after.bytes);
-            bytes += after.bytes;
-            self.bins.remove(&mut self.chunks, next, class);
-            id = self.join_to_next(id, next);
+            self.bins.remove(slots.chunks, whole.next, SizeClass::of(after.bytes));
+            id = slots.join_to_next(id, whole);
+            whole.bytes += after.bytes;
+            whole.next = after.next;
         }
-        let before = &self.chunks[prev];
+        let before = slots.chunks[whole.prev];
         if before.state == State::Free {
-            let class = SizeClass::of(before.bytes);
-            bytes += before.bytes;
-            self.bins.remove(&mut self.chunks, prev, class);
-            id = self.join_to_prev(id, prev);
+            self.bins.remove(slots.chunks, whole.prev, SizeClass::of(before.bytes));
+            id = slots.join_to_prev(id, whole);
+            whole.bytes += before.bytes;
         }
-        self.bins.insert(&mut self.chunks, id, SizeClass::of(bytes));
+        slots.chunks[id].state = State::Free;
+        self.bins.insert(slots.chunks, id, SizeClass::of(whole.bytes));
     }
 
     /// Makes a chunk in use one that stays apart until the frontier has passed the count of its free.
@@ -115,29 +115,16 @@ impl Bfc {
     }
 
     /// Adds a chunk to the one after it, and empties its slot.
-    #[inline]
     pub(super) fn join_to_next(&mut self, id: ChunkId, next: ChunkId) -> ChunkId {
-        let Chunk { address, bytes, prev, .. } = self.chunks[id];
-        let chunk = &mut self.chunks[next];
-        debug_assert_eq!(address + bytes, chunk.address);
-        chunk.address = address;
-        chunk.bytes += bytes;
-        chunk.prev = prev;
-        self.chunks[prev].next = next;
-        self.chunks.remove(id);
-        next
+        let whole = self.chunks[id];
+        debug_assert_eq!(whole.next, next);
+        self.chunks.slots().join_to_next(id, whole)
     }
 
     /// Adds a chunk to the one before it, and empties its slot.
-    #[inline]
     pub(super) fn join_to_prev(&mut self, id: ChunkId, prev: ChunkId) -> ChunkId {
-        let Chunk { address, bytes, next, .. } = self.chunks[id];
-        let chunk = &mut self.chunks[prev];
-        debug_assert_eq!(chunk.end(), address);
-        chunk.bytes += bytes;
-        chunk.next = next;
-        self.chunks[next].prev = prev;
-        self.chunks.remove(id);
-        prev
+        let whole = self.chunks[id];
+        debug_assert_eq!(whole.prev, prev);
+        self.chunks.slots().join_to_prev(id, whole)
     }
 }

@@ -1,10 +1,10 @@
 //! Finding the best fit, and cutting out what is needed of it.
 
 use super::super::bins::SizeClass;
-use super::super::chunk::{Chunk, ChunkId, GRANULE, Slab, State};
+use super::super::chunk::{Chunk, ChunkId, GRANULE, Slab, State, whole_granules};
 use super::super::pending::PendingFree;
 use super::Bfc;
-use crate::policy::{Need, round_to_granule};
+use crate::policy::{Need, Place, round_to_granule};
 
 /// A need in whole granules.
 #[derive(Clone, Copy, Debug)]
@@ -19,16 +19,17 @@ pub(in super::super) struct Fit {
 
 impl Fit {
     /// `None` if the need leaves the address space once rounded and aligned.
-    #[inline]
     pub(super) fn of(need: &Need) -> Option<Self> {
         let rounded = round_to_granule(need.bytes.max(1), need.alignment, GRANULE)?;
         Some(Self { rounded, alignment: need.alignment.max(GRANULE), freed_before: need.freed_before })
     }
 
-    /// Whether every chunk that is large enough fits.
-    #[inline]
-    const fn is_plain(&self) -> bool {
-        self.alignment == GRANULE && self.freed_before.is_none()
+    /// What a need takes in whole granules that fits every chunk which is large enough, as nearly all do.
+    #[inline(always)]
+    pub(super) const fn plain(need: &Need) -> Option<u64> {
+        let plain = need.alignment <= GRANULE && need.freed_before.is_none() && need.bytes <= u64::MAX / 2;
+        let bytes = if need.bytes == 0 { 1 } else { need.bytes };
+        if plain { Some(whole_granules(bytes + (GRANULE - 1))) } else { None }
     }
 
     /// Bytes from `address`, a multiple of [`GRANULE`], up to the next address that is aligned as asked.
@@ -58,43 +59,50 @@ impl Fit {
 }
 
 impl Bfc {
-    /// Takes the smallest free chunk that fits with its padding and was freed early enough, of equals the one at the
-    /// lowest address, and cuts off what is not needed.
+    /// Takes the smallest free chunk of so many bytes, of equals the one at the lowest address, and cuts off what is not
+    /// needed. `None`, and nothing was taken, where that takes more thought.
     #[inline(always)]
-    pub(super) fn take(&mut self, fit: Fit) -> Option<ChunkId> {
-        if !fit.is_plain() || !self.chunks.has_room() {
-            return self.take_special(&{ fit });
+    pub(super) fn take_plain(&mut self, rounded: u64) -> Option<Place> {
+        if !self.chunks.has_room() {
+            return None;
         }
-        let Fit { rounded, .. } = fit;
-        let (class, best) = self.bins.first_from(&mut self.chunks, SizeClass::of(rounded))?;
-        let Chunk { bytes, state, .. } = self.chunks[best];
-        if bytes < rounded || state != State::Free {
-            // Given a copy, so that the fit itself stays in registers.
-            return self.take_special(&{ fit });
+        let mut slots = self.chunks.slots();
+        let (class, best) = self.bins.first_from(slots.chunks, SizeClass::of(rounded))?;
+        let whole = slots.chunks[best];
+        if whole.bytes < rounded || whole.state != State::Free {
+            return None;
         }
-        let large = self.is_large(rounded);
-        if !self.split.cuts(bytes, rounded) {
-            self.bins.remove_first(&mut self.chunks, best, class);
-            self.chunks[best].state = State::Live;
-            return Some(best);
+        let large = is_large(&mut self.large_from, rounded);
+        if !self.split.cuts(whole.bytes, rounded) {
+            self.bins.remove_first(slots.chunks, best, class);
+            slots.chunks[best].state = State::Live;
+            return Some(Place { address: whole.address, bytes: whole.bytes, slot: best.0 });
         }
-        let rest = SizeClass::of(bytes - rounded);
+        let rest = SizeClass::of(whole.bytes - rounded);
         // The first of its class stays the first if it becomes smaller.
         if rest != class {
-            self.bins.remove_first(&mut self.chunks, best, class);
+            self.bins.remove_first(slots.chunks, best, class);
         }
-        let live = match large {
-            true => self.cut_high(best, rounded, State::Live),
-            false => self.cut_low(best, rounded, State::Live),
+        let (live, address) = match large {
+            true => (slots.cut_high(best, whole, rounded, State::Live), whole.end() - rounded),
+            false => (slots.cut_low(best, whole, rounded, State::Live), whole.address),
         };
         if rest != class {
-            self.bins.insert(&mut self.chunks, best, rest);
+            self.bins.insert(slots.chunks, best, rest);
         }
-        Some(live)
+        Some(Place { address, bytes: rounded, slot: live.0 })
     }
 
-    /// The same for a need that not every large chunk fits, or where the first chunk of the first class does not.
+    /// The same for a need that not every large chunk fits, where the first chunk of the first class does not, and at two
+    /// ends.
+    #[cold]
     #[inline(never)]
+    pub(super) fn take_otherwise(&mut self, need: &Need) -> Option<ChunkId> {
+        self.take_special(&Fit::of(need)?).or_else(|| self.take_at_end(need))
+    }
+
+    /// Takes the smallest free chunk that fits with its padding and was freed early enough, of equals the one at the
+    /// lowest address, and cuts off what is not needed.
     fn take_special(&mut self, fit: &Fit) -> Option<ChunkId> {
         // The chunk may be cut into three. Four thousand million chunks are out of reach of real pools, but not of
         // pools of bare addresses.
@@ -140,42 +148,31 @@ impl Bfc {
     }
 
     /// Whether a block that is about to be placed is to be cut from the high end.
-    #[inline]
     fn is_large(&mut self, rounded: u64) -> bool {
-        let large = rounded >= self.large_from;
-        if large {
-            self.large_from = self.large_from.max(rounded / 2);
-        }
-        large
+        is_large(&mut self.large_from, rounded)
     }
 
-    /// Makes the first `bytes` bytes of a chunk a chunk of its own, in no bin. The caller has seen to it that there is an
-    /// unused slot.
-    #[inline]
+    /// As [`Slots::cut_low`](super::super::chunk::Slots::cut_low).
     pub(super) fn cut_low(&mut self, id: ChunkId, bytes: u64, state: State) -> ChunkId {
-        let Chunk { address, prev, .. } = self.chunks[id];
-        let front = self.chunks.insert(address, bytes, (prev, id), state);
-        let whole = &mut self.chunks[id];
-        debug_assert!(0 < bytes && bytes < whole.bytes);
-        whole.address += bytes;
-        whole.bytes -= bytes;
-        whole.prev = front;
-        self.chunks[prev].next = front;
-        front
+        let whole = self.chunks[id];
+        self.chunks.slots().cut_low(id, whole, bytes, state)
     }
 
     /// The same with the last `bytes` bytes.
-    #[inline]
     pub(super) fn cut_high(&mut self, id: ChunkId, bytes: u64, state: State) -> ChunkId {
-        let whole = &mut self.chunks[id];
-        debug_assert!(0 < bytes && bytes < whole.bytes);
-        whole.bytes -= bytes;
-        let (address, next) = (whole.end(), whole.next);
-        let back = self.chunks.insert(address, bytes, (id, next), state);
-        self.chunks[id].next = back;
-        self.chunks[next].prev = back;
-        back
+        let whole = self.chunks[id];
+        self.chunks.slots().cut_high(id, whole, bytes, state)
     }
+}
+
+/// Whether a block that is about to be placed is to be cut from the high end, where those from `large_from` bytes on are.
+#[inline(always)]
+fn is_large(large_from: &mut u64, rounded: u64) -> bool {
+    let large = rounded >= *large_from;
+    if large {
+        *large_from = (*large_from).max(rounded / 2);
+    }
+    large
 }
 
 #[cfg(test)]

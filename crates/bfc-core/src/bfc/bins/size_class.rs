@@ -28,8 +28,8 @@ impl SizeClass {
     pub(crate) const fn of(bytes: u64) -> Self {
         let shifted = bytes / GRANULE + COLUMNS as u64;
         let row = shifted.ilog2();
-        // The six bits that follow the leading one.
-        let column = (shifted << (63 - row) >> 57) as u32 % COLUMNS as u32;
+        // The six bits that follow the leading one, which is shifted out: it is none of the six lowest.
+        let column = (shifted << (64 - row) >> 58) as u32;
         Self { row, column }
     }
 

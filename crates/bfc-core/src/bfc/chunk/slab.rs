@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 
 use super::unused::{GROUP, UnusedSlots};
-use super::{Chunk, ChunkId, State};
+use super::{Chunk, ChunkId, Slots, State};
 use crate::room::make_room;
 
 /// Slots of chunks, made a group at a time.
@@ -28,13 +28,13 @@ impl Slab {
     }
 
     /// Sees to it that one more slot can be taken; whether that is so.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn has_room(&mut self) -> bool {
         self.has_room_for(1)
     }
 
     /// Sees to it that `count` more slots, a few at most, can be taken; whether that is so.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn has_room_for(&mut self, count: usize) -> bool {
         self.unused.has(count) || self.add_group() && self.unused.has(count)
     }
@@ -51,26 +51,21 @@ impl Slab {
         true
     }
 
-    /// Fills an unused slot with a chunk between two neighbours, which are not told. It is in no bin: its links mean
-    /// nothing. The caller has seen to it that there is such a slot.
-    #[inline]
+    /// Its slots, as long as none is added.
+    #[inline(always)]
+    pub(crate) fn slots(&mut self) -> Slots<'_> {
+        Slots { chunks: &mut self.slots, unused: &mut self.unused }
+    }
+
+    /// As [`Slots::insert`].
     pub(crate) fn insert(
         &mut self,
         address: u64,
         bytes: u64,
-        (prev, next): (ChunkId, ChunkId),
+        beside: (ChunkId, ChunkId),
         state: State,
     ) -> ChunkId {
-        let id = self.unused.take();
-        let slot = &mut self.slots[id.0 as usize];
-        debug_assert_eq!(slot.state, State::Unused);
-        // One by one: what is not needed is not written.
-        slot.address = address;
-        slot.bytes = bytes;
-        slot.prev = prev;
-        slot.next = next;
-        slot.state = state;
-        id
+        self.slots().insert(address, bytes, beside, state)
     }
 
     /// Fills an unused slot with a region's border, which is its own neighbour.
@@ -80,19 +75,18 @@ impl Slab {
         border
     }
 
-    /// Empties a slot. What else stands there means nothing until it is used again.
-    #[inline]
+    /// As [`Slots::remove`].
     pub(crate) fn remove(&mut self, id: ChunkId) {
-        let slot = &mut self.slots[id.0 as usize];
-        debug_assert!(slot.state != State::Unused && !id.is_none());
-        slot.state = State::Unused;
-        self.unused.add(id);
+        self.slots().remove(id);
     }
 
     /// The live chunk of an id that came from outside, if there is one.
     #[inline]
     pub(crate) fn live(&self, id: ChunkId) -> Option<&Chunk> {
-        self.slots.get(id.0 as usize).filter(|chunk| chunk.state == State::Live)
+        match self.slots.get(id.0 as usize) {
+            Some(chunk) if chunk.state == State::Live => Some(chunk),
+            _ => None,
+        }
     }
 
     /// All chunks in the order of their slots.
