@@ -8,6 +8,8 @@
 //! What each held when all together held most is kept without a copy at each new peak: peaks are numbered, and an
 //! account notes what it held the first time that it changes after the last one.
 
+use std::hint::cold_path;
+
 use crate::owner::OwnerId;
 
 /// What a block of memory is for. Every byte has exactly one category, given when it is asked for.
@@ -135,6 +137,7 @@ impl AtPeak {
     #[inline]
     const fn note(&mut self, now: u64, last_peak: u64) {
         if self.number != last_peak {
+            cold_path();
             (self.bytes, self.number) = (now, last_peak);
         }
     }
@@ -150,6 +153,7 @@ impl CategoryAccount {
         self.at_peak.note(self.live, last_peak);
         self.live += bytes;
         if self.live > self.peak {
+            cold_path();
             self.peak = self.live;
         }
     }
@@ -194,11 +198,13 @@ impl Ledger {
         self.walk_up(tag.owner, |account| {
             account.live += bytes;
             if account.live > account.peak {
+                cold_path();
                 account.peak = account.live;
             }
         });
         self.live += bytes;
         if self.live > self.peak {
+            cold_path();
             self.peak = self.live;
             self.last_peak += 1;
         }

@@ -63,6 +63,7 @@ impl ThreadNumber {
 
     /// Gives the calling thread its number.
     #[cold]
+    #[inline(never)]
     fn give() -> u64 {
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

@@ -38,6 +38,7 @@
 mod heap;
 mod size_class;
 
+use std::hint::cold_path;
 use std::marker::PhantomData;
 
 use super::chunk::{Chunk, ChunkId, GRANULE, Links, LowestFirst, Order, Slab};
@@ -101,6 +102,7 @@ impl<O: Order> Bins<O> {
         if above.is_none() && child.is_none() && sibling.is_none() {
             return self.vacate(class);
         }
+        cold_path();
         let heir = heap::remove::<O>(chunks, id);
         if above.is_none() {
             self.lists[class.index()] = heir;
@@ -115,6 +117,7 @@ impl<O: Order> Bins<O> {
         if child.is_none() && sibling.is_none() {
             return self.vacate(class);
         }
+        cold_path();
         self.lists[class.index()] = heap::remove_first::<O>(chunks, first);
     }
 
@@ -141,6 +144,8 @@ impl<O: Order> Bins<O> {
         let class = self.occupied_from(class)?;
         let list = &mut self.lists[class.index()];
         if !chunks[*list].sibling.is_none() {
+            // Out of the way of four in five that need it not.
+            cold_path();
             *list = heap::bring_first::<O>(chunks, *list);
         }
         Some((class, *list))

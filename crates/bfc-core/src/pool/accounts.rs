@@ -4,6 +4,7 @@
 //! own that never is: by it a stale block is recognised without a search, whatever the policy.
 
 use std::collections::HashMap;
+use std::hint::cold_path;
 
 use super::account::Account;
 use crate::error::BlockError;
@@ -95,9 +96,17 @@ impl Accounts {
         if block.pool != self.pool {
             return Err(BlockError::Foreign { block: *block });
         }
+        self.find(block).ok_or_else(|| self.not_live(block))
+    }
+
+    /// The same without the reason why there is none.
+    #[inline]
+    pub(crate) fn find(&self, block: &Block) -> Option<&Account> {
         match self.by_slot.get(block.chunk as usize) {
-            Some(account) if account.allocation == block.id && block.id != 0 => Ok(account),
-            _ => Err(self.not_live(block)),
+            Some(account) if account.allocation == block.id && block.id != 0 && block.pool == self.pool => {
+                Some(account)
+            }
+            _ => None,
         }
     }
 
@@ -214,9 +223,11 @@ impl Accounts {
         figures.bytes_requested += requested;
         // Seldom, so it is asked before it is written.
         if bytes > figures.largest_alloc_bytes {
+            cold_path();
             figures.largest_alloc_bytes = bytes;
         }
         if figures.bytes_in_use > figures.peak_bytes_in_use {
+            cold_path();
             figures.peak_bytes_in_use = figures.bytes_in_use;
             figures.peak_bytes_requested = figures.bytes_requested;
             figures.peak_tag = tag;

@@ -185,13 +185,26 @@ impl<P: Policy> State<P> {
     }
 
     /// The place of the live block that a block says it is.
-    #[inline]
     fn live(&self, block: &Block) -> Result<Place, BlockError> {
         self.accounts.live(block)?;
         // A slot with an account holds a block: if the policy cannot say so, it has lost it.
         let place = self.policy.placed(block.chunk).ok_or(BlockError::Damaged { block: *block })?;
         let same = place.address == block.address && place.bytes == block.bytes;
         if same { Ok(place) } else { Err(BlockError::Unknown { block: *block }) }
+    }
+
+    /// The same without the reason why there is none: an error is written to memory, and then so is what comes in its place.
+    #[inline]
+    fn find_live(&self, block: &Block) -> Option<Place> {
+        self.accounts.find(block)?;
+        let place = self.policy.placed(block.chunk)?;
+        (place.address == block.address && place.bytes == block.bytes).then_some(place)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn why_not_live(&self, block: &Block) -> BlockError {
+        self.live(block).err().unwrap_or(BlockError::Unknown { block: *block })
     }
 
     /// Takes the block at `place` back.
@@ -271,7 +284,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
         }
         let awaited = {
             let state = &mut *self.state.lock(thread);
-            let place = state.live(&block)?;
+            let Some(place) = state.find_live(&block) else { return Err(state.why_not_live(&block)) };
             if state.users.is_other(thread) {
                 self.note_free(&mut state.users, thread);
             }

@@ -12,6 +12,7 @@
 
 use std::cell::UnsafeCell;
 use std::fmt;
+use std::hint::cold_path;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
@@ -112,7 +113,13 @@ impl<T> BiasedMutex<T> {
     /// Waits until nobody else is inside. A thread that is inside already is found out and panics, or waits forever.
     #[inline]
     pub fn lock(&self, thread: ThreadNumber) -> BiasedGuard<'_, T> {
-        let entry = self.enter_by_bias(thread).map_or_else(|| self.enter_in_turn(thread), Entry::Bias);
+        let entry = match self.enter_by_bias(thread) {
+            Some(inside) => Entry::Bias(inside),
+            None => {
+                cold_path();
+                self.enter_in_turn(thread)
+            }
+        };
         BiasedGuard { mutex: self, entry, here: PhantomData }
     }
 

@@ -1,5 +1,7 @@
 //! Joining free neighbours, at once or when the frontier allows it.
 
+use std::hint::cold_path;
+
 use super::super::bins::SizeClass;
 use super::super::chunk::{ChunkId, State};
 use super::super::pending::PendingFree;
@@ -12,6 +14,7 @@ impl Bfc {
     #[inline]
     pub(super) fn join_and_bin(&mut self, id: ChunkId) {
         if self.partition.is_some() {
+            cold_path();
             self.chunks[id].state = State::Free;
             return self.join_at_ends(id);
         }
@@ -26,6 +29,7 @@ impl Bfc {
         }
         let before = slots.chunks[whole.prev];
         if before.state == State::Free {
+            cold_path();
             self.bins.remove(slots.chunks, whole.prev, SizeClass::of(before.bytes));
             id = slots.join_to_prev(id, whole);
             whole.bytes += before.bytes;

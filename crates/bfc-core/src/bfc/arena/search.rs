@@ -1,5 +1,7 @@
 //! Finding the best fit, and cutting out what is needed of it.
 
+use std::hint::cold_path;
+
 use super::super::bins::SizeClass;
 use super::super::chunk::{Chunk, ChunkId, GRANULE, Slab, State, whole_granules};
 use super::super::pending::PendingFree;
@@ -27,9 +29,18 @@ impl Fit {
     /// What a need takes in whole granules that fits every chunk which is large enough, as nearly all do.
     #[inline(always)]
     pub(super) const fn plain(need: &Need) -> Option<u64> {
-        let plain = need.alignment <= GRANULE && need.freed_before.is_none() && need.bytes <= u64::MAX / 2;
+        // One by one: each is foretold, and all in one number would have to be worked out.
+        if need.alignment > GRANULE {
+            return None;
+        }
+        if need.bytes > u64::MAX / 2 {
+            return None;
+        }
+        if need.freed_before.is_some() {
+            return None;
+        }
         let bytes = if need.bytes == 0 { 1 } else { need.bytes };
-        if plain { Some(whole_granules(bytes + (GRANULE - 1))) } else { None }
+        Some(whole_granules(bytes + (GRANULE - 1)))
     }
 
     /// Bytes from `address`, a multiple of [`GRANULE`], up to the next address that is aligned as asked.
@@ -64,12 +75,14 @@ impl Bfc {
     #[inline(always)]
     pub(super) fn take_plain(&mut self, rounded: u64) -> Option<Place> {
         if !self.chunks.has_room() {
+            cold_path();
             return None;
         }
         let mut slots = self.chunks.slots();
         let (class, best) = self.bins.first_from(slots.chunks, SizeClass::of(rounded))?;
         let whole = slots.chunks[best];
         if whole.bytes < rounded || whole.state != State::Free {
+            cold_path();
             return None;
         }
         let large = is_large(&mut self.large_from, rounded);
@@ -170,6 +183,7 @@ impl Bfc {
 fn is_large(large_from: &mut u64, rounded: u64) -> bool {
     let large = rounded >= *large_from;
     if large {
+        cold_path();
         *large_from = (*large_from).max(rounded / 2);
     }
     large
