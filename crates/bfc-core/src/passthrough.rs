@@ -121,7 +121,7 @@ impl PassthroughAllocator {
     /// Tries once. Only the `last` attempt works out who holds the memory.
     fn attempt(&self, request: &Request<'_>, thread: ThreadNumber, last: bool) -> Result<Block, Refusal> {
         let state = &mut *lock(&self.state);
-        state.users.note(thread, &self.retry);
+        state.users.note(thread, &mut state.accounts, &self.retry);
         if request.bytes > self.unreserved(state) {
             return Err(self.refuse(state, request, last));
         }
@@ -205,7 +205,8 @@ impl PassthroughAllocator {
 
     /// Whether another thread may give something back.
     fn could_be_freed(&self, state: &State) -> bool {
-        state.accounts.figures.live_allocs > 0 && self.retry.others_may_free()
+        let left_behind = || state.users.left_behind(&state.accounts, &[]);
+        state.accounts.figures.live_allocs > 0 && self.retry.others_may_free(left_behind)
     }
 
     #[cold]
@@ -310,7 +311,7 @@ unsafe impl Allocator for PassthroughAllocator {
         let unreserved = {
             let state = &mut *lock(&self.state);
             let (Live { region, .. }, _) = state.find(&block)?;
-            state.users.note_free(thread, &self.retry);
+            state.users.note_free(thread, &mut state.accounts, &self.retry);
             state.accounts.close(place_of(&block));
             state.live.remove(block.chunk);
             state.reserved = state.reserved.saturating_sub(region.bytes);
@@ -334,6 +335,10 @@ unsafe impl Allocator for PassthroughAllocator {
 
     fn expect_frees(&self, begin: bool) {
         self.retry.expect_frees(begin);
+    }
+
+    fn left_behind(&self, besides: &[Block]) -> bool {
+        self.with_state(|state| state.users.left_behind(&state.accounts, besides)).unwrap_or(true)
     }
 
     fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
