@@ -372,7 +372,7 @@ impl Drop for Allocation {
 /// ended and left none, nobody else seems to have any, and it fails at once; likewise where all who took memory
 /// [wait](crate::PoolConfig::with_stalemate_after), if that was chosen. Neither happens while this lives. It is not needed once
 /// a thread has given back what another took: from then on requests wait. They also wait as long as a second thread that
-/// has allocated lives, or something that it took.
+/// has allocated lives, or something that it took. What thread-locals of an ending thread hold of others' is not waited for.
 ///
 /// ```
 /// use std::sync::{Arc, mpsc};

@@ -296,11 +296,12 @@ unsafe impl Allocator for PassthroughAllocator {
         let reentrant = || AllocError::Reentrant { allocator: self.name.clone() };
         let thread = self.call_out.enter().ok_or_else(reentrant)?;
         let timeout = self.retry_timeout;
-        if request.attributes.retry_on_failure && !timeout.is_zero() {
-            self.retry.allocate_as(self.want(request), timeout, |last| self.attempt(request, thread, last))
-        } else {
-            self.attempt(request, thread, true).map_err(|refusal| refusal.error)
+        let retry = request.attributes.retry_on_failure && !timeout.is_zero();
+        match self.attempt(request, thread, !retry) {
+            Err(refusal) if retry && refusal.wait => {}
+            outcome => return outcome.map_err(|refusal| refusal.error),
         }
+        self.retry.allocate_as(self.want(request), timeout, |last| self.attempt(request, thread, last))
     }
 
     unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {

@@ -130,9 +130,13 @@ impl AllocatorRetry {
     /// Notes a thread that is about to have memory. To be told before others can wait for what it then holds.
     #[cold]
     pub(crate) fn meet(&self, thread: u64) {
-        let state = &mut *lock(&self.shared.state);
-        state.known.add(thread);
-        state.stuck_since = None;
+        self.shared.update(|state| {
+            // Those who are known are no more than live, however many come and go.
+            let turn = state.note_ends();
+            state.known.add(thread);
+            state.stuck_since = None;
+            turn
+        });
     }
 
     /// Notes a thread that gives memory back.

@@ -9,11 +9,11 @@ use crate::sync::{ends, retain_living};
 pub(crate) struct Known {
     threads: Vec<u64>,
     anybody: bool,
-    /// How many threads had ended when these were last looked at.
+    /// How many threads of the process had ended at the last look.
     ends: u64,
-    /// How many of these have ended.
+    /// How many of them had taken memory.
     gone: u64,
-    /// How many had, when they were found to have left no memory.
+    /// How many of these had ended when it was found that they had left no memory.
     without_trace: u64,
 }
 
@@ -60,7 +60,7 @@ impl Known {
         gone > 0
     }
 
-    /// How many threads had ended at the last look.
+    /// How many threads that took memory had ended at the last look.
     pub(super) const fn gone(&self) -> u64 {
         self.gone
     }
@@ -84,7 +84,6 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::ThreadNumber;
 
     #[test]
     fn others_are_those_who_took_memory_or_gave_back_what_they_did_not_take() {
@@ -100,10 +99,10 @@ mod tests {
     #[cfg(not(shuttle))]
     #[test]
     fn a_thread_that_has_ended_is_no_other_but_may_have_left_memory() {
-        let me = ThreadNumber::current().get();
+        let other = || crate::sync::ThreadNumber::current().get();
+        let me = other();
         let mut known = Known::default();
         known.add(me);
-        let other = || ThreadNumber::current().get();
         let ended = std::thread::scope(|scope| scope.spawn(other).join().unwrap());
         known.look();
         assert!(!known.may_be_left(), "one that took nothing leaves nothing");
@@ -123,5 +122,16 @@ mod tests {
         assert!(known.look());
         known.nothing_left(before);
         assert!(known.may_be_left());
+    }
+
+    #[cfg(not(shuttle))]
+    #[test]
+    fn however_many_threads_come_and_go_no_more_are_known_than_live() {
+        let retry = crate::AllocatorRetry::new();
+        let meet = || retry.meet(crate::sync::ThreadNumber::current().get());
+        for _ in 0..100 {
+            std::thread::scope(|scope| scope.spawn(meet).join().unwrap());
+        }
+        assert!(crate::sync::lock(&retry.shared.state).known.threads().len() <= 1);
     }
 }
