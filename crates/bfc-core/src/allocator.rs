@@ -256,6 +256,13 @@ pub unsafe trait Allocator: Send + Sync + fmt::Debug {
         let _ = begin;
     }
 
+    /// Whether a live block, other than these, was taken by a thread that has ended: whoever has it now may give it back,
+    /// though it is no thread that is known to have memory. By default, and where nobody can tell, yes.
+    fn left_behind(&self, besides: &[Block]) -> bool {
+        let _ = besides;
+        true
+    }
+
     /// Whether the request would find room if these live blocks were free. `None` if the allocator cannot tell; it never
     /// says no to more blocks where it says yes to some of them.
     fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
@@ -380,10 +387,11 @@ impl Drop for Allocation {
 /// Says, as long as it lives, that memory of an allocator may be given back by threads that the allocator does not know
 /// yet: those that only consume what others have made.
 ///
-/// A request that finds no memory waits for frees of other threads. Where only one thread ever took memory, nobody else
-/// seems to have any, and its requests fail at once; likewise where all who took memory
+/// A request that finds no memory waits for frees of other threads. Where no other thread took memory, or those that did have
+/// ended and left none, nobody else seems to have any, and it fails at once; likewise where all who took memory
 /// [wait](crate::PoolConfig::with_stalemate_after), if that was chosen. Neither happens while this lives. It is not needed once
-/// a thread has given back what another took, or after a second thread has allocated: from then on requests wait.
+/// a thread has given back what another took: from then on requests wait. They also wait as long as a second thread that
+/// has allocated lives, or something that it took. What thread-locals of an ending thread hold of others' is not waited for.
 ///
 /// ```
 /// use std::sync::{Arc, mpsc};

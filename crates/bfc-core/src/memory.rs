@@ -81,7 +81,8 @@ pub struct Block {
     pub address: u64,
     /// Bytes granted: at least as many as were asked for.
     pub bytes: u64,
-    /// The allocation's number in its pool, from 1 upward; 0 from allocators that do not number, and for empty blocks.
+    /// The allocation's number in its pool, from 1 upward; 0 from allocators that do not number, and for empty blocks. In
+    /// numbers of pools that several threads or caches use, the upper bits say which of them took the block.
     pub id: u64,
     /// The allocator's own handle for the block; meaningless to others.
     pub chunk: u32,

@@ -121,7 +121,7 @@ impl PassthroughAllocator {
     /// Tries once. Only the `last` attempt works out who holds the memory.
     fn attempt(&self, request: &Request<'_>, thread: ThreadNumber, last: bool) -> Result<Block, Refusal> {
         let state = &mut *lock(&self.state);
-        state.users.note(thread, &self.retry);
+        state.users.note(thread, &mut state.accounts, &self.retry);
         if request.bytes > self.unreserved(state) {
             return Err(self.refuse(state, request, last));
         }
@@ -205,7 +205,8 @@ impl PassthroughAllocator {
 
     /// Whether another thread may give something back.
     fn could_be_freed(&self, state: &State) -> bool {
-        state.accounts.figures.live_allocs > 0 && self.retry.others_may_free()
+        let left_behind = || state.users.left_behind(&state.accounts, &[]);
+        state.accounts.figures.live_allocs > 0 && self.retry.others_may_free(left_behind)
     }
 
     #[cold]
@@ -295,11 +296,12 @@ unsafe impl Allocator for PassthroughAllocator {
         let reentrant = || AllocError::Reentrant { allocator: self.name.clone() };
         let thread = self.call_out.enter().ok_or_else(reentrant)?;
         let timeout = self.retry_timeout;
-        if request.attributes.retry_on_failure && !timeout.is_zero() {
-            self.retry.allocate_as(self.want(request), timeout, |last| self.attempt(request, thread, last))
-        } else {
-            self.attempt(request, thread, true).map_err(|refusal| refusal.error)
+        let retry = request.attributes.retry_on_failure && !timeout.is_zero();
+        match self.attempt(request, thread, !retry) {
+            Err(refusal) if retry && refusal.wait => {}
+            outcome => return outcome.map_err(|refusal| refusal.error),
         }
+        self.retry.allocate_as(self.want(request), timeout, |last| self.attempt(request, thread, last))
     }
 
     unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
@@ -310,7 +312,7 @@ unsafe impl Allocator for PassthroughAllocator {
         let unreserved = {
             let state = &mut *lock(&self.state);
             let (Live { region, .. }, _) = state.find(&block)?;
-            state.users.note_free(thread, &self.retry);
+            state.users.note_free(thread, &mut state.accounts, &self.retry);
             state.accounts.close(place_of(&block));
             state.live.remove(block.chunk);
             state.reserved = state.reserved.saturating_sub(region.bytes);
@@ -334,6 +336,10 @@ unsafe impl Allocator for PassthroughAllocator {
 
     fn expect_frees(&self, begin: bool) {
         self.retry.expect_frees(begin);
+    }
+
+    fn left_behind(&self, besides: &[Block]) -> bool {
+        self.with_state(|state| state.users.left_behind(&state.accounts, besides)).unwrap_or(true)
     }
 
     fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {

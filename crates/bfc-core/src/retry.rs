@@ -3,14 +3,15 @@
 mod known;
 mod queue;
 
+use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use crate::error::AllocError;
 use crate::memory::Block;
 use crate::stats::RetryStats;
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Arc, Condvar, Mutex, ThreadNumber, lock, wait};
-pub(crate) use known::Known;
+use crate::sync::{Arc, Condvar, EndWatch, Mutex, ThreadNumber, WatchesEnds, lock, wait};
+use known::Known;
 use queue::Queue;
 
 /// An attempt that gave no memory.
@@ -65,7 +66,8 @@ impl Want {
 /// **Who gives up early.** Pools tell of the threads that took memory and of those that give back what others took. A pool
 /// can thus tell that nobody but the thread that asks could free, and refuses at once; and, where that was
 /// [chosen](crate::PoolConfig::with_stalemate_after), that all who could free wait themselves: then the oldest waiter
-/// makes its last attempt, and no other.
+/// makes its last attempt, and no other. A thread that has ended frees no more, which those who wait learn at once; but
+/// what it took and left live somebody else has, and may free.
 ///
 /// ```
 /// use std::time::Duration;
@@ -80,6 +82,12 @@ pub struct AllocatorRetry {
     /// Requests inside [`allocate`](Self::allocate). Raised before a request's first attempt: a free that comes after
     /// that attempt therefore sees it, and a free that sees 0 has nobody to wake.
     interested: AtomicUsize,
+    /// Apart, as threads that end look it up.
+    shared: std::sync::Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
     state: Mutex<State>,
     /// How long all who could free must have waited before the oldest gives up; `None` is for ever.
     stalemate: Option<Duration>,
@@ -93,6 +101,8 @@ struct State {
     expected: usize,
     /// Since when all who could free wait, so far as that matters.
     stuck_since: Option<Instant>,
+    /// While somebody waits.
+    watch: Option<EndWatch>,
     /// All figures but the wake-ups, which the queue counts.
     stats: RetryStats,
 }
@@ -107,27 +117,32 @@ impl AllocatorRetry {
     /// A retry that nobody waits in.
     #[must_use]
     pub fn new() -> Self {
-        Self { interested: AtomicUsize::new(0), state: Mutex::new(State::default()), stalemate: None }
+        Self::with_stalemate(None)
     }
 
-    /// The same, in which the oldest waiter gives up once all who could free have waited for so long.
-    pub(crate) fn with_stalemate(mut self, after: Option<Duration>) -> Self {
-        self.stalemate = after;
-        self
+    /// One that nobody waits in, and in which the oldest waiter will give up once all who could free have waited for so
+    /// long.
+    pub(crate) fn with_stalemate(after: Option<Duration>) -> Self {
+        let shared = Shared { state: Mutex::default(), stalemate: after };
+        Self { interested: AtomicUsize::new(0), shared: std::sync::Arc::new(shared) }
     }
 
     /// Notes a thread that is about to have memory. To be told before others can wait for what it then holds.
     #[cold]
     pub(crate) fn meet(&self, thread: u64) {
-        let state = &mut *lock(&self.state);
-        state.known.add(thread);
-        state.stuck_since = None;
+        self.shared.update(|state| {
+            // Those who are known are no more than live, however many come and go.
+            let turn = state.note_ends();
+            state.known.add(thread);
+            state.stuck_since = None;
+            turn
+        });
     }
 
     /// Notes a thread that gives memory back.
     #[cold]
     pub(crate) fn meet_freeing(&self, thread: u64) {
-        let state = &mut *lock(&self.state);
+        let state = &mut *lock(&self.shared.state);
         state.known.gives_back(thread);
         state.stuck_since = None;
     }
@@ -135,19 +150,41 @@ impl AllocatorRetry {
     /// Notes that memory may come from anybody.
     #[cold]
     pub(crate) fn meet_anybody(&self) {
-        lock(&self.state).known.set_anybody();
+        lock(&self.shared.state).known.set_anybody();
     }
 
-    /// Whether another thread than the calling one may give memory back, as far as one knows.
+    /// Whether another thread than the calling one may give memory back, as far as one knows. `left_behind` is to say
+    /// whether memory is live that a thread took which has ended; it is asked only where that matters.
     #[cold]
-    pub(crate) fn others_may_free(&self) -> bool {
-        let state = lock(&self.state);
-        state.expected > 0 || state.known.others_than(ThreadNumber::current().get())
+    pub(crate) fn others_may_free(&self, left_behind: impl FnOnce() -> bool) -> bool {
+        let me = ThreadNumber::current().get();
+        let others = |state: &State| state.expected > 0 || state.known.others_than(me);
+        let (mut any, mut unsure, mut gone) = (true, false, 0);
+        self.shared.update(|state| {
+            let turn = state.note_ends();
+            any = others(state);
+            let settled = any && (self.shared.stalemate.is_none() || state.known.is_anybody());
+            unsure = !settled && state.known.may_be_left();
+            gone = state.known.gone();
+            turn
+        });
+        // Not under the lock of waiting, which those who keep the accounts take under theirs.
+        if !unsure || left_behind() {
+            return any || unsure;
+        }
+        self.shared.update(|state| {
+            state.known.nothing_left(gone);
+            // Others may have ended since.
+            let turn = state.note_ends();
+            any = others(state) || state.known.may_be_left();
+            turn
+        });
+        any
     }
 
     /// Begins or ends to expect frees from threads that are not known yet.
     pub(crate) fn expect_frees(&self, begin: bool) {
-        self.update(|state| {
+        self.shared.update(|state| {
             state.expected = if begin { state.expected + 1 } else { state.expected.saturating_sub(1) };
             None
         });
@@ -186,7 +223,7 @@ impl AllocatorRetry {
         let mut wait: Option<Wait<'_>> = None;
         let mut last = false;
         loop {
-            let tried = lock(&self.state).queue.epoch();
+            let tried = lock(&self.shared.state).queue.epoch();
             let refusal = match attempt(last) {
                 Ok(block) => {
                     if let Some(wait) = &mut wait {
@@ -231,7 +268,7 @@ impl AllocatorRetry {
     #[inline]
     pub fn notify_up_to(&self, bytes: u64) {
         if self.is_awaited() {
-            self.update(|state| {
+            self.shared.update(|state| {
                 state.stuck_since = None;
                 state.queue.freed(bytes)
             });
@@ -241,17 +278,19 @@ impl AllocatorRetry {
     /// What waiting has cost so far.
     #[must_use]
     pub fn stats(&self) -> RetryStats {
-        let state = lock(&self.state);
+        let state = lock(&self.shared.state);
         RetryStats { wakeups: state.queue.turns(), ..state.stats }
     }
 
     /// Starts the figures over; requests that wait now still count as waiting.
     pub fn clear_stats(&self) {
-        let state = &mut *lock(&self.state);
+        let state = &mut *lock(&self.shared.state);
         state.stats = RetryStats { waiting: state.stats.waiting, ..RetryStats::default() };
         state.queue.clear_turns();
     }
+}
 
+impl Shared {
     /// Changes the state, and wakes whom that gave the turn once the lock is open again.
     #[cold]
     fn update(&self, change: impl FnOnce(&mut State) -> Option<Arc<Condvar>>) {
@@ -267,11 +306,28 @@ impl AllocatorRetry {
     }
 }
 
+impl WatchesEnds for Shared {
+    fn a_thread_ended(&self) {
+        self.update(State::note_ends);
+    }
+}
+
 impl State {
+    /// Lets go of the threads that have ended. Those who wait may then have nobody to wait for, which they find by trying
+    /// again, as after a free. Whom to wake.
+    fn note_ends(&mut self) -> Option<Arc<Condvar>> {
+        if !self.known.look() {
+            return None;
+        }
+        self.stuck_since = None;
+        self.queue.freed(u64::MAX)
+    }
+
     /// Notes whether all who could free wait. Whom to wake when that has just come to be: the oldest, to give up in time.
     fn find_stalemate(&mut self) -> Option<Arc<Condvar>> {
         let Self { queue, known, .. } = self;
-        let stuck = self.expected == 0 && !known.is_anybody() && queue.all_wait(known.threads());
+        let nobody_else = self.expected == 0 && !known.is_anybody() && !known.may_be_left();
+        let stuck = nobody_else && queue.all_wait(known.threads());
         let oldest = queue.oldest().filter(|_| stuck);
         if oldest.is_none() {
             self.stuck_since = None;
@@ -333,13 +389,18 @@ impl<'a> Wait<'a> {
     fn start(retry: &'a AllocatorRetry, want: Want, tried: u64, timeout: Duration) -> Self {
         let bell = Arc::new(Condvar::new());
         let mut ticket = 0;
-        retry.update(|state| {
+        retry.shared.update(|state| {
             state.stats.waits += 1;
             state.stats.waiting += 1;
+            state.watch.get_or_insert_with(|| {
+                let watcher: Weak<dyn WatchesEnds> = std::sync::Arc::downgrade(&retry.shared) as _;
+                EndWatch::new(watcher)
+            });
             let turn;
             let thread = ThreadNumber::current().get();
             (ticket, turn) = state.queue.enter(want, tried, thread, Arc::clone(&bell));
-            turn
+            // Who has ended since the attempt, and before the watch began.
+            turn.or(state.note_ends())
         });
         let started = Instant::now();
         Self { retry, ticket, bell, started, deadline: started.checked_add(timeout), successful: false }
@@ -347,17 +408,17 @@ impl<'a> Wait<'a> {
 
     /// Notes that another attempt failed, which began at epoch `tried`.
     fn failed(&self, want: Want, tried: u64) {
-        self.retry.update(|state| state.queue.failed(self.ticket, want, tried));
+        self.retry.shared.update(|state| state.queue.failed(self.ticket, want, tried));
     }
 
     /// Sleeps until it is this request's turn; whether its attempt is the last, as the deadline has passed or nobody is left
     /// who could free.
     fn sleep(&self) -> bool {
-        let mut state = lock(&self.retry.state);
+        let mut state = lock(&self.retry.shared.state);
         loop {
             let now = Instant::now();
             let time = self.deadline.map(|deadline| deadline.saturating_duration_since(now));
-            let hope = state.gives_up_in(self.ticket, self.retry.stalemate, now);
+            let hope = state.gives_up_in(self.ticket, self.retry.shared.stalemate, now);
             // `None` is without end here, and not the least.
             let left = [time, hope].into_iter().flatten().min();
             if time != Some(Duration::ZERO) && state.queue.has_turn(self.ticket) {
@@ -375,11 +436,14 @@ impl<'a> Wait<'a> {
 
 impl Drop for Wait<'_> {
     fn drop(&mut self) {
-        self.retry.update(|state| {
+        self.retry.shared.update(|state| {
             state.stats.waiting -= 1;
             state.stats.waited += self.started.elapsed();
             if !self.successful {
                 state.stats.timeouts += 1;
+            }
+            if state.stats.waiting == 0 {
+                state.watch = None;
             }
             state.queue.leave(self.ticket)
         });

@@ -34,14 +34,21 @@ fn four_kib(timeout: Duration) -> Arc<BfcAllocator> {
     pool(BfcConfig::new(Bytes::kib(4)).with_retry_timeout(timeout))
 }
 
-/// Uses the pool from a second thread, so that somebody could free.
-fn use_from_elsewhere(pool: &BfcAllocator) {
+/// Does it beside a second thread that has used the pool, so that somebody could free.
+fn beside_another<T>(pool: &BfcAllocator, work: impl FnOnce() -> T) -> T {
+    let ((met, other), (end, ended)) = (mpsc::channel(), mpsc::channel::<()>());
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let block = allocate(pool, 256);
-            free(pool, block);
+        scope.spawn(move || {
+            free(pool, allocate(pool, 256));
+            met.send(()).unwrap();
+            // Until the other end is dropped.
+            ended.recv().unwrap_err();
         });
-    });
+        other.recv().unwrap();
+        // Also if it panics.
+        let _end = end;
+        work()
+    })
 }
 
 /// Waits until a request waits in the pool.
@@ -76,20 +83,14 @@ fn a_request_waits_for_another_threads_free() {
 fn when_the_time_is_over_the_report_says_how_long_it_was() {
     let timeout = Duration::from_millis(30);
     let pool = four_kib(timeout);
-    let held = allocate(&pool, 4096);
-    use_pool_elsewhere_after_free(&pool, held);
-    let report = out_of_memory(&pool, 4096);
+    let report = beside_another(&pool, || {
+        allocate(&pool, 4096);
+        out_of_memory(&pool, 4096)
+    });
     assert_eq!(report.verdict, Verdict::Exhausted);
     assert!(report.waited >= timeout);
     assert_eq!(report.holders.len(), 1, "the last attempt works out who holds the memory");
     assert_eq!(pool.retry_stats().timeouts, 1);
-}
-
-/// Makes the pool known to a second thread, and full again.
-fn use_pool_elsewhere_after_free(pool: &BfcAllocator, held: Block) {
-    free(pool, held);
-    use_from_elsewhere(pool);
-    allocate(pool, 4096);
 }
 
 #[test]
@@ -103,9 +104,9 @@ fn where_no_other_thread_has_used_the_pool_a_request_fails_at_once() {
 #[test]
 fn a_request_above_the_limit_fails_at_once() {
     let pool = four_kib(LONG);
-    use_from_elsewhere(&pool);
     let _held = allocate(&pool, 1024);
-    assert_eq!(out_of_memory(&pool, 4097).verdict, Verdict::OverLimit);
+    let report = beside_another(&pool, || out_of_memory(&pool, 4097));
+    assert_eq!(report.verdict, Verdict::OverLimit);
     assert_eq!(pool.retry_stats().waits, 0);
 }
 
@@ -114,8 +115,8 @@ fn where_nothing_is_live_a_request_fails_at_once() {
     let source = FakeSource::new(Nature { capacity: Some(1024), ..Nature::default() });
     let config = BfcConfig::new(Bytes::kib(4)).with_retry_timeout(LONG);
     let pool = BfcAllocator::new("test", source, config);
-    use_from_elsewhere(&pool);
-    assert_eq!(out_of_memory(&pool, 4096).verdict, Verdict::Exhausted);
+    let report = beside_another(&pool, || out_of_memory(&pool, 4096));
+    assert_eq!(report.verdict, Verdict::Exhausted);
     assert_eq!(pool.retry_stats().waits, 0);
 }
 
@@ -126,9 +127,11 @@ fn those_who_cannot_wait_and_pools_that_do_not_wait_fail_at_once() {
     for (pool, attributes) in
         [(&patient, AllocationAttributes::no_retry()), (&hasty, AllocationAttributes::default())]
     {
-        use_from_elsewhere(pool);
-        allocate(pool, 4096);
-        match pool.allocate(&Request::new(4096).with_attributes(attributes)) {
+        let outcome = beside_another(pool, || {
+            allocate(pool, 4096);
+            pool.allocate(&Request::new(4096).with_attributes(attributes))
+        });
+        match outcome {
             Err(AllocError::OutOfMemory(report)) => assert_eq!(report.holders.len(), 1),
             other => panic!("{other:?}"),
         }
@@ -183,8 +186,6 @@ fn freed_before_is_asked_on_each_attempt() {
 #[test]
 fn threads_that_want_the_whole_pool_take_turns() {
     let pool = four_kib(LONG);
-    // Known to two threads before the race, so that nobody fails for being alone.
-    use_from_elsewhere(&pool);
     let warm = allocate(&pool, 4000);
     free(&pool, warm);
     let (sender, addresses) = mpsc::channel();
@@ -212,7 +213,6 @@ fn giving_idle_regions_back_wakes_those_who_wait_for_room() {
         BfcConfig::new(Bytes::kib(16)).with_garbage_collection(false).with_first_region(Bytes::kib(4));
     let config = config.with_growth(GrowthRule::DOUBLING).with_region_merging(false);
     let pool = pool(config.with_retry_timeout(LONG));
-    use_from_elsewhere(&pool);
     let (first, kept) = (allocate(&pool, 4096), allocate(&pool, 4096));
     free(&pool, first);
     std::thread::scope(|scope| {
@@ -229,7 +229,6 @@ fn giving_idle_regions_back_wakes_those_who_wait_for_room() {
 #[test]
 fn a_free_wakes_only_whom_it_may_serve() {
     let pool = four_kib(LONG);
-    use_from_elsewhere(&pool);
     let blocks: Vec<Block> = (0..16).map(|_| allocate(&pool, 256)).collect();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| allocate(&pool, 1024));
@@ -254,7 +253,6 @@ fn a_free_wakes_only_whom_it_may_serve() {
 #[test]
 fn a_free_that_leaves_a_region_idle_wakes_those_whom_collection_serves() {
     let pool = pool(BfcConfig::new(Bytes::kib(16)).with_first_region(Bytes::kib(4)).with_retry_timeout(LONG));
-    use_from_elsewhere(&pool);
     let (first, second) = (allocate(&pool, 4096), allocate(&pool, 4096));
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| allocate(&pool, 12 * 1024));

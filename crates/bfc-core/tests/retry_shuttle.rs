@@ -7,6 +7,8 @@
 #![cfg(shuttle)]
 
 mod common;
+#[path = "retry_shuttle/ended.rs"]
+mod ended;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;

@@ -4,6 +4,8 @@
 
 #[path = "streams/transfers.rs"]
 mod transfers;
+#[path = "streams/waiting.rs"]
+mod waiting;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,12 +1,14 @@
 //! The accounts of a pool: what each live block is charged to, the ledger by owner, and the figures.
 //!
 //! A policy numbers its live blocks by slots, which are used again. The accounts give each allocation a number of its
-//! own that never is: by it a stale block is recognised without a search, whatever the policy.
+//! own that never is: by it a stale block is recognised without a search, whatever the policy. The
+//! [number] also says which thread took the block.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hint::cold_path;
 
 use super::account::Account;
+use super::number;
 use crate::error::BlockError;
 use crate::ledger::{Ledger, Tag};
 use crate::memory::{Block, PoolId};
@@ -24,9 +26,9 @@ pub(crate) struct Accounts {
     pub(crate) index: Option<HashMap<u64, u32>>,
     /// The figures that change with every event; those that can be worked out are filled in by the pool.
     pub(crate) figures: Stats,
-    /// The allocation number given out last.
+    /// The allocation number given out last, with the index of the thread that takes what is taken next.
     pub(crate) last_allocation: u64,
-    /// Numbers given out are above this.
+    /// The number before the first.
     before: u64,
     pool: PoolId,
 }
@@ -36,7 +38,8 @@ impl Accounts {
         Self::numbered_after(pool, 0)
     }
 
-    /// Accounts whose allocations are numbered from `before` + 1 on.
+    /// Accounts whose allocations are numbered from `before` + 1 on, which is where some accounts' numbers
+    /// [begin](number::before).
     pub(super) fn numbered_after(pool: PoolId, before: u64) -> Self {
         Self {
             by_slot: Vec::new(),
@@ -121,9 +124,23 @@ impl Accounts {
         }
     }
 
-    /// Whether this was ever the number of an allocation.
+    /// Whether this was ever the number of an allocation, as far as its serial says.
     pub(super) const fn gave(&self, allocation: u64) -> bool {
-        self.before < allocation && allocation <= self.last_allocation
+        let (here, serial) = (number::accounts(self.before), number::serial(allocation));
+        number::accounts(allocation) == here && 0 < serial && serial <= number::serial(self.last_allocation)
+    }
+
+    /// From now on the thread of this index takes what is taken.
+    pub(super) const fn set_taker(&mut self, taker: u32) {
+        self.last_allocation = number::with_taker(self.last_allocation, taker);
+    }
+
+    /// The threads that took the blocks that are live, but for those with one of these numbers: a bit for each index.
+    /// Takes time in proportion to the slots.
+    pub(super) fn takers(&self, but: &HashSet<u64>) -> u64 {
+        let live = self.by_slot.iter().map(|account| account.allocation);
+        let counted = live.filter(|allocation| *allocation != 0 && !but.contains(allocation));
+        counted.fold(0, |takers, allocation| takers | 1 << number::taker(allocation))
     }
 
     /// Counts `bytes` as in use that a cache takes for an allocation with this tag, and has the account of.

@@ -80,7 +80,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let caches = config.thread_cache.filter(|_| cached).map(|options| Caches::new(options, pool));
         // Frees that wait for a frontier may come true by whoever raises it, and not by those who wait here alone.
         let stalemate = config.stalemate.filter(|_| timing_counter.is_none());
-        let retry = AllocatorRetry::new().with_stalemate(stalemate);
+        let retry = AllocatorRetry::with_stalemate(stalemate);
         let state = State {
             policy,
             accounts: Accounts::new(pool),
@@ -134,7 +134,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let need = Need::of(request, None);
         let state = &mut *self.state.lock(thread);
         if state.users.is_other(thread) {
-            self.note(&mut state.users, thread);
+            self.note(state, thread);
         }
         state.policy.merge_ripe(self.frontier.get());
         state.allocate_at_once(&need, request.tag)
@@ -143,14 +143,14 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     // Apart from the callers, which then need not have the retry at hand: it is called at changes of threads alone.
     #[cold]
     #[inline(never)]
-    fn note(&self, users: &mut Users, thread: ThreadNumber) {
-        users.note(thread, &self.retry);
+    fn note(&self, state: &mut State<P>, thread: ThreadNumber) {
+        state.users.note(thread, &mut state.accounts, &self.retry);
     }
 
     #[cold]
     #[inline(never)]
-    fn note_free(&self, users: &mut Users, thread: ThreadNumber) {
-        users.note_free(thread, &self.retry);
+    fn note_free(&self, state: &mut State<P>, thread: ThreadNumber) {
+        state.users.note_free(thread, &mut state.accounts, &self.retry);
     }
 
     /// Only the empty block has no number and may be given back: that frees nothing, but wakes those who wait, as
@@ -286,7 +286,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
             let state = &mut *self.state.lock(thread);
             let Some(place) = state.find_live(&block) else { return Err(state.why_not_live(&block)) };
             if state.users.is_other(thread) {
-                self.note_free(&mut state.users, thread);
+                self.note_free(state, thread);
             }
             let freed_at = self.timing_counter.as_ref().map_or(0, |counter| counter.next());
             state.free(place, freed_at).map_err(|_| BlockError::Damaged { block })?;
@@ -384,6 +384,10 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
 
     fn expect_frees(&self, begin: bool) {
         self.retry.expect_frees(begin);
+    }
+
+    fn left_behind(&self, besides: &[Block]) -> bool {
+        self.write(|state| self.is_left_behind(state, besides)).unwrap_or(true)
     }
 
     fn set_safe_frontier(&self, count: u64) {

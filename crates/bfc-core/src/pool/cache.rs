@@ -15,6 +15,7 @@
 
 mod shard;
 
+use super::number;
 use crate::memory::PoolId;
 use crate::policy::{End, GRANULE, Need};
 use crate::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
@@ -24,10 +25,6 @@ pub(super) use shard::Shard;
 
 /// How many caches a pool has.
 const CACHES: usize = 16;
-
-/// Where the index of a cache, counted from 1, stands in the number of an allocation. Below it there is room for
-/// allocations of a thousand years.
-const INDEX_SHIFT: u32 = 56;
 
 /// The largest size that may be cached: each cache has an entry of 4 bytes for every 256 bytes of it.
 const LARGEST: u64 = 16 * MIB;
@@ -96,7 +93,7 @@ struct Padded(BiasedMutex<Shard>);
 
 impl Caches {
     pub(super) fn new(options: ThreadCache, pool: PoolId) -> Self {
-        let shard = |index| Padded(BiasedMutex::new(Shard::new(pool, (index as u64 + 1) << INDEX_SHIFT)));
+        let shard = |index| Padded(BiasedMutex::new(Shard::new(pool, number::before(index as u64 + 1))));
         Self { options, shards: (0..CACHES).map(shard).collect() }
     }
 
@@ -149,7 +146,7 @@ impl Caches {
 /// The index of the cache that gave an allocation its number; `None` if that was the pool itself.
 #[inline]
 pub(super) const fn index_of(number: u64) -> Option<usize> {
-    match number >> INDEX_SHIFT {
+    match number::accounts(number) {
         0 => None,
         index => Some(index as usize - 1),
     }
@@ -157,5 +154,5 @@ pub(super) const fn index_of(number: u64) -> Option<usize> {
 
 /// Whether an allocation's number was given by a cache.
 pub(super) const fn is_of_cache(number: u64) -> bool {
-    number >> INDEX_SHIFT != 0
+    number::accounts(number) != 0
 }

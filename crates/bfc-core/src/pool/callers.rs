@@ -1,16 +1,31 @@
 //! Who calls an allocator, and when the allocator calls others.
 
-use crate::retry::{AllocatorRetry, Known};
+use std::collections::HashSet;
+
+use super::accounts::Accounts;
+use super::number::TAKERS;
+use crate::memory::Block;
+use crate::retry::AllocatorRetry;
 use crate::stats::Stats;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, ThreadNumber, lock};
+use crate::sync::{Mutex, ThreadNumber, is_living, lock};
 
-/// Which threads have come to one lock, so that the retry hears of each thread once and not with each call.
+/// Which threads have come to one lock, so that the retry hears of each thread once and not with each call, and so that the
+/// accounts behind the lock know who takes.
 #[derive(Debug, Default)]
 pub(crate) struct Users {
     latest: u64,
     /// Elsewhere, so that what every event needs lies together.
-    met: Box<Known>,
+    met: Box<Met>,
+}
+
+/// The threads that have come, by the indices that the numbers of their allocations bear.
+#[derive(Debug, Default)]
+struct Met {
+    /// 0 where there is none any more.
+    threads: Vec<u64>,
+    /// There were too many at a time to be told apart.
+    crowded: bool,
 }
 
 impl Users {
@@ -22,28 +37,90 @@ impl Users {
 
     /// Notes that a thread takes memory, before it has any: whoever waits must know that it may come from there.
     #[inline]
-    pub(crate) fn note(&mut self, thread: ThreadNumber, retry: &AllocatorRetry) {
+    pub(crate) fn note(&mut self, thread: ThreadNumber, accounts: &mut Accounts, retry: &AllocatorRetry) {
         if self.is_other(thread) {
-            self.change(thread.get(), retry, AllocatorRetry::meet);
+            self.change(thread.get(), accounts, retry, AllocatorRetry::meet);
         }
     }
 
     /// Notes that a thread gives memory back.
     #[inline]
-    pub(crate) fn note_free(&mut self, thread: ThreadNumber, retry: &AllocatorRetry) {
+    pub(crate) fn note_free(
+        &mut self,
+        thread: ThreadNumber,
+        accounts: &mut Accounts,
+        retry: &AllocatorRetry,
+    ) {
         if self.is_other(thread) {
-            self.change(thread.get(), retry, AllocatorRetry::meet_freeing);
+            self.change(thread.get(), accounts, retry, AllocatorRetry::meet_freeing);
         }
     }
 
     // Called at every change of threads, but not to be in the way where there is none.
     #[cold]
     #[inline(never)]
-    fn change(&mut self, thread: u64, retry: &AllocatorRetry, meet: fn(&AllocatorRetry, u64)) {
+    fn change(
+        &mut self,
+        thread: u64,
+        accounts: &mut Accounts,
+        retry: &AllocatorRetry,
+        meet: fn(&AllocatorRetry, u64),
+    ) {
         self.latest = thread;
-        if !self.met.knows(thread) {
+        let mut index = self.met.threads.iter().position(|&met| met == thread);
+        if index.is_none() && !self.met.crowded {
             meet(retry, thread);
-            self.met.add(thread);
+            index = self.met.add(thread, accounts);
+            if index.is_none() {
+                retry.meet_anybody();
+            }
+        }
+        // Whose the blocks of others are does not matter: from then on anybody may have any.
+        accounts.set_taker(index.unwrap_or(0) as u32);
+    }
+
+    /// Whether a block of these accounts is live, other than these, that a thread took which has ended: whoever has it now may
+    /// free it. Takes time in proportion to the slots.
+    pub(crate) fn left_behind(&self, accounts: &Accounts, besides: &[Block]) -> bool {
+        let gone: Vec<usize> = self.met.indices(|thread| !is_living(thread)).collect();
+        if gone.is_empty() {
+            return false;
+        }
+        let takers = accounts.takers(&besides.iter().map(|block| block.id).collect());
+        gone.into_iter().any(|index| takers >> index & 1 == 1)
+    }
+}
+
+impl Met {
+    /// The indices of such threads.
+    fn indices(&self, such: impl Fn(u64) -> bool) -> impl Iterator<Item = usize> {
+        let threads = self.threads.iter().enumerate();
+        threads.filter(move |(_, thread)| **thread != 0 && such(**thread)).map(|(index, _)| index)
+    }
+
+    /// Gives a thread an index, if there is one left or could be again.
+    fn add(&mut self, thread: u64, accounts: &Accounts) -> Option<usize> {
+        if self.threads.len() < TAKERS {
+            self.threads.push(thread);
+            return Some(self.threads.len() - 1);
+        }
+        if !self.threads.contains(&0) {
+            self.forget(accounts);
+        }
+        let index = self.threads.iter().position(|&met| met == 0);
+        match index {
+            Some(index) => self.threads[index] = thread,
+            None => self.crowded = true,
+        }
+        index
+    }
+
+    /// Lets go of the threads that have ended and left no block.
+    fn forget(&mut self, accounts: &Accounts) {
+        let takers = accounts.takers(&HashSet::new());
+        let gone: Vec<usize> = self.indices(|thread| !is_living(thread)).collect();
+        for index in gone.into_iter().filter(|index| takers >> index & 1 == 0) {
+            self.threads[index] = 0;
         }
     }
 }

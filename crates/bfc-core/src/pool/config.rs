@@ -174,16 +174,17 @@ impl<O> PoolConfig<O> {
         self
     }
 
-    /// Refuses a request before its time is over when nobody is left who could free: once every thread that ever took
-    /// memory from the pool has waited in it for so long, the oldest request makes its last attempt; the others wait on,
-    /// for what the thread of that one may then free. Without this, which is the default and as upstream, each of them
+    /// Refuses a request before its time is over when nobody is left who could free: once every thread that took memory from
+    /// the pool, and has not ended, has waited in it for so long, the oldest request makes its last attempt; the others wait
+    /// on, for what the thread of that one may then free. Without this, which is the default and as upstream, each of them
     /// waits until its own time is over.
     ///
     /// A thread that only frees is known from its first free on. Until then it does not count, and a request that it
     /// would have served may be refused: [expect it](crate::ExpectedFrees), or leave this out. It never comes to that after a
-    /// thread has freed that took nothing, after one that took memory has ended, with more than 16 threads, with a
-    /// [timing counter](Self::with_timing_counter), or below a [`StreamAllocator`](crate::StreamAllocator), which waits in the
-    /// pool's place.
+    /// thread has freed that took nothing, while something is live that a thread took which has ended, since somebody else
+    /// has it, after more than 64 threads at a time, with a [timing counter](Self::with_timing_counter), or below a
+    /// [`StreamAllocator`](crate::StreamAllocator), which waits in the pool's place and has
+    /// [the same choice](crate::StreamAllocator::with_stalemate_after); a registry hands this one on to it.
     #[must_use]
     pub const fn with_stalemate_after(mut self, time: Duration) -> Self {
         self.stalemate = Some(time);

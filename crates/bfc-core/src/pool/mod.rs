@@ -15,6 +15,7 @@ mod frontier;
 mod growth;
 mod info;
 mod invariants;
+mod number;
 
 pub use allocator::PolicyAllocator;
 pub use cache::ThreadCache;

@@ -116,7 +116,11 @@ impl Pool {
             let source = Visited::new(source, index).with_visitors(visitors.clone());
             let own = if config.retry() { config.retry_timeout() } else { Duration::ZERO };
             let pool = build::allocator(name.clone(), Arc::new(source), &config, plan.as_ref(), options)?;
-            let pool = StreamAllocator::new(pool, Arc::clone(&compute));
+            let mut pool = StreamAllocator::new(pool, Arc::clone(&compute));
+            // Frees that wait for a frontier are no thread's that waits.
+            if let Some(time) = config.stalemate_after().filter(|_| config.timing_counter().is_none()) {
+                pool = pool.with_stalemate_after(time);
+            }
             Ok(Arc::new(pool.with_retry_timeout(options.retry_timeout.unwrap_or(own))) as Arc<dyn Allocator>)
         };
         Self { kind: MemoryKind::Device, defaults, factory: Box::new(make) }

@@ -1,21 +1,26 @@
 //! Which threads may give memory back, as far as one knows.
 
-/// So many threads are told apart. Where there are more, nobody is taken to be the only one.
-const TOLD_APART: usize = 16;
+use crate::sync::{ends, retain_living};
 
-/// The threads that ever took memory. A thread that gives back what another took shows that blocks change hands: from
-/// then on anybody may have some.
-#[derive(Clone, Copy, Debug, Default)]
+/// The threads that took memory and have not ended. A thread that gives back what another took shows that blocks change
+/// hands: from then on anybody may have some. Memory that an ended thread took and left live has changed hands too, so
+/// whoever has it may give it back; whether there is any, only the accounts know.
+#[derive(Debug, Default)]
 pub(crate) struct Known {
-    threads: [u64; TOLD_APART],
-    count: usize,
+    threads: Vec<u64>,
     anybody: bool,
+    /// How many threads of the process had ended at the last look.
+    ends: u64,
+    /// How many of them had taken memory.
+    gone: u64,
+    /// How many of these had ended when it was found that they had left no memory.
+    without_trace: u64,
 }
 
 impl Known {
-    /// Those told apart.
+    /// Those who took memory, as of the last look.
     pub(super) fn threads(&self) -> &[u64] {
-        &self.threads[..self.count]
+        &self.threads
     }
 
     /// Whether memory may come from threads that nobody knows.
@@ -28,33 +33,51 @@ impl Known {
         self.anybody = true;
     }
 
-    /// Whether the thread is known, or need not be.
-    pub(crate) fn knows(&self, thread: u64) -> bool {
-        self.anybody || self.threads().contains(&thread)
-    }
-
     /// Adds a thread that takes memory.
-    pub(crate) fn add(&mut self, thread: u64) {
-        if self.knows(thread) {
-            return;
-        }
-        match self.threads.get_mut(self.count) {
-            Some(free) => {
-                *free = thread;
-                self.count += 1;
-            }
-            None => self.anybody = true,
+    pub(super) fn add(&mut self, thread: u64) {
+        if !self.threads.contains(&thread) {
+            self.threads.push(thread);
         }
     }
 
     /// Notes that a thread gives memory back.
     pub(super) fn gives_back(&mut self, thread: u64) {
-        self.anybody |= !self.knows(thread);
+        self.anybody |= !self.threads.contains(&thread);
     }
 
-    /// Whether another thread than this one may give memory back.
+    /// Lets go of the threads that have ended; whether any has.
+    pub(super) fn look(&mut self) -> bool {
+        // Asked first: who ends during the look is found by the next one.
+        let ends = ends();
+        if self.ends == ends {
+            return false;
+        }
+        self.ends = ends;
+        let before = self.threads.len();
+        retain_living(&mut self.threads);
+        let gone = before - self.threads.len();
+        self.gone += gone as u64;
+        gone > 0
+    }
+
+    /// How many threads that took memory had ended at the last look.
+    pub(super) const fn gone(&self) -> u64 {
+        self.gone
+    }
+
+    /// Whether threads that have ended may have left memory that others have.
+    pub(super) const fn may_be_left(&self) -> bool {
+        self.gone > self.without_trace
+    }
+
+    /// Notes that of the first so many threads that ended none has left memory.
+    pub(super) fn nothing_left(&mut self, gone: u64) {
+        self.without_trace = self.without_trace.max(gone);
+    }
+
+    /// Whether another thread than this one may give memory back that it has not left.
     pub(super) fn others_than(&self, thread: u64) -> bool {
-        self.anybody || self.threads().iter().any(|&known| known != thread)
+        self.anybody || self.threads.iter().any(|&known| known != thread)
     }
 }
 
@@ -73,13 +96,42 @@ mod tests {
         assert!(known.is_anybody() && known.others_than(1));
     }
 
+    #[cfg(not(shuttle))]
     #[test]
-    fn of_more_threads_than_are_told_apart_anybody_may_have_memory() {
+    fn a_thread_that_has_ended_is_no_other_but_may_have_left_memory() {
+        let other = || crate::sync::ThreadNumber::current().get();
+        let me = other();
         let mut known = Known::default();
-        (1..=TOLD_APART as u64).for_each(|thread| known.add(thread));
-        known.add(1);
-        assert!(!known.is_anybody());
-        known.add(100);
-        assert!(known.is_anybody());
+        known.add(me);
+        let ended = std::thread::scope(|scope| scope.spawn(other).join().unwrap());
+        known.look();
+        assert!(!known.may_be_left(), "one that took nothing leaves nothing");
+        known.add(ended);
+        // Added after its end, as none is but one that comes while it ends: it counts until the next end.
+        assert!(known.others_than(me));
+        std::thread::scope(|scope| scope.spawn(other).join().unwrap());
+        assert!(known.look());
+        assert!(!known.others_than(me) && known.may_be_left());
+        assert_eq!(known.threads(), [me]);
+        known.nothing_left(known.gone());
+        assert!(!known.look() && !known.may_be_left());
+        // An answer from before another ended says nothing of that one.
+        let before = known.gone();
+        known.add(ended);
+        std::thread::scope(|scope| scope.spawn(other).join().unwrap());
+        assert!(known.look());
+        known.nothing_left(before);
+        assert!(known.may_be_left());
+    }
+
+    #[cfg(not(shuttle))]
+    #[test]
+    fn however_many_threads_come_and_go_no_more_are_known_than_live() {
+        let retry = crate::AllocatorRetry::new();
+        let meet = || retry.meet(crate::sync::ThreadNumber::current().get());
+        for _ in 0..100 {
+            std::thread::scope(|scope| scope.spawn(meet).join().unwrap());
+        }
+        assert!(crate::sync::lock(&retry.shared.state).known.threads().len() <= 1);
     }
 }

@@ -19,7 +19,7 @@ use crate::plan::PlannedCounts;
 use crate::retry::{AllocatorRetry, Refusal, Want};
 use crate::stats::Stats;
 use crate::step_memory::StepMemory;
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, ThreadNumber, lock};
 use crate::units::Bytes;
 
@@ -37,8 +37,8 @@ const FRUITLESS_WAITS: u32 = 16;
 /// thread, its memory is free only after the work that the other stream was given until then.
 ///
 /// Such frees are looked at without waiting when memory is asked for. If memory runs out, the request waits for the
-/// fewest of them that make room, and for none that would not help; then, as in the pool below, for other threads.
-/// Until then the memory counts as in use.
+/// fewest of them that make room, and for none that would not help; then, as in the pool below, for other threads. Where
+/// no other thread could free, it fails at once. Until then the memory counts as in use.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -103,26 +103,38 @@ struct Before {
     handed_in: u64,
     /// Blocks that were ever handed out.
     allocations: u64,
+    /// Nobody else could have freed anything from then on.
+    alone: bool,
 }
 
-/// Whether more than one thread ever called: otherwise nobody can free while one waits.
+/// The threads that have come, so that the retry hears of each once and not with each call, without a lock. A thread that finds
+/// its number here was told of: it wrote it itself.
 #[derive(Debug, Default)]
 struct Threads {
-    first: AtomicU64,
-    several: AtomicBool,
+    latest: AtomicU64,
+    /// By the last digits of their numbers.
+    met: [AtomicU64; 16],
 }
 
 impl Threads {
-    fn note(&self, retry: &AllocatorRetry) {
+    /// Tells of a thread by `meet`, if it was not told of before.
+    #[inline]
+    fn note(&self, retry: &AllocatorRetry, meet: fn(&AllocatorRetry, u64)) {
         let thread = ThreadNumber::current().get();
-        let first = self.first.load(Ordering::Relaxed);
-        if first != thread && !self.several.load(Ordering::Relaxed) {
-            let set = self.first.compare_exchange(0, thread, Ordering::Relaxed, Ordering::Relaxed);
-            if set.is_err() {
-                retry.meet_anybody();
-                self.several.store(true, Ordering::Relaxed);
-            }
+        if self.latest.load(Ordering::Relaxed) != thread {
+            self.change(thread, retry, meet);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn change(&self, thread: u64, retry: &AllocatorRetry, meet: fn(&AllocatorRetry, u64)) {
+        let met = &self.met[thread as usize % self.met.len()];
+        if met.load(Ordering::Relaxed) != thread {
+            meet(retry, thread);
+            met.store(thread, Ordering::Relaxed);
+        }
+        self.latest.store(thread, Ordering::Relaxed);
     }
 }
 
@@ -150,6 +162,18 @@ impl StreamAllocator {
     #[must_use]
     pub const fn with_retry_timeout(mut self, timeout: Duration) -> Self {
         self.retry_timeout = timeout;
+        self
+    }
+
+    /// The same, in which a request fails before its time is over when nobody is left who could free: as
+    /// [`PoolConfig::with_stalemate_after`](crate::PoolConfig::with_stalemate_after) says of pools, in place of the pool's own.
+    /// What other streams still use is no thread's to free: a request that it would serve waits for the streams, and
+    /// meanwhile does not count as waiting for threads. Not for pools whose frees wait for a
+    /// [frontier](Allocator::set_safe_frontier).
+    #[must_use]
+    pub fn with_stalemate_after(mut self, time: Duration) -> Self {
+        self.retry = AllocatorRetry::with_stalemate(Some(time));
+        self.threads = Threads::default();
         self
     }
 
@@ -251,13 +275,14 @@ impl StreamAllocator {
     fn attempt(&self, request: &Request<'_>) -> Result<Block, Refusal> {
         let at_once = AllocationAttributes { retry_on_failure: false, brief: true, ..request.attributes };
         let at_once = request.with_attributes(at_once);
-        let (mut fruitless, mut before) = (0, None);
+        let (mut fruitless, mut before) = (0, None::<Before>);
         loop {
             let error = match self.pool.allocate(&at_once) {
                 Ok(block) => return Ok(block),
                 Err(error) => error,
             };
-            let Some(in_use) = error.out_of_memory().map(|report| report.in_use) else {
+            let Some((in_use, verdict)) = error.out_of_memory().map(|report| (report.in_use, report.verdict))
+            else {
                 return Err(Refusal { error, wait: false });
             };
             // The first question is about all of them.
@@ -273,18 +298,23 @@ impl StreamAllocator {
                     fruitless += u32::from(passed.is_empty());
                     passed.into_iter().for_each(|block| self.settle(block));
                 }
-                Ok(suffices) if self.several_threads() => {
-                    // What the pool said is of another moment than what was pending: only after an attempt between two
-                    // looks is it known that others hold nothing.
+                // What the pool said is of another moment than what was pending, or than what is known of other threads:
+                // only after an attempt between two looks is it known that others hold nothing.
+                Ok(suffices) => {
                     if let Some(before) = before {
-                        let hopeless = !suffices && self.nothing_else_in_use(in_use, &before);
-                        return Err(Refusal { error, wait: !hopeless });
+                        let nothing_held = !suffices && self.nothing_else_in_use(in_use, &before);
+                        // Memory that is pinned comes back by the frontier, whoever raises it.
+                        let alone = before.alone && verdict != Verdict::Pinned;
+                        return Err(Refusal { error, wait: !(nothing_held || alone) });
                     }
                 }
-                Ok(_) => return Err(Refusal { error, wait: false }),
                 Err(error) => return Err(Refusal { error: self.lost(error), wait: false }),
             }
-            before = Some(Before { handed_in: self.pending.handed_in(), allocations: self.allocations() });
+            before = Some(Before {
+                handed_in: self.pending.handed_in(),
+                allocations: self.allocations(),
+                alone: !self.others_may_free(),
+            });
         }
     }
 
@@ -348,9 +378,13 @@ impl StreamAllocator {
         report
     }
 
-    /// Whether another thread may free something, or is about to.
-    fn several_threads(&self) -> bool {
-        self.threads.several.load(Ordering::Relaxed) || self.retry.others_may_free()
+    /// Whether another thread may free something. What is pending was freed.
+    fn others_may_free(&self) -> bool {
+        self.retry.others_may_free(|| {
+            let pending = |blocks: Vec<&Block>| Some(blocks.into_iter().copied().collect());
+            let pending: Vec<Block> = self.pending.of_the_first(u64::MAX, pending).unwrap_or_default();
+            self.pool.left_behind(&pending)
+        })
     }
 }
 
@@ -369,7 +403,7 @@ unsafe impl Allocator for StreamAllocator {
         if let Some(error) = self.compute.driver().poison() {
             return Err(self.lost(error));
         }
-        self.threads.note(&self.retry);
+        self.threads.note(&self.retry, AllocatorRetry::meet);
         self.poll();
         self.allocate_or_wait(request).map_err(|error| self.explain(request, error))
     }
@@ -383,7 +417,7 @@ unsafe impl Allocator for StreamAllocator {
     }
 
     unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
-        self.threads.note(&self.retry);
+        self.threads.note(&self.retry, AllocatorRetry::meet_freeing);
         let streams = self.streams_of_freed(&block)?;
         if !streams.is_empty() {
             self.defer(block, &streams);
@@ -473,6 +507,7 @@ unsafe impl Allocator for StreamAllocator {
 
     fn set_safe_frontier(&self, count: u64) {
         self.pool.set_safe_frontier(count);
+        self.retry.notify();
     }
 
     fn find_damage(&self) -> Vec<Damage> {
@@ -495,6 +530,10 @@ unsafe impl Allocator for StreamAllocator {
 
     fn expect_frees(&self, begin: bool) {
         self.retry.expect_frees(begin);
+    }
+
+    fn left_behind(&self, besides: &[Block]) -> bool {
+        self.pool.left_behind(besides)
     }
 
     fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {

@@ -50,19 +50,22 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let shard = caches.of_thread(thread);
         if let Some(class) = class {
             let shard = &mut *shard.lock(thread);
-            shard.users.note(thread, &self.retry);
+            shard.users.note(thread, &mut shard.accounts, &self.retry);
             if let Some(block) = shard.take(class, need.alignment, need.bytes, tag) {
                 return Some(block);
             }
         }
         let state = &mut *self.state.lock(thread);
-        state.users.note(thread, &self.retry);
+        state.users.note(thread, &mut state.accounts, &self.retry);
         let place = state.policy.place(need)?;
         if class.is_none() || !caches.takes(place.bytes) {
             return Some(state.accounts.open(place, need.bytes, tag));
         }
         state.accounts.lease(place.bytes, tag);
-        Some(shard.lock(thread).lease(place, need.bytes, tag))
+        let shard = &mut *shard.lock(thread);
+        // Another thread may have come to the cache since.
+        shard.users.note(thread, &mut shard.accounts, &self.retry);
+        Some(shard.lease(place, need.bytes, tag))
     }
 
     /// Takes back a block whose account is in that cache.
@@ -77,7 +80,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let full = {
             let shard = &mut *shard.lock(thread);
             let place = shard.live(block)?;
-            shard.users.note_free(thread, &self.retry);
+            shard.users.note_free(thread, &mut shard.accounts, &self.retry);
             shard.keep(place);
             caches.is_full(shard)
         };
@@ -202,6 +205,12 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let (sum, cached) = state.accounts_with(&shards);
         check(&state.policy, &sum, &cached, limit)?;
         state.check_caches(&shards, &sum)
+    }
+
+    /// Whether a block, other than these, is in use that a thread took which has ended.
+    pub(super) fn is_left_behind(&self, state: &State<P>, besides: &[Block]) -> bool {
+        let of_cache = |shard: &BiasedGuard<'_, Shard>| shard.users.left_behind(&shard.accounts, besides);
+        state.users.left_behind(&state.accounts, besides) || self.lock_caches().iter().any(of_cache)
     }
 
     /// All caches at one moment; none if there are none.

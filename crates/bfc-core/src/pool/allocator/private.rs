@@ -58,7 +58,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         }
         self.with_part_forgotten(state, step);
         let cause = grown.err().unwrap_or(Shortfall::Limit);
-        Err(self.refuse(state, &wanted, cause, true).error)
+        Err(self.refuse(state, &wanted, cause, false, true).error)
     }
 
     fn with_part_forgotten(&self, state: &mut State<P>, step: u64) {

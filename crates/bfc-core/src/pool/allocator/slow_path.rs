@@ -91,7 +91,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     fn attempt(&self, request: &Request<'_>, thread: ThreadNumber, last: bool) -> Result<Block, Refusal> {
         let need = Need::of(request, request.attributes.freed_before.map(|count| count()));
         let state = &mut *self.state.lock(thread);
-        state.users.note(thread, &self.retry);
+        state.users.note(thread, &mut state.accounts, &self.retry);
         state.policy.merge_ripe(self.frontier.get());
         match state.allocate(&need, request.tag) {
             Some(block) => Ok(block),
@@ -117,9 +117,11 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         }
         self.make_room(state, &wanted).or_else(|cause| {
             self.refuse_damaged(state)?;
+            // Before the last look at the caches: who has freed into one may have ended, and then nobody waits for it.
+            let hope = self.could_be_freed(state);
             // While the source was asked, other threads may have freed.
             let found = self.allocate_from_caches(state, &wanted);
-            found.ok_or_else(|| self.refuse(state, &wanted, cause, last))
+            found.ok_or_else(|| self.refuse(state, &wanted, cause, hope, last))
         })
     }
 
@@ -207,9 +209,17 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         unreserved.saturating_add(idle).max(state.policy.largest_obtainable_bytes())
     }
 
+    /// `hope` is whether waiting could help a request that may be met at all.
     #[cold]
-    pub(super) fn refuse(&self, state: &State<P>, wanted: &Wanted, cause: Shortfall, last: bool) -> Refusal {
-        let wait = wanted.rounded <= self.config.limit && self.could_be_freed(state);
+    pub(super) fn refuse(
+        &self,
+        state: &State<P>,
+        wanted: &Wanted,
+        cause: Shortfall,
+        hope: bool,
+        last: bool,
+    ) -> Refusal {
+        let wait = wanted.rounded <= self.config.limit && hope;
         let error = match cause {
             Shortfall::Source(error) if !matches!(error, SourceError::Exhausted { .. }) => {
                 AllocError::Source { allocator: self.name.clone(), error }
@@ -229,7 +239,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Whether waiting can help: memory is live that another thread may free, or frees wait for the frontier.
     fn could_be_freed(&self, state: &State<P>) -> bool {
         let live = state.accounts.figures.bytes_in_use > 0;
-        (live && self.retry.others_may_free()) || state.policy.has_pending()
+        let others = || self.retry.others_may_free(|| self.is_left_behind(state, &[]));
+        (live && others()) || state.policy.has_pending()
     }
 
     /// What takes no time to tell.

@@ -10,6 +10,7 @@ use crate::policy::{Need, Policy};
 use crate::pool::config::ConfiguredPolicy;
 use crate::pool::growth::available;
 use crate::pool::info::{ChunkInfo, chunk_infos};
+use crate::pool::number;
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Whether the request would find room once these blocks were free too: tried on a copy of the policy. Of regions that
@@ -173,7 +174,7 @@ fn largest_first(live: &[&ChunkInfo]) -> Vec<(u64, Need)> {
 /// Blocks in the order in which they were asked for.
 fn by_age<'a>(live: &[&'a ChunkInfo]) -> Vec<&'a ChunkInfo> {
     let mut by_age = live.to_vec();
-    by_age.sort_by_key(|chunk| chunk.id);
+    by_age.sort_by_key(|chunk| number::with_taker(chunk.id, 0));
     by_age
 }
 

@@ -50,7 +50,7 @@ pub(in crate::pool) struct Leased {
 }
 
 impl Shard {
-    /// A cache whose allocations are numbered from `before` on.
+    /// A cache whose allocations' numbers begin after `before`.
     pub(super) fn new(pool: PoolId, before: u64) -> Self {
         Self {
             accounts: Accounts::numbered_after(pool, before),

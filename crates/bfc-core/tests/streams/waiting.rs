@@ -1,0 +1,118 @@
+//! Whom a request waits for where memory is out: streams whose work makes room, then threads that have memory, and nobody
+//! where there is neither.
+
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use bfc_core::sim::Operation;
+use bfc_core::{
+    AllocError, Allocation, BfcAllocator, BfcConfig, Bytes, DeviceMemory, MIB, OomReport, Request,
+    StreamAllocator,
+};
+
+use super::Bench;
+
+impl Bench {
+    /// The report of a request that may wait and fails.
+    fn refuses(&self, bytes: u64) -> OomReport {
+        match Allocation::new(&self.allocator, &Request::new(bytes)) {
+            Err(AllocError::OutOfMemory(report)) => *report,
+            other => panic!("{bytes} bytes should not fit: {other:?}"),
+        }
+    }
+
+    fn waits_for_streams(&self) -> u64 {
+        self.device.calls().of(Operation::Synchronise)
+    }
+
+    fn waits_for_threads(&self) -> u64 {
+        self.allocator.stats().retry.waits
+    }
+}
+
+fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| scope.spawn(work).join().unwrap())
+}
+
+#[test]
+fn what_is_pending_of_a_thread_that_has_ended_is_waited_for_if_it_makes_room() {
+    let bench = Bench::new();
+    let _kept = bench.take(4 * MIB);
+    on_a_thread(|| {
+        let block = bench.take(4 * MIB);
+        bench.use_on(0, &block);
+    });
+    assert_eq!(bench.pending(), 4);
+    let _taken = bench.take(4 * MIB);
+    assert_eq!((bench.pending(), bench.waits_for_streams(), bench.waits_for_threads()), (0, 1, 0));
+}
+
+#[test]
+fn what_is_pending_of_a_thread_that_has_ended_is_not_waited_for_if_it_makes_no_room() {
+    let bench = Bench::new();
+    let _kept = bench.take(4 * MIB);
+    on_a_thread(|| {
+        let block = bench.take(4 * MIB);
+        bench.use_on(0, &block);
+    });
+    let report = bench.refuses(5 * MIB);
+    assert!(report.waited.is_zero(), "{:?}", report.waited);
+    assert_eq!((bench.pending(), bench.waits_for_streams(), bench.waits_for_threads()), (4, 0, 0));
+}
+
+/// Neither the stream nor the thread alone suffices.
+#[test]
+fn a_request_waits_for_a_thread_and_then_for_the_stream_that_used_its_block() {
+    let bench = Bench::new();
+    let freed = bench.take(4 * MIB);
+    bench.use_on(0, &freed);
+    drop(freed);
+    let left = on_a_thread(|| {
+        let block = bench.take(4 * MIB);
+        bench.use_on(1, &block);
+        block
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while bench.allocator.stats().retry.waiting == 0 {
+                std::thread::yield_now();
+            }
+            drop(left);
+        });
+        assert_eq!(bench.take(8 * MIB).block().bytes, 8 * MIB);
+    });
+    assert_eq!((bench.pending(), bench.waits_for_threads()), (0, 1));
+    assert_eq!(bench.device.violations(), []);
+}
+
+#[test]
+fn pending_frees_that_make_no_room_keep_nobody_from_giving_up() {
+    let bench = Bench::new();
+    let config = BfcConfig::new(Bytes::mib(8)).with_allow_growth(false);
+    let pool = BfcAllocator::new("sim_0_bfc", Arc::new(DeviceMemory::new(bench.device.clone())), config);
+    let memory = StreamAllocator::new(Arc::new(pool), bench.compute.clone());
+    let memory = Arc::new(memory.with_stalemate_after(Duration::from_millis(20)));
+    let bench = Bench { allocator: memory.clone(), memory, ..bench };
+    on_a_thread(|| {
+        let block = bench.take(2 * MIB);
+        bench.use_on(0, &block);
+    });
+    let both = Barrier::new(2);
+    let run = || {
+        let _held = bench.take(3 * MIB);
+        both.wait();
+        match Allocation::new(&bench.allocator, &Request::new(3 * MIB)) {
+            Ok(_) => true,
+            Err(AllocError::OutOfMemory(_)) => false,
+            Err(other) => panic!("{other:?}"),
+        }
+    };
+    let served = std::thread::scope(|scope| {
+        let threads = [scope.spawn(run), scope.spawn(run)];
+        threads.map(|thread| thread.join().unwrap())
+    });
+    assert_ne!(served[0], served[1], "one of the two");
+    let retry = bench.allocator.stats().retry;
+    assert!(retry.timeouts == 1 && retry.waited < Duration::from_secs(10), "{retry:?}");
+    assert_eq!((bench.pending(), bench.waits_for_streams()), (2, 0));
+}
