@@ -53,7 +53,7 @@ impl<T: Float> Loop for Turn<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<const WIDE: bool>(self) {
         let Self { rhs, out } = self;
         for first_column in (0..rhs.cols).step_by(SQUARE) {
             let columns: [&[T]; SQUARE] = std::array::from_fn(|column| {
@@ -91,7 +91,7 @@ impl<T: Float> Loop for Rows<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<const WIDE: bool>(self) {
         let Self { lhs, rhs, out, target } = self;
         if target == Target::Replaced {
             out.fill(T::ZERO);
