@@ -127,7 +127,7 @@ impl Environment {
             .map(|(name, value)| (name.into(), value.into()))
             .filter(|(name, _)| ours(name) && !OTHERS.iter().any(|other| name == other))
             .collect();
-        variables.sort();
+        crate::order::sort_by(&mut variables, Ord::cmp);
         let mut chosen = Self::default();
         for (name, value) in variables {
             let variable = if name == DEVICE { None } else { Some(Variable::named(&name)) };

@@ -40,6 +40,8 @@ mod last_resort;
 mod ledger;
 mod memory;
 mod oom;
+#[doc(hidden)]
+pub mod order;
 mod owner;
 mod passthrough;
 mod plan;
@@ -51,6 +53,7 @@ mod retry;
 mod room;
 pub mod sim;
 mod slots;
+mod sorted;
 mod stats;
 mod step_memory;
 mod streams;

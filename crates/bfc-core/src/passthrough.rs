@@ -362,7 +362,7 @@ unsafe impl Allocator for PassthroughAllocator {
     fn regions(&self) -> Vec<Span> {
         let regions = |state: &mut State| state.live.iter().map(|(_, live)| live.region).collect();
         let mut regions: Vec<Span> = self.with_state(regions).unwrap_or_default();
-        regions.sort_unstable_by_key(|region| region.address);
+        crate::order::sort_by_key(&mut regions, |region| region.address);
         regions
     }
 

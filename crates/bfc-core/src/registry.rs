@@ -11,7 +11,6 @@ mod options;
 mod pool;
 mod rules;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
@@ -19,6 +18,7 @@ use crate::allocator::Allocator;
 use crate::attributes::AllocatorAttributes;
 use crate::error::{RegistryError, VisitorError};
 use crate::memory::{MemoryKind, Span};
+use crate::sorted::Sorted;
 use crate::sync::{Mutex, lock};
 use crate::units::Bytes;
 use crate::visitors::Visitors;
@@ -49,7 +49,7 @@ pub use rules::{CacheChoice, ParseRuleError, SplitChoice};
 /// ```
 #[derive(Debug, Default)]
 pub struct Registry {
-    devices: Mutex<BTreeMap<DeviceId, Arc<Device>>>,
+    devices: Mutex<Sorted<DeviceId, Arc<Device>>>,
 }
 
 /// A device's memories, one of each kind at most.
@@ -154,7 +154,7 @@ impl Registry {
     /// The devices that are known, in order of kind and number.
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceId> {
-        lock(&self.devices).keys().copied().collect()
+        lock(&self.devices).iter().map(|(&device, _)| device).collect()
     }
 
     /// The allocator for memory of `device` with these attributes, made on first use.

@@ -50,7 +50,7 @@ impl Holdings {
             |((owner, category), (bytes, blocks))| Holding { tag: Tag { owner, category }, bytes, blocks };
         let mut holdings: Vec<Holding> = sums.into_iter().map(holding).collect();
         // A stable sort: of equals, the owner that was named first comes first.
-        holdings.sort_by_key(|holding| std::cmp::Reverse(holding.bytes));
+        crate::order::sort_by_key(&mut holdings, |holding| std::cmp::Reverse(holding.bytes));
         Self(holdings)
     }
 
@@ -100,12 +100,17 @@ impl Holdings {
 
     /// Bytes by whatever a tag is mapped to, in falling order.
     pub fn by<K: Ord + Copy>(&self, key: impl Fn(Tag) -> K) -> Vec<(K, u64)> {
-        let mut sums: BTreeMap<K, u64> = BTreeMap::new();
-        for holding in &self.0 {
-            *sums.entry(key(holding.tag)).or_default() += holding.bytes;
-        }
-        let mut sums: Vec<(K, u64)> = sums.into_iter().collect();
-        sums.sort_by_key(|&(_, bytes)| std::cmp::Reverse(bytes));
+        let mut sums: Vec<(K, u64)> =
+            self.0.iter().map(|holding| (key(holding.tag), holding.bytes)).collect();
+        crate::order::sort_by_key(&mut sums, |&(key, _)| key);
+        sums.dedup_by(|next, sum| {
+            let same = next.0 == sum.0;
+            if same {
+                sum.1 += next.1;
+            }
+            same
+        });
+        crate::order::sort_by_key(&mut sums, |&(_, bytes)| std::cmp::Reverse(bytes));
         sums
     }
 }

@@ -88,7 +88,7 @@ struct Ends<'a> {
 impl<'a> Ends<'a> {
     fn new(blocks: &'a [PlanBlock]) -> Self {
         let mut by_end: Vec<u32> = (0..).take(blocks.len()).collect();
-        by_end.sort_by_key(|&index| blocks[index as usize].lifetime.end);
+        crate::order::sort_by_key(&mut by_end, |&index| blocks[index as usize].lifetime.end);
         Self { blocks, by_end, next: 0 }
     }
 

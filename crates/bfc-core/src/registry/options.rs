@@ -10,6 +10,7 @@ use crate::bfc::{BfcConfig, BfcOptions, CutRule, Ends, SplitRule};
 use crate::choice::AllocatorChoice;
 use crate::memory::MemoryKind;
 use crate::pool::{GrowthRule, PoolConfig};
+use crate::sorted::Sorted;
 use crate::units::Bytes;
 
 /// What a user may choose of a device's pool. What is not chosen is left to the pool's defaults.
@@ -327,14 +328,15 @@ impl From<DeviceKind> for DeviceScope {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolSettings {
-    by_scope: std::collections::BTreeMap<DeviceScope, PoolOptions>,
+    by_scope: Sorted<DeviceScope, PoolOptions>,
 }
 
 impl PoolSettings {
     /// Chooses for the pools of some devices; what `options` leave open stays as chosen before.
     pub fn choose(&mut self, scope: impl Into<DeviceScope>, options: PoolOptions) {
-        let chosen = self.by_scope.entry(scope.into()).or_default();
-        *chosen = options.or(*chosen);
+        let scope = scope.into();
+        let chosen = self.by_scope.get(&scope).copied().unwrap_or_default();
+        self.by_scope.insert(scope, options.or(chosen));
     }
 
     /// What is chosen for a device's pools. What is chosen for the one device counts before what is chosen for its kind, and

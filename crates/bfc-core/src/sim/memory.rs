@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::memory::Span;
+use crate::sorted::Sorted;
 use crate::units::MIB;
 
 /// What ranges of addresses, handles and mappings are multiples of: as on NVIDIA's devices.
@@ -68,7 +69,7 @@ struct Mapping {
 #[derive(Debug, Default)]
 pub(super) struct Virtual {
     pub(super) ranges: Live,
-    handles: BTreeMap<u64, Physical>,
+    handles: Sorted<u64, Physical>,
     next_handle: u64,
     mappings: BTreeMap<u64, Mapping>,
     /// Bytes of memory taken, mapped or not.

@@ -1,11 +1,12 @@
 //! Streams of a simulated device: work that was given and has not ended, and in which order it may end.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use super::random::Random;
 use super::watch::{Clock, Use, Violation, conflict};
 use crate::driver::{MemoryCopy, StreamHandle};
 use crate::memory::Span;
+use crate::sorted::Sorted;
 
 /// When the work of a simulated device ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,11 +69,11 @@ pub(super) struct Streams {
     pace: Pace,
     random: Random,
     next: u64,
-    streams: BTreeMap<u64, Stream>,
+    streams: Sorted<u64, Stream>,
     /// The marker that an event stands for; 0 before it is recorded.
-    events: BTreeMap<u64, u64>,
+    events: Sorted<u64, u64>,
     next_marker: u64,
-    markers: BTreeMap<u64, Marker>,
+    markers: Sorted<u64, Marker>,
     pub(super) violations: Vec<Violation>,
 }
 
@@ -83,10 +84,10 @@ impl Streams {
             pace,
             random: Random::new(0),
             next: device << 32,
-            streams: BTreeMap::new(),
-            events: BTreeMap::new(),
+            streams: Sorted::new(),
+            events: Sorted::new(),
             next_marker: 0,
-            markers: BTreeMap::new(),
+            markers: Sorted::new(),
             violations: Vec::new(),
         }
     }

@@ -3,6 +3,7 @@
 //! Every reader takes its files as hostile: sizes are checked against limits before memory is taken, memory is taken as
 //! bytes arrive and not as a header claims them, and errors name the file and the offset.
 
+mod archive;
 mod array;
 mod atomic;
 mod checkpoint;

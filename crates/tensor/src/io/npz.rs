@@ -1,12 +1,14 @@
 //! NumPy's archives of arrays: a zip file with a `.npy` file for each.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 
-use zip::write::SimpleFileOptions;
-use zip::{CompressionMethod, ZipArchive, ZipWriter};
+use crc32fast::Hasher;
+use rawzip::path::{EntryPath, ZipFilePath};
+use rawzip::{DataDescriptorOutput, ErrorKind, ZipArchiveWriter};
 
+use super::archive::{Archive, Source};
 use super::array::Arrays;
 use super::atomic::write_atomically;
 use super::error::FileError;
@@ -36,7 +38,7 @@ const ENDING: &str = ".npy";
 pub fn read_npz(path: impl AsRef<Path>, limits: &NpyLimits) -> Result<Arrays, FileError> {
     let path = path.as_ref();
     let file = File::open(path).map_err(|error| FileError::io(path, &error))?;
-    read_npz_from(BufReader::new(file), path, limits)
+    read(&mut { file }, path, limits)
 }
 
 /// Reads from anywhere. `name` stands for the file in errors.
@@ -44,27 +46,28 @@ pub fn read_npz(path: impl AsRef<Path>, limits: &NpyLimits) -> Result<Arrays, Fi
 /// # Errors
 /// As [`read_npz`].
 pub fn read_npz_from(
-    source: impl Read + Seek,
+    mut source: impl Read + Seek,
     name: impl AsRef<Path>,
     limits: &NpyLimits,
 ) -> Result<Arrays, FileError> {
-    let path = name.as_ref();
-    let malformed = |error: zip::result::ZipError| FileError::malformed(path, 0, error.to_string());
-    let mut archive = ZipArchive::new(source).map_err(malformed)?;
-    if archive.len() > limits.arrays {
-        let (path, found, limit) = (path.to_owned(), archive.len() as u64, limits.arrays as u64);
+    read(&mut source, name.as_ref(), limits)
+}
+
+fn read(source: &mut dyn Source, path: &Path, limits: &NpyLimits) -> Result<Arrays, FileError> {
+    let archive = Archive::open(source, path)?;
+    let entries = archive.entries();
+    if entries.len() > limits.arrays {
+        let (path, found, limit) = (path.to_owned(), entries.len() as u64, limits.arrays as u64);
         return Err(FileError::TooLarge { path, offset: 0, what: "arrays", found, limit });
     }
     let (mut arrays, mut left) = (Arrays::new(), limits.data_bytes);
-    for index in 0..archive.len() {
-        let file = archive.by_index(index).map_err(malformed)?;
-        let inside = file.name().map_err(malformed)?.into_owned();
-        let at = file.header_start();
+    for entry in entries {
+        let (inside, at) = (&entry.name, entry.offset);
         let Some(name) = inside.strip_suffix(ENDING) else {
             return Err(FileError::malformed(path, at, format!("{inside:?} is not called {ENDING}")));
         };
-        let limits = NpyLimits { data_bytes: left, ..*limits };
-        let array = read_npy_from(file, format!("{}/{inside}", path.display()), &limits)?;
+        let (named, limits) = (path.join(inside), NpyLimits { data_bytes: left, ..*limits });
+        let array = read_npy_from(archive.contents(entry, &named)?, &named, &limits)?;
         left -= array.bytes().len() as u64;
         if arrays.insert(name.to_owned(), array).is_some() {
             return Err(FileError::malformed(path, at, format!("{inside:?} is there twice")));
@@ -86,16 +89,51 @@ pub fn write_npz(path: impl AsRef<Path>, arrays: &Arrays) -> Result<(), FileErro
 /// # Errors
 /// What `sink` says.
 pub fn write_npz_to(sink: impl Write, arrays: &Arrays) -> io::Result<()> {
-    let mut archive = ZipWriter::new_stream(sink);
-    // The same arrays make the same file: no time of writing.
-    let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
+    let mut archive = ZipArchiveWriter::new(sink);
     for (name, array) in arrays {
-        let options = options.large_file(array.bytes().len() as u64 > u64::from(u32::MAX / 2));
-        archive.start_file(format!("{name}{ENDING}"), options)?;
-        write_npy_to(&mut archive, array)?;
+        let inside = format!("{name}{ENDING}");
+        // A name that a path would not keep is written byte by byte.
+        let path = match ZipFilePath::from_str(&inside).as_str() == inside {
+            true => EntryPath::conformant(inside),
+            false => EntryPath::verbatim(inside.into_bytes()),
+        };
+        // The same arrays make the same file: no time of writing.
+        let (file, _) = archive.new_file(path).start().map_err(io_error)?;
+        let mut summed = Summed { sink: file, sum: Hasher::new(), bytes: 0 };
+        write_npy_to(&mut summed, array)?;
+        let Summed { sink: file, sum, bytes } = summed;
+        file.finish(DataDescriptorOutput::new(sum.finalize(), bytes)).map_err(io_error)?;
     }
-    archive.finish()?;
+    archive.finish().map_err(io_error)?;
     Ok(())
+}
+
+/// What the sink said, or what is wrong with the names.
+fn io_error(error: rawzip::Error) -> io::Error {
+    match error.into_kind() {
+        ErrorKind::IO(error) => error,
+        kind => io::Error::new(io::ErrorKind::InvalidInput, rawzip::Error::from(kind)),
+    }
+}
+
+/// Counts what is written and sums it up.
+struct Summed<W> {
+    sink: W,
+    sum: Hasher,
+    bytes: u64,
+}
+
+impl<W: Write> Write for Summed<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.sink.write(bytes)?;
+        self.sum.update(&bytes[..written]);
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.sink.flush()
+    }
 }
 
 /// Reads from bytes in memory: for the fuzz targets.

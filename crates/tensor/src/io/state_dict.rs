@@ -11,9 +11,8 @@ use std::path::Path;
 
 use highwater_tracking::pickle::{Pickle, Value};
 use highwater_tracking::{TraceError, TracePlace, TraceProblem};
-use zip::result::ZipError;
-use zip::{CompressionMethod, ZipArchive};
 
+use super::archive::{Archive, Entry, Source};
 use super::array::{Array, Arrays};
 use super::error::FileError;
 use super::safetensors::SafetensorsLimits;
@@ -52,8 +51,8 @@ const SMALL: u64 = 64;
 /// no tensor is refused: of a whole model, save the state dict.
 pub fn read_state_dict(path: impl AsRef<Path>, limits: &SafetensorsLimits) -> Result<Arrays, FileError> {
     let path = path.as_ref();
-    let file = File::open(path).map_err(|error| FileError::io(path, &error))?;
-    read_state_dict_from(BufReader::new(file), path, limits)
+    let mut file = File::open(path).map_err(|error| FileError::io(path, &error))?;
+    read(&mut file, path, limits)
 }
 
 /// Reads from anywhere. `name` stands for the file in errors.
@@ -61,14 +60,16 @@ pub fn read_state_dict(path: impl AsRef<Path>, limits: &SafetensorsLimits) -> Re
 /// # Errors
 /// As [`read_state_dict`].
 pub fn read_state_dict_from(
-    source: impl Read + Seek,
+    mut source: impl Read + Seek,
     name: impl AsRef<Path>,
     limits: &SafetensorsLimits,
 ) -> Result<Arrays, FileError> {
-    let path = name.as_ref();
-    let archive =
-        ZipArchive::new(source).map_err(|error| FileError::malformed(path, 0, error.to_string()))?;
-    let mut archive = Archive::new(archive, path)?;
+    read(&mut source, name.as_ref(), limits)
+}
+
+fn read(source: &mut dyn Source, path: &Path, limits: &SafetensorsLimits) -> Result<Arrays, FileError> {
+    let archive = Archive::open(source, path)?;
+    let archive = Files::new(&archive, path)?;
     archive.check_byte_order()?;
     let pickle = archive.pickle(limits.header_bytes)?;
     let dict = StateDict { pickle: &pickle, path, limits };
@@ -101,63 +102,55 @@ fn too_large(path: &Path, limit: u64) -> FileError {
 }
 
 /// The files inside, all in one folder.
-struct Archive<'p, S> {
-    files: ZipArchive<S>,
-    folder: String,
-    path: &'p Path,
+struct Files<'a> {
+    archive: &'a Archive<'a>,
+    by_name: BTreeMap<&'a str, &'a Entry>,
+    folder: &'a str,
+    path: &'a Path,
 }
 
-impl<'p, S: Read + Seek> Archive<'p, S> {
-    fn new(files: ZipArchive<S>, path: &'p Path) -> Result<Self, FileError> {
-        let mut folders =
-            files.file_names().filter_map(|name| Some(name.ok()?.strip_suffix("data.pkl")?.to_owned()));
-        let folder = folders.next();
-        let more = folders.next().is_some();
-        drop(folders);
-        match folder {
-            Some(folder) if !more => Ok(Self { files, folder, path }),
-            _ => Err(FileError::malformed(
-                path,
-                0,
-                "there is not one data.pkl in it: PyTorch has not written this",
-            )),
-        }
+impl<'a> Files<'a> {
+    fn new(archive: &'a Archive<'a>, path: &'a Path) -> Result<Self, FileError> {
+        let mut folders = archive.entries().iter().filter_map(|entry| entry.name.strip_suffix("data.pkl"));
+        let (Some(folder), None) = (folders.next(), folders.next()) else {
+            let problem = "there is not one data.pkl in it: PyTorch has not written this";
+            return Err(FileError::malformed(path, 0, problem));
+        };
+        let by_name = archive.entries().iter().map(|entry| (&entry.name[..], entry)).collect();
+        Ok(Self { archive, by_name, folder, path })
     }
 
     fn named(&self, file: &str) -> String {
         format!("{}/{}{file}", self.path.display(), self.folder)
     }
 
+    fn entry(&self, file: &str) -> Option<&'a Entry> {
+        self.by_name.get(&*format!("{}{file}", self.folder)).copied()
+    }
+
     /// A file inside, and how many bytes it says that it has.
-    fn open(&mut self, file: &str) -> Result<(impl Read + '_, u64), FileError> {
-        let (named, inside) = (self.named(file), format!("{}{file}", self.folder));
-        let opened = self.files.by_name(&inside).map_err(|error| match error {
-            ZipError::FileNotFound => FileError::malformed(self.path, 0, format!("{inside} is not in it")),
-            error => FileError::malformed(named.as_ref(), 0, error.to_string()),
-        })?;
+    fn open(&self, file: &str) -> Result<(Box<dyn Read + 'a>, u64), FileError> {
+        let Some(entry) = self.entry(file) else {
+            return Err(FileError::malformed(self.path, 0, format!("{}{file} is not in it", self.folder)));
+        };
+        let named = self.named(file);
         // So what is in there is no more than the file itself has.
-        if opened.compression() != CompressionMethod::Stored {
+        if !entry.is_stored() {
             return Err(FileError::malformed(
                 named.as_ref(),
                 0,
                 "it is compressed, as PyTorch does not write it",
             ));
         }
-        let size = opened.size();
-        Ok((opened, size))
+        Ok((self.archive.contents(entry, named.as_ref())?, entry.size))
     }
 
     /// Old files do not say: they come from machines as this one.
-    fn check_byte_order(&mut self) -> Result<(), FileError> {
-        let named = self.named("byteorder");
-        if !self
-            .files
-            .file_names()
-            .any(|name| name.is_ok_and(|name| name == format!("{}byteorder", self.folder)))
-        {
+    fn check_byte_order(&self) -> Result<(), FileError> {
+        if self.entry("byteorder").is_none() {
             return Ok(());
         }
-        let (file, _) = self.open("byteorder")?;
+        let (named, (file, _)) = (self.named("byteorder"), self.open("byteorder")?);
         let mut order = String::new();
         let read = file.take(SMALL).read_to_string(&mut order);
         read.map_err(|error| FileError::read(named.as_ref(), 0, "the byte order", &error))?;
@@ -171,7 +164,7 @@ impl<'p, S: Read + Seek> Archive<'p, S> {
         }
     }
 
-    fn pickle(&mut self, limit: u64) -> Result<Pickle, FileError> {
+    fn pickle(&self, limit: u64) -> Result<Pickle, FileError> {
         let named = self.named("data.pkl");
         let (file, size) = self.open("data.pkl")?;
         if size > limit {
@@ -191,7 +184,7 @@ impl<'p, S: Read + Seek> Archive<'p, S> {
     }
 
     /// The bytes of a storage, which has to have so many. Memory is taken as they arrive.
-    fn storage(&mut self, key: &str, bytes: u64) -> Result<Vec<u8>, FileError> {
+    fn storage(&self, key: &str, bytes: u64) -> Result<Vec<u8>, FileError> {
         let file = format!("data/{key}");
         let named = self.named(&file);
         let (file, size) = self.open(&file)?;

@@ -103,7 +103,7 @@ fn free_pieces(recording: &Recording, live: &[LiveBlock], (start, end): (u64, u6
     };
     let mut taken: Vec<(u64, u64)> =
         live.iter().map(span).filter(|&(from, to)| from < end && to > start).collect();
-    taken.sort_unstable();
+    bfc_core::order::sort_by(&mut taken, Ord::cmp);
     let mut free_from = start;
     for (from, to) in taken {
         pieces.push(from.saturating_sub(free_from));
@@ -119,7 +119,7 @@ fn holders(recording: &Recording, live: &[LiveBlock]) -> Vec<(String, u64)> {
         *sums.entry(block.owner).or_default() += block.bytes;
     }
     let mut holders: Vec<(u32, u64)> = sums.into_iter().collect();
-    holders.sort_by_key(|&(_, bytes)| std::cmp::Reverse(bytes));
+    bfc_core::order::sort_by_key(&mut holders, |&(_, bytes)| std::cmp::Reverse(bytes));
     holders.truncate(MAX_HOLDERS);
     holders.into_iter().map(|(owner, bytes)| (recording.owner_path(owner), bytes)).collect()
 }

@@ -154,6 +154,7 @@ fn in_order<'a, T: Gemm>(op: &'static str, view: View<'a>) -> Result<&'a [T]> {
 }
 
 /// See [`Kernel::Attention`](crate::backend::Kernel::Attention).
+#[inline(never)]
 pub(super) fn forward(
     workers: &Workers,
     op: &'static str,
@@ -298,6 +299,7 @@ const fn added_after(is_first: bool) -> Target {
 }
 
 /// See [`Kernel::AttentionGrad`](crate::backend::Kernel::AttentionGrad).
+#[inline(never)]
 pub(super) fn backward(
     workers: &Workers,
     op: &'static str,

@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::storage::ViewMut;
 
 /// See [`Kernel::Clip`](crate::backend::Kernel::Clip).
+#[inline(never)]
 pub(super) fn clip(
     workers: &Workers,
     op: &'static str,

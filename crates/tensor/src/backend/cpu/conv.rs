@@ -151,6 +151,7 @@ fn seen<'a, T: Gemm>(sizes: &Sizes, channels: &'a [T], columns: &'a mut [T]) -> 
 }
 
 /// See [`Kernel::Conv2d`](crate::backend::Kernel::Conv2d).
+#[inline(never)]
 pub(super) fn forward(
     workers: &Workers,
     op: &'static str,
@@ -191,6 +192,7 @@ pub(super) fn forward(
 }
 
 /// See [`Kernel::Conv2dInputGrad`](crate::backend::Kernel::Conv2dInputGrad).
+#[inline(never)]
 pub(super) fn input_grad(
     workers: &Workers,
     op: &'static str,
@@ -237,6 +239,7 @@ pub(super) fn input_grad(
 }
 
 /// See [`Kernel::Conv2dWeightGrad`](crate::backend::Kernel::Conv2dWeightGrad).
+#[inline(never)]
 pub(super) fn weight_grad(
     workers: &Workers,
     op: &'static str,

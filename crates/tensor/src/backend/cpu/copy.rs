@@ -52,6 +52,7 @@ pub(super) fn fill(workers: &Workers, op: &'static str, value: Scalar, out: View
 }
 
 /// See [`Kernel::Arange`](crate::backend::Kernel::Arange).
+#[inline(never)]
 pub(super) fn arange(
     workers: &Workers,
     op: &'static str,
@@ -106,6 +107,7 @@ pub(super) fn copy(workers: &Workers, op: &'static str, input: View<'_>, out: Vi
 }
 
 /// See [`Kernel::Flip`](crate::backend::Kernel::Flip).
+#[inline(never)]
 pub(super) fn flip(
     workers: &Workers,
     op: &'static str,
@@ -123,6 +125,7 @@ pub(super) fn flip(
 /// See [`Kernel::CopyInto`](crate::backend::Kernel::CopyInto).
 ///
 /// Stays on one thread: it is bound by memory, and the pieces written are no chunks of one slice.
+#[inline(never)]
 pub(super) fn copy_into(
     op: &'static str,
     input: View<'_>,

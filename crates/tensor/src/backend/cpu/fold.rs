@@ -3,6 +3,7 @@
 //! Numbers are folded sixteen at a time, these results again sixteen at a time, and so on. So the rounding error of a
 //! sum grows with the logarithm of its length and not with the length, at the cost of one more addition in sixteen.
 
+mod plain;
 mod ways;
 
 use std::marker::PhantomData;
@@ -213,18 +214,32 @@ fn cut<T, const N: usize>(mut parts: [&[T]; N], range: Range<usize>) -> [&[T]; N
 /// Folds a slice, as a [`Folder`] does.
 pub(super) fn fold_slice<T: Number, F: Fold<T>>(values: &[T]) -> T {
     // As a row or a sequence of blocks: not with loops of its own, which would be compiled once more.
+    if T::ORDERLESS {
+        // Said apart, so that nothing below is compiled for integers.
+        return as_row::<T, F>(values);
+    }
     if values.len() <= SHORT {
-        let mut out = F::IDENTITY;
-        fold_rows::<T, F>(slice::from_mut(&mut out), values, 0, values.len());
-        return out;
+        return as_row::<T, F>(values);
     }
     let mut folder = Folder::new::<F>();
     values.chunks(BLOCK).for_each(|block| folder.push::<F>(block));
     folder.finish::<F>()
 }
 
+/// A slice as the only row.
+#[inline(always)]
+fn as_row<T: Number, F: Fold<T>>(values: &[T]) -> T {
+    let mut out = F::IDENTITY;
+    fold_rows::<T, F>(slice::from_mut(&mut out), values, 0, values.len());
+    out
+}
+
 /// Folds rows of `len` numbers of `data`, each beginning `step` after the one before, each as [`fold_slice`] does.
 pub(super) fn fold_rows<T: Number, F: Fold<T>>(out: &mut [T], data: &[T], step: usize, len: usize) {
+    if T::ORDERLESS {
+        // A plain loop whatever their number.
+        return simd::run(ShortRows::<T, F> { out, data, step, len, fold: PhantomData });
+    }
     match len {
         0..=8 => simd::run(Narrow::<T, F, 8> { out, data, step, len, fold: PhantomData }),
         9..=16 => simd::run(Narrow::<T, F, 16> { out, data, step, len, fold: PhantomData }),
@@ -254,7 +269,7 @@ impl<T: Number, F: Fold<T>> Loop for SideBySide<'_, T, F> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<const WIDE: bool>(self) {
         let Self { out, rows, .. } = self;
         out.fill(F::IDENTITY);
         for row in rows.chunks_exact(out.len()) {
@@ -278,12 +293,12 @@ impl<T: Number, F: Fold<T>, const W: usize> Loop for Narrow<'_, T, F, W> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<const WIDE: bool>(self) {
         for (row, out) in self.out.iter_mut().enumerate() {
             let row = &self.data[row * self.step..][..self.len];
-            *out = match T::ORDERLESS {
-                true => in_any_order::<T, F, 1>([row], |[value]| F::element(value)),
-                false => across::<T, F, W>(lanes::<T, F, 1, W>([row], |[value]| F::element(value))),
+            *out = match WIDE {
+                false => plain::short::<T, F, 1>([row], &|[value]| F::element(value)),
+                true => across::<T, F, W>(lanes::<T, F, 1, W>([row], |[value]| F::element(value))),
             };
         }
     }
@@ -302,10 +317,10 @@ impl<T: Number, F: Fold<T>> Loop for ShortRows<'_, T, F> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<const WIDE: bool>(self) {
         for (row, out) in self.out.iter_mut().enumerate() {
             let row = &self.data[row * self.step..][..self.len];
-            *out = short::<T, F, 1>([row], |[value]| F::element(value));
+            *out = short::<T, F, 1, WIDE>([row], |[value]| F::element(value));
         }
     }
 }
@@ -346,7 +361,13 @@ fn fold_long<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl Fn
 
 /// Folds what `f` makes of at most [`SHORT`] numbers, in code that is compiled for the widest instructions.
 #[inline(always)]
-pub(super) fn short<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl Fn([T; N]) -> T) -> T {
+pub(super) fn short<T: Number, F: Fold<T>, const N: usize, const WIDE: bool>(
+    parts: [&[T]; N],
+    f: impl Fn([T; N]) -> T,
+) -> T {
+    if !WIDE {
+        return plain::short::<T, F, N>(parts, &f);
+    }
     if T::ORDERLESS {
         return in_any_order::<T, F, N>(parts, f);
     }
@@ -363,12 +384,12 @@ pub(super) fn short<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: 
 
 /// [`short`] of the numbers as they are. Very few have fewer lanes: the others would only hold the identity.
 #[inline(always)]
-pub(super) fn short_slice<T: Number, F: Fold<T>>(values: &[T]) -> T {
+pub(super) fn short_slice<T: Number, F: Fold<T>, const WIDE: bool>(values: &[T]) -> T {
     const FEWER: usize = LANES / 2;
-    if values.len() <= FEWER {
+    if WIDE && values.len() <= FEWER {
         return across::<T, F, FEWER>(lanes::<T, F, 1, FEWER>([values], |[value]| F::element(value)));
     }
-    short::<T, F, 1>([values], |[value]| F::element(value))
+    short::<T, F, 1, WIDE>([values], |[value]| F::element(value))
 }
 
 /// So few blocks that no result moves up a level.
@@ -382,8 +403,8 @@ impl<T: Number, F: Fold<T>, M: Fn([T; N]) -> T, const N: usize> Loop for Short<'
     type Output = T;
 
     #[inline(always)]
-    fn run(self) -> T {
-        short::<T, F, N>(self.parts, self.f)
+    fn run<const WIDE: bool>(self) -> T {
+        short::<T, F, N, WIDE>(self.parts, self.f)
     }
 }
 
@@ -398,7 +419,10 @@ impl<T: Number, F: Fold<T>, M: Fn([T; N]) -> T, const N: usize> Loop for Block<'
     type Output = [T; LANES];
 
     #[inline(always)]
-    fn run(self) -> [T; LANES] {
+    fn run<const WIDE: bool>(self) -> [T; LANES] {
+        if !WIDE {
+            return plain::lanes::<T, F, N>(self.parts, &self.f);
+        }
         lanes::<T, F, N, LANES>(self.parts, self.f)
     }
 }
@@ -431,6 +455,37 @@ pub(super) fn sum_of<T: Number>(len: usize, load: impl Fn(usize, &mut [T])) -> T
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The bits of what a loop gives, with the widest instructions and with the least.
+    fn both<L: Loop<Output = f64>>(of: impl Fn() -> L) -> [u64; 2] {
+        [simd::run(of()).to_bits(), simd::least(of()).to_bits()]
+    }
+
+    #[test]
+    fn processors_that_lack_instructions_fold_to_the_same_bits() {
+        for len in (0..100).chain([511, 512, 513, 1100, 8191, 8192]) {
+            let values: Vec<f64> = (0..len).map(|i| ((i * 7919 % 1009) as f64 - 500.0) / 509.0).collect();
+            let parts = [&values[..]; 2];
+            let [wide, least] =
+                both(|| Short::<f64, Sum, _, 2> { parts, f: |[a, b]: [f64; 2]| a * b, fold: PhantomData });
+            assert_eq!(wide, least, "the products of {len}");
+            let [wide, least] = both(|| Short::<f64, Smallest, _, 1> {
+                parts: [parts[0]],
+                f: |[a]: [f64; 1]| a,
+                fold: PhantomData,
+            });
+            assert_eq!(wide, least, "the smallest of {len}");
+            let rows = |out: &mut [f64; 2], wide| {
+                let (data, step) = (&values[..], len / 2);
+                let rows = ShortRows::<f64, Product> { out, data, step, len: step, fold: PhantomData };
+                if wide { simd::run(rows) } else { simd::least(rows) }
+            };
+            let (mut wide, mut least) = ([9.0; 2], [8.0; 2]);
+            rows(&mut wide, true);
+            rows(&mut least, false);
+            assert_eq!(wide.map(f64::to_bits), least.map(f64::to_bits), "two rows of {len}");
+        }
+    }
 
     #[test]
     fn sums_of_integers_are_exact_at_every_length() {

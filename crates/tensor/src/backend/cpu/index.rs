@@ -37,6 +37,7 @@ fn strides_beside(layout: &Layout, axis: usize) -> impl Fn(usize) -> usize + Clo
 }
 
 /// See [`Kernel::Gather`](crate::backend::Kernel::Gather).
+#[inline(never)]
 pub(super) fn gather(
     workers: &Workers,
     op: &'static str,
@@ -95,6 +96,7 @@ fn gather_part<T: RawElement>(
 /// See [`Kernel::ScatterAdd`](crate::backend::Kernel::ScatterAdd).
 ///
 /// Stays on one thread: several elements may go to one place, and their order is fixed.
+#[inline(never)]
 pub(super) fn scatter_add(
     op: &'static str,
     input: View<'_>,
@@ -144,6 +146,7 @@ fn scatter<T: Number>(data: &[T], indices: &[i64], stride: usize, walk: &Walk<3>
 }
 
 /// See [`Kernel::OneHot`](crate::backend::Kernel::OneHot).
+#[inline(never)]
 pub(super) fn one_hot(
     workers: &Workers,
     op: &'static str,

@@ -117,6 +117,8 @@ impl Backend for CpuBackend {
         demand::piece(DeviceRules::Cpu)
     }
 
+    // Kernels that are more than a loop are never inlined here: together they would be one function of a size at which compilers are
+    // slow.
     fn run(&self, op: &'static str, kernel: Kernel<'_>) -> Result<()> {
         let workers = &self.workers;
         match kernel {

@@ -24,6 +24,7 @@ pub(super) use sums::{layer_norm_sums, workspace};
 type Statistics<T> = [T; 2];
 
 /// See [`Kernel::LayerNorm`](crate::backend::Kernel::LayerNorm).
+#[inline(never)]
 pub(super) fn layer_norm(
     workers: &Workers,
     op: &'static str,
@@ -116,6 +117,7 @@ impl<'a, T: Float> Affine<'a, T> {
 }
 
 /// See [`Kernel::LayerNormGrad`](crate::backend::Kernel::LayerNormGrad).
+#[inline(never)]
 pub(super) fn layer_norm_grad(
     workers: &Workers,
     op: &'static str,

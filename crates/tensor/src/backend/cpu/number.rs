@@ -105,7 +105,7 @@ macro_rules! from_wide {
 }
 
 macro_rules! float_number {
-    ($type:ident, exp: $exp:path, ln: $ln:path, ln_1p: $ln_1p:path, tanh: $tanh:path, erf: $erf:path,
+    ($type:ident, exp: $exp:path, vectorises: $vectorises:literal, ln: $ln:path, ln_1p: $ln_1p:path, tanh: $tanh:path, erf: $erf:path,
         sin: $sin:path, cos: $cos:path, below: $limit:expr, powf: $powf:path) => {
         impl Number for $type {
             const ZERO: Self = 0.0;
@@ -147,6 +147,7 @@ macro_rules! float_number {
 
         impl Float for $type {
             const LARGE_ANGLE: Self = $limit;
+            const EXP_VECTORISES: bool = $vectorises;
 
             #[inline(always)]
             fn fused(self, factor: Self, term: Self) -> Self {
@@ -281,9 +282,9 @@ impl UnsignedAbs for u8 {
     }
 }
 
-float_number!(f32, exp: exp::exp_f32, ln: exp::log_f32, ln_1p: exp::log_1p_f32, tanh: exp::tanh_f32, erf: erf::erf_f32,
+float_number!(f32, exp: exp::exp_f32, vectorises: true, ln: exp::log_f32, ln_1p: exp::log_1p_f32, tanh: exp::tanh_f32, erf: erf::erf_f32,
     sin: angle::sin_f32, cos: angle::cos_f32, below: angle::LIMIT, powf: power::pow_f32);
-float_number!(f64, exp: f64::exp, ln: f64::ln, ln_1p: f64::ln_1p, tanh: f64::tanh, erf: erf::erf_f64,
+float_number!(f64, exp: f64::exp, vectorises: false, ln: f64::ln, ln_1p: f64::ln_1p, tanh: f64::tanh, erf: erf::erf_f64,
     sin: f64::sin, cos: f64::cos, below: f64::INFINITY, powf: f64::powf);
 integer_number!(i64, wrapping_abs);
 integer_number!(i32, wrapping_abs);
@@ -304,6 +305,9 @@ pub(super) trait Float:
     /// From here on an angle is too large for [`sin_of_small`](Self::sin_of_small) and
     /// [`cos_of_small`](Self::cos_of_small).
     const LARGE_ANGLE: Self;
+
+    /// Whether [`exp`](Self::exp) is arithmetic, which vectorises, and not a call.
+    const EXP_VECTORISES: bool;
 
     /// self · factor + term, rounded once. Only for loops that [vectorise](super::simd): for a processor that has no
     /// instruction for it, and in code that is compiled for such ones too, it is a call.

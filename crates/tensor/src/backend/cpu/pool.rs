@@ -33,6 +33,7 @@ impl Path {
 }
 
 /// See [`Kernel::Pool2d`](crate::backend::Kernel::Pool2d).
+#[inline(never)]
 pub(super) fn forward(
     workers: &Workers,
     op: &'static str,
@@ -103,6 +104,7 @@ fn mean<T: Float>(input: &[T], from: [usize; 2], axes: [PoolAxis; 2], at: [usize
 }
 
 /// See [`Kernel::Pool2dGrad`](crate::backend::Kernel::Pool2dGrad).
+#[inline(never)]
 pub(super) fn backward(
     workers: &Workers,
     op: &'static str,

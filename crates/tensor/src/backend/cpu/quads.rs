@@ -62,7 +62,7 @@ impl<T: Float> Loop for Spread<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<const WIDE: bool>(self) {
         let (Quads { from: [_, width], to: [_, wide] }, four) = (self.quads, T::from_f64(4.0));
         let mut rest = self.out;
         for grad in self.grad.chunks_exact(wide) {
@@ -89,7 +89,7 @@ impl<T: Float, F: Fn([T; 4]) -> T> Loop for Forward<'_, T, F> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<const WIDE: bool>(self) {
         let Quads { from: [_, width], to: [_, wide] } = self.quads;
         for (rows, out) in self.input.chunks_exact(2 * width).zip(self.out.chunks_exact_mut(wide)) {
             let (upper, lower) = rows.split_at(width);
@@ -113,7 +113,7 @@ impl<T: Float, F: Fn([T; 4], T) -> [T; 4]> Loop for Backward<'_, T, F> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<const WIDE: bool>(self) {
         match self.quads.to[1] {
             8.. => self.in_tiles::<8>(),
             4..8 => self.in_tiles::<4>(),

@@ -18,6 +18,7 @@ use crate::storage::ViewMut;
 /// See [`Kernel::Random`](crate::backend::Kernel::Random).
 ///
 /// Integers take the floor of the value drawn. Only floats can be normal.
+#[inline(never)]
 pub(super) fn random(
     workers: &Workers,
     op: &'static str,
@@ -100,9 +101,20 @@ const LANES: usize = 16;
 type Words = [[u32; LANES]; 4];
 
 /// What makes numbers of random bits: a type and not a function, whose call would not be inlined into the loop.
-trait Draw<const N: usize>: Sync {
+trait Draw<const N: usize>: Sync + Sized {
     /// `N` numbers of each block.
     fn draw(words: Words) -> [[f64; LANES]; N];
+
+    /// Those of the blocks from number `first` on, compiled once whatever they are drawn for.
+    #[inline(never)]
+    fn drawn(key: RandomKey, first: u64) -> [[f64; LANES]; N] {
+        drawn::<Self, N>(key, first)
+    }
+}
+
+#[inline(always)]
+fn drawn<D: Draw<N>, const N: usize>(key: RandomKey, first: u64) -> [[f64; LANES]; N] {
+    D::draw(philox::blocks::<LANES>(key, first))
 }
 
 /// out[i] = value(draw(block i / N)[i mod N])
@@ -133,9 +145,9 @@ impl<T: Number, D: Draw<N>, V: Fn(f64) -> T, const N: usize> Loop for Fill<'_, T
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<const WIDE: bool>(self) {
         for (first, out) in (self.first..).step_by(LANES).zip(self.out.chunks_mut(LANES * N)) {
-            let drawn = D::draw(philox::blocks::<LANES>(self.key, first));
+            let drawn = if WIDE { drawn::<D, N>(self.key, first) } else { D::drawn(self.key, first) };
             for (i, out) in out.chunks_mut(N).enumerate() {
                 out.iter_mut().zip(&drawn).for_each(|(out, drawn)| *out = (self.value)(drawn[i]));
             }

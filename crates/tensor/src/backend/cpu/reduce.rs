@@ -269,8 +269,9 @@ impl<T: Number> Sequences<'_, T> {
         } else if along_rows {
             self.fold_rows::<F>(first, range, out);
         } else {
-            // A narrow tile spares what a wide one costs before its first row.
-            if self.nests.inner.len().min(out.len()) <= NARROW {
+            // A narrow tile spares what a wide one costs before its first row. Integers, of which there are seldom many, do without:
+            // it would be all of this compiled once more.
+            if !T::ORDERLESS && self.nests.inner.len().min(out.len()) <= NARROW {
                 self.fold_columns::<F, NARROW>(first, range, out);
             } else {
                 self.fold_columns::<F, TILE>(first, range, out);
@@ -300,8 +301,17 @@ impl<T: Number> Sequences<'_, T> {
     fn fold_row<F: Fold<T>>(&self, base: usize, range: Range<usize>, buffer: &mut [T; BLOCK]) -> T {
         let reduced = &self.nests.reduced;
         let [stride] = reduced.inner();
-        let mut folder = (range.len() > BLOCK).then(Folder::new::<F>);
-        let mut filled = 0;
+        let (mut folder, mut total) = (None, F::IDENTITY);
+        let (mut filled, blocks) = (0, range.len() > BLOCK);
+        let mut take = |block: &[T]| {
+            if T::ORDERLESS {
+                total = F::fold(total, fold_slice::<T, F>(block));
+            } else if blocks {
+                folder.get_or_insert_with(Folder::new::<F>).push::<F>(block);
+            } else {
+                total = fold_slice::<T, F>(block);
+            }
+        };
         for Segment { starts: [place], len } in reduced.segments(range) {
             let (mut place, mut left) = (base + place, len);
             while left > 0 {
@@ -309,22 +319,19 @@ impl<T: Number> Sequences<'_, T> {
                 let block = &mut buffer[filled..filled + len];
                 self.load(place, stride, block);
                 (place, left, filled) = (place + len * stride, left - len, filled + len);
-                if let (Some(folder), BLOCK) = (&mut folder, filled) {
-                    folder.push::<F>(buffer);
+                if filled == BLOCK {
+                    take(buffer);
                     filled = 0;
                 }
             }
         }
-        let rest = &buffer[..filled];
-        match folder {
-            None => fold_slice::<T, F>(rest),
-            Some(mut folder) => {
-                if !rest.is_empty() {
-                    folder.push::<F>(rest);
-                }
-                folder.finish::<F>()
-            }
+        if filled > 0 {
+            take(&buffer[..filled]);
         }
+        if T::ORDERLESS {
+            return total;
+        }
+        folder.map_or(total, Folder::finish::<F>)
     }
 
     /// Copies elements from a place on.
@@ -397,6 +404,7 @@ impl<const W: usize> Columns<W> {
 }
 
 /// See [`Kernel::ArgReduce`](crate::backend::Kernel::ArgReduce).
+#[inline(never)]
 pub(super) fn arg_reduce(
     workers: &Workers,
     op: &'static str,

@@ -10,6 +10,7 @@ use crate::storage::ViewMut;
 ///
 /// Sums run along the axis row by row, so that memory is read along its rows; only what lies before the axis is shared
 /// among threads.
+#[inline(never)]
 pub(super) fn running_sum(
     workers: &Workers,
     op: &'static str,

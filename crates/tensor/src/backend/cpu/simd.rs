@@ -5,7 +5,8 @@
 //! bits whatever the instructions. Processors without one for that, which are older than 2013, call a function.
 //!
 //! A loop is written once and not for each set: what is inlined into the functions of all of them the compiler then reads once,
-//! closures with it.
+//! closures with it. For processors of the x86 kind that lack AVX2 it is compiled small and not fast: few are left, and products of
+//! matrices take a number at a time there anyway.
 
 use std::sync::LazyLock;
 
@@ -49,11 +50,15 @@ impl Instructions {
 /// A type and not a closure, so that it can be told to be inlined: in a function of its own the loop would be compiled for the least
 /// of all processors.
 pub(super) trait Loop {
+    /// Whether the widest registers make it quicker: not if it calls a function for each element.
+    const WIDEST: bool = true;
+
     /// What it makes.
     type Output;
 
-    /// The loop, `inline(always)`.
-    fn run(self) -> Self::Output;
+    /// The loop, `inline(always)`. It is not `WIDE` for a processor of the x86 kind that lacks the instructions of
+    /// [`Instructions::V3`]: there it should be little code.
+    fn run<const WIDE: bool>(self) -> Self::Output;
 }
 
 /// Runs a loop of one's own.
@@ -61,7 +66,7 @@ pub(super) fn run<L: Loop>(of: L) -> L::Output {
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
     #[target_feature(enable = "fxsr,popcnt,avx2,bmi1,bmi2,fma,lzcnt")]
     fn v3<L: Loop>(of: L) -> L::Output {
-        of.run()
+        of.run::<true>()
     }
 
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
@@ -69,43 +74,63 @@ pub(super) fn run<L: Loop>(of: L) -> L::Output {
         enable = "fxsr,popcnt,avx2,bmi1,bmi2,fma,lzcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl"
     )]
     fn v4<L: Loop>(of: L) -> L::Output {
-        of.run()
+        of.run::<true>()
     }
 
     match *INSTRUCTIONS {
         // SAFETY: the processor was seen to have these instructions.
         #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-        Instructions::V4 => unsafe { v4(of) },
+        Instructions::V4 if L::WIDEST => unsafe { v4(of) },
         // SAFETY: as above.
         #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-        Instructions::V3 => unsafe { v3(of) },
-        Instructions::Least => of.run(),
+        Instructions::V4 | Instructions::V3 => unsafe { v3(of) },
+        Instructions::Least => least(of),
     }
+}
+
+/// [`run`] for a processor that lacks the instructions of [`Instructions::V3`], or is of another kind. Never inlined: where it is
+/// called, the loop would be compiled once more.
+#[inline(never)]
+pub(super) fn least<L: Loop>(of: L) -> L::Output {
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    return of.run::<false>();
+    #[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
+    of.run::<true>()
 }
 
 /// Functions that are loops, compiled like those of [`run`]. Their arguments come one by one, so that the compiler knows that what is
 /// written lies apart from what is read.
+///
+/// A processor of the x86 kind that lacks the instructions of [`Instructions::V3`] calls what is done with each element: one loop
+/// for all that is done to elements of a type, and not one more of each.
 macro_rules! loops {
-    ($($(#[$doc:meta])* fn $name:ident<$($T:ident $(: $bound:path)?),+>($($arg:ident: $type:ty),+ $(,)?) $body:block)+) => {$(
+    ($($(#[$doc:meta])* fn $name:ident<$($T:ident $(: $bound:path)?),+>($($arg:ident: $type:ty),+; $f:ident: Fn($($of:ty),+)) $body:block)+) => {$(
         $(#[$doc])*
-        pub(super) fn $name<$($T $(: $bound)?),+>($($arg: $type),+) {
+        pub(super) fn $name<$($T $(: $bound)?),+>($($arg: $type,)+ $f: impl Fn($($of),+)) {
             #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
             #[target_feature(enable = "fxsr,popcnt,avx2,bmi1,bmi2,fma,lzcnt")]
-            fn v3<$($T $(: $bound)?),+>($($arg: $type),+) $body
+            fn v3<$($T $(: $bound)?),+>($($arg: $type,)+ $f: impl Fn($($of),+)) $body
 
             #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
             #[target_feature(
                 enable = "fxsr,popcnt,avx2,bmi1,bmi2,fma,lzcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl"
             )]
-            fn v4<$($T $(: $bound)?),+>($($arg: $type),+) $body
+            fn v4<$($T $(: $bound)?),+>($($arg: $type,)+ $f: impl Fn($($of),+)) $body
+
+            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            #[inline(never)]
+            fn least<$($T $(: $bound)?),+>($($arg: $type,)+ $f: &dyn Fn($($of),+)) $body
 
             match *INSTRUCTIONS {
                 // SAFETY: the processor was seen to have these instructions.
                 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-                Instructions::V4 => unsafe { v4($($arg),+) },
+                Instructions::V4 => unsafe { v4($($arg,)+ $f) },
                 // SAFETY: as above.
                 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-                Instructions::V3 => unsafe { v3($($arg),+) },
+                Instructions::V3 => unsafe { v3($($arg,)+ $f) },
+                #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+                Instructions::Least => least($($arg,)+ &$f),
+                #[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
                 Instructions::Least => $body,
             }
         }
@@ -114,61 +139,49 @@ macro_rules! loops {
 
 loops! {
     /// Calls `f` with each element.
-    fn each<U, F: Fn(&mut U)>(out: &mut [U], f: F) {
+    fn each<U>(out: &mut [U]; f: Fn(&mut U)) {
         for out in out {
             f(out);
         }
     }
 
     /// Calls `f` with each element of `out` and that of `a` at the same place. The slices have one length.
-    fn zip<U, A: Copy, F: Fn(&mut U, A)>(out: &mut [U], a: &[A], f: F) {
+    fn zip<U, A: Copy>(out: &mut [U], a: &[A]; f: Fn(&mut U, A)) {
         for (out, &a) in out.iter_mut().zip(a) {
             f(out, a);
         }
     }
 
     /// As [`zip`], with the elements of `a` from the last to the first.
-    fn zip_back<U, A: Copy, F: Fn(&mut U, A)>(out: &mut [U], a: &[A], f: F) {
+    fn zip_back<U, A: Copy>(out: &mut [U], a: &[A]; f: Fn(&mut U, A)) {
         for (out, &a) in out.iter_mut().zip(a.iter().rev()) {
             f(out, a);
         }
     }
 
     /// As [`zip`], with two slices beside `out`.
-    fn zip2<U, A: Copy, B: Copy, F: Fn(&mut U, A, B)>(out: &mut [U], a: &[A], b: &[B], f: F) {
+    fn zip2<U, A: Copy, B: Copy>(out: &mut [U], a: &[A], b: &[B]; f: Fn(&mut U, A, B)) {
         for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
             f(out, a, b);
         }
     }
 
     /// As [`zip`], with three slices beside `out`.
-    fn zip3<U, A: Copy, B: Copy, C: Copy, F: Fn(&mut U, A, B, C)>(
-        out: &mut [U],
-        a: &[A],
-        b: &[B],
-        c: &[C],
-        f: F,
-    ) {
+    fn zip3<U, A: Copy, B: Copy, C: Copy>(out: &mut [U], a: &[A], b: &[B], c: &[C]; f: Fn(&mut U, A, B, C)) {
         for (((out, &a), &b), &c) in out.iter_mut().zip(a).zip(b).zip(c) {
             f(out, a, b, c);
         }
     }
 
     /// As [`zip`], into two slices.
-    fn zip_into2<U, A: Copy, F: Fn([&mut U; 2], A)>(u: &mut [U], v: &mut [U], a: &[A], f: F) {
+    fn zip_into2<U, A: Copy>(u: &mut [U], v: &mut [U], a: &[A]; f: Fn([&mut U; 2], A)) {
         for ((u, v), &a) in u.iter_mut().zip(v).zip(a) {
             f([u, v], a);
         }
     }
 
     /// As [`zip`], into three slices.
-    fn zip_into3<U, A: Copy, F: Fn([&mut U; 3], A)>(
-        u: &mut [U],
-        v: &mut [U],
-        w: &mut [U],
-        a: &[A],
-        f: F,
-    ) {
+    fn zip_into3<U, A: Copy>(u: &mut [U], v: &mut [U], w: &mut [U], a: &[A]; f: Fn([&mut U; 3], A)) {
         for (((u, v), w), &a) in u.iter_mut().zip(v).zip(w).zip(a) {
             f([u, v, w], a);
         }
@@ -217,7 +230,7 @@ impl<U, A: Copy, F: Fn(&mut U, A), const TIMES: usize> Loop for Repeated<'_, U, 
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<const WIDE: bool>(self) {
         let (whole, rest) = self.out.as_chunks_mut::<TIMES>();
         if let Some(&a) = self.a.get(whole.len()) {
             rest.iter_mut().for_each(|out| (self.f)(out, a));

@@ -150,7 +150,7 @@ impl<T: Float> Loop for Challenge<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<const WIDE: bool>(self) {
         let best = self.values.iter_mut().zip(self.places).zip(self.seen);
         for (i, ((value, place), &seen)) in (0u32..).zip(best) {
             // Once NaN is the best, nothing is larger. No branches: what wins is as good as random.

@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
 /// See [`Kernel::Softmax`](crate::backend::Kernel::Softmax).
+#[inline(never)]
 pub(super) fn softmax(
     workers: &Workers,
     op: &'static str,
@@ -61,6 +62,7 @@ fn exponentials_of_long<T: Float>(row: &[T]) -> [T; 2] {
 }
 
 /// See [`Kernel::SoftmaxGrad`](crate::backend::Kernel::SoftmaxGrad).
+#[inline(never)]
 pub(super) fn softmax_grad(
     workers: &Workers,
     op: &'static str,
@@ -91,6 +93,7 @@ pub(super) fn softmax_grad(
 }
 
 /// See [`Kernel::CrossEntropy`](crate::backend::Kernel::CrossEntropy).
+#[inline(never)]
 pub(super) fn cross_entropy(
     workers: &Workers,
     op: &'static str,
@@ -128,6 +131,7 @@ fn row_loss<T: Float>(logits: &Source<'_, T>, first: usize, classes: usize, targ
 }
 
 /// See [`Kernel::CrossEntropyGrad`](crate::backend::Kernel::CrossEntropyGrad).
+#[inline(never)]
 pub(super) fn cross_entropy_grad(
     workers: &Workers,
     op: &'static str,

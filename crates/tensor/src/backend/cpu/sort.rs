@@ -2,7 +2,7 @@
 //!
 //! Its fast sort needs no memory but is not stable; indices that decide between equals make it so. Elements of at most 32 bits
 //! are sorted together with their indices, as one number, so that none needs to be looked up; of many, where few are wanted,
-//! only few are kept.
+//! only few are kept. Elements of 64 bits are looked up as bits, whatever they stand for: each type would be a sort of its own.
 
 use std::cmp::Ordering;
 
@@ -10,7 +10,7 @@ use super::dispatch::{byte_or_number, host, host_mut};
 use super::number::Number;
 use super::parallel::{Workers, light_runs};
 use super::walk::Walk;
-use crate::dtype::{DType, RawElement};
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::shape::Shape;
 use crate::storage::{View, ViewMut};
@@ -24,6 +24,7 @@ pub(super) fn workspace(shape: &Shape) -> usize {
 }
 
 /// See [`Kernel::ArgSort`](crate::backend::Kernel::ArgSort).
+#[inline(never)]
 pub(super) fn arg_sort(
     workers: &Workers,
     op: &'static str,
@@ -41,13 +42,27 @@ pub(super) fn arg_sort(
         DType::I32 if short => lines.each(workers, host::<i32>(op, &input)?, out, |line, out| {
             together(out, first, descending, |index| line.at(index).cast_unsigned() ^ SIGN);
         }),
-        DType::U8 if short => lines.each(workers, host::<u8>(op, &input)?, out, |line, out| {
+        DType::U8 | DType::Bool if short => lines.each(workers, host::<u8>(op, &input)?, out, |line, out| {
             together(out, first, descending, |index| u32::from(line.at(index)));
         }),
+        DType::F64 => lines.each(
+            workers,
+            bytemuck::cast_slice(host::<f64>(op, &input)?),
+            out,
+            wide(first, descending, true),
+        ),
+        DType::I64 => lines.each(
+            workers,
+            bytemuck::cast_slice(host::<i64>(op, &input)?),
+            out,
+            wide(first, descending, false),
+        ),
+        // As long as hardly any: one sort for all types, which calls what compares.
         dtype => {
             return byte_or_number!(op, dtype, T => {
                 lines.each(workers, host::<T>(op, &input)?, out, |line, out| {
-                    looked_up(out, first, descending, |index| line.at(index));
+                    let order: &dyn Fn(usize, usize) -> Ordering = &|i, j| compare(line.at(i), line.at(j));
+                    looked_up(out, first, descending, order);
                 });
                 Ok(())
             });
@@ -91,7 +106,7 @@ impl Lines {
     }
 
     /// Calls `sort` with each line and its part of `out`.
-    fn each<T: RawElement>(
+    fn each<T: Copy + Sync>(
         &self,
         workers: &Workers,
         data: &[T],
@@ -120,6 +135,18 @@ fn rank(element: f32) -> u32 {
     // foretell it.
     let bits = (element + 0.0).to_bits();
     bits ^ ((bits.cast_signed() >> 31).cast_unsigned() | SIGN)
+}
+
+const WIDE_SIGN: u64 = 1 << 63;
+
+/// As [`rank`], of a float of 64 bits.
+fn wide_rank(bits: u64) -> u64 {
+    let element = f64::from_bits(bits);
+    if element.is_nan() {
+        return u64::MAX;
+    }
+    let bits = (element + 0.0).to_bits();
+    bits ^ ((bits.cast_signed() >> 63).cast_unsigned() | WIDE_SIGN)
 }
 
 /// The indices in the order of the ranks, each sorted with its index behind it.
@@ -153,7 +180,7 @@ fn keep_least(places: &mut [u64], first: usize, all: impl Iterator<Item = u64>) 
             places[kept] = number;
             kept += 1;
             if kept == room {
-                bound = *places.select_nth_unstable(first - 1).1;
+                bound = *places.select_nth_unstable_by(first - 1, &u64::cmp).1;
                 kept = first;
             }
         }
@@ -161,19 +188,21 @@ fn keep_least(places: &mut [u64], first: usize, all: impl Iterator<Item = u64>) 
     &mut places[..kept]
 }
 
+/// Sorts lines of elements of 64 bits, floats or integers with a sign.
+fn wide(first: usize, descending: bool, floats: bool) -> impl Fn(Line<'_, u64>, &mut [i64]) + Sync {
+    move |line, out| {
+        let rank = |index| if floats { wide_rank(line.at(index)) } else { line.at(index) ^ WIDE_SIGN };
+        looked_up(out, first, descending, |i, j| rank(i).cmp(&rank(j)));
+    }
+}
+
 /// The indices in the order of the elements, which are looked up to be compared.
-fn looked_up<T: Number>(out: &mut [i64], first: usize, descending: bool, at: impl Fn(usize) -> T) {
+fn looked_up(out: &mut [i64], first: usize, descending: bool, order: impl Fn(usize, usize) -> Ordering) {
     (0..).zip(&mut *out).for_each(|(index, place)| *place = index);
     sort_first(out, first, |&i, &j| {
-        let (a, b) = (at(i as usize), at(j as usize));
-        let order = if less(a, b) {
-            Ordering::Less
-        } else if less(b, a) {
-            Ordering::Greater
-        } else {
-            return i.cmp(&j);
-        };
-        if descending { order.reverse() } else { order }
+        let of_elements = order(i as usize, j as usize);
+        let turned = if descending { of_elements.reverse() } else { of_elements };
+        turned.then(i.cmp(&j))
     });
 }
 
@@ -190,9 +219,9 @@ fn sort_first<T>(all: &mut [T], first: usize, order: impl Fn(&T, &T) -> Ordering
     all.sort_unstable_by(order);
 }
 
-/// Whether `a` is smaller than `b`; NaN is larger than all numbers.
-fn less<T: Number>(a: T, b: T) -> bool {
-    a < b || b.is_nan() && !a.is_nan()
+/// The order of two elements; NaN is larger than all numbers.
+fn compare<T: Number>(a: T, b: T) -> Ordering {
+    a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
 }
 
 #[cfg(test)]
@@ -207,6 +236,15 @@ mod tests {
         assert!(sorted.windows(2).all(|pair| rank(pair[0]) < rank(pair[1])));
         assert_eq!(rank(-0.0), rank(0.0));
         assert_eq!(rank(-f32::NAN), rank(f32::NAN));
+        let inf = f64::INFINITY;
+        let sorted =
+            [-inf, f64::MIN, -1.0, -f64::from_bits(1), 0.0, f64::from_bits(1), 0.5, f64::MAX, inf, f64::NAN];
+        let wide = |element: f64| wide_rank(element.to_bits());
+        assert!(sorted.windows(2).all(|pair| wide(pair[0]) < wide(pair[1])));
+        assert!(sorted.windows(2).all(|pair| compare(pair[0], pair[1]).is_lt()));
+        assert_eq!(wide(-0.0), wide(0.0));
+        assert_eq!(wide(-f64::NAN), wide(f64::NAN));
+        assert_eq!(compare(-f64::NAN, f64::NAN), Ordering::Equal);
     }
 
     #[test]
@@ -218,15 +256,16 @@ mod tests {
                 let order = |i: &i64, j: &i64| keys[*i as usize].total_cmp(&keys[*j as usize]);
                 expected.sort_by(|i, j| if descending { order(j, i) } else { order(i, j) });
                 for first in [length, length / 3, length / 4, length / 9, 1, 0] {
-                    let (mut packed, mut other) = (vec![0; length], vec![0; length]);
+                    let (mut packed, mut other, mut bits) =
+                        (vec![0; length], vec![0; length], vec![0; length]);
                     together(&mut packed, first, descending, |index| rank(keys[index]));
-                    looked_up(&mut other, first, descending, |index| keys[index]);
+                    looked_up(&mut other, first, descending, |i, j| compare(keys[i], keys[j]));
+                    let wider: Vec<u64> = keys.iter().map(|&key| f64::from(key).to_bits()).collect();
+                    wide(first, descending, true)(Line { data: &wider, start: 0, stride: 1 }, &mut bits);
                     let wanted = &expected[..first.min(length)];
-                    assert_eq!(
-                        (&packed[..wanted.len()], &other[..wanted.len()]),
-                        (wanted, wanted),
-                        "{length}"
-                    );
+                    for sorted in [packed, other, bits] {
+                        assert_eq!(&sorted[..wanted.len()], wanted, "{length}");
+                    }
                 }
             }
         }

@@ -12,6 +12,7 @@ use crate::storage::{View, ViewMut};
 const GATHER: usize = 256;
 
 /// See [`Kernel::RmsProp`](crate::backend::Kernel::RmsProp).
+#[inline(never)]
 pub(super) fn rms_prop(
     workers: &Workers,
     op: &'static str,
@@ -95,6 +96,7 @@ fn rms_momentum_step<T: Float>(
 }
 
 /// See [`Kernel::Lion`](crate::backend::Kernel::Lion).
+#[inline(never)]
 pub(super) fn lion(
     workers: &Workers,
     op: &'static str,

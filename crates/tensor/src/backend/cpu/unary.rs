@@ -104,7 +104,7 @@ impl<T: Float> Loop for AreSmall<'_, T> {
     type Output = bool;
 
     #[inline(always)]
-    fn run(self) -> bool {
+    fn run<const WIDE: bool>(self) -> bool {
         self.0.iter().fold(true, |all, angle| all & (angle.magnitude() < T::LARGE_ANGLE))
     }
 }

@@ -1,24 +1,35 @@
 use std::io::{Cursor, Write};
 
-use zip::ZipWriter;
-use zip::write::SimpleFileOptions;
+use flate2::Compression;
+use flate2::write::DeflateEncoder;
+use rawzip::{CompressionMethod, DataDescriptorOutput, ZipArchiveWriter};
 
 use super::*;
 
 /// A file with this pickle and one storage, `0`.
 fn file(pickle: &[u8], storage: &[u8], method: CompressionMethod) -> Vec<u8> {
-    let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
-    let options = SimpleFileOptions::default().compression_method(method);
+    let mut archive = ZipArchiveWriter::new(Vec::new());
     for (name, contents) in [("net/data.pkl", pickle), ("net/byteorder", b"little"), ("net/data/0", storage)]
     {
-        archive.start_file(name, options).unwrap();
-        archive.write_all(contents).unwrap();
+        let (mut file, config) = archive.new_file(name).compression_method(method).start().unwrap();
+        let written = if method == CompressionMethod::STORE {
+            let mut writer = config.wrap(&mut file);
+            writer.write_all(contents).unwrap();
+            writer.finish().unwrap().1
+        } else {
+            let mut writer = config.wrap(DeflateEncoder::new(&mut file, Compression::default()));
+            writer.write_all(contents).unwrap();
+            let (encoder, written) = writer.finish().unwrap();
+            encoder.finish().unwrap();
+            written
+        };
+        file.finish(written).unwrap();
     }
-    archive.finish().unwrap().into_inner()
+    archive.finish().unwrap()
 }
 
 fn read(pickle: &[u8], storage: &[u8]) -> Result<Arrays, FileError> {
-    let file = file(pickle, storage, CompressionMethod::Stored);
+    let file = file(pickle, storage, CompressionMethod::STORE);
     read_state_dict_from(Cursor::new(file), "net.pt", &SafetensorsLimits::default())
 }
 
@@ -109,11 +120,12 @@ fn archives_that_pytorch_does_not_write_are_refused() {
     let read =
         |bytes: &[u8]| read_state_dict_from(Cursor::new(bytes), "net.pt", &SafetensorsLimits::default());
     let pickle = tensor(b"K\x04", b"K\0K\x04\x85K\x01\x85");
-    let compressed = read(&file(&pickle, &FOUR, CompressionMethod::Deflated)).unwrap_err().to_string();
+    let compressed = read(&file(&pickle, &FOUR, CompressionMethod::DEFLATE)).unwrap_err().to_string();
     assert!(compressed.contains("compressed"), "{compressed}");
-    let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
-    archive.start_file("readme", SimpleFileOptions::default()).unwrap();
-    let none = read(&archive.finish().unwrap().into_inner()).unwrap_err().to_string();
+    let mut archive = ZipArchiveWriter::new(Vec::new());
+    let (file, _) = archive.new_file("readme").start().unwrap();
+    file.finish(DataDescriptorOutput::new(0, 0)).unwrap();
+    let none = read(&archive.finish().unwrap()).unwrap_err().to_string();
     assert!(none.contains("PyTorch has not written this"), "{none}");
     assert!(matches!(read(b"PK\x03\x04"), Err(FileError::Malformed { .. })));
 }

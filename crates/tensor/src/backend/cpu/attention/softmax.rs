@@ -63,10 +63,11 @@ struct Weigh<'a, T, S> {
 }
 
 impl<T: Gemm, S: Fn(usize) -> usize> Loop for Weigh<'_, T, S> {
+    const WIDEST: bool = T::EXP_VECTORISES;
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<const WIDE: bool>(self) {
         let Rows { scores, columns, seen } = self.rows;
         let SoFar { largest, sums, out, values } = self.so_far;
         let known = largest.iter_mut().zip(sums).zip(out.chunks_mut(values));
@@ -106,10 +107,11 @@ struct Back<'a, T, S> {
 }
 
 impl<T: Gemm, S: Fn(usize) -> usize> Loop for Back<'_, T, S> {
+    const WIDEST: bool = T::EXP_VECTORISES;
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<const WIDE: bool>(self) {
         let Self { rows: Rows { scores, columns, seen }, gradients, log_sums, along, scale } = self;
         let known = log_sums.iter().zip(along);
         let rows = scores.chunks_mut(columns).zip(gradients.chunks_mut(columns)).zip(known);
@@ -137,7 +139,7 @@ impl<T: Gemm> Loop for RowProducts<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<const WIDE: bool>(self) {
         let rows = self.a.chunks(self.width).zip(self.b.chunks(self.width));
         for (product, (a, b)) in self.products.iter_mut().zip(rows) {
             let mut lanes = [T::ZERO; LANES];

@@ -72,7 +72,7 @@ impl<T: Float> Loop for Turn<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<const WIDE: bool>(self) {
         let Self { rhs, out } = self;
         for first_column in (0..rhs.cols).step_by(SQUARE) {
             let columns: [&[T]; SQUARE] = std::array::from_fn(|column| {
@@ -110,7 +110,7 @@ impl<T: Float> Loop for Rows<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<const WIDE: bool>(self) {
         let Self { lhs, rhs, out, start } = self;
         let (mut row, mut left) = (0, out);
         while let Some(rows) = left.split_off_mut(..TOGETHER * rhs.cols) {

@@ -44,11 +44,11 @@ impl<T: Float> Loop for Normalise<'_, T> {
     type Output = Statistics<T>;
 
     #[inline(always)]
-    fn run(self) -> Statistics<T> {
+    fn run<const WIDE: bool>(self) -> Statistics<T> {
         let Self { x, affine: [weight, bias], out, centred, epsilon } = self;
         let count = T::from_f64(x.len() as f64);
-        let mean = if centred { short::<T, Sum, 1>([x], |[x]| x) / count } else { T::ZERO };
-        let squares = short::<T, Sum, 1>([x], |[x]| (x - mean) * (x - mean));
+        let mean = if centred { short::<T, Sum, 1, WIDE>([x], |[x]| x) / count } else { T::ZERO };
+        let squares = short::<T, Sum, 1, WIDE>([x], |[x]| (x - mean) * (x - mean));
         let scale = T::ONE / (squares / count + epsilon).sqrt();
         let normal = |x: T| (x - mean) * scale;
         let out = out.iter_mut().zip(x);
@@ -78,7 +78,7 @@ impl<T: Float> Loop for Gradient<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<const WIDE: bool>(self) {
         let Self { x, grad, weight, out, statistics: [mean, scale], centred } = self;
         let count = T::from_f64(x.len() as f64);
         if weight.is_empty() {
@@ -86,8 +86,8 @@ impl<T: Float> Loop for Gradient<'_, T> {
         } else {
             out.iter_mut().zip(grad.iter().zip(weight)).for_each(|(out, (&g, &w))| *out = g * w);
         }
-        let along = short::<T, Sum, 2>([x, out], |[x, h]| (x - mean) * scale * h) / count;
-        let shift = if centred { short::<T, Sum, 1>([out], |[h]| h) / count } else { T::ZERO };
+        let along = short::<T, Sum, 2, WIDE>([x, out], |[x, h]| (x - mean) * scale * h) / count;
+        let shift = if centred { short::<T, Sum, 1, WIDE>([out], |[h]| h) / count } else { T::ZERO };
         out.iter_mut()
             .zip(x)
             .for_each(|(out, &x)| *out = scale * (*out - shift - (x - mean) * scale * along));

@@ -46,6 +46,7 @@ pub(in crate::backend::cpu) fn workspace(
 }
 
 /// See [`Kernel::LayerNormSums`](crate::backend::Kernel::LayerNormSums).
+#[inline(never)]
 pub(in crate::backend::cpu) fn layer_norm_sums(
     workers: &Workers,
     op: &'static str,
@@ -202,7 +203,7 @@ impl<T: Float> Loop for Rows<'_, T> {
     type Output = [[T; TILE]; 2];
 
     #[inline(always)]
-    fn run(self) -> [[T; TILE]; 2] {
+    fn run<const WIDE: bool>(self) -> [[T; TILE]; 2] {
         let mut sums = [[T::ZERO; TILE]; 2];
         let [weight, bias] = &mut sums;
         for (row, &[mean, scale]) in self.statistics.iter().enumerate() {

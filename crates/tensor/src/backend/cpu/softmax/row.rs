@@ -9,21 +9,22 @@ use crate::backend::cpu::simd::Loop;
 
 /// x ← exp (x - largest); 1 / Σ of these.
 #[inline(always)]
-fn exponentials<T: Float>(row: &mut [T]) -> T {
-    let largest = short_slice::<T, LargestNumber>(row);
+fn exponentials<T: Float, const WIDE: bool>(row: &mut [T]) -> T {
+    let largest = short_slice::<T, LargestNumber, WIDE>(row);
     row.iter_mut().for_each(|x| *x = (*x - largest).exp());
-    T::ONE / short_slice::<T, Sum>(row)
+    T::ONE / short_slice::<T, Sum, WIDE>(row)
 }
 
 /// x ← eˣ / Σ eˣ
 pub(super) struct Softmax<'a, T>(pub(super) &'a mut [T]);
 
 impl<T: Float> Loop for Softmax<'_, T> {
+    const WIDEST: bool = T::EXP_VECTORISES;
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
-        let scale = exponentials(self.0);
+    fn run<const WIDE: bool>(self) {
+        let scale = exponentials::<T, WIDE>(self.0);
         self.0.iter_mut().for_each(|x| *x *= scale);
     }
 }
@@ -32,11 +33,12 @@ impl<T: Float> Loop for Softmax<'_, T> {
 pub(super) struct LogSoftmax<'a, T>(pub(super) &'a mut [T]);
 
 impl<T: Float> Loop for LogSoftmax<'_, T> {
+    const WIDEST: bool = T::EXP_VECTORISES;
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
-        let [largest, sum] = Exponentials(self.0).run();
+    fn run<const WIDE: bool>(self) {
+        let [largest, sum] = Exponentials(self.0).run::<WIDE>();
         let log_sum = sum.ln();
         self.0.iter_mut().for_each(|x| *x = *x - largest - log_sum);
     }
@@ -46,12 +48,13 @@ impl<T: Float> Loop for LogSoftmax<'_, T> {
 pub(super) struct Exponentials<'a, T>(pub(super) &'a [T]);
 
 impl<T: Float> Loop for Exponentials<'_, T> {
+    const WIDEST: bool = T::EXP_VECTORISES;
     type Output = [T; 2];
 
     #[inline(always)]
-    fn run(self) -> [T; 2] {
-        let largest = short::<T, LargestNumber, 1>([self.0], |[x]| x);
-        [largest, short::<T, Sum, 1>([self.0], |[x]| (x - largest).exp())]
+    fn run<const WIDE: bool>(self) -> [T; 2] {
+        let largest = short::<T, LargestNumber, 1, WIDE>([self.0], |[x]| x);
+        [largest, short::<T, Sum, 1, WIDE>([self.0], |[x]| (x - largest).exp())]
     }
 }
 
@@ -63,14 +66,37 @@ pub(super) struct LossGrad<'a, T> {
 }
 
 impl<T: Float> Loop for LossGrad<'_, T> {
+    const WIDEST: bool = T::EXP_VECTORISES;
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<const WIDE: bool>(self) {
         let Self { row, target, factor } = self;
-        let scale = exponentials(row);
+        let scale = exponentials::<T, WIDE>(row);
         let of_target = (row[target] * scale - T::ONE) * factor;
         row.iter_mut().for_each(|x| *x = *x * scale * factor);
         row[target] = of_target;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cpu::simd::{least, run};
+
+    #[test]
+    fn processors_that_lack_instructions_make_the_same_bits_of_a_row() {
+        for len in 1..100_usize {
+            let row: Vec<f32> = (0..len).map(|i| (i * 37 % 101) as f32 / 10.0 - 5.0).collect();
+            let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            let (mut wide, mut narrow) = (row.clone(), row.clone());
+            run(Softmax(&mut wide));
+            least(Softmax(&mut narrow));
+            assert_eq!(bits(&wide), bits(&narrow), "softmax of {len}");
+            let (mut wide, mut narrow) = (row.clone(), row);
+            run(LogSoftmax(&mut wide));
+            least(LogSoftmax(&mut narrow));
+            assert_eq!(bits(&wide), bits(&narrow), "log_softmax of {len}");
+        }
     }
 }

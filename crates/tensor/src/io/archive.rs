@@ -1,0 +1,249 @@
+//! Zip archives of files of numbers: what is inside, and the contents of each file, checked against its sum.
+
+use std::cell::RefCell;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use crc32fast::Hasher;
+use flate2::read::DeflateDecoder;
+use rawzip::{
+    CompressionMethod, ErrorKind, RECOMMENDED_BUFFER_SIZE, ReaderAt, ZipArchive, ZipArchiveEntryWayfinder,
+    ZipLocator,
+};
+
+use super::error::FileError;
+
+/// What an archive can be read from.
+pub(super) trait Source: Read + Seek {}
+
+impl<S: Read + Seek> Source for S {}
+
+/// A source that is read at any place. All sources are of this one type, so that what reads archives is compiled once.
+struct Anywhere<'s>(RefCell<&'s mut dyn Source>);
+
+impl ReaderAt for Anywhere<'_> {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut source = self.0.borrow_mut();
+        source.seek(SeekFrom::Start(offset))?;
+        source.read(bytes)
+    }
+}
+
+/// A file inside.
+pub(super) struct Entry {
+    pub(super) name: String,
+    /// Where its header says that it is.
+    pub(super) offset: u64,
+    /// How many bytes it says that it has.
+    pub(super) size: u64,
+    crc: u32,
+    method: CompressionMethod,
+    encrypted: bool,
+    way: ZipArchiveEntryWayfinder,
+}
+
+impl Entry {
+    /// Whether its bytes are in the archive as they are.
+    pub(super) fn is_stored(&self) -> bool {
+        self.method == CompressionMethod::STORE
+    }
+}
+
+/// An archive with its directory read.
+pub(super) struct Archive<'s> {
+    archive: ZipArchive<Anywhere<'s>>,
+    entries: Vec<Entry>,
+}
+
+impl<'s> Archive<'s> {
+    /// Reads the directory. `path` stands for the source in errors.
+    pub(super) fn open(source: &'s mut dyn Source, path: &Path) -> Result<Self, FileError> {
+        let end = source.seek(SeekFrom::End(0)).map_err(|error| FileError::io(path, &error))?;
+        let (source, mut buffer) = (Anywhere(RefCell::new(source)), vec![0; RECOMMENDED_BUFFER_SIZE]);
+        let archive = ZipLocator::new().locate_in_reader(source, &mut buffer, end);
+        let archive = archive.map_err(|(_, error)| problem(path, error))?;
+        let (mut entries, mut records) = (Vec::new(), archive.entries(&mut buffer));
+        while let Some(record) = records.next_entry().map_err(|error| problem(path, error))? {
+            let offset = record.local_header_offset();
+            let Ok(name) = str::from_utf8(record.file_path().as_bytes()) else {
+                return Err(FileError::malformed(path, offset, "the name of a file inside is not in UTF-8"));
+            };
+            entries.push(Entry {
+                name: name.to_owned(),
+                offset,
+                size: record.uncompressed_size_hint(),
+                crc: record.crc32(),
+                method: record.compression_method(),
+                encrypted: record.flags().is_encrypted(),
+                way: record.wayfinder(),
+            });
+        }
+        let (found, said) = (entries.len() as u64, archive.entries_hint());
+        if found != said {
+            let problem = format!("{found} files are inside, where its end says {said}");
+            return Err(FileError::malformed(path, 0, problem));
+        }
+        Ok(Self { archive, entries })
+    }
+
+    /// The files inside, in the directory's order.
+    pub(super) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// The contents of a file inside, for which `path` stands in errors. What does not have the size and the sum that the directory
+    /// says ends in an error.
+    pub(super) fn contents(&self, entry: &Entry, path: &Path) -> Result<Box<dyn Read + '_>, FileError> {
+        if entry.encrypted {
+            return Err(FileError::malformed(path, 0, "it is encrypted"));
+        }
+        let stored = self.archive.get_entry(entry.way).map_err(|error| problem(path, error))?.reader();
+        let checked = Checked { sum: Hasher::new(), left: entry.size, crc: entry.crc };
+        match entry.method {
+            CompressionMethod::STORE => Ok(Box::new(checked.of(BufReader::new(stored)))),
+            CompressionMethod::DEFLATE => Ok(Box::new(checked.of(DeflateDecoder::new(stored)))),
+            other => {
+                Err(FileError::malformed(path, 0, format!("it is compressed by method {}", other.as_u16())))
+            }
+        }
+    }
+}
+
+/// What is wrong with an archive.
+fn problem(path: &Path, error: rawzip::Error) -> FileError {
+    match error.into_kind() {
+        ErrorKind::IO(error) => FileError::read(path, 0, "the archive", &error),
+        kind => FileError::malformed(path, 0, rawzip::Error::from(kind).to_string()),
+    }
+}
+
+/// How far a file inside has been read.
+struct Checked {
+    sum: Hasher,
+    left: u64,
+    crc: u32,
+}
+
+impl Checked {
+    /// Checks what is read.
+    fn of<R: Read>(self, contents: R) -> CheckedRead<R> {
+        CheckedRead { contents, checked: self }
+    }
+
+    fn take(&mut self, bytes: &[u8], at_end: bool) -> io::Result<()> {
+        let invalid = |problem| Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+        self.sum.update(bytes);
+        self.left = match self.left.checked_sub(bytes.len() as u64) {
+            Some(left) if left == 0 || !at_end => left,
+            _ => return invalid("the file inside has another size than the archive says"),
+        };
+        match self.left {
+            0 if self.sum.clone().finalize() != self.crc => {
+                invalid("the contents of the file inside do not have the sum that the archive says")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+struct CheckedRead<R> {
+    contents: R,
+    checked: Checked,
+}
+
+impl<R: Read> Read for CheckedRead<R> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let read = self.contents.read(bytes)?;
+        self.checked.take(&bytes[..read], read == 0 && !bytes.is_empty())?;
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::Compression;
+    use flate2::write::DeflateEncoder;
+    use rawzip::ZipArchiveWriter;
+
+    use super::*;
+
+    const CONTENTS: [u8; 100] = [7; 100];
+
+    /// An archive of one file, which holds so many of [`CONTENTS`], as they are or compressed.
+    fn archive(len: usize, compressed: bool) -> Vec<u8> {
+        let mut archive = ZipArchiveWriter::new(Vec::new());
+        let method = if compressed { CompressionMethod::DEFLATE } else { CompressionMethod::STORE };
+        let (mut file, config) = archive.new_file("a").compression_method(method).start().unwrap();
+        let written = if compressed {
+            let mut writer = config.wrap(DeflateEncoder::new(&mut file, Compression::default()));
+            writer.write_all(&CONTENTS[..len]).unwrap();
+            let (encoder, written) = writer.finish().unwrap();
+            encoder.finish().unwrap();
+            written
+        } else {
+            let mut writer = config.wrap(&mut file);
+            writer.write_all(&CONTENTS[..len]).unwrap();
+            writer.finish().unwrap().1
+        };
+        file.finish(written).unwrap();
+        archive.finish().unwrap()
+    }
+
+    /// What is read of the first file of an archive.
+    fn read(bytes: &[u8]) -> Result<Vec<u8>, FileError> {
+        let (mut source, path) = (io::Cursor::new(bytes), Path::new("all.zip"));
+        let archive = Archive::open(&mut source, path)?;
+        let mut contents = Vec::new();
+        let read = archive.contents(&archive.entries()[0], path)?.read_to_end(&mut contents);
+        read.map(|_| contents).map_err(|error| FileError::io(path, &error))
+    }
+
+    /// Where the directory's record of the one file is.
+    fn record(bytes: &[u8]) -> usize {
+        bytes.windows(4).position(|word| word == b"PK\x01\x02").unwrap()
+    }
+
+    #[test]
+    fn contents_are_read_as_they_were_written_at_every_length() {
+        for compressed in [false, true] {
+            for len in 0..=CONTENTS.len() {
+                assert_eq!(read(&archive(len, compressed)).unwrap(), &CONTENTS[..len], "{len}");
+            }
+        }
+    }
+
+    #[test]
+    fn contents_without_the_size_or_the_sum_of_the_directory_are_an_error() {
+        for compressed in [false, true] {
+            let good = archive(40, compressed);
+            let record = record(&good);
+            // The sum, then the size of the contents: one more, one less.
+            for (at, by) in [(16, 1), (24, 1), (24, 255)] {
+                let mut bad = good.clone();
+                bad[record + at] = bad[record + at].wrapping_add(by);
+                let error = read(&bad).unwrap_err().to_string();
+                assert!(error.contains("the archive says"), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_encrypted_compressed_otherwise_or_miscounted_is_refused() {
+        let good = archive(40, false);
+        let record = record(&good);
+        let end = good.len() - 22;
+        for (at, value, problem) in [
+            (record + 8, 1, "it is encrypted"),
+            (record + 10, 12, "it is compressed by method 12"),
+            (record + 46, 0xff, "not in UTF-8"),
+            (end + 10, 2, "1 files are inside, where its end says 2"),
+        ] {
+            let mut bad = good.clone();
+            bad[at] = value;
+            let error = read(&bad).unwrap_err().to_string();
+            assert!(error.ends_with(problem), "{error}");
+        }
+    }
+}
