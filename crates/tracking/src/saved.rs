@@ -3,11 +3,10 @@
 //! Blocks of the category "activation" count from the moment that they came to be that. No time is kept by block: what
 //! is kept, times how long, is summed up whenever it changes, so its mean is exact and costs no memory.
 
-use std::sync::OnceLock;
+use std::time::Instant;
 
 use bfc_core::OwnerId;
 use bfc_core::sync::{BiasedMutex, ThreadNumber};
-use quanta::Clock;
 
 /// What was kept of one op's results, or of all.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,30 +57,10 @@ impl Kept {
 }
 
 /// What is kept of the results of a tracker's ops.
-#[derive(Debug, Default)]
-pub(crate) struct Saves {
-    /// Made when something is kept for the first time, as that takes half a millisecond.
-    watch: OnceLock<Watch>,
-    state: BiasedMutex<State>,
-}
-
-/// Nanoseconds since it was made.
 #[derive(Debug)]
-struct Watch {
-    /// Reads the processor's counter of cycles: the system's clock takes three times as long.
-    clock: Clock,
-    started: u64,
-}
-
-impl Watch {
-    fn start() -> Self {
-        let clock = Clock::new();
-        Self { started: clock.raw(), clock }
-    }
-
-    fn now(&self) -> u64 {
-        self.clock.delta_as_nanos(self.started, self.clock.raw())
-    }
+pub(crate) struct Saves {
+    started: Instant,
+    state: BiasedMutex<State>,
 }
 
 #[derive(Debug, Default)]
@@ -89,6 +68,12 @@ struct State {
     whole: Kept,
     /// By [`OwnerId::index`] of the op that took the memory.
     by_owner: Vec<Kept>,
+}
+
+impl Default for Saves {
+    fn default() -> Self {
+        Self { started: Instant::now(), state: BiasedMutex::new(State::default()) }
+    }
 }
 
 impl Saves {
@@ -124,13 +109,12 @@ impl Saves {
         kept
     }
 
-    /// 0 while nothing was ever kept.
     fn now(&self) -> u64 {
-        self.watch.get().map_or(0, Watch::now)
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     fn change(&self, owner: OwnerId, change: impl Fn(&mut Kept, u64)) {
-        let now = self.watch.get_or_init(Watch::start).now();
+        let now = self.now();
         let state = &mut *self.state.lock(ThreadNumber::current());
         change(&mut state.whole, now);
         if state.by_owner.len() <= owner.index() {

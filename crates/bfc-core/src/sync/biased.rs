@@ -200,12 +200,6 @@ impl Turns {
     }
 }
 
-impl<T: Default> Default for BiasedMutex<T> {
-    fn default() -> Self {
-        Self::new(T::default())
-    }
-}
-
 impl<T> Deref for BiasedGuard<'_, T> {
     type Target = T;
 

@@ -103,6 +103,10 @@ pub(in crate::backend) fn is_reduced(axes: &[bool], axis: usize) -> bool {
 
 /// See [`Workspace::Reduce`](crate::backend::Workspace::Reduce). The same for every way to fold.
 pub(super) fn workspace(shape: &Shape, axes: &[bool], dtype: DType) -> usize {
+    // As one slab has, without looking at the axes.
+    if shape.checked_elements().is_some_and(|elements| elements <= LIGHT) {
+        return 0;
+    }
     Cut::new(shape, axes).workspace_elements().saturating_mul(dtype.size())
 }
 
