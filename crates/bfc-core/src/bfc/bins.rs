@@ -130,8 +130,11 @@ impl<O: Order> Bins<O> {
             return Some(SizeClass { row: class.row, column });
         }
         let above = self.rows & (!1 << class.row);
-        let row = (above != 0).then_some(above.trailing_zeros())?;
-        Some(SizeClass { row, column: self.occupied[row as usize % ROWS].trailing_zeros() })
+        if above == 0 {
+            return None;
+        }
+        let row = above.trailing_zeros() % ROWS as u32;
+        Some(SizeClass { row, column: self.occupied[row as usize].trailing_zeros() % COLUMNS as u32 })
     }
 
     /// The first class from `class` up that is not empty, and its first chunk.
