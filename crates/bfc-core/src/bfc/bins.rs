@@ -32,7 +32,7 @@
 //!
 //! On an EPYC (Zen 5, 24 November 2026) it is the number of steps that counts: sixteen of arithmetic more an event take the time of
 //! sixteen at eight a cycle, four pools that take turns are no quicker than one, and ten events that repeat take what a whole
-//! run does. There, without gain: a row's bit cleared by the search that finds the row empty (3 steps of 142 less), the first
+//! run does. So what seldom happens lies out of the way. There, without gain: a row's bit cleared by the search that finds the row empty (3 steps of 142 less), the first
 //! chunk handed on by the search as it read it (4 more), a need compared in fewer steps, freeing in one piece with its caller
 //! (2 less, as more is then put aside).
 //!
