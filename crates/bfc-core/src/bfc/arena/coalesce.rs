@@ -3,7 +3,7 @@
 use std::hint::cold_path;
 
 use super::super::bins::SizeClass;
-use super::super::chunk::{ChunkId, State};
+use super::super::chunk::{Chunk, ChunkId, State};
 use super::super::pending::PendingFree;
 use super::{Bfc, Fit};
 use crate::policy::End;
@@ -19,23 +19,26 @@ impl Bfc {
             return self.join_at_ends(id);
         }
         let mut slots = self.chunks.slots();
-        let (mut id, mut whole) = (id, slots.chunks[id]);
-        let after = slots.chunks[whole.next];
+        let (mut id, Chunk { mut bytes, prev, next, .. }) = (id, slots.chunks[id]);
+        let after = &slots.chunks[next];
         if after.state == State::Free {
-            self.bins.remove(slots.chunks, whole.next, SizeClass::of(after.bytes));
-            id = slots.join_to_next(id, whole);
-            whole.bytes += after.bytes;
-            whole.next = after.next;
+            let class = SizeClass::of(after.bytes);
+            bytes += after.bytes;
+            self.bins.remove(slots.chunks, next, class);
+            slots.join_to_next(id, (prev, next), bytes);
+            id = next;
         }
-        let before = slots.chunks[whole.prev];
+        let before = &slots.chunks[prev];
         if before.state == State::Free {
             cold_path();
-            self.bins.remove(slots.chunks, whole.prev, SizeClass::of(before.bytes));
-            id = slots.join_to_prev(id, whole);
-            whole.bytes += before.bytes;
+            let class = SizeClass::of(before.bytes);
+            bytes += before.bytes;
+            self.bins.remove(slots.chunks, prev, class);
+            slots.join_to_prev(id, prev, bytes);
+            id = prev;
         }
         slots.chunks[id].state = State::Free;
-        self.bins.insert(slots.chunks, id, SizeClass::of(whole.bytes));
+        self.bins.insert(slots.chunks, id, SizeClass::of(bytes));
     }
 
     /// Makes a chunk in use one that stays apart until the frontier has passed the count of its free.
@@ -120,15 +123,16 @@ impl Bfc {
 
     /// Adds a chunk to the one after it, and empties its slot.
     pub(super) fn join_to_next(&mut self, id: ChunkId, next: ChunkId) -> ChunkId {
-        let whole = self.chunks[id];
-        debug_assert_eq!(whole.next, next);
-        self.chunks.slots().join_to_next(id, whole)
+        let Chunk { bytes, prev, .. } = self.chunks[id];
+        let both = bytes + self.chunks[next].bytes;
+        self.chunks.slots().join_to_next(id, (prev, next), both);
+        next
     }
 
     /// Adds a chunk to the one before it, and empties its slot.
     pub(super) fn join_to_prev(&mut self, id: ChunkId, prev: ChunkId) -> ChunkId {
-        let whole = self.chunks[id];
-        debug_assert_eq!(whole.prev, prev);
-        self.chunks.slots().join_to_prev(id, whole)
+        let both = self.chunks[prev].bytes + self.chunks[id].bytes;
+        self.chunks.slots().join_to_prev(id, prev, both);
+        prev
     }
 }

@@ -80,25 +80,26 @@ impl Bfc {
         }
         let mut slots = self.chunks.slots();
         let (class, best) = self.bins.first_from(slots.chunks, SizeClass::of(rounded))?;
-        let whole = slots.chunks[best];
-        if whole.bytes < rounded || whole.state != State::Free {
+        let Chunk { bytes, state, .. } = slots.chunks[best];
+        if bytes < rounded || state != State::Free {
             cold_path();
             return None;
         }
         let large = is_large(&mut self.large_from, rounded);
-        if !self.split.cuts(whole.bytes, rounded) {
+        if !self.split.cuts(bytes, rounded) {
             self.bins.remove_first(slots.chunks, best, class);
-            slots.chunks[best].state = State::Live;
-            return Some(Place { address: whole.address, bytes: whole.bytes, slot: best.0 });
+            let chunk = &mut slots.chunks[best];
+            chunk.state = State::Live;
+            return Some(Place { address: chunk.address, bytes, slot: best.0 });
         }
-        let rest = SizeClass::of(whole.bytes - rounded);
+        let rest = SizeClass::of(bytes - rounded);
         // The first of its class stays the first if it becomes smaller.
         if rest != class {
             self.bins.remove_first(slots.chunks, best, class);
         }
         let (live, address) = match large {
-            true => (slots.cut_high(best, whole, rounded, State::Live), whole.end() - rounded),
-            false => (slots.cut_low(best, whole, rounded, State::Live), whole.address),
+            true => slots.cut_high(best, bytes, rounded, State::Live),
+            false => slots.cut_low(best, bytes, rounded, State::Live),
         };
         if rest != class {
             self.bins.insert(slots.chunks, best, rest);
@@ -167,14 +168,14 @@ impl Bfc {
 
     /// As [`Slots::cut_low`](super::super::chunk::Slots::cut_low).
     pub(super) fn cut_low(&mut self, id: ChunkId, bytes: u64, state: State) -> ChunkId {
-        let whole = self.chunks[id];
-        self.chunks.slots().cut_low(id, whole, bytes, state)
+        let whole = self.chunks[id].bytes;
+        self.chunks.slots().cut_low(id, whole, bytes, state).0
     }
 
     /// The same with the last `bytes` bytes.
     pub(super) fn cut_high(&mut self, id: ChunkId, bytes: u64, state: State) -> ChunkId {
-        let whole = self.chunks[id];
-        self.chunks.slots().cut_high(id, whole, bytes, state)
+        let whole = self.chunks[id].bytes;
+        self.chunks.slots().cut_high(id, whole, bytes, state).0
     }
 }
 

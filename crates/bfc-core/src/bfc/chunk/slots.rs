@@ -43,57 +43,58 @@ impl Slots<'_> {
         self.unused.add(id);
     }
 
-    /// Makes the first `bytes` bytes of a chunk, which is as `whole` says, a chunk of its own, in no bin. The caller has
-    /// seen to it that there is an unused slot.
-    // What is known of a chunk travels in registers, here and below: what was just written would be waited for.
+    /// Makes the first `bytes` bytes of a chunk of `whole` bytes a chunk of its own, in no bin: that, and where it starts.
+    /// The caller has seen to it that there is an unused slot.
+    // What was just worked out travels in registers, here and below: read back, it would be waited for. The rest is read where
+    // it is needed: there are too few registers to keep it in.
     #[inline(always)]
-    pub(crate) fn cut_low(&mut self, id: ChunkId, whole: Chunk, bytes: u64, state: State) -> ChunkId {
-        debug_assert!(0 < bytes && bytes < whole.bytes);
-        let front = self.insert(whole.address, bytes, (whole.prev, id), state);
+    pub(crate) fn cut_low(&mut self, id: ChunkId, whole: u64, bytes: u64, state: State) -> (ChunkId, u64) {
+        debug_assert!(0 < bytes && bytes < whole && whole == self.chunks[id].bytes);
+        let Chunk { address, prev, .. } = self.chunks[id];
+        let front = self.insert(address, bytes, (prev, id), state);
         let rest = &mut self.chunks[id];
-        rest.address = whole.address + bytes;
-        rest.bytes = whole.bytes - bytes;
+        rest.address = address + bytes;
+        rest.bytes = whole - bytes;
         rest.prev = front;
-        self.chunks[whole.prev].next = front;
-        front
+        self.chunks[prev].next = front;
+        (front, address)
     }
 
     /// The same with the last `bytes` bytes.
     #[inline(always)]
-    pub(crate) fn cut_high(&mut self, id: ChunkId, whole: Chunk, bytes: u64, state: State) -> ChunkId {
-        debug_assert!(0 < bytes && bytes < whole.bytes);
-        let rest = whole.bytes - bytes;
-        let back = self.insert(whole.address + rest, bytes, (id, whole.next), state);
-        self.chunks[id].bytes = rest;
+    pub(crate) fn cut_high(&mut self, id: ChunkId, whole: u64, bytes: u64, state: State) -> (ChunkId, u64) {
+        debug_assert!(0 < bytes && bytes < whole && whole == self.chunks[id].bytes);
+        let Chunk { address, next, .. } = self.chunks[id];
+        let start = address + (whole - bytes);
+        let back = self.insert(start, bytes, (id, next), state);
+        self.chunks[id].bytes = whole - bytes;
         self.chunks[id].next = back;
-        self.chunks[whole.next].prev = back;
-        back
+        self.chunks[next].prev = back;
+        (back, start)
     }
 
-    /// Adds a chunk to the one after it, and empties its slot.
+    /// Adds a chunk that lies between two others to the one after it, of `both` bytes then, and empties its slot.
     #[inline(always)]
-    pub(crate) fn join_to_next(&mut self, id: ChunkId, whole: Chunk) -> ChunkId {
-        let Chunk { address, bytes, prev, next, .. } = whole;
+    pub(crate) fn join_to_next(&mut self, id: ChunkId, (prev, next): (ChunkId, ChunkId), both: u64) {
+        let address = self.chunks[id].address;
         let chunk = &mut self.chunks[next];
-        debug_assert_eq!(address + bytes, chunk.address);
+        debug_assert!(chunk.prev == id && address + both == chunk.end());
         chunk.address = address;
-        chunk.bytes += bytes;
+        chunk.bytes = both;
         chunk.prev = prev;
         self.chunks[prev].next = next;
         self.remove(id);
-        next
     }
 
-    /// Adds a chunk to the one before it, and empties its slot.
+    /// Adds a chunk to the one before it, of `both` bytes then, and empties its slot.
     #[inline(always)]
-    pub(crate) fn join_to_prev(&mut self, id: ChunkId, whole: Chunk) -> ChunkId {
-        let Chunk { address, bytes, prev, next, .. } = whole;
+    pub(crate) fn join_to_prev(&mut self, id: ChunkId, prev: ChunkId, both: u64) {
+        let next = self.chunks[id].next;
         let chunk = &mut self.chunks[prev];
-        debug_assert_eq!(chunk.end(), address);
-        chunk.bytes += bytes;
+        debug_assert!(chunk.next == id && chunk.bytes < both);
+        chunk.bytes = both;
         chunk.next = next;
         self.chunks[next].prev = prev;
         self.remove(id);
-        prev
     }
 }
