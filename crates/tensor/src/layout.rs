@@ -37,6 +37,11 @@ impl Layout {
         Self { shape: *shape, strides, offset: 0 }
     }
 
+    /// The layout of a row of so many elements.
+    pub(crate) fn of_row(elements: usize) -> Self {
+        Self::row_major(&Shape::row(elements))
+    }
+
     /// Makes this layout, that of a single number, the row-major one of a shape.
     #[inline(always)]
     pub(crate) fn set_row_major(&mut self, shape: &Shape) {

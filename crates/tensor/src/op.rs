@@ -71,6 +71,21 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         Err(Error::NotDifferentiable { op: self.name() })
     }
 
+    /// [`backward`](Self::backward) for whoever has no more use for the gradient: its buffer may be taken over, or given back on the way. For
+    /// ops of this crate.
+    ///
+    /// # Errors
+    /// As [`backward`](Self::backward).
+    #[doc(hidden)]
+    fn backward_taking(
+        &self,
+        ctx: &OpContext<'_>,
+        saved: &Saved,
+        grad: Tensor,
+    ) -> Result<Vec<Option<Tensor>>> {
+        self.backward(ctx, saved, &grad)
+    }
+
     /// Whether the gradient of the only input is 0 but for a part, which backward adds to what others have found for that input: a
     /// tensor cut into many parts would else have as many gradients of its whole size. For ops of this crate.
     #[doc(hidden)]

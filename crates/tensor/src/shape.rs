@@ -106,6 +106,13 @@ impl Shape {
         self
     }
 
+    /// That of a row of so many elements.
+    pub(crate) const fn row(elements: usize) -> Self {
+        let mut shape = Self { dims: [0; MAX_RANK], rank: 1 };
+        shape.dims[0] = elements;
+        shape
+    }
+
     /// The same sizes with the first two exchanged, where there are so many.
     #[inline]
     pub(crate) const fn turned(mut self) -> Self {

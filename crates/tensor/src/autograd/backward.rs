@@ -11,6 +11,7 @@ use super::mode::no_grad;
 use super::node::{GradEdge, Node, Saved, Taken};
 use crate::backend::{Binary, Kernel};
 use crate::context::OpContext;
+use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::op::Op;
 use crate::placement::PlacementReason;
@@ -87,6 +88,8 @@ impl Pending {
 fn run(from: &GradEdge, seed: Tensor) -> Result<Gradients> {
     let mut gradients = Gradients::default();
     let mut pending = Pending::default();
+    // That of the gradients, which themselves are used up: one for all, as a rule.
+    let mut device = seed.device().clone();
     deliver(from.clone(), seed, &mut pending, &mut gradients)?;
     while let Some((mut node, grad)) = pending.pop_last() {
         // Everything that comes of a node, sums of gradients included, is charged to the module where its forward ran.
@@ -98,7 +101,10 @@ fn run(from: &GradEdge, seed: Tensor) -> Result<Gradients> {
                     let total = taken_out(input, &mut pending, &mut gradients);
                     saved.set_total(total);
                 }
-                let wanted = pass(op, &saved, grad)?;
+                if device != *grad.device() {
+                    device = grad.device().clone();
+                }
+                let wanted = pass(op, &device, &saved, grad)?;
                 for (edge, grad) in saved.into_edges().zip(wanted) {
                     if let (Some(edge), Some(grad)) = (edge, grad) {
                         deliver(edge, grad, &mut pending, &mut gradients)?;
@@ -116,11 +122,10 @@ fn run(from: &GradEdge, seed: Tensor) -> Result<Gradients> {
 }
 
 /// Runs one op's backward.
-fn pass(op: &dyn Op, saved: &Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
-    let device = grad.device();
+fn pass(op: &dyn Op, device: &Device, saved: &Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
     device.placement().tell(op.name(), device, PlacementReason::Backward);
     let ctx = OpContext::backward(op.name(), device, device.default_allocator()?);
-    let gradients = op.backward(&ctx, saved, &grad)?;
+    let gradients = op.backward_taking(&ctx, saved, grad)?;
     saved.check(op.name(), &gradients, device)?;
     Ok(gradients)
 }

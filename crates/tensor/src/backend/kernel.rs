@@ -118,8 +118,8 @@ pub enum Kernel<'a> {
         f: Unary,
         /// Its value or its argument, as [`Unary::grad_reads_output`] says.
         saved: View<'a>,
-        /// The gradient of its value.
-        grad: View<'a>,
+        /// The gradient of its value; `None` if it is in `out`.
+        grad: Option<View<'a>>,
         /// The gradient of its argument.
         out: ViewMut<'a>,
     },

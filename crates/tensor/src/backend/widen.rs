@@ -76,7 +76,7 @@ fn calculates_with_halves(kernel: &Kernel<'_>) -> bool {
         | Kernel::Select { .. }
         | Kernel::Gather { .. } => return false,
         Kernel::Unary { input, out, .. } => [input.dtype(), out.dtype()],
-        Kernel::UnaryGrad { grad, out, .. } => [grad.dtype(), out.dtype()],
+        Kernel::UnaryGrad { saved, out, .. } => [saved.dtype(), out.dtype()],
         Kernel::Binary { lhs, out, .. } => [lhs.dtype(), out.dtype()],
         Kernel::Accumulate { input, acc, .. } => [input.dtype(), acc.dtype()],
         Kernel::Compare { lhs, rhs, .. } => [lhs.dtype(), rhs.dtype()],
@@ -129,17 +129,23 @@ fn widened(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
             run(Kernel::Unary { f, input: input.view(), out: out.view_mut() })?;
             out.finish(ctx)
         }
-        Kernel::UnaryGrad { f, saved, grad, mut out } => {
+        Kernel::UnaryGrad { f, saved, grad: Some(grad), mut out } => {
             if pieces::run(ctx, [saved, grad], &mut out, |[saved, grad], out| Kernel::UnaryGrad {
                 f,
                 saved,
-                grad,
+                grad: Some(grad),
                 out,
             })? {
                 return Ok(());
             }
             let (saved, grad, mut out) = (read(saved)?, read(grad)?, Write::new(ctx, out)?);
-            run(Kernel::UnaryGrad { f, saved: saved.view(), grad: grad.view(), out: out.view_mut() })?;
+            let grad = Some(grad.view());
+            run(Kernel::UnaryGrad { f, saved: saved.view(), grad, out: out.view_mut() })?;
+            out.finish(ctx)
+        }
+        Kernel::UnaryGrad { f, saved, grad: None, out } => {
+            let (saved, mut out) = (read(saved)?, Write::in_place(ctx, out)?);
+            run(Kernel::UnaryGrad { f, saved: saved.view(), grad: None, out: out.view_mut() })?;
             out.finish(ctx)
         }
         Kernel::Binary { f, lhs, rhs, mut out } => {

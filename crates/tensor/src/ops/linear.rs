@@ -78,18 +78,50 @@ impl Op for Linear {
         Ok(y)
     }
 
-    // By kernels alone, not by other ops: a small model spends its steps on beginning ops.
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let through = self.activation.map(|f| {
-            // Behind what is saved for the product.
-            let read = saved.tensor(usize::from(saved.needs_grad(0)) + usize::from(saved.needs_grad(1)))?;
-            let (f, mut out) = (f.function(), ctx.temp(grad.shape(), grad.dtype())?);
-            let (saved, grad) = (read.view(), grad.view());
-            ctx.compute(Kernel::UnaryGrad { f, saved, grad, out: out.view_mut() })?;
-            Ok::<_, Error>(out.finish())
-        });
-        let through = through.transpose()?;
-        let grad = through.as_ref().unwrap_or(grad);
+        let of_sums = self.activation.map(|f| of_sums(ctx, f, saved, grad)).transpose()?;
+        self.gradients(ctx, saved, of_sums.as_ref().unwrap_or(grad))
+    }
+
+    fn backward_taking(
+        &self,
+        ctx: &OpContext<'_>,
+        saved: &Saved,
+        mut grad: Tensor,
+    ) -> Result<Vec<Option<Tensor>>> {
+        if let Some(f) = self.activation {
+            // In place, unless somebody else looks into the gradient; in any case it is not needed any more. Halves that have to be
+            // widened go piece by piece only from one buffer to another.
+            let in_place = !grad.dtype().is_half() || ctx.backend().takes_halves();
+            match grad.view_mut().filter(|_| in_place) {
+                Some(out) => {
+                    let (f, saved) = (f.function(), before_activation(saved)?.view());
+                    ctx.compute(Kernel::UnaryGrad { f, saved, grad: None, out })?;
+                }
+                None => grad = of_sums(ctx, f, saved, &grad)?,
+            }
+        }
+        self.gradients(ctx, saved, &grad)
+    }
+}
+
+/// What f' is computed from: it stands behind what is saved for the product.
+fn before_activation(saved: &Saved) -> Result<&Tensor> {
+    saved.tensor(usize::from(saved.needs_grad(0)) + usize::from(saved.needs_grad(1)))
+}
+
+/// The gradient of the sums, from that of what the activation made of them.
+fn of_sums(ctx: &OpContext<'_>, f: Activation, saved: &Saved, grad: &Tensor) -> Result<Tensor> {
+    let mut out = ctx.temp(grad.shape(), grad.dtype())?;
+    let (f, saved) = (f.function(), before_activation(saved)?.view());
+    ctx.compute(Kernel::UnaryGrad { f, saved, grad: Some(grad.view()), out: out.view_mut() })?;
+    Ok(out.finish())
+}
+
+impl Linear {
+    /// The gradients of x, W and b from that of the sums.
+    // By kernels alone, not by other ops: a small model spends its steps on beginning ops.
+    fn gradients(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let product = |lhs: View<'_>, rhs: View<'_>| {
             let shape = Shape::new(&[lhs.layout().shape()[0], rhs.layout().shape()[1]])?;
             let mut out = ctx.output(&shape, grad.dtype())?;

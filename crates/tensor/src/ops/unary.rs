@@ -90,7 +90,7 @@ impl Op for UnaryOp {
             f => {
                 let mut out = ctx.output(grad.shape(), grad.dtype())?;
                 let saved = saved.tensor(0)?.view();
-                ctx.compute(Kernel::UnaryGrad { f, saved, grad: grad.view(), out: out.view_mut() })?;
+                ctx.compute(Kernel::UnaryGrad { f, saved, grad: Some(grad.view()), out: out.view_mut() })?;
                 out.finish()
             }
         };

@@ -258,7 +258,7 @@ mod tests {
         run("copy_into", Kernel::CopyInto { input: x, axis: 0, start: 0, step: 1, out: y.out() });
         run("flip", Kernel::Flip { input: x, axes: &[true; 2], out: y.out() });
         run("unary", Kernel::Unary { f: Unary::Exp, input: x, out: y.out() });
-        run("unary_grad", Kernel::UnaryGrad { f: Unary::Exp, saved: x, grad: x, out: y.out() });
+        run("unary_grad", Kernel::UnaryGrad { f: Unary::Exp, saved: x, grad: Some(x), out: y.out() });
         run("binary", Kernel::Binary { f: Binary::Add, lhs: x, rhs: x, out: y.out() });
         run("accumulate", Kernel::Accumulate { f: Binary::Add, input: x, acc: y.out() });
         run("compare", Kernel::Compare { f: Compare::Lt, lhs: x, rhs: x, out: truth.out() });

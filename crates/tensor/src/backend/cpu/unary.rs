@@ -9,6 +9,7 @@ use super::power::raise;
 use super::simd::{self, Loop};
 use crate::backend::Unary;
 use crate::error::Result;
+use crate::layout::Layout;
 use crate::storage::{View, ViewMut};
 
 /// See [`Kernel::Unary`](crate::backend::Kernel::Unary).
@@ -159,7 +160,7 @@ pub(super) fn unary_grad(
     op: &'static str,
     f: Unary,
     saved: View<'_>,
-    grad: View<'_>,
+    grad: Option<View<'_>>,
     out: ViewMut<'_>,
 ) -> Result<()> {
     float!(op, out.dtype(), T => {
@@ -167,12 +168,34 @@ pub(super) fn unary_grad(
             Unary::Sin | Unary::Cos => small_angles(&Source::<T>::new(op, saved)?),
             _ => false,
         };
-        let (saved_data, grad_data) = (host::<T>(op, &saved)?, host::<T>(op, &grad)?);
-        let out = host_mut::<T>(op, out)?;
+        let saved_data = host::<T>(op, &saved)?;
+        let Some(grad) = grad else {
+            let source = Source::of(saved_data, saved.layout());
+            derivative_in_place(workers, (f, small), &source, host_mut::<T>(op, out)?);
+            return Ok(());
+        };
+        let (grad_data, out) = (host::<T>(op, &grad)?, host_mut::<T>(op, out)?);
         let pair = Pair::of((saved_data, saved.layout()), (grad_data, grad.layout()));
         derivative(workers, (f, small), &pair, out);
         Ok(())
     })
+}
+
+/// Gradients copied out of the way at a time.
+const ASIDE: usize = 256;
+
+/// [`derivative`] where g is in the output. Piece by piece it is copied out of the way, so that no function is compiled once more.
+fn derivative_in_place<T: Float>(workers: &Workers, f: (Unary, bool), saved: &Source<'_, T>, out: &mut [T]) {
+    workers.chunks(out, LIGHT, &|start, part| {
+        let (mut grads, mut values) = ([T::ZERO; ASIDE], [T::ZERO; ASIDE]);
+        for (piece, out) in part.chunks_mut(ASIDE).enumerate() {
+            let (first, grads) = (start + piece * ASIDE, &mut grads[..out.len()]);
+            grads.copy_from_slice(out);
+            let saved = saved.part(first..first + out.len(), &mut values);
+            let row = Layout::of_row(out.len());
+            derivative(workers, f, &Pair::of((saved, &row), (grads, &row)), out);
+        }
+    });
 }
 
 /// out = g f'(x), or the same from the value y = f(x) where that is what was saved; of each pair the first is it. `small` says

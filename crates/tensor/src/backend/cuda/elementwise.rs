@@ -156,9 +156,11 @@ pub(super) fn unary_grad(
     op: &'static str,
     f: Unary,
     saved: View<'_>,
-    grad: View<'_>,
+    grad: Option<View<'_>>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
+    // Each thread reads what it writes before it writes it.
+    let grad = grad.unwrap_or_else(|| out.as_view());
     let dtype = narrowest([out.dtype(), saved.dtype(), grad.dtype()]);
     float(op, dtype)?;
     let mut job = over(out.layout());
