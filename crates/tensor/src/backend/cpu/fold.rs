@@ -64,6 +64,14 @@ impl<T: Number, const W: usize> Cascade<T, W> {
     /// Counts a row, and moves up what is complete.
     fn count<F: Fold<T>>(&mut self) {
         self.rows += 1;
+        if self.rows.is_multiple_of(RADIX) {
+            self.carry::<F>();
+        }
+    }
+
+    /// Moves up what is complete. Not inlined: it is seldom called, and from many places.
+    #[inline(never)]
+    fn carry<F: Fold<T>>(&mut self) {
         let (mut rows, mut level) = (self.rows, 0);
         while rows.is_multiple_of(RADIX) && level + 1 < LEVELS {
             self.raise::<F>(level);

@@ -383,6 +383,8 @@ struct Columns<const W: usize> {
 }
 
 impl<const W: usize> Columns<W> {
+    // Not inlined into each way to fold each type.
+    #[inline(never)]
     fn new(inner: &Walk<1>, first: usize, width: usize) -> Self {
         let mut places = [0; W];
         let [stride] = inner.inner();
