@@ -328,6 +328,61 @@ mod tests {
     }
 
     #[test]
+    fn backward_changes_a_gradient_in_place_only_if_nobody_else_looks_into_it() {
+        let device = cpu();
+        let rng = Rng::new(4);
+        let leaf = |dims: &[usize]| {
+            Tensor::uniform(&device, dims, -1.0, 1.0, &rng).unwrap().requiring_grad().unwrap()
+        };
+        for f in Activation::ALL {
+            let x = Tensor::uniform(&device, [40, 8], -1.0, 1.0, &rng).unwrap();
+            let leaves = [leaf(&[8, 24]), leaf(&[24]), leaf(&[8, 24]), leaf(&[24])];
+            let [weight1, bias1, weight2, bias2] = &leaves;
+            // The sum hands one gradient to both.
+            let gradients = |one: Tensor, other: Tensor| {
+                let gradients =
+                    one.add(&other).unwrap().square().unwrap().sum_all().unwrap().backward().unwrap();
+                leaves.each_ref().map(|leaf| gradients.get(leaf).unwrap().to_vec::<f32>().unwrap())
+            };
+            let apart = |weight, bias| x.linear(weight, bias).unwrap().activated(Some(f)).unwrap();
+            let together = |weight, bias| x.linear_activation(weight, bias, f).unwrap();
+            assert_eq!(
+                gradients(together(weight1, bias1), together(weight2, bias2)),
+                gradients(apart(weight1, bias1), apart(weight2, bias2)),
+                "{f:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn backward_through_an_activation_takes_no_memory_of_the_size_of_the_result() {
+        let device = cpu();
+        let memory = device.default_allocator().unwrap();
+        let x = counting(&device, &[512, 4]);
+        let weight = counting(&device, &[4, 256]).requiring_grad().unwrap();
+        let bias = counting(&device, &[256]).requiring_grad().unwrap();
+        let y = x.linear_activation(&weight, &bias, Activation::Relu).unwrap();
+        let bytes = (y.elements() * 4) as u64;
+        let loss = y.sum_all().unwrap();
+        drop(y);
+        memory.clear_stats();
+        let before = memory.stats().bytes_in_use;
+        drop(loss.backward().unwrap());
+        // That of the sum is one number, repeated; it cannot be changed in place, and what is made of it is all.
+        let taken = memory.stats().peak_bytes_in_use - before;
+        assert!((bytes..bytes + bytes / 4).contains(&taken), "{taken} of {bytes}");
+        let z = x.linear_activation(&weight, &bias, Activation::Relu).unwrap();
+        let loss = z.square().unwrap().sum_all().unwrap();
+        drop(z);
+        memory.clear_stats();
+        let before = memory.stats().bytes_in_use;
+        drop(loss.backward().unwrap());
+        // The gradient of the square, which that of the sums takes the place of.
+        let taken = memory.stats().peak_bytes_in_use - before;
+        assert!((bytes..bytes + bytes / 4).contains(&taken), "{taken} of {bytes}");
+    }
+
+    #[test]
     fn the_product_takes_no_memory_beside_the_result() {
         let device = cpu();
         let (x, weight) = (counting(&device, &[64, 8, 16]), counting(&device, &[16, 32]));
