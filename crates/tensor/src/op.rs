@@ -71,8 +71,8 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         Err(Error::NotDifferentiable { op: self.name() })
     }
 
-    /// [`backward`](Self::backward) for whoever has no more use for the gradient: its buffer may be taken over, or given back on the way. For
-    /// ops of this crate.
+    /// [`backward`](Self::backward) for whoever has no more use for the gradient, nor for what was saved: buffers may be taken over, or
+    /// given back on the way. For ops of this crate.
     ///
     /// # Errors
     /// As [`backward`](Self::backward).
@@ -80,7 +80,7 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
     fn backward_taking(
         &self,
         ctx: &OpContext<'_>,
-        saved: &Saved,
+        saved: &mut Saved,
         grad: Tensor,
     ) -> Result<Vec<Option<Tensor>>> {
         self.backward(ctx, saved, &grad)

@@ -104,7 +104,7 @@ fn run(from: &GradEdge, seed: Tensor) -> Result<Gradients> {
                 if device != *grad.device() {
                     device = grad.device().clone();
                 }
-                let wanted = pass(op, &device, &saved, grad)?;
+                let wanted = pass(op, &device, &mut saved, grad)?;
                 for (edge, grad) in saved.into_edges().zip(wanted) {
                     if let (Some(edge), Some(grad)) = (edge, grad) {
                         deliver(edge, grad, &mut pending, &mut gradients)?;
@@ -122,7 +122,7 @@ fn run(from: &GradEdge, seed: Tensor) -> Result<Gradients> {
 }
 
 /// Runs one op's backward.
-fn pass(op: &dyn Op, device: &Device, saved: &Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
+fn pass(op: &dyn Op, device: &Device, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
     device.placement().tell(op.name(), device, PlacementReason::Backward);
     let ctx = OpContext::backward(op.name(), device, device.default_allocator()?);
     let gradients = op.backward_taking(&ctx, saved, grad)?;

@@ -169,6 +169,11 @@ impl Saved {
         })
     }
 
+    /// Lets the tensor that was saved last go, once it was read.
+    pub(crate) fn let_last_go(&mut self) {
+        drop(self.tensors.pop());
+    }
+
     /// Where the gradient of the only input goes, if there is one alone and its gradient is asked for.
     pub(super) fn only_edge(&self) -> Option<&GradEdge> {
         match &self.inputs[..] {

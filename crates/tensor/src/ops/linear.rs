@@ -86,7 +86,7 @@ impl Op for Linear {
     fn backward_taking(
         &self,
         ctx: &OpContext<'_>,
-        saved: &Saved,
+        saved: &mut Saved,
         mut grad: Tensor,
     ) -> Result<Vec<Option<Tensor>>> {
         if let Some(f) = self.activation {
@@ -100,12 +100,13 @@ impl Op for Linear {
                 }
                 None => grad = of_sums(ctx, f, saved, &grad)?,
             }
+            saved.let_last_go();
         }
         self.gradients(ctx, saved, &grad)
     }
 }
 
-/// What f' is computed from: it stands behind what is saved for the product.
+/// What f' is computed from: it is saved last, behind what the product's gradients read.
 fn before_activation(saved: &Saved) -> Result<&Tensor> {
     saved.tensor(usize::from(saved.needs_grad(0)) + usize::from(saved.needs_grad(1)))
 }
