@@ -19,8 +19,11 @@ use highwater::{Conv2dOptions, Pool2dOptions, Result, visit_parts};
 /// One step of a program.
 type Program = Box<dyn FnMut() -> anyhow::Result<()>>;
 
+/// Makes a program ready.
+type Start = fn() -> anyhow::Result<Program>;
+
 /// The programs, by name.
-const PROGRAMS: [(&str, fn() -> anyhow::Result<Program>); 5] =
+const PROGRAMS: [(&str, Start); 5] =
     [("replay", replay), ("tiny", tiny), ("mlp", mlp), ("cnn", cnn), ("gpt", gpt)];
 
 fn main() -> anyhow::Result<()> {

@@ -265,7 +265,7 @@ impl Tracker {
 
     /// Ends an execution. The handle is that of its first allocator, if the run had one.
     fn finish(&self, execution: Arc<Execution>, handle: Option<Arc<dyn Allocator>>) {
-        let (row, first, others) = execution.finish();
+        let (row, Joined { first, others }) = execution.finish();
         let mut figures = Figures::default();
         let mut seated = None;
         match first {
@@ -277,7 +277,7 @@ impl Tracker {
             }
             None => {}
         }
-        if let Some(others) = others {
+        if !others.is_empty() {
             others.into_iter().for_each(|other| self.end_alone(other, &mut figures));
         }
         // Dropped without the lock: it may be the last to hold the books.
@@ -365,12 +365,10 @@ impl Execution {
 
     /// Ends the execution: from here on no allocator joins it. Its row, and those that did.
     #[inline]
-    fn finish(&self) -> (usize, Option<Arc<TrackingAllocator>>, Option<Vec<Arc<TrackingAllocator>>>) {
+    fn finish(&self) -> (usize, Joined) {
         let mut running = self.running();
         self.finished.store(true, Ordering::Release);
-        let Running { row, allocators: Joined { first, others }, .. } = &mut *running;
-        let others = if others.is_empty() { None } else { Some(std::mem::take(others)) };
-        (*row, first.take(), others)
+        (running.row, std::mem::take(&mut running.allocators))
     }
 }
 

@@ -4,7 +4,7 @@ use highwater::nn::Parameter;
 use highwater::nn::{Conv2d, Embedding, Flatten, LayerNorm, LinearOptions, MaxPool2d, MultiHeadAttention};
 use highwater::prelude::*;
 use highwater::tracking::Tracker;
-use highwater::{Activation, Conv2dOptions, Error, Pool2dOptions, Result};
+use highwater::{Conv2dOptions, Pool2dOptions, Result};
 
 use crate::Step;
 use crate::workload::{Batches, DISTINCT, GPT, Gpt, Workload};
@@ -12,9 +12,6 @@ use crate::workload::{Batches, DISTINCT, GPT, Gpt, Workload};
 /// How Highwater runs.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Options {
-    /// Has Highwater's linear layers compute the activations that follow them in perceptrons.
-    #[arg(long)]
-    fused: bool,
     /// Has Highwater keep no accounts of ops.
     #[arg(long)]
     unmarked: bool,
@@ -24,7 +21,7 @@ pub struct Options {
 pub fn start(
     workload: Workload,
     threads: usize,
-    Options { fused, unmarked }: Options,
+    Options { unmarked }: Options,
 ) -> anyhow::Result<Step> {
     let tracker = if unmarked { Tracker::without_marks() } else { Tracker::new() };
     let runtime = Runtime::builder().threads(threads).tracker(tracker).build()?;
@@ -32,20 +29,7 @@ pub fn start(
     let batches = Batches::new(workload);
     let rng = Rng::new(0);
     let linear = |inputs, outputs| Linear::new(&device, inputs, outputs, &rng);
-    let relu = |inputs, outputs| Ok::<_, Error>(linear(inputs, outputs)?.with_activation(Activation::Relu));
     let model: Box<dyn Module> = match workload {
-        Workload::Mlp if fused => Box::new(
-            Sequential::new()
-                .with("fc1", relu(784, 256)?)
-                .with("fc2", relu(256, 128)?)
-                .with("fc3", linear(128, 10)?),
-        ),
-        Workload::Tiny if fused => Box::new(
-            Sequential::new()
-                .with("fc1", relu(2, 16)?)
-                .with("fc2", relu(16, 16)?)
-                .with("fc3", linear(16, 1)?),
-        ),
         Workload::Mlp => Box::new(
             Sequential::new()
                 .with("fc1", linear(784, 256)?)

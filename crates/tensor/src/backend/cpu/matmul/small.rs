@@ -163,9 +163,8 @@ fn add_columns<T: Float, const ROWS: usize, const COLUMNS: usize>(
             }
         }
         Start::Row(values) => {
-            for row in 0..ROWS {
-                totals[row].copy_from_slice(&values[first..][..COLUMNS]);
-            }
+            let values = &values[first..][..COLUMNS];
+            totals.iter_mut().for_each(|totals| totals.copy_from_slice(values));
         }
     }
     for inner in 0..rhs.rows {
