@@ -6,12 +6,12 @@ mod ops_table;
 use bfc_core::{Bytes, Category};
 use highwater_tensor::nn::{
     BatchNorm, Conv1d, Conv2d, ConvTranspose2d, Dropout, Embedding, Fans, Gelu, GroupNorm, Init, LayerNorm,
-    Linear, LinearOptions, Module, MultiHeadAttention, Parameter, Relu, RmsNorm, Sequential, Sigmoid, Silu,
-    Tanh, TransformerBlock,
+    Linear, LinearOptions, Module, MultiHeadAttention, Parameter, Relu, RmsNorm, Sequential, Sigmoid, Tanh,
+    TransformerBlock,
 };
 use highwater_tensor::{
-    Activation, AttentionOptions, Conv2dOptions, DType, Device, Error, GradCheck, Gradients, Rng, Runtime,
-    Tensor, check_gradients, no_grad,
+    AttentionOptions, Conv2dOptions, DType, Device, Error, GradCheck, Gradients, Rng, Runtime, Tensor,
+    check_gradients, no_grad,
 };
 use highwater_tracking::{Report, module};
 use ops_table::{device, runtime};
@@ -175,66 +175,6 @@ fn paths_of_parameters_are_the_scopes_their_layers_run_in() {
     assert_eq!(scope_of("linear"), ["head"]);
     let paths: Vec<_> = net.parameters().into_iter().map(|(path, _)| path).collect();
     assert_eq!(paths, ["block.fc.weight", "block.fc.bias", "head.weight", "head.bias"]);
-}
-
-#[test]
-fn an_activation_after_a_linear_layer_is_computed_with_it_to_the_same_bits() {
-    let runtime = runtime();
-    let device = runtime.cpu().unwrap();
-    let bits = |tensor: &Tensor| {
-        let values = tensor.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
-        values.into_iter().map(f64::to_bits).collect::<Vec<_>>()
-    };
-    // With the ops that each comes to in a sequence.
-    let layers = || -> Vec<(Box<dyn Module>, &[&str])> {
-        let rng = Rng::new(7);
-        let layer = |inputs, outputs| Linear::new(&device, inputs, outputs, &rng).unwrap();
-        let without_bias = LinearOptions { bias: None, ..Default::default() };
-        vec![
-            (Box::new(layer(6, 5)), &["linear_relu"]),
-            (Box::new(Relu), &[]),
-            (Box::new(layer(5, 4)), &["linear_gelu"]),
-            (Box::new(Gelu), &[]),
-            // What follows cannot be computed along, or the layer has an activation already, or no op for one.
-            (Box::new(layer(4, 4)), &["linear"]),
-            (Box::new(Tanh), &["tanh"]),
-            (Box::new(layer(4, 4).with_activation(Activation::Silu)), &["linear_silu"]),
-            (Box::new(Relu), &["relu"]),
-            (Box::new(Linear::with_options(&device, 4, 3, without_bias, &rng).unwrap()), &["matmul"]),
-            (Box::new(Silu), &["silu"]),
-            (Box::new(layer(3, 3)), &["linear"]),
-        ]
-    };
-    for dtype in [DType::F32, DType::BF16] {
-        let x = Tensor::normal(&device, [8, 6], 0.0, 1.0, &Rng::new(8)).unwrap().to_dtype(dtype).unwrap();
-        let (apart, mut expected) = (layers(), Vec::new());
-        let mut y_apart = x.clone();
-        for (layer, ops) in &apart {
-            layer.convert(dtype).unwrap();
-            y_apart = layer.forward(&y_apart).unwrap();
-            expected.extend_from_slice(ops);
-        }
-        let together = layers().into_iter().fold(Sequential::new(), |net, (layer, _)| net.with("", layer));
-        together.convert(dtype).unwrap();
-        runtime.tracker().reset();
-        let y_together = together.forward(&x).unwrap();
-        let totals = runtime.tracker().op_totals();
-        let calls = totals.iter().flat_map(|row| vec![row.op; usize::try_from(row.calls).unwrap()]);
-        let mut counted: Vec<_> = calls.collect();
-        counted.sort_unstable();
-        expected.sort_unstable();
-        assert_eq!(counted, expected, "{dtype}");
-        assert_eq!(bits(&y_together), bits(&y_apart), "{dtype}");
-        let gradients = |y: &Tensor, parameters: Vec<(String, Parameter)>| {
-            let gradients = y.square().unwrap().sum_all().unwrap().backward().unwrap();
-            let of = |(_, own): (_, Parameter)| bits(gradients.get(&own.tensor()).unwrap());
-            parameters.into_iter().map(of).collect::<Vec<_>>()
-        };
-        let of_apart = apart.iter().flat_map(|(layer, _)| layer.parameters()).collect();
-        let (of_apart, of_together) =
-            (gradients(&y_apart, of_apart), gradients(&y_together, together.parameters()));
-        assert_eq!(of_apart, of_together, "{dtype}");
-    }
 }
 
 #[test]
