@@ -304,7 +304,7 @@ impl StreamAllocator {
                     if let Some(before) = before {
                         let nothing_held = !suffices && self.nothing_else_in_use(in_use, &before);
                         // Memory that is pinned comes back by the frontier, whoever raises it.
-                        let alone = before.alone && verdict != Verdict::Pinned;
+                        let alone = before.alone && verdict != Verdict::Pinned && self.still_alone(&before);
                         return Err(Refusal { error, wait: !(nothing_held || alone) });
                     }
                 }
@@ -324,6 +324,11 @@ impl StreamAllocator {
         let sum = |blocks: Vec<&Block>| Some(blocks.into_iter().map(|block| block.bytes).sum());
         let pending = self.pending.of_the_first(before.handed_in, sum).unwrap_or(0);
         in_use <= pending && self.allocations() == before.allocations
+    }
+
+    /// Whether nobody else could have freed anything since either: a thread that came meanwhile has taken memory by now, or is known.
+    fn still_alone(&self, before: &Before) -> bool {
+        !self.others_may_free() && self.allocations() == before.allocations
     }
 
     /// Blocks handed out so far.
