@@ -88,13 +88,16 @@ fn json_has_the_results_and_the_figures_of_each_op() {
     assert!(json["test_accuracy"].as_f64().unwrap() > 0.8);
     assert!(json["final_loss"].as_f64().unwrap() < 1.0);
     assert!(json["seconds"].as_f64().unwrap() > 0.0);
-    let linear = |phase: &str| {
+    let row_of = |op: &str, phase: &str| {
         let rows = json["ops"].as_array().unwrap();
-        rows.iter().find(|row| row["op"] == "linear" && row["phase"] == phase).unwrap().clone()
+        rows.iter().find(|row| row["op"] == op && row["phase"] == phase).unwrap().clone()
     };
-    for (phase, calls) in [("forward", 3 * (46 + 2 * 6)), ("backward", 3 * 46)] {
-        let row = linear(phase);
-        assert_eq!(row["calls"], calls);
+    // Of three layers, two are followed by an activation.
+    let layers = [("linear_relu", 2), ("linear", 1)];
+    let phases = [("forward", 46 + 2 * 6), ("backward", 46)];
+    for ((op, layers), (phase, steps)) in layers.iter().flat_map(|of| phases.map(|steps| (of, steps))) {
+        let row = row_of(op, phase);
+        assert_eq!(row["calls"], layers * steps);
         assert!(row["total_bytes"].as_u64().unwrap() > row["high_water_bytes"].as_u64().unwrap());
         assert_eq!(row["live_bytes"], 0);
     }
@@ -142,7 +145,7 @@ fn a_trace_is_written_that_holds_together_plain_and_compressed() {
     assert_eq!(plain, unpacked);
     let trace = Trace::parse(&plain[..], &TraceLimits::default()).unwrap();
     assert!(trace.events().len() > 1000);
-    assert!(trace.labels().iter().any(|label| label == "fc2.linear:backward"), "{:?}", trace.labels());
+    assert!(trace.labels().iter().any(|label| label == "fc2.linear_relu:backward"), "{:?}", trace.labels());
     assert_eq!(trace.header("peak_live_bytes"), Some(trace.peak_live_bytes().to_string().as_str()));
 }
 
