@@ -83,31 +83,27 @@ impl Tracker {
     /// While this thread works for an op of this tracker already, the new one is a part of that: it shares its account
     /// and is no call of its own.
     pub fn begin(&self, op: &'static str) -> OpRun<'_> {
-        match self.whole_to_be_part_of() {
-            None => self.begin_whole(op, None),
-            Some(whole) => self.begin_part(whole, None),
-        }
+        self.begin_with(op, None)
     }
 
     /// The same, with the op's tracking allocator over `base`, which [`OpRun::allocator`] gives: in one go.
     pub fn begin_over(&self, op: &'static str, base: &Arc<dyn Allocator>) -> OpRun<'_> {
-        match self.whole_to_be_part_of() {
-            None => self.begin_whole(op, Some(base)),
-            Some(whole) => self.begin_part(whole, Some(base)),
+        self.begin_with(op, Some(base))
+    }
+
+    #[inline(always)]
+    fn begin_with(&self, op: &'static str, base: Option<&Arc<dyn Allocator>>) -> OpRun<'_> {
+        if !self.marks {
+            return OpRun { tracker: self, owner: OwnerId::ROOT, handle: None, part: Part::Unmarked };
+        }
+        match running_op_of(self.id) {
+            None => self.begin_whole(op, base),
+            Some(execution) => self.begin_part(execution, base),
         }
     }
 
-    /// What runs on this thread for this tracker: `Some(None)` where no accounts are kept, and nothing is more than a part.
-    #[inline(always)]
-    fn whole_to_be_part_of(&self) -> Option<Option<Arc<Execution>>> {
-        if self.marks { running_op_of(self.id).map(Some) } else { Some(None) }
-    }
-
-    /// A run that is no execution of its own.
-    fn begin_part(&self, whole: Option<Arc<Execution>>, base: Option<&Arc<dyn Allocator>>) -> OpRun<'_> {
-        let Some(execution) = whole else {
-            return OpRun { tracker: self, owner: OwnerId::ROOT, handle: None, part: Part::Unmarked };
-        };
+    /// A run that is a part of an execution.
+    fn begin_part(&self, execution: Arc<Execution>, base: Option<&Arc<dyn Allocator>>) -> OpRun<'_> {
         let owner = execution.running().owner;
         let mut run = OpRun { tracker: self, owner, handle: None, part: Part::Nested(execution) };
         run.handle = base.map(|base| run.track(base));
