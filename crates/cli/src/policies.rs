@@ -42,6 +42,7 @@ const ALL: &[Knob] = &[
     Knob::GarbageCollection,
     Knob::Split,
     Knob::Cut,
+    Knob::Join,
     Knob::ThreadCache,
 ];
 

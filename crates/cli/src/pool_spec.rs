@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use bfc_core::{BfcOptions, Bytes, CacheChoice, CutRule, GrowthRule, PoolConfig, PoolOptions, SplitChoice};
+use bfc_core::{
+    BfcOptions, Bytes, CacheChoice, CutRule, GrowthRule, JoinRule, PoolConfig, PoolOptions, SplitChoice,
+};
 use clap::{Args, ValueEnum};
 
 /// How a pool comes to its memory.
@@ -52,6 +54,10 @@ pub(crate) struct PoolArguments {
     #[arg(long, value_name = "RULE")]
     cut: Option<CutRule>,
 
+    /// When freed blocks are joined with what is free beside them: at-once or deferred
+    #[arg(long, value_name = "RULE")]
+    join: Option<JoinRule>,
+
     /// Caches of small blocks by thread: on, off or LARGEST[:KEPT]
     #[arg(long, value_name = "SIZES", num_args = 0..=1, default_missing_value = "on", require_equals = true)]
     thread_cache: Option<CacheChoice>,
@@ -75,6 +81,7 @@ pub(crate) enum Knob {
     GarbageCollection,
     Split,
     Cut,
+    Join,
     ThreadCache,
 }
 
@@ -88,6 +95,7 @@ impl fmt::Display for Knob {
             Self::GarbageCollection => "--garbage-collection",
             Self::Split => "--split",
             Self::Cut => "--cut",
+            Self::Join => "--join",
             Self::ThreadCache => "--thread-cache",
         })
     }
@@ -172,7 +180,7 @@ impl PoolSpec {
         self.options.configure(config).with_allow_growth(!self.is_fixed())
     }
 
-    /// The rules for cutting chunks with what was said of them.
+    /// The rules for cutting and joining chunks with what was said of them.
     pub(crate) fn cutting(self, rules: BfcOptions) -> BfcOptions {
         self.options.cutting(rules, self.limit())
     }
@@ -197,6 +205,7 @@ impl PoolArguments {
         options.garbage_collection = self.garbage_collection;
         options.split = self.split;
         options.cut = self.cut;
+        options.join = self.join;
         options.thread_cache = self.thread_cache;
         options
     }
@@ -211,6 +220,7 @@ impl PoolArguments {
             (Knob::GarbageCollection, self.garbage_collection.is_some()),
             (Knob::Split, self.split.is_some()),
             (Knob::Cut, self.cut.is_some()),
+            (Knob::Join, self.join.is_some()),
             (Knob::ThreadCache, self.thread_cache.is_some()),
         ];
         given.into_iter().filter_map(|(knob, given)| given.then_some(knob)).collect()

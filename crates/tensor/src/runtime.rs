@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use bfc_core::sim::SimDevice;
 use bfc_core::{
     AddressOnlyMemory, AllocatorAttributes, AllocatorChoice, BfcConfig, Bytes, DeviceId, DeviceKind,
-    DeviceScope, Environment, EnvironmentError, HostMemory, MemoryKind, Plan, Pool, PoolOptions,
+    DeviceScope, Environment, EnvironmentError, HostMemory, JoinRule, MemoryKind, Plan, Pool, PoolOptions,
     PoolSettings, Registry, Span, SubAllocator, default_reserve,
 };
 use highwater_tracking::Tracker;
@@ -262,7 +262,7 @@ impl RuntimeBuilder {
     }
 
     /// Adds a device of one's own, or takes the place of one that the runtime would find: who computes, and on which
-    /// memory. It gets a pool like any other.
+    /// memory. It gets a pool like any other, which joins freed blocks at once ([`JoinRule`]) where the device takes steps as graphs.
     #[must_use]
     pub fn device(mut self, id: DeviceId, backend: Arc<dyn Backend>, memory: Arc<dyn SubAllocator>) -> Self {
         self.devices.retain(|device| device.id != id);
@@ -289,9 +289,9 @@ impl RuntimeBuilder {
             .max(1);
         let config = self.config.unwrap_or_else(|| BfcConfig::new(DEFAULT_POOL));
         let registry = self.registry.unwrap_or_else(|| Arc::new(Registry::new()));
-        let pool = |id: DeviceId, source: Arc<dyn SubAllocator>, said: PoolOptions| {
+        let pool = |id: DeviceId, source: Arc<dyn SubAllocator>, said: PoolOptions, config: BfcConfig| {
             let options = self.pools.options(id).or(said).or(environment.settings().options(id));
-            let (name, index, config) = (id.to_string(), id.ordinal as usize, config.clone());
+            let (name, index) = (id.to_string(), id.ordinal as usize);
             match plan_for(&self.plans, id) {
                 Some(plan) => Pool::planned(name, source, index, config, plan),
                 None => Pool::new(name, source, index, config),
@@ -302,14 +302,17 @@ impl RuntimeBuilder {
             Some(total) => HostMemory::new().with_total(total),
             None => HostMemory::new(),
         };
-        registry.register(DeviceId::CPU, [pool(DeviceId::CPU, Arc::new(host), PoolOptions::default())])?;
+        registry.register(
+            DeviceId::CPU,
+            [pool(DeviceId::CPU, Arc::new(host), PoolOptions::default(), config.clone())],
+        )?;
         let said = profile
             .limit()
             .map_or_else(PoolOptions::default, |limit| PoolOptions::default().with_limit(limit));
         let dry_kind = match profile.rules() {
             DeviceRules::Cpu => {
                 let source = Arc::new(host_addresses(&profile));
-                registry.register(DRY, [pool(DRY, source, said)])?;
+                registry.register(DRY, [pool(DRY, source, said, config.clone())])?;
                 MemoryKind::AddressOnly
             }
             DeviceRules::Cuda { compute_capability: (generation, _) } => {
@@ -330,7 +333,12 @@ impl RuntimeBuilder {
         };
         for device in &self.devices {
             let memory = Arc::clone(&device.memory);
-            registry.register(device.id, [pool(device.id, memory, PoolOptions::default())])?;
+            // As for devices with streams: steps given as graphs are to find the same addresses each time.
+            let config = match device.backend.steps() {
+                Some(_) => config.clone().with_join_rule(JoinRule::AtOnce),
+                None => config.clone(),
+            };
+            registry.register(device.id, [pool(device.id, memory, PoolOptions::default(), config)])?;
         }
         let tracker = self.tracker.clone().unwrap_or_else(Tracker::new);
         record_regions(&tracker, &registry, DeviceId::CPU, MemoryKind::Host)?;

@@ -1,15 +1,17 @@
 //! The pure algorithm: best fit with coalescing over addresses that are plain numbers.
 
 mod coalesce;
+mod deferred;
 mod ends;
 mod search;
 mod supply;
 
 use super::bins::{Bins, SizeClass};
 use super::chunk::{Chunk, ChunkId, GRANULE, Slab, State};
-use super::options::{BfcOptions, CutRule, SplitRule};
+use super::options::{BfcOptions, CutRule, JoinRule, SplitRule};
 use super::partition::Partition;
 use super::pending::PendingFrees;
+use super::recent::{self, RecentFrees};
 use super::region::{AllocationRegion, Regions};
 use super::two_ends::Ends;
 use crate::memory::Span;
@@ -18,7 +20,7 @@ use crate::policy::{End, Inconsistent, Need, NotAdded, NotLive, Piece, Place, Po
 pub(super) use search::Fit;
 
 /// Best fit with coalescing: cuts regions into chunks, hands out the smallest free chunk that fits, the lowest among
-/// equals, and joins free neighbours at once.
+/// equals, and joins free neighbours, at once or when [nothing else](JoinRule::Deferred) serves a request.
 ///
 /// Its rules stand in `bfc/invariants.rs`, each as a sentence.
 #[derive(Clone, Debug)]
@@ -28,6 +30,10 @@ pub struct Bfc {
     pub(super) regions: Regions,
     /// Chunks freed at a count that the frontier had not passed.
     pub(super) pending: PendingFrees,
+    /// The blocks freed last that are not joined yet.
+    pub(super) recent: RecentFrees,
+    /// Blocks up to this many bytes are joined later; 0 if all are joined at once.
+    deferred_up_to: u64,
     /// Bytes of all regions.
     pub(super) reserved: u64,
     split: SplitRule,
@@ -52,11 +58,15 @@ impl Bfc {
             Ends::One => None,
             Ends::Two { lower, upper } => Some(Box::new(Partition::new(lower, upper))),
         };
+        // At two ends, whose a free chunk is depends on what lies beside it.
+        let deferred = options.join == JoinRule::Deferred && partition.is_none();
         Self {
             chunks: Slab::new(),
             bins: Bins::default(),
             regions: Regions::default(),
             pending: PendingFrees::new(),
+            recent: RecentFrees::default(),
+            deferred_up_to: if deferred { recent::LARGEST } else { 0 },
             reserved: 0,
             split: options.split,
             large_from: if options.cut == CutRule::LargeHigh { 0 } else { u64::MAX },
@@ -115,10 +125,13 @@ impl Policy for Bfc {
 
     #[inline(always)]
     fn place(&mut self, need: &Need) -> Option<Place> {
-        if let Some(rounded) = Fit::plain(need)
-            && let Some(place) = self.take_plain(rounded)
-        {
-            return Some(place);
+        if let Some(rounded) = Fit::plain(need) {
+            if let Some(place) = self.take_recent(rounded) {
+                return Some(place);
+            }
+            if let Some(place) = self.take_plain(rounded) {
+                return Some(place);
+            }
         }
         // A copy, so that the need itself stays in registers. So does the place, which such a call would write to memory.
         let need = *need;
@@ -134,13 +147,11 @@ impl Policy for Bfc {
     #[inline(always)]
     fn free(&mut self, slot: u32, freed_at: u64) -> Result<(), NotLive> {
         let id = ChunkId(slot);
-        if self.chunks.live(id).is_none() {
-            return Err(NotLive { slot });
-        }
-        if freed_at == 0 {
-            self.join_and_bin(id);
-        } else {
+        let Some(&Chunk { bytes, .. }) = self.chunks.live(id) else { return Err(NotLive { slot }) };
+        if freed_at > 0 {
             self.hold(id, freed_at);
+        } else if let Some(id) = self.defer(id, bytes) {
+            self.join_and_bin(id);
         }
         Ok(())
     }
@@ -186,7 +197,7 @@ impl Policy for Bfc {
     fn largest_free_at(&self, end: End) -> u64 {
         match &self.partition {
             Some(partition) => partition.largest(&self.chunks, end),
-            None => self.bins.largest(&self.chunks),
+            None => self.bins.largest(&self.chunks).max(self.largest_recent()),
         }
     }
 
@@ -199,9 +210,8 @@ impl Policy for Bfc {
 
     fn visit(&self, visit: &mut dyn FnMut(Piece)) {
         for (index, region) in self.regions.as_slice().iter().enumerate() {
-            for id in self.chunks_of(region) {
+            for (id, span) in self.spans_of(region) {
                 let chunk = &self.chunks[id];
-                let span = Span { address: chunk.address, bytes: chunk.bytes };
                 let slot = (chunk.state == State::Live).then_some(id.0);
                 let (freed_at, end) = (self.chunks.freed_at(id), chunk.side.end());
                 visit(Piece { freed_at, end, ..Piece::new(index, span, slot) });

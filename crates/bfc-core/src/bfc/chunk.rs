@@ -43,6 +43,8 @@ pub(crate) enum State {
     Free,
     /// A chunk freed at a count that the frontier had not passed: free, but not to be joined.
     Held,
+    /// A chunk that is free for anyone, but was freed so lately that it is [not joined yet](super::recent).
+    Recent,
 }
 
 /// Whose a chunk is, in a space with [two ends](super::partition); everywhere else the default, and never asked for.
@@ -115,7 +117,11 @@ const _: () = assert!(size_of::<Chunk>() <= 40);
 
 impl Chunk {
     pub(crate) const fn is_free(&self) -> bool {
-        matches!(self.state, State::Free | State::Held)
+        matches!(self.state, State::Free | State::Held | State::Recent)
+    }
+
+    pub(crate) const fn is_free_for_anyone(&self) -> bool {
+        matches!(self.state, State::Free | State::Recent)
     }
 
     /// One past the last byte. Regions are checked to lie in the address space, so this never wraps past 2^64.

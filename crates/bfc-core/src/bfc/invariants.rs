@@ -8,13 +8,13 @@ use super::region::AllocationRegion;
 use crate::policy::Inconsistent;
 
 /// What holds between any two calls.
-const RULES: [&str; 13] = [
+const RULES: [&str; 14] = [
     "regions are sorted by address, start at multiples of 256, hold at least 256 bytes and do not overlap",
     "the chunks of a region cover its whole granules from start to end without gap or overlap",
     "the chunks of a region are linked both ways to a ring that its border closes",
     "every chunk starts at a multiple of 256 and is a multiple of 256 bytes long, and not empty",
-    "no two neighbouring chunks are both free for anyone",
-    "the free chunks, and no others, are in the bins, each once in the class of its size",
+    "no two neighbouring chunks are both free for anyone, but for those freed last",
+    "the free chunks but for those freed last, and no others, are in the bins, each once in the class of its size",
     "the chunks of a class are a list of heaps, in which each comes after the one it is a child of, linked both ways",
     "the bitmaps of the bins say exactly which classes are not empty",
     "the bytes reserved are the sum over the regions",
@@ -24,6 +24,7 @@ const RULES: [&str; 13] = [
     "with two ends, a region is chunks of the lower end, at most one gap, and chunks of the upper end, in this order",
     "with two ends, what is free for anyone and touches no other chunk of its end towards the gap is of the gap, unless a \
      gap that the frontier has not passed keeps it apart",
+    "the chunks freed last, and no others, are in the list of them, each once with its size",
 ];
 
 /// Fails unless `holds`; the detail is only written down on failure.
@@ -67,6 +68,7 @@ impl Bfc {
         let seen = self.check_chunks()?;
         self.check_slab(&seen)?;
         self.check_bins()?;
+        self.check_recent()?;
         self.check_pending()
     }
 
@@ -130,7 +132,7 @@ impl Bfc {
     }
 
     fn check_bins(&self) -> Result<(), Inconsistent> {
-        let free = self.chunks.chunks().filter(|(_, chunk)| chunk.is_free()).count();
+        let free = self.chunks.chunks().filter(|(_, chunk)| is_binned(chunk)).count();
         let mut binned = SlotSet::new(self.chunks.len());
         self.check_classes(&self.bins, Side::Gap, &mut binned)?;
         if let Some(partition) = &self.partition {
@@ -156,7 +158,7 @@ impl Bfc {
         for class in occupied {
             for (nth, id) in bins.in_class(&self.chunks, class).enumerate() {
                 let chunk = &self.chunks[id];
-                let belongs = chunk.is_free() && SizeClass::of(chunk.bytes) == class && binned.insert(id);
+                let belongs = is_binned(chunk) && SizeClass::of(chunk.bytes) == class && binned.insert(id);
                 ensure(5, belongs && chunk.side == side, || {
                     format!("{id:?} does not belong into {class:?}")
                 })?;
@@ -209,6 +211,19 @@ impl Bfc {
         Ok(())
     }
 
+    fn check_recent(&self) -> Result<(), Inconsistent> {
+        let mut listed = SlotSet::new(self.chunks.len());
+        for (id, bytes) in self.recent.iter() {
+            let chunk = self.chunks.get(id.0 as usize);
+            let belongs = chunk.is_some_and(|chunk| chunk.state == State::Recent && chunk.bytes == bytes);
+            ensure(13, belongs && listed.insert(id), || format!("{id:?} of {bytes} bytes is {chunk:?}"))?;
+        }
+        let recent = self.chunks.chunks().filter(|(_, chunk)| chunk.state == State::Recent).count();
+        ensure(13, recent == listed.count, || {
+            format!("{recent} were freed last, {} are listed", listed.count)
+        })
+    }
+
     fn check_pending(&self) -> Result<(), Inconsistent> {
         let mut queued = SlotSet::new(self.chunks.len());
         for free in self.pending.iter().filter(|free| self.is_pending(free)) {
@@ -224,6 +239,11 @@ impl Bfc {
         }
         Ok(())
     }
+}
+
+/// Whether a chunk belongs into a bin.
+const fn is_binned(chunk: &Chunk) -> bool {
+    matches!(chunk.state, State::Free | State::Held)
 }
 
 /// A child and its siblings after it.

@@ -12,12 +12,13 @@ mod invariants;
 mod options;
 mod partition;
 mod pending;
+mod recent;
 mod region;
 mod two_ends;
 
 pub use arena::Bfc;
 pub(crate) use bins::{BIN_COUNT, bin_floor, bin_of};
-pub use options::{BfcConfig, BfcOptions, CutRule, SplitRule};
+pub use options::{BfcConfig, BfcOptions, CutRule, JoinRule, SplitRule};
 pub use two_ends::{EndRule, Ends, HoleOrder, HoleSplit};
 
 /// A pool that places by best fit with coalescing.

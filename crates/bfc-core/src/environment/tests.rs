@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::bfc::{CutRule, Ends};
+use crate::bfc::{CutRule, Ends, JoinRule};
 use crate::pool::{GrowthRule, ThreadCache};
 use crate::registry::{CacheChoice, DeviceId, DeviceKind, SplitChoice};
 use crate::units::Bytes;
@@ -25,6 +25,7 @@ fn every_variable_of_the_table_chooses_its_option() {
         ("HIGHWATER_GARBAGE_COLLECTION", "Yes"),
         ("HIGHWATER_SPLIT", "twice:5%"),
         ("HIGHWATER_CUT", "low"),
+        ("HIGHWATER_JOIN", "at-once"),
         ("HIGHWATER_ENDS", "two"),
         ("HIGHWATER_RETRY_MS", "250"),
         ("HIGHWATER_THREAD_CACHE", "64KiB:4MiB"),
@@ -38,6 +39,7 @@ fn every_variable_of_the_table_chooses_its_option() {
         .with_region_merging(false)
         .with_garbage_collection(true)
         .with_cut(CutRule::Low)
+        .with_join(JoinRule::AtOnce)
         .with_ends(Ends::TWO)
         .with_split(SplitChoice::Twice("5%".parse().unwrap()))
         .with_retry_timeout(Duration::from_millis(250))
@@ -150,6 +152,7 @@ fn a_bad_value_is_named_with_its_variable_and_what_was_expected() {
         ("HIGHWATER_GROWTH", "maybe", "on, off, doubling"),
         ("HIGHWATER_GROWTH", "doubling:", "doubling:CAP"),
         ("HIGHWATER_CUT", "high", "large-high"),
+        ("HIGHWATER_JOIN", "never", "at-once or deferred"),
         ("HIGHWATER_GARBAGE_COLLECTION", "2", "on or off"),
         ("HIGHWATER_FIRST_REGION", "50%", "bytes"),
         ("HIGHWATER_SPLIT", "twice:-5%", "twice:AMOUNT"),

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::time::Duration;
 
 use super::{AllocatorChoice, DEVICE, OTHERS, PREFIX, PoolOptions};
-use crate::bfc::{CutRule, Ends};
+use crate::bfc::{CutRule, Ends, JoinRule};
 use crate::pool::GrowthRule;
 use crate::registry::{CacheChoice, DeviceId, DeviceKind, DeviceScope, SplitChoice};
 use crate::units::{switch, whole};
@@ -26,13 +26,14 @@ pub(super) enum Variable {
     GarbageCollection,
     Split,
     Cut,
+    Join,
     Ends,
     RetryMs,
     ThreadCache,
 }
 
 impl Variable {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Allocator,
         Self::PoolLimit,
         Self::Growth,
@@ -41,6 +42,7 @@ impl Variable {
         Self::GarbageCollection,
         Self::Split,
         Self::Cut,
+        Self::Join,
         Self::Ends,
         Self::RetryMs,
         Self::ThreadCache,
@@ -57,6 +59,7 @@ impl Variable {
             Self::GarbageCollection => "GARBAGE_COLLECTION",
             Self::Split => "SPLIT",
             Self::Cut => "CUT",
+            Self::Join => "JOIN",
             Self::Ends => "ENDS",
             Self::RetryMs => "RETRY_MS",
             Self::ThreadCache => "THREAD_CACHE",
@@ -84,6 +87,7 @@ impl Variable {
             Self::GarbageCollection => switch(text).map(|collect| options.with_garbage_collection(collect)),
             Self::Split => text.parse().ok().map(|split| options.with_split(split)),
             Self::Cut => text.parse().ok().map(|rule| options.with_cut(rule)),
+            Self::Join => text.parse().ok().map(|rule| options.with_join(rule)),
             Self::Ends => text.parse().ok().map(|ends| options.with_ends(ends)),
             Self::RetryMs => milliseconds(text).map(|timeout| options.with_retry_timeout(timeout)),
             Self::ThreadCache => text.parse().ok().map(|cache| options.with_thread_cache(cache)),
@@ -98,6 +102,7 @@ impl Variable {
             Self::Growth => format!("on, off, {}", GrowthRule::EXPECTED),
             Self::RegionMerging | Self::GarbageCollection => "on or off".to_owned(),
             Self::Cut => CutRule::EXPECTED.to_owned(),
+            Self::Join => JoinRule::EXPECTED.to_owned(),
             Self::Ends => Ends::EXPECTED.to_owned(),
             Self::FirstRegion => "bytes, as in 64MiB".to_owned(),
             Self::Split => SplitChoice::EXPECTED.to_owned(),

@@ -6,7 +6,7 @@ use super::options::PoolOptions;
 use super::pool::Pool;
 use super::{DeviceId, Registry};
 use crate::amount::Amount;
-use crate::bfc::BfcConfig;
+use crate::bfc::{BfcConfig, JoinRule};
 use crate::driver::{DeviceMemory, Driver, PinnedMemory};
 use crate::error::{RegistryError, SourceError};
 use crate::plan::Plan;
@@ -100,13 +100,15 @@ impl Registry {
         plan: Option<Arc<Plan>>,
     ) -> Result<(), RegistryError> {
         let (index, source) = (id.ordinal as usize, DeviceSource::default());
-        // The limit is always one of the options.
-        let config = BfcConfig::new(Bytes(u64::MAX));
+        // Steps that are given to the device as graphs are to find the same addresses each time.
+        let config = |limit| BfcConfig::new(limit).with_join_rule(JoinRule::AtOnce);
         let limit = PoolOptions::default().with_limit(Amount::AllBut(reserve));
-        let memory = Pool::streamed(id.to_string(), Arc::clone(compute), source, index, config, plan)
+        // The limit is always one of the options.
+        let any = config(Bytes(u64::MAX));
+        let memory = Pool::streamed(id.to_string(), Arc::clone(compute), source, index, any, plan)
             .with_defaults(options.or(limit));
         let source = Arc::new(PinnedMemory::new(Arc::clone(compute.driver())));
-        let pinned = Pool::new(format!("{id} pinned"), source, index, BfcConfig::new(PINNED_LIMIT));
+        let pinned = Pool::new(format!("{id} pinned"), source, index, config(PINNED_LIMIT));
         self.register(id, [memory, pinned])
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::device_id::{DeviceId, DeviceKind};
 use super::rules::{CacheChoice, SplitChoice};
 use crate::amount::Amount;
-use crate::bfc::{BfcConfig, BfcOptions, CutRule, Ends, SplitRule};
+use crate::bfc::{BfcConfig, BfcOptions, CutRule, Ends, JoinRule, SplitRule};
 use crate::choice::AllocatorChoice;
 use crate::memory::MemoryKind;
 use crate::pool::{GrowthRule, PoolConfig};
@@ -38,6 +38,8 @@ pub struct PoolOptions {
     pub split: Option<SplitChoice>,
     /// From which end of a free chunk a block is cut.
     pub cut: Option<CutRule>,
+    /// When a freed block is joined with the free memory beside it.
+    pub join: Option<JoinRule>,
     /// Whether the pool keeps two ends apart. Two ends take the limit at once, whatever is said of growth.
     pub ends: Option<Ends>,
     /// How long a request waits for frees before it fails; 0 is not at all.
@@ -66,6 +68,7 @@ impl PoolOptions {
             garbage_collection: Some(config.garbage_collection()),
             split: Some(split),
             cut: Some(config.options().cut),
+            join: Some(config.options().join),
             ends: Some(config.options().ends),
             retry_timeout: Some(if waits { config.retry_timeout() } else { Duration::ZERO }),
             thread_cache: Some(config.thread_cache().into()),
@@ -152,6 +155,13 @@ impl PoolOptions {
         self
     }
 
+    /// The same options with this rule for joining.
+    #[must_use]
+    pub const fn with_join(mut self, join: JoinRule) -> Self {
+        self.join = Some(join);
+        self
+    }
+
     /// The same options with one end or two.
     #[must_use]
     pub const fn with_ends(mut self, ends: Ends) -> Self {
@@ -202,11 +212,12 @@ impl PoolOptions {
         }
     }
 
-    /// The rules for cutting chunks in a pool with this limit: these options' in place of those in `rules`.
+    /// The rules for cutting and joining chunks in a pool with this limit: these options' in place of those in `rules`.
     #[must_use]
     pub fn cutting(&self, rules: BfcOptions, limit: Bytes) -> BfcOptions {
         let split = self.split.map_or(rules.split, |split| split.rule(limit));
-        BfcOptions { split, cut: self.cut.unwrap_or(rules.cut), ..rules }
+        let (cut, join) = (self.cut.unwrap_or(rules.cut), self.join.unwrap_or(rules.join));
+        BfcOptions { split, cut, join, ..rules }
     }
 
     /// These options, and those of `defaults` where these leave the choice.
@@ -224,6 +235,7 @@ impl PoolOptions {
             garbage_collection: self.garbage_collection.or(defaults.garbage_collection),
             split: self.split.or(defaults.split),
             cut: self.cut.or(defaults.cut),
+            join: self.join.or(defaults.join),
             ends: self.ends.or(defaults.ends),
             retry_timeout: self.retry_timeout.or(defaults.retry_timeout),
             thread_cache: self.thread_cache.or(defaults.thread_cache),
@@ -263,6 +275,11 @@ impl fmt::Display for PoolOptions {
         match self.cut {
             Some(CutRule::Low) => write!(f, ", cut low")?,
             Some(CutRule::LargeHigh) => write!(f, ", cut large-high")?,
+            None => {}
+        }
+        match self.join {
+            Some(JoinRule::AtOnce) => write!(f, ", join at-once")?,
+            Some(JoinRule::Deferred) => write!(f, ", join deferred")?,
             None => {}
         }
         if let Some(ends) = self.ends {
@@ -400,6 +417,7 @@ mod tests {
             .with_garbage_collection(false)
             .with_split(SplitChoice::TENSORFLOW)
             .with_cut(CutRule::Low)
+            .with_join(JoinRule::AtOnce)
             .with_ends(Ends::One)
             .with_retry_timeout(Duration::ZERO)
             .with_thread_cache(CacheChoice::Off);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::amount::{Amount, Share};
-use crate::bfc::{CutRule, Ends, SplitRule};
+use crate::bfc::{CutRule, Ends, JoinRule, SplitRule};
 use crate::pool::{GrowthRule, ThreadCache};
 use crate::units::{Bytes, MIB, switch, whole};
 
@@ -98,6 +98,23 @@ impl FromStr for CutRule {
         match text {
             "low" => Ok(Self::Low),
             "large-high" => Ok(Self::LargeHigh),
+            _ => Err(ParseRuleError::new(text, Self::EXPECTED)),
+        }
+    }
+}
+
+impl JoinRule {
+    pub(crate) const EXPECTED: &str = "at-once or deferred";
+}
+
+/// As text: `at-once` or `deferred`.
+impl FromStr for JoinRule {
+    type Err = ParseRuleError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "at-once" => Ok(Self::AtOnce),
+            "deferred" => Ok(Self::Deferred),
             _ => Err(ParseRuleError::new(text, Self::EXPECTED)),
         }
     }
@@ -238,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_for_growth_and_cutting_are_read() {
+    fn rules_for_growth_cutting_and_joining_are_read() {
         for (text, expected) in [
             ("doubling", GrowthRule::DOUBLING),
             ("doubling:1GiB", GrowthRule::Doubling { cap: Bytes::gib(1) }),
@@ -251,6 +268,8 @@ mod tests {
         refused::<GrowthRule>(&["", "doubling:", "doubling:0", "as-requested:1", "fixed", "proportional:+8"]);
         assert_eq!(("low".parse(), "large-high".parse()), (Ok(CutRule::Low), Ok(CutRule::LargeHigh)));
         refused::<CutRule>(&["", "Low", "high"]);
+        assert_eq!(("at-once".parse(), "deferred".parse()), (Ok(JoinRule::AtOnce), Ok(JoinRule::Deferred)));
+        refused::<JoinRule>(&["", "once", "Deferred"]);
     }
 
     #[test]

@@ -17,6 +17,9 @@ use super::source::{FakeSource, Nature};
 use super::try_free;
 
 mod checks;
+mod recent;
+
+use recent::RecentFrees;
 
 /// How many blocks that were given back are remembered, to be given back once more.
 const DEAD: usize = 64;
@@ -100,6 +103,7 @@ pub struct Interpreter<P: ConfiguredPolicy = Bfc> {
     /// Blocks from this many bytes on lie at the high end of their chunk; `None` if none does.
     large_from: Option<u64>,
     ends: Ends,
+    recent: RecentFrees,
     live: BTreeMap<u64, Live>,
     dead: VecDeque<Block>,
     freed: Vec<Freed>,
@@ -122,7 +126,9 @@ impl Interpreter {
         let large_high = config.options().cut == CutRule::LargeHigh && !config.allow_growth();
         let cached = config.thread_cache().is_some() && counter.is_none() && !ends.are_two();
         let choice = if cached { Choice::AnyFit } else { Choice::BestFit { always_splits } };
+        let recent = RecentFrees::of(&config, counter.is_none() && !cached);
         let mut interpreter = Self::over(config, nature, choice, counter);
+        interpreter.recent = recent;
         interpreter.large_from = (large_high && !ends.are_two()).then_some(0);
         interpreter.ends = ends;
         interpreter.cached = cached;
@@ -163,6 +169,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
             cached: false,
             large_from: None,
             ends: Ends::One,
+            recent: RecentFrees::default(),
             live: BTreeMap::new(),
             dead: VecDeque::new(),
             freed: Vec::new(),
@@ -270,10 +277,13 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
     }
 
     /// Gives idle regions back: what is said to be given is gone, here and at the source, and not too much.
-    fn trim(&self, keep: u64) {
+    fn trim(&mut self, keep: u64) {
         let (before, out) = (self.pool.stats().bytes_reserved, self.source.bytes_out());
         let bytes = self.pool.trim(Bytes(keep));
         let after = self.pool.stats().bytes_reserved;
+        if bytes > 0 {
+            self.recent.clear();
+        }
         assert_eq!((after, self.source.bytes_out()), (before - bytes, out - bytes));
         assert!(after >= keep.min(before), "{keep} bytes were to be kept of {before}, {after} were");
     }
@@ -323,6 +333,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
             }
             Err(error) => {
                 self.tally.refused += 1;
+                self.recent.clear();
                 self.check_refusal(request, &error, &before);
             }
         }
@@ -348,6 +359,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
     fn free(&mut self, block: Block) {
         try_free(&self.pool, block).unwrap();
         self.live.remove(&block.address);
+        self.recent.add(&block);
         self.dead.push_back(block);
         if self.dead.len() > DEAD {
             self.dead.pop_front();

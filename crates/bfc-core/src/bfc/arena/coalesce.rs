@@ -67,6 +67,7 @@ impl Bfc {
     /// that may use memory whenever it was freed. No more is joined than fits: what is joined is as late as its latest
     /// part (upstream joins all neighbours).
     pub(super) fn merge_until(&mut self, fit: &Fit, end: End) -> bool {
+        self.join_recent();
         let mut satisfied = false;
         for _ in 0..self.pending.begin_pass() {
             let Some(free) = self.pending.pop().filter(|free| self.is_pending(free)) else { continue };

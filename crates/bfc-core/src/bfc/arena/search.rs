@@ -112,6 +112,7 @@ impl Bfc {
     #[cold]
     #[inline(never)]
     pub(super) fn take_otherwise(&mut self, need: &Need) -> Option<ChunkId> {
+        self.join_recent();
         self.take_special(&Fit::of(need)?).or_else(|| self.take_at_end(need))
     }
 

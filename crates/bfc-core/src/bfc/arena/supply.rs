@@ -52,6 +52,7 @@ impl Bfc {
     pub(super) fn take_idle(&mut self, at_most: u64) -> Option<Span> {
         let fits = |region: &AllocationRegion| region.span.bytes <= at_most && self.is_idle(region);
         let index = self.regions.as_slice().iter().position(fits)?;
+        self.join_recent();
         self.take_region(index)
     }
 
@@ -69,10 +70,10 @@ impl Bfc {
     /// The free chunk at the end of the last region, if anyone may use it, or else nothing at that end.
     pub(super) fn last_tail(&self) -> Option<Span> {
         let region = self.regions.as_slice().last().filter(|_| self.partition.is_none())?;
-        let (end, chunk) = (region.span.end()?, &self.chunks[self.chunks[region.border].prev]);
+        let (end, last) = (region.span.end()?, self.chunks[region.border].prev);
         // A tail that is not whole granules is never joined over.
-        let joins = region.usable() == region.span.bytes && chunk.state == State::Free;
-        let bytes = if joins { chunk.bytes } else { 0 };
+        let joins = region.usable() == region.span.bytes && self.chunks[last].is_free_for_anyone();
+        let bytes = if joins { self.once_joined(last).bytes } else { 0 };
         Some(Span { address: end - bytes, bytes })
     }
 
@@ -81,6 +82,7 @@ impl Bfc {
         let tail = self
             .last_tail()
             .filter(|tail| 0 < bytes && bytes <= tail.bytes && bytes.is_multiple_of(GRANULE))?;
+        self.join_recent();
         let index = self.regions.as_slice().len() - 1;
         let (span, border) = (self.regions.as_slice()[index].span, self.regions.as_slice()[index].border);
         if bytes == span.bytes {
@@ -103,8 +105,8 @@ impl Bfc {
     /// Whether a region is one free chunk that anyone may use. A region with frees that the frontier has not passed is
     /// not idle: a device may still work on it (upstream gives it back).
     pub(super) fn is_idle(&self, region: &AllocationRegion) -> bool {
-        let chunk = &self.chunks[self.chunks[region.border].next];
-        chunk.state == State::Free && chunk.bytes == region.usable()
+        let first = self.chunks[region.border].next;
+        self.chunks[first].is_free_for_anyone() && self.once_joined(first).bytes == region.usable()
     }
 
     /// Puts a chunk between two neighbours.

@@ -10,7 +10,7 @@ use bfc_core::{
 use super::{Choice, Freed, Interpreter};
 
 impl<P: ConfiguredPolicy> Interpreter<P> {
-    /// The block lies in the smallest chunk that fits, the lowest among equals, right after the padding, or at its high
+    /// The block is one of those freed last, if one is as long; or it lies in the smallest chunk that fits, the lowest among equals, right after the padding, or at its high
     /// end if it is large; if none fits, in memory that was not there before.
     pub(super) fn check_choice(&mut self, request: &Request<'_>, block: &Block, chunks: &[ChunkInfo]) {
         let rounded = self.rounded(request);
@@ -18,6 +18,10 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         let Choice::BestFit { always_splits } = self.choice else { return };
         if always_splits {
             assert_eq!(block.bytes, rounded);
+        }
+        let plain = request.alignment <= 256 && request.attributes.freed_before.is_none();
+        if self.recent.serve(rounded, plain, block.address) {
+            return;
         }
         let large = self.large_from.is_some_and(|from| rounded >= from);
         self.large_from = self.large_from.map(|from| from.max(rounded / 2));
