@@ -133,7 +133,7 @@ fn add_rows<T: Float, const ROWS: usize>(
     sums: &mut [T],
 ) {
     // Slices of one length, so that a place in all of them is checked once.
-    let extent = (lhs.cols - 1) * lhs.col_stride + 1;
+    let extent = lhs.cols.checked_sub(1).map_or(0, |last| last * lhs.col_stride + 1);
     let mut factors: [&[T]; ROWS] = [&[]; ROWS];
     for (row, factors) in (first..).zip(&mut factors) {
         *factors = &lhs.data[row * lhs.row_stride..][..extent];
