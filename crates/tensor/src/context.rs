@@ -180,7 +180,7 @@ impl<'a> OpContext<'a> {
         request.attributes = self.attributes;
         request.contents = Some(Contents { extents: shape.dims(), element: dtype.name() });
         let allocator = self.allocator();
-        let memory = allocator.memory_kind();
+        let memory = self.device.memory_kind(self.memory);
         let make = || {
             Allocation::new(allocator, &request)
                 .map(|allocation| Storage::charged(allocation, memory, bytes, category))
@@ -200,7 +200,7 @@ impl<'a> OpContext<'a> {
         let mut saved = self.saved.borrow_mut();
         if saved.capacity() == 0 {
             // Few ops save more, and a list that grows is slower than one that is made.
-            *saved = Vec::with_capacity(2);
+            *saved = Vec::with_capacity(3);
         }
         // Without its place in the graph, so that an op may save its own output without keeping itself alive.
         saved.push(tensor.detach());

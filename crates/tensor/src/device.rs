@@ -37,14 +37,14 @@ struct Inner {
     tracker: Arc<Tracker>,
     placement: Arc<PlacementLog>,
     dry_values: DryValues,
-    /// The allocator that ops take their outputs from: the registry's answer to the default attributes.
-    default_allocator: OnceLock<Arc<dyn Allocator>>,
+    /// The allocator that ops take their outputs from, the registry's answer to the default attributes, and its kind of memory.
+    default_allocator: OnceLock<(Arc<dyn Allocator>, MemoryKind)>,
     outside: Arc<OutsideAccount>,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(allocator) = self.default_allocator.get() {
+        if let Some((allocator, _)) = self.default_allocator.get() {
             self.tracker.release(allocator);
         }
     }
@@ -218,14 +218,25 @@ impl Device {
     /// # Errors
     /// If the device's memory cannot be had.
     pub fn default_allocator(&self) -> Result<&Arc<dyn Allocator>> {
-        if let Some(allocator) = self.0.default_allocator.get() {
+        if let Some((allocator, _)) = self.0.default_allocator.get() {
             return Ok(allocator);
         }
         let allocator = self.allocator(AllocatorAttributes::default())?.allocator;
-        Ok(self.0.default_allocator.get_or_init(|| {
+        let (allocator, _) = self.0.default_allocator.get_or_init(|| {
             self.0.tracker.adopt(&allocator);
-            allocator
-        }))
+            let kind = allocator.memory_kind();
+            (allocator, kind)
+        });
+        Ok(allocator)
+    }
+
+    /// An allocator's kind of memory, which of the default one is known: a pool would ask its source.
+    #[inline]
+    pub(crate) fn memory_kind(&self, of: &Arc<dyn Allocator>) -> MemoryKind {
+        match self.0.default_allocator.get() {
+            Some((allocator, kind)) if Arc::ptr_eq(allocator, of) => *kind,
+            _ => of.memory_kind(),
+        }
     }
 }
 

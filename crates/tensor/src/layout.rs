@@ -77,6 +77,16 @@ impl Layout {
     /// Whether the elements lie in row-major order without gaps.
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
+        // Vectors and matrices, by far the most common, take no loop.
+        match (self.shape.dims(), self.strides()) {
+            ([], _) => return true,
+            (&[size], &[stride]) => return size <= 1 || stride == 1,
+            (&[rows, columns], &[row, column]) => {
+                let in_order = (columns == 1 || column == 1) && (rows == 1 || row == columns);
+                return in_order || rows == 0 || columns == 0;
+            }
+            _ => {}
+        }
         let (mut expected, mut in_order) = (1_usize, true);
         for (&size, &stride) in self.shape.dims().iter().zip(&self.strides).rev() {
             // The strides of an empty shape are never followed, and its other sizes may overflow when multiplied.

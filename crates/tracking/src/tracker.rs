@@ -87,14 +87,26 @@ impl Tracker {
     }
 
     /// The same, with the op's tracking allocator over `base`, which [`OpRun::allocator`] gives: in one go.
+    #[inline]
     pub fn begin_over(&self, op: &'static str, base: &Arc<dyn Allocator>) -> OpRun<'_> {
+        if self.marks { self.begin_marked_over(op, base) } else { self.unmarked() }
+    }
+
+    /// A run without an account, which is to cost next to nothing.
+    #[inline]
+    const fn unmarked(&self) -> OpRun<'_> {
+        OpRun { tracker: self, owner: OwnerId::ROOT, handle: None, part: Part::Unmarked }
+    }
+
+    /// [`begin_over`](Self::begin_over) where accounts are kept, apart from the question whether they are.
+    fn begin_marked_over(&self, op: &'static str, base: &Arc<dyn Allocator>) -> OpRun<'_> {
         self.begin_with(op, Some(base))
     }
 
     #[inline(always)]
     fn begin_with(&self, op: &'static str, base: Option<&Arc<dyn Allocator>>) -> OpRun<'_> {
         if !self.marks {
-            return OpRun { tracker: self, owner: OwnerId::ROOT, handle: None, part: Part::Unmarked };
+            return self.unmarked();
         }
         match running_op_of(self.id) {
             None => self.begin_whole(op, base),
@@ -445,7 +457,16 @@ impl OpRun<'_> {
 }
 
 impl Drop for OpRun<'_> {
+    #[inline]
     fn drop(&mut self) {
+        if !matches!(self.part, Part::Unmarked) {
+            self.end();
+        }
+    }
+}
+
+impl OpRun<'_> {
+    fn end(&mut self) {
         let execution = match std::mem::replace(&mut self.part, Part::Unmarked) {
             Part::Whole(frame) => frame.leave(),
             Part::Apart(execution) => Some(execution),

@@ -43,7 +43,7 @@ impl Tensor {
         no_grad(|| {
             let _phase = phase(Phase::Backward);
             let seed = Self::full_for(self.device(), *self.shape(), 1.0, self.dtype(), Category::Gradient)?;
-            run(edge, seed)
+            run(edge, seed, self.device())
         })
     }
 }
@@ -85,27 +85,26 @@ impl Pending {
     }
 }
 
-fn run(from: &GradEdge, seed: Tensor) -> Result<Gradients> {
+/// Passes a gradient on, beginning on its device.
+fn run(from: &GradEdge, seed: Tensor, home: &Device) -> Result<Gradients> {
     let mut gradients = Gradients::default();
     let mut pending = Pending::default();
-    // That of the gradients, which themselves are used up: one for all, as a rule.
-    let mut device = seed.device().clone();
     deliver(from.clone(), seed, &mut pending, &mut gradients)?;
     while let Some((mut node, grad)) = pending.pop_last() {
         // Everything that comes of a node, sums of gradients included, is charged to the module where its forward ran.
         let place = node.place;
         let _place = place.with_phase(Phase::Backward).enter();
-        match Node::take(&mut node)? {
-            Taken::Op(op, mut saved) => {
+        let mut apart = None;
+        match Node::take(&mut node, &mut apart)? {
+            Taken::Op(op, saved) => {
                 if let (true, Some(input)) = (op.is_part(), saved.only_edge()) {
                     let total = taken_out(input, &mut pending, &mut gradients);
                     saved.set_total(total);
                 }
-                if device != *grad.device() {
-                    device = grad.device().clone();
-                }
-                let wanted = pass(op, &device, &mut saved, grad)?;
-                for (edge, grad) in saved.into_edges().zip(wanted) {
+                // As a rule all gradients are on one device, whose handles need not be counted.
+                let away = (grad.device() != home).then(|| grad.device().clone());
+                let wanted = pass(op, away.as_ref().unwrap_or(home), saved, grad)?;
+                for (edge, grad) in saved.take_edges().zip(wanted) {
                     if let (Some(edge), Some(grad)) = (edge, grad) {
                         deliver(edge, grad, &mut pending, &mut gradients)?;
                     }

@@ -49,50 +49,54 @@ enum Work {
     Replay(Mutex<Option<(Box<Replay>, Option<GradEdge>)>>),
 }
 
-/// The same, taken.
+/// The same, taken. What an op saved is read where it stands.
 pub(super) enum Taken<'a> {
-    Op(&'a dyn Op, Saved),
+    Op(&'a dyn Op, &'a mut Saved),
     Replay(Box<Replay>, Option<GradEdge>),
 }
 
 impl Node {
-    /// Takes what backward does and reads, and where it goes on.
+    /// Takes what backward does and reads, and where it goes on: for a handle that goes with it. What was saved by a node that
+    /// others hold too is taken to `apart`.
     ///
     /// # Errors
     /// [`Error::GraphSpent`] the second time.
-    pub(super) fn take(this: &mut Arc<Self>) -> Result<Taken<'_>> {
+    pub(super) fn take<'a>(this: &'a mut Arc<Self>, apart: &'a mut Option<Saved>) -> Result<Taken<'a>> {
         // As a rule nobody else holds a node any more, and its lock need not be taken.
         if Arc::is_unique(this) {
             let own = Arc::get_mut(this).expect("nobody else holds it");
             let taken = match &mut own.work {
                 Work::Op { op, saved } => {
-                    take_own(saved).map(|saved| Taken::Op(&**op, saved)).ok_or(op.name())
+                    own_mut(saved).as_mut().map(|saved| Taken::Op(&**op, saved)).ok_or(op.name())
                 }
-                Work::Replay(replay) => {
-                    take_own(replay).map(|(replay, edge)| Taken::Replay(replay, edge)).ok_or(checkpoint::OP)
-                }
+                Work::Replay(replay) => own_mut(replay)
+                    .take()
+                    .map(|(replay, edge)| Taken::Replay(replay, edge))
+                    .ok_or(checkpoint::OP),
             };
             return taken.map_err(|op| Error::GraphSpent { op });
         }
         let taken = match &this.work {
-            Work::Op { op, saved } => take(saved).map(|saved| Taken::Op(&**op, saved)),
+            Work::Op { op, saved } => {
+                *apart = take(saved);
+                apart.as_mut().map(|saved| Taken::Op(&**op, saved))
+            }
             Work::Replay(replay) => take(replay).map(|(replay, edge)| Taken::Replay(replay, edge)),
         };
         taken.ok_or_else(|| Error::GraphSpent { op: this.name() })
     }
 
     /// Takes the edges out, of a node that is dropped.
-    fn edges(&mut self) -> Vec<Option<GradEdge>> {
+    fn edges(&mut self) -> Vec<GradEdge> {
         match &mut self.work {
             Work::Op { saved, .. } => {
-                let saved = saved.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut();
-                let inputs = saved.map_or(&mut [][..], |saved| &mut saved.inputs);
-                inputs.iter_mut().map(|input| input.edge.take()).collect()
+                let inputs = own_mut(saved).as_mut().map_or(&mut [][..], |saved| &mut saved.inputs);
+                inputs.iter_mut().filter_map(|input| input.edge.take()).collect()
             }
-            Work::Replay(replay) => match take_own(replay) {
+            Work::Replay(replay) => match own_mut(replay).take() {
                 Some((replay, edge)) => {
                     replay.drop_later();
-                    vec![edge]
+                    edge.into_iter().collect()
                 }
                 None => Vec::new(),
             },
@@ -111,8 +115,8 @@ fn take<T>(from: &Mutex<Option<T>>) -> Option<T> {
     from.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-fn take_own<T>(from: &mut Mutex<Option<T>>) -> Option<T> {
-    from.get_mut().unwrap_or_else(PoisonError::into_inner).take()
+fn own_mut<T>(of: &mut Mutex<T>) -> &mut T {
+    of.get_mut().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Node {
@@ -121,7 +125,7 @@ impl Drop for Node {
         let mut edges = self.edges();
         while let Some(edge) = edges.pop() {
             // Should two threads let the last two handles go at once, one of them begins here anew, one level deeper.
-            if let Some(GradEdge::Node(mut node)) = edge
+            if let GradEdge::Node(mut node) = edge
                 && let Some(last) = Arc::get_mut(&mut node)
             {
                 edges.append(&mut last.edges());
@@ -188,7 +192,7 @@ impl Saved {
     }
 
     pub(super) fn set_total(&mut self, total: Option<Tensor>) {
-        *self.total.get_mut().unwrap_or_else(PoisonError::into_inner) = total;
+        *own_mut(&mut self.total) = total;
     }
 
     /// Whether anybody asks for the gradient of the `index`-th input.
@@ -251,9 +255,9 @@ impl Saved {
     }
 
     /// Lets all that was saved go; where the gradients of the inputs go, in their order.
-    pub(super) fn into_edges(self) -> impl Iterator<Item = Option<GradEdge>> {
-        drop(self.tensors);
-        self.inputs.into_iter().map(|input| input.edge)
+    pub(super) fn take_edges(&mut self) -> impl Iterator<Item = Option<GradEdge>> {
+        self.tensors.clear();
+        self.inputs.iter_mut().map(|input| input.edge.take())
     }
 }
 

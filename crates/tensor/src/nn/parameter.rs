@@ -58,11 +58,6 @@ impl Parameter {
         self.lock().detach()
     }
 
-    /// The element type.
-    pub(crate) fn dtype(&self) -> DType {
-        self.lock().dtype()
-    }
-
     /// Copies new values in.
     ///
     /// # Errors
@@ -128,8 +123,8 @@ impl Parameter {
         check(op, &self.lock(), values, |own| own == values.dtype())
     }
 
-    /// Takes this parameter's gradient out of those of a pass, and makes this cell the only holder of its buffer. That may
-    /// take a copy, which is charged to the module of this path.
+    /// Takes this parameter's gradient out of those of a pass, told with the parameter's own type, and makes this cell the only
+    /// holder of its buffer. That may take a copy, which is charged to the module of this path.
     ///
     /// # Errors
     /// As [`set`](Self::set), for a gradient that is neither of the parameter's type nor of the one that it is computed with.
@@ -138,17 +133,17 @@ impl Parameter {
         op: &'static str,
         path: &str,
         gradients: &mut Gradients,
-    ) -> Result<Option<Tensor>> {
+    ) -> Result<Option<(Tensor, DType)>> {
         let mut own = self.lock();
         let Some(gradient) = gradients.take(&own) else { return Ok(None) };
-        let dtype = gradient.dtype();
-        check(op, &own, &gradient, |own| own == dtype || own.computed_as() == dtype)?;
+        let (dtype, given) = (own.dtype(), gradient.dtype());
+        check(op, &own, &gradient, |own| own == given || own.computed_as() == given)?;
         if own.view_mut().is_none() {
             drop(own);
             let _scope = module(path);
             self.make_unique()?;
         }
-        Ok(Some(gradient))
+        Ok(Some((gradient, dtype)))
     }
 
     /// Makes this cell the only holder of its buffer, so that an [`update`](Self::update) needs no memory.

@@ -139,7 +139,8 @@ impl Op for MseLoss {
         let everywhere = scale.view().layout().broadcast_to(ctx.op(), x.shape())?;
         let input = scale.view().with_layout(&everywhere);
         ctx.compute(Kernel::Accumulate { f: Binary::Mul, input, acc: slopes.view_mut() })?;
-        let to_x = slopes.finish().to_dtype(x.dtype())?;
+        let slopes = slopes.finish();
+        let to_x = if computed == x.dtype() { slopes } else { slopes.to_dtype(x.dtype())? };
         let to_target = wanted(saved, 1, || to_x.neg())?;
         Ok(vec![Some(to_x), to_target])
     }

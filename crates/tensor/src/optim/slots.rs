@@ -75,9 +75,9 @@ impl<S> Slots<S> {
         let mut ready: Vec<Ready<'_, S>> = Vec::with_capacity(self.slots.len());
         let mut any_halves = false;
         for slot in &mut self.slots {
-            let gradient = slot.parameter.take_gradient(self.op, &slot.module, &mut gradients)?;
-            if let Some(gradient) = gradient {
-                any_halves |= slot.parameter.dtype().is_half();
+            let taken = slot.parameter.take_gradient(self.op, &slot.module, &mut gradients)?;
+            if let Some((gradient, dtype)) = taken {
+                any_halves |= dtype.is_half();
                 ready.push((slot, gradient));
             }
         }
@@ -85,7 +85,7 @@ impl<S> Slots<S> {
             let operands = ready.iter().map(|(slot, gradient)| [gradient.clone(), slot.parameter.value()]);
             rehearse(self.op, operands)?;
         }
-        let mut ready = ready.into_iter().peekable();
+        let mut ready = ready.into_iter();
         // That of the gradients, which themselves go on the way: one for all, as a rule.
         let mut known: Option<Device> = None;
         while let Some((mut slot, mut gradient)) = ready.next() {
@@ -99,7 +99,10 @@ impl<S> Slots<S> {
                 slot.parameter.update(|values| update(&ctx, gradient.view(), &mut slot.state, values))?;
                 let of_layer =
                     |(next, by): &Ready<'_, S>| next.module == slot.module && by.device() == device;
-                let Some(next) = ready.next_if(of_layer) else { break };
+                if !ready.as_slice().first().is_some_and(of_layer) {
+                    break;
+                }
+                let Some(next) = ready.next() else { break };
                 (slot, gradient) = next;
             }
         }

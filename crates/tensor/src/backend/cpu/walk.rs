@@ -141,13 +141,15 @@ impl<const N: usize> Walk<N> {
     }
 }
 
-impl Walk<1> {
-    /// Where the elements begin, if there are any and they lie side by side.
-    pub(super) fn gapless(&self) -> Option<usize> {
-        let [offset] = self.offsets;
-        (self.is_line() && self.inner() == [1] && self.dims[0] != 0).then_some(offset)
+impl<const N: usize> Walk<N> {
+    /// Where each operand's elements begin, if there are any and those of each lie side by side.
+    #[inline]
+    pub(super) fn gapless(&self) -> Option<[usize; N]> {
+        (self.is_line() && self.inner() == [1; N] && self.dims[0] != 0).then_some(self.offsets)
     }
+}
 
+impl Walk<1> {
     /// Where the elements begin that lie side by side and are visited several times each, and how many times.
     pub(super) fn repeats(&self) -> Option<(usize, usize)> {
         let [offset] = self.offsets;

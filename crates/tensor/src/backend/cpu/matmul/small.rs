@@ -132,7 +132,12 @@ fn add_rows<T: Float, const ROWS: usize>(
     start: Start<'_, T>,
     sums: &mut [T],
 ) {
-    let factors: [&[T]; ROWS] = std::array::from_fn(|row| &lhs.data[(first + row) * lhs.row_stride..]);
+    // Slices of one length, so that a place in all of them is checked once.
+    let extent = lhs.cols.checked_sub(1).map_or(0, |last| last * lhs.col_stride + 1);
+    let mut factors: [&[T]; ROWS] = [&[]; ROWS];
+    for (row, factors) in (first..).zip(&mut factors) {
+        *factors = &lhs.data[row * lhs.row_stride..][..extent];
+    }
     let mut column = 0;
     while column < rhs.cols {
         column += match rhs.cols - column {

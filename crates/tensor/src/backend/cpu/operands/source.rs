@@ -89,7 +89,7 @@ impl<'a, A: RawElement> Source<'a, A> {
     /// The elements numbered `range` as a slice, if they lie side by side.
     pub(in crate::backend::cpu) fn slice(&self, range: Range<usize>) -> Option<&'a [A]> {
         // By far the most common, and asked for row by row.
-        if let Some(offset) = self.walk.gapless() {
+        if let Some([offset]) = self.walk.gapless() {
             return Some(&self.data[offset + range.start..offset + range.end]);
         }
         let segment = self.walk.segments(range.clone()).next();
@@ -123,7 +123,7 @@ impl<'a, A: RawElement> Source<'a, A> {
     /// Copies the elements from number `start` on.
     pub(in crate::backend::cpu) fn load(&self, start: usize, mut out: &mut [A]) {
         let range = start..start + out.len();
-        if let Some(offset) = self.walk.gapless() {
+        if let Some([offset]) = self.walk.gapless() {
             out.copy_from_slice(&self.data[offset + range.start..offset + range.end]);
             return;
         }
@@ -268,7 +268,12 @@ impl<'a, A: RawElement> Source<'a, A> {
         f: impl Fn(A) -> U + Sync,
     ) {
         let f = &f;
-        workers.chunks(out, chunk, &|start, part| self.each(start, part, |out, a| *out = f(a)));
+        let store = |out: &mut U, a| *out = f(a);
+        match self.walk.gapless() {
+            // As for pairs.
+            Some([offset]) if out.len() <= chunk => simd::zip(out, &self.data[offset..][..out.len()], store),
+            _ => workers.chunks(out, chunk, &|start, part| self.each(start, part, store)),
+        }
     }
 }
 
