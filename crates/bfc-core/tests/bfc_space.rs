@@ -7,8 +7,8 @@ mod common;
 use std::sync::Arc;
 
 use bfc_core::{
-    AddressOnlyMemory, Allocator, Bfc, BfcAllocator, BfcConfig, BfcOptions, Bytes, CutRule, GrowthRule, MIB,
-    Need, Policy, Request, Span,
+    AddressOnlyMemory, Allocator, Bfc, BfcAllocator, BfcConfig, BfcOptions, Bytes, CutRule, GrowthRule, KIB,
+    MIB, Need, Policy, Request, Span,
 };
 use common::source::{FakeSource, Nature};
 use common::{allocate, free};
@@ -19,9 +19,11 @@ fn continued(config: BfcConfig) -> BfcAllocator {
     BfcAllocator::new("continued", source, config)
 }
 
+const REGION: u64 = 2048 * KIB;
+
 fn one_region(options: BfcOptions) -> Bfc {
     let mut bfc = Bfc::new(options);
-    bfc.add_region(Span { address: 0, bytes: 65_536 }, false).unwrap();
+    bfc.add_region(Span { address: 0, bytes: REGION }, false).unwrap();
     bfc
 }
 
@@ -34,20 +36,30 @@ fn address(bfc: &mut Bfc, need: Need) -> u64 {
 #[test]
 fn blocks_of_half_the_largest_are_cut_from_the_high_end_and_smaller_ones_from_the_low_end() {
     let mut bfc = one_region(BfcOptions::new());
-    assert_eq!(address(&mut bfc, Need::new(8192)), 65_536 - 8192);
-    assert_eq!(address(&mut bfc, Need::new(4096)), 65_536 - 8192 - 4096);
-    assert_eq!(address(&mut bfc, Need::new(4095 - 256)), 0);
+    let mut place = |kib: u64| address(&mut bfc, Need::new(kib * KIB)) / KIB;
+    assert_eq!(place(256), 2048 - 256);
+    assert_eq!(place(128), 2048 - 256 - 128);
+    assert_eq!(place(127), 0);
     // A larger one raises the bar.
-    assert_eq!(address(&mut bfc, Need::new(16_384)), 65_536 - 8192 - 4096 - 16_384);
-    assert_eq!(address(&mut bfc, Need::new(4096)), 3840);
+    assert_eq!(place(512), 2048 - 256 - 128 - 512);
+    assert_eq!(place(128), 127);
+}
+
+#[test]
+fn blocks_up_to_16_kib_are_cut_from_the_low_end_however_small_all_are() {
+    let mut bfc = one_region(BfcOptions::new());
+    let sizes = [256, 512, 8 * KIB, 16 * KIB, 16 * KIB + 1];
+    let ends = sizes.map(|bytes| address(&mut bfc, Need::new(bytes)) < REGION / 2);
+    assert_eq!(ends, [true, true, true, true, false]);
 }
 
 #[test]
 fn a_block_at_the_high_end_is_aligned_downwards_and_what_is_behind_it_stays_free() {
     let mut bfc = one_region(BfcOptions::new());
-    assert_eq!(address(&mut bfc, Need::new(5000).with_alignment(4096)), 57_344);
-    assert_eq!(bfc.free_bytes(None), 65_536 - 5120);
-    assert_eq!(address(&mut bfc, Need::new(3072)), 57_344 + 5120);
+    let start = REGION - 128 * KIB;
+    assert_eq!(address(&mut bfc, Need::new(100 * KIB).with_alignment(64 * KIB)), start);
+    assert_eq!(bfc.free_bytes(None), REGION - 100 * KIB);
+    assert_eq!(address(&mut bfc, Need::new(28 * KIB)), start + 100 * KIB);
 }
 
 #[test]

@@ -19,6 +19,10 @@ use crate::policy::{End, Inconsistent, Need, NotAdded, NotLive, Piece, Place, Po
 
 pub(super) use search::Fit;
 
+/// The smallest block that is called large, in bytes: small ones, of which each size has a [class](super::bins) of its own, are not,
+/// however small all others are. The smallest pools of recorded runs are the same for any such bound up to a mebibyte.
+const LARGE_AT_LEAST: u64 = (16 << 10) + GRANULE;
+
 /// Best fit with coalescing: cuts regions into chunks, hands out the smallest free chunk that fits, the lowest among
 /// equals, and joins free neighbours, at once or when [nothing else](JoinRule::Deferred) serves a request.
 ///
@@ -37,7 +41,7 @@ pub struct Bfc {
     /// Bytes of all regions.
     pub(super) reserved: u64,
     split: SplitRule,
-    /// Blocks from this many bytes on are cut from the high end: half of the largest, or more than there can be.
+    /// Blocks from this many bytes on are cut from the high end: half of the largest, but none of the small ones; or more than there can be.
     large_from: u64,
     /// The free chunks of a space with two ends. The bins then stay empty, so that a search in a space with one end,
     /// which finds something in them, need not ask which it is.
@@ -69,7 +73,7 @@ impl Bfc {
             deferred_up_to: if deferred { recent::LARGEST } else { 0 },
             reserved: 0,
             split: options.split,
-            large_from: if options.cut == CutRule::LargeHigh { 0 } else { u64::MAX },
+            large_from: if options.cut == CutRule::LargeHigh { LARGE_AT_LEAST } else { u64::MAX },
             partition,
         }
     }

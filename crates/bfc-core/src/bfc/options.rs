@@ -52,7 +52,7 @@ impl SplitRule {
 pub enum CutRule {
     /// From the low end, as TensorFlow.
     Low,
-    /// Blocks of at least half the largest block that was ever placed from the high end, all others from the low
+    /// Blocks of at least half the largest block that was ever placed, and of more than 16 KiB, from the high end, all others from the low
     /// end. Large blocks, which leave large holes, then lie beside each other, and small ones do not end up between
     /// them.
     ///

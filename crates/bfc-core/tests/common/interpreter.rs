@@ -129,7 +129,7 @@ impl Interpreter {
         let recent = RecentFrees::of(&config, counter.is_none() && !cached);
         let mut interpreter = Self::over(config, nature, choice, counter);
         interpreter.recent = recent;
-        interpreter.large_from = (large_high && !ends.are_two()).then_some(0);
+        interpreter.large_from = (large_high && !ends.are_two()).then_some((16 << 10) + 256);
         interpreter.ends = ends;
         interpreter.cached = cached;
         interpreter
