@@ -68,7 +68,7 @@ pub enum CutRule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum JoinRule {
-    /// At once, as TensorFlow. Where a block goes then follows from the live blocks alone (and, with [`CutRule::LargeHigh`], from the
+    /// At once, as TensorFlow. Where a block goes then follows from the regions and the live blocks alone (and, with [`CutRule::LargeHigh`], from the
     /// largest there was), so steps that begin with the same ones find the same addresses. Pools of devices with streams
     /// join so, as a GPU is given steps as graphs.
     AtOnce,

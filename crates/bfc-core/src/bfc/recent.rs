@@ -3,8 +3,8 @@
 //! A training step asks again and again for what it has just given back: in four recorded runs 43 to 52 of 100 requests are of
 //! the size of one of the last four blocks freed, of those of at most 64 KiB. To join such a block with the free memory beside it, only
 //! to cut it off again, is most of the work of a pool. So these few blocks stay as they are until a request comes that none of them
-//! fits exactly; then all are joined before anything else is looked at. Nothing but the choice among exact fits depends on
-//! it, and whoever looks into the pool is shown the memory as if it were joined.
+//! fits exactly; then all are joined before anything else is looked at. So only a request exactly as long as one of them is placed otherwise
+//! than if all had been joined at once, and whoever looks into the pool is shown the memory as if they were.
 //!
 //! Source: deferred coalescing, as surveyed in Wilson, Johnstone, Neely and Boles, "Dynamic storage allocation: a survey
 //! and critical review", 1995; there mostly lists without a bound, which wait until memory runs short. Here that would cost memory
