@@ -254,6 +254,20 @@ pub enum Error {
         /// The op whose saved tensors are gone.
         op: &'static str,
     },
+    /// A parameter whose gradient is asked for has changed since the forward of this backward, which reads its former values.
+    #[error(
+        "backward: {op}{} reads a parameter of shape {shape} as it was before it was changed; run the forward again, or ask for the \
+         gradients at the former values by backward_stale",
+        in_module(module)
+    )]
+    StaleBackward {
+        /// The op whose backward it is.
+        op: &'static str,
+        /// The module that the op ran in; empty outside of all.
+        module: String,
+        /// The shape of what it reads.
+        shape: Shape,
+    },
     /// A part of a program that was to be run again, see [`checkpoint`](crate::checkpoint), did something else.
     #[error("checkpoint: the second run was not like the first: {what}")]
     ReplayDiffers {
@@ -310,6 +324,11 @@ pub enum Error {
 /// Where the tensors of two devices are; each runtime has devices of its own.
 fn of_two_devices(lhs: &str, rhs: &str) -> String {
     if lhs == rhs { format!("{lhs} of two runtimes") } else { format!("{lhs} and {rhs}") }
+}
+
+/// That something is in a module, unless it is outside of all.
+fn in_module(module: &str) -> String {
+    if module.is_empty() { String::new() } else { format!(" in {module}") }
 }
 
 impl Error {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bfc_core::{Allocation, Allocator, Category, MemoryKind, Tag};
 
+use crate::autograd::version::FormerValues;
 use crate::dtype::{DType, RawElement};
 use crate::layout::Layout;
 
@@ -23,6 +24,7 @@ pub struct Storage {
     /// Whether it is, or may be, charged as a result or a temporary: most of what is kept for backward is a parameter or an
     /// input, and the allocator need not be asked.
     may_be_result: AtomicBool,
+    former: FormerValues,
 }
 
 /// No index is below it, nor is one that is negative and read without its sign.
@@ -32,7 +34,14 @@ impl Storage {
     /// The buffer of a fresh allocation, of which `bytes` are used.
     pub(crate) fn new(allocation: Allocation, bytes: usize) -> Self {
         let memory = allocation.allocator().memory_kind();
-        Self { allocation, bytes, memory, below: UNKNOWN, may_be_result: AtomicBool::new(true) }
+        Self {
+            allocation,
+            bytes,
+            memory,
+            below: UNKNOWN,
+            may_be_result: AtomicBool::new(true),
+            former: FormerValues::new(),
+        }
     }
 
     /// The same, of an allocation in this memory that is charged to this category.
@@ -44,7 +53,7 @@ impl Storage {
         category: Category,
     ) -> Self {
         let may_be_result = AtomicBool::new(is_result(category));
-        Self { allocation, bytes, memory, below: UNKNOWN, may_be_result }
+        Self { allocation, bytes, memory, below: UNKNOWN, may_be_result, former: FormerValues::new() }
     }
 
     /// Whether the buffer is never written, whoever owns the storage: memory of others, which tensors only look into.
@@ -95,6 +104,11 @@ impl Storage {
             let _ = self.allocator().recategorize(&self.allocation.block(), RESULTS, Category::Activation);
             self.may_be_result.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// Which parameters' former values these are.
+    pub(crate) const fn former_values(&self) -> &FormerValues {
+        &self.former
     }
 
     /// What the buffer is for; `None` from allocators that keep no tags.

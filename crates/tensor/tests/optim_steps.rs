@@ -57,7 +57,7 @@ fn compare(
 }
 
 #[test]
-fn a_graph_kept_over_a_step_costs_a_copy_and_has_gradients_at_the_old_values() {
+fn a_graph_kept_over_a_step_costs_a_copy_and_has_stale_gradients_at_the_old_values() {
     let device = device();
     let parameter = parameter(&device);
     let mut optimizer = Sgd::new(named(&parameter), 0.1).unwrap();
@@ -76,7 +76,7 @@ fn a_graph_kept_over_a_step_costs_a_copy_and_has_gradients_at_the_old_values() {
     let loss = parameter.tensor().square().unwrap().sum_all().unwrap();
     assert_eq!(step(&mut optimizer), (1, true), "the graph has the old values");
     assert_ne!(values(&parameter), old);
-    let gradients = loss.backward().unwrap();
+    let gradients = loss.backward_stale().unwrap();
     let expected: Vec<f64> = old.iter().map(|value| 2.0 * value).collect();
     assert_close(&gradients.get(&parameter.tensor()).unwrap().to_vec::<f64>().unwrap(), &expected);
     drop((loss, gradients));
@@ -299,7 +299,7 @@ fn a_step_leaves_tensors_that_were_taken_before_as_they_were() {
 }
 
 #[test]
-fn a_backward_after_a_step_has_the_gradients_of_its_own_forward() {
+fn a_backward_after_a_step_is_stale_and_has_the_gradients_of_its_own_forward() {
     type Make = fn(Vec<(String, Parameter)>) -> Box<dyn Optimizer>;
     let device = device();
     let p = parameter(&device);
@@ -320,7 +320,8 @@ fn a_backward_after_a_step_has_the_gradients_of_its_own_forward() {
         optimizer.step(gradients(&p)).unwrap();
         assert_ne!(values(&p), START);
         for loss in [late, later] {
-            let gradients = loss.backward().unwrap();
+            assert!(matches!(loss.backward(), Err(Error::StaleBackward { .. })), "{optimizer:?}");
+            let gradients = loss.backward_stale().unwrap();
             let expected = START.map(|value| 2.0 * value);
             assert_eq!(
                 gradients.get(&p.tensor()).unwrap().to_vec::<f64>().unwrap(),
@@ -345,10 +346,14 @@ fn a_step_without_memory_for_its_copies_changes_nothing() {
     let first = |p: &Parameter| p.tensor().to_vec::<f32>().unwrap()[0];
     // Two parameters and two gradients of 200 KiB each leave room for one copy, and both parameters need one.
     let held = (a.tensor(), b.tensor());
+    let sum_of = |p: &Parameter| p.tensor().narrow(0, 0, 9).unwrap().square().unwrap().sum_all().unwrap();
+    let kept = sum_of(&a);
     let error = step(&mut sgd).unwrap_err();
     assert!(error.out_of_memory().is_some(), "{error}");
     assert_eq!((first(&a), first(&b)), (1.0, 1.0));
     drop(held);
+    // Nor is a graph from before stale, although one of the copies had been made.
+    kept.backward().unwrap();
     step(&mut sgd).unwrap();
     assert_eq!((first(&a), first(&b)), (0.9, 0.9));
 }

@@ -9,6 +9,7 @@ use triomphe::Arc;
 use super::gradients::Gradients;
 use super::mode::no_grad;
 use super::node::{GradEdge, Node, Saved, Taken};
+use super::version;
 use crate::backend::{Binary, Kernel};
 use crate::context::OpContext;
 use crate::device::Device;
@@ -31,22 +32,53 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotScalar`] and [`Error::NoGraph`] before anything is done. An error on the way, as lack of memory or
+    /// [`Error::NotScalar`], [`Error::NoGraph`] and [`Error::StaleBackward`] before anything is done: the last where a parameter whose
+    /// gradient is asked for has changed since this was computed, and its former values would be read. An error on the way, as lack of memory or
     /// [`Error::GraphSpent`] for a part of the graph that another loss was passed through, leaves all tensors as they
     /// were, but the graph is used up to that point. A gradient that is not like its input, from an op that is not of
     /// this crate, is such an error too: [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::DeviceMismatch`].
     pub fn backward(&self) -> Result<Gradients> {
+        self.backward_if(version::check)
+    }
+
+    /// The same, whatever has become of parameters since: the gradients are those at the values that forward saw, which stayed in
+    /// memory for it. For those who mean it, as where several passes are on their way at a time (Narayanan et al. 2019).
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Error, Tensor, nn::Parameter};
+    /// let device = Device::cpu()?;
+    /// let weight = Parameter::new(Tensor::full(&device, [1], 3.0)?)?;
+    /// let loss = weight.tensor().square()?.sum_all()?;
+    /// weight.set(&Tensor::zeros(&device, [1])?)?;
+    /// assert!(matches!(loss.backward(), Err(Error::StaleBackward { op: "square", .. })));
+    /// let gradients = loss.backward_stale()?;
+    /// assert_eq!(gradients.get(&weight.tensor()).unwrap().to_vec::<f32>()?, [6.0]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`backward`](Self::backward), but for [`Error::StaleBackward`].
+    pub fn backward_stale(&self) -> Result<Gradients> {
+        self.backward_if(|_| Ok(()))
+    }
+
+    /// The gradients, if `check` finds nothing wrong with where they begin, and where what runs again does.
+    fn backward_if(&self, check: Check) -> Result<Gradients> {
         if self.elements() != 1 {
             return Err(Error::NotScalar { shape: *self.shape() });
         }
         let edge = self.grad_edge().ok_or(Error::NoGraph)?;
+        check(edge)?;
         no_grad(|| {
             let _phase = phase(Phase::Backward);
             let seed = Self::full_for(self.device(), *self.shape(), 1.0, self.dtype(), Category::Gradient)?;
-            run(edge, seed, self.device())
+            run(edge, seed, self.device(), check)
         })
     }
 }
+
+/// Refuses graphs.
+type Check = fn(&GradEdge) -> Result<()>;
 
 /// What still has to be passed: nodes by number, each with the sum of the gradients that reached it so far.
 #[derive(Default)]
@@ -86,7 +118,7 @@ impl Pending {
 }
 
 /// Passes a gradient on, beginning on its device.
-fn run(from: &GradEdge, seed: Tensor, home: &Device) -> Result<Gradients> {
+fn run(from: &GradEdge, seed: Tensor, home: &Device, check: Check) -> Result<Gradients> {
     let mut gradients = Gradients::default();
     let mut pending = Pending::default();
     deliver(from.clone(), seed, &mut pending, &mut gradients)?;
@@ -112,6 +144,8 @@ fn run(from: &GradEdge, seed: Tensor, home: &Device) -> Result<Gradients> {
             }
             Taken::Replay(replay, edge) => {
                 if let Some(edge) = replay.run(place, edge, &grad)? {
+                    // It may lead to other graphs, that the part had captured.
+                    check(&edge)?;
                     deliver(edge, grad, &mut pending, &mut gradients)?;
                 }
             }

@@ -105,6 +105,11 @@ impl Replay {
         Ok(output.grad_edge().cloned())
     }
 
+    /// What the second run reads, as far as it is known.
+    pub(super) fn reads(&self) -> impl Iterator<Item = &Tensor> {
+        std::iter::once(&self.input).chain(self.tape.parameters())
+    }
+
     /// Drops what the program has captured, which may be the end of another graph, without recursion.
     pub(super) fn drop_later(self) {
         drop_later(self.program);

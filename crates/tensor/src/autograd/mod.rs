@@ -11,6 +11,7 @@ mod mode;
 mod node;
 mod purpose;
 pub(crate) mod tape;
+pub(crate) mod version;
 
 pub use check::{GradCheck, GradCheckError, check_gradients};
 pub use checkpoint::checkpoint;

@@ -16,9 +16,9 @@ use crate::op::{HeldOp, Op};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
-/// Numbers nodes and leaves in the order of their creation.
-fn next_number() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
+/// Numbers nodes, leaves and [changes of leaves](super::version) in their order, from 1 on.
+pub(super) fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
@@ -29,6 +29,16 @@ pub(crate) enum GradEdge {
     Node(Arc<Node>),
 }
 
+impl GradEdge {
+    /// The least number of the nodes that it leads to; of a leaf, which is read by nodes alone, none is less.
+    fn since(&self) -> u64 {
+        match self {
+            Self::Leaf(_) => u64::MAX,
+            Self::Node(node) => node.since,
+        }
+    }
+}
+
 /// Names a tensor that gradients are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LeafId(u64);
@@ -36,6 +46,8 @@ pub(crate) struct LeafId(u64);
 /// One recorded execution of an op.
 pub(crate) struct Node {
     pub(crate) number: u64,
+    /// The least number of this node and all that it leads to.
+    pub(super) since: u64,
     work: Work,
     /// Where the forward ran: its backward is charged to the same module.
     pub(crate) place: Place,
@@ -84,6 +96,31 @@ impl Node {
             Work::Replay(replay) => take(replay).map(|(replay, edge)| Taken::Replay(replay, edge)),
         };
         taken.ok_or_else(|| Error::GraphSpent { op: this.name() })
+    }
+
+    /// Shows where the inputs came from, and what backward will read: nothing of a node that was passed.
+    pub(super) fn look(&self, mut edge: impl FnMut(&GradEdge), read: impl FnMut(&Tensor)) {
+        match &self.work {
+            Work::Op { saved, .. } => {
+                let saved = saved.lock().unwrap_or_else(PoisonError::into_inner);
+                let Some(Saved { tensors, inputs, .. }) = &*saved else { return };
+                inputs.iter().filter_map(|input| input.edge.as_ref()).for_each(edge);
+                tensors.iter().for_each(read);
+            }
+            Work::Replay(replay) => {
+                let replay = replay.lock().unwrap_or_else(PoisonError::into_inner);
+                let Some((replay, input)) = &*replay else { return };
+                let drawn = || replay.reads();
+                drawn().filter_map(Tensor::grad_edge).chain(input).for_each(&mut edge);
+                drawn().for_each(read);
+            }
+        }
+    }
+
+    /// The error that this node's backward reads a tensor as it was before a change.
+    pub(super) fn stale(&self, read: &Tensor) -> Error {
+        let module = self.place.module.path().to_owned();
+        Error::StaleBackward { op: self.name(), module, shape: *read.shape() }
     }
 
     /// Takes the edges out, of a node that is dropped.
@@ -269,20 +306,24 @@ pub(crate) fn record(op: HeldOp, inputs: &[&Tensor], tensors: Vec<Tensor>, outpu
         edge: input.grad_edge().cloned(),
     });
     let device = inputs.first().map(|input| input.device()).filter(|device| *device != output.device());
-    let (inputs, device) = (facts.collect(), device.cloned());
+    let (inputs, device) = (facts.collect::<Vec<_>>(), device.cloned());
+    let since = inputs.iter().filter_map(|input| input.edge.as_ref()).map(GradEdge::since).min();
     let saved = Mutex::new(Some(Saved { tensors, inputs, device, total: Mutex::default() }));
-    hang(Work::Op { op, saved }, output)
+    hang(Work::Op { op, saved }, since, output)
 }
 
 /// Hangs the output of a part that will be run again into the graph.
 pub(super) fn record_replay(replay: Replay, input: &Tensor, output: Tensor) -> Tensor {
-    let replay = (Box::new(replay), input.grad_edge().cloned());
-    hang(Work::Replay(Mutex::new(Some(replay))), output)
+    let edge = input.grad_edge().cloned();
+    let since = edge.as_ref().map(GradEdge::since);
+    hang(Work::Replay(Mutex::new(Some((Box::new(replay), edge)))), since, output)
 }
 
 #[inline(always)]
-fn hang(work: Work, output: Tensor) -> Tensor {
-    let node = fill(UniqueArc::new_uninit(), Node { number: next_number(), work, place: here() });
+fn hang(work: Work, since: Option<u64>, output: Tensor) -> Tensor {
+    let number = next_number();
+    let since = since.map_or(number, |since| since.min(number));
+    let node = fill(UniqueArc::new_uninit(), Node { number, since, work, place: here() });
     output.with_grad_edge(Some(GradEdge::Node(node.shareable())))
 }
 

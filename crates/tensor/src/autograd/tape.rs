@@ -20,6 +20,16 @@ enum Draw {
     Parameter(Tensor),
 }
 
+impl Tape {
+    /// The parameters on it.
+    pub(super) fn parameters(&self) -> impl Iterator<Item = &Tensor> {
+        self.draws.iter().filter_map(|draw| match draw {
+            Draw::Parameter(tensor) => Some(tensor),
+            Draw::Key(_) => None,
+        })
+    }
+}
+
 #[derive(Default)]
 struct Tapes {
     /// What the running program is to draw.

@@ -7,6 +7,7 @@ use bfc_core::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
 use bfc_core::{Category, Tag};
 use highwater_tracking::module;
 
+use crate::autograd::version::LeftBehind;
 use crate::autograd::{Gradients, tape};
 use crate::backend::Kernel;
 use crate::context::OpContext;
@@ -19,9 +20,10 @@ use crate::tensor::Tensor;
 ///
 /// The cell holds a leaf of the graph of gradients, and stays the same leaf for as long as it lives. Buffers of tensors
 /// are never written while shared, so a change is made in place when nothing else looks into the buffer, and on a
-/// fresh copy otherwise: a graph that was recorded earlier keeps the values that it was recorded with. So a backward that
-/// comes after a change has the gradients of its own forward, also through a [`checkpoint`](crate::checkpoint()), and
-/// parameters need no version to tell a stale one by. A change between a forward and its backward costs a copy.
+/// fresh copy otherwise: a graph that was recorded earlier keeps the values that it was recorded with, also in a
+/// [`checkpoint`](crate::checkpoint()). A change between a forward and its backward costs a copy therefore, and the backward
+/// is an error, [`Error::StaleBackward`], unless gradients at the former values are what is wanted, as by
+/// [`Tensor::backward_stale`].
 ///
 /// ```
 /// use highwater_tensor::{Device, Tensor, nn::Parameter};
@@ -34,7 +36,31 @@ use crate::tensor::Tensor;
 /// ```
 #[derive(Clone)]
 pub struct Parameter {
-    tensor: Arc<BiasedMutex<Tensor>>,
+    cell: Arc<BiasedMutex<Cell>>,
+}
+
+/// What handles to one parameter share.
+struct Cell {
+    /// The values now, as a leaf.
+    tensor: Tensor,
+    /// Who reads what the values were before the next change.
+    left_behind: LeftBehind,
+}
+
+impl Cell {
+    /// Goes on in a buffer of its own, with the values that it has.
+    fn move_to(&mut self, copy: Tensor) {
+        self.left_behind.note(&self.tensor);
+        self.tensor = copy;
+    }
+
+    /// Lets `write` change the values, if this is the only holder of their buffer.
+    fn write(&mut self, write: impl FnOnce(ViewMut<'_>) -> Result<()>) -> Option<Result<()>> {
+        let result = write(self.tensor.view_mut()?);
+        // Also after an error, as some values may have changed.
+        self.left_behind.tell();
+        Some(result)
+    }
 }
 
 impl Parameter {
@@ -44,18 +70,19 @@ impl Parameter {
     /// [`Error::UnsupportedDType`] for integers and truth values, which have no gradient.
     pub fn new(tensor: Tensor) -> Result<Self> {
         let leaf = tensor.detach().requiring_grad()?.with_category(Category::Parameter);
-        Ok(Self { tensor: Arc::new(BiasedMutex::new(leaf)) })
+        let cell = Cell { tensor: leaf, left_behind: LeftBehind::default() };
+        Ok(Self { cell: Arc::new(BiasedMutex::new(cell)) })
     }
 
     /// The values now, as a leaf of the graph. Cheap: the buffer is shared.
     #[must_use]
     pub fn tensor(&self) -> Tensor {
-        tape::parameter(|| self.lock().clone())
+        tape::parameter(|| self.lock().tensor.clone())
     }
 
     /// The values now, off the graph: for what is kept and not trained, which no second run of a forward plays back.
     pub(crate) fn value(&self) -> Tensor {
-        self.lock().detach()
+        self.lock().tensor.detach()
     }
 
     /// Copies new values in.
@@ -73,12 +100,13 @@ impl Parameter {
     /// Whether both are handles to one parameter, as where two layers share their weights.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.tensor, &other.tensor)
+        Arc::ptr_eq(&self.cell, &other.cell)
     }
 
     /// Charges the buffer to the module that this thread is in.
     pub(super) fn charge_here(&self) {
-        let tensor = self.lock();
+        let own = self.lock();
+        let tensor = &own.tensor;
         let owner = tensor.device().tracker().owner_here(super::init::OP);
         let allocation = tensor.storage().allocation();
         let (allocator, block) = (allocation.allocator(), allocation.block());
@@ -111,8 +139,9 @@ impl Parameter {
             ctx.compute(Kernel::Copy { input: before.view(), out: converted.view_mut() })?;
             let converted = converted.finish().requiring_grad()?;
             let mut own = self.lock();
-            if own.shares_buffer_with(&before) {
-                *own = converted;
+            if own.tensor.shares_buffer_with(&before) {
+                own.move_to(converted);
+                own.left_behind.tell();
                 return Ok(());
             }
         }
@@ -120,7 +149,7 @@ impl Parameter {
 
     /// Checks that `values` could be this parameter's.
     fn check_like(&self, op: &'static str, values: &Tensor) -> Result<()> {
-        check(op, &self.lock(), values, |own| own == values.dtype())
+        check(op, &self.lock().tensor, values, |own| own == values.dtype())
     }
 
     /// Takes this parameter's gradient out of those of a pass, told with the parameter's own type, and makes this cell the only
@@ -135,10 +164,11 @@ impl Parameter {
         gradients: &mut Gradients,
     ) -> Result<Option<(Tensor, DType)>> {
         let mut own = self.lock();
-        let Some(gradient) = gradients.take(&own) else { return Ok(None) };
-        let (dtype, given) = (own.dtype(), gradient.dtype());
-        check(op, &own, &gradient, |own| own == given || own.computed_as() == given)?;
-        if own.view_mut().is_none() {
+        let tensor = &mut own.tensor;
+        let Some(gradient) = gradients.take(tensor) else { return Ok(None) };
+        let (dtype, given) = (tensor.dtype(), gradient.dtype());
+        check(op, tensor, &gradient, |own| own == given || own.computed_as() == given)?;
+        if tensor.view_mut().is_none() {
             drop(own);
             let _scope = module(path);
             self.make_unique()?;
@@ -159,39 +189,34 @@ impl Parameter {
     /// # Errors
     /// As [`make_unique`](Self::make_unique) before anything has changed; else what `write` says.
     pub(crate) fn update(&self, write: impl FnOnce(ViewMut<'_>) -> Result<()>) -> Result<()> {
-        let mut tensor = self.lock();
-        if let Some(values) = tensor.view_mut() {
-            return write(values);
-        }
-        drop(tensor);
-        let mut tensor = self.lock_unique()?;
         // The lock keeps others from taking a share in the buffer before it is written.
-        write(tensor.view_mut().expect("this cell is the only holder of its buffer"))
+        let mut own = self.lock_unique()?;
+        own.write(write).expect("this cell is the only holder of its buffer")
     }
 
     /// Locks the cell and makes it the only holder of its buffer. Memory for a copy is taken without the lock: whoever is
     /// asked for some may read this parameter, as to save it.
-    fn lock_unique(&self) -> Result<BiasedGuard<'_, Tensor>> {
+    fn lock_unique(&self) -> Result<BiasedGuard<'_, Cell>> {
         loop {
             let mut own = self.lock();
-            if own.view_mut().is_some() {
+            if own.tensor.view_mut().is_some() {
                 return Ok(own);
             }
-            let shared = own.clone();
+            let shared = own.tensor.clone();
             drop(own);
             let copy = copy_of(&shared)?;
             let mut own = self.lock();
             // As long as it is shared with this one, nobody has changed its values.
-            if own.shares_buffer_with(&shared) {
-                *own = copy;
+            if own.tensor.shares_buffer_with(&shared) {
+                own.move_to(copy);
                 return Ok(own);
             }
         }
     }
 
     /// One thread trains, as a rule: it pays next to nothing for the lock.
-    fn lock(&self) -> BiasedGuard<'_, Tensor> {
-        self.tensor.lock(ThreadNumber::current())
+    fn lock(&self) -> BiasedGuard<'_, Cell> {
+        self.cell.lock(ThreadNumber::current())
     }
 }
 
@@ -223,7 +248,7 @@ fn copy_of(tensor: &Tensor) -> Result<Tensor> {
 
 impl fmt::Debug for Parameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tensor = self.lock();
+        let tensor = &self.lock().tensor;
         write!(f, "Parameter({} {} on {})", tensor.dtype(), tensor.shape(), tensor.device())
     }
 }

@@ -4,9 +4,9 @@
 //! change can be written (a buffer that somebody still looks into is copied), and only then changes the first one: so
 //! a step that lacks memory changes nothing.
 //!
-//! A graph that was recorded before a step, and is passed backward after it, has the values from before the step: its gradients
-//! are those of the old parameters, taken at the old values, and are no error. Each parameter that such a graph has saved is
-//! copied by the step. Where gradients of the new values are wanted, forward has to run again after the step.
+//! A graph that was recorded before a step has the values from before it: each parameter that such a graph has saved is copied by the
+//! step. To pass it backward afterwards is an error, [`Error::StaleBackward`]: forward has to run again after the step. Who wants
+//! the gradients at the old values asks for them, by [`Tensor::backward_stale`](crate::Tensor::backward_stale).
 //!
 //! Parameters may be halves. Their state is f32, their gradients are halves or, from a [`LossScaler`], f32, and a step is
 //! computed in f32 and rounded once. A change of less than half a step of the type is lost: relative to the parameter, below
