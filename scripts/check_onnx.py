@@ -16,7 +16,7 @@ import onnx
 import onnx.reference
 from onnx.backend.test.case.node import collect_testcases
 
-TYPES = {"float32": "f32", "float64": "f64", "int64": "i64", "int32": "i64", "bool": "bool", "uint8": "u8"}
+TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64", "int32": "i64", "int64": "i64", "uint8": "u8", "bool": "bool"}
 MOST_ELEMENTS = 100_000
 
 

@@ -45,17 +45,21 @@ pub mod guide {
 /// What most programs need.
 pub mod prelude {
     pub use crate::alloc::{AllocatorAttributes, Bytes, Category};
-    pub use crate::data::{CsvOptions, Dataset, LabelColumn, TargetColumns, Text, read_csv, read_idx};
+    pub use crate::data::{
+        Augment, CsvOptions, Dataset, LabelColumn, Normalise, TargetColumns, Text, read_csv, read_idx,
+    };
     pub use crate::io::{Checkpoint, SafetensorsLimits};
     pub use crate::nn::{
-        AvgPool2d, BatchNorm, Checkpointed, Conv1d, Conv2d, ConvTranspose2d, Dropout, Embedding, Flatten,
-        Gelu, GroupNorm, Gru, LayerNorm, Linear, Lstm, MaxPool2d, Module, MultiHeadAttention, Parameter,
-        Relu, RmsNorm, Rnn, Sequential, Sigmoid, Silu, Tanh, TransformerBlock,
+        AvgPool2d, BatchNorm, Checkpointed, Conv1d, Conv2d, ConvTranspose2d, Dropout, Embedding, Fans,
+        Flatten, Gelu, GroupNorm, Gru, Init, LayerNorm, Linear, LinearOptions, Lstm, MaxPool2d, Module,
+        MultiHeadAttention, Parameter, RecurrentOptions, Relu, RmsNorm, Rnn, Sequential, Sigmoid, Silu, Tanh,
+        TransformerBlock,
     };
     pub use crate::optim::{Adam, AdamW, Lion, LossScaler, Optimizer, RmsProp, ScaledStep, Schedule, Sgd};
     pub use crate::{
-        Activation, Conv2dOptions, DType, Device, DeviceProfile, IntoPart, Pool2dOptions, Reduction, Rng,
-        Runtime, SortOrder, StepGraph, Tensor, evaluating, memory_report, module, no_grad, visit_parts,
+        Activation, AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, DeviceProfile,
+        Gradients, IntoPart, Norm, PadMode, Pool2dOptions, Reduction, Rng, Runtime, SortOrder, StepGraph,
+        Tensor, checkpoint, evaluating, memory_report, module, no_grad, visit_parts,
     };
 }
 

@@ -67,7 +67,9 @@ KERNEL(derivative) {
             case 19: {
                 WIDE t = tanh_of_cube(s);
                 WIDE inner = (WIDE)GELU_SCALE * ((WIDE)1 + (WIDE)3 * (WIDE)GELU_CUBE * s * s);
-                y = g * ((WIDE)0.5 * ((WIDE)1 + t) + (WIDE)0.5 * s * ((WIDE)1 - t * t) * inner);
+                // Far from 0 that is 0, and the inner slope may be beyond the type.
+                WIDE steep = (WIDE)0.5 * s * ((WIDE)1 - t * t);
+                y = g * ((WIDE)0.5 * ((WIDE)1 + t) + (steep == (WIDE)0 ? (WIDE)0 : steep * inner));
                 break;
             }
             case 20: y = s <= (WIDE)0 ? g * c : g; break;

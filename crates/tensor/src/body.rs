@@ -3,6 +3,9 @@
 //! The handles to it have no weak ones, so that it costs no atomic exchange to see that one is alone, and fresh memory that
 //! was filled becomes a tensor where it stands.
 
+use std::sync::Arc as Handle;
+
+use bfc_core::{AllocError, Allocation, Allocator, MemoryKind, Request};
 use triomphe::{Arc, UniqueArc};
 
 use crate::device::Device;
@@ -15,6 +18,7 @@ use crate::storage::{Storage, View, ViewMut};
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct Body {
+    /// First, as what was lent by the device's allocator goes back before the device is let go.
     memory: Memory,
     layout: Layout,
     dtype: DType,
@@ -36,19 +40,29 @@ impl Body {
         UniqueArc::new(Self { memory: Memory::Own(storage), layout, dtype, device })
     }
 
-    /// The same, of a buffer that is made now, and in which elements of this shape lie in order from its start.
+    /// The same, of a buffer that is asked for now, and in which elements of this shape lie in order from its start.
     ///
     /// # Errors
-    /// Those of `make`.
+    /// As [`Allocator::allocate`].
     #[inline(always)]
-    pub(crate) fn in_order<E>(
-        make: impl FnOnce() -> Result<Storage, E>,
+    pub(crate) fn in_order(
+        allocator: &Handle<dyn Allocator>,
+        request: &Request<'_>,
+        memory: MemoryKind,
         shape: &Shape,
         dtype: DType,
         device: &Device,
-    ) -> Result<UniqueArc<Self>, E> {
+    ) -> Result<UniqueArc<Self>, AllocError> {
         let place = UniqueArc::new_uninit();
-        let memory = Memory::Own(make()?);
+        let allocation = if device.holds(allocator) {
+            // SAFETY: the device holds its default allocator for as long as it lives. This body holds the device, and lets it go after
+            // its memory: fields are dropped in their order, and nobody takes memory out of a body.
+            unsafe { Allocation::lent(allocator, request)? }
+        } else {
+            Allocation::new(allocator, request)?
+        };
+        let storage = Storage::charged(allocation, memory, request.bytes as usize, request.tag.category);
+        let memory = Memory::Own(storage);
         let mut body = fill(place, Self { memory, layout: Layout::SCALAR, dtype, device: device.clone() });
         body.layout.set_row_major(shape);
         Ok(body)

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
-use bfc_core::{Allocation, AllocationAttributes, Allocator, Category, Contents, Request, Tag};
+use bfc_core::{AllocationAttributes, Allocator, Category, Contents, Request, Tag};
 use highwater_tracking::{OpRun, Phase, here};
 use triomphe::UniqueArc;
 
@@ -15,7 +15,7 @@ use crate::dtype::{DType, RawElement};
 use crate::error::{Error, Result};
 use crate::layout::bytes_of;
 use crate::shape::Shape;
-use crate::storage::{Storage, View, ViewMut};
+use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
 
 /// What an op may use while it runs: memory that is charged to it, the backend, and a place for what backward needs.
@@ -181,11 +181,7 @@ impl<'a> OpContext<'a> {
         request.contents = Some(Contents { extents: shape.dims(), element: dtype.name() });
         let allocator = self.allocator();
         let memory = self.device.memory_kind(self.memory);
-        let make = || {
-            Allocation::new(allocator, &request)
-                .map(|allocation| Storage::charged(allocation, memory, bytes, category))
-        };
-        match Body::in_order(make, shape, dtype, self.device) {
+        match Body::in_order(allocator, &request, memory, shape, dtype, self.device) {
             Ok(body) => Ok(Buffer { body }),
             Err(error) => Err(Error::Allocation { op: self.op, shape: *shape, dtype, error }),
         }

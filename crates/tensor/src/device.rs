@@ -230,6 +230,12 @@ impl Device {
         Ok(allocator)
     }
 
+    /// Whether this is the allocator that ops take their outputs from, which lives for as long as the device.
+    #[inline]
+    pub(crate) fn holds(&self, allocator: &Arc<dyn Allocator>) -> bool {
+        self.0.default_allocator.get().is_some_and(|(own, _)| Arc::ptr_eq(own, allocator))
+    }
+
     /// An allocator's kind of memory, which of the default one is known: a pool would ask its source.
     #[inline]
     pub(crate) fn memory_kind(&self, of: &Arc<dyn Allocator>) -> MemoryKind {

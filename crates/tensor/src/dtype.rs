@@ -21,7 +21,10 @@ use half::{bf16, f16};
 /// | **f32** | f32 | f32 | f32 | f32 | f32 | f32 | f32 | f64 |
 /// | **f64** | f64 | f64 | f64 | f64 | f64 | f64 | f64 | f64 |
 ///
-/// **Arithmetic.** Integers wrap, and divided by zero they are 0. The halves are computed with as `f32`, sums and means and
+/// **Truth values.** Two of them meet in comparisons, `where_`, `concat` and `stack`, and in [logic](crate::Tensor::logical_and); arithmetic is
+/// not defined for two, and beside a number they are 0 and 1.
+///
+/// **Arithmetic.** Integers wrap, also where they are converted to a narrower type, and divided by zero they are 0. The halves are computed with as `f32`, sums and means and
 /// all that is made of them included, and each op's result is rounded once, to the nearest, ties to even.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]

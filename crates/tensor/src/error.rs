@@ -42,8 +42,10 @@ pub enum Error {
         shape: Shape,
     },
     /// More axes than a tensor can have.
-    #[error("a shape has {rank} axes, more than the {MAX_RANK} that a tensor can have")]
+    #[error("{}a shape has {rank} axes, more than the {MAX_RANK} that a tensor can have", before(op))]
     RankTooLarge {
+        /// The op; empty where a shape was made outside of any.
+        op: &'static str,
         /// The number of axes.
         rank: usize,
     },
@@ -326,12 +328,26 @@ fn of_two_devices(lhs: &str, rhs: &str) -> String {
     if lhs == rhs { format!("{lhs} of two runtimes") } else { format!("{lhs} and {rhs}") }
 }
 
+/// What stands before the words of an error of an op, if it is one.
+fn before(op: &str) -> String {
+    if op.is_empty() { String::new() } else { format!("{op}: ") }
+}
+
 /// That something is in a module, unless it is outside of all.
 fn in_module(module: &str) -> String {
     if module.is_empty() { String::new() } else { format!(" in {module}") }
 }
 
 impl Error {
+    /// The same error, with the name of the op that it is of, if it has none.
+    #[must_use]
+    pub(crate) fn in_op(self, name: &'static str) -> Self {
+        match self {
+            Self::RankTooLarge { op: "", rank } => Self::RankTooLarge { op: name, rank },
+            named => named,
+        }
+    }
+
     /// The out-of-memory report, if that is what happened. As JSON and HTML it is a
     /// [`highwater_tracking::OutOfMemory`].
     ///

@@ -225,7 +225,7 @@ impl Layout {
     pub(crate) fn with_axis(&self, axis: usize) -> Result<Self> {
         let rank = self.shape.rank();
         if rank == MAX_RANK {
-            return Err(Error::RankTooLarge { rank: rank + 1 });
+            return Err(Error::RankTooLarge { op: "", rank: rank + 1 });
         }
         let (mut dims, mut strides) = ([1; MAX_RANK], [0; MAX_RANK]);
         for from in 0..rank {

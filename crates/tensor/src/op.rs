@@ -141,7 +141,7 @@ fn run(name: &'static str, op: &dyn Op, inputs: &[&Tensor]) -> Result<(Tensor, O
     let mut ctx = OpContext::forward(name, device, device.default_allocator()?, recording);
     let output = {
         let _paused = autograd::pause();
-        op.forward(&ctx, inputs)?
+        op.forward(&ctx, inputs).map_err(|error| error.in_op(name))?
     };
     // An op may hand out one of its inputs, whose place in the graph is not the result's.
     let output = output.with_grad_edge(None);

@@ -42,7 +42,7 @@ impl Shape {
     /// [`Error::RankTooLarge`] past [`MAX_RANK`] axes.
     pub fn new(dims: &[usize]) -> Result<Self> {
         if dims.len() > MAX_RANK {
-            return Err(Error::RankTooLarge { rank: dims.len() });
+            return Err(Error::RankTooLarge { op: "", rank: dims.len() });
         }
         let mut shape = Self { dims: [0; MAX_RANK], rank: dims.len() };
         shape.dims[..dims.len()].copy_from_slice(dims);
@@ -64,6 +64,15 @@ impl Shape {
     /// The number of elements, or `None` if it cannot be counted in an `isize`.
     #[must_use]
     pub fn checked_elements(&self) -> Option<usize> {
+        // Vectors and matrices, by far the most common, take no loop.
+        match *self.dims() {
+            [size] if size <= isize::MAX as usize => return Some(size),
+            [rows, columns] => {
+                let product = rows.checked_mul(columns);
+                return product.filter(|&count| count <= isize::MAX as usize);
+            }
+            _ => {}
+        }
         let (mut count, mut overflows) = (1usize, false);
         for &dim in self.dims() {
             // A size of 0 makes any shape empty, also one whose other sizes overflow.
@@ -271,6 +280,6 @@ mod tests {
 
     #[test]
     fn more_axes_than_the_maximum_are_an_error() {
-        assert!(matches!(Shape::new(&[1; MAX_RANK + 1]), Err(Error::RankTooLarge { rank: 9 })));
+        assert!(matches!(Shape::new(&[1; MAX_RANK + 1]), Err(Error::RankTooLarge { rank: 9, .. })));
     }
 }

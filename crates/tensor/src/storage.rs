@@ -106,6 +106,12 @@ impl Storage {
         }
     }
 
+    /// Charges what was kept for a backward pass as the gradient that it was made.
+    pub(crate) fn becomes_gradient(&self) {
+        // As above.
+        let _ = self.allocator().recategorize(&self.allocation.block(), ACTIVATION, Category::Gradient);
+    }
+
     /// Which parameters' former values these are.
     pub(crate) const fn former_values(&self) -> &FormerValues {
         &self.former
@@ -152,6 +158,8 @@ impl Storage {
 
 /// What is charged so becomes an activation when it is kept for backward.
 const RESULTS: &[Category] = &[Category::Output, Category::Temporary];
+
+const ACTIVATION: &[Category] = &[Category::Activation];
 
 /// Whether it is one of these.
 const fn is_result(category: Category) -> bool {
@@ -213,6 +221,7 @@ impl<'a> View<'a> {
 
     /// The elements as one slice, if they lie in order without gaps, as `T`, in memory that the host can read.
     #[must_use]
+    #[inline]
     pub fn host_contiguous<T: RawElement>(&self) -> Option<&'a [T]> {
         if !self.layout.is_contiguous() {
             return None;

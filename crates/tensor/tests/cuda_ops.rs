@@ -179,6 +179,31 @@ fn the_first_of_the_largest_and_the_smallest_is_found_in_long_and_short_sequence
 }
 
 #[test]
+fn logic_of_truth_values_is_that_of_the_cpu() {
+    type Logic = fn(&Tensor, &Tensor) -> Result<Tensor>;
+    let ops: [Logic; 8] = [
+        Tensor::logical_and,
+        Tensor::logical_or,
+        Tensor::logical_xor,
+        |a, _| a.logical_not(),
+        |a, _| a.any([0]),
+        |a, _| a.all([1]),
+        |a, _| a.narrow(1, 0, 0)?.all([1]),
+        |a, _| a.narrow(1, 0, 0)?.any([1]),
+    ];
+    for (number, logic) in ops.into_iter().enumerate() {
+        for dims in [[3, 5], [700, 2], [2, 700]] {
+            let apart = difference(|device| {
+                let random = |seed| Tensor::uniform(device, dims, -1.0, 1.0, &Rng::new(seed));
+                let zero = Tensor::scalar(device, 0.0f32)?;
+                logic(&random(1)?.gt(&zero)?, &random(2)?.gt(&zero)?)
+            });
+            assert_eq!(apart, 0.0, "op {number} of {dims:?}");
+        }
+    }
+}
+
+#[test]
 fn the_first_nan_of_a_long_sequence_is_its_largest_and_smallest() {
     let mut values = vec![1.0_f32; 3000];
     values[2999] = f32::INFINITY;

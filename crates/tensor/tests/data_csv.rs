@@ -161,7 +161,7 @@ fn a_line_with_more_or_fewer_columns_is_refused() {
 #[test]
 fn no_rows_are_an_error_with_and_without_a_header() {
     for text in ["", "\n\n"] {
-        assert_eq!(message(parse(text)), "x.csv: no rows of data");
+        assert_eq!(message(parse(text)), "x.csv: no data in it");
     }
     let header = CsvOptions::default().with_header(true);
     assert_eq!(parse_with("a,b\n", &header), Err(DataError::Empty { path: "x.csv".into() }));

@@ -311,6 +311,30 @@ fn a_state_of_another_optimiser_is_refused_and_parameters_stay_too() {
 }
 
 #[test]
+fn a_state_that_looks_alike_is_not_taken_for_that_of_another_kind_of_optimiser() {
+    let device = device();
+    let net = net(&device, 0, 8);
+    let mut adam = Adam::new(net.parameters(), 0.01).unwrap();
+    let mut adamw = AdamW::new(net.parameters(), 0.01).unwrap();
+    let of_adamw = Checkpoint::of(&net).unwrap().with_optimizer(&adamw).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.safetensors");
+    of_adamw.save(&path).unwrap();
+    let loaded = Checkpoint::load(&path, &SafetensorsLimits::default()).unwrap();
+    assert_eq!(loaded.parameters(), of_adamw.parameters());
+    for checkpoint in [&of_adamw, &loaded] {
+        let message = checkpoint.restore_all(&net, &mut adam).unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "load: optimizer must be of the kind whose state was saved, got adam for the state of adamw"
+        );
+        checkpoint.restore_all(&net, &mut adamw).unwrap();
+        let boxed: &mut dyn Optimizer = &mut Box::new(AdamW::new(net.parameters(), 0.01).unwrap());
+        checkpoint.restore_all(&net, boxed).unwrap();
+    }
+}
+
+#[test]
 fn parameters_of_other_names_are_mapped_and_no_two_to_one() {
     let device = device();
     let (saved, other) = (net(&device, 0, 5), net(&device, 1, 5));

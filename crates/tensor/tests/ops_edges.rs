@@ -315,7 +315,7 @@ fn copies_of_a_tensor_of_full_rank_are_those_of_its_matrix() {
         }
     }
     let matrix = Tensor::ones(&device, [2, 3]).unwrap();
-    assert!(matches!(matrix.tile(&[2; 9]), Err(highwater_tensor::Error::RankTooLarge { rank: 9 })));
+    assert!(matches!(matrix.tile(&[2; 9]), Err(highwater_tensor::Error::RankTooLarge { rank: 9, .. })));
 }
 
 #[test]
@@ -381,5 +381,17 @@ fn what_is_no_number_or_infinite_is_found_in_every_type() {
         assert_eq!(truths(x.is_finite()), [true, false, false, false, true], "{dtype}");
     }
     let whole = Tensor::arange(&device, 2).unwrap();
-    assert_eq!((truths(whole.is_nan()), truths(whole.is_finite())), (vec![false; 2], vec![true; 2]));
+    for whole in [whole.to_dtype(DType::Bool).unwrap(), whole] {
+        assert_eq!((truths(whole.is_nan()), truths(whole.is_finite())), (vec![false; 2], vec![true; 2]));
+    }
+}
+
+#[test]
+fn the_slope_of_gelu_is_that_of_a_line_far_from_0() {
+    let device = device();
+    for gelu in [Tensor::gelu, Tensor::gelu_tanh] {
+        let x = leaf(&device, &[-1.2e34, -1e19, -50.0, 50.0, 1e19, 1.2e34]);
+        let gradients = gelu(&x).unwrap().sum_all().unwrap().backward().unwrap();
+        assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>().unwrap(), [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
+    }
 }

@@ -5,9 +5,10 @@
 mod ops_table;
 
 use bfc_core::Bytes;
+use highwater_tensor::nn::GroupNorm;
 use highwater_tensor::{
-    CrossEntropyOptions, DType, Device, Error, IntoPart, Norm, Reduction, Result, Rng, Runtime, SortOrder,
-    Tensor,
+    AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, Error, IntoPart, Norm, Reduction,
+    Result, Rng, Runtime, SortOrder, Tensor,
 };
 use ops_table::{device, runtime};
 
@@ -72,8 +73,7 @@ fn windows_that_do_not_fit_are_told_in_words() {
         (
             |g| g.vector.max_pool1d(5),
             "max_pool1d: options must be a window that fits at least once, \
-             got size 1, stride 1, padding 0 along the height and size 5, stride 5, padding 0 along the width \
-             for a tensor of shape [1, 4]",
+             got size 5, stride 5, padding 0 for a tensor of shape [4]",
         ),
         (
             |g| g.matrix.adaptive_avg_pool2d([0, 0]),
@@ -360,7 +360,7 @@ fn element_counts_that_overflow_are_errors() {
         ),
         (
             |g| Tensor::zeros(g.matrix.device(), [1; 9]),
-            "a shape has 9 axes, more than the 8 that a tensor can have",
+            "zeros: a shape has 9 axes, more than the 8 that a tensor can have",
         ),
     ]);
 }
@@ -397,4 +397,76 @@ fn an_exhausted_pool_is_an_error_with_a_report_and_can_be_used_on() {
     // What fits still works, and the tensor is what it was.
     assert_eq!(x.sum_all().unwrap().item::<f32>().unwrap(), 256.0 * 512.0);
     assert_eq!(x.exp().unwrap().dims(), [256, 512]);
+}
+
+#[test]
+fn ops_along_one_axis_name_the_shapes_that_were_given_and_lose_no_option() {
+    let device = device();
+    let ones = |dims: &[usize]| Tensor::ones(&device, dims).unwrap();
+    let (x, filters) = (ones(&[2, 3, 8]), ones(&[4, 3, 3]));
+    let conv = |options| x.conv1d(&filters, options);
+    let message = |result: Result<Tensor>| result.unwrap_err().to_string();
+    assert_eq!(
+        message(x.conv1d(&ones(&[4, 2, 3]), Conv2dOptions::default())),
+        "conv1d: shapes [2, 3, 8] and [4, 2, 3] do not match"
+    );
+    assert_eq!(
+        message(ones(&[2, 3, 2]).max_pool1d(3)),
+        "max_pool1d: options must be a window that fits at least once, got size 3, stride 3, padding 0 for a tensor of shape \
+         [2, 3, 2]"
+    );
+    // The same in both places, or nothing in the first.
+    let stride = |stride| Conv2dOptions { stride, ..Conv2dOptions::default() };
+    assert_eq!(conv(stride([2, 2])).unwrap().dims(), conv(stride([1, 2])).unwrap().dims());
+    assert_eq!(
+        message(conv(stride([2, 1]))),
+        "conv1d: stride must be along the last axis alone, in the second place, got [2, 1]"
+    );
+    let padding = Conv2dOptions { padding: [usize::MAX, 0], ..Conv2dOptions::default() };
+    assert!(message(conv(padding)).starts_with("conv1d: padding must be along the last axis"));
+    let more = Conv2dOptions { output_padding: [0, 1], ..Conv2dOptions::default() };
+    let refused = "output_padding must be none, as the convolution is not transposed, got [0, 1]";
+    assert_eq!(message(conv(more)), format!("conv1d: {refused}"));
+    assert_eq!(message(ones(&[1, 1, 4, 4]).conv2d(&ones(&[1, 1, 2, 2]), more)), format!("conv2d: {refused}"));
+}
+
+#[test]
+fn a_mask_that_does_not_fit_the_scores_is_named_as_that() {
+    let device = device();
+    let ones = |dims: &[usize]| Tensor::ones(&device, dims).unwrap();
+    let (query, key) = (ones(&[2, 3, 4]), ones(&[2, 5, 4]));
+    let attend = |mask: &[usize]| query.attention(&key, &key, Some(&ones(mask)), AttentionOptions::default());
+    assert_eq!(attend(&[3, 5]).unwrap().dims(), [2, 3, 4]);
+    assert_eq!(
+        attend(&[2, 3, 6]).unwrap_err().to_string(),
+        "attention: mask must be of a shape that broadcasts to that of the scores, got [2, 3, 6] for scores of shape [2, 3, 5]"
+    );
+    for groups in [0, 3] {
+        let message = GroupNorm::new(&device, groups, 4).unwrap_err().to_string();
+        assert_eq!(
+            message,
+            format!(
+                "group_norm: groups must be a divisor of the number of channels, got {groups} for 4 channels"
+            )
+        );
+    }
+}
+
+#[test]
+fn more_axes_than_there_can_be_are_an_error_of_the_op() {
+    let device = device();
+    let x = Tensor::ones(&device, [1; 8]).unwrap();
+    let classes = Tensor::from_slice(&device, &[0i64], [1; 8]).unwrap();
+    for (result, op) in [
+        (Tensor::zeros(&device, [1; 9]), "zeros"),
+        (Tensor::from_slice(&device, &[1.0f32], [1; 9]), "from_slice"),
+        (x.reshape([1; 9]), "reshape"),
+        (x.unsqueeze(0), "unsqueeze"),
+        (x.broadcast_to([1; 9]), "broadcast_to"),
+        (classes.one_hot(2), "one_hot"),
+        (Tensor::stack(&[&x, &x], 0), "stack"),
+    ] {
+        let message = result.unwrap_err().to_string();
+        assert_eq!(message, format!("{op}: a shape has 9 axes, more than the 8 that a tensor can have"));
+    }
 }

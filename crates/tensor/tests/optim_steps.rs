@@ -359,6 +359,36 @@ fn a_step_without_memory_for_its_copies_changes_nothing() {
 }
 
 #[test]
+fn a_step_of_a_parameter_whose_type_was_changed_since_changes_nothing() {
+    let device = device();
+    let ones = |_| Parameter::new(Tensor::ones(&device, [3]).unwrap()).unwrap();
+    let [first, second] = [0, 1].map(ones);
+    let named =
+        || [("net.a", &first), ("net.b", &second)].map(|(name, p)| (name.to_owned(), p.clone())).to_vec();
+    let step = |optimizer: &mut dyn Optimizer| {
+        let sum = |p: &Parameter| p.tensor().sum_all().unwrap().to_dtype(DType::F64).unwrap();
+        optimizer.step(sum(&first).add(&sum(&second)).unwrap().backward().unwrap())
+    };
+    let mut optimizers: [Box<dyn Optimizer>; 4] = [
+        Box::new(Sgd::with_momentum(named(), 0.1, 0.9).unwrap()),
+        Box::new(Adam::new(named(), 0.1).unwrap()),
+        Box::new(RmsProp::new(named(), 0.1).unwrap()),
+        Box::new(Lion::new(named(), 0.1).unwrap()),
+    ];
+    let mut plain = Sgd::new(named(), 0.5).unwrap();
+    second.convert(DType::F64).unwrap();
+    for optimizer in &mut optimizers {
+        let message = step(optimizer).unwrap_err().to_string();
+        assert!(message.contains("net.b of type f64, whose state is kept in f32"), "{message}");
+        assert_eq!(first.tensor().to_vec::<f32>().unwrap(), [1.0; 3], "{optimizer:?}");
+    }
+    // Without any state there is nothing that would not fit.
+    step(&mut plain).unwrap();
+    assert_eq!(first.tensor().to_vec::<f32>().unwrap(), [0.5; 3]);
+    assert_eq!(second.tensor().to_vec::<f64>().unwrap(), [0.5; 3]);
+}
+
+#[test]
 fn state_that_finds_no_memory_makes_no_optimiser_and_keeps_none() {
     let device = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap().cpu().unwrap();
     let p = Parameter::new(Tensor::ones(&device, [100 << 10]).unwrap()).unwrap();

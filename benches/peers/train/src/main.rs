@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --release -- mlp cnn gpt tiny
 //! RAYON_NUM_THREADS=1 cargo run --release --features candle,burn -- --peer highwater,candle,burn mlp cnn gpt tiny
+//! RAYON_NUM_THREADS=1 cargo run --release --features dfdx -- --peer highwater,dfdx mlp tiny
 //! python3 torch_peer.py mlp cnn gpt tiny
 //! ```
 
@@ -10,6 +11,8 @@
 mod burn;
 #[cfg(feature = "candle")]
 mod candle;
+#[cfg(feature = "dfdx")]
+mod dfdx;
 mod highwater;
 mod workload;
 
@@ -49,6 +52,8 @@ enum Peer {
     Candle,
     #[cfg(feature = "burn")]
     Burn,
+    #[cfg(feature = "dfdx")]
+    Dfdx,
 }
 
 impl Peer {
@@ -66,6 +71,8 @@ impl Peer {
             Self::Candle => candle::start(workload),
             #[cfg(feature = "burn")]
             Self::Burn => burn::start(workload),
+            #[cfg(feature = "dfdx")]
+            Self::Dfdx => dfdx::start(workload),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Which of our ops a node is, and with which options.
 
+use highwater_tensor::nn::{BatchNorm, Dropout, Module, Parameter};
 use highwater_tensor::{
     AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, Error, Norm, PadMode, Pool2dOptions,
-    Reduction, Scalar, SortOrder, Tensor,
+    Reduction, Rng, Scalar, SortOrder, Tensor, evaluating,
 };
 
 use crate::case::Case;
@@ -221,6 +222,14 @@ pub(crate) fn run(node: &Node<'_>) -> Outcome<Vec<Tensor>> {
         "Min" => node.folded(Tensor::minimum)?,
         "Sum" => node.folded(Tensor::add)?,
         "Mean" => node.folded(Tensor::add)?.div_scalar(node.all().len() as f64)?,
+        "And" => x.logical_and(node.input(1)?)?,
+        "Or" => x.logical_or(node.input(1)?)?,
+        "Xor" => x.logical_xor(node.input(1)?)?,
+        "Not" => x.logical_not()?,
+        "Swish" if case.float("alpha").unwrap_or(1.0) == 1.0 => x.silu()?,
+        "Cast" => x.to_dtype(cast_to(case)?)?,
+        "Dropout" => return dropout(node, x),
+        "Range" => range(node, x)?,
         "Equal" => x.eq(node.input(1)?)?,
         "Greater" => x.gt(node.input(1)?)?,
         "GreaterOrEqual" => x.ge(node.input(1)?)?,
@@ -264,6 +273,7 @@ pub(crate) fn run(node: &Node<'_>) -> Outcome<Vec<Tensor>> {
                 case.float("epsilon").unwrap_or(1e-5),
             )?
         }
+        "BatchNormalization" if case.whole("training_mode", 0) == 0 => batch_norm(node, x)?,
         "Conv" if x.rank() == 4 => node.with_bias(x.conv2d(node.input(1)?, node.conv()?)?)?,
         "Conv" if x.rank() == 3 => node.with_bias(x.conv1d(node.input(1)?, node.conv()?)?)?,
         "ConvTranspose" if x.rank() == 4 => {
@@ -331,6 +341,60 @@ pub(crate) fn run(node: &Node<'_>) -> Outcome<Vec<Tensor>> {
         "SoftmaxCrossEntropyLoss" => return cross_entropy(node, x),
         _ => return Err(because("not mapped")),
     }])
+}
+
+/// The type that is asked for, by its number in ONNX.
+fn cast_to(case: &Case) -> Outcome<DType> {
+    Ok(match case.whole("to", 0) {
+        1 => DType::F32,
+        2 => DType::U8,
+        // As in the cases, of which there is none beyond 32 bits.
+        6 | 7 => DType::I64,
+        9 => DType::Bool,
+        10 => DType::F16,
+        11 => DType::F64,
+        16 => DType::BF16,
+        other => return Err(because(format!("type number {other}"))),
+    })
+}
+
+/// In use, where nothing is dropped.
+fn dropout(node: &Node<'_>, x: &Tensor) -> Outcome<Vec<Tensor>> {
+    if node.case.given_number(2).unwrap_or(0.0) != 0.0 {
+        return Err(because("random"));
+    }
+    let layer = Dropout::new(node.case.given_number(1).unwrap_or(0.5), Rng::new(0))?;
+    let kept = evaluating(|| layer.forward(x))?;
+    let all = x.eq(x)?;
+    Ok([kept, all].into_iter().take(node.case.outputs.len()).collect())
+}
+
+fn range(node: &Node<'_>, start: &Tensor) -> Outcome {
+    let [start, end, step] = [start, node.input(1)?, node.input(2)?].map(|part| part.to_dtype(DType::F64));
+    let [start, end, step] = [start?.item::<f64>()?, end?.item::<f64>()?, step?.item::<f64>()?];
+    let count = ((end - start) / step).ceil().max(0.0) as usize;
+    let x = node.input(0)?;
+    let places = Tensor::arange(x.device(), count)?.to_dtype(DType::F64)?;
+    Ok(places.mul_scalar(step)?.add_scalar(start)?.to_dtype(x.dtype())?)
+}
+
+/// By running means, as a network in use has them.
+fn batch_norm(node: &Node<'_>, x: &Tensor) -> Outcome {
+    let epsilon = node.case.float("epsilon").unwrap_or(1e-5);
+    let norm = BatchNorm::new(x.device(), x.dims()[1])?.with_epsilon(epsilon)?;
+    let names = ["weight", "bias", "running_mean", "running_var"];
+    let mut result = Ok(());
+    let mut fill = |path: &str, parameter: &Parameter| {
+        let number = names.iter().position(|name| *name == path).unwrap_or(0);
+        let filled = || parameter.set(node.input(number + 1)?).map_err(NotAsked::from);
+        if result.is_ok() {
+            result = filled();
+        }
+    };
+    norm.visit(&mut fill);
+    norm.visit_buffers(&mut fill);
+    result?;
+    Ok(evaluating(|| norm.forward(x))?)
 }
 
 fn clip(node: &Node<'_>, x: &Tensor) -> Outcome {

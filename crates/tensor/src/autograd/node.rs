@@ -215,6 +215,17 @@ impl Saved {
         drop(self.tensors.pop());
     }
 
+    /// Takes the tensor that was saved last, to write over it.
+    ///
+    /// # Errors
+    /// As [`tensor`](Self::tensor), if nothing was saved.
+    pub(crate) fn take_last(&mut self) -> Result<Tensor> {
+        match self.tensors.pop() {
+            Some(tensor) => Ok(tensor),
+            None => self.tensor(0).cloned(),
+        }
+    }
+
     /// Where the gradient of the only input goes, if there is one alone and its gradient is asked for.
     pub(super) fn only_edge(&self) -> Option<&GradEdge> {
         match &self.inputs[..] {

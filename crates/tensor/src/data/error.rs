@@ -33,7 +33,7 @@ pub enum DataError {
         message: String,
     },
     /// The file has no data in it.
-    #[error("{}: no rows of data", path.display())]
+    #[error("{}: no data in it", path.display())]
     Empty {
         /// The file.
         path: PathBuf,

@@ -21,6 +21,8 @@ use crate::optim::{LossScaler, Optimizer};
 
 /// Before the names of the optimiser's arrays, and of no parameter.
 const OPTIMIZER: &str = "optimizer/";
+/// The name of the optimiser, among the metadata.
+const OPTIMIZER_NAME: &str = "highwater.optimizer";
 /// The step, among the metadata.
 const STEP: &str = "highwater.step";
 /// Before the paths of sources of randomness, among the metadata: a seed and a number.
@@ -109,6 +111,8 @@ pub struct Checkpoint {
     path: PathBuf,
     parameters: Arrays,
     optimizer: Arrays,
+    /// Whose state that is; empty if nobody said so.
+    optimizer_name: String,
     rngs: BTreeMap<String, (u64, u64)>,
     step: Option<u64>,
     scaler: Option<LossScaler>,
@@ -143,6 +147,7 @@ impl Checkpoint {
     /// As [`of`](Self::of).
     pub fn with_optimizer(mut self, optimizer: &(impl Optimizer + ?Sized)) -> Result<Self> {
         self.optimizer = optimizer.state()?;
+        optimizer.name().clone_into(&mut self.optimizer_name);
         Ok(self)
     }
 
@@ -267,6 +272,8 @@ impl Checkpoint {
             rngs.map(|(path, (seed, number))| (format!("{RNG}{path}"), format!("{seed} {number}"))).collect();
         metadata.extend(self.scaler.iter().map(|scaler| (SCALER.to_owned(), scaler.to_text())));
         metadata.extend(self.notes.iter().map(|(name, text)| (format!("{NOTE}{name}"), text.clone())));
+        let name = Some(&self.optimizer_name).filter(|name| !name.is_empty());
+        metadata.extend(name.map(|name| (OPTIMIZER_NAME.to_owned(), name.clone())));
         metadata.extend(self.step.map(|step| (STEP.to_owned(), step.to_string())));
         write_atomically(path, |file| write_arrays_to(file, arrays, &metadata))
     }
@@ -303,6 +310,8 @@ impl Checkpoint {
         for (name, text) in &contents.metadata {
             if name == STEP {
                 checkpoint.step = Some(text.parse().map_err(|_| bad(name, text))?);
+            } else if name == OPTIMIZER_NAME {
+                checkpoint.optimizer_name.clone_from(text);
             } else if name == SCALER {
                 checkpoint.scaler = Some(LossScaler::from_text(text).ok_or_else(|| bad(name, text))?);
             } else if let Some(name) = name.strip_prefix(NOTE) {
@@ -332,8 +341,8 @@ impl Checkpoint {
     ///
     /// # Errors
     /// As [`restore`](Self::restore), of the optimiser's state and the sources of randomness too: one that is missing in the file or
-    /// unexpected is named; [`FileError::Absent`] if there is no state of an optimiser; [`Error::BadArgument`] if two sources of
-    /// randomness have the same path.
+    /// unexpected is named; [`FileError::Absent`] if there is no state of an optimiser; [`Error::BadArgument`] if it is that of
+    /// an optimiser of another kind, and if two sources of randomness have the same path.
     pub fn restore_all(
         &self,
         module: &(impl Module + ?Sized),
@@ -346,6 +355,12 @@ impl Checkpoint {
         self.check(module)?;
         Mismatch::check_names(RNGS, &rngs("load", module)?, &self.rngs)?;
         optimizer.check_state(&self.optimizer)?;
+        let [saved, name] = [self.optimizer_name.as_str(), optimizer.name()];
+        if saved != name && !saved.is_empty() && !name.is_empty() {
+            let (argument, expected) = ("optimizer", "of the kind whose state was saved");
+            let got = format!("{name} for the state of {saved}");
+            return Err(Error::BadArgument { op: "load", argument, expected, got });
+        }
         self.apply(module)?;
         optimizer.load_state(&self.optimizer)
     }

@@ -6,6 +6,7 @@ use super::parameter::Parameter;
 use crate::device::Place;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::ops::check_groups;
 use crate::rng::Rng;
 use crate::tensor::Tensor;
 
@@ -127,8 +128,9 @@ impl GroupNorm {
     /// For `channels` channels (`f32`) in so many groups, with ε = 10⁻⁵.
     ///
     /// # Errors
-    /// [`Error::Allocation`] if there is no memory.
+    /// [`Error::BadArgument`] unless the groups divide the channels; [`Error::Allocation`] if there is no memory.
     pub fn new(place: &impl Place, groups: usize, channels: usize) -> Result<Self> {
+        check_groups("group_norm", groups, channels)?;
         let (weight, bias) = (constant(place, channels, 1.0)?, constant(place, channels, 0.0)?);
         Ok(Self { groups, weight, bias, epsilon: EPSILON })
     }

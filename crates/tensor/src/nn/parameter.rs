@@ -54,12 +54,13 @@ impl Cell {
         self.tensor = copy;
     }
 
-    /// Lets `write` change the values, if this is the only holder of their buffer.
-    fn write(&mut self, write: impl FnOnce(ViewMut<'_>) -> Result<()>) -> Option<Result<()>> {
-        let result = write(self.tensor.view_mut()?);
-        // Also after an error, as some values may have changed.
+    /// The values, to be changed, if this is the only holder of their buffer.
+    #[inline]
+    fn writable(&mut self) -> Option<ViewMut<'_>> {
+        let values = self.tensor.view_mut()?;
+        // Before the change rather than after, so that an error on the way does not keep anyone from hearing of it.
         self.left_behind.tell();
-        Some(result)
+        Some(values)
     }
 }
 
@@ -189,9 +190,14 @@ impl Parameter {
     /// # Errors
     /// As [`make_unique`](Self::make_unique) before anything has changed; else what `write` says.
     pub(crate) fn update(&self, write: impl FnOnce(ViewMut<'_>) -> Result<()>) -> Result<()> {
-        // The lock keeps others from taking a share in the buffer before it is written.
+        let mut own = self.lock();
+        if let Some(values) = own.writable() {
+            return write(values);
+        }
+        drop(own);
         let mut own = self.lock_unique()?;
-        own.write(write).expect("this cell is the only holder of its buffer")
+        // The lock keeps others from taking a share in the buffer before it is written.
+        write(own.writable().expect("this cell is the only holder of its buffer"))
     }
 
     /// Locks the cell and makes it the only holder of its buffer. Memory for a copy is taken without the lock: whoever is

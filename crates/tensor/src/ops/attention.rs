@@ -194,7 +194,16 @@ impl<'a> Between<'a> {
             let expected = "of type bool, or of the queries' type to be added";
             return Err(Error::BadArgument { op: OP, argument: "mask", expected, got });
         }
-        mask.broadcast_to([self.leading, &[self.queries, self.keys]].concat())
+        let scores = Shape::new(&[self.leading, &[self.queries, self.keys]].concat())?;
+        mask.broadcast_to(scores).map_err(|error| match error {
+            Error::ShapeMismatch { .. } => Error::BadArgument {
+                op: OP,
+                argument: "mask",
+                expected: "of a shape that broadcasts to that of the scores",
+                got: format!("{} for scores of shape {scores}", mask.shape()),
+            },
+            other => other,
+        })
     }
 
     /// A mask that was checked, for a stack of matrices. It is copied for each head only if heads have masks of their own, and
@@ -254,7 +263,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::BadRank`] below two axes, [`Error::ShapeMismatch`] if sizes do not fit, [`Error::BadArgument`] for a mask of
-    /// another type, [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if
+    /// another type or shape, [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if
     /// there is no memory.
     pub fn attention(
         &self,

@@ -79,7 +79,7 @@ impl Tensor {
     /// [`Error::ShapeMismatch`] if this tensor does not broadcast to `shape`; [`Error::TooManyElements`] if the shape
     /// has more elements than can be counted.
     pub fn broadcast_to(&self, shape: impl IntoShape) -> Result<Self> {
-        let shape = shape.into_shape()?;
+        let shape = shape.into_shape().map_err(|error| error.in_op("broadcast_to"))?;
         if shape == *self.shape() {
             return Ok(self.unchanged());
         }
@@ -100,7 +100,7 @@ impl Tensor {
     /// [`Error::ShapeMismatch`] if `shape` does not broadcast to this tensor's; [`Error::UnsupportedDType`] as
     /// [`Tensor::sum`]; [`Error::Allocation`] if there is no memory.
     pub fn sum_to(&self, shape: impl IntoShape) -> Result<Self> {
-        let shape = shape.into_shape()?;
+        let shape = shape.into_shape().map_err(|error| error.in_op("sum_to"))?;
         if shape == *self.shape() {
             return Ok(self.unchanged());
         }

@@ -119,12 +119,14 @@ impl Tensor {
         self.ne(self)
     }
 
-    /// Where an element is neither infinite nor NaN: everywhere in integers. A temporary of the size of x is taken.
+    /// Where an element is neither infinite nor NaN: everywhere in integers and truth values. A temporary of the size of x is taken.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) for truth values,
     /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
     pub fn is_finite(&self) -> Result<Self> {
+        if self.dtype() == DType::Bool {
+            return self.eq(self);
+        }
         // x - x is 0, or NaN, which differs from itself.
         let nothing = self.detach().sub(self)?;
         nothing.eq(&nothing)

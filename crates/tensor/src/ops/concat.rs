@@ -100,6 +100,9 @@ impl Tensor {
         if let Some(other) = rest.iter().find(|other| other.shape() != first.shape()) {
             return Err(Error::ShapeMismatch { op, lhs: *first.shape(), rhs: *other.shape() });
         }
+        if first.rank() == MAX_RANK {
+            return Err(Error::RankTooLarge { op, rank: MAX_RANK + 1 });
+        }
         // The new axis may stand behind all others too.
         let rank = first.rank() as isize;
         if !(-rank - 1..=rank).contains(&axis) {

@@ -57,6 +57,15 @@ impl Conv2dOptions {
         Self { stride: [1, 1], padding: [padding; 2], dilation: [1, 1], groups: 1, output_padding: [0, 0] }
     }
 
+    /// Refuses what is for transposed convolutions alone.
+    fn without_output_padding(self, op: &'static str) -> Result<Self> {
+        if self.output_padding == [0, 0] {
+            return Ok(self);
+        }
+        let (argument, expected) = ("output_padding", "none, as the convolution is not transposed");
+        Err(Error::BadArgument { op, argument, expected, got: format!("{:?}", self.output_padding) })
+    }
+
     fn convolution(&self, weight: &Shape) -> Convolution {
         let window = |axis: usize| Window {
             size: weight[2 + axis],
@@ -239,6 +248,23 @@ impl Op for Conv2d {
     }
 }
 
+/// What ops along one axis make of options for two: the second, beside one for rows that is `neutral` there, or the same.
+///
+/// # Errors
+/// [`Error::BadArgument`] for another first one, which would be lost.
+fn along_rows(
+    op: &'static str,
+    argument: &'static str,
+    pair: [usize; 2],
+    neutral: usize,
+) -> Result<[usize; 2]> {
+    if pair[0] == neutral || pair[0] == pair[1] {
+        return Ok([neutral, pair[1]]);
+    }
+    let expected = "along the last axis alone, in the second place";
+    Err(Error::BadArgument { op, argument, expected, got: format!("{pair:?}") })
+}
+
 impl Tensor {
     /// The cross-correlation of images `[n, channels, h, w]` with filters `[out channels, channels / groups, kh, kw]`, as
     /// PyTorch's `conv2d`.
@@ -255,10 +281,12 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::BadRank`] unless both have four axes, [`Error::ShapeMismatch`] if channels do not fit,
-    /// [`Error::BadArgument`] for a window that does not fit into the padded image, and for strides, dilations or groups of 0,
+    /// [`Error::BadArgument`] for a window that does not fit into the padded image, for strides, dilations or groups of 0, and for
+    /// output padding,
     /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if there is no memory.
     pub fn conv2d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
-        apply(Conv2d { op: "conv2d", options, transposed: false }, &[self, weight])
+        let op = "conv2d";
+        apply(Conv2d { op, options: options.without_output_padding(op)?, transposed: false }, &[self, weight])
     }
 
     /// The transpose of a convolution (also called deconvolution): images `[n, channels, h, w]` become larger by filters
@@ -285,25 +313,33 @@ impl Tensor {
     }
 
     /// The cross-correlation of sequences `[n, channels, len]` with filters `[out channels, channels / groups, k]`. Of the
-    /// options, the second of each pair counts.
+    /// options, the second of each pair counts; the first is as it is by default, or the same.
     ///
     /// # Errors
-    /// As [`Tensor::conv2d`], for three axes.
+    /// As [`Tensor::conv2d`], for three axes; [`Error::BadArgument`] for options of another axis.
     pub fn conv1d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
         for operand in [self, weight] {
             if operand.rank() != 3 {
                 return Err(Error::BadRank { op: "conv1d", expected: "three axes", shape: *operand.shape() });
             }
         }
-        let flat = |pair: [usize; 2], other: usize| [other, pair[1]];
+        const OP: &str = "conv1d";
         let options = Conv2dOptions {
-            stride: flat(options.stride, 1),
-            padding: flat(options.padding, 0),
-            dilation: flat(options.dilation, 1),
+            stride: along_rows(OP, "stride", options.stride, 1)?,
+            padding: along_rows(OP, "padding", options.padding, 0)?,
+            dilation: along_rows(OP, "dilation", options.dilation, 1)?,
             ..options
         };
-        let op = Conv2d { op: "conv1d", options, transposed: false };
-        apply(op, &[&self.unsqueeze(2)?, &weight.unsqueeze(2)?])?.squeeze(2)
+        let op = Conv2d { op: OP, options: options.without_output_padding(OP)?, transposed: false };
+        let result = apply(op, &[&self.unsqueeze(2)?, &weight.unsqueeze(2)?]);
+        // With the shapes that the caller knows.
+        let (lhs, rhs) = (*self.shape(), *weight.shape());
+        result
+            .map_err(|error| match error {
+                Error::ShapeMismatch { op, .. } => Error::ShapeMismatch { op, lhs, rhs },
+                other => other,
+            })?
+            .squeeze(2)
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) fn create(
     options: TensorOptions<'_>,
     fill: impl FnOnce(&OpContext<'_>, ViewMut<'_>) -> Result<()>,
 ) -> Result<Tensor> {
-    let shape = shape.into_shape()?;
+    let shape = shape.into_shape().map_err(|error| error.in_op(op))?;
     let device = place.device();
     device.placement().tell(op, device, PlacementReason::Asked);
     let ctx =
@@ -67,7 +67,7 @@ pub(super) fn uploaded<T: Element>(
     values: &[T],
     category: Category,
 ) -> Result<Tensor> {
-    let (shape, elements) = (shape.into_shape()?, values.len());
+    let (shape, elements) = (shape.into_shape().map_err(|error| error.in_op(op))?, values.len());
     if shape.checked_elements() != Some(elements) {
         return Err(Error::ElementCount { op, elements, shape });
     }

@@ -3,9 +3,10 @@
 //! | op | y | ∂L/∂x | saved |
 //! |---|---|---|---|
 //! | `cross_entropy` | `-Σᵢ ln softmax(xᵢ)[tᵢ] / n` | (softmax(x) - one_hot(t)) ∂L/∂y / n | x, t |
-//! | `mse_loss` | (x - t)², folded | 2 (x - t) ∂L/∂y, / elements for the mean | x, t |
+//! | `mse_loss` | (x - t)², folded | 2 (x - t) ∂L/∂y, / elements for the mean | x - t |
 //!
-//! The losses of the rows (or the differences) are temporaries, of halves in f32. For no rows the mean is NaN, as in PyTorch.
+//! The losses of the rows are temporaries, of halves in f32; so are the differences, which become the gradient where they lie. For no
+//! rows the mean is NaN, as in PyTorch.
 //! `weighted` is cross-entropy with options, `positions` with more axes, `elementwise` the losses of single numbers.
 
 mod elementwise;
@@ -117,33 +118,70 @@ impl Op for MseLoss {
                 out.finish()
             }
         };
-        ctx.save(x);
-        ctx.save(target);
+        ctx.save(&difference.finish());
         Ok(loss)
     }
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let (x, target) = (saved.tensor(0)?, saved.tensor(1)?);
+        self.gradients(ctx, saved, saved.tensor(0)?.clone(), grad.clone())
+    }
+
+    fn backward_taking(
+        &self,
+        ctx: &OpContext<'_>,
+        saved: &mut Saved,
+        grad: Tensor,
+    ) -> Result<Vec<Option<Tensor>>> {
+        let difference = saved.take_last()?;
+        self.gradients(ctx, saved, difference, grad)
+    }
+}
+
+impl MseLoss {
+    /// The gradients, in the buffer of the differences where nobody else looks into it.
+    fn gradients(
+        &self,
+        ctx: &OpContext<'_>,
+        saved: &Saved,
+        mut difference: Tensor,
+        grad: Tensor,
+    ) -> Result<Vec<Option<Tensor>>> {
         let factor = match self.0 {
-            Reduction::Mean => 2.0 / x.elements() as f64,
+            Reduction::Mean => 2.0 / difference.elements() as f64,
             Reduction::Sum | Reduction::None => 2.0,
         };
-        // What one element of many gets may be too little for a half until it is multiplied.
-        let computed = x.dtype().computed_as();
-        let mut scale = ctx.temp(grad.shape(), computed)?;
-        let mut slopes = ctx.output(x.shape(), computed)?;
-        let f = Unary::MulScalar(Scalar::Float(factor));
-        ctx.compute(Kernel::Unary { f, input: grad.view(), out: scale.view_mut() })?;
-        let (lhs, rhs) = (x.view(), target.view());
-        ctx.compute(Kernel::Binary { f: Binary::Sub, lhs, rhs, out: slopes.view_mut() })?;
-        let everywhere = scale.view().layout().broadcast_to(ctx.op(), x.shape())?;
-        let input = scale.view().with_layout(&everywhere);
-        ctx.compute(Kernel::Accumulate { f: Binary::Mul, input, acc: slopes.view_mut() })?;
-        let slopes = slopes.finish();
-        let to_x = if computed == x.dtype() { slopes } else { slopes.to_dtype(x.dtype())? };
+        let scale = scaled(ctx, grad, factor)?;
+        let everywhere = scale.layout().broadcast_to(ctx.op(), difference.shape())?;
+        let scale = scale.view().with_layout(&everywhere);
+        let slopes = if let Some(acc) = difference.view_mut() {
+            ctx.compute(Kernel::Accumulate { f: Binary::Mul, input: scale, acc })?;
+            difference.storage().becomes_gradient();
+            difference
+        } else {
+            let mut out = ctx.output(difference.shape(), difference.dtype())?;
+            let (lhs, out_view) = (difference.view(), out.view_mut());
+            ctx.compute(Kernel::Binary { f: Binary::Mul, lhs, rhs: scale, out: out_view })?;
+            out.finish()
+        };
+        let dtype = saved.input_dtype(0);
+        let to_x = if slopes.dtype() == dtype { slopes } else { slopes.to_dtype(dtype)? };
         let to_target = wanted(saved, 1, || to_x.neg())?;
         Ok(vec![Some(to_x), to_target])
     }
+}
+
+/// A gradient times a number, in the type that it is computed with: what one element of many gets may be too little for a half until
+/// it is multiplied. In place where nobody else looks into it.
+fn scaled(ctx: &OpContext<'_>, mut grad: Tensor, factor: f64) -> Result<Tensor> {
+    if let Some(values) = grad.view_mut().filter(|values| !values.dtype().is_half()) {
+        let (low, high) = (f64::NEG_INFINITY, f64::INFINITY);
+        ctx.compute(Kernel::Clip { scale: factor, low, high, values })?;
+        return Ok(grad);
+    }
+    let mut scaled = ctx.temp(grad.shape(), grad.dtype().computed_as())?;
+    let f = Unary::MulScalar(Scalar::Float(factor));
+    ctx.compute(Kernel::Unary { f, input: grad.view(), out: scaled.view_mut() })?;
+    Ok(scaled.finish())
 }
 
 impl Tensor {

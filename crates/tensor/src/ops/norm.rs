@@ -167,6 +167,15 @@ impl Op for LayerNorm {
     }
 }
 
+/// Checks that channels can be cut into so many groups of as many each.
+pub(crate) fn check_groups(op: &'static str, groups: usize, channels: usize) -> Result<()> {
+    if groups > 0 && channels.is_multiple_of(groups) {
+        return Ok(());
+    }
+    let (argument, expected) = ("groups", "a divisor of the number of channels");
+    Err(Error::BadArgument { op, argument, expected, got: format!("{groups} for {channels} channels") })
+}
+
 impl Tensor {
     /// Rows of mean 0 and variance 1 along the last axis, then scaled and shifted: (x - μ) / √(σ² + `epsilon`) · w + b, where
     /// `affine` is w and b, of the size of that axis each.
@@ -214,14 +223,7 @@ impl Tensor {
         let [n, channels, ..] = *self.dims() else {
             return Err(Error::BadRank { op, expected: "at least two axes", shape: *self.shape() });
         };
-        if groups == 0 || !channels.is_multiple_of(groups) {
-            return Err(Error::BadArgument {
-                op,
-                argument: "groups",
-                expected: "a divisor of the number of channels",
-                got: format!("{groups} for {channels} channels"),
-            });
-        }
+        check_groups(op, groups, channels)?;
         let places = self.elements().checked_div(n.saturating_mul(channels)).unwrap_or(0);
         let of_group = channels / groups;
         let x = self.reshape([n, groups, of_group, places])?;

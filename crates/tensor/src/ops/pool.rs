@@ -223,7 +223,22 @@ impl Tensor {
             padding: flat(options.padding, 0),
         }
         .axes(op)?;
-        apply(Pool2d { op, pool, axes }, &[&self.unsqueeze(-2)?])?.squeeze(-2)
+        let result = apply(Pool2d { op, pool, axes }, &[&self.unsqueeze(-2)?]);
+        // With the shape that the caller knows, and the axis that there is.
+        result
+            .map_err(|error| match error {
+                Error::BadArgument { op, argument, expected, .. } => {
+                    let [size, stride, padding] =
+                        [options.size, options.stride, options.padding].map(|pair| pair[1]);
+                    let shape = self.shape();
+                    let got = format!(
+                        "size {size}, stride {stride}, padding {padding} for a tensor of shape {shape}"
+                    );
+                    Error::BadArgument { op, argument, expected, got }
+                }
+                other => other,
+            })?
+            .squeeze(-2)
     }
 }
 

@@ -378,7 +378,7 @@ impl Tensor {
     /// The mean along axes, which vanish; NaN for no elements.
     ///
     /// # Errors
-    /// As [`Tensor::sum`], but [`Error::UnsupportedDType`] for i64 too.
+    /// As [`Tensor::sum`], and [`Error::UnsupportedDType`] except for floats.
     pub fn mean(&self, axes: impl Axes) -> Result<Self> {
         apply(Mean(self.target("mean", &axes, false)?), &[self])
     }

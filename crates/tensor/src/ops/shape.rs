@@ -134,7 +134,7 @@ impl Tensor {
     /// [`Error::ElementCount`] if the shape has not as many elements; [`Error::Allocation`] if a copy is needed and
     /// there is no memory.
     pub fn reshape(&self, shape: impl IntoShape) -> Result<Self> {
-        let shape = shape.into_shape()?;
+        let shape = shape.into_shape().map_err(|error| error.in_op("reshape"))?;
         if shape.checked_elements() != Some(self.elements()) {
             return Err(Error::ElementCount { op: "reshape", elements: self.elements(), shape });
         }
@@ -334,6 +334,6 @@ mod tests {
         assert!(matches!(x.permute(&[0]), Err(Error::BadPermutation { .. })));
         assert_eq!(message(x.reshape(7)), "reshape: 6 elements do not make shape [7]");
         assert!(matches!(x.sum(0).unwrap().t(), Err(Error::BadRank { op: "t", .. })));
-        assert!(matches!(counting(&[1; MAX_RANK]).unsqueeze(0), Err(Error::RankTooLarge { rank: 9 })));
+        assert!(matches!(counting(&[1; MAX_RANK]).unsqueeze(0), Err(Error::RankTooLarge { rank: 9, .. })));
     }
 }

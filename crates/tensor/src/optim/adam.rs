@@ -136,6 +136,10 @@ macro_rules! adam {
         }
 
         impl Optimizer for $name {
+            fn name(&self) -> &'static str {
+                $op
+            }
+
             fn step(&mut self, gradients: Gradients) -> Result<()> {
                 self.0.step(gradients)
             }

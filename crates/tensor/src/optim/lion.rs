@@ -80,6 +80,10 @@ impl Lion {
 }
 
 impl Optimizer for Lion {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
     fn step(&mut self, gradients: Gradients) -> Result<()> {
         let options = self.options;
         self.slots.step(gradients, |ctx, gradient, Mean(mean), values| {

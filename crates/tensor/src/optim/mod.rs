@@ -49,6 +49,12 @@ use crate::io::{Array, Arrays};
 /// # Ok::<(), highwater_tensor::Error>(())
 /// ```
 pub trait Optimizer: fmt::Debug + Send {
+    /// What kind of optimiser it is, as "adamw": a checkpoint is not restored into one of another kind, whose state may look
+    /// alike. Empty for one that does not tell.
+    fn name(&self) -> &'static str {
+        ""
+    }
+
     /// Changes every parameter that has a gradient, and frees each gradient as soon as it was used. Parameters
     /// without one, and their state, stay as they are.
     ///
@@ -89,6 +95,10 @@ pub trait Optimizer: fmt::Debug + Send {
 
 /// What is in a box is no other for it: which optimiser trains may be chosen at run time, as `Box<dyn Optimizer>`.
 impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
     fn step(&mut self, gradients: Gradients) -> Result<()> {
         (**self).step(gradients)
     }

@@ -105,6 +105,10 @@ impl RmsProp {
 }
 
 impl Optimizer for RmsProp {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
     fn step(&mut self, gradients: Gradients) -> Result<()> {
         let options = self.options;
         self.slots.step(gradients, |ctx, gradient, means, values| {

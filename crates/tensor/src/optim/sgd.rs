@@ -92,6 +92,10 @@ impl SlotState for Option<Buffer> {
 }
 
 impl Optimizer for Sgd {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
     fn step(&mut self, gradients: Gradients) -> Result<()> {
         let options = self.options;
         self.slots.step(gradients, |ctx, gradient, momentum, values| {

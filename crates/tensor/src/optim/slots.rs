@@ -3,13 +3,14 @@
 use bfc_core::Category;
 use highwater_tracking::{Phase, module, phase};
 
+use super::state::{Part, SlotState};
 use crate::autograd::Gradients;
 use crate::backend::Kernel;
 use crate::backend::widen::rehearse;
 use crate::context::{Buffer, OpContext};
 use crate::device::Device;
-use crate::dtype::Scalar;
-use crate::error::Result;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Error, Result};
 use crate::nn::Parameter;
 use crate::placement::PlacementReason;
 use crate::storage::{View, ViewMut};
@@ -22,6 +23,18 @@ pub(super) struct Slot<S> {
     module: String,
     pub(super) parameter: Parameter,
     pub(super) state: S,
+    /// The type of the numbers kept, if any are.
+    kept_as: Option<DType>,
+}
+
+impl<S> Slot<S> {
+    #[cold]
+    fn converted(&self, op: &'static str, dtype: DType) -> Error {
+        let kept_as = self.kept_as.unwrap_or(dtype);
+        let got = format!("{} of type {dtype}, whose state is kept in {kept_as}", self.path);
+        let expected = "of types that were not changed since the optimiser was made";
+        Error::BadArgument { op, argument: "parameters", expected, got }
+    }
 }
 
 /// A slot that can be written, and the gradient that it is updated by.
@@ -34,7 +47,7 @@ pub(super) struct Slots<S> {
     pub(super) slots: Vec<Slot<S>>,
 }
 
-impl<S> Slots<S> {
+impl<S: SlotState> Slots<S> {
     /// One slot per parameter, with the state that `state` makes for it. A parameter that is listed twice, as one that
     /// two layers share, is kept once, under its first path.
     ///
@@ -57,7 +70,11 @@ impl<S> Slots<S> {
             let device = tensor.device();
             let ctx = OpContext::create(op, device, device.default_allocator()?, Category::OptimizerState);
             let state = state(&ctx, &tensor)?;
-            slots.push(Slot { path, module: layer, parameter, state });
+            let kept_as = state.parts().iter().find_map(|(_, part)| match part {
+                Part::Mean(buffer) => Some(buffer.view().dtype()),
+                Part::Count(_) => None,
+            });
+            slots.push(Slot { path, module: layer, parameter, state, kept_as });
         }
         Ok(Self { op, slots })
     }
@@ -77,6 +94,10 @@ impl<S> Slots<S> {
         for slot in &mut self.slots {
             let taken = slot.parameter.take_gradient(self.op, &slot.module, &mut gradients)?;
             if let Some((gradient, dtype)) = taken {
+                // Before the first is changed: one that was converted since the state was made cannot be.
+                if slot.kept_as.is_some_and(|kept_as| kept_as != dtype.computed_as()) {
+                    return Err(slot.converted(self.op, dtype));
+                }
                 any_halves |= dtype.is_half();
                 ready.push((slot, gradient));
             }

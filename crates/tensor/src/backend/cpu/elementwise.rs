@@ -6,6 +6,7 @@ use super::number::{Float, Number};
 use super::operands::{Pair, Source, Triple};
 use super::parallel::{HEAVY, LIGHT, Workers};
 use super::power::raise_each;
+use super::simd;
 use crate::backend::{Binary, Compare};
 use crate::dtype::{DType, RawElement};
 use crate::error::Result;
@@ -100,6 +101,10 @@ fn fold_into<T: RawElement>(
     acc: &mut [T],
     f: impl Fn(T, T) -> T + Sync,
 ) {
+    if let Some(value) = source.only().filter(|_| acc.len() <= chunk) {
+        simd::each(acc, |acc| *acc = f(*acc, value));
+        return;
+    }
     workers.chunks(acc, chunk, &|start, part| {
         source.each(start, part, |acc, value| *acc = f(*acc, value));
     });

@@ -47,6 +47,13 @@ pub(super) fn matmul(
     workspace: Option<ViewMut<'_>>,
     out: ViewMut<'_>,
 ) -> Result<()> {
+    if let Some(small) = small::Product::of([&lhs, &rhs], bias.as_ref(), &out) {
+        return float!(op, out.dtype(), T => {
+            let (left, right) = (host::<T>(op, &lhs)?, host::<T>(op, &rhs)?);
+            small.compute(left, right, bias.as_ref(), host_mut::<T>(op, out)?);
+            Ok(())
+        });
+    }
     let refused = |view: View<'_>| {
         let shape = *view.layout().shape();
         Error::BadRank { op, expected: "at least two axes", shape }
@@ -74,18 +81,6 @@ pub(super) fn matmul(
     float!(op, out.dtype(), T => {
         let (left, right) = (host::<T>(op, &lhs)?, host::<T>(op, &rhs)?);
         let out = host_mut::<T>(op, out)?;
-        if a.axes == 0 && !out.is_empty() && small::MOST >= a.multiplications(&b) && a.cols != 0 {
-            // As `multiply` would, without looking for stacks and panels.
-            let (lhs, rhs) = (a.matrix(left, a.layout.offset()), b.matrix(right, b.layout.offset()));
-            let start = match &bias {
-                None => Some(small::Start::Zero),
-                Some(bias) => bias.host_contiguous::<T>().map(small::Start::Row),
-            };
-            if let Some(start) = start.filter(|_| small::is_small(&lhs, &rhs)) {
-                small::product(lhs, rhs, out, start);
-                return Ok(());
-            }
-        }
         let target = match &bias {
             Some(bias) => {
                 start_rows(host::<T>(op, bias)?, bias.layout(), out);

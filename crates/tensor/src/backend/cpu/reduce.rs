@@ -173,12 +173,12 @@ impl Reduced<'_> {
             out.fill(F::IDENTITY);
             return Ok(());
         }
-        let cut = Cut::new(input.layout().shape(), axes);
         if let Some(elements) = input.host_contiguous::<T>()
-            && fold_few::<T, F>(elements, axes, cut, out)
+            && fold_few::<T, F>(elements, (input.layout().shape(), axes), out)
         {
             return Ok(());
         }
+        let cut = Cut::new(input.layout().shape(), axes);
         let sequences = Sequences { data: host::<T>(op, &input)?, nests: Nests::new(input.layout(), axes) };
         let partials = scratch::<T>(op, workspace, cut.workspace_elements())?;
         run::<T, F>(workers, &sequences, cut, partials, out);
@@ -188,17 +188,20 @@ impl Reduced<'_> {
 
 /// Folds few elements that lie side by side, if all are folded into one, or the first axes of them are: as is done below, without
 /// what it takes to find elements anywhere.
-fn fold_few<T: Number, F: Fold<T>>(elements: &[T], axes: &[bool], cut: Cut, out: &mut [T]) -> bool {
-    if elements.len() > LIGHT || cut.slabs() > 1 {
+fn fold_few<T: Number, F: Fold<T>>(elements: &[T], (shape, axes): (&Shape, &[bool]), out: &mut [T]) -> bool {
+    // So few are one slab.
+    if elements.len() > LIGHT {
         return false;
     }
-    if cut.along_rows {
-        if cut.outputs == 1 {
-            fold_rows::<T, F>(out, elements, 0, elements.len());
-        }
-        return cut.outputs == 1;
+    if out.len() == 1 {
+        fold_rows::<T, F>(out, elements, 0, elements.len());
+        return true;
     }
-    let few = cut.length <= FEW && axes.is_sorted_by(|before, after| before >= after);
+    // Where the last axis has size 1, that before it decides in which order is folded.
+    let rows_are_kept = shape.dims().last().is_some_and(|&size| size != 1) && axes.last() == Some(&false);
+    let few = elements.len() / out.len() <= FEW
+        && rows_are_kept
+        && axes.is_sorted_by(|before, after| before >= after);
     if few {
         fold_side_by_side::<T, F>(out, elements);
     }

@@ -170,6 +170,11 @@ pub(super) fn unary_grad(
         };
         let saved_data = host::<T>(op, &saved)?;
         let Some(grad) = grad else {
+            if f == Unary::Relu && let Some(saved) = saved.host_contiguous::<T>().filter(|saved| saved.len() <= LIGHT) {
+                // A small layer's: as below, without what it takes to find elements anywhere.
+                simd::zip(host_mut::<T>(op, out)?, saved, rectify);
+                return Ok(());
+            }
             let source = Source::of(saved_data, saved.layout());
             derivative_in_place(workers, (f, small), &source, host_mut::<T>(op, out)?);
             return Ok(());
@@ -181,6 +186,11 @@ pub(super) fn unary_grad(
     })
 }
 
+/// The gradient g of a rectified number y.
+fn rectify<T: Float>(g: &mut T, y: T) {
+    *g = if y <= T::ZERO { T::ZERO } else { *g };
+}
+
 /// Gradients copied out of the way at a time.
 const ASIDE: usize = 256;
 
@@ -189,7 +199,7 @@ const ASIDE: usize = 256;
 fn derivative_in_place<T: Float>(workers: &Workers, f: (Unary, bool), saved: &Source<'_, T>, out: &mut [T]) {
     if f.0 == Unary::Relu {
         workers.chunks(out, LIGHT, &|start, part| {
-            saved.each(start, part, |g, y| *g = if y <= T::ZERO { T::ZERO } else { *g });
+            saved.each(start, part, rectify);
         });
         return;
     }
@@ -328,7 +338,9 @@ pub(super) fn gelu_tanh<T: Float>(x: T) -> T {
 fn gelu_tanh_slope<T: Float>(x: T) -> T {
     let s = half_of_tanh(x);
     let inner = T::from_f64(2.0 * TANH_SCALE) * (T::ONE + T::from_f64(3.0 * TANH_CUBE) * x * x);
-    s + x * s * (T::ONE - s) * inner
+    let steep = x * s * (T::ONE - s);
+    // Far from 0 that is 0, and u' may be beyond the type.
+    s + if steep == T::ZERO { T::ZERO } else { steep * inner }
 }
 
 /// x Φ(x), see Hendrycks and Gimpel, Gaussian error linear units, 2016.

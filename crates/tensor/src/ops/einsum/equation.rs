@@ -119,7 +119,7 @@ impl Equation {
             }
         }
         if self.output.len() > MAX_RANK {
-            return Err(Error::RankTooLarge { rank: self.output.len() });
+            return Err(Error::RankTooLarge { op: "einsum", rank: self.output.len() });
         }
         Ok(self)
     }
@@ -166,7 +166,7 @@ mod tests {
             "einsum: the result has no ... for axes that operands have at position 7 of \"...i->i\""
         );
         let many = spelled("abcde...,f...", &[8, 4]);
-        assert!(matches!(many, Err(Error::RankTooLarge { rank: 9 })), "{many:?}");
+        assert!(matches!(many, Err(Error::RankTooLarge { rank: 9, .. })), "{many:?}");
         assert!(Equation::fits(b"i.", 1) && Equation::fits(b"i.", 4) && !Equation::fits(b"ij.", 1));
         assert!(Equation::fits(b"ij", 2) && !Equation::fits(b"ij", 3));
     }

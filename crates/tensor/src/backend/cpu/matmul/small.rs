@@ -3,6 +3,8 @@
 use super::super::number::Float;
 use super::super::simd::{self, Loop};
 use super::{Matrix, Target};
+use crate::layout::Layout;
+use crate::storage::{View, ViewMut};
 
 /// What the sums of a product start with.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +31,9 @@ pub(super) const MOST: usize = 4096;
 /// Elements of a right operand whose rows are not slices, and which is copied therefore.
 const COPIED: usize = 512;
 
+/// The same of one for which little room has to be made ready.
+const FEW: usize = 256;
+
 /// Whether a product is one of these. It follows from the shapes and strides alone.
 pub(super) fn is_small<T>(lhs: &Matrix<'_, T>, rhs: &Matrix<'_, T>) -> bool {
     let (m, k, n) = (lhs.rows, rhs.rows, rhs.cols);
@@ -40,15 +45,85 @@ const fn has_slices<T>(matrix: &Matrix<'_, T>) -> bool {
     matrix.col_stride == 1 || matrix.cols == 1
 }
 
+/// The product of two of few numbers, seen before anything that large ones need is looked at.
+pub(super) struct Product {
+    lhs: Place,
+    rhs: Place,
+}
+
+/// Where the numbers of a matrix lie.
+struct Place {
+    start: usize,
+    dims: [usize; 2],
+    strides: [usize; 2],
+}
+
+impl Place {
+    #[inline]
+    fn of(layout: &Layout) -> Option<Self> {
+        let (&[rows, cols], &[row_stride, col_stride]) = (layout.shape().dims(), layout.strides()) else {
+            return None;
+        };
+        // Along an axis of size 1 no step is ever taken, and its stride may be anything.
+        let stride = |size: usize, stride: usize| if size == 1 { 1 } else { stride };
+        let strides = [stride(rows, row_stride), stride(cols, col_stride)];
+        Some(Self { start: layout.offset(), dims: [rows, cols], strides })
+    }
+
+    fn matrix<'a, T>(&self, data: &'a [T]) -> Matrix<'a, T> {
+        let Self { start, dims: [rows, cols], strides: [row_stride, col_stride] } = *self;
+        Matrix { data: &data[start..], rows, cols, row_stride, col_stride }
+    }
+}
+
+impl Product {
+    /// The product, if it is one of these, and of operands that fit each other and the output.
+    #[inline]
+    pub(super) fn of([lhs, rhs]: [&View<'_>; 2], bias: Option<&View<'_>>, out: &ViewMut<'_>) -> Option<Self> {
+        let (lhs, rhs) = (Place::of(lhs.layout())?, Place::of(rhs.layout())?);
+        let ([m, k], [rows, n]) = (lhs.dims, rhs.dims);
+        let fits = k == rows && *out.layout().shape().dims() == [m, n];
+        let number = m.saturating_mul(k).saturating_mul(n);
+        let takes = |bias: &View<'_>| bias.layout().shape().dims() == [n] && bias.layout().is_contiguous();
+        let readable = rhs.strides[1] == 1 || n == 1 || k * n <= COPIED;
+        (fits && (1..=MOST).contains(&number) && readable && bias.is_none_or(takes))
+            .then_some(Self { lhs, rhs })
+    }
+
+    /// Makes `out` the product of the buffers of its operands, with the bias in each row.
+    pub(super) fn compute<T: Float>(&self, lhs: &[T], rhs: &[T], bias: Option<&View<'_>>, out: &mut [T]) {
+        let start = match bias.and_then(View::host_contiguous) {
+            Some(row) => Start::Row(row),
+            None => Start::Zero,
+        };
+        product(self.lhs.matrix(lhs), self.rhs.matrix(rhs), out, start);
+    }
+}
+
 /// `out`, row by row without gaps, becomes the product, added to what it starts with.
 pub(super) fn product<T: Float>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], start: Start<'_, T>) {
-    if has_slices(&rhs) {
+    if rhs.cols == 1 && lhs.row_stride == 1 && !matches!(start, Start::Row(_)) {
+        // One column lies in memory as one row does, and the other way round the rows are slices.
+        simd::run(Rows { lhs: rhs.transposed(), rhs: lhs.transposed(), out, start });
+    } else if has_slices(&rhs) {
         simd::run(Rows { lhs, rhs, out, start });
-        return;
+    } else if rhs.rows * rhs.cols <= FEW {
+        by_copy(lhs, rhs, out, start, &mut [T::ZERO; FEW]);
+    } else {
+        by_copy(lhs, rhs, out, start, &mut [T::ZERO; COPIED]);
     }
-    let mut copy = [T::ZERO; COPIED];
-    let copied = &mut copy[..rhs.rows * rhs.cols];
-    if rhs.row_stride == 1 && rhs.rows.is_multiple_of(SQUARE) && rhs.cols.is_multiple_of(SQUARE) {
+}
+
+/// The same, of a right operand that there is room to copy.
+fn by_copy<T: Float>(
+    lhs: Matrix<'_, T>,
+    rhs: Matrix<'_, T>,
+    out: &mut [T],
+    start: Start<'_, T>,
+    room: &mut [T],
+) {
+    let copied = &mut room[..rhs.rows * rhs.cols];
+    if rhs.row_stride == 1 {
         simd::run(Turn { rhs, out: copied });
     } else {
         for (row, to) in copied.chunks_exact_mut(rhs.cols).enumerate() {
@@ -58,9 +133,6 @@ pub(super) fn product<T: Float>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mu
     }
     simd::run(Rows { lhs, rhs: Matrix::rows(copied, rhs.rows, rhs.cols), out, start });
 }
-
-/// Rows and columns of the squares in which a transposed operand is turned: as many numbers as all registers hold.
-const SQUARE: usize = 4;
 
 /// Copies the rows of a matrix whose columns are slices.
 struct Turn<'a, T> {
@@ -74,21 +146,20 @@ impl<T: Float> Loop for Turn<'_, T> {
     #[inline(always)]
     fn run<const WIDE: bool>(self) {
         let Self { rhs, out } = self;
-        for first_column in (0..rhs.cols).step_by(SQUARE) {
-            let columns: [&[T]; SQUARE] = std::array::from_fn(|column| {
-                &rhs.data[(first_column + column) * rhs.col_stride..][..rhs.rows]
-            });
-            for first_row in (0..rhs.rows).step_by(SQUARE) {
-                let mut square = [[T::ZERO; SQUARE]; SQUARE];
-                for column in 0..SQUARE {
-                    square[column].copy_from_slice(&columns[column][first_row..][..SQUARE]);
-                }
-                for row in 0..SQUARE {
-                    let to = &mut out[(first_row + row) * rhs.cols + first_column..][..SQUARE];
-                    for column in 0..SQUARE {
-                        to[column] = square[column][row];
-                    }
-                }
+        let column = |column: usize| &rhs.data[column * rhs.col_stride..][..rhs.rows];
+        let mut first = 0;
+        // A few columns at a time, whose numbers in a row are written together.
+        while first + 4 <= rhs.cols {
+            let [a, b, c, d] = [0, 1, 2, 3].map(|number| column(first + number));
+            let numbers = a.iter().zip(b).zip(c).zip(d);
+            for (to, (((a, b), c), d)) in out.chunks_exact_mut(rhs.cols).zip(numbers) {
+                to[first..][..4].copy_from_slice(&[*a, *b, *c, *d]);
+            }
+            first += 4;
+        }
+        for first in first..rhs.cols {
+            for (to, number) in out.chunks_exact_mut(rhs.cols).zip(column(first)) {
+                to[first] = *number;
             }
         }
     }
@@ -132,18 +203,49 @@ fn add_rows<T: Float, const ROWS: usize>(
     start: Start<'_, T>,
     sums: &mut [T],
 ) {
-    // Slices of one length, so that a place in all of them is checked once.
-    let extent = lhs.cols.checked_sub(1).map_or(0, |last| last * lhs.col_stride + 1);
-    let mut factors: [&[T]; ROWS] = [&[]; ROWS];
-    for (row, factors) in (first..).zip(&mut factors) {
-        *factors = &lhs.data[row * lhs.row_stride..][..extent];
+    let data = &lhs.data[first * lhs.row_stride..];
+    // Where the compiler can see which factors are read, it checks the places of all of them at once.
+    if lhs.col_stride == 1 {
+        let mut rows: [&[T]; ROWS] = [&[]; ROWS];
+        for (row, values) in rows.iter_mut().enumerate() {
+            *values = &data[row * lhs.row_stride..][..rhs.rows];
+        }
+        each_column(|inner| rows.map(|row| row[inner]), rhs, start, sums);
+    } else if lhs.row_stride == 1 {
+        let column = |inner: usize| {
+            let values = &data[inner * lhs.col_stride..][..ROWS];
+            let mut column = [T::ZERO; ROWS];
+            column.copy_from_slice(values);
+            column
+        };
+        each_column(column, rhs, start, sums);
+    } else {
+        let column = |inner: usize| {
+            let mut column = [T::ZERO; ROWS];
+            for (row, factor) in column.iter_mut().enumerate() {
+                *factor = data[row * lhs.row_stride + inner * lhs.col_stride];
+            }
+            column
+        };
+        each_column(column, rhs, start, sums);
     }
+}
+
+/// The same, of rows whose factors at a place are told by `factors`.
+#[inline(always)]
+fn each_column<T: Float, const ROWS: usize>(
+    factors: impl Fn(usize) -> [T; ROWS] + Copy,
+    rhs: &Matrix<'_, T>,
+    start: Start<'_, T>,
+    sums: &mut [T],
+) {
     let mut column = 0;
     while column < rhs.cols {
         column += match rhs.cols - column {
-            16.. => add_columns::<T, ROWS, 16>(factors, lhs.col_stride, rhs, column, start, sums),
-            8.. => add_columns::<T, ROWS, 8>(factors, lhs.col_stride, rhs, column, start, sums),
-            _ => add_columns::<T, ROWS, 1>(factors, lhs.col_stride, rhs, column, start, sums),
+            16.. => add_columns::<T, ROWS, 16>(factors, rhs, column, start, sums),
+            8.. => add_columns::<T, ROWS, 8>(factors, rhs, column, start, sums),
+            4.. => add_columns::<T, ROWS, 4>(factors, rhs, column, start, sums),
+            _ => add_columns::<T, ROWS, 1>(factors, rhs, column, start, sums),
         };
     }
 }
@@ -151,8 +253,7 @@ fn add_rows<T: Float, const ROWS: usize>(
 /// Makes the columns from `first` on of these rows; how many columns those were.
 #[inline(always)]
 fn add_columns<T: Float, const ROWS: usize, const COLUMNS: usize>(
-    factors: [&[T]; ROWS],
-    apart: usize,
+    factors: impl Fn(usize) -> [T; ROWS],
     rhs: &Matrix<'_, T>,
     first: usize,
     start: Start<'_, T>,
@@ -174,10 +275,10 @@ fn add_columns<T: Float, const ROWS: usize, const COLUMNS: usize>(
     }
     for inner in 0..rhs.rows {
         let values = &rhs.data[inner * rhs.row_stride + first..][..COLUMNS];
+        let factors = factors(inner);
         for row in 0..ROWS {
-            let factor = factors[row][inner * apart];
             for column in 0..COLUMNS {
-                totals[row][column] += factor * values[column];
+                totals[row][column] = factors[row].fused(values[column], totals[row][column]);
             }
         }
     }

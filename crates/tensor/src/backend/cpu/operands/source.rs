@@ -86,6 +86,11 @@ impl<'a, A: RawElement> Source<'a, A> {
         self.data[place]
     }
 
+    /// The element that all are, where one is repeated along all axes.
+    pub(in crate::backend::cpu) fn only(&self) -> Option<A> {
+        self.walk.only_place().map(|place| self.data[place])
+    }
+
     /// The elements numbered `range` as a slice, if they lie side by side.
     pub(in crate::backend::cpu) fn slice(&self, range: Range<usize>) -> Option<&'a [A]> {
         // By far the most common, and asked for row by row.
