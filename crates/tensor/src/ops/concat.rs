@@ -10,6 +10,7 @@ use crate::context::OpContext;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::{Op, apply};
+use crate::shape::MAX_RANK;
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
