@@ -238,6 +238,8 @@ pub(crate) fn run(node: &Node<'_>) -> Outcome<Vec<Tensor>> {
         "Where" => x.where_(node.input(1)?, node.input(2)?)?,
         "ReduceSum" => node.reduced(|x, axes| x.sum_keepdim(axes))?,
         "ReduceMean" => node.reduced(|x, axes| x.mean_keepdim(axes))?,
+        "ReduceMax" if x.dtype() == DType::Bool => node.reduced(|x, axes| x.any_keepdim(axes))?,
+        "ReduceMin" if x.dtype() == DType::Bool => node.reduced(|x, axes| x.all_keepdim(axes))?,
         "ReduceMax" => node.reduced(|x, axes| x.max_keepdim(axes))?,
         "ReduceMin" => node.reduced(|x, axes| x.min_keepdim(axes))?,
         "ReduceProd" => node.reduced(|x, axes| x.prod_keepdim(axes))?,
