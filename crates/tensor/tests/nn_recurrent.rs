@@ -276,6 +276,8 @@ fn what_does_not_fit_is_named() {
         let error = both.run(&x, Some(&state)).unwrap_err();
         assert!(matches!(error, Error::ShapeMismatch { op: "gru", .. }), "{error}");
     }
+    let wide = both.run(&Tensor::ones_of(&device, [2, 5, 4], DType::F64).unwrap(), None).unwrap_err();
+    assert_eq!(wide.to_string(), "gru: shapes [2, 5, 4] and [3, 12] do not match");
     for shape in [[2, 0, 3], [0, 4, 3]] {
         let (y, last) = both.run(&Tensor::ones_of(&device, shape, DType::F64).unwrap(), None).unwrap();
         assert_eq!((y.dims(), last.dims()), (&[shape[0], shape[1], 8][..], &[2, shape[0], 4][..]));

@@ -395,3 +395,20 @@ fn the_slope_of_gelu_is_that_of_a_line_far_from_0() {
         assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>().unwrap(), [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
     }
 }
+
+#[test]
+fn an_equation_of_one_operand_takes_every_type() {
+    let device = device();
+    let counted = Tensor::arange(&device, 6).unwrap().reshape([2, 3]).unwrap();
+    for dtype in DType::ALL {
+        let x = counted.to_dtype(dtype).unwrap();
+        let as_i64 = |y: Tensor| y.to_dtype(DType::I64).unwrap().to_vec::<i64>().unwrap();
+        let turned = Tensor::einsum("ij->ji", &[&x]).unwrap();
+        assert_eq!((turned.dtype(), turned.dims()), (dtype, &[3, 2][..]));
+        assert_eq!(as_i64(turned), as_i64(x.t().unwrap()), "{dtype}");
+        let sums = Tensor::einsum("ij->i", &[&x]).unwrap();
+        assert_eq!(as_i64(sums), if dtype == DType::Bool { [2, 3] } else { [3, 12] }, "{dtype}");
+    }
+    let refused = Tensor::einsum("ij,kj->ik", &[&counted, &counted]).unwrap_err().to_string();
+    assert_eq!(refused, "einsum: not defined for i64");
+}

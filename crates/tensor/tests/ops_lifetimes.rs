@@ -4,11 +4,14 @@
 
 mod ops_table;
 
-use bfc_core::{Bytes, Category};
+use std::sync::Arc;
+
+use bfc_core::{Bytes, Category, failed_drops};
 use highwater_tensor::io::Array;
 use highwater_tensor::nn::Parameter;
 use highwater_tensor::optim::{Optimizer, Sgd};
 use highwater_tensor::{DType, Device, Error, Op, OpContext, Result, Rng, Runtime, Tensor, apply, no_grad};
+use highwater_tracking::Tracker;
 use ops_table::{CASES, device, device_of, inputs};
 
 fn in_use(device: &Device) -> u64 {
@@ -384,4 +387,25 @@ fn an_op_that_finds_no_memory_at_any_point_leaves_all_as_it_was() {
             assert_eq!(Array::of(leaf).unwrap(), values, "{}", case.name);
         }
     }
+}
+
+#[test]
+fn a_tensor_outlives_its_runtime_with_accounts_and_without() {
+    for tracker in [Tracker::new(), Tracker::without_marks()] {
+        let runtime = Runtime::builder().threads(1).tracker(tracker).build().unwrap();
+        let device = runtime.cpu().unwrap();
+        let pool = Arc::downgrade(device.default_allocator().unwrap());
+        let x = Tensor::ones(&device, [100]).unwrap().requiring_grad().unwrap();
+        let loss = x.square().unwrap().sum_all().unwrap();
+        let view = x.detach().narrow(0, 10, 5).unwrap();
+        drop((runtime, device));
+        let gradient = loss.backward().unwrap().get(&x).unwrap().clone();
+        drop((x, loss));
+        assert_eq!(view.to_vec::<f32>().unwrap(), [1.0; 5]);
+        assert_eq!(gradient.to_vec::<f32>().unwrap(), [2.0; 100]);
+        assert_eq!(pool.upgrade().unwrap().stats().live_allocs, 2);
+        drop((view, gradient));
+        assert!(pool.upgrade().is_none(), "the last tensor is gone, and with it the device");
+    }
+    assert_eq!(failed_drops(), 0);
 }

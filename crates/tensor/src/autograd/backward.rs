@@ -32,10 +32,10 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotScalar`], [`Error::NoGraph`] and [`Error::StaleBackward`] before anything is done: the last where a parameter whose
-    /// gradient is asked for has changed since this was computed, and its former values would be read. An error on the way, as lack of memory or
-    /// [`Error::GraphSpent`] for a part of the graph that another loss was passed through, leaves all tensors as they
-    /// were, but the graph is used up to that point. A gradient that is not like its input, from an op that is not of
+    /// [`Error::NotScalar`], [`Error::NoGraph`] and [`Error::StaleBackward`] before anything is done: the last where a parameter
+    /// whose gradient is asked for has changed since this was computed, and its former values would be read. An error on the way,
+    /// as lack of memory or [`Error::GraphSpent`] for a part of the graph that another loss was passed through, leaves all tensors
+    /// as they were, but the graph is used up to that point. A gradient that is not like its input, from an op that is not of
     /// this crate, is such an error too: [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::DeviceMismatch`].
     pub fn backward(&self) -> Result<Gradients> {
         self.backward_if(version::check)

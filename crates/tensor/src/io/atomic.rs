@@ -74,18 +74,21 @@ fn write_beside(
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
     let (temporary, file) = create(path, numbers)?;
-    let permitted = match before {
-        // Before anything is in it: nobody shall read it who may not read the old one.
-        Some(before) => file.set_permissions(before.permissions()),
-        None => Ok(()),
-    };
-    let written = permitted.and_then(|()| fill(file, write));
+    let written = permit_as(before, &file).and_then(|()| fill(file, write));
     if let Err(error) = written.and_then(|()| fs::rename(&temporary, path)) {
         // It was made above, so it is nobody else's; the error that is told is the first one.
         let _ = fs::remove_file(&temporary);
         return Err(error);
     }
     sync_folder(path)
+}
+
+/// Gives a file the permissions of the one that was there `before`, while there is nothing in it: nobody shall read it who may not
+/// read the old one.
+fn permit_as(before: Option<&Metadata>, file: &File) -> io::Result<()> {
+    let Some(before) = before.map(Metadata::permissions) else { return Ok(()) };
+    // Where there is but one kind of permissions, they cannot be set.
+    if file.metadata()?.permissions() == before { Ok(()) } else { file.set_permissions(before) }
 }
 
 /// A file that was not there before, in the same folder: only there can a file take another's name over in one step. The name is

@@ -136,7 +136,7 @@ impl Tensor {
     /// [`Error::BadEquation`], which says where; [`Error::BadArgument`] unless there are as many tensors as the equation has
     /// operands, and if a letter has two sizes in one of them; [`Error::BadRank`] for one with another number of axes than letters
     /// (with `...` fewer); [`Error::ShapeMismatch`] if a letter has two sizes, or axes under `...` do not broadcast;
-    /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::DeviceMismatch`];
+    /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] where several are not floats, [`Error::DeviceMismatch`];
     /// [`Error::RankTooLarge`] if a product on the way has more axes than a tensor can have; [`Error::Allocation`] if there is
     /// no memory.
     pub fn einsum(equation: &str, operands: &[&Self]) -> Result<Self> {
@@ -151,7 +151,8 @@ impl Tensor {
             });
         }
         for (&tensor, labels) in operands.iter().zip(&parsed.operands) {
-            supported(OP, tensor.dtype(), DType::is_float)?;
+            // One alone is not multiplied, but seen otherwise and summed.
+            supported(OP, tensor.dtype(), |dtype| dtype.is_float() || operands.len() == 1)?;
             same_dtype(OP, operands[0], tensor)?;
             if !Equation::fits(labels, tensor.rank()) {
                 let (expected, shape) = ("an axis for each letter", *tensor.shape());

@@ -81,7 +81,11 @@ impl Gates {
             let expected = "three axes: batch, position, width";
             return Err(Error::BadRank { op: self.op, expected, shape: *x.shape() });
         }
-        let gates = x.matmul(&self.weight_input.tensor())?.add(&self.bias_input.tensor())?;
+        let weight = self.weight_input.tensor();
+        if x.dims()[2] != weight.dims()[0] {
+            return Err(Error::ShapeMismatch { op: self.op, lhs: *x.shape(), rhs: *weight.shape() });
+        }
+        let gates = x.matmul(&weight)?.add(&self.bias_input.tensor())?;
         let mut steps = Vec::with_capacity(gates.dims()[1]);
         split(&gates, &mut steps)?;
         Ok(steps)
