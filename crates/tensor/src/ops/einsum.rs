@@ -13,7 +13,6 @@ mod equation;
 use equation::{Equation, Labels};
 
 use super::{same_dtype, supported};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
