@@ -209,6 +209,7 @@ fn one_size_a_label(operands: &[Labelled], given: &[&Tensor]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dtype::DType;
     use crate::runtime::Runtime;
 
     #[test]
