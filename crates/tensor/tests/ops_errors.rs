@@ -176,7 +176,7 @@ fn element_types_that_an_op_is_not_defined_for_are_named() {
         (|g| g.ints.logsumexp(0), "logsumexp: not defined for i64"),
         (|g| g.ints.norm(Norm::L2, 0), "norm: not defined for i64"),
         (|g| g.truths.argsort(0, SortOrder::Ascending), "argsort: not defined for bool"),
-        (|g| Tensor::einsum("i->", &[&g.ints]), "einsum: not defined for i64"),
+        (|g| Tensor::einsum("i,i->", &[&g.ints, &g.ints]), "einsum: not defined for i64"),
         (
             |g| g.truths.scatter_add(0, &Tensor::zeros_of(g.truths.device(), [2, 3], DType::I64)?, &g.truths),
             "scatter_add: not defined for bool",
