@@ -1,18 +1,19 @@
 //! What clones of a tensor share: memory, and how it is seen.
 //!
-//! The handles to it have no weak ones, so that it costs no atomic exchange to see that one is alone, and fresh memory that
-//! was filled becomes a tensor where it stands.
+//! It costs no atomic exchange to see that a handle to it is alone, and fresh memory that was filled becomes a tensor where it
+//! stands.
 
 use std::sync::Arc as Handle;
+use std::thread::LocalKey;
 
 use bfc_core::{AllocError, Allocation, Allocator, MemoryKind, Request};
-use triomphe::{Arc, UniqueArc};
 
 use crate::device::Device;
 use crate::dtype::DType;
-use crate::in_place::fill;
 use crate::layout::Layout;
 use crate::shape::Shape;
+use crate::shared::{Piece, Room, Shareable, Shared, Unique};
+use crate::spare::Spare;
 use crate::storage::{Storage, View, ViewMut};
 
 /// See the module's text.
@@ -31,13 +32,21 @@ enum Memory {
     /// The tensor's own.
     Own(Storage),
     /// Of a tensor that this one is a view of, and that is none itself.
-    Of(Arc<Body>),
+    Of(Shared<Body>),
+}
+
+thread_local!(static PIECES: Spare<Piece<Body>> = const { Spare::new() });
+
+impl Shareable for Body {
+    fn pieces() -> &'static LocalKey<Spare<Piece<Self>>> {
+        &PIECES
+    }
 }
 
 impl Body {
     /// A buffer of one's own.
-    pub(crate) fn new(storage: Storage, layout: Layout, dtype: DType, device: Device) -> UniqueArc<Self> {
-        UniqueArc::new(Self { memory: Memory::Own(storage), layout, dtype, device })
+    pub(crate) fn new(storage: Storage, layout: Layout, dtype: DType, device: Device) -> Unique<Self> {
+        Room::new().fill(Self { memory: Memory::Own(storage), layout, dtype, device })
     }
 
     /// The same, of a buffer that is asked for now, and in which elements of this shape lie in order from its start.
@@ -52,8 +61,8 @@ impl Body {
         shape: &Shape,
         dtype: DType,
         device: &Device,
-    ) -> Result<UniqueArc<Self>, AllocError> {
-        let place = UniqueArc::new_uninit();
+    ) -> Result<Unique<Self>, AllocError> {
+        let room = Room::new();
         let allocation = if device.holds(allocator) {
             // SAFETY: the device holds its default allocator for as long as it lives. This body holds the device, and lets it go after
             // its memory: fields are dropped in their order, and nobody takes memory out of a body.
@@ -63,19 +72,19 @@ impl Body {
         };
         let storage = Storage::charged(allocation, memory, request.bytes as usize, request.tag.category);
         let memory = Memory::Own(storage);
-        let mut body = fill(place, Self { memory, layout: Layout::SCALAR, dtype, device: device.clone() });
+        let mut body = room.fill(Self { memory, layout: Layout::SCALAR, dtype, device: device.clone() });
         body.layout.set_row_major(shape);
         Ok(body)
     }
 
     /// The same buffer seen through another layout.
-    pub(crate) fn with_layout(this: &Arc<Self>, layout: Layout) -> Arc<Self> {
+    pub(crate) fn with_layout(this: &Shared<Self>, layout: Layout) -> Shared<Self> {
         let owner = match &this.memory {
             Memory::Own(_) => this,
             Memory::Of(owner) => owner,
         };
-        let memory = Memory::Of(Arc::clone(owner));
-        Arc::new(Self { memory, layout, dtype: this.dtype, device: this.device.clone() })
+        let memory = Memory::Of(owner.clone());
+        Shared::new(Self { memory, layout, dtype: this.dtype, device: this.device.clone() })
     }
 
     /// Sees the buffer through another layout from now on.
@@ -103,12 +112,12 @@ impl Body {
     }
 
     /// Whether this handle is the only one to the buffer, and that may be written.
-    pub(crate) fn is_unique(this: &Arc<Self>) -> bool {
+    pub(crate) fn is_unique(this: &Shared<Self>) -> bool {
         let owner_is_unique = match &this.memory {
             Memory::Own(_) => true,
-            Memory::Of(owner) => owner.is_unique(),
+            Memory::Of(owner) => Shared::is_unique(owner),
         };
-        this.is_unique() && owner_is_unique && !this.storage().is_read_only()
+        Shared::is_unique(this) && owner_is_unique && !this.storage().is_read_only()
     }
 
     /// As kernels read it.
@@ -124,7 +133,7 @@ impl Body {
         }
         let storage = match &mut self.memory {
             Memory::Own(storage) => storage,
-            Memory::Of(owner) => Arc::get_mut(owner)?.own_mut()?,
+            Memory::Of(owner) => Shared::get_mut(owner)?.own_mut()?,
         };
         if storage.is_read_only() {
             return None;

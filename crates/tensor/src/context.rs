@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bfc_core::{AllocationAttributes, Allocator, Category, Contents, Request, Tag};
 use highwater_tracking::{OpRun, Phase, here};
-use triomphe::UniqueArc;
 
+use crate::autograd::TENSORS;
 use crate::backend::{Backend, Kernel, Workspace, widen};
 use crate::body::Body;
 use crate::device::Device;
@@ -15,6 +15,8 @@ use crate::dtype::{DType, RawElement};
 use crate::error::{Error, Result};
 use crate::layout::bytes_of;
 use crate::shape::Shape;
+use crate::shared::Unique;
+use crate::spare;
 use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
 
@@ -147,6 +149,15 @@ impl<'a> OpContext<'a> {
         self.buffer(shape, dtype, self.output_category)
     }
 
+    /// The same for a result that the op [saves](Self::save): where a gradient is recorded it is an activation from the beginning.
+    ///
+    /// # Errors
+    /// As [`output`](Self::output).
+    #[inline]
+    pub fn output_saved(&self, shape: &Shape, dtype: DType) -> Result<Buffer> {
+        self.buffer(shape, dtype, self.if_saved(self.output_category))
+    }
+
     /// Memory that the op gives back before it returns, with arbitrary values in it.
     ///
     /// # Errors
@@ -154,6 +165,20 @@ impl<'a> OpContext<'a> {
     #[inline]
     pub fn temp(&self, shape: &Shape, dtype: DType) -> Result<Buffer> {
         self.buffer(shape, dtype, Category::Temporary)
+    }
+
+    /// The same for what the op [saves](Self::save), if only where a gradient is recorded.
+    ///
+    /// # Errors
+    /// As [`output`](Self::output).
+    #[inline]
+    pub fn temp_saved(&self, shape: &Shape, dtype: DType) -> Result<Buffer> {
+        self.buffer(shape, dtype, self.if_saved(Category::Temporary))
+    }
+
+    /// What memory is for that is kept for backward, where there will be one.
+    const fn if_saved(&self, otherwise: Category) -> Category {
+        if self.recording { Category::Activation } else { otherwise }
     }
 
     /// The bytes that a kernel takes while it runs, if any.
@@ -195,8 +220,7 @@ impl<'a> OpContext<'a> {
         }
         let mut saved = self.saved.borrow_mut();
         if saved.capacity() == 0 {
-            // Few ops save more, and a list that grows is slower than one that is made.
-            *saved = Vec::with_capacity(3);
+            *saved = spare::list(&TENSORS);
         }
         // Without its place in the graph, so that an op may save its own output without keeping itself alive.
         saved.push(tensor.detach());
@@ -221,7 +245,7 @@ impl<'a> OpContext<'a> {
 /// Fresh memory that an op fills and then hands out as a [`Tensor`]. Nobody else sees it yet.
 pub struct Buffer {
     /// Which owns its memory.
-    body: UniqueArc<Body>,
+    body: Unique<Body>,
 }
 
 impl Buffer {

@@ -16,7 +16,6 @@ mod dtype;
 mod error;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
-mod in_place;
 pub mod io;
 mod layout;
 pub mod nn;
@@ -29,6 +28,8 @@ mod predict;
 mod rng;
 mod runtime;
 mod shape;
+mod shared;
+mod spare;
 mod step_graph;
 mod storage;
 mod tensor;

@@ -86,6 +86,23 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         self.backward(ctx, saved, &grad)
     }
 
+    /// Whether [`backward_of_one`](Self::backward_of_one) is there: for losses, which passes begin at.
+    #[doc(hidden)]
+    fn takes_one(&self) -> bool {
+        false
+    }
+
+    /// [`backward_taking`](Self::backward_taking) where the gradient is the number one, without a tensor for it. For ops of this
+    /// crate that say so by [`takes_one`](Self::takes_one).
+    ///
+    /// # Errors
+    /// As [`backward`](Self::backward).
+    #[doc(hidden)]
+    fn backward_of_one(&self, ctx: &OpContext<'_>, saved: &mut Saved) -> Result<Vec<Option<Tensor>>> {
+        let _ = (ctx, saved);
+        Err(Error::NotDifferentiable { op: self.name() })
+    }
+
     /// Whether the gradient of the only input is 0 but for a part, which backward adds to what others have found for that input: a
     /// tensor cut into many parts would else have as many gradients of its whole size. For ops of this crate.
     #[doc(hidden)]
@@ -120,6 +137,13 @@ pub(crate) fn apply_static(op: &'static dyn Op, inputs: &[&Tensor]) -> Result<Te
 pub(crate) enum HeldOp {
     Static(&'static dyn Op),
     Boxed(Box<dyn Op>),
+}
+
+impl HeldOp {
+    /// Whether it is always there, as ops without options of this crate are.
+    pub(crate) const fn is_static(&self) -> bool {
+        matches!(self, Self::Static(_))
+    }
 }
 
 impl Deref for HeldOp {

@@ -3,7 +3,6 @@
 use std::ptr;
 
 use bfc_core::Category;
-use triomphe::Arc;
 
 use crate::autograd::{self, GradEdge};
 use crate::body::Body;
@@ -13,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::predict::DryRead;
 use crate::shape::Shape;
+use crate::shared::Shared;
 use crate::storage::{Storage, View, ViewMut};
 
 /// An array of numbers on a device.
@@ -33,12 +33,12 @@ use crate::storage::{Storage, View, ViewMut};
 #[derive(Clone)]
 pub struct Tensor {
     /// Apart from the place in the graph, so that handing a tensor on, or saving it without its place, costs no copy.
-    body: Arc<Body>,
+    body: Shared<Body>,
     grad: Option<GradEdge>,
 }
 
 impl Tensor {
-    pub(crate) fn from_body(body: Arc<Body>) -> Self {
+    pub(crate) fn from_body(body: Shared<Body>) -> Self {
         Self { body, grad: None }
     }
 
@@ -111,7 +111,7 @@ impl Tensor {
 
     /// The tensor as kernels write it: only for the single owner of a buffer that lies in order from its start.
     pub(crate) fn view_mut(&mut self) -> Option<ViewMut<'_>> {
-        Arc::get_mut(&mut self.body)?.view_mut()
+        Shared::get_mut(&mut self.body)?.view_mut()
     }
 
     /// The same buffer seen through another layout, without a place in the graph. For ops that only look differently.
@@ -121,7 +121,7 @@ impl Tensor {
 
     /// The same, of a tensor that is not needed any more.
     pub(crate) fn into_layout(mut self, layout: Layout) -> Self {
-        match Arc::get_mut(&mut self.body) {
+        match Shared::get_mut(&mut self.body) {
             Some(body) => {
                 body.set_layout(layout);
                 Self { grad: None, ..self }
@@ -133,7 +133,7 @@ impl Tensor {
     /// The same values without a place in the graph: no gradient flows through the result.
     #[must_use]
     pub fn detach(&self) -> Self {
-        Self { body: Arc::clone(&self.body), grad: None }
+        Self { body: self.body.clone(), grad: None }
     }
 
     /// This tensor as the result of an op that has nothing to do. As with other ops' results, no gradient flows through

@@ -207,15 +207,20 @@ impl KnownModules {
     fn find(&mut self, parent: OwnerId, name: &str) -> OwnerId {
         let place = (name.as_ptr().addr() >> 3) ^ (name.len() * 5) ^ (parent.index() * 21);
         let place = place % RECENT;
-        if let Some(recent) = &self.recent[place]
-            && recent.parent == parent
-            && *recent.name == *name
-        {
-            return recent.module;
+        // Two names that share a place find another one beside it.
+        for place in [place, place ^ 1] {
+            if let Some(recent) = &self.recent[place]
+                && recent.parent == parent
+                && *recent.name == *name
+            {
+                return recent.module;
+            }
         }
         let module = self.look_up(parent, name);
-        // Only once, or two names that share a place would take heap memory by turns.
-        self.recent[place].get_or_insert_with(|| Recent { parent, name: Box::from(name), module });
+        // Only once, or three names that share two places would take heap memory by turns.
+        if let Some(free) = [place, place ^ 1].into_iter().find(|place| self.recent[*place].is_none()) {
+            self.recent[free] = Some(Recent { parent, name: Box::from(name), module });
+        }
         module
     }
 

@@ -80,7 +80,7 @@ impl Accounts {
     }
 
     /// Closes the account of a live slot, which lies at `place`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn close(&mut self, place: Place) {
         let account = std::mem::take(&mut self.by_slot[place.slot as usize]);
         let requested = account.requested;

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use bfc_core::Category;
 use highwater_tracking::{Phase, phase};
-use triomphe::Arc;
 
 use super::gradients::Gradients;
 use super::mode::no_grad;
@@ -14,8 +13,9 @@ use crate::backend::{Binary, Kernel};
 use crate::context::OpContext;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::op::Op;
+use crate::op::HeldOp;
 use crate::placement::PlacementReason;
+use crate::shared::Shared;
 use crate::tensor::Tensor;
 
 impl Tensor {
@@ -71,8 +71,22 @@ impl Tensor {
         check(edge)?;
         no_grad(|| {
             let _phase = phase(Phase::Backward);
-            let seed = Self::full_for(self.device(), *self.shape(), 1.0, self.dtype(), Category::Gradient)?;
-            run(edge, seed, self.device(), check)
+            let (mut pending, mut gradients) = (Pending::default(), Gradients::default());
+            match edge {
+                GradEdge::Node(node) if node.takes_one() => {
+                    let mut node = node.clone();
+                    step(&mut node, None, self.device(), check, (&mut pending, &mut gradients))?;
+                }
+                edge => {
+                    let (one, dtype) = (*self.shape(), self.dtype());
+                    let seed = Self::full_for(self.device(), one, 1.0, dtype, Category::Gradient)?;
+                    deliver(edge.clone(), seed, &mut pending, &mut gradients)?;
+                }
+            }
+            while let Some((mut node, grad)) = pending.pop_last() {
+                step(&mut node, Some(grad), self.device(), check, (&mut pending, &mut gradients))?;
+            }
+            Ok(gradients)
         })
     }
 }
@@ -84,13 +98,13 @@ type Check = fn(&GradEdge) -> Result<()>;
 #[derive(Default)]
 struct Pending {
     /// The node with the largest number, if any: in a chain it is the only one.
-    last: Option<(Arc<Node>, Tensor)>,
-    others: BTreeMap<u64, (Arc<Node>, Tensor)>,
+    last: Option<(Shared<Node>, Tensor)>,
+    others: BTreeMap<u64, (Shared<Node>, Tensor)>,
 }
 
 impl Pending {
     /// Takes the node with the largest number out.
-    fn pop_last(&mut self) -> Option<(Arc<Node>, Tensor)> {
+    fn pop_last(&mut self) -> Option<(Shared<Node>, Tensor)> {
         let last = self.last.take();
         self.last = self.others.pop_last().map(|(_, next)| next);
         last
@@ -106,7 +120,7 @@ impl Pending {
     }
 
     /// Puts a node in that is not there.
-    fn insert(&mut self, node: Arc<Node>, grad: Tensor) {
+    fn insert(&mut self, node: Shared<Node>, grad: Tensor) {
         let lower = match &self.last {
             Some((last, _)) if last.number > node.number => Some((node, grad)),
             _ => self.last.replace((node, grad)),
@@ -117,49 +131,60 @@ impl Pending {
     }
 }
 
-/// Passes a gradient on, beginning on its device.
-fn run(from: &GradEdge, seed: Tensor, home: &Device, check: Check) -> Result<Gradients> {
-    let mut gradients = Gradients::default();
-    let mut pending = Pending::default();
-    deliver(from.clone(), seed, &mut pending, &mut gradients)?;
-    while let Some((mut node, grad)) = pending.pop_last() {
-        // Everything that comes of a node, sums of gradients included, is charged to the module where its forward ran.
-        let place = node.place;
-        let _place = place.with_phase(Phase::Backward).enter();
-        let mut apart = None;
-        match Node::take(&mut node, &mut apart)? {
-            Taken::Op(op, saved) => {
-                if let (true, Some(input)) = (op.is_part(), saved.only_edge()) {
-                    let total = taken_out(input, &mut pending, &mut gradients);
-                    saved.set_total(total);
-                }
-                // As a rule all gradients are on one device, whose handles need not be counted.
-                let away = (grad.device() != home).then(|| grad.device().clone());
-                let wanted = pass(op, away.as_ref().unwrap_or(home), saved, grad)?;
-                for (edge, grad) in saved.take_edges().zip(wanted) {
-                    if let (Some(edge), Some(grad)) = (edge, grad) {
-                        deliver(edge, grad, &mut pending, &mut gradients)?;
-                    }
-                }
+/// Passes one node, and hands on what comes of it. Without a gradient it begins [with one](Op::takes_one).
+#[inline]
+fn step(
+    node: &mut Shared<Node>,
+    grad: Option<Tensor>,
+    home: &Device,
+    check: Check,
+    (pending, gradients): (&mut Pending, &mut Gradients),
+) -> Result<()> {
+    // Everything that comes of a node, sums of gradients included, is charged to the module where its forward ran.
+    let place = node.place;
+    let _place = place.with_phase(Phase::Backward).enter();
+    let mut apart = None;
+    match (Node::take(node, &mut apart)?, grad) {
+        (Taken::Op(op, saved), grad) => {
+            if let (true, Some(input)) = (op.is_part(), saved.only_edge()) {
+                let total = taken_out(input, pending, gradients);
+                saved.set_total(total);
             }
-            Taken::Replay(replay, edge) => {
-                if let Some(edge) = replay.run(place, edge, &grad)? {
-                    // It may lead to other graphs, that the part had captured.
-                    check(&edge)?;
-                    deliver(edge, grad, &mut pending, &mut gradients)?;
-                }
-            }
+            // As a rule all gradients are on one device, whose handles need not be counted.
+            let away = grad.as_ref().filter(|grad| grad.device() != home).map(|grad| grad.device().clone());
+            let wanted = pass(op, away.as_ref().unwrap_or(home), saved, grad)?;
+            saved.deliver(wanted, |edge, grad| deliver(edge, grad, pending, gradients))
         }
+        (Taken::Replay(replay, edge), Some(grad)) => {
+            if let Some(edge) = replay.run(place, edge, &grad)? {
+                // It may lead to other graphs, that the part had captured.
+                check(&edge)?;
+                deliver(edge, grad, pending, gradients)?;
+            }
+            Ok(())
+        }
+        // No pass begins so.
+        (Taken::Replay(..), None) => Ok(()),
     }
-    Ok(gradients)
 }
 
 /// Runs one op's backward.
-fn pass(op: &dyn Op, device: &Device, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
+fn pass(
+    op: &HeldOp,
+    device: &Device,
+    saved: &mut Saved,
+    grad: Option<Tensor>,
+) -> Result<Vec<Option<Tensor>>> {
     device.placement().tell(op.name(), device, PlacementReason::Backward);
     let ctx = OpContext::backward(op.name(), device, device.default_allocator()?);
-    let gradients = op.backward_taking(&ctx, saved, grad)?;
-    saved.check(op.name(), &gradients, device)?;
+    let gradients = match grad {
+        Some(grad) => op.backward_taking(&ctx, saved, grad)?,
+        None => op.backward_of_one(&ctx, saved)?,
+    };
+    // Ops that are always there are of this crate.
+    if !op.is_static() || cfg!(debug_assertions) {
+        saved.check(op.name(), &gradients, device)?;
+    }
     Ok(gradients)
 }
 

@@ -3,17 +3,18 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::thread::LocalKey;
 
 use highwater_tracking::{Place, here};
-use triomphe::{Arc, UniqueArc};
 
 use super::checkpoint::{self, Replay};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::in_place::fill;
-use crate::op::{HeldOp, Op};
+use crate::op::HeldOp;
 use crate::shape::Shape;
+use crate::shared::{Piece, Room, Shareable, Shared};
+use crate::spare::{self, Spare};
 use crate::tensor::Tensor;
 
 /// Numbers nodes, leaves and [changes of leaves](super::version) in their order, from 1 on.
@@ -26,7 +27,7 @@ pub(super) fn next_number() -> u64 {
 #[derive(Clone, Debug)]
 pub(crate) enum GradEdge {
     Leaf(LeafId),
-    Node(Arc<Node>),
+    Node(Shared<Node>),
 }
 
 impl GradEdge {
@@ -63,8 +64,21 @@ enum Work {
 
 /// The same, taken. What an op saved is read where it stands.
 pub(super) enum Taken<'a> {
-    Op(&'a dyn Op, &'a mut Saved),
+    Op(&'a HeldOp, &'a mut Saved),
     Replay(Box<Replay>, Option<GradEdge>),
+}
+
+thread_local! {
+    static PIECES: Spare<Piece<Node>> = const { Spare::new() };
+    static INPUTS: Spare<Vec<Input>> = const { Spare::new() };
+    /// Lists for what backward reads.
+    pub(crate) static TENSORS: Spare<Vec<Tensor>> = const { Spare::new() };
+}
+
+impl Shareable for Node {
+    fn pieces() -> &'static LocalKey<Spare<Piece<Self>>> {
+        &PIECES
+    }
 }
 
 impl Node {
@@ -73,13 +87,13 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::GraphSpent`] the second time.
-    pub(super) fn take<'a>(this: &'a mut Arc<Self>, apart: &'a mut Option<Saved>) -> Result<Taken<'a>> {
+    pub(super) fn take<'a>(this: &'a mut Shared<Self>, apart: &'a mut Option<Saved>) -> Result<Taken<'a>> {
         // As a rule nobody else holds a node any more, and its lock need not be taken.
-        if Arc::is_unique(this) {
-            let own = Arc::get_mut(this).expect("nobody else holds it");
+        if Shared::is_unique(this) {
+            let own = Shared::get_mut(this).expect("nobody else holds it");
             let taken = match &mut own.work {
                 Work::Op { op, saved } => {
-                    own_mut(saved).as_mut().map(|saved| Taken::Op(&**op, saved)).ok_or(op.name())
+                    own_mut(saved).as_mut().map(|saved| Taken::Op(op, saved)).ok_or(op.name())
                 }
                 Work::Replay(replay) => own_mut(replay)
                     .take()
@@ -91,7 +105,7 @@ impl Node {
         let taken = match &this.work {
             Work::Op { op, saved } => {
                 *apart = take(saved);
-                apart.as_mut().map(|saved| Taken::Op(&**op, saved))
+                apart.as_mut().map(|saved| Taken::Op(op, saved))
             }
             Work::Replay(replay) => take(replay).map(|(replay, edge)| Taken::Replay(replay, edge)),
         };
@@ -115,6 +129,11 @@ impl Node {
                 drawn().for_each(read);
             }
         }
+    }
+
+    /// Whether its backward can begin without a tensor for the gradient of its output.
+    pub(super) fn takes_one(&self) -> bool {
+        matches!(&self.work, Work::Op { op, .. } if op.takes_one())
     }
 
     /// The error that this node's backward reads a tensor as it was before a change.
@@ -163,7 +182,7 @@ impl Drop for Node {
         while let Some(edge) = edges.pop() {
             // Should two threads let the last two handles go at once, one of them begins here anew, one level deeper.
             if let GradEdge::Node(mut node) = edge
-                && let Some(last) = Arc::get_mut(&mut node)
+                && let Some(last) = Shared::get_mut(&mut node)
             {
                 edges.append(&mut last.edges());
             }
@@ -302,24 +321,41 @@ impl Saved {
         Ok(())
     }
 
-    /// Lets all that was saved go; where the gradients of the inputs go, in their order.
-    pub(super) fn take_edges(&mut self) -> impl Iterator<Item = Option<GradEdge>> {
+    /// Lets all that was saved go, and hands each gradient to where that of its input goes.
+    pub(super) fn deliver(
+        &mut self,
+        gradients: Vec<Option<Tensor>>,
+        mut to: impl FnMut(GradEdge, Tensor) -> Result<()>,
+    ) -> Result<()> {
         self.tensors.clear();
-        self.inputs.iter_mut().map(|input| input.edge.take())
+        for (input, gradient) in self.inputs.iter_mut().zip(gradients) {
+            if let (Some(edge), Some(gradient)) = (input.edge.take(), gradient) {
+                to(edge, gradient)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Saved {
+    fn drop(&mut self) {
+        spare::keep_list(&TENSORS, std::mem::take(&mut self.tensors));
+        spare::keep_list(&INPUTS, std::mem::take(&mut self.inputs));
     }
 }
 
 /// Hangs an op's output into the graph.
 pub(crate) fn record(op: HeldOp, inputs: &[&Tensor], tensors: Vec<Tensor>, output: Tensor) -> Tensor {
-    let facts = inputs.iter().map(|input| Input {
+    let device = inputs.first().map(|input| input.device()).filter(|device| *device != output.device());
+    let mut facts = spare::list(&INPUTS);
+    facts.extend(inputs.iter().map(|input| Input {
         shape: *input.shape(),
         dtype: input.dtype(),
         edge: input.grad_edge().cloned(),
-    });
-    let device = inputs.first().map(|input| input.device()).filter(|device| *device != output.device());
-    let (inputs, device) = (facts.collect::<Vec<_>>(), device.cloned());
-    let since = inputs.iter().filter_map(|input| input.edge.as_ref()).map(GradEdge::since).min();
-    let saved = Mutex::new(Some(Saved { tensors, inputs, device, total: Mutex::default() }));
+    }));
+    let since = facts.iter().filter_map(|input| input.edge.as_ref()).map(GradEdge::since).min();
+    let saved = Saved { tensors, inputs: facts, device: device.cloned(), total: Mutex::default() };
+    let saved = Mutex::new(Some(saved));
     hang(Work::Op { op, saved }, since, output)
 }
 
@@ -334,7 +370,7 @@ pub(super) fn record_replay(replay: Replay, input: &Tensor, output: Tensor) -> T
 fn hang(work: Work, since: Option<u64>, output: Tensor) -> Tensor {
     let number = next_number();
     let since = since.map_or(number, |since| since.min(number));
-    let node = fill(UniqueArc::new_uninit(), Node { number, since, work, place: here() });
+    let node = Room::new().fill(Node { number, since, work, place: here() });
     output.with_grad_edge(Some(GradEdge::Node(node.shareable())))
 }
 

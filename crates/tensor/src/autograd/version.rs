@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::node::{GradEdge, LeafId, Node, next_number};
 use crate::error::{Error, Result};
+use crate::shared::Shared;
 use crate::tensor::Tensor;
 
 /// The number of the latest change that left readers behind; 0 if there was none.
@@ -108,7 +109,7 @@ pub(super) fn check(from: &GradEdge) -> Result<()> {
 #[derive(Default)]
 struct Search {
     /// Nodes still to be looked at.
-    open: Vec<triomphe::Arc<Node>>,
+    open: Vec<Shared<Node>>,
     /// The numbers of all that are or were open.
     seen: HashSet<u64>,
     /// The leaves that gradients reach.
@@ -118,7 +119,7 @@ struct Search {
 }
 
 impl Search {
-    fn run(mut self, root: &triomphe::Arc<Node>) -> Result<()> {
+    fn run(mut self, root: &Shared<Node>) -> Result<()> {
         let latest = LATEST.load(Ordering::Relaxed);
         self.open.push(root.clone());
         while let Some(node) = self.open.pop() {

@@ -26,7 +26,7 @@ impl Op for Dropout {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let (x, keep) = (inputs[0], 1.0 - self.p);
         let mut out = ctx.output(x.shape(), x.dtype())?;
-        let mut mask = ctx.temp(x.shape(), x.dtype())?;
+        let mut mask = ctx.temp_saved(x.shape(), x.dtype())?;
         let coin = Distribution::Bernoulli { p: keep, value: 1.0 / keep };
         ctx.compute(Kernel::Random { distribution: coin, key: self.key, out: mask.view_mut() })?;
         ctx.compute(Kernel::Binary { f: Binary::Mul, lhs: x.view(), rhs: mask.view(), out: out.view_mut() })?;

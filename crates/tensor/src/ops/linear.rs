@@ -56,10 +56,11 @@ impl Op for Linear {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let [x, weight, bias] = [inputs[0], inputs[1], inputs[2]];
         let shape = Shape::new(&[x.dims()[0], weight.dims()[1]])?;
-        let mut out = ctx.output(&shape, x.dtype())?;
-        let reads_sums = |f: Activation| !f.function().grad_reads_output() && ctx.is_recording();
-        let sums = self.activation.is_some_and(reads_sums).then(|| ctx.output(&shape, x.dtype()));
-        let mut sums = sums.transpose()?;
+        let reads_output = self.activation.is_some_and(|f| f.function().grad_reads_output());
+        let reads_sums = self.activation.is_some() && !reads_output && ctx.is_recording();
+        let mut out =
+            if reads_output { ctx.output_saved(&shape, x.dtype())? } else { ctx.output(&shape, x.dtype())? };
+        let mut sums = reads_sums.then(|| ctx.temp_saved(&shape, x.dtype())).transpose()?;
         let arguments = sums.as_mut().map(Buffer::view_mut);
         let activation = self.activation.map(|function| Activated { function, arguments });
         multiply(ctx, (Some(bias.view()), activation), x.view(), weight.view(), &mut out)?;
@@ -72,7 +73,7 @@ impl Op for Linear {
         let y = out.finish();
         match sums {
             Some(sums) => ctx.save(&sums.finish()),
-            None if self.activation.is_some() => ctx.save(&y),
+            None if reads_output => ctx.save(&y),
             None => {}
         }
         Ok(y)

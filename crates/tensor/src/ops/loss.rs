@@ -102,7 +102,7 @@ impl Op for MseLoss {
         if x.shape() != target.shape() {
             return Err(Error::ShapeMismatch { op, lhs: *x.shape(), rhs: *target.shape() });
         }
-        let mut difference = ctx.temp(x.shape(), x.dtype().computed_as())?;
+        let mut difference = ctx.temp_saved(x.shape(), x.dtype().computed_as())?;
         let (lhs, rhs) = (x.view(), target.view());
         ctx.compute(Kernel::Binary { f: Binary::Sub, lhs, rhs, out: difference.view_mut() })?;
         let all = |divisor: f64, difference: View<'_>| {
@@ -135,6 +135,23 @@ impl Op for MseLoss {
         let difference = saved.take_last()?;
         self.gradients(ctx, saved, difference, grad)
     }
+
+    fn takes_one(&self) -> bool {
+        true
+    }
+
+    fn backward_of_one(&self, ctx: &OpContext<'_>, saved: &mut Saved) -> Result<Vec<Option<Tensor>>> {
+        let (mut difference, scale) = (saved.take_last()?, self.slope(saved));
+        let Some(values) = difference.view_mut() else {
+            let mut out = ctx.output(difference.shape(), difference.dtype())?;
+            let (f, input) = (Unary::MulScalar(Scalar::Float(scale)), difference.view());
+            ctx.compute(Kernel::Unary { f, input, out: out.view_mut() })?;
+            return given_on(saved, out.finish());
+        };
+        ctx.compute(Kernel::Clip { scale, low: f64::NEG_INFINITY, high: f64::INFINITY, values })?;
+        difference.storage().becomes_gradient();
+        given_on(saved, difference)
+    }
 }
 
 impl MseLoss {
@@ -146,11 +163,7 @@ impl MseLoss {
         mut difference: Tensor,
         grad: Tensor,
     ) -> Result<Vec<Option<Tensor>>> {
-        let factor = match self.0 {
-            Reduction::Mean => 2.0 / difference.elements() as f64,
-            Reduction::Sum | Reduction::None => 2.0,
-        };
-        let scale = scaled(ctx, grad, factor)?;
+        let scale = scaled(ctx, grad, self.slope(saved))?;
         let everywhere = scale.layout().broadcast_to(ctx.op(), difference.shape())?;
         let scale = scale.view().with_layout(&everywhere);
         let slopes = if let Some(acc) = difference.view_mut() {
@@ -163,11 +176,24 @@ impl MseLoss {
             ctx.compute(Kernel::Binary { f: Binary::Mul, lhs, rhs: scale, out: out_view })?;
             out.finish()
         };
-        let dtype = saved.input_dtype(0);
-        let to_x = if slopes.dtype() == dtype { slopes } else { slopes.to_dtype(dtype)? };
-        let to_target = wanted(saved, 1, || to_x.neg())?;
-        Ok(vec![Some(to_x), to_target])
+        given_on(saved, slopes)
     }
+
+    /// What a difference is multiplied by.
+    fn slope(&self, saved: &Saved) -> f64 {
+        match self.0 {
+            Reduction::Mean => 2.0 / saved.input_shape(0).elements() as f64,
+            Reduction::Sum | Reduction::None => 2.0,
+        }
+    }
+}
+
+/// The gradients of predictions and targets, of which the first are these.
+fn given_on(saved: &Saved, slopes: Tensor) -> Result<Vec<Option<Tensor>>> {
+    let dtype = saved.input_dtype(0);
+    let to_x = if slopes.dtype() == dtype { slopes } else { slopes.to_dtype(dtype)? };
+    let to_target = wanted(saved, 1, || to_x.neg())?;
+    Ok(vec![Some(to_x), to_target])
 }
 
 /// A gradient times a number, in the type that it is computed with: what one element of many gets may be too little for a half until
@@ -257,6 +283,39 @@ mod tests {
         let expected = picked.neg().unwrap().mean_all().unwrap().item::<f32>().unwrap();
         let loss = logits.cross_entropy(&targets).unwrap().item::<f32>().unwrap();
         assert!((loss - expected).abs() < 1e-6, "{loss} for {expected}");
+    }
+
+    #[test]
+    fn a_pass_that_begins_at_squared_differences_gives_what_one_through_them_gives_to_the_bit() {
+        let device = cpu();
+        let rng = crate::Rng::new(5);
+        for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+            let leaf = |dims: &[usize]| {
+                let leaf = Tensor::normal(&device, dims, 0.0, 1.0, &rng).unwrap().to_dtype(dtype).unwrap();
+                leaf.requiring_grad().unwrap()
+            };
+            for (dims, reduction) in [
+                (&[7, 3][..], Reduction::Mean),
+                (&[7, 3], Reduction::Sum),
+                (&[1], Reduction::None),
+                (&[0, 3], Reduction::Mean),
+            ] {
+                let (x, target) = (leaf(dims), leaf(dims));
+                let gradients = |loss: &Tensor| {
+                    let gradients = loss.backward().unwrap();
+                    [&x, &target].map(|leaf| {
+                        let gradient = gradients.get(leaf).unwrap();
+                        let charged = gradient.storage().category();
+                        assert!(gradient.elements() == 0 || charged == Some(bfc_core::Category::Gradient));
+                        let values = gradient.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+                        values.into_iter().map(f64::to_bits).collect::<Vec<_>>()
+                    })
+                };
+                let loss = || x.mse_loss(&target, reduction).unwrap();
+                let through = gradients(&loss().mul_scalar(1.0).unwrap());
+                assert_eq!(gradients(&loss()), through, "{reduction:?} of {dims:?} in {dtype}");
+            }
+        }
     }
 
     #[test]

@@ -11,8 +11,6 @@
 //!
 //! Saves x and two numbers for each row, which for halves are f32. The gradients of w and b are made in one pass.
 
-use bfc_core::Category;
-
 use super::{same_dtype, supported, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Kernel, Normalised, Workspace};
@@ -119,8 +117,7 @@ impl Op for LayerNorm {
         }
         let rows = x.elements().checked_div(width).unwrap_or(0);
         let mut out = ctx.output(x.shape(), x.dtype())?;
-        let mut statistics =
-            ctx.buffer(&Shape::new(&[rows, 2])?, x.dtype().computed_as(), Category::Temporary)?;
+        let mut statistics = ctx.temp_saved(&Shape::new(&[rows, 2])?, x.dtype().computed_as())?;
         let (weight, bias) = (inputs.get(1).copied(), inputs.get(2).copied());
         let spread = [self.spread(weight, x)?, self.spread(bias, x)?];
         ctx.compute(Kernel::LayerNorm {

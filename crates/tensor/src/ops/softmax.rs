@@ -27,7 +27,7 @@ impl Op for Softmax {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
         supported(ctx.op(), x.dtype(), DType::is_float)?;
-        let mut out = ctx.output(x.shape(), x.dtype())?;
+        let mut out = ctx.output_saved(x.shape(), x.dtype())?;
         ctx.compute(Kernel::Softmax { log: self.log, input: x.view(), out: out.view_mut() })?;
         let y = out.finish();
         ctx.save(&y);

@@ -68,7 +68,9 @@ impl Op for UnaryOp {
             }
             f => f,
         };
-        let mut out = ctx.output(x.shape(), x.dtype())?;
+        let saves_output = self.f.grad_reads_output() && !self.f.is_flat();
+        let take = if saves_output { OpContext::output_saved } else { OpContext::output };
+        let mut out = take(ctx, x.shape(), x.dtype())?;
         ctx.compute(Kernel::Unary { f, input: x.view(), out: out.view_mut() })?;
         let y = out.finish();
         match self.f {
