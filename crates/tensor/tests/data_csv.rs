@@ -71,7 +71,7 @@ fn targets_may_be_any_columns_in_any_order() {
         (TargetColumns::Last(1), vec![1.0, 2.0, 4.0, 5.0], vec![3.5, -6.0]),
         (TargetColumns::Last(2), vec![1.0, 4.0], vec![2.0, 3.5, 5.0, -6.0]),
         (TargetColumns::First(1), vec![2.0, 3.5, 5.0, -6.0], vec![1.0, 4.0]),
-        (TargetColumns::First(3), vec![], vec![1.0, 2.0, 3.5, 4.0, 5.0, -6.0]),
+        (TargetColumns::First(2), vec![3.5, -6.0], vec![1.0, 2.0, 4.0, 5.0]),
         (TargetColumns::Indices(vec![2, 0]), vec![2.0, 5.0], vec![3.5, 1.0, -6.0, 4.0]),
         (TargetColumns::Last(0), vec![1.0, 2.0, 3.5, 4.0, 5.0, -6.0], vec![]),
     ];
@@ -99,6 +99,21 @@ fn a_bad_target_is_named_with_file_line_and_column() {
     assert_eq!(parse("1\n"), "x.csv: column 2 should be a target, but there are 1 columns");
     let options = CsvOptions::default().with_targets(TargetColumns::Indices(vec![0, usize::MAX]));
     assert!(matches!(parse_with("1,2\n", &options), Err(DataError::NoColumn { column: usize::MAX, .. })));
+}
+
+#[test]
+fn a_file_whose_columns_are_all_answers_is_refused_by_its_name() {
+    let refused = |columns| Err(DataError::NoFeatures { path: "x.csv".into(), columns });
+    assert_eq!(parse("1\n2\n"), refused(1));
+    assert_eq!(message(parse("1\n")), "x.csv: no column is left for features: all 1 are labels or targets");
+    for (targets, columns) in [(TargetColumns::Last(2), 2), (TargetColumns::Indices(vec![1, 0, 1]), 2)] {
+        assert_eq!(parse_with("1,2\n", &CsvOptions::default().with_targets(targets)), refused(columns));
+    }
+    // Where the delimiter is another one, the field says more.
+    assert!(message(parse("1;2;0\n")).contains("expected a whole number as the label, found \"1;2;0\""));
+    // Without a label the lone column is a feature.
+    let data = parse_with("1\n2\n", &CsvOptions::default().with_label(LabelColumn::None)).unwrap();
+    assert_eq!((data.width(), data.features()), (1, &[1.0, 2.0][..]));
 }
 
 #[test]

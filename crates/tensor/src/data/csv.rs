@@ -232,6 +232,10 @@ impl<'a> Table<'a> {
                 Answers::Targets { values, .. } => values.push(field.finite("a finite number as a target")?),
             }
         }
+        // After what is wrong with the fields, from which one sees that lines were meant to be cut elsewhere.
+        if columns.features.is_empty() {
+            return Err(DataError::NoFeatures { path: self.path.to_owned(), columns: columns.count });
+        }
         self.rows += 1;
         Ok(())
     }

@@ -76,6 +76,14 @@ pub enum DataError {
         /// The number of columns there are.
         columns: usize,
     },
+    /// All columns are labels or targets, so rows would have no features.
+    #[error("{}: no column is left for features: all {columns} are labels or targets", path.display())]
+    NoFeatures {
+        /// The file.
+        path: PathBuf,
+        /// The number of columns there are.
+        columns: usize,
+    },
     /// More data than was allowed for.
     #[error("{}: line {line}: more than the {limit} {what} allowed", path.display())]
     TooLarge {

@@ -65,7 +65,7 @@ impl TargetColumns {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CsvOptions {
-    /// Which column is the label: a whole number. The others are features: finite numbers.
+    /// Which column is the label: a whole number. The others are features: finite numbers, of which a row has one or more.
     pub label: LabelColumn,
     /// Which columns are targets. Where this is set, no column is a label.
     pub targets: Option<TargetColumns>,
