@@ -187,14 +187,15 @@ impl PoolSpec {
 }
 
 impl PoolArguments {
-    /// The pool of whose size, growth and cutting this is said, and nothing else.
+    /// The pool of whose size, growth, cutting and joining this is said, and nothing else.
     pub(crate) fn said(
         pool: Option<Bytes>,
         growth: Option<Growth>,
         split: Option<SplitChoice>,
         cut: Option<CutRule>,
+        join: Option<JoinRule>,
     ) -> Self {
-        Self { pool, growth, split, cut, ..Self::default() }
+        Self { pool, growth, split, cut, join, ..Self::default() }
     }
 
     fn options(&self) -> PoolOptions {

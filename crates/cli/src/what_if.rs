@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use bfc_core::{Bytes, CutRule, Plan, SplitChoice};
+use bfc_core::{Bytes, CutRule, JoinRule, Plan, SplitChoice};
 use clap::Args;
 use highwater_tracking::{Recording, TraceProblem};
 
@@ -43,6 +43,10 @@ pub(crate) struct WhatIfArguments {
     /// The end of a chunk that blocks are cut from: low or large-high
     #[arg(long, value_name = "RULES", value_delimiter = ',')]
     cut: Vec<CutRule>,
+
+    /// When freed blocks are joined with what is free beside them: at-once or deferred
+    #[arg(long, value_name = "RULES", value_delimiter = ',')]
+    join: Vec<JoinRule>,
 
     /// How it grows: fixed, regions or extend
     #[arg(long, value_name = "HOWS", value_delimiter = ',', hide_possible_values = true)]

@@ -101,6 +101,11 @@ fn what_is_asked_for_is_tried_in_every_combination_that_means_something() {
     assert!(small["failure"].as_str().unwrap().contains("net.third, 4194304 bytes"), "{small}");
     assert!(small["peak_reserved_bytes"].is_null() && small["smallest_pool_bytes"].is_null());
     assert_eq!(of(&outcomes, "buddy, pool 16.00 MiB")["failure"], Value::Null);
+    let whats = |arguments: &[&str]| -> Vec<String> {
+        json(&run, arguments).iter().map(|outcome| outcome["what"].as_str().unwrap().to_owned()).collect()
+    };
+    let both = ["--policy", "bfc,buddy", "--join", "at-once,deferred"];
+    assert_eq!(whats(&both), ["as recorded", "bfc, join at-once", "bfc, join deferred", "buddy"]);
     let text = what_if(&run, &["--pool", "6MiB", "--policy", "bfc", "--cut", "low"]);
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(text.contains("fails") && text.contains("\nbfc, cut low, pool 6.00 MiB: event 3 "), "{text}");
@@ -129,6 +134,7 @@ fn what_cannot_be_answered_is_said_with_exit_code_two() {
         (&nothing, &[][..], "nothing.hwm: "),
         (&run, &["--of", "gpu"], "there is no pool \"gpu\" in the run; there are cpu:0"),
         (&run, &["--policy", "buddy", "--split", "always"], "--split is of no use to buddy"),
+        (&run, &["--policy", "buddy", "--join", "deferred"], "--join is of no use to buddy"),
         (&run, &["--split", "twice:5%"], "needs the pool's size"),
         (&run, &["--policy", "worst-fit"], "there is no policy \"worst-fit\""),
         (&run, &["--plan", "none.plan"], "none.plan"),

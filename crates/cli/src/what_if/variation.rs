@@ -1,6 +1,6 @@
 //! What is tried: other policies, other rules, other pools.
 
-use bfc_core::{Bytes, CutRule, SplitChoice};
+use bfc_core::{Bytes, CutRule, JoinRule, SplitChoice};
 use clap::ValueEnum;
 use highwater_tracking::Recording;
 
@@ -29,6 +29,7 @@ pub(super) struct Variation {
 struct Said {
     split: Option<SplitChoice>,
     cut: Option<CutRule>,
+    join: Option<JoinRule>,
     growth: Option<Growth>,
     pool: Option<Bytes>,
 }
@@ -39,7 +40,7 @@ impl Said {
     }
 
     fn arguments(self) -> PoolArguments {
-        PoolArguments::said(self.pool, self.growth, self.split, self.cut)
+        PoolArguments::said(self.pool, self.growth, self.split, self.cut, self.join)
     }
 
     fn words(self) -> Vec<String> {
@@ -49,6 +50,10 @@ impl Said {
             self.cut.map(|cut| match cut {
                 CutRule::Low => "cut low".to_owned(),
                 _ => "cut large-high".to_owned(),
+            }),
+            self.join.map(|join| match join {
+                JoinRule::AtOnce => "join at-once".to_owned(),
+                _ => "join deferred".to_owned(),
             }),
             growth.map(|growth| format!("growth {growth}")),
             self.pool.map(|pool| format!("pool {pool}")),
@@ -69,6 +74,7 @@ impl Variation {
         let given = [
             (Knob::Split, !arguments.split.is_empty()),
             (Knob::Cut, !arguments.cut.is_empty()),
+            (Knob::Join, !arguments.join.is_empty()),
             (Knob::Growth, !arguments.growth.is_empty()),
         ];
         let knobs: Vec<Knob> = given.into_iter().filter_map(|(knob, given)| given.then_some(knob)).collect();
@@ -116,29 +122,39 @@ fn usual(recorded: Policy) -> Result<Vec<Variation>, PoolSpecError> {
 
 /// One policy with every combination of what is said, of that which means anything to it.
 fn product(arguments: &WhatIfArguments, policy: Policy) -> Result<Vec<Variation>, PoolSpecError> {
-    let splits = choices(&arguments.split, policy.takes(Knob::Split));
-    let cuts = choices(&arguments.cut, policy.takes(Knob::Cut));
-    let growths = choices(&arguments.growth, policy.takes(Knob::Growth));
-    let pools = choices(&arguments.pool, true);
-    let mut variations = Vec::new();
-    for &split in &splits {
-        for &cut in &cuts {
-            for &growth in &growths {
-                for &pool in &pools {
-                    let said = Said { split, cut, growth, pool };
-                    let words: Vec<String> =
-                        std::iter::once(policy.name.to_owned()).chain(said.words()).collect();
-                    variations.push(Variation::new(words.join(", "), policy, said)?);
-                }
-            }
-        }
-    }
-    Ok(variations)
+    let mut all = vec![Said::default()];
+    all =
+        with_each(&all, &arguments.split, policy.takes(Knob::Split), |said, split| said.split = Some(split));
+    all = with_each(&all, &arguments.cut, policy.takes(Knob::Cut), |said, cut| said.cut = Some(cut));
+    all = with_each(&all, &arguments.join, policy.takes(Knob::Join), |said, join| said.join = Some(join));
+    all = with_each(&all, &arguments.growth, policy.takes(Knob::Growth), |said, growth| {
+        said.growth = Some(growth)
+    });
+    all = with_each(&all, &arguments.pool, true, |said, pool| said.pool = Some(pool));
+    all.into_iter()
+        .map(|said| {
+            let words: Vec<String> = std::iter::once(policy.name.to_owned()).chain(said.words()).collect();
+            Variation::new(words.join(", "), policy, said)
+        })
+        .collect()
 }
 
-/// What is to be tried of one thing: what is given, or nothing said of it.
-fn choices<T: Copy>(given: &[T], means_anything: bool) -> Vec<Option<T>> {
-    if given.is_empty() || !means_anything { vec![None] } else { given.iter().copied().map(Some).collect() }
+/// What was said so far, each with every choice of one thing more; as it was if none is given or it means nothing.
+fn with_each<T: Copy>(
+    all: &[Said],
+    choices: &[T],
+    means_anything: bool,
+    say: impl Fn(&mut Said, T),
+) -> Vec<Said> {
+    if choices.is_empty() || !means_anything {
+        return all.to_vec();
+    }
+    let each = all.iter().flat_map(|&said| choices.iter().map(move |&choice| (said, choice)));
+    each.map(|(mut said, choice)| {
+        say(&mut said, choice);
+        said
+    })
+    .collect()
 }
 
 /// The policy that the run says it had.
