@@ -241,6 +241,11 @@ fn batch_norm_refuses_what_it_cannot_learn_from_and_stays() {
     assert!(matches!(refused(&[4, 3]), Error::ShapeMismatch { op: "batch_norm", .. }));
     assert!(refused(&[1, 2]).to_string().contains("two values of each channel"));
     assert!(matches!(refused(&[0, 2]), Error::BadArgument { .. }));
+    // Whole numbers would be rounded to such.
+    let whole = Tensor::ones_of(&device, [4, 2], DType::I64).unwrap();
+    for result in [norm.forward(&whole), no_grad(|| norm.forward(&whole))] {
+        assert_eq!(result.unwrap_err(), Error::UnsupportedDType { op: "batch_norm", dtype: DType::I64 });
+    }
     assert_eq!(norm.running()[1].to_vec::<f32>().unwrap(), [1.0, 1.0]);
     assert!(matches!(norm.momentum(1.5), Err(Error::BadArgument { argument: "momentum", .. })));
 }

@@ -278,6 +278,17 @@ fn what_does_not_fit_is_named() {
     }
     let wide = both.run(&Tensor::ones_of(&device, [2, 5, 4], DType::F64).unwrap(), None).unwrap_err();
     assert_eq!(wide.to_string(), "gru: shapes [2, 5, 4] and [3, 12] do not match");
+    let narrow = x.to_dtype(DType::F32).unwrap();
+    let state = Tensor::ones(&device, [2, 2, 4]).unwrap();
+    for (result, message) in [
+        (both.run(&narrow, None), "gru: element types f32 and f64 differ (shapes [2, 5, 3] and [3, 12])"),
+        (
+            both.run(&x, Some(&state)),
+            "gru: element types f64 and f32 differ (shapes [2, 5, 3] and [2, 2, 4])",
+        ),
+    ] {
+        assert_eq!(result.unwrap_err().to_string(), message);
+    }
     for shape in [[2, 0, 3], [0, 4, 3]] {
         let (y, last) = both.run(&Tensor::ones_of(&device, shape, DType::F64).unwrap(), None).unwrap();
         assert_eq!((y.dims(), last.dims()), (&[shape[0], shape[1], 8][..], &[2, shape[0], 4][..]));

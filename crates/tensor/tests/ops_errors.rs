@@ -4,11 +4,13 @@
 
 mod ops_table;
 
+use std::sync::Arc;
+
 use bfc_core::Bytes;
-use highwater_tensor::nn::GroupNorm;
+use highwater_tensor::nn::{Embedding, GroupNorm, Module};
 use highwater_tensor::{
-    AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, Error, IntoPart, Norm, Reduction,
-    Result, Rng, Runtime, SortOrder, Tensor,
+    AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, Error, IntoPart, Norm,
+    Pool2dOptions, Reduction, Result, Rng, Runtime, SortOrder, Tensor,
 };
 use ops_table::{device, runtime};
 
@@ -415,6 +417,14 @@ fn ops_along_one_axis_name_the_shapes_that_were_given_and_lose_no_option() {
         "max_pool1d: options must be a window that fits at least once, got size 3, stride 3, padding 0 for a tensor of shape \
          [2, 3, 2]"
     );
+    assert_eq!(
+        message(x.conv1d(&filters.to_dtype(DType::F64).unwrap(), Conv2dOptions::default())),
+        "conv1d: element types f32 and f64 differ (shapes [2, 3, 8] and [4, 3, 3])"
+    );
+    for dims in [&[][..], &[1; 8]] {
+        let refused = ones(dims).avg_pool1d(1);
+        assert!(matches!(refused, Err(Error::BadRank { op: "avg_pool1d", .. })), "{refused:?}");
+    }
     // The same in both places, or nothing in the first.
     let stride = |stride| Conv2dOptions { stride, ..Conv2dOptions::default() };
     assert_eq!(conv(stride([2, 2])).unwrap().dims(), conv(stride([1, 2])).unwrap().dims());
@@ -424,6 +434,17 @@ fn ops_along_one_axis_name_the_shapes_that_were_given_and_lose_no_option() {
     );
     let padding = Conv2dOptions { padding: [usize::MAX, 0], ..Conv2dOptions::default() };
     assert!(message(conv(padding)).starts_with("conv1d: padding must be along the last axis"));
+    for (options, lost) in [
+        (Pool2dOptions { size: [3, 2], ..Pool2dOptions::square(2) }, "size"),
+        (Pool2dOptions { stride: [3, 2], ..Pool2dOptions::square(2) }, "stride"),
+        (Pool2dOptions { size: [0, 2], ..Pool2dOptions::square(2) }, "size"),
+        (Pool2dOptions { padding: [1, 0], ..Pool2dOptions::square(2) }, "padding"),
+    ] {
+        for (result, op) in [(x.max_pool1d(options), "max_pool1d"), (x.avg_pool1d(options), "avg_pool1d")] {
+            let start = format!("{op}: {lost} must be along the last axis alone, in the second place, got [");
+            assert!(result.unwrap_err().to_string().starts_with(&start));
+        }
+    }
     let more = Conv2dOptions { output_padding: [0, 1], ..Conv2dOptions::default() };
     let refused = "output_padding must be none, as the convolution is not transposed, got [0, 1]";
     assert_eq!(message(conv(more)), format!("conv1d: {refused}"));
@@ -450,6 +471,54 @@ fn a_mask_that_does_not_fit_the_scores_is_named_as_that() {
             )
         );
     }
+}
+
+#[test]
+fn attention_with_dropout_is_named_in_its_errors() {
+    let device = device();
+    let ones = |dims: &[usize]| Tensor::ones(&device, dims).unwrap();
+    let (query, key, rng) = (ones(&[2, 3, 4]), ones(&[2, 5, 4]), Rng::new(0));
+    let attend = |key: &Tensor, mask: Option<&Tensor>, p| {
+        let options = AttentionOptions::default();
+        query.attention_with_dropout(key, key, mask, options, p, &rng).unwrap_err().to_string()
+    };
+    for p in [0.0, 0.5] {
+        for (error, message) in [
+            (attend(&ones(&[2, 5, 3]), None, p), "shapes [2, 3, 4] and [2, 5, 3] do not match"),
+            (
+                attend(&key.to_dtype(DType::F64).unwrap(), None, p),
+                "element types f32 and f64 differ (shapes [2, 3, 4] and [2, 5, 4])",
+            ),
+            (
+                attend(&key, Some(&ones(&[2, 3, 6])), p),
+                "mask must be of a shape that broadcasts to that of the scores, got [2, 3, 6] for scores of shape [2, 3, 5]",
+            ),
+        ] {
+            assert_eq!(error, format!("attention_with_dropout: {message}"));
+        }
+    }
+    assert_eq!(rng.state(), Rng::new(0).state(), "nothing was drawn");
+}
+
+#[test]
+fn an_embedding_is_named_in_its_errors_and_in_the_accounts() {
+    let device = device();
+    let table = Embedding::new(&device, 4, 3, &Rng::new(0)).unwrap();
+    let tokens = |values: &[i64]| Tensor::from_slice(&device, values, [1, values.len()]).unwrap();
+    for bad in [4, -1] {
+        let refused = table.forward(&tokens(&[0, bad])).unwrap_err();
+        assert_eq!(refused, Error::IndexOutOfRange { op: "embedding", index: bad, len: 4 });
+    }
+    assert_eq!(
+        table.forward(&Tensor::ones(&device, [2]).unwrap()).unwrap_err().to_string(),
+        "embedding: indices must be of type i64, got f32 of shape [2] for a tensor of shape [4, 3]"
+    );
+    let many = table.forward(&Tensor::full_of(&device, [1; 8], 0, DType::I64).unwrap()).unwrap_err();
+    assert_eq!(many, Error::RankTooLarge { op: "embedding", rank: 9 });
+    let _rows = table.forward(&tokens(&[0, 3])).unwrap();
+    let pools = [Arc::clone(device.default_allocator().unwrap())];
+    let report = highwater_tracking::Report::new(device.tracker(), &pools);
+    assert!(report.ops.iter().any(|row| row.op == "embedding" && row.live_bytes > 0));
 }
 
 #[test]

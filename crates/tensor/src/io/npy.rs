@@ -95,7 +95,7 @@ pub fn read_npy_from(
 /// Writes the array as a `.npy` file, whole or not at all: see [`write_atomically`].
 ///
 /// # Errors
-/// [`FileError::Io`].
+/// [`FileError::Io`], also for bf16, which NumPy does not have.
 pub fn write_npy(path: impl AsRef<Path>, array: &Array) -> Result<(), FileError> {
     write_atomically(path, |file| write_npy_to(file, array))
 }

@@ -79,7 +79,7 @@ fn read(source: &mut dyn Source, path: &Path, limits: &NpyLimits) -> Result<Arra
 /// Writes the arrays as an `.npz` file, whole or not at all: see [`write_atomically`].
 ///
 /// # Errors
-/// [`FileError::Io`].
+/// [`FileError::Io`], also for an array of bf16, which it names.
 pub fn write_npz(path: impl AsRef<Path>, arrays: &Arrays) -> Result<(), FileError> {
     write_atomically(path, |file| write_npz_to(file, arrays))
 }
@@ -87,7 +87,7 @@ pub fn write_npz(path: impl AsRef<Path>, arrays: &Arrays) -> Result<(), FileErro
 /// Writes a file's contents, not compressed.
 ///
 /// # Errors
-/// What `sink` says.
+/// What `sink` says; [`io::ErrorKind::InvalidInput`] for an array of bf16, which NumPy does not have, with its name.
 pub fn write_npz_to(sink: impl Write, arrays: &Arrays) -> io::Result<()> {
     let mut archive = ZipArchiveWriter::new(sink);
     for (name, array) in arrays {
@@ -100,7 +100,10 @@ pub fn write_npz_to(sink: impl Write, arrays: &Arrays) -> io::Result<()> {
         // The same arrays make the same file: no time of writing.
         let (file, _) = archive.new_file(path).start().map_err(io_error)?;
         let mut summed = Summed { sink: file, sum: Hasher::new(), bytes: 0 };
-        write_npy_to(&mut summed, array)?;
+        write_npy_to(&mut summed, array).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidInput => io::Error::new(error.kind(), format!("{name}: {error}")),
+            _ => error,
+        })?;
         let Summed { sink: file, sum, bytes } = summed;
         file.finish(DataDescriptorOutput::new(sum.finalize(), bytes)).map_err(io_error)?;
     }

@@ -23,7 +23,7 @@ const OP: &str = "batch_norm";
 /// [`checkpoint`](crate::checkpoint()) they move once. A forward of this layer that fails does not move them; where a later layer's
 /// fails, they have moved, as the batch was seen.
 ///
-/// The result has the type of the input. Halves are computed with in f32, and rounded once; the running means stay f32
+/// The result has the type of the input, which is one of the floats. Halves are computed with in f32, and rounded once; the running means stay f32
 /// where a model is [converted](Module::convert).
 ///
 /// ```
@@ -159,6 +159,9 @@ impl Module for BatchNorm {
         if x.dims()[1] != channels {
             let rhs = *self.weight.value().shape();
             return Err(Error::ShapeMismatch { op: OP, lhs: *x.shape(), rhs });
+        }
+        if !x.dtype().is_float() {
+            return Err(Error::UnsupportedDType { op: OP, dtype: x.dtype() });
         }
         let mut shape = vec![1; x.rank()];
         shape[1] = channels;

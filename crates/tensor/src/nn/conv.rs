@@ -137,7 +137,7 @@ pub struct Conv1d {
 
 impl Conv1d {
     /// A layer in `f32` from `inputs` to `outputs` channels, with windows of `size`. Of the options, the second of each pair
-    /// counts. Weights start as Kaiming's for ReLU, the bias as 0.
+    /// counts, as for [`Tensor::conv1d`]. Weights start as Kaiming's for ReLU, the bias as 0.
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless the groups divide both numbers of channels, [`Error::Allocation`] if there is no memory.

@@ -125,6 +125,7 @@ impl Gru {
     /// # Errors
     /// [`Error::BadRank`](crate::Error::BadRank) unless `x` has three axes,
     /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if its width or the state does not fit,
+    /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) if one of them is of another type than the parameters,
     /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
     pub fn run(&self, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
         let state = state.map(|h| [h]);

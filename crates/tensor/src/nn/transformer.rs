@@ -14,6 +14,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::AttentionOptions;
 use crate::rng::Rng;
+use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 /// The standard deviation that weights of a transformer start with, as in GPT-2.
@@ -55,9 +56,10 @@ impl Embedding {
 impl Module for Embedding {
     /// From tokens (`i64`, any shape) to rows, along a new last axis.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        const OP: &str = "embedding";
         let table = self.weight.tensor();
-        let rows = table.index_select(0, &x.reshape([x.elements()])?)?;
-        rows.reshape([x.dims(), &[table.dims()[1]]].concat())
+        let shape = Shape::new(&[x.dims(), &table.dims()[1..]].concat()).map_err(|error| error.in_op(OP))?;
+        table.select(OP, 0, &x.reshape([x.elements()])?)?.reshape(shape)
     }
 
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {

@@ -146,6 +146,8 @@ const OP: &str = "attention";
 
 /// Queries, keys and values that fit each other.
 struct Between<'a> {
+    /// Which op they are for.
+    op: &'static str,
     query: &'a Tensor,
     key: &'a Tensor,
     value: &'a Tensor,
@@ -158,32 +160,36 @@ struct Between<'a> {
 }
 
 impl<'a> Between<'a> {
-    fn new([query, key, value]: [&'a Tensor; 3], options: AttentionOptions) -> Result<Self> {
+    fn new(
+        op: &'static str,
+        [query, key, value]: [&'a Tensor; 3],
+        options: AttentionOptions,
+    ) -> Result<Self> {
         for other in [key, value] {
-            same_dtype(OP, query, other)?;
+            same_dtype(op, query, other)?;
         }
-        supported(OP, query.dtype(), DType::is_float)?;
+        supported(op, query.dtype(), DType::is_float)?;
         let [leading @ .., queries, width] = query.dims() else {
-            return Err(Error::BadRank { op: OP, expected: "at least two axes", shape: *query.shape() });
+            return Err(Error::BadRank { op, expected: "at least two axes", shape: *query.shape() });
         };
         let fits = |other: &Tensor, sizes: [usize; 2]| {
             if other.dims() == [leading, &sizes].concat() {
                 return Ok(());
             }
-            Err(Error::ShapeMismatch { op: OP, lhs: *query.shape(), rhs: *other.shape() })
+            Err(Error::ShapeMismatch { op, lhs: *query.shape(), rhs: *other.shape() })
         };
         let [.., keys, values] = *value.dims() else {
-            return Err(Error::ShapeMismatch { op: OP, lhs: *query.shape(), rhs: *value.shape() });
+            return Err(Error::ShapeMismatch { op, lhs: *query.shape(), rhs: *value.shape() });
         };
         fits(key, [keys, *width])?;
         fits(value, [keys, values])?;
         if *width == 0 {
             let (argument, expected) = ("width", "at least one element to compare by");
-            return Err(Error::BadArgument { op: OP, argument, expected, got: query.shape().to_string() });
+            return Err(Error::BadArgument { op, argument, expected, got: query.shape().to_string() });
         }
         let scale = options.scale.unwrap_or(1.0 / (*width as f64).sqrt());
         let (queries, causal) = (*queries, options.causal);
-        Ok(Self { query, key, value, leading, queries, keys, causal, scale })
+        Ok(Self { op, query, key, value, leading, queries, keys, causal, scale })
     }
 
     /// A mask for all scores: a view.
@@ -192,12 +198,12 @@ impl<'a> Between<'a> {
             let (dtype, shape) = (mask.dtype(), mask.shape());
             let got = format!("{dtype} of shape {shape} for a tensor of shape {}", self.query.shape());
             let expected = "of type bool, or of the queries' type to be added";
-            return Err(Error::BadArgument { op: OP, argument: "mask", expected, got });
+            return Err(Error::BadArgument { op: self.op, argument: "mask", expected, got });
         }
         let scores = Shape::new(&[self.leading, &[self.queries, self.keys]].concat())?;
         mask.broadcast_to(scores).map_err(|error| match error {
             Error::ShapeMismatch { .. } => Error::BadArgument {
-                op: OP,
+                op: self.op,
                 argument: "mask",
                 expected: "of a shape that broadcasts to that of the scores",
                 got: format!("{} for scores of shape {scores}", mask.shape()),
@@ -272,7 +278,7 @@ impl Tensor {
         mask: Option<&Self>,
         options: AttentionOptions,
     ) -> Result<Self> {
-        let between = Between::new([self, key, value], options)?;
+        let between = Between::new(OP, [self, key, value], options)?;
         mask.map(|mask| between.mask(mask)).transpose()?;
         between.tiled(mask)
     }

@@ -12,7 +12,7 @@
 //! One output is taken, and a workspace while it is computed. Saves x for the gradient of w, and w for that of x, where they are
 //! asked for. Operands that are not contiguous are copied.
 
-use super::{same_dtype, supported, wanted};
+use super::{along_rows, same_dtype, supported, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Convolution, Kernel, Window, Workspace};
 use crate::context::{Buffer, OpContext};
@@ -155,7 +155,10 @@ impl Conv2d {
         if self.transposed {
             got += &format!(", moved by {:?}", &stride[axes..]);
         }
-        got += &format!(" (shapes {} and {})", x.shape(), weight.shape());
+        // As the caller gave them: sequences have become images of one row.
+        let [given, filters] =
+            [x, weight].map(|operand| [&operand.dims()[..2], &operand.dims()[2 + axes..]].concat());
+        got += &format!(" (shapes {given:?} and {filters:?})");
         let expected = if self.transposed {
             "a window that leaves an output"
         } else {
@@ -248,23 +251,6 @@ impl Op for Conv2d {
     }
 }
 
-/// What ops along one axis make of options for two: the second, beside one for rows that is `neutral` there, or the same.
-///
-/// # Errors
-/// [`Error::BadArgument`] for another first one, which would be lost.
-fn along_rows(
-    op: &'static str,
-    argument: &'static str,
-    pair: [usize; 2],
-    neutral: usize,
-) -> Result<[usize; 2]> {
-    if pair[0] == neutral || pair[0] == pair[1] {
-        return Ok([neutral, pair[1]]);
-    }
-    let expected = "along the last axis alone, in the second place";
-    Err(Error::BadArgument { op, argument, expected, got: format!("{pair:?}") })
-}
-
 impl Tensor {
     /// The cross-correlation of images `[n, channels, h, w]` with filters `[out channels, channels / groups, kh, kw]`, as
     /// PyTorch's `conv2d`.
@@ -324,6 +310,7 @@ impl Tensor {
             }
         }
         const OP: &str = "conv1d";
+        same_dtype(OP, self, weight)?;
         let options = Conv2dOptions {
             stride: along_rows(OP, "stride", options.stride, 1)?,
             padding: along_rows(OP, "padding", options.padding, 0)?,

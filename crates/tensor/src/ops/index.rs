@@ -115,7 +115,11 @@ impl Tensor {
     /// # Errors
     /// [`Error::ShapeMismatch`] unless `indices` has one axis; else as [`Tensor::gather`].
     pub fn index_select(&self, axis: isize, indices: &Self) -> Result<Self> {
-        let op = "index_select";
+        self.select("index_select", axis, indices)
+    }
+
+    /// The same, by the name that the caller knows.
+    pub(crate) fn select(&self, op: &'static str, axis: isize, indices: &Self) -> Result<Self> {
         let axis = self.shape().axis(op, axis)?;
         expect_dtype(op, "indices", indices, DType::I64, self)?;
         let [n] = *indices.dims() else {

@@ -68,7 +68,7 @@ use crate::op::{Op, apply};
 use crate::tensor::Tensor;
 
 /// Refuses two operands of different element types.
-fn same_dtype(op: &'static str, lhs: &Tensor, rhs: &Tensor) -> Result<()> {
+pub(crate) fn same_dtype(op: &'static str, lhs: &Tensor, rhs: &Tensor) -> Result<()> {
     if lhs.dtype() == rhs.dtype() {
         return Ok(());
     }
@@ -118,6 +118,23 @@ fn expect_dtype(
     let (dtype, shape) = (tensor.dtype(), tensor.shape());
     let got = format!("{dtype} of shape {shape} for a tensor of shape {}", of.shape());
     Err(Error::BadArgument { op, argument, expected, got })
+}
+
+/// What ops along one axis make of options for two: the second, beside one for rows that is `neutral` there, or the same.
+///
+/// # Errors
+/// [`Error::BadArgument`] for another first one, which would be lost.
+fn along_rows(
+    op: &'static str,
+    argument: &'static str,
+    pair: [usize; 2],
+    neutral: usize,
+) -> Result<[usize; 2]> {
+    if pair[0] == neutral || pair[0] == pair[1] {
+        return Ok([neutral, pair[1]]);
+    }
+    let expected = "along the last axis alone, in the second place";
+    Err(Error::BadArgument { op, argument, expected, got: format!("{pair:?}") })
 }
 
 /// The gradient of the `index`-th input, computed only if somebody asks for it.

@@ -10,14 +10,14 @@
 //! For x of shape `[.., h, w]`. One output is taken. The largest save x, from which backward finds them again: an index for each
 //! would be more memory. Means save nothing. An x that is not contiguous is copied.
 
-use super::supported;
+use super::{along_rows, supported};
 use crate::autograd::Saved;
 use crate::backend::{Kernel, Pool, PoolAxis, Window};
 use crate::context::OpContext;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::{Op, apply};
-use crate::shape::Shape;
+use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
 /// The windows of a pool; each pair is for height and width.
@@ -186,8 +186,8 @@ impl Tensor {
         apply(Pool2d { op: "adaptive_max_pool2d", pool: Pool::Max, axes }, &[self])
     }
 
-    /// The largest element in each window over the last axis, as [`Tensor::max_pool2d`]; of the options those of the width
-    /// count.
+    /// The largest element in each window over the last axis, as [`Tensor::max_pool2d`]. Of the options, the second of each pair
+    /// counts; the first is the same, or that of a window of one row: 1, and 0 for padding.
     ///
     /// ```
     /// use highwater_tensor::{Device, Tensor};
@@ -197,13 +197,12 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::max_pool2d`], with [`Error::BadRank`] without an axis.
+    /// As [`Tensor::max_pool2d`], with [`Error::BadRank`] without an axis or with as many as there can be; [`Error::BadArgument`] also for options of another axis.
     pub fn max_pool1d(&self, options: impl Into<Pool2dOptions>) -> Result<Self> {
         self.pool1d("max_pool1d", Pool::Max, options.into())
     }
 
-    /// The sum of each window over the last axis by its size, as [`Tensor::avg_pool2d`]; of the options those of the width
-    /// count.
+    /// The sum of each window over the last axis by its size, as [`Tensor::avg_pool2d`]; options as for [`Tensor::max_pool1d`].
     ///
     /// # Errors
     /// As [`Tensor::max_pool1d`].
@@ -213,14 +212,15 @@ impl Tensor {
 
     /// Rows are images of one row.
     fn pool1d(&self, op: &'static str, pool: Pool, options: Pool2dOptions) -> Result<Self> {
-        if self.rank() == 0 {
-            return Err(Error::BadRank { op, expected: "at least one axis", shape: *self.shape() });
+        // One more is needed on the way.
+        if self.rank() == 0 || self.rank() == MAX_RANK {
+            let expected = "at least one axis, and one less than there can be";
+            return Err(Error::BadRank { op, expected, shape: *self.shape() });
         }
-        let flat = |pair: [usize; 2], high: usize| [high, pair[1]];
         let axes = Pool2dOptions {
-            size: flat(options.size, 1),
-            stride: flat(options.stride, 1),
-            padding: flat(options.padding, 0),
+            size: along_rows(op, "size", options.size, 1)?,
+            stride: along_rows(op, "stride", options.stride, 1)?,
+            padding: along_rows(op, "padding", options.padding, 0)?,
         }
         .axes(op)?;
         let result = apply(Pool2d { op, pool, axes }, &[&self.unsqueeze(-2)?]);

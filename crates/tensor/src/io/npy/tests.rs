@@ -64,6 +64,12 @@ fn a_type_that_numpy_lacks_is_refused_in_writing() {
     let array = Array::from_slice(&[half::bf16::ONE], [1]).unwrap();
     let error = write_npy_to(&mut Vec::new(), &array).unwrap_err();
     assert_eq!(error.to_string(), "NumPy has no bf16");
+    let several = Arrays::from([("fc1.weight".to_owned(), array)]);
+    let error = write_npz_to(&mut Vec::new(), &several).unwrap_err();
+    assert_eq!(
+        (error.kind(), &*error.to_string()),
+        (io::ErrorKind::InvalidInput, "fc1.weight: NumPy has no bf16")
+    );
 }
 
 #[test]

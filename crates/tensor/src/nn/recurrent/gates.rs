@@ -5,6 +5,7 @@ use super::super::parameter::Parameter;
 use crate::device::Place;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::ops::same_dtype;
 use crate::rng::Rng;
 use crate::tensor::Tensor;
 
@@ -85,6 +86,7 @@ impl Gates {
         if x.dims()[2] != weight.dims()[0] {
             return Err(Error::ShapeMismatch { op: self.op, lhs: *x.shape(), rhs: *weight.shape() });
         }
+        same_dtype(self.op, x, &weight)?;
         let gates = x.matmul(&weight)?.add(&self.bias_input.tensor())?;
         let mut steps = Vec::with_capacity(gates.dims()[1]);
         split(&gates, &mut steps)?;

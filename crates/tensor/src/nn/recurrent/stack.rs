@@ -9,6 +9,7 @@ use super::RecurrentOptions;
 use super::gates::{Gates, OfState, Products};
 use crate::device::Place;
 use crate::error::{Error, Result};
+use crate::ops::same_dtype;
 use crate::rng::Rng;
 use crate::tensor::Tensor;
 
@@ -101,10 +102,10 @@ impl Stack {
         let one = [x.dims().first().copied().unwrap_or(0), self.hidden];
         let all = [self.cells.len(), one[0], one[1]];
         let shape = if self.cells.len() == 1 { &one[..] } else { &all };
-        match states.iter().find(|state| state.dims() != shape) {
-            None => Ok(()),
-            Some(state) => Err(Error::ShapeMismatch { op: self.op, lhs: *x.shape(), rhs: *state.shape() }),
+        if let Some(state) = states.iter().find(|state| state.dims() != shape) {
+            return Err(Error::ShapeMismatch { op: self.op, lhs: *x.shape(), rhs: *state.shape() });
         }
+        states.iter().try_for_each(|state| same_dtype(self.op, x, state))
     }
 
     /// What a cell begins with: its part of what is given, which was checked, or zeros.

@@ -7,7 +7,7 @@
 use super::super::create::constant_like;
 use super::super::dropout::dropped;
 use super::super::random::check;
-use super::{AttentionOptions, Between, OP, ScaledDotProduct};
+use super::{AttentionOptions, Between, ScaledDotProduct};
 use crate::backend::RandomKey;
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
@@ -96,12 +96,13 @@ impl Tensor {
         p: f64,
         rng: &Rng,
     ) -> Result<Self> {
+        const OP: &str = "attention_with_dropout";
         check(OP, "p", "at least 0 and below 1", p, |p| (0.0..1.0).contains(&p))?;
+        let between = Between::new(OP, [self, key, value], options)?;
+        let spread = mask.map(|mask| between.mask(mask)).transpose()?;
         if p == 0.0 {
-            return self.attention(key, value, mask, options);
+            return between.tiled(mask);
         }
-        let between = Between::new([self, key, value], options)?;
-        let mask = mask.map(|mask| between.mask(mask)).transpose()?;
-        rng.with_keys(|[key]| between.dropping(mask.as_ref(), p, key))
+        rng.with_keys(|[key]| between.dropping(spread.as_ref(), p, key))
     }
 }
