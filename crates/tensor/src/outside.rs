@@ -182,7 +182,7 @@ impl Tensor {
         if device.id().kind != DeviceKind::Cpu {
             return Err(DlpackError::NotHostDevice { device: device.to_string() }.into());
         }
-        let (shape, dtype) = (shape.into_shape()?, T::DTYPE);
+        let (shape, dtype) = (shape.into_shape().map_err(|error| error.in_op(OP))?, T::DTYPE);
         let lent = Lent::of_owner(owner);
         let elements = lent.bytes / dtype.size();
         if shape.checked_elements() != Some(elements) {

@@ -7,11 +7,13 @@ mod ops_table;
 use std::sync::Arc;
 
 use bfc_core::Bytes;
-use highwater_tensor::nn::{Embedding, GroupNorm, Module};
+use highwater_tensor::io::Array;
+use highwater_tensor::nn::{Embedding, Fans, GroupNorm, Init, Module};
 use highwater_tensor::{
     AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, Error, IntoPart, Norm,
     Pool2dOptions, Reduction, Result, Rng, Runtime, SortOrder, Tensor,
 };
+use ndarray::{ArrayD, Axis, Slice};
 use ops_table::{device, runtime};
 
 /// Tensors to fail with.
@@ -526,6 +528,9 @@ fn more_axes_than_there_can_be_are_an_error_of_the_op() {
     let device = device();
     let x = Tensor::ones(&device, [1; 8]).unwrap();
     let classes = Tensor::from_slice(&device, &[0i64], [1; 8]).unwrap();
+    let numbers = ArrayD::<f32>::zeros(vec![2; 9]);
+    let fans = Fans { inputs: 1, outputs: 1 };
+    let parameter = Init::Zeros.parameter(&device, [1; 9], DType::F32, fans, &Rng::new(0));
     for (result, op) in [
         (Tensor::zeros(&device, [1; 9]), "zeros"),
         (Tensor::from_slice(&device, &[1.0f32], [1; 9]), "from_slice"),
@@ -534,6 +539,14 @@ fn more_axes_than_there_can_be_are_an_error_of_the_op() {
         (x.broadcast_to([1; 9]), "broadcast_to"),
         (classes.one_hot(2), "one_hot"),
         (Tensor::stack(&[&x, &x], 0), "stack"),
+        (Tensor::from_owner(&device, vec![1.0f32], [1; 9]), "from_owner"),
+        (Tensor::from_ndarray(&device, &numbers), "from_ndarray"),
+        (
+            Tensor::from_ndarray(&device, &numbers.slice_axis(Axis(0), Slice::new(0, None, -1))),
+            "from_ndarray",
+        ),
+        (Array::from_slice(&[1.0f32], [1; 9]).and_then(|array| array.to_tensor(&device)), "array"),
+        (parameter.map(|parameter| parameter.tensor()), "init"),
     ] {
         let message = result.unwrap_err().to_string();
         assert_eq!(message, format!("{op}: a shape has 9 axes, more than the 8 that a tensor can have"));

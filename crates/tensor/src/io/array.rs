@@ -60,11 +60,12 @@ impl Array {
     /// # Errors
     /// [`Error::ElementCount`] if they do not make the shape, [`Error::NoHostMemory`] if the host has no room.
     pub fn from_slice<T: Element>(values: &[T], shape: impl IntoShape) -> Result<Self> {
-        let (shape, elements) = (shape.into_shape()?, values.len());
+        const OP: &str = "array";
+        let (shape, elements) = (shape.into_shape().map_err(|error| error.in_op(OP))?, values.len());
         if shape.checked_elements() != Some(elements) {
-            return Err(Error::ElementCount { op: "array", elements, shape });
+            return Err(Error::ElementCount { op: OP, elements, shape });
         }
-        let mut array = Self::zeros("array", T::DTYPE, shape)?;
+        let mut array = Self::zeros(OP, T::DTYPE, shape)?;
         array.bytes_mut().copy_from_slice(T::bytes_of(values));
         Ok(array)
     }

@@ -83,7 +83,8 @@ impl Init {
         if !dtype.is_float() {
             return Err(Error::UnsupportedDType { op: OP, dtype });
         }
-        let (fill, shape, device) = (self.fill(fans)?, shape.into_shape()?, place.device());
+        let shape = shape.into_shape().map_err(|error| error.in_op(OP))?;
+        let (fill, device) = (self.fill(fans)?, place.device());
         device.placement().tell(OP, device, PlacementReason::Asked);
         let ctx = OpContext::create(OP, device, place.memory()?, Category::Parameter);
         let mut values = ctx.output(&shape, dtype)?;

@@ -35,7 +35,7 @@ impl Tensor {
         if let Some(values) = array.as_slice() {
             return uploaded(OP, place, array.shape(), values, Category::Input);
         }
-        let (shape, mut values) = (array.shape().into_shape()?, Vec::new());
+        let (shape, mut values) = (array.shape().into_shape().map_err(|error| error.in_op(OP))?, Vec::new());
         if values.try_reserve_exact(array.len()).is_err() {
             return Err(Error::NoHostMemory { op: OP, shape, dtype: T::DTYPE });
         }
