@@ -126,6 +126,14 @@ fn several_pools_are_replayed_apart_and_may_be_merged_or_looked_at_alone() {
 }
 
 #[test]
+fn a_run_that_took_nothing_is_said_to_have_taken_nothing() {
+    let directory = TempDir::new().unwrap();
+    let output = what_if(&record(&directory, "bfc", &[]), &[]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.ends_with("\nno memory was taken\n"), "{text}");
+}
+
+#[test]
 fn what_cannot_be_answered_is_said_with_exit_code_two() {
     let directory = TempDir::new().unwrap();
     let run = record(&directory, "bfc", &["cpu:0"]);

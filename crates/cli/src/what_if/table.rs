@@ -41,11 +41,14 @@ pub(super) fn table(outcomes: &[Outcome]) -> String {
         let in_use = if outcome.failure.is_some() { "fails".to_owned() } else { in_use };
         table.line(&outcome.what, [in_use, reserved, reserved_change, smallest, smallest_change]);
     }
-    let least = base.map_or(0, |base| base.peak_live_bytes);
+    let least = match base.map_or(0, |base| base.peak_live_bytes) {
+        0 => "no memory was taken".to_owned(),
+        least => format!("no pool can do with less than {}", bytes(least)),
+    };
     let failures = outcomes
         .iter()
         .filter_map(|outcome| Some(format!("\n{}: {}\n", outcome.what, plain(outcome.failure.as_ref()?))));
-    format!("{table}\nno pool can do with less than {}\n{}", bytes(least), failures.collect::<String>())
+    format!("{table}\n{least}\n{}", failures.collect::<String>())
 }
 
 /// By how many percent a size changes; nothing where there is nothing to compare.
