@@ -539,7 +539,6 @@ fn more_axes_than_there_can_be_are_an_error_of_the_op() {
         (x.broadcast_to([1; 9]), "broadcast_to"),
         (classes.one_hot(2), "one_hot"),
         (Tensor::stack(&[&x, &x], 0), "stack"),
-        (Tensor::from_owner(&device, vec![1.0f32], [1; 9]), "from_owner"),
         (Tensor::from_ndarray(&device, &numbers), "from_ndarray"),
         (
             Tensor::from_ndarray(&device, &numbers.slice_axis(Axis(0), Slice::new(0, None, -1))),

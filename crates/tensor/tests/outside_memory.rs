@@ -182,6 +182,8 @@ fn owners_of_any_kind_lend_their_elements() {
     let address = boxed.as_ptr() as u64;
     let boxed = Tensor::from_owner(&device, boxed, 3).unwrap();
     assert_eq!(boxed.storage().address(), address);
+    let deep = Tensor::from_owner(&device, vec![1_i64], [1; 9]).unwrap_err();
+    assert_eq!(deep, Error::RankTooLarge { op: "from_owner", rank: 9 });
     let message = Tensor::from_owner(&device, vec![1_i64; 3], [2, 2]).unwrap_err().to_string();
     assert_eq!(message, "from_owner: 3 elements do not make shape [2, 2]");
     let dry = Runtime::builder().threads(1).build().unwrap().dry().unwrap();
