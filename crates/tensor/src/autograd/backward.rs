@@ -163,8 +163,8 @@ fn step(
             }
             Ok(())
         }
-        // No pass begins so.
-        (Taken::Replay(..), None) => Ok(()),
+        // No pass begins so: only ops take one.
+        (Taken::Replay(..), None) => Err(Error::NoGraph),
     }
 }
 
