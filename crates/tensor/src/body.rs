@@ -72,8 +72,9 @@ impl Body {
         };
         let storage = Storage::charged(allocation, memory, request.bytes as usize, request.tag.category);
         let memory = Memory::Own(storage);
-        let mut body = room.fill(Self { memory, layout: Layout::SCALAR, dtype, device: device.clone() });
-        body.layout.set_row_major(shape);
+        let layout = Layout::without_strides(shape);
+        let mut body = room.fill(Self { memory, layout, dtype, device: device.clone() });
+        body.layout.put_in_order(shape);
         Ok(body)
     }
 

@@ -47,6 +47,7 @@ impl<'a> OpContext<'a> {
         memory: &'a Arc<dyn Allocator>,
         category: Category,
         recording: bool,
+        attributes: AllocationAttributes<'a>,
     ) -> Self {
         Self {
             op,
@@ -55,7 +56,7 @@ impl<'a> OpContext<'a> {
             output_category: category,
             recording,
             saved: RefCell::new(Vec::new()),
-            attributes: AllocationAttributes::default(),
+            attributes,
             run: device.tracker().begin_over(op, memory),
         }
     }
@@ -72,7 +73,7 @@ impl<'a> OpContext<'a> {
             Phase::Backward => Category::Gradient,
             _ => Category::Output,
         };
-        Self::new(op, device, memory, category, recording)
+        Self::new(op, device, memory, category, recording, AllocationAttributes::default())
     }
 
     /// The context of an op that makes a tensor out of nothing, for a purpose known beforehand.
@@ -82,19 +83,24 @@ impl<'a> OpContext<'a> {
         memory: &'a Arc<dyn Allocator>,
         category: Category,
     ) -> Self {
-        Self::new(op, device, memory, category, false)
+        Self::create_as(op, device, memory, category, AllocationAttributes::default())
+    }
+
+    /// The same, whose allocations are made as `attributes` say.
+    #[inline(always)]
+    pub(crate) fn create_as(
+        op: &'static str,
+        device: &'a Device,
+        memory: &'a Arc<dyn Allocator>,
+        category: Category,
+        attributes: AllocationAttributes<'a>,
+    ) -> Self {
+        Self::new(op, device, memory, category, false, attributes)
     }
 
     /// The context of an op's backward.
     pub(crate) fn backward(op: &'static str, device: &'a Device, memory: &'a Arc<dyn Allocator>) -> Self {
-        Self::new(op, device, memory, Category::Gradient, false)
-    }
-
-    /// The same context whose allocations are made as `attributes` say.
-    #[must_use]
-    pub(crate) const fn with_attributes(mut self, attributes: AllocationAttributes<'a>) -> Self {
-        self.attributes = attributes;
-        self
+        Self::new(op, device, memory, Category::Gradient, false, AllocationAttributes::default())
     }
 
     /// The op's name.

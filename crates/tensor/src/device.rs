@@ -217,10 +217,16 @@ impl Device {
     ///
     /// # Errors
     /// If the device's memory cannot be had.
+    #[inline]
     pub fn default_allocator(&self) -> Result<&Arc<dyn Allocator>> {
-        if let Some((allocator, _)) = self.0.default_allocator.get() {
-            return Ok(allocator);
+        match self.0.default_allocator.get() {
+            Some((allocator, _)) => Ok(allocator),
+            None => self.find_default_allocator(),
         }
+    }
+
+    #[cold]
+    fn find_default_allocator(&self) -> Result<&Arc<dyn Allocator>> {
         let allocator = self.allocator(AllocatorAttributes::default())?.allocator;
         let (allocator, _) = self.0.default_allocator.get_or_init(|| {
             self.0.tracker.adopt(&allocator);

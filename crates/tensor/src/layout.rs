@@ -26,9 +26,6 @@ impl Layout {
         }
     }
 
-    /// The layout of a single number.
-    pub(crate) const SCALAR: Self = Self { shape: Shape::SCALAR, strides: [0; MAX_RANK], offset: 0 };
-
     /// The same of a shape whose bytes [can be counted](bytes_of).
     #[inline(always)]
     pub(crate) fn row_major(shape: &Shape) -> Self {
@@ -42,10 +39,15 @@ impl Layout {
         Self::row_major(&Shape::row(elements))
     }
 
-    /// Makes this layout, that of a single number, the row-major one of a shape.
+    /// A layout of this shape which is still to be [put in order](Self::put_in_order).
     #[inline(always)]
-    pub(crate) fn set_row_major(&mut self, shape: &Shape) {
-        self.shape = *shape;
+    pub(crate) const fn without_strides(shape: &Shape) -> Self {
+        Self { shape: *shape, strides: [0; MAX_RANK], offset: 0 }
+    }
+
+    /// Makes a layout without strides the row-major one of its shape, which is at hand.
+    #[inline(always)]
+    pub(crate) fn put_in_order(&mut self, shape: &Shape) {
         fill_row_major(shape, &mut self.strides);
     }
 
@@ -68,6 +70,15 @@ impl Layout {
         &self.strides[..self.shape.rank()]
     }
 
+    /// Sizes and strides of a matrix.
+    #[inline(always)]
+    pub(crate) const fn as_matrix(&self) -> Option<([usize; 2], [usize; 2])> {
+        match self.shape.as_matrix() {
+            Some(dims) => Some((dims, [self.strides[0], self.strides[1]])),
+            None => None,
+        }
+    }
+
     /// The place of the first element in the buffer, in elements.
     #[must_use]
     pub const fn offset(&self) -> usize {
@@ -77,15 +88,13 @@ impl Layout {
     /// Whether the elements lie in row-major order without gaps.
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
-        // Vectors and matrices, by far the most common, take no loop.
-        match (self.shape.dims(), self.strides()) {
-            ([], _) => return true,
-            (&[size], &[stride]) => return size <= 1 || stride == 1,
-            (&[rows, columns], &[row, column]) => {
-                let in_order = (columns == 1 || column == 1) && (rows == 1 || row == columns);
-                return in_order || rows == 0 || columns == 0;
-            }
-            _ => {}
+        // Matrices and vectors, by far the most common, take no loop.
+        if let Some(([rows, columns], [row, column])) = self.as_matrix() {
+            let in_order = (columns == 1 || column == 1) && (rows == 1 || row == columns);
+            return in_order || rows == 0 || columns == 0;
+        }
+        if let (&[size], &[stride]) = (self.shape.dims(), self.strides()) {
+            return size <= 1 || stride == 1;
         }
         let (mut expected, mut in_order) = (1_usize, true);
         for (&size, &stride) in self.shape.dims().iter().zip(&self.strides).rev() {
@@ -340,6 +349,11 @@ pub(crate) fn bytes_of(shape: &Shape, dtype: DType) -> Option<usize> {
 /// Writes row-major strides.
 #[inline(always)]
 fn fill_row_major(shape: &Shape, strides: &mut [usize; MAX_RANK]) {
+    if let Some([_, columns]) = shape.as_matrix() {
+        // By far the most common, and without a loop.
+        (strides[0], strides[1]) = (columns.max(1), 1);
+        return;
+    }
     let mut next = 1usize;
     for axis in (0..shape.rank()).rev() {
         strides[axis] = next;

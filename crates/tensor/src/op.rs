@@ -103,8 +103,8 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         Err(Error::NotDifferentiable { op: self.name() })
     }
 
-    /// Whether the gradient of the only input is 0 but for a part, which backward adds to what others have found for that input: a
-    /// tensor cut into many parts would else have as many gradients of its whole size. For ops of this crate.
+    /// Whether the gradient of the only input is 0 but for a part, which [`backward_taking`](Self::backward_taking) adds to what others
+    /// have found for that input: a tensor cut into many parts would else have as many gradients of its whole size. For ops of this crate.
     #[doc(hidden)]
     fn is_part(&self) -> bool {
         false

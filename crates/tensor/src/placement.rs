@@ -78,10 +78,15 @@ impl PlacementLog {
         self.listening.store(listening, Ordering::Relaxed);
     }
 
+    #[inline]
     pub(crate) fn tell(&self, op: &'static str, device: &Device, reason: PlacementReason) {
-        if !self.listening.load(Ordering::Relaxed) {
-            return;
+        if self.listening.load(Ordering::Relaxed) {
+            self.tell_listener(op, device, reason);
         }
+    }
+
+    #[cold]
+    fn tell_listener(&self, op: &'static str, device: &Device, reason: PlacementReason) {
         // An op that the listener itself runs is not told: it would tell of another one without end.
         if TELLING.replace(true) {
             return;

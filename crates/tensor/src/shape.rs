@@ -40,6 +40,7 @@ impl Shape {
     ///
     /// # Errors
     /// [`Error::RankTooLarge`] past [`MAX_RANK`] axes.
+    #[inline]
     pub fn new(dims: &[usize]) -> Result<Self> {
         if dims.len() > MAX_RANK {
             return Err(Error::RankTooLarge { op: "", rank: dims.len() });
@@ -59,6 +60,12 @@ impl Shape {
     #[must_use]
     pub const fn rank(&self) -> usize {
         self.rank
+    }
+
+    /// Rows and columns of a matrix.
+    #[inline(always)]
+    pub(crate) const fn as_matrix(&self) -> Option<[usize; 2]> {
+        if self.rank == 2 { Some([self.dims[0], self.dims[1]]) } else { None }
     }
 
     /// The number of elements, or `None` if it cannot be counted in an `isize`.
@@ -113,6 +120,12 @@ impl Shape {
             self.dims[axis] = size;
         }
         self
+    }
+
+    /// That of a matrix.
+    #[inline(always)]
+    pub(crate) const fn matrix(rows: usize, columns: usize) -> Self {
+        Self { dims: [rows, columns, 0, 0, 0, 0, 0, 0], rank: 2 }
     }
 
     /// That of a row of so many elements.

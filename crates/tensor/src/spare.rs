@@ -40,20 +40,33 @@ pub(crate) fn keep<P>(at: &'static LocalKey<Spare<P>>, piece: P) {
     });
 }
 
-/// The longest list that is kept: few ops have as many inputs, and room for many would be kept for those that have few.
+/// The room of the longest list that is kept of those of an op: few ops have as many inputs, and room for many would be kept for those
+/// that have few.
 const LONGEST: usize = 8;
 
 /// An empty list with room for some.
 #[inline(always)]
 pub(crate) fn list<T>(from: &'static LocalKey<Spare<Vec<T>>>) -> Vec<T> {
-    take(from).unwrap_or_else(|| Vec::with_capacity(LONGEST / 2))
+    list_of(from, LONGEST / 2)
+}
+
+/// The same, with room for so many where it is a new one.
+#[inline(always)]
+pub(crate) fn list_of<T>(from: &'static LocalKey<Spare<Vec<T>>>, room: usize) -> Vec<T> {
+    take(from).unwrap_or_else(|| Vec::with_capacity(room))
 }
 
 /// Keeps the room of a list, whose entries are dropped.
 #[inline(always)]
-pub(crate) fn keep_list<T>(at: &'static LocalKey<Spare<Vec<T>>>, mut list: Vec<T>) {
+pub(crate) fn keep_list<T>(at: &'static LocalKey<Spare<Vec<T>>>, list: Vec<T>) {
+    keep_list_of(at, LONGEST, list);
+}
+
+/// The same, if it is room for no more than so many.
+#[inline(always)]
+pub(crate) fn keep_list_of<T>(at: &'static LocalKey<Spare<Vec<T>>>, longest: usize, mut list: Vec<T>) {
     list.clear();
-    if (1..=LONGEST).contains(&list.capacity()) {
+    if (1..=longest).contains(&list.capacity()) {
         keep(at, list);
     }
 }

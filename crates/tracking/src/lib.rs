@@ -100,7 +100,9 @@ pub use replay::{ReplayError, ReplaySummary, Replayer, replay};
 pub use report::{
     CategoryRow, OpRow, PeakRow, PhaseRow, PlaceRow, PoolRow, Report, SavedRow, ScopeRow, ThreadRow,
 };
-pub use scope::{LimitedGuard, ModuleGuard, Phase, PhaseGuard, Place, PlaceGuard, here, module, phase};
+pub use scope::{
+    LimitedGuard, ModuleGuard, ModuleName, Phase, PhaseGuard, Place, PlaceGuard, here, module, phase,
+};
 pub use totals::{OpTotals, ThreadTotals};
 /// Python's pickles, read without calling anything.
 pub mod pickle {

@@ -4,6 +4,8 @@
 //! they return cuts the stack back to where it was, also when it is dropped while unwinding or out of order. A stack
 //! does not follow work to other threads by itself: [`capture`](crate::capture) hands it over.
 
+mod name;
+
 use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,6 +18,8 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 #[cfg(shuttle)]
 use shuttle::thread_local;
+
+pub use name::ModuleName;
 
 use crate::budget::Budget;
 

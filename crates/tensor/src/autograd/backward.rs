@@ -144,8 +144,8 @@ fn step(
     let place = node.place;
     let _place = place.with_phase(Phase::Backward).enter();
     let mut apart = None;
-    match (Node::take(node, &mut apart)?, grad) {
-        (Taken::Op(op, saved), grad) => {
+    match Node::take(node, &mut apart)? {
+        Taken::Op(op, saved) => {
             if let (true, Some(input)) = (op.is_part(), saved.only_edge()) {
                 let total = taken_out(input, pending, gradients);
                 saved.set_total(total);
@@ -155,7 +155,9 @@ fn step(
             let wanted = pass(op, away.as_ref().unwrap_or(home), saved, grad)?;
             saved.deliver(wanted, |edge, grad| deliver(edge, grad, pending, gradients))
         }
-        (Taken::Replay(replay, edge), Some(grad)) => {
+        Taken::Replay(replay, edge) => {
+            // No pass begins so: only ops take one.
+            let grad = grad.ok_or(Error::NoGraph)?;
             if let Some(edge) = replay.run(place, edge, &grad)? {
                 // It may lead to other graphs, that the part had captured.
                 check(&edge)?;
@@ -163,8 +165,6 @@ fn step(
             }
             Ok(())
         }
-        // No pass begins so: only ops take one.
-        (Taken::Replay(..), None) => Err(Error::NoGraph),
     }
 }
 
@@ -175,15 +175,16 @@ fn pass(
     saved: &mut Saved,
     grad: Option<Tensor>,
 ) -> Result<Vec<Option<Tensor>>> {
-    device.placement().tell(op.name(), device, PlacementReason::Backward);
-    let ctx = OpContext::backward(op.name(), device, device.default_allocator()?);
+    let name = op.name();
+    device.placement().tell(name, device, PlacementReason::Backward);
+    let ctx = OpContext::backward(name, device, device.default_allocator()?);
     let gradients = match grad {
         Some(grad) => op.backward_taking(&ctx, saved, grad)?,
         None => op.backward_of_one(&ctx, saved)?,
     };
     // Ops that are always there are of this crate.
     if !op.is_static() || cfg!(debug_assertions) {
-        saved.check(op.name(), &gradients, device)?;
+        saved.check(name, &gradients, device)?;
     }
     Ok(gradients)
 }
@@ -192,13 +193,7 @@ fn pass(
 fn deliver(edge: GradEdge, grad: Tensor, pending: &mut Pending, gradients: &mut Gradients) -> Result<()> {
     // The earlier gradient is taken out while the sum is made, so that its buffer has a single owner.
     match edge {
-        GradEdge::Leaf(leaf) => {
-            let total = match gradients.by_leaf_mut().remove(leaf) {
-                None => grad,
-                Some(first) => sum(first, grad)?,
-            };
-            gradients.by_leaf_mut().insert(leaf, total);
-        }
+        GradEdge::Leaf(leaf) => gradients.by_leaf_mut().add(leaf, grad, sum)?,
         GradEdge::Node(node) => {
             let total = match pending.take(node.number) {
                 None => grad,

@@ -1,7 +1,7 @@
 //! The result of a backward pass.
 
 use self::by_leaf::ByLeaf;
-use super::node::GradEdge;
+use super::node::{GradEdge, LeafId};
 use crate::tensor::Tensor;
 
 mod by_leaf;
@@ -34,6 +34,26 @@ impl Gradients {
             Some(GradEdge::Leaf(id)) => self.by_leaf.remove(*id),
             _ => None,
         }
+    }
+
+    /// Under which leaf there is a gradient for a tensor, and that gradient.
+    #[inline]
+    pub(crate) fn find(&self, leaf: &Tensor) -> Option<(LeafId, &Tensor)> {
+        match leaf.grad_edge() {
+            Some(&GradEdge::Leaf(id)) => Some((id, self.by_leaf.get(id)?)),
+            _ => None,
+        }
+    }
+
+    /// The gradient of a leaf.
+    pub(crate) fn of(&self, leaf: LeafId) -> Option<&Tensor> {
+        self.by_leaf.get(leaf)
+    }
+
+    /// Takes the gradient of a leaf out.
+    #[inline]
+    pub(crate) fn take_of(&mut self, leaf: LeafId) -> Option<Tensor> {
+        self.by_leaf.remove(leaf)
     }
 
     /// How many leaves have a gradient.

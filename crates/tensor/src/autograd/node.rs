@@ -73,6 +73,14 @@ thread_local! {
     static INPUTS: Spare<Vec<Input>> = const { Spare::new() };
     /// Lists for what backward reads.
     pub(crate) static TENSORS: Spare<Vec<Tensor>> = const { Spare::new() };
+    /// And for what comes of it.
+    static GRADIENTS: Spare<Vec<Option<Tensor>>> = const { Spare::new() };
+}
+
+/// An empty list for what the backward of an op returns, whose memory is used again.
+#[inline]
+pub(crate) fn list_of_gradients() -> Vec<Option<Tensor>> {
+    spare::list(&GRADIENTS)
 }
 
 impl Shareable for Node {
@@ -142,20 +150,23 @@ impl Node {
         Error::StaleBackward { op: self.name(), module, shape: *read.shape() }
     }
 
-    /// Takes the edges out, of a node that is dropped.
-    fn edges(&mut self) -> Vec<GradEdge> {
+    /// Adds the edges to a list, out of a node that is dropped. One that was passed has none any more.
+    fn take_edges(&mut self, edges: &mut Vec<GradEdge>) {
         match &mut self.work {
             Work::Op { saved, .. } => {
-                let inputs = own_mut(saved).as_mut().map_or(&mut [][..], |saved| &mut saved.inputs);
-                inputs.iter_mut().filter_map(|input| input.edge.take()).collect()
-            }
-            Work::Replay(replay) => match own_mut(replay).take() {
-                Some((replay, edge)) => {
-                    replay.drop_later();
-                    edge.into_iter().collect()
+                let Some(saved) = own_mut(saved) else { return };
+                for input in &mut saved.inputs {
+                    if input.edge.is_some() {
+                        edges.extend(input.edge.take());
+                    }
                 }
-                None => Vec::new(),
-            },
+            }
+            Work::Replay(replay) => {
+                if let Some((replay, edge)) = own_mut(replay).take() {
+                    replay.drop_later();
+                    edges.extend(edge);
+                }
+            }
         }
     }
 
@@ -178,13 +189,14 @@ fn own_mut<T>(of: &mut Mutex<T>) -> &mut T {
 impl Drop for Node {
     /// Unlinks chains of nodes one by one: the default, recursive drop would overflow the stack on long ones.
     fn drop(&mut self) {
-        let mut edges = self.edges();
+        let mut edges = Vec::new();
+        self.take_edges(&mut edges);
         while let Some(edge) = edges.pop() {
             // Should two threads let the last two handles go at once, one of them begins here anew, one level deeper.
             if let GradEdge::Node(mut node) = edge
                 && let Some(last) = Shared::get_mut(&mut node)
             {
-                edges.append(&mut last.edges());
+                last.take_edges(&mut edges);
             }
         }
     }
@@ -204,7 +216,7 @@ pub struct Saved {
     /// Where all inputs were, if not where the output is.
     device: Option<Device>,
     /// What others have found for the only input of an op that [is a part](Op::is_part) of it.
-    total: Mutex<Option<Tensor>>,
+    total: Option<Tensor>,
 }
 
 #[derive(Debug)]
@@ -254,12 +266,12 @@ impl Saved {
     }
 
     /// Takes out what others have found for the only input, to add to it: then backward returns the sum.
-    pub(crate) fn take_total(&self) -> Option<Tensor> {
-        take(&self.total)
+    pub(crate) const fn take_total(&mut self) -> Option<Tensor> {
+        self.total.take()
     }
 
     pub(super) fn set_total(&mut self, total: Option<Tensor>) {
-        *own_mut(&mut self.total) = total;
+        self.total = total;
     }
 
     /// Whether anybody asks for the gradient of the `index`-th input.
@@ -324,15 +336,17 @@ impl Saved {
     /// Lets all that was saved go, and hands each gradient to where that of its input goes.
     pub(super) fn deliver(
         &mut self,
-        gradients: Vec<Option<Tensor>>,
+        mut gradients: Vec<Option<Tensor>>,
         mut to: impl FnMut(GradEdge, Tensor) -> Result<()>,
     ) -> Result<()> {
         self.tensors.clear();
-        for (input, gradient) in self.inputs.iter_mut().zip(gradients) {
-            if let (Some(edge), Some(gradient)) = (input.edge.take(), gradient) {
-                to(edge, gradient)?;
-            }
+        for (input, gradient) in self.inputs.iter_mut().zip(&mut gradients) {
+            let (edge, gradient) = (input.edge.take(), gradient.take());
+            let Some(gradient) = gradient else { continue };
+            let Some(edge) = edge else { continue };
+            to(edge, gradient)?;
         }
+        spare::keep_list(&GRADIENTS, gradients);
         Ok(())
     }
 }
@@ -347,31 +361,35 @@ impl Drop for Saved {
 /// Hangs an op's output into the graph.
 pub(crate) fn record(op: HeldOp, inputs: &[&Tensor], tensors: Vec<Tensor>, output: Tensor) -> Tensor {
     let device = inputs.first().map(|input| input.device()).filter(|device| *device != output.device());
-    let mut facts = spare::list(&INPUTS);
-    facts.extend(inputs.iter().map(|input| Input {
-        shape: *input.shape(),
-        dtype: input.dtype(),
-        edge: input.grad_edge().cloned(),
-    }));
-    let since = facts.iter().filter_map(|input| input.edge.as_ref()).map(GradEdge::since).min();
-    let saved = Saved { tensors, inputs: facts, device: device.cloned(), total: Mutex::default() };
-    let saved = Mutex::new(Some(saved));
-    hang(Work::Op { op, saved }, since, output)
+    let (number, place) = (next_number(), here());
+    let (mut facts, mut since) = (spare::list(&INPUTS), number);
+    for input in inputs {
+        let edge = input.grad_edge().cloned();
+        since = edge.as_ref().map_or(since, |edge| edge.since().min(since));
+        facts.push(Input { shape: *input.shape(), dtype: input.dtype(), edge });
+    }
+    let work = Work::Op { op, saved: Mutex::new(None) };
+    let mut node = Room::new().fill(Node { number, since, work, place });
+    if let Work::Op { saved, .. } = &mut node.work {
+        // Where it stays: what is put into a lock is moved with it, in pieces that lie across those it was written in.
+        own_mut(saved).get_or_insert_with(|| Saved {
+            tensors,
+            inputs: facts,
+            device: device.cloned(),
+            total: None,
+        });
+    }
+    output.with_grad_edge(Some(GradEdge::Node(node.shareable())))
 }
 
 /// Hangs the output of a part that will be run again into the graph.
 pub(super) fn record_replay(replay: Replay, input: &Tensor, output: Tensor) -> Tensor {
     let edge = input.grad_edge().cloned();
-    let since = edge.as_ref().map(GradEdge::since);
-    hang(Work::Replay(Mutex::new(Some((Box::new(replay), edge)))), since, output)
-}
-
-#[inline(always)]
-fn hang(work: Work, since: Option<u64>, output: Tensor) -> Tensor {
     let number = next_number();
-    let since = since.map_or(number, |since| since.min(number));
-    let node = Room::new().fill(Node { number, since, work, place: here() });
-    output.with_grad_edge(Some(GradEdge::Node(node.shareable())))
+    let since = edge.as_ref().map_or(number, |edge| edge.since().min(number));
+    let work = Work::Replay(Mutex::new(Some((Box::new(replay), edge))));
+    let node = Shared::new(Node { number, since, work, place: here() });
+    output.with_grad_edge(Some(GradEdge::Node(node)))
 }
 
 impl Tensor {

@@ -177,7 +177,7 @@ pub enum Kernel<'a> {
         axes: &'a [bool],
         /// As many bytes as [`Workspace::Reduce`](super::Workspace::Reduce) says, if any.
         workspace: Option<ViewMut<'a>>,
-        /// Has size 1 in folded axes.
+        /// An element for each that is kept, in their order; its shape need not say which those are.
         out: ViewMut<'a>,
     },
     /// out = index (i64) of the first largest (or smallest) element along `axis`, which is not empty; NaN counts as both.

@@ -8,7 +8,7 @@ use bfc_core::{Category, Tag};
 use highwater_tracking::module;
 
 use crate::autograd::version::LeftBehind;
-use crate::autograd::{Gradients, tape};
+use crate::autograd::{Gradients, LeafId, tape};
 use crate::backend::Kernel;
 use crate::context::OpContext;
 use crate::dtype::DType;
@@ -153,28 +153,29 @@ impl Parameter {
         check(op, &self.lock().tensor, values, |own| own == values.dtype())
     }
 
-    /// Takes this parameter's gradient out of those of a pass, told with the parameter's own type, and makes this cell the only
-    /// holder of its buffer. That may take a copy, which is charged to the module of this path.
+    /// Where a pass has a gradient for this parameter, makes this cell the only holder of its buffer, so that an
+    /// [`update`](Self::update) needs no memory. That may take a copy, which is charged to the module of this path. Tells under which
+    /// leaf the gradient is, and the parameter's type.
     ///
     /// # Errors
     /// As [`set`](Self::set), for a gradient that is neither of the parameter's type nor of the one that it is computed with.
-    pub(crate) fn take_gradient(
+    pub(crate) fn make_ready(
         &self,
         op: &'static str,
         path: &str,
-        gradients: &mut Gradients,
-    ) -> Result<Option<(Tensor, DType)>> {
+        gradients: &Gradients,
+    ) -> Result<Option<(LeafId, DType)>> {
         let mut own = self.lock();
         let tensor = &mut own.tensor;
-        let Some(gradient) = gradients.take(tensor) else { return Ok(None) };
+        let Some((leaf, gradient)) = gradients.find(tensor) else { return Ok(None) };
         let (dtype, given) = (tensor.dtype(), gradient.dtype());
-        check(op, tensor, &gradient, |own| own == given || own.computed_as() == given)?;
+        check(op, tensor, gradient, |own| own == given || own.computed_as() == given)?;
         if tensor.view_mut().is_none() {
             drop(own);
             let _scope = module(path);
             self.make_unique()?;
         }
-        Ok(Some((gradient, dtype)))
+        Ok(Some((leaf, dtype)))
     }
 
     /// Makes this cell the only holder of its buffer, so that an [`update`](Self::update) needs no memory.

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use highwater_tracking::module;
+use highwater_tracking::ModuleName;
 
 use super::module::Module;
 use super::parameter::Parameter;
@@ -31,7 +31,7 @@ use crate::tensor::Tensor;
 /// ```
 #[derive(Debug, Default)]
 pub struct Sequential {
-    layers: Vec<(String, Box<dyn Module>)>,
+    layers: Vec<(ModuleName, Box<dyn Module>)>,
 }
 
 impl Sequential {
@@ -47,7 +47,7 @@ impl Sequential {
     pub fn with(mut self, name: &str, module: impl Module + 'static) -> Self {
         let name = self.free_name(name, &module);
         let module = Box::new(module.named(&name));
-        self.layers.push((name, module));
+        self.layers.push((ModuleName::new(name), module));
         self
     }
 
@@ -79,7 +79,7 @@ impl Sequential {
             module.visit_as(name, &mut look);
             module.visit_buffers_as(name, &mut look);
             module.visit_rngs_as(name, &mut |path, _| leads_to_new &= !paths.contains(path));
-            leads_to_new && self.layers.iter().all(|(taken, _)| taken != name)
+            leads_to_new && self.layers.iter().all(|(taken, _)| taken.as_str() != name)
         };
         if is_free(&name) {
             return name;
@@ -97,16 +97,15 @@ impl Module for Sequential {
         while let Some((name, layer)) = layers.next() {
             let x = result.as_ref().unwrap_or(x);
             let next = layers.peek().and_then(|(_, next)| next.as_activation());
-            let together = next.and_then(|activation| {
-                let _scope = module(name);
-                layer.forward_activated(x, activation)
-            });
-            let y = match together {
-                Some(y) => {
-                    layers.next();
-                    y?
+            let y = {
+                let _scope = name.enter();
+                match next.and_then(|activation| layer.forward_activated(x, activation)) {
+                    Some(y) => {
+                        layers.next();
+                        y?
+                    }
+                    None => layer.forward(x)?,
                 }
-                None => layer.forward_as(name, x)?,
             };
             // Each result is dropped as soon as the next one is there, unless backward needs it.
             result = Some(y);
@@ -116,19 +115,19 @@ impl Module for Sequential {
 
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
         for (name, layer) in &self.layers {
-            layer.visit_as(name, visitor);
+            layer.visit_as(name.as_str(), visitor);
         }
     }
 
     fn visit_buffers(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
         for (name, layer) in &self.layers {
-            layer.visit_buffers_as(name, visitor);
+            layer.visit_buffers_as(name.as_str(), visitor);
         }
     }
 
     fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
         for (name, layer) in &self.layers {
-            layer.visit_rngs_as(name, visitor);
+            layer.visit_rngs_as(name.as_str(), visitor);
         }
     }
 }

@@ -8,7 +8,7 @@
 use super::axes::AxisSet;
 use super::matmul::multiply;
 use super::{reduce, same_dtype, supported, wanted};
-use crate::autograd::Saved;
+use crate::autograd::{Saved, list_of_gradients};
 use crate::backend::{Activated, Activation, Kernel, Reduce};
 use crate::context::{Buffer, OpContext};
 use crate::dtype::DType;
@@ -55,7 +55,7 @@ impl Op for Linear {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let [x, weight, bias] = [inputs[0], inputs[1], inputs[2]];
-        let shape = Shape::new(&[x.dims()[0], weight.dims()[1]])?;
+        let shape = Shape::matrix(x.dims()[0], weight.dims()[1]);
         let reads_output = self.activation.is_some_and(|f| f.function().grad_reads_output());
         let reads_sums = self.activation.is_some() && !reads_output && ctx.is_recording();
         let mut out =
@@ -125,27 +125,28 @@ impl Linear {
     // By kernels alone, not by other ops: a small model spends its steps on beginning ops.
     fn gradients(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let product = |lhs: View<'_>, rhs: View<'_>| {
-            let shape = Shape::new(&[lhs.layout().shape()[0], rhs.layout().shape()[1]])?;
+            let shape = Shape::matrix(lhs.layout().shape()[0], rhs.layout().shape()[1]);
             let mut out = ctx.output(&shape, grad.dtype())?;
             multiply(ctx, (None, None), lhs, rhs, &mut out)?;
             Ok(out.finish())
         };
-        let to_x = wanted(saved, 0, || {
+        let mut gradients = list_of_gradients();
+        gradients.push(wanted(saved, 0, || {
             let x_was_saved = saved.needs_grad(1);
             let weight = saved.tensor(usize::from(x_was_saved))?;
             product(grad.view(), weight.view().with_layout(&weight.layout().turned()))
-        })?;
-        let to_weight = wanted(saved, 1, || {
+        })?);
+        gradients.push(wanted(saved, 1, || {
             let x = saved.tensor(0)?;
             product(x.view().with_layout(&x.layout().turned()), grad.view())
-        })?;
-        let to_bias = wanted(saved, 2, || {
+        })?);
+        gradients.push(wanted(saved, 2, || {
             let mut rows = AxisSet::none(2);
             rows.insert(0);
             let like = (&saved.input_shape(2), grad.dtype());
             reduce::share_as(ctx, (Reduce::Sum, 1.0), grad.view(), &rows, like)
-        })?;
-        Ok(vec![to_x, to_weight, to_bias])
+        })?);
+        Ok(gradients)
     }
 }
 

@@ -22,7 +22,7 @@ use positions::Rows;
 use super::axes::AxisSet;
 use super::reduce::share_as;
 use super::{expect_dtype, same_dtype, supported, wanted};
-use crate::autograd::Saved;
+use crate::autograd::{Saved, list_of_gradients};
 use crate::backend::{Binary, Kernel, Reduce, Unary};
 use crate::context::OpContext;
 use crate::dtype::{DType, Scalar};
@@ -193,7 +193,10 @@ fn given_on(saved: &Saved, slopes: Tensor) -> Result<Vec<Option<Tensor>>> {
     let dtype = saved.input_dtype(0);
     let to_x = if slopes.dtype() == dtype { slopes } else { slopes.to_dtype(dtype)? };
     let to_target = wanted(saved, 1, || to_x.neg())?;
-    Ok(vec![Some(to_x), to_target])
+    let mut gradients = list_of_gradients();
+    gradients.push(Some(to_x));
+    gradients.push(to_target);
+    Ok(gradients)
 }
 
 /// A gradient times a number, in the type that it is computed with: what one element of many gets may be too little for a half until

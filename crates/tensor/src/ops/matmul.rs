@@ -24,6 +24,7 @@ const OP: &str = "matmul";
 struct MatMul;
 
 /// Multiplies into `out`, whose rows start with the bias if there is one, and of whose sums the activation is taken.
+#[inline(always)]
 pub(super) fn multiply(
     ctx: &OpContext<'_>,
     (bias, activation): (Option<View<'_>>, Option<Activated<'_>>),

@@ -20,7 +20,6 @@ use crate::backend::{Binary, Kernel, Reduce, Workspace};
 use crate::context::{Buffer, OpContext};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::layout::Layout;
 use crate::op::{Op, apply};
 use crate::shape::Shape;
 use crate::storage::{View, ViewMut};
@@ -99,6 +98,7 @@ pub(super) fn fold(
 }
 
 /// The same, divided by a number.
+#[inline(always)]
 fn fold_shares(
     ctx: &OpContext<'_>,
     (f, divisor): (Reduce, f64),
@@ -136,8 +136,7 @@ pub(super) fn share_as(
     (shape, dtype): (&Shape, DType),
 ) -> Result<Tensor> {
     let mut out = ctx.output(shape, dtype)?;
-    let folded = Layout::row_major(&axes.folded_shape(input.layout().shape()));
-    fold_shares(ctx, f, input, axes, out.view_mut().with_layout(&folded))?;
+    fold_shares(ctx, f, input, axes, out.view_mut())?;
     Ok(out.finish())
 }
 

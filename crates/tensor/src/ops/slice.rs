@@ -33,9 +33,6 @@ impl Op for Slice {
     }
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        if let Some(total) = saved.take_total() {
-            return Ok(vec![Some(self.added(ctx, grad, total)?)]);
-        }
         let mut out = ctx.output(&saved.input_shape(0), grad.dtype())?;
         ctx.compute(Kernel::Fill { value: Scalar::Int(0), out: out.view_mut() })?;
         ctx.compute(Kernel::CopyInto {
@@ -46,6 +43,18 @@ impl Op for Slice {
             out: out.view_mut(),
         })?;
         Ok(vec![Some(out.finish())])
+    }
+
+    fn backward_taking(
+        &self,
+        ctx: &OpContext<'_>,
+        saved: &mut Saved,
+        grad: Tensor,
+    ) -> Result<Vec<Option<Tensor>>> {
+        match saved.take_total() {
+            Some(total) => Ok(vec![Some(self.added(ctx, &grad, total)?)]),
+            None => self.backward(ctx, saved, &grad),
+        }
     }
 
     fn is_part(&self) -> bool {

@@ -1,10 +1,10 @@
 //! What all optimisers share: each parameter with its state, and the order of a step.
 
 use bfc_core::Category;
-use highwater_tracking::{Phase, module, phase};
+use highwater_tracking::{ModuleName, Phase, phase};
 
 use super::state::{Part, SlotState};
-use crate::autograd::Gradients;
+use crate::autograd::{Gradients, LeafId};
 use crate::backend::Kernel;
 use crate::backend::widen::rehearse;
 use crate::context::{Buffer, OpContext};
@@ -16,15 +16,16 @@ use crate::placement::PlacementReason;
 use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
 
-/// A parameter, the module that its memory is charged to, and what the optimiser keeps for it.
+/// A parameter and what the optimiser keeps for it.
 #[derive(Debug)]
 pub(super) struct Slot<S> {
     pub(super) path: String,
-    module: String,
     pub(super) parameter: Parameter,
     pub(super) state: S,
     /// The type of the numbers kept, if any are.
     kept_as: Option<DType>,
+    /// Under which the step that runs has a gradient for it, if it has one.
+    leaf: Option<LeafId>,
 }
 
 impl<S> Slot<S> {
@@ -37,14 +38,20 @@ impl<S> Slot<S> {
     }
 }
 
-/// A slot that can be written, and the gradient that it is updated by.
-type Ready<'a, S> = (&'a mut Slot<S>, Tensor);
+/// Parameters of one module, on one device: they are updated by one execution of the op.
+#[derive(Debug)]
+struct Layer<S> {
+    /// What their memory is charged to.
+    module: ModuleName,
+    device: Device,
+    slots: Vec<Slot<S>>,
+}
 
 /// The parameters of an optimiser that keeps an `S` for each.
 #[derive(Debug)]
 pub(super) struct Slots<S> {
     pub(super) op: &'static str,
-    pub(super) slots: Vec<Slot<S>>,
+    layers: Vec<Layer<S>>,
 }
 
 impl<S: SlotState> Slots<S> {
@@ -59,27 +66,42 @@ impl<S: SlotState> Slots<S> {
         state: impl Fn(&OpContext<'_>, &Tensor) -> Result<S>,
     ) -> Result<Self> {
         let _phase = phase(Phase::Optimizer);
-        let mut slots: Vec<Slot<S>> = Vec::with_capacity(parameters.len());
+        let mut slots = Self { op, layers: Vec::new() };
         for (path, parameter) in parameters {
             if slots.iter().any(|slot| slot.parameter.is_same(&parameter)) {
                 continue;
             }
-            let layer = path.rsplit_once('.').map_or("", |(layer, _)| layer).to_owned();
-            let _scope = module(&layer);
+            let module = path.rsplit_once('.').map_or("", |(layer, _)| layer);
             let tensor = parameter.tensor();
             let device = tensor.device();
+            let known =
+                slots.layers.last().filter(|last| last.module.as_str() == module && last.device == *device);
+            if known.is_none() {
+                let (module, device) = (ModuleName::new(module), device.clone());
+                slots.layers.push(Layer { module, device, slots: Vec::new() });
+            }
+            let Some(layer) = slots.layers.last_mut() else { continue };
+            let _scope = layer.module.enter();
             let ctx = OpContext::create(op, device, device.default_allocator()?, Category::OptimizerState);
             let state = state(&ctx, &tensor)?;
             let kept_as = state.parts().iter().find_map(|(_, part)| match part {
                 Part::Mean(buffer) => Some(buffer.view().dtype()),
                 Part::Count(_) => None,
             });
-            slots.push(Slot { path, module: layer, parameter, state, kept_as });
+            layer.slots.push(Slot { path, parameter, state, kept_as, leaf: None });
         }
-        Ok(Self { op, slots })
+        Ok(slots)
     }
 
-    /// Calls `update` for each parameter that has a gradient, once all of them can be written.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Slot<S>> {
+        self.layers.iter().flat_map(|layer| &layer.slots)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slot<S>> {
+        self.layers.iter_mut().flat_map(|layer| &mut layer.slots)
+    }
+
+    /// Calls `update` for each parameter that has a gradient, once all of them can be written. Each gradient goes once it was used.
     ///
     /// # Errors
     /// As [`Optimizer::step`](super::Optimizer::step).
@@ -89,43 +111,40 @@ impl<S: SlotState> Slots<S> {
         update: impl Fn(&OpContext<'_>, View<'_>, &mut S, ViewMut<'_>) -> Result<()>,
     ) -> Result<()> {
         let _phase = phase(Phase::Optimizer);
-        let mut ready: Vec<Ready<'_, S>> = Vec::with_capacity(self.slots.len());
-        let mut any_halves = false;
-        for slot in &mut self.slots {
-            let taken = slot.parameter.take_gradient(self.op, &slot.module, &mut gradients)?;
-            if let Some((gradient, dtype)) = taken {
+        self.make_ready(&gradients)?;
+        for Layer { module, device, slots } in &mut self.layers {
+            if slots.iter().all(|slot| slot.leaf.is_none()) {
+                continue;
+            }
+            let _scope = module.enter();
+            device.placement().tell(self.op, device, PlacementReason::Inputs);
+            let ctx = OpContext::create(self.op, device, device.default_allocator()?, Category::Parameter);
+            for Slot { parameter, state, leaf, .. } in slots {
+                let Some(gradient) = leaf.and_then(|leaf| gradients.take_of(leaf)) else { continue };
+                parameter.update(|values| update(&ctx, gradient.view(), state, values))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds the parameters that have a gradient, and makes sure that all of them can be updated.
+    fn make_ready(&mut self, gradients: &Gradients) -> Result<()> {
+        let (op, mut any_halves) = (self.op, false);
+        for Layer { module, slots, .. } in &mut self.layers {
+            for slot in slots {
+                let ready = slot.parameter.make_ready(op, module.as_str(), gradients)?;
+                slot.leaf = ready.map(|(leaf, _)| leaf);
+                let Some((_, dtype)) = ready else { continue };
                 // Before the first is changed: one that was converted since the state was made cannot be.
                 if slot.kept_as.is_some_and(|kept_as| kept_as != dtype.computed_as()) {
-                    return Err(slot.converted(self.op, dtype));
+                    return Err(slot.converted(op, dtype));
                 }
                 any_halves |= dtype.is_half();
-                ready.push((slot, gradient));
             }
         }
         if any_halves {
-            let operands = ready.iter().map(|(slot, gradient)| [gradient.clone(), slot.parameter.value()]);
-            rehearse(self.op, operands)?;
-        }
-        let mut ready = ready.into_iter();
-        // That of the gradients, which themselves go on the way: one for all, as a rule.
-        let mut known: Option<Device> = None;
-        while let Some((mut slot, mut gradient)) = ready.next() {
-            known = known.filter(|known| known == gradient.device());
-            let device = &*known.get_or_insert_with(|| gradient.device().clone());
-            let _scope = module(&slot.module);
-            device.placement().tell(self.op, device, PlacementReason::Inputs);
-            let ctx = OpContext::create(self.op, device, device.default_allocator()?, Category::Parameter);
-            // A layer's parameters are updated by one execution of the op.
-            loop {
-                slot.parameter.update(|values| update(&ctx, gradient.view(), &mut slot.state, values))?;
-                let of_layer =
-                    |(next, by): &Ready<'_, S>| next.module == slot.module && by.device() == device;
-                if !ready.as_slice().first().is_some_and(of_layer) {
-                    break;
-                }
-                let Some(next) = ready.next() else { break };
-                (slot, gradient) = next;
-            }
+            let ready = self.iter().filter_map(|slot| Some((gradients.of(slot.leaf?)?, slot)));
+            rehearse(op, ready.map(|(gradient, slot)| [gradient.clone(), slot.parameter.value()]))?;
         }
         Ok(())
     }

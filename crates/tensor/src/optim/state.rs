@@ -37,7 +37,7 @@ impl<S: SlotState> Slots<S> {
         self.check_paths()?;
         let mut arrays = Arrays::new();
         arrays.insert(LEARNING_RATE.to_owned(), Array::from_slice(&[learning_rate], Shape::SCALAR)?);
-        for slot in &self.slots {
+        for slot in self.iter() {
             let device = slot.parameter.tensor().device().clone();
             if device.is_dry() {
                 let device = device.to_string();
@@ -58,7 +58,7 @@ impl<S: SlotState> Slots<S> {
     /// One state cannot stand for two parameters: two networks may have a `fc1.weight` each.
     fn check_paths(&self) -> Result<()> {
         let mut paths = HashSet::new();
-        match self.slots.iter().find(|slot| !paths.insert(&slot.path)) {
+        match self.iter().find(|slot| !paths.insert(&slot.path)) {
             None => Ok(()),
             Some(slot) => Err(Error::BadArgument {
                 op: self.op,
@@ -73,7 +73,7 @@ impl<S: SlotState> Slots<S> {
         self.check_paths()?;
         let mut expected = BTreeMap::new();
         expected.insert(LEARNING_RATE.to_owned(), (DType::F64, Shape::SCALAR));
-        for slot in &self.slots {
+        for slot in self.iter() {
             for (name, part) in slot.state.parts() {
                 let like = match part {
                     Part::Mean(buffer) => (buffer.view().dtype(), *buffer.view().layout().shape()),
@@ -84,7 +84,7 @@ impl<S: SlotState> Slots<S> {
         }
         Mismatch::check(self.op, &expected, state)?;
         not_negative(self.op, "lr", learning_rate_of(state))?;
-        for slot in &self.slots {
+        for slot in self.iter() {
             for (name, part) in slot.state.parts() {
                 if matches!(part, Part::Count(_)) {
                     count_of(self.op, state, &format!("{}.{name}", slot.path))?;
@@ -97,14 +97,15 @@ impl<S: SlotState> Slots<S> {
     /// Takes all parts in; returns the learning rate.
     pub(super) fn load_state(&mut self, state: &Arrays) -> Result<f64> {
         self.check_state(state)?;
-        for slot in &mut self.slots {
+        let op = self.op;
+        for slot in self.iter_mut() {
             let device = slot.parameter.tensor().device().clone();
             for (name, part) in slot.state.parts_mut() {
                 let Some(array) = state.get(&format!("{}.{name}", slot.path)) else { continue };
                 match part {
-                    PartMut::Mean(buffer) => array.upload(self.op, device.backend(), buffer.view_mut())?,
+                    PartMut::Mean(buffer) => array.upload(op, device.backend(), buffer.view_mut())?,
                     PartMut::Count(count) => {
-                        *count = count_of(self.op, state, &format!("{}.{name}", slot.path))?;
+                        *count = count_of(op, state, &format!("{}.{name}", slot.path))?;
                     }
                 }
             }

@@ -1,6 +1,8 @@
 //! Tensors by leaf, in the order of the leaves.
 
 use crate::autograd::node::LeafId;
+use crate::error::Result;
+use crate::spare::{self, Spare};
 use crate::tensor::Tensor;
 
 /// A sorted list, largest leaf first. A backward pass comes to the leaves about in that order, and an optimiser takes the
@@ -11,10 +13,12 @@ pub(crate) struct ByLeaf(Vec<(LeafId, Tensor)>);
 /// Room that is made at once: that of a small model.
 const ROOM: usize = 16;
 
+thread_local!(static LISTS: Spare<Vec<(LeafId, Tensor)>> = const { Spare::new() });
+
 impl ByLeaf {
     /// Where a leaf is, or where it belongs.
     #[inline]
-    fn find(&self, leaf: LeafId) -> Result<usize, usize> {
+    fn find(&self, leaf: LeafId) -> std::result::Result<usize, usize> {
         match self.0.last() {
             None => Err(0),
             Some((last, _)) if *last > leaf => Err(self.0.len()),
@@ -23,6 +27,7 @@ impl ByLeaf {
         }
     }
 
+    #[inline]
     pub(crate) fn get(&self, leaf: LeafId) -> Option<&Tensor> {
         self.find(leaf).ok().map(|at| &self.0[at].1)
     }
@@ -35,17 +40,42 @@ impl ByLeaf {
     pub(crate) fn insert(&mut self, leaf: LeafId, tensor: Tensor) {
         match self.find(leaf) {
             Ok(at) => self.0[at].1 = tensor,
-            Err(at) => {
-                if self.0.is_empty() {
-                    self.0.reserve(ROOM);
-                }
-                // To move what is behind takes a call, also where there is nothing.
-                if at == self.0.len() {
-                    self.0.push((leaf, tensor));
-                } else {
-                    self.0.insert(at, (leaf, tensor));
-                }
+            Err(at) => self.insert_at(at, leaf, tensor),
+        }
+    }
+
+    /// Adds a tensor to what a leaf has, which is taken out while `sum` makes one of both: so its buffer has a single owner.
+    ///
+    /// # Errors
+    /// What `sum` says: the leaf has nothing any more then.
+    #[inline]
+    pub(crate) fn add(
+        &mut self,
+        leaf: LeafId,
+        tensor: Tensor,
+        sum: impl FnOnce(Tensor, Tensor) -> Result<Tensor>,
+    ) -> Result<()> {
+        match self.find(leaf) {
+            Ok(at) => {
+                let (_, first) = self.0.remove(at);
+                self.0.insert(at, (leaf, sum(first, tensor)?));
             }
+            Err(at) => self.insert_at(at, leaf, tensor),
+        }
+        Ok(())
+    }
+
+    /// Puts a leaf that is not there where it belongs.
+    #[inline]
+    fn insert_at(&mut self, at: usize, leaf: LeafId, tensor: Tensor) {
+        if self.0.capacity() == 0 {
+            self.0 = spare::list_of(&LISTS, ROOM);
+        }
+        // To move what is behind takes a call, also where there is nothing.
+        if at == self.0.len() {
+            self.0.push((leaf, tensor));
+        } else {
+            self.0.insert(at, (leaf, tensor));
         }
     }
 
@@ -82,6 +112,7 @@ impl Drop for ByLeaf {
     /// In the order of the leaves, so that memory is freed in the same order in every run.
     fn drop(&mut self) {
         while self.0.pop().is_some() {}
+        spare::keep_list_of(&LISTS, ROOM, std::mem::take(&mut self.0));
     }
 }
 

@@ -45,15 +45,29 @@ pub(super) fn matmul(
     bias: Option<View<'_>>,
     [lhs, rhs]: [View<'_>; 2],
     workspace: Option<ViewMut<'_>>,
+    mut out: ViewMut<'_>,
+) -> Result<()> {
+    let few = match out.dtype() {
+        DType::F32 => small::multiply::<f32>(op, bias.as_ref(), [&lhs, &rhs], &mut out),
+        DType::F64 => small::multiply::<f64>(op, bias.as_ref(), [&lhs, &rhs], &mut out),
+        _ => None,
+    };
+    match few {
+        Some(result) => result,
+        None => of_many(workers, op, bias, [lhs, rhs], workspace, out),
+    }
+}
+
+/// The same for any number of numbers. Apart, as the few have no use for the room that this takes on the stack.
+#[inline(never)]
+fn of_many(
+    workers: &Workers,
+    op: &'static str,
+    bias: Option<View<'_>>,
+    [lhs, rhs]: [View<'_>; 2],
+    workspace: Option<ViewMut<'_>>,
     out: ViewMut<'_>,
 ) -> Result<()> {
-    if let Some(small) = small::Product::of([&lhs, &rhs], bias.as_ref(), &out) {
-        return float!(op, out.dtype(), T => {
-            let (left, right) = (host::<T>(op, &lhs)?, host::<T>(op, &rhs)?);
-            small.compute(left, right, bias.as_ref(), host_mut::<T>(op, out)?);
-            Ok(())
-        });
-    }
     let refused = |view: View<'_>| {
         let shape = *view.layout().shape();
         Error::BadRank { op, expected: "at least two axes", shape }

@@ -1,9 +1,11 @@
 //! Products of so few numbers that packing them, as `gemm` does, takes longer than to multiply them.
 
+use super::super::dispatch::host;
 use super::super::number::Float;
 use super::super::simd::{self, Loop};
 use super::{Matrix, Target};
-use crate::layout::Layout;
+use crate::backend::not_host;
+use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
 /// What the sums of a product start with.
@@ -45,77 +47,99 @@ const fn has_slices<T>(matrix: &Matrix<'_, T>) -> bool {
     matrix.col_stride == 1 || matrix.cols == 1
 }
 
-/// The product of two of few numbers, seen before anything that large ones need is looked at.
-pub(super) struct Product {
-    lhs: Place,
-    rhs: Place,
+/// Makes `out` the product, with the bias in each row: `None` unless it is one of these, and of operands that fit each other and the
+/// output. Looked at before anything that large ones need.
+// In one piece: what is handed from function to function in memory takes longer than such a product.
+#[inline(never)]
+pub(super) fn multiply<T: Float>(
+    op: &'static str,
+    bias: Option<&View<'_>>,
+    [lhs, rhs]: [&View<'_>; 2],
+    out: &mut ViewMut<'_>,
+) -> Option<Result<()>> {
+    let ([m, k], left) = lhs.layout().as_matrix()?;
+    let ([rows, n], right) = rhs.layout().as_matrix()?;
+    if k != rows || out.layout().shape().as_matrix()? != [m, n] {
+        return None;
+    }
+    // Along an axis of size 1 no step is ever taken, and its stride may be anything.
+    let stride = |size: usize, stride: usize| if size == 1 { 1 } else { stride };
+    let (left, right) =
+        ([stride(m, left[0]), stride(k, left[1])], [stride(k, right[0]), stride(n, right[1])]);
+    let readable = right[1] == 1 || k.saturating_mul(n) <= COPIED;
+    if !readable || !(1..=MOST).contains(&m.saturating_mul(k).saturating_mul(n)) {
+        return None;
+    }
+    let row = match bias.map(|bias| (bias, bias.layout().shape().dims(), bias.layout().strides())) {
+        None => None,
+        Some((bias, &[size], &[stride])) if size == n && (stride == 1 || n == 1) => Some(bias),
+        Some(_) => return None,
+    };
+    Some(compute::<T>(op, row, (lhs, left), (rhs, right), [m, k, n], out))
 }
 
-/// Where the numbers of a matrix lie.
-struct Place {
-    start: usize,
-    dims: [usize; 2],
-    strides: [usize; 2],
+/// The same, of operands that were looked at, with their strides.
+#[inline(always)]
+fn compute<T: Float>(
+    op: &'static str,
+    row: Option<&View<'_>>,
+    (lhs, left): (&View<'_>, [usize; 2]),
+    (rhs, right): (&View<'_>, [usize; 2]),
+    [m, k, n]: [usize; 3],
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let lhs = matrix::<T>(op, lhs, [m, k], left)?;
+    let rhs = matrix::<T>(op, rhs, [k, n], right)?;
+    let start = match row {
+        Some(row) => Start::Row(&from_first::<T>(op, row)?[..n]),
+        None => Start::Zero,
+    };
+    let out = out.host_buffer::<T>().and_then(|out| out.get_mut(..m * n)).ok_or_else(|| not_host(op))?;
+    product(lhs, rhs, out, start);
+    Ok(())
 }
 
-impl Place {
-    #[inline]
-    fn of(layout: &Layout) -> Option<Self> {
-        let (&[rows, cols], &[row_stride, col_stride]) = (layout.shape().dims(), layout.strides()) else {
-            return None;
-        };
-        // Along an axis of size 1 no step is ever taken, and its stride may be anything.
-        let stride = |size: usize, stride: usize| if size == 1 { 1 } else { stride };
-        let strides = [stride(rows, row_stride), stride(cols, col_stride)];
-        Some(Self { start: layout.offset(), dims: [rows, cols], strides })
-    }
-
-    fn matrix<'a, T>(&self, data: &'a [T]) -> Matrix<'a, T> {
-        let Self { start, dims: [rows, cols], strides: [row_stride, col_stride] } = *self;
-        Matrix { data: &data[start..], rows, cols, row_stride, col_stride }
-    }
+/// What is in a view's buffer from its first element on.
+#[inline(always)]
+fn from_first<'a, T: Float>(op: &'static str, view: &View<'a>) -> Result<&'a [T]> {
+    Ok(&host::<T>(op, view)?[view.layout().offset()..])
 }
 
-impl Product {
-    /// The product, if it is one of these, and of operands that fit each other and the output.
-    #[inline]
-    pub(super) fn of([lhs, rhs]: [&View<'_>; 2], bias: Option<&View<'_>>, out: &ViewMut<'_>) -> Option<Self> {
-        let (lhs, rhs) = (Place::of(lhs.layout())?, Place::of(rhs.layout())?);
-        let ([m, k], [rows, n]) = (lhs.dims, rhs.dims);
-        let fits = k == rows && *out.layout().shape().dims() == [m, n];
-        let number = m.saturating_mul(k).saturating_mul(n);
-        let takes = |bias: &View<'_>| bias.layout().shape().dims() == [n] && bias.layout().is_contiguous();
-        let readable = rhs.strides[1] == 1 || n == 1 || k * n <= COPIED;
-        (fits && (1..=MOST).contains(&number) && readable && bias.is_none_or(takes))
-            .then_some(Self { lhs, rhs })
-    }
-
-    /// Makes `out` the product of the buffers of its operands, with the bias in each row.
-    pub(super) fn compute<T: Float>(&self, lhs: &[T], rhs: &[T], bias: Option<&View<'_>>, out: &mut [T]) {
-        let start = match bias.and_then(View::host_contiguous) {
-            Some(row) => Start::Row(row),
-            None => Start::Zero,
-        };
-        product(self.lhs.matrix(lhs), self.rhs.matrix(rhs), out, start);
-    }
+#[inline(always)]
+fn matrix<'a, T: Float>(
+    op: &'static str,
+    view: &View<'a>,
+    [rows, cols]: [usize; 2],
+    [row_stride, col_stride]: [usize; 2],
+) -> Result<Matrix<'a, T>> {
+    Ok(Matrix { data: from_first(op, view)?, rows, cols, row_stride, col_stride })
 }
 
 /// `out`, row by row without gaps, becomes the product, added to what it starts with.
+#[inline(always)]
 pub(super) fn product<T: Float>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], start: Start<'_, T>) {
     if rhs.cols == 1 && lhs.row_stride == 1 && !matches!(start, Start::Row(_)) {
         // One column lies in memory as one row does, and the other way round the rows are slices.
         simd::run(Rows { lhs: rhs.transposed(), rhs: lhs.transposed(), out, start });
     } else if has_slices(&rhs) {
         simd::run(Rows { lhs, rhs, out, start });
-    } else if rhs.rows * rhs.cols <= FEW {
-        by_copy(lhs, rhs, out, start, &mut [T::ZERO; FEW]);
     } else {
-        by_copy(lhs, rhs, out, start, &mut [T::ZERO; COPIED]);
+        by_copy(lhs, rhs, out, start);
     }
 }
 
 /// The same, of a right operand that there is room to copy.
-fn by_copy<T: Float>(
+#[inline(never)]
+fn by_copy<T: Float>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], start: Start<'_, T>) {
+    if rhs.rows * rhs.cols <= FEW {
+        by_copy_to(lhs, rhs, out, start, &mut [T::ZERO; FEW]);
+    } else {
+        by_copy_to(lhs, rhs, out, start, &mut [T::ZERO; COPIED]);
+    }
+}
+
+/// The same, by a copy in this room.
+fn by_copy_to<T: Float>(
     lhs: Matrix<'_, T>,
     rhs: Matrix<'_, T>,
     out: &mut [T],
