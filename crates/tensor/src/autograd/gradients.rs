@@ -2,6 +2,7 @@
 
 use self::by_leaf::ByLeaf;
 use super::node::GradEdge;
+use crate::dtype::DType;
 use crate::tensor::Tensor;
 
 mod by_leaf;
@@ -36,6 +37,14 @@ impl Gradients {
         }
     }
 
+    /// The same, unless there is a gradient of what `leaf` was before it was converted: its type is told then.
+    pub(crate) fn take_latest(&mut self, leaf: &Tensor) -> Result<Option<Tensor>, DType> {
+        match leaf.grad_edge() {
+            Some(GradEdge::Leaf(id)) => self.by_leaf.remove_latest(*id),
+            _ => Ok(None),
+        }
+    }
+
     /// How many leaves have a gradient.
     #[must_use]
     pub const fn len(&self) -> usize {
@@ -53,7 +62,7 @@ impl Gradients {
         self.by_leaf.iter_mut().map(|(_, gradient)| gradient)
     }
 
-    /// All gradients, in the order in which their leaves were made.
+    /// All gradients, in the order in which their leaves were made; a parameter keeps its place when it is converted.
     pub fn iter(&self) -> impl Iterator<Item = &Tensor> {
         self.by_leaf.iter().map(|(_, gradient)| gradient)
     }

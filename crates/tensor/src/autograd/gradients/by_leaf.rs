@@ -1,6 +1,7 @@
 //! Tensors by leaf, in the order of the leaves.
 
 use crate::autograd::node::LeafId;
+use crate::dtype::DType;
 use crate::tensor::Tensor;
 
 /// A sorted list, largest leaf first. A backward pass comes to the leaves about in that order, and an optimiser takes the
@@ -56,6 +57,26 @@ impl ByLeaf {
         removed.map(|(_, tensor)| tensor)
     }
 
+    /// The same, unless there is a gradient of what the leaf was before it was converted: its type is told then.
+    #[inline]
+    pub(crate) fn remove_latest(&mut self, leaf: LeafId) -> Result<Option<Tensor>, DType> {
+        match self.0.last() {
+            // As a rule nothing stands before a leaf that is taken out.
+            Some((first, _)) if *first < leaf => match self.former(leaf) {
+                Some(former) => Err(former.dtype()),
+                None => Ok(self.remove(leaf)),
+            },
+            _ => Ok(self.remove(leaf)),
+        }
+    }
+
+    /// The gradient of what a leaf was before it was converted, if there is one.
+    fn former(&self, leaf: LeafId) -> Option<&Tensor> {
+        // What was converted to it stands right before it.
+        let before = self.0.partition_point(|(other, _)| *other >= leaf);
+        self.0.get(before).filter(|(other, _)| other.became(leaf)).map(|(_, tensor)| tensor)
+    }
+
     pub(crate) const fn len(&self) -> usize {
         self.0.len()
     }
@@ -90,6 +111,35 @@ mod tests {
     use super::*;
     use crate::autograd::GradEdge;
     use crate::runtime::Runtime;
+
+    #[test]
+    fn a_gradient_of_what_a_leaf_was_is_found_wherever_it_stands() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let id = |leaf: &Tensor| match leaf.grad_edge() {
+            Some(GradEdge::Leaf(id)) => *id,
+            _ => panic!("a leaf"),
+        };
+        let values = || Tensor::ones(&device, 1).unwrap();
+        let leaves: Vec<Tensor> = (0..3).map(|_| values().requiring_grad().unwrap()).collect();
+        for (at, leaf) in leaves.iter().enumerate() {
+            let latest = id(&values().requiring_grad_after(leaf).unwrap());
+            let latest_of_all = leaves.iter().map(|leaf| id(&values().requiring_grad_after(leaf).unwrap()));
+            for with_latest in [false, true] {
+                let mut list = ByLeaf::default();
+                leaves.iter().for_each(|leaf| list.insert(id(leaf), leaf.clone()));
+                if with_latest {
+                    list.insert(latest, leaf.clone());
+                }
+                assert_eq!(list.remove_latest(latest).unwrap_err(), DType::F32);
+                list.remove(id(leaf));
+                assert_eq!(list.remove_latest(latest).unwrap().is_some(), with_latest);
+                assert_eq!(list.len(), 2);
+                for (other, latest) in latest_of_all.clone().enumerate() {
+                    assert_eq!(list.remove_latest(latest).is_err(), other != at);
+                }
+            }
+        }
+    }
 
     #[test]
     fn leaves_are_found_and_told_in_their_order_however_they_came() {
