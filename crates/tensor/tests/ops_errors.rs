@@ -404,6 +404,49 @@ fn an_exhausted_pool_is_an_error_with_a_report_and_can_be_used_on() {
 }
 
 #[test]
+fn ops_along_one_axis_without_memory_tell_of_the_axes_that_were_given() {
+    let device = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap().cpu().unwrap();
+    let ones = |dims: &[usize]| Tensor::ones(&device, dims).unwrap();
+    let (x, filters) = (ones(&[2, 4, 8192]), ones(&[32, 4, 3]));
+    let told = |result: Result<Tensor>, op: &str, dims: &[usize]| {
+        let error = result.unwrap_err();
+        assert!(
+            error.to_string().starts_with(&format!("{op}: no memory for shape {dims:?} of f32")),
+            "{error}"
+        );
+        assert_eq!(error.out_of_memory().unwrap().subject.as_ref().unwrap().extents, dims);
+    };
+    told(
+        x.conv1d(&filters, Conv2dOptions { padding: [0, 1], ..Default::default() }),
+        "conv1d",
+        &[2, 32, 8192],
+    );
+    let rows = ones(&[16, 8192]);
+    let side_by_side = Pool2dOptions { stride: [1, 1], ..Pool2dOptions::square(1) };
+    told(rows.max_pool1d(side_by_side), "max_pool1d", &[16, 8192]);
+    told(rows.avg_pool1d(side_by_side), "avg_pool1d", &[16, 8192]);
+    drop((x, rows));
+
+    // So do their gradients.
+    let backward_told = |op: &str, dims: &[usize], run: &dyn Fn(&Tensor) -> Result<Tensor>| {
+        let x = ones(dims).requiring_grad().unwrap();
+        let loss = run(&x).unwrap().sum_all().unwrap();
+        let held: Vec<Tensor> = std::iter::from_fn(|| Tensor::zeros(&device, 8192).ok()).collect();
+        let error = loss.backward().unwrap_err();
+        drop(held);
+        assert!(
+            error.to_string().starts_with(&format!("{op}: no memory for shape {dims:?} of f32")),
+            "{error}"
+        );
+    };
+    let filter = ones(&[1, 4, 8]);
+    let sparse = Conv2dOptions { stride: [1, 8], ..Conv2dOptions::default() };
+    backward_told("conv1d", &[2, 4, 8192], &|x| x.conv1d(&filter, sparse));
+    backward_told("max_pool1d", &[8, 8192], &|x| x.max_pool1d(64));
+    backward_told("avg_pool1d", &[8, 8192], &|x| x.avg_pool1d(64));
+}
+
+#[test]
 fn ops_along_one_axis_name_the_shapes_that_were_given_and_lose_no_option() {
     let device = device();
     let ones = |dims: &[usize]| Tensor::ones(&device, dims).unwrap();
