@@ -171,7 +171,7 @@ fn element_types_that_an_op_is_not_defined_for_are_named() {
         (|g| g.ints.sqrt(), "sqrt: not defined for i64"),
         (|g| g.ints.mean_all(), "mean: not defined for i64"),
         (|g| g.truths.argmax(0), "argmax: not defined for bool"),
-        (|g| g.ints.matmul(&g.ints), "matmul: not defined for i64"),
+        (|g| g.truths.matmul(&g.truths), "matmul: not defined for bool"),
         (|g| g.ints.softmax(0), "softmax: not defined for i64"),
         (|g| g.ints.dropout(0.5, &Rng::new(1)), "dropout: not defined for i64"),
         (|g| g.vector.one_hot(2), "one_hot: not defined for f32"),
@@ -180,7 +180,7 @@ fn element_types_that_an_op_is_not_defined_for_are_named() {
         (|g| g.ints.logsumexp(0), "logsumexp: not defined for i64"),
         (|g| g.ints.norm(Norm::L2, 0), "norm: not defined for i64"),
         (|g| g.truths.argsort(0, SortOrder::Ascending), "argsort: not defined for bool"),
-        (|g| Tensor::einsum("i,i->", &[&g.ints, &g.ints]), "einsum: not defined for i64"),
+        (|g| Tensor::einsum("ij,ij->", &[&g.truths, &g.truths]), "einsum: not defined for bool"),
         (
             |g| g.truths.scatter_add(0, &Tensor::zeros_of(g.truths.device(), [2, 3], DType::I64)?, &g.truths),
             "scatter_add: not defined for bool",

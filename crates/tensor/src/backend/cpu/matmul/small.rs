@@ -1,6 +1,6 @@
 //! Products of so few numbers that packing them, as `gemm` does, takes longer than to multiply them.
 
-use super::super::number::Float;
+use super::super::number::Number;
 use super::super::simd::{self, Loop};
 use super::{Matrix, Target};
 use crate::layout::Layout;
@@ -37,7 +37,12 @@ const FEW: usize = 256;
 /// Whether a product is one of these. It follows from the shapes and strides alone.
 pub(super) fn is_small<T>(lhs: &Matrix<'_, T>, rhs: &Matrix<'_, T>) -> bool {
     let (m, k, n) = (lhs.rows, rhs.rows, rhs.cols);
-    m.saturating_mul(k).saturating_mul(n) <= MOST && (has_slices(rhs) || k.saturating_mul(n) <= COPIED)
+    m.saturating_mul(k).saturating_mul(n) <= MOST && takes(rhs)
+}
+
+/// Whether [`product`] can go along the rows of a right operand, of whatever size: they are slices, or there is room to copy them.
+pub(super) const fn takes<T>(rhs: &Matrix<'_, T>) -> bool {
+    has_slices(rhs) || rhs.rows.saturating_mul(rhs.cols) <= COPIED
 }
 
 /// Whether the rows are slices.
@@ -91,7 +96,7 @@ impl Product {
     }
 
     /// Makes `out` the product of the buffers of its operands, with the bias in each row.
-    pub(super) fn compute<T: Float>(&self, lhs: &[T], rhs: &[T], bias: Option<&View<'_>>, out: &mut [T]) {
+    pub(super) fn compute<T: Number>(&self, lhs: &[T], rhs: &[T], bias: Option<&View<'_>>, out: &mut [T]) {
         let start = match bias.and_then(View::host_contiguous) {
             Some(row) => Start::Row(row),
             None => Start::Zero,
@@ -101,7 +106,7 @@ impl Product {
 }
 
 /// `out`, row by row without gaps, becomes the product, added to what it starts with.
-pub(super) fn product<T: Float>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], start: Start<'_, T>) {
+pub(super) fn product<T: Number>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], start: Start<'_, T>) {
     if rhs.cols == 1 && lhs.row_stride == 1 && !matches!(start, Start::Row(_)) {
         // One column lies in memory as one row does, and the other way round the rows are slices.
         simd::run(Rows { lhs: rhs.transposed(), rhs: lhs.transposed(), out, start });
@@ -115,7 +120,7 @@ pub(super) fn product<T: Float>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mu
 }
 
 /// The same, of a right operand that there is room to copy.
-fn by_copy<T: Float>(
+fn by_copy<T: Number>(
     lhs: Matrix<'_, T>,
     rhs: Matrix<'_, T>,
     out: &mut [T],
@@ -140,7 +145,7 @@ struct Turn<'a, T> {
     out: &'a mut [T],
 }
 
-impl<T: Float> Loop for Turn<'_, T> {
+impl<T: Number> Loop for Turn<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -177,7 +182,7 @@ struct Rows<'a, T> {
 /// Rows that read what they have in common together.
 const TOGETHER: usize = 4;
 
-impl<T: Float> Loop for Rows<'_, T> {
+impl<T: Number> Loop for Rows<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -196,7 +201,7 @@ impl<T: Float> Loop for Rows<'_, T> {
 
 /// Makes `ROWS` rows of sums the product of the rows from `first` on, added to what they start with.
 #[inline(always)]
-fn add_rows<T: Float, const ROWS: usize>(
+fn add_rows<T: Number, const ROWS: usize>(
     lhs: &Matrix<'_, T>,
     first: usize,
     rhs: &Matrix<'_, T>,
@@ -233,7 +238,7 @@ fn add_rows<T: Float, const ROWS: usize>(
 
 /// The same, of rows whose factors at a place are told by `factors`.
 #[inline(always)]
-fn each_column<T: Float, const ROWS: usize>(
+fn each_column<T: Number, const ROWS: usize>(
     factors: impl Fn(usize) -> [T; ROWS] + Copy,
     rhs: &Matrix<'_, T>,
     start: Start<'_, T>,
@@ -252,7 +257,7 @@ fn each_column<T: Float, const ROWS: usize>(
 
 /// Makes the columns from `first` on of these rows; how many columns those were.
 #[inline(always)]
-fn add_columns<T: Float, const ROWS: usize, const COLUMNS: usize>(
+fn add_columns<T: Number, const ROWS: usize, const COLUMNS: usize>(
     factors: impl Fn(usize) -> [T; ROWS],
     rhs: &Matrix<'_, T>,
     first: usize,
