@@ -14,7 +14,7 @@ use highwater::alloc::{AddressOnlyMemory, BfcAllocator, BfcConfig};
 use highwater::nn::{Conv2d, Embedding, Flatten, LayerNorm, MaxPool2d, Module, Parameter, TransformerBlock};
 use highwater::prelude::*;
 use highwater::tracking::{Replayer, Trace, TraceLimits};
-use highwater::{Conv2dOptions, Pool2dOptions, Result, visit_parts};
+use highwater::{Conv2dOptions, Result, visit_parts};
 
 /// One step of a program.
 type Program = Box<dyn FnMut() -> anyhow::Result<()>>;
@@ -126,10 +126,10 @@ fn cnn() -> anyhow::Result<Program> {
             Ok(Sequential::new()
                 .with("conv1", conv(1, 16)?)
                 .with("relu1", Relu)
-                .with("pool1", MaxPool2d(Pool2dOptions::square(2)))
+                .with("pool1", MaxPool2d::new(2)?)
                 .with("conv2", conv(16, 32)?)
                 .with("relu2", Relu)
-                .with("pool2", MaxPool2d(Pool2dOptions::square(2)))
+                .with("pool2", MaxPool2d::new(2)?)
                 .with("flatten", Flatten)
                 .with("fc", Linear::new(device, 32 * 49, 10, rng)?))
         },

@@ -56,7 +56,7 @@ fn convolutional(device: &Device, rng: &Rng) -> Result<Sequential> {
         .with("relu1", Relu)
         .with("conv2", Conv2d::new(device, 16, 32, [3, 3], same, rng)?)
         .with("relu2", Relu)
-        .with("pool", MaxPool2d(Pool2dOptions::square(2)))
+        .with("pool", MaxPool2d::new(2)?)
         .with("flat", Flatten)
         .with("dropout", Dropout::new(0.3, rng.fork(0))?)
         .with("fc", Linear::new(device, 32 * 4 * 4, 10, rng)?))

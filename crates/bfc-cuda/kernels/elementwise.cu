@@ -58,6 +58,9 @@ KERNEL(arithmetic) {
             case 5: y = times(x, c); break;
             case 6: y = sign(x); break;
             case 7: y = x < c ? c : x > high ? high : x; break;
+#ifndef T_IS_FLOAT
+            case 9: y = raised(x, (u64)job.i[0]); break;
+#endif
             default: y = over(x, c); break;
         }
         return y;
@@ -75,9 +78,7 @@ KERNEL(binary) {
             case 3: y = over(a, b); break;
             case 4: y = larger(a, b); break;
             case 5: y = smaller(a, b); break;
-#ifdef T_IS_FLOAT
             case 6: y = power(a, b); break;
-#endif
             default: y = a; break;
         }
         return y;

@@ -1,9 +1,9 @@
-// out[batch, i, j] = bias[j] + sum over k of lhs[batch, i, k] rhs[batch, k, j], for floats. Halves are summed as
-// 32-bit floats and rounded once.
+// out[batch, i, j] = bias[j] + sum over k of lhs[batch, i, k] rhs[batch, k, j]. Halves are summed as 32-bit floats and
+// rounded once, integers wrap.
 //
 // A block computes a tile (tile.cuh) at a time. The job's shape is that of the batch; k = [rows, columns, depth, lhs stride of i,
 // lhs stride of k, rhs stride of k], i[0] the rhs stride of j. The bias is operand 2, if that has an address. The function is an
-// activation (activation.cuh) of these sums, which are kept in the second output, if that has an address.
+// activation (activation.cuh) of these sums, for floats alone, which are kept in the second output, if that has an address.
 
 BLOCK_KERNEL(matmul, TILE_BLOCKS) {
     SHARED WIDE a[DEPTH][TILE + 1];
@@ -52,6 +52,7 @@ BLOCK_KERNEL(matmul, TILE_BLOCKS) {
                 }
             }
         }
+#ifdef T_IS_FLOAT
         if (job.function == 0) continue;
         // Each thread reads what it has written, so that the function stands in the code once and takes no registers from the sums.
         T* activated_to = out<T>(job, 0) + batch * rows * columns;
@@ -62,5 +63,6 @@ BLOCK_KERNEL(matmul, TILE_BLOCKS) {
                 activated_to[i * columns + j] = (T)activated(job.function, (WIDE)to[i * columns + j]);
             }
         }
+#endif
     }
 }

@@ -116,5 +116,27 @@ DEVICE E power_of(E x, E y) {
     if (y == (E)-0.5) return (E)1 / root(x);
     return power(x, y);
 }
+// Of integers it wraps.
+template <typename E>
+DEVICE E raised(E x, u64 exponent) {
+    E power = (E)1;
+    for (; exponent > 0; exponent /= 2) {
+        if (exponent % 2 == 1) power = times(power, x);
+        x = times(x, x);
+    }
+    return power;
+}
+// To a power below 0: 1 by a power, cut towards zero.
+template <typename E>
+DEVICE E whole_power(E x, E exponent) {
+    if (!below_zero(exponent)) return raised(x, (u64)exponent);
+    return magnitude(x) == (E)1 ? raised(x, (u64)exponent % 2) : (E)0;
+}
+DEVICE i64 power(i64 x, i64 y) { return whole_power(x, y); }
+DEVICE i32 power(i32 x, i32 y) { return whole_power(x, y); }
+DEVICE u8 power(u8 x, u8 y) { return whole_power(x, y); }
 DEVICE float fused(float a, float b, float c) { return fmaf(a, b, c); }
 DEVICE double fused(double a, double b, double c) { return fma(a, b, c); }
+DEVICE i64 fused(i64 a, i64 b, i64 c) { return plus(times(a, b), c); }
+DEVICE i32 fused(i32 a, i32 b, i32 c) { return plus(times(a, b), c); }
+DEVICE u8 fused(u8 a, u8 b, u8 c) { return plus(times(a, b), c); }

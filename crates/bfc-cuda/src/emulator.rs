@@ -318,7 +318,7 @@ mod tests {
                 unsafe { emulator.0.device().library.get::<*const ()>(kernel.to_string().as_bytes()) };
             assert!(symbol.is_ok(), "{kernel}");
         }
-        assert_eq!(Kernel::all().count(), 7 * (9 + 8 + 5 + 5 + 2 + 1 + 1) + 4 * (3 + 1 + 8 + 6 + 2 + 3 + 5));
+        assert_eq!(Kernel::all().count(), 7 * (9 + 8 + 5 + 5 + 2 + 1 + 1 + 1) + 4 * (3 + 8 + 6 + 2 + 3 + 5));
     }
 
     /// The kernels' own ways through elements, to be called without any.

@@ -270,6 +270,24 @@ pub enum Error {
         /// The shape of what it reads.
         shape: Shape,
     },
+    /// A gradient that is of what a parameter was before it was [converted](crate::nn::Parameter::convert): to pass it over would
+    /// leave the parameter as it is, step after step.
+    #[error(
+        "{op}: a gradient of {given} is of {parameter} (shape {shape}, now {is}) as it was before it was converted; run forward and \
+         backward again"
+    )]
+    StaleGradient {
+        /// The optimiser whose step it is.
+        op: &'static str,
+        /// The parameter's path.
+        parameter: String,
+        /// Its shape.
+        shape: Shape,
+        /// Its element type now.
+        is: DType,
+        /// The gradient's element type.
+        given: DType,
+    },
     /// A part of a program that was to be run again, see [`checkpoint`](crate::checkpoint), did something else.
     #[error("checkpoint: the second run was not like the first: {what}")]
     ReplayDiffers {

@@ -28,6 +28,8 @@ mod ops_dry;
 mod ops_edges;
 #[path = "ops_errors.rs"]
 mod ops_errors;
+#[path = "ops_integers.rs"]
+mod ops_integers;
 #[path = "ops_layers.rs"]
 mod ops_layers;
 #[path = "ops_lifetimes.rs"]

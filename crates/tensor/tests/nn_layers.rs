@@ -6,12 +6,13 @@ mod ops_table;
 use bfc_core::Bytes;
 use highwater_tensor::io::{Checkpoint, SafetensorsLimits};
 use highwater_tensor::nn::{
-    BatchNorm, Checkpointed, Conv1d, Conv2d, ConvTranspose2d, Fans, Gru, Init, Linear, Lstm, Module, Relu,
-    Rnn, Sequential,
+    AvgPool2d, BatchNorm, Checkpointed, Conv1d, Conv2d, ConvTranspose2d, Fans, Gru, Init, Linear, Lstm,
+    MaxPool2d, Module, Relu, Rnn, Sequential,
 };
 use highwater_tensor::optim::{Adam, Optimizer};
 use highwater_tensor::{
-    Conv2dOptions, DType, Device, Error, GradCheck, Rng, Runtime, Tensor, check_gradients, no_grad,
+    Conv2dOptions, DType, Device, Error, GradCheck, Pool2dOptions, Result, Rng, Runtime, Tensor,
+    check_gradients, no_grad,
 };
 use ops_table::{device, dry_device};
 
@@ -174,6 +175,50 @@ fn convolutions_whose_groups_do_not_divide_their_channels_are_refused_when_made(
             );
             assert_eq!(error.to_string(), expected);
         }
+    }
+}
+
+#[test]
+fn options_that_no_forward_takes_are_refused_when_a_layer_is_made() {
+    let (device, rng) = (device(), Rng::new(0));
+    let plain = Conv2dOptions::default();
+    let made = |size: usize, options| {
+        [
+            Conv2d::new(&device, 2, 2, [3, size], options, &rng).map(drop),
+            Conv1d::new(&device, 2, 2, size, options, &rng).map(drop),
+            ConvTranspose2d::new(&device, 2, 2, [3, size], options, &rng).map(drop),
+        ]
+    };
+    let told = |results: [Result<()>; 3], words: [&str; 3]| {
+        for ((result, words), op) in results.iter().zip(words).zip(["conv2d", "conv1d", "conv_transpose2d"]) {
+            assert_eq!(result.as_ref().unwrap_err().to_string(), format!("{op}: {words}"));
+        }
+    };
+    let pair = "at least 1, got [1, 0]";
+    told(made(3, Conv2dOptions { stride: [1, 0], ..plain }), [&format!("stride must be {pair}"); 3]);
+    told(made(3, Conv2dOptions { dilation: [1, 0], ..plain }), [&format!("dilation must be {pair}"); 3]);
+    let size = ["[3, 0]", "[0]", "[3, 0]"].map(|got| format!("size must be at least 1, got {got}"));
+    told(made(0, plain), [&size[0], &size[1], &size[2]]);
+    let none = "output_padding must be none, as the convolution is not transposed, got [0, 1]";
+    let less =
+        "output_padding must be less than the stride or the dilation, got [0, 1] for [1, 1] and [1, 1]";
+    told(made(3, Conv2dOptions { output_padding: [0, 1], ..plain }), [none, none, less]);
+    let lost = "stride must be along the last axis alone, in the second place, got [2, 1]";
+    let error = Conv1d::new(&device, 2, 2, 3, Conv2dOptions { stride: [2, 1], ..plain }, &rng).unwrap_err();
+    assert_eq!(error.to_string(), format!("conv1d: {lost}"));
+
+    let square = Pool2dOptions::square(2);
+    for (options, got) in [
+        (Pool2dOptions::square(0), "size 0, stride 0, padding 0"),
+        (Pool2dOptions { size: [2, 0], ..square }, "size 0, stride 2, padding 0"),
+        (Pool2dOptions { stride: [0, 2], ..square }, "size 2, stride 0, padding 0"),
+        (Pool2dOptions { padding: [2, 0], ..square }, "size 2, stride 2, padding 2"),
+    ] {
+        let words =
+            "options must be sizes and strides of at least 1, and padding of at most half the size, got";
+        let [max, avg] = [MaxPool2d::new(options).map(drop), AvgPool2d::new(options).map(drop)];
+        assert_eq!(max.unwrap_err().to_string(), format!("max_pool2d: {words} {got}"));
+        assert_eq!(avg.unwrap_err().to_string(), format!("avg_pool2d: {words} {got}"));
     }
 }
 

@@ -171,7 +171,7 @@ fn element_types_that_an_op_is_not_defined_for_are_named() {
         (|g| g.ints.sqrt(), "sqrt: not defined for i64"),
         (|g| g.ints.mean_all(), "mean: not defined for i64"),
         (|g| g.truths.argmax(0), "argmax: not defined for bool"),
-        (|g| g.ints.matmul(&g.ints), "matmul: not defined for i64"),
+        (|g| g.truths.matmul(&g.truths), "matmul: not defined for bool"),
         (|g| g.ints.softmax(0), "softmax: not defined for i64"),
         (|g| g.ints.dropout(0.5, &Rng::new(1)), "dropout: not defined for i64"),
         (|g| g.vector.one_hot(2), "one_hot: not defined for f32"),
@@ -180,7 +180,7 @@ fn element_types_that_an_op_is_not_defined_for_are_named() {
         (|g| g.ints.logsumexp(0), "logsumexp: not defined for i64"),
         (|g| g.ints.norm(Norm::L2, 0), "norm: not defined for i64"),
         (|g| g.truths.argsort(0, SortOrder::Ascending), "argsort: not defined for bool"),
-        (|g| Tensor::einsum("i,i->", &[&g.ints, &g.ints]), "einsum: not defined for i64"),
+        (|g| Tensor::einsum("ij,ij->", &[&g.truths, &g.truths]), "einsum: not defined for bool"),
         (
             |g| g.truths.scatter_add(0, &Tensor::zeros_of(g.truths.device(), [2, 3], DType::I64)?, &g.truths),
             "scatter_add: not defined for bool",
@@ -401,6 +401,49 @@ fn an_exhausted_pool_is_an_error_with_a_report_and_can_be_used_on() {
     // What fits still works, and the tensor is what it was.
     assert_eq!(x.sum_all().unwrap().item::<f32>().unwrap(), 256.0 * 512.0);
     assert_eq!(x.exp().unwrap().dims(), [256, 512]);
+}
+
+#[test]
+fn ops_along_one_axis_without_memory_tell_of_the_axes_that_were_given() {
+    let device = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap().cpu().unwrap();
+    let ones = |dims: &[usize]| Tensor::ones(&device, dims).unwrap();
+    let (x, filters) = (ones(&[2, 4, 8192]), ones(&[32, 4, 3]));
+    let told = |result: Result<Tensor>, op: &str, dims: &[usize]| {
+        let error = result.unwrap_err();
+        assert!(
+            error.to_string().starts_with(&format!("{op}: no memory for shape {dims:?} of f32")),
+            "{error}"
+        );
+        assert_eq!(error.out_of_memory().unwrap().subject.as_ref().unwrap().extents, dims);
+    };
+    told(
+        x.conv1d(&filters, Conv2dOptions { padding: [0, 1], ..Default::default() }),
+        "conv1d",
+        &[2, 32, 8192],
+    );
+    let rows = ones(&[16, 8192]);
+    let side_by_side = Pool2dOptions { stride: [1, 1], ..Pool2dOptions::square(1) };
+    told(rows.max_pool1d(side_by_side), "max_pool1d", &[16, 8192]);
+    told(rows.avg_pool1d(side_by_side), "avg_pool1d", &[16, 8192]);
+    drop((x, rows));
+
+    // So do their gradients.
+    let backward_told = |op: &str, dims: &[usize], run: &dyn Fn(&Tensor) -> Result<Tensor>| {
+        let x = ones(dims).requiring_grad().unwrap();
+        let loss = run(&x).unwrap().sum_all().unwrap();
+        let held: Vec<Tensor> = std::iter::from_fn(|| Tensor::zeros(&device, 8192).ok()).collect();
+        let error = loss.backward().unwrap_err();
+        drop(held);
+        assert!(
+            error.to_string().starts_with(&format!("{op}: no memory for shape {dims:?} of f32")),
+            "{error}"
+        );
+    };
+    let filter = ones(&[1, 4, 8]);
+    let sparse = Conv2dOptions { stride: [1, 8], ..Conv2dOptions::default() };
+    backward_told("conv1d", &[2, 4, 8192], &|x| x.conv1d(&filter, sparse));
+    backward_told("max_pool1d", &[8, 8192], &|x| x.max_pool1d(64));
+    backward_told("avg_pool1d", &[8, 8192], &|x| x.avg_pool1d(64));
 }
 
 #[test]

@@ -389,6 +389,79 @@ fn a_step_of_a_parameter_whose_type_was_changed_since_changes_nothing() {
 }
 
 #[test]
+fn gradients_of_what_a_parameter_was_before_it_was_converted_are_refused_by_its_name() {
+    let device = device();
+    type Conversion = fn(&Parameter);
+    let conversions: [(Conversion, DType); 4] = [
+        (|p| p.convert(DType::BF16).unwrap(), DType::BF16),
+        // To the type that it had is another leaf too.
+        (|p| [DType::F16, DType::F32].iter().for_each(|&dtype| p.convert(dtype).unwrap()), DType::F32),
+        (|p| (0..9).for_each(|i| p.convert([DType::F64, DType::BF16][i % 2]).unwrap()), DType::F64),
+        (|p| p.convert(DType::F64).unwrap(), DType::F64),
+    ];
+    for (convert, is) in conversions {
+        let ones = |_| Parameter::new(Tensor::ones(&device, [3]).unwrap()).unwrap();
+        let [first, second, third] = [0, 1, 2].map(ones);
+        let all = [("net.a", &first), ("net.b", &second), ("net.c", &third)];
+        let named = || all.map(|(name, p)| (name.to_owned(), p.clone())).to_vec();
+        let sum = |p: &Parameter| p.tensor().sum_all().unwrap().to_dtype(DType::F64).unwrap();
+        let loss = || sum(&first).add(&sum(&second)).unwrap().add(&sum(&third)).unwrap();
+        let mut optimizers: [Box<dyn Optimizer>; 5] = [
+            Box::new(Sgd::new(named(), 0.1).unwrap()),
+            Box::new(Sgd::with_momentum(named(), 0.1, 0.9).unwrap()),
+            Box::new(Adam::new(named(), 0.1).unwrap()),
+            Box::new(RmsProp::new(named(), 0.1).unwrap()),
+            Box::new(Lion::new(named(), 0.1).unwrap()),
+        ];
+        let gradients = [(); 5].map(|()| loss().backward().unwrap());
+        // Nothing was saved for this pass, which comes after the conversion.
+        let late = loss();
+        // In this one the parameter takes part as it was and as it is.
+        let mut both = sum(&second).backward().unwrap();
+        convert(&second);
+        assert_eq!(second.tensor().dtype(), is);
+        both.accumulate(&mut loss().backward().unwrap()).unwrap();
+        let passes = gradients.into_iter().chain([late.backward().unwrap(), both]);
+        for (at, gradients) in passes.enumerate() {
+            let optimizer = &mut optimizers[at.min(4)];
+            let before = optimizer.state().unwrap();
+            let error = optimizer.step(gradients).unwrap_err();
+            let named = matches!(
+                &error,
+                Error::StaleGradient { parameter, is: now, given: DType::F32, .. } if parameter == "net.b" && *now == is
+            );
+            assert!(named, "{error}");
+            assert_eq!(optimizer.state().unwrap(), before);
+            for p in [&first, &second, &third] {
+                assert_eq!(p.tensor().to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap(), [1.0; 3]);
+            }
+        }
+        // What comes of it as it is now is as good as ever.
+        optimizers[0].step(loss().backward().unwrap()).unwrap();
+        assert!(second.tensor().to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap()[0] < 1.0);
+    }
+}
+
+#[test]
+fn gradients_without_a_parameter_that_was_converted_pass_it_by_and_those_of_others_are_left() {
+    let device = device();
+    let ones = |_| Parameter::new(Tensor::ones(&device, [3]).unwrap()).unwrap();
+    let [frozen, first, idle, last] = [0, 1, 2, 3].map(ones);
+    let list = [("a", &first), ("b", &idle), ("c", &last)].map(|(name, p)| (name.to_owned(), p.clone()));
+    let mut sgd = Sgd::new(list.to_vec(), 0.5).unwrap();
+    idle.convert(DType::BF16).unwrap();
+    let sum = |p: &Parameter| p.tensor().sum_all().unwrap();
+    let gradients = || sum(&frozen).add(&sum(&first)).unwrap().add(&sum(&last)).unwrap().backward().unwrap();
+    sgd.step(gradients()).unwrap();
+    let old = gradients();
+    // Of one that is not this optimiser's.
+    frozen.convert(DType::F16).unwrap();
+    sgd.step(old).unwrap();
+    let values = |p: &Parameter| p.tensor().to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap()[0];
+    assert_eq!([&frozen, &first, &idle, &last].map(values), [1.0, 0.0, 1.0, 0.0]);
+}
+
+#[test]
 fn state_that_finds_no_memory_makes_no_optimiser_and_keeps_none() {
     let device = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap().cpu().unwrap();
     let p = Parameter::new(Tensor::ones(&device, [100 << 10]).unwrap()).unwrap();

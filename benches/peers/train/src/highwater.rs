@@ -4,7 +4,7 @@ use highwater::nn::Parameter;
 use highwater::nn::{Conv2d, Embedding, Flatten, LayerNorm, LinearOptions, MaxPool2d, MultiHeadAttention};
 use highwater::prelude::*;
 use highwater::tracking::Tracker;
-use highwater::{Conv2dOptions, Pool2dOptions, Result};
+use highwater::{Conv2dOptions, Result};
 
 use crate::Step;
 use crate::workload::{Batches, DISTINCT, GPT, Gpt, Workload};
@@ -55,10 +55,10 @@ pub fn start(
                 Sequential::new()
                     .with("conv1", conv(1, 16)?)
                     .with("relu1", Relu)
-                    .with("pool1", MaxPool2d(Pool2dOptions::square(2)))
+                    .with("pool1", MaxPool2d::new(2)?)
                     .with("conv2", conv(16, 32)?)
                     .with("relu2", Relu)
-                    .with("pool2", MaxPool2d(Pool2dOptions::square(2)))
+                    .with("pool2", MaxPool2d::new(2)?)
                     .with("flatten", Flatten)
                     .with("fc", linear(32 * 49, 10)?),
             )

@@ -206,15 +206,12 @@ impl Family {
             | Self::Reduce
             | Self::Scan
             | Self::Sort
+            | Self::Matmul
             | Self::Index
             | Self::Random => true,
-            Self::Float
-            | Self::Matmul
-            | Self::Rows
-            | Self::Conv
-            | Self::Pool
-            | Self::Attention
-            | Self::Optim => element.is_float(),
+            Self::Float | Self::Rows | Self::Conv | Self::Pool | Self::Attention | Self::Optim => {
+                element.is_float()
+            }
         }
     }
 

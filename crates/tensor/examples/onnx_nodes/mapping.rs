@@ -217,7 +217,8 @@ pub(crate) fn run(node: &Node<'_>) -> Outcome<Vec<Tensor>> {
         "Sub" => x.sub(node.input(1)?)?,
         "Mul" => x.mul(node.input(1)?)?,
         "Div" => x.div(node.input(1)?)?,
-        "Pow" if x.dtype() == node.input(1)?.dtype() => x.pow(node.input(1)?)?,
+        // Made in the type that both promote to; the result is of the base's.
+        "Pow" => x.pow(node.input(1)?)?.to_dtype(x.dtype())?,
         "Max" => node.folded(Tensor::maximum)?,
         "Min" => node.folded(Tensor::minimum)?,
         "Sum" => node.folded(Tensor::add)?,
@@ -259,6 +260,9 @@ pub(crate) fn run(node: &Node<'_>) -> Outcome<Vec<Tensor>> {
         "Softmax" => x.softmax(node.axis(-1))?,
         "LogSoftmax" => x.log_softmax(node.axis(-1))?,
         "MatMul" => x.matmul(node.input(1)?)?,
+        "MatMulInteger" => {
+            from_zero_point(x, node.given(2))?.matmul(&from_zero_point(node.input(1)?, node.given(3))?)?
+        }
         "Gemm" => gemm(node, x)?,
         "Einsum" => Tensor::einsum(case.word("equation", ""), &node.all())?,
         "LayerNormalization" => node.normalised(|x, p, epsilon| match p {
@@ -424,6 +428,15 @@ fn cumsum(node: &Node<'_>, x: &Tensor) -> Outcome {
     let sums = x.cumsum(axis)?;
     let sums = if node.case.whole("exclusive", 0) == 1 { sums.sub(&x)? } else { sums };
     Ok(if reverse { sums.flip(axis)? } else { sums })
+}
+
+/// What bytes stand for, which are counted from another number than 0.
+fn from_zero_point(bytes: &Tensor, zero: Option<&Tensor>) -> Outcome {
+    let counted = bytes.to_dtype(DType::I64)?;
+    Ok(match zero {
+        Some(zero) => counted.sub(&zero.to_dtype(DType::I64)?)?,
+        None => counted,
+    })
 }
 
 fn gemm(node: &Node<'_>, x: &Tensor) -> Outcome {

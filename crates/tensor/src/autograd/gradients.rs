@@ -1,7 +1,9 @@
 //! The result of a backward pass.
 
 use self::by_leaf::ByLeaf;
+pub(crate) use self::by_leaf::Cursor;
 use super::node::{GradEdge, LeafId};
+use crate::dtype::DType;
 use crate::tensor::Tensor;
 
 mod by_leaf;
@@ -36,13 +38,24 @@ impl Gradients {
         }
     }
 
-    /// Under which leaf there is a gradient for a tensor, and that gradient.
+    /// Under which leaf there is a gradient for a tensor, and that gradient. Where a walk has come to it is looked for first.
+    ///
+    /// # Errors
+    /// The type of a gradient that is of what the tensor was before it was converted.
     #[inline]
-    pub(crate) fn find(&self, leaf: &Tensor) -> Option<(LeafId, &Tensor)> {
-        match leaf.grad_edge() {
-            Some(&GradEdge::Leaf(id)) => Some((id, self.by_leaf.get(id)?)),
-            _ => None,
-        }
+    pub(crate) fn find(
+        &self,
+        leaf: &Tensor,
+        cursor: &mut Cursor,
+    ) -> std::result::Result<Option<(LeafId, &Tensor)>, DType> {
+        let Some(&GradEdge::Leaf(leaf)) = leaf.grad_edge() else { return Ok(None) };
+        let found = self.by_leaf.find_latest(leaf, cursor)?;
+        Ok(found.map(|gradient| (leaf, gradient)))
+    }
+
+    /// Where a walk from the smallest leaf on begins.
+    pub(crate) const fn cursor(&self) -> Cursor {
+        self.by_leaf.cursor()
     }
 
     /// The gradient of a leaf.
@@ -73,7 +86,7 @@ impl Gradients {
         self.by_leaf.iter_mut().map(|(_, gradient)| gradient)
     }
 
-    /// All gradients, in the order in which their leaves were made.
+    /// All gradients, in the order in which their leaves were made; a parameter keeps its place when it is converted.
     pub fn iter(&self) -> impl Iterator<Item = &Tensor> {
         self.by_leaf.iter().map(|(_, gradient)| gradient)
     }

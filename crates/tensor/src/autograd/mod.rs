@@ -15,6 +15,7 @@ pub(crate) mod version;
 
 pub use check::{GradCheck, GradCheckError, check_gradients};
 pub use checkpoint::checkpoint;
+pub(crate) use gradients::Cursor;
 pub use gradients::Gradients;
 pub use mode::{is_recording, no_grad};
 pub(crate) use mode::{pause, records};

@@ -17,7 +17,7 @@ use crate::shared::{Piece, Room, Shareable, Shared};
 use crate::spare::{self, Spare};
 use crate::tensor::Tensor;
 
-/// Numbers nodes, leaves and [changes of leaves](super::version) in their order, from 1 on.
+/// Numbers nodes and [changes of leaves](super::version) in their order, from 1 on.
 pub(super) fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -40,9 +40,36 @@ impl GradEdge {
     }
 }
 
-/// Names a tensor that gradients are asked for.
+/// Names a tensor that gradients are asked for: a number, and in the low bits how often it was converted since. So it can be told
+/// that a gradient is of what a parameter was before, without a list of all that it has been.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LeafId(u64);
+
+impl LeafId {
+    const BITS_OF_CONVERSIONS: u32 = 16;
+
+    /// One more leaf, after all that there are.
+    fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed) << Self::BITS_OF_CONVERSIONS)
+    }
+
+    /// What it is once it was converted: another leaf, right after this one. That past the last number is one like any other.
+    fn converted(self) -> Self {
+        let next = Self(self.0 + 1);
+        if next.is_of(self) { next } else { Self::next() }
+    }
+
+    /// Whether both are what one leaf was converted to.
+    const fn is_of(self, other: Self) -> bool {
+        self.0 >> Self::BITS_OF_CONVERSIONS == other.0 >> Self::BITS_OF_CONVERSIONS
+    }
+
+    /// Whether it was converted to that.
+    pub(super) fn became(self, later: Self) -> bool {
+        self < later && self.is_of(later)
+    }
+}
 
 /// One recorded execution of an op.
 pub(crate) struct Node {
@@ -401,6 +428,46 @@ impl Tensor {
         if !self.dtype().is_float() {
             return Err(Error::UnsupportedDType { op: "requiring_grad", dtype: self.dtype() });
         }
-        Ok(self.with_grad_edge(Some(GradEdge::Leaf(LeafId(next_number())))))
+        Ok(self.with_grad_edge(Some(GradEdge::Leaf(LeafId::next()))))
+    }
+
+    /// The same as the leaf that `former`, which is one, becomes when it is converted to these values.
+    ///
+    /// # Errors
+    /// As [`requiring_grad`](Self::requiring_grad).
+    pub(crate) fn requiring_grad_after(self, former: &Self) -> Result<Self> {
+        match former.grad_edge() {
+            Some(GradEdge::Leaf(leaf)) => Ok(self.with_grad_edge(Some(GradEdge::Leaf(leaf.converted())))),
+            _ => self.requiring_grad(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leaf_is_told_from_what_it_became_and_from_all_others() {
+        let (first, other) = (LeafId::next(), LeafId::next());
+        let second = first.converted();
+        let third = second.converted();
+        assert!(first < second && second < third && third < other);
+        assert!(first.became(second) && first.became(third) && second.became(third));
+        assert!(
+            !second.became(first) && !first.became(first) && !first.became(other) && !third.became(other)
+        );
+    }
+
+    #[test]
+    fn a_leaf_that_was_converted_too_often_to_be_counted_is_no_other_one() {
+        let mut leaf = LeafId::next();
+        let other = LeafId::next();
+        for _ in 0..(1 << LeafId::BITS_OF_CONVERSIONS) {
+            let next = leaf.converted();
+            assert!(next > leaf && next != other);
+            leaf = next;
+        }
+        assert!(leaf > other && !other.became(leaf));
     }
 }

@@ -27,6 +27,8 @@ pub(super) fn workspace(rules: DeviceRules, of: Workspace<'_>) -> usize {
         (DeviceRules::Cuda { .. }, Workspace::ScatterAdd { .. }) => 0,
         // Merged in the same order as on the CPU.
         (DeviceRules::Cuda { .. }, Workspace::ArgSort { .. }) => cpu::workspace(of),
+        // The library multiplies floats alone.
+        (DeviceRules::Cuda { .. }, Workspace::MatMul { dtype, .. }) if !dtype.is_float() => 0,
         (DeviceRules::Cuda { .. }, Workspace::MatMul { lhs, rhs, .. }) => of_products(lhs, rhs),
         (DeviceRules::Cuda { .. }, Workspace::Conv2dWeightGrad { conv, input, out, dtype }) => {
             Sums::of_weight_grad(conv, input.dims(), out.dims()).partial().saturating_mul(dtype.size())

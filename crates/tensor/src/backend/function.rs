@@ -50,7 +50,7 @@ pub enum Unary {
     GeluTanh,
     /// x, but c x below 0
     LeakyRelu(f64),
-    /// xᶜ
+    /// xᶜ, of integers for whole numbers c from 0 on
     Powf(f64),
     /// x, but at least the first number and at most the second
     Clamp(Scalar, Scalar),
@@ -115,6 +115,12 @@ impl Unary {
     /// Whether the function is defined for integers too.
     #[must_use]
     pub const fn takes_integers(self) -> bool {
+        self.is_arithmetic() || matches!(self, Self::Powf(_))
+    }
+
+    /// Whether it is the same arithmetic for integers and floats.
+    #[must_use]
+    pub const fn is_arithmetic(self) -> bool {
         matches!(
             self,
             Self::Neg
@@ -175,7 +181,7 @@ pub enum Binary {
     Maximum,
     /// the smaller; NaN if either is
     Minimum,
-    /// aᵇ, for floats
+    /// aᵇ; of integers to a power below 0 it is 1 by a power, cut towards zero
     Pow,
 }
 

@@ -214,7 +214,7 @@ pub enum Kernel<'a> {
         /// What is summed, and the sums.
         out: ViewMut<'a>,
     },
-    /// `out[.., i, j] = f(bias[j] + Σₖ lhs[.., i, k] · rhs[.., k, j])` for floats; leading axes are those of the output.
+    /// `out[.., i, j] = f(bias[j] + Σₖ lhs[.., i, k] · rhs[.., k, j])`, f for floats alone; leading axes are those of the output.
     MatMul {
         /// What every row starts with, if not with zeros: of shape `[j]`.
         bias: Option<View<'a>>,

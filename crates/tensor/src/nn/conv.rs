@@ -14,13 +14,13 @@ use crate::tensor::Tensor;
 ///
 /// ```
 /// use highwater_tensor::nn::{Conv2d, Flatten, MaxPool2d, Module, Relu, Sequential};
-/// use highwater_tensor::{Conv2dOptions, Device, Pool2dOptions, Rng, Tensor};
+/// use highwater_tensor::{Conv2dOptions, Device, Rng, Tensor};
 /// let (device, rng) = (Device::cpu()?, Rng::new(0));
 /// let same = Conv2dOptions::padded(1);
 /// let network = Sequential::new()
 ///     .with("conv", Conv2d::new(&device, 1, 16, [3, 3], same, &rng)?)
 ///     .with("relu", Relu)
-///     .with("pool", MaxPool2d(Pool2dOptions::square(2)))
+///     .with("pool", MaxPool2d::new(2)?)
 ///     .with("flat", Flatten);
 /// assert_eq!(network.forward(&Tensor::zeros(&device, [8, 1, 28, 28])?)?.dims(), [8, 16 * 14 * 14]);
 /// # Ok::<(), highwater_tensor::Error>(())
@@ -32,15 +32,17 @@ pub struct Conv2d {
     options: Conv2dOptions,
 }
 
-/// The parameters of a layer from `inputs` to `outputs` channels: weights of this shape as Kaiming's for ReLU, a bias of 0.
-fn parameters(
-    op: &'static str,
-    place: &impl Place,
-    shape: &[usize],
-    [inputs, outputs]: [usize; 2],
-    groups: usize,
-    rng: &Rng,
-) -> Result<(Parameter, Parameter)> {
+/// Refuses windows that see nothing.
+fn check_size(op: &'static str, size: &[usize]) -> Result<()> {
+    if size.contains(&0) {
+        let got = format!("{size:?}");
+        return Err(Error::BadArgument { op, argument: "size", expected: "at least 1", got });
+    }
+    Ok(())
+}
+
+/// Refuses groups that do not divide the channels.
+fn check_groups(op: &'static str, groups: usize, [inputs, outputs]: [usize; 2]) -> Result<()> {
     if groups == 0 || inputs % groups != 0 || outputs % groups != 0 {
         return Err(Error::BadArgument {
             op,
@@ -49,6 +51,17 @@ fn parameters(
             got: format!("{groups} for {inputs} and {outputs} channels"),
         });
     }
+    Ok(())
+}
+
+/// The parameters of a layer from `inputs` to `outputs` channels: weights of this shape as Kaiming's for ReLU, a bias of 0.
+fn parameters(
+    place: &impl Place,
+    shape: &[usize],
+    [inputs, outputs]: [usize; 2],
+    groups: usize,
+    rng: &Rng,
+) -> Result<(Parameter, Parameter)> {
     let taps = shape[2..].iter().fold(1, |taps: usize, &k| taps.saturating_mul(k));
     let fans = Fans {
         inputs: (inputs / groups).saturating_mul(taps),
@@ -71,7 +84,8 @@ impl Conv2d {
     /// bias as 0.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless the groups divide both numbers of channels, [`Error::Allocation`] if there is no memory.
+    /// [`Error::BadArgument`] unless the groups divide both numbers of channels, and for options that no forward takes and a size
+    /// of 0; [`Error::Allocation`] if there is no memory.
     pub fn new(
         place: &impl Place,
         inputs: usize,
@@ -80,8 +94,13 @@ impl Conv2d {
         options: Conv2dOptions,
         rng: &Rng,
     ) -> Result<Self> {
-        let shape = [outputs, inputs / options.groups.max(1), size[0], size[1]];
-        let (weight, bias) = parameters("conv2d", place, &shape, [inputs, outputs], options.groups, rng)?;
+        const OP: &str = "conv2d";
+        let (channels, groups) = ([inputs, outputs], options.groups);
+        check_groups(OP, groups, channels)?;
+        check_size(OP, &size)?;
+        options.plain(OP)?;
+        let shape = [outputs, inputs / groups, size[0], size[1]];
+        let (weight, bias) = parameters(place, &shape, channels, groups, rng)?;
         Ok(Self { weight, bias: Some(bias), options })
     }
 
@@ -140,7 +159,8 @@ impl Conv1d {
     /// counts, as for [`Tensor::conv1d`]. Weights start as Kaiming's for ReLU, the bias as 0.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless the groups divide both numbers of channels, [`Error::Allocation`] if there is no memory.
+    /// [`Error::BadArgument`] unless the groups divide both numbers of channels, and for options that no forward takes and a size
+    /// of 0; [`Error::Allocation`] if there is no memory.
     pub fn new(
         place: &impl Place,
         inputs: usize,
@@ -149,8 +169,13 @@ impl Conv1d {
         options: Conv2dOptions,
         rng: &Rng,
     ) -> Result<Self> {
-        let shape = [outputs, inputs / options.groups.max(1), size];
-        let (weight, bias) = parameters("conv1d", place, &shape, [inputs, outputs], options.groups, rng)?;
+        const OP: &str = "conv1d";
+        let (channels, groups) = ([inputs, outputs], options.groups);
+        check_groups(OP, groups, channels)?;
+        check_size(OP, &[size])?;
+        options.along_rows(OP)?;
+        let shape = [outputs, inputs / groups, size];
+        let (weight, bias) = parameters(place, &shape, channels, groups, rng)?;
         Ok(Self { weight, bias: Some(bias), options })
     }
 
@@ -197,7 +222,8 @@ impl ConvTranspose2d {
     /// outputs / groups, height, width]`, start as Kaiming's for ReLU, the bias as 0.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless the groups divide both numbers of channels, [`Error::Allocation`] if there is no memory.
+    /// [`Error::BadArgument`] unless the groups divide both numbers of channels, and for options that no forward takes and a size
+    /// of 0; [`Error::Allocation`] if there is no memory.
     pub fn new(
         place: &impl Place,
         inputs: usize,
@@ -206,9 +232,13 @@ impl ConvTranspose2d {
         options: Conv2dOptions,
         rng: &Rng,
     ) -> Result<Self> {
-        let shape = [inputs, outputs / options.groups.max(1), size[0], size[1]];
-        let (weight, bias) =
-            parameters("conv_transpose2d", place, &shape, [inputs, outputs], options.groups, rng)?;
+        const OP: &str = "conv_transpose2d";
+        let (channels, groups) = ([inputs, outputs], options.groups);
+        check_groups(OP, groups, channels)?;
+        check_size(OP, &size)?;
+        options.transposed(OP)?;
+        let shape = [inputs, outputs / groups, size[0], size[1]];
+        let (weight, bias) = parameters(place, &shape, channels, groups, rng)?;
         Ok(Self { weight, bias: Some(bias), options })
     }
 
@@ -233,8 +263,29 @@ impl Module for ConvTranspose2d {
 }
 
 /// The largest element of each window, see [`Tensor::max_pool2d`].
+///
+/// ```
+/// use highwater_tensor::nn::{MaxPool2d, Module};
+/// use highwater_tensor::{Device, Tensor};
+/// let halves = MaxPool2d::new(2)?;
+/// assert_eq!(halves.forward(&Tensor::zeros(&Device::cpu()?, [8, 16, 28, 28])?)?.dims(), [8, 16, 14, 14]);
+/// assert!(MaxPool2d::new(0).is_err());
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
-pub struct MaxPool2d(pub Pool2dOptions);
+pub struct MaxPool2d(Pool2dOptions);
+
+impl MaxPool2d {
+    /// A layer with windows as `options` say; a number alone is the size of square ones side by side.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] for sizes and strides of 0, and for padding of more than half the size.
+    pub fn new(options: impl Into<Pool2dOptions>) -> Result<Self> {
+        let options = options.into();
+        options.axes("max_pool2d")?;
+        Ok(Self(options))
+    }
+}
 
 impl Module for MaxPool2d {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
@@ -244,7 +295,19 @@ impl Module for MaxPool2d {
 
 /// The mean of each window, see [`Tensor::avg_pool2d`].
 #[derive(Clone, Copy, Debug)]
-pub struct AvgPool2d(pub Pool2dOptions);
+pub struct AvgPool2d(Pool2dOptions);
+
+impl AvgPool2d {
+    /// A layer with windows as `options` say; a number alone is the size of square ones side by side.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] for sizes and strides of 0, and for padding of more than half the size.
+    pub fn new(options: impl Into<Pool2dOptions>) -> Result<Self> {
+        let options = options.into();
+        options.axes("avg_pool2d")?;
+        Ok(Self(options))
+    }
+}
 
 impl Module for AvgPool2d {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {

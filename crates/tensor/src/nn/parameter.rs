@@ -8,7 +8,7 @@ use bfc_core::{Category, Tag};
 use highwater_tracking::module;
 
 use crate::autograd::version::LeftBehind;
-use crate::autograd::{Gradients, LeafId, tape};
+use crate::autograd::{Cursor, Gradients, LeafId, tape};
 use crate::backend::Kernel;
 use crate::context::OpContext;
 use crate::dtype::DType;
@@ -118,7 +118,8 @@ impl Parameter {
     }
 
     /// Converts the values to another element type, in place of the old ones: this is another leaf of the graph then. Before
-    /// an optimiser is made, as its state is made for a type.
+    /// an optimiser is made, as its state is made for a type, and not between a backward pass and the step: its gradients are of
+    /// the former leaf, and the step is an error, [`Error::StaleGradient`].
     ///
     /// # Errors
     /// [`Error::UnsupportedDType`] unless `dtype` is a floating-point type, [`Error::Allocation`] if there is no memory;
@@ -138,9 +139,10 @@ impl Parameter {
             let ctx = OpContext::create(OP, &device, device.default_allocator()?, Category::Parameter);
             let mut converted = ctx.output(before.shape(), dtype)?;
             ctx.compute(Kernel::Copy { input: before.view(), out: converted.view_mut() })?;
-            let converted = converted.finish().requiring_grad()?;
+            let converted = converted.finish();
             let mut own = self.lock();
             if own.tensor.shares_buffer_with(&before) {
+                let converted = converted.requiring_grad_after(&own.tensor)?;
                 own.move_to(converted);
                 own.left_behind.tell();
                 return Ok(());
@@ -154,25 +156,28 @@ impl Parameter {
     }
 
     /// Where a pass has a gradient for this parameter, makes this cell the only holder of its buffer, so that an
-    /// [`update`](Self::update) needs no memory. That may take a copy, which is charged to the module of this path. Tells under which
+    /// [`update`](Self::update) needs no memory. That may take a copy, which is charged to the module. Tells under which
     /// leaf the gradient is, and the parameter's type.
     ///
     /// # Errors
-    /// As [`set`](Self::set), for a gradient that is neither of the parameter's type nor of the one that it is computed with.
+    /// [`Error::StaleGradient`], with the parameter's path, if there is one of what it was before it was converted; as
+    /// [`set`](Self::set) for a gradient that is neither of the parameter's type nor of the one that it is computed with.
     pub(crate) fn make_ready(
         &self,
         op: &'static str,
-        path: &str,
+        (path, layer): (&str, &str),
         gradients: &Gradients,
+        cursor: &mut Cursor,
     ) -> Result<Option<(LeafId, DType)>> {
         let mut own = self.lock();
         let tensor = &mut own.tensor;
-        let Some((leaf, gradient)) = gradients.find(tensor) else { return Ok(None) };
+        let found = gradients.find(tensor, cursor).map_err(|given| stale(op, path, tensor, given))?;
+        let Some((leaf, gradient)) = found else { return Ok(None) };
         let (dtype, given) = (tensor.dtype(), gradient.dtype());
         check(op, tensor, gradient, |own| own == given || own.computed_as() == given)?;
         if tensor.view_mut().is_none() {
             drop(own);
-            let _scope = module(path);
+            let _scope = module(layer);
             self.make_unique()?;
         }
         Ok(Some((leaf, dtype)))
@@ -225,6 +230,12 @@ impl Parameter {
     fn lock(&self) -> BiasedGuard<'_, Cell> {
         self.cell.lock(ThreadNumber::current())
     }
+}
+
+/// The error that a gradient is of what a parameter was before it was converted.
+#[cold]
+fn stale(op: &'static str, path: &str, own: &Tensor, given: DType) -> Error {
+    Error::StaleGradient { op, parameter: path.to_owned(), shape: *own.shape(), is: own.dtype(), given }
 }
 
 /// Checks that `values` could be those of a parameter.

@@ -51,8 +51,7 @@ impl Op for BinaryOp {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let (op, [lhs, rhs]) = (self.name(), [inputs[0], inputs[1]]);
         same_dtype(op, lhs, rhs)?;
-        let takes_integers = self.0 != Binary::Pow;
-        supported(op, lhs.dtype(), |dtype| dtype.is_float() || takes_integers && is_number(dtype))?;
+        supported(op, lhs.dtype(), is_number)?;
         let shape = Shape::broadcast(op, lhs.shape(), rhs.shape())?;
         let mut out = ctx.output(&shape, lhs.dtype())?;
         let [left, right] = [lhs.layout().broadcast_to(op, &shape)?, rhs.layout().broadcast_to(op, &shape)?];
@@ -212,7 +211,17 @@ binary_methods! {
     maximum = Maximum;
     /// The smaller of a and b; NaN if either is. At ties each gets half of the gradient.
     minimum = Minimum;
-    /// a to the power b, for floats: NaN for a below 0 unless b is whole.
+    /// a to the power b. Of floats it is NaN for a below 0 unless b is whole. Integers wrap; to a power below 0 they are 1 by a
+    /// power, cut towards zero as quotients are: 0 but for 1 and -1, as in PyTorch, where NumPy refuses them.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor};
+    /// let device = Device::cpu()?;
+    /// let [bases, powers] = [[2i64, -3, 7, -1], [10, 3, -2, -3]];
+    /// let [a, b] = [bases, powers].map(|values| Tensor::from_slice(&device, &values, [4]));
+    /// assert_eq!(a?.pow(&b?)?.to_vec::<i64>()?, [1024, -27, 0, -1]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
     pow = Pow;
 }
 

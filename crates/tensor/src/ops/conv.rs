@@ -18,6 +18,7 @@ use crate::backend::{Convolution, Kernel, Window, Workspace};
 use crate::context::{Buffer, OpContext};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::layout::Layout;
 use crate::op::{Op, apply};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -57,13 +58,47 @@ impl Conv2dOptions {
         Self { stride: [1, 1], padding: [padding; 2], dilation: [1, 1], groups: 1, output_padding: [0, 0] }
     }
 
-    /// Refuses what is for transposed convolutions alone.
-    fn without_output_padding(self, op: &'static str) -> Result<Self> {
+    /// The options of a plain convolution.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] for strides, dilations or groups of 0, and for what is for transposed convolutions alone.
+    pub(crate) fn plain(self, op: &'static str) -> Result<Self> {
+        self.check(op)?;
         if self.output_padding == [0, 0] {
             return Ok(self);
         }
         let (argument, expected) = ("output_padding", "none, as the convolution is not transposed");
         Err(Error::BadArgument { op, argument, expected, got: format!("{:?}", self.output_padding) })
+    }
+
+    /// The options of a convolution over one axis, as over images of one row.
+    ///
+    /// # Errors
+    /// As [`plain`](Self::plain), and for options of another axis.
+    pub(crate) fn along_rows(self, op: &'static str) -> Result<Self> {
+        let options = Self {
+            stride: along_rows(op, "stride", self.stride, 1)?,
+            padding: along_rows(op, "padding", self.padding, 0)?,
+            dilation: along_rows(op, "dilation", self.dilation, 1)?,
+            ..self
+        };
+        options.plain(op)
+    }
+
+    /// The options of a transposed convolution.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] for strides, dilations or groups of 0, and for output padding that is neither below the stride nor
+    /// below the dilation.
+    pub(crate) fn transposed(self, op: &'static str) -> Result<Self> {
+        self.check(op)?;
+        let Self { output_padding, stride, dilation, .. } = self;
+        if (0..2).all(|axis| output_padding[axis] < stride[axis].max(dilation[axis])) {
+            return Ok(self);
+        }
+        let (argument, expected) = ("output_padding", "less than the stride or the dilation");
+        let got = format!("{output_padding:?} for {stride:?} and {dilation:?}");
+        Err(Error::BadArgument { op, argument, expected, got })
     }
 
     fn convolution(&self, weight: &Shape) -> Convolution {
@@ -98,35 +133,50 @@ impl Conv2dOptions {
     }
 }
 
-/// Types, ranks, and channels that `groups` divides.
-fn check_operands(op: &'static str, x: &Tensor, weight: &Tensor) -> Result<()> {
-    same_dtype(op, x, weight)?;
-    supported(op, x.dtype(), DType::is_float)?;
-    for operand in [x, weight] {
-        if operand.rank() != 4 {
-            return Err(Error::BadRank { op, expected: "four axes", shape: *operand.shape() });
-        }
-    }
-    Ok(())
+/// The axis that a sequence has not, and the image of one row has that it is computed as.
+const ROWS: usize = 2;
+
+/// A tensor's elements as images; those of sequences as images of one row.
+fn image(layout: &Layout) -> Result<Layout> {
+    if layout.shape().rank() > 3 { Ok(*layout) } else { layout.with_axis(ROWS) }
 }
 
 /// Forward, y is smaller than x; transposed, it is larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Conv2d {
+struct Convolve {
     op: &'static str,
     options: Conv2dOptions,
     transposed: bool,
+    /// How many axes the operands have: four, or three where they are sequences.
+    rank: usize,
 }
 
-impl Conv2d {
+impl Convolve {
+    /// Types and ranks.
+    fn check_operands(&self, x: &Tensor, weight: &Tensor) -> Result<()> {
+        let op = self.op;
+        for operand in [x, weight] {
+            if operand.rank() != self.rank {
+                let expected = if self.rank == 3 { "three axes" } else { "four axes" };
+                return Err(Error::BadRank { op, expected, shape: *operand.shape() });
+            }
+        }
+        same_dtype(op, x, weight)?;
+        supported(op, x.dtype(), DType::is_float)
+    }
+
     /// The shape of the output.
     fn output_shape(&self, x: &Tensor, weight: &Tensor) -> Result<Shape> {
         let mismatch = Error::ShapeMismatch { op: self.op, lhs: *x.shape(), rhs: *weight.shape() };
-        let ([n, channels, height, width], [first, second, _, _]) = (x.dims(), weight.dims()) else {
+        let (images, filters) = (image(x.layout())?, image(weight.layout())?);
+        let ([n, channels, height, width], [first, second, _, _]) =
+            (images.shape().dims(), filters.shape().dims())
+        else {
             return Err(mismatch);
         };
         let groups = self.options.groups;
-        let conv = self.options.convolution(weight.shape());
+        let conv = self.options.convolution(filters.shape());
+        // Channels that the groups divide.
         let (channels_fit, outputs) = if self.transposed {
             (channels == first && channels % groups == 0, second.checked_mul(groups))
         } else {
@@ -138,6 +188,7 @@ impl Conv2d {
         };
         let outputs = outputs.filter(|_| channels_fit).ok_or(mismatch)?;
         match (size(0, *height), size(1, *width)) {
+            (Some(_), Some(long)) if self.rank == 3 => Shape::new(&[*n, outputs, long]),
             (Some(high), Some(wide)) => Shape::new(&[*n, outputs, high, wide]),
             _ => Err(self.no_place(x, weight)),
         }
@@ -145,9 +196,9 @@ impl Conv2d {
 
     /// That the windows leave no output, in the axes that the caller knows of.
     fn no_place(&self, x: &Tensor, weight: &Tensor) -> Error {
-        let axes = if self.op == "conv1d" { 1 } else { 0 };
+        let axes = 4 - self.rank;
         let Conv2dOptions { padding, dilation, stride, .. } = self.options;
-        let [size, image] = [weight, x].map(|operand| &operand.dims()[2 + axes..]);
+        let [size, image] = [weight, x].map(|operand| &operand.dims()[2..]);
         let mut got = format!("a window of {size:?} on {image:?} with padding {:?}", &padding[axes..]);
         if dilation != [1, 1] {
             got += &format!(" and dilation {:?}", &dilation[axes..]);
@@ -155,10 +206,7 @@ impl Conv2d {
         if self.transposed {
             got += &format!(", moved by {:?}", &stride[axes..]);
         }
-        // As the caller gave them: sequences have become images of one row.
-        let [given, filters] =
-            [x, weight].map(|operand| [&operand.dims()[..2], &operand.dims()[2 + axes..]].concat());
-        got += &format!(" (shapes {given:?} and {filters:?})");
+        got += &format!(" (shapes {} and {})", x.shape(), weight.shape());
         let expected = if self.transposed {
             "a window that leaves an output"
         } else {
@@ -184,31 +232,36 @@ impl Conv2d {
         weight: &Tensor,
         shape: &Shape,
     ) -> Result<Tensor> {
-        let conv = self.options.convolution(weight.shape());
         let (x, weight) = (x.contiguous()?, weight.contiguous()?);
         let mut out = ctx.output(shape, x.dtype())?;
-        let (small, large) = if adjoint { (x.shape(), shape) } else { (shape, x.shape()) };
+        let (images, filters, results) =
+            (image(x.layout())?, image(weight.layout())?, image(out.view().layout())?);
+        let conv = self.options.convolution(filters.shape());
+        let (small, large) =
+            if adjoint { (images.shape(), results.shape()) } else { (results.shape(), images.shape()) };
         let mut workspace =
             ctx.workspace(Workspace::Conv2d { conv: &conv, input: large, out: small, dtype: x.dtype() })?;
-        let (weight, workspace) = (weight.view(), workspace.as_mut().map(Buffer::view_mut));
+        let (x, weight) = (x.view().with_layout(&images), weight.view().with_layout(&filters));
+        let workspace = workspace.as_mut().map(Buffer::view_mut);
+        let (mut y, grad) = (out.view_mut(), x);
+        let y = y.with_layout(&results);
         ctx.compute(if adjoint {
-            Kernel::Conv2dInputGrad { conv, weight, grad: x.view(), workspace, out: out.view_mut() }
+            Kernel::Conv2dInputGrad { conv, weight, grad, workspace, out: y }
         } else {
-            Kernel::Conv2d { conv, input: x.view(), weight, workspace, out: out.view_mut() }
+            Kernel::Conv2d { conv, input: x, weight, workspace, out: y }
         })?;
         Ok(out.finish())
     }
 }
 
-impl Op for Conv2d {
+impl Op for Convolve {
     fn name(&self) -> &'static str {
         self.op
     }
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let (x, weight) = (inputs[0], inputs[1]);
-        check_operands(self.op, x, weight)?;
-        self.options.check(self.op)?;
+        self.check_operands(x, weight)?;
         let shape = self.output_shape(x, weight)?;
         let y = self.compute(ctx, self.transposed, x, weight, &shape)?;
         if weight.requires_grad() {
@@ -228,22 +281,24 @@ impl Op for Conv2d {
         })?;
         let to_weight = wanted(saved, 1, || {
             let (x, shape) = (saved.tensor(0)?, saved.input_shape(1));
-            let conv = self.options.convolution(&shape);
             let (large, small) = if self.transposed { (grad, x) } else { (x, grad) };
             let (large, small) = (large.contiguous()?, small.contiguous()?);
             let mut out = ctx.output(&shape, x.dtype())?;
+            let (larger, smaller, filters) =
+                (image(large.layout())?, image(small.layout())?, image(out.view().layout())?);
+            let conv = self.options.convolution(filters.shape());
             let mut workspace = ctx.workspace(Workspace::Conv2dWeightGrad {
                 conv: &conv,
-                input: large.shape(),
-                out: small.shape(),
+                input: larger.shape(),
+                out: smaller.shape(),
                 dtype: x.dtype(),
             })?;
             ctx.compute(Kernel::Conv2dWeightGrad {
                 conv,
-                input: large.view(),
-                grad: small.view(),
+                input: large.view().with_layout(&larger),
+                grad: small.view().with_layout(&smaller),
                 workspace: workspace.as_mut().map(Buffer::view_mut),
-                out: out.view_mut(),
+                out: out.view_mut().with_layout(&filters),
             })?;
             Ok(out.finish())
         })?;
@@ -272,7 +327,7 @@ impl Tensor {
     /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if there is no memory.
     pub fn conv2d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
         let op = "conv2d";
-        apply(Conv2d { op, options: options.without_output_padding(op)?, transposed: false }, &[self, weight])
+        apply(Convolve { op, options: options.plain(op)?, transposed: false, rank: 4 }, &[self, weight])
     }
 
     /// The transpose of a convolution (also called deconvolution): images `[n, channels, h, w]` become larger by filters
@@ -283,19 +338,7 @@ impl Tensor {
     /// dilation.
     pub fn conv_transpose2d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
         let op = "conv_transpose2d";
-        let most = |axis: usize| options.stride[axis].max(options.dilation[axis]).max(1);
-        if (0..2).any(|axis| options.output_padding[axis] >= most(axis)) {
-            return Err(Error::BadArgument {
-                op,
-                argument: "output_padding",
-                expected: "less than the stride or the dilation",
-                got: format!(
-                    "{:?} for {:?} and {:?}",
-                    options.output_padding, options.stride, options.dilation
-                ),
-            });
-        }
-        apply(Conv2d { op, options, transposed: true }, &[self, weight])
+        apply(Convolve { op, options: options.transposed(op)?, transposed: true, rank: 4 }, &[self, weight])
     }
 
     /// The cross-correlation of sequences `[n, channels, len]` with filters `[out channels, channels / groups, k]`. Of the
@@ -304,29 +347,8 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::conv2d`], for three axes; [`Error::BadArgument`] for options of another axis.
     pub fn conv1d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
-        for operand in [self, weight] {
-            if operand.rank() != 3 {
-                return Err(Error::BadRank { op: "conv1d", expected: "three axes", shape: *operand.shape() });
-            }
-        }
-        const OP: &str = "conv1d";
-        same_dtype(OP, self, weight)?;
-        let options = Conv2dOptions {
-            stride: along_rows(OP, "stride", options.stride, 1)?,
-            padding: along_rows(OP, "padding", options.padding, 0)?,
-            dilation: along_rows(OP, "dilation", options.dilation, 1)?,
-            ..options
-        };
-        let op = Conv2d { op: OP, options: options.without_output_padding(OP)?, transposed: false };
-        let result = apply(op, &[&self.unsqueeze(2)?, &weight.unsqueeze(2)?]);
-        // With the shapes that the caller knows.
-        let (lhs, rhs) = (*self.shape(), *weight.shape());
-        result
-            .map_err(|error| match error {
-                Error::ShapeMismatch { op, .. } => Error::ShapeMismatch { op, lhs, rhs },
-                other => other,
-            })?
-            .squeeze(2)
+        let op = "conv1d";
+        apply(Convolve { op, options: options.along_rows(op)?, transposed: false, rank: 3 }, &[self, weight])
     }
 }
 

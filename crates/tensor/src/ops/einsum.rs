@@ -12,7 +12,8 @@ mod equation;
 
 use equation::{Equation, Labels};
 
-use super::{same_dtype, supported};
+use super::{is_number, same_dtype, supported};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
@@ -75,6 +76,11 @@ impl Labelled {
         Ok(Self { tensor: self.tensor.sum(&axes[..])?, labels })
     }
 
+    /// The same elements in another type: narrow integers, whose sums are i64, wrap as their products do.
+    fn of_type(self, dtype: DType) -> Result<Self> {
+        Ok(Self { tensor: self.tensor.to_dtype(dtype)?, ..self })
+    }
+
     /// The sizes of letters, of which this has all.
     fn sizes(&self, labels: &[u8]) -> Vec<usize> {
         let size =
@@ -84,8 +90,9 @@ impl Labelled {
 
     /// The product with another one, summed over what both have and `is_needed` does not hold for.
     fn times(self, other: Self, is_needed: impl Fn(u8) -> bool) -> Result<Self> {
-        let lhs = self.summed(|label| other.labels.contains(&label) || is_needed(label))?;
-        let rhs = other.summed(|label| lhs.labels.contains(&label) || is_needed(label))?;
+        let dtype = self.tensor.dtype();
+        let lhs = self.summed(|label| other.labels.contains(&label) || is_needed(label))?.of_type(dtype)?;
+        let rhs = other.summed(|label| lhs.labels.contains(&label) || is_needed(label))?.of_type(dtype)?;
         let shared = |label: &u8| lhs.labels.contains(label) && rhs.labels.contains(label);
         let of = |labels: &Labels, wanted: &dyn Fn(&u8) -> bool| -> Labels {
             labels.iter().copied().filter(|label| wanted(label)).collect()
@@ -116,7 +123,8 @@ impl Tensor {
     /// over the letters that the result does not have. A letter twice in one operand takes the diagonal of those axes. `...`
     /// stands for any number of axes without letters, which are broadcast and which the result has too, unless there are none.
     /// Without `->` the result has first the axes under `...`, then the letters that stand there once, in alphabetical order.
-    /// All is as in NumPy, but that a letter has one size, also where that is 1.
+    /// All is as in NumPy, but that a letter has one size, also where that is 1. Products of integers wrap in their own type;
+    /// one operand alone is summed as by [`sum`](Self::sum).
     ///
     /// ```
     /// use highwater_tensor::{Device, Tensor};
@@ -135,7 +143,7 @@ impl Tensor {
     /// [`Error::BadEquation`], which says where; [`Error::BadArgument`] unless there are as many tensors as the equation has
     /// operands, and if a letter has two sizes in one of them; [`Error::BadRank`] for one with another number of axes than letters
     /// (with `...` fewer); [`Error::ShapeMismatch`] if a letter has two sizes, or axes under `...` do not broadcast;
-    /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] where several are not floats, [`Error::DeviceMismatch`];
+    /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] for several of truth values, [`Error::DeviceMismatch`];
     /// [`Error::RankTooLarge`] if a product on the way has more axes than a tensor can have; [`Error::Allocation`] if there is
     /// no memory.
     pub fn einsum(equation: &str, operands: &[&Self]) -> Result<Self> {
@@ -151,7 +159,7 @@ impl Tensor {
         }
         for (&tensor, labels) in operands.iter().zip(&parsed.operands) {
             // One alone is not multiplied, but seen otherwise and summed.
-            supported(OP, tensor.dtype(), |dtype| dtype.is_float() || operands.len() == 1)?;
+            supported(OP, tensor.dtype(), |dtype| is_number(dtype) || operands.len() == 1)?;
             same_dtype(OP, operands[0], tensor)?;
             if !Equation::fits(labels, tensor.rank()) {
                 let (expected, shape) = ("an axis for each letter", *tensor.shape());
@@ -174,7 +182,10 @@ impl Tensor {
                 |label| output.contains(&label) || later.iter().any(|other| other.labels.contains(&label));
             product = product.times(next, is_needed)?;
         }
-        product.summed(|label| output.contains(&label))?.in_order(&output)
+        let result = product.summed(|label| output.contains(&label))?;
+        // What one operand alone is summed to is as `sum` has it.
+        let result = if operands.len() == 1 { result } else { result.of_type(operands[0].dtype())? };
+        result.in_order(&output)
     }
 }
 

@@ -7,7 +7,7 @@
 
 use super::axes::AxisSet;
 use super::matmul::multiply;
-use super::{reduce, same_dtype, supported, wanted};
+use super::{is_number, reduce, same_dtype, supported, wanted};
 use crate::autograd::{Saved, list_of_gradients};
 use crate::backend::{Activated, Activation, Kernel, Reduce};
 use crate::context::{Buffer, OpContext};
@@ -152,7 +152,7 @@ impl Linear {
 
 impl Tensor {
     /// This tensor's rows, along its last axis, times `weight` of shape `[inputs, outputs]`, plus `bias` of shape
-    /// `[outputs]`: as `matmul` and `add`, without the product in between.
+    /// `[outputs]`: as `matmul` and `add`, without the product in between. Integers wrap.
     ///
     /// ```
     /// use highwater_tensor::{Device, Tensor};
@@ -166,7 +166,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::BadRank`] for a scalar, and unless `weight` is a matrix and `bias` a vector; [`Error::ShapeMismatch`] if
-    /// sizes do not fit; [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if
+    /// sizes do not fit; [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] for truth values, [`Error::Allocation`] if
     /// there is no memory.
     pub fn linear(&self, weight: &Self, bias: &Self) -> Result<Self> {
         self.linear_with(weight, bias, None)
@@ -185,14 +185,15 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`linear`](Self::linear).
+    /// As [`linear`](Self::linear); [`Error::UnsupportedDType`] except for floats.
     pub fn linear_activation(&self, weight: &Self, bias: &Self, activation: Activation) -> Result<Self> {
         self.linear_with(weight, bias, Some(activation))
     }
 
     fn linear_with(&self, weight: &Self, bias: &Self, activation: Option<Activation>) -> Result<Self> {
         same_dtype(OP, self, weight)?;
-        supported(OP, self.dtype(), DType::is_float)?;
+        let takes = if activation.is_some() { DType::is_float } else { is_number };
+        supported(OP, self.dtype(), takes)?;
         let of_rank = |tensor: &Self, rank: usize, expected: &'static str| {
             let fits = tensor.rank() == rank;
             if fits { Ok(()) } else { Err(Error::BadRank { op: OP, expected, shape: *tensor.shape() }) }

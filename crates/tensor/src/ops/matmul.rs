@@ -4,13 +4,13 @@
 //!   the right a column, and that axis is not in the result.
 //! - Y = A·B, ∂L/∂A = ∂L/∂Y·Bᵀ, ∂L/∂B = Aᵀ·∂L/∂Y, summed over leading axes that were broadcast. Transposed operands are
 //!   views: nothing is copied.
+//! - Integers are multiplied and summed in their own type, and wrap, as in NumPy and PyTorch; they have no gradient.
 //! - One output is taken. Saves A for the gradient of B, and B for that of A.
 
-use super::{same_dtype, supported, wanted};
+use super::{is_number, same_dtype, supported, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Activated, Kernel, Workspace};
 use crate::context::{Buffer, OpContext};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::op::{Op, apply};
@@ -104,7 +104,7 @@ impl Plan {
     /// For types and shapes that cannot be multiplied.
     fn new(lhs: &Tensor, rhs: &Tensor) -> Result<Self> {
         same_dtype(OP, lhs, rhs)?;
-        supported(OP, lhs.dtype(), DType::is_float)?;
+        supported(OP, lhs.dtype(), is_number)?;
         for operand in [lhs, rhs] {
             if operand.rank() == 0 {
                 let expected = "operands with at least one axis";
@@ -155,7 +155,7 @@ impl Plan {
 
 impl Tensor {
     /// The matrix product, of stacks of matrices along broadcast leading axes; vectors are rows on the left and columns
-    /// on the right.
+    /// on the right. Integers stay what they are, and wrap.
     ///
     /// ```
     /// use highwater_tensor::{Device, Tensor};
@@ -169,7 +169,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] if the inner sizes differ or leading axes do not broadcast, [`Error::BadRank`] for a
-    /// scalar, [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if there
+    /// scalar, [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] for truth values, [`Error::Allocation`] if there
     /// is no memory.
     pub fn matmul(&self, rhs: &Self) -> Result<Self> {
         // A stack of matrices by one matrix is one product with more rows. So the backward is one product too, where

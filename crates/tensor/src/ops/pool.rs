@@ -16,6 +16,7 @@ use crate::backend::{Kernel, Pool, PoolAxis, Window};
 use crate::context::OpContext;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::layout::Layout;
 use crate::op::{Op, apply};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
@@ -43,7 +44,11 @@ impl Pool2dOptions {
         Self { size: [size; 2], stride: [size; 2], padding: [0; 2] }
     }
 
-    fn axes(&self, op: &'static str) -> Result<[PoolAxis; 2]> {
+    /// The windows along both axes.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] for options out of range.
+    pub(crate) fn axes(&self, op: &'static str) -> Result<[PoolAxis; 2]> {
         let axis = |axis: usize| {
             let (size, stride, padding) = (self.size[axis], self.stride[axis], self.padding[axis]);
             if size == 0 || stride == 0 || padding > size / 2 {
@@ -72,9 +77,27 @@ struct Pool2d {
     op: &'static str,
     pool: Pool,
     axes: [PoolAxis; 2],
+    /// Whether it goes along the last axis alone, of rows that are taken as images of one row.
+    of_rows: bool,
 }
 
 impl Pool2d {
+    /// A tensor's elements as images.
+    fn images(&self, layout: &Layout) -> Result<Layout> {
+        if self.of_rows { layout.with_axis(layout.shape().rank() - 1) } else { Ok(*layout) }
+    }
+
+    /// Whether there may be images in a tensor of so many axes.
+    fn check_rank(&self, x: &Tensor) -> Result<()> {
+        let (fits, expected) = if self.of_rows {
+            // One more is needed on the way.
+            ((1..MAX_RANK).contains(&x.rank()), "at least one axis, and one less than there can be")
+        } else {
+            (x.rank() >= 2, "at least two axes")
+        };
+        if fits { Ok(()) } else { Err(Error::BadRank { op: self.op, expected, shape: *x.shape() }) }
+    }
+
     /// The windows, in words for an error.
     fn windows(&self) -> String {
         let [high, wide] = self.axes.map(|axis| match axis {
@@ -83,7 +106,11 @@ impl Pool2d {
             }
             PoolAxis::Adaptive { outputs } => format!("{outputs} outputs"),
         });
-        if high == wide { high } else { format!("{high} along the height and {wide} along the width") }
+        if self.of_rows || high == wide {
+            wide
+        } else {
+            format!("{high} along the height and {wide} along the width")
+        }
     }
 }
 
@@ -95,7 +122,9 @@ impl Op for Pool2d {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
         supported(self.op, x.dtype(), DType::is_float)?;
-        let [leading @ .., height, width] = x.dims() else {
+        self.check_rank(x)?;
+        let images = self.images(x.layout())?;
+        let [leading @ .., height, width] = images.shape().dims() else {
             return Err(Error::BadRank { op: self.op, expected: "at least two axes", shape: *x.shape() });
         };
         let sizes = self.axes[0].outputs(*height).zip(self.axes[1].outputs(*width));
@@ -108,14 +137,16 @@ impl Op for Pool2d {
                 got: format!("{} for a tensor of shape {}", self.windows(), x.shape()),
             });
         };
-        let shape = Shape::new(&[leading, &[high, wide]].concat())?;
+        let places = if self.of_rows { &[wide][..] } else { &[high, wide] };
+        let shape = Shape::new(&[leading, places].concat())?;
         let x = x.contiguous()?;
         let mut out = ctx.output(&shape, x.dtype())?;
+        let (images, results) = (self.images(x.layout())?, self.images(out.view().layout())?);
         ctx.compute(Kernel::Pool2d {
             pool: self.pool,
             axes: self.axes,
-            input: x.view(),
-            out: out.view_mut(),
+            input: x.view().with_layout(&images),
+            out: out.view_mut().with_layout(&results),
         })?;
         if self.pool == Pool::Max {
             ctx.save(&x);
@@ -124,15 +155,17 @@ impl Op for Pool2d {
     }
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let x = if self.pool == Pool::Max { Some(saved.tensor(0)?.view()) } else { None };
+        let x = if self.pool == Pool::Max { Some(saved.tensor(0)?) } else { None };
         let grad = grad.contiguous()?;
         let mut out = ctx.output(&saved.input_shape(0), saved.input_dtype(0))?;
+        // What was pooled lies as its gradient does.
+        let (images, results) = (self.images(out.view().layout())?, self.images(grad.layout())?);
         ctx.compute(Kernel::Pool2dGrad {
             pool: self.pool,
             axes: self.axes,
-            input: x,
-            grad: grad.view(),
-            out: out.view_mut(),
+            input: x.map(|x| x.view().with_layout(&images)),
+            grad: grad.view().with_layout(&results),
+            out: out.view_mut().with_layout(&images),
         })?;
         Ok(vec![Some(out.finish())])
     }
@@ -155,7 +188,7 @@ impl Tensor {
     /// [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if there is no memory.
     pub fn max_pool2d(&self, options: impl Into<Pool2dOptions>) -> Result<Self> {
         let op = "max_pool2d";
-        apply(Pool2d { op, pool: Pool::Max, axes: options.into().axes(op)? }, &[self])
+        apply(Pool2d { op, pool: Pool::Max, axes: options.into().axes(op)?, of_rows: false }, &[self])
     }
 
     /// The sum of each window over the last two axes by its size, in which padding counts as 0.
@@ -164,7 +197,7 @@ impl Tensor {
     /// As [`Tensor::max_pool2d`].
     pub fn avg_pool2d(&self, options: impl Into<Pool2dOptions>) -> Result<Self> {
         let op = "avg_pool2d";
-        apply(Pool2d { op, pool: Pool::Mean, axes: options.into().axes(op)? }, &[self])
+        apply(Pool2d { op, pool: Pool::Mean, axes: options.into().axes(op)?, of_rows: false }, &[self])
     }
 
     /// Means over the last two axes, of as many windows as asked for, which cover the whole: `[1, 1]` is the mean of each
@@ -174,7 +207,7 @@ impl Tensor {
     /// As [`Tensor::max_pool2d`].
     pub fn adaptive_avg_pool2d(&self, outputs: [usize; 2]) -> Result<Self> {
         let axes = outputs.map(|outputs| PoolAxis::Adaptive { outputs });
-        apply(Pool2d { op: "adaptive_avg_pool2d", pool: Pool::Mean, axes }, &[self])
+        apply(Pool2d { op: "adaptive_avg_pool2d", pool: Pool::Mean, axes, of_rows: false }, &[self])
     }
 
     /// The largest elements over the last two axes, of as many windows as asked for, which cover the whole; NaN if any is.
@@ -183,7 +216,7 @@ impl Tensor {
     /// As [`Tensor::max_pool2d`].
     pub fn adaptive_max_pool2d(&self, outputs: [usize; 2]) -> Result<Self> {
         let axes = outputs.map(|outputs| PoolAxis::Adaptive { outputs });
-        apply(Pool2d { op: "adaptive_max_pool2d", pool: Pool::Max, axes }, &[self])
+        apply(Pool2d { op: "adaptive_max_pool2d", pool: Pool::Max, axes, of_rows: false }, &[self])
     }
 
     /// The largest element in each window over the last axis, as [`Tensor::max_pool2d`]. Of the options, the second of each pair
@@ -212,33 +245,12 @@ impl Tensor {
 
     /// Rows are images of one row.
     fn pool1d(&self, op: &'static str, pool: Pool, options: Pool2dOptions) -> Result<Self> {
-        // One more is needed on the way.
-        if self.rank() == 0 || self.rank() == MAX_RANK {
-            let expected = "at least one axis, and one less than there can be";
-            return Err(Error::BadRank { op, expected, shape: *self.shape() });
-        }
-        let axes = Pool2dOptions {
+        let options = Pool2dOptions {
             size: along_rows(op, "size", options.size, 1)?,
             stride: along_rows(op, "stride", options.stride, 1)?,
             padding: along_rows(op, "padding", options.padding, 0)?,
-        }
-        .axes(op)?;
-        let result = apply(Pool2d { op, pool, axes }, &[&self.unsqueeze(-2)?]);
-        // With the shape that the caller knows, and the axis that there is.
-        result
-            .map_err(|error| match error {
-                Error::BadArgument { op, argument, expected, .. } => {
-                    let [size, stride, padding] =
-                        [options.size, options.stride, options.padding].map(|pair| pair[1]);
-                    let shape = self.shape();
-                    let got = format!(
-                        "size {size}, stride {stride}, padding {padding} for a tensor of shape {shape}"
-                    );
-                    Error::BadArgument { op, argument, expected, got }
-                }
-                other => other,
-            })?
-            .squeeze(-2)
+        };
+        apply(Pool2d { op, pool, axes: options.axes(op)?, of_rows: true }, &[self])
     }
 }
 

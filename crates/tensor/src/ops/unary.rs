@@ -66,6 +66,9 @@ impl Op for UnaryOp {
             Unary::Clamp(low, high) => {
                 Unary::Clamp(holds(self.op, low, x.dtype())?, holds(self.op, high, x.dtype())?)
             }
+            Unary::Powf(exponent) if !x.dtype().is_float() => {
+                Unary::Powf(whole_exponent(self.op, exponent, x.dtype())?)
+            }
             f => f,
         };
         let saves_output = self.f.grad_reads_output() && !self.f.is_flat();
@@ -149,6 +152,16 @@ pub(super) fn holds(op: &'static str, scalar: Scalar, dtype: DType) -> Result<Sc
         }
         scalar => Ok(scalar),
     }
+}
+
+/// The power to which integers are raised: whole and not below 0, since others are no integers.
+fn whole_exponent(op: &'static str, exponent: f64, dtype: DType) -> Result<f64> {
+    if whole(exponent).is_some_and(|exponent| exponent >= 0) {
+        return Ok(exponent);
+    }
+    let expected = "a whole number of at least 0 for a tensor of integers";
+    let got = format!("{exponent} for a tensor of {dtype}");
+    Err(Error::BadArgument { op, argument: "exponent", expected, got })
 }
 
 fn refused(op: &'static str, scalar: Scalar, dtype: DType, expected: &'static str) -> Error {
@@ -328,10 +341,11 @@ impl Tensor {
     }
 
     /// x to a power. See [`pow`](Self::pow) for powers that are a tensor. Powers of ½ and -½ are by square roots, as
-    /// PyTorch's: NaN for -∞, and the sign of -0 stays.
+    /// PyTorch's: NaN for -∞, and the sign of -0 stays. Integers wrap.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] for truth values; [`Error::BadArgument`] for a tensor of integers and a power that is below 0, as in
+    /// NumPy, or not whole; [`Error::Allocation`] if there is no memory.
     pub fn powf(&self, exponent: f64) -> Result<Self> {
         apply(UnaryOp { op: "powf", f: Unary::Powf(exponent) }, &[self])
     }

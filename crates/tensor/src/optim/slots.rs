@@ -130,9 +130,12 @@ impl<S: SlotState> Slots<S> {
     /// Finds the parameters that have a gradient, and makes sure that all of them can be updated.
     fn make_ready(&mut self, gradients: &Gradients) -> Result<()> {
         let (op, mut any_halves) = (self.op, false);
+        // Parameters come in the order of their leaves, as a rule.
+        let mut cursor = gradients.cursor();
         for Layer { module, slots, .. } in &mut self.layers {
             for slot in slots {
-                let ready = slot.parameter.make_ready(op, module.as_str(), gradients)?;
+                let named = (&slot.path[..], module.as_str());
+                let ready = slot.parameter.make_ready(op, named, gradients, &mut cursor)?;
                 slot.leaf = ready.map(|(leaf, _)| leaf);
                 let Some((_, dtype)) = ready else { continue };
                 // Before the first is changed: one that was converted since the state was made cannot be.

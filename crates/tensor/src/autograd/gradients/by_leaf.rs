@@ -1,6 +1,7 @@
 //! Tensors by leaf, in the order of the leaves.
 
 use crate::autograd::node::LeafId;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::spare::{self, Spare};
 use crate::tensor::Tensor;
@@ -9,6 +10,10 @@ use crate::tensor::Tensor;
 /// gradients out from the smallest on: both at the end of the list, so that nothing else has to move.
 #[derive(Debug, Default)]
 pub(crate) struct ByLeaf(Vec<(LeafId, Tensor)>);
+
+/// Where a walk over the leaves has come to: what was seen last.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cursor(usize);
 
 /// Room that is made at once: that of a small model.
 const ROOM: usize = 16;
@@ -86,6 +91,38 @@ impl ByLeaf {
         removed.map(|(_, tensor)| tensor)
     }
 
+    /// Where a walk from the smallest leaf on begins.
+    pub(crate) const fn cursor(&self) -> Cursor {
+        Cursor(self.0.len())
+    }
+
+    /// What a leaf has. Where a walk has come to it is looked for first.
+    ///
+    /// # Errors
+    /// The type of what there is of the leaf before it was converted.
+    #[inline]
+    pub(crate) fn find_latest(
+        &self,
+        leaf: LeafId,
+        cursor: &mut Cursor,
+    ) -> std::result::Result<Option<&Tensor>, DType> {
+        let next = cursor.0.wrapping_sub(1);
+        let found = match self.0.get(next) {
+            Some((other, _)) if *other == leaf => Ok(next),
+            _ => self.find(leaf),
+        };
+        // What was converted to it stands right before it in their order, and so behind it here.
+        let (Ok(behind) | Err(behind)) = found.map(|at| at + 1);
+        if let Some((former, tensor)) = self.0.get(behind)
+            && former.became(leaf)
+        {
+            return Err(tensor.dtype());
+        }
+        let Ok(at) = found else { return Ok(None) };
+        *cursor = Cursor(at);
+        Ok(self.0.get(at).map(|(_, tensor)| tensor))
+    }
+
     pub(crate) const fn len(&self) -> usize {
         self.0.len()
     }
@@ -121,6 +158,42 @@ mod tests {
     use super::*;
     use crate::autograd::GradEdge;
     use crate::runtime::Runtime;
+
+    #[test]
+    fn a_gradient_of_what_a_leaf_was_is_found_wherever_it_stands() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let id = |leaf: &Tensor| match leaf.grad_edge() {
+            Some(GradEdge::Leaf(id)) => *id,
+            _ => panic!("a leaf"),
+        };
+        let values = || Tensor::ones(&device, 1).unwrap();
+        let leaves: Vec<Tensor> = (0..3).map(|_| values().requiring_grad().unwrap()).collect();
+        for (at, leaf) in leaves.iter().enumerate() {
+            let latest = id(&values().requiring_grad_after(leaf).unwrap());
+            let latest_of_all = leaves.iter().map(|leaf| id(&values().requiring_grad_after(leaf).unwrap()));
+            for with_latest in [false, true] {
+                let mut list = ByLeaf::default();
+                leaves.iter().for_each(|leaf| list.insert(id(leaf), leaf.clone()));
+                if with_latest {
+                    list.insert(latest, leaf.clone());
+                }
+                let find = |list: &ByLeaf, latest| {
+                    // Wherever it is looked for first.
+                    let found =
+                        |place| list.find_latest(latest, &mut Cursor(place)).map(|found| found.is_some());
+                    let everywhere = (0..=list.len() + 1).map(found).collect::<Vec<_>>();
+                    assert!(everywhere.iter().all(|found| *found == everywhere[0]), "{everywhere:?}");
+                    everywhere[0]
+                };
+                assert_eq!(find(&list, latest), Err(DType::F32));
+                list.remove(id(leaf));
+                assert_eq!(find(&list, latest), Ok(with_latest));
+                for (other, latest) in latest_of_all.clone().enumerate() {
+                    assert_eq!(find(&list, latest).is_err(), other != at);
+                }
+            }
+        }
+    }
 
     #[test]
     fn leaves_are_found_and_told_in_their_order_however_they_came() {

@@ -102,7 +102,28 @@ macro_rules! float {
     };
 }
 
-pub(super) use {any, byte_or_number, float, number};
+/// As [`any`] for a `Result`, but an error for everything but integers.
+macro_rules! integer {
+    ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            $crate::dtype::DType::I64 => {
+                type $T = i64;
+                $body
+            }
+            $crate::dtype::DType::I32 => {
+                type $T = i32;
+                $body
+            }
+            $crate::dtype::DType::U8 => {
+                type $T = u8;
+                $body
+            }
+            dtype => Err($crate::backend::cpu::dispatch::unsupported($op, dtype)),
+        }
+    };
+}
+
+pub(super) use {any, byte_or_number, float, integer, number};
 
 /// The error for an element type that a kernel is not defined for.
 pub(super) const fn unsupported(op: &'static str, dtype: DType) -> Error {

@@ -1,8 +1,8 @@
 //! Functions of two or three numbers, element by element.
 
-use super::dispatch::{any, byte_or_number, float, host, host_mut, number, unsupported};
+use super::dispatch::{any, byte_or_number, float, host, host_mut, integer, number, unsupported};
 use super::fold::BLOCK;
-use super::number::{Float, Number};
+use super::number::{Float, Integer, Number};
 use super::operands::{Pair, Source, Triple};
 use super::parallel::{HEAVY, LIGHT, Workers};
 use super::power::raise_each;
@@ -27,6 +27,13 @@ pub(super) fn binary(
     if dtype == DType::Bool && !closed_over_bool {
         return Err(unsupported(op, dtype));
     }
+    if f == Binary::Pow && !dtype.is_float() {
+        return integer!(op, dtype, T => {
+            let pair = Pair::<T, T>::new(op, lhs, rhs)?;
+            pair.map(workers, HEAVY, host_mut::<T>(op, out)?, T::power);
+            Ok(())
+        });
+    }
     if f == Binary::Pow {
         return float!(op, dtype, T => {
             let (bases, exponents) = (Source::<T>::new(op, lhs)?, Source::<T>::new(op, rhs)?);
@@ -48,7 +55,7 @@ pub(super) fn binary(
             Binary::Div => pair.map(workers, LIGHT, out, T::over),
             Binary::Maximum => pair.map(workers, LIGHT, out, T::larger),
             Binary::Minimum => pair.map(workers, LIGHT, out, T::smaller),
-            Binary::Pow => debug_assert!(false, "powers are of floats"),
+            Binary::Pow => debug_assert!(false, "powers are made above"),
         }
         Ok(())
     })
@@ -63,6 +70,12 @@ pub(super) fn accumulate(
     acc: ViewMut<'_>,
 ) -> Result<()> {
     let dtype = acc.dtype();
+    if f == Binary::Pow && !dtype.is_float() {
+        return integer!(op, dtype, T => {
+            fold_into(workers, &Source::<T>::new(op, input)?, HEAVY, host_mut::<T>(op, acc)?, T::power);
+            Ok(())
+        });
+    }
     if f == Binary::Pow {
         return float!(op, dtype, T => {
             let exponents = Source::<T>::new(op, input)?;
@@ -80,7 +93,7 @@ pub(super) fn accumulate(
             Binary::Div => fold_into(workers, source, LIGHT, acc, T::over),
             Binary::Maximum => fold_into(workers, source, LIGHT, acc, T::larger),
             Binary::Minimum => fold_into(workers, source, LIGHT, acc, T::smaller),
-            Binary::Pow => debug_assert!(false, "powers are of floats"),
+            Binary::Pow => debug_assert!(false, "powers are made above"),
         }
         Ok(())
     })

@@ -7,14 +7,15 @@
 //! second-level cache that each thread keeps once it has multiplied, and others from the system that are freed before
 //! the call returns. They belong on the line of memory outside the allocators.
 //!
-//! Very few numbers are multiplied here ([`small`]).
+//! Very few numbers are multiplied here ([`small`]), and integers ([`integer`]).
 
+mod integer;
 mod small;
 
 use gemm_common::Parallelism;
 
-use super::dispatch::{float, host, host_mut, scratch};
-use super::number::Float;
+use super::dispatch::{host, host_mut, number, scratch};
+use super::number::{Float, Number};
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers};
 use super::walk::Walk;
@@ -92,7 +93,7 @@ fn of_many(
     {
         return Err(Error::ShapeMismatch { op, lhs: *rhs.layout().shape(), rhs: *bias.layout().shape() });
     }
-    float!(op, out.dtype(), T => {
+    number!(op, out.dtype(), T => {
         let (left, right) = (host::<T>(op, &lhs)?, host::<T>(op, &rhs)?);
         let out = host_mut::<T>(op, out)?;
         let target = match &bias {
@@ -150,7 +151,7 @@ fn start_rows<T: Copy>(vector: &[T], layout: &Layout, out: &mut [T]) {
     others.chunks_exact_mut(columns).for_each(|row| row.copy_from_slice(first));
 }
 
-fn multiply<T: Gemm>(
+fn multiply<T: Factor>(
     workers: &Workers,
     (a, left): (&Stack<'_>, &[T]),
     (b, right): (&Stack<'_>, &[T]),
@@ -178,7 +179,7 @@ fn multiply<T: Gemm>(
         let first = start / n;
         let lhs = Matrix { rows: part.len() / n, ..a.matrix(left, from_a + first * a.row_stride) };
         let rhs = b.matrix(right, from_b);
-        gemm(lhs, rhs, part, target);
+        T::product(lhs, rhs, part, target);
     });
 }
 
@@ -354,6 +355,29 @@ fn shallow<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], targe
             Parallelism::None,
         );
     }
+}
+
+/// A number that matrices of are multiplied.
+trait Factor: Number {
+    /// `out`, row by row without gaps, becomes the product, or the product is added to it. No size may be 0.
+    fn product(lhs: Matrix<'_, Self>, rhs: Matrix<'_, Self>, out: &mut [Self], target: Target);
+}
+
+/// Numbers with a function for their products.
+macro_rules! factors {
+    ($($product:path: $($type:ty),*;)*) => {$($(
+        impl Factor for $type {
+            #[inline]
+            fn product(lhs: Matrix<'_, Self>, rhs: Matrix<'_, Self>, out: &mut [Self], target: Target) {
+                $product(lhs, rhs, out, target);
+            }
+        }
+    )*)*};
+}
+
+factors! {
+    gemm: f32, f64;
+    integer::product: i64, i32, u8;
 }
 
 /// dst ← alpha·dst + beta·lhs·rhs for dst of m × n elements and lhs of m × k: the sizes m, n, k; dst with its column

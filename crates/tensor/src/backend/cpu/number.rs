@@ -35,6 +35,9 @@ pub(super) trait Number: Stored {
     fn times(self, rhs: Self) -> Self;
     /// self / rhs; 0 for an integer divided by 0.
     fn over(self, rhs: Self) -> Self;
+    /// self · factor + term, of floats rounded once. Only for loops that [vectorise](super::simd): for a processor that has no
+    /// instruction for it, and in code that is compiled for such ones too, it is a call.
+    fn fused(self, factor: Self, term: Self) -> Self;
     /// -self
     fn negative(self) -> Self;
     /// |self|
@@ -132,6 +135,11 @@ macro_rules! float_number {
                 self / rhs
             }
 
+            #[inline(always)]
+            fn fused(self, factor: Self, term: Self) -> Self {
+                self.mul_add(factor, term)
+            }
+
             fn negative(self) -> Self {
                 -self
             }
@@ -148,11 +156,6 @@ macro_rules! float_number {
         impl Float for $type {
             const LARGE_ANGLE: Self = $limit;
             const EXP_VECTORISES: bool = $vectorises;
-
-            #[inline(always)]
-            fn fused(self, factor: Self, term: Self) -> Self {
-                self.mul_add(factor, term)
-            }
 
             #[inline(always)]
             fn exp(self) -> Self {
@@ -256,6 +259,11 @@ macro_rules! integer_number {
                 if rhs == 0 { 0 } else { self.wrapping_div(rhs) }
             }
 
+            #[inline(always)]
+            fn fused(self, factor: Self, term: Self) -> Self {
+                self.wrapping_mul(factor).wrapping_add(term)
+            }
+
             fn negative(self) -> Self {
                 self.wrapping_neg()
             }
@@ -269,6 +277,28 @@ macro_rules! integer_number {
             }
         }
     };
+}
+
+macro_rules! integer {
+    ($($type:ident),*) => {$(
+        impl Integer for $type {
+            fn raised(self, exponent: u64) -> Self {
+                let (mut power, mut square, mut left) = (1 as Self, self, exponent);
+                while left > 0 {
+                    if left % 2 == 1 {
+                        power = power.wrapping_mul(square);
+                    }
+                    square = square.wrapping_mul(square);
+                    left /= 2;
+                }
+                power
+            }
+
+            fn unsigned(self) -> u64 {
+                self as u64
+            }
+        }
+    )*};
 }
 
 /// |x| of a number that has no sign, so that the macro may call it like the others.
@@ -290,6 +320,28 @@ integer_number!(i64, wrapping_abs);
 integer_number!(i32, wrapping_abs);
 integer_number!(u8, itself);
 
+integer!(i64, i32, u8);
+
+/// A number without a fraction.
+pub(super) trait Integer: Number {
+    /// self to a power.
+    fn raised(self, exponent: u64) -> Self;
+    /// The same bits without a sign, of wider types those of the sign in front.
+    fn unsigned(self) -> u64;
+
+    /// self to a power; to one below 0 it is 1 by a power, cut towards zero as in divisions: 0 but for 1 and -1.
+    fn power(self, exponent: Self) -> Self {
+        if exponent >= Self::ZERO {
+            self.raised(exponent.unsigned())
+        } else if self.magnitude() == Self::ONE {
+            // Which are their own inverses.
+            self.raised(exponent.unsigned() % 2)
+        } else {
+            Self::ZERO
+        }
+    }
+}
+
 /// A number with a fraction.
 pub(super) trait Float:
     Number
@@ -309,9 +361,6 @@ pub(super) trait Float:
     /// Whether [`exp`](Self::exp) is arithmetic, which vectorises, and not a call.
     const EXP_VECTORISES: bool;
 
-    /// self · factor + term, rounded once. Only for loops that [vectorise](super::simd): for a processor that has no
-    /// instruction for it, and in code that is compiled for such ones too, it is a call.
-    fn fused(self, factor: Self, term: Self) -> Self;
     /// eˣ
     fn exp(self) -> Self;
     /// ln x

@@ -1,7 +1,7 @@
 //! Loops over slices, compiled for several instruction sets; the widest that the processor has is taken at run time.
 //!
 //! They are plain loops, which the compiler vectorises in functions that may use those instructions. A product and a sum are
-//! contracted into one rounding only where a loop says so ([`Float::fused`](super::number::Float::fused)), so it gives the same
+//! contracted into one rounding only where a loop says so ([`Number::fused`](super::number::Number::fused)), so it gives the same
 //! bits whatever the instructions. Processors without one for that, which are older than 2013, call a function.
 //!
 //! A loop is written once and not for each set: what is inlined into the functions of all of them the compiler then reads once,

@@ -1,8 +1,8 @@
 //! Functions of one number, and their derivatives.
 
-use super::dispatch::{float, host, host_mut, number};
+use super::dispatch::{float, host, host_mut, integer, number};
 use super::fold::BLOCK;
-use super::number::{Float, Number};
+use super::number::{Float, Integer, Number};
 use super::operands::{Pair, Source};
 use super::parallel::{HEAVY, LIGHT, Workers};
 use super::power::raise;
@@ -21,7 +21,18 @@ pub(super) fn unary(
     out: ViewMut<'_>,
 ) -> Result<()> {
     let dtype = out.dtype();
-    if f.takes_integers() {
+    if let Unary::Powf(exponent) = f
+        && !dtype.is_float()
+    {
+        // Whole and not below 0, as the op has seen to.
+        let exponent = exponent as u64;
+        return integer!(op, dtype, T => {
+            let (data, out) = (host::<T>(op, &input)?, host_mut::<T>(op, out)?);
+            Source::of(data, input.layout()).map(workers, HEAVY, out, |x| x.raised(exponent));
+            Ok(())
+        });
+    }
+    if f.is_arithmetic() {
         number!(op, dtype, T => {
             let (data, out) = (host::<T>(op, &input)?, host_mut::<T>(op, out)?);
             arithmetic(workers, f, &Source::of(data, input.layout()), out);
@@ -60,7 +71,7 @@ fn arithmetic<T: Number>(workers: &Workers, f: Unary, source: &Source<'_, T>, ou
             let (low, high) = (T::from_scalar(low), T::from_scalar(high));
             source.map(workers, LIGHT, out, |x| x.clamped(low, high));
         }
-        _ => debug_assert!(!f.takes_integers(), "{} is for floats", f.name()),
+        _ => debug_assert!(!f.is_arithmetic(), "{} is for floats", f.name()),
     }
 }
 

@@ -122,6 +122,7 @@ pub(super) fn unary(
         Unary::Softplus => (Family::Float, "transcendental", 11),
         Unary::GeluTanh => (Family::Float, "transcendental", 12),
         Unary::LeakyRelu(_) => (Family::Float, "transcendental", 13),
+        Unary::Powf(_) if !dtype.is_float() => (Family::Elementwise, "arithmetic", 9),
         Unary::Powf(_) => (Family::Float, "transcendental", 14),
         Unary::Floor => (Family::Float, "transcendental", 15),
         Unary::Ceil => (Family::Float, "transcendental", 16),
@@ -141,6 +142,8 @@ fn set_parameters(job: &mut Job, dtype: DType, f: Unary) {
         Unary::AddScalar(value) | Unary::MulScalar(value) | Unary::DivScalar(value) => {
             set_constant(job, 0, dtype, value);
         }
+        // Of integers the exponent may be larger than they are.
+        Unary::Powf(value) if !dtype.is_float() => job.integers[0] = value as i64,
         Unary::LeakyRelu(value) | Unary::Powf(value) => set_constant(job, 0, dtype, Scalar::Float(value)),
         Unary::Clamp(low, high) => {
             set_constant(job, 0, dtype, low);
@@ -242,10 +245,7 @@ fn launch_binary(device: &Launcher, op: &'static str, f: Binary, dtype: DType, m
         Binary::Div => 3,
         Binary::Maximum => 4,
         Binary::Minimum => 5,
-        Binary::Pow => {
-            float(op, dtype)?;
-            6
-        }
+        Binary::Pow => 6,
     };
     device.ahead(op, kernel(Family::Elementwise, "binary", dtype), job.count, &job)
 }

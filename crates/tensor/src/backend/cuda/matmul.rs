@@ -7,7 +7,7 @@ use bfc_cuda::kernels::{Family, Job, Operand, Output};
 use bfc_cuda::{Factor, Product};
 
 use super::elementwise;
-use super::launch::{Launcher, element, float, kernel, operand, origin, output, over, strided};
+use super::launch::{Launcher, element, float, kernel, number, operand, origin, output, over, strided};
 use crate::backend::blocks::TILE;
 use crate::backend::{Activated, Activation};
 use crate::error::Result;
@@ -53,8 +53,16 @@ pub(super) fn matmul(
     workspace: Option<&ViewMut<'_>>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
-    float(op, out.dtype())?;
-    if device.has_products() && by_library(device, op, after, factors, workspace, out)? {
+    // The library knows none but floats, and neither do activations.
+    if after.activation.is_some() {
+        float(op, out.dtype())?
+    } else {
+        number(op, out.dtype())?
+    }
+    if out.dtype().is_float()
+        && device.has_products()
+        && by_library(device, op, after, factors, workspace, out)?
+    {
         return Ok(());
     }
     by_kernel(device, op, after, factors, out)

@@ -1,7 +1,7 @@
 //! Products of so few numbers that packing them, as `gemm` does, takes longer than to multiply them.
 
 use super::super::dispatch::host;
-use super::super::number::Float;
+use super::super::number::Number;
 use super::super::simd::{self, Loop};
 use super::{Matrix, Target};
 use crate::backend::not_host;
@@ -39,7 +39,12 @@ const FEW: usize = 256;
 /// Whether a product is one of these. It follows from the shapes and strides alone.
 pub(super) fn is_small<T>(lhs: &Matrix<'_, T>, rhs: &Matrix<'_, T>) -> bool {
     let (m, k, n) = (lhs.rows, rhs.rows, rhs.cols);
-    m.saturating_mul(k).saturating_mul(n) <= MOST && (has_slices(rhs) || k.saturating_mul(n) <= COPIED)
+    m.saturating_mul(k).saturating_mul(n) <= MOST && takes(rhs)
+}
+
+/// Whether [`product`] can go along the rows of a right operand, of whatever size: they are slices, or there is room to copy them.
+pub(super) const fn takes<T>(rhs: &Matrix<'_, T>) -> bool {
+    has_slices(rhs) || rhs.rows.saturating_mul(rhs.cols) <= COPIED
 }
 
 /// Whether the rows are slices.
@@ -51,7 +56,7 @@ const fn has_slices<T>(matrix: &Matrix<'_, T>) -> bool {
 /// output. Looked at before anything that large ones need.
 // In one piece: what is handed from function to function in memory takes longer than such a product.
 #[inline(never)]
-pub(super) fn multiply<T: Float>(
+pub(super) fn multiply<T: Number>(
     op: &'static str,
     bias: Option<&View<'_>>,
     [lhs, rhs]: [&View<'_>; 2],
@@ -80,7 +85,7 @@ pub(super) fn multiply<T: Float>(
 
 /// The same, of operands that were looked at, with their strides.
 #[inline(always)]
-fn compute<T: Float>(
+fn compute<T: Number>(
     op: &'static str,
     row: Option<&View<'_>>,
     (lhs, left): (&View<'_>, [usize; 2]),
@@ -101,12 +106,12 @@ fn compute<T: Float>(
 
 /// What is in a view's buffer from its first element on.
 #[inline(always)]
-fn from_first<'a, T: Float>(op: &'static str, view: &View<'a>) -> Result<&'a [T]> {
+fn from_first<'a, T: Number>(op: &'static str, view: &View<'a>) -> Result<&'a [T]> {
     Ok(&host::<T>(op, view)?[view.layout().offset()..])
 }
 
 #[inline(always)]
-fn matrix<'a, T: Float>(
+fn matrix<'a, T: Number>(
     op: &'static str,
     view: &View<'a>,
     [rows, cols]: [usize; 2],
@@ -117,7 +122,7 @@ fn matrix<'a, T: Float>(
 
 /// `out`, row by row without gaps, becomes the product, added to what it starts with.
 #[inline(always)]
-pub(super) fn product<T: Float>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], start: Start<'_, T>) {
+pub(super) fn product<T: Number>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], start: Start<'_, T>) {
     if rhs.cols == 1 && lhs.row_stride == 1 && !matches!(start, Start::Row(_)) {
         // One column lies in memory as one row does, and the other way round the rows are slices.
         simd::run(Rows { lhs: rhs.transposed(), rhs: lhs.transposed(), out, start });
@@ -130,7 +135,7 @@ pub(super) fn product<T: Float>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mu
 
 /// The same, of a right operand that there is room to copy.
 #[inline(never)]
-fn by_copy<T: Float>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], start: Start<'_, T>) {
+fn by_copy<T: Number>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], start: Start<'_, T>) {
     if rhs.rows * rhs.cols <= FEW {
         by_copy_to(lhs, rhs, out, start, &mut [T::ZERO; FEW]);
     } else {
@@ -139,7 +144,7 @@ fn by_copy<T: Float>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], star
 }
 
 /// The same, by a copy in this room.
-fn by_copy_to<T: Float>(
+fn by_copy_to<T: Number>(
     lhs: Matrix<'_, T>,
     rhs: Matrix<'_, T>,
     out: &mut [T],
@@ -164,7 +169,7 @@ struct Turn<'a, T> {
     out: &'a mut [T],
 }
 
-impl<T: Float> Loop for Turn<'_, T> {
+impl<T: Number> Loop for Turn<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -201,7 +206,7 @@ struct Rows<'a, T> {
 /// Rows that read what they have in common together.
 const TOGETHER: usize = 4;
 
-impl<T: Float> Loop for Rows<'_, T> {
+impl<T: Number> Loop for Rows<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -220,7 +225,7 @@ impl<T: Float> Loop for Rows<'_, T> {
 
 /// Makes `ROWS` rows of sums the product of the rows from `first` on, added to what they start with.
 #[inline(always)]
-fn add_rows<T: Float, const ROWS: usize>(
+fn add_rows<T: Number, const ROWS: usize>(
     lhs: &Matrix<'_, T>,
     first: usize,
     rhs: &Matrix<'_, T>,
@@ -257,7 +262,7 @@ fn add_rows<T: Float, const ROWS: usize>(
 
 /// The same, of rows whose factors at a place are told by `factors`.
 #[inline(always)]
-fn each_column<T: Float, const ROWS: usize>(
+fn each_column<T: Number, const ROWS: usize>(
     factors: impl Fn(usize) -> [T; ROWS] + Copy,
     rhs: &Matrix<'_, T>,
     start: Start<'_, T>,
@@ -276,7 +281,7 @@ fn each_column<T: Float, const ROWS: usize>(
 
 /// Makes the columns from `first` on of these rows; how many columns those were.
 #[inline(always)]
-fn add_columns<T: Float, const ROWS: usize, const COLUMNS: usize>(
+fn add_columns<T: Number, const ROWS: usize, const COLUMNS: usize>(
     factors: impl Fn(usize) -> [T; ROWS],
     rhs: &Matrix<'_, T>,
     first: usize,

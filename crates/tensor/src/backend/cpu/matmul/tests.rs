@@ -302,18 +302,18 @@ fn operands_that_do_not_fit_are_an_error() {
             )
             .is_err()
     );
-    let whole = Buffer::of(&[2, 2], &[1_i64; 4]);
-    let mut out = Buffer::output(&[2, 2], DType::I64);
+    let truths = Buffer::of(&[2, 2], &[true; 4]);
+    let mut out = Buffer::output(&[2, 2], DType::Bool);
     let refused = backend.run(
         "matmul",
         Kernel::MatMul {
             bias: None,
-            lhs: whole.view(),
-            rhs: whole.view(),
+            lhs: truths.view(),
+            rhs: truths.view(),
             activation: None,
             workspace: None,
             out: out.out(),
         },
     );
-    assert_eq!(refused, Err(Error::UnsupportedDType { op: "matmul", dtype: DType::I64 }));
+    assert_eq!(refused, Err(Error::UnsupportedDType { op: "matmul", dtype: DType::Bool }));
 }
