@@ -135,7 +135,7 @@ fn cnn() -> anyhow::Result<Program> {
         },
         |device, rng| Tensor::uniform(device, [16, 1, 28, 28], 0.0, 1.0, rng),
         classes,
-        |parameters| Ok(Box::new(Sgd::with_momentum(parameters, 0.01, 0.9)?)),
+        |parameters| Ok(Box::new(Sgd::new(parameters, 0.01)?.with_momentum(0.9)?)),
     )
 }
 
@@ -175,6 +175,6 @@ fn gpt() -> anyhow::Result<Program> {
             Tensor::from_slice(device, &tokens, [4, 32])
         },
         classes,
-        |parameters| Ok(Box::new(AdamW::new(parameters, 3e-4)?.weight_decay(0.01)?)),
+        |parameters| Ok(Box::new(AdamW::new(parameters, 3e-4)?.with_weight_decay(0.01)?)),
     )
 }

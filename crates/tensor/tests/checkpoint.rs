@@ -47,7 +47,7 @@ fn training_with_checkpoints_is_training_without_to_the_bit() {
     let run = |checkpointed| {
         let device = device();
         let net = network(&device, 3, checkpointed);
-        let mut sgd = Sgd::with_momentum(net.parameters(), 0.05, 0.9).unwrap();
+        let mut sgd = Sgd::new(net.parameters(), 0.05).unwrap().with_momentum(0.9).unwrap();
         for _ in 0..4 {
             let loss = net.forward(&input(&device)).unwrap().square().unwrap().mean_all().unwrap();
             sgd.step(loss.backward().unwrap()).unwrap();

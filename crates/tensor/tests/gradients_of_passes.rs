@@ -322,7 +322,7 @@ fn gradients_that_could_not_be_added_are_not_exchanged_either() {
 fn a_dry_run_makes_the_requests_of_the_real_one() {
     let program = |device: &Device| {
         let net = network(device);
-        let mut sgd = Sgd::with_momentum(net.parameters(), 0.1, 0.9).unwrap();
+        let mut sgd = Sgd::new(net.parameters(), 0.1).unwrap().with_momentum(0.9).unwrap();
         let mut gradients = Gradients::default();
         for _ in 0..2 {
             let x = Tensor::ones(device, [4, 5]).unwrap();

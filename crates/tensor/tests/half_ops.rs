@@ -298,7 +298,7 @@ fn optimisers_keep_their_means_of_halves_in_f32() {
         let rounded = wide.tensor().detach().to_dtype(dtype).unwrap();
         assert_eq!(values(&parameter.tensor()), values(&rounded));
 
-        let mut sgd = Sgd::with_momentum(list(&parameter), 0.25, 0.5).unwrap();
+        let mut sgd = Sgd::new(list(&parameter), 0.25).unwrap().with_momentum(0.5).unwrap();
         for _ in 0..3 {
             let gradients = parameter.tensor().square().unwrap().sum_all().unwrap().backward().unwrap();
             sgd.step(gradients).unwrap();

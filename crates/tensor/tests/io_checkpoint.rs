@@ -168,7 +168,7 @@ fn a_network_and_an_optimiser_chosen_at_run_time_are_kept_and_restored() {
     let choose = |name: &str, net: &Sequential| -> Box<dyn Optimizer> {
         match name {
             "adam" => Box::new(Adam::new(net.parameters(), 0.01).unwrap()),
-            _ => Box::new(Sgd::with_momentum(net.parameters(), 0.01, 0.9).unwrap()),
+            _ => Box::new(Sgd::new(net.parameters(), 0.01).unwrap().with_momentum(0.9).unwrap()),
         }
     };
     for name in ["adam", "sgd"] {
@@ -192,10 +192,10 @@ fn a_network_and_an_optimiser_chosen_at_run_time_are_kept_and_restored() {
 fn a_resumed_run_equals_the_uninterrupted_one_to_the_bit() {
     resumes_to_the_bit(|net| Adam::new(net.parameters(), 0.01).unwrap());
     resumes_to_the_bit(|net| AdamW::new(net.parameters(), 0.01).unwrap());
-    resumes_to_the_bit(|net| Sgd::with_momentum(net.parameters(), 0.001, 0.9).unwrap());
+    resumes_to_the_bit(|net| Sgd::new(net.parameters(), 0.001).unwrap().with_momentum(0.9).unwrap());
     resumes_to_the_bit(|net| RmsProp::new(net.parameters(), 0.01).unwrap());
-    resumes_to_the_bit(|net| RmsProp::with_momentum(net.parameters(), 0.001, 0.9).unwrap());
-    resumes_to_the_bit(|net| Lion::new(net.parameters(), 0.001).unwrap().weight_decay(0.1).unwrap());
+    resumes_to_the_bit(|net| RmsProp::new(net.parameters(), 0.001).unwrap().with_momentum(0.9).unwrap());
+    resumes_to_the_bit(|net| Lion::new(net.parameters(), 0.001).unwrap().with_weight_decay(0.1).unwrap());
     resumes_to_the_bit(|net| Sgd::new(net.parameters(), 0.001).unwrap());
 }
 
@@ -295,7 +295,7 @@ fn a_state_of_another_optimiser_is_refused_and_parameters_stay_too() {
     let adam = Adam::new(saved.parameters(), 0.1).unwrap();
     let checkpoint = Checkpoint::of(&saved).unwrap().with_optimizer(&adam).unwrap();
     let before = bits(&other);
-    let mut sgd = Sgd::with_momentum(other.parameters(), 0.1, 0.5).unwrap();
+    let mut sgd = Sgd::new(other.parameters(), 0.1).unwrap().with_momentum(0.5).unwrap();
     let Err(Error::Mismatch(mismatch)) = checkpoint.restore_all(&other, &mut sgd) else { panic!("no Adam") };
     assert_eq!((mismatch.missing.len(), mismatch.unexpected.len()), (4, 12));
     assert!(mismatch.missing.contains(&"fc1.weight.momentum".to_owned()));

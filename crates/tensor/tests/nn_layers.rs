@@ -292,7 +292,7 @@ fn batch_norm_refuses_what_it_cannot_learn_from_and_stays() {
         assert_eq!(result.unwrap_err(), Error::UnsupportedDType { op: "batch_norm", dtype: DType::I64 });
     }
     assert_eq!(norm.running()[1].to_vec::<f32>().unwrap(), [1.0, 1.0]);
-    assert!(matches!(norm.momentum(1.5), Err(Error::BadArgument { argument: "momentum", .. })));
+    assert!(matches!(norm.with_momentum(1.5), Err(Error::BadArgument { argument: "momentum", .. })));
 }
 
 #[test]

@@ -92,7 +92,7 @@ fn sgd_goes_against_the_gradient() {
 #[test]
 fn sgd_keeps_momentum_and_decays_weights() {
     let p = parameter(&device());
-    let sgd = Sgd::with_momentum(named(&p), 0.1, 0.9).unwrap().weight_decay(0.01).unwrap();
+    let sgd = Sgd::new(named(&p), 0.1).unwrap().with_momentum(0.9).unwrap().with_weight_decay(0.01).unwrap();
     let mut m = [0.0; 3];
     compare(sgd, &p, |i, value, g| {
         m[i] = 0.9 * m[i] + g + 0.01 * *value;
@@ -103,7 +103,7 @@ fn sgd_keeps_momentum_and_decays_weights() {
 #[test]
 fn nesterovs_variant_looks_ahead() {
     let p = parameter(&device());
-    let sgd = Sgd::with_momentum(named(&p), 0.1, 0.9).unwrap().nesterov().unwrap();
+    let sgd = Sgd::new(named(&p), 0.1).unwrap().with_momentum(0.9).unwrap().with_nesterov().unwrap();
     let mut m = [0.0; 3];
     compare(sgd, &p, |i, value, g| {
         m[i] = 0.9 * m[i] + g;
@@ -131,7 +131,8 @@ fn adam(decay: f64, decoupled: bool) -> impl FnMut(usize, &mut f64, f64) {
 #[test]
 fn adam_is_algorithm_1_of_its_paper() {
     let p = parameter(&device());
-    let optimizer = Adam::new(named(&p), 0.1).unwrap().betas(0.9, 0.99).unwrap().epsilon(1e-6).unwrap();
+    let optimizer =
+        Adam::new(named(&p), 0.1).unwrap().with_betas(0.9, 0.99).unwrap().with_epsilon(1e-6).unwrap();
     compare(optimizer, &p, adam(0.0, false));
 }
 
@@ -139,19 +140,22 @@ fn adam_is_algorithm_1_of_its_paper() {
 fn adam_adds_weight_decay_to_gradients_and_adamw_to_parameters() {
     let device = device();
     let p = parameter(&device);
-    let coupled = Adam::new(named(&p), 0.1).unwrap().betas(0.9, 0.99).unwrap().epsilon(1e-6).unwrap();
-    compare(coupled.weight_decay(0.1).unwrap(), &p, adam(0.1, false));
+    let coupled =
+        Adam::new(named(&p), 0.1).unwrap().with_betas(0.9, 0.99).unwrap().with_epsilon(1e-6).unwrap();
+    compare(coupled.with_weight_decay(0.1).unwrap(), &p, adam(0.1, false));
     let p = parameter(&device);
-    let decoupled = AdamW::new(named(&p), 0.1).unwrap().betas(0.9, 0.99).unwrap().epsilon(1e-6).unwrap();
-    compare(decoupled.weight_decay(0.1).unwrap(), &p, adam(0.1, true));
+    let decoupled =
+        AdamW::new(named(&p), 0.1).unwrap().with_betas(0.9, 0.99).unwrap().with_epsilon(1e-6).unwrap();
+    compare(decoupled.with_weight_decay(0.1).unwrap(), &p, adam(0.1, true));
 }
 
 #[test]
 fn rms_prop_divides_by_the_root_of_the_mean_of_squares() {
     let p = parameter(&device());
-    let optimizer = RmsProp::new(named(&p), 0.1).unwrap().smoothing(0.9).unwrap().epsilon(1e-6).unwrap();
+    let optimizer =
+        RmsProp::new(named(&p), 0.1).unwrap().with_smoothing(0.9).unwrap().with_epsilon(1e-6).unwrap();
     let mut v = [0.0; 3];
-    compare(optimizer.weight_decay(0.01).unwrap(), &p, |i, value, g| {
+    compare(optimizer.with_weight_decay(0.01).unwrap(), &p, |i, value, g| {
         let g = g + 0.01 * *value;
         v[i] = 0.9 * v[i] + (1.0 - 0.9) * g * g;
         *value -= 0.1 * g / (f64::sqrt(v[i]) + 1e-6);
@@ -162,7 +166,7 @@ fn rms_prop_divides_by_the_root_of_the_mean_of_squares() {
 fn rms_prop_keeps_momentum_of_scaled_gradients() {
     let p = parameter(&device());
     let (mut v, mut m) = ([0.0; 3], [0.0; 3]);
-    compare(RmsProp::with_momentum(named(&p), 0.01, 0.8).unwrap(), &p, |i, value, g| {
+    compare(RmsProp::new(named(&p), 0.01).unwrap().with_momentum(0.8).unwrap(), &p, |i, value, g| {
         v[i] = 0.99 * v[i] + (1.0 - 0.99) * g * g;
         m[i] = 0.8 * m[i] + g / (f64::sqrt(v[i]) + 1e-8);
         *value -= 0.01 * m[i];
@@ -174,7 +178,8 @@ fn rms_prop_keeps_momentum_of_scaled_gradients() {
 fn lion_takes_steps_of_one_size() {
     let p = parameter(&device());
     let mut m = [0.0; 3];
-    let lion = Lion::new(named(&p), 0.1).unwrap().betas(0.9, 0.95).unwrap().weight_decay(0.2).unwrap();
+    let lion =
+        Lion::new(named(&p), 0.1).unwrap().with_betas(0.9, 0.95).unwrap().with_weight_decay(0.2).unwrap();
     compare(lion, &p, |i, value, g| {
         let towards: f64 = 0.9 * m[i] + (1.0 - 0.9) * g;
         *value -= 0.1 * (towards.signum() + 0.2 * *value);
@@ -187,11 +192,11 @@ fn gradients_that_stay_zero_move_nothing_and_make_no_nan() {
     let device = device();
     let p = Parameter::new(Tensor::zeros_of(&device, [3], DType::F64).unwrap()).unwrap();
     let mut optimizers: [Box<dyn Optimizer>; 5] = [
-        Box::new(Sgd::with_momentum(named(&p), 0.1, 0.9).unwrap()),
+        Box::new(Sgd::new(named(&p), 0.1).unwrap().with_momentum(0.9).unwrap()),
         Box::new(Adam::new(named(&p), 0.1).unwrap()),
-        Box::new(RmsProp::with_momentum(named(&p), 0.1, 0.9).unwrap()),
-        Box::new(Lion::new(named(&p), 0.1).unwrap().betas(0.0, 0.0).unwrap()),
-        Box::new(AdamW::new(named(&p), 0.1).unwrap().betas(0.0, 0.0).unwrap()),
+        Box::new(RmsProp::new(named(&p), 0.1).unwrap().with_momentum(0.9).unwrap()),
+        Box::new(Lion::new(named(&p), 0.1).unwrap().with_betas(0.0, 0.0).unwrap()),
+        Box::new(AdamW::new(named(&p), 0.1).unwrap().with_betas(0.0, 0.0).unwrap()),
     ];
     for optimizer in &mut optimizers {
         optimizer.step(gradients(&p)).unwrap();
@@ -222,7 +227,7 @@ fn a_parameter_of_two_layers_is_stepped_once_and_has_one_state() {
     let p = parameter(&device);
     let mut twice = named(&p);
     twice.extend(named(&p));
-    let sgd = Sgd::with_momentum(twice, 0.1, 0.9).unwrap();
+    let sgd = Sgd::new(twice, 0.1).unwrap().with_momentum(0.9).unwrap();
     let ledger = device.default_allocator().unwrap().ledger();
     assert_eq!(ledger.category(Category::OptimizerState), ledger.category(Category::Parameter));
     let mut m = [0.0; 3];
@@ -253,25 +258,28 @@ fn hyperparameters_out_of_range_are_refused_by_name() {
         other => panic!("{other:?}"),
     };
     assert_eq!(argument(Sgd::new(named(&p), -0.1).map(drop)), "lr");
-    assert_eq!(argument(Sgd::with_momentum(named(&p), 0.1, 1.0).map(drop)), "momentum");
-    assert_eq!(argument(Sgd::new(named(&p), 0.1).unwrap().weight_decay(f64::NAN).map(drop)), "weight_decay");
-    assert_eq!(argument(Sgd::new(named(&p), 0.1).unwrap().nesterov().map(drop)), "momentum");
+    assert_eq!(argument(Sgd::new(named(&p), 0.1).unwrap().with_momentum(1.0).map(drop)), "momentum");
+    assert_eq!(
+        argument(Sgd::new(named(&p), 0.1).unwrap().with_weight_decay(f64::NAN).map(drop)),
+        "weight_decay"
+    );
+    assert_eq!(argument(Sgd::new(named(&p), 0.1).unwrap().with_nesterov().map(drop)), "momentum");
     let (rms, lion) = (|| RmsProp::new(named(&p), 0.1).unwrap(), || Lion::new(named(&p), 0.1).unwrap());
     assert_eq!(argument(RmsProp::new(named(&p), -1.0).map(drop)), "lr");
-    assert_eq!(argument(RmsProp::with_momentum(named(&p), 0.1, -0.5).map(drop)), "momentum");
-    assert_eq!(argument(rms().smoothing(1.0).map(drop)), "smoothing");
-    assert_eq!(argument(rms().epsilon(-1e-8).map(drop)), "epsilon");
-    assert_eq!(argument(rms().weight_decay(f64::NAN).map(drop)), "weight_decay");
+    assert_eq!(argument(RmsProp::new(named(&p), 0.1).unwrap().with_momentum(-0.5).map(drop)), "momentum");
+    assert_eq!(argument(rms().with_smoothing(1.0).map(drop)), "smoothing");
+    assert_eq!(argument(rms().with_epsilon(-1e-8).map(drop)), "epsilon");
+    assert_eq!(argument(rms().with_weight_decay(f64::NAN).map(drop)), "weight_decay");
     assert_eq!(argument(Lion::new(named(&p), f64::NAN).map(drop)), "lr");
-    assert_eq!(argument(lion().betas(1.5, 0.9).map(drop)), "beta1");
-    assert_eq!(argument(lion().betas(0.9, 1.0).map(drop)), "beta2");
-    assert_eq!(argument(lion().weight_decay(-0.1).map(drop)), "weight_decay");
+    assert_eq!(argument(lion().with_betas(1.5, 0.9).map(drop)), "beta1");
+    assert_eq!(argument(lion().with_betas(0.9, 1.0).map(drop)), "beta2");
+    assert_eq!(argument(lion().with_weight_decay(-0.1).map(drop)), "weight_decay");
     let adam = || Adam::new(named(&p), 0.1).unwrap();
     assert_eq!(argument(Adam::new(named(&p), f64::INFINITY).map(drop)), "lr");
-    assert_eq!(argument(adam().betas(1.0, 0.9).map(drop)), "beta1");
-    assert_eq!(argument(adam().betas(0.9, -0.1).map(drop)), "beta2");
-    assert_eq!(argument(adam().epsilon(0.0).map(drop)), "epsilon");
-    assert_eq!(argument(adam().weight_decay(-1.0).map(drop)), "weight_decay");
+    assert_eq!(argument(adam().with_betas(1.0, 0.9).map(drop)), "beta1");
+    assert_eq!(argument(adam().with_betas(0.9, -0.1).map(drop)), "beta2");
+    assert_eq!(argument(adam().with_epsilon(0.0).map(drop)), "epsilon");
+    assert_eq!(argument(adam().with_weight_decay(-1.0).map(drop)), "weight_decay");
 }
 
 #[test]
@@ -304,7 +312,7 @@ fn a_backward_after_a_step_is_stale_and_has_the_gradients_of_its_own_forward() {
     let device = device();
     let p = parameter(&device);
     let makes: [Make; 4] = [
-        |parameters| Box::new(Sgd::with_momentum(parameters, 0.1, 0.9).unwrap()),
+        |parameters| Box::new(Sgd::new(parameters, 0.1).unwrap().with_momentum(0.9).unwrap()),
         |parameters| Box::new(Adam::new(parameters, 0.1).unwrap()),
         |parameters| Box::new(RmsProp::new(parameters, 0.1).unwrap()),
         |parameters| Box::new(Lion::new(parameters, 0.1).unwrap()),
@@ -370,7 +378,7 @@ fn a_step_of_a_parameter_whose_type_was_changed_since_changes_nothing() {
         optimizer.step(sum(&first).add(&sum(&second)).unwrap().backward().unwrap())
     };
     let mut optimizers: [Box<dyn Optimizer>; 4] = [
-        Box::new(Sgd::with_momentum(named(), 0.1, 0.9).unwrap()),
+        Box::new(Sgd::new(named(), 0.1).unwrap().with_momentum(0.9).unwrap()),
         Box::new(Adam::new(named(), 0.1).unwrap()),
         Box::new(RmsProp::new(named(), 0.1).unwrap()),
         Box::new(Lion::new(named(), 0.1).unwrap()),
@@ -408,7 +416,7 @@ fn gradients_of_what_a_parameter_was_before_it_was_converted_are_refused_by_its_
         let loss = || sum(&first).add(&sum(&second)).unwrap().add(&sum(&third)).unwrap();
         let mut optimizers: [Box<dyn Optimizer>; 5] = [
             Box::new(Sgd::new(named(), 0.1).unwrap()),
-            Box::new(Sgd::with_momentum(named(), 0.1, 0.9).unwrap()),
+            Box::new(Sgd::new(named(), 0.1).unwrap().with_momentum(0.9).unwrap()),
             Box::new(Adam::new(named(), 0.1).unwrap()),
             Box::new(RmsProp::new(named(), 0.1).unwrap()),
             Box::new(Lion::new(named(), 0.1).unwrap()),

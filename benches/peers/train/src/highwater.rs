@@ -75,8 +75,8 @@ pub fn start(
     let mut optimizer: Box<dyn Optimizer> = match workload {
         Workload::Mlp => Box::new(Sgd::new(parameters, 0.1)?),
         Workload::Tiny => Box::new(Sgd::new(parameters, 0.05)?),
-        Workload::Cnn => Box::new(Sgd::with_momentum(parameters, 0.01, 0.9)?),
-        Workload::Gpt => Box::new(AdamW::new(parameters, 3e-4)?.weight_decay(0.01)?),
+        Workload::Cnn => Box::new(Sgd::new(parameters, 0.01)?.with_momentum(0.9)?),
+        Workload::Gpt => Box::new(AdamW::new(parameters, 3e-4)?.with_weight_decay(0.01)?),
     };
     let n = workload.batch();
     Ok(Box::new(move |step| {

@@ -80,7 +80,7 @@ impl BatchNorm {
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless it is between 0 and 1.
-    pub fn momentum(mut self, momentum: f64) -> Result<Self> {
+    pub fn with_momentum(mut self, momentum: f64) -> Result<Self> {
         if !(0.0..=1.0).contains(&momentum) {
             let (argument, expected, got) = ("momentum", "between 0 and 1", momentum.to_string());
             return Err(Error::BadArgument { op: OP, argument, expected, got });

@@ -111,7 +111,7 @@ macro_rules! adam {
             ///
             /// # Errors
             /// [`crate::Error::BadArgument`] unless both are at least 0 and below 1.
-            pub fn betas(mut self, beta1: f64, beta2: f64) -> Result<Self> {
+            pub fn with_betas(mut self, beta1: f64, beta2: f64) -> Result<Self> {
                 self.0.set_betas(beta1, beta2)?;
                 Ok(self)
             }
@@ -120,7 +120,7 @@ macro_rules! adam {
             ///
             /// # Errors
             /// [`crate::Error::BadArgument`] unless it is finite and above 0.
-            pub fn epsilon(mut self, epsilon: f64) -> Result<Self> {
+            pub fn with_epsilon(mut self, epsilon: f64) -> Result<Self> {
                 self.0.set_epsilon(epsilon)?;
                 Ok(self)
             }
@@ -129,7 +129,7 @@ macro_rules! adam {
             ///
             /// # Errors
             /// [`crate::Error::BadArgument`] unless it is finite and not negative.
-            pub fn weight_decay(mut self, weight_decay: f64) -> Result<Self> {
+            pub fn with_weight_decay(mut self, weight_decay: f64) -> Result<Self> {
                 self.0.set_weight_decay(weight_decay)?;
                 Ok(self)
             }

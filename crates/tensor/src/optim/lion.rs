@@ -34,7 +34,7 @@ impl SlotState for Mean {
 /// use highwater_tensor::optim::Lion;
 /// use highwater_tensor::{Device, Rng};
 /// let layer = Linear::new(&Device::cpu()?, 8, 2, &Rng::new(0))?;
-/// let optimizer = Lion::new(layer.parameters(), 1e-4)?.betas(0.95, 0.98)?.weight_decay(0.1)?;
+/// let optimizer = Lion::new(layer.parameters(), 1e-4)?.with_betas(0.95, 0.98)?.with_weight_decay(0.1)?;
 /// # Ok::<(), highwater_tensor::Error>(())
 /// ```
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl Lion {
     ///
     /// # Errors
     /// [`crate::Error::BadArgument`] unless both are at least 0 and below 1.
-    pub fn betas(mut self, beta1: f64, beta2: f64) -> Result<Self> {
+    pub fn with_betas(mut self, beta1: f64, beta2: f64) -> Result<Self> {
         self.options.beta1 = share(OP, "beta1", beta1)?;
         self.options.beta2 = share(OP, "beta2", beta2)?;
         Ok(self)
@@ -73,7 +73,7 @@ impl Lion {
     ///
     /// # Errors
     /// [`crate::Error::BadArgument`] unless it is finite and not negative.
-    pub fn weight_decay(mut self, weight_decay: f64) -> Result<Self> {
+    pub fn with_weight_decay(mut self, weight_decay: f64) -> Result<Self> {
         self.options.weight_decay = not_negative(OP, "weight_decay", weight_decay)?;
         Ok(self)
     }

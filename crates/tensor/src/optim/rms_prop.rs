@@ -1,6 +1,6 @@
 //! RmsProp.
 
-use super::slots::{Slots, zero_state};
+use super::slots::{Slots, keep_if, zero_state};
 use super::state::{Part, PartMut, SlotState};
 use super::{Optimizer, above_zero, not_negative, share};
 use crate::autograd::Gradients;
@@ -39,7 +39,7 @@ impl SlotState for Means {
 /// use highwater_tensor::optim::RmsProp;
 /// use highwater_tensor::{Device, Rng};
 /// let layer = Linear::new(&Device::cpu()?, 8, 2, &Rng::new(0))?;
-/// let optimizer = RmsProp::with_momentum(layer.parameters(), 0.01, 0.9)?.smoothing(0.95)?;
+/// let optimizer = RmsProp::new(layer.parameters(), 0.01)?.with_momentum(0.9)?.with_smoothing(0.95)?;
 /// # Ok::<(), highwater_tensor::Error>(())
 /// ```
 #[derive(Debug)]
@@ -57,30 +57,31 @@ impl RmsProp {
     /// [`crate::Error::BadArgument`] unless `lr` is finite and not negative; [`crate::Error::Allocation`] if there is no
     /// memory for the state, a number for each of the parameters'.
     pub fn new(parameters: Vec<(String, Parameter)>, lr: f64) -> Result<Self> {
-        Self::with_momentum(parameters, lr, 0.0)
+        let lr = not_negative(OP, "lr", lr)?;
+        let slots = Slots::new(OP, parameters, |ctx, parameter| {
+            Ok(Means { variance: zero_state(ctx, parameter)?, momentum: None })
+        })?;
+        let options = RmsPropStep { lr, smoothing: 0.99, epsilon: 1e-8, momentum: 0.0, weight_decay: 0.0 };
+        Ok(Self { options, slots })
     }
 
-    /// The same, which keeps the share `momentum` of its last step: one more number for each of the parameters'.
+    /// The same, which keeps the share `momentum` of its last step: one more number for each of the parameters', 0 at first.
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`crate::Error::BadArgument`] unless 0 ≤ `momentum` < 1.
-    pub fn with_momentum(parameters: Vec<(String, Parameter)>, lr: f64, momentum: f64) -> Result<Self> {
-        let lr = not_negative(OP, "lr", lr)?;
-        let momentum = share(OP, "momentum", momentum)?;
-        let slots = Slots::new(OP, parameters, |ctx, parameter| {
-            let variance = zero_state(ctx, parameter)?;
-            let momentum = (momentum > 0.0).then(|| zero_state(ctx, parameter)).transpose()?;
-            Ok(Means { variance, momentum })
+    /// [`crate::Error::BadArgument`] unless 0 ≤ `momentum` < 1; [`crate::Error::Allocation`] if there is no memory for the state.
+    pub fn with_momentum(mut self, momentum: f64) -> Result<Self> {
+        self.options.momentum = share(OP, "momentum", momentum)?;
+        self.slots.change_state(|ctx, parameter, means| {
+            keep_if(&mut means.momentum, momentum > 0.0, ctx, parameter)
         })?;
-        let options = RmsPropStep { lr, smoothing: 0.99, epsilon: 1e-8, momentum, weight_decay: 0.0 };
-        Ok(Self { options, slots })
+        Ok(self)
     }
 
     /// The same with another share of the mean of squares that is kept at each step; 0.99 unless set.
     ///
     /// # Errors
     /// [`crate::Error::BadArgument`] unless it is at least 0 and below 1.
-    pub fn smoothing(mut self, smoothing: f64) -> Result<Self> {
+    pub fn with_smoothing(mut self, smoothing: f64) -> Result<Self> {
         self.options.smoothing = share(OP, "smoothing", smoothing)?;
         Ok(self)
     }
@@ -89,7 +90,7 @@ impl RmsProp {
     ///
     /// # Errors
     /// [`crate::Error::BadArgument`] unless it is finite and above 0.
-    pub fn epsilon(mut self, epsilon: f64) -> Result<Self> {
+    pub fn with_epsilon(mut self, epsilon: f64) -> Result<Self> {
         self.options.epsilon = above_zero(OP, "epsilon", epsilon)?;
         Ok(self)
     }
@@ -98,7 +99,7 @@ impl RmsProp {
     ///
     /// # Errors
     /// [`crate::Error::BadArgument`] unless it is finite and not negative.
-    pub fn weight_decay(mut self, weight_decay: f64) -> Result<Self> {
+    pub fn with_weight_decay(mut self, weight_decay: f64) -> Result<Self> {
         self.options.weight_decay = not_negative(OP, "weight_decay", weight_decay)?;
         Ok(self)
     }

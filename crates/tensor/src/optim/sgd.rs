@@ -1,6 +1,6 @@
 //! Stochastic gradient descent.
 
-use super::slots::{Slots, zero_state};
+use super::slots::{Slots, keep_if};
 use super::state::{Part, PartMut, SlotState};
 use super::{Optimizer, not_negative, share};
 use crate::autograd::Gradients;
@@ -20,7 +20,7 @@ use crate::nn::Parameter;
 /// use highwater_tensor::optim::Sgd;
 /// use highwater_tensor::{Device, Rng};
 /// let layer = Linear::new(&Device::cpu()?, 8, 2, &Rng::new(0))?;
-/// let optimizer = Sgd::with_momentum(layer.parameters(), 0.1, 0.9)?.weight_decay(1e-4)?.nesterov()?;
+/// let optimizer = Sgd::new(layer.parameters(), 0.1)?.with_momentum(0.9)?.with_weight_decay(1e-4)?.with_nesterov()?;
 /// # Ok::<(), highwater_tensor::Error>(())
 /// ```
 #[derive(Debug)]
@@ -37,28 +37,26 @@ impl Sgd {
     /// # Errors
     /// [`Error::BadArgument`] unless `lr` is finite and not negative.
     pub fn new(parameters: Vec<(String, Parameter)>, lr: f64) -> Result<Self> {
-        Self::with_momentum(parameters, lr, 0.0)
+        let lr = not_negative(OP, "lr", lr)?;
+        let slots = Slots::new(OP, parameters, |_, _| Ok(None))?;
+        Ok(Self { options: SgdStep { lr, momentum: 0.0, weight_decay: 0.0, nesterov: false }, slots })
     }
 
-    /// Descent that keeps the share `momentum` of its last step.
+    /// The same, which keeps the share `momentum` of its last step: a number for each of the parameters', 0 at first.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless `lr` is finite and not negative and 0 ≤ `momentum` < 1;
-    /// [`Error::Allocation`] if there is no memory for the state.
-    pub fn with_momentum(parameters: Vec<(String, Parameter)>, lr: f64, momentum: f64) -> Result<Self> {
-        let lr = not_negative(OP, "lr", lr)?;
-        let momentum = share(OP, "momentum", momentum)?;
-        let slots = Slots::new(OP, parameters, |ctx, parameter| {
-            (momentum > 0.0).then(|| zero_state(ctx, parameter)).transpose()
-        })?;
-        Ok(Self { options: SgdStep { lr, momentum, weight_decay: 0.0, nesterov: false }, slots })
+    /// [`Error::BadArgument`] unless 0 ≤ `momentum` < 1; [`Error::Allocation`] if there is no memory for the state.
+    pub fn with_momentum(mut self, momentum: f64) -> Result<Self> {
+        self.options.momentum = share(OP, "momentum", momentum)?;
+        self.slots.change_state(|ctx, parameter, state| keep_if(state, momentum > 0.0, ctx, parameter))?;
+        Ok(self)
     }
 
     /// The same with weight decay: a pull of parameters towards zero, added to gradients.
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless it is finite and not negative.
-    pub fn weight_decay(mut self, weight_decay: f64) -> Result<Self> {
+    pub fn with_weight_decay(mut self, weight_decay: f64) -> Result<Self> {
         self.options.weight_decay = not_negative(OP, "weight_decay", weight_decay)?;
         Ok(self)
     }
@@ -67,7 +65,7 @@ impl Sgd {
     ///
     /// # Errors
     /// [`Error::BadArgument`] without momentum, where there is no such variant.
-    pub fn nesterov(mut self) -> Result<Self> {
+    pub fn with_nesterov(mut self) -> Result<Self> {
         if self.options.momentum == 0.0 {
             return Err(Error::BadArgument {
                 op: OP,

@@ -84,13 +84,31 @@ impl<S: SlotState> Slots<S> {
             let _scope = layer.module.enter();
             let ctx = OpContext::create(op, device, device.default_allocator()?, Category::OptimizerState);
             let state = state(&ctx, &tensor)?;
-            let kept_as = state.parts().iter().find_map(|(_, part)| match part {
-                Part::Mean(buffer) => Some(buffer.view().dtype()),
-                Part::Count(_) => None,
-            });
+            let kept_as = kept_as(&state);
             layer.slots.push(Slot { path, parameter, state, kept_as, leaf: None });
         }
         Ok(slots)
+    }
+
+    /// Has what is kept for each parameter changed, charged as when it was made. What was changed before an error stays so.
+    ///
+    /// # Errors
+    /// What `change` says.
+    pub(super) fn change_state(
+        &mut self,
+        change: impl Fn(&OpContext<'_>, &Tensor, &mut S) -> Result<()>,
+    ) -> Result<()> {
+        let _phase = phase(Phase::Optimizer);
+        for Layer { module, device, slots } in &mut self.layers {
+            let _scope = module.enter();
+            for slot in slots {
+                let memory = device.default_allocator()?;
+                let ctx = OpContext::create(self.op, device, memory, Category::OptimizerState);
+                change(&ctx, &slot.parameter.tensor(), &mut slot.state)?;
+                slot.kept_as = kept_as(&slot.state);
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Slot<S>> {
@@ -151,6 +169,32 @@ impl<S: SlotState> Slots<S> {
         }
         Ok(())
     }
+}
+
+/// The type of the numbers kept, if any are.
+fn kept_as(state: &impl SlotState) -> Option<DType> {
+    state.parts().iter().find_map(|(_, part)| match part {
+        Part::Mean(buffer) => Some(buffer.view().dtype()),
+        Part::Count(_) => None,
+    })
+}
+
+/// Makes a mean that may be there or not be there, or not: one that is there already stays.
+///
+/// # Errors
+/// [`crate::Error::Allocation`] if there is no memory.
+pub(super) fn keep_if(
+    mean: &mut Option<Buffer>,
+    kept: bool,
+    ctx: &OpContext<'_>,
+    like: &Tensor,
+) -> Result<()> {
+    if !kept {
+        *mean = None;
+    } else if mean.is_none() {
+        *mean = Some(zero_state(ctx, like)?);
+    }
+    Ok(())
 }
 
 /// Zeros for a mean of gradients of `like`, for halves in f32: a mean moves by less than they can tell apart.
