@@ -19,5 +19,5 @@ pub use gradients::Gradients;
 pub use mode::{is_recording, no_grad};
 pub(crate) use mode::{pause, records};
 pub use node::Saved;
-pub(crate) use node::{GradEdge, TENSORS, record};
+pub(crate) use node::{GradEdge, LeafId, TENSORS, record};
 pub use purpose::{evaluating, is_training, training};

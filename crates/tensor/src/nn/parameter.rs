@@ -41,8 +41,10 @@ pub struct Parameter {
 
 /// What handles to one parameter share.
 struct Cell {
-    /// The values now, as a leaf.
+    /// The values now, as a leaf, also while the parameter is frozen.
     tensor: Tensor,
+    /// Whether it is to stay as it is: then it is handed out off the graph.
+    frozen: bool,
     /// Who reads what the values were before the next change.
     left_behind: LeftBehind,
 }
@@ -71,14 +73,50 @@ impl Parameter {
     /// [`Error::UnsupportedDType`] for integers and truth values, which have no gradient.
     pub fn new(tensor: Tensor) -> Result<Self> {
         let leaf = tensor.detach().requiring_grad()?.with_category(Category::Parameter);
-        let cell = Cell { tensor: leaf, left_behind: LeftBehind::default() };
+        let cell = Cell { tensor: leaf, frozen: false, left_behind: LeftBehind::default() };
         Ok(Self { cell: Arc::new(BiasedMutex::new(cell)) })
     }
 
-    /// The values now, as a leaf of the graph. Cheap: the buffer is shared.
+    /// The values now, as a leaf of the graph, or off the graph while the parameter is [frozen](Self::freeze). Cheap: the buffer is
+    /// shared.
     #[must_use]
     pub fn tensor(&self) -> Tensor {
-        tape::parameter(|| self.lock().tensor.clone())
+        tape::parameter(|| {
+            let own = self.lock();
+            if own.frozen { own.tensor.detach() } else { own.tensor.clone() }
+        })
+    }
+
+    /// From now on the parameter is not trained, wherever it is used: backward passes compute no gradient of it, ops keep nothing that
+    /// only its gradient would need, and optimisers leave it as it is. (PyTorch: `requires_grad_(False)`.) It can still be
+    /// [set](Self::set). Checkpoints do not tell what is frozen. For all parameters of a module there is
+    /// [`Module::freeze`](super::Module::freeze).
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor, nn::Parameter};
+    /// let device = Device::cpu()?;
+    /// let [scale, shift] = [2.0, 1.0].map(|value| Parameter::new(Tensor::full(&device, [1], value)?));
+    /// let (scale, shift) = (scale?, shift?);
+    /// scale.freeze();
+    /// let y = Tensor::ones(&device, [1])?.mul(&scale.tensor())?.add(&shift.tensor())?;
+    /// assert_eq!(y.sum_all()?.backward()?.len(), 1);
+    /// scale.unfreeze();
+    /// assert!(scale.tensor().requires_grad());
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    pub fn freeze(&self) {
+        self.lock().frozen = true;
+    }
+
+    /// From now on the parameter is trained again.
+    pub fn unfreeze(&self) {
+        self.lock().frozen = false;
+    }
+
+    /// Whether it was [frozen](Self::freeze).
+    #[must_use]
+    pub fn is_frozen(&self) -> bool {
+        self.lock().frozen
     }
 
     /// The values now, off the graph: for what is kept and not trained, which no second run of a forward plays back.
@@ -156,7 +194,7 @@ impl Parameter {
     }
 
     /// Takes this parameter's gradient out of those of a pass, told with the parameter's own type, and makes this cell the only
-    /// holder of its buffer. That may take a copy, which is charged to the module.
+    /// holder of its buffer. That may take a copy, which is charged to the module. A frozen parameter has none to step by.
     ///
     /// # Errors
     /// [`Error::StaleGradient`], with the parameter's path, if there is one of what it was before it was converted; as
@@ -168,6 +206,9 @@ impl Parameter {
         gradients: &mut Gradients,
     ) -> Result<Option<(Tensor, DType)>> {
         let mut own = self.lock();
+        if own.frozen {
+            return Ok(None);
+        }
         let tensor = &mut own.tensor;
         let taken = gradients.take_latest(tensor).map_err(|given| stale(op, path, tensor, given))?;
         let Some(gradient) = taken else { return Ok(None) };
@@ -264,7 +305,8 @@ fn copy_of(tensor: &Tensor) -> Result<Tensor> {
 
 impl fmt::Debug for Parameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tensor = &self.lock().tensor;
-        write!(f, "Parameter({} {} on {})", tensor.dtype(), tensor.shape(), tensor.device())
+        let own = self.lock();
+        let (tensor, frozen) = (&own.tensor, if own.frozen { ", frozen" } else { "" });
+        write!(f, "Parameter({} {} on {}{frozen})", tensor.dtype(), tensor.shape(), tensor.device())
     }
 }
