@@ -368,3 +368,19 @@ fn parts_of_the_gradients_step_by_several_optimisers_as_the_whole_by_one() {
         assert_eq!(one, two, "{path}");
     }
 }
+
+#[test]
+fn a_gradient_of_what_a_parameter_was_before_goes_with_it_and_is_refused_by_its_optimiser() {
+    let device = device();
+    let net = network(&device);
+    let (first, last): (Vec<_>, Vec<_>) =
+        net.parameters().into_iter().partition(|(path, _)| path.starts_with("fc1."));
+    let x = Tensor::ones(&device, [2, 5]).unwrap();
+    let mut gradients = net.forward(&x).unwrap().square().unwrap().mean_all().unwrap().backward().unwrap();
+    first[0].1.convert(DType::F64).unwrap();
+    let of_last = gradients.split_off(&last);
+    let of_first = gradients.split_off(&first);
+    assert_eq!((of_last.len(), of_first.len(), gradients.len()), (2, 2, 0));
+    let refused = Sgd::new(first, 0.1).unwrap().step(of_first).unwrap_err();
+    assert!(matches!(refused, Error::StaleGradient { .. }), "{refused}");
+}

@@ -8,7 +8,7 @@ use bfc_core::{Category, Tag};
 use highwater_tracking::module;
 
 use crate::autograd::version::LeftBehind;
-use crate::autograd::{Gradients, tape};
+use crate::autograd::{GradEdge, Gradients, LeafId, tape};
 use crate::backend::Kernel;
 use crate::context::OpContext;
 use crate::dtype::DType;
@@ -140,6 +140,14 @@ impl Parameter {
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.cell, &other.cell)
+    }
+
+    /// Under what its gradients are found, also while it is frozen.
+    pub(crate) fn leaf(&self) -> Option<LeafId> {
+        match self.lock().tensor.grad_edge() {
+            Some(GradEdge::Leaf(leaf)) => Some(*leaf),
+            _ => None,
+        }
     }
 
     /// Charges the buffer to the module that this thread is in.
