@@ -55,7 +55,9 @@ pub mod prelude {
         MultiHeadAttention, Parameter, RecurrentOptions, Relu, RmsNorm, Rnn, Sequential, Sigmoid, Silu, Tanh,
         TransformerBlock,
     };
-    pub use crate::optim::{Adam, AdamW, Lion, LossScaler, Optimizer, RmsProp, ScaledStep, Schedule, Sgd};
+    pub use crate::optim::{
+        Adam, AdamW, Groups, Lion, LossScaler, Optimizer, RmsProp, ScaledStep, Schedule, Sgd,
+    };
     pub use crate::{
         Activation, AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, DeviceProfile,
         Gradients, IntoPart, Norm, PadMode, Pool2dOptions, Reduction, Rng, Runtime, SortOrder, StepGraph,

@@ -336,3 +336,51 @@ fn a_dry_run_makes_the_requests_of_the_real_one() {
     };
     assert_eq!(program(&dry_device()), program(&device()));
 }
+
+#[test]
+fn parts_of_the_gradients_step_by_several_optimisers_as_the_whole_by_one() {
+    let device = device();
+    let x = Tensor::normal(&device, [12, 5], 0.0, 1.0, &Rng::new(1)).unwrap();
+    let backward =
+        |net: &Sequential| net.forward(&x).unwrap().square().unwrap().mean_all().unwrap().backward().unwrap();
+    let (one, two) = (network(&device), network(&device));
+    let mut whole = Sgd::new(one.parameters(), 0.1).unwrap();
+    let (first, last): (Vec<_>, Vec<_>) =
+        two.parameters().into_iter().partition(|(path, _)| path.starts_with("fc1."));
+    let mut of_first = Sgd::new(first.clone(), 0.1).unwrap();
+    let mut of_last = Sgd::new(last.clone(), 0.1).unwrap();
+    for _ in 0..3 {
+        whole.step(backward(&one)).unwrap();
+        let mut rest = backward(&two);
+        let norm = rest.norm().unwrap();
+        let part = rest.split_off(&first);
+        assert_eq!((part.len(), rest.len()), (2, 2));
+        let parts = part.norm().unwrap().hypot(rest.norm().unwrap());
+        assert!((parts - norm).abs() < 1e-6 * norm, "{parts} is not {norm}");
+        of_first.step(part).unwrap();
+        // Of those there are none any more.
+        assert!(rest.split_off(&first).is_empty());
+        of_last.step(rest.split_off(&last)).unwrap();
+        assert!(rest.is_empty());
+    }
+    for ((path, one), (_, two)) in one.parameters().iter().zip(two.parameters()) {
+        let [one, two] = [one, &two].map(|parameter| parameter.tensor().to_vec::<f32>().unwrap());
+        assert_eq!(one, two, "{path}");
+    }
+}
+
+#[test]
+fn a_gradient_of_what_a_parameter_was_before_goes_with_it_and_is_refused_by_its_optimiser() {
+    let device = device();
+    let net = network(&device);
+    let (first, last): (Vec<_>, Vec<_>) =
+        net.parameters().into_iter().partition(|(path, _)| path.starts_with("fc1."));
+    let x = Tensor::ones(&device, [2, 5]).unwrap();
+    let mut gradients = net.forward(&x).unwrap().square().unwrap().mean_all().unwrap().backward().unwrap();
+    first[0].1.convert(DType::F64).unwrap();
+    let of_last = gradients.split_off(&last);
+    let of_first = gradients.split_off(&first);
+    assert_eq!((of_last.len(), of_first.len(), gradients.len()), (2, 2, 0));
+    let refused = Sgd::new(first, 0.1).unwrap().step(of_first).unwrap_err();
+    assert!(matches!(refused, Error::StaleGradient { .. }), "{refused}");
+}

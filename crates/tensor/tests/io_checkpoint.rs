@@ -371,3 +371,53 @@ fn a_parameter_whose_name_is_kept_for_the_optimiser_is_not_saved() {
     let renamed = Checkpoint::of(&net).unwrap().renamed(|name| Some(name.replace('/', "."))).unwrap();
     renamed.save(&path).unwrap();
 }
+
+#[test]
+fn a_checkpoint_takes_the_state_of_one_optimiser_and_loses_none() {
+    let device = device();
+    let net = net(&device, 0, 5);
+    let (adam, sgd) = (Adam::new(net.parameters(), 0.1).unwrap(), Sgd::new(net.parameters(), 0.1).unwrap());
+    let checkpoint = Checkpoint::of(&net).unwrap().with_optimizer(&adam).unwrap();
+    let refused = checkpoint.with_optimizer(&sgd).unwrap_err();
+    assert!(matches!(&refused, Error::BadArgument { argument: "optimizer", .. }), "{refused}");
+    assert!(refused.to_string().ends_with("got another one, after adam"), "{refused}");
+}
+
+#[test]
+fn a_model_takes_from_a_checkpoint_what_both_have_and_hears_of_the_rest() {
+    let device = device();
+    let (learnt, fresh) = (net(&device, 1, 5), net(&device, 2, 5));
+    let values = |net: &Sequential, path: &str| {
+        let mut parameters = net.parameters().into_iter();
+        parameters.find(|(name, _)| name == path).unwrap().1.tensor().to_vec::<f32>().unwrap()
+    };
+    let of_head = values(&fresh, "fc2.weight");
+    let checkpoint = Checkpoint::of(&learnt).unwrap();
+    let other_head = |name: &str| Some(name.replace("fc2.", "fc3."));
+    let restored = checkpoint.clone().renamed(other_head).unwrap().restore_partly(&fresh).unwrap();
+    assert_eq!(restored.missing, ["fc2.bias", "fc2.weight"]);
+    assert_eq!(restored.unexpected, ["fc3.bias", "fc3.weight"]);
+    assert_eq!(values(&fresh, "fc1.weight"), values(&learnt, "fc1.weight"));
+    assert_eq!(values(&fresh, "fc2.weight"), of_head);
+    // All of it is both's.
+    assert_eq!(checkpoint.restore_partly(&fresh).unwrap(), Default::default());
+    assert_eq!(bits(&fresh), bits(&learnt));
+}
+
+#[test]
+fn a_model_takes_nothing_from_a_checkpoint_of_other_shapes_or_without_a_name_in_common() {
+    let device = device();
+    let fresh = net(&device, 2, 5);
+    let before = bits(&fresh);
+    let other = Checkpoint::of(&net(&device, 1, 6)).unwrap();
+    let shapes = other.restore_partly(&fresh).unwrap_err();
+    let Error::Mismatch(mismatch) = &shapes else { panic!("{shapes}") };
+    assert_eq!((mismatch.different.len(), mismatch.missing.len()), (3, 0), "{mismatch}");
+    // As where the names are those of another program.
+    let prefixed = Checkpoint::of(&net(&device, 1, 5)).unwrap();
+    let prefixed = prefixed.renamed(|name| Some(format!("module.{name}"))).unwrap();
+    let names = prefixed.restore_partly(&fresh).unwrap_err();
+    let Error::Mismatch(mismatch) = &names else { panic!("{names}") };
+    assert_eq!((mismatch.missing.len(), mismatch.unexpected.len()), (4, 4), "{mismatch}");
+    assert_eq!(bits(&fresh), before);
+}

@@ -8,13 +8,14 @@ use crate::tensor::Tensor;
 
 mod by_leaf;
 mod clip;
+mod split;
 mod sum;
 
 /// The gradients that a backward pass computed, for each leaf that the loss depends on.
 ///
 /// Between the backward pass and the step of an optimiser they can be summed over several passes
-/// ([`accumulate`](Self::accumulate)), [scaled](Self::scale), and clipped by their [norm](Self::clip_norm) or by
-/// [value](Self::clip_value).
+/// ([`accumulate`](Self::accumulate)), [scaled](Self::scale), clipped by their [norm](Self::clip_norm) or by
+/// [value](Self::clip_value), and [divided](Self::split_off) among several optimisers.
 #[derive(Debug, Default)]
 pub struct Gradients {
     by_leaf: ByLeaf,

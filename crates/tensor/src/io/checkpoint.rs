@@ -1,5 +1,6 @@
 //! Checkpoints: the whole state of a training run in one safetensors file.
 
+mod partly;
 mod pytorch;
 
 use std::borrow::Cow;
@@ -15,9 +16,13 @@ use super::mismatch::{Mismatch, PARAMETERS, RNGS};
 use super::safetensors::{Safetensors, SafetensorsLimits, read_safetensors_from, write_arrays_to};
 use super::state_dict::{self, read_state_dict_from};
 use crate::backend::RandomKey;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::nn::{Module, Parameter};
 use crate::optim::{LossScaler, Optimizer};
+use crate::shape::Shape;
+
+pub use partly::PartlyRestored;
 
 /// Before the names of the optimiser's arrays, and of no parameter.
 const OPTIMIZER: &str = "optimizer/";
@@ -141,11 +146,20 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// The same with the state of an optimiser.
+    /// The same with the state of an optimiser. Where a run has several, each has a checkpoint, with the module that it trains.
     ///
     /// # Errors
-    /// As [`of`](Self::of).
+    /// As [`of`](Self::of); [`Error::BadArgument`] if the state of an optimiser is there already.
     pub fn with_optimizer(mut self, optimizer: &(impl Optimizer + ?Sized)) -> Result<Self> {
+        if !self.optimizer.is_empty() {
+            let expected =
+                "the only one of its checkpoint: each optimiser has one, with the module that it trains";
+            let got = match self.optimizer_name.as_str() {
+                "" => "another one".to_owned(),
+                name => format!("another one, after {name}"),
+            };
+            return Err(Error::BadArgument { op: "save", argument: "optimizer", expected, got });
+        }
         self.optimizer = optimizer.state()?;
         optimizer.name().clone_into(&mut self.optimizer_name);
         Ok(self)
@@ -366,17 +380,13 @@ impl Checkpoint {
     }
 
     fn check(&self, module: &(impl Module + ?Sized)) -> Result<()> {
-        let of = |(path, parameter): (String, Parameter)| {
-            let tensor = parameter.tensor();
-            (path, (tensor.dtype(), *tensor.shape()))
-        };
-        let expected = kept(module).into_iter().map(of).collect();
-        Ok(Mismatch::check(PARAMETERS, &expected, &self.parameters)?)
+        Ok(Mismatch::check(PARAMETERS, &expected(module), &self.parameters)?)
     }
 
     fn apply(&self, module: &(impl Module + ?Sized)) -> Result<()> {
         const OP: &str = "load";
-        let parameters = kept(module);
+        let mut parameters = kept(module);
+        parameters.retain(|(path, _)| self.parameters.contains_key(path));
         // All memory is taken before the first value changes.
         parameters.iter().try_for_each(|(_, parameter)| parameter.make_unique())?;
         for (path, parameter) in &parameters {
@@ -412,6 +422,15 @@ fn rngs(op: &'static str, module: &(impl Module + ?Sized)) -> Result<BTreeMap<St
 /// That a module shows two things under one path.
 fn twice(op: &'static str, expected: &'static str, path: &str) -> Error {
     Error::BadArgument { op, argument: "module", expected, got: format!("{path} twice") }
+}
+
+/// Of which types and shapes a module's parameters are, and what is kept beside them.
+fn expected(module: &(impl Module + ?Sized)) -> BTreeMap<String, (DType, Shape)> {
+    let of = |(path, parameter): (String, Parameter)| {
+        let tensor = parameter.tensor();
+        (path, (tensor.dtype(), *tensor.shape()))
+    };
+    kept(module).into_iter().map(of).collect()
 }
 
 /// Parameters and what is kept beside them.

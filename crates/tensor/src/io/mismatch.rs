@@ -46,6 +46,15 @@ impl Mismatch {
         expected: &BTreeMap<String, (DType, Shape)>,
         found: &Arrays,
     ) -> Result<(), Box<Self>> {
+        Self::between(what, expected, found).none()
+    }
+
+    /// All that does not fit.
+    pub(super) fn between(
+        what: &'static str,
+        expected: &BTreeMap<String, (DType, Shape)>,
+        found: &Arrays,
+    ) -> Self {
         let mut mismatch = Self::of_names(what, expected, found);
         for (name, &expected) in expected {
             let Some(array) = found.get(name) else { continue };
@@ -54,7 +63,7 @@ impl Mismatch {
                 mismatch.different.push(Difference { name: name.clone(), expected, found });
             }
         }
-        mismatch.none()
+        mismatch
     }
 
     /// Compares names alone.

@@ -17,7 +17,7 @@ mod stored;
 
 pub use array::{Array, Arrays};
 pub use atomic::write_atomically;
-pub use checkpoint::Checkpoint;
+pub use checkpoint::{Checkpoint, PartlyRestored};
 pub use error::FileError;
 pub use mismatch::{Difference, Mismatch};
 pub use npy::{NpyLimits, read_npy, read_npy_from, write_npy, write_npy_to};

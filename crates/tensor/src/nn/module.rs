@@ -106,6 +106,36 @@ pub trait Module: fmt::Debug + Send + Sync {
         result
     }
 
+    /// [Freezes](Parameter::freeze) all parameters: this part of a network stays as it is while others are trained, and the backward pass
+    /// goes through it without computing gradients of it.
+    ///
+    /// Running means are no parameters: in training they move. Where they shall stay too, and dropout shall not act, run the module inside
+    /// [`evaluating`](crate::evaluating). An optimiser keeps state for all parameters that it is made for: give it those that are trained.
+    ///
+    /// ```
+    /// use highwater_tensor::nn::{Linear, Module, Relu, Sequential};
+    /// use highwater_tensor::optim::Adam;
+    /// use highwater_tensor::{Device, Rng, Tensor};
+    /// let (device, rng) = (Device::cpu()?, Rng::new(0));
+    /// let backbone = Sequential::new().with("fc", Linear::new(&device, 8, 8, &rng)?).with("relu", Relu);
+    /// backbone.freeze(); // once it has its weights, for instance from a checkpoint
+    /// let network = Sequential::new().with("backbone", backbone).with("head", Linear::new(&device, 8, 2, &rng)?);
+    ///
+    /// let trained = network.parameters().into_iter().filter(|(_, parameter)| !parameter.is_frozen());
+    /// let adam = Adam::new(trained.collect(), 1e-3)?;
+    /// let loss = network.forward(&Tensor::ones(&device, [4, 8])?)?.square()?.mean_all()?;
+    /// assert_eq!(loss.backward()?.len(), 2); // the head's weight and bias
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    fn freeze(&self) {
+        self.visit(&mut |_, parameter| parameter.freeze());
+    }
+
+    /// Trains all parameters again: the opposite of [`freeze`](Self::freeze).
+    fn unfreeze(&self) {
+        self.visit(&mut |_, parameter| parameter.unfreeze());
+    }
+
     /// [`forward`](Self::forward) inside the scope `name`: for the children of a module.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use bfc_core::{Category, Tag};
 use highwater_tracking::module;
 
 use crate::autograd::version::LeftBehind;
-use crate::autograd::{Cursor, Gradients, LeafId, tape};
+use crate::autograd::{Cursor, GradEdge, Gradients, LeafId, tape};
 use crate::backend::Kernel;
 use crate::context::OpContext;
 use crate::dtype::DType;
@@ -41,8 +41,10 @@ pub struct Parameter {
 
 /// What handles to one parameter share.
 struct Cell {
-    /// The values now, as a leaf.
+    /// The values now, as a leaf, also while the parameter is frozen.
     tensor: Tensor,
+    /// Whether it is to stay as it is: then it is handed out off the graph.
+    frozen: bool,
     /// Who reads what the values were before the next change.
     left_behind: LeftBehind,
 }
@@ -71,14 +73,50 @@ impl Parameter {
     /// [`Error::UnsupportedDType`] for integers and truth values, which have no gradient.
     pub fn new(tensor: Tensor) -> Result<Self> {
         let leaf = tensor.detach().requiring_grad()?.with_category(Category::Parameter);
-        let cell = Cell { tensor: leaf, left_behind: LeftBehind::default() };
+        let cell = Cell { tensor: leaf, frozen: false, left_behind: LeftBehind::default() };
         Ok(Self { cell: Arc::new(BiasedMutex::new(cell)) })
     }
 
-    /// The values now, as a leaf of the graph. Cheap: the buffer is shared.
+    /// The values now, as a leaf of the graph, or off the graph while the parameter is [frozen](Self::freeze). Cheap: the buffer is
+    /// shared.
     #[must_use]
     pub fn tensor(&self) -> Tensor {
-        tape::parameter(|| self.lock().tensor.clone())
+        tape::parameter(|| {
+            let own = self.lock();
+            if own.frozen { own.tensor.detach() } else { own.tensor.clone() }
+        })
+    }
+
+    /// From now on the parameter is not trained, wherever it is used: backward passes compute no gradient of it, ops keep nothing that
+    /// only its gradient would need, and optimisers leave it as it is. (PyTorch: `requires_grad_(False)`.) It can still be
+    /// [set](Self::set). Checkpoints do not tell what is frozen. For all parameters of a module there is
+    /// [`Module::freeze`](super::Module::freeze).
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Tensor, nn::Parameter};
+    /// let device = Device::cpu()?;
+    /// let [scale, shift] = [2.0, 1.0].map(|value| Parameter::new(Tensor::full(&device, [1], value)?));
+    /// let (scale, shift) = (scale?, shift?);
+    /// scale.freeze();
+    /// let y = Tensor::ones(&device, [1])?.mul(&scale.tensor())?.add(&shift.tensor())?;
+    /// assert_eq!(y.sum_all()?.backward()?.len(), 1);
+    /// scale.unfreeze();
+    /// assert!(scale.tensor().requires_grad());
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    pub fn freeze(&self) {
+        self.lock().frozen = true;
+    }
+
+    /// From now on the parameter is trained again.
+    pub fn unfreeze(&self) {
+        self.lock().frozen = false;
+    }
+
+    /// Whether it was [frozen](Self::freeze).
+    #[must_use]
+    pub fn is_frozen(&self) -> bool {
+        self.lock().frozen
     }
 
     /// The values now, off the graph: for what is kept and not trained, which no second run of a forward plays back.
@@ -102,6 +140,14 @@ impl Parameter {
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.cell, &other.cell)
+    }
+
+    /// Under what its gradients are found, also while it is frozen.
+    pub(crate) fn leaf(&self) -> Option<LeafId> {
+        match self.lock().tensor.grad_edge() {
+            Some(GradEdge::Leaf(leaf)) => Some(*leaf),
+            _ => None,
+        }
     }
 
     /// Charges the buffer to the module that this thread is in.
@@ -157,7 +203,7 @@ impl Parameter {
 
     /// Where a pass has a gradient for this parameter, makes this cell the only holder of its buffer, so that an
     /// [`update`](Self::update) needs no memory. That may take a copy, which is charged to the module. Tells under which
-    /// leaf the gradient is, and the parameter's type.
+    /// leaf the gradient is, and the parameter's type. A frozen parameter has none to step by.
     ///
     /// # Errors
     /// [`Error::StaleGradient`], with the parameter's path, if there is one of what it was before it was converted; as
@@ -170,6 +216,9 @@ impl Parameter {
         cursor: &mut Cursor,
     ) -> Result<Option<(LeafId, DType)>> {
         let mut own = self.lock();
+        if own.frozen {
+            return Ok(None);
+        }
         let tensor = &mut own.tensor;
         let found = gradients.find(tensor, cursor).map_err(|given| stale(op, path, tensor, given))?;
         let Some((leaf, gradient)) = found else { return Ok(None) };
@@ -266,7 +315,8 @@ fn copy_of(tensor: &Tensor) -> Result<Tensor> {
 
 impl fmt::Debug for Parameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tensor = &self.lock().tensor;
-        write!(f, "Parameter({} {} on {})", tensor.dtype(), tensor.shape(), tensor.device())
+        let own = self.lock();
+        let (tensor, frozen) = (&own.tensor, if own.frozen { ", frozen" } else { "" });
+        write!(f, "Parameter({} {} on {}{frozen})", tensor.dtype(), tensor.shape(), tensor.device())
     }
 }

@@ -4,7 +4,7 @@ use super::module::Module;
 use super::parameter::Parameter;
 use crate::rng::Rng;
 
-/// What a [`Module`] may be made of: modules, parameters of its own, and several or none of those. See
+/// What a [`Module`] may be made of: modules, parameters and sources of randomness of its own, and several or none of those. See
 /// [`visit_parts!`](crate::visit_parts).
 ///
 /// Members of a `Vec` are called by their number: `blocks.0.weight` is in the first of `blocks`.
@@ -43,6 +43,16 @@ impl Part for Parameter {
     fn visit_part_rngs(&self, _name: &str, _visitor: &mut dyn FnMut(&str, &Rng)) {}
 }
 
+impl Part for Rng {
+    fn visit_part(&self, _name: &str, _visitor: &mut dyn FnMut(&str, &Parameter)) {}
+
+    fn visit_part_buffers(&self, _name: &str, _visitor: &mut dyn FnMut(&str, &Parameter)) {}
+
+    fn visit_part_rngs(&self, name: &str, visitor: &mut dyn FnMut(&str, &Rng)) {
+        visitor(name, self);
+    }
+}
+
 impl<P: Part> Part for Option<P> {
     fn visit_part(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
         self.iter().for_each(|part| part.visit_part(name, visitor));
@@ -78,7 +88,8 @@ impl<P: Part> Part for Vec<P> {
 }
 
 /// The visits of a [`Module`](crate::nn::Module) that is made of parts: inside its `impl`, with the names of the fields that are
-/// [`Part`](crate::nn::Part)s, in the order in which they are shown.
+/// [`Part`](crate::nn::Part)s, in the order in which they are shown; behind `; buffers:` parameters of its own that are not trained, as
+/// running means.
 ///
 /// It stands for `visit`, `visit_buffers` and `visit_rngs`, so that neither running means nor sources of randomness are
 /// forgotten in a checkpoint.
@@ -123,19 +134,64 @@ impl<P: Part> Part for Vec<P> {
 /// assert_eq!(network.forward(&Tensor::ones(&device, [3, 4])?)?.dims(), [3, 2]);
 /// # Ok::<(), highwater_tensor::Error>(())
 /// ```
+///
+/// A layer with something learnt, something kept and something drawn:
+///
+/// ```
+/// use highwater_tensor::nn::{Module, Parameter};
+/// use highwater_tensor::{Device, Result, Rng, Tensor, is_training, no_grad, visit_parts};
+///
+/// /// x over the largest value seen so far, scaled, with noise in training.
+/// #[derive(Debug)]
+/// struct Level {
+///     scale: Parameter,
+///     largest: Parameter,
+///     noise: Rng,
+/// }
+///
+/// impl Module for Level {
+///     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+///         let largest = self.largest.tensor().detach();
+///         if !is_training() {
+///             return x.div(&largest)?.mul(&self.scale.tensor());
+///         }
+///         let largest = no_grad(|| x.abs()?.max_all()?.maximum(&largest))?;
+///         self.largest.set(&largest)?;
+///         let noise = Tensor::normal(x.device(), x.shape(), 0.0, 0.1, &self.noise)?;
+///         x.div(&largest)?.add(&noise)?.mul(&self.scale.tensor())
+///     }
+///
+///     visit_parts!(scale, noise; buffers: largest);
+/// }
+///
+/// let one = |device: &Device| Parameter::new(Tensor::ones(device, [])?);
+/// let device = Device::cpu()?;
+/// let level = Level { scale: one(&device)?, largest: one(&device)?, noise: Rng::new(0) };
+/// level.forward(&Tensor::full(&device, [3], -5.0)?)?;
+/// assert_eq!((level.parameters()[0].0.as_str(), level.buffers()[0].0.as_str()), ("scale", "largest"));
+/// assert_eq!(level.buffers()[0].1.tensor().item::<f32>()?, 5.0);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
 #[macro_export]
 macro_rules! visit_parts {
     ($($part:ident),+ $(,)?) => {
+        $crate::visit_parts!($($part),+; buffers: );
+    };
+    ($($part:ident),* $(,)?; buffers: $($buffer:ident),* $(,)?) => {
         fn visit(&self, visitor: &mut dyn FnMut(&str, &$crate::nn::Parameter)) {
-            $($crate::nn::Part::visit_part(&self.$part, stringify!($part), visitor);)+
+            let _ = &visitor;
+            $($crate::nn::Part::visit_part(&self.$part, stringify!($part), visitor);)*
         }
 
         fn visit_buffers(&self, visitor: &mut dyn FnMut(&str, &$crate::nn::Parameter)) {
-            $($crate::nn::Part::visit_part_buffers(&self.$part, stringify!($part), visitor);)+
+            let _ = &visitor;
+            $($crate::nn::Part::visit_part_buffers(&self.$part, stringify!($part), visitor);)*
+            $($crate::nn::Part::visit_part(&self.$buffer, stringify!($buffer), visitor);)*
         }
 
         fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &$crate::Rng)) {
-            $($crate::nn::Part::visit_part_rngs(&self.$part, stringify!($part), visitor);)+
+            let _ = &visitor;
+            $($crate::nn::Part::visit_part_rngs(&self.$part, stringify!($part), visitor);)*
         }
     };
 }
@@ -203,6 +259,37 @@ mod tests {
         network.visit_rngs(&mut |path, _| rngs.push(path.to_owned()));
         assert_eq!(rngs.len(), 3, "{rngs:?}");
         assert!(rngs[1].starts_with("blocks.0.dropout"), "{rngs:?}");
+        Ok(())
+    }
+
+    #[derive(Debug)]
+    struct Own {
+        learnt: Parameter,
+        drawn: Option<Rng>,
+        inside: Inner,
+        kept: Vec<Parameter>,
+    }
+
+    impl Module for Own {
+        fn forward(&self, x: &Tensor) -> Result<Tensor> {
+            Ok(x.clone())
+        }
+
+        visit_parts!(learnt, drawn, inside; buffers: kept);
+    }
+
+    #[test]
+    fn what_a_module_draws_and_keeps_itself_is_visited_in_one_line_with_what_its_parts_do() -> Result<()> {
+        let device = Device::cpu()?;
+        let one = || Parameter::new(Tensor::ones(&device, [2])?);
+        let (learnt, drawn, kept) = (one()?, Some(Rng::new(0)), vec![one()?, one()?]);
+        let own = Own { learnt, drawn, inside: inner(&device)?, kept };
+        assert_eq!(paths(own.parameters()), ["learnt", "inside.norm.weight", "inside.norm.bias"]);
+        let means = ["inside.norm.running_mean", "inside.norm.running_var"];
+        assert_eq!(paths(own.buffers()), [&means[..], &["kept.0", "kept.1"]].concat());
+        let mut rngs = Vec::new();
+        own.visit_rngs(&mut |path, _| rngs.push(path.to_owned()));
+        assert_eq!(rngs, ["drawn", "inside.dropout.rng"]);
         Ok(())
     }
 

@@ -13,6 +13,7 @@
 //! 1/2,048 in f16 and 1/256 in bf16.
 
 mod adam;
+mod groups;
 mod lion;
 mod loss_scaler;
 mod rms_prop;
@@ -24,6 +25,7 @@ mod state;
 use std::fmt;
 
 pub use adam::{Adam, AdamW};
+pub use groups::Groups;
 pub use lion::Lion;
 pub use loss_scaler::{LossScaler, ScaledStep};
 pub use rms_prop::RmsProp;

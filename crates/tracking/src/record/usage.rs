@@ -25,7 +25,8 @@ pub struct Usage {
     pub ops: Vec<OpUsage>,
     /// By module, op and phase, in the same order.
     pub places: Vec<OpUsage>,
-    /// By module, each before the modules below it. The first is the whole.
+    /// By module, each before the modules below it. The first is the whole. A name under which parts of a network were put together, and
+    /// their memory was charged until they got their place, is none of the modules.
     pub scopes: Vec<ScopeUsage>,
     /// By phase; what no op holds is in none.
     pub phases: Vec<PhaseUsage>,
@@ -452,7 +453,8 @@ impl<'a> Count<'a> {
         while let Some(number) = ahead.pop() {
             let account = &self.accounts[number as usize];
             let (calls, granted_bytes) = sums[number as usize];
-            if number == 0 || calls > 0 || account.inclusive.most > 0 {
+            let holds = account.inclusive.now.max(account.inclusive_at_peak);
+            if number == 0 || calls > 0 || holds > 0 {
                 scopes.push(ScopeUsage {
                     scope: self.recording.owner_path(number),
                     calls,

@@ -123,6 +123,16 @@ impl ByLeaf {
         Ok(self.0.get(at).map(|(_, tensor)| tensor))
     }
 
+    /// Moves the gradient of a leaf to another list, and any of what it was before it was converted.
+    pub(crate) fn give(&mut self, leaf: LeafId, to: &mut Self) {
+        let start = self.0.partition_point(|(other, _)| *other > leaf);
+        let all = self.0[start..].iter().take_while(|(other, _)| *other == leaf || other.became(leaf));
+        let end = start + all.count();
+        for (leaf, gradient) in self.0.drain(start..end) {
+            to.insert(leaf, gradient);
+        }
+    }
+
     pub(crate) const fn len(&self) -> usize {
         self.0.len()
     }

@@ -93,6 +93,35 @@ fn a_scope_counts_everything_below_it_and_stands_before_it() {
 }
 
 #[test]
+fn a_name_that_memory_was_only_passed_on_under_is_no_module_of_the_run() {
+    let (tracker, pool) = (Tracker::new(), pool());
+    tracker.start_log(Bytes::mib(1));
+    let weight = tracker.begin("init").track(&pool);
+    let weight = take(&weight, 1024, Category::Parameter);
+    // As where a layer is made inside of a block, and the block gets its place in a network.
+    let charge = || {
+        let _layer = module("usage-layer");
+        let tag = Tag { owner: tracker.owner_here("init"), category: Category::Parameter };
+        weight.allocator().retag(&weight.block(), tag).unwrap();
+    };
+    charge();
+    {
+        let _block = module("usage-block");
+        charge();
+    }
+    let run = tracker.begin("matmul");
+    drop(take(&run.track(&pool), 256, Category::Output));
+    drop((run, weight));
+    let usage = Usage::of(&tracker.take_log());
+    let scopes: Vec<_> = usage.scopes.iter().map(|row| (row.scope.as_str(), row.peak_bytes)).collect();
+    assert_eq!(
+        scopes,
+        [("", 1280), ("usage-block", 1024), ("usage-block.usage-layer", 1024)],
+        "without usage-layer alone"
+    );
+}
+
+#[test]
 fn what_is_kept_for_backward_is_counted_once_and_for_as_long_as_it_is_kept() {
     let recording = sample();
     let saved = Usage::of(&recording).saved;
