@@ -366,6 +366,18 @@ impl Error {
         }
     }
 
+    /// The same error, with the path of the parameter that it is of, if it is of one.
+    #[cold]
+    #[must_use]
+    pub(crate) fn of_parameter(self, path: &str) -> Self {
+        match self {
+            Self::StaleGradient { op, shape, is, given, .. } => {
+                Self::StaleGradient { op, parameter: path.to_owned(), shape, is, given }
+            }
+            other => other,
+        }
+    }
+
     /// The out-of-memory report, if that is what happened. As JSON and HTML it is a
     /// [`highwater_tracking::OutOfMemory`].
     ///

@@ -159,17 +159,17 @@ impl Parameter {
     /// holder of its buffer. That may take a copy, which is charged to the module.
     ///
     /// # Errors
-    /// [`Error::StaleGradient`], with the parameter's path, if there is one of what it was before it was converted; as
+    /// [`Error::StaleGradient`], still without the parameter's path, if there is one of what it was before it was converted; as
     /// [`set`](Self::set) for a gradient that is neither of the parameter's type nor of the one that it is computed with.
     pub(crate) fn take_gradient(
         &self,
         op: &'static str,
-        (path, layer): (&str, &str),
+        layer: &str,
         gradients: &mut Gradients,
     ) -> Result<Option<(Tensor, DType)>> {
         let mut own = self.lock();
         let tensor = &mut own.tensor;
-        let taken = gradients.take_latest(tensor).map_err(|given| stale(op, path, tensor, given))?;
+        let taken = gradients.take_latest(tensor).map_err(|given| stale(op, tensor, given))?;
         let Some(gradient) = taken else { return Ok(None) };
         let (dtype, given) = (tensor.dtype(), gradient.dtype());
         check(op, tensor, &gradient, |own| own == given || own.computed_as() == given)?;
@@ -232,8 +232,8 @@ impl Parameter {
 
 /// The error that a gradient is of what a parameter was before it was converted.
 #[cold]
-fn stale(op: &'static str, path: &str, own: &Tensor, given: DType) -> Error {
-    Error::StaleGradient { op, parameter: path.to_owned(), shape: *own.shape(), is: own.dtype(), given }
+fn stale(op: &'static str, own: &Tensor, given: DType) -> Error {
+    Error::StaleGradient { op, parameter: String::new(), shape: *own.shape(), is: own.dtype(), given }
 }
 
 /// Checks that `values` could be those of a parameter.

@@ -92,9 +92,8 @@ impl<S: SlotState> Slots<S> {
         let mut ready: Vec<Ready<'_, S>> = Vec::with_capacity(self.slots.len());
         let mut any_halves = false;
         for slot in &mut self.slots {
-            let place = (&slot.path[..], &slot.module[..]);
-            let taken = slot.parameter.take_gradient(self.op, place, &mut gradients)?;
-            if let Some((gradient, dtype)) = taken {
+            let taken = slot.parameter.take_gradient(self.op, &slot.module, &mut gradients);
+            if let Some((gradient, dtype)) = taken.map_err(|error| error.of_parameter(&slot.path))? {
                 // Before the first is changed: one that was converted since the state was made cannot be.
                 if slot.kept_as.is_some_and(|kept_as| kept_as != dtype.computed_as()) {
                     return Err(slot.converted(self.op, dtype));

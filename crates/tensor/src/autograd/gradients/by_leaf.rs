@@ -61,12 +61,18 @@ impl ByLeaf {
     #[inline]
     pub(crate) fn remove_latest(&mut self, leaf: LeafId) -> Result<Option<Tensor>, DType> {
         match self.0.last() {
-            // As a rule nothing stands before a leaf that is taken out.
-            Some((first, _)) if *first < leaf => match self.former(leaf) {
-                Some(former) => Err(former.dtype()),
-                None => Ok(self.remove(leaf)),
-            },
-            _ => Ok(self.remove(leaf)),
+            // As a rule it is the first one, and nothing that it was can stand before it.
+            Some((first, _)) if *first == leaf => Ok(self.0.pop().map(|(_, tensor)| tensor)),
+            Some((first, _)) if *first < leaf => self.remove_latest_behind(leaf),
+            _ => Ok(None),
+        }
+    }
+
+    /// The same for a leaf behind others.
+    fn remove_latest_behind(&mut self, leaf: LeafId) -> Result<Option<Tensor>, DType> {
+        match self.former(leaf) {
+            Some(former) => Err(former.dtype()),
+            None => Ok(self.remove(leaf)),
         }
     }
 
