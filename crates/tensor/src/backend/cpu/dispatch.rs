@@ -85,9 +85,14 @@ macro_rules! byte_or_number {
     }};
 }
 
-/// As [`any`] for a `Result`, but an error for everything but floats.
+/// As [`any`] for a `Result`, but an error for everything but floats, or what is said of the others.
 macro_rules! float {
     ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
+        $crate::backend::cpu::dispatch::float!($dtype, $T => $body, else dtype => {
+            Err($crate::backend::cpu::dispatch::unsupported($op, dtype))
+        })
+    };
+    ($dtype:expr, $T:ident => $body:expr, else $other:ident => $otherwise:expr) => {
         match $dtype {
             $crate::dtype::DType::F32 => {
                 type $T = f32;
@@ -97,7 +102,7 @@ macro_rules! float {
                 type $T = f64;
                 $body
             }
-            dtype => Err($crate::backend::cpu::dispatch::unsupported($op, dtype)),
+            $other => $otherwise,
         }
     };
 }

@@ -14,7 +14,7 @@ mod small;
 
 use gemm_common::Parallelism;
 
-use super::dispatch::{host, host_mut, number, scratch};
+use super::dispatch::{float, host, host_mut, integer, scratch};
 use super::number::{Float, Number};
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers};
@@ -49,11 +49,11 @@ pub(super) fn matmul(
     out: ViewMut<'_>,
 ) -> Result<()> {
     if let Some(small) = small::Product::of([&lhs, &rhs], bias.as_ref(), &out) {
-        return number!(op, out.dtype(), T => {
+        return float!(out.dtype(), T => {
             let (left, right) = (host::<T>(op, &lhs)?, host::<T>(op, &rhs)?);
             small.compute(left, right, bias.as_ref(), host_mut::<T>(op, out)?);
             Ok(())
-        });
+        }, else dtype => integer::small(op, dtype, small, bias, [lhs, rhs], out));
     }
     let refused = |view: View<'_>| {
         let shape = *view.layout().shape();
@@ -79,29 +79,42 @@ pub(super) fn matmul(
     {
         return Err(Error::ShapeMismatch { op, lhs: *rhs.layout().shape(), rhs: *bias.layout().shape() });
     }
-    number!(op, out.dtype(), T => {
-        let (left, right) = (host::<T>(op, &lhs)?, host::<T>(op, &rhs)?);
-        let out = host_mut::<T>(op, out)?;
-        let target = match &bias {
-            Some(bias) => {
-                start_rows(host::<T>(op, bias)?, bias.layout(), out);
-                Target::AddedTo
-            }
-            None => Target::Replaced,
-        };
-        if !is_rearranged(&a, &b) {
-            multiply(workers, (&a, left), (&b, right), out, target);
-            return Ok(());
-        }
-        let rows = scratch::<T>(op, workspace, b.rows * b.cols)?;
-        let source = Source::<T>::new(op, rhs)?;
-        workers.chunks(rows, LIGHT, &|start, part| source.load(start, part));
-        let layout = Layout::contiguous(op, *rhs.layout().shape(), rhs.dtype())?;
-        if let Some(b) = Stack::new(&layout) {
-            multiply(workers, (&a, left), (&b, rows), out, target);
-        }
-        Ok(())
+    let factors = [(lhs, &a), (rhs, &b)];
+    float!(out.dtype(), T => large::<T>(workers, op, bias, factors, workspace, out), else dtype => {
+        integer!(op, dtype, T => large::<T>(workers, op, bias, factors, workspace, out))
     })
+}
+
+/// The product of factors that fit each other and the output.
+fn large<T: Factor>(
+    workers: &Workers,
+    op: &'static str,
+    bias: Option<View<'_>>,
+    [(lhs, a), (rhs, b)]: [(View<'_>, &Stack<'_>); 2],
+    workspace: Option<ViewMut<'_>>,
+    out: ViewMut<'_>,
+) -> Result<()> {
+    let (left, right) = (host::<T>(op, &lhs)?, host::<T>(op, &rhs)?);
+    let out = host_mut::<T>(op, out)?;
+    let target = match &bias {
+        Some(bias) => {
+            start_rows(host::<T>(op, bias)?, bias.layout(), out);
+            Target::AddedTo
+        }
+        None => Target::Replaced,
+    };
+    if !is_rearranged(a, b) {
+        multiply(workers, (a, left), (b, right), out, target);
+        return Ok(());
+    }
+    let rows = scratch::<T>(op, workspace, b.rows * b.cols)?;
+    let source = Source::<T>::new(op, rhs)?;
+    workers.chunks(rows, LIGHT, &|start, part| source.load(start, part));
+    let layout = Layout::contiguous(op, *rhs.layout().shape(), rhs.dtype())?;
+    if let Some(b) = Stack::new(&layout) {
+        multiply(workers, (a, left), (&b, rows), out, target);
+    }
+    Ok(())
 }
 
 /// See [`Workspace::MatMul`](crate::backend::Workspace::MatMul).

@@ -1,8 +1,29 @@
 //! Products of integers, which wrap: by plain loops, as the `gemm` crates are for floats.
 
+use super::super::dispatch::{host, host_mut, integer};
 use super::super::number::Number;
 use super::super::simd::{self, Loop};
 use super::{Matrix, Target, small};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::storage::{View, ViewMut};
+
+/// The product of few integers. A function of its own, beside that of floats, which is the one that has to be quick.
+#[cold]
+pub(super) fn small(
+    op: &'static str,
+    dtype: DType,
+    product: small::Product,
+    bias: Option<View<'_>>,
+    [lhs, rhs]: [View<'_>; 2],
+    out: ViewMut<'_>,
+) -> Result<()> {
+    integer!(op, dtype, T => {
+        let (left, right) = (host::<T>(op, &lhs)?, host::<T>(op, &rhs)?);
+        product.compute(left, right, bias.as_ref(), host_mut::<T>(op, out)?);
+        Ok(())
+    })
+}
 
 /// `out`, row by row without gaps, becomes the product, or the product is added to it. No size may be 0.
 pub(super) fn product<T: Number>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], target: Target) {
