@@ -11,7 +11,6 @@ use super::{is_number, reduce, same_dtype, supported, wanted};
 use crate::autograd::{Saved, list_of_gradients};
 use crate::backend::{Activated, Activation, Kernel, Reduce};
 use crate::context::{Buffer, OpContext};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::{Op, apply_static};
 use crate::shape::Shape;
@@ -192,8 +191,7 @@ impl Tensor {
 
     fn linear_with(&self, weight: &Self, bias: &Self, activation: Option<Activation>) -> Result<Self> {
         same_dtype(OP, self, weight)?;
-        let takes = if activation.is_some() { DType::is_float } else { is_number };
-        supported(OP, self.dtype(), takes)?;
+        supported(OP, self.dtype(), |dtype| dtype.is_float() || activation.is_none() && is_number(dtype))?;
         let of_rank = |tensor: &Self, rank: usize, expected: &'static str| {
             let fits = tensor.rank() == rank;
             if fits { Ok(()) } else { Err(Error::BadRank { op: OP, expected, shape: *tensor.shape() }) }
@@ -251,6 +249,7 @@ mod tests {
     use super::*;
     use crate::autograd::no_grad;
     use crate::device::Device;
+    use crate::dtype::DType;
     use crate::rng::Rng;
     use crate::runtime::Runtime;
 
