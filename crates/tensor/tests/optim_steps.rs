@@ -101,6 +101,32 @@ fn sgd_keeps_momentum_and_decays_weights() {
 }
 
 #[test]
+fn momentum_that_is_set_again_goes_on_with_its_means_and_that_of_zero_keeps_none() {
+    let p = parameter(&device());
+    let name = "layer.weight.momentum";
+    let mut sgd = Sgd::new(named(&p), 0.1).unwrap();
+    assert!(!sgd.state().unwrap().contains_key(name));
+    sgd.step(gradients(&p)).unwrap();
+    let mut sgd = sgd.with_momentum(0.9).unwrap();
+    sgd.step(gradients(&p)).unwrap();
+    let means = sgd.state().unwrap()[name].clone();
+    let sgd = sgd.with_momentum(0.5).unwrap();
+    assert_eq!(sgd.state().unwrap()[name], means);
+    let sgd = sgd.with_momentum(0.0).unwrap();
+    assert!(!sgd.state().unwrap().contains_key(name));
+    // Set once more it begins anew, from 0.
+    let again = sgd.with_momentum(0.9).unwrap().state().unwrap()[name].clone();
+    assert_ne!(again, means);
+
+    let mut rms = RmsProp::new(named(&p), 0.1).unwrap();
+    rms.step(gradients(&p)).unwrap();
+    let variance = rms.state().unwrap()["layer.weight.variance"].clone();
+    let state = rms.with_momentum(0.9).unwrap().state().unwrap();
+    assert!(state.contains_key(name));
+    assert_eq!(state["layer.weight.variance"], variance);
+}
+
+#[test]
 fn nesterovs_variant_looks_ahead() {
     let p = parameter(&device());
     let sgd = Sgd::new(named(&p), 0.1).unwrap().with_momentum(0.9).unwrap().with_nesterov().unwrap();

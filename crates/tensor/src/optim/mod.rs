@@ -62,7 +62,8 @@ pub trait Optimizer: fmt::Debug + Send {
     ///
     /// # Errors
     /// [`Error::Allocation`] if a parameter has to be copied and there is no memory, [`Error::StaleGradient`] if gradients are of
-    /// what a parameter was before it was converted, and errors about gradients that do not fit: nothing has changed then. A device that fails on the way leaves some parameters changed.
+    /// what a parameter was before it was converted, and errors about gradients that do not fit: nothing has changed then. A
+    /// device that fails on the way leaves some parameters changed.
     fn step(&mut self, gradients: Gradients) -> Result<()>;
 
     /// The learning rate.
