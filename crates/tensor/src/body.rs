@@ -22,7 +22,6 @@ pub(crate) struct Body {
     /// First, as what was lent by the device's allocator goes back before the device is let go.
     memory: Memory,
     layout: Layout,
-    dtype: DType,
     device: Device,
 }
 
@@ -45,8 +44,8 @@ impl Shareable for Body {
 
 impl Body {
     /// A buffer of one's own.
-    pub(crate) fn new(storage: Storage, layout: Layout, dtype: DType, device: Device) -> Unique<Self> {
-        Room::new().fill(Self { memory: Memory::Own(storage), layout, dtype, device })
+    pub(crate) fn new(storage: Storage, layout: Layout, device: Device) -> Unique<Self> {
+        Room::new().fill(Self { memory: Memory::Own(storage), layout, device })
     }
 
     /// The same, of a buffer that is asked for now, and in which elements of this shape lie in order from its start.
@@ -70,10 +69,10 @@ impl Body {
         } else {
             Allocation::new(allocator, request)?
         };
-        let storage = Storage::charged(allocation, memory, request.bytes as usize, request.tag.category);
+        let storage =
+            Storage::charged(allocation, memory, (request.bytes as usize, dtype), request.tag.category);
         let memory = Memory::Own(storage);
-        let layout = Layout::without_strides(shape);
-        let mut body = room.fill(Self { memory, layout, dtype, device: device.clone() });
+        let mut body = room.fill(Self { memory, layout: Layout::SCALAR, device: device.clone() });
         body.layout.put_in_order(shape);
         Ok(body)
     }
@@ -85,7 +84,7 @@ impl Body {
             Memory::Of(owner) => owner,
         };
         let memory = Memory::Of(owner.clone());
-        Shared::new(Self { memory, layout, dtype: this.dtype, device: this.device.clone() })
+        Shared::new(Self { memory, layout, device: this.device.clone() })
     }
 
     /// Sees the buffer through another layout from now on.
@@ -97,8 +96,8 @@ impl Body {
         &self.layout
     }
 
-    pub(crate) const fn dtype(&self) -> DType {
-        self.dtype
+    pub(crate) fn dtype(&self) -> DType {
+        self.storage().dtype()
     }
 
     pub(crate) const fn device(&self) -> &Device {
@@ -123,7 +122,7 @@ impl Body {
 
     /// As kernels read it.
     pub(crate) fn view(&self) -> View<'_> {
-        View::new(self.storage(), &self.layout, self.dtype)
+        View::new(self.storage(), &self.layout)
     }
 
     /// As kernels write it: only if no other tensor looks into the buffer, which may be written, and in which the elements
@@ -139,16 +138,14 @@ impl Body {
         if storage.is_read_only() {
             return None;
         }
-        Some(ViewMut::new(storage, &self.layout, self.dtype))
+        Some(ViewMut::new(storage, &self.layout))
     }
 
     /// As kernels write it: `None` unless the buffer is this tensor's own. It has to lie in order, as it does where it was just
     /// allocated.
     pub(crate) const fn fresh_view_mut(&mut self) -> Option<ViewMut<'_>> {
         match &mut self.memory {
-            Memory::Own(storage) if !storage.is_read_only() => {
-                Some(ViewMut::new(storage, &self.layout, self.dtype))
-            }
+            Memory::Own(storage) if !storage.is_read_only() => Some(ViewMut::new(storage, &self.layout)),
             _ => None,
         }
     }

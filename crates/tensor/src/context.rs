@@ -34,7 +34,8 @@ pub struct OpContext<'a> {
     /// Whether the op is hung into the graph of gradients, so that saving makes sense.
     recording: bool,
     saved: RefCell<Vec<Tensor>>,
-    attributes: AllocationAttributes<'a>,
+    /// How its memory is asked for, if not as usual.
+    attributes: Option<&'a AllocationAttributes<'a>>,
     /// Last, so that the account closes after everything above has been given back.
     run: OpRun<'a>,
 }
@@ -47,7 +48,6 @@ impl<'a> OpContext<'a> {
         memory: &'a Arc<dyn Allocator>,
         category: Category,
         recording: bool,
-        attributes: AllocationAttributes<'a>,
     ) -> Self {
         Self {
             op,
@@ -56,7 +56,7 @@ impl<'a> OpContext<'a> {
             output_category: category,
             recording,
             saved: RefCell::new(Vec::new()),
-            attributes,
+            attributes: None,
             run: device.tracker().begin_over(op, memory),
         }
     }
@@ -73,7 +73,7 @@ impl<'a> OpContext<'a> {
             Phase::Backward => Category::Gradient,
             _ => Category::Output,
         };
-        Self::new(op, device, memory, category, recording, AllocationAttributes::default())
+        Self::new(op, device, memory, category, recording)
     }
 
     /// The context of an op that makes a tensor out of nothing, for a purpose known beforehand.
@@ -83,24 +83,17 @@ impl<'a> OpContext<'a> {
         memory: &'a Arc<dyn Allocator>,
         category: Category,
     ) -> Self {
-        Self::create_as(op, device, memory, category, AllocationAttributes::default())
+        Self::new(op, device, memory, category, false)
     }
 
     /// The same, whose allocations are made as `attributes` say.
-    #[inline(always)]
-    pub(crate) fn create_as(
-        op: &'static str,
-        device: &'a Device,
-        memory: &'a Arc<dyn Allocator>,
-        category: Category,
-        attributes: AllocationAttributes<'a>,
-    ) -> Self {
-        Self::new(op, device, memory, category, false, attributes)
+    pub(crate) fn with_attributes(self, attributes: &'a AllocationAttributes<'a>) -> Self {
+        Self { attributes: Some(attributes), ..self }
     }
 
     /// The context of an op's backward.
     pub(crate) fn backward(op: &'static str, device: &'a Device, memory: &'a Arc<dyn Allocator>) -> Self {
-        Self::new(op, device, memory, Category::Gradient, false, AllocationAttributes::default())
+        Self::new(op, device, memory, Category::Gradient, false)
     }
 
     /// The op's name.
@@ -208,7 +201,9 @@ impl<'a> OpContext<'a> {
         };
         let mut request = Request::new(bytes as u64);
         request.tag = Tag { category, owner: self.run.owner() };
-        request.attributes = self.attributes;
+        if let Some(attributes) = self.attributes {
+            request.attributes = *attributes;
+        }
         request.contents = Some(Contents { extents: shape.dims(), element: dtype.name() });
         let allocator = self.allocator();
         let memory = self.device.memory_kind(self.memory);

@@ -39,15 +39,13 @@ impl Layout {
         Self::row_major(&Shape::row(elements))
     }
 
-    /// A layout of this shape which is still to be [put in order](Self::put_in_order).
-    #[inline(always)]
-    pub(crate) const fn without_strides(shape: &Shape) -> Self {
-        Self { shape: *shape, strides: [0; MAX_RANK], offset: 0 }
-    }
+    /// The layout of a single number.
+    pub(crate) const SCALAR: Self = Self { shape: Shape::SCALAR, strides: [0; MAX_RANK], offset: 0 };
 
-    /// Makes a layout without strides the row-major one of its shape, which is at hand.
+    /// Makes that of a single number the row-major one of a shape, where it stays.
     #[inline(always)]
     pub(crate) fn put_in_order(&mut self, shape: &Shape) {
+        self.shape = *shape;
         fill_row_major(shape, &mut self.strides);
     }
 

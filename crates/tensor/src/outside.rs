@@ -139,7 +139,12 @@ struct Held {
 
 impl Storage {
     /// A buffer in memory of others, charged to `tag` in the account.
-    pub(crate) fn outside(account: &Arc<OutsideAccount>, lent: Lent, tag: Tag) -> Result<Self, AllocError> {
+    pub(crate) fn outside(
+        account: &Arc<OutsideAccount>,
+        lent: Lent,
+        dtype: DType,
+        tag: Tag,
+    ) -> Result<Self, AllocError> {
         let Lent { address, bytes, keeper } = lent;
         let block = match bytes {
             0 => Block::EMPTY,
@@ -150,7 +155,7 @@ impl Storage {
         // Whoever needs more alignment than there is has looked before.
         let request = Request::new(block.bytes).with_alignment(1).with_tag(tag);
         let allocation = Allocation::new(&import, &request)?;
-        Ok(Self::new(allocation, bytes))
+        Ok(Self::new(allocation, bytes, dtype))
     }
 }
 
@@ -202,13 +207,9 @@ impl Tensor {
     ) -> Result<Self> {
         let tag = Tag { owner: device.tracker().owner_here(op), category: Category::Input };
         let shape = *layout.shape();
-        let storage = Storage::outside(device.outside(), lent, tag).map_err(|error| Error::Allocation {
-            op,
-            shape,
-            dtype,
-            error,
-        })?;
-        Ok(Self::from_body(Body::new(storage, layout, dtype, device.clone()).shareable()))
+        let storage = Storage::outside(device.outside(), lent, dtype, tag)
+            .map_err(|error| Error::Allocation { op, shape, dtype, error })?;
+        Ok(Self::from_body(Body::new(storage, layout, device.clone()).shareable()))
     }
 }
 

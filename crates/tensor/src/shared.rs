@@ -5,6 +5,8 @@
 //! exchange. And a value is put together where it stays: what is built first and moved afterwards is moved in larger pieces than
 //! it was just written in, for which processors wait until all is written.
 
+mod or_number;
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -12,6 +14,8 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::thread::LocalKey;
+
+pub(crate) use or_number::{Either, SharedOrNumber};
 
 use crate::spare::{self, Spare};
 
@@ -36,6 +40,7 @@ pub(crate) trait Shareable: Sized + 'static {
 const MOST_HANDLES: usize = isize::MAX as usize;
 
 /// A handle to a value, which is dropped with the last one.
+#[repr(transparent)]
 pub(crate) struct Shared<T: Shareable> {
     /// A [`Piece`] with a value in it, both there until the last handle is dropped.
     counted: NonNull<Counted<T>>,
@@ -255,6 +260,31 @@ mod tests {
         let mut unique = Room::new().fill(Link::default());
         *unique.seen.get_mut() += 2;
         assert_eq!(unique.shareable().seen.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn a_word_is_a_handle_like_others_or_the_number_that_it_was_made_of() {
+        const LARGEST: u64 = u64::MAX >> (u64::BITS - SharedOrNumber::<Link>::BITS);
+        assert_eq!(size_of::<Option<SharedOrNumber<Link>>>(), size_of::<usize>());
+        for number in [0, 1, 2, LARGEST - 1, LARGEST] {
+            let word = SharedOrNumber::<Link>::number(number);
+            let other = word.clone();
+            assert!(matches!(word.get(), Either::Number(same) if same == number));
+            assert!(matches!(other.take(), Either::Number(same) if same == number));
+        }
+        let drops = Arc::default();
+        let handle = Shared::new(link(&drops));
+        let word = SharedOrNumber::shared(handle.clone());
+        let other = word.clone();
+        assert!(matches!(word.get(), Either::Shared(same) if same.counted == handle.counted));
+        assert_eq!(handle.counted().handles.load(Ordering::Relaxed), 3);
+        drop(handle);
+        drop(word);
+        let Either::Shared(mut last) = other.take() else { panic!("a handle") };
+        assert!(Shared::get_mut(&mut last).is_some());
+        assert_eq!(drops.load(Ordering::Relaxed), 0);
+        drop(SharedOrNumber::shared(last));
+        assert_eq!(drops.load(Ordering::Relaxed), 1);
     }
 
     /// Whichever thread has the last handle drops the value, and sees what the others did before.

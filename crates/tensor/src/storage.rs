@@ -19,6 +19,8 @@ pub struct Storage {
     bytes: usize,
     /// That of the allocator, which every kernel asks for.
     memory: MemoryKind,
+    /// The type of all elements.
+    dtype: DType,
     /// What all elements are below, as indices that the host has written are; [`UNKNOWN`] since anyone else may have written.
     below: u64,
     /// Whether it is, or may be, charged as a result or a temporary: most of what is kept for backward is a parameter or an
@@ -32,12 +34,13 @@ const UNKNOWN: u64 = u64::MAX;
 
 impl Storage {
     /// The buffer of a fresh allocation, of which `bytes` are used.
-    pub(crate) fn new(allocation: Allocation, bytes: usize) -> Self {
+    pub(crate) fn new(allocation: Allocation, bytes: usize, dtype: DType) -> Self {
         let memory = allocation.allocator().memory_kind();
         Self {
             allocation,
             bytes,
             memory,
+            dtype,
             below: UNKNOWN,
             may_be_result: AtomicBool::new(true),
             former: FormerValues::new(),
@@ -49,11 +52,12 @@ impl Storage {
     pub(crate) const fn charged(
         allocation: Allocation,
         memory: MemoryKind,
-        bytes: usize,
+        (bytes, dtype): (usize, DType),
         category: Category,
     ) -> Self {
         let may_be_result = AtomicBool::new(is_result(category));
-        Self { allocation, bytes, memory, below: UNKNOWN, may_be_result, former: FormerValues::new() }
+        let former = FormerValues::new();
+        Self { allocation, bytes, memory, dtype, below: UNKNOWN, may_be_result, former }
     }
 
     /// Whether the buffer is never written, whoever owns the storage: memory of others, which tensors only look into.
@@ -66,6 +70,12 @@ impl Storage {
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// The type of the elements.
+    #[must_use]
+    pub const fn dtype(&self) -> DType {
+        self.dtype
     }
 
     /// The block and its allocator.
@@ -167,17 +177,17 @@ const fn is_result(category: Category) -> bool {
 }
 
 /// A tensor as a kernel reads it: a buffer, and where the elements lie in it.
+// Of two words, as is the one below: they are handed on in registers, larger ones through memory.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     storage: &'a Storage,
     layout: &'a Layout,
-    dtype: DType,
 }
 
 impl<'a> View<'a> {
     /// A view of a whole buffer or a part of it.
-    pub(crate) const fn new(storage: &'a Storage, layout: &'a Layout, dtype: DType) -> Self {
-        Self { storage, layout, dtype }
+    pub(crate) const fn new(storage: &'a Storage, layout: &'a Layout) -> Self {
+        Self { storage, layout }
     }
 
     /// Where the elements lie.
@@ -189,7 +199,7 @@ impl<'a> View<'a> {
     /// The element type.
     #[must_use]
     pub const fn dtype(&self) -> DType {
-        self.dtype
+        self.storage.dtype
     }
 
     /// The buffer.
@@ -203,20 +213,20 @@ impl<'a> View<'a> {
     where
         'a: 'b,
     {
-        View { storage: self.storage, layout, dtype: self.dtype }
+        View { storage: self.storage, layout }
     }
 
     /// Whether all elements are known to be indices from 0 to below `len`, so that nobody has to look.
     pub(crate) const fn are_indices_below(&self, len: usize) -> bool {
         let below = self.storage.below;
-        matches!(self.dtype, DType::I64) && below <= len as u64 && below <= i64::MAX.cast_unsigned()
+        matches!(self.storage.dtype, DType::I64) && below <= len as u64 && below <= i64::MAX.cast_unsigned()
     }
 
     /// The whole buffer on the host, to be indexed through the layout; `None` for memory the host cannot read, and
     /// where the elements do not lie in memory as `T`.
     #[must_use]
     pub fn host<T: RawElement>(&self) -> Option<&'a [T]> {
-        if T::is_raw_of(self.dtype) { self.storage.host() } else { None }
+        if T::is_raw_of(self.storage.dtype) { self.storage.host() } else { None }
     }
 
     /// The elements as one slice, if they lie in order without gaps, as `T`, in memory that the host can read.
@@ -236,14 +246,13 @@ impl<'a> View<'a> {
 pub struct ViewMut<'a> {
     storage: &'a mut Storage,
     layout: &'a Layout,
-    dtype: DType,
 }
 
 impl<'a> ViewMut<'a> {
     /// A view of a whole buffer, of whose elements nothing is known from now on.
-    pub(crate) const fn new(storage: &'a mut Storage, layout: &'a Layout, dtype: DType) -> Self {
+    pub(crate) const fn new(storage: &'a mut Storage, layout: &'a Layout) -> Self {
         storage.below = UNKNOWN;
-        Self { storage, layout, dtype }
+        Self { storage, layout }
     }
 
     /// Where the elements lie.
@@ -255,7 +264,7 @@ impl<'a> ViewMut<'a> {
     /// The element type.
     #[must_use]
     pub const fn dtype(&self) -> DType {
-        self.dtype
+        self.storage.dtype
     }
 
     /// The buffer.
@@ -267,20 +276,20 @@ impl<'a> ViewMut<'a> {
     /// The same elements, to be read.
     #[must_use]
     pub const fn as_view(&self) -> View<'_> {
-        View::new(self.storage, self.layout, self.dtype)
+        View::new(self.storage, self.layout)
     }
 
     /// The elements on the host, in logical order; `None` for memory the host cannot write, and where the elements do
     /// not lie in memory as `T`.
     #[must_use]
     pub fn host<T: RawElement>(&mut self) -> Option<&mut [T]> {
-        ViewMut::new(self.storage, self.layout, self.dtype).into_host()
+        ViewMut::new(self.storage, self.layout).into_host()
     }
 
     /// Notes how large the indices are with which the whole buffer was filled: these bytes. Whoever makes another view to
     /// write ends that.
     pub(crate) fn note_indices(self, values: &[u8]) {
-        if self.dtype == DType::I64 && values.len() == self.storage.bytes {
+        if self.storage.dtype == DType::I64 && values.len() == self.storage.bytes {
             let (indices, _) = values.as_chunks::<8>();
             // Those below 0 are the largest of all, without their sign.
             let largest = indices.iter().map(|&bytes| u64::from_ne_bytes(bytes)).max();
@@ -290,23 +299,23 @@ impl<'a> ViewMut<'a> {
 
     /// The same view for a shorter time.
     pub(crate) const fn reborrow(&mut self) -> ViewMut<'_> {
-        ViewMut::new(self.storage, self.layout, self.dtype)
+        ViewMut::new(self.storage, self.layout)
     }
 
     /// All or some of the same elements seen with another layout of the same buffer, for a shorter time.
     pub(crate) const fn with_layout<'b>(&'b mut self, layout: &'b Layout) -> ViewMut<'b> {
-        ViewMut::new(self.storage, layout, self.dtype)
+        ViewMut::new(self.storage, layout)
     }
 
     /// The whole buffer on the host, for those who find the elements by the layout; else as [`host`](Self::host).
     pub(crate) fn host_buffer<T: RawElement>(&mut self) -> Option<&mut [T]> {
-        if T::is_raw_of(self.dtype) { self.storage.host_mut() } else { None }
+        if T::is_raw_of(self.storage.dtype) { self.storage.host_mut() } else { None }
     }
 
     /// As [`host`](Self::host), for as long as the buffer is borrowed.
     #[must_use]
     pub fn into_host<T: RawElement>(self) -> Option<&'a mut [T]> {
-        if !T::is_raw_of(self.dtype) {
+        if !T::is_raw_of(self.storage.dtype) {
             return None;
         }
         let elements = self.layout.shape().elements();

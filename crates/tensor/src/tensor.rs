@@ -4,7 +4,7 @@ use std::ptr;
 
 use bfc_core::Category;
 
-use crate::autograd::{self, GradEdge};
+use crate::autograd::{self, GradEdge, LeafId};
 use crate::body::Body;
 use crate::device::Device;
 use crate::dtype::{DType, Element};
@@ -151,6 +151,11 @@ impl Tensor {
 
     pub(crate) const fn grad_edge(&self) -> Option<&GradEdge> {
         self.grad.as_ref()
+    }
+
+    /// Which leaf it is, if it is one.
+    pub(crate) fn leaf(&self) -> Option<LeafId> {
+        self.grad.as_ref().and_then(GradEdge::leaf)
     }
 
     pub(crate) fn with_grad_edge(self, edge: Option<GradEdge>) -> Self {

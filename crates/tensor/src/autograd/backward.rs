@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use bfc_core::Category;
 use highwater_tracking::{Phase, phase};
 
+use super::edge::{GradEdge, Target};
 use super::gradients::Gradients;
 use super::mode::no_grad;
-use super::node::{GradEdge, Node, Saved, Taken};
+use super::node::{Node, Saved, Taken};
 use super::version;
 use crate::backend::{Binary, Kernel};
 use crate::context::OpContext;
@@ -72,12 +73,12 @@ impl Tensor {
         no_grad(|| {
             let _phase = phase(Phase::Backward);
             let (mut pending, mut gradients) = (Pending::default(), Gradients::default());
-            match edge {
-                GradEdge::Node(node) if node.takes_one() => {
+            match edge.target() {
+                Target::Node(node) if node.takes_one() => {
                     let mut node = node.clone();
                     step(&mut node, None, self.device(), check, (&mut pending, &mut gradients))?;
                 }
-                edge => {
+                _ => {
                     let (one, dtype) = (*self.shape(), self.dtype());
                     let seed = Self::full_for(self.device(), one, 1.0, dtype, Category::Gradient)?;
                     deliver(edge.clone(), seed, &mut pending, &mut gradients)?;
@@ -192,9 +193,9 @@ fn pass(
 /// Hands a gradient to where it belongs; a further one for the same place is added to what is there.
 fn deliver(edge: GradEdge, grad: Tensor, pending: &mut Pending, gradients: &mut Gradients) -> Result<()> {
     // The earlier gradient is taken out while the sum is made, so that its buffer has a single owner.
-    match edge {
-        GradEdge::Leaf(leaf) => gradients.by_leaf_mut().add(leaf, grad, sum)?,
-        GradEdge::Node(node) => {
+    match edge.into_target() {
+        Target::Leaf(leaf) => gradients.by_leaf_mut().add(leaf, grad, sum)?,
+        Target::Node(node) => {
             let total = match pending.take(node.number) {
                 None => grad,
                 Some(first) => sum(first, grad)?,
@@ -225,8 +226,8 @@ fn sum(mut first: Tensor, second: Tensor) -> Result<Tensor> {
 
 /// What has reached a place so far, which is not there any more then: for an op that adds to it.
 fn taken_out(edge: &GradEdge, pending: &mut Pending, gradients: &mut Gradients) -> Option<Tensor> {
-    match edge {
-        GradEdge::Leaf(leaf) => gradients.by_leaf_mut().remove(*leaf),
-        GradEdge::Node(node) => pending.take(node.number),
+    match edge.target() {
+        Target::Leaf(leaf) => gradients.by_leaf_mut().remove(leaf),
+        Target::Node(node) => pending.take(node.number),
     }
 }

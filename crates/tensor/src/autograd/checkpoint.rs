@@ -6,8 +6,9 @@ use std::fmt;
 
 use highwater_tracking::Place;
 
+use super::edge::GradEdge;
 use super::mode::{is_saving, recording, rehearsing};
-use super::node::{GradEdge, record_replay};
+use super::node::record_replay;
 use super::purpose::Purpose;
 use super::tape::{self, Tape};
 use crate::error::{Error, Result};

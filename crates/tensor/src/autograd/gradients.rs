@@ -2,7 +2,7 @@
 
 use self::by_leaf::ByLeaf;
 pub(crate) use self::by_leaf::Cursor;
-use super::node::{GradEdge, LeafId};
+use super::edge::LeafId;
 use crate::dtype::DType;
 use crate::tensor::Tensor;
 
@@ -25,18 +25,12 @@ impl Gradients {
     /// The gradient of `leaf`; `None` if the loss does not depend on it or it is no leaf.
     #[must_use]
     pub fn get(&self, leaf: &Tensor) -> Option<&Tensor> {
-        match leaf.grad_edge() {
-            Some(GradEdge::Leaf(id)) => self.by_leaf.get(*id),
-            _ => None,
-        }
+        self.by_leaf.get(leaf.leaf()?)
     }
 
     /// Takes the gradient of `leaf` out, so that its memory is freed as soon as it was used.
     pub fn take(&mut self, leaf: &Tensor) -> Option<Tensor> {
-        match leaf.grad_edge() {
-            Some(GradEdge::Leaf(id)) => self.by_leaf.remove(*id),
-            _ => None,
-        }
+        self.by_leaf.remove(leaf.leaf()?)
     }
 
     /// Under which leaf there is a gradient for a tensor, and that gradient. Where a walk has come to it is looked for first.
@@ -49,7 +43,7 @@ impl Gradients {
         leaf: &Tensor,
         cursor: &mut Cursor,
     ) -> std::result::Result<Option<(LeafId, &Tensor)>, DType> {
-        let Some(&GradEdge::Leaf(leaf)) = leaf.grad_edge() else { return Ok(None) };
+        let Some(leaf) = leaf.leaf() else { return Ok(None) };
         let found = self.by_leaf.find_latest(leaf, cursor)?;
         Ok(found.map(|gradient| (leaf, gradient)))
     }

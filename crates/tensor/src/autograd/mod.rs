@@ -6,6 +6,7 @@
 mod backward;
 mod check;
 mod checkpoint;
+mod edge;
 mod gradients;
 mod mode;
 mod node;
@@ -15,10 +16,11 @@ pub(crate) mod version;
 
 pub use check::{GradCheck, GradCheckError, check_gradients};
 pub use checkpoint::checkpoint;
+pub(crate) use edge::{GradEdge, LeafId};
 pub(crate) use gradients::Cursor;
 pub use gradients::Gradients;
 pub use mode::{is_recording, no_grad};
 pub(crate) use mode::{pause, records};
 pub use node::Saved;
-pub(crate) use node::{GradEdge, LeafId, TENSORS, list_of_gradients, record};
+pub(crate) use node::{TENSORS, list_of_gradients, record};
 pub use purpose::{evaluating, is_training, training};

@@ -8,6 +8,7 @@ use std::thread::LocalKey;
 use highwater_tracking::{Place, here};
 
 use super::checkpoint::{self, Replay};
+use super::edge::{GradEdge, LeafId, Target};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -21,54 +22,6 @@ use crate::tensor::Tensor;
 pub(super) fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-/// Where the gradient of a tensor goes: to a leaf, which keeps it, or through the op that made the tensor.
-#[derive(Clone, Debug)]
-pub(crate) enum GradEdge {
-    Leaf(LeafId),
-    Node(Shared<Node>),
-}
-
-impl GradEdge {
-    /// The least number of the nodes that it leads to; of a leaf, which is read by nodes alone, none is less.
-    fn since(&self) -> u64 {
-        match self {
-            Self::Leaf(_) => u64::MAX,
-            Self::Node(node) => node.since,
-        }
-    }
-}
-
-/// Names a tensor that gradients are asked for: a number, and in the low bits how often it was converted since. So it can be told
-/// that a gradient is of what a parameter was before, without a list of all that it has been.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct LeafId(u64);
-
-impl LeafId {
-    const BITS_OF_CONVERSIONS: u32 = 16;
-
-    /// One more leaf, after all that there are.
-    fn next() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed) << Self::BITS_OF_CONVERSIONS)
-    }
-
-    /// What it is once it was converted: another leaf, right after this one. That past the last number is one like any other.
-    fn converted(self) -> Self {
-        let next = Self(self.0 + 1);
-        if next.is_of(self) { next } else { Self::next() }
-    }
-
-    /// Whether both are what one leaf was converted to.
-    const fn is_of(self, other: Self) -> bool {
-        self.0 >> Self::BITS_OF_CONVERSIONS == other.0 >> Self::BITS_OF_CONVERSIONS
-    }
-
-    /// Whether it was converted to that.
-    pub(super) fn became(self, later: Self) -> bool {
-        self < later && self.is_of(later)
-    }
 }
 
 /// One recorded execution of an op.
@@ -126,16 +79,16 @@ impl Node {
         // As a rule nobody else holds a node any more, and its lock need not be taken.
         if Shared::is_unique(this) {
             let own = Shared::get_mut(this).expect("nobody else holds it");
-            let taken = match &mut own.work {
-                Work::Op { op, saved } => {
-                    own_mut(saved).as_mut().map(|saved| Taken::Op(op, saved)).ok_or(op.name())
-                }
-                Work::Replay(replay) => own_mut(replay)
-                    .take()
-                    .map(|(replay, edge)| Taken::Replay(replay, edge))
-                    .ok_or(checkpoint::OP),
+            return match &mut own.work {
+                Work::Op { op, saved } => match own_mut(saved) {
+                    Some(saved) => Ok(Taken::Op(op, saved)),
+                    None => Err(Error::GraphSpent { op: op.name() }),
+                },
+                Work::Replay(replay) => match own_mut(replay).take() {
+                    Some((replay, edge)) => Ok(Taken::Replay(replay, edge)),
+                    None => Err(Error::GraphSpent { op: checkpoint::OP }),
+                },
             };
-            return taken.map_err(|op| Error::GraphSpent { op });
         }
         let taken = match &this.work {
             Work::Op { op, saved } => {
@@ -220,7 +173,7 @@ impl Drop for Node {
         self.take_edges(&mut edges);
         while let Some(edge) = edges.pop() {
             // Should two threads let the last two handles go at once, one of them begins here anew, one level deeper.
-            if let GradEdge::Node(mut node) = edge
+            if let Target::Node(mut node) = edge.into_target()
                 && let Some(last) = Shared::get_mut(&mut node)
             {
                 last.take_edges(&mut edges);
@@ -406,7 +359,7 @@ pub(crate) fn record(op: HeldOp, inputs: &[&Tensor], tensors: Vec<Tensor>, outpu
             total: None,
         });
     }
-    output.with_grad_edge(Some(GradEdge::Node(node.shareable())))
+    output.with_grad_edge(Some(GradEdge::to_node(node.shareable())))
 }
 
 /// Hangs the output of a part that will be run again into the graph.
@@ -416,7 +369,7 @@ pub(super) fn record_replay(replay: Replay, input: &Tensor, output: Tensor) -> T
     let since = edge.as_ref().map_or(number, |edge| edge.since().min(number));
     let work = Work::Replay(Mutex::new(Some((Box::new(replay), edge))));
     let node = Shared::new(Node { number, since, work, place: here() });
-    output.with_grad_edge(Some(GradEdge::Node(node)))
+    output.with_grad_edge(Some(GradEdge::to_node(node)))
 }
 
 impl Tensor {
@@ -428,7 +381,7 @@ impl Tensor {
         if !self.dtype().is_float() {
             return Err(Error::UnsupportedDType { op: "requiring_grad", dtype: self.dtype() });
         }
-        Ok(self.with_grad_edge(Some(GradEdge::Leaf(LeafId::next()))))
+        Ok(self.with_grad_edge(Some(GradEdge::to_leaf(LeafId::next()))))
     }
 
     /// The same as the leaf that `former`, which is one, becomes when it is converted to these values.
@@ -436,38 +389,9 @@ impl Tensor {
     /// # Errors
     /// As [`requiring_grad`](Self::requiring_grad).
     pub(crate) fn requiring_grad_after(self, former: &Self) -> Result<Self> {
-        match former.grad_edge() {
-            Some(GradEdge::Leaf(leaf)) => Ok(self.with_grad_edge(Some(GradEdge::Leaf(leaf.converted())))),
-            _ => self.requiring_grad(),
+        match former.leaf() {
+            Some(leaf) => Ok(self.with_grad_edge(Some(GradEdge::to_leaf(leaf.converted())))),
+            None => self.requiring_grad(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_leaf_is_told_from_what_it_became_and_from_all_others() {
-        let (first, other) = (LeafId::next(), LeafId::next());
-        let second = first.converted();
-        let third = second.converted();
-        assert!(first < second && second < third && third < other);
-        assert!(first.became(second) && first.became(third) && second.became(third));
-        assert!(
-            !second.became(first) && !first.became(first) && !first.became(other) && !third.became(other)
-        );
-    }
-
-    #[test]
-    fn a_leaf_that_was_converted_too_often_to_be_counted_is_no_other_one() {
-        let mut leaf = LeafId::next();
-        let other = LeafId::next();
-        for _ in 0..(1 << LeafId::BITS_OF_CONVERSIONS) {
-            let next = leaf.converted();
-            assert!(next > leaf && next != other);
-            leaf = next;
-        }
-        assert!(leaf > other && !other.became(leaf));
     }
 }

@@ -12,7 +12,8 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::node::{GradEdge, LeafId, Node, next_number};
+use super::edge::{GradEdge, LeafId, Target};
+use super::node::{Node, next_number};
 use crate::error::{Error, Result};
 use crate::shared::Shared;
 use crate::tensor::Tensor;
@@ -31,10 +32,7 @@ pub(crate) struct Change {
 impl Change {
     /// A change to come of the leaf that a parameter's tensor is.
     fn of(parameter: &Tensor) -> Option<Arc<Self>> {
-        match parameter.grad_edge() {
-            Some(GradEdge::Leaf(leaf)) => Some(Arc::new(Self { leaf: *leaf, number: AtomicU64::new(0) })),
-            _ => None,
-        }
+        parameter.leaf().map(|leaf| Arc::new(Self { leaf, number: AtomicU64::new(0) }))
     }
 
     /// Says that it has come.
@@ -99,8 +97,8 @@ impl FormerValues {
 /// # Errors
 /// [`Error::StaleBackward`].
 pub(super) fn check(from: &GradEdge) -> Result<()> {
-    match from {
-        GradEdge::Node(node) if node.since < LATEST.load(Ordering::Relaxed) => Search::default().run(node),
+    match from.target() {
+        Target::Node(node) if node.since < LATEST.load(Ordering::Relaxed) => Search::default().run(node),
         _ => Ok(()),
     }
 }
@@ -125,10 +123,10 @@ impl Search {
         while let Some(node) = self.open.pop() {
             let Self { open, seen, leaves, former } = &mut self;
             node.look(
-                |edge| match edge {
-                    GradEdge::Leaf(leaf) => drop(leaves.insert(*leaf)),
+                |edge| match edge.target() {
+                    Target::Leaf(leaf) => drop(leaves.insert(leaf)),
                     // Also where all is newer than any change: which leaves it leads to is still to be known.
-                    GradEdge::Node(node) => {
+                    Target::Node(node) => {
                         if seen.insert(node.number) {
                             open.push(node.clone());
                         }

@@ -8,7 +8,7 @@ use bfc_core::{Category, Tag};
 use highwater_tracking::module;
 
 use crate::autograd::version::LeftBehind;
-use crate::autograd::{Cursor, GradEdge, Gradients, LeafId, tape};
+use crate::autograd::{Cursor, Gradients, LeafId, tape};
 use crate::backend::Kernel;
 use crate::context::OpContext;
 use crate::dtype::DType;
@@ -144,10 +144,7 @@ impl Parameter {
 
     /// Under what its gradients are found, also while it is frozen.
     pub(crate) fn leaf(&self) -> Option<LeafId> {
-        match self.lock().tensor.grad_edge() {
-            Some(GradEdge::Leaf(leaf)) => Some(*leaf),
-            _ => None,
-        }
+        self.lock().tensor.leaf()
     }
 
     /// Charges the buffer to the module that this thread is in.

@@ -41,7 +41,8 @@ pub(super) fn create(
     let shape = shape.into_shape().map_err(|error| error.in_op(op))?;
     let device = place.device();
     device.placement().tell(op, device, PlacementReason::Asked);
-    let ctx = OpContext::create_as(op, device, place.memory()?, options.category, options.attributes);
+    let ctx =
+        OpContext::create(op, device, place.memory()?, options.category).with_attributes(&options.attributes);
     let mut out = ctx.output(&shape, options.dtype)?;
     fill(&ctx, out.view_mut())?;
     Ok(out.finish())

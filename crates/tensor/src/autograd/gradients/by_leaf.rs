@@ -1,6 +1,6 @@
 //! Tensors by leaf, in the order of the leaves.
 
-use crate::autograd::node::LeafId;
+use crate::autograd::LeafId;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::spare::{self, Spare};
@@ -166,16 +166,12 @@ impl Drop for ByLeaf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::autograd::GradEdge;
     use crate::runtime::Runtime;
 
     #[test]
     fn a_gradient_of_what_a_leaf_was_is_found_wherever_it_stands() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
-        let id = |leaf: &Tensor| match leaf.grad_edge() {
-            Some(GradEdge::Leaf(id)) => *id,
-            _ => panic!("a leaf"),
-        };
+        let id = |leaf: &Tensor| leaf.leaf().unwrap();
         let values = || Tensor::ones(&device, 1).unwrap();
         let leaves: Vec<Tensor> = (0..3).map(|_| values().requiring_grad().unwrap()).collect();
         for (at, leaf) in leaves.iter().enumerate() {
@@ -210,8 +206,7 @@ mod tests {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         let leaf = || {
             let leaf = Tensor::ones(&device, 1).unwrap().requiring_grad().unwrap();
-            let Some(GradEdge::Leaf(id)) = leaf.grad_edge().cloned() else { panic!("a leaf") };
-            (id, leaf)
+            (leaf.leaf().unwrap(), leaf)
         };
         let leaves: Vec<_> = (0..5).map(|_| leaf()).collect();
         let ids = |list: &ByLeaf| list.iter().map(|(id, _)| id).collect::<Vec<_>>();

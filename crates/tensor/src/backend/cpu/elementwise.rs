@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
 /// See [`Kernel::Binary`](crate::backend::Kernel::Binary).
+#[inline(never)]
 pub(super) fn binary(
     workers: &Workers,
     op: &'static str,
@@ -62,6 +63,7 @@ pub(super) fn binary(
 }
 
 /// See [`Kernel::Accumulate`](crate::backend::Kernel::Accumulate).
+#[inline(never)]
 pub(super) fn accumulate(
     workers: &Workers,
     op: &'static str,
@@ -124,6 +126,7 @@ fn fold_into<T: RawElement>(
 }
 
 /// See [`Kernel::Compare`](crate::backend::Kernel::Compare).
+#[inline(never)]
 pub(super) fn compare(
     workers: &Workers,
     op: &'static str,
@@ -148,6 +151,7 @@ pub(super) fn compare(
 }
 
 /// See [`Kernel::Select`](crate::backend::Kernel::Select).
+#[inline(never)]
 pub(super) fn select(
     workers: &Workers,
     op: &'static str,

@@ -199,7 +199,7 @@ impl Backend for CpuBackend {
             Kernel::Random { distribution, key, out } => random::random(workers, op, distribution, key, out),
             Kernel::Clip { scale, low, high, values } => clip::clip(workers, op, scale, [low, high], values),
             Kernel::Sgd { step, grad, momentum, param } => {
-                optim::sgd(workers, op, step, grad, momentum, param)
+                optim::sgd(workers, op, &step, grad, momentum, param)
             }
             Kernel::Adam { step, grad, mean, variance, param } => {
                 optim::adam(workers, op, step, grad, mean, variance, param)

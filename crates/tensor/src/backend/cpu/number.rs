@@ -77,9 +77,11 @@ pub(super) trait Number: Stored {
         }
     }
 
-    /// max(self, 0), but NaN stays NaN: an error in the data must not vanish.
+    /// max(self, 0), but NaN stays NaN: an error in the data must not vanish. -0 becomes 0.
+    // Something is done to both: in place, a compiler would else write only the numbers that change, and to write some of those that lie
+    // together takes many processors dozens of steps.
     fn rectified(self) -> Self {
-        if self < Self::ZERO { Self::ZERO } else { self }
+        if self < Self::ZERO { Self::ZERO } else { self.plus(Self::ZERO) }
     }
 }
 

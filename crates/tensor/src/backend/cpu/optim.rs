@@ -13,10 +13,11 @@ use crate::storage::{View, ViewMut};
 const GATHER: usize = 256;
 
 /// See [`Kernel::Sgd`](crate::backend::Kernel::Sgd).
+#[inline(never)]
 pub(super) fn sgd(
     workers: &Workers,
     op: &'static str,
-    step: SgdStep,
+    step: &SgdStep,
     grad: View<'_>,
     momentum: Option<ViewMut<'_>>,
     param: ViewMut<'_>,
@@ -36,14 +37,14 @@ pub(super) fn sgd(
 }
 
 /// Descent without momentum.
-fn plain_sgd<T: Float>(step: SgdStep) -> impl Fn(&mut T, T) + Copy {
+fn plain_sgd<T: Float>(step: &SgdStep) -> impl Fn(&mut T, T) + Copy + use<T> {
     let (lr, decay) = (T::from_f64(step.lr), T::from_f64(step.weight_decay));
     move |p, g| *p = *p - lr * (g + decay * *p)
 }
 
 fn sgd_step<T: Float>(
     workers: &Workers,
-    step: SgdStep,
+    step: &SgdStep,
     grad: &Source<'_, T>,
     momentum: Option<&mut [T]>,
     param: &mut [T],
@@ -67,6 +68,7 @@ fn sgd_step<T: Float>(
 }
 
 /// See [`Kernel::Adam`](crate::backend::Kernel::Adam).
+#[inline(never)]
 pub(super) fn adam(
     workers: &Workers,
     op: &'static str,

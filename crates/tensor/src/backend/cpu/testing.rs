@@ -18,7 +18,6 @@ use crate::storage::{Storage, View, ViewMut};
 pub(in crate::backend) struct Buffer {
     storage: Storage,
     layout: Layout,
-    dtype: DType,
 }
 
 /// A shape.
@@ -65,7 +64,7 @@ impl Buffer {
         let layout = Layout::contiguous("test", shape(dims), dtype).unwrap();
         let bytes = layout.shape().elements() * dtype.size();
         let allocation = Allocation::new(&allocator, &Request::new(bytes as u64)).unwrap();
-        Self { storage: Storage::new(allocation, bytes), layout, dtype }
+        Self { storage: Storage::new(allocation, bytes, dtype), layout }
     }
 
     /// The values without gaps.
@@ -114,18 +113,18 @@ impl Buffer {
 
     /// The buffer as a kernel reads it.
     pub(super) fn view(&self) -> View<'_> {
-        View::new(&self.storage, &self.layout, self.dtype)
+        View::new(&self.storage, &self.layout)
     }
 
     /// The buffer as a kernel writes it.
     pub(super) fn out(&mut self) -> ViewMut<'_> {
         assert!(self.layout.is_contiguous() && self.layout.offset() == 0);
-        ViewMut::new(&mut self.storage, &self.layout, self.dtype)
+        ViewMut::new(&mut self.storage, &self.layout)
     }
 
     /// The values in logical order.
     pub(super) fn values<T: Element>(&self) -> Vec<T> {
-        assert_eq!(T::DTYPE, self.dtype);
+        assert_eq!(T::DTYPE, self.storage.dtype());
         values(&self.view())
     }
 }

@@ -166,6 +166,7 @@ fn transcendental<T: Float>(workers: &Workers, f: Unary, source: &Source<'_, T>,
 }
 
 /// See [`Kernel::UnaryGrad`](crate::backend::Kernel::UnaryGrad).
+#[inline(never)]
 pub(super) fn unary_grad(
     workers: &Workers,
     op: &'static str,
@@ -198,8 +199,9 @@ pub(super) fn unary_grad(
 }
 
 /// The gradient g of a rectified number y.
+// Of both something is made, as in `rectified`.
 fn rectify<T: Float>(g: &mut T, y: T) {
-    *g = if y <= T::ZERO { T::ZERO } else { *g };
+    *g = if y <= T::ZERO { T::ZERO } else { *g + T::ZERO };
 }
 
 /// Gradients copied out of the way at a time.
