@@ -34,6 +34,33 @@ enum Memory {
     Of(Shared<Body>),
 }
 
+/// What the memory of a body is taken from.
+pub(crate) struct Source<'a> {
+    device: &'a Device,
+    allocator: &'a Handle<dyn Allocator>,
+    kind: MemoryKind,
+    /// Whether it is the device's default allocator itself.
+    is_default: bool,
+}
+
+impl<'a> Source<'a> {
+    /// An allocator for tensors of a device, through an op's account if there is one.
+    #[inline(always)]
+    pub(crate) fn new(
+        device: &'a Device,
+        base: &'a Handle<dyn Allocator>,
+        account: Option<&'a Handle<dyn Allocator>>,
+    ) -> Self {
+        let known = device.known_memory_kind(base);
+        // Of any other it has to be asked for.
+        let kind = known.unwrap_or_else(|| base.memory_kind());
+        match account {
+            Some(account) => Self { device, allocator: account, kind, is_default: false },
+            None => Self { device, allocator: base, kind, is_default: known.is_some() },
+        }
+    }
+}
+
 thread_local!(static PIECES: Spare<Piece<Body>> = const { Spare::new() });
 
 impl Shareable for Body {
@@ -54,15 +81,14 @@ impl Body {
     /// As [`Allocator::allocate`].
     #[inline(always)]
     pub(crate) fn in_order(
-        allocator: &Handle<dyn Allocator>,
+        source: &Source<'_>,
         request: &Request<'_>,
-        memory: MemoryKind,
         shape: &Shape,
         dtype: DType,
-        device: &Device,
     ) -> Result<Unique<Self>, AllocError> {
         let room = Room::new();
-        let allocation = if device.holds(allocator) {
+        let Source { device, allocator, kind, is_default } = *source;
+        let allocation = if is_default {
             // SAFETY: the device holds its default allocator for as long as it lives. This body holds the device, and lets it go after
             // its memory: fields are dropped in their order, and nobody takes memory out of a body.
             unsafe { Allocation::lent(allocator, request)? }
@@ -70,7 +96,7 @@ impl Body {
             Allocation::new(allocator, request)?
         };
         let storage =
-            Storage::charged(allocation, memory, (request.bytes as usize, dtype), request.tag.category);
+            Storage::charged(allocation, kind, (request.bytes as usize, dtype), request.tag.category);
         let memory = Memory::Own(storage);
         let mut body = room.fill(Self { memory, layout: Layout::SCALAR, device: device.clone() });
         body.layout.put_in_order(shape);

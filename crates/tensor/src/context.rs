@@ -9,7 +9,7 @@ use highwater_tracking::{OpRun, Phase, here};
 
 use crate::autograd::TENSORS;
 use crate::backend::{Backend, Kernel, Workspace, widen};
-use crate::body::Body;
+use crate::body::{Body, Source};
 use crate::device::Device;
 use crate::dtype::{DType, RawElement};
 use crate::error::{Error, Result};
@@ -205,9 +205,8 @@ impl<'a> OpContext<'a> {
             request.attributes = *attributes;
         }
         request.contents = Some(Contents { extents: shape.dims(), element: dtype.name() });
-        let allocator = self.allocator();
-        let memory = self.device.memory_kind(self.memory);
-        match Body::in_order(allocator, &request, memory, shape, dtype, self.device) {
+        let source = Source::new(self.device, self.memory, self.run.allocator());
+        match Body::in_order(&source, &request, shape, dtype) {
             Ok(body) => Ok(Buffer { body }),
             Err(error) => Err(Error::Allocation { op: self.op, shape: *shape, dtype, error }),
         }

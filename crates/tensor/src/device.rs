@@ -236,18 +236,13 @@ impl Device {
         Ok(allocator)
     }
 
-    /// Whether this is the allocator that ops take their outputs from, which lives for as long as the device.
+    /// The kind of memory of the allocator that ops take their outputs from, which lives for as long as the device; `None` of any
+    /// other. A pool would ask its source.
     #[inline]
-    pub(crate) fn holds(&self, allocator: &Arc<dyn Allocator>) -> bool {
-        self.0.default_allocator.get().is_some_and(|(own, _)| Arc::ptr_eq(own, allocator))
-    }
-
-    /// An allocator's kind of memory, which of the default one is known: a pool would ask its source.
-    #[inline]
-    pub(crate) fn memory_kind(&self, of: &Arc<dyn Allocator>) -> MemoryKind {
+    pub(crate) fn known_memory_kind(&self, of: &Arc<dyn Allocator>) -> Option<MemoryKind> {
         match self.0.default_allocator.get() {
-            Some((allocator, kind)) if Arc::ptr_eq(allocator, of) => *kind,
-            _ => of.memory_kind(),
+            Some((allocator, kind)) if Arc::ptr_eq(allocator, of) => Some(*kind),
+            _ => None,
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Where in a model this thread is: a path of modules, and a phase of training.
 //!
-//! Each thread has a stack of places. [`module`] and [`phase`] push a place derived from the top one, and the guard
-//! they return cuts the stack back to where it was, also when it is dropped while unwinding or out of order. A stack
-//! does not follow work to other threads by itself: [`capture`](crate::capture) hands it over.
+//! Each thread has a place. [`module`] and [`phase`] enter another one, derived from it, and the guard they return goes back to
+//! where the thread was, also when it is dropped while unwinding or out of order. A place does not follow work to other
+//! threads by itself: [`capture`](crate::capture) hands it over.
 
 mod name;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::MutexGuard;
@@ -90,26 +90,48 @@ impl Place {
     }
 
     /// Makes this the place of the current thread until the guard is dropped.
+    #[inline]
     pub fn enter(self) -> PlaceGuard {
-        let depth = PLACES.try_with(|places| {
-            let mut places = places.borrow_mut();
-            places.push(self);
-            places.len() - 1
-        });
-        PlaceGuard { depth: depth.unwrap_or(usize::MAX), _not_send: PhantomData }
+        let before = now();
+        set(Now { place: self, depth: before.depth + 1 });
+        PlaceGuard { before, module: self.module, _not_send: PhantomData }
     }
 }
 
+/// Where a thread is.
+#[derive(Clone, Copy, Debug)]
+struct Now {
+    place: Place,
+    /// How many places it is inside of.
+    depth: u32,
+}
+
+impl Now {
+    /// Where every thread starts.
+    const OUTSIDE: Self = Self { place: Place { module: OwnerId::ROOT, phase: Phase::Forward }, depth: 0 };
+}
+
 thread_local! {
-    static PLACES: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
+    static NOW: Cell<Now> = const { Cell::new(Now::OUTSIDE) };
     static MODULES: RefCell<KnownModules> = RefCell::new(KnownModules::default());
 }
 
 /// The current thread's place.
 #[must_use]
+#[inline]
 pub fn here() -> Place {
-    let top = PLACES.try_with(|places| places.borrow().last().copied());
-    top.ok().flatten().unwrap_or_default()
+    now().place
+}
+
+#[inline(always)]
+fn now() -> Now {
+    NOW.try_with(Cell::get).unwrap_or(Now::OUTSIDE)
+}
+
+#[inline(always)]
+fn set(now: Now) {
+    // A thread that is ending may have no place any more, and needs none.
+    let _ = NOW.try_with(|cell| cell.set(now));
 }
 
 /// Enters the module called `name` below the current one until the guard is dropped. A name with dots stands for
@@ -137,8 +159,10 @@ pub fn phase(phase: Phase) -> PhaseGuard {
 #[derive(Debug)]
 #[must_use = "the place is left when the guard is dropped"]
 pub struct PlaceGuard {
-    /// How many places were on the stack before.
-    depth: usize,
+    /// Where the thread was.
+    before: Now,
+    /// What was entered.
+    module: OwnerId,
     _not_send: NotSend,
 }
 
@@ -152,9 +176,7 @@ impl PlaceGuard {
     /// let _scope = module("encoder").limit(Bytes::mib(12));
     /// ```
     pub fn limit(self, bytes: Bytes) -> LimitedGuard {
-        let module = PLACES.try_with(|places| places.borrow().get(self.depth).map(|place| place.module));
-        let budget = Budget::of(module.ok().flatten().unwrap_or_else(|| here().module), bytes);
-        LimitedGuard { budget, _place: self }
+        LimitedGuard { budget: Budget::of(self.module, bytes), _place: self }
     }
 }
 
@@ -180,10 +202,12 @@ pub type ModuleGuard = PlaceGuard;
 pub type PhaseGuard = PlaceGuard;
 
 impl Drop for PlaceGuard {
+    #[inline]
     fn drop(&mut self) {
-        // Cutting back to a depth, rather than popping one, stays right when guards are dropped out of order.
-        // A thread that is ending has no stack any more, and needs none.
-        let _ = PLACES.try_with(|places| places.borrow_mut().truncate(self.depth));
+        // Unless one that was there before has been left since: guards may be dropped out of order.
+        if now().depth > self.before.depth {
+            set(self.before);
+        }
     }
 }
 
@@ -313,6 +337,23 @@ mod tests {
         drop(outer);
         assert_eq!(here(), Place::default());
         drop(inner);
+        assert_eq!(here(), Place::default());
+
+        // What was entered inside of a place that is left is left with it, and nothing that was entered since.
+        let outer = module("scope-outer");
+        let before = here();
+        let (middle, inner) = (module("middle"), phase(Phase::Backward));
+        drop(middle);
+        assert_eq!(here(), before);
+        drop(inner);
+        assert_eq!(here(), before);
+        let inner = module("inner");
+        drop(outer);
+        let other = module("scope-other");
+        let now = here();
+        drop(inner);
+        assert_eq!(here(), now);
+        drop(other);
         assert_eq!(here(), Place::default());
     }
 
