@@ -2,7 +2,7 @@
 
 use highwater::nn::LinearOptions;
 use highwater::prelude::*;
-use highwater::{Result, Scalar};
+use highwater::Result;
 
 use super::Args;
 
@@ -70,14 +70,8 @@ impl CharGpt {
             let seen = &written[written.len().saturating_sub(args.context)..];
             let x = Tensor::from_slice(&device, seen, [1, seen.len()])?;
             let scores = no_grad(|| self.forward(&x))?.narrow(1, seen.len() - 1, 1)?;
-            let odds = scores.mul_scalar(Scalar::from(1.0 / TEMPERATURE))?.softmax(-1)?.to_vec::<f32>()?;
-            let mut left = Tensor::uniform(&device, [1], 0.0, 1.0, &chance)?.to_vec::<f32>()?[0];
-            // The character at which the odds add up to the number drawn.
-            let next = odds.iter().position(|share| {
-                left -= share;
-                left < 0.0
-            });
-            written.push(next.unwrap_or(odds.len() - 1) as i64);
+            let scores = scores.mul_scalar(1.0 / TEMPERATURE)?;
+            written.push(scores.categorical(&chance)?.item::<i64>()?);
         }
         Ok(Some(text.decode(&written[1..])))
     }

@@ -10,6 +10,7 @@ mod axes;
 mod binary;
 mod broadcast;
 mod cast;
+mod categorical;
 mod compare;
 mod concat;
 mod conv;

@@ -1,0 +1,162 @@
+//! Classes drawn at the odds that scores give them.
+//!
+//! Along the last axis class i is drawn with probability softmax(s)ᵢ: it is the one whose sᵢ - ln(-ln uᵢ) is largest, of uniform u
+//! (the Gumbel-max trick: Maddison, Tarlow and Minka 2014). So no odds are computed, nor added up. No gradient; one output is
+//! taken, and temporaries of the scores' shape.
+
+use super::supported;
+use crate::backend::{Distribution, Kernel, RandomKey};
+use crate::context::OpContext;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::op::{Op, apply};
+use crate::rng::Rng;
+use crate::tensor::Tensor;
+
+#[derive(Debug)]
+struct Categorical(RandomKey);
+
+impl Op for Categorical {
+    fn name(&self) -> &'static str {
+        "categorical"
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let (op, scores) = (ctx.op(), inputs[0]);
+        supported(op, scores.dtype(), DType::is_float)?;
+        match scores.dims() {
+            [] => {
+                return Err(Error::BadRank { op, expected: "at least one axis", shape: *scores.shape() });
+            }
+            [leading @ .., 0] if !leading.contains(&0) => {
+                return Err(Error::EmptyReduction { op, shape: *scores.shape() });
+            }
+            _ => {}
+        }
+        let dtype = scores.dtype().computed_as();
+        let mut draws = ctx.temp(scores.shape(), dtype)?;
+        // None is 0, whose noise would be lower than any score.
+        let (low, high) = (f64::from(f32::MIN_POSITIVE), 1.0);
+        let distribution = Distribution::Uniform { low, high };
+        ctx.compute(Kernel::Random { distribution, key: self.0, out: draws.view_mut() })?;
+        let noise = draws.finish().log()?.neg()?.log()?;
+        scores.widened()?.sub(&noise)?.argmax(-1)
+    }
+}
+
+impl Tensor {
+    /// A class (i64) for each row of scores along the last axis, which vanishes: class i with probability `softmax(row)[i]`. The scores
+    /// need not add up to anything; logarithms of odds are scores. A class at `-inf` is drawn only where all are, and then it is the
+    /// first; a NaN is drawn before all others. As `torch.distributions.Categorical(logits=..).sample()`.
+    ///
+    /// Divide the scores by a temperature for more (above 1) or less variety, and mask those that are not to be drawn.
+    ///
+    /// ```
+    /// use highwater_tensor::{Device, Rng, Tensor};
+    /// let scores = Tensor::from_slice(&Device::cpu()?, &[0.0f32, f32::NEG_INFINITY, 0.0, 40.0, 0.0, 0.0], [2, 3])?;
+    /// let drawn = scores.categorical(&Rng::new(0))?.to_vec::<i64>()?;
+    /// assert!([0, 2].contains(&drawn[0]));
+    /// assert_eq!(drawn[1], 0);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadRank`] for a scalar, [`Error::EmptyReduction`] for rows of no classes, [`Error::UnsupportedDType`] except for floats,
+    /// [`Error::Allocation`] if there is no memory. The source of random numbers is as before then.
+    pub fn categorical(&self, rng: &Rng) -> Result<Self> {
+        rng.with_keys(|[key]| apply(Categorical(key), &[self]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::runtime::Runtime;
+
+    fn cpu(threads: usize) -> Device {
+        Runtime::builder().threads(threads).build().unwrap().cpu().unwrap()
+    }
+
+    #[test]
+    fn classes_come_as_often_as_their_odds_say_in_every_type() {
+        const ROWS: usize = 40_000;
+        let (device, rng) = (cpu(2), Rng::new(7));
+        let scores = [0.5f64, -1.0, f64::NEG_INFINITY, 2.0, 0.0];
+        let odds = scores.map(f64::exp);
+        let all = odds.iter().sum::<f64>();
+        for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+            let row = Tensor::from_slice(&device, &scores, [1, 5]).unwrap().to_dtype(dtype).unwrap();
+            let drawn = row.broadcast_to([ROWS, 5]).unwrap().categorical(&rng).unwrap();
+            assert_eq!((drawn.dims(), drawn.dtype()), (&[ROWS][..], DType::I64));
+            let mut counts = [0_u32; 5];
+            drawn.to_vec::<i64>().unwrap().into_iter().for_each(|class| counts[class as usize] += 1);
+            for (class, (count, odds)) in counts.into_iter().zip(odds).enumerate() {
+                let (share, p) = (f64::from(count) / ROWS as f64, odds / all);
+                // Five standard deviations.
+                let bound = 5.0 * (p * (1.0 - p) / ROWS as f64).sqrt();
+                assert!((share - p).abs() <= bound, "class {class} of {dtype}: {share} for {p}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_seed_draws_the_same_for_any_number_of_threads_and_the_next_draw_is_another() {
+        let drawn = |threads| {
+            let (device, rng) = (cpu(threads), Rng::new(3));
+            let scores = Tensor::zeros(&device, [50, 4, 300]).unwrap();
+            [(); 2].map(|()| {
+                let drawn = scores.categorical(&rng).unwrap();
+                assert_eq!(drawn.dims(), [50, 4]);
+                drawn.to_vec::<i64>().unwrap()
+            })
+        };
+        let [first, second] = drawn(1);
+        assert_ne!(first, second);
+        assert_eq!(drawn(2), [first, second]);
+    }
+
+    #[test]
+    fn a_class_that_is_the_only_one_is_always_drawn() {
+        let device = cpu(1);
+        let mut scores = vec![f32::NEG_INFINITY; 3 * 4];
+        (scores[1], scores[4 + 3], scores[2 * 4]) = (-1e30, 1e30, f32::MIN_POSITIVE);
+        let scores = Tensor::from_slice(&device, &scores, [3, 4]).unwrap();
+        let rng = Rng::new(0);
+        for _ in 0..200 {
+            assert_eq!(scores.categorical(&rng).unwrap().to_vec::<i64>().unwrap(), [1, 3, 0]);
+        }
+        let none = Tensor::full(&device, [2, 3], f32::NEG_INFINITY).unwrap();
+        assert_eq!(none.categorical(&rng).unwrap().to_vec::<i64>().unwrap(), [0, 0]);
+        assert_eq!(Tensor::zeros(&device, [0, 3]).unwrap().categorical(&rng).unwrap().dims(), [0]);
+    }
+
+    #[test]
+    fn no_gradient_flows_and_the_memory_is_one_op_s() {
+        let device = cpu(1);
+        let scores = Tensor::zeros(&device, [8, 16]).unwrap().requiring_grad().unwrap();
+        let drawn = scores.categorical(&Rng::new(1)).unwrap();
+        assert!(!drawn.requires_grad());
+        let totals = device.tracker().op_totals();
+        assert!(totals.iter().any(|row| row.op == "categorical" && row.calls == 1));
+        assert!(totals.iter().all(|row| row.op != "argmax" && row.op != "log"));
+    }
+
+    #[test]
+    fn what_cannot_be_drawn_from_is_an_error_and_draws_no_key() {
+        let (device, rng) = (cpu(1), Rng::new(0));
+        let before = rng.state();
+        let scalar = Tensor::zeros(&device, ()).unwrap();
+        assert!(matches!(scalar.categorical(&rng), Err(Error::BadRank { op: "categorical", .. })));
+        let nothing = Tensor::zeros(&device, [2, 0]).unwrap();
+        assert!(matches!(nothing.categorical(&rng), Err(Error::EmptyReduction { op: "categorical", .. })));
+        let whole = Tensor::zeros_of(&device, [2, 3], DType::I64).unwrap();
+        let refused = whole.categorical(&rng);
+        assert!(matches!(refused, Err(Error::UnsupportedDType { op: "categorical", dtype: DType::I64 })));
+        let small =
+            Runtime::builder().pool(bfc_core::Bytes::kib(512)).threads(1).build().unwrap().cpu().unwrap();
+        let large = Tensor::zeros(&small, [1, 100_000]).unwrap();
+        assert!(large.categorical(&rng).unwrap_err().out_of_memory().is_some());
+        assert_eq!(rng.state(), before);
+    }
+}
