@@ -1,8 +1,8 @@
 //! A GPT on characters: what comes next, from what came before.
 
+use highwater::Result;
 use highwater::nn::LinearOptions;
 use highwater::prelude::*;
-use highwater::Result;
 
 use super::Args;
 

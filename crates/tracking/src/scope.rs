@@ -5,8 +5,9 @@
 //! threads by itself: [`capture`](crate::capture) hands it over.
 
 mod name;
+mod now;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::MutexGuard;
@@ -20,10 +21,11 @@ use serde::{Deserialize, Serialize};
 use shuttle::thread_local;
 
 pub use name::ModuleName;
+use now::{Entry, now};
 
 use crate::budget::Budget;
 
-/// Keeps a guard on its thread, whose stack it will cut back; others may still look at it.
+/// Keeps a guard on its thread, whose place or stack it will put back; others may still look at it.
 pub(crate) type NotSend = PhantomData<MutexGuard<'static, ()>>;
 
 /// Most module names that a thread remembers: names made up at run time must not grow its memory forever.
@@ -92,27 +94,11 @@ impl Place {
     /// Makes this the place of the current thread until the guard is dropped.
     #[inline]
     pub fn enter(self) -> PlaceGuard {
-        let before = now();
-        set(Now { place: self, depth: before.depth + 1 });
-        PlaceGuard { before, module: self.module, _not_send: PhantomData }
+        PlaceGuard { entry: Entry::new(self), module: self.module, _not_send: PhantomData }
     }
 }
 
-/// Where a thread is.
-#[derive(Clone, Copy, Debug)]
-struct Now {
-    place: Place,
-    /// How many places it is inside of.
-    depth: u32,
-}
-
-impl Now {
-    /// Where every thread starts.
-    const OUTSIDE: Self = Self { place: Place { module: OwnerId::ROOT, phase: Phase::Forward }, depth: 0 };
-}
-
 thread_local! {
-    static NOW: Cell<Now> = const { Cell::new(Now::OUTSIDE) };
     static MODULES: RefCell<KnownModules> = RefCell::new(KnownModules::default());
 }
 
@@ -121,17 +107,6 @@ thread_local! {
 #[inline]
 pub fn here() -> Place {
     now().place
-}
-
-#[inline(always)]
-fn now() -> Now {
-    NOW.try_with(Cell::get).unwrap_or(Now::OUTSIDE)
-}
-
-#[inline(always)]
-fn set(now: Now) {
-    // A thread that is ending may have no place any more, and needs none.
-    let _ = NOW.try_with(|cell| cell.set(now));
 }
 
 /// Enters the module called `name` below the current one until the guard is dropped. A name with dots stands for
@@ -159,8 +134,7 @@ pub fn phase(phase: Phase) -> PhaseGuard {
 #[derive(Debug)]
 #[must_use = "the place is left when the guard is dropped"]
 pub struct PlaceGuard {
-    /// Where the thread was.
-    before: Now,
+    entry: Entry,
     /// What was entered.
     module: OwnerId,
     _not_send: NotSend,
@@ -204,10 +178,7 @@ pub type PhaseGuard = PlaceGuard;
 impl Drop for PlaceGuard {
     #[inline]
     fn drop(&mut self) {
-        // Unless one that was there before has been left since: guards may be dropped out of order.
-        if now().depth > self.before.depth {
-            set(self.before);
-        }
+        self.entry.leave();
     }
 }
 
@@ -349,10 +320,11 @@ mod tests {
         assert_eq!(here(), before);
         let inner = module("inner");
         drop(outer);
-        let other = module("scope-other");
+        let (other, within) = (module("scope-other"), module("within"));
         let now = here();
         drop(inner);
         assert_eq!(here(), now);
+        drop(within);
         drop(other);
         assert_eq!(here(), Place::default());
     }

@@ -77,7 +77,7 @@ pub(super) trait Number: Stored {
         }
     }
 
-    /// max(self, 0), but NaN stays NaN: an error in the data must not vanish. -0 becomes 0.
+    /// max(self, 0), but NaN stays NaN: an error in the data must not vanish. -0 becomes 0 (on a GPU it stays).
     // Something is done to both: in place, a compiler would else write only the numbers that change, and to write some of those that lie
     // together takes many processors dozens of steps.
     fn rectified(self) -> Self {

@@ -198,8 +198,8 @@ pub(super) fn unary_grad(
     })
 }
 
-/// The gradient g of a rectified number y.
-// Of both something is made, as in `rectified`.
+/// The gradient g of a rectified number y, in place of it.
+// Something is done to both, as in `rectified`; the same where the gradient is elsewhere, so that no one can tell.
 fn rectify<T: Float>(g: &mut T, y: T) {
     *g = if y <= T::ZERO { T::ZERO } else { *g + T::ZERO };
 }
@@ -248,7 +248,7 @@ fn derivative<T: Float>(workers: &Workers, (f, small): (Unary, bool), pair: &Pai
         Unary::Exp => pair.map(workers, LIGHT, out, |y, g| g * y),
         Unary::Log => pair.map(workers, LIGHT, out, |x, g| g / x),
         Unary::Sqrt => pair.map(workers, LIGHT, out, |y, g| g / (two * y)),
-        Unary::Relu => pair.map(workers, LIGHT, out, |y, g| if y <= T::ZERO { T::ZERO } else { g }),
+        Unary::Relu => pair.map(workers, LIGHT, out, |y, g| if y <= T::ZERO { T::ZERO } else { g + T::ZERO }),
         Unary::Gelu => pair.map(workers, HEAVY, out, |x, g| g * gelu_slope(x)),
         Unary::Tanh => pair.map(workers, LIGHT, out, |y, g| g * (T::ONE - y * y)),
         Unary::Sigmoid => pair.map(workers, LIGHT, out, |y, g| g * y * (T::ONE - y)),
