@@ -127,9 +127,9 @@ mod tests {
                 let top = stack.last().map(|&number| places[number]);
                 assert_eq!((now().place, now().depth as usize), (top.unwrap_or_default(), stack.len()));
             };
-            for number in 0..places.len() {
+            for (number, &place) in places.iter().enumerate() {
                 if held.is_empty() || below(5) < 3 {
-                    held.push((Entry::new(places[number]), number));
+                    held.push((Entry::new(place), number));
                     stack.push(number);
                 } else {
                     // Mostly in order, as in life.
