@@ -130,11 +130,20 @@ impl Body {
         &self.device
     }
 
+    #[inline(always)]
     pub(crate) fn storage(&self) -> &Storage {
         match &self.memory {
             Memory::Own(storage) => storage,
-            Memory::Of(owner) => owner.storage(),
+            Memory::Of(owner) => owner.owned(),
         }
+    }
+
+    /// The buffer of the tensor that a view is of.
+    // Apart from the many places where a buffer is asked for, which are mostly asked for that of no view.
+    #[cold]
+    #[inline(never)]
+    fn owned(&self) -> &Storage {
+        self.storage()
     }
 
     /// Whether this handle is the only one to the buffer, and that may be written.

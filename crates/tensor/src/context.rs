@@ -49,7 +49,7 @@ impl<'a> OpContext<'a> {
         category: Category,
         recording: bool,
     ) -> Self {
-        Self {
+        let mut ctx = Self {
             op,
             device,
             memory,
@@ -57,8 +57,10 @@ impl<'a> OpContext<'a> {
             recording,
             saved: RefCell::new(Vec::new()),
             attributes: None,
-            run: device.tracker().begin_over(op, memory),
-        }
+            run: device.tracker().idle_run(),
+        };
+        ctx.run.begin_over(op, memory);
+        ctx
     }
 
     /// The context of an op's forward, over the memory that its outputs come from. What is computed in a backward pass,

@@ -280,16 +280,17 @@ impl TrackingAllocator {
     }
 
     /// Allocates for a request that names who is charged.
-    // What the inner allocator returns is changed where it lies, here and in `deallocate`: to move it, right after it was written in
-    // pieces, takes the processor longer than all the counting.
+    // A block is moved as such, and not as a part of what the inner allocator returns: it was just written in two pieces, and whoever
+    // moves it across these waits longer than all the counting takes.
     #[inline]
     fn allocate_owned(&self, request: &Request<'_>) -> Result<Block, AllocError> {
-        let mut result = allocate_within(&**self.inner(), request);
-        match &mut result {
-            Ok(block) => self.count(block, request),
-            Err(_) => self.allocate_after(&mut result, request),
+        match allocate_within(&**self.inner(), request) {
+            Ok(mut block) => {
+                self.count(&mut block, request);
+                Ok(block)
+            }
+            Err(error) => self.allocate_after(error, request),
         }
-        result
     }
 
     /// Counts a block that the inner allocator has granted, and makes it one of this allocator.
@@ -311,19 +312,14 @@ impl TrackingAllocator {
 
     /// Asks those who may free memory, tries again as they do, and records the failure if nothing helps.
     #[cold]
-    fn allocate_after(&self, failed: &mut Result<Block, AllocError>, request: &Request<'_>) {
-        // A placeholder: no request has come back empty.
-        let error = match std::mem::replace(failed, Ok(Block::EMPTY)) {
-            Ok(_) => return,
-            Err(error) => error,
-        };
+    fn allocate_after(&self, error: AllocError, request: &Request<'_>) -> Result<Block, AllocError> {
         let again = || allocate_within(&**self.inner(), request);
         let told = !LastResort::is_busy();
-        *failed = match &self.books {
+        let mut result = match &self.books {
             Some(books) => books.last_resort.rescue(error, again),
             None => Err(error),
         };
-        match failed {
+        match &mut result {
             Ok(block) => self.count(block, request),
             Err(error) => {
                 let no_memory =
@@ -333,6 +329,7 @@ impl TrackingAllocator {
                 }
             }
         }
+        result
     }
 
     /// The block as the inner allocator knows it.

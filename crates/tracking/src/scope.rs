@@ -34,6 +34,8 @@ const MAX_KNOWN_MODULES: usize = 4096;
 /// What part of a training step runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+// As wide as a module's number, so that a place has no gaps, which would be copied in pieces that lie across those it was written in.
+#[repr(u32)]
 pub enum Phase {
     /// Computing results, with or without a backward pass to follow.
     #[default]

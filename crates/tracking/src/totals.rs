@@ -60,6 +60,12 @@ impl OpTotals {
         }
     }
 
+    /// Whether it is that of an op in a place, seen by where its name lies.
+    #[inline]
+    fn is_of(&self, place: Place, op: &'static str) -> bool {
+        self.module == place.module && self.phase == place.phase && std::ptr::eq(self.op, op)
+    }
+
     /// Adds one finished execution.
     fn fold(&mut self, figures: &Figures) {
         let [temporary, output, persistent] = figures.classes;
@@ -212,6 +218,10 @@ impl Default for Known {
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     rows: Vec<OpTotals>,
+    /// For each row the one that was asked for after it: ops of a loop come in the same order each time round.
+    followers: Vec<u32>,
+    /// The row that was asked for last.
+    last_row: usize,
     index: FxHashMap<(Place, &'static str), usize>,
     /// Some of the index, by where the names lie: these are found without a look at their letters.
     known: Known,
@@ -225,6 +235,22 @@ impl Totals {
     /// The row of an op in a place, made on first use, and its owner.
     #[inline]
     pub(crate) fn row(&mut self, place: Place, op: &'static str) -> (usize, OwnerId) {
+        let follower = self.followers.get(self.last_row).map_or(0, |&row| row as usize);
+        if let Some(row) = self.rows.get(follower).filter(|row| row.is_of(place, op)) {
+            self.last_row = follower;
+            return (follower, row.owner);
+        }
+        let (row, owner) = self.find_known(place, op);
+        if let (Some(follower), Ok(row)) = (self.followers.get_mut(self.last_row), u32::try_from(row)) {
+            *follower = row;
+        }
+        self.last_row = row;
+        (row, owner)
+    }
+
+    /// The same of an op that comes after another one than the last time.
+    #[inline(never)]
+    fn find_known(&mut self, place: Place, op: &'static str) -> (usize, OwnerId) {
         for known in self.known.pair(place, op).iter().flatten() {
             if known.is_of(place, op) {
                 return (known.row, known.owner);
@@ -236,7 +262,6 @@ impl Totals {
         (row, owner)
     }
 
-    #[inline(never)]
     fn find_row(&mut self, place: Place, op: &'static str) -> (usize, OwnerId) {
         if let Some(&row) = self.index.get(&(place, op)) {
             return (row, self.rows[row].owner);
@@ -244,6 +269,7 @@ impl Totals {
         let owner = OwnerId::intern(place.module, &leaf_name(op, place.phase));
         let row = self.rows.len();
         self.rows.push(OpTotals::new(owner, place, op));
+        self.followers.push(0);
         self.index.insert((place, op), row);
         (row, owner)
     }
@@ -287,5 +313,39 @@ fn leaf_name(op: &str, phase: Phase) -> String {
     match phase {
         Phase::Forward => op.to_owned(),
         Phase::Backward | Phase::Optimizer => format!("{op}:{phase}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    /// Against a map, which knows nothing of the order.
+    #[test]
+    fn an_op_has_one_row_for_each_place_in_whatever_order_they_are_asked_for() {
+        let mut random = 7_u64;
+        let mut below = |bound: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) as usize % bound
+        };
+        let (mut totals, mut expected) = (Totals::default(), HashMap::new());
+        // Two of them with one name, which lies in two places.
+        let again: &'static str = Box::leak("matmul".to_owned().into_boxed_str());
+        let ops = ["matmul", "relu", "add", again];
+        for round in 0..4000 {
+            // The same way round for a while, as in a loop; then any.
+            let at = if round / 100 % 2 == 0 { round % 12 } else { below(12) };
+            let module = OwnerId::intern(OwnerId::ROOT, &format!("totals-{}", at % 3));
+            let phase = if at < 6 { Phase::Forward } else { Phase::Backward };
+            let (place, op) = (Place { module, phase }, ops[at % ops.len()]);
+            let (row, owner) = totals.row(place, op);
+            let next = expected.len();
+            assert_eq!(row, *expected.entry((place, op)).or_insert(next));
+            assert_eq!((totals.rows()[row].owner, totals.rows()[row].op), (owner, op));
+            assert_eq!((totals.rows()[row].module, totals.rows()[row].phase), (module, phase));
+        }
+        assert_eq!((totals.rows().len(), totals.followers.len()), (expected.len(), expected.len()));
     }
 }

@@ -89,69 +89,23 @@ impl Tracker {
     /// The same, with the op's tracking allocator over `base`, which [`OpRun::allocator`] gives: in one go.
     #[inline]
     pub fn begin_over(&self, op: &'static str, base: &Arc<dyn Allocator>) -> OpRun<'_> {
-        if self.marks { self.begin_marked_over(op, base) } else { self.unmarked() }
-    }
-
-    /// A run without an account, which is to cost next to nothing.
-    #[inline]
-    const fn unmarked(&self) -> OpRun<'_> {
-        OpRun { tracker: self, owner: OwnerId::ROOT, handle: None, part: Part::Unmarked }
-    }
-
-    /// [`begin_over`](Self::begin_over) where accounts are kept, apart from the question whether they are.
-    fn begin_marked_over(&self, op: &'static str, base: &Arc<dyn Allocator>) -> OpRun<'_> {
-        self.begin_with(op, Some(base))
-    }
-
-    #[inline(always)]
-    fn begin_with(&self, op: &'static str, base: Option<&Arc<dyn Allocator>>) -> OpRun<'_> {
-        if !self.marks {
-            return self.unmarked();
-        }
-        match running_op_of(self.id) {
-            None => self.begin_whole(op, base),
-            Some(execution) => self.begin_part(execution, base),
-        }
-    }
-
-    /// A run that is a part of an execution.
-    fn begin_part(&self, execution: Arc<Execution>, base: Option<&Arc<dyn Allocator>>) -> OpRun<'_> {
-        let owner = execution.running().owner;
-        let mut run = OpRun { tracker: self, owner, handle: None, part: Part::Nested(execution) };
-        run.handle = base.map(|base| run.track(base));
+        let mut run = self.idle_run();
+        run.begin_over(op, base);
         run
     }
 
-    /// An execution, with its allocator over `base`.
-    #[inline(always)]
-    fn begin_whole(&self, op: &'static str, base: Option<&Arc<dyn Allocator>>) -> OpRun<'_> {
-        let place = here();
-        let (row, owner, idle, seated) = {
-            let mut open = self.books.open();
-            let (row, owner) = open.totals.row(place, op);
-            let seated = base.and_then(|base| open.take_seated(base));
-            (row, owner, open.take_execution(), seated)
-        };
-        let execution = idle.unwrap_or_else(|| Arc::new(Execution::new(self.id)));
-        let (account, handle) = match (seated, base) {
-            (Some(Seated { account, handle }), _) => {
-                account.resume(owner);
-                (Some(account), Some(handle))
-            }
-            (None, Some(base)) => {
-                let account = self.books.take_allocator(base, owner);
-                (Some(Arc::clone(&account)), Some(account as Arc<dyn Allocator>))
-            }
-            (None, None) => (None, None),
-        };
-        execution.start(row, owner, account);
-        self.books.recorder.post_enter(owner, place.phase);
-        let mut entering = Some(execution);
-        let part = match enter_op(&mut entering) {
-            Some(frame) => Part::Whole(frame),
-            None => entering.map_or(Part::Unmarked, Part::Apart),
-        };
-        OpRun { tracker: self, owner, handle, part }
+    /// A run that keeps no account, unless it [begins](OpRun::begin_over) where it stands.
+    #[inline]
+    pub const fn idle_run(&self) -> OpRun<'_> {
+        OpRun { tracker: self, owner: OwnerId::ROOT, handle: None, part: Part::Unmarked }
+    }
+
+    fn begin_with(&self, op: &'static str, base: Option<&Arc<dyn Allocator>>) -> OpRun<'_> {
+        let mut run = self.idle_run();
+        if self.marks {
+            run.begin_marked(op, base);
+        }
+        run
     }
 
     /// Tells that ops will turn to this allocator all the time, as that of a device's memory: what stands between it and ops is
@@ -392,23 +346,82 @@ pub struct OpRun<'t> {
 }
 
 /// What a run is to an execution.
+// Few enough that no table is looked up where one is dropped, at the end of every op.
 #[derive(Debug)]
 enum Part {
     /// All of it. The thread's stack of running ops holds the execution, so that there is no second handle to count.
     Whole(FrameGuard),
-    /// The same on a thread that ends, which has no stack any more.
-    Apart(Arc<Execution>),
-    /// A part of an op that ran already.
-    Nested(Arc<Execution>),
+    /// The execution of an op that ran already, of which this is a part; if not `nested`, all of it, on a thread that ends and has no
+    /// stack any more.
+    Held { execution: Arc<Execution>, nested: bool },
     /// There is none: no accounts are kept.
     Unmarked,
 }
 
 impl OpRun<'_> {
+    /// Begins a run that is [idle](Tracker::idle_run), as [`Tracker::begin_over`] does: for whoever keeps it beside other things, which
+    /// are then put together where they stay. What was begun is ended before.
+    #[inline]
+    pub fn begin_over(&mut self, op: &'static str, base: &Arc<dyn Allocator>) {
+        // Which is to cost next to nothing where no accounts are kept.
+        if self.tracker.marks {
+            self.begin_marked(op, Some(base));
+        }
+    }
+
+    fn begin_marked(&mut self, op: &'static str, base: Option<&Arc<dyn Allocator>>) {
+        self.end_if_begun();
+        match running_op_of(self.tracker.id) {
+            None => self.begin_whole(op, base),
+            Some(execution) => self.begin_part(execution, base),
+        }
+    }
+
+    /// Begins as a part of an execution.
+    fn begin_part(&mut self, execution: Arc<Execution>, base: Option<&Arc<dyn Allocator>>) {
+        self.owner = execution.running().owner;
+        self.part = Part::Held { execution, nested: true };
+        self.handle = base.map(|base| self.track(base));
+    }
+
+    /// Begins an execution, with its allocator over `base`.
+    #[inline(always)]
+    fn begin_whole(&mut self, op: &'static str, base: Option<&Arc<dyn Allocator>>) {
+        let (place, books) = (here(), &self.tracker.books);
+        let (row, owner, idle, seated) = {
+            let mut open = books.open();
+            let (row, owner) = open.totals.row(place, op);
+            let seated = base.and_then(|base| open.take_seated(base));
+            (row, owner, open.take_execution(), seated)
+        };
+        let execution = idle.unwrap_or_else(|| Arc::new(Execution::new(self.tracker.id)));
+        let account = match (seated, base) {
+            (Some(Seated { account, handle }), _) => {
+                account.resume(owner);
+                self.handle = Some(handle);
+                Some(account)
+            }
+            (None, Some(base)) => {
+                let account = books.take_allocator(base, owner);
+                self.handle = Some(Arc::clone(&account) as Arc<dyn Allocator>);
+                Some(account)
+            }
+            (None, None) => None,
+        };
+        execution.start(row, owner, account);
+        books.recorder.post_enter(owner, place.phase);
+        let mut entering = Some(execution);
+        self.owner = owner;
+        self.part = match enter_op(&mut entering) {
+            Some(frame) => Part::Whole(frame),
+            None => entering.map_or(Part::Unmarked, |execution| Part::Held { execution, nested: false }),
+        };
+    }
+
     /// Whether this is a part of an op that ran already.
     #[must_use]
     pub const fn is_nested(&self) -> bool {
-        matches!(self.part, Part::Nested(_) | Part::Unmarked)
+        matches!(self.part, Part::Held { nested: true, .. } | Part::Unmarked)
     }
 
     /// The owner that the op's allocations are charged to.
@@ -435,7 +448,7 @@ impl OpRun<'_> {
     pub fn track(&self, base: &Arc<dyn Allocator>) -> Arc<dyn Allocator> {
         let execution = match &self.part {
             Part::Whole(frame) => frame.execution(),
-            Part::Apart(execution) | Part::Nested(execution) => Some(Arc::clone(execution)),
+            Part::Held { execution, .. } => Some(Arc::clone(execution)),
             Part::Unmarked => None,
         };
         let Some(execution) = execution else { return Arc::clone(base) };
@@ -459,18 +472,23 @@ impl OpRun<'_> {
 impl Drop for OpRun<'_> {
     #[inline]
     fn drop(&mut self) {
-        if !matches!(self.part, Part::Unmarked) {
-            self.end();
-        }
+        self.end_if_begun();
     }
 }
 
 impl OpRun<'_> {
+    #[inline(always)]
+    fn end_if_begun(&mut self) {
+        if !matches!(self.part, Part::Unmarked) {
+            self.end();
+        }
+    }
+
     fn end(&mut self) {
         let execution = match std::mem::replace(&mut self.part, Part::Unmarked) {
             Part::Whole(frame) => frame.leave(),
-            Part::Apart(execution) => Some(execution),
-            Part::Nested(_) | Part::Unmarked => None,
+            Part::Held { execution, nested: false } => Some(execution),
+            Part::Held { nested: true, .. } | Part::Unmarked => None,
         };
         if let Some(execution) = execution {
             self.tracker.finish(execution, self.handle.take());

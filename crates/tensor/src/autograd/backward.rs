@@ -68,7 +68,7 @@ impl Tensor {
         if self.elements() != 1 {
             return Err(Error::NotScalar { shape: *self.shape() });
         }
-        let edge = self.grad_edge().ok_or(Error::NoGraph)?;
+        let Some(edge) = self.grad_edge() else { return Err(Error::NoGraph) };
         check(edge)?;
         no_grad(|| {
             let _phase = phase(Phase::Backward);
@@ -147,7 +147,7 @@ fn step(
     let mut apart = None;
     match Node::take(node, &mut apart)? {
         Taken::Op(op, saved) => {
-            if let (true, Some(input)) = (op.is_part(), saved.only_edge()) {
+            if let Some(input) = saved.only_edge().filter(|_| op.is_part()) {
                 let total = taken_out(input, pending, gradients);
                 saved.set_total(total);
             }

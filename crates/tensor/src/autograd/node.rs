@@ -348,8 +348,10 @@ pub(crate) fn record(op: HeldOp, inputs: &[&Tensor], tensors: Vec<Tensor>, outpu
         since = edge.as_ref().map_or(since, |edge| edge.since().min(since));
         facts.push(Input { shape: *input.shape(), dtype: input.dtype(), edge });
     }
+    // First, as no work has to be dropped then should there be no memory: so it is put together where it stays.
+    let room = Room::new();
     let work = Work::Op { op, saved: Mutex::new(None) };
-    let mut node = Room::new().fill(Node { number, since, work, place });
+    let mut node = room.fill(Node { number, since, work, place });
     if let Work::Op { saved, .. } = &mut node.work {
         // Where it stays: what is put into a lock is moved with it, in pieces that lie across those it was written in.
         own_mut(saved).get_or_insert_with(|| Saved {

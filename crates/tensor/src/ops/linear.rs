@@ -22,34 +22,29 @@ const OP: &str = "linear";
 /// On a matrix of rows, W, and b.
 #[derive(Debug)]
 struct Linear {
+    name: &'static str,
     activation: Option<Activation>,
 }
 
 impl Linear {
     /// The op with this activation: one of a few, of which layers need one for each call.
     const fn of(activation: Option<Activation>) -> &'static Self {
-        const fn with(activation: Activation) -> Linear {
-            Linear { activation: Some(activation) }
+        const fn with(name: &'static str, activation: Activation) -> Linear {
+            Linear { name, activation: Some(activation) }
         }
         match activation {
-            None => &Self { activation: None },
-            Some(Activation::Relu) => &const { with(Activation::Relu) },
-            Some(Activation::Gelu) => &const { with(Activation::Gelu) },
-            Some(Activation::GeluTanh) => &const { with(Activation::GeluTanh) },
-            Some(Activation::Silu) => &const { with(Activation::Silu) },
+            None => &Self { name: OP, activation: None },
+            Some(Activation::Relu) => &const { with("linear_relu", Activation::Relu) },
+            Some(Activation::Gelu) => &const { with("linear_gelu", Activation::Gelu) },
+            Some(Activation::GeluTanh) => &const { with("linear_gelu_tanh", Activation::GeluTanh) },
+            Some(Activation::Silu) => &const { with("linear_silu", Activation::Silu) },
         }
     }
 }
 
 impl Op for Linear {
     fn name(&self) -> &'static str {
-        match self.activation {
-            None => OP,
-            Some(Activation::Relu) => "linear_relu",
-            Some(Activation::Gelu) => "linear_gelu",
-            Some(Activation::GeluTanh) => "linear_gelu_tanh",
-            Some(Activation::Silu) => "linear_silu",
-        }
+        self.name
     }
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {

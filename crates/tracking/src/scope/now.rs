@@ -18,8 +18,8 @@ use super::{Phase, Place};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
     pub(super) place: Place,
-    /// How many places it is inside of.
-    depth: u32,
+    /// How many places it is inside of. Wide, so that there is no gap.
+    depth: u64,
     /// That of the entry; 0 outside of all.
     number: u64,
 }
@@ -27,7 +27,7 @@ pub(super) struct Now {
 /// That the stack was cut back to a depth, and how many entries had been made then.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
-    depth: u32,
+    depth: u64,
     entries: u64,
 }
 

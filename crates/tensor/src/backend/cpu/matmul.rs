@@ -43,19 +43,19 @@ const PANEL_ROWS: (usize, usize) = (32, 256);
 pub(super) fn matmul(
     workers: &Workers,
     op: &'static str,
-    bias: Option<View<'_>>,
-    [lhs, rhs]: [View<'_>; 2],
-    workspace: Option<ViewMut<'_>>,
-    mut out: ViewMut<'_>,
+    bias: Option<&View<'_>>,
+    factors: [&View<'_>; 2],
+    workspace: &mut Option<ViewMut<'_>>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let few = match out.dtype() {
-        DType::F32 => small::multiply::<f32>(op, bias.as_ref(), [&lhs, &rhs], &mut out),
-        DType::F64 => small::multiply::<f64>(op, bias.as_ref(), [&lhs, &rhs], &mut out),
+        DType::F32 => small::multiply::<f32>(op, bias, factors, out),
+        DType::F64 => small::multiply::<f64>(op, bias, factors, out),
         _ => None,
     };
     match few {
         Some(result) => result,
-        None => of_many(workers, op, bias, [lhs, rhs], workspace, out),
+        None => of_many(workers, op, bias, factors, workspace, out),
     }
 }
 
@@ -64,12 +64,12 @@ pub(super) fn matmul(
 fn of_many(
     workers: &Workers,
     op: &'static str,
-    bias: Option<View<'_>>,
-    [lhs, rhs]: [View<'_>; 2],
-    workspace: Option<ViewMut<'_>>,
-    out: ViewMut<'_>,
+    bias: Option<&View<'_>>,
+    [lhs, rhs]: [&View<'_>; 2],
+    workspace: &mut Option<ViewMut<'_>>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
-    let refused = |view: View<'_>| {
+    let refused = |view: &View<'_>| {
         let shape = *view.layout().shape();
         Error::BadRank { op, expected: "at least two axes", shape }
     };
@@ -88,15 +88,15 @@ fn of_many(
     if !fits {
         return Err(Error::ShapeMismatch { op, lhs: *lhs.layout().shape(), rhs: *rhs.layout().shape() });
     }
-    if let Some(bias) = &bias
+    if let Some(bias) = bias
         && bias.layout().shape().dims() != [b.cols]
     {
         return Err(Error::ShapeMismatch { op, lhs: *rhs.layout().shape(), rhs: *bias.layout().shape() });
     }
     number!(op, out.dtype(), T => {
-        let (left, right) = (host::<T>(op, &lhs)?, host::<T>(op, &rhs)?);
-        let out = host_mut::<T>(op, out)?;
-        let target = match &bias {
+        let (left, right) = (host::<T>(op, lhs)?, host::<T>(op, rhs)?);
+        let out = host_mut::<T>(op, out.reborrow())?;
+        let target = match bias {
             Some(bias) => {
                 start_rows(host::<T>(op, bias)?, bias.layout(), out);
                 Target::AddedTo
@@ -107,8 +107,8 @@ fn of_many(
             multiply(workers, (&a, left), (&b, right), out, target);
             return Ok(());
         }
-        let rows = scratch::<T>(op, workspace, b.rows * b.cols)?;
-        let source = Source::<T>::new(op, rhs)?;
+        let rows = scratch::<T>(op, workspace.as_mut().map(ViewMut::reborrow), b.rows * b.cols)?;
+        let source = Source::<T>::new(op, *rhs)?;
         workers.chunks(rows, LIGHT, &|start, part| source.load(start, part));
         let layout = Layout::contiguous(op, *rhs.layout().shape(), rhs.dtype())?;
         if let Some(b) = Stack::new(&layout) {

@@ -119,7 +119,10 @@ impl Backend for CpuBackend {
 
     // Kernels that are more than a loop are never inlined here: together they would be one function of a size at which compilers are
     // slow.
-    fn run(&self, op: &'static str, kernel: Kernel<'_>) -> Result<()> {
+    //
+    // What a step of a small model runs most gets its operands where they lie. They were just written word by word, and whoever copies
+    // them, which is done in pairs of words, waits until they have reached the cache.
+    fn run(&self, op: &'static str, mut kernel: Kernel<'_>) -> Result<()> {
         let workers = &self.workers;
         match kernel {
             Kernel::Fill { value, out } => copy::fill(workers, op, value, out),
@@ -130,15 +133,17 @@ impl Backend for CpuBackend {
                 copy::copy_into(op, input, axis, start, step, &mut out)
             }
             Kernel::Unary { f, input, out } => unary::unary(workers, op, f, input, out),
-            Kernel::UnaryGrad { f, saved, grad, out } => unary::unary_grad(workers, op, f, saved, grad, out),
+            Kernel::UnaryGrad { f, ref saved, ref grad, ref mut out } => {
+                unary::unary_grad(workers, op, f, saved, grad.as_ref(), out)
+            }
             Kernel::Binary { f, lhs, rhs, out } => elementwise::binary(workers, op, f, lhs, rhs, out),
             Kernel::Accumulate { f, input, acc } => elementwise::accumulate(workers, op, f, input, acc),
             Kernel::Compare { f, lhs, rhs, out } => elementwise::compare(workers, op, f, lhs, rhs, out),
             Kernel::Select { condition, lhs, rhs, out } => {
                 elementwise::select(workers, op, condition, lhs, rhs, out)
             }
-            Kernel::Reduce { f, divisor, input, axes, workspace, out } => {
-                reduce::reduce(workers, op, (f, divisor), input, axes, workspace, out)
+            Kernel::Reduce { f, divisor, ref input, axes, ref mut workspace, ref mut out } => {
+                reduce::reduce(workers, op, input, axes, (f, divisor), workspace, out)
             }
             Kernel::ArgReduce { largest, input, axis, out } => {
                 reduce::arg_reduce(workers, op, largest, input, axis, out)
@@ -147,11 +152,14 @@ impl Backend for CpuBackend {
                 sort::arg_sort(workers, op, (descending, first), input, out)
             }
             Kernel::RunningSum { axis, reverse, out } => scan::running_sum(workers, op, axis, reverse, out),
-            Kernel::MatMul { bias, lhs, rhs, activation: None, workspace, out } => {
-                matmul::matmul(workers, op, bias, [lhs, rhs], workspace, out)
-            }
-            Kernel::MatMul { bias, lhs, rhs, activation: Some(activated), workspace, out } => {
-                activation::matmul(workers, op, bias, [lhs, rhs], activated, workspace, out)
+            Kernel::MatMul { ref bias, ref lhs, ref rhs, ref mut activation, ref mut workspace, ref mut out } => {
+                let (bias, factors) = (bias.as_ref(), [lhs, rhs]);
+                match activation {
+                    None => matmul::matmul(workers, op, bias, factors, workspace, out),
+                    Some(activated) => {
+                        activation::matmul(workers, op, bias, factors, activated, workspace, out)
+                    }
+                }
             }
             Kernel::Softmax { log, input, out } => softmax::softmax(workers, op, log, input, out),
             Kernel::SoftmaxGrad { log, output, grad, out } => {
@@ -198,8 +206,8 @@ impl Backend for CpuBackend {
             Kernel::OneHot { indices, out } => index::one_hot(workers, op, indices, out),
             Kernel::Random { distribution, key, out } => random::random(workers, op, distribution, key, out),
             Kernel::Clip { scale, low, high, values } => clip::clip(workers, op, scale, [low, high], values),
-            Kernel::Sgd { step, grad, momentum, param } => {
-                optim::sgd(workers, op, &step, grad, momentum, param)
+            Kernel::Sgd { ref step, ref grad, ref mut momentum, ref mut param } => {
+                optim::sgd(workers, op, step, grad, momentum, param)
             }
             Kernel::Adam { step, grad, mean, variance, param } => {
                 optim::adam(workers, op, step, grad, mean, variance, param)

@@ -18,20 +18,21 @@ pub(super) fn sgd(
     workers: &Workers,
     op: &'static str,
     step: &SgdStep,
-    grad: View<'_>,
-    momentum: Option<ViewMut<'_>>,
-    param: ViewMut<'_>,
+    grad: &View<'_>,
+    momentum: &mut Option<ViewMut<'_>>,
+    param: &mut ViewMut<'_>,
 ) -> Result<()> {
     float!(op, param.dtype(), T => {
         let few = param.layout().shape().elements() <= LIGHT && momentum.is_none();
+        let param = host_mut::<T>(op, param.reborrow())?;
         if few && let Some(grad) = grad.host_contiguous::<T>() {
             // A small parameter: as below, without what it takes to find elements anywhere.
-            simd::zip(host_mut::<T>(op, param)?, grad, plain_sgd(step));
+            simd::zip(param, grad, plain_sgd(step));
             return Ok(());
         }
-        let grad = Source::<T>::new(op, grad)?;
-        let momentum = momentum.map(|momentum| host_mut::<T>(op, momentum)).transpose()?;
-        sgd_step(workers, step, &grad, momentum, host_mut::<T>(op, param)?);
+        let grad = Source::<T>::new(op, *grad)?;
+        let momentum = momentum.as_mut().map(|momentum| host_mut::<T>(op, momentum.reborrow())).transpose()?;
+        sgd_step(workers, step, &grad, momentum, param);
         Ok(())
     })
 }

@@ -127,22 +127,22 @@ macro_rules! sums {
 pub(super) fn reduce(
     workers: &Workers,
     op: &'static str,
-    (f, divisor): (Reduce, f64),
-    input: View<'_>,
+    input: &View<'_>,
     axes: &[bool],
-    workspace: Option<ViewMut<'_>>,
-    mut out: ViewMut<'_>,
+    (f, divisor): (Reduce, f64),
+    workspace: &mut Option<ViewMut<'_>>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
-    let reduced = Reduced { workers, op, input, axes, workspace, out: out.reborrow() };
+    let reduced = Reduced { workers, op, input, axes };
     match f {
-        Reduce::Max => byte_or_number!(op, input.dtype(), T => reduced.fold::<T, Largest>()),
-        Reduce::Min => byte_or_number!(op, input.dtype(), T => reduced.fold::<T, Smallest>()),
-        Reduce::Sum => sums!(op, input.dtype(), T => reduced.fold::<T, Sum>()),
-        Reduce::Prod => sums!(op, input.dtype(), T => reduced.fold::<T, Product>()),
-        Reduce::SumMagnitudes => float!(op, input.dtype(), T => reduced.fold::<T, SumMagnitudes>()),
-        Reduce::SumSquares => float!(op, input.dtype(), T => reduced.fold::<T, SumSquares>()),
+        Reduce::Max => byte_or_number!(op, input.dtype(), T => reduced.fold::<T, Largest>(workspace, out)),
+        Reduce::Min => byte_or_number!(op, input.dtype(), T => reduced.fold::<T, Smallest>(workspace, out)),
+        Reduce::Sum => sums!(op, input.dtype(), T => reduced.fold::<T, Sum>(workspace, out)),
+        Reduce::Prod => sums!(op, input.dtype(), T => reduced.fold::<T, Product>(workspace, out)),
+        Reduce::SumMagnitudes => float!(op, input.dtype(), T => reduced.fold::<T, SumMagnitudes>(workspace, out)),
+        Reduce::SumSquares => float!(op, input.dtype(), T => reduced.fold::<T, SumSquares>(workspace, out)),
     }?;
-    if divisor == 1.0 { Ok(()) } else { divide(workers, op, out, divisor) }
+    if divisor == 1.0 { Ok(()) } else { divide(workers, op, out.reborrow(), divisor) }
 }
 
 /// Divides every element.
@@ -154,20 +154,22 @@ fn divide(workers: &Workers, op: &'static str, out: ViewMut<'_>, divisor: f64) -
     })
 }
 
-/// The operands of a reduction.
+/// What is reduced.
 struct Reduced<'a> {
     workers: &'a Workers,
     op: &'static str,
-    input: View<'a>,
+    input: &'a View<'a>,
     axes: &'a [bool],
-    workspace: Option<ViewMut<'a>>,
-    out: ViewMut<'a>,
 }
 
 impl Reduced<'_> {
-    fn fold<T: Number, F: Fold<T>>(self) -> Result<()> {
-        let Self { workers, op, input, axes, workspace, out } = self;
-        let out = host_mut::<T>(op, out)?;
+    fn fold<T: Number, F: Fold<T>>(
+        self,
+        workspace: &mut Option<ViewMut<'_>>,
+        out: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        let Self { workers, op, input, axes } = self;
+        let out = host_mut::<T>(op, out.reborrow())?;
         if input.layout().shape().elements() == 0 {
             // The sizes of the other axes may overflow when multiplied.
             out.fill(F::IDENTITY);
@@ -179,7 +181,8 @@ impl Reduced<'_> {
             return Ok(());
         }
         let cut = Cut::new(input.layout().shape(), axes);
-        let sequences = Sequences { data: host::<T>(op, &input)?, nests: Nests::new(input.layout(), axes) };
+        let sequences = Sequences { data: host::<T>(op, input)?, nests: Nests::new(input.layout(), axes) };
+        let workspace = workspace.as_mut().map(ViewMut::reborrow);
         let partials = scratch::<T>(op, workspace, cut.workspace_elements())?;
         run::<T, F>(workers, &sequences, cut, partials, out);
         Ok(())
