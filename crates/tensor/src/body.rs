@@ -139,7 +139,7 @@ impl Body {
     }
 
     /// The buffer of the tensor that a view is of.
-    // Apart from the many places where a buffer is asked for, which are mostly asked for that of no view.
+    // Out of line, so that what is seldom wanted takes no room in the many places where a buffer is asked for.
     #[cold]
     #[inline(never)]
     fn owned(&self) -> &Storage {

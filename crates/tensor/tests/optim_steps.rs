@@ -290,6 +290,8 @@ fn hyperparameters_out_of_range_are_refused_by_name() {
         "weight_decay"
     );
     assert_eq!(argument(Sgd::new(named(&p), 0.1).unwrap().with_nesterov().map(drop)), "momentum");
+    let nesterov = Sgd::new(named(&p), 0.1).unwrap().with_momentum(0.9).unwrap().with_nesterov().unwrap();
+    assert_eq!(argument(nesterov.with_momentum(0.0).map(drop)), "momentum");
     let (rms, lion) = (|| RmsProp::new(named(&p), 0.1).unwrap(), || Lion::new(named(&p), 0.1).unwrap());
     assert_eq!(argument(RmsProp::new(named(&p), -1.0).map(drop)), "lr");
     assert_eq!(argument(RmsProp::new(named(&p), 0.1).unwrap().with_momentum(-0.5).map(drop)), "momentum");

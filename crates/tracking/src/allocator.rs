@@ -87,19 +87,22 @@ impl Mode {
 /// assert_eq!((sizes.total_bytes, sizes.high_water_bytes, sizes.live_bytes), (1280, 1024, 256));
 /// # Ok::<(), bfc_core::AllocError>(())
 /// ```
+// In this order: what every allocation looks at stands together. A step touches many of these a few times each, so each should take few
+// lines of the cache.
 #[derive(Debug)]
+#[repr(C)]
 pub struct TrackingAllocator {
     /// `None` only while the allocator lies in the books, where nobody has a handle to call it through.
     inner: Option<Arc<dyn Allocator>>,
+    /// Where to go when retired; `None` for an allocator that belongs to no tracker, or lies there already.
+    books: Option<Arc<Books>>,
     mode: Mode,
     /// The inner allocator's, which is asked for at each allocation.
     kind: MemoryKind,
+    records: Option<Box<Mutex<Vec<Record>>>>,
     counts: BiasedMutex<Counts>,
     /// Used in [`Mode::Local`].
     local: Mutex<LocalBlocks>,
-    records: Option<Mutex<Vec<Record>>>,
-    /// Where to go when retired; `None` for an allocator that belongs to no tracker, or lies there already.
-    books: Option<Arc<Books>>,
     /// Where it waits to be used again, if the books know the inner allocator as one that ops turn to all the time: it keeps its
     /// handles then.
     seat: Option<usize>,
@@ -116,7 +119,7 @@ impl TrackingAllocator {
     /// As [`TrackingAllocator::new`], and keeps a record of each allocation and free, which costs heap memory.
     #[must_use]
     pub fn with_records(inner: Arc<dyn Allocator>, track_sizes: bool) -> Arc<Self> {
-        let records = Some(Mutex::new(Vec::new()));
+        let records = Some(Box::default());
         Arc::new(Self { records, ..Self::build(inner, track_sizes, OwnerId::ROOT) })
     }
 

@@ -34,7 +34,8 @@ const MAX_KNOWN_MODULES: usize = 4096;
 /// What part of a training step runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-// As wide as a module's number, so that a place has no gaps, which would be copied in pieces that lie across those it was written in.
+// As wide as a module's number, so that a place has no gap. With one it is copied in pieces that are not those it was written in, for
+// which a processor waits.
 #[repr(u32)]
 pub enum Phase {
     /// Computing results, with or without a backward pass to follow.
@@ -85,6 +86,8 @@ pub struct Place {
     /// The phase.
     pub phase: Phase,
 }
+
+const _: () = assert!(size_of::<Place>() == size_of::<OwnerId>() + size_of::<Phase>(), "a place has no gap");
 
 impl Place {
     /// The same module in another phase.

@@ -83,7 +83,11 @@ impl Tracker {
     /// While this thread works for an op of this tracker already, the new one is a part of that: it shares its account
     /// and is no call of its own.
     pub fn begin(&self, op: &'static str) -> OpRun<'_> {
-        self.begin_with(op, None)
+        let mut run = self.idle_run();
+        if self.marks {
+            run.begin_marked(op, None);
+        }
+        run
     }
 
     /// The same, with the op's tracking allocator over `base`, which [`OpRun::allocator`] gives: in one go.
@@ -97,15 +101,7 @@ impl Tracker {
     /// A run that keeps no account, unless it [begins](OpRun::begin_over) where it stands.
     #[inline]
     pub const fn idle_run(&self) -> OpRun<'_> {
-        OpRun { tracker: self, owner: OwnerId::ROOT, handle: None, part: Part::Unmarked }
-    }
-
-    fn begin_with(&self, op: &'static str, base: Option<&Arc<dyn Allocator>>) -> OpRun<'_> {
-        let mut run = self.idle_run();
-        if self.marks {
-            run.begin_marked(op, base);
-        }
-        run
+        OpRun { tracker: self, owner: OwnerId::ROOT, handle: None, part: Part::Idle }
     }
 
     /// Tells that ops will turn to this allocator all the time, as that of a device's memory: what stands between it and ops is
@@ -346,16 +342,15 @@ pub struct OpRun<'t> {
 }
 
 /// What a run is to an execution.
-// Few enough that no table is looked up where one is dropped, at the end of every op.
+// Few enough that to drop one, at the end of every op, takes comparisons and no table of jumps.
 #[derive(Debug)]
 enum Part {
     /// All of it. The thread's stack of running ops holds the execution, so that there is no second handle to count.
     Whole(FrameGuard),
-    /// The execution of an op that ran already, of which this is a part; if not `nested`, all of it, on a thread that ends and has no
-    /// stack any more.
+    /// If `nested`, a part of this execution of an op that ran already; else all of it, on a thread that ends and has no stack any more.
     Held { execution: Arc<Execution>, nested: bool },
-    /// There is none: no accounts are kept.
-    Unmarked,
+    /// There is none: it has not begun, or has ended, or no accounts are kept.
+    Idle,
 }
 
 impl OpRun<'_> {
@@ -414,14 +409,14 @@ impl OpRun<'_> {
         self.owner = owner;
         self.part = match enter_op(&mut entering) {
             Some(frame) => Part::Whole(frame),
-            None => entering.map_or(Part::Unmarked, |execution| Part::Held { execution, nested: false }),
+            None => entering.map_or(Part::Idle, |execution| Part::Held { execution, nested: false }),
         };
     }
 
-    /// Whether this is a part of an op that ran already.
+    /// Whether this is a part of an op that ran already, or no execution at all: where it is idle, and where no accounts are kept.
     #[must_use]
     pub const fn is_nested(&self) -> bool {
-        matches!(self.part, Part::Held { nested: true, .. } | Part::Unmarked)
+        matches!(self.part, Part::Held { nested: true, .. } | Part::Idle)
     }
 
     /// The owner that the op's allocations are charged to.
@@ -449,7 +444,7 @@ impl OpRun<'_> {
         let execution = match &self.part {
             Part::Whole(frame) => frame.execution(),
             Part::Held { execution, .. } => Some(Arc::clone(execution)),
-            Part::Unmarked => None,
+            Part::Idle => None,
         };
         let Some(execution) = execution else { return Arc::clone(base) };
         let mut running = execution.running();
@@ -479,19 +474,20 @@ impl Drop for OpRun<'_> {
 impl OpRun<'_> {
     #[inline(always)]
     fn end_if_begun(&mut self) {
-        if !matches!(self.part, Part::Unmarked) {
+        if !matches!(self.part, Part::Idle) {
             self.end();
         }
     }
 
     fn end(&mut self) {
-        let execution = match std::mem::replace(&mut self.part, Part::Unmarked) {
+        let handle = self.handle.take();
+        let execution = match std::mem::replace(&mut self.part, Part::Idle) {
             Part::Whole(frame) => frame.leave(),
             Part::Held { execution, nested: false } => Some(execution),
-            Part::Held { nested: true, .. } | Part::Unmarked => None,
+            Part::Held { nested: true, .. } | Part::Idle => None,
         };
         if let Some(execution) = execution {
-            self.tracker.finish(execution, self.handle.take());
+            self.tracker.finish(execution, handle);
         }
     }
 }

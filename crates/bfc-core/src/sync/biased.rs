@@ -30,6 +30,8 @@ const PLACES: usize = 1 << Owner::BITS;
 const TURNS: u32 = if cfg!(shuttle) { 2 } else { 4096 };
 
 /// See the module's text.
+// In this order: the favoured thread reads the first two and then the value, whose beginning is thus beside them, and never the queue.
+#[repr(C)]
 pub struct BiasedMutex<T> {
     /// The [owner](Owner). Only changed by who is first in the queue: the thread that is to be favoured writes its
     /// number, another one takes it away.
@@ -37,8 +39,8 @@ pub struct BiasedMutex<T> {
     /// By place: whether the thread of that place is inside by bias, or was about to enter. Nobody else writes it: a
     /// thread that looks too late whether it is still favoured must not disturb the next one.
     inside: [AtomicBool; PLACES],
-    queue: Mutex<Turns>,
     value: UnsafeCell<T>,
+    queue: Mutex<Turns>,
 }
 
 /// The thread that may enter without the queue, and its place.
@@ -100,8 +102,8 @@ impl<T> BiasedMutex<T> {
         Self {
             owner: AtomicU64::new(NOBODY.0),
             inside: std::array::from_fn(|_| AtomicBool::new(false)),
-            queue: Mutex::new(Turns::default()),
             value: UnsafeCell::new(value),
+            queue: Mutex::new(Turns::default()),
         }
     }
 

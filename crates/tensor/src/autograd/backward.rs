@@ -147,7 +147,10 @@ fn step(
     let mut apart = None;
     match Node::take(node, &mut apart)? {
         Taken::Op(op, saved) => {
-            if let Some(input) = saved.only_edge().filter(|_| op.is_part()) {
+            // Few ops have one input alone, and are asked.
+            if let Some(input) = saved.only_edge()
+                && op.is_part()
+            {
                 let total = taken_out(input, pending, gradients);
                 saved.set_total(total);
             }

@@ -348,7 +348,7 @@ pub(crate) fn record(op: HeldOp, inputs: &[&Tensor], tensors: Vec<Tensor>, outpu
         since = edge.as_ref().map_or(since, |edge| edge.since().min(since));
         facts.push(Input { shape: *input.shape(), dtype: input.dtype(), edge });
     }
-    // First, as no work has to be dropped then should there be no memory: so it is put together where it stays.
+    // Before the work, which would else be built elsewhere, to be dropped should there be no memory, and then moved.
     let room = Room::new();
     let work = Work::Op { op, saved: Mutex::new(None) };
     let mut node = room.fill(Node { number, since, work, place });

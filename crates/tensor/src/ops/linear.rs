@@ -22,6 +22,7 @@ const OP: &str = "linear";
 /// On a matrix of rows, W, and b.
 #[derive(Debug)]
 struct Linear {
+    /// What the activation says it is called: asked for twice in each step.
     name: &'static str,
     activation: Option<Activation>,
 }

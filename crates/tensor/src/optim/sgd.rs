@@ -45,9 +45,13 @@ impl Sgd {
     /// The same, which keeps the share `momentum` of its last step: a number for each of the parameters', 0 at first.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless 0 ≤ `momentum` < 1; [`Error::Allocation`] if there is no memory for the state.
+    /// [`Error::BadArgument`] unless 0 ≤ `momentum` < 1, and for 0 in [Nesterov's variant](Self::with_nesterov);
+    /// [`Error::Allocation`] if there is no memory for the state.
     pub fn with_momentum(mut self, momentum: f64) -> Result<Self> {
         self.options.momentum = share(OP, "momentum", momentum)?;
+        if self.options.nesterov {
+            self.check_nesterov()?;
+        }
         self.slots.change_state(|ctx, parameter, state| keep_if(state, momentum > 0.0, ctx, parameter))?;
         Ok(self)
     }
@@ -66,16 +70,17 @@ impl Sgd {
     /// # Errors
     /// [`Error::BadArgument`] without momentum, where there is no such variant.
     pub fn with_nesterov(mut self) -> Result<Self> {
-        if self.options.momentum == 0.0 {
-            return Err(Error::BadArgument {
-                op: OP,
-                argument: "momentum",
-                expected: "above 0 for Nesterov's variant",
-                got: "0".to_owned(),
-            });
-        }
+        self.check_nesterov()?;
         self.options.nesterov = true;
         Ok(self)
+    }
+
+    fn check_nesterov(&self) -> Result<()> {
+        if self.options.momentum > 0.0 {
+            return Ok(());
+        }
+        let (expected, got) = ("above 0 for Nesterov's variant", self.options.momentum.to_string());
+        Err(Error::BadArgument { op: OP, argument: "momentum", expected, got })
     }
 }
 

@@ -152,7 +152,14 @@ impl Backend for CpuBackend {
                 sort::arg_sort(workers, op, (descending, first), input, out)
             }
             Kernel::RunningSum { axis, reverse, out } => scan::running_sum(workers, op, axis, reverse, out),
-            Kernel::MatMul { ref bias, ref lhs, ref rhs, ref mut activation, ref mut workspace, ref mut out } => {
+            Kernel::MatMul {
+                ref bias,
+                ref lhs,
+                ref rhs,
+                ref mut activation,
+                ref mut workspace,
+                ref mut out,
+            } => {
                 let (bias, factors) = (bias.as_ref(), [lhs, rhs]);
                 match activation {
                     None => matmul::matmul(workers, op, bias, factors, workspace, out),

@@ -139,7 +139,9 @@ pub(super) fn reduce(
         Reduce::Min => byte_or_number!(op, input.dtype(), T => reduced.fold::<T, Smallest>(workspace, out)),
         Reduce::Sum => sums!(op, input.dtype(), T => reduced.fold::<T, Sum>(workspace, out)),
         Reduce::Prod => sums!(op, input.dtype(), T => reduced.fold::<T, Product>(workspace, out)),
-        Reduce::SumMagnitudes => float!(op, input.dtype(), T => reduced.fold::<T, SumMagnitudes>(workspace, out)),
+        Reduce::SumMagnitudes => {
+            float!(op, input.dtype(), T => reduced.fold::<T, SumMagnitudes>(workspace, out))
+        }
         Reduce::SumSquares => float!(op, input.dtype(), T => reduced.fold::<T, SumSquares>(workspace, out)),
     }?;
     if divisor == 1.0 { Ok(()) } else { divide(workers, op, out.reborrow(), divisor) }
