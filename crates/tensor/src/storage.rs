@@ -177,7 +177,7 @@ const fn is_result(category: Category) -> bool {
 }
 
 /// A tensor as a kernel reads it: a buffer, and where the elements lie in it.
-// Of two words, as is the one below: they are handed on in registers, larger ones through memory.
+// Of two words, as is the one below: they are handed on in registers or by reference, larger ones through memory.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     storage: &'a Storage,
