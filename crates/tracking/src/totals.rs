@@ -1,6 +1,7 @@
 //! What the finished executions of ops add up to.
 
 use bfc_core::OwnerId;
+use bfc_core::sync::ThreadNumber;
 use rustc_hash::FxHashMap;
 
 use crate::allocator::Sizes;
@@ -221,8 +222,10 @@ pub(crate) struct Totals {
     /// For each row two that came after it, the one that was last seen to be missing here first: ops of a loop come in the same order each
     /// time round, and one that runs twice is followed by itself and by another. Row 0 where there is none: whoever reads them checks.
     followers: Vec<[u32; 2]>,
-    /// The row that was asked for last.
+    /// The row that was asked for last, and by which thread. What one thread asks for says nothing of what another one will: they
+    /// would only fetch each other's rows.
     last_row: usize,
+    last_asker: u64,
     index: FxHashMap<(Place, &'static str), usize>,
     /// Some of the index, by where the names lie: these are found without a look at their letters.
     known: Known,
@@ -236,6 +239,13 @@ impl Totals {
     /// The row of an op in a place, made on first use, and its owner.
     #[inline]
     pub(crate) fn row(&mut self, place: Place, op: &'static str) -> (usize, OwnerId) {
+        let asker = ThreadNumber::current().get();
+        if self.last_asker != asker {
+            self.last_asker = asker;
+            let (row, owner) = self.find_known(place, op);
+            self.last_row = row;
+            return (row, owner);
+        }
         for follower in self.followers.get(self.last_row).copied().unwrap_or_default() {
             let follower = follower as usize;
             if let Some(row) = self.rows.get(follower).filter(|row| row.is_of(place, op)) {
@@ -254,7 +264,7 @@ impl Totals {
         (row, owner)
     }
 
-    /// The same of an op that comes after another one than the last time.
+    /// The same, whatever came before.
     #[inline(never)]
     fn find_known(&mut self, place: Place, op: &'static str) -> (usize, OwnerId) {
         for known in self.known.pair(place, op).iter().flatten() {
@@ -350,7 +360,11 @@ mod tests {
             // Each op of a module comes in both.
             let phase = if at < 12 { Phase::Forward } else { Phase::Backward };
             let (place, op) = (Place { module, phase }, ops[at % ops.len()]);
-            let (row, owner) = totals.row(place, op);
+            let (row, owner) = if round % 17 == 0 {
+                std::thread::scope(|scope| scope.spawn(|| totals.row(place, op)).join()).unwrap()
+            } else {
+                totals.row(place, op)
+            };
             let next = expected.len();
             assert_eq!(row, *expected.entry((place, op)).or_insert(next));
             assert_eq!((totals.rows()[row].owner, totals.rows()[row].op), (owner, op));

@@ -147,7 +147,7 @@ fn step(
     let mut apart = None;
     match Node::take(node, &mut apart)? {
         Taken::Op(op, saved) => {
-            // Few ops have one input alone, and are asked.
+            // In this order: the inputs are at hand, the op is another call.
             if let Some(input) = saved.only_edge()
                 && op.is_part()
             {
