@@ -33,30 +33,35 @@ impl Window {
         Some(padded.checked_sub(reach)?.checked_div(self.stride)? + 1)
     }
 
-    /// The element that output `output` sees as its `tap`-th, if it is not in the padding.
+    /// The element that output `output` sees as its `tap`-th, if it is not in the padding. `None` also for places that no
+    /// `usize` counts, as outputs past the last may have.
     #[must_use]
     pub fn at(&self, output: usize, tap: usize, len: usize) -> Option<usize> {
-        (output * self.stride + tap * self.dilation).checked_sub(self.padding).filter(|&place| place < len)
+        let start = output.checked_mul(self.stride)?;
+        let padded = start.checked_add(tap.checked_mul(self.dilation)?)?;
+        padded.checked_sub(self.padding).filter(|&place| place < len)
     }
 
     /// Which taps of an output see an element: they follow one another, as windows only leave at their ends.
     #[must_use]
     pub fn taps_inside(&self, output: usize, len: usize) -> Range<usize> {
-        let start = output * self.stride;
-        let first = self.padding.saturating_sub(start).div_ceil(self.dilation);
-        // The least tap that would see an element at or past the end.
-        let end = (len + self.padding).saturating_sub(start).div_ceil(self.dilation).min(self.size);
-        first.min(end)..end
+        self.steps_inside(output.saturating_mul(self.stride), self.dilation, len, self.size)
     }
 
     /// The outputs (below `outputs`) whose `tap`-th element is none of the padding.
     #[must_use]
     pub fn inside(&self, tap: usize, len: usize, outputs: usize) -> Range<usize> {
-        let offset = tap * self.dilation;
-        let first = self.padding.saturating_sub(offset).div_ceil(self.stride);
-        // The least output that would see an element at or past the end.
-        let end = (len + self.padding).saturating_sub(offset).div_ceil(self.stride);
-        first.min(outputs)..end.min(outputs).max(first.min(outputs))
+        self.steps_inside(tap.saturating_mul(self.dilation), self.stride, len, outputs)
+    }
+
+    /// Which of `count` places see an element: `start`, counted from the begin of the padding, and each `step` after the one
+    /// before. Sums that no `usize` counts lie past the end of any axis. A window with a step of 0 has no outputs.
+    fn steps_inside(&self, start: usize, step: usize, len: usize, count: usize) -> Range<usize> {
+        let step = step.max(1);
+        let first = self.padding.saturating_sub(start).div_ceil(step).min(count);
+        // The least one that would see an element at or past the end.
+        let end = len.saturating_add(self.padding).saturating_sub(start).div_ceil(step).min(count);
+        first..end
     }
 }
 
@@ -92,12 +97,16 @@ pub enum PoolAxis {
 }
 
 impl PoolAxis {
-    /// How many outputs an axis of `len` elements has; `None` if there can be none.
+    /// How many outputs an axis of `len` elements has; `None` if there can be none, or more than kernels can count.
     #[must_use]
     pub fn outputs(&self, len: usize) -> Option<usize> {
         match *self {
             Self::Sliding(window) => window.outputs(len),
-            Self::Adaptive { outputs } => (len > 0 && outputs > 0).then_some(outputs),
+            // Kernels multiply outputs by elements to find a window.
+            Self::Adaptive { outputs } => {
+                len.checked_add(1)?.checked_mul(outputs.checked_add(1)?)?;
+                (len > 0 && outputs > 0).then_some(outputs)
+            }
         }
     }
 

@@ -158,14 +158,15 @@ impl Op for Pool2d {
         let x = if self.pool == Pool::Max { Some(saved.tensor(0)?) } else { None };
         let grad = grad.contiguous()?;
         let mut out = ctx.output(&saved.input_shape(0), saved.input_dtype(0))?;
-        // What was pooled lies as its gradient does.
-        let (images, results) = (self.images(out.view().layout())?, self.images(grad.layout())?);
+        // Each operand has its own layout: the saved input may start anywhere in its buffer.
+        let images = x.map(|x| self.images(x.layout())).transpose()?;
+        let (results, gradients) = (self.images(grad.layout())?, self.images(out.view().layout())?);
         ctx.compute(Kernel::Pool2dGrad {
             pool: self.pool,
             axes: self.axes,
-            input: x.map(|x| x.view().with_layout(&images)),
+            input: x.zip(images.as_ref()).map(|(x, images)| x.view().with_layout(images)),
             grad: grad.view().with_layout(&results),
-            out: out.view_mut().with_layout(&images),
+            out: out.view_mut().with_layout(&gradients),
         })?;
         Ok(vec![Some(out.finish())])
     }
