@@ -189,6 +189,54 @@ mod tests {
         assert_eq!(PoolAxis::Sliding(wide).seen(1, 4).0.collect::<Vec<_>>(), [0, 1, 2, 3]);
     }
 
+    /// As [`Window::at`], in numbers that do not overflow.
+    fn place(window: &Window, output: usize, tap: usize, len: usize) -> Option<usize> {
+        let [output, tap] = [output, tap].map(|number| number as i128);
+        let padded = output
+            .checked_mul(window.stride as i128)?
+            .checked_add(tap.checked_mul(window.dilation as i128)?)?;
+        usize::try_from(padded - window.padding as i128).ok().filter(|&place| place < len)
+    }
+
+    #[test]
+    fn windows_of_any_size_stride_padding_and_dilation_do_not_overflow() {
+        const SIZES: [usize; 7] = [1, 2, 3, 1 << 62, usize::MAX / 2, usize::MAX - 1, usize::MAX];
+        let with_zero = || SIZES.into_iter().chain([0]);
+        for size in with_zero() {
+            for stride in with_zero() {
+                for padding in with_zero() {
+                    for dilation in with_zero() {
+                        let window = Window { size, stride, padding, dilation };
+                        for len in with_zero() {
+                            check(&window, len);
+                        }
+                    }
+                }
+            }
+        }
+
+        fn check(window: &Window, len: usize) {
+            let outputs = window.outputs(len);
+            for number in SIZES.into_iter().chain([0]) {
+                for other in [0, 1, 2, usize::MAX] {
+                    assert_eq!(window.at(number, other, len), place(window, number, other, len));
+                    assert_eq!(window.at(other, number, len), place(window, other, number, len));
+                }
+                let taps = window.taps_inside(number, len);
+                assert!(taps.start <= taps.end && taps.end <= window.size);
+                let inside = window.inside(number, len, outputs.unwrap_or(0));
+                assert!(inside.start <= inside.end && inside.end <= outputs.unwrap_or(0));
+                if outputs.is_some_and(|outputs| number < outputs) && !taps.is_empty() {
+                    // The taps at both ends see elements, and those beside them none.
+                    for (tap, sees) in [(taps.start, true), (taps.end - 1, true), (taps.end, false)] {
+                        let seen = tap < window.size && place(window, number, tap, len).is_some();
+                        assert_eq!(seen, sees, "{window:?} over {len}, output {number}, tap {tap}");
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn adaptive_windows_cover_the_axis() {
         for (len, outputs) in [(7, 3), (5, 5), (3, 5), (10, 1)] {

@@ -130,10 +130,16 @@ impl Op for Pool2d {
         let sizes = self.axes[0].outputs(*height).zip(self.axes[1].outputs(*width));
         // In an image without a row or a column there is nothing but padding.
         let Some((high, wide)) = sizes.filter(|_| *height > 0 && *width > 0) else {
+            let is_too_many = |axis: &PoolAxis| matches!(axis, PoolAxis::Adaptive { outputs: 1.. });
+            let expected = if *height > 0 && *width > 0 && self.axes.iter().all(is_too_many) {
+                "outputs that can be counted"
+            } else {
+                "a window that fits at least once"
+            };
             return Err(Error::BadArgument {
                 op: self.op,
                 argument: "options",
-                expected: "a window that fits at least once",
+                expected,
                 got: format!("{} for a tensor of shape {}", self.windows(), x.shape()),
             });
         };
