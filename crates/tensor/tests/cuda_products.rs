@@ -193,7 +193,6 @@ fn the_library_reads_factors_and_biases_at_their_offset() {
                 let rng = Rng::new(2);
                 let leaf = |shape: &[usize]| {
                     let values = Tensor::uniform(device, shape, -1.0, 1.0, &rng)?.to_dtype(dtype)?;
-                    // As they are for the kernel, which has no library to be compared with.
                     how.copy(&values, f64::NAN)?.requiring_grad()
                 };
                 let (x, w, b) = (leaf(&[33, 20])?, leaf(&[20, 17])?, leaf(&[17])?);

@@ -274,11 +274,10 @@ fn pools_take_any_size_stride_and_padding() {
 }
 
 #[test]
-fn adaptive_pools_of_more_outputs_than_can_be_counted_are_refused() {
+fn adaptive_pools_refuse_outputs_that_cannot_be_counted() {
     let device = device();
     for dims in [[1, 4, 4], [0, 4, 4], [0, HUGE, HUGE]] {
-        let x = Tensor::zeros(&device, [0, 1, 1]).unwrap().broadcast_to([0, dims[1], dims[2]]).unwrap();
-        let x = if dims[0] == 0 { x } else { Tensor::zeros(&device, dims).unwrap() };
+        let x = Tensor::zeros(&device, dims).unwrap();
         for outputs in [MAX, MAX / 2, 1 << 62] {
             assert_refused("adaptive_max_pool2d", x.adaptive_max_pool2d([1, outputs]));
             assert_refused("adaptive_avg_pool2d", x.adaptive_avg_pool2d([outputs, 1]));

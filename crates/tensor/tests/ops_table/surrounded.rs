@@ -75,7 +75,7 @@ impl Surrounded {
     }
 
     /// A view with these values, among copies of `around`.
-    pub(crate) fn tensor<T: Element + Copy>(
+    pub(crate) fn tensor<T: Element>(
         self,
         device: &Device,
         values: &[T],
@@ -130,12 +130,7 @@ impl Surrounded {
 
 /// A tensor for an op beside `like`: of its own buffer if `like` starts at the beginning of its buffer, else a view that lies as `like`
 /// does among copies of `around`.
-pub(crate) fn beside<T: Element + Copy>(
-    like: &Tensor,
-    values: &[T],
-    dims: &[usize],
-    around: T,
-) -> Result<Tensor> {
+pub(crate) fn beside<T: Element>(like: &Tensor, values: &[T], dims: &[usize], around: T) -> Result<Tensor> {
     if like.layout().offset() == 0 {
         return Tensor::from_slice(like.device(), values, dims);
     }
