@@ -14,13 +14,10 @@
 #define HIGHWATER_CONV_TILED
 
 // One half of a place in images: where a window begins, or how far from there one of its taps is. The sum of both is the place,
-// which is in the padding unless below the sizes: coordinates wrap around.
+// which is in the padding unless below the sizes: coordinates wrap around. It is exact, as no padded size is beyond 64 bits.
 struct Spot {
     u64 offset, y, x;
 };
-
-// With what meets this, nothing is inside.
-DEVICE Spot nowhere() { return Spot{0, 1ULL << 62, 0}; }
 
 // A step along the depth: how far along a row of the left factor, and the spot that meets those of the columns.
 struct Term {
@@ -38,11 +35,12 @@ struct Shared {
 };
 
 // The left factor from the tile's first row on, and the images that the right one is looked up in; and whether neighbouring
-// threads read neighbours along the depth, where those lie beside each other, or else down the rows and along the columns.
+// threads read neighbours along the depth, where those lie beside each other, or else down the rows and along the columns. A tile
+// at the edge has fewer rows and columns than others: nothing is read for the rest of it.
 template <typename E>
 struct Factors {
     const E* left;
-    u32 rows;
+    u32 rows, columns;
     u64 row_step;
     bool left_along_depth;
     const E* images;
@@ -69,8 +67,8 @@ template <typename Wide, typename E, typename TermAt>
 DEVICE void add_terms(Shared<Wide>& shared, const Factors<E>& of, u64 from, u64 to, TermAt term_at, Wide (*sum)[4]) {
     for (u64 start = from; start < to; start += DEPTH) {
         u32 terms = to - start < DEPTH ? (u32)(to - start) : DEPTH;
-        if (threadIdx.x < DEPTH) {
-            shared.terms[threadIdx.x] = threadIdx.x < terms ? term_at(start + threadIdx.x) : Term{0, nowhere()};
+        if (threadIdx.x < terms) {
+            shared.terms[threadIdx.x] = term_at(start + threadIdx.x);
         }
         __syncthreads();
         for (u32 e = threadIdx.x; e < TILE * DEPTH; e += BLOCK) {
@@ -84,7 +82,7 @@ DEVICE void add_terms(Shared<Wide>& shared, const Factors<E>& of, u64 from, u64 
             u32 j = of.right_along_depth ? e / DEPTH : e % TILE;
             const Spot& column = shared.columns[j];
             const Spot& spot = shared.terms[k].spot;
-            bool inside = column.y + spot.y < of.high && column.x + spot.x < of.wide;
+            bool inside = j < of.columns && k < terms && column.y + spot.y < of.high && column.x + spot.x < of.wide;
             shared.b[k][j] = inside ? (Wide)of.images[column.offset + spot.offset] : (Wide)0;
         }
         __syncthreads();
@@ -135,8 +133,8 @@ DEVICE Phase phase_at(const Job& job, int axis, u64 place, u64 size, u64 window)
     while (tap < most && tap * job.k[4 + axis] % stride != ahead % stride) {
         ++tap;
     }
-    u64 taps = tap < most ? (window - tap + step - 1) / step : 0;
-    return Phase{place, (size - place + stride - 1) / stride, tap, taps, step, ahead / stride};
+    u64 taps = tap < most ? (window - tap - 1) / step + 1 : 0;
+    return Phase{place, (size - place - 1) / stride + 1, tap, taps, step, ahead / stride};
 }
 
 #endif
@@ -152,11 +150,11 @@ BLOCK_KERNEL(conv2d_tiled, TILE_BLOCKS) {
         u32 rows = within_tile(of.outputs - tile.top), columns = within_tile(pixels - tile.left);
         if (t < TILE) {
             u64 j = tile.left + t, image = quotient(j, plane);
-            shared.columns[t] = t < columns ? window_at(job, of, j, tile.part * of.inputs) : nowhere();
+            shared.columns[t] = window_at(job, of, j, tile.part * of.inputs);
             shared.results[t] = (image * of.O + first) * plane + (j - image * plane);
         }
         const T* weight = (const T*)job.in[1].address + first * depth;
-        Factors<T> factors = {weight, rows, depth, true, (const T*)job.in[0].address, of.H, of.W, false};
+        Factors<T> factors = {weight, rows, columns, depth, true, (const T*)job.in[0].address, of.H, of.W, false};
         auto term_at = [&](u64 k) { return Term{k, tap_at(job, of, k)}; };
         WIDE sum[4][4] = {};
         add_terms(shared, factors, 0, depth, term_at, sum);
@@ -188,13 +186,12 @@ BLOCK_KERNEL(conv2d_input_grad_tiled, TILE_BLOCKS) {
         if (t < TILE) {
             Pixel at = pixel(tile.left + t, 1, down.places, across.places);
             u64 y = down.output + at.y, x = across.output + at.x;
-            Spot spot = Spot{((at.n * of.O + first) * of.OH + y) * of.OW + x, y, x};
-            shared.columns[t] = t < columns ? spot : nowhere();
+            shared.columns[t] = Spot{((at.n * of.O + first) * of.OH + y) * of.OW + x, y, x};
             y = down.place + at.y * job.k[0], x = across.place + at.x * job.k[1];
             shared.results[t] = ((at.n * of.C + part.n * of.inputs + tile.top) * of.H + y) * of.W + x;
         }
         const T* weight = (const T*)job.in[0].address + (first * of.inputs + tile.top) * window;
-        Factors<T> factors = {weight, rows, window, window > 1, (const T*)job.in[1].address, of.OH, of.OW, false};
+        Factors<T> factors = {weight, rows, columns, window, window > 1, (const T*)job.in[1].address, of.OH, of.OW, false};
         auto term_at = [&](u64 k) {
             Pixel at = pixel(k, 1, down.taps, across.taps);
             u64 ky = down.tap + at.y * down.step, kx = across.tap + at.x * across.step;
@@ -221,11 +218,11 @@ BLOCK_KERNEL(conv2d_weight_grad_tiled, TILE_BLOCKS) {
         u32 rows = within_tile(of.outputs - tile.top), columns = within_tile(taps - tile.left);
         if (t < TILE) {
             u64 j = tile.left + t;
-            shared.columns[t] = t < columns ? tap_at(job, of, j) : nowhere();
+            shared.columns[t] = tap_at(job, of, j);
             shared.results[t] = (part * of.O + first) * taps + j;
         }
         const T* grad = (const T*)job.in[1].address + first * plane;
-        Factors<T> factors = {grad, rows, plane, true, (const T*)job.in[0].address, of.H, of.W, true};
+        Factors<T> factors = {grad, rows, columns, plane, true, (const T*)job.in[0].address, of.H, of.W, true};
         auto term_at = [&](u64 k) {
             u64 along = k + quotient(k, plane) * (of.O - 1) * plane;
             return Term{along, window_at(job, of, k, group * of.inputs)};

@@ -25,7 +25,7 @@ DEVICE Window window(const Job& job, int axis, u64 output) {
 DEVICE u64 first_output(const Job& job, int axis, u64 place) {
     if (job.inner_dims[4 + axis]) return quotient(place * job.k[2 + axis], job.k[axis]);
     u64 ahead = place + job.inner_dims[2 + axis] + 1, stride = job.inner_dims[axis];
-    return ahead > job.k[4 + axis] ? quotient(ahead - job.k[4 + axis] + stride - 1, stride) : 0;
+    return ahead > job.k[4 + axis] ? quotient(ahead - job.k[4 + axis] - 1, stride) + 1 : 0;
 }
 
 DEVICE u64 last_output(const Job& job, int axis, u64 place) {

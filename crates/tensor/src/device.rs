@@ -5,6 +5,7 @@ mod memory;
 
 use std::cell::RefCell;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, OnceLock};
 
 use bfc_core::{Allocator, AllocatorAttributes, DeviceId, DeviceKind, MemoryKind, Registry};
@@ -52,7 +53,8 @@ impl Drop for Inner {
 
 thread_local! {
     /// The devices chosen by `with_device` on this thread, innermost last.
-    static CHOSEN: RefCell<Vec<Device>> = const { RefCell::new(Vec::new()) };
+    // Without a destructor, so that a thread that ends still has it. It holds no memory then.
+    static CHOSEN: ManuallyDrop<RefCell<Vec<Device>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
 /// Takes the innermost choice back when `with_device` ends, also by a panic.
@@ -60,7 +62,15 @@ struct Chosen;
 
 impl Drop for Chosen {
     fn drop(&mut self) {
-        CHOSEN.with_borrow_mut(Vec::pop);
+        // The device is dropped after the borrow.
+        CHOSEN.with(|chosen| {
+            let mut chosen = chosen.borrow_mut();
+            let device = chosen.pop();
+            if chosen.is_empty() {
+                *chosen = Vec::new();
+            }
+            device
+        });
     }
 }
 
@@ -73,7 +83,7 @@ impl Drop for Chosen {
 /// # Ok::<(), highwater_tensor::Error>(())
 /// ```
 pub fn with_device<R>(device: &Device, program: impl FnOnce() -> R) -> R {
-    CHOSEN.with_borrow_mut(|chosen| chosen.push(device.clone()));
+    CHOSEN.with(|chosen| chosen.borrow_mut().push(device.clone()));
     let _chosen = Chosen;
     program()
 }
@@ -106,7 +116,7 @@ impl Device {
     /// [`Error::Environment`] if an environment variable cannot be followed; [`Error::NoDevice`] if the device that one names
     /// cannot be used.
     pub fn best() -> Result<Self> {
-        match CHOSEN.with_borrow(|chosen| chosen.last().cloned()) {
+        match CHOSEN.with(|chosen| chosen.borrow().last().cloned()) {
             Some(device) => Ok(device),
             None => Runtime::global().best(),
         }

@@ -28,12 +28,16 @@ mod ops_dry;
 mod ops_edges;
 #[path = "ops_errors.rs"]
 mod ops_errors;
+#[path = "ops_extremes.rs"]
+mod ops_extremes;
 #[path = "ops_integers.rs"]
 mod ops_integers;
 #[path = "ops_layers.rs"]
 mod ops_layers;
 #[path = "ops_lifetimes.rs"]
 mod ops_lifetimes;
+#[path = "ops_offsets.rs"]
+mod ops_offsets;
 #[path = "ops_reference.rs"]
 mod ops_reference;
 mod ops_table;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use bfc_cuda::Compute;
 use highwater_tensor::{Activation, DType, Device, Result, Rng, Tensor, no_grad};
 use ops_table::counting::Counting;
+use ops_table::surrounded::Surrounded;
 use ops_table::{computed_by, device};
 
 fn values(tensors: &[Tensor]) -> Vec<f64> {
@@ -180,4 +181,37 @@ fn an_activation_is_computed_in_the_pass_that_adds_the_bias() {
     };
     assert_eq!(launched(&|[x, w, b]| x.linear_activation(w, b, Activation::Relu)), ["bias_activation"]);
     assert_eq!(launched(&|[x, w, b]| x.linear(w, b)?.relu()), ["copy", "arithmetic"]);
+}
+
+#[test]
+fn the_library_reads_factors_and_biases_at_their_offset() {
+    library_or_skip!();
+    for (dtype, tolerance) in FLOATS {
+        for how in Surrounded::ALL {
+            let name = format!("{how:?} in {dtype}");
+            let made = library_calls(&name, tolerance, |device| {
+                let rng = Rng::new(2);
+                let leaf = |shape: &[usize]| {
+                    let values = Tensor::uniform(device, shape, -1.0, 1.0, &rng)?.to_dtype(dtype)?;
+                    how.copy(&values, f64::NAN)?.requiring_grad()
+                };
+                let (x, w, b) = (leaf(&[33, 20])?, leaf(&[20, 17])?, leaf(&[17])?);
+                let (plain, stack) = (x.linear(&w, &b)?, leaf(&[3, 5, 20])?.transpose(1, 2)?);
+                let activated = x.linear_activation(&w, &b, Activation::Gelu)?;
+                let both = how.into_larger(&plain.mul(&activated)?)?;
+                let gradients = both.square()?.sum_all()?.backward()?;
+                let gradient = |leaf: &Tensor| gradients.get(leaf).unwrap().clone();
+                let stacked = leaf(&[3, 4, 5])?.matmul(&stack.transpose(1, 2)?)?.detach();
+                Ok(vec![
+                    plain.detach(),
+                    activated.detach(),
+                    stacked,
+                    gradient(&x),
+                    gradient(&w),
+                    gradient(&b),
+                ])
+            });
+            assert!(made > 0, "{name}");
+        }
+    }
 }

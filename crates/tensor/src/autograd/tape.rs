@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
 
 use crate::backend::RandomKey;
 use crate::tensor::Tensor;
@@ -30,7 +31,6 @@ impl Tape {
     }
 }
 
-#[derive(Default)]
 struct Tapes {
     /// What the running program is to draw.
     played: Option<Tape>,
@@ -43,7 +43,13 @@ struct Tapes {
 thread_local! {
     /// Whether there is any tape: all that a thread without checkpoints pays for.
     static RUNNING: Cell<bool> = const { Cell::new(false) };
-    static TAPES: RefCell<Tapes> = RefCell::default();
+    // Without a destructor, so that a thread that ends still has it. It is empty then.
+    static TAPES: ManuallyDrop<RefCell<Tapes>> = const { ManuallyDrop::new(RefCell::new(Tapes::NONE)) };
+}
+
+/// Calls `f` with the thread's tapes.
+fn with_tapes<R>(f: impl FnOnce(&mut Tapes) -> R) -> R {
+    TAPES.with(|tapes| f(&mut tapes.borrow_mut()))
 }
 
 /// Puts tapes back when the closure ends, also by a panic.
@@ -55,13 +61,13 @@ struct Return<F: FnMut(&mut Tapes)> {
 impl<F: FnMut(&mut Tapes)> Drop for Return<F> {
     fn drop(&mut self) {
         RUNNING.set(self.was_running);
-        TAPES.with_borrow_mut(&mut self.put_back);
+        with_tapes(&mut self.put_back);
     }
 }
 
 /// Runs a program and notes down what it draws, also what it draws from a tape that is being played.
 pub(super) fn record<R>(program: impl FnOnce() -> R) -> (R, Tape) {
-    let mut outer = TAPES.with_borrow_mut(|tapes| tapes.recorded.replace(Tape::default()));
+    let mut outer = with_tapes(|tapes| tapes.recorded.replace(Tape::default()));
     let mut tape = None;
     let guard = Return {
         was_running: RUNNING.replace(true),
@@ -74,12 +80,12 @@ pub(super) fn record<R>(program: impl FnOnce() -> R) -> (R, Tape) {
 
 /// Runs a program that draws what is on the tape. Also says whether it drew just that.
 pub(super) fn play<R>(tape: Tape, program: impl FnOnce() -> R) -> (R, bool) {
-    let mut outer = TAPES.replace(Tapes { played: Some(tape), ..Tapes::default() });
-    let mut played = Tapes::default();
+    let mut outer = with_tapes(|tapes| std::mem::replace(tapes, Tapes { played: Some(tape), ..Tapes::NONE }));
+    let mut played = Tapes::NONE;
     let guard = Return {
         was_running: RUNNING.replace(true),
         // What is left of the tape is dropped where nobody is borrowing it.
-        put_back: |tapes| played = std::mem::replace(tapes, std::mem::take(&mut outer)),
+        put_back: |tapes| played = std::mem::replace(tapes, std::mem::replace(&mut outer, Tapes::NONE)),
     };
     let result = program();
     drop(guard);
@@ -89,7 +95,7 @@ pub(super) fn play<R>(tape: Tape, program: impl FnOnce() -> R) -> (R, bool) {
 
 /// Whether the running program runs for the second time.
 pub(crate) fn is_played() -> bool {
-    RUNNING.get() && TAPES.with_borrow(|tapes| tapes.played.is_some())
+    RUNNING.get() && with_tapes(|tapes| tapes.played.is_some())
 }
 
 /// A key: that on the tape, else one that `live` draws.
@@ -97,19 +103,19 @@ pub(crate) fn key(live: impl FnOnce() -> RandomKey) -> RandomKey {
     if !RUNNING.get() {
         return live();
     }
-    let played = TAPES.with_borrow_mut(|tapes| match tapes.next()? {
+    let played = with_tapes(|tapes| match tapes.next()? {
         Draw::Key(key) => Some(key),
         Draw::Parameter(_) => tapes.depart(),
     });
     let key = played.unwrap_or_else(live);
-    TAPES.with_borrow_mut(|tapes| tapes.note(|| Draw::Key(key)));
+    with_tapes(|tapes| tapes.note(|| Draw::Key(key)));
     key
 }
 
 /// Takes a key back that was not used; whether it came from a tape, so that no source has to take it back.
 pub(crate) fn give_back(key: RandomKey) -> bool {
     RUNNING.get()
-        && TAPES.with_borrow_mut(|tapes| {
+        && with_tapes(|tapes| {
             if let Some(tape) = &mut tapes.recorded
                 && matches!(tape.draws.back(), Some(Draw::Key(last)) if *last == key)
             {
@@ -127,16 +133,18 @@ pub(crate) fn parameter(live: impl FnOnce() -> Tensor) -> Tensor {
     if !RUNNING.get() {
         return live();
     }
-    let played = TAPES.with_borrow_mut(|tapes| match tapes.next()? {
+    let played = with_tapes(|tapes| match tapes.next()? {
         Draw::Parameter(tensor) => Some(tensor),
         Draw::Key(_) => tapes.depart(),
     });
     let tensor = played.unwrap_or_else(live);
-    TAPES.with_borrow_mut(|tapes| tapes.note(|| Draw::Parameter(tensor.clone())));
+    with_tapes(|tapes| tapes.note(|| Draw::Parameter(tensor.clone())));
     tensor
 }
 
 impl Tapes {
+    const NONE: Self = Self { played: None, departed: false, recorded: None };
+
     /// What is next on the tape that is played. A tape that is over, although more is drawn, was departed from.
     fn next(&mut self) -> Option<Draw> {
         let tape = self.played.as_mut()?;

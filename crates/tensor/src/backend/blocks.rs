@@ -142,8 +142,8 @@ impl Sizes {
     }
 }
 
-/// Sizes beside one of 0 may be beyond all memory.
-fn product(sizes: &[usize]) -> usize {
+/// The product of sizes; those beside a size of 0 may exceed all memory.
+pub(super) fn product(sizes: &[usize]) -> usize {
     sizes.iter().fold(1, |product, &size| product.saturating_mul(size))
 }
 

@@ -33,30 +33,35 @@ impl Window {
         Some(padded.checked_sub(reach)?.checked_div(self.stride)? + 1)
     }
 
-    /// The element that output `output` sees as its `tap`-th, if it is not in the padding.
+    /// The element that output `output` sees as its `tap`-th, if it is not in the padding. `None` also for places that no
+    /// `usize` counts, as outputs past the last may have.
     #[must_use]
     pub fn at(&self, output: usize, tap: usize, len: usize) -> Option<usize> {
-        (output * self.stride + tap * self.dilation).checked_sub(self.padding).filter(|&place| place < len)
+        let start = output.checked_mul(self.stride)?;
+        let padded = start.checked_add(tap.checked_mul(self.dilation)?)?;
+        padded.checked_sub(self.padding).filter(|&place| place < len)
     }
 
     /// Which taps of an output see an element: they follow one another, as windows only leave at their ends.
     #[must_use]
     pub fn taps_inside(&self, output: usize, len: usize) -> Range<usize> {
-        let start = output * self.stride;
-        let first = self.padding.saturating_sub(start).div_ceil(self.dilation);
-        // The least tap that would see an element at or past the end.
-        let end = (len + self.padding).saturating_sub(start).div_ceil(self.dilation).min(self.size);
-        first.min(end)..end
+        self.steps_inside(output.saturating_mul(self.stride), self.dilation, len, self.size)
     }
 
     /// The outputs (below `outputs`) whose `tap`-th element is none of the padding.
     #[must_use]
     pub fn inside(&self, tap: usize, len: usize, outputs: usize) -> Range<usize> {
-        let offset = tap * self.dilation;
-        let first = self.padding.saturating_sub(offset).div_ceil(self.stride);
-        // The least output that would see an element at or past the end.
-        let end = (len + self.padding).saturating_sub(offset).div_ceil(self.stride);
-        first.min(outputs)..end.min(outputs).max(first.min(outputs))
+        self.steps_inside(tap.saturating_mul(self.dilation), self.stride, len, outputs)
+    }
+
+    /// Which of `count` places see an element: `start`, counted from the begin of the padding, and each `step` after the one
+    /// before. Sums that no `usize` counts lie past the end of any axis. A window with a step of 0 has no outputs.
+    fn steps_inside(&self, start: usize, step: usize, len: usize, count: usize) -> Range<usize> {
+        let step = step.max(1);
+        let first = self.padding.saturating_sub(start).div_ceil(step).min(count);
+        // The least one that would see an element at or past the end.
+        let end = len.saturating_add(self.padding).saturating_sub(start).div_ceil(step).min(count);
+        first..end
     }
 }
 
@@ -92,12 +97,16 @@ pub enum PoolAxis {
 }
 
 impl PoolAxis {
-    /// How many outputs an axis of `len` elements has; `None` if there can be none.
+    /// How many outputs an axis of `len` elements has; `None` if there can be none, or more than kernels can count.
     #[must_use]
     pub fn outputs(&self, len: usize) -> Option<usize> {
         match *self {
             Self::Sliding(window) => window.outputs(len),
-            Self::Adaptive { outputs } => (len > 0 && outputs > 0).then_some(outputs),
+            // Kernels multiply outputs by elements to find a window.
+            Self::Adaptive { outputs } => {
+                len.checked_add(1)?.checked_mul(outputs.checked_add(1)?)?;
+                (len > 0 && outputs > 0).then_some(outputs)
+            }
         }
     }
 
@@ -178,6 +187,53 @@ mod tests {
         let wide = Window { padding: 1 << 61, ..Window::new((1 << 61) + 4) };
         assert_eq!(wide.taps_inside(0, 4), 1 << 61..(1 << 61) + 4);
         assert_eq!(PoolAxis::Sliding(wide).seen(1, 4).0.collect::<Vec<_>>(), [0, 1, 2, 3]);
+    }
+
+    /// As [`Window::at`], in numbers of 128 bits.
+    fn place(window: &Window, output: usize, tap: usize, len: usize) -> Option<usize> {
+        let wide = |number: usize, step: usize| number as u128 * step as u128;
+        let padded = wide(output, window.stride).checked_add(wide(tap, window.dilation))?;
+        let padded = usize::try_from(padded).ok()?;
+        padded.checked_sub(window.padding).filter(|&place| place < len)
+    }
+
+    #[test]
+    fn windows_of_any_numbers_do_not_overflow() {
+        const SIZES: [usize; 7] = [1, 2, 3, 1 << 62, usize::MAX / 2, usize::MAX - 1, usize::MAX];
+        let with_zero = || SIZES.into_iter().chain([0]);
+        for size in with_zero() {
+            for stride in with_zero() {
+                for padding in with_zero() {
+                    for dilation in with_zero() {
+                        let window = Window { size, stride, padding, dilation };
+                        for len in with_zero() {
+                            check(&window, len);
+                        }
+                    }
+                }
+            }
+        }
+
+        fn check(window: &Window, len: usize) {
+            let outputs = window.outputs(len);
+            for number in SIZES.into_iter().chain([0]) {
+                for other in [0, 1, 2, usize::MAX] {
+                    assert_eq!(window.at(number, other, len), place(window, number, other, len));
+                    assert_eq!(window.at(other, number, len), place(window, other, number, len));
+                }
+                let taps = window.taps_inside(number, len);
+                assert!(taps.start <= taps.end && taps.end <= window.size);
+                let inside = window.inside(number, len, outputs.unwrap_or(0));
+                assert!(inside.start <= inside.end && inside.end <= outputs.unwrap_or(0));
+                if outputs.is_some_and(|outputs| number < outputs) && !taps.is_empty() {
+                    // The taps at both ends see elements, and those beside them none.
+                    for (tap, sees) in [(taps.start, true), (taps.end - 1, true), (taps.end, false)] {
+                        let seen = tap < window.size && place(window, number, tap, len).is_some();
+                        assert_eq!(seen, sees, "{window:?} over {len}, output {number}, tap {tap}");
+                    }
+                }
+            }
+        }
     }
 
     #[test]

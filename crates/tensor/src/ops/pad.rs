@@ -42,6 +42,20 @@ fn padded(of: &Shape, widths: &Widths) -> Shape {
     })
 }
 
+/// Refuses a padded axis with more places than can be counted, also where another axis has no elements.
+///
+/// # Errors
+/// [`Error::TooManyElements`].
+fn check_sizes(op: &'static str, x: &Tensor, widths: &Widths) -> Result<()> {
+    let is_countable = |(&size, &(before, behind)): (&usize, &(usize, usize))| {
+        size.checked_add(before).and_then(|sum| sum.checked_add(behind)).is_some()
+    };
+    if x.dims().iter().zip(widths).all(is_countable) {
+        return Ok(());
+    }
+    Err(Error::TooManyElements { op, shape: padded(x.shape(), widths), dtype: x.dtype() })
+}
+
 /// The place of a tensor of shape `of` in the padded one along the axes from `first` on; all of those before them.
 fn inside(op: &'static str, widths: &Widths, of: &Shape, padded: &Layout, first: usize) -> Result<Layout> {
     (first..of.rank()).try_fold(*padded, |part, axis| {
@@ -98,6 +112,7 @@ impl Tensor {
         let widths = checked(OP, self, widths)?;
         let value = holds(OP, value.into(), self.dtype())?;
         let Some(widths) = widths else { return Ok(self.unchanged()) };
+        check_sizes(OP, self, &widths)?;
         apply(Pad { widths, value }, &[self])
     }
 }

@@ -130,10 +130,16 @@ impl Op for Pool2d {
         let sizes = self.axes[0].outputs(*height).zip(self.axes[1].outputs(*width));
         // In an image without a row or a column there is nothing but padding.
         let Some((high, wide)) = sizes.filter(|_| *height > 0 && *width > 0) else {
+            let is_too_many = |axis: &PoolAxis| matches!(axis, PoolAxis::Adaptive { outputs: 1.. });
+            let expected = if *height > 0 && *width > 0 && self.axes.iter().all(is_too_many) {
+                "outputs that can be counted"
+            } else {
+                "a window that fits at least once"
+            };
             return Err(Error::BadArgument {
                 op: self.op,
                 argument: "options",
-                expected: "a window that fits at least once",
+                expected,
                 got: format!("{} for a tensor of shape {}", self.windows(), x.shape()),
             });
         };
@@ -158,14 +164,15 @@ impl Op for Pool2d {
         let x = if self.pool == Pool::Max { Some(saved.tensor(0)?) } else { None };
         let grad = grad.contiguous()?;
         let mut out = ctx.output(&saved.input_shape(0), saved.input_dtype(0))?;
-        // What was pooled lies as its gradient does.
-        let (images, results) = (self.images(out.view().layout())?, self.images(grad.layout())?);
+        // Each operand has its own layout: the saved input may start anywhere in its buffer.
+        let images = x.map(|x| self.images(x.layout())).transpose()?;
+        let (results, gradients) = (self.images(grad.layout())?, self.images(out.view().layout())?);
         ctx.compute(Kernel::Pool2dGrad {
             pool: self.pool,
             axes: self.axes,
-            input: x.map(|x| x.view().with_layout(&images)),
+            input: x.zip(images.as_ref()).map(|(x, images)| x.view().with_layout(images)),
             grad: grad.view().with_layout(&results),
-            out: out.view_mut().with_layout(&images),
+            out: out.view_mut().with_layout(&gradients),
         })?;
         Ok(vec![Some(out.finish())])
     }

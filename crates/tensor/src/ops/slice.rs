@@ -9,7 +9,7 @@ use crate::autograd::Saved;
 use crate::backend::{Binary, Kernel};
 use crate::context::OpContext;
 use crate::dtype::Scalar;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::op::{Op, apply};
 use crate::storage::ViewMut;
 use crate::tensor::Tensor;
@@ -118,7 +118,9 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::slice`].
     pub fn narrow(&self, axis: isize, start: usize, len: usize) -> Result<Self> {
-        self.part("narrow", axis, &(start..start.saturating_add(len)), 1)
+        // Beyond all axes, if no number counts it.
+        let end = start.checked_add(len).map_or(Bound::Included(usize::MAX), Bound::Excluded);
+        self.part("narrow", axis, &(Bound::Included(start), end), 1)
     }
 
     fn part(
@@ -130,16 +132,22 @@ impl Tensor {
     ) -> Result<Self> {
         let axis = self.shape().axis(op, axis)?;
         let start = match range.start_bound() {
-            Bound::Included(&start) => start,
-            Bound::Excluded(&before) => before.saturating_add(1),
-            Bound::Unbounded => 0,
+            Bound::Included(&start) => Some(start),
+            Bound::Excluded(&before) => before.checked_add(1),
+            Bound::Unbounded => Some(0),
         };
         let end = match range.end_bound() {
-            Bound::Included(&last) => last.saturating_add(1),
-            Bound::Excluded(&end) => end,
-            Bound::Unbounded => self.dims()[axis],
+            Bound::Included(&last) => last.checked_add(1),
+            Bound::Excluded(&end) => Some(end),
+            Bound::Unbounded => Some(self.dims()[axis]),
         };
-        self.sliced(op, axis, start..end, step)
+        match (start, end) {
+            (Some(start), Some(end)) => self.sliced(op, axis, start..end, step),
+            _ => {
+                let range = start.unwrap_or(usize::MAX)..end.unwrap_or(usize::MAX);
+                Err(Error::RangeOutOfBounds { op, range, step, axis, shape: *self.shape() })
+            }
+        }
     }
 
     /// Every `step`-th element of a range, in the name of an op; `axis` is one of this tensor's.

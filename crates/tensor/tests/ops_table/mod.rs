@@ -7,11 +7,14 @@
 mod computing;
 #[cfg(feature = "cuda")]
 pub(crate) mod counting;
+pub(crate) mod surrounded;
 
 use highwater_tensor::{
     Activation, AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, DeviceProfile, IntoPart,
     Norm, PadMode, Pool2dOptions, Reduction, Result, Rng, Runtime, RuntimeBuilder, SortOrder, Tensor,
 };
+
+use surrounded::{beside, floats_beside};
 
 /// What an input's values are like. A difference must not step over a place where a derivative jumps.
 #[derive(Clone, Copy, Debug)]
@@ -208,13 +211,27 @@ const LIKELY: &[Input] = &[(&[3, 4], Any, Transposed), (&[3, 4], Positive, WithG
 const LAYER: &[Input] = &[(&[2, 3], Any, Transposed), (&[3, 4], Any, InOrder), (&[4], Any, WithGaps)];
 const SCALED: &[Input] = &[(&[], Any, InOrder), (&[3, 4], Any, InOrder)];
 
-fn classes(like: &Tensor, values: &[i64]) -> Result<Tensor> {
-    Tensor::from_slice(like.device(), values, values.len())
+/// Around indices there are others, which are out of range.
+const BAD_INDEX: i64 = i64::MIN;
+
+/// Indices that lie as `like` does.
+pub(crate) fn indices(like: &Tensor, values: &[i64], dims: &[usize]) -> Result<Tensor> {
+    beside(like, values, dims, BAD_INDEX)
 }
 
-fn checkers(like: &Tensor) -> Result<Tensor> {
-    let values: Vec<bool> = (0..like.elements()).map(|i| i % 3 == 0).collect();
-    Tensor::from_slice(like.device(), &values, like.shape())
+pub(crate) fn classes(like: &Tensor, values: &[i64]) -> Result<Tensor> {
+    indices(like, values, &[values.len()])
+}
+
+/// A mask that lies as `like` does. Around it all is true, unlike in the mask.
+pub(crate) fn mask(like: &Tensor, values: &[bool], dims: &[usize]) -> Result<Tensor> {
+    beside(like, values, dims, true)
+}
+
+/// A mask of the shape of `of` that lies as `like` does.
+fn checkers(like: &Tensor, of: &[usize]) -> Result<Tensor> {
+    let values: Vec<bool> = (0..of.iter().product::<usize>()).map(|i| i % 3 == 0).collect();
+    mask(like, &values, of)
 }
 
 /// The table.
@@ -257,9 +274,9 @@ pub(crate) const CASES: &[Case] = &[
     case("maximum", RIVALS, |x| x[0].maximum(&x[1])),
     case("minimum", RIVALS, |x| x[0].minimum(&x[1])),
     case("pow", &[(&[2, 1, 4], Positive, InOrder), (&[3, 1], Any, InOrder)], |x| x[0].pow(&x[1])),
-    case("where", PAIR, |x| checkers(&x[0])?.where_(&x[0], &x[1])),
+    case("where", PAIR, |x| checkers(&x[0], x[0].dims())?.where_(&x[0], &x[1])),
     case("where, broadcast", BROADCAST, |x| {
-        let condition = checkers(&x[0].add(&x[1])?)?;
+        let condition = checkers(&x[0], &[2, 3, 4])?;
         condition.where_(&x[0], &x[1])
     }),
     case("sum", CUBE, |x| x[0].sum(1)),
@@ -330,11 +347,11 @@ pub(crate) const CASES: &[Case] = &[
     case("log_softmax, middle axis", CUBE, |x| x[0].log_softmax(1)),
     case("cross_entropy", STRIDED, |x| x[0].cross_entropy(&classes(&x[0], &[3, 0, 2])?)),
     case("cross_entropy, at positions", CUBE, |x| {
-        let targets = classes(&x[0], &[2, 0, 1, 1, 2, 0, 0, 2])?.reshape([2, 4])?;
+        let targets = indices(&x[0], &[2, 0, 1, 1, 2, 0, 0, 2], &[2, 4])?;
         x[0].cross_entropy(&targets)
     }),
     case("cross_entropy, at positions with options", CUBE, |x| {
-        let targets = classes(&x[0], &[2, 0, 1, -7, 2, 0, 0, 2])?.reshape([2, 4])?;
+        let targets = indices(&x[0], &[2, 0, 1, -7, 2, 0, 0, 2], &[2, 4])?;
         let options = CrossEntropyOptions {
             label_smoothing: 0.2,
             ignore_index: Some(-7),
@@ -351,7 +368,7 @@ pub(crate) const CASES: &[Case] = &[
         x[0].cross_entropy_with(&classes(&x[0], &[3, 0, 2])?, options)
     }),
     case("cross_entropy, with all options", MATRIX, |x| {
-        let weights = Tensor::from_slice(x[0].device(), &[0.5, 2.0, 0.0, 1.5], 4)?.to_dtype(x[0].dtype())?;
+        let weights = floats_beside(&x[0], &[0.5, 2.0, 0.0, 1.5], &[4])?;
         let options = CrossEntropyOptions {
             label_smoothing: 0.2,
             ignore_index: Some(-7),
@@ -368,7 +385,7 @@ pub(crate) const CASES: &[Case] = &[
     case("prod, with zeros", CUBE, |x| {
         // A row without a zero, with one, and with two.
         let holes = [false, false, false, false, true, false, false, false, true, false, true, false];
-        let holes = Tensor::from_slice(x[0].device(), &holes, [3, 4])?;
+        let holes = mask(&x[0], &holes, &[3, 4])?;
         x[0].masked_fill(&holes, 0)?.prod_keepdim(2)
     }),
     case("prod_all", MATRIX, |x| x[0].prod_all()),
@@ -405,10 +422,10 @@ pub(crate) const CASES: &[Case] = &[
     }),
     case("tril", STRIDED_CUBE, |x| x[0].tril(1)),
     case("triu", STRIDED, |x| x[0].triu(-1)),
-    case("masked_fill", STRIDED, |x| x[0].masked_fill(&checkers(&x[0])?, -2.0)),
+    case("masked_fill", STRIDED, |x| x[0].masked_fill(&checkers(&x[0], x[0].dims())?, -2.0)),
     case("scatter_add", &[(&[3, 4], Any, InOrder), (&[5, 4], Any, Transposed)], |x| {
         let places = (0..20).map(|i| i * i % 3).collect::<Vec<i64>>();
-        x[0].scatter_add(0, &Tensor::from_slice(x[0].device(), &places, [5, 4])?, &x[1])
+        x[0].scatter_add(0, &indices(&x[0], &places, &[5, 4])?, &x[1])
     }),
     case("at", CUBE, |x| x[0].at((-1, (..).every(2), 1..3))),
     case("sort", RANKED, |x| x[0].sort(1, SortOrder::Descending).map(|(values, _)| values)),
@@ -425,7 +442,7 @@ pub(crate) const CASES: &[Case] = &[
     ),
     case("diagonal", CUBE, |x| x[0].diagonal(1, -1, 0)),
     case("diagonal, below", STRIDED, |x| x[0].diagonal(-1, 0, 1)),
-    case("gather", MATRIX, |x| x[0].gather(1, &Tensor::from_slice(x[0].device(), &[3i64, 3, 0, 1], [2, 2])?)),
+    case("gather", MATRIX, |x| x[0].gather(1, &indices(&x[0], &[3, 3, 0, 1], &[2, 2])?)),
     case("index_select", STRIDED, |x| x[0].index_select(0, &classes(&x[0], &[2, 0, 2, 2])?)),
     case("layer_norm", CUBE, |x| x[0].layer_norm(None, 1e-5)),
     case("layer_norm, affine", NORMED, |x| x[0].layer_norm(Some((&x[1], &x[2])), 1e-5)),
@@ -496,11 +513,9 @@ pub(crate) const CASES: &[Case] = &[
         x[0].self_attention(1, AttentionOptions { causal: true, scale: Some(0.7) })
     }),
     case("attention, masked", HEADS, |x| {
-        let mask = Tensor::from_slice(
-            x[0].device(),
-            &[true, false, true, true, false, true, false, true, false, false, true, true, true, true, true],
-            [3, 5],
-        )?;
+        let seen =
+            [true, false, true, true, false, true, false, true, false, false, true, true, true, true, true];
+        let mask = mask(&x[0], &seen, &[3, 5])?;
         x[0].attention(&x[1], &x[2], Some(&mask), AttentionOptions::default())
     }),
     case("attention, with a mask that is added", BIASED, |x| {

@@ -11,6 +11,7 @@ use super::matmul::{Gemm, Matrix, Target, gemm};
 use super::number::Number;
 use super::parallel::Workers;
 use super::unfold::{fold_back, unfold};
+use crate::backend::blocks::product;
 use crate::backend::{Convolution, Window, not_host};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -50,29 +51,29 @@ impl Sizes {
     }
 
     pub(super) fn taps(&self) -> usize {
-        self.conv.windows[0].size.saturating_mul(self.conv.windows[1].size)
+        product(&self.conv.windows.map(|window| window.size))
     }
 
     /// Rows of the matrix of columns.
     fn depth(&self) -> usize {
-        self.inputs.saturating_mul(self.taps())
+        product(&[self.inputs, self.taps()])
     }
 
     /// Its columns: places of the output.
     fn places(&self) -> usize {
-        self.to[0] * self.to[1]
+        product(&self.to)
     }
 
     fn image_in(&self) -> usize {
-        self.groups * self.inputs * self.from[0] * self.from[1]
+        product(&[self.groups, self.inputs, self.from[0], self.from[1]])
     }
 
     fn image_out(&self) -> usize {
-        self.groups * self.outputs * self.places()
+        product(&[self.groups, self.outputs, self.places()])
     }
 
     fn weights(&self) -> usize {
-        self.groups * self.outputs * self.depth()
+        product(&[self.groups, self.outputs, self.depth()])
     }
 
     fn images_per_slot(&self) -> usize {

@@ -7,12 +7,14 @@
 //! second-level cache that each thread keeps once it has multiplied, and others from the system that are freed before
 //! the call returns. They belong on the line of memory outside the allocators.
 //!
-//! Very few numbers are multiplied here ([`small`]), and integers ([`integer`]).
+//! Plain loops multiply very few numbers ([`small`]) and integers ([`plain`]). They also multiply floats on a thread that
+//! ends and has dropped the buffer of the `gemm` crates.
 
-mod integer;
+mod plain;
 mod small;
 
 use gemm_common::Parallelism;
+use gemm_common::gemm::L2_SLAB;
 
 use super::dispatch::{host, host_mut, number, scratch};
 use super::number::{Float, Number};
@@ -307,12 +309,22 @@ pub(super) fn gemm<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T
         small::product(lhs, rhs, out, target.into());
         return;
     }
+    if !has_pack_buffer() {
+        plain::product(lhs, rhs, out, target);
+        return;
+    }
     let piece = k.div_ceil(k.div_ceil(DEPTH));
     for start in (0..k).step_by(piece) {
         let depth = piece.min(k - start);
         let (lhs, rhs) = (lhs.columns(start, depth), rhs.transposed().columns(start, depth).transposed());
         shallow(lhs, rhs, out, if start == 0 { target } else { Target::AddedTo });
     }
+}
+
+/// Whether this thread has the buffer that the `gemm` crates pack operands into. They panic without it, which aborts the process
+/// in the destructor of a thread-local value: there a thread may have dropped its buffer already.
+fn has_pack_buffer() -> bool {
+    L2_SLAB.try_with(|_| ()).is_ok()
 }
 
 /// How deep a product is at most that is made at once: what the kernels read then stays in the caches (a quarter to a third
@@ -377,7 +389,7 @@ macro_rules! factors {
 
 factors! {
     gemm: f32, f64;
-    integer::product: i64, i32, u8;
+    plain::product: i64, i32, u8;
 }
 
 /// dst ← alpha·dst + beta·lhs·rhs for dst of m × n elements and lhs of m × k: the sizes m, n, k; dst with its column

@@ -41,15 +41,16 @@ pub(super) fn forward(
     input: View<'_>,
     out: ViewMut<'_>,
 ) -> Result<()> {
+    if out.layout().shape().elements() == 0 {
+        // The planes of no images may have more elements than can be counted.
+        return Ok(());
+    }
     let (from, to) = (plane(input.layout().shape().dims()), plane(out.layout().shape().dims()));
     let (of_in, of_out) = (from[0] * from[1], to[0] * to[1]);
     let path = Path::new(axes, from, to);
     float!(op, out.dtype(), T => {
         let input = input.host_contiguous::<T>().ok_or_else(|| not_host(op))?;
         let out = host_mut::<T>(op, out)?;
-        if out.is_empty() {
-            return Ok(());
-        }
         workers.chunks(out, light_runs(of_in * 2) * of_out, &|start, part| {
             let planes = input[start / of_out * of_in..].chunks(of_in);
             for (input, out) in planes.zip(part.chunks_mut(of_out)) {
@@ -112,6 +113,10 @@ pub(super) fn backward(
     (input, grad): (Option<View<'_>>, View<'_>),
     out: ViewMut<'_>,
 ) -> Result<()> {
+    if out.layout().shape().elements() == 0 {
+        // As in `forward`.
+        return Ok(());
+    }
     let (from, to) = (plane(out.layout().shape().dims()), plane(grad.layout().shape().dims()));
     let (of_in, of_out) = (from[0] * from[1], to[0] * to[1]);
     let path = Path::new(axes, from, to);
@@ -122,9 +127,6 @@ pub(super) fn backward(
         };
         let grad = grad.host_contiguous::<T>().ok_or_else(|| not_host(op))?;
         let out = host_mut::<T>(op, out)?;
-        if out.is_empty() {
-            return Ok(());
-        }
         workers.chunks(out, light_runs(of_in * 2) * of_in, &|start, part| {
             let first = start / of_in;
             let mut best = Best::default();

@@ -74,6 +74,10 @@ pub(super) fn scatter_add(
     check(device, op, &indices, to.layout().shape().dims().get(axis).copied().unwrap_or(0))?;
     fill(device, op, Scalar::Int(0), out)?;
     let chosen = *indices.layout().shape();
+    if chosen.elements() == 0 {
+        // The other sizes may overflow when multiplied.
+        return Ok(());
+    }
     let others = || chosen.dims().iter().enumerate().filter(|&(other, _)| other != axis);
     let dims: Vec<usize> = others().map(|(_, &size)| size).collect();
     let lines = |view: &View<'_>| {

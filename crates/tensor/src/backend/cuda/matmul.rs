@@ -59,6 +59,10 @@ pub(super) fn matmul(
     } else {
         number(op, out.dtype())?
     }
+    if out.layout().shape().elements() == 0 {
+        // The other sizes may overflow when multiplied.
+        return Ok(());
+    }
     if out.dtype().is_float()
         && device.has_products()
         && by_library(device, op, after, factors, workspace, out)?

@@ -97,6 +97,10 @@ pub(super) fn arg_reduce(
     axis: usize,
     out: &ViewMut<'_>,
 ) -> Result<()> {
+    if out.layout().shape().elements() == 0 {
+        // The other sizes may overflow when multiplied.
+        return Ok(());
+    }
     let mut axes = [false; crate::shape::MAX_RANK];
     axes.iter_mut().skip(axis).take(1).for_each(|reduced| *reduced = true);
     let mut job = folds(&input, &axes);

@@ -15,7 +15,7 @@
 
 use std::ops::Range;
 
-use super::{Widths, checked, inside, padded};
+use super::{Widths, check_sizes, checked, inside, padded};
 use crate::autograd::Saved;
 use crate::backend::{Binary, Kernel, Reduce};
 use crate::context::{Buffer, OpContext};
@@ -203,11 +203,8 @@ impl Tensor {
                 let got = format!("({before}, {behind}) along axis {axis} of shape {}", self.shape());
                 return Err(Error::BadArgument { op: OP, argument: "widths", expected, got });
             }
-            if before.checked_add(size).and_then(|sum| sum.checked_add(behind)).is_none() {
-                let shape = padded(self.shape(), &widths);
-                return Err(Error::TooManyElements { op: OP, shape, dtype: self.dtype() });
-            }
         }
+        check_sizes(OP, self, &widths)?;
         apply(Border { widths, mode }, &[self])
     }
 }

@@ -1,4 +1,4 @@
-//! Products of integers, which wrap: by plain loops, as the `gemm` crates are for floats.
+//! Products by plain loops: of integers, which wrap, and of floats where the `gemm` crates cannot run.
 
 use super::super::number::Number;
 use super::super::simd::{self, Loop};
@@ -13,8 +13,8 @@ pub(super) fn product<T: Number>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &m
     }
 }
 
-/// Each element of the output by itself: for a right operand whose columns are slices rather than its rows, as a transpose. The
-/// order in which integers are summed is no matter.
+/// Sums each element of the output by itself, in the order of the factors: for a right operand whose columns are slices rather
+/// than its rows, as a transpose.
 struct Dots<'a, T> {
     lhs: Matrix<'a, T>,
     rhs: Matrix<'a, T>,
