@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use bfc_core::sync::{Mutex, lock};
 use bfc_core::{
-    AllocError, Allocator, Block, BlockError, Ledger, MemoryKind, PoolId, Request, SourceError, Stats, Tag,
+    AllocError, Allocator, AllocatorSnapshot, Block, BlockError, Ledger, MemoryKind, PoolId, Request,
+    SourceError, Stats, Tag,
 };
 
 #[derive(Debug)]
@@ -134,5 +135,10 @@ unsafe impl Allocator for TestPool {
 
     fn ledger(&self) -> Ledger {
         lock(&self.state).ledger.clone()
+    }
+
+    fn snapshot(&self) -> AllocatorSnapshot {
+        let State { stats, ledger, .. } = &*lock(&self.state);
+        AllocatorSnapshot { stats: stats.clone(), ledger: ledger.clone() }
     }
 }

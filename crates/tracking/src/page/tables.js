@@ -161,7 +161,7 @@ function failures(data) {
     const pairs = rows => rows.map(row => [row.name, row.bytes]);
     if (report) {
       const of = report.budget ? report.budget.live : report.in_use;
-      const kinds = [["by op", "op", pairs(report.ops)], ["by module", "module", pairs(report.scopes)],
+      const kinds = [["by op", "op", pairs(report.ops)], ["by module", "module", pairs(report.scopes).map(([name, size]) => [name || "(outside of modules)", size])],
         ["by category", "category", pairs(report.categories).map(([name, size]) => [worded(name), size])]];
       const group = make("span", undefined, { role: "group" }), controls = make("div", undefined, { class: "controls" }), place = make("div");
       controls.append(group);
