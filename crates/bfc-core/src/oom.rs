@@ -180,6 +180,10 @@ impl fmt::Display for OomReport {
 }
 
 impl OomReport {
+    /// Where to find a batch size that fits. Texts of reports about tensors end with it: a report knows neither how blocks
+    /// will lie nor what a program requests later, but a dry run does.
+    pub const BATCH_HINT: &'static str = "largest_fit finds the largest batch that fits, by dry runs";
+
     /// The report of a refused request, for allocators written outside of this crate: what they know of themselves
     /// is theirs to fill in, and 0 until then.
     #[must_use]

@@ -274,7 +274,7 @@ impl fmt::Display for OutOfMemory {
         for Answer { what, fits } in &self.what_if {
             write!(f, "\n    {:>12}  {what}", if *fits { "yes" } else { "no" })?;
         }
-        Ok(())
+        self.shape.as_ref().map_or(Ok(()), |_| write!(f, "\n  {}", OomReport::BATCH_HINT))
     }
 }
 

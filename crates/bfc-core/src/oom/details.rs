@@ -56,6 +56,9 @@ impl OomReport {
                 format!("    {answer:>12}  {what}")
             }));
         }
+        if self.subject.is_some() {
+            lines.push(format!("  {}", Self::BATCH_HINT));
+        }
         lines.join("\n")
     }
 
@@ -194,6 +197,7 @@ mod tests {
             "in modules",
             "6.00 MiB  (outside of modules)",
             "6.00 MiB  activation",
+            "\n  largest_fit finds the largest batch that fits",
         ] {
             assert!(details.contains(part), "{part} is not in {details}");
         }

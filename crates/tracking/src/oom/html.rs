@@ -1,6 +1,6 @@
 //! The report as a page of its own: no script, no network.
 
-use bfc_core::Bytes;
+use bfc_core::{Bytes, OomReport};
 
 use super::{Answer, OutOfMemory};
 use crate::page::{STYLE, escaped};
@@ -41,6 +41,9 @@ pub(super) fn page(report: &OutOfMemory) -> String {
         if !holders.is_empty() {
             page += &table(&format!("Held by {kind}"), ["who", "live then"], rows);
         }
+    }
+    if report.shape.is_some() {
+        page += &format!("<p class=\"quiet\">{}</p>\n", OomReport::BATCH_HINT);
     }
     page + "</main>\n</body>\n</html>\n"
 }
