@@ -180,8 +180,8 @@ impl fmt::Display for OomReport {
 }
 
 impl OomReport {
-    /// Where to find a batch size that fits. Texts of reports about tensors end with it: a report knows neither how blocks
-    /// will lie nor what a program requests later, but a dry run does.
+    /// Says how to find a batch that fits. The texts of reports about tensors end with it. A report cannot know the answer,
+    /// which depends on where blocks will lie and on later requests.
     pub const BATCH_HINT: &'static str = "largest_fit finds the largest batch that fits, by dry runs";
 
     /// The report of a refused request, for allocators written outside of this crate: what they know of themselves

@@ -59,7 +59,7 @@ fn an_unknown_variable_is_one_warning_with_the_closest_name() {
 }
 
 #[test]
-fn an_invalid_value_of_a_known_variable_is_an_error_of_the_device() {
+fn an_invalid_value_is_told_as_a_problem_of_the_device() {
     let output = highwater().arg("devices").env("HIGHWATER_DEVICE", "toaster").output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("HIGHWATER_DEVICE: \"toaster\" is not valid"), "{text}");

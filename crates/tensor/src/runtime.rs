@@ -582,7 +582,7 @@ impl fmt::Debug for Runtime {
     }
 }
 
-/// A pool of host memory that nobody has chosen anything of.
+/// The default configuration of a pool of host memory.
 fn host_config(usable: Option<&UsableMemory>) -> BfcConfig {
     match usable {
         Some(usable) => BfcConfig::new(usable.pool_limit()).with_limit_origin(usable.limit_origin()),
@@ -591,7 +591,7 @@ fn host_config(usable: Option<&UsableMemory>) -> BfcConfig {
     }
 }
 
-/// The same with the limit that the environment chooses, and where that comes from.
+/// Sets the limit that the environment chooses, with its origin.
 fn by_environment(config: BfcConfig, limit: Amount, usable: Option<&UsableMemory>) -> BfcConfig {
     let whole = usable.map(|usable| usable.bytes);
     let bytes = match limit {
@@ -600,12 +600,12 @@ fn by_environment(config: BfcConfig, limit: Amount, usable: Option<&UsableMemory
     };
     match bytes {
         Some(bytes) => config.with_limit(bytes).with_limit_origin("HIGHWATER_POOL_LIMIT"),
-        // The pool's source knows, or is asked for an error.
+        // A share of an unknown memory: the registry resolves it or fails when it makes the pool.
         None => config,
     }
 }
 
-/// The process's environment. Prints a warning about each unknown variable, once in the process.
+/// Reads the process's environment. The first call prints a warning for each unknown variable.
 fn read_environment() -> Result<Environment, EnvironmentError> {
     static WARNED: Once = Once::new();
     let environment = Environment::read()?;

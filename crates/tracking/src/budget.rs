@@ -165,7 +165,7 @@ impl Limit {
         let mut report = pool.refusal(request, Verdict::OverBudget);
         let known = !report.holdings.is_empty();
         report.holdings = report.holdings.below(self.scope);
-        // Of the moment of the report, so that the holders add up to it.
+        // Read from the report, so that the holders add up to it.
         let live = if known { report.holdings.total() } else { pool.owner_bytes(self.scope).live };
         report.budget = Some(Reached { scope: self.scope, limit: self.bytes, live });
         report.holders = report.holdings.by_owner();

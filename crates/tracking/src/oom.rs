@@ -247,7 +247,7 @@ impl OutOfMemory {
 }
 
 impl Holder {
-    /// The holder's name among holders of a kind: that of the root says what lies outside of all of that kind.
+    /// The holder's name. An empty name stands for memory outside of all holders of this kind.
     fn shown(&self, kind: &str) -> String {
         if self.name.is_empty() { format!("(outside of {kind})") } else { self.name.clone() }
     }

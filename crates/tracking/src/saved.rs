@@ -66,7 +66,7 @@ pub(crate) struct Saves {
 /// What is kept, at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SavesNow {
-    /// In all.
+    /// All that is kept.
     pub(crate) whole: Kept,
     /// By [`OwnerId::index`] of the op that took the memory.
     by_owner: Vec<Kept>,

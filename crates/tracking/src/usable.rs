@@ -16,7 +16,7 @@ use bfc_core::Bytes;
 /// The largest reserve that a pool leaves to the rest of the process.
 const MOST_RESERVED: u64 = 1 << 30;
 
-/// The part of the memory that is reserved where that is less.
+/// One part in so many is reserved, if that is less.
 const RESERVED_PART: u64 = 16;
 
 /// The least reserve of a limited address space. Program code, thread stacks and the system allocator's arenas take
@@ -65,7 +65,7 @@ impl fmt::Display for MemoryBound {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsableMemory {
-    /// How much, whoever uses it now.
+    /// The number of bytes, in use or free.
     pub bytes: Bytes,
     /// What bounds it.
     pub bound: MemoryBound,
@@ -84,7 +84,7 @@ impl UsableMemory {
     }
 
     /// What a pool leaves to program code, thread stacks and libraries: a sixteenth, at most 1 GiB. Of a limited address
-    /// space at least 128 MiB, but no more than half.
+    /// space it leaves at least 128 MiB, but at most half.
     #[must_use]
     pub fn reserve(&self) -> Bytes {
         let bytes = self.bytes.get();

@@ -117,7 +117,7 @@ impl<O> PoolConfig<O> {
         &self.options
     }
 
-    /// The same with another limit, of unknown [origin](Self::with_limit_origin).
+    /// Sets the limit and forgets the [origin](Self::with_limit_origin) of the limit before.
     #[must_use]
     pub fn with_limit(mut self, limit: Bytes) -> Self {
         self.limit = limit.0;

@@ -153,7 +153,7 @@ fn configured(
     }
     if let Some(limit) = options.limit {
         let limit = limit_in_bytes(name, source, limit)?;
-        // The options repeat the configuration's own limit where nobody chooses one; its origin then stays.
+        // Without a chosen limit the options repeat the configuration's own, which keeps its origin.
         if limit != config.limit() {
             config = config.with_limit(limit);
         }

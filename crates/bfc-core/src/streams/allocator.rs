@@ -187,7 +187,7 @@ impl StreamAllocator {
         self.pending_with(|_| ()).0
     }
 
-    /// The frees that wait for other streams, with an answer about their blocks; all of one moment.
+    /// Reads the pending frees and asks something about their blocks, under one lock acquisition.
     fn pending_with<R>(&self, ask: impl FnOnce(&[Block]) -> R) -> (PendingFrees, R) {
         let stranded_bytes = self.stranded_bytes.load(Ordering::Relaxed);
         let blocks = |waiting: &[Block]| PendingFrees {

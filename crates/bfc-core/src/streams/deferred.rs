@@ -176,7 +176,7 @@ impl<T> Deferred<T> {
         ask(waiting.things.range(..handed_in).map(|(_, (thing, _))| thing).collect())
     }
 
-    /// Asks something about all that waits now, by age.
+    /// Runs `ask` on everything that waits now, the oldest first.
     pub(super) fn with_waiting<R>(&self, ask: impl FnOnce(Vec<&T>) -> R) -> R {
         if self.len() == 0 {
             return ask(Vec::new());

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 /// runs out but that of addresses.
 ///
 /// The [profile](super::DeviceProfile) names the device and so the allocation rules: the pool, its limit and the
-/// workspaces of kernels. Use the profile of the device that the program shall run on.
+/// workspaces of kernels. Use the profile of the device that the program will run on.
 ///
 /// The program is run at numbers of the range from its start on, in steps that double, until one is refused, and then between
 /// the last that fitted and the first that did not. So the answer was run, and so was the number after it, which was refused:

@@ -52,7 +52,7 @@ pub struct DeviceProfile {
     name: Cow<'static, str>,
     rules: DeviceRules,
     memory: Option<Bytes>,
-    /// What bounds the memory, where that was found out or is known.
+    /// What bounds the memory of this machine; `None` for other machines.
     memory_bound: Option<MemoryBound>,
     limit: Option<Amount>,
     threads: Option<usize>,

@@ -113,8 +113,8 @@ impl Mount {
         wanted.then(|| Self { root, point: point.trim_end_matches('/').to_owned() })
     }
 
-    /// The path of a group below the mounted one: empty, or with a slash at the start. A group that the mount does not show
-    /// stands for the mounted one, which is above it: so it is where a container's own hierarchy is mounted.
+    /// The path of a group below the mounted one: empty, or with a slash at the start. If the mount does not show the group, the
+    /// mounted group itself counts: containers mount their own group this way. `None` for a group outside of the name space.
     fn below(&self, group: &str) -> Option<String> {
         let group = group.trim_end_matches('/');
         let root = self.root.trim_end_matches('/');

@@ -216,7 +216,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 /// The accounts of a pool and its caches as one, by the policy's slots.
 #[derive(Debug)]
 pub(super) struct MergedAccounts<'a> {
-    /// The sum.
+    /// The sum of all accounts.
     pub(super) sum: Cow<'a, Accounts>,
     /// The slots that caches keep free.
     pub(super) cached: HashSet<u32>,
@@ -257,7 +257,7 @@ impl<P: Policy> State<P> {
     pub(super) fn policy_without(&self, cached: &HashSet<u32>) -> Box<dyn Policy> {
         let mut copy = self.policy.boxed_clone();
         for &slot in cached {
-            // Live there, by the rules of caches; if not, it is free as wanted.
+            // The slot is live in the policy. An error would mean that it is free already.
             let _ = copy.free(slot, 0);
         }
         copy

@@ -30,8 +30,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         })
     }
 
-    /// The report with all that takes time: who holds what, what others have, what would have made room. All of it is read
-    /// from the accounts of one moment. `short` is whether the source, and not the limit, left too little.
+    /// The complete report: the holders, the memory of other processes, and what would have made room. All figures come from
+    /// the accounts of one moment. `short` says whether the source, and not the limit, left too little.
     #[cold]
     pub(super) fn full_report(
         &self,
