@@ -1,4 +1,4 @@
-//! Training that goes on after memory ran out: catch the error, make the batch smaller, continue.
+//! Training that goes on after memory ran out: catch the error, find the largest batch that fits, continue with it.
 //!
 //! cargo run --release --example recover_from_oom
 
@@ -9,9 +9,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use harness::Session;
-use highwater::Result;
 use highwater::prelude::*;
 use highwater::tracking::Budget;
+use highwater::{Result, largest_fit};
 use serde_json::json;
 
 const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/digits.csv.gz");
@@ -40,11 +40,7 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
     // A budget on the outermost module is a budget on everything.
     let _budget = session.pool().is_none().then(|| Budget::new("", BUDGET));
     let images = read_csv(DIGITS, &CsvOptions::default())?.scaled(1.0 / 16.0);
-    let rng = Rng::new(seed);
-    let network = Sequential::new()
-        .with("fc1", Linear::new(&device, 64, 256, &rng)?)
-        .with("relu", Relu)
-        .with("fc2", Linear::new(&device, 256, 10, &rng)?);
+    let network = network(&device, seed)?;
     let mut optimizer = AdamW::new(network.parameters(), 0.01)?;
 
     let (mut batch_size, mut steps, mut failures, mut loss) = (args.batch_size, 0, 0, None);
@@ -59,13 +55,13 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
         };
         // Whatever the step took was given back on its way out, and the parameters are as they were.
         let Some(report) = error.out_of_memory() else { return Err(error.into()) };
-        // The estimate is by sums, and knows neither how blocks lie nor what comes later in the step.
-        let estimate = report.largest_batch(batch_size as u64).map_or(0, |fits| fits as usize);
-        let smaller = estimate.min(batch_size * 3 / 4);
+        let smaller = largest_batch(session, &images, batch_size.saturating_sub(1), seed)?;
         eprintln!("at step {steps}, batch size {batch_size}: {report}; going on with {smaller}");
         if smaller == 0 {
             return Err(error.into());
         }
+        // Regions that were sized for the larger batch need not suit the smaller one.
+        device.empty_cache()?;
         (batch_size, failures) = (smaller, failures + 1);
     }
 
@@ -73,6 +69,32 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
     let summary =
         format!("{steps} steps, {loss_text}; {failures} times out of memory, batch size {batch_size}");
     session.finish(&summary, json!({ "steps": steps, "failures": failures, "batch_size": batch_size }))
+}
+
+fn network(device: &Device, seed: u64) -> Result<Sequential> {
+    let rng = Rng::new(seed);
+    Ok(Sequential::new()
+        .with("fc1", Linear::new(device, 64, 256, &rng)?)
+        .with("relu", Relu)
+        .with("fc2", Linear::new(device, 256, 10, &rng)?))
+}
+
+/// The largest batch of at most `most` images that trains in the memory there is, found by dry runs; 0 if none does.
+fn largest_batch(session: &Session, images: &Dataset, most: usize, seed: u64) -> Result<usize> {
+    let mut options = session.dry_run_options();
+    if let Some(limit) = session.pool() {
+        options = options.limit(limit);
+    }
+    let found = largest_fit(options, 1..=most as u64, |device, batch_size| {
+        let network = network(device, seed)?;
+        let mut optimizer = AdamW::new(network.parameters(), 0.01)?;
+        // In the second step the optimizer has its state.
+        for number in 0..2 {
+            step(device, &network, &mut optimizer, images, batch_size as usize, (seed, number))?;
+        }
+        Ok(())
+    })?;
+    Ok(found.largest.unwrap_or(0) as usize)
 }
 
 /// One step on a random batch; the loss, where there are values.

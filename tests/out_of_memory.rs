@@ -10,7 +10,7 @@ use built::example;
 use highwater::alloc::{Bytes, Verdict};
 use highwater::prelude::*;
 use highwater::tracking::{Budget, OutOfMemory, Recording, RecordingLimits};
-use highwater::{Error, Result, Runtime};
+use highwater::{Error, Result, Runtime, largest_fit};
 use serde_json::Value;
 
 /// What pools are cut into, in bytes.
@@ -109,7 +109,7 @@ fn layer(x: &Tensor) -> Result<Tensor> {
 }
 
 #[test]
-fn an_error_names_op_scope_shape_and_type_and_estimates_the_batch() {
+fn an_error_names_op_scope_shape_and_type() {
     let device = runtime().cpu().unwrap();
     let x = Tensor::ones(&device, [1024, 256]).unwrap();
     let kept = layer(&x.slice(0, 0..256).unwrap()).unwrap();
@@ -118,11 +118,50 @@ fn an_error_names_op_scope_shape_and_type_and_estimates_the_batch() {
     assert_eq!((&report.scope[..], &report.op[..]), ("oom-test.layer", "relu"));
     assert_eq!((report.shape.as_deref(), report.dtype.as_deref()), (Some(&[1024, 256][..]), Some("f32")));
     assert_eq!(report.scopes.len(), 2);
-    // 1 MiB and 256 KiB live, 1 MiB asked for, 2 MiB there: at 1024 · 8 ⁄ 9 all of it fits.
-    assert_eq!(error.out_of_memory().unwrap().largest_batch(1024), Some(910));
     drop((kept, x));
-    let x = Tensor::ones(&device, [910, 256]).unwrap();
-    assert!(layer(&x).is_ok());
+}
+
+/// The network of the README's second example.
+#[derive(Debug)]
+struct Network {
+    conv: Conv2d,
+    head: Linear,
+}
+
+impl Network {
+    fn new(device: &Device) -> Result<Self> {
+        let rng = Rng::new(0);
+        Ok(Self {
+            conv: Conv2d::new(device, 1, 8, [3, 3], Conv2dOptions::padded(1), &rng)?,
+            head: Linear::new(device, 8 * 14 * 14, 10, &rng)?,
+        })
+    }
+
+    fn scores(&self, device: &Device, batch: u64) -> Result<()> {
+        let x = Tensor::zeros(device, [batch as usize, 1, 28, 28])?;
+        let x = self.conv.forward_as("conv", &x)?.relu()?.max_pool2d(2)?;
+        self.head.forward_as("head", &x.flatten(1, -1)?).map(drop)
+    }
+}
+
+#[test]
+fn largest_fit_finds_83_in_the_readme_example_and_84_fails() {
+    let profile = DeviceProfile::this_machine().with_limit(Bytes::mib(8));
+    let found =
+        largest_fit(profile, 1..=512, |device, batch| Network::new(device)?.scores(device, batch)).unwrap();
+    assert_eq!(found.largest, Some(83));
+    assert_eq!(found.refused.map(|refused| refused.number), Some(84));
+    // A pool of its own for each batch, and one pool in which the larger batches failed before.
+    let pool = || Runtime::builder().pool(Bytes::mib(8)).build().unwrap().cpu().unwrap();
+    for (batch, fits) in [(83, true), (84, false), (512, false)] {
+        let device = pool();
+        assert_eq!(Network::new(&device).unwrap().scores(&device, batch).is_ok(), fits, "{batch}");
+    }
+    let device = pool();
+    let network = Network::new(&device).unwrap();
+    for (batch, fits) in [(512, false), (84, false), (83, true)] {
+        assert_eq!(network.scores(&device, batch).is_ok(), fits, "{batch}");
+    }
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn parse<A: Parser>() -> (A, Options) {
 /// One line for the error, and the whole report if memory ran out, also in a file if one was asked for.
 fn complain(error: &anyhow::Error, file: Option<&Path>) -> io::Result<()> {
     let mut stderr = io::stderr().lock();
-    writeln!(stderr, "error: {error:#}")?;
+    writeln!(stderr, "error: {}", with_causes(error))?;
     let Some(report) = error.downcast_ref::<highwater::Error>().and_then(highwater::Error::out_of_memory)
     else {
         return Ok(());
@@ -87,6 +87,16 @@ fn complain(error: &anyhow::Error, file: Option<&Path>) -> io::Result<()> {
     let html = file.extension().is_some_and(|extension| extension == "html");
     let text = if html { report.to_html() } else { report.to_json() };
     std::fs::write(file, text).or_else(|error| writeln!(stderr, "error: {}: {error}", file.display()))
+}
+
+/// An error with its causes on one line. A cause is left out where the text before includes it: of some libraries it does, of
+/// others not.
+fn with_causes(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
+        "" => cause,
+        before if before.contains(&cause) => text,
+        before => format!("{before}: {cause}"),
+    })
 }
 
 /// One run of an example.

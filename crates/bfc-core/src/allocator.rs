@@ -101,6 +101,15 @@ impl<'a> Request<'a> {
     }
 }
 
+/// The figures and the ledger of an [`Allocator`], read at one moment: the ledger's total equals `stats.bytes_in_use`.
+#[derive(Clone, Debug, Default)]
+pub struct AllocatorSnapshot {
+    /// The figures.
+    pub stats: Stats,
+    /// The account book; empty for allocators that keep none.
+    pub ledger: Ledger,
+}
+
 /// Hands out blocks of one kind of memory.
 ///
 /// # Safety
@@ -214,6 +223,14 @@ pub unsafe trait Allocator: Send + Sync + fmt::Debug {
         Ledger::new()
     }
 
+    /// The figures and the ledger, read under one acquisition of the allocator's lock. Reports use it, so that their sums
+    /// balance while other threads allocate.
+    ///
+    /// The default reads both one after the other. Allocators that keep a ledger and serve several threads override it.
+    fn snapshot(&self) -> AllocatorSnapshot {
+        AllocatorSnapshot { stats: self.stats(), ledger: self.ledger() }
+    }
+
     /// Says that all work up to `count` of the timing counter has ended, so that memory freed before may be merged.
     fn set_safe_frontier(&self, count: u64) {
         let _ = count;
@@ -273,7 +290,7 @@ pub unsafe trait Allocator: Send + Sync + fmt::Debug {
     /// What is to be told of this request if it is refused now for lack of memory, with this verdict: the allocator's
     /// figures, who holds its memory, and what would make room.
     fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
-        let (stats, ledger) = (self.stats(), self.ledger());
+        let AllocatorSnapshot { stats, ledger } = self.snapshot();
         OomReport {
             limit: stats.bytes_limit,
             reserved: stats.bytes_reserved,

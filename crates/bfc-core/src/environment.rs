@@ -19,10 +19,12 @@
 //!
 //! Each that is about pools may end in the name of a kind of device or of one device, and then counts for these alone:
 //! `HIGHWATER_ALLOCATOR_CPU=guard`, `HIGHWATER_POOL_LIMIT_CUDA_1=50%`. Spaces around values do not matter; an empty value
-//! counts as not set. `on` and `off` may also be written `true` and `false`, `yes` and `no`, `1` and `0`. A variable that
-//! starts with `HIGHWATER_` and is not in the table is an error: it is most likely a slip, which would otherwise go
-//! unnoticed. `HIGHWATER_TRACES`, which the benches read, is left to them, and so are the two files to the crate `bfc-cuda`: one that
-//! cannot be loaded is an error that names the variable when it is needed.
+//! counts as not set. `on` and `off` may also be written `true` and `false`, `yes` and `no`, `1` and `0`.
+//!
+//! An invalid value is an error. A variable that starts with `HIGHWATER_` and is not in the table chooses nothing, and is
+//! listed by [`Environment::unknown`] with the closest known name: runtimes and the command `highwater` print a warning.
+//! `HIGHWATER_TRACES`, which the benches read, and the variables of the tests are left to them. So are the two files to the
+//! crate `bfc-cuda`: a file that cannot be loaded is an error that names the variable when the file is needed.
 //!
 //! An allocator for all devices serves those that it can: with `HIGHWATER_ALLOCATOR=guard` a device whose memory the host
 //! cannot read, such as a dry one, has `bfc`. One that is named for a device or a kind, as in `HIGHWATER_ALLOCATOR_DRY=guard`,
@@ -33,6 +35,7 @@
 mod variable;
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 
 use crate::choice::AllocatorChoice;
 use crate::registry::{DeviceId, PoolOptions, PoolSettings};
@@ -43,7 +46,14 @@ use variable::{Variable, nearest};
 const PREFIX: &str = "HIGHWATER_";
 
 /// Variables with that prefix that are read elsewhere.
-const OTHERS: [&str; 3] = ["HIGHWATER_TRACES", "HIGHWATER_NVRTC", "HIGHWATER_CUBLAS"];
+const OTHERS: [&str; 6] = [
+    "HIGHWATER_TRACES",
+    "HIGHWATER_NVRTC",
+    "HIGHWATER_CUBLAS",
+    "HIGHWATER_UPDATE_GOLDEN",
+    "HIGHWATER_SOAK_STEPS",
+    "HIGHWATER_SOAK_SEED",
+];
 
 /// The one variable that is not about pools.
 const DEVICE: &str = "HIGHWATER_DEVICE";
@@ -73,18 +83,37 @@ pub enum EnvironmentError {
         /// Its value with what is not text replaced, or the start of it.
         value: String,
     },
-    /// There is no such variable.
-    #[error("there is no environment variable {name}{}", did_you_mean(nearest))]
-    Unknown {
-        /// The name, or the start of it.
-        name: String,
-        /// A variable that there is with a similar name.
-        nearest: Option<String>,
-    },
 }
 
-fn did_you_mean(nearest: &Option<String>) -> String {
-    nearest.as_ref().map_or_else(String::new, |nearest| format!(": did you mean {nearest}?"))
+/// A set variable that starts with `HIGHWATER_` and has no meaning. Its text is fit for a warning.
+///
+/// ```
+/// use bfc_core::Environment;
+/// let environment = Environment::from_vars([("HIGHWATER_DEVCE", "cpu")])?;
+/// let warning = environment.unknown()[0].to_string();
+/// assert_eq!(warning, "unknown variable HIGHWATER_DEVCE; did you mean HIGHWATER_DEVICE?");
+/// # Ok::<(), bfc_core::EnvironmentError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnknownVariable {
+    /// The name, or the start of it.
+    pub name: String,
+    /// The known variable with the most similar name, if one is similar.
+    pub nearest: Option<String>,
+}
+
+impl UnknownVariable {
+    fn of(name: &OsStr) -> Self {
+        Self { name: quoted(name), nearest: nearest(&name.to_string_lossy()) }
+    }
+}
+
+impl fmt::Display for UnknownVariable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unknown variable {}", self.name)?;
+        self.nearest.as_ref().map_or(Ok(()), |nearest| write!(f, "; did you mean {nearest}?"))
+    }
 }
 
 /// What the environment chooses: a device, and for the pools of devices. See the module's table.
@@ -96,14 +125,14 @@ fn did_you_mean(nearest: &Option<String>) -> String {
 /// assert_eq!(options.limit, Some(Bytes::gib(1).into()));
 /// assert_eq!(options.allocator, Some(AllocatorChoice::Guard));
 ///
-/// let error = Environment::from_vars([("HIGHWATER_POOL_LIMITS", "1GiB")]).unwrap_err();
-/// assert!(error.to_string().contains("did you mean HIGHWATER_POOL_LIMIT?"));
+/// assert!(Environment::from_vars([("HIGHWATER_POOL_LIMIT", "much")]).is_err());
 /// # Ok::<(), bfc_core::EnvironmentError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     settings: PoolSettings,
     device: Option<DeviceId>,
+    unknown: Vec<UnknownVariable>,
 }
 
 impl Environment {
@@ -131,8 +160,11 @@ impl Environment {
         crate::order::sort_by(&mut variables, Ord::cmp);
         let mut chosen = Self::default();
         for (name, value) in variables {
-            let variable = if name == DEVICE { None } else { Some(Variable::named(&name)) };
-            let variable = variable.map(|known| known.ok_or_else(|| unknown(&name))).transpose()?;
+            let variable = Variable::named(&name);
+            if variable.is_none() && name != DEVICE {
+                chosen.unknown.push(UnknownVariable::of(&name));
+                continue;
+            }
             let name = quoted(&name);
             let Some(text) = value.to_str() else {
                 return Err(EnvironmentError::NotUnicode { name, value: quoted(&value) });
@@ -158,6 +190,12 @@ impl Environment {
         self.device
     }
 
+    /// The set variables with the prefix `HIGHWATER_` that have no meaning, by name.
+    #[must_use]
+    pub fn unknown(&self) -> &[UnknownVariable] {
+        &self.unknown
+    }
+
     /// The choices by device.
     #[must_use]
     pub const fn settings(&self) -> &PoolSettings {
@@ -169,10 +207,6 @@ impl Environment {
 fn device(text: &str) -> Result<Option<DeviceId>, String> {
     let expected = "auto, or a device, as in cpu or cuda:1";
     if text == "auto" { Ok(None) } else { text.parse().map(Some).map_err(|_| expected.to_owned()) }
-}
-
-fn unknown(name: &OsStr) -> EnvironmentError {
-    EnvironmentError::Unknown { name: quoted(name), nearest: nearest(&name.to_string_lossy()) }
 }
 
 /// The start of a text that may be of any length and kind.

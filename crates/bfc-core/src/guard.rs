@@ -17,10 +17,10 @@ mod zones;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::allocator::{Allocator, Request};
+use crate::allocator::{Allocator, AllocatorSnapshot, Request};
 use crate::attributes::AllocationAttributes;
 use crate::error::{AllocError, BlockError};
-use crate::ledger::{Ledger, Tag};
+use crate::ledger::{Ledger, OwnerBytes, Tag};
 use crate::memory::{Block, MemoryKind, PoolId, Span};
 use crate::oom::{OomReport, Verdict};
 use crate::owner::OwnerId;
@@ -288,17 +288,11 @@ unsafe impl Allocator for GuardAllocator {
     }
 
     fn stats(&self) -> Stats {
-        let inner = self.inner.stats();
-        let figures = lock(&self.state).accounts.figures.clone();
-        Stats {
-            bytes_limit: inner.bytes_limit,
-            bytes_reserved: inner.bytes_reserved,
-            peak_bytes_reserved: inner.peak_bytes_reserved,
-            largest_free_block_bytes: inner.largest_free_block_bytes,
-            regions: inner.regions,
-            retry: inner.retry,
-            ..figures
-        }
+        with_source_figures(lock(&self.state).accounts.figures.clone(), self.inner.stats())
+    }
+
+    fn bytes_in_use(&self) -> u64 {
+        lock(&self.state).accounts.figures.bytes_in_use
     }
 
     fn stream(&self) -> Option<&Arc<Stream>> {
@@ -354,6 +348,20 @@ unsafe impl Allocator for GuardAllocator {
         lock(&self.state).accounts.ledger.clone()
     }
 
+    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
+        lock(&self.state).accounts.ledger.owner(owner)
+    }
+
+    /// What the guard's users hold, at one moment. Limit, reserved bytes and regions are those of the inner allocator, which
+    /// is asked without the guard's lock.
+    fn snapshot(&self) -> AllocatorSnapshot {
+        let (figures, ledger) = {
+            let accounts = &lock(&self.state).accounts;
+            (accounts.figures.clone(), accounts.ledger.clone())
+        };
+        AllocatorSnapshot { stats: with_source_figures(figures, self.inner.stats()), ledger }
+    }
+
     fn set_safe_frontier(&self, count: u64) {
         self.inner.set_safe_frontier(count);
     }
@@ -377,6 +385,19 @@ unsafe impl Allocator for GuardAllocator {
     fn find_damage(&self) -> Vec<Damage> {
         self.check_all();
         lock(&self.state).findings.list()
+    }
+}
+
+/// The figures of the guard's users, completed by those that the inner allocator keeps.
+fn with_source_figures(figures: Stats, inner: Stats) -> Stats {
+    Stats {
+        bytes_limit: inner.bytes_limit,
+        bytes_reserved: inner.bytes_reserved,
+        peak_bytes_reserved: inner.peak_bytes_reserved,
+        largest_free_block_bytes: inner.largest_free_block_bytes,
+        regions: inner.regions,
+        retry: inner.retry,
+        ..figures
     }
 }
 

@@ -66,7 +66,8 @@ mod visitors;
 
 pub use address_only::*;
 pub use allocator::{
-    Allocation, Allocator, Contents, DEFAULT_ALIGNMENT, ExpectedFrees, Request, failed_drops,
+    Allocation, Allocator, AllocatorSnapshot, Contents, DEFAULT_ALIGNMENT, ExpectedFrees, Request,
+    failed_drops,
 };
 pub use amount::{Amount, ParseAmountError, Share};
 pub use attributes::{AllocationAttributes, AllocatorAttributes};
@@ -75,7 +76,7 @@ pub use bfc::*;
 pub use buddy::*;
 pub use choice::{AllocatorChoice, ParseChoiceError};
 pub use driver::*;
-pub use environment::{Environment, EnvironmentError};
+pub use environment::{Environment, EnvironmentError, UnknownVariable};
 pub use error::{
     AllocError, AttributeError, BlockError, RecordError, RegistryError, SourceError, VisitorError,
 };

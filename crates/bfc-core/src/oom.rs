@@ -1,11 +1,11 @@
 //! Why there was no memory, said so that one can act on it.
 
-mod batch;
 mod details;
 mod holding;
 mod what_if;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::allocator::{Contents, Request};
@@ -111,6 +111,8 @@ pub struct OomReport {
     pub alignment: u64,
     /// The most the pool may reserve, if there is a limit.
     pub limit: Option<u64>,
+    /// Where the limit comes from, if the pool knows that.
+    pub limit_origin: Option<Arc<str>>,
     /// Bytes the pool holds from its source.
     pub reserved: u64,
     /// Granted bytes alive.
@@ -178,6 +180,10 @@ impl fmt::Display for OomReport {
 }
 
 impl OomReport {
+    /// Says how to find a batch that fits. The texts of reports about tensors end with it. A report cannot know the answer,
+    /// which depends on where blocks will lie and on later requests.
+    pub const BATCH_HINT: &'static str = "largest_fit finds the largest batch that fits, by dry runs";
+
     /// The report of a refused request, for allocators written outside of this crate: what they know of themselves
     /// is theirs to fill in, and 0 until then.
     #[must_use]
@@ -190,6 +196,7 @@ impl OomReport {
             rounded: request.bytes,
             alignment: request.alignment,
             limit: None,
+            limit_origin: None,
             reserved: 0,
             in_use: 0,
             free: 0,

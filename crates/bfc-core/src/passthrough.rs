@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::allocator::{Allocator, Request};
+use crate::allocator::{Allocator, AllocatorSnapshot, Request};
 use crate::error::{AllocError, BlockError, SourceError};
 use crate::ledger::{Ledger, OwnerBytes, Tag};
 use crate::memory::{Block, MemoryKind, PoolId, Span};
@@ -53,6 +53,7 @@ pub struct PassthroughAllocator {
     name: String,
     source: Arc<dyn SubAllocator>,
     limit: Option<u64>,
+    limit_origin: Option<Arc<str>>,
     retry_timeout: Duration,
     state: Mutex<State>,
     retry: AllocatorRetry,
@@ -92,6 +93,7 @@ impl PassthroughAllocator {
             name: name.into(),
             source,
             limit: None,
+            limit_origin: None,
             retry_timeout: RETRY_TIMEOUT,
             state: Mutex::new(state),
             retry: AllocatorRetry::new(),
@@ -103,6 +105,13 @@ impl PassthroughAllocator {
     #[must_use]
     pub const fn with_limit(mut self, limit: Bytes) -> Self {
         self.limit = Some(limit.0);
+        self
+    }
+
+    /// Says where the limit comes from, for out-of-memory reports.
+    #[must_use]
+    pub fn with_limit_origin(mut self, origin: impl Into<Arc<str>>) -> Self {
+        self.limit_origin = Some(origin.into());
         self
     }
 
@@ -222,6 +231,7 @@ impl PassthroughAllocator {
     fn report(&self, state: &State, request: &Request<'_>, verdict: Verdict, in_full: bool) -> OomReport {
         let mut report = OomReport {
             limit: self.limit,
+            limit_origin: self.limit_origin.clone(),
             reserved: state.reserved,
             in_use: state.accounts.figures.bytes_in_use,
             ..OomReport::new(self.name.clone(), request, verdict)
@@ -398,6 +408,13 @@ unsafe impl Allocator for PassthroughAllocator {
 
     fn ledger(&self) -> Ledger {
         self.with_state(|state| state.accounts.ledger.clone()).unwrap_or_default()
+    }
+
+    fn snapshot(&self) -> AllocatorSnapshot {
+        let read = |state: &mut State| (self.stats_of(state), state.accounts.ledger.clone());
+        let (stats, ledger) =
+            self.with_state(read).unwrap_or_else(|| (self.call_out.stats(), Ledger::default()));
+        AllocatorSnapshot { stats: Stats { retry: self.retry.stats(), ..stats }, ledger }
     }
 }
 

@@ -18,7 +18,7 @@ pub enum SelfCheckError {
     Memory(SourceError),
     /// It does not compute.
     #[error("self-check: {0}")]
-    Compute(#[from] ComputeError),
+    Compute(ComputeError),
     /// It computes something else.
     #[error("self-check: {what} {place} is {got}, which must be {expected}")]
     WrongNumber {
@@ -31,6 +31,12 @@ pub enum SelfCheckError {
         /// What it is.
         expected: f32,
     },
+}
+
+impl From<ComputeError> for SelfCheckError {
+    fn from(error: ComputeError) -> Self {
+        Self::Compute(error)
+    }
 }
 
 /// Numbers of the check: more than a block has threads.

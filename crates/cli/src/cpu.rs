@@ -4,8 +4,6 @@ use std::fs;
 use std::num::NonZero;
 use std::thread;
 
-use bfc_core::KIB;
-
 /// Cores that this process may use.
 pub(crate) fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
@@ -15,11 +13,6 @@ pub(crate) fn cores() -> usize {
 pub(crate) fn name() -> String {
     let architecture = std::env::consts::ARCH.to_owned();
     fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| model(&text)).unwrap_or(architecture)
-}
-
-/// All memory of the machine in bytes, where the system tells: on Linux.
-pub(crate) fn memory_bytes() -> Option<u64> {
-    total(&fs::read_to_string("/proc/meminfo").ok()?)
 }
 
 /// The vector instruction sets that kernels can be chosen by, as this processor reports them.
@@ -54,13 +47,6 @@ fn model(cpuinfo: &str) -> Option<String> {
     Some(model.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// The total in the text of `/proc/meminfo`, in bytes.
-fn total(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kibibytes.checked_mul(KIB)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,14 +57,6 @@ mod tests {
             "processor\t: 0\nmodel\t\t: 85\nmodel name\t: Some   CPU @ 2.00GHz\n\nmodel name\t: Other\n";
         assert_eq!(model(text).as_deref(), Some("Some CPU @ 2.00GHz"));
         assert_eq!(model("processor : 0\n"), None);
-    }
-
-    #[test]
-    fn the_total_is_read_in_kibibytes_and_nonsense_is_no_answer() {
-        assert_eq!(total("MemFree: 1 kB\nMemTotal:       16384 kB\n"), Some(16 << 20));
-        for bad in ["", "MemTotal: 12", "MemTotal: x kB", "MemTotal: 18446744073709551615 kB"] {
-            assert_eq!(total(bad), None, "{bad:?}");
-        }
     }
 
     #[test]

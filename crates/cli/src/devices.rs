@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use bfc_core::{Bytes, DeviceId, DeviceKind, Environment};
+use bfc_core::{Amount, Bytes, DeviceId, DeviceKind, Environment};
+use highwater_tracking::UsableMemory;
 use serde::Serialize;
 
 use crate::{cpu, cuda};
@@ -23,6 +24,15 @@ pub(crate) struct Device {
     pub(crate) cores: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) memory_bytes: Option<u64>,
+    /// What bounds the memory of the CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) memory_bound: Option<String>,
+    /// The most that a pool of the device takes, where nothing in the program says otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pool_limit_bytes: Option<u64>,
+    /// Where that limit comes from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pool_limit_origin: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) free_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,24 +72,29 @@ pub(crate) struct Unavailable {
 impl Inventory {
     /// Looks at this machine.
     pub(crate) fn take() -> Self {
-        let (allocator, wanted, problem) = match Environment::read() {
-            Ok(environment) => {
-                let chosen = environment.settings().options(DeviceId::CPU).allocator;
-                (Some(chosen.unwrap_or_default().to_string()), environment.device(), None)
-            }
-            Err(error) => (None, None, Some(error.to_string())),
-        };
-        let mut devices = vec![Device {
+        let usable = UsableMemory::of_this_process();
+        let mut cpu = Device {
             id: DeviceId::CPU.to_string(),
             name: cpu::name(),
             cores: Some(cpu::cores()),
-            memory_bytes: cpu::memory_bytes(),
+            memory_bytes: usable.as_ref().map(|usable| usable.bytes.get()),
+            memory_bound: usable.as_ref().map(|usable| usable.bound.to_string()),
             instruction_sets: Some(cpu::instruction_sets()),
-            allocator,
-            problem,
             computes: true,
             ..Device::default()
-        }];
+        };
+        let mut wanted = None;
+        match Environment::read() {
+            Ok(environment) => {
+                environment.unknown().iter().for_each(|unknown| eprintln!("warning: {unknown}"));
+                let chosen = environment.settings().options(DeviceId::CPU);
+                cpu.allocator = Some(chosen.allocator.unwrap_or_default().to_string());
+                cpu.set_pool_limit(usable.as_ref(), chosen.limit);
+                wanted = environment.device();
+            }
+            Err(error) => cpu.problem = Some(error.to_string()),
+        }
+        let mut devices = vec![cpu];
         let mut unavailable = Vec::new();
         match cuda::devices() {
             Ok(found) => devices.extend(found),
@@ -107,13 +122,29 @@ fn choose(devices: &mut [Device], wanted: Option<DeviceId>) {
 }
 
 impl Device {
+    /// Notes the limit of the CPU's pool: what the environment chooses, or what the process may use less a reserve.
+    fn set_pool_limit(&mut self, usable: Option<&UsableMemory>, chosen: Option<Amount>) {
+        let limit = match (chosen, usable) {
+            (Some(Amount::Bytes(bytes)), _) => Some((bytes, "HIGHWATER_POOL_LIMIT".to_owned())),
+            (Some(share), Some(usable)) => Some((share.of(usable.bytes), "HIGHWATER_POOL_LIMIT".to_owned())),
+            (None, Some(usable)) => Some((usable.pool_limit(), usable.limit_origin())),
+            (_, None) => None,
+        };
+        if let Some((bytes, origin)) = limit {
+            (self.pool_limit_bytes, self.pool_limit_origin) = (Some(bytes.get()), Some(origin));
+        }
+    }
+
     /// The device's properties that are known, as names and values.
     fn rows(&self) -> Vec<(&'static str, String)> {
         let bytes = |bytes: u64| Bytes(bytes).to_string();
-        let memory = self.memory_bytes.map(|total| match self.free_bytes {
-            Some(free) => format!("{}, {} free", bytes(total), bytes(free)),
-            None => bytes(total),
+        let memory = self.memory_bytes.map(|total| match (self.free_bytes, &self.memory_bound) {
+            (Some(free), _) => format!("{}, {} free", bytes(total), bytes(free)),
+            (None, Some(bound)) => format!("{}, {bound}", bytes(total)),
+            (None, None) => bytes(total),
         });
+        let origin = self.pool_limit_origin.as_ref().map_or(String::new(), |origin| format!(", {origin}"));
+        let pool_limit = self.pool_limit_bytes.map(|limit| format!("{}{origin}", bytes(limit)));
         let instruction_sets = self.instruction_sets.as_ref().map(|names| match names.as_slice() {
             [] => "none detected".to_owned(),
             names => names.join(" "),
@@ -122,6 +153,7 @@ impl Device {
             ("name", Some(self.name.clone())),
             ("cores", self.cores.map(|cores| cores.to_string())),
             ("memory", memory),
+            ("pool limit", pool_limit),
             ("instruction sets", instruction_sets),
             ("compute capability", self.compute_capability.clone()),
             ("driver", self.driver.clone()),

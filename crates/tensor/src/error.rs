@@ -11,7 +11,9 @@ use crate::shape::{MAX_RANK, Shape};
 /// The result of most functions of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An op that did not happen. Every tensor, pool and optimiser state is as it was before.
+/// An op that did not happen. Every tensor, pool and optimizer state is as it was before.
+///
+/// The text of an error includes its cause, so `source()` does not return that cause again.
 ///
 /// Whether memory ran out, and where it all is, says [`out_of_memory`](Self::out_of_memory).
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -212,14 +214,14 @@ pub enum Error {
         device: String,
     },
     /// A device did not take work, or did not finish it.
-    #[error("{op}: {device} failed: {source}")]
+    #[error("{op}: {device} failed: {reason}")]
     Device {
         /// The op.
         op: &'static str,
         /// The device.
         device: String,
         /// What it said.
-        source: DeviceFault,
+        reason: DeviceFault,
     },
     /// There is no such device, or it cannot be used.
     #[error("device {device} cannot be used: {reason}")]
@@ -227,7 +229,6 @@ pub enum Error {
         /// The device asked for.
         device: String,
         /// Why not.
-        #[source]
         reason: DeviceFault,
     },
     /// A device's memory could not be had.

@@ -8,8 +8,8 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bfc_core::{
-    AllocError, Allocation, Allocator, Block, BlockError, Bytes, Category, DeviceKind, Ledger, MemoryKind,
-    OwnerBytes, OwnerId, PoolId, Request, Stats, Tag, Verdict,
+    AllocError, Allocation, Allocator, AllocatorSnapshot, Block, BlockError, Bytes, Category, DeviceKind,
+    Ledger, MemoryKind, OwnerBytes, OwnerId, PoolId, Request, Stats, Tag, Verdict,
 };
 
 use crate::body::Body;
@@ -308,6 +308,11 @@ unsafe impl Allocator for Import {
 
     fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
         self.account.book().ledger.owner(owner)
+    }
+
+    fn snapshot(&self) -> AllocatorSnapshot {
+        let Book { stats, ledger } = &*self.account.book();
+        AllocatorSnapshot { stats: stats.clone(), ledger: ledger.clone() }
     }
 }
 

@@ -6,15 +6,15 @@ mod cuda;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Once, OnceLock, PoisonError, RwLock};
 
 use bfc_core::sim::SimDevice;
 use bfc_core::{
-    AddressOnlyMemory, AllocatorAttributes, AllocatorChoice, BfcConfig, Bytes, DeviceId, DeviceKind,
+    AddressOnlyMemory, AllocatorAttributes, AllocatorChoice, Amount, BfcConfig, Bytes, DeviceId, DeviceKind,
     DeviceScope, Environment, EnvironmentError, HostMemory, JoinRule, MemoryKind, Plan, Pool, PoolOptions,
     PoolSettings, Registry, Span, SubAllocator, default_reserve,
 };
-use highwater_tracking::Tracker;
+use highwater_tracking::{Tracker, UsableMemory};
 
 use crate::backend::Backend;
 use crate::backend::cpu::CpuBackend;
@@ -27,9 +27,8 @@ use crate::predict::{DeviceProfile, DeviceRules, DryRead, DryValues};
 
 pub use self::choice::Choice;
 
-/// The most that the host's pool takes unless told otherwise (TensorFlow's default for its host pool). It is a limit,
-/// not a reservation: the pool starts small and grows as needed.
-const DEFAULT_POOL: Bytes = Bytes::gib(64);
+/// The limit of a host pool where the system does not tell how much memory there is (TensorFlow's default).
+const POOL_OF_UNKNOWN_MEMORY: Bytes = Bytes::gib(64);
 
 /// The devices of a program, with their pools, their threads and one book of accounts.
 ///
@@ -115,7 +114,10 @@ struct OwnDevice {
 }
 
 impl RuntimeBuilder {
-    /// Limits each device's pool. Default: 64 GiB for host memory.
+    /// Limits each device's pool. A limit is no reservation: pools start small and grow as needed.
+    ///
+    /// Default for host memory: all that this process may use, less a small reserve ([`UsableMemory`]). Out-of-memory reports
+    /// name where that comes from. Where the system does not tell: 64 GiB.
     #[must_use]
     pub fn pool(self, limit: Bytes) -> Self {
         self.pool_options(DeviceScope::All, PoolOptions::default().with_limit(limit))
@@ -276,8 +278,11 @@ impl RuntimeBuilder {
     /// [`Error::Environment`] if an environment variable cannot be followed; an error of the registry if it has the
     /// devices already.
     pub fn build(mut self) -> Result<Runtime> {
-        let environment = self.environment.take().map_or_else(Environment::read, Ok);
-        self.build_in(&environment.map_err(Error::Environment)?, None)
+        let environment = match self.environment.take() {
+            Some(environment) => environment,
+            None => read_environment()?,
+        };
+        self.build_in(&environment, None)
     }
 
     fn build_in(self, environment: &Environment, unusable: Option<EnvironmentError>) -> Result<Runtime> {
@@ -287,10 +292,16 @@ impl RuntimeBuilder {
             .or(profile.threads())
             .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
             .max(1);
-        let config = self.config.unwrap_or_else(|| BfcConfig::new(DEFAULT_POOL));
+        let usable = UsableMemory::of_this_process();
+        let config = self.config.clone().unwrap_or_else(|| host_config(usable.as_ref()));
         let registry = self.registry.unwrap_or_else(|| Arc::new(Registry::new()));
         let pool = |id: DeviceId, source: Arc<dyn SubAllocator>, said: PoolOptions, config: BfcConfig| {
-            let options = self.pools.options(id).or(said).or(environment.settings().options(id));
+            let (by_code, by_user) = (self.pools.options(id).or(said), environment.settings().options(id));
+            let options = by_code.or(by_user);
+            let config = match (by_code.limit, by_user.limit) {
+                (None, Some(limit)) => by_environment(config, limit, usable.as_ref()),
+                _ => config,
+            };
             let (name, index) = (id.to_string(), id.ordinal as usize);
             match plan_for(&self.plans, id) {
                 Some(plan) => Pool::planned(name, source, index, config, plan),
@@ -298,8 +309,8 @@ impl RuntimeBuilder {
             }
             .with_defaults(options)
         };
-        let host = match machine_memory() {
-            Some(total) => HostMemory::new().with_total(total),
+        let host = match &usable {
+            Some(usable) => HostMemory::new().with_total(usable.bytes),
             None => HostMemory::new(),
         };
         registry.register(
@@ -312,7 +323,8 @@ impl RuntimeBuilder {
         let dry_kind = match profile.rules() {
             DeviceRules::Cpu => {
                 let source = Arc::new(host_addresses(&profile));
-                registry.register(DRY, [pool(DRY, source, said, config.clone())])?;
+                let config = self.config.clone().unwrap_or_else(|| host_config(profile.usable().as_ref()));
+                registry.register(DRY, [pool(DRY, source, said, config)])?;
                 MemoryKind::AddressOnly
             }
             DeviceRules::Cuda { compute_capability: (generation, _) } => {
@@ -430,7 +442,7 @@ impl Runtime {
     pub fn global() -> &'static Self {
         static GLOBAL: OnceLock<Runtime> = OnceLock::new();
         GLOBAL.get_or_init(|| {
-            let (environment, unusable) = match Environment::read() {
+            let (environment, unusable) = match read_environment() {
                 Ok(environment) => (environment, None),
                 Err(error) => (Environment::default(), Some(error)),
             };
@@ -570,15 +582,39 @@ impl fmt::Debug for Runtime {
     }
 }
 
-/// All memory of the machine, where the system tells: on Linux.
-pub(crate) fn machine_memory() -> Option<Bytes> {
-    total_memory(&std::fs::read_to_string("/proc/meminfo").ok()?)
+/// The default configuration of a pool of host memory.
+fn host_config(usable: Option<&UsableMemory>) -> BfcConfig {
+    match usable {
+        Some(usable) => BfcConfig::new(usable.pool_limit()).with_limit_origin(usable.limit_origin()),
+        None => BfcConfig::new(POOL_OF_UNKNOWN_MEMORY)
+            .with_limit_origin("the default, as the system does not tell its memory"),
+    }
 }
 
-/// The total in the text of `/proc/meminfo`.
-fn total_memory(meminfo: &str) -> Option<Bytes> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse().ok().map(Bytes::kib)
+/// Sets the limit that the environment chooses, with its origin.
+fn by_environment(config: BfcConfig, limit: Amount, usable: Option<&UsableMemory>) -> BfcConfig {
+    let whole = usable.map(|usable| usable.bytes);
+    let bytes = match limit {
+        Amount::Bytes(bytes) => Some(bytes),
+        share => whole.map(|whole| share.of(whole)),
+    };
+    match bytes {
+        Some(bytes) => config.with_limit(bytes).with_limit_origin("HIGHWATER_POOL_LIMIT"),
+        // A share of an unknown memory: the registry resolves it or fails when it makes the pool.
+        None => config,
+    }
+}
+
+/// Reads the process's environment. The first call prints a warning for each unknown variable.
+fn read_environment() -> Result<Environment, EnvironmentError> {
+    static WARNED: Once = Once::new();
+    let environment = Environment::read()?;
+    WARNED.call_once(|| {
+        for unknown in environment.unknown() {
+            eprintln!("warning: {unknown}");
+        }
+    });
+    Ok(environment)
 }
 
 /// Why a device that is not `cpu:0` or `dry:0` cannot be used.

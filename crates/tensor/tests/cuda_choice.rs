@@ -157,7 +157,7 @@ fn a_program_may_match_on_why_a_device_did_not_compute() {
     if expected().is_some() {
         let device = runtime().device(CUDA).unwrap();
         let error = Tensor::full(&device, [4], 3.0_f32).unwrap_err();
-        let Error::Device { source: DeviceFault::Compute(ComputeError::NoCompiler { tried }), .. } = error
+        let Error::Device { reason: DeviceFault::Compute(ComputeError::NoCompiler { tried }), .. } = error
         else {
             panic!("{error:?}")
         };
@@ -176,7 +176,7 @@ fn a_device_that_is_lost_says_so_as_data_with_the_call_that_met_it_first() {
         let before = Tensor::full(&device, [4], 3.0_f32).unwrap();
         let uploaded = Tensor::from_slice(&device, &[1.0_f32, 2.0], [2]);
         for error in [uploaded.unwrap_err(), before.to_vec::<f32>().unwrap_err()] {
-            let Error::Device { source: DeviceFault::Compute(ComputeError::Lost(lost)), .. } = &error else {
+            let Error::Device { reason: DeviceFault::Compute(ComputeError::Lost(lost)), .. } = &error else {
                 panic!("{error:?}")
             };
             assert!(matches!(lost, SourceError::Poisoned { call: "cuEventRecord", .. }), "{lost:?}");

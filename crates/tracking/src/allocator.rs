@@ -14,8 +14,9 @@ use std::time::Instant;
 
 use bfc_core::sync::{BiasedGuard, BiasedMutex, Mutex, ThreadNumber, lock};
 use bfc_core::{
-    AllocError, Allocator, Block, BlockError, Bytes, Category, Damage, LastResort, Ledger, MemoryKind,
-    OomReport, OwnerBytes, OwnerId, PlannedCounts, RecordError, Request, Span, Stats, Stream, Tag, Verdict,
+    AllocError, Allocator, AllocatorSnapshot, Block, BlockError, Bytes, Category, Damage, LastResort, Ledger,
+    MemoryKind, OomReport, OwnerBytes, OwnerId, PlannedCounts, RecordError, Request, Span, Stats, Stream,
+    Tag, Verdict,
 };
 
 use self::counts::Counts;
@@ -471,6 +472,10 @@ unsafe impl Allocator for TrackingAllocator {
 
     fn ledger(&self) -> Ledger {
         self.inner().ledger()
+    }
+
+    fn snapshot(&self) -> AllocatorSnapshot {
+        self.inner().snapshot()
     }
 
     fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {

@@ -163,9 +163,11 @@ impl Drop for Pass<'_> {
 impl Limit {
     fn refusal(&self, pool: &dyn Allocator, request: &Request<'_>) -> AllocError {
         let mut report = pool.refusal(request, Verdict::OverBudget);
-        let live = pool.owner_bytes(self.scope).live;
-        report.budget = Some(Reached { scope: self.scope, limit: self.bytes, live });
+        let known = !report.holdings.is_empty();
         report.holdings = report.holdings.below(self.scope);
+        // Read from the report, so that the holders add up to it.
+        let live = if known { report.holdings.total() } else { pool.owner_bytes(self.scope).live };
+        report.budget = Some(Reached { scope: self.scope, limit: self.bytes, live });
         report.holders = report.holdings.by_owner();
         report.holders.truncate(5);
         report.what_if = WhatIf { checkpointed: self.without_activations(&report), ..WhatIf::default() };

@@ -79,6 +79,7 @@ mod totals;
 mod trace;
 mod tracker;
 mod training_log;
+mod usable;
 
 pub use allocator::{Record, Sizes, TrackingAllocator};
 pub use budget::Budget;
@@ -117,3 +118,4 @@ pub use tracker::{OpRun, Tracker};
 pub use training_log::{
     Curve, CurvePoint, Gaps, TrainingLog, TrainingLogError, TrainingLogLimits, TrainingLogProblem,
 };
+pub use usable::{MemoryBound, UsableMemory};

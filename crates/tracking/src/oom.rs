@@ -54,6 +54,8 @@ pub struct OutOfMemory {
     pub alignment: u64,
     /// The most the pool may reserve, if there is a limit.
     pub limit: Option<u64>,
+    /// Where the limit comes from, if the pool knows that.
+    pub limit_origin: Option<String>,
     /// Bytes the pool holds from its source.
     pub reserved: u64,
     /// Granted bytes alive.
@@ -142,6 +144,7 @@ impl From<&OomReport> for OutOfMemory {
             rounded: report.rounded,
             alignment: report.alignment,
             limit: report.limit,
+            limit_origin: report.limit_origin.as_deref().map(str::to_owned),
             reserved: report.reserved,
             in_use: report.in_use,
             free: report.free,
@@ -216,7 +219,8 @@ impl OutOfMemory {
         add("pending frees", self.pending_bytes > 0, pending);
         add("stranded", self.stranded_bytes > 0, bytes(self.stranded_bytes));
         add("reserved", true, bytes(self.reserved));
-        add("limit", self.limit.is_some(), bytes(self.limit.unwrap_or(0)));
+        let origin = self.limit_origin.as_ref().map_or(String::new(), |origin| format!(", {origin}"));
+        add("limit", self.limit.is_some(), format!("{}{origin}", bytes(self.limit.unwrap_or(0))));
         add("others have", self.reserved_by_others.is_some(), bytes(self.reserved_by_others.unwrap_or(0)));
         add("waited", self.waited_ms > 0, format!("{} ms", self.waited_ms));
         add("made again", self.retries > 0, format!("{} times", self.retries));
@@ -236,9 +240,16 @@ impl OutOfMemory {
         line
     }
 
-    /// The holders of each kind, with what they are.
+    /// The holders of each kind, by the kind's name.
     fn holders(&self) -> [(&'static str, &[Holder]); 3] {
         [("ops", &self.ops), ("modules", &self.scopes), ("categories", &self.categories)]
+    }
+}
+
+impl Holder {
+    /// The holder's name. An empty name stands for memory outside of all holders of this kind.
+    fn shown(&self, kind: &str) -> String {
+        if self.name.is_empty() { format!("(outside of {kind})") } else { self.name.clone() }
     }
 }
 
@@ -253,9 +264,8 @@ impl fmt::Display for OutOfMemory {
             if !holders.is_empty() {
                 write!(f, "\n  held by {kind}")?;
             }
-            for Holder { name, bytes } in holders {
-                let name = if name.is_empty() { "(outside of ops)" } else { name };
-                write!(f, "\n    {:>12}  {name}", Bytes(*bytes).to_string())?;
+            for holder in holders {
+                write!(f, "\n    {:>12}  {}", Bytes(holder.bytes).to_string(), holder.shown(kind))?;
             }
         }
         if !self.what_if.is_empty() {
@@ -264,7 +274,7 @@ impl fmt::Display for OutOfMemory {
         for Answer { what, fits } in &self.what_if {
             write!(f, "\n    {:>12}  {what}", if *fits { "yes" } else { "no" })?;
         }
-        Ok(())
+        self.shape.as_ref().map_or(Ok(()), |_| write!(f, "\n  {}", OomReport::BATCH_HINT))
     }
 }
 

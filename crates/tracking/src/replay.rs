@@ -34,7 +34,6 @@ pub enum ReplayError {
         /// Bytes asked for.
         bytes: u64,
         /// What the allocator said.
-        #[source]
         error: AllocError,
     },
     /// A free failed, which takes a faulty allocator.
@@ -43,7 +42,6 @@ pub enum ReplayError {
         /// The event's index in the trace; the number of events for those freed at the end.
         event: usize,
         /// What the allocator said.
-        #[source]
         error: BlockError,
     },
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 
-use bfc_core::{Allocator, Category, Ledger, OwnerId, Stats, Stream};
+use bfc_core::{Allocator, AllocatorSnapshot, Category, Ledger, OwnerId, Stats, Stream};
 use serde::{Deserialize, Serialize};
 
 use crate::saved::Kept;
@@ -242,12 +242,22 @@ pub struct CategoryRow {
 
 impl Report {
     /// The figures of `tracker`'s ops and of the pools they take memory from. Live bytes that the pools charge to
-    /// others are unowned. Exact if nothing is allocated or freed meanwhile.
+    /// other owners are unowned.
+    ///
+    /// All figures of a pool are of one moment, also while other threads allocate: the live bytes of a pool's owners always
+    /// add up to its bytes in use. Calls and totals are counted when an op ends, and are read after the pools.
     #[must_use]
     pub fn new(tracker: &Tracker, pools: &[Arc<dyn Allocator>]) -> Self {
-        let totals = tracker.op_totals();
-        let ledgers: Vec<Ledger> = pools.iter().map(|pool| pool.ledger()).collect();
-        let stats: Vec<Stats> = pools.iter().map(|pool| pool.stats()).collect();
+        let (stats, ledgers): (Vec<Stats>, Vec<Ledger>) = pools
+            .iter()
+            .map(|pool| {
+                let AllocatorSnapshot { stats, ledger } = pool.snapshot();
+                (stats, ledger)
+            })
+            .unzip();
+        // Read after the pools: each op that held memory then has its row.
+        let (totals, by_thread) = tracker.totals();
+        let saves = tracker.saves().now();
 
         let mut own = own_bytes(&ledgers);
         let by_owner: HashMap<OwnerId, &OpTotals> = totals.iter().map(|row| (row.owner, row)).collect();
@@ -257,7 +267,7 @@ impl Report {
         // Each owner's bytes are taken out once, so no byte is shown twice should two rows share an owner.
         let place = |row: &OpTotals, live: u64| PlaceRow {
             scope: row.module.path(),
-            row: OpRow::new(row, live, &ledgers, &at_peak, &tracker.saves().of(row.owner)),
+            row: OpRow::new(row, live, &ledgers, &at_peak, &saves.of(row.owner)),
         };
         let mut by_place: Vec<PlaceRow> =
             totals.iter().map(|row| place(row, own.remove(&row.owner).unwrap_or(0))).collect();
@@ -273,8 +283,8 @@ impl Report {
             ops,
             scopes,
             by_place,
-            by_thread: tracker.thread_totals().iter().map(ThreadRow::new).collect(),
-            saved: SavedRow::new(&tracker.saves().whole()),
+            by_thread: by_thread.iter().map(ThreadRow::new).collect(),
+            saved: SavedRow::new(&saves.whole),
             peak,
             pools: pool_rows(pools, &stats),
             categories: category_rows(&ledgers, &at_peak),

@@ -60,19 +60,28 @@ impl Kept {
 #[derive(Debug)]
 pub(crate) struct Saves {
     started: Instant,
-    state: BiasedMutex<State>,
+    state: BiasedMutex<SavesNow>,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    whole: Kept,
+/// What is kept, at one moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SavesNow {
+    /// All that is kept.
+    pub(crate) whole: Kept,
     /// By [`OwnerId::index`] of the op that took the memory.
     by_owner: Vec<Kept>,
 }
 
+impl SavesNow {
+    /// What is kept of the results of one op.
+    pub(crate) fn of(&self, owner: OwnerId) -> Kept {
+        self.by_owner.get(owner.index()).copied().unwrap_or_default()
+    }
+}
+
 impl Default for Saves {
     fn default() -> Self {
-        Self { started: Instant::now(), state: BiasedMutex::new(State::default()) }
+        Self { started: Instant::now(), state: BiasedMutex::new(SavesNow::default()) }
     }
 }
 
@@ -86,35 +95,27 @@ impl Saves {
     }
 
     pub(crate) fn reset(&self) {
-        let now = self.now();
+        let now = self.elapsed_ns();
         let state = &mut *self.state.lock(ThreadNumber::current());
         state.whole.reset(now);
         state.by_owner.iter_mut().for_each(|kept| kept.reset(now));
     }
 
-    /// What was kept in all, up to now.
-    pub(crate) fn whole(&self) -> Kept {
-        let now = self.now();
-        let mut whole = self.state.lock(ThreadNumber::current()).whole;
-        whole.pass(now);
-        whole
+    /// All that was kept, up to now.
+    pub(crate) fn now(&self) -> SavesNow {
+        let now = self.elapsed_ns();
+        let mut saves = self.state.lock(ThreadNumber::current()).clone();
+        saves.whole.pass(now);
+        saves.by_owner.iter_mut().for_each(|kept| kept.pass(now));
+        saves
     }
 
-    /// What was kept of the results of one op, up to now.
-    pub(crate) fn of(&self, owner: OwnerId) -> Kept {
-        let now = self.now();
-        let mut kept =
-            self.state.lock(ThreadNumber::current()).by_owner.get(owner.index()).copied().unwrap_or_default();
-        kept.pass(now);
-        kept
-    }
-
-    fn now(&self) -> u64 {
+    fn elapsed_ns(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     fn change(&self, owner: OwnerId, change: impl Fn(&mut Kept, u64)) {
-        let now = self.now();
+        let now = self.elapsed_ns();
         let state = &mut *self.state.lock(ThreadNumber::current());
         change(&mut state.whole, now);
         if state.by_owner.len() <= owner.index() {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use bfc_core::sync::{Mutex, lock};
 use bfc_core::{
-    AllocError, Allocator, Block, BlockError, Ledger, MemoryKind, PoolId, Request, SourceError, Stats, Tag,
+    AllocError, Allocator, AllocatorSnapshot, Block, BlockError, Ledger, MemoryKind, PoolId, Request,
+    SourceError, Stats, Tag,
 };
 
 #[derive(Debug)]
@@ -13,6 +14,8 @@ pub(crate) struct TestPool {
     id: PoolId,
     tracks_sizes: bool,
     limit: u64,
+    /// Whether a byte is allocated after each answer, as by another thread.
+    busy: bool,
     state: Mutex<State>,
 }
 
@@ -34,7 +37,25 @@ impl TestPool {
             ledger: Ledger::new(),
             stats: Stats::default(),
         };
-        Arc::new(Self { id: PoolId::next(), tracks_sizes, limit, state: Mutex::new(state) })
+        Arc::new(Self { id: PoolId::next(), tracks_sizes, limit, busy: false, state: Mutex::new(state) })
+    }
+
+    /// A pool from which another thread allocates whenever its lock is free.
+    pub(crate) fn busy() -> Arc<dyn Allocator> {
+        let pool = Self::build(true, u64::MAX);
+        let Ok(pool) = Arc::try_unwrap(pool) else { unreachable!("there is one handle") };
+        Arc::new(Self { busy: true, ..pool })
+    }
+
+    /// An answer about the state, after which another thread allocates.
+    fn answer<R>(&self, ask: impl FnOnce(&State) -> R) -> R {
+        let mut state = lock(&self.state);
+        let answer = ask(&state);
+        if self.busy {
+            state.ledger.add(Tag::default(), 1);
+            state.stats.bytes_in_use += 1;
+        }
+        answer
     }
 
     /// A pool that tracks sizes.
@@ -103,7 +124,7 @@ unsafe impl Allocator for TestPool {
     }
 
     fn stats(&self) -> Stats {
-        lock(&self.state).stats.clone()
+        self.answer(|state| state.stats.clone())
     }
 
     fn tracks_sizes(&self) -> bool {
@@ -133,6 +154,13 @@ unsafe impl Allocator for TestPool {
     }
 
     fn ledger(&self) -> Ledger {
-        lock(&self.state).ledger.clone()
+        self.answer(|state| state.ledger.clone())
+    }
+
+    fn snapshot(&self) -> AllocatorSnapshot {
+        self.answer(|State { stats, ledger, .. }| AllocatorSnapshot {
+            stats: stats.clone(),
+            ledger: ledger.clone(),
+        })
     }
 }

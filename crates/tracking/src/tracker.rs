@@ -140,6 +140,12 @@ impl Tracker {
         self.books.open().totals.threads()
     }
 
+    /// The totals of ops and of threads, of one moment.
+    pub(crate) fn totals(&self) -> (Vec<OpTotals>, Vec<ThreadTotals>) {
+        let open = self.books.open();
+        (open.totals.rows().to_vec(), open.totals.threads())
+    }
+
     /// What was kept for backward passes.
     pub(crate) fn saves(&self) -> &Saves {
         &self.books.saves

@@ -54,7 +54,6 @@ pub struct TrainingLogError {
     /// Where it goes wrong, from 1.
     pub line: u64,
     /// What is wrong there.
-    #[source]
     pub problem: TrainingLogProblem,
 }
 

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use bfc_core::sync::{Mutex, lock, thread};
 use bfc_core::{
-    AllocError, Allocation, Allocator, Block, BlockError, Bytes, Category, MemoryKind, PoolId, Request, Stats,
+    AddressOnlyMemory, AllocError, Allocation, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Bytes,
+    Category, MemoryKind, PoolId, Request, Stats, ThreadCache,
 };
-use highwater_tracking::{EventKind, Tracker, capture};
+use highwater_tracking::{EventKind, Report, Tracker, capture};
 use shuttle::{check_pct, check_random};
 
 /// A pool of one address: the next allocation gets the block that was freed last, which is what an ABA takes.
@@ -190,6 +191,46 @@ fn concurrent_ops_keep_their_figures_apart() {
     assert!(log.executions().iter().all(|execution| execution.high_water == 11));
     assert_eq!(pool.live_bytes(), 0);
     assert_eq!(bfc_core::failed_drops(), 0);
+}
+
+/// Reports are taken while threads run ops over a pool, with thread caches or without.
+fn reports_balance(config: BfcConfig) {
+    let tracker = Tracker::new();
+    let pool = BfcAllocator::new("pool", Arc::new(AddressOnlyMemory::new()), config);
+    let pool: Arc<dyn Allocator> = Arc::new(pool);
+    let workers: Vec<_> = (0..2)
+        .map(|worker| {
+            let (tracker, pool) = (Arc::clone(&tracker), Arc::clone(&pool));
+            thread::spawn(move || {
+                let run = tracker.begin("op");
+                let allocator = run.track(&pool);
+                drop(take(&allocator, 1000 + worker));
+                take(&allocator, 300)
+            })
+        })
+        .collect();
+    for _ in 0..2 {
+        let report = Report::new(&tracker, std::slice::from_ref(&pool));
+        assert_eq!((report.live_bytes(), report.unowned_bytes), (report.pools[0].in_use, 0), "{report}");
+    }
+    for worker in workers {
+        drop(worker.join().expect("no panic"));
+    }
+    assert_eq!(pool.stats().bytes_in_use, 0);
+}
+
+fn reports_of_a_pool_balance() {
+    reports_balance(BfcConfig::new(Bytes::mib(1)));
+}
+
+fn reports_of_a_pool_with_caches_balance() {
+    reports_balance(BfcConfig::new(Bytes::mib(1)).with_thread_cache(ThreadCache::new()));
+}
+
+#[test]
+fn reports_balance_in_every_order_of_threads() {
+    check_random(reports_of_a_pool_balance, 1000);
+    check_pct(reports_of_a_pool_with_caches_balance, 1000, 3);
 }
 
 #[test]

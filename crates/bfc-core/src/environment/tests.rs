@@ -179,7 +179,7 @@ fn a_bad_value_is_named_with_its_variable_and_what_was_expected() {
 }
 
 #[test]
-fn a_slip_in_a_name_is_told_with_the_name_that_was_meant() {
+fn an_unknown_name_is_listed_with_the_closest_known_one() {
     let cases = [
         ("HIGHWATER_POOLLIMIT", Some("HIGHWATER_POOL_LIMIT")),
         ("HIGHWATER_ALOCATOR", Some("HIGHWATER_ALLOCATOR")),
@@ -196,11 +196,26 @@ fn a_slip_in_a_name_is_told_with_the_name_that_was_meant() {
         ("HIGHWATER_", None),
     ];
     for (name, nearest) in cases {
-        let expected =
-            EnvironmentError::Unknown { name: name.to_owned(), nearest: nearest.map(str::to_owned) };
-        assert_eq!(error_of(name, "bfc"), expected);
+        let environment = Environment::from_vars([(name, "bfc")]).unwrap();
+        let expected = UnknownVariable { name: name.to_owned(), nearest: nearest.map(str::to_owned) };
+        assert_eq!(environment.unknown(), [expected]);
+        assert_eq!(environment.settings(), &PoolSettings::default());
     }
-    assert!(!error_of("HIGHWATER_", "x").to_string().contains("did you mean"));
+    let nothing_like_it = Environment::from_vars([("HIGHWATER_", "x")]).unwrap();
+    assert_eq!(nothing_like_it.unknown()[0].to_string(), "unknown variable HIGHWATER_");
+}
+
+#[test]
+fn unknown_names_do_not_hide_a_choice_or_an_invalid_value() {
+    let known = [("HIGHWATER_ALOCATOR", "x"), ("HIGHWATER_DEVICE", "cpu"), ("HIGHWATER_SPLITS", "x")];
+    let environment = Environment::from_vars(known).unwrap();
+    let names: Vec<&str> = environment.unknown().iter().map(|unknown| unknown.name.as_str()).collect();
+    assert_eq!(
+        (names, environment.device()),
+        (vec!["HIGHWATER_ALOCATOR", "HIGHWATER_SPLITS"], Some(DeviceId::CPU))
+    );
+    let error = Environment::from_vars([("HIGHWATER_ALOCATOR", "x"), ("HIGHWATER_SPLIT", "x")]).unwrap_err();
+    assert!(matches!(error, EnvironmentError::BadValue { .. }), "{error}");
 }
 
 #[test]
@@ -209,11 +224,8 @@ fn texts_of_any_length_are_quoted_in_part() {
         panic!()
     };
     assert_eq!(value.len(), MAX_QUOTED);
-    let EnvironmentError::Unknown { name, .. } = error_of(&format!("{PREFIX}{}", "é".repeat(1 << 16)), "x")
-    else {
-        panic!()
-    };
-    assert_eq!(name.chars().count(), MAX_QUOTED);
+    let environment = Environment::from_vars([(format!("{PREFIX}{}", "é".repeat(1 << 16)), "x")]).unwrap();
+    assert_eq!(environment.unknown()[0].name.chars().count(), MAX_QUOTED);
 }
 
 #[cfg(unix)]
@@ -226,8 +238,8 @@ fn what_is_not_text_is_an_error_and_no_panic() {
         matches!(&value, EnvironmentError::NotUnicode { name, .. } if name == "HIGHWATER_SPLIT"),
         "{value}"
     );
-    let name = Environment::from_vars([(broken(b"HIGHWATER_SPLIT"), OsString::from("always"))]).unwrap_err();
-    assert!(matches!(&name, EnvironmentError::Unknown { .. }), "{name}");
+    let name = Environment::from_vars([(broken(b"HIGHWATER_SPLIT"), broken(b"always"))]).unwrap();
+    assert_eq!(name.unknown().len(), 1);
     // Of others, anything goes.
     assert!(Environment::from_vars([(broken(b"OTHER"), broken(b"x"))]).is_ok());
 }

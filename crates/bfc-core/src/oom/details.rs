@@ -35,7 +35,8 @@ impl OomReport {
         }
         row("reserved", self.reserved, "");
         if let Some(limit) = self.limit {
-            row("limit", limit, "");
+            let origin = self.limit_origin.as_ref().map_or(String::new(), |origin| format!("  {origin}"));
+            row("limit", limit, &origin);
         }
         if let Some(others) = self.reserved_by_others {
             row("others have", others, "");
@@ -55,6 +56,9 @@ impl OomReport {
                 format!("    {answer:>12}  {what}")
             }));
         }
+        if self.subject.is_some() {
+            lines.push(format!("  {}", Self::BATCH_HINT));
+        }
         lines.join("\n")
     }
 
@@ -71,7 +75,11 @@ impl OomReport {
         let owners = if self.holdings.is_empty() { self.holders.clone() } else { self.holdings.by_owner() };
         tell("held by", owners.into_iter().map(|(owner, bytes)| (owner.to_string(), bytes)).collect());
         let scopes = self.holdings.by_scope();
-        tell("in scopes", scopes.into_iter().map(|(scope, bytes)| (scope.to_string(), bytes)).collect());
+        let named = |scope: OwnerId| match scope {
+            OwnerId::ROOT => "(outside of modules)".to_owned(),
+            scope => scope.path(),
+        };
+        tell("in modules", scopes.into_iter().map(|(scope, bytes)| (named(scope), bytes)).collect());
         let categories = self.holdings.by_category();
         tell(
             "as",
@@ -186,8 +194,10 @@ mod tests {
             "20 ms",
             "held by",
             "6.00 MiB  oom-test",
-            "6.00 MiB  (no owner)",
+            "in modules",
+            "6.00 MiB  (outside of modules)",
             "6.00 MiB  activation",
+            "\n  largest_fit finds the largest batch that fits",
         ] {
             assert!(details.contains(part), "{part} is not in {details}");
         }

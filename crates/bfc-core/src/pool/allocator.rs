@@ -16,7 +16,7 @@ use super::callers::{CallOut, Users};
 use super::config::{ConfiguredPolicy, PoolConfig};
 use super::frontier::{SafeFrontier, TimingCounter};
 use super::growth::Growth;
-use crate::allocator::{Allocator, Request};
+use crate::allocator::{Allocator, AllocatorSnapshot, Request};
 use crate::error::{AllocError, BlockError};
 use crate::ledger::{Category, Ledger, OwnerBytes, Tag};
 use crate::memory::{Block, MemoryKind, PoolId, Span};
@@ -166,7 +166,12 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// The figures now, but for the waits. The caller holds the pool's lock and that of no cache.
     fn stats_of(&self, state: &State<P>) -> Stats {
-        Stats { bytes_limit: Some(self.config.limit), ..state.stats(self.figures_of(state)) }
+        self.stats_with(state, self.figures_of(state))
+    }
+
+    /// These figures, with those that the pool and its policy know.
+    fn stats_with(&self, state: &State<P>, figures: Stats) -> Stats {
+        Stats { bytes_limit: Some(self.config.limit), ..state.stats(figures) }
     }
 }
 
@@ -354,6 +359,18 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
 
     fn ledger(&self) -> Ledger {
         self.write(|state| self.ledger_of(state)).unwrap_or_default()
+    }
+
+    fn snapshot(&self) -> AllocatorSnapshot {
+        let (stats, ledger) = match self.enter() {
+            Some(thread) => {
+                let state = self.state.lock(thread);
+                let (figures, ledger) = self.figures_and_ledger_of(&state);
+                (self.stats_with(&state, figures), ledger)
+            }
+            None => (self.call_out.stats(), Ledger::default()),
+        };
+        AllocatorSnapshot { stats: Stats { retry: self.retry.stats(), ..stats }, ledger }
     }
 
     fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {

@@ -55,6 +55,7 @@ pub unsafe trait ConfiguredPolicy: Policy + Sized {
 #[derive(Clone, Debug)]
 pub struct PoolConfig<O> {
     pub(super) limit: u64,
+    pub(super) limit_origin: Option<Arc<str>>,
     pub(super) allow_growth: bool,
     pub(super) first_region: u64,
     pub(super) growth: GrowthRule,
@@ -75,6 +76,7 @@ impl<O> PoolConfig<O> {
     pub const fn with_options(limit: Bytes, options: O) -> Self {
         Self {
             limit: limit.0,
+            limit_origin: None,
             allow_growth: true,
             first_region: FIRST_REGION,
             growth: GrowthRule::DOUBLING,
@@ -94,6 +96,7 @@ impl<O> PoolConfig<O> {
     pub fn with_policy<Q>(self, options: Q) -> PoolConfig<Q> {
         PoolConfig {
             limit: self.limit,
+            limit_origin: self.limit_origin,
             allow_growth: self.allow_growth,
             first_region: self.first_region,
             growth: self.growth,
@@ -114,10 +117,18 @@ impl<O> PoolConfig<O> {
         &self.options
     }
 
-    /// The same with another limit.
+    /// Sets the limit and forgets the [origin](Self::with_limit_origin) of the limit before.
     #[must_use]
-    pub const fn with_limit(mut self, limit: Bytes) -> Self {
+    pub fn with_limit(mut self, limit: Bytes) -> Self {
         self.limit = limit.0;
+        self.limit_origin = None;
+        self
+    }
+
+    /// Says where the limit comes from, for out-of-memory reports: `"24.00 GiB of physical memory"`.
+    #[must_use]
+    pub fn with_limit_origin(mut self, origin: impl Into<Arc<str>>) -> Self {
+        self.limit_origin = Some(origin.into());
         self
     }
 
@@ -240,6 +251,12 @@ impl<O> PoolConfig<O> {
     #[must_use]
     pub const fn limit(&self) -> Bytes {
         Bytes(self.limit)
+    }
+
+    /// Where the limit comes from, if that is known.
+    #[must_use]
+    pub const fn limit_origin(&self) -> Option<&Arc<str>> {
+        self.limit_origin.as_ref()
     }
 
     /// Whether the pool takes memory as it needs it.

@@ -84,8 +84,13 @@ pub(super) fn allocator(
         }
         (AllocatorChoice::Passthrough, _) => {
             let timeout = if config.retry() { config.retry_timeout() } else { Duration::ZERO };
-            let passthrough = PassthroughAllocator::new(name, source);
-            Arc::new(passthrough.with_limit(config.limit()).with_retry_timeout(timeout))
+            let mut passthrough = PassthroughAllocator::new(name, source)
+                .with_limit(config.limit())
+                .with_retry_timeout(timeout);
+            if let Some(origin) = config.limit_origin() {
+                passthrough = passthrough.with_limit_origin(Arc::clone(origin));
+            }
+            Arc::new(passthrough)
         }
         (AllocatorChoice::Buddy, _) => {
             let options = buddy_options(source.memory_kind(), config.limit());
@@ -147,7 +152,11 @@ fn configured(
             .with_garbage_collection(tensorflow.garbage_collection());
     }
     if let Some(limit) = options.limit {
-        config = config.with_limit(limit_in_bytes(name, source, limit)?);
+        let limit = limit_in_bytes(name, source, limit)?;
+        // Without a chosen limit the options repeat the configuration's own, which keeps its origin.
+        if limit != config.limit() {
+            config = config.with_limit(limit);
+        }
     }
     let config = options.configure(config);
     let rules = options.cutting(*config.options(), config.limit());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Stream;
 use super::deferred::Deferred;
-use crate::allocator::{Allocator, Request};
+use crate::allocator::{Allocator, AllocatorSnapshot, Request};
 use crate::attributes::AllocationAttributes;
 use crate::error::{AllocError, BlockError, RecordError, SourceError};
 use crate::guard::Damage;
@@ -68,7 +68,6 @@ pub struct StreamAllocator {
     /// How many these are: without any, a free need not look.
     used: AtomicUsize,
     pending: Deferred<Block>,
-    pending_bytes: AtomicU64,
     stranded_bytes: AtomicU64,
     retry: AllocatorRetry,
     retry_timeout: Duration,
@@ -149,7 +148,6 @@ impl StreamAllocator {
             uses: Mutex::default(),
             used: AtomicUsize::new(0),
             pending: Deferred::new(),
-            pending_bytes: AtomicU64::new(0),
             stranded_bytes: AtomicU64::new(0),
             retry: AllocatorRetry::new(),
             retry_timeout: RETRY_TIMEOUT,
@@ -186,11 +184,21 @@ impl StreamAllocator {
     /// The frees that wait for other streams.
     #[must_use]
     pub fn pending_frees(&self) -> PendingFrees {
-        PendingFrees {
-            blocks: self.pending.len(),
-            bytes: self.pending_bytes.load(Ordering::Relaxed),
-            stranded_bytes: self.stranded_bytes.load(Ordering::Relaxed),
-        }
+        self.pending_with(|_| ()).0
+    }
+
+    /// Reads the pending frees and asks something about their blocks, under one lock acquisition.
+    fn pending_with<R>(&self, ask: impl FnOnce(&[Block]) -> R) -> (PendingFrees, R) {
+        let stranded_bytes = self.stranded_bytes.load(Ordering::Relaxed);
+        let blocks = |waiting: &[Block]| PendingFrees {
+            blocks: waiting.len(),
+            bytes: waiting.iter().map(|block| block.bytes).sum(),
+            stranded_bytes,
+        };
+        self.pending.with_waiting(|waiting| {
+            let waiting: Vec<Block> = waiting.into_iter().copied().collect();
+            (blocks(&waiting), ask(&waiting))
+        })
     }
 
     /// Gives back what no stream uses any more, without waiting. Every request does so by itself.
@@ -202,7 +210,6 @@ impl StreamAllocator {
 
     /// A pending free is one no longer.
     fn settle(&self, block: Block) {
-        self.pending_bytes.fetch_sub(block.bytes, Ordering::Relaxed);
         self.forget(&block);
         // SAFETY: the block was given back to us, and all work on other streams has ended.
         if unsafe { self.pool.deallocate(block) }.is_err() {
@@ -248,7 +255,6 @@ impl StreamAllocator {
 
     /// Lets a block that was given back wait for these streams.
     fn defer(&self, block: Block, streams: &[Arc<Stream>]) {
-        self.pending_bytes.fetch_add(block.bytes, Ordering::Relaxed);
         match self.pending.marks(streams) {
             Ok(marks) => {
                 self.pending.push(block, marks);
@@ -261,7 +267,6 @@ impl StreamAllocator {
                 self.settle(block)
             }
             Err(_) => {
-                self.pending_bytes.fetch_sub(block.bytes, Ordering::Relaxed);
                 self.stranded_bytes.fetch_add(block.bytes, Ordering::Relaxed);
             }
         }
@@ -361,11 +366,11 @@ impl StreamAllocator {
 
     /// The pool's report, with the frees that wait for other streams. If they are what is missing, they are to blame.
     fn with_pending(&self, request: &Request<'_>, mut report: OomReport) -> OomReport {
-        let waiting = self.pending.of_the_first(u64::MAX, |blocks| {
-            let freed: Vec<Block> = blocks.into_iter().copied().collect();
-            self.pool.would_fit(request, &freed)
-        });
-        let pending = self.pending_frees();
+        let would_fit = |freed: &[Block]| match freed {
+            [] => None,
+            freed => self.pool.would_fit(request, freed),
+        };
+        let (pending, waiting) = self.pending_with(would_fit);
         report.what_if.pending_done = report.what_if.pending_done.or(waiting);
         report.pending.blocks += pending.blocks;
         report.pending.bytes += pending.bytes;
@@ -508,6 +513,11 @@ unsafe impl Allocator for StreamAllocator {
 
     fn ledger(&self) -> Ledger {
         self.pool.ledger()
+    }
+
+    fn snapshot(&self) -> AllocatorSnapshot {
+        let AllocatorSnapshot { stats, ledger } = self.pool.snapshot();
+        AllocatorSnapshot { stats: Stats { retry: self.retry.stats(), ..stats }, ledger }
     }
 
     fn set_safe_frontier(&self, count: u64) {

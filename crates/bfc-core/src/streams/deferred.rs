@@ -176,6 +176,15 @@ impl<T> Deferred<T> {
         ask(waiting.things.range(..handed_in).map(|(_, (thing, _))| thing).collect())
     }
 
+    /// Runs `ask` on everything that waits now, the oldest first.
+    pub(super) fn with_waiting<R>(&self, ask: impl FnOnce(Vec<&T>) -> R) -> R {
+        if self.len() == 0 {
+            return ask(Vec::new());
+        }
+        let waiting = self.waiting();
+        ask(waiting.things.values().map(|(thing, _)| thing).collect())
+    }
+
     /// Everything that is left, after waiting for it. What cannot be waited for is left out, unless its device is lost.
     pub(super) fn finish(&self) -> Vec<T> {
         let waiting = &mut *self.waiting();

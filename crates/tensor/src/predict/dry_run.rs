@@ -52,7 +52,8 @@ pub fn dry_run<R>(
     options.into().run(program)
 }
 
-/// How a dry run is to be: made from a [`DeviceProfile`], or from [`Bytes`], which are the limit of a pool on this machine.
+/// How a dry run is to be, made from a [`DeviceProfile`]. The profile says whose allocation rules apply, so there is no dry run of
+/// a number of bytes alone: `DeviceProfile::this_machine().with_limit(Bytes::mib(64))` is a pool of 64 MiB on this machine.
 #[derive(Clone, Debug)]
 pub struct DryRunOptions {
     profile: DeviceProfile,
@@ -154,12 +155,6 @@ impl From<&DeviceProfile> for DryRunOptions {
 impl From<&DryRunOptions> for DryRunOptions {
     fn from(options: &DryRunOptions) -> Self {
         options.clone()
-    }
-}
-
-impl From<Bytes> for DryRunOptions {
-    fn from(limit: Bytes) -> Self {
-        Self::new(DeviceProfile::this_machine()).limit(limit)
     }
 }
 

@@ -7,8 +7,11 @@ use super::dry_run::{DryRun, DryRunOptions};
 use crate::device::Device;
 use crate::error::{Error, Result};
 
-/// Finds the largest number with which a program fits into a memory, by dry runs: nothing is computed, and no memory runs out
-/// but that of addresses.
+/// Finds the largest number with which a program fits into a device's memory, by dry runs: nothing is computed, and no memory
+/// runs out but that of addresses.
+///
+/// The [profile](super::DeviceProfile) names the device and so the allocation rules: the pool, its limit and the
+/// workspaces of kernels. Use the profile of the device that the program will run on.
 ///
 /// The program is run at numbers of the range from its start on, in steps that double, until one is refused, and then between
 /// the last that fitted and the first that did not. So the answer was run, and so was the number after it, which was refused:
@@ -16,10 +19,11 @@ use crate::error::{Error, Result};
 ///
 /// ```
 /// use bfc_core::Bytes;
-/// use highwater_tensor::{Tensor, largest_fit};
+/// use highwater_tensor::{DeviceProfile, Tensor, largest_fit};
 ///
-/// // Rows of 1 KiB, twice, in 1 MiB.
-/// let found = largest_fit(Bytes::mib(1), 1..=10_000, |device, rows| {
+/// // Rows of 1 KiB, twice, in a pool of 1 MiB on this machine.
+/// let profile = DeviceProfile::this_machine().with_limit(Bytes::mib(1));
+/// let found = largest_fit(profile, 1..=10_000, |device, rows| {
 ///     let x = Tensor::zeros(device, [rows as usize, 256])?;
 ///     x.relu().map(drop)
 /// })?;

@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use bfc_core::{Amount, Bytes};
+use highwater_tracking::{MemoryBound, UsableMemory};
 
 use super::gpus::{GPUS, Gpu};
 
@@ -18,7 +19,8 @@ const QUOTED: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceRules {
-    /// The host's, as `cpu:0`: regions are taken as needed, up to the limit of the pool.
+    /// The host's, as `cpu:0`: regions are taken as needed, up to the limit of the pool. Unless a limit is given, the pool
+    /// leaves a small reserve ([`UsableMemory::reserve`]).
     Cpu,
     /// A CUDA device's: one range of addresses with pages of 2 MiB behind it; unless a limit is given, the pool leaves what
     /// [`bfc_core::default_reserve`] says to the driver.
@@ -50,6 +52,8 @@ pub struct DeviceProfile {
     name: Cow<'static, str>,
     rules: DeviceRules,
     memory: Option<Bytes>,
+    /// What bounds the memory of this machine; `None` for other machines.
+    memory_bound: Option<MemoryBound>,
     limit: Option<Amount>,
     threads: Option<usize>,
     /// Whether it is this machine: then the system says what is too much, and the limit of the pool.
@@ -57,14 +61,17 @@ pub struct DeviceProfile {
 }
 
 impl DeviceProfile {
-    /// The processor and the memory of this machine: what `cpu:0` is.
+    /// The processor of this machine and the memory that this process may use: what `cpu:0` is. See
+    /// [`UsableMemory`] for the bounds that count.
     #[must_use]
     pub fn this_machine() -> Self {
-        let memory = crate::runtime::machine_memory();
-        Self { here: true, ..Self::of("this machine", DeviceRules::Cpu, memory) }
+        let (memory, memory_bound) =
+            UsableMemory::of_this_process().map(|UsableMemory { bytes, bound }| (bytes, bound)).unzip();
+        Self { here: true, memory_bound, ..Self::of("this machine", DeviceRules::Cpu, memory) }
     }
 
-    /// A machine with so much memory that computes on its processor.
+    /// A machine with so much memory that computes on its processor. Its pool leaves a small reserve, as on this machine
+    /// ([`UsableMemory::reserve`]), unless a [limit](Self::with_limit) is given.
     #[must_use]
     pub fn cpu(memory: Bytes) -> Self {
         Self::of("cpu", DeviceRules::Cpu, Some(memory))
@@ -91,7 +98,15 @@ impl DeviceProfile {
     }
 
     const fn of(name: &'static str, rules: DeviceRules, memory: Option<Bytes>) -> Self {
-        Self { name: Cow::Borrowed(name), rules, memory, limit: None, threads: None, here: false }
+        Self {
+            name: Cow::Borrowed(name),
+            rules,
+            memory,
+            memory_bound: None,
+            limit: None,
+            threads: None,
+            here: false,
+        }
     }
 
     /// The same device with another memory; it is then no longer this machine.
@@ -100,7 +115,7 @@ impl DeviceProfile {
         if self.here {
             self.name = Cow::Borrowed("cpu");
         }
-        Self { memory: Some(memory), here: false, ..self }
+        Self { memory: Some(memory), memory_bound: None, here: false, ..self }
     }
 
     /// The same device, whose pool takes at most so much: bytes, a share of the memory, or all but a reserve.
@@ -127,10 +142,22 @@ impl DeviceProfile {
         self.rules
     }
 
-    /// All its memory; `None` if this machine does not tell.
+    /// All its memory; on this machine, what the process may use. `None` if this machine does not tell.
     #[must_use]
     pub const fn memory(&self) -> Option<Bytes> {
         self.memory
+    }
+
+    /// What bounds the memory that this process may use; `None` for other machines.
+    #[must_use]
+    pub const fn memory_bound(&self) -> Option<&MemoryBound> {
+        self.memory_bound.as_ref()
+    }
+
+    /// The memory of a machine, with what bounds it; `None` if this machine does not tell.
+    pub(crate) fn usable(&self) -> Option<UsableMemory> {
+        let bound = self.memory_bound.clone().unwrap_or(MemoryBound::Physical);
+        self.memory.map(|bytes| UsableMemory { bytes, bound })
     }
 
     /// What its pool may take, if that was said.
@@ -162,6 +189,9 @@ impl fmt::Display for DeviceProfile {
         f.write_str(&self.name)?;
         if let Some(memory) = self.memory {
             write!(f, ", {memory}")?;
+        }
+        if let Some(bound) = &self.memory_bound {
+            write!(f, " ({bound})")?;
         }
         if let DeviceRules::Cuda { compute_capability: (major, minor) } = self.rules {
             write!(f, ", compute capability {major}.{minor}")?;

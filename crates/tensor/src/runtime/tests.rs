@@ -19,7 +19,9 @@ fn sort(device: &Device) -> String {
 fn code_decides_before_the_environment_and_the_environment_before_the_default() {
     let said = environment(&[("HIGHWATER_POOL_LIMIT", "2GiB"), ("HIGHWATER_ALLOCATOR_CPU", "passthrough")]);
     let default = Runtime::builder().environment(Environment::default()).build().unwrap();
-    assert_eq!(limit(&default.cpu().unwrap()), Some(DEFAULT_POOL.get()));
+    let usable = UsableMemory::of_this_process().map_or(POOL_OF_UNKNOWN_MEMORY, |usable| usable.pool_limit());
+    assert_eq!(limit(&default.cpu().unwrap()), Some(usable.get()));
+    assert_eq!(limit(&default.dry().unwrap()), Some(usable.get()));
 
     let by_environment = Runtime::builder().environment(said.clone()).build().unwrap();
     let (cpu, dry) = (by_environment.cpu().unwrap(), by_environment.dry().unwrap());
@@ -63,7 +65,7 @@ fn a_guard_cannot_be_chosen_for_a_dry_device_and_the_error_says_so() {
 fn a_limit_may_be_a_share_of_the_machines_memory() {
     let said = environment(&[("HIGHWATER_POOL_LIMIT", "50%")]);
     let runtime = Runtime::builder().environment(said).build().unwrap();
-    let total = machine_memory().unwrap();
+    let total = UsableMemory::of_this_process().unwrap().bytes;
     let half = Some(total.get() / 2);
     assert_eq!((limit(&runtime.cpu().unwrap()), limit(&runtime.dry().unwrap())), (half, half));
 }
@@ -79,11 +81,25 @@ fn all_attributes_of_a_device_lead_to_the_chosen_allocator() {
 }
 
 #[test]
-fn nonsense_in_the_systems_account_of_memory_is_no_answer() {
-    assert_eq!(total_memory("MemFree: 1 kB\nMemTotal:       16384 kB\n"), Some(Bytes::mib(16)));
-    for bad in ["", "MemTotal: 12", "MemTotal: x kB", "MemTotal: -1 kB"] {
-        assert_eq!(total_memory(bad), None, "{bad:?}");
+fn an_out_of_memory_report_names_where_the_limit_comes_from() {
+    let origin = |builder: RuntimeBuilder| {
+        let device = builder.build().unwrap().dry().unwrap();
+        let limit = limit(&device).unwrap();
+        let error = crate::Tensor::zeros(&device, [(limit / 4 + 1) as usize]).unwrap_err();
+        let report = error.out_of_memory().unwrap();
+        assert_eq!(report.limit, Some(limit));
+        report.limit_origin.as_deref().map(str::to_owned)
+    };
+    let builder = || Runtime::builder().environment(Environment::default());
+    let card = DeviceProfile::cpu(Bytes::gib(4));
+    let found = origin(builder().dry_profile(card));
+    assert_eq!(found.as_deref(), Some("4.00 GiB of physical memory less a reserve of 256.00 MiB"));
+    if let Some(usable) = UsableMemory::of_this_process() {
+        assert_eq!(origin(builder()), Some(usable.limit_origin()));
     }
+    let said = environment(&[("HIGHWATER_POOL_LIMIT", "1GiB")]);
+    assert_eq!(origin(builder().environment(said.clone())).as_deref(), Some("HIGHWATER_POOL_LIMIT"));
+    assert_eq!(origin(builder().environment(said).pool(Bytes::mib(8))), None);
 }
 
 #[test]

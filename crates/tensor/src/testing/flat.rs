@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 
-use bfc_core::Bytes;
+use bfc_core::{AllocatorSnapshot, Bytes};
 
 use super::growth::Growth;
 use crate::device::Device;
@@ -60,12 +60,14 @@ pub fn check_flat_after(
         run(number)?;
     }
     let pool = device.borrow().default_allocator().map_err(|error| NotFlat::failed(0, error))?;
-    let (before, ledger) = (pool.stats().bytes_in_use, pool.ledger());
+    let AllocatorSnapshot { stats, ledger } = pool.snapshot();
+    let before = stats.bytes_in_use;
     for number in warm..steps {
         run(number)?;
-        let after = pool.stats().bytes_in_use;
+        let AllocatorSnapshot { stats, ledger: now } = pool.snapshot();
+        let after = stats.bytes_in_use;
         if after != before {
-            let growth = Growth::of_live(&ledger, &pool.ledger());
+            let growth = Growth::of_live(&ledger, &now);
             return Err(NotFlat::Changed { step: number, warm, before, after, growth });
         }
     }

@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 
-use bfc_core::{Bytes, Ledger};
+use bfc_core::{AllocatorSnapshot, Bytes, Ledger};
 
 use super::growth::Growth;
 use crate::device::Device;
@@ -65,15 +65,15 @@ macro_rules! assert_peak {
 pub fn measure_peak<R>(device: &impl Borrow<Device>, program: impl FnOnce() -> R) -> Result<MeasuredPeak<R>> {
     let pool = device.borrow().default_allocator()?;
     pool.clear_stats();
-    let (before, ledger) = (pool.stats().bytes_in_use, pool.ledger());
+    let before = pool.snapshot();
     let value = program();
-    let stats = pool.stats();
+    let AllocatorSnapshot { stats, ledger } = pool.snapshot();
     Ok(MeasuredPeak {
         value,
-        before,
+        before: before.stats.bytes_in_use,
         peak: stats.peak_bytes_in_use,
         raised_by: stats.peak_tag.owner.path(),
-        ledgers: Box::new((ledger, pool.ledger())),
+        ledgers: Box::new((before.ledger, ledger)),
     })
 }
 

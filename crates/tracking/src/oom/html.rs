@@ -1,8 +1,8 @@
 //! The report as a page of its own: no script, no network.
 
-use bfc_core::Bytes;
+use bfc_core::{Bytes, OomReport};
 
-use super::{Answer, Holder, OutOfMemory};
+use super::{Answer, OutOfMemory};
 use crate::page::{STYLE, escaped};
 
 const HEAD: &str = r#"<!doctype html>
@@ -33,13 +33,17 @@ pub(super) fn page(report: &OutOfMemory) -> String {
     }
     for (kind, holders) in report.holders() {
         let all = holders.iter().map(|holder| holder.bytes).sum::<u64>().max(1) as f64;
-        let rows = holders.iter().map(|Holder { name, bytes }| {
-            let name = if name.is_empty() { "(outside of ops)" } else { name };
-            [escaped(name), format!("{} ({:.1} %)", Bytes(*bytes), *bytes as f64 / all * 100.0)]
+        let rows = holders.iter().map(|holder| {
+            let bytes = holder.bytes;
+            let share = bytes as f64 / all * 100.0;
+            [escaped(&holder.shown(kind)), format!("{} ({share:.1} %)", Bytes(bytes))]
         });
         if !holders.is_empty() {
             page += &table(&format!("Held by {kind}"), ["who", "live then"], rows);
         }
+    }
+    if report.shape.is_some() {
+        page += &format!("<p class=\"quiet\">{}</p>\n", OomReport::BATCH_HINT);
     }
     page + "</main>\n</body>\n</html>\n"
 }

@@ -46,10 +46,31 @@ fn the_data_names_op_scope_shape_figures_holders_and_answers() {
     for part in [
         "300.00 KiB (activation) asked of cpu:0 by oom-net.block0.matmul for [300, 256] of f32",
         "yes  without",
+        "held by modules\n      900.00 KiB  oom-net.block0",
+        "\n  largest_fit finds the largest batch that fits, by dry runs",
     ] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
     drop(held);
+}
+
+#[test]
+fn memory_outside_of_modules_is_named_so() {
+    let holder = |name: &str| vec![Holder { name: name.to_owned(), bytes: 1024 }];
+    let report = OutOfMemory {
+        ops: holder("relu"),
+        scopes: holder(""),
+        limit_origin: Some("here".to_owned()),
+        ..OutOfMemory::default()
+    };
+    let text = report.to_string();
+    assert!(text.contains("held by ops\n        1.00 KiB  relu"), "{text}");
+    assert!(text.contains("held by modules\n        1.00 KiB  (outside of modules)"), "{text}");
+    assert!(!text.contains("largest_fit"), "there is no batch: {text}");
+    assert!(report.to_html().contains("<td>(outside of modules)</td>"));
+    let unowned = OutOfMemory { ops: holder(""), limit: Some(1024), ..report };
+    let text = unowned.to_string();
+    assert!(text.contains("(outside of ops)") && text.contains("1.00 KiB, here"), "{text}");
 }
 
 #[test]

@@ -130,7 +130,7 @@ function told_facts(report) {
   if (report.pending_bytes > 0) facts.push(bytes(report.pending_bytes) + " given back but pinned in " + count(report.pending_blocks) + " blocks");
   if (report.stranded_bytes > 0) facts.push(bytes(report.stranded_bytes) + " stranded");
   facts.push(bytes(report.reserved) + " reserved");
-  if (report.limit !== null) facts.push("limit " + bytes(report.limit));
+  if (report.limit !== null) facts.push("limit " + bytes(report.limit) + (report.limit_origin ? " (" + report.limit_origin + ")" : ""));
   if (report.reserved_by_others !== null) facts.push("others have " + bytes(report.reserved_by_others));
   if (report.waited_ms > 0) facts.push("waited " + count(report.waited_ms) + " ms");
   if (report.retries > 0) facts.push("made again " + count(report.retries) + " times");
@@ -161,7 +161,7 @@ function failures(data) {
     const pairs = rows => rows.map(row => [row.name, row.bytes]);
     if (report) {
       const of = report.budget ? report.budget.live : report.in_use;
-      const kinds = [["by op", "op", pairs(report.ops)], ["by module", "module", pairs(report.scopes)],
+      const kinds = [["by op", "op", pairs(report.ops)], ["by module", "module", pairs(report.scopes).map(([name, size]) => [name || "(outside of modules)", size])],
         ["by category", "category", pairs(report.categories).map(([name, size]) => [worded(name), size])]];
       const group = make("span", undefined, { role: "group" }), controls = make("div", undefined, { class: "controls" }), place = make("div");
       controls.append(group);

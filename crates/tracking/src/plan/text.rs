@@ -47,7 +47,6 @@ pub struct PlanTextError {
     /// The line's number, from 1 upward.
     pub line: u64,
     /// What is wrong with it.
-    #[source]
     pub problem: PlanTextProblem,
 }
 

@@ -299,3 +299,14 @@ fn calls_that_together_leave_64_bits_are_reported_all_the_same() {
     let report = Report { ops: vec![row("a"), row("b")], ..Report::default() };
     assert!(report.to_string().contains(&u64::MAX.to_string()), "{report}");
 }
+
+#[test]
+fn a_report_reads_all_figures_of_a_pool_at_once() {
+    let (tracker, pool) = (Tracker::new(), TestPool::busy());
+    for _ in 0..3 {
+        let report = Report::new(&tracker, &[Arc::clone(&pool), Arc::clone(&pool)]);
+        assert_eq!(report.live_bytes(), report.pools.iter().map(|row| row.in_use).sum::<u64>());
+        let categories = report.categories.iter().map(|row| row.live_bytes).sum::<u64>();
+        assert_eq!(categories, report.live_bytes());
+    }
+}

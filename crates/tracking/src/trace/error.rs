@@ -16,7 +16,6 @@ pub struct TraceError {
     /// Where it goes wrong.
     pub place: TracePlace,
     /// What is wrong there.
-    #[source]
     pub problem: TraceProblem,
 }
 
@@ -65,8 +64,8 @@ impl TracePlace {
 #[non_exhaustive]
 pub enum TraceProblem {
     /// The file could not be read or decompressed.
-    #[error("{0}")]
-    Io(#[source] io::Error),
+    #[error(transparent)]
+    Io(io::Error),
     /// What is compressed in the file cannot be had.
     #[error("{0}")]
     Compressed(CompressedProblem),
@@ -180,13 +179,13 @@ pub enum TraceProblem {
         limit: u32,
     },
     /// The pickle cannot be read.
-    #[error("{0}")]
+    #[error(transparent)]
     Pickle(#[from] PickleProblem),
     /// The recording cannot be read.
-    #[error("{0}")]
+    #[error(transparent)]
     Recording(#[from] HwmProblem),
     /// The snapshot does not have the shape of PyTorch's.
-    #[error("{0}")]
+    #[error(transparent)]
     Snapshot(#[from] SnapshotProblem),
 }
 

@@ -139,11 +139,15 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         add_figures(&state.accounts.figures, &self.lock_caches())
     }
 
-    /// The pool's ledger and those of the caches.
+    /// The ledger of the pool and the caches.
     pub(super) fn ledger_of(&self, state: &State<P>) -> Ledger {
-        let mut ledger = state.accounts.ledger.clone();
-        self.lock_caches().iter().for_each(|shard| ledger.add_all(&shard.accounts.ledger));
-        ledger
+        add_ledgers(&state.accounts.ledger, &self.lock_caches())
+    }
+
+    /// The figures and the ledger of the pool and the caches, with all caches locked once.
+    pub(super) fn figures_and_ledger_of(&self, state: &State<P>) -> (Stats, Ledger) {
+        let shards = self.lock_caches();
+        (add_figures(&state.accounts.figures, &shards), add_ledgers(&state.accounts.ledger, &shards))
     }
 
     /// One owner's account, over the pool and the caches.
@@ -156,8 +160,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         sum
     }
 
-    /// The pool's accounts and those of the caches as one, by the policy's slots; and the slots that caches keep free.
-    pub(super) fn accounts_of<'a>(&self, state: &'a State<P>) -> (Cow<'a, Accounts>, HashSet<u32>) {
+    /// The accounts of the pool and the caches, at one moment.
+    pub(super) fn accounts_of<'a>(&self, state: &'a State<P>) -> MergedAccounts<'a> {
         state.accounts_with(&self.lock_caches())
     }
 
@@ -188,21 +192,11 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         blocks.iter().filter_map(slot_of).collect()
     }
 
-    /// A copy of the policy in which the blocks that caches keep are free.
-    pub(super) fn copy_of(&self, state: &State<P>) -> Box<dyn Policy> {
-        let mut copy = state.policy.boxed_clone();
-        for slot in self.accounts_of(state).1 {
-            // Live there, by the rules of caches; if not, it is free as wanted.
-            let _ = copy.free(slot, 0);
-        }
-        copy
-    }
-
     /// Checks every rule of [`INVARIANTS`](crate::INVARIANTS).
     pub(super) fn check_all(&self, state: &State<P>) -> Result<(), InvariantError> {
         let limit = (!state.over_delivered).then_some(self.config.limit);
         let shards = self.lock_caches();
-        let (sum, cached) = state.accounts_with(&shards);
+        let MergedAccounts { sum, cached } = state.accounts_with(&shards);
         check(&state.policy, &sum, &cached, limit)?;
         state.check_caches(&shards, &sum)
     }
@@ -219,6 +213,15 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 }
 
+/// The accounts of a pool and its caches as one, by the policy's slots.
+#[derive(Debug)]
+pub(super) struct MergedAccounts<'a> {
+    /// The sum of all accounts.
+    pub(super) sum: Cow<'a, Accounts>,
+    /// The slots that caches keep free.
+    pub(super) cached: HashSet<u32>,
+}
+
 impl<P: Policy> State<P> {
     /// Frees one block that a cache keeps; whether there was one.
     fn take_back(&mut self, shard: &mut Shard) -> bool {
@@ -229,16 +232,15 @@ impl<P: Policy> State<P> {
         true
     }
 
-    /// The accounts of the pool and the caches as one, by the policy's slots; and the slots that caches keep free.
-    fn accounts_with(&self, shards: &[BiasedGuard<'_, Shard>]) -> (Cow<'_, Accounts>, HashSet<u32>) {
+    fn accounts_with(&self, shards: &[BiasedGuard<'_, Shard>]) -> MergedAccounts<'_> {
         let mut cached = HashSet::new();
         if shards.is_empty() {
-            return (Cow::Borrowed(&self.accounts), cached);
+            return MergedAccounts { sum: Cow::Borrowed(&self.accounts), cached };
         }
         let mut sum = self.accounts.clone();
         sum.figures = add_figures(&sum.figures, shards);
+        sum.ledger = add_ledgers(&sum.ledger, shards);
         for shard in shards {
-            sum.ledger.add_all(&shard.accounts.ledger);
             for leased in shard.leased() {
                 if leased.in_use {
                     let account = shard.accounts.by_slot[leased.slot as usize];
@@ -248,7 +250,17 @@ impl<P: Policy> State<P> {
                 }
             }
         }
-        (Cow::Owned(sum), cached)
+        MergedAccounts { sum: Cow::Owned(sum), cached }
+    }
+
+    /// A copy of the policy in which these slots, which caches keep, are free.
+    pub(super) fn policy_without(&self, cached: &HashSet<u32>) -> Box<dyn Policy> {
+        let mut copy = self.policy.boxed_clone();
+        for &slot in cached {
+            // The slot is live in the policy. An error would mean that it is free already.
+            let _ = copy.free(slot, 0);
+        }
+        copy
     }
 
     /// Checks the rule of caches; `sum` are the accounts of the pool and the caches.
@@ -285,5 +297,12 @@ fn add_figures(pool: &Stats, shards: &[BiasedGuard<'_, Shard>]) -> Stats {
         sum.largest_alloc_bytes = sum.largest_alloc_bytes.max(figures.largest_alloc_bytes);
         sum.bytes_in_use -= shard.cached_bytes();
     }
+    sum
+}
+
+/// The ledger of a pool, without what is leased, and those of its caches.
+fn add_ledgers(pool: &Ledger, shards: &[BiasedGuard<'_, Shard>]) -> Ledger {
+    let mut sum = pool.clone();
+    shards.iter().for_each(|shard| sum.add_all(&shard.accounts.ledger));
     sum
 }

@@ -10,7 +10,7 @@ use crate::pool::config::ConfiguredPolicy;
 use crate::pool::dump::Inside;
 use crate::pool::info::{BinInfo, ChunkInfo, bin_infos, chunk_infos};
 use crate::pool::invariants::InvariantError;
-use crate::stats::RetryStats;
+use crate::stats::{RetryStats, Stats};
 use crate::units::Bytes;
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
@@ -48,7 +48,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// the source.
     #[must_use]
     pub fn policy(&self) -> Option<Box<dyn Policy>> {
-        self.write(|state| self.copy_of(state))
+        self.write(|state| state.policy_without(&self.accounts_of(state).cached))
     }
 
     /// The pool's number, which its blocks bear.
@@ -66,7 +66,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// All chunks by region and address.
     #[must_use]
     pub fn chunks(&self) -> Vec<ChunkInfo> {
-        self.write(|state| chunk_infos(&state.policy, &self.accounts_of(state).0)).unwrap_or_default()
+        self.write(|state| chunk_infos(&state.policy, &self.accounts_of(state).sum)).unwrap_or_default()
     }
 
     /// The 21 size classes, from the smallest up.
@@ -84,7 +84,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// The pool in 100 characters over all its regions: `*` bytes asked for, `x` bytes granted beyond that, `_` free.
     #[must_use]
     pub fn render_occupancy(&self) -> String {
-        self.write(|state| self.inside(state).render_occupancy()).unwrap_or_default()
+        self.write(|state| inside(state, &self.accounts_of(state).sum).render_occupancy()).unwrap_or_default()
     }
 
     /// The pool at length, as one wants to see it after a request for `rounded` bytes failed: bins, regions, chunks,
@@ -93,8 +93,9 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     pub fn memory_log(&self, rounded: u64) -> String {
         let retry = self.retry.stats();
         self.write(|state| {
-            let stats = crate::Stats { retry, ..self.stats_of(state) };
-            self.inside(state).memory_log(self.name(), rounded, &stats)
+            let accounts = self.accounts_of(state).sum;
+            let stats = Stats { retry, ..self.stats_with(state, accounts.figures.clone()) };
+            inside(state, &accounts).memory_log(self.name(), rounded, &stats)
         })
         .unwrap_or_default()
     }
@@ -118,11 +119,6 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         Some(work(&mut self.state.lock(thread)))
     }
 
-    fn inside(&self, state: &State<P>) -> Inside {
-        let chunks = chunk_infos(&state.policy, &self.accounts_of(state).0);
-        Inside { regions: state.policy.regions(), chunks }
-    }
-
     /// Runs `work` on the place of a live block; the answer for the empty block is `empty`.
     pub(super) fn of_block<R>(
         &self,
@@ -141,4 +137,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         self.write(|state| state.live(block).map(|place| work(&mut state.accounts, place)))
             .unwrap_or(Err(BlockError::Reentrant))
     }
+}
+
+fn inside<P: Policy>(state: &State<P>, accounts: &Accounts) -> Inside {
+    Inside { regions: state.policy.regions(), chunks: chunk_infos(&state.policy, accounts) }
 }

@@ -11,6 +11,7 @@ use crate::policy::{GRANULE, Moment, Need, Policy};
 use crate::pool::config::ConfiguredPolicy;
 use crate::pool::growth::available;
 use crate::retry::{Refusal, Want};
+use crate::stats::Stats;
 use crate::sync::ThreadNumber;
 use crate::units::round_up;
 
@@ -226,10 +227,11 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             }
             cause => {
                 let verdict = self.verdict(state, wanted, &cause);
-                let mut report = self.report(state, wanted, verdict);
-                if last || !wait {
-                    self.complete(state, wanted, matches!(cause, Shortfall::Source(_)), &mut report);
-                }
+                let report = if last || !wait {
+                    self.full_report(state, wanted, verdict, matches!(cause, Shortfall::Source(_)))
+                } else {
+                    self.report(state, self.stats_of(state), wanted, verdict)
+                };
                 AllocError::OutOfMemory(Box::new(report))
             }
         };
@@ -244,12 +246,18 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// What takes no time to tell.
-    fn report(&self, state: &State<P>, wanted: &Wanted, verdict: Verdict) -> OomReport {
-        let stats = self.stats_of(state);
+    pub(super) fn report(
+        &self,
+        state: &State<P>,
+        stats: Stats,
+        wanted: &Wanted,
+        verdict: Verdict,
+    ) -> OomReport {
         let request = Request::new(wanted.need.bytes).with_alignment(wanted.need.alignment);
         OomReport {
             rounded: wanted.rounded,
             limit: Some(self.config.limit),
+            limit_origin: self.config.limit_origin.clone(),
             reserved: stats.bytes_reserved,
             in_use: stats.bytes_in_use,
             free: stats.free_bytes(),
@@ -265,9 +273,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let mut report = self.write(|state| {
             let rounded = state.policy.rounded(need.bytes, need.alignment)?;
             let wanted = Wanted { need, rounded, tag: request.tag };
-            let mut report = self.report(state, &wanted, verdict);
-            self.complete(state, &wanted, false, &mut report);
-            Some(report)
+            Some(self.full_report(state, &wanted, verdict, false))
         })??;
         report.subject = request.contents.map(Into::into);
         Some(report)

@@ -1,11 +1,14 @@
 //! What a pool could do if things were otherwise, tried on copies of its policy.
 
+use std::collections::HashSet;
+
+use super::cached::MergedAccounts;
 use super::slow_path::Wanted;
 use super::{PolicyAllocator, State};
 use crate::allocator::Request;
 use crate::ledger::Category;
 use crate::memory::{Block, Span};
-use crate::oom::{Checkpoint, HOLDERS, Holdings, OomReport, WhatIf};
+use crate::oom::{Checkpoint, HOLDERS, Holdings, OomReport, Verdict, WhatIf};
 use crate::policy::{Need, Policy};
 use crate::pool::config::ConfiguredPolicy;
 use crate::pool::growth::available;
@@ -21,25 +24,36 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
                 end: request.attributes.end,
                 ..Need::new(request.bytes).with_alignment(request.alignment)
             };
+            let cached = self.accounts_of(state).cached;
             let slots = self.slots_of(state, freed);
-            self.fits_without(state, &need, slots.into_iter())
+            self.fits_without(state, &cached, &need, slots.into_iter())
         })
     }
 
-    /// Completes a report by what takes time: who holds what, what others have, what would have made room. `short` is
-    /// whether the source, and not the limit, left too little.
+    /// The complete report: the holders, the memory of other processes, and what would have made room. All figures come from
+    /// the accounts of one moment. `short` says whether the source, and not the limit, left too little.
     #[cold]
-    pub(super) fn complete(&self, state: &State<P>, wanted: &Wanted, short: bool, report: &mut OomReport) {
-        let chunks = chunk_infos(&state.policy, &self.accounts_of(state).0);
+    pub(super) fn full_report(
+        &self,
+        state: &State<P>,
+        wanted: &Wanted,
+        verdict: Verdict,
+        short: bool,
+    ) -> OomReport {
+        let MergedAccounts { sum, cached } = self.accounts_of(state);
+        let stats = self.stats_with(state, sum.figures.clone());
+        let mut report = self.report(state, stats, wanted, verdict);
+        let chunks = chunk_infos(&state.policy, &sum);
         let live: Vec<&ChunkInfo> = chunks.iter().filter(|chunk| chunk.in_use()).collect();
-        report.holders = self.ledger_of(state).largest_holders(HOLDERS);
+        report.holders = sum.ledger.largest_holders(HOLDERS);
         report.holdings = Holdings::sum(live.iter().map(|chunk| (chunk.tag, chunk.bytes)));
         for chunk in chunks.iter().filter(|chunk| chunk.freed_at > 0) {
             report.pending.blocks += 1;
             report.pending.bytes += chunk.bytes;
         }
         report.reserved_by_others = self.reserved_by_others(state);
-        report.what_if = self.what_if(state, wanted, short, &live);
+        report.what_if = self.what_if(state, &cached, wanted, short, &live);
+        report
     }
 
     fn reserved_by_others(&self, state: &State<P>) -> Option<u64> {
@@ -49,20 +63,33 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         Some(used?.saturating_sub(state.policy.reserved_bytes()))
     }
 
-    fn what_if(&self, state: &State<P>, wanted: &Wanted, short: bool, live: &[&ChunkInfo]) -> WhatIf {
+    fn what_if(
+        &self,
+        state: &State<P>,
+        cached: &HashSet<u32>,
+        wanted: &Wanted,
+        short: bool,
+        live: &[&ChunkInfo],
+    ) -> WhatIf {
         let need = &wanted.need;
         WhatIf {
             compacted: self.fits_compacted(state, need, live),
-            trimmed: self.fits_trimmed(state, wanted, short),
-            pending_done: state.policy.has_pending().then(|| self.fits_when_done(state, need)),
+            trimmed: self.fits_trimmed(state, cached, wanted, short),
+            pending_done: state.policy.has_pending().then(|| self.fits_when_done(state, cached, need)),
             split: self.fits_split_otherwise(state, need, live),
-            checkpointed: self.fits_checkpointed(state, need, live),
+            checkpointed: self.fits_checkpointed(state, cached, need, live),
         }
     }
 
     /// Whether a need finds room on a copy of the policy once these slots are free.
-    fn fits_without(&self, state: &State<P>, need: &Need, slots: impl Iterator<Item = u32>) -> bool {
-        let mut policy = self.copy_of(state);
+    fn fits_without(
+        &self,
+        state: &State<P>,
+        cached: &HashSet<u32>,
+        need: &Need,
+        slots: impl Iterator<Item = u32>,
+    ) -> bool {
+        let mut policy = state.policy_without(cached);
         let idle = policy.idle_bytes();
         for slot in slots {
             // A slot that holds no block frees nothing.
@@ -83,8 +110,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         self.replaces_idle(policy) && idle > idle_before && rounded <= room
     }
 
-    fn fits_when_done(&self, state: &State<P>, need: &Need) -> bool {
-        let mut policy = self.copy_of(state);
+    fn fits_when_done(&self, state: &State<P>, cached: &HashSet<u32>, need: &Need) -> bool {
+        let mut policy = state.policy_without(cached);
         let idle = policy.idle_bytes();
         policy.merge_ripe(u64::MAX);
         self.fits_in(&mut *policy, &Need { freed_before: None, ..*need }, idle)
@@ -136,8 +163,14 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Where the source is out of memory, what it would do with the regions that it gets back is its own affair.
-    fn fits_trimmed(&self, state: &State<P>, wanted: &Wanted, short: bool) -> Option<bool> {
-        let mut policy = self.copy_of(state);
+    fn fits_trimmed(
+        &self,
+        state: &State<P>,
+        cached: &HashSet<u32>,
+        wanted: &Wanted,
+        short: bool,
+    ) -> Option<bool> {
+        let mut policy = state.policy_without(cached);
         let mut trimmed = 0;
         while let Some(Span { bytes, .. }) = policy.take_idle_region(u64::MAX) {
             trimmed += bytes;
@@ -149,7 +182,13 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         (!(fits && short)).then_some(fits)
     }
 
-    fn fits_checkpointed(&self, state: &State<P>, need: &Need, live: &[&ChunkInfo]) -> Option<Checkpoint> {
+    fn fits_checkpointed(
+        &self,
+        state: &State<P>,
+        cached: &HashSet<u32>,
+        need: &Need,
+        live: &[&ChunkInfo],
+    ) -> Option<Checkpoint> {
         let kept = live.iter().filter(|chunk| chunk.tag.category == Category::Activation);
         let sums = Holdings::sum(kept.clone().map(|chunk| (chunk.tag, chunk.bytes)));
         let (scope, bytes) = *sums.by_scope().first()?;
@@ -160,7 +199,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             let freed = blocks.binary_search(&piece.span.address).is_ok();
             slots.extend(piece.slot.filter(|_| freed));
         });
-        Some(Checkpoint { scope, bytes, fits: self.fits_without(state, need, slots.into_iter()) })
+        Some(Checkpoint { scope, bytes, fits: self.fits_without(state, cached, need, slots.into_iter()) })
     }
 }
 

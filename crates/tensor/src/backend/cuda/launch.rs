@@ -122,7 +122,7 @@ impl Launcher {
     }
 
     pub(super) fn failed(&self, op: &'static str, error: &ComputeError) -> Error {
-        Error::Device { op, device: self.compute.name().to_owned(), source: error.clone().into() }
+        Error::Device { op, device: self.compute.name().to_owned(), reason: error.clone().into() }
     }
 }
 

@@ -97,16 +97,23 @@ fn what_a_device_has_not_is_refused_and_a_limit_is_a_share_of_what_it_has() {
     let take = |bytes: u64| move |device: &Device| Tensor::zeros(device, [bytes as usize / 4]).map(drop);
     for profile in [DeviceProfile::cpu(Bytes::gib(4)), DeviceProfile::cuda(Bytes::gib(4), (9, 0))] {
         on(profile.clone()).run(take(2 << 30)).unwrap();
-        // A GPU's pool leaves some of it to the driver.
-        let all = on(profile.clone()).run(take(4 << 30));
-        assert_eq!(all.is_err(), matches!(profile.rules(), crate::DeviceRules::Cuda { .. }));
-        let more = on(profile.clone()).run(take((4 << 30) + 256)).unwrap_err();
+        // A GPU's pool leaves some of it to the driver, a CPU's to the rest of the process.
+        let more = on(profile.clone()).run(take(4 << 30)).unwrap_err();
         assert!(more.out_of_memory().is_some());
         let half = on(profile.with_limit("50%".parse::<bfc_core::Amount>().unwrap()));
         assert_eq!(half.run(take(1 << 30)).unwrap().peak.limit, Some(2 << 30));
         // What is said of the pool counts before the profile.
         assert_eq!(half.limit(Bytes::gib(1)).run(take(1 << 20)).unwrap().peak.limit, Some(1 << 30));
     }
+}
+
+#[test]
+fn the_pool_of_a_cpu_leaves_a_sixteenth_of_its_memory() {
+    let take = |bytes: u64| move |device: &Device| Tensor::zeros(device, [bytes as usize / 4]).map(drop);
+    let machine = on(DeviceProfile::cpu(Bytes::gib(4)));
+    let limit = (4 << 30) - (256 << 20);
+    assert_eq!(machine.run(take(limit)).unwrap().peak.limit, Some(limit));
+    assert!(machine.run(take(limit + 256)).is_err());
 }
 
 #[test]

@@ -15,7 +15,6 @@ pub struct HwmError {
     /// Where it goes wrong, in bytes from the beginning.
     pub offset: u64,
     /// What is wrong there.
-    #[source]
     pub problem: HwmProblem,
 }
 
@@ -24,8 +23,8 @@ pub struct HwmError {
 #[non_exhaustive]
 pub enum HwmProblem {
     /// The file could not be read.
-    #[error("{0}")]
-    Io(#[source] io::Error),
+    #[error(transparent)]
+    Io(io::Error),
     /// The file does not begin as recordings do.
     #[error("not a recording: expected the first bytes of an .hwm file")]
     NotHwm,
@@ -64,8 +63,8 @@ pub enum HwmProblem {
     #[error("a block stands where none of its kind may stand")]
     OutOfOrder,
     /// Facts or summary are not the JSON that they should be.
-    #[error("{0}")]
-    Json(#[source] serde_json::Error),
+    #[error(transparent)]
+    Json(serde_json::Error),
     /// An event cannot be what was recorded.
     #[error(transparent)]
     Events(#[from] BlockProblem),
