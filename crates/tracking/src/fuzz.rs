@@ -32,6 +32,7 @@ const LIMITS: TraceLimits = TraceLimits {
     idle_lines: 50,
     input_bytes: 256 * KIB,
     held_bytes: 1024 * KIB,
+    ratio: 100,
 };
 
 /// A file of any format.
@@ -164,7 +165,15 @@ pub fn gzip(data: &[u8]) {
 
 /// Small limits for recordings.
 const RECORDING_LIMITS: RecordingLimits =
-    RecordingLimits { events: 1000, owners: 50, depth: 8, pools: 4, threads: 4, input_bytes: 256 * KIB };
+    RecordingLimits {
+    events: 1000,
+    owners: 50,
+    depth: 8,
+    pools: 4,
+    threads: 4,
+    input_bytes: 256 * KIB,
+    held_bytes: 4096 * KIB,
+};
 
 /// An `.hwm` file, as it is and with checksums that fit.
 pub fn hwm(data: &[u8]) {
@@ -341,21 +350,39 @@ fn check(trace: &Trace) {
 
 /// Every block is allocated once, in the order of numbers, freed at most once and not before; the most bytes live at a time.
 fn check_events(trace: &Trace) -> u128 {
-    let mut live: Vec<Option<u64>> = Vec::new();
+    // By block: its bytes, and those that it occupies.
+    let mut live: Vec<Option<(u64, u64)>> = Vec::new();
     let (mut sum, mut peak) = (0_u128, 0);
+    let mut allocated = None;
     for event in trace.events() {
         match *event {
-            TraceEvent::Alloc { block, bytes, label } => {
+            TraceEvent::Alloc { block, bytes, label, alignment } => {
+                assert!(alignment.is_power_of_two());
                 assert_eq!(block as usize, live.len());
                 assert!((label as usize) < trace.labels().len());
-                live.push(Some(bytes));
-                sum += u128::from(bytes);
                 peak = sum.max(peak);
+                live.push(Some((bytes, bytes)));
+                sum += u128::from(bytes);
+                allocated = Some(block);
+                continue;
+            }
+            TraceEvent::Occupy { block, start, end } => {
+                let (bytes, occupied) = live[block as usize].as_mut().expect("only live blocks lend bytes");
+                assert!(start <= end && end <= *bytes);
+                // Right after its allocation, a block never occupied the other bytes.
+                if allocated != Some(block) {
+                    peak = sum.max(peak);
+                }
+                sum = sum - u128::from(*occupied) + u128::from(end - start);
+                *occupied = end - start;
             }
             TraceEvent::Free { block } => {
-                sum -= u128::from(live[block as usize].take().expect("only live blocks are freed"));
+                peak = sum.max(peak);
+                let (_, occupied) = live[block as usize].take().expect("only live blocks are freed");
+                sum -= u128::from(occupied);
             }
         }
+        allocated = None;
     }
-    peak
+    sum.max(peak)
 }

@@ -212,6 +212,7 @@ fn sizes(trace: &Trace) -> Vec<(bool, u64)> {
             (true, bytes)
         }
         TraceEvent::Free { block } => (false, blocks[block as usize]),
+        TraceEvent::Occupy { .. } => panic!("a recording has no such events"),
     };
     trace.events().iter().map(size).collect()
 }

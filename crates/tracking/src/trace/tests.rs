@@ -25,7 +25,7 @@ fn a_written_trace_reads_as_the_same() {
     let trace = parse(text).unwrap();
     assert_eq!(write(&trace), text);
     assert_eq!(trace.labels(), ["aten::empty", "a label of words"]);
-    assert_eq!(trace.events()[3], TraceEvent::Alloc { block: 2, bytes: 0, label: 0 });
+    assert_eq!(trace.events()[3], TraceEvent::Alloc { block: 2, bytes: 0, label: 0, alignment: 1 });
     assert_eq!(trace.comments()[2], TraceComment { position: 2, text: "mark: two".to_owned() });
     assert_eq!(parse(&write(&trace)).unwrap(), trace);
 }
