@@ -114,7 +114,9 @@ pub enum PlanError {
         index: usize,
     },
     /// An offset is not a multiple of the granule or of the block's alignment.
-    #[error("block {index} lies at {offset}, which is not a multiple of the granule and the block's alignment")]
+    #[error(
+        "block {index} lies at {offset}, which is not a multiple of the granule and the block's alignment"
+    )]
     Misaligned {
         /// The block's index.
         index: usize,

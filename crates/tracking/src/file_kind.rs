@@ -102,9 +102,9 @@ fn zip(start: &[u8]) -> FileKind {
 
 fn is_html(start: &[u8]) -> bool {
     let text = start.trim_ascii_start();
-    [&b"<!doctype html"[..], b"<html"].iter().any(|tag| {
-        text.get(..tag.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(tag))
-    })
+    [&b"<!doctype html"[..], b"<html"]
+        .iter()
+        .any(|tag| text.get(..tag.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(tag)))
 }
 
 /// The length of a header in eight bytes, and a JSON object.
@@ -119,7 +119,11 @@ impl fmt::Display for FileKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LfsPointer { bytes: Some(bytes) } => {
-                write!(f, "a Git LFS pointer to a file of {}; `git lfs pull` downloads that file", Bytes(*bytes))
+                write!(
+                    f,
+                    "a Git LFS pointer to a file of {}; `git lfs pull` downloads that file",
+                    Bytes(*bytes)
+                )
             }
             Self::LfsPointer { bytes: None } => {
                 f.write_str("a Git LFS pointer; `git lfs pull` downloads the file itself")
@@ -136,7 +140,9 @@ impl fmt::Display for FileKind {
             Self::Safetensors => {
                 f.write_str("a safetensors file, which holds weights and not a record of allocations")
             }
-            Self::Pickle => f.write_str("a Python pickle"),
+            Self::Pickle => {
+                f.write_str("a Python pickle; `highwater replay` reads PyTorch's memory snapshots")
+            }
             Self::Recording => f.write_str("a recording (.hwm)"),
             Self::Plan => f.write_str("a plan; `highwater replay --plan` follows it"),
             Self::Compressed { by } => write!(f, "compressed with {by}; decompress it first"),

@@ -2,9 +2,7 @@
 
 use std::num::NonZero;
 
-use bfc_core::{
-    AllocError, AllocationAttributes, Allocator, Block, BlockError, DEFAULT_ALIGNMENT, Request,
-};
+use bfc_core::{AllocError, AllocationAttributes, Allocator, Block, BlockError, DEFAULT_ALIGNMENT, Request};
 
 use crate::trace::{Trace, TraceEvent};
 

@@ -111,6 +111,7 @@ pub struct Trace {
     labels: Vec<String>,
     comments: Vec<TraceComment>,
     peak_live_bytes: u64,
+    granule: Option<u64>,
     skipped: Vec<String>,
     cut: Option<Cut>,
 }
@@ -280,6 +281,13 @@ impl Trace {
     #[must_use]
     pub const fn cut(&self) -> Option<&Cut> {
         self.cut.as_ref()
+    }
+
+    /// What a plan's places for these blocks are multiples of, if the file says so: 1 for a problem of MiniMalloc, whose
+    /// sizes are exact. Text does not keep it.
+    #[must_use]
+    pub const fn granule(&self) -> Option<u64> {
+        self.granule
     }
 
     /// What the file holds and the trace does not, such as a column of an unknown name. Text does not keep it.

@@ -20,9 +20,9 @@ use std::io::BufRead;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::trace::TraceProblem;
 use crate::file_kind::FileKind;
 use crate::lean;
+use crate::trace::TraceProblem;
 use crate::trace::lines::{at_end, beginning, read_line, remove_mark};
 
 /// Numbers that a recording tells.

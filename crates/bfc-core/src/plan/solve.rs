@@ -1,6 +1,5 @@
 //! From lifetimes to offsets: which methods are tried, in which order, for how long.
 
-use super::{BlockConstraint, Lifetime};
 use super::greedy::{Offsets, Order, Problem, place};
 use super::improve::improve;
 use super::occupancy::Occupancy;
@@ -9,6 +8,7 @@ use super::search::{Outcome, Restarts};
 use super::sections::Sections;
 use super::shapes::Shapes;
 use super::skyline;
+use super::{BlockConstraint, Lifetime};
 use crate::units::round_up;
 
 /// How a plan is to be found.

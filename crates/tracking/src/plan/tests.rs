@@ -118,8 +118,8 @@ fn text_that_is_no_plan_is_refused_with_its_line() {
     let head = "highwater-plan 1\n# made by hand\ngranule 256\ncapacity 512\n";
     assert_eq!(refused(""), "line 1: expected `highwater-plan 1`, found \"\"");
     assert_eq!(
-        refused("highwater-plan 2\n"),
-        "line 1: expected `highwater-plan 1`, found \"highwater-plan 2\""
+        refused("highwater-plan 3\n"),
+        "line 1: expected `highwater-plan 1`, found \"highwater-plan 3\""
     );
     assert_eq!(refused("highwater-plan 1\ngranule x\n"), "line 2: \"x\" is not a whole number below 2^64");
     assert_eq!(

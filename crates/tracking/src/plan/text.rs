@@ -28,6 +28,7 @@ use bfc_core::{BlockConstraint, Gap, Lifetime, Plan, PlanBlock, PlanError};
 
 use crate::file_kind::FileKind;
 use crate::lean;
+use crate::trace::limits::held_limit;
 use crate::trace::{TraceProblem, lines};
 
 /// The first line: what the file is, and the version of its format.
@@ -45,11 +46,17 @@ pub struct PlanLimits {
     pub blocks: u32,
     /// Most comment lines and empty ones.
     pub comments: u32,
+    /// Most bytes of memory that the reader may hold, or eight times the bytes of the text if that is more.
+    pub held_bytes: u64,
 }
+
+/// What a block and a gap take while a plan is read and checked, in bytes.
+const BLOCK_BYTES: u64 = 192;
+const GAP_BYTES: u64 = 192;
 
 impl Default for PlanLimits {
     fn default() -> Self {
-        Self { line_bytes: 1 << 16, blocks: 10_000_000, comments: 10_000 }
+        Self { line_bytes: 1 << 16, blocks: 10_000_000, comments: 10_000, held_bytes: 64 * bfc_core::MIB }
     }
 }
 
@@ -156,7 +163,7 @@ pub fn write_plan(plan: &Plan, mut writer: impl Write) -> io::Result<()> {
 /// A [`PlanTextError`] for the first line that cannot be read, is malformed, exceeds a limit, or holds a block that
 /// contradicts the others.
 pub fn parse_plan(reader: impl BufRead, limits: &PlanLimits) -> Result<Plan, PlanTextError> {
-    let mut lines = Lines { reader, limits, line: Vec::new(), number: 0, comments: 0 };
+    let mut lines = Lines { reader, limits, line: Vec::new(), number: 0, comments: 0, read: 0, held: 0 };
     read(&mut lines).map_err(|(line, problem)| PlanTextError { line, problem })
 }
 
@@ -168,8 +175,8 @@ fn read(lines: &mut Lines<'_, impl BufRead>) -> AtLine<Plan> {
     let constrained = title.trim_end() == CONSTRAINED_TITLE;
     if title.trim_end() != TITLE && !constrained {
         let problem = match FileKind::of(title.as_bytes()) {
-            Some(kind) => PlanTextProblem::WrongFile { kind },
-            None => PlanTextProblem::Unexpected { expected: TITLE, found: lines::beginning(title) },
+            Some(kind) if kind != FileKind::Plan => PlanTextProblem::WrongFile { kind },
+            _ => PlanTextProblem::Unexpected { expected: TITLE, found: lines::beginning(title) },
         };
         return Err((lines.number, problem));
     }
@@ -186,6 +193,7 @@ fn read(lines: &mut Lines<'_, impl BufRead>) -> AtLine<Plan> {
     let (mut blocks, mut constraints) = (Vec::new(), Vec::new());
     for index in 0..blocks_of(count) {
         let (block, constraint) = lines.block(index, constrained)?;
+        lines.charge(constraint.as_ref())?;
         lean::push(&mut blocks, block);
         constraints.extend(constraint);
     }
@@ -233,6 +241,10 @@ struct Lines<'a, R> {
     line: Vec<u8>,
     number: u64,
     comments: u32,
+    /// Bytes of the text so far.
+    read: u64,
+    /// Bytes of memory that were charged for.
+    held: u64,
 }
 
 impl<R: BufRead> Lines<'_, R> {
@@ -244,6 +256,7 @@ impl<R: BufRead> Lines<'_, R> {
         if !lines::read_line(&mut self.reader, &mut self.line, self.limits.line_bytes).map_err(at_line)? {
             return Ok("");
         }
+        self.read += self.line.len() as u64 + 1;
         if number == 1 {
             lines::remove_mark(&mut self.line);
         }
@@ -275,11 +288,7 @@ impl<R: BufRead> Lines<'_, R> {
         }
     }
 
-    fn block(
-        &mut self,
-        index: usize,
-        constrained: bool,
-    ) -> AtLine<(PlanBlock, Option<BlockConstraint>)> {
+    fn block(&mut self, index: usize, constrained: bool) -> AtLine<(PlanBlock, Option<BlockConstraint>)> {
         const FORM: &str = "START END BYTES OFFSET";
         const CONSTRAINED_FORM: &str = "START END BYTES OFFSET ALIGNMENT GAPS";
         let mut fields = self.raw()?.trim_end().split(' ').fuse();
@@ -298,7 +307,8 @@ impl<R: BufRead> Lines<'_, R> {
             let offset = if offset == "-" { None } else { Some(lines::number(offset)?) };
             let constraint = match alignment {
                 Some(alignment) => {
-                    let (alignment, gaps) = (lines::number(alignment)?, gaps.into_iter().collect::<Result<_, _>>()?);
+                    let (alignment, gaps) =
+                        (lines::number(alignment)?, gaps.into_iter().collect::<Result<_, _>>()?);
                     Some(BlockConstraint { block: index, alignment, gaps })
                 }
                 None => None,
@@ -306,6 +316,17 @@ impl<R: BufRead> Lines<'_, R> {
             Ok((PlanBlock { lifetime, offset }, constraint))
         })();
         parsed.map_err(|problem| (self.number, problem))
+    }
+
+    /// Counts what the last block takes.
+    fn charge(&mut self, constraint: Option<&BlockConstraint>) -> AtLine<()> {
+        let gaps = constraint.map_or(0, |constraint| 1 + constraint.gaps.len() as u64);
+        self.held += BLOCK_BYTES + GAP_BYTES * gaps;
+        let limit = held_limit(self.limits.held_bytes, self.read);
+        if self.held <= limit {
+            return Ok(());
+        }
+        Err((self.number, TraceProblem::TooMuchHeld { limit }.into()))
     }
 
     /// Nothing may follow but empty lines.

@@ -104,11 +104,7 @@ pub enum BlockProblem {
         limit: u32,
     },
     /// The recording takes more memory than the limit.
-    #[error(
-        "the recording, with the paths of its owners, takes more than {} of memory: pass a higher limit (--max-memory) if you \
-         trust it",
-        bfc_core::Bytes(*limit)
-    )]
+    #[error("the recording, with the paths of its owners, takes more than {} of memory", bfc_core::Bytes(*limit))]
     TooMuchHeld {
         /// The limit, in bytes.
         limit: u64,

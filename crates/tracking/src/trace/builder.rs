@@ -126,7 +126,8 @@ impl Builder {
         let bytes = end.checked_sub(start).filter(|_| end <= live.bytes);
         let occupied = bytes.ok_or(TraceProblem::BadRange { start, end, bytes: live.bytes })?;
         // An allocation that occupies a part of its bytes from the start never occupied them all.
-        let is_new = matches!(self.trace.events.last(), Some(TraceEvent::Alloc { block, .. }) if *block == live.block);
+        let is_new =
+            matches!(self.trace.events.last(), Some(TraceEvent::Alloc { block, .. }) if *block == live.block);
         if !is_new {
             self.note_peak();
         }
@@ -188,6 +189,11 @@ impl Builder {
         }
         let block = self.add_earlier(bytes)?;
         self.insert(address, Some(Live { block, bytes }))
+    }
+
+    /// The file says what places are multiples of.
+    pub(super) const fn set_granule(&mut self, bytes: u64) {
+        self.trace.granule = Some(bytes);
     }
 
     /// Notes something in the file that is not part of the trace.
@@ -254,7 +260,12 @@ impl Builder {
         // The number of events is limited to 32 bits, and these are among them.
         let count = u32::try_from(earlier).unwrap_or(u32::MAX);
         let label = self.earlier_label;
-        let front = (0..count).zip(&self.earlier).map(|(block, &bytes)| TraceEvent::Alloc { block, bytes, label, alignment: 1 });
+        let front = (0..count).zip(&self.earlier).map(|(block, &bytes)| TraceEvent::Alloc {
+            block,
+            bytes,
+            label,
+            alignment: 1,
+        });
         let renumber = |block: u32| if block < self.blocks { block + count } else { u32::MAX - block };
         let renumbered = |event| match event {
             TraceEvent::Alloc { block, bytes, label, alignment } => {

@@ -84,18 +84,13 @@ pub enum TraceProblem {
         limit: u64,
     },
     /// The decompressed file is longer than its compressed bytes allow.
-    #[error(
-        "the file is more than {ratio} times longer once decompressed: pass a higher TraceLimits::ratio, or decompress it first"
-    )]
+    #[error("the file is more than {ratio} times longer once decompressed")]
     TooCompressed {
         /// The limit on the ratio.
         ratio: u32,
     },
     /// What the file describes takes more memory than the limit.
-    #[error(
-        "what the file holds takes more than {} of memory: pass a higher limit (--max-memory) if you trust it",
-        Bytes(*limit)
-    )]
+    #[error("what the file holds takes more than {} of memory", Bytes(*limit))]
     TooMuchHeld {
         /// The limit, in bytes.
         limit: u64,

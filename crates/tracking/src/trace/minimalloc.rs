@@ -141,8 +141,10 @@ impl Problem {
     ) -> Result<(), TraceProblem> {
         let mut gaps = Vec::new();
         for text in text.split(' ').filter(|text| !text.is_empty()) {
-            let malformed =
-                || TraceProblem::Malformed { expected: "gaps as LOWER-UPPER or LOWER-UPPER@FROM:TO", found: beginning(text) };
+            let malformed = || TraceProblem::Malformed {
+                expected: "gaps as LOWER-UPPER or LOWER-UPPER@FROM:TO",
+                found: beginning(text),
+            };
             let (time, kept) = text.split_once('@').map_or((text, None), |(time, kept)| (time, Some(kept)));
             let (lower, upper) = time.split_once('-').ok_or_else(malformed)?;
             let time = columns.lifetime(number(lower)?, number(upper)?);
@@ -177,7 +179,11 @@ impl Problem {
             self.change(time.start, buffer as u32, &mut occupied, kept, lifetime, builder)?;
             ended = time.end;
         }
-        if occupied == all { Ok(()) } else { self.change(ended, buffer as u32, &mut occupied, all, lifetime, builder) }
+        if occupied == all {
+            Ok(())
+        } else {
+            self.change(ended, buffer as u32, &mut occupied, all, lifetime, builder)
+        }
     }
 
     /// At `time`, a buffer begins to occupy other bytes. Outside of its lifetime it occupies none.
@@ -237,6 +243,7 @@ impl Problem {
             };
             played.map_err(|problem| TracePlace::Line(line).of(problem))?;
         }
+        builder.set_granule(1);
         Ok(builder.finish())
     }
 }

@@ -108,12 +108,8 @@ fn trace_of_objects(
     device: Option<u32>,
 ) -> Result<Trace, TraceError> {
     let snapshot = Snapshot { heap, root };
-    let mut reader = Reader {
-        heap,
-        builder: Builder::new(*limits),
-        labels: HashMap::new(),
-        frames: HashMap::new(),
-    };
+    let mut reader =
+        Reader { heap, builder: Builder::new(*limits), labels: HashMap::new(), frames: HashMap::new() };
     let device = snapshot.device(device).map_err(|problem| TracePlace::Snapshot.of(problem))?;
     for (index, &event) in (0..).zip(device.events) {
         reader
@@ -185,8 +181,10 @@ impl<'a> Snapshot<'a> {
         let mut devices = BTreeSet::new();
         for &segment in self.segments().unwrap_or_default() {
             let number = Fields::of(self.heap, segment, "a segment")?.number("device").unwrap_or(0);
-            let number = u32::try_from(number)
-                .map_err(|_| SnapshotProblem::Shape { what: "a segment's `device`", expected: "below 2^32" })?;
+            let number = u32::try_from(number).map_err(|_| SnapshotProblem::Shape {
+                what: "a segment's `device`",
+                expected: "below 2^32",
+            })?;
             if asked.is_none_or(|asked| asked == number) {
                 devices.insert(number);
             }

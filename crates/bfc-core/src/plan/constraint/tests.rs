@@ -14,11 +14,7 @@ fn gap(start: u32, end: u32, kept: Range<u64>) -> Gap {
     Gap { start, end, kept }
 }
 
-fn solve(
-    lifetimes: &[Lifetime],
-    constraints: Vec<BlockConstraint>,
-    granule: u64,
-) -> Result<Plan, PlanError> {
+fn solve(lifetimes: &[Lifetime], constraints: Vec<BlockConstraint>, granule: u64) -> Result<Plan, PlanError> {
     let options = PlanOptions::default().with_granule(granule).with_effort(20_000);
     Plan::solve_constrained(lifetimes, constraints, |_| true, &options, &mut |_| true)
 }
@@ -155,7 +151,8 @@ fn least_capacity(lifetimes: &[Lifetime], constraints: &[BlockConstraint], most:
     ) {
         let block = offsets.len();
         if block == lifetimes.len() {
-            *best = lifetimes.iter().zip(offsets).map(|(life, offset)| *offset + life.bytes).max().unwrap_or(0);
+            *best =
+                lifetimes.iter().zip(offsets).map(|(life, offset)| *offset + life.bytes).max().unwrap_or(0);
             return;
         }
         let of_block = constraints.iter().find(|constraint| constraint.block == block);

@@ -63,7 +63,8 @@ impl<P: Policy> Planned<P> {
     pub(super) fn is_next(&self, need: &Need) -> bool {
         let next = self.script.entries.get(self.position as usize).or(self.script.entries.first());
         let planned = next.filter(|entry| entry.offset != Script::NOWHERE);
-        planned.is_some_and(|entry| entry.bytes == need.bytes && entry.is_aligned(need)) && self.can_plan(need)
+        planned.is_some_and(|entry| entry.bytes == need.bytes && entry.is_aligned(need))
+            && self.can_plan(need)
     }
 
     /// Whether a block of this size can be had at all, now that there is no more memory: in the fallback with the

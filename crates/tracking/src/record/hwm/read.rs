@@ -28,7 +28,7 @@ pub enum HwmProblem {
     #[error("{0}")]
     Io(#[source] io::Error),
     /// The file does not begin as recordings do.
-    #[error("not a recording: {}", found.map_or_else(|| "expected the first bytes of an .hwm file".to_owned(), |kind| kind.to_string()))]
+    #[error("not a recording: {}", found.map_or_else(|| "expected the first bytes of an .hwm file; `highwater replay` reads other traces".to_owned(), |kind| kind.to_string()))]
     NotHwm {
         /// What the file is, if that is known.
         found: Option<FileKind>,
@@ -121,7 +121,9 @@ impl Recording {
                 kind => return Err(at(HwmProblem::UnknownBlock { kind })),
             }
         };
-        builder.check_rows().map_err(|problem| HwmError { offset: source.offset, problem: problem.into() })?;
+        builder
+            .check_rows()
+            .map_err(|problem| HwmError { offset: source.offset, problem: problem.into() })?;
         let mut recording = builder.finish();
         (recording.facts, recording.summary, recording.cut) = (facts.unwrap_or_default(), summary, cut);
         Ok(recording)
@@ -160,11 +162,12 @@ impl<R: Read> Source<R> {
         if magic != MAGIC {
             // Enough of the file to tell what it is.
             let mut start = magic;
-            start.extend(self.read(512)?);
+            start.extend(self.read(4096)?);
             return Err(error(0, HwmProblem::NotHwm { found: FileKind::of(&start) }));
         }
         let offset = self.offset;
-        let found = self.read(2)?.try_into().map_err(|_| error(offset, HwmProblem::NotHwm { found: None }))?;
+        let found =
+            self.read(2)?.try_into().map_err(|_| error(offset, HwmProblem::NotHwm { found: None }))?;
         let found = u16::from_le_bytes(found);
         if found != VERSION {
             return Err(error(offset, HwmProblem::UnknownVersion { found, known: VERSION }));
