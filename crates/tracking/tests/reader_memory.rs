@@ -7,7 +7,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{Write, sink};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -53,14 +53,16 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// One measurement at a time.
-static MEASURING: Mutex<()> = Mutex::new(());
+/// Keeps the tests apart: all of them count on one heap.
+fn alone() -> MutexGuard<'static, ()> {
+    static TESTING: Mutex<()> = Mutex::new(());
+    TESTING.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 const MIB: usize = 1 << 20;
 
 /// Asserts that `read` holds no more than the rule allows for a file of so many decompressed bytes.
 fn check<T>(what: &str, decompressed: usize, read: impl FnOnce() -> T) -> T {
-    let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
     let before = IN_USE.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
     let result = read();
@@ -91,6 +93,7 @@ macro_rules! put {
 
 #[test]
 fn text_traces_keep_the_memory_limit() {
+    let _alone = alone();
     let allocs = lines(1_000_000, |id, text| put!(text, "a {id} 0 x\n"));
     let pairs = lines(1_000_000, |_, text| put!(text, "a 0 0 x\nf 0\n"));
     let labels = lines(65_000, |id, text| put!(text, "a {id} 0 {id}{}\n", "é".repeat(40)));
@@ -110,6 +113,7 @@ fn text_traces_keep_the_memory_limit() {
 
 #[test]
 fn an_ordinary_trace_is_far_below_the_limit() {
+    let _alone = alone();
     let file = lines(800_000, |id, text| {
         put!(text, "a {id} {} model.layers.{}.self_attn.matmul\n", 1000 + id % 999, id % 50);
         if id >= 100 {
@@ -121,6 +125,7 @@ fn an_ordinary_trace_is_far_below_the_limit() {
 
 #[test]
 fn minimalloc_problems_keep_the_memory_limit() {
+    let _alone = alone();
     let header = b"id,lower,upper,size,alignment,gaps\n";
     let buffers = lines(500_000, |_, text| text.push_str("a,0,1,0,,\n"));
     let gaps = lines(1000, |_, text| {
@@ -140,6 +145,7 @@ fn minimalloc_problems_keep_the_memory_limit() {
 
 #[test]
 fn plans_keep_the_memory_limit() {
+    let _alone = alone();
     let stacked = |count: usize| {
         let mut file =
             format!("highwater-plan 1\ngranule 1\ncapacity {count}\nblocks {count}\n").into_bytes();
@@ -187,6 +193,7 @@ fn allocations(count: u32) -> Vec<u8> {
 
 #[test]
 fn a_frame_with_a_long_path_is_looked_at_once() {
+    let _alone = alone();
     // To look at the path for each event would be 10^11 steps.
     let before = [KEYS, &frame(MIB)].concat();
     let file = snapshot_of(&before, &allocations(100_000));
@@ -195,6 +202,7 @@ fn a_frame_with_a_long_path_is_looked_at_once() {
 
 #[test]
 fn snapshots_keep_the_memory_limit() {
+    let _alone = alone();
     let lists = snapshot_of(b"", &b"]".repeat(3 * MIB));
     let kept = snapshot_of(
         b"",
@@ -225,6 +233,7 @@ fn snapshots_keep_the_memory_limit() {
 
 #[test]
 fn snapshots_in_json_keep_the_memory_limit() {
+    let _alone = alone();
     let repeated = |item: &str, count: usize| {
         let items = vec![item; count].join(",");
         format!("{{\"device_traces\":[[{items}]]}}").into_bytes()
@@ -243,6 +252,7 @@ fn snapshots_in_json_keep_the_memory_limit() {
 
 #[test]
 fn compressed_traces_are_limited_by_ratio() {
+    let _alone = alone();
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     let line = [&b"# "[..], &[b'x'; 4000], b"\n"].concat();
     for _ in 0..40_000 {
@@ -293,12 +303,52 @@ fn named(to: &mut Vec<u8>, owner: u64, parent: u64, phase: u8, name: &[u8]) {
 
 const POOL: &[u8] = b"\x0b\x00\x01m\x01p";
 
-/// An allocation of 256 bytes by an owner, at the next number and the next address.
-fn alloc(to: &mut Vec<u8>, owner: u64) {
-    to.extend(b"\xe0\x00\x08");
-    number(to, owner);
-    to.push(0);
-    number(to, 256);
+/// Blocks of events that begin anew before they are too long.
+#[derive(Default)]
+struct Events {
+    blocks: Vec<Vec<u8>>,
+    block: Vec<u8>,
+    /// Allocations so far.
+    allocations: u64,
+    /// Whether the block has an allocation.
+    continues: bool,
+}
+
+impl Events {
+    fn close_if_full(&mut self) {
+        if self.block.len() > 60_000 {
+            self.blocks.push(std::mem::take(&mut self.block));
+            self.continues = false;
+        }
+    }
+
+    /// An allocation of 1 byte by an owner, in as few bytes as there are.
+    fn alloc(&mut self, owner: Option<u64>) {
+        self.close_if_full();
+        self.allocations += 1;
+        let id = self.allocations;
+        let same_owner = if owner.is_some() { 0 } else { 0x10 };
+        self.block.push(0xc0 | same_owner | if self.continues { 0x20 } else { 0 });
+        self.block.push(0);
+        if self.continues {
+            self.block.push(2);
+        } else {
+            // The number and the address as differences from zero, in zigzag.
+            number(&mut self.block, 2 * id);
+            number(&mut self.block, 2 * id);
+        }
+        self.continues = true;
+        if let Some(owner) = owner {
+            number(&mut self.block, owner);
+        }
+        self.block.extend(b"\0\x01");
+    }
+
+    fn into_file(mut self) -> Vec<u8> {
+        self.blocks.push(self.block);
+        self.blocks.insert(0, POOL.to_vec());
+        hwm(&self.blocks)
+    }
 }
 
 /// Everything that `report` and `export` make of a recording.
@@ -328,40 +378,37 @@ fn recording(what: &str, file: &[u8]) -> Result<usize, String> {
 
 /// Owners one below the other, and below the last of them many that allocate.
 fn nested(depth: u64, leaves: u64, name: usize) -> Vec<u8> {
-    let mut blocks = vec![POOL.to_vec()];
-    let mut block = Vec::new();
+    let mut events = Events::default();
     for owner in 1..=depth {
-        named(&mut block, owner, owner - 1, 0, &vec![b'n'; name]);
+        named(&mut events.block, owner, owner - 1, 0, &vec![b'n'; name]);
     }
-    blocks.push(block);
-    let mut block = Vec::new();
     for leaf in depth + 1..=depth + leaves {
-        named(&mut block, leaf, depth, 1, b"op");
-        alloc(&mut block, leaf);
-        if block.len() > 60_000 {
-            blocks.push(std::mem::take(&mut block));
-        }
+        named(&mut events.block, leaf, depth, 1, b"op");
+        events.alloc(Some(leaf));
     }
-    blocks.push(block);
-    hwm(&blocks)
+    events.into_file()
+}
+
+fn allocations_file(count: u32) -> Vec<u8> {
+    let mut events = Events::default();
+    (0..count).for_each(|_| events.alloc(None));
+    events.into_file()
 }
 
 #[test]
 fn recordings_keep_the_memory_limit() {
+    let _alone = alone();
     let error = recording("long paths", &nested(249, 12_000, 1000)).unwrap_err();
     assert!(error.contains("with the paths of its owners"), "{error}");
     assert_eq!(recording("short paths", &nested(5, 12_000, 20)), Ok(12_000));
 
-    let mut many = vec![POOL.to_vec()];
-    for _ in 0..60 {
-        let mut block = Vec::new();
-        (0..10_000).for_each(|_| block.extend(b"\xf0\x00\x08\x00\x01"));
-        many.push(block);
+    for count in [100_000, 200_000, 300_000, 1_000_000] {
+        let read = recording("allocations", &allocations_file(count));
+        assert!(
+            read == Ok(count as usize) || read.as_ref().is_err_and(|error| error.contains("of memory")),
+            "{read:?}"
+        );
     }
-    let read = recording("allocations", &hwm(&many[..31]));
-    assert_eq!(read, Ok(300_000));
-    assert!(recording("more allocations", &hwm(&many)).is_ok_and(|events| events == 600_000) || read.is_ok());
-
     let mut owners = vec![POOL.to_vec()];
     for first in 0..20 {
         let mut block = Vec::new();
@@ -369,13 +416,15 @@ fn recordings_keep_the_memory_limit() {
         owners.push(block);
     }
     let _ = recording("owners", &hwm(&owners));
-    let executions =
-        [POOL.to_vec(), b"\x0a\x01\x00\x01\x01o".to_vec(), b"\x13\x00\x04\x00\x00\x00".repeat(100_000)];
-    assert!(recording("executions", &hwm(&executions)).is_ok());
+    let op = b"\x0a\x01\x00\x01\x01o".to_vec();
+    let executions = [POOL.to_vec(), op, b"\x13\x00\x04\x00\x00\x00".repeat(100_000)];
+    let read = recording("executions", &hwm(&executions));
+    assert_eq!(read, Ok(200_000));
 }
 
 #[test]
 fn training_logs_keep_the_memory_limit() {
+    let _alone = alone();
     let curves: String = (0..60).map(|curve| format!(",\"{curve}\":1")).collect();
     let wide = lines(20_000, |step, text| put!(text, "{{\"step\":{step},\"seconds\":0{curves}}}\n"));
     let long = lines(500_000, |step, text| put!(text, "{{\"step\":{step},\"seconds\":0,\"a\":1}}\n"));

@@ -154,8 +154,8 @@ fn text_that_is_no_plan_is_refused_with_its_line() {
         refused(&format!("{head}blocks 1\n0 5 200 256\nmore\n")),
         "line 7: expected `the end of the text`, found \"more\""
     );
-    let long = format!("highwater-plan 1{}\n", " ".repeat(2000));
-    assert_eq!(refused(&long), "line 1: longer than 1024 bytes");
+    let long = format!("highwater-plan 1{}\n", " ".repeat(70_000));
+    assert_eq!(refused(&long), "line 1: longer than 65536 bytes");
     let comments = format!("highwater-plan 1\n{}", "#\n".repeat(10_001));
     assert_eq!(refused(&comments), "line 10002: more than 10000 comments");
     assert!(refused("\u{feff}highwater-plan 1\n").starts_with("line 1: expected"));

@@ -62,6 +62,9 @@ const REGION_BYTES: u64 = 64;
 /// How many copies of an owner's path a report has at most, in its rows and in the text that it is written as.
 pub(super) const PATH_COPIES: u64 = 8;
 
+/// How many paths the row of a failure has: the owner's, and those of the largest holders, in the row and in its text.
+const PATHS_OF_FAILURE: u64 = 16;
+
 /// The most that the report of a failure takes.
 const REPORT_BYTES: u64 = 64 << 10;
 
@@ -139,9 +142,8 @@ pub(super) struct Builder {
 
 impl Builder {
     pub(super) fn new(limits: RecordingLimits) -> Self {
-        let recording = Recording { owners: vec![Owner::default()], ..Recording::default() };
         Self {
-            recording,
+            recording: Recording::default(),
             limits,
             depths: vec![(0, 0)],
             longest_path: 0,
@@ -182,8 +184,9 @@ impl Builder {
 
     /// Checks what the recording takes as a whole: each row of a report may also name the longest path.
     pub(super) fn check_rows(&mut self) -> Result<(), BlockProblem> {
-        let owners = self.recording.owners.len() as u64;
-        self.charge(owners.saturating_mul(2 * self.longest_path))
+        let owners = 2 * self.recording.owners.len() as u64;
+        let failures = PATHS_OF_FAILURE * self.recording.failures.len() as u64;
+        self.charge((owners + failures).saturating_mul(self.longest_path))
     }
 
     /// Counts what a block of JSON takes once it is read.
@@ -286,10 +289,12 @@ impl Builder {
                     return self.skip();
                 }
                 self.live_bytes = self.live_bytes.checked_add(granted).ok_or(BlockProblem::TooManyBytes)?;
-                let before = self.live.capacity();
+                if self.live.len() == self.live.capacity() {
+                    // The map doubles, and copies its entries.
+                    self.charge(ENTRY_BYTES * self.live.capacity().max(4) as u64)?;
+                }
                 self.live.insert((place.pool, id), number);
-                let grown = (self.live.capacity() - before) as u64;
-                self.charge(grown * ENTRY_BYTES + lean::cost::<BlockLife>() + OF_BLOCK_BYTES)?;
+                self.charge(lean::cost::<BlockLife>() + OF_BLOCK_BYTES)?;
                 let life = BlockLife {
                     requested,
                     granted,

@@ -20,7 +20,7 @@ const EARLIER: &str = "(allocated before the log)";
 const MADE_LABEL_BYTES: usize = 8 << 20;
 
 /// Charges in bytes: for an entry of a map, with the room that it keeps for others, and for a text beside its letters.
-const ENTRY_BYTES: u64 = 48;
+const ENTRY_BYTES: u64 = 60;
 const TEXT_BYTES: u64 = 64;
 
 /// What a block live before the log takes while the trace is put together: its size once more.
@@ -303,10 +303,12 @@ impl Builder {
     }
 
     fn insert(&mut self, id: u64, live: Option<Live>) -> Result<(), TraceProblem> {
-        let before = self.live.capacity();
+        if self.live.len() == self.live.capacity() {
+            // The map doubles, and copies its entries.
+            self.charge(ENTRY_BYTES * self.live.capacity().max(4) as u64)?;
+        }
         self.live.insert(id, live);
-        let grown = self.live.capacity() - before;
-        if grown > 0 { self.charge(ENTRY_BYTES * grown as u64) } else { Ok(()) }
+        Ok(())
     }
 
     /// Takes in what is live before the next event.
