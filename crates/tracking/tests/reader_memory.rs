@@ -238,12 +238,21 @@ fn snapshots_in_json_keep_the_memory_limit() {
         let items = vec![item; count].join(",");
         format!("{{\"device_traces\":[[{items}]]}}").into_bytes()
     };
+    // As exports write them.
+    let event = |address: u32| {
+        let module = r#"{"filename":"module","line":0,"name":"encoder"}"#;
+        let stack = format!(r#"[{{"filename":"op","line":0,"name":"matmul:forward"}},{module}]"#);
+        format!(
+            r#"{{"action":"alloc","size":512,"stream":0,"time_us":1795650000123456,"addr":{address},"category":"activation","pool_id":[0,0],"frames":{stack}}}"#
+        )
+    };
+    let events = (1..100_000).map(event).collect::<Vec<_>>().join(",");
     let texts = (0..500_000).map(|number| format!("\"{number:x}\"")).collect::<Vec<_>>().join(",");
     for (what, file) in [
         ("lists", repeated("[]", 2_000_000)),
         ("numbers", repeated("0", 3_000_000)),
         ("texts", repeated(&texts, 1)),
-        ("events", repeated(r#"{"action":"x","frames":[{"name":"f","filename":"g","line":1}]}"#, 200_000)),
+        ("events", repeated(&events, 1)),
     ] {
         let read = trace(what, &file, file.len());
         assert!(read.is_ok() || what != "events", "{read:?}");

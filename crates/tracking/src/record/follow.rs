@@ -74,7 +74,7 @@ struct State {
 
 /// Charges in bytes: an owner beside its name, and an entry of a map with the room that it keeps for others.
 const OWNER_BYTES: u64 = 160;
-const ENTRY_BYTES: u64 = 72;
+const ENTRY_BYTES: u64 = 60;
 
 #[derive(Clone, Copy, Debug)]
 struct LiveBlock {
@@ -227,14 +227,17 @@ impl State {
         }
     }
 
+    /// Checks what is held with one more entry in each map. A full map doubles, and copies its entries.
     fn check_held(&self) -> Result<(), BlockProblem> {
-        let entries = (self.live.capacity() + self.regions.capacity()) as u64;
+        let entries =
+            |len: usize, capacity: usize| if len == capacity { 2 * capacity.max(4) } else { capacity };
+        let live = entries(self.live.len(), self.live.capacity());
+        let regions = entries(self.regions.len(), self.regions.capacity());
         let limit = self.held_limit;
-        if self.held + ENTRY_BYTES * entries > limit {
-            Err(BlockProblem::TooMuchHeld { limit })
-        } else {
-            Ok(())
+        if self.held + ENTRY_BYTES * (live + regions) as u64 > limit {
+            return Err(BlockProblem::TooMuchHeld { limit });
         }
+        Ok(())
     }
 
     fn take(
@@ -271,9 +274,9 @@ impl State {
                 }
                 let key = (place.pool, id);
                 if !self.live.contains_key(&key) {
+                    self.check_held()?;
                     self.holders.add(owner, category, granted, self.time)?;
                     self.live.insert(key, LiveBlock { bytes: granted, owner, category });
-                    self.check_held()?;
                 }
             }
             Wire::Free { id } => {
@@ -301,12 +304,12 @@ impl State {
                 } else if self.regions.len() >= limits.events as usize {
                     return too_many("regions", limits.events);
                 } else {
+                    self.check_held()?;
                     let sum = self.reserved - self.regions.remove(&key).unwrap_or(0);
                     // More than there can be counts as much as can be counted, and takes off the same.
                     let bytes = bytes.min(u64::MAX - sum);
                     self.reserved = sum + bytes;
                     self.regions.insert(key, bytes);
-                    self.check_held()?;
                 }
             }
             Wire::Mark { text } => self.last_mark = Some(text.to_owned()),
