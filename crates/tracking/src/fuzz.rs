@@ -166,6 +166,25 @@ pub fn minimalloc(data: &[u8]) {
     any(&[b"id,lower,upper,size\n", data].concat());
 }
 
+/// A problem of MiniMalloc with alignments and gaps.
+pub fn minimalloc_gaps(data: &[u8]) {
+    any(&[b"id,lower,upper,size,alignment,gaps\n", data].concat());
+    let options = ReadOptions { limits: LIMITS, device: None };
+    let file = [b"id,lower,upper,size,alignment,gaps\n", data].concat();
+    let Ok(trace) = Trace::read(&file[..], &options) else { return };
+    let options = PlanOptions::default().with_granule(1).with_effort(100);
+    let Ok(plan) = plan_of(&trace, &Step::Whole, &options, &mut |_| true) else { return };
+    assert!(plan.lower_bound() <= plan.capacity());
+    assert!(trace.peak_live_bytes() <= plan.capacity());
+    let (blocks, constraints) = (plan.blocks().to_vec(), plan.constraints().to_vec());
+    assert_eq!(Plan::from_constrained_blocks(1, blocks, constraints).as_ref(), Ok(&plan));
+}
+
+/// A memory snapshot in JSON.
+pub fn json(data: &[u8]) {
+    any(&[b"{", data].concat());
+}
+
 /// A compressed file: what was compressed is any, and then what stands there.
 pub fn gzip(data: &[u8]) {
     any(&[&[0x1f, 0x8b], data].concat());

@@ -147,6 +147,10 @@ fn a_log_of_rmm_keeps_its_order() {
 }
 
 const ALIGNMENT: &[u8] = include_bytes!("data/minimalloc-alignment.csv");
+const JSON: &[u8] =
+    br#"{"segments":[{"device":0,"address":16,"blocks":[{"size":64,"state":"active_allocated"}]}],
+"device_traces":[[{"action":"alloc","addr":128,"size":9,"frames":[{"name":"f","filename":"a.py","line":3}]},
+{"action":"free_completed","addr":256,"size":7,"category":null},{"action":"oom","size":1.5e3}]]}"#;
 const GAPS: &[u8] = include_bytes!("data/minimalloc-gaps.csv");
 
 fn plan(file: &[u8], granule: u64) -> Plan {
@@ -242,6 +246,17 @@ fn byte_order_marks_do_not_matter() {
 }
 
 #[test]
+fn a_snapshot_in_json_gives_its_events() {
+    let expected = "a 0 7 (allocated before the log)\na 1 64 (allocated before the log)\na 2 9 f a.py:3\nf 0\n\
+        # mark: out of memory, 0 bytes asked for\n";
+    assert_eq!(written(&read(JSON).unwrap()), expected);
+    let error = read(b"{\"device_traces\": [[}").unwrap_err().to_string();
+    assert!(error.starts_with("snapshot: not the JSON of a memory snapshot: "), "{error}");
+    let error = read(b"[1]").unwrap_err().to_string();
+    assert_eq!(error, "snapshot: a segment is missing, or not a dictionary");
+}
+
+#[test]
 fn a_list_of_segments_gives_its_live_blocks() {
     let file = include_bytes!("data/list-of-segments.pickle");
     let trace = read(file).unwrap();
@@ -299,6 +314,11 @@ fn files() -> Vec<Case> {
         (RMM, fuzz::rmm, RMM.iter().position(|&byte| byte == b'\n').unwrap() + 1),
         (MINIMALLOC, fuzz::minimalloc, "id,lower,upper,size\n".len()),
     ];
+    for problem in [ALIGNMENT, GAPS] {
+        let header = problem.iter().position(|&byte| byte == b'\n').unwrap() + 1;
+        files.push((problem, fuzz::minimalloc_gaps, header));
+    }
+    files.push((JSON, fuzz::json, 1));
     files.extend(SNAPSHOTS.map(|snapshot| (snapshot, fuzz::pickle as fn(&[u8]), 1)));
     files.extend(
         [TEXT, RMM, MINIMALLOC, ALIGNMENT, GAPS, SNAPSHOTS[0], SNAPSHOTS[2]]
