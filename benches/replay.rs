@@ -99,6 +99,8 @@ impl Script {
                     live.push(entry);
                     events.push((bytes.max(1), entry));
                 }
+                // A pool cannot lend bytes of a live block.
+                TraceEvent::Occupy { .. } => {}
                 TraceEvent::Free { block } => {
                     let entry = std::mem::replace(&mut live[block as usize], u32::MAX);
                     free.push(entry);

@@ -90,6 +90,11 @@ fn traces() -> Outcome {
         let header = beginning(&file, 1).len();
         seed(&[target], name, &file[header..])?;
     }
+    let gaps = "a,0,10,8,1,2-8@0:4\nb,2,8,4,4,\n";
+    seed(&["trace_minimalloc_gaps"], "gaps", gaps.as_bytes())?;
+    let snapshot = r#"{"device_traces":[[{"action":"alloc","addr":16,"size":9,"frames":[]}]],"segments":[]}"#;
+    seed(&["trace_any"], "snapshot-json", snapshot.as_bytes())?;
+    seed(&["trace_json"], "snapshot", &snapshot.as_bytes()[1..])?;
     let step = "a 1 1000 relu\na 2 1000 relu:backward\nf 1\nf 2\n";
     let steps =
         format!("# mark: start\na 0 4096 weights\n{step}{}", step.replace('1', "3").replace('2', "4"));

@@ -20,17 +20,21 @@
 
 use crate::units::round_up;
 
+mod constraint;
 mod greedy;
 mod improve;
 mod occupancy;
+mod pieces;
 mod planned;
 mod search;
 mod sections;
+mod shapes;
 mod skyline;
 mod solve;
 mod verify;
 mod within;
 
+pub use constraint::{BlockConstraint, Gap};
 pub use planned::{Planned, PlannedAllocator, PlannedConfig, PlannedCounts, PlannedOptions};
 pub use solve::{PlanOptions, PlanProgress};
 
@@ -77,6 +81,8 @@ pub struct Plan {
     capacity: u64,
     lower_bound: u64,
     blocks: Vec<PlanBlock>,
+    /// By block, of those that require more than the granule.
+    constraints: Vec<BlockConstraint>,
 }
 
 /// Why there is no plan.
@@ -107,13 +113,35 @@ pub enum PlanError {
         /// The first block that is too much.
         index: usize,
     },
-    /// An offset is not a multiple of the granule.
-    #[error("block {index} lies at {offset}, which is no multiple of the granule")]
+    /// An offset is not a multiple of the granule or of the block's alignment.
+    #[error(
+        "block {index} lies at {offset}, which is not a multiple of the granule and the block's alignment"
+    )]
     Misaligned {
         /// The block's index.
         index: usize,
         /// Its offset.
         offset: u64,
+    },
+    /// An alignment is not a power of two.
+    #[error("block {index} has an alignment of {alignment} bytes, which is not a power of two")]
+    BadAlignment {
+        /// The block's index.
+        index: usize,
+        /// Its alignment.
+        alignment: u64,
+    },
+    /// The gaps of a block are out of order, overlap, or leave its lifetime or its bytes.
+    #[error("the gaps of block {index} are out of order, or outside of its lifetime or its bytes")]
+    BadGap {
+        /// The block's index.
+        index: usize,
+    },
+    /// A constraint names a block that does not exist, or that another constraint names too.
+    #[error("block {index} has a constraint, and is not in the plan or has two")]
+    BadConstraint {
+        /// The block's index.
+        index: usize,
     },
     /// Two blocks overlap in time and space.
     #[error("blocks {first} and {second} overlap in time and space")]
@@ -134,6 +162,9 @@ impl PlanError {
             Self::Empty { index }
             | Self::OutOfOrder { index }
             | Self::TooLarge { index }
+            | Self::BadAlignment { index, .. }
+            | Self::BadGap { index }
+            | Self::BadConstraint { index }
             | Self::Misaligned { index, .. } => Some(index),
             Self::Overlap { second, .. } => Some(second),
         }
@@ -164,11 +195,7 @@ impl Plan {
         options: &PlanOptions,
         progress: &mut dyn FnMut(PlanProgress) -> bool,
     ) -> Result<Self, PlanError> {
-        let unplaced = |&lifetime| PlanBlock { lifetime, offset: None };
-        let mut plan = Self::unplaced(options.granule, lifetimes.iter().map(unplaced).collect())?;
-        let wanted: Vec<usize> = (0..lifetimes.len()).collect();
-        plan.place(&wanted, options, progress);
-        Ok(plan)
+        Self::solve_some(lifetimes, |_| true, options, progress)
     }
 
     /// As [`solve`](Self::solve), but only the blocks with `planned` get an offset; the others stay in the sequence.
@@ -177,12 +204,29 @@ impl Plan {
     /// As [`solve`](Self::solve).
     pub fn solve_some(
         lifetimes: &[Lifetime],
+        planned: impl FnMut(usize) -> bool,
+        options: &PlanOptions,
+        progress: &mut dyn FnMut(PlanProgress) -> bool,
+    ) -> Result<Self, PlanError> {
+        Self::solve_constrained(lifetimes, Vec::new(), planned, options, progress)
+    }
+
+    /// Like [`solve_some`](Self::solve_some), for blocks with alignments and gaps.
+    ///
+    /// Greedy placement alone respects these, so such a plan is more often above the lower bound.
+    ///
+    /// # Errors
+    /// As [`solve`](Self::solve); also for a [`BlockConstraint`] that its block cannot have.
+    pub fn solve_constrained(
+        lifetimes: &[Lifetime],
+        constraints: Vec<BlockConstraint>,
         mut planned: impl FnMut(usize) -> bool,
         options: &PlanOptions,
         progress: &mut dyn FnMut(PlanProgress) -> bool,
     ) -> Result<Self, PlanError> {
         let unplaced = |&lifetime| PlanBlock { lifetime, offset: None };
-        let mut plan = Self::unplaced(options.granule, lifetimes.iter().map(unplaced).collect())?;
+        let blocks = lifetimes.iter().map(unplaced).collect();
+        let mut plan = Self::unplaced(options.granule, blocks, constraints)?;
         let wanted: Vec<usize> = (0..lifetimes.len()).filter(|&index| planned(index)).collect();
         plan.place(&wanted, options, progress);
         Ok(plan)
@@ -194,7 +238,19 @@ impl Plan {
     /// # Errors
     /// A [`PlanError`] that names the first block that is not as it should be.
     pub fn from_blocks(granule: u64, blocks: Vec<PlanBlock>) -> Result<Self, PlanError> {
-        let mut plan = Self::unplaced(granule, blocks)?;
+        Self::from_constrained_blocks(granule, blocks, Vec::new())
+    }
+
+    /// Like [`from_blocks`](Self::from_blocks), for blocks with alignments and gaps.
+    ///
+    /// # Errors
+    /// As [`from_blocks`](Self::from_blocks); also for a [`BlockConstraint`] that its block cannot have or does not meet.
+    pub fn from_constrained_blocks(
+        granule: u64,
+        blocks: Vec<PlanBlock>,
+        constraints: Vec<BlockConstraint>,
+    ) -> Result<Self, PlanError> {
+        let mut plan = Self::unplaced(granule, blocks, constraints)?;
         let misaligned = |&(index, block): &(usize, &PlanBlock)| {
             block
                 .offset
@@ -204,18 +260,23 @@ impl Plan {
         if let Some(error) = plan.blocks.iter().enumerate().find_map(|entry| misaligned(&entry)) {
             return Err(error);
         }
-        plan.capacity = verify::capacity(&plan.blocks, granule)?;
-        plan.lower_bound = verify::peak_live(&plan.blocks, granule);
+        plan.capacity = verify::capacity(&plan.blocks, &plan.constraints, granule)?;
+        plan.lower_bound = verify::lower_bound(&plan.blocks, &plan.constraints, granule);
         Ok(plan)
     }
 
-    /// Checks the lifetimes alone.
-    fn unplaced(granule: u64, blocks: Vec<PlanBlock>) -> Result<Self, PlanError> {
+    /// Checks the lifetimes and the constraints, not the offsets.
+    fn unplaced(
+        granule: u64,
+        blocks: Vec<PlanBlock>,
+        constraints: Vec<BlockConstraint>,
+    ) -> Result<Self, PlanError> {
         if !granule.is_power_of_two() {
             return Err(PlanError::BadGranule { granule });
         }
-        verify::lifetimes(&blocks, granule)?;
-        Ok(Self { granule, capacity: 0, lower_bound: 0, blocks })
+        let constraints = constraint::checked(constraints, &blocks, granule)?;
+        verify::lifetimes(&blocks, &constraints, granule)?;
+        Ok(Self { granule, capacity: 0, lower_bound: 0, blocks, constraints })
     }
 
     /// Gives the `wanted` blocks their offsets.
@@ -226,14 +287,20 @@ impl Plan {
         progress: &mut dyn FnMut(PlanProgress) -> bool,
     ) {
         let lifetimes: Vec<Lifetime> = wanted.iter().map(|&index| self.blocks[index].lifetime).collect();
-        let placement = solve::solve(&lifetimes, options, progress);
+        let of_wanted = |constraint: &BlockConstraint| {
+            let block = wanted.binary_search(&constraint.block).ok()?;
+            Some(BlockConstraint { block, ..constraint.clone() })
+        };
+        let constraints: Vec<BlockConstraint> = self.constraints.iter().filter_map(of_wanted).collect();
+        let placement = solve::solve(&lifetimes, &constraints, options, progress);
         for (&index, offset) in wanted.iter().zip(placement.offsets) {
             self.blocks[index].offset = Some(offset);
         }
         self.capacity = placement.capacity;
         self.lower_bound = placement.lower_bound;
         // Programs read and write through these places: a fault of the methods must not get past here.
-        assert_eq!(verify::capacity(&self.blocks, self.granule), Ok(self.capacity), "a plan holds together");
+        let verified = verify::capacity(&self.blocks, &self.constraints, self.granule);
+        assert_eq!(verified, Ok(self.capacity), "a plan holds together");
     }
 
     /// What offsets are multiples of, in bytes: the alignment that the plan can promise.
@@ -248,7 +315,8 @@ impl Plan {
         self.capacity
     }
 
-    /// The most bytes of planned blocks that are live at a time, each in whole granules: no plan can do with less.
+    /// A bound that no plan can go below, in bytes: the most bytes of planned blocks that are live at a time, each in whole
+    /// granules, without the bytes that gaps lend to other blocks, and with the padding that alignments require.
     #[must_use]
     pub const fn lower_bound(&self) -> u64 {
         self.lower_bound
@@ -258,6 +326,13 @@ impl Plan {
     #[must_use]
     pub fn blocks(&self) -> &[PlanBlock] {
         &self.blocks
+    }
+
+    /// What blocks require beyond the granule, in the order of the blocks; blocks without gaps and with no larger
+    /// alignment are left out.
+    #[must_use]
+    pub fn constraints(&self) -> &[BlockConstraint] {
+        &self.constraints
     }
 
     /// How many of the blocks have an offset.

@@ -8,14 +8,15 @@ use std::time::Instant;
 
 use bfc_core::{Bytes, Plan, PlanOptions};
 use clap::Args;
-use highwater_tracking::{Cut, NoPlan, Step, Trace, plan_of};
+use highwater_tracking::{NoPlan, Step, Trace, plan_of};
 use serde::Serialize;
 
 use crate::input_file::{self, STANDARD};
 use crate::plan_file::PlanFileError;
 use crate::progress::Progress;
 use crate::recording_file::tell_cut;
-use crate::trace_file::{ReadArguments, ReadError};
+use crate::replay::power_of_two;
+use crate::trace_file::{ReadArguments, ReadError, tell_skipped};
 use crate::{exit, plan_file};
 
 /// The arguments of `highwater plan`.
@@ -36,6 +37,10 @@ pub(crate) struct PlanArguments {
     /// How much work a better plan is worth; a second has some 20 million
     #[arg(long, value_name = "N", default_value_t = PlanOptions::default().effort)]
     effort: u64,
+
+    /// What the blocks' places are multiples of, in bytes: a power of two [default: 256; 1 for MiniMalloc]
+    #[arg(long, value_name = "BYTES", value_parser = power_of_two)]
+    granule: Option<u64>,
 
     /// Write JSON, for programs
     #[arg(long)]
@@ -110,7 +115,7 @@ struct Summary {
 
 pub(crate) fn run(arguments: &PlanArguments) -> io::Result<ExitCode> {
     match plan(arguments) {
-        Ok((summary, cut)) => {
+        Ok((summary, trace)) => {
             let mut stdout = io::stdout().lock();
             if arguments.output.as_os_str() == STANDARD {
                 // There the plan stands.
@@ -122,7 +127,8 @@ pub(crate) fn run(arguments: &PlanArguments) -> io::Result<ExitCode> {
                 writeln!(stdout, "{}", summary.sentence())?;
             }
             stdout.flush()?;
-            tell_cut(&arguments.trace, cut.as_ref())?;
+            tell_skipped(&arguments.trace, &trace)?;
+            tell_cut(&arguments.trace, trace.cut())?;
             Ok(ExitCode::SUCCESS)
         }
         // As for every command: the reader of a pipe has seen enough.
@@ -140,8 +146,8 @@ pub(crate) fn run(arguments: &PlanArguments) -> io::Result<ExitCode> {
     }
 }
 
-/// Plans, and returns where a recording was cut off.
-fn plan(arguments: &PlanArguments) -> Result<(Summary, Option<Cut>), PlanError> {
+/// Plans, and returns the trace.
+fn plan(arguments: &PlanArguments) -> Result<(Summary, Trace), PlanError> {
     if arguments.json && arguments.output.as_os_str() == STANDARD {
         return Err(PlanError::TwoOutputs);
     }
@@ -155,11 +161,13 @@ fn plan(arguments: &PlanArguments) -> Result<(Summary, Option<Cut>), PlanError> 
     let seconds = start.elapsed().as_secs_f64();
     plan_file::write(output, &arguments.output, &plan)?;
     progress.clear();
-    Ok((Summary::new(&arguments.trace, &arguments.output, &plan, seconds), trace.cut().cloned()))
+    Ok((Summary::new(&arguments.trace, &arguments.output, &plan, seconds), trace))
 }
 
 fn solve(arguments: &PlanArguments, trace: &Trace, progress: &Progress) -> Result<Plan, NoPlan> {
     let options = PlanOptions::default().with_effort(arguments.effort);
+    let granule = arguments.granule.or(trace.granule()).unwrap_or(options.granule);
+    let options = options.with_granule(granule);
     let StepArgument(step) = &arguments.step;
     plan_of(trace, step, &options, &mut |so_far| {
         let (capacity, bound) = (Bytes(so_far.capacity), Bytes(so_far.lower_bound));

@@ -30,7 +30,7 @@ pub(crate) struct Policy {
     about: &'static str,
     /// What it has a use for.
     takes: &'static [Knob],
-    prepare: fn(&Trace, Option<&Arc<Plan>>) -> Result<MakePool, NoPlan>,
+    prepare: fn(&Trace, Option<&Arc<Plan>>, u64) -> Result<MakePool, NoPlan>,
 }
 
 /// What pools of best fit with coalescing can be told.
@@ -46,11 +46,18 @@ const ALL: &[Knob] = &[
     Knob::ThreadCache,
 ];
 
-/// The same without caches, which the plan would not hear of.
-const PLANNED: &[Knob] = match ALL.split_last() {
-    Some((_, others)) => others,
-    None => &[],
-};
+/// The same with the plan's granule, and without caches, which would hide requests from the plan.
+const PLANNED: &[Knob] = &[
+    Knob::Growth,
+    Knob::GrowthRule,
+    Knob::FirstRegion,
+    Knob::RegionMerging,
+    Knob::GarbageCollection,
+    Knob::Split,
+    Knob::Cut,
+    Knob::Join,
+    Knob::Granule,
+];
 
 /// Paddle's policies say themselves how large regions are, and how they are cut.
 const PADDLE: &[Knob] = &[Knob::Growth, Knob::RegionMerging, Knob::GarbageCollection];
@@ -61,34 +68,35 @@ pub(crate) const POLICIES: &[Policy] = &[
         name: "bfc",
         about: "best fit with coalescing, splitting always",
         takes: ALL,
-        prepare: |_, _| Ok(Box::new(|spec| bfc(spec, BfcConfig::new(spec.limit())))),
+        prepare: |_, _, _| Ok(Box::new(|spec| bfc(spec, BfcConfig::new(spec.limit())))),
     },
     Policy {
         name: "bfc-tensorflow",
         about: "best fit with coalescing as TensorFlow does it",
         takes: ALL,
-        prepare: |_, _| Ok(Box::new(|spec| bfc(spec, BfcConfig::tensorflow(spec.limit())))),
+        prepare: |_, _, _| Ok(Box::new(|spec| bfc(spec, BfcConfig::tensorflow(spec.limit())))),
     },
     Policy {
         name: "buddy",
         about: "Paddle's buddy allocator, in steps of 256 bytes",
         takes: PADDLE,
-        prepare: |_, _| Ok(Box::new(buddy)),
+        prepare: |_, _, _| Ok(Box::new(buddy)),
     },
     Policy {
         name: "auto-growth",
         about: "Paddle's auto-growth best fit, each region as large as its first request",
         takes: PADDLE,
-        prepare: |_, _| Ok(Box::new(auto_growth)),
+        prepare: |_, _, _| Ok(Box::new(auto_growth)),
     },
     Policy {
         name: "planned",
         about: "places computed ahead from the trace itself, or those of --plan",
         takes: PLANNED,
-        prepare: |trace, plan| {
+        prepare: |trace, plan, granule| {
+            let options = PlanOptions::default().with_granule(granule);
             let plan = match plan {
                 Some(plan) => Arc::clone(plan),
-                None => Arc::new(plan_of(trace, &Step::Whole, &PlanOptions::default(), &mut |_| true)?),
+                None => Arc::new(plan_of(trace, &Step::Whole, &options, &mut |_| true)?),
             };
             Ok(Box::new(move |spec| planned(spec, &plan)))
         },
@@ -97,13 +105,13 @@ pub(crate) const POLICIES: &[Policy] = &[
         name: "guard",
         about: "bfc with every block between canaries, in real memory: 1 GiB at most, or --pool",
         takes: ALL,
-        prepare: |_, _| Ok(Box::new(guard)),
+        prepare: |_, _, _| Ok(Box::new(guard)),
     },
     Policy {
         name: "passthrough",
         about: "no pool: each block from the system, of real memory as for guard",
         takes: &[],
-        prepare: |_, _| Ok(Box::new(passthrough)),
+        prepare: |_, _, _| Ok(Box::new(passthrough)),
     },
 ];
 
@@ -174,9 +182,15 @@ impl Policy {
         !matches!(self.name, "guard" | "passthrough")
     }
 
-    /// Does once what the policy needs for a trace; a plan given is followed by the policy that follows plans.
-    pub(crate) fn prepare(&self, trace: &Trace, plan: Option<&Arc<Plan>>) -> Result<MakePool, NoPlan> {
-        (self.prepare)(trace, plan)
+    /// Does once what the policy needs for a trace. The policy that follows plans follows the one given, or makes one with
+    /// this granule.
+    pub(crate) fn prepare(
+        &self,
+        trace: &Trace,
+        plan: Option<&Arc<Plan>>,
+        granule: u64,
+    ) -> Result<MakePool, NoPlan> {
+        (self.prepare)(trace, plan, granule)
     }
 }
 
@@ -248,7 +262,7 @@ mod tests {
     fn a_pool_of_every_policy_serves_what_fits_and_has_no_more_than_it_was_given() {
         let trace = Trace::parse("a 0 1048576 x\n".as_bytes(), &TraceLimits::default()).unwrap();
         for policy in POLICIES {
-            let pool = policy.prepare(&trace, None).unwrap();
+            let pool = policy.prepare(&trace, None, GRANULE).unwrap();
             // The least that a pool takes for itself: canaries, or a place to begin at.
             let (aside, least) = match policy.name {
                 "guard" => (256, 256),
@@ -274,7 +288,7 @@ mod tests {
     fn pools_of_real_memory_refuse_what_a_file_may_ask_for_without_touching_it() {
         for name in ["guard", "passthrough"] {
             let trace = Trace::parse("a 0 1 x\n".as_bytes(), &TraceLimits::default()).unwrap();
-            let pool = name.parse::<Policy>().unwrap().prepare(&trace, None).unwrap();
+            let pool = name.parse::<Policy>().unwrap().prepare(&trace, None, GRANULE).unwrap();
             let huge = Request::new(1 << 45).with_attributes(AllocationAttributes::no_retry());
             for spec in [anything(), anything().fixed(1 << 50)] {
                 assert!(pool(spec).allocate(&huge).unwrap_err().out_of_memory().is_some(), "{name}");

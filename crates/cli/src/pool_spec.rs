@@ -82,6 +82,8 @@ pub(crate) enum Knob {
     Split,
     Cut,
     Join,
+    /// What a plan's places are multiples of.
+    Granule,
     ThreadCache,
 }
 
@@ -96,6 +98,7 @@ impl fmt::Display for Knob {
             Self::Split => "--split",
             Self::Cut => "--cut",
             Self::Join => "--join",
+            Self::Granule => "--granule",
             Self::ThreadCache => "--thread-cache",
         })
     }

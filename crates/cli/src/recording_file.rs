@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use bfc_core::Bytes;
 use clap::Args;
-use highwater_tracking::{Cut, HwmError, Recording, RecordingLimits};
+use highwater_tracking::{BlockProblem, Cut, HwmError, HwmProblem, Recording, RecordingLimits};
 
 use crate::input_file;
+use crate::trace_file::MAX_MEMORY;
 
 /// Limits on what is read, which guard against files that are not what they seem.
 #[derive(Args, Clone, Debug)]
@@ -19,6 +20,10 @@ pub(crate) struct ReadArguments {
     /// Refuse files of more bytes than this
     #[arg(long, value_name = "SIZE", default_value = "2GiB")]
     max_input: Bytes,
+
+    /// Refuse recordings that take more memory than this, or than eight times their size
+    #[arg(long, value_name = "SIZE", default_value = MAX_MEMORY)]
+    max_memory: Bytes,
 }
 
 /// A recording that could not be read from a file.
@@ -26,8 +31,17 @@ pub(crate) struct ReadArguments {
 pub(crate) enum ReadError {
     #[error("{}: {error}", path.display())]
     Open { path: PathBuf, error: io::Error },
-    #[error("{}: {error}", path.display())]
+    #[error("{}: {error}{}", path.display(), advice(&error.problem))]
     Recording { path: PathBuf, error: HwmError },
+}
+
+/// Which option allows more, for a file beyond a limit.
+const fn advice(problem: &HwmProblem) -> &'static str {
+    match problem {
+        HwmProblem::Events(BlockProblem::TooMuchHeld { .. }) => "; --max-memory allows more",
+        HwmProblem::TooMuchInput { .. } => "; --max-input allows more",
+        _ => "",
+    }
 }
 
 /// Says, beside what a command found, where a recording could not be read further: what was found is of its beginning alone.
@@ -51,6 +65,7 @@ impl ReadArguments {
         let limits = RecordingLimits {
             events: self.max_events,
             input_bytes: self.max_input.get(),
+            held_bytes: self.max_memory.get(),
             ..RecordingLimits::default()
         };
         Recording::read(BufReader::with_capacity(1 << 16, source), &limits)

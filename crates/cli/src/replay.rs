@@ -9,14 +9,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use bfc_core::Plan;
+use bfc_core::{DEFAULT_ALIGNMENT, Plan, PlanOptions};
 use clap::Args;
 use highwater_tracking::Replayer;
 
 use crate::exit;
+use crate::input_file;
 use crate::plan_file::{self, PlanFileError};
 use crate::policies::{self, Policy};
-use crate::pool_spec::{PoolArguments, PoolSpec, PoolSpecError};
+use crate::pool_spec::{Knob, PoolArguments, PoolSpec, PoolSpecError};
 use crate::progress::Progress;
 use crate::recording_file::tell_cut;
 use crate::trace_file::ReadArguments;
@@ -42,6 +43,10 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_name = "PLAN")]
     plan: Option<PathBuf>,
 
+    /// What the places of `planned` are multiples of, in bytes: a power of two [default: 256]
+    #[arg(long, value_name = "BYTES", conflicts_with = "plan", value_parser = power_of_two)]
+    granule: Option<u64>,
+
     /// Warm replays, of which the best time of each stretch of events counts
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     repeat: u32,
@@ -57,6 +62,12 @@ pub(crate) struct ReplayArguments {
     read: ReadArguments,
 }
 
+/// Parses a number of bytes that is a power of two.
+pub(crate) fn power_of_two(text: &str) -> Result<u64, String> {
+    let bytes = text.parse().ok().filter(|bytes: &u64| bytes.is_power_of_two());
+    bytes.ok_or_else(|| "expected a power of two".to_owned())
+}
+
 /// Why nothing can be replayed.
 #[derive(Debug, thiserror::Error)]
 enum UsageError {
@@ -68,7 +79,9 @@ enum UsageError {
 
 fn prepare(arguments: &ReplayArguments) -> Result<(PoolSpec, Option<Arc<Plan>>), UsageError> {
     let spec = PoolSpec::new(&arguments.pool)?;
-    policies::check(&arguments.policy, &arguments.pool.knobs())?;
+    let granule = arguments.granule.map(|_| Knob::Granule);
+    let knobs: Vec<Knob> = arguments.pool.knobs().into_iter().chain(granule).collect();
+    policies::check(&arguments.policy, &knobs)?;
     let plan = arguments.plan.as_deref().map(plan_file::read).transpose()?;
     Ok((spec, plan.map(Arc::new)))
 }
@@ -84,7 +97,8 @@ pub(crate) fn run(arguments: &ReplayArguments) -> io::Result<ExitCode> {
     };
     let progress = Progress::new(arguments.traces.len() * arguments.policy.len());
     let mut measurements: Vec<Measurement> = Vec::new();
-    let (mut unreadable, mut cuts) = (Vec::new(), Vec::new());
+    let granule = arguments.granule.unwrap_or(PlanOptions::default().granule);
+    let (mut unreadable, mut cuts, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
     for path in &arguments.traces {
         progress.say(&format!("{}: reading", path.display()));
         let trace = match arguments.read.read(path) {
@@ -97,11 +111,16 @@ pub(crate) fn run(arguments: &ReplayArguments) -> io::Result<ExitCode> {
         };
         cuts.extend(trace.cut().cloned().map(|cut| (path, cut)));
         let name = path.display().to_string();
+        skipped.extend(trace.skipped().iter().map(|what| (path, what.clone())));
         let mut replayer = Replayer::new(&trace);
+        if let Some(granule) = arguments.granule {
+            // The plan serves requests of this alignment.
+            replayer = replayer.with_alignment(granule.min(DEFAULT_ALIGNMENT));
+        }
         for policy in &arguments.policy {
             let say = |what: &str| progress.say(&format!("{name}, {}: {what}", policy.name));
             say("replaying");
-            let pool = match policy.prepare(&trace, plan.as_ref()) {
+            let pool = match policy.prepare(&trace, plan.as_ref(), granule) {
                 Ok(pool) => pool,
                 Err(error) => {
                     measurements.push(Measurement::not_begun(
@@ -124,6 +143,9 @@ pub(crate) fn run(arguments: &ReplayArguments) -> io::Result<ExitCode> {
     }
     progress.clear();
     print(arguments, &measurements)?;
+    for (path, what) in &skipped {
+        writeln!(io::stderr(), "highwater: {}: skipped {what}", input_file::name(path).display())?;
+    }
     for (path, cut) in &cuts {
         tell_cut(path, Some(cut))?;
     }

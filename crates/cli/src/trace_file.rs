@@ -1,11 +1,13 @@
 //! Traces from files.
 
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use bfc_core::Bytes;
 use clap::Args;
-use highwater_tracking::{ReadOptions, Trace, TraceError, TraceLimits};
+use highwater_tracking::{
+    BlockProblem, HwmProblem, ReadOptions, Trace, TraceError, TraceLimits, TraceProblem,
+};
 
 use crate::input_file;
 
@@ -25,9 +27,24 @@ pub(crate) struct ReadArguments {
     #[arg(long, value_name = "SIZE", default_value = "2GiB")]
     max_input: Bytes,
 
-    /// Refuse snapshots whose objects take more memory than this
-    #[arg(long, value_name = "SIZE", default_value = "2GiB")]
+    /// Refuse files that take more memory than this, or than eight times their decompressed size
+    #[arg(long, value_name = "SIZE", default_value = MAX_MEMORY)]
     max_memory: Bytes,
+
+    /// Refuse files of more than 64 MiB that are so many times longer once decompressed
+    #[arg(long, value_name = "N", default_value_t = TraceLimits::default().ratio)]
+    max_ratio: u32,
+}
+
+/// How much memory a command allows for a file by default.
+pub(crate) const MAX_MEMORY: &str = "1GiB";
+
+/// Lists on standard error what a file holds and its trace does not.
+pub(crate) fn tell_skipped(path: &Path, trace: &Trace) -> io::Result<()> {
+    for what in trace.skipped() {
+        writeln!(io::stderr(), "highwater: {}: skipped {what}", input_file::name(path).display())?;
+    }
+    Ok(())
 }
 
 /// A trace that could not be read from a file.
@@ -35,8 +52,22 @@ pub(crate) struct ReadArguments {
 pub(crate) enum ReadError {
     #[error("{}: {error}", path.display())]
     Open { path: PathBuf, error: io::Error },
-    #[error("{}: {error}", path.display())]
+    #[error("{}: {error}{}", path.display(), advice(&error.problem))]
     Trace { path: PathBuf, error: TraceError },
+}
+
+/// Which option allows more, for a file beyond a limit.
+fn advice(problem: &TraceProblem) -> &'static str {
+    match problem {
+        TraceProblem::TooMuchHeld { .. }
+        | TraceProblem::Recording(HwmProblem::Events(BlockProblem::TooMuchHeld { .. })) => {
+            "; --max-memory allows more"
+        }
+        TraceProblem::TooMuchInput { .. } => "; --max-input allows more",
+        TraceProblem::TooManyEvents { .. } => "; --max-events allows more",
+        TraceProblem::TooCompressed { .. } => "; --max-ratio allows more",
+        _ => "",
+    }
 }
 
 impl ReadArguments {
@@ -48,6 +79,7 @@ impl ReadArguments {
             events: self.max_events,
             input_bytes: self.max_input.get(),
             held_bytes: self.max_memory.get(),
+            ratio: self.max_ratio,
             ..TraceLimits::default()
         };
         let options = ReadOptions { limits, device: self.device };

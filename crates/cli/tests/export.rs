@@ -50,6 +50,31 @@ fn every_format_goes_to_a_file_and_to_standard_output_alike() {
 }
 
 #[test]
+fn exported_snapshots_replay_like_the_recording() {
+    let directory = TempDir::new().unwrap();
+    let run = record(&directory);
+    let replayed = |file: &Path| {
+        let file = file.to_str().unwrap();
+        let arguments = ["replay", file, "--json", "--repeat", "1", "--policy", "bfc,planned"];
+        let output = Command::new(env!("CARGO_BIN_EXE_highwater")).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let figures = |row: &serde_json::Value| {
+            ["events", "peak_live_bytes", "peak_in_use_bytes", "peak_reserved_bytes"]
+                .map(|name| row[name].clone())
+        };
+        rows.as_array().unwrap().iter().map(figures).collect::<Vec<_>>()
+    };
+    let expected = replayed(&run);
+    assert_eq!(expected[0][1], 1000);
+    for format in ["memory-viz", "memory-viz-json"] {
+        let file = directory.path().join(format);
+        assert!(highwater(&run, &["--format", format, "-o", file.to_str().unwrap()]).status.success());
+        assert_eq!(replayed(&file), expected, "{format}");
+    }
+}
+
+#[test]
 fn what_cannot_be_written_is_named_and_leaves_no_file() {
     let directory = TempDir::new().unwrap();
     let run = record(&directory);

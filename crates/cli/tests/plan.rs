@@ -71,3 +71,45 @@ fn what_cannot_be_planned_read_or_written_is_said_with_its_exit_code() {
         assert!(text(&output.stderr).contains(message), "{}", text(&output.stderr));
     }
 }
+
+#[test]
+fn granules_and_exact_sizes_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (example, plan) = (path("input.12.csv"), path("plan"));
+    let csv = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n";
+    fs::write(&example, csv).unwrap();
+    let capacity = |trace: &str, arguments: &[&str]| {
+        let output = highwater(&[&["plan", trace, "-o", &plan, "--json"], arguments].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (summary["capacity_bytes"].clone(), summary["waste"].clone())
+    };
+    assert_eq!(capacity(&example, &[]), (12.into(), 1.0.into()));
+    assert_eq!(capacity(&example, &["--granule", "4"]), (12.into(), 1.0.into()));
+    assert_eq!(capacity(&example, &["--granule", "256"]), (768.into(), 1.0.into()));
+
+    let aligned = path("aligned.csv");
+    fs::write(&aligned, "id,lower,upper,size,alignment\na,0,10,100,4096\nb,0,10,100,4096\n").unwrap();
+    assert_eq!(capacity(&aligned, &["--granule", "1"]), (4196.into(), 1.0.into()));
+    let file = fs::read_to_string(&plan).unwrap();
+    assert!(file.starts_with("highwater-plan 2\n"), "{file}");
+    let output = highwater(&["replay", &aligned, "--policy", "planned", "--plan", &plan, "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let gaps = path("gaps.csv");
+    fs::write(&gaps, "id,lower,upper,size,gaps,note\na,0,10,4,2-8,x\nb,2,8,4,,\n").unwrap();
+    assert_eq!(capacity(&gaps, &[]), (4.into(), 1.0.into()));
+    let output = highwater(&["plan", &gaps, "-o", &plan]);
+    assert!(text(&output.stderr).contains("gaps.csv: skipped the column \"note\""), "{output:?}");
+
+    let planned = ["replay", &example, "--policy", "planned", "--granule", "4", "--repeat", "1", "--json"];
+    let rows: Value = serde_json::from_slice(&highwater(&planned).stdout).unwrap();
+    assert_eq!(rows[0]["peak_in_use_bytes"], 12, "{rows}");
+    for arguments in [
+        &["replay", &example, "--granule", "4"][..],
+        &["replay", &example, "--policy", "planned", "--granule", "3"],
+        &["plan", &example, "-o", &plan, "--granule", "3"],
+    ] {
+        assert_eq!(highwater(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+}

@@ -9,6 +9,8 @@
 //! | `folded` | flame graphs | the same |
 //! | `svg` | browsers | live bytes by category over time |
 //!
+//! [`Trace::read`](crate::Trace::read) reads both forms of snapshots back.
+//!
 //! Snapshots and traces are written as they are made: beside the recording they hold 64 KiB of output and a number or two for
 //! each event, whatever their length. The others are as small as what they show.
 //!

@@ -59,9 +59,11 @@ mod books;
 mod budget;
 mod context;
 mod export;
+mod file_kind;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+mod lean;
 mod local;
 mod oom;
 mod page;
@@ -85,6 +87,7 @@ pub use allocator::{Record, Sizes, TrackingAllocator};
 pub use budget::Budget;
 pub use context::{Context, ContextGuard, capture};
 pub use export::{ExportError, ExportFormat, UnknownExportFormat, export};
+pub use file_kind::FileKind;
 pub use oom::{Answer, BudgetRow, Holder, OutOfMemory};
 pub use page::{write_page, write_page_with_log};
 pub use plan::{

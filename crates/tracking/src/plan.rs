@@ -18,9 +18,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use std::collections::HashMap;
 use std::ops::Range;
 
-use bfc_core::{Lifetime, Plan, PlanError, PlanOptions, PlanProgress};
+use bfc_core::{BlockConstraint, Gap, Lifetime, Plan, PlanError, PlanOptions, PlanProgress};
 
 use crate::trace::{Trace, TraceComment, TraceEvent};
 
@@ -90,9 +91,10 @@ pub fn plan_of(
     progress: &mut dyn FnMut(PlanProgress) -> bool,
 ) -> Result<Plan, NoPlan> {
     let range = range_of(trace, step)?;
-    let (lifetimes, freed) = lifetimes_of(trace, range);
+    let blocks = Blocks::of(trace, range);
     let whole = *step == Step::Whole;
-    Ok(Plan::solve_some(&lifetimes, |index| whole || freed[index], options, progress)?)
+    let planned = |index: usize| whole || blocks.freed[index];
+    Ok(Plan::solve_constrained(&blocks.lifetimes, blocks.constraints, planned, options, progress)?)
 }
 
 /// The events of a step.
@@ -117,38 +119,97 @@ fn mark<'a>(comments: &'a [TraceComment], text: &str) -> Option<(usize, &'a [Tra
     Some((comments[index].position, &comments[index + 1..]))
 }
 
-/// The lifetimes of the blocks that are allocated in a range of events, in that order, counted from its start, and
-/// whether they are freed in it.
-fn lifetimes_of(trace: &Trace, range: Range<usize>) -> (Vec<Lifetime>, Vec<bool>) {
-    // An event's index fits, since a trace has at most 2^32 of them by its limits.
-    let time = |index: usize| u32::try_from(index).unwrap_or(u32::MAX - 1);
-    let never = time(range.len());
-    let mut lifetimes: Vec<Lifetime> = Vec::new();
-    let mut freed: Vec<bool> = Vec::new();
-    // Blocks are numbered in the order of their allocation: those of the range follow each other.
-    let mut first_block = None;
-    let mut planned: Vec<Option<usize>> = Vec::new();
-    for (index, event) in trace.events()[range].iter().enumerate() {
-        match *event {
-            TraceEvent::Alloc { block, bytes, .. } => {
-                first_block.get_or_insert(block);
-                planned.push((bytes > 0).then_some(lifetimes.len()));
-                if bytes > 0 {
-                    lifetimes.push(Lifetime { bytes, start: time(index), end: never });
-                    freed.push(false);
+/// The blocks that are allocated in a range of events, in that order. Times are event numbers from the start of the range.
+#[derive(Debug, Default)]
+struct Blocks {
+    lifetimes: Vec<Lifetime>,
+    /// Whether each is freed in the range.
+    freed: Vec<bool>,
+    constraints: Vec<BlockConstraint>,
+    /// By block: its constraint.
+    constraint_of: HashMap<usize, usize>,
+    /// By block: since when it occupies which bytes, if those are not all.
+    lends: HashMap<usize, (u32, Range<u64>)>,
+}
+
+impl Blocks {
+    fn of(trace: &Trace, range: Range<usize>) -> Self {
+        // An event's index fits, since a trace has at most 2^32 of them by its limits.
+        let time = |index: usize| u32::try_from(index).unwrap_or(u32::MAX - 1);
+        let never = time(range.len());
+        let mut blocks = Self::default();
+        // Blocks are numbered in the order of their allocation: those of the range follow each other.
+        let mut first_block = None;
+        let mut planned: Vec<Option<usize>> = Vec::new();
+        for (index, event) in trace.events()[range].iter().enumerate() {
+            let index_of = |block: u32| {
+                let number = first_block.and_then(|first| block.checked_sub(first))?;
+                *planned.get(number as usize)?
+            };
+            match *event {
+                TraceEvent::Alloc { block, bytes, alignment, .. } => {
+                    first_block.get_or_insert(block);
+                    planned.push((bytes > 0).then_some(blocks.lifetimes.len()));
+                    if bytes > 0 {
+                        blocks.allocate(bytes, alignment.into(), time(index), never);
+                    }
                 }
-            }
-            TraceEvent::Free { block } => {
-                let number = first_block.and_then(|first| block.checked_sub(first));
-                let lifetime = number.and_then(|number| *planned.get(number as usize)?);
-                if let Some(lifetime) = lifetime {
-                    lifetimes[lifetime].end = time(index);
-                    freed[lifetime] = true;
+                TraceEvent::Free { block } => {
+                    if let Some(block) = index_of(block) {
+                        blocks.end_gap(block, time(index));
+                        blocks.lifetimes[block].end = time(index);
+                        blocks.freed[block] = true;
+                    }
+                }
+                TraceEvent::Occupy { block, start, end } => {
+                    if let Some(block) = index_of(block) {
+                        blocks.occupy(block, start..end, time(index));
+                    }
                 }
             }
         }
+        let open: Vec<usize> = blocks.lends.keys().copied().collect();
+        open.into_iter().for_each(|block| blocks.end_gap(block, never));
+        blocks
     }
-    (lifetimes, freed)
+
+    fn allocate(&mut self, bytes: u64, alignment: u64, start: u32, end: u32) {
+        if alignment > 1 {
+            self.constraint(self.lifetimes.len()).alignment = alignment;
+        }
+        self.lifetimes.push(Lifetime { bytes, start, end });
+        self.freed.push(false);
+    }
+
+    /// From `time` on, the block occupies the bytes of `range` alone.
+    fn occupy(&mut self, block: usize, range: Range<u64>, time: u32) {
+        self.end_gap(block, time);
+        let Lifetime { bytes, start, .. } = self.lifetimes[block];
+        if range != (0..bytes) {
+            // Right after the allocation, it never occupied the others.
+            let since = if time == start + 1 { start } else { time };
+            self.lends.insert(block, (since, range));
+        }
+    }
+
+    /// Ends the gap that is open.
+    fn end_gap(&mut self, block: usize, time: u32) {
+        if let Some((start, kept)) = self.lends.remove(&block)
+            && start < time
+        {
+            let kept = if kept.is_empty() { 0..0 } else { kept };
+            self.constraint(block).gaps.push(Gap { start, end: time, kept });
+        }
+    }
+
+    fn constraint(&mut self, block: usize) -> &mut BlockConstraint {
+        let constraints = &mut self.constraints;
+        let place = *self.constraint_of.entry(block).or_insert_with(|| {
+            constraints.push(BlockConstraint { block, alignment: 1, gaps: Vec::new() });
+            constraints.len() - 1
+        });
+        &mut constraints[place]
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::num::NonZero;
 
-use bfc_core::{AllocError, AllocationAttributes, Allocator, Block, BlockError, Request};
+use bfc_core::{AllocError, AllocationAttributes, Allocator, Block, BlockError, DEFAULT_ALIGNMENT, Request};
 
 use crate::trace::{Trace, TraceEvent};
 
@@ -98,18 +98,31 @@ pub fn replay(trace: &Trace, allocator: &dyn Allocator) -> Result<ReplaySummary,
 #[derive(Debug)]
 pub struct Replayer<'a> {
     trace: &'a Trace,
+    /// The least alignment of a request.
+    alignment: u64,
     steps: Vec<Step>,
     /// The slots still live after the last event, in the order of their allocation.
     rest: Vec<u32>,
     blocks: Vec<Block>,
 }
 
-/// One event: an allocation into a slot, or the free of one.
+/// One event.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     bytes: u64,
     slot: u32,
-    frees: bool,
+    action: Action,
+    /// The logarithm of the alignment that the trace asks for.
+    alignment: u8,
+}
+
+/// What an event does to its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Allocate,
+    Free,
+    /// Nothing: a pool cannot lend bytes of a live block.
+    Keep,
 }
 
 impl<'a> Replayer<'a> {
@@ -118,12 +131,28 @@ impl<'a> Replayer<'a> {
     pub fn new(trace: &'a Trace) -> Self {
         let mut slots = Slots::default();
         let step = |event: &TraceEvent| match *event {
-            TraceEvent::Alloc { bytes, .. } => Step { bytes, slot: slots.take(), frees: false },
-            TraceEvent::Free { block } => Step { bytes: 0, slot: slots.give_back(block), frees: true },
+            TraceEvent::Alloc { bytes, alignment, .. } => {
+                let alignment = alignment.trailing_zeros() as u8;
+                Step { bytes, slot: slots.take(), action: Action::Allocate, alignment }
+            }
+            TraceEvent::Free { block } => {
+                Step { bytes: 0, slot: slots.give_back(block), action: Action::Free, alignment: 0 }
+            }
+            TraceEvent::Occupy { block, .. } => {
+                Step { bytes: 0, slot: slots.of(block), action: Action::Keep, alignment: 0 }
+            }
         };
         let steps = trace.events().iter().map(step).collect();
         let blocks = vec![Block::EMPTY; slots.count as usize];
-        Self { trace, steps, rest: slots.live(), blocks }
+        Self { trace, alignment: DEFAULT_ALIGNMENT, steps, rest: slots.live(), blocks }
+    }
+
+    /// The same replayer with another least alignment of requests, a power of two. Allocations of the trace that ask for
+    /// more get more.
+    #[must_use]
+    pub const fn with_alignment(mut self, bytes: u64) -> Self {
+        self.alignment = bytes;
+        self
     }
 
     /// The trace.
@@ -154,7 +183,8 @@ impl<'a> Replayer<'a> {
         let mut meter = Meter::default();
         let mut done = 0;
         for steps in self.steps.chunks(interval.get()) {
-            if let Err((index, failure)) = play(steps, &mut self.blocks, allocator, &mut meter) {
+            let played = play(steps, &mut self.blocks, allocator, self.alignment, &mut meter);
+            if let Err((index, failure)) = played {
                 self.free_before(allocator, done + index);
                 return Err(self.error(done + index, failure));
             }
@@ -177,7 +207,9 @@ impl<'a> Replayer<'a> {
     fn free_before<A: Allocator + ?Sized>(&self, allocator: &A, end: usize) {
         let mut live = vec![false; self.blocks.len()];
         for step in &self.steps[..end] {
-            live[step.slot as usize] = !step.frees;
+            if step.action != Action::Keep {
+                live[step.slot as usize] = step.action == Action::Allocate;
+            }
         }
         for (&block, live) in self.blocks.iter().zip(live) {
             if live {
@@ -228,6 +260,10 @@ impl Slots {
         slot
     }
 
+    fn of(&self, block: u32) -> u32 {
+        self.of_blocks.get(block as usize).copied().flatten().unwrap_or(0)
+    }
+
     /// The slots of the blocks still live, in the order of the blocks.
     fn live(self) -> Vec<u32> {
         self.of_blocks.into_iter().flatten().collect()
@@ -253,6 +289,7 @@ fn play<A: Allocator + ?Sized>(
     steps: &[Step],
     blocks: &mut [Block],
     allocator: &A,
+    alignment: u64,
     total: &mut Meter,
 ) -> Result<(), (usize, Failure)> {
     let mut request = Request::new(0).with_attributes(AllocationAttributes::no_retry());
@@ -260,11 +297,12 @@ fn play<A: Allocator + ?Sized>(
     let mut meter = *total;
     for (index, step) in steps.iter().enumerate() {
         let slot = &mut blocks[step.slot as usize];
-        if step.frees {
+        if step.action == Action::Free {
             meter.in_use = meter.in_use.wrapping_sub(slot.bytes);
             free(allocator, *slot).map_err(|error| (index, Failure::Free(error)))?;
-        } else {
+        } else if step.action == Action::Allocate {
             request.bytes = step.bytes;
+            request.alignment = alignment.max(1 << step.alignment);
             let block = allocator.allocate(&request).map_err(|error| (index, Failure::Alloc(error)))?;
             meter.allocations += 1;
             meter.in_use = meter.in_use.wrapping_add(block.bytes);

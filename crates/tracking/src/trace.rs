@@ -6,8 +6,13 @@
 //! # a comment, or a header such as
 //! # peak_live_bytes: 4096
 //! a ID BYTES LABEL
+//! a ID BYTES@ALIGNMENT LABEL
+//! u ID START END
 //! f ID
 //! ```
+//!
+//! An allocation may require an alignment, a power of two. After `u`, an allocation occupies only its bytes from START up
+//! to END, counted from its first byte, and lends the others; after `u ID 0 BYTES` it occupies all of them again.
 //!
 //! An id names a live allocation; it may be used again once that is freed. A label says who asked, and goes to the end
 //! of the line. Comments that begin with `mark:` say what the events after them belong to.
@@ -23,7 +28,8 @@ use crate::record::{BlockLife, Cut, EventKind, Recording};
 
 mod builder;
 mod error;
-mod limits;
+mod json;
+pub(crate) mod limits;
 pub(crate) mod lines;
 mod minimalloc;
 mod pickle;
@@ -50,11 +56,23 @@ pub enum TraceEvent {
         bytes: u64,
         /// The label's index in [`Trace::labels`].
         label: u32,
+        /// What the block's address must be a multiple of, a power of two; 1 if any address will do.
+        alignment: u32,
     },
     /// The end of allocation number `block`.
     Free {
         /// The allocation's number.
         block: u32,
+    },
+    /// From here on, allocation number `block` occupies only some of its bytes. Only offline planners write such traces;
+    /// a pool cannot lend the other bytes.
+    Occupy {
+        /// The allocation's number.
+        block: u32,
+        /// The first byte that it occupies, counted from the start of the block.
+        start: u64,
+        /// The byte after the last; `start` if it occupies none.
+        end: u64,
     },
 }
 
@@ -93,6 +111,8 @@ pub struct Trace {
     labels: Vec<String>,
     comments: Vec<TraceComment>,
     peak_live_bytes: u64,
+    granule: Option<u64>,
+    skipped: Vec<String>,
     cut: Option<Cut>,
 }
 
@@ -163,7 +183,7 @@ impl Trace {
                     }
                     let path = || label_of(&recording.owner_path(block.owner));
                     let label = labels.entry(block.owner).or_insert_with(path);
-                    builders[group].alloc(number.into(), block.requested, label)?;
+                    builders[group].alloc(number.into(), block.requested, 1, label)?;
                 }
                 EventKind::Free(number) => {
                     if let Some(group) = groups[number as usize] {
@@ -197,10 +217,14 @@ impl Trace {
                 writeln!(writer, "# {}", comment.text)?;
             }
             match *event {
-                TraceEvent::Alloc { block, bytes, label } => {
+                TraceEvent::Alloc { block, bytes, label, alignment: 1 } => {
                     writeln!(writer, "a {block} {bytes} {}", self.label(label))?;
                 }
+                TraceEvent::Alloc { block, bytes, label, alignment } => {
+                    writeln!(writer, "a {block} {bytes}@{alignment} {}", self.label(label))?;
+                }
                 TraceEvent::Free { block } => writeln!(writer, "f {block}")?,
+                TraceEvent::Occupy { block, start, end } => writeln!(writer, "u {block} {start} {end}")?,
             }
         }
         for comment in comments {
@@ -259,7 +283,20 @@ impl Trace {
         self.cut.as_ref()
     }
 
-    /// The most bytes, as asked for, that are live at a time: no pool can do with less.
+    /// What a plan's places for these blocks are multiples of, if the file says so: 1 for a problem of MiniMalloc, whose
+    /// sizes are exact. Text does not keep it.
+    #[must_use]
+    pub const fn granule(&self) -> Option<u64> {
+        self.granule
+    }
+
+    /// What the file holds and the trace does not, such as a column of an unknown name. Text does not keep it.
+    #[must_use]
+    pub fn skipped(&self) -> &[String] {
+        &self.skipped
+    }
+
+    /// The most bytes, as asked for, that are occupied at a time: no pool can do with less.
     #[must_use]
     pub const fn peak_live_bytes(&self) -> u64 {
         self.peak_live_bytes

@@ -20,8 +20,10 @@ use std::io::BufRead;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::file_kind::FileKind;
+use crate::lean;
 use crate::trace::TraceProblem;
-use crate::trace::lines::{at_end, beginning, read_line};
+use crate::trace::lines::{at_end, beginning, read_line, remove_mark};
 
 /// Numbers that a recording tells.
 const LEFT_OUT: [&str; 4] = ["step", "seconds", "bytes_in_use", "peak_bytes_in_use"];
@@ -64,6 +66,12 @@ pub enum TrainingLogProblem {
     /// It cannot be read, or is too long.
     #[error(transparent)]
     Line(TraceProblem),
+    /// The file is of another kind.
+    #[error("not a training log: {kind}")]
+    WrongFile {
+        /// Which one.
+        kind: FileKind,
+    },
     /// It is no object of JSON.
     #[error("expected an object of JSON, found {found:?}")]
     NoObject {
@@ -170,6 +178,9 @@ impl TrainingLog {
                 Ok(false) => break,
                 Err(problem) => return Err(at(TrainingLogProblem::Line(problem))),
             }
+            if line == 1 {
+                remove_mark(&mut bytes);
+            }
             if bytes.iter().all(u8::is_ascii_whitespace) {
                 builder.idle().map_err(at)?;
                 continue;
@@ -180,6 +191,9 @@ impl TrainingLog {
                     builder.log.cut = true;
                 }
                 _ => {
+                    if let Some(kind) = FileKind::of(&bytes).filter(|_| line == 1) {
+                        return Err(at(TrainingLogProblem::WrongFile { kind }));
+                    }
                     let found = beginning(&String::from_utf8_lossy(&bytes));
                     return Err(at(TrainingLogProblem::NoObject { found }));
                 }
@@ -308,9 +322,9 @@ impl Builder {
         self.points += 1;
         let curve = &mut self.log.curves[place];
         if std::mem::take(&mut self.gaps[place]) {
-            curve.breaks.push(curve.points.len());
+            lean::push(&mut curve.breaks, curve.points.len());
         }
-        curve.points.push(point);
+        lean::push(&mut curve.points, point);
         Ok(())
     }
 

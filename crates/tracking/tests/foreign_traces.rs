@@ -4,7 +4,11 @@
 
 use std::ops::Range;
 
-use highwater_tracking::{ReadOptions, Trace, TraceError, TraceLimits, fuzz};
+use bfc_core::{Plan, PlanOptions};
+use highwater_tracking::{
+    PlanLimits, ReadOptions, Recording, RecordingLimits, Step, Trace, TraceError, TraceLimits, TrainingLog,
+    TrainingLogLimits, fuzz, parse_plan, plan_of, write_plan,
+};
 use proptest::prelude::*;
 
 const SNAPSHOTS: [&[u8]; 4] = [
@@ -104,7 +108,7 @@ fn snapshots_of_another_shape_are_refused() {
         ),
         (
             b"\x80\x02}\x8c\x0ddevice_traces](]](K\x01e](K\x01ees.",
-            "snapshot: events of 2 devices (1, 2): choose one",
+            "snapshot: events of 2 devices (1, 2): choose one with --device",
         ),
     ];
     for (file, message) in cases {
@@ -142,6 +146,162 @@ fn a_log_of_rmm_keeps_its_order() {
     assert_eq!((trace.events().len(), trace.peak_live_bytes()), (6, 4096 + 256 + 1000 + 512 - 256));
 }
 
+const ALIGNMENT: &[u8] = include_bytes!("data/minimalloc-alignment.csv");
+const JSON: &[u8] =
+    br#"{"segments":[{"device":0,"address":16,"blocks":[{"size":64,"state":"active_allocated"}]}],
+"device_traces":[[{"action":"alloc","addr":128,"size":9,"frames":[{"name":"f","filename":"a.py","line":3}]},
+{"action":"free_completed","addr":256,"size":7,"category":null},{"action":"oom","size":1.5e3}]]}"#;
+const GAPS: &[u8] = include_bytes!("data/minimalloc-gaps.csv");
+
+fn plan(file: &[u8], granule: u64) -> Plan {
+    let options = PlanOptions::default().with_granule(granule);
+    plan_of(&read(file).unwrap(), &Step::Whole, &options, &mut |_| true).unwrap()
+}
+
+#[test]
+fn minimalloc_alignments_hold_in_plans() {
+    let solved = plan(ALIGNMENT, 1);
+    assert_eq!((solved.capacity(), solved.lower_bound()), (4196, 4196));
+    assert_eq!(plan(ALIGNMENT, 256).capacity(), 4352);
+    let mut text = Vec::new();
+    write_plan(&solved, &mut text).unwrap();
+    assert_eq!(parse_plan(&text[..], &PlanLimits::default()).unwrap(), solved);
+}
+
+#[test]
+fn minimalloc_gaps_lend_bytes() {
+    let trace = read(GAPS).unwrap();
+    assert_eq!(trace.peak_live_bytes(), 4);
+    assert_eq!(written(&trace), "a 0 4 a\nu 0 0 0\na 1 4 b\nf 1\nu 0 0 4\nf 0\n");
+    assert_eq!(read(written(&trace).as_bytes()).unwrap().peak_live_bytes(), 4);
+    let solved = plan(GAPS, 1);
+    assert_eq!((solved.capacity(), solved.lower_bound()), (4, 4));
+    let mut text = Vec::new();
+    write_plan(&solved, &mut text).unwrap();
+    assert_eq!(parse_plan(&text[..], &PlanLimits::default()).unwrap(), solved);
+}
+
+/// The least capacity of a problem whose buffers have gaps.
+fn with_gaps(lines: &str) -> (u64, u64) {
+    let file = format!("id,lower,upper,size,gaps\n{lines}");
+    let solved = plan(file.as_bytes(), 1);
+    assert_eq!(solved.lower_bound(), read(file.as_bytes()).unwrap().peak_live_bytes(), "{lines}");
+    (solved.capacity(), solved.lower_bound())
+}
+
+#[test]
+fn gaps_are_read_as_minimalloc_reads_them() {
+    // The buffer keeps a window of its bytes.
+    assert_eq!(with_gaps("a,0,10,8,2-8@0:3\nb,2,8,5,\n"), (8, 8));
+    // The second buffer lives on after the gap.
+    assert_eq!(with_gaps("a,0,10,4,2-8\nb,2,10,4,\n"), (8, 8));
+    // A gap at the beginning or the end, and beyond the lifetime.
+    assert_eq!(with_gaps("a,4,10,4,0-6 9-20\nb,0,6,4,\nc,9,12,4,\n"), (4, 4));
+    assert_eq!(with_gaps("a,0,10,6,0-5@0:2\nb,0,5,4,\n"), (6, 6));
+    // One gap right after another, with other bytes.
+    assert_eq!(with_gaps("a,0,10,4,2-5@0:2 5-8@2:4\nb,2,5,2,\nc,5,8,2,\n"), (4, 4));
+    // Gaps of two buffers that take turns.
+    assert_eq!(with_gaps("a,0,10,4,5-10\nb,0,10,4,0-5\n"), (4, 4));
+}
+
+#[test]
+fn bad_alignments_and_gaps_are_named() {
+    let cases = [
+        ("a,0,9,4,3,", "line 2: the alignment of 3 bytes is not a power of two below 2^32"),
+        ("a,0,9,4,0,", "line 2: the alignment of 0 bytes is not a power of two below 2^32"),
+        ("a,0,9,4,1,2", "line 2: expected gaps as LOWER-UPPER or LOWER-UPPER@FROM:TO, found \"2\""),
+        ("a,0,9,4,1,5-5", "line 2: the gap from 5 to 5 overlaps the gap before it, or is empty"),
+        ("a,0,9,4,1,4-6 3-5", "line 2: the gap from 4 to 6 overlaps the gap before it, or is empty"),
+        ("a,0,9,4,1,2-5@0:5", "line 2: the range from 0 to 5 is not part of a block of 4 bytes"),
+        ("a,0,9,4,1,2-x", "line 2: \"x\" is not a whole number below 2^64"),
+    ];
+    for (line, message) in cases {
+        let file = format!("id,lower,upper,size,alignment,gaps\n{line}\n");
+        assert_eq!(read(file.as_bytes()).unwrap_err().to_string(), message);
+    }
+    assert!(read(b"id,lower,upper,size,alignment\na,0,9,4,\n").is_ok(), "no alignment is one of 1");
+}
+
+#[test]
+fn unknown_columns_are_listed() {
+    let trace = read(b"id,lower,upper,size,hint,note\na,0,9,4,7,x\n").unwrap();
+    assert_eq!(trace.skipped(), ["the column \"hint\"", "the column \"note\""]);
+    assert_eq!(read(GAPS).unwrap().skipped(), [""; 0]);
+}
+
+#[test]
+fn byte_order_marks_do_not_matter() {
+    let trace = read(include_bytes!("data/minimalloc-bom.csv")).unwrap();
+    assert_eq!(written(&trace), "a 0 100 1\nf 0\n");
+    let trace = read(include_bytes!("data/rmm-bom.csv")).unwrap();
+    assert_eq!((trace.events().len(), trace.peak_live_bytes()), (3, 3072));
+    let mark = "\u{feff}";
+    assert_eq!(written(&read(format!("{mark}a 0 10 x\n").as_bytes()).unwrap()), "a 0 10 x\n");
+    let plan = format!("{mark}highwater-plan 1\ngranule 1\ncapacity 0\nblocks 0\n");
+    assert!(parse_plan(plan.as_bytes(), &PlanLimits::default()).is_ok());
+    let log = format!("{mark}{{\"step\":0,\"seconds\":0,\"loss\":1}}\n");
+    assert_eq!(TrainingLog::read(log.as_bytes(), &TrainingLogLimits::default()).unwrap().curves().len(), 1);
+    let json = format!("{mark}{{\"device_traces\":[[{{\"action\":\"alloc\",\"addr\":16,\"size\":9}}]]}}");
+    assert_eq!(written(&read(json.as_bytes()).unwrap()), "a 0 9 unknown\n");
+}
+
+#[test]
+fn a_snapshot_in_json_gives_its_events() {
+    let expected = "a 0 7 (allocated before the log)\na 1 64 (allocated before the log)\na 2 9 f a.py:3\nf 0\n\
+        # mark: out of memory, 0 bytes asked for\n";
+    assert_eq!(written(&read(JSON).unwrap()), expected);
+    let error = read(b"{\"device_traces\": [[}").unwrap_err().to_string();
+    assert!(error.starts_with("snapshot: not the JSON of a memory snapshot: "), "{error}");
+    let error = read(b"[1]").unwrap_err().to_string();
+    assert_eq!(error, "snapshot: a segment is missing, or not a dictionary");
+}
+
+#[test]
+fn a_list_of_segments_gives_its_live_blocks() {
+    let file = include_bytes!("data/list-of-segments.pickle");
+    let trace = read(file).unwrap();
+    assert_eq!(written(&trace), "a 0 512 (allocated before the log)\n");
+    assert!(
+        trace.skipped()[0].contains("torch.cuda.memory._record_memory_history()"),
+        "{:?}",
+        trace.skipped()
+    );
+    let options = ReadOptions { device: Some(1), ..ReadOptions::default() };
+    let error = Trace::read(&file[..], &options).unwrap_err().to_string();
+    assert!(error.contains("for device 1"), "{error}");
+}
+
+#[test]
+fn events_of_two_devices_need_a_choice() {
+    let file = include_bytes!("data/two-devices.pickle");
+    let error = read(file).unwrap_err().to_string();
+    assert_eq!(error, "snapshot: events of 2 devices (0, 1): choose one with --device");
+    let options = ReadOptions { device: Some(1), ..ReadOptions::default() };
+    assert_eq!(written(&Trace::read(&file[..], &options).unwrap()), "a 0 512 unknown\nf 0\n");
+}
+
+#[test]
+fn other_files_are_identified() {
+    let html: &[u8] = b"<!DOCTYPE html><html><title>Not Found</title>";
+    let cases: [(&[u8], &str); 5] = [
+        (include_bytes!("data/lfs-pointer"), "not a trace: a Git LFS pointer to a file of "),
+        (include_bytes!("data/torchscript.pt"), "not a trace: a TorchScript archive"),
+        (include_bytes!("data/checkpoint.pt"), "not a trace: a PyTorch checkpoint"),
+        (include_bytes!("data/legacy-checkpoint.pt"), "not a trace: a PyTorch checkpoint"),
+        (html, "not a trace: a web page"),
+    ];
+    for (file, message) in cases {
+        let error = read(file).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+        let error = Recording::read(file, &RecordingLimits::default()).unwrap_err().to_string();
+        assert!(error.contains(&message.replace("not a trace", "not a recording")), "{error}");
+    }
+    let error = parse_plan(html, &PlanLimits::default()).unwrap_err().to_string();
+    assert!(error.contains("not a plan: a web page"), "{error}");
+    let error = TrainingLog::read(html, &TrainingLogLimits::default()).unwrap_err().to_string();
+    assert!(error.contains("not a training log: a web page"), "{error}");
+}
+
 /// A file, the fuzz target that takes it, and from which byte on.
 type Case = (&'static [u8], fn(&[u8]), usize);
 
@@ -154,9 +314,15 @@ fn files() -> Vec<Case> {
         (RMM, fuzz::rmm, RMM.iter().position(|&byte| byte == b'\n').unwrap() + 1),
         (MINIMALLOC, fuzz::minimalloc, "id,lower,upper,size\n".len()),
     ];
+    for problem in [ALIGNMENT, GAPS] {
+        let header = problem.iter().position(|&byte| byte == b'\n').unwrap() + 1;
+        files.push((problem, fuzz::minimalloc_gaps, header));
+    }
+    files.push((JSON, fuzz::json, 1));
     files.extend(SNAPSHOTS.map(|snapshot| (snapshot, fuzz::pickle as fn(&[u8]), 1)));
     files.extend(
-        [TEXT, RMM, MINIMALLOC, SNAPSHOTS[0], SNAPSHOTS[2]].map(|file| (file, fuzz::any as fn(&[u8]), 0)),
+        [TEXT, RMM, MINIMALLOC, ALIGNMENT, GAPS, SNAPSHOTS[0], SNAPSHOTS[2]]
+            .map(|file| (file, fuzz::any as fn(&[u8]), 0)),
     );
     files
 }

@@ -61,6 +61,8 @@ impl Program {
                     live += bytes;
                     program.peak_live = program.peak_live.max(live);
                 }
+                // A pool cannot lend bytes of a live block.
+                TraceEvent::Occupy { .. } => {}
                 TraceEvent::Free { block } => {
                     if let Some(slot) = slot_of[block as usize].take() {
                         live -= bytes_of[block as usize];

@@ -2,13 +2,16 @@
 
 use super::occupancy::Occupancy;
 use super::sections::Sections;
+use super::shapes::Shapes;
 
 /// What is to be placed: sizes in whole granules, and when they live.
 #[derive(Debug)]
 pub(super) struct Problem {
     pub(super) sizes: Vec<u64>,
     pub(super) sections: Sections,
-    /// The most bytes live in one section.
+    /// Alignments and gaps, if some blocks have them. Only greedy placement respects these.
+    pub(super) shapes: Option<Shapes>,
+    /// The fewest bytes that any placement needs.
     pub(super) lower_bound: u64,
 }
 
@@ -41,12 +44,18 @@ pub(super) fn place(
     into.capacity = 0;
     for &block in order {
         let (size, span) = (problem.sizes[block as usize], problem.sections.spans[block as usize]);
-        let offset = occupancy.lowest(span, size);
+        let offset = match &problem.shapes {
+            None => occupancy.lowest(span, 0, size),
+            Some(shapes) => shapes.lowest(block, occupancy),
+        };
         let end = offset + size;
         if end > most || occupancy.steps() > most_steps {
             return false;
         }
-        occupancy.take(span, offset, end);
+        match &problem.shapes {
+            None => occupancy.take(span, offset, end),
+            Some(shapes) => shapes.take(block, offset, occupancy),
+        }
         into.offsets[block as usize] = offset;
         into.capacity = into.capacity.max(end);
     }

@@ -89,10 +89,10 @@ impl Occupancy {
         self.used.clear();
     }
 
-    /// The lowest offset at which `size` bytes are free in all sections of `span`.
-    pub(super) fn lowest(&mut self, span: (u32, u32), size: u64) -> u64 {
+    /// The lowest offset from `least` on at which `size` bytes are free in all sections of `span`.
+    pub(super) fn lowest(&mut self, span: (u32, u32), least: u64, size: u64) -> u64 {
         self.gather(span);
-        let mut offset: u64 = 0;
+        let mut offset = least;
         // Each list that stands in the way moves the offset up; done once a whole round leaves it where it is.
         let mut agreed = 0;
         let mut index = 0;

@@ -187,7 +187,7 @@ impl<P: Policy> Planned<P> {
         let entry = self.script.entries.get(self.position as usize)?;
         let expected = entry.bytes == need.bytes && self.can_plan(need);
         let free = self.slots[self.position as usize] == Slot::Free && entry.offset != Script::NOWHERE;
-        let range = self.range.filter(|_| expected && free)?;
+        let range = self.range.filter(|_| expected && free && entry.is_aligned(need))?;
         let (entry, slot) = (*entry, self.position);
         if self.due != entry.due_end {
             self.expire(entry.due_end);
@@ -204,7 +204,7 @@ impl<P: Policy> Planned<P> {
     /// Whether the plan knows where such a need may go.
     #[inline]
     fn can_plan(&self, need: &Need) -> bool {
-        need.alignment <= self.script.granule && need.freed_before.is_none() && need.end == End::Lower
+        need.alignment <= self.script.alignment && need.freed_before.is_none() && need.end == End::Lower
     }
 
     #[inline]
@@ -241,6 +241,7 @@ impl<P: Policy> Planned<P> {
         let planned = entry.offset != Script::NOWHERE;
         let room = planned
             && self.slots[found as usize] == Slot::Free
+            && entry.is_aligned(need)
             && !self.intruders.overlap(entry.offset, entry.granted);
         let place = match self.range.filter(|_| room) {
             Some(range) => self.put(range, &entry, found),

@@ -1,12 +1,14 @@
 //! From lifetimes to offsets: which methods are tried, in which order, for how long.
 
-use super::Lifetime;
 use super::greedy::{Offsets, Order, Problem, place};
 use super::improve::improve;
 use super::occupancy::Occupancy;
+use super::pieces;
 use super::search::{Outcome, Restarts};
 use super::sections::Sections;
+use super::shapes::Shapes;
 use super::skyline;
+use super::{BlockConstraint, Lifetime};
 use crate::units::round_up;
 
 /// How a plan is to be found.
@@ -71,21 +73,34 @@ pub(super) struct Solved {
     pub(super) lower_bound: u64,
 }
 
-/// Offsets for checked lifetimes, in the order of their starts.
+/// Offsets for checked lifetimes, in the order of their starts, and checked constraints.
 pub(super) fn solve(
     lifetimes: &[Lifetime],
+    constraints: &[BlockConstraint],
     options: &PlanOptions,
     progress: &mut dyn FnMut(PlanProgress) -> bool,
 ) -> Solved {
     let rounded = |lifetime: &Lifetime| round_up(lifetime.bytes, options.granule).unwrap_or(u64::MAX);
     let sizes: Vec<u64> = lifetimes.iter().map(rounded).collect();
-    let sections = Sections::new(lifetimes);
-    let lower_bound = sections.live(&sizes).into_iter().max().unwrap_or(0);
-    let problem = Problem { sizes, sections, lower_bound };
+    let pieces = pieces::of((0..).zip(lifetimes.iter().copied()), constraints, options.granule);
+    // A block that lends its bytes still has to fit.
+    let largest = sizes.iter().copied().max().unwrap_or(0);
+    let lower_bound = pieces::lower_bound(&pieces, options.granule).max(largest);
+    let (shapes, sections) = if constraints.is_empty() {
+        (None, Sections::new(lifetimes))
+    } else {
+        let (shapes, sections) = Shapes::new(&pieces, lifetimes.len());
+        (Some(shapes), sections)
+    };
+    let problem = Problem { sizes, sections, shapes, lower_bound };
     let mut search = Search::new(&problem, options, progress);
-    stack_up(&mut search);
+    if problem.shapes.is_none() {
+        stack_up(&mut search);
+    } else {
+        search.place_first(&Order::Area.of(&problem));
+    }
     let best_order = greedy(&mut search);
-    let mut restarts = (problem.sizes.len() <= SEARCHED_BLOCKS).then(|| Restarts::new(&problem));
+    let mut restarts = can_be_searched(&problem).then(|| Restarts::new(&problem));
     // Most of what can be found is found soon. Then orders are improved until that leads nowhere, and then comes the rest.
     for part in [32, 4] {
         reach(&mut search, restarts.as_mut(), options.effort / part);
@@ -149,6 +164,13 @@ impl<'a> Search<'a> {
         placed.then_some(better)
     }
 
+    /// Places the blocks in this order, whatever that takes.
+    fn place_first(&mut self, order: &[u32]) {
+        place(self.problem, order, u64::MAX, u64::MAX, &mut self.occupancy, &mut self.last);
+        self.best.clone_from(&self.last);
+        self.report();
+    }
+
     /// Keeps a placement of all blocks if it is the first, or better than the best.
     fn offer(&mut self, placement: Offsets) {
         if self.best.offsets.is_empty() || placement.capacity < self.best.capacity {
@@ -197,6 +219,11 @@ impl<'a> Search<'a> {
 /// takes a KiB of stack for each, and threads have 2 MiB.
 const SEARCHED_BLOCKS: usize = 1000;
 
+/// Whether placements can be searched for. The search knows neither alignments nor gaps.
+const fn can_be_searched(problem: &Problem) -> bool {
+    problem.sizes.len() <= SEARCHED_BLOCKS && problem.shapes.is_none()
+}
+
 /// Searches for a placement at the goal, unless so few steps lead nowhere.
 fn reach(search: &mut Search<'_>, restarts: Option<&mut Restarts<'_>>, steps: u64) {
     let Some(restarts) = restarts.filter(|_| steps >= 2 * Restarts::least_steps(search.problem)) else {
@@ -209,7 +236,7 @@ fn reach(search: &mut Search<'_>, restarts: Option<&mut Restarts<'_>>, steps: u6
 
 /// Searches for placements between the goal and the best, each time with so many steps, unless they lead nowhere.
 fn narrow(search: &mut Search<'_>, steps: u64) {
-    if search.problem.sizes.len() > SEARCHED_BLOCKS || steps < 2 * Restarts::least_steps(search.problem) {
+    if !can_be_searched(search.problem) || steps < 2 * Restarts::least_steps(search.problem) {
         return;
     }
     let mut low = search.goal + 1;

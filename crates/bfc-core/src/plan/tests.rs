@@ -66,7 +66,7 @@ fn problem(lifetimes: &[Lifetime]) -> Problem {
     let sizes: Vec<u64> = lifetimes.iter().map(|lifetime| lifetime.bytes).collect();
     let sections = Sections::new(lifetimes);
     let lower_bound = sections.live(&sizes).into_iter().max().unwrap_or(0);
-    Problem { sizes, sections, lower_bound }
+    Problem { sizes, sections, shapes: None, lower_bound }
 }
 
 fn lifetimes(count: std::ops::Range<usize>, bytes: u64, events: u32) -> impl Strategy<Value = Vec<Lifetime>> {

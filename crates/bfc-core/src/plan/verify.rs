@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Lifetime, PlanBlock, PlanError};
+use super::pieces::{self, Piece};
+use super::{BlockConstraint, Lifetime, PlanBlock, PlanError};
 use crate::units::round_up;
 
 /// Beyond this, sums of offsets could leave 64 bits.
@@ -11,9 +12,14 @@ const MOST_BYTES: u64 = 1 << 63;
 /// The numbers of blocks must fit into slots, beside those of another policy.
 const MOST_BLOCKS: usize = 1 << 31;
 
-/// Checks sizes, times and order.
-pub(super) fn lifetimes(blocks: &[PlanBlock], granule: u64) -> Result<(), PlanError> {
-    let mut total: u64 = 0;
+/// Checks sizes, times and order. Alignment may waste as many bytes as it has.
+pub(super) fn lifetimes(
+    blocks: &[PlanBlock],
+    constraints: &[BlockConstraint],
+    granule: u64,
+) -> Result<(), PlanError> {
+    let alignments = constraints.iter().map(|constraint| constraint.alignment);
+    let mut total = alignments.fold(0, u64::saturating_add);
     let mut last_start = 0;
     for (index, block) in blocks.iter().enumerate() {
         let Lifetime { bytes, start, end } = block.lifetime;
@@ -33,69 +39,83 @@ pub(super) fn lifetimes(blocks: &[PlanBlock], granule: u64) -> Result<(), PlanEr
     Ok(())
 }
 
-/// The end of the highest block, if no two overlap. The lifetimes were checked before.
-pub(super) fn capacity(blocks: &[PlanBlock], granule: u64) -> Result<u64, PlanError> {
-    // The planned blocks live now, by offset; each with its end and its index.
-    let mut live: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
-    let mut ends = Ends::new(blocks);
-    let mut capacity = 0;
-    for (second, block) in blocks.iter().enumerate() {
-        let Some(offset) = block.offset else { continue };
-        for ended in ends.up_to(block.lifetime.start) {
-            if let Some(offset) = blocks[ended].offset {
-                live.remove(&offset);
-            }
+/// The end of the highest block, if all are aligned and no two overlap. The lifetimes and constraints were checked before.
+pub(super) fn capacity(
+    blocks: &[PlanBlock],
+    constraints: &[BlockConstraint],
+    granule: u64,
+) -> Result<u64, PlanError> {
+    let capacity = highest_end(blocks, granule)?;
+    for constraint in constraints {
+        let index = constraint.block;
+        let offset = blocks.get(index).and_then(|block| block.offset);
+        if let Some(offset) = offset.filter(|offset| offset % constraint.alignment != 0) {
+            return Err(PlanError::Misaligned { index, offset });
         }
-        let end = round_up(block.lifetime.bytes, granule)
-            .and_then(|rounded| offset.checked_add(rounded))
-            .filter(|&end| end <= MOST_BYTES)
-            .ok_or(PlanError::TooLarge { index: second })?;
-        let below = live.range(..end).next_back().filter(|(_, (below_end, _))| *below_end > offset);
-        if let Some((_, &(_, first))) = below {
+    }
+    let pieces = placed_pieces(blocks, constraints, granule);
+    let low_of = |piece: &Piece| blocks[piece.block as usize].offset.unwrap_or(0) + piece.low;
+    // The pieces live now, by their first byte; each with its end and its block.
+    let mut live: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
+    let mut ends = Ends::new(&pieces);
+    for piece in &pieces {
+        for ended in ends.up_to(piece.start) {
+            live.remove(&low_of(&pieces[ended]));
+        }
+        let low = low_of(piece);
+        let end = low + (piece.high - piece.low);
+        let below = live.range(..end).next_back().filter(|(_, (below_end, _))| *below_end > low);
+        if let Some((_, &(_, other))) = below {
+            let (first, second) = (other.min(piece.block) as usize, other.max(piece.block) as usize);
             return Err(PlanError::Overlap { first, second });
         }
-        live.insert(offset, (end, second));
+        live.insert(low, (end, piece.block));
+    }
+    Ok(capacity)
+}
+
+/// The end of the highest placed block.
+fn highest_end(blocks: &[PlanBlock], granule: u64) -> Result<u64, PlanError> {
+    let mut capacity = 0;
+    for (index, block) in blocks.iter().enumerate() {
+        let Some(offset) = block.offset else { continue };
+        let end = round_up(block.lifetime.bytes, granule).and_then(|rounded| offset.checked_add(rounded));
+        let end = end.filter(|&end| end <= MOST_BYTES).ok_or(PlanError::TooLarge { index })?;
         capacity = capacity.max(end);
     }
     Ok(capacity)
 }
 
-/// The most bytes of planned blocks live at a time, in whole granules.
-pub(super) fn peak_live(blocks: &[PlanBlock], granule: u64) -> u64 {
-    let bytes = |block: &PlanBlock| match block.offset {
-        Some(_) => round_up(block.lifetime.bytes, granule).unwrap_or(u64::MAX),
-        None => 0,
-    };
-    let mut ends = Ends::new(blocks);
-    let (mut live, mut peak) = (0_u64, 0);
-    for block in blocks {
-        for ended in ends.up_to(block.lifetime.start) {
-            live = live.saturating_sub(bytes(&blocks[ended]));
-        }
-        live = live.saturating_add(bytes(block));
-        peak = peak.max(live);
-    }
-    peak
+/// The fewest bytes that any plan needs for the placed blocks.
+pub(super) fn lower_bound(blocks: &[PlanBlock], constraints: &[BlockConstraint], granule: u64) -> u64 {
+    let placed = blocks.iter().filter(|block| block.offset.is_some());
+    let largest = placed.filter_map(|block| round_up(block.lifetime.bytes, granule)).max().unwrap_or(0);
+    pieces::lower_bound(&placed_pieces(blocks, constraints, granule), granule).max(largest)
 }
 
-/// Blocks in the order of their ends.
-struct Ends<'a> {
-    blocks: &'a [PlanBlock],
+fn placed_pieces(blocks: &[PlanBlock], constraints: &[BlockConstraint], granule: u64) -> Vec<Piece> {
+    let placed = (0..).zip(blocks).filter(|(_, block)| block.offset.is_some());
+    pieces::of(placed.map(|(index, block)| (index, block.lifetime)), constraints, granule)
+}
+
+/// Pieces in the order of their ends.
+pub(super) struct Ends<'a> {
+    pieces: &'a [Piece],
     by_end: Vec<u32>,
     next: usize,
 }
 
 impl<'a> Ends<'a> {
-    fn new(blocks: &'a [PlanBlock]) -> Self {
-        let mut by_end: Vec<u32> = (0..).take(blocks.len()).collect();
-        crate::order::sort_by_key(&mut by_end, |&index| blocks[index as usize].lifetime.end);
-        Self { blocks, by_end, next: 0 }
+    pub(super) fn new(pieces: &'a [Piece]) -> Self {
+        let mut by_end: Vec<u32> = (0..).take(pieces.len()).collect();
+        crate::order::sort_by_key(&mut by_end, |&index| pieces[index as usize].end);
+        Self { pieces, by_end, next: 0 }
     }
 
-    /// Those that end at `time` or before and were not told of yet.
-    fn up_to(&mut self, time: u32) -> impl Iterator<Item = usize> {
+    /// The pieces that end at `time` or before, without those returned earlier.
+    pub(super) fn up_to(&mut self, time: u32) -> impl Iterator<Item = usize> {
         let first = self.next;
-        let ended = |&&index: &&u32| self.blocks[index as usize].lifetime.end <= time;
+        let ended = |&&index: &&u32| self.pieces[index as usize].end <= time;
         self.next += self.by_end[first..].iter().take_while(ended).count();
         self.by_end[first..self.next].iter().map(|&index| index as usize)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bfc_core::Plan;
+use bfc_core::{Plan, PlanOptions};
 use highwater_tracking::{Replayer, Trace};
 use serde::Serialize;
 
@@ -53,7 +53,7 @@ impl Outcome {
 
     fn add(&mut self, variation: &Variation, trace: &Trace, plan: Option<&Arc<Plan>>, progress: &Progress) {
         let mut replayer = Replayer::new(trace);
-        let pool = match variation.policy.prepare(trace, plan) {
+        let pool = match variation.policy.prepare(trace, plan, PlanOptions::default().granule) {
             Ok(pool) => pool,
             Err(error) => return self.fail(&error.to_string()),
         };

@@ -17,6 +17,9 @@ use crate::record::{BlockLife, EventKind, Recording};
 
 mod word;
 
+/// The most bytes of names in a stack.
+const MAX_STACK_BYTES: usize = 4096;
+
 /// Everything about a recording that its snapshot is made from.
 struct Snapshot<'a> {
     recording: &'a Recording,
@@ -243,10 +246,12 @@ impl<'a> Snapshot<'a> {
         encoder.key(word::FRAMES);
         encoder.shared(word::COUNT + owner, |encoder| {
             encoder.begin_list();
-            let mut above = owner;
-            while above != 0 {
+            let (mut above, mut bytes) = (owner, 0);
+            // JSON repeats the stack with each event: the outer frames of one that no real run has are left out.
+            while above != 0 && bytes < MAX_STACK_BYTES {
                 let named = self.recording.owner(above);
                 frame(encoder, if named.is_op() { word::OP } else { word::MODULE }, &named.name);
+                bytes += named.name.len();
                 above = named.parent;
             }
             let program = self.recording.facts().program.as_str();

@@ -212,6 +212,7 @@ fn sizes(trace: &Trace) -> Vec<(bool, u64)> {
             (true, bytes)
         }
         TraceEvent::Free { block } => (false, blocks[block as usize]),
+        TraceEvent::Occupy { .. } => panic!("a recording has no such events"),
     };
     trace.events().iter().map(size).collect()
 }
@@ -234,9 +235,12 @@ proptest! {
             }
         }
         let recording = tracker.take_log();
-        let pickle = bytes(&recording, ExportFormat::MemoryViz);
-        if !recording.blocks().is_empty() {
-            let read = Trace::read(pickle.as_slice(), &ReadOptions::default()).unwrap();
+        for format in [ExportFormat::MemoryViz, ExportFormat::MemoryVizJson] {
+            if recording.blocks().is_empty() {
+                continue;
+            }
+            let snapshot = bytes(&recording, format);
+            let read = Trace::read(snapshot.as_slice(), &ReadOptions::default()).unwrap();
             let written = Trace::from_recording(&recording).unwrap();
             prop_assert_eq!(sizes(&read), sizes(&written));
             prop_assert_eq!(read.peak_live_bytes(), recording.timeline().map(|moment| moment.requested).max().unwrap());

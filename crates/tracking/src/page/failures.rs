@@ -51,12 +51,9 @@ fn row(recording: &Recording, event: u32, failure: u32) -> FailureRow {
     let pools = recording.summary().map_or(&[][..], |summary| &summary.report.pools);
     let limit = pools.iter().find(|row| row.name == pool).and_then(|row| row.limit);
 
-    let mut free = Vec::new();
-    let mut reserved = 0_u64;
-    for (address, bytes) in regions_at(recording, event, failure.pool) {
-        reserved = reserved.saturating_add(bytes);
-        free_pieces(recording, &live, (address, address.saturating_add(bytes)), &mut free);
-    }
+    let regions = regions_at(recording, event, failure.pool);
+    let reserved = regions.values().fold(0_u64, |sum, &bytes| sum.saturating_add(bytes));
+    let largest_free = largest_free(recording, &live, &regions);
     let most = limit.or((reserved > 0).then_some(reserved));
     let verdict = match most {
         None => "not known: neither limit nor regions are recorded",
@@ -73,7 +70,7 @@ fn row(recording: &Recording, event: u32, failure: u32) -> FailureRow {
         in_use,
         limit,
         reserved,
-        largest_free: free.into_iter().max().unwrap_or(0),
+        largest_free,
         verdict,
         holders: holders(recording, &live),
         report,
@@ -95,21 +92,31 @@ fn regions_at(recording: &Recording, event: u32, pool: u32) -> BTreeMap<u64, u64
     regions
 }
 
-/// The lengths of what is free between live blocks of a region.
-fn free_pieces(recording: &Recording, live: &[LiveBlock], (start, end): (u64, u64), pieces: &mut Vec<u64>) {
+/// The largest piece of the regions in which no live block lies. Looks at each region and block once.
+fn largest_free(recording: &Recording, live: &[LiveBlock], regions: &BTreeMap<u64, u64>) -> u64 {
     let span = |block: &LiveBlock| {
         let block = recording.block(block.block);
         (block.address, block.address.saturating_add(block.granted))
     };
-    let mut taken: Vec<(u64, u64)> =
-        live.iter().map(span).filter(|&(from, to)| from < end && to > start).collect();
+    let mut taken: Vec<(u64, u64)> = live.iter().map(span).collect();
     bfc_core::order::sort_by(&mut taken, Ord::cmp);
-    let mut free_from = start;
-    for (from, to) in taken {
-        pieces.push(from.saturating_sub(free_from));
-        free_from = free_from.max(to);
+    let mut taken = taken.into_iter().peekable();
+    // Up to here, everything was looked at or is taken.
+    let (mut largest, mut free_from) = (0, 0_u64);
+    for (&start, &bytes) in regions {
+        let end = start.saturating_add(bytes);
+        while let Some((_, to)) = taken.next_if(|&(from, _)| from < start) {
+            free_from = free_from.max(to);
+        }
+        free_from = free_from.max(start);
+        while let Some((from, to)) = taken.next_if(|&(from, _)| from < end) {
+            largest = largest.max(from.saturating_sub(free_from));
+            free_from = free_from.max(to);
+        }
+        largest = largest.max(end.saturating_sub(free_from));
+        free_from = free_from.max(end);
     }
-    pieces.push(end.saturating_sub(free_from));
+    largest
 }
 
 /// Who held most.

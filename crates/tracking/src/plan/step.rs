@@ -60,9 +60,12 @@ fn symbols(trace: &Trace) -> Vec<u64> {
     let symbol = |event: &TraceEvent| {
         let mut hasher = DefaultHasher::new();
         match *event {
-            TraceEvent::Alloc { bytes, label, .. } => {
+            TraceEvent::Alloc { bytes, label, alignment, .. } => {
                 allocated += 1;
-                (0_u8, bytes, label).hash(&mut hasher);
+                (0_u8, bytes, label, alignment).hash(&mut hasher);
+            }
+            TraceEvent::Occupy { block, start, end } => {
+                (2_u8, allocated - block, start, end).hash(&mut hasher);
             }
             TraceEvent::Free { block } => (1_u8, allocated - block).hash(&mut hasher),
         }
@@ -122,6 +125,7 @@ fn cut(trace: &Trace, run: &Run) -> Range<usize> {
                     change[index + 1] -= i128::from(size);
                 }
             }
+            TraceEvent::Occupy { .. } => {}
         }
     }
     let mut live = 0;

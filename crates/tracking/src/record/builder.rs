@@ -7,8 +7,10 @@ use super::recording::{
     BlockLife, Event, EventKind, Execution, Failure, Owner, PoolName, Recording, Region, Retag,
 };
 use super::wire::{Decoder, EventProblem, Lane, Wire};
+use crate::lean;
+use crate::trace::limits::held_limit;
 
-/// How much a recording may hold. The defaults take days of training; a hostile file within them holds some GiB of memory.
+/// How much a recording may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordingLimits {
     /// Most events.
@@ -23,6 +25,9 @@ pub struct RecordingLimits {
     pub threads: u32,
     /// Most bytes of the file.
     pub input_bytes: u64,
+    /// Most bytes of memory that a recording, and what a report or an export makes from it, may take, or eight times the
+    /// bytes of the file if that is more. Long paths of deeply nested owners count once for each owner.
+    pub held_bytes: u64,
 }
 
 impl Default for RecordingLimits {
@@ -34,6 +39,7 @@ impl Default for RecordingLimits {
             pools: 1 << 12,
             threads: 1 << 16,
             input_bytes: 2 * bfc_core::GIB,
+            held_bytes: 64 * bfc_core::MIB,
         }
     }
 }
@@ -43,6 +49,31 @@ pub(super) const MAX_DEPTH: u32 = 256;
 
 /// The most failures of a recording that are told in full.
 pub(super) const MAX_REPORTS: usize = 64;
+
+/// Charges in bytes, for what is read and for what a report or an export makes from it: an entry of a map, with the room that
+/// it keeps for others; a text beside its letters; the rows of an owner; an owner in a stack; a failure; a region.
+const ENTRY_BYTES: u64 = 48;
+const TEXT_BYTES: u64 = 32;
+const OWNER_BYTES: u64 = 1200;
+const STACK_ENTRY_BYTES: u64 = 32;
+const FAILURE_BYTES: u64 = 300;
+const REGION_BYTES: u64 = 64;
+
+/// How many copies of an owner's path a report has at most, in its rows and in the text that it is written as.
+pub(super) const PATH_COPIES: u64 = 8;
+
+/// How many paths the row of a failure has: the owner's, and those of the largest holders, in the row and in its text.
+const PATHS_OF_FAILURE: u64 = 16;
+
+/// The most that the report of a failure takes.
+const REPORT_BYTES: u64 = 64 << 10;
+
+/// How many times more memory than bytes the objects of a JSON text take at most.
+const JSON_FACTOR: u64 = 16;
+
+/// What a report or an export keeps for each block, and for each event.
+const OF_BLOCK_BYTES: u64 = 12;
+const OF_EVENT_BYTES: u64 = 4;
 
 /// What is wrong with the events of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -75,6 +106,12 @@ pub enum BlockProblem {
         /// The limit.
         limit: u32,
     },
+    /// The recording takes more memory than the limit.
+    #[error("the recording, with the paths of its owners, takes more than {} of memory", bfc_core::Bytes(*limit))]
+    TooMuchHeld {
+        /// The limit, in bytes.
+        limit: u64,
+    },
     /// Live bytes leave 64 bits.
     #[error("live bytes exceed 2^64")]
     TooManyBytes,
@@ -85,8 +122,14 @@ pub enum BlockProblem {
 pub(super) struct Builder {
     recording: Recording,
     limits: RecordingLimits,
-    /// How many owners stand above each.
-    depths: Vec<u32>,
+    /// How many owners stand above each, and the bytes of its path.
+    depths: Vec<(u32, u64)>,
+    /// The bytes of the longest path.
+    longest_path: u64,
+    /// Bytes of the file so far.
+    input_bytes: u64,
+    /// Bytes of memory that were charged for.
+    held_bytes: u64,
     threads: HashMap<u64, u32>,
     live: HashMap<(u32, u64), u32>,
     live_bytes: u64,
@@ -99,11 +142,13 @@ pub(super) struct Builder {
 
 impl Builder {
     pub(super) fn new(limits: RecordingLimits) -> Self {
-        let recording = Recording { owners: vec![Owner::default()], ..Recording::default() };
         Self {
-            recording,
+            recording: Recording::default(),
             limits,
-            depths: vec![0],
+            depths: vec![(0, 0)],
+            longest_path: 0,
+            input_bytes: 0,
+            held_bytes: 0,
             threads: HashMap::new(),
             live: HashMap::new(),
             live_bytes: 0,
@@ -117,6 +162,7 @@ impl Builder {
     /// # Errors
     /// The first event that cannot be taken, with its offset in the block. Those before it have been taken.
     pub(super) fn add(&mut self, block: &[u8]) -> Result<(), (usize, BlockProblem)> {
+        self.input_bytes = self.input_bytes.saturating_add(block.len() as u64);
         let mut decoder = Decoder::new(block);
         loop {
             let offset = decoder.position();
@@ -136,6 +182,26 @@ impl Builder {
         self.recording
     }
 
+    /// Checks what the recording takes as a whole: each row of a report may also name the longest path.
+    pub(super) fn check_rows(&mut self) -> Result<(), BlockProblem> {
+        let owners = 2 * self.recording.owners.len() as u64;
+        let failures = PATHS_OF_FAILURE * self.recording.failures.len() as u64;
+        self.charge((owners + failures).saturating_mul(self.longest_path))
+    }
+
+    /// Counts what a block of JSON takes once it is read.
+    pub(super) fn charge_json(&mut self, bytes: usize) -> Result<(), BlockProblem> {
+        self.input_bytes = self.input_bytes.saturating_add(bytes as u64);
+        self.charge(JSON_FACTOR * bytes as u64)
+    }
+
+    /// Counts bytes of memory that are about to be taken.
+    fn charge(&mut self, bytes: u64) -> Result<(), BlockProblem> {
+        self.held_bytes = self.held_bytes.saturating_add(bytes);
+        let limit = held_limit(self.limits.held_bytes, self.input_bytes);
+        if self.held_bytes > limit { Err(BlockProblem::TooMuchHeld { limit }) } else { Ok(()) }
+    }
+
     fn take(&mut self, time: u64, place: Lane, event: &Wire<'_>) -> Result<(), BlockProblem> {
         match *event {
             Wire::Switch { .. } => Ok(()),
@@ -150,6 +216,7 @@ impl Builder {
                 }
                 room(count, self.limits.pools, "pools")?;
                 in_turn(pool, count, "pool")?;
+                self.charge(TEXT_BYTES * 2 + (name.name.len() + name.memory.len()) as u64)?;
                 self.recording.pools.push(name);
                 Ok(())
             }
@@ -172,6 +239,7 @@ impl Builder {
         let room = self.recording.reports.len() < MAX_REPORTS;
         match (failure.filter(|_| room), serde_json::from_str(text)) {
             (Some(failure), Ok(report)) => {
+                self.charge(REPORT_BYTES)?;
                 self.recording.reports.insert(failure, report);
                 Ok(())
             }
@@ -194,8 +262,14 @@ impl Builder {
             .depths
             .get(named.parent as usize)
             .ok_or(BlockProblem::Unnamed { what: "owner", number: named.parent })?;
+        let (above, path) = above;
         room(above as usize, self.limits.depth, "owners one below the other")?;
-        self.depths.push(above + 1);
+        let path = path + named.name.len() as u64 + 1;
+        // Charged before any path is put together.
+        let stack = u64::from(above + 1) * STACK_ENTRY_BYTES;
+        self.charge(OWNER_BYTES + named.name.len() as u64 + PATH_COPIES * path + stack)?;
+        self.longest_path = self.longest_path.max(path);
+        self.depths.push((above + 1, path));
         self.recording.owners.push(named);
         Ok(())
     }
@@ -206,6 +280,7 @@ impl Builder {
         let thread = self.thread(place.thread)?;
         // Each block counts its time from the beginning; only a made-up one goes back.
         let time = time.max(self.recording.end_ns());
+        self.charge(lean::cost::<Event>() + OF_EVENT_BYTES + self.row_bytes(event))?;
         let kind = match *event {
             Wire::Alloc { id, requested, granted, address, owner, category } => {
                 self.check_named(owner, place.pool)?;
@@ -214,8 +289,13 @@ impl Builder {
                     return self.skip();
                 }
                 self.live_bytes = self.live_bytes.checked_add(granted).ok_or(BlockProblem::TooManyBytes)?;
+                if self.live.len() == self.live.capacity() {
+                    // The map doubles, and copies its entries.
+                    self.charge(ENTRY_BYTES * self.live.capacity().max(4) as u64)?;
+                }
                 self.live.insert((place.pool, id), number);
-                self.recording.blocks.push(BlockLife {
+                self.charge(lean::cost::<BlockLife>() + OF_BLOCK_BYTES)?;
+                let life = BlockLife {
                     requested,
                     granted,
                     address,
@@ -227,7 +307,8 @@ impl Builder {
                     freed: None,
                     last_owner: owner,
                     last_category: category,
-                });
+                };
+                lean::push(&mut self.recording.blocks, life);
                 self.note_level(index, thread);
                 Some(EventKind::Alloc(number))
             }
@@ -289,7 +370,7 @@ impl Builder {
             | Wire::Report { .. } => None,
         };
         match kind {
-            Some(kind) => self.recording.events.push(Event { at_ns: time, thread, kind }),
+            Some(kind) => lean::push(&mut self.recording.events, Event { at_ns: time, thread, kind }),
             None => self.skip()?,
         }
         Ok(())
@@ -310,7 +391,21 @@ impl Builder {
             self.recording.peak = Some(Peak { event, bytes, execution });
         }
         while self.levels.pop_if(|(_, level)| *level <= bytes).is_some() {}
-        self.levels.push((event, bytes));
+        lean::push(&mut self.levels, (event, bytes));
+    }
+
+    /// What the row of an event takes, beside the event.
+    const fn row_bytes(&self, event: &Wire<'_>) -> u64 {
+        match event {
+            // The level that the allocation leaves.
+            Wire::Alloc { .. } => lean::cost::<(u32, u64)>(),
+            Wire::Retag { .. } => lean::cost::<Retag>(),
+            Wire::Enter { .. } => lean::cost::<Execution>(),
+            Wire::Failed { .. } => FAILURE_BYTES,
+            Wire::Region { .. } => lean::cost::<Region>() + REGION_BYTES,
+            Wire::Mark { text } => TEXT_BYTES + text.len() as u64,
+            _ => 0,
+        }
     }
 
     /// The most that was live after an event that came later than `event`; 0 if there was no allocation.
@@ -348,7 +443,7 @@ impl Builder {
 
 /// Adds a row, and returns its index.
 fn push<T>(rows: &mut Vec<T>, row: T) -> u32 {
-    rows.push(row);
+    lean::push(rows, row);
     // Never more rows than events, whose number is limited to 32 bits.
     (rows.len() - 1) as u32
 }

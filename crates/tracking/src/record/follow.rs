@@ -13,6 +13,7 @@ use super::hwm::{BlockReader, HwmError, Piece};
 use super::recording::Owner;
 use super::summary::{RunFacts, RunSummary};
 use super::wire::{Decoder, Lane, Wire};
+use crate::trace::limits::held_limit;
 
 mod course;
 mod holders;
@@ -65,7 +66,15 @@ struct State {
     regions: FxHashMap<(u32, u64), u64>,
     reserved: u64,
     course: Course,
+    /// Bytes of memory that owners were charged for.
+    held: u64,
+    /// The most bytes that may be held.
+    held_limit: u64,
 }
+
+/// Charges in bytes: an owner beside its name, and an entry of a map with the room that it keeps for others.
+const OWNER_BYTES: u64 = 160;
+const ENTRY_BYTES: u64 = 60;
 
 #[derive(Clone, Copy, Debug)]
 struct LiveBlock {
@@ -88,6 +97,8 @@ impl<R: Read> Follower<R> {
             regions: FxHashMap::default(),
             reserved: 0,
             course: Course::default(),
+            held: 0,
+            held_limit: limits.held_bytes,
         };
         Self { blocks: BlockReader::new(reader), limits, facts: None, summary: None, state }
     }
@@ -105,6 +116,7 @@ impl<R: Read> Follower<R> {
                 Piece::Facts(facts) => self.facts = Some(facts),
                 Piece::Summary(summary) => self.summary = Some(*summary),
                 Piece::Events(block) => {
+                    self.state.held_limit = held_limit(self.limits.held_bytes, self.blocks.offset());
                     let added = self.state.add(&block, &self.limits);
                     added.map_err(|(offset, problem)| self.blocks.error_in_last(offset, problem))?;
                 }
@@ -215,6 +227,19 @@ impl State {
         }
     }
 
+    /// Checks what is held with one more entry in each map. A full map doubles, and copies its entries.
+    fn check_held(&self) -> Result<(), BlockProblem> {
+        let entries =
+            |len: usize, capacity: usize| if len == capacity { 2 * capacity.max(4) } else { capacity };
+        let live = entries(self.live.len(), self.live.capacity());
+        let regions = entries(self.regions.len(), self.regions.capacity());
+        let limit = self.held_limit;
+        if self.held + ENTRY_BYTES * (live + regions) as u64 > limit {
+            return Err(BlockProblem::TooMuchHeld { limit });
+        }
+        Ok(())
+    }
+
     fn take(
         &mut self,
         time: u64,
@@ -226,6 +251,10 @@ impl State {
         match *event {
             Wire::Switch { .. } | Wire::Pool { .. } | Wire::Report { .. } => return Ok(()),
             Wire::Owner { owner, parent, phase, name } => {
+                if self.holders.check(owner).is_err() {
+                    self.held += OWNER_BYTES + name.len() as u64;
+                    self.check_held()?;
+                }
                 let named = Owner { name: name.to_owned(), parent, phase };
                 return self.holders.name(owner, named, limits);
             }
@@ -245,6 +274,7 @@ impl State {
                 }
                 let key = (place.pool, id);
                 if !self.live.contains_key(&key) {
+                    self.check_held()?;
                     self.holders.add(owner, category, granted, self.time)?;
                     self.live.insert(key, LiveBlock { bytes: granted, owner, category });
                 }
@@ -274,6 +304,7 @@ impl State {
                 } else if self.regions.len() >= limits.events as usize {
                     return too_many("regions", limits.events);
                 } else {
+                    self.check_held()?;
                     let sum = self.reserved - self.regions.remove(&key).unwrap_or(0);
                     // More than there can be counts as much as can be counted, and takes off the same.
                     let bytes = bytes.min(u64::MAX - sum);

@@ -46,7 +46,7 @@ use crate::scope::Phase;
 /// assert_eq!(recording.peak().unwrap().bytes, 1024);
 /// # Ok::<(), bfc_core::AllocError>(())
 /// ```
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Recording {
     pub(super) facts: RunFacts,
     pub(super) owners: Vec<Owner>,
@@ -67,6 +67,32 @@ pub struct Recording {
     pub(super) skipped: u64,
     pub(super) summary: Option<RunSummary>,
     pub(super) cut: Option<Cut>,
+}
+
+impl Default for Recording {
+    /// A recording of nothing, whose only owner is the root.
+    fn default() -> Self {
+        Self {
+            facts: RunFacts::default(),
+            owners: vec![Owner::default()],
+            pools: Vec::new(),
+            threads: Vec::new(),
+            events: Vec::new(),
+            blocks: Vec::new(),
+            retags: Vec::new(),
+            executions: Vec::new(),
+            failures: Vec::new(),
+            reports: BTreeMap::new(),
+            regions: Vec::new(),
+            marks: Vec::new(),
+            peak: None,
+            lost: 0,
+            carried: 0,
+            skipped: 0,
+            summary: None,
+            cut: None,
+        }
+    }
 }
 
 /// Something that happened.

@@ -60,7 +60,11 @@ impl Ring {
 
     /// What is there, as a recording. `names` gives all names that were ever given, `last` the events since the last block.
     pub(super) fn into_recording(self, names: &[u8], last: &[u8]) -> Recording {
-        let mut builder = Builder::new(RecordingLimits { events: u32::MAX, ..RecordingLimits::default() });
+        let mut builder = Builder::new(RecordingLimits {
+            events: u32::MAX,
+            held_bytes: u64::MAX,
+            ..RecordingLimits::default()
+        });
         let mut blocks = Vec::with_capacity(self.blocks.len() + 3);
         let carried;
         if self.lost > 0 {

@@ -36,7 +36,7 @@ fn the_same_trace_gives_the_same_summary_again() {
 fn slots_are_used_again_and_never_shared_by_two_live_blocks() {
     let trace = trace("a 0 1 x\na 1 2 x\nf 0\na 2 4 x\na 3 8 x\nf 1\nf 3\na 4 16 x\n");
     let replayer = Replayer::new(&trace);
-    let slots: Vec<_> = replayer.steps.iter().map(|step| (step.slot, step.frees)).collect();
+    let slots: Vec<_> = replayer.steps.iter().map(|step| (step.slot, step.action == Action::Free)).collect();
     let (taken, freed) = (false, true);
     let expected =
         [(0, taken), (1, taken), (0, freed), (0, taken), (2, taken), (1, freed), (2, freed), (2, taken)];

@@ -1,8 +1,11 @@
 //! Puts a trace together event by event, and checks each.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
+use super::limits::held_limit;
 use super::{Trace, TraceComment, TraceEvent, TraceLimits, TraceProblem};
+use crate::lean;
 
 /// The longest label that a reader makes, in letters of up to 4 bytes: a line with it is within the default limit.
 pub(super) const MAX_LABEL: usize = 1000;
@@ -12,6 +15,19 @@ const OTHER: &str = "(other)";
 
 /// The label of blocks that were live before their log began.
 const EARLIER: &str = "(allocated before the log)";
+
+/// The most bytes of all labels that a reader makes; the label of further ones is [`OTHER`].
+const MADE_LABEL_BYTES: usize = 8 << 20;
+
+/// Charges in bytes: for an entry of a map, with the room that it keeps for others, and for a text beside its letters.
+const ENTRY_BYTES: u64 = 60;
+const TEXT_BYTES: u64 = 64;
+
+/// What a block live before the log takes while the trace is put together: its size once more.
+const EARLIER_BYTES: u64 = 8;
+
+/// The most notes about what a trace leaves out.
+const MAX_SKIPPED: usize = 64;
 
 /// A trace in the making.
 ///
@@ -24,6 +40,8 @@ pub(super) struct Builder {
     trace: Trace,
     /// Each live allocation by its id; `None` for those freed, where that is remembered.
     live: HashMap<u64, Option<Live>>,
+    /// By id: how many of its bytes a live allocation lends to others.
+    lent: HashMap<u64, u64>,
     live_bytes: u64,
     blocks: u32,
     labels: HashMap<String, u32>,
@@ -31,6 +49,12 @@ pub(super) struct Builder {
     earlier: Vec<u64>,
     earlier_bytes: u64,
     earlier_label: u32,
+    /// Bytes of the file so far, decompressed.
+    input_bytes: u64,
+    /// Bytes of memory that were charged for.
+    held_bytes: u64,
+    /// Bytes of labels that the reader made.
+    made_bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -45,40 +69,97 @@ impl Builder {
             limits,
             trace: Trace::default(),
             live: HashMap::new(),
+            lent: HashMap::new(),
             live_bytes: 0,
             blocks: 0,
             labels: HashMap::new(),
             earlier: Vec::new(),
             earlier_bytes: 0,
             earlier_label: 0,
+            input_bytes: 0,
+            held_bytes: 0,
+            made_bytes: 0,
         }
     }
 
+    /// Counts bytes of the file, decompressed: a reader may hold a multiple of these.
+    pub(super) const fn note_input(&mut self, bytes: u64) {
+        self.input_bytes = self.input_bytes.saturating_add(bytes);
+    }
+
+    /// Counts bytes of memory that are about to be taken.
+    pub(super) fn charge(&mut self, bytes: u64) -> Result<(), TraceProblem> {
+        self.held_bytes = self.held_bytes.saturating_add(bytes);
+        let limit = held_limit(self.limits.held_bytes, self.input_bytes);
+        if self.held_bytes > limit { Err(TraceProblem::TooMuchHeld { limit }) } else { Ok(()) }
+    }
+
     /// An allocation by id, with a label from the file: one too many is an error.
-    pub(super) fn alloc(&mut self, id: u64, bytes: u64, label: &str) -> Result<(), TraceProblem> {
+    pub(super) fn alloc(
+        &mut self,
+        id: u64,
+        bytes: u64,
+        alignment: u32,
+        label: &str,
+    ) -> Result<(), TraceProblem> {
         self.check_alloc(id, bytes)?;
         let label = self.label(label)?;
-        self.push_alloc(id, bytes, label)
+        self.push_alloc(id, bytes, alignment, label)
     }
 
     /// An allocation by id, with a label made by [`made_label`](Self::made_label).
-    pub(super) fn alloc_labelled(&mut self, id: u64, bytes: u64, label: u32) -> Result<(), TraceProblem> {
+    pub(super) fn alloc_labelled(
+        &mut self,
+        id: u64,
+        bytes: u64,
+        alignment: u32,
+        label: u32,
+    ) -> Result<(), TraceProblem> {
         self.check_alloc(id, bytes)?;
-        self.push_alloc(id, bytes, label)
+        self.push_alloc(id, bytes, alignment, label)
+    }
+
+    /// From here on, the allocation occupies the bytes of `range` alone.
+    pub(super) fn occupy(&mut self, id: u64, range: Range<u64>) -> Result<(), TraceProblem> {
+        let live = self.live.get(&id).copied().flatten().ok_or(TraceProblem::UnknownId { id })?;
+        let Range { start, end } = range;
+        let bytes = end.checked_sub(start).filter(|_| end <= live.bytes);
+        let occupied = bytes.ok_or(TraceProblem::BadRange { start, end, bytes: live.bytes })?;
+        // An allocation that occupies a part of its bytes from the start never occupied them all.
+        let is_new =
+            matches!(self.trace.events.last(), Some(TraceEvent::Alloc { block, .. }) if *block == live.block);
+        if !is_new {
+            self.note_peak();
+        }
+        let lent = self.lent.get(&id).copied().unwrap_or(0);
+        let others = self.live_bytes - (live.bytes - lent);
+        let sum = others.checked_add(occupied).and_then(|sum| sum.checked_add(self.earlier_bytes));
+        sum.ok_or(TraceProblem::TooManyBytes)?;
+        self.push(TraceEvent::Occupy { block: live.block, start, end })?;
+        self.live_bytes = others + occupied;
+        if occupied < live.bytes {
+            if self.lent.insert(id, live.bytes - occupied).is_none() {
+                self.charge(ENTRY_BYTES)?;
+            }
+        } else {
+            self.lent.remove(&id);
+        }
+        Ok(())
     }
 
     /// A free by id; the id is forgotten.
     pub(super) fn free(&mut self, id: u64) -> Result<(), TraceProblem> {
         let live = self.live.get(&id).copied().flatten().ok_or(TraceProblem::UnknownId { id })?;
+        self.note_peak();
         self.push(TraceEvent::Free { block: live.block })?;
         self.live.remove(&id);
-        self.live_bytes -= live.bytes;
+        self.live_bytes -= live.bytes - self.lent.remove(&id).unwrap_or(0);
         Ok(())
     }
 
     /// An allocation in a log by address.
     pub(super) fn alloc_at(&mut self, address: u64, bytes: u64, label: u32) -> Result<(), TraceProblem> {
-        self.alloc_labelled(address, bytes, label).map_err(|problem| match problem {
+        self.alloc_labelled(address, bytes, 1, label).map_err(|problem| match problem {
             TraceProblem::IdInUse { id } => TraceProblem::AddressInUse { address: id },
             problem => problem,
         })
@@ -88,6 +169,7 @@ impl Builder {
     pub(super) fn free_at(&mut self, address: u64, bytes: u64) -> Result<(), TraceProblem> {
         match self.live.get(&address) {
             Some(&Some(live)) => {
+                self.note_peak();
                 self.push(TraceEvent::Free { block: live.block })?;
                 self.live_bytes -= live.bytes;
             }
@@ -97,8 +179,7 @@ impl Builder {
                 self.push(TraceEvent::Free { block })?;
             }
         }
-        self.live.insert(address, None);
-        Ok(())
+        self.insert(address, None)
     }
 
     /// A block that a log by address shows as live at its end: if the log has no event for it, it was so all along.
@@ -107,8 +188,19 @@ impl Builder {
             return Ok(());
         }
         let block = self.add_earlier(bytes)?;
-        self.live.insert(address, Some(Live { block, bytes }));
-        Ok(())
+        self.insert(address, Some(Live { block, bytes }))
+    }
+
+    /// The file says what places are multiples of.
+    pub(super) const fn set_granule(&mut self, bytes: u64) {
+        self.trace.granule = Some(bytes);
+    }
+
+    /// Notes something in the file that is not part of the trace.
+    pub(super) fn skip(&mut self, what: String) {
+        if self.trace.skipped.len() < MAX_SKIPPED {
+            self.trace.skipped.push(what);
+        }
     }
 
     pub(super) fn comment(&mut self, text: &str) -> Result<(), TraceProblem> {
@@ -116,6 +208,7 @@ impl Builder {
         if self.trace.comments.len() >= limit as usize {
             return Err(TraceProblem::TooManyComments { limit });
         }
+        self.charge(TEXT_BYTES + text.len() as u64)?;
         let position = self.trace.events.len();
         self.trace.comments.push(TraceComment { position, text: text.to_owned() });
         Ok(())
@@ -137,12 +230,21 @@ impl Builder {
             text => text,
         };
         // Room is kept for the two labels that stand for many.
-        let room = self.trace.labels.len() + 2 < self.limits.labels as usize;
-        if room || self.labels.contains_key(text) { self.label(text) } else { self.label(OTHER) }
+        let room = self.trace.labels.len() + 2 < self.limits.labels as usize
+            && self.made_bytes + text.len() <= MADE_LABEL_BYTES;
+        if self.labels.contains_key(text) {
+            self.label(text)
+        } else if room {
+            self.made_bytes += text.len();
+            self.label(text)
+        } else {
+            self.label(OTHER)
+        }
     }
 
     /// The trace, with the blocks that were live before it in front.
     pub(super) fn finish(mut self) -> Trace {
+        self.note_peak();
         if !self.earlier.is_empty() {
             self.put_earlier_in_front();
         }
@@ -158,16 +260,26 @@ impl Builder {
         // The number of events is limited to 32 bits, and these are among them.
         let count = u32::try_from(earlier).unwrap_or(u32::MAX);
         let label = self.earlier_label;
-        let front =
-            (0..count).zip(&self.earlier).map(|(block, &bytes)| TraceEvent::Alloc { block, bytes, label });
+        let front = (0..count).zip(&self.earlier).map(|(block, &bytes)| TraceEvent::Alloc {
+            block,
+            bytes,
+            label,
+            alignment: 1,
+        });
         let renumber = |block: u32| if block < self.blocks { block + count } else { u32::MAX - block };
-        let rest = self.trace.events.iter().map(|&event| match event {
-            TraceEvent::Alloc { block, bytes, label } => {
-                TraceEvent::Alloc { block: renumber(block), bytes, label }
+        let renumbered = |event| match event {
+            TraceEvent::Alloc { block, bytes, label, alignment } => {
+                TraceEvent::Alloc { block: renumber(block), bytes, label, alignment }
             }
             TraceEvent::Free { block } => TraceEvent::Free { block: renumber(block) },
-        });
-        self.trace.events = front.chain(rest).collect();
+            TraceEvent::Occupy { block, start, end } => {
+                TraceEvent::Occupy { block: renumber(block), start, end }
+            }
+        };
+        self.trace.events.iter_mut().for_each(|event| *event = renumbered(*event));
+        self.trace.events.reserve_exact(earlier);
+        self.trace.events.extend(front);
+        self.trace.events.rotate_right(earlier);
         self.trace.peak_live_bytes = peak_live_bytes(&self.trace.events);
     }
 
@@ -180,32 +292,48 @@ impl Builder {
         Ok(())
     }
 
-    fn push_alloc(&mut self, id: u64, bytes: u64, label: u32) -> Result<(), TraceProblem> {
+    fn push_alloc(&mut self, id: u64, bytes: u64, alignment: u32, label: u32) -> Result<(), TraceProblem> {
+        self.note_peak();
         let block = self.blocks;
-        self.push(TraceEvent::Alloc { block, bytes, label })?;
+        self.push(TraceEvent::Alloc { block, bytes, label, alignment })?;
         // Events are at least as many as blocks, and their limit has 32 bits.
         self.blocks += 1;
-        self.live.insert(id, Some(Live { block, bytes }));
         self.live_bytes += bytes;
-        self.trace.peak_live_bytes = self.trace.peak_live_bytes.max(self.live_bytes);
+        self.insert(id, Some(Live { block, bytes }))
+    }
+
+    fn insert(&mut self, id: u64, live: Option<Live>) -> Result<(), TraceProblem> {
+        if self.live.len() == self.live.capacity() {
+            // The map doubles, and copies its entries.
+            self.charge(ENTRY_BYTES * self.live.capacity().max(4) as u64)?;
+        }
+        self.live.insert(id, live);
         Ok(())
+    }
+
+    /// Takes in what is live before the next event.
+    fn note_peak(&mut self) {
+        self.trace.peak_live_bytes = self.trace.peak_live_bytes.max(self.live_bytes);
     }
 
     /// Notes a block that was live before the log began, and returns its number until the end.
     fn add_earlier(&mut self, bytes: u64) -> Result<u32, TraceProblem> {
         self.check_room()?;
+        self.note_peak();
         self.earlier_label = self.label(EARLIER).or_else(|_| self.label(OTHER))?;
         let sum = self.earlier_bytes.checked_add(bytes).ok_or(TraceProblem::TooManyBytes)?;
         self.trace.peak_live_bytes.checked_add(sum).ok_or(TraceProblem::TooManyBytes)?;
         let block = u32::MAX - u32::try_from(self.earlier.len()).unwrap_or(u32::MAX);
-        self.earlier.push(bytes);
+        self.charge(lean::cost::<u64>() + lean::cost::<TraceEvent>() + EARLIER_BYTES)?;
+        lean::push(&mut self.earlier, bytes);
         self.earlier_bytes = sum;
         Ok(block)
     }
 
     fn push(&mut self, event: TraceEvent) -> Result<(), TraceProblem> {
         self.check_room()?;
-        self.trace.events.push(event);
+        self.charge(lean::cost::<TraceEvent>())?;
+        lean::push(&mut self.trace.events, event);
         Ok(())
     }
 
@@ -225,6 +353,8 @@ impl Builder {
         let limit = self.limits.labels;
         match u32::try_from(self.trace.labels.len()) {
             Ok(label) if label < limit => {
+                // The list and the index hold a copy each.
+                self.charge(2 * (TEXT_BYTES + text.len() as u64))?;
                 self.trace.labels.push(text.to_owned());
                 self.labels.insert(text.to_owned(), label);
                 Ok(label)
@@ -248,6 +378,8 @@ fn peak_live_bytes(events: &[TraceEvent]) -> u64 {
             TraceEvent::Free { block } => {
                 live = live.saturating_sub(sizes.get(block as usize).copied().unwrap_or(0));
             }
+            // Logs that begin late are by address, and have no such events.
+            TraceEvent::Occupy { .. } => {}
         }
     }
     peak

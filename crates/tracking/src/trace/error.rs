@@ -7,6 +7,7 @@ use bfc_core::Bytes;
 
 use super::pickle::PickleProblem;
 use super::snapshot::SnapshotProblem;
+use crate::file_kind::FileKind;
 use crate::record::HwmProblem;
 
 /// A file that is not a trace.
@@ -70,7 +71,7 @@ pub enum TraceProblem {
     #[error("{0}")]
     Compressed(CompressedProblem),
     /// A device was asked for in a file that knows none.
-    #[error("device {device} was asked for, and only PyTorch's snapshots tell devices apart")]
+    #[error("device {device} was asked for, and only PyTorch's snapshots distinguish devices")]
     NoDevices {
         /// The device asked for.
         device: u32,
@@ -81,16 +82,34 @@ pub enum TraceProblem {
         /// The limit, in bytes.
         limit: u64,
     },
+    /// The decompressed file is longer than its compressed bytes allow.
+    #[error("the file is more than {ratio} times longer once decompressed")]
+    TooCompressed {
+        /// The limit on the ratio.
+        ratio: u32,
+    },
     /// What the file describes takes more memory than the limit.
     #[error("what the file holds takes more than {} of memory", Bytes(*limit))]
     TooMuchHeld {
         /// The limit, in bytes.
         limit: u64,
     },
+    /// The file is of another kind.
+    #[error("not a trace: {kind}")]
+    WrongFile {
+        /// Which one.
+        kind: FileKind,
+    },
+    /// The file is not the JSON of a snapshot.
+    #[error("not the JSON of a memory snapshot: {message}")]
+    Json {
+        /// What is wrong with it.
+        message: String,
+    },
     /// The beginning is not that of any format.
     #[error(
-        "not a trace: expected `a ID BYTES LABEL` lines, a recording (.hwm), a PyTorch memory snapshot (pickle), an RMM log \
-         (`Thread,Time,Action,...`) or MiniMalloc's CSV (`id,lower,upper,size`), found {found:?}"
+        "not a trace: expected `a ID BYTES LABEL` lines, a recording (.hwm), a PyTorch memory snapshot (pickle or JSON), an RMM \
+         log (`Thread,Time,Action,...`) or MiniMalloc's CSV (`id,lower,upper,size`), found {found:?}"
     )]
     UnknownFormat {
         /// The beginning.
@@ -143,6 +162,30 @@ pub enum TraceProblem {
         /// The address.
         address: u64,
     },
+    /// An alignment is not a power of two of 32 bits.
+    #[error("the alignment of {bytes} bytes is not a power of two below 2^32")]
+    BadAlignment {
+        /// The alignment.
+        bytes: u64,
+    },
+    /// A range of bytes is not part of its block.
+    #[error("the range from {start} to {end} is not part of a block of {bytes} bytes")]
+    BadRange {
+        /// The first byte.
+        start: u64,
+        /// The byte after the last.
+        end: u64,
+        /// The bytes of the block.
+        bytes: u64,
+    },
+    /// A gap of a lifetime begins before the gap before it ends.
+    #[error("the gap from {lower} to {upper} overlaps the gap before it, or is empty")]
+    BadGap {
+        /// Its first moment.
+        lower: u64,
+        /// The moment after its last.
+        upper: u64,
+    },
     /// A lifetime ends where it begins, or earlier.
     #[error("the lifetime from {lower} to {upper} is empty")]
     EmptyLifetime {
@@ -194,6 +237,9 @@ impl From<io::Error> for TraceProblem {
         if let Some(&TooMuchInput { limit }) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
             return Self::TooMuchInput { limit };
         }
+        if let Some(&TooCompressed { ratio }) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
+            return Self::TooCompressed { ratio };
+        }
         match error.get_ref().and_then(|inner| inner.downcast_ref::<CompressedProblem>()) {
             Some(problem) => Self::Compressed(problem.clone()),
             None => Self::Io(error),
@@ -228,6 +274,13 @@ impl CompressedProblem {
             _ => error,
         }
     }
+}
+
+/// Carries the limit on the ratio through [`io::Error`].
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("more than {ratio} times longer once decompressed")]
+pub(super) struct TooCompressed {
+    pub(super) ratio: u32,
 }
 
 /// Carries the limit through [`io::Error`], which is all that a reader can return.

@@ -1,8 +1,8 @@
 //! How much a file from outside may make its reader hold.
 
-use bfc_core::GIB;
+use bfc_core::{GIB, MIB};
 
-/// How large a trace may be. The defaults take hours of training; a hostile file within them holds some GiB of memory.
+/// How large a trace may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceLimits {
     /// The longest line, in bytes.
@@ -17,8 +17,20 @@ pub struct TraceLimits {
     pub idle_lines: u32,
     /// Most bytes of the file, once decompressed.
     pub input_bytes: u64,
-    /// Most bytes of memory, roughly, that the objects of a pickle may take.
+    /// Most bytes of memory that a reader may hold, or eight times the decompressed bytes of the file if that is more.
     pub held_bytes: u64,
+    /// How many times longer than its compressed bytes a file may be, once decompressed; a file of up to 64 MiB may be of
+    /// any ratio.
+    pub ratio: u32,
+}
+
+/// How many bytes a reader may hold for each byte of a file, once decompressed, whatever its limit.
+const HELD_PER_BYTE: u64 = 8;
+
+/// How many bytes a reader may hold after it read `input_bytes`, if its limit is `held_bytes`.
+pub(crate) const fn held_limit(held_bytes: u64, input_bytes: u64) -> u64 {
+    let of_input = input_bytes.saturating_mul(HELD_PER_BYTE);
+    if held_bytes > of_input { held_bytes } else { of_input }
 }
 
 impl Default for TraceLimits {
@@ -30,7 +42,8 @@ impl Default for TraceLimits {
             comments: 1 << 16,
             idle_lines: 1 << 22,
             input_bytes: 2 * GIB,
-            held_bytes: 2 * GIB,
+            held_bytes: 64 * MIB,
+            ratio: 100,
         }
     }
 }

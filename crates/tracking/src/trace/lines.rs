@@ -21,6 +21,9 @@ pub(super) fn each_line(
         if !read_line(&mut reader, &mut bytes, limits.line_bytes).map_err(|problem| place.of(problem))? {
             return Ok(());
         }
+        if number == 1 {
+            remove_mark(&mut bytes);
+        }
         let text = std::str::from_utf8(&bytes).map_err(|_| place.of(TraceProblem::NotUtf8))?.trim();
         let is_event = !text.is_empty() && line(number, text).map_err(|problem| place.of(problem))?;
         idle += u32::from(!is_event);
@@ -51,12 +54,29 @@ pub(crate) fn read_line(
     Ok(true)
 }
 
+/// UTF-8's byte-order mark, which spreadsheets write.
+pub(crate) const MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Removes a byte-order mark from the first line of a text.
+pub(crate) fn remove_mark(line: &mut Vec<u8>) {
+    if line.starts_with(MARK) {
+        line.drain(..MARK.len());
+    }
+}
+
 /// A whole number without a sign.
 pub(crate) fn number(text: &str) -> Result<u64, TraceProblem> {
     // `parse` takes a sign as well, which no writer of traces puts there.
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = if digits { text.parse().ok() } else { None };
     number.ok_or_else(|| bad_number(text))
+}
+
+/// An alignment in bytes.
+pub(super) fn alignment_of(text: &str) -> Result<u32, TraceProblem> {
+    let bytes = number(text)?;
+    let alignment = u32::try_from(bytes).ok().filter(|alignment| alignment.is_power_of_two());
+    alignment.ok_or(TraceProblem::BadAlignment { bytes })
 }
 
 /// That a text is no number.

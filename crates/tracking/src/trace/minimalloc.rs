@@ -1,15 +1,20 @@
 //! The problems of MiniMalloc and of other offline planners: one buffer a line with its lifetime and its size.
 //!
 //! The columns `id`, `lower`, `upper` and `size` may stand in any order. A buffer lives from `lower` up to and without
-//! `upper`; at one moment, what ends is freed before what begins is allocated, in the order of lines. Older files say
-//! `buffer` or `buffer_id`, `begin` or `start`, and `end`, which is the last moment at which a buffer lives. Other columns
-//! are passed over: of MiniMalloc's own, `alignment`, and `gaps`, in which a buffer would lend its place to others.
+//! `upper`; at one moment, buffers that end are freed before others are allocated, in the order of lines. Older files say
+//! `buffer` or `buffer_id`, `begin` or `start`, and `end`, which is the last moment at which a buffer lives.
+//!
+//! `alignment` is a power of two. `gaps` lists stretches of time, separated by spaces, in which other buffers may use a
+//! buffer's bytes: `LOWER-UPPER`, or `LOWER-UPPER@FROM:TO` for a buffer that keeps its bytes from FROM up to TO. The
+//! reader notes all other columns as [skipped](Trace::skipped), such as the `offset` of another planner.
 
 use std::io::BufRead;
+use std::ops::Range;
 
 use super::builder::Builder;
-use super::lines::{beginning, each_line, number};
+use super::lines::{alignment_of, beginning, each_line, number};
 use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
+use crate::lean;
 
 /// The names of a column, today's first.
 type Names = &'static [&'static str];
@@ -20,89 +25,227 @@ const COLUMNS: [Names; 4] =
 /// The name of the third column where it is the last moment of a lifetime, not the one after it.
 const LAST_MOMENT: &str = "end";
 
+const ALIGNMENT: Names = &["alignment"];
+const GAPS: Names = &["gaps"];
+
 const EXPECTED: &str = "a line with all columns of the header";
 
 /// Whether a file's first line is the header of such a problem.
 pub(super) fn is_first_line(line: &str) -> bool {
-    columns(line).is_some()
+    Columns::of(line).is_some()
 }
 
 pub(super) fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace, TraceError> {
     let mut builder = Builder::new(*limits);
-    let mut buffers = Vec::new();
+    let mut problem = Problem::default();
     let mut header = None;
     each_line(reader, limits, |line_number, line| {
+        builder.note_input(line.len() as u64 + 1);
         let Some(columns) = header else {
             let malformed = || TraceProblem::Malformed {
                 expected: "columns id, lower, upper, size",
                 found: beginning(line),
             };
-            header = Some(columns(line).ok_or_else(malformed)?);
+            let columns = Columns::of(line).ok_or_else(malformed)?;
+            for name in columns.unused(line) {
+                builder.skip(format!("the column {:?}", beginning(name)));
+            }
+            header = Some(columns);
             return Ok(false);
         };
-        // Each buffer makes two events.
-        if buffers.len() >= limits.events as usize / 2 {
+        // Each buffer makes two events, and each gap up to two.
+        if problem.moments.len() >= limits.events as usize {
             return Err(TraceProblem::TooManyEvents { limit: limits.events });
         }
-        buffers.push(Buffer::parse(line, line_number, columns, &mut builder)?);
+        problem.add(line, line_number, columns, &mut builder)?;
         Ok(true)
     })?;
-    for (moment, index) in moments(&buffers) {
-        let (buffer, id) = (&buffers[index], index as u64);
-        let played = match moment {
-            Moment::End => builder.free(id),
-            Moment::Begin => builder.alloc_labelled(id, buffer.bytes, buffer.label),
-        };
-        played.map_err(|problem| TracePlace::Line(buffer.line).of(problem))?;
-    }
-    Ok(builder.finish())
+    problem.play(builder)
 }
 
+/// All buffers, and what happens to them.
+#[derive(Default)]
+struct Problem {
+    buffers: Vec<Buffer>,
+    moments: Vec<Moment>,
+    /// Where the last buffer's begin stands in `moments`.
+    begin: usize,
+}
+
+#[derive(Clone, Copy)]
 struct Buffer {
-    lower: u64,
-    upper: u64,
     bytes: u64,
+    alignment: u32,
     label: u32,
     line: u64,
 }
 
-impl Buffer {
-    fn parse(
+/// Something that happens to a buffer.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Moment {
+    time: u64,
+    kind: Kind,
+    buffer: u32,
+    /// The bytes that the buffer occupies from now on.
+    low: u64,
+    high: u64,
+}
+
+/// What happens to a buffer. At one time, bytes are given up before others are taken.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    End,
+    GiveUp,
+    Begin,
+    TakeBack,
+}
+
+impl Problem {
+    fn add(
+        &mut self,
         line: &str,
         line_number: u64,
         columns: Columns,
         builder: &mut Builder,
-    ) -> Result<Self, TraceProblem> {
+    ) -> Result<(), TraceProblem> {
         let malformed = || TraceProblem::Malformed { expected: EXPECTED, found: beginning(line) };
         let field = |column: usize| line.split(',').nth(column).map(str::trim).ok_or_else(malformed);
         let [id, lower, upper, bytes] = columns.places;
-        let (lower, upper) = (number(field(lower)?)?, number(field(upper)?)?);
-        // At the very last moment there is none after it, and nothing can begin there either.
-        let upper = upper.saturating_add(u64::from(columns.last_moment));
-        if lower >= upper {
-            return Err(TraceProblem::EmptyLifetime { lower, upper });
+        let lifetime = columns.lifetime(number(field(lower)?)?, number(field(upper)?)?);
+        if lifetime.is_empty() {
+            return Err(TraceProblem::EmptyLifetime { lower: lifetime.start, upper: lifetime.end });
         }
         let bytes = number(field(bytes)?)?;
+        let alignment = columns.alignment.map(field).transpose()?.filter(|text| !text.is_empty());
+        let alignment = alignment.map_or(Ok(1), alignment_of)?;
         let label = builder.made_label(field(id)?)?;
-        Ok(Self { lower, upper, bytes, label, line: line_number })
+        builder.charge(lean::cost::<Buffer>())?;
+        let buffer = self.buffers.len() as u32;
+        lean::push(&mut self.buffers, Buffer { bytes, alignment, label, line: line_number });
+        self.begin = self.moments.len();
+        self.moment(lifetime.start, Kind::Begin, buffer, 0..bytes, builder)?;
+        self.moment(lifetime.end, Kind::End, buffer, 0..0, builder)?;
+        match columns.gaps {
+            Some(column) => self.gaps(field(column)?, &lifetime, columns, builder),
+            None => Ok(()),
+        }
     }
-}
 
-/// What happens to a buffer; ends come first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Moment {
-    End,
-    Begin,
-}
+    /// Adds the gaps of the last buffer.
+    fn gaps(
+        &mut self,
+        text: &str,
+        lifetime: &Range<u64>,
+        columns: Columns,
+        builder: &mut Builder,
+    ) -> Result<(), TraceProblem> {
+        let mut gaps = Vec::new();
+        for text in text.split(' ').filter(|text| !text.is_empty()) {
+            let malformed = || TraceProblem::Malformed {
+                expected: "gaps as LOWER-UPPER or LOWER-UPPER@FROM:TO",
+                found: beginning(text),
+            };
+            let (time, kept) = text.split_once('@').map_or((text, None), |(time, kept)| (time, Some(kept)));
+            let (lower, upper) = time.split_once('-').ok_or_else(malformed)?;
+            let time = columns.lifetime(number(lower)?, number(upper)?);
+            if time.is_empty() {
+                return Err(TraceProblem::BadGap { lower: time.start, upper: time.end });
+            }
+            let kept = match kept {
+                Some(kept) => {
+                    let (from, to) = kept.split_once(':').ok_or_else(malformed)?;
+                    number(from)?..number(to)?
+                }
+                None => 0..0,
+            };
+            gaps.push((time, kept));
+        }
+        gaps.sort_by_key(|(time, _)| time.start);
+        let Some(buffer) = self.buffers.len().checked_sub(1) else { return Ok(()) };
+        let bytes = self.buffers[buffer].bytes;
+        let all = 0..bytes;
+        let mut occupied = all.clone();
+        let mut ended = 0;
+        for (time, kept) in gaps {
+            if time.start < ended {
+                return Err(TraceProblem::BadGap { lower: time.start, upper: time.end });
+            }
+            if kept.start > kept.end || kept.end > bytes {
+                return Err(TraceProblem::BadRange { start: kept.start, end: kept.end, bytes });
+            }
+            if time.start > ended && occupied != all {
+                self.change(ended, buffer as u32, &mut occupied, all.clone(), lifetime, builder)?;
+            }
+            self.change(time.start, buffer as u32, &mut occupied, kept, lifetime, builder)?;
+            ended = time.end;
+        }
+        if occupied == all {
+            Ok(())
+        } else {
+            self.change(ended, buffer as u32, &mut occupied, all, lifetime, builder)
+        }
+    }
 
-/// Both moments of all buffers, in order.
-fn moments(buffers: &[Buffer]) -> impl Iterator<Item = (Moment, usize)> {
-    let both = |(index, buffer): (usize, &Buffer)| {
-        [(buffer.lower, Moment::Begin, index), (buffer.upper, Moment::End, index)]
-    };
-    let mut moments: Vec<_> = buffers.iter().enumerate().flat_map(both).collect();
-    moments.sort_unstable();
-    moments.into_iter().map(|(_, moment, index)| (moment, index))
+    /// At `time`, a buffer begins to occupy other bytes. Outside of its lifetime it occupies none.
+    fn change(
+        &mut self,
+        time: u64,
+        buffer: u32,
+        occupied: &mut Range<u64>,
+        next: Range<u64>,
+        lifetime: &Range<u64>,
+        builder: &mut Builder,
+    ) -> Result<(), TraceProblem> {
+        let before = std::mem::replace(occupied, next.clone());
+        if time >= lifetime.end {
+            return Ok(());
+        }
+        if time <= lifetime.start {
+            // The buffer begins with these bytes alone.
+            if let Some(begin) = self.moments.get_mut(self.begin) {
+                (begin.low, begin.high) = (next.start, next.end);
+            }
+            return Ok(());
+        }
+        let shared = before.start.max(next.start)..before.end.min(next.end);
+        let shared = if shared.is_empty() { 0..0 } else { shared };
+        if shared != before {
+            self.moment(time, Kind::GiveUp, buffer, shared.clone(), builder)?;
+        }
+        if shared == next { Ok(()) } else { self.moment(time, Kind::TakeBack, buffer, next, builder) }
+    }
+
+    fn moment(
+        &mut self,
+        time: u64,
+        kind: Kind,
+        buffer: u32,
+        occupied: Range<u64>,
+        builder: &mut Builder,
+    ) -> Result<(), TraceProblem> {
+        builder.charge(lean::cost::<Moment>())?;
+        lean::push(&mut self.moments, Moment { time, kind, buffer, low: occupied.start, high: occupied.end });
+        Ok(())
+    }
+
+    /// Everything that happens, in order.
+    fn play(mut self, mut builder: Builder) -> Result<Trace, TraceError> {
+        self.moments.sort_unstable();
+        for moment in &self.moments {
+            let Buffer { bytes, alignment, label, line } = self.buffers[moment.buffer as usize];
+            let (id, occupied) = (u64::from(moment.buffer), moment.low..moment.high);
+            let played = match moment.kind {
+                Kind::End => builder.free(id),
+                Kind::Begin => builder.alloc_labelled(id, bytes, alignment, label).and_then(|()| {
+                    if occupied == (0..bytes) { Ok(()) } else { builder.occupy(id, occupied) }
+                }),
+                Kind::GiveUp | Kind::TakeBack => builder.occupy(id, occupied),
+            };
+            played.map_err(|problem| TracePlace::Line(line).of(problem))?;
+        }
+        builder.set_granule(1);
+        Ok(builder.finish())
+    }
 }
 
 /// What a header says.
@@ -110,19 +253,38 @@ fn moments(buffers: &[Buffer]) -> impl Iterator<Item = (Moment, usize)> {
 struct Columns {
     /// Where id, lower, upper and size stand.
     places: [usize; 4],
+    alignment: Option<usize>,
+    gaps: Option<usize>,
     /// Whether the third column is the last moment of a lifetime.
     last_moment: bool,
 }
 
-/// What the line says, if it is a header with all columns.
-fn columns(line: &str) -> Option<Columns> {
-    let place = |names: Names| {
-        line.split(',').position(|field| names.iter().any(|name| field.trim().eq_ignore_ascii_case(name)))
-    };
-    let mut places = [0; 4];
-    for (found, names) in places.iter_mut().zip(COLUMNS) {
-        *found = place(names)?;
+impl Columns {
+    /// What the line says, if it is a header with all columns.
+    fn of(line: &str) -> Option<Self> {
+        let place = |names: Names| {
+            line.split(',').position(|field| names.iter().any(|name| field.trim().eq_ignore_ascii_case(name)))
+        };
+        let mut places = [0; 4];
+        for (found, names) in places.iter_mut().zip(COLUMNS) {
+            *found = place(names)?;
+        }
+        let upper = line.split(',').nth(places[2])?;
+        let last_moment = upper.trim().eq_ignore_ascii_case(LAST_MOMENT);
+        Some(Self { places, alignment: place(ALIGNMENT), gaps: place(GAPS), last_moment })
     }
-    let upper = line.split(',').nth(places[2])?;
-    Some(Columns { places, last_moment: upper.trim().eq_ignore_ascii_case(LAST_MOMENT) })
+
+    /// The names of the columns that are not read.
+    fn unused<'a>(&self, line: &'a str) -> impl Iterator<Item = &'a str> {
+        let used = self.places.map(Some).into_iter().chain([self.alignment, self.gaps]);
+        let used: Vec<usize> = used.flatten().collect();
+        let fields = line.split(',').map(str::trim).enumerate();
+        fields.filter(move |(place, _)| !used.contains(place)).map(|(_, name)| name)
+    }
+
+    /// The times from `lower` up to and without the second one.
+    fn lifetime(&self, lower: u64, upper: u64) -> Range<u64> {
+        // At the very last moment there is none after it, and nothing can begin there either.
+        lower..upper.saturating_add(u64::from(self.last_moment))
+    }
 }

@@ -2,13 +2,15 @@
 
 use std::io::{self, BufRead, BufReader, Cursor, ErrorKind, Read};
 
+use bfc_core::MIB;
 use flate2::bufread::MultiGzDecoder;
 
-use super::error::{CompressedProblem, TooMuchInput};
-use super::lines::beginning;
+use super::error::{CompressedProblem, TooCompressed, TooMuchInput};
+use super::lines::{MARK, beginning};
 use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
 use super::{minimalloc, pickle, rmm, snapshot, text};
-use crate::record::{Recording, RecordingLimits, hwm};
+use crate::file_kind::FileKind;
+use crate::record::{Recording, RecordingLimits};
 
 /// How a file is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,7 +31,10 @@ const GZIP: &[u8] = &[0x1f, 0x8b];
 pub(super) fn read(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, TraceError> {
     let (start, reader) = sniff(reader)?;
     if start.starts_with(GZIP) {
-        read_plain(BufReader::new(Decompressed(MultiGzDecoder::new(reader))), options)
+        let ratio = options.limits.ratio;
+        let compressed = Counted::new(reader);
+        let decoder = Decompressed { decoder: MultiGzDecoder::new(compressed), bytes: 0, ratio };
+        read_plain(BufReader::new(decoder), options)
     } else {
         read_plain(reader, options)
     }
@@ -38,13 +43,19 @@ pub(super) fn read(reader: impl BufRead, options: &ReadOptions) -> Result<Trace,
 fn read_plain(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, TraceError> {
     let limits = &options.limits;
     let limit = limits.input_bytes;
-    let (start, reader) = sniff(Bounded { reader, left: limit, limit })?;
+    let (start, mut reader) = sniff(Bounded { reader, left: limit, limit })?;
     let format = Format::of(&start)?;
-    if let Some(device) = options.device.filter(|_| format != Format::Snapshot) {
+    let has_devices = matches!(format, Format::Snapshot | Format::JsonSnapshot);
+    if let Some(device) = options.device.filter(|_| !has_devices) {
         return Err(TracePlace::Byte(0).of(TraceProblem::NoDevices { device }));
     }
     match format {
         Format::Snapshot => snapshot::parse(reader, options),
+        Format::JsonSnapshot => {
+            // JSON has no byte-order mark, and this format is told by its first lines, which are in memory.
+            reader.consume(if start.starts_with(MARK) { MARK.len() } else { 0 });
+            snapshot::parse_json(reader, options)
+        }
         Format::Recording => recording(reader, limits),
         Format::Rmm => rmm::parse(reader, limits),
         Format::MiniMalloc => minimalloc::parse(reader, limits),
@@ -56,6 +67,7 @@ fn read_plain(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, Trac
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Snapshot,
+    JsonSnapshot,
     Recording,
     Rmm,
     MiniMalloc,
@@ -66,15 +78,16 @@ enum Format {
 impl Format {
     /// The format of a file that begins like this. One without lines is text, without events.
     fn of(start: &[u8]) -> Result<Self, TraceError> {
-        if start.first() == Some(&pickle::MAGIC) {
-            return Ok(Self::Snapshot);
+        match FileKind::of(start) {
+            Some(FileKind::Pickle) if start.first() == Some(&pickle::MAGIC) => return Ok(Self::Snapshot),
+            Some(FileKind::Recording) => return Ok(Self::Recording),
+            Some(kind) => return Err(TracePlace::Byte(0).of(TraceProblem::WrongFile { kind })),
+            None => {}
         }
-        if start.starts_with(&hwm::MAGIC) {
-            return Ok(Self::Recording);
-        }
-        let start = String::from_utf8_lossy(start);
+        let start = String::from_utf8_lossy(start.strip_prefix(MARK).unwrap_or(start));
         match start.lines().map(str::trim).zip(1..).find(|(line, _)| !line.is_empty()) {
             None => Ok(Self::Text),
+            Some((line, _)) if line.starts_with(['{', '[']) => Ok(Self::JsonSnapshot),
             Some((line, _)) if rmm::is_first_line(line) => Ok(Self::Rmm),
             Some((line, _)) if minimalloc::is_first_line(line) => Ok(Self::MiniMalloc),
             Some((line, _)) if ["#", "a ", "f "].iter().any(|start| line.starts_with(start)) => {
@@ -89,7 +102,11 @@ impl Format {
 
 /// The allocations and frees of a recording. Of one that was cut off, those up to the cut.
 fn recording(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace, TraceError> {
-    let recording_limits = RecordingLimits { events: limits.events, ..RecordingLimits::default() };
+    let recording_limits = RecordingLimits {
+        events: limits.events,
+        held_bytes: limits.held_bytes,
+        ..RecordingLimits::default()
+    };
     let recording = Recording::read(reader, &recording_limits)
         .map_err(|error| TracePlace::Byte(error.offset).of(TraceProblem::from(error.problem)))?;
     Trace::from_recording_within(&recording, limits).map_err(|problem| TracePlace::Recording.of(problem))
@@ -103,12 +120,58 @@ fn sniff<R: BufRead>(mut reader: R) -> Result<(Vec<u8>, impl BufRead), TraceErro
     Ok((start.clone(), Cursor::new(start).chain(reader)))
 }
 
-/// A decoder whose errors say that they are about what is compressed.
-struct Decompressed<R>(R);
+/// A decoder that ends data which is too much longer than its compressed bytes, and whose errors say that they are about
+/// what is compressed.
+struct Decompressed<R> {
+    decoder: MultiGzDecoder<Counted<R>>,
+    /// Bytes decompressed so far.
+    bytes: u64,
+    ratio: u32,
+}
 
-impl<R: Read> Read for Decompressed<R> {
+/// Up to so many decompressed bytes, the ratio does not matter.
+const ANY_RATIO: u64 = 64 * MIB;
+
+impl<R: BufRead> Read for Decompressed<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.read(buffer).map_err(CompressedProblem::told)
+        let read = self.decoder.read(buffer).map_err(CompressedProblem::told)?;
+        self.bytes += read as u64;
+        let ratio = self.ratio;
+        if self.bytes > ANY_RATIO.max(self.decoder.get_ref().bytes.saturating_mul(ratio.into())) {
+            return Err(io::Error::new(ErrorKind::FileTooLarge, TooCompressed { ratio }));
+        }
+        Ok(read)
+    }
+}
+
+/// A reader that counts the bytes that it gives.
+pub(super) struct Counted<R> {
+    reader: R,
+    pub(super) bytes: u64,
+}
+
+impl<R> Counted<R> {
+    pub(super) const fn new(reader: R) -> Self {
+        Self { reader, bytes: 0 }
+    }
+}
+
+impl<R: BufRead> BufRead for Counted<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.reader.fill_buf()
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.bytes += amount as u64;
+        self.reader.consume(amount);
+    }
+}
+
+impl<R: BufRead> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.reader.read(buffer)?;
+        self.bytes += read as u64;
+        Ok(read)
     }
 }
 

@@ -19,7 +19,10 @@ pub(super) fn is_first_line(line: &str) -> bool {
 
 pub(super) fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace, TraceError> {
     let mut builder = Builder::new(*limits);
-    each_line(reader, limits, |_, line| parse_line(line, &mut builder))?;
+    each_line(reader, limits, |_, line| {
+        builder.note_input(line.len() as u64 + 1);
+        parse_line(line, &mut builder)
+    })?;
     Ok(builder.finish())
 }
 

@@ -25,7 +25,7 @@ fn a_written_trace_reads_as_the_same() {
     let trace = parse(text).unwrap();
     assert_eq!(write(&trace), text);
     assert_eq!(trace.labels(), ["aten::empty", "a label of words"]);
-    assert_eq!(trace.events()[3], TraceEvent::Alloc { block: 2, bytes: 0, label: 0 });
+    assert_eq!(trace.events()[3], TraceEvent::Alloc { block: 2, bytes: 0, label: 0, alignment: 1 });
     assert_eq!(trace.comments()[2], TraceComment { position: 2, text: "mark: two".to_owned() });
     assert_eq!(parse(&write(&trace)).unwrap(), trace);
 }
@@ -56,10 +56,19 @@ fn headers_are_found_by_key_and_added_before_the_first_event() {
 #[test]
 fn every_refusal_names_its_line() {
     let cases = [
-        ("x 1\n", "line 1: expected `a ID BYTES LABEL`, `f ID` or `# comment`, found \"x 1\""),
-        ("#\n\na 1 2\n", "line 3: expected `a ID BYTES LABEL`, `f ID` or `# comment`, found \"a 1 2\""),
-        ("a\n", "line 1: expected `a ID BYTES LABEL`, `f ID` or `# comment`, found \"a\""),
-        ("f 1 2\n", "line 1: expected `a ID BYTES LABEL`, `f ID` or `# comment`, found \"f 1 2\""),
+        (
+            "x 1\n",
+            "line 1: expected `a ID BYTES LABEL`, `f ID`, `u ID START END` or `# comment`, found \"x 1\"",
+        ),
+        (
+            "#\n\na 1 2\n",
+            "line 3: expected `a ID BYTES LABEL`, `f ID`, `u ID START END` or `# comment`, found \"a 1 2\"",
+        ),
+        ("a\n", "line 1: expected `a ID BYTES LABEL`, `f ID`, `u ID START END` or `# comment`, found \"a\""),
+        (
+            "f 1 2\n",
+            "line 1: expected `a ID BYTES LABEL`, `f ID`, `u ID START END` or `# comment`, found \"f 1 2\"",
+        ),
         ("a one 2 x\n", "line 1: \"one\" is not a whole number below 2^64"),
         ("a 1 -2 x\n", "line 1: \"-2\" is not a whole number below 2^64"),
         ("a 1 +2 x\n", "line 1: \"+2\" is not a whole number below 2^64"),

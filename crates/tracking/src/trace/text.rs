@@ -3,12 +3,15 @@
 use std::io::BufRead;
 
 use super::builder::Builder;
-use super::lines::{beginning, each_line, number};
+use super::lines::{alignment_of, beginning, each_line, number};
 use super::{Trace, TraceError, TraceLimits, TraceProblem};
 
 pub(super) fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace, TraceError> {
     let mut builder = Builder::new(*limits);
-    each_line(reader, limits, |_, line| parse_line(line, &mut builder))?;
+    each_line(reader, limits, |_, line| {
+        builder.note_input(line.len() as u64 + 1);
+        parse_line(line, &mut builder)
+    })?;
     Ok(builder.finish())
 }
 
@@ -19,7 +22,7 @@ fn parse_line(line: &str, builder: &mut Builder) -> Result<bool, TraceProblem> {
         return Ok(false);
     }
     let malformed = || TraceProblem::Malformed {
-        expected: "`a ID BYTES LABEL`, `f ID` or `# comment`",
+        expected: "`a ID BYTES LABEL`, `f ID`, `u ID START END` or `# comment`",
         found: beginning(line),
     };
     let (kind, rest) = line.split_once(' ').ok_or_else(malformed)?;
@@ -28,7 +31,20 @@ fn parse_line(line: &str, builder: &mut Builder) -> Result<bool, TraceProblem> {
         "a" => {
             let (id, rest) = rest.split_once(' ').ok_or_else(malformed)?;
             let (bytes, label) = rest.trim_start().split_once(' ').ok_or_else(malformed)?;
-            builder.alloc(number(id)?, number(bytes)?, label.trim_start())?;
+            let (bytes, alignment) = match bytes.split_once('@') {
+                Some((bytes, alignment)) => (bytes, alignment_of(alignment)?),
+                None => (bytes, 1),
+            };
+            builder.alloc(number(id)?, number(bytes)?, alignment, label.trim_start())?;
+        }
+        "u" => {
+            let mut fields = rest.split(' ').filter(|field| !field.is_empty());
+            let (Some(id), Some(start), Some(end), None) =
+                (fields.next(), fields.next(), fields.next(), fields.next())
+            else {
+                return Err(malformed());
+            };
+            builder.occupy(number(id)?, number(start)?..number(end)?)?;
         }
         "f" if !rest.contains(' ') => builder.free(number(rest)?)?,
         _ => return Err(malformed()),

@@ -80,8 +80,8 @@ pub type PlannedAllocator = PolicyAllocator<Planned<Bfc>>;
 
 // SAFETY: expected blocks lie where a verified plan keeps them apart, within the range; all others in the range are
 // looked up before a place is given (see `plan/planned.rs`). The range is one block of the fallback, which keeps its own promise
-// for it and for the blocks outside; it is handed back only while nothing lies in it. Alignments are those of
-// the plan's granule, or go to the fallback.
+// for it and for the blocks outside; it is handed back only while nothing lies in it. A place is given only if it has the need's alignment; else the
+// need goes to the fallback. Blocks that lend their bytes go there too, as a pool's blocks may be used until they are freed.
 unsafe impl<P: ConfiguredPolicy + Clone> ConfiguredPolicy for Planned<P> {
     type Options = PlannedOptions<P::Options>;
 

@@ -12,7 +12,7 @@ impl<P: Policy> Planned<P> {
         if self.range.is_some() || self.script.capacity == 0 {
             return self.range.is_some();
         }
-        let need = Need::new(self.script.capacity).with_alignment(self.script.granule);
+        let need = Need::new(self.script.capacity).with_alignment(self.script.alignment);
         let Some(range) = self.fallback.place(&need) else { return false };
         if let Some(unmet) = self.unmet.filter(|unmet| !self.is_next(unmet)) {
             match self.fallback.place(&unmet) {
@@ -63,7 +63,8 @@ impl<P: Policy> Planned<P> {
     pub(super) fn is_next(&self, need: &Need) -> bool {
         let next = self.script.entries.get(self.position as usize).or(self.script.entries.first());
         let planned = next.filter(|entry| entry.offset != Script::NOWHERE);
-        planned.is_some_and(|entry| entry.bytes == need.bytes) && self.can_plan(need)
+        planned.is_some_and(|entry| entry.bytes == need.bytes && entry.is_aligned(need))
+            && self.can_plan(need)
     }
 
     /// Whether a block of this size can be had at all, now that there is no more memory: in the fallback with the

@@ -1,7 +1,7 @@
 //! A plan made ready to be followed: what to expect at each allocation, and who must be gone by then.
 
 use crate::plan::Plan;
-use crate::policy::GRANULE;
+use crate::policy::{GRANULE, Need};
 
 /// One allocation of the step.
 #[derive(Clone, Copy, Debug)]
@@ -10,12 +10,21 @@ pub(super) struct Entry {
     pub(super) bytes: u64,
     /// Bytes granted: those asked for in whole granules.
     pub(super) granted: u64,
-    /// From the start of the planned range; [`Script::NOWHERE`] if the plan leaves the block to the fallback.
+    /// From the start of the planned range; [`Script::NOWHERE`] if the block is left to the fallback, as the plan says or
+    /// because the block has gaps.
     pub(super) offset: u64,
     /// Where in [`Script::due`] those end that must be gone before this allocation.
     pub(super) due_end: u32,
     /// The number of the first allocation that comes after the block's free.
     pub(super) gone_by: u32,
+}
+
+impl Entry {
+    /// Whether the entry's place has the alignment of a need that the plan can serve.
+    #[inline]
+    pub(super) const fn is_aligned(&self, need: &Need) -> bool {
+        self.offset & (need.alignment - 1) == 0
+    }
 }
 
 /// The allocations of a step, in order. Time counts in allocations: where frees stand between two of them does not
@@ -26,6 +35,8 @@ pub(super) struct Script {
     /// The planned blocks, by the allocation before which they must be gone.
     pub(super) due: Vec<u32>,
     pub(super) granule: u64,
+    /// The largest alignment of a planned block, at least the granule: what the range's address is a multiple of.
+    pub(super) alignment: u64,
     pub(super) capacity: u64,
 }
 
@@ -34,7 +45,7 @@ impl Script {
 
     /// A step that asks for nothing.
     pub(super) const fn empty() -> Self {
-        Self { entries: Vec::new(), due: Vec::new(), granule: GRANULE, capacity: 0 }
+        Self { entries: Vec::new(), due: Vec::new(), granule: GRANULE, alignment: GRANULE, capacity: 0 }
     }
 
     pub(super) fn new(plan: &Plan) -> Self {
@@ -51,6 +62,14 @@ impl Script {
                 gone_by: gone_by(block.lifetime.end),
             })
             .collect();
+        let mut alignment = plan.granule();
+        for constraint in plan.constraints() {
+            alignment = alignment.max(constraint.alignment);
+            // The pool's blocks may be used until they are freed, so a block that lends its bytes keeps them here.
+            if let Some(entry) = entries.get_mut(constraint.block).filter(|_| !constraint.gaps.is_empty()) {
+                entry.offset = Self::NOWHERE;
+            }
+        }
         let planned = (0..).zip(&entries).filter(|(_, entry)| entry.offset != Self::NOWHERE);
         let mut due: Vec<u32> = planned.map(|(index, _)| index).collect();
         crate::order::sort_by_key(&mut due, |&index| entries[index as usize].gone_by);
@@ -60,7 +79,7 @@ impl Script {
             passed += due[passed..].iter().take_while(gone).count();
             entries[position].due_end = passed as u32;
         }
-        Self { entries, due, granule: plan.granule(), capacity: plan.capacity() }
+        Self { entries, due, granule: plan.granule(), alignment, capacity: plan.capacity() }
     }
 
     pub(super) fn len(&self) -> u32 {

@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use serde::de::DeserializeOwned;
 
 use super::{HEAD_BYTES, HwmError, HwmProblem, MAGIC, VERSION, checksum, kind, label, most_bytes};
+use crate::file_kind::FileKind;
 use crate::record::builder::BlockProblem;
 use crate::record::summary::{RunFacts, RunSummary};
 
@@ -108,7 +109,7 @@ impl<R: Read> BlockReader<R> {
 
     fn check_beginning(&self) -> Result<(), HwmError> {
         if self.rest[..MAGIC.len()] != MAGIC {
-            return Err(self.error(HwmProblem::NotHwm));
+            return Err(self.error(HwmProblem::NotHwm { found: FileKind::of(&self.rest) }));
         }
         let found = u16::from_le_bytes([self.rest[MAGIC.len()], self.rest[MAGIC.len() + 1]]);
         if found == VERSION {

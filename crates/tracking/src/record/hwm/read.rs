@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use serde::de::DeserializeOwned;
 
 use super::{HEAD_BYTES, MAGIC, VERSION, checksum, kind, label, most_bytes};
+use crate::file_kind::FileKind;
 use crate::record::builder::{BlockProblem, Builder, RecordingLimits};
 use crate::record::recording::{Cut, Recording};
 
@@ -26,8 +27,11 @@ pub enum HwmProblem {
     #[error(transparent)]
     Io(io::Error),
     /// The file does not begin as recordings do.
-    #[error("not a recording: expected the first bytes of an .hwm file")]
-    NotHwm,
+    #[error("not a recording: {}", found.map_or_else(|| "expected the first bytes of an .hwm file; `highwater replay` reads other traces".to_owned(), |kind| kind.to_string()))]
+    NotHwm {
+        /// What the file is, if that is known.
+        found: Option<FileKind>,
+    },
     /// The file was written by a version that this one does not know.
     #[error("version {found} of the format; this program reads version {known}")]
     UnknownVersion {
@@ -97,19 +101,28 @@ impl Recording {
             };
             let at = |problem| HwmError { offset: block.offset, problem };
             match block.kind {
-                kind::FACTS if facts.is_none() => facts = Some(parse(&block)?),
+                kind::FACTS if facts.is_none() => {
+                    builder.charge_json(block.contents.len()).map_err(|problem| at(problem.into()))?;
+                    facts = Some(parse(&block)?);
+                }
                 kind::EVENTS if facts.is_some() && summary.is_none() => {
                     builder.add(&block.contents).map_err(|(offset, problem)| HwmError {
                         offset: block.offset + (HEAD_BYTES + offset) as u64,
                         problem: problem.into(),
                     })?;
                 }
-                kind::SUMMARY if facts.is_some() && summary.is_none() => summary = Some(parse(&block)?),
+                kind::SUMMARY if facts.is_some() && summary.is_none() => {
+                    builder.charge_json(block.contents.len()).map_err(|problem| at(problem.into()))?;
+                    summary = Some(parse(&block)?);
+                }
                 kind::FACTS | kind::EVENTS | kind::SUMMARY => return Err(at(HwmProblem::OutOfOrder)),
                 kind if kind.is_ascii_lowercase() => {}
                 kind => return Err(at(HwmProblem::UnknownBlock { kind })),
             }
         };
+        builder
+            .check_rows()
+            .map_err(|problem| HwmError { offset: source.offset, problem: problem.into() })?;
         let mut recording = builder.finish();
         (recording.facts, recording.summary, recording.cut) = (facts.unwrap_or_default(), summary, cut);
         Ok(recording)
@@ -146,10 +159,14 @@ impl<R: Read> Source<R> {
         let error = |offset, problem| HwmError { offset, problem };
         let magic = self.read(MAGIC.len())?;
         if magic != MAGIC {
-            return Err(error(0, HwmProblem::NotHwm));
+            // Enough of the file to tell what it is.
+            let mut start = magic;
+            start.extend(self.read(4096)?);
+            return Err(error(0, HwmProblem::NotHwm { found: FileKind::of(&start) }));
         }
         let offset = self.offset;
-        let found = self.read(2)?.try_into().map_err(|_| error(offset, HwmProblem::NotHwm))?;
+        let found =
+            self.read(2)?.try_into().map_err(|_| error(offset, HwmProblem::NotHwm { found: None }))?;
         let found = u16::from_le_bytes(found);
         if found != VERSION {
             return Err(error(offset, HwmProblem::UnknownVersion { found, known: VERSION }));

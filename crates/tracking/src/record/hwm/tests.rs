@@ -159,7 +159,10 @@ fn what_is_wrong_is_said_with_its_offset() {
     let message = |file: &[u8]| read(file).unwrap_err().to_string();
     let here = start().len();
     let with = |kind, contents: &[u8]| [start(), block(kind, contents)].concat();
-    assert_eq!(message(b"a 0 100 x\n"), "byte 0: not a recording: expected the first bytes of an .hwm file");
+    assert_eq!(
+        message(b"a 0 100 x\n"),
+        "byte 0: not a recording: expected the first bytes of an .hwm file; `highwater replay` reads other traces"
+    );
     let future = [&MAGIC[..], &7_u16.to_le_bytes()].concat();
     assert_eq!(message(&future), "byte 8: version 7 of the format; this program reads version 1");
     let cases = [

@@ -39,9 +39,9 @@ fn the_format_is_told_by_the_first_line_that_is_not_blank() {
         "a header may be missing"
     );
     for (file, line, quoted) in [
-        (&b"\n{\"segments\": []}"[..], 2, "{\\\"segments"),
+        (&b"\nhello"[..], 2, "hello"),
         (b"id,lower,upper\n", 1, "id,lower,upper"),
-        (b"\xff\xfe\x00", 1, "\u{fffd}"),
+        (b"\xff\x00", 1, "\u{fffd}"),
     ] {
         let message = refusal(file);
         assert!(message.starts_with(&format!("line {line}: not a trace: expected")), "{message}");
@@ -129,7 +129,7 @@ fn bombs_end_at_the_limits() {
             "the file has more than 4.00 MiB, decompressed",
         ),
         (vec![b'#'; 32 << 20], "line 1: longer than 4096 bytes"),
-        ([b"\x80\x04".to_vec(), vec![b']'; 32 << 20]].concat(), "takes more than 64.00 KiB of memory"),
+        ([b"\x80\x04".to_vec(), vec![b']'; 3 << 20]].concat(), "of memory"),
         (
             [b"\x80\x04]".to_vec(), b"N0".repeat(16 << 20)].concat(),
             "the file has more than 4.00 MiB, decompressed",
@@ -140,6 +140,13 @@ fn bombs_end_at_the_limits() {
         let error = Trace::read(&compressed[..], &ReadOptions { limits, device: None }).unwrap_err();
         assert!(error.to_string().contains(ends), "{error}");
     }
+    let limits = TraceLimits { ratio: 10, ..TraceLimits::default() };
+    let rows = (0..3_000_000_u64)
+        .map(|row| format!("1,t,allocate failure,(nil),{},0\n", row % 9))
+        .collect::<String>();
+    let bomb = gzip(format!("{RMM}{rows}").as_bytes());
+    let error = Trace::read(&bomb[..], &ReadOptions { limits, device: None }).unwrap_err();
+    assert!(matches!(error.problem, TraceProblem::TooCompressed { ratio: 10 }), "{error}");
 }
 
 const RMM: &str = "Thread,Time,Action,Pointer,Size,Stream\n";

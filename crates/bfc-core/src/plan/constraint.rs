@@ -1,0 +1,75 @@
+//! What a block requires beyond its size: an alignment, and times at which other blocks may use its bytes.
+
+use std::ops::Range;
+
+use super::{Lifetime, PlanBlock, PlanError};
+
+/// A stretch of a block's lifetime during which other blocks may use its bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Gap {
+    /// The event at which the block gives up its bytes.
+    pub start: u32,
+    /// The event at which the block needs its bytes again; above `start`.
+    pub end: u32,
+    /// The bytes that the block keeps during the gap, counted from its offset. Empty if it keeps none.
+    pub kept: Range<u64>,
+}
+
+/// What a block of a plan requires beyond its size and its lifetime.
+///
+/// ```
+/// use bfc_core::{BlockConstraint, Gap, Lifetime, Plan, PlanOptions};
+/// // The first block lends its bytes to the second one.
+/// let lifetimes = [Lifetime { bytes: 4, start: 0, end: 10 }, Lifetime { bytes: 4, start: 2, end: 8 }];
+/// let gap = Gap { start: 2, end: 8, kept: 0..0 };
+/// let constraint = BlockConstraint { block: 0, alignment: 1, gaps: vec![gap] };
+/// let options = PlanOptions::default().with_granule(1);
+/// let plan = Plan::solve_constrained(&lifetimes, vec![constraint], |_| true, &options, &mut |_| true)?;
+/// assert_eq!((plan.capacity(), plan.lower_bound()), (4, 4));
+/// # Ok::<(), bfc_core::PlanError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct BlockConstraint {
+    /// The block's index in the plan.
+    pub block: usize,
+    /// The block's offset is a multiple of this many bytes, a power of two.
+    pub alignment: u64,
+    /// Gaps in the block's lifetime, in order and without overlap.
+    pub gaps: Vec<Gap>,
+}
+
+/// Sorts constraints by block, drops those that require nothing beyond the granule, and checks the rest.
+pub(super) fn checked(
+    mut constraints: Vec<BlockConstraint>,
+    blocks: &[PlanBlock],
+    granule: u64,
+) -> Result<Vec<BlockConstraint>, PlanError> {
+    crate::order::sort_by_key(&mut constraints, |constraint| constraint.block);
+    let mut last = None;
+    for constraint in &constraints {
+        let index = constraint.block;
+        let known = blocks.get(index).filter(|_| last.replace(index) != Some(index));
+        let Some(block) = known else { return Err(PlanError::BadConstraint { index }) };
+        if !constraint.alignment.is_power_of_two() {
+            return Err(PlanError::BadAlignment { index, alignment: constraint.alignment });
+        }
+        if !are_gaps_of(&constraint.gaps, block.lifetime) {
+            return Err(PlanError::BadGap { index });
+        }
+    }
+    constraints.retain(|constraint| constraint.alignment > granule || !constraint.gaps.is_empty());
+    Ok(constraints)
+}
+
+/// Whether the gaps are in order, apart from each other, and inside the lifetime.
+fn are_gaps_of(gaps: &[Gap], lifetime: Lifetime) -> bool {
+    let mut from = lifetime.start;
+    gaps.iter().all(|gap| {
+        let in_order = gap.start >= from && gap.start < gap.end && gap.end <= lifetime.end;
+        from = gap.end;
+        in_order && gap.kept.start <= gap.kept.end && gap.kept.end <= lifetime.bytes
+    })
+}
+
+#[cfg(test)]
+mod tests;

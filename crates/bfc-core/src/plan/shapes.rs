@@ -1,0 +1,82 @@
+//! The pieces of blocks in terms of sections, for greedy placement.
+
+use super::Lifetime;
+use super::occupancy::Occupancy;
+use super::pieces::Piece;
+use super::sections::Sections;
+
+/// A piece of a block.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    span: (u32, u32),
+    low: u64,
+    high: u64,
+}
+
+/// Blocks of which some are aligned or have gaps.
+#[derive(Debug)]
+pub(super) struct Shapes {
+    /// By block, one after the other.
+    parts: Vec<Part>,
+    /// By block: where its parts begin in `parts`, and at the end where the last ones end.
+    first: Vec<u32>,
+    /// By block: what its offset is a multiple of.
+    alignments: Vec<u64>,
+}
+
+impl Shapes {
+    /// The shapes of `blocks` blocks, and the sections from the first to the last that each lives in.
+    pub(super) fn new(pieces: &[Piece], blocks: usize) -> (Self, Sections) {
+        let lifetime = |piece: &Piece| Lifetime { bytes: 1, start: piece.start, end: piece.end };
+        let Sections { spans, count } = Sections::new(&pieces.iter().map(lifetime).collect::<Vec<_>>());
+        let mut placed: Vec<(&Piece, (u32, u32))> = pieces.iter().zip(spans).collect();
+        crate::order::sort_by_key(&mut placed, |(piece, _)| piece.block);
+        let mut shapes =
+            Self { parts: Vec::with_capacity(placed.len()), first: vec![0], alignments: Vec::new() };
+        // A block that never occupies anything has no sections of its own.
+        let mut hulls = vec![(0, 1); blocks];
+        let mut placed = placed.into_iter().peekable();
+        for (block, hull) in (0..).zip(&mut hulls) {
+            let mut alignment = 1;
+            let mut span: Option<(u32, u32)> = None;
+            while let Some((piece, of_piece)) = placed.next_if(|(piece, _)| piece.block == block) {
+                shapes.parts.push(Part { span: of_piece, low: piece.low, high: piece.high });
+                alignment = piece.alignment;
+                span = Some(span.map_or(of_piece, |span| (span.0.min(of_piece.0), span.1.max(of_piece.1))));
+            }
+            *hull = span.unwrap_or(*hull);
+            shapes.first.push(shapes.parts.len() as u32);
+            shapes.alignments.push(alignment);
+        }
+        (shapes, Sections { spans: hulls, count: count.max(1) })
+    }
+
+    fn parts(&self, block: u32) -> &[Part] {
+        let block = block as usize;
+        &self.parts[self.first[block] as usize..self.first[block + 1] as usize]
+    }
+
+    /// The lowest aligned offset at which all parts of the block are free.
+    pub(super) fn lowest(&self, block: u32, occupancy: &mut Occupancy) -> u64 {
+        let (parts, alignment) = (self.parts(block), self.alignments[block as usize]);
+        let mut offset: u64 = 0;
+        // Each part in whose place something lies moves the offset up; done once all agree in a row.
+        let (mut agreed, mut index) = (0, 0);
+        while agreed < parts.len() {
+            let Part { span, low, high } = parts[index];
+            let free = occupancy.lowest(span, offset + low, high - low) - low;
+            let aligned = free.next_multiple_of(alignment);
+            agreed = if aligned == offset { agreed + 1 } else { usize::from(aligned == free) };
+            offset = aligned;
+            index = (index + 1) % parts.len();
+        }
+        offset
+    }
+
+    /// Takes the bytes of all parts of the block, which lies at `offset`.
+    pub(super) fn take(&self, block: u32, offset: u64, occupancy: &mut Occupancy) {
+        for &Part { span, low, high } in self.parts(block) {
+            occupancy.take(span, offset + low, offset + high);
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! How much memory the readers of files from outside take, counted by the allocator of this program.
+//!
+//! Each reader gets the files that make it hold most. It may hold 64 MiB, or eight times the decompressed size of the file.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::{Write, sink};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use highwater_tracking::{
+    ExportFormat, Follower, PeakParts, PlanLimits, ReadOptions, Recording, RecordingLimits, RunFacts, Trace,
+    TrainingLog, TrainingLogLimits, Usage, export, parse_plan, write_page, write_page_with_log,
+};
+
+/// Bytes of the heap in use, and the most since the last reset.
+static IN_USE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+fn take(bytes: usize) {
+    let now = IN_USE.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    PEAK.fetch_max(now, Ordering::Relaxed);
+}
+
+// SAFETY: every call is passed on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        take(layout.size());
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        IN_USE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `dealloc`, and the memory came from `System`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    // The system's allocator moves the pages of a large block and does not copy them, so no block counts twice.
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        take(size.saturating_sub(layout.size()));
+        IN_USE.fetch_sub(layout.size().saturating_sub(size), Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `realloc`, and the memory came from `System`.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Keeps the tests apart: all of them count on one heap.
+fn alone() -> MutexGuard<'static, ()> {
+    static TESTING: Mutex<()> = Mutex::new(());
+    TESTING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const MIB: usize = 1 << 20;
+
+/// Asserts that `read` holds no more than the rule allows for a file of so many decompressed bytes.
+fn check<T>(what: &str, decompressed: usize, read: impl FnOnce() -> T) -> T {
+    let before = IN_USE.load(Ordering::Relaxed);
+    PEAK.store(before, Ordering::Relaxed);
+    let result = read();
+    let peak = PEAK.load(Ordering::Relaxed) - before;
+    let limit = (64 * MIB).max(8 * decompressed);
+    assert!(peak <= limit, "{what}: {peak} bytes held for a file of {decompressed}, {limit} allowed");
+    result
+}
+
+/// Reads a trace, and returns how many events it has, or the message of the error.
+fn trace(what: &str, file: &[u8], decompressed: usize) -> Result<usize, String> {
+    let read = || Trace::read(file, &ReadOptions::default()).map(|trace| trace.events().len());
+    check(what, decompressed, read).map_err(|error| error.to_string())
+}
+
+fn lines(count: usize, line: impl Fn(usize, &mut String)) -> Vec<u8> {
+    let mut text = String::new();
+    (0..count).for_each(|index| line(index, &mut text));
+    text.into_bytes()
+}
+
+macro_rules! put {
+    ($to:expr, $($format:tt)*) => {{
+        use std::fmt::Write as _;
+        let _ = write!($to, $($format)*);
+    }};
+}
+
+#[test]
+fn text_traces_keep_the_memory_limit() {
+    let _alone = alone();
+    let allocs = lines(1_000_000, |id, text| put!(text, "a {id} 0 x\n"));
+    let pairs = lines(1_000_000, |_, text| put!(text, "a 0 0 x\nf 0\n"));
+    let labels = lines(65_000, |id, text| put!(text, "a {id} 0 {id}{}\n", "é".repeat(40)));
+    let comments = lines(65_000, |_, text| text.push_str("#\n"));
+    let rmm = lines(400_000, |address, text| put!(text, "1,t,free,{address:x},1,0\n"));
+    for (what, file) in
+        [("allocs", allocs), ("pairs", pairs), ("labels", labels), ("comments", comments), ("rmm", rmm)]
+    {
+        // A file of this size is read, or refused for the memory that it would take.
+        let read = trace(what, &file, file.len());
+        assert!(
+            read.as_ref().is_ok() || read.as_ref().is_err_and(|error| error.contains("of memory")),
+            "{read:?}"
+        );
+    }
+}
+
+#[test]
+fn an_ordinary_trace_is_far_below_the_limit() {
+    let _alone = alone();
+    let file = lines(800_000, |id, text| {
+        put!(text, "a {id} {} model.layers.{}.self_attn.matmul\n", 1000 + id % 999, id % 50);
+        if id >= 100 {
+            put!(text, "f {}\n", id - 100);
+        }
+    });
+    assert_eq!(trace("ordinary", &file, file.len()), Ok(1_599_900));
+}
+
+#[test]
+fn minimalloc_problems_keep_the_memory_limit() {
+    let _alone = alone();
+    let header = b"id,lower,upper,size,alignment,gaps\n";
+    let buffers = lines(500_000, |_, text| text.push_str("a,0,1,0,,\n"));
+    let gaps = lines(1000, |_, text| {
+        text.push_str("a,0,9999,1,1,");
+        (0..400).for_each(|gap| put!(text, "{}-{} ", 2 * gap, 2 * gap + 1));
+        text.push('\n');
+    });
+    for (what, rest) in [("buffers", buffers), ("gaps", gaps)] {
+        let file = [&header[..], &rest].concat();
+        let read = trace(what, &file, file.len());
+        assert!(
+            read.as_ref().is_ok() || read.as_ref().is_err_and(|error| error.contains("of memory")),
+            "{read:?}"
+        );
+    }
+}
+
+#[test]
+fn plans_keep_the_memory_limit() {
+    let _alone = alone();
+    let stacked = |count: usize| {
+        let mut file =
+            format!("highwater-plan 1\ngranule 1\ncapacity {count}\nblocks {count}\n").into_bytes();
+        file.extend(lines(count, |offset, text| put!(text, "0 1 1 {offset}\n")));
+        file
+    };
+    for file in [stacked(250_000), stacked(1_500_000)] {
+        let read = || parse_plan(&file[..], &PlanLimits::default()).map(|plan| plan.blocks().len());
+        let read = check("plan", file.len(), read).map_err(|error| error.to_string());
+        assert!(
+            read.as_ref().is_ok() || read.as_ref().is_err_and(|error| error.contains("of memory")),
+            "{read:?}"
+        );
+    }
+}
+
+/// A pickle of a snapshot whose events of device 0 are these instructions.
+fn snapshot_of(before: &[u8], events: &[u8]) -> Vec<u8> {
+    [b"\x80\x02", before, b"}\x8c\x0ddevice_traces](](", events, b"ees."].concat()
+}
+
+/// A frame under number 9, whose path has so many bytes.
+fn frame(path: usize) -> Vec<u8> {
+    let mut frame = b"}(\x8c\x08filenameX".to_vec();
+    frame.extend((path as u32).to_le_bytes());
+    frame.extend(vec![b'p'; path]);
+    frame.extend(b"\x8c\x04name\x8c\x01f\x8c\x04lineK\x01uq\x090");
+    frame
+}
+
+/// Texts under numbers 1 to 6.
+const KEYS: &[u8] =
+    b"\x8c\x06actionq\x010\x8c\x05allocq\x020\x8c\x04addrq\x030\x8c\x04sizeq\x040\x8c\x06framesq\x050";
+
+/// So many allocations, each with a stack of its own of the same frame.
+fn allocations(count: u32) -> Vec<u8> {
+    let mut events = Vec::new();
+    for address in 1..=count {
+        events.extend(b"}(h\x01h\x02h\x03J");
+        events.extend(address.to_le_bytes());
+        events.extend(b"h\x04K\x01h\x05]h\x09au");
+    }
+    events
+}
+
+#[test]
+fn a_frame_with_a_long_path_is_looked_at_once() {
+    let _alone = alone();
+    // To look at the path for each event would be 10^11 steps.
+    let before = [KEYS, &frame(MIB)].concat();
+    let file = snapshot_of(&before, &allocations(100_000));
+    assert_eq!(trace("long path", &file, file.len()), Ok(100_000));
+}
+
+#[test]
+fn snapshots_keep_the_memory_limit() {
+    let _alone = alone();
+    let lists = snapshot_of(b"", &b"]".repeat(3 * MIB));
+    let kept = snapshot_of(
+        b"",
+        &(0..400_000_u32)
+            .flat_map(|index| {
+                let [a, b, c, d] = index.to_le_bytes();
+                [b']', b'r', a, b, c, d]
+            })
+            .collect::<Vec<u8>>(),
+    );
+    // Many frames that share a long name and differ in their line: each makes a label.
+    let mut labels = [KEYS, b"X", &500_u32.to_le_bytes(), &vec![b'n'; 500], b"q\x060"].concat();
+    labels.extend(b"\x8c\x04nameq\x070\x8c\x04lineq\x080\x8c\x08filenameq\x0a0");
+    let mut events = Vec::new();
+    for line in 0..60_000_u32 {
+        events.extend(b"}(h\x01h\x02h\x03J");
+        events.extend((line + 1).to_le_bytes());
+        events.extend(b"h\x04K\x01h\x05]}(h\x07h\x06h\x0ah\x06h\x08J");
+        events.extend(line.to_le_bytes());
+        events.extend(b"uau");
+    }
+    let labels = snapshot_of(&labels, &events);
+    for (what, file) in [("lists", lists), ("kept", kept), ("labels", labels)] {
+        let read = trace(what, &file, file.len());
+        assert!(read.is_ok() || what != "labels", "{read:?}");
+    }
+}
+
+#[test]
+fn snapshots_in_json_keep_the_memory_limit() {
+    let _alone = alone();
+    let repeated = |item: &str, count: usize| {
+        let items = vec![item; count].join(",");
+        format!("{{\"device_traces\":[[{items}]]}}").into_bytes()
+    };
+    // As exports write them.
+    let event = |address: u32| {
+        let module = r#"{"filename":"module","line":0,"name":"encoder"}"#;
+        let stack = format!(r#"[{{"filename":"op","line":0,"name":"matmul:forward"}},{module}]"#);
+        format!(
+            r#"{{"action":"alloc","size":512,"stream":0,"time_us":1795650000123456,"addr":{address},"category":"activation","pool_id":[0,0],"frames":{stack}}}"#
+        )
+    };
+    let events = (1..25_000).map(event).collect::<Vec<_>>().join(",");
+    let texts = (0..500_000).map(|number| format!("\"{number:x}\"")).collect::<Vec<_>>().join(",");
+    for (what, file) in [
+        ("lists", repeated("[]", 2_000_000)),
+        ("numbers", repeated("0", 3_000_000)),
+        ("texts", repeated(&texts, 1)),
+        ("events", repeated(&events, 1)),
+    ] {
+        let read = trace(what, &file, file.len());
+        assert!(read.is_ok() || what != "events", "{read:?}");
+    }
+}
+
+#[test]
+fn compressed_traces_are_limited_by_ratio() {
+    let _alone = alone();
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    let line = [&b"# "[..], &[b'x'; 4000], b"\n"].concat();
+    for _ in 0..40_000 {
+        encoder.write_all(&line).unwrap();
+    }
+    let file = encoder.finish().unwrap();
+    let error = trace("ratio", &file, 40_000 * line.len()).unwrap_err();
+    assert!(
+        error.contains("more than 100 times longer once decompressed") || error.contains("of memory"),
+        "{error}"
+    );
+}
+
+/// A file of the recording format with these events.
+fn hwm(blocks: &[Vec<u8>]) -> Vec<u8> {
+    let mut file = b"\x89HWM\r\n\x1a\n\x01\x00".to_vec();
+    let facts = serde_json::to_vec(&RunFacts::new("worst")).unwrap();
+    let blocks = blocks.iter().map(|block| (b'E', block));
+    for (kind, contents) in std::iter::once((b'F', &facts)).chain(blocks) {
+        let [a, b, c, d] = (contents.len() as u32).to_le_bytes();
+        let label = [kind, a, b, c, d];
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&label);
+        hasher.update(contents);
+        file.extend(label);
+        file.extend(hasher.finalize().to_le_bytes());
+        file.extend(contents);
+    }
+    file
+}
+
+fn number(to: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        to.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    to.push(value as u8);
+}
+
+fn named(to: &mut Vec<u8>, owner: u64, parent: u64, phase: u8, name: &[u8]) {
+    to.push(10);
+    number(to, owner);
+    number(to, parent);
+    to.push(phase);
+    number(to, name.len() as u64);
+    to.extend(name);
+}
+
+const POOL: &[u8] = b"\x0b\x00\x01m\x01p";
+
+/// Blocks of events that begin anew before they are too long.
+#[derive(Default)]
+struct Events {
+    blocks: Vec<Vec<u8>>,
+    block: Vec<u8>,
+    /// Allocations so far.
+    allocations: u64,
+    /// Whether the block has an allocation.
+    continues: bool,
+}
+
+impl Events {
+    fn close_if_full(&mut self) {
+        if self.block.len() > 60_000 {
+            self.blocks.push(std::mem::take(&mut self.block));
+            self.continues = false;
+        }
+    }
+
+    /// An allocation of 1 byte by an owner, in as few bytes as there are.
+    fn alloc(&mut self, owner: Option<u64>) {
+        self.close_if_full();
+        self.allocations += 1;
+        let id = self.allocations;
+        let same_owner = if owner.is_some() { 0 } else { 0x10 };
+        self.block.push(0xc0 | same_owner | if self.continues { 0x20 } else { 0 });
+        self.block.push(0);
+        if self.continues {
+            self.block.push(2);
+        } else {
+            // The number and the address as differences from zero, in zigzag.
+            number(&mut self.block, 2 * id);
+            number(&mut self.block, 2 * id);
+        }
+        self.continues = true;
+        if let Some(owner) = owner {
+            number(&mut self.block, owner);
+        }
+        self.block.extend(b"\0\x01");
+    }
+
+    fn into_file(mut self) -> Vec<u8> {
+        self.blocks.push(self.block);
+        self.blocks.insert(0, POOL.to_vec());
+        hwm(&self.blocks)
+    }
+}
+
+/// Everything that `report` and `export` make of a recording.
+fn use_recording(recording: &Recording) {
+    let usage = Usage::of(recording);
+    let parts = PeakParts::of(recording);
+    serde_json::to_writer(sink(), &(&usage, &parts)).unwrap();
+    drop((usage, parts));
+    write_page(recording, sink()).unwrap();
+    for format in ExportFormat::ALL {
+        export(recording, format, sink()).unwrap();
+    }
+}
+
+fn recording(what: &str, file: &[u8]) -> Result<usize, String> {
+    let read = || {
+        let recording = Recording::read(file, &RecordingLimits::default())?;
+        use_recording(&recording);
+        Ok(recording.events().len())
+    };
+    let follow = || Follower::new(file, RecordingLimits::default()).poll().map(drop);
+    let followed = check(what, file.len(), follow);
+    let read = check(what, file.len(), read).map_err(|error: highwater_tracking::HwmError| error.to_string());
+    assert!(followed.is_ok() || read.is_err(), "{followed:?}");
+    read
+}
+
+/// Owners one below the other, and below the last of them many that allocate.
+fn nested(depth: u64, leaves: u64, name: usize) -> Vec<u8> {
+    let mut events = Events::default();
+    for owner in 1..=depth {
+        named(&mut events.block, owner, owner - 1, 0, &vec![b'n'; name]);
+    }
+    for leaf in depth + 1..=depth + leaves {
+        named(&mut events.block, leaf, depth, 1, b"op");
+        events.alloc(Some(leaf));
+    }
+    events.into_file()
+}
+
+fn allocations_file(count: u32) -> Vec<u8> {
+    let mut events = Events::default();
+    (0..count).for_each(|_| events.alloc(None));
+    events.into_file()
+}
+
+#[test]
+fn recordings_keep_the_memory_limit() {
+    let _alone = alone();
+    let error = recording("long paths", &nested(249, 12_000, 1000)).unwrap_err();
+    assert!(error.contains("with the paths of its owners"), "{error}");
+    assert_eq!(recording("short paths", &nested(5, 12_000, 20)), Ok(12_000));
+
+    for count in [100_000, 200_000, 300_000, 1_000_000] {
+        let read = recording("allocations", &allocations_file(count));
+        assert!(
+            read == Ok(count as usize) || read.as_ref().is_err_and(|error| error.contains("of memory")),
+            "{read:?}"
+        );
+    }
+    let mut owners = vec![POOL.to_vec()];
+    for first in 0..20 {
+        let mut block = Vec::new();
+        (0..2000).for_each(|index| named(&mut block, first * 2000 + index + 1, 0, 0, b"o"));
+        owners.push(block);
+    }
+    let _ = recording("owners", &hwm(&owners));
+    let op = b"\x0a\x01\x00\x01\x01o".to_vec();
+    let executions = [POOL.to_vec(), op, b"\x13\x00\x04\x00\x00\x00".repeat(100_000)];
+    let read = recording("executions", &hwm(&executions));
+    assert_eq!(read, Ok(200_000));
+}
+
+#[test]
+fn training_logs_keep_the_memory_limit() {
+    let _alone = alone();
+    let curves: String = (0..60).map(|curve| format!(",\"{curve}\":1")).collect();
+    let wide = lines(20_000, |step, text| put!(text, "{{\"step\":{step},\"seconds\":0{curves}}}\n"));
+    let long = lines(500_000, |step, text| put!(text, "{{\"step\":{step},\"seconds\":0,\"a\":1}}\n"));
+    let long_line =
+        format!("{{\"step\":0,\"seconds\":0,\"x\":[{}]}}\n", vec!["[]"; 20_000].join(",")).into_bytes();
+    for (what, file) in [("wide", wide), ("long", long), ("long line", long_line)] {
+        let read = || {
+            let log = TrainingLog::read(&file[..], &TrainingLogLimits::default()).unwrap();
+            write_page_with_log(&Recording::default(), &log, sink()).unwrap();
+        };
+        check(what, file.len(), read);
+    }
+}

@@ -1,0 +1,7 @@
+//! A memory snapshot in JSON. `highwater_tracking::fuzz` checks what must hold.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| highwater_tracking::fuzz::json(data));

@@ -1,0 +1,7 @@
+//! A problem of MiniMalloc with alignments and gaps. `highwater_tracking::fuzz` checks what must hold.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| highwater_tracking::fuzz::minimalloc_gaps(data));
