@@ -55,6 +55,7 @@
 //! [`replay`]ed through another allocator.
 
 mod allocator;
+mod atomic_file;
 mod books;
 mod budget;
 mod context;
@@ -81,6 +82,7 @@ mod tracker;
 mod training_log;
 
 pub use allocator::{Record, Sizes, TrackingAllocator};
+pub use atomic_file::AtomicFile;
 pub use budget::Budget;
 pub use context::{Context, ContextGuard, capture};
 pub use export::{ExportError, ExportFormat, UnknownExportFormat, export};
