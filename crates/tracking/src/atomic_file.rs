@@ -37,7 +37,7 @@ const ENDING: &str = ".tmp";
 ///
 /// - A symbolic link stays, and the file that it leads to is replaced.
 /// - The new file has the permissions of the one that it replaces.
-/// - A pipe or a device is written directly, since it has no contents to preserve.
+/// - A pipe or a device is written directly, since it has no contents to preserve. So is `/dev/stdout`, unless it is a file.
 /// - Temporary files that killed writers of the same target left are removed first. Those of running writers, in this process or
 ///   another one, stay. File systems without advisory locks keep both.
 ///
@@ -68,11 +68,13 @@ impl AtomicFile {
     /// # Errors
     /// What the system reports, such as a missing folder. Nothing has changed then.
     pub fn create(target: impl AsRef<Path>) -> io::Result<Self> {
-        let (target, replaced) = resolve(target.as_ref())?;
-        if replaced.as_ref().is_some_and(|replaced| !replaced.is_file()) {
-            let file = OpenOptions::new().write(true).open(&target)?;
-            return Ok(Self { target, file: Some(BufWriter::new(file)), temporary: None });
+        let target = target.as_ref();
+        // Before links are resolved: those of `/proc/self/fd` to a pipe contain no path.
+        if fs::metadata(target).is_ok_and(|found| !found.is_file()) {
+            let file = OpenOptions::new().write(true).open(target)?;
+            return Ok(Self { target: target.to_owned(), file: Some(BufWriter::new(file)), temporary: None });
         }
+        let (target, replaced) = resolve(target)?;
         let prefix = prefix(&target);
         remove_stale(&target, &prefix);
         let (temporary, file) = create_temporary(&target, &prefix)?;

@@ -117,5 +117,5 @@ pub use trace::{
 };
 pub use tracker::{OpRun, Tracker};
 pub use training_log::{
-    Curve, CurvePoint, Gaps, TrainingLog, TrainingLogError, TrainingLogLimits, TrainingLogProblem,
+    Curve, CurvePoint, NonFinite, TrainingLog, TrainingLogError, TrainingLogLimits, TrainingLogProblem,
 };
