@@ -6,7 +6,6 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use highwater_tracking::{RunFacts, Tracker};
 use tempfile::TempDir;
 
 /// The commands, with the option that names what they write.
@@ -25,14 +24,6 @@ fn run_as(mut program: Command, command: &[&str], input: &Path, path: &Path) -> 
     let arguments =
         command.iter().map(|&word| if word == "INPUT" { input.as_os_str() } else { word.as_ref() });
     program.args(arguments).arg(path).output().unwrap()
-}
-
-/// Writes a recording that all of the commands read.
-fn record(path: &Path) {
-    let tracker = Tracker::new();
-    tracker.start_recording(fs::File::create(path).unwrap(), &RunFacts::new("sample")).unwrap();
-    drop(tracker.begin("matmul"));
-    tracker.finish_recording(&[]).unwrap();
 }
 
 #[test]
@@ -90,43 +81,56 @@ fn what_is_read_is_not_written_over_by_whatever_path_it_is_called() {
 }
 
 #[cfg(unix)]
-#[test]
-fn a_full_disk_leaves_the_old_file() {
-    let directory = TempDir::new().unwrap();
-    let [input, old, new] = ["input", "old", "new"].map(|name| directory.path().join(name));
-    record(&input);
-    fs::write(&old, "precious").unwrap();
-    for command in COMMANDS {
-        for path in [&old, &new] {
-            // A limit of the shell on the size of files acts like a full disk.
-            let mut limited = Command::new("sh");
-            limited.args(["-c", "trap '' XFSZ && ulimit -f 0 && exec \"$@\"", "sh"]);
-            limited.arg(env!("CARGO_BIN_EXE_highwater"));
-            let output = run_as(limited, command, &input, path);
-            assert_eq!(output.status.code(), Some(1), "{command:?} {output:?}");
-            let text = String::from_utf8(output.stderr).unwrap();
-            assert!(text.starts_with(&format!("highwater: {}: ", path.display())), "{text}");
-        }
-        assert_eq!(fs::read_to_string(&old).unwrap(), "precious");
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "{command:?}");
-    }
-}
+mod unix {
+    use highwater_tracking::{RunFacts, Tracker};
 
-#[cfg(unix)]
-#[test]
-fn devices_are_written_directly() {
-    let directory = TempDir::new().unwrap();
-    let input = directory.path().join("input");
-    record(&input);
-    for command in COMMANDS {
-        let output = run(command, &input, Path::new("/dev/stdout"));
-        assert!(output.status.success() && !output.stdout.is_empty(), "{command:?} {output:?}");
-        if cfg!(target_os = "linux") {
-            let output = run(command, &input, Path::new("/dev/full"));
-            let text = String::from_utf8(output.stderr).unwrap();
-            assert!(text.starts_with("highwater: /dev/full: No space left"), "{command:?} {text}");
+    use super::*;
+
+    /// Writes a recording that all of the commands read.
+    fn record(path: &Path) {
+        let tracker = Tracker::new();
+        tracker.start_recording(fs::File::create(path).unwrap(), &RunFacts::new("sample")).unwrap();
+        drop(tracker.begin("matmul"));
+        tracker.finish_recording(&[]).unwrap();
+    }
+
+    #[test]
+    fn a_full_disk_leaves_the_old_file() {
+        let directory = TempDir::new().unwrap();
+        let [input, old, new] = ["input", "old", "new"].map(|name| directory.path().join(name));
+        record(&input);
+        fs::write(&old, "precious").unwrap();
+        for command in COMMANDS {
+            for path in [&old, &new] {
+                // A limit of the shell on the size of files acts like a full disk.
+                let mut limited = Command::new("sh");
+                limited.args(["-c", "trap '' XFSZ && ulimit -f 0 && exec \"$@\"", "sh"]);
+                limited.arg(env!("CARGO_BIN_EXE_highwater"));
+                let output = run_as(limited, command, &input, path);
+                assert_eq!(output.status.code(), Some(1), "{command:?} {output:?}");
+                let text = String::from_utf8(output.stderr).unwrap();
+                assert!(text.starts_with(&format!("highwater: {}: ", path.display())), "{text}");
+            }
+            assert_eq!(fs::read_to_string(&old).unwrap(), "precious");
+            assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "{command:?}");
         }
     }
-    assert!(run(COMMANDS[0], &input, Path::new("/dev/null")).status.success());
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+
+    #[test]
+    fn devices_are_written_directly() {
+        let directory = TempDir::new().unwrap();
+        let input = directory.path().join("input");
+        record(&input);
+        for command in COMMANDS {
+            let output = run(command, &input, Path::new("/dev/stdout"));
+            assert!(output.status.success() && !output.stdout.is_empty(), "{command:?} {output:?}");
+            if cfg!(target_os = "linux") {
+                let output = run(command, &input, Path::new("/dev/full"));
+                let text = String::from_utf8(output.stderr).unwrap();
+                assert!(text.starts_with("highwater: /dev/full: No space left"), "{command:?} {text}");
+            }
+        }
+        assert!(run(COMMANDS[0], &input, Path::new("/dev/null")).status.success());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
 }
