@@ -66,6 +66,22 @@ fn every_example_that_trains_logs_each_step_with_loss_time_and_memory() {
 }
 
 #[test]
+fn a_loss_that_is_nan_is_logged_and_the_page_warns() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("run.jsonl");
+    let diverging = ["--epochs", "1", "--batch-size", "500", "--learning-rate", "1e30", "--allow-nan"];
+    run("train_digits", &[&diverging[..], &["--log", log.to_str().unwrap()]].concat());
+    assert_eq!(lines(&log)[2]["loss"], "NaN");
+    let read = TrainingLog::read(BufReader::new(File::open(&log).unwrap()), &TrainingLogLimits::default());
+    assert_eq!(read.unwrap().non_finite().map(|first| first.name.as_str()), Some("loss"));
+
+    run("train_digits", &["--epochs", "2", "--batch-size", "500", "--log", log.to_str().unwrap()]);
+    assert!(lines(&log)[0]["test_accuracy"].is_null());
+    let read = TrainingLog::read(BufReader::new(File::open(&log).unwrap()), &TrainingLogLimits::default());
+    assert_eq!(read.unwrap().non_finite(), None);
+}
+
+#[test]
 fn the_loss_on_unseen_text_is_logged_every_so_many_steps_and_at_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let (text, json) = (folder.path().join("text"), folder.path().join("json"));

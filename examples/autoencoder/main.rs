@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::Parser;
-use harness::{Session, idx};
+use harness::{Session, idx, number};
 use highwater::prelude::*;
 use picture::Drawing;
 use serde_json::json;
@@ -113,7 +113,8 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
             };
             unseen_loss = validation.or(unseen_loss);
             let rate = optimizer.learning_rate();
-            progress.step(&loss, json!({ "validation_loss": validation, "learning_rate": rate }))?;
+            progress
+                .step(&loss, json!({ "validation_loss": validation.map(number), "learning_rate": rate }))?;
         }
         if args.saves.is_due(epoch + 1) {
             args.saves.save(device, &network, &optimizer, progress.steps())?;

@@ -1,10 +1,9 @@
 //! What came back of a few pictures, drawn below them: a row for each look at the network.
 
-use std::fs::File;
-use std::io::BufWriter;
 use std::path::Path;
 
 use anyhow::Context;
+use highwater::tracking::AtomicFile;
 use png::{BitDepth, ColorType, Encoder};
 
 /// About how many dots of the drawing a picture is wide.
@@ -39,13 +38,14 @@ impl Drawing {
     pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
         let at = || path.display().to_string();
         let (width, dots) = self.dots();
-        let file = BufWriter::new(File::create(path).with_context(at)?);
-        let mut encoder = Encoder::new(file, width.try_into()?, (dots.len() / width).try_into()?);
+        let mut file = AtomicFile::create(path).with_context(at)?;
+        let mut encoder = Encoder::new(&mut file, width.try_into()?, (dots.len() / width).try_into()?);
         encoder.set_color(ColorType::Grayscale);
         encoder.set_depth(BitDepth::Eight);
         let mut writer = encoder.write_header().with_context(at)?;
         writer.write_image_data(&dots).with_context(at)?;
-        writer.finish().with_context(at)
+        writer.finish().with_context(at)?;
+        file.commit().with_context(at)
     }
 
     /// The width in dots, and the dots row by row.

@@ -24,6 +24,17 @@ struct Log {
     failed: Option<io::Error>,
 }
 
+/// A number for the log. NaN and infinities, which JSON lacks, are strings: as `null` they would look like missing values.
+pub(crate) fn number(value: impl Into<f64>) -> Value {
+    let value = value.into();
+    match value {
+        _ if value.is_finite() => json!(value),
+        _ if value.is_nan() => json!("NaN"),
+        _ if value > 0.0 => json!("Infinity"),
+        _ => json!("-Infinity"),
+    }
+}
+
 impl Metrics {
     pub(super) fn open(path: Option<&Path>) -> anyhow::Result<Self> {
         let Some(path) = path else { return Ok(Self::default()) };
@@ -32,8 +43,8 @@ impl Metrics {
         Ok(Self(Some(Rc::new(RefCell::new(Log { path, file, started: Instant::now(), failed: None })))))
     }
 
-    /// Writes a line for a step: its number, the seconds since the start, what memory is held and what was held at most, the loss,
-    /// and `figures`. What is no number, as the loss of a dry run, is null.
+    /// Writes a line for a step: its number, the seconds since the start, the memory in use and its peak, the loss, and `figures`. The
+    /// loss of a dry run, which has none, is null.
     pub(super) fn step(&self, step: u64, device: &Device, loss: Option<f32>, figures: Value) -> Result<()> {
         let Some(log) = &self.0 else { return Ok(()) };
         let (mut log, memory) = (log.borrow_mut(), device.default_allocator()?.stats());
@@ -42,7 +53,7 @@ impl Metrics {
             "seconds": log.started.elapsed().as_secs_f64(),
             "bytes_in_use": memory.bytes_in_use,
             "peak_bytes_in_use": memory.peak_bytes_in_use,
-            "loss": loss,
+            "loss": loss.map(number),
         });
         super::output::merge(&mut line, figures);
         if log.failed.is_none() {

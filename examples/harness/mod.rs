@@ -23,11 +23,14 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use clap::{Args, FromArgMatches, Parser};
 use highwater::alloc::{AllocatorAttributes, Bytes, DeviceId, DeviceKind, DeviceScope, Plan};
+use highwater::io::write_atomically;
 use highwater::tracking::{OutOfMemory, PlanLimits, RunFacts, Trace, parse_plan};
 use highwater::{Device, DeviceProfile, DryRun, DryRunOptions, Report, Runtime, StepGraph, memory_report};
 use serde_json::Value;
 
 use metrics::Metrics;
+#[allow(unused_imports, reason = "not every example logs figures that may be infinite")]
+pub(crate) use metrics::number;
 use options::Options;
 #[allow(unused_imports, reason = "not every example writes a file of its own")]
 pub(crate) use options::file_to_write;
@@ -86,7 +89,8 @@ fn complain(error: &anyhow::Error, file: Option<&Path>) -> io::Result<()> {
     let report = OutOfMemory::from(report);
     let html = file.extension().is_some_and(|extension| extension == "html");
     let text = if html { report.to_html() } else { report.to_json() };
-    std::fs::write(file, text).or_else(|error| writeln!(stderr, "error: {}: {error}", file.display()))
+    let written = write_atomically(file, |out| out.write_all(text.as_bytes()));
+    written.or_else(|error| writeln!(stderr, "error: {error}"))
 }
 
 /// An error with its causes on one line. A cause is left out where the text before includes it: of some libraries it does, of

@@ -1,12 +1,13 @@
 //! What the examples say and write.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::cell::Cell;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use highwater::tracking::AtomicFile;
 use serde_json::Value;
 
 /// Prints to standard output. That nobody reads on, as in `... | head`, is no error.
@@ -30,29 +31,30 @@ pub(super) fn name(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// A file to be written at the end; compressed if it is called `.gz`.
+/// A file that is written at the end of a run, atomically, and compressed if its name ends in `.gz`.
 pub(super) struct Output {
     path: PathBuf,
-    file: File,
+    /// Present until the file is written.
+    file: Cell<Option<AtomicFile>>,
 }
 
 impl Output {
     pub(super) fn open(path: Option<&Path>) -> anyhow::Result<Option<Self>> {
         let open = |path: &Path| {
-            let file = File::create(path).with_context(|| name(path))?;
-            Ok(Self { path: path.to_owned(), file })
+            let file = AtomicFile::create(path).with_context(|| name(path))?;
+            Ok(Self { path: path.to_owned(), file: Cell::new(Some(file)) })
         };
         path.map(open).transpose()
     }
 
     pub(super) fn write(&self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result<()> {
-        let mut file = BufWriter::new(&self.file);
+        let Some(mut file) = self.file.take() else { return Ok(()) };
         let written = if self.path.extension().is_some_and(|extension| extension == "gz") {
             let mut encoder = GzEncoder::new(&mut file, Compression::best());
             write(&mut encoder).and_then(|()| encoder.finish().map(drop))
         } else {
             write(&mut file)
         };
-        written.and_then(|()| file.flush()).with_context(|| name(&self.path))
+        written.and_then(|()| file.commit()).with_context(|| name(&self.path))
     }
 }

@@ -8,14 +8,12 @@
 mod ops;
 mod steps;
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use clap::Parser;
 use highwater::alloc::{DeviceId, DeviceKind};
+use highwater::io::write_atomically;
 use highwater::{Device, Result, Runtime, Tensor};
 use serde_json::{Value, json};
 
@@ -137,10 +135,10 @@ fn main() -> anyhow::Result<()> {
         let results = json!({
             "device": device.to_string(), "ops": table, "overhead": overhead, "training_steps": steps, "failed": failed,
         });
-        let mut file = BufWriter::new(File::create(path).with_context(|| path.display().to_string())?);
-        serde_json::to_writer_pretty(&mut file, &results)?;
-        writeln!(file)?;
-        file.flush()?;
+        write_atomically(path, |mut file| {
+            serde_json::to_writer_pretty(&mut file, &results)?;
+            writeln!(file)
+        })?;
     }
     anyhow::ensure!(failed == 0, "{failed} ops failed");
     Ok(())

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use anyhow::ensure;
 use clap::Parser;
-use harness::Session;
+use harness::{Session, number};
 use highwater::prelude::*;
 use serde_json::json;
 
@@ -156,7 +156,7 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
             progress.note(format!("on unseen text {loss:.4}"));
         }
         let rate = optimizer.learning_rate();
-        progress.step(&loss, json!({ "validation_loss": validation, "learning_rate": rate }))?;
+        progress.step(&loss, json!({ "validation_loss": validation.map(number), "learning_rate": rate }))?;
         if args.saves.is_due(step + 1) {
             save(args, device, &model, &optimizer, &train, step + 1)?;
         }

@@ -108,14 +108,14 @@ fn write(arguments: &ExportArguments) -> Result<Option<Cut>, Failed> {
     Ok(recording.cut().cloned())
 }
 
-/// Writes a file, whose length it returns, or leaves none; or to standard output.
+/// Writes an export, and returns the length of a file.
 fn to_output(
     recording: &Recording,
     format: ExportFormat,
     mut output: OutputFile,
 ) -> Result<Option<u64>, ExportError> {
-    export(recording, format, output.begin()?)?;
-    Ok(output.keep()?)
+    export(recording, format, &mut output)?;
+    Ok(output.commit()?)
 }
 
 /// Names the file that an error is about.

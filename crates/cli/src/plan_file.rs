@@ -1,6 +1,6 @@
 //! Plans in files.
 
-use std::io::{self, BufReader, BufWriter, Write};
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
 use bfc_core::Plan;
@@ -32,11 +32,6 @@ pub(crate) fn create(path: &Path, trace: &Path) -> Result<OutputFile, PlanFileEr
 }
 
 pub(crate) fn write(mut output: OutputFile, path: &Path, plan: &Plan) -> Result<(), PlanFileError> {
-    let mut write = || {
-        let mut file = BufWriter::new(output.begin()?);
-        write_plan(plan, &mut file)?;
-        file.flush()
-    };
-    let written = write().and_then(|()| output.keep());
+    let written = write_plan(plan, &mut output).and_then(|()| output.commit());
     written.map(drop).map_err(|error| PlanFileError::Io { path: output_file::name(path), error })
 }

@@ -1,4 +1,4 @@
-//! `highwater top`: what a run that is being recorded has in use now.
+//! `highwater top`: what a run that is being recorded has in use now. It waits for a recording that does not exist yet.
 
 mod screen;
 mod view;
@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -19,7 +20,9 @@ use view::{Order, View};
 /// The arguments of `highwater top`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TopArguments {
-    /// A recording that is being written, as by an example with --record; one that has ended will do too
+    /// A recording that is being written, as by an example with --record, or one that has ended
+    ///
+    /// The command waits for a file that does not exist yet.
     #[arg(value_name = "RUN.hwm")]
     run: PathBuf,
 
@@ -27,7 +30,9 @@ pub(crate) struct TopArguments {
     #[arg(long, value_name = "MS", default_value_t = 250, value_parser = clap::value_parser!(u64).range(10..=60_000))]
     every: u64,
 
-    /// Print what there is now and leave, as when the output is no terminal
+    /// Print the current state and exit; a file that does not exist is an error
+    ///
+    /// Without a terminal the command prints once too, as soon as the file exists.
     #[arg(long)]
     once: bool,
 }
@@ -39,47 +44,75 @@ const PRINTED_HOLDERS: usize = 20;
 const PRINTED_WIDTH: usize = 100;
 
 pub(crate) fn run(arguments: &TopArguments) -> io::Result<ExitCode> {
-    let mut followed = match Followed::open(&arguments.run) {
-        Ok(followed) => followed,
-        Err(error) => return complain(&error),
-    };
-    if let Err(error) = followed.poll() {
-        return complain(&error);
-    }
-    if arguments.once || !io::stdout().is_terminal() {
-        let view = View::new(&arguments.run, &followed.follower, Order::Live, None);
-        let mut stdout = io::stdout().lock();
-        for line in view.lines(PRINTED_WIDTH, PRINTED_HOLDERS) {
-            writeln!(stdout, "{line}")?;
+    let followed =
+        if arguments.once || !io::stdout().is_terminal() { print(arguments)? } else { watch(arguments)? };
+    match followed {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(problem) => {
+            writeln!(io::stderr(), "highwater: {problem}")?;
+            Ok(ExitCode::from(exit::BAD_FILE))
         }
-        stdout.flush()?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    match watch(arguments, &mut followed)? {
-        // Said once the terminal is as it was.
-        Some(error) => complain(&error),
-        None => Ok(ExitCode::SUCCESS),
     }
 }
 
-/// Shows the run until somebody quits, or until the file cannot be followed any more.
-fn watch(arguments: &TopArguments, followed: &mut Followed) -> io::Result<Option<Problem>> {
+/// Prints the current state once.
+fn print(arguments: &TopArguments) -> io::Result<Result<(), Problem>> {
+    let opened = if arguments.once { Followed::open(&arguments.run) } else { wait(arguments)? };
+    let followed = match opened {
+        Ok(followed) => followed,
+        Err(problem) => return Ok(Err(problem)),
+    };
+    let view = View::new(&arguments.run, &followed.follower, Order::Live, None);
+    let mut stdout = io::stdout().lock();
+    for line in view.lines(PRINTED_WIDTH, PRINTED_HOLDERS) {
+        writeln!(stdout, "{line}")?;
+    }
+    stdout.flush().map(Ok)
+}
+
+/// Opens the file as soon as it exists.
+fn wait(arguments: &TopArguments) -> io::Result<Result<Followed, Problem>> {
+    let mut tells = io::stderr().is_terminal();
+    loop {
+        if let Some(opened) = Followed::open_if_exists(&arguments.run).transpose() {
+            return Ok(opened);
+        }
+        if std::mem::take(&mut tells) {
+            writeln!(io::stderr(), "{}", view::waiting(&arguments.run))?;
+        }
+        thread::sleep(Duration::from_millis(arguments.every));
+    }
+}
+
+/// Shows the run, from when its file exists until the user quits or the file cannot be followed any more.
+fn watch(arguments: &TopArguments) -> io::Result<Result<(), Problem>> {
+    let mut followed = match Followed::open_if_exists(&arguments.run) {
+        Ok(followed) => followed,
+        Err(problem) => return Ok(Err(problem)),
+    };
     let mut screen = Screen::open()?;
     let mut order = Order::Live;
-    let (mut before, mut rate) = ((Instant::now(), followed.follower.events()), None);
+    let events = |followed: &Option<Followed>| followed.as_ref().map_or(0, |run| run.follower.events());
+    let (mut before, mut rate) = ((Instant::now(), events(&followed)), None);
     loop {
         let (columns, rows) = screen.size()?;
-        let view = View::new(&arguments.run, &followed.follower, order, rate);
-        screen.show(&view.fitting(columns, rows))?;
+        screen.show(&match &followed {
+            Some(run) => View::new(&arguments.run, &run.follower, order, rate).fitting(columns, rows),
+            None => view::waiting_fitting(&arguments.run, columns, rows),
+        })?;
         match screen.wait(Duration::from_millis(arguments.every))? {
-            Key::Quit => return Ok(None),
+            Key::Quit => return Ok(Ok(())),
             Key::Order => order = order.next(),
             Key::Redraw => {}
             Key::None => {
-                if let Err(problem) = followed.poll() {
-                    return Ok(Some(problem));
+                let polled = match &mut followed {
+                    Some(run) => run.poll(),
+                    None => Followed::open_if_exists(&arguments.run).map(|opened| followed = opened),
+                };
+                if let Err(problem) = polled {
+                    return Ok(Err(problem));
                 }
-                let (now, events) = (Instant::now(), followed.follower.events());
+                let (now, events) = (Instant::now(), events(&followed));
                 let passed = now.duration_since(before.0).as_secs_f64();
                 if passed >= 1.0 {
                     rate = Some(events.saturating_sub(before.1) as f64 / passed);
@@ -97,7 +130,7 @@ struct Followed {
     follower: Follower<File>,
 }
 
-/// Why a file cannot be followed.
+/// The reason why a file cannot be followed.
 #[derive(Debug, thiserror::Error)]
 enum Problem {
     #[error("standard input cannot be followed: name a file, or use `highwater report -`")]
@@ -109,13 +142,26 @@ enum Problem {
 }
 
 impl Followed {
+    /// Opens a file and reads what it contains.
     fn open(path: &Path) -> Result<Self, Problem> {
         if path.as_os_str() == input_file::STANDARD {
             return Err(Problem::Standard);
         }
         let file =
             input_file::open_file(path).map_err(|error| Problem::Open { path: path.to_owned(), error })?;
-        Ok(Self { path: path.to_owned(), follower: Follower::new(file, RecordingLimits::default()) })
+        let follower = Follower::new(file, RecordingLimits::default());
+        let mut followed = Self { path: path.to_owned(), follower };
+        followed.poll()?;
+        Ok(followed)
+    }
+
+    /// Opens a file, unless it does not exist yet.
+    fn open_if_exists(path: &Path) -> Result<Option<Self>, Problem> {
+        match Self::open(path) {
+            Ok(followed) => Ok(Some(followed)),
+            Err(Problem::Open { error, .. }) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(problem) => Err(problem),
+        }
     }
 
     /// Reads what the file has grown by. One that has become shorter was begun again.
@@ -126,9 +172,4 @@ impl Followed {
         let polled = self.follower.poll();
         polled.map(drop).map_err(|error| Problem::Recording { path: self.path.clone(), error })
     }
-}
-
-fn complain(problem: &Problem) -> io::Result<ExitCode> {
-    writeln!(io::stderr(), "highwater: {problem}")?;
-    Ok(ExitCode::from(exit::BAD_FILE))
 }

@@ -1,4 +1,4 @@
-//! Paths that cannot be written are said before the work begins, by every command that writes a file.
+//! Outputs that cannot be written, of every command that writes a file. An error leaves the old file and no temporary one.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
@@ -15,11 +15,15 @@ const COMMANDS: [&[&str]; 3] = [
     &["plan", "INPUT", "--output"],
 ];
 
-/// Runs one of them on an input, with this to be written.
+/// Runs one of them with this input and output.
 fn run(command: &[&str], input: &Path, path: &Path) -> Output {
+    run_as(Command::new(env!("CARGO_BIN_EXE_highwater")), command, input, path)
+}
+
+fn run_as(mut program: Command, command: &[&str], input: &Path, path: &Path) -> Output {
     let arguments =
         command.iter().map(|&word| if word == "INPUT" { input.as_os_str() } else { word.as_ref() });
-    Command::new(env!("CARGO_BIN_EXE_highwater")).args(arguments).arg(path).output().unwrap()
+    program.args(arguments).arg(path).output().unwrap()
 }
 
 #[test]
@@ -73,5 +77,60 @@ fn what_is_read_is_not_written_over_by_whatever_path_it_is_called() {
             assert!(said.contains("this is a file to be read"), "{said}");
         }
         assert_eq!(fs::read_to_string(&input).unwrap(), "a 0 256 x\nf 0\n");
+    }
+}
+
+#[cfg(unix)]
+mod unix {
+    use highwater_tracking::{RunFacts, Tracker};
+
+    use super::*;
+
+    /// Writes a recording that all of the commands read.
+    fn record(path: &Path) {
+        let tracker = Tracker::new();
+        tracker.start_recording(fs::File::create(path).unwrap(), &RunFacts::new("sample")).unwrap();
+        drop(tracker.begin("matmul"));
+        tracker.finish_recording(&[]).unwrap();
+    }
+
+    #[test]
+    fn a_full_disk_leaves_the_old_file() {
+        let directory = TempDir::new().unwrap();
+        let [input, old, new] = ["input", "old", "new"].map(|name| directory.path().join(name));
+        record(&input);
+        fs::write(&old, "precious").unwrap();
+        for command in COMMANDS {
+            for path in [&old, &new] {
+                // A limit of the shell on the size of files acts like a full disk.
+                let mut limited = Command::new("sh");
+                limited.args(["-c", "trap '' XFSZ && ulimit -f 0 && exec \"$@\"", "sh"]);
+                limited.arg(env!("CARGO_BIN_EXE_highwater"));
+                let output = run_as(limited, command, &input, path);
+                assert_eq!(output.status.code(), Some(1), "{command:?} {output:?}");
+                let text = String::from_utf8(output.stderr).unwrap();
+                assert!(text.starts_with(&format!("highwater: {}: ", path.display())), "{text}");
+            }
+            assert_eq!(fs::read_to_string(&old).unwrap(), "precious");
+            assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "{command:?}");
+        }
+    }
+
+    #[test]
+    fn devices_are_written_directly() {
+        let directory = TempDir::new().unwrap();
+        let input = directory.path().join("input");
+        record(&input);
+        for command in COMMANDS {
+            let output = run(command, &input, Path::new("/dev/stdout"));
+            assert!(output.status.success() && !output.stdout.is_empty(), "{command:?} {output:?}");
+            if cfg!(target_os = "linux") {
+                let output = run(command, &input, Path::new("/dev/full"));
+                let text = String::from_utf8(output.stderr).unwrap();
+                assert!(text.starts_with("highwater: /dev/full: No space left"), "{command:?} {text}");
+            }
+        }
+        assert!(run(COMMANDS[0], &input, Path::new("/dev/null")).status.success());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 }

@@ -55,6 +55,7 @@
 //! [`replay`]ed through another allocator.
 
 mod allocator;
+mod atomic_file;
 mod books;
 mod budget;
 mod context;
@@ -84,6 +85,7 @@ mod training_log;
 mod usable;
 
 pub use allocator::{Record, Sizes, TrackingAllocator};
+pub use atomic_file::AtomicFile;
 pub use budget::Budget;
 pub use context::{Context, ContextGuard, capture};
 pub use export::{ExportError, ExportFormat, UnknownExportFormat, export};
@@ -119,6 +121,6 @@ pub use trace::{
 };
 pub use tracker::{OpRun, Tracker};
 pub use training_log::{
-    Curve, CurvePoint, Gaps, TrainingLog, TrainingLogError, TrainingLogLimits, TrainingLogProblem,
+    Curve, CurvePoint, NonFinite, TrainingLog, TrainingLogError, TrainingLogLimits, TrainingLogProblem,
 };
 pub use usable::{MemoryBound, UsableMemory};

@@ -5,11 +5,17 @@
 //! {"step":1,"seconds":0.015,"loss":2.27,"learning_rate":0.005,"bytes_in_use":418304}
 //! ```
 //!
-//! Every line is an object with the whole number `step` and `seconds` since the run began, which never fall. Each further number is a
-//! point of the curve of its name; a `null`, and the words `NaN`, `Infinity` and `-Infinity` that Python's `json` writes though JSON does
-//! not have them, are gaps, which are [counted](TrainingLog::gaps). Anything else is left out, and so are bytes: a recording knows
-//! them better. A last line without an end, as a run that was killed leaves it, is left out too. The line through a curve's points
-//! [breaks](Curve::breaks) at gaps and where steps are missing.
+//! Every line is an object with the whole number `step` and `seconds` since the run began, which never fall. Each further field is a
+//! point of the curve of its name:
+//!
+//! - A number is a point.
+//! - `null` is a gap: the step has no such value.
+//! - `NaN`, `Infinity` and `-Infinity` are gaps too, and the log [counts](TrainingLog::non_finite) them. They are strings, or bare words
+//!   as Python's `json` writes them.
+//! - Other values are ignored. So are the bytes in use, which a recording contains.
+//!
+//! An incomplete last line, as a killed run leaves it, is ignored. The line through a curve's points [breaks](Curve::breaks) at gaps and
+//! where steps are missing.
 
 mod breaks;
 mod words;
@@ -126,8 +132,8 @@ pub struct Curve {
     pub name: String,
     /// Its points, in order.
     pub points: Vec<CurvePoint>,
-    /// Before which points, by index and in order, the line through them breaks: there was a value that is no finite number, or steps
-    /// are missing in a curve that has a point every so many steps.
+    /// The indices of the points before which the line breaks, in order. There the log has a gap, or a curve with a point every so
+    /// many steps lacks some.
     pub breaks: Vec<usize>,
 }
 
@@ -147,19 +153,19 @@ pub struct Curve {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TrainingLog {
     curves: Vec<Curve>,
-    gaps: Option<Gaps>,
+    non_finite: Option<NonFinite>,
     lines: u64,
     cut: bool,
 }
 
-/// Values of curves that are no finite numbers.
+/// The values of a log that are NaN or infinite.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Gaps {
-    /// How many there are.
+pub struct NonFinite {
+    /// The number of these values.
     pub count: u64,
-    /// The name of the first; its beginning, if it is long.
+    /// The name of the first one, shortened if it is long.
     pub name: String,
-    /// The step of the first.
+    /// The step of the first one.
     pub step: u64,
 }
 
@@ -208,10 +214,10 @@ impl TrainingLog {
         &self.curves
     }
 
-    /// The values that are no finite numbers, if there are any; under the names of curves, and of what might have become one.
+    /// The values that are NaN or infinite, if there are any. A `null` is not one of them.
     #[must_use]
-    pub const fn gaps(&self) -> Option<&Gaps> {
-        self.gaps.as_ref()
+    pub const fn non_finite(&self) -> Option<&NonFinite> {
+        self.non_finite.as_ref()
     }
 
     /// How many lines there were.
@@ -227,10 +233,10 @@ impl TrainingLog {
     }
 }
 
-/// A line as JSON, with null for numbers that are none.
+/// A line as JSON, with strings for the bare words of non-finite numbers.
 fn parse(line: &[u8]) -> serde_json::Result<Value> {
-    serde_json::from_slice(line).or_else(|error| match words::without_words(line) {
-        Some(plain) => serde_json::from_slice(&plain),
+    serde_json::from_slice(line).or_else(|error| match words::quoted(line) {
+        Some(quoted) => serde_json::from_slice(&quoted),
         None => Err(error),
     })
 }
@@ -239,7 +245,7 @@ struct Builder {
     limits: TrainingLogLimits,
     log: TrainingLog,
     places: HashMap<String, usize>,
-    /// Of each curve, whether there was a gap behind its last point.
+    /// Whether each curve has a gap after its last point.
     gaps: Vec<bool>,
     points: usize,
     idle_lines: usize,
@@ -280,12 +286,17 @@ impl Builder {
             // Whole numbers beyond 2^53 lose digits, which no curve shows.
             if let Some(value) = value.as_f64() {
                 self.point(name, CurvePoint { at_ns, step, value })?;
-            } else if value.is_null() {
-                let none = || Gaps { count: 0, name: beginning(name), step };
-                self.log.gaps.get_or_insert_with(none).count += 1;
-                if let Some(&place) = self.places.get(name) {
-                    self.gaps[place] = true;
-                }
+                continue;
+            }
+            let is_non_finite = value.as_str().is_some_and(words::is_non_finite);
+            if is_non_finite {
+                let first = || NonFinite { count: 0, name: beginning(name), step };
+                self.log.non_finite.get_or_insert_with(first).count += 1;
+            }
+            if (is_non_finite || value.is_null())
+                && let Some(&place) = self.places.get(name)
+            {
+                self.gaps[place] = true;
             }
         }
         if self.points == points { self.idle() } else { Ok(()) }
@@ -366,27 +377,41 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_no_finite_numbers_are_gaps_that_are_counted() {
+    fn nan_and_infinity_are_gaps_and_are_counted() {
         let whole = "{\"step\":0,\"seconds\":0,\"loss\":2}\n{\"step\":1,\"seconds\":1,\"loss\":1}\n";
-        assert_eq!(read(whole).unwrap().gaps(), None);
-        for [first, second] in [["NaN", "Infinity"], ["null", "NaN"], ["-Infinity", "null"]] {
+        assert_eq!(read(whole).unwrap().non_finite(), None);
+        for [first, second] in [["NaN", "Infinity"], ["\"-Infinity\"", "\"NaN\""]] {
             let log = read(&format!(
                 "{whole}{{\"step\": 2, \"seconds\": 2.0, \"loss\": {first}, \"rate\": 0.5}}\n\
                  {{\"step\": 3, \"seconds\": 3.0, \"loss\": {second}, \"rate\": NaN}}\n\
                  {{\"step\": 4, \"seconds\": 4.0, \"loss\": 0.5, \"bytes_in_use\": null}}\n"
             ))
             .unwrap();
-            assert_eq!(log.gaps(), Some(&Gaps { count: 3, name: "loss".to_owned(), step: 2 }), "{first}");
+            let expected = NonFinite { count: 3, name: "loss".to_owned(), step: 2 };
+            assert_eq!(log.non_finite(), Some(&expected), "{first}");
             let steps = |curve: &Curve| curve.points.iter().map(|point| point.step).collect::<Vec<_>>();
             assert_eq!(log.curves().iter().map(steps).collect::<Vec<_>>(), [vec![0, 1, 4], vec![2]]);
         }
         let error = read("{\"step\":0,\"seconds\":NaN}\n").unwrap_err().to_string();
-        assert_eq!(error, "line 1: \"seconds\" must be a number from 0, found null");
+        assert_eq!(error, "line 1: \"seconds\" must be a number from 0, found \"NaN\"");
         assert!(read("{\"step\":0,\"seconds\":0,\"loss\":nan}\n").is_err());
         for end in ["NaN", "Na", "-", "-Infinity"] {
             let log = read(&format!("{whole}{{\"step\":2,\"seconds\":2,\"loss\":{end}")).unwrap();
-            assert_eq!((log.lines(), log.is_cut(), log.gaps()), (2, true, None), "{end}");
+            assert_eq!((log.lines(), log.is_cut(), log.non_finite()), (2, true, None), "{end}");
         }
+    }
+
+    #[test]
+    fn null_is_a_gap_and_is_not_counted() {
+        let log = read(
+            "{\"step\":0,\"seconds\":0,\"loss\":2,\"accuracy\":null}\n\
+             {\"step\":1,\"seconds\":1,\"loss\":null,\"accuracy\":0.5}\n\
+             {\"step\":2,\"seconds\":2,\"loss\":1,\"accuracy\":0.75}\n",
+        )
+        .unwrap();
+        assert_eq!(log.non_finite(), None);
+        let breaks = log.curves().iter().map(|curve| (curve.name.as_str(), &curve.breaks[..]));
+        assert_eq!(breaks.collect::<Vec<_>>(), [("loss", &[1][..]), ("accuracy", &[])]);
     }
 
     #[test]

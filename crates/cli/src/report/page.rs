@@ -1,6 +1,6 @@
 //! The page of `--html`.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use bfc_core::Bytes;
@@ -21,7 +21,7 @@ pub(super) fn create(path: &Path, read: &[&Path]) -> Result<OutputFile, PageErro
     OutputFile::open(path, read).map_err(|error| PageError { path: output_file::name(path), error })
 }
 
-/// Writes the page of a recording, and of the log of its run, and says how large a file it became.
+/// Writes the page of a recording, and of the log of its run, and prints the size of the file.
 pub(super) fn write(
     recording: &Recording,
     log: Option<&TrainingLog>,
@@ -29,16 +29,11 @@ pub(super) fn write(
     path: &Path,
 ) -> Result<(), PageError> {
     let at = |error| PageError { path: output_file::name(path), error };
-    let mut write = || {
-        let mut file = BufWriter::new(output.begin()?);
-        match log {
-            Some(log) => write_page_with_log(recording, log, &mut file)?,
-            None => write_page(recording, &mut file)?,
-        }
-        file.flush()
+    let written = match log {
+        Some(log) => write_page_with_log(recording, log, &mut output),
+        None => write_page(recording, &mut output),
     };
-    let size = write().and_then(|()| output.keep()).map_err(at)?;
-    match size {
+    match written.and_then(|()| output.commit()).map_err(at)? {
         Some(size) => writeln!(io::stdout(), "{}: {}", path.display(), Bytes(size)).map_err(at),
         None => Ok(()),
     }

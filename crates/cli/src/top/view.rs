@@ -42,6 +42,24 @@ pub(super) struct View<'a, R> {
     rate: Option<f64>,
 }
 
+/// What `highwater top` says while its file does not exist.
+pub(super) fn waiting(path: &Path) -> String {
+    format!("waiting for {}, which does not exist yet", path.display())
+}
+
+/// [`waiting`] on a screen of this size.
+pub(super) fn waiting_fitting(path: &Path, columns: usize, rows: usize) -> Vec<String> {
+    fit(vec![waiting(path)], "q quits".to_owned(), columns, rows)
+}
+
+/// Lines for a screen of this size, with the keys in the last row.
+fn fit(mut lines: Vec<String>, keys: String, columns: usize, rows: usize) -> Vec<String> {
+    lines.resize(rows.saturating_sub(1), String::new());
+    lines.push(keys);
+    lines.truncate(rows);
+    lines.into_iter().map(|line| line.chars().take(columns).collect()).collect()
+}
+
 /// More holders than fit on any screen: those from which the largest are chosen.
 const CANDIDATES: usize = 1000;
 
@@ -53,13 +71,7 @@ impl<'a, R: std::io::Read> View<'a, R> {
     /// The view on a screen of so many columns and rows, the keys in the last row.
     pub(super) fn fitting(&self, columns: usize, rows: usize) -> Vec<String> {
         let keys = format!("q quits   s sorts otherwise; now by {}", self.order.name());
-        let room = rows.saturating_sub(1);
-        let mut lines = self.lines(columns, rows);
-        lines.truncate(room);
-        lines.resize(room, String::new());
-        lines.push(keys);
-        lines.truncate(rows);
-        lines.into_iter().map(|line| line.chars().take(columns).collect()).collect()
+        fit(self.lines(columns, rows), keys, columns, rows)
     }
 
     /// The view, so wide, with at most so many holders.
@@ -210,9 +222,10 @@ mod tests {
         let follower = followed();
         let view = View::new(Path::new("run.hwm"), &follower, Order::Live, Some(1e6));
         for (columns, rows) in [(0, 0), (1, 1), (7, 3), (80, 24), (300, 100)] {
-            let lines = view.fitting(columns, rows);
-            assert_eq!(lines.len(), rows);
-            assert!(lines.iter().all(|line| line.chars().count() <= columns));
+            for lines in [view.fitting(columns, rows), waiting_fitting(view.path, columns, rows)] {
+                assert_eq!(lines.len(), rows);
+                assert!(lines.iter().all(|line| line.chars().count() <= columns));
+            }
         }
         assert!(view.fitting(80, 24)[23].starts_with("q quits"));
     }

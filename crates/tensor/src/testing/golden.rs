@@ -8,7 +8,7 @@ use std::fmt::{self, Write};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use highwater_tracking::{OpRow, Phase, PoolRow, Report};
+use highwater_tracking::{AtomicFile, OpRow, Phase, PoolRow, Report};
 
 /// The environment variable that makes [`assert_golden!`](crate::assert_golden) write files instead of comparing with them.
 const UPDATE: &str = "HIGHWATER_UPDATE_GOLDEN";
@@ -94,7 +94,11 @@ pub fn check_golden(report: &Report, path: impl AsRef<Path>, update: Update) -> 
     let io = |error: io::Error| GoldenError::File { path: path.to_owned(), message: error.to_string() };
     if update.decided() {
         path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(io)?;
-        return std::fs::write(path, new).map_err(io);
+        let written = AtomicFile::create(path).and_then(|mut file| {
+            io::Write::write_all(&mut file, new.as_bytes())?;
+            file.commit()
+        });
+        return written.map_err(io);
     }
     // Git may have given the file the line ends of another system.
     let old = std::fs::read_to_string(path).map_err(io)?.replace("\r\n", "\n");

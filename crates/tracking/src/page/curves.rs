@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use serde::Serialize;
 
 use super::data::steps_up;
-use crate::training_log::{Curve, CurvePoint, Gaps, TrainingLog};
+use crate::training_log::{Curve, CurvePoint, NonFinite, TrainingLog};
 
 /// How many stretches a curve has at most.
 const STRETCHES: usize = 4096;
@@ -14,7 +14,7 @@ const STRETCHES: usize = 4096;
 pub(super) struct CurvesData<'a> {
     lines: u64,
     cut: bool,
-    gaps: Option<&'a Gaps>,
+    non_finite: Option<&'a NonFinite>,
     curves: Vec<CurveData<'a>>,
 }
 
@@ -35,7 +35,7 @@ struct CurveData<'a> {
 impl<'a> CurvesData<'a> {
     pub(super) fn of(log: &'a TrainingLog) -> Self {
         let curves = log.curves().iter().map(CurveData::of).collect();
-        Self { lines: log.lines(), cut: log.is_cut(), gaps: log.gaps(), curves }
+        Self { lines: log.lines(), cut: log.is_cut(), non_finite: log.non_finite(), curves }
     }
 }
 

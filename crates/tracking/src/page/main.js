@@ -27,10 +27,10 @@ function head(data) {
   if (data.cut) notes.push("The file ends before its end: " + data.cut.reason + " (byte " + data.cut.offset + ").");
   if (data.lost_events) notes.push(count(data.lost_events) + " events at the beginning were lost.");
   if (data.skipped_events) notes.push(count(data.skipped_events) + " events were left out: their blocks are from before.");
-  const gaps = data.log && data.log.gaps;
-  if (gaps) {
-    notes.push(count(gaps.count) + " values of the log are no finite numbers, which are gaps in its curves: the first is " +
-      gaps.name + " at step " + count(gaps.step) + ".");
+  const wrong = data.log && data.log.non_finite;
+  if (wrong) {
+    const values = wrong.count === 1 ? "One value of the log is" : count(wrong.count) + " values of the log are";
+    notes.push(values + " NaN or infinite, first " + wrong.name + " at step " + count(wrong.step) + ". The curves have gaps there.");
   }
   element("notes").textContent = notes.join(" ");
   element("notes").hidden = notes.length === 0;

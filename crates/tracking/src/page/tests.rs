@@ -110,20 +110,21 @@ fn a_page_carries_the_curves_of_the_log() {
     assert_eq!(sums(&loss["at_ns"]), [500_000_000, 2_000_000_000]);
     assert_eq!(sums(&loss["steps"]), [4, 6]);
     assert_eq!(loss["values"], serde_json::json!([2.5, 1.25]));
-    assert!(told["gaps"].is_null());
+    assert!(told["non_finite"].is_null());
     assert!(data_of(&page_of(&recording))["log"].is_null());
 }
 
 #[test]
-fn a_page_carries_how_many_values_of_the_log_are_no_numbers() {
+fn a_page_counts_nan_and_infinity_but_not_null() {
     let lines = "{\"step\":4,\"seconds\":0,\"loss\":2.5}\n\
                  {\"step\":5,\"seconds\":1,\"loss\":NaN}\n\
-                 {\"step\":6,\"seconds\":2,\"loss\":Infinity}\n";
+                 {\"step\":6,\"seconds\":2,\"loss\":Infinity}\n\
+                 {\"step\":7,\"seconds\":3,\"loss\":null,\"accuracy\":null}\n";
     let log = TrainingLog::read(lines.as_bytes(), &TrainingLogLimits::default()).unwrap();
     let mut page = Vec::new();
     write_page_with_log(&record("page-op", &[1000]), &log, &mut page).unwrap();
     let told = &data_of(&String::from_utf8(page).unwrap())["log"];
-    assert_eq!(told["gaps"], serde_json::json!({ "count": 2, "name": "loss", "step": 5 }));
+    assert_eq!(told["non_finite"], serde_json::json!({ "count": 2, "name": "loss", "step": 5 }));
     assert_eq!(told["curves"][0]["values"], serde_json::json!([2.5]));
 }
 

@@ -360,7 +360,7 @@ pub(super) trait Float:
     /// [`cos_of_small`](Self::cos_of_small).
     const LARGE_ANGLE: Self;
 
-    /// Whether [`exp`](Self::exp) is arithmetic, which vectorises, and not a call.
+    /// Whether [`exp`](Self::exp) is arithmetic, which vectorizes, and not a call.
     const EXP_VECTORISES: bool;
 
     /// eˣ

@@ -16,7 +16,7 @@ use crate::storage::{Storage, View, ViewMut};
 /// A storage and how it is looked at.
 #[derive(Debug)]
 pub(in crate::backend) struct Buffer {
-    storage: Storage,
+    storage: Arc<Storage>,
     layout: Layout,
 }
 
@@ -64,7 +64,7 @@ impl Buffer {
         let layout = Layout::contiguous("test", shape(dims), dtype).unwrap();
         let bytes = layout.shape().elements() * dtype.size();
         let allocation = Allocation::new(&allocator, &Request::new(bytes as u64)).unwrap();
-        Self { storage: Storage::new(allocation, bytes, dtype), layout }
+        Self { storage: Arc::new(Storage::new(allocation, bytes, dtype)), layout }
     }
 
     /// The values without gaps.
@@ -104,11 +104,10 @@ impl Buffer {
         ]
     }
 
-    /// The view that repeats the values to fill `dims`.
-    pub(super) fn broadcast(&self, dims: &[usize]) -> View<'_> {
+    /// The same storage, with the values repeated to fill `dims`.
+    pub(super) fn broadcast(&self, dims: &[usize]) -> Self {
         let layout = self.layout.broadcast_to("test", &shape(dims)).unwrap();
-        // A view does not own its layout, and a test has few of them.
-        self.view().with_layout(Box::leak(Box::new(layout)))
+        Self { storage: Arc::clone(&self.storage), layout }
     }
 
     /// The buffer as a kernel reads it.
@@ -119,7 +118,7 @@ impl Buffer {
     /// The buffer as a kernel writes it.
     pub(super) fn out(&mut self) -> ViewMut<'_> {
         assert!(self.layout.is_contiguous() && self.layout.offset() == 0);
-        ViewMut::new(&mut self.storage, &self.layout)
+        ViewMut::new(Arc::get_mut(&mut self.storage).unwrap(), &self.layout)
     }
 
     /// The values in logical order.

@@ -110,11 +110,11 @@ fn large_copies_are_the_same_for_any_number_of_threads_and_any_layout() {
 fn repeated_elements_are_copied_as_often_as_they_are_seen() {
     let row = Buffer::of(&[3], &[1_i64, 2, 3]);
     let mut out = Buffer::output(&[2, 3], DType::I64);
-    cpu().run("expand", Kernel::Copy { input: row.broadcast(&[2, 3]), out: out.out() }).unwrap();
+    cpu().run("expand", Kernel::Copy { input: row.broadcast(&[2, 3]).view(), out: out.out() }).unwrap();
     assert_eq!(out.values::<i64>(), [1, 2, 3, 1, 2, 3]);
     let number = Buffer::of(&[], &[true]);
     let mut out = Buffer::output(&[2, 2], DType::U8);
-    cpu().run("expand", Kernel::Copy { input: number.broadcast(&[2, 2]), out: out.out() }).unwrap();
+    cpu().run("expand", Kernel::Copy { input: number.broadcast(&[2, 2]).view(), out: out.out() }).unwrap();
     assert_eq!(out.values::<u8>(), [1; 4]);
 }
 
@@ -127,7 +127,9 @@ fn copies_of_an_element_side_by_side_are_made_whichever_of_them_a_thread_begins_
         let expected = values.iter().flat_map(|&value| std::iter::repeat_n(value, times));
         for backend in backends() {
             let mut out = Buffer::output(&dims, DType::I64);
-            backend.run("expand", Kernel::Copy { input: column.broadcast(&dims), out: out.out() }).unwrap();
+            backend
+                .run("expand", Kernel::Copy { input: column.broadcast(&dims).view(), out: out.out() })
+                .unwrap();
             assert!(out.values::<i64>().into_iter().eq(expected.clone()), "{times}");
         }
     }

@@ -81,11 +81,11 @@ fn rows_are_looked_up_and_their_gradients_come_back() {
     let rows = Buffer::of(&[4, 1], &[2_i64, 0, 2, 1]);
     let indices = rows.broadcast(&[4, 2]);
     assert_eq!(
-        gather::<f32>(&cpu(), table.view(), indices, 0),
+        gather::<f32>(&cpu(), table.view(), indices.view(), 0),
         [20.0, 21.0, 0.0, 1.0, 20.0, 21.0, 10.0, 11.0]
     );
     let grad = Buffer::of(&[4, 2], &[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
-    assert_eq!(scatter_add::<f32>(grad.view(), indices, 0, 3), [3.0, 4.0, 7.0, 8.0, 6.0, 8.0]);
+    assert_eq!(scatter_add::<f32>(grad.view(), indices.view(), 0, 3), [3.0, 4.0, 7.0, 8.0, 6.0, 8.0]);
 }
 
 #[test]

@@ -193,8 +193,8 @@ fn leading_axes_are_multiplied_one_by_one_and_may_repeat() {
             .collect();
         let lhs = Buffer::of(&[2, batch, m, k], &a);
         let rhs = Buffer::of(&[batch, k, n], &b);
-        let [first, others @ ..] =
-            backends().map(|backend| product::<f64>(&backend, lhs.view(), rhs.broadcast(&[2, batch, k, n])));
+        let [first, others @ ..] = backends()
+            .map(|backend| product::<f64>(&backend, lhs.view(), rhs.broadcast(&[2, batch, k, n]).view()));
         assert_eq!(first.len(), dims.iter().product::<usize>());
         assert_close(&first, &expected, 1e-12, "matmul");
         assert!(others.iter().all(|other| *other == first));
@@ -219,7 +219,7 @@ fn operands_may_repeat_along_their_own_axes() {
     let backend = CpuBackend::new(1).unwrap();
     let (row, column) =
         (Buffer::of(&[1, 3], &[1.0_f32, 2.0, 3.0]), Buffer::of(&[3, 1], &[1.0_f32, 10.0, 100.0]));
-    let values = product::<f32>(&backend, row.broadcast(&[2, 3]), column.broadcast(&[3, 2]));
+    let values = product::<f32>(&backend, row.broadcast(&[2, 3]).view(), column.broadcast(&[3, 2]).view());
     assert_eq!(values, [321.0; 4]);
 }
 
@@ -230,7 +230,10 @@ fn sums_over_nothing_are_zero() {
     assert_eq!(product::<f32>(&backend, lhs.view(), rhs.view()), [0.0; 6]);
     let (lhs, rhs) = (Buffer::of::<f64>(&[0, 2], &[]), Buffer::of(&[2, 3], &[1.0; 6]));
     assert!(product::<f64>(&backend, lhs.view(), rhs.view()).is_empty());
-    assert!(product::<f64>(&backend, lhs.broadcast(&[4, 0, 2]), rhs.broadcast(&[4, 2, 3])).is_empty());
+    assert!(
+        product::<f64>(&backend, lhs.broadcast(&[4, 0, 2]).view(), rhs.broadcast(&[4, 2, 3]).view())
+            .is_empty()
+    );
     let (lhs, rhs) = (Buffer::of::<f32>(&[0, 2, 2], &[]), Buffer::of::<f32>(&[0, 2, 2], &[]));
     assert!(product::<f32>(&backend, lhs.view(), rhs.view()).is_empty());
 }

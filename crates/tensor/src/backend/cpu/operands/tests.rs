@@ -16,7 +16,7 @@ fn each_view(dims: [usize; 2], mut check: impl FnMut(View<'_>)) {
     Buffer::arrangements(&dims, &numbers).iter().for_each(|buffer| check(buffer.view()));
     for repeated in [[rows, 1], [1, columns], [1, 1]] {
         let count = repeated.iter().product::<usize>();
-        check(Buffer::of(&repeated, &numbers[..count]).broadcast(&dims));
+        check(Buffer::of(&repeated, &numbers[..count]).broadcast(&dims).view());
     }
 }
 

@@ -125,7 +125,7 @@ fn derivatives_are_those_of_finite_differences() {
         let saved = Buffer::of(&dims, &saved);
         let one = Buffer::of(&[], &[1.0_f64]);
         let ones = Buffer::of(&dims, &[1.0_f64; 36]);
-        let repeated = slope(&backend, f, saved.view(), one.broadcast(&dims));
+        let repeated = slope(&backend, f, saved.view(), one.broadcast(&dims).view());
         assert_eq!(repeated, slope(&backend, f, saved.view(), ones.view()), "{}", f.name());
     }
 }
