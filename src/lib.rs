@@ -38,6 +38,9 @@ pub mod guide {
     #[doc = include_str!("../docs/replay.md")]
     pub mod replay {}
 
+    #[doc = include_str!("../docs/files.md")]
+    pub mod files {}
+
     #[doc = include_str!("../docs/features.md")]
     pub mod features {}
 }

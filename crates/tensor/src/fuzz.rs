@@ -7,10 +7,10 @@ use std::path::Path;
 
 use bfc_core::Environment;
 
-use crate::data::{CsvOptions, IdxArray, LabelColumn, TargetColumns, Text, read_csv_from};
+use crate::data::{CsvOptions, IdxArray, IdxOptions, LabelColumn, TargetColumns, Text, read_csv_from};
 use crate::io::{
-    Array, Checkpoint, NpyLimits, SafetensorsLimits, read_npy_from, read_npz_bytes, read_safetensors_from,
-    read_state_dict_from, write_npy_to, write_npz_to, write_safetensors_to,
+    Array, Checkpoint, Loaded, NpyLimits, SafetensorsLimits, read_npy_from, read_npz_bytes,
+    read_safetensors_from, read_state_dict_from, write_npy_to, write_npz_to, write_safetensors_to,
 };
 use crate::nn::{BatchNorm, Dropout, Linear, Module, Sequential};
 use crate::optim::{Adam, Optimizer};
@@ -23,7 +23,7 @@ use crate::{Device, DeviceProfile, DryRunOptions, Reduction, Result, Rng, Tensor
 /// If a promise is broken.
 pub fn safetensors(data: &[u8]) {
     // Small limits, so that they are reached.
-    let limits = SafetensorsLimits { header_bytes: 4096, tensors: 20, data_bytes: 4096 };
+    let limits = SafetensorsLimits { header_bytes: 4096, tensors: 20, data_bytes: 4096, expansion: 5 };
     let Ok(contents) = read_safetensors_from(data, "fuzz", &limits) else { return };
     assert!(contents.arrays.len() <= limits.tensors);
     let bytes: usize = contents.arrays.values().map(|array| array.bytes().len()).sum();
@@ -35,12 +35,13 @@ pub fn safetensors(data: &[u8]) {
     let mut written = Vec::new();
     write_safetensors_to(&mut written, &contents).expect("a vector takes everything");
     let again = read_safetensors_from(&written[..], "fuzz", &SafetensorsLimits::default());
-    assert_eq!(again.expect("what is written can be read"), contents);
+    let again = again.expect("what is written can be read");
+    assert_eq!((&again.arrays, &again.metadata), (&contents.arrays, &contents.metadata));
     let _ = Checkpoint::from_contents(contents, Path::new("fuzz"));
 }
 
 /// The limits of files of NumPy, small, so that they are reached.
-const NPY: NpyLimits = NpyLimits { header_bytes: 4096, data_bytes: 4096, arrays: 20 };
+const NPY: NpyLimits = NpyLimits { header_bytes: 4096, data_bytes: 4096, arrays: 20, ratio: 256 };
 
 /// A `.npy` file.
 ///
@@ -62,14 +63,14 @@ pub fn npy(data: &[u8]) {
 /// # Panics
 /// If a promise is broken.
 pub fn npz(data: &[u8]) {
-    let Ok(arrays) = read_npz_bytes(data, &NPY) else { return };
+    let Ok(Loaded { arrays, .. }) = read_npz_bytes(data, &NPY) else { return };
     assert!(arrays.len() <= NPY.arrays);
     let bytes: usize = arrays.values().map(|array| array.bytes().len()).sum();
     assert!(bytes as u64 <= NPY.data_bytes);
     let mut written = Vec::new();
     write_npz_to(&mut written, &arrays).expect("a vector takes everything");
     let again = read_npz_bytes(&written, &NpyLimits::default()).expect("what is written can be read");
-    assert_eq!(again, arrays);
+    assert_eq!(again.arrays, arrays);
 }
 
 /// A state dict of PyTorch's.
@@ -78,8 +79,8 @@ pub fn npz(data: &[u8]) {
 /// If a promise is broken.
 pub fn state_dict(data: &[u8]) {
     // Small limits, so that they are reached.
-    let limits = SafetensorsLimits { header_bytes: 4096, tensors: 20, data_bytes: 4096 };
-    let Ok(arrays) = read_state_dict_from(Cursor::new(data), "fuzz", &limits) else { return };
+    let limits = SafetensorsLimits { header_bytes: 4096, tensors: 20, data_bytes: 4096, expansion: 5 };
+    let Ok(Loaded { arrays, .. }) = read_state_dict_from(Cursor::new(data), "fuzz", &limits) else { return };
     assert!(arrays.len() <= limits.tensors);
     let bytes: usize = arrays.values().map(|array| array.bytes().len()).sum();
     assert!(bytes as u64 <= limits.data_bytes);
@@ -94,9 +95,11 @@ pub fn state_dict(data: &[u8]) {
 /// If a promise is broken.
 pub fn idx(data: &[u8]) {
     const LIMIT: u64 = 4096;
-    let Ok(array) = IdxArray::read_from(data, "fuzz", LIMIT) else { return };
-    assert!(array.elements().len() as u64 <= LIMIT);
-    assert_eq!(array.elements().len(), array.dims().iter().product::<usize>());
+    let options = IdxOptions::default().with_max_elements(LIMIT);
+    let Ok(array) = IdxArray::read_from(data, "fuzz", &options) else { return };
+    let array = array.array();
+    assert!(array.shape().elements() as u64 <= LIMIT);
+    assert_eq!(array.bytes().len(), array.shape().elements() * array.dtype().size());
 }
 
 /// A CSV file, with labels, without, and with targets.
@@ -131,6 +134,7 @@ pub fn text(data: &[u8]) {
     assert_eq!((bytes.len(), bytes.classes()), (data.len(), 256));
     let Ok(text) = Text::read_from(data, "fuzz", LIMIT) else { return };
     let whole = std::str::from_utf8(data).expect("what is read as text is one");
+    let whole = whole.strip_prefix('\u{feff}').unwrap_or(whole);
     assert!(data.len() as u64 <= LIMIT && !text.is_empty() && text.len() <= data.len());
     let tokens = text.encode(whole).expect("a text has its own characters");
     assert_eq!(text.decode(&tokens), whole);
@@ -183,7 +187,7 @@ pub fn valid_checkpoint() -> Result<Checkpoint> {
 /// # Panics
 /// If a promise is broken.
 pub fn checkpoint(data: &[u8]) {
-    let limits = SafetensorsLimits { header_bytes: 1 << 16, tensors: 30, data_bytes: 1 << 16 };
+    let limits = SafetensorsLimits { header_bytes: 1 << 16, tensors: 30, data_bytes: 1 << 16, expansion: 5 };
     let Ok(contents) = read_safetensors_from(data, "fuzz", &limits) else { return };
     let Ok(read) = Checkpoint::from_contents(contents, Path::new("fuzz")) else { return };
     let device = Device::cpu().expect("there is a processor");

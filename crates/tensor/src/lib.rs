@@ -14,8 +14,10 @@ mod display;
 pub mod dlpack;
 mod dtype;
 mod error;
+mod file_kind;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+mod gzip;
 pub mod io;
 mod layout;
 pub mod nn;

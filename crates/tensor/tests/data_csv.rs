@@ -139,7 +139,7 @@ fn a_bad_field_is_named_with_file_line_and_column() {
     );
     let label = message(parse("1,2,3\n\n4,5,6.5\n"));
     assert_eq!(label, "x.csv: line 3, column 3: expected a whole number as the label, found \"6.5\"");
-    assert_eq!(message(parse("1,,3\n")), "x.csv: line 1, column 2: expected a finite number, found \"\"");
+    assert_eq!(message(parse("1,,3\n")), "x.csv: line 1, column 2: the value is missing in row 1");
 }
 
 #[test]

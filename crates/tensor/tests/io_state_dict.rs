@@ -18,7 +18,7 @@ fn refused(name: &str, limits: &SafetensorsLimits) -> FileError {
 
 #[test]
 fn tensors_of_all_types_and_layouts_are_read_as_pytorch_has_them() {
-    let arrays = read_state_dict(file("tensors.pt"), &SafetensorsLimits::default()).unwrap();
+    let arrays = read_state_dict(file("tensors.pt"), &SafetensorsLimits::default()).unwrap().arrays;
     let device = Device::cpu().unwrap();
     let values = |name: &str| {
         let tensor = arrays[name].to_tensor(&device).unwrap();
@@ -84,7 +84,10 @@ fn what_is_no_tensor_is_refused_by_the_name_of_what_would_be_called() {
     let error = refused("module.pt", &SafetensorsLimits::default());
     assert!(matches!(error, FileError::Malformed { .. }), "{error}");
     let text = error.to_string();
-    assert!(text.contains("NEWOBJ") || text.contains("torch.nn.modules.linear"), "{text}");
+    assert!(
+        text.ends_with("an object of class torch.nn.modules.linear.Linear: save the state dict"),
+        "{text}"
+    );
     let error = refused("complex.pt", &SafetensorsLimits::default());
     assert!(
         matches!(&error, FileError::UnsupportedDType { name, dtype, .. } if name == "x" && dtype == "torch.ComplexFloatStorage"),

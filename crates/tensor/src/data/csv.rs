@@ -2,33 +2,31 @@
 
 mod options;
 
+use std::collections::TryReserveError;
 use std::fs::File;
 use std::io::{self, Cursor, Read};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use csv::{ByteRecord, ReaderBuilder, Trim};
-use flate2::read::MultiGzDecoder;
 
 pub use self::options::{CsvOptions, LabelColumn, TargetColumns};
 use super::answers::Answers;
 use super::dataset::Dataset;
 use super::error::DataError;
 use super::lines::{LineTooLong, Lines};
+use crate::file_kind;
+use crate::gzip::{self, Gzip, RatioExceeded};
 
 /// The most characters of a bad field that an error repeats.
 const MAX_FOUND: usize = 40;
 
-/// The first bytes of every gzip file.
-const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
-
-/// What spreadsheets put before UTF-8. The parser leaves it out by itself where it is read together with what follows.
+/// The byte-order mark that spreadsheets write before UTF-8. The parser skips one that it reads together with what follows.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Reads a CSV file. One compressed with gzip is recognised by its first bytes, whatever its name.
+/// Reads a CSV file. One compressed with gzip is recognized by its first bytes, whatever its name.
 ///
 /// # Errors
-/// [`DataError`] says what is wrong and where. Truncated and damaged compressed files are errors, not shorter data.
+/// [`DataError`] says what is wrong and where. A missing value is an error, and so are truncated and damaged compressed files.
 pub fn read_csv(path: impl AsRef<Path>, options: &CsvOptions) -> Result<Dataset, DataError> {
     let path = path.as_ref();
     let file = File::open(path).map_err(|error| io_error(path, &error))?;
@@ -51,11 +49,10 @@ pub fn read_csv_from(
     if head == BYTE_ORDER_MARK {
         head.clear();
     }
-    let is_compressed = head.starts_with(&GZIP_MAGIC);
+    let is_compressed = head.starts_with(&gzip::MAGIC);
     let source = Cursor::new(head).chain(source);
     if is_compressed {
-        // A file may consist of several compressed members; each one's length and checksum are verified.
-        Table::read(MultiGzDecoder::new(source), path, options, true)
+        Table::read(Gzip::new(source, options.max_ratio), path, options, true)
     } else {
         Table::read(source, path, options, false)
     }
@@ -92,22 +89,37 @@ struct Field<'a> {
     bytes: &'a [u8],
     path: &'a Path,
     line: u64,
+    /// The row of data, from 1.
+    row: usize,
     index: usize,
 }
 
 impl Field<'_> {
     fn finite(&self, expected: &'static str) -> Result<f32, DataError> {
-        self.parse(expected, |value: &f32| value.is_finite())
+        self.parse(expected, |text| text.parse().ok().filter(|value: &f32| value.is_finite()))
     }
 
-    fn parse<T: FromStr>(&self, expected: &'static str, accept: impl Fn(&T) -> bool) -> Result<T, DataError> {
-        let value = std::str::from_utf8(self.bytes).ok().and_then(|text| text.parse().ok()).filter(accept);
-        value.ok_or_else(|| DataError::BadField {
-            path: self.path.to_owned(),
-            line: self.line,
-            column: self.index + 1,
-            expected,
-            found: String::from_utf8_lossy(self.bytes).chars().take(MAX_FOUND).collect(),
+    /// A whole number, which programs that know missing values write as a float: `1.0`.
+    fn label(&self) -> Result<i64, DataError> {
+        self.parse("a whole number as the label", |text| {
+            let of_float = || {
+                let value: f64 = text.parse().ok()?;
+                // All whole numbers up to this one are floats of 64 bits.
+                (value.fract() == 0.0 && value.abs() <= 2_f64.powi(53)).then_some(value as i64)
+            };
+            text.parse().ok().or_else(of_float)
+        })
+    }
+
+    fn parse<T>(&self, expected: &'static str, parse: impl Fn(&str) -> Option<T>) -> Result<T, DataError> {
+        let (path, line, column) = (|| self.path.to_owned(), self.line, self.index + 1);
+        if self.bytes.is_empty() {
+            return Err(DataError::MissingValue { path: path(), line, row: self.row, column });
+        }
+        let value = std::str::from_utf8(self.bytes).ok().and_then(parse);
+        value.ok_or_else(|| {
+            let found = String::from_utf8_lossy(self.bytes).chars().take(MAX_FOUND).collect();
+            DataError::BadField { path: path(), line, column, expected, found }
         })
     }
 }
@@ -125,8 +137,29 @@ impl<'a> Table<'a> {
             .trim(Trim::All)
             .delimiter(options.delimiter)
             .from_reader(Lines::new(source));
-        let mut table =
+        let table =
             Self { path, options, columns: None, rows: 0, features: Vec::new(), answers: Answers::default() };
+        table.rows_of(&mut reader, is_compressed).map_err(|error| {
+            // What a file of another kind has at its first comma says little.
+            let unclear = !matches!(
+                error,
+                DataError::Io { .. } | DataError::Truncated { .. } | DataError::Damaged { .. }
+            );
+            let problem = unclear.then(|| file_kind::mistaken(reader.get_ref().start(), "a CSV file"));
+            match problem.flatten() {
+                Some(problem) => DataError::WrongFile { path: path.to_owned(), problem },
+                None => error,
+            }
+        })
+    }
+
+    /// Reads all rows.
+    fn rows_of(
+        mut self,
+        reader: &mut csv::Reader<Lines<impl Read>>,
+        is_compressed: bool,
+    ) -> Result<Dataset, DataError> {
+        let options = self.options;
         let mut record = ByteRecord::new();
         let mut header = options.header;
         loop {
@@ -134,14 +167,14 @@ impl<'a> Table<'a> {
             let more = reader.read_byte_record(&mut record);
             // Lines are handed out one at a time, so the last one read is the one that the record ends in.
             let line = reader.get_ref().line();
-            let more = more.map_err(|error| table.read_error(error, line, is_compressed))?;
-            table.check_idle(line, more)?;
+            let more = more.map_err(|error| self.read_error(error, line, is_compressed))?;
+            self.check_idle(line, more)?;
             if !more {
-                return table.finish();
+                return self.finish();
             }
-            table.check_columns(record.len(), line)?;
+            self.check_columns(record.len(), line)?;
             if !std::mem::take(&mut header) {
-                table.push(&record, line)?;
+                self.push(&record, line)?;
             }
         }
     }
@@ -217,18 +250,20 @@ impl<'a> Table<'a> {
             return Err(self.too_large(line, "numbers", options.max_values));
         }
         let reserved =
-            self.features.try_reserve(columns.features.len()).and_then(|()| match &mut self.answers {
-                Answers::Labels(labels) => labels.try_reserve(1),
-                Answers::Targets { values, width } => values.try_reserve(*width),
+            reserve(&mut self.features, columns.features.len()).and_then(|()| match &mut self.answers {
+                Answers::Labels(labels) => reserve(labels, 1),
+                Answers::Targets { values, width } => reserve(values, *width),
             });
         reserved.map_err(|_| DataError::NoMemory { path: self.path.to_owned(), line })?;
-        let field = |&index: &usize| Field { bytes: &record[index], path: self.path, line, index };
+        let row = self.rows + 1;
+        let field = |&index: &usize| Field { bytes: &record[index], path: self.path, line, row, index };
+
         for field in columns.features.iter().map(field) {
             self.features.push(field.finite("a finite number")?);
         }
         for field in columns.answers.iter().map(field) {
             match &mut self.answers {
-                Answers::Labels(labels) => labels.push(field.parse("a whole number as the label", |_| true)?),
+                Answers::Labels(labels) => labels.push(field.label()?),
                 Answers::Targets { values, .. } => values.push(field.finite("a finite number as a target")?),
             }
         }
@@ -255,6 +290,9 @@ impl<'a> Table<'a> {
         if error.get_ref().is_some_and(|inner| inner.is::<LineTooLong>()) {
             return self.too_large(line, "bytes in a line", self.options.max_line_bytes);
         }
+        if let Some(RatioExceeded { ratio }) = RatioExceeded::of(&error) {
+            return DataError::TooDense { path: path(), ratio };
+        }
         match error.kind() {
             io::ErrorKind::UnexpectedEof if is_compressed => DataError::Truncated { path: path() },
             io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData if is_compressed => {
@@ -263,6 +301,14 @@ impl<'a> Table<'a> {
             _ => io_error(self.path, &error),
         }
     }
+}
+
+/// Reserves capacity, and half of it more than is needed, so that a table is never much larger than its text.
+fn reserve<T>(values: &mut Vec<T>, more: usize) -> Result<(), TryReserveError> {
+    if values.capacity() - values.len() >= more {
+        return Ok(());
+    }
+    values.try_reserve_exact(more.max(values.len() / 2))
 }
 
 fn io_error(path: &Path, error: &io::Error) -> DataError {

@@ -38,6 +38,18 @@ pub enum DataError {
         /// The file.
         path: PathBuf,
     },
+    /// A field without a value.
+    #[error("{}: line {line}, column {column}: the value is missing in row {row}", path.display())]
+    MissingValue {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: u64,
+        /// The row of data, without the header and blank lines.
+        row: usize,
+        /// The field of the line.
+        column: usize,
+    },
     /// A field that is not the number it should be.
     #[error("{}: line {line}, column {column}: expected {expected}, found {found:?}", path.display())]
     BadField {
@@ -103,6 +115,30 @@ pub enum DataError {
         path: PathBuf,
         /// The limit, in bytes.
         limit: u64,
+    },
+    /// A file with more elements than was allowed for.
+    #[error("{}: more than the {limit} elements allowed", path.display())]
+    TooManyElements {
+        /// The file.
+        path: PathBuf,
+        /// The limit.
+        limit: u64,
+    },
+    /// A compressed file with more decompressed bytes for each of its bytes than was allowed for.
+    #[error("{}: more than the {ratio} decompressed bytes allowed for each byte of the file", path.display())]
+    TooDense {
+        /// The file.
+        path: PathBuf,
+        /// The limit.
+        ratio: u64,
+    },
+    /// A file of another kind.
+    #[error("{}: {problem}", path.display())]
+    WrongFile {
+        /// The file.
+        path: PathBuf,
+        /// What it is, and what to do.
+        problem: String,
     },
     /// A file that is not in the IDX format, or not as it should be.
     #[error("{}: no IDX file of the expected kind: {message}", path.display())]

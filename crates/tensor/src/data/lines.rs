@@ -4,6 +4,8 @@
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
 
+use crate::file_kind::START_BYTES;
+
 /// Never gives bytes of two lines in one read.
 #[derive(Debug)]
 pub(super) struct Lines<R> {
@@ -13,11 +15,14 @@ pub(super) struct Lines<R> {
     is_at_start: bool,
     /// How many more bytes may be read before [`renew`](Self::renew) is called.
     budget: usize,
+    /// The first bytes of the source.
+    start: Vec<u8>,
 }
 
 impl<R: Read> Lines<R> {
     pub(super) fn new(source: R) -> Self {
-        Self { source: BufReader::new(source), line: 0, is_at_start: true, budget: 0 }
+        let source = BufReader::new(source);
+        Self { source, line: 0, is_at_start: true, budget: 0, start: Vec::new() }
     }
 
     /// The number of the line that was read last, from 1.
@@ -29,11 +34,19 @@ impl<R: Read> Lines<R> {
     pub(super) const fn renew(&mut self, bytes: usize) {
         self.budget = bytes;
     }
+
+    /// The first bytes of the source, as far as it was read.
+    pub(super) fn start(&self) -> &[u8] {
+        &self.start
+    }
 }
 
 impl<R: Read> Read for Lines<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let available = self.source.fill_buf()?;
+        if self.line == 0 {
+            self.start = available[..available.len().min(START_BYTES)].to_vec();
+        }
         let line =
             available.iter().position(|&byte| byte == b'\n').map_or(available, |end| &available[..=end]);
         let count = line.len().min(buffer.len());

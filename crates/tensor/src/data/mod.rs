@@ -19,7 +19,7 @@ pub use batches::Batches;
 pub use csv::{CsvOptions, LabelColumn, TargetColumns, read_csv, read_csv_from};
 pub use dataset::Dataset;
 pub use error::DataError;
-pub use idx::{IdxArray, read_idx};
+pub use idx::{IdxArray, IdxOptions, read_idx};
 pub use normalise::Normalise;
 pub use prefetch::Prefetched;
 pub use text::Text;

@@ -9,6 +9,7 @@ use super::shuffle::numbers_below;
 use crate::device::Place;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::file_kind;
 use crate::layout::Layout;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -45,12 +46,16 @@ impl Text {
     /// The tokens of a text.
     #[must_use]
     pub fn new(text: &str) -> Self {
-        let mut characters: Vec<char> = text.chars().collect();
-        characters.sort_unstable();
-        characters.dedup();
+        // A bit for each code point that occurs.
+        let mut occurs = vec![0_u64; (char::MAX as usize + 1).div_ceil(64)];
+        text.chars().for_each(|character| occurs[character as usize / 64] |= 1 << (character as u32 % 64));
+        let is_there =
+            |&character: &char| occurs[character as usize / 64] >> (character as u32 % 64) & 1 == 1;
+        let characters: Vec<char> = ('\0'..=char::MAX).filter(is_there).collect();
+        let mut tokens = Vec::with_capacity(text.chars().count());
         // Every character is there.
         let token = |character| characters.binary_search(&character).unwrap_or_default() as u32;
-        let tokens = text.chars().map(token).collect();
+        tokens.extend(text.chars().map(token));
         Self { alphabet: Alphabet::Characters(characters), tokens }
     }
 
@@ -68,11 +73,11 @@ impl Text {
         Self { alphabet: Alphabet::Bytes, tokens: bytes.iter().map(|&byte| u32::from(byte)).collect() }
     }
 
-    /// The tokens of a file of UTF-8 text of at most `limit` bytes.
+    /// The tokens of a file of UTF-8 text of at most `limit` bytes, without a byte-order mark at its beginning.
     ///
     /// # Errors
     /// [`DataError::Io`] if it cannot be read, [`DataError::TooLong`], [`DataError::NotText`] for bytes that are none,
-    /// [`DataError::Empty`].
+    /// [`DataError::WrongFile`] for those of a known format, [`DataError::Empty`].
     pub fn read(path: impl AsRef<Path>, limit: u64) -> std::result::Result<Self, DataError> {
         let path = path.as_ref();
         let file = File::open(path).map_err(|error| failed(path, &error))?;
@@ -91,8 +96,14 @@ impl Text {
         let path = name.as_ref();
         let bytes = read_bytes(source, path, limit)?;
         let not_text = |offset: usize| DataError::NotText { path: path.to_owned(), offset: offset as u64 };
-        let text = std::str::from_utf8(&bytes).map_err(|error| not_text(error.valid_up_to()))?;
-        Ok(Self::new(text))
+        let text = std::str::from_utf8(&bytes).map_err(|error| {
+            match file_kind::mistaken(&bytes, "text in UTF-8") {
+                Some(problem) => DataError::WrongFile { path: path.to_owned(), problem },
+                None => not_text(error.valid_up_to()),
+            }
+        })?;
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        if text.is_empty() { Err(DataError::Empty { path: path.to_owned() }) } else { Ok(Self::new(text)) }
     }
 
     /// The bytes of a file of at most `limit` of them as tokens: see [`of_bytes`](Self::of_bytes).

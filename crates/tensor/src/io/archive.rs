@@ -1,6 +1,9 @@
-//! Zip archives of files of numbers: what is inside, and the contents of each file, checked against its sum.
+//! Zip archives of arrays: the files inside, and the contents of each, checked against its size and checksum.
+//!
+//! The entries of an archive may not share bytes, so the compressed sizes add up to at most the size of the archive. A limit on the
+//! ratio then bounds what all entries decompress to.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
@@ -12,6 +15,7 @@ use rawzip::{
 };
 
 use super::error::FileError;
+use crate::gzip;
 
 /// What an archive can be read from.
 pub(super) trait Source: Read + Seek {}
@@ -29,12 +33,15 @@ impl ReaderAt for Anywhere<'_> {
     }
 }
 
+/// The length of a local header without names.
+const LOCAL_HEADER_BYTES: u64 = 30;
+
 /// A file inside.
 pub(super) struct Entry {
     pub(super) name: String,
-    /// Where its header says that it is.
+    /// The place of its local header.
     pub(super) offset: u64,
-    /// How many bytes it says that it has.
+    /// Its size, decompressed, according to the directory.
     pub(super) size: u64,
     crc: u32,
     method: CompressionMethod,
@@ -43,31 +50,71 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Whether its bytes are in the archive as they are.
+    /// Whether it is stored without compression.
     pub(super) fn is_stored(&self) -> bool {
         self.method == CompressionMethod::STORE
     }
+
+    /// Why its contents cannot be read, if they cannot.
+    pub(super) fn unsupported(&self) -> Option<String> {
+        match self.method {
+            _ if self.encrypted => Some("it is encrypted".to_owned()),
+            CompressionMethod::STORE | CompressionMethod::DEFLATE => None,
+            other => Some(format!("it is compressed by method {}", other.as_u16())),
+        }
+    }
+}
+
+/// How much an archive may hold.
+pub(super) struct ArchiveLimits {
+    /// What its files are, for errors.
+    pub(super) what: &'static str,
+    pub(super) entries: usize,
+    /// Decompressed bytes for each byte of the archive.
+    pub(super) ratio: u64,
 }
 
 /// An archive with its directory read.
 pub(super) struct Archive<'s> {
     archive: ZipArchive<Anywhere<'s>>,
     entries: Vec<Entry>,
+    /// Decompressed bytes that may still be read.
+    left: Cell<u64>,
+    limit: u64,
 }
 
 impl<'s> Archive<'s> {
     /// Reads the directory. `path` stands for the source in errors.
-    pub(super) fn open(source: &'s mut dyn Source, path: &Path) -> Result<Self, FileError> {
+    pub(super) fn open(
+        source: &'s mut dyn Source,
+        path: &Path,
+        limits: &ArchiveLimits,
+    ) -> Result<Self, FileError> {
         let end = source.seek(SeekFrom::End(0)).map_err(|error| FileError::io(path, &error))?;
         let (source, mut buffer) = (Anywhere(RefCell::new(source)), vec![0; RECOMMENDED_BUFFER_SIZE]);
         let archive = ZipLocator::new().locate_in_reader(source, &mut buffer, end);
         let archive = archive.map_err(|(_, error)| problem(path, error))?;
+        let too_many = |found| {
+            let (path, what, limit) = (path.to_owned(), limits.what, limits.entries as u64);
+            Err(FileError::TooLarge { path, offset: 0, what, found, limit })
+        };
+        let said = archive.entries_hint();
+        if said > limits.entries as u64 {
+            return too_many(said);
+        }
         let (mut entries, mut records) = (Vec::new(), archive.entries(&mut buffer));
+        // The first and the last byte of each entry, at least: the names in its local header are not counted.
+        let mut extents = Vec::new();
         while let Some(record) = records.next_entry().map_err(|error| problem(path, error))? {
             let offset = record.local_header_offset();
             let Ok(name) = str::from_utf8(record.file_path().as_bytes()) else {
                 return Err(FileError::malformed(path, offset, "the name of a file inside is not in UTF-8"));
             };
+            if entries.len() == limits.entries {
+                return too_many(entries.len() as u64 + 1);
+            }
+            let stored_bytes = LOCAL_HEADER_BYTES.saturating_add(record.compressed_size_hint());
+            extents.push((offset, offset.saturating_add(stored_bytes)));
             entries.push(Entry {
                 name: name.to_owned(),
                 offset,
@@ -78,12 +125,20 @@ impl<'s> Archive<'s> {
                 way: record.wayfinder(),
             });
         }
-        let (found, said) = (entries.len() as u64, archive.entries_hint());
+        let found = entries.len() as u64;
         if found != said {
             let problem = format!("{found} files are inside, where its end says {said}");
             return Err(FileError::malformed(path, 0, problem));
         }
-        Ok(Self { archive, entries })
+        extents.sort_unstable();
+        for pair in extents.windows(2) {
+            let [(_, end), (next, _)] = [pair[0], pair[1]];
+            if end > next {
+                return Err(FileError::malformed(path, next, "two files inside share the same bytes"));
+            }
+        }
+        let limit = gzip::limit(end, limits.ratio);
+        Ok(Self { archive, entries, left: Cell::new(limit), limit })
     }
 
     /// The files inside, in the directory's order.
@@ -91,20 +146,24 @@ impl<'s> Archive<'s> {
         &self.entries
     }
 
-    /// The contents of a file inside, for which `path` stands in errors. What does not have the size and the sum that the directory
-    /// says ends in an error.
+    /// The contents of a file inside, for which `path` stands in errors. Contents that do not have the size and the checksum of the
+    /// directory end in an error. A checksum of 0 is not verified: writers that compute none leave it so.
     pub(super) fn contents(&self, entry: &Entry, path: &Path) -> Result<Box<dyn Read + '_>, FileError> {
-        if entry.encrypted {
-            return Err(FileError::malformed(path, 0, "it is encrypted"));
+        if let Some(problem) = entry.unsupported() {
+            return Err(FileError::malformed(path, 0, problem));
         }
+        let Some(left) = self.left.get().checked_sub(entry.size) else {
+            let (path, what) = (path.to_owned(), "decompressed bytes");
+            let found = (self.limit - self.left.get()).saturating_add(entry.size);
+            return Err(FileError::TooLarge { path, offset: 0, what, found, limit: self.limit });
+        };
+        self.left.set(left);
         let stored = self.archive.get_entry(entry.way).map_err(|error| problem(path, error))?.reader();
         let checked = Checked { sum: Hasher::new(), left: entry.size, crc: entry.crc };
-        match entry.method {
-            CompressionMethod::STORE => Ok(Box::new(checked.of(BufReader::new(stored)))),
-            CompressionMethod::DEFLATE => Ok(Box::new(checked.of(DeflateDecoder::new(stored)))),
-            other => {
-                Err(FileError::malformed(path, 0, format!("it is compressed by method {}", other.as_u16())))
-            }
+        if entry.is_stored() {
+            Ok(Box::new(checked.of(BufReader::new(stored))))
+        } else {
+            Ok(Box::new(checked.of(DeflateDecoder::new(stored))))
         }
     }
 }
@@ -138,7 +197,7 @@ impl Checked {
             _ => return invalid("the file inside has another size than the archive says"),
         };
         match self.left {
-            0 if self.sum.clone().finalize() != self.crc => {
+            0 if self.crc != 0 && self.sum.clone().finalize() != self.crc => {
                 invalid("the contents of the file inside do not have the sum that the archive says")
             }
             _ => Ok(()),
@@ -170,6 +229,7 @@ mod tests {
     use super::*;
 
     const CONTENTS: [u8; 100] = [7; 100];
+    const LIMITS: ArchiveLimits = ArchiveLimits { what: "files", entries: 10, ratio: gzip::RATIO };
 
     /// An archive of one file, which holds so many of [`CONTENTS`], as they are or compressed.
     fn archive(len: usize, compressed: bool) -> Vec<u8> {
@@ -194,7 +254,7 @@ mod tests {
     /// What is read of the first file of an archive.
     fn read(bytes: &[u8]) -> Result<Vec<u8>, FileError> {
         let (mut source, path) = (io::Cursor::new(bytes), Path::new("all.zip"));
-        let archive = Archive::open(&mut source, path)?;
+        let archive = Archive::open(&mut source, path, &LIMITS)?;
         let mut contents = Vec::new();
         let read = archive.contents(&archive.entries()[0], path)?.read_to_end(&mut contents);
         read.map(|_| contents).map_err(|error| FileError::io(path, &error))
@@ -245,5 +305,33 @@ mod tests {
             let error = read(&bad).unwrap_err().to_string();
             assert!(error.ends_with(problem), "{error}");
         }
+    }
+
+    #[test]
+    fn a_checksum_of_zero_is_not_verified() {
+        for compressed in [false, true] {
+            let mut file = archive(40, compressed);
+            let record = record(&file);
+            file[record + 16..][..4].fill(0);
+            assert_eq!(read(&file).unwrap(), &CONTENTS[..40]);
+            // The size still is.
+            file[record + 24] += 1;
+            assert!(read(&file).unwrap_err().to_string().contains("another size"));
+        }
+    }
+
+    #[test]
+    fn entries_that_share_bytes_are_refused() {
+        let good = archive(40, true);
+        let record = record(&good);
+        let end = good.len() - 22;
+        // A second record of the same local header.
+        let mut bad = good.clone();
+        bad.splice(end..end, good[record..end].to_vec());
+        let (end, size) = (bad.len() - 22, 2 * (end - record) as u32);
+        bad[end + 8..][..4].copy_from_slice(&[2, 0, 2, 0]);
+        bad[end + 12..][..4].copy_from_slice(&size.to_le_bytes());
+        let error = read(&bad).unwrap_err().to_string();
+        assert!(error.contains("share the same bytes"), "{error}");
     }
 }

@@ -102,51 +102,9 @@ impl Array {
         crate::backend::upload(backend, op, self.bytes(), out)
     }
 
-    /// An array of what a function fills in, some elements at a time, of whole words except for the last. Memory is taken as they
-    /// arrive. A source that ends too early is an error of the kind [`io::ErrorKind::UnexpectedEof`]; shapes are checked by the
-    /// caller.
-    pub(super) fn read_by(
-        dtype: DType,
-        shape: Shape,
-        mut fill: impl FnMut(&mut [u8]) -> io::Result<()>,
-    ) -> io::Result<Self> {
-        let too_many = || io::Error::from(io::ErrorKind::OutOfMemory);
-        let bytes = shape.checked_elements().and_then(|elements| elements.checked_mul(dtype.size()));
-        let bytes = bytes.ok_or_else(too_many)?;
-        let mut words: Vec<u64> = Vec::new();
-        let mut done = 0;
-        while done < bytes {
-            let step = (bytes - done).min(STEP_BYTES);
-            let start = words.len();
-            words.try_reserve(step.div_ceil(size_of::<u64>())).map_err(|_| too_many())?;
-            words.resize(start + step.div_ceil(size_of::<u64>()), 0);
-            fill(&mut bytemuck::cast_slice_mut(&mut words[start..])[..step])?;
-            done += step;
-        }
-        Ok(Self { dtype, shape, words })
-    }
-
-    /// The elements from `offset` on that so many elements lie between, axis by axis. All lie within this array.
-    pub(super) fn gathered(&self, shape: Shape, offset: usize, strides: &[usize]) -> io::Result<Self> {
-        let (from, size, dims) = (self.bytes(), self.dtype.size(), shape.dims());
-        let (mut place, mut index) = (offset, vec![0; dims.len()]);
-        Self::read_by(self.dtype, shape, |to| {
-            for element in to.chunks_exact_mut(size) {
-                element.copy_from_slice(&from[place * size..][..size]);
-                // On to the next index, the last axis first.
-                for axis in (0..dims.len()).rev() {
-                    index[axis] += 1;
-                    // What lies past an axis's end is taken back again, however far that is.
-                    place = place.wrapping_add(strides[axis]);
-                    if index[axis] < dims[axis] {
-                        break;
-                    }
-                    place = place.wrapping_sub(strides[axis].wrapping_mul(dims[axis]));
-                    index[axis] = 0;
-                }
-            }
-            Ok(())
-        })
+    /// An array of words that contain exactly the elements of a shape, which the caller has checked.
+    pub(super) const fn from_words(dtype: DType, shape: Shape, words: Vec<u64>) -> Self {
+        Self { dtype, shape, words }
     }
 
     /// A matrix with its rows as columns.
@@ -214,6 +172,66 @@ impl Array {
         self.upload(OP, ctx.backend(), out.view_mut())?;
         Ok(out.finish())
     }
+}
+
+/// Reads bytes into words by a function that fills in some at a time, whole words except for the last. Memory is allocated as they
+/// arrive, at most twice of what is there. A source that ends too early is an error of the kind [`io::ErrorKind::UnexpectedEof`].
+pub(super) fn read_words(
+    bytes: usize,
+    mut fill: impl FnMut(&mut [u8]) -> io::Result<()>,
+) -> io::Result<Vec<u64>> {
+    let mut words: Vec<u64> = Vec::new();
+    let (total, mut done) = (bytes.div_ceil(size_of::<u64>()), 0);
+    while done < bytes {
+        let step = (bytes - done).min(STEP_BYTES);
+        let (start, end) = (words.len(), words.len() + step.div_ceil(size_of::<u64>()));
+        if end > words.capacity() {
+            let capacity = total.min(end.max(2 * words.capacity()));
+            let reserved = words.try_reserve_exact(capacity - start);
+            reserved.map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        }
+        words.resize(end, 0);
+        fill(&mut bytemuck::cast_slice_mut(&mut words[start..])[..step])?;
+        done += step;
+    }
+    Ok(words)
+}
+
+/// Zeros for this many bytes.
+pub(super) fn zero_words(bytes: usize) -> io::Result<Vec<u64>> {
+    let (count, mut words) = (bytes.div_ceil(size_of::<u64>()), Vec::new());
+    words.try_reserve_exact(count).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    words.resize(count, 0);
+    Ok(words)
+}
+
+/// Copies elements of `size` bytes into the order of a shape's indices. Element `index` is at `offset` plus the sum of `index` times
+/// `strides`, in elements, which the caller has checked.
+pub(super) fn gather(
+    from: &[u8],
+    size: usize,
+    shape: &Shape,
+    offset: usize,
+    strides: &[usize],
+) -> io::Result<Vec<u64>> {
+    let (dims, elements) = (shape.dims(), shape.elements());
+    let mut words = zero_words(elements * size)?;
+    let (mut place, mut index) = (offset, vec![0; dims.len()]);
+    for to in bytemuck::cast_slice_mut::<u64, u8>(&mut words)[..elements * size].chunks_exact_mut(size) {
+        to.copy_from_slice(&from[place * size..][..size]);
+        // On to the next index, the last axis first.
+        for axis in (0..dims.len()).rev() {
+            index[axis] += 1;
+            // The last step of an axis may leave the elements, and is taken back.
+            place = place.wrapping_add(strides[axis]);
+            if index[axis] < dims[axis] {
+                break;
+            }
+            place = place.wrapping_sub(strides[axis].wrapping_mul(dims[axis]));
+            index[axis] = 0;
+        }
+    }
+    Ok(words)
 }
 
 /// Writes the matrix `from`, with so many columns, to `to` column by column.

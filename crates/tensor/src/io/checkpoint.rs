@@ -14,10 +14,12 @@ use super::atomic::write_atomically;
 use super::error::FileError;
 use super::mismatch::{Mismatch, PARAMETERS, RNGS};
 use super::safetensors::{Safetensors, SafetensorsLimits, read_safetensors_from, write_arrays_to};
+use super::skipped::{Loaded, Skipped};
 use super::state_dict::{self, read_state_dict_from};
 use crate::backend::RandomKey;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::file_kind::START_BYTES;
 use crate::nn::{Module, Parameter};
 use crate::optim::{LossScaler, Optimizer};
 use crate::shape::Shape;
@@ -122,6 +124,7 @@ pub struct Checkpoint {
     step: Option<u64>,
     scaler: Option<LossScaler>,
     notes: BTreeMap<String, String>,
+    skipped: Vec<Skipped>,
 }
 
 impl Checkpoint {
@@ -232,6 +235,12 @@ impl Checkpoint {
         &self.parameters
     }
 
+    /// The members of the file that were skipped, as they are not tensors or not of an element type that tensors have.
+    #[must_use]
+    pub fn skipped(&self) -> &[Skipped] {
+        &self.skipped
+    }
+
     /// The same with other names of parameters, as for a file of another program; those without a new name are left out.
     ///
     /// # Errors
@@ -292,28 +301,28 @@ impl Checkpoint {
         write_atomically(path, |file| write_arrays_to(file, arrays, &metadata))
     }
 
-    /// Reads a file, of safetensors or [a state dict of PyTorch's](super::read_state_dict), whichever it is; nothing is changed by it until it is
-    /// restored.
+    /// Reads a file of safetensors or [a state dict of PyTorch's](super::read_state_dict), whichever it is. Nothing is changed by it until it
+    /// is restored. Members that cannot be read are [listed](Self::skipped).
     ///
     /// # Errors
     /// As [`read_safetensors`](super::read_safetensors) and [`read_state_dict`](super::read_state_dict); [`FileError::Malformed`] for a step, a source of randomness or a loss scaler that is none.
     pub fn load(path: impl AsRef<Path>, limits: &SafetensorsLimits) -> Result<Self, FileError> {
         let path = path.as_ref();
         let mut file = File::open(path).map_err(|error| FileError::io(path, &error))?;
-        // A header of safetensors that begins so would be longer than any.
         let mut start = Vec::new();
-        let read = (&mut file).take(state_dict::MAGIC.len() as u64).read_to_end(&mut start);
+        let read = (&mut file).take(START_BYTES as u64).read_to_end(&mut start);
         read.and_then(|_| file.rewind()).map_err(|error| FileError::io(path, &error))?;
         let file = BufReader::new(file);
-        if start == state_dict::MAGIC {
-            let parameters = read_state_dict_from(file, path, limits)?;
-            return Ok(Self { path: path.to_owned(), parameters, ..Self::default() });
+        // A header of safetensors that begins so would be longer than any.
+        if state_dict::is_state_dict(&start) {
+            let Loaded { arrays: parameters, skipped } = read_state_dict_from(file, path, limits)?;
+            return Ok(Self { path: path.to_owned(), parameters, skipped, ..Self::default() });
         }
         Self::from_contents(read_safetensors_from(file, path, limits)?, path)
     }
 
     pub(crate) fn from_contents(contents: Safetensors, path: &Path) -> Result<Self, FileError> {
-        let mut checkpoint = Self { path: path.to_owned(), ..Self::default() };
+        let mut checkpoint = Self { path: path.to_owned(), skipped: contents.skipped, ..Self::default() };
         let bad = |name: &str, text: &str| FileError::malformed(path, 8, format!("{name} is {text:?}"));
         for (name, array) in contents.arrays {
             match name.strip_prefix(OPTIMIZER) {
@@ -380,7 +389,10 @@ impl Checkpoint {
     }
 
     fn check(&self, module: &(impl Module + ?Sized)) -> Result<()> {
-        Ok(Mismatch::check(PARAMETERS, &expected(module), &self.parameters)?)
+        Mismatch::check(PARAMETERS, &expected(module), &self.parameters).map_err(|mut mismatch| {
+            mismatch.skipped.clone_from(&self.skipped);
+            mismatch.into()
+        })
     }
 
     fn apply(&self, module: &(impl Module + ?Sized)) -> Result<()> {

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::dtype::DType;
+use crate::shape::MAX_RANK;
 
 /// A file of numbers that could not be read or written. Offsets count bytes from 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -62,6 +63,16 @@ pub enum FileError {
         name: String,
         /// The type, as the file calls it.
         dtype: String,
+    },
+    /// A shape with more axes than tensors have.
+    #[error("{}: {name} has {axes} axes, and tensors have at most {MAX_RANK}", path.display())]
+    TooManyAxes {
+        /// The file.
+        path: PathBuf,
+        /// The tensor's name.
+        name: String,
+        /// The number of its axes.
+        axes: usize,
     },
     /// A number that is beyond the element type which holds the others.
     #[error("{}: at offset {offset}: the element of {name} at {index:?} is {value}, which {dtype} does not hold", path.display())]

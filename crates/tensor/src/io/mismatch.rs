@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::array::Arrays;
+use super::skipped::Skipped;
 use crate::dtype::DType;
 use crate::shape::Shape;
 
@@ -26,6 +27,8 @@ pub struct Mismatch {
     pub unexpected: Vec<String>,
     /// Those that are there with another shape or element type.
     pub different: Vec<Difference>,
+    /// Members of the file that could not be read, of which some may be the missing ones.
+    pub skipped: Vec<Skipped>,
 }
 
 /// An array of another shape or element type than its place.
@@ -82,7 +85,7 @@ impl Mismatch {
     ) -> Self {
         let missing = expected.keys().filter(|name| !found.contains_key(*name)).cloned().collect();
         let unexpected = found.keys().filter(|name| !expected.contains_key(*name)).cloned().collect();
-        Self { what, missing, unexpected, different: Vec::new() }
+        Self { what, missing, unexpected, different: Vec::new(), skipped: Vec::new() }
     }
 
     /// Whether all fits.
@@ -109,7 +112,13 @@ impl fmt::Display for Mismatch {
                 format!("{name} is {} {}, should be {} {}", found.0, found.1, expected.0, expected.1)
             })
             .collect();
-        list(f, "different", &different)
+        list(f, "different", &different)?;
+        if self.missing.is_empty() {
+            return Ok(());
+        }
+        let skipped: Vec<String> =
+            self.skipped.iter().map(|Skipped { name, class, .. }| format!("{name} ({class})")).collect();
+        list(f, "skipped in the file", &skipped)
     }
 }
 

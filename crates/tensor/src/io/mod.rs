@@ -12,8 +12,9 @@ mod mismatch;
 mod npy;
 mod npz;
 mod safetensors;
+mod skipped;
 mod state_dict;
-mod stored;
+pub(crate) mod stored;
 
 pub use array::{Array, Arrays};
 pub use atomic::write_atomically;
@@ -27,4 +28,5 @@ pub use npz::{read_npz, read_npz_from, write_npz, write_npz_to};
 pub use safetensors::{
     Safetensors, SafetensorsLimits, read_safetensors, read_safetensors_from, write_safetensors_to,
 };
+pub use skipped::{Loaded, Skipped};
 pub use state_dict::{read_state_dict, read_state_dict_from};

@@ -13,6 +13,7 @@ use super::array::Array;
 use super::atomic::write_atomically;
 use super::error::FileError;
 use super::stored::Place;
+use crate::gzip;
 
 /// What a file may hold at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,23 +22,24 @@ pub struct NpyLimits {
     pub header_bytes: u64,
     /// Bytes of the elements, of all arrays together.
     pub data_bytes: u64,
-    /// Arrays in an archive.
+    /// Files in an archive.
     pub arrays: usize,
+    /// Decompressed bytes for each byte of a compressed archive. Up to 64 MiB are always read.
+    pub ratio: u64,
 }
 
 impl Default for NpyLimits {
-    /// Headers of 64 KiB, 64 GiB of elements, 10,000 arrays.
+    /// Headers of 64 KiB, 64 GiB of elements, 10,000 arrays, and a ratio of 256.
     fn default() -> Self {
-        Self { header_bytes: 64 << 10, data_bytes: 64 << 30, arrays: 10_000 }
+        Self { header_bytes: 64 << 10, data_bytes: 64 << 30, arrays: 10_000, ratio: gzip::RATIO }
     }
 }
 
 /// Reads the array in a `.npy` file, as `numpy.save` writes it.
 ///
-/// Elements may be truth values, integers and floats, with the low byte first or the high one, in C's order or in Fortran's. What
-/// tensors do not have becomes the narrowest type that holds all its values: `i32` for `int8`, `int16` and `uint16`, and `i64` for
-/// `uint32`. There is none for `uint64`, which becomes `i64` if all its values are below 2⁶³, nor for complex numbers, dates and
-/// texts, which are refused.
+/// Elements may be booleans, integers and floats, in either byte order, in C's order or in Fortran's. An integer type that tensors do
+/// not have becomes the narrowest type that holds all its values: `i32` for `int8`, `int16` and `uint16`, and `i64` for `uint32`.
+/// `uint64` becomes `i64` if all its values are below 2⁶³.
 ///
 /// ```
 /// use highwater_tensor::io::{Array, NpyLimits, read_npy, write_npy};
@@ -50,8 +52,8 @@ impl Default for NpyLimits {
 /// ```
 ///
 /// # Errors
-/// [`FileError`] says what is wrong and where. Other element types are refused by name, and [`FileError::OutOfRange`] names the first
-/// number from 2⁶³ on.
+/// [`FileError`] says what is wrong and where. [`FileError::UnsupportedDType`] names complex numbers, dates, texts, objects and
+/// structured types, [`FileError::OutOfRange`] the first element from 2⁶³ on.
 pub fn read_npy(path: impl AsRef<Path>, limits: &NpyLimits) -> Result<Array, FileError> {
     let path = path.as_ref();
     let file = File::open(path).map_err(|error| FileError::io(path, &error))?;
@@ -69,7 +71,7 @@ pub fn read_npy_from(
 ) -> Result<Array, FileError> {
     let path = name.as_ref();
     let Header { stored, shape, data_start } = Header::read(&mut source, path, limits)?;
-    // What is kept is never less than what is read.
+    // Tensors take at least as much as the file.
     let bytes = shape.checked_elements().and_then(|count| count.checked_mul(stored.kind.dtype().size()));
     let bytes = bytes.map_or(u64::MAX, |bytes| bytes as u64);
     if bytes > limits.data_bytes {
@@ -86,10 +88,7 @@ pub fn read_npy_from(
             "there are bytes behind the last element",
         ));
     }
-    if !stored.fortran {
-        return Ok(array);
-    }
-    in_order(array).map_err(|error| FileError::io(path, &error))
+    Ok(array)
 }
 
 /// Writes the array as a `.npy` file, whole or not at all: see [`write_atomically`].
@@ -107,17 +106,4 @@ pub fn write_npy(path: impl AsRef<Path>, array: &Array) -> Result<(), FileError>
 pub fn write_npy_to(mut sink: impl Write, array: &Array) -> io::Result<()> {
     sink.write_all(&header::text(array)?)?;
     sink.write_all(array.bytes())
-}
-
-/// The elements of an array whose first axis is the fastest, with the last one as the fastest.
-fn in_order(array: Array) -> io::Result<Array> {
-    let shape = *array.shape();
-    if shape.rank() < 2 || shape.elements() == 0 {
-        return Ok(array);
-    }
-    let mut strides = vec![1; shape.rank()];
-    for axis in 1..shape.rank() {
-        strides[axis] = strides[axis - 1] * shape[axis - 1];
-    }
-    array.gathered(shape, 0, &strides)
 }

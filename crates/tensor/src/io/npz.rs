@@ -8,16 +8,19 @@ use crc32fast::Hasher;
 use rawzip::path::{EntryPath, ZipFilePath};
 use rawzip::{DataDescriptorOutput, ErrorKind, ZipArchiveWriter};
 
-use super::archive::{Archive, Source};
+use super::archive::{Archive, ArchiveLimits, Source};
 use super::array::Arrays;
 use super::atomic::write_atomically;
 use super::error::FileError;
 use super::npy::{NpyLimits, read_npy_from, write_npy_to};
+use super::skipped::{Collector, Loaded};
+use crate::file_kind;
 
 /// How the names of the files inside end.
 const ENDING: &str = ".npy";
 
-/// Reads the arrays in an `.npz` file, plain or compressed, as `numpy.savez` and `numpy.savez_compressed` write them.
+/// Reads the arrays in an `.npz` file, plain or compressed, as `numpy.savez` and `numpy.savez_compressed` write them. Other members,
+/// such as arrays of texts or objects, are [skipped and listed](Loaded::skipped).
 ///
 /// ```
 /// use highwater_tensor::io::{Array, Arrays, NpyLimits, read_npz, write_npz};
@@ -28,14 +31,14 @@ const ENDING: &str = ".npy";
 ///     ("labels".to_owned(), Array::from_slice(&[7i64], [1])?),
 /// ]);
 /// write_npz(&path, &arrays)?;
-/// assert_eq!(read_npz(&path, &NpyLimits::default())?, arrays);
+/// assert_eq!(read_npz(&path, &NpyLimits::default())?.arrays, arrays);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
 /// [`FileError`] says what is wrong and where: in a file inside, its name stands behind the archive's, and offsets count
-/// from its beginning.
-pub fn read_npz(path: impl AsRef<Path>, limits: &NpyLimits) -> Result<Arrays, FileError> {
+/// from its beginning. If no array can be read, the first unsupported one is an error.
+pub fn read_npz(path: impl AsRef<Path>, limits: &NpyLimits) -> Result<Loaded, FileError> {
     let path = path.as_ref();
     let file = File::open(path).map_err(|error| FileError::io(path, &error))?;
     read(&mut { file }, path, limits)
@@ -49,31 +52,50 @@ pub fn read_npz_from(
     mut source: impl Read + Seek,
     name: impl AsRef<Path>,
     limits: &NpyLimits,
-) -> Result<Arrays, FileError> {
+) -> Result<Loaded, FileError> {
     read(&mut source, name.as_ref(), limits)
 }
 
-fn read(source: &mut dyn Source, path: &Path, limits: &NpyLimits) -> Result<Arrays, FileError> {
-    let archive = Archive::open(source, path)?;
-    let entries = archive.entries();
-    if entries.len() > limits.arrays {
-        let (path, found, limit) = (path.to_owned(), entries.len() as u64, limits.arrays as u64);
-        return Err(FileError::TooLarge { path, offset: 0, what: "arrays", found, limit });
+fn read(source: &mut dyn Source, path: &Path, limits: &NpyLimits) -> Result<Loaded, FileError> {
+    if let Some(problem) = mistaken(source).map_err(|error| FileError::io(path, &error))? {
+        return Err(FileError::malformed(path, 0, problem));
     }
-    let (mut arrays, mut left) = (Arrays::new(), limits.data_bytes);
-    for entry in entries {
+    let archive_limits = ArchiveLimits { what: "arrays", entries: limits.arrays, ratio: limits.ratio };
+    let archive = Archive::open(source, path, &archive_limits)?;
+    let (mut collector, mut left) = (Collector::default(), limits.data_bytes);
+    for entry in archive.entries() {
         let (inside, at) = (&entry.name, entry.offset);
         let Some(name) = inside.strip_suffix(ENDING) else {
-            return Err(FileError::malformed(path, at, format!("{inside:?} is not called {ENDING}")));
+            collector.skip(inside, "file", format!("its name does not end in {ENDING}"));
+            continue;
         };
+        if let Some(problem) = entry.unsupported() {
+            collector.skip(name, "file", problem);
+            continue;
+        }
         let (named, limits) = (path.join(inside), NpyLimits { data_bytes: left, ..*limits });
-        let array = read_npy_from(archive.contents(entry, &named)?, &named, &limits)?;
-        left -= array.bytes().len() as u64;
-        if arrays.insert(name.to_owned(), array).is_some() {
-            return Err(FileError::malformed(path, at, format!("{inside:?} is there twice")));
+        match read_npy_from(archive.contents(entry, &named)?, &named, &limits) {
+            Ok(array) => {
+                left -= array.bytes().len() as u64;
+                if !collector.add(name.to_owned(), array) {
+                    return Err(FileError::malformed(path, at, format!("{inside:?} is there twice")));
+                }
+            }
+            Err(error) => collector.skip_unsupported(name, error)?,
         }
     }
-    Ok(arrays)
+    collector.finish()
+}
+
+/// What a source is that is no zip archive, from its first bytes.
+fn mistaken(source: &mut dyn Source) -> io::Result<Option<String>> {
+    let mut start = Vec::new();
+    source.rewind()?;
+    source.take(file_kind::START_BYTES as u64).read_to_end(&mut start)?;
+    source.rewind()?;
+    // With entries, or without.
+    let is_zip = start.starts_with(b"PK\x03\x04") || start.starts_with(b"PK\x05\x06");
+    Ok(if is_zip { None } else { file_kind::mistaken_or_text(&start, "an .npz file") })
 }
 
 /// Writes the arrays as an `.npz` file, whole or not at all: see [`write_atomically`].
@@ -141,6 +163,6 @@ impl<W: Write> Write for Summed<W> {
 
 /// Reads from bytes in memory: for the fuzz targets.
 #[cfg(any(test, feature = "fuzz"))]
-pub(crate) fn read_npz_bytes(data: &[u8], limits: &NpyLimits) -> Result<Arrays, FileError> {
+pub(crate) fn read_npz_bytes(data: &[u8], limits: &NpyLimits) -> Result<Loaded, FileError> {
     read_npz_from(io::Cursor::new(data), "fuzz", limits)
 }

@@ -14,6 +14,7 @@ use std::path::Path;
 use self::header::{Entry, Header};
 use super::array::{Array, Arrays};
 use super::error::FileError;
+use super::skipped::{Collector, Loaded, Skipped};
 use super::stored::{Place, Stored};
 
 /// What a file may hold at most.
@@ -21,16 +22,19 @@ use super::stored::{Place, Stored};
 pub struct SafetensorsLimits {
     /// Bytes of the header.
     pub header_bytes: u64,
-    /// Tensors.
+    /// Tensors, and as many texts among the metadata.
     pub tensors: usize,
     /// Bytes of all tensors together, once they are of the element types that tensors have here.
     pub data_bytes: u64,
+    /// Bytes of all tensors together for each byte of a state dict of PyTorch, whose tensors may share elements. Up to 16 MiB are
+    /// always read.
+    pub expansion: u64,
 }
 
 impl Default for SafetensorsLimits {
-    /// A header of 16 MiB, 100,000 tensors, 64 GiB of data.
+    /// A header of 16 MiB, 100,000 tensors, 64 GiB of data, and an expansion of 5.
     fn default() -> Self {
-        Self { header_bytes: 16 << 20, tensors: 100_000, data_bytes: 64 << 30 }
+        Self { header_bytes: 16 << 20, tensors: 100_000, data_bytes: 64 << 30, expansion: 5 }
     }
 }
 
@@ -51,16 +55,18 @@ pub struct Safetensors {
     pub arrays: Arrays,
     /// Texts by name, which mean what the writer of the file says.
     pub metadata: BTreeMap<String, String>,
+    /// The tensors of element types that tensors do not have here. They are not written.
+    pub skipped: Vec<Skipped>,
 }
 
 /// Reads a file.
 ///
-/// What tensors do not have becomes the narrowest type that holds all its values: `i32` for `I8`, `I16` and `U16`, and `i64` for
-/// `U32`, and for `U64` if all its values are below 2⁶³. There is none for complex numbers and floats of 8 bits and fewer.
+/// An integer type that tensors do not have becomes the narrowest type that holds all its values: `i32` for `I8`, `I16` and `U16`, and
+/// `i64` for `U32`, and for `U64` if all its values are below 2⁶³. Tensors of other types, such as floats of 8 bits, are
+/// [skipped and listed](Safetensors::skipped).
 ///
 /// # Errors
-/// [`FileError`] says what is wrong and where. A file with a tensor of an element type that none of this crate's holds is refused,
-/// and [`FileError::OutOfRange`] names the first number from 2⁶³ on.
+/// [`FileError`] says what is wrong and where. If no tensor can be read, the first unsupported one is an error.
 pub fn read_safetensors(
     path: impl AsRef<Path>,
     limits: &SafetensorsLimits,
@@ -81,19 +87,40 @@ pub fn read_safetensors_from(
 ) -> Result<Safetensors, FileError> {
     let path = name.as_ref();
     let Header { entries, metadata, data_start } = Header::read(&mut source, path, limits)?;
-    let mut arrays = Arrays::new();
-    let mut offset = data_start;
-    for Entry { name, kind, shape, bytes } in entries {
-        let array = Stored::little(kind).read(&mut source, shape, Place { path, offset, name: &name })?;
+    let (mut collector, mut offset) = (Collector::default(), data_start);
+    for Entry { name, contents, bytes } in entries {
+        let array = contents.and_then(|(kind, shape)| {
+            Stored::little(kind).read(&mut source, shape, Place { path, offset, name: &name })
+        });
+        match array {
+            Ok(array) => {
+                collector.add(name, array);
+            }
+            Err(error) => {
+                let is_read = matches!(error, FileError::OutOfRange { .. });
+                collector.skip_unsupported(&name, error)?;
+                if !is_read {
+                    skip(&mut source, bytes).map_err(|error| {
+                        FileError::read(path, offset, format!("the elements of {name}"), &error)
+                    })?;
+                }
+            }
+        }
         offset += bytes;
-        arrays.insert(name, array);
     }
     let mut rest = Vec::new();
     source.take(1).read_to_end(&mut rest).map_err(|error| FileError::io(path, &error))?;
     if !rest.is_empty() {
         return Err(FileError::malformed(path, offset, "there are bytes behind the last tensor"));
     }
-    Ok(Safetensors { arrays, metadata })
+    let Loaded { arrays, skipped } = collector.finish()?;
+    Ok(Safetensors { arrays, metadata, skipped })
+}
+
+/// Reads bytes that nothing needs.
+pub(super) fn skip(source: &mut impl Read, bytes: u64) -> io::Result<()> {
+    let skipped = io::copy(&mut source.take(bytes), &mut io::sink())?;
+    if skipped < bytes { Err(io::Error::from(io::ErrorKind::UnexpectedEof)) } else { Ok(()) }
 }
 
 /// Writes a file's contents. Larger element types come first, so that each tensor is aligned.
@@ -105,7 +132,7 @@ pub fn write_safetensors_to(sink: impl Write, contents: &Safetensors) -> io::Res
     write_arrays_to(sink, arrays.collect(), &contents.metadata)
 }
 
-/// The same of arrays that belong to others: not one is copied.
+/// As [`write_safetensors_to`], for borrowed arrays.
 pub(super) fn write_arrays_to(
     mut sink: impl Write,
     arrays: BTreeMap<Cow<'_, str>, &Array>,

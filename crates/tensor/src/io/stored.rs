@@ -1,15 +1,16 @@
-//! Elements as they stand in a file: in either order of bytes, and some narrower or of another kind than those of tensors.
+//! Elements as files store them: in either byte order, and some of integer types that tensors do not have.
 
 use std::io::{self, Read};
 use std::path::Path;
 
+use super::array::{gather, read_words, zero_words};
 use crate::dtype::DType;
 use crate::io::{Array, FileError};
 use crate::shape::Shape;
 
-/// The kinds of numbers that files hold.
+/// The element types of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// One that tensors have.
     Same(DType),
     I8,
@@ -34,7 +35,7 @@ fn each<const FROM: usize, const TO: usize>(
 
 impl Kind {
     /// The bytes of one in the file.
-    pub(super) const fn size(self) -> usize {
+    pub(crate) const fn size(self) -> usize {
         match self {
             Self::Same(dtype) => dtype.size(),
             Self::I8 => 1,
@@ -45,7 +46,7 @@ impl Kind {
     }
 
     /// What they become: the narrowest type that holds them.
-    pub(super) const fn dtype(self) -> DType {
+    pub(crate) const fn dtype(self) -> DType {
         match self {
             Self::Same(dtype) => dtype,
             Self::I8 | Self::I16 | Self::U16 => DType::I32,
@@ -65,81 +66,115 @@ impl Kind {
     }
 }
 
-/// An array in a file, for errors: whose elements begin where.
+/// An array in a file, for errors.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
-    pub(super) path: &'a Path,
-    pub(super) offset: u64,
-    pub(super) name: &'a str,
+pub(crate) struct Place<'a> {
+    pub(crate) path: &'a Path,
+    /// Where its elements begin.
+    pub(crate) offset: u64,
+    pub(crate) name: &'a str,
 }
 
-/// How elements stand in a file.
+/// How elements are stored in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stored {
-    pub(super) kind: Kind,
-    pub(super) high_byte_first: bool,
+pub(crate) struct Stored {
+    pub(crate) kind: Kind,
+    pub(crate) high_byte_first: bool,
     /// Whether the first axis is the fastest.
-    pub(super) fortran: bool,
+    pub(crate) fortran: bool,
 }
 
 impl Stored {
-    /// Elements as most files have them: the low byte first, and the last axis the fastest.
-    pub(super) const fn little(kind: Kind) -> Self {
+    /// The order of most files: the low byte first, and the last axis the fastest.
+    pub(crate) const fn little(kind: Kind) -> Self {
         Self { kind, high_byte_first: false, fortran: false }
     }
 
-    /// The next elements of a source, in the order in which they stand there. Memory is taken as they arrive.
-    pub(super) fn read(
+    /// Reads the next elements of a source, in the order of the shape. Memory is allocated as they arrive: at most five times the bytes
+    /// in the file.
+    pub(crate) fn read(
         self,
         source: &mut impl Read,
         shape: Shape,
         place: Place<'_>,
     ) -> Result<Array, FileError> {
         let Place { path, offset, name } = place;
-        let array = self
-            .read_unchecked(source, shape)
+        let bytes = shape.checked_elements().and_then(|count| count.checked_mul(self.kind.size()));
+        let words = match bytes {
+            Some(bytes) => read_words(bytes, |to| source.read_exact(to)),
+            None => Err(io::Error::from(io::ErrorKind::OutOfMemory)),
+        };
+        let words = words
             .map_err(|error| FileError::read(path, offset, format!("the elements of {name}"), &error))?;
+        self.finish(words, shape, place)
+    }
+
+    /// Copies the elements that lie in `from` with an offset and strides, in elements. All of them lie there.
+    pub(crate) fn gather(
+        self,
+        from: &[u8],
+        shape: Shape,
+        offset: usize,
+        strides: &[usize],
+        place: Place<'_>,
+    ) -> Result<Array, FileError> {
+        let words = gather(from, self.kind.size(), &shape, offset, strides);
+        self.finish(words.map_err(|error| FileError::io(place.path, &error))?, shape, place)
+    }
+
+    /// Makes the elements of a file those of a tensor.
+    fn finish(self, mut words: Vec<u64>, shape: Shape, place: Place<'_>) -> Result<Array, FileError> {
+        let bytes = shape.elements() * self.kind.size();
+        self.swap_bytes(&mut bytemuck::cast_slice_mut(&mut words)[..bytes]);
+        self.check(&bytemuck::cast_slice(&words)[..bytes], &shape, place)?;
+        let io_error = |error| FileError::io(place.path, &error);
+        if self.fortran && shape.rank() > 1 && shape.elements() > 0 {
+            let mut strides = vec![1; shape.rank()];
+            for axis in 1..shape.rank() {
+                strides[axis] = strides[axis - 1] * shape[axis - 1];
+            }
+            let from = &bytemuck::cast_slice(&words)[..bytes];
+            words = gather(from, self.kind.size(), &shape, 0, &strides).map_err(io_error)?;
+        }
+        let dtype = self.kind.dtype();
+        if let Some(widen) = self.kind.widen() {
+            let wide_bytes = shape.elements().checked_mul(dtype.size());
+            let none = || io::Error::from(io::ErrorKind::OutOfMemory);
+            let mut wide = wide_bytes.ok_or_else(none).and_then(zero_words).map_err(io_error)?;
+            widen(&bytemuck::cast_slice(&words)[..bytes], bytemuck::cast_slice_mut(&mut wide));
+            words = wide;
+        }
+        Ok(Array::from_words(dtype, shape, words))
+    }
+
+    /// Checks for values that no tensor holds.
+    fn check(self, bytes: &[u8], shape: &Shape, place: Place<'_>) -> Result<(), FileError> {
+        let Place { path, offset, name } = place;
         let at = |position: usize| offset + (position * self.kind.size()) as u64;
         if self.kind == Kind::Same(DType::Bool)
-            && let Some(position) = array.bytes().iter().position(|&byte| byte > 1)
+            && let Some(position) = bytes.iter().position(|&byte| byte > 1)
         {
             let problem = format!("a truth value of {name} is neither 0 nor 1");
             return Err(FileError::malformed(path, at(position), problem));
         }
         if self.kind == Kind::U64
-            && let values = bytemuck::cast_slice::<u8, u64>(array.bytes())
+            && let values = bytemuck::cast_slice::<u8, u64>(bytes)
             && let Some(position) = values.iter().position(|&value| i64::try_from(value).is_err())
         {
             return Err(FileError::OutOfRange {
                 path: path.to_owned(),
                 offset: at(position),
                 name: name.to_owned(),
-                index: self.index_of(position, &shape),
+                index: self.index_of(position, shape),
                 value: values[position],
                 dtype: self.kind.dtype(),
             });
         }
-        Ok(array)
-    }
-
-    fn read_unchecked(self, source: &mut impl Read, shape: Shape) -> io::Result<Array> {
-        let (dtype, mut narrow) = (self.kind.dtype(), Vec::new());
-        Array::read_by(dtype, shape, |to| {
-            let Some(widen) = self.kind.widen() else {
-                source.read_exact(to)?;
-                self.turn(to);
-                return Ok(());
-            };
-            narrow.resize(to.len() / dtype.size() * self.kind.size(), 0);
-            source.read_exact(&mut narrow)?;
-            self.turn(&mut narrow);
-            widen(&narrow, to);
-            Ok(())
-        })
+        Ok(())
     }
 
     /// Puts the low bytes first.
-    fn turn(self, bytes: &mut [u8]) {
+    fn swap_bytes(self, bytes: &mut [u8]) {
         if self.high_byte_first {
             bytes.chunks_exact_mut(self.kind.size()).for_each(<[u8]>::reverse);
         }

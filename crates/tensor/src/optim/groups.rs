@@ -166,7 +166,14 @@ impl Optimizer for Groups {
         let foreign = |name: &&String| !prefixes.iter().any(|prefix| name.starts_with(prefix));
         unexpected.extend(state.keys().filter(foreign).cloned());
         if !(missing.is_empty() && unexpected.is_empty()) {
-            return Err(Box::new(Mismatch { what: OP, missing, unexpected, different: Vec::new() }).into());
+            return Err(Box::new(Mismatch {
+                what: OP,
+                missing,
+                unexpected,
+                different: Vec::new(),
+                skipped: Vec::new(),
+            })
+            .into());
         }
         let mut groups = self.groups.iter().enumerate();
         groups.try_for_each(|(number, group)| group.optimizer.check_state(&group.state_in(number, state)))

@@ -1,20 +1,21 @@
 //! Python's pickles, as far as they hold plain data: numbers, texts, lists, tuples, dictionaries.
 //!
-//! A pickle is a program for a small stack machine that may also call any function there is. This one never does: it
-//! knows the instructions of protocols 2 to 5 that make plain data, and refuses the rest by name; or, for files that cannot do
-//! without, it [notes](Pickle) what would have been called with what, and calls nothing. It is our own because a
-//! shared object must stay shared: a reader that copies what a pickle refers to again turns a file of a few hundred
-//! bytes into more objects than there is memory for. All objects live in one [`Heap`] and refer to each other by number, so
-//! depth costs nothing, neither while reading nor when they are dropped, and what they take is added up and limited.
+//! A pickle is a program for a small stack machine that may call any function. This machine calls nothing. It runs the instructions
+//! of protocols 2 to 5 that make plain data and refuses the rest by name. For files that contain more, it [notes](Pickle) each call
+//! and object with its arguments instead.
+//!
+//! Shared objects stay shared, since a copy for each reference would turn a few hundred bytes into more objects than fit in memory.
+//! All objects live in one [`Heap`] and refer to each other by number, so depth costs nothing. An account counts every byte that they
+//! take and stops at a limit.
 //!
 //! Source: the opcodes' descriptions in Python's `pickletools`.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, ErrorKind, Read};
-use std::string::FromUtf8Error;
 
 use super::{TraceError, TraceLimits, TracePlace, TraceProblem};
 
+mod account;
 mod heap;
 mod opcode;
 
@@ -27,6 +28,9 @@ pub(super) const MAGIC: u8 = 0x80;
 
 /// The protocols that can be read.
 const PROTOCOLS: std::ops::RangeInclusive<u8> = 2..=5;
+
+/// The longest name of a module, function or class.
+const MAX_NAME_BYTES: usize = 256;
 
 /// Why a pickle cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,8 +81,8 @@ pub enum PickleProblem {
     },
 }
 
-/// A pickle of plain data and calls, of which none is made: what would be called, and with what, is data too. An
-/// `collections.OrderedDict` is a dictionary.
+/// A pickle of plain data, calls and objects. No call is made and no object is created: their names and arguments are data too. The
+/// dictionaries of Python's `collections` are dictionaries.
 ///
 /// ```
 /// use highwater_tracking::pickle::{Pickle, Value};
@@ -101,7 +105,7 @@ pub struct Pickle {
 }
 
 impl Pickle {
-    /// Reads a pickle whose objects take at most `held_bytes` of memory.
+    /// Reads a pickle whose objects take at most `held_bytes` of memory, and nothing behind it.
     ///
     /// # Errors
     /// [`TraceError`] with the byte and what is wrong there: see [`PickleProblem`].
@@ -127,29 +131,85 @@ impl Pickle {
         self.heap.as_list(value)
     }
 
-    /// A dictionary's keys and values, by turns, in the order in which they were set; of a key that is there twice the last
-    /// counts.
+    /// A dictionary's alternating keys and values, in the order in which they were set. For a duplicate key, the last value counts.
     #[must_use]
     pub fn entries(&self, value: Value) -> Option<&[Value]> {
         self.heap.pairs(value)
     }
 
-    /// The module and the name of something that could be called.
+    /// The module and the name of a function or class.
     #[must_use]
     pub fn global(&self, value: Value) -> Option<(&str, &str)> {
         self.heap.as_global(value)
     }
 
-    /// What would be called, and the tuple of its arguments.
+    /// The function or class of a call or object, and the tuple of its arguments.
     #[must_use]
     pub fn call(&self, value: Value) -> Option<(Value, Value)> {
         self.heap.as_call(value)
     }
 
-    /// What names something that is kept outside of the pickle.
+    /// The id of an object outside of the pickle.
     #[must_use]
     pub fn persistent(&self, value: Value) -> Option<Value> {
         self.heap.as_persistent(value)
+    }
+
+    /// The ids of all objects outside of the pickle, in the order in which they appear.
+    #[must_use]
+    pub fn persistent_ids(&self) -> &[Value] {
+        self.heap.persistents()
+    }
+
+    /// The class of a value, as Python names it: `int`, `argparse.Namespace`. For a call, the function; for a function or class, its own
+    /// name.
+    ///
+    /// ```
+    /// use highwater_tracking::pickle::Pickle;
+    /// // argparse.Namespace()
+    /// let pickle = Pickle::read(&b"\x80\x02cargparse\nNamespace\n)\x81."[..], 1 << 20)?;
+    /// assert_eq!(pickle.class(pickle.root()), "argparse.Namespace");
+    /// # Ok::<(), highwater_tracking::TraceError>(())
+    /// ```
+    #[must_use]
+    pub fn class(&self, value: Value) -> String {
+        let class = match value {
+            Value::None => "NoneType",
+            Value::Bool(_) => "bool",
+            Value::Natural(_) | Value::Integer => "int",
+            Value::Float => "float",
+            Value::Bytes => "bytes",
+            Value::Text(_) => "str",
+            Value::List(_) => "list",
+            Value::Tuple(_) => "tuple",
+            Value::Dict(_) => "dict",
+            Value::Set => "set",
+            Value::Persistent(_) => "persistent object",
+            Value::Global(_) => return self.class_name(value),
+            Value::Call(_) => return self.class_of_call(value),
+        };
+        class.to_owned()
+    }
+
+    fn class_of_call(&self, value: Value) -> String {
+        let Some((function, arguments)) = self.call(value) else { return "object".to_owned() };
+        match self.global(function) {
+            // How protocol 2 writes bytes.
+            Some(("_codecs", "encode")) => "bytes".to_owned(),
+            Some(("copyreg" | "copy_reg", "_reconstructor" | "__newobj__")) => {
+                let class = self.items(arguments).and_then(|items| items.first());
+                self.class_name(class.copied().unwrap_or(function))
+            }
+            _ => self.class_name(function),
+        }
+    }
+
+    fn class_name(&self, value: Value) -> String {
+        match self.global(value) {
+            Some(("builtins" | "__builtin__", name)) => name.to_owned(),
+            Some((module, name)) => format!("{module}.{name}"),
+            None => "object".to_owned(),
+        }
     }
 }
 
@@ -161,7 +221,7 @@ pub(super) fn read(reader: impl BufRead, limits: &TraceLimits) -> Result<(Heap, 
 fn run(reader: impl BufRead, held_bytes: u64, notes_calls: bool) -> Result<(Heap, Value), TraceError> {
     let heap = Heap::new(held_bytes);
     let input = Input { reader, offset: 0 };
-    let (stack, marks, memo) = (Vec::new(), Vec::new(), HashMap::new());
+    let (stack, marks, memo) = (Vec::new(), Vec::new(), Memo::default());
     let mut machine = Machine { input, heap, stack, marks, memo, notes_calls };
     loop {
         let offset = machine.input.offset;
@@ -191,12 +251,20 @@ impl<R: BufRead> Input<R> {
         self.exact::<1>().map(|[byte]| byte)
     }
 
-    /// So many bytes; what is taken from memory follows what is really there.
+    /// Reads bytes whose memory was charged before.
     fn bytes(&mut self, length: u64) -> Result<Vec<u8>, TraceProblem> {
         let mut bytes = Vec::new();
+        let capacity = usize::try_from(length).unwrap_or(usize::MAX);
+        bytes.try_reserve_exact(capacity).map_err(|_| io::Error::from(ErrorKind::OutOfMemory))?;
         let read = (&mut self.reader).take(length).read_to_end(&mut bytes)?;
         self.offset += read as u64;
         if (read as u64) < length { Err(PickleProblem::Truncated.into()) } else { Ok(bytes) }
+    }
+
+    fn skip(&mut self, length: u64) -> Result<(), TraceProblem> {
+        let skipped = io::copy(&mut (&mut self.reader).take(length), &mut io::sink())?;
+        self.offset += skipped;
+        if skipped < length { Err(PickleProblem::Truncated.into()) } else { Ok(()) }
     }
 }
 
@@ -207,9 +275,40 @@ fn truncated(error: io::Error) -> TraceProblem {
     }
 }
 
-/// Bytes on the stack and in the memo, as [`Heap::charge`] counts.
-const STACK_BYTES: u64 = 32;
-const MEMO_BYTES: u64 = 64;
+/// What an entry of a hash table takes at most, while the table grows.
+const SPARSE_BYTES: u64 = 96;
+
+/// The objects that instructions can recall by number. Python's writers number them from 0 in order.
+#[derive(Debug, Default)]
+struct Memo {
+    in_order: Vec<Value>,
+    /// Those with other numbers.
+    sparse: HashMap<u32, Value>,
+}
+
+impl Memo {
+    fn get(&self, index: u32) -> Option<Value> {
+        self.in_order.get(index as usize).or_else(|| self.sparse.get(&index)).copied()
+    }
+
+    fn len(&self) -> usize {
+        self.in_order.len() + self.sparse.len()
+    }
+
+    fn set(&mut self, index: u32, value: Value, heap: &mut Heap) -> Result<(), TraceProblem> {
+        let place = index as usize;
+        if let Some(slot) = self.in_order.get_mut(place) {
+            *slot = value;
+        } else if place == self.in_order.len() {
+            heap.account.push(&mut self.in_order, value)?;
+            self.sparse.remove(&index);
+        } else {
+            heap.account.charge(SPARSE_BYTES)?;
+            self.sparse.insert(index, value);
+        }
+        Ok(())
+    }
+}
 
 struct Machine<R> {
     input: Input<R>,
@@ -217,8 +316,8 @@ struct Machine<R> {
     stack: Vec<Value>,
     /// How high the stack was at each open mark.
     marks: Vec<usize>,
-    memo: HashMap<u32, Value>,
-    /// Whether calls are noted. Else they are refused.
+    memo: Memo,
+    /// Whether calls and objects are noted. Otherwise they are refused.
     notes_calls: bool,
 }
 
@@ -233,25 +332,26 @@ impl<R: BufRead> Machine<R> {
             Opcode::Proto => self.check_protocol()?,
             Opcode::Frame => drop(self.input.exact::<8>()?),
             Opcode::Stop => return self.pop("STOP", "a value").map(Some),
-            Opcode::Mark => {
-                self.heap.charge(STACK_BYTES)?;
-                self.marks.push(self.stack.len());
-            }
+            Opcode::Mark => self.heap.account.push(&mut self.marks, self.stack.len())?,
             Opcode::Pop => {
                 // At an open mark, it is the mark that goes.
                 if self.pop("POP", "a value").is_err() {
                     self.take_mark("POP")?;
                 }
             }
-            Opcode::PopMark => drop(self.since_mark("POP_MARK")?),
+            Opcode::PopMark => {
+                let mark = self.take_mark("POP_MARK")?;
+                self.stack.truncate(mark);
+            }
             Opcode::Dup => {
                 let value = self.top("DUP", "a value")?;
                 self.push(value)?;
             }
-            Opcode::None | Opcode::Bool => self.push(Value::Other)?,
+            Opcode::None => self.push(Value::None)?,
+            Opcode::Bool(value) => self.push(Value::Bool(value))?,
             Opcode::Float => {
                 self.input.exact::<8>()?;
-                self.push(Value::Other)?;
+                self.push(Value::Float)?;
             }
             Opcode::Int { bytes } => {
                 let number = self.int(bytes)?;
@@ -263,58 +363,64 @@ impl<R: BufRead> Machine<R> {
             }
             Opcode::Text { length } => {
                 let length = self.length(length)?;
-                self.heap.charge(length)?;
-                let bytes = self.input.bytes(length)?;
-                // Python's texts may hold halves of surrogate pairs, which are no letters.
-                let lossy = |error: FromUtf8Error| String::from_utf8_lossy(error.as_bytes()).into_owned();
-                let text = self.heap.text(String::from_utf8(bytes).unwrap_or_else(lossy))?;
+                let text = self.text(length)?;
+                let text = self.heap.text(text)?;
                 self.push(text)?;
             }
             Opcode::Bytes { length } => {
                 let length = self.length(length)?;
-                self.heap.charge(length)?;
-                drop(self.input.bytes(length)?);
-                self.push(Value::Other)?;
+                self.input.skip(length)?;
+                self.push(Value::Bytes)?;
             }
-            Opcode::EmptyList => self.push_list(Vec::new())?,
+            Opcode::EmptyList => self.push_list(0)?,
             Opcode::Tuple { items } => {
-                let mut tuple = Vec::with_capacity(items);
-                for _ in 0..items {
-                    tuple.push(self.pop("TUPLE1, 2 or 3", "its items")?);
-                }
-                tuple.reverse();
-                self.push_list(tuple)?;
+                let start = self.stack.len().checked_sub(items).filter(|&start| start >= self.floor());
+                let needs = PickleProblem::Stack { opcode: "TUPLE1, 2 or 3", needs: "its items" };
+                self.push_tuple(start.ok_or(needs)?)?;
             }
             Opcode::ListOfMarked => {
-                let items = self.since_mark("LIST or TUPLE")?;
+                let mark = self.take_mark("LIST")?;
+                let items = self.stack.len().saturating_sub(mark);
                 self.push_list(items)?;
             }
+            Opcode::TupleOfMarked => {
+                let mark = self.take_mark("TUPLE")?;
+                self.push_tuple(mark)?;
+            }
             Opcode::Append => {
-                let item = self.pop("APPEND", "an item")?;
-                self.append("APPEND", &[item])?;
+                self.top("APPEND", "an item")?;
+                self.append("APPEND", self.stack.len() - 1)?;
             }
             Opcode::Appends => {
-                let items = self.since_mark("APPENDS")?;
-                self.append("APPENDS", &items)?;
+                let mark = self.take_mark("APPENDS")?;
+                self.append("APPENDS", mark)?;
             }
-            Opcode::EmptyDict => self.push_dict()?,
+            Opcode::EmptyDict => self.push_dict(&[])?,
             Opcode::DictOfMarked => {
-                let items = self.since_mark("DICT")?;
-                self.push_dict()?;
-                self.set_items("DICT", &items)?;
+                let mark = self.take_mark("DICT")?;
+                if !(self.stack.len() - mark).is_multiple_of(2) {
+                    return Err(
+                        PickleProblem::Stack { opcode: "DICT", needs: "a dictionary and pairs" }.into()
+                    );
+                }
+                let dict = self.heap.dict(&self.stack[mark..])?;
+                self.stack.truncate(mark);
+                self.push(dict)?;
             }
             Opcode::SetItem => {
                 let value = self.pop("SETITEM", "a value")?;
                 let key = self.pop("SETITEM", "a key")?;
-                self.set_items("SETITEM", &[key, value])?;
+                let start = self.stack.len();
+                self.stack.extend([key, value]);
+                self.set_items("SETITEM", start)?;
             }
             Opcode::SetItems => {
-                let items = self.since_mark("SETITEMS")?;
-                self.set_items("SETITEMS", &items)?;
+                let mark = self.take_mark("SETITEMS")?;
+                self.set_items("SETITEMS", mark)?;
             }
             Opcode::Recall { bytes } => {
                 let index = self.index(bytes)?;
-                let value = *self.memo.get(&index).ok_or(PickleProblem::Memo { index })?;
+                let value = self.memo.get(index).ok_or(PickleProblem::Memo { index })?;
                 self.push(value)?;
             }
             Opcode::Keep { bytes } => {
@@ -329,22 +435,65 @@ impl<R: BufRead> Machine<R> {
             Opcode::StackGlobal => {
                 let name = self.pop("STACK_GLOBAL", "a name")?;
                 let module = self.pop("STACK_GLOBAL", "a module")?;
-                let text = |value| self.heap.as_text(value).map(str::to_owned);
-                let (Some(module), Some(name)) = (text(module), text(name)) else {
+                let (Some(module), Some(name)) = (self.heap.as_text(module), self.heap.as_text(name)) else {
                     return Err(PickleProblem::Stack { opcode: "STACK_GLOBAL", needs: "two texts" }.into());
                 };
+                if module.len().max(name.len()) > MAX_NAME_BYTES {
+                    return Err(PickleProblem::LongName { most: MAX_NAME_BYTES }.into());
+                }
+                let (module, name) = (module.to_owned(), name.to_owned());
+                self.heap.account.charge((module.len() + name.len()) as u64)?;
                 let global = self.heap.global(module, name)?;
                 self.push(global)?;
             }
             Opcode::Reduce => {
                 let arguments = self.pop("REDUCE", "arguments")?;
                 let function = self.pop("REDUCE", "something to call")?;
-                self.note_call(function, arguments)?;
+                self.note_call("REDUCE", function, arguments)?;
             }
             Opcode::Build => {
-                // What an object keeps beside what it is: nothing that is data.
+                // The attributes of an object, which no reader needs.
                 self.pop("BUILD", "a state")?;
                 self.top("BUILD", "an object")?;
+            }
+            Opcode::NewObject => {
+                let arguments = self.pop("NEWOBJ", "arguments")?;
+                let class = self.pop("NEWOBJ", "a class")?;
+                self.note_call("NEWOBJ", class, arguments)?;
+            }
+            Opcode::NewObjectWithKeywords => {
+                self.pop("NEWOBJ_EX", "keyword arguments")?;
+                let arguments = self.pop("NEWOBJ_EX", "arguments")?;
+                let class = self.pop("NEWOBJ_EX", "a class")?;
+                self.note_call("NEWOBJ_EX", class, arguments)?;
+            }
+            Opcode::ObjectOfMarked => {
+                let mark = self.take_mark("OBJ")?;
+                let needs = PickleProblem::Stack { opcode: "OBJ", needs: "a class" };
+                let class = *self.stack.get(mark).ok_or(needs)?;
+                self.push_tuple(mark + 1)?;
+                let arguments = self.pop("OBJ", "arguments")?;
+                self.stack.truncate(mark);
+                self.note_call("OBJ", class, arguments)?;
+            }
+            Opcode::Instance => {
+                let (module, name) = (self.line()?, self.line()?);
+                let class = self.heap.global(module, name)?;
+                let mark = self.take_mark("INST")?;
+                self.push_tuple(mark)?;
+                let arguments = self.pop("INST", "arguments")?;
+                self.note_call("INST", class, arguments)?;
+            }
+            Opcode::EmptySet => self.push(Value::Set)?,
+            Opcode::AddItems => {
+                let mark = self.take_mark("ADDITEMS")?;
+                self.stack.truncate(mark);
+                self.top("ADDITEMS", "a set")?;
+            }
+            Opcode::FrozenSet => {
+                let mark = self.take_mark("FROZENSET")?;
+                self.stack.truncate(mark);
+                self.push(Value::Set)?;
             }
             Opcode::PersistentId => {
                 let id = self.pop("BINPERSID", "a name")?;
@@ -360,31 +509,74 @@ impl<R: BufRead> Machine<R> {
         Ok(None)
     }
 
-    fn note_call(&mut self, function: Value, arguments: Value) -> Result<(), TraceProblem> {
-        let (global, items) = (self.heap.as_global(function), self.heap.as_list(arguments));
-        match (global, items) {
-            (Some(("collections", "OrderedDict")), Some([])) => self.push_dict(),
-            (Some(_), Some(_)) => {
-                let call = self.heap.call(function, arguments)?;
-                self.push(call)
+    fn note_call(
+        &mut self,
+        opcode: &'static str,
+        function: Value,
+        arguments: Value,
+    ) -> Result<(), TraceProblem> {
+        let (Value::Global(_) | Value::Call(_), Some(items)) = (function, self.heap.as_list(arguments))
+        else {
+            return Err(PickleProblem::Stack { opcode, needs: "a global and a tuple" }.into());
+        };
+        if let Some(("collections", "OrderedDict" | "defaultdict" | "Counter")) =
+            self.heap.as_global(function)
+            && let Some(dict) = self.dict_of(items.last().copied())?
+        {
+            return self.push(dict);
+        }
+        let call = self.heap.call(function, arguments)?;
+        self.push(call)
+    }
+
+    /// The dictionary that a class of `collections` makes of its last argument: nothing, a function that makes missing values, a
+    /// dictionary, or a list of pairs as Python 2 writes it. `None` for another argument.
+    fn dict_of(&mut self, contents: Option<Value>) -> Result<Option<Value>, TraceProblem> {
+        match contents {
+            None | Some(Value::None | Value::Global(_)) => self.heap.dict(&[]).map(Some),
+            Some(dict @ Value::Dict(_)) => Ok(Some(dict)),
+            Some(list @ Value::List(_)) => {
+                let length = self.heap.as_list(list).map_or(0, <[Value]>::len);
+                self.heap.account.charge_for_copies::<Value>(2 * length)?;
+                let mut pairs = Vec::with_capacity(2 * length);
+                for &item in self.heap.as_list(list).unwrap_or_default() {
+                    let Some(pair @ [_, _]) = self.heap.as_list(item) else { return Ok(None) };
+                    pairs.extend_from_slice(pair);
+                }
+                self.heap.dict(&pairs).map(Some)
             }
-            _ => Err(PickleProblem::Stack { opcode: "REDUCE", needs: "a global and a tuple" }.into()),
+            Some(_) => Ok(None),
         }
     }
 
-    /// The text up to the end of the line, of a length that names have.
+    /// A text of this many bytes. Python's texts may contain halves of surrogate pairs, which become replacement characters.
+    fn text(&mut self, length: u64) -> Result<String, TraceProblem> {
+        self.heap.account.charge(length)?;
+        match String::from_utf8(self.input.bytes(length)?) {
+            Ok(text) => Ok(text),
+            Err(error) => {
+                // A replacement character takes three bytes.
+                self.heap.account.charge(length.saturating_mul(3))?;
+                Ok(String::from_utf8_lossy(error.as_bytes()).into_owned())
+            }
+        }
+    }
+
+    /// The text up to the end of the line, no longer than real names are.
     fn line(&mut self) -> Result<String, TraceProblem> {
-        const MOST: usize = 256;
         let mut line = Vec::new();
         loop {
             match self.input.byte()? {
                 b'\n' => break,
-                _ if line.len() == MOST => return Err(PickleProblem::LongName { most: MOST }.into()),
+                _ if line.len() == MAX_NAME_BYTES => {
+                    return Err(PickleProblem::LongName { most: MAX_NAME_BYTES }.into());
+                }
                 byte => line.push(byte),
             }
         }
-        self.heap.charge(line.len() as u64)?;
-        Ok(String::from_utf8_lossy(&line).into_owned())
+        let line = String::from_utf8_lossy(&line).into_owned();
+        self.heap.account.charge(line.len() as u64)?;
+        Ok(line)
     }
 
     fn check_protocol(&mut self) -> Result<(), TraceProblem> {
@@ -393,21 +585,26 @@ impl<R: BufRead> Machine<R> {
     }
 
     fn push(&mut self, value: Value) -> Result<(), TraceProblem> {
-        // What the stack has room for was charged when it first rose so high.
-        if self.stack.len() == self.stack.capacity() {
-            self.heap.charge(STACK_BYTES * self.stack.capacity().max(4) as u64)?;
-        }
-        self.stack.push(value);
-        Ok(())
+        self.heap.account.push(&mut self.stack, value)
     }
 
-    fn push_list(&mut self, items: Vec<Value>) -> Result<(), TraceProblem> {
-        let list = self.heap.list(items)?;
+    /// Replaces the last items of the stack by a list of them.
+    fn push_list(&mut self, items: usize) -> Result<(), TraceProblem> {
+        let start = self.stack.len() - items;
+        let list = self.heap.list(&self.stack[start..])?;
+        self.stack.truncate(start);
         self.push(list)
     }
 
-    fn push_dict(&mut self) -> Result<(), TraceProblem> {
-        let dict = self.heap.dict()?;
+    /// Replaces the items of the stack from `start` on by a tuple of them.
+    fn push_tuple(&mut self, start: usize) -> Result<(), TraceProblem> {
+        let tuple = self.heap.tuple(self.stack.get(start..).unwrap_or_default())?;
+        self.stack.truncate(start);
+        self.push(tuple)
+    }
+
+    fn push_dict(&mut self, pairs: &[Value]) -> Result<(), TraceProblem> {
+        let dict = self.heap.dict(pairs)?;
         self.push(dict)
     }
 
@@ -431,34 +628,44 @@ impl<R: BufRead> Machine<R> {
         self.marks.pop().ok_or_else(|| PickleProblem::Stack { opcode, needs: "a mark" }.into())
     }
 
-    /// Takes everything above the last mark, and the mark.
-    fn since_mark(&mut self, opcode: &'static str) -> Result<Vec<Value>, TraceProblem> {
-        let mark = self.take_mark(opcode)?;
-        Ok(self.stack.split_off(mark.min(self.stack.len())))
+    /// Appends the items of the stack from `start` on to the list below them.
+    fn append(&mut self, opcode: &'static str, start: usize) -> Result<(), TraceProblem> {
+        let list = self.below(opcode, start, "a list")?;
+        let items = self.stack.get(start..).unwrap_or_default();
+        if !self.heap.extend(list, items)? && !self.is_object(list) {
+            return Err(PickleProblem::Stack { opcode, needs: "a list" }.into());
+        }
+        self.stack.truncate(start);
+        Ok(())
     }
 
-    fn append(&mut self, opcode: &'static str, items: &[Value]) -> Result<(), TraceProblem> {
-        let list = self.top(opcode, "a list")?;
-        if self.heap.extend(list, items)? {
-            return Ok(());
+    /// Sets the alternating keys and values of the stack from `start` on in the dictionary below them.
+    fn set_items(&mut self, opcode: &'static str, start: usize) -> Result<(), TraceProblem> {
+        let dict = self.below(opcode, start, "a dictionary and pairs")?;
+        let items = self.stack.get(start..).unwrap_or_default();
+        let is_set = items.len().is_multiple_of(2) && (self.heap.set(dict, items)? || self.is_object(dict));
+        if !is_set {
+            return Err(PickleProblem::Stack { opcode, needs: "a dictionary and pairs" }.into());
         }
-        Err(PickleProblem::Stack { opcode, needs: "a list" }.into())
+        self.stack.truncate(start);
+        Ok(())
     }
 
-    fn set_items(&mut self, opcode: &'static str, items: &[Value]) -> Result<(), TraceProblem> {
-        let dict = self.top(opcode, "a dictionary")?;
-        if items.len().is_multiple_of(2) && self.heap.set(dict, items)? {
-            return Ok(());
-        }
-        Err(PickleProblem::Stack { opcode, needs: "a dictionary and pairs" }.into())
+    /// The value below the place `start` of the stack, within the last open mark.
+    fn below(&self, opcode: &'static str, start: usize, needs: &'static str) -> Result<Value, TraceProblem> {
+        let place = start.checked_sub(1).filter(|&place| place >= self.floor());
+        let value = place.and_then(|place| self.stack.get(place));
+        value.copied().ok_or_else(|| PickleProblem::Stack { opcode, needs }.into())
+    }
+
+    /// Whether a value is an object of a class, whose items and entries no reader needs.
+    const fn is_object(&self, value: Value) -> bool {
+        self.notes_calls && matches!(value, Value::Call(_))
     }
 
     fn keep(&mut self, index: u32) -> Result<(), TraceProblem> {
         let value = self.top("a memo opcode", "a value")?;
-        if self.memo.insert(index, value).is_none() {
-            self.heap.charge(MEMO_BYTES)?;
-        }
-        Ok(())
+        self.memo.set(index, value, &mut self.heap)
     }
 
     /// An unsigned number of 1 or 4 bytes that names something kept.
@@ -482,7 +689,7 @@ impl<R: BufRead> Machine<R> {
             2 => Value::Natural(u16::from_le_bytes(self.input.exact()?).into()),
             _ => {
                 let number = i32::from_le_bytes(self.input.exact()?);
-                u64::try_from(number).map_or(Value::Other, Value::Natural)
+                u64::try_from(number).map_or(Value::Integer, Value::Natural)
             }
         })
     }
@@ -498,7 +705,7 @@ impl<R: BufRead> Machine<R> {
         let negative = bytes.last().is_some_and(|&last| last >= 0x80);
         let (low, high) = bytes.split_at(bytes.len().min(8));
         if negative || high.iter().any(|&byte| byte != 0) {
-            return Ok(Value::Other);
+            return Ok(Value::Integer);
         }
         let mut number = [0; 8];
         number.iter_mut().zip(low).for_each(|(to, &from)| *to = from);

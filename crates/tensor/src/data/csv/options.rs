@@ -1,5 +1,7 @@
 //! How to read a CSV file, and how much of it.
 
+use crate::gzip;
+
 /// Which column is the label.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LabelColumn {
@@ -65,7 +67,8 @@ impl TargetColumns {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CsvOptions {
-    /// Which column is the label: a whole number. The others are features: finite numbers, of which a row has one or more.
+    /// Which column is the label: a whole number, which may be written as a float (`1.0`). The others are features: finite numbers, of
+    /// which a row has one or more.
     pub label: LabelColumn,
     /// Which columns are targets. Where this is set, no column is a label.
     pub targets: Option<TargetColumns>,
@@ -83,11 +86,13 @@ pub struct CsvOptions {
     pub max_line_bytes: usize,
     /// The most lines that are no rows: blank ones, the header, all but one of a row whose quoted fields span several.
     pub max_idle_lines: usize,
+    /// The most decompressed bytes for each byte of a compressed file. Up to 64 MiB are always read.
+    pub max_ratio: u64,
 }
 
 impl Default for CsvOptions {
-    /// The label last, no header, commas; at most 2²⁸ numbers (1 GiB), 65,536 columns, 1 MiB a line and 2²⁰ lines that are no
-    /// rows.
+    /// The label last, no header, commas; at most 2²⁸ numbers (1 GiB), 65,536 columns, 1 MiB a line, 2²⁰ lines that are no rows, and a
+    /// ratio of 256.
     fn default() -> Self {
         Self {
             label: LabelColumn::Last,
@@ -99,6 +104,7 @@ impl Default for CsvOptions {
             max_values: 1 << 28,
             max_line_bytes: 1 << 20,
             max_idle_lines: 1 << 20,
+            max_ratio: gzip::RATIO,
         }
     }
 }
@@ -164,6 +170,13 @@ impl CsvOptions {
     #[must_use]
     pub const fn with_max_idle_lines(mut self, max_idle_lines: usize) -> Self {
         self.max_idle_lines = max_idle_lines;
+        self
+    }
+
+    /// The same with at most `max_ratio` decompressed bytes for each byte of a compressed file.
+    #[must_use]
+    pub const fn with_max_ratio(mut self, max_ratio: u64) -> Self {
+        self.max_ratio = max_ratio;
         self
     }
 }

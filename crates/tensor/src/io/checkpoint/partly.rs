@@ -1,5 +1,7 @@
 //! A module that takes from a checkpoint what it has in common with it.
 
+use std::mem::take;
+
 use super::{Checkpoint, expected};
 use crate::error::Result;
 use crate::io::mismatch::{Mismatch, PARAMETERS};
@@ -45,15 +47,15 @@ impl Checkpoint {
     /// else as [`restore`](Self::restore).
     pub fn restore_partly(&self, module: &(impl Module + ?Sized)) -> Result<PartlyRestored> {
         let expected = expected(module);
-        let Mismatch { what, missing, unexpected, different } =
-            Mismatch::between(PARAMETERS, &expected, &self.parameters);
-        let nothing_in_common = missing.len() == expected.len() && !expected.is_empty();
+        let mut mismatch = Mismatch::between(PARAMETERS, &expected, &self.parameters);
+        let nothing_in_common = mismatch.missing.len() == expected.len() && !expected.is_empty();
         if nothing_in_common {
-            return Err(Box::new(Mismatch { what, missing, unexpected, different }).into());
+            mismatch.skipped.clone_from(&self.skipped);
+            return Err(Box::new(mismatch).into());
         }
-        if !different.is_empty() {
-            let (missing, unexpected) = (Vec::new(), Vec::new());
-            return Err(Box::new(Mismatch { what, missing, unexpected, different }).into());
+        let (missing, unexpected) = (take(&mut mismatch.missing), take(&mut mismatch.unexpected));
+        if !mismatch.different.is_empty() {
+            return Err(Box::new(mismatch).into());
         }
         self.apply(module)?;
         Ok(PartlyRestored { missing, unexpected })

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::NpyLimits;
 use crate::dtype::DType;
+use crate::file_kind;
 use crate::io::stored::{Kind, Stored};
 use crate::io::{Array, FileError};
 use crate::shape::{MAX_RANK, Shape};
@@ -32,16 +33,12 @@ const KINDS: [(Kind, &str); 12] = [
     (Kind::U64, "u8"),
 ];
 
-/// What NumPy's name says, as `<f4` or `>u2`. A byte has no order, and may bear any mark of one.
+/// The type that NumPy's name describes, as `<f4` or `>u2`. Without an order, or with `|` or `=`, the low byte comes first, as on the
+/// machines that NumPy runs on.
 fn stored(descr: &str, fortran: bool) -> Option<Stored> {
-    let (order, name) = descr.split_at_checked(1)?;
+    let name = descr.strip_prefix(['<', '>', '|', '=']).unwrap_or(descr);
     let &(kind, _) = KINDS.iter().find(|(_, known)| *known == name)?;
-    let high_byte_first = match order {
-        "<" => false,
-        ">" => true,
-        "|" | "=" if kind.size() == 1 => false,
-        _ => return None,
-    };
+    let high_byte_first = descr.starts_with('>') && kind.size() > 1;
     Some(Stored { kind, high_byte_first, fortran })
 }
 
@@ -65,7 +62,9 @@ impl Header {
         let read = source.read_exact(&mut start);
         read.map_err(|error| FileError::read(path, 0, "the magic string and the version", &error))?;
         if start[..6] != MAGIC {
-            return Err(FileError::malformed(path, 0, "it does not begin as files of NumPy do"));
+            let problem = file_kind::mistaken_or_text(&start, "a .npy file");
+            let problem = problem.unwrap_or_else(|| "it does not begin as files of NumPy do".to_owned());
+            return Err(FileError::malformed(path, 0, problem));
         }
         // Version 1 has a length of two bytes, 2 one of four, and 3 is 2 in another encoding.
         let mut length = [0; 4];
@@ -98,6 +97,10 @@ impl Header {
             name: "the array".to_owned(),
             dtype: fields.descr.clone(),
         })?;
+        if fields.axes > MAX_RANK {
+            let (path, name) = (path.to_owned(), "the array".to_owned());
+            return Err(FileError::TooManyAxes { path, name, axes: fields.axes });
+        }
         let shape = Shape::new(&fields.shape).map_err(|error| whole(error.to_string()))?;
         Ok(Self { stored, shape, data_start: begin + length })
     }
@@ -108,7 +111,9 @@ impl Header {
 struct Fields {
     descr: String,
     fortran: bool,
+    /// The sizes of the first axes, as many as tensors have.
     shape: Vec<usize>,
+    axes: usize,
 }
 
 /// What is wrong, and at which byte of the header.
@@ -132,9 +137,9 @@ impl Parser<'_> {
             }
             self.expect(b':')?;
             match key.as_str() {
-                "descr" => fields.descr = self.string()?,
+                "descr" => fields.descr = self.element_type()?,
                 "fortran_order" => fields.fortran = self.truth()?,
-                "shape" => fields.shape = self.sizes()?,
+                "shape" => (fields.shape, fields.axes) = self.sizes()?,
                 _ => return Err((at, format!("an unknown key, {key:?}"))),
             }
             seen.push(key);
@@ -174,6 +179,29 @@ impl Parser<'_> {
         if self.accept(byte) { Ok(()) } else { self.problem(&format!("{:?}", char::from(byte))) }
     }
 
+    /// A text, or the list of a structured type's fields, as it is written.
+    fn element_type(&mut self) -> Result<String, Problem> {
+        self.skip_space();
+        let rest = &self.text[self.at..];
+        if rest.first() != Some(&b'[') {
+            // Python 2 may mark a text as Unicode.
+            self.at += usize::from(matches!(rest, [b'u', b'\'' | b'"', ..]));
+            return self.string();
+        }
+        let mut depth = 0_usize;
+        let end = rest.iter().position(|byte| {
+            match byte {
+                b'[' => depth += 1,
+                b']' => depth -= 1,
+                _ => {}
+            }
+            depth == 0
+        });
+        let Some(end) = end else { return self.problem("the end of a list") };
+        self.at += end + 1;
+        Ok(format!("structured {}", String::from_utf8_lossy(&rest[..=end])))
+    }
+
     /// A text of printable ASCII without escapes.
     fn string(&mut self) -> Result<String, Problem> {
         let quote = if self.accept(b'\'') {
@@ -181,7 +209,7 @@ impl Parser<'_> {
         } else if self.accept(b'"') {
             b'"'
         } else {
-            return self.problem("a text (structured element types are not read)");
+            return self.problem("a text");
         };
         let rest = &self.text[self.at..];
         let Some(end) = rest.iter().position(|&byte| byte == quote) else {
@@ -206,29 +234,32 @@ impl Parser<'_> {
         self.problem("True or False")
     }
 
-    /// `()`, `(3,)` or `(2, 3)`.
-    fn sizes(&mut self) -> Result<Vec<usize>, Problem> {
+    /// `()`, `(3,)` or `(2, 3)`: the sizes of as many axes as tensors have, and the number of all axes.
+    fn sizes(&mut self) -> Result<(Vec<usize>, usize), Problem> {
         self.expect(b'(')?;
-        let mut sizes = Vec::new();
+        let (mut sizes, mut axes) = (Vec::new(), 0);
         while !self.accept(b')') {
-            if sizes.len() == MAX_RANK {
-                return self.problem(&format!("at most {MAX_RANK} sizes"));
+            let size = self.number()?;
+            axes += 1;
+            if axes <= MAX_RANK {
+                sizes.push(size);
             }
-            sizes.push(self.number()?);
             if !self.accept(b',') {
                 self.expect(b')')?;
                 break;
             }
         }
-        Ok(sizes)
+        Ok((sizes, axes))
     }
 
+    /// A size. Python 2 marks long integers by an `L`.
     fn number(&mut self) -> Result<usize, Problem> {
         self.skip_space();
         let digits = self.text[self.at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
         let text = std::str::from_utf8(&self.text[self.at..self.at + digits]).unwrap_or_default();
         let Ok(number) = text.parse() else { return self.problem("a size") };
         self.at += digits;
+        self.at += usize::from(self.text.get(self.at) == Some(&b'L'));
         Ok(number)
     }
 }

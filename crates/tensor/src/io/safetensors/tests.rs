@@ -141,3 +141,33 @@ fn files_cut_or_changed_at_any_byte_keep_every_promise() {
         }
     }
 }
+
+#[test]
+fn tensors_of_other_types_are_skipped_and_listed() {
+    let header = r#"{"__metadata__":null,
+        "axes":{"dtype":"U8","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,1]},
+        "f8":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[1,3],"more":[{}]},
+        "u64":{"dtype":"U64","shape":[1],"data_offsets":[3,11]},
+        "w":{"dtype":"U8","shape":[2],"data_offsets":[11,13]}}"#;
+    let mut whole = file(header, 0);
+    whole.extend([[0; 3].as_slice(), &[255; 8], &[7, 8]].concat());
+    let read = read(&whole).unwrap();
+    assert_eq!(read.arrays["w"], Array::from_slice(&[7u8, 8], [2]).unwrap());
+    let skipped: Vec<String> = read.skipped.iter().map(ToString::to_string).collect();
+    let expected = [
+        "axes (array): it has 9 axes, more than tensors have",
+        "f8 (F8_E4M3): tensors do not have this element type",
+        "u64 (u64): i64 does not hold the element 18446744073709551615 at [0]",
+    ];
+    assert_eq!(skipped, expected);
+    assert!(self::read(&whole[..whole.len() - 12]).is_err(), "the elements of f8 are cut off");
+}
+
+#[test]
+fn metadata_are_limited_like_tensors() {
+    let limits = SafetensorsLimits { tensors: 2, ..SafetensorsLimits::default() };
+    let read = |header: &str| read_safetensors_from(&file(header, 0)[..], "f", &limits);
+    assert_eq!(read(r#"{"__metadata__":{"a":"1","b":"2"}}"#).unwrap().metadata.len(), 2);
+    let error = read(r#"{"__metadata__":{"a":"1","b":"2","c":"3"}}"#).unwrap_err();
+    assert!(matches!(error, FileError::TooLarge { what: "texts of metadata", limit: 2, .. }), "{error}");
+}

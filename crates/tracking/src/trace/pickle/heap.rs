@@ -1,116 +1,121 @@
-//! The objects of a pickle, all in one place, and what they take.
+//! The objects of a pickle, all in one place, and the memory that they take.
 
+use super::account::Account;
 use crate::trace::TraceProblem;
 
 /// An object, or the number of one in its pickle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Value {
-    /// A whole number from 0 to 2⁶⁴ - 1.
+    /// `None`.
+    None,
+    /// A boolean.
+    Bool(bool),
+    /// An integer from 0 to 2⁶⁴ - 1.
     Natural(u64),
+    /// A negative integer, or one from 2⁶⁴ on.
+    Integer,
+    /// A float.
+    Float,
+    /// Bytes, whose contents are skipped.
+    Bytes,
     /// A text.
     Text(u32),
-    /// A list or a tuple.
+    /// A list.
     List(u32),
+    /// A tuple.
+    Tuple(u32),
     /// A dictionary.
     Dict(u32),
-    /// Something that could be called.
+    /// A set, whose items are skipped.
+    Set,
+    /// A function or a class.
     Global(u32),
-    /// A call that is not made.
+    /// A call that is not made, or an object that is not created.
     Call(u32),
-    /// Something that is kept outside.
+    /// A reference to an object outside of the pickle.
     Persistent(u32),
-    /// Something that nobody needs: nothing, a truth value, bytes, another number.
-    Other,
 }
 
-/// Charges for objects in bytes, with what the vectors below may hold in reserve.
-const TEXT_BYTES: u64 = 40;
-const CONTAINER_BYTES: u64 = 48;
-const ITEM_BYTES: u64 = 32;
-
-/// All texts, lists and dictionaries.
+/// All texts, lists, tuples and dictionaries.
 #[derive(Debug, Default)]
 pub(in crate::trace) struct Heap {
+    pub(super) account: Account,
     texts: Vec<String>,
+    /// Lists and tuples.
     lists: Vec<Vec<Value>>,
-    /// Keys and values by turns, in the order in which they were set.
+    /// Alternating keys and values, in the order in which they were set.
     dicts: Vec<Vec<Value>>,
     /// Modules and names.
     globals: Vec<(String, String)>,
-    /// What would be called, and its arguments.
+    /// Functions or classes, and their arguments.
     calls: Vec<(Value, Value)>,
-    /// What names each.
+    /// The ids of objects outside.
     persistents: Vec<Value>,
-    held: u64,
-    limit: u64,
+}
+
+/// Adds an object to the ones of its kind and returns its number.
+fn add<T>(account: &mut Account, objects: &mut Vec<T>, object: T) -> Result<u32, TraceProblem> {
+    let number = u32::try_from(objects.len()).map_err(|_| account.too_much())?;
+    account.push(objects, object)?;
+    Ok(number)
 }
 
 impl Heap {
     pub(super) fn new(limit: u64) -> Self {
-        Self { limit, ..Self::default() }
+        Self { account: Account::new(limit), ..Self::default() }
     }
 
-    /// Counts bytes that are about to be taken.
-    pub(super) fn charge(&mut self, bytes: u64) -> Result<(), TraceProblem> {
-        self.held = self.held.saturating_add(bytes);
-        if self.held > self.limit { Err(TraceProblem::TooMuchHeld { limit: self.limit }) } else { Ok(()) }
-    }
-
-    /// A text, whose length was charged for already.
+    /// A text, whose length was charged before.
     pub(super) fn text(&mut self, text: String) -> Result<Value, TraceProblem> {
-        self.charge(TEXT_BYTES)?;
-        self.texts.push(text);
-        self.number_of(self.texts.len()).map(Value::Text)
+        add(&mut self.account, &mut self.texts, text).map(Value::Text)
     }
 
-    pub(super) fn list(&mut self, items: Vec<Value>) -> Result<Value, TraceProblem> {
-        self.charge(CONTAINER_BYTES + ITEM_BYTES * items.len() as u64)?;
-        self.lists.push(items);
-        self.number_of(self.lists.len()).map(Value::List)
+    pub(super) fn list(&mut self, items: &[Value]) -> Result<Value, TraceProblem> {
+        self.add_items(items).map(Value::List)
     }
 
-    pub(super) fn dict(&mut self) -> Result<Value, TraceProblem> {
-        self.charge(CONTAINER_BYTES)?;
-        self.dicts.push(Vec::new());
-        self.number_of(self.dicts.len()).map(Value::Dict)
+    pub(super) fn tuple(&mut self, items: &[Value]) -> Result<Value, TraceProblem> {
+        self.add_items(items).map(Value::Tuple)
     }
 
-    /// Something to call, the length of whose names was charged for already.
+    fn add_items(&mut self, items: &[Value]) -> Result<u32, TraceProblem> {
+        let mut own = Vec::new();
+        self.account.extend(&mut own, items)?;
+        add(&mut self.account, &mut self.lists, own)
+    }
+
+    pub(super) fn dict(&mut self, pairs: &[Value]) -> Result<Value, TraceProblem> {
+        let mut own = Vec::new();
+        self.account.extend(&mut own, pairs)?;
+        add(&mut self.account, &mut self.dicts, own).map(Value::Dict)
+    }
+
+    /// A function or class, whose names were charged before.
     pub(super) fn global(&mut self, module: String, name: String) -> Result<Value, TraceProblem> {
-        self.charge(2 * TEXT_BYTES + (module.len() + name.len()) as u64)?;
-        self.globals.push((module, name));
-        self.number_of(self.globals.len()).map(Value::Global)
+        add(&mut self.account, &mut self.globals, (module, name)).map(Value::Global)
     }
 
     pub(super) fn call(&mut self, function: Value, arguments: Value) -> Result<Value, TraceProblem> {
-        self.charge(2 * ITEM_BYTES)?;
-        self.calls.push((function, arguments));
-        self.number_of(self.calls.len()).map(Value::Call)
+        add(&mut self.account, &mut self.calls, (function, arguments)).map(Value::Call)
     }
 
     pub(super) fn persistent(&mut self, id: Value) -> Result<Value, TraceProblem> {
-        self.charge(ITEM_BYTES)?;
-        self.persistents.push(id);
-        self.number_of(self.persistents.len()).map(Value::Persistent)
+        add(&mut self.account, &mut self.persistents, id).map(Value::Persistent)
     }
 
     /// Appends to a list; `false` if the value is none.
     pub(super) fn extend(&mut self, list: Value, items: &[Value]) -> Result<bool, TraceProblem> {
-        self.charge(ITEM_BYTES * items.len() as u64)?;
         let Value::List(number) = list else { return Ok(false) };
         let Some(list) = self.lists.get_mut(number as usize) else { return Ok(false) };
-        list.extend_from_slice(items);
-        Ok(true)
+        self.account.extend(list, items).map(|()| true)
     }
 
-    /// Sets keys and values, by turns, of a dictionary; `false` if the value is none.
+    /// Sets alternating keys and values of a dictionary; `false` if the value is none.
     pub(super) fn set(&mut self, dict: Value, items: &[Value]) -> Result<bool, TraceProblem> {
-        self.charge(ITEM_BYTES * items.len() as u64)?;
         let Value::Dict(number) = dict else { return Ok(false) };
         let Some(dict) = self.dicts.get_mut(number as usize) else { return Ok(false) };
-        dict.extend_from_slice(items);
-        Ok(true)
+        self.account.extend(dict, items).map(|()| true)
     }
 
     /// A text's letters.
@@ -121,7 +126,7 @@ impl Heap {
 
     /// A list's or tuple's items.
     pub(in crate::trace) fn as_list(&self, value: Value) -> Option<&[Value]> {
-        let Value::List(number) = value else { return None };
+        let (Value::List(number) | Value::Tuple(number)) = value else { return None };
         self.lists.get(number as usize).map(Vec::as_slice)
     }
 
@@ -154,14 +159,14 @@ impl Heap {
         self.persistents.get(number as usize).copied()
     }
 
-    /// A dictionary's keys and values, by turns.
+    /// A dictionary's keys and values, alternating.
     pub(super) fn pairs(&self, value: Value) -> Option<&[Value]> {
         let Value::Dict(number) = value else { return None };
         self.dicts.get(number as usize).map(Vec::as_slice)
     }
 
-    /// The number of the last of `length` objects.
-    fn number_of(&self, length: usize) -> Result<u32, TraceProblem> {
-        u32::try_from(length - 1).map_err(|_| TraceProblem::TooMuchHeld { limit: self.limit })
+    /// The ids of all objects outside, in the order in which they appear.
+    pub(super) fn persistents(&self) -> &[Value] {
+        &self.persistents
     }
 }

@@ -12,7 +12,7 @@ pub(super) enum Opcode {
     PopMark,
     Dup,
     None,
-    Bool,
+    Bool(bool),
     Float,
     Int { bytes: usize },
     Long { length: usize },
@@ -21,6 +21,7 @@ pub(super) enum Opcode {
     EmptyList,
     Tuple { items: usize },
     ListOfMarked,
+    TupleOfMarked,
     Append,
     Appends,
     EmptyDict,
@@ -35,6 +36,13 @@ pub(super) enum Opcode {
     Reduce,
     Build,
     PersistentId,
+    NewObject,
+    NewObjectWithKeywords,
+    ObjectOfMarked,
+    Instance,
+    EmptySet,
+    AddItems,
+    FrozenSet,
 }
 
 impl Opcode {
@@ -48,7 +56,8 @@ impl Opcode {
             b'1' => Self::PopMark,
             b'2' => Self::Dup,
             b'N' => Self::None,
-            0x88 | 0x89 => Self::Bool,
+            0x88 => Self::Bool(true),
+            0x89 => Self::Bool(false),
             b'G' => Self::Float,
             b'K' => Self::Int { bytes: 1 },
             b'M' => Self::Int { bytes: 2 },
@@ -66,7 +75,8 @@ impl Opcode {
             0x85 => Self::Tuple { items: 1 },
             0x86 => Self::Tuple { items: 2 },
             0x87 => Self::Tuple { items: 3 },
-            b'l' | b't' => Self::ListOfMarked,
+            b'l' => Self::ListOfMarked,
+            b't' => Self::TupleOfMarked,
             b'a' => Self::Append,
             b'e' => Self::Appends,
             b'}' => Self::EmptyDict,
@@ -84,7 +94,7 @@ impl Opcode {
 }
 
 impl Opcode {
-    /// An instruction that names something to call, calls it, or changes what came of it.
+    /// An instruction that makes something other than plain data, or changes it: a call, an object, a set.
     pub(super) const fn of_call(code: u8) -> Option<Self> {
         Some(match code {
             b'c' => Self::Global,
@@ -92,6 +102,13 @@ impl Opcode {
             b'R' => Self::Reduce,
             b'b' => Self::Build,
             b'Q' => Self::PersistentId,
+            0x81 => Self::NewObject,
+            0x92 => Self::NewObjectWithKeywords,
+            b'o' => Self::ObjectOfMarked,
+            b'i' => Self::Instance,
+            0x8f => Self::EmptySet,
+            0x90 => Self::AddItems,
+            0x91 => Self::FrozenSet,
             _ => return None,
         })
     }

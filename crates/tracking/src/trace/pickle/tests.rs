@@ -24,15 +24,15 @@ fn numbers_of_every_length_are_read_and_those_no_trace_has_are_passed_over() {
         (b"K\xff.", Value::Natural(255)),
         (b"M\x01\x02.", Value::Natural(0x201)),
         (b"J\xff\xff\xff\x7f.", Value::Natural(0x7fff_ffff)),
-        (b"J\xff\xff\xff\xff.", Value::Other),
+        (b"J\xff\xff\xff\xff.", Value::Integer),
         (b"\x8a\x00.", Value::Natural(0)),
         (b"\x8a\x06\x00\x00\x00\x00\x00\x7f.", Value::Natural(0x7f00_0000_0000)),
         (b"\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00.", Value::Natural(u64::MAX)),
-        (b"\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01.", Value::Other),
-        (b"\x8a\x01\xff.", Value::Other),
+        (b"\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01.", Value::Integer),
+        (b"\x8a\x01\xff.", Value::Integer),
         (b"\x8b\x02\x00\x00\x00\x34\x12.", Value::Natural(0x1234)),
-        (b"G\x3f\xe0\x00\x00\x00\x00\x00\x00.", Value::Other),
-        (b"\x88.", Value::Other),
+        (b"G\x3f\xe0\x00\x00\x00\x00\x00\x00.", Value::Float),
+        (b"\x88.", Value::Bool(true)),
     ];
     for (instructions, expected) in cases {
         assert_eq!(value(instructions).1, expected, "{instructions:?}");
@@ -219,4 +219,59 @@ fn calls_of_what_is_no_function_or_with_no_arguments_are_errors() {
     let many = [&b"\x80\x02"[..], &b"ca\nb\n".repeat(100)].concat();
     let refused = Pickle::read(&many[..], 1000).unwrap_err();
     assert!(matches!(refused.problem, TraceProblem::TooMuchHeld { limit: 1000 }), "{refused}");
+}
+
+fn class(instructions: &[u8]) -> String {
+    let bytes = [b"\x80\x04", instructions].concat();
+    let pickle = Pickle::read(&bytes[..], 64 * KIB).unwrap();
+    pickle.class(pickle.root())
+}
+
+#[test]
+fn objects_are_noted_with_their_class() {
+    let cases: [(&[u8], &str); 14] = [
+        // argparse.Namespace, with its attributes.
+        (b"cargparse\nNamespace\n)\x81}K\x01K\x02sb.", "argparse.Namespace"),
+        (b"ca\nB\n)}\x92.", "a.B"),
+        (b"(ca\nB\nK\x01o.", "a.B"),
+        (b"(K\x01ia\nB\n.", "a.B"),
+        // A subclass of list or dict that is filled.
+        (b"ca\nB\n)\x81(K\x01K\x02eK\x03a.", "a.B"),
+        (b"ca\nB\n)\x81(K\x01K\x02uK\x01K\x02s.", "a.B"),
+        (b"\x8f(K\x01\x90.", "set"),
+        (b"(K\x01\x91.", "set"),
+        (b"c_codecs\nencode\nX\x01\0\0\0aX\x06\0\0\0latin1\x86R.", "bytes"),
+        (b"ccopy_reg\n_reconstructor\nca\nB\nc__builtin__\nobject\nN\x87R.", "a.B"),
+        (b"cbuiltins\ncomplex\n)R.", "complex"),
+        (b"ctorch\nfloat32\n.", "torch.float32"),
+        (b"K\x01K\x02\x86.", "tuple"),
+        (b"N.", "NoneType"),
+    ];
+    for (instructions, expected) in cases {
+        assert_eq!(class(instructions), expected, "{instructions:?}");
+    }
+}
+
+#[test]
+fn dictionaries_of_collections_are_dictionaries() {
+    let pair = [Value::Natural(1), Value::Natural(2)];
+    let cases: [&[u8]; 4] = [
+        b"ccollections\nOrderedDict\n)RK\x01K\x02s.",
+        // As Python 2 writes it: a list of pairs.
+        b"ccollections\nOrderedDict\n(](](K\x01K\x02eetR.",
+        b"ccollections\ndefaultdict\ncbuiltins\nlist\n\x85RK\x01K\x02s.",
+        b"ccollections\nCounter\n}K\x01K\x02s\x85R.",
+    ];
+    for (number, instructions) in cases.into_iter().enumerate() {
+        let bytes = [b"\x80\x02", instructions].concat();
+        let pickle = Pickle::read(&bytes[..], 64 * KIB).unwrap();
+        assert_eq!(pickle.entries(pickle.root()), Some(&pair[..]), "{number}");
+    }
+}
+
+#[test]
+fn memo_numbers_may_come_in_any_order() {
+    let (heap, list) = value(b"](K\x01q\x05K\x02q\x00K\x03\x94h\x05h\x00h\x02e.");
+    let numbers = [1, 2, 3, 1, 2, 3].map(Value::Natural);
+    assert_eq!(heap.as_list(list), Some(&numbers[..]));
 }

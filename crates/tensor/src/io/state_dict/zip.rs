@@ -1,0 +1,149 @@
+//! The format since PyTorch 1.6: a zip archive with a pickle, `data.pkl`, and a file for each storage, `data/0` and so on.
+
+use std::collections::BTreeMap;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use highwater_tracking::pickle::Pickle;
+
+use super::{Left, Reading};
+use crate::io::FileError;
+use crate::io::archive::{Archive, ArchiveLimits, Entry, Source};
+use crate::io::skipped::Loaded;
+
+/// The first bytes of every zip archive with something in it.
+pub(super) const MAGIC: &[u8] = b"PK\x03\x04";
+
+/// The largest of the small files in the archive, in bytes.
+const SMALL: u64 = 64;
+
+/// The most files beside those of the storages. TorchScript archives have many, and are refused by name.
+const OTHER_FILES: usize = 10_000;
+
+pub(super) fn read(source: &mut dyn Source, reading: &Reading<'_>) -> Result<Loaded, FileError> {
+    let entries = reading.limits.tensors.saturating_add(OTHER_FILES);
+    // Nothing compressed is read.
+    let limits = ArchiveLimits { what: "files", entries, ratio: u64::MAX };
+    let archive = Archive::open(source, reading.path, &limits)?;
+    let files = Files::new(&archive, reading.path)?;
+    let high_byte_first = files.is_high_byte_first()?;
+    let (pickle, pickle_bytes) = files.pickle(reading)?;
+    let (tensors, mut collector) = reading.tensors(&pickle, pickle_bytes)?;
+    drop(pickle);
+    let mut left = Left::new(reading);
+    for (key, tensors) in tensors {
+        // A storage that several tensors share is read once, and not at all if no element is needed.
+        let needed = tensors.iter().filter(|(_, tensor)| tensor.bytes() > 0);
+        let bytes = needed.map(|(_, tensor)| tensor.storage_bytes).max();
+        left.take_stored(bytes.unwrap_or(0), reading)?;
+        let storage = bytes.map_or_else(|| Ok(Vec::new()), |bytes| files.storage(&key, bytes))?;
+        left.add(tensors, &storage, high_byte_first, reading, &mut collector)?;
+    }
+    collector.finish()
+}
+
+/// The files inside, all in one folder.
+struct Files<'a> {
+    archive: &'a Archive<'a>,
+    by_name: BTreeMap<&'a str, &'a Entry>,
+    folder: &'a str,
+    path: &'a Path,
+}
+
+impl<'a> Files<'a> {
+    fn new(archive: &'a Archive<'a>, path: &'a Path) -> Result<Self, FileError> {
+        let refused = |problem: &str| Err(FileError::malformed(path, 0, problem));
+        let names = || archive.entries().iter().map(|entry| &*entry.name);
+        let mut folders = names().filter_map(|name| name.strip_suffix("data.pkl"));
+        let (Some(folder), None) = (folders.next(), folders.next()) else {
+            if names().any(|name| name.ends_with(".npy")) {
+                return refused("this is a NumPy archive: `read_npz` reads it");
+            }
+            return refused("there is not one data.pkl in it: PyTorch has not written this");
+        };
+        let is_script = |name: &str| {
+            let name = name.strip_prefix(folder).unwrap_or_default();
+            name == "constants.pkl" || name.starts_with("code/")
+        };
+        if names().any(is_script) {
+            return refused(
+                "this is a TorchScript archive, which holds a program: in Python, save its state dict with \
+                 torch.save(torch.jit.load(path).state_dict(), path)",
+            );
+        }
+        let by_name = archive.entries().iter().map(|entry| (&entry.name[..], entry)).collect();
+        Ok(Self { archive, by_name, folder, path })
+    }
+
+    fn named(&self, file: &str) -> String {
+        format!("{}/{}{file}", self.path.display(), self.folder)
+    }
+
+    fn entry(&self, file: &str) -> Option<&'a Entry> {
+        self.by_name.get(&*format!("{}{file}", self.folder)).copied()
+    }
+
+    /// A file inside, and its size according to the directory.
+    fn open(&self, file: &str) -> Result<(Box<dyn Read + 'a>, u64), FileError> {
+        let Some(entry) = self.entry(file) else {
+            return Err(FileError::malformed(self.path, 0, format!("{}{file} is not in it", self.folder)));
+        };
+        let named = self.named(file);
+        // Files that are not compressed are no larger than the archive.
+        if !entry.is_stored() {
+            let problem = "it is compressed, as PyTorch does not write it";
+            return Err(FileError::malformed(named.as_ref(), 0, problem));
+        }
+        Ok((self.archive.contents(entry, named.as_ref())?, entry.size))
+    }
+
+    /// Whether elements have their high byte first. Old files do not say, and come from machines that put it last.
+    fn is_high_byte_first(&self) -> Result<bool, FileError> {
+        if self.entry("byteorder").is_none() {
+            return Ok(false);
+        }
+        let (named, (file, _)) = (self.named("byteorder"), self.open("byteorder")?);
+        let mut order = String::new();
+        let read = file.take(SMALL).read_to_string(&mut order);
+        read.map_err(|error| FileError::read(named.as_ref(), 0, "the byte order", &error))?;
+        match order.as_str() {
+            "little" => Ok(false),
+            "big" => Ok(true),
+            other => {
+                let problem = format!("the byte order is {other:?}, neither little nor big");
+                Err(FileError::malformed(named.as_ref(), 0, problem))
+            }
+        }
+    }
+
+    /// The pickle, and its size.
+    fn pickle(&self, reading: &Reading<'_>) -> Result<(Pickle, u64), FileError> {
+        let (named, limit) = (self.named("data.pkl"), reading.limits.header_bytes);
+        let (file, size) = self.open("data.pkl")?;
+        if size > limit {
+            let (path, what) = (named.into(), "bytes of names and shapes");
+            return Err(FileError::TooLarge { path, offset: 0, what, found: size, limit });
+        }
+        let pickle = reading.pickle(BufReader::new(file.take(limit)), named.as_ref())?;
+        Ok((pickle, size))
+    }
+
+    /// The bytes of a storage, which must have this many. Memory is allocated as they arrive.
+    fn storage(&self, key: &str, bytes: u64) -> Result<Vec<u8>, FileError> {
+        let file = format!("data/{key}");
+        let named = self.named(&file);
+        let (file, size) = self.open(&file)?;
+        let mut storage = Vec::new();
+        // What the directory says is no more than what the archive holds.
+        let room = usize::try_from(bytes.min(size)).unwrap_or(usize::MAX);
+        let reserved = storage.try_reserve_exact(room);
+        reserved.map_err(|_| FileError::io(named.as_ref(), &std::io::ErrorKind::OutOfMemory.into()))?;
+        let read = file.take(bytes).read_to_end(&mut storage);
+        read.map_err(|error| FileError::read(named.as_ref(), 0, "the elements", &error))?;
+        if size < bytes || (storage.len() as u64) < bytes {
+            let problem = format!("{} bytes, where the pickle says {bytes}", storage.len());
+            return Err(FileError::malformed(named.as_ref(), 0, problem));
+        }
+        Ok(storage)
+    }
+}

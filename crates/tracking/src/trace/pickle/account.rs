@@ -1,0 +1,67 @@
+//! The memory of a pickle's objects: counted to the byte, and limited.
+
+use crate::trace::TraceProblem;
+
+/// The smallest capacity of a vector that grows.
+const MIN_CAPACITY: usize = 4;
+
+/// The bytes that vectors and texts hold, with their spare capacity.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    held: u64,
+    limit: u64,
+}
+
+impl Account {
+    pub(super) const fn new(limit: u64) -> Self {
+        Self { held: 0, limit }
+    }
+
+    pub(super) const fn too_much(&self) -> TraceProblem {
+        TraceProblem::TooMuchHeld { limit: self.limit }
+    }
+
+    fn check(&self, more: u64) -> Result<(), TraceProblem> {
+        if self.held.saturating_add(more) > self.limit { Err(self.too_much()) } else { Ok(()) }
+    }
+
+    /// Counts bytes that the caller is about to allocate.
+    pub(super) fn charge(&mut self, bytes: u64) -> Result<(), TraceProblem> {
+        self.check(bytes)?;
+        self.held += bytes;
+        Ok(())
+    }
+
+    /// Counts copies of values that the caller is about to make.
+    pub(super) fn charge_for_copies<T>(&mut self, count: usize) -> Result<(), TraceProblem> {
+        self.charge((count as u64).saturating_mul(size_of::<T>() as u64))
+    }
+
+    /// Reserves capacity for more items. A vector that grows is copied, so both copies have to fit.
+    fn reserve<T>(&mut self, items: &mut Vec<T>, more: usize) -> Result<(), TraceProblem> {
+        if items.capacity() - items.len() >= more {
+            return Ok(());
+        }
+        let before = items.capacity();
+        // The first items are often the only ones.
+        let least = if before == 0 && more > 1 { more } else { MIN_CAPACITY };
+        let capacity = items.len().saturating_add(more).max(before.saturating_mul(2)).max(least);
+        let bytes = |capacity: usize| (capacity as u64).saturating_mul(size_of::<T>() as u64);
+        self.check(bytes(capacity))?;
+        items.try_reserve_exact(capacity - items.len()).map_err(|_| self.too_much())?;
+        self.held += bytes(items.capacity() - before);
+        Ok(())
+    }
+
+    pub(super) fn push<T>(&mut self, items: &mut Vec<T>, item: T) -> Result<(), TraceProblem> {
+        self.reserve(items, 1)?;
+        items.push(item);
+        Ok(())
+    }
+
+    pub(super) fn extend<T: Copy>(&mut self, items: &mut Vec<T>, more: &[T]) -> Result<(), TraceProblem> {
+        self.reserve(items, more.len())?;
+        items.extend_from_slice(more);
+        Ok(())
+    }
+}
