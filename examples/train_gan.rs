@@ -49,8 +49,7 @@ fn main() -> ExitCode {
 
 fn train(args: &Args, session: &Session) -> anyhow::Result<()> {
     let (device, rng) = (&session.device, Rng::new(session.seed));
-    let generator = Sequential::new()
-        .with("generator", network(device, NOISE, 2, &rng)?);
+    let generator = Sequential::new().with("generator", network(device, NOISE, 2, &rng)?);
     let critic = Sequential::new().with("critic", network(device, 2, 1, &rng)?);
     let adam = |network: &Sequential| -> Result<Adam> {
         Adam::new(network.parameters(), args.learning_rate)?.with_betas(0.5, 0.99)
@@ -61,7 +60,8 @@ fn train(args: &Args, session: &Session) -> anyhow::Result<()> {
     let make = |count: usize| generator.forward(&Tensor::normal(device, [count, NOISE], 0.0, 1.0, &rng)?);
     let is_data = Tensor::ones(device, [points, 1])?;
     let is_made = Tensor::zeros(device, [points, 1])?;
-    let judged = |points: &Tensor, as_what: &Tensor| critic.forward(points)?.bce_with_logits(as_what, Reduction::Mean);
+    let judged =
+        |points: &Tensor, as_what: &Tensor| critic.forward(points)?.bce_with_logits(as_what, Reduction::Mean);
 
     let rate = Schedule::Cosine { start: args.learning_rate, end: 0.0, steps: args.steps };
     let mut progress = session.progress(args.steps);
@@ -92,14 +92,18 @@ fn train(args: &Args, session: &Session) -> anyhow::Result<()> {
     }
     let (mean, deviation) = (mean.to_vec::<f32>()?, deviation.to_vec::<f32>()?);
     let apart = |found: &[f32], expected: [f64; 2]| {
-        let differences = found.iter().zip(expected).map(|(found, expected)| (f64::from(*found) - expected).abs());
+        let differences =
+            found.iter().zip(expected).map(|(found, expected)| (f64::from(*found) - expected).abs());
         differences.fold(0.0, f64::max)
     };
     let (mean_error, deviation_error) = (apart(&mean, MEAN), apart(&deviation, DEVIATION));
     let summary = format!(
         "made points have mean {mean:.2?} and deviation {deviation:.2?} after {steps} steps; the data has {MEAN:?} and {DEVIATION:?}"
     );
-    session.finish(&summary, json!({ "steps": steps, "mean_error": mean_error, "deviation_error": deviation_error }))
+    session.finish(
+        &summary,
+        json!({ "steps": steps, "mean_error": mean_error, "deviation_error": deviation_error }),
+    )
 }
 
 /// A perceptron with two hidden layers.

@@ -271,7 +271,10 @@ impl Memory {
                     return Ok(Resolved { allocator: Arc::clone(allocator), options: *options, ignored });
                 }
                 State::Making(own) if *own == thread => {
-                    return Err(RegistryError::Reentrant { device: device.to_string(), kind: self.pool.kind() });
+                    return Err(RegistryError::Reentrant {
+                        device: device.to_string(),
+                        kind: self.pool.kind(),
+                    });
                 }
                 State::Making(_) => state = wait(&self.made, state, None),
                 State::Unused(visitors) => break std::mem::take(visitors),

@@ -104,12 +104,15 @@ fn a_deep_nest_charges_its_parameters_to_their_path() {
 fn every_name_is_free_after_many_names_that_collide() {
     let layers = Layers::new();
     let mut net = Sequential::new();
-    for name in ["relu", "relu2", "relu", "relu", "relu2", "relu22", "relu4", "a", "a.b", "a", "a.b", "a.b.c", "a2"] {
+    for name in
+        ["relu", "relu2", "relu", "relu", "relu2", "relu22", "relu4", "a", "a.b", "a", "a.b", "a.b.c", "a2"]
+    {
         net = net.with(name, layers.layer());
     }
     let paths: Vec<String> = net.parameters().into_iter().map(|(path, _)| path).collect();
     let expected = [
-        "relu", "relu2", "relu3", "relu4", "relu22", "relu222", "relu42", "a", "a.b", "a2", "a.b2", "a.b.c", "a22",
+        "relu", "relu2", "relu3", "relu4", "relu22", "relu222", "relu42", "a", "a.b", "a2", "a.b2", "a.b.c",
+        "a22",
     ];
     assert_eq!(paths, expected.map(|name| format!("{name}.own")));
 }
@@ -123,7 +126,8 @@ fn layers_above_and_below_a_dotted_name_keep_paths_apart() {
     assert_eq!(paths(&above), ["a.b.own", "a.b2.own"]);
     let below = Sequential::new().with("a.b", layers.layer()).with("a", inside());
     assert_eq!(paths(&below), ["a.b.own", "a2.b.own"]);
-    let apart = Sequential::new().with("a.c", layers.layer()).with("a", inside()).with("a.b.c", layers.layer());
+    let apart =
+        Sequential::new().with("a.c", layers.layer()).with("a", inside()).with("a.b.c", layers.layer());
     assert_eq!(paths(&apart), ["a.c.own", "a.b.own", "a.b.c.own"]);
 }
 

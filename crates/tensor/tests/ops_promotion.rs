@@ -58,8 +58,7 @@ fn two_float_types_give_what_their_promoted_type_gives() {
             let dtype = first.promote(second);
             let y = function(&mixed).unwrap();
             assert_eq!(y.dtype(), dtype, "{case}");
-            let promoted: Vec<_> =
-                mixed.iter().map(|x| leaf(x.detach().to_dtype(dtype).unwrap())).collect();
+            let promoted: Vec<_> = mixed.iter().map(|x| leaf(x.detach().to_dtype(dtype).unwrap())).collect();
             let expected = function(&promoted).unwrap();
             assert_eq!(wide(&y), wide(&expected), "{case}");
 

@@ -21,7 +21,10 @@ const ALL: [(&str, Make); 6] = [
     ("lion", |own| Lion::new(own, 0.1).map(boxed)),
     ("groups", |own| {
         let (matrices, vectors) = own.into_iter().partition(|(_, own)| own.tensor().rank() > 1);
-        Groups::new().with(matrices, |of| AdamW::new(of, 0.1))?.with(vectors, |of| Sgd::new(of, 0.1)).map(boxed)
+        Groups::new()
+            .with(matrices, |of| AdamW::new(of, 0.1))?
+            .with(vectors, |of| Sgd::new(of, 0.1))
+            .map(boxed)
     }),
 ];
 
@@ -61,7 +64,8 @@ fn gradients_of_another_model_are_counted_and_described() {
         let error = optimizer.step(loss(&own, &other).backward().unwrap()).unwrap_err();
         let Error::UnknownParameters { op, gradients } = &error else { panic!("{name}: {error}") };
         assert_eq!((*op, gradients.total, gradients.unknown.len()), (name, 8, 4));
-        let shapes: Vec<_> = gradients.unknown.iter().map(|gradient| gradient.shape.dims().to_vec()).collect();
+        let shapes: Vec<_> =
+            gradients.unknown.iter().map(|gradient| gradient.shape.dims().to_vec()).collect();
         assert_eq!(shapes, [vec![3, 4], vec![4], vec![4, 3], vec![3]]);
         assert_eq!(
             error.to_string(),
@@ -172,7 +176,10 @@ fn stale_gradients_stay_an_error_of_their_own() {
         own.parameters()[1].1.convert(DType::F64).unwrap();
         for stale in [optimizer.step(whole), optimizer.step_partial(part)] {
             let stale = stale.unwrap_err();
-            assert!(matches!(&stale, Error::StaleGradient { parameter, .. } if parameter == "fc1.bias"), "{name}: {stale}");
+            assert!(
+                matches!(&stale, Error::StaleGradient { parameter, .. } if parameter == "fc1.bias"),
+                "{name}: {stale}"
+            );
         }
         // Converted parameters of another model are still another model's.
         own.parameters()[1].1.convert(DType::F32).unwrap();
@@ -228,8 +235,10 @@ fn no_group_steps_where_a_parameter_is_in_no_group() {
         of.pop();
         Sgd::new(of, 0.1)
     };
-    let mut optimizer =
-        Groups::new().with(first, |of| Sgd::new(of, 0.1)).and_then(|groups| groups.with(second, weight_only)).unwrap();
+    let mut optimizer = Groups::new()
+        .with(first, |of| Sgd::new(of, 0.1))
+        .and_then(|groups| groups.with(second, weight_only))
+        .unwrap();
     let before = values(&net);
     let error = optimizer.step(loss(&net, &net).backward().unwrap()).unwrap_err();
     let Error::UnknownParameters { op: "groups", gradients } = &error else { panic!("{error}") };

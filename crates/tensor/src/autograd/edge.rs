@@ -99,11 +99,7 @@ impl LeafId {
     /// The leaf after one more conversion. It sorts right after this one; past the last number it is an unrelated leaf.
     pub(super) fn converted(self) -> Self {
         let next = Self(self.0 + 1);
-        if next.family() == self.family() {
-            next
-        } else {
-            Self(Self::next().0 | self.0 & Self::PARAMETER)
-        }
+        if next.family() == self.family() { next } else { Self(Self::next().0 | self.0 & Self::PARAMETER) }
     }
 
     /// Equal for a leaf and all of its conversions.

@@ -158,7 +158,6 @@ fn depart(draw: Option<Draw>) {
 }
 
 impl Tapes {
-
     fn note(&mut self, draw: impl FnOnce() -> Draw) {
         if let Some(tape) = &mut self.recorded {
             tape.draws.push_back(draw());

@@ -81,7 +81,10 @@ impl Staging {
     }
 
     /// Takes a piece out, for the caller to drop.
-    fn pop(&self, which: impl FnOnce(&mut StagedPieces<Allocation>) -> Option<Allocation>) -> Option<Allocation> {
+    fn pop(
+        &self,
+        which: impl FnOnce(&mut StagedPieces<Allocation>) -> Option<Allocation>,
+    ) -> Option<Allocation> {
         which(&mut self.staged())
     }
 }

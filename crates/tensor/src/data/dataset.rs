@@ -139,7 +139,8 @@ impl Dataset {
     /// [`Error::BadArgument`] unless 0 < `test_fraction` < 1, and if the rounded share leaves one part without rows, as it always
     /// does with fewer than two rows.
     pub fn split(&self, test_fraction: f64, seed: u64) -> Result<(Self, Self)> {
-        let bad = |expected, got| Error::BadArgument { op: "split", argument: "test_fraction", expected, got };
+        let bad =
+            |expected, got| Error::BadArgument { op: "split", argument: "test_fraction", expected, got };
         if !(test_fraction > 0.0 && test_fraction < 1.0) {
             return Err(bad("above 0 and below 1", test_fraction.to_string()));
         }

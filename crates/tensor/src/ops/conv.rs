@@ -337,7 +337,11 @@ impl Tensor {
     /// dilation.
     pub fn conv_transpose2d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
         let op = "conv_transpose2d";
-        apply_promoted(Convolve { op, options: options.transposed(op)?, transposed: true, rank: 4 }, self, weight)
+        apply_promoted(
+            Convolve { op, options: options.transposed(op)?, transposed: true, rank: 4 },
+            self,
+            weight,
+        )
     }
 
     /// The cross-correlation of sequences `[n, channels, len]` with filters `[out channels, channels / groups, k]`. Of the
@@ -347,7 +351,11 @@ impl Tensor {
     /// As [`Tensor::conv2d`], for three axes; [`Error::BadArgument`] for options of another axis.
     pub fn conv1d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
         let op = "conv1d";
-        apply_promoted(Convolve { op, options: options.along_rows(op)?, transposed: false, rank: 3 }, self, weight)
+        apply_promoted(
+            Convolve { op, options: options.along_rows(op)?, transposed: false, rank: 3 },
+            self,
+            weight,
+        )
     }
 }
 

@@ -167,7 +167,8 @@ impl Tensor {
             }
         }
         if operands.iter().any(|tensor| tensor.dtype() != dtype) {
-            let promoted = operands.iter().map(|tensor| tensor.to_dtype(dtype)).collect::<Result<Vec<_>>>()?;
+            let promoted =
+                operands.iter().map(|tensor| tensor.to_dtype(dtype)).collect::<Result<Vec<_>>>()?;
             return Self::einsum(equation, &promoted.iter().collect::<Vec<_>>());
         }
         let ranks: Vec<usize> = operands.iter().map(|tensor| tensor.rank()).collect();

@@ -190,6 +190,10 @@ impl Tensor {
             let [x, weight] = promoted(self, weight)?;
             return x.linear_with(&weight, bias, activation);
         }
+        // A narrower bias is converted. A wider one promotes the sum, and not the product.
+        if bias.dtype() != self.dtype() && bias.dtype().promote(self.dtype()) == self.dtype() {
+            return self.linear_with(weight, &bias.to_dtype(self.dtype())?, activation);
+        }
         supported(OP, self.dtype(), |dtype| dtype.is_float() || activation.is_none() && is_number(dtype))?;
         let of_rank = |tensor: &Self, rank: usize, expected: &'static str| {
             let fits = tensor.rank() == rank;

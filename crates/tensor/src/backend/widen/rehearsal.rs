@@ -8,8 +8,8 @@ use crate::backend::Kernel;
 use crate::context::OpContext;
 use crate::device::Device;
 use crate::error::Result;
-use crate::shape::Shape;
 use crate::nn::Parameter;
+use crate::shape::Shape;
 use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
 
