@@ -17,9 +17,10 @@ pub use highwater_tensor::{
     Element, Error, GradCheck, GradCheckError, Gradients, IntoPart, IntoParts, IntoShape, LargestFit, Layout,
     Norm, Op, OpContext, PadMode, ParseProfileError, Part, Place, Placement, PlacementReason, Pool2dOptions,
     RawElement, Reduction, Refused, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, SmallestPool,
-    SortOrder, StepCounts, StepGraph, Storage, Tensor, TensorOptions, View, ViewMut, apply, backend,
-    check_gradients, checkpoint, data, dlpack, dry_run, evaluating, io, is_recording, is_training,
-    largest_fit, nn, no_grad, optim, smallest_pool, testing, training, visit_parts, with_device,
+    SortOrder, StepCounts, StepGraph, Storage, Tensor, TensorOptions, UnknownGradient, UnknownGradients,
+    View, ViewMut, apply, backend, check_gradients, checkpoint, data, dlpack, dry_run, evaluating, io,
+    is_recording, is_training, largest_fit, nn, no_grad, optim, smallest_pool, testing, training,
+    visit_parts, with_device,
 };
 pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};

@@ -10,6 +10,7 @@ use serde_json::Value;
 const EXAMPLES: &[(&str, &[&str])] = &[
     ("custom_op", &[]),
     ("linear_regression", &["--steps", "20"]),
+    ("train_gan", &["--steps", "10"]),
     ("train_digits", &["--epochs", "2"]),
     ("train_digits", &["--epochs", "1", "--batch-size", "100", "--allocator", "buddy"]),
     ("train_digits", &["--epochs", "1", "--batch-size", "7", "--allocator", "bfc-tensorflow"]),

@@ -10,7 +10,7 @@ mod picture;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Parser;
 use harness::{Session, idx, number};
 use highwater::prelude::*;
@@ -77,10 +77,7 @@ fn main() -> ExitCode {
 fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
     let (device, seed) = (&session.device, session.seed);
     let data = pictures(args)?;
-    let (train, test) = data.split(TEST_FRACTION, seed)?;
-    if test.rows() == 0 {
-        bail!("too few pictures to keep some unseen");
-    }
+    let (train, test) = data.split(TEST_FRACTION, seed).context("too few pictures to keep some unseen")?;
     let sizes = [data.width(), args.hidden.into(), args.code.into()];
     let network = model::autoencoder(device, sizes, &Rng::new(seed))?;
     let mut optimizer = AdamW::new(network.parameters(), args.learning_rate)?;

@@ -10,7 +10,7 @@ mod training;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Parser;
 use harness::Session;
 use highwater::prelude::*;
@@ -77,10 +77,8 @@ fn main() -> ExitCode {
 
 fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
     let images = read_csv(&args.data, &CsvOptions::default())?.scaled(1.0 / WHITE);
-    let (train, test) = images.split(TEST_FRACTION, session.seed)?;
-    if test.rows() == 0 {
-        bail!("{}: too few images to keep some unseen", args.data.display());
-    }
+    let too_few = || format!("{}: too few images to keep some unseen", args.data.display());
+    let (train, test) = images.split(TEST_FRACTION, session.seed).with_context(too_few)?;
     let training = Training { args, session, train, test };
     match args.fit_batch {
         Some(mib) => fit(&training, Bytes::mib(mib)),

@@ -257,6 +257,14 @@ pub enum RegistryError {
         /// The kind that the allocator says.
         found: MemoryKind,
     },
+    /// The factory of a memory asked for the memory that it is making.
+    #[error("device {device}: {kind} memory is being made by the factory that asks for it")]
+    Reentrant {
+        /// The device asked.
+        device: String,
+        /// The kind of memory.
+        kind: MemoryKind,
+    },
     /// A visitor came too late.
     #[error("device {device}, {kind} memory: {error}")]
     Visitor {

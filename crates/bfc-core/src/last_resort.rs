@@ -114,8 +114,10 @@ impl LastResort {
 
     /// Forgets all who were to be asked or told.
     pub fn clear(&self) {
-        self.rescuers.write().unwrap_or_else(PoisonError::into_inner).clear();
-        self.observers.write().unwrap_or_else(PoisonError::into_inner).clear();
+        let rescuers = std::mem::take(&mut *self.rescuers.write().unwrap_or_else(PoisonError::into_inner));
+        let observers = std::mem::take(&mut *self.observers.write().unwrap_or_else(PoisonError::into_inner));
+        // Without the locks: what the callbacks hold may allocate or register callbacks when it is dropped.
+        drop((rescuers, observers));
     }
 
     /// How many requests found memory after all.

@@ -19,7 +19,7 @@ use crate::attributes::AllocatorAttributes;
 use crate::error::{RegistryError, VisitorError};
 use crate::memory::{MemoryKind, Span};
 use crate::sorted::Sorted;
-use crate::sync::{Mutex, lock};
+use crate::sync::{Condvar, Mutex, ThreadNumber, lock, wait};
 use crate::units::Bytes;
 use crate::visitors::Visitors;
 
@@ -63,12 +63,16 @@ struct Device {
 struct Memory {
     pool: Pool,
     state: Mutex<State>,
+    /// Notified when the thread that made the allocator has succeeded or failed.
+    made: Condvar,
 }
 
 /// Whether a memory is in use.
 enum State {
     /// Not yet; these visitors will see its regions.
     Unused(Visitors),
+    /// This thread makes the allocator, without the lock.
+    Making(u64),
     /// Made, and shared by all who ask.
     Made { allocator: Arc<dyn Allocator>, options: PoolOptions },
 }
@@ -77,6 +81,7 @@ impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unused(visitors) => f.debug_tuple("Unused").field(visitors).finish(),
+            Self::Making(thread) => f.debug_tuple("Making").field(thread).finish(),
             Self::Made { allocator, .. } => f.debug_tuple("Made").field(&allocator.name()).finish(),
         }
     }
@@ -122,7 +127,8 @@ impl Registry {
             if memories.iter().any(|memory| memory.pool.kind() == kind) {
                 return Err(RegistryError::MemoryExists { device: device.to_string(), kind });
             }
-            memories.push(Memory { pool, state: Mutex::new(State::Unused(Visitors::new())) });
+            let state = Mutex::new(State::Unused(Visitors::new()));
+            memories.push(Memory { pool, state, made: Condvar::new() });
         }
         let mut devices = lock(&self.devices);
         if devices.contains_key(&device) {
@@ -145,7 +151,7 @@ impl Registry {
         let Ok(entry) = self.device(device) else { return 0 };
         let made = |memory: &Memory| match &*lock(&memory.state) {
             State::Made { allocator, .. } => Some(Arc::clone(allocator)),
-            State::Unused(_) => None,
+            State::Unused(_) | State::Making(_) => None,
         };
         let made: Vec<_> = entry.memories.iter().filter_map(made).collect();
         made.iter().map(|allocator| allocator.trim(Bytes(0))).sum()
@@ -174,6 +180,7 @@ impl Registry {
     /// the others wait for it; a failure leaves it unmade, for the next call to try.
     ///
     /// # Errors
+    /// [`RegistryError::Reentrant`] to a factory that asks for the memory that it is making;
     /// [`RegistryError::NoDevice`], [`RegistryError::NoMemory`]; [`RegistryError::Source`], [`RegistryError::Pool`] and
     /// [`RegistryError::WrongKind`] if the pool cannot be made.
     pub fn allocator(
@@ -232,7 +239,7 @@ impl Registry {
         let memory = entry.first_of(&[kind]).ok_or_else(no_memory)?;
         match &mut *lock(&memory.state) {
             State::Unused(visitors) => change(visitors),
-            State::Made { .. } => {
+            State::Making(_) | State::Made { .. } => {
                 return Err(RegistryError::Visitor { device: device.to_string(), kind, error: VisitorError });
             }
         }
@@ -252,28 +259,60 @@ impl Device {
 }
 
 impl Memory {
-    /// The allocator, made now if this is its first use. The lock is held meanwhile: that is what makes it once.
+    /// The allocator, made now if this is its first use. One thread calls the factory, without the lock, and the others wait.
     fn resolve(&self, device: DeviceId, asked: Option<PoolOptions>) -> Result<Resolved, RegistryError> {
+        let thread = ThreadNumber::current().get();
         let mut state = lock(&self.state);
-        let visitors = match &*state {
-            State::Made { allocator, options } => {
-                let asked = asked.map(|asked| asked.settled(self.pool.kind()));
-                let ignored = asked.and_then(|asked| IgnoredOptions::of(asked, *options));
-                return Ok(Resolved { allocator: Arc::clone(allocator), options: *options, ignored });
+        let visitors = loop {
+            match &mut *state {
+                State::Made { allocator, options } => {
+                    let asked = asked.map(|asked| asked.settled(self.pool.kind()));
+                    let ignored = asked.and_then(|asked| IgnoredOptions::of(asked, *options));
+                    return Ok(Resolved { allocator: Arc::clone(allocator), options: *options, ignored });
+                }
+                State::Making(own) if *own == thread => {
+                    return Err(RegistryError::Reentrant {
+                        device: device.to_string(),
+                        kind: self.pool.kind(),
+                    });
+                }
+                State::Making(_) => state = wait(&self.made, state, None),
+                State::Unused(visitors) => break std::mem::take(visitors),
             }
-            State::Unused(visitors) => visitors,
         };
+        *state = State::Making(thread);
+        drop(state);
+        // Ends in every case: with an allocator, or with the memory unused as before.
+        let making = Making { memory: self, visitors };
         let options = asked.unwrap_or_default().or(self.pool.defaults()).settled(self.pool.kind());
         let allocator = self
             .pool
-            .make(&options, visitors)
+            .make(&options, &making.visitors)
             .map_err(|error| RegistryError::of_pool(device.to_string(), error))?;
         let (kind, found) = (self.pool.kind(), allocator.memory_kind());
         if found != kind {
             return Err(RegistryError::WrongKind { device: device.to_string(), kind, found });
         }
-        *state = State::Made { allocator: Arc::clone(&allocator), options };
+        *lock(&self.state) = State::Made { allocator: Arc::clone(&allocator), options };
         Ok(Resolved { allocator, options, ignored: None })
+    }
+}
+
+/// A memory whose allocator is being made.
+struct Making<'a> {
+    memory: &'a Memory,
+    visitors: Visitors,
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.memory.state);
+        if matches!(*state, State::Making(_)) {
+            *state = State::Unused(std::mem::take(&mut self.visitors));
+        }
+        drop(state);
+        self.memory.made.notify_all();
+        // The visitors of a memory that is made are dropped here, without the lock: what they hold may use the registry.
     }
 }
 

@@ -299,3 +299,64 @@ fn devices_and_their_memories_are_registered_once() {
 fn the_process_has_one_default_registry() {
     assert!(Arc::ptr_eq(Registry::global(), Registry::global()));
 }
+
+#[test]
+fn a_factory_that_asks_for_its_own_memory_is_told() {
+    let registry = Arc::new(Registry::new());
+    let (weak, calls) = (Arc::downgrade(&registry), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&calls);
+    let pool = Pool::custom(MemoryKind::Host, move |_, _| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        let registry = weak.upgrade().unwrap();
+        let error = registry.allocator(DeviceId::CPU, plain(), None).unwrap_err();
+        assert!(matches!(error, RegistryError::Reentrant { kind: MemoryKind::Host, .. }), "{error}");
+        // Everything else is allowed, also for the same device.
+        assert!(registry.on_alloc(DeviceId::CPU, MemoryKind::Host, |_, _| ()).is_err());
+        assert_eq!((registry.trim(DeviceId::CPU), registry.devices().len()), (0, 1));
+        Ok(Arc::new(HostAllocator::new("host")))
+    });
+    registry.register(DeviceId::CPU, [pool]).unwrap();
+    let first = registry.allocator(DeviceId::CPU, plain(), None).unwrap().allocator;
+    let second = registry.allocator(DeviceId::CPU, plain(), None).unwrap().allocator;
+    assert!(Arc::ptr_eq(&first, &second));
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_factory_that_panics_leaves_its_memory_unmade() {
+    let (registry, calls) = (Registry::new(), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&calls);
+    let pool = Pool::custom(MemoryKind::Host, move |_, _| {
+        assert!(counted.fetch_add(1, Ordering::SeqCst) > 0, "as planned");
+        Ok(Arc::new(HostAllocator::new("host")))
+    });
+    registry.register(DeviceId::CPU, [pool]).unwrap();
+    let ask = || registry.allocator(DeviceId::CPU, plain(), None).map(drop);
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(ask)).is_err());
+    registry.on_alloc(DeviceId::CPU, MemoryKind::Host, |_, _| ()).unwrap();
+    ask().unwrap();
+    assert_eq!(calls.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn what_a_dropped_visitor_holds_may_use_the_registry() {
+    struct Asks(std::sync::Weak<Registry>);
+    impl Drop for Asks {
+        fn drop(&mut self) {
+            if let Some(registry) = self.0.upgrade() {
+                registry.allocator(DeviceId::CPU, plain(), None).unwrap();
+            }
+        }
+    }
+    let registry = Arc::new(Registry::new());
+    // A factory that uses no visitors: they are dropped once the allocator is made.
+    let pool = Pool::custom(MemoryKind::Host, |_, _| Ok(Arc::new(HostAllocator::new("host"))));
+    registry.register(DeviceId::CPU, [pool]).unwrap();
+    let held = Asks(Arc::downgrade(&registry));
+    registry
+        .on_alloc(DeviceId::CPU, MemoryKind::Host, move |_, _| {
+            let _ = &held;
+        })
+        .unwrap();
+    registry.allocator(DeviceId::CPU, plain(), None).unwrap();
+}

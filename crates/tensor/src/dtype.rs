@@ -6,9 +6,15 @@ use half::{bf16, f16};
 
 /// The type of a tensor's elements, known at run time.
 ///
-/// **Promotion.** Arithmetic, comparisons, `where_`, `concat` and `stack` take tensors of different types, and convert them to
-/// one ([`promote`](Self::promote)). Gradients come back in each operand's own type. Every other op wants equal types. A
-/// number given as an argument never changes a tensor's type, and neither does a tensor for having no axes.
+/// **Promotion.** These ops accept tensors of different types and convert them to one type ([`promote`](Self::promote)):
+///
+/// - arithmetic, comparisons, `where_`, `concat` and `stack`;
+/// - products: `matmul`, `linear`, `einsum` and convolutions;
+/// - losses that compare element by element: `mse_loss`, `l1_loss`, `huber_loss`, `bce_with_logits` and `kl_div`.
+///
+/// Gradients return in each operand's own type. All other ops require equal types, for instance `attention`, norms, recurrent layers,
+/// `scatter_add` and the class weights of `cross_entropy_with`. A number given as an argument never changes a tensor's type, and
+/// neither does a tensor without axes.
 ///
 /// | | bool | u8 | i32 | i64 | f16 | bf16 | f32 | f64 |
 /// |---|---|---|---|---|---|---|---|---|

@@ -289,6 +289,18 @@ pub enum Error {
         /// The gradient's element type.
         given: DType,
     },
+    /// A step received gradients of parameters that the optimizer does not hold, for instance because a field is missing from
+    /// [`visit_parts!`](crate::visit_parts) or because the loss depends on a second model.
+    #[error(
+        "{op}: {gradients}; make the optimizer of all parameters (a field may be missing from visit_parts!), or ignore these \
+         gradients by step_partial, split_off or freeze"
+    )]
+    UnknownParameters {
+        /// The optimizer whose step it is.
+        op: &'static str,
+        /// Which gradients these are.
+        gradients: Box<crate::autograd::UnknownGradients>,
+    },
     /// A part of a program that was to be run again, see [`checkpoint`](crate::checkpoint), did something else.
     #[error("checkpoint: the second run was not like the first: {what}")]
     ReplayDiffers {

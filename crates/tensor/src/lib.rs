@@ -38,8 +38,8 @@ mod tensor;
 pub mod testing;
 
 pub use autograd::{
-    GradCheck, GradCheckError, Gradients, Saved, check_gradients, checkpoint, evaluating, is_recording,
-    is_training, no_grad, training,
+    GradCheck, GradCheckError, Gradients, Saved, UnknownGradient, UnknownGradients, check_gradients,
+    checkpoint, evaluating, is_recording, is_training, no_grad, training,
 };
 /// What CUDA devices say, as data.
 #[cfg(feature = "cuda")]

@@ -74,8 +74,12 @@ pub(crate) struct PlacementLog {
 impl PlacementLog {
     pub(crate) fn listen(&self, listener: Option<Listener>) {
         let listening = listener.is_some();
-        *self.listener.write().unwrap_or_else(PoisonError::into_inner) = listener;
+        let mut own = self.listener.write().unwrap_or_else(PoisonError::into_inner);
+        let former = std::mem::replace(&mut *own, listener);
         self.listening.store(listening, Ordering::Relaxed);
+        drop(own);
+        // Without the lock: what the former listener holds may run ops when it is dropped.
+        drop(former);
     }
 
     #[inline]

@@ -71,8 +71,6 @@ fn a_split_takes_targets_along() {
     assert_eq!((train.rows(), train.target_width(), test.rows()), (40, 2, 10));
     let found = targets(test.batches(10, &device).unwrap());
     assert_eq!(found, [classes.split(0.2, 5).unwrap().1.labels().to_vec()]);
-    let none = numbers.split(0.0, 5).unwrap().1;
-    assert_eq!((none.target_width(), none.targets()), (2, &[][..]));
 }
 
 #[test]
@@ -146,18 +144,26 @@ fn a_split_has_every_row_once_and_is_decided_by_the_seed() {
 }
 
 #[test]
-fn a_split_may_leave_either_part_empty() {
+fn a_split_with_an_empty_part_is_an_error() {
     let data = rows(3);
-    assert_eq!(data.split(0.0, 1).unwrap().1.rows(), 0);
-    assert_eq!(data.split(1.0, 1).unwrap().0.rows(), 0);
-    assert_eq!(rows(0).split(0.5, 1).unwrap().0.rows(), 0);
-    for bad in [-0.1, 1.1, f64::NAN] {
+    for bad in [0.0, 1.0, -0.0, -0.1, 1.1, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e-9, 0.16, 0.84] {
         let error = data.split(bad, 1).unwrap_err();
         assert!(
             matches!(error, Error::BadArgument { op: "split", argument: "test_fraction", .. }),
-            "{error}"
+            "{bad}: {error}"
         );
     }
+    for few in [0, 1] {
+        assert!(rows(few).split(0.5, 1).is_err(), "{few} rows");
+    }
+    assert_eq!(
+        data.split(0.1, 1).unwrap_err().to_string(),
+        "split: test_fraction must be a share that leaves rows in both parts, got 0.1, which takes 0 of 3 rows"
+    );
+    let (train, test) = data.split(0.17, 1).unwrap();
+    assert_eq!((train.rows(), test.rows()), (2, 1));
+    let (train, test) = rows(2).split(0.5, 1).unwrap();
+    assert_eq!((train.rows(), test.rows()), (1, 1));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::fs::File;
 use half::f16;
 use highwater_tensor::io::{Checkpoint, FileError, Safetensors, SafetensorsLimits, write_safetensors_to};
 use highwater_tensor::nn::{Dropout, Linear, Module, Relu, Sequential};
-use highwater_tensor::optim::{Adam, AdamW, Lion, LossScaler, Optimizer, RmsProp, Sgd};
+use highwater_tensor::optim::{Adam, AdamW, Groups, Lion, LossScaler, Optimizer, RmsProp, Sgd};
 use highwater_tensor::{DType, Device, Error, Rng, Runtime, Tensor};
 
 fn device() -> Device {
@@ -116,9 +116,9 @@ fn sources_of_randomness_of_one_path_are_refused_before_one_is_lost() {
         "{message}"
     );
     let single = Checkpoint::of(&both.0[0]).unwrap();
-    let single = single.with_optimizer(&Adam::new(Vec::new(), 0.1).unwrap()).unwrap();
-    let message =
-        single.restore_all(&both, &mut Adam::new(Vec::new(), 0.1).unwrap()).unwrap_err().to_string();
+    let mut adam = Groups::new().with(Vec::new(), |none| Adam::new(none, 0.1)).unwrap();
+    let single = single.with_optimizer(&adam).unwrap();
+    let message = single.restore_all(&both, &mut adam).unwrap_err().to_string();
     assert!(message.contains("rng twice"), "{message}");
     // A sequence gives the second one another name, where names with dots lead to the same path.
     let dropout = || Dropout::new(0.5, Rng::new(1)).unwrap();

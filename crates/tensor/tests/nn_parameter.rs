@@ -1,11 +1,13 @@
 //! Parameters: shared cells whose old values stay valid.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bfc_core::{Bytes, Category};
 use highwater_tensor::nn::Parameter;
-use highwater_tensor::{DType, Device, Error, Runtime, Tensor};
+use highwater_tensor::optim::{Optimizer, Sgd};
+use highwater_tensor::{DType, Device, Error, Rng, Runtime, Tensor, checkpoint};
 
 fn device() -> Device {
     Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
@@ -138,4 +140,206 @@ fn who_is_asked_for_memory_may_read_the_parameter_that_it_is_for() {
 #[test]
 fn parameters_are_debugged_by_what_they_are_not_by_their_values() {
     assert_eq!(format!("{:?}", ones(&device())), "Parameter(f32 [2] on cpu:0)");
+}
+
+/// Memory whose owner calls back when it is dropped.
+struct Owner {
+    values: Vec<f32>,
+    on_drop: Box<dyn Fn() + Send>,
+}
+
+impl AsRef<[f32]> for Owner {
+    fn as_ref(&self) -> &[f32] {
+        &self.values
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        (self.on_drop)();
+    }
+}
+
+/// A parameter over outside memory. Its owner, when dropped, reads, formats and sets the parameter, and notes the values that it
+/// found.
+fn owned(device: &Device) -> (Parameter, Arc<Mutex<Vec<f32>>>) {
+    let (found, cell) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(None::<Parameter>)));
+    let on_drop: Box<dyn Fn() + Send> = Box::new({
+        let (found, cell) = (Arc::clone(&found), Arc::clone(&cell));
+        move || {
+            let Some(parameter) = cell.lock().unwrap().take() else { return };
+            assert!(!parameter.is_frozen() && format!("{parameter:?}").contains("cpu:0"));
+            let values = parameter.tensor();
+            found.lock().unwrap().extend(values.to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap());
+            parameter.set(&values.mul_scalar(2.0).unwrap()).unwrap();
+        }
+    });
+    let owner = Owner { values: vec![1.0, 2.0], on_drop };
+    let parameter = Parameter::new(Tensor::from_owner(device, owner, [2]).unwrap()).unwrap();
+    *cell.lock().unwrap() = Some(parameter.clone());
+    (parameter, found)
+}
+
+fn values_of(parameter: &Parameter) -> Vec<f32> {
+    parameter.tensor().to_dtype(DType::F32).unwrap().to_vec().unwrap()
+}
+
+#[test]
+fn an_owner_may_use_the_parameter_that_set_moves_off_its_memory() {
+    let device = device();
+    let (parameter, found) = owned(&device);
+    parameter.set(&Tensor::from_slice(&device, &[3.0f32, 4.0], [2]).unwrap()).unwrap();
+    // The owner goes after the change: it finds the new values, and doubles them.
+    assert_eq!(*found.lock().unwrap(), [3.0, 4.0]);
+    assert_eq!(values_of(&parameter), [6.0, 8.0]);
+    assert_eq!(device.outside_memory().bytes_in_use, 0);
+}
+
+#[test]
+fn an_owner_may_use_the_parameter_that_is_converted() {
+    let device = device();
+    let (parameter, found) = owned(&device);
+    parameter.convert(DType::F64).unwrap();
+    assert_eq!(*found.lock().unwrap(), [1.0, 2.0]);
+    assert_eq!((parameter.tensor().dtype(), values_of(&parameter)), (DType::F64, vec![2.0, 4.0]));
+}
+
+#[test]
+fn an_owner_may_use_the_parameter_that_is_stepped() {
+    let device = device();
+    let (parameter, found) = owned(&device);
+    let mut sgd = Sgd::new(vec![("own".to_owned(), parameter.clone())], 1.0).unwrap();
+    let gradients = parameter.tensor().sum_all().unwrap().backward().unwrap();
+    sgd.step(gradients).unwrap();
+    // The copy was made before the step, which found the doubled values.
+    assert_eq!(*found.lock().unwrap(), [1.0, 2.0]);
+    assert_eq!(values_of(&parameter), [1.0, 3.0]);
+}
+
+#[test]
+fn an_owner_on_another_tensor_may_use_any_parameter() {
+    let device = device();
+    let (parameter, found) = owned(&device);
+    let before = parameter.tensor();
+    parameter.set(&Tensor::zeros(&device, [2]).unwrap()).unwrap();
+    assert!(found.lock().unwrap().is_empty());
+    drop(before);
+    assert_eq!(*found.lock().unwrap(), [0.0, 0.0]);
+}
+
+/// Text that goes to a parameter's reader.
+struct Reader<'a>(&'a Parameter);
+
+impl std::fmt::Write for Reader<'_> {
+    fn write_str(&mut self, _: &str) -> std::fmt::Result {
+        self.0.set(&self.0.tensor()).map_err(|_| std::fmt::Error)
+    }
+}
+
+#[test]
+fn a_writer_of_debug_text_may_use_the_parameter() {
+    let parameter = ones(&device());
+    std::fmt::write(&mut Reader(&parameter), format_args!("{parameter:?}")).unwrap();
+}
+
+/// Runs an op when it is dropped.
+struct RunsOp(Device);
+
+impl Drop for RunsOp {
+    fn drop(&mut self) {
+        Tensor::zeros(&self.0, [1]).unwrap();
+    }
+}
+
+#[test]
+fn what_a_replaced_placement_listener_holds_may_run_ops() {
+    let runtime = Runtime::builder().threads(1).build().unwrap();
+    let device = runtime.cpu().unwrap();
+    for _ in 0..2 {
+        let held = RunsOp(device.clone());
+        runtime.on_placement(move |_| {
+            let _ = &held;
+        });
+    }
+}
+
+#[test]
+fn what_a_forgotten_callback_holds_may_register_callbacks() {
+    struct Registers(Arc<highwater_tracking::Tracker>);
+    impl Drop for Registers {
+        fn drop(&mut self) {
+            self.0.last_resort().before_giving_up(|_| false);
+            self.0.last_resort().on_failure(|_| ());
+        }
+    }
+    let runtime = Runtime::builder().threads(1).build().unwrap();
+    let tracker = runtime.tracker();
+    let (first, second) = (Registers(Arc::clone(tracker)), Registers(Arc::clone(tracker)));
+    tracker.last_resort().before_giving_up(move |_| {
+        let _ = &first;
+        false
+    });
+    tracker.last_resort().on_failure(move |_| {
+        let _ = &second;
+    });
+    tracker.last_resort().clear();
+}
+
+#[test]
+fn who_is_asked_for_memory_may_read_a_parameter_of_halves_during_its_step() {
+    let runtime = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap();
+    let device = runtime.cpu().unwrap();
+    let parameter = ones(&device);
+    parameter.convert(DType::BF16).unwrap();
+    let mut sgd = Sgd::new(vec![("own".to_owned(), parameter.clone())], 1.0).unwrap();
+    let gradients = parameter.tensor().sum_all().unwrap().backward().unwrap();
+    // Nothing is left for temporaries, at every request anew.
+    let hogs = Arc::new(Mutex::new(Vec::new()));
+    let hog = {
+        let (hogs, device) = (Arc::clone(&hogs), device.clone());
+        move || {
+            let mut hogs = hogs.lock().unwrap();
+            while let Ok(hog) = Tensor::zeros(&device, [64]) {
+                hogs.push(hog);
+            }
+        }
+    };
+    hog();
+    let (asked, reads) = (parameter.clone(), Arc::new(Mutex::new(0)));
+    let (count, freed) = (Arc::clone(&reads), Arc::clone(&hogs));
+    runtime.tracker().last_resort().before_giving_up(move |_| {
+        // Not while the hog itself runs into the limit.
+        let Ok(mut hogs) = freed.try_lock() else { return false };
+        assert_eq!(asked.tensor().dtype(), DType::BF16);
+        *count.lock().unwrap() += 1;
+        hogs.pop().is_some()
+    });
+    // The rehearsal of the step frees what it took: a listener takes it again, before the step itself.
+    let taken = Mutex::new(false);
+    runtime.on_placement(move |placement| {
+        if placement.op == "sgd" && !std::mem::replace(&mut *taken.lock().unwrap(), true) {
+            hog();
+        }
+    });
+    sgd.step(gradients).unwrap();
+    assert!(*reads.lock().unwrap() > 2, "{}", reads.lock().unwrap());
+    assert_eq!(values_of(&parameter), [0.0, 0.0]);
+}
+
+#[test]
+fn an_owner_may_use_parameters_where_a_second_run_departs_from_the_first() {
+    let device = device();
+    let (parameter, found) = owned(&device);
+    let (rng, own, first) = (Rng::new(1), parameter.clone(), AtomicBool::new(true));
+    let program = move |x: &Tensor| {
+        if first.swap(false, Ordering::Relaxed) { x.mul(&own.tensor()) } else { x.dropout(0.5, &rng) }
+    };
+    let x = Tensor::ones(&device, [2]).unwrap().requiring_grad().unwrap();
+    let loss = checkpoint(&x, program).unwrap().sum_all().unwrap();
+    // From here on only what the first run drew holds the outside memory.
+    parameter.set(&Tensor::zeros(&device, [2]).unwrap()).unwrap();
+    assert!(found.lock().unwrap().is_empty());
+    let differs = loss.backward_stale().unwrap_err();
+    assert!(matches!(differs, Error::ReplayDiffers { .. }), "{differs}");
+    assert_eq!(*found.lock().unwrap(), [0.0, 0.0]);
 }

@@ -5,7 +5,7 @@
 mod ops_table;
 
 use bfc_core::{Bytes, Category};
-use highwater_tensor::{DType, Device, Result, Rng, Tensor, no_grad};
+use highwater_tensor::{Conv2dOptions, DType, Device, Reduction, Result, Rng, Tensor, no_grad};
 use highwater_tracking::EventKind;
 use ops_table::{CASES, device, dry_device, inputs, runtime};
 
@@ -96,6 +96,25 @@ fn ops_without_gradients_make_the_same_requests() {
         }
         y.argmax(0)?;
         y.argmin(-1)?.one_hot(20)?;
+        Ok(())
+    });
+}
+
+#[test]
+fn products_of_two_types_make_the_same_requests() {
+    assert_same("promoted", |device| {
+        let leaf = |shape: &[usize], dtype| Tensor::ones_of(device, shape, dtype)?.requiring_grad();
+        let (x, weight) = (leaf(&[3, 5], DType::BF16)?, leaf(&[5, 2], DType::F32)?);
+        let bias = leaf(&[2], DType::F16)?;
+        let image = leaf(&[1, 2, 5, 5], DType::F16)?;
+        let filter = leaf(&[3, 2, 2, 2], DType::F64)?;
+        let y = x.matmul(&weight)?.add(&x.linear(&weight, &bias)?)?;
+        let target = Tensor::zeros_of(device, [3, 2], DType::F64)?;
+        let loss = y.mse_loss(&target, Reduction::Mean)?.add(&y.l1_loss(&target, Reduction::Sum)?)?;
+        let convolved = image.conv2d(&filter, Conv2dOptions::default())?.sum_all()?;
+        let contracted = Tensor::einsum("ik,kj->", &[&x, &weight])?;
+        let gradients = loss.add(&convolved)?.add(&contracted)?.backward()?;
+        assert_eq!(gradients.len(), 5);
         Ok(())
     });
 }

@@ -139,10 +139,9 @@ fn shapes_that_do_not_match_are_both_named() {
 #[test]
 fn element_types_that_do_not_match_are_named_with_both_shapes() {
     assert_refused(&[
-        (|g| g.double.matmul(&g.vector), "matmul: element types f64 and f32 differ (shapes [2, 3] and [4])"),
         (
-            |g| g.matrix.mse_loss(&g.double, Reduction::Mean),
-            "mse_loss: element types f32 and f64 differ (shapes [2, 3] and [2, 3])",
+            |g| g.matrix.scatter_add(0, &g.matrix.to_dtype(DType::I64)?, &g.double),
+            "scatter_add: element types f32 and f64 differ (shapes [2, 3] and [2, 3])",
         ),
         (
             |g| g.double.rms_norm(Some(&g.vector), 0.1),
@@ -310,10 +309,6 @@ fn arguments_that_an_op_cannot_follow_are_named() {
             "einsum: the result has no ... for axes that operands have at position 7 of \"i...->i\"",
         ),
         (
-            Tensor::einsum("ij,kl", &[x, &given.double]),
-            "einsum: element types f32 and f64 differ (shapes [2, 3] and [2, 3])",
-        ),
-        (
             v.pad(&[(usize::MAX, 1)], 0),
             "pad: shape [18446744073709551615] of f32 has more bytes than can be addressed",
         ),
@@ -461,10 +456,6 @@ fn ops_along_one_axis_name_the_shapes_that_were_given_and_lose_no_option() {
         message(ones(&[2, 3, 2]).max_pool1d(3)),
         "max_pool1d: options must be a window that fits at least once, got size 3, stride 3, padding 0 for a tensor of shape \
          [2, 3, 2]"
-    );
-    assert_eq!(
-        message(x.conv1d(&filters.to_dtype(DType::F64).unwrap(), Conv2dOptions::default())),
-        "conv1d: element types f32 and f64 differ (shapes [2, 3, 8] and [4, 3, 3])"
     );
     for dims in [&[][..], &[1; 8]] {
         let refused = ones(dims).avg_pool1d(1);

@@ -488,11 +488,11 @@ fn gradients_without_a_parameter_that_was_converted_pass_it_by_and_those_of_othe
     idle.convert(DType::BF16).unwrap();
     let sum = |p: &Parameter| p.tensor().sum_all().unwrap();
     let gradients = || sum(&frozen).add(&sum(&first)).unwrap().add(&sum(&last)).unwrap().backward().unwrap();
-    sgd.step(gradients()).unwrap();
+    sgd.step_partial(gradients()).unwrap();
     let old = gradients();
     // Of one that is not this optimiser's.
     frozen.convert(DType::F16).unwrap();
-    sgd.step(old).unwrap();
+    sgd.step_partial(old).unwrap();
     let values = |p: &Parameter| p.tensor().to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap()[0];
     assert_eq!([&frozen, &first, &idle, &last].map(values), [1.0, 0.0, 1.0, 0.0]);
 }

@@ -41,7 +41,8 @@ impl fmt::Display for IgnoredOptions {
     }
 }
 
-/// Makes a memory's allocator on its first use. A factory must not ask the registry that calls it for the same memory.
+/// Makes a memory's allocator on its first use, without a lock. A factory may use the registry that calls it; asking for the memory
+/// that it is making is [`RegistryError::Reentrant`](crate::RegistryError::Reentrant).
 pub type PoolFactory =
     Box<dyn Fn(&PoolOptions, &Visitors) -> Result<Arc<dyn Allocator>, PoolError> + Send + Sync>;
 

@@ -66,34 +66,50 @@ impl fmt::Debug for GradEdge {
     }
 }
 
-/// Names a tensor that gradients are asked for: a number, and in the low bits how often it was converted since. So it can be told
-/// that a gradient is of what a parameter was before, without a list of all that it has been.
+/// Names a tensor that gradients are asked for. The bits of the word, highest first:
+///
+/// ```text
+/// number of the leaf | 1 for a parameter | 16 bits: how often the leaf was converted
+/// ```
+///
+/// The word alone tells whether a gradient belongs to an earlier type of a parameter, and whether it belongs to a parameter at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LeafId(u64);
 
 impl LeafId {
     const BITS_OF_CONVERSIONS: u32 = 16;
+    const PARAMETER: u64 = 1 << Self::BITS_OF_CONVERSIONS;
 
-    /// One more leaf, after all that there are: it takes longer than anybody has to count past the bits of an edge.
+    /// The next leaf, for a plain tensor. Counting past the bits of an edge takes longer than any process runs.
     pub(super) fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed) << Self::BITS_OF_CONVERSIONS)
+        Self(NEXT.fetch_add(1, Ordering::Relaxed) << (Self::BITS_OF_CONVERSIONS + 1))
     }
 
-    /// What it is once it was converted: another leaf, right after this one. That past the last number is one like any other.
+    /// The next leaf, for a parameter.
+    pub(super) fn next_parameter() -> Self {
+        Self(Self::next().0 | Self::PARAMETER)
+    }
+
+    /// Whether the leaf is a parameter, as opposed to a plain tensor that requires gradients.
+    pub(super) const fn is_parameter(self) -> bool {
+        self.0 & Self::PARAMETER != 0
+    }
+
+    /// The leaf after one more conversion. It sorts right after this one; past the last number it is an unrelated leaf.
     pub(super) fn converted(self) -> Self {
         let next = Self(self.0 + 1);
-        if next.is_of(self) { next } else { Self::next() }
+        if next.family() == self.family() { next } else { Self(Self::next().0 | self.0 & Self::PARAMETER) }
     }
 
-    /// Whether both are what one leaf was converted to.
-    const fn is_of(self, other: Self) -> bool {
-        self.0 >> Self::BITS_OF_CONVERSIONS == other.0 >> Self::BITS_OF_CONVERSIONS
+    /// Equal for a leaf and all of its conversions.
+    pub(super) const fn family(self) -> u64 {
+        self.0 >> Self::BITS_OF_CONVERSIONS
     }
 
     /// Whether it was converted to that.
     pub(super) fn became(self, later: Self) -> bool {
-        self < later && self.is_of(later)
+        self < later && self.family() == later.family()
     }
 }
 
@@ -123,5 +139,16 @@ mod tests {
             leaf = next;
         }
         assert!(leaf > other && !other.became(leaf));
+    }
+
+    #[test]
+    fn parameters_are_told_from_plain_leaves_after_conversions() {
+        let (plain, mut parameter) = (LeafId::next(), LeafId::next_parameter());
+        assert!(!plain.is_parameter() && parameter.is_parameter() && plain < parameter);
+        assert!(!plain.converted().is_parameter());
+        for _ in 0..=(1 << LeafId::BITS_OF_CONVERSIONS) {
+            parameter = parameter.converted();
+            assert!(parameter.is_parameter());
+        }
     }
 }

@@ -10,6 +10,9 @@ mod by_leaf;
 mod clip;
 mod split;
 mod sum;
+mod unknown;
+
+pub use unknown::{UnknownGradient, UnknownGradients};
 
 /// The gradients that a backward pass computed, for each leaf that the loss depends on.
 ///

@@ -18,7 +18,7 @@ pub use check::{GradCheck, GradCheckError, check_gradients};
 pub use checkpoint::checkpoint;
 pub(crate) use edge::{GradEdge, LeafId};
 pub(crate) use gradients::Cursor;
-pub use gradients::Gradients;
+pub use gradients::{Gradients, UnknownGradient, UnknownGradients};
 pub use mode::{is_recording, no_grad};
 pub(crate) use mode::{pause, records};
 pub use node::Saved;

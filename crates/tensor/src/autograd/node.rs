@@ -380,10 +380,22 @@ impl Tensor {
     /// # Errors
     /// [`Error::UnsupportedDType`] for integers and truth values.
     pub fn requiring_grad(self) -> Result<Self> {
+        self.as_leaf(LeafId::next)
+    }
+
+    /// The same values as the leaf of a new parameter.
+    ///
+    /// # Errors
+    /// As [`requiring_grad`](Self::requiring_grad).
+    pub(crate) fn requiring_grad_as_parameter(self) -> Result<Self> {
+        self.as_leaf(LeafId::next_parameter)
+    }
+
+    fn as_leaf(self, leaf: fn() -> LeafId) -> Result<Self> {
         if !self.dtype().is_float() {
             return Err(Error::UnsupportedDType { op: "requiring_grad", dtype: self.dtype() });
         }
-        Ok(self.with_grad_edge(Some(GradEdge::to_leaf(LeafId::next()))))
+        Ok(self.with_grad_edge(Some(GradEdge::to_leaf(leaf()))))
     }
 
     /// The same as the leaf that `former`, which is one, becomes when it is converted to these values.

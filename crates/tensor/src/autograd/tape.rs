@@ -103,11 +103,13 @@ pub(crate) fn key(live: impl FnOnce() -> RandomKey) -> RandomKey {
     if !RUNNING.get() {
         return live();
     }
-    let played = with_tapes(|tapes| match tapes.next()? {
-        Draw::Key(key) => Some(key),
-        Draw::Parameter(_) => tapes.depart(),
-    });
-    let key = played.unwrap_or_else(live);
+    let key = match next() {
+        Some(Draw::Key(key)) => key,
+        other => {
+            depart(other);
+            live()
+        }
+    };
     with_tapes(|tapes| tapes.note(|| Draw::Key(key)));
     key
 }
@@ -133,31 +135,36 @@ pub(crate) fn parameter(live: impl FnOnce() -> Tensor) -> Tensor {
     if !RUNNING.get() {
         return live();
     }
-    let played = with_tapes(|tapes| match tapes.next()? {
-        Draw::Parameter(tensor) => Some(tensor),
-        Draw::Key(_) => tapes.depart(),
-    });
-    let tensor = played.unwrap_or_else(live);
+    let tensor = match next() {
+        Some(Draw::Parameter(tensor)) => tensor,
+        other => {
+            depart(other);
+            live()
+        }
+    };
     with_tapes(|tapes| tapes.note(|| Draw::Parameter(tensor.clone())));
     tensor
 }
 
+/// The next draw on the tape that is played. The program departed from a tape that is over although it draws more.
+fn next() -> Option<Draw> {
+    with_tapes(|tapes| {
+        let next = tapes.played.as_mut()?.draws.pop_front();
+        tapes.departed |= next.is_none();
+        next
+    })
+}
+
+/// Notes that the program drew something else than `draw`. Drops it without the borrow: the owner of a tensor's memory may use
+/// parameters when it is dropped.
+fn depart(draw: Option<Draw>) {
+    if draw.is_some() {
+        with_tapes(|tapes| tapes.departed = true);
+    }
+}
+
 impl Tapes {
     const NONE: Self = Self { played: None, departed: false, recorded: None };
-
-    /// What is next on the tape that is played. A tape that is over, although more is drawn, was departed from.
-    fn next(&mut self) -> Option<Draw> {
-        let tape = self.played.as_mut()?;
-        let next = tape.draws.pop_front();
-        self.departed |= next.is_none();
-        next
-    }
-
-    /// Notes that something was drawn which is not on the tape.
-    fn depart<T>(&mut self) -> Option<T> {
-        self.departed = true;
-        None
-    }
 
     fn note(&mut self, draw: impl FnOnce() -> Draw) {
         if let Some(tape) = &mut self.recorded {

@@ -59,25 +59,33 @@ impl Staging {
         let mut left = bytes;
         while left > 0 {
             let piece = left.min(STAGED_PIECE);
-            let mut staged = self.staged();
-            while staged.crowded_out(piece).is_some() {}
+            // Allocates and drops without the lock: the pool may be third-party code, or call visitors.
+            while self.pop(|staged| staged.crowded_out(piece)).is_some() {}
             let attributes = AllocationAttributes::no_retry();
             let request = Request::new(piece as u64).with_attributes(attributes);
             let memory = loop {
                 match Allocation::new(&self.pinned, &request) {
                     Ok(memory) => break memory,
-                    Err(_) if staged.oldest().is_some() => {}
+                    Err(_) if self.pop(StagedPieces::oldest).is_some() => {}
                     Err(_) => return,
                 }
             };
-            staged.push(piece, memory);
+            self.staged().push(piece, memory);
             left -= piece;
         }
     }
 
     /// What a device gives back that has done all that it was given.
     fn let_go(&self) {
-        while self.staged().oldest().is_some() {}
+        while self.pop(StagedPieces::oldest).is_some() {}
+    }
+
+    /// Takes a piece out, for the caller to drop.
+    fn pop(
+        &self,
+        which: impl FnOnce(&mut StagedPieces<Allocation>) -> Option<Allocation>,
+    ) -> Option<Allocation> {
+        which(&mut self.staged())
     }
 }
 

@@ -15,7 +15,7 @@ mod rehearsal;
 
 use bfc_core::Category;
 
-pub(crate) use rehearsal::rehearse;
+pub(crate) use rehearsal::{rehearse, update};
 
 use super::{Activated, Attention, Distribution, Kernel, Normalised};
 use crate::context::{Buffer, OpContext};

@@ -133,21 +133,23 @@ impl Dataset {
     }
 
     /// The rows in two parts, of which the second has the share `test_fraction` of them (rounded). The seed alone
-    /// decides which.
+    /// decides which. Neither part is empty.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless 0 ≤ `test_fraction` ≤ 1.
+    /// [`Error::BadArgument`] unless 0 < `test_fraction` < 1, and if the rounded share leaves one part without rows, as it always
+    /// does with fewer than two rows.
     pub fn split(&self, test_fraction: f64, seed: u64) -> Result<(Self, Self)> {
-        if !(0.0..=1.0).contains(&test_fraction) {
-            return Err(Error::BadArgument {
-                op: "split",
-                argument: "test_fraction",
-                expected: "from 0 to 1",
-                got: test_fraction.to_string(),
-            });
+        let bad =
+            |expected, got| Error::BadArgument { op: "split", argument: "test_fraction", expected, got };
+        if !(test_fraction > 0.0 && test_fraction < 1.0) {
+            return Err(bad("above 0 and below 1", test_fraction.to_string()));
+        }
+        let test_rows = (self.rows as f64 * test_fraction).round() as usize;
+        if test_rows == 0 || test_rows >= self.rows {
+            let got = format!("{test_fraction}, which takes {test_rows} of {} rows", self.rows);
+            return Err(bad("a share that leaves rows in both parts", got));
         }
         let order = permutation(self.rows, seed, 0);
-        let test_rows = (self.rows as f64 * test_fraction).round() as usize;
         let (test, train) = order.split_at(test_rows);
         Ok((self.select(train), self.select(test)))
     }

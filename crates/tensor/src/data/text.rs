@@ -183,17 +183,18 @@ impl Text {
     /// The beginning of the text, and the last `fraction` of it, both with all characters.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless 0 ≤ fraction ≤ 1.
+    /// [`Error::BadArgument`] unless 0 < fraction < 1, and if one part would be empty.
     pub fn split(mut self, fraction: f64) -> Result<(Self, Self)> {
-        if !(0.0..=1.0).contains(&fraction) {
-            return Err(Error::BadArgument {
-                op: "split",
-                argument: "fraction",
-                expected: "from 0 to 1",
-                got: fraction.to_string(),
-            });
+        let bad = |expected, got| Error::BadArgument { op: "split", argument: "fraction", expected, got };
+        if !(fraction > 0.0 && fraction < 1.0) {
+            return Err(bad("above 0 and below 1", fraction.to_string()));
         }
-        let kept = self.len() - (self.len() as f64 * fraction) as usize;
+        let cut = (self.len() as f64 * fraction) as usize;
+        let kept = self.len() - cut;
+        if cut == 0 || kept == 0 {
+            let got = format!("{fraction}, which takes {cut} of {} tokens", self.len());
+            return Err(bad("a share that leaves tokens in both parts", got));
+        }
         let tokens = self.tokens.split_off(kept);
         let alphabet = self.alphabet.clone();
         Ok((self, Self { alphabet, tokens }))
@@ -329,6 +330,16 @@ mod tests {
     fn a_split_cuts_the_end_off() {
         let (train, test) = Text::new("abcdefghij").split(0.3).unwrap();
         assert_eq!((train.len(), test.len(), test.classes()), (7, 3, 10));
-        assert!(Text::new("ab").split(1.5).is_err());
+    }
+
+    #[test]
+    fn a_split_with_an_empty_part_is_an_error() {
+        for fraction in [0.0, 1.0, 1.5, -0.1, f64::NAN, 0.4] {
+            let error = Text::new("ab").split(fraction).unwrap_err();
+            assert!(matches!(error, Error::BadArgument { op: "split", argument: "fraction", .. }), "{error}");
+        }
+        let message = Text::new("ab").split(0.4).unwrap_err().to_string();
+        let expected = "split: fraction must be a share that leaves tokens in both parts, got 0.4, which takes 0 of 2 tokens";
+        assert_eq!(message, expected);
     }
 }

@@ -11,6 +11,7 @@ mod dropout;
 mod init;
 mod linear;
 mod module;
+mod names;
 mod norm;
 mod parameter;
 mod parts;

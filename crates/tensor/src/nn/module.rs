@@ -1,5 +1,6 @@
 //! The trait of everything that has parameters and a forward.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use highwater_tracking::module;
@@ -168,13 +169,19 @@ pub trait Module: fmt::Debug + Send + Sync {
         Self: Sized,
     {
         let _scope = module(name);
+        self.charge_memory();
+        self
+    }
+
+    /// Charges the memory of the parameters and buffers to the scope that this thread is in, and to the scopes of their paths
+    /// below it. [`named`](Self::named) does this in the scope of a name.
+    fn charge_memory(&self) {
         let mut charge = |path: &str, parameter: &Parameter| {
             let _scope = module(path.rsplit_once('.').map_or("", |(layer, _)| layer));
             parameter.charge_here();
         };
         self.visit(&mut charge);
         self.visit_buffers(&mut charge);
-        self
     }
 
     /// All that [`visit_buffers`](Self::visit_buffers) shows, with their paths.
@@ -193,13 +200,11 @@ pub trait Module: fmt::Debug + Send + Sync {
 
     /// How many numbers are trained. A parameter that is used in two places counts once.
     fn parameter_count(&self) -> usize {
-        let mut seen: Vec<Parameter> = Vec::new();
+        let mut seen: HashMap<usize, Parameter> = HashMap::new();
         self.visit(&mut |_, parameter| {
-            if !seen.iter().any(|other| other.is_same(parameter)) {
-                seen.push(parameter.clone());
-            }
+            seen.entry(parameter.address()).or_insert_with(|| parameter.clone());
         });
-        seen.iter().map(|parameter| parameter.tensor().elements()).sum()
+        seen.values().map(|parameter| parameter.tensor().elements()).sum()
     }
 }
 
@@ -227,5 +232,21 @@ impl<M: Module + ?Sized> Module for Box<M> {
 
     fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
         (**self).visit_rngs(visitor);
+    }
+
+    fn visit_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        (**self).visit_as(name, visitor);
+    }
+
+    fn visit_buffers_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        (**self).visit_buffers_as(name, visitor);
+    }
+
+    fn visit_rngs_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Rng)) {
+        (**self).visit_rngs_as(name, visitor);
+    }
+
+    fn charge_memory(&self) {
+        (**self).charge_memory();
     }
 }

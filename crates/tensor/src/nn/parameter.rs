@@ -50,10 +50,12 @@ struct Cell {
 }
 
 impl Cell {
-    /// Goes on in a buffer of its own, with the values that it has.
-    fn move_to(&mut self, copy: Tensor) {
+    /// Continues in another buffer. Returns the former tensor, which the caller drops after the lock: an owner of outside memory may
+    /// use this parameter when it is dropped.
+    #[must_use = "the former tensor is dropped after the lock"]
+    fn move_to(&mut self, copy: Tensor) -> Tensor {
         self.left_behind.note(&self.tensor);
-        self.tensor = copy;
+        std::mem::replace(&mut self.tensor, copy)
     }
 
     /// The values, to be changed, if this is the only holder of their buffer.
@@ -72,7 +74,7 @@ impl Parameter {
     /// # Errors
     /// [`Error::UnsupportedDType`] for integers and truth values, which have no gradient.
     pub fn new(tensor: Tensor) -> Result<Self> {
-        let leaf = tensor.detach().requiring_grad()?.with_category(Category::Parameter);
+        let leaf = tensor.detach().requiring_grad_as_parameter()?.with_category(Category::Parameter);
         let cell = Cell { tensor: leaf, frozen: false, left_behind: LeftBehind::default() };
         Ok(Self { cell: Arc::new(BiasedMutex::new(cell)) })
     }
@@ -142,6 +144,11 @@ impl Parameter {
         Arc::ptr_eq(&self.cell, &other.cell)
     }
 
+    /// Distinguishes this parameter from all others that exist at the same time.
+    pub(crate) fn address(&self) -> usize {
+        Arc::as_ptr(&self.cell).addr()
+    }
+
     /// Under what its gradients are found, also while it is frozen.
     pub(crate) fn leaf(&self) -> Option<LeafId> {
         self.lock().tensor.leaf()
@@ -149,8 +156,8 @@ impl Parameter {
 
     /// Charges the buffer to the module that this thread is in.
     pub(super) fn charge_here(&self) {
-        let own = self.lock();
-        let tensor = &own.tensor;
+        // Without the lock, as allocators may be third-party code.
+        let tensor = self.value();
         let owner = tensor.device().tracker().owner_here(super::init::OP);
         let allocation = tensor.storage().allocation();
         let (allocator, block) = (allocation.allocator(), allocation.block());
@@ -183,10 +190,11 @@ impl Parameter {
             let mut converted = ctx.output(before.shape(), dtype)?;
             ctx.compute(Kernel::Copy { input: before.view(), out: converted.view_mut() })?;
             let converted = converted.finish();
+            let _former;
             let mut own = self.lock();
             if own.tensor.shares_buffer_with(&before) {
                 let converted = converted.requiring_grad_after(&own.tensor)?;
-                own.move_to(converted);
+                _former = own.move_to(converted);
                 own.left_behind.tell();
                 return Ok(());
             }
@@ -234,10 +242,11 @@ impl Parameter {
     /// # Errors
     /// [`Error::Allocation`] if a copy is needed and there is no memory.
     pub(crate) fn make_unique(&self) -> Result<()> {
-        self.lock_unique().map(drop)
+        self.update_unique(|_| Ok(()))
     }
 
-    /// Lets `write` change the values, in place where that harms nobody.
+    /// Lets `write` change the values, in place where no other tensor shares them. `write` runs under the lock, so it must not
+    /// allocate: allocators call back.
     ///
     /// # Errors
     /// As [`make_unique`](Self::make_unique) before anything has changed; else what `write` says.
@@ -247,27 +256,27 @@ impl Parameter {
             return write(values);
         }
         drop(own);
-        let mut own = self.lock_unique()?;
-        // The lock keeps others from taking a share in the buffer before it is written.
-        write(own.writable().expect("this cell is the only holder of its buffer"))
+        self.update_unique(|own| write(own.writable().expect("this cell is the only holder of its buffer")))
     }
 
-    /// Locks the cell and makes it the only holder of its buffer. Memory for a copy is taken without the lock: whoever is
-    /// asked for some may read this parameter, as to save it.
-    fn lock_unique(&self) -> Result<BiasedGuard<'_, Cell>> {
+    /// Makes the cell the only holder of its buffer, and calls `change` while the lock keeps other threads from sharing the buffer
+    /// again. Allocates and drops without the lock: allocators, their callbacks and owners of outside memory may use this parameter.
+    fn update_unique(&self, change: impl FnOnce(&mut Cell) -> Result<()>) -> Result<()> {
         loop {
             let mut own = self.lock();
             if own.tensor.view_mut().is_some() {
-                return Ok(own);
+                return change(&mut own);
             }
             let shared = own.tensor.clone();
             drop(own);
             let copy = copy_of(&shared)?;
+            // Declared before the guard, so dropped after it.
+            let _former;
             let mut own = self.lock();
-            // As long as it is shared with this one, nobody has changed its values.
+            // As long as it is shared with this one, no thread has changed its values.
             if own.tensor.shares_buffer_with(&shared) {
-                own.move_to(copy);
-                return Ok(own);
+                _former = own.move_to(copy);
+                return change(&mut own);
             }
         }
     }
@@ -312,8 +321,11 @@ fn copy_of(tensor: &Tensor) -> Result<Tensor> {
 
 impl fmt::Debug for Parameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let own = self.lock();
-        let (tensor, frozen) = (&own.tensor, if own.frozen { ", frozen" } else { "" });
-        write!(f, "Parameter({} {} on {}{frozen})", tensor.dtype(), tensor.shape(), tensor.device())
+        let (dtype, shape, device, frozen) = {
+            let Cell { tensor, frozen, .. } = &*self.lock();
+            (tensor.dtype(), *tensor.shape(), tensor.device().clone(), *frozen)
+        };
+        // Without the lock, as the formatter may write to third-party code.
+        write!(f, "Parameter({dtype} {shape} on {device}{})", if frozen { ", frozen" } else { "" })
     }
 }

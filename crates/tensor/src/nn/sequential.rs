@@ -1,10 +1,11 @@
 //! Modules one after the other.
 
-use std::collections::HashSet;
+use std::fmt;
 
 use highwater_tracking::ModuleName;
 
 use super::module::Module;
+use super::names::Names;
 use super::parameter::Parameter;
 use crate::error::Result;
 use crate::rng::Rng;
@@ -29,9 +30,10 @@ use crate::tensor::Tensor;
 /// assert_eq!(paths, ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]);
 /// # Ok::<(), highwater_tensor::Error>(())
 /// ```
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Sequential {
     layers: Vec<(ModuleName, Box<dyn Module>)>,
+    names: Names,
 }
 
 impl Sequential {
@@ -45,7 +47,7 @@ impl Sequential {
     /// empty) gets a number, so that every path names one parameter: the second `relu` is `relu2`.
     #[must_use]
     pub fn with(mut self, name: &str, module: impl Module + 'static) -> Self {
-        let name = self.free_name(name, &module);
+        let name = self.names.take(name, &module, &self.layers);
         let module = Box::new(module.named(&name));
         self.layers.push((ModuleName::new(name), module));
         self
@@ -61,32 +63,6 @@ impl Sequential {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.layers.is_empty()
-    }
-
-    fn free_name(&self, name: &str, module: &impl Module) -> String {
-        // Scopes leave empty parts out; so do paths.
-        let parts: Vec<&str> = name.split('.').filter(|part| !part.is_empty()).collect();
-        let name = if parts.is_empty() { "layer".to_owned() } else { parts.join(".") };
-        // A name with dots may lead to a parameter, or a source of randomness, inside another layer.
-        let known = self.parameters().into_iter().chain(self.buffers());
-        let mut paths: HashSet<String> = known.map(|(path, _)| path).collect();
-        self.visit_rngs(&mut |path, _| {
-            paths.insert(path.to_owned());
-        });
-        let is_free = |name: &String| {
-            let mut leads_to_new = true;
-            let mut look = |path: &str, _: &Parameter| leads_to_new &= !paths.contains(path);
-            module.visit_as(name, &mut look);
-            module.visit_buffers_as(name, &mut look);
-            module.visit_rngs_as(name, &mut |path, _| leads_to_new &= !paths.contains(path));
-            leads_to_new && self.layers.iter().all(|(taken, _)| taken.as_str() != name)
-        };
-        if is_free(&name) {
-            return name;
-        }
-        // Each layer and each path takes at most one candidate.
-        let candidates = 2..=self.layers.len() + paths.len() + 2;
-        candidates.map(|number| format!("{name}{number}")).find(is_free).unwrap_or_default()
     }
 }
 
@@ -129,6 +105,38 @@ impl Module for Sequential {
         for (name, layer) in &self.layers {
             layer.visit_rngs_as(name.as_str(), visitor);
         }
+    }
+
+    // Each layer's path is made once and handed down: in deep nests, paths made from the inside out are copied at every level.
+    fn visit_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        for (own, layer) in &self.layers {
+            layer.visit_as(&format!("{name}.{}", own.as_str()), visitor);
+        }
+    }
+
+    fn visit_buffers_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        for (own, layer) in &self.layers {
+            layer.visit_buffers_as(&format!("{name}.{}", own.as_str()), visitor);
+        }
+    }
+
+    fn visit_rngs_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Rng)) {
+        for (own, layer) in &self.layers {
+            layer.visit_rngs_as(&format!("{name}.{}", own.as_str()), visitor);
+        }
+    }
+
+    fn charge_memory(&self) {
+        for (name, layer) in &self.layers {
+            let _scope = name.enter();
+            layer.charge_memory();
+        }
+    }
+}
+
+impl fmt::Debug for Sequential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sequential").field("layers", &self.layers).finish()
     }
 }
 

@@ -12,14 +12,14 @@
 //! One output is taken, and a workspace while it is computed. Saves x for the gradient of w, and w for that of x, where they are
 //! asked for. Operands that are not contiguous are copied.
 
-use super::{along_rows, same_dtype, supported, wanted};
+use super::{along_rows, apply_promoted, same_dtype, supported, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Convolution, Kernel, Window, Workspace};
 use crate::context::{Buffer, OpContext};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::op::{Op, apply};
+use crate::op::Op;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -308,7 +308,7 @@ impl Op for Convolve {
 
 impl Tensor {
     /// The cross-correlation of images `[n, channels, h, w]` with filters `[out channels, channels / groups, kh, kw]`, as
-    /// PyTorch's `conv2d`.
+    /// PyTorch's `conv2d`. Operands of different types are promoted as in [`DType`]'s table, also by the other convolutions.
     ///
     /// ```
     /// use highwater_tensor::{Conv2dOptions, Device, Tensor};
@@ -323,11 +323,10 @@ impl Tensor {
     /// # Errors
     /// [`Error::BadRank`] unless both have four axes, [`Error::ShapeMismatch`] if channels do not fit,
     /// [`Error::BadArgument`] for a window that does not fit into the padded image, for strides, dilations or groups of 0, and for
-    /// output padding,
-    /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if there is no memory.
+    /// output padding, [`Error::UnsupportedDType`] unless the type that both are promoted to is a float, [`Error::Allocation`] if there is no memory.
     pub fn conv2d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
         let op = "conv2d";
-        apply(Convolve { op, options: options.plain(op)?, transposed: false, rank: 4 }, &[self, weight])
+        apply_promoted(Convolve { op, options: options.plain(op)?, transposed: false, rank: 4 }, self, weight)
     }
 
     /// The transpose of a convolution (also called deconvolution): images `[n, channels, h, w]` become larger by filters
@@ -338,7 +337,11 @@ impl Tensor {
     /// dilation.
     pub fn conv_transpose2d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
         let op = "conv_transpose2d";
-        apply(Convolve { op, options: options.transposed(op)?, transposed: true, rank: 4 }, &[self, weight])
+        apply_promoted(
+            Convolve { op, options: options.transposed(op)?, transposed: true, rank: 4 },
+            self,
+            weight,
+        )
     }
 
     /// The cross-correlation of sequences `[n, channels, len]` with filters `[out channels, channels / groups, k]`. Of the
@@ -348,7 +351,11 @@ impl Tensor {
     /// As [`Tensor::conv2d`], for three axes; [`Error::BadArgument`] for options of another axis.
     pub fn conv1d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
         let op = "conv1d";
-        apply(Convolve { op, options: options.along_rows(op)?, transposed: false, rank: 3 }, &[self, weight])
+        apply_promoted(
+            Convolve { op, options: options.along_rows(op)?, transposed: false, rank: 3 },
+            self,
+            weight,
+        )
     }
 }
 

@@ -12,7 +12,7 @@ mod equation;
 
 use equation::{Equation, Labels};
 
-use super::{is_number, same_dtype, supported};
+use super::{is_number, supported};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
@@ -123,8 +123,8 @@ impl Tensor {
     /// over the letters that the result does not have. A letter twice in one operand takes the diagonal of those axes. `...`
     /// stands for any number of axes without letters, which are broadcast and which the result has too, unless there are none.
     /// Without `->` the result has first the axes under `...`, then the letters that stand there once, in alphabetical order.
-    /// All is as in NumPy, but that a letter has one size, also where that is 1. Products of integers wrap in their own type;
-    /// one operand alone is summed as by [`sum`](Self::sum).
+    /// All is as in NumPy, but that a letter has one size, also where that is 1. Products of integers wrap in their own type,
+    /// and operands of different types are promoted as in [`DType`](crate::DType)'s table; one operand alone is summed as by [`sum`](Self::sum).
     ///
     /// ```
     /// use highwater_tensor::{Device, Tensor};
@@ -143,7 +143,7 @@ impl Tensor {
     /// [`Error::BadEquation`], which says where; [`Error::BadArgument`] unless there are as many tensors as the equation has
     /// operands, and if a letter has two sizes in one of them; [`Error::BadRank`] for one with another number of axes than letters
     /// (with `...` fewer); [`Error::ShapeMismatch`] if a letter has two sizes, or axes under `...` do not broadcast;
-    /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] for several of truth values, [`Error::DeviceMismatch`];
+    /// [`Error::UnsupportedDType`] for several booleans, [`Error::DeviceMismatch`];
     /// [`Error::RankTooLarge`] if a product on the way has more axes than a tensor can have; [`Error::Allocation`] if there is
     /// no memory.
     pub fn einsum(equation: &str, operands: &[&Self]) -> Result<Self> {
@@ -157,14 +157,19 @@ impl Tensor {
                 got,
             });
         }
+        let dtype = operands.iter().fold(operands[0].dtype(), |dtype, tensor| dtype.promote(tensor.dtype()));
+        // One alone is not multiplied, but seen otherwise and summed.
+        supported(OP, dtype, |dtype| is_number(dtype) || operands.len() == 1)?;
         for (&tensor, labels) in operands.iter().zip(&parsed.operands) {
-            // One alone is not multiplied, but seen otherwise and summed.
-            supported(OP, tensor.dtype(), |dtype| is_number(dtype) || operands.len() == 1)?;
-            same_dtype(OP, operands[0], tensor)?;
             if !Equation::fits(labels, tensor.rank()) {
                 let (expected, shape) = ("an axis for each letter", *tensor.shape());
                 return Err(Error::BadRank { op: OP, expected, shape });
             }
+        }
+        if operands.iter().any(|tensor| tensor.dtype() != dtype) {
+            let promoted =
+                operands.iter().map(|tensor| tensor.to_dtype(dtype)).collect::<Result<Vec<_>>>()?;
+            return Self::einsum(equation, &promoted.iter().collect::<Vec<_>>());
         }
         let ranks: Vec<usize> = operands.iter().map(|tensor| tensor.rank()).collect();
         let Equation { operands: labels, output } = parsed.spelled_out(equation, &ranks)?;

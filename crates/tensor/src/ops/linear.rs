@@ -7,7 +7,7 @@
 
 use super::axes::AxisSet;
 use super::matmul::multiply;
-use super::{is_number, reduce, same_dtype, supported, wanted};
+use super::{is_number, promoted, reduce, supported, wanted};
 use crate::autograd::{Saved, list_of_gradients};
 use crate::backend::{Activated, Activation, Kernel, Reduce};
 use crate::context::{Buffer, OpContext};
@@ -147,7 +147,8 @@ impl Linear {
 
 impl Tensor {
     /// This tensor's rows, along its last axis, times `weight` of shape `[inputs, outputs]`, plus `bias` of shape
-    /// `[outputs]`: as `matmul` and `add`, without the product in between. Integers wrap.
+    /// `[outputs]`: as `matmul` and `add`, without the product in between. Integers wrap. Operands of different types are promoted as
+    /// in [`DType`](crate::DType)'s table.
     ///
     /// ```
     /// use highwater_tensor::{Device, Tensor};
@@ -161,8 +162,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::BadRank`] for a scalar, and unless `weight` is a matrix and `bias` a vector; [`Error::ShapeMismatch`] if
-    /// sizes do not fit; [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] for truth values, [`Error::Allocation`] if
-    /// there is no memory.
+    /// sizes do not fit; [`Error::UnsupportedDType`] for booleans, [`Error::Allocation`] if there is no memory.
     pub fn linear(&self, weight: &Self, bias: &Self) -> Result<Self> {
         self.linear_with(weight, bias, None)
     }
@@ -186,7 +186,14 @@ impl Tensor {
     }
 
     fn linear_with(&self, weight: &Self, bias: &Self, activation: Option<Activation>) -> Result<Self> {
-        same_dtype(OP, self, weight)?;
+        if self.dtype() != weight.dtype() {
+            let [x, weight] = promoted(self, weight)?;
+            return x.linear_with(&weight, bias, activation);
+        }
+        // A narrower bias is converted. A wider one promotes the sum, and not the product.
+        if bias.dtype() != self.dtype() && bias.dtype().promote(self.dtype()) == self.dtype() {
+            return self.linear_with(weight, &bias.to_dtype(self.dtype())?, activation);
+        }
         supported(OP, self.dtype(), |dtype| dtype.is_float() || activation.is_none() && is_number(dtype))?;
         let of_rank = |tensor: &Self, rank: usize, expected: &'static str| {
             let fits = tensor.rank() == rank;
@@ -409,9 +416,10 @@ mod tests {
             let error = of(x).linear(&of(weight), &of(bias)).unwrap_err();
             assert!(matches!(error, Error::BadRank { op: OP, .. }), "{error}");
         }
-        let integers = of(&[2, 3]).to_dtype(DType::I64).unwrap();
-        let error = integers.linear(&of(&[3, 5]), &of(&[5])).unwrap_err();
-        assert!(matches!(error, Error::DTypeMismatch { op: OP, .. }), "{error}");
+        let booleans = of(&[2, 3]).to_dtype(DType::Bool).unwrap();
+        let weight = of(&[3, 5]).to_dtype(DType::Bool).unwrap();
+        let error = booleans.linear(&weight, &of(&[5])).unwrap_err();
+        assert!(matches!(error, Error::UnsupportedDType { op: OP, dtype: DType::Bool }), "{error}");
     }
 
     #[test]

@@ -21,7 +21,7 @@ use positions::Rows;
 
 use super::axes::AxisSet;
 use super::reduce::share_as;
-use super::{expect_dtype, same_dtype, supported, wanted};
+use super::{expect_dtype, promoted, same_dtype, supported, wanted};
 use crate::autograd::{Saved, list_of_gradients};
 use crate::backend::{Binary, Kernel, Reduce, Unary};
 use crate::context::OpContext;
@@ -255,14 +255,18 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] for different shapes, [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for
-    /// floats, [`Error::Allocation`] if there is no memory.
+    /// [`Error::ShapeMismatch`] for different shapes, [`Error::UnsupportedDType`] unless the type that both are promoted to is a
+    /// float, [`Error::Allocation`] if there is no memory.
     pub fn mse_loss(&self, target: &Self, reduction: Reduction) -> Result<Self> {
         let op: &'static MseLoss = match reduction {
             Reduction::Mean => &MseLoss(Reduction::Mean),
             Reduction::Sum => &MseLoss(Reduction::Sum),
             Reduction::None => &MseLoss(Reduction::None),
         };
+        if self.dtype() != target.dtype() {
+            let [x, target] = promoted(self, target)?;
+            return apply_static(op, &[&x, &target]);
+        }
         apply_static(op, &[self, target])
     }
 }

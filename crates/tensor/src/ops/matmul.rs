@@ -4,10 +4,11 @@
 //!   the right a column, and that axis is not in the result.
 //! - Y = A·B, ∂L/∂A = ∂L/∂Y·Bᵀ, ∂L/∂B = Aᵀ·∂L/∂Y, summed over leading axes that were broadcast. Transposed operands are
 //!   views: nothing is copied.
+//! - Operands of different element types are promoted to one ([`DType::promote`](crate::DType::promote)).
 //! - Integers are multiplied and summed in their own type, and wrap, as in NumPy and PyTorch; they have no gradient.
 //! - One output is taken. Saves A for the gradient of B, and B for that of A.
 
-use super::{is_number, same_dtype, supported, wanted};
+use super::{is_number, promoted, same_dtype, supported, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Activated, Kernel, Workspace};
 use crate::context::{Buffer, OpContext};
@@ -155,7 +156,8 @@ impl Plan {
 
 impl Tensor {
     /// The matrix product, of stacks of matrices along broadcast leading axes; vectors are rows on the left and columns
-    /// on the right. Integers stay what they are, and wrap.
+    /// on the right. Integers stay what they are, and wrap. Operands of different types are promoted as in [`DType`](crate::DType)'s
+    /// table.
     ///
     /// ```
     /// use highwater_tensor::{Device, Tensor};
@@ -169,9 +171,12 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] if the inner sizes differ or leading axes do not broadcast, [`Error::BadRank`] for a
-    /// scalar, [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] for truth values, [`Error::Allocation`] if there
-    /// is no memory.
+    /// scalar, [`Error::UnsupportedDType`] for booleans, [`Error::Allocation`] if there is no memory.
     pub fn matmul(&self, rhs: &Self) -> Result<Self> {
+        if self.dtype() != rhs.dtype() {
+            let [lhs, rhs] = promoted(self, rhs)?;
+            return lhs.matmul(&rhs);
+        }
         // A stack of matrices by one matrix is one product with more rows. So the backward is one product too, where
         // it would else sum a stack of them.
         if self.rank() > 2

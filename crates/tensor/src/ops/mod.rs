@@ -87,8 +87,15 @@ fn apply_promoted(op: impl Op, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
     if lhs.dtype() == rhs.dtype() {
         return apply(op, &[lhs, rhs]);
     }
+    let [lhs, rhs] = promoted(lhs, rhs)?;
+    apply(op, &[&lhs, &rhs])
+}
+
+/// Two tensors as the type that both are [promoted](DType::promote) to. Gradients return in each tensor's own type.
+#[cold]
+fn promoted(lhs: &Tensor, rhs: &Tensor) -> Result<[Tensor; 2]> {
     let dtype = lhs.dtype().promote(rhs.dtype());
-    apply(op, &[&lhs.to_dtype(dtype)?, &rhs.to_dtype(dtype)?])
+    Ok([lhs.to_dtype(dtype)?, rhs.to_dtype(dtype)?])
 }
 
 /// Refuses element types that `takes` does not hold for.

@@ -101,7 +101,7 @@ macro_rules! adam {
             /// The optimiser with learning rate `lr` and otherwise the usual values.
             ///
             /// # Errors
-            /// [`crate::Error::BadArgument`] unless `lr` is finite and not negative; [`crate::Error::Allocation`] if there is no
+            /// [`crate::Error::BadArgument`] without parameters, and unless `lr` is finite and not negative; [`crate::Error::Allocation`] if there is no
             /// memory for the state, two numbers for each of the parameters'.
             pub fn new(parameters: Vec<(String, Parameter)>, lr: f64) -> Result<Self> {
                 Core::new($op, parameters, AdamStep { lr, ..$defaults }).map(Self)
@@ -138,6 +138,10 @@ macro_rules! adam {
         impl Optimizer for $name {
             fn name(&self) -> &'static str {
                 $op
+            }
+
+            fn parameters(&self) -> Vec<(String, Parameter)> {
+                self.0.slots.parameters()
             }
 
             fn step(&mut self, gradients: Gradients) -> Result<()> {

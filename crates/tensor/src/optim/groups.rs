@@ -1,7 +1,10 @@
 //! Several optimisers as one: groups of parameters with settings of their own.
 
+use std::collections::HashSet;
+
 use highwater_tracking::{Phase, phase};
 
+use super::slots::make_group;
 use super::{LEARNING_RATE, Optimizer, not_negative};
 use crate::autograd::Gradients;
 use crate::backend::widen::rehearse;
@@ -62,30 +65,31 @@ impl Group {
 }
 
 impl Groups {
-    /// No groups yet, which change nothing.
+    /// No groups yet: an optimizer that holds no parameters.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same with one more group: `make` makes the optimiser of these parameters. The share that its learning rate is of the first
-    /// group's stays when the rate is [set](Optimizer::set_learning_rate); where the first is 0, they are the same from then on.
+    /// Adds a group: `make` makes the optimizer of these parameters, of which there may be none. The share that its learning rate
+    /// is of the first group's stays when the rate is [set](Optimizer::set_learning_rate). If the first rate is 0, all groups have
+    /// the same rate from then on.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] for a parameter that an earlier group has; else what `make` says.
+    /// [`Error::BadArgument`] for a parameter that an earlier group holds; otherwise the error of `make`.
     pub fn with<O: Optimizer + 'static>(
         mut self,
         parameters: Vec<(String, Parameter)>,
         make: impl FnOnce(Vec<(String, Parameter)>) -> Result<O>,
     ) -> Result<Self> {
-        let has = |own: &Parameter| {
-            self.groups.iter().flat_map(|group| &group.parameters).any(|(_, other)| other.is_same(own))
-        };
-        if let Some((path, _)) = parameters.iter().find(|(_, parameter)| has(parameter)) {
+        let optimizer = make_group(|| make(parameters))?;
+        let (mut parameters, mut seen) = (optimizer.parameters(), HashSet::new());
+        parameters.retain(|(_, parameter)| seen.insert(parameter.address()));
+        let earlier: HashSet<usize> = self.held().map(|(_, parameter)| parameter.address()).collect();
+        if let Some((path, _)) = parameters.iter().find(|(_, own)| earlier.contains(&own.address())) {
             let (argument, expected) = ("parameters", "in one group each");
             return Err(Error::BadArgument { op: OP, argument, expected, got: format!("{path} again") });
         }
-        let optimizer = make(parameters.clone())?;
         let share = match self.groups.first().map(|first| first.optimizer.learning_rate()) {
             Some(first) if first > 0.0 => optimizer.learning_rate() / first,
             _ => 1.0,
@@ -94,17 +98,26 @@ impl Groups {
         Ok(self)
     }
 
-    /// Looks at all gradients, and takes all memory that the steps of all groups will need, so that none has stepped where another cannot.
+    /// The parameters of all groups.
+    fn held(&self) -> impl Iterator<Item = &(String, Parameter)> {
+        self.groups.iter().flat_map(|group| &group.parameters)
+    }
+
+    /// Checks all gradients, and takes all memory that the steps of all groups will need, so that no group has stepped when
+    /// another one cannot.
     fn make_ready(&self, gradients: &Gradients) -> Result<()> {
-        let (mut halves, mut cursor) = (Vec::new(), gradients.cursor());
-        for (path, parameter) in self.groups.iter().flat_map(|group| &group.parameters) {
+        let (mut found, mut halves, mut cursor) = (0, Vec::new(), gradients.cursor());
+        for (path, parameter) in self.held() {
             let layer = path.rsplit_once('.').map_or("", |(layer, _)| layer);
             let ready = parameter.make_ready(OP, (path, layer), gradients, &mut cursor)?;
-            if let Some((leaf, dtype)) = ready
-                && dtype.is_half()
-            {
+            let Some((leaf, dtype)) = ready else { continue };
+            found += 1;
+            if dtype.is_half() {
                 halves.push((leaf, parameter));
             }
+        }
+        if found != gradients.len() {
+            gradients.check_held(OP, self.held().map(|(_, parameter)| parameter))?;
         }
         let ready = halves.into_iter().filter_map(|(leaf, parameter)| Some((gradients.of(leaf)?, parameter)));
         rehearse(OP, ready.map(|(gradient, parameter)| [gradient.clone(), parameter.value()]))
@@ -114,6 +127,10 @@ impl Groups {
 impl Optimizer for Groups {
     fn name(&self) -> &'static str {
         OP
+    }
+
+    fn parameters(&self) -> Vec<(String, Parameter)> {
+        self.held().cloned().collect()
     }
 
     /// Steps group by group, once all gradients were looked at. Only that a parameter is of another type than its state, as it was

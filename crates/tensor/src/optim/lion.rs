@@ -49,7 +49,7 @@ impl Lion {
     /// The optimiser with learning rate `lr` and otherwise the usual values.
     ///
     /// # Errors
-    /// [`crate::Error::BadArgument`] unless `lr` is finite and not negative; [`crate::Error::Allocation`] if there is no
+    /// [`crate::Error::BadArgument`] without parameters, and unless `lr` is finite and not negative; [`crate::Error::Allocation`] if there is no
     /// memory for the state, a number for each of the parameters'.
     pub fn new(parameters: Vec<(String, Parameter)>, lr: f64) -> Result<Self> {
         let lr = not_negative(OP, "lr", lr)?;
@@ -82,6 +82,10 @@ impl Lion {
 impl Optimizer for Lion {
     fn name(&self) -> &'static str {
         OP
+    }
+
+    fn parameters(&self) -> Vec<(String, Parameter)> {
+        self.slots.parameters()
     }
 
     fn step(&mut self, gradients: Gradients) -> Result<()> {

@@ -150,16 +150,20 @@ impl LossScaler {
         Ok(finite.then_some(gradients))
     }
 
-    /// Has the optimiser take a step along gradients of a [scaled](Self::scale) loss, if they are finite.
+    /// Has the optimizer take a step along gradients of a [scaled](Self::scale) loss, if they are finite.
     ///
     /// # Errors
-    /// As [`LossScaler::unscale`] and [`Optimizer::step`]; the scale stays as it was then.
+    /// As [`LossScaler::unscale`] and [`Optimizer::step`]; the scale stays as it was then. Gradients of parameters that the
+    /// optimizer does not hold are an error also where gradients are not finite.
     pub fn step(
         &mut self,
         optimizer: &mut (impl Optimizer + ?Sized),
         gradients: Gradients,
     ) -> Result<ScaledStep> {
         let scale = self.scale;
+        // Before the division, after which the gradients do not tell their modules any more.
+        let op = if optimizer.name().is_empty() { "optimizer" } else { optimizer.name() };
+        gradients.check_parameters(op, &optimizer.parameters())?;
         let (gradients, finite) = divided(gradients, scale)?;
         // The scale is told of a step once it was taken.
         if finite {
@@ -167,6 +171,21 @@ impl LossScaler {
         }
         self.update(finite);
         Ok(if finite { ScaledStep::Taken { scale } } else { ScaledStep::Skipped { scale, next: self.scale } })
+    }
+
+    /// [`step`](Self::step) along the gradients of the optimizer's own parameters. Drops all other gradients first, so they do not
+    /// decide whether the step is taken.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step), except for [`Error::UnknownParameters`].
+    pub fn step_partial(
+        &mut self,
+        optimizer: &mut (impl Optimizer + ?Sized),
+        mut gradients: Gradients,
+    ) -> Result<ScaledStep> {
+        let own = gradients.split_off(&optimizer.parameters());
+        drop(gradients);
+        self.step(optimizer, own)
     }
 
     fn update(&mut self, finite: bool) {
@@ -240,6 +259,10 @@ mod tests {
     struct Failing<'a>(&'a mut Sgd);
 
     impl Optimizer for Failing<'_> {
+        fn parameters(&self) -> Vec<(String, Parameter)> {
+            self.0.parameters()
+        }
+
         fn step(&mut self, _: Gradients) -> Result<()> {
             Err(Error::BadRank { op: "failing", expected: "no step", shape: Shape::SCALAR })
         }
@@ -319,9 +342,9 @@ mod tests {
     #[test]
     fn a_step_that_failed_leaves_the_scale_as_it_was() {
         let device = cpu();
-        let (weight, _) = parameter(&device, DType::F32);
-        let mut none = Sgd::new(Vec::new(), 0.1).unwrap();
-        let mut failing = Failing(&mut none);
+        let (weight, list) = parameter(&device, DType::F32);
+        let mut sgd = Sgd::new(list, 0.1).unwrap();
+        let mut failing = Failing(&mut sgd);
         let mut scaler = LossScaler::dynamic_from(4.0, 1).unwrap();
         let loss = weight.tensor().sum_all().unwrap();
         let gradients = scaler.scale(&loss).unwrap().backward().unwrap();

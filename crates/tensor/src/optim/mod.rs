@@ -35,6 +35,7 @@ pub use sgd::Sgd;
 use crate::autograd::Gradients;
 use crate::error::{Error, Result};
 use crate::io::{Array, Arrays};
+use crate::nn::Parameter;
 
 /// Changes parameters so that the loss falls.
 ///
@@ -57,14 +58,48 @@ pub trait Optimizer: fmt::Debug + Send {
         ""
     }
 
+    /// The parameters that the optimizer holds, with their paths, each once.
+    fn parameters(&self) -> Vec<(String, Parameter)>;
+
     /// Changes every parameter that has a gradient, and frees each gradient as soon as it was used. Parameters
-    /// without one, and their state, stay as they are.
+    /// without a gradient, and their state, stay as they are. Gradients of plain tensors that require gradients are dropped.
     ///
     /// # Errors
-    /// [`Error::Allocation`] if a parameter has to be copied and there is no memory, [`Error::StaleGradient`] if gradients are of
-    /// what a parameter was before it was converted, and errors about gradients that do not fit: nothing has changed then. A
-    /// device that fails on the way leaves some parameters changed.
+    /// Nothing has changed after these errors:
+    ///
+    /// - [`Error::UnknownParameters`] for gradients of parameters that the optimizer does not hold. Implementations check this by
+    ///   [`Gradients::check_parameters`]. Use [`step_partial`](Self::step_partial) to ignore such gradients.
+    /// - [`Error::StaleGradient`] for gradients from before a conversion of the parameter.
+    /// - [`Error::Allocation`] if a parameter has to be copied and there is no memory.
+    /// - Errors about gradients that do not fit their parameter.
+    ///
+    /// A device that fails during the step leaves some parameters changed.
     fn step(&mut self, gradients: Gradients) -> Result<()>;
+
+    /// [`step`](Self::step) along the gradients of the optimizer's own parameters. Drops all other gradients first, as for one
+    /// of two models that a loss depends on.
+    ///
+    /// ```
+    /// use highwater_tensor::nn::{Linear, Module};
+    /// use highwater_tensor::optim::{Optimizer, Sgd};
+    /// use highwater_tensor::{Device, Error, Rng, Tensor};
+    /// let (device, rng) = (Device::cpu()?, Rng::new(0));
+    /// let (generator, critic) = (Linear::new(&device, 2, 2, &rng)?, Linear::new(&device, 2, 1, &rng)?);
+    /// let mut optimizer = Sgd::new(generator.parameters(), 0.1)?;
+    /// let loss = || critic.forward(&generator.forward(&Tensor::ones(&device, [4, 2])?)?)?.mean_all();
+    /// let error = optimizer.step(loss()?.backward()?).unwrap_err();
+    /// assert!(matches!(error, Error::UnknownParameters { op: "sgd", .. }));
+    /// optimizer.step_partial(loss()?.backward()?)?; // changes the generator alone
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`step`](Self::step), except for [`Error::UnknownParameters`].
+    fn step_partial(&mut self, mut gradients: Gradients) -> Result<()> {
+        let own = gradients.split_off(&self.parameters());
+        drop(gradients);
+        self.step(own)
+    }
 
     /// The learning rate.
     fn learning_rate(&self) -> f64;
@@ -102,8 +137,16 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
         (**self).name()
     }
 
+    fn parameters(&self) -> Vec<(String, Parameter)> {
+        (**self).parameters()
+    }
+
     fn step(&mut self, gradients: Gradients) -> Result<()> {
         (**self).step(gradients)
+    }
+
+    fn step_partial(&mut self, gradients: Gradients) -> Result<()> {
+        (**self).step_partial(gradients)
     }
 
     fn learning_rate(&self) -> f64 {

@@ -54,7 +54,7 @@ impl RmsProp {
     /// The optimiser with learning rate `lr` and otherwise the usual values.
     ///
     /// # Errors
-    /// [`crate::Error::BadArgument`] unless `lr` is finite and not negative; [`crate::Error::Allocation`] if there is no
+    /// [`crate::Error::BadArgument`] without parameters, and unless `lr` is finite and not negative; [`crate::Error::Allocation`] if there is no
     /// memory for the state, a number for each of the parameters'.
     pub fn new(parameters: Vec<(String, Parameter)>, lr: f64) -> Result<Self> {
         let lr = not_negative(OP, "lr", lr)?;
@@ -108,6 +108,10 @@ impl RmsProp {
 impl Optimizer for RmsProp {
     fn name(&self) -> &'static str {
         OP
+    }
+
+    fn parameters(&self) -> Vec<(String, Parameter)> {
+        self.slots.parameters()
     }
 
     fn step(&mut self, gradients: Gradients) -> Result<()> {

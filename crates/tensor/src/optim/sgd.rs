@@ -35,7 +35,7 @@ impl Sgd {
     /// Plain descent with learning rate `lr`.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless `lr` is finite and not negative.
+    /// [`Error::BadArgument`] without parameters, and unless `lr` is finite and not negative.
     pub fn new(parameters: Vec<(String, Parameter)>, lr: f64) -> Result<Self> {
         let lr = not_negative(OP, "lr", lr)?;
         let slots = Slots::new(OP, parameters, |_, _| Ok(None))?;
@@ -97,6 +97,10 @@ impl SlotState for Option<Buffer> {
 impl Optimizer for Sgd {
     fn name(&self) -> &'static str {
         OP
+    }
+
+    fn parameters(&self) -> Vec<(String, Parameter)> {
+        self.slots.parameters()
     }
 
     fn step(&mut self, gradients: Gradients) -> Result<()> {

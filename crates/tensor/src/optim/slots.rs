@@ -1,12 +1,15 @@
 //! What all optimisers share: each parameter with its state, and the order of a step.
 
+use std::cell::Cell;
+use std::collections::HashSet;
+
 use bfc_core::Category;
 use highwater_tracking::{ModuleName, Phase, phase};
 
 use super::state::{Part, SlotState};
 use crate::autograd::{Gradients, LeafId};
 use crate::backend::Kernel;
-use crate::backend::widen::rehearse;
+use crate::backend::widen::{self, rehearse};
 use crate::context::{Buffer, OpContext};
 use crate::device::Device;
 use crate::dtype::{DType, Scalar};
@@ -59,16 +62,20 @@ impl<S: SlotState> Slots<S> {
     /// two layers share, is kept once, under its first path.
     ///
     /// # Errors
-    /// What `state` says.
+    /// [`Error::BadArgument`] without parameters, except in a [group](super::Groups); what `state` says.
     pub(super) fn new(
         op: &'static str,
         parameters: Vec<(String, Parameter)>,
         state: impl Fn(&OpContext<'_>, &Tensor) -> Result<S>,
     ) -> Result<Self> {
         let _phase = phase(Phase::Optimizer);
-        let mut slots = Self { op, layers: Vec::new() };
+        if parameters.is_empty() && !MAY_BE_EMPTY.get() {
+            let (argument, expected) = ("parameters", "at least one");
+            return Err(Error::BadArgument { op, argument, expected, got: "none".to_owned() });
+        }
+        let (mut slots, mut seen) = (Self { op, layers: Vec::new() }, HashSet::new());
         for (path, parameter) in parameters {
-            if slots.iter().any(|slot| slot.parameter.is_same(&parameter)) {
+            if !seen.insert(parameter.address()) {
                 continue;
             }
             let module = path.rsplit_once('.').map_or("", |(layer, _)| layer);
@@ -119,6 +126,11 @@ impl<S: SlotState> Slots<S> {
         self.layers.iter_mut().flat_map(|layer| &mut layer.slots)
     }
 
+    /// The parameters with their paths, each once.
+    pub(super) fn parameters(&self) -> Vec<(String, Parameter)> {
+        self.iter().map(|slot| (slot.path.clone(), slot.parameter.clone())).collect()
+    }
+
     /// Calls `update` for each parameter that has a gradient, once all of them can be written. Each gradient goes once it was used.
     ///
     /// # Errors
@@ -129,7 +141,7 @@ impl<S: SlotState> Slots<S> {
         update: impl Fn(&OpContext<'_>, View<'_>, &mut S, ViewMut<'_>) -> Result<()>,
     ) -> Result<()> {
         let _phase = phase(Phase::Optimizer);
-        self.make_ready(&gradients)?;
+        let any_halves = self.make_ready(&gradients)?;
         for Layer { module, device, slots } in &mut self.layers {
             if slots.iter().all(|slot| slot.leaf.is_none()) {
                 continue;
@@ -139,15 +151,21 @@ impl<S: SlotState> Slots<S> {
             let ctx = OpContext::create(self.op, device, device.default_allocator()?, Category::Parameter);
             for Slot { parameter, state, leaf, .. } in slots {
                 let Some(gradient) = leaf.and_then(|leaf| gradients.take_of(leaf)) else { continue };
-                parameter.update(|values| update(&ctx, gradient.view(), state, values))?;
+                if any_halves {
+                    let change = |grad: View<'_>, values: ViewMut<'_>| update(&ctx, grad, state, values);
+                    widen::update(&ctx, parameter, gradient.view(), change)?;
+                } else {
+                    parameter.update(|values| update(&ctx, gradient.view(), state, values))?;
+                }
             }
         }
         Ok(())
     }
 
-    /// Finds the parameters that have a gradient, and makes sure that all of them can be updated.
-    fn make_ready(&mut self, gradients: &Gradients) -> Result<()> {
-        let (op, mut any_halves) = (self.op, false);
+    /// Finds the parameters that have a gradient, and makes sure that all gradients belong to them and that all of them can be
+    /// updated. Whether any of these parameters are halves.
+    fn make_ready(&mut self, gradients: &Gradients) -> Result<bool> {
+        let (op, mut any_halves, mut found) = (self.op, false, 0);
         // Parameters come in the order of their leaves, as a rule.
         let mut cursor = gradients.cursor();
         for Layer { module, slots, .. } in &mut self.layers {
@@ -156,6 +174,7 @@ impl<S: SlotState> Slots<S> {
                 let ready = slot.parameter.make_ready(op, named, gradients, &mut cursor)?;
                 slot.leaf = ready.map(|(leaf, _)| leaf);
                 let Some((_, dtype)) = ready else { continue };
+                found += 1;
                 // Before the first is changed: one that was converted since the state was made cannot be.
                 if slot.kept_as.is_some_and(|kept_as| kept_as != dtype.computed_as()) {
                     return Err(slot.converted(op, dtype));
@@ -163,12 +182,33 @@ impl<S: SlotState> Slots<S> {
                 any_halves |= dtype.is_half();
             }
         }
+        // Each leaf has one gradient and each slot another leaf: only where some are left over do they have to be looked at.
+        if found != gradients.len() {
+            gradients.check_held(op, self.iter().map(|slot| &slot.parameter))?;
+        }
         if any_halves {
             let ready = self.iter().filter_map(|slot| Some((gradients.of(slot.leaf?)?, slot)));
             rehearse(op, ready.map(|(gradient, slot)| [gradient.clone(), slot.parameter.value()]))?;
         }
-        Ok(())
+        Ok(any_halves)
     }
+}
+
+thread_local! {
+    /// Whether optimizers that this thread makes may have no parameters.
+    static MAY_BE_EMPTY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes the optimizer of a group, which may have no parameters.
+pub(super) fn make_group<O>(make: impl FnOnce() -> O) -> O {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            MAY_BE_EMPTY.set(self.0);
+        }
+    }
+    let _restore = Restore(MAY_BE_EMPTY.replace(true));
+    make()
 }
 
 /// The type of the numbers kept, if any are.

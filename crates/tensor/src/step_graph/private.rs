@@ -81,17 +81,20 @@ impl Private {
 
     /// Takes in what a whole run has asked for: the second time that it is the same, the step gets its part.
     fn learn(&self, memory: &dyn StepMemory, step: u64, requests: StepRequests) {
-        let course = &mut *self.course();
-        match course {
-            Course::Learning(Some(before)) if *before == requests => {
-                *course = keep(memory, step, &requests);
-                if matches!(course, Course::Shared(_)) {
-                    memory.forget(step);
-                }
+        let requests = match &mut *self.course() {
+            Course::Learning(Some(before)) if *before == requests => requests,
+            Course::Learning(before) => {
+                *before = Some(requests);
+                return;
             }
-            Course::Learning(before) => *before = Some(requests),
-            Course::Kept(_) | Course::Shared(_) => {}
+            Course::Kept(_) | Course::Shared(_) => return,
+        };
+        // Without the lock: a pool that grows calls its visitors, which may ask for the counts of this step.
+        let course = keep(memory, step, &requests);
+        if matches!(course, Course::Shared(_)) {
+            memory.forget(step);
         }
+        *self.course() = course;
     }
 }
 

@@ -123,14 +123,21 @@ impl ByLeaf {
         Ok(self.0.get(at).map(|(_, tensor)| tensor))
     }
 
-    /// Moves the gradient of a leaf to another list, and any of what it was before it was converted.
-    pub(crate) fn give(&mut self, leaf: LeafId, to: &mut Self) {
-        let start = self.0.partition_point(|(other, _)| *other > leaf);
-        let all = self.0[start..].iter().take_while(|(other, _)| *other == leaf || other.became(leaf));
-        let end = start + all.count();
-        for (leaf, gradient) in self.0.drain(start..end) {
-            to.insert(leaf, gradient);
-        }
+    /// Moves the gradients of these leaves to a list of their own, with those from before a conversion. Linear where the leaves
+    /// come in order.
+    pub(crate) fn split_off(&mut self, leaves: impl Iterator<Item = LeafId>) -> Self {
+        let mut families: Vec<u64> = leaves.map(LeafId::family).collect();
+        // The largest last, as this list begins with the largest leaf.
+        families.sort_unstable();
+        let mut is_wanted = |leaf: LeafId| {
+            while families.last().is_some_and(|last| *last > leaf.family()) {
+                families.pop();
+            }
+            families.last() == Some(&leaf.family())
+        };
+        let mut part = Self(spare::list_of(&LISTS, ROOM));
+        part.0.extend(self.0.extract_if(.., |(leaf, _)| is_wanted(*leaf)));
+        part
     }
 
     pub(crate) const fn len(&self) -> usize {

@@ -31,10 +31,7 @@ impl Gradients {
     /// ```
     #[must_use = "the gradients taken out are nowhere else"]
     pub fn split_off(&mut self, parameters: &[(String, Parameter)]) -> Self {
-        let mut part = Self::default();
-        for leaf in parameters.iter().filter_map(|(_, parameter)| parameter.leaf()) {
-            self.by_leaf.give(leaf, &mut part.by_leaf);
-        }
-        part
+        let leaves = parameters.iter().filter_map(|(_, parameter)| parameter.leaf());
+        Self { by_leaf: self.by_leaf.split_off(leaves) }
     }
 }

@@ -1,12 +1,16 @@
-//! Many tensors of halves are changed in place, or none: a lack of memory to widen them shows before the first is.
+//! Tensors of halves that are changed in place. Many are changed, or none: a lack of memory to widen them shows before the first
+//! change. A parameter is widened before it is locked.
 
 use bfc_core::Category;
 
-use super::temporary;
+use super::{Read, temporary};
+use crate::backend::Kernel;
 use crate::context::OpContext;
 use crate::device::Device;
 use crate::error::Result;
+use crate::nn::Parameter;
 use crate::shape::Shape;
+use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
 
 /// Takes the f32 temporaries of kernels that are to run one after another on these operands, on each device those of the
@@ -40,4 +44,36 @@ pub(crate) fn rehearse<const N: usize>(
         shapes.iter().flatten().map(|shape| temporary(&ctx, shape)).collect::<Result<Vec<_>>>()?;
     }
     Ok(())
+}
+
+/// Changes a parameter along a gradient, as [`Parameter::update`] does, where the backend computes with halves in f32. Takes the
+/// temporaries before the parameter is locked, as allocators call back, for instance to save all parameters.
+///
+/// # Errors
+/// [`Error::Allocation`](crate::Error::Allocation) if there is no memory, and nothing has changed then; otherwise the error of
+/// `change`.
+pub(crate) fn update(
+    ctx: &OpContext<'_>,
+    parameter: &Parameter,
+    grad: View<'_>,
+    change: impl FnOnce(View<'_>, ViewMut<'_>) -> Result<()>,
+) -> Result<()> {
+    if ctx.backend().takes_halves() {
+        return parameter.update(|values| change(grad, values));
+    }
+    let (dtype, shape) = {
+        let value = parameter.value();
+        (value.dtype(), *value.shape())
+    };
+    let grad = Read::new(ctx, grad)?;
+    let mut wide = dtype.is_half().then(|| temporary(ctx, &shape)).transpose()?;
+    let run = |kernel: Kernel<'_>| ctx.backend().run(ctx.op(), kernel);
+    parameter.update(|values| match &mut wide {
+        None => change(grad.view(), values),
+        Some(wide) => {
+            run(Kernel::Copy { input: values.as_view(), out: wide.view_mut() })?;
+            change(grad.view(), wide.view_mut())?;
+            run(Kernel::Copy { input: wide.view(), out: values })
+        }
+    })
 }

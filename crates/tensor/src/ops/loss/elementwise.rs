@@ -15,9 +15,9 @@ use crate::autograd::Saved;
 use crate::context::OpContext;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::op::{Op, apply};
+use crate::op::Op;
 use crate::ops::create::constant_like;
-use crate::ops::{same_dtype, supported, wanted};
+use crate::ops::{apply_promoted, same_dtype, supported, wanted};
 use crate::tensor::Tensor;
 
 /// The loss of one element.
@@ -117,7 +117,7 @@ impl Tensor {
         kind: Kind,
         reduction: Reduction,
     ) -> Result<Self> {
-        apply(ElementLoss { op, kind, reduction }, &[self, target])
+        apply_promoted(ElementLoss { op, kind, reduction }, self, target)
     }
 
     /// The absolute differences from `target`, which has the same shape. Where there is no difference the gradient is 0.
@@ -133,8 +133,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] for different shapes, [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for
-    /// floats, [`Error::Allocation`] if there is no memory.
+    /// [`Error::ShapeMismatch`] for different shapes, [`Error::UnsupportedDType`] unless the type that both are promoted to is a
+    /// float, [`Error::Allocation`] if there is no memory.
     pub fn l1_loss(&self, target: &Self, reduction: Reduction) -> Result<Self> {
         self.element_loss("l1_loss", target, Kind::Absolute, reduction)
     }

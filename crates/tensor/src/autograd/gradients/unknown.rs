@@ -1,0 +1,114 @@
+//! Gradients of parameters that an optimizer does not hold.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use super::Gradients;
+use crate::autograd::LeafId;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::nn::Parameter;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// How many gradients the text of an error describes.
+const DESCRIBED: usize = 4;
+
+/// The gradients of a step whose parameters the optimizer does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnknownGradients {
+    /// One entry per gradient, in the order in which the parameters were made.
+    pub unknown: Vec<UnknownGradient>,
+    /// How many gradients the step received in total.
+    pub total: usize,
+}
+
+/// A gradient whose parameter the optimizer does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnknownGradient {
+    /// Its shape, which is the parameter's.
+    pub shape: Shape,
+    /// Its element type.
+    pub dtype: DType,
+    /// The module whose forward used the parameter, as memory accounts name it. Empty outside of modules, and where the
+    /// memory of the gradient has no tag.
+    pub module: String,
+}
+
+impl UnknownGradient {
+    fn of(gradient: &Tensor) -> Self {
+        let allocation = gradient.storage().allocation();
+        let tag = allocation.allocator().tag(&allocation.block());
+        // An op is the owner, and the module the owner above it.
+        let module = tag.map_or_else(|_| String::new(), |tag| tag.owner.parent().path());
+        Self { shape: *gradient.shape(), dtype: gradient.dtype(), module }
+    }
+}
+
+impl fmt::Display for UnknownGradient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.dtype, self.shape)?;
+        if self.module.is_empty() { Ok(()) } else { write!(f, " in {}", self.module) }
+    }
+}
+
+impl fmt::Display for UnknownGradients {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.unknown.len();
+        let belong = if count == 1 { "belongs to a parameter" } else { "belong to parameters" };
+        write!(f, "{count} of {} gradients {belong} that the optimizer does not hold: ", self.total)?;
+        for (number, gradient) in self.unknown.iter().take(DESCRIBED).enumerate() {
+            write!(f, "{}{gradient}", if number == 0 { "" } else { "; " })?;
+        }
+        if count > DESCRIBED {
+            write!(f, "; and {} more", count - DESCRIBED)?;
+        }
+        Ok(())
+    }
+}
+
+impl Gradients {
+    /// Checks that each gradient of a parameter belongs to one of `parameters`, frozen or not. Gradients of plain tensors that
+    /// require gradients, such as adversarial inputs, always pass. For implementations of
+    /// [`Optimizer::step`](crate::optim::Optimizer::step), before they change anything.
+    ///
+    /// ```
+    /// use highwater_tensor::nn::Parameter;
+    /// use highwater_tensor::{Device, Error, Tensor};
+    /// let device = Device::cpu()?;
+    /// let [own, other] = [2.0, 3.0].map(|value| Parameter::new(Tensor::full(&device, [1], value)?));
+    /// let (own, other) = (own?, other?);
+    /// let gradients = own.tensor().mul(&other.tensor())?.sum_all()?.backward()?;
+    /// let mut held = vec![("own".to_owned(), own)];
+    /// assert!(matches!(gradients.check_parameters("mine", &held), Err(Error::UnknownParameters { .. })));
+    /// held.push(("other".to_owned(), other));
+    /// gradients.check_parameters("mine", &held)?;
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::UnknownParameters`], which counts and describes the other gradients.
+    pub fn check_parameters(&self, op: &'static str, parameters: &[(String, Parameter)]) -> Result<()> {
+        self.check_held(op, parameters.iter().map(|(_, parameter)| parameter))
+    }
+
+    /// As [`check_parameters`](Self::check_parameters).
+    #[cold]
+    pub(crate) fn check_held<'a>(
+        &self,
+        op: &'static str,
+        held: impl Iterator<Item = &'a Parameter>,
+    ) -> Result<()> {
+        let held: HashSet<u64> = held.filter_map(Parameter::leaf).map(LeafId::family).collect();
+        let is_unknown = |leaf: LeafId| leaf.is_parameter() && !held.contains(&leaf.family());
+        let unknown = self.by_leaf.iter().filter(|(leaf, _)| is_unknown(*leaf));
+        let unknown: Vec<_> = unknown.map(|(_, gradient)| UnknownGradient::of(gradient)).collect();
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let gradients = Box::new(UnknownGradients { unknown, total: self.len() });
+        Err(Error::UnknownParameters { op, gradients })
+    }
+}

@@ -1,0 +1,99 @@
+//! The names of the layers of a sequence: each path names one parameter, buffer or source of randomness.
+//!
+//! Two layers can share a path only if one name continues the other after a dot: `b.weight` in layer `a`, and `weight` in layer
+//! `a.b`. So most names are decided without a visit to any layer, and a sequence is built in linear time.
+
+use std::collections::{HashMap, HashSet};
+
+use highwater_tracking::ModuleName;
+
+use super::module::Module;
+
+/// The layers of a sequence, with their names.
+type Layers = [(ModuleName, Box<dyn Module>)];
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    /// The names of layers.
+    taken: HashMap<String, Taken>,
+    /// All parts of these names that end before a dot.
+    prefixes: HashSet<String>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    /// The number of the layer.
+    layer: usize,
+    /// The names with smaller numbers behind this one, from 2 on, are taken.
+    next: usize,
+}
+
+impl Names {
+    /// Takes a name for the layer that comes next: the given one, or the first free one with a number behind it.
+    pub(super) fn take(&mut self, name: &str, module: &dyn Module, layers: &Layers) -> String {
+        // Scopes leave empty parts out; so do paths.
+        let parts: Vec<&str> = name.split('.').filter(|part| !part.is_empty()).collect();
+        let name = if parts.is_empty() { "layer".to_owned() } else { parts.join(".") };
+        let name = self.free(name, module, layers);
+        for (dot, _) in name.match_indices('.') {
+            self.prefixes.insert(name[..dot].to_owned());
+        }
+        self.taken.insert(name.clone(), Taken { layer: layers.len(), next: 2 });
+        name
+    }
+
+    /// The name itself or the first free one with a number behind it.
+    fn free(&mut self, name: String, module: &dyn Module, layers: &Layers) -> String {
+        if self.is_free(&name, module, layers) {
+            return name;
+        }
+        let first = self.taken.get(&name).map_or(2, |taken| taken.next);
+        let mut all_taken = true;
+        // Each layer and each path takes at most one candidate.
+        for number in first.. {
+            let candidate = format!("{name}{number}");
+            if self.is_free(&candidate, module, layers) {
+                return candidate;
+            }
+            all_taken &= self.taken.contains_key(&candidate);
+            if all_taken && let Some(taken) = self.taken.get_mut(&name) {
+                taken.next = number + 1;
+            }
+        }
+        name
+    }
+
+    /// Whether no layer has this name, and all paths below it are new.
+    fn is_free(&self, name: &str, module: &dyn Module, layers: &Layers) -> bool {
+        if self.taken.contains_key(name) {
+            return false;
+        }
+        let above = name.match_indices('.').filter_map(|(dot, _)| self.taken.get(&name[..dot]));
+        let mut related: Vec<usize> = above.map(|taken| taken.layer).collect();
+        if self.prefixes.contains(name) {
+            let is_below = |other: &str| other.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
+            let below = layers.iter().enumerate().filter(|(_, (other, _))| is_below(other.as_str()));
+            related.extend(below.map(|(layer, _)| layer));
+        }
+        if related.is_empty() {
+            return true;
+        }
+        let mut paths = HashSet::new();
+        for (name, layer) in related.into_iter().map(|layer| &layers[layer]) {
+            visit_paths(&**layer, name.as_str(), &mut |path| {
+                paths.insert(path.to_owned());
+            });
+        }
+        let mut leads_to_new = true;
+        visit_paths(module, name, &mut |path| leads_to_new &= !paths.contains(path));
+        leads_to_new
+    }
+}
+
+/// Shows the paths of all parameters, buffers and sources of randomness of a layer with this name.
+fn visit_paths(module: &dyn Module, name: &str, show: &mut dyn FnMut(&str)) {
+    module.visit_as(name, &mut |path, _| show(path));
+    module.visit_buffers_as(name, &mut |path, _| show(path));
+    module.visit_rngs_as(name, &mut |path, _| show(path));
+}
