@@ -29,7 +29,7 @@ fn map(ctx: &OpContext<'_>, inputs: &[&Tensor], f: impl Fn(&[f64]) -> f64) -> Re
         let inputs = inputs.iter().map(|input| input.to_vec()).collect::<Result<Vec<Vec<f64>>>>()?;
         let value = |index: usize| f(&inputs.iter().map(|input| input[index]).collect::<Vec<_>>());
         let values: Vec<u8> = (0..inputs[0].len()).flat_map(|index| value(index).to_ne_bytes()).collect();
-        ctx.backend().upload("silu", &values, out.view_mut())?;
+        ctx.upload(&values, out.view_mut())?;
     }
     Ok(out.finish())
 }

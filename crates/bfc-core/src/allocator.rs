@@ -9,7 +9,7 @@ use crate::attributes::AllocationAttributes;
 use crate::error::{AllocError, BlockError, RecordError};
 use crate::guard::Damage;
 use crate::ledger::{Category, Ledger, OwnerBytes, Tag};
-use crate::memory::{Block, MemoryKind, Span};
+use crate::memory::{AddressSpace, Block, MemoryKind, Span};
 use crate::oom::{HOLDERS, OomReport, Verdict};
 use crate::owner::OwnerId;
 use crate::plan::PlannedCounts;
@@ -116,7 +116,8 @@ pub struct AllocatorSnapshot {
 /// Callers read and write through the addresses of blocks, so an implementation promises: each block returned by
 /// [`allocate`](Self::allocate) is [`Block::EMPTY`] or lies in memory of the kind that
 /// [`memory_kind`](Self::memory_kind) says, is valid for `bytes` bytes, is aligned as asked, and overlaps no other
-/// live block, until it is given back or the allocator is dropped; host memory is initialised (to any values), so that
+/// live block, until it is given back or the allocator is dropped; device memory is valid in the address space that
+/// [`address_space`](Self::address_space) says, if that says one; host memory is initialised (to any values), so that
 /// plain numbers may be read from it. Addresses of [`MemoryKind::AddressOnly`] are never followed, and need nothing behind them.
 pub unsafe trait Allocator: Send + Sync + fmt::Debug {
     /// A name for reports, unique among the allocators of a device.
@@ -124,6 +125,11 @@ pub unsafe trait Allocator: Send + Sync + fmt::Debug {
 
     /// What kind of memory the blocks lie in.
     fn memory_kind(&self) -> MemoryKind;
+
+    /// The address space of the device that the blocks are valid on, as [`SubAllocator::address_space`](crate::SubAllocator::address_space).
+    fn address_space(&self) -> Option<AddressSpace> {
+        None
+    }
 
     /// Hands out a block of at least `request.bytes` bytes.
     ///

@@ -10,7 +10,7 @@ mod sources;
 use std::fmt;
 
 use crate::error::SourceError;
-use crate::memory::Span;
+use crate::memory::{AddressSpace, Span};
 
 pub use handles::{EventHandle, MemoryCopy, PhysicalHandle, StreamHandle};
 pub use poison::Poison;
@@ -62,6 +62,11 @@ impl FreeFaults {
 pub unsafe trait Driver: Send + Sync + fmt::Debug {
     /// The device's name for people, such as `NVIDIA H200`.
     fn name(&self) -> &str;
+
+    /// The address space of the device's memory. `None`, the default, where there is no memory to compute on.
+    fn address_space(&self) -> Option<AddressSpace> {
+        None
+    }
 
     /// How much memory there is.
     ///

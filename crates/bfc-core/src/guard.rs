@@ -21,7 +21,7 @@ use crate::allocator::{Allocator, AllocatorSnapshot, Request};
 use crate::attributes::AllocationAttributes;
 use crate::error::{AllocError, BlockError};
 use crate::ledger::{Ledger, OwnerBytes, Tag};
-use crate::memory::{Block, MemoryKind, PoolId, Span};
+use crate::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
 use crate::oom::{OomReport, Verdict};
 use crate::owner::OwnerId;
 use crate::plan::PlannedCounts;
@@ -237,6 +237,10 @@ unsafe impl Allocator for GuardAllocator {
 
     fn memory_kind(&self) -> MemoryKind {
         self.inner.memory_kind()
+    }
+
+    fn address_space(&self) -> Option<AddressSpace> {
+        self.inner.address_space()
     }
 
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {

@@ -84,7 +84,7 @@ pub use guard::*;
 pub use host::*;
 pub use last_resort::LastResort;
 pub use ledger::{Category, Ledger, OwnerBytes, Tag};
-pub use memory::{Block, MemoryKind, PoolId, Span};
+pub use memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
 pub use oom::{Budget, Checkpoint, Holding, Holdings, OomReport, Subject, Verdict, WhatIf};
 pub use owner::OwnerId;
 pub use passthrough::*;

@@ -52,6 +52,25 @@ impl fmt::Display for MemoryKind {
     }
 }
 
+/// Names the address space of a device's own memory, so that what computes on a device recognizes the memory that it can
+/// address.
+///
+/// Two devices have address spaces of their own, also where their memory is of one [`MemoryKind`]: the memory of another GPU, or
+/// of a simulated one, is none that a GPU can compute on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AddressSpace(u64);
+
+impl AddressSpace {
+    /// An address space unlike any other of this process.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "each one is different")]
+    pub fn new() -> Self {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 /// A contiguous piece of an address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Span {

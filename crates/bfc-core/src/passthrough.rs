@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::allocator::{Allocator, AllocatorSnapshot, Request};
 use crate::error::{AllocError, BlockError, SourceError};
 use crate::ledger::{Ledger, OwnerBytes, Tag};
-use crate::memory::{Block, MemoryKind, PoolId, Span};
+use crate::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
 use crate::oom::{HOLDERS, Holdings, OomReport, Verdict};
 use crate::owner::OwnerId;
 use crate::policy::Place;
@@ -290,6 +290,10 @@ unsafe impl Allocator for PassthroughAllocator {
 
     fn memory_kind(&self) -> MemoryKind {
         self.source.memory_kind()
+    }
+
+    fn address_space(&self) -> Option<AddressSpace> {
+        self.source.address_space()
     }
 
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {

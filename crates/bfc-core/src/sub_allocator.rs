@@ -3,17 +3,24 @@
 use std::fmt;
 
 use crate::error::SourceError;
-use crate::memory::{MemoryKind, Span};
+use crate::memory::{AddressSpace, MemoryKind, Span};
 
 /// A source of regions: system memory, a device's memory, bare addresses.
 ///
 /// # Safety
 /// Each region returned by [`allocate`](Self::allocate) lies in memory of the kind that
 /// [`memory_kind`](Self::memory_kind) says, is valid and, for host memory, initialised for its `bytes` until it is
-/// given to [`free`](Self::free), and overlaps no other region alive.
+/// given to [`free`](Self::free), and overlaps no other region alive. It is valid in the address space that
+/// [`address_space`](Self::address_space) says, if that says one.
 pub unsafe trait SubAllocator: Send + Sync + fmt::Debug {
     /// What kind of memory the regions lie in.
     fn memory_kind(&self) -> MemoryKind;
+
+    /// The address space of the device that the regions are valid on. `None`, the default, for host memory, for addresses with
+    /// nothing behind them, and where nobody vouches for them: no device computes on such device memory.
+    fn address_space(&self) -> Option<AddressSpace> {
+        None
+    }
 
     /// A region of at least `bytes` bytes at a multiple of `alignment`. It may be larger; the caller may use all of it.
     ///

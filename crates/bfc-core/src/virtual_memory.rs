@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::driver::Driver;
 use crate::error::SourceError;
-use crate::memory::{MemoryKind, Span};
+use crate::memory::{AddressSpace, MemoryKind, Span};
 use crate::sub_allocator::SubAllocator;
 use crate::sync::{Mutex, lock};
 use crate::units::{Bytes, MIB, round_up};
@@ -149,6 +149,10 @@ impl Drop for Growth<'_> {
 unsafe impl SubAllocator for VirtualMemory {
     fn memory_kind(&self) -> MemoryKind {
         MemoryKind::Device
+    }
+
+    fn address_space(&self) -> Option<AddressSpace> {
+        self.driver.address_space()
     }
 
     fn total_bytes(&self) -> Option<u64> {

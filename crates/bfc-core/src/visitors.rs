@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use crate::error::{SourceError, VisitorError};
-use crate::memory::{MemoryKind, Span};
+use crate::memory::{AddressSpace, MemoryKind, Span};
 use crate::sub_allocator::SubAllocator;
 use crate::sync::{Mutex, lock};
 
@@ -143,6 +143,10 @@ impl Drop for GoesBack<'_> {
 unsafe impl SubAllocator for Visited {
     fn memory_kind(&self) -> MemoryKind {
         self.source.memory_kind()
+    }
+
+    fn address_space(&self) -> Option<AddressSpace> {
+        self.source.address_space()
     }
 
     fn total_bytes(&self) -> Option<u64> {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use bfc_core::SourceError;
+use bfc_core::{AddressSpace, SourceError};
 
 use crate::error::CudaUnavailable;
 use crate::kernels::{Job, Kernel};
@@ -87,10 +87,17 @@ impl ComputeError {
 /// A device that runs kernels. Everything it is given happens in the order in which it was given, as if by one thread.
 ///
 /// # Safety
-/// An implementation touches no memory but what jobs and copies name, and nothing after the call that waits for it.
+/// An implementation touches no memory but what jobs and copies name, and nothing after the call that waits for it. It can
+/// compute on all live memory of its [`address_space`](Self::address_space).
 pub unsafe trait Compute: Send + Sync + fmt::Debug {
     /// The device's name for people.
     fn name(&self) -> &str;
+
+    /// The address space of the memory that kernels and copies may be given. `None`, the default, for none: no memory is then
+    /// this device's.
+    fn address_space(&self) -> Option<AddressSpace> {
+        None
+    }
 
     /// Starts a kernel with so many blocks (at least 1), of [`BLOCK`](crate::kernels::BLOCK) threads each.
     ///

@@ -8,8 +8,8 @@ use std::ptr::{null_mut, with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bfc_core::{
-    Driver, EventHandle, FreeFaults, MemoryCopy, MemoryInfo, PhysicalHandle, Poison, SourceError, Span,
-    StreamHandle,
+    AddressSpace, Driver, EventHandle, FreeFaults, MemoryCopy, MemoryInfo, PhysicalHandle, Poison,
+    SourceError, Span, StreamHandle,
 };
 use cudarc::driver::result::stream::StreamKind;
 use cudarc::driver::sys::{
@@ -31,6 +31,7 @@ use calls::{address, location, properties, size};
 #[derive(Debug)]
 pub struct CudaDriver {
     context: Context,
+    space: AddressSpace,
     ordinal: u32,
     name: String,
     poison: Poison,
@@ -110,7 +111,8 @@ impl CudaDriver {
         // With the number: of two alike, errors are to say which.
         let name = format!("cuda:{ordinal} ({name})");
         let (poison, free_faults, holders) = (Poison::default(), Mutex::default(), Mutex::default());
-        Ok(Arc::new(Self { context, ordinal, name, poison, free_faults, holders }))
+        let space = AddressSpace::new();
+        Ok(Arc::new(Self { context, space, ordinal, name, poison, free_faults, holders }))
     }
 
     /// From now on `holder` is asked to settle before anyone waits for the device's work, orders other work after it, or takes
@@ -189,6 +191,10 @@ fn event(handle: EventHandle) -> CUevent {
 unsafe impl Driver for CudaDriver {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn address_space(&self) -> Option<AddressSpace> {
+        Some(self.space)
     }
 
     fn memory_info(&self) -> Result<MemoryInfo, SourceError> {

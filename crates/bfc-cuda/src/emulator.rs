@@ -4,13 +4,15 @@
 //! the compiler for devices, the order of work given and work done. Threads that wait for each other where some have left
 //! already, which is undefined on a device, end the process.
 
+mod folder;
+
 use std::ffi::OsString;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use bfc_core::{HostMemory, MemoryKind, SourceError, Span, SubAllocator};
+use bfc_core::{AddressSpace, HostMemory, MemoryKind, SourceError, Span, SubAllocator};
 use libloading::Library;
 
 use crate::compute::{Compute, ComputeError};
@@ -36,13 +38,16 @@ struct OnHost {
     /// One kernel at a time, as on a stream.
     turn: Mutex<()>,
     scratch: Box<[u64; 32]>,
+    /// Of the memory that work held back may be on.
+    space: AddressSpace,
     products: Option<Cublas>,
     /// Whether nothing is computed.
     silent: bool,
 }
 
 impl Emulator {
-    /// An emulator. The sources are compiled once, and kept in the system's folder for temporary files.
+    /// An emulator. The sources are compiled once, and kept in a private folder of the user's cache
+    /// (`$XDG_CACHE_HOME/highwater/emulator`, or else `~/.cache/highwater/emulator`).
     ///
     /// # Errors
     /// [`ComputeError::Compile`] if there is no C++ compiler (`CXX`, or else `c++`), or it refuses a source.
@@ -53,6 +58,7 @@ impl Emulator {
             library,
             turn: Mutex::new(()),
             scratch: Box::new([0; 32]),
+            space: AddressSpace::new(),
             products: None,
             silent: false,
         };
@@ -119,11 +125,18 @@ fn compiled(name: &str, text: &str) -> Result<PathBuf, ComputeError> {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
-    let path = std::env::temp_dir().join(format!("highwater-{name}-{:016x}.so", hasher.finish()));
+    let path = folder()?.join(format!("{name}-{:016x}.so", hasher.finish()));
     if !path.exists() {
         compile(text, &path)?;
     }
     Ok(path)
+}
+
+/// The folder of what is compiled, the same for as long as the process runs.
+fn folder() -> Result<&'static Path, ComputeError> {
+    static FOLDER: OnceLock<Result<PathBuf, ComputeError>> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| folder::of_user().map_err(|error| failed(error.to_string())));
+    folder.as_deref().map_err(Clone::clone)
 }
 
 fn failed(reason: String) -> ComputeError {
@@ -215,6 +228,10 @@ unsafe impl Compute for Emulator {
         "emulated device"
     }
 
+    fn address_space(&self) -> Option<AddressSpace> {
+        Some(self.0.device().space)
+    }
+
     unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {
         // SAFETY: as the caller says.
         unsafe { self.0.give(Work::Kernel { kernel, blocks, job: *job }) }.map(drop)
@@ -274,13 +291,15 @@ pub struct EmulatedMemory {
     memory: HostMemory,
     /// Who computes on it.
     compute: Weak<dyn Compute>,
+    space: Option<AddressSpace>,
 }
 
 impl EmulatedMemory {
-    /// Memory for who computes on it.
+    /// Memory for an [`Emulator`], or for what passes its work on to one.
     #[must_use]
     pub fn of(compute: &Arc<dyn Compute>) -> Self {
-        Self { memory: HostMemory::default(), compute: Arc::downgrade(compute) }
+        let (memory, space) = (HostMemory::default(), compute.address_space());
+        Self { memory, compute: Arc::downgrade(compute), space }
     }
 }
 
@@ -288,6 +307,10 @@ impl EmulatedMemory {
 unsafe impl SubAllocator for EmulatedMemory {
     fn memory_kind(&self) -> MemoryKind {
         MemoryKind::Device
+    }
+
+    fn address_space(&self) -> Option<AddressSpace> {
+        self.space
     }
 
     fn allocate(&self, alignment: u64, bytes: u64) -> Result<Span, SourceError> {

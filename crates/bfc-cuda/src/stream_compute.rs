@@ -9,7 +9,7 @@ use std::fmt;
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::{Arc, OnceLock, Weak};
 
-use bfc_core::{Allocator, Driver, Stream, Transfers};
+use bfc_core::{AddressSpace, Allocator, Driver, Stream, Transfers};
 use cudarc::driver::sys::{CUfunction, CUstream};
 use cudarc::driver::{result, sys};
 
@@ -301,6 +301,10 @@ impl Holder for Held<OnStream> {
 unsafe impl Compute for StreamCompute {
     fn name(&self) -> &str {
         self.0.device().driver.name()
+    }
+
+    fn address_space(&self) -> Option<AddressSpace> {
+        self.0.device().driver.address_space()
     }
 
     unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {

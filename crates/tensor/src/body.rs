@@ -71,7 +71,11 @@ impl Shareable for Body {
 
 impl Body {
     /// A buffer of one's own.
+    ///
+    /// # Panics
+    /// If the layout leaves the buffer.
     pub(crate) fn new(storage: Storage, layout: Layout, device: Device) -> Unique<Self> {
+        storage.assert_contains(&layout);
         Room::new().fill(Self { memory: Memory::Own(storage), layout, device })
     }
 
@@ -95,8 +99,12 @@ impl Body {
         } else {
             Allocation::new(allocator, request)?
         };
-        let storage =
-            Storage::charged(allocation, kind, (request.bytes as usize, dtype), request.tag.category);
+        let storage = Storage::charged(
+            allocation,
+            (kind, device.serial()),
+            (request.bytes as usize, dtype),
+            request.tag.category,
+        );
         let memory = Memory::Own(storage);
         let mut body = room.fill(Self { memory, layout: Layout::SCALAR, device: device.clone() });
         body.layout.put_in_order(shape);
@@ -104,7 +112,11 @@ impl Body {
     }
 
     /// The same buffer seen through another layout.
+    ///
+    /// # Panics
+    /// If the layout leaves the buffer.
     pub(crate) fn with_layout(this: &Shared<Self>, layout: Layout) -> Shared<Self> {
+        this.storage().assert_contains(&layout);
         let owner = match &this.memory {
             Memory::Own(_) => this,
             Memory::Of(owner) => owner,
@@ -114,7 +126,11 @@ impl Body {
     }
 
     /// Sees the buffer through another layout from now on.
-    pub(crate) const fn set_layout(&mut self, layout: Layout) {
+    ///
+    /// # Panics
+    /// If the layout leaves the buffer.
+    pub(crate) fn set_layout(&mut self, layout: Layout) {
+        self.storage().assert_contains(&layout);
         self.layout = layout;
     }
 

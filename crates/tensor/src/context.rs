@@ -8,7 +8,7 @@ use bfc_core::{AllocationAttributes, Allocator, Category, Contents, Request, Tag
 use highwater_tracking::{OpRun, Phase, here};
 
 use crate::autograd::TENSORS;
-use crate::backend::{Backend, Kernel, Workspace, widen};
+use crate::backend::{Backend, Kernel, Workspace, check, widen};
 use crate::body::{Body, Source};
 use crate::device::Device;
 use crate::dtype::{DType, RawElement};
@@ -120,11 +120,31 @@ impl<'a> OpContext<'a> {
     /// beside it, as workspace, for as long as the kernel is given out.
     ///
     /// # Errors
-    /// As [`Backend::run`], and [`Error::Allocation`] if there is no memory for the temporaries of halves: nothing is
-    /// written then.
+    /// [`Error::Operand`] if shapes, element types or devices of the kernel's operands do not fit,
+    /// [`Error::AxisOutOfRange`], [`Error::RangeOutOfBounds`], [`Error::EmptyReduction`], [`Error::BadArgument`] and
+    /// [`Error::UnsupportedDType`] for what it is to do with them, and [`Error::Allocation`] if there is no memory for the
+    /// temporaries of halves: nothing is written then. Else as [`Backend::run`].
     #[inline(always)]
     pub fn compute(&self, kernel: Kernel<'_>) -> Result<()> {
         widen::run(self, kernel)
+    }
+
+    /// Copies values from the host to memory that the op has taken before, in logical order, as raw bytes of its element
+    /// type.
+    ///
+    /// # Errors
+    /// [`Error::Operand`] for memory of another device, [`Error::ElementCount`] for another number of values; else if the
+    /// transfer fails.
+    pub fn upload(&self, values: &[u8], out: ViewMut<'_>) -> Result<()> {
+        check::upload(self.device, self.op, values, out)
+    }
+
+    /// Copies values of a tensor on the op's device to the host, in logical order, as raw bytes of its element type.
+    ///
+    /// # Errors
+    /// [`Error::NoData`] on a device that computes nothing; else as [`upload`](Self::upload).
+    pub fn download(&self, input: View<'_>, values: &mut [u8]) -> Result<()> {
+        check::download(self.device, self.op, input, values)
     }
 
     /// The allocator that everything the op takes is charged through.

@@ -6,9 +6,10 @@ mod memory;
 use std::cell::RefCell;
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use bfc_core::{Allocator, AllocatorAttributes, DeviceId, DeviceKind, MemoryKind, Registry};
+use bfc_core::{Allocator, AllocatorAttributes, DeviceId, MemoryKind, Registry};
 use highwater_tracking::Tracker;
 
 use crate::backend::Backend;
@@ -33,6 +34,8 @@ pub struct Device(Arc<Inner>);
 
 struct Inner {
     id: DeviceId,
+    /// Unlike that of any other device of the process, also of another runtime.
+    serial: u32,
     backend: Arc<dyn Backend>,
     registry: Arc<Registry>,
     tracker: Arc<Tracker>,
@@ -97,8 +100,10 @@ impl Device {
         placement: Arc<PlacementLog>,
         dry_values: DryValues,
     ) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
         Self(Arc::new(Inner {
             id,
+            serial: NEXT.fetch_add(1, Ordering::Relaxed),
             backend,
             registry,
             tracker,
@@ -162,6 +167,12 @@ impl Device {
         self.0.id
     }
 
+    /// The number by which buffers name the device that their memory is for.
+    #[inline(always)]
+    pub(crate) fn serial(&self) -> u32 {
+        self.0.serial
+    }
+
     /// Whether the device computes nothing.
     #[must_use]
     pub fn is_dry(&self) -> bool {
@@ -189,6 +200,11 @@ impl Device {
         &self.0.placement
     }
 
+    /// Whether the device computes on ordinary host memory.
+    pub(crate) fn reads_host_memory(&self) -> bool {
+        self.0.backend.addresses(MemoryKind::Host, None)
+    }
+
     /// The account of memory that tensors look into and others own.
     pub(crate) fn outside(&self) -> &Arc<OutsideAccount> {
         &self.0.outside
@@ -196,6 +212,9 @@ impl Device {
 
     /// The device with one of its memories, as `attributes` select it. Sets that name the same memory give the same
     /// allocator, made on first use.
+    ///
+    /// Tensors can be made only in memory that the device computes on: for others, such as a GPU's page-locked host memory, that is
+    /// [`Error::WrongMemory`].
     ///
     /// # Errors
     /// If the device has no such memory.
@@ -207,26 +226,26 @@ impl Device {
     /// The device with an allocator of one's own, from which new tensors can then be made.
     ///
     /// # Errors
-    /// [`Error::WrongMemory`] if the device cannot compute on the allocator's kind of memory.
+    /// [`Error::WrongMemory`] if the device cannot compute on the allocator's memory: it is of another kind, or of another
+    /// device.
     pub fn with_allocator(&self, allocator: Arc<dyn Allocator>) -> Result<DeviceAllocator> {
+        self.require_addressable(&allocator)?;
+        Ok(DeviceAllocator { device: self.clone(), allocator })
+    }
+
+    /// That the device can compute on an allocator's memory.
+    fn require_addressable(&self, allocator: &Arc<dyn Allocator>) -> Result<()> {
         let kind = allocator.memory_kind();
-        let fits = match self.0.id.kind {
-            DeviceKind::Cpu => kind.is_host_accessible(),
-            // Addresses that nobody follows: those of this machine, or of a device that is not here.
-            DeviceKind::Dry => matches!(kind, MemoryKind::AddressOnly | MemoryKind::Device),
-            _ => kind == MemoryKind::Device,
-        };
-        if fits {
-            Ok(DeviceAllocator { device: self.clone(), allocator })
-        } else {
-            Err(Error::WrongMemory { device: self.to_string(), kind, allocator: allocator.name().to_owned() })
+        if self.0.backend.addresses(kind, allocator.address_space()) {
+            return Ok(());
         }
+        Err(Error::WrongMemory { device: self.to_string(), kind, allocator: allocator.name().to_owned() })
     }
 
     /// The allocator that ops on this device take their outputs from.
     ///
     /// # Errors
-    /// If the device's memory cannot be had.
+    /// If the device's memory cannot be had, or is none that the device computes on.
     #[inline]
     pub fn default_allocator(&self) -> Result<&Arc<dyn Allocator>> {
         match self.0.default_allocator.get() {
@@ -238,6 +257,7 @@ impl Device {
     #[cold]
     fn find_default_allocator(&self) -> Result<&Arc<dyn Allocator>> {
         let allocator = self.allocator(AllocatorAttributes::default())?.allocator;
+        self.require_addressable(&allocator)?;
         let (allocator, _) = self.0.default_allocator.get_or_init(|| {
             self.0.tracker.adopt(&allocator);
             let kind = allocator.memory_kind();
@@ -306,7 +326,7 @@ pub trait Place {
     /// The allocator to take from.
     ///
     /// # Errors
-    /// If the device's memory cannot be had.
+    /// If the device's memory cannot be had; [`Error::WrongMemory`] if the device cannot compute on it.
     fn memory(&self) -> Result<&Arc<dyn Allocator>>;
 }
 
@@ -326,6 +346,7 @@ impl Place for DeviceAllocator {
     }
 
     fn memory(&self) -> Result<&Arc<dyn Allocator>> {
+        self.device.require_addressable(&self.allocator)?;
         Ok(&self.allocator)
     }
 }

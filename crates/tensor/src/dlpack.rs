@@ -27,8 +27,6 @@ use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::slice;
 
-use bfc_core::DeviceKind;
-
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -285,7 +283,7 @@ impl Tensor {
     /// [`Error::Dlpack`](crate::Error::Dlpack) for memory of other devices and for what no tensor here can be; the managed tensor is deleted then.
     pub fn from_dlpack(device: &Device, managed: ManagedTensor) -> Result<Self> {
         const OP: &str = "from_dlpack";
-        if device.id().kind != DeviceKind::Cpu {
+        if !device.reads_host_memory() {
             return Err(DlpackError::NotHostDevice { device: device.to_string() }.into());
         }
         let contents = managed.contents();
@@ -326,7 +324,7 @@ impl Tensor {
     /// [`Error::Dlpack`](crate::Error::Dlpack) unless the elements lie in memory of the host.
     pub fn to_dlpack(&self) -> Result<ManagedTensor> {
         let in_host = self.storage().allocation().allocator().memory_kind().is_host_readable();
-        if !in_host && self.elements() > 0 || self.device().id().kind != DeviceKind::Cpu {
+        if !in_host && self.elements() > 0 || !self.device().reads_host_memory() {
             return Err(DlpackError::NotHostDevice { device: self.device().to_string() }.into());
         }
         let (layout, size) = (self.layout(), self.dtype().size());

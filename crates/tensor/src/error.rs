@@ -136,6 +136,10 @@ pub enum Error {
         shape: Shape,
     },
 
+    /// An operand of a kernel that does not fit the kernel's other operands, or its device; nothing was written.
+    #[error(transparent)]
+    Operand(#[from] Box<crate::backend::OperandError>),
+
     // Element types.
     /// Two element types that had to be the same are not.
     #[error("{op}: element types {lhs} and {rhs} differ (shapes {lhs_shape} and {rhs_shape})")]

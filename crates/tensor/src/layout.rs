@@ -83,6 +83,19 @@ impl Layout {
         self.offset
     }
 
+    /// One past the place of the last element, by which the buffer has to reach; 0 without elements, and `None` if it cannot be
+    /// counted.
+    #[inline]
+    pub(crate) fn reach(&self) -> Option<usize> {
+        let mut last = Some(self.offset);
+        for (&size, &stride) in self.shape.dims().iter().zip(&self.strides) {
+            // Without elements no place is looked at.
+            let Some(steps) = size.checked_sub(1) else { return Some(0) };
+            last = last.and_then(|last| last.checked_add(steps.checked_mul(stride)?));
+        }
+        last?.checked_add(1)
+    }
+
     /// Whether the elements lie in row-major order without gaps.
     #[must_use]
     pub fn is_contiguous(&self) -> bool {

@@ -8,8 +8,8 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bfc_core::{
-    AllocError, Allocation, Allocator, AllocatorSnapshot, Block, BlockError, Bytes, Category, DeviceKind,
-    Ledger, MemoryKind, OwnerBytes, OwnerId, PoolId, Request, Stats, Tag, Verdict,
+    AllocError, Allocation, Allocator, AllocatorSnapshot, Block, BlockError, Bytes, Category, Ledger,
+    MemoryKind, OwnerBytes, OwnerId, PoolId, Request, Stats, Tag, Verdict,
 };
 
 use crate::body::Body;
@@ -138,13 +138,9 @@ struct Held {
 }
 
 impl Storage {
-    /// A buffer in memory of others, charged to `tag` in the account.
-    pub(crate) fn outside(
-        account: &Arc<OutsideAccount>,
-        lent: Lent,
-        dtype: DType,
-        tag: Tag,
-    ) -> Result<Self, AllocError> {
+    /// A buffer in memory of others for a device, charged to `tag` in its account of such memory.
+    pub(crate) fn outside(device: &Device, lent: Lent, dtype: DType, tag: Tag) -> Result<Self, AllocError> {
+        let account = device.outside();
         let Lent { address, bytes, keeper } = lent;
         let block = match bytes {
             0 => Block::EMPTY,
@@ -155,7 +151,7 @@ impl Storage {
         // Whoever needs more alignment than there is has looked before.
         let request = Request::new(block.bytes).with_alignment(1).with_tag(tag);
         let allocation = Allocation::new(&import, &request)?;
-        Ok(Self::new(allocation, bytes, dtype))
+        Ok(Self::new(allocation, device.serial(), bytes, dtype))
     }
 }
 
@@ -184,7 +180,7 @@ impl Tensor {
         shape: impl IntoShape,
     ) -> Result<Self> {
         const OP: &str = "from_owner";
-        if device.id().kind != DeviceKind::Cpu {
+        if !device.reads_host_memory() {
             return Err(DlpackError::NotHostDevice { device: device.to_string() }.into());
         }
         let (shape, dtype) = (shape.into_shape().map_err(|error| error.in_op(OP))?, T::DTYPE);
@@ -207,8 +203,12 @@ impl Tensor {
     ) -> Result<Self> {
         let tag = Tag { owner: device.tracker().owner_here(op), category: Category::Input };
         let shape = *layout.shape();
-        let storage = Storage::outside(device.outside(), lent, dtype, tag)
-            .map_err(|error| Error::Allocation { op, shape, dtype, error })?;
+        let storage = Storage::outside(device, lent, dtype, tag).map_err(|error| Error::Allocation {
+            op,
+            shape,
+            dtype,
+            error,
+        })?;
         Ok(Self::from_body(Body::new(storage, layout, device.clone()).shareable()))
     }
 }

@@ -265,6 +265,9 @@ impl RuntimeBuilder {
 
     /// Adds a device of one's own, or takes the place of one that the runtime would find: who computes, and on which
     /// memory. It gets a pool like any other, which joins freed blocks at once ([`JoinRule`]) where the device takes steps as graphs.
+    ///
+    /// The backend has to be able to address the memory: host memory for [`CpuBackend`], for a backend of a GPU the memory of that
+    /// GPU. Else [`build`](Self::build) fails with [`Error::WrongMemory`].
     #[must_use]
     pub fn device(mut self, id: DeviceId, backend: Arc<dyn Backend>, memory: Arc<dyn SubAllocator>) -> Self {
         self.devices.retain(|device| device.id != id);
@@ -276,7 +279,7 @@ impl RuntimeBuilder {
     ///
     /// # Errors
     /// [`Error::Environment`] if an environment variable cannot be followed; an error of the registry if it has the
-    /// devices already.
+    /// devices already; [`Error::WrongMemory`] for a [device of one's own](Self::device) whose backend cannot address its memory.
     pub fn build(mut self) -> Result<Runtime> {
         let environment = match self.environment.take() {
             Some(environment) => environment,
@@ -345,6 +348,11 @@ impl RuntimeBuilder {
         };
         for device in &self.devices {
             let memory = Arc::clone(&device.memory);
+            let kind = memory.memory_kind();
+            if !device.backend.addresses(kind, memory.address_space()) {
+                let name = device.id.to_string();
+                return Err(Error::WrongMemory { device: name.clone(), kind, allocator: name });
+            }
             // As for devices with streams: steps given as graphs are to find the same addresses each time.
             let config = match device.backend.steps() {
                 Some(_) => config.clone().with_join_rule(JoinRule::AtOnce),

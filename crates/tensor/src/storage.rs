@@ -19,6 +19,8 @@ pub struct Storage {
     bytes: usize,
     /// That of the allocator, which every kernel asks for.
     memory: MemoryKind,
+    /// The number of the device that the memory is for, which every kernel is checked by.
+    device: u32,
     /// The type of all elements.
     dtype: DType,
     /// What all elements are below, as indices that the host has written are; [`UNKNOWN`] since anyone else may have written.
@@ -33,13 +35,14 @@ pub struct Storage {
 const UNKNOWN: u64 = u64::MAX;
 
 impl Storage {
-    /// The buffer of a fresh allocation, of which `bytes` are used.
-    pub(crate) fn new(allocation: Allocation, bytes: usize, dtype: DType) -> Self {
+    /// The buffer of a fresh allocation for a device, of which `bytes` are used.
+    pub(crate) fn new(allocation: Allocation, device: u32, bytes: usize, dtype: DType) -> Self {
         let memory = allocation.allocator().memory_kind();
         Self {
             allocation,
             bytes,
             memory,
+            device,
             dtype,
             below: UNKNOWN,
             may_be_result: AtomicBool::new(true),
@@ -51,13 +54,13 @@ impl Storage {
     #[inline(always)]
     pub(crate) const fn charged(
         allocation: Allocation,
-        memory: MemoryKind,
+        (memory, device): (MemoryKind, u32),
         (bytes, dtype): (usize, DType),
         category: Category,
     ) -> Self {
         let may_be_result = AtomicBool::new(is_result(category));
         let former = FormerValues::new();
-        Self { allocation, bytes, memory, dtype, below: UNKNOWN, may_be_result, former }
+        Self { allocation, bytes, memory, device, dtype, below: UNKNOWN, may_be_result, former }
     }
 
     /// Whether the buffer is never written, whoever owns the storage: memory of others, which tensors only look into.
@@ -76,6 +79,22 @@ impl Storage {
     #[must_use]
     pub const fn dtype(&self) -> DType {
         self.dtype
+    }
+
+    /// The number of the device that the memory is for.
+    #[inline(always)]
+    pub(crate) const fn device(&self) -> u32 {
+        self.device
+    }
+
+    /// That a layout stays within the buffer. Layouts are made from tensors' own: one that does not is an error of this crate.
+    #[inline]
+    pub(crate) fn assert_contains(&self, layout: &Layout) {
+        // As bytes, so that nothing is divided.
+        let end = layout.reach().and_then(|reach| reach.checked_mul(self.dtype.size()));
+        if end.is_none_or(|end| end > self.bytes) {
+            leaves(layout, self);
+        }
     }
 
     /// The block and its allocator.
@@ -176,6 +195,14 @@ const fn is_result(category: Category) -> bool {
     matches!(category, Category::Output | Category::Temporary)
 }
 
+/// Ends the program rather than let a kernel leave a buffer.
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn leaves(layout: &Layout, storage: &Storage) -> ! {
+    panic!("{layout:?} leaves its buffer of {} bytes of {}", storage.bytes, storage.dtype)
+}
+
 /// A tensor as a kernel reads it: a buffer, and where the elements lie in it.
 // Of two words, as is the one below: they are handed on in registers or by reference, larger ones through memory.
 #[derive(Clone, Copy, Debug)]
@@ -185,7 +212,7 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// A view of a whole buffer or a part of it.
+    /// A view of a whole buffer or a part of it, by a layout that was made for this buffer or checked with it.
     pub(crate) const fn new(storage: &'a Storage, layout: &'a Layout) -> Self {
         Self { storage, layout }
     }
@@ -209,10 +236,15 @@ impl<'a> View<'a> {
     }
 
     /// The same buffer seen through another layout.
-    pub(crate) const fn with_layout<'b>(&self, layout: &'b Layout) -> View<'b>
+    ///
+    /// # Panics
+    /// If the layout leaves the buffer.
+    #[inline]
+    pub(crate) fn with_layout<'b>(&self, layout: &'b Layout) -> View<'b>
     where
         'a: 'b,
     {
+        self.storage.assert_contains(layout);
         View { storage: self.storage, layout }
     }
 
@@ -249,7 +281,7 @@ pub struct ViewMut<'a> {
 }
 
 impl<'a> ViewMut<'a> {
-    /// A view of a whole buffer, of whose elements nothing is known from now on.
+    /// A view by a layout that was made for this buffer or checked with it. From now on nothing is known of its elements.
     pub(crate) const fn new(storage: &'a mut Storage, layout: &'a Layout) -> Self {
         storage.below = UNKNOWN;
         Self { storage, layout }
@@ -303,7 +335,12 @@ impl<'a> ViewMut<'a> {
     }
 
     /// All or some of the same elements seen with another layout of the same buffer, for a shorter time.
-    pub(crate) const fn with_layout<'b>(&'b mut self, layout: &'b Layout) -> ViewMut<'b> {
+    ///
+    /// # Panics
+    /// If the layout leaves the buffer.
+    #[inline]
+    pub(crate) fn with_layout<'b>(&'b mut self, layout: &'b Layout) -> ViewMut<'b> {
+        self.storage.assert_contains(layout);
         ViewMut::new(self.storage, layout)
     }
 

@@ -5,6 +5,7 @@ use std::ptr;
 use bfc_core::Category;
 
 use crate::autograd::{self, GradEdge, LeafId};
+use crate::backend::check;
 use crate::body::Body;
 use crate::device::Device;
 use crate::dtype::{DType, Element};
@@ -199,7 +200,7 @@ impl Tensor {
             Some(element) => {
                 bytes.chunks_exact_mut(element.len()).for_each(|to| to.copy_from_slice(&element))
             }
-            None => self.device().backend().download(OP, self.view(), bytes)?,
+            None => check::download(self.device(), OP, self.view(), bytes)?,
         }
         Ok(raw.into_iter().map(T::from_raw).collect())
     }

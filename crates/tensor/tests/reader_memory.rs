@@ -269,7 +269,8 @@ fn state_dicts_stay_within_eight_times_their_size() {
         }
         assert!(!check(&format!("pt, {name}"), &state_dict(&pickle, &[])));
     }
-    let kept: Vec<u8> = (0..2_900_000_u32).flat_map(|n| [b"r", &(n * 5 + 1).to_le_bytes()[..]].concat()).collect();
+    let kept: Vec<u8> =
+        (0..2_900_000_u32).flat_map(|n| [b"r", &(n * 5 + 1).to_le_bytes()[..]].concat()).collect();
     assert!(!check("pt, scattered memo", &state_dict(&[b"\x80\x02N", &kept[..]].concat(), &[])));
     let start = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}.";
     let legacy = [&start[..], b"\x80\x02", &vec![b']'; 15 << 20]].concat();
@@ -350,7 +351,8 @@ fn images_stay_within_eight_times_their_size() {
     assert!(!check("idx, claimed", &claimed, length, |file| IdxArray::read_from(file, "f", &options)));
     let folder = tempfile::tempdir().unwrap();
     let [images, labels] = ["images", "labels"].map(|name| folder.path().join(name));
-    std::fs::write(&images, [&[0, 0, 8, 2][..], &count.to_be_bytes(), &[0, 0, 0, 1], &plain[8..]].concat()).unwrap();
+    std::fs::write(&images, [&[0, 0, 8, 2][..], &count.to_be_bytes(), &[0, 0, 0, 1], &plain[8..]].concat())
+        .unwrap();
     std::fs::write(&labels, [&[0, 0, 8, 1][..], &plain[4..]].concat()).unwrap();
     assert!(check("images and labels", &[], 2 * length, |_| read_idx(&images, &labels, &options)));
 }

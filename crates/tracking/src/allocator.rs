@@ -14,9 +14,9 @@ use std::time::Instant;
 
 use bfc_core::sync::{BiasedGuard, BiasedMutex, Mutex, ThreadNumber, lock};
 use bfc_core::{
-    AllocError, Allocator, AllocatorSnapshot, Block, BlockError, Bytes, Category, Damage, LastResort, Ledger,
-    MemoryKind, OomReport, OwnerBytes, OwnerId, PlannedCounts, RecordError, Request, Span, Stats, Stream,
-    Tag, Verdict,
+    AddressSpace, AllocError, Allocator, AllocatorSnapshot, Block, BlockError, Bytes, Category, Damage,
+    LastResort, Ledger, MemoryKind, OomReport, OwnerBytes, OwnerId, PlannedCounts, RecordError, Request,
+    Span, Stats, Stream, Tag, Verdict,
 };
 
 use self::counts::Counts;
@@ -359,6 +359,10 @@ unsafe impl Allocator for TrackingAllocator {
 
     fn memory_kind(&self) -> MemoryKind {
         self.kind
+    }
+
+    fn address_space(&self) -> Option<AddressSpace> {
+        self.inner().address_space()
     }
 
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Driver;
 use crate::error::SourceError;
-use crate::memory::{MemoryKind, Span};
+use crate::memory::{AddressSpace, MemoryKind, Span};
 use crate::sub_allocator::SubAllocator;
 
 /// A device's own memory as a source of regions.
@@ -25,6 +25,10 @@ impl DeviceMemory {
 unsafe impl SubAllocator for DeviceMemory {
     fn memory_kind(&self) -> MemoryKind {
         MemoryKind::Device
+    }
+
+    fn address_space(&self) -> Option<AddressSpace> {
+        self.driver.address_space()
     }
 
     fn total_bytes(&self) -> Option<u64> {

@@ -19,7 +19,7 @@ use super::growth::Growth;
 use crate::allocator::{Allocator, AllocatorSnapshot, Request};
 use crate::error::{AllocError, BlockError};
 use crate::ledger::{Category, Ledger, OwnerBytes, Tag};
-use crate::memory::{Block, MemoryKind, PoolId, Span};
+use crate::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
 use crate::oom::{OomReport, Verdict};
 use crate::owner::OwnerId;
 use crate::plan::PlannedCounts;
@@ -265,6 +265,10 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
 
     fn memory_kind(&self) -> MemoryKind {
         self.source.memory_kind()
+    }
+
+    fn address_space(&self) -> Option<AddressSpace> {
+        self.source.address_space()
     }
 
     // Not in one piece with the caller: it would write the block its own way, which is not that in which it is copied next.

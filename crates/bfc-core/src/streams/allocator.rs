@@ -12,7 +12,7 @@ use crate::attributes::AllocationAttributes;
 use crate::error::{AllocError, BlockError, RecordError, SourceError};
 use crate::guard::Damage;
 use crate::ledger::{Ledger, OwnerBytes, Tag};
-use crate::memory::{Block, MemoryKind, Span};
+use crate::memory::{AddressSpace, Block, MemoryKind, Span};
 use crate::oom::{OomReport, Verdict};
 use crate::owner::OwnerId;
 use crate::plan::PlannedCounts;
@@ -407,6 +407,10 @@ unsafe impl Allocator for StreamAllocator {
 
     fn memory_kind(&self) -> MemoryKind {
         self.pool.memory_kind()
+    }
+
+    fn address_space(&self) -> Option<AddressSpace> {
+        self.pool.address_space()
     }
 
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {

@@ -8,9 +8,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bfc_core::{Allocation, AllocationAttributes, Allocator, Request, STAGED_PIECE, StagedPieces};
+use bfc_core::{
+    AddressSpace, Allocation, AllocationAttributes, Allocator, MemoryKind, Request, STAGED_PIECE,
+    StagedPieces,
+};
 
-use super::{Backend, Kernel, Workspace, demand};
+use super::{Backend, Checked, Kernel, Workspace, demand, sealed};
 use crate::error::{Error, Result};
 use crate::predict::DeviceRules;
 use crate::storage::{View, ViewMut};
@@ -95,21 +98,28 @@ impl Default for DryBackend {
     }
 }
 
+impl sealed::Sealed for DryBackend {}
+
 impl Backend for DryBackend {
     fn name(&self) -> &'static str {
         "dry"
+    }
+
+    // Addresses that nobody follows: those of this machine, or of a device that is not here.
+    fn addresses(&self, kind: MemoryKind, _: Option<AddressSpace>) -> bool {
+        matches!(kind, MemoryKind::AddressOnly | MemoryKind::Device)
     }
 
     fn is_dry(&self) -> bool {
         true
     }
 
-    fn upload(&self, _: &'static str, values: &[u8], _: ViewMut<'_>) -> Result<()> {
+    fn upload(&self, _: &'static str, values: &[u8], _: ViewMut<'_>, _: Checked) -> Result<()> {
         self.rehearse_upload(values.len());
         Ok(())
     }
 
-    fn download(&self, op: &'static str, _: View<'_>, values: &mut [u8]) -> Result<()> {
+    fn download(&self, op: &'static str, _: View<'_>, values: &mut [u8], _: Checked) -> Result<()> {
         if !values.is_empty() {
             self.rehearse_download();
         }
@@ -140,7 +150,7 @@ impl Backend for DryBackend {
         demand::takes_halves(self.rules)
     }
 
-    fn run(&self, _: &'static str, _: Kernel<'_>) -> Result<()> {
+    fn run(&self, _: &'static str, _: Kernel<'_>, _: Checked) -> Result<()> {
         Ok(())
     }
 }

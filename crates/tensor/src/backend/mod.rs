@@ -11,6 +11,7 @@
     allow(dead_code, reason = "a dry run that stands for a GPU asks for workspaces alone")
 )]
 mod blocks;
+pub(crate) mod check;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -24,6 +25,9 @@ mod workspace;
 
 use std::fmt;
 
+use bfc_core::{AddressSpace, MemoryKind};
+
+pub use self::check::{Checked, OperandError, OperandFault};
 pub use self::function::{
     Activation, AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep,
     Unary,
@@ -35,10 +39,16 @@ use crate::error::{Error, Result};
 use crate::step_graph::StepCounts;
 use crate::storage::{View, ViewMut};
 
+/// The backends of this crate. Nothing else may implement [`Backend`]: what one computes on is trusted.
+mod sealed {
+    pub trait Sealed {}
+}
+
 /// The arithmetic of one device.
 ///
-/// `op` is the name of the calling op, for errors.
-pub trait Backend: Send + Sync + fmt::Debug {
+/// `op` is the name of the calling op, for errors. Ops compute through [`OpContext::compute`](crate::OpContext::compute),
+/// which checks operands: calls that touch memory take a [`Checked`], which only that check makes. The trait is sealed.
+pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
     /// The backend's name.
     fn name(&self) -> &'static str;
 
@@ -46,6 +56,9 @@ pub trait Backend: Send + Sync + fmt::Debug {
     fn is_dry(&self) -> bool {
         false
     }
+
+    /// Whether kernels may be given memory of this kind, which lies in the address space of this device, if in that of one.
+    fn addresses(&self, kind: MemoryKind, space: Option<AddressSpace>) -> bool;
 
     /// What makes the device slower than it may be, for those who choose it, as a library that is not there.
     fn remark(&self) -> Option<String> {
@@ -56,13 +69,13 @@ pub trait Backend: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// If the transfer fails.
-    fn upload(&self, op: &'static str, values: &[u8], out: ViewMut<'_>) -> Result<()>;
+    fn upload(&self, op: &'static str, values: &[u8], out: ViewMut<'_>, checked: Checked) -> Result<()>;
 
     /// Copies values to the host, in logical order, as raw bytes.
     ///
     /// # Errors
     /// [`Error::NoData`] where nothing is computed; else if the transfer fails.
-    fn download(&self, op: &'static str, input: View<'_>, values: &mut [u8]) -> Result<()>;
+    fn download(&self, op: &'static str, input: View<'_>, values: &mut [u8], checked: Checked) -> Result<()>;
 
     /// Where nothing is computed: makes the requests of an upload of so many bytes, of which there need be none here.
     fn rehearse_upload(&self, bytes: usize) {
@@ -91,7 +104,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// # Errors
     /// For indices as the kernel's text says, for memory or an element type that the backend cannot handle, and if the
     /// device fails.
-    fn run(&self, op: &'static str, kernel: Kernel<'_>) -> Result<()>;
+    fn run(&self, op: &'static str, kernel: Kernel<'_>, checked: Checked) -> Result<()>;
 
     /// Steps as graphs, where the device has them.
     fn steps(&self) -> Option<&dyn Steps> {
@@ -116,20 +129,6 @@ pub trait Steps {
 
     /// How the work of a step was given.
     fn counts(&self, step: u64) -> StepCounts;
-}
-
-/// Copies values from the host, as [`Backend::upload`] does. Indices among them need not be looked at again.
-pub(crate) fn upload(
-    backend: &dyn Backend,
-    op: &'static str,
-    values: &[u8],
-    mut out: ViewMut<'_>,
-) -> Result<()> {
-    backend.upload(op, values, out.reborrow())?;
-    if !backend.is_dry() {
-        out.note_indices(values);
-    }
-    Ok(())
 }
 
 /// The error for memory that the host cannot touch: an op was given a view of another device.

@@ -17,7 +17,7 @@ use bfc_core::Category;
 
 pub(crate) use rehearsal::{rehearse, update};
 
-use super::{Activated, Attention, Distribution, Kernel, Normalised};
+use super::{Activated, Attention, Distribution, Kernel, Normalised, check};
 use crate::context::{Buffer, OpContext};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -28,27 +28,25 @@ use crate::storage::{View, ViewMut};
 /// Runs a kernel on operands of any type.
 ///
 /// # Errors
-/// As [`Backend::run`](super::Backend::run); [`Error::Allocation`](crate::Error::Allocation) if there is no memory for a
+/// As [`check::run`]; [`Error::Allocation`](crate::Error::Allocation) if there is no memory for a
 /// temporary, and nothing is written then.
 // Inlined, as is the question below, to which callers know most of the answer.
 #[inline(always)]
 pub(crate) fn run(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
-    if calculates_with_halves(&kernel) {
-        run_halves(ctx, kernel)
-    } else {
-        ctx.backend().run(ctx.op(), kernel)
-    }
+    if calculates_with_halves(&kernel) { run_halves(ctx, kernel) } else { check::run(ctx, kernel) }
 }
 
 /// The same, of a kernel that computes with halves.
 #[inline(never)]
 fn run_halves(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
+    // Several kernels may stand for this one: it is checked before the first of them writes.
+    check::kernel(ctx, &kernel)?;
     if ctx.backend().takes_halves() { as_they_are(ctx, kernel) } else { widened(ctx, kernel) }
 }
 
 /// Runs a kernel that itself computes with halves in f32, and rounds what comes out once.
 fn as_they_are(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
-    let run = |kernel: Kernel<'_>| ctx.backend().run(ctx.op(), kernel);
+    let run = |kernel: Kernel<'_>| check::run(ctx, kernel);
     match kernel {
         // What is added up in memory is not rounded each time. With a workspace it is added up elsewhere.
         Kernel::ScatterAdd { input, indices, axis, workspace: None, out } => {
@@ -112,7 +110,7 @@ fn calculates_with_halves(kernel: &Kernel<'_>) -> bool {
 
 fn widened(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
     let read = |view| Read::new(ctx, view);
-    let run = |kernel: Kernel<'_>| ctx.backend().run(ctx.op(), kernel);
+    let run = |kernel: Kernel<'_>| check::run(ctx, kernel);
     match kernel {
         Kernel::Fill { .. }
         | Kernel::Arange { .. }
@@ -409,7 +407,7 @@ impl<'a> Read<'a> {
         let once = view.layout().distinct();
         let mut values = temporary(ctx, once.shape())?;
         let input = view.with_layout(&once);
-        ctx.backend().run(ctx.op(), Kernel::Copy { input, out: values.view_mut() })?;
+        check::run(ctx, Kernel::Copy { input, out: values.view_mut() })?;
         let layout = values.view().layout().broadcast_to(ctx.op(), view.layout().shape())?;
         Ok(Self::Widened(values, layout))
     }
@@ -447,7 +445,7 @@ impl<'a> Write<'a> {
     fn in_place(ctx: &OpContext<'_>, out: ViewMut<'a>) -> Result<Self> {
         let mut made = Self::new(ctx, out)?;
         if let Self::Widened(values, out) = &mut made {
-            ctx.backend().run(ctx.op(), Kernel::Copy { input: out.as_view(), out: values.view_mut() })?;
+            check::run(ctx, Kernel::Copy { input: out.as_view(), out: values.view_mut() })?;
         }
         Ok(made)
     }
@@ -463,9 +461,7 @@ impl<'a> Write<'a> {
     fn finish(self, ctx: &OpContext<'_>) -> Result<()> {
         match self {
             Self::AsItIs(_) => Ok(()),
-            Self::Widened(values, out) => {
-                ctx.backend().run(ctx.op(), Kernel::Copy { input: values.view(), out })
-            }
+            Self::Widened(values, out) => check::run(ctx, Kernel::Copy { input: values.view(), out }),
         }
     }
 }

@@ -6,8 +6,9 @@ use std::io;
 
 use bfc_core::Category;
 
+use crate::backend::check;
 use crate::context::OpContext;
-use crate::device::Place;
+use crate::device::{Device, Place};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::placement::PlacementReason;
@@ -52,7 +53,7 @@ impl Array {
         if tensor.device().is_dry() {
             return Err(Error::NoData { op: OP, device: tensor.device().to_string() });
         }
-        Self::download(OP, tensor.device().backend(), tensor.view())
+        Self::download(OP, tensor.device(), tensor.view())
     }
 
     /// An array of the host's values, in logical order.
@@ -82,24 +83,15 @@ impl Array {
     }
 
     /// What a kernel reads, as an array.
-    pub(crate) fn download(
-        op: &'static str,
-        backend: &dyn crate::backend::Backend,
-        view: View<'_>,
-    ) -> Result<Self> {
+    pub(crate) fn download(op: &'static str, device: &Device, view: View<'_>) -> Result<Self> {
         let mut array = Self::zeros(op, view.dtype(), *view.layout().shape())?;
-        backend.download(op, view, array.bytes_mut())?;
+        check::download(device, op, view, array.bytes_mut())?;
         Ok(array)
     }
 
     /// Writes the elements to where a kernel writes, which is like this array.
-    pub(crate) fn upload(
-        &self,
-        op: &'static str,
-        backend: &dyn crate::backend::Backend,
-        out: ViewMut<'_>,
-    ) -> Result<()> {
-        crate::backend::upload(backend, op, self.bytes(), out)
+    pub(crate) fn upload(&self, op: &'static str, device: &Device, out: ViewMut<'_>) -> Result<()> {
+        check::upload(device, op, self.bytes(), out)
     }
 
     /// An array of words that contain exactly the elements of a shape, which the caller has checked.
@@ -169,7 +161,7 @@ impl Array {
         device.placement().tell(OP, device, PlacementReason::Asked);
         let ctx = OpContext::create(OP, device, place.memory()?, Category::Output);
         let mut out = ctx.output(&self.shape, self.dtype)?;
-        self.upload(OP, ctx.backend(), out.view_mut())?;
+        self.upload(OP, ctx.device(), out.view_mut())?;
         Ok(out.finish())
     }
 }

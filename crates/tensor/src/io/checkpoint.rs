@@ -404,7 +404,7 @@ impl Checkpoint {
         for (path, parameter) in &parameters {
             let Some(array) = self.parameters.get(path) else { continue };
             let device = parameter.tensor().device().clone();
-            parameter.update(|values| array.upload(OP, device.backend(), values))?;
+            parameter.update(|values| array.upload(OP, &device, values))?;
         }
         module.visit_rngs(&mut |path, rng| {
             if let Some(&(seed, sequence)) = self.rngs.get(path) {

@@ -9,7 +9,7 @@ use highwater_tracking::module;
 
 use crate::autograd::version::LeftBehind;
 use crate::autograd::{Cursor, Gradients, LeafId, tape};
-use crate::backend::Kernel;
+use crate::backend::{Kernel, check};
 use crate::context::OpContext;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -134,8 +134,9 @@ impl Parameter {
     pub fn set(&self, values: &Tensor) -> Result<()> {
         const OP: &str = "set_parameter";
         self.check_like(OP, values)?;
-        let backend = values.device().backend();
-        self.update(|parameter| backend.run(OP, Kernel::Copy { input: values.view(), out: parameter }))
+        self.update(|parameter| {
+            check::run_on(values.device(), OP, Kernel::Copy { input: values.view(), out: parameter })
+        })
     }
 
     /// Whether both are handles to one parameter, as where two layers share their weights.

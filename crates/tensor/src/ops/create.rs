@@ -3,7 +3,7 @@
 use bfc_core::{AllocationAttributes, Category};
 
 use super::unary::holds;
-use crate::backend::{self, Kernel};
+use crate::backend::{Kernel, check};
 use crate::context::OpContext;
 use crate::device::{Device, DeviceAllocator, Place};
 use crate::dtype::{DType, Element, Scalar};
@@ -72,7 +72,7 @@ pub(super) fn uploaded<T: Element>(
         return Err(Error::ElementCount { op, elements, shape });
     }
     let options = TensorOptions { dtype: T::DTYPE, category, ..TensorOptions::default() };
-    create(op, place, shape, options, |ctx, out| backend::upload(ctx.backend(), op, T::bytes_of(values), out))
+    create(op, place, shape, options, |ctx, out| check::upload(ctx.device(), op, T::bytes_of(values), out))
 }
 
 /// A number as a tensor without axes, of another one's type and on its device, for the time of an op.

@@ -4,7 +4,7 @@ use bfc_core::Category;
 
 use super::create::{TensorOptions, create};
 use crate::autograd::Saved;
-use crate::backend;
+use crate::backend::check;
 use crate::context::OpContext;
 use crate::device::Device;
 use crate::error::Result;
@@ -44,8 +44,8 @@ fn copy(op: &'static str, tensor: &Tensor, to: &Device, category: Category) -> R
         // Whole words, so that the bytes are aligned for every element type.
         let mut words = tensor.host_room::<u64>(op, bytes.div_ceil(size_of::<u64>()))?;
         let values = &mut bytemuck::cast_slice_mut(&mut words)[..bytes];
-        tensor.device().backend().download(op, tensor.view(), values)?;
-        backend::upload(ctx.backend(), op, values, out)
+        check::download(tensor.device(), op, tensor.view(), values)?;
+        check::upload(ctx.device(), op, values, out)
     })
 }
 

@@ -45,7 +45,7 @@ impl<S: SlotState> Slots<S> {
             }
             for (name, part) in slot.state.parts() {
                 let array = match part {
-                    Part::Mean(buffer) => Array::download(self.op, device.backend(), buffer.view())?,
+                    Part::Mean(buffer) => Array::download(self.op, &device, buffer.view())?,
                     // A count of steps that passes 2^63 is not reached in the life of a machine.
                     Part::Count(count) => Array::from_slice(&[count as i64], Shape::SCALAR)?,
                 };
@@ -103,7 +103,7 @@ impl<S: SlotState> Slots<S> {
             for (name, part) in slot.state.parts_mut() {
                 let Some(array) = state.get(&format!("{}.{name}", slot.path)) else { continue };
                 match part {
-                    PartMut::Mean(buffer) => array.upload(op, device.backend(), buffer.view_mut())?,
+                    PartMut::Mean(buffer) => array.upload(op, &device, buffer.view_mut())?,
                     PartMut::Count(count) => {
                         *count = count_of(op, state, &format!("{}.{name}", slot.path))?;
                     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use bfc_core::SubAllocator;
+use bfc_core::{AddressSpace, SubAllocator};
 use bfc_cuda::kernels::{Job, Kernel};
 use bfc_cuda::{Compute, ComputeError, Product, StepCounts, StepId};
 
@@ -52,6 +52,10 @@ impl Counting {
 unsafe impl Compute for Counting {
     fn name(&self) -> &str {
         self.device.compute.name()
+    }
+
+    fn address_space(&self) -> Option<AddressSpace> {
+        self.device.compute.address_space()
     }
 
     unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {

@@ -98,6 +98,9 @@ fn of_many(
     number!(op, out.dtype(), T => {
         let (left, right) = (host::<T>(op, lhs)?, host::<T>(op, rhs)?);
         let out = host_mut::<T>(op, out.reborrow())?;
+        // A workspace that is not there is an error before the bias is written.
+        let rearranged = if is_rearranged(&a, &b) { b.rows * b.cols } else { 0 };
+        let rows = scratch::<T>(op, workspace.as_mut().map(ViewMut::reborrow), rearranged)?;
         let target = match bias {
             Some(bias) => {
                 start_rows(host::<T>(op, bias)?, bias.layout(), out);
@@ -105,11 +108,10 @@ fn of_many(
             }
             None => Target::Replaced,
         };
-        if !is_rearranged(&a, &b) {
+        if rearranged == 0 {
             multiply(workers, (&a, left), (&b, right), out, target);
             return Ok(());
         }
-        let rows = scratch::<T>(op, workspace.as_mut().map(ViewMut::reborrow), b.rows * b.cols)?;
         let source = Source::<T>::new(op, *rhs)?;
         workers.chunks(rows, LIGHT, &|start, part| source.load(start, part));
         let layout = Layout::contiguous(op, *rhs.layout().shape(), rhs.dtype())?;

@@ -46,8 +46,10 @@ mod walk;
 
 pub(crate) use self::scalar::element_bytes;
 
+use bfc_core::{AddressSpace, MemoryKind};
+
 use self::parallel::Workers;
-use crate::backend::{Backend, Kernel, Workspace, demand};
+use crate::backend::{Backend, Checked, Kernel, Workspace, demand, sealed};
 use crate::error::Result;
 use crate::predict::DeviceRules;
 use crate::storage::{View, ViewMut};
@@ -96,16 +98,22 @@ pub(super) fn workspace(of: Workspace<'_>) -> usize {
     }
 }
 
+impl sealed::Sealed for CpuBackend {}
+
 impl Backend for CpuBackend {
     fn name(&self) -> &'static str {
         "cpu"
     }
 
-    fn upload(&self, op: &'static str, values: &[u8], out: ViewMut<'_>) -> Result<()> {
+    fn addresses(&self, kind: MemoryKind, _: Option<AddressSpace>) -> bool {
+        kind.is_host_accessible()
+    }
+
+    fn upload(&self, op: &'static str, values: &[u8], out: ViewMut<'_>, _: Checked) -> Result<()> {
         copy::upload(op, values, out)
     }
 
-    fn download(&self, op: &'static str, input: View<'_>, values: &mut [u8]) -> Result<()> {
+    fn download(&self, op: &'static str, input: View<'_>, values: &mut [u8], _: Checked) -> Result<()> {
         copy::download(op, input, values)
     }
 
@@ -122,7 +130,7 @@ impl Backend for CpuBackend {
     //
     // What a step of a small model runs most gets its operands where they lie. They were just written word by word, and whoever copies
     // them, which is done in pairs of words, waits until they have reached the cache.
-    fn run(&self, op: &'static str, mut kernel: Kernel<'_>) -> Result<()> {
+    fn run(&self, op: &'static str, mut kernel: Kernel<'_>, _: Checked) -> Result<()> {
         let workers = &self.workers;
         match kernel {
             Kernel::Fill { value, out } => copy::fill(workers, op, value, out),
@@ -228,6 +236,14 @@ impl Backend for CpuBackend {
 }
 
 #[cfg(test)]
+impl CpuBackend {
+    /// Runs a kernel on operands of a test, which have no device.
+    pub(in crate::backend) fn run(&self, op: &'static str, kernel: Kernel<'_>) -> Result<()> {
+        Backend::run(self, op, kernel, Checked::by_test())
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::testing::Buffer;
     use super::*;
@@ -266,7 +282,8 @@ mod tests {
         let coin = Distribution::Bernoulli { p: 0.5, value: 1.0 };
         let one = Scalar::Int(1);
         let mut done = Vec::new();
-        let mut run = |name, kernel: Kernel<'_>| done.push((name, backend.run(name, kernel)));
+        let mut run =
+            |name, kernel: Kernel<'_>| done.push((name, backend.run(name, kernel, Checked::by_test())));
         run("fill", Kernel::Fill { value: one, out: y.out() });
         run("arange", Kernel::Arange { start: one, step: one, out: y.out() });
         run("copy", Kernel::Copy { input: x, out: y.out() });
@@ -307,7 +324,7 @@ mod tests {
         run("rms_prop", Kernel::RmsProp { step: rms, grad: x, variance, momentum, param: y.out() });
         let lion = LionStep { lr: 0.1, beta1: 0.9, beta2: 0.99, weight_decay: 0.0 };
         run("lion", Kernel::Lion { step: lion, grad: x, mean: a.out(), param: y.out() });
-        done.push(("upload", backend.upload("upload", &[0; 16], y.out())));
+        done.push(("upload", backend.upload("upload", &[0; 16], y.out(), Checked::by_test())));
         done
     }
 
@@ -325,7 +342,7 @@ mod tests {
         }
         let x = Buffer::unreachable(&DIMS, DType::F32);
         for backend in [&CpuBackend::new(1).unwrap() as &dyn Backend, &DryBackend::new()] {
-            let refused = backend.download("to_vec", x.view(), &mut [0; 16]);
+            let refused = backend.download("to_vec", x.view(), &mut [0; 16], Checked::by_test());
             assert!(matches!(refused, Err(Error::NoData { op: "to_vec", .. })), "{}", backend.name());
         }
     }

@@ -29,9 +29,10 @@ mod windows;
 
 use std::sync::Arc;
 
+use bfc_core::{AddressSpace, MemoryKind};
 use bfc_cuda::Compute;
 
-use crate::backend::{Backend, Kernel, Steps, Workspace, demand};
+use crate::backend::{Backend, Checked, Kernel, Steps, Workspace, demand, sealed};
 use crate::error::Result;
 use crate::predict::DeviceRules;
 use crate::storage::{View, ViewMut};
@@ -56,20 +57,26 @@ impl CudaBackend {
     }
 }
 
+impl sealed::Sealed for CudaBackend {}
+
 impl Backend for CudaBackend {
     fn name(&self) -> &'static str {
         "cuda"
+    }
+
+    fn addresses(&self, kind: MemoryKind, space: Option<AddressSpace>) -> bool {
+        kind == MemoryKind::Device && space.is_some() && space == self.device.compute().address_space()
     }
 
     fn remark(&self) -> Option<String> {
         self.device.compute().remark()
     }
 
-    fn upload(&self, op: &'static str, values: &[u8], out: ViewMut<'_>) -> Result<()> {
+    fn upload(&self, op: &'static str, values: &[u8], out: ViewMut<'_>, _: Checked) -> Result<()> {
         transfer::upload(&self.device, op, values, &out)
     }
 
-    fn download(&self, op: &'static str, input: View<'_>, values: &mut [u8]) -> Result<()> {
+    fn download(&self, op: &'static str, input: View<'_>, values: &mut [u8], _: Checked) -> Result<()> {
         transfer::download(&self.device, op, input, values)
     }
 
@@ -89,7 +96,7 @@ impl Backend for CudaBackend {
         Some(&self.device)
     }
 
-    fn run(&self, op: &'static str, kernel: Kernel<'_>) -> Result<()> {
+    fn run(&self, op: &'static str, kernel: Kernel<'_>, _: Checked) -> Result<()> {
         let device = &self.device;
         match kernel {
             Kernel::Fill { value, out } => elementwise::fill(device, op, value, &out),

@@ -4,7 +4,7 @@
 use bfc_core::Category;
 
 use super::{Read, temporary};
-use crate::backend::Kernel;
+use crate::backend::{Kernel, check};
 use crate::context::OpContext;
 use crate::device::Device;
 use crate::error::Result;
@@ -67,7 +67,7 @@ pub(crate) fn update(
     };
     let grad = Read::new(ctx, grad)?;
     let mut wide = dtype.is_half().then(|| temporary(ctx, &shape)).transpose()?;
-    let run = |kernel: Kernel<'_>| ctx.backend().run(ctx.op(), kernel);
+    let run = |kernel: Kernel<'_>| check::run(ctx, kernel);
     parameter.update(|values| match &mut wide {
         None => change(grad.view(), values),
         Some(wide) => {

@@ -2,7 +2,7 @@
 
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, backends, noise};
-use crate::backend::{Backend, Kernel};
+use crate::backend::{Backend, Checked, Kernel};
 use crate::dtype::{DType, Element, Scalar};
 use crate::error::Error;
 
@@ -22,12 +22,12 @@ fn round_trip<T: Element>(convert: impl Fn(usize) -> T) {
         let values = small(dims, &convert);
         let raw: Vec<T::Raw> = values.iter().map(|value| value.into_raw()).collect();
         let mut up = Buffer::output(dims, T::DTYPE);
-        cpu().upload("from", bytemuck::cast_slice(&raw), up.out()).unwrap();
+        cpu().upload("from", bytemuck::cast_slice(&raw), up.out(), Checked::by_test()).unwrap();
         assert_eq!(up.values::<T>(), values);
         for buffer in Buffer::arrangements(dims, &values) {
             // One byte off, so that the bytes are aligned for no type but the smallest.
             let mut bytes = vec![0; size_of_val(raw.as_slice()) + 1];
-            cpu().download("to", buffer.view(), &mut bytes[1..]).unwrap();
+            cpu().download("to", buffer.view(), &mut bytes[1..], Checked::by_test()).unwrap();
             assert_eq!(&bytes[1..], bytemuck::cast_slice::<_, u8>(&raw), "{dims:?}");
         }
     }
@@ -46,10 +46,10 @@ fn values_go_to_the_device_and_back_in_logical_order() {
 fn a_transfer_of_the_wrong_length_is_an_error() {
     let mut buffer = Buffer::of(&[3], &[1.0_f32, 2.0, 3.0]);
     assert!(matches!(
-        cpu().upload("from", &[0; 8], buffer.out()),
+        cpu().upload("from", &[0; 8], buffer.out(), Checked::by_test()),
         Err(Error::ElementCount { op: "from", elements: 2, .. })
     ));
-    assert!(cpu().download("to", buffer.view(), &mut [0; 16]).is_err());
+    assert!(cpu().download("to", buffer.view(), &mut [0; 16], Checked::by_test()).is_err());
     assert_eq!(buffer.values::<f32>(), [1.0, 2.0, 3.0]);
 }
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
-use crate::backend::{Backend, Binary, Compare, Kernel};
+use crate::backend::{Binary, Compare, Kernel};
 use crate::dtype::{DType, Element};
 use crate::error::Error;
 use crate::storage::View;

@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 
+use crate::backend::Kernel;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, backends, noise};
-use crate::backend::{Backend, Kernel};
 use crate::dtype::{DType, Element};
 use crate::error::Error;
 use crate::storage::View;

@@ -1,9 +1,9 @@
 //! Tests of the optimisers' steps.
 
 use super::*;
+use crate::backend::Kernel;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
-use crate::backend::{Backend, Kernel};
 
 /// One step after the other on single numbers in f64, as the papers have it.
 fn plain_sgd(step: SgdStep, grads: &[Vec<f64>], param: &mut [f64], momentum: &mut [f64]) {

@@ -1,9 +1,9 @@
 //! Tests of the random fills.
 
 use super::*;
+use crate::backend::Kernel;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, backends};
-use crate::backend::{Backend, Kernel};
 use crate::dtype::Element;
 use crate::error::Error;
 

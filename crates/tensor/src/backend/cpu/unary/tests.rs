@@ -1,10 +1,10 @@
 //! Tests of the functions of one number.
 
 use super::*;
+use crate::backend::Kernel;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::erf::erf_f64;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
-use crate::backend::{Backend, Kernel};
 use crate::dtype::{DType, Element, Scalar};
 use crate::error::Error;
 

@@ -1,0 +1,514 @@
+//! A valid call of every kernel, as a table of operands that tests then change.
+
+use highwater_tensor::backend::{
+    Activated, AdamStep, Attention, Binary, Compare, Convolution, Distribution, Kernel, LionStep, Normalised,
+    Pool, PoolAxis, RandomKey, Reduce, RmsPropStep, SgdStep, Unary, Window, Workspace,
+};
+use highwater_tensor::{Activation, Buffer, DType, OpContext, Result, Scalar, View, ViewMut};
+
+/// An operand's element type, where F stands for the float type under test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Type {
+    /// The float type.
+    F,
+    /// The type that it is computed with.
+    Computed,
+    Index,
+    Truth,
+}
+
+/// An operand that a case makes; kernels take those that they write behind those that they read.
+#[derive(Clone, Debug)]
+pub(crate) struct Operand {
+    pub(crate) name: &'static str,
+    pub(crate) dims: Vec<usize>,
+    pub(crate) dtype: Type,
+    pub(crate) written: bool,
+}
+
+type Call = fn(&OpContext<'_>, &[View<'_>], Vec<ViewMut<'_>>) -> Result<()>;
+
+/// A kernel with operands that fit it.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) operands: Vec<Operand>,
+    pub(crate) call: Call,
+}
+
+const fn new(name: &'static str, call: Call) -> Case {
+    Case { name, operands: Vec::new(), call }
+}
+
+impl Case {
+    fn with(mut self, name: &'static str, dims: &[usize], dtype: Type, written: bool) -> Self {
+        self.operands.push(Operand { name, dims: dims.to_vec(), dtype, written });
+        self
+    }
+
+    fn reads(self, name: &'static str, dims: &[usize]) -> Self {
+        self.with(name, dims, Type::F, false)
+    }
+
+    fn indices(self, name: &'static str, dims: &[usize]) -> Self {
+        self.with(name, dims, Type::Index, false)
+    }
+
+    fn writes(self, name: &'static str, dims: &[usize]) -> Self {
+        self.with(name, dims, Type::F, true)
+    }
+
+    fn writes_as(self, name: &'static str, dims: &[usize], dtype: Type) -> Self {
+        self.with(name, dims, dtype, true)
+    }
+}
+
+/// The outputs one after the other.
+struct Outputs<'a>(std::vec::IntoIter<ViewMut<'a>>);
+
+impl<'a> Outputs<'a> {
+    fn next(&mut self) -> ViewMut<'a> {
+        self.0.next().unwrap()
+    }
+}
+
+fn outputs(outputs: Vec<ViewMut<'_>>) -> Outputs<'_> {
+    Outputs(outputs.into_iter())
+}
+
+const CONVOLUTION: Convolution = Convolution {
+    windows: [
+        Window { size: 3, stride: 1, padding: 1, dilation: 1 },
+        Window { size: 2, stride: 2, padding: 0, dilation: 1 },
+    ],
+    groups: 2,
+};
+
+const POOL: [PoolAxis; 2] = [
+    PoolAxis::Sliding(Window { size: 2, stride: 2, padding: 1, dilation: 1 }),
+    PoolAxis::Adaptive { outputs: 3 },
+];
+
+const SGD: SgdStep = SgdStep { lr: 0.1, momentum: 0.9, weight_decay: 0.0, nesterov: false };
+
+const RMS: RmsPropStep =
+    RmsPropStep { lr: 0.1, smoothing: 0.9, epsilon: 1e-8, momentum: 0.9, weight_decay: 0.0 };
+
+const ADAM: AdamStep =
+    AdamStep { lr: 0.1, beta1: 0.9, beta2: 0.9, epsilon: 1e-8, weight_decay: 0.0, decoupled: false, step: 1 };
+
+fn moved() -> Vec<Case> {
+    vec![
+        new("fill", |ctx, _, to| {
+            let mut to = outputs(to);
+            ctx.compute(Kernel::Fill { value: Scalar::Int(1), out: to.next() })
+        })
+        .writes("out", &[2, 3]),
+        new("arange", |ctx, _, to| {
+            let mut to = outputs(to);
+            ctx.compute(Kernel::Arange { start: Scalar::Int(1), step: Scalar::Int(2), out: to.next() })
+        })
+        .writes("out", &[6]),
+        new("copy", |ctx, from, to| ctx.compute(Kernel::Copy { input: from[0], out: outputs(to).next() }))
+            .reads("input", &[2, 3])
+            .writes("out", &[2, 3]),
+        new("flip", |ctx, from, to| {
+            ctx.compute(Kernel::Flip { input: from[0], axes: &[true, false], out: outputs(to).next() })
+        })
+        .reads("input", &[2, 3])
+        .writes("out", &[2, 3]),
+        new("copy_into", |ctx, from, to| {
+            ctx.compute(Kernel::CopyInto {
+                input: from[0],
+                axis: 1,
+                start: 1,
+                step: 2,
+                out: outputs(to).next(),
+            })
+        })
+        .reads("input", &[2, 3])
+        .writes("out", &[2, 6]),
+        new("select", |ctx, from, to| {
+            let (condition, lhs, rhs) = (from[0], from[1], from[2]);
+            ctx.compute(Kernel::Select { condition, lhs, rhs, out: outputs(to).next() })
+        })
+        .with("condition", &[2, 3], Type::Truth, false)
+        .reads("lhs", &[2, 3])
+        .reads("rhs", &[2, 3])
+        .writes("out", &[2, 3]),
+        new("random", |ctx, _, to| {
+            let (distribution, key) =
+                (Distribution::Uniform { low: 0.0, high: 1.0 }, RandomKey { seed: 1, sequence: 2 });
+            ctx.compute(Kernel::Random { distribution, key, out: outputs(to).next() })
+        })
+        .writes("out", &[2, 3]),
+    ]
+}
+
+fn of_elements() -> Vec<Case> {
+    vec![
+        new("unary", |ctx, from, to| {
+            ctx.compute(Kernel::Unary { f: Unary::Exp, input: from[0], out: outputs(to).next() })
+        })
+        .reads("input", &[2, 3])
+        .writes("out", &[2, 3]),
+        new("unary_grad", |ctx, from, to| {
+            let (saved, grad) = (from[0], Some(from[1]));
+            ctx.compute(Kernel::UnaryGrad { f: Unary::Exp, saved, grad, out: outputs(to).next() })
+        })
+        .reads("saved", &[2, 3])
+        .reads("grad", &[2, 3])
+        .writes("out", &[2, 3]),
+        new("unary_grad_in_place", |ctx, from, to| {
+            let out = outputs(to).next();
+            ctx.compute(Kernel::UnaryGrad { f: Unary::Relu, saved: from[0], grad: None, out })
+        })
+        .reads("saved", &[2, 3])
+        .writes("out", &[2, 3]),
+        new("binary", |ctx, from, to| {
+            let (lhs, rhs) = (from[0], from[1]);
+            ctx.compute(Kernel::Binary { f: Binary::Add, lhs, rhs, out: outputs(to).next() })
+        })
+        .reads("lhs", &[2, 3])
+        .reads("rhs", &[2, 3])
+        .writes("out", &[2, 3]),
+        new("accumulate", |ctx, from, to| {
+            ctx.compute(Kernel::Accumulate { f: Binary::Add, input: from[0], acc: outputs(to).next() })
+        })
+        .reads("input", &[2, 3])
+        .writes("acc", &[2, 3]),
+        new("compare", |ctx, from, to| {
+            let (lhs, rhs) = (from[0], from[1]);
+            ctx.compute(Kernel::Compare { f: Compare::Lt, lhs, rhs, out: outputs(to).next() })
+        })
+        .reads("lhs", &[2, 3])
+        .reads("rhs", &[2, 3])
+        .writes_as("out", &[2, 3], Type::Truth),
+        new("clip", |ctx, _, to| {
+            ctx.compute(Kernel::Clip { scale: 1.0, low: -1.0, high: 1.0, values: outputs(to).next() })
+        })
+        .writes("values", &[2, 3]),
+    ]
+}
+
+fn folded() -> Vec<Case> {
+    vec![
+        new("reduce", |ctx, from, to| {
+            let (input, axes) = (from[0], &[true, false, true]);
+            let (shape, dtype) = (input.layout().shape(), input.dtype());
+            let mut workspace = ctx.workspace(Workspace::Reduce { shape, axes, dtype })?;
+            let workspace = workspace.as_mut().map(Buffer::view_mut);
+            let out = outputs(to).next();
+            ctx.compute(Kernel::Reduce { f: Reduce::Sum, divisor: 2.0, input, axes, workspace, out })
+        })
+        .reads("input", &[2, 3, 4])
+        .writes("out", &[1, 3, 1]),
+        new("largest", |ctx, from, to| {
+            let (input, axes) = (from[0], &[false, true]);
+            let (f, divisor, out) = (Reduce::Max, 1.0, outputs(to).next());
+            ctx.compute(Kernel::Reduce { f, divisor, input, axes, workspace: None, out })
+        })
+        .reads("input", &[2, 3])
+        .writes("out", &[2]),
+        new("arg_reduce", |ctx, from, to| {
+            let out = outputs(to).next();
+            ctx.compute(Kernel::ArgReduce { largest: true, input: from[0], axis: 1, out })
+        })
+        .reads("input", &[2, 3])
+        .writes_as("out", &[2, 1], Type::Index),
+        new("arg_sort", |ctx, from, to| {
+            let input = from[0];
+            let mut workspace = ctx.workspace(Workspace::ArgSort { shape: input.layout().shape() })?;
+            let workspace = workspace.as_mut().map(Buffer::view_mut);
+            let (descending, first, out) = (true, 9, outputs(to).next());
+            ctx.compute(Kernel::ArgSort { descending, first, input, workspace, out })
+        })
+        .reads("input", &[2, 3])
+        .writes_as("out", &[2, 3], Type::Index),
+        new("running_sum", |ctx, _, to| {
+            ctx.compute(Kernel::RunningSum { axis: 1, reverse: true, out: outputs(to).next() })
+        })
+        .writes("out", &[2, 3]),
+    ]
+}
+
+fn products() -> Vec<Case> {
+    vec![
+        new("mat_mul", |ctx, from, to| mat_mul(ctx, None, from, to))
+            .reads("lhs", &[2, 3])
+            .reads("rhs", &[3, 4])
+            .writes("out", &[2, 4]),
+        new("stack", |ctx, from, to| mat_mul(ctx, None, from, to))
+            .reads("lhs", &[5, 2, 3])
+            .reads("rhs", &[5, 3, 4])
+            .writes("out", &[5, 2, 4]),
+        new("linear", |ctx, from, to| mat_mul(ctx, Some(from[2]), from, to))
+            .reads("lhs", &[2, 3])
+            .reads("rhs", &[3, 4])
+            .reads("bias", &[4])
+            .writes("out", &[2, 4])
+            .writes("arguments", &[2, 4]),
+        new("attention", |ctx, from, to| {
+            let of = heads(from);
+            let mut room = ctx.workspace(attention_room(&of))?;
+            let workspace = room.as_mut().map(Buffer::view_mut);
+            let mut to = outputs(to);
+            ctx.compute(Kernel::Attention { of: &of, workspace, out: to.next(), log_sums: to.next() })
+        })
+        .reads("query", &[2, 3, 4])
+        .reads("key", &[2, 5, 4])
+        .reads("value", &[2, 5, 6])
+        .with("mask", &[2, 3, 5], Type::Truth, false)
+        .writes("out", &[2, 3, 6])
+        .writes_as("log_sums", &[2, 3], Type::Computed),
+        new("attention_grad", |ctx, from, to| {
+            let of = heads(from);
+            let mut room = ctx.workspace(attention_room(&of))?;
+            let workspace = room.as_mut().map(Buffer::view_mut);
+            let mut to = outputs(to);
+            ctx.compute(Kernel::AttentionGrad {
+                of: &of,
+                results: &[from[4], from[5]],
+                grad: from[6],
+                workspace,
+                out: [to.next(), to.next(), to.next()],
+            })
+        })
+        .reads("query", &[2, 3, 4])
+        .reads("key", &[2, 5, 4])
+        .reads("value", &[2, 5, 6])
+        .reads("mask", &[2, 3, 5])
+        .reads("results.0", &[2, 3, 6])
+        .with("results.1", &[2, 3], Type::Computed, false)
+        .reads("grad", &[2, 3, 6])
+        .writes("out.0", &[2, 3, 4])
+        .writes("out.1", &[2, 5, 4])
+        .writes("out.2", &[2, 5, 6]),
+    ]
+}
+
+fn mat_mul(
+    ctx: &OpContext<'_>,
+    bias: Option<View<'_>>,
+    from: &[View<'_>],
+    to: Vec<ViewMut<'_>>,
+) -> Result<()> {
+    let (lhs, rhs) = (from[0], from[1]);
+    let mut room =
+        ctx.workspace(Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype: lhs.dtype() })?;
+    let mut to = to.into_iter();
+    let (out, arguments) = (to.next().unwrap(), to.next());
+    let activation =
+        arguments.map(|arguments| Activated { function: Activation::Gelu, arguments: Some(arguments) });
+    let workspace = room.as_mut().map(Buffer::view_mut);
+    ctx.compute(Kernel::MatMul { bias, lhs, rhs, activation, workspace, out })
+}
+
+fn heads<'a>(from: &[View<'a>]) -> Attention<'a> {
+    let (query, key, value, mask) = (from[0], from[1], from[2], Some(from[3]));
+    Attention { scale: 0.5, causal: true, query, key, value, mask }
+}
+
+fn attention_room<'a>(of: &Attention<'a>) -> Workspace<'a> {
+    let (query, value) = (of.query.layout().shape(), of.value.layout().shape());
+    Workspace::Attention { query, value, dtype: of.query.dtype() }
+}
+
+fn rows() -> Vec<Case> {
+    vec![
+        new("softmax", |ctx, from, to| {
+            ctx.compute(Kernel::Softmax { log: false, input: from[0], out: outputs(to).next() })
+        })
+        .reads("input", &[2, 3])
+        .writes("out", &[2, 3]),
+        new("softmax_grad", |ctx, from, to| {
+            let (output, grad, out) = (from[0], from[1], outputs(to).next());
+            ctx.compute(Kernel::SoftmaxGrad { log: true, output, grad, out })
+        })
+        .reads("output", &[2, 3])
+        .reads("grad", &[2, 3])
+        .writes("out", &[2, 3]),
+        new("layer_norm", |ctx, from, to| {
+            let (input, affine, mut to) = (from[0], &[Some(from[1]), Some(from[2])], outputs(to));
+            let (out, statistics) = (to.next(), to.next());
+            ctx.compute(Kernel::LayerNorm { centred: true, epsilon: 1e-5, input, affine, out, statistics })
+        })
+        .reads("input", &[4, 3])
+        .reads("affine.0", &[4, 3])
+        .reads("affine.1", &[4, 3])
+        .writes("out", &[4, 3])
+        .writes_as("statistics", &[4, 2], Type::Computed),
+        new("layer_norm_grad", |ctx, from, to| {
+            let of = Normalised { centred: true, input: from[0], weight: Some(from[1]), statistics: from[2] };
+            ctx.compute(Kernel::LayerNormGrad { of: &of, grad: from[3], out: outputs(to).next() })
+        })
+        .reads("input", &[4, 3])
+        .reads("weight", &[4, 3])
+        .with("statistics", &[4, 2], Type::Computed, false)
+        .reads("grad", &[4, 3])
+        .writes("out", &[4, 3]),
+        new("layer_norm_sums", |ctx, from, to| {
+            let of = Normalised { centred: true, input: from[0], weight: None, statistics: from[1] };
+            let sizes = [4, 3, 1];
+            let dtype = from[0].dtype();
+            let mut room = ctx.workspace(Workspace::LayerNormSums { sizes, sums: 2, dtype })?;
+            let workspace = room.as_mut().map(Buffer::view_mut);
+            let mut to = outputs(to);
+            let (weight, bias) = (to.next(), Some(to.next()));
+            ctx.compute(Kernel::LayerNormSums { of: &of, grad: from[2], places: 1, workspace, weight, bias })
+        })
+        .reads("input", &[4, 3])
+        .with("statistics", &[4, 2], Type::Computed, false)
+        .reads("grad", &[4, 3])
+        .writes("weight", &[3])
+        .writes("bias", &[3]),
+        new("cross_entropy", |ctx, from, to| {
+            let (logits, targets, losses) = (from[0], from[1], outputs(to).next());
+            ctx.compute(Kernel::CrossEntropy { logits, targets, losses })
+        })
+        .reads("logits", &[2, 3])
+        .indices("targets", &[2])
+        .writes("losses", &[2]),
+        new("cross_entropy_grad", |ctx, from, to| {
+            let (logits, targets, grad, out) = (from[0], from[1], from[2], outputs(to).next());
+            ctx.compute(Kernel::CrossEntropyGrad { logits, targets, grad, out })
+        })
+        .reads("logits", &[2, 3])
+        .indices("targets", &[2])
+        .reads("grad", &[2])
+        .writes("out", &[2, 3]),
+    ]
+}
+
+fn windows() -> Vec<Case> {
+    // Of 4 channels in 2 groups, images of 5 by 6 become images of 5 by 3.
+    let (large, filters, small) = (&[2, 4, 5, 6], &[6, 2, 3, 2], &[2, 6, 5, 3]);
+    vec![
+        new("conv2d", |ctx, from, to| {
+            let (conv, input, weight, out) = (CONVOLUTION, from[0], from[1], outputs(to).next());
+            let shapes = (input.layout().shape(), out.layout().shape());
+            let mut room = convolution_room(ctx, shapes, input.dtype())?;
+            let workspace = room.as_mut().map(Buffer::view_mut);
+            ctx.compute(Kernel::Conv2d { conv, input, weight, workspace, out })
+        })
+        .reads("input", large)
+        .reads("weight", filters)
+        .writes("out", small),
+        new("conv2d_input_grad", |ctx, from, to| {
+            let (conv, weight, grad, out) = (CONVOLUTION, from[0], from[1], outputs(to).next());
+            let shapes = (out.layout().shape(), grad.layout().shape());
+            let mut room = convolution_room(ctx, shapes, grad.dtype())?;
+            let workspace = room.as_mut().map(Buffer::view_mut);
+            ctx.compute(Kernel::Conv2dInputGrad { conv, weight, grad, workspace, out })
+        })
+        .reads("weight", filters)
+        .reads("grad", small)
+        .writes("out", large),
+        new("conv2d_weight_grad", |ctx, from, to| {
+            let (conv, input, grad, out) = (CONVOLUTION, from[0], from[1], outputs(to).next());
+            let mut room = ctx.workspace(Workspace::Conv2dWeightGrad {
+                conv: &conv,
+                input: input.layout().shape(),
+                out: grad.layout().shape(),
+                dtype: input.dtype(),
+            })?;
+            let workspace = room.as_mut().map(Buffer::view_mut);
+            ctx.compute(Kernel::Conv2dWeightGrad { conv, input, grad, workspace, out })
+        })
+        .reads("input", large)
+        .reads("grad", small)
+        .writes("out", filters),
+        new("pool2d", |ctx, from, to| {
+            let (pool, axes, input) = (Pool::Max, POOL, from[0]);
+            ctx.compute(Kernel::Pool2d { pool, axes, input, out: outputs(to).next() })
+        })
+        .reads("input", &[2, 4, 5])
+        .writes("out", &[2, 3, 3]),
+        new("pool2d_grad", |ctx, from, to| {
+            let (pool, axes, input, grad) = (Pool::Max, POOL, Some(from[0]), from[1]);
+            ctx.compute(Kernel::Pool2dGrad { pool, axes, input, grad, out: outputs(to).next() })
+        })
+        .reads("input", &[2, 4, 5])
+        .reads("grad", &[2, 3, 3])
+        .writes("out", &[2, 4, 5]),
+    ]
+}
+
+fn convolution_room(
+    ctx: &OpContext<'_>,
+    (input, out): (&highwater_tensor::Shape, &highwater_tensor::Shape),
+    dtype: DType,
+) -> Result<Option<Buffer>> {
+    ctx.workspace(Workspace::Conv2d { conv: &CONVOLUTION, input, out, dtype })
+}
+
+fn chosen() -> Vec<Case> {
+    vec![
+        new("gather", |ctx, from, to| {
+            let (input, indices, axis) = (from[0], from[1], 1);
+            ctx.compute(Kernel::Gather { input, indices, axis, out: outputs(to).next() })
+        })
+        .reads("input", &[2, 3])
+        .indices("indices", &[2, 5])
+        .writes("out", &[2, 5]),
+        new("scatter_add", |ctx, from, to| {
+            let (input, indices, axis) = (from[0], from[1], 1);
+            let mut room = ctx.workspace(Workspace::ScatterAdd { indices: indices.layout(), axis })?;
+            let workspace = room.as_mut().map(Buffer::view_mut);
+            ctx.compute(Kernel::ScatterAdd { input, indices, axis, workspace, out: outputs(to).next() })
+        })
+        .reads("input", &[2, 5])
+        .indices("indices", &[2, 5])
+        .writes("out", &[2, 3]),
+        new("one_hot", |ctx, from, to| {
+            ctx.compute(Kernel::OneHot { indices: from[0], out: outputs(to).next() })
+        })
+        .indices("indices", &[2])
+        .writes("out", &[2, 3]),
+    ]
+}
+
+fn steps() -> Vec<Case> {
+    vec![
+        new("sgd", |ctx, from, to| {
+            let mut to = outputs(to);
+            let (param, momentum) = (to.next(), Some(to.next()));
+            ctx.compute(Kernel::Sgd { step: SGD, grad: from[0], momentum, param })
+        })
+        .reads("grad", &[2, 3])
+        .writes("param", &[2, 3])
+        .writes_as("momentum", &[2, 3], Type::Computed),
+        new("adam", |ctx, from, to| {
+            let mut to = outputs(to);
+            let (param, mean, variance) = (to.next(), to.next(), to.next());
+            ctx.compute(Kernel::Adam { step: ADAM, grad: from[0], mean, variance, param })
+        })
+        .reads("grad", &[2, 3])
+        .writes("param", &[2, 3])
+        .writes_as("mean", &[2, 3], Type::Computed)
+        .writes_as("variance", &[2, 3], Type::Computed),
+        new("rms_prop", |ctx, from, to| {
+            let mut to = outputs(to);
+            let (param, variance, momentum) = (to.next(), to.next(), Some(to.next()));
+            ctx.compute(Kernel::RmsProp { step: RMS, grad: from[0], variance, momentum, param })
+        })
+        .reads("grad", &[2, 3])
+        .writes("param", &[2, 3])
+        .writes_as("variance", &[2, 3], Type::Computed)
+        .writes_as("momentum", &[2, 3], Type::Computed),
+        new("lion", |ctx, from, to| {
+            let mut to = outputs(to);
+            let (param, mean) = (to.next(), to.next());
+            let step = LionStep { lr: 0.1, beta1: 0.9, beta2: 0.99, weight_decay: 0.0 };
+            ctx.compute(Kernel::Lion { step, grad: from[0], mean, param })
+        })
+        .reads("grad", &[2, 3])
+        .writes("param", &[2, 3])
+        .writes_as("mean", &[2, 3], Type::Computed),
+    ]
+}
+
+/// A call of every kernel.
+pub(crate) fn all() -> Vec<Case> {
+    [moved(), of_elements(), folded(), products(), rows(), windows(), chosen(), steps()].concat()
+}
