@@ -212,7 +212,8 @@ fn the_library_reads_factors_and_biases_at_their_offset() {
                     gradient(&b),
                 ])
             });
-            assert!(made > 0, "{name}");
+            // The library takes no factors with gaps between all elements.
+            assert_eq!(made > 0, how != Surrounded::EverySecond, "{name}");
         }
     }
 }
