@@ -189,7 +189,8 @@ fn the_library_reads_factors_and_biases_at_their_offset() {
     for (dtype, tolerance) in FLOATS {
         for how in Surrounded::ALL {
             let name = format!("{how:?} in {dtype}");
-            let made = library_calls(&name, tolerance, |device| {
+            // Elements of another place would be no number. The gradients are sums of squares, whose roundings add up.
+            let made = library_calls(&name, 32.0 * tolerance, |device| {
                 let rng = Rng::new(2);
                 let leaf = |shape: &[usize]| {
                     let values = Tensor::uniform(device, shape, -1.0, 1.0, &rng)?.to_dtype(dtype)?;
@@ -211,7 +212,8 @@ fn the_library_reads_factors_and_biases_at_their_offset() {
                     gradient(&b),
                 ])
             });
-            assert!(made > 0, "{name}");
+            // The library takes no factors with gaps between all elements.
+            assert_eq!(made > 0, how != Surrounded::EverySecond, "{name}");
         }
     }
 }

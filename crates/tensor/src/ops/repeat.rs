@@ -58,14 +58,15 @@ impl Op for Repeat {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let shape = inputs[0].shape();
-        let size = shape[self.axis].checked_mul(self.times).ok_or_else(|| Error::TooManyElements {
-            op: self.op,
-            shape: shape.with_dim(self.axis, usize::MAX),
-            dtype: inputs[0].dtype(),
-        })?;
         let (apart, copies) = self.apart(shape)?;
         let x = inputs[0].reshape(self.roomy(shape)?.0)?;
         let mut out = ctx.output(&apart, x.dtype())?;
+        // Copies of no elements take no memory, but their axis has to be counted too.
+        let size = shape[self.axis].checked_mul(self.times).ok_or_else(|| Error::TooManyElements {
+            op: self.op,
+            shape: shape.with_dim(self.axis, usize::MAX),
+            dtype: x.dtype(),
+        })?;
         let input = x.with_layout(x.layout().with_axis(copies)?.broadcast_to(self.op, &apart)?);
         ctx.compute(Kernel::Copy { input: input.view(), out: out.view_mut() })?;
         reshaped(out.finish(), shape.with_dim(self.axis, size))

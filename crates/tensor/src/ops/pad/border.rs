@@ -189,8 +189,7 @@ impl Tensor {
     /// [`Error::TooManyElements`], [`Error::Allocation`] if there is no memory.
     pub fn pad_with(&self, widths: &[(usize, usize)], mode: PadMode) -> Result<Self> {
         let Some(widths) = checked(OP, self, widths)? else { return Ok(self.unchanged()) };
-        for axis in 0..self.rank() {
-            let (size, (before, behind)) = (self.dims()[axis], widths[axis]);
+        for ((axis, &size), &(before, behind)) in self.dims().iter().enumerate().zip(&widths) {
             let (most, expected) = match mode {
                 PadMode::Reflect => {
                     (size.saturating_sub(1), "less than the size of the axis that is reflected")
