@@ -38,7 +38,7 @@ pub(crate) struct PlanArguments {
     #[arg(long, value_name = "N", default_value_t = PlanOptions::default().effort)]
     effort: u64,
 
-    /// What the blocks' places are multiples of, in bytes: a power of two [default: 256; 1 for MiniMalloc]
+    /// What places are multiples of, a power of two [default: 256; 1 for MiniMalloc]
     #[arg(long, value_name = "BYTES", value_parser = power_of_two)]
     granule: Option<u64>,
 
