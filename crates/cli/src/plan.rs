@@ -38,7 +38,7 @@ pub(crate) struct PlanArguments {
     #[arg(long, value_name = "N", default_value_t = PlanOptions::default().effort)]
     effort: u64,
 
-    /// What the blocks' places are multiples of, in bytes: a power of two [default: 256; 1 for MiniMalloc]
+    /// What places are multiples of, a power of two [default: 256; 1 for MiniMalloc]
     #[arg(long, value_name = "BYTES", value_parser = power_of_two)]
     granule: Option<u64>,
 
@@ -192,8 +192,11 @@ impl Summary {
     }
 
     fn sentence(&self) -> String {
-        let waste =
-            self.waste.map_or_else(String::new, |waste| format!(", {waste:.4} times the least possible"));
+        // The lower bound may be below what any plan needs.
+        let at_most = if self.capacity_bytes == self.lower_bound_bytes { "" } else { "at most " };
+        let waste = self
+            .waste
+            .map_or_else(String::new, |waste| format!(", {at_most}{waste:.4} times the least possible"));
         format!(
             "{}: {} of {} blocks in {}{waste}, planned in {:.2} s",
             self.plan,

@@ -22,6 +22,9 @@ const BUDDY_REGION: Bytes = Bytes::mib(500);
 /// Makes an empty pool over bare addresses.
 pub(crate) type MakePool = Box<dyn Fn(PoolSpec) -> Box<dyn Allocator>>;
 
+/// Prepares a policy for a trace, with a plan to follow or the granule of one to make.
+type Prepare = fn(&Trace, Option<&Arc<Plan>>, u64) -> Result<MakePool, NoPlan>;
+
 /// One way of placing blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Policy {
@@ -30,7 +33,7 @@ pub(crate) struct Policy {
     about: &'static str,
     /// What it has a use for.
     takes: &'static [Knob],
-    prepare: fn(&Trace, Option<&Arc<Plan>>, u64) -> Result<MakePool, NoPlan>,
+    prepare: Prepare,
 }
 
 /// What pools of best fit with coalescing can be told.

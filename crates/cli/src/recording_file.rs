@@ -21,7 +21,7 @@ pub(crate) struct ReadArguments {
     #[arg(long, value_name = "SIZE", default_value = "2GiB")]
     max_input: Bytes,
 
-    /// Refuse recordings that take more memory than this, or than eight times their size
+    /// Refuse recordings that take more memory than this
     #[arg(long, value_name = "SIZE", default_value = MAX_MEMORY)]
     max_memory: Bytes,
 }

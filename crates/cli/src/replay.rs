@@ -43,7 +43,7 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_name = "PLAN")]
     plan: Option<PathBuf>,
 
-    /// What the places of `planned` are multiples of, in bytes: a power of two [default: 256]
+    /// What the places of `planned` are multiples of, a power of two [default: 256]
     #[arg(long, value_name = "BYTES", conflicts_with = "plan", value_parser = power_of_two)]
     granule: Option<u64>,
 

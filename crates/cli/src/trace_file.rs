@@ -27,11 +27,11 @@ pub(crate) struct ReadArguments {
     #[arg(long, value_name = "SIZE", default_value = "2GiB")]
     max_input: Bytes,
 
-    /// Refuse files that take more memory than this, or than eight times their decompressed size
+    /// Refuse files that take more memory than this
     #[arg(long, value_name = "SIZE", default_value = MAX_MEMORY)]
     max_memory: Bytes,
 
-    /// Refuse files of more than 64 MiB that are so many times longer once decompressed
+    /// Refuse files that are so many times longer once decompressed
     #[arg(long, value_name = "N", default_value_t = TraceLimits::default().ratio)]
     max_ratio: u32,
 }

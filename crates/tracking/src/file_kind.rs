@@ -109,10 +109,7 @@ fn is_html(start: &[u8]) -> bool {
 
 /// The length of a header in eight bytes, and a JSON object.
 fn is_safetensors(start: &[u8]) -> bool {
-    match start {
-        [_, _, _, _, _, 0, 0, 0, b'{', ..] => true,
-        _ => false,
-    }
+    matches!(start, [_, _, _, _, _, 0, 0, 0, b'{', ..])
 }
 
 impl fmt::Display for FileKind {

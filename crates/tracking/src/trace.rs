@@ -154,7 +154,9 @@ impl Trace {
     /// # Errors
     /// A [`TraceProblem`] for a recording that is beyond [`TraceLimits::default`].
     pub fn from_recording(recording: &Recording) -> Result<Self, TraceProblem> {
-        Self::from_recording_within(recording, &TraceLimits::default())
+        // The recording is in memory already, and larger than its trace.
+        let limits = TraceLimits { held_bytes: u64::MAX, ..TraceLimits::default() };
+        Self::from_recording_within(recording, &limits)
     }
 
     /// The traces of groups of a recording's blocks: by pool, by stream, by module. `group_of` says of a block to which group it

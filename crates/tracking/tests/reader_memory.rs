@@ -381,6 +381,8 @@ fn recording(what: &str, file: &[u8]) -> Result<usize, String> {
     let follow = || Follower::new(file, RecordingLimits::default()).poll().map(drop);
     let followed = check(what, file.len(), follow);
     let read = check(what, file.len(), read).map_err(|error: highwater_tracking::HwmError| error.to_string());
+    let traced = trace(what, file, file.len());
+    assert!(traced.is_ok() || read.is_err() || traced.is_err_and(|error| error.contains("of memory")));
     assert!(followed.is_ok() || read.is_err(), "{followed:?}");
     read
 }

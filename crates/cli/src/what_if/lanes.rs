@@ -66,7 +66,7 @@ impl Lanes {
         recording: &Recording,
         grouping: Grouping,
     ) -> Result<Vec<Trace>, TraceProblem> {
-        let limits = TraceLimits { events: u32::MAX, ..TraceLimits::default() };
+        let limits = TraceLimits { events: u32::MAX, held_bytes: u64::MAX, ..TraceLimits::default() };
         let groups = self.groups(recording, grouping);
         Trace::of_groups(recording, &limits, |block| {
             self.has(block.pool).then(|| groups.get(&self.key(block, grouping)).copied()).flatten()

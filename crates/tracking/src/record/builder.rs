@@ -130,6 +130,8 @@ pub(super) struct Builder {
     input_bytes: u64,
     /// Bytes of memory that were charged for.
     held_bytes: u64,
+    /// How many eighths of the memory that may be held are the recording's.
+    eighths: u64,
     threads: HashMap<u64, u32>,
     live: HashMap<(u32, u64), u32>,
     live_bytes: u64,
@@ -149,12 +151,19 @@ impl Builder {
             longest_path: 0,
             input_bytes: 0,
             held_bytes: 0,
+            eighths: 8,
             threads: HashMap::new(),
             live: HashMap::new(),
             live_bytes: 0,
             running: Vec::new(),
             levels: Vec::new(),
         }
+    }
+
+    /// The same builder for a recording that shares the memory that may be held with what is made from it.
+    pub(super) const fn with_eighths(mut self, eighths: u64) -> Self {
+        self.eighths = eighths;
+        self
     }
 
     /// Takes in the events of one block.
@@ -198,7 +207,7 @@ impl Builder {
     /// Counts bytes of memory that are about to be taken.
     fn charge(&mut self, bytes: u64) -> Result<(), BlockProblem> {
         self.held_bytes = self.held_bytes.saturating_add(bytes);
-        let limit = held_limit(self.limits.held_bytes, self.input_bytes);
+        let limit = held_limit(self.limits.held_bytes, self.input_bytes) / 8 * self.eighths;
         if self.held_bytes > limit { Err(BlockProblem::TooMuchHeld { limit }) } else { Ok(()) }
     }
 

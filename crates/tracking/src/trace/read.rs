@@ -6,6 +6,7 @@ use bfc_core::MIB;
 use flate2::bufread::MultiGzDecoder;
 
 use super::error::{CompressedProblem, TooCompressed, TooMuchInput};
+use super::limits::held_limit;
 use super::lines::{MARK, beginning};
 use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
 use super::{minimalloc, pickle, rmm, snapshot, text};
@@ -100,6 +101,9 @@ impl Format {
     }
 }
 
+/// How many eighths of the memory that may be held are a recording's. Its trace gets the others.
+const OF_RECORDING: u64 = 5;
+
 /// The allocations and frees of a recording. Of one that was cut off, those up to the cut.
 fn recording(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace, TraceError> {
     let recording_limits = RecordingLimits {
@@ -107,9 +111,11 @@ fn recording(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace, TraceE
         held_bytes: limits.held_bytes,
         ..RecordingLimits::default()
     };
-    let recording = Recording::read(reader, &recording_limits)
+    let (recording, bytes) = Recording::read_within(reader, &recording_limits, OF_RECORDING)
         .map_err(|error| TracePlace::Byte(error.offset).of(TraceProblem::from(error.problem)))?;
-    Trace::from_recording_within(&recording, limits).map_err(|problem| TracePlace::Recording.of(problem))
+    let held_bytes = held_limit(limits.held_bytes, bytes) / 8 * (8 - OF_RECORDING);
+    let limits = TraceLimits { held_bytes, ..*limits };
+    Trace::from_recording_within(&recording, &limits).map_err(|problem| TracePlace::Recording.of(problem))
 }
 
 /// The beginning of what a reader gives, and a reader that gives all of it.

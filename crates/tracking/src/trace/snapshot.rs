@@ -95,7 +95,10 @@ fn trace_of(pickle: Vec<u8>, input_bytes: u64, options: &ReadOptions) -> Result<
     let limit = held_limit(options.limits.held_bytes, input_bytes);
     let objects = limit.saturating_sub(pickle.len() as u64).min(limit / 4 * 3);
     let limits = TraceLimits { held_bytes: objects, ..options.limits };
-    let (heap, root) = pickle::read(&pickle[..], &limits)?;
+    let (heap, root) = pickle::read(&pickle[..], &limits).map_err(|error| match error.problem {
+        TraceProblem::TooMuchHeld { .. } => error.place.of(TraceProblem::TooMuchHeld { limit }),
+        _ => error,
+    })?;
     drop(pickle);
     let limits = TraceLimits { held_bytes: limit - objects, ..options.limits };
     trace_of_objects(&heap, root, &limits, options.device)

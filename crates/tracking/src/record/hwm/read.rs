@@ -89,9 +89,18 @@ impl Recording {
     /// # Errors
     /// An [`HwmError`] for a file that is no recording, is damaged, contradicts itself or exceeds a limit.
     pub fn read(reader: impl Read, limits: &RecordingLimits) -> Result<Self, HwmError> {
+        Self::read_within(reader, limits, 8).map(|(recording, _)| recording)
+    }
+
+    /// Reads an `.hwm` file with so many eighths of the memory that may be held. Also returns the bytes of the file.
+    pub(crate) fn read_within(
+        reader: impl Read,
+        limits: &RecordingLimits,
+        eighths: u64,
+    ) -> Result<(Self, u64), HwmError> {
         let mut source = Source { reader, offset: 0, limit: limits.input_bytes };
         source.beginning()?;
-        let mut builder = Builder::new(*limits);
+        let mut builder = Builder::new(*limits).with_eighths(eighths);
         let (mut facts, mut summary) = (None, None);
         let cut = loop {
             let block = match source.block()? {
@@ -125,7 +134,7 @@ impl Recording {
             .map_err(|problem| HwmError { offset: source.offset, problem: problem.into() })?;
         let mut recording = builder.finish();
         (recording.facts, recording.summary, recording.cut) = (facts.unwrap_or_default(), summary, cut);
-        Ok(recording)
+        Ok((recording, source.offset))
     }
 }
 
