@@ -43,18 +43,23 @@ fn refusal(wait: bool) -> Refusal {
     Refusal { error: AllocError::Reentrant { allocator: "units".to_owned() }, wait }
 }
 
-/// Three consumers that each take `units` units, hold them for a moment and give them back, until `time` is over or one
-/// fails. How many rounds each went, and whether one failed.
+/// Three consumers that each take `units` units, hold them for a moment and give them back. They stop when one fails, or after
+/// `time` when each has finished a round and one has waited. Returns the rounds of each, and whether one failed.
 fn consume(allocator: &Arc<Units>, units: usize, time: Duration) -> (Vec<u64>, bool) {
     let failed = AtomicBool::new(false);
     let rounds: Vec<AtomicU64> = (0..3).map(|_| AtomicU64::new(0)).collect();
     let start = Barrier::new(3);
     let deadline = Instant::now() + time;
+    // A slow machine may take longer than `time` to start the threads.
+    let is_done = || {
+        let has_rounds = rounds.iter().all(|rounds| rounds.load(Ordering::SeqCst) > 0);
+        Instant::now() >= deadline && has_rounds && allocator.retry.stats().waits > 0
+    };
     std::thread::scope(|scope| {
         for round in &rounds {
             scope.spawn(|| {
                 start.wait();
-                while Instant::now() < deadline && !failed.load(Ordering::SeqCst) {
+                while !failed.load(Ordering::SeqCst) && !is_done() {
                     let mut held = 0;
                     for _ in 0..units {
                         match allocator.take() {

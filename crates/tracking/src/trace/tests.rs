@@ -142,12 +142,12 @@ fn an_endless_line_is_refused_at_the_limit() {
     assert_eq!(error.to_string(), "line 1: longer than 4096 bytes");
 }
 
-/// A recording of some requests and frees, whose owners are given as paths.
-fn recording(events: impl FnOnce(&dyn Fn(u64, &[&str]) -> Allocation)) -> Recording {
+/// A recording of some requests and frees, whose owners are given as paths. It ends before the result of `events` is dropped.
+fn recording<T>(events: impl FnOnce(&dyn Fn(u64, &[&str]) -> Allocation) -> T) -> Recording {
     let (tracker, pool) = (Tracker::new(), TestPool::tracking());
     tracker.start_log(Bytes::mib(1));
     let allocator = tracker.begin("op").track(&pool);
-    events(&|bytes, path| {
+    let _held = events(&|bytes, path| {
         let owner = path.iter().fold(OwnerId::ROOT, |owner, name| OwnerId::intern(owner, name));
         let tag = Tag { owner, ..Tag::default() };
         Allocation::new(&allocator, &Request::new(bytes).with_tag(tag)).unwrap()
@@ -162,8 +162,7 @@ fn a_recording_becomes_a_trace_with_owners_as_labels() {
         let first = alloc(10, &net);
         let second = alloc(5, &[]);
         drop(first);
-        let third = alloc(7, &net);
-        std::mem::forget((second, third));
+        (second, alloc(7, &net))
     });
     let trace = Trace::from_recording(&recording).unwrap();
     let expected = "a 0 10 trace_net.matmul:backward\na 1 5 op\nf 0\na 2 7 trace_net.matmul:backward\n";
