@@ -118,7 +118,7 @@ impl Reading<'_> {
 
     /// Reads a pickle, for which `name` stands in errors.
     fn pickle(&self, source: impl std::io::BufRead, name: &Path) -> Result<Pickle, FileError> {
-        let held = (self.limits.header_bytes.saturating_mul(3) / 2).max(self.file_bytes);
+        let held = (self.limits.header_bytes.saturating_mul(3) / 2).max(self.file_bytes.saturating_mul(3));
         Pickle::read(source, held).map_err(|TraceError { place, problem }| {
             let offset = if let TracePlace::Byte(offset) = place { offset } else { 0 };
             match problem {
