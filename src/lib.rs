@@ -50,7 +50,8 @@ pub mod guide {
 pub mod prelude {
     pub use crate::alloc::{AllocatorAttributes, Bytes, Category};
     pub use crate::data::{
-        Augment, CsvOptions, Dataset, LabelColumn, Normalise, TargetColumns, Text, read_csv, read_idx,
+        Augment, CsvOptions, Dataset, IdxOptions, LabelColumn, Normalise, TargetColumns, Text, read_csv,
+        read_idx,
     };
     pub use crate::io::{Checkpoint, SafetensorsLimits};
     pub use crate::nn::{

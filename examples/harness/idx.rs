@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use highwater::data::{Dataset, IdxOptions, read_idx};
 
-/// The pictures and labels in a folder: of the files with `images-idx3` and with `labels-idx1` in their names, plain or .gz, the
+/// Reads the pictures and labels in a folder: of the files with `images-idx3` and with `labels-idx` in their names, plain or .gz, the
 /// first by name.
 pub(crate) fn read(folder: &Path) -> anyhow::Result<Dataset> {
-    Ok(read_idx(find(folder, "images-idx3")?, find(folder, "labels-idx1")?, &IdxOptions::default())?)
+    Ok(read_idx(find(folder, "images-idx3")?, find(folder, "labels-idx")?, &IdxOptions::default())?)
 }
 
 /// The file in a folder whose name has `part` in it; the first by name.

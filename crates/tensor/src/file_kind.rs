@@ -30,6 +30,18 @@ const MAGICS: [(&[u8], &str, &str); 19] = [
     (b"\x89HWM\r\n\x1a\n", "a recording of Highwater", "`highwater report` reads it"),
 ];
 
+/// The magic number of `torch.save` before PyTorch 1.6, 0x1950a86a20f9469cfc6c, little-endian.
+const TORCH_MAGIC: &[u8] = b"\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
+
+/// The first bytes that contain this number, whichever protocol its pickle has.
+const TORCH_MAGIC_WITHIN: usize = 32;
+
+/// Whether a file that begins like this is one of `torch.save` before PyTorch 1.6.
+pub(crate) fn is_legacy_torch(start: &[u8]) -> bool {
+    let start = &start[..start.len().min(TORCH_MAGIC_WITHIN)];
+    start.first() == Some(&0x80) && start.windows(TORCH_MAGIC.len()).any(|bytes| bytes == TORCH_MAGIC)
+}
+
 /// Says what a file that begins like this is, if it is not `expected`. The answer is a clause for an error message.
 pub(crate) fn mistaken(start: &[u8], expected: &str) -> Option<String> {
     let (kind, advice) = kind(start)?;
@@ -84,6 +96,9 @@ fn kind(start: &[u8]) -> Option<(String, String)> {
     if begins("<?xml") {
         let advice = "if the server sent it in place of the file, check the link";
         return Some(("an XML document".to_owned(), advice.to_owned()));
+    }
+    if is_legacy_torch(start) {
+        return Some(("a file of torch.save".to_owned(), "`read_state_dict` reads it".to_owned()));
     }
     if let [0x80, 2..=5, ..] = start {
         let advice = "load it in Python and save its arrays with numpy.savez, or its tensors with torch.save";

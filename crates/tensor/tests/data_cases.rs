@@ -126,8 +126,8 @@ fn dense_compressed_tables_are_read() {
 #[test]
 fn the_ratio_of_a_compressed_table_is_limited() {
     let text = "0,0\n".repeat((64 << 20) / 4 + 10_000);
-    let compressed = gzip(text.as_bytes(), Compression::best());
+    let compressed = gzip(text.as_bytes(), Compression::fast());
     let read = |ratio| read_csv_from(&compressed[..], "x", &CsvOptions::default().with_max_ratio(ratio));
-    assert_eq!(read(256), Err(DataError::TooDense { path: "x".into(), ratio: 256 }));
+    assert_eq!(read(100), Err(DataError::TooDense { path: "x".into(), ratio: 100 }));
     assert_eq!(read(2000).unwrap().rows(), (64 << 20) / 4 + 10_000);
 }

@@ -128,6 +128,20 @@ fn a_table_that_is_loaded_as_a_checkpoint_is_named() {
 }
 
 #[test]
+fn archives_of_another_program_are_named() {
+    let error = read_npz(case("legacy.pt"), &NpyLimits::default()).unwrap_err().to_string();
+    assert!(error.contains("this is a file of torch.save, not an .npz file"), "{error}");
+    let error = read_npz(case("namespace.pt"), &NpyLimits::default()).unwrap_err().to_string();
+    assert!(error.ends_with("this is a file of torch.save: `read_state_dict` reads it"), "{error}");
+    for error in [
+        state_dict("objmix.npz").unwrap_err(),
+        Checkpoint::load(case("objmix.npz"), &SafetensorsLimits::default()).unwrap_err(),
+    ] {
+        assert!(error.to_string().ends_with("this is a NumPy archive: `read_npz` reads it"), "{error}");
+    }
+}
+
+#[test]
 fn element_types_and_shapes_are_read_as_numpy_reads_them() {
     let read = |name: &str| read_npy(case(name), &NpyLimits::default()).unwrap();
     assert_eq!(read("descrpipe.npy"), array(&[0.0; 4], &[4]));

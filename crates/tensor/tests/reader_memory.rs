@@ -98,7 +98,7 @@ fn check<T, E: std::fmt::Display>(
         mib(file.read)
     );
     assert!(peak <= FREE.max(8 * decompressed), "{name}: a peak of {peak} bytes for {decompressed}");
-    assert!(allocated <= 4 * FREE.max(8 * decompressed), "{name}: {allocated} bytes for {decompressed}");
+    assert!(allocated <= 8 * FREE.max(8 * decompressed), "{name}: {allocated} bytes for {decompressed}");
     // Twice: what is searched for the end of an archive, and what is read.
     let length = file.bytes.get_ref().len() as u64;
     assert!(file.read <= 2 * length + MIB, "{name}: {} bytes were read of {length}", file.read);
@@ -121,7 +121,7 @@ fn zip<'a>(files: impl IntoIterator<Item = (String, &'a [u8])>, method: Compress
             writer.write_all(contents).unwrap();
             writer.finish().unwrap().1
         } else {
-            let mut writer = config.wrap(DeflateEncoder::new(&mut file, Compression::fast()));
+            let mut writer = config.wrap(DeflateEncoder::new(&mut file, Compression::best()));
             writer.write_all(contents).unwrap();
             let (encoder, written) = writer.finish().unwrap();
             encoder.finish().unwrap();
@@ -230,7 +230,9 @@ fn state_dicts_stay_within_eight_times_their_size() {
     let file = |before: Vec<u8>, entries: &[u8]| state_dict(&pickle(&before, entries), &[0; 4]);
     let joined = file([scalar(), long()].concat(), &nested(&entries(b"h\0", 90_000)));
     assert!(!check("pt, long names of tensors", &joined));
-    let numbers = [nested(&[entries(b"K\0", 700_000), b"K\x01h\0".to_vec()].concat())].concat();
+    // In groups of a thousand, as Python writes them.
+    let groups = [b"h\x01}(", &*entries(b"K\0", 1000), b"u"].concat();
+    let numbers = [&groups[..], &[b"(", &groups[3 + 1..]].concat().repeat(249), b"(K\x01h\0u"].concat();
     assert!(check("pt, long names of numbers", &file([scalar(), long()].concat(), &numbers)));
     // The same key for each of 1.6 million entries.
     let same = [b"h\x01h\0".repeat(800_000), b"h\x01}s".to_vec()].concat();
@@ -354,7 +356,9 @@ fn images_stay_within_eight_times_their_size() {
     std::fs::write(&images, [&[0, 0, 8, 2][..], &count.to_be_bytes(), &[0, 0, 0, 1], &plain[8..]].concat())
         .unwrap();
     std::fs::write(&labels, [&[0, 0, 8, 1][..], &plain[4..]].concat()).unwrap();
-    assert!(check("images and labels", &[], 2 * length, |_| read_idx(&images, &labels, &options)));
+    assert!(check("images and labels", &[], 2 * plain.len() as u64, |_| read_idx(
+        &images, &labels, &options
+    )));
 }
 
 #[test]

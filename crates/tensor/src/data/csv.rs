@@ -145,7 +145,7 @@ impl<'a> Table<'a> {
                 error,
                 DataError::Io { .. } | DataError::Truncated { .. } | DataError::Damaged { .. }
             );
-            let problem = unclear.then(|| file_kind::mistaken(reader.get_ref().start(), "a CSV file"));
+            let problem = unclear.then(|| file_kind::mistaken(reader.get_mut().start(), "a CSV file"));
             match problem.flatten() {
                 Some(problem) => DataError::WrongFile { path: path.to_owned(), problem },
                 None => error,

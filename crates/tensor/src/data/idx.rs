@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(truncated, DataError::Truncated { path: path() });
         assert_eq!(truncated.to_string(), "file: the data ends too early: the file is truncated");
         assert!(matches!(read(&file(&[1], &[1, 2])), Err(DataError::NotIdx { .. })));
-        assert!(matches!(read(&[0, 0, 13, 1, 0, 0, 0, 0]), Err(DataError::NotIdx { .. })));
+        assert!(matches!(read(&[0, 0, 10, 1, 0, 0, 0, 0]), Err(DataError::NotIdx { .. })));
         assert!(matches!(read(b"P5 28 28"), Err(DataError::NotIdx { .. })));
         let mut billion = file(&[1 << 30], &[0; 10]);
         assert!(matches!(

@@ -35,8 +35,11 @@ impl<R: Read> Lines<R> {
         self.budget = bytes;
     }
 
-    /// The first bytes of the source, as far as it was read.
-    pub(super) fn start(&self) -> &[u8] {
+    /// The first bytes of the source, for errors. Nothing can be read after this.
+    pub(super) fn start(&mut self) -> &[u8] {
+        let missing = START_BYTES - self.start.len();
+        // A source that fails here has no more to say about its kind.
+        let _ = self.source.by_ref().take(missing as u64).read_to_end(&mut self.start);
         &self.start
     }
 }
@@ -44,14 +47,13 @@ impl<R: Read> Lines<R> {
 impl<R: Read> Read for Lines<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let available = self.source.fill_buf()?;
-        if self.line == 0 {
-            self.start = available[..available.len().min(START_BYTES)].to_vec();
-        }
         let line =
             available.iter().position(|&byte| byte == b'\n').map_or(available, |end| &available[..=end]);
         let count = line.len().min(buffer.len());
         let Some(&last) = line[..count].last() else { return Ok(0) };
         buffer[..count].copy_from_slice(&line[..count]);
+        let missing = START_BYTES - self.start.len();
+        self.start.extend_from_slice(&line[..count.min(missing)]);
         self.source.consume(count);
         self.line += u64::from(self.is_at_start);
         self.is_at_start = last == b'\n';

@@ -62,8 +62,18 @@ fn read(source: &mut dyn Source, path: &Path, limits: &NpyLimits) -> Result<Load
     }
     let archive_limits = ArchiveLimits { what: "arrays", entries: limits.arrays, ratio: limits.ratio };
     let archive = Archive::open(source, path, &archive_limits)?;
+    let entries = archive.entries();
+    if !entries.is_empty() && !entries.iter().any(|entry| entry.name.ends_with(ENDING)) {
+        let is_pytorch = entries.iter().any(|entry| entry.name.ends_with("data.pkl"));
+        let problem = if is_pytorch {
+            "this is a file of torch.save: `read_state_dict` reads it"
+        } else {
+            "this is a zip archive without arrays (.npy)"
+        };
+        return Err(FileError::malformed(path, 0, problem));
+    }
     let (mut collector, mut left) = (Collector::default(), limits.data_bytes);
-    for entry in archive.entries() {
+    for entry in entries {
         let (inside, at) = (&entry.name, entry.offset);
         let Some(name) = inside.strip_suffix(ENDING) else {
             collector.skip(inside, "file", format!("its name does not end in {ENDING}"));

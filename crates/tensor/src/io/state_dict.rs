@@ -68,7 +68,7 @@ pub fn read_state_dict_from(
 
 /// Whether a file that begins like this is one that PyTorch wrote, or another zip archive.
 pub(super) fn is_state_dict(start: &[u8]) -> bool {
-    start.starts_with(zip::MAGIC) || legacy::is_legacy(start)
+    start.starts_with(zip::MAGIC) || file_kind::is_legacy_torch(start)
 }
 
 fn read(source: &mut dyn Source, path: &Path, limits: &SafetensorsLimits) -> Result<Loaded, FileError> {
@@ -82,7 +82,7 @@ fn read(source: &mut dyn Source, path: &Path, limits: &SafetensorsLimits) -> Res
     })()
     .map_err(|error| FileError::io(path, &error))?;
     let reading = Reading { path, limits, file_bytes };
-    if legacy::is_legacy(&start) {
+    if file_kind::is_legacy_torch(&start) {
         return legacy::read(source, &reading);
     }
     if !start.starts_with(zip::MAGIC)
@@ -118,7 +118,7 @@ impl Reading<'_> {
 
     /// Reads a pickle, for which `name` stands in errors.
     fn pickle(&self, source: impl std::io::BufRead, name: &Path) -> Result<Pickle, FileError> {
-        let held = (self.limits.header_bytes.saturating_mul(3) / 2).max(self.file_bytes);
+        let held = (self.limits.header_bytes.saturating_mul(3) / 2).max(self.file_bytes.saturating_mul(3));
         Pickle::read(source, held).map_err(|TraceError { place, problem }| {
             let offset = if let TracePlace::Byte(offset) = place { offset } else { 0 };
             match problem {

@@ -62,6 +62,9 @@ impl Header {
         let read = source.read_exact(&mut start);
         read.map_err(|error| FileError::read(path, 0, "the magic string and the version", &error))?;
         if start[..6] != MAGIC {
+            let mut start = start.to_vec();
+            let read = source.take(file_kind::START_BYTES as u64).read_to_end(&mut start);
+            read.map_err(|error| FileError::io(path, &error))?;
             let problem = file_kind::mistaken_or_text(&start, "a .npy file");
             let problem = problem.unwrap_or_else(|| "it does not begin as files of NumPy do".to_owned());
             return Err(FileError::malformed(path, 0, problem));

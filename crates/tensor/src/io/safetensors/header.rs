@@ -44,6 +44,9 @@ const KINDS: [(Kind, &str); 13] = [
 /// The most characters of an unknown element type that are kept.
 const MAX_DTYPE: usize = 40;
 
+/// The most characters of a name that an error repeats.
+const MAX_SHOWN: usize = 100;
+
 /// A tensor in the file.
 pub(super) struct Entry {
     pub(super) name: String,
@@ -220,7 +223,10 @@ impl<'de> Visitor<'de> for &mut Fields {
                 return Err(A::Error::custom("too many tensors"));
             }
             let described = map.next_value::<Described>();
-            let described = described.map_err(|error| A::Error::custom(format!("{name:?}: {error}")))?;
+            let described = described.map_err(|error| {
+                let name: String = name.chars().take(MAX_SHOWN).collect();
+                A::Error::custom(format!("{name:?}: {error}"))
+            })?;
             self.tensors.push((name, described));
         }
         Ok(())

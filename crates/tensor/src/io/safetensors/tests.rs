@@ -92,7 +92,7 @@ fn headers_that_lie_are_refused_and_the_error_says_where() {
         (one("F32", "[2]", "[8,0]"), "end before they begin"),
         (one("F32", "[2]", "[0]"), "not two"),
         (one("F32", "[-2]", "[0,8]"), "no whole number"),
-        (one("F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]"), "9 axes"),
+        (one("F32", "[1,1,1,1,1,1,1,1,2]", "[0,8]"), "9 axes"),
         (one("F32", "[18446744073709551615,2]", "[0,8]"), "do not make"),
         ("[]".to_owned(), "an object of tensors"),
         ("{".to_owned(), "at offset 8"),

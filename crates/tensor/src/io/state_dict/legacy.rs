@@ -17,19 +17,8 @@ use crate::io::archive::Source;
 use crate::io::safetensors::skip;
 use crate::io::skipped::Loaded;
 
-/// The bytes of the magic number, 0x1950a86a20f9469cfc6c.
-const MAGIC: &[u8] = b"\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
-
-/// The magic number is within so many first bytes, whichever protocol its pickle has.
-const MAGIC_WITHIN: usize = 32;
-
 /// The only version of the format.
 const VERSION: u64 = 1001;
-
-pub(super) fn is_legacy(start: &[u8]) -> bool {
-    let start = &start[..start.len().min(MAGIC_WITHIN)];
-    start.first() == Some(&0x80) && start.windows(MAGIC.len()).any(|bytes| bytes == MAGIC)
-}
 
 pub(super) fn read(source: &mut dyn Source, reading: &Reading<'_>) -> Result<Loaded, FileError> {
     let mut source = Counted { source: BufReader::new(source), read: 0 };

@@ -16,7 +16,7 @@ const DEEPEST: usize = 16;
 /// The most entries of dictionaries for each tensor that is allowed. A dictionary that is referred to many times is visited each time.
 const ENTRIES: u64 = 16;
 /// What a described tensor takes beside its name, at most.
-const DESCRIBED_BYTES: u64 = 256;
+const DESCRIBED_BYTES: u64 = 200;
 /// Bytes that described tensors and their names may always take.
 const NAMES_BYTES: u64 = 24 << 20;
 /// The most characters of a name in the list of skipped objects.

@@ -175,7 +175,7 @@ fn tensors_in_wrappers_are_read() {
 fn dictionaries_and_lists_without_tensors_are_listed_once() {
     let tensor = call("torch._utils\n_rebuild_tensor_v2", b"K\0K\x04\x85K\x01\x85", b"\x89N");
     let entries = [
-        &b"X\x01\0\0\0vX\x01\0\0\0x}(X\x01\0\0\0aK\x01X\x01\0\0\0bK\x02u"[..],
+        &b"X\x01\0\0\0vX\x01\0\0\0aX\x01\0\0\0x}(X\x01\0\0\0aK\x01X\x01\0\0\0bK\x02u"[..],
         b"X\x01\0\0\0l](K\x01K\x02eX\x01\0\0\0tK\x01\x85X\x01\0\0\0f\x88X\x01\0\0\0nN",
         b"X\x01\0\0\0ocos\nsystem\nX\x02\0\0\0ls\x85RX\x01\0\0\0w",
         &tensor,

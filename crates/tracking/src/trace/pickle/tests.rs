@@ -1,4 +1,5 @@
 use super::*;
+use crate::trace::{TracePlace, TraceProblem};
 use bfc_core::KIB;
 
 fn limits(held_bytes: u64) -> TraceLimits {
