@@ -243,7 +243,7 @@ fn a_writer_of_debug_text_may_use_the_parameter() {
 }
 
 #[test]
-fn who_is_asked_for_memory_may_read_a_parameter_of_halves_during_its_step() {
+fn a_rescuer_may_read_a_half_precision_parameter_in_its_step() {
     let runtime = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap();
     let device = runtime.cpu().unwrap();
     let parameter = ones(&device);
@@ -284,7 +284,7 @@ fn who_is_asked_for_memory_may_read_a_parameter_of_halves_during_its_step() {
 }
 
 #[test]
-fn an_owner_may_use_parameters_where_a_second_run_departs_from_the_first() {
+fn an_owner_may_use_parameters_where_a_replay_departs() {
     let device = device();
     let (parameter, found) = owned(&device);
     let (rng, own, first) = (Rng::new(1), parameter.clone(), AtomicBool::new(true));
