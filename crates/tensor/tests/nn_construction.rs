@@ -71,7 +71,7 @@ fn each_layer_of_a_sequence_is_visited_once_while_it_is_built() {
 }
 
 #[test]
-fn each_level_of_a_nest_visits_its_layers_once_while_it_is_built() {
+fn each_level_of_a_nest_visits_its_layers_once() {
     let layers = Layers::new();
     const DEPTH: usize = 200;
     let mut net = Sequential::new().with("core", layers.layer());

@@ -242,51 +242,8 @@ fn a_writer_of_debug_text_may_use_the_parameter() {
     std::fmt::write(&mut Reader(&parameter), format_args!("{parameter:?}")).unwrap();
 }
 
-/// Runs an op when it is dropped.
-struct RunsOp(Device);
-
-impl Drop for RunsOp {
-    fn drop(&mut self) {
-        Tensor::zeros(&self.0, [1]).unwrap();
-    }
-}
-
 #[test]
-fn what_a_replaced_placement_listener_holds_may_run_ops() {
-    let runtime = Runtime::builder().threads(1).build().unwrap();
-    let device = runtime.cpu().unwrap();
-    for _ in 0..2 {
-        let held = RunsOp(device.clone());
-        runtime.on_placement(move |_| {
-            let _ = &held;
-        });
-    }
-}
-
-#[test]
-fn what_a_forgotten_callback_holds_may_register_callbacks() {
-    struct Registers(Arc<highwater_tracking::Tracker>);
-    impl Drop for Registers {
-        fn drop(&mut self) {
-            self.0.last_resort().before_giving_up(|_| false);
-            self.0.last_resort().on_failure(|_| ());
-        }
-    }
-    let runtime = Runtime::builder().threads(1).build().unwrap();
-    let tracker = runtime.tracker();
-    let (first, second) = (Registers(Arc::clone(tracker)), Registers(Arc::clone(tracker)));
-    tracker.last_resort().before_giving_up(move |_| {
-        let _ = &first;
-        false
-    });
-    tracker.last_resort().on_failure(move |_| {
-        let _ = &second;
-    });
-    tracker.last_resort().clear();
-}
-
-#[test]
-fn who_is_asked_for_memory_may_read_a_parameter_of_halves_during_its_step() {
+fn a_rescuer_may_read_a_half_precision_parameter_in_its_step() {
     let runtime = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap();
     let device = runtime.cpu().unwrap();
     let parameter = ones(&device);
@@ -327,7 +284,7 @@ fn who_is_asked_for_memory_may_read_a_parameter_of_halves_during_its_step() {
 }
 
 #[test]
-fn an_owner_may_use_parameters_where_a_second_run_departs_from_the_first() {
+fn an_owner_may_use_parameters_where_a_replay_departs() {
     let device = device();
     let (parameter, found) = owned(&device);
     let (rng, own, first) = (Rng::new(1), parameter.clone(), AtomicBool::new(true));

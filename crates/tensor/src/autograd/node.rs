@@ -380,7 +380,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::UnsupportedDType`] for integers and truth values.
     pub fn requiring_grad(self) -> Result<Self> {
-        self.as_leaf(LeafId::next)
+        self.with_leaf(LeafId::next)
     }
 
     /// The same values as the leaf of a new parameter.
@@ -388,10 +388,10 @@ impl Tensor {
     /// # Errors
     /// As [`requiring_grad`](Self::requiring_grad).
     pub(crate) fn requiring_grad_as_parameter(self) -> Result<Self> {
-        self.as_leaf(LeafId::next_parameter)
+        self.with_leaf(LeafId::next_parameter)
     }
 
-    fn as_leaf(self, leaf: fn() -> LeafId) -> Result<Self> {
+    fn with_leaf(self, leaf: fn() -> LeafId) -> Result<Self> {
         if !self.dtype().is_float() {
             return Err(Error::UnsupportedDType { op: "requiring_grad", dtype: self.dtype() });
         }
