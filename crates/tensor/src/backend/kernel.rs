@@ -52,7 +52,10 @@ pub struct Attention<'a> {
 ///
 /// Inputs may have any layout (strided, broadcast, empty) unless said otherwise. Outputs are contiguous, have one owner
 /// and hold arbitrary values before. Operands that belong together element by element have one shape, to which ops have
-/// broadcast them. Shapes and element types were checked by the op.
+/// broadcast them. They have one element type, or are of one 16-bit float type and of f32.
+///
+/// [`OpContext::compute`](crate::OpContext::compute) checks shapes, element types, devices and parameters before a backend
+/// computes: operands that do not fit are an [`Error::Operand`](crate::Error::Operand).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Kernel<'a> {

@@ -65,7 +65,7 @@ fn as_they_are(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
 /// Whether there are halves among the operands of a kernel that does more than to move them.
 #[inline(always)]
 fn calculates_with_halves(kernel: &Kernel<'_>) -> bool {
-    let dtypes = match kernel {
+    let dtypes: [DType; 3] = match kernel {
         Kernel::Fill { .. }
         | Kernel::Arange { .. }
         | Kernel::Copy { .. }
@@ -73,37 +73,38 @@ fn calculates_with_halves(kernel: &Kernel<'_>) -> bool {
         | Kernel::CopyInto { .. }
         | Kernel::Select { .. }
         | Kernel::Gather { .. } => return false,
-        Kernel::Unary { input, out, .. } => [input.dtype(), out.dtype()],
-        Kernel::UnaryGrad { saved, out, .. } => [saved.dtype(), out.dtype()],
-        Kernel::Binary { lhs, out, .. } => [lhs.dtype(), out.dtype()],
-        Kernel::Accumulate { input, acc, .. } => [input.dtype(), acc.dtype()],
-        Kernel::Compare { lhs, rhs, .. } => [lhs.dtype(), rhs.dtype()],
-        Kernel::Reduce { input, out, .. } => [input.dtype(), out.dtype()],
-        Kernel::ArgReduce { input, .. } => [input.dtype(); 2],
-        Kernel::ArgSort { input, .. } => [input.dtype(); 2],
-        Kernel::RunningSum { out, .. } => [out.dtype(); 2],
-        Kernel::MatMul { lhs, out, .. } => [lhs.dtype(), out.dtype()],
-        Kernel::Softmax { input, out, .. } => [input.dtype(), out.dtype()],
-        Kernel::SoftmaxGrad { output, out, .. } => [output.dtype(), out.dtype()],
-        Kernel::LayerNorm { input, out, .. } => [input.dtype(), out.dtype()],
-        Kernel::LayerNormGrad { grad, out, .. } => [grad.dtype(), out.dtype()],
-        Kernel::LayerNormSums { grad, weight, .. } => [grad.dtype(), weight.dtype()],
-        Kernel::Conv2d { input, out, .. } => [input.dtype(), out.dtype()],
-        Kernel::Conv2dInputGrad { grad, out, .. } => [grad.dtype(), out.dtype()],
-        Kernel::Conv2dWeightGrad { grad, out, .. } => [grad.dtype(), out.dtype()],
-        Kernel::Pool2d { input, out, .. } => [input.dtype(), out.dtype()],
-        Kernel::Pool2dGrad { grad, out, .. } => [grad.dtype(), out.dtype()],
-        Kernel::Attention { of, out, .. } => [of.query.dtype(), out.dtype()],
-        Kernel::AttentionGrad { of, grad, .. } => [of.query.dtype(), grad.dtype()],
-        Kernel::CrossEntropy { logits, losses, .. } => [logits.dtype(), losses.dtype()],
-        Kernel::CrossEntropyGrad { grad, out, .. } => [grad.dtype(), out.dtype()],
-        Kernel::ScatterAdd { input, out, .. } => [input.dtype(), out.dtype()],
-        Kernel::OneHot { out, .. } | Kernel::Random { out, .. } => [out.dtype(); 2],
-        Kernel::Clip { values, .. } => [values.dtype(); 2],
+        Kernel::Unary { input, out, .. } => [input.dtype(), out.dtype(), out.dtype()],
+        Kernel::UnaryGrad { saved, grad: Some(grad), out, .. } => [saved.dtype(), grad.dtype(), out.dtype()],
+        Kernel::UnaryGrad { saved, grad: None, out, .. } => [saved.dtype(), out.dtype(), out.dtype()],
+        Kernel::Binary { lhs, rhs, out, .. } => [lhs.dtype(), rhs.dtype(), out.dtype()],
+        Kernel::Accumulate { input, acc, .. } => [input.dtype(), acc.dtype(), acc.dtype()],
+        Kernel::Compare { lhs, rhs, .. } => [lhs.dtype(), rhs.dtype(), rhs.dtype()],
+        Kernel::Reduce { input, out, .. } => [input.dtype(), out.dtype(), out.dtype()],
+        Kernel::ArgReduce { input, .. } => [input.dtype(); 3],
+        Kernel::ArgSort { input, .. } => [input.dtype(); 3],
+        Kernel::RunningSum { out, .. } => [out.dtype(); 3],
+        Kernel::MatMul { out, .. } => [out.dtype(); 3],
+        Kernel::Softmax { input, out, .. } => [input.dtype(), out.dtype(), out.dtype()],
+        Kernel::SoftmaxGrad { output, grad, out, .. } => [output.dtype(), grad.dtype(), out.dtype()],
+        Kernel::LayerNorm { input, out, .. } => [input.dtype(), out.dtype(), out.dtype()],
+        Kernel::LayerNormGrad { of, grad, out } => [of.input.dtype(), grad.dtype(), out.dtype()],
+        Kernel::LayerNormSums { of, grad, weight, .. } => [of.input.dtype(), grad.dtype(), weight.dtype()],
+        Kernel::Conv2d { out, .. } => [out.dtype(); 3],
+        Kernel::Conv2dInputGrad { out, .. } => [out.dtype(); 3],
+        Kernel::Conv2dWeightGrad { out, .. } => [out.dtype(); 3],
+        Kernel::Pool2d { out, .. } => [out.dtype(); 3],
+        Kernel::Pool2dGrad { out, .. } => [out.dtype(); 3],
+        Kernel::Attention { of, .. } => [of.query.dtype(); 3],
+        Kernel::AttentionGrad { of, .. } => [of.query.dtype(); 3],
+        Kernel::CrossEntropy { logits, losses, .. } => [logits.dtype(), losses.dtype(), losses.dtype()],
+        Kernel::CrossEntropyGrad { logits, grad, out, .. } => [logits.dtype(), grad.dtype(), out.dtype()],
+        Kernel::ScatterAdd { input, out, .. } => [input.dtype(), out.dtype(), out.dtype()],
+        Kernel::OneHot { out, .. } | Kernel::Random { out, .. } => [out.dtype(); 3],
+        Kernel::Clip { values, .. } => [values.dtype(); 3],
         Kernel::Sgd { grad, param, .. }
         | Kernel::Adam { grad, param, .. }
         | Kernel::RmsProp { grad, param, .. }
-        | Kernel::Lion { grad, param, .. } => [grad.dtype(), param.dtype()],
+        | Kernel::Lion { grad, param, .. } => [grad.dtype(), param.dtype(), param.dtype()],
     };
     dtypes.into_iter().any(DType::is_half)
 }

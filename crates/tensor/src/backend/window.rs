@@ -86,7 +86,7 @@ pub enum Pool {
 /// Where the windows of a pool are along one axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PoolAxis {
-    /// A window that slides; its dilation counts too.
+    /// A window that slides, without dilation and with padding of at most half its size.
     Sliding(Window),
     /// As many windows as outputs, as equal as can be, over the whole axis: output i of m sees the elements from ⌊i·n/m⌋ to
     /// below ⌈(i+1)·n/m⌉ of n.

@@ -146,6 +146,11 @@ impl<'d> Rules<'d> {
         self.mixed(&operands)
     }
 
+    /// That an operand has the element type of another one, or the type that this is computed with.
+    pub(super) fn computed_like(&self, operand: Operand<'_>, other: Operand<'_>) -> Result<()> {
+        if operand.dtype == other.dtype { Ok(()) } else { self.typed(operand, other.dtype.computed_as()) }
+    }
+
     #[inline(never)]
     fn mixed(&self, operands: &[Operand<'_>]) -> Result<()> {
         let Some(first) = operands.first() else { return Ok(()) };
@@ -197,7 +202,7 @@ impl<'d> Rules<'d> {
     pub(super) fn state(&self, name: &'static str, state: &ViewMut<'_>, param: Operand<'_>) -> Result<()> {
         let state = self.written(name, state)?;
         self.same_shape(state, param)?;
-        self.same_computed([param, state])
+        self.computed_like(state, param)
     }
 
     /// That momentum is there if and only if the step has some.

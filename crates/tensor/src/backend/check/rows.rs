@@ -6,7 +6,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::storage::{View, ViewMut};
 
-const STATISTICS: &str = "it is [rows, 2], and the rows have all elements";
+const STATISTICS: &str = "it is [rows, 2], where a row is the last axis or several of the last axes";
 
 #[inline(never)]
 pub(super) fn layer_norm(
@@ -34,16 +34,25 @@ fn affine(
     let Some(parameter) = parameter else { return Ok(()) };
     let parameter = rules.read(name, parameter)?;
     rules.same_shape(parameter, input)?;
-    rules.same_computed([input, parameter])
+    rules.computed_like(parameter, input)
 }
 
 /// How many elements a row has; 0 if there are none.
 fn row_length(rules: Rules<'_>, input: Operand<'_>, statistics: Operand<'_>) -> Result<usize> {
     rules.typed(statistics, input.dtype().computed_as())?;
     let elements = input.elements();
+    let is_row = |length: usize| {
+        let mut size = 1;
+        input.dims().iter().rev().any(|&axis| {
+            size = usize::saturating_mul(size, axis);
+            size == length
+        })
+    };
     match *statistics.dims() {
         [0, 2] if elements == 0 => Ok(0),
-        [rows, 2] if rows > 0 && elements > 0 && elements.is_multiple_of(rows) => Ok(elements / rows),
+        [rows, 2] if rows > 0 && elements.is_multiple_of(rows) && elements > 0 && is_row(elements / rows) => {
+            Ok(elements / rows)
+        }
         _ => Err(rules.misfit(&statistics, &input, STATISTICS)),
     }
 }

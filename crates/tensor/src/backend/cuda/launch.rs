@@ -58,7 +58,7 @@ impl Launcher {
         }
         // SAFETY: jobs are made from views, whose buffers live until the device has done what it was given before they
         // are used again, as all work on them is given in order; the outputs are those of views to be written, which
-        // have one user. Ops have checked shapes and types, and indices are checked before they are followed.
+        // have one user. `backend::check` has checked shapes and types, and indices are checked before they are followed.
         let started = unsafe { self.compute.launch(kernel, blocks.min(MOST_BLOCKS) as u32, job) };
         started.map_err(|error| self.failed(op, &error))
     }
