@@ -73,7 +73,7 @@ pub enum TrainingLogProblem {
     #[error(transparent)]
     Line(TraceProblem),
     /// The file is of another kind.
-    #[error("not a training log: {kind}")]
+    #[error("not a training log: {kind}; {}", kind.advice())]
     WrongFile {
         /// Which one.
         kind: FileKind,

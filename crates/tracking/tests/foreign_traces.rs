@@ -286,9 +286,9 @@ fn other_files_are_identified() {
     let cases: [(&[u8], &str); 5] = [
         (include_bytes!("data/lfs-pointer"), "not a trace: a Git LFS pointer to a file of "),
         (include_bytes!("data/torchscript.pt"), "not a trace: a TorchScript archive"),
-        (include_bytes!("data/checkpoint.pt"), "not a trace: a PyTorch checkpoint"),
-        (include_bytes!("data/legacy-checkpoint.pt"), "not a trace: a PyTorch checkpoint"),
-        (html, "not a trace: a web page"),
+        (include_bytes!("data/checkpoint.pt"), "not a trace: a file of torch.save"),
+        (include_bytes!("data/legacy-checkpoint.pt"), "not a trace: a file of torch.save"),
+        (html, "not a trace: an HTML page"),
     ];
     for (file, message) in cases {
         let error = read(file).unwrap_err().to_string();
@@ -297,9 +297,9 @@ fn other_files_are_identified() {
         assert!(error.contains(&message.replace("not a trace", "not a recording")), "{error}");
     }
     let error = parse_plan(html, &PlanLimits::default()).unwrap_err().to_string();
-    assert!(error.contains("not a plan: a web page"), "{error}");
+    assert!(error.contains("not a plan: an HTML page"), "{error}");
     let error = TrainingLog::read(html, &TrainingLogLimits::default()).unwrap_err().to_string();
-    assert!(error.contains("not a training log: a web page"), "{error}");
+    assert!(error.contains("not a training log: an HTML page"), "{error}");
 }
 
 /// A file, the fuzz target that takes it, and from which byte on.

@@ -87,7 +87,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     fn mode(path: &Path) -> u32 {
-        fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
+        fs::symlink_metadata(path).expect("the path exists").permissions().mode() & 0o777
     }
 
     #[test]

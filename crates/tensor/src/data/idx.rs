@@ -7,11 +7,13 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use highwater_tracking::FileKind;
+
 use super::answers::Answers;
 use super::dataset::Dataset;
 use super::error::DataError;
 use crate::dtype::DType;
-use crate::file_kind::{self, START_BYTES};
+use crate::file_kind;
 use crate::gzip::{self, Gzip, RatioExceeded};
 use crate::io::stored::{Kind, Place, Stored};
 use crate::io::{Array, FileError};
@@ -136,7 +138,10 @@ fn parse(mut source: impl Read, path: &Path, options: &IdxOptions) -> Result<Arr
     fill(&mut source, &mut head, path)?;
     let [0, 0, element, axes] = head else {
         let mut start = head.to_vec();
-        source.take(START_BYTES as u64).read_to_end(&mut start).map_err(|error| failed(&error, path))?;
+        source
+            .take(FileKind::START_BYTES as u64)
+            .read_to_end(&mut start)
+            .map_err(|error| failed(&error, path))?;
         let problem = file_kind::mistaken_or_text(&start, "an IDX file");
         return Err(not_idx(problem.unwrap_or_else(|| format!("it begins with {head:?}"))));
     };

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
 
-use crate::file_kind::START_BYTES;
+use highwater_tracking::FileKind;
 
 /// Never gives bytes of two lines in one read.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl<R: Read> Lines<R> {
 
     /// The first bytes of the source, for errors. Nothing can be read after this.
     pub(super) fn start(&mut self) -> &[u8] {
-        let missing = START_BYTES - self.start.len();
+        let missing = FileKind::START_BYTES - self.start.len();
         // A source that fails here has no more to say about its kind.
         let _ = self.source.by_ref().take(missing as u64).read_to_end(&mut self.start);
         &self.start
@@ -52,7 +52,7 @@ impl<R: Read> Read for Lines<R> {
         let count = line.len().min(buffer.len());
         let Some(&last) = line[..count].last() else { return Ok(0) };
         buffer[..count].copy_from_slice(&line[..count]);
-        let missing = START_BYTES - self.start.len();
+        let missing = FileKind::START_BYTES - self.start.len();
         self.start.extend_from_slice(&line[..count.min(missing)]);
         self.source.consume(count);
         self.line += u64::from(self.is_at_start);

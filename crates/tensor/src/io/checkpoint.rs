@@ -9,6 +9,8 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
+use highwater_tracking::FileKind;
+
 use super::array::{Array, Arrays};
 use super::atomic::write_atomically;
 use super::error::FileError;
@@ -19,7 +21,6 @@ use super::state_dict::{self, read_state_dict_from};
 use crate::backend::RandomKey;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::file_kind::START_BYTES;
 use crate::nn::{Module, Parameter};
 use crate::optim::{LossScaler, Optimizer};
 use crate::shape::Shape;
@@ -310,7 +311,7 @@ impl Checkpoint {
         let path = path.as_ref();
         let mut file = File::open(path).map_err(|error| FileError::io(path, &error))?;
         let mut start = Vec::new();
-        let read = (&mut file).take(START_BYTES as u64).read_to_end(&mut start);
+        let read = (&mut file).take(FileKind::START_BYTES as u64).read_to_end(&mut start);
         read.and_then(|_| file.rewind()).map_err(|error| FileError::io(path, &error))?;
         let file = BufReader::new(file);
         // A header of safetensors that begins so would be longer than any.

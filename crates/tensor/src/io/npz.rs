@@ -5,6 +5,7 @@ use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 
 use crc32fast::Hasher;
+use highwater_tracking::FileKind;
 use rawzip::path::{EntryPath, ZipFilePath};
 use rawzip::{DataDescriptorOutput, ErrorKind, ZipArchiveWriter};
 
@@ -101,7 +102,7 @@ fn read(source: &mut dyn Source, path: &Path, limits: &NpyLimits) -> Result<Load
 fn mistaken(source: &mut dyn Source) -> io::Result<Option<String>> {
     let mut start = Vec::new();
     source.rewind()?;
-    source.take(file_kind::START_BYTES as u64).read_to_end(&mut start)?;
+    source.take(FileKind::START_BYTES as u64).read_to_end(&mut start)?;
     source.rewind()?;
     // With entries, or without.
     let is_zip = start.starts_with(b"PK\x03\x04") || start.starts_with(b"PK\x05\x06");

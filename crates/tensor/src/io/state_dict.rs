@@ -13,7 +13,7 @@ use std::io::{Read, Seek};
 use std::path::Path;
 
 use highwater_tracking::pickle::Pickle;
-use highwater_tracking::{TraceError, TracePlace, TraceProblem};
+use highwater_tracking::{FileKind, TraceError, TracePlace, TraceProblem};
 
 use self::tensors::{ByStorage, Tensors};
 use super::archive::Source;
@@ -68,7 +68,12 @@ pub fn read_state_dict_from(
 
 /// Whether a file that begins like this is one that PyTorch wrote, or another zip archive.
 pub(super) fn is_state_dict(start: &[u8]) -> bool {
-    start.starts_with(zip::MAGIC) || file_kind::is_legacy_torch(start)
+    start.starts_with(zip::MAGIC) || is_legacy(start)
+}
+
+/// Whether a file that begins like this is one of `torch.save` before PyTorch 1.6.
+fn is_legacy(start: &[u8]) -> bool {
+    !start.starts_with(zip::MAGIC) && FileKind::of(start) == Some(FileKind::TorchCheckpoint)
 }
 
 fn read(source: &mut dyn Source, path: &Path, limits: &SafetensorsLimits) -> Result<Loaded, FileError> {
@@ -76,13 +81,13 @@ fn read(source: &mut dyn Source, path: &Path, limits: &SafetensorsLimits) -> Res
         let file_bytes = source.seek(std::io::SeekFrom::End(0))?;
         source.rewind()?;
         let mut start = Vec::new();
-        source.take(file_kind::START_BYTES as u64).read_to_end(&mut start)?;
+        source.take(FileKind::START_BYTES as u64).read_to_end(&mut start)?;
         source.rewind()?;
         Ok((start, file_bytes))
     })()
     .map_err(|error| FileError::io(path, &error))?;
     let reading = Reading { path, limits, file_bytes };
-    if file_kind::is_legacy_torch(&start) {
+    if is_legacy(&start) {
         return legacy::read(source, &reading);
     }
     if !start.starts_with(zip::MAGIC)

@@ -86,7 +86,7 @@ pub enum PlanTextProblem {
         found: String,
     },
     /// The text is another kind of file.
-    #[error("not a plan: {kind}")]
+    #[error("not a plan: {kind}; {}", kind.advice())]
     WrongFile {
         /// Which one.
         kind: FileKind,

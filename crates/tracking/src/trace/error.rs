@@ -95,7 +95,7 @@ pub enum TraceProblem {
         limit: u64,
     },
     /// The file is of another kind.
-    #[error("not a trace: {kind}")]
+    #[error("not a trace: {kind}; {}", kind.advice())]
     WrongFile {
         /// Which one.
         kind: FileKind,

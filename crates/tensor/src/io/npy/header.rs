@@ -3,6 +3,8 @@
 use std::io::{self, Read};
 use std::path::Path;
 
+use highwater_tracking::FileKind;
+
 use super::NpyLimits;
 use crate::dtype::DType;
 use crate::file_kind;
@@ -63,7 +65,7 @@ impl Header {
         read.map_err(|error| FileError::read(path, 0, "the magic string and the version", &error))?;
         if start[..6] != MAGIC {
             let mut start = start.to_vec();
-            let read = source.take(file_kind::START_BYTES as u64).read_to_end(&mut start);
+            let read = source.take(FileKind::START_BYTES as u64).read_to_end(&mut start);
             read.map_err(|error| FileError::io(path, &error))?;
             let problem = file_kind::mistaken_or_text(&start, "a .npy file");
             let problem = problem.unwrap_or_else(|| "it does not begin as files of NumPy do".to_owned());

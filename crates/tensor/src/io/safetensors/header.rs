@@ -6,6 +6,7 @@ use std::fmt;
 use std::io::{self, Read};
 use std::path::Path;
 
+use highwater_tracking::FileKind;
 use serde::de::{
     Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
@@ -80,10 +81,10 @@ impl Header {
         let wanted = u64::from_le_bytes(length);
         let is_too_long = wanted > limits.header_bytes;
         // Of a file of another kind, the first bytes are enough.
-        let wanted_bytes = if is_too_long { file_kind::START_BYTES as u64 } else { wanted };
+        let wanted_bytes = if is_too_long { FileKind::START_BYTES as u64 } else { wanted };
         source.take(wanted_bytes).read_to_end(&mut text).map_err(|error| FileError::io(path, &error))?;
         if text.first() != Some(&b'{') {
-            let start = [&length[..], &text[..text.len().min(file_kind::START_BYTES)]].concat();
+            let start = [&length[..], &text[..text.len().min(FileKind::START_BYTES)]].concat();
             if let Some(problem) = file_kind::mistaken_or_text(&start, "a safetensors file") {
                 return Err(FileError::malformed(path, 0, problem));
             }

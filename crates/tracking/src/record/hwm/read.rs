@@ -27,7 +27,7 @@ pub enum HwmProblem {
     #[error(transparent)]
     Io(io::Error),
     /// The file does not begin as recordings do.
-    #[error("not a recording: {}", found.map_or_else(|| "expected the first bytes of an .hwm file; `highwater replay` reads other traces".to_owned(), |kind| kind.to_string()))]
+    #[error("not a recording: {}", found.map_or_else(|| "expected the first bytes of an .hwm file; `highwater replay` reads other traces".to_owned(), |kind| format!("{kind}; {}", kind.advice())))]
     NotHwm {
         /// What the file is, if that is known.
         found: Option<FileKind>,
