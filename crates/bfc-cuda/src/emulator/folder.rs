@@ -82,6 +82,7 @@ fn is_owned(_: &Path, _: &fs::Metadata) -> Result<bool> {
 }
 
 #[cfg(all(test, unix))]
+#[allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
