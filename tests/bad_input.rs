@@ -49,15 +49,16 @@ fn element_types_that_do_not_match_are_named_with_the_op() {
     let device = device();
     let of = |dims: [usize; 2], dtype| Tensor::zeros_of(&device, dims, dtype).unwrap();
     let (a, b) = (of([2, 2], DType::F32), of([2, 2], DType::F64));
-    // Elementwise ops promote; a product of matrices leaves it to the program.
-    let error = refuse(&device, || a.matmul(&b));
+    let integers = of([2, 2], DType::I64);
+    // Arithmetic promotes; a sum into a tensor keeps the type of that tensor.
+    assert_eq!(a.matmul(&b).unwrap().dtype(), DType::F64);
+    assert_eq!(a.add(&integers).unwrap().dtype(), DType::F32);
+    let error = refuse(&device, || a.scatter_add(0, &integers, &b));
     assert!(
-        matches!(error, Error::DTypeMismatch { op: "matmul", lhs: DType::F32, rhs: DType::F64, .. }),
+        matches!(error, Error::DTypeMismatch { op: "scatter_add", lhs: DType::F32, rhs: DType::F64, .. }),
         "{error}"
     );
-    let b = of([2, 2], DType::I64);
-    assert_eq!(a.add(&b).unwrap().dtype(), DType::F32);
-    let error = refuse(&device, || b.exp());
+    let error = refuse(&device, || integers.exp());
     assert!(matches!(error, Error::UnsupportedDType { op: "exp", dtype: DType::I64 }), "{error}");
 }
 

@@ -49,7 +49,7 @@ impl Dataset {
     /// #     ("labels".to_owned(), Array::from_slice(&[7i64, 1, 9], [3])?)];
     /// # write_npz(&path, &digits.into_iter().collect())?;
     /// // numpy.savez("digits.npz", images=images, labels=labels)
-    /// let file = read_npz(&path, &NpyLimits::default())?;
+    /// let file = read_npz(&path, &NpyLimits::default())?.arrays;
     /// let data = Dataset::from_arrays(&file["images"], Some(&file["labels"]))?.scaled(1.0 / 255.0);
     /// assert_eq!((data.rows(), data.width(), data.labels()), (3, 64, &[7, 1, 9][..]));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
