@@ -87,6 +87,14 @@ impl Layout {
     /// counted.
     #[inline]
     pub(crate) fn reach(&self) -> Option<usize> {
+        // Matrices, by far the most common, take no loop.
+        if let Some(([rows, columns], [row, column])) = self.as_matrix()
+            && rows > 0
+            && columns > 0
+        {
+            let [down, across] = [(rows - 1).checked_mul(row)?, (columns - 1).checked_mul(column)?];
+            return down.checked_add(across)?.checked_add(self.offset)?.checked_add(1);
+        }
         let mut last = Some(self.offset);
         for (&size, &stride) in self.shape.dims().iter().zip(&self.strides) {
             // Without elements no place is looked at.

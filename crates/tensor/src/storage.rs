@@ -88,7 +88,7 @@ impl Storage {
     }
 
     /// That a layout stays within the buffer. Layouts are made from tensors' own: one that does not is an error of this crate.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn assert_contains(&self, layout: &Layout) {
         // As bytes, so that nothing is divided.
         let end = layout.reach().and_then(|reach| reach.checked_mul(self.dtype.size()));
@@ -334,13 +334,15 @@ impl<'a> ViewMut<'a> {
         ViewMut::new(self.storage, self.layout)
     }
 
-    /// All or some of the same elements seen with another layout of the same buffer, for a shorter time.
+    /// All or some of the same elements seen with another layout of the same buffer, for a shorter time. Only a copy into a
+    /// part takes one that is not contiguous from the start; but as many elements lie in the buffer.
     ///
     /// # Panics
-    /// If the layout leaves the buffer.
+    /// If the layout leaves the buffer, or repeats elements beyond what the buffer holds.
     #[inline]
     pub(crate) fn with_layout<'b>(&'b mut self, layout: &'b Layout) -> ViewMut<'b> {
         self.storage.assert_contains(layout);
+        self.storage.assert_contains(&Layout::row_major(layout.shape()));
         ViewMut::new(self.storage, layout)
     }
 

@@ -14,6 +14,7 @@
 
 mod elements;
 mod error;
+mod fast;
 mod operand;
 mod products;
 mod rows;
@@ -47,25 +48,28 @@ impl Checked {
 /// [`Backend::run`](super::Backend::run).
 #[inline(always)]
 pub(super) fn run(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
-    check(Rules::new(ctx.op(), ctx.device()), &kernel)?;
-    ctx.backend().run(ctx.op(), kernel, Checked(()))
+    if fast::fits(ctx.device(), &kernel) {
+        return ctx.backend().run(ctx.op(), kernel, Checked(()));
+    }
+    run_on(ctx.device(), ctx.op(), kernel)
 }
 
 /// Checks a kernel that other kernels will stand for.
 ///
 /// # Errors
 /// As [`run`], before anything is written.
-#[inline(never)]
 pub(super) fn kernel(ctx: &OpContext<'_>, kernel: &Kernel<'_>) -> Result<()> {
-    check(Rules::new(ctx.op(), ctx.device()), kernel)
+    check(ctx.op(), ctx.device(), kernel)
 }
 
-/// Runs a kernel outside of an op.
+/// The same, also for a kernel outside of an op.
 ///
 /// # Errors
 /// As [`run`].
+// Takes the kernel itself: callers that lend it to the check would copy it for the backend.
+#[inline(never)]
 pub(crate) fn run_on(device: &Device, op: &'static str, kernel: Kernel<'_>) -> Result<()> {
-    check(Rules::new(op, device), &kernel)?;
+    check(op, device, &kernel)?;
     device.backend().run(op, kernel, Checked(()))
 }
 
@@ -96,9 +100,11 @@ pub(crate) fn download(device: &Device, op: &'static str, input: View<'_>, value
     device.backend().download(op, input, values, Checked(()))
 }
 
-/// The rule of each kernel. Inlined, as callers know the kernel: what is left is the comparisons of that kernel.
-#[inline(always)]
-fn check(rules: Rules<'_>, kernel: &Kernel<'_>) -> Result<()> {
+/// The rule of each kernel.
+// Out of line, for all callers: what they do most is found to fit without it.
+#[inline(never)]
+fn check(op: &'static str, device: &Device, kernel: &Kernel<'_>) -> Result<()> {
+    let rules = Rules::new(op, device);
     match kernel {
         Kernel::Fill { out, .. } | Kernel::Arange { out, .. } | Kernel::Random { out, .. } => {
             rules.written("out", out).map(drop)
@@ -139,9 +145,10 @@ fn check(rules: Rules<'_>, kernel: &Kernel<'_>) -> Result<()> {
         Kernel::Compare { lhs, rhs, out, .. } => elements::compare(rules, [lhs, rhs], out),
         Kernel::Select { condition, lhs, rhs, out } => elements::select(rules, condition, [lhs, rhs], out),
         Kernel::Reduce { f, divisor, input, axes, workspace, out } => {
-            elements::reduce(rules, (*f, *divisor), input, axes, out)?;
-            let Some(workspace) = workspace else { return Ok(()) };
-            let (shape, dtype) = (input.layout().shape(), input.dtype());
+            let [input, out] = [rules.read("input", input)?, rules.written("out", out)?];
+            elements::reduce(rules, (*f, *divisor), [input, out], axes)?;
+            let Some(workspace) = rules.room(workspace.as_ref())? else { return Ok(()) };
+            let (shape, dtype) = (input.shape(), input.dtype());
             rules.workspace(Some(workspace), Workspace::Reduce { shape, axes, dtype })
         }
         Kernel::ArgReduce { input, axis, out, .. } => elements::arg_reduce(rules, input, *axis, out),
@@ -159,7 +166,7 @@ fn check(rules: Rules<'_>, kernel: &Kernel<'_>) -> Result<()> {
                 rules.same_shape(arguments, out)?;
                 rules.same_type(arguments, out)?;
             }
-            let Some(workspace) = workspace else { return Ok(()) };
+            let Some(workspace) = rules.room(workspace.as_ref())? else { return Ok(()) };
             let of = Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype: lhs.dtype() };
             rules.workspace(Some(workspace), of)
         }
@@ -187,21 +194,27 @@ fn check(rules: Rules<'_>, kernel: &Kernel<'_>) -> Result<()> {
             let out = rules.written("out", out)?;
             windows::conv2d(rules, conv, [input, weight, out])?;
             let (input, out, dtype) = (input.shape(), out.shape(), out.dtype());
-            rules.workspace(workspace.as_ref(), Workspace::Conv2d { conv, input, out, dtype })
+            rules.workspace(rules.room(workspace.as_ref())?, Workspace::Conv2d { conv, input, out, dtype })
         }
         Kernel::Conv2dInputGrad { conv, weight, grad, workspace, out } => {
             let [weight, grad] = [rules.packed("weight", weight)?, rules.packed("grad", grad)?];
             let out = rules.written("out", out)?;
             windows::conv2d(rules, conv, [out, weight, grad])?;
             let (input, small, dtype) = (out.shape(), grad.shape(), out.dtype());
-            rules.workspace(workspace.as_ref(), Workspace::Conv2d { conv, input, out: small, dtype })
+            rules.workspace(
+                rules.room(workspace.as_ref())?,
+                Workspace::Conv2d { conv, input, out: small, dtype },
+            )
         }
         Kernel::Conv2dWeightGrad { conv, input, grad, workspace, out } => {
             let [input, grad] = [rules.packed("input", input)?, rules.packed("grad", grad)?];
             let weight = rules.written("out", out)?;
             windows::conv2d(rules, conv, [input, weight, grad])?;
             let (input, out, dtype) = (input.shape(), grad.shape(), weight.dtype());
-            rules.workspace(workspace.as_ref(), Workspace::Conv2dWeightGrad { conv, input, out, dtype })
+            rules.workspace(
+                rules.room(workspace.as_ref())?,
+                Workspace::Conv2dWeightGrad { conv, input, out, dtype },
+            )
         }
         Kernel::Pool2d { axes, input, out, .. } => {
             windows::pool2d(rules, axes, [rules.packed("input", input)?, rules.written("out", out)?])

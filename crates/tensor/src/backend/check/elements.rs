@@ -1,12 +1,11 @@
 //! Kernels that move, compare, fold and choose elements.
 
-use super::operand::Rules;
+use super::operand::{Operand, Rules};
 use crate::backend::{Reduce, Workspace};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::storage::{View, ViewMut};
 
-#[inline(never)]
 pub(super) fn flip(rules: Rules<'_>, input: &View<'_>, axes: &[bool], out: &ViewMut<'_>) -> Result<()> {
     let [input, out] = [rules.read("input", input)?, rules.written("out", out)?];
     rules.flags(axes, input)?;
@@ -14,7 +13,6 @@ pub(super) fn flip(rules: Rules<'_>, input: &View<'_>, axes: &[bool], out: &View
     rules.same_type(out, input)
 }
 
-#[inline(never)]
 pub(super) fn copy_into(
     rules: Rules<'_>,
     input: &View<'_>,
@@ -32,7 +30,6 @@ pub(super) fn copy_into(
     out.layout().part(rules.op, from.shape(), axis, start, step).map(drop)
 }
 
-#[inline(never)]
 pub(super) fn compare(rules: Rules<'_>, [lhs, rhs]: [&View<'_>; 2], out: &ViewMut<'_>) -> Result<()> {
     let [lhs, rhs] = [rules.read("lhs", lhs)?, rules.read("rhs", rhs)?];
     let out = rules.written("out", out)?;
@@ -42,7 +39,6 @@ pub(super) fn compare(rules: Rules<'_>, [lhs, rhs]: [&View<'_>; 2], out: &ViewMu
     rules.typed(out, DType::Bool)
 }
 
-#[inline(never)]
 pub(super) fn select(
     rules: Rules<'_>,
     condition: &View<'_>,
@@ -62,20 +58,21 @@ pub(super) fn select(
 }
 
 /// A fold, without its workspace.
-#[inline]
 pub(super) fn reduce(
     rules: Rules<'_>,
     (f, divisor): (Reduce, f64),
-    input: &View<'_>,
+    [input, out]: [Operand<'_>; 2],
     axes: &[bool],
-    out: &ViewMut<'_>,
 ) -> Result<()> {
-    let [input, out] = [rules.read("input", input)?, rules.written("out", out)?];
     rules.flags(axes, input)?;
     rules.same_computed([input, out])?;
     // An overflow is no number of elements that an output has.
-    let kept = input.dims().iter().zip(axes).filter(|&(_, &folded)| !folded);
-    let kept = kept.fold(1, |product: usize, (&size, _)| product.saturating_mul(size));
+    let mut kept = 1_usize;
+    for (&size, &folded) in input.dims().iter().zip(axes) {
+        if !folded {
+            kept = kept.saturating_mul(size);
+        }
+    }
     if kept != out.elements() {
         return Err(rules.misfit(&out, &input, "it has an element for each combination of the kept axes"));
     }
@@ -88,7 +85,6 @@ pub(super) fn reduce(
     Ok(())
 }
 
-#[inline(never)]
 pub(super) fn arg_reduce(rules: Rules<'_>, input: &View<'_>, axis: usize, out: &ViewMut<'_>) -> Result<()> {
     let [input, out] = [rules.read("input", input)?, rules.written("out", out)?];
     rules.axis(axis, input)?;
@@ -102,7 +98,6 @@ pub(super) fn arg_reduce(rules: Rules<'_>, input: &View<'_>, axis: usize, out: &
     Ok(())
 }
 
-#[inline(never)]
 pub(super) fn arg_sort(
     rules: Rules<'_>,
     input: &View<'_>,
@@ -112,10 +107,9 @@ pub(super) fn arg_sort(
     let [input, out] = [rules.read("input", input)?, rules.written("out", out)?];
     rules.same_shape(out, input)?;
     rules.typed(out, DType::I64)?;
-    rules.workspace(workspace, Workspace::ArgSort { shape: input.shape() })
+    rules.workspace(rules.room(workspace)?, Workspace::ArgSort { shape: input.shape() })
 }
 
-#[inline(never)]
 pub(super) fn gather(
     rules: Rules<'_>,
     [input, indices]: [&View<'_>; 2],
@@ -134,7 +128,6 @@ pub(super) fn gather(
     Ok(())
 }
 
-#[inline(never)]
 pub(super) fn scatter_add(
     rules: Rules<'_>,
     [input, indices]: [&View<'_>; 2],
@@ -152,7 +145,7 @@ pub(super) fn scatter_add(
     if !within(indices.dims(), out.dims(), axis) {
         return Err(rules.misfit(&indices, &out, WITHIN));
     }
-    rules.workspace(workspace, of)
+    rules.workspace(rules.room(workspace)?, of)
 }
 
 const WITHIN: &str = "its sizes must be at most those, but for the axis of the indices";
@@ -163,7 +156,6 @@ fn within(indices: &[usize], of: &[usize], axis: usize) -> bool {
     indices.len() == of.len() && sizes.into_iter().all(|(other, (size, all))| other == axis || size <= all)
 }
 
-#[inline(never)]
 pub(super) fn one_hot(rules: Rules<'_>, indices: &View<'_>, out: &ViewMut<'_>) -> Result<()> {
     let [indices, out] = [rules.read("indices", indices)?, rules.written("out", out)?];
     rules.typed(indices, DType::I64)?;

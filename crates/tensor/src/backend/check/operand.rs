@@ -1,6 +1,4 @@
 //! Operands as the check compares them, and the comparisons that kernels share.
-//!
-//! Comparisons are inlined into the caller of a kernel. The errors are made out of line.
 
 use super::error::{OperandError, OperandFault};
 use crate::backend::Workspace;
@@ -27,12 +25,10 @@ pub(super) struct Operand<'a> {
 }
 
 impl<'a> Operand<'a> {
-    #[inline(always)]
     pub(super) const fn dtype(&self) -> DType {
         self.dtype
     }
 
-    #[inline(always)]
     pub(super) const fn shape(&self) -> &'a Shape {
         self.layout.shape()
     }
@@ -61,13 +57,11 @@ impl<'a> Operand<'a> {
 }
 
 impl<'d> Rules<'d> {
-    #[inline(always)]
     pub(super) const fn new(op: &'static str, device: &'d Device) -> Self {
         Self { op, device }
     }
 
     /// An operand that is read, in any layout.
-    #[inline(always)]
     pub(super) fn read<'a>(&self, name: &'static str, view: &View<'a>) -> Result<Operand<'a>> {
         let operand = Operand { name, dtype: view.dtype(), layout: view.layout() };
         if view.storage().device() != self.device.serial() {
@@ -86,7 +80,6 @@ impl<'d> Rules<'d> {
     }
 
     /// An operand that is written, in any layout.
-    #[inline(always)]
     pub(super) fn placed<'a>(&self, name: &'static str, view: &'a ViewMut<'_>) -> Result<Operand<'a>> {
         let operand = Operand { name, dtype: view.dtype(), layout: view.layout() };
         if view.storage().device() != self.device.serial() {
@@ -96,7 +89,6 @@ impl<'d> Rules<'d> {
     }
 
     /// An operand that is written, and is contiguous from the start of its buffer.
-    #[inline(always)]
     pub(super) fn written<'a>(&self, name: &'static str, view: &'a ViewMut<'_>) -> Result<Operand<'a>> {
         let operand = self.placed(name, view)?;
         if view.layout().offset() != 0 || !view.layout().is_contiguous() {
@@ -106,7 +98,6 @@ impl<'d> Rules<'d> {
     }
 
     /// That both have one shape.
-    #[inline(always)]
     pub(super) fn same_shape(&self, operand: Operand<'_>, other: Operand<'_>) -> Result<()> {
         if operand.shape() == other.shape() {
             return Ok(());
@@ -126,19 +117,16 @@ impl<'d> Rules<'d> {
     }
 
     /// That both have one element type.
-    #[inline(always)]
     pub(super) fn same_type(&self, operand: Operand<'_>, other: Operand<'_>) -> Result<()> {
         self.typed(operand, other.dtype)
     }
 
     /// That an operand has this element type.
-    #[inline(always)]
     pub(super) fn typed(&self, operand: Operand<'_>, expected: DType) -> Result<()> {
         if operand.dtype == expected { Ok(()) } else { Err(self.mistyped(&operand, expected)) }
     }
 
     /// That operands have one element type, or are of one 16-bit float type and of the f32 that kernels compute it with.
-    #[inline(always)]
     pub(super) fn same_computed<const N: usize>(&self, operands: [Operand<'_>; N]) -> Result<()> {
         if operands.iter().all(|operand| operand.dtype == operands[0].dtype) {
             return Ok(());
@@ -151,7 +139,6 @@ impl<'d> Rules<'d> {
         if operand.dtype == other.dtype { Ok(()) } else { self.typed(operand, other.dtype.computed_as()) }
     }
 
-    #[inline(never)]
     fn mixed(&self, operands: &[Operand<'_>]) -> Result<()> {
         let Some(first) = operands.first() else { return Ok(()) };
         let half = operands.iter().map(Operand::dtype).find(|dtype| dtype.is_half());
@@ -173,21 +160,23 @@ impl<'d> Rules<'d> {
     }
 
     /// That there is a flag for each axis.
-    #[inline(always)]
     pub(super) fn flags(&self, axes: &[bool], of: Operand<'_>) -> Result<()> {
         if axes.len() == of.shape().rank() { Ok(()) } else { Err(self.bad_flags(axes, &of)) }
     }
 
+    /// The memory that a kernel takes while it runs, if there is any.
+    pub(super) fn room<'a>(&self, workspace: Option<&'a ViewMut<'_>>) -> Result<Option<Operand<'a>>> {
+        workspace.map(|workspace| self.written("workspace", workspace)).transpose()
+    }
+
     /// That a workspace is as large as the backend's kernel takes.
-    #[inline(never)]
-    pub(super) fn workspace(&self, workspace: Option<&ViewMut<'_>>, of: Workspace<'_>) -> Result<()> {
+    pub(super) fn workspace(&self, workspace: Option<Operand<'_>>, of: Workspace<'_>) -> Result<()> {
         let required = self.device.backend().workspace(of.of_computed());
-        let Some(workspace) = workspace else {
+        let Some(operand) = workspace else {
             let missing = Operand { name: "workspace", dtype: DType::U8, layout: &Layout::SCALAR };
             let fault = OperandFault::Workspace { bytes: 0, required };
             return if required == 0 { Ok(()) } else { Err(self.fault(&missing, fault)) };
         };
-        let operand = self.written("workspace", workspace)?;
         self.typed(operand, DType::U8)?;
         // Of the type above, elements are bytes.
         let bytes = operand.elements();
@@ -198,7 +187,6 @@ impl<'d> Rules<'d> {
     }
 
     /// That an optimizer's state is like its parameter, in the type that steps are computed in.
-    #[inline(never)]
     pub(super) fn state(&self, name: &'static str, state: &ViewMut<'_>, param: Operand<'_>) -> Result<()> {
         let state = self.written(name, state)?;
         self.same_shape(state, param)?;
@@ -206,7 +194,6 @@ impl<'d> Rules<'d> {
     }
 
     /// That momentum is there if and only if the step has some.
-    #[inline(always)]
     pub(super) fn momentum(
         &self,
         factor: f64,
@@ -222,40 +209,28 @@ impl<'d> Rules<'d> {
         }
     }
 
-    #[cold]
-    #[inline(never)]
     pub(super) fn fault(&self, operand: &Operand<'_>, fault: OperandFault) -> Error {
         let (op, operand, shape) = (self.op, operand.name, *operand.shape());
         Error::Operand(Box::new(OperandError { op, operand, shape, fault }))
     }
 
-    #[cold]
-    #[inline(never)]
     pub(super) fn misfit(&self, operand: &Operand<'_>, other: &Operand<'_>, rule: &'static str) -> Error {
         let (other, other_shape) = (other.name, *other.shape());
         self.fault(operand, OperandFault::Shape { other, other_shape, rule })
     }
 
-    #[cold]
-    #[inline(never)]
     pub(super) fn mistyped(&self, operand: &Operand<'_>, expected: DType) -> Error {
         self.fault(operand, OperandFault::DType { dtype: operand.dtype, expected })
     }
 
-    #[cold]
-    #[inline(never)]
     fn elsewhere(&self, operand: &Operand<'_>) -> Error {
         self.fault(operand, OperandFault::Device { device: self.device.to_string() })
     }
 
-    #[cold]
-    #[inline(never)]
     fn strided(&self, operand: &Operand<'_>) -> Error {
         self.fault(operand, OperandFault::Strided)
     }
 
-    #[cold]
-    #[inline(never)]
     fn bad_flags(&self, axes: &[bool], of: &Operand<'_>) -> Error {
         let got = format!("{} for `{}` of shape {}", axes.len(), of.name, of.shape());
         Error::BadArgument { op: self.op, argument: "axes", expected: "one flag for each axis", got }

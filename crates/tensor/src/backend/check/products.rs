@@ -10,7 +10,6 @@ const FACTORS: &str = "factors are [.., i, k] and [.., k, j]";
 const PRODUCT: &str = "the product of [.., i, k] and [.., k, j] is [.., i, j]";
 
 /// A product, without its bias, its activation and its workspace.
-#[inline(always)]
 pub(super) fn mat_mul(rules: Rules<'_>, [lhs, rhs]: [&View<'_>; 2], out: &ViewMut<'_>) -> Result<()> {
     let [lhs, rhs] = [rules.read("lhs", lhs)?, rules.read("rhs", rhs)?];
     let out = rules.written("out", out)?;
@@ -28,7 +27,6 @@ pub(super) fn mat_mul(rules: Rules<'_>, [lhs, rhs]: [&View<'_>; 2], out: &ViewMu
 }
 
 /// A product of stacks of matrices, or one that does not fit.
-#[inline(never)]
 fn stacked(rules: Rules<'_>, [lhs, rhs, out]: [Operand<'_>; 3]) -> Result<()> {
     let [left, right, product] = [lhs, rhs, out].map(|operand| operand.dims().split_last_chunk::<2>());
     let (Some((stack, &[rows, depth])), Some((other, &[inner, columns]))) = (left, right) else {
@@ -44,7 +42,6 @@ fn stacked(rules: Rules<'_>, [lhs, rhs, out]: [Operand<'_>; 3]) -> Result<()> {
 }
 
 /// What a product's rows start with.
-#[inline(always)]
 pub(super) fn bias(rules: Rules<'_>, bias: &View<'_>, out: &ViewMut<'_>) -> Result<()> {
     let [bias, out] = [rules.read("bias", bias)?, rules.placed("out", out)?];
     rules.same_type(bias, out)?;
@@ -55,7 +52,6 @@ pub(super) fn bias(rules: Rules<'_>, bias: &View<'_>, out: &ViewMut<'_>) -> Resu
     Ok(())
 }
 
-#[inline(never)]
 pub(super) fn attention(
     rules: Rules<'_>,
     of: &Attention<'_>,
@@ -66,10 +62,9 @@ pub(super) fn attention(
     let [out, log_sums] = [rules.written("out", out)?, rules.written("log_sums", log_sums)?];
     results(rules, [query, value], [out, log_sums])?;
     let (query, value, dtype) = (query.shape(), value.shape(), query.dtype());
-    rules.workspace(workspace, Workspace::Attention { query, value, dtype })
+    rules.workspace(rules.room(workspace)?, Workspace::Attention { query, value, dtype })
 }
 
-#[inline(never)]
 pub(super) fn attention_grad(
     rules: Rules<'_>,
     of: &Attention<'_>,
@@ -90,7 +85,7 @@ pub(super) fn attention_grad(
         rules.same_type(out, operand)?;
     }
     let (query, value, dtype) = (query.shape(), value.shape(), query.dtype());
-    rules.workspace(workspace, Workspace::Attention { query, value, dtype })
+    rules.workspace(rules.room(workspace)?, Workspace::Attention { query, value, dtype })
 }
 
 /// Query, key and value, which fit each other and the mask.

@@ -8,7 +8,6 @@ use crate::storage::{View, ViewMut};
 
 const STATISTICS: &str = "it is [rows, 2], where a row is the last axis or several of the last axes";
 
-#[inline(never)]
 pub(super) fn layer_norm(
     rules: Rules<'_>,
     input: &View<'_>,
@@ -65,7 +64,6 @@ fn normalised<'a>(rules: Rules<'_>, of: &Normalised<'a>) -> Result<(Operand<'a>,
     Ok((input, length))
 }
 
-#[inline(never)]
 pub(super) fn layer_norm_grad(
     rules: Rules<'_>,
     of: &Normalised<'_>,
@@ -79,7 +77,6 @@ pub(super) fn layer_norm_grad(
     rules.same_computed([input, grad, out])
 }
 
-#[inline(never)]
 pub(super) fn layer_norm_sums(
     rules: Rules<'_>,
     of: &Normalised<'_>,
@@ -114,10 +111,9 @@ pub(super) fn layer_norm_sums(
         }
     };
     let (sizes, sums, dtype) = ([rows, parameters, places], 1 + usize::from(bias.is_some()), input.dtype());
-    rules.workspace(workspace, Workspace::LayerNormSums { sizes, sums, dtype })
+    rules.workspace(rules.room(workspace)?, Workspace::LayerNormSums { sizes, sums, dtype })
 }
 
-#[inline(never)]
 pub(super) fn cross_entropy(
     rules: Rules<'_>,
     logits: &View<'_>,
@@ -140,7 +136,6 @@ fn of_rows(rules: Rules<'_>, logits: Operand<'_>, targets: Operand<'_>) -> Resul
     rules.sized(targets, &[rows], logits, "there is one for each row of logits")
 }
 
-#[inline(never)]
 pub(super) fn cross_entropy_grad(
     rules: Rules<'_>,
     [logits, targets, grad]: [&View<'_>; 3],

@@ -11,7 +11,6 @@ const FILTERS: &str = "channels are groups times those of a filter, and a window
 const OUTPUTS: &str = "it is [n, out channels, oh, ow], of as many places as the window has, or fewer";
 
 /// A convolution from `large` images to `small` ones. All three operands are contiguous.
-#[inline(never)]
 pub(super) fn conv2d(
     rules: Rules<'_>,
     conv: &Convolution,
@@ -47,7 +46,6 @@ pub(super) fn conv2d(
 }
 
 /// A pool from `large` planes to `small` ones.
-#[inline(never)]
 pub(super) fn pool2d(rules: Rules<'_>, axes: &[PoolAxis; 2], [large, small]: [Operand<'_>; 2]) -> Result<()> {
     rules.same_type(small, large)?;
     axes.iter().try_for_each(|axis| slides(rules, axis))?;
@@ -75,7 +73,6 @@ fn slides(rules: Rules<'_>, axis: &PoolAxis) -> Result<()> {
     Err(Error::BadArgument { op: rules.op, argument: "axes", expected, got: format!("{window:?}") })
 }
 
-#[inline(never)]
 pub(super) fn pool2d_grad(
     rules: Rules<'_>,
     (pool, axes): (Pool, &[PoolAxis; 2]),
