@@ -57,7 +57,9 @@ impl Page {
 
     /// Writes it, once both files are complete.
     pub(super) fn write(&self) -> anyhow::Result<()> {
-        let recording = Recording::read(self.recording.open()?, &RecordingLimits::default());
+        // The program wrote the file itself.
+        let limits = RecordingLimits { held_bytes: u64::MAX, ..RecordingLimits::default() };
+        let recording = Recording::read(self.recording.open()?, &limits);
         let recording = recording.with_context(|| name(self.recording.path()))?;
         let log = TrainingLog::read(self.log.open()?, &TrainingLogLimits::default());
         let log = log.with_context(|| name(self.log.path()))?;

@@ -162,7 +162,9 @@ impl Environment {
         for (name, value) in variables {
             let variable = Variable::named(&name);
             if variable.is_none() && name != DEVICE {
-                chosen.unknown.push(UnknownVariable::of(&name));
+                if !value.is_empty() {
+                    chosen.unknown.push(UnknownVariable::of(&name));
+                }
                 continue;
             }
             let name = quoted(&name);

@@ -38,6 +38,7 @@ const ENDING: &str = ".tmp";
 /// - A symbolic link stays, and the file that it leads to is replaced.
 /// - The new file has the permissions of the one that it replaces.
 /// - A pipe or a device is written directly, since it has no contents to preserve. So is `/dev/stdout`, unless it is a file.
+/// - A file that is itself a mount point, as containers mount single files, cannot be replaced. The complete file is copied into it.
 /// - Temporary files that killed writers of the same target left are removed first. Those of running writers, in this process or
 ///   another one, stay. File systems without advisory locks keep both.
 ///
@@ -100,12 +101,18 @@ impl AtomicFile {
         let Some(temporary) = self.temporary.take() else { return file.flush() };
         let written = file.flush().and_then(|()| file.get_ref().sync_all());
         // The lock is held until the file has its name: a concurrent writer of the target must not see a stale file.
-        if let Err(error) = written.and_then(|()| fs::rename(&temporary, &self.target)) {
-            discard(file, &temporary);
-            return Err(error);
+        match written.and_then(|()| fs::rename(&temporary, &self.target)) {
+            Ok(()) => {
+                drop(file);
+                sync_folder(&self.target)
+            }
+            Err(error) => {
+                let is_mount = error.kind() == io::ErrorKind::ResourceBusy;
+                let copied = if is_mount { fs::copy(&temporary, &self.target).map(drop) } else { Err(error) };
+                discard(file, &temporary);
+                copied
+            }
         }
-        drop(file);
-        sync_folder(&self.target)
     }
 
     fn writer(&mut self) -> io::Result<&mut BufWriter<File>> {

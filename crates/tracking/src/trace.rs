@@ -12,7 +12,8 @@
 //! ```
 //!
 //! An allocation may require an alignment, a power of two. After `u`, an allocation occupies only its bytes from START up
-//! to END, counted from its first byte, and lends the others; after `u ID 0 BYTES` it occupies all of them again.
+//! to END, counted from its first byte, and lends the others; after `u ID 0 BYTES` it occupies all of them again. If a `u`
+//! directly follows its `a`, the allocation never occupied the other bytes.
 //!
 //! An id names a live allocation; it may be used again once that is freed. A label says who asked, and goes to the end
 //! of the line. Comments that begin with `mark:` say what the events after them belong to.

@@ -172,7 +172,7 @@ fn minimalloc_alignments_hold_in_plans() {
 fn minimalloc_gaps_lend_bytes() {
     let trace = read(GAPS).unwrap();
     assert_eq!(trace.peak_live_bytes(), 4);
-    assert_eq!(written(&trace), "a 0 4 a\nu 0 0 0\na 1 4 b\nf 1\nu 0 0 4\nf 0\n");
+    assert_eq!(written(&trace), "a 0 4 a\nu 0 0 4\nu 0 0 0\na 1 4 b\nf 1\nu 0 0 4\nf 0\n");
     assert_eq!(read(written(&trace).as_bytes()).unwrap().peak_live_bytes(), 4);
     let solved = plan(GAPS, 1);
     assert_eq!((solved.capacity(), solved.lower_bound()), (4, 4));
@@ -200,6 +200,9 @@ fn gaps_are_read_as_minimalloc_reads_them() {
     assert_eq!(with_gaps("a,0,10,6,0-5@0:2\nb,0,5,4,\n"), (6, 6));
     // One gap right after another, with other bytes.
     assert_eq!(with_gaps("a,0,10,4,2-5@0:2 5-8@2:4\nb,2,5,2,\nc,5,8,2,\n"), (4, 4));
+    // A gap that begins later, with no event between: both are in use until then.
+    assert_eq!(with_gaps("x,0,10,4,\na,5,10,4,6-10\n"), (8, 8));
+    assert_eq!(with_gaps("x,0,10,4,\na,5,10,4,5-10\n"), (4, 4));
     // Gaps of two buffers that take turns.
     assert_eq!(with_gaps("a,0,10,4,5-10\nb,0,10,4,0-5\n"), (4, 4));
 }

@@ -201,6 +201,18 @@ fn a_frame_with_a_long_path_is_looked_at_once() {
 }
 
 #[test]
+fn a_list_of_blocks_that_segments_share_is_read_once() {
+    let _alone = alone();
+    // 2,000 references to one block, in a list of which 20,000 segments have a reference: 40 million blocks.
+    let block = b"}(\x8c\x05state\x8c\x10active_allocated\x8c\x04sizeK\x01uq\x010";
+    let blocks = [&b"]("[..], &b"h\x01".repeat(2000), b"eq\x020"].concat();
+    let segment = b"}(\x8c\x06deviceK\0\x8c\x07addressK\x01\x8c\x06blocksh\x02uq\x030";
+    let segments = [&b"]("[..], &b"h\x03".repeat(20_000), b"e."].concat();
+    let file = [&b"\x80\x02"[..], block, &blocks, segment, &segments].concat();
+    assert_eq!(trace("shared blocks", &file, file.len()), Ok(2000));
+}
+
+#[test]
 fn snapshots_keep_the_memory_limit() {
     let _alone = alone();
     let lists = snapshot_of(b"", &b"]".repeat(3 * MIB));

@@ -201,6 +201,7 @@ fn an_unknown_name_is_listed_with_the_closest_known_one() {
         assert_eq!(environment.unknown(), [expected]);
         assert_eq!(environment.settings(), &PoolSettings::default());
     }
+    assert!(Environment::from_vars([("HIGHWATER_POOLLIMIT", "")]).unwrap().unknown().is_empty());
     let nothing_like_it = Environment::from_vars([("HIGHWATER_", "x")]).unwrap();
     assert_eq!(nothing_like_it.unknown()[0].to_string(), "unknown variable HIGHWATER_");
 }

@@ -46,7 +46,7 @@ pub(super) fn place(
         let (size, span) = (problem.sizes[block as usize], problem.sections.spans[block as usize]);
         let offset = match &problem.shapes {
             None => occupancy.lowest(span, 0, size),
-            Some(shapes) => shapes.lowest(block, occupancy),
+            Some(shapes) => shapes.lowest(block, most_steps, occupancy),
         };
         let end = offset + size;
         if end > most || occupancy.steps() > most_steps {

@@ -1,6 +1,7 @@
 //! The pieces of blocks in terms of sections, for greedy placement.
 
 use super::Lifetime;
+use super::greedy::Offsets;
 use super::occupancy::Occupancy;
 use super::pieces::Piece;
 use super::sections::Sections;
@@ -56,13 +57,14 @@ impl Shapes {
         &self.parts[self.first[block] as usize..self.first[block + 1] as usize]
     }
 
-    /// The lowest aligned offset at which all parts of the block are free.
-    pub(super) fn lowest(&self, block: u32, occupancy: &mut Occupancy) -> u64 {
+    /// The lowest aligned offset at which all parts of the block are free. Some other offset if the occupancy has made more than
+    /// `most_steps` by then.
+    pub(super) fn lowest(&self, block: u32, most_steps: u64, occupancy: &mut Occupancy) -> u64 {
         let (parts, alignment) = (self.parts(block), self.alignments[block as usize]);
         let mut offset: u64 = 0;
         // Each part in whose place something lies moves the offset up; done once all agree in a row.
         let (mut agreed, mut index) = (0, 0);
-        while agreed < parts.len() {
+        while agreed < parts.len() && occupancy.steps() <= most_steps {
             let Part { span, low, high } = parts[index];
             let free = occupancy.lowest(span, offset + low, high - low) - low;
             let aligned = free.next_multiple_of(alignment);
@@ -71,6 +73,20 @@ impl Shapes {
             index = (index + 1) % parts.len();
         }
         offset
+    }
+
+    /// All blocks one above the other: valid whatever their lifetimes are.
+    pub(super) fn stacked(&self, sizes: &[u64]) -> Offsets {
+        let mut end: u64 = 0;
+        let next = |(block, &size): (u32, &u64)| {
+            if self.parts(block).is_empty() {
+                return 0;
+            }
+            let offset = end.next_multiple_of(self.alignments[block as usize]);
+            end = offset + size;
+            offset
+        };
+        Offsets::of((0..).zip(sizes).map(next).collect(), sizes)
     }
 
     /// Takes the bytes of all parts of the block, which lies at `offset`.

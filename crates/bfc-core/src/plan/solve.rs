@@ -94,10 +94,9 @@ pub(super) fn solve(
     };
     let problem = Problem { sizes, sections, shapes, lower_bound };
     let mut search = Search::new(&problem, options, progress);
-    if problem.shapes.is_none() {
-        stack_up(&mut search);
-    } else {
-        search.place_first(&Order::Area.of(&problem));
+    match &problem.shapes {
+        None => stack_up(&mut search),
+        Some(shapes) => search.place_first(shapes, &Order::Area.of(&problem)),
     }
     let best_order = greedy(&mut search);
     let mut restarts = can_be_searched(&problem).then(|| Restarts::new(&problem));
@@ -164,10 +163,11 @@ impl<'a> Search<'a> {
         placed.then_some(better)
     }
 
-    /// Places the blocks in this order, whatever that takes.
-    fn place_first(&mut self, order: &[u32]) {
-        place(self.problem, order, u64::MAX, u64::MAX, &mut self.occupancy, &mut self.last);
-        self.best.clone_from(&self.last);
+    /// Places blocks with alignments or gaps in this order. If that takes more than the effort, lays them one above the other.
+    fn place_first(&mut self, shapes: &Shapes, order: &[u32]) {
+        let placed = self.place(order, u64::MAX).is_some();
+        let first = if placed { self.last.clone() } else { shapes.stacked(&self.problem.sizes) };
+        self.offer(first);
         self.report();
     }
 

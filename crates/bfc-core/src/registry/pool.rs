@@ -42,7 +42,8 @@ impl fmt::Display for IgnoredOptions {
 }
 
 /// Makes a memory's allocator on its first use, without a lock. A factory may use the registry that calls it; asking for the memory
-/// that it is making is [`RegistryError::Reentrant`](crate::RegistryError::Reentrant).
+/// that it is making is [`RegistryError::Reentrant`](crate::RegistryError::Reentrant). Two factories must not ask for each other's
+/// memory: on two threads each would wait for the other.
 pub type PoolFactory =
     Box<dyn Fn(&PoolOptions, &Visitors) -> Result<Arc<dyn Allocator>, PoolError> + Send + Sync>;
 

@@ -231,16 +231,25 @@ impl Problem {
     /// Everything that happens, in order.
     fn play(mut self, mut builder: Builder) -> Result<Trace, TraceError> {
         self.moments.sort_unstable();
+        // The buffer that began with all of its bytes at the moment before.
+        let mut begun = None;
         for moment in &self.moments {
             let Buffer { bytes, alignment, label, line } = self.buffers[moment.buffer as usize];
-            let (id, occupied) = (u64::from(moment.buffer), moment.low..moment.high);
+            let (id, occupied, all) = (u64::from(moment.buffer), moment.low..moment.high, 0..bytes);
+            let begins_whole = moment.kind == Kind::Begin && occupied == all;
             let played = match moment.kind {
                 Kind::End => builder.free(id),
-                Kind::Begin => builder.alloc_labelled(id, bytes, alignment, label).and_then(|()| {
-                    if occupied == (0..bytes) { Ok(()) } else { builder.occupy(id, occupied) }
-                }),
+                Kind::Begin if begins_whole => builder.alloc_labelled(id, bytes, alignment, label),
+                Kind::Begin => builder
+                    .alloc_labelled(id, bytes, alignment, label)
+                    .and_then(|()| builder.occupy(id, occupied)),
+                // Right after the allocation, a part alone would mean that the block never occupied the rest.
+                Kind::GiveUp | Kind::TakeBack if begun == Some(moment.buffer) => {
+                    builder.occupy(id, all).and_then(|()| builder.occupy(id, occupied))
+                }
                 Kind::GiveUp | Kind::TakeBack => builder.occupy(id, occupied),
             };
+            begun = begins_whole.then_some(moment.buffer);
             played.map_err(|problem| TracePlace::Line(line).of(problem))?;
         }
         builder.set_granule(1);

@@ -7,7 +7,7 @@
 //! beginning may be missing: what is freed without having been allocated, and what `segments` shows as live at the end
 //! without an event, was live before. Streams and private pools are not kept apart.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::BufRead;
 
 use super::builder::{Builder, MAX_LABEL};
@@ -211,6 +211,8 @@ impl<'a> Snapshot<'a> {
     ) -> Result<(), TraceProblem> {
         let Some(segments) = self.segments() else { return Ok(()) };
         let mut seen = 0;
+        // A pickle can refer to one list from many segments; each list is read once, so that time is linear in the file.
+        let mut lists = HashSet::new();
         for &segment in segments {
             let segment = Fields::of(self.heap, segment, "a segment")?;
             // Early snapshots do not name the device, and have only one.
@@ -218,7 +220,11 @@ impl<'a> Snapshot<'a> {
                 continue;
             }
             let Some(mut address) = segment.number("address") else { continue };
-            for &block in segment.list("blocks").unwrap_or_default() {
+            let blocks = segment.list("blocks").unwrap_or_default();
+            if blocks.is_empty() || !lists.insert(blocks.as_ptr()) {
+                continue;
+            }
+            for &block in blocks {
                 seen += 1;
                 if seen > most {
                     return Err(TraceProblem::TooManyEvents {

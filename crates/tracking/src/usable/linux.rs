@@ -36,13 +36,16 @@ fn groups(read: &dyn Fn(&str) -> Option<String>) -> Vec<(u64, MemoryBound)> {
     };
     let mut bounds = Vec::new();
     for (version, path) in member.lines().filter_map(membership) {
-        let Some(mount) = mounts.lines().find_map(|line| Mount::of(line, version)) else { continue };
+        let mut mounts: Vec<Mount> = mounts.lines().filter_map(|line| Mount::of(line, version)).collect();
+        // Those that show the group come first: an unrelated group may be mounted elsewhere.
+        mounts.sort_by_key(|mount| mount.part(&path).is_none());
+        let Some(mount) = mounts.first() else { continue };
         let Some(below) = mount.below(&path) else { continue };
         let mut group = below.as_str();
         loop {
             let file = format!("{}{group}/{}", mount.point, version.file());
             if let Some(bytes) = read(&file).and_then(|text| text.trim().parse().ok()) {
-                bounds.push((bytes, version.bound(&mount, group)));
+                bounds.push((bytes, version.bound(mount, group)));
             }
             let Some((above, _)) = group.rsplit_once('/') else { break };
             group = above;
@@ -113,13 +116,17 @@ impl Mount {
         wanted.then(|| Self { root, point: point.trim_end_matches('/').to_owned() })
     }
 
-    /// The path of a group below the mounted one: empty, or with a slash at the start. If the mount does not show the group, the
-    /// mounted group itself counts: containers mount their own group this way. `None` for a group outside of the name space.
-    fn below(&self, group: &str) -> Option<String> {
+    /// The path of a group below the mounted one: empty, or with a slash at the start. `None` if the mount does not show the group.
+    fn part<'a>(&self, group: &'a str) -> Option<&'a str> {
         let group = group.trim_end_matches('/');
         let root = self.root.trim_end_matches('/');
-        let below = group.strip_prefix(root).filter(|below| below.is_empty() || below.starts_with('/'));
-        let below = below.unwrap_or("");
+        group.strip_prefix(root).filter(|below| below.is_empty() || below.starts_with('/'))
+    }
+
+    /// As [`part`](Self::part). If the mount does not show the group, the mounted group itself counts: containers mount their own
+    /// group this way. `None` for a group outside of the name space.
+    fn below(&self, group: &str) -> Option<String> {
+        let below = self.part(group).unwrap_or("");
         (!below.split('/').any(|name| name == "..")).then(|| below.to_owned())
     }
 }
@@ -210,6 +217,23 @@ mod tests {
             ("/sys/fs/cgroup/memory.max", "1073741824\n"),
         ];
         assert_eq!(bound_of(&files), bounded(1 << 30, "memory.max of the cgroup /"));
+    }
+
+    #[test]
+    fn a_mount_of_another_group_does_not_count() {
+        let mounts = (
+            "/proc/self/mountinfo",
+            "33 22 0:29 /other /mnt/x rw - cgroup2 cgroup2 rw\n\
+             34 22 0:29 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+        );
+        let files = [
+            MEMORY,
+            mounts,
+            ("/proc/self/cgroup", "0::/mine\n"),
+            ("/mnt/x/memory.max", "1048576\n"),
+            ("/sys/fs/cgroup/mine/memory.max", "2147483648\n"),
+        ];
+        assert_eq!(bound_of(&files), bounded(2 << 30, "memory.max of the cgroup /mine"));
     }
 
     #[test]

@@ -30,6 +30,22 @@ fn aligned_blocks_lie_on_their_multiples() {
 }
 
 #[test]
+fn the_effort_bounds_the_steps_of_aligned_blocks() {
+    // Each block skips the holes between all blocks before it: two million steps for the first placement.
+    let blocks = [lifetime(1, 0, 10); 2000];
+    let constraints = (0..2000).map(|block| constraint(block, 4096, Vec::new())).collect();
+    let (effort, mut steps) = (20_000, 0);
+    let options = PlanOptions::default().with_granule(1).with_effort(effort);
+    let mut progress = |now: crate::PlanProgress| {
+        steps = now.steps;
+        true
+    };
+    let plan = Plan::solve_constrained(&blocks, constraints, |_| true, &options, &mut progress).unwrap();
+    assert_eq!(plan.capacity(), 1999 * 4096 + 1);
+    assert!(steps < 4 * effort, "{steps}");
+}
+
+#[test]
 fn a_block_lies_in_the_gap_of_another() {
     let blocks = [lifetime(4, 0, 10), lifetime(4, 2, 8)];
     let plan = solve(&blocks, vec![constraint(0, 1, vec![gap(2, 8, 0..0)])], 1).unwrap();
