@@ -297,6 +297,14 @@ impl RuntimeBuilder {
             .max(1);
         let usable = UsableMemory::of_this_process();
         let config = self.config.clone().unwrap_or_else(|| host_config(usable.as_ref()));
+        // Before the registry changes.
+        for device in &self.devices {
+            let kind = device.memory.memory_kind();
+            if !device.backend.addresses(kind, device.memory.address_space()) {
+                let name = device.id.to_string();
+                return Err(Error::WrongMemory { device: name.clone(), kind, allocator: name });
+            }
+        }
         let registry = self.registry.unwrap_or_else(|| Arc::new(Registry::new()));
         let pool = |id: DeviceId, source: Arc<dyn SubAllocator>, said: PoolOptions, config: BfcConfig| {
             let (by_code, by_user) = (self.pools.options(id).or(said), environment.settings().options(id));
@@ -348,15 +356,19 @@ impl RuntimeBuilder {
         };
         for device in &self.devices {
             let memory = Arc::clone(&device.memory);
-            let kind = memory.memory_kind();
-            if !device.backend.addresses(kind, memory.address_space()) {
-                let name = device.id.to_string();
-                return Err(Error::WrongMemory { device: name.clone(), kind, allocator: name });
-            }
+            let is_of_host = memory.memory_kind().is_host_accessible();
+            let config = match (&self.config, memory.total_bytes()) {
+                (Some(config), _) => config.clone(),
+                (None, Some(total)) if !is_of_host => {
+                    BfcConfig::new(Bytes(total)).with_limit_origin("all memory of the device")
+                }
+                (None, None) if !is_of_host => host_config(None),
+                _ => config.clone(),
+            };
             // As for devices with streams: steps given as graphs are to find the same addresses each time.
             let config = match device.backend.steps() {
-                Some(_) => config.clone().with_join_rule(JoinRule::AtOnce),
-                None => config.clone(),
+                Some(_) => config.with_join_rule(JoinRule::AtOnce),
+                None => config,
             };
             registry.register(device.id, [pool(device.id, memory, PoolOptions::default(), config)])?;
         }

@@ -95,6 +95,15 @@ fn files_of_other_kinds_are_named() {
 }
 
 #[test]
+fn a_git_lfs_pointer_is_no_text() {
+    let error = Text::read(case("lfs.pt"), 1 << 20).unwrap_err().to_string();
+    assert!(
+        error.contains("this is a Git LFS pointer to a file of 12345 bytes, not the text itself"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_column_of_labels_can_be_chosen() {
     let labels = case("qmnist-labels-idx2-int");
     let array = IdxArray::read(&labels, &IdxOptions::default()).unwrap();

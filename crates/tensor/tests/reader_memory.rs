@@ -246,6 +246,14 @@ fn state_dicts_stay_within_eight_times_their_size() {
     assert!(check("pt, expanded", &file(expanded, b"K\0h\0")));
     let expanded = tensor("FloatStorage", 1, b"K\0J\0\0\0\x01\x85K\0\x85");
     assert!(!check("pt, expanded too far", &file(expanded, b"K\0h\0")));
+    // The directory claims a storage of 4 GiB less four bytes: alone, or as the size in the archive too.
+    let claimed = tensor("FloatStorage", 0x3fff_ffff, b"K\0K\x01\x85K\x01\x85");
+    for sizes in [24..28, 20..28] {
+        let mut lying = file(claimed.clone(), b"K\0h\0");
+        let record = lying.windows(4).rposition(|word| word == b"PK\x01\x02").unwrap();
+        lying[record..][sizes].as_chunks_mut::<4>().0.fill(0xffff_fffc_u32.to_le_bytes());
+        assert!(!check("pt, a claimed size", &lying));
+    }
     // Bytes that become four, transposed, five times the file in all.
     let bytes = vec![1; 16 << 20];
     let turned = tensor("CharStorage", 16 << 20, b"K\0M\0\x10M\0\x10\x86K\x01M\0\x10\x86");

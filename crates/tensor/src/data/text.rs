@@ -13,7 +13,7 @@ use crate::file_kind;
 use crate::layout::Layout;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
-use highwater_tracking::module;
+use highwater_tracking::{FileKind, module};
 
 /// A text, and the characters in it: a token is a character's place among them, in order of their code points.
 ///
@@ -95,6 +95,12 @@ impl Text {
     ) -> std::result::Result<Self, DataError> {
         let path = name.as_ref();
         let bytes = read_bytes(source, path, limit)?;
+        // A pointer is text too, but never the text that was meant.
+        if let Some(FileKind::LfsPointer { .. }) = FileKind::of(&bytes)
+            && let Some(problem) = file_kind::mistaken(&bytes, "the text itself")
+        {
+            return Err(DataError::WrongFile { path: path.to_owned(), problem });
+        }
         let not_text = |offset: usize| DataError::NotText { path: path.to_owned(), offset: offset as u64 };
         let text = std::str::from_utf8(&bytes).map_err(|error| {
             match file_kind::mistaken(&bytes, "text in UTF-8") {

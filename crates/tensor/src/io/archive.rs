@@ -43,6 +43,8 @@ pub(super) struct Entry {
     pub(super) offset: u64,
     /// Its size, decompressed, according to the directory.
     pub(super) size: u64,
+    /// Its size in the archive, according to the directory.
+    stored_bytes: u64,
     crc: u32,
     method: CompressionMethod,
     encrypted: bool,
@@ -107,18 +109,19 @@ impl<'s> Archive<'s> {
         let mut extents = Vec::new();
         while let Some(record) = records.next_entry().map_err(|error| problem(path, error))? {
             let offset = record.local_header_offset();
-            let Ok(name) = str::from_utf8(record.file_path().as_bytes()) else {
-                return Err(FileError::malformed(path, offset, "the name of a file inside is not in UTF-8"));
-            };
+            // Some programs write names in other encodings.
+            let name = String::from_utf8_lossy(record.file_path().as_bytes()).into_owned();
             if entries.len() == limits.entries {
                 return too_many(entries.len() as u64 + 1);
             }
-            let stored_bytes = LOCAL_HEADER_BYTES.saturating_add(record.compressed_size_hint());
-            extents.push((offset, offset.saturating_add(stored_bytes)));
+            let stored_bytes = record.compressed_size_hint();
+            let entry_end = offset.saturating_add(LOCAL_HEADER_BYTES).saturating_add(stored_bytes);
+            extents.push((offset, entry_end));
             entries.push(Entry {
-                name: name.to_owned(),
+                name,
                 offset,
                 size: record.uncompressed_size_hint(),
+                stored_bytes,
                 crc: record.crc32(),
                 method: record.compression_method(),
                 encrypted: record.flags().is_encrypted(),
@@ -137,6 +140,11 @@ impl<'s> Archive<'s> {
                 return Err(FileError::malformed(path, next, "two files inside share the same bytes"));
             }
         }
+        if let Some(&(offset, last)) = extents.last()
+            && last > end
+        {
+            return Err(FileError::malformed(path, offset, "a file inside is longer than the archive"));
+        }
         let limit = gzip::limit(end, limits.ratio);
         Ok(Self { archive, entries, left: Cell::new(limit), limit })
     }
@@ -150,6 +158,11 @@ impl<'s> Archive<'s> {
     /// directory end in an error. A checksum of 0 is not verified: writers that compute none leave it so.
     pub(super) fn contents(&self, entry: &Entry, path: &Path) -> Result<Box<dyn Read + '_>, FileError> {
         if let Some(problem) = entry.unsupported() {
+            return Err(FileError::malformed(path, 0, problem));
+        }
+        // Callers rely on it: a file without compression has no more bytes than the archive.
+        if entry.is_stored() && entry.stored_bytes != entry.size {
+            let problem = "the file inside has another size than the archive says";
             return Err(FileError::malformed(path, 0, problem));
         }
         let Some(left) = self.left.get().checked_sub(entry.size) else {
@@ -297,7 +310,6 @@ mod tests {
         for (at, value, problem) in [
             (record + 8, 1, "it is encrypted"),
             (record + 10, 12, "it is compressed by method 12"),
-            (record + 46, 0xff, "not in UTF-8"),
             (end + 10, 2, "1 files are inside, where its end says 2"),
         ] {
             let mut bad = good.clone();
@@ -305,6 +317,14 @@ mod tests {
             let error = read(&bad).unwrap_err().to_string();
             assert!(error.ends_with(problem), "{error}");
         }
+    }
+
+    #[test]
+    fn a_name_in_another_encoding_does_not_matter() {
+        let mut file = archive(40, false);
+        let name = record(&file) + 46;
+        file[name] = 0xff;
+        assert_eq!(read(&file).unwrap(), &CONTENTS[..40]);
     }
 
     #[test]

@@ -29,7 +29,8 @@ mod tests;
 /// Bytes that tensors may always take, however small the file is.
 const FREE_BYTES: u64 = 16 << 20;
 
-/// Reads the tensors of a state dict that PyTorch wrote, or of dictionaries in it: theirs have the names of both with a dot between.
+/// Reads the tensors of a state dict that PyTorch wrote, or of dictionaries and lists in it: theirs have the names of both with a dot
+/// between, and items of lists their number.
 ///
 /// Objects that are not tensors, such as a number of epochs or an `argparse.Namespace`, are [skipped and listed](Loaded::skipped) with
 /// their class, a dictionary or list without tensors as one. Signed integers of 8 and 16 bits and unsigned ones of 16 bits become
@@ -170,7 +171,7 @@ impl Left {
             match tensor.array(storage, high_byte_first, place) {
                 Ok(Some(array)) => {
                     if !collector.add(name.clone(), array) {
-                        return Err(reading.malformed(format!("{name}: it is there twice")));
+                        collector.skip(&name, "tensor", "another tensor has this name");
                     }
                 }
                 Ok(None) => {

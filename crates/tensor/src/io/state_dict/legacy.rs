@@ -39,13 +39,14 @@ pub(super) fn read(source: &mut dyn Source, reading: &Reading<'_>) -> Result<Loa
     let Some(keys_in_order) = keys.items(keys.root()) else {
         return Err(reading.malformed("the list of storages is missing"));
     };
+    let names: Option<Vec<String>> =
+        keys_in_order.iter().map(|&key| keys.text(key).map(str::to_owned)).collect();
+    let Some(names) = names else { return Err(reading.malformed("the key of a storage is no text")) };
+    drop(keys);
 
     let (mut tensors, mut left) = (tensors, Left::new(reading));
-    for &key in keys_in_order {
-        let Some(key) = keys.text(key) else {
-            return Err(reading.malformed("the key of a storage is no text"));
-        };
-        let Some(&bytes) = sizes.get(key) else {
+    for key in &names {
+        let Some(&bytes) = sizes.get(key.as_str()) else {
             return Err(reading.malformed(format!("the type of storage {key} is unknown")));
         };
         let (at, mut count) = (source.read, [0; 8]);
@@ -58,7 +59,7 @@ pub(super) fn read(source: &mut dyn Source, reading: &Reading<'_>) -> Result<Loa
         }
         let bytes = expected.saturating_mul(element_bytes);
         left.take_stored(bytes, reading)?;
-        match tensors.remove(key) {
+        match tensors.remove(key.as_str()) {
             Some(tensors) => {
                 let mut storage = Vec::new();
                 let room = usize::try_from(bytes.min(reading.file_bytes)).unwrap_or(usize::MAX);

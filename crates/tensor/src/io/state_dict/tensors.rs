@@ -15,6 +15,8 @@ use crate::shape::{MAX_RANK, Shape};
 const DEEPEST: usize = 16;
 /// The most entries of dictionaries for each tensor that is allowed. A dictionary that is referred to many times is visited each time.
 const ENTRIES: u64 = 16;
+/// How many items of a list in a container tell whether it may hold tensors.
+const LOOKED_AT: usize = 16;
 /// What a described tensor takes beside its name, at most.
 const DESCRIBED_BYTES: u64 = 200;
 /// Bytes that described tensors and their names may always take.
@@ -194,7 +196,7 @@ impl<'a> Tensors<'a> {
 
     pub(super) fn read(mut self) -> Result<(ByStorage, Collector), FileError> {
         let root = self.pickle.root();
-        if self.pickle.entries(root).is_none() {
+        if self.pickle.entries(root).is_none() && self.pickle.items(root).is_none() {
             let class = self.pickle.class(root);
             let problem =
                 format!("it holds no dictionary but an object of class {class}: save the state dict");
@@ -204,39 +206,48 @@ impl<'a> Tensors<'a> {
         Ok((self.tensors, self.collector))
     }
 
-    /// Adds the tensors of a dictionary. At most [`DEEPEST`] calls are nested.
-    fn visit(&mut self, prefix: &str, dict: Value, depth: usize) -> Result<(), FileError> {
-        for pair in self.pickle.entries(dict).unwrap_or_default().chunks_exact(2) {
+    /// Adds the tensors of a dictionary, list or tuple. At most [`DEEPEST`] calls are nested.
+    fn visit(&mut self, prefix: &str, container: Value, depth: usize) -> Result<(), FileError> {
+        let pickle = self.pickle;
+        for pair in pickle.entries(container).unwrap_or_default().chunks_exact(2) {
             let &[key, value] = pair else { continue };
-            let (pickle, number) = (self.pickle, &mut String::new());
-            let entries = pickle.entries(value);
-            // Each is looked at here, and perhaps visited.
-            let looked_at = 1 + entries.map_or(0, |entries| entries.len() as u64 / 2);
-            self.entries = self.entries.checked_sub(looked_at).ok_or_else(|| self.too_many())?;
-            let key = match key {
-                Value::Natural(index) => {
-                    *number = index.to_string();
-                    number
-                }
-                key => pickle.text(key).unwrap_or_default(),
-            };
-            let may_have_tensors = entries.is_some_and(|entries| is_nested(pickle, entries));
-            if may_have_tensors && depth == DEEPEST {
-                let name = shown(prefix, key);
-                let problem = format!("{name}: dictionaries in each other, more than {DEEPEST} deep");
-                return Err(self.reading.malformed(problem));
-            }
-            if may_have_tensors {
-                let name = self.join(prefix, key, 0)?;
-                self.visit(&name, value, depth + 1)?;
-            } else if pickle.call(value).is_some() {
-                self.object(prefix, key, value)?;
-            } else {
-                let reason = "only tensors are read";
-                self.collector.skip(&shown(prefix, key), pickle.class(value), reason);
+            match key {
+                Value::Natural(index) => self.member(prefix, &index.to_string(), value, depth)?,
+                key => match pickle.text(key) {
+                    Some(key) => self.member(prefix, key, value, depth)?,
+                    None => {
+                        let reason = format!("its key is of class {}", pickle.class(key));
+                        self.collector.skip(&shown(prefix, "?"), pickle.class(value), reason);
+                    }
+                },
             }
         }
+        for (index, &value) in pickle.items(container).unwrap_or_default().iter().enumerate() {
+            self.member(prefix, &index.to_string(), value, depth)?;
+        }
         Ok(())
+    }
+
+    /// Adds a member of a container: a tensor, or the tensors in another container.
+    fn member(&mut self, prefix: &str, key: &str, value: Value, depth: usize) -> Result<(), FileError> {
+        let pickle = self.pickle;
+        // Each is looked at here, and perhaps visited.
+        let looked_at = 1 + members(pickle, value).count() as u64;
+        self.entries = self.entries.checked_sub(looked_at).ok_or_else(|| self.too_many())?;
+        if pickle.call(value).is_some() {
+            return self.object(prefix, key, value);
+        }
+        if !may_have_tensors(pickle, value) {
+            self.collector.skip(&shown(prefix, key), pickle.class(value), "only tensors are read");
+            return Ok(());
+        }
+        if depth == DEEPEST {
+            let name = shown(prefix, key);
+            let problem = format!("{name}: containers in each other, more than {DEEPEST} deep");
+            return Err(self.reading.malformed(problem));
+        }
+        let name = self.join(prefix, key, 0)?;
+        self.visit(&name, value, depth + 1)
     }
 
     /// A name of both parts, which is charged for.
@@ -387,10 +398,22 @@ impl From<FileError> for Refusal {
     }
 }
 
-/// Whether a dictionary may hold tensors: it has an entry that is an object or another dictionary.
-fn is_nested(pickle: &Pickle, entries: &[Value]) -> bool {
-    let may_hold = |value| pickle.call(value).is_some() || pickle.entries(value).is_some();
-    entries.chunks_exact(2).any(|pair| may_hold(pair[1]))
+/// The values in a dictionary, list or tuple.
+fn members(pickle: &Pickle, container: Value) -> impl Iterator<Item = Value> {
+    let values = pickle.entries(container).unwrap_or_default().chunks_exact(2).map(|pair| pair[1]);
+    values.chain(pickle.items(container).unwrap_or_default().iter().copied())
+}
+
+/// Whether a container may hold tensors: it has a member that is an object or another container of some.
+fn may_have_tensors(pickle: &Pickle, container: Value) -> bool {
+    let is_list = |value| pickle.items(value).is_some_and(|items| !items.is_empty());
+    let may_be_or_hold = |value| {
+        pickle.call(value).is_some()
+            || pickle.entries(value).is_some()
+            || (is_list(value)
+                && members(pickle, value).take(LOOKED_AT).any(|item| pickle.call(item).is_some()))
+    };
+    members(pickle, container).any(may_be_or_hold)
 }
 
 /// A name of both parts in a message or a list, cut where it is too long.

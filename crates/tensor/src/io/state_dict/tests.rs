@@ -90,7 +90,7 @@ fn sizes_that_are_only_claimed_take_no_memory() {
 #[test]
 fn dictionaries_in_themselves_and_in_each_other_without_end_are_refused() {
     let itself = problem(b"\x80\x02}q\0X\x01\0\0\0xh\0s.", &[]);
-    assert!(itself.ends_with("dictionaries in each other, more than 16 deep"), "{itself}");
+    assert!(itself.ends_with("containers in each other, more than 16 deep"), "{itself}");
     // Each has the one before eight times: 8¹⁵ in all.
     let mut pickle = b"\x80\x02}q\0".to_vec();
     for level in 0..15_u8 {
@@ -195,6 +195,40 @@ fn dictionaries_and_lists_without_tensors_are_listed_once() {
         ("n", "NoneType"),
         ("o", "os.system"),
     ];
+    assert_eq!(skipped, expected);
+}
+
+/// The names of the tensors, and the names and classes of what is skipped.
+fn names(entries: &[u8]) -> (Vec<String>, Vec<(String, String)>) {
+    let file = file(&dict(entries), &FOUR, CompressionMethod::STORE);
+    let loaded = read_state_dict_from(Cursor::new(file), "net.pt", &SafetensorsLimits::default()).unwrap();
+    let skipped = loaded.skipped.into_iter().map(|skipped| (skipped.name, skipped.class));
+    (loaded.arrays.into_keys().collect(), skipped.collect())
+}
+
+#[test]
+fn tensors_in_lists_are_read() {
+    let tensor = call("torch._utils\n_rebuild_tensor_v2", b"K\0K\x04\x85K\x01\x85", b"\x89N");
+    // {"l": [tensor, 1, (tensor,)], "d": [{"x": tensor}]}
+    let list = [b"](", &tensor[..], b"K\x01", &tensor, b"\x85e"].concat();
+    let dict = [b"](}X\x01\0\0\0x", &tensor[..], b"se"].concat();
+    let entries = [&b"X\x01\0\0\0l"[..], &list, b"X\x01\0\0\0d", &dict].concat();
+    let (arrays, skipped) = names(&entries);
+    assert_eq!(arrays, ["d.0.x", "l.0", "l.2.0"]);
+    assert_eq!(skipped, [("l.1".to_owned(), "int".to_owned())]);
+}
+
+#[test]
+fn keys_of_other_classes_do_not_hide_the_rest() {
+    let tensor = call("torch._utils\n_rebuild_tensor_v2", b"K\0K\x04\x85K\x01\x85", b"\x89N");
+    // {(0, 1): tensor, -1: 7, 1: tensor, "1": tensor}
+    let entries =
+        [&b"K\0K\x01\x86"[..], &tensor, b"J\xff\xff\xff\xffK\x07K\x01", &tensor, b"X\x01\0\0\x001", &tensor]
+            .concat();
+    let (arrays, skipped) = names(&entries);
+    let class = |name: &str, class: &str| (name.to_owned(), class.to_owned());
+    assert_eq!(arrays, ["1"]);
+    let expected = [class("?", "torch._utils._rebuild_tensor_v2"), class("?", "int"), class("1", "tensor")];
     assert_eq!(skipped, expected);
 }
 

@@ -128,13 +128,13 @@ impl<'a> Files<'a> {
         Ok((pickle, size))
     }
 
-    /// The bytes of a storage, which must have this many. Memory is allocated as they arrive.
+    /// The bytes of a storage, which must have this many.
     fn storage(&self, key: &str, bytes: u64) -> Result<Vec<u8>, FileError> {
         let file = format!("data/{key}");
         let named = self.named(&file);
         let (file, size) = self.open(&file)?;
         let mut storage = Vec::new();
-        // What the directory says is no more than what the archive holds.
+        // A file without compression is no larger than the archive.
         let room = usize::try_from(bytes.min(size)).unwrap_or(usize::MAX);
         let reserved = storage.try_reserve_exact(room);
         reserved.map_err(|_| FileError::io(named.as_ref(), &std::io::ErrorKind::OutOfMemory.into()))?;
