@@ -13,7 +13,7 @@ use std::sync::Arc;
 use bfc_core::sim::SimDevice;
 use bfc_core::{
     AddressOnlyMemory, AllocatorAttributes, BfcAllocator, BfcConfig, Bytes, DeviceId, DeviceKind,
-    DeviceMemory, HostMemory, MemoryKind, Pool, SubAllocator,
+    DeviceMemory, HostMemory, MemoryKind, Pool, Registry, SubAllocator,
 };
 use computing::Computing;
 use highwater_tensor::backend::Backend;
@@ -48,6 +48,25 @@ fn a_cpu_backend_takes_no_device_memory() {
     let host = build(CUDA, Arc::new(CpuBackend::new(1).unwrap()), Arc::new(HostMemory::new())).unwrap();
     let ones = Tensor::ones(&host.device(CUDA).unwrap(), [3]).unwrap();
     assert_eq!(ones.to_vec::<f32>().unwrap(), [1.0; 3]);
+}
+
+#[test]
+fn a_refused_device_leaves_the_registry_unchanged() {
+    let registry = Arc::new(Registry::new());
+    let builder = || Runtime::builder().threads(1).registry(Arc::clone(&registry));
+    let cpu = || Arc::new(CpuBackend::new(1).unwrap());
+    builder().device(CUDA, cpu(), simulated()).build().unwrap_err();
+    assert!(builder().device(CUDA, cpu(), Arc::new(HostMemory::new())).build().is_ok());
+}
+
+#[test]
+fn an_own_device_ignores_the_limit_of_the_host() {
+    let Computing { compute, memory } = Computing::by_kernels();
+    let runtime = build(CUDA, Arc::new(CudaBackend::new(compute)), memory).unwrap();
+    let device = runtime.device(CUDA).unwrap();
+    // The emulated memory does not tell its size, and the host's does not count.
+    let limit = device.default_allocator().unwrap().stats().bytes_limit;
+    assert_eq!(limit, Some(Bytes::gib(64).get()));
 }
 
 #[test]
