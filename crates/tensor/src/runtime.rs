@@ -3,6 +3,7 @@
 mod choice;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod limit;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +11,7 @@ use std::sync::{Arc, Once, OnceLock, PoisonError, RwLock};
 
 use bfc_core::sim::SimDevice;
 use bfc_core::{
-    AddressOnlyMemory, AllocatorAttributes, AllocatorChoice, Amount, BfcConfig, Bytes, DeviceId, DeviceKind,
+    AddressOnlyMemory, AllocatorAttributes, AllocatorChoice, BfcConfig, Bytes, DeviceId, DeviceKind,
     DeviceScope, Environment, EnvironmentError, HostMemory, JoinRule, MemoryKind, Plan, Pool, PoolOptions,
     PoolSettings, Registry, Span, SubAllocator, default_reserve,
 };
@@ -26,9 +27,7 @@ use crate::placement::{Placement, PlacementLog};
 use crate::predict::{DeviceProfile, DeviceRules, DryRead, DryValues};
 
 pub use self::choice::Choice;
-
-/// The limit of a host pool where the system does not tell how much memory there is (TensorFlow's default).
-const POOL_OF_UNKNOWN_MEMORY: Bytes = Bytes::gib(64);
+use self::limit::{by_environment, config_of, host_config};
 
 /// The devices of a program, with their pools, their threads and one book of accounts.
 ///
@@ -356,14 +355,9 @@ impl RuntimeBuilder {
         };
         for device in &self.devices {
             let memory = Arc::clone(&device.memory);
-            let is_of_host = memory.memory_kind().is_host_accessible();
-            let config = match (&self.config, memory.total_bytes()) {
-                (Some(config), _) => config.clone(),
-                (None, Some(total)) if !is_of_host => {
-                    BfcConfig::new(Bytes(total)).with_limit_origin("all memory of the device")
-                }
-                (None, None) if !is_of_host => host_config(None),
-                _ => config.clone(),
+            let config = match &self.config {
+                Some(config) => config.clone(),
+                None => config_of(&*memory, usable.as_ref()),
             };
             // As for devices with streams: steps given as graphs are to find the same addresses each time.
             let config = match device.backend.steps() {
@@ -599,29 +593,6 @@ impl Runtime {
 impl fmt::Debug for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Runtime").field("threads", &self.0.threads).finish_non_exhaustive()
-    }
-}
-
-/// The default configuration of a pool of host memory.
-fn host_config(usable: Option<&UsableMemory>) -> BfcConfig {
-    match usable {
-        Some(usable) => BfcConfig::new(usable.pool_limit()).with_limit_origin(usable.limit_origin()),
-        None => BfcConfig::new(POOL_OF_UNKNOWN_MEMORY)
-            .with_limit_origin("the default, as the system does not tell its memory"),
-    }
-}
-
-/// Sets the limit that the environment chooses, with its origin.
-fn by_environment(config: BfcConfig, limit: Amount, usable: Option<&UsableMemory>) -> BfcConfig {
-    let whole = usable.map(|usable| usable.bytes);
-    let bytes = match limit {
-        Amount::Bytes(bytes) => Some(bytes),
-        share => whole.map(|whole| share.of(whole)),
-    };
-    match bytes {
-        Some(bytes) => config.with_limit(bytes).with_limit_origin("HIGHWATER_POOL_LIMIT"),
-        // A share of an unknown memory: the registry resolves it or fails when it makes the pool.
-        None => config,
     }
 }
 

@@ -1,3 +1,4 @@
+use super::limit::POOL_OF_UNKNOWN_MEMORY;
 use super::*;
 use bfc_core::AllocatorAttributes;
 
