@@ -348,6 +348,8 @@ mod tests {
         Tensor::ones(&device, 1).unwrap();
         Tensor::ones(&device, 1).unwrap();
         assert_eq!(*told.lock().unwrap(), 2);
+        // The listener holds a tensor, and the tensor its device, which holds the listener.
+        runtime.on_placement(|_| ());
     }
 
     #[test]
