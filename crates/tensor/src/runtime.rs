@@ -3,17 +3,18 @@
 mod choice;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod environment;
 mod limit;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Once, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use bfc_core::sim::SimDevice;
 use bfc_core::{
-    AddressOnlyMemory, AllocatorAttributes, AllocatorChoice, BfcConfig, Bytes, DeviceId, DeviceKind,
-    DeviceScope, Environment, EnvironmentError, HostMemory, JoinRule, MemoryKind, Plan, Pool, PoolOptions,
-    PoolSettings, Registry, Span, SubAllocator, default_reserve,
+    AllocatorAttributes, AllocatorChoice, BfcConfig, Bytes, DeviceId, DeviceKind, DeviceScope, Environment,
+    EnvironmentError, HostMemory, JoinRule, MemoryKind, Plan, Pool, PoolOptions, PoolSettings, Registry,
+    Span, SubAllocator, default_reserve,
 };
 use highwater_tracking::{Tracker, UsableMemory};
 
@@ -27,7 +28,8 @@ use crate::placement::{Placement, PlacementLog};
 use crate::predict::{DeviceProfile, DeviceRules, DryRead, DryValues};
 
 pub use self::choice::Choice;
-use self::limit::{by_environment, config_of, host_config};
+use self::environment::read_environment;
+use self::limit::{by_environment, config_of, host_addresses, host_config};
 
 /// The devices of a program, with their pools, their threads and one book of accounts.
 ///
@@ -396,19 +398,6 @@ fn plan_for(plans: &BTreeMap<DeviceScope, Arc<Plan>>, id: DeviceId) -> Option<Ar
     plans.iter().find(|(scope, _)| scope.includes(id)).map(|(_, plan)| Arc::clone(plan))
 }
 
-/// What stands for a machine's memory in a dry run: as far as there is some, and without an end where the system promises more
-/// than there is.
-fn host_addresses(profile: &DeviceProfile) -> AddressOnlyMemory {
-    let mut addresses = AddressOnlyMemory::new();
-    if let Some(total) = profile.memory() {
-        addresses = addresses.with_total(total);
-    }
-    match profile.bound() {
-        Some(bound) => addresses.with_limit(bound),
-        None => addresses,
-    }
-}
-
 /// Lets recordings of a tracker tell of the regions that a device's pool takes and gives back.
 fn record_regions(tracker: &Arc<Tracker>, registry: &Registry, id: DeviceId, kind: MemoryKind) -> Result<()> {
     let record = |taken| {
@@ -594,18 +583,6 @@ impl fmt::Debug for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Runtime").field("threads", &self.0.threads).finish_non_exhaustive()
     }
-}
-
-/// Reads the process's environment. The first call prints a warning for each unknown variable.
-fn read_environment() -> Result<Environment, EnvironmentError> {
-    static WARNED: Once = Once::new();
-    let environment = Environment::read()?;
-    WARNED.call_once(|| {
-        for unknown in environment.unknown() {
-            eprintln!("warning: {unknown}");
-        }
-    });
-    Ok(environment)
 }
 
 /// Why a device that is not `cpu:0` or `dry:0` cannot be used.

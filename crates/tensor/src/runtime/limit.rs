@@ -1,7 +1,9 @@
-//! The default limits of pools, and where they come from.
+//! The default limits of pools, where they come from, and the addresses of dry runs.
 
-use bfc_core::{Amount, BfcConfig, Bytes, SubAllocator};
+use bfc_core::{AddressOnlyMemory, Amount, BfcConfig, Bytes, SubAllocator};
 use highwater_tracking::UsableMemory;
+
+use crate::predict::DeviceProfile;
 
 /// The limit of a pool where nothing tells how much memory there is (TensorFlow's default).
 pub(super) const POOL_OF_UNKNOWN_MEMORY: Bytes = Bytes::gib(64);
@@ -37,5 +39,17 @@ pub(super) fn config_of(memory: &dyn SubAllocator, usable: Option<&UsableMemory>
     match memory.total_bytes() {
         Some(total) => BfcConfig::new(Bytes(total)).with_limit_origin("all memory of the device"),
         None => host_config(None),
+    }
+}
+
+/// The addresses that stand for a machine's memory in a dry run: bounded by what the profile tells, and otherwise without an end.
+pub(super) fn host_addresses(profile: &DeviceProfile) -> AddressOnlyMemory {
+    let mut addresses = AddressOnlyMemory::new();
+    if let Some(total) = profile.memory() {
+        addresses = addresses.with_total(total);
+    }
+    match profile.bound() {
+        Some(bound) => addresses.with_limit(bound),
+        None => addresses,
     }
 }
