@@ -2,17 +2,15 @@
 
 use self::by_leaf::ByLeaf;
 pub(crate) use self::by_leaf::Cursor;
-use super::edge::LeafId;
-use crate::dtype::DType;
+use crate::shape::DType;
 use crate::tensor::Tensor;
+use crate::tensor::edge::LeafId;
 
 mod by_leaf;
 mod clip;
 mod split;
 mod sum;
 mod unknown;
-
-pub use unknown::{UnknownGradient, UnknownGradients};
 
 /// The gradients that a backward pass computed, for each leaf that the loss depends on.
 ///

@@ -12,11 +12,11 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::edge::{GradEdge, LeafId, Target};
 use super::node::{Node, next_number};
 use crate::error::{Error, Result};
-use crate::shared::Shared;
+use crate::storage::shared::Shared;
 use crate::tensor::Tensor;
+use crate::tensor::edge::{GradEdge, LeafId, Target};
 
 /// The number of the latest change that left readers behind; 0 if there was none.
 static LATEST: AtomicU64 = AtomicU64::new(0);

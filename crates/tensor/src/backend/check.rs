@@ -13,20 +13,17 @@
 //! Each backend compares the values of indices with the size of the axis before it writes.
 
 mod elements;
-mod error;
 mod fast;
 mod operand;
 mod products;
 mod rows;
 mod windows;
 
-pub use self::error::{OperandError, OperandFault};
-
 use self::operand::Rules;
 use super::{Kernel, Workspace};
-use crate::context::OpContext;
 use crate::device::Device;
 use crate::error::Result;
+use crate::op::OpContext;
 use crate::storage::{View, ViewMut};
 
 /// Proof that the operands of a call to a [`Backend`](super::Backend) passed the check. Only this module makes one.
@@ -47,7 +44,7 @@ impl Checked {
 /// [`Error::Operand`](crate::Error::Operand) and errors about kernel parameters, before anything is written; else as
 /// [`Backend::run`](super::Backend::run).
 #[inline(always)]
-pub(super) fn run(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
+pub(crate) fn run(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
     if fast::fits(ctx.device(), &kernel) {
         return ctx.backend().run(ctx.op(), kernel, Checked(()));
     }
@@ -58,7 +55,7 @@ pub(super) fn run(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
 ///
 /// # Errors
 /// As [`run`], before anything is written.
-pub(super) fn kernel(ctx: &OpContext<'_>, kernel: &Kernel<'_>) -> Result<()> {
+pub(crate) fn kernel(ctx: &OpContext<'_>, kernel: &Kernel<'_>) -> Result<()> {
     check(ctx.op(), ctx.device(), kernel)
 }
 

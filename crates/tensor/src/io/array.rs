@@ -7,12 +7,10 @@ use std::io;
 use bfc_core::Category;
 
 use crate::backend::check;
-use crate::context::OpContext;
-use crate::device::{Device, Place};
-use crate::dtype::{DType, Element};
+use crate::device::{Device, Place, PlacementReason};
 use crate::error::{Error, Result};
-use crate::placement::PlacementReason;
-use crate::shape::{IntoShape, Shape};
+use crate::op::OpContext;
+use crate::shape::{DType, Element, IntoShape, Shape};
 use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
 

@@ -7,9 +7,8 @@ use super::axes::AxisSet;
 use super::reduce;
 use crate::autograd::Saved;
 use crate::backend::Reduce;
-use crate::context::OpContext;
 use crate::error::{Error, Result};
-use crate::op::{Op, apply};
+use crate::op::{Op, OpContext, apply};
 use crate::shape::{IntoShape, Shape};
 use crate::tensor::Tensor;
 
@@ -111,7 +110,7 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::Runtime;
+    use crate::device::Runtime;
 
     #[test]
     fn broadcasting_takes_no_memory_and_its_gradient_counts_the_repetitions() {

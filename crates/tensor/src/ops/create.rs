@@ -4,12 +4,10 @@ use bfc_core::{AllocationAttributes, Category};
 
 use super::unary::holds;
 use crate::backend::{Kernel, check};
-use crate::context::OpContext;
-use crate::device::{Device, DeviceAllocator, Place};
-use crate::dtype::{DType, Element, Scalar};
+use crate::device::{Device, DeviceAllocator, Place, PlacementReason};
 use crate::error::{Error, Result};
-use crate::placement::PlacementReason;
-use crate::shape::{IntoShape, Shape};
+use crate::op::OpContext;
+use crate::shape::{DType, Element, IntoShape, Scalar, Shape};
 use crate::storage::ViewMut;
 use crate::tensor::Tensor;
 
@@ -60,7 +58,7 @@ fn filled(
 }
 
 /// A tensor of the host's values, in logical order.
-pub(super) fn uploaded<T: Element>(
+pub(crate) fn uploaded<T: Element>(
     op: &'static str,
     place: &impl Place,
     shape: impl IntoShape,
@@ -254,7 +252,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::runtime::Runtime;
+    use crate::device::Runtime;
 
     fn cpu() -> Device {
         Runtime::builder().threads(1).build().unwrap().cpu().unwrap()

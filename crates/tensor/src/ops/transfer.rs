@@ -5,10 +5,9 @@ use bfc_core::Category;
 use super::create::{TensorOptions, create};
 use crate::autograd::Saved;
 use crate::backend::check;
-use crate::context::OpContext;
 use crate::device::Device;
 use crate::error::Result;
-use crate::op::{Op, apply};
+use crate::op::{Op, OpContext, apply};
 use crate::tensor::Tensor;
 
 /// y = x on another device; ∂L/∂x is ∂L/∂y, copied back.
@@ -67,8 +66,8 @@ impl Tensor {
 
 #[cfg(test)]
 mod tests {
+    use crate::device::Runtime;
     use crate::error::Error;
-    use crate::runtime::Runtime;
     use crate::tensor::Tensor;
 
     #[test]

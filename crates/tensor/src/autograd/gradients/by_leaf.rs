@@ -1,10 +1,10 @@
 //! Tensors by leaf, in the order of the leaves.
 
-use crate::autograd::LeafId;
-use crate::dtype::DType;
 use crate::error::Result;
-use crate::spare::{self, Spare};
+use crate::shape::DType;
+use crate::storage::spare::{self, Spare};
 use crate::tensor::Tensor;
+use crate::tensor::edge::LeafId;
 
 /// A sorted list, largest leaf first. A backward pass comes to the leaves about in that order, and an optimiser takes the
 /// gradients out from the smallest on: both at the end of the list, so that nothing else has to move.
@@ -173,7 +173,7 @@ impl Drop for ByLeaf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::Runtime;
+    use crate::device::Runtime;
 
     #[test]
     fn a_gradient_of_what_a_leaf_was_is_found_wherever_it_stands() {

@@ -1,12 +1,10 @@
 //! Operands as the check compares them, and the comparisons that kernels share.
 
-use super::error::{OperandError, OperandFault};
 use crate::backend::Workspace;
 use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::{Error, OperandError, OperandFault, Result};
 use crate::layout::Layout;
-use crate::shape::Shape;
+use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 
 /// What all operands of a kernel have to be on, and how errors name the op.
