@@ -46,7 +46,7 @@ pub use device::{
 };
 pub use error::{DeviceFault, Error, ParseProfileError, Result, UnknownGradient, UnknownGradients};
 pub use interop::dlpack;
-pub use layout::Layout;
+pub use layout::{IntoShape, Layout};
 pub use op::{Buffer, Op, OpContext, apply, is_recording, no_grad};
 pub use ops::{
     AttentionOptions, Axes, Conv2dOptions, CrossEntropyOptions, IntoPart, IntoParts, Norm, PadMode, Part,
@@ -55,7 +55,7 @@ pub use ops::{
 pub use predict::{
     DryPeak, DryRun, DryRunOptions, LargestFit, Refused, SmallestPool, dry_run, largest_fit, smallest_pool,
 };
-pub use shape::{DType, Element, IntoShape, MAX_RANK, RawElement, Scalar, Shape};
+pub use shape::{DType, Element, MAX_RANK, RawElement, Scalar, Shape};
 pub use step::StepGraph;
 pub use storage::{Storage, View, ViewMut};
 pub use tensor::{Rng, Tensor};

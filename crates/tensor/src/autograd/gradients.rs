@@ -3,8 +3,8 @@
 use self::by_leaf::ByLeaf;
 pub(crate) use self::by_leaf::Cursor;
 use crate::shape::DType;
+use crate::storage::leaf::LeafId;
 use crate::tensor::Tensor;
-use crate::tensor::edge::LeafId;
 
 mod by_leaf;
 mod clip;

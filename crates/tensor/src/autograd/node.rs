@@ -12,10 +12,11 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::op::HeldOp;
 use crate::shape::{DType, Shape};
+use crate::storage::leaf::LeafId;
 use crate::storage::shared::{Piece, Room, Shareable, Shared};
 use crate::storage::spare::{self, Spare};
 use crate::tensor::Tensor;
-use crate::tensor::edge::{GradEdge, LeafId, Target};
+use crate::tensor::edge::{GradEdge, Target};
 
 /// Numbers nodes and [changes of leaves](super::version) in their order, from 1 on.
 pub(super) fn next_number() -> u64 {

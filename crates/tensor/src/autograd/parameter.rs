@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::op::OpContext;
 use crate::shape::DType;
 use crate::storage::ViewMut;
+use crate::storage::leaf::LeafId;
 use crate::tensor::Tensor;
-use crate::tensor::edge::LeafId;
 use crate::tensor::tape;
 
 /// The op that the memory of a new parameter is charged to.
@@ -140,7 +140,7 @@ impl Parameter {
         const OP: &str = "set_parameter";
         self.check_like(OP, values)?;
         self.update(|parameter| {
-            check::run_on(values.device(), OP, Kernel::Copy { input: values.view(), out: parameter })
+            check::run(values.device().as_ref(), OP, Kernel::Copy { input: values.view(), out: parameter })
         })
     }
 

@@ -26,7 +26,7 @@ mod workspace;
 
 use std::fmt;
 
-use bfc_core::{AddressSpace, MemoryKind};
+use bfc_core::{AddressSpace, DeviceId, MemoryKind};
 
 pub use self::check::Checked;
 pub use self::function::{
@@ -113,6 +113,16 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
     fn steps(&self) -> Option<&dyn Steps> {
         None
     }
+}
+
+/// A device as the check of a kernel sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct DeviceRef<'a> {
+    /// The device, for errors.
+    pub(crate) id: DeviceId,
+    /// The number by which buffers name the device that their memory is for.
+    pub(crate) serial: u32,
+    pub(crate) backend: &'a dyn Backend,
 }
 
 /// The error for memory that the host cannot touch: an op was given a view of another device.

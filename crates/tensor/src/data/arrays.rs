@@ -99,7 +99,8 @@ mod tests {
     use half::f16;
 
     use super::*;
-    use crate::shape::{Element, IntoShape};
+    use crate::layout::IntoShape;
+    use crate::shape::Element;
 
     fn array<T: Element>(values: &[T], shape: impl IntoShape) -> Array {
         Array::from_slice(values, shape).unwrap()

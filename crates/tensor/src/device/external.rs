@@ -8,17 +8,13 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bfc_core::{
-    AllocError, Allocation, Allocator, AllocatorSnapshot, Block, BlockError, Bytes, Category, Ledger,
-    MemoryKind, OwnerBytes, OwnerId, PoolId, Request, Stats, Tag, Verdict,
+    AllocError, Allocation, Allocator, AllocatorSnapshot, Block, BlockError, Bytes, Ledger, MemoryKind,
+    OwnerBytes, OwnerId, PoolId, Request, Stats, Tag, Verdict,
 };
 
 use crate::device::Device;
-use crate::error::{DlpackError, Error, Result};
-use crate::layout::Layout;
-use crate::shape::{DType, Element, IntoShape};
+use crate::shape::{DType, Element};
 use crate::storage::Storage;
-use crate::tensor::Tensor;
-use crate::tensor::body::Body;
 
 /// What the imports of a device come to.
 pub(crate) struct OutsideAccount {
@@ -88,6 +84,11 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
+    /// The number of bytes.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// # Safety
     /// As long as `keeper` lives, the `bytes` bytes from `address` are valid and initialised, and nobody writes them.
     pub(crate) unsafe fn new(address: u64, bytes: usize, keeper: Box<dyn Send>) -> Self {
@@ -150,64 +151,6 @@ impl Storage {
         let request = Request::new(block.bytes).with_alignment(1).with_tag(tag);
         let allocation = Allocation::new(&import, &request)?;
         Ok(Self::new(allocation, device.serial(), bytes, dtype))
-    }
-}
-
-impl Tensor {
-    /// A tensor over the elements that `owner` has: a `Vec`, an `Arc<[T]>`, a `&'static [T]` or a file mapped into memory. They
-    /// are not copied, and never written; the owner is dropped with the last tensor that looks into them. The memory
-    /// counts as input, from [outside](Device::outside_memory).
-    ///
-    /// ```
-    /// use highwater_tensor::{Device, Tensor};
-    /// let device = Device::cpu()?;
-    /// let x = Tensor::from_owner(&device, vec![1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
-    /// assert_eq!(x.sum_all()?.item::<f32>()?, 10.0);
-    /// assert_eq!(device.outside_memory().bytes_in_use, 16);
-    /// drop(x);
-    /// assert_eq!(device.outside_memory().bytes_in_use, 0);
-    /// # Ok::<(), highwater_tensor::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::ElementCount`] if the shape has not as many elements; [`Error::Dlpack`] on a device whose memory is not the
-    /// host's.
-    pub fn from_owner<T: Element>(
-        device: &Device,
-        owner: impl AsRef<[T]> + Send + 'static,
-        shape: impl IntoShape,
-    ) -> Result<Self> {
-        const OP: &str = "from_owner";
-        if !device.reads_host_memory() {
-            return Err(DlpackError::NotHostDevice { device: device.to_string() }.into());
-        }
-        let (shape, dtype) = (shape.into_shape().map_err(|error| error.in_op(OP))?, T::DTYPE);
-        let lent = Lent::of_owner(owner);
-        let elements = lent.bytes / dtype.size();
-        if shape.checked_elements() != Some(elements) {
-            return Err(Error::ElementCount { op: OP, elements, shape });
-        }
-        let layout = Layout::contiguous(OP, shape, dtype)?;
-        Self::outside(OP, device, lent, layout, dtype)
-    }
-
-    /// A tensor over memory of others, charged as input to the op in the device's account of such memory.
-    pub(crate) fn outside(
-        op: &'static str,
-        device: &Device,
-        lent: Lent,
-        layout: Layout,
-        dtype: DType,
-    ) -> Result<Self> {
-        let tag = Tag { owner: device.tracker().owner_here(op), category: Category::Input };
-        let shape = *layout.shape();
-        let storage = Storage::outside(device, lent, dtype, tag).map_err(|error| Error::Allocation {
-            op,
-            shape,
-            dtype,
-            error,
-        })?;
-        Ok(Self::from_body(Body::new(storage, layout, device.clone()).shareable()))
     }
 }
 

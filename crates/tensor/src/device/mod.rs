@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 use bfc_core::{Allocator, AllocatorAttributes, DeviceId, MemoryKind, Registry};
 use highwater_tracking::Tracker;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, DeviceRef};
 use crate::error::{Error, Result};
 
 pub use self::dry_values::DryRead;
@@ -179,6 +179,12 @@ impl Device {
     #[inline(always)]
     pub(crate) fn serial(&self) -> u32 {
         self.0.serial
+    }
+
+    /// The device as the check of kernels sees it.
+    #[inline(always)]
+    pub(crate) fn as_ref(&self) -> DeviceRef<'_> {
+        DeviceRef { id: self.0.id, serial: self.0.serial, backend: &*self.0.backend }
     }
 
     /// Whether the device computes nothing.

@@ -1,6 +1,8 @@
-//! Exchange of tensors with other libraries: DLPack and `ndarray`.
+//! Exchange of tensors with other code: DLPack, `ndarray`, and memory that other code owns.
 //!
-//! Nothing is copied on the way in through DLPack. The memory counts as external in the accounts of the device.
+//! Imports through DLPack and [`Tensor::from_owner`](crate::Tensor::from_owner) copy nothing. Their memory counts as external in the
+//! accounts of the device.
 
 pub mod dlpack;
+mod external;
 mod ndarray;

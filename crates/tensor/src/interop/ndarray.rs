@@ -5,8 +5,9 @@ use ndarray::{ArrayBase, ArrayD, Data, Dimension, IxDyn};
 
 use crate::device::Place;
 use crate::error::{Error, Result};
+use crate::layout::IntoShape;
 use crate::ops::create::uploaded;
-use crate::shape::{Element, IntoShape};
+use crate::shape::Element;
 use crate::tensor::Tensor;
 
 impl Tensor {

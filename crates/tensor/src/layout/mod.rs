@@ -1,5 +1,11 @@
 //! Layouts: where a tensor's elements lie in its buffer.
+//!
+//! A [`Layout`] is a shape with strides and an offset. Views, slices and transposed tensors differ in their layouts and share a
+//! buffer. The folder also holds the operations on shapes that can fail, such as broadcasting.
 
+mod shapes;
+
+pub use self::shapes::IntoShape;
 use crate::error::{Error, Result};
 use crate::shape::{DType, MAX_RANK, Shape};
 

@@ -6,8 +6,9 @@ use crate::autograd::{INIT as OP, Parameter};
 use crate::backend::{Compare, Distribution, Kernel, RandomKey, Unary};
 use crate::device::{Place, PlacementReason};
 use crate::error::{Error, Result};
+use crate::layout::IntoShape;
 use crate::op::{Buffer, OpContext};
-use crate::shape::{DType, IntoShape, Scalar, Shape};
+use crate::shape::{DType, Scalar, Shape};
 use crate::tensor::Rng;
 
 /// How initial values are drawn.

@@ -135,7 +135,7 @@ impl<'a> OpContext<'a> {
     /// [`Error::Operand`] for memory of another device, [`Error::ElementCount`] for another number of values; else if the
     /// transfer fails.
     pub fn upload(&self, values: &[u8], out: ViewMut<'_>) -> Result<()> {
-        check::upload(self.device, self.op, values, out)
+        check::upload(self.device.as_ref(), self.op, values, out)
     }
 
     /// Copies values of a tensor on the op's device to the host, in logical order, as raw bytes of its element type.
@@ -143,7 +143,7 @@ impl<'a> OpContext<'a> {
     /// # Errors
     /// [`Error::NoData`] on a device that computes nothing; else as [`upload`](Self::upload).
     pub fn download(&self, input: View<'_>, values: &mut [u8]) -> Result<()> {
-        check::download(self.device, self.op, input, values)
+        check::download(self.device.as_ref(), self.op, input, values)
     }
 
     /// The allocator that everything the op takes is charged through.

@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 
+use crate::tensor::Tensor;
+
 /// What becomes of ops on this thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
@@ -88,5 +90,13 @@ pub(crate) fn records(in_graph: bool) -> bool {
             }
             false
         }
+    }
+}
+
+impl Tensor {
+    /// This tensor as the result of an op that has nothing to do. As with other ops' results, no gradient flows through
+    /// it if it is made while recording is paused.
+    pub(crate) fn unchanged(&self) -> Self {
+        if is_recording() { self.clone() } else { self.detach() }
     }
 }

@@ -32,20 +32,24 @@ use crate::storage::{View, ViewMut};
 // Inlined, as is the question below, to which callers know most of the answer.
 #[inline(always)]
 pub(crate) fn run(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
-    if calculates_with_halves(&kernel) { run_halves(ctx, kernel) } else { check::run(ctx, kernel) }
+    if calculates_with_halves(&kernel) {
+        run_halves(ctx, kernel)
+    } else {
+        check::run(ctx.device().as_ref(), ctx.op(), kernel)
+    }
 }
 
 /// The same, of a kernel that computes with halves.
 #[inline(never)]
 fn run_halves(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
     // Several kernels may stand for this one: it is checked before the first of them writes.
-    check::kernel(ctx, &kernel)?;
+    check::kernel(ctx.device().as_ref(), ctx.op(), &kernel)?;
     if ctx.backend().takes_halves() { as_they_are(ctx, kernel) } else { widened(ctx, kernel) }
 }
 
 /// Runs a kernel that itself computes with halves in f32, and rounds what comes out once.
 fn as_they_are(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
-    let run = |kernel: Kernel<'_>| check::run(ctx, kernel);
+    let run = |kernel: Kernel<'_>| check::run(ctx.device().as_ref(), ctx.op(), kernel);
     match kernel {
         // What is added up in memory is not rounded each time. With a workspace it is added up elsewhere.
         Kernel::ScatterAdd { input, indices, axis, workspace: None, out } => {
@@ -110,7 +114,7 @@ fn calculates_with_halves(kernel: &Kernel<'_>) -> bool {
 
 fn widened(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
     let read = |view| Read::new(ctx, view);
-    let run = |kernel: Kernel<'_>| check::run(ctx, kernel);
+    let run = |kernel: Kernel<'_>| check::run(ctx.device().as_ref(), ctx.op(), kernel);
     match kernel {
         Kernel::Fill { .. }
         | Kernel::Arange { .. }
@@ -407,7 +411,7 @@ impl<'a> Read<'a> {
         let once = view.layout().distinct();
         let mut values = temporary(ctx, once.shape())?;
         let input = view.with_layout(&once);
-        check::run(ctx, Kernel::Copy { input, out: values.view_mut() })?;
+        check::run(ctx.device().as_ref(), ctx.op(), Kernel::Copy { input, out: values.view_mut() })?;
         let layout = values.view().layout().broadcast_to(ctx.op(), view.layout().shape())?;
         Ok(Self::Widened(values, layout))
     }
@@ -445,7 +449,11 @@ impl<'a> Write<'a> {
     fn in_place(ctx: &OpContext<'_>, out: ViewMut<'a>) -> Result<Self> {
         let mut made = Self::new(ctx, out)?;
         if let Self::Widened(values, out) = &mut made {
-            check::run(ctx, Kernel::Copy { input: out.as_view(), out: values.view_mut() })?;
+            check::run(
+                ctx.device().as_ref(),
+                ctx.op(),
+                Kernel::Copy { input: out.as_view(), out: values.view_mut() },
+            )?;
         }
         Ok(made)
     }
@@ -461,7 +469,9 @@ impl<'a> Write<'a> {
     fn finish(self, ctx: &OpContext<'_>) -> Result<()> {
         match self {
             Self::AsItIs(_) => Ok(()),
-            Self::Widened(values, out) => check::run(ctx, Kernel::Copy { input: values.view(), out }),
+            Self::Widened(values, out) => {
+                check::run(ctx.device().as_ref(), ctx.op(), Kernel::Copy { input: values.view(), out })
+            }
         }
     }
 }

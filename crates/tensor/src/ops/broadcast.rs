@@ -8,8 +8,9 @@ use super::reduce;
 use crate::autograd::Saved;
 use crate::backend::Reduce;
 use crate::error::{Error, Result};
+use crate::layout::IntoShape;
 use crate::op::{Op, OpContext, apply};
-use crate::shape::{IntoShape, Shape};
+use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 #[derive(Debug)]

@@ -6,8 +6,9 @@ use super::unary::holds;
 use crate::backend::{Kernel, check};
 use crate::device::{Device, DeviceAllocator, Place, PlacementReason};
 use crate::error::{Error, Result};
+use crate::layout::IntoShape;
 use crate::op::OpContext;
-use crate::shape::{DType, Element, IntoShape, Scalar, Shape};
+use crate::shape::{DType, Element, Scalar, Shape};
 use crate::storage::ViewMut;
 use crate::tensor::Tensor;
 
@@ -70,7 +71,9 @@ pub(crate) fn uploaded<T: Element>(
         return Err(Error::ElementCount { op, elements, shape });
     }
     let options = TensorOptions { dtype: T::DTYPE, category, ..TensorOptions::default() };
-    create(op, place, shape, options, |ctx, out| check::upload(ctx.device(), op, T::bytes_of(values), out))
+    create(op, place, shape, options, |ctx, out| {
+        check::upload(ctx.device().as_ref(), op, T::bytes_of(values), out)
+    })
 }
 
 /// A number as a tensor without axes, of another one's type and on its device, for the time of an op.

@@ -8,7 +8,8 @@ use super::supported;
 use crate::backend::{Distribution, Kernel};
 use crate::device::Place;
 use crate::error::{Error, Result};
-use crate::shape::{DType, IntoShape};
+use crate::layout::IntoShape;
+use crate::shape::DType;
 use crate::tensor::{Rng, Tensor};
 
 fn drawn(

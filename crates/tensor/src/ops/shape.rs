@@ -14,9 +14,10 @@ use super::reduce::reshaped;
 use crate::autograd::Saved;
 use crate::backend::Kernel;
 use crate::error::{Error, Result};
+use crate::layout::IntoShape;
 use crate::layout::Layout;
 use crate::op::{Op, OpContext, apply};
-use crate::shape::{IntoShape, MAX_RANK, Shape};
+use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
 /// A look that only the layout tells from the original.

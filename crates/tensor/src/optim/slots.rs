@@ -14,9 +14,9 @@ use crate::error::{Error, Result};
 use crate::op::widen::{self, rehearse};
 use crate::op::{Buffer, OpContext};
 use crate::shape::{DType, Scalar};
+use crate::storage::leaf::LeafId;
 use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
-use crate::tensor::edge::LeafId;
 
 /// A parameter and what the optimiser keeps for it.
 #[derive(Debug)]

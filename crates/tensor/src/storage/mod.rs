@@ -5,6 +5,8 @@
 //!
 //! [`shared`] and [`spare`] keep the memory of short-lived values for the next one.
 
+pub(crate) mod former;
+pub(crate) mod leaf;
 mod or_number;
 pub(crate) mod shared;
 pub(crate) mod spare;
@@ -13,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bfc_core::{Allocation, Allocator, Category, MemoryKind, Tag};
 
-use crate::autograd::version::FormerValues;
+use self::former::FormerValues;
 use crate::layout::Layout;
 use crate::shape::{DType, RawElement};
 

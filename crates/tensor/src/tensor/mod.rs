@@ -11,15 +11,15 @@ use std::ptr;
 use bfc_core::Category;
 
 use self::body::Body;
-use self::edge::{GradEdge, LeafId};
+use self::edge::GradEdge;
 pub use self::rng::Rng;
 use crate::backend::check;
 use crate::device::Device;
 use crate::device::DryRead;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::op::is_recording;
 use crate::shape::{DType, Element, Shape};
+use crate::storage::leaf::LeafId;
 use crate::storage::shared::Shared;
 use crate::storage::{Storage, View, ViewMut};
 
@@ -144,12 +144,6 @@ impl Tensor {
         Self { body: self.body.clone(), grad: None }
     }
 
-    /// This tensor as the result of an op that has nothing to do. As with other ops' results, no gradient flows through
-    /// it if it is made while recording is paused.
-    pub(crate) fn unchanged(&self) -> Self {
-        if is_recording() { self.clone() } else { self.detach() }
-    }
-
     /// Charges the buffer to another category of the memory accounts.
     #[must_use]
     pub fn with_category(self, category: Category) -> Self {
@@ -207,7 +201,7 @@ impl Tensor {
             Some(element) => {
                 bytes.chunks_exact_mut(element.len()).for_each(|to| to.copy_from_slice(&element))
             }
-            None => check::download(self.device(), OP, self.view(), bytes)?,
+            None => check::download(self.device().as_ref(), OP, self.view(), bytes)?,
         }
         Ok(raw.into_iter().map(T::from_raw).collect())
     }

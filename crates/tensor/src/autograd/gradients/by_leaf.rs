@@ -2,9 +2,9 @@
 
 use crate::error::Result;
 use crate::shape::DType;
+use crate::storage::leaf::LeafId;
 use crate::storage::spare::{self, Spare};
 use crate::tensor::Tensor;
-use crate::tensor::edge::LeafId;
 
 /// A sorted list, largest leaf first. A backward pass comes to the leaves about in that order, and an optimiser takes the
 /// gradients out from the smallest on: both at the end of the list, so that nothing else has to move.

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use super::Gradients;
 use crate::autograd::Parameter;
 use crate::error::{Error, Result, UnknownGradient, UnknownGradients};
+use crate::storage::leaf::LeafId;
 use crate::tensor::Tensor;
-use crate::tensor::edge::LeafId;
 
 impl UnknownGradient {
     fn of(gradient: &Tensor) -> Self {

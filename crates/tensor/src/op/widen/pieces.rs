@@ -57,7 +57,7 @@ pub(super) fn run<const N: usize>(
     let rows: Option<Vec<Flat>> = inputs.iter().map(|input| Flat::new(input.layout())).collect();
     let (Some(rows), true) = (rows, elements > piece && dtype.is_half()) else { return Ok(false) };
     let row = Layout::contiguous(ctx.op(), Shape::new(&[elements])?, dtype)?;
-    let run = |kernel: Kernel<'_>| check::run(ctx, kernel);
+    let run = |kernel: Kernel<'_>| check::run(ctx.device().as_ref(), ctx.op(), kernel);
     for start in (0..elements).step_by(piece) {
         let len = piece.min(elements - start);
         let shape = Shape::new(&[len])?;

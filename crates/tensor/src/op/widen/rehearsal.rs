@@ -67,7 +67,7 @@ pub(crate) fn update(
     };
     let grad = Read::new(ctx, grad)?;
     let mut wide = dtype.is_half().then(|| temporary(ctx, &shape)).transpose()?;
-    let run = |kernel: Kernel<'_>| check::run(ctx, kernel);
+    let run = |kernel: Kernel<'_>| check::run(ctx.device().as_ref(), ctx.op(), kernel);
     parameter.update(|values| match &mut wide {
         None => change(grad.view(), values),
         Some(wide) => {
