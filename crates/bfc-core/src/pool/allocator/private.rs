@@ -3,12 +3,12 @@
 use super::slow_path::Wanted;
 use super::supply::Shortfall;
 use super::{PolicyAllocator, State};
-use crate::error::AllocError;
-use crate::ledger::Tag;
+use crate::allocator::error::AllocError;
+use crate::allocator::step_memory::{StepMemory, StepRequests};
+use crate::base::ledger::Tag;
 use crate::plan::Plan;
 use crate::policy::Need;
 use crate::pool::config::ConfiguredPolicy;
-use crate::step_memory::{StepMemory, StepRequests};
 
 impl<P: ConfiguredPolicy> StepMemory for PolicyAllocator<P> {
     fn begin_run(&self, step: u64) -> bool {
