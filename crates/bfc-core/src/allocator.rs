@@ -15,7 +15,6 @@ use crate::owner::OwnerId;
 use crate::plan::PlannedCounts;
 use crate::retry::Want;
 use crate::stats::Stats;
-use crate::step_memory::StepMemory;
 use crate::streams::Stream;
 use crate::units::Bytes;
 
@@ -331,12 +330,6 @@ pub unsafe trait Allocator: Send + Sync + fmt::Debug {
     /// Called with each handle that a live [`Allocation`] lets go, after its block was given back. Wrappers that exist
     /// in great numbers use it to recycle themselves.
     fn retire(self: Arc<Self>) {}
-
-    /// Parts of the memory that steps have for themselves, where the allocator can keep such: pools that are
-    /// [planned](crate::AllocatorChoice::Planned) and have no plan from the beginning.
-    fn step_memory(&self) -> Option<&dyn StepMemory> {
-        None
-    }
 }
 
 /// Blocks that could not be given back when their [`Allocation`] was dropped. Stays 0 unless an allocator is faulty.

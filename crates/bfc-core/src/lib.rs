@@ -55,7 +55,6 @@ pub mod sim;
 mod slots;
 mod sorted;
 mod stats;
-mod step_memory;
 mod streams;
 mod sub_allocator;
 #[doc(hidden)]
@@ -94,7 +93,6 @@ pub use pool::*;
 pub use registry::*;
 pub use retry::*;
 pub use stats::{RetryStats, Stats};
-pub use step_memory::{StepMemory, StepRequests};
 pub use streams::*;
 pub use sub_allocator::SubAllocator;
 pub use units::{Bytes, GIB, KIB, MIB, ParseBytesError};

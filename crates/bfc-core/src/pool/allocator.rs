@@ -2,7 +2,6 @@
 
 mod cached;
 mod inspect;
-mod private;
 mod slow_path;
 mod supply;
 mod what_if;
@@ -26,7 +25,6 @@ use crate::plan::PlannedCounts;
 use crate::policy::{Moment, Need, NotLive, Place, Policy};
 use crate::retry::{AllocatorRetry, Want};
 use crate::stats::Stats;
-use crate::step_memory::StepMemory;
 use crate::sub_allocator::SubAllocator;
 use crate::sync::{BiasedMutex, ThreadNumber};
 use crate::units::Bytes;
@@ -423,10 +421,5 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
 
     fn plan_counts(&self) -> Option<PlannedCounts> {
         self.with_policy(|policy| policy.plan_counts())?
-    }
-
-    fn step_memory(&self) -> Option<&dyn StepMemory> {
-        let has = self.with_policy(|policy| policy.private_part().is_some()).unwrap_or(false);
-        has.then_some(self as &dyn StepMemory)
     }
 }

@@ -18,7 +18,6 @@ use crate::owner::OwnerId;
 use crate::plan::PlannedCounts;
 use crate::retry::{AllocatorRetry, Refusal, Want};
 use crate::stats::Stats;
-use crate::step_memory::StepMemory;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, ThreadNumber, lock};
 use crate::units::Bytes;
@@ -565,12 +564,6 @@ unsafe impl Allocator for StreamAllocator {
 
     fn plan_counts(&self) -> Option<PlannedCounts> {
         self.pool.plan_counts()
-    }
-
-    fn step_memory(&self) -> Option<&dyn StepMemory> {
-        // What has passed may be the room that a part needs.
-        self.poll();
-        self.pool.step_memory()
     }
 }
 
