@@ -7,7 +7,6 @@ pub(crate) mod attributes;
 pub(crate) mod error;
 pub(crate) mod oom;
 pub(crate) mod stats;
-pub(crate) mod step_memory;
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -31,7 +30,6 @@ pub use error::{
 };
 pub use oom::{Budget, Checkpoint, Holding, Holdings, OomReport, Subject, Verdict, WhatIf};
 pub use stats::{RetryStats, Stats};
-pub use step_memory::{StepMemory, StepRequests};
 
 /// The alignment that a request gets unless it asks for more, in bytes.
 pub const DEFAULT_ALIGNMENT: u64 = 64;
@@ -345,12 +343,6 @@ pub unsafe trait Allocator: Send + Sync + fmt::Debug {
     /// Called with each handle that a live [`Allocation`] lets go, after its block was given back. Wrappers that exist
     /// in great numbers use it to recycle themselves.
     fn retire(self: Arc<Self>) {}
-
-    /// Parts of the memory that steps have for themselves, where the allocator can keep such: pools that are
-    /// [planned](crate::AllocatorChoice::Planned) and have no plan from the beginning.
-    fn step_memory(&self) -> Option<&dyn StepMemory> {
-        None
-    }
 }
 
 /// Blocks that could not be given back when their [`Allocation`] was dropped. Stays 0 unless an allocator is faulty.

@@ -121,8 +121,8 @@ pub struct OomReport {
     pub free: u64,
     /// The largest free block that the request may have.
     pub largest_free: u64,
-    /// Free bytes that the request may not have, as they lie between blocks of the other [end](crate::End) of the pool, or are
-    /// kept for a [step](crate::StepMemory); 0 in pools that keep neither apart.
+    /// Free bytes that the request may not have, as they lie between blocks of the other [end](crate::End) of the pool;
+    /// 0 in pools that keep no two [`Ends`](crate::Ends) apart.
     pub other_end: u64,
     /// Why.
     pub verdict: Verdict,
@@ -173,7 +173,7 @@ impl fmt::Display for OomReport {
         }
         write!(f, ", {} free", Bytes(self.free))?;
         if self.other_end > 0 {
-            write!(f, " ({} kept for the other end or for a step)", Bytes(self.other_end))?;
+            write!(f, " ({} at the other end)", Bytes(self.other_end))?;
         }
         write!(f, ", largest free block {}", Bytes(self.largest_free))
     }

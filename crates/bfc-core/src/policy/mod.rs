@@ -14,10 +14,8 @@ pub(crate) mod region_table;
 use std::fmt;
 
 use crate::allocator::Request;
-use crate::allocator::step_memory::StepRequests;
 use crate::base::memory::Span;
 use crate::base::units::round_up;
-use crate::plan::Plan;
 
 pub use auto_growth::*;
 pub use bfc::*;
@@ -253,7 +251,7 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
         self.largest_free_bytes()
     }
 
-    /// Free bytes that a need at this end may not have, as they lie between blocks of the other end or are kept for a step.
+    /// Free bytes that a need at this end may not have, as they lie between blocks of the other end.
     fn free_bytes_kept_from(&self, end: End) -> u64 {
         let _ = end;
         0
@@ -324,11 +322,6 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// What is kept for a step, for policies that can: see [`StepMemory`](crate::StepMemory).
-    fn private_part(&mut self) -> Option<&mut dyn PrivatePart> {
-        None
-    }
-
     /// Checks everything that must hold between two calls, in time proportional to the number of pieces.
     ///
     /// # Errors
@@ -337,25 +330,6 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
 
     /// A copy, for what-ifs.
     fn boxed_clone(&self) -> Box<dyn Policy>;
-}
-
-/// A part of a policy's space that is kept for a step, and for nobody else.
-pub trait PrivatePart {
-    /// As [`StepMemory::begin_run`](crate::StepMemory::begin_run).
-    fn begin_run(&mut self, step: u64) -> bool;
-
-    /// As [`StepMemory::end_run`](crate::StepMemory::end_run).
-    fn end_run(&mut self, step: u64) -> Option<StepRequests>;
-
-    /// From now on the step follows the plan. `None`, and nothing has changed, if it cannot; false if there is no room for it yet: the
-    /// next region that is added is for it.
-    fn keep(&mut self, step: u64, plan: &Plan) -> Option<bool>;
-
-    /// Whether the plan has its room.
-    fn is_kept(&self) -> bool;
-
-    /// As [`StepMemory::forget`](crate::StepMemory::forget).
-    fn forget(&mut self, step: u64);
 }
 
 /// `bytes` in whole granules; `None` if a block of that size could leave the address space once it is aligned. Both

@@ -16,13 +16,11 @@ use std::sync::Arc;
 use crate::plan::Plan;
 use crate::policy::{End, Need, Place, Policy};
 use intruders::Intruders;
-use private::Private;
 use script::{Entry, Script};
 
 mod intruders;
 mod policy;
 mod pool;
-mod private;
 mod range;
 mod script;
 
@@ -100,10 +98,6 @@ pub struct PlannedCounts {
 #[derive(Clone, Debug)]
 pub struct Planned<P> {
     script: Arc<Script>,
-    /// How many numbers of blocks are the plan's; those of the fallback come after them.
-    numbers: u32,
-    /// Plans that come and go, if it is not the one from the beginning.
-    private: Option<Private>,
     /// By entry of the script.
     slots: Vec<Slot>,
     /// How many allocations of the plan have passed in this step.
@@ -133,15 +127,8 @@ impl<P: Policy> Planned<P> {
     /// Follows `plan`, and serves the rest by `fallback`, which should hold nothing yet.
     #[must_use]
     pub fn new(plan: &Plan, fallback: P) -> Self {
-        let mut planned = Self::with_script(Script::new(plan), fallback);
-        planned.take_range();
-        planned
-    }
-
-    fn with_script(script: Script, fallback: P) -> Self {
-        Self {
-            numbers: script.len(),
-            private: None,
+        let script = Script::new(plan);
+        let mut planned = Self {
             slots: vec![Slot::Free; script.entries.len()],
             script: Arc::new(script),
             position: 0,
@@ -156,7 +143,9 @@ impl<P: Policy> Planned<P> {
             admit_guest: false,
             counts: PlannedCounts::default(),
             fallback,
-        }
+        };
+        planned.take_range();
+        planned
     }
 
     /// The policy that serves what departs from the plan.

@@ -2,7 +2,6 @@
 
 mod cached;
 mod inspect;
-mod private;
 mod slow_path;
 mod supply;
 mod what_if;
@@ -20,7 +19,6 @@ use crate::accounting::retry::{AllocatorRetry, Want};
 use crate::allocator::error::{AllocError, BlockError};
 use crate::allocator::oom::{OomReport, Verdict};
 use crate::allocator::stats::Stats;
-use crate::allocator::step_memory::StepMemory;
 use crate::allocator::{Allocator, AllocatorSnapshot, Request};
 use crate::base::ledger::{Category, Ledger, OwnerBytes, Tag};
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
@@ -423,10 +421,5 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
 
     fn plan_counts(&self) -> Option<PlannedCounts> {
         self.with_policy(|policy| policy.plan_counts())?
-    }
-
-    fn step_memory(&self) -> Option<&dyn StepMemory> {
-        let has = self.with_policy(|policy| policy.private_part().is_some()).unwrap_or(false);
-        has.then_some(self as &dyn StepMemory)
     }
 }

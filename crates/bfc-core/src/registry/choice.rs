@@ -26,8 +26,8 @@ pub enum AllocatorChoice {
     Buddy,
     /// Best fit in regions that are as large as requests need, as in Paddle's auto-growth strategy.
     AutoGrowth,
-    /// Blocks where a plan has put them: the pool's, or where it has none, that of a [step](crate::StepMemory) that asks for a part of
-    /// its own. What departs from the plan is served by best fit with coalescing.
+    /// Blocks where a plan has put them. What departs from the plan, and all of it where a pool has none, is served by best
+    /// fit with coalescing.
     Planned,
     /// Best fit with coalescing, every block between canaries. Only for memory that the host can read.
     Guard,

@@ -12,7 +12,6 @@ use crate::allocator::attributes::AllocationAttributes;
 use crate::allocator::error::{AllocError, BlockError, RecordError, SourceError};
 use crate::allocator::oom::{OomReport, Verdict};
 use crate::allocator::stats::Stats;
-use crate::allocator::step_memory::StepMemory;
 use crate::allocator::{Allocator, AllocatorSnapshot, Request};
 use crate::base::ledger::{Ledger, OwnerBytes, Tag};
 use crate::base::memory::{AddressSpace, Block, MemoryKind, Span};
@@ -565,12 +564,6 @@ unsafe impl Allocator for StreamAllocator {
 
     fn plan_counts(&self) -> Option<PlannedCounts> {
         self.pool.plan_counts()
-    }
-
-    fn step_memory(&self) -> Option<&dyn StepMemory> {
-        // What has passed may be the room that a part needs.
-        self.poll();
-        self.pool.step_memory()
     }
 }
 

@@ -117,9 +117,7 @@ impl OomReport {
             },
             Verdict::Fragmented if self.free >= self.rounded && self.other_end > 0 => {
                 let (free, kept) = (Bytes(self.free), Bytes(self.other_end));
-                format!(
-                    "fragmented, {free} are free, but {kept} of them kept for the other end or for a step"
-                )
+                format!("fragmented, {free} are free, but {kept} of them between blocks of the other end")
             }
             Verdict::Fragmented if self.free >= self.rounded => {
                 format!("fragmented, {} are free but not in one piece", Bytes(self.free))

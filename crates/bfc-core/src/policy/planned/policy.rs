@@ -2,7 +2,7 @@
 
 use super::{Planned, PlannedCounts, Slot};
 use crate::base::memory::Span;
-use crate::policy::{End, Inconsistent, Moment, Need, NotAdded, NotLive, Piece, Place, Policy, PrivatePart};
+use crate::policy::{End, Inconsistent, Moment, Need, NotAdded, NotLive, Piece, Place, Policy};
 
 impl<P: Policy + Clone> Policy for Planned<P> {
     fn name(&self) -> &'static str {
@@ -15,9 +15,6 @@ impl<P: Policy + Clone> Policy for Planned<P> {
 
     #[inline]
     fn place(&mut self, need: &Need) -> Option<Place> {
-        if self.is_closed() {
-            return self.place_closed(need);
-        }
         match self.follow(need) {
             Some(place) => Some(place),
             None => self.depart(need),
@@ -26,12 +23,13 @@ impl<P: Policy + Clone> Policy for Planned<P> {
 
     #[inline]
     fn placed(&self, slot: u32) -> Option<Place> {
-        if slot < self.numbers {
+        let slots = self.script.len();
+        if slot < slots {
             let span = self.span_of(slot)?;
             let range = self.range?;
             return Some(Place { address: range.address + span.address, bytes: span.bytes, slot });
         }
-        let place = self.fallback.placed(slot - self.numbers)?;
+        let place = self.fallback.placed(slot - slots)?;
         let is_range = self.range.is_some_and(|range| range.slot == place.slot);
         (!is_range).then_some(Place { slot, ..place })
     }
@@ -42,12 +40,17 @@ impl<P: Policy + Clone> Policy for Planned<P> {
             Some(state @ Slot::Expected) => {
                 *state = Slot::Free;
                 self.live -= 1;
+                Ok(())
             }
-            Some(_) => self.free_intruder(slot)?,
-            None => self.free_beside(slot, freed_at)?,
+            Some(_) => self.free_intruder(slot),
+            None => {
+                let in_fallback = slot - self.script.len();
+                if self.range.is_some_and(|range| range.slot == in_fallback) {
+                    return Err(NotLive { slot });
+                }
+                self.fallback.free(in_fallback, freed_at).map_err(|_| NotLive { slot })
+            }
         }
-        self.note_free(slot);
-        Ok(())
     }
 
     fn add_region(&mut self, span: Span, join: bool) -> Result<(), NotAdded> {
@@ -58,8 +61,7 @@ impl<P: Policy + Clone> Policy for Planned<P> {
 
     fn idle_bytes(&self) -> u64 {
         let idle = self.fallback.idle_bytes();
-        let range = self.range.filter(|_| self.live == 0 && !self.is_private());
-        let Some(range) = range else { return idle };
+        let Some(range) = self.range.filter(|_| self.live == 0) else { return idle };
         // The range's region, if nothing else lies in it.
         let mut home = None;
         let mut others = 0;
@@ -113,7 +115,11 @@ impl<P: Policy + Clone> Policy for Planned<P> {
     }
 
     fn free_bytes(&self, freed_before: Option<u64>) -> u64 {
-        self.fallback.free_bytes(freed_before) + self.free_in_range()
+        let mut free = self.fallback.free_bytes(freed_before);
+        if let Some(range) = self.range {
+            self.pieces(range, |span, slot| free += if slot.is_none() { span.bytes } else { 0 });
+        }
+        free
     }
 
     /// A need that the plan expects may find its place free while a smaller one finds no room beside the plan.
@@ -132,7 +138,7 @@ impl<P: Policy + Clone> Policy for Planned<P> {
 
     /// A range in which nothing lies counts with what it joins: it is handed back for a need without other room.
     fn largest_obtainable_bytes(&self) -> u64 {
-        let Some(range) = self.range.filter(|_| self.live == 0 && !self.is_private()) else {
+        let Some(range) = self.range.filter(|_| self.live == 0) else {
             return self.fallback.largest_obtainable_bytes().max(self.largest_hole());
         };
         // Only the fallback knows what it joins. Asked between two steps while somebody waits, so a copy is not too dear.
@@ -143,17 +149,16 @@ impl<P: Policy + Clone> Policy for Planned<P> {
     }
 
     fn free_bytes_kept_from(&self, end: End) -> u64 {
-        let kept = if self.is_private() { self.free_in_range() } else { 0 };
-        self.fallback.free_bytes_kept_from(end) + kept
+        self.fallback.free_bytes_kept_from(end)
     }
 
     fn visit(&self, visit: &mut dyn FnMut(Piece)) {
-        let numbers = self.numbers;
+        let slots = self.script.len();
         self.fallback.visit(&mut |piece| match self.range {
             Some(range) if piece.slot == Some(range.slot) => {
                 self.pieces(range, |span, slot| visit(Piece::new(piece.region, span, slot)));
             }
-            _ => visit(Piece { slot: piece.slot.and_then(|slot| slot.checked_add(numbers)), ..piece }),
+            _ => visit(Piece { slot: piece.slot.and_then(|slot| slot.checked_add(slots)), ..piece }),
         });
     }
 
@@ -167,7 +172,7 @@ impl<P: Policy + Clone> Policy for Planned<P> {
 
     fn region_bytes(&self, rounded: u64, planned: u64) -> u64 {
         let bytes = self.fallback.region_bytes(rounded, planned);
-        if self.range.is_some() || self.no_room || self.script.capacity == 0 {
+        if self.range.is_some() || self.no_room {
             return bytes;
         }
         // The range, and room beside it for the need that is not the plan's.
@@ -244,25 +249,12 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         Some(self.counts())
     }
 
-    fn private_part(&mut self) -> Option<&mut dyn PrivatePart> {
-        if self.is_private() { Some(self) } else { None }
-    }
-
     fn boxed_clone(&self) -> Box<dyn Policy> {
         Box::new(self.clone())
     }
 }
 
 impl<P: Policy> Planned<P> {
-    /// Frees a block of the fallback.
-    fn free_beside(&mut self, slot: u32, freed_at: u64) -> Result<(), NotLive> {
-        let in_fallback = slot.checked_sub(self.numbers).ok_or(NotLive { slot })?;
-        if self.range.is_some_and(|range| range.slot == in_fallback) {
-            return Err(NotLive { slot });
-        }
-        self.fallback.free(in_fallback, freed_at).map_err(|_| NotLive { slot })
-    }
-
     #[cold]
     fn free_intruder(&mut self, slot: u32) -> Result<(), NotLive> {
         let span = self.span_of(slot).ok_or(NotLive { slot })?;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::{Planned, PlannedCounts};
 use crate::base::units::Bytes;
 use crate::plan::Plan;
-use crate::policy::Policy;
 use crate::policy::bfc::{Bfc, BfcOptions};
 use crate::pool::{ConfiguredPolicy, PolicyAllocator, PoolConfig};
 
@@ -13,8 +12,8 @@ use crate::pool::{ConfiguredPolicy, PolicyAllocator, PoolConfig};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PlannedOptions<O = BfcOptions> {
-    /// What to follow; with none, the plans of [steps](crate::StepMemory) that come and go.
-    pub plan: Option<Arc<Plan>>,
+    /// What to follow.
+    pub plan: Arc<Plan>,
     /// What can be chosen of the fallback.
     pub fallback: O,
 }
@@ -23,22 +22,7 @@ impl<O> PlannedOptions<O> {
     /// Follows `plan`, with these options of the fallback.
     #[must_use]
     pub const fn new(plan: Arc<Plan>, fallback: O) -> Self {
-        Self { plan: Some(plan), fallback }
-    }
-
-    /// Follows the plans of [steps](crate::StepMemory), and none until there is such a step, with these options of the fallback.
-    #[must_use]
-    pub const fn for_steps(fallback: O) -> Self {
-        Self { plan: None, fallback }
-    }
-}
-
-impl<O> PlannedOptions<O> {
-    fn policy<P: Policy>(&self, fallback: P) -> Planned<P> {
-        match &self.plan {
-            Some(plan) => Planned::new(plan, fallback),
-            None => Planned::without_plan(fallback),
-        }
+        Self { plan, fallback }
     }
 }
 
@@ -86,11 +70,11 @@ unsafe impl<P: ConfiguredPolicy + Clone> ConfiguredPolicy for Planned<P> {
     type Options = PlannedOptions<P::Options>;
 
     fn configured(options: &Self::Options) -> Self {
-        options.policy(P::configured(&options.fallback))
+        Self::new(&options.plan, P::configured(&options.fallback))
     }
 
     fn configured_to_grow(options: &Self::Options) -> Self {
-        options.policy(P::configured_to_grow(&options.fallback))
+        Self::new(&options.plan, P::configured_to_grow(&options.fallback))
     }
 }
 

@@ -30,11 +30,6 @@ impl<P: Policy> Planned<P> {
 
     /// Hands the planned range back to the fallback, if nothing lies in it; whether it did.
     pub(super) fn hand_range_back(&mut self) -> bool {
-        if self.is_private() { false } else { self.release_range() }
-    }
-
-    /// The same for a range of either sort.
-    pub(super) fn release_range(&mut self) -> bool {
         if self.live > 0 {
             return false;
         }
@@ -43,10 +38,10 @@ impl<P: Policy> Planned<P> {
         true
     }
 
-    /// The largest piece of the range that holds nothing and that anyone may have, or 0.
+    /// The largest piece of the range that holds nothing, or 0.
     pub(super) fn largest_hole(&self) -> u64 {
         let mut largest = 0;
-        if let Some(range) = self.range.filter(|_| !self.is_private()) {
+        if let Some(range) = self.range {
             self.pieces(range, |span, slot| {
                 largest = if slot.is_none() { span.bytes.max(largest) } else { largest }
             });
@@ -78,17 +73,17 @@ impl<P: Policy> Planned<P> {
             return self.fallback.merge_until_fit(need);
         }
         // A guest bears the number of a block that is not live.
-        self.admit_guest =
-            !self.is_private() && self.slots.contains(&Slot::Free) && self.hole(need).is_some();
+        self.admit_guest = self.slots.contains(&Slot::Free) && self.hole(need).is_some();
         self.admit_guest
     }
 
     /// Places a block outside of the plan.
     pub(super) fn place_aside(&mut self, need: &Need) -> Option<Place> {
+        let slots = self.script.len();
         let place = self.fallback.place(need);
         if let Some(place) = place {
             self.unmet = None;
-            if let Some(slot) = place.slot.checked_add(self.numbers) {
+            if let Some(slot) = place.slot.checked_add(slots) {
                 return Some(Place { slot, ..place });
             }
             self.free_in_fallback(place.slot);
@@ -127,15 +122,6 @@ impl<P: Policy> Planned<P> {
             }
         });
         found
-    }
-
-    /// Bytes of the range in which nothing lies.
-    pub(super) fn free_in_range(&self) -> u64 {
-        let mut free = 0;
-        if let Some(range) = self.range {
-            self.pieces(range, |span, slot| free += if slot.is_none() { span.bytes } else { 0 });
-        }
-        free
     }
 
     /// Shows the range piece by piece, with the slot of what is live there.

@@ -1,7 +1,7 @@
 //! A plan made ready to be followed: what to expect at each allocation, and who must be gone by then.
 
 use crate::plan::Plan;
-use crate::policy::{GRANULE, Need};
+use crate::policy::Need;
 
 /// One allocation of the step.
 #[derive(Clone, Copy, Debug)]
@@ -42,11 +42,6 @@ pub(super) struct Script {
 
 impl Script {
     pub(super) const NOWHERE: u64 = u64::MAX;
-
-    /// A step that asks for nothing.
-    pub(super) const fn empty() -> Self {
-        Self { entries: Vec::new(), due: Vec::new(), granule: GRANULE, alignment: GRANULE, capacity: 0 }
-    }
 
     pub(super) fn new(plan: &Plan) -> Self {
         let blocks = plan.blocks();

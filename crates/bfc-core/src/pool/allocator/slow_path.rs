@@ -156,7 +156,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Gives idle regions back if a larger one in their place could hold what is wanted; whether there were any.
-    pub(super) fn release_for(&self, state: &mut State<P>, wanted: &Wanted) -> bool {
+    fn release_for(&self, state: &mut State<P>, wanted: &Wanted) -> bool {
         self.has_place_for(state, wanted) && self.release_idle(state, 0) > 0
     }
 
@@ -212,14 +212,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// `hope` is whether waiting could help a request that may be met at all.
     #[cold]
-    pub(super) fn refuse(
-        &self,
-        state: &State<P>,
-        wanted: &Wanted,
-        cause: Shortfall,
-        hope: bool,
-        last: bool,
-    ) -> Refusal {
+    fn refuse(&self, state: &State<P>, wanted: &Wanted, cause: Shortfall, hope: bool, last: bool) -> Refusal {
         let wait = wanted.rounded <= self.config.limit && hope;
         let error = match cause {
             Shortfall::Source(error) if !matches!(error, SourceError::Exhausted { .. }) => {
