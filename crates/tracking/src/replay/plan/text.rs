@@ -26,9 +26,9 @@ use std::io::{self, BufRead, Write};
 
 use bfc_core::{BlockConstraint, Gap, Lifetime, Plan, PlanBlock, PlanError};
 
-use crate::file_kind::FileKind;
-use crate::lean;
-use crate::trace::limits::held_limit;
+use crate::files::FileKind;
+use crate::files::lean;
+use crate::files::lean::held_limit;
 use crate::trace::{TraceProblem, lines};
 
 /// The first line: what the file is, and the version of its format.

@@ -3,7 +3,7 @@
 use bfc_core::{Category, OwnerId};
 
 use super::Sizes;
-use crate::totals::Class;
+use crate::account::totals::Class;
 
 /// See the module's text. All of it changes together, under one lock.
 #[derive(Debug)]

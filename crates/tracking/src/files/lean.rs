@@ -1,4 +1,13 @@
-//! Vectors that waste little memory while they grow, for readers whose memory is limited.
+//! The memory of readers: a limit in proportion to the file, and vectors that waste little of it while they grow.
+
+/// How many bytes a reader may hold for each byte of a file, once decompressed, whatever its limit.
+const HELD_PER_BYTE: u64 = 8;
+
+/// How many bytes a reader may hold after it read `input_bytes`, if its limit is `held_bytes`.
+pub(crate) const fn held_limit(held_bytes: u64, input_bytes: u64) -> u64 {
+    let of_input = input_bytes.saturating_mul(HELD_PER_BYTE);
+    if held_bytes > of_input { held_bytes } else { of_input }
+}
 
 /// Appends an item. A full vector grows by a quarter, where [`Vec::push`] doubles it.
 pub(crate) fn push<T>(items: &mut Vec<T>, item: T) {

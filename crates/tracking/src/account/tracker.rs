@@ -8,14 +8,14 @@ use bfc_core::sync::atomic::{AtomicBool, Ordering};
 use bfc_core::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
 use bfc_core::{Allocator, Bytes, LastResort, MemoryKind, OwnerId, Span};
 
-use crate::allocator::TrackingAllocator;
-use crate::books::{Books, Seated};
-use crate::context::{FrameGuard, enter_op, running_op_of};
+use super::allocator::TrackingAllocator;
+use super::books::{Books, Seated};
+use super::context::{FrameGuard, enter_op, running_op_of};
+use super::saved::Saves;
+use super::totals::{Figures, OpTotals, ThreadTotals};
 use crate::record::{Recording, RunFacts, Written};
 use crate::report::Report;
-use crate::saved::Saves;
 use crate::scope::here;
-use crate::totals::{Figures, OpTotals, ThreadTotals};
 
 /// Keeps account of the ops of one device.
 ///

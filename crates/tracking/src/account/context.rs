@@ -13,8 +13,8 @@ use std::thread_local;
 #[cfg(shuttle)]
 use shuttle::thread_local;
 
+use super::tracker::Execution;
 use crate::scope::{NotSend, Place, PlaceGuard, here};
-use crate::tracker::Execution;
 
 /// One entry of a thread's stack of running ops.
 #[derive(Debug)]

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use crate::report::{OpRow, PeakRow, PoolRow, Report, ScopeRow, ThreadRow};
+use super::table::{Table, bytes, count, duration, share};
+use super::{OpRow, PeakRow, PoolRow, Report, ScopeRow, ThreadRow};
 use crate::scope::Phase;
-use crate::table::{Table, bytes, count, duration, share};
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

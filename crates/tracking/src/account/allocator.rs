@@ -20,11 +20,11 @@ use bfc_core::{
 };
 
 use self::counts::Counts;
-use crate::books::{Books, Seated};
-use crate::budget::allocate_within;
-use crate::local::LocalBlocks;
+use super::books::{Books, Seated};
+use super::budget::allocate_within;
+use super::local::LocalBlocks;
+use super::totals::Figures;
 use crate::record::Recorder;
-use crate::totals::Figures;
 
 /// What a [`TrackingAllocator`] has counted, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

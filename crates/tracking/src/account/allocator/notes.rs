@@ -4,8 +4,8 @@ use bfc_core::sync::lock;
 use bfc_core::{Allocator, Block, Category, Tag};
 
 use super::{Mode, TrackingAllocator};
-use crate::local::LocalBlock;
-use crate::totals::Class;
+use crate::account::local::LocalBlock;
+use crate::account::totals::Class;
 
 impl TrackingAllocator {
     /// Counts bytes as kept for a backward pass from now on.

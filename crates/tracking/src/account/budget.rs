@@ -13,7 +13,7 @@ use bfc_core::{
     Request, Verdict, WhatIf,
 };
 
-use crate::scope::intern_path;
+use crate::scope::{PlaceGuard, intern_path};
 
 /// How many budgets are set: all that is read while there are none.
 static SET: AtomicUsize = AtomicUsize::new(0);
@@ -97,6 +97,35 @@ impl fmt::Debug for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Limit { scope, bytes, .. } = &*self.limit;
         f.debug_struct("Budget").field("scope", scope).field("bytes", bytes).finish()
+    }
+}
+
+impl PlaceGuard {
+    /// Limits what may be live in this place's module and all below it, until it is left: see [`Budget`], which also outlasts
+    /// a place.
+    ///
+    /// ```
+    /// use bfc_core::Bytes;
+    /// use highwater_tracking::module;
+    /// let _scope = module("encoder").limit(Bytes::mib(12));
+    /// ```
+    pub fn limit(self, bytes: Bytes) -> LimitedGuard {
+        LimitedGuard { budget: Budget::of(self.module, bytes), _place: self }
+    }
+}
+
+/// Leaves a place, and ends its budget, when dropped. Bound to its thread.
+#[derive(Debug)]
+#[must_use = "the place is left when the guard is dropped"]
+pub struct LimitedGuard {
+    budget: Budget,
+    _place: PlaceGuard,
+}
+
+impl LimitedGuard {
+    /// The budget.
+    pub const fn budget(&self) -> &Budget {
+        &self.budget
     }
 }
 

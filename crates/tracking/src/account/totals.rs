@@ -4,7 +4,7 @@ use bfc_core::OwnerId;
 use bfc_core::sync::ThreadNumber;
 use rustc_hash::FxHashMap;
 
-use crate::allocator::Sizes;
+use super::allocator::Sizes;
 use crate::scope::{Phase, Place};
 
 /// All finished executions of one op in one place. Sizes are granted bytes; what is nested in an execution is part

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use bfc_core::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
 use bfc_core::{Allocator, LastResort, OwnerId};
 
-use crate::allocator::TrackingAllocator;
+use super::allocator::TrackingAllocator;
+use super::saved::Saves;
+use super::totals::{Figures, Totals};
+use super::tracker::Execution;
 use crate::record::Recorder;
-use crate::saved::Saves;
-use crate::totals::{Figures, Totals};
-use crate::tracker::Execution;
 
 /// How many finished executions are kept: about as many as run at a time.
 const IDLE_EXECUTIONS: usize = 64;
