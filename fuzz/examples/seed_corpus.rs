@@ -15,10 +15,11 @@ use bfc_core::{Bytes, PlanOptions};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use highwater_tensor::io::{Array, Arrays, Safetensors, write_npy_to, write_npz_to, write_safetensors_to};
-use highwater_tensor::nn::{Linear, Module};
-use highwater_tensor::optim::{Adam, Optimizer};
-use highwater_tensor::{Reduction, Rng, Runtime, Tensor, fuzz};
+use highwater_nn::fuzz;
+use highwater_nn::io::{Array, Arrays, Safetensors, write_npy_to, write_npz_to, write_safetensors_to};
+use highwater_nn::modules::{Linear, Module};
+use highwater_nn::optim::{Adam, Optimizer};
+use highwater_tensor::{Reduction, Rng, Runtime, Tensor};
 use highwater_tracking::{ReadOptions, RunFacts, Step, Trace, plan_of, write_plan};
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;

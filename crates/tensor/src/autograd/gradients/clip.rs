@@ -112,7 +112,7 @@ impl Gradients {
             let factors = [factor.to_dtype(DType::F32)?, factor];
             self.make_writable()?;
             rehearse(OP, self.iter().map(|gradient| [gradient.clone()]))?;
-            for gradient in self.values_mut() {
+            for gradient in self.iter_mut() {
                 let [single, double] = &factors;
                 let factor = if gradient.dtype() == DType::F64 { double } else { single };
                 let spread = factor.layout().broadcast_to(OP, gradient.shape())?;
@@ -164,7 +164,7 @@ impl Gradients {
         let _phase = phase(Phase::Optimizer);
         self.make_writable()?;
         rehearse(op, self.iter().map(|gradient| [gradient.clone()]))?;
-        for gradient in self.values_mut() {
+        for gradient in self.iter_mut() {
             let device = gradient.device().clone();
             let ctx = OpContext::backward(op, &device, device.default_allocator()?);
             let values = gradient.view_mut().expect("was made writable above");
