@@ -194,7 +194,7 @@ fn arrays() -> Outcome {
     write_npz_to(&mut archive, &arrays)?;
     seed(&["npz"], "stored", &archive)?;
     for name in ["tensors", "training", "module"] {
-        seed(&["state_dict"], name, &repository(&format!("crates/tensor/tests/reference/{name}.pt"))?)?;
+        seed(&["state_dict"], name, &repository(&format!("crates/nn/tests/reference/{name}.pt"))?)?;
     }
     let mut contents = Safetensors { arrays, ..Safetensors::default() };
     contents.metadata.insert("format".to_owned(), "pt".to_owned());
