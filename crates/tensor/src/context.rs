@@ -8,7 +8,7 @@ use bfc_core::{AllocationAttributes, Allocator, Category, Contents, Request, Tag
 use highwater_tracking::{OpRun, Phase, here};
 
 use crate::autograd::TENSORS;
-use crate::backend::{Backend, Kernel, Workspace, check, widen};
+use crate::backend::{Backend, Kernel, Workspace, check, upcast};
 use crate::body::{Body, Source};
 use crate::device::Device;
 use crate::dtype::{DType, RawElement};
@@ -126,7 +126,7 @@ impl<'a> OpContext<'a> {
     /// temporaries of halves: nothing is written then. Else as [`Backend::run`].
     #[inline(always)]
     pub fn compute(&self, kernel: Kernel<'_>) -> Result<()> {
-        widen::run(self, kernel)
+        upcast::run(self, kernel)
     }
 
     /// Copies values from the host to memory that the op has taken before, in logical order, as raw bytes of its element

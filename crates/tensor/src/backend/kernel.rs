@@ -8,12 +8,12 @@ use super::window::{Convolution, Pool, PoolAxis};
 use crate::dtype::Scalar;
 use crate::storage::{View, ViewMut};
 
-/// What layer normalisation has worked on.
+/// What layer normalization has worked on.
 #[derive(Clone, Copy, Debug)]
-pub struct Normalised<'a> {
+pub struct Normalized<'a> {
     /// Whether the mean was subtracted.
-    pub centred: bool,
-    /// What was normalised.
+    pub centered: bool,
+    /// What was normalized.
     pub input: View<'a>,
     /// Broadcast to the input's shape.
     pub weight: Option<View<'a>>,
@@ -252,38 +252,38 @@ pub enum Kernel<'a> {
         /// Where to.
         out: ViewMut<'a>,
     },
-    /// out = (input - μ) · s · weight + bias by rows, with the mean μ (0 unless centred), the variance σ² about it and s =
+    /// out = (input - μ) · s · weight + bias by rows, with the mean μ (0 unless centered), the variance σ² about it and s =
     /// 1/√(σ² + epsilon). A row is all of the last axis, or all of several: as many elements as are left for each row of
     /// `statistics`.
     LayerNorm {
         /// Whether the mean is subtracted.
-        centred: bool,
+        centered: bool,
         /// Added to the variance.
         epsilon: f64,
-        /// What is normalised.
+        /// What is normalized.
         input: View<'a>,
         /// Weight and bias, if there are any, broadcast to the input's shape.
-        affine: &'a [Option<View<'a>>; 2],
+        affine: [Option<View<'a>>; 2],
         /// Where to.
         out: ViewMut<'a>,
         /// Shape `[rows, 2]`: μ and s.
         statistics: ViewMut<'a>,
     },
     /// With x̂ = (input - μ) · s and h = grad · weight: out = s · (h - mean(h) - x̂ · mean(h x̂)), without mean(h) unless
-    /// centred.
+    /// centered.
     LayerNormGrad {
-        /// What was normalised, and how.
-        of: &'a Normalised<'a>,
+        /// What was normalized, and how.
+        of: Normalized<'a>,
         /// The gradient of what came out.
         grad: View<'a>,
         /// The gradient of the input.
         out: ViewMut<'a>,
     },
     /// The gradients of weight and bias: Σ x̂ · grad and Σ grad over all rows. Elements are counted as `[rows, parameters,
-    /// places]`, of which a row of the normalisation is one row, or those of some of its parameters.
+    /// places]`, of which a row of the normalization is one row, or those of some of its parameters.
     LayerNormSums {
-        /// What was normalised, and how; its weight is not read.
-        of: &'a Normalised<'a>,
+        /// What was normalized, and how; its weight is not read.
+        of: Normalized<'a>,
         /// The gradient of what came out.
         grad: View<'a>,
         /// How many neighbours one parameter belongs to.
@@ -363,7 +363,7 @@ pub enum Kernel<'a> {
     /// out = softmax(scale · query · keyᵀ) · value for each head; a query that sees no key gives 0.
     Attention {
         /// Who looks at what, and how.
-        of: &'a Attention<'a>,
+        of: Attention<'a>,
         /// As many bytes as [`Workspace::Attention`](super::Workspace::Attention) says, if any.
         workspace: Option<ViewMut<'a>>,
         /// Shape `[heads, queries, values]`.
@@ -374,9 +374,9 @@ pub enum Kernel<'a> {
     /// The gradients of [`Attention`](Self::Attention). Inputs are contiguous.
     AttentionGrad {
         /// Who looked at what, and how.
-        of: &'a Attention<'a>,
+        of: Attention<'a>,
         /// What came out, and the logarithms that came out beside it.
-        results: &'a [View<'a>; 2],
+        results: [View<'a>; 2],
         /// The gradient of what came out.
         grad: View<'a>,
         /// As many bytes as [`Workspace::Attention`](super::Workspace::Attention) says, if any.
@@ -448,10 +448,15 @@ pub enum Kernel<'a> {
         /// Where to.
         out: ViewMut<'a>,
     },
-    /// values = clamp(values · scale, low, high), in place, for floats; NaN stays NaN.
+    /// values = values · factor, in place, for floats.
+    Scale {
+        /// The factor.
+        factor: f64,
+        /// The values.
+        values: ViewMut<'a>,
+    },
+    /// values = clamp(values, low, high), in place, for floats; NaN stays NaN.
     Clip {
-        /// What each is multiplied with first.
-        scale: f64,
         /// The least value.
         low: f64,
         /// The largest.
@@ -459,7 +464,7 @@ pub enum Kernel<'a> {
         /// The values.
         values: ViewMut<'a>,
     },
-    /// One optimiser step in place.
+    /// One optimizer step in place.
     Sgd {
         /// What the step is.
         step: SgdStep,
@@ -470,7 +475,7 @@ pub enum Kernel<'a> {
         /// The parameter.
         param: ViewMut<'a>,
     },
-    /// One optimiser step in place.
+    /// One optimizer step in place.
     Adam {
         /// What the step is.
         step: AdamStep,
@@ -483,7 +488,7 @@ pub enum Kernel<'a> {
         /// The parameter.
         param: ViewMut<'a>,
     },
-    /// One optimiser step in place.
+    /// One optimizer step in place.
     RmsProp {
         /// What the step is.
         step: RmsPropStep,
@@ -496,7 +501,7 @@ pub enum Kernel<'a> {
         /// The parameter.
         param: ViewMut<'a>,
     },
-    /// One optimiser step in place.
+    /// One optimizer step in place.
     Lion {
         /// What the step is.
         step: LionStep,

@@ -19,7 +19,8 @@ mod demand;
 pub mod dry;
 mod function;
 mod kernel;
-pub(crate) mod widen;
+mod operands;
+pub(crate) mod upcast;
 mod window;
 mod workspace;
 
@@ -32,7 +33,7 @@ pub use self::function::{
     Activation, AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep,
     Unary,
 };
-pub use self::kernel::{Activated, Attention, Kernel, Normalised};
+pub use self::kernel::{Activated, Attention, Kernel, Normalized};
 pub use self::window::{Convolution, Pool, PoolAxis, Window};
 pub use self::workspace::Workspace;
 use crate::error::{Error, Result};
@@ -78,24 +79,25 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
     fn download(&self, op: &'static str, input: View<'_>, values: &mut [u8], checked: Checked) -> Result<()>;
 
     /// Where nothing is computed: makes the requests of an upload of so many bytes, of which there need be none here.
-    fn rehearse_upload(&self, bytes: usize) {
+    fn simulate_upload(&self, bytes: usize) {
         let _ = bytes;
     }
 
     /// Where nothing is computed: what waiting for the device to read values from it does to memory.
-    fn rehearse_download(&self) {}
+    fn simulate_download(&self) {}
 
     /// Bytes that a kernel takes while it runs: a pure function of what is asked.
     fn workspace(&self, of: Workspace<'_>) -> usize;
 
-    /// Elements of the pieces in which is computed what takes temporaries: functions of many halves, the terms of long sums.
-    fn piece(&self) -> usize {
+    /// The chunk length, in elements, of operations that need temporaries: elementwise kernels of 16-bit floats, and the terms
+    /// of long sums.
+    fn chunk_elements(&self) -> usize {
         1 << 18
     }
 
-    /// Whether kernels take halves as they are, and f32 beside them, and compute with both in f32. Else halves are widened
-    /// beforehand.
-    fn takes_halves(&self) -> bool {
+    /// Whether kernels accept 16-bit floats, also beside f32 operands, and compute with both in f32. If not, operands are upcast
+    /// to f32 before the kernel.
+    fn supports_half(&self) -> bool {
         false
     }
 
@@ -104,7 +106,7 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
     /// # Errors
     /// For indices as the kernel's text says, for memory or an element type that the backend cannot handle, and if the
     /// device fails.
-    fn run(&self, op: &'static str, kernel: Kernel<'_>, checked: Checked) -> Result<()>;
+    fn run(&self, op: &'static str, kernel: &mut Kernel<'_>, checked: Checked) -> Result<()>;
 
     /// Steps as graphs, where the device has them.
     fn steps(&self) -> Option<&dyn Steps> {

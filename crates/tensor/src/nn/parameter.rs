@@ -135,7 +135,7 @@ impl Parameter {
         const OP: &str = "set_parameter";
         self.check_like(OP, values)?;
         self.update(|parameter| {
-            check::run_on(values.device(), OP, Kernel::Copy { input: values.view(), out: parameter })
+            check::run(values.device(), OP, &mut Kernel::Copy { input: values.view(), out: parameter })
         })
     }
 

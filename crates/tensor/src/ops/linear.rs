@@ -88,7 +88,7 @@ impl Op for Linear {
         if let Some(f) = self.activation {
             // In place, unless somebody else looks into the gradient; in any case it is not needed any more. Halves that have to be
             // widened go piece by piece only from one buffer to another.
-            let in_place = !grad.dtype().is_half() || ctx.backend().takes_halves();
+            let in_place = !grad.dtype().is_half() || ctx.backend().supports_half();
             match grad.view_mut().filter(|_| in_place) {
                 Some(out) => {
                     let (f, saved) = (f.function(), before_activation(saved)?.view());

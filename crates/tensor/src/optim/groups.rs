@@ -7,7 +7,7 @@ use highwater_tracking::{Phase, phase};
 use super::slots::make_group;
 use super::{LEARNING_RATE, Optimizer, not_negative};
 use crate::autograd::Gradients;
-use crate::backend::widen::rehearse;
+use crate::backend::upcast;
 use crate::error::{Error, Result};
 use crate::io::{Arrays, Mismatch};
 use crate::nn::Parameter;
@@ -120,7 +120,7 @@ impl Groups {
             gradients.check_held(OP, self.held().map(|(_, parameter)| parameter))?;
         }
         let ready = halves.into_iter().filter_map(|(leaf, parameter)| Some((gradients.of(leaf)?, parameter)));
-        rehearse(OP, ready.map(|(gradient, parameter)| [gradient.clone(), parameter.value()]))
+        upcast::reserve(OP, ready.map(|(gradient, parameter)| [gradient.clone(), parameter.value()]))
     }
 }
 

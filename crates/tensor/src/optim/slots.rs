@@ -9,7 +9,7 @@ use highwater_tracking::{ModuleName, Phase, phase};
 use super::state::{Part, SlotState};
 use crate::autograd::{Gradients, LeafId};
 use crate::backend::Kernel;
-use crate::backend::widen::{self, rehearse};
+use crate::backend::upcast;
 use crate::context::{Buffer, OpContext};
 use crate::device::Device;
 use crate::dtype::{DType, Scalar};
@@ -153,7 +153,7 @@ impl<S: SlotState> Slots<S> {
                 let Some(gradient) = leaf.and_then(|leaf| gradients.take_of(leaf)) else { continue };
                 if any_halves {
                     let change = |grad: View<'_>, values: ViewMut<'_>| update(&ctx, grad, state, values);
-                    widen::update(&ctx, parameter, gradient.view(), change)?;
+                    upcast::update(&ctx, parameter, gradient.view(), change)?;
                 } else {
                     parameter.update(|values| update(&ctx, gradient.view(), state, values))?;
                 }
@@ -188,7 +188,7 @@ impl<S: SlotState> Slots<S> {
         }
         if any_halves {
             let ready = self.iter().filter_map(|slot| Some((gradients.of(slot.leaf?)?, slot)));
-            rehearse(op, ready.map(|(gradient, slot)| [gradient.clone(), slot.parameter.value()]))?;
+            upcast::reserve(op, ready.map(|(gradient, slot)| [gradient.clone(), slot.parameter.value()]))?;
         }
         Ok(any_halves)
     }

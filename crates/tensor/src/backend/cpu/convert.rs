@@ -20,7 +20,7 @@ use crate::storage::{View, ViewMut};
 const BLOCK: usize = 256;
 
 /// Converts all elements. The types differ; truth values are bytes, and are not written.
-pub(super) fn convert(workers: &Workers, op: &'static str, input: View<'_>, out: ViewMut<'_>) -> Result<()> {
+pub(super) fn convert(workers: &Workers, op: &'static str, input: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
     match input.dtype() {
         DType::F16 => from_half::<f16>(workers, op, input, out),
         DType::BF16 => from_half::<bf16>(workers, op, input, out),
@@ -29,7 +29,7 @@ pub(super) fn convert(workers: &Workers, op: &'static str, input: View<'_>, out:
     }
 }
 
-fn from_number<A>(workers: &Workers, op: &'static str, input: View<'_>, out: ViewMut<'_>) -> Result<()>
+fn from_number<A>(workers: &Workers, op: &'static str, input: View<'_>, out: &mut ViewMut<'_>) -> Result<()>
 where
     A: Rounded + Cast<f32> + Cast<f64> + Cast<i64> + Cast<i32> + Cast<u8>,
 {
@@ -48,7 +48,7 @@ where
     Ok(())
 }
 
-fn from_half<H: Half>(workers: &Workers, op: &'static str, input: View<'_>, out: ViewMut<'_>) -> Result<()> {
+fn from_half<H: Half>(workers: &Workers, op: &'static str, input: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
     let source = Source::<H>::new(op, input)?;
     match out.dtype() {
         DType::F32 => blocks(workers, &source, host_mut(op, out)?, &|block, part| H::widen(block, part)),

@@ -144,21 +144,24 @@ pub(super) fn host<'a, T: RawElement>(op: &'static str, view: &View<'a>) -> Resu
 
 /// The elements to be written.
 #[inline]
-pub(super) fn host_mut<'a, T: RawElement>(op: &'static str, view: ViewMut<'a>) -> Result<&'a mut [T]> {
+pub(super) fn host_mut<'a, T: RawElement>(
+    op: &'static str,
+    view: &'a mut ViewMut<'_>,
+) -> Result<&'a mut [T]> {
     let dtype = view.dtype();
-    view.into_host().ok_or_else(|| not_to_be_had::<T>(op, dtype))
+    view.host().ok_or_else(|| not_to_be_had::<T>(op, dtype))
 }
 
 /// The first `elements` numbers of a workspace, which is taken as bytes. There has to be one if that is not none.
 pub(super) fn scratch<'a, T: RawElement>(
     op: &'static str,
-    workspace: Option<ViewMut<'a>>,
+    workspace: &'a mut Option<ViewMut<'_>>,
     elements: usize,
 ) -> Result<&'a mut [T]> {
     if elements == 0 {
         return Ok(&mut []);
     }
-    let bytes = workspace.and_then(ViewMut::into_host::<u8>);
+    let bytes = workspace.as_mut().and_then(ViewMut::host::<u8>);
     let bytes = bytes.and_then(|bytes| bytemuck::try_cast_slice_mut(bytes).ok());
     bytes.and_then(|numbers| numbers.get_mut(..elements)).ok_or_else(|| not_host(op))
 }

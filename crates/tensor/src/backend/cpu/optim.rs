@@ -17,35 +17,23 @@ const GATHER: usize = 256;
 pub(super) fn sgd(
     workers: &Workers,
     op: &'static str,
-    step: &SgdStep,
-    grad: &View<'_>,
+    step: SgdStep,
+    grad: View<'_>,
     momentum: &mut Option<ViewMut<'_>>,
     param: &mut ViewMut<'_>,
 ) -> Result<()> {
     float!(op, param.dtype(), T => {
-        let few = param.layout().shape().elements() <= LIGHT && momentum.is_none();
-        let param = host_mut::<T>(op, param.reborrow())?;
-        if few && let Some(grad) = grad.host_contiguous::<T>() {
-            // A small parameter: as below, without what it takes to find elements anywhere.
-            simd::zip(param, grad, plain_sgd(step));
-            return Ok(());
-        }
-        let grad = Source::<T>::new(op, *grad)?;
-        let momentum = momentum.as_mut().map(|momentum| host_mut::<T>(op, momentum.reborrow())).transpose()?;
+        let param = host_mut::<T>(op, param)?;
+        let grad = Source::<T>::new(op, grad)?;
+        let momentum = momentum.as_mut().map(|momentum| host_mut::<T>(op, momentum)).transpose()?;
         sgd_step(workers, step, &grad, momentum, param);
         Ok(())
     })
 }
 
-/// Descent without momentum.
-fn plain_sgd<T: Float>(step: &SgdStep) -> impl Fn(&mut T, T) + Copy + use<T> {
-    let (lr, decay) = (T::from_f64(step.lr), T::from_f64(step.weight_decay));
-    move |p, g| *p = *p - lr * (g + decay * *p)
-}
-
 fn sgd_step<T: Float>(
     workers: &Workers,
-    step: &SgdStep,
+    step: SgdStep,
     grad: &Source<'_, T>,
     momentum: Option<&mut [T]>,
     param: &mut [T],
@@ -53,7 +41,9 @@ fn sgd_step<T: Float>(
     let (lr, decay, keep) =
         (T::from_f64(step.lr), T::from_f64(step.weight_decay), T::from_f64(step.momentum));
     let Some(momentum) = momentum else {
-        workers.chunks(param, LIGHT, &|start, part| grad.each(start, part, plain_sgd(step)));
+        workers.chunks(param, LIGHT, &|start, part| {
+            grad.each(start, part, |p, g| *p = *p - lr * (g + decay * *p));
+        });
         return;
     };
     workers.chunks2([param, momentum], LIGHT, &|start, [param, momentum]| {
@@ -75,9 +65,9 @@ pub(super) fn adam(
     op: &'static str,
     step: AdamStep,
     grad: View<'_>,
-    mean: ViewMut<'_>,
-    variance: ViewMut<'_>,
-    param: ViewMut<'_>,
+    mean: &mut ViewMut<'_>,
+    variance: &mut ViewMut<'_>,
+    param: &mut ViewMut<'_>,
 ) -> Result<()> {
     float!(op, param.dtype(), T => {
         let grad = Source::<T>::new(op, grad)?;

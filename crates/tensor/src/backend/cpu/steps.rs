@@ -18,9 +18,9 @@ pub(super) fn rms_prop(
     op: &'static str,
     step: RmsPropStep,
     grad: View<'_>,
-    variance: ViewMut<'_>,
-    momentum: Option<ViewMut<'_>>,
-    param: ViewMut<'_>,
+    variance: &mut ViewMut<'_>,
+    momentum: &mut Option<ViewMut<'_>>,
+    param: &mut ViewMut<'_>,
 ) -> Result<()> {
     float!(op, param.dtype(), T => {
         let grad = Source::<T>::new(op, grad)?;
@@ -102,8 +102,8 @@ pub(super) fn lion(
     op: &'static str,
     step: LionStep,
     grad: View<'_>,
-    mean: ViewMut<'_>,
-    param: ViewMut<'_>,
+    mean: &mut ViewMut<'_>,
+    param: &mut ViewMut<'_>,
 ) -> Result<()> {
     float!(op, param.dtype(), T => {
         let grad = Source::<T>::new(op, grad)?;
