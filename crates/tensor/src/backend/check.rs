@@ -82,7 +82,12 @@ pub(crate) fn upload(device: &Device, op: &'static str, values: &[u8], mut out: 
 /// # Errors
 /// [`Error::Operand`](crate::Error::Operand) for an input of another device, [`Error::ElementCount`] for another number of values; else as
 /// [`Backend::download`](super::Backend::download).
-pub(crate) fn download(device: &Device, op: &'static str, mut input: View<'_>, values: &mut [u8]) -> Result<()> {
+pub(crate) fn download(
+    device: &Device,
+    op: &'static str,
+    mut input: View<'_>,
+    values: &mut [u8],
+) -> Result<()> {
     let operand = Rules::new(op, device).check("input", &Operand::Read(&mut input))?;
     operand.fill_bytes(op, values.len())?;
     device.backend().download(op, input, values, Checked(()))

@@ -92,7 +92,10 @@ mod tests {
             }
         }
         assert!(largest[0] > 0 && largest[1] > 0, "{largest:?}");
-        assert_eq!([cpu.chunk_elements(), card.chunk_elements()], [dry.chunk_elements(), chunk_elements(CARD)]);
+        assert_eq!(
+            [cpu.chunk_elements(), card.chunk_elements()],
+            [dry.chunk_elements(), chunk_elements(CARD)]
+        );
     }
 
     #[test]

@@ -341,7 +341,8 @@ fn rows() -> Vec<Case> {
         .writes("out", &[4, 3])
         .writes_as("statistics", &[4, 2], Type::Computed),
         new("layer_norm_grad", |ctx, from, to| {
-            let of = Normalized { centered: true, input: from[0], weight: Some(from[1]), statistics: from[2] };
+            let of =
+                Normalized { centered: true, input: from[0], weight: Some(from[1]), statistics: from[2] };
             ctx.compute(Kernel::LayerNormGrad { of, grad: from[3], out: outputs(to).next() })
         })
         .reads("input", &[4, 3])

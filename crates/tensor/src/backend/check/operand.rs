@@ -111,7 +111,11 @@ impl<'d> Rules<'d> {
 
     /// Checks that an operand is on the device and has a layout that fits its access.
     #[inline]
-    pub(super) fn check<'a>(&self, name: &'static str, operand: &Operand<'_, 'a>) -> Result<CheckedOperand<'a>> {
+    pub(super) fn check<'a>(
+        &self,
+        name: &'static str,
+        operand: &Operand<'_, 'a>,
+    ) -> Result<CheckedOperand<'a>> {
         let checked = CheckedOperand { name, dtype: operand.dtype(), layout: operand.layout() };
         if operand.storage().device() != self.device.serial() {
             return Err(self.elsewhere(&checked));
@@ -166,7 +170,8 @@ impl<'d> Rules<'d> {
         }
         let half = operands.iter().map(CheckedOperand::dtype).find(|dtype| dtype.is_half());
         let expected = half.unwrap_or(first.dtype);
-        let fits = |operand: &&CheckedOperand<'_>| [expected, expected.computed_as()].contains(&operand.dtype);
+        let fits =
+            |operand: &&CheckedOperand<'_>| [expected, expected.computed_as()].contains(&operand.dtype);
         match operands.iter().find(|operand| !fits(operand)) {
             None => Ok(()),
             Some(operand) => Err(self.mistyped(operand, expected)),
@@ -229,7 +234,12 @@ impl<'d> Rules<'d> {
         Error::Operand(Box::new(OperandError { op, operand, shape, fault }))
     }
 
-    pub(super) fn misfit(&self, operand: &CheckedOperand<'_>, other: &CheckedOperand<'_>, rule: &'static str) -> Error {
+    pub(super) fn misfit(
+        &self,
+        operand: &CheckedOperand<'_>,
+        other: &CheckedOperand<'_>,
+        rule: &'static str,
+    ) -> Error {
         let (other, other_shape) = (other.name, *other.shape());
         self.fault(operand, OperandFault::Shape { other, other_shape, rule })
     }

@@ -63,11 +63,7 @@ pub(super) fn layer_norm_grad(rules: Rules<'_>, operands: &CheckedOperands<'_>) 
     rules.same_computed(&[input, operands.required("grad"), out])
 }
 
-pub(super) fn layer_norm_sums(
-    rules: Rules<'_>,
-    operands: &CheckedOperands<'_>,
-    places: usize,
-) -> Result<()> {
+pub(super) fn layer_norm_sums(rules: Rules<'_>, operands: &CheckedOperands<'_>, places: usize) -> Result<()> {
     let length = normalized(rules, operands)?;
     let ([input], weight, bias) = (operands.first(), operands.required("weight"), operands.named("bias"));
     rules.same_computed(&[input, operands.required("grad"), weight])?;

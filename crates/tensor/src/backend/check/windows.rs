@@ -45,7 +45,11 @@ pub(super) fn conv2d(
 }
 
 /// Checks a pool from `large` planes to `small` ones.
-pub(super) fn pool2d(rules: Rules<'_>, axes: &[PoolAxis; 2], [large, small]: [CheckedOperand<'_>; 2]) -> Result<()> {
+pub(super) fn pool2d(
+    rules: Rules<'_>,
+    axes: &[PoolAxis; 2],
+    [large, small]: [CheckedOperand<'_>; 2],
+) -> Result<()> {
     rules.same_type(small, large)?;
     axes.iter().try_for_each(|axis| slides(rules, axis))?;
     let planes = [large, small].map(|operand| operand.dims().split_last_chunk::<2>());

@@ -9,7 +9,12 @@ use crate::storage::ViewMut;
 
 /// See [`Kernel::Scale`](crate::backend::Kernel::Scale).
 #[inline(never)]
-pub(super) fn scale(workers: &Workers, op: &'static str, factor: f64, values: &mut ViewMut<'_>) -> Result<()> {
+pub(super) fn scale(
+    workers: &Workers,
+    op: &'static str,
+    factor: f64,
+    values: &mut ViewMut<'_>,
+) -> Result<()> {
     float!(op, values.dtype(), T => {
         let factor = T::from_f64(factor);
         workers.chunks(host_mut::<T>(op, values)?, LIGHT, &|_, part| simd::each(part, |x| *x = *x * factor));

@@ -20,7 +20,12 @@ use crate::storage::{View, ViewMut};
 const BLOCK: usize = 256;
 
 /// Converts all elements. The types differ; truth values are bytes, and are not written.
-pub(super) fn convert(workers: &Workers, op: &'static str, input: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+pub(super) fn convert(
+    workers: &Workers,
+    op: &'static str,
+    input: View<'_>,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
     match input.dtype() {
         DType::F16 => from_half::<f16>(workers, op, input, out),
         DType::BF16 => from_half::<bf16>(workers, op, input, out),
@@ -48,7 +53,12 @@ where
     Ok(())
 }
 
-fn from_half<H: Half>(workers: &Workers, op: &'static str, input: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+fn from_half<H: Half>(
+    workers: &Workers,
+    op: &'static str,
+    input: View<'_>,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
     let source = Source::<H>::new(op, input)?;
     match out.dtype() {
         DType::F32 => blocks(workers, &source, host_mut(op, out)?, &|block, part| H::widen(block, part)),

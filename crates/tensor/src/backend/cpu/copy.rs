@@ -88,7 +88,12 @@ fn count<T: Stored>(workers: &Workers, out: &mut [T], f: impl Fn(usize) -> T + S
 }
 
 /// See [`Kernel::Copy`](crate::backend::Kernel::Copy).
-pub(super) fn copy(workers: &Workers, op: &'static str, input: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+pub(super) fn copy(
+    workers: &Workers,
+    op: &'static str,
+    input: View<'_>,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
     let (from, to) = (input.dtype(), out.dtype());
     if from != to && to != DType::Bool {
         return convert::convert(workers, op, input, out);

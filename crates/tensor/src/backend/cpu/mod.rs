@@ -27,8 +27,8 @@ mod optim;
 mod parallel;
 mod philox;
 mod pool;
-mod power;
 mod pool2x2;
+mod power;
 mod random;
 pub(super) mod reduce;
 mod scalar;
@@ -37,7 +37,6 @@ mod simd;
 mod sliding;
 mod softmax;
 mod sort;
-mod steps;
 #[cfg(test)]
 mod testing;
 mod unary;
@@ -141,8 +140,12 @@ impl Backend for CpuBackend {
                 unary::unary_grad(workers, op, f, saved, grad, out)
             }
             Kernel::Binary { f, lhs, rhs, ref mut out } => elementwise::binary(workers, op, f, lhs, rhs, out),
-            Kernel::Accumulate { f, input, ref mut acc } => elementwise::accumulate(workers, op, f, input, acc),
-            Kernel::Compare { f, lhs, rhs, ref mut out } => elementwise::compare(workers, op, f, lhs, rhs, out),
+            Kernel::Accumulate { f, input, ref mut acc } => {
+                elementwise::accumulate(workers, op, f, input, acc)
+            }
+            Kernel::Compare { f, lhs, rhs, ref mut out } => {
+                elementwise::compare(workers, op, f, lhs, rhs, out)
+            }
             Kernel::Select { condition, lhs, rhs, ref mut out } => {
                 elementwise::select(workers, op, condition, lhs, rhs, out)
             }
@@ -155,15 +158,10 @@ impl Backend for CpuBackend {
             Kernel::ArgSort { descending, first, input, ref mut out, .. } => {
                 sort::arg_sort(workers, op, (descending, first), input, out)
             }
-            Kernel::RunningSum { axis, reverse, ref mut out } => scan::running_sum(workers, op, axis, reverse, out),
-            Kernel::MatMul {
-                bias,
-                lhs,
-                rhs,
-                ref mut activation,
-                ref mut workspace,
-                ref mut out,
-            } => {
+            Kernel::RunningSum { axis, reverse, ref mut out } => {
+                scan::running_sum(workers, op, axis, reverse, out)
+            }
+            Kernel::MatMul { bias, lhs, rhs, ref mut activation, ref mut workspace, ref mut out } => {
                 let factors = [lhs, rhs];
                 match activation {
                     None => matmul::matmul(workers, op, bias, factors, workspace, out),
@@ -179,10 +177,17 @@ impl Backend for CpuBackend {
             Kernel::LayerNorm { centered, epsilon, input, affine, ref mut out, ref mut statistics } => {
                 norm::layer_norm(workers, op, (centered, epsilon), input, affine, [out, statistics])
             }
-            Kernel::LayerNormGrad { ref of, grad, ref mut out } => norm::layer_norm_grad(workers, op, of, grad, out),
-            Kernel::LayerNormSums { ref of, grad, places, ref mut workspace, ref mut weight, ref mut bias } => {
-                norm::layer_norm_sums(workers, op, of, (grad, places), workspace, (weight, bias))
+            Kernel::LayerNormGrad { ref of, grad, ref mut out } => {
+                norm::layer_norm_grad(workers, op, of, grad, out)
             }
+            Kernel::LayerNormSums {
+                ref of,
+                grad,
+                places,
+                ref mut workspace,
+                ref mut weight,
+                ref mut bias,
+            } => norm::layer_norm_sums(workers, op, of, (grad, places), workspace, (weight, bias)),
             Kernel::Conv2d { conv, input, weight, ref mut workspace, ref mut out } => {
                 conv::forward(workers, op, &conv, [input, weight], workspace, out)
             }
@@ -192,16 +197,22 @@ impl Backend for CpuBackend {
             Kernel::Conv2dWeightGrad { conv, input, grad, ref mut workspace, ref mut out } => {
                 conv::weight_grad(workers, op, &conv, [input, grad], workspace, out)
             }
-            Kernel::Pool2d { pool, axes, input, ref mut out } => pool::forward(workers, op, (pool, axes), input, out),
+            Kernel::Pool2d { pool, axes, input, ref mut out } => {
+                pool::forward(workers, op, (pool, axes), input, out)
+            }
             Kernel::Pool2dGrad { pool, axes, input, grad, ref mut out } => {
                 pool::backward(workers, op, (pool, axes), (input, grad), out)
             }
             Kernel::Attention { ref of, ref mut workspace, ref mut out, ref mut log_sums } => {
                 attention::forward(workers, op, of, workspace, [out, log_sums])
             }
-            Kernel::AttentionGrad { ref of, ref results, grad, ref mut workspace, out: [ref mut q, ref mut k, ref mut v] } => {
-                attention::backward(workers, op, of, (results, grad), workspace, [q, k, v])
-            }
+            Kernel::AttentionGrad {
+                ref of,
+                ref results,
+                grad,
+                ref mut workspace,
+                out: [ref mut q, ref mut k, ref mut v],
+            } => attention::backward(workers, op, of, (results, grad), workspace, [q, k, v]),
             Kernel::CrossEntropy { logits, targets, ref mut losses } => {
                 softmax::cross_entropy(workers, op, logits, targets, losses)
             }
@@ -215,19 +226,23 @@ impl Backend for CpuBackend {
                 index::scatter_add(op, input, indices, axis, out)
             }
             Kernel::OneHot { indices, ref mut out } => index::one_hot(workers, op, indices, out),
-            Kernel::Random { distribution, key, ref mut out } => random::random(workers, op, distribution, key, out),
+            Kernel::Random { distribution, key, ref mut out } => {
+                random::random(workers, op, distribution, key, out)
+            }
             Kernel::Scale { factor, ref mut values } => clip::scale(workers, op, factor, values),
             Kernel::Clip { low, high, ref mut values } => clip::clip(workers, op, [low, high], values),
             Kernel::Sgd { step, grad, ref mut momentum, ref mut param } => {
                 optim::sgd(workers, op, step, grad, momentum, param)
             }
             Kernel::Adam { step, grad, ref mut mean, ref mut variance, ref mut param } => {
-                optim::adam(workers, op, step, grad, mean, variance, param)
+                optim::adam(workers, op, step, grad, [mean, variance, param])
             }
             Kernel::RmsProp { step, grad, ref mut variance, ref mut momentum, ref mut param } => {
-                steps::rms_prop(workers, op, step, grad, variance, momentum, param)
+                optim::rms_prop(workers, op, step, grad, [variance, param], momentum)
             }
-            Kernel::Lion { step, grad, ref mut mean, ref mut param } => steps::lion(workers, op, step, grad, mean, param),
+            Kernel::Lion { step, grad, ref mut mean, ref mut param } => {
+                optim::lion(workers, op, step, grad, [mean, param])
+            }
         }
     }
 }
@@ -279,8 +294,9 @@ mod tests {
         let coin = Distribution::Bernoulli { p: 0.5, value: 1.0 };
         let one = Scalar::Int(1);
         let mut done = Vec::new();
-        let mut run =
-            |name, mut kernel: Kernel<'_>| done.push((name, backend.run(name, &mut kernel, Checked::by_test())));
+        let mut run = |name, mut kernel: Kernel<'_>| {
+            done.push((name, backend.run(name, &mut kernel, Checked::by_test())))
+        };
         run("fill", Kernel::Fill { value: one, out: y.out() });
         run("arange", Kernel::Arange { start: one, step: one, out: y.out() });
         run("copy", Kernel::Copy { input: x, out: y.out() });

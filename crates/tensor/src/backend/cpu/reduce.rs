@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use super::dispatch::{byte_or_number, float, host, host_mut, scratch};
+use super::dispatch::{byte_or_number, float, host, host_mut, scratch, sums};
 use super::fold::{
     BLOCK, Cascade, Fold, Folder, Largest, Product, Smallest, Sum, SumMagnitudes, SumSquares, fold_into,
     fold_rows, fold_slice,
@@ -101,19 +101,6 @@ pub(in crate::backend) fn is_reduced(axes: &[bool], axis: usize) -> bool {
 /// See [`Workspace::Reduce`](crate::backend::Workspace::Reduce). The same for every way to fold.
 pub(super) fn workspace(shape: &Shape, axes: &[bool], dtype: DType) -> usize {
     Cut::new(shape, axes).workspace_elements().saturating_mul(dtype.size())
-}
-
-/// Evaluates an expression with `$T` standing for an element type in which sums are kept: the others would wrap.
-macro_rules! sums {
-    ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
-        match $dtype {
-            DType::I64 => {
-                type $T = i64;
-                $body
-            }
-            dtype => float!($op, dtype, $T => $body),
-        }
-    };
 }
 
 /// See [`Kernel::Reduce`](crate::backend::Kernel::Reduce).

@@ -125,7 +125,9 @@ impl Backend for CudaBackend {
             Kernel::ArgSort { descending, input, ref workspace, ref out, .. } => {
                 sort::arg_sort(device, op, descending, input, workspace.as_ref(), out)
             }
-            Kernel::RunningSum { axis, reverse, ref out } => scan::running_sum(device, op, axis, reverse, out),
+            Kernel::RunningSum { axis, reverse, ref out } => {
+                scan::running_sum(device, op, axis, reverse, out)
+            }
             Kernel::MatMul { bias, lhs, rhs, ref activation, ref workspace, ref out } => {
                 let after = After { bias, activation: activation.as_ref() };
                 matmul::matmul(device, op, after, [lhs, rhs], workspace.as_ref(), out)
@@ -138,7 +140,9 @@ impl Backend for CudaBackend {
                 let outputs = [out, statistics];
                 rows::layer_norm(device, op, (centered, epsilon), input, affine, outputs)
             }
-            Kernel::LayerNormGrad { ref of, grad, ref out } => rows::layer_norm_grad(device, op, of, grad, out),
+            Kernel::LayerNormGrad { ref of, grad, ref out } => {
+                rows::layer_norm_grad(device, op, of, grad, out)
+            }
             Kernel::LayerNormSums { ref of, grad, places, ref workspace, ref weight, ref bias } => {
                 let outs = (weight, bias.as_ref());
                 rows::layer_norm_sums(device, op, of, (grad, places), workspace.as_ref(), outs)
@@ -177,7 +181,9 @@ impl Backend for CudaBackend {
                 index::scatter_add(device, op, input, indices, axis, workspace.as_ref(), out)
             }
             Kernel::OneHot { indices, ref out } => index::one_hot(device, op, indices, out),
-            Kernel::Random { distribution, key, ref out } => random::random(device, op, distribution, key, out),
+            Kernel::Random { distribution, key, ref out } => {
+                random::random(device, op, distribution, key, out)
+            }
             Kernel::Scale { factor, ref values } => {
                 optim::clip(device, op, [factor, f64::NEG_INFINITY, f64::INFINITY], values)
             }
@@ -191,7 +197,9 @@ impl Backend for CudaBackend {
             Kernel::RmsProp { step, grad, ref variance, ref momentum, ref param } => {
                 optim::rms_prop(device, op, step, grad, (param, variance, momentum.as_ref()))
             }
-            Kernel::Lion { step, grad, ref mean, ref param } => optim::lion(device, op, step, grad, [param, mean]),
+            Kernel::Lion { step, grad, ref mean, ref param } => {
+                optim::lion(device, op, step, grad, [param, mean])
+            }
         }
     }
 }
