@@ -137,7 +137,7 @@ impl Shape {
 
     /// The same sizes with the first two exchanged, where there are so many.
     #[inline]
-    pub(crate) const fn turned(mut self) -> Self {
+    pub(crate) const fn transposed(mut self) -> Self {
         if self.rank >= 2 {
             self.dims.swap(0, 1);
         }

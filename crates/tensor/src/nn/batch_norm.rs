@@ -107,7 +107,7 @@ impl BatchNorm {
             });
         }
         let axes: Vec<isize> = (0..x.rank() as isize).filter(|&axis| axis != 1).collect();
-        let (dtype, x) = (x.dtype(), x.widened()?);
+        let (dtype, x) = (x.dtype(), x.upcast()?);
         let mean = x.mean_keepdim(&axes[..])?;
         let centered = x.sub(&mean)?;
         let variance = centered.square()?.mean_keepdim(&axes[..])?;

@@ -129,11 +129,11 @@ impl Linear {
         gradients.push(wanted(saved, 0, || {
             let x_was_saved = saved.needs_grad(1);
             let weight = saved.tensor(usize::from(x_was_saved))?;
-            product(grad.view(), weight.view().with_layout(&weight.layout().turned()))
+            product(grad.view(), weight.view().with_layout(&weight.layout().transposed()))
         })?);
         gradients.push(wanted(saved, 1, || {
             let x = saved.tensor(0)?;
-            product(x.view().with_layout(&x.layout().turned()), grad.view())
+            product(x.view().with_layout(&x.layout().transposed()), grad.view())
         })?);
         gradients.push(wanted(saved, 2, || {
             let mut rows = AxisSet::none(2);

@@ -74,7 +74,7 @@ impl Op for CrossEntropy {
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let (logits, targets) = (saved.tensor(0)?, saved.tensor(1)?);
-        let share = grad.widened()?.div_scalar(targets.elements() as f64)?;
+        let share = grad.upcast()?.div_scalar(targets.elements() as f64)?;
         let everywhere = share.layout().broadcast_to(ctx.op(), targets.shape())?;
         let mut out = ctx.output(logits.shape(), logits.dtype())?;
         ctx.compute(Kernel::CrossEntropyGrad {

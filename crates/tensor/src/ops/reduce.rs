@@ -263,7 +263,7 @@ impl Op for Extreme {
         // There may be more ties than halves can count.
         let hits = saved.tensor(0)?.eq(saved.tensor(1)?)?.to_dtype(grad.dtype().computed_as())?;
         let ties = hits.sum_over(self.target.kept())?;
-        let share = self.target.restore(grad)?.widened()?.div(&ties)?;
+        let share = self.target.restore(grad)?.upcast()?.div(&ties)?;
         Ok(vec![Some(hits.mul(&share)?.to_dtype(grad.dtype())?)])
     }
 }

@@ -38,7 +38,7 @@ impl Gradients {
         let mut sums: Vec<Tensor> = Vec::new();
         for gradient in self.iter() {
             // The squares of f16 would overflow from 256 on.
-            let square = gradient.widened()?.sum_of_squares()?.to_dtype(DType::F64)?;
+            let square = gradient.upcast()?.sum_of_squares()?.to_dtype(DType::F64)?;
             match sums.iter_mut().find(|sum| sum.device() == gradient.device()) {
                 Some(sum) => *sum = sum.add(&square)?,
                 None => sums.push(square),

@@ -1,8 +1,8 @@
-//! The CPU: plain loops over slices, shared among the threads of a pool of the backend's own.
+//! The CPU backend: plain loops over slices, shared among the threads of the backend's own pool.
 //!
-//! One file per family of kernels. They are written once for all element types against the traits of `number`, and
-//! chosen by the run-time type in `dispatch`. Operands go through `operands`, which makes slices of them; functions
-//! of elements see slices alone. Work is cut by its shape alone (`parallel`), so results are the same for any number of threads.
+//! There is one file per family of kernels. Kernels are generic over the traits of `number`; `dispatch` selects the element type
+//! at run time. `operands` turns views of any layout into slices, so that elementwise functions see slices only. `parallel`
+//! splits work by its shape alone, so results do not depend on the number of threads.
 
 mod activation;
 mod angle;

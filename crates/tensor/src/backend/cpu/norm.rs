@@ -1,4 +1,4 @@
-//! Layer normalisation: every row brought to mean 0 and variance 1. A row may be of several axes.
+//! Layer normalization: every row brought to mean 0 and variance 1. A row may be of several axes.
 
 mod channels;
 mod row;
@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::layout::Layout;
 use crate::storage::{View, ViewMut};
 
-use row::{Gradient, Normalise, met_by_each};
+use row::{Gradient, Normalize, repeated_row};
 pub(super) use sums::{layer_norm_sums, workspace};
 
 /// The mean of a row and 1/√(variance + ε), by which it is scaled.
@@ -36,7 +36,7 @@ pub(super) fn layer_norm(
     let width = width(&input, statistics.layout());
     float!(op, out.dtype(), T => {
         let source = Source::<T>::new(op, input)?;
-        let met = (met_by_each::<T>(op, weight, width)?, met_by_each::<T>(op, bias, width)?);
+        let met = (repeated_row::<T>(op, weight, width)?, repeated_row::<T>(op, bias, width)?);
         let affine = Affine::<T>::new(op, weight, bias)?;
         let epsilon = T::from_f64(epsilon);
         let (out, statistics) = (host_mut::<T>(op, out)?, host_mut::<T>(op, statistics)?);
@@ -46,14 +46,14 @@ pub(super) fn layer_norm(
             let rows = out.chunks_mut(width).zip(statistics.chunks_mut(2));
             starts.zip(rows).for_each(|(start, (out, statistics))| {
                 if let ((Some(weight), Some(bias)), Some(x)) = (met, source.slice(start..start + width)) {
-                    let row = Normalise { x, affine: [weight, bias], out, centered, epsilon };
+                    let row = Normalize { x, affine: [weight, bias], out, centered, epsilon };
                     statistics.copy_from_slice(&simd::run(row));
                     return;
                 }
                 let [mean, scale] = if let Some(values) = source.slice(start..start + width) {
                     let [mean, scale] = statistics_of(values, centered, epsilon);
                     if let Some(parameters) = affine.runs(start..start + width) {
-                        channels::normalise(values, [mean, scale], parameters, out);
+                        channels::normalize(values, [mean, scale], parameters, out);
                     } else {
                         simd::zip(out, values, move |out, x| *out = (x - mean) * scale);
                         affine.apply(start, out);
@@ -81,7 +81,7 @@ fn statistics_of<T: Float>(row: &[T], centered: bool, epsilon: T) -> Statistics<
     [mean, T::ONE / (squares / count + epsilon).sqrt()]
 }
 
-/// What a normalised row is multiplied with, and what is added to it.
+/// What a normalized row is multiplied with, and what is added to it.
 enum Affine<'a, T> {
     Neither,
     Weight(Source<'a, T>),
@@ -129,7 +129,7 @@ pub(super) fn layer_norm_grad(
     float!(op, out.dtype(), T => {
         let source = Source::<T>::new(op, of.input)?;
         let weighted = of.weight.map(|weight| Pair::<T, T>::new(op, grad, weight)).transpose()?;
-        let met = met_by_each::<T>(op, of.weight, width)?;
+        let met = repeated_row::<T>(op, of.weight, width)?;
         let weight = of.weight.map(|weight| Source::<T>::new(op, weight)).transpose()?;
         let grad = Source::<T>::new(op, grad)?;
         let statistics = &host::<T>(op, &of.statistics)?[of.statistics.layout().offset()..];
@@ -150,7 +150,7 @@ pub(super) fn layer_norm_grad(
                         continue;
                     }
                 }
-                // What reaches the normalised row: g w.
+                // What reaches the normalized row: g w.
                 match &weighted {
                     Some(pair) => pair.each(first, out, |out, g, w| *out = g * w),
                     None => grad.load(first, out),

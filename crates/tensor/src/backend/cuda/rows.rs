@@ -44,7 +44,7 @@ fn each_of(out: &ViewMut<'_>, width: usize) -> Job {
 }
 
 /// A job for each row that has statistics.
-fn each_normalised(out: &ViewMut<'_>, statistics: &Layout) -> Job {
+fn each_normalized(out: &ViewMut<'_>, statistics: &Layout) -> Job {
     let rows = statistics.shape().elements() / 2;
     each_of(out, out.layout().shape().elements().checked_div(rows).unwrap_or(0))
 }
@@ -117,7 +117,7 @@ pub(super) fn cross_entropy_grad(
     teams(device, op, "cross_entropy_grad", dtype, job)
 }
 
-/// Which of a normalisation's steps the kernels do.
+/// Which of a normalization's steps the kernels do.
 fn norm_function(centered: bool, weight: bool, bias: bool) -> u64 {
     u64::from(centered) | u64::from(weight) << 1 | u64::from(bias) << 2
 }
@@ -137,7 +137,7 @@ pub(super) fn layer_norm(
     [out, statistics]: [&ViewMut<'_>; 2],
 ) -> Result<()> {
     float(op, out.dtype())?;
-    let mut job = each_normalised(out, statistics.layout());
+    let mut job = each_normalized(out, statistics.layout());
     job.function = norm_function(centered, weight.is_some(), bias.is_some());
     job.inputs = [operand(&input), optional(weight), optional(bias)];
     job.outputs[1] = output(statistics);
@@ -154,7 +154,7 @@ pub(super) fn layer_norm_grad(
     out: &ViewMut<'_>,
 ) -> Result<()> {
     float(op, out.dtype())?;
-    let mut job = each_normalised(out, of.statistics.layout());
+    let mut job = each_normalized(out, of.statistics.layout());
     job.function = norm_function(of.centered, of.weight.is_some(), false);
     job.inputs = [operand(&of.input), optional(of.weight), operand(&grad)];
     job.also[0] = origin(&of.statistics);

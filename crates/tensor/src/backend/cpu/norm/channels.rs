@@ -1,4 +1,4 @@
-//! A row in which neighbours meet the same parameters, as those of a channel do in group normalisation: channel by channel, with
+//! A row in which neighbours meet the same parameters, as those of a channel do in group normalization: channel by channel, with
 //! what they meet in registers.
 
 use std::ops::Range;
@@ -10,7 +10,7 @@ use crate::backend::cpu::operands::Run;
 use crate::backend::cpu::simd;
 
 /// `out` = x̂ · weight + bias.
-pub(super) fn normalise<T: Float>(
+pub(super) fn normalize<T: Float>(
     x: &[T],
     [mean, scale]: Statistics<T>,
     parameters: impl Iterator<Item = Run<(T, T)>>,

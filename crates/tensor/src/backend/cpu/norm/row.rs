@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::storage::View;
 
 /// The elements of a parameter that rows of `width` meet, if all rows are short and meet the same; none if there is no parameter.
-pub(super) fn met_by_each<'a, T: Float>(
+pub(super) fn repeated_row<'a, T: Float>(
     op: &'static str,
     parameter: Option<View<'a>>,
     width: usize,
@@ -32,7 +32,7 @@ pub(super) fn met_by_each<'a, T: Float>(
 }
 
 /// `out` = x̂ · weight + bias; weight and bias may be of no elements. Gives the row's statistics.
-pub(super) struct Normalise<'a, T> {
+pub(super) struct Normalize<'a, T> {
     pub(super) x: &'a [T],
     pub(super) affine: [&'a [T]; 2],
     pub(super) out: &'a mut [T],
@@ -40,7 +40,7 @@ pub(super) struct Normalise<'a, T> {
     pub(super) epsilon: T,
 }
 
-impl<T: Float> Loop for Normalise<'_, T> {
+impl<T: Float> Loop for Normalize<'_, T> {
     type Output = Statistics<T>;
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! The gradients of what normalised rows are multiplied with and shifted by: Σ x̂ g and Σ g over the rows, in one pass.
+//! The gradients of what normalized rows are multiplied with and shifted by: Σ x̂ g and Σ g over the rows, in one pass.
 //!
 //! Elements are counted as `[rows, parameters, places]`. Where a parameter has one place in a row, the sums of parameters next to
 //! each other are added up side by side, and where there are few, slabs of rows apart, each into a row of the workspace. Else each
