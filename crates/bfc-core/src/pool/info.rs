@@ -1,9 +1,9 @@
 //! What a pool says of its inside: its chunks in the order of their addresses, and its bins.
 
-use super::accounts::Accounts;
-use crate::bfc::{BIN_COUNT, bin_floor, bin_of};
-use crate::ledger::Tag;
+use crate::accounting::accounts::Accounts;
+use crate::base::ledger::Tag;
 use crate::policy::Policy;
+use crate::policy::bfc::{BIN_COUNT, bin_floor, bin_of};
 
 /// One chunk of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

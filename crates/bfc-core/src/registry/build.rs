@@ -5,18 +5,19 @@ use std::time::Duration;
 
 use super::options::PoolOptions;
 use crate::allocator::Allocator;
-use crate::amount::Amount;
-use crate::auto_growth::{AutoGrowthAllocator, AutoGrowthOptions};
-use crate::bfc::{BfcAllocator, BfcConfig};
-use crate::buddy::{BuddyAllocator, BuddyOptions};
-use crate::choice::AllocatorChoice;
-use crate::error::SourceError;
-use crate::guard::{GuardAllocator, GuardConfig, GuardError};
-use crate::memory::MemoryKind;
-use crate::passthrough::PassthroughAllocator;
-use crate::plan::{Plan, PlannedAllocator, PlannedOptions};
-use crate::sub_allocator::SubAllocator;
-use crate::units::Bytes;
+use crate::allocator::error::SourceError;
+use crate::base::amount::Amount;
+use crate::base::memory::MemoryKind;
+use crate::base::units::Bytes;
+use crate::plan::Plan;
+use crate::policy::auto_growth::{AutoGrowthAllocator, AutoGrowthOptions};
+use crate::policy::bfc::{BfcAllocator, BfcConfig};
+use crate::policy::buddy::{BuddyAllocator, BuddyOptions};
+use crate::policy::planned::{PlannedAllocator, PlannedOptions};
+use crate::registry::choice::AllocatorChoice;
+use crate::source::sub_allocator::SubAllocator;
+use crate::wrappers::guard::{GuardAllocator, GuardConfig, GuardError};
+use crate::wrappers::passthrough::PassthroughAllocator;
 
 /// A pool that cannot be made as its options say.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -2,18 +2,18 @@
 
 use super::supply::Shortfall;
 use super::{PolicyAllocator, State};
+use crate::accounting::retry::{Refusal, Want};
 use crate::allocator::Request;
-use crate::error::{AllocError, SourceError};
-use crate::ledger::Tag;
-use crate::memory::{Block, Span};
-use crate::oom::{OomReport, Verdict};
+use crate::allocator::error::{AllocError, SourceError};
+use crate::allocator::oom::{OomReport, Verdict};
+use crate::allocator::stats::Stats;
+use crate::base::ledger::Tag;
+use crate::base::memory::{Block, Span};
+use crate::base::sync::ThreadNumber;
+use crate::base::units::round_up;
 use crate::policy::{GRANULE, Moment, Need, Policy};
 use crate::pool::config::ConfiguredPolicy;
 use crate::pool::growth::available;
-use crate::retry::{Refusal, Want};
-use crate::stats::Stats;
-use crate::sync::ThreadNumber;
-use crate::units::round_up;
 
 /// A request that the pool can meet in principle.
 #[derive(Clone, Copy, Debug)]
