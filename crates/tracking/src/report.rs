@@ -10,10 +10,15 @@ use std::sync::Arc;
 use bfc_core::{Allocator, AllocatorSnapshot, Category, Ledger, OwnerId, Stats, Stream};
 use serde::{Deserialize, Serialize};
 
-use crate::saved::Kept;
+use crate::account::saved::Kept;
+use crate::account::{OpTotals, ThreadTotals, Tracker};
 use crate::scope::Phase;
-use crate::totals::{OpTotals, ThreadTotals};
-use crate::tracker::Tracker;
+
+mod oom;
+pub mod table;
+mod text;
+
+pub use oom::{Answer, BudgetRow, Holder, OutOfMemory};
 
 /// The figures of a run at one moment. All sizes in bytes. Prints as tables for people; [`Report::write_json`] writes
 /// the same for programs.
@@ -512,7 +517,7 @@ fn op_rows(places: &[PlaceRow]) -> Vec<OpRow> {
         sum.and_modify(|sum| sum.absorb(row)).or_insert_with(|| row.clone());
     }
     let mut rows: Vec<OpRow> = rows.into_values().collect();
-    bfc_core::order::sort_by(&mut rows, |a, b| {
+    rows.sort_by(|a, b| {
         let by_mark = b.high_water_bytes.cmp(&a.high_water_bytes);
         a.phase.cmp(&b.phase).then(by_mark).then_with(|| a.op.cmp(&b.op))
     });

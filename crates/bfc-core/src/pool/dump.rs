@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 use super::info::{ChunkInfo, bin_infos};
-use crate::bfc::bin_of;
-use crate::memory::Span;
-use crate::policy::End;
-use crate::stats::Stats;
-use crate::units::Bytes;
+use crate::allocator::stats::Stats;
+use crate::base::memory::Span;
+use crate::base::units::Bytes;
+use crate::policy::bfc::bin_of;
 
 /// Characters in the picture of a pool.
 const RESOLUTION: usize = 100;
@@ -147,11 +146,6 @@ impl Inside {
 
 fn write_chunk(log: &mut String, chunk: &ChunkInfo) -> fmt::Result {
     write!(log, "  {:#x}  {:>12}  ", chunk.address, Bytes(chunk.bytes))?;
-    match chunk.end {
-        Some(End::Lower) => write!(log, "lower end, ")?,
-        Some(End::Upper) => write!(log, "upper end, ")?,
-        None => {}
-    }
     if chunk.in_use() {
         let (owner, category) = (chunk.tag.owner, chunk.tag.category.name());
         writeln!(log, "in use, {} asked for by {owner} as {category}", Bytes(chunk.requested))

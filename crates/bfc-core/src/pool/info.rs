@@ -1,9 +1,9 @@
 //! What a pool says of its inside: its chunks in the order of their addresses, and its bins.
 
-use super::accounts::Accounts;
-use crate::bfc::{BIN_COUNT, bin_floor, bin_of};
-use crate::ledger::Tag;
-use crate::policy::{End, Policy};
+use crate::accounting::accounts::Accounts;
+use crate::base::ledger::Tag;
+use crate::policy::Policy;
+use crate::policy::bfc::{BIN_COUNT, bin_floor, bin_of};
 
 /// One chunk of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +25,6 @@ pub struct ChunkInfo {
     pub freed_at: u64,
     /// The bin of its size.
     pub bin: usize,
-    /// The end it belongs to, free or not; `None` for what both ends may use, and in pools that keep no two ends apart.
-    pub end: Option<End>,
 }
 
 impl ChunkInfo {
@@ -72,7 +70,6 @@ pub(super) fn chunk_infos(policy: &dyn Policy, accounts: &Accounts) -> Vec<Chunk
             tag: account.tag(),
             freed_at: piece.freed_at,
             bin: bin_of(piece.span.bytes),
-            end: piece.end,
         });
     });
     chunks

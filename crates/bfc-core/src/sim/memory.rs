@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::memory::Span;
-use crate::sorted::Sorted;
-use crate::units::MIB;
+use crate::base::memory::Span;
+use crate::base::units::MIB;
 
 /// What ranges of addresses, handles and mappings are multiples of: as on NVIDIA's devices.
 pub(super) const GRANULARITY: u64 = 2 * MIB;
@@ -69,7 +68,7 @@ struct Mapping {
 #[derive(Debug, Default)]
 pub(super) struct Virtual {
     pub(super) ranges: Live,
-    handles: Sorted<u64, Physical>,
+    handles: BTreeMap<u64, Physical>,
     next_handle: u64,
     mappings: BTreeMap<u64, Mapping>,
     /// Bytes of memory taken, mapped or not.

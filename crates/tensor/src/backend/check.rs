@@ -13,21 +13,16 @@
 //! Each backend compares the values of indices with the size of the axis before it writes.
 
 mod elements;
-mod error;
 mod operand;
 mod products;
 mod rows;
 mod windows;
 
-pub use self::error::{OperandError, OperandFault};
-
 use self::operand::{CheckedOperands, Rules};
 use super::operands::Operand;
-use super::{Kernel, Workspace};
-use crate::context::OpContext;
-use crate::device::Device;
-use crate::dtype::DType;
+use super::{DeviceRef, Kernel, Workspace};
 use crate::error::Result;
+use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
 /// Proof that the operands of a call to a [`Backend`](super::Backend) passed the check. Only this module makes one.
@@ -48,17 +43,9 @@ impl Checked {
 /// [`Error::Operand`](crate::Error::Operand) and errors about kernel parameters, before anything is written; else as
 /// [`Backend::run`](super::Backend::run).
 #[inline(never)]
-pub(crate) fn run(device: &Device, op: &'static str, kernel: &mut Kernel<'_>) -> Result<()> {
-    check(op, device, kernel)?;
-    device.backend().run(op, kernel, Checked(()))
-}
-
-/// Checks a kernel that other kernels will replace.
-///
-/// # Errors
-/// As [`run`], before anything is written.
-pub(super) fn operands_of(ctx: &OpContext<'_>, kernel: &mut Kernel<'_>) -> Result<()> {
-    check(ctx.op(), ctx.device(), kernel)
+pub(crate) fn run(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kernel<'_>) -> Result<()> {
+    check(device, op, kernel)?;
+    device.backend.run(op, kernel, Checked(()))
 }
 
 /// Copies values from the host, in logical order, given as raw bytes of the output's element type.
@@ -66,10 +53,15 @@ pub(super) fn operands_of(ctx: &OpContext<'_>, kernel: &mut Kernel<'_>) -> Resul
 /// # Errors
 /// [`Error::Operand`](crate::Error::Operand) for an output of another device, [`Error::ElementCount`] for another number of values; else as
 /// [`Backend::upload`](super::Backend::upload).
-pub(crate) fn upload(device: &Device, op: &'static str, values: &[u8], mut out: ViewMut<'_>) -> Result<()> {
+pub(crate) fn upload(
+    device: DeviceRef<'_>,
+    op: &'static str,
+    values: &[u8],
+    mut out: ViewMut<'_>,
+) -> Result<()> {
     let operand = Rules::new(op, device).check("out", &Operand::Write(&mut out))?;
     operand.fill_bytes(op, values.len())?;
-    let backend = device.backend();
+    let backend = device.backend;
     backend.upload(op, values, out.reborrow(), Checked(()))?;
     if !backend.is_dry() {
         out.note_indices(values);
@@ -83,18 +75,21 @@ pub(crate) fn upload(device: &Device, op: &'static str, values: &[u8], mut out: 
 /// [`Error::Operand`](crate::Error::Operand) for an input of another device, [`Error::ElementCount`] for another number of values; else as
 /// [`Backend::download`](super::Backend::download).
 pub(crate) fn download(
-    device: &Device,
+    device: DeviceRef<'_>,
     op: &'static str,
     mut input: View<'_>,
     values: &mut [u8],
 ) -> Result<()> {
     let operand = Rules::new(op, device).check("input", &Operand::Read(&mut input))?;
     operand.fill_bytes(op, values.len())?;
-    device.backend().download(op, input, values, Checked(()))
+    device.backend.download(op, input, values, Checked(()))
 }
 
-/// The rules of each kernel.
-fn check(op: &'static str, device: &Device, kernel: &mut Kernel<'_>) -> Result<()> {
+/// Checks a kernel without running it.
+///
+/// # Errors
+/// As [`run`], before anything is written.
+pub(crate) fn check(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kernel<'_>) -> Result<()> {
     let rules = Rules::new(op, device);
     let mut operands = CheckedOperands::new();
     kernel.operands(|name, operand| {

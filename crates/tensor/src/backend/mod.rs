@@ -19,25 +19,28 @@ mod demand;
 pub mod dry;
 mod function;
 mod kernel;
-mod operands;
-pub(crate) mod upcast;
+pub(crate) mod operands;
+mod rules;
+mod steps;
 mod window;
 mod workspace;
 
 use std::fmt;
 
-use bfc_core::{AddressSpace, MemoryKind};
+use bfc_core::{AddressSpace, DeviceId, MemoryKind};
 
-pub use self::check::{Checked, OperandError, OperandFault};
+pub use self::check::Checked;
 pub use self::function::{
     Activation, AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep,
     Unary,
 };
 pub use self::kernel::{Activated, Attention, Kernel, Normalized};
+pub use self::rules::DeviceRules;
+pub use self::steps::{StepCounts, Steps};
 pub use self::window::{Convolution, Pool, PoolAxis, Window};
 pub use self::workspace::Workspace;
 use crate::error::{Error, Result};
-use crate::step_graph::StepCounts;
+pub use crate::error::{OperandError, OperandFault};
 use crate::storage::{View, ViewMut};
 
 /// Prevents other implementations of [`Backend`]: its callers trust it.
@@ -114,23 +117,14 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
     }
 }
 
-/// Repeated work that a device can launch as one graph. See [`StepGraph`](crate::StepGraph).
-pub trait Steps {
-    /// Begins a run of a step. Its kernels may wait until values are copied or the run ends. Returns false, and begins nothing,
-    /// if another run has not ended.
-    fn begin(&self, step: u64) -> bool;
-
-    /// Submits the rest of the run's work and ends the run.
-    ///
-    /// # Errors
-    /// If the device fails.
-    fn end(&self) -> Result<()>;
-
-    /// Forgets a step that will not be run again.
-    fn forget(&self, step: u64);
-
-    /// How the runs of a step were submitted.
-    fn counts(&self, step: u64) -> StepCounts;
+/// A device as the check of a kernel sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct DeviceRef<'a> {
+    /// The device, for errors.
+    pub(crate) id: DeviceId,
+    /// The number by which buffers name the device that their memory is for.
+    pub(crate) serial: u32,
+    pub(crate) backend: &'a dyn Backend,
 }
 
 /// The error for memory that the host cannot access: an op got a view of another device.

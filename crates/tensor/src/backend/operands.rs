@@ -4,13 +4,13 @@
 //! them. The check of operands and the upcast of 16-bit floats are loops over this list.
 
 use super::{Attention, Kernel, Normalized};
-use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::Layout;
+use crate::shape::DType;
 use crate::storage::{Storage, View, ViewMut};
 
 /// An operand of a kernel, by the way in which the kernel accesses it.
-pub(super) enum Operand<'k, 'a> {
+pub(crate) enum Operand<'k, 'a> {
     /// Reads it, in any layout.
     Read(&'k mut View<'a>),
     /// Reads it, and requires that it is contiguous.
@@ -26,7 +26,7 @@ pub(super) enum Operand<'k, 'a> {
 impl<'a> Operand<'_, 'a> {
     /// The buffer.
     #[inline(always)]
-    pub(super) fn storage(&self) -> &Storage {
+    pub(crate) fn storage(&self) -> &Storage {
         match self {
             Self::Read(view) | Self::ReadContiguous(view) => view.storage(),
             Self::Write(view) | Self::WritePart(view) | Self::Update(view) => view.storage(),
@@ -35,7 +35,7 @@ impl<'a> Operand<'_, 'a> {
 
     /// Where the elements lie in the buffer.
     #[inline(always)]
-    pub(super) const fn layout(&self) -> &'a Layout {
+    pub(crate) const fn layout(&self) -> &'a Layout {
         match self {
             Self::Read(view) | Self::ReadContiguous(view) => view.layout(),
             Self::Write(view) | Self::WritePart(view) | Self::Update(view) => view.layout(),
@@ -44,13 +44,13 @@ impl<'a> Operand<'_, 'a> {
 
     /// The element type.
     #[inline(always)]
-    pub(super) fn dtype(&self) -> DType {
+    pub(crate) fn dtype(&self) -> DType {
         self.storage().dtype()
     }
 
     /// Whether the layout fits the way in which the kernel accesses the operand.
     #[inline(always)]
-    pub(super) fn is_laid_out(&self) -> bool {
+    pub(crate) fn is_laid_out(&self) -> bool {
         let layout = self.layout();
         match self {
             Self::Read(_) | Self::WritePart(_) => true,
@@ -61,12 +61,12 @@ impl<'a> Operand<'_, 'a> {
 }
 
 /// The most operands of a kernel.
-pub(super) const MOST_OPERANDS: usize = 11;
+pub(crate) const MOST_OPERANDS: usize = 11;
 
 impl<'a> Kernel<'a> {
     /// Whether the kernel copies elements without computing with them.
     #[inline(always)]
-    pub(super) const fn only_copies(&self) -> bool {
+    pub(crate) const fn only_copies(&self) -> bool {
         matches!(
             self,
             Self::Fill { .. }
@@ -82,7 +82,7 @@ impl<'a> Kernel<'a> {
     /// Calls `visit` with the name and the access of each operand, until it fails. Inputs come before outputs.
     // Inlined: most callers know which kernel it is.
     #[inline(always)]
-    pub(super) fn operands<'k>(
+    pub(crate) fn operands<'k>(
         &'k mut self,
         mut visit: impl FnMut(&'static str, Operand<'k, 'a>) -> Result<()>,
     ) -> Result<()> {

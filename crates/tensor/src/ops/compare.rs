@@ -9,11 +9,9 @@ use bfc_core::Category;
 use super::{apply_promoted, broadcast_pair, expect_dtype, same_dtype, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Compare, Kernel};
-use crate::context::OpContext;
-use crate::dtype::DType;
 use crate::error::Result;
-use crate::op::{Op, apply};
-use crate::shape::Shape;
+use crate::op::{Op, OpContext, apply};
+use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
@@ -27,7 +25,12 @@ impl Op for CompareOp {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let (op, [lhs, rhs]) = (self.name(), [inputs[0], inputs[1]]);
         same_dtype(op, lhs, rhs)?;
-        broadcast_pair(ctx, [lhs, rhs], DType::Bool, |[lhs, rhs], out| Kernel::Compare { f: self.0, lhs, rhs, out })
+        broadcast_pair(ctx, [lhs, rhs], DType::Bool, |[lhs, rhs], out| Kernel::Compare {
+            f: self.0,
+            lhs,
+            rhs,
+            out,
+        })
     }
 }
 
@@ -152,7 +155,7 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::Runtime;
+    use crate::device::Runtime;
 
     #[test]
     fn comparisons_with_nan_are_false_except_for_inequality() {

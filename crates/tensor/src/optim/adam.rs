@@ -2,10 +2,10 @@
 
 use super::parameter_set::{ParameterSet, ParameterState, impl_optimizer};
 use super::{above_zero, not_negative, share};
+use crate::autograd::Parameter;
 use crate::backend::{AdamStep, Kernel};
-use crate::context::OpContext;
 use crate::error::Result;
-use crate::nn::Parameter;
+use crate::op::OpContext;
 use crate::storage::{View, ViewMut};
 
 const DEFAULTS: AdamStep = AdamStep {

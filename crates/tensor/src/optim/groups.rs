@@ -6,11 +6,10 @@ use highwater_tracking::{Phase, phase};
 
 use super::parameter_set::make_group;
 use super::{LEARNING_RATE, Optimizer, not_negative};
-use crate::autograd::Gradients;
-use crate::backend::upcast;
+use crate::autograd::{Gradients, Parameter};
 use crate::error::{Error, Result};
 use crate::io::{Arrays, Mismatch};
-use crate::nn::Parameter;
+use crate::op::upcast;
 
 const OP: &str = "groups";
 

@@ -2,10 +2,10 @@
 
 use super::parameter_set::{ParameterSet, ParameterState, impl_optimizer};
 use super::{not_negative, share};
+use crate::autograd::Parameter;
 use crate::backend::{Kernel, LionStep};
-use crate::context::OpContext;
 use crate::error::Result;
-use crate::nn::Parameter;
+use crate::op::OpContext;
 use crate::storage::{View, ViewMut};
 
 /// Lion (Chen et al. 2023): steps of one size for all parameters, in the direction of the mean of gradients.

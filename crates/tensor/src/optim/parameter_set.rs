@@ -9,15 +9,13 @@ use std::collections::HashSet;
 use bfc_core::Category;
 use highwater_tracking::{ModuleName, Phase, phase};
 
-use crate::autograd::{Gradients, LeafId};
+use crate::autograd::{Gradients, Parameter};
 use crate::backend::Kernel;
-use crate::backend::upcast;
-use crate::context::{Buffer, OpContext};
-use crate::device::Device;
-use crate::dtype::{DType, Scalar};
+use crate::device::{Device, PlacementReason};
 use crate::error::{Error, Result};
-use crate::nn::Parameter;
-use crate::placement::PlacementReason;
+use crate::op::{Buffer, OpContext, upcast};
+use crate::shape::{DType, Scalar};
+use crate::storage::leaf::LeafId;
 use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
 
@@ -269,7 +267,7 @@ macro_rules! impl_optimizer {
                 self.parameters.op
             }
 
-            fn parameters(&self) -> Vec<(String, $crate::nn::Parameter)> {
+            fn parameters(&self) -> Vec<(String, $crate::autograd::Parameter)> {
                 self.parameters.parameters()
             }
 

@@ -2,10 +2,10 @@
 
 use super::parameter_set::{ParameterSet, ParameterState, impl_optimizer};
 use super::{above_zero, not_negative, share};
+use crate::autograd::Parameter;
 use crate::backend::{Kernel, RmsPropStep};
-use crate::context::OpContext;
 use crate::error::Result;
-use crate::nn::Parameter;
+use crate::op::OpContext;
 use crate::storage::{View, ViewMut};
 
 /// RmsProp (Tieleman and Hinton 2012): gradients over the root of the mean of their squares, as PyTorch has it.

@@ -2,10 +2,10 @@
 
 use super::parameter_set::{ParameterSet, ParameterState, impl_optimizer};
 use super::{not_negative, share};
+use crate::autograd::Parameter;
 use crate::backend::{Kernel, SgdStep};
-use crate::context::OpContext;
 use crate::error::{Error, Result};
-use crate::nn::Parameter;
+use crate::op::OpContext;
 use crate::storage::{View, ViewMut};
 
 /// Stochastic gradient descent, with momentum (Polyak 1964; Nesterov 1983) and weight decay if wished for.

@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::parameter_set::ParameterSet;
 use super::{LEARNING_RATE, learning_rate_of, not_negative};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::io::{Array, Arrays, Mismatch};
-use crate::shape::Shape;
+use crate::shape::{DType, Shape};
 
 /// The name of the number of steps.
 const STEPS: &str = "steps";
@@ -78,7 +77,8 @@ impl<const N: usize> ParameterSet<N> {
             slot.state.steps = steps.unwrap_or(slot.state.steps);
             let device = slot.parameter.tensor().device().clone();
             for (name, tensor) in names.iter().zip(&mut slot.state.tensors) {
-                let (Some(tensor), Some(array)) = (tensor, state.get(&format!("{}.{name}", slot.path))) else {
+                let (Some(tensor), Some(array)) = (tensor, state.get(&format!("{}.{name}", slot.path)))
+                else {
                     continue;
                 };
                 array.upload(op, &device, tensor.view_mut())?;

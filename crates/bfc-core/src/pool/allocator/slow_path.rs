@@ -2,18 +2,18 @@
 
 use super::supply::Shortfall;
 use super::{PolicyAllocator, State};
+use crate::accounting::retry::{Refusal, Want};
 use crate::allocator::Request;
-use crate::error::{AllocError, SourceError};
-use crate::ledger::Tag;
-use crate::memory::{Block, Span};
-use crate::oom::{OomReport, Verdict};
+use crate::allocator::error::{AllocError, SourceError};
+use crate::allocator::oom::{OomReport, Verdict};
+use crate::allocator::stats::Stats;
+use crate::base::ledger::Tag;
+use crate::base::memory::{Block, Span};
+use crate::base::sync::ThreadNumber;
+use crate::base::units::round_up;
 use crate::policy::{GRANULE, Moment, Need, Policy};
 use crate::pool::config::ConfiguredPolicy;
 use crate::pool::growth::available;
-use crate::retry::{Refusal, Want};
-use crate::stats::Stats;
-use crate::sync::ThreadNumber;
-use crate::units::round_up;
 
 /// A request that the pool can meet in principle.
 #[derive(Clone, Copy, Debug)]
@@ -156,7 +156,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Gives idle regions back if a larger one in their place could hold what is wanted; whether there were any.
-    pub(super) fn release_for(&self, state: &mut State<P>, wanted: &Wanted) -> bool {
+    fn release_for(&self, state: &mut State<P>, wanted: &Wanted) -> bool {
         self.has_place_for(state, wanted) && self.release_idle(state, 0) > 0
     }
 
@@ -191,10 +191,10 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// What a request waits for. Those that may be compared differ in nothing but their bytes.
     pub(super) fn want_of(&self, request: &Request<'_>) -> Want {
-        let (bytes, attributes) = (request.bytes, &request.attributes);
-        let comparable = attributes.freed_before.is_none()
+        let bytes = request.bytes;
+        let comparable = request.attributes.freed_before.is_none()
             && self.state.lock(ThreadNumber::current()).policy.orders_by_size();
-        let class = u64::from(request.alignment.trailing_zeros()) * 2 + attributes.end as u64;
+        let class = u64::from(request.alignment.trailing_zeros());
         Want { bytes, class: comparable.then_some(class) }
     }
 
@@ -212,14 +212,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// `hope` is whether waiting could help a request that may be met at all.
     #[cold]
-    pub(super) fn refuse(
-        &self,
-        state: &State<P>,
-        wanted: &Wanted,
-        cause: Shortfall,
-        hope: bool,
-        last: bool,
-    ) -> Refusal {
+    fn refuse(&self, state: &State<P>, wanted: &Wanted, cause: Shortfall, hope: bool, last: bool) -> Refusal {
         let wait = wanted.rounded <= self.config.limit && hope;
         let error = match cause {
             Shortfall::Source(error) if !matches!(error, SourceError::Exhausted { .. }) => {
@@ -261,8 +254,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             reserved: stats.bytes_reserved,
             in_use: stats.bytes_in_use,
             free: stats.free_bytes(),
-            largest_free: state.policy.largest_free_at(wanted.need.end),
-            other_end: state.policy.free_bytes_kept_from(wanted.need.end),
+            largest_free: state.policy.largest_free_bytes(),
             ..OomReport::new(self.name.clone(), &request.with_tag(wanted.tag), verdict)
         }
     }

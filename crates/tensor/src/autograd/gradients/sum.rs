@@ -3,10 +3,10 @@
 use highwater_tracking::{Phase, phase};
 
 use super::Gradients;
-use crate::backend::upcast;
 use crate::backend::{Binary, Kernel};
-use crate::context::OpContext;
 use crate::error::Result;
+use crate::op::OpContext;
+use crate::op::upcast;
 use crate::tensor::Tensor;
 
 const OP: &str = "accumulate_gradients";

@@ -2,8 +2,8 @@
 
 use super::operand::{CheckedOperands, Rules};
 use crate::backend::{Reduce, Workspace};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::shape::DType;
 
 pub(super) fn copy_into(
     rules: Rules<'_>,

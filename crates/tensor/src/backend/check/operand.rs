@@ -1,19 +1,16 @@
 //! Operands as the check compares them, and the comparisons that kernels share.
 
-use super::error::{OperandError, OperandFault};
-use crate::backend::Workspace;
 use crate::backend::operands::{MOST_OPERANDS, Operand};
-use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::backend::{DeviceRef, Workspace};
+use crate::error::{Error, OperandError, OperandFault, Result};
 use crate::layout::Layout;
-use crate::shape::Shape;
+use crate::shape::{DType, Shape};
 
 /// The device that all operands of a kernel must be on, and the op's name for errors.
 #[derive(Clone, Copy)]
 pub(super) struct Rules<'d> {
     pub(super) op: &'static str,
-    device: &'d Device,
+    device: DeviceRef<'d>,
 }
 
 /// An operand that is on the kernel's device, in a layout that the kernel accepts.
@@ -105,7 +102,7 @@ impl<'a> CheckedOperands<'a> {
 }
 
 impl<'d> Rules<'d> {
-    pub(super) const fn new(op: &'static str, device: &'d Device) -> Self {
+    pub(super) const fn new(op: &'static str, device: DeviceRef<'d>) -> Self {
         Self { op, device }
     }
 
@@ -117,7 +114,7 @@ impl<'d> Rules<'d> {
         operand: &Operand<'_, 'a>,
     ) -> Result<CheckedOperand<'a>> {
         let checked = CheckedOperand { name, dtype: operand.dtype(), layout: operand.layout() };
-        if operand.storage().device() != self.device.serial() {
+        if operand.storage().device() != self.device.serial {
             return Err(self.elsewhere(&checked));
         }
         if !operand.is_laid_out() {
@@ -199,7 +196,7 @@ impl<'d> Rules<'d> {
 
     /// Checks that a workspace is as large as the backend's kernel requires.
     pub(super) fn workspace(&self, operands: &CheckedOperands<'_>, of: Workspace<'_>) -> Result<()> {
-        let required = self.device.backend().workspace(of.of_computed());
+        let required = self.device.backend.workspace(of.of_computed());
         let Some(workspace) = operands.named("workspace") else {
             let missing = CheckedOperand::NONE.named("workspace");
             let fault = OperandFault::Workspace { bytes: 0, required };
@@ -249,7 +246,7 @@ impl<'d> Rules<'d> {
     }
 
     fn elsewhere(&self, operand: &CheckedOperand<'_>) -> Error {
-        self.fault(operand, OperandFault::Device { device: self.device.to_string() })
+        self.fault(operand, OperandFault::Device { device: self.device.id.to_string() })
     }
 
     fn bad_flags(&self, axes: &[bool], of: &CheckedOperand<'_>) -> Error {

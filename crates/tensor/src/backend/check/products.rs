@@ -2,8 +2,8 @@
 
 use super::operand::{CheckedOperand, CheckedOperands, Rules};
 use crate::backend::Workspace;
-use crate::dtype::DType;
 use crate::error::Result;
+use crate::shape::DType;
 
 const FACTORS: &str = "factors are [.., i, k] and [.., k, j]";
 const PRODUCT: &str = "the product of [.., i, k] and [.., k, j] is [.., i, j]";

@@ -2,8 +2,8 @@
 
 use super::operand::{CheckedOperand, CheckedOperands, Rules};
 use crate::backend::Workspace;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::shape::DType;
 
 const STATISTICS: &str = "it is [rows, 2], where a row is the last axis or several of the last axes";
 

@@ -1,9 +1,8 @@
 //! Convolutions and pools.
 
-use super::error::OperandFault;
 use super::operand::{CheckedOperand, CheckedOperands, Rules};
 use crate::backend::{Convolution, Pool, PoolAxis};
-use crate::error::{Error, Result};
+use crate::error::{Error, OperandFault, Result};
 
 const IMAGES: &str = "images are [n, channels, h, w], filters [out channels, channels of a group, kh, kw]";
 const FILTERS: &str = "channels are groups times those of a filter, and a window has the filter's size";

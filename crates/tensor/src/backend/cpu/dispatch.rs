@@ -1,15 +1,15 @@
 //! From an element type known at run time to the Rust type that kernels are compiled for.
 
 use crate::backend::not_host;
-use crate::dtype::{DType, RawElement};
 use crate::error::{Error, Result};
+use crate::shape::{DType, RawElement};
 use crate::storage::{View, ViewMut};
 
 /// Evaluates an expression with `$T` standing for the Rust type behind `$dtype`, for each of the listed types.
 macro_rules! by_type {
     ($dtype:expr, $T:ident => $body:expr, [$($($variant:ident)|+: $type:ty),+] $(, $other:ident => $otherwise:expr)?) => {
         match $dtype {
-            $($($crate::dtype::DType::$variant)|+ => {
+            $($($crate::shape::DType::$variant)|+ => {
                 type $T = $type;
                 $body
             })+

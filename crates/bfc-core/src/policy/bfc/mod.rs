@@ -1,0 +1,22 @@
+//! The best-fit-with-coalescing policy.
+//!
+//! Regions are cut into chunks. A request takes the smallest free chunk that fits, the lowest among equals, and gives
+//! back what it does not need; a freed chunk joins its free neighbours at once. So the blocks of a training step find
+//! their places again in the next one.
+//! Source: TensorFlow's `BFCAllocator`, after Doug Lea's malloc.
+
+mod arena;
+mod bins;
+mod chunk;
+mod invariants;
+mod options;
+mod pending;
+mod recent;
+mod region;
+
+pub use arena::Bfc;
+pub(crate) use bins::{BIN_COUNT, bin_floor, bin_of};
+pub use options::{BfcConfig, BfcOptions, CutRule, JoinRule, SplitRule};
+
+/// A pool that places by best fit with coalescing.
+pub type BfcAllocator = crate::pool::PolicyAllocator<Bfc>;
