@@ -78,19 +78,18 @@ pub use export::{ExportError, ExportFormat, UnknownExportFormat, export};
 pub use files::{AtomicFile, FileKind, MemoryBound, UsableMemory};
 pub use page::{write_page, write_page_with_log};
 pub use record::{
-    BlockLife, BlockProblem, CategoryChange, CategoryNow, CategoryUsage, Change, Cut, Event, EventKind,
-    EventProblem, Execution, Failure, Follower, HolderNow, HwmError, HwmProblem, LiveBlock, Moment, OpUsage,
-    Outside, Owner, Peak, PeakPart, PeakParts, PeakUsage, PhaseUsage, PlaceChange, PoolName, Recording,
-    RecordingLimits, Region, Retag, RunFacts, RunSummary, SavedUsage, ScopeChange, ScopeUsage, StreamUsage,
-    ThreadUsage, Timeline, Usage, UsageDiff, Written,
+    BlockLife, BlockProblem, Event, EventKind, EventProblem, Execution, Failure, Follower, HwmError,
+    HwmProblem, LiveBlock, Moment, Owner, Peak, PoolName, Recording, RecordingLimits, Region, Retag,
+    RunSummary, Timeline, Written,
 };
 pub use replay::{
     NoPlan, PlanLimits, PlanTextError, PlanTextProblem, ReplayError, ReplaySummary, Replayer, Step,
     find_step, parse_plan, plan_of, replay, write_plan,
 };
 pub use report::{
-    Answer, BudgetRow, CategoryRow, Holder, OpRow, OutOfMemory, PeakRow, PhaseRow, PlaceRow, PoolRow, Report,
-    SavedRow, ScopeRow, ThreadRow, table,
+    Answer, BudgetRow, CategoryRow, Change, Cut, FailureRow, Holder, OpRow, OutOfMemory, PeakPart, PeakParts,
+    PeakRow, PhaseRow, PoolRow, ProcessMemory, RecordedRun, Report, ReportDiff, ReportText, RunFacts,
+    SavedRow, ScopeRow, StreamRow, TextOptions, ThreadRow, table,
 };
 pub use scope::{ModuleGuard, ModuleName, Phase, PhaseGuard, Place, PlaceGuard, here, module, phase};
 /// Python's pickles, read without calling anything.

@@ -5,6 +5,7 @@ use bfc_core::sync::ThreadNumber;
 use rustc_hash::FxHashMap;
 
 use super::allocator::Sizes;
+pub(crate) use crate::report::Class;
 use crate::scope::{Phase, Place};
 
 /// All finished executions of one op in one place. Sizes are granted bytes; what is nested in an execution is part
@@ -149,29 +150,6 @@ impl Figures {
 
     fn requested(&self) -> u64 {
         self.total().saturating_sub(self.rounding)
-    }
-}
-
-/// What an op takes memory for, as upstream tells it: scratch, results, or state that persists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
-    Temporary,
-    Output,
-    Persistent,
-}
-
-impl Class {
-    pub(crate) const COUNT: usize = 3;
-
-    pub(crate) const fn of(category: bfc_core::Category) -> Self {
-        use bfc_core::Category::{
-            Activation, Gradient, Input, OptimizerState, Output, Parameter, Temporary, Workspace,
-        };
-        match category {
-            Temporary | Workspace => Self::Temporary,
-            Output | Activation | Gradient | Input => Self::Output,
-            Parameter | OptimizerState => Self::Persistent,
-        }
     }
 }
 

@@ -59,7 +59,7 @@ function sortable(table, columns, column) {
 }
 
 function parts_table(data) {
-  const parts = data.peak_parts;
+  const parts = data.report.peak_parts || { places: [], scopes: [], categories: [] };
   const most = () => Math.max(...[...parts.places, ...parts.scopes, ...parts.categories].map(part => part.bytes), 1);
   const bar = part => {
     const held = make("span"), falls = make("i");
@@ -71,12 +71,12 @@ function parts_table(data) {
   };
   const show_rows = sortable(element("parts"), [
     ["holder", part => part.name, part => (parts.categories.includes(part) ? worded(part.name) : part.name) || "(outside of ops)"],
-    ["held, MiB", part => part.bytes, part => mib(part.bytes)],
+    ["at peak, MiB", part => part.bytes, part => mib(part.bytes)],
     ["peak falls by, MiB", part => part.falls, part => mib(part.falls)],
     ["", null, bar, "bar"],
     ["next peak, MiB", part => part.next_peak, part => mib(part.next_peak)],
-    ["of that held", part => part.falls / part.bytes, part => share(part.falls / part.bytes)],
-    ["next peak in", part => part.next_owner, part => part.next_owner || "–", "name"],
+    ["share of its bytes", part => part.falls / part.bytes, part => share(part.falls / part.bytes)],
+    ["next peak reached by", part => part.next_owner, part => part.next_owner || "–", "name"],
   ], 2);
   choice(element("parts-by"), [
     ["by category", parts.categories], ["by module", parts.scopes], ["by op in module", parts.places],
@@ -88,15 +88,15 @@ function ops_table(data) {
   const figure = (heading, key) => [heading, row => row[key], row => mib(row[key])];
   const show_rows = sortable(element("ops"), [
     ["op", name, name],
-    figure("at the peak, MiB", "peak_bytes"),
+    figure("at peak, MiB", "peak_bytes"),
     ["share", row => row.peak_share, row => share(row.peak_share)],
     ["calls", row => row.calls, row => count(row.calls)],
     figure("high water", "high_water_bytes"),
     figure("self peak", "self_peak_bytes"),
     figure("outliving", "outliving_bytes"),
     figure("live before", "live_before_bytes"),
-    figure("saved", "saved_bytes"),
-    figure("granted", "granted_bytes"),
+    figure("for backward", "saved_bytes"),
+    figure("total", "total_bytes"),
   ], 1);
   let rows = [];
   const filter = () => {
@@ -106,7 +106,7 @@ function ops_table(data) {
     element("ops-count").textContent = found.length + " of " + rows.length + ", in MiB";
   };
   element("filter").addEventListener("input", filter);
-  choice(element("ops-by"), [["by op", data.ops], ["by op in module", data.places]], next => { rows = next; filter(); });
+  choice(element("ops-by"), [["by op", data.report.ops], ["by op in module", data.report.places]], next => { rows = next; filter(); });
 }
 
 /** A table with the bytes of some holders. */
@@ -138,21 +138,18 @@ function told_facts(report) {
 }
 
 function failures(data) {
-  if (data.failed_requests === 0) return;
+  const failed = data.report.run.failures, told = data.report.failures || [];
+  if (failed === 0) return;
   element("oom").hidden = false;
-  for (const failure of data.failures) {
+  for (const failure of told) {
     const { report } = failure;
-    let facts = [bytes(failure.in_use) + " in use"];
-    if (failure.limit !== null) facts.push("limit " + bytes(failure.limit));
-    if (failure.reserved > 0) facts.push(bytes(failure.reserved) + " reserved", "largest free piece " + bytes(failure.largest_free));
-    if (report) facts = told_facts(report);
     const subject = report && report.shape ? " for [" + report.shape.join(", ") + "] of " + report.dtype : "";
     const box = make("div");
     box.append(
       make("p", bytes(failure.requested) + " (" + worded(failure.category) + ") asked of " + failure.pool + " by " +
-        (failure.owner || "no op") + subject + " after " + time(failure.at_ns) + ": " + (report ? report.advice : failure.verdict), { class: "warning" }),
-      make("p", facts.join(", ")),
+        (failure.owner || "no op") + subject + " after " + time(failure.at_ns) + (report ? ": " + report.advice : ""), { class: "warning" }),
     );
+    if (report) box.append(make("p", told_facts(report).join(", ")));
     if (report && report.what_if.length > 0) {
       const answers = fits => report.what_if.filter(answer => answer.fits === fits).map(answer => answer.what).join("; ");
       if (answers(true)) box.append(make("p", "It would have fitted " + answers(true) + "."));
@@ -168,11 +165,9 @@ function failures(data) {
       box.append(controls, place);
       choice(group, kinds.map(([label, heading, rows]) => [label, [heading + " that held most then", rows]]),
         ([heading, rows]) => place.replaceChildren(holders_table(heading, rows, of)));
-    } else {
-      box.append(holders_table("held most then", failure.holders, failure.in_use));
     }
     element("oom-list").append(box);
   }
-  const more = data.failed_requests - data.failures.length;
+  const more = failed - told.length;
   if (more > 0) element("oom-list").append(make("p", "and " + count(more) + " more requests", { class: "quiet" }));
 }

@@ -42,7 +42,9 @@ mod read;
 mod write;
 
 #[cfg(doc)]
-use super::{RunFacts, RunSummary};
+use super::RunSummary;
+#[cfg(doc)]
+use crate::report::RunFacts;
 pub(super) use follow::{BlockReader, Piece};
 pub use read::{HwmError, HwmProblem};
 pub(super) use write::HwmWriter;

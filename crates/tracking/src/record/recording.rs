@@ -7,12 +7,11 @@
 use std::collections::BTreeMap;
 
 use bfc_core::Category;
-use serde::{Deserialize, Serialize};
 
 use super::peak::Peak;
-use super::summary::{RunFacts, RunSummary};
+use super::summary::RunSummary;
 use super::timeline::Timeline;
-use crate::report::OutOfMemory;
+use crate::report::{Cut, OutOfMemory, RunFacts};
 use crate::scope::Phase;
 
 /// What was recorded of a run: from a file by [`Recording::read`], from memory by
@@ -254,15 +253,6 @@ pub struct Region {
     pub pool: u32,
 }
 
-/// Where and why a file ends before its end.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cut {
-    /// The first byte that could not be used.
-    pub offset: u64,
-    /// What is wrong there.
-    pub reason: String,
-}
-
 impl Recording {
     /// What the run was, as it was known when it began. Empty for a recording in memory.
     #[must_use]
@@ -411,9 +401,7 @@ impl Recording {
     /// As [`owner`](Self::owner).
     #[must_use]
     pub fn owner_path(&self, owner: u32) -> String {
-        let names: Vec<&str> =
-            self.lineage(owner).into_iter().map(|owner| self.owner(owner).name.as_str()).collect();
-        names.join(".")
+        super::tally::path(&self.owners, owner)
     }
 
     /// The module of an owner: the one above an op, the owner itself otherwise.

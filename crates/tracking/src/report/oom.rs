@@ -1,7 +1,5 @@
 //! A request that found no memory, as plain data: for files, for other programs, and for a page.
 
-mod html;
-
 use std::fmt;
 
 use bfc_core::{Bytes, OomReport, OwnerId};
@@ -195,14 +193,8 @@ impl OutOfMemory {
         None
     }
 
-    /// All of it as a page for a browser that needs nothing else.
-    #[must_use]
-    pub fn to_html(&self) -> String {
-        html::page(self)
-    }
-
     /// The figures with their names, those that say something.
-    fn figures(&self) -> Vec<(&'static str, String)> {
+    pub(crate) fn figures(&self) -> Vec<(&'static str, String)> {
         let bytes = |bytes: u64| Bytes(bytes).to_string();
         let mut figures = vec![("requested", bytes(self.requested)), ("rounded", bytes(self.rounded))];
         let mut add = |name, shown: bool, text: String| figures.extend(shown.then_some((name, text)));
@@ -228,7 +220,7 @@ impl OutOfMemory {
     }
 
     /// Who asked for what, as a line.
-    fn asked(&self) -> String {
+    pub(crate) fn asked(&self) -> String {
         let mut line = format!("{} ({}) asked of {}", Bytes(self.requested), self.category, self.allocator);
         if !self.op.is_empty() {
             let dot = if self.scope.is_empty() { "" } else { "." };
@@ -241,14 +233,14 @@ impl OutOfMemory {
     }
 
     /// The holders of each kind, by the kind's name.
-    fn holders(&self) -> [(&'static str, &[Holder]); 3] {
+    pub(crate) fn holders(&self) -> [(&'static str, &[Holder]); 3] {
         [("ops", &self.ops), ("modules", &self.scopes), ("categories", &self.categories)]
     }
 }
 
 impl Holder {
     /// The holder's name. An empty name stands for memory outside of all holders of this kind.
-    fn shown(&self, kind: &str) -> String {
+    pub(crate) fn shown(&self, kind: &str) -> String {
         if self.name.is_empty() { format!("(outside of {kind})") } else { self.name.clone() }
     }
 }

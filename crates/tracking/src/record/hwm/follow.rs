@@ -7,7 +7,8 @@ use serde::de::DeserializeOwned;
 use super::{HEAD_BYTES, HwmError, HwmProblem, MAGIC, VERSION, checksum, kind, label, most_bytes};
 use crate::files::FileKind;
 use crate::record::builder::BlockProblem;
-use crate::record::summary::{RunFacts, RunSummary};
+use crate::record::summary::RunSummary;
+use crate::report::RunFacts;
 
 /// How many bytes are asked for at a time.
 const CHUNK: usize = 1 << 16;

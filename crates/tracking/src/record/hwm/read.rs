@@ -7,7 +7,8 @@ use serde::de::DeserializeOwned;
 use super::{HEAD_BYTES, MAGIC, VERSION, checksum, kind, label, most_bytes};
 use crate::files::FileKind;
 use crate::record::builder::{BlockProblem, Builder, RecordingLimits};
-use crate::record::recording::{Cut, Recording};
+use crate::record::recording::Recording;
+use crate::report::Cut;
 
 /// A file that is not a recording.
 #[derive(Debug, thiserror::Error)]

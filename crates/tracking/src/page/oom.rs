@@ -1,9 +1,9 @@
-//! The report as a page of its own: no script, no network.
+//! The report of a request that ran out of memory as an HTML page: no script, no network.
 
 use bfc_core::{Bytes, OomReport};
 
-use super::{Answer, OutOfMemory};
-use crate::page::{STYLE, escaped};
+use super::{STYLE, escaped};
+use crate::report::{Answer, OutOfMemory};
 
 const HEAD: &str = r#"<!doctype html>
 <html lang="en">
@@ -16,7 +16,15 @@ const HEAD: &str = r#"<!doctype html>
 <style>
 "#;
 
-pub(super) fn page(report: &OutOfMemory) -> String {
+impl OutOfMemory {
+    /// The report as a self-contained HTML page.
+    #[must_use]
+    pub fn to_html(&self) -> String {
+        page(self)
+    }
+}
+
+fn page(report: &OutOfMemory) -> String {
     let mut page = format!("{HEAD}{STYLE}</style>\n</head>\n<body>\n<header>\n<h1>Out of memory</h1>\n");
     page += &format!("<p class=\"warning\">{}</p>\n", escaped(&report.advice));
     page += &format!("<p>{}</p>\n</header>\n<main>\n", escaped(&report.asked()));
