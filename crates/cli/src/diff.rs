@@ -9,7 +9,7 @@ use highwater_tracking::table::{Table, bytes};
 use highwater_tracking::{Change, Cut, Report, ReportDiff};
 
 use crate::exit;
-use crate::recording_file::{ReadArguments, ReadError, tell_cut};
+use crate::files::recording::{ReadArguments, ReadError, tell_cut};
 
 /// The arguments of `highwater diff`.
 #[derive(Args, Clone, Debug)]

@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use highwater_tracking::{Report, TextOptions};
 
 use crate::exit;
-use crate::recording_file::{ReadArguments, tell_cut};
+use crate::files::recording::{ReadArguments, tell_cut};
 
 /// The arguments of `highwater report`.
 #[derive(Args, Clone, Debug)]
