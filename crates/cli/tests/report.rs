@@ -215,7 +215,7 @@ fn a_report_says_which_requests_found_no_memory_and_what_would_have_helped() {
     let text = stdout(&highwater(&["report"], &[&path]));
     for part in [
         "requests that ran out of memory: 1\n",
-        "700.00 KiB (activation) asked of cpu:0 by net.fc1.matmul\n",
+        "700.00 KiB (activation) requested by net.fc1.matmul\n",
         "yes  without the activations of net.fc1 (700.00 KiB)\n",
     ] {
         assert!(text.contains(part), "{part:?} is not in {text}");

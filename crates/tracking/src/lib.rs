@@ -47,8 +47,9 @@
 //! # Ok::<(), bfc_core::AllocError>(())
 //! ```
 //!
-//! A request that finds no memory tells all there is to tell, as [`OutOfMemory`] in JSON and HTML too. Whoever can free
-//! something is asked before ([`Tracker::last_resort`]), and a module may have a [`Budget`].
+//! A request that runs out of memory fails with an [`OomReport`](bfc_core::OomReport), also as JSON and HTML
+//! ([`oom_page`]). Callbacks may free memory before it fails ([`Tracker::last_resort`]), and a module may have a
+//! [`Budget`].
 //!
 //! What passes through a tracker's ops can be recorded, in memory ([`Tracker::start_log`]) or into a file
 //! ([`Tracker::start_recording`]). A [`Recording`] tells every live byte at every event. It can be written as a [`Trace`], and
@@ -76,7 +77,7 @@ pub use account::{
 };
 pub use export::{ExportError, ExportFormat, UnknownExportFormat, export};
 pub use files::{AtomicFile, FileKind, MemoryBound, UsableMemory};
-pub use page::{write_page, write_page_with_log};
+pub use page::{oom_page, write_page, write_page_with_log};
 pub use record::{
     BlockLife, BlockProblem, Event, EventKind, EventProblem, Execution, Failure, Follower, HwmError,
     HwmProblem, LiveBlock, Moment, Owner, Peak, PoolName, Recording, RecordingLimits, Region, Retag,
@@ -87,9 +88,9 @@ pub use replay::{
     find_step, parse_plan, plan_of, replay, write_plan,
 };
 pub use report::{
-    Answer, BudgetRow, CategoryRow, Change, Cut, FailureRow, Holder, OpRow, OutOfMemory, PeakPart, PeakParts,
-    PeakRow, PhaseRow, PoolRow, ProcessMemory, RecordedRun, Report, ReportDiff, ReportText, RunFacts,
-    SavedRow, ScopeRow, StreamRow, TextOptions, ThreadRow, table,
+    CategoryRow, Change, Cut, FailureRow, OpRow, PeakPart, PeakParts, PeakRow, PhaseRow, PoolRow,
+    ProcessMemory, RecordedRun, Report, ReportDiff, ReportText, RunFacts, SavedRow, ScopeRow, StreamRow,
+    TextOptions, ThreadRow, table,
 };
 pub use scope::{ModuleGuard, ModuleName, Phase, PhaseGuard, Place, PlaceGuard, here, module, phase};
 /// Python's pickles, read without calling anything.

@@ -23,6 +23,8 @@ use base64::write::EncoderWriter;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 
+pub use oom::oom_page;
+
 use crate::record::Recording;
 use crate::training_log::TrainingLog;
 

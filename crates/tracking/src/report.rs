@@ -9,7 +9,6 @@
 
 mod class;
 mod diff;
-mod oom;
 mod peak;
 mod rows;
 mod run;
@@ -23,7 +22,6 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use class::Class;
 pub use diff::{Change, ReportDiff};
-pub use oom::{Answer, BudgetRow, Holder, OutOfMemory};
 pub use peak::{PeakPart, PeakParts, PeakRow};
 pub use rows::{CategoryRow, FailureRow, OpRow, PhaseRow, PoolRow, SavedRow, ScopeRow, StreamRow, ThreadRow};
 pub use run::{Cut, ProcessMemory, RecordedRun, RunFacts};

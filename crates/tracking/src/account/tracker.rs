@@ -214,10 +214,10 @@ impl Tracker {
     /// Those to be asked before a request of an op fails for want of memory, and those to be told when one has.
     ///
     /// ```
-    /// use highwater_tracking::{OutOfMemory, Tracker};
+    /// use highwater_tracking::Tracker;
     /// let tracker = Tracker::new();
     /// tracker.last_resort().before_giving_up(|_report| false /* or free something, and say so */);
-    /// tracker.last_resort().on_failure(|report| eprintln!("{}", OutOfMemory::from(report)));
+    /// tracker.last_resort().on_failure(|report| eprintln!("{}", report.details()));
     /// ```
     #[must_use]
     pub fn last_resort(&self) -> &Arc<LastResort> {

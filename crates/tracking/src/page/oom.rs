@@ -3,7 +3,6 @@
 use bfc_core::{Bytes, OomReport};
 
 use super::{STYLE, escaped};
-use crate::report::{Answer, OutOfMemory};
 
 const HEAD: &str = r#"<!doctype html>
 <html lang="en">
@@ -16,41 +15,43 @@ const HEAD: &str = r#"<!doctype html>
 <style>
 "#;
 
-impl OutOfMemory {
-    /// The report as a self-contained HTML page.
-    #[must_use]
-    pub fn to_html(&self) -> String {
-        page(self)
-    }
-}
-
-fn page(report: &OutOfMemory) -> String {
+/// Formats the report of a request that ran out of memory as a self-contained HTML page.
+///
+/// ```
+/// use bfc_core::{OomReport, Request, Verdict};
+/// let report = OomReport::new("cpu:0", &Request::new(1024), Verdict::Exhausted);
+/// assert!(highwater_tracking::oom_page(&report).starts_with("<!doctype html>"));
+/// ```
+#[must_use]
+pub fn oom_page(report: &OomReport) -> String {
     let mut page = format!("{HEAD}{STYLE}</style>\n</head>\n<body>\n<header>\n<h1>Out of memory</h1>\n");
-    page += &format!("<p class=\"warning\">{}</p>\n", escaped(&report.advice));
-    page += &format!("<p>{}</p>\n</header>\n<main>\n", escaped(&report.asked()));
+    page += &format!("<p class=\"warning\">{}</p>\n", escaped(&report.advice()));
+    let request = format!("{}: {}", report.allocator, report.request());
+    page += &format!("<p>{}</p>\n</header>\n<main>\n", escaped(&request));
     page += "<dl id=\"figures\">\n";
-    for (name, figure) in report.figures() {
-        page += &format!("<div><dt>{name}</dt><dd>{}</dd></div>\n", escaped(&figure));
+    for (name, figure, note) in report.figures() {
+        let note = if note.is_empty() { note } else { format!("<small>{}</small>", escaped(&note)) };
+        page += &format!("<div><dt>{name}</dt><dd>{figure}{note}</dd></div>\n");
     }
     page += "</dl>\n";
-    if !report.what_if.is_empty() {
-        let rows = report.what_if.iter().map(|Answer { what, fits }| {
+    let answers = report.what_if.answers();
+    if !answers.is_empty() {
+        let rows = answers.iter().map(|(what, fits)| {
             [escaped(what), if *fits { "it would fit" } else { "it would not fit" }.to_owned()]
         });
         page += &table("What if", ["tried on a copy of the pool", ""], rows);
     }
-    for (kind, holders) in report.holders() {
-        let all = holders.iter().map(|holder| holder.bytes).sum::<u64>().max(1) as f64;
-        let rows = holders.iter().map(|holder| {
-            let bytes = holder.bytes;
-            let share = bytes as f64 / all * 100.0;
-            [escaped(&holder.shown(kind)), format!("{} ({share:.1} %)", Bytes(bytes))]
+    for (kind, holders) in report.held_by() {
+        let all = holders.iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes)).max(1) as f64;
+        let rows = holders.iter().map(|(name, bytes)| {
+            let share = *bytes as f64 / all * 100.0;
+            [escaped(name), format!("{} ({share:.1} %)", Bytes(*bytes))]
         });
         if !holders.is_empty() {
-            page += &table(&format!("Held by {kind}"), ["who", "live then"], rows);
+            page += &table(&format!("Held by {kind}"), ["holder", "live"], rows);
         }
     }
-    if report.shape.is_some() {
+    if report.subject.is_some() {
         page += &format!("<p class=\"quiet\">{}</p>\n", OomReport::BATCH_HINT);
     }
     page + "</main>\n</body>\n</html>\n"
@@ -68,3 +69,6 @@ fn table(title: &str, heads: [&str; 2], rows: impl Iterator<Item = [String; 2]>)
     }
     table + "</tbody>\n</table></div>\n</section>\n"
 }
+
+#[cfg(test)]
+mod tests;

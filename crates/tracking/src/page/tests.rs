@@ -190,10 +190,11 @@ fn a_failed_request_has_the_report_of_its_pool() {
     assert_eq!((&first["requested"], &first["owner"]), (&(500 << 10).into(), &"page.page-op".into()));
     assert_eq!(report["failures"][1]["report"]["verdict"], "over the limit");
     let told = &first["report"];
-    assert_eq!((&told["verdict"], &told["op"]), (&"exhausted".into(), &"page-op".into()));
+    assert_eq!((&told["verdict"], &told["tag"]["owner"]), (&"exhausted".into(), &"page.page-op".into()));
     assert_eq!((&told["in_use"], &told["largest_free"]), (&(600 << 10).into(), &(424 << 10).into()));
-    assert_eq!(told["ops"][0]["name"], "page.page-op");
-    assert!(told["what_if"].as_array().is_some_and(|answers| !answers.is_empty()));
+    assert_eq!(told["holdings"][0]["owner"], "page.page-op");
+    assert!(first["answers"].as_array().is_some_and(|answers| !answers.is_empty()));
+    assert!(first["advice"].as_str().unwrap().starts_with("exhausted, "));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use super::ring::Ring;
 use super::summary::RunSummary;
 use super::wire::{Encoder, Lane, MAX_REPORT, Wire};
 use super::{BLOCK_BYTES, MAX_DEPTH, MAX_REPORTS, Recording};
-use crate::report::{OutOfMemory, RunFacts};
+use crate::report::RunFacts;
 use crate::scope::Phase;
 
 /// How long an event may wait before it is on its way to the file, given that others follow it.
@@ -25,8 +25,8 @@ const FLUSH_EVERY: Duration = Duration::from_millis(100);
 /// How often a pool is asked for its regions when some come or go meanwhile.
 const ATTEMPTS: u32 = 8;
 
-/// How many holders of each kind a recorded report names.
-const REPORTED_HOLDERS: usize = 12;
+/// The most holders that a recorded report names.
+const REPORTED_HOLDERS: usize = 64;
 
 /// Records events while it is on. Off at first.
 pub(crate) struct Recorder {
@@ -194,7 +194,7 @@ impl Recorder {
             active.push(pool, &Wire::Failed { requested, owner, category: tag.category });
             if let Some(report) = report.filter(|_| active.reports < MAX_REPORTS) {
                 active.reports += 1;
-                let json = OutOfMemory::from(report).to_short_json(REPORTED_HOLDERS, MAX_REPORT);
+                let json = short_json(report, MAX_REPORT);
                 json.iter().for_each(|text| active.encoder.push(0, &Wire::Report { text }));
                 // The program may be about to end.
                 if matches!(active.sink, Sink::File(_)) {
@@ -493,5 +493,43 @@ impl Active {
     fn name(&mut self, name: &Wire<'_>) {
         self.encoder.push(0, name);
         self.names.push(0, name);
+    }
+}
+
+/// A report as JSON of at most `most` bytes: names fewer holders until it fits. `None` if it never does.
+fn short_json(report: &OomReport, most: usize) -> Option<String> {
+    let mut short = report.clone();
+    [REPORTED_HOLDERS, REPORTED_HOLDERS / 4, 1, 0].into_iter().find_map(|holders| {
+        short.holdings = report.holdings.largest(holders);
+        short.holders.truncate(holders);
+        serde_json::to_string(&short).ok().filter(|json| json.len() <= most)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use bfc_core::{Category, Holdings, Verdict};
+
+    use super::*;
+
+    #[test]
+    fn a_short_report_names_fewer_holders_and_keeps_the_sums() {
+        let mut report = OomReport::new("cpu", &Request::new(1), Verdict::Exhausted);
+        let tag = |index| {
+            let owner = OwnerId::intern(OwnerId::ROOT, &format!("short{index:0>100}"));
+            Tag { owner, category: Category::ALL[index % Category::COUNT] }
+        };
+        report.holdings = Holdings::sum((0..100).map(|index| (tag(index), 100 - index as u64)));
+        let short = |most| {
+            let json = short_json(&report, most)?;
+            assert!(json.len() <= most);
+            let read: OomReport = serde_json::from_str(&json).unwrap();
+            assert_eq!(read.holdings.total(), report.holdings.total());
+            assert_eq!(read.holdings.by_category(), report.holdings.by_category());
+            Some(read.holdings.all().len())
+        };
+        let others = Category::COUNT;
+        let sizes = [100_000, 8_000, 1_400, 100];
+        assert_eq!(sizes.map(short), [Some(64 + others), Some(16 + others), Some(1 + others), None]);
     }
 }

@@ -6,12 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use bfc_core::Category;
+use bfc_core::{Category, OomReport};
 
 use super::peak::Peak;
 use super::summary::RunSummary;
 use super::timeline::Timeline;
-use crate::report::{Cut, OutOfMemory, RunFacts};
+use crate::report::{Cut, RunFacts};
 use crate::scope::Phase;
 
 /// What was recorded of a run: from a file by [`Recording::read`], from memory by
@@ -57,7 +57,7 @@ pub struct Recording {
     pub(super) executions: Vec<Execution>,
     pub(super) failures: Vec<Failure>,
     /// What is known of the first failures, by their numbers.
-    pub(super) reports: BTreeMap<u32, OutOfMemory>,
+    pub(super) reports: BTreeMap<u32, OomReport>,
     pub(super) regions: Vec<Region>,
     pub(super) marks: Vec<String>,
     pub(super) peak: Option<Peak>,
@@ -342,7 +342,7 @@ impl Recording {
 
     /// What is known of a failure, by its number: of the first failures of a recording in full.
     #[must_use]
-    pub fn report_of(&self, failure: u32) -> Option<&OutOfMemory> {
+    pub fn report_of(&self, failure: u32) -> Option<&OomReport> {
         self.reports.get(&failure)
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bfc_core::Category;
+use bfc_core::{Category, OomReport};
 
 use super::parts;
 use super::recording::{BlockLife, EventKind, Recording};
@@ -186,14 +186,16 @@ fn failures(recording: &Recording) -> Vec<FailureRow> {
         _ => None,
     });
     let row = |(at_ns, number): (u64, u32)| {
-        let failure = recording.failures()[number as usize];
+        let (failure, report) = (recording.failures()[number as usize], recording.report_of(number));
         FailureRow {
             at_ns,
             requested: failure.requested,
             owner: recording.owner_path(failure.owner),
             category: failure.category.name().to_owned(),
             pool: recording.pools()[failure.pool as usize].name.clone(),
-            report: recording.report_of(number).cloned(),
+            advice: report.map_or_else(String::new, OomReport::advice),
+            answers: report.map_or_else(Vec::new, |report| report.what_if.answers()),
+            report: report.cloned(),
         }
     };
     failed.take(MAX_FAILURES).map(row).collect()

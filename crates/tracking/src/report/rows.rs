@@ -2,9 +2,9 @@
 
 use std::cmp::Reverse;
 
+use bfc_core::OomReport;
 use serde::{Deserialize, Serialize};
 
-use super::OutOfMemory;
 use crate::scope::Phase;
 
 /// An op in a phase, in one module or over all modules.
@@ -300,6 +300,10 @@ pub struct FailureRow {
     pub category: String,
     /// The pool's name.
     pub pool: String,
-    /// The pool's own report, if it was recorded.
-    pub report: Option<OutOfMemory>,
+    /// The verdict as a sentence; empty without a report.
+    pub advice: String,
+    /// What would have made room, and whether; empty without a report.
+    pub answers: Vec<(String, bool)>,
+    /// The pool's own report. Recordings have it for the first failures.
+    pub report: Option<OomReport>,
 }

@@ -248,7 +248,7 @@ impl ReportText<'_> {
             f.write_char('\n')?;
             match &failure.report {
                 Some(report) => {
-                    report.to_string().lines().try_for_each(|line| writeln!(f, "{}", plain(line)))?;
+                    report.details().lines().try_for_each(|line| writeln!(f, "{}", plain(line)))?;
                 }
                 None => writeln!(f, "{} by {}", bytes(failure.requested), plain(&failure.owner))?,
             }
