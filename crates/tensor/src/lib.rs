@@ -17,7 +17,6 @@ mod error;
 mod file_kind;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
-mod gzip;
 pub mod io;
 mod layout;
 pub mod nn;

@@ -76,7 +76,7 @@ pub use account::{
     TrackingAllocator, capture,
 };
 pub use export::{ExportError, ExportFormat, UnknownExportFormat, export};
-pub use files::{AtomicFile, FileKind, MemoryBound, UsableMemory};
+pub use files::{AtomicFile, FileKind, MemoryBound, UsableMemory, gzip};
 pub use page::{oom_page, write_page, write_page_with_log};
 pub use record::{
     BlockLife, BlockProblem, Event, EventKind, EventProblem, Execution, Failure, Follower, HwmError,

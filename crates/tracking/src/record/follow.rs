@@ -12,7 +12,7 @@ use super::hwm::{BlockReader, HwmError, Piece};
 use super::recording::Owner;
 use super::summary::RunSummary;
 use super::tally::{Charge, Tally};
-use super::wire::{Decoder, Lane, Wire};
+use super::wire::{Decoder, EventContext, RawEvent};
 use crate::files::lean::held_limit;
 use crate::report::{Report, RunFacts};
 
@@ -95,7 +95,7 @@ impl<R: Read> Follower<R> {
             held: 0,
             held_limit: limits.held_bytes,
         };
-        Self { blocks: BlockReader::new(reader), limits, facts: None, summary: None, state }
+        Self { blocks: BlockReader::new(reader, u64::MAX), limits, facts: None, summary: None, state }
     }
 
     /// Takes in what there is by now. A block that is not whole yet is left for the next time. Whether there was anything
@@ -108,12 +108,12 @@ impl<R: Read> Follower<R> {
         while let Some(piece) = self.blocks.next()? {
             any = true;
             match piece {
-                Piece::Facts(facts) => self.facts = Some(facts),
-                Piece::Summary(summary) => self.summary = Some(*summary),
+                Piece::Facts(json) => self.facts = Some(self.blocks.parse(&json, |_| Ok(()))?),
+                Piece::Summary(json) => self.summary = Some(self.blocks.parse(&json, |_| Ok(()))?),
                 Piece::Events(block) => {
                     self.state.held_limit = held_limit(self.limits.held_bytes, self.blocks.offset());
                     let added = self.state.add(&block, &self.limits);
-                    added.map_err(|(offset, problem)| self.blocks.error_in_last(offset, problem))?;
+                    added.map_err(|(offset, problem)| self.blocks.error_in_last(offset, problem.into()))?;
                 }
             }
         }
@@ -200,7 +200,7 @@ impl State {
             let offset = decoder.position();
             let at = |problem| (offset, problem);
             let Some(event) = decoder.next().map_err(|problem| at(problem.into()))? else { return Ok(()) };
-            self.take(decoder.time(), decoder.place(), &event, limits).map_err(at)?;
+            self.take(decoder.time(), decoder.context(), &event, limits).map_err(at)?;
         }
     }
 
@@ -262,17 +262,17 @@ impl State {
     fn take(
         &mut self,
         time: u64,
-        place: Lane,
-        event: &Wire<'_>,
+        context: EventContext,
+        event: &RawEvent<'_>,
         limits: &RecordingLimits,
     ) -> Result<(), BlockProblem> {
         let too_many = |what, limit| Err(BlockProblem::TooMany { what, limit });
         match *event {
-            Wire::Switch { .. } | Wire::Pool { .. } | Wire::Report { .. } => return Ok(()),
-            Wire::Owner { owner, parent, phase, name } => {
+            RawEvent::Switch { .. } | RawEvent::Pool { .. } | RawEvent::Report { .. } => return Ok(()),
+            RawEvent::Owner { owner, parent, phase, name } => {
                 return self.name_owner(owner, Owner { name: name.to_owned(), parent, phase }, limits);
             }
-            Wire::Lost { events } => {
+            RawEvent::Lost { events } => {
                 self.lost = self.lost.saturating_add(events);
                 return Ok(());
             }
@@ -281,12 +281,12 @@ impl State {
         self.events += 1;
         self.time = self.time.max(time);
         match *event {
-            Wire::Alloc { id, requested, granted, owner, category, .. } => {
+            RawEvent::Alloc { id, requested, granted, owner, category, .. } => {
                 self.check_owner(owner)?;
                 if self.live.len() >= limits.events as usize {
                     return too_many("live blocks", limits.events);
                 }
-                let key = (place.pool, id);
+                let key = (context.pool, id);
                 if !self.live.contains_key(&key) {
                     self.check_held()?;
                     let sum = self.tally.live().checked_add(granted);
@@ -296,27 +296,27 @@ impl State {
                     self.live.insert(key, block);
                 }
             }
-            Wire::Free { id } => {
-                if let Some(block) = self.live.remove(&(place.pool, id)) {
+            RawEvent::Free { id } => {
+                if let Some(block) = self.live.remove(&(context.pool, id)) {
                     self.tally.free(&block, self.time);
                 }
             }
-            Wire::Retag { id, owner, category } => {
+            RawEvent::Retag { id, owner, category } => {
                 self.check_owner(owner)?;
-                if let Some(block) = self.live.get_mut(&(place.pool, id)) {
+                if let Some(block) = self.live.get_mut(&(context.pool, id)) {
                     self.tally.retag(block, owner, category, self.time);
                 }
             }
-            Wire::Enter { owner } => {
+            RawEvent::Enter { owner } => {
                 self.check_owner(owner)?;
                 self.tally.call(owner);
             }
-            Wire::Failed { owner, .. } => {
+            RawEvent::Failed { owner, .. } => {
                 self.check_owner(owner)?;
                 self.failures += 1;
             }
-            Wire::Region { address, bytes, taken } => {
-                let key = (place.pool, address);
+            RawEvent::Region { address, bytes, taken } => {
+                let key = (context.pool, address);
                 if !taken {
                     self.reserved -= self.regions.remove(&key).unwrap_or(0);
                 } else if self.regions.len() >= limits.events as usize {
@@ -330,7 +330,7 @@ impl State {
                     self.regions.insert(key, bytes);
                 }
             }
-            Wire::Mark { text } => self.last_mark = Some(text.to_owned()),
+            RawEvent::Mark { text } => self.last_mark = Some(text.to_owned()),
             _ => {}
         }
         self.course.note(self.time, self.tally.live());

@@ -37,7 +37,7 @@
 //! UTF-8. At the start of each block everything counts from zero. Owners and pools are numbered from 0 up, owner 0 being
 //! the root, and named before they are used.
 
-mod follow;
+mod blocks;
 mod read;
 mod write;
 
@@ -45,7 +45,7 @@ mod write;
 use super::RunSummary;
 #[cfg(doc)]
 use crate::report::RunFacts;
-pub(super) use follow::{BlockReader, Piece};
+pub(super) use blocks::{BlockReader, Piece};
 pub use read::{HwmError, HwmProblem};
 pub(super) use write::HwmWriter;
 pub use write::Written;
