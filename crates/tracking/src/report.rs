@@ -90,7 +90,7 @@ impl Report {
 
     /// Sets the rows by module, and derives those by op and by phase from them.
     pub(crate) fn set_places(&mut self, mut places: Vec<OpRow>) {
-        bfc_core::order::sort_by(&mut places, |a, b| a.order().cmp(&b.order()));
+        places.sort_by(|a, b| a.order().cmp(&b.order()));
         let mut ops: BTreeMap<_, OpRow> = BTreeMap::new();
         let mut phases: BTreeMap<_, PhaseRow> = BTreeMap::new();
         for place in &places {
@@ -101,7 +101,7 @@ impl Report {
         }
         self.ops = ops.into_values().collect();
         self.phases = phases.into_values().collect();
-        bfc_core::order::sort_by(&mut self.ops, |a, b| a.order().cmp(&b.order()));
+        self.ops.sort_by(|a, b| a.order().cmp(&b.order()));
         self.places = places;
     }
 }

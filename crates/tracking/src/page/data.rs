@@ -100,7 +100,7 @@ impl<'a> Data<'a> {
 /// The report with its longest tables cut off.
 fn shortened(mut report: Report) -> Report {
     for rows in [&mut report.ops, &mut report.places] {
-        bfc_core::order::sort_by(rows, |a, b| a.order_at_peak().cmp(&b.order_at_peak()));
+        rows.sort_by(|a, b| a.order_at_peak().cmp(&b.order_at_peak()));
         rows.truncate(MAX_LINES);
     }
     report.scopes.truncate(MAX_LINES);
@@ -160,7 +160,7 @@ fn map(recording: &Recording, names: &mut Names<'_>) -> MapData {
 }
 
 fn exact(mut single: Vec<Rectangle>, (from_ns, to_ns): (u64, u64), names: &mut Names<'_>) -> Exact {
-    bfc_core::order::sort_by_key(&mut single, |rectangle| rectangle.from_ns);
+    single.sort_by_key(|rectangle| rectangle.from_ns);
     Exact {
         from_ns,
         to_ns,

@@ -126,7 +126,6 @@ function told_facts(report) {
   const facts = [], { pending } = report;
   if (report.budget) facts.push(bytes(report.budget.live) + " of the " + bytes(report.budget.limit) + " of " + (report.budget.scope || "all ops"));
   facts.push(bytes(report.in_use) + " in use", bytes(report.free) + " free", "largest free block " + bytes(report.largest_free));
-  if (report.other_end > 0) facts.push(bytes(report.other_end) + " between blocks of the other end");
   if (pending.bytes > 0) facts.push(bytes(pending.bytes) + " freed but still in use in " + count(pending.blocks) + " blocks");
   if (pending.stranded_bytes > 0) facts.push(bytes(pending.stranded_bytes) + " stranded");
   facts.push(bytes(report.reserved) + " reserved");

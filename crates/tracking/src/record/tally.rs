@@ -302,7 +302,7 @@ impl Tally {
             account.calls > 0 || account.own.most > 0
         };
         let mut found: Vec<u32> = (0..self.accounts.len() as u32).filter(used).collect();
-        bfc_core::order::sort_by_key(&mut found, |&owner| {
+        found.sort_by_key(|&owner| {
             let own = &self.accounts[owner as usize].own;
             (std::cmp::Reverse((own.now, own.at_peak(self.peaks), own.most)), owner)
         });

@@ -70,7 +70,7 @@ impl ReportDiff {
             |row| CategoryRow { category: row.category.clone(), ..CategoryRow::default() },
         );
         categories.retain(|row| row.before != row.after);
-        bfc_core::order::sort_by_key(&mut categories, |row| Reverse(row.of(|row| row.peak_bytes).size()));
+        categories.sort_by_key(|row| Reverse(row.of(|row| row.peak_bytes).size()));
 
         let mut places = pair(
             &before.places,
@@ -86,7 +86,7 @@ impl ReportDiff {
         let figures: [fn(&OpRow) -> u64; 4] =
             [|row| row.peak_bytes, |row| row.high_water_bytes, |row| row.total_bytes, |row| row.calls];
         places.retain(|row| figures.iter().any(|figure| row.of(figure).growth() != 0));
-        bfc_core::order::sort_by_key(&mut places, |row| Reverse(figures.map(|figure| row.of(figure).size())));
+        places.sort_by_key(|row| Reverse(figures.map(|figure| row.of(figure).size())));
 
         let mut scopes = pair(
             &before.scopes,
