@@ -92,7 +92,7 @@ pub use report::{
     ProcessMemory, RecordedRun, Report, ReportDiff, ReportText, RunFacts, SavedRow, ScopeRow, StreamRow,
     TextOptions, ThreadRow, table,
 };
-pub use scope::{ModuleGuard, ModuleName, Phase, PhaseGuard, Place, PlaceGuard, here, module, phase};
+pub use scope::{ModuleGuard, ModuleName, Phase, PhaseGuard, ScopeGuard, ScopePath, here, module, phase};
 /// Python's pickles, read without calling anything.
 pub mod pickle {
     pub use crate::trace::{Pickle, PickleProblem, PickleValue as Value};

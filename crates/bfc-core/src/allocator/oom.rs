@@ -61,7 +61,7 @@ impl fmt::Display for Verdict {
 /// A limit on what the owners of one scope may hold together, as it stood when it was reached. In bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct Budget {
+pub struct ExceededBudget {
     /// The scope: the owner that all those stand below.
     pub scope: OwnerId,
     /// The most that may be live.
@@ -139,7 +139,7 @@ pub struct OomReport {
     /// source of memory tells.
     pub reserved_by_others: Option<u64>,
     /// The budget that was reached, if the [verdict](Self::verdict) is [`Verdict::OverBudget`].
-    pub budget: Option<Budget>,
+    pub budget: Option<ExceededBudget>,
     /// What would have made room.
     pub what_if: WhatIf,
     /// How long the request waited for frees. Serialized as `waited_ms`.
@@ -159,7 +159,7 @@ impl fmt::Display for OomReport {
             self.verdict,
             Bytes(self.requested)
         )?;
-        if let Some(Budget { scope, limit, live }) = self.budget {
+        if let Some(ExceededBudget { scope, limit, live }) = self.budget {
             let (owner, live, limit) = (self.tag.owner, Bytes(live), Bytes(limit));
             return write!(
                 f,

@@ -1,6 +1,6 @@
 //! An out-of-memory report as text.
 
-use super::{Budget, OomReport, Verdict, scope_name};
+use super::{ExceededBudget, OomReport, Verdict, scope_name};
 use crate::base::owner::OwnerId;
 use crate::base::units::Bytes;
 
@@ -57,7 +57,7 @@ impl OomReport {
         let none = String::new;
         let bytes = |bytes: u64| Bytes(bytes).to_string();
         add("rounded", bytes(self.rounded), none());
-        if let Some(Budget { scope, limit, live }) = self.budget {
+        if let Some(ExceededBudget { scope, limit, live }) = self.budget {
             add("budget", bytes(limit), format!("of {}", scope_name(scope)));
             add("used of it", bytes(live), none());
         }
@@ -127,7 +127,7 @@ impl OomReport {
                 format!("pinned, {pinned} were given back but are still used by work under way")
             }
             Verdict::OverBudget => match self.budget {
-                Some(Budget { scope, limit, live }) => {
+                Some(ExceededBudget { scope, limit, live }) => {
                     let over = Bytes(live.saturating_add(self.rounded).saturating_sub(limit));
                     format!("{over} over the budget of {}", scope_name(scope))
                 }
@@ -173,7 +173,8 @@ mod tests {
 
     #[test]
     fn the_advice_names_the_figure_that_stood_in_the_way() {
-        let budget = Budget { scope: OwnerId::intern(OwnerId::ROOT, "small"), limit: 4 * MIB, live: 3 * MIB };
+        let budget =
+            ExceededBudget { scope: OwnerId::intern(OwnerId::ROOT, "small"), limit: 4 * MIB, live: 3 * MIB };
         let pending = PendingFrees { bytes: 2 * MIB, blocks: 1, stranded_bytes: MIB };
         let cases = [
             (report(Verdict::OverLimit, 9 * MIB, 0, 0), "over the limit of 8.00 MiB"),
