@@ -11,8 +11,8 @@ mod blocks;
 mod curves;
 mod data;
 mod envelope;
-mod failures;
 mod names;
+mod oom;
 mod raster;
 mod space;
 
@@ -23,11 +23,13 @@ use base64::write::EncoderWriter;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 
+pub use oom::oom_page;
+
 use crate::record::Recording;
 use crate::training_log::TrainingLog;
 
 const HEAD: &str = include_str!("page/page.html");
-pub(crate) const STYLE: &str = include_str!("page/page.css");
+const STYLE: &str = include_str!("page/page.css");
 const SCRIPTS: [&str; 7] = [
     include_str!("page/base.js"),
     include_str!("page/view.js"),
@@ -106,7 +108,7 @@ fn write_data(recording: &Recording, log: Option<&TrainingLog>, out: &mut impl W
 }
 
 /// Text from a file as it may stand in HTML.
-pub(crate) fn escaped(text: &str) -> String {
+fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
