@@ -1,6 +1,6 @@
 //! Allocate and free pairs, against the system's allocator in the same run.
 //!
-//! Run with `cargo bench --bench allocate`.
+//! Run with `cargo bench -p highwater-benches --bench allocate`.
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! What the host does for a step on a GPU: all but the driver's own calls, on a device that computes nothing.
 //!
-//! Run with `cargo bench --bench gpu_host`.
+//! Run with `cargo bench -p highwater-benches --bench gpu_host`.
 
 use std::sync::Arc;
 

@@ -44,7 +44,7 @@ fn main() -> anyhow::Result<()> {
 
 /// The digits run's own trace through a pool.
 fn replay() -> anyhow::Result<Program> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/digits.trace.gz");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/digits.trace.gz");
     let file = BufReader::new(GzDecoder::new(BufReader::new(File::open(path)?)));
     // For as long as the program runs, as the replayer borrows it.
     let trace = Box::leak(Box::new(Trace::parse(file, &TraceLimits::default())?));

@@ -1,6 +1,6 @@
 //! What accounts of ops and recordings cost of a training step, in per cent.
 //!
-//! Run with `cargo bench --bench marks`.
+//! Run with `cargo bench -p highwater-benches --bench marks`.
 //!
 //! The same step runs without accounts of ops, with them, and with a recording in memory beside. Short rounds of all three
 //! take turns, and what counts is the median over rounds of the ratio within a round: other work on the machine slows all

@@ -1,6 +1,6 @@
 //! What an op costs beyond its arithmetic, and what tracking adds to an allocation.
 //!
-//! Run with `cargo bench --bench op_overhead`.
+//! Run with `cargo bench -p highwater-benches --bench op_overhead`.
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Replay of the digits run's own trace, warm, on bare addresses: through pools, and through their policies alone.
 //!
-//! Run with `cargo bench --bench replay`; set `HIGHWATER_TRACES` to a folder of `*.trace.gz` to replay others too. At the
+//! Run with `cargo bench -p highwater-benches --bench replay`; set `HIGHWATER_TRACES` to a folder of `*.trace.gz` to replay others too. At the
 //! end stands what a planned event takes beside one of best fit, measured in turns, as machines vary.
 
 use std::fs::File;
@@ -24,7 +24,7 @@ const POOL: Bytes = Bytes::gib(16);
 const ROUNDS: usize = 25;
 
 fn traces() -> Vec<(String, Trace)> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/digits.trace.gz");
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/digits.trace.gz");
     let others = std::env::var_os("HIGHWATER_TRACES").and_then(|folder| std::fs::read_dir(folder).ok());
     let mut others: Vec<PathBuf> = others
         .into_iter()

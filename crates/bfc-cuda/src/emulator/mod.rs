@@ -9,7 +9,6 @@ mod folder;
 use std::ffi::OsString;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use bfc_core::{AddressSpace, HostMemory, MemoryKind, SourceError, Span, SubAllocator};
@@ -18,8 +17,8 @@ use libloading::Library;
 use crate::compute::Product;
 use crate::compute::{Compute, ComputeError};
 use crate::compute::{StepCounts, StepId};
-use crate::graph::Held;
-use crate::graph::{Issue, Work};
+use crate::graph::GraphBatcher;
+use crate::graph::{Command, Executor};
 use crate::kernels::{ElementType, Family, Job, Kernel};
 use crate::libraries::Cublas;
 
@@ -30,10 +29,10 @@ const CUBLAS: &str = include_str!("../../emulator/cublas.h");
 
 /// Runs kernels on the host. See the module's text.
 #[derive(Debug)]
-pub struct Emulator(Held<OnHost>);
+pub struct Emulator(GraphBatcher<HostDevice>);
 
 /// The emulator, without steps.
-struct OnHost {
+struct HostDevice {
     library: &'static Library,
     /// One kernel at a time, as on a stream.
     turn: Mutex<()>,
@@ -54,7 +53,7 @@ impl Emulator {
     pub fn new() -> Result<Self, ComputeError> {
         static LIBRARY: OnceLock<Result<Library, ComputeError>> = OnceLock::new();
         let library = LIBRARY.get_or_init(library).as_ref().map_err(Clone::clone)?;
-        let on_host = OnHost {
+        let on_host = HostDevice {
             library,
             turn: Mutex::new(()),
             scratch: Box::new([0; 32]),
@@ -62,7 +61,7 @@ impl Emulator {
             products: None,
             silent: false,
         };
-        Ok(Self(Held::new(on_host)))
+        Ok(Self(GraphBatcher::new(on_host)))
     }
 
     /// The same emulator, which takes kernels and products and computes nothing: what is left is the host's part of the work,
@@ -152,7 +151,7 @@ fn compile(text: &str, to: &Path) -> Result<(), ComputeError> {
     let (source, made) = (beside("cpp"), beside("made"));
     std::fs::write(&source, text).map_err(|error| failed(error.to_string()))?;
     let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
-    let output = Command::new(&compiler)
+    let output = std::process::Command::new(&compiler)
         .args(["-std=c++17", "-O2", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-o"])
         .args([&made, &source])
         .output()
@@ -166,7 +165,7 @@ fn compile(text: &str, to: &Path) -> Result<(), ComputeError> {
     Ok(())
 }
 
-impl OnHost {
+impl HostDevice {
     unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {
         type Function = unsafe extern "C" fn(u32, *const Job);
         // SAFETY: every kernel has this type on the host.
@@ -189,34 +188,39 @@ impl OnHost {
 }
 
 // SAFETY: kernels touch what jobs name, and have ended when a call returns.
-unsafe impl Issue for OnHost {
-    type Graph = Vec<Work>;
+unsafe impl Executor for HostDevice {
+    type Graph = Vec<Command>;
 
-    unsafe fn give(&self, work: &Work) -> Result<bool, ComputeError> {
-        match work {
+    unsafe fn submit(&self, command: &Command) -> Result<bool, ComputeError> {
+        match command {
             _ if self.silent => Ok(true),
-            Work::Kernel { kernel, blocks, job } => {
+            Command::Kernel { kernel, blocks, job } => {
                 // SAFETY: as the caller says.
                 unsafe { self.launch(*kernel, *blocks, job) }.map(|()| true)
             }
             // SAFETY: as the caller says.
-            Work::Product { product, .. } => unsafe { self.multiply(product) },
+            Command::Product { product, .. } => unsafe { self.multiply(product) },
         }
     }
 
-    unsafe fn prepare(&self, work: &[Work]) -> Result<Vec<Work>, ComputeError> {
-        Ok(work.to_vec())
+    unsafe fn build_graph(&self, commands: &[Command]) -> Result<Vec<Command>, ComputeError> {
+        Ok(commands.to_vec())
     }
 
-    unsafe fn replace(&self, graph: &mut Vec<Work>, place: usize, by: &Work) -> Result<(), ComputeError> {
-        graph[place] = *by;
+    unsafe fn update_kernel(
+        &self,
+        graph: &mut Vec<Command>,
+        index: usize,
+        command: &Command,
+    ) -> Result<(), ComputeError> {
+        graph[index] = *command;
         Ok(())
     }
 
-    unsafe fn start(&self, graph: &Vec<Work>) -> Result<(), ComputeError> {
-        for work in graph {
+    unsafe fn launch_graph(&self, graph: &Vec<Command>) -> Result<(), ComputeError> {
+        for command in graph {
             // SAFETY: as the caller says.
-            unsafe { self.give(work) }?;
+            unsafe { self.submit(command) }?;
         }
         Ok(())
     }
@@ -234,7 +238,7 @@ unsafe impl Compute for Emulator {
 
     unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {
         // SAFETY: as the caller says.
-        unsafe { self.0.give(Work::Kernel { kernel, blocks, job: *job }) }.map(drop)
+        unsafe { self.0.submit(Command::Kernel { kernel, blocks, job: *job }) }.map(drop)
     }
 
     fn has_products(&self) -> bool {
@@ -243,18 +247,18 @@ unsafe impl Compute for Emulator {
 
     unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
         // SAFETY: as the caller says.
-        unsafe { self.0.give(Work::Product { product: *product, known: true }) }
+        unsafe { self.0.submit(Command::Product { product: *product, supported: true }) }
     }
 
     unsafe fn upload(&self, bytes: &[u8], to: u64) -> Result<(), ComputeError> {
-        self.0.settle_for_copy()?;
+        self.0.flush_before_copy()?;
         // SAFETY: the caller vouches for the memory, which here is the host's.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
         Ok(())
     }
 
     unsafe fn download(&self, from: u64, bytes: &mut [u8]) -> Result<(), ComputeError> {
-        self.0.settle()?;
+        self.0.flush()?;
         // SAFETY: as in `upload`.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
@@ -281,7 +285,7 @@ unsafe impl Compute for Emulator {
     }
 
     fn settle(&self) {
-        self.0.settle_unheard();
+        self.0.flush_keeping_error();
     }
 }
 
@@ -318,7 +322,7 @@ unsafe impl SubAllocator for EmulatedMemory {
     }
 
     unsafe fn free(&self, region: Span) {
-        // Work on it that was held back is done before.
+        // Command on it that was held back is done before.
         if let Some(compute) = self.compute.upgrade() {
             compute.settle();
         }

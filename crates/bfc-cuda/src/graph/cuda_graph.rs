@@ -66,13 +66,13 @@ fn argument(job: &Job) -> [*mut c_void; 1] {
 }
 
 /// A graph in the making: each thing comes after the one before.
-pub(crate) struct Draft {
+pub(crate) struct GraphBuilder {
     driver: Arc<CudaDriver>,
     graph: CUgraph,
     last: CUgraphNode,
 }
 
-impl Draft {
+impl GraphBuilder {
     /// An empty one.
     ///
     /// # Errors
@@ -101,12 +101,12 @@ impl Draft {
         // Whatever happened, the stream is to be ordinary again.
         // SAFETY: the stream is live and captures.
         let captured = call(driver, "cuStreamEndCapture", || unsafe { result::stream::end_capture(raw) });
-        let draft = Self { driver: Arc::clone(driver), graph: captured?, last: null_mut() };
-        given.map(|()| draft)
+        let builder = Self { driver: Arc::clone(driver), graph: captured?, last: null_mut() };
+        given.map(|()| builder)
     }
 
     /// What comes after the node added last.
-    fn after(&self) -> (*const CUgraphNode, usize) {
+    fn dependencies(&self) -> (*const CUgraphNode, usize) {
         if self.last.is_null() { (null(), 0) } else { (&raw const self.last, 1) }
     }
 
@@ -119,8 +119,8 @@ impl Draft {
         function: CUfunction,
         blocks: u32,
         job: &Job,
-    ) -> Result<Node, ComputeError> {
-        let (mut node, mut argument, (after, count)) = (null_mut(), argument(job), self.after());
+    ) -> Result<GraphNode, ComputeError> {
+        let (mut node, mut argument, (after, count)) = (null_mut(), argument(job), self.dependencies());
         let kernel = kernel_node(function, blocks, &mut argument);
         call(&self.driver, "cuGraphAddKernelNode", || {
             // SAFETY: the graph and the node before are ours; the driver copies the job, and writes one handle.
@@ -130,37 +130,37 @@ impl Draft {
             .result()
         })?;
         self.last = node;
-        Ok(Node(node.expose_provenance()))
+        Ok(GraphNode(node.expose_provenance()))
     }
 
     /// Adds all of another graph.
-    pub(crate) fn add_all(&mut self, other: &Self) -> Result<Node, ComputeError> {
-        let (mut node, (after, count)) = (null_mut(), self.after());
+    pub(crate) fn add_child_graph(&mut self, other: &Self) -> Result<GraphNode, ComputeError> {
+        let (mut node, (after, count)) = (null_mut(), self.dependencies());
         call(&self.driver, "cuGraphAddChildGraphNode", || {
             // SAFETY: the graphs and the node before are ours; the driver copies the other, and writes one handle.
             unsafe { sys::cuGraphAddChildGraphNode(&raw mut node, self.graph, after, count, other.graph) }
                 .result()
         })?;
         self.last = node;
-        Ok(Node(node.expose_provenance()))
+        Ok(GraphNode(node.expose_provenance()))
     }
 
     /// The graph, ready to be started.
-    pub(crate) fn finish(self) -> Result<Graph, ComputeError> {
+    pub(crate) fn finish(self) -> Result<CudaGraph, ComputeError> {
         let flags = CUgraphInstantiate_flags(0);
         let executable = call(&self.driver, "cuGraphInstantiate", || {
             // SAFETY: the graph is ours.
             unsafe { result::graph::instantiate(self.graph, flags) }
         })?;
-        Ok(Graph {
+        Ok(CudaGraph {
             driver: Arc::clone(&self.driver),
             executable: executable.expose_provenance(),
-            _draft: self,
+            _builder: self,
         })
     }
 }
 
-impl Drop for Draft {
+impl Drop for GraphBuilder {
     fn drop(&mut self) {
         // SAFETY: the graph is ours, and nobody has it any more.
         let _ = call(&self.driver, "cuGraphDestroy", || unsafe { result::graph::destroy(self.graph) });
@@ -169,20 +169,20 @@ impl Drop for Draft {
 
 /// A place in a graph.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Node(usize);
+pub(crate) struct GraphNode(usize);
 
 /// A graph that can be started.
-pub(crate) struct Graph {
+pub(crate) struct CudaGraph {
     driver: Arc<CudaDriver>,
     executable: usize,
     /// Its nodes name those of the executable.
-    _draft: Draft,
+    _builder: GraphBuilder,
 }
 
 // SAFETY: the driver's handles are used by whoever has the value, one thread at a time.
-unsafe impl Send for Draft {}
+unsafe impl Send for GraphBuilder {}
 
-impl Graph {
+impl CudaGraph {
     fn raw(&self) -> CUgraphExec {
         with_exposed_provenance_mut(self.executable)
     }
@@ -191,9 +191,9 @@ impl Graph {
     ///
     /// # Safety
     /// The node is one of a kernel of this graph, and the kernel is that.
-    pub(crate) unsafe fn replace(
+    pub(crate) unsafe fn update_kernel(
         &mut self,
-        Node(node): Node,
+        GraphNode(node): GraphNode,
         function: CUfunction,
         blocks: u32,
         job: &Job,
@@ -211,14 +211,14 @@ impl Graph {
     ///
     /// # Safety
     /// As for each thing that is in it.
-    pub(crate) unsafe fn start(&self, stream: &Stream) -> Result<(), ComputeError> {
+    pub(crate) unsafe fn launch(&self, stream: &Stream) -> Result<(), ComputeError> {
         let stream = with_exposed_provenance_mut(stream.handle().0 as usize);
         // SAFETY: the graph is ours, the stream is live, and the caller vouches for the rest.
         call(&self.driver, "cuGraphLaunch", || unsafe { result::graph::launch(self.raw(), stream) })
     }
 }
 
-impl Drop for Graph {
+impl Drop for CudaGraph {
     fn drop(&mut self) {
         // SAFETY: the graph is ours, and nobody has it any more; what was started goes on.
         let _ =

@@ -74,7 +74,7 @@ impl Job {
 
     /// Whether a kernel is told the very same, bit by bit: of constants, 0.0 and -0.0 are not.
     #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
+    pub fn is_identical(&self, other: &Self) -> bool {
         let bits = |job: &Self| job.constants.map(f64::to_bits);
         let others = |job: &Self| Self { constants: [0.0; 9], ..*job };
         bits(self) == bits(other) && others(self) == others(other)

@@ -1,62 +1,62 @@
-//! Where CUDA's libraries may be, and which of several suits a device.
+//! Finds the files that may be a CUDA library.
 //!
-//! A machine may have several of them: those of CUDA 12 beside those of CUDA 13, in the system's folders, in a toolkit's, or in
-//! wheels of Python's. The newest is not always the one to take: it may not know an old device any more, or be newer than
-//! the driver. So each is asked, in order, and what was wrong with it is kept.
+//! A machine may have several: CUDA 12 and CUDA 13, in system folders, toolkits or Python wheels. The newest may not
+//! support an old device, or may be newer than the driver. Callers therefore try all candidates in order and keep the
+//! reasons.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use crate::compute::{LibraryProblem, Target, TriedLibrary, not_newer};
 
-/// The major versions that are looked for, the newest first.
+/// The major versions to look for, newest first.
 const MAJORS: [u32; 2] = [13, 12];
 
-/// A library of CUDA's.
+/// A library to look for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
-    /// What its file's name begins with.
+    /// The start of the file name.
     pub(crate) stem: &'static str,
-    /// The variable in which the user may name the file.
+    /// The environment variable that overrides the file.
     pub(crate) variable: &'static str,
 }
 
 /// A file that may be the library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
-    /// A path, or a name that the system looks for.
+    /// A path, or a name for the system's search.
     pub(crate) path: OsString,
-    /// Its major version, if the name says so.
+    /// The major version, if the name contains it.
     pub(crate) major: Option<u32>,
-    /// What it is called in errors.
+    /// The name in errors.
     pub(crate) called: String,
 }
 
 impl Candidate {
-    /// The file of this path or name, whatever it is.
+    /// A candidate for this path or name.
     pub(crate) fn at(path: &OsStr) -> Self {
         Self { path: path.to_owned(), major: None, called: path.to_string_lossy().into_owned() }
     }
 
-    /// Whether it need not even be loaded.
+    /// Refuses the candidate without loading it, if the name shows that it is too new.
     pub(crate) fn check(&self, target: &Target) -> Result<(), LibraryProblem> {
         self.major.map_or(Ok(()), |major| not_newer(major, target))
     }
 
-    /// The same, tried in vain.
+    /// The candidate as a failed attempt.
     pub(crate) fn tried(&self, problem: LibraryProblem) -> TriedLibrary {
         TriedLibrary { library: self.called.clone(), problem }
     }
 }
 
-/// Where to look: the process's variables, and the root of the file system.
+/// Where to look: environment variables and the root of the file system.
 pub(crate) struct Surroundings<'a> {
     pub(crate) variable: &'a dyn Fn(&str) -> Option<OsString>,
     pub(crate) root: &'a Path,
 }
 
-/// All files that may be the library, in the order in which they are to be tried: the one that the user names, and no other;
-/// else those that the system finds, then those in the folders of toolkits, of environments and of Python's wheels.
+/// Lists the candidates in the order to try. A file named by the user is the only one. Otherwise: the system's search,
+/// toolkits, virtual environments, Python wheels.
 pub(crate) fn candidates(wanted: Wanted, around: &Surroundings<'_>) -> Vec<Candidate> {
     let set = |name: &str| (around.variable)(name).filter(|value| !value.is_empty());
     if let Some(path) = set(wanted.variable) {
@@ -82,12 +82,12 @@ pub(crate) fn candidates(wanted: Wanted, around: &Surroundings<'_>) -> Vec<Candi
     by_system.chain(in_folders).collect()
 }
 
-/// Candidates of this process.
+/// The candidates in this process's environment.
 pub(crate) fn candidates_here(wanted: Wanted) -> Vec<Candidate> {
     candidates(wanted, &Surroundings { variable: &|name| std::env::var_os(name), root: Path::new("/") })
 }
 
-/// Folders in which CUDA's libraries may lie without the system's knowing.
+/// Folders outside of the system's search path that may contain CUDA libraries.
 fn folders(set: &dyn Fn(&str) -> Option<OsString>, root: &Path) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for toolkit in ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(set).map(PathBuf::from) {
@@ -95,7 +95,7 @@ fn folders(set: &dyn Fn(&str) -> Option<OsString>, root: &Path) -> Vec<PathBuf> 
     }
     let local = root.join("usr/local");
     folders.push(local.join("cuda/lib64"));
-    // Among them cuda-13.0 and cuda-12.9: the newest comes first.
+    // Such as cuda-13.0 and cuda-12.9, newest first.
     folders.extend(within(&local, "cuda-").into_iter().map(|toolkit| toolkit.join("lib64")));
     let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(set).map(PathBuf::from);
     let environments: Vec<PathBuf> = environments.collect();
@@ -112,7 +112,7 @@ fn folders(set: &dyn Fn(&str) -> Option<OsString>, root: &Path) -> Vec<PathBuf> 
     folders
 }
 
-/// What lies in a folder under names that begin so, the largest numbers first; nothing if the folder cannot be read.
+/// The entries of a folder whose names start with `start`, largest version first; none if the folder is unreadable.
 fn within(folder: &Path, start: &str) -> Vec<PathBuf> {
     let Ok(entries) = folder.read_dir() else { return Vec::new() };
     let mut found: Vec<(Vec<u64>, PathBuf)> = entries

@@ -41,7 +41,8 @@ impl Staging {
             buffer.as_mut_slice().copy_from_slice(piece);
             // What is held back by now has nothing to do with memory that is filled only now.
             // SAFETY: as the caller says; all that may have used the memory before was given to the same stream.
-            let copied = driver::apart(|| unsafe { self.transfers.to_address(buffer, to + taken as u64) });
+            let copied =
+                driver::without_flush(|| unsafe { self.transfers.to_address(buffer, to + taken as u64) });
             self.staged().push(piece.len(), copied.map_err(failed)?);
             taken += piece.len();
         }
@@ -68,7 +69,7 @@ impl Staging {
     }
 
     /// Gives back the memory of all pieces: the device has fetched them.
-    pub(super) fn let_go(&self) {
+    pub(super) fn release(&self) {
         loop {
             let oldest = self.staged().oldest();
             let Some(piece) = oldest else { break };
@@ -80,7 +81,7 @@ impl Staging {
 
 /// Waits for a piece, whose memory is free then.
 fn finish(piece: Transfer) -> Result<(), ComputeError> {
-    let waited = driver::apart(|| piece.wait()).map(drop);
+    let waited = driver::without_flush(|| piece.wait()).map(drop);
     waited.map_err(|error| ComputeError::of_driver("cuEventSynchronize", &error))
 }
 

@@ -12,7 +12,7 @@ const LONGEST_PAUSE: u32 = 1 << 12;
 
 /// The library, or why there is none.
 #[derive(Debug)]
-pub(super) struct Products {
+pub(super) struct CublasLoader {
     target: Target,
     tf32: AtomicBool,
     found: OnceLock<Cublas>,
@@ -28,7 +28,7 @@ struct Missing {
     left: u32,
 }
 
-impl Products {
+impl CublasLoader {
     pub(super) fn new(target: Target) -> Self {
         let (tf32, found, missing) = (AtomicBool::new(false), OnceLock::new(), Mutex::default());
         Self { target, tf32, found, missing }
@@ -72,7 +72,7 @@ impl Products {
     }
 
     /// The same at once, whenever it was looked for last, if that can be of use.
-    pub(super) fn find_now(&self, driver: &CudaDriver, stream: u64) -> Result<&Cublas, bool> {
+    pub(super) fn retry_now(&self, driver: &CudaDriver, stream: u64) -> Result<&Cublas, bool> {
         if let Some(missing) = &mut *self.missing.lock().unwrap_or_else(PoisonError::into_inner) {
             missing.left = 0;
         }
@@ -80,13 +80,13 @@ impl Products {
     }
 
     /// Whether it is there and did not start, so that another attempt makes sense.
-    pub(super) fn may_start(&self) -> bool {
+    pub(super) fn can_retry(&self) -> bool {
         let missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
         missing.as_ref().is_some_and(|missing| missing.why.may_pass())
     }
 
     /// Why there is none.
-    pub(super) fn why_not(&self) -> ComputeError {
+    pub(super) fn load_error(&self) -> ComputeError {
         let missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
         let none = || ComputeError::NoProducts { tried: Vec::new() };
         missing.as_ref().map_or_else(none, |missing| missing.why.clone())

@@ -16,7 +16,7 @@ use crate::libraries::{KernelCache, Key};
 
 /// The kernels of one device.
 #[derive(Debug)]
-pub(super) struct Modules {
+pub(super) struct ModuleCache {
     target: Target,
     compiler: OnceLock<Nvrtc>,
     cache: KernelCache,
@@ -30,7 +30,7 @@ struct Loaded {
     functions: HashMap<Kernel, usize>,
 }
 
-impl Modules {
+impl ModuleCache {
     pub(super) fn new(target: Target) -> Self {
         Self { target, compiler: OnceLock::new(), cache: KernelCache::of_user(), loaded: Mutex::default() }
     }
