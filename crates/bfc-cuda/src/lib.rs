@@ -37,7 +37,7 @@ pub use compute::{
     Compute, ComputeError, Factor, LibraryProblem, Product, StepCounts, StepId, Target, TriedLibrary,
 };
 pub use driver::{ComputeCapability, CudaDeviceInfo, CudaDriver, CudaUnavailable, DriverVersion, probe};
-pub use libraries::{Cublas, Image, Nvrtc};
+pub use libraries::{CompiledCode, Cublas, Nvrtc};
 pub use register::{RegisterError, register, register_driver, register_stream};
 pub use self_check::{SelfCheckError, self_check};
 pub use stream::StreamCompute;

@@ -20,14 +20,14 @@ pub enum SelfCheckError {
     #[error("self-check: {0}")]
     Compute(ComputeError),
     /// A result is wrong.
-    #[error("self-check: {what} {place} is {got}, which must be {expected}")]
-    WrongNumber {
+    #[error("self-check: {what} {index} is {actual}, expected {expected}")]
+    WrongResult {
         /// The kind of result.
         what: &'static str,
         /// Its index.
-        place: usize,
+        index: usize,
         /// The device's value.
-        got: f32,
+        actual: f32,
         /// The correct value.
         expected: f32,
     },
@@ -121,16 +121,16 @@ unsafe fn check_at(compute: &dyn Compute, memory: u64) -> Result<(), SelfCheckEr
         let mut bytes = vec![0; expected.len() * 4];
         // SAFETY: the memory is large enough, as the caller says.
         unsafe { compute.download(memory + at, &mut bytes) }?;
-        let got = bytes.as_chunks::<4>().0.iter().map(|&bytes| f32::from_ne_bytes(bytes));
-        let wrong = got.zip(expected).enumerate().find(|(_, (got, expected))| got != *expected);
-        wrong.map_or(Ok(()), |(place, (got, &expected))| {
-            Err(SelfCheckError::WrongNumber { what, place, got, expected })
+        let actual = bytes.as_chunks::<4>().0.iter().map(|&bytes| f32::from_ne_bytes(bytes));
+        let wrong = actual.zip(expected).enumerate().find(|(_, (actual, expected))| actual != *expected);
+        wrong.map_or(Ok(()), |(index, (actual, &expected))| {
+            Err(SelfCheckError::WrongResult { what, index, actual, expected })
         })
     };
     compare("number", 0, &numbers)?;
     compare("scaled number", SCALED, &scaled)?;
     compare("sum", SUM, &[scaled.iter().sum()])?;
-    compare("element of a product", PRODUCT, &product)
+    compare("product element", PRODUCT, &product)
 }
 
 /// Multiplies with the library; returns false if there is none.
@@ -183,9 +183,9 @@ mod tests {
         let (_words, address) = memory();
         // SAFETY: as above.
         let error = unsafe { check_at(&Emulator::new().unwrap().silent(), address) }.unwrap_err();
-        let SelfCheckError::WrongNumber { what: "scaled number", place: 0, got, expected } = error else {
+        let SelfCheckError::WrongResult { what: "scaled number", index: 0, actual, expected } = error else {
             panic!("{error}")
         };
-        assert!(got.is_nan() && expected == -18.0);
+        assert!(actual.is_nan() && expected == -18.0);
     }
 }

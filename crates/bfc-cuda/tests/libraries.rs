@@ -39,7 +39,7 @@ fn of_several_libraries_the_newest_that_suits_device_and_driver_is_taken() {
         let (_, compute) = open();
         let (compiler, products) = (compute.compiler().unwrap(), compute.products().unwrap());
         let found = format!("{} {}", compiler.version().0, products.version() / 10_000);
-        assert_eq!(found, expected, "{} {}", compiler.called(), products.called());
+        assert_eq!(found, expected, "{} {}", compiler.file(), products.file());
         return;
     }
     let run = |fake: &Fake, expected, capability, version| {
@@ -146,7 +146,7 @@ fn a_driver_that_is_too_old_is_told_with_what_it_supports() {
     }
     let fake = Fake::driver(TARGET, "old_driver");
     let test = "a_driver_that_is_too_old_is_told_with_what_it_supports";
-    let expected = "the CUDA driver is too old: it supports CUDA 11.8, and 12.0 is needed";
+    let expected = "the CUDA driver is too old: it supports CUDA 11.8, but 12.0 is required";
     fake.run(test, expected, &[("FAKE_CUDA_VERSION", "11080")]);
 }
 
@@ -155,7 +155,7 @@ fn wrong_numbers_are_found_out() {
     if expected().is_some() {
         let (driver, compute) = open();
         let error = self_check(&driver, &compute).unwrap_err();
-        assert!(matches!(error, SelfCheckError::WrongNumber { what: "sum", .. }), "{error}");
+        assert!(matches!(error, SelfCheckError::WrongResult { what: "sum", .. }), "{error}");
         return;
     }
     let fake = Fake::whole(TARGET, "wrong_numbers");

@@ -43,7 +43,7 @@ fn a_plan_takes_the_least_possible_and_a_replay_follows_it() {
         assert!(rows[1]["smallest_pool_bytes"].as_u64().unwrap() > 4096);
     }
     let output = highwater(&["plan", &trace, "-o", &plan]);
-    assert!(text(&output.stdout).contains("3 of 3 blocks in 4.00 KiB, 1.0000 times the least possible"));
+    assert!(text(&output.stdout).contains("3 of 3 blocks in 4.00 KiB, 1.0000 times the lower bound"));
 }
 
 #[test]

@@ -270,9 +270,9 @@ fn what_no_policy_has_a_use_for_is_refused() {
     for (arguments, message) in [
         (
             &["--policy", "buddy,passthrough", "--split", "twice"][..],
-            "--split is of no use to buddy, passthrough",
+            "--split is not supported by buddy, passthrough",
         ),
-        (&["--growth", "fixed", "--growth-rule", "doubling"], "leave out --growth fixed"),
+        (&["--growth", "fixed", "--growth-rule", "doubling"], "remove --growth fixed"),
         (&["--split", "twice:5%"], "add --pool"),
         (&["--region-merging", "maybe"], "expected on or off"),
         (&["--thread-cache=1"], "no such file"),
@@ -290,7 +290,7 @@ fn wrong_usage_ends_with_code_2_and_an_unknown_policy_names_the_known_ones() {
     let output = highwater(&["x", "--policy", "best"]);
     assert_eq!(output.status.code(), Some(2));
     let text = text(&output.stderr);
-    assert!(text.contains("there is no policy \"best\"; there are bfc, bfc-tensorflow"), "{text}");
+    assert!(text.contains("unknown policy \"best\"; the policies are bfc, bfc-tensorflow"), "{text}");
     for arguments in [&[][..], &["x", "--repeat", "0"], &["x", "--pool", "much"], &["x", "--growth", "slow"]]
     {
         assert_eq!(highwater(arguments).status.code(), Some(2), "{arguments:?}");

@@ -29,7 +29,7 @@ fn run_as(mut program: Command, command: &[&str], input: &Path, path: &Path) -> 
 #[test]
 fn a_path_that_cannot_be_written_is_named_before_the_input_is_read() {
     let directory = TempDir::new().unwrap();
-    // What is read would be refused too: which of the two is said tells what was looked at first.
+    // The input would be refused too: the error shows which was opened first.
     let input = directory.path().join("input");
     fs::write(&input, "neither a recording nor a trace").unwrap();
     let folder = directory.path().to_owned();

@@ -64,7 +64,7 @@ fn every_policy_and_rule_is_tried_beside_what_was_recorded() {
     for part in [
         "sample: ",
         "\nallocator bfc, seed 3\n",
-        "\ncpu:0 had at most 5.00 MiB in use and ",
+        "\ncpu:0: peak 5.00 MiB in use, ",
         "\nwhat if ",
         "\nas recorded ",
         "\nbfc-tensorflow ",
@@ -73,7 +73,7 @@ fn every_policy_and_rule_is_tried_beside_what_was_recorded() {
         "\nplanned ",
         "\nsplit twice",
         "\ngrowth extend ",
-        "\nno pool can do with less than 5.00 MiB\n",
+        "\nlower bound of every pool: 5.00 MiB\n",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
@@ -140,11 +140,11 @@ fn what_cannot_be_answered_is_said_with_exit_code_two() {
     let nothing = directory.path().join("nothing.hwm");
     for (path, arguments, hint) in [
         (&nothing, &[][..], "nothing.hwm: "),
-        (&run, &["--of", "gpu"], "there is no pool \"gpu\" in the run; there are cpu:0"),
-        (&run, &["--policy", "buddy", "--split", "always"], "--split is of no use to buddy"),
-        (&run, &["--policy", "buddy", "--join", "deferred"], "--join is of no use to buddy"),
+        (&run, &["--of", "gpu"], "the run has no pool \"gpu\"; its pools are cpu:0"),
+        (&run, &["--policy", "buddy", "--split", "always"], "--split is not supported by buddy"),
+        (&run, &["--policy", "buddy", "--join", "deferred"], "--join is not supported by buddy"),
         (&run, &["--split", "twice:5%"], "needs the pool's size"),
-        (&run, &["--policy", "worst-fit"], "there is no policy \"worst-fit\""),
+        (&run, &["--policy", "worst-fit"], "unknown policy \"worst-fit\""),
         (&run, &["--plan", "none.plan"], "none.plan"),
     ] {
         let output = what_if(path, arguments);

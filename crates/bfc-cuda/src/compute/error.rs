@@ -85,7 +85,7 @@ impl ComputeError {
 pub struct Target {
     /// The architecture, such as 90 for `sm_90`.
     pub architecture: u32,
-    /// What its driver supports.
+    /// The driver's version.
     pub driver: DriverVersion,
 }
 
@@ -119,7 +119,7 @@ pub enum LibraryProblem {
     NewerThanDriver {
         /// The library's major version.
         major: u32,
-        /// What the driver supports.
+        /// The driver's version.
         driver: DriverVersion,
     },
     /// It does not support the device.

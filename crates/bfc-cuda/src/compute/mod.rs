@@ -1,4 +1,4 @@
-//! What a device must do beyond memory: run kernels, multiply matrices and copy bytes, all in the order of the calls.
+//! Kernels, matrix products and copies on a device, in the order of the calls.
 //!
 //! [`Compute`] is the boundary between the tensor crate, which makes jobs, and the devices that run them: a CUDA stream or the
 //! emulator.

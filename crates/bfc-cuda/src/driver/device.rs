@@ -182,9 +182,8 @@ fn event(handle: EventHandle) -> CUevent {
     with_exposed_provenance_mut(handle.0 as usize)
 }
 
-// SAFETY: the driver hands out distinct memory of the size asked for, with addresses that are multiples of 256; device
-// addresses are never followed here, and pinned memory is zeroed before it is handed out; events and streams are CUDA's,
-// which keep this order.
+// SAFETY: the driver returns distinct memory of the requested size at multiples of 256. This crate never dereferences
+// device addresses and zeroes pinned memory. Events and streams are CUDA's, which keep this order.
 unsafe impl Driver for CudaDriver {
     fn name(&self) -> &str {
         &self.name
@@ -209,7 +208,7 @@ unsafe impl Driver for CudaDriver {
 
     fn allocate_device(&self, bytes: u64) -> Result<u64, SourceError> {
         let size = size(bytes)?;
-        // SAFETY: the memory is uninitialised, and nobody on the host will ever read it.
+        // SAFETY: the memory is uninitialized, and the host never reads it.
         self.call("cuMemAlloc", bytes, || unsafe { result::malloc_sync(size) })
     }
 

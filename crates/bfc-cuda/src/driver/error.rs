@@ -11,16 +11,16 @@ use super::version::DriverVersion;
 #[non_exhaustive]
 pub enum CudaUnavailable {
     /// The driver library is not installed or not on the library path.
-    #[error("no CUDA driver: the driver library (libcuda) was not found")]
+    #[error("no CUDA driver: libcuda was not found")]
     NoDriver,
     /// The library lacks required functions: it is too old, or not a CUDA driver.
-    #[error("the CUDA driver is too old or damaged: it has no function {function}")]
+    #[error("the CUDA driver is too old or damaged: function {function} is missing")]
     Incomplete {
         /// The first missing function.
         function: &'static str,
     },
     /// The driver is older than required.
-    #[error("the CUDA driver is too old: it supports CUDA {found}, and {needed} is needed")]
+    #[error("the CUDA driver is too old: it supports CUDA {found}, but {needed} is required")]
     TooOld {
         /// The version that the driver supports.
         found: DriverVersion,
@@ -44,7 +44,10 @@ pub enum CudaUnavailable {
         visible: Option<String>,
     },
     /// There are devices, but none with this number.
-    #[error("no device cuda:{ordinal}: there are {count}, counted from 0{}", visible_devices(visible))]
+    #[error(
+        "no device cuda:{ordinal}: {count} devices are visible, numbered from 0{}",
+        visible_devices(visible)
+    )]
     NoSuchDevice {
         /// The requested number.
         ordinal: u32,
@@ -140,17 +143,14 @@ mod tests {
 
     #[test]
     fn reasons_are_plain_and_show_what_the_environment_hides() {
-        assert_eq!(
-            CudaUnavailable::NoDriver.to_string(),
-            "no CUDA driver: the driver library (libcuda) was not found"
-        );
+        assert_eq!(CudaUnavailable::NoDriver.to_string(), "no CUDA driver: libcuda was not found");
         assert_eq!(CudaUnavailable::NoDevice { visible: None }.to_string(), "no CUDA device");
         assert_eq!(
             CudaUnavailable::NoDevice { visible: Some("-1".to_owned()) }.to_string(),
             "no CUDA device (CUDA_VISIBLE_DEVICES is \"-1\")"
         );
         let error = CudaUnavailable::NoSuchDevice { ordinal: 3, count: 2, visible: None };
-        assert_eq!(error.to_string(), "no device cuda:3: there are 2, counted from 0");
+        assert_eq!(error.to_string(), "no device cuda:3: 2 devices are visible, numbered from 0");
     }
 
     #[test]

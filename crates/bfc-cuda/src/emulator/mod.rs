@@ -1,8 +1,8 @@
-//! The kernels on the host, for tests: compiled by the machine's C++ compiler, and run thread by thread.
+//! Emulates a device on the host, for tests: the machine's C++ compiler compiles the kernels, and threads run one by
+//! one.
 //!
-//! It computes what the sources say, slowly. What only a device shows it does not: races between the threads of a kernel,
-//! the compiler for devices, the order of work given and work done. Threads that wait for each other where some have left
-//! already, which is undefined on a device, end the process.
+//! It shows what the sources compute, but not races, the device compiler, or the order of asynchronous work. A barrier
+//! that some threads never reach is undefined on a device; here it ends the process.
 
 mod folder;
 
@@ -22,34 +22,34 @@ use crate::graph::{Command, Executor};
 use crate::kernels::{ElementType, Family, Job, Kernel};
 use crate::libraries::Cublas;
 
-/// What stands in for CUDA.
+/// Replaces CUDA's built-in functions.
 const HOST: &str = include_str!("../../emulator/host.h");
-/// What stands in for cuBLAS.
+/// Replaces cuBLAS.
 const CUBLAS: &str = include_str!("../../emulator/cublas.h");
 
-/// Runs kernels on the host. See the module's text.
+/// Runs kernels on the host; see the [module](self).
 #[derive(Debug)]
 pub struct Emulator(GraphBatcher<HostDevice>);
 
-/// The emulator, without steps.
+/// The emulator below the graph batcher.
 struct HostDevice {
     library: &'static Library,
-    /// One kernel at a time, as on a stream.
+    /// Held while a kernel runs: one at a time, as on a stream.
     turn: Mutex<()>,
     scratch: Box<[u64; 32]>,
-    /// Of the memory that work held back may be on.
+    /// The address space of its memory.
     space: AddressSpace,
     products: Option<Cublas>,
-    /// Whether nothing is computed.
+    /// Whether commands are accepted without computing.
     silent: bool,
 }
 
 impl Emulator {
-    /// An emulator. The sources are compiled once, and kept in a private folder of the user's cache
-    /// (`$XDG_CACHE_HOME/highwater/emulator`, or else `~/.cache/highwater/emulator`).
+    /// Creates an emulator. The kernels are compiled once and kept in a private folder of the user's cache
+    /// (`$XDG_CACHE_HOME/highwater/emulator`, else `~/.cache/highwater/emulator`).
     ///
     /// # Errors
-    /// [`ComputeError::Compile`] if there is no C++ compiler (`CXX`, or else `c++`), or it refuses a source.
+    /// [`ComputeError::Compile`] if there is no C++ compiler (`CXX`, else `c++`), or it refuses a source.
     pub fn new() -> Result<Self, ComputeError> {
         static LIBRARY: OnceLock<Result<Library, ComputeError>> = OnceLock::new();
         let library = LIBRARY.get_or_init(library).as_ref().map_err(Clone::clone)?;
@@ -64,15 +64,15 @@ impl Emulator {
         Ok(Self(GraphBatcher::new(on_host)))
     }
 
-    /// The same emulator, which takes kernels and products and computes nothing: what is left is the host's part of the work,
-    /// for benches. What is read is whatever was there.
+    /// Accepts kernels and products without computing, so that benches measure the host's part of the work. Results are
+    /// undefined.
     #[must_use]
     pub fn silent(mut self) -> Self {
         self.0.device_mut().silent = true;
         self
     }
 
-    /// The same emulator, where products of matrices go to a library with cuBLAS's interface and not to a kernel.
+    /// Computes matrix products with a library that has cuBLAS's interface, instead of a kernel.
     ///
     /// # Errors
     /// As [`Emulator::new`], for the library.
@@ -82,7 +82,7 @@ impl Emulator {
     }
 }
 
-/// The kernels and the library for products that the emulator runs, as files: for a driver that runs them in a GPU's place.
+/// The files of the kernels and the products library, for a driver that runs them in place of a GPU.
 ///
 /// # Errors
 /// As [`Emulator::new`].
@@ -94,7 +94,7 @@ fn products_library() -> Result<PathBuf, ComputeError> {
     compiled("products", &format!("{HOST}\n{}\n{CUBLAS}", Family::PRELUDE))
 }
 
-/// All sources for all types, as one.
+/// All sources for all element types as one translation unit.
 fn translation_unit() -> String {
     let mut text = format!("{HOST}\n{}\n", Family::PRELUDE);
     for family in Family::ALL {
@@ -113,13 +113,13 @@ fn translation_unit() -> String {
 
 fn library() -> Result<Library, ComputeError> {
     let path = compiled("kernels", &translation_unit())?;
-    // SAFETY: the library was made from our sources, which have no initialisers.
+    // SAFETY: the library was compiled from this crate's sources, which have no initializers.
     unsafe { Library::new(&path) }.map_err(|error| failed(error.to_string()))
 }
 
-/// The library that a source gives, which is compiled if that was not done before.
+/// The library compiled from a source; compiles it unless that was done before.
 fn compiled(name: &str, text: &str) -> Result<PathBuf, ComputeError> {
-    // Other processes write files of other names.
+    // Other processes write other temporary files.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut hasher = DefaultHasher::new();
@@ -131,7 +131,7 @@ fn compiled(name: &str, text: &str) -> Result<PathBuf, ComputeError> {
     Ok(path)
 }
 
-/// The folder of what is compiled, the same for as long as the process runs.
+/// The folder of compiled libraries, chosen once per process.
 fn folder() -> Result<&'static Path, ComputeError> {
     static FOLDER: OnceLock<Result<PathBuf, ComputeError>> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| folder::of_user().map_err(|error| failed(error.to_string())));
@@ -159,7 +159,7 @@ fn compile(text: &str, to: &Path) -> Result<(), ComputeError> {
     if !output.status.success() {
         return Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()));
     }
-    // Whoever comes second replaces the first one's by the same.
+    // A second process replaces the file with an equal one.
     std::fs::rename(&made, to).map_err(|error| failed(error.to_string()))?;
     let _ = std::fs::remove_file(source);
     Ok(())
@@ -168,13 +168,13 @@ fn compile(text: &str, to: &Path) -> Result<(), ComputeError> {
 impl HostDevice {
     unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {
         type Function = unsafe extern "C" fn(u32, *const Job);
-        // SAFETY: every kernel has this type on the host.
+        // SAFETY: every host kernel has this type.
         let function = unsafe { self.library.get::<Function>(kernel.to_string().as_bytes()) };
         let function =
             function.map_err(|error| ComputeError::Device { call: "launch", reason: error.to_string() })?;
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        // A few blocks do the work of all: kernels go on until there is none left.
-        // SAFETY: the caller vouches for what the job names, which here is host memory.
+        // Few blocks suffice: kernels loop until no element is left.
+        // SAFETY: the caller vouches for the job's memory, which is host memory here.
         unsafe { function(blocks.min(3), job) };
         Ok(())
     }
@@ -182,12 +182,12 @@ impl HostDevice {
     unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
         let Some(products) = &self.products else { return Ok(false) };
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the caller vouches for the memory, which here is the host's.
+        // SAFETY: the caller vouches for the memory, which is host memory here.
         unsafe { products.multiply(product) }
     }
 }
 
-// SAFETY: kernels touch what jobs name, and have ended when a call returns.
+// SAFETY: kernels access what jobs name and end before the call returns.
 unsafe impl Executor for HostDevice {
     type Graph = Vec<Command>;
 
@@ -226,7 +226,7 @@ unsafe impl Executor for HostDevice {
     }
 }
 
-// SAFETY: kernels touch what jobs name; what is held back is done before bytes are copied.
+// SAFETY: kernels access what jobs name; held commands run before bytes are copied.
 unsafe impl Compute for Emulator {
     fn name(&self) -> &str {
         "emulated device"
@@ -252,7 +252,7 @@ unsafe impl Compute for Emulator {
 
     unsafe fn upload(&self, bytes: &[u8], to: u64) -> Result<(), ComputeError> {
         self.0.flush_before_copy()?;
-        // SAFETY: the caller vouches for the memory, which here is the host's.
+        // SAFETY: the caller vouches for the memory, which is host memory here.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
         Ok(())
     }
@@ -289,17 +289,17 @@ unsafe impl Compute for Emulator {
     }
 }
 
-/// Host memory in the place of a device's, so that nothing but the emulator follows its addresses.
+/// Host memory that takes the place of device memory, which only the emulator accesses.
 #[derive(Debug)]
 pub struct EmulatedMemory {
     memory: HostMemory,
-    /// Who computes on it.
+    /// The device that computes on it.
     compute: Weak<dyn Compute>,
     space: Option<AddressSpace>,
 }
 
 impl EmulatedMemory {
-    /// Memory for an [`Emulator`], or for what passes its work on to one.
+    /// Creates memory for an [`Emulator`] or a wrapper of one.
     #[must_use]
     pub fn of(compute: &Arc<dyn Compute>) -> Self {
         let (memory, space) = (HostMemory::default(), compute.address_space());
@@ -307,7 +307,7 @@ impl EmulatedMemory {
     }
 }
 
-// SAFETY: regions are those of `HostMemory`, which promises as much and more.
+// SAFETY: regions come from `HostMemory`, which gives the same guarantees.
 unsafe impl SubAllocator for EmulatedMemory {
     fn memory_kind(&self) -> MemoryKind {
         MemoryKind::Device
@@ -326,7 +326,7 @@ unsafe impl SubAllocator for EmulatedMemory {
         if let Some(compute) = self.compute.upgrade() {
             compute.settle();
         }
-        // SAFETY: the region came from the same memory, and the caller promises the rest.
+        // SAFETY: the region came from the same memory; the caller promises the rest.
         unsafe { self.memory.free(region) };
     }
 }
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(Kernel::all().count(), 7 * (9 + 8 + 5 + 5 + 2 + 1 + 1 + 1) + 4 * (3 + 8 + 6 + 2 + 3 + 5));
     }
 
-    /// The kernels' own ways through elements, to be called without any.
+    /// Calls the kernels' element loops without a kernel.
     const WAYS: &str = r#"
         static u64 walk(const Job& job, u32 way, u64* to) {
             u64 count = 0;
@@ -373,7 +373,7 @@ mod tests {
 
     fn ways() -> Library {
         let path = compiled("ways", &format!("{HOST}\n{}\n{WAYS}", Family::PRELUDE)).unwrap();
-        // SAFETY: the library was made just now, and has no initialisers.
+        // SAFETY: the library was just compiled and has no initializers.
         unsafe { Library::new(path) }.unwrap()
     }
 
@@ -399,7 +399,7 @@ mod tests {
                 let axes = dims.iter().zip(strides).rev();
                 let (_, expected) = axes
                     .fold((i, 0), |(rest, sum), (size, stride)| (rest / size, sum + rest % size * stride));
-                // SAFETY: both arrays have as many numbers as there are axes.
+                // SAFETY: both arrays have one number per axis.
                 let offset = unsafe { offset_of(dims.len() as u64, dims.as_ptr(), strides.as_ptr(), i) };
                 assert_eq!(offset, expected, "{i} of {dims:?}");
             }
@@ -418,10 +418,10 @@ mod tests {
         for (way, packed) in [(0, 0), (1, 0), (2, 0), (2, 1)] {
             let job = Job { packed, ..Job::over(END, &[END as usize]) };
             let mut all = Vec::new();
-            // The first and the last threads come to the last elements.
+            // The first and the last threads reach the last elements.
             for thread in (0..16).chain(threads - 16..threads) {
                 let mut own = [0; 64];
-                // SAFETY: of so many threads none has more than 24 elements.
+                // SAFETY: with so many threads none has more than 24 elements.
                 let count = unsafe { elements_of(&raw const job, BLOCKS, thread, way, own.as_mut_ptr()) };
                 assert!((8..=17).contains(&count), "{way}, {packed}: {count}");
                 all.extend_from_slice(&own[..count as usize]);
@@ -435,7 +435,7 @@ mod tests {
     #[test]
     fn a_kernel_computes_on_strided_operands() {
         let emulator = Emulator::new().unwrap();
-        // The columns of a matrix of 2 by 3, plus 10.
+        // The columns of a 2×3 matrix, plus 10.
         let (from, mut to) = ([1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0], [0.0_f32; 6]);
         let mut job = Job::over(6, &[3, 2]);
         job.inputs[0] = Operand::strided(from.as_ptr() as u64, &[1, 3]);

@@ -11,12 +11,12 @@ use std::sync::{Mutex, PoisonError};
 use libloading::Library;
 
 use super::dynamic;
-use super::search::{Candidate, Wanted, candidates_here};
+use super::search::{Candidate, LibraryName, candidates_in_process};
 use crate::compute::{ComputeError, Factor, LibraryProblem, Product, Target, not_newer};
 use crate::kernels::ElementType;
 
 /// The names of the library.
-const WANTED: Wanted = Wanted { stem: "libcublas", variable: "HIGHWATER_CUBLAS" };
+const LIBRARY: LibraryName = LibraryName { stem: "libcublas", variable: "HIGHWATER_CUBLAS" };
 
 /// CUDA 13 and later support this architecture and newer ones.
 const OLDEST_OF_13: u32 = 75;
@@ -72,7 +72,7 @@ type SetStream = unsafe extern "C" fn(Handle, *mut c_void) -> c_int;
 pub struct Cublas {
     library: &'static Library,
     /// The file, or the name that the system resolved.
-    called: String,
+    name: String,
     version: u32,
     multiply: Multiply,
     set_workspace: unsafe extern "C" fn(Handle, *mut c_void, usize) -> c_int,
@@ -92,7 +92,7 @@ impl Cublas {
     /// [`ComputeError::NoProducts`] with all candidates.
     pub fn find(stream: u64, target: &Target) -> Result<Self, ComputeError> {
         let mut tried = Vec::new();
-        for candidate in candidates_here(WANTED) {
+        for candidate in candidates_in_process(LIBRARY) {
             match candidate.check(target).and_then(|()| Self::start(&candidate, stream, Some(target))) {
                 Ok(library) => return Ok(library),
                 Err(problem) => tried.push(candidate.tried(problem)),
@@ -145,11 +145,11 @@ impl Cublas {
         // SAFETY: the library writes a handle.
         started("cublasCreate", unsafe { create(&raw mut handle) })?;
         let handle = Mutex::new(handle.expose_provenance());
-        let called = candidate.called.clone();
+        let name = candidate.name.clone();
         // From here on, dropping it destroys the handle.
         let mut cublas = Self {
             library,
-            called,
+            name,
             version: 0,
             multiply,
             set_workspace,
@@ -175,8 +175,8 @@ impl Cublas {
 
     /// The file, or the name that the system resolved.
     #[must_use]
-    pub fn called(&self) -> &str {
-        &self.called
+    pub fn file(&self) -> &str {
+        &self.name
     }
 
     /// Allows 32-bit factors to be rounded to TF32 (11 significant bits) for tensor cores. Sums stay 32-bit.

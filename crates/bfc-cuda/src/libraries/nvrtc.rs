@@ -9,15 +9,15 @@ use std::ptr::{null, null_mut};
 use libloading::Library;
 
 use super::dynamic;
-use super::search::{Candidate, Wanted, candidates_here};
+use super::search::{Candidate, LibraryName, candidates_in_process};
 use crate::compute::{ComputeError, LibraryProblem, Target, TriedLibrary, not_newer};
 
 /// The names of the library.
-const WANTED: Wanted = Wanted { stem: "libnvrtc", variable: "HIGHWATER_NVRTC" };
+const LIBRARY: LibraryName = LibraryName { stem: "libnvrtc", variable: "HIGHWATER_NVRTC" };
 
 /// Compiled code that the driver can load.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Image {
+pub struct CompiledCode {
     /// Machine code for the architecture, or PTX that the driver compiles further.
     pub code: Vec<u8>,
     /// The compiler's log with its warnings.
@@ -29,7 +29,7 @@ pub struct Image {
 pub struct Nvrtc {
     library: &'static Library,
     /// The file, or the name that the system resolved.
-    called: String,
+    name: String,
     version: (u32, u32),
     /// Supported architectures, such as 90 for `sm_90`, ascending.
     architectures: Vec<u32>,
@@ -59,7 +59,7 @@ impl Nvrtc {
     /// [`ComputeError::NoCompiler`] with all candidates.
     pub fn find(target: &Target) -> Result<Self, ComputeError> {
         let (mut tried, mut by_text) = (Vec::new(), None);
-        for candidate in candidates_here(WANTED) {
+        for candidate in candidates_in_process(LIBRARY) {
             let found = candidate.check(target).and_then(|()| Self::load(&candidate));
             let suited = found.and_then(|compiler| compiler.suits(target).map(|exactly| (compiler, exactly)));
             match suited {
@@ -84,8 +84,8 @@ impl Nvrtc {
     fn load(candidate: &Candidate) -> Result<Self, LibraryProblem> {
         let library =
             dynamic::open(&candidate.path).map_err(|reason| LibraryProblem::NotLoaded { reason })?;
-        let called = candidate.called.clone();
-        let mut compiler = Self { library, called, version: (0, 0), architectures: Vec::new() };
+        let name = candidate.name.clone();
+        let mut compiler = Self { library, name, version: (0, 0), architectures: Vec::new() };
         compiler.version = compiler.ask_version().map_err(not_started)?;
         compiler.architectures = compiler.ask_architectures().map_err(not_started)?;
         Ok(compiler)
@@ -109,8 +109,8 @@ impl Nvrtc {
 
     /// The file, or the name that the system resolved.
     #[must_use]
-    pub fn called(&self) -> &str {
-        &self.called
+    pub fn file(&self) -> &str {
+        &self.name
     }
 
     /// The version, such as (12, 9).
@@ -149,7 +149,12 @@ impl Nvrtc {
     ///
     /// # Errors
     /// [`ComputeError::Compile`] with the compiler's log.
-    pub fn compile(&self, name: &str, source: &str, options: &[String]) -> Result<Image, ComputeError> {
+    pub fn compile(
+        &self,
+        name: &str,
+        source: &str,
+        options: &[String],
+    ) -> Result<CompiledCode, ComputeError> {
         type Create = unsafe extern "C" fn(
             *mut Program,
             *const c_char,
@@ -187,7 +192,7 @@ impl Nvrtc {
         } else {
             self.bytes(c"nvrtcGetCUBINSize", c"nvrtcGetCUBIN", &program)?
         };
-        Ok(Image { code, log })
+        Ok(CompiledCode { code, log })
     }
 
     /// Reads data of a program through a pair of functions, one for the size and one for the bytes.
@@ -233,7 +238,7 @@ impl Nvrtc {
     }
 
     fn unusable(&self, problem: LibraryProblem) -> ComputeError {
-        let library = self.called.clone();
+        let library = self.name.clone();
         ComputeError::NoCompiler { tried: vec![TriedLibrary { library, problem }] }
     }
 

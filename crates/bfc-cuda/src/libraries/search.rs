@@ -14,7 +14,7 @@ const MAJORS: [u32; 2] = [13, 12];
 
 /// A library to look for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct LibraryName {
     /// The start of the file name.
     pub(crate) stem: &'static str,
     /// The environment variable that overrides the file.
@@ -29,13 +29,13 @@ pub(crate) struct Candidate {
     /// The major version, if the name contains it.
     pub(crate) major: Option<u32>,
     /// The name in errors.
-    pub(crate) called: String,
+    pub(crate) name: String,
 }
 
 impl Candidate {
     /// A candidate for this path or name.
     pub(crate) fn at(path: &OsStr) -> Self {
-        Self { path: path.to_owned(), major: None, called: path.to_string_lossy().into_owned() }
+        Self { path: path.to_owned(), major: None, name: path.to_string_lossy().into_owned() }
     }
 
     /// Refuses the candidate without loading it, if the name shows that it is too new.
@@ -45,37 +45,37 @@ impl Candidate {
 
     /// The candidate as a failed attempt.
     pub(crate) fn tried(&self, problem: LibraryProblem) -> TriedLibrary {
-        TriedLibrary { library: self.called.clone(), problem }
+        TriedLibrary { library: self.name.clone(), problem }
     }
 }
 
 /// Where to look: environment variables and the root of the file system.
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct SearchEnvironment<'a> {
     pub(crate) variable: &'a dyn Fn(&str) -> Option<OsString>,
     pub(crate) root: &'a Path,
 }
 
 /// Lists the candidates in the order to try. A file named by the user is the only one. Otherwise: the system's search,
 /// toolkits, virtual environments, Python wheels.
-pub(crate) fn candidates(wanted: Wanted, around: &Surroundings<'_>) -> Vec<Candidate> {
-    let set = |name: &str| (around.variable)(name).filter(|value| !value.is_empty());
-    if let Some(path) = set(wanted.variable) {
-        let called = format!("{}={}", wanted.variable, path.to_string_lossy());
-        return vec![Candidate { path, major: None, called }];
+pub(crate) fn candidates(library: LibraryName, environment: &SearchEnvironment<'_>) -> Vec<Candidate> {
+    let set = |name: &str| (environment.variable)(name).filter(|value| !value.is_empty());
+    if let Some(path) = set(library.variable) {
+        let name = format!("{}={}", library.variable, path.to_string_lossy());
+        return vec![Candidate { path, major: None, name }];
     }
-    let names = MAJORS.map(|major| (format!("{}.so.{major}", wanted.stem), Some(major)));
-    let plain = (format!("{}.so", wanted.stem), None);
+    let names = MAJORS.map(|major| (format!("{}.so.{major}", library.stem), Some(major)));
+    let plain = (format!("{}.so", library.stem), None);
     let by_system = names.iter().chain([&plain]).map(|(name, major)| Candidate {
         path: name.into(),
         major: *major,
-        called: name.clone(),
+        name: name.clone(),
     });
-    let folders = folders(&set, around.root);
+    let folders = folders(&set, environment.root);
     let in_folders = folders.iter().flat_map(|folder| {
         names.iter().map(move |(name, major)| (folder.join(name), *major)).filter(|(path, _)| path.exists())
     });
     let in_folders = in_folders.map(|(path, major)| Candidate {
-        called: path.to_string_lossy().into_owned(),
+        name: path.to_string_lossy().into_owned(),
         path: path.into_os_string(),
         major,
     });
@@ -83,8 +83,8 @@ pub(crate) fn candidates(wanted: Wanted, around: &Surroundings<'_>) -> Vec<Candi
 }
 
 /// The candidates in this process's environment.
-pub(crate) fn candidates_here(wanted: Wanted) -> Vec<Candidate> {
-    candidates(wanted, &Surroundings { variable: &|name| std::env::var_os(name), root: Path::new("/") })
+pub(crate) fn candidates_in_process(library: LibraryName) -> Vec<Candidate> {
+    candidates(library, &SearchEnvironment { variable: &|name| std::env::var_os(name), root: Path::new("/") })
 }
 
 /// Folders outside of the system's search path that may contain CUDA libraries.
@@ -134,15 +134,15 @@ mod tests {
     use super::*;
     use crate::driver::DriverVersion;
 
-    const WANTED: Wanted = Wanted { stem: "libnvrtc", variable: "HIGHWATER_NVRTC" };
+    const LIBRARY: LibraryName = LibraryName { stem: "libnvrtc", variable: "HIGHWATER_NVRTC" };
 
-    fn called(root: &Path, variables: &[(&str, OsString)]) -> Vec<String> {
+    fn names(root: &Path, variables: &[(&str, OsString)]) -> Vec<String> {
         let variable = |name: &str| {
             let set = variables.iter().find(|(set, _)| *set == name);
             set.map(|(_, value)| value.clone())
         };
-        let around = Surroundings { variable: &variable, root };
-        candidates(WANTED, &around).into_iter().map(|candidate| candidate.called).collect()
+        let environment = SearchEnvironment { variable: &variable, root };
+        candidates(LIBRARY, &environment).into_iter().map(|candidate| candidate.name).collect()
     }
 
     fn put(root: &Path, file: &str) -> String {
@@ -157,8 +157,8 @@ mod tests {
     #[test]
     fn a_machine_without_cuda_has_the_names_that_the_system_is_asked_for() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(called(root.path(), &[]), BY_SYSTEM);
-        assert_eq!(called(root.path(), &[("HIGHWATER_NVRTC", OsString::new())]), BY_SYSTEM);
+        assert_eq!(names(root.path(), &[]), BY_SYSTEM);
+        assert_eq!(names(root.path(), &[("HIGHWATER_NVRTC", OsString::new())]), BY_SYSTEM);
     }
 
     #[test]
@@ -166,7 +166,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         put(root.path(), "usr/local/cuda/lib64/libnvrtc.so.12");
         let named = [("HIGHWATER_NVRTC", "/opt/mine.so".into())];
-        assert_eq!(called(root.path(), &named), ["HIGHWATER_NVRTC=/opt/mine.so"]);
+        assert_eq!(names(root.path(), &named), ["HIGHWATER_NVRTC=/opt/mine.so"]);
     }
 
     #[test]
@@ -188,15 +188,16 @@ mod tests {
         put(root, "usr/local/cuda-12.9/lib64/libcublas.so.12");
         let variables = [("CUDA_HOME", "opt/cuda"), ("VIRTUAL_ENV", "venv"), ("HOME", "home")];
         let variables = variables.map(|(name, path)| (name, root.join(path).into_os_string()));
-        assert_eq!(called(root, &variables), expected);
+        assert_eq!(names(root, &variables), expected);
     }
 
     #[test]
     fn a_name_that_says_a_newer_cuda_than_the_drivers_is_not_even_loaded() {
         let target = Target { architecture: 90, driver: DriverVersion { major: 12, minor: 4 } };
         let root = tempfile::tempdir().unwrap();
-        let around = Surroundings { variable: &|_| None, root: root.path() };
-        let checked: Vec<_> = candidates(WANTED, &around).iter().map(|found| found.check(&target)).collect();
+        let environment = SearchEnvironment { variable: &|_| None, root: root.path() };
+        let checked: Vec<_> =
+            candidates(LIBRARY, &environment).iter().map(|found| found.check(&target)).collect();
         let newer = LibraryProblem::NewerThanDriver { major: 13, driver: target.driver };
         assert_eq!(newer.to_string(), "of CUDA 13, but the driver is for CUDA 12.4");
         assert_eq!(checked, [Err(newer), Ok(()), Ok(())]);

@@ -1,4 +1,4 @@
-//! Computing on a CUDA device: kernels compiled for it at first use, all work on one stream; steps as graphs.
+//! Computing on a CUDA device through one stream.
 
 mod cublas_loader;
 mod module_cache;
@@ -26,21 +26,21 @@ use self::cublas_loader::CublasLoader;
 use self::module_cache::ModuleCache;
 use self::staging::Staging;
 
-/// The driver's functions that computing needs beyond those for memory.
+/// The driver functions that computing needs.
 const FUNCTIONS: [&str; 5] =
     ["cuModuleLoadData", "cuModuleGetFunction", "cuModuleUnload", "cuLaunchKernel", "cuStreamSynchronize"];
 
-/// Bytes kept for answers to the host.
+/// Bytes reserved for results that the host reads.
 const SCRATCH: u64 = 256;
 
-/// Gives memory of the device back; whether there was some.
+/// Frees unused device memory; returns whether there was some.
 type ReleaseMemory = dyn Fn() -> bool + Send + Sync;
 
-/// A device with a stream that all work is given to.
+/// A CUDA device that executes all work on one stream. Kernels are compiled at first use, and steps become graphs.
 #[derive(Debug)]
 pub struct StreamCompute(Arc<GraphBatcher<StreamDevice>>);
 
-/// The device, without steps.
+/// The device below the graph batcher.
 struct StreamDevice {
     driver: Arc<CudaDriver>,
     stream: Arc<Stream>,
@@ -52,10 +52,11 @@ struct StreamDevice {
 }
 
 impl StreamCompute {
-    /// A device that does its work on `stream`, which is one of its own. Nothing is compiled before it is needed.
+    /// Creates a device that submits to `stream`, one of its own. Kernels and libraries are loaded at first use.
     ///
     /// # Errors
-    /// [`ComputeError::Unavailable`] if the driver is too old; else what it says, as [`ComputeError::OutOfMemory`].
+    /// [`ComputeError::Unavailable`] if the driver is too old; else a failed driver call, such as
+    /// [`ComputeError::OutOfMemory`].
     pub fn new(driver: Arc<CudaDriver>, stream: Arc<Stream>) -> Result<Self, ComputeError> {
         require(&FUNCTIONS)?;
         let capability =
@@ -78,51 +79,49 @@ impl StreamCompute {
         Ok(Self(batcher))
     }
 
-    /// Whether products of 32-bit floats may round their factors to 11 significant bits, for tensor cores. Default: no.
+    /// Allows products of 32-bit floats to use TF32 (11 significant bits) on tensor cores. Default: no.
     #[must_use]
     pub fn with_tf32(self, tf32: bool) -> Self {
         self.0.device().products.set_tf32(tf32);
         self
     }
 
-    /// Copies uploads to page-locked memory first, taken from `pinned`, from where the device fetches them: else the host waits
-    /// until the device has them, and so for all work given before. At most 96 MiB and 64 uploads or pieces of 32 MiB wait there at a
-    /// time, until [`let_go_of_uploads`](Compute::let_go_of_uploads) or until those that come after them need their place
-    /// ([`StagedPieces`](bfc_core::StagedPieces)).
+    /// Stages uploads in pinned memory from `pinned`. Without it, an upload waits for all earlier work. At most 96 MiB
+    /// and 64 pieces of up to 32 MiB are staged at a time. [`release_uploads`](Compute::release_uploads) or later
+    /// uploads free them ([`StagedPieces`](bfc_core::StagedPieces)).
     #[must_use]
     pub fn with_pinned(self, pinned: Arc<dyn Allocator>) -> Self {
         self.stage_in(pinned);
         self
     }
 
-    /// The same for a device that is in use already. The first allocator counts.
+    /// Like [`with_pinned`](Self::with_pinned), for a device in use. Only the first allocator counts.
     pub fn stage_in(&self, pinned: Arc<dyn Allocator>) {
         let device = self.0.device();
         let transfers = Transfers::new(Arc::clone(&device.stream));
         let _ = device.staging.set(Staging::new(pinned, transfers));
     }
 
-    /// Has `release_memory` give memory of the device back where a call of the driver's finds none beside the pools, as for code, graphs
-    /// and libraries, and makes the call once more if there was some. It is called without locks. The first counts.
+    /// Calls `release_memory` if the driver finds no memory outside of the pools, as for code, graphs and libraries,
+    /// and repeats the driver's call once. It is called without locks. Only the first callback counts.
     #[must_use]
     pub fn with_room(self, release_memory: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         let _ = self.0.device().release_memory.set(Box::new(release_memory));
         self
     }
 
-    /// The compiler, which is looked for when it is first needed.
+    /// The compiler, loaded at first use.
     ///
     /// # Errors
-    /// [`ComputeError::NoCompiler`] if there is none that suits the device.
+    /// [`ComputeError::NoCompiler`] if none supports the device.
     pub fn compiler(&self) -> Result<&Nvrtc, ComputeError> {
         self.0.device().modules.compiler()
     }
 
-    /// The library that multiplies matrices, which is looked for when it is first needed; while it is there and does not start, again
-    /// after ever more requests.
+    /// The library for matrix products, loaded at first use. While it fails to start, attempts become rarer.
     ///
     /// # Errors
-    /// [`ComputeError::NoProducts`] if it is not there or cannot start: a kernel multiplies then.
+    /// [`ComputeError::NoProducts`] if it is missing or does not start. Products then use a kernel.
     pub fn products(&self) -> Result<&Cublas, ComputeError> {
         self.library().ok_or_else(|| self.0.device().products.load_error())
     }
@@ -131,7 +130,7 @@ impl StreamCompute {
         let device = self.0.device();
         match device.find_products() {
             Ok(found) => Some(found),
-            // It says in many ways that memory is out.
+            // The library has several error codes for lack of memory.
             Err(true) if device.products.can_retry() && device.release_memory() => {
                 device.products.retry_now(&device.driver, device.stream.handle().0).ok()
             }
@@ -164,13 +163,13 @@ impl StreamDevice {
 
 impl Drop for StreamDevice {
     fn drop(&mut self) {
-        // What fails here fails because the device is lost.
+        // An error here means that the device is lost.
         let _ = self.synchronize();
-        // Before the stream and the device, which it uses.
+        // Before the stream and the device that it uses.
         self.products.close(&self.driver);
-        // SAFETY: all work has ended, and graphs are gone: nobody gives more.
+        // SAFETY: all work has ended, and the graphs are dropped.
         unsafe { self.modules.unload(&self.driver) };
-        // SAFETY: the scratch was taken in `new`, and nobody else knows of it.
+        // SAFETY: `new` allocated the scratch memory, and nothing else uses it.
         unsafe { self.driver.free_device(self.scratch) };
     }
 }
@@ -181,7 +180,7 @@ impl fmt::Debug for StreamDevice {
     }
 }
 
-// SAFETY: one stream keeps work in order; kernels touch what jobs name.
+// SAFETY: one stream executes commands in order; kernels access what jobs name.
 unsafe impl Executor for StreamDevice {
     type Graph = PreparedGraph;
 
@@ -223,7 +222,7 @@ unsafe impl Executor for StreamDevice {
         else {
             return Ok(());
         };
-        // SAFETY: the node is that of the same kernel, as the caller says.
+        // SAFETY: the node belongs to the same kernel, as the caller says.
         unsafe { prepared.graph.update_kernel(*node, self.function(*kernel)?, *blocks, job) }
     }
 
@@ -237,7 +236,7 @@ unsafe impl Executor for StreamDevice {
     }
 }
 
-/// A graph, and where in it things are.
+/// A graph and its nodes, by index of the command.
 struct PreparedGraph {
     graph: CudaGraph,
     nodes: Vec<Option<GraphNode>>,
@@ -267,22 +266,22 @@ impl StreamDevice {
     /// See [`Compute::multiply`].
     unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
         let Ok(products) = self.find_products() else { return Ok(false) };
-        // The driver's call makes the device current on this thread.
-        // SAFETY: the caller vouches for the memory; the handle's stream is that of all other work.
+        // The driver call makes the device current on this thread.
+        // SAFETY: the caller vouches for the memory; the handle uses the same stream.
         let multiplied =
             self.driver.call("cublasGemmStridedBatchedEx", 0, || Ok(unsafe { products.multiply(product) }));
         multiplied.map_err(|error| ComputeError::of_driver("cublasGemmStridedBatchedEx", &error))?
     }
 
-    /// The kernels by which the library computes a product, which are not started.
+    /// Captures the kernels of a product as a graph, without executing them.
     fn captured(&self, product: &Product) -> Result<GraphBuilder, ComputeError> {
         let products = self.find_products().map_err(|_| self.products.load_error())?;
-        // On a stream that nobody else uses: what other threads give to the device's is not to be captured.
+        // On a separate stream, so that work of other threads is not captured.
         let driver: Arc<CudaDriver> = Arc::clone(&self.driver);
         let stream =
             Stream::new(driver).map_err(|error| ComputeError::of_driver("cuStreamCreate", &error))?;
         GraphBuilder::captured(&self.driver, &stream, || {
-            // SAFETY: nothing is computed before the graph is started.
+            // SAFETY: nothing is computed before the graph is launched.
             match unsafe { products.multiply_on(stream.handle().0, product) }? {
                 true => Ok(()),
                 false => Err(ComputeError::Device {
@@ -300,7 +299,7 @@ impl DeferredWork for GraphBatcher<StreamDevice> {
     }
 }
 
-// SAFETY: one stream keeps work in order; kernels touch what jobs name; downloads wait.
+// SAFETY: one stream executes commands in order; kernels access what jobs name; downloads wait.
 unsafe impl Compute for StreamCompute {
     fn name(&self) -> &str {
         self.0.device().driver.name()
@@ -338,7 +337,7 @@ unsafe impl Compute for StreamCompute {
             return Ok(());
         }
         let copied = device.driver.call("cuMemcpyHtoDAsync", 0, || {
-            // SAFETY: the caller vouches for the memory; the bytes are borrowed until the wait below is over.
+            // SAFETY: the caller vouches for the memory; the bytes stay borrowed until the wait below.
             unsafe { result::memcpy_htod_async(to + staged as u64, rest, device.raw_stream()) }
         });
         let waited = device.synchronize();
@@ -349,7 +348,7 @@ unsafe impl Compute for StreamCompute {
         self.0.flush()?;
         let device = self.0.device();
         let copied = device.driver.call("cuMemcpyDtoHAsync", 0, || {
-            // SAFETY: the caller vouches for the memory; the bytes are borrowed until the wait below is over.
+            // SAFETY: the caller vouches for the memory; the bytes stay borrowed until the wait below.
             unsafe { result::memcpy_dtoh_async(bytes, from, device.raw_stream()) }
         });
         let waited = device.synchronize();

@@ -88,7 +88,7 @@ fn each_way_for_cuda_to_be_absent_has_its_reason() {
     let no_device = "no CUDA device";
     let hidden = "no CUDA device (CUDA_VISIBLE_DEVICES is \"7\")";
     let stub = "CUDA is not usable: cuInit failed with CUDA_ERROR_STUB_LIBRARY";
-    let damaged = "the CUDA driver is too old or damaged: it has no function cuMemHostAlloc";
+    let damaged = "the CUDA driver is too old or damaged: function cuMemHostAlloc is missing";
     expect(&library, no_device, &[("FAKE_CUDA_INIT", "100")]);
     expect(&library, no_device, &[("FAKE_CUDA_DEVICES", "0")]);
     expect(&library, hidden, &[("FAKE_CUDA_DEVICES", "0"), ("CUDA_VISIBLE_DEVICES", "7")]);

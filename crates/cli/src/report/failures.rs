@@ -20,7 +20,7 @@ pub(super) struct Failed<'a> {
     requested: u64,
     owner: String,
     pool: &'a str,
-    /// What the pool said, if that was recorded.
+    /// The pool's report, if recorded.
     report: Option<&'a OutOfMemory>,
 }
 

@@ -1,4 +1,4 @@
-//! A report for people, no wider than 100 columns.
+//! A report as text of at most 100 columns.
 
 use std::fmt;
 
@@ -7,16 +7,16 @@ use highwater_tracking::{OpUsage, Outside, PeakPart, PeakParts, Phase, Recording
 
 use super::failures;
 
-/// What is printed.
+/// The report to print.
 pub(super) struct Text<'a> {
     pub(super) recording: &'a Recording,
     pub(super) usage: &'a Usage,
     pub(super) parts: &'a PeakParts,
-    /// The most lines of a table.
+    /// The most rows of a table.
     pub(super) top: usize,
-    /// Whether ops are told apart by module.
+    /// Whether rows distinguish modules.
     pub(super) places: bool,
-    /// Whether every figure of an op is shown, however wide that makes its table.
+    /// Whether to show every column, however wide the table.
     pub(super) wide: bool,
 }
 
@@ -84,7 +84,7 @@ impl Text<'_> {
             "live before",
             "live peak",
             "for backward",
-            "at the peak",
+            "at peak",
             "share",
         ];
         let mut table = Table::new(&heading);
@@ -111,7 +111,7 @@ impl Text<'_> {
     }
 
     fn phases(&self) -> Table {
-        let mut table = Table::new(&["phase", "calls", "granted", "live at most", "at the peak"]);
+        let mut table = Table::new(&["phase", "calls", "granted", "live at most", "at peak"]);
         for row in &self.usage.phases {
             let figures = [row.granted_bytes, row.live_peak_bytes, row.peak_bytes].map(bytes);
             table.line(row.phase.name(), std::iter::once(count(row.calls)).chain(figures));
@@ -132,7 +132,7 @@ impl Text<'_> {
     }
 
     fn streams(&self) -> Table {
-        let heading = ["pool, stream", "blocks", "requested", "granted", "high water", "at the peak"];
+        let heading = ["pool, stream", "blocks", "requested", "granted", "high water", "at peak"];
         let mut table = Table::new(&heading);
         for row in self.usage.streams.iter().take(self.top) {
             let stream = if row.stream == 0 { String::new() } else { format!(", {}", row.stream) };
@@ -149,7 +149,7 @@ impl Text<'_> {
 
     fn ops(&self, rows: &[OpUsage]) -> Table {
         let heading =
-            ["op", "calls", "granted", "high water", "outliving", "live before", "at the peak", "share"];
+            ["op", "calls", "granted", "high water", "outliving", "live before", "at peak", "share"];
         let mut table = Table::new(&heading);
         for row in rows.iter().take(self.top) {
             table.line(
@@ -192,7 +192,7 @@ impl Text<'_> {
 
     /// The tree of modules: each name is indented by its depth.
     fn scopes(&self) -> Table {
-        let mut table = Table::new(&["module", "calls", "granted", "high water", "at the peak", "share"]);
+        let mut table = Table::new(&["module", "calls", "granted", "high water", "at peak", "share"]);
         for row in self.usage.scopes.iter().take(self.top) {
             let depth = if row.scope.is_empty() { 0 } else { row.scope.matches('.').count() + 1 };
             let name = row.scope.rsplit('.').next().filter(|name| !name.is_empty()).unwrap_or("(all)");
@@ -213,8 +213,7 @@ impl Text<'_> {
 
     fn categories(&self) -> Table {
         let peak = self.usage.peak.as_ref().map_or(0, |peak| peak.bytes);
-        let mut table =
-            Table::new(&["category", "granted", "high water", "at the peak", "share", "at the end"]);
+        let mut table = Table::new(&["category", "granted", "high water", "at peak", "share", "at the end"]);
         for row in &self.usage.categories {
             let part = if peak == 0 { 0.0 } else { row.peak_bytes as f64 / peak as f64 };
             table.line(
@@ -231,7 +230,7 @@ impl Text<'_> {
         table
     }
 
-    /// What only the summary knows, and what lies outside of the pools.
+    /// Figures of the summary, and memory outside of the pools.
     fn pools(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(summary) = self.recording.summary() else { return Ok(()) };
         for pool in &summary.report.pools {
@@ -263,7 +262,7 @@ impl Text<'_> {
     }
 }
 
-/// The path of an op in its module, as far as it is told apart, with its phase.
+/// The name of an op: its module if rows distinguish modules, and its phase.
 fn op_name(row: &OpUsage) -> String {
     let scope = row.scope.as_deref().filter(|scope| !scope.is_empty());
     let phase = if row.phase == Phase::Forward { String::new() } else { format!(":{}", row.phase) };

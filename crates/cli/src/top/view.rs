@@ -1,4 +1,4 @@
-//! What `highwater top` shows, as lines of text.
+//! The screen of `highwater top` as lines of text.
 
 use std::path::Path;
 
@@ -8,12 +8,12 @@ use highwater_tracking::{Follower, HolderNow};
 use crate::report::plain;
 use crate::sparkline::sparkline;
 
-/// By what holders are sorted.
+/// The order of the holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// By what they hold now.
+    /// By live bytes.
     Live,
-    /// By what they held at the peak.
+    /// By bytes at the peak.
     Peak,
 }
 
@@ -27,8 +27,8 @@ impl Order {
 
     const fn name(self) -> &'static str {
         match self {
-            Self::Live => "what is in use now",
-            Self::Peak => "what was in use at the peak",
+            Self::Live => "bytes in use",
+            Self::Peak => "bytes at the peak",
         }
     }
 }
@@ -42,7 +42,7 @@ pub(super) struct View<'a, R> {
     rate: Option<f64>,
 }
 
-/// What `highwater top` says while its file does not exist.
+/// The message while the file does not exist.
 pub(super) fn waiting(path: &Path) -> String {
     format!("waiting for {}, which does not exist yet", path.display())
 }
@@ -60,7 +60,7 @@ fn fit(mut lines: Vec<String>, keys: String, columns: usize, rows: usize) -> Vec
     lines.into_iter().map(|line| line.chars().take(columns).collect()).collect()
 }
 
-/// More holders than fit on any screen: those from which the largest are chosen.
+/// More holders than fit on a screen; the largest are chosen from these.
 const CANDIDATES: usize = 1000;
 
 impl<'a, R: std::io::Read> View<'a, R> {
@@ -70,7 +70,7 @@ impl<'a, R: std::io::Read> View<'a, R> {
 
     /// The view on a screen of so many columns and rows, the keys in the last row.
     pub(super) fn fitting(&self, columns: usize, rows: usize) -> Vec<String> {
-        let keys = format!("q quits   s sorts otherwise; now by {}", self.order.name());
+        let keys = format!("q quits   s changes the order; now by {}", self.order.name());
         fit(self.lines(columns, rows), keys, columns, rows)
     }
 
@@ -84,7 +84,7 @@ impl<'a, R: std::io::Read> View<'a, R> {
         }
         lines.push(self.levels());
         if run.failures() > 0 {
-            lines.push(format!("{} requests found no memory", run.failures()));
+            lines.push(format!("{} requests failed: out of memory", run.failures()));
         }
         if let Some(mark) = run.last_mark() {
             lines.push(format!("last mark: {}", plain(mark)));
@@ -129,7 +129,7 @@ impl<'a, R: std::io::Read> View<'a, R> {
     }
 
     fn categories(&self) -> Table {
-        let mut table = Table::new(&["category", "in use", "at most", "at the peak", "share"]);
+        let mut table = Table::new(&["category", "in use", "at most", "at peak", "share"]);
         for row in self.run.categories().iter().filter(|row| row.most_bytes > 0) {
             table.line(
                 &row.category.name().replace('_', " "),
@@ -149,7 +149,7 @@ impl<'a, R: std::io::Read> View<'a, R> {
         if self.order == Order::Peak {
             rows.sort_by_key(|row| std::cmp::Reverse((row.peak_bytes, row.live_bytes)));
         }
-        let mut table = Table::new(&["held by", "calls", "in use", "at most", "at the peak", "share"]);
+        let mut table = Table::new(&["held by", "calls", "in use", "at most", "at peak", "share"]);
         for HolderNow { name, calls, live_bytes, most_bytes, peak_bytes, .. } in rows.iter().take(most) {
             let name = if name.is_empty() { "(outside of ops)".to_owned() } else { plain(name) };
             let share = self.share_of_peak(*peak_bytes);

@@ -4,7 +4,7 @@ use super::*;
 use crate::compute::{Factor, Product};
 use crate::kernels::{ElementType, Family, Job, Kernel};
 
-/// What a device was calls.
+/// A call that the device received.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "most calls are submissions")]
 enum Call {
@@ -435,7 +435,7 @@ fn a_copy_by_another_thread_does_not_split_the_segment() {
             "{calls:?}"
         );
     });
-    // Without held commands nobody waits, and this thread's own copy splits the segment.
+    // Without held commands there is no wait, and this thread's own copy splits the segment.
     batcher.device.calls.lock().unwrap().clear();
     assert!(batcher.begin(id));
     std::thread::scope(|scope| {
