@@ -1,4 +1,4 @@
-//! A whole training step of the digits network: forward, backward, optimiser.
+//! Times a whole training step of the digits network.
 //!
 //! Run with `cargo bench -p highwater-benches --bench train_step`.
 

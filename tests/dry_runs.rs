@@ -35,7 +35,7 @@ fn run(name: &str, args: &[&str], more: &[&str]) -> Output {
     Command::new(example(name)).args(args).args(more).output().unwrap()
 }
 
-/// What a run writes as JSON.
+/// The JSON output of a run.
 fn figures(name: &str, args: &[&str], more: &[&str]) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.json");

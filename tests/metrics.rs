@@ -275,7 +275,7 @@ fn a_network_that_was_trained_in_two_parts_is_that_of_one() {
     };
     let whole = transformer(&["--steps", "4"]);
     transformer(&["--steps", "2", "--save", &at("transformer")]);
-    // What was trained with checkpoints goes on without.
+    // A run with checkpoints continues without them.
     assert_eq!(transformer(&["--steps", "4", "--plain", "--resume", &at("transformer")]), whole);
 }
 

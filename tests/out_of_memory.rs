@@ -13,7 +13,7 @@ use highwater::tracking::{Budget, OutOfMemory, Recording, RecordingLimits};
 use highwater::{Error, Result, Runtime, largest_fit};
 use serde_json::Value;
 
-/// What pools are cut into, in bytes.
+/// The granule of pools, in bytes.
 const GRANULE: u64 = 256;
 
 fn run(binary: &Path, args: &[&str]) -> Output {

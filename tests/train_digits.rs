@@ -47,7 +47,7 @@ fn it_prints_the_tables_and_nothing_else_where_there_is_no_terminal() {
     let text = stdout(&output);
     assert!(text.starts_with("train_digits on cpu:0 with 1 thread, "), "{text}");
     for part in [
-        " of 359 unseen images read right after 23 steps\n",
+        " of 359 test images classified correctly after 23 steps\n",
         "\nop  ",
         "\nforward  ",
         "\nbackward  ",

@@ -1,8 +1,7 @@
-//! What holds on every CUDA device, on a machine without one, and with a driver that misbehaves.
+//! Tests for every CUDA device, for machines without one, and for a failing driver.
 //!
-//! The tests named `device_…` use cuda:0, and say aloud when they are skipped because there is none. On Linux they run a
-//! second time, in a process of their own, against the driver in `fake_driver/libcuda.rs`: there is no machine on which
-//! they prove nothing.
+//! Tests named `device_…` use cuda:0, and print a line if they are skipped. On Linux they run again in another process
+//! with the driver of `fake_driver/libcuda.rs`, so that every machine tests something.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 

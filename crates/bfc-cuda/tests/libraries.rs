@@ -24,7 +24,7 @@ fn open() -> (Arc<CudaDriver>, StreamCompute) {
     (driver.clone(), StreamCompute::new(driver, stream).unwrap())
 }
 
-/// What is tried in vain, but for what the system does not find.
+/// The libraries that were tried, except those that the system does not find.
 fn problems(error: &ComputeError) -> Vec<String> {
     let (ComputeError::NoCompiler { tried } | ComputeError::NoProducts { tried }) = error else {
         panic!("{error:?}")

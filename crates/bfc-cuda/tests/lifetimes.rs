@@ -1,4 +1,4 @@
-//! What of the host's and of a device's is used until when, and that all of it is given back, on a driver that is none.
+//! Tests how long host and device memory is used, and that everything is freed, on a fake driver.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]

@@ -203,7 +203,7 @@ fn device_steps_are_done_before_others_wait_for_the_stream_or_take_memory_away()
         // Nothing of it is given to the device, but what another stream does after it finds it done.
         others.wait(&Event::new(&squares.stream).unwrap()).unwrap();
         let copy = MemoryCopy::ToHost { from: squares.at(2), to: page.address, bytes: 16 };
-        // SAFETY: both places stay as they are until the copy has ended, below.
+        // SAFETY: both buffers stay unchanged until the wait below.
         unsafe { others.copy(copy) }.unwrap();
         others.synchronise().unwrap();
         // SAFETY: the page is host memory, and the copy has ended.
@@ -246,7 +246,7 @@ fn device_uploads_are_staged_in_page_locked_memory_which_is_used_again() {
         assert!(back == values, "upload {turn}");
     }
     assert_eq!(pinned.stats().num_allocs, 4);
-    // What does not fit into page-locked memory goes without.
+    // Bytes that do not fit into pinned memory are copied directly.
     let values = vec![7; 600 << 10];
     let mut back = vec![0; 600 << 10];
     // SAFETY: as above.

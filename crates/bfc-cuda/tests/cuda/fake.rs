@@ -51,7 +51,7 @@ fn run(library_path: &Path, filter: &str, environment: &[(&str, &str)]) -> Strin
         .args([filter, "--nocapture", "--test-threads=1"])
         .env(MARK, "")
         .env("LD_LIBRARY_PATH", library_path)
-        // Code for a device that is none is kept for nobody.
+        // Keeps code for the fake device out of the user's cache.
         .env("XDG_CACHE_HOME", library_path)
         .env_remove("CUDA_VISIBLE_DEVICES")
         .envs(environment.iter().copied())
