@@ -7,8 +7,7 @@ use bfc_core::{
     SourceError, Stream, default_reserve,
 };
 
-use crate::driver::CudaDriver;
-use crate::driver::CudaUnavailable;
+use crate::driver::{CudaDriver, CudaUnavailable};
 
 /// The reason why a CUDA device was not registered.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use bfc_core::{DeviceSource, Driver, SourceError};
 
-use crate::compute::{Compute, ComputeError};
-use crate::compute::{Factor, Product};
+use crate::compute::{Compute, ComputeError, Factor, Product};
 use crate::driver::CudaDriver;
 use crate::kernels::{BLOCK, ElementType, Family, Job, Kernel, Operand, Output};
 
@@ -140,7 +139,7 @@ unsafe fn check_at(compute: &dyn Compute, memory: u64) -> Result<(), SelfCheckEr
 unsafe fn multiply(compute: &dyn Compute, memory: u64) -> Result<bool, ComputeError> {
     let factor = |address, rows, columns| Factor::new(address, [rows, columns], [columns, 1], 0);
     let factors = (factor(memory, ROWS, DEPTH), factor(memory + SCALED, DEPTH, COLUMNS));
-    let (true, (Some(lhs), Some(rhs))) = (compute.has_products(), factors) else { return Ok(false) };
+    let (true, (Some(lhs), Some(rhs))) = (compute.supports_products(), factors) else { return Ok(false) };
     let product = Product {
         element: ElementType::F32,
         rows: ROWS as i32,

@@ -90,7 +90,7 @@ fn every_policy_and_rule_is_tried_beside_what_was_recorded() {
 }
 
 #[test]
-fn what_is_asked_for_is_tried_in_every_combination_that_means_something() {
+fn all_supported_combinations_are_tried() {
     let directory = TempDir::new().unwrap();
     let run = record(&directory, "auto-growth", &["cpu:0"]);
     let outcomes = json(&run, &["--policy", "bfc,buddy", "--cut", "low,large-high", "--pool", "6MiB,16MiB"]);
@@ -112,7 +112,7 @@ fn what_is_asked_for_is_tried_in_every_combination_that_means_something() {
 }
 
 #[test]
-fn several_pools_are_replayed_apart_and_may_be_merged_or_looked_at_alone() {
+fn pools_are_replayed_apart_merged_or_alone() {
     let directory = TempDir::new().unwrap();
     let run = record(&directory, "bfc", &["cpu:0", "cpu:1"]);
     let outcomes = json(&run, &[]);

@@ -43,12 +43,12 @@ pub unsafe trait Compute: Send + Sync + fmt::Debug {
     unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError>;
 
     /// Whether a library for matrix products is available. Default: no.
-    fn has_products(&self) -> bool {
+    fn supports_products(&self) -> bool {
         false
     }
 
     /// Why the device is slower than possible, for example that no library for products was found. Default: `None`.
-    fn remark(&self) -> Option<String> {
+    fn performance_note(&self) -> Option<String> {
         None
     }
 
@@ -86,7 +86,7 @@ pub unsafe trait Compute: Send + Sync + fmt::Debug {
 
     /// Frees the pinned buffers of finished uploads. The caller chooses the place, for example after a download, so
     /// that the pool's requests depend on the program alone. Default: nothing.
-    fn let_go_of_uploads(&self) {}
+    fn release_uploads(&self) {}
 
     /// The address of 256 bytes of device memory reserved for the caller's results.
     fn scratch(&self) -> u64;
@@ -119,5 +119,5 @@ pub unsafe trait Compute: Send + Sync + fmt::Debug {
 
     /// Submits held work. Callers use this before they wait for the device by other means or free its memory. A later
     /// caller gets an error.
-    fn settle(&self) {}
+    fn flush(&self) {}
 }

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn single_rows_and_columns_lie_along_memory_whatever_their_own_stride() {
+    fn single_rows_and_columns_are_contiguous_with_any_stride() {
         assert_eq!(lies([1, 5], [0, 1]), Some((5, false)));
         assert_eq!(lies([5, 1], [1, 7]), Some((1, false)));
         assert_eq!(lies([5, 1], [9, 7]), Some((9, false)));

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_that_cuda_does_not_recover_from_poisons_and_running_out_of_memory_does_not() {
+    fn sticky_errors_poison_and_out_of_memory_does_not() {
         let poison = Poison::default();
         let call = |result| call_error(&poison, "GPU", "cuMemAlloc", 7, DriverError(result));
         assert_eq!(call(CUresult::CUDA_ERROR_OUT_OF_MEMORY), SourceError::Exhausted { bytes: 7 });
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn out_of_memory_is_exhaustion_and_anything_else_a_fault_of_the_driver() {
+    fn out_of_memory_is_distinguished_from_other_errors() {
         let error = DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         assert_eq!(source_error("cuMemAlloc", 7, error), SourceError::Exhausted { bytes: 7 });
         let error = DriverError(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);

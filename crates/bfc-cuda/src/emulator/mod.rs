@@ -4,23 +4,21 @@
 //! It shows what the sources compute, but not races, the device compiler, or the order of asynchronous work. A barrier
 //! that some threads never reach is undefined on a device; here it ends the process.
 
+mod compile;
 mod folder;
 
-use std::ffi::OsString;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use bfc_core::{AddressSpace, HostMemory, MemoryKind, SourceError, Span, SubAllocator};
 use libloading::Library;
 
-use crate::compute::Product;
-use crate::compute::{Compute, ComputeError};
-use crate::compute::{StepCounts, StepId};
-use crate::graph::GraphBatcher;
-use crate::graph::{Command, Executor};
+use crate::compute::{Compute, ComputeError, Product, StepCounts, StepId};
+use crate::graph::{Command, Executor, GraphBatcher};
 use crate::kernels::{ElementType, Family, Job, Kernel};
 use crate::libraries::Cublas;
+
+use compile::{compile_error, compiled};
 
 /// Replaces CUDA's built-in functions.
 const HOST: &str = include_str!("../../emulator/host.h");
@@ -114,55 +112,7 @@ fn translation_unit() -> String {
 fn library() -> Result<Library, ComputeError> {
     let path = compiled("kernels", &translation_unit())?;
     // SAFETY: the library was compiled from this crate's sources, which have no initializers.
-    unsafe { Library::new(&path) }.map_err(|error| failed(error.to_string()))
-}
-
-/// The library compiled from a source; compiles it unless that was done before.
-fn compiled(name: &str, text: &str) -> Result<PathBuf, ComputeError> {
-    // Other processes write other temporary files.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
-    let path = folder()?.join(format!("{name}-{:016x}.so", hasher.finish()));
-    if !path.exists() {
-        compile(text, &path)?;
-    }
-    Ok(path)
-}
-
-/// The folder of compiled libraries, chosen once per process.
-fn folder() -> Result<&'static Path, ComputeError> {
-    static FOLDER: OnceLock<Result<PathBuf, ComputeError>> = OnceLock::new();
-    let folder = FOLDER.get_or_init(|| folder::of_user().map_err(|error| failed(error.to_string())));
-    folder.as_deref().map_err(Clone::clone)
-}
-
-fn failed(reason: String) -> ComputeError {
-    ComputeError::Compile { source_name: "kernels for the host".to_owned(), reason }
-}
-
-fn compile(text: &str, to: &Path) -> Result<(), ComputeError> {
-    let beside = |ending: &str| -> PathBuf {
-        let mut name = OsString::from(to);
-        name.push(format!(".{}.{ending}", std::process::id()));
-        name.into()
-    };
-    let (source, made) = (beside("cpp"), beside("made"));
-    std::fs::write(&source, text).map_err(|error| failed(error.to_string()))?;
-    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
-    let output = std::process::Command::new(&compiler)
-        .args(["-std=c++17", "-O2", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-o"])
-        .args([&made, &source])
-        .output()
-        .map_err(|error| failed(format!("{}: {error}", compiler.to_string_lossy())))?;
-    if !output.status.success() {
-        return Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()));
-    }
-    // A second process replaces the file with an equal one.
-    std::fs::rename(&made, to).map_err(|error| failed(error.to_string()))?;
-    let _ = std::fs::remove_file(source);
-    Ok(())
+    unsafe { Library::new(&path) }.map_err(|error| compile_error(error.to_string()))
 }
 
 impl HostDevice {
@@ -241,7 +191,7 @@ unsafe impl Compute for Emulator {
         unsafe { self.0.submit(Command::Kernel { kernel, blocks, job: *job }) }.map(drop)
     }
 
-    fn has_products(&self) -> bool {
+    fn supports_products(&self) -> bool {
         self.0.device().products.is_some() || self.0.device().silent
     }
 
@@ -284,7 +234,7 @@ unsafe impl Compute for Emulator {
         self.0.counts(step)
     }
 
-    fn settle(&self) {
+    fn flush(&self) {
         self.0.flush_keeping_error();
     }
 }
@@ -324,7 +274,7 @@ unsafe impl SubAllocator for EmulatedMemory {
     unsafe fn free(&self, region: Span) {
         // Command on it that was held back is done before.
         if let Some(compute) = self.compute.upgrade() {
-            compute.settle();
+            compute.flush();
         }
         // SAFETY: the region came from the same memory; the caller promises the rest.
         unsafe { self.memory.free(region) };

@@ -17,8 +17,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use crate::compute::ComputeError;
-use crate::compute::{StepCounts, StepId};
+use crate::compute::{ComputeError, StepCounts, StepId};
 
 use super::command::{Command, Executor};
 use super::record::{GraphState, StepRecord, Variant};

@@ -1,7 +1,6 @@
 //! One command for a device, as a value that can be held back, and the devices that execute commands.
 
-use crate::compute::ComputeError;
-use crate::compute::Product;
+use crate::compute::{ComputeError, Product};
 use crate::kernels::{Job, Kernel};
 
 /// A kernel launch or a matrix product.

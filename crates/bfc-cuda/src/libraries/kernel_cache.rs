@@ -158,7 +158,7 @@ mod tests {
 
     /// As with several processes that start at once on a full disk.
     #[test]
-    fn many_who_write_and_damage_one_file_never_read_what_is_not_whole() {
+    fn concurrent_writes_and_damage_never_yield_partial_files() {
         let folder = tempfile::tempdir().unwrap();
         let code: Vec<u8> = (0..100_000_u32).map(|n| (n % 251) as u8).collect();
         let whole = std::thread::scope(|scope| {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_written_keeps_nothing_and_fails_nothing() {
+    fn an_unwritable_folder_caches_nothing_and_does_not_fail() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();

@@ -155,7 +155,7 @@ mod tests {
     const BY_SYSTEM: [&str; 3] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
 
     #[test]
-    fn a_machine_without_cuda_has_the_names_that_the_system_is_asked_for() {
+    fn without_cuda_only_the_system_names_are_candidates() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(names(root.path(), &[]), BY_SYSTEM);
         assert_eq!(names(root.path(), &[("HIGHWATER_NVRTC", OsString::new())]), BY_SYSTEM);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn toolkits_environments_and_wheels_are_looked_through_in_order_and_the_newest_first() {
+    fn toolkits_environments_and_wheels_are_searched_in_order() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         let mut expected = BY_SYSTEM.map(str::to_owned).to_vec();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_says_a_newer_cuda_than_the_drivers_is_not_even_loaded() {
+    fn a_library_newer_than_the_driver_is_not_loaded() {
         let target = Target { architecture: 90, driver: DriverVersion { major: 12, minor: 4 } };
         let root = tempfile::tempdir().unwrap();
         let environment = SearchEnvironment { variable: &|_| None, root: root.path() };

@@ -15,12 +15,9 @@ use cudarc::driver::{result, sys};
 
 use crate::compute::{Compute, ComputeError, Product, StepCounts, StepId, Target};
 use crate::driver::{CudaDriver, DeferredWork, driver_version, require};
-use crate::graph::GraphBatcher;
-use crate::graph::{Command, Executor};
-use crate::graph::{CudaGraph, GraphBuilder, GraphNode};
+use crate::graph::{Command, CudaGraph, Executor, GraphBatcher, GraphBuilder, GraphNode};
 use crate::kernels::{BLOCK, Job, Kernel};
-use crate::libraries::Cublas;
-use crate::libraries::Nvrtc;
+use crate::libraries::{Cublas, Nvrtc};
 
 use self::cublas_loader::CublasLoader;
 use self::module_cache::ModuleCache;
@@ -91,12 +88,12 @@ impl StreamCompute {
     /// uploads free them ([`StagedPieces`](bfc_core::StagedPieces)).
     #[must_use]
     pub fn with_pinned(self, pinned: Arc<dyn Allocator>) -> Self {
-        self.stage_in(pinned);
+        self.set_pinned(pinned);
         self
     }
 
     /// Like [`with_pinned`](Self::with_pinned), for a device in use. Only the first allocator counts.
-    pub fn stage_in(&self, pinned: Arc<dyn Allocator>) {
+    pub fn set_pinned(&self, pinned: Arc<dyn Allocator>) {
         let device = self.0.device();
         let transfers = Transfers::new(Arc::clone(&device.stream));
         let _ = device.staging.set(Staging::new(pinned, transfers));
@@ -105,7 +102,7 @@ impl StreamCompute {
     /// Calls `release_memory` if the driver finds no memory outside of the pools, as for code, graphs and libraries,
     /// and repeats the driver's call once. It is called without locks. Only the first callback counts.
     #[must_use]
-    pub fn with_room(self, release_memory: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+    pub fn with_memory_release(self, release_memory: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         let _ = self.0.device().release_memory.set(Box::new(release_memory));
         self
     }
@@ -314,11 +311,11 @@ unsafe impl Compute for StreamCompute {
         unsafe { self.0.submit(Command::Kernel { kernel, blocks, job: *job }) }.map(drop)
     }
 
-    fn has_products(&self) -> bool {
+    fn supports_products(&self) -> bool {
         self.library().is_some()
     }
 
-    fn remark(&self) -> Option<String> {
+    fn performance_note(&self) -> Option<String> {
         self.products().err().map(|error| error.to_string())
     }
 
@@ -355,7 +352,7 @@ unsafe impl Compute for StreamCompute {
         copied.map_err(|error| ComputeError::of_driver("cuMemcpyDtoHAsync", &error)).and(waited)
     }
 
-    fn let_go_of_uploads(&self) {
+    fn release_uploads(&self) {
         if let Some(staging) = self.0.device().staging.get() {
             staging.release();
         }
@@ -381,7 +378,7 @@ unsafe impl Compute for StreamCompute {
         self.0.counts(step)
     }
 
-    fn settle(&self) {
+    fn flush(&self) {
         self.0.flush_keeping_error();
     }
 }

@@ -11,8 +11,7 @@ use cudarc::driver::sys::CUfunction;
 use crate::compute::{ComputeError, Target};
 use crate::driver::CudaDriver;
 use crate::kernels::{ElementType, Family, Kernel};
-use crate::libraries::Nvrtc;
-use crate::libraries::{KernelCache, Key};
+use crate::libraries::{KernelCache, Key, Nvrtc};
 
 /// The loaded kernels of one device.
 #[derive(Debug)]

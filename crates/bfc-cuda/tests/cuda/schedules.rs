@@ -228,7 +228,7 @@ fn schedules(or: u64) -> u64 {
 }
 
 #[test]
-fn device_memory_is_not_reused_before_its_last_use_on_any_stream_has_ended() {
+fn device_memory_is_not_reused_before_its_last_use_ends() {
     let device = device_or_skip!();
     let schedules = schedules(if super::is_fake() { 20 } else { 500 });
     for seed in 0..schedules {

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn every_processor_has_a_core_and_the_baseline_of_its_architecture() {
+    fn every_processor_has_a_core_and_its_baseline_features() {
         assert!(cores() >= 1);
         if cfg!(target_arch = "x86_64") {
             assert!(instruction_sets().contains(&"sse2"));

@@ -138,7 +138,7 @@ cuda
     }
 
     #[test]
-    fn the_device_that_is_chosen_says_so_and_one_that_does_not_compute_is_for_nothing() {
+    fn the_chosen_device_and_unusable_devices_are_marked() {
         let uses = |computing: &[&str], wanted: Option<&str>| {
             let device = |id: &&str| Device {
                 id: (*id).to_owned(),

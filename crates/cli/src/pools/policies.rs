@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_of_every_policy_serves_what_fits_and_has_no_more_than_it_was_given() {
+    fn every_policy_serves_what_fits_within_its_limit() {
         let trace = Trace::parse("a 0 1048576 x\n".as_bytes(), &TraceLimits::default()).unwrap();
         for policy in POLICIES {
             let pool = policy.prepare(&trace, None, GRANULE).unwrap();
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_of_real_memory_refuse_what_a_file_may_ask_for_without_touching_it() {
+    fn pools_of_real_memory_refuse_huge_requests() {
         for name in ["guard", "passthrough"] {
             let trace = Trace::parse("a 0 1 x\n".as_bytes(), &TraceLimits::default()).unwrap();
             let pool = name.parse::<Policy>().unwrap().prepare(&trace, None, GRANULE).unwrap();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_policy_has_a_use_for_may_be_said_beside_others_and_what_none_has_may_not() {
+    fn options_that_no_policy_supports_are_refused() {
         let [bfc, buddy, planned, passthrough] =
             ["bfc", "buddy", "planned", "passthrough"].map(|name| name.parse::<Policy>().unwrap());
         assert_eq!(check(&[passthrough, buddy, bfc], ALL), Ok(()));

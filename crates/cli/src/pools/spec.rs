@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_with_a_size_is_fixed_unless_something_is_said_of_its_growth() {
+    fn a_pool_with_a_size_is_fixed_unless_growth_is_given() {
         let growth = |arguments: PoolArguments| PoolSpec::new(&arguments).unwrap().growth;
         assert_eq!(growth(pool(1)), Growth::Fixed);
         assert_eq!(growth(PoolArguments::default()), Growth::Regions);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn real_memory_has_a_limit_that_only_the_size_of_the_pool_raises() {
+    fn only_the_pool_size_raises_the_limit_of_real_memory() {
         let real = |arguments: &PoolArguments| PoolSpec::new(arguments).unwrap().real_limit();
         let large = REAL_MEMORY.get() * 2;
         assert_eq!(real(&PoolArguments::default()), REAL_MEMORY);

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_search_finds_the_exact_step_and_never_tries_less_than_the_peak() {
+    fn the_search_is_exact_and_never_tries_less_than_the_peak() {
         for smallest in [1000, 1024, 1025, 5000, 1 << 20, (1 << 40) + 77] {
             let mut tries = 0;
             let found = search(1000, 256, &mut |bytes| {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_fits_and_the_next_smaller_pool_does_not_even_where_larger_ones_fail() {
+    fn the_result_fits_even_if_larger_pools_fail() {
         let mut fits = |bytes: u64| bytes >= 1 << 20 && !(3 << 20..4 << 20).contains(&bytes);
         let found = search(1000, 256, &mut fits).unwrap();
         assert!(fits(found) && !fits(found - 256));

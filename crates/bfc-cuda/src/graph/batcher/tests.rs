@@ -422,7 +422,8 @@ fn a_copy_by_another_thread_does_not_split_the_segment() {
             batcher.flush_before_copy().unwrap();
             batcher.device.calls.lock().unwrap().clone()
         });
-        while batcher.state().waiting == 0 {
+        // The other thread may also have stopped waiting before this thread looked.
+        while batcher.state().waiting == 0 && !copied.is_finished() {
             std::thread::yield_now();
         }
         submit(&batcher, &five_kernels()[4..]);
