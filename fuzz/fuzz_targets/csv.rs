@@ -1,4 +1,4 @@
-//! A CSV file. What must hold is said in `highwater_nn::fuzz`.
+//! A CSV file. The invariants are in `highwater_nn::fuzz`.
 
 #![no_main]
 

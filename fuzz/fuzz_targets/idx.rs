@@ -1,4 +1,4 @@
-//! An IDX file, plain or compressed. What must hold is said in `highwater_nn::fuzz`.
+//! An IDX file, plain or compressed. The invariants are in `highwater_nn::fuzz`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A `.npy` file. What must hold is said in `highwater_nn::fuzz`.
+//! A `.npy` file. The invariants are in `highwater_nn::fuzz`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! An `.npz` file. What must hold is said in `highwater_nn::fuzz`.
+//! An `.npz` file. The invariants are in `highwater_nn::fuzz`.
 
 #![no_main]
 

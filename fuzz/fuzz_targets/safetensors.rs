@@ -1,4 +1,4 @@
-//! A safetensors file, and a checkpoint in it. What must hold is said in `highwater_nn::fuzz`.
+//! A safetensors file, and a checkpoint in it. The invariants are in `highwater_nn::fuzz`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A text. What must hold is said in `highwater_nn::fuzz`.
+//! A text. The invariants are in `highwater_nn::fuzz`.
 
 #![no_main]
 

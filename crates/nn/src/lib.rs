@@ -8,7 +8,6 @@ pub mod data;
 mod file_kind;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
-mod gzip;
 pub mod io;
 pub mod modules;
 pub mod optim;

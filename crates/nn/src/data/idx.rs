@@ -13,9 +13,9 @@ use highwater_tracking::FileKind;
 use super::answers::Answers;
 use super::dataset::Dataset;
 use crate::file_kind;
-use crate::gzip::{self, Gzip, RatioExceeded};
 use crate::io::stored::{Kind, Place, Stored};
 use crate::io::{Array, FileError};
+use highwater_tracking::gzip::{self, Gzip, RatioExceeded};
 
 /// Element types by their code.
 const KINDS: [(u8, Kind); 6] = [

@@ -9,13 +9,13 @@ use std::path::Path;
 
 use crc32fast::Hasher;
 use flate2::read::DeflateDecoder;
-use highwater_tensor::error::FileError;
 use rawzip::{
     CompressionMethod, ErrorKind, RECOMMENDED_BUFFER_SIZE, ReaderAt, ZipArchive, ZipArchiveEntryWayfinder,
     ZipLocator,
 };
 
-use crate::gzip;
+use highwater_tensor::error::FileError;
+use highwater_tracking::gzip;
 
 /// What an archive can be read from.
 pub(super) trait Source: Read + Seek {}

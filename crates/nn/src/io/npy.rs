@@ -14,7 +14,7 @@ use self::header::Header;
 use super::array::Array;
 use super::atomic::write_atomically;
 use super::stored::Place;
-use crate::gzip;
+use highwater_tracking::gzip;
 
 /// What a file may hold at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

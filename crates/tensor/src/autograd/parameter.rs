@@ -12,7 +12,7 @@ use crate::autograd::version::LeftBehind;
 use crate::backend::{Kernel, check};
 use crate::error::{Error, Result};
 use crate::op::OpContext;
-use crate::op::widen;
+use crate::op::upcast;
 use crate::shape::DType;
 use crate::storage::leaf::LeafId;
 use crate::storage::{View, ViewMut};
@@ -142,7 +142,11 @@ impl Parameter {
         const OP: &str = "set_parameter";
         self.check_like(OP, values)?;
         self.update(|parameter| {
-            check::run(values.device().as_ref(), OP, Kernel::Copy { input: values.view(), out: parameter })
+            check::run(
+                values.device().as_ref(),
+                OP,
+                &mut Kernel::Copy { input: values.view(), out: parameter },
+            )
         })
     }
 
@@ -295,7 +299,7 @@ impl Parameter {
         gradient: View<'_>,
         change: impl FnOnce(View<'_>, ViewMut<'_>) -> Result<()>,
     ) -> Result<()> {
-        widen::update(ctx, self, gradient, change)
+        upcast::update(ctx, self, gradient, change)
     }
 
     /// Makes the cell the only holder of its buffer, and calls `change` while the lock keeps other threads from sharing the buffer

@@ -1,5 +1,6 @@
 //! What a pool could do if things were otherwise, tried on copies of its policy.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use super::cached::MergedAccounts;
@@ -20,10 +21,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// would become idle it is taken that others can be had in their place.
     pub(super) fn what_if_freed(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
         self.write(|state| {
-            let need = Need {
-                end: request.attributes.end,
-                ..Need::new(request.bytes).with_alignment(request.alignment)
-            };
+            let need = Need::new(request.bytes).with_alignment(request.alignment);
             let cached = self.accounts_of(state).cached;
             let slots = self.slots_of(state, freed);
             self.fits_without(state, &cached, &need, slots.into_iter())
@@ -128,11 +126,11 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         state: &State<P>,
         need: &Need,
         live: &[&ChunkInfo],
-    ) -> Vec<(&'static str, bool)> {
+    ) -> Vec<(Cow<'static, str>, bool)> {
         let by_age = by_age(live);
         let answer = |(name, options)| {
             let needs = by_age.iter().map(|chunk| of_chunk(chunk));
-            Some((name, self.fits_laid_anew(&options, &state.policy, need, needs)?))
+            Some((Cow::Borrowed(name), self.fits_laid_anew(&options, &state.policy, need, needs)?))
         };
         P::other_splits(&self.config.options).into_iter().filter_map(answer).collect()
     }
@@ -206,7 +204,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 /// The bytes of blocks and what they needed, the largest first. Like [`by_age`] not in the pool, or it would be compiled for each policy.
 fn largest_first(live: &[&ChunkInfo]) -> Vec<(u64, Need)> {
     let mut sizes: Vec<(u64, Need)> = live.iter().map(|chunk| (chunk.bytes, of_chunk(chunk))).collect();
-    sizes.sort_by_key(|&(bytes, need)| (std::cmp::Reverse(bytes), need.end as u8));
+    sizes.sort_by_key(|&(bytes, _)| std::cmp::Reverse(bytes));
     sizes
 }
 
@@ -219,5 +217,5 @@ fn by_age<'a>(live: &[&'a ChunkInfo]) -> Vec<&'a ChunkInfo> {
 
 /// What a live block needed, as far as is known: its alignment is not.
 fn of_chunk(chunk: &ChunkInfo) -> Need {
-    Need::new(chunk.requested).with_end(chunk.end.unwrap_or_default())
+    Need::new(chunk.requested)
 }

@@ -3,7 +3,7 @@
 use super::Gradients;
 use crate::autograd::Parameter;
 use crate::error::Result;
-use crate::op::widen::rehearse;
+use crate::op::upcast;
 use crate::shape::DType;
 use crate::tensor::Tensor;
 
@@ -58,7 +58,7 @@ impl Gradients {
             self.check_held(op, parameters.iter().map(|(_, parameter)| *parameter))?;
         }
         let half = half.into_iter().filter_map(|(leaf, parameter)| Some((self.of(leaf)?, parameter)));
-        rehearse(op, half.map(|(gradient, parameter)| [gradient.clone(), parameter.value()]))?;
+        upcast::reserve(op, half.map(|(gradient, parameter)| [gradient.clone(), parameter.value()]))?;
         Ok(dtypes)
     }
 
