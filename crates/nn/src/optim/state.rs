@@ -112,9 +112,7 @@ mod tests {
     use crate::io::Array;
     use crate::modules::{Linear, Module};
     use crate::optim::{Adam, Optimizer};
-    use highwater_tensor::Rng;
-    use highwater_tensor::Runtime;
-    use highwater_tensor::{Error, Tensor};
+    use highwater_tensor::{Error, Rng, Runtime, Tensor};
 
     #[test]
     fn a_negative_count_of_steps_is_refused_by_name() {
