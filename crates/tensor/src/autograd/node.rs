@@ -8,15 +8,15 @@ use std::thread::LocalKey;
 use highwater_tracking::{Place, here};
 
 use super::checkpoint::{self, Replay};
-use super::edge::{GradEdge, LeafId, Target};
 use crate::device::Device;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::HeldOp;
-use crate::shape::Shape;
-use crate::shared::{Piece, Room, Shareable, Shared};
-use crate::spare::{self, Spare};
+use crate::shape::{DType, Shape};
+use crate::storage::leaf::LeafId;
+use crate::storage::shared::{Piece, Room, Shareable, Shared};
+use crate::storage::spare::{self, Spare};
 use crate::tensor::Tensor;
+use crate::tensor::edge::{GradEdge, Target};
 
 /// Numbers nodes and [changes of leaves](super::version) in their order, from 1 on.
 pub(super) fn next_number() -> u64 {
@@ -28,7 +28,7 @@ pub(super) fn next_number() -> u64 {
 pub(crate) struct Node {
     pub(crate) number: u64,
     /// The least number of this node and all that it leads to.
-    pub(super) since: u64,
+    pub(crate) since: u64,
     work: Work,
     /// Where the forward ran: its backward is charged to the same module.
     pub(crate) place: Place,

@@ -24,11 +24,9 @@ use super::reduce::share_as;
 use super::{expect_dtype, promoted, same_dtype, supported, wanted};
 use crate::autograd::{Saved, list_of_gradients};
 use crate::backend::{Binary, Kernel, Reduce, Unary};
-use crate::context::OpContext;
-use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
-use crate::op::{Op, apply, apply_static};
-use crate::shape::Shape;
+use crate::op::{Op, OpContext, apply, apply_static};
+use crate::shape::{DType, Scalar, Shape};
 use crate::storage::View;
 use crate::tensor::Tensor;
 
@@ -274,8 +272,7 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Device;
-    use crate::runtime::Runtime;
+    use crate::device::{Device, Runtime};
 
     fn cpu() -> Device {
         Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
