@@ -273,7 +273,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
     #[inline(never)]
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
         match self.allocate_at_once(request) {
-            Some(block) => Ok(block.in_pairs()),
+            Some(block) => Ok(block),
             None => self.allocate_otherwise(request),
         }
     }
@@ -343,7 +343,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
     }
 
     fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
-        self.of_block(block, Tag::default(), |accounts, place| accounts.of(place).tag())
+        self.of_block(block, Tag::default(), |accounts, place| accounts.of(place).tag)
     }
 
     fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
@@ -352,7 +352,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
 
     fn recategorize(&self, block: &Block, from: &[Category], to: Category) -> Result<Tag, BlockError> {
         self.of_block(block, Tag::default(), |accounts, place| {
-            let before = accounts.of(place).tag();
+            let before = accounts.of(place).tag;
             if from.contains(&before.category) {
                 accounts.retag(place, Tag { category: to, ..before });
             }
