@@ -7,14 +7,13 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use built::example;
-use highwater::alloc::{Bytes, Verdict};
-use highwater::alloc::{OomReport, Verdict};
+use highwater::alloc::{Bytes, OomReport, Verdict};
 use highwater::prelude::*;
 use highwater::tracking::{Budget, Recording, RecordingLimits};
 use highwater::{Error, Result, Runtime, largest_fit};
 use serde_json::Value;
 
-/// What pools are cut into, in bytes.
+/// The granule of pools, in bytes.
 const GRANULE: u64 = 256;
 
 fn run(binary: &Path, args: &[&str]) -> Output {
@@ -32,7 +31,7 @@ fn train(binary: &Path, bytes: u64, device: &str, more: &[&str]) -> Output {
 }
 
 #[test]
-fn one_granule_below_the_smallest_pool_of_a_dry_run_the_run_fails_and_at_it_succeeds() {
+fn the_smallest_pool_of_a_dry_run_is_exact() {
     let binary = example("train_digits");
     let fits = |bytes: u64| train(&binary, bytes, "dry", &[]).status.success();
     // In granules: the lower bound fails, the upper one fits.
@@ -179,7 +178,7 @@ fn a_program_frees_its_caches_when_asked_and_its_ops_succeed() {
 }
 
 #[test]
-fn an_op_within_a_scope_is_refused_by_its_budget_and_leaves_everything_as_it_was() {
+fn a_refused_budget_leaves_everything_unchanged() {
     let device = runtime().cpu().unwrap();
     let x = Tensor::ones(&device, [64, 256]).unwrap();
     let before = device.memory_allocated().unwrap();

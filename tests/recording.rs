@@ -48,7 +48,7 @@ fn a_recorded_run_goes_through_every_command() {
     let recording = Recording::read(std::io::BufReader::new(file), &RecordingLimits::default()).unwrap();
     let peak = recording.peak().unwrap().bytes;
 
-    // What the run said of itself, and what is read from its recording, is the same.
+    // The report of the run equals the report of its recording.
     let live: Value = serde_json::from_slice(&std::fs::read(run.with_extension("json")).unwrap()).unwrap();
     let report = json(&["report", "--json"], &[&run]);
     assert_eq!(report["peak"]["bytes"], peak);

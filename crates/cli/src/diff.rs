@@ -22,11 +22,11 @@ pub(crate) struct DiffArguments {
     #[arg(value_name = "B.hwm")]
     after: PathBuf,
 
-    /// How many lines a table has at most
+    /// The most rows of a table
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
 
-    /// Write JSON, for programs; all of it, whatever --top says
+    /// Write JSON
     #[arg(long)]
     json: bool,
 
@@ -38,8 +38,7 @@ pub(crate) fn run(arguments: &DiffArguments) -> io::Result<ExitCode> {
     let (diff, cuts) = match compare(arguments) {
         Ok(compared) => compared,
         Err(error) => {
-            writeln!(io::stderr(), "highwater: {error}")?;
-            return Ok(ExitCode::from(exit::BAD_FILE));
+            return exit::fail(&error, exit::BAD_FILE);
         }
     };
     let mut stdout = io::stdout().lock();

@@ -68,7 +68,7 @@ fn a_report_says_what_was_live_at_the_peak_and_who_held_it() {
 }
 
 #[test]
-fn a_page_is_one_file_and_a_path_that_cannot_be_written_is_named() {
+fn a_page_is_one_file_and_an_unwritable_path_is_named() {
     let directory = TempDir::new().unwrap();
     let run = record(&directory, "run.hwm", 3072);
     let page = directory.path().join("run.html");
@@ -83,7 +83,7 @@ fn a_page_is_one_file_and_a_path_that_cannot_be_written_is_named() {
 }
 
 #[test]
-fn a_page_shows_the_log_of_the_run_and_a_bad_log_is_refused_with_its_line() {
+fn a_page_shows_the_log_and_a_bad_log_is_refused() {
     let directory = TempDir::new().unwrap();
     let run = record(&directory, "run.hwm", 3072);
     let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
@@ -194,7 +194,7 @@ fn a_diff_names_what_moved_the_peak_first() {
 }
 
 #[test]
-fn a_report_says_which_requests_found_no_memory_and_what_would_have_helped() {
+fn a_report_shows_failed_requests_and_remedies() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("oom.hwm");
     let config = BfcConfig::new(Bytes::mib(1)).with_allow_growth(false);

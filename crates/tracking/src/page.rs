@@ -5,7 +5,7 @@
 //! can end the element that it stands in; scripts write names only as text. What would make the page large is thinned
 //! out here: the timeline to an [`envelope`], the map to a [`raster`] with single [`blocks`] around the peak, logs to [`curves`].
 //!
-//! Figures, with the command and the machine, stand in docs/memory.md under "As a page".
+//! Figures, with the command and the machine, are in docs/benchmarks.md.
 
 mod blocks;
 mod curves;

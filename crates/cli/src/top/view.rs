@@ -1,4 +1,4 @@
-//! What `highwater top` shows, as lines of text.
+//! The screen of `highwater top` as lines of text.
 
 use std::path::Path;
 
@@ -7,12 +7,12 @@ use highwater_tracking::{Follower, Report};
 
 use crate::sparkline::sparkline;
 
-/// By what holders are sorted.
+/// The order of the holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// By what they hold now.
+    /// By live bytes.
     Live,
-    /// By what they held at the peak.
+    /// By bytes at the peak.
     Peak,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct View<'a, R> {
     rate: Option<f64>,
 }
 
-/// What `highwater top` says while its file does not exist.
+/// The message while the file does not exist.
 pub(super) fn waiting(path: &Path) -> String {
     format!("waiting for {}, which does not exist yet", path.display())
 }
@@ -59,7 +59,7 @@ fn fit(mut lines: Vec<String>, keys: String, columns: usize, rows: usize) -> Vec
     lines.into_iter().map(|line| line.chars().take(columns).collect()).collect()
 }
 
-/// More holders than fit on any screen: those from which the largest are chosen.
+/// More holders than fit on a screen; the largest are chosen from these.
 const CANDIDATES: usize = 1000;
 
 impl<'a, R: std::io::Read> View<'a, R> {
@@ -69,7 +69,7 @@ impl<'a, R: std::io::Read> View<'a, R> {
 
     /// The view on a screen of so many columns and rows, the keys in the last row.
     pub(super) fn fitting(&self, columns: usize, rows: usize) -> Vec<String> {
-        let keys = format!("q quits   s sorts otherwise; now by {}", self.order.name());
+        let keys = format!("q quits   s changes the order; now by {}", self.order.name());
         fit(self.lines(columns, rows), keys, columns, rows)
     }
 
@@ -84,7 +84,7 @@ impl<'a, R: std::io::Read> View<'a, R> {
         }
         lines.push(self.levels(&report));
         if run.failures() > 0 {
-            lines.push(format!("{} requests found no memory", run.failures()));
+            lines.push(format!("{} requests failed: out of memory", run.failures()));
         }
         if let Some(mark) = run.last_mark() {
             lines.push(format!("last mark: {}", plain(mark)));
