@@ -1,8 +1,8 @@
 //! The random schedules of bfc-core on a device: does any byte change hands before its last use has ended?
 //!
-//! The simulated device knows in what order work must come; a device only does it. So each use of a block here waits a while,
-//! by a kernel of one block of threads, copies what it finds in the block aside, and fills the block with its owner's number,
-//! the same in all uses. What was copied aside tells at the end who was there too early.
+//! The simulated device checks the order of work; a real device only executes it. Here, each use of a block waits in a slow
+//! kernel of one block of threads, copies the contents of the block to a log, and fills the block with its owner's number.
+//! The log shows at the end whether a use came too early.
 
 use std::cell::RefCell;
 use std::sync::Arc;
