@@ -15,11 +15,11 @@ use crate::report::plain;
 /// The arguments of `highwater diff`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DiffArguments {
-    /// The run before; one of both may be -, standard input
+    /// The first run; one of both may be -, standard input
     #[arg(value_name = "A.hwm")]
     before: PathBuf,
 
-    /// The run after
+    /// The second run
     #[arg(value_name = "B.hwm")]
     after: PathBuf,
 
@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &DiffArguments) -> io::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The difference, and where each of the two was cut off. One recording is held at a time.
+/// The difference, and where each recording was cut off. Only one recording is in memory at a time.
 fn compare(arguments: &DiffArguments) -> Result<(UsageDiff, [Option<Cut>; 2]), ReadError> {
     let usage = |path| arguments.read.read(path).map(|run| (Usage::of(&run), run.cut().cloned()));
     let (before, before_cut) = usage(&arguments.before)?;
@@ -100,7 +100,7 @@ fn text(diff: &UsageDiff, top: usize) -> String {
     text
 }
 
-/// A change as a cell, with its sign; none is a dash.
+/// A change with its sign; no change is a dash.
 fn growth(change: Change) -> String {
     let growth = change.growth();
     match growth {

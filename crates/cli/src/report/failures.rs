@@ -1,4 +1,4 @@
-//! Requests that found no memory, as the report tells them.
+//! Failed requests in the report.
 
 use std::fmt::{self, Write};
 
@@ -8,13 +8,13 @@ use serde::Serialize;
 
 use super::text::plain;
 
-/// How many are printed for people.
+/// The most failures to print.
 const PRINTED: u32 = 3;
 
-/// How many are told to programs, at most.
+/// The most failures in JSON.
 const TOLD: u32 = 64;
 
-/// A request that found no memory, in bytes.
+/// A request that failed for lack of memory, in bytes.
 #[derive(Debug, Serialize)]
 pub(super) struct Failed<'a> {
     requested: u64,
@@ -24,7 +24,7 @@ pub(super) struct Failed<'a> {
     report: Option<&'a OutOfMemory>,
 }
 
-/// The first ones of a recording.
+/// The first failures of a recording.
 pub(super) fn failures(recording: &Recording) -> Vec<Failed<'_>> {
     let failed = |(number, failure): (u32, &highwater_tracking::Failure)| Failed {
         requested: failure.requested,
@@ -35,7 +35,7 @@ pub(super) fn failures(recording: &Recording) -> Vec<Failed<'_>> {
     (0..TOLD).zip(recording.failures()).map(failed).collect()
 }
 
-/// Prints the first ones in full.
+/// Prints the first failures in full.
 pub(super) fn print(recording: &Recording, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let count = recording.failures().len();
     if count == 0 {
@@ -45,7 +45,7 @@ pub(super) fn print(recording: &Recording, f: &mut fmt::Formatter<'_>) -> fmt::R
     for failed in failures(recording).iter().take(PRINTED as usize) {
         f.write_char('\n')?;
         match failed.report {
-            // Names come from the file, and may have whatever in them.
+            // Names come from the file and may contain anything.
             Some(report) => {
                 report.to_string().lines().try_for_each(|line| writeln!(f, "{}", plain(line)))?;
             }

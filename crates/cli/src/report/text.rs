@@ -169,7 +169,7 @@ impl Text<'_> {
         table
     }
 
-    /// Who held the peak: categories, then ops in modules.
+    /// The holders of the peak: categories, then ops in modules.
     fn parts(&self) -> Table {
         let mut table = Table::new(&["without", "held", "peak falls by", "next peak", "which is in"]);
         let mut lines = |parts: &[PeakPart]| {
@@ -275,7 +275,7 @@ fn rest(table: &mut Table, rows: usize, top: usize) {
     }
 }
 
-/// Text from a file as it may go to a terminal: without control characters.
+/// Makes text from a file safe for a terminal: removes control characters.
 pub(crate) fn plain(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
