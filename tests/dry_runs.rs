@@ -59,7 +59,7 @@ fn every_example_needs_what_its_dry_run_says_to_the_byte() {
         let dry = without_names(figures(name, args, &["--dry-run"]));
         let real = without_names(figures(name, args, &["--device", "cpu", "--threads", "1"]));
         assert!(real["peak"]["bytes"].as_u64().unwrap() > 1000);
-        for field in ["ops", "scopes", "by_place", "categories", "peak", "pools", "unowned_bytes"] {
+        for field in ["ops", "scopes", "places", "categories", "peak", "pools", "unowned_bytes"] {
             assert_eq!(dry[field], real[field], "{name} {args:?}: {field}");
         }
     }

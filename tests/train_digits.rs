@@ -122,7 +122,7 @@ fn a_dry_run_needs_the_memory_of_the_real_run() {
         (&"dry:0".into(), &Value::Null, &Value::Null)
     );
     assert!(real["peak"]["bytes"].as_u64().unwrap() > 1 << 20);
-    for field in ["ops", "scopes", "by_place", "categories"] {
+    for field in ["ops", "scopes", "places", "categories"] {
         assert_eq!(dry[field], real[field], "{field}");
     }
     for field in ["bytes", "op", "scope", "phase"] {

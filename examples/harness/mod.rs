@@ -23,7 +23,7 @@ use anyhow::{Context, bail};
 use clap::{Args, FromArgMatches, Parser};
 use highwater::alloc::{AllocatorAttributes, Bytes, DeviceId, DeviceKind, DeviceScope, Plan};
 use highwater::io::write_atomically;
-use highwater::tracking::{OutOfMemory, PlanLimits, RunFacts, Trace, parse_plan};
+use highwater::tracking::{PlanLimits, RunFacts, Trace, oom_page, parse_plan};
 use highwater::{Device, DeviceProfile, DryRun, DryRunOptions, Report, Runtime, StepGraph, memory_report};
 use serde_json::Value;
 
@@ -85,9 +85,8 @@ fn complain(error: &anyhow::Error, file: Option<&Path>) -> io::Result<()> {
     };
     writeln!(stderr, "\n{}", report.details())?;
     let Some(file) = file else { return Ok(()) };
-    let report = OutOfMemory::from(report);
     let html = file.extension().is_some_and(|extension| extension == "html");
-    let text = if html { report.to_html() } else { report.to_json() };
+    let text = if html { oom_page(report) } else { serde_json::to_string_pretty(report)? };
     let written = write_atomically(file, |out| out.write_all(text.as_bytes()));
     written.or_else(|error| writeln!(stderr, "error: {error}"))
 }

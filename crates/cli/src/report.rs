@@ -1,22 +1,17 @@
 //! `highwater report`: shows where the memory of a recorded run went.
 
-mod failures;
 mod log_file;
 mod page;
-mod text;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use highwater_tracking::{Cut, PeakParts, Recording, RunFacts, RunSummary, Usage};
-use serde::Serialize;
+use highwater_tracking::{Report, TextOptions};
 
 use crate::exit;
 use crate::files::recording::{ReadArguments, tell_cut};
-use failures::{Failed, failures};
-pub(crate) use text::plain;
 
 /// The arguments of `highwater report`.
 #[derive(Args, Clone, Debug)]
@@ -62,20 +57,6 @@ enum By {
     Place,
 }
 
-/// The object of `--json`.
-#[derive(Debug, Serialize)]
-struct Whole<'a> {
-    facts: &'a RunFacts,
-    events: usize,
-    blocks: usize,
-    skipped_events: u64,
-    cut: Option<&'a Cut>,
-    usage: &'a Usage,
-    peak_parts: &'a PeakParts,
-    failures: Vec<Failed<'a>>,
-    summary: Option<&'a RunSummary>,
-}
-
 pub(crate) fn run(arguments: &ReportArguments) -> io::Result<ExitCode> {
     let read: Vec<&Path> =
         [Some(&arguments.run), arguments.log.as_ref()].into_iter().flatten().map(PathBuf::as_path).collect();
@@ -103,24 +84,12 @@ pub(crate) fn run(arguments: &ReportArguments) -> io::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut stdout = io::stdout().lock();
-    let (usage, parts) = (Usage::of(&recording), PeakParts::of(&recording));
+    let report = Report::from_recording(&recording);
     if arguments.json {
-        serde_json::to_writer_pretty(&mut stdout, &whole(&recording, &usage, &parts))?;
-        writeln!(stdout)?;
+        report.write_json(&mut stdout)?;
     } else {
-        let places = arguments.by == By::Place;
-        write!(
-            stdout,
-            "{}",
-            text::Text {
-                recording: &recording,
-                usage: &usage,
-                parts: &parts,
-                top: arguments.top,
-                places,
-                wide: arguments.wide
-            }
-        )?;
+        let (top, wide) = (arguments.top, arguments.wide);
+        write!(stdout, "{}", report.text(TextOptions { top, by_place: arguments.by == By::Place, wide }))?;
     }
     stdout.flush()?;
     tell_cut(&arguments.run, recording.cut())?;
@@ -133,18 +102,4 @@ fn failed(error: page::PageError) -> io::Result<ExitCode> {
         return Err(error.error);
     }
     exit::fail(&error, exit::FAILED)
-}
-
-fn whole<'a>(recording: &'a Recording, usage: &'a Usage, peak_parts: &'a PeakParts) -> Whole<'a> {
-    Whole {
-        facts: recording.facts(),
-        events: recording.events().len(),
-        blocks: recording.blocks().len(),
-        skipped_events: recording.skipped_events(),
-        cut: recording.cut(),
-        usage,
-        peak_parts,
-        failures: failures(recording),
-        summary: recording.summary(),
-    }
 }

@@ -11,7 +11,8 @@ mod books;
 mod budget;
 mod context;
 mod local;
-pub(crate) mod saved;
+mod report;
+mod saved;
 mod totals;
 mod tracker;
 

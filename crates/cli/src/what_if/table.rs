@@ -1,10 +1,9 @@
 //! The outcomes as a table.
 
 use highwater_tracking::Recording;
-use highwater_tracking::table::{Table, bytes};
+use highwater_tracking::table::{Table, bytes, plain};
 
 use super::outcome::Outcome;
-use crate::report::plain;
 
 /// The recorded run and its pools.
 pub(super) fn heading(recording: &Recording) -> String {

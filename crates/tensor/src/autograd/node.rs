@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::LocalKey;
 
-use highwater_tracking::{Place, here};
+use highwater_tracking::{ScopePath, here};
 
 use super::checkpoint::{self, Replay};
 use crate::device::Device;
@@ -31,7 +31,7 @@ pub(crate) struct Node {
     pub(crate) since: u64,
     work: Work,
     /// Where the forward ran: its backward is charged to the same module.
-    pub(crate) place: Place,
+    pub(crate) place: ScopePath,
 }
 
 /// What a backward does at a node. What it reads is taken by the first one, so that memory is freed as it passes.

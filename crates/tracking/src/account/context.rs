@@ -14,7 +14,7 @@ use std::thread_local;
 use shuttle::thread_local;
 
 use super::tracker::Execution;
-use crate::scope::{NotSend, Place, PlaceGuard, here};
+use crate::scope::{NotSend, ScopeGuard, ScopePath, here};
 
 /// One entry of a thread's stack of running ops.
 #[derive(Debug)]
@@ -144,7 +144,7 @@ impl Drop for FrameGuard {
 /// What a thread works for: its place and its running op. Made by [`capture`], entered by worker threads.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
-    place: Place,
+    place: ScopePath,
     execution: Option<Arc<Execution>>,
 }
 
@@ -174,7 +174,7 @@ pub fn capture() -> Context {
 impl Context {
     /// The place that was captured.
     #[must_use]
-    pub const fn place(&self) -> Place {
+    pub const fn place(&self) -> ScopePath {
         self.place
     }
 
@@ -191,5 +191,5 @@ impl Context {
 #[must_use = "the context is left when the guard is dropped"]
 pub struct ContextGuard {
     _frame: Option<FrameGuard>,
-    _place: PlaceGuard,
+    _place: ScopeGuard,
 }

@@ -5,7 +5,8 @@ use bfc_core::sync::ThreadNumber;
 use rustc_hash::FxHashMap;
 
 use super::allocator::Sizes;
-use crate::scope::{Phase, Place};
+pub(crate) use crate::report::Class;
+use crate::scope::{Phase, ScopePath};
 
 /// All finished executions of one op in one place. Sizes are granted bytes; what is nested in an execution is part
 /// of it.
@@ -42,7 +43,7 @@ pub struct OpTotals {
 }
 
 impl OpTotals {
-    const fn new(owner: OwnerId, place: Place, op: &'static str) -> Self {
+    const fn new(owner: OwnerId, place: ScopePath, op: &'static str) -> Self {
         Self {
             owner,
             module: place.module,
@@ -63,7 +64,7 @@ impl OpTotals {
 
     /// Whether it is that of an op in a place, seen by where its name lies.
     #[inline]
-    fn is_of(&self, place: Place, op: &'static str) -> bool {
+    fn is_of(&self, place: ScopePath, op: &'static str) -> bool {
         self.module == place.module && self.phase == place.phase && std::ptr::eq(self.op, op)
     }
 
@@ -152,35 +153,12 @@ impl Figures {
     }
 }
 
-/// What an op takes memory for, as upstream tells it: scratch, results, or state that persists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
-    Temporary,
-    Output,
-    Persistent,
-}
-
-impl Class {
-    pub(crate) const COUNT: usize = 3;
-
-    pub(crate) const fn of(category: bfc_core::Category) -> Self {
-        use bfc_core::Category::{
-            Activation, Gradient, Input, OptimizerState, Output, Parameter, Temporary, Workspace,
-        };
-        match category {
-            Temporary | Workspace => Self::Temporary,
-            Output | Activation | Gradient | Input => Self::Output,
-            Parameter | OptimizerState => Self::Persistent,
-        }
-    }
-}
-
 /// How many pairs of rows are known by where their names lie.
 const KNOWN: usize = 256;
 
 #[derive(Clone, Copy, Debug)]
 struct KnownRow {
-    place: Place,
+    place: ScopePath,
     op: &'static str,
     row: usize,
     owner: OwnerId,
@@ -188,7 +166,7 @@ struct KnownRow {
 
 impl KnownRow {
     #[inline]
-    fn is_of(&self, place: Place, op: &'static str) -> bool {
+    fn is_of(&self, place: ScopePath, op: &'static str) -> bool {
         self.place == place && std::ptr::eq(self.op, op)
     }
 }
@@ -200,7 +178,7 @@ struct Known(Box<[[Option<KnownRow>; 2]; KNOWN]>);
 
 impl Known {
     #[inline]
-    fn pair(&mut self, place: Place, op: &'static str) -> &mut [Option<KnownRow>; 2] {
+    fn pair(&mut self, place: ScopePath, op: &'static str) -> &mut [Option<KnownRow>; 2] {
         let name = op.as_ptr().addr() as u64;
         let key = name ^ ((place.module.index() as u64) << 34) ^ ((place.phase as u64) << 32);
         // Fibonacci hashing.
@@ -226,7 +204,7 @@ pub(crate) struct Totals {
     /// would only fetch each other's rows.
     last_row: usize,
     last_asker: u64,
-    index: FxHashMap<(Place, &'static str), usize>,
+    index: FxHashMap<(ScopePath, &'static str), usize>,
     /// Some of the index, by where the names lie: these are found without a look at their letters.
     known: Known,
     /// By rising number.
@@ -238,7 +216,7 @@ pub(crate) struct Totals {
 impl Totals {
     /// The row of an op in a place, made on first use, and its owner.
     #[inline]
-    pub(crate) fn row(&mut self, place: Place, op: &'static str) -> (usize, OwnerId) {
+    pub(crate) fn row(&mut self, place: ScopePath, op: &'static str) -> (usize, OwnerId) {
         let asker = ThreadNumber::current().get();
         if self.last_asker != asker {
             self.last_asker = asker;
@@ -266,7 +244,7 @@ impl Totals {
 
     /// The same, whatever came before.
     #[inline(never)]
-    fn find_known(&mut self, place: Place, op: &'static str) -> (usize, OwnerId) {
+    fn find_known(&mut self, place: ScopePath, op: &'static str) -> (usize, OwnerId) {
         for known in self.known.pair(place, op).iter().flatten() {
             if known.is_of(place, op) {
                 return (known.row, known.owner);
@@ -278,7 +256,7 @@ impl Totals {
         (row, owner)
     }
 
-    fn find_row(&mut self, place: Place, op: &'static str) -> (usize, OwnerId) {
+    fn find_row(&mut self, place: ScopePath, op: &'static str) -> (usize, OwnerId) {
         if let Some(&row) = self.index.get(&(place, op)) {
             return (row, self.rows[row].owner);
         }
@@ -306,7 +284,7 @@ impl Totals {
     /// Sets all figures to zero; rows and owners stay, as running ops refer to them.
     pub(crate) fn reset(&mut self) {
         for row in &mut self.rows {
-            let place = Place { module: row.module, phase: row.phase };
+            let place = ScopePath { module: row.module, phase: row.phase };
             *row = OpTotals::new(row.owner, place, row.op);
         }
         for thread in &mut self.threads {
@@ -359,7 +337,7 @@ mod tests {
             let module = OwnerId::intern(OwnerId::ROOT, &format!("totals-{}", at % 3));
             // Each op of a module comes in both.
             let phase = if at < 12 { Phase::Forward } else { Phase::Backward };
-            let (place, op) = (Place { module, phase }, ops[at % ops.len()]);
+            let (place, op) = (ScopePath { module, phase }, ops[at % ops.len()]);
             let (row, owner) = if round % 17 == 0 {
                 std::thread::scope(|scope| scope.spawn(|| totals.row(place, op)).join()).unwrap()
             } else {
