@@ -12,7 +12,6 @@ use bfc_core::{
     MemoryKind, OwnerBytes, OwnerId, PoolId, Request, Stats, Tag, Verdict,
 };
 
-use crate::body::Body;
 use crate::device::Device;
 use crate::dlpack::DlpackError;
 use crate::dtype::{DType, Element};
@@ -151,7 +150,7 @@ impl Storage {
         // Whoever needs more alignment than there is has looked before.
         let request = Request::new(block.bytes).with_alignment(1).with_tag(tag);
         let allocation = Allocation::new(&import, &request)?;
-        Ok(Self::new(allocation, device.serial(), bytes, dtype))
+        Ok(Self::new(allocation, device.serial(), bytes, dtype, tag.category))
     }
 }
 
@@ -209,7 +208,7 @@ impl Tensor {
             dtype,
             error,
         })?;
-        Ok(Self::from_body(Body::new(storage, layout, device.clone()).shareable()))
+        Ok(Self::new_in(storage, layout, device.clone()))
     }
 }
 
