@@ -136,7 +136,7 @@ impl Session {
         if let Some(path) = &options.plan {
             builder = builder.plan(DeviceScope::All, Arc::new(read_plan(path)?));
         }
-        if let Some(allocator) = options.allocator() {
+        if let Some(allocator) = options.allocator {
             builder = builder.allocator(DeviceScope::All, allocator);
         }
         if let Some(threads) = options.threads {
@@ -173,11 +173,7 @@ impl Session {
         let (device, seed, started) = (choice.device, options.seed, Instant::now());
         let place = options.dry_run.as_ref().map_or_else(|| device.to_string(), dry_name);
         let (options, record) = (options.clone(), record.map(Path::to_owned));
-        let step = || StepGraph::new(&device);
-        let graph = options.graphs.then(|| match options.private_memory {
-            true => Arc::new(step().with_private_memory()),
-            false => Arc::new(step()),
-        });
+        let graph = options.graphs.then(|| Arc::new(StepGraph::new(&device)));
         Ok(Self {
             device,
             place,
@@ -247,14 +243,7 @@ impl Session {
                 counts.planned, counts.steps, counts.left, counts.unexpected, counts.refused
             ))?;
         }
-        let counts = self.graph.as_ref().map(|graph| graph.counts());
-        if let Some(counts) = counts.as_ref().filter(|_| self.options.private_memory) {
-            say(&match &counts.no_private_memory {
-                Some(why) => format!("\nno memory of the step's own: {why}\n"),
-                None => format!("\nthe step's own memory: {}\n", Bytes(counts.private_bytes)),
-            })?;
-        }
-        match counts {
+        match self.graph.as_ref().map(|graph| graph.counts()) {
             None => {}
             Some(counts) if counts.runs == 0 => say(&format!("\nby graphs: {device} has none\n"))?,
             Some(counts) => {

@@ -34,10 +34,6 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(super) graphs: bool,
 
-    /// With --graphs, keep a part of the pool for the training step, in which its blocks lie where they lay in the step before
-    #[arg(long, requires = "graphs", conflicts_with_all = ["plan", "allocator"])]
-    pub(super) private_memory: bool,
-
     /// Run on the plan in this file, made by `highwater plan` from a trace of this example
     #[arg(long, value_name = "FILE")]
     pub(super) plan: Option<PathBuf>,
@@ -80,16 +76,10 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// How memory is handed out, if that was said.
-    pub(super) fn allocator(&self) -> Option<AllocatorChoice> {
-        // Only such pools keep parts for steps.
-        self.allocator.or(self.private_memory.then_some(AllocatorChoice::Planned))
-    }
-
     /// How a dry run of the example is to be, on the device asked for by --dry-run, else on this machine.
     pub(super) fn dry_run_options(&self) -> DryRunOptions {
         let options = DryRunOptions::new(self.dry_run.clone().unwrap_or_default());
-        match self.allocator() {
+        match self.allocator {
             Some(allocator) => options.pool_options(PoolOptions::default().with_allocator(allocator)),
             None => options,
         }

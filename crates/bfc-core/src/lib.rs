@@ -22,81 +22,27 @@
 //! # Ok::<(), bfc_core::AllocError>(())
 //! ```
 
-mod address_only;
+mod accounting;
 mod allocator;
-mod amount;
-mod attributes;
-mod auto_growth;
-mod best_fit;
-mod bfc;
-mod buddy;
-mod choice;
-mod driver;
-pub mod environment;
-mod error;
-mod guard;
-mod host;
-mod last_resort;
-mod ledger;
-mod memory;
-mod oom;
-#[doc(hidden)]
-pub mod order;
-mod owner;
-mod passthrough;
+mod base;
 mod plan;
 mod policy;
 mod pool;
-mod region_table;
 mod registry;
-mod retry;
-mod room;
 pub mod sim;
-mod slots;
-mod sorted;
-mod stats;
-mod step_memory;
+mod source;
 mod streams;
-mod sub_allocator;
-#[doc(hidden)]
-pub mod sync;
-mod units;
-mod virtual_memory;
-mod visitors;
+mod wrappers;
 
-pub use address_only::*;
-pub use allocator::{
-    Allocation, Allocator, AllocatorSnapshot, Contents, DEFAULT_ALIGNMENT, ExpectedFrees, Request,
-    failed_drops,
-};
-pub use amount::{Amount, ParseAmountError, Share};
-pub use attributes::{AllocationAttributes, AllocatorAttributes};
-pub use auto_growth::*;
-pub use bfc::*;
-pub use buddy::*;
-pub use choice::{AllocatorChoice, ParseChoiceError};
-pub use driver::*;
-pub use environment::{Environment, EnvironmentError, UnknownVariable};
-pub use error::{
-    AllocError, AttributeError, BlockError, RecordError, RegistryError, SourceError, VisitorError,
-};
-pub use guard::*;
-pub use host::*;
-pub use last_resort::LastResort;
-pub use ledger::{Category, Ledger, OwnerBytes, Tag};
-pub use memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
-pub use oom::{Budget, Checkpoint, Holding, Holdings, OomReport, Subject, Verdict, WhatIf};
-pub use owner::OwnerId;
-pub use passthrough::*;
+pub use accounting::*;
+pub use allocator::*;
+pub use base::*;
+#[doc(hidden)]
+pub use base::{order, sync};
 pub use plan::*;
 pub use policy::*;
 pub use pool::*;
 pub use registry::*;
-pub use retry::*;
-pub use stats::{RetryStats, Stats};
-pub use step_memory::{StepMemory, StepRequests};
+pub use source::*;
 pub use streams::*;
-pub use sub_allocator::SubAllocator;
-pub use units::{Bytes, GIB, KIB, MIB, ParseBytesError};
-pub use virtual_memory::VirtualMemory;
-pub use visitors::*;
+pub use wrappers::*;

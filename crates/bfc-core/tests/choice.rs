@@ -180,7 +180,7 @@ fn an_allocator_that_cannot_keep_counted_frees_apart_is_refused_where_they_are_t
     for choice in AllocatorChoice::ALL {
         let config = BfcConfig::new(Bytes::mib(64)).with_timing_counter(Arc::default());
         let made = made_with(Arc::new(HostMemory::new()), config, choose(choice));
-        let keeps = ["bfc", "bfc-tensorflow", "guard"].contains(&choice.name());
+        let keeps = ["bfc", "bfc-tensorflow", "planned", "guard"].contains(&choice.name());
         match made {
             Ok(_) => assert!(keeps, "{choice}"),
             Err(RegistryError::Pool { error: PoolError::NoCounts { pool, allocator }, .. }) => {

@@ -1,15 +1,11 @@
 //! Steps that are run again and again, given to a GPU as graphs.
 
-mod private;
-
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::backend::Steps;
 use crate::device::Device;
 use crate::error::{Error, Result};
-
-use self::private::Private;
 
 /// A step that is run many times, such as one of training: a GPU is given its work as graphs, which takes the host much less time
 /// than kernel by kernel.
@@ -22,9 +18,8 @@ use self::private::Private;
 /// results are the same to the bit.
 ///
 /// Memory is the pool's, as for every op, and accounted for as ever. Where the same requests find the pool in the same state,
-/// they get the same addresses, so that nothing needs to be changed in the graph; a part of the pool that the step has [for
-/// itself](Self::with_private_memory) gives it the same addresses whatever else is in the pool. What the driver takes for graphs is its own,
-/// beside the pool.
+/// they get the same addresses, so that nothing needs to be changed in the graph; a [plan](crate::RuntimeBuilder::plan) gives
+/// the step a part of the pool of its own. What the driver takes for graphs is its own, beside the pool.
 ///
 /// Graphs pay where a step has many small kernels. The device begins with them once the host has gone through the step, so that
 /// a value read in the middle of a step divides it in two. On devices without graphs the step just runs.
@@ -55,7 +50,6 @@ use self::private::Private;
 pub struct StepGraph {
     device: Device,
     number: u64,
-    private: Option<Private>,
 }
 
 /// How the work of a [`StepGraph`] was given to the device, over all runs. All is 0 where the device has no graphs.
@@ -76,10 +70,6 @@ pub struct StepCounts {
     pub replaced: u64,
     /// Why the device made no graph, if it ever refused. Then kernels are given one by one.
     pub refused: Option<String>,
-    /// Bytes of the pool that are the step's own, once it has such: see [`StepGraph::with_private_memory`].
-    pub private_bytes: u64,
-    /// Why the step has no such memory, where it was to have some. Then its memory is the pool's, as without.
-    pub no_private_memory: Option<String>,
 }
 
 impl StepGraph {
@@ -87,43 +77,7 @@ impl StepGraph {
     #[must_use]
     pub fn new(device: &Device) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self { device: device.clone(), number: NEXT.fetch_add(1, Ordering::Relaxed), private: None }
-    }
-
-    /// The same step, whose memory is a part of the pool that nobody else has: each run finds its blocks at the addresses of the run
-    /// before, whatever the rest of the program does to the pool between, so that only other numbers and what comes from outside of
-    /// the step are changed in graphs.
-    ///
-    /// The pool has to be one that keeps such parts: a [planned](bfc_core::AllocatorChoice::Planned) one that has no plan yet, on any
-    /// device. Once two runs, one after the other, have asked for the same, the places of their blocks are planned, and as much memory as
-    /// the plan takes is kept for the step until it is dropped; the plan is the least that was found for blocks that live at the same time, and
-    /// no two of these overlap. What lives longer than a run, as new parameters and results that are kept, lies beside the part, and so does
-    /// what a run asks for otherwise than planned. Each block is in the accounts as without; what is free in the part is reserved
-    /// memory of the pool, which other requests do not get, even where they fail without it.
-    ///
-    /// Where the pool keeps no parts, has one for another step, or has no room for this one, the step runs in the memory of all, and
-    /// [`StepCounts::no_private_memory`] says why.
-    ///
-    /// ```
-    /// use bfc_core::{AllocatorChoice, DeviceId};
-    /// use highwater_tensor::{Error, Runtime, StepGraph, Tensor};
-    ///
-    /// let runtime = Runtime::builder().allocator(DeviceId::CPU, AllocatorChoice::Planned).build()?;
-    /// let device = runtime.cpu()?;
-    /// let x = Tensor::ones(&device, [64, 64])?;
-    /// let step = StepGraph::new(&device).with_private_memory();
-    /// for _ in 0..3 {
-    ///     let sum = step.run(|| x.matmul(&x)?.relu()?.sum_all())?;
-    ///     assert_eq!(sum.item::<f32>()?, 262144.0);
-    /// }
-    /// // The product and its activation.
-    /// assert_eq!(step.counts().private_bytes, 2 * 64 * 64 * 4);
-    /// # Ok::<(), Error>(())
-    /// ```
-    #[must_use]
-    pub fn with_private_memory(mut self) -> Self {
-        self.private.get_or_insert_with(|| Private::of(&self.device));
-        self
+        Self { device: device.clone(), number: NEXT.fetch_add(1, Ordering::Relaxed) }
     }
 
     /// Runs the step once. While another step runs on the device, in this thread or in another one, this one's work
@@ -133,28 +87,18 @@ impl StepGraph {
     /// What the step says; else [`Error::Device`] if the device fails with what was held back: then values computed in the step are
     /// not there.
     pub fn run<T, E: From<Error>>(&self, step: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-        let run = match self.device.backend().steps() {
-            Some(steps) if steps.begin(self.number) => Some(Run(steps)),
-            // Part of a run that has begun.
-            Some(_) => return step(),
-            None => None,
-        };
-        let memory = self.private.as_ref().and_then(|private| private.begin(&self.device, self.number));
+        let steps = self.device.backend().steps();
+        let Some(steps) = steps.filter(|steps| steps.begin(self.number)) else { return step() };
+        let run = Run(steps);
         let outcome = step()?;
-        run.map_or(Ok(()), Run::end)?;
-        if let Some(memory) = memory {
-            memory.end();
-        }
+        run.end()?;
         Ok(outcome)
     }
 
     /// How the work was given so far.
     #[must_use]
     pub fn counts(&self) -> StepCounts {
-        let counts = self.device.backend().steps().map(|steps| steps.counts(self.number));
-        let (private_bytes, no_private_memory) =
-            self.private.as_ref().map(Private::outcome).unwrap_or_default();
-        StepCounts { private_bytes, no_private_memory, ..counts.unwrap_or_default() }
+        self.device.backend().steps().map(|steps| steps.counts(self.number)).unwrap_or_default()
     }
 }
 
@@ -162,9 +106,6 @@ impl Drop for StepGraph {
     fn drop(&mut self) {
         if let Some(steps) = self.device.backend().steps() {
             steps.forget(self.number);
-        }
-        if let Some(private) = &self.private {
-            private.forget(&self.device, self.number);
         }
     }
 }

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::verify::Ends;
 use super::{BlockConstraint, Lifetime};
-use crate::units::round_up;
+use crate::base::units::round_up;
 
 /// Bytes that a block occupies from one event to another.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +63,7 @@ pub(super) fn of(
         add(from, lifetime.end, 0, size);
     }
     // Stable: pieces that start together stay in the order of their blocks.
-    crate::order::sort_by_key(&mut pieces, |piece| piece.start);
+    crate::base::order::sort_by_key(&mut pieces, |piece| piece.start);
     pieces
 }
 

@@ -9,7 +9,7 @@ use super::sections::Sections;
 use super::shapes::Shapes;
 use super::skyline;
 use super::{BlockConstraint, Lifetime};
-use crate::units::round_up;
+use crate::base::units::round_up;
 
 /// How a plan is to be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::pieces::{self, Piece};
 use super::{BlockConstraint, Lifetime, PlanBlock, PlanError};
-use crate::units::round_up;
+use crate::base::units::round_up;
 
 /// Beyond this, sums of offsets could leave 64 bits.
 const MOST_BYTES: u64 = 1 << 63;
@@ -108,7 +108,7 @@ pub(super) struct Ends<'a> {
 impl<'a> Ends<'a> {
     pub(super) fn new(pieces: &'a [Piece]) -> Self {
         let mut by_end: Vec<u32> = (0..).take(pieces.len()).collect();
-        crate::order::sort_by_key(&mut by_end, |&index| pieces[index as usize].end);
+        crate::base::order::sort_by_key(&mut by_end, |&index| pieces[index as usize].end);
         Self { pieces, by_end, next: 0 }
     }
 

@@ -2,7 +2,6 @@
 
 mod cached;
 mod inspect;
-mod private;
 mod slow_path;
 mod supply;
 mod what_if;
@@ -10,26 +9,25 @@ mod what_if;
 use std::fmt;
 use std::sync::Arc;
 
-use super::accounts::Accounts;
 use super::cache::Caches;
-use super::callers::{CallOut, Users};
 use super::config::{ConfiguredPolicy, PoolConfig};
 use super::frontier::{SafeFrontier, TimingCounter};
 use super::growth::Growth;
+use crate::accounting::accounts::Accounts;
+use crate::accounting::callers::{CallOut, Users};
+use crate::accounting::retry::{AllocatorRetry, Want};
+use crate::allocator::error::{AllocError, BlockError};
+use crate::allocator::oom::{OomReport, Verdict};
+use crate::allocator::stats::Stats;
 use crate::allocator::{Allocator, AllocatorSnapshot, Request};
-use crate::error::{AllocError, BlockError};
-use crate::ledger::{Category, Ledger, OwnerBytes, Tag};
-use crate::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
-use crate::oom::{OomReport, Verdict};
-use crate::owner::OwnerId;
-use crate::plan::PlannedCounts;
+use crate::base::ledger::{Category, Ledger, OwnerBytes, Tag};
+use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
+use crate::base::owner::OwnerId;
+use crate::base::sync::{BiasedMutex, ThreadNumber};
+use crate::base::units::Bytes;
+use crate::policy::planned::PlannedCounts;
 use crate::policy::{Moment, Need, NotLive, Place, Policy};
-use crate::retry::{AllocatorRetry, Want};
-use crate::stats::Stats;
-use crate::step_memory::StepMemory;
-use crate::sub_allocator::SubAllocator;
-use crate::sync::{BiasedMutex, ThreadNumber};
-use crate::units::Bytes;
+use crate::source::sub_allocator::SubAllocator;
 
 /// A pool over one source of memory, in which a [`Policy`] says where blocks go.
 ///
@@ -423,10 +421,5 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
 
     fn plan_counts(&self) -> Option<PlannedCounts> {
         self.with_policy(|policy| policy.plan_counts())?
-    }
-
-    fn step_memory(&self) -> Option<&dyn StepMemory> {
-        let has = self.with_policy(|policy| policy.private_part().is_some()).unwrap_or(false);
-        has.then_some(self as &dyn StepMemory)
     }
 }

@@ -6,7 +6,7 @@
 //! behind that the pool does not know of.
 //!
 //! **Leases.** A block in use or kept through a cache stays placed in the policy: the cache has *leased* it. It is in
-//! the cache's own [`Accounts`](super::accounts::Accounts), never in the pool's, which count only the bytes leased. The
+//! the cache's own [`Accounts`](crate::accounting::accounts::Accounts), never in the pool's, which count only the bytes leased. The
 //! number of an allocation says whose account it is in, so a free by any thread finds it under one lock.
 //!
 //! **Order of locks.** The pool's lock before those of caches, and those in the order of their index. A hit or a free
@@ -15,11 +15,11 @@
 
 mod shard;
 
-use super::number;
-use crate::memory::PoolId;
+use crate::accounting::number;
+use crate::base::memory::PoolId;
+use crate::base::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
+use crate::base::units::{Bytes, KIB, MIB};
 use crate::policy::{End, GRANULE, Need};
-use crate::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
-use crate::units::{Bytes, KIB, MIB};
 
 pub(super) use shard::Shard;
 

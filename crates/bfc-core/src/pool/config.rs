@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::cache::ThreadCache;
 use super::frontier::TimingCounter;
 use super::growth::GrowthRule;
+use crate::base::units::{Bytes, MIB};
 use crate::policy::{GRANULE, Policy};
-use crate::units::{Bytes, MIB};
 
 /// The first region that a growing pool takes, as upstream.
 const FIRST_REGION: u64 = 2 * MIB;

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 use super::info::{ChunkInfo, bin_infos};
-use crate::bfc::bin_of;
-use crate::memory::Span;
+use crate::allocator::stats::Stats;
+use crate::base::memory::Span;
+use crate::base::units::Bytes;
 use crate::policy::End;
-use crate::stats::Stats;
-use crate::units::Bytes;
+use crate::policy::bfc::bin_of;
 
 /// Characters in the picture of a pool.
 const RESOLUTION: usize = 100;

@@ -5,7 +5,7 @@
 //! neighbours until the safe frontier, the count up to which all work has ended, has passed it.
 //! Source: TensorFlow's timestamped allocator (`SharedCounter`, `SetSafeFrontier`, `MergeTimestampedChunks`).
 
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::base::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts the frees of one or several pools, from 1 upward: upstream's `SharedCounter`.
 ///

@@ -5,8 +5,8 @@
 //! floating point.
 
 use super::config::PoolConfig;
+use crate::base::units::{Bytes, MIB, round_up};
 use crate::policy::{GRANULE, whole_granules};
-use crate::units::{Bytes, MIB, round_up};
 
 /// How large the next region of a growing pool is. A region is never smaller than the request that it is taken for, and
 /// never leaves the limit.
@@ -157,8 +157,8 @@ pub(crate) const fn available(limit: u64, reserved: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bfc::BfcConfig;
-    use crate::units::GIB;
+    use crate::base::units::GIB;
+    use crate::policy::bfc::BfcConfig;
 
     #[test]
     fn backpedalling_reaches_the_need_in_bounded_steps() {

@@ -1,8 +1,8 @@
 //! What a pool says of its inside: its chunks in the order of their addresses, and its bins.
 
-use super::accounts::Accounts;
-use crate::bfc::{BIN_COUNT, bin_floor, bin_of};
-use crate::ledger::Tag;
+use crate::accounting::accounts::Accounts;
+use crate::base::ledger::Tag;
+use crate::policy::bfc::{BIN_COUNT, bin_floor, bin_of};
 use crate::policy::{End, Policy};
 
 /// One chunk of a pool.

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use super::accounts::Accounts;
 use super::cache::is_of_cache;
 use super::info::{ChunkInfo, chunk_infos};
-use crate::ledger::{Category, Tag};
+use crate::accounting::accounts::Accounts;
+use crate::base::ledger::{Category, Tag};
 use crate::policy::Policy;
 
 /// What holds of every pool between any two calls. [`InvariantError::rule`] is an index into this list.

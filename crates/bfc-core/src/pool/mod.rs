@@ -4,18 +4,15 @@
 //! frees that become reusable later, the order of steps before an out-of-memory error, and what a pool says of its
 //! inside. Where a block goes is the [`Policy`](crate::Policy)'s affair alone.
 
-pub(crate) mod account;
-pub(crate) mod accounts;
 mod allocator;
 mod cache;
-pub(crate) mod callers;
 mod config;
 mod dump;
 mod frontier;
 mod growth;
 mod info;
 mod invariants;
-mod number;
+mod last_resort;
 
 pub use allocator::PolicyAllocator;
 pub use cache::ThreadCache;
@@ -25,3 +22,4 @@ pub use frontier::TimingCounter;
 pub use growth::GrowthRule;
 pub use info::{BinInfo, ChunkInfo};
 pub use invariants::{INVARIANTS, InvariantError};
+pub use last_resort::LastResort;

@@ -5,18 +5,19 @@ use std::time::Duration;
 
 use super::options::PoolOptions;
 use crate::allocator::Allocator;
-use crate::amount::Amount;
-use crate::auto_growth::{AutoGrowthAllocator, AutoGrowthOptions};
-use crate::bfc::{BfcAllocator, BfcConfig};
-use crate::buddy::{BuddyAllocator, BuddyOptions};
-use crate::choice::AllocatorChoice;
-use crate::error::SourceError;
-use crate::guard::{GuardAllocator, GuardConfig, GuardError};
-use crate::memory::MemoryKind;
-use crate::passthrough::PassthroughAllocator;
-use crate::plan::{Plan, PlannedAllocator, PlannedOptions};
-use crate::sub_allocator::SubAllocator;
-use crate::units::Bytes;
+use crate::allocator::error::SourceError;
+use crate::base::amount::Amount;
+use crate::base::memory::MemoryKind;
+use crate::base::units::Bytes;
+use crate::plan::Plan;
+use crate::policy::auto_growth::{AutoGrowthAllocator, AutoGrowthOptions};
+use crate::policy::bfc::{BfcAllocator, BfcConfig};
+use crate::policy::buddy::{BuddyAllocator, BuddyOptions};
+use crate::policy::planned::{PlannedAllocator, PlannedOptions};
+use crate::registry::choice::AllocatorChoice;
+use crate::source::sub_allocator::SubAllocator;
+use crate::wrappers::guard::{GuardAllocator, GuardConfig, GuardError};
+use crate::wrappers::passthrough::PassthroughAllocator;
 
 /// A pool that cannot be made as its options say.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,7 +61,7 @@ pub(super) fn allocator(
 ) -> Result<Arc<dyn Allocator>, PoolError> {
     let config = configured(&name, &*source, config, options)?;
     let choice = options.allocator.unwrap_or_default();
-    if config.timing_counter().is_some() && !keeps_counts(choice) {
+    if config.timing_counter().is_some() && !keeps_counts(choice, plan.is_some()) {
         return Err(PoolError::NoCounts { pool: name, allocator: choice });
     }
     Ok(match (choice, plan) {
@@ -71,11 +72,8 @@ pub(super) fn allocator(
             let options = PlannedOptions::new(Arc::clone(plan), *config.options());
             Arc::new(PlannedAllocator::new(name, source, config.with_policy(options)))
         }
-        (AllocatorChoice::Planned, None) => {
-            let options = PlannedOptions::for_steps(*config.options());
-            Arc::new(PlannedAllocator::new(name, source, config.with_policy(options)))
-        }
-        (AllocatorChoice::Bfc | AllocatorChoice::BfcTensorflow, _) => {
+        // Without a plan every request departs from it.
+        (AllocatorChoice::Bfc | AllocatorChoice::BfcTensorflow | AllocatorChoice::Planned, _) => {
             Arc::new(BfcAllocator::new(name, source, config))
         }
         (AllocatorChoice::Guard, _) => {
@@ -104,13 +102,11 @@ pub(super) fn allocator(
 }
 
 /// Whether an allocator keeps memory apart that was freed at a count which has not passed.
-const fn keeps_counts(choice: AllocatorChoice) -> bool {
+const fn keeps_counts(choice: AllocatorChoice, has_plan: bool) -> bool {
     match choice {
         AllocatorChoice::Bfc | AllocatorChoice::BfcTensorflow | AllocatorChoice::Guard => true,
-        AllocatorChoice::Planned
-        | AllocatorChoice::Buddy
-        | AllocatorChoice::AutoGrowth
-        | AllocatorChoice::Passthrough => false,
+        AllocatorChoice::Planned => !has_plan,
+        AllocatorChoice::Buddy | AllocatorChoice::AutoGrowth | AllocatorChoice::Passthrough => false,
     }
 }
 

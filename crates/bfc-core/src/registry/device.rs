@@ -5,15 +5,15 @@ use std::sync::Arc;
 use super::options::PoolOptions;
 use super::pool::Pool;
 use super::{DeviceId, Registry};
-use crate::amount::Amount;
-use crate::bfc::{BfcConfig, JoinRule};
-use crate::driver::{DeviceMemory, Driver, PinnedMemory};
-use crate::error::{RegistryError, SourceError};
+use crate::allocator::error::{RegistryError, SourceError};
+use crate::base::amount::Amount;
+use crate::base::units::Bytes;
 use crate::plan::Plan;
+use crate::policy::bfc::{BfcConfig, JoinRule};
+use crate::source::driver::{DeviceMemory, Driver, PinnedMemory};
+use crate::source::sub_allocator::SubAllocator;
+use crate::source::virtual_memory::VirtualMemory;
 use crate::streams::Stream;
-use crate::sub_allocator::SubAllocator;
-use crate::units::Bytes;
-use crate::virtual_memory::VirtualMemory;
 
 /// The most pinned memory that a device's pool takes unless told otherwise, as upstream.
 const PINNED_LIMIT: Bytes = Bytes::gib(128);

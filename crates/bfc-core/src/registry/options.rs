@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use super::device_id::{DeviceId, DeviceKind};
 use super::rules::{CacheChoice, SplitChoice};
-use crate::amount::Amount;
-use crate::bfc::{BfcConfig, BfcOptions, CutRule, Ends, JoinRule, SplitRule};
-use crate::choice::AllocatorChoice;
-use crate::memory::MemoryKind;
+use crate::base::amount::Amount;
+use crate::base::memory::MemoryKind;
+use crate::base::sorted::Sorted;
+use crate::base::units::Bytes;
+use crate::policy::bfc::{BfcConfig, BfcOptions, CutRule, Ends, JoinRule, SplitRule};
 use crate::pool::{GrowthRule, PoolConfig};
-use crate::sorted::Sorted;
-use crate::units::Bytes;
+use crate::registry::choice::AllocatorChoice;
 
 /// What a user may choose of a device's pool. What is not chosen is left to the pool's defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

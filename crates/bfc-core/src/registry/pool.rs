@@ -8,14 +8,14 @@ use super::build::{self, PoolError};
 use super::device::DeviceSource;
 use super::options::PoolOptions;
 use crate::allocator::Allocator;
-use crate::bfc::BfcConfig;
-use crate::choice::AllocatorChoice;
-use crate::error::SourceError;
-use crate::memory::MemoryKind;
+use crate::allocator::error::SourceError;
+use crate::base::memory::MemoryKind;
 use crate::plan::Plan;
+use crate::policy::bfc::BfcConfig;
+use crate::registry::choice::AllocatorChoice;
+use crate::source::sub_allocator::SubAllocator;
+use crate::source::visitors::{Visited, Visitors};
 use crate::streams::{Stream, StreamAllocator};
-use crate::sub_allocator::SubAllocator;
-use crate::visitors::{Visited, Visitors};
 
 /// Options that came too late: the pool had been made with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

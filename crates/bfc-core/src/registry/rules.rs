@@ -3,10 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::amount::{Amount, Share};
-use crate::bfc::{CutRule, Ends, JoinRule, SplitRule};
+use crate::base::amount::{Amount, Share};
+use crate::base::units::{Bytes, MIB, switch, whole};
+use crate::policy::bfc::{CutRule, Ends, JoinRule, SplitRule};
 use crate::pool::{GrowthRule, ThreadCache};
-use crate::units::{Bytes, MIB, switch, whole};
 
 /// What the sizes of regions are multiples of where a rule leaves that open.
 const GRANULE: Bytes = Bytes::mib(2);

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::driver::MemoryCopy;
-use crate::memory::Span;
+use crate::base::memory::Span;
+use crate::source::driver::MemoryCopy;
 
 const PAGE: u64 = 4096;
 

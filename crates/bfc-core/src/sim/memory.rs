@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::memory::Span;
-use crate::sorted::Sorted;
-use crate::units::MIB;
+use crate::base::memory::Span;
+use crate::base::sorted::Sorted;
+use crate::base::units::MIB;
 
 /// What ranges of addresses, handles and mappings are multiples of: as on NVIDIA's devices.
 pub(super) const GRANULARITY: u64 = 2 * MIB;

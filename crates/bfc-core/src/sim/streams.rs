@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use super::random::Random;
 use super::watch::{Clock, Use, Violation, conflict};
-use crate::driver::{MemoryCopy, StreamHandle};
-use crate::memory::Span;
-use crate::sorted::Sorted;
+use crate::base::memory::Span;
+use crate::base::sorted::Sorted;
+use crate::source::driver::{MemoryCopy, StreamHandle};
 
 /// When the work of a simulated device ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

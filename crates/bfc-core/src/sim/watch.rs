@@ -5,8 +5,8 @@
 //! that uses bytes in use by work that has not ended is therefore either in order with it, whatever the order in which
 //! the device ends things, or a violation in this very run.
 
-use crate::driver::StreamHandle;
-use crate::memory::Span;
+use crate::base::memory::Span;
+use crate::source::driver::StreamHandle;
 
 /// Bytes of device memory or page-locked memory that a piece of work reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

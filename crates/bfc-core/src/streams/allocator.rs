@@ -7,21 +7,20 @@ use std::time::Duration;
 
 use super::Stream;
 use super::deferred::Deferred;
+use crate::accounting::retry::{AllocatorRetry, Refusal, Want};
+use crate::allocator::attributes::AllocationAttributes;
+use crate::allocator::error::{AllocError, BlockError, RecordError, SourceError};
+use crate::allocator::oom::{OomReport, Verdict};
+use crate::allocator::stats::Stats;
 use crate::allocator::{Allocator, AllocatorSnapshot, Request};
-use crate::attributes::AllocationAttributes;
-use crate::error::{AllocError, BlockError, RecordError, SourceError};
-use crate::guard::Damage;
-use crate::ledger::{Ledger, OwnerBytes, Tag};
-use crate::memory::{AddressSpace, Block, MemoryKind, Span};
-use crate::oom::{OomReport, Verdict};
-use crate::owner::OwnerId;
-use crate::plan::PlannedCounts;
-use crate::retry::{AllocatorRetry, Refusal, Want};
-use crate::stats::Stats;
-use crate::step_memory::StepMemory;
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Mutex, ThreadNumber, lock};
-use crate::units::Bytes;
+use crate::base::ledger::{Ledger, OwnerBytes, Tag};
+use crate::base::memory::{AddressSpace, Block, MemoryKind, Span};
+use crate::base::owner::OwnerId;
+use crate::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::base::sync::{Mutex, ThreadNumber, lock};
+use crate::base::units::Bytes;
+use crate::policy::planned::PlannedCounts;
+use crate::wrappers::guard::Damage;
 
 /// How long a request waits for frees, as upstream.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -565,12 +564,6 @@ unsafe impl Allocator for StreamAllocator {
 
     fn plan_counts(&self) -> Option<PlannedCounts> {
         self.pool.plan_counts()
-    }
-
-    fn step_memory(&self) -> Option<&dyn StepMemory> {
-        // What has passed may be the room that a part needs.
-        self.poll();
-        self.pool.step_memory()
     }
 }
 

@@ -11,9 +11,9 @@ use crossbeam::queue::SegQueue;
 
 use super::cheapest::{Marks, cheapest_cut};
 use super::{Event, Stream};
-use crate::error::SourceError;
-use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::allocator::error::SourceError;
+use crate::base::sync::atomic::{AtomicUsize, Ordering};
+use crate::base::sync::{Mutex, MutexGuard, lock};
 
 /// Events that are kept for the next use: making one costs more than recording one.
 const SPARE_EVENTS: usize = 64;
@@ -272,8 +272,8 @@ impl<T> Waiting<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::units::Bytes;
     use crate::sim::{Pace, SimDevice};
-    use crate::units::Bytes;
 
     fn device() -> (Arc<SimDevice>, Arc<Stream>) {
         let device = Arc::new(SimDevice::new(Bytes::mib(1)).with_pace(Pace::OnDemand));

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use super::Stream;
 use super::deferred::{Deferred, Mark};
+use crate::allocator::attributes::AllocationAttributes;
+use crate::allocator::error::{AllocError, RecordError, SourceError};
 use crate::allocator::{Allocation, Allocator, Request};
-use crate::attributes::AllocationAttributes;
-use crate::driver::MemoryCopy;
-use crate::error::{AllocError, RecordError, SourceError};
-use crate::memory::MemoryKind;
+use crate::base::memory::MemoryKind;
+use crate::source::driver::MemoryCopy;
 
 /// A transfer that was not begun.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

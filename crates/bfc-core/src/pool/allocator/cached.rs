@@ -9,18 +9,18 @@ use std::collections::HashSet;
 
 use super::slow_path::Wanted;
 use super::{PolicyAllocator, State};
+use crate::accounting::accounts::Accounts;
 use crate::allocator::Request;
-use crate::error::BlockError;
-use crate::ledger::{Ledger, OwnerBytes, Tag};
-use crate::memory::Block;
-use crate::owner::OwnerId;
+use crate::allocator::error::BlockError;
+use crate::allocator::stats::Stats;
+use crate::base::ledger::{Ledger, OwnerBytes, Tag};
+use crate::base::memory::Block;
+use crate::base::owner::OwnerId;
+use crate::base::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
 use crate::policy::{Moment, Need, Policy};
-use crate::pool::accounts::Accounts;
 use crate::pool::cache::{Caches, Shard, index_of};
 use crate::pool::config::ConfiguredPolicy;
 use crate::pool::invariants::{InvariantError, check, ensure};
-use crate::stats::Stats;
-use crate::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// A block from the caches, if there are any and the request may be answered so.

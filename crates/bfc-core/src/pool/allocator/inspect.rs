@@ -1,17 +1,17 @@
 //! Questions to a pool, and the upkeep it offers.
 
 use super::{PolicyAllocator, State};
+use crate::accounting::accounts::Accounts;
 use crate::allocator::Allocator;
-use crate::error::BlockError;
-use crate::memory::{Block, PoolId, Span};
+use crate::allocator::error::BlockError;
+use crate::allocator::stats::{RetryStats, Stats};
+use crate::base::memory::{Block, PoolId, Span};
+use crate::base::units::Bytes;
 use crate::policy::{Place, Policy};
-use crate::pool::accounts::Accounts;
 use crate::pool::config::ConfiguredPolicy;
 use crate::pool::dump::Inside;
 use crate::pool::info::{BinInfo, ChunkInfo, bin_infos, chunk_infos};
 use crate::pool::invariants::InvariantError;
-use crate::stats::{RetryStats, Stats};
-use crate::units::Bytes;
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Gives idle regions back to the source, as long as `keep` bytes stay reserved; an idle region is one in which no

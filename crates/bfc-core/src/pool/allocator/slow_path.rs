@@ -2,18 +2,18 @@
 
 use super::supply::Shortfall;
 use super::{PolicyAllocator, State};
+use crate::accounting::retry::{Refusal, Want};
 use crate::allocator::Request;
-use crate::error::{AllocError, SourceError};
-use crate::ledger::Tag;
-use crate::memory::{Block, Span};
-use crate::oom::{OomReport, Verdict};
+use crate::allocator::error::{AllocError, SourceError};
+use crate::allocator::oom::{OomReport, Verdict};
+use crate::allocator::stats::Stats;
+use crate::base::ledger::Tag;
+use crate::base::memory::{Block, Span};
+use crate::base::sync::ThreadNumber;
+use crate::base::units::round_up;
 use crate::policy::{GRANULE, Moment, Need, Policy};
 use crate::pool::config::ConfiguredPolicy;
 use crate::pool::growth::available;
-use crate::retry::{Refusal, Want};
-use crate::stats::Stats;
-use crate::sync::ThreadNumber;
-use crate::units::round_up;
 
 /// A request that the pool can meet in principle.
 #[derive(Clone, Copy, Debug)]
@@ -156,7 +156,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Gives idle regions back if a larger one in their place could hold what is wanted; whether there were any.
-    pub(super) fn release_for(&self, state: &mut State<P>, wanted: &Wanted) -> bool {
+    fn release_for(&self, state: &mut State<P>, wanted: &Wanted) -> bool {
         self.has_place_for(state, wanted) && self.release_idle(state, 0) > 0
     }
 
@@ -212,14 +212,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// `hope` is whether waiting could help a request that may be met at all.
     #[cold]
-    pub(super) fn refuse(
-        &self,
-        state: &State<P>,
-        wanted: &Wanted,
-        cause: Shortfall,
-        hope: bool,
-        last: bool,
-    ) -> Refusal {
+    fn refuse(&self, state: &State<P>, wanted: &Wanted, cause: Shortfall, hope: bool, last: bool) -> Refusal {
         let wait = wanted.rounded <= self.config.limit && hope;
         let error = match cause {
             Shortfall::Source(error) if !matches!(error, SourceError::Exhausted { .. }) => {

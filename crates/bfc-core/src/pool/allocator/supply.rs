@@ -2,12 +2,12 @@
 
 use super::slow_path::Wanted;
 use super::{PolicyAllocator, State};
-use crate::error::SourceError;
-use crate::memory::Span;
+use crate::allocator::error::SourceError;
+use crate::base::memory::Span;
 use crate::policy::{GRANULE, Moment, NotAdded, whole_granules};
 use crate::pool::config::ConfiguredPolicy;
 use crate::pool::growth::{Growth, Wish, available};
-use crate::sub_allocator::SubAllocator;
+use crate::source::sub_allocator::SubAllocator;
 
 /// Why the pool did not grow.
 #[derive(Clone, Debug)]

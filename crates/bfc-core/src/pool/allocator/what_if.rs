@@ -5,15 +5,15 @@ use std::collections::HashSet;
 use super::cached::MergedAccounts;
 use super::slow_path::Wanted;
 use super::{PolicyAllocator, State};
+use crate::accounting::number;
 use crate::allocator::Request;
-use crate::ledger::Category;
-use crate::memory::{Block, Span};
-use crate::oom::{Checkpoint, HOLDERS, Holdings, OomReport, Verdict, WhatIf};
+use crate::allocator::oom::{Checkpoint, HOLDERS, Holdings, OomReport, Verdict, WhatIf};
+use crate::base::ledger::Category;
+use crate::base::memory::{Block, Span};
 use crate::policy::{Need, Policy};
 use crate::pool::config::ConfiguredPolicy;
 use crate::pool::growth::available;
 use crate::pool::info::{ChunkInfo, chunk_infos};
-use crate::pool::number;
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Whether the request would find room once these blocks were free too: tried on a copy of the policy. Of regions that

@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
-use crate::error::BlockError;
-use crate::ledger::Tag;
-use crate::memory::{Block, PoolId};
+use crate::accounting::accounts::Accounts;
+use crate::accounting::callers::Users;
+use crate::allocator::error::BlockError;
+use crate::base::ledger::Tag;
+use crate::base::memory::{Block, PoolId};
 use crate::policy::{GRANULE, Place, Policy};
-use crate::pool::accounts::Accounts;
-use crate::pool::callers::Users;
 
 /// No slot: the end of a stack.
 const NONE: u32 = u32::MAX;

@@ -30,7 +30,6 @@ impl Steps for Launcher {
             prepared: counts.prepared,
             replaced: counts.replaced,
             refused: counts.refused,
-            ..StepCounts::default()
         }
     }
 }

@@ -1,0 +1,116 @@
+//! Who held what: live bytes by owner and category, and their sums.
+
+use std::collections::BTreeMap;
+
+use crate::base::ledger::{Category, Tag};
+use crate::base::owner::OwnerId;
+
+/// What one owner held for one purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// Who, and for what.
+    pub tag: Tag,
+    /// Bytes.
+    pub bytes: u64,
+    /// In how many blocks.
+    pub blocks: u64,
+}
+
+/// All live bytes of a pool by owner and category, the most bytes first.
+///
+/// ```
+/// use bfc_core::{Category, Holdings, OwnerId, Tag};
+/// let net = OwnerId::intern(OwnerId::ROOT, "net");
+/// let owner = OwnerId::intern(net, "relu");
+/// let activation = Tag { owner, category: Category::Activation };
+/// let holdings = Holdings::sum([(activation, 100), (Tag { owner, ..Tag::default() }, 50), (activation, 100)]);
+/// assert_eq!(holdings.total(), 250);
+/// assert_eq!(holdings.by_category(), [(Category::Activation, 200), (Category::Temporary, 50)]);
+/// assert_eq!(holdings.by_scope(), [(net, 250)]);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holdings(Vec<Holding>);
+
+impl Holdings {
+    /// The sums over live blocks, each with its tag and its bytes.
+    #[must_use]
+    pub fn sum(blocks: impl IntoIterator<Item = (Tag, u64)>) -> Self {
+        let mut sums: BTreeMap<(OwnerId, Category), (u64, u64)> = BTreeMap::new();
+        for (tag, bytes) in blocks {
+            let (sum, blocks) = sums.entry((tag.owner, tag.category)).or_default();
+            *sum += bytes;
+            *blocks += 1;
+        }
+        Self::of(sums)
+    }
+
+    /// Apart from [`sum`](Self::sum), so that there is one sort and not one for each kind of iterator.
+    fn of(sums: BTreeMap<(OwnerId, Category), (u64, u64)>) -> Self {
+        let holding =
+            |((owner, category), (bytes, blocks))| Holding { tag: Tag { owner, category }, bytes, blocks };
+        let mut holdings: Vec<Holding> = sums.into_iter().map(holding).collect();
+        // A stable sort: of equals, the owner that was named first comes first.
+        crate::base::order::sort_by_key(&mut holdings, |holding| std::cmp::Reverse(holding.bytes));
+        Self(holdings)
+    }
+
+    /// All of them, the most bytes first.
+    #[must_use]
+    pub fn all(&self) -> &[Holding] {
+        &self.0
+    }
+
+    /// Whether nothing is held, or nothing is known.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The sum over all.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.iter().map(|holding| holding.bytes).sum()
+    }
+
+    /// Bytes by owner, in falling order.
+    #[must_use]
+    pub fn by_owner(&self) -> Vec<(OwnerId, u64)> {
+        self.by(|tag| tag.owner)
+    }
+
+    /// Bytes by the owner one above: where owners are ops, the module that they ran in. In falling order.
+    #[must_use]
+    pub fn by_scope(&self) -> Vec<(OwnerId, u64)> {
+        self.by(|tag| tag.owner.parent())
+    }
+
+    /// Bytes by category, in falling order; categories that hold nothing are left out.
+    #[must_use]
+    pub fn by_category(&self) -> Vec<(Category, u64)> {
+        self.by(|tag| tag.category)
+    }
+
+    /// What `scope` and the owners below it hold.
+    #[must_use]
+    pub fn below(&self, scope: OwnerId) -> Self {
+        let mut below = self.clone();
+        below.0.retain(|holding| holding.tag.owner.is_below(scope));
+        below
+    }
+
+    /// Bytes by whatever a tag is mapped to, in falling order.
+    pub fn by<K: Ord + Copy>(&self, key: impl Fn(Tag) -> K) -> Vec<(K, u64)> {
+        let mut sums: Vec<(K, u64)> =
+            self.0.iter().map(|holding| (key(holding.tag), holding.bytes)).collect();
+        crate::base::order::sort_by_key(&mut sums, |&(key, _)| key);
+        sums.dedup_by(|next, sum| {
+            let same = next.0 == sum.0;
+            if same {
+                sum.1 += next.1;
+            }
+            same
+        });
+        crate::base::order::sort_by_key(&mut sums, |&(_, bytes)| std::cmp::Reverse(bytes));
+        sums
+    }
+}

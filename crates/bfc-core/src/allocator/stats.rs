@@ -1,0 +1,132 @@
+//! A pool's figures at one moment.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::base::ledger::Tag;
+use crate::base::units::Bytes;
+
+/// What an allocator says of itself. All sizes in bytes; update points as upstream (reference: TensorFlow's
+/// `AllocatorStats`), where `bytes_reserved` is what upstream calls `pool_bytes`.
+// What changes with every event lies apart: of neighbours, compilers make a pair that is changed in one go, and then an
+// allocation would have to wait for what a free wrote as another pair, and the other way round.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Allocations made since the start or the last clearing.
+    pub num_allocs: u64,
+    /// Regions held from the source.
+    pub regions: u64,
+    /// Allocations alive now.
+    pub live_allocs: u64,
+    /// The most the pool may take from its source; `None` if there is no limit.
+    pub bytes_limit: Option<u64>,
+    /// Granted bytes alive now.
+    pub bytes_in_use: u64,
+    /// The most that `bytes_in_use` has been since the start or the last clearing.
+    pub peak_bytes_in_use: u64,
+    /// Bytes asked for by the allocations alive now; the rest of `bytes_in_use` is rounding.
+    pub bytes_requested: u64,
+    /// What `bytes_requested` was when `bytes_in_use` reached its peak: the rest of the peak was rounding. What thread caches
+    /// hand out is not counted here.
+    pub peak_bytes_requested: u64,
+    /// The largest single block granted.
+    pub largest_alloc_bytes: u64,
+    /// Bytes the pool holds from its source, used or not.
+    pub bytes_reserved: u64,
+    /// The most that `bytes_reserved` has been.
+    pub peak_bytes_reserved: u64,
+    /// The largest block that could be handed out without growing.
+    pub largest_free_block_bytes: u64,
+    /// Whose request raised `bytes_in_use` to its peak; the default tag if clearing has made that unknown.
+    pub peak_tag: Tag,
+    /// Waiting for memory.
+    pub retry: RetryStats,
+}
+
+/// What waiting for frees has cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RetryStats {
+    /// Requests that had to wait.
+    pub waits: u64,
+    /// Requests that wait now.
+    pub waiting: u64,
+    /// How long all finished waits took together.
+    pub waited: Duration,
+    /// Waits that ended without memory.
+    pub timeouts: u64,
+    /// Times that a waiting request was woken to try again.
+    pub wakeups: u64,
+}
+
+impl Stats {
+    /// Reserved bytes that no allocation holds.
+    #[must_use]
+    pub const fn free_bytes(&self) -> u64 {
+        self.bytes_reserved.saturating_sub(self.bytes_in_use)
+    }
+
+    /// The share of free bytes outside the largest free block: 0 when all free memory is one piece, and when there
+    /// is none (upstream divides by zero there).
+    #[must_use]
+    pub fn fragmentation(&self) -> f64 {
+        let free = self.free_bytes();
+        if free == 0 {
+            return 0.0;
+        }
+        free.saturating_sub(self.largest_free_block_bytes) as f64 / free as f64
+    }
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limit = self.bytes_limit.map_or_else(|| "none".to_owned(), |bytes| Bytes(bytes).to_string());
+        let rows = [
+            ("limit", limit),
+            ("reserved", Bytes(self.bytes_reserved).to_string()),
+            ("in use", Bytes(self.bytes_in_use).to_string()),
+            ("requested", Bytes(self.bytes_requested).to_string()),
+            ("peak in use", Bytes(self.peak_bytes_in_use).to_string()),
+            ("peak reserved", Bytes(self.peak_bytes_reserved).to_string()),
+            ("largest free block", Bytes(self.largest_free_block_bytes).to_string()),
+            ("largest allocation", Bytes(self.largest_alloc_bytes).to_string()),
+            ("fragmentation", format!("{:.1} %", self.fragmentation() * 100.0)),
+            ("allocations", self.num_allocs.to_string()),
+            ("live allocations", self.live_allocs.to_string()),
+        ];
+        for (index, (name, value)) in rows.iter().enumerate() {
+            if index > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "{name:<18}  {value:>12}")?;
+        }
+        if self.retry.waits > 0 {
+            write!(f, "\n{:<18}  {:>12}", "waits for memory", self.retry.waits)?;
+            write!(f, "\n{:<18}  {:>9} ms", "time waited", self.retry.waited.as_millis())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fragmentation_is_zero_not_nan_for_an_empty_and_for_a_full_pool() {
+        assert_eq!(Stats::default().fragmentation(), 0.0);
+        let full = Stats { bytes_reserved: 512, bytes_in_use: 512, ..Stats::default() };
+        assert_eq!(full.fragmentation(), 0.0);
+    }
+
+    #[test]
+    fn fragmentation_is_the_share_outside_the_largest_free_block() {
+        let stats = Stats {
+            bytes_reserved: 1024,
+            bytes_in_use: 0,
+            largest_free_block_bytes: 256,
+            ..Stats::default()
+        };
+        assert_eq!(stats.fragmentation(), 0.75);
+    }
+}

@@ -1,0 +1,487 @@
+//! The account book of a pool: live bytes by owner and by category.
+//!
+//! A pool posts to its ledger under its own lock, in the same step in which it changes its bytes in use. So the
+//! sums hold at every event: the own bytes of all owners, and the bytes of all categories, both equal the pool's
+//! bytes in use. An owner's inclusive figures also count every owner below it, which gives exact high-water marks for
+//! whole modules at the price of a few additions per event.
+//!
+//! What each held when all together held most is kept without a copy at each new peak: peaks are numbered, and an
+//! account notes what it held the first time that it changes after the last one.
+
+use std::hint::cold_path;
+
+use crate::base::owner::OwnerId;
+
+/// What a block of memory is for. Every byte has exactly one category, given when it is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Category {
+    /// Scratch that an op gives back before it returns, and anything not declared otherwise.
+    #[default]
+    Temporary,
+    /// A trained parameter.
+    Parameter,
+    /// A gradient.
+    Gradient,
+    /// State that an optimiser keeps between steps.
+    OptimizerState,
+    /// An op's result or input that is kept for the backward pass.
+    Activation,
+    /// Data that entered from outside.
+    Input,
+    /// An op's result that backward does not need.
+    Output,
+    /// Scratch that a library asked for.
+    Workspace,
+}
+
+impl Category {
+    /// How many categories there are.
+    pub const COUNT: usize = 8;
+
+    /// All categories, in the order of their indices.
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::Temporary,
+        Self::Parameter,
+        Self::Gradient,
+        Self::OptimizerState,
+        Self::Activation,
+        Self::Input,
+        Self::Output,
+        Self::Workspace,
+    ];
+
+    /// The category's place in [`Category::ALL`].
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The category at a place in [`Category::ALL`], counted around.
+    // Arms that count like their results are no look-up.
+    #[inline]
+    pub(crate) const fn of_index(index: usize) -> Self {
+        match index % Self::COUNT {
+            0 => Self::Temporary,
+            1 => Self::Parameter,
+            2 => Self::Gradient,
+            3 => Self::OptimizerState,
+            4 => Self::Activation,
+            5 => Self::Input,
+            6 => Self::Output,
+            _ => Self::Workspace,
+        }
+    }
+
+    /// The category's name in tables and JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Temporary => "temporary",
+            Self::Parameter => "parameter",
+            Self::Gradient => "gradient",
+            Self::OptimizerState => "optimizer_state",
+            Self::Activation => "activation",
+            Self::Input => "input",
+            Self::Output => "output",
+            Self::Workspace => "workspace",
+        }
+    }
+}
+
+/// What a request is charged to: who asks, and what for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Tag {
+    /// Who holds the bytes.
+    pub owner: OwnerId,
+    /// What the bytes are for.
+    pub category: Category,
+}
+
+/// One owner's account, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnerBytes {
+    /// Live bytes charged to this owner itself.
+    pub own: u64,
+    /// Live bytes charged to this owner and all owners below it.
+    pub live: u64,
+    /// The most that `live` has been.
+    pub peak: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Account {
+    bytes: OwnerBytes,
+    own_at_peak: AtPeak,
+    parent: OwnerId,
+}
+
+/// Live bytes of a category.
+#[derive(Clone, Copy, Debug, Default)]
+struct CategoryAccount {
+    live: u64,
+    peak: u64,
+    at_peak: AtPeak,
+}
+
+/// What a number was at the last peak.
+#[derive(Clone, Copy, Debug, Default)]
+struct AtPeak {
+    bytes: u64,
+    /// The peak after which the number has changed: if that is not the last one, it is still as it was then.
+    number: u64,
+}
+
+impl AtPeak {
+    /// To be called before a number that is `now` changes.
+    #[inline]
+    const fn note(&mut self, now: u64, last_peak: u64) {
+        if self.number != last_peak {
+            cold_path();
+            (self.bytes, self.number) = (now, last_peak);
+        }
+    }
+
+    const fn get(&self, now: u64, last_peak: u64) -> u64 {
+        if self.number == last_peak { self.bytes } else { now }
+    }
+}
+
+impl CategoryAccount {
+    #[inline]
+    const fn add(&mut self, bytes: u64, last_peak: u64) {
+        self.at_peak.note(self.live, last_peak);
+        self.live += bytes;
+        if self.live > self.peak {
+            cold_path();
+            self.peak = self.live;
+        }
+    }
+
+    #[inline]
+    const fn remove(&mut self, bytes: u64, last_peak: u64) {
+        self.at_peak.note(self.live, last_peak);
+        self.live -= bytes;
+    }
+}
+
+/// Live bytes of one pool by owner and by category. See the module's text for its invariant.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    /// Indexed by [`OwnerId::index`]; grows when an owner is first charged.
+    accounts: Vec<Account>,
+    categories: [CategoryAccount; Category::COUNT],
+    /// What all together hold: the inclusive bytes of the root, whose own account says only what is charged to itself.
+    live: u64,
+    /// The most that all together held, and how often that was raised.
+    peak: u64,
+    last_peak: u64,
+}
+
+impl Ledger {
+    /// An empty book.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Charges `bytes` more to `tag`.
+    #[inline(always)]
+    pub fn add(&mut self, tag: Tag, bytes: u64) {
+        let Some(account) = self.accounts.get_mut(tag.owner.index()) else {
+            self.open(tag.owner);
+            return self.add_to_open(tag, bytes);
+        };
+        account.own_at_peak.note(account.bytes.own, self.last_peak);
+        account.bytes.own += bytes;
+        self.categories[tag.category.index()].add(bytes, self.last_peak);
+        self.walk_up(tag.owner, |account| {
+            account.live += bytes;
+            if account.live > account.peak {
+                cold_path();
+                account.peak = account.live;
+            }
+        });
+        self.live += bytes;
+        if self.live > self.peak {
+            cold_path();
+            self.peak = self.live;
+            self.last_peak += 1;
+        }
+    }
+
+    /// Takes `bytes` off `tag`, which must have been charged with at least as many.
+    #[inline(always)]
+    pub fn remove(&mut self, tag: Tag, bytes: u64) {
+        let Some(account) = self.accounts.get_mut(tag.owner.index()) else {
+            self.open(tag.owner);
+            return self.remove_from_open(tag, bytes);
+        };
+        account.own_at_peak.note(account.bytes.own, self.last_peak);
+        account.bytes.own -= bytes;
+        self.categories[tag.category.index()].remove(bytes, self.last_peak);
+        self.walk_up(tag.owner, |account| account.live -= bytes);
+        self.live -= bytes;
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn add_to_open(&mut self, tag: Tag, bytes: u64) {
+        self.add(tag, bytes);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn remove_from_open(&mut self, tag: Tag, bytes: u64) {
+        self.remove(tag, bytes);
+    }
+
+    /// Moves `bytes` from one tag to another, without a moment in which they are nobody's or counted twice.
+    pub fn retag(&mut self, from: Tag, to: Tag, bytes: u64) {
+        if from.owner == to.owner {
+            self.categories[from.category.index()].remove(bytes, self.last_peak);
+            self.categories[to.category.index()].add(bytes, self.last_peak);
+        } else {
+            self.remove(from, bytes);
+            self.add(to, bytes);
+        }
+    }
+
+    /// The account of one owner; all zero if it was never charged.
+    #[must_use]
+    pub fn owner(&self, owner: OwnerId) -> OwnerBytes {
+        self.accounts
+            .get(owner.index())
+            .map_or_else(OwnerBytes::default, |account| self.bytes(owner, account))
+    }
+
+    const fn bytes(&self, owner: OwnerId, account: &Account) -> OwnerBytes {
+        match owner {
+            OwnerId::ROOT => OwnerBytes { own: account.bytes.own, live: self.live, peak: self.peak },
+            _ => account.bytes,
+        }
+    }
+
+    /// The accounts of all owners that were ever charged, in the order of their ids.
+    pub fn owners(&self) -> impl Iterator<Item = (OwnerId, OwnerBytes)> + '_ {
+        let owners = self.accounts.iter().enumerate().map(|(index, account)| {
+            let owner = OwnerId::from_index(index);
+            (owner, self.bytes(owner, account))
+        });
+        owners.filter(|(_, bytes)| bytes.peak > 0)
+    }
+
+    /// The owners that hold most themselves, at most `most` of them, in falling order of bytes.
+    #[must_use]
+    pub fn largest_holders(&self, most: usize) -> Vec<(OwnerId, u64)> {
+        let owners = self.owners().map(|(owner, bytes)| (owner, bytes.own));
+        let mut holders: Vec<(OwnerId, u64)> = owners.filter(|(_, own)| *own > 0).collect();
+        crate::base::order::sort_by_key(&mut holders, |&(owner, own)| (std::cmp::Reverse(own), owner));
+        holders.truncate(most);
+        holders
+    }
+
+    /// Live bytes of one category.
+    #[must_use]
+    pub const fn category(&self, category: Category) -> u64 {
+        self.categories[category.index()].live
+    }
+
+    /// The most that was live of one category.
+    #[must_use]
+    pub const fn category_peak(&self, category: Category) -> u64 {
+        self.categories[category.index()].peak
+    }
+
+    /// The most that was live of all together since the last [`reset_peaks`](Self::reset_peaks).
+    #[must_use]
+    pub const fn peak(&self) -> u64 {
+        self.peak
+    }
+
+    /// Bytes charged to this owner itself at the first moment at which most was live. Their sum over all owners is
+    /// [`peak`](Self::peak), and so is that of [`category_at_peak`](Self::category_at_peak) over all categories.
+    ///
+    /// ```
+    /// use bfc_core::{Category, Ledger, OwnerId, Tag};
+    /// let (a, b) = (OwnerId::intern(OwnerId::ROOT, "a"), OwnerId::intern(OwnerId::ROOT, "b"));
+    /// let tag = |owner| Tag { owner, category: Category::Output };
+    /// let mut ledger = Ledger::new();
+    /// ledger.add(tag(a), 100);
+    /// ledger.add(tag(b), 50);
+    /// ledger.remove(tag(a), 100);
+    /// ledger.add(tag(b), 90);
+    /// assert_eq!((ledger.owner(b).own, ledger.own_at_peak(a), ledger.own_at_peak(b)), (140, 100, 50));
+    /// ```
+    #[must_use]
+    pub fn own_at_peak(&self, owner: OwnerId) -> u64 {
+        let account = self.accounts.get(owner.index());
+        account.map_or(0, |account| account.own_at_peak.get(account.bytes.own, self.last_peak))
+    }
+
+    /// Bytes of one category at the first moment at which most was live.
+    #[must_use]
+    pub const fn category_at_peak(&self, category: Category) -> u64 {
+        let account = &self.categories[category.index()];
+        account.at_peak.get(account.live, self.last_peak)
+    }
+
+    /// All live bytes: the sum over categories, which equals the sum over owners.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.categories.iter().map(|account| account.live).sum()
+    }
+
+    /// Sets every peak to what is live now.
+    pub fn reset_peaks(&mut self) {
+        for account in &mut self.accounts {
+            account.bytes.peak = account.bytes.live;
+        }
+        for account in &mut self.categories {
+            account.peak = account.live;
+        }
+        self.peak = self.total();
+        self.last_peak += 1;
+    }
+
+    /// Adds all that another book holds. Peaks, and what was held at them, are added too, and are then upper bounds:
+    /// the two may have been reached at different times.
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        let (last_peak, number) = (self.last_peak, self.last_peak + 1);
+        let at_peak = |ours: AtPeak, now: u64, theirs: AtPeak, their_now: u64| AtPeak {
+            bytes: ours.get(now, last_peak) + theirs.get(their_now, other.last_peak),
+            number,
+        };
+        for (sum, account) in self.categories.iter_mut().zip(&other.categories) {
+            sum.at_peak = at_peak(sum.at_peak, sum.live, account.at_peak, account.live);
+            sum.live += account.live;
+            sum.peak += account.peak;
+        }
+        for (index, account) in other.accounts.iter().enumerate() {
+            self.open(OwnerId::from_index(index));
+            let sum = &mut self.accounts[index];
+            sum.own_at_peak = at_peak(sum.own_at_peak, sum.bytes.own, account.own_at_peak, account.bytes.own);
+            sum.bytes.own += account.bytes.own;
+            sum.bytes.live += account.bytes.live;
+            sum.bytes.peak += account.bytes.peak;
+        }
+        // Those that the other book does not have are as they were.
+        for sum in self.accounts.iter_mut().skip(other.accounts.len()) {
+            sum.own_at_peak = at_peak(sum.own_at_peak, sum.bytes.own, AtPeak::default(), 0);
+        }
+        self.live += other.live;
+        self.peak += other.peak;
+        self.last_peak = number;
+    }
+
+    /// Makes accounts for `owner` and all owners above it, if there are none.
+    #[cold]
+    #[inline(never)]
+    fn open(&mut self, owner: OwnerId) {
+        // Parents are interned before their children, so the ids below `owner` include all owners above it.
+        let first = self.accounts.len();
+        self.accounts.extend((first..=owner.index()).map(|index| Account {
+            bytes: OwnerBytes::default(),
+            own_at_peak: AtPeak::default(),
+            parent: OwnerId::from_index(index).parent(),
+        }));
+    }
+
+    /// Changes what `owner` and the owners above it hold with all below them, but for the root.
+    #[inline]
+    fn walk_up(&mut self, owner: OwnerId, mut change: impl FnMut(&mut OwnerBytes)) {
+        let mut id = owner;
+        while id != OwnerId::ROOT {
+            let account = &mut self.accounts[id.index()];
+            change(&mut account.bytes);
+            id = account.parent;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn tag(owner: OwnerId, category: Category) -> Tag {
+        Tag { owner, category }
+    }
+
+    #[test]
+    fn the_bytes_of_a_child_count_in_its_parents_live_and_peak() {
+        let net = OwnerId::intern(OwnerId::ROOT, "ledger-net");
+        let (a, b) = (OwnerId::intern(net, "a"), OwnerId::intern(net, "b"));
+        let mut ledger = Ledger::new();
+        ledger.add(tag(a, Category::Output), 100);
+        ledger.add(tag(b, Category::Output), 50);
+        ledger.remove(tag(a, Category::Output), 100);
+        assert_eq!(ledger.owner(net), OwnerBytes { own: 0, live: 50, peak: 150 });
+        assert_eq!(ledger.owner(a), OwnerBytes { own: 0, live: 0, peak: 100 });
+        assert_eq!(ledger.owner(OwnerId::ROOT).live, ledger.total());
+    }
+
+    #[test]
+    fn retagging_moves_bytes_and_keeps_the_sum() {
+        let owner = OwnerId::intern(OwnerId::ROOT, "ledger-retag");
+        let mut ledger = Ledger::new();
+        ledger.add(tag(owner, Category::Output), 64);
+        ledger.retag(tag(owner, Category::Output), tag(owner, Category::Activation), 64);
+        assert_eq!(ledger.category(Category::Output), 0);
+        assert_eq!(ledger.category(Category::Activation), 64);
+        ledger.retag(tag(owner, Category::Activation), Tag::default(), 64);
+        assert_eq!(ledger.owner(owner).own, 0);
+        assert_eq!(ledger.total(), 64);
+    }
+
+    proptest! {
+        /// Against a copy of everything at each new peak.
+        #[test]
+        fn what_was_held_at_the_peak_is_known_after_it(
+            steps in proptest::collection::vec((0..4_usize, 0..Category::COUNT, 1..100_u64, any::<bool>()), 1..80),
+        ) {
+            let owners = ["p", "q", "r", "s"].map(|name| OwnerId::intern(OwnerId::ROOT, name));
+            let (mut ledger, mut live, mut at_peak) = (Ledger::new(), Vec::new(), Vec::new());
+            let mut peak = 0;
+            for (owner, category, bytes, takes) in steps {
+                let charge = tag(owners[owner], Category::ALL[category]);
+                if takes || live.is_empty() {
+                    ledger.add(charge, bytes);
+                    live.push((charge, bytes));
+                } else {
+                    let (old, bytes) = live.swap_remove(bytes as usize % live.len());
+                    if category % 2 == 0 {
+                        ledger.remove(old, bytes);
+                    } else {
+                        ledger.retag(old, charge, bytes);
+                        live.push((charge, bytes));
+                    }
+                }
+                let total = live.iter().map(|(_, bytes)| bytes).sum::<u64>();
+                if total > peak {
+                    (peak, at_peak) = (total, live.clone());
+                }
+                let of = |wanted: &dyn Fn(&Tag) -> bool| -> u64 {
+                    at_peak.iter().filter(|(tag, _)| wanted(tag)).map(|(_, bytes)| bytes).sum()
+                };
+                prop_assert_eq!(ledger.peak(), peak);
+                let root = OwnerBytes { own: 0, live: total, peak };
+                prop_assert_eq!(ledger.owner(OwnerId::ROOT), root);
+                prop_assert!(ledger.owners().any(|entry| entry == (OwnerId::ROOT, root)));
+                for owner in owners {
+                    prop_assert_eq!(ledger.own_at_peak(owner), of(&|tag| tag.owner == owner));
+                }
+                for category in Category::ALL {
+                    prop_assert_eq!(ledger.category_at_peak(category), of(&|tag| tag.category == category));
+                }
+            }
+            ledger.reset_peaks();
+            prop_assert_eq!(ledger.peak(), ledger.total());
+            prop_assert_eq!(ledger.own_at_peak(owners[0]), ledger.owner(owners[0]).own);
+            let mut twice = ledger.clone();
+            twice.add_all(&ledger);
+            prop_assert_eq!(twice.own_at_peak(owners[1]), 2 * ledger.own_at_peak(owners[1]));
+            prop_assert_eq!(twice.owner(OwnerId::ROOT).live, 2 * ledger.total());
+        }
+    }
+}

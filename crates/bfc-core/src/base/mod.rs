@@ -1,0 +1,24 @@
+//! Plain values and tools that every other folder uses: byte units, memory kinds, blocks, owners, the ledger and locks.
+//!
+//! A [`Ledger`] sums live bytes by [`OwnerId`] and [`Category`]; the pools store live bytes nowhere else.
+//! [`sync`] exports the primitives of `std`, or those of the `shuttle` checker under `--cfg shuttle`.
+//! Nothing here refers to an allocator, a policy or a device.
+
+pub(crate) mod amount;
+pub(crate) mod ledger;
+pub(crate) mod memory;
+#[doc(hidden)]
+pub mod order;
+pub(crate) mod owner;
+pub(crate) mod room;
+pub(crate) mod slots;
+pub(crate) mod sorted;
+#[doc(hidden)]
+pub mod sync;
+pub(crate) mod units;
+
+pub use amount::{Amount, ParseAmountError, Share};
+pub use ledger::{Category, Ledger, OwnerBytes, Tag};
+pub use memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
+pub use owner::OwnerId;
+pub use units::{Bytes, GIB, KIB, MIB, ParseBytesError};

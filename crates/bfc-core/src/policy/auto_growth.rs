@@ -1,0 +1,277 @@
+//! Paddle's auto-growth best fit, as a policy: regions as large as the requests that they are taken for.
+
+mod block;
+mod check;
+mod options;
+
+pub use options::{AutoGrowthConfig, AutoGrowthOptions, AutoGrowthOptionsError};
+
+use crate::base::memory::Span;
+use crate::base::units::round_up;
+use crate::policy::best_fit::BestFit;
+use crate::policy::region_table::{RegionTable, TableRegion};
+use crate::policy::{Inconsistent, Moment, Need, NotAdded, NotLive, Piece, Place, Policy};
+use block::{Block, Blocks, NONE, State};
+
+/// A pool that places as Paddle's auto-growth allocator.
+///
+/// ```
+/// use std::sync::Arc;
+/// use bfc_core::{AddressOnlyMemory, Allocation, Allocator, AutoGrowthAllocator, AutoGrowthConfig, Bytes, Request};
+/// let config = AutoGrowthConfig::gpu(Bytes::gib(80));
+/// let pool = Arc::new(AutoGrowthAllocator::new("gpu", Arc::new(AddressOnlyMemory::new()), config));
+/// let allocator: Arc<dyn Allocator> = pool.clone();
+/// let blocks = [1000, 5000].map(|bytes| Allocation::new(&allocator, &Request::new(bytes)));
+/// assert_eq!(pool.regions().iter().map(|region| region.bytes).collect::<Vec<_>>(), [1024, 5120]);
+/// # for block in blocks { block?; }
+/// # Ok::<(), bfc_core::AllocError>(())
+/// ```
+pub type AutoGrowthAllocator = crate::pool::PolicyAllocator<AutoGrowth>;
+
+/// The policy's name.
+const NAME: &str = "auto-growth";
+
+/// Placement as Paddle's auto-growth best fit.
+///
+/// A block is taken from the upper end of the smallest free block that fits; the rest stays free at the lower end. A
+/// freed block joins the free ones before and after it in its region. Regions without a live block go back to the source
+/// on demand, and if the options say so at every free or before each growth.
+///
+/// Source: `AutoGrowthBestFitAllocator` in Paddle's memory/allocation. Beyond it, requests have alignments: what is left
+/// over above an aligned block stays free.
+///
+/// ```
+/// use bfc_core::{AutoGrowth, AutoGrowthOptions, Need, Policy, Span};
+/// let mut policy = AutoGrowth::new(AutoGrowthOptions::gpu());
+/// assert_eq!(policy.region_bytes(1024, 1 << 20), 1024);
+/// policy.add_region(Span { address: 0, bytes: 4096 }, false)?;
+/// let place = policy.place(&Need::new(1000)).expect("there is room");
+/// assert_eq!((place.address, place.bytes), (3072, 1024));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct AutoGrowth {
+    options: AutoGrowthOptions,
+    blocks: Blocks,
+    free: BestFit,
+    regions: RegionTable,
+    free_bytes: u64,
+    /// Regions that could be given back: so that a free that leaves none need not look for one.
+    idle_regions: usize,
+}
+
+impl AutoGrowth {
+    /// An allocator without memory.
+    #[must_use]
+    pub fn new(options: AutoGrowthOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
+    /// How it behaves.
+    #[must_use]
+    pub const fn options(&self) -> &AutoGrowthOptions {
+        &self.options
+    }
+
+    /// The best fit, and where in it the block starts: as high as the alignment lets it.
+    fn find(&self, rounded: u64, alignment: u64) -> Option<(u32, u64)> {
+        self.free.at_least(rounded).find_map(|piece| {
+            let highest = piece.address + (piece.bytes - rounded);
+            let start = highest & !(alignment - 1);
+            (start >= piece.address).then_some((piece.slot, start))
+        })
+    }
+
+    /// Cuts `rounded` bytes from `start` on out of a free block.
+    fn carve(&mut self, slot: u32, start: u64, rounded: u64) -> Place {
+        let whole = self.blocks[slot];
+        let (before, behind) = (start - whole.address, whole.end() - start - rounded);
+        self.free.remove(whole.as_free(slot));
+        self.idle_regions -= usize::from(whole.is_idle_region());
+
+        let mut live = Block { state: State::Live, address: start, bytes: rounded, ..whole };
+        let mut live_slot = slot;
+        if before > 0 {
+            live.prev = slot;
+            live_slot = self.blocks.insert(live);
+            let rest = Block { bytes: before, next: live_slot, ..whole };
+            self.blocks[slot] = rest;
+            self.free.insert(rest.as_free(slot));
+        }
+        if behind > 0 {
+            let rest = Block { address: start + rounded, bytes: behind, prev: live_slot, ..whole };
+            live.next = self.blocks.insert(rest);
+            self.free.insert(rest.as_free(live.next));
+            self.link_back(whole.next, live.next);
+        } else {
+            self.link_back(whole.next, live_slot);
+        }
+        self.blocks[live_slot] = live;
+        self.free_bytes -= rounded;
+        Place { address: start, bytes: rounded, slot: live_slot }
+    }
+
+    /// Says to `slot` that `prev` comes before it.
+    fn link_back(&mut self, slot: u32, prev: u32) {
+        if slot != NONE {
+            self.blocks[slot].prev = prev;
+        }
+    }
+
+    /// Takes a neighbour out of the order of best fit if it is free.
+    fn take_free(&mut self, slot: u32) -> Option<Block> {
+        let neighbour =
+            (slot != NONE).then(|| self.blocks[slot]).filter(|block| block.state == State::Free)?;
+        self.free.remove(neighbour.as_free(slot));
+        Some(neighbour)
+    }
+
+    /// Joins a freed block with the free ones before and after it. The lowest keeps its slot.
+    fn join(&mut self, slot: u32) {
+        let (mut slot, mut block) = (slot, self.blocks[slot]);
+        block.state = State::Free;
+        if let Some(prev) = self.take_free(block.prev) {
+            self.blocks.remove(slot);
+            slot = block.prev;
+            block = Block { bytes: prev.bytes + block.bytes, next: block.next, ..prev };
+        }
+        if let Some(next) = self.take_free(block.next) {
+            self.blocks.remove(block.next);
+            block.bytes += next.bytes;
+            block.next = next.next;
+        }
+        self.link_back(block.next, slot);
+        self.blocks[slot] = block;
+        self.free.insert(block.as_free(slot));
+        self.idle_regions += usize::from(block.is_idle_region());
+    }
+
+    fn is_idle(&self, region: &TableRegion) -> bool {
+        self.blocks[region.first].is_idle_region()
+    }
+}
+
+impl Policy for AutoGrowth {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    /// The bytes and the padding, in multiples of the options' alignment.
+    fn rounded(&self, bytes: u64, alignment: u64) -> Option<u64> {
+        let step = self.options.alignment().0;
+        let rounded = round_up(bytes.max(1).checked_add(self.options.padding())?, step)?;
+        let sound = alignment.is_power_of_two() && rounded.checked_add(alignment).is_some();
+        sound.then_some(rounded)
+    }
+
+    /// The upper end of the lowest of the smallest blocks that fit. Which end of the space is asked for means nothing
+    /// here.
+    fn place(&mut self, need: &Need) -> Option<Place> {
+        let rounded = self.rounded(need.bytes, need.alignment)?;
+        if !self.blocks.has_room_for(2) {
+            return None;
+        }
+        let (slot, start) = self.find(rounded, need.alignment)?;
+        Some(self.carve(slot, start, rounded))
+    }
+
+    fn placed(&self, slot: u32) -> Option<Place> {
+        self.blocks.live(slot).map(|block| Place { address: block.address, bytes: block.bytes, slot })
+    }
+
+    fn free(&mut self, slot: u32, _freed_at: u64) -> Result<(), NotLive> {
+        let block = self.blocks.live(slot).ok_or(NotLive { slot })?;
+        self.free_bytes += block.bytes;
+        self.join(slot);
+        Ok(())
+    }
+
+    /// Adds a region. It is never joined with others: it goes back to the source as it came.
+    fn add_region(&mut self, span: Span, _join: bool) -> Result<(), NotAdded> {
+        let index = self.regions.room_for(span)?;
+        if !self.blocks.has_room_for(1) {
+            return Err(NotAdded::Full);
+        }
+        let Span { address, bytes } = span;
+        let block = Block { state: State::Free, address, bytes, prev: NONE, next: NONE };
+        let first = self.blocks.insert(block);
+        self.regions.insert(index, TableRegion { span, first });
+        self.free.insert(block.as_free(first));
+        self.free_bytes += bytes;
+        self.idle_regions += 1;
+        Ok(())
+    }
+
+    fn idle_bytes(&self) -> u64 {
+        let idle = self.regions.as_slice().iter().filter(|region| self.is_idle(region));
+        idle.map(|region| region.span.bytes).sum()
+    }
+
+    fn take_idle_region(&mut self, at_most: u64) -> Option<Span> {
+        if self.idle_regions == 0 {
+            return None;
+        }
+        let small = |region: &TableRegion| region.span.bytes <= at_most;
+        let mut regions = self.regions.as_slice().iter();
+        let index = regions.position(|region| small(region) && self.is_idle(region))?;
+        let TableRegion { span, first } = self.regions.remove(index);
+        self.free.remove(self.blocks[first].as_free(first));
+        self.blocks.remove(first);
+        self.free_bytes -= span.bytes;
+        self.idle_regions -= 1;
+        Some(span)
+    }
+
+    /// Any idle region, at the moments at which the options say.
+    fn take_unwanted_region(&mut self, moment: Moment) -> Option<Span> {
+        let frees = match moment {
+            Moment::AfterFree => self.options.free_idle_chunks,
+            Moment::BeforeGrowth => self.options.free_before_growth,
+        };
+        if frees { self.take_idle_region(u64::MAX) } else { None }
+    }
+
+    fn wants_no_idle_to_grow(&self) -> bool {
+        self.options.free_before_growth
+    }
+
+    fn regions(&self) -> Vec<Span> {
+        self.regions.spans()
+    }
+
+    fn reserved_bytes(&self) -> u64 {
+        self.regions.bytes()
+    }
+
+    fn free_bytes(&self, _freed_before: Option<u64>) -> u64 {
+        self.free_bytes
+    }
+
+    fn largest_free_bytes(&self) -> u64 {
+        self.free.largest_bytes()
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Piece)) {
+        for (index, region) in self.regions.as_slice().iter().enumerate() {
+            let mut slot = region.first;
+            while slot != NONE {
+                let Block { state, address, bytes, next, .. } = self.blocks[slot];
+                visit(Piece::new(index, Span { address, bytes }, (state == State::Live).then_some(slot)));
+                slot = next;
+            }
+        }
+    }
+
+    /// The rounded size, or the options' chunk size if that is more. `planned` means nothing here.
+    fn region_bytes(&self, rounded: u64, _planned: u64) -> u64 {
+        rounded.max(self.options.chunk_size().0)
+    }
+
+    fn check(&self) -> Result<(), Inconsistent> {
+        check::check(self)
+    }
+
+    fn boxed_clone(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+}

@@ -1,0 +1,173 @@
+//! The sizes of an auto-growth allocator.
+
+use super::AutoGrowth;
+use crate::base::units::{Bytes, KIB, round_up};
+use crate::pool::{ConfiguredPolicy, PoolConfig};
+
+/// How an [`AutoGrowth`](super::AutoGrowth) allocator behaves.
+///
+/// ```
+/// use bfc_core::{AutoGrowthOptions, Bytes};
+/// let options = AutoGrowthOptions::gpu().with_chunk_size(Bytes::mib(64));
+/// assert_eq!(options.alignment(), Bytes(256));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AutoGrowthOptions {
+    alignment: u64,
+    chunk_size: u64,
+    padding: u64,
+    pub(super) free_idle_chunks: bool,
+    pub(super) free_before_growth: bool,
+}
+
+/// A step that requests cannot be rounded to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an alignment of {bytes} bytes: expected a power of two")]
+pub struct AutoGrowthOptionsError {
+    /// The alignment given.
+    pub bytes: u64,
+}
+
+impl Default for AutoGrowthOptions {
+    /// [`AutoGrowthOptions::gpu`].
+    fn default() -> Self {
+        Self::gpu()
+    }
+}
+
+impl AutoGrowthOptions {
+    /// Requests in multiples of `alignment`, each region as large as the request that it is taken for. Addresses are
+    /// multiples of it too if those of the regions are; what a request needs beyond that, it says itself.
+    ///
+    /// # Errors
+    /// If the alignment is not a power of two.
+    pub const fn new(alignment: Bytes) -> Result<Self, AutoGrowthOptionsError> {
+        if alignment.0.is_power_of_two() {
+            Ok(Self::aligned(alignment.0))
+        } else {
+            Err(AutoGrowthOptionsError { bytes: alignment.0 })
+        }
+    }
+
+    const fn aligned(alignment: u64) -> Self {
+        Self { alignment, chunk_size: 0, padding: 0, free_idle_chunks: false, free_before_growth: false }
+    }
+
+    /// For a device's memory: multiples of 256 bytes, the smallest chunk that [`BuddyOptions`](crate::BuddyOptions) has
+    /// for it too.
+    #[must_use]
+    pub const fn gpu() -> Self {
+        Self::aligned(256)
+    }
+
+    /// For a machine's memory: multiples of 4 KiB.
+    #[must_use]
+    pub const fn cpu() -> Self {
+        Self::aligned(4 * KIB)
+    }
+
+    /// For page-locked memory: multiples of 64 KiB.
+    #[must_use]
+    pub const fn pinned() -> Self {
+        Self::aligned(64 * KIB)
+    }
+
+    /// Regions of at least this size, rounded up to the alignment.
+    #[must_use]
+    pub const fn with_chunk_size(mut self, bytes: Bytes) -> Self {
+        self.chunk_size = match round_up(bytes.0, self.alignment) {
+            Some(bytes) => bytes,
+            None => bytes.0,
+        };
+        self
+    }
+
+    /// Adds `padding` bytes to every request before it is rounded up.
+    #[must_use]
+    pub const fn with_padding(mut self, padding: Bytes) -> Self {
+        self.padding = padding.0;
+        self
+    }
+
+    /// Whether idle regions go back to the source at every free.
+    #[must_use]
+    pub const fn with_free_idle_chunks(mut self, free: bool) -> Self {
+        self.free_idle_chunks = free;
+        self
+    }
+
+    /// Whether idle regions go back to the source before more is asked of it: less is held, more calls are made.
+    #[must_use]
+    pub const fn with_free_before_growth(mut self, free: bool) -> Self {
+        self.free_before_growth = free;
+        self
+    }
+
+    /// Requests are rounded up to multiples of this.
+    #[must_use]
+    pub const fn alignment(&self) -> Bytes {
+        Bytes(self.alignment)
+    }
+
+    /// Regions are at least as large.
+    #[must_use]
+    pub const fn chunk_size(&self) -> Bytes {
+        Bytes(self.chunk_size)
+    }
+
+    /// Bytes added to each request.
+    pub(super) const fn padding(&self) -> u64 {
+        self.padding
+    }
+}
+
+// SAFETY: the blocks of a region cover it without overlap, a block is one place at a time, cut at the alignment asked
+// for, and a region goes only as one free block: rules of `auto_growth/check.rs`, checked by the tests after every step.
+unsafe impl ConfiguredPolicy for AutoGrowth {
+    type Options = AutoGrowthOptions;
+
+    fn configured(options: &AutoGrowthOptions) -> Self {
+        Self::new(*options)
+    }
+}
+
+/// How an [`AutoGrowthAllocator`](super::AutoGrowthAllocator) behaves. What it says of growth means nothing here: the
+/// options say how large regions are.
+pub type AutoGrowthConfig = PoolConfig<AutoGrowthOptions>;
+
+impl AutoGrowthConfig {
+    /// Over the memory of a machine with `physical` bytes.
+    #[must_use]
+    pub const fn cpu(physical: Bytes) -> Self {
+        Self::with_options(physical, AutoGrowthOptions::cpu())
+    }
+
+    /// Over page-locked memory of a machine with `physical` bytes, half of which may be locked.
+    #[must_use]
+    pub const fn pinned(physical: Bytes) -> Self {
+        Self::with_options(Bytes(physical.0 / 2), AutoGrowthOptions::pinned())
+    }
+
+    /// Over a device's memory, of which `available` bytes are free.
+    #[must_use]
+    pub const fn gpu(available: Bytes) -> Self {
+        Self::with_options(available, AutoGrowthOptions::gpu())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alignments_are_powers_of_two_and_chunk_sizes_multiples_of_them() {
+        for bytes in [0, 3, 257, u64::MAX] {
+            assert_eq!(AutoGrowthOptions::new(Bytes(bytes)), Err(AutoGrowthOptionsError { bytes }));
+        }
+        let chunk = |bytes| AutoGrowthOptions::cpu().with_chunk_size(Bytes(bytes)).chunk_size().0;
+        assert_eq!([0, 1, 4096, 4097, u64::MAX].map(chunk), [0, 4096, 4096, 8192, u64::MAX]);
+        let alignments = [AutoGrowthOptions::gpu(), AutoGrowthOptions::cpu(), AutoGrowthOptions::pinned()];
+        assert_eq!(alignments.map(|options| options.alignment().0), [256, 4 * KIB, 64 * KIB]);
+        assert_eq!(AutoGrowthOptions::default(), AutoGrowthOptions::new(Bytes(256)).unwrap());
+    }
+}

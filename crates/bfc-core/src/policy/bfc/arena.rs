@@ -1,0 +1,257 @@
+//! The pure algorithm: best fit with coalescing over addresses that are plain numbers.
+
+mod coalesce;
+mod deferred;
+mod ends;
+mod search;
+mod supply;
+
+use super::bins::{Bins, SizeClass};
+use super::chunk::{Chunk, ChunkId, GRANULE, Slab, State};
+use super::options::{BfcOptions, CutRule, JoinRule, SplitRule};
+use super::partition::Partition;
+use super::pending::PendingFrees;
+use super::recent::{self, RecentFrees};
+use super::region::{AllocationRegion, Regions};
+use super::two_ends::Ends;
+use crate::base::memory::Span;
+use crate::policy::{End, Inconsistent, Need, NotAdded, NotLive, Piece, Place, Policy, round_to_granule};
+
+pub(super) use search::Fit;
+
+/// The smallest block that is called large, in bytes: small ones, of which each size has a [class](super::bins) of its own, are not,
+/// however small all others are. The smallest pools of recorded runs are the same for any such bound up to a mebibyte.
+const LARGE_AT_LEAST: u64 = (16 << 10) + GRANULE;
+
+/// Best fit with coalescing: cuts regions into chunks, hands out the smallest free chunk that fits, the lowest among
+/// equals, and joins free neighbours, at once or when [nothing else](JoinRule::Deferred) serves a request.
+///
+/// Its rules stand in `bfc/invariants.rs`, each as a sentence.
+#[derive(Clone, Debug)]
+pub struct Bfc {
+    pub(super) chunks: Slab,
+    pub(super) bins: Bins,
+    pub(super) regions: Regions,
+    /// Chunks freed at a count that the frontier had not passed.
+    pub(super) pending: PendingFrees,
+    /// The blocks freed last that are not joined yet.
+    pub(super) recent: RecentFrees,
+    /// Blocks up to this many bytes are joined later; 0 if all are joined at once.
+    deferred_up_to: u64,
+    /// Bytes of all regions.
+    pub(super) reserved: u64,
+    split: SplitRule,
+    /// Blocks from this many bytes on are cut from the high end: half of the largest, but none of the small ones; or more than there can be.
+    large_from: u64,
+    /// The free chunks of a space with two ends. The bins then stay empty, so that a search in a space with one end,
+    /// which finds something in them, need not ask which it is.
+    pub(super) partition: Option<Box<Partition>>,
+}
+
+impl Default for Bfc {
+    fn default() -> Self {
+        Self::new(BfcOptions::default())
+    }
+}
+
+impl Bfc {
+    /// A policy without any region.
+    #[must_use]
+    pub fn new(options: BfcOptions) -> Self {
+        let partition = match options.ends {
+            Ends::One => None,
+            Ends::Two { lower, upper } => Some(Box::new(Partition::new(lower, upper))),
+        };
+        // At two ends, whose a free chunk is depends on what lies beside it.
+        let deferred = options.join == JoinRule::Deferred && partition.is_none();
+        Self {
+            chunks: Slab::new(),
+            bins: Bins::default(),
+            regions: Regions::default(),
+            pending: PendingFrees::new(),
+            recent: RecentFrees::default(),
+            deferred_up_to: if deferred { recent::LARGEST } else { 0 },
+            reserved: 0,
+            split: options.split,
+            large_from: if options.cut == CutRule::LargeHigh { LARGE_AT_LEAST } else { u64::MAX },
+            partition,
+        }
+    }
+
+    /// The chunks of a region in the order of their addresses.
+    pub(super) fn chunks_of(&self, region: &AllocationRegion) -> impl Iterator<Item = ChunkId> + '_ {
+        let border = region.border;
+        let some = move |id: ChunkId| (id != border).then_some(id);
+        std::iter::successors(some(self.chunks[border].next), move |&id| some(self.chunks[id].next))
+    }
+
+    /// Where a chunk in use is.
+    #[inline(always)]
+    pub(super) fn place_of(&self, id: ChunkId) -> Place {
+        let Chunk { address, bytes, .. } = self.chunks[id];
+        Place { address, bytes, slot: id.0 }
+    }
+
+    /// Puts a free chunk where the search will find it.
+    fn bin(&mut self, id: ChunkId) {
+        if let Some(partition) = &mut self.partition {
+            return partition.insert(&mut self.chunks, id);
+        }
+        let class = SizeClass::of(self.chunks[id].bytes);
+        self.bins.insert(&mut self.chunks, id, class);
+    }
+
+    /// Takes a free chunk out of where the search finds it.
+    fn unbin(&mut self, id: ChunkId) {
+        if let Some(partition) = &mut self.partition {
+            return partition.remove(&mut self.chunks, id);
+        }
+        let class = SizeClass::of(self.chunks[id].bytes);
+        self.bins.remove(&mut self.chunks, id, class);
+    }
+
+    /// Bytes of the free chunks that this is true of.
+    fn sum_of_free(&self, counts: impl Fn(ChunkId) -> bool) -> u64 {
+        let free = self.chunks.chunks().filter(|(_, chunk)| chunk.is_free());
+        free.filter(|(id, _)| counts(*id)).map(|(_, chunk)| chunk.bytes).sum()
+    }
+}
+
+impl Policy for Bfc {
+    fn name(&self) -> &'static str {
+        "bfc"
+    }
+
+    #[inline]
+    fn rounded(&self, bytes: u64, alignment: u64) -> Option<u64> {
+        round_to_granule(bytes, alignment, GRANULE)
+    }
+
+    #[inline(always)]
+    fn place(&mut self, need: &Need) -> Option<Place> {
+        if let Some(rounded) = Fit::plain(need) {
+            if let Some(place) = self.take_recent(rounded) {
+                return Some(place);
+            }
+            if let Some(place) = self.take_plain(rounded) {
+                return Some(place);
+            }
+        }
+        // A copy, so that the need itself stays in registers. So does the place, which such a call would write to memory.
+        let need = *need;
+        self.take_otherwise(&need).map(|id| self.place_of(id))
+    }
+
+    #[inline]
+    fn placed(&self, slot: u32) -> Option<Place> {
+        let chunk = self.chunks.live(ChunkId(slot))?;
+        Some(Place { address: chunk.address, bytes: chunk.bytes, slot })
+    }
+
+    #[inline(always)]
+    fn free(&mut self, slot: u32, freed_at: u64) -> Result<(), NotLive> {
+        let id = ChunkId(slot);
+        let Some(&Chunk { bytes, .. }) = self.chunks.live(id) else { return Err(NotLive { slot }) };
+        if freed_at > 0 {
+            self.hold(id, freed_at);
+        } else if let Some(id) = self.defer(id, bytes) {
+            self.join_and_bin(id);
+        }
+        Ok(())
+    }
+
+    fn add_region(&mut self, span: Span, join: bool) -> Result<(), NotAdded> {
+        self.add(span, join)
+    }
+
+    fn idle_bytes(&self) -> u64 {
+        let idle = self.regions.as_slice().iter().filter(|region| self.is_idle(region));
+        idle.map(|region| region.span.bytes).sum()
+    }
+
+    fn take_idle_region(&mut self, at_most: u64) -> Option<Span> {
+        self.take_idle(at_most)
+    }
+
+    fn tail(&self) -> Option<Span> {
+        self.last_tail()
+    }
+
+    fn cut_tail(&mut self, bytes: u64) -> Option<Span> {
+        self.cut_last(bytes)
+    }
+
+    fn regions(&self) -> Vec<Span> {
+        self.regions.as_slice().iter().map(|region| region.span).collect()
+    }
+
+    fn reserved_bytes(&self) -> u64 {
+        self.reserved
+    }
+
+    fn free_bytes(&self, freed_before: Option<u64>) -> u64 {
+        let before = freed_before.unwrap_or(u64::MAX);
+        self.sum_of_free(|id| self.chunks.freed_at(id) <= before)
+    }
+
+    fn largest_free_bytes(&self) -> u64 {
+        self.largest_free_at(End::Lower).max(self.largest_free_at(End::Upper))
+    }
+
+    fn largest_free_at(&self, end: End) -> u64 {
+        match &self.partition {
+            Some(partition) => partition.largest(&self.chunks, end),
+            None => self.bins.largest(&self.chunks).max(self.largest_recent()),
+        }
+    }
+
+    fn free_bytes_kept_from(&self, end: End) -> u64 {
+        if self.partition.is_none() {
+            return 0;
+        }
+        self.sum_of_free(|id| self.chunks[id].side.end().is_some_and(|owner| owner != end))
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Piece)) {
+        for (index, region) in self.regions.as_slice().iter().enumerate() {
+            for (id, span) in self.spans_of(region) {
+                let chunk = &self.chunks[id];
+                let slot = (chunk.state == State::Live).then_some(id.0);
+                let (freed_at, end) = (self.chunks.freed_at(id), chunk.side.end());
+                visit(Piece { freed_at, end, ..Piece::new(index, span, slot) });
+            }
+        }
+    }
+
+    /// With two ends, what caches keep would move the blocks of both.
+    fn allows_caches(&self) -> bool {
+        self.partition.is_none()
+    }
+
+    fn knows_counts(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn merge_ripe(&mut self, frontier: u64) {
+        if self.pending.may_have_ripe(frontier) {
+            self.merge_below(frontier);
+        }
+    }
+
+    fn merge_until_fit(&mut self, need: &Need) -> bool {
+        Fit::of(need).is_some_and(|fit| self.merge_until(&fit, need.end))
+    }
+
+    fn has_pending(&self) -> bool {
+        self.pending.iter().any(|free| self.is_pending(free))
+    }
+
+    fn check(&self) -> Result<(), Inconsistent> {
+        self.check_rules()
+    }
+
+    fn boxed_clone(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+}

@@ -1,0 +1,80 @@
+//! Joining that is put off: see the [blocks freed last](super::super::recent).
+
+use super::super::chunk::{Chunk, ChunkId, State};
+use super::super::region::AllocationRegion;
+use super::Bfc;
+use crate::base::memory::Span;
+use crate::policy::Place;
+
+impl Bfc {
+    /// Takes a block that was just freed and is exactly as long as that; otherwise joins all of them, and a search finds
+    /// everything where it belongs.
+    #[inline(always)]
+    pub(super) fn take_recent(&mut self, rounded: u64) -> Option<Place> {
+        if self.recent.is_empty() {
+            return None;
+        }
+        let Some(id) = self.recent.take(rounded) else {
+            self.join_recent();
+            return None;
+        };
+        let chunk = &mut self.chunks[id];
+        chunk.state = State::Live;
+        Some(Place { address: chunk.address, bytes: rounded, slot: id.0 })
+    }
+
+    /// Leaves a block of so many bytes that becomes free as it is, if it is small; the one that is to be joined now, if any.
+    #[inline(always)]
+    pub(super) fn defer(&mut self, id: ChunkId, bytes: u64) -> Option<ChunkId> {
+        if bytes > self.deferred_up_to {
+            return Some(id);
+        }
+        self.chunks[id].state = State::Recent;
+        self.recent.push(id, bytes)
+    }
+
+    /// Joins all that was put off.
+    #[inline(never)]
+    pub(super) fn join_recent(&mut self) {
+        while let Some(id) = self.recent.pop() {
+            self.join_and_bin(id);
+        }
+    }
+
+    /// Where a chunk that is free for anyone will lie once it is joined with all such neighbours.
+    pub(super) fn once_joined(&self, id: ChunkId) -> Span {
+        let beside = |id: ChunkId| self.chunks[id].is_free_for_anyone().then_some(id);
+        let (mut first, mut last) = (id, id);
+        while let Some(prev) = beside(self.chunks[first].prev) {
+            first = prev;
+        }
+        while let Some(next) = beside(self.chunks[last].next) {
+            last = next;
+        }
+        let address = self.chunks[first].address;
+        Span { address, bytes: self.chunks[last].end().wrapping_sub(address) }
+    }
+
+    /// The size of the largest of those that have yet to be joined, once they are; or 0.
+    pub(super) fn largest_recent(&self) -> u64 {
+        self.recent.iter().map(|(id, _)| self.once_joined(id).bytes).max().unwrap_or(0)
+    }
+
+    /// The chunks of a region in the order of their addresses, those that are free for anyone and not joined yet as one.
+    /// Tells the first chunk of each.
+    pub(super) fn spans_of(&self, region: &AllocationRegion) -> impl Iterator<Item = (ChunkId, Span)> + '_ {
+        let mut rest = self.chunks_of(region).peekable();
+        std::iter::from_fn(move || {
+            let id = rest.next()?;
+            let Chunk { address, bytes, .. } = self.chunks[id];
+            let mut span = Span { address, bytes };
+            let joins = |id: &ChunkId| self.chunks[*id].is_free_for_anyone();
+            while joins(&id)
+                && let Some(next) = rest.next_if(joins)
+            {
+                span.bytes += self.chunks[next].bytes;
+            }
+            Some((id, span))
+        })
+    }
+}

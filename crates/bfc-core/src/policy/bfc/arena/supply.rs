@@ -1,0 +1,130 @@
+//! Regions in and out.
+
+use super::super::chunk::{Chunk, ChunkId, GRANULE, Side, State, whole_granules};
+use super::super::region::AllocationRegion;
+use super::Bfc;
+use crate::base::memory::Span;
+use crate::policy::NotAdded;
+
+impl Bfc {
+    /// Adds a region, free throughout. With `join` it becomes one with the regions it touches, below and above
+    /// (upstream: only below), so that free chunks join across the seam. Not with two ends, of which the seam would be one.
+    pub(super) fn add(&mut self, span: Span, join: bool) -> Result<(), NotAdded> {
+        let bytes = whole_granules(span.bytes);
+        if bytes == 0 || !span.address.is_multiple_of(GRANULE) {
+            return Err(NotAdded::Bad);
+        }
+        let place = self.regions.place(span, join && self.partition.is_none()).ok_or(NotAdded::Bad)?;
+        // One for the chunk and one for the border.
+        if !self.chunks.has_room_for(2) {
+            return Err(NotAdded::Full);
+        }
+        let alone = (ChunkId::NONE, ChunkId::NONE);
+        let id = self.chunks.insert(span.address, bytes, alone, State::Free);
+        self.chunks[id].side = Side::Gap;
+        if place.joins_below {
+            let below = self.regions.get_mut(place.index - 1);
+            below.span.bytes += span.bytes;
+            let border = below.border;
+            self.link_in(self.chunks[border].prev, id, border);
+            if place.joins_above {
+                let above = self.regions.remove(place.index);
+                self.regions.get_mut(place.index - 1).span.bytes += above.span.bytes;
+                self.splice(border, above.border);
+            }
+        } else if place.joins_above {
+            let above = self.regions.get_mut(place.index);
+            above.span = Span { address: span.address, bytes: span.bytes + above.span.bytes };
+            let border = above.border;
+            self.link_in(border, id, self.chunks[border].next);
+        } else {
+            let border = self.chunks.insert_border();
+            self.chunks[border].side = Side::Gap;
+            self.regions.insert(place.index, AllocationRegion { span, border });
+            self.link_in(border, id, border);
+        }
+        self.reserved += span.bytes;
+        self.join_and_bin(id);
+        Ok(())
+    }
+
+    /// Forgets one region of at most so many bytes that could be given back: it is the caller's from now on.
+    pub(super) fn take_idle(&mut self, at_most: u64) -> Option<Span> {
+        let fits = |region: &AllocationRegion| region.span.bytes <= at_most && self.is_idle(region);
+        let index = self.regions.as_slice().iter().position(fits)?;
+        self.join_recent();
+        self.take_region(index)
+    }
+
+    /// Forgets a region that is one free chunk.
+    fn take_region(&mut self, index: usize) -> Option<Span> {
+        let region = self.regions.remove(index);
+        let chunk = self.chunks[region.border].next;
+        self.unbin(chunk);
+        self.chunks.remove(chunk);
+        self.chunks.remove(region.border);
+        self.reserved -= region.span.bytes;
+        Some(region.span)
+    }
+
+    /// The free chunk at the end of the last region, if anyone may use it, or else nothing at that end.
+    pub(super) fn last_tail(&self) -> Option<Span> {
+        let region = self.regions.as_slice().last().filter(|_| self.partition.is_none())?;
+        let (end, last) = (region.span.end()?, self.chunks[region.border].prev);
+        // A tail that is not whole granules is never joined over.
+        let joins = region.usable() == region.span.bytes && self.chunks[last].is_free_for_anyone();
+        let bytes = if joins { self.once_joined(last).bytes } else { 0 };
+        Some(Span { address: end - bytes, bytes })
+    }
+
+    /// Forgets so many bytes at the end of the last region, if anyone may use them: they are the caller's from now on.
+    pub(super) fn cut_last(&mut self, bytes: u64) -> Option<Span> {
+        let tail = self
+            .last_tail()
+            .filter(|tail| 0 < bytes && bytes <= tail.bytes && bytes.is_multiple_of(GRANULE))?;
+        self.join_recent();
+        let index = self.regions.as_slice().len() - 1;
+        let (span, border) = (self.regions.as_slice()[index].span, self.regions.as_slice()[index].border);
+        if bytes == span.bytes {
+            return self.take_region(index);
+        }
+        let last = self.chunks[border].prev;
+        self.unbin(last);
+        if bytes == tail.bytes {
+            self.link(self.chunks[last].prev, border);
+            self.chunks.remove(last);
+        } else {
+            self.chunks[last].bytes -= bytes;
+            self.bin(last);
+        }
+        self.regions.get_mut(index).span.bytes -= bytes;
+        self.reserved -= bytes;
+        Some(Span { address: span.address + span.bytes - bytes, bytes })
+    }
+
+    /// Whether a region is one free chunk that anyone may use. A region with frees that the frontier has not passed is
+    /// not idle: a device may still work on it (upstream gives it back).
+    pub(super) fn is_idle(&self, region: &AllocationRegion) -> bool {
+        let first = self.chunks[region.border].next;
+        self.chunks[first].is_free_for_anyone() && self.once_joined(first).bytes == region.usable()
+    }
+
+    /// Puts a chunk between two neighbours.
+    fn link_in(&mut self, before: ChunkId, id: ChunkId, after: ChunkId) {
+        self.link(before, id);
+        self.link(id, after);
+    }
+
+    /// Puts all chunks of the ring closed by `gone` at the end of that closed by `border`, and gives up `gone`.
+    fn splice(&mut self, border: ChunkId, gone: ChunkId) {
+        let Chunk { prev: last, next: first, .. } = self.chunks[gone];
+        self.link(self.chunks[border].prev, first);
+        self.link(last, border);
+        self.chunks.remove(gone);
+    }
+
+    fn link(&mut self, before: ChunkId, after: ChunkId) {
+        self.chunks[before].next = after;
+        self.chunks[after].prev = before;
+    }
+}

@@ -1,0 +1,377 @@
+//! Paddle's buddy allocator, as a policy: best fit over large regions, split and joined with the neighbours, and regions
+//! of their own for huge requests. Not the binary buddy system of textbooks: any neighbour joins any other.
+
+mod check;
+mod descriptor;
+mod join;
+mod options;
+
+use std::collections::BTreeSet;
+
+pub use options::{BuddyConfig, BuddyOptions, BuddyOptionsError};
+
+use crate::base::memory::Span;
+use crate::base::units::round_up;
+use crate::policy::best_fit::{BestFit, FreePiece};
+use crate::policy::region_table::{RegionTable, TableRegion};
+use crate::policy::{Inconsistent, Moment, Need, NotAdded, NotLive, Piece, Place, Policy};
+use descriptor::{Descriptor, Descriptors, Kind, NONE, Overwritten};
+
+/// A pool that places as Paddle's buddy allocator.
+///
+/// ```
+/// use std::sync::Arc;
+/// use bfc_core::{Allocation, Allocator, BuddyAllocator, BuddyConfig, Bytes, HostMemory, Request};
+/// let config = BuddyConfig::cpu(Bytes::gib(1));
+/// let pool: Arc<dyn Allocator> = Arc::new(BuddyAllocator::new("cpu", Arc::new(HostMemory::new()), config));
+/// let block = Allocation::new(&pool, &Request::new(1000))?;
+/// assert_eq!((pool.stats().bytes_in_use, pool.stats().bytes_reserved), (4 << 10, 32 << 20));
+/// // What is larger than a 32nd of the memory comes straight from the system, and goes straight back.
+/// drop(Allocation::new(&pool, &Request::new(40 << 20))?);
+/// assert_eq!((pool.stats().peak_bytes_reserved, pool.stats().bytes_reserved), (72 << 20, 32 << 20));
+/// # Ok::<(), bfc_core::AllocError>(())
+/// ```
+pub type BuddyAllocator = crate::pool::PolicyAllocator<Buddy>;
+
+/// The policy's name.
+const NAME: &str = "buddy";
+
+/// Placement as Paddle's buddy allocator.
+///
+/// Source: `BuddyAllocator` in Paddle's memory/allocation; its choice of a chunk, its rounding, its splits and the sizes
+/// of its regions are the same. What differs:
+///
+/// * Descriptors lie in a table beside the memory, so the policy serves memory that the host cannot touch and a block
+///   starts where its chunk does. By default no request pays for them; [`BuddyOptions::with_paddle_sizes`] restores
+///   upstream's sizes.
+/// * Requests have alignments. What is cut off before an aligned block stays free.
+/// * The order of best fit is by size, then address. Upstream's order begins with the index of the source that a chunk
+///   came from; a pool here has one source.
+/// * What a block was charged is what its free takes off, also where a rest was too small to be cut off; a region that
+///   was given back leaves no record behind (upstream's counts drift, and its records stay).
+/// * Huge blocks count as in use: by themselves in [`huge_bytes`](Buddy::huge_bytes), and apart from
+///   [`used_bytes`](Buddy::used_bytes), which are upstream's.
+///
+/// All descriptors bear guards. Once one was found overwritten, the policy places nothing more and says why by
+/// [`damage`](Policy::damage) and [`check`](Policy::check); blocks can still be freed, and all regions are still known.
+///
+/// ```
+/// use bfc_core::{Buddy, BuddyOptions, Bytes, Need, Policy, Span};
+/// let mut buddy = Buddy::new(BuddyOptions::new(Bytes(256), Bytes::mib(1))?);
+/// assert_eq!(buddy.region_bytes(1024, 0), 1 << 20);
+/// buddy.add_region(Span { address: 0, bytes: 1 << 20 }, false)?;
+/// let place = buddy.place(&Need::new(1000)).expect("there is room");
+/// assert_eq!((place.address, place.bytes), (0, 1024));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Buddy {
+    options: BuddyOptions,
+    descriptors: Descriptors,
+    free: BestFit,
+    regions: RegionTable,
+    /// Bytes of blocks from the pool.
+    used: u64,
+    /// Bytes of blocks in regions of their own.
+    huge: u64,
+    /// Where the regions start that go back as soon as they are idle.
+    own_regions: BTreeSet<u64>,
+    /// Those of them that became idle.
+    spent_regions: BTreeSet<u64>,
+    /// The first descriptor that was found overwritten.
+    damage: Option<Overwritten>,
+}
+
+/// A free piece that a need fits into, and where.
+#[derive(Clone, Copy, Debug)]
+struct Fit {
+    slot: u32,
+    piece: Descriptor,
+    start: u64,
+}
+
+impl Buddy {
+    /// An allocator without memory.
+    #[must_use]
+    pub fn new(options: BuddyOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
+    /// The sizes.
+    #[must_use]
+    pub const fn options(&self) -> &BuddyOptions {
+        &self.options
+    }
+
+    /// Bytes handed out from the pool, which regions of their own are not part of.
+    #[must_use]
+    pub const fn used_bytes(&self) -> u64 {
+        self.used
+    }
+
+    /// Bytes handed out as regions of their own.
+    #[must_use]
+    pub const fn huge_bytes(&self) -> u64 {
+        self.huge
+    }
+
+    /// Flips bits of one of the six words of a descriptor, as a stray write would: for tests. Whether there is such a
+    /// word.
+    #[doc(hidden)]
+    pub fn overwrite_descriptor(&mut self, slot: u32, word: usize, flip: u64) -> bool {
+        self.descriptors.overwrite(slot, word, flip)
+    }
+
+    const fn free_total(&self) -> u64 {
+        self.regions.bytes() - self.used - self.huge
+    }
+
+    fn note_damage(&mut self, overwritten: Overwritten) {
+        self.damage.get_or_insert(overwritten);
+    }
+
+    /// The best fit. A huge request only takes a whole region: none that the pool took for itself is as large, so it is
+    /// one that was taken for the request.
+    fn find(&self, rounded: u64, alignment: u64) -> Result<Option<Fit>, Overwritten> {
+        for FreePiece { bytes, address, slot } in self.free.at_least(rounded) {
+            let piece = self.descriptors.load(slot)?;
+            if piece.kind != Kind::Free || (piece.address, piece.bytes) != (address, bytes) {
+                return Err(Overwritten { slot });
+            }
+            let own_region = rounded <= self.options.max_chunk().0 || piece.is_whole_region();
+            let start = round_up(address, alignment).filter(|start| start - address <= bytes - rounded);
+            if let (true, Some(start)) = (own_region, start) {
+                return Ok(Some(Fit { slot, piece, start }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn try_place(&mut self, rounded: u64, alignment: u64) -> Result<Option<Place>, Overwritten> {
+        if !self.descriptors.has_room_for(2) {
+            return Ok(None);
+        }
+        let Some(fit) = self.find(rounded, alignment)? else { return Ok(None) };
+        // All that will be changed is loaded before anything is changed.
+        let right = match fit.piece.right {
+            NONE => None,
+            slot => Some((slot, self.descriptors.load(slot)?)),
+        };
+        Ok(Some(self.carve(&fit, rounded, right)))
+    }
+
+    /// Hands out `rounded` bytes of a free piece: what lies before them stays free, and so does what lies behind unless it
+    /// is too little or the region is the block's own.
+    fn carve(&mut self, fit: &Fit, rounded: u64, right: Option<(u32, Descriptor)>) -> Place {
+        let Fit { slot, piece, start } = *fit;
+        let is_huge = rounded > self.options.max_chunk().0;
+        let before = start - piece.address;
+        let behind = piece.bytes - before - rounded;
+        let cut = !is_huge && behind > self.options.overhead();
+        let bytes = if cut { rounded } else { rounded + behind };
+
+        self.free.remove(FreePiece { bytes: piece.bytes, address: piece.address, slot });
+        let kind = if is_huge { Kind::Huge } else { Kind::Live };
+        let mut block = Descriptor { kind, address: start, bytes, ..piece };
+        let mut block_slot = slot;
+        if before > 0 {
+            block.left = slot;
+            block_slot = self.descriptors.insert(&block);
+            self.descriptors.store(slot, &Descriptor { bytes: before, right: block_slot, ..piece });
+            self.free.insert(FreePiece { bytes: before, address: piece.address, slot });
+        }
+        let mut right_of_block = block_slot;
+        if cut {
+            let address = start + bytes;
+            let rest =
+                Descriptor { kind: Kind::Free, address, bytes: behind, left: block_slot, right: piece.right };
+            let rest_slot = self.descriptors.insert(&rest);
+            self.free.insert(FreePiece { bytes: behind, address, slot: rest_slot });
+            block.right = rest_slot;
+            right_of_block = rest_slot;
+        }
+        self.descriptors.store(block_slot, &block);
+        if let Some((right_slot, right)) = right.filter(|(_, right)| right.left != right_of_block) {
+            self.descriptors.store(right_slot, &Descriptor { left: right_of_block, ..right });
+        }
+
+        if is_huge {
+            self.huge += bytes;
+            self.note_own_region(start);
+        } else {
+            self.used += bytes;
+        }
+        Place { address: start, bytes, slot: block_slot }
+    }
+
+    /// The region around a huge block goes back once it is idle.
+    fn note_own_region(&mut self, address: u64) {
+        if let Some(region) = self.regions.containing(address) {
+            self.own_regions.insert(region.span.address);
+            self.spent_regions.remove(&region.span.address);
+        }
+    }
+
+    /// Whether a region is one free piece.
+    fn is_idle(&self, region: &TableRegion) -> bool {
+        let first = self.descriptors.load(region.first);
+        first.is_ok_and(|first| first.kind == Kind::Free && first.is_whole_region())
+    }
+
+    /// Forgets an idle region.
+    fn forget(&mut self, index: usize) -> Span {
+        let TableRegion { span, first } = self.regions.remove(index);
+        self.free.remove(FreePiece { bytes: span.bytes, address: span.address, slot: first });
+        self.descriptors.remove(first);
+        self.own_regions.remove(&span.address);
+        self.spent_regions.remove(&span.address);
+        span
+    }
+}
+
+impl Policy for Buddy {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    /// The bytes and what the options add to them, in whole smallest chunks.
+    fn rounded(&self, bytes: u64, alignment: u64) -> Option<u64> {
+        let min_chunk = self.options.min_chunk().0;
+        let rounded = round_up(bytes.max(1).checked_add(self.options.overhead())?, min_chunk)?;
+        let sound = alignment.is_power_of_two() && rounded.checked_add(alignment).is_some();
+        sound.then_some(rounded)
+    }
+
+    /// The lowest of the smallest chunks that fit. Which end is asked for means nothing here.
+    fn place(&mut self, need: &Need) -> Option<Place> {
+        let rounded = self.rounded(need.bytes, need.alignment)?;
+        if self.damage.is_some() {
+            return None;
+        }
+        self.try_place(rounded, need.alignment).unwrap_or_else(|overwritten| {
+            self.note_damage(overwritten);
+            None
+        })
+    }
+
+    fn placed(&self, slot: u32) -> Option<Place> {
+        let block = self.descriptors.load(slot).ok().filter(Descriptor::is_live)?;
+        Some(Place { address: block.address, bytes: block.bytes, slot })
+    }
+
+    /// Joins the block with a free neighbour above it, then with one below. Next to an overwritten descriptor it stays
+    /// apart.
+    ///
+    /// # Errors
+    /// Also if the block's descriptor was overwritten: then [`damage`](Policy::damage) says so.
+    fn free(&mut self, slot: u32, _freed_at: u64) -> Result<(), NotLive> {
+        let block = match self.descriptors.load(slot) {
+            Ok(block) if block.is_live() => block,
+            Ok(_) => return Err(NotLive { slot }),
+            Err(overwritten) => {
+                self.note_damage(overwritten);
+                return Err(NotLive { slot });
+            }
+        };
+        match block.kind {
+            Kind::Huge => self.huge -= block.bytes,
+            _ => self.used -= block.bytes,
+        }
+        let joined = self.join(slot, Descriptor { kind: Kind::Free, ..block });
+        if joined.is_whole_region() && self.own_regions.remove(&joined.address) {
+            self.spent_regions.insert(joined.address);
+        }
+        Ok(())
+    }
+
+    /// Adds a region. It is never joined with others: it goes back to the source as it came.
+    fn add_region(&mut self, span: Span, _join: bool) -> Result<(), NotAdded> {
+        let index = self.regions.room_for(span)?;
+        if !self.descriptors.has_room_for(1) {
+            return Err(NotAdded::Full);
+        }
+        let Span { address, bytes } = span;
+        let piece = Descriptor { kind: Kind::Free, address, bytes, left: NONE, right: NONE };
+        let first = self.descriptors.insert(&piece);
+        self.regions.insert(index, TableRegion { span, first });
+        self.free.insert(FreePiece { bytes, address, slot: first });
+        Ok(())
+    }
+
+    fn idle_bytes(&self) -> u64 {
+        let idle = self.regions.as_slice().iter().filter(|region| self.is_idle(region));
+        idle.map(|region| region.span.bytes).sum()
+    }
+
+    fn take_idle_region(&mut self, at_most: u64) -> Option<Span> {
+        let small = |region: &TableRegion| region.span.bytes <= at_most;
+        let mut regions = self.regions.as_slice().iter();
+        let index = regions.position(|region| small(region) && self.is_idle(region))?;
+        Some(self.forget(index))
+    }
+
+    /// A region that was taken for a huge request goes back as soon as nothing in it is in use.
+    fn take_unwanted_region(&mut self, _moment: Moment) -> Option<Span> {
+        while let Some(address) = self.spent_regions.pop_first() {
+            let index = self.regions.starting_at(address)?;
+            if self.is_idle(&self.regions.as_slice()[index]) {
+                return Some(self.forget(index));
+            }
+            // Nobody asked before it was used again.
+            self.own_regions.insert(address);
+        }
+        None
+    }
+
+    fn damage(&self) -> Option<Inconsistent> {
+        self.damage.map(check::overwritten)
+    }
+
+    fn regions(&self) -> Vec<Span> {
+        self.regions.spans()
+    }
+
+    fn reserved_bytes(&self) -> u64 {
+        self.regions.bytes()
+    }
+
+    fn free_bytes(&self, _freed_before: Option<u64>) -> u64 {
+        self.free_total()
+    }
+
+    fn largest_free_bytes(&self) -> u64 {
+        self.free.largest_bytes()
+    }
+
+    /// Shows every piece of every region, as far as descriptors lead to it that were not overwritten.
+    fn visit(&self, visit: &mut dyn FnMut(Piece)) {
+        for (index, region) in self.regions.as_slice().iter().enumerate() {
+            let mut slot = region.first;
+            while let Ok(Descriptor { address, bytes, right, kind, .. }) = self.descriptors.load(slot) {
+                let live = (kind != Kind::Free).then_some(slot);
+                visit(Piece::new(index, Span { address, bytes }, live));
+                if right == NONE {
+                    break;
+                }
+                slot = right;
+            }
+        }
+    }
+
+    /// Exactly the rounded size for a huge request; else the first refill while the pool has no memory, the later one
+    /// from then on, or the rounded size if that is more. `planned` means nothing here.
+    fn region_bytes(&self, rounded: u64, _planned: u64) -> u64 {
+        self.options.refill(rounded, self.regions.bytes(), self.huge)
+    }
+
+    fn check(&self) -> Result<(), Inconsistent> {
+        check::check(self)
+    }
+
+    fn boxed_clone(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests;

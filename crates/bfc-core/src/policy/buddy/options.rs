@@ -1,0 +1,303 @@
+//! The sizes of a buddy allocator, and how they follow from a machine's or a device's memory.
+//!
+//! Source: Paddle's `CpuMinChunkSize` and its kin.
+
+use super::Buddy;
+use crate::base::units::{Bytes, KIB, MIB};
+use crate::pool::{ConfiguredPolicy, PoolConfig};
+
+/// The smallest chunks.
+const CPU_MIN_CHUNK: u64 = 4 * KIB;
+const PINNED_MIN_CHUNK: u64 = 64 * KIB;
+const GPU_MIN_CHUNK: u64 = 256;
+
+/// The most that a machine's pool takes at once.
+const CPU_REFILL: u64 = 500 * MIB;
+
+/// The share of a device's memory that its pool takes at once.
+const GPU_FRACTION: f64 = 0.92;
+
+/// What upstream adds to each request for the descriptor in front of it.
+const PADDLE_DESCRIPTOR: u64 = 64;
+
+/// How large the regions are that a pool takes once it has some.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum LaterRefill {
+    Bytes(u64),
+    /// A share of what is left of a device's memory.
+    Share {
+        available: u64,
+        fraction: f64,
+    },
+}
+
+/// The sizes of a [`Buddy`](super::Buddy) allocator.
+///
+/// ```
+/// use bfc_core::{BuddyOptions, Bytes};
+/// let options = BuddyOptions::gpu_refills(Bytes::mib(100), Bytes::mib(50));
+/// assert_eq!((options.min_chunk(), options.max_chunk()), (Bytes(256), Bytes::mib(100)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BuddyOptions {
+    min_chunk: u64,
+    max_chunk: u64,
+    first_refill: u64,
+    later_refill: LaterRefill,
+    overhead: u64,
+}
+
+impl Default for BuddyOptions {
+    /// [`BuddyOptions::cpu`] of a machine with 16 GiB or more.
+    fn default() -> Self {
+        Self::cpu(Bytes::gib(16))
+    }
+}
+
+impl BuddyOptions {
+    /// Requests in steps of `min_chunk`; those above `max_chunk` get regions of their own, and for the others memory is
+    /// taken `max_chunk` at a time.
+    ///
+    /// # Errors
+    /// If `min_chunk` is not a power of two of at least 256 bytes, or `max_chunk` is smaller.
+    pub const fn new(min_chunk: Bytes, max_chunk: Bytes) -> Result<Self, BuddyOptionsError> {
+        let (min, max) = (min_chunk.0, max_chunk.0);
+        if !min.is_power_of_two() || min < GPU_MIN_CHUNK {
+            return Err(BuddyOptionsError::MinChunk { bytes: min });
+        }
+        if max < min {
+            return Err(BuddyOptionsError::MaxChunk { min, max });
+        }
+        Ok(Self::sized(min, max))
+    }
+
+    /// As [`new`](Self::new), with a largest chunk of at least the smallest, which is a power of two.
+    const fn sized(min_chunk: u64, max_chunk: u64) -> Self {
+        let max_chunk = if max_chunk < min_chunk { min_chunk } else { max_chunk };
+        let later_refill = LaterRefill::Bytes(max_chunk);
+        Self { min_chunk, max_chunk, first_refill: max_chunk, later_refill, overhead: 0 }
+    }
+
+    /// Upstream's sizes for the memory of a machine with `physical` bytes: steps of 4 KiB, a 32nd of the memory at a
+    /// time, but no more than 500 MiB.
+    #[must_use]
+    pub const fn cpu(physical: Bytes) -> Self {
+        let share = physical.0 / 32;
+        Self::sized(CPU_MIN_CHUNK, if share < CPU_REFILL { share } else { CPU_REFILL })
+    }
+
+    /// Upstream's sizes for page-locked memory of a machine with `physical` bytes, half of which may be locked: steps of
+    /// 64 KiB, a 256th of that half at a time.
+    #[must_use]
+    pub const fn pinned(physical: Bytes) -> Self {
+        Self::sized(PINNED_MIN_CHUNK, physical.0 / 2 / 256)
+    }
+
+    /// Upstream's sizes for a device with `available` free bytes: steps of 256 bytes; the first region is 92 % of 95 % of
+    /// what is free, each later one as much of what is then left.
+    #[must_use]
+    pub fn gpu(available: Bytes) -> Self {
+        Self::gpu_share(available.0, GPU_FRACTION)
+    }
+
+    /// [`gpu`](Self::gpu) with another share than 92 %.
+    ///
+    /// # Errors
+    /// If the fraction is not above 0 and at most 1.
+    pub fn gpu_fraction(available: Bytes, fraction: f64) -> Result<Self, BuddyOptionsError> {
+        if fraction > 0.0 && fraction <= 1.0 {
+            Ok(Self::gpu_share(available.0, fraction))
+        } else {
+            Err(BuddyOptionsError::Fraction { fraction })
+        }
+    }
+
+    fn gpu_share(available: u64, fraction: f64) -> Self {
+        let later_refill = LaterRefill::Share { available, fraction };
+        Self { later_refill, ..Self::sized(GPU_MIN_CHUNK, share_of(available, fraction)) }
+    }
+
+    /// Upstream's sizes for a device whose first and later regions are given: the larger one is the largest chunk.
+    #[must_use]
+    pub const fn gpu_refills(first: Bytes, later: Bytes) -> Self {
+        let max = if first.0 > later.0 { first.0 } else { later.0 };
+        let mut options = Self::sized(GPU_MIN_CHUNK, max);
+        options.first_refill = first.0;
+        options.later_refill = LaterRefill::Bytes(later.0);
+        options
+    }
+
+    /// Adds `padding` bytes to every request before it is rounded up, on top of what was added before.
+    #[must_use]
+    pub const fn with_padding(mut self, padding: Bytes) -> Self {
+        self.overhead = self.overhead.saturating_add(padding.0);
+        self
+    }
+
+    /// Adds the 64 bytes to every request that upstream's descriptors take, so that all sizes are upstream's. Ours lie
+    /// beside the memory and take nothing of it, so by default nothing is added: a request for a whole number of chunks
+    /// gets just these. In either case a block starts where its chunk does (upstream: 64 bytes later).
+    #[must_use]
+    pub const fn with_paddle_sizes(self) -> Self {
+        self.with_padding(Bytes(PADDLE_DESCRIPTOR))
+    }
+
+    /// Requests are rounded up to multiples of this.
+    #[must_use]
+    pub const fn min_chunk(&self) -> Bytes {
+        Bytes(self.min_chunk)
+    }
+
+    /// Rounded requests above this get regions of their own.
+    #[must_use]
+    pub const fn max_chunk(&self) -> Bytes {
+        Bytes(self.max_chunk)
+    }
+
+    /// Bytes added to each request; a rest of no more than this is not worth a chunk of its own.
+    pub(super) const fn overhead(&self) -> u64 {
+        self.overhead
+    }
+
+    /// The region to ask for when a chunk of `rounded` bytes finds no room among `reserved` bytes, of which `huge` bytes
+    /// are regions of their own.
+    pub(super) fn refill(&self, rounded: u64, reserved: u64, huge: u64) -> u64 {
+        if rounded > self.max_chunk {
+            return rounded;
+        }
+        let usual = match self.later_refill {
+            _ if reserved == huge => self.first_refill,
+            LaterRefill::Bytes(bytes) => bytes,
+            LaterRefill::Share { available, fraction } => {
+                share_of(available.saturating_sub(reserved), fraction).min(self.max_chunk)
+            }
+        };
+        usual.max(rounded)
+    }
+}
+
+// SAFETY: the pieces of a region cover it without overlap, a piece is one place at a time, cut at the alignment asked
+// for, and a region goes only as one free piece: rules of `buddy/check.rs`, checked by the tests after every step. A
+// descriptor that was overwritten is not acted upon.
+unsafe impl ConfiguredPolicy for Buddy {
+    type Options = BuddyOptions;
+
+    fn configured(options: &BuddyOptions) -> Self {
+        Self::new(*options)
+    }
+}
+
+/// How a [`BuddyAllocator`](super::BuddyAllocator) behaves. What it says of growth means nothing here: the options say
+/// how large regions are. A pool of one fixed region is one whose largest chunk is its limit.
+pub type BuddyConfig = PoolConfig<BuddyOptions>;
+
+impl BuddyConfig {
+    /// Over the memory of a machine with `physical` bytes: see [`BuddyOptions::cpu`].
+    #[must_use]
+    pub const fn cpu(physical: Bytes) -> Self {
+        Self::with_options(physical, BuddyOptions::cpu(physical))
+    }
+
+    /// Over page-locked memory of a machine with `physical` bytes, half of which may be locked: see
+    /// [`BuddyOptions::pinned`].
+    #[must_use]
+    pub const fn pinned(physical: Bytes) -> Self {
+        Self::with_options(Bytes(physical.0 / 2), BuddyOptions::pinned(physical))
+    }
+
+    /// Over a device's memory, of which `available` bytes are free: see [`BuddyOptions::gpu`].
+    #[must_use]
+    pub fn gpu(available: Bytes) -> Self {
+        Self::with_options(available, BuddyOptions::gpu(available))
+    }
+}
+
+/// `fraction` of what may be taken of `available` bytes: a twentieth is left to others, and less than a chunk is nothing.
+fn share_of(available: u64, fraction: f64) -> u64 {
+    let allocatable = available - available / 20;
+    if allocatable < GPU_MIN_CHUNK { 0 } else { (allocatable as f64 * fraction) as u64 }
+}
+
+/// Sizes that a buddy allocator cannot have.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuddyOptionsError {
+    /// The smallest chunk.
+    #[error("a smallest chunk of {bytes} bytes: expected a power of two of at least 256")]
+    MinChunk {
+        /// The size given.
+        bytes: u64,
+    },
+    /// The largest chunk.
+    #[error("a largest chunk of {max} bytes: expected at least the smallest chunk's {min}")]
+    MaxChunk {
+        /// The smallest chunk.
+        min: u64,
+        /// The size given.
+        max: u64,
+    },
+    /// The share of a device's memory.
+    #[error("{fraction} is not a share of a device's memory: expected a number above 0 and at most 1")]
+    Fraction {
+        /// The fraction given.
+        fraction: f64,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::units::GIB;
+
+    #[test]
+    fn the_sizes_of_each_kind_of_memory_are_upstreams() {
+        let sizes = |options: BuddyOptions| (options.min_chunk().0, options.max_chunk().0);
+        assert_eq!(sizes(BuddyOptions::cpu(Bytes::gib(8))), (4 * KIB, 256 * MIB));
+        assert_eq!(sizes(BuddyOptions::cpu(Bytes::gib(64))), (4 * KIB, 500 * MIB));
+        assert_eq!(sizes(BuddyOptions::default()), (4 * KIB, 500 * MIB));
+        assert_eq!(sizes(BuddyOptions::pinned(Bytes::gib(64))), (64 * KIB, 128 * MIB));
+        let allocatable = 80 * GIB - 4 * GIB;
+        assert_eq!(sizes(BuddyOptions::gpu(Bytes::gib(80))), (256, (allocatable as f64 * 0.92) as u64));
+    }
+
+    #[test]
+    fn refills_are_first_the_initial_then_the_later_size_but_never_below_the_request() {
+        let options = BuddyOptions::gpu_refills(Bytes::mib(5), Bytes::mib(10));
+        assert_eq!(options.refill(256, 0, 0), 5 * MIB);
+        assert_eq!(options.refill(6 * MIB, 0, 0), 6 * MIB);
+        assert_eq!(options.refill(256, 5 * MIB, 0), 10 * MIB);
+        assert_eq!(options.refill(10 * MIB, 5 * MIB, 0), 10 * MIB);
+        assert_eq!(options.refill(11 * MIB, 5 * MIB, 0), 11 * MIB);
+        assert_eq!(options.refill(256, 20 * MIB, 20 * MIB), 5 * MIB, "huge regions are not the pool's");
+    }
+
+    #[test]
+    fn a_share_is_of_what_is_left() {
+        let options = BuddyOptions::gpu_fraction(Bytes(1000 * MIB), 0.6).unwrap();
+        assert_eq!(options.max_chunk(), Bytes(570 * MIB));
+        assert_eq!(options.refill(256, 0, 0), 570 * MIB);
+        assert_eq!(options.refill(256, 600 * MIB, 0), 228 * MIB);
+        assert_eq!(options.refill(512, 1000 * MIB, 0), 512);
+        assert_eq!(options.refill(512, u64::MAX, 0), 512);
+    }
+
+    #[test]
+    fn sizes_that_cannot_be_are_refused_and_tiny_machines_get_one_chunk() {
+        for min in [0, 1, 128, 257, 4095, u64::MAX] {
+            let error = BuddyOptionsError::MinChunk { bytes: min };
+            assert_eq!(BuddyOptions::new(Bytes(min), Bytes(u64::MAX)), Err(error));
+        }
+        let error = BuddyOptionsError::MaxChunk { min: 512, max: 511 };
+        assert_eq!(BuddyOptions::new(Bytes(512), Bytes(511)), Err(error));
+        for fraction in [0.0, -0.1, 1.01, f64::NAN, f64::INFINITY] {
+            assert!(BuddyOptions::gpu_fraction(Bytes::gib(1), fraction).is_err(), "{fraction}");
+        }
+        for bytes in [0, 1, 255, 300, u64::MAX] {
+            let bytes = Bytes(bytes);
+            for options in [BuddyOptions::cpu(bytes), BuddyOptions::pinned(bytes), BuddyOptions::gpu(bytes)] {
+                assert!(options.max_chunk() >= options.min_chunk());
+                assert!(options.refill(options.min_chunk, 0, 0) >= options.min_chunk);
+            }
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! What all policies can do, done by the plan or by the fallback.
+
+use super::{Planned, PlannedCounts, Slot};
+use crate::base::memory::Span;
+use crate::policy::{End, Inconsistent, Moment, Need, NotAdded, NotLive, Piece, Place, Policy};
+
+impl<P: Policy + Clone> Policy for Planned<P> {
+    fn name(&self) -> &'static str {
+        "planned"
+    }
+
+    fn rounded(&self, bytes: u64, alignment: u64) -> Option<u64> {
+        self.fallback.rounded(bytes, alignment)
+    }
+
+    #[inline]
+    fn place(&mut self, need: &Need) -> Option<Place> {
+        match self.follow(need) {
+            Some(place) => Some(place),
+            None => self.depart(need),
+        }
+    }
+
+    #[inline]
+    fn placed(&self, slot: u32) -> Option<Place> {
+        let slots = self.script.len();
+        if slot < slots {
+            let span = self.span_of(slot)?;
+            let range = self.range?;
+            return Some(Place { address: range.address + span.address, bytes: span.bytes, slot });
+        }
+        let place = self.fallback.placed(slot - slots)?;
+        let is_range = self.range.is_some_and(|range| range.slot == place.slot);
+        (!is_range).then_some(Place { slot, ..place })
+    }
+
+    #[inline]
+    fn free(&mut self, slot: u32, freed_at: u64) -> Result<(), NotLive> {
+        match self.slots.get_mut(slot as usize) {
+            Some(state @ Slot::Expected) => {
+                *state = Slot::Free;
+                self.live -= 1;
+                Ok(())
+            }
+            Some(_) => self.free_intruder(slot),
+            None => {
+                let in_fallback = slot - self.script.len();
+                if self.range.is_some_and(|range| range.slot == in_fallback) {
+                    return Err(NotLive { slot });
+                }
+                self.fallback.free(in_fallback, freed_at).map_err(|_| NotLive { slot })
+            }
+        }
+    }
+
+    fn add_region(&mut self, span: Span, join: bool) -> Result<(), NotAdded> {
+        self.fallback.add_region(span, join)?;
+        self.no_room = !self.take_range();
+        Ok(())
+    }
+
+    fn idle_bytes(&self) -> u64 {
+        let idle = self.fallback.idle_bytes();
+        let Some(range) = self.range.filter(|_| self.live == 0) else { return idle };
+        // The range's region, if nothing else lies in it.
+        let mut home = None;
+        let mut others = 0;
+        self.fallback.visit(&mut |piece| {
+            if piece.slot == Some(range.slot) {
+                home = Some(piece.region);
+            }
+        });
+        self.fallback.visit(&mut |piece| {
+            let busy = piece.slot.is_some_and(|slot| slot != range.slot) || piece.freed_at > 0;
+            others += u64::from(Some(piece.region) == home && busy);
+        });
+        let region = home.filter(|_| others == 0).and_then(|home| self.fallback.regions().get(home).copied());
+        idle + region.map_or(0, |region| region.bytes)
+    }
+
+    fn take_idle_region(&mut self, at_most: u64) -> Option<Span> {
+        if let Some(span) = self.fallback.take_idle_region(at_most) {
+            return Some(span);
+        }
+        if !self.hand_range_back() {
+            return None;
+        }
+        let span = self.fallback.take_idle_region(at_most);
+        if span.is_none() {
+            // It was of no use. There is room for it where it was.
+            self.take_range();
+        }
+        span
+    }
+
+    /// Those that the fallback does not want: the range is not among them.
+    fn take_unwanted_region(&mut self, moment: Moment) -> Option<Span> {
+        self.fallback.take_unwanted_region(moment)
+    }
+
+    fn wants_no_idle_to_grow(&self) -> bool {
+        self.fallback.wants_no_idle_to_grow()
+    }
+
+    fn damage(&self) -> Option<Inconsistent> {
+        self.fallback.damage()
+    }
+
+    fn regions(&self) -> Vec<Span> {
+        self.fallback.regions()
+    }
+
+    fn reserved_bytes(&self) -> u64 {
+        self.fallback.reserved_bytes()
+    }
+
+    fn free_bytes(&self, freed_before: Option<u64>) -> u64 {
+        let mut free = self.fallback.free_bytes(freed_before);
+        if let Some(range) = self.range {
+            self.pieces(range, |span, slot| free += if slot.is_none() { span.bytes } else { 0 });
+        }
+        free
+    }
+
+    /// A need that the plan expects may find its place free while a smaller one finds no room beside the plan.
+    fn orders_by_size(&self) -> bool {
+        false
+    }
+
+    fn largest_free_bytes(&self) -> u64 {
+        self.fallback.largest_free_bytes().max(self.largest_hole())
+    }
+
+    /// Holes of the range serve either end, if nothing else does.
+    fn largest_free_at(&self, end: End) -> u64 {
+        self.fallback.largest_free_at(end).max(self.largest_hole())
+    }
+
+    /// A range in which nothing lies counts with what it joins: it is handed back for a need without other room.
+    fn largest_obtainable_bytes(&self) -> u64 {
+        let Some(range) = self.range.filter(|_| self.live == 0) else {
+            return self.fallback.largest_obtainable_bytes().max(self.largest_hole());
+        };
+        // Only the fallback knows what it joins. Asked between two steps while somebody waits, so a copy is not too dear.
+        let mut fallback = self.fallback.clone();
+        let freed = fallback.free(range.slot, 0);
+        debug_assert!(freed.is_ok(), "the range is a block of the fallback");
+        fallback.largest_obtainable_bytes()
+    }
+
+    fn free_bytes_kept_from(&self, end: End) -> u64 {
+        self.fallback.free_bytes_kept_from(end)
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Piece)) {
+        let slots = self.script.len();
+        self.fallback.visit(&mut |piece| match self.range {
+            Some(range) if piece.slot == Some(range.slot) => {
+                self.pieces(range, |span, slot| visit(Piece::new(piece.region, span, slot)));
+            }
+            _ => visit(Piece { slot: piece.slot.and_then(|slot| slot.checked_add(slots)), ..piece }),
+        });
+    }
+
+    fn tail(&self) -> Option<Span> {
+        self.fallback.tail()
+    }
+
+    fn cut_tail(&mut self, bytes: u64) -> Option<Span> {
+        self.fallback.cut_tail(bytes)
+    }
+
+    fn region_bytes(&self, rounded: u64, planned: u64) -> u64 {
+        let bytes = self.fallback.region_bytes(rounded, planned);
+        if self.range.is_some() || self.no_room {
+            return bytes;
+        }
+        // The range, and room beside it for the need that is not the plan's.
+        let beside = self.unmet.filter(|unmet| !self.is_next(unmet));
+        let beside = beside.map_or(0, |_| rounded.saturating_add(self.script.granule));
+        bytes.max(self.script.capacity.saturating_add(beside))
+    }
+
+    fn knows_counts(&self) -> bool {
+        false
+    }
+
+    fn merge_ripe(&mut self, frontier: u64) {
+        self.fallback.merge_ripe(frontier);
+    }
+
+    fn merge_until_fit(&mut self, need: &Need) -> bool {
+        self.fallback.merge_until_fit(need) || self.make_way(need)
+    }
+
+    fn has_pending(&self) -> bool {
+        self.fallback.has_pending()
+    }
+
+    fn check(&self) -> Result<(), Inconsistent> {
+        self.fallback.check()?;
+        let wrong = |detail: String| Err(Inconsistent { policy: self.name(), detail });
+        let live = self.live_in_range();
+        if live.len() != self.live as usize {
+            return wrong(format!("{} blocks are counted as live, {} are", self.live, live.len()));
+        }
+        for (slot, span) in self.intruders.iter() {
+            if !matches!(self.slots[slot as usize], Slot::Overdue | Slot::Guest)
+                || self.span_of(slot) != Some(span)
+            {
+                return wrong(format!("slot {slot} is no intruder at {span:?}"));
+            }
+        }
+        let (passed, entries) = (self.position, &self.script.entries);
+        let expected = (0..).zip(&self.slots).filter(|(_, slot)| **slot == Slot::Expected);
+        for (slot, _) in expected {
+            if slot >= passed || entries[slot as usize].gone_by < passed {
+                return wrong(format!("slot {slot} is not to be live when {passed} allocations have passed"));
+            }
+        }
+        let intruding = self.slots.iter().filter(|slot| matches!(slot, Slot::Overdue | Slot::Guest)).count();
+        if intruding != self.intruders.len() {
+            return wrong(format!("{intruding} slots hold intruders, {} are noted", self.intruders.len()));
+        }
+        let Some(range) = self.range else {
+            return if live.is_empty() { Ok(()) } else { wrong("blocks are live in no range".to_owned()) };
+        };
+        if self.fallback.placed(range.slot) != Some(range) || range.bytes < self.script.capacity {
+            return wrong(format!("the range is not the fallback's block {range:?}"));
+        }
+        let mut at = 0;
+        for (slot, span) in live {
+            if span.address < at || span.address + span.bytes > range.bytes {
+                return wrong(format!(
+                    "slot {slot} at {span:?} overlaps what ends at {at}, or leaves the range"
+                ));
+            }
+            at = span.address + span.bytes;
+        }
+        Ok(())
+    }
+
+    fn begin_step(&mut self) {
+        // The inherent method of this name.
+        Self::begin_step(self);
+    }
+
+    fn plan_counts(&self) -> Option<PlannedCounts> {
+        Some(self.counts())
+    }
+
+    fn boxed_clone(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+}
+
+impl<P: Policy> Planned<P> {
+    #[cold]
+    fn free_intruder(&mut self, slot: u32) -> Result<(), NotLive> {
+        let span = self.span_of(slot).ok_or(NotLive { slot })?;
+        self.intruders.remove(span.address);
+        self.slots[slot as usize] = Slot::Free;
+        self.live -= 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,165 @@
+//! The planned range: taking it from the fallback, handing it back, and what else may lie in it.
+
+use super::script::Script;
+use super::{Planned, Slot};
+use crate::base::memory::Span;
+use crate::base::units::round_up;
+use crate::policy::{Need, Place, Policy};
+
+impl<P: Policy> Planned<P> {
+    /// Takes the planned range from the fallback, if it has room for it and for the need that memory was added for.
+    pub(super) fn take_range(&mut self) -> bool {
+        if self.range.is_some() || self.script.capacity == 0 {
+            return self.range.is_some();
+        }
+        let need = Need::new(self.script.capacity).with_alignment(self.script.alignment);
+        let Some(range) = self.fallback.place(&need) else { return false };
+        if let Some(unmet) = self.unmet.filter(|unmet| !self.is_next(unmet)) {
+            match self.fallback.place(&unmet) {
+                Some(place) => self.free_in_fallback(place.slot),
+                None => {
+                    self.free_in_fallback(range.slot);
+                    return false;
+                }
+            }
+        }
+        self.range = Some(range);
+        self.unmet = None;
+        true
+    }
+
+    /// Hands the planned range back to the fallback, if nothing lies in it; whether it did.
+    pub(super) fn hand_range_back(&mut self) -> bool {
+        if self.live > 0 {
+            return false;
+        }
+        let Some(range) = self.range.take() else { return false };
+        self.free_in_fallback(range.slot);
+        true
+    }
+
+    /// The largest piece of the range that holds nothing, or 0.
+    pub(super) fn largest_hole(&self) -> u64 {
+        let mut largest = 0;
+        if let Some(range) = self.range {
+            self.pieces(range, |span, slot| {
+                largest = if slot.is_none() { span.bytes.max(largest) } else { largest }
+            });
+        }
+        largest
+    }
+
+    fn free_in_fallback(&mut self, slot: u32) {
+        let freed = self.fallback.free(slot, 0);
+        debug_assert!(freed.is_ok(), "the block has just been placed, or is the range");
+    }
+
+    /// Whether the plan expects this need next.
+    pub(super) fn is_next(&self, need: &Need) -> bool {
+        let next = self.script.entries.get(self.position as usize).or(self.script.entries.first());
+        let planned = next.filter(|entry| entry.offset != Script::NOWHERE);
+        planned.is_some_and(|entry| entry.bytes == need.bytes && entry.is_aligned(need))
+            && self.can_plan(need)
+    }
+
+    /// Whether a block of this size can be had at all, now that there is no more memory: in the fallback with the
+    /// range's memory, or in a hole of the range.
+    pub(super) fn make_way(&mut self, need: &Need) -> bool {
+        if self.hand_range_back() {
+            if let Some(place) = self.fallback.place(need) {
+                self.free_in_fallback(place.slot);
+                return true;
+            }
+            return self.fallback.merge_until_fit(need);
+        }
+        // A guest bears the number of a block that is not live.
+        self.admit_guest = self.slots.contains(&Slot::Free) && self.hole(need).is_some();
+        self.admit_guest
+    }
+
+    /// Places a block outside of the plan.
+    pub(super) fn place_aside(&mut self, need: &Need) -> Option<Place> {
+        let slots = self.script.len();
+        let place = self.fallback.place(need);
+        if let Some(place) = place {
+            self.unmet = None;
+            if let Some(slot) = place.slot.checked_add(slots) {
+                return Some(Place { slot, ..place });
+            }
+            self.free_in_fallback(place.slot);
+            return None;
+        }
+        let guest = if std::mem::take(&mut self.admit_guest) { self.place_guest(need) } else { None };
+        self.unmet = if guest.is_none() { Some(*need) } else { None };
+        guest
+    }
+
+    /// Places a block in a hole of the planned range, under the number of a block of the plan that is not live.
+    fn place_guest(&mut self, need: &Need) -> Option<Place> {
+        let range = self.range?;
+        let (offset, bytes) = self.hole(need)?;
+        let slot = self.slots.iter().rposition(|&slot| slot == Slot::Free)?;
+        self.slots[slot] = Slot::Guest;
+        self.live += 1;
+        self.intruders.add(offset, bytes, slot as u32);
+        Some(Place { address: range.address + offset, bytes, slot: slot as u32 })
+    }
+
+    /// The lowest hole of the range that holds this need: its offset there, and the bytes to take.
+    fn hole(&self, need: &Need) -> Option<(u64, u64)> {
+        let range = self.range?;
+        let bytes = round_up(need.bytes, self.script.granule)?;
+        let alignment = need.alignment.max(self.script.granule);
+        let mut found = None;
+        self.pieces(range, |span, slot| {
+            let aligned = round_up(span.address, alignment);
+            let fits = aligned.filter(|&address| {
+                let end = address.checked_add(bytes);
+                end.is_some_and(|end| end <= span.address + span.bytes)
+            });
+            if let (None, None, Some(address)) = (slot, found, fits) {
+                found = Some((address - range.address, bytes));
+            }
+        });
+        found
+    }
+
+    /// Shows the range piece by piece, with the slot of what is live there.
+    pub(super) fn pieces(&self, range: Place, mut show: impl FnMut(Span, Option<u32>)) {
+        let mut at = range.address;
+        for (slot, span) in self.live_in_range() {
+            let address = range.address + span.address;
+            if address > at {
+                show(Span { address: at, bytes: address - at }, None);
+            }
+            show(Span { address, ..span }, Some(slot));
+            at = address + span.bytes;
+        }
+        let end = range.address + range.bytes;
+        if end > at {
+            show(Span { address: at, bytes: end - at }, None);
+        }
+    }
+
+    /// What is live in the range, by offset.
+    pub(super) fn live_in_range(&self) -> Vec<(u32, Span)> {
+        let expected =
+            (0..).zip(&self.slots).filter(|(_, slot)| **slot == Slot::Expected).map(|(slot, _)| {
+                let entry = &self.script.entries[slot as usize];
+                (slot, Span { address: entry.offset, bytes: entry.granted })
+            });
+        let mut live: Vec<(u32, Span)> = expected.chain(self.intruders.iter()).collect();
+        live.sort_unstable_by_key(|(_, span)| span.address);
+        live
+    }
+
+    /// The span of a live slot of the plan, from the start of the range.
+    pub(super) fn span_of(&self, slot: u32) -> Option<Span> {
+        let entry = self.script.entries.get(slot as usize)?;
+        match self.slots[slot as usize] {
+            Slot::Free => None,
+            Slot::Expected | Slot::Overdue => Some(Span { address: entry.offset, bytes: entry.granted }),
+            Slot::Guest => self.intruders.of_slot(slot),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! A plan made ready to be followed: what to expect at each allocation, and who must be gone by then.
+
+use crate::plan::Plan;
+use crate::policy::Need;
+
+/// One allocation of the step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    /// Bytes asked for.
+    pub(super) bytes: u64,
+    /// Bytes granted: those asked for in whole granules.
+    pub(super) granted: u64,
+    /// From the start of the planned range; [`Script::NOWHERE`] if the block is left to the fallback, as the plan says or
+    /// because the block has gaps.
+    pub(super) offset: u64,
+    /// Where in [`Script::due`] those end that must be gone before this allocation.
+    pub(super) due_end: u32,
+    /// The number of the first allocation that comes after the block's free.
+    pub(super) gone_by: u32,
+}
+
+impl Entry {
+    /// Whether the entry's place has the alignment of a need that the plan can serve.
+    #[inline]
+    pub(super) const fn is_aligned(&self, need: &Need) -> bool {
+        self.offset & (need.alignment - 1) == 0
+    }
+}
+
+/// The allocations of a step, in order. Time counts in allocations: where frees stand between two of them does not
+/// matter.
+#[derive(Debug)]
+pub(super) struct Script {
+    pub(super) entries: Vec<Entry>,
+    /// The planned blocks, by the allocation before which they must be gone.
+    pub(super) due: Vec<u32>,
+    pub(super) granule: u64,
+    /// The largest alignment of a planned block, at least the granule: what the range's address is a multiple of.
+    pub(super) alignment: u64,
+    pub(super) capacity: u64,
+}
+
+impl Script {
+    pub(super) const NOWHERE: u64 = u64::MAX;
+
+    pub(super) fn new(plan: &Plan) -> Self {
+        let blocks = plan.blocks();
+        // Starts ascend, so the first allocation at or after an end is found by bisection.
+        let gone_by = |end| blocks.partition_point(|block| block.lifetime.start < end) as u32;
+        let mut entries: Vec<Entry> = blocks
+            .iter()
+            .map(|block| Entry {
+                bytes: block.lifetime.bytes,
+                granted: plan.rounded(block.lifetime.bytes).unwrap_or(u64::MAX),
+                offset: block.offset.unwrap_or(Self::NOWHERE),
+                due_end: 0,
+                gone_by: gone_by(block.lifetime.end),
+            })
+            .collect();
+        let mut alignment = plan.granule();
+        for constraint in plan.constraints() {
+            alignment = alignment.max(constraint.alignment);
+            // The pool's blocks may be used until they are freed, so a block that lends its bytes keeps them here.
+            if let Some(entry) = entries.get_mut(constraint.block).filter(|_| !constraint.gaps.is_empty()) {
+                entry.offset = Self::NOWHERE;
+            }
+        }
+        let planned = (0..).zip(&entries).filter(|(_, entry)| entry.offset != Self::NOWHERE);
+        let mut due: Vec<u32> = planned.map(|(index, _)| index).collect();
+        crate::base::order::sort_by_key(&mut due, |&index| entries[index as usize].gone_by);
+        let mut passed = 0;
+        for position in 0..entries.len() {
+            let gone = |&&index: &&u32| entries[index as usize].gone_by as usize <= position;
+            passed += due[passed..].iter().take_while(gone).count();
+            entries[position].due_end = passed as u32;
+        }
+        Self { entries, due, granule: plan.granule(), alignment, capacity: plan.capacity() }
+    }
+
+    pub(super) fn len(&self) -> u32 {
+        self.entries.len() as u32
+    }
+}

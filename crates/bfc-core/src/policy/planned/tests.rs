@@ -1,0 +1,478 @@
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::base::memory::Span;
+use crate::plan::{Lifetime, PlanBlock, PlanOptions};
+use crate::policy::Piece;
+use crate::policy::bfc::Bfc;
+
+const ROOM: Span = Span { address: 4096, bytes: 1 << 20 };
+
+/// A step as a person would write it: blocks as sizes with the number of the allocation before which each is freed.
+fn plan_of(step: &[(u64, u32)]) -> Plan {
+    // Events: allocation `n` is number `2 * n`, what is freed before it number `2 * n - 1`.
+    let lifetimes: Vec<Lifetime> = (0..)
+        .zip(step)
+        .map(|(index, &(bytes, gone_by))| Lifetime { bytes, start: 2 * index, end: 2 * gone_by - 1 })
+        .collect();
+    Plan::solve(&lifetimes, &PlanOptions::default().with_effort(2000)).unwrap()
+}
+
+fn with_room(plan: &Plan, room: Span) -> Planned<Bfc> {
+    let mut planned = Planned::new(plan, Bfc::default());
+    planned.add_region(room, false).unwrap();
+    planned
+}
+
+/// Places a block that must fit, and checks the policy.
+fn place(planned: &mut Planned<Bfc>, bytes: u64) -> Place {
+    let place = planned.place(&Need::new(bytes)).unwrap();
+    planned.check().unwrap();
+    place
+}
+
+fn free(planned: &mut Planned<Bfc>, place: Place) {
+    planned.free(place.slot, 0).unwrap();
+    planned.check().unwrap();
+}
+
+fn free_all(planned: &mut Planned<Bfc>, places: &[Place]) {
+    for &place in places {
+        free(planned, place);
+    }
+}
+
+/// A short block, then two that only fit side by side if the short one is put aside.
+const STEP: [(u64, u32); 3] = [(1024, 2), (2048, 3), (2048, 3)];
+
+#[test]
+fn a_step_that_follows_the_plan_is_planned_throughout_whatever_the_order_of_its_frees() {
+    let mut planned = with_room(&plan_of(&STEP), Span { address: 0, bytes: 4096 });
+    for step in 1..=4 {
+        let [short, first] = [1024, 2048].map(|bytes| place(&mut planned, bytes));
+        free(&mut planned, short);
+        let second = place(&mut planned, 2048);
+        let mut rest = [first, second];
+        rest.rotate_left(step % 2);
+        free_all(&mut planned, &rest);
+        assert_eq!(planned.counts().planned, 3 * step as u64);
+    }
+    assert_eq!(planned.counts().steps, 4);
+    assert_eq!((planned.counts().unexpected, planned.counts().refused), (0, 0));
+}
+
+#[test]
+fn a_place_still_occupied_is_refused_and_served_by_the_fallback() {
+    let mut planned = with_room(&plan_of(&STEP), ROOM);
+    let short = place(&mut planned, 1024);
+    let first = place(&mut planned, 2048);
+    // By the plan the short block is gone now. It lies where the next was to go.
+    let second = place(&mut planned, 2048);
+    assert_eq!((planned.counts().planned, planned.counts().refused), (2, 1));
+    free_all(&mut planned, &[short, first, second]);
+}
+
+#[test]
+fn a_block_that_outlives_its_step_is_not_overwritten_by_the_next() {
+    let mut planned = with_room(&plan_of(&STEP), ROOM);
+    let old = place(&mut planned, 1024);
+    planned.begin_step();
+    let short = place(&mut planned, 1024);
+    assert_ne!(old.address, short.address);
+    assert_eq!(planned.counts().refused, 1);
+    free(&mut planned, old);
+    free(&mut planned, short);
+    planned.begin_step();
+    assert_eq!(
+        place(&mut planned, 1024).address,
+        old.address,
+        "once it is gone, the plan has its place again"
+    );
+}
+
+#[test]
+fn an_allocation_in_between_goes_to_the_fallback_and_the_step_goes_on() {
+    let mut planned = with_room(&plan_of(&STEP), ROOM);
+    let short = place(&mut planned, 1024);
+    let extra = place(&mut planned, 7);
+    let first = place(&mut planned, 2048);
+    free(&mut planned, short);
+    let second = place(&mut planned, 2048);
+    assert_eq!((planned.counts().planned, planned.counts().unexpected), (3, 1));
+    free_all(&mut planned, &[extra, first, second]);
+}
+
+#[test]
+fn an_allocation_left_out_is_passed_over() {
+    let plan = plan_of(&[(256, 4), (512, 4), (768, 4), (1024, 4)]);
+    let mut planned = with_room(&plan, ROOM);
+    let blocks = [256, 768, 1024].map(|bytes| place(&mut planned, bytes));
+    assert_eq!(planned.counts().planned, 3);
+    // It comes late, while the plan would have it live.
+    let late = place(&mut planned, 512);
+    free_all(&mut planned, &blocks);
+    free(&mut planned, late);
+}
+
+#[test]
+fn what_comes_before_the_first_step_is_not_taken_for_it() {
+    let plan = plan_of(&[(256, 4), (512, 4), (768, 4), (1024, 4)]);
+    let mut planned = with_room(&plan, ROOM);
+    let weights = [512, 1024, 768].map(|bytes| place(&mut planned, bytes));
+    assert_eq!(planned.counts().unexpected, 3);
+    let blocks = [256, 512, 768, 1024].map(|bytes| place(&mut planned, bytes));
+    assert_eq!(planned.counts().planned, 4);
+    free_all(&mut planned, &blocks);
+    free_all(&mut planned, &weights);
+}
+
+#[test]
+fn a_step_cut_short_begins_anew_once_nothing_of_it_lives() {
+    let plan = plan_of(&[(256, 4), (512, 4), (768, 4), (1024, 4)]);
+    let mut planned = with_room(&plan, ROOM);
+    let blocks = [256, 512].map(|bytes| place(&mut planned, bytes));
+    free_all(&mut planned, &blocks);
+    let blocks = [256, 512, 768, 1024].map(|bytes| place(&mut planned, bytes));
+    assert_eq!((planned.counts().steps, planned.counts().planned), (2, 6));
+    free_all(&mut planned, &blocks);
+}
+
+#[test]
+fn a_step_of_other_sizes_is_served_by_the_fallback_and_the_next_one_by_the_plan() {
+    let step: Vec<(u64, u32)> = (0..200).map(|index| (1000 + index, 200)).collect();
+    let mut planned = with_room(&plan_of(&step), ROOM);
+    for (sizes, expected) in [(1000, 200), (500, 0), (1000, 200)] {
+        let before = planned.counts().planned;
+        let blocks: Vec<Place> = (0..200).map(|index| place(&mut planned, sizes + index)).collect();
+        assert_eq!(planned.counts().planned - before, expected);
+        for block in blocks {
+            free(&mut planned, block);
+        }
+    }
+}
+
+#[test]
+fn a_block_that_the_plan_leaves_to_others_keeps_the_step_in_place() {
+    let lifetime = |bytes, start, end| Lifetime { bytes, start, end };
+    let blocks = vec![
+        PlanBlock { lifetime: lifetime(256, 0, 9), offset: Some(0) },
+        PlanBlock { lifetime: lifetime(512, 1, 9), offset: None },
+        PlanBlock { lifetime: lifetime(768, 2, 9), offset: Some(256) },
+    ];
+    let plan = Plan::from_blocks(256, blocks).unwrap();
+    let mut planned = with_room(&plan, ROOM);
+    let blocks = [256, 512, 768].map(|bytes| place(&mut planned, bytes));
+    assert_eq!((planned.counts().planned, planned.counts().left), (2, 1));
+    assert!(blocks[1].address >= ROOM.address + plan.capacity());
+    free_all(&mut planned, &blocks);
+}
+
+#[test]
+fn needs_that_the_plan_cannot_meet_go_to_the_fallback() {
+    let mut planned = with_room(&plan_of(&STEP), ROOM);
+    let place = planned.place(&Need::new(1024).with_alignment(4096)).unwrap();
+    assert_eq!(place.address % 4096, 0);
+    assert_eq!(planned.counts().planned, 0);
+    planned.check().unwrap();
+}
+
+#[test]
+fn the_range_is_handed_back_when_the_memory_is_needed_and_nothing_lies_in_it() {
+    let room = Span { address: 0, bytes: 8192 };
+    let mut planned = with_room(&plan_of(&STEP), room);
+    let need = Need::new(8192);
+    assert_eq!(planned.place(&need), None);
+    assert!(planned.merge_until_fit(&need));
+    let all = planned.place(&need).unwrap();
+    assert_eq!((all.address, all.bytes), (0, 8192));
+    planned.check().unwrap();
+    free(&mut planned, all);
+    planned.begin_step();
+    place(&mut planned, 1024);
+    assert_eq!(planned.counts().planned, 1, "a step takes it again");
+}
+
+#[test]
+fn holes_of_the_range_serve_when_there_is_no_other_room() {
+    let mut planned = with_room(&plan_of(&STEP), Span { address: 0, bytes: 4096 });
+    let short = place(&mut planned, 1024);
+    let need = Need::new(2048);
+    let other = Need::new(2000);
+    assert_eq!(planned.place(&other), None);
+    assert!(planned.merge_until_fit(&other));
+    let guest = planned.place(&other).unwrap();
+    assert_eq!(planned.placed(guest.slot), Some(guest));
+    planned.check().unwrap();
+    assert_eq!(planned.place(&need), None, "its place is taken, and there is no other");
+    assert!(!planned.merge_until_fit(&need));
+    free(&mut planned, guest);
+    let first = place(&mut planned, 2048);
+    assert_eq!(planned.counts().planned, 2);
+    free_all(&mut planned, &[short, first]);
+}
+
+#[test]
+fn an_idle_range_does_not_keep_its_region() {
+    let mut planned = with_room(&plan_of(&STEP), ROOM);
+    assert_eq!(planned.idle_bytes(), ROOM.bytes);
+    let block = place(&mut planned, 1024);
+    assert_eq!((planned.idle_bytes(), planned.take_idle_region(u64::MAX)), (0, None));
+    free(&mut planned, block);
+    assert_eq!(planned.take_idle_region(1), None);
+    planned.check().unwrap();
+    assert_eq!(planned.take_idle_region(u64::MAX), Some(ROOM));
+    planned.check().unwrap();
+}
+
+#[test]
+fn memory_is_asked_for_with_room_for_the_range_and_the_need() {
+    let plan = plan_of(&STEP);
+    let mut planned = Planned::new(&plan, Bfc::default());
+    let weights = Need::new(10_000);
+    assert_eq!(planned.place(&weights), None);
+    let bytes = planned.region_bytes(10_240, 1);
+    planned.add_region(Span { address: 0, bytes }, false).unwrap();
+    assert!(planned.place(&weights).is_some());
+    place(&mut planned, 1024);
+    assert_eq!(planned.counts().planned, 1);
+}
+
+#[test]
+fn too_little_memory_for_the_range_goes_to_what_it_was_asked_for() {
+    let plan = plan_of(&STEP);
+    let mut planned = Planned::new(&plan, Bfc::default());
+    let weights = Need::new(4096);
+    assert_eq!(planned.place(&weights), None);
+    planned.add_region(Span { address: 0, bytes: 4096 }, false).unwrap();
+    assert!(planned.place(&weights).is_some());
+    assert_eq!(planned.region_bytes(256, 512), 512, "the range is not asked for again and again");
+}
+
+#[test]
+fn slots_without_a_block_are_refused() {
+    let mut planned = with_room(&plan_of(&STEP), ROOM);
+    let range_slot = planned.range.unwrap().slot + planned.script.len();
+    for slot in [0, 2, 3, range_slot, 1000, u32::MAX] {
+        assert_eq!(planned.free(slot, 0), Err(crate::policy::NotLive { slot }));
+        assert_eq!(planned.placed(slot), None);
+    }
+    let block = place(&mut planned, 1024);
+    free(&mut planned, block);
+    assert!(planned.free(block.slot, 0).is_err());
+}
+
+#[test]
+fn what_is_tried_on_a_copy_does_not_reach_the_original() {
+    let mut planned = with_room(&plan_of(&STEP), ROOM);
+    let block = place(&mut planned, 1024);
+    let before = format!("{planned:?}");
+    let mut copy = planned.boxed_clone();
+    copy.free(block.slot, 0).unwrap();
+    for bytes in [2048, 2048, 99, 1024] {
+        copy.place(&Need::new(bytes)).unwrap();
+    }
+    copy.check().unwrap();
+    assert_eq!(format!("{planned:?}"), before);
+}
+
+/// What a random step may do besides what the plan says.
+#[derive(Clone, Debug)]
+enum Departure {
+    /// Nothing: the next allocation of the plan.
+    Follow,
+    /// The next allocation of the plan is left out.
+    LeaveOut,
+    /// One of another size comes in between.
+    Other(u64),
+    /// One that the plan has somewhere comes now.
+    Elsewhere(prop::sample::Index),
+    /// A live block is freed, early or late.
+    Free(prop::sample::Index),
+    /// All live blocks are freed.
+    FreeAll,
+    BeginStep,
+    /// A need that finds no room otherwise.
+    Last(u64),
+    TakeIdle,
+}
+
+fn departure() -> impl Strategy<Value = Departure> {
+    prop_oneof![
+        24 => Just(Departure::Follow),
+        2 => Just(Departure::LeaveOut),
+        2 => (1_u64..3000).prop_map(Departure::Other),
+        2 => any::<prop::sample::Index>().prop_map(Departure::Elsewhere),
+        6 => any::<prop::sample::Index>().prop_map(Departure::Free),
+        1 => Just(Departure::FreeAll),
+        1 => Just(Departure::BeginStep),
+        2 => (1_u64..6000).prop_map(Departure::Last),
+        1 => Just(Departure::TakeIdle),
+    ]
+}
+
+/// A step of random sizes, each with when its block is gone.
+fn step() -> impl Strategy<Value = Vec<(u64, u32)>> {
+    prop::collection::vec((1_u64..2000, 1_u32..12), 1..40).prop_map(|blocks| {
+        let count = blocks.len() as u32;
+        let gone_by = |index: u32, after: u32| (index + after).min(count);
+        (0..)
+            .zip(blocks)
+            .map(|(index, (bytes, after))| (bytes / 300 * 300 + 1, gone_by(index, after)))
+            .collect()
+    })
+}
+
+/// Every live block by slot, with what was asked for.
+type Shadow = HashMap<u32, (Place, u64)>;
+
+/// No two blocks overlap, all have what was asked for, and the policy shows exactly these.
+fn compare(planned: &Planned<Bfc>, shadow: &Shadow) {
+    planned.check().unwrap();
+    let mut shown: Vec<Piece> = Vec::new();
+    planned.visit(&mut |piece| shown.push(piece));
+    let live: HashMap<u32, Span> = shown.iter().filter_map(|piece| Some((piece.slot?, piece.span))).collect();
+    assert_eq!(live.len(), shadow.len());
+    for (slot, (place, bytes)) in shadow {
+        assert_eq!(live[slot], Span { address: place.address, bytes: place.bytes });
+        assert_eq!(planned.placed(*slot), Some(*place));
+        assert!(place.bytes >= *bytes);
+    }
+    // Pieces follow each other without gap or overlap, so live blocks cannot overlap either.
+    let mut at = HashMap::new();
+    for region in planned.regions() {
+        at.insert(region.address, region);
+    }
+    let mut end = None;
+    for piece in &shown {
+        assert!(end == Some(piece.span.address) || at.contains_key(&piece.span.address), "{piece:?}");
+        end = piece.span.end();
+    }
+    let free: u64 = shown.iter().filter(|piece| piece.slot.is_none()).map(|piece| piece.span.bytes).sum();
+    assert_eq!(planned.free_bytes(None), free);
+    let largest = shown.iter().filter(|piece| piece.slot.is_none()).map(|piece| piece.span.bytes).max();
+    assert_eq!(planned.largest_free_bytes(), largest.unwrap_or(0));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Against a shadow of all live blocks, whatever departs from the plan.
+    #[test]
+    fn blocks_never_overlap_whatever_departs_from_the_plan(
+        step in step(),
+        departures in prop::collection::vec(departure(), 1..300),
+        spare in 0_u64..20,
+    ) {
+        let plan = plan_of(&step);
+        let mut planned = with_room(&plan, Span { address: 0, bytes: plan.capacity() + 256 * spare });
+        let mut shadow: Shadow = HashMap::new();
+        // Where the program is in its step, which the policy has to guess.
+        let mut next = 0;
+        let mut order: Vec<u32> = Vec::new();
+        for departure in departures {
+            let asked = match departure {
+                Departure::Follow => {
+                    // What the plan has gone by now goes, if it is there.
+                    let due = |slot: &u32| step.get(*slot as usize).is_some_and(|block| block.1 as usize <= next);
+                    for slot in order.extract_if(.., |slot| due(slot)) {
+                        shadow.remove(&slot);
+                        planned.free(slot, 0).unwrap();
+                    }
+                    next = (next + 1) % step.len();
+                    Some(step[(next + step.len() - 1) % step.len()].0)
+                }
+                Departure::LeaveOut => {
+                    next = (next + 1) % step.len();
+                    None
+                }
+                Departure::Other(bytes) | Departure::Last(bytes) => Some(bytes),
+                Departure::Elsewhere(index) => Some(step[index.index(step.len())].0),
+                Departure::Free(index) if !order.is_empty() => {
+                    let slot = order.swap_remove(index.index(order.len()));
+                    shadow.remove(&slot);
+                    planned.free(slot, 0).unwrap();
+                    prop_assert!(planned.free(slot, 0).is_err());
+                    None
+                }
+                Departure::FreeAll => {
+                    for slot in order.drain(..) {
+                        planned.free(slot, 0).unwrap();
+                    }
+                    shadow.clear();
+                    None
+                }
+                Departure::BeginStep => {
+                    planned.begin_step();
+                    next = 0;
+                    None
+                }
+                Departure::TakeIdle => {
+                    let idle = planned.idle_bytes();
+                    let taken = planned.take_idle_region(u64::MAX);
+                    prop_assert_eq!(taken.map_or(0, |span| span.bytes), idle);
+                    if let Some(span) = taken {
+                        planned.add_region(span, false).unwrap();
+                    }
+                    None
+                }
+                Departure::Free(_) => None,
+            };
+            if let Some(bytes) = asked {
+                let need = Need::new(bytes);
+                let last = matches!(departure, Departure::Last(_));
+                let mut place = planned.place(&need);
+                if place.is_none() && last && planned.merge_until_fit(&need) {
+                    place = planned.place(&need);
+                    prop_assert!(place.is_some(), "room that was made is there");
+                }
+                if let Some(place) = place {
+                    prop_assert!(shadow.insert(place.slot, (place, bytes)).is_none(), "the slot was free");
+                    order.push(place.slot);
+                }
+            }
+            compare(&planned, &shadow);
+        }
+    }
+
+    /// A step that follows the plan is planned to the last block, also after a step that did not.
+    #[test]
+    fn a_faithful_step_is_planned_throughout(step in step(), steps in 1_usize..4) {
+        let plan = plan_of(&step);
+        let mut planned = with_room(&plan, ROOM);
+        let stray = planned.place(&Need::new(5000)).unwrap();
+        planned.begin_step();
+        for _ in 0..steps {
+            let before = planned.counts().planned;
+            let mut live: Vec<(u32, Place)> = Vec::new();
+            for (index, &(bytes, gone_by)) in (0..).zip(&step) {
+                for (_, place) in live.extract_if(.., |(gone_by, _)| *gone_by <= index) {
+                    planned.free(place.slot, 0).unwrap();
+                }
+                live.push((gone_by, planned.place(&Need::new(bytes)).unwrap()));
+                planned.check().unwrap();
+            }
+            prop_assert_eq!(planned.counts().planned - before, step.len() as u64);
+            for (_, place) in live {
+                planned.free(place.slot, 0).unwrap();
+            }
+        }
+        planned.free(stray.slot, 0).unwrap();
+        prop_assert_eq!(planned.live, 0);
+    }
+}
+
+/// Before a step the range is handed back for a need without other room, and then joins what is free beside it.
+#[test]
+fn an_empty_range_can_be_had_with_what_it_joins() {
+    let mut planned = with_room(&plan_of(&STEP), Span { address: 0, bytes: 8192 });
+    assert_eq!((planned.largest_free_bytes(), planned.largest_obtainable_bytes()), (4096, 8192));
+    let short = place(&mut planned, 1024);
+    assert_eq!(planned.largest_obtainable_bytes(), 4096, "the range holds a block now");
+    free(&mut planned, short);
+    assert!(planned.place(&Need::new(8192)).is_none());
+    assert!(planned.merge_until_fit(&Need::new(8192)));
+    assert_eq!(place(&mut planned, 8192).bytes, 8192);
+    assert_eq!(planned.largest_obtainable_bytes(), 0);
+}

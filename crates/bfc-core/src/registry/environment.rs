@@ -1,0 +1,220 @@
+//! Choices of a program's user about its devices and their pools, from environment variables.
+//!
+//! | variable | value | like |
+//! |---|---|---|
+//! | `HIGHWATER_ALLOCATOR` | a name: see [`AllocatorChoice`] | `guard` |
+//! | `HIGHWATER_POOL_LIMIT` | the most that the pool may take: bytes with an optional unit, a share of the device's memory, or all that is free but for a reserve | `4GiB`, `75%`, `all-1GiB` |
+//! | `HIGHWATER_GROWTH` | whether the pool takes its limit at once (`off`) or grows as needed (`on`), and by what rule: `doubling` or `doubling:CAP` (as TensorFlow), `as-requested`, `fixed:SIZE`, `proportional:PARTS` (`32` for a thirty-second of the pool) | `doubling:1GiB` |
+//! | `HIGHWATER_FIRST_REGION` | the size of a growing pool's first region: bytes with an optional unit | `64MiB` |
+//! | `HIGHWATER_REGION_MERGING` | whether idle regions make way for a new one when the pool grows: `on`, `off` | `off` |
+//! | `HIGHWATER_GARBAGE_COLLECTION` | whether idle regions are given back for larger ones: `on`, `off` | `on` |
+//! | `HIGHWATER_SPLIT` | when chunks are cut: `always`, `twice` (as TensorFlow), `twice:AMOUNT` with the most waste in a block, in bytes or as a share of the limit | `twice:5%` |
+//! | `HIGHWATER_CUT` | from which end of a chunk blocks are cut: `low` (as TensorFlow), `large-high` | `low` |
+//! | `HIGHWATER_JOIN` | when freed blocks are joined with the free memory beside them: `at-once` (as TensorFlow), or `deferred`, where small ones wait for a request that none of them fits | `at-once` |
+//! | `HIGHWATER_ENDS` | whether the pool keeps two [`Ends`](crate::Ends) apart, and so takes its limit at once: `one`, `two`, `tensorflow` (two, as there by default), `collectives` (two, as XLA's pool of that kind) | `two` |
+//! | `HIGHWATER_RETRY_MS` | how many milliseconds a request waits for frees: 0 to 3600000 | `0` |
+//! | `HIGHWATER_THREAD_CACHE` | whether threads keep small blocks in caches: `on`, `off`, or `LARGEST[:KEPT]`, the largest block to be cached and the most that one of the 16 caches keeps. Only in pools of best fit with coalescing | `64KiB:4MiB` |
+//! | `HIGHWATER_DEVICE` | the device that programs compute on where they leave it open: `auto` (a GPU that has passed a check, else the CPU), or a device | `cpu`, `cuda:1` |
+//! | `HIGHWATER_NVRTC`, `HIGHWATER_CUBLAS` | the file of the compiler and of the library for matrix products on CUDA devices, in place of a search | `/opt/cuda/lib64/libnvrtc.so.12` |
+//!
+//! Each that is about pools may end in the name of a kind of device or of one device, and then counts for these alone:
+//! `HIGHWATER_ALLOCATOR_CPU=guard`, `HIGHWATER_POOL_LIMIT_CUDA_1=50%`. Spaces around values do not matter; an empty value
+//! counts as not set. `on` and `off` may also be written `true` and `false`, `yes` and `no`, `1` and `0`.
+//!
+//! An invalid value is an error. A variable that starts with `HIGHWATER_` and is not in the table chooses nothing, and is
+//! listed by [`Environment::unknown`] with the closest known name: runtimes and the command `highwater` print a warning.
+//! `HIGHWATER_TRACES`, which the benches read, and the variables of the tests are left to them. So are the two files to the
+//! crate `bfc-cuda`: a file that cannot be loaded is an error that names the variable when the file is needed.
+//!
+//! An allocator for all devices serves those that it can: with `HIGHWATER_ALLOCATOR=guard` a device whose memory the host
+//! cannot read, such as a dry one, has `bfc`. One that is named for a device or a kind, as in `HIGHWATER_ALLOCATOR_DRY=guard`,
+//! and cannot serve it, is an error when the device is first used.
+//!
+//! Code decides before the environment, and the environment before a pool's defaults.
+
+mod variable;
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+
+use crate::registry::choice::AllocatorChoice;
+use crate::registry::{DeviceId, PoolOptions, PoolSettings};
+
+use variable::{Variable, nearest};
+
+/// What all names in the table start with.
+const PREFIX: &str = "HIGHWATER_";
+
+/// Variables with that prefix that are read elsewhere.
+const OTHERS: [&str; 6] = [
+    "HIGHWATER_TRACES",
+    "HIGHWATER_NVRTC",
+    "HIGHWATER_CUBLAS",
+    "HIGHWATER_UPDATE_GOLDEN",
+    "HIGHWATER_SOAK_STEPS",
+    "HIGHWATER_SOAK_SEED",
+];
+
+/// The one variable that is not about pools.
+const DEVICE: &str = "HIGHWATER_DEVICE";
+
+/// The longest value or name that is quoted in an error, in characters.
+const MAX_QUOTED: usize = 64;
+
+/// An environment variable that cannot be followed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnvironmentError {
+    /// The value is not one that the variable can have.
+    #[error("environment variable {name}: {value:?} is not valid: expected {expected}")]
+    BadValue {
+        /// The variable.
+        name: String,
+        /// Its value, or the start of it.
+        value: String,
+        /// What it can be.
+        expected: String,
+    },
+    /// The value is not Unicode text.
+    #[error("environment variable {name}: the value is not Unicode text: {value:?}")]
+    NotUnicode {
+        /// The variable.
+        name: String,
+        /// Its value with what is not text replaced, or the start of it.
+        value: String,
+    },
+}
+
+/// A set variable that starts with `HIGHWATER_` and has no meaning. Its text is fit for a warning.
+///
+/// ```
+/// use bfc_core::Environment;
+/// let environment = Environment::from_vars([("HIGHWATER_DEVCE", "cpu")])?;
+/// let warning = environment.unknown()[0].to_string();
+/// assert_eq!(warning, "unknown variable HIGHWATER_DEVCE; did you mean HIGHWATER_DEVICE?");
+/// # Ok::<(), bfc_core::EnvironmentError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnknownVariable {
+    /// The name, or the start of it.
+    pub name: String,
+    /// The known variable with the most similar name, if one is similar.
+    pub nearest: Option<String>,
+}
+
+impl UnknownVariable {
+    fn of(name: &OsStr) -> Self {
+        Self { name: quoted(name), nearest: nearest(&name.to_string_lossy()) }
+    }
+}
+
+impl fmt::Display for UnknownVariable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unknown variable {}", self.name)?;
+        self.nearest.as_ref().map_or(Ok(()), |nearest| write!(f, "; did you mean {nearest}?"))
+    }
+}
+
+/// What the environment chooses: a device, and for the pools of devices. See the module's table.
+///
+/// ```
+/// use bfc_core::{AllocatorChoice, Bytes, DeviceId, Environment};
+/// let environment = Environment::from_vars([("HIGHWATER_POOL_LIMIT", "1GiB"), ("HIGHWATER_ALLOCATOR_CPU", "guard")])?;
+/// let options = environment.settings().options(DeviceId::CPU);
+/// assert_eq!(options.limit, Some(Bytes::gib(1).into()));
+/// assert_eq!(options.allocator, Some(AllocatorChoice::Guard));
+///
+/// assert!(Environment::from_vars([("HIGHWATER_POOL_LIMIT", "much")]).is_err());
+/// # Ok::<(), bfc_core::EnvironmentError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment {
+    settings: PoolSettings,
+    device: Option<DeviceId>,
+    unknown: Vec<UnknownVariable>,
+}
+
+impl Environment {
+    /// What the variables of this process choose.
+    ///
+    /// # Errors
+    /// As [`from_vars`](Self::from_vars).
+    pub fn read() -> Result<Self, EnvironmentError> {
+        Self::from_vars(std::env::vars_os())
+    }
+
+    /// What these variables choose; those of others are passed over.
+    ///
+    /// # Errors
+    /// See [`EnvironmentError`]: of several, the one whose variable comes first by name.
+    pub fn from_vars<N: Into<OsString>, V: Into<OsString>>(
+        variables: impl IntoIterator<Item = (N, V)>,
+    ) -> Result<Self, EnvironmentError> {
+        let ours = |name: &OsString| name.as_encoded_bytes().starts_with(PREFIX.as_bytes());
+        let mut variables: Vec<(OsString, OsString)> = variables
+            .into_iter()
+            .map(|(name, value)| (name.into(), value.into()))
+            .filter(|(name, _)| ours(name) && !OTHERS.iter().any(|other| name == other))
+            .collect();
+        crate::base::order::sort_by(&mut variables, Ord::cmp);
+        let mut chosen = Self::default();
+        for (name, value) in variables {
+            let variable = Variable::named(&name);
+            if variable.is_none() && name != DEVICE {
+                if !value.is_empty() {
+                    chosen.unknown.push(UnknownVariable::of(&name));
+                }
+                continue;
+            }
+            let name = quoted(&name);
+            let Some(text) = value.to_str() else {
+                return Err(EnvironmentError::NotUnicode { name, value: quoted(&value) });
+            };
+            let text = text.trim();
+            if text.is_empty() {
+                continue;
+            }
+            let bad_value = |expected| EnvironmentError::BadValue { name, value: quoted(&value), expected };
+            match variable {
+                Some((variable, scope)) => {
+                    chosen.settings.choose(scope, variable.parse(text).map_err(bad_value)?);
+                }
+                None => chosen.device = device(text).map_err(bad_value)?,
+            }
+        }
+        Ok(chosen)
+    }
+
+    /// The device to compute on where the program leaves it open; `None` if the choice is automatic.
+    #[must_use]
+    pub const fn device(&self) -> Option<DeviceId> {
+        self.device
+    }
+
+    /// The set variables with the prefix `HIGHWATER_` that have no meaning, by name.
+    #[must_use]
+    pub fn unknown(&self) -> &[UnknownVariable] {
+        &self.unknown
+    }
+
+    /// The choices by device.
+    #[must_use]
+    pub const fn settings(&self) -> &PoolSettings {
+        &self.settings
+    }
+}
+
+/// Reads `auto` or a device; else what is expected.
+fn device(text: &str) -> Result<Option<DeviceId>, String> {
+    let expected = "auto, or a device, as in cpu or cuda:1";
+    if text == "auto" { Ok(None) } else { text.parse().map(Some).map_err(|_| expected.to_owned()) }
+}
+
+/// The start of a text that may be of any length and kind.
+fn quoted(text: &OsStr) -> String {
+    text.to_string_lossy().chars().take(MAX_QUOTED).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! The variables there are: their names, and what their values mean.
+
+use std::ffi::OsStr;
+use std::time::Duration;
+
+use super::{AllocatorChoice, DEVICE, OTHERS, PREFIX, PoolOptions};
+use crate::base::units::{switch, whole};
+use crate::policy::bfc::{CutRule, Ends, JoinRule};
+use crate::pool::GrowthRule;
+use crate::registry::{CacheChoice, DeviceId, DeviceKind, DeviceScope, SplitChoice};
+
+/// The longest that a request can be told to wait: an hour.
+const MAX_RETRY_MS: u64 = 3_600_000;
+
+/// Names that differ in more letters than this, or than half of them, are not taken for slips of each other.
+const MAX_SLIPS: usize = 3;
+
+/// One row of the table in the module's text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Variable {
+    Allocator,
+    PoolLimit,
+    Growth,
+    FirstRegion,
+    RegionMerging,
+    GarbageCollection,
+    Split,
+    Cut,
+    Join,
+    Ends,
+    RetryMs,
+    ThreadCache,
+}
+
+impl Variable {
+    const ALL: [Self; 12] = [
+        Self::Allocator,
+        Self::PoolLimit,
+        Self::Growth,
+        Self::FirstRegion,
+        Self::RegionMerging,
+        Self::GarbageCollection,
+        Self::Split,
+        Self::Cut,
+        Self::Join,
+        Self::Ends,
+        Self::RetryMs,
+        Self::ThreadCache,
+    ];
+
+    /// The name without the prefix.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Allocator => "ALLOCATOR",
+            Self::PoolLimit => "POOL_LIMIT",
+            Self::Growth => "GROWTH",
+            Self::FirstRegion => "FIRST_REGION",
+            Self::RegionMerging => "REGION_MERGING",
+            Self::GarbageCollection => "GARBAGE_COLLECTION",
+            Self::Split => "SPLIT",
+            Self::Cut => "CUT",
+            Self::Join => "JOIN",
+            Self::Ends => "ENDS",
+            Self::RetryMs => "RETRY_MS",
+            Self::ThreadCache => "THREAD_CACHE",
+        }
+    }
+
+    /// The variable of a full name, and the devices that it is for.
+    pub(super) fn named(name: &OsStr) -> Option<(Self, DeviceScope)> {
+        let name = name.to_str()?.strip_prefix(PREFIX)?;
+        Self::ALL.into_iter().find_map(|variable| {
+            let scope = scope(name.strip_prefix(variable.name())?)?;
+            Some((variable, scope))
+        })
+    }
+
+    /// What a value chooses; else what the variable expects.
+    pub(super) fn parse(self, text: &str) -> Result<PoolOptions, String> {
+        let options = PoolOptions::default();
+        let chosen = match self {
+            Self::Allocator => text.parse().ok().map(|choice| options.with_allocator(choice)),
+            Self::PoolLimit => text.parse().ok().map(|limit: crate::Amount| options.with_limit(limit)),
+            Self::Growth => growth(text),
+            Self::FirstRegion => text.parse().ok().map(|bytes| options.with_first_region(bytes)),
+            Self::RegionMerging => switch(text).map(|merge| options.with_region_merging(merge)),
+            Self::GarbageCollection => switch(text).map(|collect| options.with_garbage_collection(collect)),
+            Self::Split => text.parse().ok().map(|split| options.with_split(split)),
+            Self::Cut => text.parse().ok().map(|rule| options.with_cut(rule)),
+            Self::Join => text.parse().ok().map(|rule| options.with_join(rule)),
+            Self::Ends => text.parse().ok().map(|ends| options.with_ends(ends)),
+            Self::RetryMs => milliseconds(text).map(|timeout| options.with_retry_timeout(timeout)),
+            Self::ThreadCache => text.parse().ok().map(|cache| options.with_thread_cache(cache)),
+        };
+        chosen.ok_or_else(|| self.expected())
+    }
+
+    fn expected(self) -> String {
+        match self {
+            Self::Allocator => format!("one of {}", AllocatorChoice::names()),
+            Self::PoolLimit => "bytes, as in 4GiB, a percentage above 0, as in 75%, or all-1GiB".to_owned(),
+            Self::Growth => format!("on, off, {}", GrowthRule::EXPECTED),
+            Self::RegionMerging | Self::GarbageCollection => "on or off".to_owned(),
+            Self::Cut => CutRule::EXPECTED.to_owned(),
+            Self::Join => JoinRule::EXPECTED.to_owned(),
+            Self::Ends => Ends::EXPECTED.to_owned(),
+            Self::FirstRegion => "bytes, as in 64MiB".to_owned(),
+            Self::Split => SplitChoice::EXPECTED.to_owned(),
+            Self::RetryMs => format!("milliseconds, a whole number from 0 to {MAX_RETRY_MS}"),
+            Self::ThreadCache => CacheChoice::EXPECTED.to_owned(),
+        }
+    }
+}
+
+/// The devices that the rest of a name says: nothing, `_CUDA`, `_CUDA_1`.
+fn scope(rest: &str) -> Option<DeviceScope> {
+    if rest.is_empty() {
+        return Some(DeviceScope::All);
+    }
+    let device = rest.strip_prefix('_')?;
+    let (kind, ordinal) =
+        device.split_once('_').map_or((device, None), |(kind, ordinal)| (kind, Some(ordinal)));
+    let named = |known: &DeviceKind| known.name().to_ascii_uppercase() == kind;
+    let kind = DeviceKind::ALL.into_iter().find(named)?;
+    match ordinal {
+        None => Some(DeviceScope::Kind(kind)),
+        Some(ordinal) => Some(DeviceScope::One(DeviceId::new(kind, whole(ordinal)?.try_into().ok()?))),
+    }
+}
+
+/// Whether and how the pool grows.
+fn growth(text: &str) -> Option<PoolOptions> {
+    let options = PoolOptions::default();
+    if let Some(allow) = switch(text) {
+        return Some(options.with_allow_growth(allow));
+    }
+    text.parse().ok().map(|rule| options.with_allow_growth(true).with_growth(rule))
+}
+
+fn milliseconds(text: &str) -> Option<Duration> {
+    whole(text).filter(|&ms| ms <= MAX_RETRY_MS).map(Duration::from_millis)
+}
+
+/// The variable whose name is most like `name`, if one is. A suffix for devices is kept apart, so that a slip in the name
+/// is found whatever follows it.
+pub(super) fn nearest(name: &str) -> Option<String> {
+    let rest = name.strip_prefix(PREFIX)?;
+    let others = [DEVICE].into_iter().chain(OTHERS).filter_map(|name| name.strip_prefix(PREFIX));
+    let (_, name) = Variable::ALL
+        .into_iter()
+        .map(Variable::name)
+        .chain(others)
+        .filter_map(|name| {
+            // The letters that could be the variable's name: as many as it has, give or take the slips.
+            let length = name.len();
+            let starts =
+                (length.saturating_sub(MAX_SLIPS)..=length + MAX_SLIPS).filter_map(|end| rest.get(..end));
+            let slips = starts.chain([rest]).map(|start| distance(start, name)).min();
+            slips.filter(|&slips| slips <= MAX_SLIPS.min(length / 2)).map(|slips| (slips, name))
+        })
+        .min_by_key(|(slips, _)| *slips)?;
+    Some(format!("{PREFIX}{name}"))
+}
+
+/// How many letters must be put in, left out or changed to make one text of the other (Levenshtein); `usize::MAX` for
+/// texts much longer than any name.
+fn distance(from: &str, to: &str) -> usize {
+    if from.len() > 64 {
+        return usize::MAX;
+    }
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in to.bytes().enumerate() {
+            let changed = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[to.len()]
+}

@@ -1,0 +1,331 @@
+//! Which allocator serves which wish, on which device.
+//!
+//! The rules are those of TensorFlow's `ProcessState` and `GPUProcessState`: a device's memories are made on first use,
+//! the first caller's size wins, and all who use a device share what was made. The process-wide singletons of
+//! there are one value here, that a runtime owns; one such value is the process's default.
+
+mod build;
+pub(crate) mod choice;
+mod device;
+mod device_id;
+pub mod environment;
+mod options;
+mod pool;
+mod rules;
+
+use std::fmt;
+use std::sync::{Arc, LazyLock};
+
+use crate::allocator::Allocator;
+use crate::allocator::attributes::AllocatorAttributes;
+use crate::allocator::error::{RegistryError, VisitorError};
+use crate::base::memory::{MemoryKind, Span};
+use crate::base::sorted::Sorted;
+use crate::base::sync::{Condvar, Mutex, ThreadNumber, lock, wait};
+use crate::base::units::Bytes;
+use crate::source::visitors::Visitors;
+
+pub use build::PoolError;
+pub use choice::{AllocatorChoice, ParseChoiceError};
+pub use device::{DeviceSource, default_reserve};
+pub use device_id::{DeviceId, DeviceKind, ParseDeviceError};
+pub use environment::{Environment, EnvironmentError, UnknownVariable};
+pub use options::{DeviceScope, PoolOptions, PoolSettings};
+pub use pool::{IgnoredOptions, Pool, PoolFactory};
+pub use rules::{CacheChoice, ParseRuleError, SplitChoice};
+
+/// Devices, their memories, and the allocators made so far.
+///
+/// ```
+/// use std::sync::Arc;
+/// use bfc_core::{AllocatorAttributes, BfcConfig, Bytes, DeviceId, HostMemory, Pool, PoolOptions, Registry};
+///
+/// let registry = Registry::new();
+/// let memory = Pool::new("cpu_bfc", Arc::new(HostMemory::new()), 0, BfcConfig::new(Bytes::gib(1)));
+/// registry.register(DeviceId::CPU, [memory])?;
+///
+/// let small = PoolOptions::default().with_limit(Bytes::mib(64));
+/// let first = registry.allocator(DeviceId::CPU, AllocatorAttributes::default(), Some(small))?;
+/// let pinned = AllocatorAttributes::default().with_on_host(true).with_gpu_compatible(true);
+/// let second = registry.allocator(DeviceId::CPU, pinned, None)?;
+/// assert!(Arc::ptr_eq(&first.allocator, &second.allocator)); // a CPU has one memory
+/// # Ok::<(), bfc_core::RegistryError>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Registry {
+    devices: Mutex<Sorted<DeviceId, Arc<Device>>>,
+}
+
+/// A device's memories, one of each kind at most.
+#[derive(Debug)]
+struct Device {
+    memories: Vec<Memory>,
+}
+
+/// One memory of a device.
+#[derive(Debug)]
+struct Memory {
+    pool: Pool,
+    state: Mutex<State>,
+    /// Notified when the thread that made the allocator has succeeded or failed.
+    made: Condvar,
+}
+
+/// Whether a memory is in use.
+enum State {
+    /// Not yet; these visitors will see its regions.
+    Unused(Visitors),
+    /// This thread makes the allocator, without the lock.
+    Making(u64),
+    /// Made, and shared by all who ask.
+    Made { allocator: Arc<dyn Allocator>, options: PoolOptions },
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unused(visitors) => f.debug_tuple("Unused").field(visitors).finish(),
+            Self::Making(thread) => f.debug_tuple("Making").field(thread).finish(),
+            Self::Made { allocator, .. } => f.debug_tuple("Made").field(&allocator.name()).finish(),
+        }
+    }
+}
+
+/// The allocator that serves a wish.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    /// Shared by all who ask for the same memory of the same device.
+    pub allocator: Arc<dyn Allocator>,
+    /// What it was made with.
+    pub options: PoolOptions,
+    /// What was asked for and could not be had any more, because the allocator was made before.
+    pub ignored: Option<IgnoredOptions>,
+}
+
+impl Registry {
+    /// A registry without devices.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The registry of those who own none. It starts without devices: whoever opens a device registers it.
+    #[must_use]
+    pub fn global() -> &'static Arc<Self> {
+        static GLOBAL: LazyLock<Arc<Registry>> = LazyLock::new(|| Arc::new(Registry::new()));
+        &GLOBAL
+    }
+
+    /// Makes a device known, with one pool for each kind of memory that it has. No memory is taken yet.
+    ///
+    /// # Errors
+    /// [`RegistryError::DeviceExists`] if the device is known; [`RegistryError::MemoryExists`] if a kind is given twice.
+    pub fn register(
+        &self,
+        device: DeviceId,
+        pools: impl IntoIterator<Item = Pool>,
+    ) -> Result<(), RegistryError> {
+        let mut memories: Vec<Memory> = Vec::new();
+        for pool in pools {
+            let kind = pool.kind();
+            if memories.iter().any(|memory| memory.pool.kind() == kind) {
+                return Err(RegistryError::MemoryExists { device: device.to_string(), kind });
+            }
+            let state = Mutex::new(State::Unused(Visitors::new()));
+            memories.push(Memory { pool, state, made: Condvar::new() });
+        }
+        let mut devices = lock(&self.devices);
+        if devices.contains_key(&device) {
+            return Err(RegistryError::DeviceExists { device: device.to_string() });
+        }
+        devices.insert(device, Arc::new(Device { memories }));
+        Ok(())
+    }
+
+    /// Forgets a device; whether it was known. Allocators of its memories serve those who have them as before.
+    pub fn unregister(&self, device: DeviceId) -> bool {
+        let forgotten = lock(&self.devices).remove(&device);
+        // It may go to the driver, and not under the lock.
+        forgotten.is_some()
+    }
+
+    /// Gives memory of a device that nobody uses back to where it came from, of all allocators that were made so far; how many
+    /// bytes that were. 0 for devices that are not known.
+    pub fn trim(&self, device: DeviceId) -> u64 {
+        let Ok(entry) = self.device(device) else { return 0 };
+        let made = |memory: &Memory| match &*lock(&memory.state) {
+            State::Made { allocator, .. } => Some(Arc::clone(allocator)),
+            State::Unused(_) | State::Making(_) => None,
+        };
+        let made: Vec<_> = entry.memories.iter().filter_map(made).collect();
+        made.iter().map(|allocator| allocator.trim(Bytes(0))).sum()
+    }
+
+    /// The devices that are known, in order of kind and number.
+    #[must_use]
+    pub fn devices(&self) -> Vec<DeviceId> {
+        lock(&self.devices).iter().map(|(&device, _)| device).collect()
+    }
+
+    /// The allocator for memory of `device` with these attributes, made on first use.
+    ///
+    /// A device's memories are taken in this order, the first that it has:
+    ///
+    /// | attributes | memories |
+    /// |---|---|
+    /// | none | device, address only, host |
+    /// | `on_host` | host, address only |
+    /// | `on_host` and `gpu_compatible` or `nic_compatible` | pinned host, host, address only |
+    ///
+    /// A device without host memory of its own shares that of `cpu:0`. Scopes and device bits do not choose a memory.
+    ///
+    /// Options count when the allocator is made; without any, the pool's defaults do. Those of later calls are
+    /// ignored, and [reported](Resolved::ignored) where they differ. Of threads that race, one makes the allocator and
+    /// the others wait for it; a failure leaves it unmade, for the next call to try.
+    ///
+    /// # Errors
+    /// [`RegistryError::Reentrant`] to a factory that asks for the memory that it is making;
+    /// [`RegistryError::NoDevice`], [`RegistryError::NoMemory`]; [`RegistryError::Source`], [`RegistryError::Pool`] and
+    /// [`RegistryError::WrongKind`] if the pool cannot be made.
+    pub fn allocator(
+        &self,
+        device: DeviceId,
+        attributes: AllocatorAttributes,
+        options: Option<PoolOptions>,
+    ) -> Result<Resolved, RegistryError> {
+        let wanted = preference(attributes);
+        let entry = self.device(device)?;
+        if let Some(memory) = entry.first_of(wanted) {
+            return memory.resolve(device, options);
+        }
+        let no_memory = || RegistryError::NoMemory { device: device.to_string(), kind: wanted[0] };
+        if !attributes.on_host() {
+            return Err(no_memory());
+        }
+        let cpu = self.device(DeviceId::CPU).map_err(|_| no_memory())?;
+        cpu.first_of(&[MemoryKind::Host]).ok_or_else(no_memory)?.resolve(DeviceId::CPU, options)
+    }
+
+    /// Adds a visitor that runs right after a region of the memory was taken, after those added before it.
+    ///
+    /// # Errors
+    /// [`RegistryError::Visitor`] once the memory is in use; [`RegistryError::NoDevice`], [`RegistryError::NoMemory`].
+    pub fn on_alloc(
+        &self,
+        device: DeviceId,
+        kind: MemoryKind,
+        visitor: impl Fn(Span, usize) + Send + Sync + 'static,
+    ) -> Result<(), RegistryError> {
+        self.change_visitors(device, kind, |visitors| visitors.on_alloc(visitor))
+    }
+
+    /// Adds a visitor that runs right before a region of the memory is given back, before those added before it.
+    ///
+    /// # Errors
+    /// As [`on_alloc`](Self::on_alloc).
+    pub fn on_free(
+        &self,
+        device: DeviceId,
+        kind: MemoryKind,
+        visitor: impl Fn(Span, usize) + Send + Sync + 'static,
+    ) -> Result<(), RegistryError> {
+        self.change_visitors(device, kind, |visitors| visitors.on_free(visitor))
+    }
+
+    fn change_visitors(
+        &self,
+        device: DeviceId,
+        kind: MemoryKind,
+        change: impl FnOnce(&mut Visitors),
+    ) -> Result<(), RegistryError> {
+        let entry = self.device(device)?;
+        let no_memory = || RegistryError::NoMemory { device: device.to_string(), kind };
+        let memory = entry.first_of(&[kind]).ok_or_else(no_memory)?;
+        match &mut *lock(&memory.state) {
+            State::Unused(visitors) => change(visitors),
+            State::Making(_) | State::Made { .. } => {
+                return Err(RegistryError::Visitor { device: device.to_string(), kind, error: VisitorError });
+            }
+        }
+        Ok(())
+    }
+
+    fn device(&self, device: DeviceId) -> Result<Arc<Device>, RegistryError> {
+        let devices = lock(&self.devices);
+        devices.get(&device).cloned().ok_or_else(|| RegistryError::NoDevice { device: device.to_string() })
+    }
+}
+
+impl Device {
+    fn first_of(&self, kinds: &[MemoryKind]) -> Option<&Memory> {
+        kinds.iter().find_map(|&kind| self.memories.iter().find(|memory| memory.pool.kind() == kind))
+    }
+}
+
+impl Memory {
+    /// The allocator, made now if this is its first use. One thread calls the factory, without the lock, and the others wait.
+    fn resolve(&self, device: DeviceId, asked: Option<PoolOptions>) -> Result<Resolved, RegistryError> {
+        let thread = ThreadNumber::current().get();
+        let mut state = lock(&self.state);
+        let visitors = loop {
+            match &mut *state {
+                State::Made { allocator, options } => {
+                    let asked = asked.map(|asked| asked.settled(self.pool.kind()));
+                    let ignored = asked.and_then(|asked| IgnoredOptions::of(asked, *options));
+                    return Ok(Resolved { allocator: Arc::clone(allocator), options: *options, ignored });
+                }
+                State::Making(own) if *own == thread => {
+                    return Err(RegistryError::Reentrant {
+                        device: device.to_string(),
+                        kind: self.pool.kind(),
+                    });
+                }
+                State::Making(_) => state = wait(&self.made, state, None),
+                State::Unused(visitors) => break std::mem::take(visitors),
+            }
+        };
+        *state = State::Making(thread);
+        drop(state);
+        // Ends in every case: with an allocator, or with the memory unused as before.
+        let making = Making { memory: self, visitors };
+        let options = asked.unwrap_or_default().or(self.pool.defaults()).settled(self.pool.kind());
+        let allocator = self
+            .pool
+            .make(&options, &making.visitors)
+            .map_err(|error| RegistryError::of_pool(device.to_string(), error))?;
+        let (kind, found) = (self.pool.kind(), allocator.memory_kind());
+        if found != kind {
+            return Err(RegistryError::WrongKind { device: device.to_string(), kind, found });
+        }
+        *lock(&self.state) = State::Made { allocator: Arc::clone(&allocator), options };
+        Ok(Resolved { allocator, options, ignored: None })
+    }
+}
+
+/// A memory whose allocator is being made.
+struct Making<'a> {
+    memory: &'a Memory,
+    visitors: Visitors,
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.memory.state);
+        if matches!(*state, State::Making(_)) {
+            *state = State::Unused(std::mem::take(&mut self.visitors));
+        }
+        drop(state);
+        self.memory.made.notify_all();
+        // The visitors of a memory that is made are dropped here, without the lock: what they hold may use the registry.
+    }
+}
+
+/// The kinds of memory that meet a wish, best first. See [`Registry::allocator`].
+const fn preference(attributes: AllocatorAttributes) -> &'static [MemoryKind] {
+    use MemoryKind::{AddressOnly, Device, Host, PinnedHost};
+    match (attributes.on_host(), attributes.gpu_compatible() || attributes.nic_compatible()) {
+        (false, _) => &[Device, AddressOnly, Host],
+        (true, false) => &[Host, AddressOnly],
+        (true, true) => &[PinnedHost, Host, AddressOnly],
+    }
+}

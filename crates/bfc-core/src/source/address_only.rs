@@ -1,0 +1,185 @@
+//! Addresses with nothing behind them: pools of any size for dry runs, replays and tests.
+
+use crate::allocator::error::SourceError;
+use crate::base::memory::{MemoryKind, Span};
+use crate::base::sync::{Mutex, lock};
+use crate::base::units::{Bytes, round_up};
+use crate::source::sub_allocator::SubAllocator;
+
+/// Where the addresses start: above anything that is likely to be a real pointer's low half, and easy to recognise.
+const BASE: u64 = 1 << 40;
+
+/// A source of bare addresses. A pool on top makes the same decisions as over real memory, and costs nothing.
+///
+/// The same calls in the same order give the same addresses. They rise from 2⁴⁰; the region at the end is used anew
+/// once given back, holes before it are not, and everything starts over when no region is out.
+///
+/// ```
+/// use bfc_core::{AddressOnlyMemory, Bytes, SubAllocator};
+/// let memory = AddressOnlyMemory::new().with_limit(Bytes::gib(80));
+/// assert!(memory.allocate(256, 80 << 30).is_ok());
+/// assert!(memory.allocate(256, 1).is_err());
+/// ```
+#[derive(Debug)]
+pub struct AddressOnlyMemory {
+    limit: Option<u64>,
+    total: Option<u64>,
+    coalescing: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The first address never handed out, or free up to the end of the address space.
+    next: u64,
+    /// Bytes handed out now.
+    live: u64,
+}
+
+impl Default for AddressOnlyMemory {
+    fn default() -> Self {
+        Self { limit: None, total: None, coalescing: false, state: Mutex::new(State { next: BASE, live: 0 }) }
+    }
+}
+
+impl AddressOnlyMemory {
+    /// Addresses without a limit other than the address space, whose regions may not be treated as one.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same source with at most `limit` bytes out at a time.
+    #[must_use]
+    pub const fn with_limit(mut self, limit: Bytes) -> Self {
+        self.limit = Some(limit.get());
+        self
+    }
+
+    /// The same source, standing for a memory of so many bytes: for limits that are shares of it. Nothing is limited by it.
+    #[must_use]
+    pub const fn with_total(mut self, total: Bytes) -> Self {
+        self.total = Some(total.get());
+        self
+    }
+
+    /// The same source, with or without leave to treat adjacent regions as one.
+    #[must_use]
+    pub const fn with_coalescing(mut self, coalescing: bool) -> Self {
+        self.coalescing = coalescing;
+        self
+    }
+
+    /// Bytes out now.
+    #[must_use]
+    pub fn live_bytes(&self) -> u64 {
+        lock(&self.state).live
+    }
+}
+
+impl State {
+    /// The next region and the bytes then out, or `None` if the limit or the address space ends before it.
+    fn place(&self, limit: Option<u64>, alignment: u64, bytes: u64) -> Option<(Span, u64)> {
+        if bytes == 0 || !alignment.is_power_of_two() {
+            return None;
+        }
+        let live = self.live.checked_add(bytes).filter(|&live| limit.is_none_or(|limit| live <= limit))?;
+        let region = Span { address: round_up(self.next, alignment)?, bytes };
+        region.end().map(|_| (region, live))
+    }
+}
+
+// SAFETY: addresses of this kind are never followed; regions do not overlap, as each starts at or after the end of all
+// those that are out.
+unsafe impl SubAllocator for AddressOnlyMemory {
+    fn memory_kind(&self) -> MemoryKind {
+        MemoryKind::AddressOnly
+    }
+
+    fn total_bytes(&self) -> Option<u64> {
+        self.total.or(self.limit)
+    }
+
+    fn allocate(&self, alignment: u64, bytes: u64) -> Result<Span, SourceError> {
+        let mut state = lock(&self.state);
+        let (region, live) =
+            state.place(self.limit, alignment, bytes).ok_or(SourceError::Exhausted { bytes })?;
+        *state = State { next: region.address + bytes, live };
+        Ok(region)
+    }
+
+    unsafe fn free(&self, region: Span) {
+        let mut state = lock(&self.state);
+        state.live = state.live.saturating_sub(region.bytes);
+        if state.live == 0 {
+            state.next = BASE;
+        } else if region.end() == Some(state.next) {
+            state.next = region.address;
+        }
+    }
+
+    fn supports_coalescing(&self) -> bool {
+        self.coalescing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn free(memory: &AddressOnlyMemory, region: Span) {
+        // SAFETY: the tests give back what they took, once; nothing lies at the addresses.
+        unsafe { memory.free(region) };
+    }
+
+    #[test]
+    fn regions_follow_each_other_from_the_base_aligned_as_asked() {
+        let memory = AddressOnlyMemory::new();
+        assert_eq!(memory.allocate(256, 100), Ok(Span { address: BASE, bytes: 100 }));
+        assert_eq!(memory.allocate(4096, 8192), Ok(Span { address: BASE + 4096, bytes: 8192 }));
+        assert_eq!(memory.allocate(1, 1), Ok(Span { address: BASE + 4096 + 8192, bytes: 1 }));
+        assert_eq!(memory.live_bytes(), 8293);
+    }
+
+    #[test]
+    fn the_last_region_given_back_is_used_anew_and_a_hole_is_not() {
+        let memory = AddressOnlyMemory::new();
+        let [first, second, third] = [(); 3].map(|()| memory.allocate(256, 256).unwrap());
+        free(&memory, third);
+        assert_eq!(memory.allocate(256, 512).unwrap().address, third.address);
+        free(&memory, second);
+        assert_eq!(memory.allocate(256, 256).unwrap().address, third.address + 512);
+        assert_eq!(first.address, BASE);
+    }
+
+    #[test]
+    fn a_run_of_regions_may_go_back_in_one_piece_and_an_empty_source_starts_over() {
+        let memory = AddressOnlyMemory::new().with_coalescing(true);
+        assert!(memory.supports_coalescing());
+        let first = memory.allocate(256, 256).unwrap();
+        let _second = memory.allocate(256, 768).unwrap();
+        free(&memory, Span { address: first.address, bytes: 1024 });
+        assert_eq!(memory.live_bytes(), 0);
+        assert_eq!(memory.allocate(256, 256), Ok(first));
+    }
+
+    #[test]
+    fn the_limit_counts_what_is_out_and_a_refusal_changes_nothing() {
+        let memory = AddressOnlyMemory::new().with_limit(Bytes(1000));
+        let region = memory.allocate(1, 600).unwrap();
+        assert_eq!(memory.allocate(1, 401), Err(SourceError::Exhausted { bytes: 401 }));
+        assert_eq!(memory.allocate(1, 400).unwrap().address, BASE + 600);
+        free(&memory, region);
+        assert!(memory.allocate(1, 600).is_ok());
+    }
+
+    #[test]
+    fn sizes_beyond_the_address_space_are_refused() {
+        let memory = AddressOnlyMemory::new();
+        for (alignment, bytes) in [(1, u64::MAX), (1, 0), (0, 1), (3, 1), (1, u64::MAX - BASE + 1)] {
+            assert_eq!(memory.allocate(alignment, bytes), Err(SourceError::Exhausted { bytes }));
+        }
+        assert_eq!(memory.allocate(1, u64::MAX - BASE), Ok(Span { address: BASE, bytes: u64::MAX - BASE }));
+        assert_eq!(memory.allocate(1, 1), Err(SourceError::Exhausted { bytes: 1 }));
+    }
+}

@@ -1,0 +1,218 @@
+//! A device's memory as one region that grows: addresses reserved once, memory put behind them as needed.
+//!
+//! Source of the rules: TensorFlow's `GpuVirtualMemAllocator`, on CUDA's virtual memory management. Growths follow each
+//! other without a gap, so a pool joins them, and no free memory is cut in two by the border of a region.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::allocator::error::SourceError;
+use crate::base::memory::{AddressSpace, MemoryKind, Span};
+use crate::base::sync::{Mutex, lock};
+use crate::base::units::{Bytes, MIB, round_up};
+use crate::source::driver::Driver;
+use crate::source::sub_allocator::SubAllocator;
+
+/// The largest piece of memory that is mapped at once, in bytes. What can be given back are whole pieces; what growing
+/// costs are calls for each. Not measured on a device yet.
+const PIECE: u64 = 32 * MIB;
+
+/// A device's memory behind one range of addresses.
+///
+/// Regions are whole multiples of the device's granularity (2 MiB on NVIDIA's), each right behind the one before. Memory
+/// given back at the end is taken anew at the same addresses; a hole before that is not filled until everything behind
+/// it is given back too. A growth that fails halfway is undone, the last step first.
+///
+/// ```
+/// use std::sync::Arc;
+/// use bfc_core::sim::SimDevice;
+/// use bfc_core::{BfcAllocator, BfcConfig, Bytes, VirtualMemory};
+///
+/// let memory = VirtualMemory::new(Arc::new(SimDevice::new(Bytes::gib(1))))?;
+/// let _pool = BfcAllocator::new("sim_0_bfc", Arc::new(memory), BfcConfig::new(Bytes::mib(512)));
+/// # Ok::<(), bfc_core::SourceError>(())
+/// ```
+#[derive(Debug)]
+pub struct VirtualMemory {
+    driver: Arc<dyn Driver>,
+    granularity: u64,
+    range: Span,
+    pieces: Mutex<Pieces>,
+}
+
+/// What is mapped, by address.
+type Pieces = BTreeMap<u64, Piece>;
+
+/// Memory that was mapped in one step.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    bytes: u64,
+    /// It could not be taken away, and is not handed out again.
+    stuck: bool,
+}
+
+impl VirtualMemory {
+    /// The memory of the device behind `driver`, with twice as many addresses as it has bytes, as upstream.
+    ///
+    /// # Errors
+    /// [`SourceError::Unsupported`] if the device cannot keep addresses and memory apart; otherwise if it gives no
+    /// addresses.
+    pub fn new(driver: Arc<dyn Driver>) -> Result<Self, SourceError> {
+        let total = driver.memory_info()?.total;
+        Self::with_range(driver, Bytes(total.saturating_mul(2)))
+    }
+
+    /// The same with so many addresses, rounded up to the granularity.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_range(driver: Arc<dyn Driver>, addresses: Bytes) -> Result<Self, SourceError> {
+        let granularity = driver.granularity()?;
+        if !granularity.is_power_of_two() {
+            return Err(SourceError::BadRegion { address: 0, bytes: granularity });
+        }
+        let exhausted = SourceError::Exhausted { bytes: addresses.0 };
+        let bytes = round_up(addresses.0.max(1), granularity).ok_or(exhausted)?;
+        let range = Span { address: driver.reserve(bytes)?, bytes };
+        Ok(Self { driver, granularity, range, pieces: Mutex::default() })
+    }
+
+    /// All the addresses, used or not.
+    #[must_use]
+    pub const fn range(&self) -> Span {
+        self.range
+    }
+
+    /// Where the next region is put; `None` if the addresses do not suffice.
+    fn place(&self, pieces: &Pieces, alignment: u64, bytes: u64) -> Option<Span> {
+        let next = pieces.last_key_value().map_or(self.range.address, |(start, piece)| start + piece.bytes);
+        let address = round_up(next, alignment.max(self.granularity))?;
+        let region = Span { address, bytes: round_up(bytes, self.granularity)? };
+        (region.end()? <= self.range.end()?).then_some(region)
+    }
+
+    /// Puts memory behind a region, in pieces.
+    fn back(&self, region: Span, growth: &mut Growth<'_>) -> Result<(), SourceError> {
+        let largest = (PIECE / self.granularity).max(1) * self.granularity;
+        let end = region.address + region.bytes;
+        let mut address = region.address;
+        while address < end {
+            let piece = Span { address, bytes: largest.min(end - address) };
+            self.back_piece(piece)?;
+            growth.mapped.push(piece);
+            address += piece.bytes;
+        }
+        // SAFETY: the pieces just mapped cover the region.
+        unsafe { self.driver.set_access(region) }
+    }
+
+    fn back_piece(&self, piece: Span) -> Result<(), SourceError> {
+        let handle = self.driver.create(piece.bytes)?;
+        // SAFETY: the piece lies in our range behind everything that is mapped, and the handle is as large.
+        let mapped = unsafe { self.driver.map(piece, handle) };
+        // The mapping keeps the memory; without one it goes back now. A failure is kept by the driver: the memory can be
+        // used all the same.
+        // SAFETY: the handle came from the driver just now, and this is its only release.
+        let _ = unsafe { self.driver.release(handle) };
+        mapped
+    }
+}
+
+/// A growth under way. Unless it is finished, what was mapped is taken away again, the last first.
+struct Growth<'a> {
+    driver: &'a dyn Driver,
+    pieces: &'a mut Pieces,
+    mapped: Vec<Span>,
+}
+
+impl Growth<'_> {
+    fn finish(mut self) {
+        let mapped = std::mem::take(&mut self.mapped);
+        self.pieces
+            .extend(mapped.into_iter().map(|span| (span.address, Piece { bytes: span.bytes, stuck: false })));
+    }
+}
+
+impl Drop for Growth<'_> {
+    fn drop(&mut self) {
+        for &span in self.mapped.iter().rev() {
+            // SAFETY: the span was mapped in this growth, and nobody has heard of it.
+            if unsafe { self.driver.unmap(span) }.is_err() {
+                self.pieces.insert(span.address, Piece { bytes: span.bytes, stuck: true });
+            }
+        }
+    }
+}
+
+// SAFETY: memory is mapped throughout a region until it is given back, and accessible; regions start behind all that is
+// mapped, so they overlap none that is out.
+unsafe impl SubAllocator for VirtualMemory {
+    fn memory_kind(&self) -> MemoryKind {
+        MemoryKind::Device
+    }
+
+    fn address_space(&self) -> Option<AddressSpace> {
+        self.driver.address_space()
+    }
+
+    fn total_bytes(&self) -> Option<u64> {
+        self.driver.memory_info().ok().map(|memory| memory.total)
+    }
+
+    fn available_bytes(&self) -> Option<u64> {
+        self.driver.memory_info().ok().map(|memory| memory.free)
+    }
+
+    fn allocate(&self, alignment: u64, bytes: u64) -> Result<Span, SourceError> {
+        let exhausted = SourceError::Exhausted { bytes };
+        if bytes == 0 || !alignment.is_power_of_two() {
+            return Err(exhausted);
+        }
+        let pieces = &mut *lock(&self.pieces);
+        let region = self.place(pieces, alignment, bytes).ok_or(exhausted)?;
+        let mut growth = Growth { driver: &*self.driver, pieces, mapped: Vec::new() };
+        self.back(region, &mut growth)?;
+        growth.finish();
+        Ok(region)
+    }
+
+    unsafe fn free(&self, region: Span) {
+        // Blocks are free once the work that uses them was given, not once it has ended.
+        let ended = self.driver.synchronise();
+        let pieces = &mut *lock(&self.pieces);
+        let inside: Vec<Span> = pieces
+            .range(region.address..region.end().unwrap_or(u64::MAX))
+            .map(|(&address, piece)| Span { address, bytes: piece.bytes })
+            .collect();
+        for span in inside.into_iter().rev() {
+            // SAFETY: the piece was mapped as it is; its region comes back, and all work has ended.
+            if ended.is_ok() && unsafe { self.driver.unmap(span) }.is_ok() {
+                pieces.remove(&span.address);
+            } else if let Some(piece) = pieces.get_mut(&span.address) {
+                piece.stuck = true;
+            }
+        }
+    }
+
+    fn supports_coalescing(&self) -> bool {
+        true
+    }
+
+    fn boundary_in(&self, tail: Span) -> Option<u64> {
+        let pieces = lock(&self.pieces);
+        let (&first, _) = pieces.range(tail.address..tail.end()?).next()?;
+        let (&last, piece) = pieces.range(first..tail.end()?).next_back()?;
+        (Some(last + piece.bytes) == tail.end()).then_some(first)
+    }
+}
+
+impl Drop for VirtualMemory {
+    /// With regions that are still out, or could not be taken away, the addresses stay reserved.
+    fn drop(&mut self) {
+        if lock(&self.pieces).is_empty() {
+            // The driver keeps a failure.
+            // SAFETY: the range is ours, given back once, and nothing is mapped in it.
+            let _ = unsafe { self.driver.release_range(self.range) };
+        }
+    }
+}

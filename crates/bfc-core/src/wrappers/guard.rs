@@ -1,0 +1,411 @@
+//! An allocator around an allocator that finds writes outside of blocks and writes after the free.
+//!
+//! Each block stands between canaries: bytes of a known pattern that nobody may change. A block that comes back is
+//! filled with poison and kept in a quarantine for a while; poison that has changed by the time it leaves was written
+//! through a pointer that had outlived its block. Source of the idea: TensorFlow's `GPUDebugAllocator` (guard words around
+//! each buffer) and `GPUNanResetAllocator` (buffers filled with not-a-number when they are new and when they are freed).
+//!
+//! What upstream does by ending the program is a value here: a [`Damage`] that names block, offset and owner.
+
+mod config;
+mod damage;
+mod pattern;
+mod quarantine;
+mod upkeep;
+mod zones;
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::accounting::accounts::Accounts;
+use crate::allocator::attributes::AllocationAttributes;
+use crate::allocator::error::{AllocError, BlockError};
+use crate::allocator::oom::{OomReport, Verdict};
+use crate::allocator::stats::Stats;
+use crate::allocator::{Allocator, AllocatorSnapshot, Request};
+use crate::base::ledger::{Ledger, OwnerBytes, Tag};
+use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
+use crate::base::owner::OwnerId;
+use crate::base::slots::Slots;
+use crate::base::sync::atomic::{AtomicUsize, Ordering};
+use crate::base::sync::{Mutex, lock};
+use crate::base::units::Bytes;
+use crate::policy::Place;
+use crate::policy::planned::PlannedCounts;
+use crate::streams::Stream;
+
+pub use config::{Fill, GuardConfig};
+pub use damage::{Damage, Fault};
+use pattern::Pattern;
+use quarantine::{Freed, Quarantine};
+pub use upkeep::GuardReport;
+use zones::Zones;
+
+/// An allocator of memory that the host cannot read was to be guarded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{allocator}: {kind} memory cannot be guarded, because the host cannot read it")]
+pub struct GuardError {
+    /// The allocator's name.
+    pub allocator: String,
+    /// Its kind of memory.
+    pub kind: MemoryKind,
+}
+
+/// Guards the blocks of another allocator of host memory.
+///
+/// A block is granted exactly the bytes that were asked for, so that the first byte beyond them is guarded too. Figures,
+/// sizes and the ledger are those of the user's bytes; what canaries and quarantine take appears as reserved and not in
+/// use, and in the [report](Self::report).
+///
+/// Damage is found when a block is given back, when it leaves the quarantine, by
+/// [`find_damage`](Allocator::find_damage), and when the guard is dropped. A damaged block that is given back is no
+/// longer the user's, and the answer is [`BlockError::OutOfBounds`]; its memory is never handed out again, because whoever
+/// damaged it may do so again. It is counted, and goes back to the inner allocator when the guard is dropped. Memory in
+/// quarantine goes back before a request has to fail or to wait for it.
+///
+/// ```
+/// use std::sync::Arc;
+/// use bfc_core::{
+///     Allocator, BfcAllocator, BfcConfig, BlockError, Bytes, Fault, GuardAllocator, GuardConfig, HostMemory, Request,
+/// };
+/// let pool = BfcAllocator::new("cpu", Arc::new(HostMemory::new()), BfcConfig::new(Bytes::mib(4)));
+/// let guard = GuardAllocator::new(Arc::new(pool), GuardConfig::default())?;
+/// let block = guard.allocate(&Request::new(100))?;
+///
+/// let past_the_end: *mut u8 = std::ptr::with_exposed_provenance_mut(block.address as usize + 100);
+/// // SAFETY: beyond the block, but within the memory that the guard keeps behind it.
+/// unsafe { past_the_end.write(0) };
+///
+/// // SAFETY: nothing uses the block any more.
+/// let error = unsafe { guard.deallocate(block) }.unwrap_err();
+/// let BlockError::OutOfBounds { damage } = error else { panic!("{error}") };
+/// assert_eq!((damage.fault, damage.offset), (Fault::Overrun, 100));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct GuardAllocator {
+    inner: Arc<dyn Allocator>,
+    config: GuardConfig,
+    state: Mutex<State>,
+    /// Requests that found no memory and are about to wait for some: while there are any, nothing stays in quarantine.
+    starving: AtomicUsize,
+}
+
+/// What the lock protects. The inner allocator is never called under it.
+#[derive(Debug)]
+struct State {
+    accounts: Accounts,
+    live: Slots<Live>,
+    quarantine: Quarantine,
+    findings: upkeep::Findings,
+}
+
+/// A block that the user has.
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    zones: Zones,
+    /// Its damage was counted, and the listener told.
+    told: bool,
+}
+
+/// A request that waits, for as long as it does.
+struct Starving<'a>(&'a AtomicUsize);
+
+impl<'a> Starving<'a> {
+    fn new(starving: &'a AtomicUsize) -> Self {
+        starving.fetch_add(1, Ordering::SeqCst);
+        Self(starving)
+    }
+}
+
+impl Drop for Starving<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl GuardAllocator {
+    /// Guards the blocks of `inner`, under its name.
+    ///
+    /// # Errors
+    /// If the host cannot read and write the memory of `inner`.
+    pub fn new(inner: Arc<dyn Allocator>, config: GuardConfig) -> Result<Self, GuardError> {
+        let kind = inner.memory_kind();
+        if !kind.is_host_accessible() {
+            return Err(GuardError { allocator: inner.name().to_owned(), kind });
+        }
+        let state = State {
+            accounts: Accounts::new(PoolId::next()),
+            live: Slots::default(),
+            quarantine: Quarantine::new(config.quarantine_bytes, config.quarantine_blocks),
+            findings: upkeep::Findings::default(),
+        };
+        Ok(Self { inner, config, state: Mutex::new(state), starving: AtomicUsize::new(0) })
+    }
+
+    /// The allocator that is guarded.
+    #[must_use]
+    pub fn inner(&self) -> &Arc<dyn Allocator> {
+        &self.inner
+    }
+
+    /// How the guard behaves.
+    #[must_use]
+    pub const fn config(&self) -> &GuardConfig {
+        &self.config
+    }
+
+    /// A block of the inner allocator. What the quarantine holds back must not make a request fail or wait.
+    fn take(&self, request: &Request<'_>) -> Result<Block, AllocError> {
+        let at_once = AllocationAttributes { retry_on_failure: false, ..request.attributes };
+        let error = match self.inner.allocate(&request.with_attributes(at_once)) {
+            Err(error @ AllocError::OutOfMemory(_)) => error,
+            answer => return answer,
+        };
+        // From here on frees go straight to the inner allocator, where this request may be waiting for them. A free that came
+        // before has its block in the quarantine by now, or will look again once it has.
+        let _starving = Starving::new(&self.starving);
+        let emptied = self.empty_quarantine() > 0;
+        if emptied || request.attributes.retry_on_failure { self.inner.allocate(request) } else { Err(error) }
+    }
+
+    /// The inner allocator's refusal of `inner`, as one of what the user asked for.
+    fn refusal(&self, error: AllocError, request: &Request<'_>) -> AllocError {
+        match error {
+            AllocError::OutOfMemory(mut report) => {
+                report.requested = request.bytes;
+                AllocError::OutOfMemory(report)
+            }
+            AllocError::TooLarge { .. } => self.too_large(request),
+            other => other,
+        }
+    }
+
+    fn too_large(&self, request: &Request<'_>) -> AllocError {
+        let Request { bytes, alignment, .. } = *request;
+        AllocError::TooLarge { allocator: self.inner.name().to_owned(), bytes, alignment }
+    }
+
+    /// Opens the account of a block; `None` if no more can be numbered.
+    fn open(&self, zones: Zones, tag: Tag) -> Option<Block> {
+        let state = &mut *lock(&self.state);
+        let slot = state.live.insert(Live { zones, told: false })?;
+        let user = zones.user();
+        let place = Place { address: user.address, bytes: user.bytes, slot };
+        Some(state.accounts.open(place, user.bytes, tag))
+    }
+
+    /// Closes the account of a block: nobody else finds it from then on.
+    fn close(&self, block: Block) -> Result<(Freed, bool), BlockError> {
+        let state = &mut *lock(&self.state);
+        let tag = state.tag_of(&block)?;
+        let live = state.live.remove(block.chunk).ok_or(BlockError::Unknown { block })?;
+        state.accounts.close(place_of(&block));
+        Ok((Freed { block, tag, zones: live.zones }, live.told))
+    }
+}
+
+impl State {
+    /// What a live block is charged to.
+    fn tag_of(&self, block: &Block) -> Result<Tag, BlockError> {
+        let tag = self.accounts.live(block)?.tag();
+        match self.live.get(block.chunk) {
+            Some(live) if live.zones.user() == block.span() => Ok(tag),
+            _ => Err(BlockError::Unknown { block: *block }),
+        }
+    }
+}
+
+const fn place_of(block: &Block) -> Place {
+    Place { address: block.address, bytes: block.bytes, slot: block.chunk }
+}
+
+impl fmt::Debug for GuardAllocator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GuardAllocator")
+            .field("inner", &self.inner)
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+// SAFETY: a block lies within a block of the inner allocator, which keeps the promise, a whole number of alignments from
+// its start, and each such block carries one block of ours until that has been given back.
+unsafe impl Allocator for GuardAllocator {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn memory_kind(&self) -> MemoryKind {
+        self.inner.memory_kind()
+    }
+
+    fn address_space(&self) -> Option<AddressSpace> {
+        self.inner.address_space()
+    }
+
+    fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
+        let Request { bytes, alignment, tag, .. } = *request;
+        if bytes == 0 {
+            return Ok(Block::EMPTY);
+        }
+        if !alignment.is_power_of_two() {
+            return Err(AllocError::BadAlignment { allocator: self.inner.name().to_owned(), alignment });
+        }
+        let (front, total) =
+            Zones::plan(bytes, alignment, self.config.zone).ok_or_else(|| self.too_large(request))?;
+        let inner =
+            self.take(&Request { bytes: total, ..*request }).map_err(|error| self.refusal(error, request))?;
+        let zones = Zones::new(inner, front, bytes);
+        for zone in [zones.before(), zones.after()] {
+            // SAFETY: the zones are parts of a block that is ours since a moment ago.
+            unsafe { pattern::fill(zone, Pattern::Canary) };
+        }
+        if let Fill::Byte(value) = self.config.fresh {
+            // SAFETY: as above; the user does not have it yet.
+            unsafe { pattern::fill(zones.user(), Pattern::Byte(value)) };
+        }
+        self.open(zones, tag).ok_or_else(|| {
+            // SAFETY: the block is ours and nobody knows of it. That it came from there is all the inner allocator can ask.
+            let _ = unsafe { self.inner.deallocate(inner) };
+            AllocError::OutOfMemory(Box::new(OomReport::new(self.inner.name(), request, Verdict::Exhausted)))
+        })
+    }
+
+    /// # Errors
+    /// As the trait says; and [`BlockError::OutOfBounds`] if something wrote outside of the block. The block then counts as
+    /// given back.
+    unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
+        if block == Block::EMPTY {
+            return Ok(());
+        }
+        let (freed, told) = self.close(block)?;
+        if let Some(damage) = freed.zones.damage_around(block, freed.tag) {
+            self.condemn(freed, damage, told);
+            return Err(BlockError::OutOfBounds { damage });
+        }
+        // SAFETY: the user has given the block up, and it was taken out of the table by this call.
+        unsafe { pattern::fill(freed.zones.user(), Pattern::Byte(self.config.poison)) };
+        // For the inner allocator the user has it no longer. One that keeps no tags has nothing to change.
+        let _ = self.inner.retag(&freed.zones.inner, quarantine_tag());
+        self.quarantine(freed);
+        Ok(())
+    }
+
+    fn stats(&self) -> Stats {
+        with_source_figures(lock(&self.state).accounts.figures.clone(), self.inner.stats())
+    }
+
+    fn bytes_in_use(&self) -> u64 {
+        lock(&self.state).accounts.figures.bytes_in_use
+    }
+
+    fn stream(&self) -> Option<&Arc<Stream>> {
+        self.inner.stream()
+    }
+
+    fn regions(&self) -> Vec<Span> {
+        self.inner.regions()
+    }
+
+    fn clear_stats(&self) -> bool {
+        lock(&self.state).accounts.clear_figures();
+        self.inner.clear_stats()
+    }
+
+    fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
+        self.tag(block).map(|_| block.bytes)
+    }
+
+    fn block_at(&self, address: u64) -> Result<Block, BlockError> {
+        let State { accounts, live, .. } = &mut *lock(&self.state);
+        let span_of = |slot| live.get(slot).map(|live: &Live| live.zones.user());
+        let slot = accounts.slot_at(address, |slot| span_of(slot).map(|span| span.address))?;
+        let span = span_of(slot).ok_or(BlockError::NoBlockAt { address })?;
+        Ok(accounts.block(Place { address: span.address, bytes: span.bytes, slot }))
+    }
+
+    fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
+        if *block == Block::EMPTY {
+            return Ok(Tag::default());
+        }
+        lock(&self.state).tag_of(block)
+    }
+
+    fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
+        if *block == Block::EMPTY {
+            return Ok(());
+        }
+        let inner = {
+            let state = &mut *lock(&self.state);
+            state.tag_of(block)?;
+            state.accounts.retag(place_of(block), tag);
+            state.live.get(block.chunk).map(|live| live.zones.inner)
+        };
+        inner.map_or(Ok(()), |inner| self.inner.retag(&inner, tag))
+    }
+
+    fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
+        self.inner.refusal(request, verdict)
+    }
+
+    fn ledger(&self) -> Ledger {
+        lock(&self.state).accounts.ledger.clone()
+    }
+
+    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
+        lock(&self.state).accounts.ledger.owner(owner)
+    }
+
+    /// What the guard's users hold, at one moment. Limit, reserved bytes and regions are those of the inner allocator, which
+    /// is asked without the guard's lock.
+    fn snapshot(&self) -> AllocatorSnapshot {
+        let (figures, ledger) = {
+            let accounts = &lock(&self.state).accounts;
+            (accounts.figures.clone(), accounts.ledger.clone())
+        };
+        AllocatorSnapshot { stats: with_source_figures(figures, self.inner.stats()), ledger }
+    }
+
+    fn set_safe_frontier(&self, count: u64) {
+        self.inner.set_safe_frontier(count);
+    }
+
+    fn trim(&self, keep: Bytes) -> u64 {
+        self.inner.trim(keep)
+    }
+
+    fn expect_frees(&self, begin: bool) {
+        self.inner.expect_frees(begin);
+    }
+
+    fn begin_step(&self) {
+        self.inner.begin_step();
+    }
+
+    fn plan_counts(&self) -> Option<PlannedCounts> {
+        self.inner.plan_counts()
+    }
+
+    fn find_damage(&self) -> Vec<Damage> {
+        self.check_all();
+        lock(&self.state).findings.list()
+    }
+}
+
+/// The figures of the guard's users, completed by those that the inner allocator keeps.
+fn with_source_figures(figures: Stats, inner: Stats) -> Stats {
+    Stats {
+        bytes_limit: inner.bytes_limit,
+        bytes_reserved: inner.bytes_reserved,
+        peak_bytes_reserved: inner.peak_bytes_reserved,
+        largest_free_block_bytes: inner.largest_free_block_bytes,
+        regions: inner.regions,
+        retry: inner.retry,
+        ..figures
+    }
+}
+
+/// What the inner allocator's report calls memory that was given back and is kept for a while.
+fn quarantine_tag() -> Tag {
+    Tag { owner: OwnerId::intern(OwnerId::ROOT, "(in quarantine)"), ..Tag::default() }
+}

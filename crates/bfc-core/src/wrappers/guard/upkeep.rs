@@ -1,0 +1,217 @@
+//! Looking for damage, and what becomes of the memory where it is found.
+
+use std::sync::atomic::Ordering;
+
+use super::damage::{Damage, Fault};
+use super::pattern::{self, Difference, Pattern};
+use super::quarantine::Freed;
+use super::zones::Zones;
+use super::{GuardAllocator, State};
+use crate::base::ledger::Tag;
+use crate::base::memory::Block;
+use crate::base::sync::lock;
+
+/// Most findings that are kept; all are counted.
+const MAX_FINDINGS: usize = 1000;
+
+/// What a guard holds and has found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GuardReport {
+    /// Blocks that the user has.
+    pub live_blocks: u64,
+    /// Bytes of the inner allocator around them: canaries, and room for alignment.
+    pub overhead_bytes: u64,
+    /// Blocks in quarantine.
+    pub quarantined_blocks: u64,
+    /// Bytes of the inner allocator in quarantine.
+    pub quarantined_bytes: u64,
+    /// Damaged blocks that were given back and are kept for good.
+    pub condemned_blocks: u64,
+    /// Bytes of the inner allocator in such blocks.
+    pub condemned_bytes: u64,
+    /// Damages found since the guard was made.
+    pub found: u64,
+}
+
+/// What was found, and the memory where it was found that nobody has any more.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    first: Vec<Damage>,
+    found: u64,
+    condemned: Vec<Freed>,
+}
+
+impl Findings {
+    /// The first findings, in the order in which they were made.
+    pub(super) fn list(&self) -> Vec<Damage> {
+        self.first.clone()
+    }
+
+    fn note(&mut self, damage: Damage) {
+        self.found += 1;
+        if self.first.len() < MAX_FINDINGS {
+            self.first.push(damage);
+        }
+    }
+}
+
+impl GuardAllocator {
+    /// Looks at the canaries of every block and the poison of every block in quarantine; what was found that nobody was
+    /// told of before. All findings together are [`find_damage`](crate::Allocator::find_damage). Memory in quarantine that is
+    /// damaged stays with the guard for good.
+    pub fn check_all(&self) -> Vec<Damage> {
+        let found = {
+            let state = &mut *lock(&self.state);
+            let mut found = state.check_live();
+            let poison = Pattern::Byte(self.config.poison);
+            let mut damaged = |freed: &Freed| {
+                let damage = freed.damage(poison);
+                found.extend(damage);
+                damage.is_some()
+            };
+            let condemned = state.quarantine.extract(&mut damaged);
+            state.findings.condemned.extend(condemned);
+            found.iter().for_each(|damage| state.findings.note(*damage));
+            found
+        };
+        self.tell(&found);
+        found
+    }
+
+    /// What the guard holds now and has found so far.
+    #[must_use]
+    pub fn report(&self) -> GuardReport {
+        let State { live, quarantine, findings, .. } = &*lock(&self.state);
+        GuardReport {
+            live_blocks: live.iter().count() as u64,
+            overhead_bytes: live.iter().map(|(_, live)| live.zones.overhead()).sum(),
+            quarantined_blocks: quarantine.len() as u64,
+            quarantined_bytes: quarantine.bytes(),
+            condemned_blocks: findings.condemned.len() as u64,
+            condemned_bytes: findings.condemned.iter().map(|freed| freed.zones.inner.bytes).sum(),
+            found: findings.found,
+        }
+    }
+
+    /// Checks all blocks in quarantine and gives them to the inner allocator; how many went.
+    pub fn empty_quarantine(&self) -> usize {
+        self.release(|state| state.quarantine.oldest())
+    }
+
+    /// Takes a block into quarantine, and lets out those for which there is no room.
+    pub(super) fn quarantine(&self, freed: Freed) {
+        lock(&self.state).quarantine.admit(freed);
+        if self.starving.load(Ordering::SeqCst) > 0 {
+            self.empty_quarantine();
+        } else {
+            self.release(|state| state.quarantine.surplus());
+        }
+    }
+
+    /// Keeps the memory of a damaged block that was given back.
+    pub(super) fn condemn(&self, freed: Freed, damage: Damage, told: bool) {
+        {
+            let findings = &mut lock(&self.state).findings;
+            findings.condemned.push(freed);
+            if !told {
+                findings.note(damage);
+            }
+        }
+        if !told {
+            self.tell(&[damage]);
+        }
+    }
+
+    /// Gives the blocks that `next` takes out of the quarantine to the inner allocator, one by one; how many went.
+    fn release(&self, next: impl Fn(&mut State) -> Option<Freed>) -> usize {
+        let mut count = 0;
+        while let Some(freed) = { next(&mut lock(&self.state)) } {
+            if let Some(damage) = freed.damage(Pattern::Byte(self.config.poison)) {
+                self.condemn(freed, damage, false);
+                continue;
+            }
+            // SAFETY: the user has given the block up, and it has just been taken out of the quarantine.
+            if unsafe { self.inner.deallocate(freed.zones.inner) }.is_err() {
+                // As when its source calls back; a later free tries again.
+                lock(&self.state).quarantine.readmit(freed);
+                break;
+            }
+            count += 1;
+        }
+        count
+    }
+
+    fn tell(&self, found: &[Damage]) {
+        if let Some(listener) = &self.config.listener {
+            found.iter().for_each(|damage| listener(damage));
+        }
+    }
+}
+
+impl State {
+    /// Damage around live blocks that nobody was told of before.
+    fn check_live(&mut self) -> Vec<Damage> {
+        let mut found = Vec::new();
+        for (slot, live) in self.live.iter_mut().filter(|(_, live)| !live.told) {
+            let user = live.zones.user();
+            let block = self.accounts.block(super::Place { address: user.address, bytes: user.bytes, slot });
+            let tag = self.accounts.live(&block).map_or_else(|_| Tag::default(), |account| account.tag());
+            let damage = live.zones.damage_around(block, tag);
+            live.told = damage.is_some();
+            found.extend(damage);
+        }
+        found
+    }
+}
+
+impl Zones {
+    /// Damage to the canaries of `block`, which lies between these zones: that before it, if there is any.
+    pub(super) fn damage_around(&self, block: Block, tag: Tag) -> Option<Damage> {
+        let found = |zone, fault| {
+            // SAFETY: the zones lie in a block that the guard has from the inner allocator, and whose bytes outside of the
+            // user's it has set itself.
+            let difference = unsafe { pattern::difference(zone, Pattern::Canary) }?;
+            Some(damage(block, tag, fault, difference))
+        };
+        found(self.before(), Fault::Underrun).or_else(|| found(self.after(), Fault::Overrun))
+    }
+}
+
+impl Freed {
+    /// Damage to the poison in the block, or to the canaries around it.
+    fn damage(&self, poison: Pattern) -> Option<Damage> {
+        let zones = [
+            (self.zones.before(), Pattern::Canary),
+            (self.zones.user(), poison),
+            (self.zones.after(), Pattern::Canary),
+        ];
+        let differences = zones.map(|(zone, pattern)| {
+            // SAFETY: the block was given back, so all of the inner block is the guard's, which has set every byte.
+            unsafe { pattern::difference(zone, pattern) }
+        });
+        let difference = differences.into_iter().fold(None, Difference::and)?;
+        Some(damage(self.block, self.tag, Fault::UseAfterFree, difference))
+    }
+}
+
+fn damage(block: Block, tag: Tag, fault: Fault, difference: Difference) -> Damage {
+    let Difference { address, bytes, expected, found } = difference;
+    // Both lie in one block of memory, which is never as long as half the address space.
+    let offset = address.wrapping_sub(block.address).cast_signed();
+    Damage { block, tag, fault, offset, bytes, expected, found }
+}
+
+impl Drop for GuardAllocator {
+    fn drop(&mut self) {
+        self.check_all();
+        let state = &mut *lock(&self.state);
+        let quarantined = state.quarantine.extract(|_| true).into_iter().map(|freed| freed.zones);
+        let condemned = state.findings.condemned.drain(..).map(|freed| freed.zones);
+        let live = state.live.iter().map(|(_, live)| live.zones);
+        for zones in quarantined.chain(condemned).chain(live) {
+            // SAFETY: no block is promised to be valid longer than its allocator. There is nobody to tell of an error.
+            let _ = unsafe { self.inner.deallocate(zones.inner) };
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! An allocator that takes every request straight to its source, and keeps the accounts of a pool.
+//!
+//! For the tools that watch memory from outside (`compute-sanitizer`, `valgrind`, the address sanitiser): in a pool they see
+//! large regions and nothing of the blocks inside; here every block is an allocation of its own. It is also the way to
+//! tell a pool's fault from the program's. What PyTorch does without caching and TensorFlow with `cuda_malloc`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::accounting::account::Account;
+use crate::accounting::accounts::Accounts;
+use crate::accounting::callers::{CallOut, Users};
+use crate::accounting::retry::{AllocatorRetry, Refusal, Want};
+use crate::allocator::error::{AllocError, BlockError, SourceError};
+use crate::allocator::oom::{HOLDERS, Holdings, OomReport, Verdict};
+use crate::allocator::stats::Stats;
+use crate::allocator::{Allocator, AllocatorSnapshot, Request};
+use crate::base::ledger::{Ledger, OwnerBytes, Tag};
+use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
+use crate::base::owner::OwnerId;
+use crate::base::slots::Slots;
+use crate::base::sync::{Mutex, ThreadNumber, lock};
+use crate::base::units::{Bytes, round_up};
+use crate::policy::Place;
+use crate::source::sub_allocator::SubAllocator;
+
+/// How long a request waits for frees, as in pools.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Every block is a region of the source, taken when it is asked for and given back when it is freed. The source is called
+/// under the allocator's lock, and calls back are refused, as in pools.
+///
+/// Accounts are those of a pool: figures, ledger, tags, look-ups by address, and typed errors for stale, foreign and
+/// made-up blocks. Nothing is rounded, so a block has exactly the bytes that were asked for, unless the source delivers
+/// more. Requests that the limit or the source refuses wait for frees of other threads, as in pools. There is no order of
+/// frees to keep, so a [safe frontier](Allocator::set_safe_frontier) means nothing here: a block must not be given back
+/// while work on a device still uses it. Nor does it matter at which [end](crate::End) a block is asked for.
+///
+/// ```
+/// use std::sync::Arc;
+/// use bfc_core::{Allocator, Bytes, HostMemory, PassthroughAllocator, Request};
+/// let memory = Arc::new(HostMemory::new());
+/// let allocator = PassthroughAllocator::new("cpu", memory.clone()).with_limit(Bytes::mib(1));
+/// let block = allocator.allocate(&Request::new(1000))?;
+/// assert_eq!((block.bytes, memory.live_regions()), (1000, 1));
+/// // SAFETY: the block was never used.
+/// unsafe { allocator.deallocate(block) }?;
+/// assert_eq!(memory.live_regions(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct PassthroughAllocator {
+    name: String,
+    source: Arc<dyn SubAllocator>,
+    limit: Option<u64>,
+    limit_origin: Option<Arc<str>>,
+    retry_timeout: Duration,
+    state: Mutex<State>,
+    retry: AllocatorRetry,
+    call_out: CallOut,
+}
+
+/// What the lock protects.
+#[derive(Debug)]
+struct State {
+    accounts: Accounts,
+    live: Slots<Live>,
+    users: Users,
+    /// Bytes that are out.
+    reserved: u64,
+}
+
+/// A block that is out.
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    /// What goes back to the source.
+    region: Span,
+    /// What the user has of it.
+    user: Span,
+}
+
+impl PassthroughAllocator {
+    /// Takes memory from `source` without a limit.
+    #[must_use]
+    pub fn new(name: impl Into<String>, source: Arc<dyn SubAllocator>) -> Self {
+        let state = State {
+            accounts: Accounts::new(PoolId::next()),
+            live: Slots::default(),
+            users: Users::default(),
+            reserved: 0,
+        };
+        Self {
+            name: name.into(),
+            source,
+            limit: None,
+            limit_origin: None,
+            retry_timeout: RETRY_TIMEOUT,
+            state: Mutex::new(state),
+            retry: AllocatorRetry::new(),
+            call_out: CallOut::default(),
+        }
+    }
+
+    /// The same allocator with at most `limit` bytes out at a time.
+    #[must_use]
+    pub const fn with_limit(mut self, limit: Bytes) -> Self {
+        self.limit = Some(limit.0);
+        self
+    }
+
+    /// Says where the limit comes from, for out-of-memory reports.
+    #[must_use]
+    pub fn with_limit_origin(mut self, origin: impl Into<Arc<str>>) -> Self {
+        self.limit_origin = Some(origin.into());
+        self
+    }
+
+    /// The same allocator, whose requests wait so long for frees before they fail; 0 is not at all.
+    #[must_use]
+    pub const fn with_retry_timeout(mut self, timeout: Duration) -> Self {
+        self.retry_timeout = timeout;
+        self
+    }
+
+    /// What the limit leaves.
+    fn unreserved(&self, state: &State) -> u64 {
+        self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(state.reserved))
+    }
+
+    /// Tries once. Only the `last` attempt works out who holds the memory.
+    fn attempt(&self, request: &Request<'_>, thread: ThreadNumber, last: bool) -> Result<Block, Refusal> {
+        let state = &mut *lock(&self.state);
+        state.users.note(thread, &mut state.accounts, &self.retry);
+        if request.bytes > self.unreserved(state) {
+            return Err(self.refuse(state, request, last));
+        }
+        match self.take(state, request.alignment, request.bytes) {
+            Ok(live) => state.open(live, request).ok_or_else(|| {
+                // SAFETY: the region has just come from the source, and nobody has it.
+                unsafe { self.give_back(state, live.region) };
+                self.refuse(state, request, last)
+            }),
+            Err(SourceError::Exhausted { .. }) => Err(self.refuse(state, request, last)),
+            Err(error) => {
+                let error = AllocError::Source { allocator: self.name.clone(), error };
+                Err(Refusal { error, wait: self.could_be_freed(state) })
+            }
+        }
+    }
+
+    /// A region of the source with `bytes` aligned bytes in it.
+    fn take(&self, state: &State, alignment: u64, bytes: u64) -> Result<Live, SourceError> {
+        match self.take_region(state, alignment, bytes) {
+            // A source that has to refuse the alignment, as a driver's memory must, is asked for room to align by hand.
+            Err(SourceError::BadRegion { .. }) if alignment > 1 => {
+                let padded = bytes.checked_add(alignment - 1).ok_or(SourceError::Exhausted { bytes })?;
+                let region = self.take_region(state, 1, padded)?;
+                // Cannot leave the region: it has room for it.
+                let address = round_up(region.address, alignment).unwrap_or(region.address);
+                Ok(Live { region, user: Span { address, bytes } })
+            }
+            taken => taken.map(|region| Live { region, user: region }),
+        }
+    }
+
+    fn take_region(&self, state: &State, alignment: u64, bytes: u64) -> Result<Span, SourceError> {
+        let region = self.call_out.call(self.stats_of(state), || self.source.allocate(alignment, bytes))?;
+        let sound = region.address.is_multiple_of(alignment) && region.bytes >= bytes;
+        if sound && region.end().is_some() {
+            return Ok(region);
+        }
+        // SAFETY: the region has just come from the source, and nobody has it.
+        unsafe { self.give_back(state, region) };
+        Err(SourceError::BadRegion { address: region.address, bytes: region.bytes })
+    }
+
+    /// Gives a region back to the source.
+    ///
+    /// # Safety
+    /// The region came from the source, it is in the table no more, and nothing uses it.
+    unsafe fn give_back(&self, state: &State, region: Span) {
+        self.call_out.call(self.stats_of(state), || {
+            // SAFETY: as this function's caller promises.
+            unsafe { self.source.free(region) }
+        });
+    }
+
+    fn stats_of(&self, state: &State) -> Stats {
+        let figures = state.accounts.figures.clone();
+        Stats { bytes_limit: self.limit, regions: figures.live_allocs, ..figures }
+    }
+
+    /// Asks the state something, unless from within a call of this allocator's own.
+    fn with_state<R>(&self, ask: impl FnOnce(&mut State) -> R) -> Option<R> {
+        self.call_out.enter().map(|_| ask(&mut lock(&self.state)))
+    }
+
+    /// Asks something of a live block; `of_empty` is the answer for an empty one.
+    fn of_block<R>(
+        &self,
+        block: &Block,
+        of_empty: R,
+        ask: impl FnOnce(&mut State, Account) -> R,
+    ) -> Result<R, BlockError> {
+        if *block == Block::EMPTY {
+            return Ok(of_empty);
+        }
+        let answer = self.with_state(|state| {
+            let (_, account) = state.find(block)?;
+            Ok(ask(state, account))
+        });
+        answer.unwrap_or(Err(BlockError::Reentrant))
+    }
+
+    /// Whether another thread may give something back.
+    fn could_be_freed(&self, state: &State) -> bool {
+        let left_behind = || state.users.left_behind(&state.accounts, &[]);
+        state.accounts.figures.live_allocs > 0 && self.retry.others_may_free(left_behind)
+    }
+
+    #[cold]
+    fn refuse(&self, state: &State, request: &Request<'_>, last: bool) -> Refusal {
+        let over_limit = self.limit.is_some_and(|limit| request.bytes > limit);
+        let verdict = if over_limit { Verdict::OverLimit } else { Verdict::Exhausted };
+        let wait = !over_limit && self.could_be_freed(state);
+        let report = self.report(state, request, verdict, last || !wait);
+        Refusal { error: AllocError::OutOfMemory(Box::new(report)), wait }
+    }
+
+    #[cold]
+    fn report(&self, state: &State, request: &Request<'_>, verdict: Verdict, in_full: bool) -> OomReport {
+        let mut report = OomReport {
+            limit: self.limit,
+            limit_origin: self.limit_origin.clone(),
+            reserved: state.reserved,
+            in_use: state.accounts.figures.bytes_in_use,
+            ..OomReport::new(self.name.clone(), request, verdict)
+        };
+        if in_full {
+            report.holders = state.accounts.ledger.largest_holders(HOLDERS);
+            let live = state.live.iter().filter_map(|(slot, live)| {
+                Some((state.accounts.by_slot.get(slot as usize)?.tag(), live.user.bytes))
+            });
+            report.holdings = Holdings::sum(live);
+        }
+        report
+    }
+}
+
+impl State {
+    /// Opens the account of a block; `None` if no more can be numbered.
+    fn open(&mut self, live: Live, request: &Request<'_>) -> Option<Block> {
+        let slot = self.live.insert(live)?;
+        self.reserved = self.reserved.saturating_add(live.region.bytes);
+        self.accounts.note_reserved(self.reserved);
+        let place = Place { address: live.user.address, bytes: live.user.bytes, slot };
+        Some(self.accounts.open(place, request.bytes, request.tag))
+    }
+
+    /// What is known of a live block.
+    fn find(&self, block: &Block) -> Result<(Live, Account), BlockError> {
+        let account = self.accounts.live(block)?;
+        match self.live.get(block.chunk) {
+            Some(live) if live.user == block.span() => Ok((*live, *account)),
+            _ => Err(BlockError::Unknown { block: *block }),
+        }
+    }
+}
+
+impl fmt::Debug for PassthroughAllocator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PassthroughAllocator")
+            .field("name", &self.name)
+            .field("source", &self.source)
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
+    }
+}
+
+const fn place_of(block: &Block) -> Place {
+    Place { address: block.address, bytes: block.bytes, slot: block.chunk }
+}
+
+// SAFETY: each block is a region of its own, or lies in one; the source promises that regions are valid memory of its
+// kind, initialised if the host can read it, and apart. A region goes back when its block does, or with the allocator.
+unsafe impl Allocator for PassthroughAllocator {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn memory_kind(&self) -> MemoryKind {
+        self.source.memory_kind()
+    }
+
+    fn address_space(&self) -> Option<AddressSpace> {
+        self.source.address_space()
+    }
+
+    fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
+        let Request { bytes, alignment, .. } = *request;
+        if bytes == 0 {
+            return Ok(Block::EMPTY);
+        }
+        if !alignment.is_power_of_two() {
+            return Err(AllocError::BadAlignment { allocator: self.name.clone(), alignment });
+        }
+        if bytes.checked_add(alignment).is_none() {
+            return Err(AllocError::TooLarge { allocator: self.name.clone(), bytes, alignment });
+        }
+        let reentrant = || AllocError::Reentrant { allocator: self.name.clone() };
+        let thread = self.call_out.enter().ok_or_else(reentrant)?;
+        let timeout = self.retry_timeout;
+        let retry = request.attributes.retry_on_failure && !timeout.is_zero();
+        match self.attempt(request, thread, !retry) {
+            Err(refusal) if retry && refusal.wait => {}
+            outcome => return outcome.map_err(|refusal| refusal.error),
+        }
+        self.retry.allocate_as(self.want(request), timeout, |last| self.attempt(request, thread, last))
+    }
+
+    unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
+        if block == Block::EMPTY {
+            return Ok(());
+        }
+        let thread = self.call_out.enter().ok_or(BlockError::Reentrant)?;
+        let unreserved = {
+            let state = &mut *lock(&self.state);
+            let (Live { region, .. }, _) = state.find(&block)?;
+            state.users.note_free(thread, &mut state.accounts, &self.retry);
+            state.accounts.close(place_of(&block));
+            state.live.remove(block.chunk);
+            state.reserved = state.reserved.saturating_sub(region.bytes);
+            state.accounts.note_reserved(state.reserved);
+            // SAFETY: the caller has given the block up, and the region is in the table no more.
+            unsafe { self.give_back(state, region) };
+            self.unreserved(state)
+        };
+        self.retry.notify_up_to(unreserved);
+        Ok(())
+    }
+
+    fn want(&self, request: &Request<'_>) -> Want {
+        // Neither the limit nor a source has room for more where it has none for less, of one alignment.
+        Want { bytes: request.bytes, class: Some(u64::from(request.alignment.trailing_zeros())) }
+    }
+
+    fn within_reach(&self) -> u64 {
+        self.with_state(|state| self.unreserved(state)).unwrap_or(u64::MAX)
+    }
+
+    fn expect_frees(&self, begin: bool) {
+        self.retry.expect_frees(begin);
+    }
+
+    fn left_behind(&self, besides: &[Block]) -> bool {
+        self.with_state(|state| state.users.left_behind(&state.accounts, besides)).unwrap_or(true)
+    }
+
+    fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
+        self.with_state(|state| self.report(state, request, verdict, true))
+            .unwrap_or_else(|| OomReport::new(self.name.clone(), request, verdict))
+    }
+
+    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
+        self.with_state(|state| state.accounts.ledger.owner(owner)).unwrap_or_default()
+    }
+
+    fn stats(&self) -> Stats {
+        let stats = match self.call_out.enter() {
+            Some(_) => self.stats_of(&lock(&self.state)),
+            None => self.call_out.stats(),
+        };
+        Stats { retry: self.retry.stats(), ..stats }
+    }
+
+    fn regions(&self) -> Vec<Span> {
+        let regions = |state: &mut State| state.live.iter().map(|(_, live)| live.region).collect();
+        let mut regions: Vec<Span> = self.with_state(regions).unwrap_or_default();
+        crate::base::order::sort_by_key(&mut regions, |region| region.address);
+        regions
+    }
+
+    fn clear_stats(&self) -> bool {
+        let cleared = self.with_state(|state| state.accounts.clear_figures()).is_some();
+        if cleared {
+            self.retry.clear_stats();
+        }
+        cleared
+    }
+
+    fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
+        self.of_block(block, 0, |_, found| found.requested)
+    }
+
+    fn block_at(&self, address: u64) -> Result<Block, BlockError> {
+        self.with_state(|state| {
+            let State { accounts, live, .. } = state;
+            let slot = accounts.slot_at(address, |slot| live.get(slot).map(|live| live.user.address))?;
+            let Span { address, bytes } = live.get(slot).ok_or(BlockError::NoBlockAt { address })?.user;
+            Ok(accounts.block(Place { address, bytes, slot }))
+        })
+        .unwrap_or(Err(BlockError::Reentrant))
+    }
+
+    fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
+        self.of_block(block, Tag::default(), |_, found| found.tag())
+    }
+
+    fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
+        self.of_block(block, (), |state, _| state.accounts.retag(place_of(block), tag))
+    }
+
+    fn ledger(&self) -> Ledger {
+        self.with_state(|state| state.accounts.ledger.clone()).unwrap_or_default()
+    }
+
+    fn snapshot(&self) -> AllocatorSnapshot {
+        let read = |state: &mut State| (self.stats_of(state), state.accounts.ledger.clone());
+        let (stats, ledger) =
+            self.with_state(read).unwrap_or_else(|| (self.call_out.stats(), Ledger::default()));
+        AllocatorSnapshot { stats: Stats { retry: self.retry.stats(), ..stats }, ledger }
+    }
+}
+
+impl Drop for PassthroughAllocator {
+    fn drop(&mut self) {
+        let state = lock(&self.state);
+        for (_, live) in state.live.iter() {
+            // SAFETY: no block is promised to be valid longer than its allocator.
+            unsafe { self.give_back(&state, live.region) };
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! The allocator of one op execution, which counts the op's memory.
+//!
+//! This is TensorFlow's `TrackingAllocator`: it wraps a pool and counts total bytes, live bytes and the high-water mark of
+//! live bytes. It is reference-counted. The op holds one handle and each live [`Allocation`](bfc_core::Allocation) holds
+//! another, so it lives exactly until the op has ended and its last allocation is freed.
+//!
+//! The pool's ledger alone knows who holds live bytes. This account only answers what the op itself did.
+
+mod counts;
+mod notes;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bfc_core::sync::{Mutex, MutexGuard, lock};
+use bfc_core::{
+    AddressSpace, AllocError, Allocator, AllocatorSnapshot, Block, BlockError, Bytes, Category, Damage,
+    LastResort, Ledger, MemoryKind, OomReport, OwnerBytes, OwnerId, PlannedCounts, RecordError, Request,
+    Span, Stats, Stream, Tag, Verdict,
+};
+
+use self::counts::Counts;
+use super::budget;
+use super::local::LocalBlocks;
+use super::state::TrackerState;
+use super::totals::Figures;
+use crate::record::Recorder;
+
+/// The bytes that a [`TrackingAllocator`] has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// All bytes ever allocated.
+    pub total_bytes: u64,
+    /// The most bytes live at one time; 0 where sizes are not tracked.
+    pub high_water_bytes: u64,
+    /// Bytes live now; 0 where sizes are not tracked.
+    pub live_bytes: u64,
+}
+
+/// One allocation or free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Bytes allocated, or freed if negative.
+    pub bytes: i64,
+    /// When.
+    pub at: Instant,
+}
+
+/// Where the sizes of blocks come from.
+#[derive(Debug)]
+enum Sizing {
+    /// The inner allocator's blocks carry their true size.
+    Inner,
+    /// They do not, so this allocator remembers each block.
+    Local(Box<Mutex<LocalBlocks>>),
+    /// Sizes are unknown: requested bytes are counted, and frees are not.
+    Untracked,
+}
+
+impl Sizing {
+    fn of(inner: &dyn Allocator, track_sizes: bool) -> Self {
+        match (inner.tracks_sizes(), track_sizes) {
+            (true, _) => Self::Inner,
+            (false, true) => Self::Local(Box::default()),
+            (false, false) => Self::Untracked,
+        }
+    }
+
+    const fn is_tracked(&self) -> bool {
+        !matches!(self, Self::Untracked)
+    }
+}
+
+/// Counts the memory that one execution of an op takes from the allocator that this wraps.
+///
+/// The counters change after the inner allocation and before the inner free. So the live bytes of all tracking allocators
+/// of a pool never exceed the pool's own, and no count is ever negative.
+///
+/// ```
+/// use std::sync::Arc;
+/// use bfc_core::{Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, HostMemory, Request};
+/// use highwater_tracking::TrackingAllocator;
+///
+/// let config = BfcConfig::new(Bytes::mib(1));
+/// let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new("cpu", Arc::new(HostMemory::new()), config));
+/// let tracking = TrackingAllocator::new(pool, true);
+/// let op: Arc<dyn Allocator> = tracking.clone();
+/// let scratch = Allocation::new(&op, &Request::new(1000))?;
+/// drop(scratch);
+/// let result = Allocation::new(&op, &Request::new(256))?;
+/// let sizes = tracking.sizes();
+/// assert_eq!((sizes.total_bytes, sizes.high_water_bytes, sizes.live_bytes), (1280, 1024, 256));
+/// # Ok::<(), bfc_core::AllocError>(())
+/// ```
+#[derive(Debug)]
+pub struct TrackingAllocator {
+    inner: Arc<dyn Allocator>,
+    /// The tracker that the op belongs to, if any.
+    tracker: Option<Arc<TrackerState>>,
+    /// Charged for requests that name no owner.
+    owner: OwnerId,
+    /// Bytes live in the inner allocator when the op began to use it.
+    live_before: u64,
+    sizing: Sizing,
+    records: Option<Mutex<Vec<Record>>>,
+    counts: Mutex<Counts>,
+}
+
+impl TrackingAllocator {
+    /// Tracks allocations from `inner`. If `inner` does not track sizes itself, `track_sizes` says whether to remember
+    /// each block here; otherwise only the total of requested bytes is counted.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Allocator>, track_sizes: bool) -> Arc<Self> {
+        Arc::new(Self::build(inner, track_sizes, OwnerId::ROOT))
+    }
+
+    /// Like [`TrackingAllocator::new`], and also records each allocation and free, which costs heap memory.
+    #[must_use]
+    pub fn with_records(inner: Arc<dyn Allocator>, track_sizes: bool) -> Arc<Self> {
+        let records = Some(Mutex::default());
+        Arc::new(Self { records, ..Self::build(inner, track_sizes, OwnerId::ROOT) })
+    }
+
+    /// The allocator of one op execution of a tracker.
+    pub(crate) fn for_op(
+        inner: &Arc<dyn Allocator>,
+        owner: OwnerId,
+        tracker: &Arc<TrackerState>,
+    ) -> Arc<Self> {
+        let tracker = Some(Arc::clone(tracker));
+        Arc::new(Self { tracker, ..Self::build(Arc::clone(inner), true, owner) })
+    }
+
+    fn build(inner: Arc<dyn Allocator>, track_sizes: bool, owner: OwnerId) -> Self {
+        Self {
+            sizing: Sizing::of(&*inner, track_sizes),
+            live_before: inner.bytes_in_use(),
+            inner,
+            tracker: None,
+            owner,
+            records: None,
+            counts: Mutex::default(),
+        }
+    }
+
+    /// The counts. No other code runs while they are locked.
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        lock(&self.counts)
+    }
+
+    /// The bytes counted so far.
+    #[must_use]
+    pub fn sizes(&self) -> Sizes {
+        self.counts().sizes()
+    }
+
+    /// Every allocation and free so far, in order; empty unless made by [`TrackingAllocator::with_records`].
+    #[must_use]
+    pub fn records(&self) -> Vec<Record> {
+        self.records.as_ref().map_or_else(Vec::new, |records| lock(records).clone())
+    }
+
+    /// Whether `allocator` is this one, or the one that this one wraps.
+    pub(crate) fn stands_for(&self, allocator: &Arc<dyn Allocator>) -> bool {
+        let address = Arc::as_ptr(allocator).cast::<()>();
+        Arc::as_ptr(&self.inner).cast::<()>() == address || std::ptr::from_ref(self).cast::<()>() == address
+    }
+
+    /// Adds the counts so far to the figures of the op.
+    pub(crate) fn add_to(&self, figures: &mut Figures) {
+        figures.live_before = figures.live_before.saturating_add(self.live_before);
+        self.counts().add_to(figures);
+    }
+
+    fn inner(&self) -> &Arc<dyn Allocator> {
+        &self.inner
+    }
+
+    fn recorder(&self) -> Option<&Recorder> {
+        self.tracker.as_ref().map(|tracker| &tracker.recorder)
+    }
+
+    /// Counts a free before it happens, and returns whether any live bytes are saved for a backward pass. Returns `None`,
+    /// and counts nothing, if fewer bytes are live.
+    fn subtract(&self, bytes: u64) -> Option<bool> {
+        let any_saved = {
+            let mut counts = self.counts();
+            counts.subtract(bytes).then_some(counts.saved > 0)
+        };
+        if any_saved.is_some() {
+            self.record(i64::try_from(bytes).map_or(i64::MIN, |bytes| -bytes));
+        }
+        any_saved
+    }
+
+    /// Appends a record, if records are kept.
+    fn record(&self, bytes: i64) {
+        if let Some(records) = &self.records {
+            lock(records).push(Record { bytes, at: Instant::now() });
+        }
+    }
+
+    /// A number that distinguishes a block from all other live blocks of its pool. Pools never reuse the ids of blocks,
+    /// so a stale block is recognized. The address serves where blocks have no id.
+    const fn recorded_id(&self, block: &Block) -> u64 {
+        match self.sizing {
+            Sizing::Inner if block.id != 0 => block.id,
+            _ => block.address,
+        }
+    }
+
+    /// Counts and records a block that the inner allocator has granted. Gives it an id of this allocator where the inner
+    /// one does not track sizes.
+    fn count(&self, block: &mut Block, request: &Request<'_>) {
+        if block.is_empty() {
+            return;
+        }
+        if let Sizing::Local(blocks) = &self.sizing {
+            *block = lock(blocks).insert(*block, request.bytes);
+        }
+        let bytes = if self.sizing.is_tracked() { block.bytes } else { request.bytes };
+        self.counts().add(bytes, request.bytes, request.tag.category, self.sizing.is_tracked());
+        if request.tag.category == Category::Activation {
+            self.note_saved(bytes);
+        }
+        self.record(i64::try_from(bytes).unwrap_or(i64::MAX));
+        if let Some(recorder) = self.recorder() {
+            let id = self.recorded_id(block);
+            recorder.post_alloc(&*self.inner, block, id, request.bytes, request.tag);
+        }
+    }
+
+    /// Runs the tracker's callbacks that may free memory and retries after each. Records the failure if none helps.
+    #[cold]
+    fn rescue(&self, error: AllocError, request: &Request<'_>) -> Result<Block, AllocError> {
+        let is_nested = LastResort::is_busy();
+        let mut result = match &self.tracker {
+            Some(tracker) => {
+                tracker.last_resort.rescue(error, || budget::allocate_within(&*self.inner, request))
+            }
+            None => Err(error),
+        };
+        match &mut result {
+            Ok(block) => self.count(block, request),
+            Err(AllocError::BadAlignment { .. } | AllocError::Reentrant { .. }) => {}
+            Err(_) if is_nested => {}
+            Err(error) => {
+                if let Some(recorder) = self.recorder() {
+                    recorder.post_failed(&*self.inner, request, error.out_of_memory());
+                }
+            }
+        }
+        result
+    }
+
+    /// The block as the inner allocator knows it.
+    fn inner_block(&self, block: &Block) -> Result<Block, BlockError> {
+        match &self.sizing {
+            Sizing::Local(blocks) if !block.is_empty() => lock(blocks).find(block).map(|entry| entry.inner),
+            _ => Ok(*block),
+        }
+    }
+
+    /// The error for a block of more bytes than are live here. The pool gives the precise reason.
+    fn reject(&self, block: Block) -> BlockError {
+        self.inner.requested_bytes(&block).err().unwrap_or(BlockError::Foreign { block })
+    }
+}
+
+// SAFETY: blocks come from the inner allocator, which keeps the promise. They keep their address and size, and each goes
+// back to the inner allocator exactly when the caller frees it.
+unsafe impl Allocator for TrackingAllocator {
+    fn name(&self) -> &str {
+        self.inner().name()
+    }
+
+    fn memory_kind(&self) -> MemoryKind {
+        self.inner().memory_kind()
+    }
+
+    fn address_space(&self) -> Option<AddressSpace> {
+        self.inner().address_space()
+    }
+
+    fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
+        let mut request = *request;
+        if request.tag.owner == OwnerId::ROOT {
+            request.tag.owner = self.owner;
+        }
+        let granted = if budget::is_any_set() {
+            budget::allocate_within(&*self.inner, &request)
+        } else {
+            self.inner.allocate(&request)
+        };
+        match granted {
+            Ok(mut block) => {
+                self.count(&mut block, &request);
+                Ok(block)
+            }
+            Err(error) => self.rescue(error, &request),
+        }
+    }
+
+    // The counts change before the inner free, so that they never show more than the pool holds. The price: while a wrong
+    // block (stale or foreign) is being rejected, its bytes are missing here, and a rightful free on another thread may be
+    // rejected too. Such a block is an error of the caller to begin with.
+    unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
+        if block.is_empty() {
+            return Ok(());
+        }
+        let entry = match &self.sizing {
+            Sizing::Local(blocks) => Some(lock(blocks).remove(&block)?),
+            Sizing::Inner | Sizing::Untracked => None,
+        };
+        let inner_block = entry.map_or(block, |entry| entry.inner);
+        let any_saved = if self.sizing.is_tracked() {
+            self.subtract(block.bytes).ok_or_else(|| self.reject(block))?
+        } else {
+            false
+        };
+        // The pool is asked only if some live bytes of this op are saved.
+        let is_saved =
+            any_saved && self.inner().tag(&inner_block).is_ok_and(|tag| tag.category == Category::Activation);
+        if let Some(recorder) = self.recorder() {
+            recorder.post_free(&**self.inner(), &block, self.recorded_id(&block));
+        }
+        // SAFETY: the caller promises that nothing uses the memory any more.
+        let freed = unsafe { self.inner().deallocate(inner_block) };
+        if freed.as_ref().err().is_some_and(|error| !error.took_back()) {
+            self.note_still_live(&block, entry);
+        } else if is_saved {
+            self.note_released(block.bytes);
+        }
+        freed
+    }
+
+    fn stats(&self) -> Stats {
+        self.inner().stats()
+    }
+
+    fn bytes_in_use(&self) -> u64 {
+        self.inner().bytes_in_use()
+    }
+
+    fn stream(&self) -> Option<&Arc<Stream>> {
+        self.inner().stream()
+    }
+
+    fn regions(&self) -> Vec<Span> {
+        self.inner().regions()
+    }
+
+    fn clear_stats(&self) -> bool {
+        self.inner().clear_stats()
+    }
+
+    fn tracks_sizes(&self) -> bool {
+        self.sizing.is_tracked()
+    }
+
+    fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
+        match &self.sizing {
+            Sizing::Local(blocks) if !block.is_empty() => {
+                lock(blocks).find(block).map(|entry| entry.requested)
+            }
+            _ => self.inner().requested_bytes(block),
+        }
+    }
+
+    fn block_at(&self, address: u64) -> Result<Block, BlockError> {
+        match &self.sizing {
+            Sizing::Local(blocks) => lock(blocks).block_at(address),
+            Sizing::Inner | Sizing::Untracked => self.inner().block_at(address),
+        }
+    }
+
+    fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
+        self.inner().tag(&self.inner_block(block)?)
+    }
+
+    fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
+        let inner = self.inner_block(block)?;
+        let before = self.inner().tag(&inner);
+        self.inner().retag(&inner, tag)?;
+        self.note_retagged(block, before.ok(), tag);
+        Ok(())
+    }
+
+    fn recategorize(&self, block: &Block, from: &[Category], to: Category) -> Result<Tag, BlockError> {
+        let before = self.inner().recategorize(&self.inner_block(block)?, from, to)?;
+        if from.contains(&before.category) {
+            self.note_retagged(block, Some(before), Tag { category: to, ..before });
+        }
+        Ok(before)
+    }
+
+    fn ledger(&self) -> Ledger {
+        self.inner().ledger()
+    }
+
+    fn snapshot(&self) -> AllocatorSnapshot {
+        self.inner().snapshot()
+    }
+
+    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
+        self.inner().owner_bytes(owner)
+    }
+
+    fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
+        self.inner().refusal(request, verdict)
+    }
+
+    fn set_safe_frontier(&self, count: u64) {
+        self.inner().set_safe_frontier(count);
+    }
+
+    fn record_stream(&self, block: &Block, stream: &Arc<Stream>) -> Result<(), RecordError> {
+        self.inner().record_stream(block, stream)
+    }
+
+    fn trim(&self, keep: Bytes) -> u64 {
+        self.inner().trim(keep)
+    }
+
+    fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
+        self.inner().would_fit(request, freed)
+    }
+
+    fn find_damage(&self) -> Vec<Damage> {
+        self.inner().find_damage()
+    }
+
+    fn expect_frees(&self, begin: bool) {
+        self.inner().expect_frees(begin);
+    }
+
+    fn begin_step(&self) {
+        self.inner().begin_step();
+    }
+
+    fn plan_counts(&self) -> Option<PlannedCounts> {
+        self.inner().plan_counts()
+    }
+}
+
+#[cfg(test)]
+mod tests;
