@@ -6,13 +6,13 @@ use std::fmt;
 
 use highwater_tracking::Place;
 
-use super::edge::GradEdge;
-use super::mode::{is_saving, recording, rehearsing};
 use super::node::record_replay;
 use super::purpose::Purpose;
-use super::tape::{self, Tape};
 use crate::error::{Error, Result};
+use crate::op::mode::{is_saving, recording, rehearsing};
 use crate::tensor::Tensor;
+use crate::tensor::edge::GradEdge;
+use crate::tensor::tape::{self, Tape};
 
 /// A part of a program, to be run again.
 type Program = Box<dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync>;

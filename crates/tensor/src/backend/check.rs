@@ -13,19 +13,14 @@
 //! Each backend compares the values of indices with the size of the axis before it writes.
 
 mod elements;
-mod error;
 mod fast;
 mod operand;
 mod products;
 mod rows;
 mod windows;
 
-pub use self::error::{OperandError, OperandFault};
-
 use self::operand::Rules;
-use super::{Kernel, Workspace};
-use crate::context::OpContext;
-use crate::device::Device;
+use super::{DeviceRef, Kernel, Workspace};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
@@ -47,30 +42,27 @@ impl Checked {
 /// [`Error::Operand`](crate::Error::Operand) and errors about kernel parameters, before anything is written; else as
 /// [`Backend::run`](super::Backend::run).
 #[inline(always)]
-pub(super) fn run(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
-    if fast::fits(ctx.device(), &kernel) {
-        return ctx.backend().run(ctx.op(), kernel, Checked(()));
+pub(crate) fn run(device: DeviceRef<'_>, op: &'static str, kernel: Kernel<'_>) -> Result<()> {
+    if fast::fits(device.serial, &kernel) {
+        return device.backend.run(op, kernel, Checked(()));
     }
-    run_on(ctx.device(), ctx.op(), kernel)
+    run_slowly(device, op, kernel)
+}
+
+/// The general case of [`run`], for kernels and operands that the fast check does not know.
+// Takes the kernel itself: callers that lend it to the check would copy it for the backend.
+#[inline(never)]
+fn run_slowly(device: DeviceRef<'_>, op: &'static str, kernel: Kernel<'_>) -> Result<()> {
+    check(op, device, &kernel)?;
+    device.backend.run(op, kernel, Checked(()))
 }
 
 /// Checks a kernel that other kernels will stand for.
 ///
 /// # Errors
 /// As [`run`], before anything is written.
-pub(super) fn kernel(ctx: &OpContext<'_>, kernel: &Kernel<'_>) -> Result<()> {
-    check(ctx.op(), ctx.device(), kernel)
-}
-
-/// The same, also for a kernel outside of an op.
-///
-/// # Errors
-/// As [`run`].
-// Takes the kernel itself: callers that lend it to the check would copy it for the backend.
-#[inline(never)]
-pub(crate) fn run_on(device: &Device, op: &'static str, kernel: Kernel<'_>) -> Result<()> {
-    check(op, device, &kernel)?;
-    device.backend().run(op, kernel, Checked(()))
+pub(crate) fn kernel(device: DeviceRef<'_>, op: &'static str, kernel: &Kernel<'_>) -> Result<()> {
+    check(op, device, kernel)
 }
 
 /// Copies values from the host, in logical order, given as raw bytes of the output's element type.
@@ -78,10 +70,15 @@ pub(crate) fn run_on(device: &Device, op: &'static str, kernel: Kernel<'_>) -> R
 /// # Errors
 /// [`Error::Operand`](crate::Error::Operand) for an output of another device, [`Error::ElementCount`] for another number of values; else as
 /// [`Backend::upload`](super::Backend::upload).
-pub(crate) fn upload(device: &Device, op: &'static str, values: &[u8], mut out: ViewMut<'_>) -> Result<()> {
+pub(crate) fn upload(
+    device: DeviceRef<'_>,
+    op: &'static str,
+    values: &[u8],
+    mut out: ViewMut<'_>,
+) -> Result<()> {
     let elements = Rules::new(op, device).written("out", &out)?;
     elements.fill_bytes(op, values.len())?;
-    let backend = device.backend();
+    let backend = device.backend;
     backend.upload(op, values, out.reborrow(), Checked(()))?;
     if !backend.is_dry() {
         out.note_indices(values);
@@ -94,16 +91,21 @@ pub(crate) fn upload(device: &Device, op: &'static str, values: &[u8], mut out: 
 /// # Errors
 /// [`Error::Operand`](crate::Error::Operand) for an input of another device, [`Error::ElementCount`] for another number of values; else as
 /// [`Backend::download`](super::Backend::download).
-pub(crate) fn download(device: &Device, op: &'static str, input: View<'_>, values: &mut [u8]) -> Result<()> {
+pub(crate) fn download(
+    device: DeviceRef<'_>,
+    op: &'static str,
+    input: View<'_>,
+    values: &mut [u8],
+) -> Result<()> {
     let elements = Rules::new(op, device).read("input", &input)?;
     elements.fill_bytes(op, values.len())?;
-    device.backend().download(op, input, values, Checked(()))
+    device.backend.download(op, input, values, Checked(()))
 }
 
 /// The rule of each kernel.
 // Out of line, for all callers: what they do most is found to fit without it.
 #[inline(never)]
-fn check(op: &'static str, device: &Device, kernel: &Kernel<'_>) -> Result<()> {
+fn check(op: &'static str, device: DeviceRef<'_>, kernel: &Kernel<'_>) -> Result<()> {
     let rules = Rules::new(op, device);
     match kernel {
         Kernel::Fill { out, .. } | Kernel::Arange { out, .. } | Kernel::Random { out, .. } => {

@@ -4,8 +4,8 @@
 
 use super::blocks::{Sums, cut_of_fold, slabs_of_rows, sorts_indices};
 use super::{Workspace, cpu};
+use crate::backend::DeviceRules;
 use crate::layout::Layout;
-use crate::predict::DeviceRules;
 
 /// Bytes that a kernel takes while it runs.
 pub(super) fn workspace(rules: DeviceRules, of: Workspace<'_>) -> usize {
@@ -71,8 +71,7 @@ mod tests {
     use crate::backend::cpu::CpuBackend;
     use crate::backend::dry::DryBackend;
     use crate::backend::{Backend, Convolution, Window};
-    use crate::dtype::DType;
-    use crate::shape::Shape;
+    use crate::shape::{DType, Shape};
 
     const CARD: DeviceRules = DeviceRules::Cuda { compute_capability: (9, 0) };
 

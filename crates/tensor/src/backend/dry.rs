@@ -14,8 +14,8 @@ use bfc_core::{
 };
 
 use super::{Backend, Checked, Kernel, Workspace, demand, sealed};
+use crate::backend::DeviceRules;
 use crate::error::{Error, Result};
-use crate::predict::DeviceRules;
 use crate::storage::{View, ViewMut};
 
 /// Computes nothing, on memory that need not exist.

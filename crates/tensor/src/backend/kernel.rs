@@ -5,7 +5,7 @@ use super::function::{
     Unary,
 };
 use super::window::{Convolution, Pool, PoolAxis};
-use crate::dtype::Scalar;
+use crate::shape::Scalar;
 use crate::storage::{View, ViewMut};
 
 /// What layer normalisation has worked on.

@@ -19,24 +19,27 @@ mod demand;
 pub mod dry;
 mod function;
 mod kernel;
-pub(crate) mod widen;
+mod rules;
+mod steps;
 mod window;
 mod workspace;
 
 use std::fmt;
 
-use bfc_core::{AddressSpace, MemoryKind};
+use bfc_core::{AddressSpace, DeviceId, MemoryKind};
 
-pub use self::check::{Checked, OperandError, OperandFault};
+pub use self::check::Checked;
 pub use self::function::{
     Activation, AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep,
     Unary,
 };
 pub use self::kernel::{Activated, Attention, Kernel, Normalised};
+pub use self::rules::DeviceRules;
+pub use self::steps::{StepCounts, Steps};
 pub use self::window::{Convolution, Pool, PoolAxis, Window};
 pub use self::workspace::Workspace;
 use crate::error::{Error, Result};
-use crate::step_graph::StepCounts;
+pub use crate::error::{OperandError, OperandFault};
 use crate::storage::{View, ViewMut};
 
 /// The backends of this crate. Nothing else may implement [`Backend`]: what one computes on is trusted.
@@ -112,23 +115,14 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
     }
 }
 
-/// Work that comes again and again, which a device may be given all at once. See [`StepGraph`](crate::StepGraph).
-pub trait Steps {
-    /// Begins a run of the step of this number: what it computes may be held back from now on, until values are copied or the run
-    /// ends. False if another run has not ended: then nothing has begun.
-    fn begin(&self, step: u64) -> bool;
-
-    /// Ends the run, once all of its work is given to the device.
-    ///
-    /// # Errors
-    /// If the device fails.
-    fn end(&self) -> Result<()>;
-
-    /// Forgets a step that will not be run again.
-    fn forget(&self, step: u64);
-
-    /// How the work of a step was given.
-    fn counts(&self, step: u64) -> StepCounts;
+/// A device as the check of a kernel sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct DeviceRef<'a> {
+    /// The device, for errors.
+    pub(crate) id: DeviceId,
+    /// The number by which buffers name the device that their memory is for.
+    pub(crate) serial: u32,
+    pub(crate) backend: &'a dyn Backend,
 }
 
 /// The error for memory that the host cannot touch: an op was given a view of another device.

@@ -12,8 +12,8 @@ use csv::{ByteRecord, ReaderBuilder, Trim};
 pub use self::options::{CsvOptions, LabelColumn, TargetColumns};
 use super::answers::Answers;
 use super::dataset::Dataset;
-use super::error::DataError;
 use super::lines::{LineTooLong, Lines};
+use crate::error::DataError;
 use crate::file_kind;
 use crate::gzip::{self, Gzip, RatioExceeded};
 

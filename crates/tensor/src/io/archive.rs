@@ -14,7 +14,7 @@ use rawzip::{
     ZipLocator,
 };
 
-use super::error::FileError;
+use crate::error::FileError;
 use crate::gzip;
 
 /// What an archive can be read from.

@@ -11,8 +11,8 @@ use std::path::Path;
 use self::header::Header;
 use super::array::Array;
 use super::atomic::write_atomically;
-use super::error::FileError;
 use super::stored::Place;
+use crate::error::FileError;
 use crate::gzip;
 
 /// What a file may hold at most.

@@ -3,13 +3,14 @@
 use super::init::{Fans, Init};
 use super::module::Module;
 use super::norm::{EPSILON, checked};
-use super::parameter::Parameter;
-use crate::autograd::{is_training, no_grad, tape};
+use crate::autograd::Parameter;
+use crate::autograd::is_training;
 use crate::device::Place;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::rng::Rng;
-use crate::tensor::Tensor;
+use crate::op::no_grad;
+use crate::shape::DType;
+use crate::tensor::tape;
+use crate::tensor::{Rng, Tensor};
 
 const OP: &str = "batch_norm";
 

@@ -2,13 +2,12 @@
 
 use super::init::{Fans, Init};
 use super::module::Module;
-use super::parameter::Parameter;
+use crate::autograd::Parameter;
 use crate::device::Place;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::{Conv2dOptions, Pool2dOptions};
-use crate::rng::Rng;
-use crate::tensor::Tensor;
+use crate::shape::DType;
+use crate::tensor::{Rng, Tensor};
 
 /// Filters of their own for each output channel, and a bias: for images `[n, channels, h, w]`.
 ///

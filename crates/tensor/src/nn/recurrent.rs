@@ -9,12 +9,11 @@ pub use rnn::{Nonlinearity, Rnn};
 use stack::Stack;
 
 use super::module::Module;
-use super::parameter::Parameter;
+use crate::autograd::Parameter;
 use crate::device::Place;
-use crate::dtype::DType;
 use crate::error::Result;
-use crate::rng::Rng;
-use crate::tensor::Tensor;
+use crate::shape::DType;
+use crate::tensor::{Rng, Tensor};
 
 /// What a recurrent module shall be like.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -16,11 +16,9 @@ use bfc_core::Category;
 use super::{same_dtype, supported, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Attention, Kernel, Workspace};
-use crate::context::{Buffer, OpContext};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::op::{Op, apply};
-use crate::shape::Shape;
+use crate::op::{Buffer, Op, OpContext, apply};
+use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 
 /// How queries look at keys.

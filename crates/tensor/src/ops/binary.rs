@@ -21,10 +21,10 @@ use super::create::constant_like;
 use super::{apply_promoted, is_number, same_dtype, supported, wanted};
 use crate::autograd::{self, Saved};
 use crate::backend::{Binary, Kernel};
-use crate::context::OpContext;
+use crate::device::PlacementReason;
 use crate::error::Result;
-use crate::op::{HeldOp, Op};
-use crate::placement::PlacementReason;
+use crate::op::mode::records;
+use crate::op::{HeldOp, Op, OpContext};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -131,7 +131,7 @@ impl Op for BinaryOp {
 /// `a`; the buffer stays charged to the op that took it.
 pub(super) fn replacing(f: Binary, mut lhs: Tensor, rhs: &Tensor) -> Result<Tensor> {
     let op = BinaryOp(f);
-    let recording = autograd::records(lhs.requires_grad() || rhs.requires_grad());
+    let recording = records(lhs.requires_grad() || rhs.requires_grad());
     let [reads_lhs, reads_rhs] = op.reads([lhs.requires_grad(), rhs.requires_grad()]);
     let fits = lhs.dtype() == rhs.dtype()
         && is_number(lhs.dtype())
@@ -230,9 +230,8 @@ mod tests {
     use half::f16;
 
     use super::*;
-    use crate::device::Device;
-    use crate::dtype::DType;
-    use crate::runtime::Runtime;
+    use crate::device::{Device, Runtime};
+    use crate::shape::DType;
 
     fn cpu() -> Device {
         Runtime::builder().threads(1).build().unwrap().cpu().unwrap()

@@ -2,10 +2,9 @@
 
 use crate::autograd::Saved;
 use crate::backend::Kernel;
-use crate::context::OpContext;
-use crate::dtype::DType;
 use crate::error::Result;
-use crate::op::{Op, apply};
+use crate::op::{Op, OpContext, apply};
+use crate::shape::DType;
 use crate::tensor::Tensor;
 
 /// y = x as another type. Among floats ∂L/∂x is ∂L/∂y, converted back; no gradient flows through integers.
@@ -59,7 +58,7 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::Runtime;
+    use crate::device::Runtime;
 
     #[test]
     fn gradients_come_back_in_the_type_of_the_input() {

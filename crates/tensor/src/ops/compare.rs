@@ -9,11 +9,9 @@ use bfc_core::Category;
 use super::{apply_promoted, expect_dtype, same_dtype, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Compare, Kernel};
-use crate::context::OpContext;
-use crate::dtype::DType;
 use crate::error::Result;
-use crate::op::{Op, apply};
-use crate::shape::Shape;
+use crate::op::{Op, OpContext, apply};
+use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
@@ -157,7 +155,7 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::Runtime;
+    use crate::device::Runtime;
 
     #[test]
     fn comparisons_with_nan_are_false_except_for_inequality() {

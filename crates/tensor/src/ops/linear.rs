@@ -10,9 +10,8 @@ use super::matmul::multiply;
 use super::{is_number, promoted, reduce, supported, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Activated, Activation, Kernel, Reduce};
-use crate::context::{Buffer, OpContext};
 use crate::error::{Error, Result};
-use crate::op::{BuiltinOp, Op, apply_builtin};
+use crate::op::{Buffer, BuiltinOp, Op, OpContext, apply_builtin};
 use crate::shape::Shape;
 use crate::storage::View;
 use crate::tensor::Tensor;
@@ -238,11 +237,10 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::autograd::no_grad;
-    use crate::device::Device;
-    use crate::dtype::DType;
-    use crate::rng::Rng;
-    use crate::runtime::Runtime;
+    use crate::device::{Device, Runtime};
+    use crate::op::no_grad;
+    use crate::shape::DType;
+    use crate::tensor::Rng;
 
     fn cpu() -> Device {
         Runtime::builder().threads(1).build().unwrap().cpu().unwrap()

@@ -12,11 +12,9 @@ use super::axes::Axes;
 use super::create::constant_like;
 use super::reduce::{Target, fold};
 use crate::backend::{Binary, Kernel, Reduce};
-use crate::context::OpContext;
-use crate::dtype::{DType, Scalar};
 use crate::error::Result;
-use crate::op::{Op, apply};
-use crate::shape::Shape;
+use crate::op::{Op, OpContext, apply};
+use crate::shape::{DType, Scalar, Shape};
 use crate::tensor::Tensor;
 
 /// Of two truth values, which are 0 and 1: the smaller is true where both are, the larger where one is.

@@ -10,10 +10,9 @@ use super::create::constant_like;
 use super::reduce::Target;
 use super::supported;
 use crate::autograd::Saved;
-use crate::context::OpContext;
-use crate::dtype::DType;
 use crate::error::Result;
-use crate::op::{Op, apply};
+use crate::op::{Op, OpContext, apply};
+use crate::shape::DType;
 use crate::tensor::Tensor;
 
 #[derive(Debug)]

@@ -24,11 +24,9 @@ use super::reduce::share_as;
 use super::{expect_dtype, promoted, same_dtype, supported, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Binary, Kernel, Reduce, Unary};
-use crate::context::OpContext;
-use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
-use crate::op::{BuiltinOp, Op, apply, apply_builtin};
-use crate::shape::Shape;
+use crate::op::{BuiltinOp, Op, OpContext, apply, apply_builtin};
+use crate::shape::{DType, Scalar, Shape};
 use crate::storage::View;
 use crate::tensor::Tensor;
 
@@ -251,8 +249,7 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Device;
-    use crate::runtime::Runtime;
+    use crate::device::{Device, Runtime};
 
     fn cpu() -> Device {
         Runtime::builder().threads(1).build().unwrap().cpu().unwrap()

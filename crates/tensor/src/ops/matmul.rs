@@ -11,10 +11,9 @@
 use super::{is_number, promoted, same_dtype, supported, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Activated, Kernel, Workspace};
-use crate::context::{Buffer, OpContext};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::op::{Op, apply};
+use crate::op::{Buffer, Op, OpContext, apply};
 use crate::shape::{MAX_RANK, Shape};
 use crate::storage::View;
 use crate::tensor::Tensor;
@@ -198,8 +197,7 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Device;
-    use crate::runtime::Runtime;
+    use crate::device::{Device, Runtime};
 
     fn cpu() -> Device {
         Runtime::builder().threads(1).build().unwrap().cpu().unwrap()

@@ -14,7 +14,7 @@ mod categorical;
 mod compare;
 mod concat;
 mod conv;
-mod create;
+pub(crate) mod create;
 mod cumulative;
 mod diagonal;
 mod dropout;
@@ -27,7 +27,6 @@ mod logsumexp;
 mod loss;
 mod masked;
 mod matmul;
-mod ndarray;
 mod norm;
 mod operators;
 mod pad;
@@ -63,9 +62,9 @@ pub use sort::SortOrder;
 pub use vector_norm::Norm;
 
 use crate::autograd::Saved;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::{Op, apply};
+use crate::shape::DType;
 use crate::tensor::Tensor;
 
 /// Refuses two operands of different element types.

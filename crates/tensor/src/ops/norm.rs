@@ -14,12 +14,10 @@
 use super::{same_dtype, supported, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Kernel, Normalised, Workspace};
-use crate::context::{Buffer, OpContext};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::op::{Op, apply};
-use crate::shape::Shape;
+use crate::op::{Buffer, Op, OpContext, apply};
+use crate::shape::{DType, Shape};
 use crate::storage::View;
 use crate::tensor::Tensor;
 

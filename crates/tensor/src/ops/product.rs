@@ -8,9 +8,8 @@ use super::create::constant_like;
 use super::reduce::{Target, fold_wide};
 use crate::autograd::Saved;
 use crate::backend::Reduce;
-use crate::context::OpContext;
 use crate::error::Result;
-use crate::op::{Op, apply};
+use crate::op::{Op, OpContext, apply};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]

@@ -17,11 +17,9 @@ use super::shape::restored;
 use super::{is_number, supported};
 use crate::autograd::Saved;
 use crate::backend::{Binary, Kernel, Reduce, Workspace};
-use crate::context::{Buffer, OpContext};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::op::{Op, apply};
-use crate::shape::Shape;
+use crate::op::{Buffer, Op, OpContext, apply};
+use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
 

@@ -15,11 +15,9 @@ use super::reduce::Target;
 use super::supported;
 use crate::autograd::Saved;
 use crate::backend::Reduce;
-use crate::context::OpContext;
-use crate::dtype::DType;
 use crate::error::Result;
-use crate::op::{Op, apply};
-use crate::shape::Shape;
+use crate::op::{Op, OpContext, apply};
+use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]

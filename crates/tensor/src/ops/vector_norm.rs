@@ -14,10 +14,9 @@ use super::reduce::{Target, not_empty};
 use super::supported;
 use crate::autograd::Saved;
 use crate::backend::Reduce;
-use crate::context::OpContext;
-use crate::dtype::DType;
 use crate::error::Result;
-use crate::op::{Op, apply};
+use crate::op::{Op, OpContext, apply};
+use crate::shape::DType;
 use crate::tensor::Tensor;
 
 /// How long a vector is.

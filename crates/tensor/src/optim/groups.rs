@@ -6,11 +6,10 @@ use highwater_tracking::{Phase, phase};
 
 use super::slots::make_group;
 use super::{LEARNING_RATE, Optimizer, not_negative};
-use crate::autograd::Gradients;
-use crate::backend::widen::rehearse;
+use crate::autograd::{Gradients, Parameter};
 use crate::error::{Error, Result};
 use crate::io::{Arrays, Mismatch};
-use crate::nn::Parameter;
+use crate::op::widen::rehearse;
 
 const OP: &str = "groups";
 

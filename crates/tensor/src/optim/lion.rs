@@ -3,12 +3,11 @@
 use super::slots::{Slots, zero_state};
 use super::state::{Part, PartMut, SlotState};
 use super::{Optimizer, not_negative, share};
-use crate::autograd::Gradients;
+use crate::autograd::{Gradients, Parameter};
 use crate::backend::{Kernel, LionStep};
-use crate::context::Buffer;
 use crate::error::Result;
 use crate::io::Arrays;
-use crate::nn::Parameter;
+use crate::op::Buffer;
 
 /// What Lion keeps for a parameter: half of what Adam keeps.
 #[derive(Debug)]

@@ -237,13 +237,11 @@ mod tests {
     use half::f16;
 
     use super::*;
-    use crate::device::Device;
-    use crate::dtype::DType;
+    use crate::autograd::Parameter;
+    use crate::device::{Device, Runtime};
     use crate::io::Arrays;
-    use crate::nn::Parameter;
     use crate::optim::{Adam, Sgd};
-    use crate::runtime::Runtime;
-    use crate::shape::Shape;
+    use crate::shape::{DType, Shape};
 
     fn cpu() -> Device {
         Runtime::builder().threads(1).build().unwrap().cpu().unwrap()

@@ -32,10 +32,9 @@ pub use rms_prop::RmsProp;
 pub use schedule::Schedule;
 pub use sgd::Sgd;
 
-use crate::autograd::Gradients;
+use crate::autograd::{Gradients, Parameter};
 use crate::error::{Error, Result};
 use crate::io::{Array, Arrays};
-use crate::nn::Parameter;
 
 /// Changes parameters so that the loss falls.
 ///

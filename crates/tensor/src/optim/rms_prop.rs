@@ -3,12 +3,11 @@
 use super::slots::{Slots, keep_if, zero_state};
 use super::state::{Part, PartMut, SlotState};
 use super::{Optimizer, above_zero, not_negative, share};
-use crate::autograd::Gradients;
+use crate::autograd::{Gradients, Parameter};
 use crate::backend::{Kernel, RmsPropStep};
-use crate::context::Buffer;
 use crate::error::Result;
 use crate::io::Arrays;
-use crate::nn::Parameter;
+use crate::op::Buffer;
 
 /// What RmsProp keeps for a parameter.
 #[derive(Debug)]

@@ -3,12 +3,11 @@
 use super::slots::{Slots, keep_if};
 use super::state::{Part, PartMut, SlotState};
 use super::{Optimizer, not_negative, share};
-use crate::autograd::Gradients;
+use crate::autograd::{Gradients, Parameter};
 use crate::backend::{Kernel, SgdStep};
-use crate::context::Buffer;
 use crate::error::{Error, Result};
 use crate::io::Arrays;
-use crate::nn::Parameter;
+use crate::op::Buffer;
 
 /// Stochastic gradient descent, with momentum (Polyak 1964; Nesterov 1983) and weight decay if wished for.
 ///

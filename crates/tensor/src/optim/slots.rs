@@ -7,15 +7,14 @@ use bfc_core::Category;
 use highwater_tracking::{ModuleName, Phase, phase};
 
 use super::state::{Part, SlotState};
-use crate::autograd::{Gradients, LeafId};
+use crate::autograd::{Gradients, Parameter};
 use crate::backend::Kernel;
-use crate::backend::widen::{self, rehearse};
-use crate::context::{Buffer, OpContext};
-use crate::device::Device;
-use crate::dtype::{DType, Scalar};
+use crate::device::{Device, PlacementReason};
 use crate::error::{Error, Result};
-use crate::nn::Parameter;
-use crate::placement::PlacementReason;
+use crate::op::widen::{self, rehearse};
+use crate::op::{Buffer, OpContext};
+use crate::shape::{DType, Scalar};
+use crate::storage::leaf::LeafId;
 use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
 

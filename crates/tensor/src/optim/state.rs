@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::slots::Slots;
 use super::{LEARNING_RATE, learning_rate_of, not_negative};
-use crate::context::Buffer;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::io::{Array, Arrays, Mismatch};
-use crate::shape::Shape;
+use crate::op::Buffer;
+use crate::shape::{DType, Shape};
 
 /// A part of what an optimiser keeps for a parameter.
 pub(super) enum Part<'a> {
@@ -130,13 +129,12 @@ fn count_of(op: &'static str, state: &Arrays, name: &str) -> Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use crate::device::Runtime;
     use crate::error::Error;
     use crate::io::Array;
     use crate::nn::{Linear, Module};
     use crate::optim::{Adam, Optimizer};
-    use crate::rng::Rng;
-    use crate::runtime::Runtime;
-    use crate::tensor::Tensor;
+    use crate::tensor::{Rng, Tensor};
 
     #[test]
     fn a_negative_count_of_steps_is_refused_by_name() {

@@ -113,7 +113,7 @@ impl fmt::Display for LargestFit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::predict::DeviceProfile;
+    use crate::device::DeviceProfile;
     use crate::tensor::Tensor;
     use bfc_core::{Bytes, Environment};
 

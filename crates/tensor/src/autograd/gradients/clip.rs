@@ -3,12 +3,12 @@
 use highwater_tracking::{Phase, phase};
 
 use super::Gradients;
-use crate::autograd::no_grad;
-use crate::backend::widen::rehearse;
 use crate::backend::{Binary, Kernel};
-use crate::context::OpContext;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::op::OpContext;
+use crate::op::no_grad;
+use crate::op::widen::rehearse;
+use crate::shape::DType;
 use crate::tensor::Tensor;
 
 /// Added to the norm, so that nothing is divided by 0.

@@ -3,10 +3,10 @@
 use highwater_tracking::{Phase, phase};
 
 use super::Gradients;
-use crate::backend::widen::rehearse;
 use crate::backend::{Binary, Kernel};
-use crate::context::OpContext;
 use crate::error::Result;
+use crate::op::OpContext;
+use crate::op::widen::rehearse;
 use crate::tensor::Tensor;
 
 const OP: &str = "accumulate_gradients";

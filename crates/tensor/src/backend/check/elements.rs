@@ -2,8 +2,8 @@
 
 use super::operand::{Operand, Rules};
 use crate::backend::{Reduce, Workspace};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
 pub(super) fn flip(rules: Rules<'_>, input: &View<'_>, axes: &[bool], out: &ViewMut<'_>) -> Result<()> {

@@ -4,14 +4,12 @@
 //! mostly of such calls, so that the whole check would be a noticeable share of it.
 
 use crate::backend::{Kernel, Reduce};
-use crate::device::Device;
 use crate::shape::Shape;
 use crate::storage::{View, ViewMut};
 
 /// Whether a kernel is one of these, and its operands are seen to fit. False says nothing.
 #[inline(always)]
-pub(super) fn fits(device: &Device, kernel: &Kernel<'_>) -> bool {
-    let device = device.serial();
+pub(super) fn fits(device: u32, kernel: &Kernel<'_>) -> bool {
     match kernel {
         Kernel::Fill { out, .. } | Kernel::Random { out, .. } | Kernel::Clip { values: out, .. } => {
             is_written(out, device)

@@ -1,19 +1,16 @@
 //! Operands as the check compares them, and the comparisons that kernels share.
 
-use super::error::{OperandError, OperandFault};
-use crate::backend::Workspace;
-use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::backend::{DeviceRef, Workspace};
+use crate::error::{Error, OperandError, OperandFault, Result};
 use crate::layout::Layout;
-use crate::shape::Shape;
+use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 
 /// What all operands of a kernel have to be on, and how errors name the op.
 #[derive(Clone, Copy)]
 pub(super) struct Rules<'d> {
     pub(super) op: &'static str,
-    device: &'d Device,
+    device: DeviceRef<'d>,
 }
 
 /// An operand that is on the kernel's device.
@@ -57,14 +54,14 @@ impl<'a> Operand<'a> {
 }
 
 impl<'d> Rules<'d> {
-    pub(super) const fn new(op: &'static str, device: &'d Device) -> Self {
+    pub(super) const fn new(op: &'static str, device: DeviceRef<'d>) -> Self {
         Self { op, device }
     }
 
     /// An operand that is read, in any layout.
     pub(super) fn read<'a>(&self, name: &'static str, view: &View<'a>) -> Result<Operand<'a>> {
         let operand = Operand { name, dtype: view.dtype(), layout: view.layout() };
-        if view.storage().device() != self.device.serial() {
+        if view.storage().device() != self.device.serial {
             return Err(self.elsewhere(&operand));
         }
         Ok(operand)
@@ -82,7 +79,7 @@ impl<'d> Rules<'d> {
     /// An operand that is written, in any layout.
     pub(super) fn placed<'a>(&self, name: &'static str, view: &'a ViewMut<'_>) -> Result<Operand<'a>> {
         let operand = Operand { name, dtype: view.dtype(), layout: view.layout() };
-        if view.storage().device() != self.device.serial() {
+        if view.storage().device() != self.device.serial {
             return Err(self.elsewhere(&operand));
         }
         Ok(operand)
@@ -171,7 +168,7 @@ impl<'d> Rules<'d> {
 
     /// That a workspace is as large as the backend's kernel takes.
     pub(super) fn workspace(&self, workspace: Option<Operand<'_>>, of: Workspace<'_>) -> Result<()> {
-        let required = self.device.backend().workspace(of.of_computed());
+        let required = self.device.backend.workspace(of.of_computed());
         let Some(operand) = workspace else {
             let missing = Operand { name: "workspace", dtype: DType::U8, layout: &Layout::SCALAR };
             let fault = OperandFault::Workspace { bytes: 0, required };
@@ -224,7 +221,7 @@ impl<'d> Rules<'d> {
     }
 
     fn elsewhere(&self, operand: &Operand<'_>) -> Error {
-        self.fault(operand, OperandFault::Device { device: self.device.to_string() })
+        self.fault(operand, OperandFault::Device { device: self.device.id.to_string() })
     }
 
     fn strided(&self, operand: &Operand<'_>) -> Error {

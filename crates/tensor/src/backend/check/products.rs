@@ -2,8 +2,8 @@
 
 use super::operand::{Operand, Rules};
 use crate::backend::{Attention, Workspace};
-use crate::dtype::DType;
 use crate::error::Result;
+use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
 const FACTORS: &str = "factors are [.., i, k] and [.., k, j]";

@@ -2,8 +2,8 @@
 
 use super::operand::{Operand, Rules};
 use crate::backend::{Normalised, Workspace};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
 const STATISTICS: &str = "it is [rows, 2], where a row is the last axis or several of the last axes";

@@ -1,8 +1,8 @@
 //! Convolutions and pools.
 
-use super::error::OperandFault;
 use super::operand::{Operand, Rules};
 use crate::backend::{Convolution, Pool, PoolAxis};
+use crate::error::OperandFault;
 use crate::error::{Error, Result};
 use crate::storage::{View, ViewMut};
 

@@ -10,9 +10,9 @@ use super::number::Number;
 use super::parallel::Workers;
 use super::simd;
 use crate::backend::{Attention, not_host};
-use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::Layout;
+use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
 mod softmax;

@@ -13,8 +13,8 @@ use super::parallel::Workers;
 use super::unfold::{fold_back, unfold};
 use crate::backend::blocks::product;
 use crate::backend::{Convolution, Window, not_host};
-use crate::dtype::DType;
 use crate::error::Result;
+use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
 /// Into how many parts the images of a batch are cut at most: as many threads as may share the work.

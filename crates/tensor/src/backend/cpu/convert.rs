@@ -12,8 +12,8 @@ use super::number::Stored;
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers};
 use super::simd;
-use crate::dtype::{DType, RawElement, Scalar};
 use crate::error::Result;
+use crate::shape::{DType, RawElement, Scalar};
 use crate::storage::{View, ViewMut};
 
 /// How many elements are converted at a time where that takes two steps: little enough for the stack.

@@ -6,8 +6,8 @@ use super::number::Stored;
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers};
 use super::walk::{Segment, Walk};
-use crate::dtype::{DType, RawElement, Scalar};
 use crate::error::{Error, Result};
+use crate::shape::{DType, RawElement, Scalar};
 use crate::storage::{View, ViewMut};
 
 /// See [`Backend::upload`](crate::backend::Backend::upload).

@@ -3,8 +3,8 @@
 //! The only place that lists the types: another one is a line in these macros, and its arithmetic in `number.rs`.
 
 use crate::backend::not_host;
-use crate::dtype::{DType, RawElement};
 use crate::error::{Error, Result};
+use crate::shape::{DType, RawElement};
 use crate::storage::{View, ViewMut};
 
 /// Evaluates an expression with `$T` standing for the type behind `$dtype`, for what only moves elements; truth values are
@@ -12,31 +12,31 @@ use crate::storage::{View, ViewMut};
 macro_rules! any {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
-            $crate::dtype::DType::F32 => {
+            $crate::shape::DType::F32 => {
                 type $T = f32;
                 $body
             }
-            $crate::dtype::DType::F64 => {
+            $crate::shape::DType::F64 => {
                 type $T = f64;
                 $body
             }
-            $crate::dtype::DType::F16 => {
+            $crate::shape::DType::F16 => {
                 type $T = half::f16;
                 $body
             }
-            $crate::dtype::DType::BF16 => {
+            $crate::shape::DType::BF16 => {
                 type $T = half::bf16;
                 $body
             }
-            $crate::dtype::DType::I64 => {
+            $crate::shape::DType::I64 => {
                 type $T = i64;
                 $body
             }
-            $crate::dtype::DType::I32 => {
+            $crate::shape::DType::I32 => {
                 type $T = i32;
                 $body
             }
-            $crate::dtype::DType::U8 | $crate::dtype::DType::Bool => {
+            $crate::shape::DType::U8 | $crate::shape::DType::Bool => {
                 type $T = u8;
                 $body
             }
@@ -49,23 +49,23 @@ macro_rules! any {
 macro_rules! number {
     ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
-            $crate::dtype::DType::F32 => {
+            $crate::shape::DType::F32 => {
                 type $T = f32;
                 $body
             }
-            $crate::dtype::DType::F64 => {
+            $crate::shape::DType::F64 => {
                 type $T = f64;
                 $body
             }
-            $crate::dtype::DType::I64 => {
+            $crate::shape::DType::I64 => {
                 type $T = i64;
                 $body
             }
-            $crate::dtype::DType::I32 => {
+            $crate::shape::DType::I32 => {
                 type $T = i32;
                 $body
             }
-            $crate::dtype::DType::U8 => {
+            $crate::shape::DType::U8 => {
                 type $T = u8;
                 $body
             }
@@ -78,7 +78,7 @@ macro_rules! number {
 macro_rules! byte_or_number {
     ($op:expr, $dtype:expr, $T:ident => $body:expr) => {{
         let dtype = match $dtype {
-            $crate::dtype::DType::Bool => $crate::dtype::DType::U8,
+            $crate::shape::DType::Bool => $crate::shape::DType::U8,
             dtype => dtype,
         };
         $crate::backend::cpu::dispatch::number!($op, dtype, $T => $body)
@@ -89,11 +89,11 @@ macro_rules! byte_or_number {
 macro_rules! float {
     ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
-            $crate::dtype::DType::F32 => {
+            $crate::shape::DType::F32 => {
                 type $T = f32;
                 $body
             }
-            $crate::dtype::DType::F64 => {
+            $crate::shape::DType::F64 => {
                 type $T = f64;
                 $body
             }
@@ -106,15 +106,15 @@ macro_rules! float {
 macro_rules! integer {
     ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
-            $crate::dtype::DType::I64 => {
+            $crate::shape::DType::I64 => {
                 type $T = i64;
                 $body
             }
-            $crate::dtype::DType::I32 => {
+            $crate::shape::DType::I32 => {
                 type $T = i32;
                 $body
             }
-            $crate::dtype::DType::U8 => {
+            $crate::shape::DType::U8 => {
                 type $T = u8;
                 $body
             }

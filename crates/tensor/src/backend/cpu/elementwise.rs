@@ -8,8 +8,8 @@ use super::parallel::{HEAVY, LIGHT, Workers};
 use super::power::raise_each;
 use super::simd;
 use crate::backend::{Binary, Compare};
-use crate::dtype::{DType, RawElement};
 use crate::error::Result;
+use crate::shape::{DType, RawElement};
 use crate::storage::{View, ViewMut};
 
 /// See [`Kernel::Binary`](crate::backend::Kernel::Binary).

@@ -7,9 +7,9 @@ use super::number::Number;
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers, light_runs};
 use super::walk::{Segment, Walk};
-use crate::dtype::RawElement;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
+use crate::shape::RawElement;
 use crate::storage::{View, ViewMut};
 
 /// Fails for the first index that is not below `len`. Those that the host has written are known.

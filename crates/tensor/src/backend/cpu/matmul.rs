@@ -21,9 +21,9 @@ use super::number::{Float, Number};
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers};
 use super::walk::Walk;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
+use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
 /// Multiplications that one thread does in about the time that sharing them out is worth, a third of a millisecond. Smaller

@@ -49,9 +49,8 @@ pub(crate) use self::scalar::element_bytes;
 use bfc_core::{AddressSpace, MemoryKind};
 
 use self::parallel::Workers;
-use crate::backend::{Backend, Checked, Kernel, Workspace, demand, sealed};
+use crate::backend::{Backend, Checked, DeviceRules, Kernel, Workspace, demand, sealed};
 use crate::error::Result;
-use crate::predict::DeviceRules;
 use crate::storage::{View, ViewMut};
 
 /// Computes on this machine's processor, on memory that the host can reach.
@@ -251,8 +250,8 @@ mod tests {
     use crate::backend::{
         AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep, Unary,
     };
-    use crate::dtype::{DType, Scalar};
     use crate::error::Error;
+    use crate::shape::{DType, Scalar};
 
     const DIMS: [usize; 2] = [2, 2];
 

@@ -15,9 +15,9 @@ use super::dispatch::host;
 use super::parallel::Workers;
 use super::simd;
 use super::walk::{Segment, Walk};
-use crate::dtype::RawElement;
 use crate::error::Result;
 use crate::layout::Layout;
+use crate::shape::RawElement;
 use crate::storage::View;
 
 /// Rows of at least so many elements are gone through one by one where no operand has to be copied; shorter ones in blocks.

@@ -11,8 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use crate::device::DeviceFault;
-use crate::error::{Error, Result};
+use crate::error::{DeviceFault, Error, Result};
 
 /// Elements per chunk where an element costs a few instructions. A multiple of every number of elements that kernels take at
 /// a time.

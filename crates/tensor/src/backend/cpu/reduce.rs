@@ -20,10 +20,9 @@ use super::parallel::{LIGHT, Workers, light_runs};
 use super::simd;
 use super::walk::{Segment, Walk};
 use crate::backend::Reduce;
-use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::Layout;
-use crate::shape::Shape;
+use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 
 /// Outputs folded side by side where the last axis is kept.

@@ -292,8 +292,7 @@ impl<const N: usize> Iterator for Segments<'_, N> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dtype::DType;
-    use crate::shape::Shape;
+    use crate::shape::{DType, Shape};
 
     fn contiguous(dims: &[usize]) -> Layout {
         Layout::contiguous("test", Shape::new(dims).unwrap(), DType::F32).unwrap()

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bfc_cuda::kernels::{BLOCK, ElementType, Family, Job, Kernel, Operand, Output, PACK};
 use bfc_cuda::{Compute, ComputeError, Product};
 
-use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
+use crate::shape::{DType, Scalar};
 use crate::storage::{View, ViewMut};
 
 /// The most blocks that a kernel is started with: threads go on to further elements, so more gain nothing.

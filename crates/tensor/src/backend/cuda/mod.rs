@@ -32,9 +32,8 @@ use std::sync::Arc;
 use bfc_core::{AddressSpace, MemoryKind};
 use bfc_cuda::Compute;
 
-use crate::backend::{Backend, Checked, Kernel, Steps, Workspace, demand, sealed};
+use crate::backend::{Backend, Checked, DeviceRules, Kernel, Steps, Workspace, demand, sealed};
 use crate::error::Result;
-use crate::predict::DeviceRules;
 use crate::storage::{View, ViewMut};
 
 use self::launch::Launcher;

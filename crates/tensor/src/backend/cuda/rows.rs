@@ -11,9 +11,9 @@ use super::launch::{
 use super::reduce::sum_rows;
 use crate::backend::Normalised;
 use crate::backend::blocks::{SIDE_BY_SIDE, slabs_of_rows};
-use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::layout::Layout;
+use crate::shape::{DType, Scalar};
 use crate::storage::{View, ViewMut};
 
 /// Threads that share a row: so few that most have something to do, unless rows are too few to fill a GPU with those.

@@ -1,14 +1,13 @@
 //! The plain recurrent layer.
 
 use super::super::module::Module;
-use super::super::parameter::Parameter;
 use super::RecurrentOptions;
 use super::gates::{Gates, OfState};
 use super::stack::Stack;
+use crate::autograd::Parameter;
 use crate::device::Place;
 use crate::error::Result;
-use crate::rng::Rng;
-use crate::tensor::Tensor;
+use crate::tensor::{Rng, Tensor};
 
 /// What makes a state of a sum in an [`Rnn`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -12,12 +12,11 @@
 
 use super::reduction::Reduction;
 use crate::autograd::Saved;
-use crate::context::OpContext;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::op::Op;
+use crate::op::{Op, OpContext};
 use crate::ops::create::constant_like;
 use crate::ops::{apply_promoted, same_dtype, supported, wanted};
+use crate::shape::DType;
 use crate::tensor::Tensor;
 
 /// The loss of one element.

@@ -1,6 +1,5 @@
 use super::*;
-use crate::device::Device;
-use crate::runtime::Runtime;
+use crate::device::{Device, Runtime};
 
 fn cpu() -> Device {
     Runtime::builder().threads(1).build().unwrap().cpu().unwrap()

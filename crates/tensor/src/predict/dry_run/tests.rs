@@ -2,8 +2,7 @@ use super::*;
 use crate::error::Error;
 use crate::nn::{Linear, Module};
 use crate::optim::{AdamW, Optimizer};
-use crate::rng::Rng;
-use crate::tensor::Tensor;
+use crate::tensor::{Rng, Tensor};
 use bfc_core::sim::SimDevice;
 use bfc_core::{AllocatorAttributes, Registry, default_reserve};
 

@@ -15,9 +15,8 @@ use crate::backend::cpu::operands::Source;
 use crate::backend::cpu::parallel::{Workers, light_runs};
 use crate::backend::cpu::reduce::Cut;
 use crate::backend::cpu::simd::{self, Loop};
-use crate::dtype::DType;
 use crate::error::Result;
-use crate::shape::Shape;
+use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 
 /// Parameters whose sums are added up side by side.

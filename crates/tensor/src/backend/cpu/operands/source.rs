@@ -9,9 +9,9 @@ use crate::backend::cpu::number::Number;
 use crate::backend::cpu::parallel::Workers;
 use crate::backend::cpu::simd;
 use crate::backend::cpu::walk::{Segment, TILE, Walk};
-use crate::dtype::RawElement;
 use crate::error::Result;
 use crate::layout::Layout;
+use crate::shape::RawElement;
 use crate::storage::View;
 
 /// Elements that are copied at a time where they do not lie side by side.
