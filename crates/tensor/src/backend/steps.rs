@@ -39,8 +39,4 @@ pub struct StepCounts {
     pub replaced: u64,
     /// Why the device made no graph, if it ever refused. Then kernels are given one by one.
     pub refused: Option<String>,
-    /// Bytes of the pool that are the step's own, once it has such: see [`StepGraph::with_private_memory`](crate::StepGraph::with_private_memory).
-    pub private_bytes: u64,
-    /// Why the step has no such memory, where it was to have some. Then its memory is the pool's, as without.
-    pub no_private_memory: Option<String>,
 }
