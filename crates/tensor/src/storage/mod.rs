@@ -2,12 +2,9 @@
 //!
 //! A shared storage is never written: kernels write through `&mut Storage`, which only the single owner has. So views
 //! may be handed to any thread without a lock.
-//!
-//! [`shared`] and [`spare`] keep the memory of short-lived values for the next one.
 
 pub(crate) mod former;
 pub(crate) mod leaf;
-mod or_number;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

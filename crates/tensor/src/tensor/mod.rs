@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use bfc_core::Category;
 
-use self::inner::TensorInner;
 use self::edge::GradEdge;
+use self::inner::TensorInner;
 pub use self::rng::Rng;
 use crate::backend::check;
 use crate::device::Device;
