@@ -1,8 +1,11 @@
 //! Tensors, ops, autograd, modules and optimisers over accounted memory.
 //!
-//! A [`Tensor`] takes its memory from a pool of its [`Device`]; every op takes every byte through its [`OpContext`] and
-//! only then computes, so the tracker of the device's [`Runtime`] can say which op asked for which bytes. See
-//! the facade crate `highwater` for the tour.
+//! A [`Tensor`] takes its memory from a pool of its [`Device`]. An op takes all of its memory through its [`OpContext`] before it
+//! computes, so the tracker of the device's [`Runtime`] knows which op requested which bytes. The facade crate `highwater` has the
+//! tour.
+//!
+//! Each folder uses only the folders before it in this list: `shape`, `error`, `layout`, `storage`, `backend`, `device`, `tensor`,
+//! `op`, `autograd`, `ops`, `step`, `predict`, `testing`, `interop`.
 
 mod autograd;
 pub mod backend;

@@ -1,5 +1,6 @@
 //! What a user may choose of a device's pool.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -7,9 +8,8 @@ use super::device_id::{DeviceId, DeviceKind};
 use super::rules::{CacheChoice, SplitChoice};
 use crate::base::amount::Amount;
 use crate::base::memory::MemoryKind;
-use crate::base::sorted::Sorted;
 use crate::base::units::Bytes;
-use crate::policy::bfc::{BfcConfig, BfcOptions, CutRule, Ends, JoinRule, SplitRule};
+use crate::policy::bfc::{BfcConfig, BfcOptions, CutRule, JoinRule, SplitRule};
 use crate::pool::{GrowthRule, PoolConfig};
 use crate::registry::choice::AllocatorChoice;
 
@@ -40,8 +40,6 @@ pub struct PoolOptions {
     pub cut: Option<CutRule>,
     /// When a freed block is joined with the free memory beside it.
     pub join: Option<JoinRule>,
-    /// Whether the pool keeps two ends apart. Two ends take the limit at once, whatever is said of growth.
-    pub ends: Option<Ends>,
     /// How long a request waits for frees before it fails; 0 is not at all.
     pub retry_timeout: Option<Duration>,
     /// Whether threads keep small blocks in caches.
@@ -69,7 +67,6 @@ impl PoolOptions {
             split: Some(split),
             cut: Some(config.options().cut),
             join: Some(config.options().join),
-            ends: Some(config.options().ends),
             retry_timeout: Some(if waits { config.retry_timeout() } else { Duration::ZERO }),
             thread_cache: Some(config.thread_cache().into()),
         }
@@ -162,13 +159,6 @@ impl PoolOptions {
         self
     }
 
-    /// The same options with one end or two.
-    #[must_use]
-    pub const fn with_ends(mut self, ends: Ends) -> Self {
-        self.ends = Some(ends);
-        self
-    }
-
     /// The same options with this patience.
     #[must_use]
     pub const fn with_retry_timeout(mut self, timeout: Duration) -> Self {
@@ -236,7 +226,6 @@ impl PoolOptions {
             split: self.split.or(defaults.split),
             cut: self.cut.or(defaults.cut),
             join: self.join.or(defaults.join),
-            ends: self.ends.or(defaults.ends),
             retry_timeout: self.retry_timeout.or(defaults.retry_timeout),
             thread_cache: self.thread_cache.or(defaults.thread_cache),
         }
@@ -281,9 +270,6 @@ impl fmt::Display for PoolOptions {
             Some(JoinRule::AtOnce) => write!(f, ", join at-once")?,
             Some(JoinRule::Deferred) => write!(f, ", join deferred")?,
             None => {}
-        }
-        if let Some(ends) = self.ends {
-            write!(f, ", {}", if ends.are_two() { "two ends" } else { "one end" })?;
         }
         if let Some(timeout) = self.retry_timeout {
             write!(f, ", waits {} ms", timeout.as_millis())?;
@@ -345,7 +331,7 @@ impl From<DeviceKind> for DeviceScope {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolSettings {
-    by_scope: Sorted<DeviceScope, PoolOptions>,
+    by_scope: BTreeMap<DeviceScope, PoolOptions>,
 }
 
 impl PoolSettings {
@@ -418,7 +404,6 @@ mod tests {
             .with_split(SplitChoice::TENSORFLOW)
             .with_cut(CutRule::Low)
             .with_join(JoinRule::AtOnce)
-            .with_ends(Ends::One)
             .with_retry_timeout(Duration::ZERO)
             .with_thread_cache(CacheChoice::Off);
         assert_eq!(options, expected);

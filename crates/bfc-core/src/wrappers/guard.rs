@@ -17,6 +17,8 @@ mod zones;
 use std::fmt;
 use std::sync::Arc;
 
+use slab::Slab;
+
 use crate::accounting::accounts::Accounts;
 use crate::allocator::attributes::AllocationAttributes;
 use crate::allocator::error::{AllocError, BlockError};
@@ -26,7 +28,6 @@ use crate::allocator::{Allocator, AllocatorSnapshot, Request};
 use crate::base::ledger::{Ledger, OwnerBytes, Tag};
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
 use crate::base::owner::OwnerId;
-use crate::base::slots::Slots;
 use crate::base::sync::atomic::{AtomicUsize, Ordering};
 use crate::base::sync::{Mutex, lock};
 use crate::base::units::Bytes;
@@ -94,7 +95,7 @@ pub struct GuardAllocator {
 #[derive(Debug)]
 struct State {
     accounts: Accounts,
-    live: Slots<Live>,
+    live: Slab<Live>,
     quarantine: Quarantine,
     findings: upkeep::Findings,
 }
@@ -135,7 +136,7 @@ impl GuardAllocator {
         }
         let state = State {
             accounts: Accounts::new(PoolId::next()),
-            live: Slots::default(),
+            live: Slab::new(),
             quarantine: Quarantine::new(config.quarantine_bytes, config.quarantine_blocks),
             findings: upkeep::Findings::default(),
         };
@@ -188,7 +189,8 @@ impl GuardAllocator {
     /// Opens the account of a block; `None` if no more can be numbered.
     fn open(&self, zones: Zones, tag: Tag) -> Option<Block> {
         let state = &mut *lock(&self.state);
-        let slot = state.live.insert(Live { zones, told: false })?;
+        let slot = u32::try_from(state.live.vacant_key()).ok()?;
+        state.live.insert(Live { zones, told: false });
         let user = zones.user();
         let place = Place { address: user.address, bytes: user.bytes, slot };
         Some(state.accounts.open(place, user.bytes, tag))
@@ -198,7 +200,7 @@ impl GuardAllocator {
     fn close(&self, block: Block) -> Result<(Freed, bool), BlockError> {
         let state = &mut *lock(&self.state);
         let tag = state.tag_of(&block)?;
-        let live = state.live.remove(block.chunk).ok_or(BlockError::Unknown { block })?;
+        let live = state.live.try_remove(block.chunk as usize).ok_or(BlockError::Unknown { block })?;
         state.accounts.close(place_of(&block));
         Ok((Freed { block, tag, zones: live.zones }, live.told))
     }
@@ -208,7 +210,7 @@ impl State {
     /// What a live block is charged to.
     fn tag_of(&self, block: &Block) -> Result<Tag, BlockError> {
         let tag = self.accounts.live(block)?.tag();
-        match self.live.get(block.chunk) {
+        match self.live.get(block.chunk as usize) {
             Some(live) if live.zones.user() == block.span() => Ok(tag),
             _ => Err(BlockError::Unknown { block: *block }),
         }
@@ -318,7 +320,7 @@ unsafe impl Allocator for GuardAllocator {
 
     fn block_at(&self, address: u64) -> Result<Block, BlockError> {
         let State { accounts, live, .. } = &mut *lock(&self.state);
-        let span_of = |slot| live.get(slot).map(|live: &Live| live.zones.user());
+        let span_of = |slot: u32| live.get(slot as usize).map(|live: &Live| live.zones.user());
         let slot = accounts.slot_at(address, |slot| span_of(slot).map(|span| span.address))?;
         let span = span_of(slot).ok_or(BlockError::NoBlockAt { address })?;
         Ok(accounts.block(Place { address: span.address, bytes: span.bytes, slot }))
@@ -339,7 +341,7 @@ unsafe impl Allocator for GuardAllocator {
             let state = &mut *lock(&self.state);
             state.tag_of(block)?;
             state.accounts.retag(place_of(block), tag);
-            state.live.get(block.chunk).map(|live| live.zones.inner)
+            state.live.get(block.chunk as usize).map(|live| live.zones.inner)
         };
         inner.map_or(Ok(()), |inner| self.inner.retag(&inner, tag))
     }

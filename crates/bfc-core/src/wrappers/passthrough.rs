@@ -8,6 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use slab::Slab;
+
 use crate::accounting::account::Account;
 use crate::accounting::accounts::Accounts;
 use crate::accounting::callers::{CallOut, Users};
@@ -19,7 +21,6 @@ use crate::allocator::{Allocator, AllocatorSnapshot, Request};
 use crate::base::ledger::{Ledger, OwnerBytes, Tag};
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
 use crate::base::owner::OwnerId;
-use crate::base::slots::Slots;
 use crate::base::sync::{Mutex, ThreadNumber, lock};
 use crate::base::units::{Bytes, round_up};
 use crate::policy::Place;
@@ -35,7 +36,7 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// made-up blocks. Nothing is rounded, so a block has exactly the bytes that were asked for, unless the source delivers
 /// more. Requests that the limit or the source refuses wait for frees of other threads, as in pools. There is no order of
 /// frees to keep, so a [safe frontier](Allocator::set_safe_frontier) means nothing here: a block must not be given back
-/// while work on a device still uses it. Nor does it matter at which [end](crate::End) a block is asked for.
+/// while work on a device still uses it.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -64,7 +65,7 @@ pub struct PassthroughAllocator {
 #[derive(Debug)]
 struct State {
     accounts: Accounts,
-    live: Slots<Live>,
+    live: Slab<Live>,
     users: Users,
     /// Bytes that are out.
     reserved: u64,
@@ -85,7 +86,7 @@ impl PassthroughAllocator {
     pub fn new(name: impl Into<String>, source: Arc<dyn SubAllocator>) -> Self {
         let state = State {
             accounts: Accounts::new(PoolId::next()),
-            live: Slots::default(),
+            live: Slab::new(),
             users: Users::default(),
             reserved: 0,
         };
@@ -238,9 +239,10 @@ impl PassthroughAllocator {
         };
         if in_full {
             report.holders = state.accounts.ledger.largest_holders(HOLDERS);
-            let live = state.live.iter().filter_map(|(slot, live)| {
-                Some((state.accounts.by_slot.get(slot as usize)?.tag(), live.user.bytes))
-            });
+            let live = state
+                .live
+                .iter()
+                .filter_map(|(slot, live)| Some((state.accounts.by_slot.get(slot)?.tag(), live.user.bytes)));
             report.holdings = Holdings::sum(live);
         }
         report
@@ -250,7 +252,8 @@ impl PassthroughAllocator {
 impl State {
     /// Opens the account of a block; `None` if no more can be numbered.
     fn open(&mut self, live: Live, request: &Request<'_>) -> Option<Block> {
-        let slot = self.live.insert(live)?;
+        let slot = u32::try_from(self.live.vacant_key()).ok()?;
+        self.live.insert(live);
         self.reserved = self.reserved.saturating_add(live.region.bytes);
         self.accounts.note_reserved(self.reserved);
         let place = Place { address: live.user.address, bytes: live.user.bytes, slot };
@@ -260,7 +263,7 @@ impl State {
     /// What is known of a live block.
     fn find(&self, block: &Block) -> Result<(Live, Account), BlockError> {
         let account = self.accounts.live(block)?;
-        match self.live.get(block.chunk) {
+        match self.live.get(block.chunk as usize) {
             Some(live) if live.user == block.span() => Ok((*live, *account)),
             _ => Err(BlockError::Unknown { block: *block }),
         }
@@ -328,7 +331,7 @@ unsafe impl Allocator for PassthroughAllocator {
             let (Live { region, .. }, _) = state.find(&block)?;
             state.users.note_free(thread, &mut state.accounts, &self.retry);
             state.accounts.close(place_of(&block));
-            state.live.remove(block.chunk);
+            state.live.try_remove(block.chunk as usize);
             state.reserved = state.reserved.saturating_sub(region.bytes);
             state.accounts.note_reserved(state.reserved);
             // SAFETY: the caller has given the block up, and the region is in the table no more.
@@ -376,7 +379,7 @@ unsafe impl Allocator for PassthroughAllocator {
     fn regions(&self) -> Vec<Span> {
         let regions = |state: &mut State| state.live.iter().map(|(_, live)| live.region).collect();
         let mut regions: Vec<Span> = self.with_state(regions).unwrap_or_default();
-        crate::base::order::sort_by_key(&mut regions, |region| region.address);
+        regions.sort_by_key(|region| region.address);
         regions
     }
 
@@ -395,8 +398,10 @@ unsafe impl Allocator for PassthroughAllocator {
     fn block_at(&self, address: u64) -> Result<Block, BlockError> {
         self.with_state(|state| {
             let State { accounts, live, .. } = state;
-            let slot = accounts.slot_at(address, |slot| live.get(slot).map(|live| live.user.address))?;
-            let Span { address, bytes } = live.get(slot).ok_or(BlockError::NoBlockAt { address })?.user;
+            let slot =
+                accounts.slot_at(address, |slot| live.get(slot as usize).map(|live| live.user.address))?;
+            let Span { address, bytes } =
+                live.get(slot as usize).ok_or(BlockError::NoBlockAt { address })?.user;
             Ok(accounts.block(Place { address, bytes, slot }))
         })
         .unwrap_or(Err(BlockError::Reentrant))

@@ -2,7 +2,7 @@
 
 use super::{Planned, PlannedCounts, Slot};
 use crate::base::memory::Span;
-use crate::policy::{End, Inconsistent, Moment, Need, NotAdded, NotLive, Piece, Place, Policy};
+use crate::policy::{Inconsistent, Moment, Need, NotAdded, NotLive, Piece, Place, Policy};
 
 impl<P: Policy + Clone> Policy for Planned<P> {
     fn name(&self) -> &'static str {
@@ -131,11 +131,6 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         self.fallback.largest_free_bytes().max(self.largest_hole())
     }
 
-    /// Holes of the range serve either end, if nothing else does.
-    fn largest_free_at(&self, end: End) -> u64 {
-        self.fallback.largest_free_at(end).max(self.largest_hole())
-    }
-
     /// A range in which nothing lies counts with what it joins: it is handed back for a need without other room.
     fn largest_obtainable_bytes(&self) -> u64 {
         let Some(range) = self.range.filter(|_| self.live == 0) else {
@@ -146,10 +141,6 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         let freed = fallback.free(range.slot, 0);
         debug_assert!(freed.is_ok(), "the range is a block of the fallback");
         fallback.largest_obtainable_bytes()
-    }
-
-    fn free_bytes_kept_from(&self, end: End) -> u64 {
-        self.fallback.free_bytes_kept_from(end)
     }
 
     fn visit(&self, visit: &mut dyn FnMut(Piece)) {
