@@ -140,7 +140,11 @@ impl Parameter {
         const OP: &str = "set_parameter";
         self.check_like(OP, values)?;
         self.update(|parameter| {
-            check::run(values.device().as_ref(), OP, Kernel::Copy { input: values.view(), out: parameter })
+            check::run(
+                values.device().as_ref(),
+                OP,
+                &mut Kernel::Copy { input: values.view(), out: parameter },
+            )
         })
     }
 

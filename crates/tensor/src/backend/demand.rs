@@ -51,12 +51,12 @@ fn of_products(lhs: &Layout, rhs: &Layout) -> usize {
 }
 
 /// Whether kernels take halves as they are.
-pub(super) const fn takes_halves(rules: DeviceRules) -> bool {
+pub(super) const fn supports_half(rules: DeviceRules) -> bool {
     matches!(rules, DeviceRules::Cuda { .. })
 }
 
 /// Elements of the pieces in which is computed what takes temporaries.
-pub(super) const fn piece(rules: DeviceRules) -> usize {
+pub(super) const fn chunk_elements(rules: DeviceRules) -> usize {
     match rules {
         // Temporaries of 128 KiB stay in a core's caches.
         DeviceRules::Cpu => 1 << 15,
@@ -91,7 +91,10 @@ mod tests {
             }
         }
         assert!(largest[0] > 0 && largest[1] > 0, "{largest:?}");
-        assert_eq!([cpu.piece(), card.piece()], [dry.piece(), piece(CARD)]);
+        assert_eq!(
+            [cpu.chunk_elements(), card.chunk_elements()],
+            [dry.chunk_elements(), chunk_elements(CARD)]
+        );
     }
 
     #[test]

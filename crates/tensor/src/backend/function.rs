@@ -1,4 +1,4 @@
-//! The functions that kernels apply: of one number, of two, of many, and the steps of optimisers.
+//! The functions that kernels apply: of one number, of two, of many, and the steps of optimizers.
 
 use crate::shape::Scalar;
 

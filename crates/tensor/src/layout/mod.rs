@@ -208,12 +208,12 @@ impl Layout {
 
     /// The same elements with the first two axes exchanged, where there are so many.
     #[inline]
-    pub(crate) const fn turned(&self) -> Self {
-        let mut turned = Self { shape: self.shape.turned(), ..*self };
-        if turned.shape.rank() >= 2 {
-            turned.strides.swap(0, 1);
+    pub(crate) const fn transposed(&self) -> Self {
+        let mut transposed = Self { shape: self.shape.transposed(), ..*self };
+        if transposed.shape.rank() >= 2 {
+            transposed.strides.swap(0, 1);
         }
-        turned
+        transposed
     }
 
     /// The same elements with the axes in another order; `axes` must be a permutation.
@@ -224,7 +224,7 @@ impl Layout {
         let rank = self.shape.rank();
         if (axes, rank) == (&[1, 0], 2) {
             // By far the most common.
-            return Ok(self.turned());
+            return Ok(self.transposed());
         }
         let mut seen = [false; MAX_RANK];
         let mut dims = [0; MAX_RANK];

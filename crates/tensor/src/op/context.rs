@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bfc_core::{Allocation, AllocationAttributes, Allocator, Category, Contents, Request, Tag};
 use highwater_tracking::{OpRun, Phase, here};
 
-use super::widen;
+use super::upcast;
 use crate::backend::{Backend, Kernel, Workspace, check};
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -118,7 +118,7 @@ impl<'a> OpContext<'a> {
     /// temporaries of halves: nothing is written then. Else as [`Backend::run`].
     #[inline(always)]
     pub fn compute(&self, kernel: Kernel<'_>) -> Result<()> {
-        widen::run(self, kernel)
+        upcast::run(self, kernel)
     }
 
     /// Copies values from the host to memory that the op has taken before, in logical order, as raw bytes of its element

@@ -6,7 +6,7 @@
 
 mod context;
 pub(crate) mod mode;
-pub(crate) mod widen;
+pub(crate) mod upcast;
 
 use std::fmt;
 

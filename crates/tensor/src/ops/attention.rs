@@ -69,7 +69,7 @@ impl ScaledDotProduct {
         let mut log_sums = ctx.buffer(&rows, query.dtype().computed_as(), Category::Temporary)?;
         let mut workspace = Self::workspace(ctx, query, value)?;
         ctx.compute(Kernel::Attention {
-            of: &self.operands([query, key, value], mask),
+            of: self.operands([query, key, value], mask),
             workspace: workspace.as_mut().map(Buffer::view_mut),
             out: out.view_mut(),
             log_sums: log_sums.view_mut(),
@@ -91,8 +91,8 @@ impl ScaledDotProduct {
         let (mut to_query, mut to_key, mut to_value) = (like(query)?, like(key)?, like(value)?);
         let mut workspace = Self::workspace(ctx, query, value)?;
         ctx.compute(Kernel::AttentionGrad {
-            of: &self.operands([query, key, value], mask),
-            results: &[output.view(), log_sums.view()],
+            of: self.operands([query, key, value], mask),
+            results: [output.view(), log_sums.view()],
             grad: grad.view(),
             workspace: workspace.as_mut().map(Buffer::view_mut),
             out: [to_query.view_mut(), to_key.view_mut(), to_value.view_mut()],

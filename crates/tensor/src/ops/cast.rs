@@ -50,7 +50,7 @@ impl Tensor {
 
     /// The same values as the type that is [computed with](DType::computed_as): what is made of several steps widens halves
     /// before the first and rounds after the last.
-    pub(crate) fn widened(&self) -> Result<Self> {
+    pub(crate) fn upcast(&self) -> Result<Self> {
         self.to_dtype(self.dtype().computed_as())
     }
 }

@@ -77,7 +77,7 @@ impl BuiltinOp for Linear {
         if let Some(f) = self.activation {
             // In place, unless somebody else looks into the gradient; in any case it is not needed any more. Halves that have to be
             // widened go piece by piece only from one buffer to another.
-            let in_place = !grad.dtype().is_half() || ctx.backend().takes_halves();
+            let in_place = !grad.dtype().is_half() || ctx.backend().supports_half();
             match grad.view_mut().filter(|_| in_place) {
                 Some(out) => {
                     let (f, saved) = (f.function(), before_activation(saved)?.view());
@@ -116,11 +116,11 @@ impl Linear {
         let to_x = wanted(saved, 0, || {
             let x_was_saved = saved.needs_grad(1);
             let weight = saved.tensor(usize::from(x_was_saved))?;
-            product(grad.view(), weight.view().with_layout(&weight.layout().turned()))
+            product(grad.view(), weight.view().with_layout(&weight.layout().transposed()))
         })?;
         let to_weight = wanted(saved, 1, || {
             let x = saved.tensor(0)?;
-            product(x.view().with_layout(&x.layout().turned()), grad.view())
+            product(x.view().with_layout(&x.layout().transposed()), grad.view())
         })?;
         let to_bias = wanted(saved, 2, || {
             let mut rows = AxisSet::none(2);

@@ -37,7 +37,7 @@ fn copy(op: &'static str, tensor: &Tensor, to: &Device, category: Category) -> R
     create(op, to, tensor.shape(), options, |ctx, out| {
         let bytes = tensor.elements() * tensor.dtype().size();
         if ctx.backend().is_dry() {
-            ctx.backend().rehearse_upload(bytes);
+            ctx.backend().simulate_upload(bytes);
             return Ok(());
         }
         // Whole words, so that the bytes are aligned for every element type.

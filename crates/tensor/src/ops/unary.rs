@@ -113,7 +113,7 @@ pub(super) fn replacing(op: &'static str, f: Unary, mut x: Tensor) -> Result<Ten
         f => return apply(UnaryOp { op, f }, &[&x]),
     };
     let (device, dtype, elements) = (x.device().clone(), x.dtype(), x.elements());
-    let worth_it = matches!(dtype, DType::F32 | DType::F64) && elements > device.backend().piece();
+    let worth_it = matches!(dtype, DType::F32 | DType::F64) && elements > device.backend().chunk_elements();
     let recording = records(x.requires_grad());
     let Some(acc) = x.view_mut().filter(|_| worth_it) else { return apply(UnaryOp { op, f }, &[&x]) };
     device.placement().tell(op, &device, PlacementReason::Inputs);

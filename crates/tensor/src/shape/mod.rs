@@ -61,22 +61,6 @@ impl Shape {
         self.rank
     }
 
-    /// Whether both are of one scalar, vector or matrix shape. False for more axes.
-    #[inline(always)]
-    pub(crate) const fn is_same_matrix(&self, other: &Self) -> bool {
-        // Sizes past the rank are 0.
-        self.rank <= 2
-            && self.rank == other.rank
-            && self.dims[0] == other.dims[0]
-            && self.dims[1] == other.dims[1]
-    }
-
-    /// Whether this is the shape of a vector of so many elements.
-    #[inline(always)]
-    pub(crate) const fn is_row_of(&self, elements: usize) -> bool {
-        self.rank == 1 && self.dims[0] == elements
-    }
-
     /// Rows and columns of a matrix.
     #[inline(always)]
     pub(crate) const fn as_matrix(&self) -> Option<[usize; 2]> {
@@ -138,7 +122,7 @@ impl Shape {
 
     /// The same sizes with the first two exchanged, where there are so many.
     #[inline]
-    pub(crate) const fn turned(mut self) -> Self {
+    pub(crate) const fn transposed(mut self) -> Self {
         if self.rank >= 2 {
             self.dims.swap(0, 1);
         }

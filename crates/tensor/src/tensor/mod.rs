@@ -190,7 +190,7 @@ impl Tensor {
         // Before any memory is taken: a dry tensor may be larger than this machine, and a repeated one too.
         let scripted = if self.device().is_dry() {
             if self.elements() > 0 {
-                self.device().backend().rehearse_download();
+                self.device().backend().simulate_download();
             }
             Some(self.scripted_element(OP)?)
         } else {

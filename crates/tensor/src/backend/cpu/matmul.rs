@@ -42,32 +42,12 @@ const PANELS: usize = 4;
 const PANEL_ROWS: (usize, usize) = (32, 256);
 
 /// See [`Kernel::MatMul`](crate::backend::Kernel::MatMul).
+#[inline(never)]
 pub(super) fn matmul(
     workers: &Workers,
     op: &'static str,
-    bias: Option<&View<'_>>,
-    factors: [&View<'_>; 2],
-    workspace: &mut Option<ViewMut<'_>>,
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    let few = match out.dtype() {
-        DType::F32 => small::multiply::<f32>(op, bias, factors, out),
-        DType::F64 => small::multiply::<f64>(op, bias, factors, out),
-        _ => None,
-    };
-    match few {
-        Some(result) => result,
-        None => of_many(workers, op, bias, factors, workspace, out),
-    }
-}
-
-/// The same for any number of numbers. Apart, as the few have no use for the room that this takes on the stack.
-#[inline(never)]
-fn of_many(
-    workers: &Workers,
-    op: &'static str,
-    bias: Option<&View<'_>>,
-    [lhs, rhs]: [&View<'_>; 2],
+    bias: Option<View<'_>>,
+    [lhs, rhs]: [View<'_>; 2],
     workspace: &mut Option<ViewMut<'_>>,
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
@@ -75,15 +55,14 @@ fn of_many(
         let shape = *view.layout().shape();
         Error::BadRank { op, expected: "at least two axes", shape }
     };
-    let Some(a) = Stack::new(lhs.layout()) else { return Err(refused(lhs)) };
-    let Some(b) = Stack::new(rhs.layout()) else { return Err(refused(rhs)) };
+    let Some(a) = Stack::new(lhs.layout()) else { return Err(refused(&lhs)) };
+    let Some(b) = Stack::new(rhs.layout()) else { return Err(refused(&rhs)) };
     let fits = match out.layout().shape().dims() {
         [leading @ .., rows, cols] => {
-            // To compare lists of nothing takes longer than to see that there is nothing.
-            let plain = a.axes == 0 && b.axes == 0 && leading.is_empty();
             a.cols == b.rows
                 && (*rows, *cols) == (a.rows, b.cols)
-                && (plain || (a.leading() == b.leading() && a.leading() == leading))
+                && a.leading() == b.leading()
+                && a.leading() == leading
         }
         _ => false,
     };
@@ -96,14 +75,14 @@ fn of_many(
         return Err(Error::ShapeMismatch { op, lhs: *rhs.layout().shape(), rhs: *bias.layout().shape() });
     }
     number!(op, out.dtype(), T => {
-        let (left, right) = (host::<T>(op, lhs)?, host::<T>(op, rhs)?);
-        let out = host_mut::<T>(op, out.reborrow())?;
+        let (left, right) = (host::<T>(op, &lhs)?, host::<T>(op, &rhs)?);
+        let out = host_mut::<T>(op, out)?;
         // A workspace that is not there is an error before the bias is written.
         let rearranged = if is_rearranged(&a, &b) { b.rows * b.cols } else { 0 };
-        let rows = scratch::<T>(op, workspace.as_mut().map(ViewMut::reborrow), rearranged)?;
+        let rows = scratch::<T>(op, workspace, rearranged)?;
         let target = match bias {
             Some(bias) => {
-                start_rows(host::<T>(op, bias)?, bias.layout(), out);
+                start_rows(host::<T>(op, &bias)?, bias.layout(), out);
                 Target::AddedTo
             }
             None => Target::Replaced,
@@ -112,7 +91,7 @@ fn of_many(
             multiply(workers, (&a, left), (&b, right), out, target);
             return Ok(());
         }
-        let source = Source::<T>::new(op, *rhs)?;
+        let source = Source::<T>::new(op, rhs)?;
         workers.chunks(rows, LIGHT, &|start, part| source.load(start, part));
         let layout = Layout::contiguous(op, *rhs.layout().shape(), rhs.dtype())?;
         if let Some(b) = Stack::new(&layout) {
@@ -124,10 +103,6 @@ fn of_many(
 
 /// See [`Workspace::MatMul`](crate::backend::Workspace::MatMul).
 pub(super) fn workspace(lhs: &Layout, rhs: &Layout, dtype: DType) -> usize {
-    // Most right operands lie in order: nothing else need be looked at.
-    if rhs.strides().last() == Some(&1) {
-        return 0;
-    }
     match (Stack::new(lhs), Stack::new(rhs)) {
         (Some(a), Some(b)) if is_rearranged(&a, &b) => {
             b.rows.saturating_mul(b.cols).saturating_mul(dtype.size())
@@ -308,7 +283,7 @@ pub(super) fn gemm<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T
     let (m, n, k) = (lhs.rows, rhs.cols, lhs.cols);
     assert_eq!((rhs.rows, out.len()), (k, m * n));
     if small::is_small(&lhs, &rhs) {
-        small::product(lhs, rhs, out, target.into());
+        small::product(lhs, rhs, out, target);
         return;
     }
     if !has_pack_buffer() {
@@ -371,13 +346,13 @@ fn shallow<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], targe
     }
 }
 
-/// A number that matrices of are multiplied.
+/// An element type that supports matrix multiplication.
 trait Factor: Number {
     /// `out`, row by row without gaps, becomes the product, or the product is added to it. No size may be 0.
     fn product(lhs: Matrix<'_, Self>, rhs: Matrix<'_, Self>, out: &mut [Self], target: Target);
 }
 
-/// Numbers with a function for their products.
+/// Implements [`Factor`] by a function for each group of types.
 macro_rules! factors {
     ($($product:path: $($type:ty),*;)*) => {$($(
         impl Factor for $type {
@@ -419,7 +394,7 @@ pub(super) type Product<T> = unsafe fn(
     Parallelism,
 );
 
-/// A float that a `gemm` crate multiplies matrices of.
+/// A float type that a `gemm` crate supports.
 pub(super) trait Gemm: Float {
     /// The fastest kernel for this processor, chosen at the first call.
     fn kernel() -> Product<Self>;

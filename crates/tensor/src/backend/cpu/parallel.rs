@@ -127,24 +127,14 @@ impl Workers {
         self.share(count, fewest_shared(chunk), chunks, &|(index, part)| work(index * chunk, part));
     }
 
-    /// As [`chunks`](Self::chunks), over two slices of one length.
-    pub(super) fn chunks2<T: Send>(
+    /// As [`chunks`](Self::chunks), over several slices of one length.
+    pub(super) fn chunks_together<T: Send, const N: usize>(
         &self,
-        slices: [&mut [T]; 2],
+        slices: [&mut [T]; N],
         chunk: usize,
-        work: &(dyn Fn(usize, [&mut [T]; 2]) + Sync),
+        work: &(dyn Fn(usize, [&mut [T]; N]) + Sync),
     ) {
-        self.zip(slices, [chunk; 2], fewest_shared(chunk), &|index, parts| work(index * chunk, parts));
-    }
-
-    /// As [`chunks`](Self::chunks), over three slices of one length.
-    pub(super) fn chunks3<T: Send>(
-        &self,
-        slices: [&mut [T]; 3],
-        chunk: usize,
-        work: &(dyn Fn(usize, [&mut [T]; 3]) + Sync),
-    ) {
-        self.zip(slices, [chunk; 3], fewest_shared(chunk), &|index, parts| work(index * chunk, parts));
+        self.zip(slices, [chunk; N], fewest_shared(chunk), &|index, parts| work(index * chunk, parts));
     }
 
     /// Calls `work` with the number of each chunk and that chunk of every slice. The slices have as many chunks as the first,
@@ -223,12 +213,12 @@ mod tests {
         for threads in [1, 3] {
             let workers = Workers::new(threads).unwrap();
             let (mut a, mut b, mut c) = (vec![0; 50], vec![0; 50], vec![0; 50]);
-            workers.chunks2([&mut a, &mut b], 7, &|start, [a, b]| {
+            workers.chunks_together([&mut a, &mut b], 7, &|start, [a, b]| {
                 a.fill(start);
                 b.fill(start);
             });
             assert_eq!(a, b);
-            workers.chunks3([&mut a, &mut b, &mut c], 7, &|start, parts| {
+            workers.chunks_together([&mut a, &mut b, &mut c], 7, &|start, parts| {
                 parts.into_iter().for_each(|part| part.iter_mut().for_each(|x| *x += start));
             });
             let expected: Vec<usize> = (0..50).map(|i| i / 7 * 7).collect();

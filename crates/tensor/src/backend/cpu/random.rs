@@ -24,7 +24,7 @@ pub(super) fn random(
     op: &'static str,
     distribution: Distribution,
     key: RandomKey,
-    out: ViewMut<'_>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let dtype = out.dtype();
     match dtype {

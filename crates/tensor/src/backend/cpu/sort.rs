@@ -29,7 +29,7 @@ pub(super) fn arg_sort(
     op: &'static str,
     (descending, first): (bool, usize),
     input: View<'_>,
-    out: ViewMut<'_>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let lines = Lines::new(&input);
     let out = host_mut::<i64>(op, out)?;

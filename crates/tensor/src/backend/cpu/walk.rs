@@ -150,12 +150,6 @@ impl<const N: usize> Walk<N> {
 }
 
 impl Walk<1> {
-    /// Where the one element is that is visited all the time, if there is but one.
-    pub(super) fn only_place(&self) -> Option<usize> {
-        let [offset] = self.offsets;
-        (self.is_line() && self.inner() == [0]).then_some(offset)
-    }
-
     /// Where the elements begin that lie side by side and are visited several times each, and how many times.
     pub(super) fn repeats(&self) -> Option<(usize, usize)> {
         let [offset] = self.offsets;

@@ -7,12 +7,12 @@ use crate::backend::{Pool, PoolAxis, Window};
 
 /// Windows of two by two elements side by side, over a plane.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Quads {
+pub(super) struct Pool2x2 {
     from: [usize; 2],
     to: [usize; 2],
 }
 
-impl Quads {
+impl Pool2x2 {
     /// `None` if the windows are others.
     pub(super) fn new(axes: [PoolAxis; 2], from: [usize; 2], to: [usize; 2]) -> Option<Self> {
         let pairs = PoolAxis::Sliding(Window { stride: 2, ..Window::new(2) });
@@ -24,12 +24,12 @@ impl Quads {
         match pool {
             Pool::Max => {
                 let of = |[a, b, c, d]: [T; 4]| d.larger(c.larger(b.larger(a)));
-                simd::run(Forward { quads: self, input, out, of });
+                simd::run(Forward { pool2x2: self, input, out, of });
             }
             Pool::Mean => {
                 let four = T::from_f64(4.0);
                 let of = |[a, b, c, d]: [T; 4]| (a + b + c + d) / four;
-                simd::run(Forward { quads: self, input, out, of });
+                simd::run(Forward { pool2x2: self, input, out, of });
             }
         }
     }
@@ -37,8 +37,8 @@ impl Quads {
     /// Writes all of `out`. See [`Kernel::Pool2dGrad`](crate::backend::Kernel::Pool2dGrad).
     pub(super) fn backward<T: Float>(self, pool: Pool, input: &[T], grad: &[T], out: &mut [T]) {
         match pool {
-            Pool::Max => simd::run(Backward { quads: self, input, grad, out, of: to_first_largest }),
-            Pool::Mean => simd::run(Spread { quads: self, grad, out }),
+            Pool::Max => simd::run(Backward { pool2x2: self, input, grad, out, of: to_first_largest }),
+            Pool::Mean => simd::run(Spread { pool2x2: self, grad, out }),
         }
     }
 }
@@ -53,7 +53,7 @@ fn to_first_largest<T: Float>([a, b, c, d]: [T; 4], grad: T) -> [T; 4] {
 
 /// Gives each element a quarter of its window's gradient.
 struct Spread<'a, T> {
-    quads: Quads,
+    pool2x2: Pool2x2,
     grad: &'a [T],
     out: &'a mut [T],
 }
@@ -63,7 +63,7 @@ impl<T: Float> Loop for Spread<'_, T> {
 
     #[inline(always)]
     fn run<const WIDE: bool>(self) {
-        let (Quads { from: [_, width], to: [_, wide] }, four) = (self.quads, T::from_f64(4.0));
+        let (Pool2x2 { from: [_, width], to: [_, wide] }, four) = (self.pool2x2, T::from_f64(4.0));
         let mut rest = self.out;
         for grad in self.grad.chunks_exact(wide) {
             let Some(rows) = rest.split_off_mut(..2 * width) else { return };
@@ -79,7 +79,7 @@ impl<T: Float> Loop for Spread<'_, T> {
 }
 
 struct Forward<'a, T, F> {
-    quads: Quads,
+    pool2x2: Pool2x2,
     input: &'a [T],
     out: &'a mut [T],
     of: F,
@@ -90,7 +90,7 @@ impl<T: Float, F: Fn([T; 4]) -> T> Loop for Forward<'_, T, F> {
 
     #[inline(always)]
     fn run<const WIDE: bool>(self) {
-        let Quads { from: [_, width], to: [_, wide] } = self.quads;
+        let Pool2x2 { from: [_, width], to: [_, wide] } = self.pool2x2;
         for (rows, out) in self.input.chunks_exact(2 * width).zip(self.out.chunks_exact_mut(wide)) {
             let (upper, lower) = rows.split_at(width);
             let (upper, lower) = (upper.as_chunks::<2>().0, lower.as_chunks::<2>().0);
@@ -102,7 +102,7 @@ impl<T: Float, F: Fn([T; 4]) -> T> Loop for Forward<'_, T, F> {
 }
 
 struct Backward<'a, T, F> {
-    quads: Quads,
+    pool2x2: Pool2x2,
     input: &'a [T],
     grad: &'a [T],
     out: &'a mut [T],
@@ -114,7 +114,7 @@ impl<T: Float, F: Fn([T; 4], T) -> [T; 4]> Loop for Backward<'_, T, F> {
 
     #[inline(always)]
     fn run<const WIDE: bool>(self) {
-        match self.quads.to[1] {
+        match self.pool2x2.to[1] {
             8.. => self.in_tiles::<8>(),
             4..8 => self.in_tiles::<4>(),
             _ => self.in_tiles::<1>(),
@@ -127,7 +127,7 @@ impl<T: Float, F: Fn([T; 4], T) -> [T; 4]> Backward<'_, T, F> {
     /// compiler would cut a loop of any length.
     #[inline(always)]
     fn in_tiles<const N: usize>(self) {
-        let Quads { from: [_, width], to: [_, wide] } = self.quads;
+        let Pool2x2 { from: [_, width], to: [_, wide] } = self.pool2x2;
         let mut rest = self.out;
         for (rows, grad) in self.input.chunks_exact(2 * width).zip(self.grad.chunks_exact(wide)) {
             let Some(now) = rest.split_off_mut(..2 * width) else { return };
@@ -184,16 +184,16 @@ mod tests {
                     .map(|i| if i % 37 == 5 { f32::NAN } else { (i * 7919 % 11) as f32 - 5.0 })
                     .collect();
                 let grad: Vec<f32> = (1..=to[0] * to[1]).map(|i| i as f32).collect();
-                let quads = Quads::new(axes, from, to).unwrap();
+                let pool2x2 = Pool2x2::new(axes, from, to).unwrap();
                 let sliding = Sliding::new(axes, from, to).unwrap();
                 for pool in [Pool::Max, Pool::Mean] {
                     let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
                     let (mut out, mut right) = (vec![9.0; grad.len()], vec![9.0; grad.len()]);
-                    quads.forward(pool, &input, &mut out);
+                    pool2x2.forward(pool, &input, &mut out);
                     sliding.forward(pool, &input, &mut right);
                     assert_eq!(bits(&out), bits(&right), "{pool:?} of {height} by {width}");
                     let (mut out, mut right) = (vec![9.0; input.len()], vec![9.0; input.len()]);
-                    quads.backward(pool, &input, &grad, &mut out);
+                    pool2x2.backward(pool, &input, &grad, &mut out);
                     sliding.backward(pool, &input, &grad, &mut right, &mut Best::default());
                     assert_eq!(bits(&out), bits(&right), "the gradient of {pool:?} of {height} by {width}");
                 }
@@ -206,8 +206,8 @@ mod tests {
         let two = Window { stride: 2, ..Window::new(2) };
         for other in [Window::new(2), Window { padding: 1, ..two }, Window { size: 3, ..two }] {
             let axes = [PoolAxis::Sliding(two), PoolAxis::Sliding(other)];
-            assert!(Quads::new(axes, [4, 4], [2, 2]).is_none());
+            assert!(Pool2x2::new(axes, [4, 4], [2, 2]).is_none());
         }
-        assert!(Quads::new([PoolAxis::Adaptive { outputs: 2 }; 2], [4, 4], [2, 2]).is_none());
+        assert!(Pool2x2::new([PoolAxis::Adaptive { outputs: 2 }; 2], [4, 4], [2, 2]).is_none());
     }
 }
