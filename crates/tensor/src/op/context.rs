@@ -108,17 +108,20 @@ impl<'a> OpContext<'a> {
         self.device.backend()
     }
 
-    /// Has the device compute, on memory that the op has taken before; to calculate with halves, f32 temporaries are taken
-    /// beside it, as workspace, for as long as the kernel is given out.
+    /// Runs a kernel on the device, on memory that the op has allocated before. A kernel that computes with 16-bit floats
+    /// may allocate f32 temporaries as workspace for its duration.
     ///
     /// # Errors
     /// [`Error::Operand`] if shapes, element types or devices of the kernel's operands do not fit,
     /// [`Error::AxisOutOfRange`], [`Error::RangeOutOfBounds`], [`Error::EmptyReduction`], [`Error::BadArgument`] and
     /// [`Error::UnsupportedDType`] for what it is to do with them, and [`Error::Allocation`] if there is no memory for the
     /// temporaries of halves: nothing is written then. Else as [`Backend::run`].
-    #[inline(always)]
-    pub fn compute(&self, kernel: Kernel<'_>) -> Result<()> {
-        upcast::run(self, kernel)
+    pub fn compute(&self, mut kernel: Kernel<'_>) -> Result<()> {
+        let checked = check::kernel(self.device.as_ref(), self.op, &mut kernel)?;
+        if upcast::applies_to(&mut kernel) {
+            return upcast::run(self, kernel);
+        }
+        self.backend().run(self.op, &mut kernel, checked)
     }
 
     /// Copies values from the host to memory that the op has taken before, in logical order, as raw bytes of its element

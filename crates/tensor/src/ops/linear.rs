@@ -6,8 +6,7 @@
 //!   saves y, or where that does not tell it x·W + b, which is then taken beside y.
 
 use super::axes::AxisSet;
-use super::matmul::multiply;
-use super::{is_number, promoted, reduce, supported, wanted};
+use super::{is_number, matmul, promoted, reduce, supported, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Activated, Activation, Kernel, Reduce};
 use crate::error::{Error, Result};
@@ -45,7 +44,16 @@ impl Op for Linear {
         let mut sums = reads_sums.then(|| ctx.temp_saved(&shape, x.dtype())).transpose()?;
         let arguments = sums.as_mut().map(Buffer::view_mut);
         let activation = self.activation.map(|function| Activated { function, arguments });
-        multiply(ctx, (Some(bias.view()), activation), x.view(), weight.view(), &mut out)?;
+        let mut workspace = matmul::workspace(ctx, x.view(), weight.view())?;
+        ctx.compute(Kernel::MatMul {
+            bias: Some(bias.view()),
+            lhs: x.view(),
+            rhs: weight.view(),
+            activation,
+            workspace: workspace.as_mut().map(Buffer::view_mut),
+            out: out.view_mut(),
+        })?;
+        drop(workspace);
         if weight.requires_grad() {
             ctx.save(x);
         }
@@ -110,7 +118,10 @@ impl Linear {
         let product = |lhs: View<'_>, rhs: View<'_>| {
             let shape = Shape::matrix(lhs.layout().shape()[0], rhs.layout().shape()[1]);
             let mut out = ctx.output(&shape, grad.dtype())?;
-            multiply(ctx, (None, None), lhs, rhs, &mut out)?;
+            let mut workspace = matmul::workspace(ctx, lhs, rhs)?;
+            let workspace = workspace.as_mut().map(Buffer::view_mut);
+            let out_view = out.view_mut();
+            ctx.compute(Kernel::MatMul { bias: None, lhs, rhs, activation: None, workspace, out: out_view })?;
             Ok(out.finish())
         };
         let to_x = wanted(saved, 0, || {
