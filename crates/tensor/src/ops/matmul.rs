@@ -194,8 +194,15 @@ impl Tensor {
 }
 
 #[cfg(test)]
+#[path = "../../tests/frames/mod.rs"]
+mod frames;
+
+#[cfg(test)]
 mod tests {
+    use std::backtrace::Backtrace;
+
     use super::*;
+    use crate::backend::cpu::GEMM_CALL;
     use crate::device::{Device, Runtime};
 
     fn cpu() -> Device {
@@ -277,5 +284,15 @@ mod tests {
         // The gradient of the product, repeated from one number, is made whole to be folded; a stack of gradients of
         // the matrix would be twice that.
         assert!(extra < 2 * 64 * 8 * 32 * 4, "{extra}");
+    }
+
+    #[test]
+    fn a_product_reaches_gemm_in_eight_calls() {
+        let device = cpu();
+        let x = Tensor::ones(&device, [64, 64]).unwrap();
+        GEMM_CALL.set(Some(Backtrace::disabled()));
+        x.matmul(&x).unwrap();
+        let calls = frames::calls(&GEMM_CALL.take().unwrap(), "Tensor>::matmul", "matmul::gemm");
+        assert!((4..=8).contains(&calls.len()), "{calls:#?}");
     }
 }

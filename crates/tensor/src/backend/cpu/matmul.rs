@@ -305,7 +305,11 @@ impl<'a, T> Matrix<'a, T> {
 /// `out`, row by row without gaps, becomes the product, or the product is added to it. No size may be 0.
 pub(super) fn gemm<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], target: Target) {
     #[cfg(test)]
-    tests::observe_gemm();
+    GEMM_CALL.with_borrow_mut(|call| {
+        if call.is_some() {
+            *call = Some(std::backtrace::Backtrace::force_capture());
+        }
+    });
     let (m, n, k) = (lhs.rows, rhs.cols, lhs.cols);
     assert_eq!((rhs.rows, out.len()), (k, m * n));
     if small::is_small(&lhs, &rhs) {
@@ -413,6 +417,20 @@ impl Gemm for f64 {
     fn kernel() -> Product<Self> {
         gemm_f64::gemm::f64::get_gemm_fn()
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// The stack of the latest call to [`gemm`] on this thread, once a test has set it.
+    pub(crate) static GEMM_CALL: std::cell::RefCell<Option<std::backtrace::Backtrace>> =
+        const { std::cell::RefCell::new(None) };
+}
+
+#[cfg(test)]
+thread_local! {
+    /// The stack of the latest call to [`gemm`] on this thread, once a test has set it.
+    pub(crate) static GEMM_CALL: std::cell::RefCell<Option<std::backtrace::Backtrace>> =
+        const { std::cell::RefCell::new(None) };
 }
 
 #[cfg(test)]

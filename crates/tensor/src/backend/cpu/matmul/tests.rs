@@ -1,20 +1,12 @@
 //! Tests of the matrix products.
 
-use std::backtrace::Backtrace;
-use std::cell::RefCell;
-
 use ndarray::{Array2, ArrayView2};
 
 use super::*;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
 use crate::backend::{Backend, Kernel, Workspace};
-use crate::device::Runtime;
 use crate::shape::{DType, Element};
-use crate::tensor::Tensor;
-
-#[path = "../../../../tests/frames/mod.rs"]
-mod frames;
 
 fn product<T: Element>(backend: &CpuBackend, lhs: View<'_>, rhs: View<'_>) -> Vec<T> {
     let (a, b) = (lhs.layout().shape(), rhs.layout().shape());
@@ -327,29 +319,4 @@ fn operands_that_do_not_fit_are_an_error() {
         },
     );
     assert_eq!(refused, Err(Error::UnsupportedDType { op: "matmul", dtype: DType::Bool }));
-}
-
-thread_local! {
-    /// The stack of the latest call to [`gemm`] on this thread, once a test asks for it.
-    static GEMM_CALL: RefCell<Option<Backtrace>> = const { RefCell::new(None) };
-}
-
-/// Called by [`gemm`].
-pub(super) fn observe_gemm() {
-    GEMM_CALL.with_borrow_mut(|call| {
-        if call.is_some() {
-            *call = Some(Backtrace::force_capture());
-        }
-    });
-}
-
-#[test]
-fn a_matrix_product_reaches_gemm_in_eight_calls() {
-    let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
-    let x = Tensor::ones(&device, [64, 64]).unwrap();
-    GEMM_CALL.set(Some(Backtrace::disabled()));
-    x.matmul(&x).unwrap();
-    let calls = frames::calls(&GEMM_CALL.take().unwrap(), "Tensor>::matmul", "matmul::gemm");
-    assert!(calls.len() <= 8, "{calls:#?}");
-    assert!(calls.len() >= 4, "frames are missing: {calls:#?}");
 }
