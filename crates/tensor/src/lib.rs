@@ -15,7 +15,6 @@ mod error;
 mod file_kind;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
-mod gzip;
 mod interop;
 pub mod io;
 mod layout;

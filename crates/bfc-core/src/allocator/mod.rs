@@ -27,7 +27,7 @@ pub use attributes::{AllocationAttributes, AllocatorAttributes};
 pub use error::{
     AllocError, AttributeError, BlockError, RecordError, RegistryError, SourceError, VisitorError,
 };
-pub use oom::{Budget, Checkpoint, Holding, Holdings, OomReport, Subject, Verdict, WhatIf};
+pub use oom::{Checkpoint, ExceededBudget, Holding, Holdings, OomReport, Subject, Verdict, WhatIf};
 pub use stats::{RetryStats, Stats};
 
 /// The alignment that a request gets unless it asks for more, in bytes.

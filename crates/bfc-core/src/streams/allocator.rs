@@ -84,6 +84,7 @@ struct Used {
 
 /// Frees of a [`StreamAllocator`] that wait for other streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct PendingFrees {
     /// How many blocks.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use highwater_tracking::{Place, here};
+use highwater_tracking::{ScopePath, here};
 
 use super::checkpoint::{self, Replay};
 use crate::device::Device;
@@ -28,7 +28,7 @@ pub(crate) struct Node {
     pub(crate) since: u64,
     work: Work,
     /// Where the forward ran: its backward is charged to the same module.
-    pub(crate) place: Place,
+    pub(crate) place: ScopePath,
 }
 
 /// The work of a backward pass at a node. The first pass takes what it reads, so that memory is freed as the pass goes on.

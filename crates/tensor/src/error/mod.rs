@@ -403,8 +403,8 @@ impl Error {
         }
     }
 
-    /// The out-of-memory report, if that is what happened. As JSON and HTML it is a
-    /// [`highwater_tracking::OutOfMemory`].
+    /// The out-of-memory report, if the error is one. It serializes with serde; [`highwater_tracking::oom_page`] formats it
+    /// as HTML.
     ///
     /// ```
     /// use bfc_core::Bytes;

@@ -15,7 +15,7 @@ use rawzip::{
 };
 
 use crate::error::FileError;
-use crate::gzip;
+use highwater_tracking::gzip;
 
 /// What an archive can be read from.
 pub(super) trait Source: Read + Seek {}

@@ -13,7 +13,7 @@ use super::array::Array;
 use super::atomic::write_atomically;
 use super::stored::Place;
 use crate::error::FileError;
-use crate::gzip;
+use highwater_tracking::gzip;
 
 /// What a file may hold at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -427,11 +427,4 @@ thread_local! {
 }
 
 #[cfg(test)]
-thread_local! {
-    /// The stack of the latest call to [`gemm`] on this thread, once a test has set it.
-    pub(crate) static GEMM_CALL: std::cell::RefCell<Option<std::backtrace::Backtrace>> =
-        const { std::cell::RefCell::new(None) };
-}
-
-#[cfg(test)]
 mod tests;

@@ -65,7 +65,7 @@ impl Launcher {
 
     /// Whether to ask the device's library for products at all: not all devices have one.
     pub(super) fn has_products(&self) -> bool {
-        self.compute.has_products()
+        self.compute.supports_products()
     }
 
     /// Has the device's library multiply matrices; false if it cannot.
@@ -99,7 +99,7 @@ impl Launcher {
         let copied = unsafe { self.compute.download(view.storage().address() + start as u64, to) };
         copied.map_err(|error| self.failed(op, &error))?;
         // The device has done all before; a dry run knows of this wait too.
-        self.compute.let_go_of_uploads();
+        self.compute.release_uploads();
         Ok(())
     }
 

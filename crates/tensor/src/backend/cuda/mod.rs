@@ -68,7 +68,7 @@ impl Backend for CudaBackend {
     }
 
     fn remark(&self) -> Option<String> {
-        self.device.compute().remark()
+        self.device.compute().performance_note()
     }
 
     fn upload(&self, op: &'static str, values: &[u8], out: ViewMut<'_>, _: Checked) -> Result<()> {

@@ -22,7 +22,7 @@ impl Runtime {
         // The registry outlives the device, or there is nothing to give back.
         let known = Arc::downgrade(registry);
         let make_room = move || known.upgrade().is_some_and(|registry| registry.trim(id) > 0);
-        let compute = compute.with_tf32(self.0.tf32).with_room(make_room);
+        let compute = compute.with_tf32(self.0.tf32).with_memory_release(make_room);
         if care == Care::Checked {
             self_check(&driver, &compute)?;
         }
@@ -35,7 +35,7 @@ impl Runtime {
         })?;
         let finished =
             registry.allocator(id, page_locked(), None).map_err(DeviceFault::Registry).and_then(|pinned| {
-                compute.stage_in(pinned.allocator);
+                compute.set_pinned(pinned.allocator);
                 let recorded = record_regions(&self.0.tracker, registry, id, MemoryKind::Device);
                 recorded.map_err(|error| match error {
                     Error::Registry(error) => DeviceFault::Registry(error),

@@ -42,7 +42,7 @@ fn a_dry_run_has_the_figures_of_the_real_one_to_the_byte() {
     assert_eq!(dry.peak, real);
     assert!(dry.peak.requested > 3 << 20 && dry.peak.requested < dry.peak.in_use);
     let report = Report::new(runtime.tracker(), &[pool]);
-    assert_eq!((dry.report.ops, dry.report.by_place), (report.ops, report.by_place));
+    assert_eq!((dry.report.ops, dry.report.places), (report.ops, report.places));
     assert_eq!(dry.result, 7.0);
 }
 

@@ -1,4 +1,4 @@
-//! Kernels on a device: compiled when first needed, loaded, and unloaded at the end.
+//! Compiles and loads kernels at first use.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -11,31 +11,30 @@ use cudarc::driver::sys::CUfunction;
 use crate::compute::{ComputeError, Target};
 use crate::driver::CudaDriver;
 use crate::kernels::{ElementType, Family, Kernel};
-use crate::libraries::Nvrtc;
-use crate::libraries::{KernelCache, Key};
+use crate::libraries::{KernelCache, Key, Nvrtc};
 
-/// The kernels of one device.
+/// The loaded kernels of one device.
 #[derive(Debug)]
-pub(super) struct Modules {
+pub(super) struct ModuleCache {
     target: Target,
     compiler: OnceLock<Nvrtc>,
     cache: KernelCache,
     loaded: Mutex<Loaded>,
 }
 
-/// By the driver's handles.
+/// Driver handles.
 #[derive(Debug, Default)]
 struct Loaded {
     modules: HashMap<(Family, ElementType), usize>,
     functions: HashMap<Kernel, usize>,
 }
 
-impl Modules {
+impl ModuleCache {
     pub(super) fn new(target: Target) -> Self {
         Self { target, compiler: OnceLock::new(), cache: KernelCache::of_user(), loaded: Mutex::default() }
     }
 
-    /// The compiler. One that is not there is looked for again by the next who needs it.
+    /// Finds the compiler. A missing compiler is searched for again at the next call.
     pub(super) fn compiler(&self) -> Result<&Nvrtc, ComputeError> {
         if let Some(compiler) = self.compiler.get() {
             return Ok(compiler);
@@ -44,7 +43,7 @@ impl Modules {
         Ok(self.compiler.get_or_init(|| found))
     }
 
-    /// The driver's handle of a kernel, which is compiled and loaded if that was not done before.
+    /// The driver handle of a kernel, compiled and loaded at first use.
     pub(super) fn function(&self, driver: &CudaDriver, kernel: Kernel) -> Result<CUfunction, ComputeError> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&function) = loaded.functions.get(&kernel) {
@@ -65,7 +64,7 @@ impl Modules {
         };
         let name = CString::new(kernel.to_string()).map_err(unnamed)?;
         let function = driver.call("cuModuleGetFunction", 0, || {
-            // SAFETY: the module was loaded and is not unloaded before the end.
+            // SAFETY: the module stays loaded until the end.
             unsafe { result::module::get_function(with_exposed_provenance_mut(module), name) }
         });
         let function = function.map_err(|error| ComputeError::of_driver("cuModuleGetFunction", &error))?;
@@ -73,7 +72,7 @@ impl Modules {
         Ok(function)
     }
 
-    /// Compiled code, from the cache or from the compiler.
+    /// The compiled code, from the cache or the compiler.
     fn code(&self, family: Family, element: ElementType) -> Result<Vec<u8>, ComputeError> {
         let compiler = self.compiler()?;
         let (source, options) =
@@ -88,17 +87,17 @@ impl Modules {
         Ok(image.code)
     }
 
-    /// Has the driver forget all of them.
+    /// Unloads all modules.
     ///
     /// # Safety
-    /// No work uses them, or will.
+    /// No current or later work uses them.
     pub(super) unsafe fn unload(&self, driver: &CudaDriver) {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.functions.clear();
         for (_, module) in loaded.modules.drain() {
-            // A device that is lost keeps them: nothing can be done about it.
+            // A lost device keeps its modules.
             let _ = driver.call("cuModuleUnload", 0, || {
-                // SAFETY: it was loaded and not unloaded, and nobody uses it, as the caller says.
+                // SAFETY: the module is loaded and unused, as the caller says.
                 unsafe { result::module::unload(with_exposed_provenance_mut(module)) }
             });
         }
@@ -106,10 +105,10 @@ impl Modules {
 }
 
 fn load(driver: &CudaDriver, code: &[u8]) -> Result<usize, ComputeError> {
-    // Text for the driver ends with a zero; code may have one more byte.
+    // PTX must end with a zero; machine code ignores it.
     let code = [code, &[0]].concat();
     let module = driver.call("cuModuleLoadData", 0, || {
-        // SAFETY: the code came from the compiler, whole, and the driver copies it.
+        // SAFETY: the code is complete, and the driver copies it.
         unsafe { result::module::load_data(code.as_ptr().cast()) }
     });
     Ok(module.map_err(|error| ComputeError::of_driver("cuModuleLoadData", &error))?.expose_provenance())

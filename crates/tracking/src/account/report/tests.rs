@@ -1,5 +1,6 @@
 use super::*;
-use crate::scope::{module, phase};
+use crate::report::TextOptions;
+use crate::scope::{Phase, module, phase};
 use crate::test_pool::TestPool;
 use bfc_core::{Allocation, Request, Tag};
 
@@ -47,8 +48,8 @@ fn ops_are_summed_over_modules_and_sorted_by_phase_and_mark() {
             ("matmul".to_owned(), Phase::Backward, 1, [60, 60, 0, 10], [50, 10]),
         ]
     );
-    assert_eq!(report.by_place.len(), 4);
-    assert_eq!(report.by_place[2].scope, "report-ops.fc2.inner");
+    assert_eq!(report.places.len(), 4);
+    assert_eq!(report.places[0].scope.as_deref(), Some("report-ops.fc2.inner"));
 }
 
 #[test]
@@ -120,12 +121,12 @@ fn threads_are_told_apart_by_what_they_began() {
     });
     drop(run(&tracker, &pool, "report-threads", "here", [1, 2]));
     let report = Report::new(&tracker, &[pool]);
-    let mut threads: Vec<_> = report.by_thread.iter().map(|row| (row.calls, row.total_bytes)).collect();
+    let mut threads: Vec<_> = report.threads.iter().map(|row| (row.calls, row.total_bytes)).collect();
     threads.sort_unstable();
     assert_eq!(threads, [(1, 30), (2, 6)]);
     assert!(report.to_string().contains("\nthread  calls  requested"), "{report}");
     tracker.reset();
-    assert!(Report::new(&tracker, &[]).by_thread.is_empty());
+    assert!(Report::new(&tracker, &[]).threads.is_empty());
 }
 
 #[test]
@@ -137,7 +138,7 @@ fn bytes_asked_for_are_told_from_bytes_granted() {
     drop(run(&tracker, &pool, "report-requested", "op", [1000, 512]));
     let report = Report::new(&tracker, &[pool]);
     assert_eq!((report.ops[0].requested_bytes, report.ops[0].total_bytes), (1512, 1536));
-    assert_eq!((report.scopes[0].requested_bytes, report.by_thread[0].requested_bytes), (1512, 1512));
+    assert_eq!((report.scopes[0].requested_bytes, report.threads[0].requested_bytes), (1512, 1512));
     assert_eq!(report.phases[0].requested_bytes, 1512);
 }
 
@@ -153,6 +154,7 @@ fn the_peak_names_the_op_that_reached_it() {
             scope: "report-peak.fc2.inner".to_owned(),
             op: Some("matmul".to_owned()),
             phase: Some(Phase::Forward),
+            ..PeakRow::default()
         }
     );
     assert_eq!(Report::new(&Tracker::new(), &[TestPool::tracking()]).peak, None);
@@ -172,7 +174,7 @@ fn live_bytes_by_op_and_unowned_add_up_to_what_the_pools_have_in_use() {
         let in_use: u64 = report.pools.iter().map(|pool| pool.in_use).sum();
         assert_eq!(report.live_bytes(), in_use);
         assert_eq!(
-            report.by_place.iter().map(|place| place.row.live_bytes).sum::<u64>(),
+            report.places.iter().map(|place| place.live_bytes).sum::<u64>(),
             in_use - report.unowned_bytes
         );
         assert_eq!(report.categories.iter().map(|row| row.live_bytes).sum::<u64>(), in_use);
@@ -218,8 +220,8 @@ fn json_has_the_figures_of_each_op_by_name() {
     assert_eq!(matmul["total_bytes"], 350);
     assert_eq!(matmul["high_water_bytes"], 220);
     assert_eq!(matmul["live_bytes"], 50);
-    assert_eq!(json["by_place"][0]["scope"], "report-json.fc1");
-    assert_eq!(json["by_place"][0]["op"], "matmul");
+    assert_eq!(json["places"][0]["scope"], "report-json.fc2.inner");
+    assert_eq!(json["places"][0]["op"], "matmul");
     assert_eq!(json["peak"]["op"], "matmul");
     assert_eq!(json["pools"][0]["in_use"], 87);
     assert!(text.ends_with(b"}\n"));
@@ -228,42 +230,47 @@ fn json_has_the_figures_of_each_op_by_name() {
 #[test]
 fn the_text_has_aligned_tables_with_totals() {
     let (tracker, pool, _live) = sample("report-text");
-    let text = Report::new(&tracker, &[pool]).to_string();
+    let report = Report::new(&tracker, &[pool]);
     let expected = "\
-op              calls  total  high water  live  temporary  output  persistent
------------------------------------------------------------------------------
-forward             3  381 B       220 B  80 B      301 B    80 B           -
-  matmul            2  350 B       220 B  50 B      300 B    50 B           -
-  relu              1   31 B        31 B  30 B        1 B    30 B           -
-backward            1   60 B        60 B     -       50 B    10 B           -
-  matmul            1   60 B        60 B     -       50 B    10 B           -
------------------------------------------------------------------------------
-outside of ops                             7 B
-total               4  441 B       220 B  87 B      351 B    90 B           -
+peak: 287 B in use in test, reached by report-text.fc2.inner.matmul
 
-op               requested  self peak  live before  outliving  saved  at peak   share
--------------------------------------------------------------------------------------
-matmul               350 B      350 B         67 B       50 B   50 B    250 B  87.1 %
-relu                  31 B       31 B         37 B       30 B   30 B     30 B  10.5 %
-matmul:backward       60 B       60 B         87 B       10 B   10 B        -       -
+op                calls  total  high water  live  outliving  at peak   share
+----------------------------------------------------------------------------
+matmul                2  350 B       220 B  50 B       50 B    250 B  87.1 %
+relu                  1   31 B        31 B  30 B       30 B     30 B  10.5 %
+matmul:backward       1   60 B        60 B     -       10 B        -       -
+----------------------------------------------------------------------------
+(outside of ops)      -      -           -   7 B          -        -       -
+total                 4  441 B       220 B  87 B       90 B    280 B  97.6 %
 
-module         calls  total  high water  live
+phase     calls  total  high water  live  at peak   share
+---------------------------------------------------------
+forward       3  381 B       220 B  80 B    280 B  97.6 %
+backward      1   60 B        60 B     -        -       -
+
+module         calls  total  high water  live  at peak    share
+---------------------------------------------------------------
+(top)              4  441 B       287 B  87 B    287 B  100.0 %
+  report-text      4  441 B       280 B  80 B    280 B   97.6 %
+    fc1            3  221 B       130 B  60 B     60 B   20.9 %
+    fc2            1  220 B       220 B  20 B    220 B   76.7 %
+      inner        1  220 B       220 B  20 B    220 B   76.7 %
+
+category    high water  live  at peak   share
 ---------------------------------------------
-(top)              4  441 B       287 B  87 B
-  report-text      4  441 B       280 B  80 B
-    fc1            3  221 B       130 B  60 B
-    fc2            1  220 B       220 B  20 B
-      inner        1  220 B       220 B  20 B
-
-pool                        test
---------------------------------
 ";
+    let text = report.to_string();
     assert!(text.starts_with(expected), "{text}");
-    assert!(
-        text.contains("\npeak: 287 B in test, reached in matmul (forward) of report-text.fc2.inner\n"),
-        "{text}"
-    );
-    assert!(text.contains("\nlive: parameter 7 B, activation 80 B\n"), "{text}");
+    assert!(text.contains("\nactivation        90 B  80 B     80 B  27.9 %\n"), "{text}");
+    assert!(text.contains("\nfor backward: 4 blocks, at most 90 B at a time, a byte for "), "{text}");
+
+    let wide = report.text(TextOptions { wide: true, by_place: true, top: 1 }).to_string();
+    let line = wide.lines().nth(4).unwrap();
+    let cells: Vec<&str> = line.split("  ").filter(|cell| !cell.is_empty()).map(str::trim).collect();
+    let figures = ["1", "220 B", "220 B", "220 B", "220 B", "20 B", "20 B", "67 B", "20 B", "200 B", "20 B"];
+    assert_eq!(cells[1..12], figures, "{wide}");
+    assert!(wide.lines().next().is_some_and(|head| head.starts_with("peak: ")));
+    assert!(wide.contains("\n(3 more)\n"), "{wide}");
 }
 
 #[test]

@@ -4,7 +4,8 @@ use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig
 
 use super::*;
 use crate::account::Tracker;
-use crate::scope::{module, phase};
+use crate::record::{EventKind, Recording};
+use crate::scope::{Phase, module, phase};
 
 fn pool() -> Arc<dyn Allocator> {
     Arc::new(BfcAllocator::new("cpu:0", Arc::new(AddressOnlyMemory::new()), BfcConfig::new(Bytes::gib(1))))
@@ -18,7 +19,7 @@ fn take(allocator: &Arc<dyn Allocator>, bytes: u64, category: Category) -> Alloc
 fn sample() -> Recording {
     let (tracker, pool) = (Tracker::new(), pool());
     tracker.start_log(Bytes::mib(1));
-    let _net = module("usage-net");
+    let _net = module("tally-net");
     let forward = |layer: &str, bytes| {
         let _layer = module(layer);
         let run = tracker.begin("matmul");
@@ -44,39 +45,40 @@ fn sample() -> Recording {
 
 #[test]
 fn an_op_in_a_place_has_its_marks_and_its_part_of_the_peak() {
-    let usage = Usage::of(&sample());
-    assert_eq!(usage.peak.as_ref().unwrap().bytes, 1024 + 2048 + 512);
-    assert_eq!(usage.peak.as_ref().unwrap().owner, "usage-net.fc2.matmul");
-    let place = &usage.places[0];
-    assert_eq!((place.scope.as_deref(), place.op.as_str()), (Some("usage-net.fc2"), "matmul"));
-    assert_eq!((place.calls, place.allocations, place.granted_bytes), (1, 2, 2560));
+    let report = Report::from_recording(&sample());
+    assert_eq!(report.peak.as_ref().unwrap().bytes, 1024 + 2048 + 512);
+    assert_eq!(report.peak.as_ref().unwrap().owner(), "tally-net.fc2.matmul");
+    let place = &report.places[0];
+    assert_eq!((place.scope.as_deref(), place.op.as_str()), (Some("tally-net.fc2"), "matmul"));
+    assert_eq!((place.calls, place.allocations, place.total_bytes), (1, 2, 2560));
     assert_eq!((place.high_water_bytes, place.outliving_bytes, place.self_peak_bytes), (2560, 2048, 2560));
     assert_eq!((place.live_before_bytes, place.live_peak_bytes), (1024, 3584));
     assert_eq!((place.peak_bytes, place.saved_bytes), (2560, 2048));
-    assert_eq!(place.categories, BTreeMap::from([("output", 2048), ("workspace", 512)]));
-    assert!((usage.places.iter().map(|place| place.peak_share).sum::<f64>() - 1.0).abs() < 1e-9);
+    assert_eq!((place.temporary_bytes, place.output_bytes, place.persistent_bytes), (512, 2048, 0));
+    assert_eq!(place.live_bytes, 0);
+    assert!((report.places.iter().map(|place| place.peak_share).sum::<f64>() - 1.0).abs() < 1e-9);
 }
 
 #[test]
 fn rows_are_summed_by_op_by_phase_and_by_category() {
-    let usage = Usage::of(&sample());
+    let report = Report::from_recording(&sample());
     let ops: Vec<_> =
-        usage.ops.iter().map(|op| (op.phase, op.calls, op.high_water_bytes, op.peak_bytes)).collect();
+        report.ops.iter().map(|op| (op.phase, op.calls, op.high_water_bytes, op.peak_bytes)).collect();
     assert_eq!(ops, [(Phase::Forward, 2, 2560, 3584), (Phase::Backward, 2, 256, 0)]);
-    let phases: Vec<_> = usage.phases.iter().map(|phase| (phase.phase, phase.live_peak_bytes)).collect();
+    let phases: Vec<_> = report.phases.iter().map(|phase| (phase.phase, phase.live_peak_bytes)).collect();
     assert_eq!(phases, [(Phase::Forward, 3584), (Phase::Backward, 3328)]);
-    let row = |name| usage.categories.iter().find(|row| row.category == name).unwrap();
-    assert_eq!((row("output").granted_bytes, row("output").peak_bytes), (3072, 2048));
-    assert_eq!((row("activation").granted_bytes, row("activation").high_water_bytes), (0, 3072));
+    let row = |name| report.categories.iter().find(|row| row.category == name).unwrap();
+    assert_eq!((row("output").total_bytes, row("output").peak_bytes), (3072, 2048));
+    assert_eq!((row("activation").total_bytes, row("activation").high_water_bytes), (0, 3072));
     assert_eq!((row("activation").peak_bytes, row("activation").live_bytes), (1024, 0));
-    assert_eq!(usage.categories.iter().map(|row| row.peak_bytes).sum::<u64>(), 3584);
-    assert_eq!((usage.threads.len(), usage.threads[0].allocations, usage.threads[0].frees), (1, 6, 6));
+    assert_eq!(report.categories.iter().map(|row| row.peak_bytes).sum::<u64>(), 3584);
+    assert_eq!((report.threads.len(), report.threads[0].allocations, report.threads[0].frees), (1, 6, 6));
 }
 
 #[test]
 fn a_scope_counts_everything_below_it_and_stands_before_it() {
-    let usage = Usage::of(&sample());
-    let scopes: Vec<_> = usage
+    let report = Report::from_recording(&sample());
+    let scopes: Vec<_> = report
         .scopes
         .iter()
         .map(|row| (row.scope.as_str(), row.calls, row.high_water_bytes, row.peak_bytes))
@@ -85,9 +87,9 @@ fn a_scope_counts_everything_below_it_and_stands_before_it() {
         scopes,
         [
             ("", 4, 3584, 3584),
-            ("usage-net", 4, 3584, 3584),
-            ("usage-net.fc1", 2, 1536, 1024),
-            ("usage-net.fc2", 2, 2560, 2560)
+            ("tally-net", 4, 3584, 3584),
+            ("tally-net.fc1", 2, 1536, 1024),
+            ("tally-net.fc2", 2, 2560, 2560)
         ]
     );
 }
@@ -100,31 +102,31 @@ fn a_name_that_memory_was_only_passed_on_under_is_no_module_of_the_run() {
     let weight = take(&weight, 1024, Category::Parameter);
     // As where a layer is made inside of a block, and the block gets its place in a network.
     let charge = || {
-        let _layer = module("usage-layer");
+        let _layer = module("tally-layer");
         let tag = Tag { owner: tracker.owner_here("init"), category: Category::Parameter };
         weight.allocator().retag(&weight.block(), tag).unwrap();
     };
     charge();
     {
-        let _block = module("usage-block");
+        let _block = module("tally-block");
         charge();
     }
     let run = tracker.begin("matmul");
     drop(take(&run.track(&pool), 256, Category::Output));
     drop((run, weight));
-    let usage = Usage::of(&tracker.take_log());
-    let scopes: Vec<_> = usage.scopes.iter().map(|row| (row.scope.as_str(), row.peak_bytes)).collect();
+    let report = Report::from_recording(&tracker.take_log());
+    let scopes: Vec<_> = report.scopes.iter().map(|row| (row.scope.as_str(), row.peak_bytes)).collect();
     assert_eq!(
         scopes,
-        [("", 1280), ("usage-block", 1024), ("usage-block.usage-layer", 1024)],
-        "without usage-layer alone"
+        [("", 1280), ("tally-block", 1024), ("tally-block.tally-layer", 1024)],
+        "without tally-layer alone"
     );
 }
 
 #[test]
 fn what_is_kept_for_backward_is_counted_once_and_for_as_long_as_it_is_kept() {
     let recording = sample();
-    let saved = Usage::of(&recording).saved;
+    let saved = Report::from_recording(&recording).saved;
     assert_eq!((saved.blocks, saved.bytes, saved.high_water_bytes), (2, 3072, 3072));
     let held: Vec<u64> = recording
         .retags()
@@ -159,7 +161,7 @@ fn pools_of_several_streams_are_told_apart_and_their_regions_are_there() {
         let _second = take(&run.track(&pools[1]), 3000, Category::Output);
     }
     let recording = tracker.take_log();
-    let rows: Vec<_> = Usage::of(&recording)
+    let rows: Vec<_> = Report::from_recording(&recording)
         .streams
         .into_iter()
         .map(|row| (row.pool, row.stream, row.requested_bytes, row.peak_bytes, row.live_bytes))
@@ -173,7 +175,7 @@ fn pools_of_several_streams_are_told_apart_and_their_regions_are_there() {
         assert!(region.address <= block.address);
         assert!(block.address + block.granted <= region.address + region.bytes);
     }
-    let rows: Vec<_> = crate::Report::new(&tracker, &pools).pools.iter().map(|row| row.stream).collect();
+    let rows: Vec<_> = Report::new(&tracker, &pools).pools.iter().map(|row| row.stream).collect();
     assert_eq!(rows, [Some(1), Some(2)]);
     drop(before);
 }

@@ -1,4 +1,4 @@
-//! Which blocks share a pool: as recorded, or otherwise.
+//! Which blocks share a pool: as recorded, or merged.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,31 +7,31 @@ use highwater_tracking::{BlockLife, Recording, Trace, TraceLimits, TraceProblem}
 /// Which blocks share a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Grouping {
-    /// Those of one pool, which is always of one stream.
+    /// The blocks of one pool, which has one stream.
     Pools,
-    /// Those of one kind of memory, whatever their pool and its stream.
+    /// All blocks of one kind of memory, across pools and streams.
     Merged,
 }
 
-/// The blocks that are looked at.
+/// The selected blocks.
 #[derive(Clone, Debug)]
-pub(super) struct Lanes {
-    /// Whether the blocks of a pool count, by its index.
+pub(super) struct PoolSelection {
+    /// Whether a pool's blocks count, by pool index.
     chosen: Vec<bool>,
-    /// The first pool of the same kind of memory, which stands for all of that kind, by the index of a pool.
+    /// The first pool with the same kind of memory, by pool index. It represents that kind.
     first_of_kind: Vec<u32>,
 }
 
-/// The run has no pool of that name.
+/// The run has no pool with this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no pool {name:?} in the run; there are {known}")]
+#[error("the run has no pool {name:?}; its pools are {known}")]
 pub(super) struct UnknownPool {
     name: String,
     known: String,
 }
 
-impl Lanes {
-    /// All pools of the run, or the one of this name.
+impl PoolSelection {
+    /// All pools of the run, or the one with this name.
     pub(super) fn new(recording: &Recording, only: Option<&str>) -> Result<Self, UnknownPool> {
         let pools = recording.pools();
         let chosen: Vec<bool> = pools.iter().map(|pool| only.is_none_or(|only| only == pool.name)).collect();
@@ -50,17 +50,17 @@ impl Lanes {
         }
     }
 
-    /// Whether the blocks of the pool with this index count.
+    /// Whether the blocks of this pool count.
     pub(super) fn has(&self, pool: u32) -> bool {
         self.chosen.get(pool as usize).copied().unwrap_or(false)
     }
 
-    /// Whether several of the pools have one kind of memory: whether to merge them makes a difference.
+    /// Whether several pools have one kind of memory, so that merging changes something.
     pub(super) fn can_be_merged(&self, recording: &Recording) -> bool {
         self.groups(recording, Grouping::Merged).len() < self.groups(recording, Grouping::Pools).len()
     }
 
-    /// The trace of each group.
+    /// The traces of the groups.
     pub(super) fn traces(
         &self,
         recording: &Recording,
@@ -73,7 +73,7 @@ impl Lanes {
         })
     }
 
-    /// The number of each group.
+    /// Numbers the groups.
     fn groups(&self, recording: &Recording, grouping: Grouping) -> BTreeMap<u32, u16> {
         let mut groups = BTreeMap::new();
         for block in recording.blocks().iter().filter(|block| self.has(block.pool)) {
@@ -83,7 +83,7 @@ impl Lanes {
         groups
     }
 
-    /// The index of the pool that stands for a block's group.
+    /// The index of the pool that represents a block's group.
     fn key(&self, block: &BlockLife, grouping: Grouping) -> u32 {
         match grouping {
             Grouping::Pools => block.pool,

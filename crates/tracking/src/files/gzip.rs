@@ -1,32 +1,34 @@
-//! Decompression with a limit on the ratio, so that a small file cannot take the time and memory of a large one.
+//! Decompresses gzip files within a ratio, so that a small file cannot take the time and memory of a large one.
 
-use std::fmt;
 use std::io::{self, Read};
 
 use flate2::read::MultiGzDecoder;
 
 /// The first bytes of every gzip file.
-pub(crate) const MAGIC: [u8; 2] = [0x1f, 0x8b];
+pub const MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// The default ratio of decompressed to compressed bytes. MNIST has 5 and its tables as text have 8; a thousand is possible.
-pub(crate) const RATIO: u64 = 256;
+/// The default ratio. MNIST has a ratio of 5, and 8 as text; gzip reaches 1,000.
+pub const RATIO: u64 = 256;
 
-/// Decompressed bytes that every file may have, whatever its ratio.
-pub(crate) const FREE_BYTES: u64 = 64 << 20;
+/// Decompressed bytes that every file may have, at any ratio.
+pub const FREE_BYTES: u64 = 64 << 20;
 
-/// The most decompressed bytes of a number of compressed ones.
-pub(crate) fn limit(compressed: u64, ratio: u64) -> u64 {
+/// The most decompressed bytes for a number of compressed bytes.
+#[must_use]
+pub fn limit(compressed: u64, ratio: u64) -> u64 {
     compressed.saturating_mul(ratio).max(FREE_BYTES)
 }
 
-/// Decompresses a source. A file may consist of several members, and the length and checksum of each are verified.
-pub(crate) struct Gzip<R> {
+/// Decompresses a source. A file may consist of several members; the length and checksum of each are verified.
+#[derive(Debug)]
+pub struct Gzip<R> {
     decoder: MultiGzDecoder<Counted<R>>,
     read: u64,
     ratio: u64,
 }
 
-/// Counts what is read.
+/// Counts bytes read.
+#[derive(Debug)]
 struct Counted<R> {
     source: R,
     read: u64,
@@ -41,7 +43,8 @@ impl<R: Read> Read for Counted<R> {
 }
 
 impl<R: Read> Gzip<R> {
-    pub(crate) fn new(source: R, ratio: u64) -> Self {
+    /// A reader that fails once it decompresses more than `ratio` bytes for each byte of the source.
+    pub fn new(source: R, ratio: u64) -> Self {
         Self { decoder: MultiGzDecoder::new(Counted { source, read: 0 }), read: 0, ratio }
     }
 }
@@ -57,26 +60,21 @@ impl<R: Read> Read for Gzip<R> {
     }
 }
 
-/// The decompressed bytes exceed the limit.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RatioExceeded {
-    pub(crate) ratio: u64,
+/// The decompressed bytes exceed the limit. [`Gzip`] returns it within an [`io::Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("more than {ratio} decompressed bytes for each byte of the file")]
+pub struct RatioExceeded {
+    /// The limit.
+    pub ratio: u64,
 }
 
 impl RatioExceeded {
-    /// The reason of an error, if it is this one.
-    pub(crate) fn of(error: &io::Error) -> Option<Self> {
+    /// This problem, if it caused an error.
+    #[must_use]
+    pub fn of(error: &io::Error) -> Option<Self> {
         error.get_ref()?.downcast_ref().copied()
     }
 }
-
-impl fmt::Display for RatioExceeded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "more than {} decompressed bytes for each byte of the file", self.ratio)
-    }
-}
-
-impl std::error::Error for RatioExceeded {}
 
 #[cfg(test)]
 mod tests {

@@ -7,6 +7,7 @@ use bfc_core::{
 
 use super::*;
 use crate::{Recording, Tracker, module};
+use bfc_core::{Holdings, OwnerId, Tag, Verdict};
 
 fn pool() -> Arc<dyn Allocator> {
     let config = BfcConfig::new(Bytes::mib(1)).with_allow_growth(false).with_retry(false);
@@ -29,24 +30,20 @@ fn fill(tracker: &Arc<Tracker>, pool: &Arc<dyn Allocator>) -> (Vec<Allocation>, 
 }
 
 #[test]
-fn the_data_names_op_scope_shape_figures_holders_and_answers() {
+fn a_report_names_op_module_shape_figures_and_holders() {
     let (tracker, pool) = (Tracker::new(), pool());
     let (held, error) = fill(&tracker, &pool);
-    let report = OutOfMemory::from(error.out_of_memory().unwrap());
-    assert_eq!((&report.scope[..], &report.op[..]), ("oom-net.block0", "matmul"));
-    assert_eq!((report.shape.as_deref(), report.dtype.as_deref()), (Some(&[300, 256][..]), Some("f32")));
+    let report = error.out_of_memory().unwrap();
+    assert_eq!(report.tag.owner.path(), "oom-net.block0.matmul");
+    assert_eq!(report.subject.as_ref().unwrap().to_string(), "[300, 256] of f32");
     assert_eq!((report.in_use, report.free, report.limit), (900 * KIB, 124 * KIB, Some(MIB)));
-    assert_eq!(report.ops, [Holder { name: "oom-net.block0.matmul".to_owned(), bytes: 900 * KIB }]);
-    assert_eq!(report.scopes[0].name, "oom-net.block0");
-    assert_eq!(report.categories[0].name, "activation");
-    let checkpoint =
-        report.what_if.iter().find(|answer| answer.what.contains("activations of oom-net.block0"));
-    assert!(checkpoint.unwrap().fits);
-    let text = report.to_string();
+    assert_eq!(report.held_by()[0], ("ops", vec![("oom-net.block0.matmul".to_owned(), 900 * KIB)]));
+    let text = report.details();
     for part in [
-        "300.00 KiB (activation) asked of cpu:0 by oom-net.block0.matmul for [300, 256] of f32",
-        "yes  without",
+        "300.00 KiB (activation) requested by oom-net.block0.matmul for [300, 256] of f32",
+        "yes  without the activations of oom-net.block0",
         "held by modules\n      900.00 KiB  oom-net.block0",
+        "held by categories\n      900.00 KiB  activation",
         "\n  largest_fit finds the largest batch that fits, by dry runs",
     ] {
         assert!(text.contains(part), "{part} is not in {text}");
@@ -55,57 +52,32 @@ fn the_data_names_op_scope_shape_figures_holders_and_answers() {
 }
 
 #[test]
-fn memory_outside_of_modules_is_named_so() {
-    let holder = |name: &str| vec![Holder { name: name.to_owned(), bytes: 1024 }];
-    let report = OutOfMemory {
-        ops: holder("relu"),
-        scopes: holder(""),
-        limit_origin: Some("here".to_owned()),
-        ..OutOfMemory::default()
-    };
-    let text = report.to_string();
-    assert!(text.contains("held by ops\n        1.00 KiB  relu"), "{text}");
-    assert!(text.contains("held by modules\n        1.00 KiB  (outside of modules)"), "{text}");
-    assert!(!text.contains("largest_fit"), "there is no batch: {text}");
-    assert!(report.to_html().contains("<td>(outside of modules)</td>"));
-    let unowned = OutOfMemory { ops: holder(""), limit: Some(1024), ..report };
-    let text = unowned.to_string();
-    assert!(text.contains("(outside of ops)") && text.contains("1.00 KiB, here"), "{text}");
-}
-
-#[test]
-fn json_is_read_back_as_it_was_and_missing_fields_are_defaults() {
+fn a_report_is_the_same_after_json() {
     let (held, error) = fill(&Tracker::new(), &pool());
-    let report = OutOfMemory::from(error.out_of_memory().unwrap());
-    assert_eq!(serde_json::from_str::<OutOfMemory>(&report.to_json()).unwrap(), report);
-    assert_eq!(serde_json::from_str::<OutOfMemory>("{}").unwrap(), OutOfMemory::default());
+    let report = error.out_of_memory().unwrap();
+    let json = serde_json::to_string(report).unwrap();
+    assert_eq!(&serde_json::from_str::<OomReport>(&json).unwrap(), report);
+    for part in [
+        r#""tag":{"owner":"oom-net.block0.matmul","category":"activation"}"#,
+        r#""verdict":"exhausted""#,
+        r#""holdings":[{"owner":"oom-net.block0.matmul","category":"activation","bytes":921600,"blocks":3}]"#,
+    ] {
+        assert!(json.contains(part), "{part} is not in {json}");
+    }
     drop(held);
 }
 
 #[test]
 fn the_page_stands_alone_and_no_name_can_end_an_element() {
-    let holder = Holder { name: "<b>\"&".to_owned(), bytes: 1 };
-    let report =
-        OutOfMemory { ops: vec![holder], advice: "</p><script>".to_owned(), ..OutOfMemory::default() };
-    let page = report.to_html();
+    let mut report = OomReport::new("</p><script>", &Request::new(1), Verdict::Exhausted);
+    let owner = OwnerId::intern(OwnerId::ROOT, "<b>\"&");
+    report.holdings = Holdings::sum([(Tag { owner, category: Category::Output }, 1)]);
+    let page = oom_page(&report);
     assert!(!page.contains("<b>") && !page.contains("<script") && page.contains("&lt;b&gt;&quot;&amp;"));
+    assert!(page.contains("<td>(outside of modules)</td>"), "{page}");
     for sign in ["http:", "https:", "src=", "<link", "@import", "url("] {
         assert!(!page.contains(sign), "{sign}");
     }
-}
-
-#[test]
-fn a_short_form_keeps_to_its_size_by_naming_fewer_holders() {
-    let holders = (0..100).map(|index| Holder { name: "n".repeat(100), bytes: index }).collect();
-    let report = OutOfMemory { ops: holders, ..OutOfMemory::default() };
-    let short = |most| {
-        let json = report.to_short_json(12, most)?;
-        assert!(json.len() <= most);
-        Some(serde_json::from_str::<OutOfMemory>(&json).unwrap().ops.len())
-    };
-    let with_one = report.to_short_json(1, usize::MAX).unwrap().len();
-    let sizes = [100_000, with_one, with_one - 1, 100];
-    assert_eq!(sizes.map(short), [Some(12), Some(1), Some(0), None]);
 }
 
 #[test]
@@ -114,9 +86,9 @@ fn a_recording_has_the_report_of_each_failure_and_says_each_once() {
     tracker.start_log(Bytes::mib(1));
     // Somebody who claims to have freed something makes no more failures of one.
     tracker.last_resort().before_giving_up(|_| true);
-    let told = Arc::<Mutex<Vec<OutOfMemory>>>::default();
+    let told = Arc::<Mutex<Vec<OomReport>>>::default();
     let list = Arc::clone(&told);
-    tracker.last_resort().on_failure(move |report| list.lock().unwrap().push(report.into()));
+    tracker.last_resort().on_failure(move |report| list.lock().unwrap().push(report.clone()));
     for _ in 0..100 {
         drop(fill(&tracker, &pool));
     }

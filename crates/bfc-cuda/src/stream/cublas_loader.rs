@@ -1,4 +1,4 @@
-//! The library for products of matrices: looked for when first needed, and again now and then while it does not start.
+//! Loads cuBLAS at first use, and tries again ever more rarely while it fails to start.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -7,39 +7,39 @@ use crate::compute::{ComputeError, Target};
 use crate::driver::CudaDriver;
 use crate::libraries::Cublas;
 
-/// The most requests for the library that pass between two attempts to start it.
+/// The most requests between two attempts to start the library.
 const LONGEST_PAUSE: u32 = 1 << 12;
 
-/// The library, or why there is none.
+/// The library, or the reason why there is none.
 #[derive(Debug)]
-pub(super) struct Products {
+pub(super) struct CublasLoader {
     target: Target,
     tf32: AtomicBool,
     found: OnceLock<Cublas>,
     missing: Mutex<Option<Missing>>,
 }
 
-/// A library that was looked for in vain.
+/// A failed search.
 #[derive(Debug)]
 struct Missing {
     why: ComputeError,
-    /// How many requests go without before the next attempt, which the last one does half as soon.
+    /// How many requests to skip before the next attempt. Doubles with every failure.
     pause: u32,
     left: u32,
 }
 
-impl Products {
+impl CublasLoader {
     pub(super) fn new(target: Target) -> Self {
         let (tf32, found, missing) = (AtomicBool::new(false), OnceLock::new(), Mutex::default());
         Self { target, tf32, found, missing }
     }
 
-    /// Counts for a library that is found later.
+    /// Applies when the library is loaded.
     pub(super) fn set_tf32(&self, tf32: bool) {
         self.tf32.store(tf32, Ordering::Relaxed);
     }
 
-    /// The library, whose work goes to this stream of the device's. If there is none: whether that was found just now.
+    /// Returns the library, which submits to this stream. The error says whether this call searched for it.
     pub(super) fn find(&self, driver: &CudaDriver, stream: u64) -> Result<&Cublas, bool> {
         if let Some(found) = self.found.get() {
             return Ok(found);
@@ -71,28 +71,28 @@ impl Products {
         }
     }
 
-    /// The same at once, whenever it was looked for last, if that can be of use.
-    pub(super) fn find_now(&self, driver: &CudaDriver, stream: u64) -> Result<&Cublas, bool> {
+    /// Tries again now, if another attempt can help.
+    pub(super) fn retry_now(&self, driver: &CudaDriver, stream: u64) -> Result<&Cublas, bool> {
         if let Some(missing) = &mut *self.missing.lock().unwrap_or_else(PoisonError::into_inner) {
             missing.left = 0;
         }
         self.find(driver, stream)
     }
 
-    /// Whether it is there and did not start, so that another attempt makes sense.
-    pub(super) fn may_start(&self) -> bool {
+    /// Whether the library exists but did not start.
+    pub(super) fn can_retry(&self) -> bool {
         let missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
         missing.as_ref().is_some_and(|missing| missing.why.may_pass())
     }
 
-    /// Why there is none.
-    pub(super) fn why_not(&self) -> ComputeError {
+    /// The reason why there is no library.
+    pub(super) fn load_error(&self) -> ComputeError {
         let missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
         let none = || ComputeError::NoProducts { tried: Vec::new() };
         missing.as_ref().map_or_else(none, |missing| missing.why.clone())
     }
 
-    /// Lets go of the library.
+    /// Destroys the library's handle.
     pub(super) fn close(&mut self, driver: &CudaDriver) {
         let found = self.found.take();
         let _ = driver.call("cublasDestroy", 0, || {
