@@ -7,8 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use built::example;
-use highwater::alloc::{Bytes, Verdict};
-use highwater::alloc::{OomReport, Verdict};
+use highwater::alloc::{Bytes, OomReport, Verdict};
 use highwater::prelude::*;
 use highwater::tracking::{Budget, Recording, RecordingLimits};
 use highwater::{Error, Result, Runtime, largest_fit};

@@ -113,9 +113,7 @@ mod tests {
     use crate::io::Array;
     use crate::nn::{Linear, Module};
     use crate::optim::{Adam, Optimizer};
-    use crate::rng::Rng;
-    use crate::runtime::Runtime;
-    use crate::tensor::Tensor;
+    use crate::{Rng, Runtime, Tensor};
 
     #[test]
     fn a_negative_count_of_steps_is_refused_by_name() {

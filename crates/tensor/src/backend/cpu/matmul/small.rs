@@ -46,7 +46,7 @@ fn by_copy<T: Number>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], tar
     let copied = &mut copied[..rhs.rows * rhs.cols];
     for (row, to) in copied.chunks_exact_mut(rhs.cols).enumerate() {
         let from = &rhs.data[row * rhs.row_stride..];
-        simd::zip_step(to, from, rhs.col_stride, |to, value| *to = value);
+        to.iter_mut().enumerate().for_each(|(column, to)| *to = from[column * rhs.col_stride]);
     }
     simd::run(Rows { lhs, rhs: Matrix::rows(copied, rhs.rows, rhs.cols), out, target });
 }
