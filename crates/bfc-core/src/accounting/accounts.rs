@@ -13,8 +13,8 @@ use crate::allocator::error::BlockError;
 use crate::allocator::stats::Stats;
 use crate::base::ledger::{Ledger, Tag};
 use crate::base::memory::{Block, PoolId};
+use crate::base::placement::Place;
 use crate::base::room::make_room;
-use crate::policy::Place;
 
 /// See the module's text.
 #[derive(Clone, Debug)]

@@ -7,6 +7,7 @@ use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use crate::allocator::error::AllocError;
+use crate::allocator::request::WaitKey;
 use crate::allocator::stats::RetryStats;
 use crate::base::memory::Block;
 use crate::base::sync::atomic::{AtomicUsize, Ordering};
@@ -23,32 +24,11 @@ pub struct Refusal {
     pub wait: bool,
 }
 
-/// What a request waits for, as far as it decides who is woken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Want {
-    /// How many bytes.
-    pub bytes: u64,
-    /// Requests that can be compared: of two with the same number here, the larger cannot be served when the smaller
-    /// cannot. A number may stand for an alignment, for instance. `None` compares with nothing and is always right; it
-    /// costs attempts that comparison would save.
-    pub class: Option<u64>,
-}
-
-impl Want {
-    /// Whether `other` cannot be served where `self` could not.
-    const fn rules_out(self, other: Self) -> bool {
-        match (self.class, other.class) {
-            (Some(class), Some(of_other)) => class == of_other && self.bytes <= other.bytes,
-            _ => false,
-        }
-    }
-}
-
 /// Tries for memory again after frees, up to a deadline: upstream's `AllocatorRetry`, but fair, aware of sizes and
 /// without its lost wake-up.
 ///
 /// **Who is woken.** A free makes those waiters due that it may serve. They try one at a time, the oldest first; who
-/// succeeds or fails hands the turn to the next. A failure also rules out the like of it ([`Want::class`]), so that a
+/// succeeds or fails hands the turn to the next. A failure also rules out the like of it ([`WaitKey::class`]), so that a
 /// thousand waiters for the same size cost one attempt that fails, not a thousand. Hence nobody runs out of time beside
 /// memory that fits and that nobody took: after each free that can serve a request it tries, or another's failure
 /// shows that it would have failed. Only a waiter that fails four times while frees keep coming steps back behind
@@ -203,7 +183,7 @@ impl AllocatorRetry {
         timeout: Duration,
         attempt: impl FnMut(bool) -> Result<Block, Refusal>,
     ) -> Result<Block, AllocError> {
-        self.allocate_as(Want { bytes, class: None }, timeout, attempt)
+        self.allocate_as(WaitKey { bytes, class: None }, timeout, attempt)
     }
 
     /// The same for a request that can be compared with others, which spares it attempts that cannot succeed.
@@ -212,7 +192,7 @@ impl AllocatorRetry {
     /// As [`allocate`](Self::allocate).
     pub fn allocate_as(
         &self,
-        want: Want,
+        want: WaitKey,
         timeout: Duration,
         mut attempt: impl FnMut(bool) -> Result<Block, Refusal>,
     ) -> Result<Block, AllocError> {
@@ -386,7 +366,7 @@ struct Wait<'a> {
 
 impl<'a> Wait<'a> {
     /// Queues a request whose first attempt began at epoch `tried` and failed.
-    fn start(retry: &'a AllocatorRetry, want: Want, tried: u64, timeout: Duration) -> Self {
+    fn start(retry: &'a AllocatorRetry, want: WaitKey, tried: u64, timeout: Duration) -> Self {
         let bell = Arc::new(Condvar::new());
         let mut ticket = 0;
         retry.shared.update(|state| {
@@ -407,7 +387,7 @@ impl<'a> Wait<'a> {
     }
 
     /// Notes that another attempt failed, which began at epoch `tried`.
-    fn failed(&self, want: Want, tried: u64) {
+    fn failed(&self, want: WaitKey, tried: u64) {
         self.retry.shared.update(|state| state.queue.failed(self.ticket, want, tried));
     }
 

@@ -3,115 +3,33 @@
 //! A caller passes a [`Request`] and receives a [`Block`]; an [`Allocation`] frees its block on drop.
 //! Errors are data: an [`AllocError::OutOfMemory`] carries an [`OomReport`] that names the largest holders.
 
+mod allocation;
 pub(crate) mod attributes;
+pub(crate) mod damage;
 pub(crate) mod error;
 pub(crate) mod oom;
+pub(crate) mod request;
 pub(crate) mod stats;
 
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::accounting::retry::Want;
 use crate::base::ledger::{Category, Ledger, OwnerBytes, Tag};
 use crate::base::memory::{AddressSpace, Block, MemoryKind, Span};
 use crate::base::owner::OwnerId;
+use crate::base::placement::PlannedCounts;
 use crate::base::units::Bytes;
-use crate::policy::planned::PlannedCounts;
-use crate::streams::Stream;
-use crate::wrappers::guard::Damage;
+use crate::source::stream::Stream;
 
 use oom::HOLDERS;
 
+pub use allocation::{Allocation, ExpectedFrees, failed_drops};
 pub use attributes::{AllocationAttributes, AllocatorAttributes};
-pub use error::{
-    AllocError, AttributeError, BlockError, RecordError, RegistryError, SourceError, VisitorError,
-};
-pub use oom::{Budget, Checkpoint, Holding, Holdings, OomReport, Subject, Verdict, WhatIf};
+pub use damage::{Damage, Fault};
+pub use error::{AllocError, AttributeError, BlockError, RecordError};
+pub use oom::{Budget, Checkpoint, Holding, Holdings, OomReport, PendingFrees, Subject, Verdict, WhatIf};
+pub use request::{Contents, DEFAULT_ALIGNMENT, Request, WaitKey};
 pub use stats::{RetryStats, Stats};
-
-/// The alignment that a request gets unless it asks for more, in bytes.
-pub const DEFAULT_ALIGNMENT: u64 = 64;
-
-/// One wish for memory.
-///
-/// ```
-/// use bfc_core::{Category, Request};
-/// let request = Request::new(1000).with_alignment(512).with_category(Category::Workspace);
-/// assert_eq!(request.bytes, 1000);
-/// ```
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Request<'a> {
-    /// How many bytes; 0 is answered by [`Block::EMPTY`].
-    pub bytes: u64,
-    /// Least alignment of the address, a power of two.
-    pub alignment: u64,
-    /// Who asks and what for.
-    pub tag: Tag,
-    /// How hard to try.
-    pub attributes: AllocationAttributes<'a>,
-    /// What will lie in the memory, for reports.
-    pub contents: Option<Contents<'a>>,
-}
-
-/// What will lie in a block, in words that mean something to those who read reports: an array.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Contents<'a> {
-    /// Elements along each axis.
-    pub extents: &'a [usize],
-    /// The type of the elements.
-    pub element: &'a str,
-}
-
-impl<'a> Request<'a> {
-    /// A request for `bytes` bytes with default alignment, attributes and tag.
-    #[must_use]
-    pub fn new(bytes: u64) -> Self {
-        Self {
-            bytes,
-            alignment: DEFAULT_ALIGNMENT,
-            tag: Tag::default(),
-            attributes: AllocationAttributes::default(),
-            contents: None,
-        }
-    }
-
-    /// The same request, for memory that will hold this.
-    #[must_use]
-    pub const fn with_contents(mut self, contents: Contents<'a>) -> Self {
-        self.contents = Some(contents);
-        self
-    }
-
-    /// The same request with another alignment, in bytes.
-    #[must_use]
-    pub const fn with_alignment(mut self, alignment: u64) -> Self {
-        self.alignment = alignment;
-        self
-    }
-
-    /// The same request, charged to `tag`.
-    #[must_use]
-    pub const fn with_tag(mut self, tag: Tag) -> Self {
-        self.tag = tag;
-        self
-    }
-
-    /// The same request for another purpose.
-    #[must_use]
-    pub const fn with_category(mut self, category: crate::Category) -> Self {
-        self.tag.category = category;
-        self
-    }
-
-    /// The same request, tried for as `attributes` say.
-    #[must_use]
-    pub fn with_attributes(self, attributes: AllocationAttributes<'a>) -> Self {
-        Self { attributes, ..self }
-    }
-}
 
 /// The figures and the ledger of an [`Allocator`], read at one moment: the ledger's total equals `stats.bytes_in_use`.
 #[derive(Clone, Debug, Default)]
@@ -274,8 +192,8 @@ pub unsafe trait Allocator: Send + Sync + fmt::Debug {
 
     /// What a request that waits for frees waits for, so far as it decides whom a free wakes. By default it is compared
     /// with no other.
-    fn want(&self, request: &Request<'_>) -> Want {
-        Want { bytes: request.bytes, class: None }
+    fn want(&self, request: &Request<'_>) -> WaitKey {
+        WaitKey { bytes: request.bytes, class: None }
     }
 
     /// The most bytes for which any request may be served as things stand; by default, and where nobody can tell, without
@@ -343,159 +261,4 @@ pub unsafe trait Allocator: Send + Sync + fmt::Debug {
     /// Called with each handle that a live [`Allocation`] lets go, after its block was given back. Wrappers that exist
     /// in great numbers use it to recycle themselves.
     fn retire(self: Arc<Self>) {}
-}
-
-/// Blocks that could not be given back when their [`Allocation`] was dropped. Stays 0 unless an allocator is faulty.
-static FAILED_DROPS: AtomicU64 = AtomicU64::new(0);
-
-/// How many blocks of this process could not be given back on drop: a sign of a faulty allocator, for tests to check.
-#[must_use]
-pub fn failed_drops() -> u64 {
-    FAILED_DROPS.load(Ordering::Relaxed)
-}
-
-/// A block together with its allocator: gives the block back when dropped.
-///
-/// ```
-/// use std::sync::Arc;
-/// use bfc_core::{Allocation, Allocator, HostAllocator, Request};
-/// let allocator: Arc<dyn Allocator> = Arc::new(HostAllocator::new("host"));
-/// let allocation = Allocation::new(&allocator, &Request::new(100))?;
-/// assert!(allocation.block().bytes >= 100);
-/// # Ok::<(), bfc_core::AllocError>(())
-/// ```
-#[derive(Debug)]
-pub struct Allocation {
-    /// Taken out exactly once, in `drop`, unless it is lent.
-    allocator: ManuallyDrop<Arc<dyn Allocator>>,
-    /// Whether the handle is not counted: somebody else has one for as long as this lives.
-    is_lent: bool,
-    block: Block,
-}
-
-impl Allocation {
-    /// Takes a block from `allocator` that lives as long as the value returned.
-    ///
-    /// # Errors
-    /// As [`Allocator::allocate`].
-    #[inline]
-    pub fn new(allocator: &Arc<dyn Allocator>, request: &Request<'_>) -> Result<Self, AllocError> {
-        match allocator.allocate(request) {
-            // Not moved before the handle is there: what was just written in pieces has to settle before it can be moved as a whole.
-            Ok(ref block) => {
-                let allocator = ManuallyDrop::new(Arc::clone(allocator));
-                Ok(Self { allocator, is_lent: false, block: *block })
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The same without a handle of its own, whose counting takes as long as a part of the request: for those who keep the
-    /// allocator beside the allocation anyway.
-    ///
-    /// # Errors
-    /// As [`Allocator::allocate`].
-    ///
-    /// # Safety
-    /// A handle to the allocator that is counted, as `allocator` is, lives until the allocation has been dropped.
-    #[inline]
-    pub unsafe fn lent(allocator: &Arc<dyn Allocator>, request: &Request<'_>) -> Result<Self, AllocError> {
-        match allocator.allocate(request) {
-            // As above.
-            Ok(ref block) => {
-                // SAFETY: it is never dropped, and the caller promises that the allocator lives for as long as it is read.
-                let allocator = ManuallyDrop::new(unsafe { std::ptr::read(allocator) });
-                Ok(Self { allocator, is_lent: true, block: *block })
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The block held.
-    #[must_use]
-    pub const fn block(&self) -> Block {
-        self.block
-    }
-
-    /// The allocator that the block came from.
-    #[must_use]
-    pub fn allocator(&self) -> &Arc<dyn Allocator> {
-        &self.allocator
-    }
-}
-
-impl Drop for Allocation {
-    fn drop(&mut self) {
-        // SAFETY: borrows of the memory end with the allocation that they borrow from.
-        if unsafe { self.allocator.deallocate(self.block) }.is_err() {
-            FAILED_DROPS.fetch_add(1, Ordering::Relaxed);
-        }
-        if !self.is_lent {
-            // SAFETY: `drop` runs once, and nothing reads the field afterwards.
-            unsafe { ManuallyDrop::take(&mut self.allocator) }.retire();
-        }
-    }
-}
-
-/// Says, as long as it lives, that memory of an allocator may be given back by threads that the allocator does not know
-/// yet: those that only consume what others have made.
-///
-/// A request that finds no memory waits for frees of other threads. Where no other thread took memory, or those that did have
-/// ended and left none, nobody else seems to have any, and it fails at once; likewise where all who took memory
-/// [wait](crate::PoolConfig::with_stalemate_after), if that was chosen. Neither happens while this lives. It is not needed once
-/// a thread has given back what another took: from then on requests wait. They also wait as long as a second thread that
-/// has allocated lives, or something that it took. What thread-locals of an ending thread hold of others' is not waited for.
-///
-/// ```
-/// use std::sync::{Arc, mpsc};
-/// use bfc_core::{Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, ExpectedFrees, HostMemory, Request};
-/// let pool = BfcAllocator::new("batches", Arc::new(HostMemory::new()), BfcConfig::new(Bytes::kib(4)));
-/// let pool: Arc<dyn Allocator> = Arc::new(pool);
-/// let (sender, batches) = mpsc::channel::<Allocation>();
-/// let consumer = std::thread::spawn(move || batches.into_iter().for_each(drop));
-/// let _expected = ExpectedFrees::new(&pool);
-/// for _ in 0..10 {
-///     // Each takes the whole pool, and waits until the consumer is done with the one before.
-///     sender.send(Allocation::new(&pool, &Request::new(4096))?)?;
-/// }
-/// drop(sender);
-/// # consumer.join().unwrap();
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug)]
-pub struct ExpectedFrees(Arc<dyn Allocator>);
-
-impl ExpectedFrees {
-    /// Expects frees of this allocator's blocks by threads that it does not know yet.
-    #[must_use = "frees are expected until the value is dropped"]
-    pub fn new(allocator: &Arc<dyn Allocator>) -> Self {
-        allocator.expect_frees(true);
-        Self(Arc::clone(allocator))
-    }
-}
-
-impl Drop for ExpectedFrees {
-    fn drop(&mut self) {
-        self.0.expect_frees(false);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::HostAllocator;
-
-    #[test]
-    fn a_lent_allocation_counts_no_handle_and_gives_its_block_back() {
-        let allocator: Arc<dyn Allocator> = Arc::new(HostAllocator::new("host"));
-        // SAFETY: the allocator is dropped at the end, after the allocation.
-        let lent = unsafe { Allocation::lent(&allocator, &Request::new(100)) }.unwrap();
-        assert_eq!((Arc::strong_count(&allocator), allocator.stats().live_allocs), (1, 1));
-        assert!(Arc::ptr_eq(lent.allocator(), &allocator));
-        // A handle that is asked for counts as any other.
-        let kept = Arc::clone(lent.allocator());
-        drop(lent);
-        assert_eq!((Arc::strong_count(&allocator), kept.stats().live_allocs), (2, 0));
-        assert_eq!(failed_drops(), 0);
-    }
 }

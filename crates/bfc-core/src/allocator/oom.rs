@@ -2,6 +2,7 @@
 
 mod details;
 mod holding;
+mod pending;
 mod what_if;
 
 use std::fmt;
@@ -12,9 +13,9 @@ use crate::allocator::{Contents, Request};
 use crate::base::ledger::Tag;
 use crate::base::owner::OwnerId;
 use crate::base::units::Bytes;
-use crate::streams::PendingFrees;
 
 pub use holding::{Holding, Holdings};
+pub use pending::PendingFrees;
 pub use what_if::{Checkpoint, WhatIf};
 
 /// How many owners a report names as the largest holders.

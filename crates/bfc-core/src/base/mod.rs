@@ -10,6 +10,7 @@ pub(crate) mod memory;
 #[doc(hidden)]
 pub mod order;
 pub(crate) mod owner;
+pub(crate) mod placement;
 pub(crate) mod room;
 pub(crate) mod slots;
 pub(crate) mod sorted;
@@ -21,4 +22,5 @@ pub use amount::{Amount, ParseAmountError, Share};
 pub use ledger::{Category, Ledger, OwnerBytes, Tag};
 pub use memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
 pub use owner::OwnerId;
+pub use placement::{Inconsistent, Place, PlannedCounts};
 pub use units::{Bytes, GIB, KIB, MIB, ParseBytesError};

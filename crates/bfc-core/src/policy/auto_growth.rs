@@ -4,29 +4,15 @@ mod block;
 mod check;
 mod options;
 
-pub use options::{AutoGrowthConfig, AutoGrowthOptions, AutoGrowthOptionsError};
+pub use options::{AutoGrowthOptions, AutoGrowthOptionsError};
 
 use crate::base::memory::Span;
+use crate::base::placement::{Inconsistent, Place};
 use crate::base::units::round_up;
 use crate::policy::best_fit::BestFit;
 use crate::policy::region_table::{RegionTable, TableRegion};
-use crate::policy::{Inconsistent, Moment, Need, NotAdded, NotLive, Piece, Place, Policy};
+use crate::policy::{Moment, Need, NotAdded, NotLive, Piece, Policy};
 use block::{Block, Blocks, NONE, State};
-
-/// A pool that places as Paddle's auto-growth allocator.
-///
-/// ```
-/// use std::sync::Arc;
-/// use bfc_core::{AddressOnlyMemory, Allocation, Allocator, AutoGrowthAllocator, AutoGrowthConfig, Bytes, Request};
-/// let config = AutoGrowthConfig::gpu(Bytes::gib(80));
-/// let pool = Arc::new(AutoGrowthAllocator::new("gpu", Arc::new(AddressOnlyMemory::new()), config));
-/// let allocator: Arc<dyn Allocator> = pool.clone();
-/// let blocks = [1000, 5000].map(|bytes| Allocation::new(&allocator, &Request::new(bytes)));
-/// assert_eq!(pool.regions().iter().map(|region| region.bytes).collect::<Vec<_>>(), [1024, 5120]);
-/// # for block in blocks { block?; }
-/// # Ok::<(), bfc_core::AllocError>(())
-/// ```
-pub type AutoGrowthAllocator = crate::pool::PolicyAllocator<AutoGrowth>;
 
 /// The policy's name.
 const NAME: &str = "auto-growth";

@@ -8,30 +8,15 @@ mod options;
 
 use std::collections::BTreeSet;
 
-pub use options::{BuddyConfig, BuddyOptions, BuddyOptionsError};
+pub use options::{BuddyOptions, BuddyOptionsError};
 
 use crate::base::memory::Span;
+use crate::base::placement::{Inconsistent, Place};
 use crate::base::units::round_up;
 use crate::policy::best_fit::{BestFit, FreePiece};
 use crate::policy::region_table::{RegionTable, TableRegion};
-use crate::policy::{Inconsistent, Moment, Need, NotAdded, NotLive, Piece, Place, Policy};
+use crate::policy::{Moment, Need, NotAdded, NotLive, Piece, Policy};
 use descriptor::{Descriptor, Descriptors, Kind, NONE, Overwritten};
-
-/// A pool that places as Paddle's buddy allocator.
-///
-/// ```
-/// use std::sync::Arc;
-/// use bfc_core::{Allocation, Allocator, BuddyAllocator, BuddyConfig, Bytes, HostMemory, Request};
-/// let config = BuddyConfig::cpu(Bytes::gib(1));
-/// let pool: Arc<dyn Allocator> = Arc::new(BuddyAllocator::new("cpu", Arc::new(HostMemory::new()), config));
-/// let block = Allocation::new(&pool, &Request::new(1000))?;
-/// assert_eq!((pool.stats().bytes_in_use, pool.stats().bytes_reserved), (4 << 10, 32 << 20));
-/// // What is larger than a 32nd of the memory comes straight from the system, and goes straight back.
-/// drop(Allocation::new(&pool, &Request::new(40 << 20))?);
-/// assert_eq!((pool.stats().peak_bytes_reserved, pool.stats().bytes_reserved), (72 << 20, 32 << 20));
-/// # Ok::<(), bfc_core::AllocError>(())
-/// ```
-pub type BuddyAllocator = crate::pool::PolicyAllocator<Buddy>;
 
 /// The policy's name.
 const NAME: &str = "buddy";

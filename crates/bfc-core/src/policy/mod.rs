@@ -13,14 +13,14 @@ pub(crate) mod region_table;
 
 use std::fmt;
 
-use crate::allocator::Request;
 use crate::base::memory::Span;
+use crate::base::placement::{Inconsistent, Place, PlannedCounts};
 use crate::base::units::round_up;
 
 pub use auto_growth::*;
 pub use bfc::*;
 pub use buddy::*;
-pub use planned::{Planned, PlannedAllocator, PlannedConfig, PlannedCounts, PlannedOptions};
+pub use planned::{Planned, PlannedOptions};
 
 /// Regions start at multiples of this and are used in multiples of it, in bytes: upstream's smallest allocation.
 pub(crate) const GRANULE: u64 = 256;
@@ -63,13 +63,6 @@ impl Need {
         Self { bytes, alignment: 1, freed_before: None, end: End::Lower }
     }
 
-    /// What a request needs.
-    #[inline]
-    pub(crate) const fn of(request: &Request<'_>, freed_before: Option<u64>) -> Self {
-        let Request { bytes, alignment, .. } = *request;
-        Self { bytes, alignment, freed_before, end: request.attributes.end }
-    }
-
     /// The same need with another alignment, a power of two.
     #[must_use]
     pub const fn with_alignment(mut self, alignment: u64) -> Self {
@@ -83,17 +76,6 @@ impl Need {
         self.end = end;
         self
     }
-}
-
-/// Where a policy has put a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Where it starts, aligned as asked.
-    pub address: u64,
-    /// Bytes granted: at least those asked for.
-    pub bytes: u64,
-    /// The policy's own number for it, unlike that of any other live block; small, and used again after a free.
-    pub slot: u32,
 }
 
 /// Why a region was not added. The policy is as it was before.
@@ -113,16 +95,6 @@ pub enum NotAdded {
 pub struct NotLive {
     /// The slot given.
     pub slot: u32,
-}
-
-/// A policy's bookkeeping does not hold together: a fault in the policy, or its memory was overwritten.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{policy}: {detail}")]
-pub struct Inconsistent {
-    /// The policy's name.
-    pub policy: &'static str,
-    /// What does not hold, and where.
-    pub detail: String,
 }
 
 /// When a pool asks a policy which regions it does not want to keep.

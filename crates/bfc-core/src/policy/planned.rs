@@ -13,18 +13,20 @@
 
 use std::sync::Arc;
 
+use crate::base::placement::Place;
+use crate::base::placement::PlannedCounts;
 use crate::plan::Plan;
-use crate::policy::{End, Need, Place, Policy};
+use crate::policy::{End, Need, Policy};
 use intruders::Intruders;
 use script::{Entry, Script};
 
 mod intruders;
+mod options;
 mod policy;
-mod pool;
 mod range;
 mod script;
 
-pub use pool::{PlannedAllocator, PlannedConfig, PlannedOptions};
+pub use options::PlannedOptions;
 
 /// How far from the position an allocation is looked for that is not the one expected: so many may be left out, or come
 /// late, without the step losing its place.
@@ -45,22 +47,6 @@ enum Slot {
     Overdue,
     /// A block that is not the plan's.
     Guest,
-}
-
-/// How much of what was asked for went by the plan.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PlannedCounts {
-    /// Steps begun.
-    pub steps: u64,
-    /// Allocations placed by the plan.
-    pub planned: u64,
-    /// Allocations that the plan expected and leaves to the fallback.
-    pub left: u64,
-    /// Allocations that the plan expected, and whose place was occupied, or outside of the memory there was.
-    pub refused: u64,
-    /// Allocations that the plan did not expect.
-    pub unexpected: u64,
 }
 
 /// Follows a plan, and serves by another policy what departs from it.

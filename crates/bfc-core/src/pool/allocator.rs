@@ -10,23 +10,26 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::cache::Caches;
-use super::config::{ConfiguredPolicy, PoolConfig};
+use super::config::PoolConfig;
+use super::configs::ConfiguredPolicy;
 use super::frontier::{SafeFrontier, TimingCounter};
 use super::growth::Growth;
 use crate::accounting::accounts::Accounts;
 use crate::accounting::callers::{CallOut, Users};
-use crate::accounting::retry::{AllocatorRetry, Want};
+use crate::accounting::retry::AllocatorRetry;
 use crate::allocator::error::{AllocError, BlockError};
 use crate::allocator::oom::{OomReport, Verdict};
+use crate::allocator::request::WaitKey;
 use crate::allocator::stats::Stats;
 use crate::allocator::{Allocator, AllocatorSnapshot, Request};
 use crate::base::ledger::{Category, Ledger, OwnerBytes, Tag};
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
 use crate::base::owner::OwnerId;
+use crate::base::placement::Place;
+use crate::base::placement::PlannedCounts;
 use crate::base::sync::{BiasedMutex, ThreadNumber};
 use crate::base::units::Bytes;
-use crate::policy::planned::PlannedCounts;
-use crate::policy::{Moment, Need, NotLive, Place, Policy};
+use crate::policy::{Moment, Need, NotLive, Policy};
 use crate::source::sub_allocator::SubAllocator;
 
 /// A pool over one source of memory, in which a [`Policy`] says where blocks go.
@@ -129,7 +132,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             return None;
         }
         let thread = self.enter()?;
-        let need = Need::of(request, None);
+        let need = need_of(request, None);
         let state = &mut *self.state.lock(thread);
         if state.users.is_other(thread) {
             self.note(state, thread);
@@ -171,6 +174,15 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     fn stats_with(&self, state: &State<P>, figures: Stats) -> Stats {
         Stats { bytes_limit: Some(self.config.limit), ..state.stats(figures) }
     }
+}
+
+/// What a request asks of a policy.
+#[inline]
+const fn need_of(request: &Request<'_>, freed_before: Option<u64>) -> Need {
+    let mut need =
+        Need::new(request.bytes).with_alignment(request.alignment).with_end(request.attributes.end);
+    need.freed_before = freed_before;
+    need
 }
 
 impl<P: Policy> State<P> {
@@ -393,7 +405,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
         self.what_if_freed(request, freed)
     }
 
-    fn want(&self, request: &Request<'_>) -> Want {
+    fn want(&self, request: &Request<'_>) -> WaitKey {
         self.want_of(request)
     }
 

@@ -158,7 +158,7 @@ pub(crate) const fn available(limit: u64, reserved: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::base::units::GIB;
-    use crate::policy::bfc::BfcConfig;
+    use crate::pool::BfcConfig;
 
     #[test]
     fn backpedalling_reaches_the_need_in_bounded_steps() {

@@ -7,6 +7,7 @@
 mod allocator;
 mod cache;
 mod config;
+mod configs;
 mod dump;
 mod frontier;
 mod growth;
@@ -16,8 +17,8 @@ mod last_resort;
 
 pub use allocator::PolicyAllocator;
 pub use cache::ThreadCache;
-pub(crate) use config::fraction_of;
-pub use config::{ConfiguredPolicy, FractionError, PoolConfig};
+pub use config::{FractionError, PoolConfig};
+pub use configs::*;
 pub use frontier::TimingCounter;
 pub use growth::GrowthRule;
 pub use info::{BinInfo, ChunkInfo};

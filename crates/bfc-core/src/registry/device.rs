@@ -5,15 +5,17 @@ use std::sync::Arc;
 use super::options::PoolOptions;
 use super::pool::Pool;
 use super::{DeviceId, Registry};
-use crate::allocator::error::{RegistryError, SourceError};
 use crate::base::amount::Amount;
 use crate::base::units::Bytes;
 use crate::plan::Plan;
-use crate::policy::bfc::{BfcConfig, JoinRule};
+use crate::policy::bfc::JoinRule;
+use crate::pool::BfcConfig;
+use crate::registry::error::RegistryError;
 use crate::source::driver::{DeviceMemory, Driver, PinnedMemory};
+use crate::source::error::SourceError;
+use crate::source::stream::Stream;
 use crate::source::sub_allocator::SubAllocator;
 use crate::source::virtual_memory::VirtualMemory;
-use crate::streams::Stream;
 
 /// The most pinned memory that a device's pool takes unless told otherwise, as upstream.
 const PINNED_LIMIT: Bytes = Bytes::gib(128);

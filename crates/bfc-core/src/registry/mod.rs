@@ -9,6 +9,7 @@ pub(crate) mod choice;
 mod device;
 mod device_id;
 pub mod environment;
+mod error;
 mod options;
 mod pool;
 mod rules;
@@ -18,11 +19,11 @@ use std::sync::{Arc, LazyLock};
 
 use crate::allocator::Allocator;
 use crate::allocator::attributes::AllocatorAttributes;
-use crate::allocator::error::{RegistryError, VisitorError};
 use crate::base::memory::{MemoryKind, Span};
 use crate::base::sorted::Sorted;
 use crate::base::sync::{Condvar, Mutex, ThreadNumber, lock, wait};
 use crate::base::units::Bytes;
+use crate::source::error::VisitorError;
 use crate::source::visitors::Visitors;
 
 pub use build::PoolError;
@@ -30,6 +31,7 @@ pub use choice::{AllocatorChoice, ParseChoiceError};
 pub use device::{DeviceSource, default_reserve};
 pub use device_id::{DeviceId, DeviceKind, ParseDeviceError};
 pub use environment::{Environment, EnvironmentError, UnknownVariable};
+pub use error::RegistryError;
 pub use options::{DeviceScope, PoolOptions, PoolSettings};
 pub use pool::{IgnoredOptions, Pool, PoolFactory};
 pub use rules::{CacheChoice, ParseRuleError, SplitChoice};

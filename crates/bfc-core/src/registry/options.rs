@@ -9,7 +9,8 @@ use crate::base::amount::Amount;
 use crate::base::memory::MemoryKind;
 use crate::base::sorted::Sorted;
 use crate::base::units::Bytes;
-use crate::policy::bfc::{BfcConfig, BfcOptions, CutRule, Ends, JoinRule, SplitRule};
+use crate::policy::bfc::{BfcOptions, CutRule, Ends, JoinRule, SplitRule};
+use crate::pool::BfcConfig;
 use crate::pool::{GrowthRule, PoolConfig};
 use crate::registry::choice::AllocatorChoice;
 

@@ -5,13 +5,13 @@ use super::memory::GRANULARITY;
 use super::streams::Work;
 use super::watch::Use;
 use super::{BASE, SimDevice};
-use crate::allocator::error::SourceError;
 use crate::base::memory::Span;
 use crate::base::sync::lock;
 use crate::base::units::round_up;
 use crate::source::driver::{
     Driver, EventHandle, FreeFaults, MemoryCopy, MemoryInfo, PhysicalHandle, StreamHandle,
 };
+use crate::source::error::SourceError;
 use crate::source::sub_allocator::SubAllocator;
 
 /// Alignment of all addresses, the least that drivers promise.

@@ -1,7 +1,7 @@
 //! Faults on demand: which call fails, when and how.
 
 use super::random::nth;
-use crate::allocator::error::SourceError;
+use crate::source::error::SourceError;
 
 /// A call of a device that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

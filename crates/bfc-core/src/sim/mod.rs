@@ -15,11 +15,11 @@ mod watch;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::allocator::error::SourceError;
 use crate::base::memory::{MemoryKind, Span};
 use crate::base::sync::{Mutex, lock};
 use crate::base::units::Bytes;
 use crate::source::driver::{FreeFaults, MemoryCopy, Poison, StreamHandle};
+use crate::source::error::SourceError;
 use crate::source::host::HostMemory;
 
 use contents::Contents;

@@ -6,14 +6,18 @@
 
 pub(crate) mod address_only;
 pub(crate) mod driver;
+pub(crate) mod error;
 pub(crate) mod host;
+pub(crate) mod stream;
 pub(crate) mod sub_allocator;
 pub(crate) mod virtual_memory;
 pub(crate) mod visitors;
 
 pub use address_only::*;
 pub use driver::*;
-pub use host::*;
+pub use error::{SourceError, VisitorError};
+pub use host::HostMemory;
+pub use stream::{Event, Stream};
 pub use sub_allocator::SubAllocator;
 pub use virtual_memory::VirtualMemory;
 pub use visitors::*;

@@ -5,22 +5,24 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Stream;
 use super::deferred::Deferred;
-use crate::accounting::retry::{AllocatorRetry, Refusal, Want};
+use crate::accounting::retry::{AllocatorRetry, Refusal};
 use crate::allocator::attributes::AllocationAttributes;
-use crate::allocator::error::{AllocError, BlockError, RecordError, SourceError};
-use crate::allocator::oom::{OomReport, Verdict};
+use crate::allocator::damage::Damage;
+use crate::allocator::error::{AllocError, BlockError, RecordError};
+use crate::allocator::oom::{OomReport, PendingFrees, Verdict};
+use crate::allocator::request::WaitKey;
 use crate::allocator::stats::Stats;
 use crate::allocator::{Allocator, AllocatorSnapshot, Request};
 use crate::base::ledger::{Ledger, OwnerBytes, Tag};
 use crate::base::memory::{AddressSpace, Block, MemoryKind, Span};
 use crate::base::owner::OwnerId;
+use crate::base::placement::PlannedCounts;
 use crate::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::base::sync::{Mutex, ThreadNumber, lock};
 use crate::base::units::Bytes;
-use crate::policy::planned::PlannedCounts;
-use crate::wrappers::guard::Damage;
+use crate::source::error::SourceError;
+use crate::source::stream::Stream;
 
 /// How long a request waits for frees, as upstream.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -80,18 +82,6 @@ struct Used {
     streams: Vec<Arc<Stream>>,
     /// It was given back, and waits for the streams.
     freed: bool,
-}
-
-/// Frees of a [`StreamAllocator`] that wait for other streams.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PendingFrees {
-    /// How many blocks.
-    pub blocks: usize,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Bytes that are never given back, because the driver could not say when their use ends.
-    pub stranded_bytes: u64,
 }
 
 /// What there was before an attempt.
@@ -537,7 +527,7 @@ unsafe impl Allocator for StreamAllocator {
         self.pool.trim(keep)
     }
 
-    fn want(&self, request: &Request<'_>) -> Want {
+    fn want(&self, request: &Request<'_>) -> WaitKey {
         self.pool.want(request)
     }
 

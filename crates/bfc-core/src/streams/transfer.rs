@@ -7,13 +7,14 @@
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::Arc;
 
-use super::Stream;
 use super::deferred::{Deferred, Mark};
 use crate::allocator::attributes::AllocationAttributes;
-use crate::allocator::error::{AllocError, RecordError, SourceError};
+use crate::allocator::error::{AllocError, RecordError};
 use crate::allocator::{Allocation, Allocator, Request};
 use crate::base::memory::MemoryKind;
 use crate::source::driver::MemoryCopy;
+use crate::source::error::SourceError;
+use crate::source::stream::Stream;
 
 /// A transfer that was not begun.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

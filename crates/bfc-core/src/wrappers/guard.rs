@@ -8,7 +8,6 @@
 //! What upstream does by ending the program is a value here: a [`Damage`] that names block, offset and owner.
 
 mod config;
-mod damage;
 mod pattern;
 mod quarantine;
 mod upkeep;
@@ -19,6 +18,7 @@ use std::sync::Arc;
 
 use crate::accounting::accounts::Accounts;
 use crate::allocator::attributes::AllocationAttributes;
+use crate::allocator::damage::Damage;
 use crate::allocator::error::{AllocError, BlockError};
 use crate::allocator::oom::{OomReport, Verdict};
 use crate::allocator::stats::Stats;
@@ -26,16 +26,15 @@ use crate::allocator::{Allocator, AllocatorSnapshot, Request};
 use crate::base::ledger::{Ledger, OwnerBytes, Tag};
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
 use crate::base::owner::OwnerId;
+use crate::base::placement::Place;
+use crate::base::placement::PlannedCounts;
 use crate::base::slots::Slots;
 use crate::base::sync::atomic::{AtomicUsize, Ordering};
 use crate::base::sync::{Mutex, lock};
 use crate::base::units::Bytes;
-use crate::policy::Place;
-use crate::policy::planned::PlannedCounts;
-use crate::streams::Stream;
+use crate::source::stream::Stream;
 
 pub use config::{Fill, GuardConfig};
-pub use damage::{Damage, Fault};
 use pattern::Pattern;
 use quarantine::{Freed, Quarantine};
 pub use upkeep::GuardReport;

@@ -4,7 +4,9 @@
 //! Both keep the same accounts as a pool, so reports of blocks and owners look alike whichever allocator serves a device.
 
 pub(crate) mod guard;
+pub(crate) mod host;
 pub(crate) mod passthrough;
 
 pub use guard::*;
+pub use host::HostAllocator;
 pub use passthrough::*;

@@ -11,18 +11,20 @@ use std::time::Duration;
 use crate::accounting::account::Account;
 use crate::accounting::accounts::Accounts;
 use crate::accounting::callers::{CallOut, Users};
-use crate::accounting::retry::{AllocatorRetry, Refusal, Want};
-use crate::allocator::error::{AllocError, BlockError, SourceError};
+use crate::accounting::retry::{AllocatorRetry, Refusal};
+use crate::allocator::error::{AllocError, BlockError};
 use crate::allocator::oom::{HOLDERS, Holdings, OomReport, Verdict};
+use crate::allocator::request::WaitKey;
 use crate::allocator::stats::Stats;
 use crate::allocator::{Allocator, AllocatorSnapshot, Request};
 use crate::base::ledger::{Ledger, OwnerBytes, Tag};
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
 use crate::base::owner::OwnerId;
+use crate::base::placement::Place;
 use crate::base::slots::Slots;
 use crate::base::sync::{Mutex, ThreadNumber, lock};
 use crate::base::units::{Bytes, round_up};
-use crate::policy::Place;
+use crate::source::error::SourceError;
 use crate::source::sub_allocator::SubAllocator;
 
 /// How long a request waits for frees, as in pools.
@@ -339,9 +341,9 @@ unsafe impl Allocator for PassthroughAllocator {
         Ok(())
     }
 
-    fn want(&self, request: &Request<'_>) -> Want {
+    fn want(&self, request: &Request<'_>) -> WaitKey {
         // Neither the limit nor a source has room for more where it has none for less, of one alignment.
-        Want { bytes: request.bytes, class: Some(u64::from(request.alignment.trailing_zeros())) }
+        WaitKey { bytes: request.bytes, class: Some(u64::from(request.alignment.trailing_zeros())) }
     }
 
     fn within_reach(&self) -> u64 {

@@ -15,7 +15,8 @@ use super::recent::{self, RecentFrees};
 use super::region::{AllocationRegion, Regions};
 use super::two_ends::Ends;
 use crate::base::memory::Span;
-use crate::policy::{End, Inconsistent, Need, NotAdded, NotLive, Piece, Place, Policy, round_to_granule};
+use crate::base::placement::{Inconsistent, Place};
+use crate::policy::{End, Need, NotAdded, NotLive, Piece, Policy, round_to_granule};
 
 pub(super) use search::Fit;
 

@@ -5,7 +5,7 @@ use super::bins::{Bins, SizeClass};
 use super::chunk::{Chunk, ChunkId, GRANULE, Order, Side, State};
 use super::partition::{Holes, Partition, with_bins};
 use super::region::AllocationRegion;
-use crate::policy::Inconsistent;
+use crate::base::placement::Inconsistent;
 
 /// What holds between any two calls.
 const RULES: [&str; 14] = [

@@ -18,8 +18,6 @@ mod two_ends;
 
 pub use arena::Bfc;
 pub(crate) use bins::{BIN_COUNT, bin_floor, bin_of};
-pub use options::{BfcConfig, BfcOptions, CutRule, JoinRule, SplitRule};
+pub(crate) use options::MAX_WASTE;
+pub use options::{BfcOptions, CutRule, JoinRule, SplitRule};
 pub use two_ends::{EndRule, Ends, HoleOrder, HoleSplit};
-
-/// A pool that places by best fit with coalescing.
-pub type BfcAllocator = crate::pool::PolicyAllocator<Bfc>;

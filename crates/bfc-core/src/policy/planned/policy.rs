@@ -1,8 +1,10 @@
 //! What all policies can do, done by the plan or by the fallback.
 
-use super::{Planned, PlannedCounts, Slot};
+use super::{Planned, Slot};
 use crate::base::memory::Span;
-use crate::policy::{End, Inconsistent, Moment, Need, NotAdded, NotLive, Piece, Place, Policy};
+use crate::base::placement::PlannedCounts;
+use crate::base::placement::{Inconsistent, Place};
+use crate::policy::{End, Moment, Need, NotAdded, NotLive, Piece, Policy};
 
 impl<P: Policy + Clone> Policy for Planned<P> {
     fn name(&self) -> &'static str {

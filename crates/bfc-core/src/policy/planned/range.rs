@@ -3,8 +3,9 @@
 use super::script::Script;
 use super::{Planned, Slot};
 use crate::base::memory::Span;
+use crate::base::placement::Place;
 use crate::base::units::round_up;
-use crate::policy::{Need, Place, Policy};
+use crate::policy::{Need, Policy};
 
 impl<P: Policy> Planned<P> {
     /// Takes the planned range from the fallback, if it has room for it and for the need that memory was added for.

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use super::slow_path::Wanted;
-use super::{PolicyAllocator, State};
+use super::{PolicyAllocator, State, need_of};
 use crate::accounting::accounts::Accounts;
 use crate::allocator::Request;
 use crate::allocator::error::BlockError;
@@ -19,7 +19,7 @@ use crate::base::owner::OwnerId;
 use crate::base::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
 use crate::policy::{Moment, Need, Policy};
 use crate::pool::cache::{Caches, Shard, index_of};
-use crate::pool::config::ConfiguredPolicy;
+use crate::pool::configs::ConfiguredPolicy;
 use crate::pool::invariants::{InvariantError, check, ensure};
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
@@ -34,7 +34,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             return None;
         }
         let thread = self.enter()?;
-        self.allocate_through(caches, &Need::of(request, None), request.tag, thread)
+        self.allocate_through(caches, &need_of(request, None), request.tag, thread)
     }
 
     /// A block that the thread's cache keeps or, if it has none of that size, one that the policy places, for the cache

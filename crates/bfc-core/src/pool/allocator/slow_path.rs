@@ -1,19 +1,21 @@
 //! One attempt at a request, from the search to the out-of-memory report.
 
 use super::supply::Shortfall;
-use super::{PolicyAllocator, State};
-use crate::accounting::retry::{Refusal, Want};
+use super::{PolicyAllocator, State, need_of};
+use crate::accounting::retry::Refusal;
 use crate::allocator::Request;
-use crate::allocator::error::{AllocError, SourceError};
+use crate::allocator::error::AllocError;
 use crate::allocator::oom::{OomReport, Verdict};
+use crate::allocator::request::WaitKey;
 use crate::allocator::stats::Stats;
 use crate::base::ledger::Tag;
 use crate::base::memory::{Block, Span};
 use crate::base::sync::ThreadNumber;
 use crate::base::units::round_up;
 use crate::policy::{GRANULE, Moment, Need, Policy};
-use crate::pool::config::ConfiguredPolicy;
+use crate::pool::configs::ConfiguredPolicy;
 use crate::pool::growth::available;
+use crate::source::error::SourceError;
 
 /// A request that the pool can meet in principle.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +92,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// Tries once. Only the `last` attempt works out who holds the memory, and what would have made room.
     fn attempt(&self, request: &Request<'_>, thread: ThreadNumber, last: bool) -> Result<Block, Refusal> {
-        let need = Need::of(request, request.attributes.freed_before.map(|count| count()));
+        let need = need_of(request, request.attributes.freed_before.map(|count| count()));
         let state = &mut *self.state.lock(thread);
         state.users.note(thread, &mut state.accounts, &self.retry);
         state.policy.merge_ripe(self.frontier.get());
@@ -190,12 +192,12 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// What a request waits for. Those that may be compared differ in nothing but their bytes.
-    pub(super) fn want_of(&self, request: &Request<'_>) -> Want {
+    pub(super) fn want_of(&self, request: &Request<'_>) -> WaitKey {
         let (bytes, attributes) = (request.bytes, &request.attributes);
         let comparable = attributes.freed_before.is_none()
             && self.state.lock(ThreadNumber::current()).policy.orders_by_size();
         let class = u64::from(request.alignment.trailing_zeros()) * 2 + attributes.end as u64;
-        Want { bytes, class: comparable.then_some(class) }
+        WaitKey { bytes, class: comparable.then_some(class) }
     }
 
     /// The most bytes for which any request may be served now: the largest free piece or, if more, what can be taken
@@ -262,7 +264,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// The report on a request that is refused for another reason than this pool's, whose memory may suffice.
     pub(super) fn refusal_of(&self, request: &Request<'_>, verdict: Verdict) -> Option<OomReport> {
-        let need = Need::of(request, request.attributes.freed_before.map(|count| count()));
+        let need = need_of(request, request.attributes.freed_before.map(|count| count()));
         let mut report = self.write(|state| {
             let rounded = state.policy.rounded(need.bytes, need.alignment)?;
             let wanted = Wanted { need, rounded, tag: request.tag };

@@ -2,11 +2,11 @@
 
 use super::slow_path::Wanted;
 use super::{PolicyAllocator, State};
-use crate::allocator::error::SourceError;
 use crate::base::memory::Span;
 use crate::policy::{GRANULE, Moment, NotAdded, whole_granules};
-use crate::pool::config::ConfiguredPolicy;
+use crate::pool::configs::ConfiguredPolicy;
 use crate::pool::growth::{Growth, Wish, available};
+use crate::source::error::SourceError;
 use crate::source::sub_allocator::SubAllocator;
 
 /// Why the pool did not grow.

@@ -11,7 +11,7 @@ use crate::allocator::oom::{Checkpoint, HOLDERS, Holdings, OomReport, Verdict, W
 use crate::base::ledger::Category;
 use crate::base::memory::{Block, Span};
 use crate::policy::{Need, Policy};
-use crate::pool::config::ConfiguredPolicy;
+use crate::pool::configs::ConfiguredPolicy;
 use crate::pool::growth::available;
 use crate::pool::info::{ChunkInfo, chunk_infos};
 

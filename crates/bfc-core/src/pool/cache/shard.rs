@@ -7,7 +7,8 @@ use crate::accounting::callers::Users;
 use crate::allocator::error::BlockError;
 use crate::base::ledger::Tag;
 use crate::base::memory::{Block, PoolId};
-use crate::policy::{GRANULE, Place, Policy};
+use crate::base::placement::Place;
+use crate::policy::{GRANULE, Policy};
 
 /// No slot: the end of a stack.
 const NONE: u32 = u32::MAX;

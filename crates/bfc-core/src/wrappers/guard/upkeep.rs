@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use super::damage::{Damage, Fault};
 use super::pattern::{self, Difference, Pattern};
 use super::quarantine::Freed;
 use super::zones::Zones;
 use super::{GuardAllocator, State};
+use crate::allocator::damage::{Damage, Fault};
 use crate::base::ledger::Tag;
 use crate::base::memory::Block;
 use crate::base::sync::lock;

@@ -4,7 +4,7 @@ use super::super::chunk::{Chunk, ChunkId, State};
 use super::super::region::AllocationRegion;
 use super::Bfc;
 use crate::base::memory::Span;
-use crate::policy::Place;
+use crate::base::placement::Place;
 
 impl Bfc {
     /// Takes a block that was just freed and is exactly as long as that; otherwise joins all of them, and a search finds

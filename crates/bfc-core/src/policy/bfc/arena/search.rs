@@ -6,7 +6,8 @@ use super::super::bins::SizeClass;
 use super::super::chunk::{Chunk, ChunkId, GRANULE, Slab, State, whole_granules};
 use super::super::pending::PendingFree;
 use super::Bfc;
-use crate::policy::{Need, Place, round_to_granule};
+use crate::base::placement::Place;
+use crate::policy::{Need, round_to_granule};
 
 /// A need in whole granules.
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,4 @@
-//! What a guard finds.
+//! Memory that something wrote outside of its block, as data of errors and listings.
 
 use std::fmt;
 
