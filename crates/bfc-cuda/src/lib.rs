@@ -25,37 +25,22 @@
 //! and errors are named without the driver's help.
 
 mod compute;
-mod cublas;
 mod driver;
 #[cfg(feature = "emulator")]
 pub mod emulator;
-mod error;
-mod foreign;
 mod graph;
-mod held;
-mod kernel_cache;
 pub mod kernels;
-mod library;
-mod nvrtc;
-mod probe;
-mod product;
+mod libraries;
 mod register;
-mod search;
 mod self_check;
-mod step;
-mod stream_compute;
-mod work;
+mod stream;
 
 pub use bfc_core::default_reserve;
-pub use compute::{Compute, ComputeError};
-pub use cublas::Cublas;
-pub use driver::CudaDriver;
-pub use error::CudaUnavailable;
-pub use nvrtc::{Image, Nvrtc};
-pub use probe::{ComputeCapability, CudaDeviceInfo, DriverVersion, probe};
-pub use product::{Factor, Product};
+pub use compute::{
+    Compute, ComputeError, Factor, LibraryProblem, Product, StepCounts, StepId, Target, TriedLibrary,
+};
+pub use driver::{ComputeCapability, CudaDeviceInfo, CudaDriver, CudaUnavailable, DriverVersion, probe};
+pub use libraries::{Cublas, Image, Nvrtc};
 pub use register::{RegisterError, register, register_driver, register_stream};
-pub use search::{LibraryProblem, Target, TriedLibrary};
 pub use self_check::{SelfCheckError, self_check};
-pub use step::{StepCounts, StepId};
-pub use stream_compute::StreamCompute;
+pub use stream::StreamCompute;

@@ -8,7 +8,7 @@ use bfc_core::{
 };
 
 use crate::driver::CudaDriver;
-use crate::error::CudaUnavailable;
+use crate::driver::CudaUnavailable;
 
 /// A CUDA device that was not registered.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bfc_core::{DeviceSource, Driver, SourceError};
 
 use crate::compute::{Compute, ComputeError};
+use crate::compute::{Factor, Product};
 use crate::driver::CudaDriver;
 use crate::kernels::{BLOCK, ElementType, Family, Job, Kernel, Operand, Output};
-use crate::product::{Factor, Product};
 
 /// A device that is not to be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

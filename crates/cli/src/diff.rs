@@ -9,7 +9,7 @@ use highwater_tracking::table::{Table, bytes};
 use highwater_tracking::{Change, Cut, Phase, Usage, UsageDiff};
 
 use crate::exit;
-use crate::recording_file::{ReadArguments, ReadError, tell_cut};
+use crate::files::recording::{ReadArguments, ReadError, tell_cut};
 use crate::report::plain;
 
 /// The arguments of `highwater diff`.

@@ -11,9 +11,9 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use highwater_tracking::{Cut, ExportError, ExportFormat, Recording, export};
 
 use crate::exit;
-use crate::input_file::{self, STANDARD};
-use crate::output_file::{self, OutputFile};
-use crate::recording_file::{ReadArguments, ReadError, tell_cut};
+use crate::files::input::{self, STANDARD};
+use crate::files::output::{self, OutputFile};
+use crate::files::recording::{ReadArguments, ReadError, tell_cut};
 
 /// The arguments of `highwater export`.
 #[derive(Args, Clone, Debug)]
@@ -121,7 +121,7 @@ fn to_output(
 /// Names the file that an error is about.
 fn told(run: &Path, output: &Path, error: ExportError) -> Failed {
     match error {
-        ExportError::Io(_) => Failed::Write { path: output_file::name(output), error },
-        _ => Failed::Export { path: input_file::name(run), error },
+        ExportError::Io(_) => Failed::Write { path: output::name(output), error },
+        _ => Failed::Export { path: input::name(run), error },
     }
 }

@@ -1,24 +1,17 @@
 //! The `highwater` command.
 
-mod cpu;
-mod cuda;
 mod devices;
 mod diff;
 mod exit;
 mod export;
-mod input_file;
-mod output_file;
+mod files;
 mod plan;
-mod plan_file;
-mod policies;
-mod pool_spec;
+mod pools;
 mod progress;
-mod recording_file;
 mod replay;
 mod report;
 mod sparkline;
 mod top;
-mod trace_file;
 mod what_if;
 
 use std::io::{self, ErrorKind, Write};

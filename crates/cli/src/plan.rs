@@ -11,13 +11,14 @@ use clap::Args;
 use highwater_tracking::{NoPlan, Step, Trace, plan_of};
 use serde::Serialize;
 
-use crate::input_file::{self, STANDARD};
-use crate::plan_file::PlanFileError;
+use crate::exit;
+use crate::files::input::{self, STANDARD};
+use crate::files::plan as plan_file;
+use crate::files::plan::PlanFileError;
+use crate::files::recording::tell_cut;
+use crate::files::trace::{ReadArguments, ReadError, tell_skipped};
 use crate::progress::Progress;
-use crate::recording_file::tell_cut;
 use crate::replay::power_of_two;
-use crate::trace_file::{ReadArguments, ReadError, tell_skipped};
-use crate::{exit, plan_file};
 
 /// The arguments of `highwater plan`.
 #[derive(Args, Clone, Debug)]
@@ -157,7 +158,7 @@ fn plan(arguments: &PlanArguments) -> Result<(Summary, Trace), PlanError> {
     let trace = arguments.read.read(&arguments.trace)?;
     let start = Instant::now();
     let plan = solve(arguments, &trace, &progress)
-        .map_err(|error| PlanError::NoPlan { path: input_file::name(&arguments.trace), error })?;
+        .map_err(|error| PlanError::NoPlan { path: input::name(&arguments.trace), error })?;
     let seconds = start.elapsed().as_secs_f64();
     plan_file::write(output, &arguments.output, &plan)?;
     progress.clear();

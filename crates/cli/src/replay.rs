@@ -14,13 +14,13 @@ use clap::Args;
 use highwater_tracking::Replayer;
 
 use crate::exit;
-use crate::input_file;
-use crate::plan_file::{self, PlanFileError};
-use crate::policies::{self, Policy};
-use crate::pool_spec::{Knob, PoolArguments, PoolSpec, PoolSpecError};
+use crate::files::input;
+use crate::files::plan::{self as plan_file, PlanFileError};
+use crate::files::recording::tell_cut;
+use crate::files::trace::ReadArguments;
+use crate::pools::policies::{self, Policy};
+use crate::pools::spec::{Knob, PoolArguments, PoolSpec, PoolSpecError};
 use crate::progress::Progress;
-use crate::recording_file::tell_cut;
-use crate::trace_file::ReadArguments;
 use measure::{Measurement, measure};
 
 /// The arguments of `highwater replay`.
@@ -144,7 +144,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> io::Result<ExitCode> {
     progress.clear();
     print(arguments, &measurements)?;
     for (path, what) in &skipped {
-        writeln!(io::stderr(), "highwater: {}: skipped {what}", input_file::name(path).display())?;
+        writeln!(io::stderr(), "highwater: {}: skipped {what}", input::name(path).display())?;
     }
     for (path, cut) in &cuts {
         tell_cut(path, Some(cut))?;

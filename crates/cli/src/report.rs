@@ -14,7 +14,7 @@ use highwater_tracking::{Cut, PeakParts, Recording, RunFacts, RunSummary, Usage}
 use serde::Serialize;
 
 use crate::exit;
-use crate::recording_file::{ReadArguments, tell_cut};
+use crate::files::recording::{ReadArguments, tell_cut};
 use failures::{Failed, failures};
 pub(crate) use text::plain;
 

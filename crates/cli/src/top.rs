@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use highwater_tracking::{Follower, HwmError, RecordingLimits};
 
-use crate::{exit, input_file};
+use crate::exit;
+use crate::files::input;
 use screen::{Key, Screen};
 use view::{Order, View};
 
@@ -144,11 +145,10 @@ enum Problem {
 impl Followed {
     /// Opens a file and reads what it contains.
     fn open(path: &Path) -> Result<Self, Problem> {
-        if path.as_os_str() == input_file::STANDARD {
+        if path.as_os_str() == input::STANDARD {
             return Err(Problem::Standard);
         }
-        let file =
-            input_file::open_file(path).map_err(|error| Problem::Open { path: path.to_owned(), error })?;
+        let file = input::open_file(path).map_err(|error| Problem::Open { path: path.to_owned(), error })?;
         let follower = Follower::new(file, RecordingLimits::default());
         let mut followed = Self { path: path.to_owned(), follower };
         followed.poll()?;

@@ -15,11 +15,11 @@ use clap::Args;
 use highwater_tracking::{Recording, TraceProblem};
 
 use crate::exit;
-use crate::plan_file::{self, PlanFileError};
-use crate::policies::{self, Policy};
-use crate::pool_spec::{Growth, PoolSpecError};
+use crate::files::plan::{self as plan_file, PlanFileError};
+use crate::files::recording::{ReadArguments, ReadError, tell_cut};
+use crate::pools::policies::{self, Policy};
+use crate::pools::spec::{Growth, PoolSpecError};
 use crate::progress::Progress;
-use crate::recording_file::{ReadArguments, ReadError, tell_cut};
 use lanes::{Lanes, UnknownPool};
 use outcome::Outcome;
 use variation::Variation;

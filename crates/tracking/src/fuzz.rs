@@ -15,11 +15,10 @@ use flate2::write::GzEncoder;
 
 use crate::export::{ExportFormat, export};
 use crate::page::{write_page, write_page_with_log};
-use crate::plan::{PlanLimits, Step, parse_plan, plan_of, write_plan};
 use crate::record::{
     EventKind, Follower, PeakParts, Recording, RecordingLimits, Usage, UsageDiff, recording_of_events,
 };
-use crate::replay::{ReplayError, replay};
+use crate::replay::{PlanLimits, ReplayError, Step, parse_plan, plan_of, replay, write_plan};
 use crate::trace::{ReadOptions, Trace, TraceEvent, TraceLimits};
 use crate::training_log::{TrainingLog, TrainingLogLimits};
 

@@ -54,47 +54,29 @@
 //! ([`Tracker::start_recording`]). A [`Recording`] tells every live byte at every event. It can be written as a [`Trace`], and
 //! [`replay`]ed through another allocator.
 
-mod allocator;
-mod atomic_file;
-mod books;
-mod budget;
-mod context;
+mod account;
 mod export;
-mod file_kind;
+mod files;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
-mod lean;
-mod local;
-mod oom;
 mod page;
-mod plan;
 mod record;
 mod replay;
 mod report;
-mod saved;
 mod scope;
-pub mod table;
 #[cfg(test)]
 mod test_pool;
-mod text;
-mod totals;
 mod trace;
-mod tracker;
 mod training_log;
-mod usable;
 
-pub use allocator::{Record, Sizes, TrackingAllocator};
-pub use atomic_file::AtomicFile;
-pub use budget::Budget;
-pub use context::{Context, ContextGuard, capture};
-pub use export::{ExportError, ExportFormat, UnknownExportFormat, export};
-pub use file_kind::FileKind;
-pub use oom::{Answer, BudgetRow, Holder, OutOfMemory};
-pub use page::{write_page, write_page_with_log};
-pub use plan::{
-    NoPlan, PlanLimits, PlanTextError, PlanTextProblem, Step, find_step, parse_plan, plan_of, write_plan,
+pub use account::{
+    Budget, Context, ContextGuard, LimitedGuard, OpRun, OpTotals, Record, Sizes, ThreadTotals, Tracker,
+    TrackingAllocator, capture,
 };
+pub use export::{ExportError, ExportFormat, UnknownExportFormat, export};
+pub use files::{AtomicFile, FileKind, MemoryBound, UsableMemory};
+pub use page::{write_page, write_page_with_log};
 pub use record::{
     BlockLife, BlockProblem, CategoryChange, CategoryNow, CategoryUsage, Change, Cut, Event, EventKind,
     EventProblem, Execution, Failure, Follower, HolderNow, HwmError, HwmProblem, LiveBlock, Moment, OpUsage,
@@ -102,14 +84,15 @@ pub use record::{
     RecordingLimits, Region, Retag, RunFacts, RunSummary, SavedUsage, ScopeChange, ScopeUsage, StreamUsage,
     ThreadUsage, Timeline, Usage, UsageDiff, Written,
 };
-pub use replay::{ReplayError, ReplaySummary, Replayer, replay};
+pub use replay::{
+    NoPlan, PlanLimits, PlanTextError, PlanTextProblem, ReplayError, ReplaySummary, Replayer, Step,
+    find_step, parse_plan, plan_of, replay, write_plan,
+};
 pub use report::{
-    CategoryRow, OpRow, PeakRow, PhaseRow, PlaceRow, PoolRow, Report, SavedRow, ScopeRow, ThreadRow,
+    Answer, BudgetRow, CategoryRow, Holder, OpRow, OutOfMemory, PeakRow, PhaseRow, PlaceRow, PoolRow, Report,
+    SavedRow, ScopeRow, ThreadRow, table,
 };
-pub use scope::{
-    LimitedGuard, ModuleGuard, ModuleName, Phase, PhaseGuard, Place, PlaceGuard, here, module, phase,
-};
-pub use totals::{OpTotals, ThreadTotals};
+pub use scope::{ModuleGuard, ModuleName, Phase, PhaseGuard, Place, PlaceGuard, here, module, phase};
 /// Python's pickles, read without calling anything.
 pub mod pickle {
     pub use crate::trace::{Pickle, PickleProblem, PickleValue as Value};
@@ -119,8 +102,6 @@ pub use trace::{
     CompressedProblem, PickleProblem, ReadOptions, SnapshotProblem, Trace, TraceComment, TraceError,
     TraceEvent, TraceLimits, TracePlace, TraceProblem,
 };
-pub use tracker::{OpRun, Tracker};
 pub use training_log::{
     Curve, CurvePoint, NonFinite, TrainingLog, TrainingLogError, TrainingLogLimits, TrainingLogProblem,
 };
-pub use usable::{MemoryBound, UsableMemory};

@@ -6,6 +6,12 @@ use bfc_core::{AllocError, AllocationAttributes, Allocator, Block, BlockError, D
 
 use crate::trace::{Trace, TraceEvent};
 
+mod plan;
+
+pub use plan::{
+    NoPlan, PlanLimits, PlanTextError, PlanTextProblem, Step, find_step, parse_plan, plan_of, write_plan,
+};
+
 /// What a trace did to an allocator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -100,7 +106,7 @@ pub struct Replayer<'a> {
     trace: &'a Trace,
     /// The least alignment of a request.
     alignment: u64,
-    steps: Vec<Step>,
+    steps: Vec<PreparedEvent>,
     /// The slots still live after the last event, in the order of their allocation.
     rest: Vec<u32>,
     blocks: Vec<Block>,
@@ -108,7 +114,7 @@ pub struct Replayer<'a> {
 
 /// One event.
 #[derive(Clone, Copy, Debug)]
-struct Step {
+struct PreparedEvent {
     bytes: u64,
     slot: u32,
     action: Action,
@@ -133,13 +139,13 @@ impl<'a> Replayer<'a> {
         let step = |event: &TraceEvent| match *event {
             TraceEvent::Alloc { bytes, alignment, .. } => {
                 let alignment = alignment.trailing_zeros() as u8;
-                Step { bytes, slot: slots.take(), action: Action::Allocate, alignment }
+                PreparedEvent { bytes, slot: slots.take(), action: Action::Allocate, alignment }
             }
             TraceEvent::Free { block } => {
-                Step { bytes: 0, slot: slots.give_back(block), action: Action::Free, alignment: 0 }
+                PreparedEvent { bytes: 0, slot: slots.give_back(block), action: Action::Free, alignment: 0 }
             }
             TraceEvent::Occupy { block, .. } => {
-                Step { bytes: 0, slot: slots.of(block), action: Action::Keep, alignment: 0 }
+                PreparedEvent { bytes: 0, slot: slots.of(block), action: Action::Keep, alignment: 0 }
             }
         };
         let steps = trace.events().iter().map(step).collect();
@@ -286,7 +292,7 @@ enum Failure {
 /// The loop that a replay's time is spent in. Blocks are left in the table when they are freed: whoever has to know which
 /// are live reads the steps again.
 fn play<A: Allocator + ?Sized>(
-    steps: &[Step],
+    steps: &[PreparedEvent],
     blocks: &mut [Block],
     allocator: &A,
     alignment: u64,

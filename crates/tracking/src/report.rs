@@ -10,10 +10,15 @@ use std::sync::Arc;
 use bfc_core::{Allocator, AllocatorSnapshot, Category, Ledger, OwnerId, Stats, Stream};
 use serde::{Deserialize, Serialize};
 
-use crate::saved::Kept;
+use crate::account::saved::Kept;
+use crate::account::{OpTotals, ThreadTotals, Tracker};
 use crate::scope::Phase;
-use crate::totals::{OpTotals, ThreadTotals};
-use crate::tracker::Tracker;
+
+mod oom;
+pub mod table;
+mod text;
+
+pub use oom::{Answer, BudgetRow, Holder, OutOfMemory};
 
 /// The figures of a run at one moment. All sizes in bytes. Prints as tables for people; [`Report::write_json`] writes
 /// the same for programs.

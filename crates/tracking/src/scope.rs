@@ -14,7 +14,7 @@ use std::sync::MutexGuard;
 #[cfg(not(shuttle))]
 use std::thread_local;
 
-use bfc_core::{Bytes, OwnerId};
+use bfc_core::OwnerId;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 #[cfg(shuttle)]
@@ -22,8 +22,6 @@ use shuttle::thread_local;
 
 pub use name::ModuleName;
 use now::{Entry, now};
-
-use crate::budget::Budget;
 
 /// Keeps a guard on its thread, whose place or stack it will put back; others may still look at it.
 pub(crate) type NotSend = PhantomData<MutexGuard<'static, ()>>;
@@ -141,37 +139,8 @@ pub fn phase(phase: Phase) -> PhaseGuard {
 pub struct PlaceGuard {
     entry: Entry,
     /// What was entered.
-    module: OwnerId,
+    pub(crate) module: OwnerId,
     _not_send: NotSend,
-}
-
-impl PlaceGuard {
-    /// Limits what may be live in this place's module and all below it, until it is left: see [`Budget`], which also outlasts
-    /// a place.
-    ///
-    /// ```
-    /// use bfc_core::Bytes;
-    /// use highwater_tracking::module;
-    /// let _scope = module("encoder").limit(Bytes::mib(12));
-    /// ```
-    pub fn limit(self, bytes: Bytes) -> LimitedGuard {
-        LimitedGuard { budget: Budget::of(self.module, bytes), _place: self }
-    }
-}
-
-/// Leaves a place, and ends its budget, when dropped. Bound to its thread.
-#[derive(Debug)]
-#[must_use = "the place is left when the guard is dropped"]
-pub struct LimitedGuard {
-    budget: Budget,
-    _place: PlaceGuard,
-}
-
-impl LimitedGuard {
-    /// The budget.
-    pub const fn budget(&self) -> &Budget {
-        &self.budget
-    }
 }
 
 /// Leaves a module when dropped.

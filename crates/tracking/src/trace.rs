@@ -30,7 +30,7 @@ use crate::record::{BlockLife, Cut, EventKind, Recording};
 mod builder;
 mod error;
 mod json;
-pub(crate) mod limits;
+mod limits;
 pub(crate) mod lines;
 mod minimalloc;
 mod pickle;

@@ -26,8 +26,8 @@ use std::io::BufRead;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::file_kind::FileKind;
-use crate::lean;
+use crate::files::FileKind;
+use crate::files::lean;
 use crate::trace::TraceProblem;
 use crate::trace::lines::{at_end, beginning, read_line, remove_mark};
 

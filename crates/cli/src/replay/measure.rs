@@ -8,8 +8,8 @@ use highwater_tracking::{ReplayError, ReplaySummary, Replayer};
 use serde::Serialize;
 
 use super::smallest::SmallestPool;
-use crate::policies::MakePool;
-use crate::pool_spec::PoolSpec;
+use crate::pools::policies::MakePool;
+use crate::pools::spec::PoolSpec;
 
 /// How many events are timed together: about as long as a machine that has other work to do leaves a thread alone.
 const STRETCH: NonZero<usize> = NonZero::new(1024).unwrap();

@@ -4,8 +4,8 @@ use bfc_core::{Bytes, KIB};
 use highwater_tracking::Replayer;
 use serde::Serialize;
 
-use crate::policies::MakePool;
-use crate::pool_spec::PoolSpec;
+use crate::pools::policies::MakePool;
+use crate::pools::spec::PoolSpec;
 
 /// How finely pools are told apart: in 256 bytes for small traces, in 64 KiB for large ones.
 const STEPS: std::ops::RangeInclusive<u64> = 256..=64 * KIB;

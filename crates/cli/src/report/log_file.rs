@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use highwater_tracking::{TrainingLog, TrainingLogError, TrainingLogLimits};
 
-use crate::input_file;
+use crate::files::input;
 
 /// A log that could not be read from a file.
 #[derive(Debug, thiserror::Error)]
@@ -18,8 +18,8 @@ pub(super) enum LogFileError {
 
 /// Reads the log in a file.
 pub(super) fn read(path: &Path) -> Result<TrainingLog, LogFileError> {
-    let name = || input_file::name(path);
-    let source = input_file::open(path).map_err(|error| LogFileError::Open { path: name(), error })?;
+    let name = || input::name(path);
+    let source = input::open(path).map_err(|error| LogFileError::Open { path: name(), error })?;
     TrainingLog::read(BufReader::new(source), &TrainingLogLimits::default())
         .map_err(|error| LogFileError::Log { path: name(), error })
 }

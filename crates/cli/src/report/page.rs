@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use bfc_core::Bytes;
 use highwater_tracking::{Recording, TrainingLog, write_page, write_page_with_log};
 
-use crate::output_file::{self, OutputFile};
+use crate::files::output::{self, OutputFile};
 
 /// A page that could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -18,7 +18,7 @@ pub(super) struct PageError {
 
 /// Opens the file for a page, which is none of those that are read for it.
 pub(super) fn create(path: &Path, read: &[&Path]) -> Result<OutputFile, PageError> {
-    OutputFile::open(path, read).map_err(|error| PageError { path: output_file::name(path), error })
+    OutputFile::open(path, read).map_err(|error| PageError { path: output::name(path), error })
 }
 
 /// Writes the page of a recording, and of the log of its run, and prints the size of the file.
@@ -28,7 +28,7 @@ pub(super) fn write(
     mut output: OutputFile,
     path: &Path,
 ) -> Result<(), PageError> {
-    let at = |error| PageError { path: output_file::name(path), error };
+    let at = |error| PageError { path: output::name(path), error };
     let written = match log {
         Some(log) => write_page_with_log(recording, log, &mut output),
         None => write_page(recording, &mut output),

@@ -6,8 +6,8 @@ use highwater_tracking::Recording;
 
 use super::WhatIfArguments;
 use super::lanes::{Grouping, Lanes};
-use crate::policies::{self, POLICIES, Policy};
-use crate::pool_spec::{Growth, Knob, PoolArguments, PoolSpec, PoolSpecError};
+use crate::pools::policies::{self, POLICIES, Policy};
+use crate::pools::spec::{Growth, Knob, PoolArguments, PoolSpec, PoolSpecError};
 
 /// The policy of a run that does not say which it had.
 const DEFAULT: &str = "bfc";

@@ -9,10 +9,10 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{ExportError, ExportFormat, UnknownExportFormat, export};
+use crate::account::Tracker;
 use crate::record::{Recording, RecordingLimits};
 use crate::scope::{Phase, module, phase};
 use crate::trace::{ReadOptions, Trace, TraceEvent};
-use crate::tracker::Tracker;
 
 fn pool(name: &str) -> Arc<dyn Allocator> {
     Arc::new(BfcAllocator::new(name, Arc::new(AddressOnlyMemory::new()), BfcConfig::new(Bytes::mib(64))))

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::oom::OutOfMemory;
 use crate::record::{EventKind, LiveBlock, Recording};
+use crate::report::OutOfMemory;
 
 /// How many are told in full, and the most holders of each.
 const MAX_TOLD: usize = 8;

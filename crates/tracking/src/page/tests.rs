@@ -14,9 +14,9 @@ use super::envelope::envelope;
 use super::raster::{Raster, runs};
 use super::space::Space;
 use super::*;
+use crate::account::Tracker;
 use crate::record::{EventKind, Moment};
 use crate::scope::module;
-use crate::tracker::Tracker;
 use crate::training_log::{Curve, CurvePoint, TrainingLogLimits};
 
 /// Runs an op that takes blocks of these sizes, and frees every other one at once and the rest at the end.

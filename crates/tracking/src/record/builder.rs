@@ -7,8 +7,8 @@ use super::recording::{
     BlockLife, Event, EventKind, Execution, Failure, Owner, PoolName, Recording, Region, Retag,
 };
 use super::wire::{Decoder, EventProblem, Lane, Wire};
-use crate::lean;
-use crate::trace::limits::held_limit;
+use crate::files::lean;
+use crate::files::lean::held_limit;
 
 /// How much a recording may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use super::hwm::{BlockReader, HwmError, Piece};
 use super::recording::Owner;
 use super::summary::{RunFacts, RunSummary};
 use super::wire::{Decoder, Lane, Wire};
-use crate::trace::limits::held_limit;
+use crate::files::lean::held_limit;
 
 mod course;
 mod holders;

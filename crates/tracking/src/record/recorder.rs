@@ -16,7 +16,7 @@ use super::ring::Ring;
 use super::summary::{RunFacts, RunSummary};
 use super::wire::{Encoder, Lane, MAX_REPORT, Wire};
 use super::{BLOCK_BYTES, MAX_DEPTH, MAX_REPORTS, Recording};
-use crate::oom::OutOfMemory;
+use crate::report::OutOfMemory;
 use crate::scope::Phase;
 
 /// How long an event may wait before it is on its way to the file, given that others follow it.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::peak::Peak;
 use super::summary::{RunFacts, RunSummary};
 use super::timeline::Timeline;
-use crate::oom::OutOfMemory;
+use crate::report::OutOfMemory;
 use crate::scope::Phase;
 
 /// What was recorded of a run: from a file by [`Recording::read`], from memory by

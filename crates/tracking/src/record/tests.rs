@@ -7,8 +7,8 @@ use bfc_core::{
 use proptest::prelude::*;
 
 use super::*;
+use crate::account::Tracker;
 use crate::scope::{Phase, module, phase};
-use crate::tracker::Tracker;
 
 fn pool(name: &str) -> Arc<dyn Allocator> {
     Arc::new(BfcAllocator::new(name, Arc::new(AddressOnlyMemory::new()), BfcConfig::new(Bytes::gib(1))))

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::limits::held_limit;
 use super::{Trace, TraceComment, TraceEvent, TraceLimits, TraceProblem};
-use crate::lean;
+use crate::files::lean;
+use crate::files::lean::held_limit;
 
 /// The longest label that a reader makes, in letters of up to 4 bytes: a line with it is within the default limit.
 pub(super) const MAX_LABEL: usize = 1000;

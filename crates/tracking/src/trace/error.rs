@@ -7,7 +7,7 @@ use bfc_core::Bytes;
 
 use super::pickle::PickleProblem;
 use super::snapshot::SnapshotProblem;
-use crate::file_kind::FileKind;
+use crate::files::FileKind;
 use crate::record::HwmProblem;
 
 /// A file that is not a trace.

@@ -11,7 +11,7 @@ use std::io::BufRead;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::{TraceProblem, pickle};
-use crate::lean;
+use crate::files::lean;
 
 /// How many different texts are kept, and how long they may be. Others are written each time.
 const MAX_KEPT: usize = 4096;

@@ -1,4 +1,4 @@
-//! How much a file from outside may make its reader hold.
+//! How much a trace from outside may contain, and how much its reader may hold.
 
 use bfc_core::{GIB, MIB};
 
@@ -22,15 +22,6 @@ pub struct TraceLimits {
     /// How many times longer than its compressed bytes a file may be, once decompressed; a file of up to 64 MiB may be of
     /// any ratio.
     pub ratio: u32,
-}
-
-/// How many bytes a reader may hold for each byte of a file, once decompressed, whatever its limit.
-const HELD_PER_BYTE: u64 = 8;
-
-/// How many bytes a reader may hold after it read `input_bytes`, if its limit is `held_bytes`.
-pub(crate) const fn held_limit(held_bytes: u64, input_bytes: u64) -> u64 {
-    let of_input = input_bytes.saturating_mul(HELD_PER_BYTE);
-    if held_bytes > of_input { held_bytes } else { of_input }
 }
 
 impl Default for TraceLimits {

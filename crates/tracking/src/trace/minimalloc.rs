@@ -14,7 +14,7 @@ use std::ops::Range;
 use super::builder::Builder;
 use super::lines::{alignment_of, beginning, each_line, number};
 use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
-use crate::lean;
+use crate::files::lean;
 
 /// The names of a column, today's first.
 type Names = &'static [&'static str];

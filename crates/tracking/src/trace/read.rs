@@ -6,11 +6,11 @@ use bfc_core::MIB;
 use flate2::bufread::MultiGzDecoder;
 
 use super::error::{CompressedProblem, TooCompressed, TooMuchInput};
-use super::limits::held_limit;
 use super::lines::{MARK, beginning};
 use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
 use super::{minimalloc, pickle, rmm, snapshot, text};
-use crate::file_kind::FileKind;
+use crate::files::FileKind;
+use crate::files::lean::held_limit;
 use crate::record::{Recording, RecordingLimits};
 
 /// How a file is read.

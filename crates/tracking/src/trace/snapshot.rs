@@ -12,11 +12,11 @@ use std::io::BufRead;
 
 use super::builder::{Builder, MAX_LABEL};
 use super::json;
-use super::limits::held_limit;
 use super::pickle::{self, Heap, Value};
 use super::read::Counted;
 use super::{ReadOptions, Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
-use crate::lean;
+use crate::files::lean;
+use crate::files::lean::held_limit;
 
 /// The most entries of a dictionary that is looked into for every event, and the most frames of a stack. Real ones have
 /// about ten and fewer than a hundred; many events may share one, so a long one would cost its length each time.

@@ -1,6 +1,6 @@
 use super::*;
+use crate::account::Tracker;
 use crate::test_pool::TestPool;
-use crate::tracker::Tracker;
 use bfc_core::{Allocation, Bytes, OwnerId, PlanOptions, Request, Tag};
 use proptest::prelude::*;
 

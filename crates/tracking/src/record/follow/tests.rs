@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Request};
 
 use super::*;
+use crate::account::Tracker;
 use crate::record::{HwmProblem, Recording, Usage};
 use crate::scope::{module, phase};
-use crate::tracker::Tracker;
 
 /// A file that grows while it is read.
 #[derive(Clone, Default)]

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use serde::de::DeserializeOwned;
 
 use super::{HEAD_BYTES, HwmError, HwmProblem, MAGIC, VERSION, checksum, kind, label, most_bytes};
-use crate::file_kind::FileKind;
+use crate::files::FileKind;
 use crate::record::builder::BlockProblem;
 use crate::record::summary::{RunFacts, RunSummary};
 

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use serde::de::DeserializeOwned;
 
 use super::{HEAD_BYTES, MAGIC, VERSION, checksum, kind, label, most_bytes};
-use crate::file_kind::FileKind;
+use crate::files::FileKind;
 use crate::record::builder::{BlockProblem, Builder, RecordingLimits};
 use crate::record::recording::{Cut, Recording};
 

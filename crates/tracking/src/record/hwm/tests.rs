@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Category, Request};
 
 use super::*;
+use crate::account::Tracker;
 use crate::fuzz;
 use crate::record::{Cut, EventKind, Recording, RecordingLimits, RunFacts};
 use crate::scope::module;
-use crate::tracker::Tracker;
 
 /// A file in memory that can be read while it is written.
 #[derive(Clone, Default)]

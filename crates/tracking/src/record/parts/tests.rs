@@ -6,8 +6,8 @@ use bfc_core::{
 use proptest::prelude::*;
 
 use super::*;
+use crate::account::Tracker;
 use crate::scope::module;
-use crate::tracker::Tracker;
 
 /// Runs of ops in one of four nested modules; each takes blocks, frees some that live, and passes some on.
 #[derive(Clone, Debug)]

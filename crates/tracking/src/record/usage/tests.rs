@@ -3,8 +3,8 @@ use std::sync::Arc;
 use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Request, Tag};
 
 use super::*;
+use crate::account::Tracker;
 use crate::scope::{module, phase};
-use crate::tracker::Tracker;
 
 fn pool() -> Arc<dyn Allocator> {
     Arc::new(BfcAllocator::new("cpu:0", Arc::new(AddressOnlyMemory::new()), BfcConfig::new(Bytes::gib(1))))

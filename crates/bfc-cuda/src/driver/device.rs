@@ -1,0 +1,410 @@
+//! One CUDA device behind the narrow driver trait.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::ptr::{null_mut, with_exposed_provenance, with_exposed_provenance_mut};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use bfc_core::{
+    AddressSpace, Driver, EventHandle, FreeFaults, MemoryCopy, MemoryInfo, PhysicalHandle, Poison,
+    SourceError, Span, StreamHandle,
+};
+use cudarc::driver::result::stream::StreamKind;
+use cudarc::driver::sys::{
+    CUdevice_attribute, CUevent, CUevent_flags, CUevent_wait_flags, CUmemAccess_flags, CUmemAccessDesc,
+    CUmemAllocationGranularity_flags, CUresult, CUstream,
+};
+use cudarc::driver::{CudaContext, DriverError, result, sys};
+
+use super::calls::{address, location, properties, size};
+use super::error::{CudaUnavailable, call_error};
+use super::version::ComputeCapability;
+use super::{library, probe};
+
+/// A CUDA device that was opened: its primary context, shared with whatever else uses CUDA in this process.
+///
+/// Memory comes from the driver's plain calls, each of which may wait for the device; that is what pools are for.
+/// Every call makes the context current on its thread first, so any thread may call. Once a call meets a failure that
+/// CUDA does not recover from, such as an illegal address in a kernel, no later one reaches the driver.
+#[derive(Debug)]
+pub struct CudaDriver {
+    context: Context,
+    space: AddressSpace,
+    ordinal: u32,
+    name: String,
+    poison: Poison,
+    free_faults: Mutex<FreeFaults>,
+    /// Who may have work for the device that it was not given yet.
+    holders: Mutex<Vec<Weak<dyn Holder>>>,
+}
+
+/// The device's context, which is not left current on the thread that lets go of it: it may be gone then.
+#[derive(Debug)]
+struct Context(Option<Arc<CudaContext>>);
+
+impl std::ops::Deref for Context {
+    type Target = CudaContext;
+
+    fn deref(&self) -> &CudaContext {
+        self.0.as_ref().unwrap_or_else(|| unreachable!("taken out when it is dropped alone"))
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        let Some(context) = self.0.take() else { return };
+        let (ours, before) = (context.cu_ctx(), result::ctx::get_current().ok().flatten());
+        // This makes it current.
+        drop(context);
+        let after = before.filter(|&before| before != ours).unwrap_or(null_mut());
+        // SAFETY: it was current on this thread a moment ago and is not the one let go of, or it is none.
+        let _ = unsafe { result::ctx::set_current(after) };
+    }
+}
+
+/// Someone who holds work back from a device.
+pub(crate) trait Holder: Send + Sync + std::fmt::Debug {
+    /// Gives the device all of it. What goes wrong is told to those who come next.
+    fn settle(&self);
+}
+
+thread_local! {
+    /// Whether this thread's calls have nothing to do with what is held back.
+    static APART: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes calls of this thread that have nothing to do with what is held back from devices, so that it stays so.
+pub(crate) fn apart<R>(calls: impl FnOnce() -> R) -> R {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            APART.set(self.0);
+        }
+    }
+    let _before = Before(APART.replace(true));
+    calls()
+}
+
+impl CudaDriver {
+    /// Opens the device with this number, as [`probe`](crate::probe()) counts.
+    ///
+    /// # Errors
+    /// [`CudaUnavailable`] if there is no such device, or none at all, or it gives no context.
+    pub fn new(ordinal: u32) -> Result<Arc<Self>, CudaUnavailable> {
+        library::start()?;
+        let count = probe::device_count()?;
+        if ordinal >= count {
+            return Err(match count {
+                0 => CudaUnavailable::no_device(),
+                count => CudaUnavailable::no_such_device(ordinal, count),
+            });
+        }
+        let context = CudaContext::new(ordinal as usize)
+            .map_err(|error| CudaUnavailable::from_driver("cuDevicePrimaryCtxRetain", error))?;
+        let context = Context(Some(context));
+        // SAFETY: the order of work is kept by the pools above, which own all memory; the binding's own slices, whose
+        // events this turns off, are never made.
+        unsafe { context.disable_event_tracking() };
+        let name = context.name().map_err(|error| CudaUnavailable::from_driver("cuDeviceGetName", error))?;
+        // With the number: of two alike, errors are to say which.
+        let name = format!("cuda:{ordinal} ({name})");
+        let (poison, free_faults, holders) = (Poison::default(), Mutex::default(), Mutex::default());
+        let space = AddressSpace::new();
+        Ok(Arc::new(Self { context, space, ordinal, name, poison, free_faults, holders }))
+    }
+
+    /// From now on `holder` is asked to settle before anyone waits for the device's work, orders other work after it, or takes
+    /// memory away.
+    pub(crate) fn add_holder(&self, holder: Weak<dyn Holder>) {
+        let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+        holders.retain(|holder| holder.strong_count() > 0);
+        holders.push(holder);
+    }
+
+    /// Has the device given all that is held back from it.
+    fn settle(&self) {
+        if APART.get() {
+            return;
+        }
+        let holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+        let live: Vec<Arc<dyn Holder>> = holders.iter().filter_map(Weak::upgrade).collect();
+        drop(holders);
+        live.iter().for_each(|holder| holder.settle());
+    }
+
+    /// The device's number, as [`probe`](crate::probe()) counts.
+    #[must_use]
+    pub const fn ordinal(&self) -> u32 {
+        self.ordinal
+    }
+
+    /// What the device can run.
+    ///
+    /// # Errors
+    /// [`SourceError::Driver`] if the driver does not answer.
+    pub fn compute_capability(&self) -> Result<ComputeCapability, SourceError> {
+        let (major, minor) = self.call("cuDeviceGetAttribute", 0, || self.context.compute_capability())?;
+        let number = |number| u32::try_from(number).unwrap_or(0);
+        Ok(ComputeCapability { major: number(major), minor: number(minor) })
+    }
+
+    /// Calls the driver with the device's context current on this thread. `bytes` is what an exhausted device lacks.
+    pub(crate) fn call<T>(
+        &self,
+        name: &'static str,
+        bytes: u64,
+        call: impl FnOnce() -> Result<T, DriverError>,
+    ) -> Result<T, SourceError> {
+        self.poison.check()?;
+        let outcome = self.context.bind_to_thread().and_then(|()| call());
+        outcome.map_err(|error| call_error(&self.poison, &self.name, name, bytes, error))
+    }
+
+    /// A call that gives something back: a failure is kept.
+    fn give_back(
+        &self,
+        name: &'static str,
+        call: impl FnOnce() -> Result<(), DriverError>,
+    ) -> Result<(), SourceError> {
+        self.call(name, 0, call).inspect_err(|error| {
+            let mut faults = self.free_faults.lock().unwrap_or_else(PoisonError::into_inner);
+            faults.record(error.clone());
+        })
+    }
+}
+
+/// The driver's stream behind a handle that it gave.
+fn stream(handle: StreamHandle) -> CUstream {
+    with_exposed_provenance_mut(handle.0 as usize)
+}
+
+/// The driver's event behind a handle that it gave.
+fn event(handle: EventHandle) -> CUevent {
+    with_exposed_provenance_mut(handle.0 as usize)
+}
+
+// SAFETY: the driver hands out distinct memory of the size asked for, with addresses that are multiples of 256; device
+// addresses are never followed here, and pinned memory is zeroed before it is handed out; events and streams are CUDA's,
+// which keep this order.
+unsafe impl Driver for CudaDriver {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn address_space(&self) -> Option<AddressSpace> {
+        Some(self.space)
+    }
+
+    fn memory_info(&self) -> Result<MemoryInfo, SourceError> {
+        let (free, total) = self.call("cuMemGetInfo", 0, result::mem_get_info)?;
+        Ok(MemoryInfo { free: free as u64, total: total as u64 })
+    }
+
+    fn poison(&self) -> Option<SourceError> {
+        self.poison.get()
+    }
+
+    fn free_faults(&self) -> FreeFaults {
+        self.free_faults.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn allocate_device(&self, bytes: u64) -> Result<u64, SourceError> {
+        let size = size(bytes)?;
+        // SAFETY: the memory is uninitialised, and nobody on the host will ever read it.
+        self.call("cuMemAlloc", bytes, || unsafe { result::malloc_sync(size) })
+    }
+
+    unsafe fn free_device(&self, address: u64) {
+        self.settle();
+        // The failure is kept.
+        // SAFETY: the caller gives back memory of `allocate_device`, once, that no work to come uses.
+        let _ = self.give_back("cuMemFree", || unsafe { result::free_sync(address) });
+    }
+
+    fn allocate_pinned(&self, bytes: u64) -> Result<u64, SourceError> {
+        let size = size(bytes)?;
+        // No flags: write-combined memory, which the binding's own pinned slices use, is slow for the host to read.
+        // SAFETY: the memory is written below before anyone can read it.
+        let pointer = self.call("cuMemHostAlloc", bytes, || unsafe { result::malloc_host(size, 0) })?;
+        // The driver does not say what is in there. Its pages are all present, so writing them takes none anew.
+        // SAFETY: the driver has just given these bytes to us alone, and they are host memory.
+        unsafe { pointer.cast::<u8>().write_bytes(0, size) };
+        Ok(pointer.expose_provenance() as u64)
+    }
+
+    unsafe fn free_pinned(&self, address: u64) {
+        let pointer: *mut c_void = with_exposed_provenance_mut(address as usize);
+        // The failure is kept.
+        // SAFETY: the caller gives back memory of `allocate_pinned`, once, that no work uses; that is never null.
+        let _ = self.give_back("cuMemFreeHost", || unsafe { result::free_host(pointer) });
+    }
+
+    fn granularity(&self) -> Result<u64, SourceError> {
+        let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
+        let supported = self.call("cuDeviceGetAttribute", 0, || self.context.attribute(attribute))?;
+        if supported == 0 {
+            let feature = "virtual memory management";
+            return Err(SourceError::Unsupported { device: self.name.clone(), feature });
+        }
+        let properties = properties(self.ordinal);
+        let least = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+        let mut granularity = 0;
+        self.call("cuMemGetAllocationGranularity", 0, || {
+            // SAFETY: the driver reads the properties and writes one number.
+            unsafe { sys::cuMemGetAllocationGranularity(&raw mut granularity, &raw const properties, least) }
+                .result()
+        })?;
+        Ok(granularity as u64)
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<u64, SourceError> {
+        let size = size(bytes)?;
+        let mut address = 0;
+        self.call("cuMemAddressReserve", bytes, || {
+            // SAFETY: the driver writes one address; any place and alignment will do.
+            unsafe { sys::cuMemAddressReserve(&raw mut address, size, 0, 0, 0) }.result()
+        })?;
+        Ok(address)
+    }
+
+    unsafe fn release_range(&self, range: Span) -> Result<(), SourceError> {
+        let size = size(range.bytes)?;
+        self.give_back("cuMemAddressFree", || {
+            // SAFETY: the caller gives back a range of `reserve`, once, in which nothing is mapped.
+            unsafe { sys::cuMemAddressFree(range.address, size) }.result()
+        })
+    }
+
+    fn create(&self, bytes: u64) -> Result<PhysicalHandle, SourceError> {
+        let (size, properties) = (size(bytes)?, properties(self.ordinal));
+        let mut handle = 0;
+        self.call("cuMemCreate", bytes, || {
+            // SAFETY: the driver reads the properties and writes one handle.
+            unsafe { sys::cuMemCreate(&raw mut handle, size, &raw const properties, 0) }.result()
+        })?;
+        Ok(PhysicalHandle(handle))
+    }
+
+    unsafe fn release(&self, handle: PhysicalHandle) -> Result<(), SourceError> {
+        // SAFETY: the caller releases a handle of `create`, once.
+        self.give_back("cuMemRelease", || unsafe { sys::cuMemRelease(handle.0) }.result())
+    }
+
+    unsafe fn map(&self, range: Span, handle: PhysicalHandle) -> Result<(), SourceError> {
+        let size = size(range.bytes)?;
+        self.call("cuMemMap", 0, || {
+            // SAFETY: the caller maps a handle of this size into addresses that are reserved and behind which is nothing.
+            unsafe { sys::cuMemMap(range.address, size, 0, handle.0, 0) }.result()
+        })
+    }
+
+    unsafe fn unmap(&self, range: Span) -> Result<(), SourceError> {
+        self.settle();
+        let size = size(range.bytes)?;
+        self.give_back("cuMemUnmap", || {
+            // SAFETY: the caller unmaps what was mapped at once, and no work uses it.
+            unsafe { sys::cuMemUnmap(range.address, size) }.result()
+        })
+    }
+
+    unsafe fn set_access(&self, range: Span) -> Result<(), SourceError> {
+        let size = size(range.bytes)?;
+        let flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        let access = CUmemAccessDesc { location: location(self.ordinal), flags };
+        self.call("cuMemSetAccess", 0, || {
+            // SAFETY: memory is mapped throughout the range, and the driver reads one description.
+            unsafe { sys::cuMemSetAccess(range.address, size, &raw const access, 1) }.result()
+        })
+    }
+
+    fn create_stream(&self) -> Result<StreamHandle, SourceError> {
+        // Streams that wait for the default stream, and make it wait, would be in order with work that we know not of.
+        let stream = self.call("cuStreamCreate", 0, || result::stream::create(StreamKind::NonBlocking))?;
+        Ok(StreamHandle(address(stream)))
+    }
+
+    unsafe fn destroy_stream(&self, handle: StreamHandle) {
+        // The failure is kept.
+        // SAFETY: the caller destroys a stream of `create_stream`, once.
+        let _ = self.give_back("cuStreamDestroy", || unsafe { result::stream::destroy(stream(handle)) });
+    }
+
+    fn create_event(&self) -> Result<EventHandle, SourceError> {
+        // Events that take no time are cheaper.
+        let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING;
+        let event = self.call("cuEventCreate", 0, || result::event::create(flags))?;
+        Ok(EventHandle(address(event)))
+    }
+
+    unsafe fn destroy_event(&self, handle: EventHandle) {
+        // The failure is kept.
+        // SAFETY: the caller destroys an event of `create_event`, once.
+        let _ = self.give_back("cuEventDestroy", || unsafe { result::event::destroy(event(handle)) });
+    }
+
+    unsafe fn record(&self, of: EventHandle, on: StreamHandle) -> Result<(), SourceError> {
+        self.settle();
+        // SAFETY: both are alive, as the caller promises.
+        self.call("cuEventRecord", 0, || unsafe { result::event::record(event(of), stream(on)) })
+    }
+
+    unsafe fn wait(&self, waiting: StreamHandle, of: EventHandle) -> Result<(), SourceError> {
+        self.settle();
+        let flags = CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        self.call("cuStreamWaitEvent", 0, || {
+            // SAFETY: both are alive, as the caller promises.
+            unsafe { result::stream::wait_event(stream(waiting), event(of), flags) }
+        })
+    }
+
+    unsafe fn query(&self, of: EventHandle) -> Result<bool, SourceError> {
+        self.call("cuEventQuery", 0, || {
+            // SAFETY: the event is alive, as the caller promises.
+            match unsafe { result::event::query(event(of)) } {
+                Ok(()) => Ok(true),
+                Err(DriverError(CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    unsafe fn synchronise_event(&self, of: EventHandle) -> Result<(), SourceError> {
+        // SAFETY: the event is alive, as the caller promises.
+        self.call("cuEventSynchronize", 0, || unsafe { result::event::synchronize(event(of)) })
+    }
+
+    fn synchronise(&self) -> Result<(), SourceError> {
+        self.settle();
+        self.call("cuCtxSynchronize", 0, result::ctx::synchronize)
+    }
+
+    unsafe fn copy(&self, copy: MemoryCopy, on: StreamHandle) -> Result<(), SourceError> {
+        self.settle();
+        match copy {
+            MemoryCopy::ToDevice { from, to, bytes } => {
+                let (from, size): (*const c_void, usize) =
+                    (with_exposed_provenance(from as usize), size(bytes)?);
+                self.call("cuMemcpyHtoDAsync", 0, || {
+                    // SAFETY: both places are valid until the copy has ended, as the caller promises.
+                    unsafe { sys::cuMemcpyHtoDAsync_v2(to, from, size, stream(on)) }.result()
+                })
+            }
+            MemoryCopy::ToHost { from, to, bytes } => {
+                let (to, size): (*mut c_void, usize) =
+                    (with_exposed_provenance_mut(to as usize), size(bytes)?);
+                self.call("cuMemcpyDtoHAsync", 0, || {
+                    // SAFETY: both places are valid until the copy has ended, as the caller promises.
+                    unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, size, stream(on)) }.result()
+                })
+            }
+            MemoryCopy::OnDevice { from, to, bytes } => {
+                let size = size(bytes)?;
+                self.call("cuMemcpyDtoDAsync", 0, || {
+                    // SAFETY: both places are valid until the copy has ended, as the caller promises.
+                    unsafe { result::memcpy_dtod_async(to, from, size, stream(on)) }
+                })
+            }
+            _ => Err(SourceError::Unsupported { device: self.name.clone(), feature: "copy of this kind" }),
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! The CUDA driver: its library, the devices that it shows, and one opened device.
+//!
+//! The library is loaded at the first call. Every function that this crate uses is looked up before any is called, because
+//! the binding ([`cudarc`]) panics where one is missing. [`CudaDriver`] implements the [`Driver`](bfc_core::Driver) trait of
+//! the pools.
+
+mod calls;
+mod device;
+mod error;
+mod library;
+mod probe;
+mod version;
+
+pub use device::CudaDriver;
+pub(crate) use device::{Holder, apart};
+pub use error::CudaUnavailable;
+pub(crate) use library::{driver_version, require};
+pub use probe::{CudaDeviceInfo, probe};
+pub use version::{ComputeCapability, DriverVersion};

@@ -1,0 +1,349 @@
+//! cuBLAS, the library for products of matrices on devices, found at run time.
+//!
+//! It is called by its C interface directly: the binding used for the driver panics where a library is missing. It counts
+//! columns first, so that it is asked for the transposed product of the transposed factors in the other order, which
+//! is the same numbers at the same places.
+
+use std::ffi::{CStr, OsStr, c_int, c_void};
+use std::ptr::{null_mut, with_exposed_provenance, with_exposed_provenance_mut};
+use std::sync::{Mutex, PoisonError};
+
+use libloading::Library;
+
+use super::dynamic;
+use super::search::{Candidate, Wanted, candidates_here};
+use crate::compute::{ComputeError, Factor, LibraryProblem, Product, Target, not_newer};
+use crate::kernels::ElementType;
+
+/// How the library is called.
+const WANTED: Wanted = Wanted { stem: "libcublas", variable: "HIGHWATER_CUBLAS" };
+
+/// From CUDA 13 on the library computes on devices of this architecture and newer ones alone.
+const OLDEST_OF_13: u32 = 75;
+
+// Numbers of `cublas_api.h` and `library_types.h`.
+const MAJOR_VERSION: c_int = 0;
+const MINOR_VERSION: c_int = 1;
+const ALLOC_FAILED: c_int = 3;
+const ARCH_MISMATCH: c_int = 8;
+const NOT_SUPPORTED: c_int = 15;
+const AS_STORED: c_int = 0;
+const TRANSPOSED: c_int = 1;
+/// Sums of halves stay 32-bit floats also where a product is cut along its depth.
+const DISALLOW_REDUCED_PRECISION_REDUCTION: c_int = 16;
+const COMPUTE_32F: c_int = 68;
+const COMPUTE_32F_FAST_TF32: c_int = 77;
+const COMPUTE_64F: c_int = 70;
+const DEFAULT_ALGORITHM: c_int = -1;
+
+/// What the library knows itself by.
+type Handle = *mut c_void;
+
+type Multiply = unsafe extern "C" fn(
+    Handle,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    *const c_void,
+    *const c_void,
+    c_int,
+    c_int,
+    i64,
+    *const c_void,
+    c_int,
+    c_int,
+    i64,
+    *const c_void,
+    *mut c_void,
+    c_int,
+    c_int,
+    i64,
+    c_int,
+    c_int,
+    c_int,
+) -> c_int;
+
+type SetStream = unsafe extern "C" fn(Handle, *mut c_void) -> c_int;
+
+/// The library with a handle, whose work goes to one stream.
+#[derive(Debug)]
+pub struct Cublas {
+    library: &'static Library,
+    /// Its file, or the name by which the system found it.
+    called: String,
+    version: u32,
+    multiply: Multiply,
+    set_workspace: unsafe extern "C" fn(Handle, *mut c_void, usize) -> c_int,
+    set_stream: SetStream,
+    /// The driver's handle of the stream that work goes to.
+    stream: u64,
+    tf32: bool,
+    /// The handle's address: one call at a time.
+    handle: Mutex<usize>,
+}
+
+impl Cublas {
+    /// The first library found that starts for a device, which is current on this thread. `stream` is the driver's handle of one of its
+    /// streams. See [`bfc_core::environment`] for how a user names one.
+    ///
+    /// # Errors
+    /// [`ComputeError::NoProducts`] with all that were tried.
+    pub fn find(stream: u64, target: &Target) -> Result<Self, ComputeError> {
+        let mut tried = Vec::new();
+        for candidate in candidates_here(WANTED) {
+            match candidate.check(target).and_then(|()| Self::start(&candidate, stream, Some(target))) {
+                Ok(library) => return Ok(library),
+                Err(problem) => tried.push(candidate.tried(problem)),
+            }
+        }
+        Err(ComputeError::NoProducts { tried })
+    }
+
+    /// The library at a path, or of a name that the system looks for.
+    ///
+    /// # Errors
+    /// [`ComputeError::NoProducts`] if it cannot be opened, is not cuBLAS, or does not start.
+    pub fn open(path: impl AsRef<OsStr>, stream: u64) -> Result<Self, ComputeError> {
+        let candidate = Candidate::at(path.as_ref());
+        let failed = |problem| ComputeError::NoProducts { tried: vec![candidate.tried(problem)] };
+        Self::start(&candidate, stream, None).map_err(failed)
+    }
+
+    fn start(candidate: &Candidate, stream: u64, target: Option<&Target>) -> Result<Self, LibraryProblem> {
+        type Create = unsafe extern "C" fn(*mut Handle) -> c_int;
+        type SetMode = unsafe extern "C" fn(Handle, c_int) -> c_int;
+        type Version = unsafe extern "C" fn(Handle, *mut c_int) -> c_int;
+        type Property = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
+        let library =
+            dynamic::open(&candidate.path).map_err(|reason| LibraryProblem::NotLoaded { reason })?;
+        // All functions before the first call, so that nothing is left half done.
+        let create: Create = function(library, c"cublasCreate_v2")?;
+        let set_stream: SetStream = function(library, c"cublasSetStream_v2")?;
+        let set_mode: SetMode = function(library, c"cublasSetMathMode")?;
+        let ask_version: Version = function(library, c"cublasGetVersion_v2")?;
+        let multiply = function(library, c"cublasGemmStridedBatchedEx")?;
+        let set_workspace = function(library, c"cublasSetWorkspace_v2")?;
+        function::<unsafe extern "C" fn(Handle) -> c_int>(library, c"cublasDestroy_v2")?;
+        // Its version can be asked for before it starts, which takes a device's memory.
+        if let (Some(target), Ok(property)) = (target, function::<Property>(library, c"cublasGetProperty")) {
+            let [mut major, mut minor] = [0, 0];
+            // SAFETY: the library writes one number, the first of its version.
+            let asked = unsafe { property(MAJOR_VERSION, &raw mut major) };
+            // SAFETY: the library writes one number, the second.
+            let also = unsafe { property(MINOR_VERSION, &raw mut minor) };
+            if (asked, also) == (0, 0) {
+                suits([major, minor].map(c_int::unsigned_abs), target)?;
+            }
+        }
+        let (mut handle, mut version) = (null_mut(), 0);
+        let started = |call: &'static str, status| match status {
+            0 => Ok(()),
+            status => Err(LibraryProblem::NotStarted { call, reason: reason(library, status) }),
+        };
+        // SAFETY: the library writes a handle.
+        started("cublasCreate", unsafe { create(&raw mut handle) })?;
+        let handle = Mutex::new(handle.expose_provenance());
+        let called = candidate.called.clone();
+        // From here on, dropping it destroys the handle.
+        let mut cublas = Self {
+            library,
+            called,
+            version: 0,
+            multiply,
+            set_workspace,
+            set_stream,
+            stream,
+            tf32: false,
+            handle,
+        };
+        let handle = cublas.raw_handle();
+        let stream = with_exposed_provenance_mut(stream as usize);
+        // SAFETY: the handle was made just now; the stream is one of the device's, as the caller says.
+        started("cublasSetStream", unsafe { set_stream(handle, stream) })?;
+        // SAFETY: the handle was made just now.
+        started("cublasSetMathMode", unsafe { set_mode(handle, DISALLOW_REDUCED_PRECISION_REDUCTION) })?;
+        // SAFETY: the handle was made just now, and the library writes one number.
+        started("cublasGetVersion", unsafe { ask_version(handle, &raw mut version) })?;
+        cublas.version = version.unsigned_abs();
+        if let Some(target) = target {
+            suits([cublas.version / 10_000, cublas.version / 100 % 100], target)?;
+        }
+        Ok(cublas)
+    }
+
+    /// Its file, or the name by which the system found it.
+    #[must_use]
+    pub fn called(&self) -> &str {
+        &self.called
+    }
+
+    /// Whether factors of 32-bit floats may be rounded to 11 significant bits, as tensor cores take them; sums are not.
+    #[must_use]
+    pub fn with_tf32(mut self, tf32: bool) -> Self {
+        self.tf32 = tf32;
+        self
+    }
+
+    /// Its version, as in 120901 for 12.9.1.
+    #[must_use]
+    pub const fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Has the device multiply. False if the library does not know how to, and nothing is done then.
+    ///
+    /// # Safety
+    /// The factors, the product and the workspace are live memory of the device, of the sizes that the product says, and
+    /// stay so until work given later has ended; nothing else uses what is written.
+    ///
+    /// # Errors
+    /// [`ComputeError::Device`] with what the library says.
+    pub unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
+        let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: as the caller says.
+        unsafe { self.multiply_with(with_exposed_provenance_mut(*handle), product) }
+    }
+
+    /// The same on another stream of the device, for this once.
+    ///
+    /// # Safety
+    /// As [`multiply`](Self::multiply), and the stream is live.
+    ///
+    /// # Errors
+    /// As [`multiply`](Self::multiply).
+    pub(crate) unsafe fn multiply_on(&self, stream: u64, product: &Product) -> Result<bool, ComputeError> {
+        let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
+        let raw = with_exposed_provenance_mut(*handle);
+        let go_to = |stream: u64| {
+            // SAFETY: the handle is live and this thread's alone; the stream is live.
+            let status = unsafe { (self.set_stream)(raw, with_exposed_provenance_mut(stream as usize)) };
+            self.done("cublasSetStream", status)
+        };
+        go_to(stream)?;
+        // SAFETY: as the caller says.
+        let multiplied = unsafe { self.multiply_with(raw, product) };
+        go_to(self.stream)?;
+        multiplied
+    }
+
+    /// # Safety
+    /// As [`multiply`](Self::multiply); the handle is ours and this thread's alone.
+    unsafe fn multiply_with(&self, raw: Handle, product: &Product) -> Result<bool, ComputeError> {
+        let Some((element, compute)) = self.types(product.element) else { return Ok(false) };
+        let (wide, narrow) = ([1.0_f64, 0.0], [1.0_f32, 0.0]);
+        let scalar = |n: usize| -> *const c_void {
+            if compute == COMPUTE_64F { (&raw const wide[n]).cast() } else { (&raw const narrow[n]).cast() }
+        };
+        let op = |factor: &Factor| if factor.by_columns { TRANSPOSED } else { AS_STORED };
+        let from = |factor: &Factor| with_exposed_provenance::<c_void>(factor.address as usize);
+        let to = with_exposed_provenance_mut::<c_void>(product.out as usize);
+        let (workspace, bytes) = product.workspace;
+        let Product { rows, columns, depth, batch, lhs, rhs, accumulate, .. } = product;
+        let step = i64::from(*rows) * i64::from(*columns);
+        // SAFETY: the handle is live and this thread's alone; the caller vouches for the workspace.
+        let status = unsafe {
+            (self.set_workspace)(raw, with_exposed_provenance_mut(workspace as usize), bytes as usize)
+        };
+        self.done("cublasSetWorkspace", status)?;
+        // SAFETY: as above; the factors' numbers are of rows or columns that lie along memory, and the scalars outlive the
+        // call, which reads them at once.
+        let status = unsafe {
+            (self.multiply)(
+                raw,
+                op(rhs),
+                op(lhs),
+                *columns,
+                *rows,
+                *depth,
+                scalar(0),
+                from(rhs),
+                element,
+                rhs.leading,
+                rhs.step,
+                from(lhs),
+                element,
+                lhs.leading,
+                lhs.step,
+                scalar(usize::from(!accumulate)),
+                to,
+                element,
+                *columns,
+                step,
+                *batch,
+                compute,
+                DEFAULT_ALGORITHM,
+            )
+        };
+        match status {
+            NOT_SUPPORTED | ARCH_MISMATCH | ALLOC_FAILED => Ok(false),
+            status => self.done("cublasGemmStridedBatchedEx", status).map(|()| true),
+        }
+    }
+
+    /// The library's numbers for a type of elements and for how it is summed.
+    const fn types(&self, element: ElementType) -> Option<(c_int, c_int)> {
+        match element {
+            ElementType::F32 if self.tf32 => Some((0, COMPUTE_32F_FAST_TF32)),
+            ElementType::F32 => Some((0, COMPUTE_32F)),
+            ElementType::F64 => Some((1, COMPUTE_64F)),
+            ElementType::F16 => Some((2, COMPUTE_32F)),
+            ElementType::BF16 => Some((14, COMPUTE_32F)),
+            _ => None,
+        }
+    }
+
+    fn raw_handle(&self) -> Handle {
+        with_exposed_provenance_mut(*self.handle.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn done(&self, call: &'static str, status: c_int) -> Result<(), ComputeError> {
+        if status == 0 {
+            return Ok(());
+        }
+        Err(ComputeError::Device { call, reason: reason(self.library, status) })
+    }
+}
+
+impl Drop for Cublas {
+    fn drop(&mut self) {
+        type Destroy = unsafe extern "C" fn(Handle) -> c_int;
+        if let Ok(destroy) = function::<Destroy>(self.library, c"cublasDestroy_v2") {
+            // SAFETY: the handle was made by this library, and nobody uses it any more.
+            let _ = unsafe { destroy(self.raw_handle()) };
+        }
+    }
+}
+
+/// Whether a library of this version computes on a device.
+const fn suits([major, minor]: [u32; 2], target: &Target) -> Result<(), LibraryProblem> {
+    if major >= 13 && target.architecture < OLDEST_OF_13 {
+        return Err(LibraryProblem::UnknownDevice { major, minor, architecture: target.architecture });
+    }
+    not_newer(major, target)
+}
+
+fn function<T: Copy>(library: &Library, name: &CStr) -> Result<T, LibraryProblem> {
+    dynamic::function(library, name).map_err(|reason| LibraryProblem::NotLoaded { reason })
+}
+
+/// The library's words for a status.
+fn reason(library: &Library, status: c_int) -> String {
+    dynamic::reason(library, c"cublasGetStatusString", status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_not_there_is_an_error_in_plain_words() {
+        let error = Cublas::open("/nowhere/libcublas.so", 0).unwrap_err();
+        assert!(matches!(error, ComputeError::NoProducts { .. }));
+        assert!(
+            error.to_string().starts_with("no library for matrix products on CUDA devices (cuBLAS): "),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,14 @@
+//! Libraries of the CUDA toolkit, found at run time: the compiler (NVRTC) and matrix products (cuBLAS).
+//!
+//! Both are called through their C interfaces. A machine may have several versions; [`search`] lists the files and
+//! the first one that supports the device is used. Compiled kernels are kept on disk in [`kernel_cache`].
+
+mod cublas;
+mod dynamic;
+mod kernel_cache;
+mod nvrtc;
+mod search;
+
+pub use cublas::Cublas;
+pub(crate) use kernel_cache::{KernelCache, Key};
+pub use nvrtc::{Image, Nvrtc};

@@ -1,0 +1,106 @@
+//! One device and what is known of it.
+
+use bfc_core::{Amount, Bytes};
+use highwater_tracking::UsableMemory;
+use serde::Serialize;
+
+/// One device. What does not apply to it, or is not known, is left out.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Device {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cores: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) memory_bytes: Option<u64>,
+    /// What bounds the memory of the CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) memory_bound: Option<String>,
+    /// The most that a pool of the device takes, where nothing in the program says otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pool_limit_bytes: Option<u64>,
+    /// Where that limit comes from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pool_limit_origin: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) free_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) instruction_sets: Option<Vec<&'static str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) compute_capability: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) driver: Option<String>,
+    /// The compiler for the device, or why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) compiler: Option<String>,
+    /// Who multiplies matrices on the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) products: Option<String>,
+    /// `CUDA_VISIBLE_DEVICES`, which hides and renumbers devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) visible_devices: Option<String>,
+    /// How a runtime hands out the device's memory, where nothing in the program says otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) allocator: Option<String>,
+    /// Why the device did not answer all questions, or does not compute.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) problem: Option<String>,
+    /// Whether it has shown that it computes.
+    #[serde(skip)]
+    pub(crate) computes: bool,
+    pub(crate) usable_for: &'static str,
+}
+
+/// A kind of device of which there is none.
+#[derive(Debug, Serialize)]
+pub(crate) struct Unavailable {
+    pub(crate) kind: &'static str,
+    pub(crate) reason: String,
+}
+
+impl Device {
+    /// Notes the limit of the CPU's pool: what the environment chooses, or what the process may use less a reserve.
+    pub(super) fn set_pool_limit(&mut self, usable: Option<&UsableMemory>, chosen: Option<Amount>) {
+        let limit = match (chosen, usable) {
+            (Some(Amount::Bytes(bytes)), _) => Some((bytes, "HIGHWATER_POOL_LIMIT".to_owned())),
+            (Some(share), Some(usable)) => Some((share.of(usable.bytes), "HIGHWATER_POOL_LIMIT".to_owned())),
+            (None, Some(usable)) => Some((usable.pool_limit(), usable.limit_origin())),
+            (_, None) => None,
+        };
+        if let Some((bytes, origin)) = limit {
+            (self.pool_limit_bytes, self.pool_limit_origin) = (Some(bytes.get()), Some(origin));
+        }
+    }
+
+    /// The device's properties that are known, as names and values.
+    pub(super) fn rows(&self) -> Vec<(&'static str, String)> {
+        let bytes = |bytes: u64| Bytes(bytes).to_string();
+        let memory = self.memory_bytes.map(|total| match (self.free_bytes, &self.memory_bound) {
+            (Some(free), _) => format!("{}, {} free", bytes(total), bytes(free)),
+            (None, Some(bound)) => format!("{}, {bound}", bytes(total)),
+            (None, None) => bytes(total),
+        });
+        let origin = self.pool_limit_origin.as_ref().map_or(String::new(), |origin| format!(", {origin}"));
+        let pool_limit = self.pool_limit_bytes.map(|limit| format!("{}{origin}", bytes(limit)));
+        let instruction_sets = self.instruction_sets.as_ref().map(|names| match names.as_slice() {
+            [] => "none detected".to_owned(),
+            names => names.join(" "),
+        });
+        let rows = [
+            ("name", Some(self.name.clone())),
+            ("cores", self.cores.map(|cores| cores.to_string())),
+            ("memory", memory),
+            ("pool limit", pool_limit),
+            ("instruction sets", instruction_sets),
+            ("compute capability", self.compute_capability.clone()),
+            ("driver", self.driver.clone()),
+            ("compiler", self.compiler.clone()),
+            ("matrix products", self.products.clone()),
+            ("CUDA_VISIBLE_DEVICES", self.visible_devices.clone()),
+            ("allocator", self.allocator.clone()),
+            ("problem", self.problem.clone()),
+            ("usable for", Some(self.usable_for.to_owned())),
+        ];
+        rows.into_iter().filter_map(|(name, value)| value.map(|value| (name, value))).collect()
+    }
+}

@@ -1,0 +1,89 @@
+//! Traces from files.
+
+use std::io::{self, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use bfc_core::Bytes;
+use clap::Args;
+use highwater_tracking::{
+    BlockProblem, HwmProblem, ReadOptions, Trace, TraceError, TraceLimits, TraceProblem,
+};
+
+use crate::files::input;
+
+/// Limits on what is read, which guard against files that are not what they seem.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Files")]
+pub(crate) struct ReadArguments {
+    /// The device of a PyTorch snapshot, if it has those of several
+    #[arg(long, value_name = "N")]
+    device: Option<u32>,
+
+    /// Refuse traces of more events than this
+    #[arg(long, value_name = "N", default_value_t = TraceLimits::default().events)]
+    max_events: u32,
+
+    /// Refuse files of more bytes than this, once decompressed
+    #[arg(long, value_name = "SIZE", default_value = "2GiB")]
+    max_input: Bytes,
+
+    /// Refuse files that take more memory than this
+    #[arg(long, value_name = "SIZE", default_value = MAX_MEMORY)]
+    max_memory: Bytes,
+
+    /// Refuse files that are so many times longer once decompressed
+    #[arg(long, value_name = "N", default_value_t = TraceLimits::default().ratio)]
+    max_ratio: u32,
+}
+
+/// How much memory a command allows for a file by default.
+pub(crate) const MAX_MEMORY: &str = "1GiB";
+
+/// Lists on standard error what a file holds and its trace does not.
+pub(crate) fn tell_skipped(path: &Path, trace: &Trace) -> io::Result<()> {
+    for what in trace.skipped() {
+        writeln!(io::stderr(), "highwater: {}: skipped {what}", input::name(path).display())?;
+    }
+    Ok(())
+}
+
+/// A trace that could not be read from a file.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReadError {
+    #[error("{}: {error}", path.display())]
+    Open { path: PathBuf, error: io::Error },
+    #[error("{}: {error}{}", path.display(), advice(&error.problem))]
+    Trace { path: PathBuf, error: TraceError },
+}
+
+/// Which option allows more, for a file beyond a limit.
+fn advice(problem: &TraceProblem) -> &'static str {
+    match problem {
+        TraceProblem::TooMuchHeld { .. }
+        | TraceProblem::Recording(HwmProblem::Events(BlockProblem::TooMuchHeld { .. })) => {
+            "; --max-memory allows more"
+        }
+        TraceProblem::TooMuchInput { .. } => "; --max-input allows more",
+        TraceProblem::TooManyEvents { .. } => "; --max-events allows more",
+        TraceProblem::TooCompressed { .. } => "; --max-ratio allows more",
+        _ => "",
+    }
+}
+
+impl ReadArguments {
+    /// Reads the trace in a file of any format, plain or compressed.
+    pub(crate) fn read(&self, path: &Path) -> Result<Trace, ReadError> {
+        let name = || input::name(path);
+        let source = input::open(path).map_err(|error| ReadError::Open { path: name(), error })?;
+        let limits = TraceLimits {
+            events: self.max_events,
+            input_bytes: self.max_input.get(),
+            held_bytes: self.max_memory.get(),
+            ratio: self.max_ratio,
+            ..TraceLimits::default()
+        };
+        let options = ReadOptions { limits, device: self.device };
+        Trace::read(BufReader::with_capacity(1 << 16, source), &options)
+            .map_err(|error| ReadError::Trace { path: name(), error })
+    }
+}

@@ -1,0 +1,317 @@
+//! The policies there are to choose from, and how a pool of each is made.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use bfc_core::{
+    AddressOnlyMemory, Allocator, AutoGrowthConfig, AutoGrowthOptions, Bfc, BfcAllocator, BfcConfig,
+    BuddyConfig, BuddyOptions, Bytes, ConfiguredPolicy, GuardAllocator, GuardConfig, HostMemory,
+    PassthroughAllocator, Plan, PlanOptions, PlannedConfig, PlannedOptions, PolicyAllocator, PoolConfig,
+};
+use highwater_tracking::{NoPlan, Step, Trace, plan_of};
+
+use crate::pools::spec::{Knob, PoolSpec, PoolSpecError};
+
+/// What the places of all policies here are multiples of, in bytes.
+const GRANULE: u64 = 256;
+
+/// What a growing buddy pool takes at a time, as upstream does on a large machine.
+const BUDDY_REGION: Bytes = Bytes::mib(500);
+
+/// Makes an empty pool over bare addresses.
+pub(crate) type MakePool = Box<dyn Fn(PoolSpec) -> Box<dyn Allocator>>;
+
+/// Prepares a policy for a trace, with a plan to follow or the granule of one to make.
+type Prepare = fn(&Trace, Option<&Arc<Plan>>, u64) -> Result<MakePool, NoPlan>;
+
+/// One way of placing blocks.
+#[derive(Clone, Copy)]
+pub(crate) struct Policy {
+    /// Its name on the command line and in tables.
+    pub(crate) name: &'static str,
+    about: &'static str,
+    /// What it has a use for.
+    takes: &'static [Knob],
+    prepare: Prepare,
+}
+
+/// What pools of best fit with coalescing can be told.
+const ALL: &[Knob] = &[
+    Knob::Growth,
+    Knob::GrowthRule,
+    Knob::FirstRegion,
+    Knob::RegionMerging,
+    Knob::GarbageCollection,
+    Knob::Split,
+    Knob::Cut,
+    Knob::Join,
+    Knob::ThreadCache,
+];
+
+/// The same with the plan's granule, and without caches, which would hide requests from the plan.
+const PLANNED: &[Knob] = &[
+    Knob::Growth,
+    Knob::GrowthRule,
+    Knob::FirstRegion,
+    Knob::RegionMerging,
+    Knob::GarbageCollection,
+    Knob::Split,
+    Knob::Cut,
+    Knob::Join,
+    Knob::Granule,
+];
+
+/// Paddle's policies say themselves how large regions are, and how they are cut.
+const PADDLE: &[Knob] = &[Knob::Growth, Knob::RegionMerging, Knob::GarbageCollection];
+
+/// All of them. A new policy is an entry here.
+pub(crate) const POLICIES: &[Policy] = &[
+    Policy {
+        name: "bfc",
+        about: "best fit with coalescing, splitting always",
+        takes: ALL,
+        prepare: |_, _, _| Ok(Box::new(|spec| bfc(spec, BfcConfig::new(spec.limit())))),
+    },
+    Policy {
+        name: "bfc-tensorflow",
+        about: "best fit with coalescing as TensorFlow does it",
+        takes: ALL,
+        prepare: |_, _, _| Ok(Box::new(|spec| bfc(spec, BfcConfig::tensorflow(spec.limit())))),
+    },
+    Policy {
+        name: "buddy",
+        about: "Paddle's buddy allocator, in steps of 256 bytes",
+        takes: PADDLE,
+        prepare: |_, _, _| Ok(Box::new(buddy)),
+    },
+    Policy {
+        name: "auto-growth",
+        about: "Paddle's auto-growth best fit, each region as large as its first request",
+        takes: PADDLE,
+        prepare: |_, _, _| Ok(Box::new(auto_growth)),
+    },
+    Policy {
+        name: "planned",
+        about: "places computed ahead from the trace itself, or those of --plan",
+        takes: PLANNED,
+        prepare: |trace, plan, granule| {
+            let options = PlanOptions::default().with_granule(granule);
+            let plan = match plan {
+                Some(plan) => Arc::clone(plan),
+                None => Arc::new(plan_of(trace, &Step::Whole, &options, &mut |_| true)?),
+            };
+            Ok(Box::new(move |spec| planned(spec, &plan)))
+        },
+    },
+    Policy {
+        name: "guard",
+        about: "bfc with every block between canaries, in real memory: 1 GiB at most, or --pool",
+        takes: ALL,
+        prepare: |_, _, _| Ok(Box::new(guard)),
+    },
+    Policy {
+        name: "passthrough",
+        about: "no pool: each block from the system, of real memory as for guard",
+        takes: &[],
+        prepare: |_, _, _| Ok(Box::new(passthrough)),
+    },
+];
+
+/// A pool of a policy over bare addresses.
+fn pool<P: ConfiguredPolicy>(spec: PoolSpec, config: PoolConfig<P::Options>) -> Box<dyn Allocator>
+where
+    PolicyAllocator<P>: Allocator,
+{
+    let source = AddressOnlyMemory::new().with_coalescing(spec.extends());
+    Box::new(PolicyAllocator::<P>::new("replay", Arc::new(source), spec.configure(config)))
+}
+
+/// The limit in whole granules, for policies whose one region has to be asked for in these.
+fn whole_granules(spec: PoolSpec) -> Bytes {
+    Bytes(spec.limit().get() / GRANULE * GRANULE)
+}
+
+fn bfc(spec: PoolSpec, config: BfcConfig) -> Box<dyn Allocator> {
+    let rules = spec.cutting(*config.options());
+    pool::<Bfc>(spec, config.with_policy(rules))
+}
+
+fn buddy(spec: PoolSpec) -> Box<dyn Allocator> {
+    let region = if spec.is_fixed() { whole_granules(spec) } else { BUDDY_REGION };
+    // A pool without room for a chunk refuses everything, whatever its sizes.
+    let options = BuddyOptions::new(Bytes(GRANULE), region).unwrap_or_default();
+    pool::<bfc_core::Buddy>(spec, BuddyConfig::with_options(spec.limit(), options))
+}
+
+fn auto_growth(spec: PoolSpec) -> Box<dyn Allocator> {
+    let options = AutoGrowthOptions::gpu();
+    let options = if spec.is_fixed() { options.with_chunk_size(whole_granules(spec)) } else { options };
+    pool::<bfc_core::AutoGrowth>(spec, AutoGrowthConfig::with_options(spec.limit(), options))
+}
+
+fn planned(spec: PoolSpec, plan: &Arc<Plan>) -> Box<dyn Allocator> {
+    let config = PlannedConfig::planned(spec.limit(), Arc::clone(plan));
+    let rules = spec.cutting(config.options().fallback);
+    let config = config.with_policy(PlannedOptions::new(Arc::clone(plan), rules));
+    // The plan's range is one piece, so a growing pool begins with it.
+    pool::<bfc_core::Planned<Bfc>>(spec, config.with_first_region(Bytes(plan.capacity())))
+}
+
+/// Canaries and poison are written, so there has to be memory.
+fn guard(spec: PoolSpec) -> Box<dyn Allocator> {
+    let config = BfcConfig::new(spec.real_limit());
+    let rules = spec.cutting(*config.options());
+    let config = spec.configure(config).with_policy(rules);
+    let pool = BfcAllocator::new("replay", Arc::new(HostMemory::new()), config);
+    match GuardAllocator::new(Arc::new(pool), GuardConfig::default()) {
+        Ok(guard) => Box::new(guard),
+        Err(_) => unreachable!("the host can read its own memory"),
+    }
+}
+
+fn passthrough(spec: PoolSpec) -> Box<dyn Allocator> {
+    Box::new(PassthroughAllocator::new("replay", Arc::new(HostMemory::new())).with_limit(spec.real_limit()))
+}
+
+impl Policy {
+    /// Whether this means anything to it.
+    pub(crate) fn takes(&self, knob: Knob) -> bool {
+        self.takes.contains(&knob)
+    }
+
+    /// Whether its pools are of bare addresses, and so of any size; others take real memory.
+    pub(crate) fn is_of_addresses(&self) -> bool {
+        !matches!(self.name, "guard" | "passthrough")
+    }
+
+    /// Does once what the policy needs for a trace. The policy that follows plans follows the one given, or makes one with
+    /// this granule.
+    pub(crate) fn prepare(
+        &self,
+        trace: &Trace,
+        plan: Option<&Arc<Plan>>,
+        granule: u64,
+    ) -> Result<MakePool, NoPlan> {
+        (self.prepare)(trace, plan, granule)
+    }
+}
+
+/// Refuses what none of the policies has a use for; the others just go without.
+pub(crate) fn check(policies: &[Policy], knobs: &[Knob]) -> Result<(), PoolSpecError> {
+    let of_no_use = |knob: &&Knob| !policies.iter().any(|policy| policy.takes.contains(knob));
+    knobs.iter().find(of_no_use).map_or(Ok(()), |&knob| {
+        let policies = policies.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
+        Err(PoolSpecError::NoUse { knob, policies })
+    })
+}
+
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// There is no policy of that name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no policy {name:?}; there are {}", names())]
+pub(crate) struct UnknownPolicy {
+    name: String,
+}
+
+fn names() -> String {
+    POLICIES.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ")
+}
+
+/// What each policy is, for the help.
+pub(crate) fn help() -> String {
+    let width = POLICIES.iter().map(|policy| policy.name.len()).max().unwrap_or(0);
+    let lines = POLICIES.iter().map(|policy| format!("  {:<width$}  {}", policy.name, policy.about));
+    format!("Policies:\n{}", lines.collect::<Vec<_>>().join("\n"))
+}
+
+impl FromStr for Policy {
+    type Err = UnknownPolicy;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let found = POLICIES.iter().find(|policy| policy.name == name).copied();
+        found.ok_or_else(|| UnknownPolicy { name: name.chars().take(64).collect() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pools::spec::PoolArguments;
+    use bfc_core::{AllocationAttributes, Request};
+    use highwater_tracking::TraceLimits;
+
+    #[test]
+    fn an_unknown_policy_is_refused_with_the_names_of_all() {
+        let error = "best-fit".parse::<Policy>().unwrap_err();
+        assert_eq!(error, UnknownPolicy { name: "best-fit".to_owned() });
+        for policy in POLICIES {
+            assert!(error.to_string().contains(policy.name), "{error}");
+            assert_eq!(policy.name.parse::<Policy>().unwrap().name, policy.name);
+            assert!(help().contains(policy.about));
+        }
+    }
+
+    fn anything() -> PoolSpec {
+        PoolSpec::new(&PoolArguments::default()).unwrap()
+    }
+
+    #[test]
+    fn a_pool_of_every_policy_serves_what_fits_and_has_no_more_than_it_was_given() {
+        let trace = Trace::parse("a 0 1048576 x\n".as_bytes(), &TraceLimits::default()).unwrap();
+        for policy in POLICIES {
+            let pool = policy.prepare(&trace, None, GRANULE).unwrap();
+            // The least that a pool takes for itself: canaries, or a place to begin at.
+            let (aside, least) = match policy.name {
+                "guard" => (256, 256),
+                "passthrough" => (0, 1),
+                _ => (0, 256),
+            };
+            let fixed = |bytes| pool(anything().fixed(bytes));
+            for pool in [pool(anything()), fixed((1 << 20) + aside), fixed((1 << 20) + aside + 255)] {
+                let block = pool.allocate(&Request::new(1 << 20)).unwrap();
+                // SAFETY: the block was handed out by this pool, and its memory was never used.
+                unsafe { pool.deallocate(block) }.unwrap();
+            }
+            let small = fixed(1 << 20);
+            let too_much = Request::new((1 << 20) + 1).with_attributes(AllocationAttributes::no_retry());
+            assert!(small.allocate(&too_much).is_err(), "{policy:?}");
+            assert!(small.stats().peak_bytes_reserved <= 1 << 20, "{policy:?}");
+            let tiny = Request::new(1).with_attributes(AllocationAttributes::no_retry());
+            assert!(fixed(least - 1).allocate(&tiny).is_err(), "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn pools_of_real_memory_refuse_what_a_file_may_ask_for_without_touching_it() {
+        for name in ["guard", "passthrough"] {
+            let trace = Trace::parse("a 0 1 x\n".as_bytes(), &TraceLimits::default()).unwrap();
+            let pool = name.parse::<Policy>().unwrap().prepare(&trace, None, GRANULE).unwrap();
+            let huge = Request::new(1 << 45).with_attributes(AllocationAttributes::no_retry());
+            for spec in [anything(), anything().fixed(1 << 50)] {
+                assert!(pool(spec).allocate(&huge).unwrap_err().out_of_memory().is_some(), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_one_policy_has_a_use_for_may_be_said_beside_others_and_what_none_has_may_not() {
+        let [bfc, buddy, planned, passthrough] =
+            ["bfc", "buddy", "planned", "passthrough"].map(|name| name.parse::<Policy>().unwrap());
+        assert_eq!(check(&[passthrough, buddy, bfc], ALL), Ok(()));
+        assert_eq!(check(&[passthrough, buddy], PADDLE), Ok(()));
+        for (policies, knob) in [
+            (&[passthrough, buddy][..], Knob::Split),
+            (&[planned], Knob::ThreadCache),
+            (&[passthrough], Knob::Growth),
+        ] {
+            let names = policies.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
+            assert_eq!(check(policies, &[knob]), Err(PoolSpecError::NoUse { knob, policies: names }));
+        }
+    }
+}

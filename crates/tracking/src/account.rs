@@ -1,0 +1,22 @@
+//! Accounts: which op, module, phase and thread took which bytes of a pool.
+//!
+//! A [`Tracker`] belongs to one device. [`Tracker::begin`] starts an execution of an op, and [`OpRun::track`] returns a
+//! [`TrackingAllocator`] for it. That allocator charges each block to its owner in the pool's ledger, counts what the
+//! execution allocates, and hands the counts to the tracker when the op ends. Events go to the recorder, if one is on.
+//!
+//! The number of live bytes is not kept here: it is read from the pools.
+
+mod allocator;
+mod books;
+mod budget;
+mod context;
+mod local;
+pub(crate) mod saved;
+mod totals;
+mod tracker;
+
+pub use allocator::{Record, Sizes, TrackingAllocator};
+pub use budget::{Budget, LimitedGuard};
+pub use context::{Context, ContextGuard, capture};
+pub use totals::{OpTotals, ThreadTotals};
+pub use tracker::{OpRun, Tracker};

@@ -1,0 +1,217 @@
+//! Budgets: the most that the ops of one module may hold together.
+//!
+//! What is live in a module stands in the pool's ledger, and nowhere else. A budget is looked at before and after an
+//! allocation; what other threads take in between is noted as under way, so that together they never take more than there is.
+//! While no budget is set anywhere, an allocation pays for one load.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use bfc_core::{
+    AllocError, Allocator, Block, Budget as Reached, Bytes, Category, Checkpoint, OomReport, OwnerId,
+    Request, Verdict, WhatIf,
+};
+
+use crate::scope::{PlaceGuard, intern_path};
+
+/// How many budgets are set: all that is read while there are none.
+static SET: AtomicUsize = AtomicUsize::new(0);
+
+/// The budgets that are set.
+static BUDGETS: Mutex<Vec<Arc<Limit>>> = Mutex::new(Vec::new());
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A limit on what is live in a module and all below it, in each pool, until this is dropped.
+///
+/// A request that would go beyond it is refused with [`Verdict::OverBudget`] and the report of any request that finds no
+/// memory; [callbacks](bfc_core::LastResort) are asked first. Granted bytes count, those from before too, and so do
+/// parameters that were moved into the module. It holds for all threads and trackers of the process, and only for what
+/// passes through a tracker's ops. Of several on the way to the root each must hold.
+///
+/// ```
+/// use std::sync::Arc;
+/// use bfc_core::{AddressOnlyMemory, Allocator, BfcAllocator, BfcConfig, Bytes, KIB, Request, Verdict};
+/// use highwater_tracking::{Budget, Tracker, module};
+/// let pool = BfcAllocator::new("pool", Arc::new(AddressOnlyMemory::new()), BfcConfig::new(Bytes::mib(8)));
+/// let pool: Arc<dyn Allocator> = Arc::new(pool);
+/// let tracker = Tracker::new();
+///
+/// let budget = Budget::new("decoder", Bytes::kib(100));
+/// let _scope = module("decoder");
+/// let op = tracker.begin("matmul").track(&pool);
+/// let first = op.allocate(&Request::new(64 * KIB))?;
+/// let error = op.allocate(&Request::new(64 * KIB)).unwrap_err();
+/// assert_eq!(error.out_of_memory().unwrap().verdict, Verdict::OverBudget);
+/// drop(budget);
+/// assert!(op.allocate(&Request::new(64 * KIB)).is_ok());
+/// # Ok::<(), bfc_core::AllocError>(())
+/// ```
+#[must_use = "the budget ends when this is dropped"]
+pub struct Budget {
+    limit: Arc<Limit>,
+}
+
+/// A budget that is set.
+struct Limit {
+    scope: OwnerId,
+    bytes: u64,
+    /// Bytes of requests that were let through and may not be in the ledger yet.
+    under_way: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl Budget {
+    /// At most `bytes` bytes live in the module with this path and all below it; the empty path is everything.
+    pub fn new(module: &str, bytes: Bytes) -> Self {
+        Self::of(intern_path(OwnerId::ROOT, module), bytes)
+    }
+
+    /// The same for an owner.
+    pub fn of(scope: OwnerId, bytes: Bytes) -> Self {
+        let (under_way, changed) = (Mutex::new(0), Condvar::new());
+        let limit = Arc::new(Limit { scope, bytes: bytes.get(), under_way, changed });
+        lock(&BUDGETS).push(Arc::clone(&limit));
+        SET.fetch_add(1, Ordering::Release);
+        Self { limit }
+    }
+
+    /// The most bytes.
+    #[must_use]
+    pub fn limit(&self) -> Bytes {
+        Bytes(self.limit.bytes)
+    }
+}
+
+impl Drop for Budget {
+    fn drop(&mut self) {
+        SET.fetch_sub(1, Ordering::Release);
+        lock(&BUDGETS).retain(|limit| !Arc::ptr_eq(limit, &self.limit));
+    }
+}
+
+impl fmt::Debug for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Limit { scope, bytes, .. } = &*self.limit;
+        f.debug_struct("Budget").field("scope", scope).field("bytes", bytes).finish()
+    }
+}
+
+impl PlaceGuard {
+    /// Limits what may be live in this place's module and all below it, until it is left: see [`Budget`], which also outlasts
+    /// a place.
+    ///
+    /// ```
+    /// use bfc_core::Bytes;
+    /// use highwater_tracking::module;
+    /// let _scope = module("encoder").limit(Bytes::mib(12));
+    /// ```
+    pub fn limit(self, bytes: Bytes) -> LimitedGuard {
+        LimitedGuard { budget: Budget::of(self.module, bytes), _place: self }
+    }
+}
+
+/// Leaves a place, and ends its budget, when dropped. Bound to its thread.
+#[derive(Debug)]
+#[must_use = "the place is left when the guard is dropped"]
+pub struct LimitedGuard {
+    budget: Budget,
+    _place: PlaceGuard,
+}
+
+impl LimitedGuard {
+    /// The budget.
+    pub const fn budget(&self) -> &Budget {
+        &self.budget
+    }
+}
+
+/// Allocates from `pool` within all budgets that the request's owner is below.
+#[inline]
+pub(crate) fn allocate_within(pool: &dyn Allocator, request: &Request<'_>) -> Result<Block, AllocError> {
+    if SET.load(Ordering::Acquire) == 0 { pool.allocate(request) } else { allocate_checked(pool, request) }
+}
+
+#[cold]
+fn allocate_checked(pool: &dyn Allocator, request: &Request<'_>) -> Result<Block, AllocError> {
+    let limits: Vec<Arc<Limit>> = {
+        let all = lock(&BUDGETS);
+        all.iter().filter(|limit| request.tag.owner.is_below(limit.scope)).cloned().collect()
+    };
+    let mut passes = Vec::with_capacity(limits.len());
+    for limit in &limits {
+        passes.push(Pass::take(limit, pool, request)?);
+    }
+    let block = pool.allocate(request)?;
+    // More may have been granted than was asked for.
+    let over = limits.iter().find(|limit| pool.owner_bytes(limit.scope).live > limit.bytes);
+    let Some(over) = over.filter(|_| !block.is_empty()) else { return Ok(block) };
+    // SAFETY: the block has just been handed out, and nobody else has seen it.
+    if unsafe { pool.deallocate(block) }.is_err() {
+        return Ok(block);
+    }
+    Err(over.refusal(pool, request))
+}
+
+/// Leave to take so many bytes of a budget, until dropped.
+struct Pass<'a> {
+    limit: &'a Limit,
+    bytes: u64,
+}
+
+impl<'a> Pass<'a> {
+    fn take(limit: &'a Limit, pool: &dyn Allocator, request: &Request<'_>) -> Result<Self, AllocError> {
+        let bytes = request.bytes;
+        let mut under_way = lock(&limit.under_way);
+        loop {
+            let live = pool.owner_bytes(limit.scope).live;
+            if live.saturating_add(*under_way).saturating_add(bytes) <= limit.bytes {
+                *under_way += bytes;
+                return Ok(Self { limit, bytes });
+            }
+            if *under_way == 0 {
+                drop(under_way);
+                return Err(limit.refusal(pool, request));
+            }
+            // What is under way may be in the ledger already, and is then counted twice.
+            under_way = limit.changed.wait(under_way).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        *lock(&self.limit.under_way) -= self.bytes;
+        self.limit.changed.notify_all();
+    }
+}
+
+impl Limit {
+    fn refusal(&self, pool: &dyn Allocator, request: &Request<'_>) -> AllocError {
+        let mut report = pool.refusal(request, Verdict::OverBudget);
+        let known = !report.holdings.is_empty();
+        report.holdings = report.holdings.below(self.scope);
+        // Read from the report, so that the holders add up to it.
+        let live = if known { report.holdings.total() } else { pool.owner_bytes(self.scope).live };
+        report.budget = Some(Reached { scope: self.scope, limit: self.bytes, live });
+        report.holders = report.holdings.by_owner();
+        report.holders.truncate(5);
+        report.what_if = WhatIf { checkpointed: self.without_activations(&report), ..WhatIf::default() };
+        AllocError::OutOfMemory(Box::new(report))
+    }
+
+    /// Within a budget it is sums that count, not where blocks lie.
+    fn without_activations(&self, report: &OomReport) -> Option<Checkpoint> {
+        let kept = report.holdings.all().iter().filter(|held| held.tag.category == Category::Activation);
+        let kept = bfc_core::Holdings::sum(kept.map(|held| (held.tag, held.bytes)));
+        let (scope, bytes) = *kept.by_scope().first()?;
+        let live = report.holdings.total() - bytes;
+        Some(Checkpoint { scope, bytes, fits: live.saturating_add(report.rounded) <= self.bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,344 @@
+//! Plans as text.
+//!
+//! ```text
+//! highwater-plan 1
+//! # comments may stand here
+//! granule 256
+//! capacity 2048
+//! blocks 2
+//! START END BYTES OFFSET
+//! START END BYTES -
+//! ```
+//!
+//! A plan whose blocks have alignments or gaps begins with `highwater-plan 2`, and a block may have more fields:
+//!
+//! ```text
+//! START END BYTES OFFSET ALIGNMENT GAPSTART-GAPEND GAPSTART-GAPEND@FROM:TO
+//! ```
+//!
+//! In a gap, a block keeps only its bytes from FROM up to TO, or none.
+//!
+//! One line for each block, in the order in which the step asks for them: its lifetime as event numbers, the bytes asked
+//! for, and its offset, or `-` if the plan leaves it to others. The reader trusts nothing: it checks that no two
+//! blocks overlap in time and space, and that the capacity is what the blocks take.
+
+use std::io::{self, BufRead, Write};
+
+use bfc_core::{BlockConstraint, Gap, Lifetime, Plan, PlanBlock, PlanError};
+
+use crate::files::FileKind;
+use crate::files::lean;
+use crate::files::lean::held_limit;
+use crate::trace::{TraceProblem, lines};
+
+/// The first line: what the file is, and the version of its format.
+const TITLE: &str = "highwater-plan 1";
+
+/// The first line of a plan with alignments or gaps, which programs that know only version 1 must not read.
+const CONSTRAINED_TITLE: &str = "highwater-plan 2";
+
+/// How large a plan's text may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanLimits {
+    /// The longest line, in bytes.
+    pub line_bytes: usize,
+    /// Most blocks.
+    pub blocks: u32,
+    /// Most comment lines and empty ones.
+    pub comments: u32,
+    /// Most bytes of memory that the reader may hold, or eight times the bytes of the text if that is more.
+    pub held_bytes: u64,
+}
+
+/// What a block and a gap take while a plan is read and checked, in bytes.
+const BLOCK_BYTES: u64 = 192;
+const GAP_BYTES: u64 = 192;
+
+impl Default for PlanLimits {
+    fn default() -> Self {
+        Self { line_bytes: 1 << 16, blocks: 10_000_000, comments: 10_000, held_bytes: 64 * bfc_core::MIB }
+    }
+}
+
+/// Text that is not a plan.
+#[derive(Debug, thiserror::Error)]
+#[error("line {line}: {problem}")]
+pub struct PlanTextError {
+    /// The line's number, from 1 upward.
+    pub line: u64,
+    /// What is wrong with it.
+    pub problem: PlanTextProblem,
+}
+
+/// What is wrong with a line of a plan, or with the plan.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanTextProblem {
+    /// The line cannot be read, is too long or not text, or has a bad number.
+    #[error(transparent)]
+    Line(#[from] TraceProblem),
+    /// Something else was to stand here.
+    #[error("expected `{expected}`, found {found:?}")]
+    Unexpected {
+        /// The form of the line.
+        expected: &'static str,
+        /// The line's beginning; empty at the end of the text.
+        found: String,
+    },
+    /// The text is another kind of file.
+    #[error("not a plan: {kind}; {}", kind.advice())]
+    WrongFile {
+        /// Which one.
+        kind: FileKind,
+    },
+    /// More comments than the limit.
+    #[error("more than {limit} comments")]
+    TooManyComments {
+        /// The limit.
+        limit: u32,
+    },
+    /// More blocks than the limit.
+    #[error("{blocks} blocks are more than {limit}")]
+    TooManyBlocks {
+        /// How many the text says it has.
+        blocks: u64,
+        /// The limit.
+        limit: u32,
+    },
+    /// An event number does not fit into 32 bits.
+    #[error("event number {time} is not below 2^32")]
+    TimeTooLarge {
+        /// The number.
+        time: u64,
+    },
+    /// The capacity is not what the blocks take.
+    #[error("the blocks take {blocks} bytes, not {stated}")]
+    WrongCapacity {
+        /// What the blocks take.
+        blocks: u64,
+        /// What the text says.
+        stated: u64,
+    },
+    /// The blocks are no plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+/// Writes a plan as text.
+///
+/// # Errors
+/// Those of the writer.
+pub fn write_plan(plan: &Plan, mut writer: impl Write) -> io::Result<()> {
+    let title = if plan.constraints().is_empty() { TITLE } else { CONSTRAINED_TITLE };
+    writeln!(writer, "{title}")?;
+    writeln!(writer, "granule {}", plan.granule())?;
+    writeln!(writer, "capacity {}", plan.capacity())?;
+    writeln!(writer, "blocks {}", plan.blocks().len())?;
+    let mut constraints = plan.constraints().iter().peekable();
+    for (index, block) in plan.blocks().iter().enumerate() {
+        let Lifetime { bytes, start, end } = block.lifetime;
+        write!(writer, "{start} {end} {bytes} ")?;
+        match block.offset {
+            Some(offset) => write!(writer, "{offset}")?,
+            None => write!(writer, "-")?,
+        }
+        if let Some(constraint) = constraints.next_if(|constraint| constraint.block == index) {
+            write!(writer, " {}", constraint.alignment)?;
+            for Gap { start, end, kept } in &constraint.gaps {
+                write!(writer, " {start}-{end}")?;
+                if !kept.is_empty() {
+                    write!(writer, "@{}:{}", kept.start, kept.end)?;
+                }
+            }
+        }
+        writeln!(writer)?;
+    }
+    Ok(())
+}
+
+/// Reads a plan from text and checks it throughout.
+///
+/// # Errors
+/// A [`PlanTextError`] for the first line that cannot be read, is malformed, exceeds a limit, or holds a block that
+/// contradicts the others.
+pub fn parse_plan(reader: impl BufRead, limits: &PlanLimits) -> Result<Plan, PlanTextError> {
+    let mut lines = Lines { reader, limits, line: Vec::new(), number: 0, comments: 0, read: 0, held: 0 };
+    read(&mut lines).map_err(|(line, problem)| PlanTextError { line, problem })
+}
+
+/// A problem, and the line at which it was found.
+type AtLine<T> = Result<T, (u64, PlanTextProblem)>;
+
+fn read(lines: &mut Lines<'_, impl BufRead>) -> AtLine<Plan> {
+    let title = lines.next(TITLE)?;
+    let constrained = title.trim_end() == CONSTRAINED_TITLE;
+    if title.trim_end() != TITLE && !constrained {
+        let problem = match FileKind::of(title.as_bytes()) {
+            Some(kind) if kind != FileKind::Plan => PlanTextProblem::WrongFile { kind },
+            _ => PlanTextProblem::Unexpected { expected: TITLE, found: lines::beginning(title) },
+        };
+        return Err((lines.number, problem));
+    }
+    let granule = lines.value("granule ", "granule BYTES")?;
+    let stated = lines.value("capacity ", "capacity BYTES")?;
+    let capacity_line = lines.number;
+    let count = lines.value("blocks ", "blocks COUNT")?;
+    let limit = lines.limits.blocks;
+    if count > u64::from(limit) {
+        return Err((lines.number, PlanTextProblem::TooManyBlocks { blocks: count, limit }));
+    }
+    let first_line = lines.number + 1;
+    // The text must hold the blocks before there is memory for them.
+    let (mut blocks, mut constraints) = (Vec::new(), Vec::new());
+    for index in 0..blocks_of(count) {
+        let (block, constraint) = lines.block(index, constrained)?;
+        lines.charge(constraint.as_ref())?;
+        lean::push(&mut blocks, block);
+        constraints.extend(constraint);
+    }
+    lines.end()?;
+    let plan = Plan::from_constrained_blocks(granule, blocks, constraints).map_err(|error| {
+        let line = error.block().map_or(1, |index| first_line + index as u64);
+        (line, PlanTextProblem::Plan(error))
+    })?;
+    if plan.capacity() != stated {
+        return Err((capacity_line, PlanTextProblem::WrongCapacity { blocks: plan.capacity(), stated }));
+    }
+    Ok(plan)
+}
+
+/// A number of blocks, which was checked against a limit of 32 bits.
+fn blocks_of(count: u64) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+/// A gap: `START-END` or `START-END@FROM:TO`.
+fn gap(text: &str) -> Option<Result<Gap, PlanTextProblem>> {
+    let (times, kept) = match text.split_once('@') {
+        Some((times, kept)) => (times, Some(kept.split_once(':')?)),
+        None => (text, None),
+    };
+    let (start, end) = times.split_once('-')?;
+    Some((|| {
+        let kept = match kept {
+            Some((from, to)) => lines::number(from)?..lines::number(to)?,
+            None => 0..0,
+        };
+        Ok(Gap { start: time(start)?, end: time(end)?, kept })
+    })())
+}
+
+/// An event number.
+fn time(text: &str) -> Result<u32, PlanTextProblem> {
+    let number = lines::number(text)?;
+    u32::try_from(number).map_err(|_| PlanTextProblem::TimeTooLarge { time: number })
+}
+
+struct Lines<'a, R> {
+    reader: R,
+    limits: &'a PlanLimits,
+    line: Vec<u8>,
+    number: u64,
+    comments: u32,
+    /// Bytes of the text so far.
+    read: u64,
+    /// Bytes of memory that were charged for.
+    held: u64,
+}
+
+impl<R: BufRead> Lines<'_, R> {
+    /// The next line as it is, or the empty string after the last.
+    fn raw(&mut self) -> AtLine<&str> {
+        self.number += 1;
+        let number = self.number;
+        let at_line = |problem: TraceProblem| (number, problem.into());
+        if !lines::read_line(&mut self.reader, &mut self.line, self.limits.line_bytes).map_err(at_line)? {
+            return Ok("");
+        }
+        self.read += self.line.len() as u64 + 1;
+        if number == 1 {
+            lines::remove_mark(&mut self.line);
+        }
+        std::str::from_utf8(&self.line).map_err(|_| at_line(TraceProblem::NotUtf8))
+    }
+
+    /// The next line that is no comment.
+    fn next(&mut self, expected: &'static str) -> AtLine<&str> {
+        while self.raw()?.starts_with('#') {
+            self.comments += 1;
+            let limit = self.limits.comments;
+            if self.comments > limit {
+                return Err((self.number, PlanTextProblem::TooManyComments { limit }));
+            }
+        }
+        if self.line.is_empty() {
+            return Err(self.unexpected(expected));
+        }
+        // Checked by `raw`.
+        Ok(std::str::from_utf8(&self.line).unwrap_or_default())
+    }
+
+    fn value(&mut self, key: &str, expected: &'static str) -> AtLine<u64> {
+        let line = self.next(expected)?;
+        let value = line.trim_end().strip_prefix(key).map(lines::number);
+        match value {
+            Some(value) => value.map_err(|problem| (self.number, problem.into())),
+            None => Err(self.unexpected(expected)),
+        }
+    }
+
+    fn block(&mut self, index: usize, constrained: bool) -> AtLine<(PlanBlock, Option<BlockConstraint>)> {
+        const FORM: &str = "START END BYTES OFFSET";
+        const CONSTRAINED_FORM: &str = "START END BYTES OFFSET ALIGNMENT GAPS";
+        let mut fields = self.raw()?.trim_end().split(' ').fuse();
+        let (Some(start), Some(end), Some(bytes), Some(offset)) =
+            (fields.next(), fields.next(), fields.next(), fields.next())
+        else {
+            return Err(self.unexpected(if constrained { CONSTRAINED_FORM } else { FORM }));
+        };
+        let alignment = fields.next();
+        let gaps: Option<Vec<_>> = fields.map(gap).collect();
+        let Some(gaps) = gaps.filter(|_| constrained || alignment.is_none()) else {
+            return Err(self.unexpected(if constrained { CONSTRAINED_FORM } else { FORM }));
+        };
+        let parsed = (|| {
+            let lifetime = Lifetime { bytes: lines::number(bytes)?, start: time(start)?, end: time(end)? };
+            let offset = if offset == "-" { None } else { Some(lines::number(offset)?) };
+            let constraint = match alignment {
+                Some(alignment) => {
+                    let (alignment, gaps) =
+                        (lines::number(alignment)?, gaps.into_iter().collect::<Result<_, _>>()?);
+                    Some(BlockConstraint { block: index, alignment, gaps })
+                }
+                None => None,
+            };
+            Ok((PlanBlock { lifetime, offset }, constraint))
+        })();
+        parsed.map_err(|problem| (self.number, problem))
+    }
+
+    /// Counts what the last block takes.
+    fn charge(&mut self, constraint: Option<&BlockConstraint>) -> AtLine<()> {
+        let gaps = constraint.map_or(0, |constraint| 1 + constraint.gaps.len() as u64);
+        self.held += BLOCK_BYTES + GAP_BYTES * gaps;
+        let limit = held_limit(self.limits.held_bytes, self.read);
+        if self.held <= limit {
+            return Ok(());
+        }
+        Err((self.number, TraceProblem::TooMuchHeld { limit }.into()))
+    }
+
+    /// Nothing may follow but empty lines.
+    fn end(&mut self) -> AtLine<()> {
+        let line = self.raw()?;
+        if line.is_empty() && lines::at_end(&mut self.reader) {
+            return Ok(());
+        }
+        Err(self.unexpected("the end of the text"))
+    }
+
+    fn unexpected(&self, expected: &'static str) -> (u64, PlanTextProblem) {
+        let found = lines::beginning(&String::from_utf8_lossy(&self.line));
+        (self.number, PlanTextProblem::Unexpected { expected, found })
+    }
+}
