@@ -7,8 +7,8 @@ mod common;
 use std::sync::Arc;
 
 use bfc_core::{
-    AddressOnlyMemory, Allocator, Bfc, BfcAllocator, BfcConfig, BfcOptions, Bytes, CutRule, Ends, JoinRule,
-    KIB, Need, Policy, Request, Span, TimingCounter,
+    AddressOnlyMemory, Allocator, Bfc, BfcAllocator, BfcConfig, BfcOptions, Bytes, CutRule, Ends, Inspection,
+    JoinRule, KIB, Need, Policy, Request, Span, TimingCounter, Upkeep,
 };
 use common::{allocate, free};
 

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use bfc_core::{
-    AllocError, AllocationAttributes, Allocator, AutoGrowth, Bfc, BfcAllocator, BfcConfig, Block, BlockError,
-    Buddy, Bytes, ChunkInfo, ConfiguredPolicy, Planned, PlannedAllocator, PolicyAllocator, PoolConfig,
-    Request, Span, Tag, TimingCounter, Visited,
+    Accounting, AllocError, AllocationAttributes, Allocator, AutoGrowth, Bfc, BfcAllocator, BfcConfig, Block,
+    BlockError, Buddy, Bytes, ChunkInfo, ConfiguredPolicy, Planned, PlannedAllocator, PolicyAllocator,
+    PoolConfig, Request, Span, Tag, TimingCounter, Upkeep, Visited,
 };
 
 use common::scenario::{Chosen, LIMIT, policies};

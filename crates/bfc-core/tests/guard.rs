@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bfc_core::{
-    AddressOnlyMemory, AllocError, Allocation, AllocationAttributes, Allocator, BfcAllocator, BfcConfig,
-    Block, BlockError, Bytes, Category, Damage, DeviceMemory, Fault, Fill, GuardAllocator, GuardConfig,
-    GuardError, HostAllocator, HostMemory, MemoryKind, OwnerId, PinnedMemory, Request, Tag, Verdict,
-    sim::SimDevice,
+    Accounting, AddressOnlyMemory, AllocError, Allocation, AllocationAttributes, Allocator, BfcAllocator,
+    BfcConfig, Block, BlockError, Bytes, Category, Damage, DeviceMemory, Fault, Fill, GuardAllocator,
+    GuardConfig, GuardError, HostAllocator, HostMemory, Inspection, MemoryKind, OwnerId, PinnedMemory,
+    Request, Tag, Upkeep, Verdict, sim::SimDevice,
 };
 
 fn pool(limit: Bytes) -> Arc<BfcAllocator> {

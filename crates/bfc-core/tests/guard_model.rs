@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bfc_core::{
-    AllocError, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Bytes, Category, Damage, Fault,
-    GuardAllocator, GuardConfig, HostMemory, OwnerId, Request, Tag,
+    Accounting, AllocError, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Bytes, Category, Damage,
+    Fault, GuardAllocator, GuardConfig, HostMemory, OwnerId, Request, Tag, Upkeep,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -12,7 +12,7 @@ use bfc_core::sim::{Fault, Operation, Pace, SimDevice, When};
 use bfc_core::{
     AddressOnlyMemory, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, Bytes, Category,
     Contents, DeviceMemory, Driver, GrowthRule, KIB, MIB, OomReport, OwnerId, Request, SplitRule, Stream,
-    StreamAllocator, Tag, TimingCounter, Verdict,
+    StreamAllocator, StreamOrder, Tag, TimingCounter, Upkeep, Verdict,
 };
 use common::{Random, free, out_of_memory};
 use proptest::prelude::*;

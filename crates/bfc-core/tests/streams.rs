@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use bfc_core::sim::{Fault, Operation, Pace, SimDevice, Use, When};
 use bfc_core::{
-    AllocError, Allocation, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, BlockError,
-    Bytes, DeviceMemory, Driver, Event, FreeFaults, Lifetime, MIB, MemoryKind, Plan, PlanOptions,
-    PlannedAllocator, PlannedConfig, RecordError, Request, SourceError, Stats, Stream, StreamAllocator, Tag,
-    ThreadCache, Verdict, failed_drops,
+    Accounting, AddressSpace, AllocError, Allocation, AllocationAttributes, Allocator, BfcAllocator,
+    BfcConfig, Block, BlockError, Bytes, DeviceMemory, Driver, Event, FreeFaults, Inspection, Lifetime, MIB,
+    MemoryKind, Plan, PlanOptions, PlannedAllocator, PlannedConfig, RecordError, Request, SourceError, Stats,
+    Stream, StreamAllocator, StreamOrder, ThreadCache, Upkeep, Verdict, WaitHints, failed_drops,
 };
 
 /// A device with a pool of 8 MiB in one region, a compute stream and two others. Work ends when it is waited for.
@@ -221,11 +221,26 @@ unsafe impl Allocator for FreedAfterRefusal {
     fn stats(&self) -> Stats {
         self.pool.stats()
     }
-    fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
-        self.pool.tag(block)
+    fn address_space(&self) -> Option<AddressSpace> {
+        self.pool.address_space()
     }
-    fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
-        self.pool.would_fit(request, freed)
+    fn tracks_sizes(&self) -> bool {
+        self.pool.tracks_sizes()
+    }
+    fn as_accounting(&self) -> Option<&dyn Accounting> {
+        self.pool.as_accounting()
+    }
+    fn as_inspection(&self) -> Option<&dyn Inspection> {
+        self.pool.as_inspection()
+    }
+    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
+        None
+    }
+    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
+        None
+    }
+    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        None
     }
 }
 
@@ -294,6 +309,7 @@ fn a_pool_that_knows_no_streams_refuses_to_be_used_on_one() {
         BfcConfig::new(Bytes::mib(1)),
     );
     let block = plain.allocate(&Request::new(1)).unwrap();
+    let plain: &dyn Allocator = &plain;
     let error = plain.record_stream(&block, &bench.others[0]).unwrap_err();
     assert_eq!(error.to_string(), "plain does not order memory between streams");
 }

@@ -1,6 +1,7 @@
 //! A policy behind a lock, with a source of memory below it.
 
 mod cached;
+mod facets;
 mod inspect;
 mod slow_path;
 mod supply;
@@ -18,17 +19,12 @@ use crate::accounting::accounts::Accounts;
 use crate::accounting::callers::{CallOut, Users};
 use crate::accounting::retry::AllocatorRetry;
 use crate::allocator::error::{AllocError, BlockError};
-use crate::allocator::oom::{OomReport, Verdict};
-use crate::allocator::request::WaitKey;
 use crate::allocator::stats::Stats;
-use crate::allocator::{Allocator, AllocatorSnapshot, Request};
-use crate::base::ledger::{Category, Ledger, OwnerBytes, Tag};
-use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
-use crate::base::owner::OwnerId;
+use crate::allocator::{Accounting, Allocator, Inspection, Request, StreamOrder, Upkeep, WaitHints};
+use crate::base::ledger::Tag;
+use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId};
 use crate::base::placement::Place;
-use crate::base::placement::PlannedCounts;
 use crate::base::sync::{BiasedMutex, ThreadNumber};
-use crate::base::units::Bytes;
 use crate::policy::{Moment, Need, NotLive, Policy};
 use crate::source::sub_allocator::SubAllocator;
 
@@ -332,106 +328,27 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
             .map_or_else(|| self.call_out.stats().bytes_in_use, |thread| in_use(&self.state.lock(thread)))
     }
 
-    fn regions(&self) -> Vec<Span> {
-        // The method of the pool itself, which has the same name.
-        Self::regions(self)
+    fn tracks_sizes(&self) -> bool {
+        true
     }
 
-    fn clear_stats(&self) -> bool {
-        let cleared = self.write(|state| self.clear_figures(state)).is_some();
-        if cleared {
-            self.retry.clear_stats();
-        }
-        cleared
+    fn as_accounting(&self) -> Option<&dyn Accounting> {
+        Some(self)
     }
 
-    fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
-        self.of_block(block, 0, |accounts, place| accounts.of(place).requested)
+    fn as_inspection(&self) -> Option<&dyn Inspection> {
+        Some(self)
     }
 
-    fn block_at(&self, address: u64) -> Result<Block, BlockError> {
-        self.write(|state| self.find(state, address)).unwrap_or(Err(BlockError::Reentrant))
+    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
+        Some(self)
     }
 
-    fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
-        self.of_block(block, Tag::default(), |accounts, place| accounts.of(place).tag())
+    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
+        None
     }
 
-    fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
-        self.of_block(block, (), |accounts, place| accounts.retag(place, tag))
-    }
-
-    fn recategorize(&self, block: &Block, from: &[Category], to: Category) -> Result<Tag, BlockError> {
-        self.of_block(block, Tag::default(), |accounts, place| {
-            let before = accounts.of(place).tag();
-            if from.contains(&before.category) {
-                accounts.retag(place, Tag { category: to, ..before });
-            }
-            before
-        })
-    }
-
-    fn ledger(&self) -> Ledger {
-        self.write(|state| self.ledger_of(state)).unwrap_or_default()
-    }
-
-    fn snapshot(&self) -> AllocatorSnapshot {
-        let (stats, ledger) = match self.enter() {
-            Some(thread) => {
-                let state = self.state.lock(thread);
-                let (figures, ledger) = self.figures_and_ledger_of(&state);
-                (self.stats_with(&state, figures), ledger)
-            }
-            None => (self.call_out.stats(), Ledger::default()),
-        };
-        AllocatorSnapshot { stats: Stats { retry: self.retry.stats(), ..stats }, ledger }
-    }
-
-    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
-        self.write(|state| self.bytes_of(state, owner)).unwrap_or_default()
-    }
-
-    fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
-        self.refusal_of(request, verdict)
-            .unwrap_or_else(|| OomReport::new(self.name.clone(), request, verdict))
-    }
-
-    fn trim(&self, keep: Bytes) -> u64 {
-        // The method of the pool itself, which has the same name.
-        Self::trim(self, keep)
-    }
-
-    fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
-        self.what_if_freed(request, freed)
-    }
-
-    fn want(&self, request: &Request<'_>) -> WaitKey {
-        self.want_of(request)
-    }
-
-    fn within_reach(&self) -> u64 {
-        self.write(|state| self.within_reach_of(state)).unwrap_or(u64::MAX)
-    }
-
-    fn expect_frees(&self, begin: bool) {
-        self.retry.expect_frees(begin);
-    }
-
-    fn left_behind(&self, besides: &[Block]) -> bool {
-        self.write(|state| self.is_left_behind(state, besides)).unwrap_or(true)
-    }
-
-    fn set_safe_frontier(&self, count: u64) {
-        if self.frontier.advance(count) {
-            self.retry.notify();
-        }
-    }
-
-    fn begin_step(&self) {
-        self.with_policy(P::begin_step);
-    }
-
-    fn plan_counts(&self) -> Option<PlannedCounts> {
-        self.with_policy(|policy| policy.plan_counts())?
+    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        Some(self)
     }
 }

@@ -1,5 +1,7 @@
 //! A pool whose memory may be used on other streams than its own.
 
+mod facets;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -8,19 +10,13 @@ use std::time::Duration;
 use super::deferred::Deferred;
 use crate::accounting::retry::{AllocatorRetry, Refusal};
 use crate::allocator::attributes::AllocationAttributes;
-use crate::allocator::damage::Damage;
-use crate::allocator::error::{AllocError, BlockError, RecordError};
+use crate::allocator::error::{AllocError, BlockError};
 use crate::allocator::oom::{OomReport, PendingFrees, Verdict};
-use crate::allocator::request::WaitKey;
 use crate::allocator::stats::Stats;
-use crate::allocator::{Allocator, AllocatorSnapshot, Request};
-use crate::base::ledger::{Ledger, OwnerBytes, Tag};
-use crate::base::memory::{AddressSpace, Block, MemoryKind, Span};
-use crate::base::owner::OwnerId;
-use crate::base::placement::PlannedCounts;
+use crate::allocator::{Accounting, Allocator, Inspection, Request, StreamOrder, Upkeep, WaitHints};
+use crate::base::memory::{AddressSpace, Block, MemoryKind};
 use crate::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::base::sync::{Mutex, ThreadNumber, lock};
-use crate::base::units::Bytes;
 use crate::source::error::SourceError;
 use crate::source::stream::Stream;
 
@@ -210,7 +206,7 @@ impl StreamAllocator {
     /// Wakes those whom a free may have served.
     fn notify(&self) {
         if self.retry.is_awaited() {
-            self.retry.notify_up_to(self.within_reach());
+            self.retry.notify_up_to(self.max_satisfiable_bytes());
         }
     }
 
@@ -339,7 +335,7 @@ impl StreamAllocator {
         if !request.attributes.retry_on_failure || self.retry_timeout.is_zero() {
             return Err(error);
         }
-        self.retry.allocate_as(self.pool.want(request), self.retry_timeout, |_last| self.attempt(request))
+        self.retry.allocate_as(self.pool.wait_key(request), self.retry_timeout, |_last| self.attempt(request))
     }
 
     /// Completes the report of a request that is given up, of which the pool has told in brief.
@@ -382,7 +378,7 @@ impl StreamAllocator {
         self.retry.others_may_free(|| {
             let pending = |blocks: Vec<&Block>| Some(blocks.into_iter().copied().collect());
             let pending: Vec<Block> = self.pending.of_the_first(u64::MAX, pending).unwrap_or_default();
-            self.pool.left_behind(&pending)
+            self.pool.has_orphaned_blocks(&pending)
         })
     }
 }
@@ -411,14 +407,6 @@ unsafe impl Allocator for StreamAllocator {
         self.allocate_or_wait(request).map_err(|error| self.explain(request, error))
     }
 
-    fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
-        self.with_pending(request, self.pool.refusal(request, verdict))
-    }
-
-    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
-        self.pool.owner_bytes(owner)
-    }
-
     unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
         self.threads.note(&self.retry, AllocatorRetry::meet_freeing);
         let streams = self.streams_of_freed(&block)?;
@@ -432,32 +420,6 @@ unsafe impl Allocator for StreamAllocator {
         outcome
     }
 
-    fn record_stream(&self, block: &Block, stream: &Arc<Stream>) -> Result<(), RecordError> {
-        if block.is_empty() || *stream == self.compute {
-            return Ok(());
-        }
-        self.refuse_freed(block)?;
-        match self.pool.tag(block) {
-            Ok(_) | Err(BlockError::Untracked) => {}
-            Err(error) => return Err(error.into()),
-        }
-        {
-            let uses = &mut *lock(&self.uses);
-            let used = uses.entry(block.address).or_insert_with(|| {
-                self.used.fetch_add(1, Ordering::Relaxed);
-                Used { block: *block, streams: Vec::new(), freed: false }
-            });
-            if !used.streams.contains(stream) {
-                used.streams.push(Arc::clone(stream));
-            }
-        }
-        // The memory may have been another's, for whom the compute stream has work to do still.
-        let event = self.pending.events.record(&self.compute)?;
-        let outcome = stream.wait(&event);
-        self.pending.events.put(event);
-        Ok(outcome?)
-    }
-
     fn stats(&self) -> Stats {
         Stats { retry: self.retry.stats(), ..self.pool.stats() }
     }
@@ -466,94 +428,28 @@ unsafe impl Allocator for StreamAllocator {
         self.pool.bytes_in_use()
     }
 
-    fn stream(&self) -> Option<&Arc<Stream>> {
-        Some(&self.compute)
-    }
-
-    fn regions(&self) -> Vec<Span> {
-        self.pool.regions()
-    }
-
-    fn clear_stats(&self) -> bool {
-        self.retry.clear_stats();
-        self.pool.clear_stats()
-    }
-
     fn tracks_sizes(&self) -> bool {
         self.pool.tracks_sizes()
     }
 
-    fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
-        self.refuse_freed(block)?;
-        self.pool.requested_bytes(block)
+    fn as_accounting(&self) -> Option<&dyn Accounting> {
+        Some(self)
     }
 
-    fn block_at(&self, address: u64) -> Result<Block, BlockError> {
-        let block = self.pool.block_at(address)?;
-        self.refuse_freed(&block).map_err(|_| BlockError::NoBlockAt { address })?;
-        Ok(block)
+    fn as_inspection(&self) -> Option<&dyn Inspection> {
+        Some(self)
     }
 
-    fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
-        self.refuse_freed(block)?;
-        self.pool.tag(block)
+    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
+        Some(self)
     }
 
-    fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
-        self.refuse_freed(block)?;
-        self.pool.retag(block, tag)
+    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
+        Some(self)
     }
 
-    fn ledger(&self) -> Ledger {
-        self.pool.ledger()
-    }
-
-    fn snapshot(&self) -> AllocatorSnapshot {
-        let AllocatorSnapshot { stats, ledger } = self.pool.snapshot();
-        AllocatorSnapshot { stats: Stats { retry: self.retry.stats(), ..stats }, ledger }
-    }
-
-    fn set_safe_frontier(&self, count: u64) {
-        self.pool.set_safe_frontier(count);
-        self.retry.notify();
-    }
-
-    fn find_damage(&self) -> Vec<Damage> {
-        self.pool.find_damage()
-    }
-
-    fn trim(&self, keep: Bytes) -> u64 {
-        self.poll();
-        self.pool.trim(keep)
-    }
-
-    fn want(&self, request: &Request<'_>) -> WaitKey {
-        self.pool.want(request)
-    }
-
-    /// What is pending may serve anybody, once somebody waits for it.
-    fn within_reach(&self) -> u64 {
-        if self.pending.len() > 0 { u64::MAX } else { self.pool.within_reach() }
-    }
-
-    fn expect_frees(&self, begin: bool) {
-        self.retry.expect_frees(begin);
-    }
-
-    fn left_behind(&self, besides: &[Block]) -> bool {
-        self.pool.left_behind(besides)
-    }
-
-    fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
-        self.pool.would_fit(request, freed)
-    }
-
-    fn begin_step(&self) {
-        self.pool.begin_step();
-    }
-
-    fn plan_counts(&self) -> Option<PlannedCounts> {
-        self.pool.plan_counts()
+    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        Some(self)
     }
 }
 

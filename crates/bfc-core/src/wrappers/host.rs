@@ -3,9 +3,10 @@
 use crate::allocator::error::{AllocError, BlockError};
 use crate::allocator::oom::{OomReport, Verdict};
 use crate::allocator::stats::Stats;
-use crate::allocator::{Allocator, Request};
-use crate::base::memory::{Block, MemoryKind, PoolId};
+use crate::allocator::{Accounting, Allocator, Inspection, Request, StreamOrder, Upkeep, WaitHints};
+use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId};
 use crate::base::sync::{Mutex, lock};
+use crate::base::units::Bytes;
 use crate::source::host::{layout, system_allocate, system_free};
 
 /// Passes each request straight to the system: no pool, no rounding, no reuse.
@@ -45,6 +46,10 @@ unsafe impl Allocator for HostAllocator {
 
     fn memory_kind(&self) -> MemoryKind {
         MemoryKind::Host
+    }
+
+    fn address_space(&self) -> Option<AddressSpace> {
+        None
     }
 
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
@@ -104,6 +109,36 @@ unsafe impl Allocator for HostAllocator {
         }
     }
 
+    fn tracks_sizes(&self) -> bool {
+        false
+    }
+
+    fn as_accounting(&self) -> Option<&dyn Accounting> {
+        None
+    }
+
+    fn as_inspection(&self) -> Option<&dyn Inspection> {
+        None
+    }
+
+    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
+        None
+    }
+
+    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
+        None
+    }
+
+    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        Some(self)
+    }
+}
+
+impl Upkeep for HostAllocator {
+    fn trim(&self, _keep: Bytes) -> u64 {
+        0
+    }
+
     fn clear_stats(&self) -> bool {
         let mut stats = lock(&self.stats);
         stats.num_allocs = 0;
@@ -112,9 +147,9 @@ unsafe impl Allocator for HostAllocator {
         true
     }
 
-    fn tracks_sizes(&self) -> bool {
-        false
-    }
+    fn begin_step(&self) {}
+
+    fn set_safe_frontier(&self, _count: u64) {}
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 //! large regions and nothing of the blocks inside; here every block is an allocation of its own. It is also the way to
 //! tell a pool's fault from the program's. What PyTorch does without caching and TensorFlow with `cuda_malloc`.
 
+mod facets;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +16,9 @@ use crate::accounting::callers::{CallOut, Users};
 use crate::accounting::retry::{AllocatorRetry, Refusal};
 use crate::allocator::error::{AllocError, BlockError};
 use crate::allocator::oom::{HOLDERS, Holdings, OomReport, Verdict};
-use crate::allocator::request::WaitKey;
 use crate::allocator::stats::Stats;
-use crate::allocator::{Allocator, AllocatorSnapshot, Request};
-use crate::base::ledger::{Ledger, OwnerBytes, Tag};
+use crate::allocator::{Accounting, Allocator, Inspection, Request, StreamOrder, Upkeep, WaitHints};
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
-use crate::base::owner::OwnerId;
 use crate::base::placement::Place;
 use crate::base::slots::Slots;
 use crate::base::sync::{Mutex, ThreadNumber, lock};
@@ -317,7 +316,7 @@ unsafe impl Allocator for PassthroughAllocator {
             Err(refusal) if retry && refusal.wait => {}
             outcome => return outcome.map_err(|refusal| refusal.error),
         }
-        self.retry.allocate_as(self.want(request), timeout, |last| self.attempt(request, thread, last))
+        self.retry.allocate_as(self.wait_key(request), timeout, |last| self.attempt(request, thread, last))
     }
 
     unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
@@ -341,32 +340,6 @@ unsafe impl Allocator for PassthroughAllocator {
         Ok(())
     }
 
-    fn want(&self, request: &Request<'_>) -> WaitKey {
-        // Neither the limit nor a source has room for more where it has none for less, of one alignment.
-        WaitKey { bytes: request.bytes, class: Some(u64::from(request.alignment.trailing_zeros())) }
-    }
-
-    fn within_reach(&self) -> u64 {
-        self.with_state(|state| self.unreserved(state)).unwrap_or(u64::MAX)
-    }
-
-    fn expect_frees(&self, begin: bool) {
-        self.retry.expect_frees(begin);
-    }
-
-    fn left_behind(&self, besides: &[Block]) -> bool {
-        self.with_state(|state| state.users.left_behind(&state.accounts, besides)).unwrap_or(true)
-    }
-
-    fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
-        self.with_state(|state| self.report(state, request, verdict, true))
-            .unwrap_or_else(|| OomReport::new(self.name.clone(), request, verdict))
-    }
-
-    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
-        self.with_state(|state| state.accounts.ledger.owner(owner)).unwrap_or_default()
-    }
-
     fn stats(&self) -> Stats {
         let stats = match self.call_out.enter() {
             Some(_) => self.stats_of(&lock(&self.state)),
@@ -375,52 +348,28 @@ unsafe impl Allocator for PassthroughAllocator {
         Stats { retry: self.retry.stats(), ..stats }
     }
 
-    fn regions(&self) -> Vec<Span> {
-        let regions = |state: &mut State| state.live.iter().map(|(_, live)| live.region).collect();
-        let mut regions: Vec<Span> = self.with_state(regions).unwrap_or_default();
-        crate::base::order::sort_by_key(&mut regions, |region| region.address);
-        regions
+    fn tracks_sizes(&self) -> bool {
+        true
     }
 
-    fn clear_stats(&self) -> bool {
-        let cleared = self.with_state(|state| state.accounts.clear_figures()).is_some();
-        if cleared {
-            self.retry.clear_stats();
-        }
-        cleared
+    fn as_accounting(&self) -> Option<&dyn Accounting> {
+        Some(self)
     }
 
-    fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
-        self.of_block(block, 0, |_, found| found.requested)
+    fn as_inspection(&self) -> Option<&dyn Inspection> {
+        Some(self)
     }
 
-    fn block_at(&self, address: u64) -> Result<Block, BlockError> {
-        self.with_state(|state| {
-            let State { accounts, live, .. } = state;
-            let slot = accounts.slot_at(address, |slot| live.get(slot).map(|live| live.user.address))?;
-            let Span { address, bytes } = live.get(slot).ok_or(BlockError::NoBlockAt { address })?.user;
-            Ok(accounts.block(Place { address, bytes, slot }))
-        })
-        .unwrap_or(Err(BlockError::Reentrant))
+    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
+        Some(self)
     }
 
-    fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
-        self.of_block(block, Tag::default(), |_, found| found.tag())
+    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
+        None
     }
 
-    fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
-        self.of_block(block, (), |state, _| state.accounts.retag(place_of(block), tag))
-    }
-
-    fn ledger(&self) -> Ledger {
-        self.with_state(|state| state.accounts.ledger.clone()).unwrap_or_default()
-    }
-
-    fn snapshot(&self) -> AllocatorSnapshot {
-        let read = |state: &mut State| (self.stats_of(state), state.accounts.ledger.clone());
-        let (stats, ledger) =
-            self.with_state(read).unwrap_or_else(|| (self.call_out.stats(), Ledger::default()));
-        AllocatorSnapshot { stats: Stats { retry: self.retry.stats(), ..stats }, ledger }
+    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        Some(self)
     }
 }
 

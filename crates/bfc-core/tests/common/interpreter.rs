@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bfc_core::{
-    AllocError, AllocationAttributes, Allocator, Bfc, BfcConfig, Block, BlockError, Bytes, Category,
-    ChunkInfo, ConfiguredPolicy, CutRule, End, Ends, HoleOrder, OomReport, OwnerId, PolicyAllocator,
-    PoolConfig, PoolId, Request, SourceError, Stats, Tag, TimingCounter, Verdict,
+    Accounting, AllocError, AllocationAttributes, Allocator, Bfc, BfcConfig, Block, BlockError, Bytes,
+    Category, ChunkInfo, ConfiguredPolicy, CutRule, End, Ends, HoleOrder, OomReport, OwnerId,
+    PolicyAllocator, PoolConfig, PoolId, Request, SourceError, Stats, Tag, TimingCounter, Upkeep, Verdict,
 };
 
 pub use super::op::Op;

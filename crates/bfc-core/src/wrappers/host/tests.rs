@@ -103,8 +103,9 @@ fn questions_about_single_blocks_are_answered_as_untracked() {
     let allocator = HostAllocator::new("plain");
     let block = allocator.allocate(&Request::new(8)).unwrap();
     assert!(!allocator.tracks_sizes());
-    assert_eq!(allocator.requested_bytes(&block), Err(BlockError::Untracked));
-    assert_eq!(allocator.block_at(block.address), Err(BlockError::Untracked));
+    let dynamic: &dyn Allocator = &allocator;
+    assert_eq!(dynamic.requested_bytes(&block), Err(BlockError::Untracked));
+    assert_eq!(dynamic.block_at(block.address), Err(BlockError::Untracked));
     // SAFETY: the block was taken above and is used no more.
     unsafe { allocator.deallocate(block) }.unwrap();
 }
