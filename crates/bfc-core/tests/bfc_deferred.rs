@@ -7,7 +7,7 @@ mod common;
 use std::sync::Arc;
 
 use bfc_core::{
-    AddressOnlyMemory, Allocator, Bfc, BfcAllocator, BfcConfig, BfcOptions, Bytes, CutRule, Ends, Inspection,
+    AddressOnlyMemory, Allocator, Bfc, BfcAllocator, BfcConfig, BfcOptions, Bytes, CutRule, Inspection,
     JoinRule, KIB, Need, Policy, Request, Span, TimingCounter, Upkeep,
 };
 use common::{allocate, free};
@@ -216,16 +216,6 @@ fn what_becomes_ripe_beside_them_is_joined_with_them_later() {
     bfc.merge_ripe(8);
     bfc.check().unwrap();
     assert_eq!(place(&mut bfc, 1536).1, 0);
-}
-
-#[test]
-fn two_ends_join_at_once() {
-    let options = BfcConfig::new(Bytes(REGION)).with_ends(Ends::TWO);
-    let mut bfc = over(*options.options());
-    let [low, _, high, _] = row(&mut bfc, [512, 256, 512, 256]);
-    give_back(&mut bfc, [low, high]);
-    assert_eq!(bfc.place(&Need::new(512)).unwrap().address, 0);
-    bfc.check().unwrap();
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use bfc_core::{
-    Accounting, AllocError, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Bytes, End, GrowthRule,
-    KIB, Request, SourceError, Tag, Upkeep,
+    Accounting, AllocError, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Bytes, GrowthRule, KIB,
+    Request, SourceError, Tag, Upkeep,
 };
 
 use common::interpreter::{Interpreter, Op};
@@ -35,7 +35,6 @@ fn a_source_that_fails_at_its_kth_call_loses_nothing_whatever_k() {
                 bytes: 1 + random.below(9000),
                 alignment_log2: random.below(13) as u8,
                 owner: 1,
-                end: End::Lower,
             },
             6 => Op::ReleaseIdle,
             _ => Op::Free { pick: random.next() as usize },

@@ -6,7 +6,7 @@ mod common;
 
 use std::sync::Arc;
 
-use bfc_core::{BfcConfig, Bytes, End, Ends, TimingCounter};
+use bfc_core::{BfcConfig, Bytes, TimingCounter};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -26,16 +26,11 @@ fn bytes() -> impl Strategy<Value = u64> {
     ]
 }
 
-fn end() -> impl Strategy<Value = End> {
-    prop_oneof![Just(End::Lower), Just(End::Upper)]
-}
-
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        12 => (bytes(), 0..14u8, any::<u8>(), end())
-            .prop_map(|(bytes, alignment_log2, owner, end)| Op::Allocate { bytes, alignment_log2, owner, end }),
-        3 => (bytes(), 0..8u8, end())
-            .prop_map(|(bytes, lag, end)| Op::AllocateFreedBefore { bytes, lag, end }),
+        12 => (bytes(), 0..14u8, any::<u8>())
+            .prop_map(|(bytes, alignment_log2, owner)| Op::Allocate { bytes, alignment_log2, owner }),
+        3 => (bytes(), 0..8u8).prop_map(|(bytes, lag)| Op::AllocateFreedBefore { bytes, lag }),
         12 => any::<usize>().prop_map(|pick| Op::Free { pick }),
         1 => any::<usize>().prop_map(|pick| Op::FreeTwice { pick }),
         1 => any::<usize>().prop_map(|pick| Op::FreeStale { pick }),
@@ -60,9 +55,6 @@ fn config() -> impl Strategy<Value = (BfcConfig, bool)> {
         Just((small_steps.with_garbage_collection(false), true)),
         Just((BfcConfig::new(LIMIT).with_allow_growth(false), true)),
         Just((upstream.clone().with_allow_growth(false), false)),
-        Just((upstream.clone().with_ends(Ends::TENSORFLOW), false)),
-        Just((upstream.clone().with_ends(Ends::COLLECTIVES), false)),
-        Just((BfcConfig::new(LIMIT).with_ends(Ends::TWO), true)),
         Just((upstream.with_first_region(Bytes(4096)).with_fragmentation_fraction(0.05), false)),
     ]
 }
@@ -131,9 +123,7 @@ fn sequences_meet_and_refuse_requests() {
     let mut random = common::Random(7);
     let ops: Vec<Op> = (0..4000)
         .map(|_| match random.below(9) {
-            0..=4 => {
-                Op::Allocate { bytes: 1 + random.below(40_000), alignment_log2: 6, owner: 3, end: End::Lower }
-            }
+            0..=4 => Op::Allocate { bytes: 1 + random.below(40_000), alignment_log2: 6, owner: 3 },
             _ => Op::Free { pick: random.next() as usize },
         })
         .collect();

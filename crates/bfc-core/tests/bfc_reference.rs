@@ -1,17 +1,14 @@
 //! `BfcConfig::tensorflow` beside the plainest model of upstream's allocator: a list of chunks, searched from one end to
 //! the other at every step. Every block must lie where the model says, and be as long.
 //!
-//! Source of the model: the search order, the split rule, `Extend`, the coalescing, the garbage collection and the two ends
-//! of TensorFlow's `BFCAllocator`. It shares no code with the allocator.
+//! Source of the model: the search order, the split rule, `Extend`, the coalescing and the garbage collection of
+//! TensorFlow's `BFCAllocator`. It shares no code with the allocator.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
 mod common;
 
-use bfc_core::{
-    AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, Bytes, End, EndRule, Ends, HoleOrder,
-    HoleSplit, MIB, Request,
-};
+use bfc_core::{Allocator, BfcAllocator, BfcConfig, Block, Bytes, MIB, Request};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -26,24 +23,6 @@ struct ModelChunk {
     start: u64,
     bytes: u64,
     in_use: bool,
-    tag: Tag,
-}
-
-/// Whose a chunk is. With one end, all are of the lower end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tag {
-    Lower,
-    Gap,
-    Upper,
-}
-
-impl From<End> for Tag {
-    fn from(end: End) -> Self {
-        match end {
-            End::Lower => Self::Lower,
-            End::Upper => Self::Upper,
-        }
-    }
 }
 
 /// Upstream's allocator over upstream's fake source: regions one behind the other, never joined.
@@ -52,7 +31,6 @@ struct Model {
     grows: bool,
     collects: bool,
     max_waste: u64,
-    ends: Ends,
     /// The size that the next region is planned to have.
     region: u64,
     regions: usize,
@@ -63,13 +41,12 @@ struct Model {
 }
 
 impl Model {
-    fn new(grows: bool, collects: bool, max_waste: u64, ends: Ends, first_region: u64) -> Self {
+    fn new(grows: bool, collects: bool, max_waste: u64, first_region: u64) -> Self {
         let region = if grows { first_region.min(LIMIT) } else { LIMIT };
         Self {
             grows,
             collects,
             max_waste,
-            ends,
             region,
             regions: 0,
             reserved: 0,
@@ -79,106 +56,50 @@ impl Model {
     }
 
     /// The address and the size of the block that a request gets.
-    fn allocate(&mut self, bytes: u64, alignment: u64, end: End) -> Option<(u64, u64)> {
+    fn allocate(&mut self, bytes: u64, alignment: u64) -> Option<(u64, u64)> {
         let rounded = bytes.div_ceil(256) * 256;
         let alignment = alignment.max(256);
-        if let Some(found) = self.find(rounded, alignment, end) {
+        if let Some(found) = self.find(rounded, alignment) {
             return Some(found);
         }
         if self.extend(rounded, alignment) {
-            return self.find(rounded, alignment, end);
+            return self.find(rounded, alignment);
         }
         if self.collects && self.collect(rounded) && self.extend(rounded, alignment) {
-            return self.find(rounded, alignment, end);
+            return self.find(rounded, alignment);
         }
         None
     }
 
-    /// The rule of an end; that of all requests where there is one.
-    fn rule(&self, end: End) -> EndRule {
-        match (self.ends, end) {
-            (Ends::Two { lower, .. }, End::Lower) => lower,
-            (Ends::Two { upper, .. }, End::Upper) => upper,
-            _ => EndRule { order: HoleOrder::LowestFirst, split: HoleSplit::AsPool },
-        }
-    }
-
-    fn find(&mut self, rounded: u64, alignment: u64, end: End) -> Option<(u64, u64)> {
-        let end = if self.ends.are_two() { end } else { End::Lower };
-        let place = self.best(rounded, alignment, Tag::from(end), self.rule(end).order);
-        let place = place.or_else(|| self.best(rounded, alignment, Tag::Gap, HoleOrder::LowestFirst))?;
-        match end {
-            End::Lower => Some(self.take_low(place, rounded, alignment)),
-            End::Upper => Some(self.take_high(place, rounded, alignment)),
-        }
-    }
-
-    /// The smallest free chunk with this tag that fits.
-    fn best(&self, rounded: u64, alignment: u64, tag: Tag, order: HoleOrder) -> Option<usize> {
-        let mut best: Option<usize> = None;
-        for (place, chunk) in self.chunks.iter().enumerate() {
-            let start = chunk.start.div_ceil(alignment) * alignment;
-            if chunk.in_use || chunk.tag != tag || start + rounded > chunk.start + chunk.bytes {
-                continue;
-            }
-            // The list is in the order of addresses.
-            let better = best.is_none_or(|best| match order {
-                HoleOrder::LowestFirst => chunk.bytes < self.chunks[best].bytes,
-                HoleOrder::HighestFirst => chunk.bytes <= self.chunks[best].bytes,
-            });
-            if better {
-                best = Some(place);
-            }
-        }
-        best
-    }
-
-    /// Whether a chunk of `bytes` bytes, of the gap or of this end, is cut.
-    fn cuts(&self, exactly: bool, bytes: u64, rounded: u64) -> bool {
-        if exactly {
-            return bytes > rounded;
-        }
-        bytes >= 2 * rounded || bytes - rounded >= self.max_waste
-    }
-
-    fn take_low(&mut self, place: usize, rounded: u64, alignment: u64) -> (u64, u64) {
-        let mut place = place;
-        let exactly = self.chunks[place].tag == Tag::Gap || self.rule(End::Lower).split == HoleSplit::Always;
+    fn find(&mut self, rounded: u64, alignment: u64) -> Option<(u64, u64)> {
+        let mut place = self.best(rounded, alignment)?;
         let start = self.chunks[place].start.div_ceil(alignment) * alignment;
         if start > self.chunks[place].start {
             self.split(place, start - self.chunks[place].start);
-            self.chunks[place].tag = Tag::Lower;
             place += 1;
         }
-        if self.cuts(exactly, self.chunks[place].bytes, rounded) {
+        if self.cuts(self.chunks[place].bytes, rounded) {
             self.split(place, rounded);
         }
-        self.use_at(place, Tag::Lower)
-    }
-
-    fn take_high(&mut self, place: usize, rounded: u64, alignment: u64) -> (u64, u64) {
-        let mut place = place;
-        let chunk = self.chunks[place];
-        let exactly = chunk.tag == Tag::Gap || self.rule(End::Upper).split == HoleSplit::Always;
-        let lowest = chunk.start.div_ceil(alignment) * alignment;
-        let highest = (chunk.start + chunk.bytes - rounded) / alignment * alignment;
-        let whole = !exactly && !self.cuts(false, chunk.bytes - (lowest - chunk.start), rounded);
-        let start = if whole { lowest } else { highest };
-        if start > chunk.start {
-            self.split(place, start - chunk.start);
-            place += 1;
-        }
-        self.chunks[place].tag = Tag::Upper;
-        if self.cuts(exactly, self.chunks[place].bytes, rounded) {
-            self.split(place, rounded);
-        }
-        self.use_at(place, Tag::Upper)
-    }
-
-    fn use_at(&mut self, place: usize, tag: Tag) -> (u64, u64) {
         let chunk = &mut self.chunks[place];
-        (chunk.in_use, chunk.tag) = (true, tag);
-        (chunk.start, chunk.bytes)
+        chunk.in_use = true;
+        Some((chunk.start, chunk.bytes))
+    }
+
+    /// The smallest free chunk that fits, of equals the lowest.
+    fn best(&self, rounded: u64, alignment: u64) -> Option<usize> {
+        let fits = |chunk: &ModelChunk| {
+            let start = chunk.start.div_ceil(alignment) * alignment;
+            !chunk.in_use && start + rounded <= chunk.start + chunk.bytes
+        };
+        let fitting = self.chunks.iter().enumerate().filter(|(_, chunk)| fits(chunk));
+        // The list is in the order of addresses, and the first of equals is kept.
+        fitting.min_by_key(|(_, chunk)| chunk.bytes).map(|(place, _)| place)
+    }
+
+    /// Whether a chunk of `bytes` bytes is cut.
+    fn cuts(&self, bytes: u64, rounded: u64) -> bool {
+        bytes >= 2 * rounded || bytes - rounded >= self.max_waste
     }
 
     fn split(&mut self, place: usize, bytes: u64) {
@@ -191,25 +112,9 @@ impl Model {
     fn free(&mut self, start: u64) {
         let place = self.chunks.iter().position(|chunk| chunk.start == start).unwrap();
         self.chunks[place].in_use = false;
-        self.return_to_gap(place);
         self.join(place);
         if place > 0 {
             self.join(place - 1);
-        }
-    }
-
-    /// What touches nothing of its own end on the side where the gap is, becomes part of it.
-    fn return_to_gap(&mut self, place: usize) {
-        let ModelChunk { region, tag, .. } = self.chunks[place];
-        let beside = match tag {
-            _ if !self.ends.are_two() => return,
-            Tag::Lower => place.checked_add(1),
-            Tag::Upper => place.checked_sub(1),
-            Tag::Gap => return,
-        };
-        let beside = beside.and_then(|beside| self.chunks.get(beside));
-        if beside.is_none_or(|beside| beside.region != region || beside.tag != tag) {
-            self.chunks[place].tag = Tag::Gap;
         }
     }
 
@@ -219,7 +124,6 @@ impl Model {
         let chunk = &mut self.chunks[place];
         if !chunk.in_use && !next.in_use && chunk.region == next.region {
             chunk.bytes += next.bytes;
-            chunk.tag = if chunk.tag == next.tag { next.tag } else { Tag::Gap };
             self.chunks.remove(place + 1);
         }
     }
@@ -242,8 +146,7 @@ impl Model {
         self.source_next = start + bytes;
         self.reserved += bytes;
         self.regions += 1;
-        let tag = if self.ends.are_two() { Tag::Gap } else { Tag::Lower };
-        self.chunks.push(ModelChunk { region: self.regions, start, bytes, in_use: false, tag });
+        self.chunks.push(ModelChunk { region: self.regions, start, bytes, in_use: false });
         true
     }
 
@@ -264,7 +167,7 @@ impl Model {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Allocate { bytes: u64, alignment_log2: u8, end: End },
+    Allocate { bytes: u64, alignment_log2: u8 },
     Free { pick: usize },
 }
 
@@ -276,8 +179,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => 60_000..600_000u64,
     ];
     prop_oneof![
-        5 => (bytes, prop_oneof![3 => Just(6u8), 1 => 0..16u8], prop_oneof![Just(End::Lower), Just(End::Upper)])
-            .prop_map(|(bytes, alignment_log2, end)| Step::Allocate { bytes, alignment_log2, end }),
+        5 => (bytes, prop_oneof![3 => Just(6u8), 1 => 0..16u8])
+            .prop_map(|(bytes, alignment_log2)| Step::Allocate { bytes, alignment_log2 }),
         4 => any::<usize>().prop_map(|pick| Step::Free { pick }),
     ]
 }
@@ -289,31 +192,25 @@ struct Options {
     collects: bool,
     fragmentation: f64,
     first_region: u64,
-    ends: Ends,
 }
 
-/// Upstream's options for pools with one end or two. Those with two do not grow.
 fn options() -> impl Strategy<Value = Options> {
-    let hole_order = || prop_oneof![Just(HoleOrder::LowestFirst), Just(HoleOrder::HighestFirst)];
-    let hole_split = || prop_oneof![Just(HoleSplit::AsPool), Just(HoleSplit::Always)];
-    let rule = || (hole_order(), hole_split()).prop_map(|(order, split)| EndRule { order, split });
-    let two = (rule(), rule()).prop_map(|(lower, upper)| Ends::Two { lower, upper });
     let first_region = prop_oneof![Just(1024), Just(4096), Just(64 << 10)];
     let fragmentation = prop_oneof![Just(0.0), Just(0.01), Just(0.1)];
-    let ends = prop_oneof![Just(Ends::One), two];
-    (any::<bool>(), any::<bool>(), fragmentation, first_region, ends).prop_map(
-        |(grows, collects, fragmentation, first_region, ends)| {
-            let grows = grows && !ends.are_two();
-            Options { grows, collects, fragmentation, first_region, ends }
+    (any::<bool>(), any::<bool>(), fragmentation, first_region).prop_map(
+        |(grows, collects, fragmentation, first_region)| Options {
+            grows,
+            collects,
+            fragmentation,
+            first_region,
         },
     )
 }
 
 /// Runs the steps on both; how many requests were met and how many refused.
 fn run(options: Options, steps: &[Step]) -> (u64, u64) {
-    let Options { grows, collects, fragmentation, first_region, ends } = options;
+    let Options { grows, collects, fragmentation, first_region } = options;
     let mut config = BfcConfig::tensorflow(Bytes(LIMIT))
-        .with_ends(ends)
         .with_allow_growth(grows)
         .with_garbage_collection(collects)
         .with_first_region(Bytes(first_region))
@@ -323,20 +220,19 @@ fn run(options: Options, steps: &[Step]) -> (u64, u64) {
         config = config.with_fragmentation_fraction(fragmentation);
         max_waste = (LIMIT as f64 * fragmentation) as u64;
     }
-    let mut model = Model::new(grows, collects, max_waste, ends, first_region);
+    let mut model = Model::new(grows, collects, max_waste, first_region);
     let pool = BfcAllocator::new("reference", FakeSource::new(Nature::default()), config);
     let mut live: Vec<Block> = Vec::new();
     let (mut met, mut refused) = (0, 0);
     for step in steps {
         match *step {
-            Step::Allocate { bytes, alignment_log2, end } => {
+            Step::Allocate { bytes, alignment_log2 } => {
                 let alignment = 1 << alignment_log2;
-                let attributes = AllocationAttributes::default().with_end(end);
-                let request = Request::new(bytes).with_alignment(alignment).with_attributes(attributes);
+                let request = Request::new(bytes).with_alignment(alignment);
                 let block = pool.allocate(&request).ok();
-                let expected = model.allocate(bytes, alignment, end);
+                let expected = model.allocate(bytes, alignment);
                 let got = block.map(|block| (block.address, block.bytes));
-                assert_eq!(got, expected, "{bytes} bytes, alignment {alignment}, {end:?}: {model:#?}");
+                assert_eq!(got, expected, "{bytes} bytes, alignment {alignment}: {model:#?}");
                 live.extend(block);
                 *(if block.is_some() { &mut met } else { &mut refused }) += 1;
             }
@@ -349,15 +245,8 @@ fn run(options: Options, steps: &[Step]) -> (u64, u64) {
         }
         assert_eq!(pool.stats().bytes_reserved, model.reserved);
         let chunks = pool.chunks();
-        let seen = chunks.iter().map(|chunk| (chunk.address, chunk.bytes, chunk.in_use(), chunk.end));
-        let expected = model.chunks.iter().map(|chunk| {
-            let end = match chunk.tag {
-                Tag::Lower if ends.are_two() => Some(End::Lower),
-                Tag::Upper => Some(End::Upper),
-                _ => None,
-            };
-            (chunk.start, chunk.bytes, chunk.in_use, end)
-        });
+        let seen = chunks.iter().map(|chunk| (chunk.address, chunk.bytes, chunk.in_use()));
+        let expected = model.chunks.iter().map(|chunk| (chunk.start, chunk.bytes, chunk.in_use));
         assert!(
             seen.clone().eq(expected.clone()),
             "{:?}\n{:?}",
@@ -382,21 +271,16 @@ proptest! {
 #[test]
 fn long_sequences_meet_and_refuse_requests_as_upstream_does() {
     let mut random = common::Random(11);
-    let one =
-        [(false, false), (true, false), (true, true)].map(|(grows, collects)| (grows, collects, Ends::One));
-    let two = [Ends::TENSORFLOW, Ends::COLLECTIVES, Ends::TWO].map(|ends| (false, false, ends));
-    for (grows, collects, ends) in one.into_iter().chain(two) {
+    for (grows, collects) in [(false, false), (true, false), (true, true)] {
         let steps: Vec<Step> = (0..6000)
             .map(|_| match random.below(9) {
-                0..=4 => Step::Allocate {
-                    bytes: 1 + random.below(30_000),
-                    alignment_log2: random.below(14) as u8,
-                    end: if random.below(2) == 0 { End::Lower } else { End::Upper },
-                },
+                0..=4 => {
+                    Step::Allocate { bytes: 1 + random.below(30_000), alignment_log2: random.below(14) as u8 }
+                }
                 _ => Step::Free { pick: random.next() as usize },
             })
             .collect();
-        let options = Options { grows, collects, fragmentation: 0.0, first_region: 2048, ends };
+        let options = Options { grows, collects, fragmentation: 0.0, first_region: 2048 };
         let (met, refused) = run(options, &steps);
         assert!(met > 1000 && refused > 100, "{met} met, {refused} refused");
     }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use bfc_core::sim::SimDevice;
 use bfc_core::{
-    AddressOnlyMemory, AllocationAttributes, Allocator, AllocatorAttributes, AllocatorChoice, Amount,
-    AutoGrowthAllocator, AutoGrowthOptions, BfcAllocator, BfcConfig, Bytes, CacheChoice, DeviceId,
-    DeviceMemory, End, Ends, GuardError, HostMemory, Lifetime, MemoryKind, Plan, PlanOptions, Pool,
-    PoolError, PoolOptions, Registry, RegistryError, Request, SplitChoice, SubAllocator, ThreadCache,
+    AddressOnlyMemory, Allocator, AllocatorAttributes, AllocatorChoice, Amount, AutoGrowthAllocator,
+    AutoGrowthOptions, BfcAllocator, BfcConfig, Bytes, CacheChoice, DeviceId, DeviceMemory, GuardError,
+    HostMemory, Lifetime, MemoryKind, Plan, PlanOptions, Pool, PoolError, PoolOptions, Registry,
+    RegistryError, Request, SplitChoice, SubAllocator, ThreadCache,
 };
 
 /// A registry with one device whose memory is `source`, and the allocator that `options` make of it.
@@ -68,21 +68,6 @@ fn tensorflows_pool_splits_as_tensorflow_unless_options_say_otherwise() {
     let fraction = SplitChoice::Twice("10%".parse().unwrap());
     assert_eq!(granted(choose(AllocatorChoice::BfcTensorflow).with_split(fraction)), 700 << 10);
     assert_eq!(granted(choose(AllocatorChoice::Bfc).with_split(SplitChoice::TENSORFLOW)), 1 << 20);
-}
-
-#[test]
-fn two_ends_take_the_limit_at_once_whatever_is_said_of_growth() {
-    let upper = AllocationAttributes::default().with_end(End::Upper);
-    for choice in [AllocatorChoice::Bfc, AllocatorChoice::BfcTensorflow] {
-        let from_options = bare(BfcConfig::new(Bytes::mib(64)), choose(choice).with_ends(Ends::TWO));
-        let from_config = bare(BfcConfig::new(Bytes::mib(64)).with_ends(Ends::TWO), choose(choice));
-        for allocator in [from_options, from_config] {
-            let blocks = [Request::new(1024), Request::new(1024).with_attributes(upper)]
-                .map(|request| allocator.allocate(&request).unwrap());
-            assert_eq!(blocks[1].address - blocks[0].address, (64 << 20) - 1024);
-            assert_eq!(allocator.stats().bytes_reserved, 64 << 20);
-        }
-    }
 }
 
 #[test]

@@ -5,7 +5,6 @@
 use std::fmt;
 
 use crate::allocator::error::AttributeError;
-use crate::policy::End;
 
 /// Where memory should live, as asked by the one who allocates.
 ///
@@ -142,8 +141,6 @@ pub struct AllocationAttributes<'a> {
     /// Means nothing where frees bear no counts, as upstream: in pools without a
     /// [timing counter](crate::PolicyAllocator::timing_counter) all memory is free for anybody as soon as it is given back.
     pub freed_before: Option<&'a (dyn Fn() -> u64 + Sync)>,
-    /// At which end of the pool, for pools that keep two ends apart (see [`End`]).
-    pub end: End,
     /// Whether a refusal may leave out who holds the memory and what would make room: for those who try further, and ask
     /// for the whole [report](crate::Allocator::refusal) once they give up.
     pub brief: bool,
@@ -151,7 +148,7 @@ pub struct AllocationAttributes<'a> {
 
 impl Default for AllocationAttributes<'_> {
     fn default() -> Self {
-        Self { retry_on_failure: true, freed_before: None, end: End::Lower, brief: false }
+        Self { retry_on_failure: true, freed_before: None, brief: false }
     }
 }
 
@@ -159,14 +156,7 @@ impl AllocationAttributes<'_> {
     /// Attributes that fail at once instead of waiting.
     #[must_use]
     pub const fn no_retry() -> Self {
-        Self { retry_on_failure: false, freed_before: None, end: End::Lower, brief: false }
-    }
-
-    /// The same attributes with this end.
-    #[must_use]
-    pub const fn with_end(mut self, end: End) -> Self {
-        self.end = end;
-        self
+        Self { retry_on_failure: false, freed_before: None, brief: false }
     }
 }
 
@@ -175,7 +165,6 @@ impl fmt::Debug for AllocationAttributes<'_> {
         f.debug_struct("AllocationAttributes")
             .field("retry_on_failure", &self.retry_on_failure)
             .field("freed_before", &self.freed_before.map(|count| count()))
-            .field("end", &self.end)
             .field("brief", &self.brief)
             .finish()
     }

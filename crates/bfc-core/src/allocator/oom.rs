@@ -122,9 +122,6 @@ pub struct OomReport {
     pub free: u64,
     /// The largest free block that the request may have.
     pub largest_free: u64,
-    /// Free bytes that the request may not have, as they lie between blocks of the other [end](crate::End) of the pool;
-    /// 0 in pools that keep no two [`Ends`](crate::Ends) apart.
-    pub other_end: u64,
     /// Why.
     pub verdict: Verdict,
     /// Those who hold most, in falling order of bytes.
@@ -173,9 +170,6 @@ impl fmt::Display for OomReport {
             write!(f, " of {}", Bytes(limit))?;
         }
         write!(f, ", {} free", Bytes(self.free))?;
-        if self.other_end > 0 {
-            write!(f, " ({} at the other end)", Bytes(self.other_end))?;
-        }
         write!(f, ", largest free block {}", Bytes(self.largest_free))
     }
 }
@@ -202,7 +196,6 @@ impl OomReport {
             in_use: 0,
             free: 0,
             largest_free: 0,
-            other_end: 0,
             verdict,
             holders: Vec::new(),
             holdings: Holdings::default(),

@@ -150,8 +150,7 @@ impl Policy for AutoGrowth {
         sound.then_some(rounded)
     }
 
-    /// The upper end of the lowest of the smallest blocks that fit. Which end of the space is asked for means nothing
-    /// here.
+    /// Takes the upper end of the lowest of the smallest blocks that fit.
     fn place(&mut self, need: &Need) -> Option<Place> {
         let rounded = self.rounded(need.bytes, need.alignment)?;
         if !self.blocks.has_room_for(2) {

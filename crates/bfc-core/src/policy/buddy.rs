@@ -227,7 +227,7 @@ impl Policy for Buddy {
         sound.then_some(rounded)
     }
 
-    /// The lowest of the smallest chunks that fit. Which end is asked for means nothing here.
+    /// Takes the lowest of the smallest chunks that fit.
     fn place(&mut self, need: &Need) -> Option<Place> {
         let rounded = self.rounded(need.bytes, need.alignment)?;
         if self.damage.is_some() {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use crate::base::placement::Place;
 use crate::base::placement::PlannedCounts;
 use crate::plan::Plan;
-use crate::policy::{End, Need, Policy};
+use crate::policy::{Need, Policy};
 use intruders::Intruders;
 use script::{Entry, Script};
 
@@ -179,7 +179,7 @@ impl<P: Policy> Planned<P> {
     /// Whether the plan knows where such a need may go.
     #[inline]
     fn can_plan(&self, need: &Need) -> bool {
-        need.alignment <= self.script.alignment && need.freed_before.is_none() && need.end == End::Lower
+        need.alignment <= self.script.alignment && need.freed_before.is_none()
     }
 
     #[inline]

@@ -175,8 +175,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 /// What a request asks of a policy.
 #[inline]
 const fn need_of(request: &Request<'_>, freed_before: Option<u64>) -> Need {
-    let mut need =
-        Need::new(request.bytes).with_alignment(request.alignment).with_end(request.attributes.end);
+    let mut need = Need::new(request.bytes).with_alignment(request.alignment);
     need.freed_before = freed_before;
     need
 }

@@ -19,7 +19,7 @@ use crate::accounting::number;
 use crate::base::memory::PoolId;
 use crate::base::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
 use crate::base::units::{Bytes, KIB, MIB};
-use crate::policy::{End, GRANULE, Need};
+use crate::policy::{GRANULE, Need};
 
 pub(super) use shard::Shard;
 
@@ -100,10 +100,8 @@ impl Caches {
     /// The size class of a need: its bytes in granules. `None` if it is not for a cache.
     #[inline]
     pub(super) fn class_of(&self, need: &Need) -> Option<usize> {
-        let plain = need.bytes <= self.options.largest
-            && need.alignment <= GRANULE
-            && need.freed_before.is_none()
-            && need.end == End::Lower;
+        let plain =
+            need.bytes <= self.options.largest && need.alignment <= GRANULE && need.freed_before.is_none();
         plain.then(|| need.bytes.div_ceil(GRANULE) as usize)
     }
 

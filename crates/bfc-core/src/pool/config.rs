@@ -197,8 +197,8 @@ impl<O> PoolConfig<O> {
     ///
     /// The caches are emptied before the pool grows, before it gives back idle regions and before it refuses a request;
     /// while a request waits, no free goes to a cache. Requests pass the caches by if they ask for more than 256 bytes of
-    /// alignment, for the upper end or for memory freed before a count. No caches are made with a
-    /// [timing counter](Self::with_timing_counter), in pools with two [`Ends`](crate::Ends), and by policies that do not
+    /// alignment or for memory freed before a count. No caches are made with a
+    /// [timing counter](Self::with_timing_counter), and by policies that do not
     /// [allow them](crate::Policy::allows_caches): of those here, all but [`Bfc`](crate::Bfc).
     #[must_use]
     pub const fn with_thread_cache(mut self, cache: ThreadCache) -> Self {

@@ -8,7 +8,6 @@ use super::info::{ChunkInfo, bin_infos};
 use crate::allocator::stats::Stats;
 use crate::base::memory::Span;
 use crate::base::units::Bytes;
-use crate::policy::End;
 use crate::policy::bfc::bin_of;
 
 /// Characters in the picture of a pool.
@@ -147,11 +146,6 @@ impl Inside {
 
 fn write_chunk(log: &mut String, chunk: &ChunkInfo) -> fmt::Result {
     write!(log, "  {:#x}  {:>12}  ", chunk.address, Bytes(chunk.bytes))?;
-    match chunk.end {
-        Some(End::Lower) => write!(log, "lower end, ")?,
-        Some(End::Upper) => write!(log, "upper end, ")?,
-        None => {}
-    }
     if chunk.in_use() {
         let (owner, category) = (chunk.tag.owner, chunk.tag.category.name());
         writeln!(log, "in use, {} asked for by {owner} as {category}", Bytes(chunk.requested))

@@ -2,8 +2,8 @@
 
 use crate::accounting::accounts::Accounts;
 use crate::base::ledger::Tag;
+use crate::policy::Policy;
 use crate::policy::bfc::{BIN_COUNT, bin_floor, bin_of};
-use crate::policy::{End, Policy};
 
 /// One chunk of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +25,6 @@ pub struct ChunkInfo {
     pub freed_at: u64,
     /// The bin of its size.
     pub bin: usize,
-    /// The end it belongs to, free or not; `None` for what both ends may use, and in pools that keep no two ends apart.
-    pub end: Option<End>,
 }
 
 impl ChunkInfo {
@@ -72,7 +70,6 @@ pub(super) fn chunk_infos(policy: &dyn Policy, accounts: &Accounts) -> Vec<Chunk
             tag: account.tag(),
             freed_at: piece.freed_at,
             bin: bin_of(piece.span.bytes),
-            end: piece.end,
         });
     });
     chunks

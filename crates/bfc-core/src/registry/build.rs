@@ -139,7 +139,6 @@ fn configured(
     config: &BfcConfig,
     options: &PoolOptions,
 ) -> Result<BfcConfig, PoolError> {
-    let ends = options.ends.unwrap_or(config.options().ends);
     let mut config = config.clone();
     if options.allocator == Some(AllocatorChoice::BfcTensorflow) {
         // All that TensorFlow does otherwise. What options choose one by one then still counts.
@@ -159,8 +158,7 @@ fn configured(
     }
     let config = options.configure(config);
     let rules = options.cutting(*config.options(), config.limit());
-    // Last, as it has a say in growth.
-    Ok(config.with_policy(rules).with_ends(ends))
+    Ok(config.with_policy(rules))
 }
 
 /// A share is one of all the memory, whoever uses it; a reserve is left of what nobody uses now, as upstream.

@@ -11,7 +11,6 @@
 //! | `HIGHWATER_SPLIT` | when chunks are cut: `always`, `twice` (as TensorFlow), `twice:AMOUNT` with the most waste in a block, in bytes or as a share of the limit | `twice:5%` |
 //! | `HIGHWATER_CUT` | from which end of a chunk blocks are cut: `low` (as TensorFlow), `large-high` | `low` |
 //! | `HIGHWATER_JOIN` | when freed blocks are joined with the free memory beside them: `at-once` (as TensorFlow), or `deferred`, where small ones wait for a request that none of them fits | `at-once` |
-//! | `HIGHWATER_ENDS` | whether the pool keeps two [`Ends`](crate::Ends) apart, and so takes its limit at once: `one`, `two`, `tensorflow` (two, as there by default), `collectives` (two, as XLA's pool of that kind) | `two` |
 //! | `HIGHWATER_RETRY_MS` | how many milliseconds a request waits for frees: 0 to 3600000 | `0` |
 //! | `HIGHWATER_THREAD_CACHE` | whether threads keep small blocks in caches: `on`, `off`, or `LARGEST[:KEPT]`, the largest block to be cached and the most that one of the 16 caches keeps. Only in pools of best fit with coalescing | `64KiB:4MiB` |
 //! | `HIGHWATER_DEVICE` | the device that programs compute on where they leave it open: `auto` (a GPU that has passed a check, else the CPU), or a device | `cpu`, `cuda:1` |

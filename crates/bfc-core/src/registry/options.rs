@@ -9,7 +9,7 @@ use crate::base::amount::Amount;
 use crate::base::memory::MemoryKind;
 use crate::base::sorted::Sorted;
 use crate::base::units::Bytes;
-use crate::policy::bfc::{BfcOptions, CutRule, Ends, JoinRule, SplitRule};
+use crate::policy::bfc::{BfcOptions, CutRule, JoinRule, SplitRule};
 use crate::pool::BfcConfig;
 use crate::pool::{GrowthRule, PoolConfig};
 use crate::registry::choice::AllocatorChoice;
@@ -41,8 +41,6 @@ pub struct PoolOptions {
     pub cut: Option<CutRule>,
     /// When a freed block is joined with the free memory beside it.
     pub join: Option<JoinRule>,
-    /// Whether the pool keeps two ends apart. Two ends take the limit at once, whatever is said of growth.
-    pub ends: Option<Ends>,
     /// How long a request waits for frees before it fails; 0 is not at all.
     pub retry_timeout: Option<Duration>,
     /// Whether threads keep small blocks in caches.
@@ -70,7 +68,6 @@ impl PoolOptions {
             split: Some(split),
             cut: Some(config.options().cut),
             join: Some(config.options().join),
-            ends: Some(config.options().ends),
             retry_timeout: Some(if waits { config.retry_timeout() } else { Duration::ZERO }),
             thread_cache: Some(config.thread_cache().into()),
         }
@@ -163,13 +160,6 @@ impl PoolOptions {
         self
     }
 
-    /// The same options with one end or two.
-    #[must_use]
-    pub const fn with_ends(mut self, ends: Ends) -> Self {
-        self.ends = Some(ends);
-        self
-    }
-
     /// The same options with this patience.
     #[must_use]
     pub const fn with_retry_timeout(mut self, timeout: Duration) -> Self {
@@ -237,7 +227,6 @@ impl PoolOptions {
             split: self.split.or(defaults.split),
             cut: self.cut.or(defaults.cut),
             join: self.join.or(defaults.join),
-            ends: self.ends.or(defaults.ends),
             retry_timeout: self.retry_timeout.or(defaults.retry_timeout),
             thread_cache: self.thread_cache.or(defaults.thread_cache),
         }
@@ -282,9 +271,6 @@ impl fmt::Display for PoolOptions {
             Some(JoinRule::AtOnce) => write!(f, ", join at-once")?,
             Some(JoinRule::Deferred) => write!(f, ", join deferred")?,
             None => {}
-        }
-        if let Some(ends) = self.ends {
-            write!(f, ", {}", if ends.are_two() { "two ends" } else { "one end" })?;
         }
         if let Some(timeout) = self.retry_timeout {
             write!(f, ", waits {} ms", timeout.as_millis())?;
@@ -419,7 +405,6 @@ mod tests {
             .with_split(SplitChoice::TENSORFLOW)
             .with_cut(CutRule::Low)
             .with_join(JoinRule::AtOnce)
-            .with_ends(Ends::One)
             .with_retry_timeout(Duration::ZERO)
             .with_thread_cache(CacheChoice::Off);
         assert_eq!(options, expected);

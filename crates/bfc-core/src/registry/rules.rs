@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::base::amount::{Amount, Share};
 use crate::base::units::{Bytes, MIB, switch, whole};
-use crate::policy::bfc::{CutRule, Ends, JoinRule, SplitRule};
+use crate::policy::bfc::{CutRule, JoinRule, SplitRule};
 use crate::pool::{GrowthRule, ThreadCache};
 
 /// What the sizes of regions are multiples of where a rule leaves that open.
@@ -115,25 +115,6 @@ impl FromStr for JoinRule {
         match text {
             "at-once" => Ok(Self::AtOnce),
             "deferred" => Ok(Self::Deferred),
-            _ => Err(ParseRuleError::new(text, Self::EXPECTED)),
-        }
-    }
-}
-
-impl Ends {
-    pub(crate) const EXPECTED: &str = "one, two, tensorflow, or collectives";
-}
-
-/// As text: `one`, `two`, `tensorflow`, or `collectives`.
-impl FromStr for Ends {
-    type Err = ParseRuleError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "one" => Ok(Self::One),
-            "two" => Ok(Self::TWO),
-            "tensorflow" => Ok(Self::TENSORFLOW),
-            "collectives" => Ok(Self::COLLECTIVES),
             _ => Err(ParseRuleError::new(text, Self::EXPECTED)),
         }
     }

@@ -36,7 +36,7 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// made-up blocks. Nothing is rounded, so a block has exactly the bytes that were asked for, unless the source delivers
 /// more. Requests that the limit or the source refuses wait for frees of other threads, as in pools. There is no order of
 /// frees to keep, so a [safe frontier](Allocator::set_safe_frontier) means nothing here: a block must not be given back
-/// while work on a device still uses it. Nor does it matter at which [end](crate::End) a block is asked for.
+/// while work on a device still uses it.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use bfc_core::{
     Accounting, AllocError, AllocationAttributes, Allocator, Bfc, BfcConfig, Block, BlockError, Bytes,
-    Category, ChunkInfo, ConfiguredPolicy, CutRule, End, Ends, HoleOrder, OomReport, OwnerId,
-    PolicyAllocator, PoolConfig, PoolId, Request, SourceError, Stats, Tag, TimingCounter, Upkeep, Verdict,
+    Category, ChunkInfo, ConfiguredPolicy, CutRule, OomReport, OwnerId, PolicyAllocator, PoolConfig, PoolId,
+    Request, SourceError, Stats, Tag, TimingCounter, Upkeep, Verdict,
 };
 
 pub use super::op::Op;
@@ -68,8 +68,6 @@ struct Live {
     block: Block,
     requested: u64,
     tag: Tag,
-    /// In a pool with two ends, the one it lies at.
-    end: Option<End>,
 }
 
 /// Bytes on which work may still be under way: freed at `count`, and not handed out since.
@@ -102,7 +100,6 @@ pub struct Interpreter<P: ConfiguredPolicy = Bfc> {
     cached: bool,
     /// Blocks from this many bytes on lie at the high end of their chunk; `None` if none does.
     large_from: Option<u64>,
-    ends: Ends,
     recent: RecentFrees,
     live: BTreeMap<u64, Live>,
     dead: VecDeque<Block>,
@@ -122,15 +119,13 @@ impl Interpreter {
         always_splits: bool,
         counter: Option<Arc<TimingCounter>>,
     ) -> Self {
-        let ends = config.options().ends;
         let large_high = config.options().cut == CutRule::LargeHigh && !config.allow_growth();
-        let cached = config.thread_cache().is_some() && counter.is_none() && !ends.are_two();
+        let cached = config.thread_cache().is_some() && counter.is_none();
         let choice = if cached { Choice::AnyFit } else { Choice::BestFit { always_splits } };
         let recent = RecentFrees::of(&config, counter.is_none() && !cached);
         let mut interpreter = Self::over(config, nature, choice, counter);
         interpreter.recent = recent;
-        interpreter.large_from = (large_high && !ends.are_two()).then_some((16 << 10) + 256);
-        interpreter.ends = ends;
+        interpreter.large_from = large_high.then_some((16 << 10) + 256);
         interpreter.cached = cached;
         interpreter
     }
@@ -168,7 +163,6 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
             choice,
             cached: false,
             large_from: None,
-            ends: Ends::One,
             recent: RecentFrees::default(),
             live: BTreeMap::new(),
             dead: VecDeque::new(),
@@ -204,17 +198,15 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
     /// Runs one step and compares the pool with its shadow.
     pub fn step(&mut self, op: &Op) {
         match *op {
-            Op::Allocate { bytes, alignment_log2, owner, end } => {
+            Op::Allocate { bytes, alignment_log2, owner } => {
                 let request =
                     Request::new(bytes).with_alignment(1 << alignment_log2).with_tag(self.tag(owner));
-                let attributes = AllocationAttributes::default().with_end(end);
-                self.allocate(&request.with_attributes(attributes));
+                self.allocate(&request);
             }
-            Op::AllocateFreedBefore { bytes, lag, end } => {
+            Op::AllocateFreedBefore { bytes, lag } => {
                 let count = self.counter.as_ref().map_or(0, |counter| counter.current());
                 let before = move || count.saturating_sub(u64::from(lag));
-                let attributes =
-                    AllocationAttributes { freed_before: Some(&before), end, ..Default::default() };
+                let attributes = AllocationAttributes { freed_before: Some(&before), ..Default::default() };
                 self.allocate(&Request::new(bytes).with_attributes(attributes));
             }
             Op::Free { pick } => {
@@ -345,8 +337,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         let apart = before.is_none_or(|before| before.address + before.bytes <= start);
         assert!(apart, "{block:?} overlaps {before:?}");
         assert!(self.source.is_out(start, block.bytes), "{block:?} is not in memory from the source");
-        let end = self.ends.are_two().then_some(request.attributes.end);
-        let live = Live { block, requested: request.bytes, tag: request.tag, end };
+        let live = Live { block, requested: request.bytes, tag: request.tag };
         assert_eq!(self.live.insert(block.address, live), None, "{block:?} was handed out twice");
         self.figures.num_allocs += 1;
         self.figures.largest = self.figures.largest.max(block.bytes);

@@ -1,7 +1,5 @@
 //! The steps of the interpreter, and how they are read from bytes: a fuzzer's, or those of a generator of random numbers.
 
-use bfc_core::End;
-
 /// One step. Numbers that pick among live blocks, owners and the like are taken modulo how many there are, so every
 /// sequence makes sense.
 #[derive(Clone, Debug)]
@@ -10,13 +8,11 @@ pub enum Op {
         bytes: u64,
         alignment_log2: u8,
         owner: u8,
-        end: End,
     },
     /// Only memory whose free lies at least `lag` counts back may be used.
     AllocateFreedBefore {
         bytes: u64,
         lag: u8,
-        end: End,
     },
     Free {
         pick: usize,
@@ -95,11 +91,11 @@ impl Reader<'_> {
                 // Most requests are content with what every block is aligned to.
                 let alignment_log2 = if with < 192 { 6 } else { with % 14 };
                 let owner = self.byte()?;
-                Op::Allocate { bytes, alignment_log2, owner, end: end(owner) }
+                Op::Allocate { bytes, alignment_log2, owner }
             }
             22..=25 => {
                 let (bytes, lag) = (self.bytes()?, self.byte()?);
-                Op::AllocateFreedBefore { bytes, lag: lag % 8, end: end(lag) }
+                Op::AllocateFreedBefore { bytes, lag: lag % 8 }
             }
             26..=46 => Op::Free { pick: self.pick()? },
             47 => Op::FreeTwice { pick: self.pick()? },
@@ -114,11 +110,6 @@ impl Reader<'_> {
             _ => Op::Advance { lag: self.byte()? % 12 },
         })
     }
-}
-
-/// One request in four is for the upper end.
-fn end(byte: u8) -> End {
-    if byte < 192 { End::Lower } else { End::Upper }
 }
 
 /// The steps that these bytes stand for: every sequence of bytes stands for one.

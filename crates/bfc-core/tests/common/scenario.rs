@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bfc_core::{
     AutoGrowth, AutoGrowthConfig, AutoGrowthOptions, Bfc, BfcConfig, Buddy, BuddyConfig, BuddyOptions, Bytes,
-    Ends, GrowthRule, Lifetime, Plan, PlanOptions, Planned, PlannedConfig, ThreadCache, TimingCounter,
+    GrowthRule, Lifetime, Plan, PlanOptions, Planned, PlannedConfig, ThreadCache, TimingCounter,
 };
 
 use super::interpreter::{Choice, Interpreter, Tally};
@@ -97,13 +97,6 @@ pub fn policies() -> Vec<(&'static str, Chosen)> {
         ("bfc, a quarter, timing", bfc(rule(share), true)),
         ("bfc, a quarter, regions kept apart", bfc(rule(share).with_region_merging(false), false)),
         ("bfc, nothing given back", bfc(rule(share).with_garbage_collection(false), false)),
-        ("bfc, two ends", bfc(BfcConfig::new(LIMIT).with_ends(Ends::TWO), false)),
-        ("bfc, two ends, timing", bfc(BfcConfig::new(LIMIT).with_ends(Ends::TWO), true)),
-        ("bfc, two ends, growing", bfc(rule(share).with_ends(Ends::TWO).with_allow_growth(true), false)),
-        (
-            "bfc, two ends, growing, timing",
-            bfc(rule(share).with_ends(Ends::TWO).with_allow_growth(true), true),
-        ),
         ("bfc, cached", bfc(rule(share).with_thread_cache(ThreadCache::new()), false)),
         ("bfc, one region, small caches", bfc(fixed_pool.with_thread_cache(small_caches), false)),
         ("tensorflow", upstreams(upstream.clone(), false)),
@@ -111,15 +104,6 @@ pub fn policies() -> Vec<(&'static str, Chosen)> {
         ("tensorflow, one region", upstreams(upstream.with_allow_growth(false), false)),
         ("tensorflow, small steps", upstreams(small_steps.clone(), false)),
         ("tensorflow, small steps, timing", upstreams(small_steps, true)),
-        ("tensorflow, two ends", upstreams(BfcConfig::tensorflow(LIMIT).with_ends(Ends::TENSORFLOW), false)),
-        (
-            "tensorflow, collectives",
-            upstreams(BfcConfig::tensorflow(LIMIT).with_ends(Ends::COLLECTIVES), false),
-        ),
-        (
-            "tensorflow, collectives, timing",
-            upstreams(BfcConfig::tensorflow(LIMIT).with_ends(Ends::COLLECTIVES), true),
-        ),
         ("buddy", Chosen::Buddy(BuddyConfig::with_options(LIMIT, buddy(Bytes::kib(32))))),
         ("buddy, many huge", Chosen::Buddy(BuddyConfig::with_options(LIMIT, buddy(Bytes::kib(4))))),
         ("auto-growth", auto_growth(AutoGrowthOptions::gpu().with_chunk_size(Bytes::kib(16)))),
@@ -129,7 +113,6 @@ pub fn policies() -> Vec<(&'static str, Chosen)> {
         ),
         ("auto-growth, as requested", auto_growth(AutoGrowthOptions::gpu().with_free_before_growth(true))),
         ("planned", Chosen::Planned(planned())),
-        ("planned, two ends", Chosen::Planned(planned_at_two_ends())),
         ("planned, one region", Chosen::Planned(planned().with_allow_growth(false))),
     ]
 }
@@ -151,14 +134,6 @@ fn planned() -> PlannedConfig {
     let lifetimes: Vec<Lifetime> = (0..24).map(lifetime).collect();
     let plan = Plan::solve(&lifetimes, &PlanOptions::default()).unwrap();
     PlannedConfig::planned(LIMIT, Arc::new(plan)).with_first_region(Bytes::kib(16))
-}
-
-/// The same over a fallback with two ends.
-fn planned_at_two_ends() -> PlannedConfig {
-    let config = planned().with_allow_growth(false);
-    let mut options = config.options().clone();
-    options.fallback.ends = Ends::TWO;
-    config.with_policy(options)
 }
 
 /// Sources, well-behaved and otherwise.

@@ -126,7 +126,6 @@ function told_facts(report) {
   const facts = [];
   if (report.budget) facts.push(bytes(report.budget.live) + " of the " + bytes(report.budget.limit) + " of " + (report.budget.scope || "all ops"));
   facts.push(bytes(report.in_use) + " in use", bytes(report.free) + " free", "largest free block " + bytes(report.largest_free));
-  if (report.other_end > 0) facts.push(bytes(report.other_end) + " at the other end");
   if (report.pending_bytes > 0) facts.push(bytes(report.pending_bytes) + " given back but pinned in " + count(report.pending_blocks) + " blocks");
   if (report.stranded_bytes > 0) facts.push(bytes(report.stranded_bytes) + " stranded");
   facts.push(bytes(report.reserved) + " reserved");

@@ -64,8 +64,6 @@ pub struct OutOfMemory {
     pub free: u64,
     /// The largest free block that the request may have.
     pub largest_free: u64,
-    /// Free bytes that lie between blocks of the other end of the pool.
-    pub other_end: u64,
     /// Blocks that were given back but are still used by work under way.
     pub pending_blocks: u64,
     /// Their bytes.
@@ -149,7 +147,6 @@ impl From<&OomReport> for OutOfMemory {
             in_use: report.in_use,
             free: report.free,
             largest_free: report.largest_free,
-            other_end: report.other_end,
             pending_blocks: report.pending.blocks as u64,
             pending_bytes: report.pending.bytes,
             stranded_bytes: report.pending.stranded_bytes,
@@ -214,7 +211,6 @@ impl OutOfMemory {
         add("in use", true, bytes(self.in_use));
         add("free", true, bytes(self.free));
         add("largest free", true, bytes(self.largest_free));
-        add("at the other end", self.other_end > 0, bytes(self.other_end));
         let pending = format!("{} in {} blocks", bytes(self.pending_bytes), self.pending_blocks);
         add("pending frees", self.pending_bytes > 0, pending);
         add("stranded", self.stranded_bytes > 0, bytes(self.stranded_bytes));

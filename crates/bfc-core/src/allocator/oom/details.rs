@@ -115,10 +115,6 @@ impl OomReport {
                 }
                 None => "over the budget of its scope".to_owned(),
             },
-            Verdict::Fragmented if self.free >= self.rounded && self.other_end > 0 => {
-                let (free, kept) = (Bytes(self.free), Bytes(self.other_end));
-                format!("fragmented, {free} are free, but {kept} of them between blocks of the other end")
-            }
             Verdict::Fragmented if self.free >= self.rounded => {
                 format!("fragmented, {} are free but not in one piece", Bytes(self.free))
             }

@@ -2,21 +2,18 @@
 
 mod coalesce;
 mod deferred;
-mod ends;
 mod search;
 mod supply;
 
 use super::bins::{Bins, SizeClass};
 use super::chunk::{Chunk, ChunkId, GRANULE, Slab, State};
 use super::options::{BfcOptions, CutRule, JoinRule, SplitRule};
-use super::partition::Partition;
 use super::pending::PendingFrees;
 use super::recent::{self, RecentFrees};
 use super::region::{AllocationRegion, Regions};
-use super::two_ends::Ends;
 use crate::base::memory::Span;
 use crate::base::placement::{Inconsistent, Place};
-use crate::policy::{End, Need, NotAdded, NotLive, Piece, Policy, round_to_granule};
+use crate::policy::{Need, NotAdded, NotLive, Piece, Policy, round_to_granule};
 
 pub(super) use search::Fit;
 
@@ -44,9 +41,6 @@ pub struct Bfc {
     split: SplitRule,
     /// Blocks from this many bytes on are cut from the high end: half of the largest, but none of the small ones; or more than there can be.
     large_from: u64,
-    /// The free chunks of a space with two ends. The bins then stay empty, so that a search in a space with one end,
-    /// which finds something in them, need not ask which it is.
-    pub(super) partition: Option<Box<Partition>>,
 }
 
 impl Default for Bfc {
@@ -59,23 +53,16 @@ impl Bfc {
     /// A policy without any region.
     #[must_use]
     pub fn new(options: BfcOptions) -> Self {
-        let partition = match options.ends {
-            Ends::One => None,
-            Ends::Two { lower, upper } => Some(Box::new(Partition::new(lower, upper))),
-        };
-        // At two ends, whose a free chunk is depends on what lies beside it.
-        let deferred = options.join == JoinRule::Deferred && partition.is_none();
         Self {
             chunks: Slab::new(),
             bins: Bins::default(),
             regions: Regions::default(),
             pending: PendingFrees::new(),
             recent: RecentFrees::default(),
-            deferred_up_to: if deferred { recent::LARGEST } else { 0 },
+            deferred_up_to: if options.join == JoinRule::Deferred { recent::LARGEST } else { 0 },
             reserved: 0,
             split: options.split,
             large_from: if options.cut == CutRule::LargeHigh { LARGE_AT_LEAST } else { u64::MAX },
-            partition,
         }
     }
 
@@ -95,26 +82,14 @@ impl Bfc {
 
     /// Puts a free chunk where the search will find it.
     fn bin(&mut self, id: ChunkId) {
-        if let Some(partition) = &mut self.partition {
-            return partition.insert(&mut self.chunks, id);
-        }
         let class = SizeClass::of(self.chunks[id].bytes);
         self.bins.insert(&mut self.chunks, id, class);
     }
 
     /// Takes a free chunk out of where the search finds it.
     fn unbin(&mut self, id: ChunkId) {
-        if let Some(partition) = &mut self.partition {
-            return partition.remove(&mut self.chunks, id);
-        }
         let class = SizeClass::of(self.chunks[id].bytes);
         self.bins.remove(&mut self.chunks, id, class);
-    }
-
-    /// Bytes of the free chunks that this is true of.
-    fn sum_of_free(&self, counts: impl Fn(ChunkId) -> bool) -> u64 {
-        let free = self.chunks.chunks().filter(|(_, chunk)| chunk.is_free());
-        free.filter(|(id, _)| counts(*id)).map(|(_, chunk)| chunk.bytes).sum()
     }
 }
 
@@ -192,25 +167,12 @@ impl Policy for Bfc {
 
     fn free_bytes(&self, freed_before: Option<u64>) -> u64 {
         let before = freed_before.unwrap_or(u64::MAX);
-        self.sum_of_free(|id| self.chunks.freed_at(id) <= before)
+        let free = self.chunks.chunks().filter(|(_, chunk)| chunk.is_free());
+        free.filter(|(id, _)| self.chunks.freed_at(*id) <= before).map(|(_, chunk)| chunk.bytes).sum()
     }
 
     fn largest_free_bytes(&self) -> u64 {
-        self.largest_free_at(End::Lower).max(self.largest_free_at(End::Upper))
-    }
-
-    fn largest_free_at(&self, end: End) -> u64 {
-        match &self.partition {
-            Some(partition) => partition.largest(&self.chunks, end),
-            None => self.bins.largest(&self.chunks).max(self.largest_recent()),
-        }
-    }
-
-    fn free_bytes_kept_from(&self, end: End) -> u64 {
-        if self.partition.is_none() {
-            return 0;
-        }
-        self.sum_of_free(|id| self.chunks[id].side.end().is_some_and(|owner| owner != end))
+        self.bins.largest(&self.chunks).max(self.largest_recent())
     }
 
     fn visit(&self, visit: &mut dyn FnMut(Piece)) {
@@ -218,15 +180,14 @@ impl Policy for Bfc {
             for (id, span) in self.spans_of(region) {
                 let chunk = &self.chunks[id];
                 let slot = (chunk.state == State::Live).then_some(id.0);
-                let (freed_at, end) = (self.chunks.freed_at(id), chunk.side.end());
-                visit(Piece { freed_at, end, ..Piece::new(index, span, slot) });
+                let freed_at = self.chunks.freed_at(id);
+                visit(Piece { freed_at, ..Piece::new(index, span, slot) });
             }
         }
     }
 
-    /// With two ends, what caches keep would move the blocks of both.
     fn allows_caches(&self) -> bool {
-        self.partition.is_none()
+        true
     }
 
     fn knows_counts(&self) -> bool {
@@ -241,7 +202,7 @@ impl Policy for Bfc {
     }
 
     fn merge_until_fit(&mut self, need: &Need) -> bool {
-        Fit::of(need).is_some_and(|fit| self.merge_until(&fit, need.end))
+        Fit::of(need).is_some_and(|fit| self.merge_until(&fit))
     }
 
     fn has_pending(&self) -> bool {

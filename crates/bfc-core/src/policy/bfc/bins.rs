@@ -45,9 +45,8 @@ mod heap;
 mod size_class;
 
 use std::hint::cold_path;
-use std::marker::PhantomData;
 
-use super::chunk::{Chunk, ChunkId, GRANULE, Links, LowestFirst, Order, Slab};
+use super::chunk::{Chunk, ChunkId, GRANULE, Links, Slab};
 use size_class::{COLUMNS, ROWS};
 
 pub(crate) use size_class::SizeClass;
@@ -69,24 +68,23 @@ pub(crate) const fn bin_floor(bin: usize) -> u64 {
 
 /// The free chunks of a pool. What it says of them runs through the chunks themselves, which are passed to every call.
 #[derive(Clone, Debug)]
-pub(crate) struct Bins<O: Order = LowestFirst> {
+pub(crate) struct Bins {
     /// By class: the first of its heaps, nobody in an empty class.
     lists: Box<[ChunkId; ROWS * COLUMNS]>,
     /// By row: bit `c` is set if and only if the class in column `c` is not empty.
     occupied: [u64; ROWS],
     /// Bit `r` is set if and only if row `r` is not empty.
     rows: u64,
-    order: PhantomData<O>,
 }
 
-impl<O: Order> Default for Bins<O> {
+impl Default for Bins {
     fn default() -> Self {
         let lists = Box::new([ChunkId::NONE; ROWS * COLUMNS]);
-        Self { lists, occupied: [0; ROWS], rows: 0, order: PhantomData }
+        Self { lists, occupied: [0; ROWS], rows: 0 }
     }
 }
 
-impl<O: Order> Bins<O> {
+impl Bins {
     /// Adds a free chunk, which is in no class, to the class of its size.
     #[inline(always)]
     pub(crate) fn insert(&mut self, chunks: &mut [Chunk], id: ChunkId, class: SizeClass) {
@@ -116,7 +114,7 @@ impl<O: Order> Bins<O> {
     #[inline(never)]
     fn remove_from_heap(&mut self, chunks: &mut [Chunk], id: ChunkId, class: SizeClass) {
         let front = chunks[id].links.above.is_none();
-        let heir = heap::remove::<O>(chunks, id);
+        let heir = heap::remove(chunks, id);
         if front {
             self.lists[class.index()] = heir;
         }
@@ -131,7 +129,7 @@ impl<O: Order> Bins<O> {
             return self.vacate(class);
         }
         cold_path();
-        self.lists[class.index()] = heap::remove_first::<O>(chunks, first);
+        self.lists[class.index()] = heap::remove_first(chunks, first);
     }
 
     /// The first class from `class` up that is not empty.
@@ -162,7 +160,7 @@ impl<O: Order> Bins<O> {
         if !chunks[*list].sibling.is_none() {
             // Out of the way of four in five that need it not.
             cold_path();
-            *list = heap::bring_first::<O>(chunks, *list);
+            *list = heap::bring_first(chunks, *list);
         }
         Some((class, *list))
     }
@@ -178,7 +176,7 @@ impl<O: Order> Bins<O> {
         loop {
             let (class, root) = self.first_from(chunks, from)?;
             // Only the first class may hold chunks that are smaller than asked for.
-            let found = heap::first::<O>(chunks, root, |id| chunks[id].bytes >= least && fits(chunks, id));
+            let found = heap::first(chunks, root, |id| chunks[id].bytes >= least && fits(chunks, id));
             if found.is_some() {
                 return found;
             }

@@ -6,8 +6,6 @@ mod unused;
 
 use std::ops::{Index, IndexMut};
 
-use crate::policy::End;
-
 /// Every chunk starts at a multiple of this and is a multiple of it long, in bytes.
 pub(crate) use crate::policy::{GRANULE, whole_granules};
 pub(crate) use slab::Slab;
@@ -47,44 +45,6 @@ pub(crate) enum State {
     Recent,
 }
 
-/// Whose a chunk is, in a space with [two ends](super::partition); everywhere else the default, and never asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Side {
-    /// Nobody's yet: between the two ends. Also the side of a region's border.
-    #[default]
-    Gap,
-    /// Of the end where addresses are low, in use or free.
-    Lower,
-    /// Of the other.
-    Upper,
-}
-
-impl Side {
-    /// The side of a free chunk made of two.
-    pub(crate) fn joined(self, other: Self) -> Self {
-        if self == other { self } else { Self::Gap }
-    }
-
-    /// The end that the chunk belongs to.
-    pub(crate) const fn end(self) -> Option<End> {
-        match self {
-            Self::Gap => None,
-            Self::Lower => Some(End::Lower),
-            Self::Upper => Some(End::Upper),
-        }
-    }
-}
-
-impl From<End> for Side {
-    fn from(end: End) -> Self {
-        match end {
-            End::Lower => Self::Lower,
-            End::Upper => Self::Upper,
-        }
-    }
-}
-
 /// A free chunk's place in the [heap](super::bins::heap) of its size class; means nothing while it is in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Links {
@@ -109,7 +69,6 @@ pub(crate) struct Chunk {
     /// The next child of the same chunk, or the next heap of the class; means nothing while the chunk is in use.
     pub(crate) sibling: ChunkId,
     pub(crate) state: State,
-    pub(crate) side: Side,
 }
 
 // With the 20 bytes of an account and two bits among the unused slots the price of a chunk in host memory.
@@ -124,37 +83,15 @@ impl Chunk {
         matches!(self.state, State::Free | State::Recent)
     }
 
+    /// The order of best fit: the smallest chunk first, of equals the one at the lowest address.
+    #[inline(always)]
+    pub(crate) fn rank(&self) -> u128 {
+        u128::from(self.bytes) << 64 | u128::from(self.address)
+    }
+
     /// One past the last byte. Regions are checked to lie in the address space, so this never wraps past 2^64.
     pub(crate) const fn end(&self) -> u64 {
         self.address.wrapping_add(self.bytes)
-    }
-}
-
-/// In what order chunks are chosen: always the smallest first, and of equals one by its address.
-pub(crate) trait Order: Clone + std::fmt::Debug {
-    /// What is less is chosen first.
-    fn rank(chunk: &Chunk) -> u128;
-}
-
-/// Of equals the one at the lowest address: the order of best fit everywhere but at two ends.
-#[derive(Clone, Debug)]
-pub(crate) struct LowestFirst;
-
-impl Order for LowestFirst {
-    #[inline(always)]
-    fn rank(chunk: &Chunk) -> u128 {
-        u128::from(chunk.bytes) << 64 | u128::from(chunk.address)
-    }
-}
-
-/// Of equals the one at the highest address.
-#[derive(Clone, Debug)]
-pub(crate) struct HighestFirst;
-
-impl Order for HighestFirst {
-    #[inline(always)]
-    fn rank(chunk: &Chunk) -> u128 {
-        u128::from(chunk.bytes) << 64 | u128::from(!chunk.address)
     }
 }
 

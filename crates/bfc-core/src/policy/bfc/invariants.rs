@@ -1,14 +1,12 @@
 //! The rules that hold of the policy between any two calls, and one checker for all of them.
 
 use super::arena::Bfc;
-use super::bins::{Bins, SizeClass};
-use super::chunk::{Chunk, ChunkId, GRANULE, Order, Side, State};
-use super::partition::{Holes, Partition, with_bins};
-use super::region::AllocationRegion;
+use super::bins::SizeClass;
+use super::chunk::{Chunk, ChunkId, GRANULE, State};
 use crate::base::placement::Inconsistent;
 
 /// What holds between any two calls.
-const RULES: [&str; 14] = [
+const RULES: [&str; 12] = [
     "regions are sorted by address, start at multiples of 256, hold at least 256 bytes and do not overlap",
     "the chunks of a region cover its whole granules from start to end without gap or overlap",
     "the chunks of a region are linked both ways to a ring that its border closes",
@@ -21,9 +19,6 @@ const RULES: [&str; 14] = [
     "every slot of the slab is nobody, the border of one region, one chunk of one region, or once among the unused \
      slots",
     "a chunk freed at a count that the frontier has not passed is in the queue of pending frees",
-    "with two ends, a region is chunks of the lower end, at most one gap, and chunks of the upper end, in this order",
-    "with two ends, what is free for anyone and touches no other chunk of its end towards the gap is of the gap, unless a \
-     gap that the frontier has not passed keeps it apart",
     "the chunks freed last, and no others, are in the list of them, each once with its size",
 ];
 
@@ -134,22 +129,13 @@ impl Bfc {
     fn check_bins(&self) -> Result<(), Inconsistent> {
         let free = self.chunks.chunks().filter(|(_, chunk)| is_binned(chunk)).count();
         let mut binned = SlotSet::new(self.chunks.len());
-        self.check_classes(&self.bins, Side::Gap, &mut binned)?;
-        if let Some(partition) = &self.partition {
-            ensure(5, binned.count == 0, || "there are chunks in the common bins".to_owned())?;
-            self.check_partition(partition, &mut binned)?;
-        }
+        self.check_classes(&mut binned)?;
         let binned = binned.count;
         ensure(5, binned == free, || format!("{free} chunks are free, {binned} are in bins"))
     }
 
-    /// The classes of some bins, in which all chunks are of one side.
-    fn check_classes<O: Order>(
-        &self,
-        bins: &Bins<O>,
-        side: Side,
-        binned: &mut SlotSet,
-    ) -> Result<(), Inconsistent> {
+    fn check_classes(&self, binned: &mut SlotSet) -> Result<(), Inconsistent> {
+        let bins = &self.bins;
         ensure(7, bins.bitmaps_agree(), || format!("{bins:?}"))?;
         // The bitmaps that lead from one occupied class to the next were checked just before; a class that they left out
         // would be missing in the count of all.
@@ -159,9 +145,7 @@ impl Bfc {
             for (nth, id) in bins.in_class(&self.chunks, class).enumerate() {
                 let chunk = &self.chunks[id];
                 let belongs = is_binned(chunk) && SizeClass::of(chunk.bytes) == class && binned.insert(id);
-                ensure(5, belongs && chunk.side == side, || {
-                    format!("{id:?} does not belong into {class:?}")
-                })?;
+                ensure(5, belongs, || format!("{id:?} does not belong into {class:?}"))?;
                 let above = chunk.links.above;
                 ensure(6, (nth == 0) == above.is_none(), || format!("{id:?} comes after {above:?}"))?;
                 for below in [chunk.links.child, chunk.sibling] {
@@ -171,42 +155,9 @@ impl Bfc {
                 let child = chunk.links.child;
                 let ordered = child.is_none()
                     || heap_children(&self.chunks, child)
-                        .all(|child| O::rank(chunk) < O::rank(&self.chunks[child]));
+                        .all(|child| chunk.rank() < self.chunks[child].rank());
                 ensure(6, ordered, || format!("a child of {id:?} should come before it"))?;
             }
-        }
-        Ok(())
-    }
-
-    fn check_partition(&self, partition: &Partition, binned: &mut SlotSet) -> Result<(), Inconsistent> {
-        for (holes, side) in [(&partition.lower, Side::Lower), (&partition.upper, Side::Upper)] {
-            with_bins!(holes, bins => self.check_classes(bins, side, binned))?;
-        }
-        for &gap in &partition.gaps {
-            let chunk = &self.chunks[gap];
-            let belongs = chunk.is_free() && chunk.side == Side::Gap && binned.insert(gap);
-            ensure(5, belongs, || format!("{gap:?} is no gap"))?;
-        }
-        let sorted = partition.gaps.is_sorted_by_key(|&gap| self.chunks[gap].address);
-        ensure(5, sorted, || format!("the gaps are out of order: {:?}", partition.gaps))?;
-        self.regions.as_slice().iter().try_for_each(|region| self.check_sides(region))
-    }
-
-    fn check_sides(&self, region: &AllocationRegion) -> Result<(), Inconsistent> {
-        let mut before = Side::Lower;
-        for id in self.chunks_of(region) {
-            let chunk = &self.chunks[id];
-            let (in_order, is_gap) = match chunk.side {
-                Side::Lower => (before == Side::Lower, false),
-                Side::Gap => (before == Side::Lower, true),
-                Side::Upper => (true, false),
-            };
-            ensure(11, in_order && (!is_gap || chunk.is_free()), || {
-                format!("{id:?} is {:?} after {before:?}", chunk.side)
-            })?;
-            let rightly = chunk.state != State::Free || self.side_of_free(id) == chunk.side;
-            ensure(12, rightly, || format!("{id:?} is {:?}", chunk.side))?;
-            before = chunk.side;
         }
         Ok(())
     }
@@ -216,10 +167,10 @@ impl Bfc {
         for (id, bytes) in self.recent.iter() {
             let chunk = self.chunks.get(id.0 as usize);
             let belongs = chunk.is_some_and(|chunk| chunk.state == State::Recent && chunk.bytes == bytes);
-            ensure(13, belongs && listed.insert(id), || format!("{id:?} of {bytes} bytes is {chunk:?}"))?;
+            ensure(11, belongs && listed.insert(id), || format!("{id:?} of {bytes} bytes is {chunk:?}"))?;
         }
         let recent = self.chunks.chunks().filter(|(_, chunk)| chunk.state == State::Recent).count();
-        ensure(13, recent == listed.count, || {
+        ensure(11, recent == listed.count, || {
             format!("{recent} were freed last, {} are listed", listed.count)
         })
     }

@@ -10,14 +10,11 @@ mod bins;
 mod chunk;
 mod invariants;
 mod options;
-mod partition;
 mod pending;
 mod recent;
 mod region;
-mod two_ends;
 
 pub use arena::Bfc;
 pub(crate) use bins::{BIN_COUNT, bin_floor, bin_of};
 pub(crate) use options::MAX_WASTE;
 pub use options::{BfcOptions, CutRule, JoinRule, SplitRule};
-pub use two_ends::{EndRule, Ends, HoleOrder, HoleSplit};

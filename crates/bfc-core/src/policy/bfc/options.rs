@@ -1,6 +1,5 @@
 //! What can be chosen of the best-fit-with-coalescing policy.
 
-use super::two_ends::Ends;
 use crate::base::units::{Bytes, MIB};
 
 /// The most that one block may waste inside, by upstream's rule.
@@ -73,8 +72,6 @@ pub enum JoinRule {
     /// Small blocks (64 KiB at most, of which the four freed last) only when a request comes that none of them fits
     /// exactly. One that does fit is handed out again before any other free memory of its size, which spares the
     /// joining and cutting of nearly half of all blocks in a training step and needs no more memory.
-    ///
-    /// Not with [two ends](Ends::Two), where all are joined at once.
     Deferred,
 }
 
@@ -88,15 +85,13 @@ pub struct BfcOptions {
     pub cut: CutRule,
     /// When a freed block is joined with the free memory beside it.
     pub join: JoinRule,
-    /// Whether there are two ends, and how each uses its holes.
-    pub ends: Ends,
 }
 
 impl BfcOptions {
     /// What measures best: splits always, cuts large blocks from the high end, and joins small ones later.
     #[must_use]
     pub const fn new() -> Self {
-        Self { split: SplitRule::Always, cut: CutRule::LargeHigh, join: JoinRule::Deferred, ends: Ends::One }
+        Self { split: SplitRule::Always, cut: CutRule::LargeHigh, join: JoinRule::Deferred }
     }
 
     /// TensorFlow's rules: splits by [`SplitRule::Twice`] with at most 128 MiB of waste, cuts from the low end, joins at
@@ -107,7 +102,6 @@ impl BfcOptions {
             split: SplitRule::Twice { max_waste: Bytes(MAX_WASTE) },
             cut: CutRule::Low,
             join: JoinRule::AtOnce,
-            ends: Ends::One,
         }
     }
 }

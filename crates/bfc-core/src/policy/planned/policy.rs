@@ -4,7 +4,7 @@ use super::{Planned, Slot};
 use crate::base::memory::Span;
 use crate::base::placement::PlannedCounts;
 use crate::base::placement::{Inconsistent, Place};
-use crate::policy::{End, Moment, Need, NotAdded, NotLive, Piece, Policy};
+use crate::policy::{Moment, Need, NotAdded, NotLive, Piece, Policy};
 
 impl<P: Policy + Clone> Policy for Planned<P> {
     fn name(&self) -> &'static str {
@@ -133,11 +133,6 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         self.fallback.largest_free_bytes().max(self.largest_hole())
     }
 
-    /// Holes of the range serve either end, if nothing else does.
-    fn largest_free_at(&self, end: End) -> u64 {
-        self.fallback.largest_free_at(end).max(self.largest_hole())
-    }
-
     /// A range in which nothing lies counts with what it joins: it is handed back for a need without other room.
     fn largest_obtainable_bytes(&self) -> u64 {
         let Some(range) = self.range.filter(|_| self.live == 0) else {
@@ -148,10 +143,6 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         let freed = fallback.free(range.slot, 0);
         debug_assert!(freed.is_ok(), "the range is a block of the fallback");
         fallback.largest_obtainable_bytes()
-    }
-
-    fn free_bytes_kept_from(&self, end: End) -> u64 {
-        self.fallback.free_bytes_kept_from(end)
     }
 
     fn visit(&self, visit: &mut dyn FnMut(Piece)) {

@@ -193,10 +193,10 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// What a request waits for. Those that may be compared differ in nothing but their bytes.
     pub(super) fn want_of(&self, request: &Request<'_>) -> WaitKey {
-        let (bytes, attributes) = (request.bytes, &request.attributes);
-        let comparable = attributes.freed_before.is_none()
+        let bytes = request.bytes;
+        let comparable = request.attributes.freed_before.is_none()
             && self.state.lock(ThreadNumber::current()).policy.orders_by_size();
-        let class = u64::from(request.alignment.trailing_zeros()) * 2 + attributes.end as u64;
+        let class = u64::from(request.alignment.trailing_zeros());
         WaitKey { bytes, class: comparable.then_some(class) }
     }
 
@@ -256,8 +256,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             reserved: stats.bytes_reserved,
             in_use: stats.bytes_in_use,
             free: stats.free_bytes(),
-            largest_free: state.policy.largest_free_at(wanted.need.end),
-            other_end: state.policy.free_bytes_kept_from(wanted.need.end),
+            largest_free: state.policy.largest_free_bytes(),
             ..OomReport::new(self.name.clone(), &request.with_tag(wanted.tag), verdict)
         }
     }

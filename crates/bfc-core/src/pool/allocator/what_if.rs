@@ -20,10 +20,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// would become idle it is taken that others can be had in their place.
     pub(super) fn what_if_freed(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
         self.write(|state| {
-            let need = Need {
-                end: request.attributes.end,
-                ..Need::new(request.bytes).with_alignment(request.alignment)
-            };
+            let need = Need::new(request.bytes).with_alignment(request.alignment);
             let cached = self.accounts_of(state).cached;
             let slots = self.slots_of(state, freed);
             self.fits_without(state, &cached, &need, slots.into_iter())
@@ -206,7 +203,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 /// The bytes of blocks and what they needed, the largest first. Like [`by_age`] not in the pool, or it would be compiled for each policy.
 fn largest_first(live: &[&ChunkInfo]) -> Vec<(u64, Need)> {
     let mut sizes: Vec<(u64, Need)> = live.iter().map(|chunk| (chunk.bytes, of_chunk(chunk))).collect();
-    sizes.sort_by_key(|&(bytes, need)| (std::cmp::Reverse(bytes), need.end as u8));
+    sizes.sort_by_key(|&(bytes, _)| std::cmp::Reverse(bytes));
     sizes
 }
 
@@ -219,5 +216,5 @@ fn by_age<'a>(live: &[&'a ChunkInfo]) -> Vec<&'a ChunkInfo> {
 
 /// What a live block needed, as far as is known: its alignment is not.
 fn of_chunk(chunk: &ChunkInfo) -> Need {
-    Need::new(chunk.requested).with_end(chunk.end.unwrap_or_default())
+    Need::new(chunk.requested)
 }

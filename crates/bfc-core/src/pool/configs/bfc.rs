@@ -2,7 +2,7 @@
 
 use super::ConfiguredPolicy;
 use crate::base::units::Bytes;
-use crate::policy::bfc::{Bfc, BfcOptions, CutRule, Ends, JoinRule, MAX_WASTE, SplitRule};
+use crate::policy::bfc::{Bfc, BfcOptions, CutRule, JoinRule, MAX_WASTE, SplitRule};
 use crate::pool::PolicyAllocator;
 use crate::pool::config::{FractionError, PoolConfig, fraction_of};
 use crate::pool::growth::GrowthRule;
@@ -95,14 +95,6 @@ impl BfcConfig {
     pub const fn with_join_rule(mut self, rule: JoinRule) -> Self {
         self.options.join = rule;
         self
-    }
-
-    /// Whether the pool keeps two ends apart. If so, it takes its limit at once, as the promise of [`Ends`] needs one
-    /// region; [`with_allow_growth`](Self::with_allow_growth) after this gives the promise up.
-    #[must_use]
-    pub const fn with_ends(mut self, ends: Ends) -> Self {
-        self.options.ends = ends;
-        if ends.are_two() { self.with_allow_growth(false) } else { self }
     }
 
     /// [`SplitRule::Twice`] with at most `fraction` times the limit of waste in a block, as upstream's option of this

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::base::units::Bytes;
-use crate::policy::bfc::{CutRule, Ends, JoinRule};
+use crate::policy::bfc::{CutRule, JoinRule};
 use crate::pool::{GrowthRule, ThreadCache};
 use crate::registry::{CacheChoice, DeviceId, DeviceKind, SplitChoice};
 
@@ -26,7 +26,6 @@ fn every_variable_of_the_table_chooses_its_option() {
         ("HIGHWATER_SPLIT", "twice:5%"),
         ("HIGHWATER_CUT", "low"),
         ("HIGHWATER_JOIN", "at-once"),
-        ("HIGHWATER_ENDS", "two"),
         ("HIGHWATER_RETRY_MS", "250"),
         ("HIGHWATER_THREAD_CACHE", "64KiB:4MiB"),
     ]);
@@ -40,7 +39,6 @@ fn every_variable_of_the_table_chooses_its_option() {
         .with_garbage_collection(true)
         .with_cut(CutRule::Low)
         .with_join(JoinRule::AtOnce)
-        .with_ends(Ends::TWO)
         .with_split(SplitChoice::Twice("5%".parse().unwrap()))
         .with_retry_timeout(Duration::from_millis(250))
         .with_thread_cache(CacheChoice::On(cache));
@@ -74,19 +72,6 @@ fn growth_is_a_switch_or_a_rule() {
     ] {
         assert!(matches!(error_of("HIGHWATER_GROWTH", bad), EnvironmentError::BadValue { .. }), "{bad}");
     }
-}
-
-#[test]
-fn ends_are_one_or_two_of_some_kind() {
-    for (text, ends) in [
-        ("one", Ends::One),
-        ("two", Ends::TWO),
-        ("tensorflow", Ends::TENSORFLOW),
-        ("collectives", Ends::COLLECTIVES),
-    ] {
-        assert_eq!(cpu_options(&[("HIGHWATER_ENDS", text)]), PoolOptions::default().with_ends(ends));
-    }
-    assert!(matches!(error_of("HIGHWATER_ENDS", "three"), EnvironmentError::BadValue { .. }));
 }
 
 #[test]

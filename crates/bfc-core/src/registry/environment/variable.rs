@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{AllocatorChoice, DEVICE, OTHERS, PREFIX, PoolOptions};
 use crate::base::units::{switch, whole};
-use crate::policy::bfc::{CutRule, Ends, JoinRule};
+use crate::policy::bfc::{CutRule, JoinRule};
 use crate::pool::GrowthRule;
 use crate::registry::{CacheChoice, DeviceId, DeviceKind, DeviceScope, SplitChoice};
 
@@ -27,13 +27,12 @@ pub(super) enum Variable {
     Split,
     Cut,
     Join,
-    Ends,
     RetryMs,
     ThreadCache,
 }
 
 impl Variable {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 11] = [
         Self::Allocator,
         Self::PoolLimit,
         Self::Growth,
@@ -43,7 +42,6 @@ impl Variable {
         Self::Split,
         Self::Cut,
         Self::Join,
-        Self::Ends,
         Self::RetryMs,
         Self::ThreadCache,
     ];
@@ -60,7 +58,6 @@ impl Variable {
             Self::Split => "SPLIT",
             Self::Cut => "CUT",
             Self::Join => "JOIN",
-            Self::Ends => "ENDS",
             Self::RetryMs => "RETRY_MS",
             Self::ThreadCache => "THREAD_CACHE",
         }
@@ -88,7 +85,6 @@ impl Variable {
             Self::Split => text.parse().ok().map(|split| options.with_split(split)),
             Self::Cut => text.parse().ok().map(|rule| options.with_cut(rule)),
             Self::Join => text.parse().ok().map(|rule| options.with_join(rule)),
-            Self::Ends => text.parse().ok().map(|ends| options.with_ends(ends)),
             Self::RetryMs => milliseconds(text).map(|timeout| options.with_retry_timeout(timeout)),
             Self::ThreadCache => text.parse().ok().map(|cache| options.with_thread_cache(cache)),
         };
@@ -103,7 +99,6 @@ impl Variable {
             Self::RegionMerging | Self::GarbageCollection => "on or off".to_owned(),
             Self::Cut => CutRule::EXPECTED.to_owned(),
             Self::Join => JoinRule::EXPECTED.to_owned(),
-            Self::Ends => Ends::EXPECTED.to_owned(),
             Self::FirstRegion => "bytes, as in 64MiB".to_owned(),
             Self::Split => SplitChoice::EXPECTED.to_owned(),
             Self::RetryMs => format!("milliseconds, a whole number from 0 to {MAX_RETRY_MS}"),

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use bfc_core::{
-    Accounting, AllocError, Allocator, Block, ChunkInfo, ConfiguredPolicy, End, Ends, Holdings, HoleOrder,
-    OomReport, OwnerId, Request, SourceError, Stats, Verdict,
+    Accounting, AllocError, Allocator, Block, ChunkInfo, ConfiguredPolicy, Holdings, OomReport, OwnerId,
+    Request, SourceError, Stats, Verdict,
 };
 
 use super::{Choice, Freed, Interpreter};
@@ -30,16 +30,6 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
             return;
         }
         match self.best_fit(chunks, request) {
-            Some((chunk, lowest)) if self.ends.are_two() => {
-                let highest = (chunk.address + chunk.bytes - rounded) & !(request.alignment - 1);
-                let start = if request.attributes.end == End::Lower { lowest } else { highest };
-                // A hole may be taken whole, from its first aligned address on.
-                let whole = block.address == lowest && block.bytes == chunk.address + chunk.bytes - lowest;
-                let cut = block.address == start && (chunk.end.is_some() || block.bytes == rounded);
-                assert!(cut || whole && chunk.end.is_some(), "{block:?} in {chunk:?}");
-                assert!(block.address + block.bytes <= chunk.address + chunk.bytes);
-                assert!(block.bytes < 2 * rounded);
-            }
             Some((chunk, lowest)) => {
                 let highest = (chunk.address + chunk.bytes - rounded) & !(request.alignment - 1);
                 let start = if large { highest } else { lowest };
@@ -62,22 +52,9 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         let start = |chunk: &ChunkInfo| chunk.address.next_multiple_of(request.alignment.max(256));
         let fits = |chunk: &&ChunkInfo| {
             !chunk.in_use()
-                && is_usable(chunk, request)
                 && start(chunk).checked_add(rounded).is_some_and(|end| end <= chunk.address + chunk.bytes)
         };
-        // Holes before the gap. Of equal holes and of gaps the end's rule takes the lowest or the highest.
-        let key = |chunk: &&ChunkInfo| match (self.ends, request.attributes.end, chunk.end) {
-            (Ends::Two { .. }, End::Lower, None) => (true, 0, chunk.address),
-            (Ends::Two { .. }, End::Upper, None) => (true, 0, !chunk.address),
-            (Ends::Two { lower: rule, .. }, End::Lower, Some(_))
-            | (Ends::Two { upper: rule, .. }, End::Upper, Some(_))
-                if rule.order == HoleOrder::HighestFirst =>
-            {
-                (false, chunk.bytes, !chunk.address)
-            }
-            _ => (false, chunk.bytes, chunk.address),
-        };
-        let chunk = chunks.iter().filter(fits).min_by_key(key)?;
+        let chunk = chunks.iter().filter(fits).min_by_key(|chunk| (chunk.bytes, chunk.address))?;
         Some((*chunk, start(chunk)))
     }
 
@@ -127,11 +104,8 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         assert_eq!((report.in_use, report.reserved), (stats.bytes_in_use, stats.bytes_reserved));
         let chunks = self.pool.chunks();
         let free = chunks.iter().filter(|chunk| !chunk.in_use());
-        let (usable, kept): (Vec<&ChunkInfo>, Vec<&ChunkInfo>) =
-            free.partition(|chunk| is_usable(chunk, request));
         assert_eq!(report.free, stats.free_bytes());
-        assert_eq!(report.largest_free, usable.iter().map(|chunk| chunk.bytes).max().unwrap_or(0));
-        assert_eq!(report.other_end, kept.iter().map(|chunk| chunk.bytes).sum::<u64>());
+        assert_eq!(report.largest_free, free.map(|chunk| chunk.bytes).max().unwrap_or(0));
         let limit = report.limit.unwrap();
         match report.verdict {
             Verdict::OverLimit => assert!(rounded > limit),
@@ -159,7 +133,6 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         }
         let refused_only_what_fits_nowhere = !matches!(self.choice, Choice::Any | Choice::Planned);
         if request.attributes.freed_before.is_none() && refused_only_what_fits_nowhere {
-            let chunks = self.by_live_blocks(&chunks);
             assert_eq!(self.best_fit(&chunks, request), None, "this would have fitted");
         }
     }
@@ -180,7 +153,6 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
             assert_eq!(seen, (block.address, block.bytes, block.id, live.requested, live.tag));
             assert_eq!(self.pool.requested_bytes(&block), Ok(live.requested));
         }
-        self.compare_ends(&chunks);
         let regions = self.pool.regions();
         for freed in self.freed.iter().filter(|freed| freed.count >= self.frontier) {
             let held = regions
@@ -203,46 +175,4 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         assert!((0.0..=1.0).contains(&stats.fragmentation()));
         assert_eq!(self.pool.ledger().total(), stats.bytes_in_use);
     }
-
-    /// With two ends, chunks belong to the ends that the live blocks say. What is not safe yet stays with its end.
-    fn compare_ends(&self, chunks: &[ChunkInfo]) {
-        if self.choice == Choice::Planned {
-            return;
-        }
-        for (chunk, owned) in chunks.iter().zip(self.by_live_blocks(chunks)) {
-            assert!(
-                chunk.end == owned.end || !chunk.in_use() && self.counter.is_some(),
-                "{chunk:?}: {owned:?}"
-            );
-        }
-    }
-
-    /// The chunks, each with the end of its block, and the free ones with that whose blocks they lie between.
-    fn by_live_blocks(&self, chunks: &[ChunkInfo]) -> Vec<ChunkInfo> {
-        let mut owned = chunks.to_vec();
-        owned.iter_mut().for_each(|chunk| chunk.end = None);
-        // From above come lower blocks, from below upper ones; neither from another region.
-        let mut claim = |order: &mut dyn Iterator<Item = usize>, end| {
-            let mut owner = (usize::MAX, None);
-            for nth in order {
-                let chunk = &chunks[nth];
-                let live = self.live.get(&chunk.address).and_then(|live| live.end);
-                if live == Some(end) || owner.0 != chunk.region {
-                    owner = (chunk.region, live.filter(|&live| live == end));
-                }
-                if let (_, Some(end)) = owner {
-                    assert!(owned[nth].end != Some(End::Lower) || end == End::Lower, "{chunk:?} is of both");
-                    owned[nth].end = Some(end);
-                }
-            }
-        };
-        claim(&mut (0..chunks.len()).rev(), End::Lower);
-        claim(&mut (0..chunks.len()), End::Upper);
-        owned
-    }
-}
-
-/// Whether a chunk is not of the other end.
-fn is_usable(chunk: &ChunkInfo, request: &Request<'_>) -> bool {
-    chunk.end.is_none_or(|end| end == request.attributes.end)
 }

@@ -20,8 +20,7 @@ pub(super) struct RecentFrees {
 impl RecentFrees {
     /// Those of a pool of this kind, whose frees are `safe` at once or not.
     pub(super) fn of(config: &BfcConfig, safe: bool) -> Self {
-        let options = config.options();
-        let deferred = options.join == JoinRule::Deferred && !options.ends.are_two() && safe;
+        let deferred = config.options().join == JoinRule::Deferred && safe;
         Self { deferred, blocks: VecDeque::new() }
     }
 

@@ -6,18 +6,12 @@ use super::super::bins::SizeClass;
 use super::super::chunk::{Chunk, ChunkId, State};
 use super::super::pending::PendingFree;
 use super::{Bfc, Fit};
-use crate::policy::End;
 
 impl Bfc {
     /// Makes a chunk free for anyone that is in no bin, joins it with its neighbours that are, and puts the result into its
     /// bin. No further chunk can be joined, as two such neighbours would be one already.
     #[inline]
     pub(super) fn join_and_bin(&mut self, id: ChunkId) {
-        if self.partition.is_some() {
-            cold_path();
-            self.chunks[id].state = State::Free;
-            return self.join_at_ends(id);
-        }
         let mut slots = self.chunks.slots();
         let (mut id, Chunk { mut bytes, prev, next, .. }) = (id, slots.chunks[id]);
         let after = &slots.chunks[next];
@@ -66,7 +60,7 @@ impl Bfc {
     /// Joins pending frees regardless of the frontier, oldest first, until one fits; whether one does. Only for needs
     /// that may use memory whenever it was freed. No more is joined than fits: what is joined is as late as its latest
     /// part (upstream joins all neighbours).
-    pub(super) fn merge_until(&mut self, fit: &Fit, end: End) -> bool {
+    pub(super) fn merge_until(&mut self, fit: &Fit) -> bool {
         self.join_recent();
         let mut satisfied = false;
         for _ in 0..self.pending.begin_pass() {
@@ -76,10 +70,10 @@ impl Bfc {
                 continue;
             }
             self.unbin(free.chunk);
-            let joined = self.join_any(free.chunk, fit, end);
+            let joined = self.join_any(free.chunk, fit);
             self.bin(joined);
             self.pending.push(PendingFree { chunk: joined, freed_at: self.chunks.freed_at(joined) });
-            satisfied = self.holds(joined, fit, end);
+            satisfied = self.holds(joined, fit);
         }
         satisfied
     }
@@ -91,39 +85,36 @@ impl Bfc {
 
     /// Joins a free chunk, which is in no bin, with what is free beside it until it holds the need or nothing is: the
     /// result, in no bin either, is as late as its latest part.
-    fn join_any(&mut self, id: ChunkId, fit: &Fit, end: End) -> ChunkId {
+    fn join_any(&mut self, id: ChunkId, fit: &Fit) -> ChunkId {
         let (mut id, mut freed_at) = (id, self.chunks.freed_at(id));
-        self.chunks[id].side = self.side_of_free(id);
         while let next = self.chunks[id].next
             && self.chunks[next].is_free()
-            && !self.holds(id, fit, end)
+            && !self.holds(id, fit)
         {
             freed_at = freed_at.max(self.chunks.freed_at(next));
-            self.take_beside(id, next);
+            self.unbin(next);
             id = self.join_to_next(id, next);
-            self.chunks[id].side = self.side_of_free(id);
         }
         while let prev = self.chunks[id].prev
             && self.chunks[prev].is_free()
-            && !self.holds(id, fit, end)
+            && !self.holds(id, fit)
         {
             freed_at = freed_at.max(self.chunks.freed_at(prev));
-            self.take_beside(id, prev);
+            self.unbin(prev);
             id = self.join_to_prev(id, prev);
-            self.chunks[id].side = self.side_of_free(id);
         }
         self.chunks.set_free(id, freed_at);
         id
     }
 
-    /// Whether a free chunk holds the need, and may be used at that end.
-    fn holds(&self, id: ChunkId, fit: &Fit, end: End) -> bool {
+    /// Whether a free chunk holds the need.
+    fn holds(&self, id: ChunkId, fit: &Fit) -> bool {
         let chunk = &self.chunks[id];
-        chunk.side.end().is_none_or(|owner| owner == end) && fit.fits(chunk.address, chunk.bytes)
+        fit.fits(chunk.address, chunk.bytes)
     }
 
     /// Adds a chunk to the one after it, and empties its slot.
-    pub(super) fn join_to_next(&mut self, id: ChunkId, next: ChunkId) -> ChunkId {
+    fn join_to_next(&mut self, id: ChunkId, next: ChunkId) -> ChunkId {
         let Chunk { bytes, prev, .. } = self.chunks[id];
         let both = bytes + self.chunks[next].bytes;
         self.chunks.slots().join_to_next(id, (prev, next), both);
@@ -131,7 +122,7 @@ impl Bfc {
     }
 
     /// Adds a chunk to the one before it, and empties its slot.
-    pub(super) fn join_to_prev(&mut self, id: ChunkId, prev: ChunkId) -> ChunkId {
+    fn join_to_prev(&mut self, id: ChunkId, prev: ChunkId) -> ChunkId {
         let both = self.chunks[prev].bytes + self.chunks[id].bytes;
         self.chunks.slots().join_to_prev(id, prev, both);
         prev

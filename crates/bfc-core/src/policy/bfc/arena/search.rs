@@ -45,12 +45,12 @@ impl Fit {
     }
 
     /// Bytes from `address`, a multiple of [`GRANULE`], up to the next address that is aligned as asked.
-    pub(super) const fn padding_at(&self, address: u64) -> u64 {
+    const fn padding_at(&self, address: u64) -> u64 {
         address.wrapping_neg() & (self.alignment - 1)
     }
 
     /// Bytes from `address` up to the highest aligned one from which `bytes` bytes there, in which the need fits, hold it.
-    pub(super) const fn most_before(&self, address: u64, bytes: u64) -> u64 {
+    const fn most_before(&self, address: u64, bytes: u64) -> u64 {
         // At or above the first aligned address, as the need fits.
         let highest = address + (bytes - self.rounded);
         highest - (highest & (self.alignment - 1)) - address
@@ -108,13 +108,13 @@ impl Bfc {
         Some(Place { address, bytes: rounded, slot: live.0 })
     }
 
-    /// The same for a need that not every large chunk fits, where the first chunk of the first class does not, and at two
-    /// ends.
+    /// Places a need that [`take_plain`](Self::take_plain) does not serve: one that not every large chunk fits, or that
+    /// the first chunk of the first class does not.
     #[cold]
     #[inline(never)]
     pub(super) fn take_otherwise(&mut self, need: &Need) -> Option<ChunkId> {
         self.join_recent();
-        self.take_special(&Fit::of(need)?).or_else(|| self.take_at_end(need))
+        self.take_special(&Fit::of(need)?)
     }
 
     /// Takes the smallest free chunk that fits with its padding and was freed early enough, of equals the one at the
@@ -145,7 +145,7 @@ impl Bfc {
     }
 
     /// Leaves a new chunk free that was cut off one freed at that count.
-    pub(super) fn leave(&mut self, id: ChunkId, freed_at: u64) {
+    fn leave(&mut self, id: ChunkId, freed_at: u64) {
         self.chunks.set_free(id, freed_at);
         self.bin(id);
         if freed_at > 0 {
@@ -169,15 +169,9 @@ impl Bfc {
     }
 
     /// As [`Slots::cut_low`](super::super::chunk::Slots::cut_low).
-    pub(super) fn cut_low(&mut self, id: ChunkId, bytes: u64, state: State) -> ChunkId {
+    fn cut_low(&mut self, id: ChunkId, bytes: u64, state: State) -> ChunkId {
         let whole = self.chunks[id].bytes;
         self.chunks.slots().cut_low(id, whole, bytes, state).0
-    }
-
-    /// The same with the last `bytes` bytes.
-    pub(super) fn cut_high(&mut self, id: ChunkId, bytes: u64, state: State) -> ChunkId {
-        let whole = self.chunks[id].bytes;
-        self.chunks.slots().cut_high(id, whole, bytes, state).0
     }
 }
 

@@ -1,6 +1,6 @@
 //! Regions in and out.
 
-use super::super::chunk::{Chunk, ChunkId, GRANULE, Side, State, whole_granules};
+use super::super::chunk::{Chunk, ChunkId, GRANULE, State, whole_granules};
 use super::super::region::AllocationRegion;
 use super::Bfc;
 use crate::base::memory::Span;
@@ -8,20 +8,19 @@ use crate::policy::NotAdded;
 
 impl Bfc {
     /// Adds a region, free throughout. With `join` it becomes one with the regions it touches, below and above
-    /// (upstream: only below), so that free chunks join across the seam. Not with two ends, of which the seam would be one.
+    /// (upstream: only below), so that free chunks join across the seam.
     pub(super) fn add(&mut self, span: Span, join: bool) -> Result<(), NotAdded> {
         let bytes = whole_granules(span.bytes);
         if bytes == 0 || !span.address.is_multiple_of(GRANULE) {
             return Err(NotAdded::Bad);
         }
-        let place = self.regions.place(span, join && self.partition.is_none()).ok_or(NotAdded::Bad)?;
+        let place = self.regions.place(span, join).ok_or(NotAdded::Bad)?;
         // One for the chunk and one for the border.
         if !self.chunks.has_room_for(2) {
             return Err(NotAdded::Full);
         }
         let alone = (ChunkId::NONE, ChunkId::NONE);
         let id = self.chunks.insert(span.address, bytes, alone, State::Free);
-        self.chunks[id].side = Side::Gap;
         if place.joins_below {
             let below = self.regions.get_mut(place.index - 1);
             below.span.bytes += span.bytes;
@@ -39,7 +38,6 @@ impl Bfc {
             self.link_in(border, id, self.chunks[border].next);
         } else {
             let border = self.chunks.insert_border();
-            self.chunks[border].side = Side::Gap;
             self.regions.insert(place.index, AllocationRegion { span, border });
             self.link_in(border, id, border);
         }
@@ -69,7 +67,7 @@ impl Bfc {
 
     /// The free chunk at the end of the last region, if anyone may use it, or else nothing at that end.
     pub(super) fn last_tail(&self) -> Option<Span> {
-        let region = self.regions.as_slice().last().filter(|_| self.partition.is_none())?;
+        let region = self.regions.as_slice().last()?;
         let (end, last) = (region.span.end()?, self.chunks[region.border].prev);
         // A tail that is not whole granules is never joined over.
         let joins = region.usable() == region.span.bytes && self.chunks[last].is_free_for_anyone();

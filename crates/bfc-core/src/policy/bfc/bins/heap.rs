@@ -3,12 +3,12 @@
 //!
 //! A class is a list of heaps. A chunk enters it at the front, as a heap of its own, and leaves it from anywhere: neither
 //! looks at the order, as many chunks that enter are joined to a neighbour before anyone asks which is the first. A
-//! search puts the first of the class by size and then by address (its [`Order`]) in front: of a few heaps by comparing
+//! search puts the first of the class by size and then by address (its [rank](Chunk::rank)) in front: of a few heaps by comparing
 //! their roots, of more by joining them to one, so that each step takes logarithmic time in the mean over many. Source: Fredman, Sedgewick, Sleator and Tarjan,
 //! "The pairing heap: a new form of self-adjusting heap", 1986; the list is the auxiliary area of Stasko and Vitter,
 //! "Pairing heaps: experiments and analysis", 1987.
 
-use super::super::chunk::{Chunk, ChunkId, Links, Order};
+use super::super::chunk::{Chunk, ChunkId, Links};
 
 /// Puts a chunk, as a heap of its own, in front of a list, which then begins with it.
 #[inline(always)]
@@ -22,10 +22,10 @@ pub(super) fn push(chunks: &mut [Chunk], list: ChunkId, id: ChunkId) {
 
 /// Takes a member out of its heap; the one in its place, if there is one.
 #[inline(always)]
-pub(super) fn remove<O: Order>(chunks: &mut [Chunk], member: ChunkId) -> ChunkId {
+pub(super) fn remove(chunks: &mut [Chunk], member: ChunkId) -> ChunkId {
     let Chunk { links: Links { above, child }, sibling, .. } = chunks[member];
     // What comes after the member also comes after the one that has it as a child.
-    let heir = if child.is_none() { sibling } else { meld_before::<O>(chunks, child, sibling) };
+    let heir = if child.is_none() { sibling } else { meld_before(chunks, child, sibling) };
     chunks[heir].links.above = above;
     let above = &mut chunks[above];
     // With none above, this goes nowhere.
@@ -39,14 +39,14 @@ pub(super) fn remove<O: Order>(chunks: &mut [Chunk], member: ChunkId) -> ChunkId
 
 /// Takes the member in front of a list out; the one that the list then begins with, if there is one.
 #[inline(always)]
-pub(super) fn remove_first<O: Order>(chunks: &mut [Chunk], first: ChunkId) -> ChunkId {
+pub(super) fn remove_first(chunks: &mut [Chunk], first: ChunkId) -> ChunkId {
     let Chunk { links: Links { child, .. }, sibling, .. } = chunks[first];
     let heir = if child.is_none() {
         sibling
     } else if sibling.is_none() {
         child
     } else {
-        meld_before::<O>(chunks, child, sibling)
+        meld_before(chunks, child, sibling)
     };
     chunks[heir].links.above = ChunkId::NONE;
     heir
@@ -58,11 +58,11 @@ const FEW: usize = 3;
 
 /// Puts the first of all members in front of a list of at least two heaps.
 #[inline(never)]
-pub(super) fn bring_first<O: Order>(chunks: &mut [Chunk], list: ChunkId) -> ChunkId {
+pub(super) fn bring_first(chunks: &mut [Chunk], list: ChunkId) -> ChunkId {
     let mut best = list;
     let mut next = chunks[list].sibling;
     for _ in 1..FEW {
-        if O::rank(&chunks[next]) < O::rank(&chunks[best]) {
+        if chunks[next].rank() < chunks[best].rank() {
             best = next;
         }
         next = chunks[next].sibling;
@@ -70,7 +70,7 @@ pub(super) fn bring_first<O: Order>(chunks: &mut [Chunk], list: ChunkId) -> Chun
             return move_to_front(chunks, best, list);
         }
     }
-    meld_all::<O>(chunks, list)
+    meld_all(chunks, list)
 }
 
 /// Puts a heap of a list in front of it.
@@ -89,8 +89,8 @@ fn move_to_front(chunks: &mut [Chunk], id: ChunkId, list: ChunkId) -> ChunkId {
 
 /// Joins the heaps of a list to one, in front of another list.
 #[inline(never)]
-fn meld_before<O: Order>(chunks: &mut [Chunk], list: ChunkId, rest: ChunkId) -> ChunkId {
-    let root = meld_all::<O>(chunks, list);
+fn meld_before(chunks: &mut [Chunk], list: ChunkId, rest: ChunkId) -> ChunkId {
+    let root = meld_all(chunks, list);
     chunks[root].sibling = rest;
     chunks[rest].links.above = root;
     root
@@ -98,13 +98,13 @@ fn meld_before<O: Order>(chunks: &mut [Chunk], list: ChunkId, rest: ChunkId) -> 
 
 /// Joins the heaps of a list to one; its root.
 #[inline(never)]
-pub(super) fn meld_all<O: Order>(chunks: &mut [Chunk], list: ChunkId) -> ChunkId {
+pub(super) fn meld_all(chunks: &mut [Chunk], list: ChunkId) -> ChunkId {
     let second = chunks[list].sibling;
     // Two are the most common case.
     let root = if !second.is_none() && chunks[second].sibling.is_none() {
-        meld::<O>(chunks, list, second)
+        meld(chunks, list, second)
     } else {
-        meld_pairs::<O>(chunks, list)
+        meld_pairs(chunks, list)
     };
     chunks[root].links.above = ChunkId::NONE;
     chunks[root].sibling = ChunkId::NONE;
@@ -113,7 +113,7 @@ pub(super) fn meld_all<O: Order>(chunks: &mut [Chunk], list: ChunkId) -> ChunkId
 
 /// Joins the heaps of a list in pairs, and the pairs from the last to the first: so the work of many steps stays small.
 /// The root of the whole.
-fn meld_pairs<O: Order>(chunks: &mut [Chunk], list: ChunkId) -> ChunkId {
+fn meld_pairs(chunks: &mut [Chunk], list: ChunkId) -> ChunkId {
     let (mut pairs, mut rest) = (ChunkId::NONE, list);
     while !rest.is_none() {
         let one = rest;
@@ -122,7 +122,7 @@ fn meld_pairs<O: Order>(chunks: &mut [Chunk], list: ChunkId) -> ChunkId {
         rest = ChunkId::NONE;
         if !other.is_none() {
             rest = chunks[other].sibling;
-            pair = meld::<O>(chunks, one, other);
+            pair = meld(chunks, one, other);
         }
         chunks[pair].sibling = pairs;
         pairs = pair;
@@ -132,15 +132,15 @@ fn meld_pairs<O: Order>(chunks: &mut [Chunk], list: ChunkId) -> ChunkId {
     while !rest.is_none() {
         let pair = rest;
         rest = chunks[pair].sibling;
-        root = meld::<O>(chunks, root, pair);
+        root = meld(chunks, root, pair);
     }
     root
 }
 
 /// Joins two heaps, given by their roots; the root of both.
 #[inline]
-fn meld<O: Order>(chunks: &mut [Chunk], one: ChunkId, other: ChunkId) -> ChunkId {
-    let in_order = O::rank(&chunks[one]) < O::rank(&chunks[other]);
+fn meld(chunks: &mut [Chunk], one: ChunkId, other: ChunkId) -> ChunkId {
+    let in_order = chunks[one].rank() < chunks[other].rank();
     let (first, second) = if in_order { (one, other) } else { (other, one) };
     let sibling = std::mem::replace(&mut chunks[first].links.child, second);
     chunks[second].links.above = first;
@@ -150,15 +150,11 @@ fn meld<O: Order>(chunks: &mut [Chunk], one: ChunkId, other: ChunkId) -> ChunkId
 }
 
 /// The first member of a heap that `fits`. Looks at those that do not, and at their children.
-pub(super) fn first<O: Order>(
-    chunks: &[Chunk],
-    root: ChunkId,
-    fits: impl Fn(ChunkId) -> bool,
-) -> Option<ChunkId> {
+pub(super) fn first(chunks: &[Chunk], root: ChunkId, fits: impl Fn(ChunkId) -> bool) -> Option<ChunkId> {
     let mut best: Option<ChunkId> = None;
     let mut next = Some(root);
     while let Some(id) = next {
-        let worse = best.is_some_and(|best| O::rank(&chunks[best]) < O::rank(&chunks[id]));
+        let worse = best.is_some_and(|best| chunks[best].rank() < chunks[id].rank());
         let fits = !worse && fits(id);
         if fits {
             best = Some(id);
