@@ -1,23 +1,18 @@
 //! The context of one op execution: every byte the op uses is taken here.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::sync::Arc;
 
-use bfc_core::{AllocationAttributes, Allocator, Category, Contents, Request, Tag};
+use bfc_core::{Allocation, AllocationAttributes, Allocator, Category, Contents, Request, Tag};
 use highwater_tracking::{OpRun, Phase, here};
 
-use crate::autograd::TENSORS;
 use crate::backend::{Backend, Kernel, Workspace, check, widen};
-use crate::body::{Body, Source};
 use crate::device::Device;
 use crate::dtype::{DType, RawElement};
 use crate::error::{Error, Result};
-use crate::layout::bytes_of;
+use crate::layout::{Layout, bytes_of};
 use crate::shape::Shape;
-use crate::shared::Unique;
-use crate::spare;
-use crate::storage::{View, ViewMut};
+use crate::storage::{Storage, View, ViewMut};
 use crate::tensor::Tensor;
 
 /// What an op may use while it runs: memory that is charged to it, the backend, and a place for what backward needs.
@@ -41,7 +36,6 @@ pub struct OpContext<'a> {
 }
 
 impl<'a> OpContext<'a> {
-    #[inline(always)]
     fn new(
         op: &'static str,
         device: &'a Device,
@@ -49,7 +43,7 @@ impl<'a> OpContext<'a> {
         category: Category,
         recording: bool,
     ) -> Self {
-        let mut ctx = Self {
+        Self {
             op,
             device,
             memory,
@@ -57,10 +51,8 @@ impl<'a> OpContext<'a> {
             recording,
             saved: RefCell::new(Vec::new()),
             attributes: None,
-            run: device.tracker().idle_run(),
-        };
-        ctx.run.begin_over(op, memory);
-        ctx
+            run: device.tracker().begin_over(op, memory),
+        }
     }
 
     /// The context of an op's forward, over the memory that its outputs come from. What is computed in a backward pass,
@@ -227,9 +219,12 @@ impl<'a> OpContext<'a> {
             request.attributes = *attributes;
         }
         request.contents = Some(Contents { extents: shape.dims(), element: dtype.name() });
-        let source = Source::new(self.device, self.memory, self.run.allocator());
-        match Body::in_order(&source, &request, shape, dtype) {
-            Ok(body) => Ok(Buffer { body }),
+        match Allocation::new(self.allocator(), &request) {
+            Ok(allocation) => Ok(Buffer {
+                storage: Storage::new(allocation, self.device.serial(), bytes, dtype, category),
+                layout: Layout::row_major(shape),
+                device: self.device.clone(),
+            }),
             Err(error) => Err(Error::Allocation { op: self.op, shape: *shape, dtype, error }),
         }
     }
@@ -240,12 +235,8 @@ impl<'a> OpContext<'a> {
         if !self.recording {
             return;
         }
-        let mut saved = self.saved.borrow_mut();
-        if saved.capacity() == 0 {
-            *saved = spare::list(&TENSORS);
-        }
         // Without its place in the graph, so that an op may save its own output without keeping itself alive.
-        saved.push(tensor.detach());
+        self.saved.borrow_mut().push(tensor.detach());
     }
 
     /// Whether a backward of this op may follow, so that it is worth computing what only backward reads.
@@ -264,27 +255,29 @@ impl<'a> OpContext<'a> {
     }
 }
 
-/// Fresh memory that an op fills and then hands out as a [`Tensor`]. Nobody else sees it yet.
+/// Fresh memory that an op fills and then returns as a [`Tensor`]. Only the op sees it until then.
+#[derive(Debug)]
 pub struct Buffer {
-    /// Which owns its memory.
-    body: Unique<Body>,
+    storage: Storage,
+    layout: Layout,
+    device: Device,
 }
 
 impl Buffer {
     /// The buffer as kernels write it.
     #[must_use]
-    pub fn view_mut(&mut self) -> ViewMut<'_> {
-        self.body.fresh_view_mut().expect("nobody else looks into fresh memory, and it lies in order")
+    pub const fn view_mut(&mut self) -> ViewMut<'_> {
+        ViewMut::new(&mut self.storage, &self.layout)
     }
 
     /// The buffer as kernels read it.
     #[must_use]
-    pub fn view(&self) -> View<'_> {
-        self.body.view()
+    pub const fn view(&self) -> View<'_> {
+        View::new(&self.storage, &self.layout)
     }
 
-    /// The elements on the host, to be written; `None` where the host cannot, as on a dry device, and where the
-    /// elements do not lie in memory as `T`.
+    /// The elements on the host, to be written. `None` if the host cannot write them, as on a dry device, or if the
+    /// elements are not stored as `T`.
     #[must_use]
     pub fn host_mut<T: RawElement>(&mut self) -> Option<&mut [T]> {
         self.view_mut().into_host()
@@ -293,12 +286,6 @@ impl Buffer {
     /// The buffer as a tensor.
     #[must_use]
     pub fn finish(self) -> Tensor {
-        Tensor::from_body(self.body.shareable())
-    }
-}
-
-impl fmt::Debug for Buffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Buffer").field(&*self.body).finish()
+        Tensor::new_in(self.storage, self.layout, self.device)
     }
 }

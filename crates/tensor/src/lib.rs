@@ -30,8 +30,6 @@ mod predict;
 mod rng;
 mod runtime;
 mod shape;
-mod shared;
-mod spare;
 mod step_graph;
 mod storage;
 mod tensor;

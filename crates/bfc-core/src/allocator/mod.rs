@@ -13,7 +13,6 @@ pub(crate) mod request;
 pub(crate) mod stats;
 
 use std::fmt;
-use std::sync::Arc;
 
 use crate::base::ledger::Ledger;
 use crate::base::memory::{AddressSpace, Block, MemoryKind};
@@ -102,8 +101,4 @@ pub unsafe trait Allocator: Send + Sync + fmt::Debug {
 
     /// Maintenance between allocations.
     fn as_upkeep(&self) -> Option<&dyn Upkeep>;
-
-    /// Called with each handle that a live [`Allocation`] lets go, after its block was given back. Wrappers that exist
-    /// in great numbers use it to recycle themselves.
-    fn retire(self: Arc<Self>) {}
 }

@@ -1,72 +1,38 @@
-//! Edges of the graph: where the gradient of a tensor goes, and the names of leaves.
+//! Edges of the graph: where the gradient of a tensor goes, and the ids of leaves.
 
-use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::node::Node;
-use crate::shared::{Either, Shared, SharedOrNumber};
 
-/// Where the gradient of a tensor goes. One word, so that a tensor is two.
-#[derive(Clone)]
-pub(crate) struct GradEdge(SharedOrNumber<Node>);
-
-/// To a leaf, which keeps it, or through the op that made the tensor.
-#[derive(Debug)]
-pub(crate) enum Target<N> {
+/// Where the gradient of a tensor goes.
+#[derive(Clone, Debug)]
+pub(crate) enum GradEdge {
+    /// To a leaf, which keeps it.
     Leaf(LeafId),
-    Node(N),
+    /// Through the op that made the tensor.
+    Node(Arc<Node>),
 }
 
 impl GradEdge {
-    pub(crate) fn to_leaf(leaf: LeafId) -> Self {
-        Self(SharedOrNumber::number(leaf.0))
-    }
-
-    pub(crate) const fn to_node(node: Shared<Node>) -> Self {
-        Self(SharedOrNumber::shared(node))
-    }
-
-    #[inline(always)]
-    pub(crate) fn target(&self) -> Target<&Shared<Node>> {
-        match self.0.get() {
-            Either::Shared(node) => Target::Node(node),
-            Either::Number(leaf) => Target::Leaf(LeafId(leaf)),
+    /// The leaf, if the edge leads directly to one.
+    pub(crate) const fn leaf(&self) -> Option<LeafId> {
+        match self {
+            Self::Leaf(leaf) => Some(*leaf),
+            Self::Node(_) => None,
         }
     }
 
-    #[inline(always)]
-    pub(crate) fn into_target(self) -> Target<Shared<Node>> {
-        match self.0.take() {
-            Either::Shared(node) => Target::Node(node),
-            Either::Number(leaf) => Target::Leaf(LeafId(leaf)),
-        }
-    }
-
-    /// The leaf, if it leads straight to one.
-    #[inline]
-    pub(crate) fn leaf(&self) -> Option<LeafId> {
-        match self.target() {
-            Target::Leaf(leaf) => Some(leaf),
-            Target::Node(_) => None,
-        }
-    }
-
-    /// The least number of the nodes that it leads to; of a leaf, which is read by nodes alone, none is less.
+    /// The smallest number of the nodes that the edge leads to; `u64::MAX` for a leaf.
     pub(super) fn since(&self) -> u64 {
-        match self.target() {
-            Target::Leaf(_) => u64::MAX,
-            Target::Node(node) => node.since,
+        match self {
+            Self::Leaf(_) => u64::MAX,
+            Self::Node(node) => node.since,
         }
     }
 }
 
-impl fmt::Debug for GradEdge {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.target().fmt(f)
-    }
-}
-
-/// Names a tensor that gradients are asked for. The bits of the word, highest first:
+/// Identifies a tensor whose gradient is requested. The bits, highest first:
 ///
 /// ```text
 /// number of the leaf | 1 for a parameter | 16 bits: how often the leaf was converted
@@ -80,7 +46,7 @@ impl LeafId {
     const BITS_OF_CONVERSIONS: u32 = 16;
     const PARAMETER: u64 = 1 << Self::BITS_OF_CONVERSIONS;
 
-    /// The next leaf, for a plain tensor. Counting past the bits of an edge takes longer than any process runs.
+    /// The next leaf, for a plain tensor. Counting past the bits takes longer than any process runs.
     pub(super) fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed) << (Self::BITS_OF_CONVERSIONS + 1))

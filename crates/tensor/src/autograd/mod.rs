@@ -22,5 +22,5 @@ pub use gradients::{Gradients, UnknownGradient, UnknownGradients};
 pub use mode::{is_recording, no_grad};
 pub(crate) use mode::{pause, records};
 pub use node::Saved;
-pub(crate) use node::{TENSORS, list_of_gradients, record};
+pub(crate) use node::record;
 pub use purpose::{evaluating, is_training, training};

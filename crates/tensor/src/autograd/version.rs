@@ -12,10 +12,9 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::edge::{GradEdge, LeafId, Target};
+use super::edge::{GradEdge, LeafId};
 use super::node::{Node, next_number};
 use crate::error::{Error, Result};
-use crate::shared::Shared;
 use crate::tensor::Tensor;
 
 /// The number of the latest change that left readers behind; 0 if there was none.
@@ -97,8 +96,8 @@ impl FormerValues {
 /// # Errors
 /// [`Error::StaleBackward`].
 pub(super) fn check(from: &GradEdge) -> Result<()> {
-    match from.target() {
-        Target::Node(node) if node.since < LATEST.load(Ordering::Relaxed) => Search::default().run(node),
+    match from {
+        GradEdge::Node(node) if node.since < LATEST.load(Ordering::Relaxed) => Search::default().run(node),
         _ => Ok(()),
     }
 }
@@ -107,7 +106,7 @@ pub(super) fn check(from: &GradEdge) -> Result<()> {
 #[derive(Default)]
 struct Search {
     /// Nodes still to be looked at.
-    open: Vec<Shared<Node>>,
+    open: Vec<Arc<Node>>,
     /// The numbers of all that are or were open.
     seen: HashSet<u64>,
     /// The leaves that gradients reach.
@@ -117,18 +116,18 @@ struct Search {
 }
 
 impl Search {
-    fn run(mut self, root: &Shared<Node>) -> Result<()> {
+    fn run(mut self, root: &Arc<Node>) -> Result<()> {
         let latest = LATEST.load(Ordering::Relaxed);
-        self.open.push(root.clone());
+        self.open.push(Arc::clone(root));
         while let Some(node) = self.open.pop() {
             let Self { open, seen, leaves, former } = &mut self;
             node.look(
-                |edge| match edge.target() {
-                    Target::Leaf(leaf) => drop(leaves.insert(leaf)),
+                |edge| match edge {
+                    GradEdge::Leaf(leaf) => drop(leaves.insert(*leaf)),
                     // Also where all is newer than any change: which leaves it leads to is still to be known.
-                    Target::Node(node) => {
+                    GradEdge::Node(node) => {
                         if seen.insert(node.number) {
-                            open.push(node.clone());
+                            open.push(Arc::clone(node));
                         }
                     }
                 },

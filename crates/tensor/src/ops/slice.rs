@@ -10,7 +10,7 @@ use crate::backend::{Binary, Kernel};
 use crate::context::OpContext;
 use crate::dtype::Scalar;
 use crate::error::{Error, Result};
-use crate::op::{Op, apply};
+use crate::op::{BuiltinOp, Op, apply_builtin};
 use crate::storage::ViewMut;
 use crate::tensor::Tensor;
 
@@ -44,8 +44,10 @@ impl Op for Slice {
         })?;
         Ok(vec![Some(out.finish())])
     }
+}
 
-    fn backward_taking(
+impl BuiltinOp for Slice {
+    fn backward_owned(
         &self,
         ctx: &OpContext<'_>,
         saved: &mut Saved,
@@ -57,7 +59,7 @@ impl Op for Slice {
         }
     }
 
-    fn is_part(&self) -> bool {
+    fn adds_to_gradient(&self) -> bool {
         true
     }
 }
@@ -158,7 +160,7 @@ impl Tensor {
         range: Range<usize>,
         step: usize,
     ) -> Result<Self> {
-        apply(Slice { op, axis, range, step }, &[self])
+        apply_builtin(Slice { op, axis, range, step }, &[self])
     }
 }
 
