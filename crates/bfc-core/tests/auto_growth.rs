@@ -4,7 +4,7 @@
 
 mod shadow;
 
-use bfc_core::{AutoGrowth, AutoGrowthOptions, Bytes, Moment, Need, Policy, Span};
+use bfc_core::{AutoGrowth, AutoGrowthOptions, Bytes, Need, Policy, Release, Span};
 use proptest::prelude::*;
 
 use shadow::plain::{Plain, Rules};
@@ -19,16 +19,16 @@ fn idle(plain: &Plain) -> Vec<Span> {
     plain.regions.iter().filter(|region| region.is_idle()).map(|region| region.span).collect()
 }
 
-fn nothing_unwanted(_: &Plain, _: Moment) -> Vec<Span> {
+fn nothing_unwanted(_: &Plain, _: Release) -> Vec<Span> {
     Vec::new()
 }
 
-fn idle_after_a_free(plain: &Plain, moment: Moment) -> Vec<Span> {
-    if moment == Moment::AfterFree { idle(plain) } else { Vec::new() }
+fn idle_after_a_free(plain: &Plain, release: Release) -> Vec<Span> {
+    if release == Release::Unwanted { idle(plain) } else { Vec::new() }
 }
 
-fn idle_before_growth(plain: &Plain, moment: Moment) -> Vec<Span> {
-    if moment == Moment::BeforeGrowth { idle(plain) } else { Vec::new() }
+fn idle_before_growth(plain: &Plain, release: Release) -> Vec<Span> {
+    if release == Release::BeforeGrowth { idle(plain) } else { Vec::new() }
 }
 
 #[test]

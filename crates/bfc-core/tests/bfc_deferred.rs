@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bfc_core::{
     AddressOnlyMemory, Allocator, Bfc, BfcAllocator, BfcConfig, BfcOptions, Bytes, CutRule, Inspection,
-    JoinRule, KIB, Need, Policy, Request, Span, TimingCounter, Upkeep,
+    JoinRule, KIB, Need, Policy, Release, Request, Span, TimingCounter, Upkeep,
 };
 use common::{allocate, free};
 
@@ -118,13 +118,16 @@ fn whoever_looks_sees_them_joined() {
         shown(&bfc),
         [(0, 512, true), (512, 256, false), (768, 1024, true), (1792, REGION - 1792, false)]
     );
-    assert_eq!((bfc.free_bytes(None), bfc.largest_free_bytes()), (REGION - 1536, REGION - 1792));
-    assert_eq!(bfc.tail(), Some(Span { address: 1792, bytes: REGION - 1792 }));
+    assert_eq!(
+        ((&bfc as &dyn Policy).free_bytes(None), bfc.largest_free_bytes()),
+        (REGION - 1536, REGION - 1792)
+    );
+    assert_eq!(bfc.status().tail, Some(Span { address: 1792, bytes: REGION - 1792 }));
     assert_eq!(bfc.idle_bytes(), 0);
     give_back(&mut bfc, [a, c]);
     assert_eq!(shown(&bfc), [(0, REGION, false)]);
     assert_eq!((bfc.largest_free_bytes(), bfc.idle_bytes()), (REGION, REGION));
-    assert_eq!(bfc.tail(), Some(Span { address: 0, bytes: REGION }));
+    assert_eq!(bfc.status().tail, Some(Span { address: 0, bytes: REGION }));
 }
 
 #[test]
@@ -135,8 +138,16 @@ fn to_look_changes_nothing() {
         give_back(&mut bfc, [slots[0], slots[4], slots[2]]);
         if looks {
             shown(&bfc);
-            let _ = (bfc.largest_free_bytes(), bfc.idle_bytes(), bfc.tail(), bfc.free_bytes(None));
-            assert_eq!((bfc.take_idle_region(u64::MAX), bfc.cut_tail(0)), (None, None));
+            let _ = (
+                bfc.largest_free_bytes(),
+                bfc.idle_bytes(),
+                bfc.status().tail,
+                (&bfc as &dyn Policy).free_bytes(None),
+            );
+            assert_eq!(
+                (bfc.release(Release::Idle { at_most: u64::MAX }), bfc.release(Release::Tail { bytes: 0 })),
+                (None, None)
+            );
         }
         [512, 512, 512, 512].map(|bytes| place(&mut bfc, bytes).1)
     };
@@ -161,7 +172,10 @@ fn the_end_of_a_region_is_cut_off_though_its_blocks_were_freed_last() {
     let [rest] = row(&mut bfc, [REGION - 2048]);
     let [end] = row(&mut bfc, [1024]);
     give_back(&mut bfc, [rest, end, last]);
-    assert_eq!(bfc.cut_tail(REGION - 512), Some(Span { address: 512, bytes: REGION - 512 }));
+    assert_eq!(
+        bfc.release(Release::Tail { bytes: REGION - 512 }),
+        Some(Span { address: 512, bytes: REGION - 512 })
+    );
     bfc.check().unwrap();
     assert_eq!(shown(&bfc), [(0, 512, true)]);
 }

@@ -5,7 +5,7 @@
 
 mod shadow;
 
-use bfc_core::{Buddy, BuddyOptions, Bytes, GIB, KIB, MIB, Moment, Need, NotLive, Place, Policy, Span};
+use bfc_core::{Buddy, BuddyOptions, Bytes, GIB, KIB, MIB, Need, NotLive, Place, Policy, Release, Span};
 use proptest::prelude::*;
 
 use shadow::plain::{Plain, Rules};
@@ -17,7 +17,7 @@ fn rules(options: &BuddyOptions, overhead: u64) -> Rules {
 }
 
 /// Regions taken for huge requests, once idle, at any moment.
-fn unwanted(plain: &Plain, _: Moment) -> Vec<Span> {
+fn unwanted(plain: &Plain, _: Release) -> Vec<Span> {
     plain.regions.iter().filter(|region| region.own && region.is_idle()).map(|region| region.span).collect()
 }
 
@@ -42,11 +42,11 @@ impl Pool {
     /// Upstream's helper: a request below the largest chunk comes from the pool, one above from the system.
     fn take(&mut self, bytes: u64, from_system: bool) -> Place {
         let before = self.buddy().used_bytes();
-        let reserved = self.buddy().reserved_bytes();
+        let reserved = self.buddy().status().reserved_bytes;
         let place = self.shadow.place(bytes, 64, true).unwrap();
         if from_system {
             assert_eq!(self.buddy().used_bytes(), before);
-            assert_eq!(self.buddy().reserved_bytes(), reserved + place.bytes);
+            assert_eq!(self.buddy().status().reserved_bytes, reserved + place.bytes);
             assert!(self.buddy().huge_bytes() >= bytes);
         } else {
             assert!(self.buddy().used_bytes() >= before + bytes);
@@ -56,12 +56,12 @@ impl Pool {
 
     fn take_and_free(&mut self, bytes: u64, from_system: bool) {
         let (used, huge) = (self.buddy().used_bytes(), self.buddy().huge_bytes());
-        let reserved = self.buddy().reserved_bytes();
+        let reserved = self.buddy().status().reserved_bytes;
         let place = self.take(bytes, from_system);
         self.shadow.free(place.slot);
         assert_eq!((self.buddy().used_bytes(), self.buddy().huge_bytes()), (used, huge));
         if from_system {
-            assert_eq!(self.buddy().reserved_bytes(), reserved, "straight back to the system");
+            assert_eq!(self.buddy().status().reserved_bytes, reserved, "straight back to the system");
         }
     }
 }
@@ -111,7 +111,7 @@ fn upstream_fraction_refill_pool() {
     let max_chunk = options.max_chunk().0;
     let mut pool = Pool::new(options);
     let sixty_percent_of_the_rest = |pool: &Pool| {
-        let rest = available - pool.buddy().reserved_bytes();
+        let rest = available - pool.buddy().status().reserved_bytes;
         ((rest - rest / 20) as f64 * 0.6) as u64 - 1000
     };
     pool.take(max_chunk - 1000, false);
@@ -121,7 +121,7 @@ fn upstream_fraction_refill_pool() {
         assert_eq!(pool.buddy().options().max_chunk(), Bytes(max_chunk));
     }
     assert_eq!(pool.buddy().regions().len(), 3);
-    assert!(pool.buddy().reserved_bytes() < available);
+    assert!(pool.buddy().status().reserved_bytes < available);
 }
 
 #[test]
@@ -155,8 +155,11 @@ fn upstream_release() {
     }
     let buddy = &mut pool.shadow.policy;
     assert_eq!(buddy.idle_bytes(), 50 * MIB);
-    assert_eq!(buddy.take_idle_region(u64::MAX).map(|span| span.bytes), Some(50 * MIB));
-    assert_eq!((buddy.reserved_bytes(), buddy.take_idle_region(u64::MAX)), (0, None));
+    assert_eq!(buddy.release(Release::Idle { at_most: u64::MAX }).map(|span| span.bytes), Some(50 * MIB));
+    assert_eq!(
+        (buddy.status().reserved_bytes, buddy.release(Release::Idle { at_most: u64::MAX })),
+        (0, None)
+    );
     buddy.check().unwrap();
 }
 
@@ -166,7 +169,7 @@ fn after_everything_was_released_the_first_refill_comes_first_again() {
     let place = pool.take(MIB, false);
     assert_eq!(pool.buddy().region_bytes(256, 0), 10 * MIB);
     pool.shadow.free(place.slot);
-    pool.shadow.policy.take_idle_region(u64::MAX).unwrap();
+    pool.shadow.policy.release(Release::Idle { at_most: u64::MAX }).unwrap();
     assert_eq!(pool.buddy().region_bytes(256, 0), 5 * MIB);
 }
 
@@ -200,10 +203,10 @@ fn a_rest_too_small_for_a_descriptor_is_charged_and_taken_off_alike() {
     let mut buddy = Buddy::new(small().with_paddle_sizes());
     buddy.add_region(Span { address: 4096, bytes: 1024 + 64 }, false).unwrap();
     let place = buddy.place(&Need::new(960)).unwrap();
-    assert_eq!((place.bytes, buddy.used_bytes(), buddy.free_bytes(None)), (1088, 1088, 0));
+    assert_eq!((place.bytes, buddy.used_bytes(), (&buddy as &dyn Policy).free_bytes(None)), (1088, 1088, 0));
     buddy.free(place.slot, 0).unwrap();
-    assert_eq!((buddy.used_bytes(), buddy.free_bytes(None)), (0, 1088));
-    buddy.take_idle_region(u64::MAX).unwrap();
+    assert_eq!((buddy.used_bytes(), (&buddy as &dyn Policy).free_bytes(None)), (0, 1088));
+    buddy.release(Release::Idle { at_most: u64::MAX }).unwrap();
     buddy.add_region(Span { address: 4096, bytes: 1024 + 65 }, false).unwrap();
     assert_eq!(buddy.place(&Need::new(960)).unwrap().bytes, 1024);
 }
@@ -220,11 +223,14 @@ fn a_huge_block_has_its_region_alone_and_nobody_keeps_it() {
     buddy.add_region(own, true).unwrap();
     let huge = buddy.place(&need).unwrap();
     assert_eq!((huge.address, huge.bytes), (own.address, own.bytes));
-    assert_eq!((buddy.used_bytes(), buddy.huge_bytes(), buddy.free_bytes(None)), (0, 70000, 65536));
-    assert_eq!(buddy.take_unwanted_region(Moment::AfterFree), None);
+    assert_eq!(
+        (buddy.used_bytes(), buddy.huge_bytes(), (&buddy as &dyn Policy).free_bytes(None)),
+        (0, 70000, 65536)
+    );
+    assert_eq!(buddy.release(Release::Unwanted), None);
     buddy.free(huge.slot, 0).unwrap();
-    assert_eq!(buddy.take_unwanted_region(Moment::AfterFree), Some(own));
-    assert_eq!(buddy.take_unwanted_region(Moment::AfterFree), None);
+    assert_eq!(buddy.release(Release::Unwanted), Some(own));
+    assert_eq!(buddy.release(Release::Unwanted), None);
     assert_eq!(buddy.regions(), [Span { address: 0, bytes: 65536 }]);
     buddy.check().unwrap();
 }
@@ -237,9 +243,9 @@ fn a_huge_blocks_region_that_was_used_again_goes_back_when_that_use_ends() {
     let huge = buddy.place(&Need::new(1 << 20)).unwrap();
     buddy.free(huge.slot, 0).unwrap();
     let small = buddy.place(&Need::new(100)).unwrap();
-    assert_eq!(buddy.take_unwanted_region(Moment::BeforeGrowth), None);
+    assert_eq!(buddy.release(Release::BeforeGrowth), None);
     buddy.free(small.slot, 0).unwrap();
-    assert_eq!(buddy.take_unwanted_region(Moment::AfterFree), Some(own));
+    assert_eq!(buddy.release(Release::Unwanted), Some(own));
     buddy.check().unwrap();
 }
 
@@ -262,12 +268,12 @@ fn a_request_that_meets_an_overwritten_descriptor_is_refused_and_so_are_all_that
             let before = pieces_of(&buddy);
             assert!(buddy.overwrite_descriptor(1, word, 1 << bit));
             assert!(buddy.check().is_err(), "word {word}, bit {bit}");
-            assert_eq!(buddy.damage(), None, "nothing has met it yet");
+            assert_eq!(buddy.status().damage, None, "nothing has met it yet");
             for _ in 0..2 {
                 assert_eq!(buddy.place(&Need::new(512)), None);
                 assert_eq!(buddy.place(&Need::new(2048)), None);
             }
-            let damage = buddy.damage().unwrap();
+            let damage = buddy.status().damage.unwrap();
             assert_eq!(damage.detail, "the descriptor of slot 1 was overwritten");
             assert_eq!(buddy.check(), Err(damage));
             // Where it was not overwritten, all is as it was.
@@ -283,7 +289,7 @@ fn a_neighbour_is_checked_before_it_is_changed() {
     let mut buddy = four_pieces();
     buddy.overwrite_descriptor(2, 2, 1);
     assert_eq!(buddy.place(&Need::new(256)), None);
-    assert!(buddy.damage().unwrap().detail.contains("slot 2"));
+    assert!(buddy.status().damage.unwrap().detail.contains("slot 2"));
     assert_eq!(buddy.placed(2), None);
     assert!(buddy.placed(0).is_some());
 }
@@ -294,7 +300,7 @@ fn a_block_whose_descriptor_was_overwritten_is_not_freed() {
     let before = buddy.used_bytes();
     buddy.overwrite_descriptor(2, 1, 256);
     assert_eq!(buddy.free(2, 0), Err(NotLive { slot: 2 }));
-    assert!(buddy.damage().is_some());
+    assert!(buddy.status().damage.is_some());
     assert_eq!(buddy.used_bytes(), before);
     assert_eq!(buddy.place(&Need::new(1)), None);
 }
@@ -306,7 +312,7 @@ fn a_block_next_to_an_overwritten_descriptor_is_freed_and_stays_apart() {
         buddy.overwrite_descriptor(overwritten, 5, 1 << 63);
         assert_eq!(buddy.free(2, 0), Ok(()));
         assert_eq!(buddy.used_bytes(), 512);
-        assert!(buddy.damage().unwrap().detail.contains(&format!("slot {overwritten} ")));
+        assert!(buddy.status().damage.unwrap().detail.contains(&format!("slot {overwritten} ")));
         // The guard written back, everything adds up but the two that were not joined.
         buddy.overwrite_descriptor(overwritten, 5, 1 << 63);
         let covered: u64 = pieces_of(&buddy).iter().map(|piece| piece.span.bytes).sum();
@@ -322,8 +328,8 @@ fn regions_are_known_and_given_back_whatever_was_overwritten() {
         buddy.overwrite_descriptor(slot, 0, u64::MAX);
     }
     assert_eq!(buddy.regions().len(), 2);
-    assert_eq!(buddy.take_idle_region(u64::MAX), Some(Span { address: 8192, bytes: 4096 }));
-    assert_eq!(buddy.take_idle_region(u64::MAX), None);
+    assert_eq!(buddy.release(Release::Idle { at_most: u64::MAX }), Some(Span { address: 8192, bytes: 4096 }));
+    assert_eq!(buddy.release(Release::Idle { at_most: u64::MAX }), None);
     assert_eq!(pieces_of(&buddy), []);
 }
 
@@ -367,7 +373,7 @@ proptest! {
         prop_assert!(buddy.check().is_err());
         for (bytes, pick) in more {
             if let Some(place) = buddy.place(&Need::new(bytes)) {
-                prop_assert_eq!(buddy.damage(), None);
+                prop_assert_eq!(buddy.status().damage, None);
                 let overlaps = |other: &Place| {
                     place.address < other.address + other.bytes && other.address < place.address + place.bytes
                 };
@@ -382,7 +388,7 @@ proptest! {
                 let place = live.swap_remove(pick % live.len());
                 if buddy.free(place.slot, 0).is_err() {
                     prop_assert_eq!(place.slot, slot);
-                    prop_assert!(buddy.damage().is_some());
+                    prop_assert!(buddy.status().damage.is_some());
                     live.push(place);
                 }
             }

@@ -11,7 +11,7 @@ use crate::base::placement::{Inconsistent, Place};
 use crate::base::units::round_up;
 use crate::policy::best_fit::BestFit;
 use crate::policy::region_table::{RegionTable, TableRegion};
-use crate::policy::{Moment, Need, NotAdded, NotLive, Piece, Policy};
+use crate::policy::{Capabilities, Need, NotAdded, NotLive, Piece, Policy, PolicyStatus, Release};
 use block::{Block, Blocks, NONE, State};
 
 /// The policy's name.
@@ -47,6 +47,22 @@ pub struct AutoGrowth {
 }
 
 impl AutoGrowth {
+    /// Forgets one idle region of at most so many bytes.
+    fn take_idle(&mut self, at_most: u64) -> Option<Span> {
+        if self.idle_regions == 0 {
+            return None;
+        }
+        let small = |region: &TableRegion| region.span.bytes <= at_most;
+        let mut regions = self.regions.as_slice().iter();
+        let index = regions.position(|region| small(region) && self.is_idle(region))?;
+        let TableRegion { span, first } = self.regions.remove(index);
+        self.free.remove(self.blocks[first].as_free(first));
+        self.blocks.remove(first);
+        self.free_bytes -= span.bytes;
+        self.idle_regions -= 1;
+        Some(span)
+    }
+
     /// An allocator without memory.
     #[must_use]
     pub fn new(options: AutoGrowthOptions) -> Self {
@@ -142,6 +158,10 @@ impl Policy for AutoGrowth {
         NAME
     }
 
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { releases_before_growth: self.options.free_before_growth, ..Capabilities::default() }
+    }
+
     /// The bytes and the padding, in multiples of the options' alignment.
     fn rounded(&self, bytes: u64, alignment: u64) -> Option<u64> {
         let step = self.options.alignment().0;
@@ -192,44 +212,23 @@ impl Policy for AutoGrowth {
         idle.map(|region| region.span.bytes).sum()
     }
 
-    fn take_idle_region(&mut self, at_most: u64) -> Option<Span> {
-        if self.idle_regions == 0 {
-            return None;
-        }
-        let small = |region: &TableRegion| region.span.bytes <= at_most;
-        let mut regions = self.regions.as_slice().iter();
-        let index = regions.position(|region| small(region) && self.is_idle(region))?;
-        let TableRegion { span, first } = self.regions.remove(index);
-        self.free.remove(self.blocks[first].as_free(first));
-        self.blocks.remove(first);
-        self.free_bytes -= span.bytes;
-        self.idle_regions -= 1;
-        Some(span)
-    }
-
     /// Any idle region, at the moments at which the options say.
-    fn take_unwanted_region(&mut self, moment: Moment) -> Option<Span> {
-        let frees = match moment {
-            Moment::AfterFree => self.options.free_idle_chunks,
-            Moment::BeforeGrowth => self.options.free_before_growth,
-        };
-        if frees { self.take_idle_region(u64::MAX) } else { None }
+    #[inline]
+    fn release(&mut self, release: Release) -> Option<Span> {
+        match release {
+            Release::Idle { at_most } => self.take_idle(at_most),
+            Release::Unwanted if self.options.free_idle_chunks => self.take_idle(u64::MAX),
+            Release::BeforeGrowth if self.options.free_before_growth => self.take_idle(u64::MAX),
+            Release::Tail { .. } | Release::Unwanted | Release::BeforeGrowth => None,
+        }
     }
 
-    fn wants_no_idle_to_grow(&self) -> bool {
-        self.options.free_before_growth
+    fn status(&self) -> PolicyStatus {
+        PolicyStatus { reserved_bytes: self.regions.bytes(), tail: None, has_pending: false, damage: None }
     }
 
     fn regions(&self) -> Vec<Span> {
         self.regions.spans()
-    }
-
-    fn reserved_bytes(&self) -> u64 {
-        self.regions.bytes()
-    }
-
-    fn free_bytes(&self, _freed_before: Option<u64>) -> u64 {
-        self.free_bytes
     }
 
     fn largest_free_bytes(&self) -> u64 {

@@ -15,7 +15,7 @@ use crate::base::placement::{Inconsistent, Place};
 use crate::base::units::round_up;
 use crate::policy::best_fit::{BestFit, FreePiece};
 use crate::policy::region_table::{RegionTable, TableRegion};
-use crate::policy::{Moment, Need, NotAdded, NotLive, Piece, Policy};
+use crate::policy::{Need, NotAdded, NotLive, Piece, Policy, PolicyStatus, Release};
 use descriptor::{Descriptor, Descriptors, Kind, NONE, Overwritten};
 
 /// The policy's name.
@@ -38,7 +38,7 @@ const NAME: &str = "buddy";
 ///   [`used_bytes`](Buddy::used_bytes), which are upstream's.
 ///
 /// All descriptors bear guards. Once one was found overwritten, the policy places nothing more and says why by
-/// [`damage`](Policy::damage) and [`check`](Policy::check); blocks can still be freed, and all regions are still known.
+/// [`damage`](crate::PolicyStatus::damage) and [`check`](Policy::check); blocks can still be freed, and all regions are still known.
 ///
 /// ```
 /// use bfc_core::{Buddy, BuddyOptions, Bytes, Need, Policy, Span};
@@ -105,10 +105,6 @@ impl Buddy {
     #[doc(hidden)]
     pub fn overwrite_descriptor(&mut self, slot: u32, word: usize, flip: u64) -> bool {
         self.descriptors.overwrite(slot, word, flip)
-    }
-
-    const fn free_total(&self) -> u64 {
-        self.regions.bytes() - self.used - self.huge
     }
 
     fn note_damage(&mut self, overwritten: Overwritten) {
@@ -248,7 +244,7 @@ impl Policy for Buddy {
     /// apart.
     ///
     /// # Errors
-    /// Also if the block's descriptor was overwritten: then [`damage`](Policy::damage) says so.
+    /// Also if the block's descriptor was overwritten: then [`damage`](crate::PolicyStatus::damage) says so.
     fn free(&mut self, slot: u32, _freed_at: u64) -> Result<(), NotLive> {
         let block = match self.descriptors.load(slot) {
             Ok(block) if block.is_live() => block,
@@ -288,40 +284,42 @@ impl Policy for Buddy {
         idle.map(|region| region.span.bytes).sum()
     }
 
-    fn take_idle_region(&mut self, at_most: u64) -> Option<Span> {
-        let small = |region: &TableRegion| region.span.bytes <= at_most;
-        let mut regions = self.regions.as_slice().iter();
-        let index = regions.position(|region| small(region) && self.is_idle(region))?;
-        Some(self.forget(index))
-    }
-
-    /// A region that was taken for a huge request goes back as soon as nothing in it is in use.
-    fn take_unwanted_region(&mut self, _moment: Moment) -> Option<Span> {
-        while let Some(address) = self.spent_regions.pop_first() {
-            let index = self.regions.starting_at(address)?;
-            if self.is_idle(&self.regions.as_slice()[index]) {
-                return Some(self.forget(index));
+    /// A region that was taken for a huge request is unwanted as soon as nothing in it is in use.
+    #[inline]
+    fn release(&mut self, release: Release) -> Option<Span> {
+        match release {
+            Release::Idle { at_most } => {
+                let small = |region: &TableRegion| region.span.bytes <= at_most;
+                let mut regions = self.regions.as_slice().iter();
+                let index = regions.position(|region| small(region) && self.is_idle(region))?;
+                Some(self.forget(index))
             }
-            // Nobody asked before it was used again.
-            self.own_regions.insert(address);
+            Release::Tail { .. } => None,
+            Release::Unwanted | Release::BeforeGrowth => {
+                while let Some(address) = self.spent_regions.pop_first() {
+                    let index = self.regions.starting_at(address)?;
+                    if self.is_idle(&self.regions.as_slice()[index]) {
+                        return Some(self.forget(index));
+                    }
+                    // It was used again before the pool asked.
+                    self.own_regions.insert(address);
+                }
+                None
+            }
         }
-        None
     }
 
-    fn damage(&self) -> Option<Inconsistent> {
-        self.damage.map(check::overwritten)
+    fn status(&self) -> PolicyStatus {
+        PolicyStatus {
+            reserved_bytes: self.regions.bytes(),
+            tail: None,
+            has_pending: false,
+            damage: self.damage.map(check::overwritten),
+        }
     }
 
     fn regions(&self) -> Vec<Span> {
         self.regions.spans()
-    }
-
-    fn reserved_bytes(&self) -> u64 {
-        self.regions.bytes()
-    }
-
-    fn free_bytes(&self, _freed_before: Option<u64>) -> u64 {
-        self.free_total()
     }
 
     fn largest_free_bytes(&self) -> u64 {

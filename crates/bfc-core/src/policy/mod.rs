@@ -76,13 +76,93 @@ pub struct NotLive {
     pub slot: u32,
 }
 
-/// When a pool asks a policy which regions it does not want to keep.
+/// Which memory a policy is to give up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
-    /// A block was freed.
-    AfterFree,
-    /// A need found no room, and the source will be asked for more.
+pub enum Release {
+    /// One idle region of at most so many bytes.
+    Idle {
+        /// The largest region that may be released.
+        at_most: u64,
+    },
+    /// So many bytes, whole granules, at the end of the [tail](PolicyStatus::tail). Only for policies that can release a part
+    /// of a region.
+    Tail {
+        /// How many bytes; no fewer are released.
+        bytes: u64,
+    },
+    /// One idle region that the policy does not want to keep, after a free.
+    Unwanted,
+    /// One idle region that the policy wants to replace, before the pool asks the source for more.
     BeforeGrowth,
+}
+
+/// What a pool may do with a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// If a request finds no room, a larger one that is alike in all else finds none either.
+    pub is_ordered_by_size: bool,
+    /// The pool may keep freed blocks in [caches](crate::ThreadCache) and reuse them without the policy. Not for policies
+    /// that follow the sequence of requests, watch over blocks, or release regions once their last block is free.
+    pub supports_caches: bool,
+    /// Frees may carry counts.
+    pub supports_counts: bool,
+    /// [`Release::BeforeGrowth`] releases all idle regions, so that a request can be served in their place.
+    pub releases_before_growth: bool,
+    /// The policy [follows a plan](Policy::plan_follower), so that a place depends on more than the request.
+    pub follows_plan: bool,
+}
+
+impl Default for Capabilities {
+    fn default() -> Self {
+        Self {
+            is_ordered_by_size: true,
+            supports_caches: false,
+            supports_counts: false,
+            releases_before_growth: false,
+            follows_plan: false,
+        }
+    }
+}
+
+/// Figures of a policy that are cheap to read. All sizes in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PolicyStatus {
+    /// Bytes of all regions.
+    pub reserved_bytes: u64,
+    /// The free piece at the end of the last region, or the empty span there if that end is in use: a region that is added
+    /// right behind joins it. `None` without regions, and for policies that join none.
+    pub tail: Option<Span>,
+    /// Frees wait for the frontier.
+    pub has_pending: bool,
+    /// Overwritten bookkeeping, for policies that can notice it. From then on [`Policy::place`] finds no room, so that no
+    /// block is placed by damaged data. A pool then reports the damage instead of growing.
+    pub damage: Option<Inconsistent>,
+}
+
+/// The part of a policy that follows a plan.
+pub trait PlanFollower {
+    /// A step begins: the next request is compared with the first one of the plan.
+    fn begin_step(&mut self);
+
+    /// How many requests followed the plan.
+    fn counts(&self) -> PlannedCounts;
+}
+
+impl dyn Policy + '_ {
+    /// Free bytes that a request with this `freed_before` may have, in however many pieces. Visits every piece.
+    #[must_use]
+    pub fn free_bytes(&self, freed_before: Option<u64>) -> u64 {
+        let before = freed_before.unwrap_or(u64::MAX);
+        let mut free = 0;
+        self.visit(&mut |piece| {
+            if piece.slot.is_none() && piece.freed_at <= before {
+                free += piece.span.bytes;
+            }
+        });
+        free
+    }
 }
 
 /// One piece of a policy's space.
@@ -118,12 +198,17 @@ impl Piece {
 /// let mut what_if = bfc.clone();
 /// what_if.free(place.slot, 0)?;
 /// assert!(what_if.place(&Need::new(2000)).is_some());
-/// assert_eq!(bfc.free_bytes(None), 4096 - 1024);
+/// assert_eq!(bfc.largest_free_bytes(), 4096 - 1024);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Policy: fmt::Debug + Send + Sync + 'static {
     /// The policy's name in tables and on the command line.
     fn name(&self) -> &'static str;
+
+    /// What a pool may do with the policy.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
 
     /// The bytes that a block of `bytes` bytes needs at least; `None` if it leaves the address space once rounded and
     /// aligned.
@@ -136,8 +221,8 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
     fn placed(&self, slot: u32) -> Option<Place>;
 
     /// Takes a block back. With a `freed_at` above 0, a count that no other free bears, the memory may only be joined
-    /// with other memory or given back once [`merge_ripe`](Self::merge_ripe) has passed that count. Policies that cannot keep
-    /// such memory apart say so by [`knows_counts`](Self::knows_counts), and are only called with 0.
+    /// with other memory or given back once [`merge_ripe`](Self::merge_ripe) has passed that count. Policies that cannot
+    /// keep such memory apart lack [`Capabilities::supports_counts`], and are only called with 0.
     ///
     /// # Errors
     /// If the slot holds no live block.
@@ -149,41 +234,19 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
     /// See [`NotAdded`].
     fn add_region(&mut self, span: Span, join: bool) -> Result<(), NotAdded>;
 
-    /// Bytes of the regions that could be given back: those without a live block and without a free whose count has not
-    /// been passed.
+    /// Bytes of the regions that could be released: those without a live block and without a free that waits for the
+    /// frontier.
     fn idle_bytes(&self) -> u64;
 
-    /// Forgets one region of at most so many bytes that could be given back: it is the caller's from now on.
-    fn take_idle_region(&mut self, at_most: u64) -> Option<Span>;
+    /// Forgets memory without a live block: it belongs to the caller from now on. See [`Release`]; `None`, and nothing
+    /// changes, if there is none.
+    fn release(&mut self, release: Release) -> Option<Span>;
 
-    /// Forgets one region that could be given back and that the policy does not want to keep, though nobody asked for
-    /// idle memory: it is the caller's from now on. Pools ask at each [`Moment`] until there is none.
-    fn take_unwanted_region(&mut self, moment: Moment) -> Option<Span> {
-        let _ = moment;
-        None
-    }
-
-    /// Whether [`take_unwanted_region`](Self::take_unwanted_region) takes all idle regions before a growth: requests can then be
-    /// served in their place.
-    fn wants_no_idle_to_grow(&self) -> bool {
-        false
-    }
-
-    /// What was found overwritten in the policy's bookkeeping, for policies that can notice. From then on
-    /// [`place`](Self::place) finds no room, so that nothing is placed by what was overwritten: a pool says so instead
-    /// of growing, and instead of calling its memory exhausted.
-    fn damage(&self) -> Option<Inconsistent> {
-        None
-    }
+    /// Figures that are cheap to read, and damage.
+    fn status(&self) -> PolicyStatus;
 
     /// The regions, in the order of their addresses.
     fn regions(&self) -> Vec<Span>;
-
-    /// Bytes of all regions.
-    fn reserved_bytes(&self) -> u64;
-
-    /// Free bytes that a need with this `freed_before` may have, in however many pieces.
-    fn free_bytes(&self, freed_before: Option<u64>) -> u64;
 
     /// The largest free piece in bytes, or 0.
     fn largest_free_bytes(&self) -> u64;
@@ -197,41 +260,11 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
     /// Shows every piece of every region, in the order of addresses.
     fn visit(&self, visit: &mut dyn FnMut(Piece));
 
-    /// The free piece at the end of the last region, or the empty one there if that end is in use: what a region that is
-    /// added right behind would be joined with. `None` without regions, and for policies that join none.
-    fn tail(&self) -> Option<Span> {
-        None
-    }
-
-    /// Forgets so many bytes, whole granules, at the end of the [tail](Self::tail): they are the caller's from now on.
-    /// `None`, and nothing changed, if the tail has fewer, and for policies that give back whole regions alone.
-    fn cut_tail(&mut self, bytes: u64) -> Option<Span> {
-        let _ = bytes;
-        None
-    }
-
     /// How many bytes to ask the source for when a need finds no room and the pool's own growth would take `planned`
     /// bytes: for policies with a rule of their own.
     fn region_bytes(&self, rounded: u64, planned: u64) -> u64 {
         let _ = rounded;
         planned
-    }
-
-    /// Whether a need that finds no room shows that a larger one, alike in all else, finds none either.
-    fn orders_by_size(&self) -> bool {
-        true
-    }
-
-    /// Whether a pool may keep freed blocks in [caches](crate::ThreadCache) and hand them out again, in part of their
-    /// alignment and for no more than their bytes, without the policy knowing. Not for policies that follow the sequence
-    /// of requests, that watch over blocks, or that give back regions once their last block is free.
-    fn allows_caches(&self) -> bool {
-        false
-    }
-
-    /// Whether frees may bear counts.
-    fn knows_counts(&self) -> bool {
-        false
     }
 
     /// Joins what was freed at counts strictly below the frontier.
@@ -246,16 +279,8 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// Whether frees wait for the frontier.
-    fn has_pending(&self) -> bool {
-        false
-    }
-
-    /// A step begins, for policies that follow a plan.
-    fn begin_step(&mut self) {}
-
-    /// How much went by the plan; `None` for policies that follow none.
-    fn plan_counts(&self) -> Option<PlannedCounts> {
+    /// The part of a policy that follows a plan; `None` for policies that follow none.
+    fn plan_follower(&mut self) -> Option<&mut dyn PlanFollower> {
         None
     }
 

@@ -25,7 +25,7 @@ use crate::base::ledger::Tag;
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId};
 use crate::base::placement::Place;
 use crate::base::sync::{BiasedMutex, ThreadNumber};
-use crate::policy::{Moment, Need, NotLive, Policy};
+use crate::policy::{Need, NotLive, Policy, Release};
 use crate::source::sub_allocator::SubAllocator;
 
 /// A pool over one source of memory, in which a [`Policy`] says where blocks go.
@@ -72,8 +72,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let configured = if config.allow_growth { P::configured_to_grow } else { P::configured };
         let policy = configured(&config.options);
         let pool = PoolId::next();
-        let timing_counter = config.timing_counter.clone().filter(|_| policy.knows_counts());
-        let cached = timing_counter.is_none() && policy.allows_caches();
+        let timing_counter = config.timing_counter.clone().filter(|_| policy.capabilities().supports_counts);
+        let cached = timing_counter.is_none() && policy.capabilities().supports_caches;
         let caches = config.thread_cache.filter(|_| cached).map(|options| Caches::new(options, pool));
         // Frees that wait for a frontier may come true by whoever raises it, and not by those who wait here alone.
         let stalemate = config.stalemate.filter(|_| timing_counter.is_none());
@@ -304,7 +304,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
             }
             let freed_at = self.timing_counter.as_ref().map_or(0, |counter| counter.next());
             state.free(place, freed_at).map_err(|_| BlockError::Damaged { block })?;
-            self.release_unwanted(state, Moment::AfterFree);
+            self.release_unwanted(state, Release::Unwanted);
             self.retry.is_awaited().then(|| self.within_reach_of(state))
         };
         if let Some(bytes) = awaited {

@@ -177,7 +177,7 @@ impl<O> PoolConfig<O> {
     /// Marks every free with the counter's next count; the memory joins its neighbours, and goes back to the source,
     /// only once [`set_safe_frontier`](crate::Allocator::set_safe_frontier) has passed that count.
     ///
-    /// For policies that [know counts](crate::Policy::knows_counts): of those here [`Bfc`](crate::Bfc) alone. Pools of all
+    /// For policies that [support counts](crate::Capabilities::supports_counts): of those here [`Bfc`](crate::Bfc) alone. Pools of all
     /// others leave the counter out, as [`PolicyAllocator::timing_counter`](crate::PolicyAllocator::timing_counter) then says,
     /// and a registry refuses to make them with one: [`PoolError::NoCounts`](crate::PoolError).
     #[must_use]
@@ -199,7 +199,7 @@ impl<O> PoolConfig<O> {
     /// while a request waits, no free goes to a cache. Requests pass the caches by if they ask for more than 256 bytes of
     /// alignment or for memory freed before a count. No caches are made with a
     /// [timing counter](Self::with_timing_counter), and by policies that do not
-    /// [allow them](crate::Policy::allows_caches): of those here, all but [`Bfc`](crate::Bfc).
+    /// [support them](crate::Capabilities::supports_caches): of those here, all but [`Bfc`](crate::Bfc).
     #[must_use]
     pub const fn with_thread_cache(mut self, cache: ThreadCache) -> Self {
         self.thread_cache = Some(cache);

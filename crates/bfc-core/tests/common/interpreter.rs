@@ -140,7 +140,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         counter: Option<Arc<TimingCounter>>,
     ) -> Self {
         let blank = P::configured(config.options());
-        let counter = counter.filter(|_| blank.knows_counts());
+        let counter = counter.filter(|_| blank.capabilities().supports_counts);
         let config = match &counter {
             Some(counter) => config.with_timing_counter(Arc::clone(counter)),
             None => config,

@@ -6,7 +6,7 @@ pub mod plain;
 
 use std::collections::BTreeMap;
 
-use bfc_core::{Moment, Need, NotAdded, NotLive, Piece, Place, Policy, Span};
+use bfc_core::{Need, NotAdded, NotLive, Piece, Place, Policy, Release, Span};
 use proptest::prelude::*;
 
 use plain::{Plain, PlainPiece, Rules};
@@ -67,7 +67,7 @@ pub fn steps(most: u64) -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Which regions a policy must not want to keep, of the plain ones.
-pub type Unwanted = fn(&Plain, Moment) -> Vec<Span>;
+pub type Unwanted = fn(&Plain, Release) -> Vec<Span>;
 
 /// A policy and its shadow.
 #[derive(Clone, Debug)]
@@ -93,11 +93,14 @@ impl<P: Policy + Clone> Shadow<P> {
         while let Some((&slot, _)) = self.live.first_key_value() {
             self.free(slot);
         }
-        while let Some(span) = self.policy.take_idle_region(u64::MAX) {
+        while let Some(span) = self.policy.release(Release::Idle { at_most: u64::MAX }) {
             self.plain.remove(span);
         }
         self.compare();
-        assert_eq!((self.policy.reserved_bytes(), self.policy.free_bytes(None)), (0, 0));
+        assert_eq!(
+            (self.policy.status().reserved_bytes, (&self.policy as &dyn Policy).free_bytes(None)),
+            (0, 0)
+        );
     }
 
     pub fn step(&mut self, step: &Step) {
@@ -141,10 +144,10 @@ impl<P: Policy + Clone> Shadow<P> {
                     .iter()
                     .find(|region| region.is_idle() && region.span.bytes <= at_most)
                     .map(|region| region.span);
-                assert_eq!(self.policy.take_idle_region(at_most), idle);
+                assert_eq!(self.policy.release(Release::Idle { at_most }), idle);
                 idle.into_iter().for_each(|span| self.plain.remove(span));
             }
-            Step::TakeUnwanted => self.take_unwanted(Moment::AfterFree),
+            Step::TakeUnwanted => self.take_unwanted(Release::Unwanted),
             Step::WhatIf { bytes } => self.what_if(bytes),
         }
         self.compare();
@@ -161,7 +164,7 @@ impl<P: Policy + Clone> Shadow<P> {
         assert_eq!(rounded, self.plain.rules.rounded(bytes));
         let mut place = self.place_once(&need);
         if place.is_none() && grow {
-            self.take_unwanted(Moment::BeforeGrowth);
+            self.take_unwanted(Release::BeforeGrowth);
             self.compare();
             let region = self.policy.region_bytes(rounded, 0);
             assert!(region >= rounded);
@@ -194,7 +197,7 @@ impl<P: Policy + Clone> Shadow<P> {
         assert_eq!(self.policy.free(slot, 0), Ok(()));
         self.plain.free(place.address);
         self.compare();
-        self.take_unwanted(Moment::AfterFree);
+        self.take_unwanted(Release::Unwanted);
         self.compare();
     }
 
@@ -205,12 +208,12 @@ impl<P: Policy + Clone> Shadow<P> {
         self.plain.add(span);
     }
 
-    fn take_unwanted(&mut self, moment: Moment) {
-        for expected in (self.unwanted)(&self.plain, moment) {
-            assert_eq!(self.policy.take_unwanted_region(moment), Some(expected));
+    fn take_unwanted(&mut self, unwanted: Release) {
+        for expected in (self.unwanted)(&self.plain, unwanted) {
+            assert_eq!(self.policy.release(unwanted), Some(expected));
             self.plain.remove(expected);
         }
-        assert_eq!(self.policy.take_unwanted_region(moment), None);
+        assert_eq!(self.policy.release(unwanted), None);
     }
 
     /// What happens on a copy stays there, and is what would happen here.
@@ -220,7 +223,7 @@ impl<P: Policy + Clone> Shadow<P> {
         if let Some(slot) = copy.pick(0) {
             copy.free(slot);
             boxed.free(slot, 0).unwrap();
-            while boxed.take_unwanted_region(Moment::AfterFree).is_some() {}
+            while boxed.release(Release::Unwanted).is_some() {}
         }
         assert_eq!(copy.place_once(&Need::new(bytes)), boxed.place(&Need::new(bytes)));
         copy.compare();
@@ -230,7 +233,7 @@ impl<P: Policy + Clone> Shadow<P> {
     /// Compares all that can be seen.
     pub fn compare(&self) {
         self.policy.check().unwrap();
-        assert_eq!(self.policy.damage(), None);
+        assert_eq!(self.policy.status().damage, None);
         let pieces = pieces_of(&self.policy);
         let shown = pieces.iter().map(|piece| (piece.region, plain(piece)));
         assert!(shown.eq(self.plain.pieces()), "{pieces:x?}\n{:x?}", self.plain);
@@ -241,8 +244,8 @@ impl<P: Policy + Clone> Shadow<P> {
         let (regions, plain) = (self.policy.regions(), &self.plain.regions);
         assert!(regions.iter().copied().eq(plain.iter().map(|region| region.span)), "{regions:x?}");
         let free = self.plain.bytes(false);
-        assert_eq!(self.policy.reserved_bytes(), free + self.plain.bytes(true));
-        assert_eq!(self.policy.free_bytes(None), free);
+        assert_eq!(self.policy.status().reserved_bytes, free + self.plain.bytes(true));
+        assert_eq!((&self.policy as &dyn Policy).free_bytes(None), free);
         let idle = plain.iter().filter(|region| region.is_idle()).map(|region| region.span.bytes);
         assert_eq!(self.policy.idle_bytes(), idle.sum());
         let free = self.plain.pieces().filter(|(_, piece)| !piece.live).map(|(_, piece)| piece.span.bytes);
@@ -291,7 +294,7 @@ pub fn refuses_the_impossible(mut policy: impl Policy) {
         assert_eq!(policy.free(place.slot, u64::MAX), Err(NotLive { slot: place.slot }));
         policy.check().unwrap();
     }
-    assert_eq!(policy.take_idle_region(u64::MAX), Some(span));
-    assert_eq!(policy.take_idle_region(u64::MAX), None);
+    assert_eq!(policy.release(Release::Idle { at_most: u64::MAX }), Some(span));
+    assert_eq!(policy.release(Release::Idle { at_most: u64::MAX }), None);
     policy.check().unwrap();
 }

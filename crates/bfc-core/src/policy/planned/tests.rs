@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::base::memory::Span;
 use crate::plan::{Lifetime, PlanBlock, PlanOptions};
-use crate::policy::Piece;
 use crate::policy::bfc::Bfc;
+use crate::policy::{Piece, Release};
 
 const ROOM: Span = Span { address: 4096, bytes: 1 << 20 };
 
@@ -218,11 +218,11 @@ fn an_idle_range_does_not_keep_its_region() {
     let mut planned = with_room(&plan_of(&STEP), ROOM);
     assert_eq!(planned.idle_bytes(), ROOM.bytes);
     let block = place(&mut planned, 1024);
-    assert_eq!((planned.idle_bytes(), planned.take_idle_region(u64::MAX)), (0, None));
+    assert_eq!((planned.idle_bytes(), planned.release(Release::Idle { at_most: u64::MAX })), (0, None));
     free(&mut planned, block);
-    assert_eq!(planned.take_idle_region(1), None);
+    assert_eq!(planned.release(Release::Idle { at_most: 1 }), None);
     planned.check().unwrap();
-    assert_eq!(planned.take_idle_region(u64::MAX), Some(ROOM));
+    assert_eq!(planned.release(Release::Idle { at_most: u64::MAX }), Some(ROOM));
     planned.check().unwrap();
 }
 
@@ -350,7 +350,7 @@ fn compare(planned: &Planned<Bfc>, shadow: &Shadow) {
         end = piece.span.end();
     }
     let free: u64 = shown.iter().filter(|piece| piece.slot.is_none()).map(|piece| piece.span.bytes).sum();
-    assert_eq!(planned.free_bytes(None), free);
+    assert_eq!((planned as &dyn Policy).free_bytes(None), free);
     let largest = shown.iter().filter(|piece| piece.slot.is_none()).map(|piece| piece.span.bytes).max();
     assert_eq!(planned.largest_free_bytes(), largest.unwrap_or(0));
 }
@@ -410,7 +410,7 @@ proptest! {
                 }
                 Departure::TakeIdle => {
                     let idle = planned.idle_bytes();
-                    let taken = planned.take_idle_region(u64::MAX);
+                    let taken = planned.release(Release::Idle { at_most: u64::MAX });
                     prop_assert_eq!(taken.map_or(0, |span| span.bytes), idle);
                     if let Some(span) = taken {
                         planned.add_region(span, false).unwrap();

@@ -17,7 +17,7 @@ use crate::base::ledger::{Ledger, OwnerBytes, Tag};
 use crate::base::memory::Block;
 use crate::base::owner::OwnerId;
 use crate::base::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
-use crate::policy::{Moment, Need, Policy};
+use crate::policy::{Need, Policy, Release};
 use crate::pool::cache::{Caches, Shard, index_of};
 use crate::pool::configs::ConfiguredPolicy;
 use crate::pool::invariants::{InvariantError, check, ensure};
@@ -105,7 +105,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
                 }
             }
         }
-        self.release_unwanted(state, Moment::AfterFree);
+        self.release_unwanted(state, Release::Unwanted);
         if awaited {
             let bytes = self.within_reach_of(state);
             drop(guard);

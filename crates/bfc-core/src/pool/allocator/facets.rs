@@ -81,7 +81,7 @@ impl<P: ConfiguredPolicy> Inspection for PolicyAllocator<P> {
     }
 
     fn plan_counts(&self) -> Option<PlannedCounts> {
-        self.with_policy(|policy| policy.plan_counts())?
+        self.with_policy(|policy| policy.plan_follower().map(|follower| follower.counts()))?
     }
 }
 
@@ -118,7 +118,11 @@ impl<P: ConfiguredPolicy> Upkeep for PolicyAllocator<P> {
     }
 
     fn begin_step(&self) {
-        self.with_policy(P::begin_step);
+        self.with_policy(|policy| {
+            if let Some(follower) = policy.plan_follower() {
+                follower.begin_step();
+            }
+        });
     }
 
     fn set_safe_frontier(&self, count: u64) {

@@ -12,7 +12,7 @@ use crate::base::ledger::Tag;
 use crate::base::memory::{Block, Span};
 use crate::base::sync::ThreadNumber;
 use crate::base::units::round_up;
-use crate::policy::{GRANULE, Moment, Need, Policy};
+use crate::policy::{GRANULE, Need, Policy, Release};
 use crate::pool::configs::ConfiguredPolicy;
 use crate::pool::growth::available;
 use crate::source::error::SourceError;
@@ -130,7 +130,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// Neither growing nor waiting mends a policy that found its bookkeeping overwritten.
     fn refuse_damaged(&self, state: &State<P>) -> Result<(), Refusal> {
-        let Some(error) = state.policy.damage() else { return Ok(()) };
+        let Some(error) = state.policy.status().damage else { return Ok(()) };
         let error = AllocError::Damaged { allocator: self.name.clone(), error };
         Err(Refusal { error, wait: false })
     }
@@ -139,7 +139,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// regions and grow in their place.
     fn make_room(&self, state: &mut State<P>, wanted: &Wanted) -> Result<Block, Shortfall> {
         if self.has_place_for(state, wanted) {
-            self.release_unwanted(state, Moment::BeforeGrowth);
+            self.release_unwanted(state, Release::BeforeGrowth);
         }
         let mut cause = match self.extend_and_allocate(state, wanted) {
             Ok(block) => return Ok(block),
@@ -165,13 +165,15 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Whether the limit leaves enough for what is wanted, in place of idle regions too. If not, these are kept: a request
     /// that cannot be met so has no use for them, and others have.
     fn has_place_for(&self, state: &State<P>, wanted: &Wanted) -> bool {
-        let unreserved = available(self.config.limit, state.policy.reserved_bytes());
+        let unreserved = available(self.config.limit, state.policy.status().reserved_bytes);
         wanted.rounded <= unreserved.saturating_add(state.policy.idle_bytes())
     }
 
     /// Whether idle regions are given back for a larger one in their place, at whatever point of an attempt.
     pub(super) fn replaces_idle(&self, policy: &dyn Policy) -> bool {
-        self.config.garbage_collection || self.merges_regions() || policy.wants_no_idle_to_grow()
+        self.config.garbage_collection
+            || self.merges_regions()
+            || policy.capabilities().releases_before_growth
     }
 
     fn merges_regions(&self) -> bool {
@@ -195,7 +197,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     pub(super) fn want_of(&self, request: &Request<'_>) -> WaitKey {
         let bytes = request.bytes;
         let comparable = request.attributes.freed_before.is_none()
-            && self.state.lock(ThreadNumber::current()).policy.orders_by_size();
+            && self.state.lock(ThreadNumber::current()).policy.capabilities().is_ordered_by_size;
         let class = u64::from(request.alignment.trailing_zeros());
         WaitKey { bytes, class: comparable.then_some(class) }
     }
@@ -204,11 +206,11 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// from the source, in place of idle regions too.
     #[cold]
     pub(super) fn within_reach_of(&self, state: &State<P>) -> u64 {
-        if state.policy.has_pending() {
+        if state.policy.status().has_pending {
             return u64::MAX;
         }
         let idle = if self.replaces_idle(&state.policy) { state.policy.idle_bytes() } else { 0 };
-        let unreserved = available(self.config.limit, state.policy.reserved_bytes());
+        let unreserved = available(self.config.limit, state.policy.status().reserved_bytes);
         unreserved.saturating_add(idle).max(state.policy.largest_obtainable_bytes())
     }
 
@@ -237,7 +239,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     fn could_be_freed(&self, state: &State<P>) -> bool {
         let live = state.accounts.figures.bytes_in_use > 0;
         let others = || self.retry.others_may_free(|| self.is_left_behind(state, &[]));
-        (live && others()) || state.policy.has_pending()
+        (live && others()) || state.policy.status().has_pending
     }
 
     /// What takes no time to tell.
@@ -278,13 +280,15 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             return Verdict::OverLimit;
         }
         let obtainable = match cause {
-            Shortfall::Limit => available(self.config.limit, state.policy.reserved_bytes()),
+            Shortfall::Limit => available(self.config.limit, state.policy.status().reserved_bytes),
             Shortfall::Source(_) => 0,
         };
-        let within_reach = state.policy.free_bytes(wanted.need.freed_before).saturating_add(obtainable);
+        let within_reach =
+            (&state.policy as &dyn Policy).free_bytes(wanted.need.freed_before).saturating_add(obtainable);
         if wanted.rounded <= within_reach {
             Verdict::Fragmented
-        } else if wanted.rounded <= state.policy.free_bytes(None).saturating_add(obtainable) {
+        } else if wanted.rounded <= (&state.policy as &dyn Policy).free_bytes(None).saturating_add(obtainable)
+        {
             Verdict::Pinned
         } else {
             Verdict::Exhausted

@@ -10,7 +10,7 @@ use crate::allocator::Request;
 use crate::allocator::oom::{Checkpoint, HOLDERS, Holdings, OomReport, Verdict, WhatIf};
 use crate::base::ledger::Category;
 use crate::base::memory::{Block, Span};
-use crate::policy::{Need, Policy};
+use crate::policy::{Need, Policy, Release};
 use crate::pool::configs::ConfiguredPolicy;
 use crate::pool::growth::available;
 use crate::pool::info::{ChunkInfo, chunk_infos};
@@ -57,7 +57,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let used = self.call_source(state, |source| {
             Some(source.total_bytes()?.saturating_sub(source.available_bytes()?))
         });
-        Some(used?.saturating_sub(state.policy.reserved_bytes()))
+        Some(used?.saturating_sub(state.policy.status().reserved_bytes))
     }
 
     fn what_if(
@@ -72,7 +72,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         WhatIf {
             compacted: self.fits_compacted(state, need, live),
             trimmed: self.fits_trimmed(state, cached, wanted, short),
-            pending_done: state.policy.has_pending().then(|| self.fits_when_done(state, cached, need)),
+            pending_done: state.policy.status().has_pending.then(|| self.fits_when_done(state, cached, need)),
             split: self.fits_split_otherwise(state, need, live),
             checkpointed: self.fits_checkpointed(state, cached, need, live),
         }
@@ -103,7 +103,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         }
         let Some(rounded) = policy.rounded(need.bytes, need.alignment) else { return false };
         let idle = policy.idle_bytes();
-        let room = available(self.config.limit, policy.reserved_bytes()).saturating_add(idle);
+        let room = available(self.config.limit, policy.status().reserved_bytes).saturating_add(idle);
         self.replaces_idle(policy) && idle > idle_before && rounded <= room
     }
 
@@ -143,7 +143,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         need: &Need,
         live: impl Iterator<Item = Need>,
     ) -> Option<bool> {
-        if policy.plan_counts().is_some() {
+        if policy.capabilities().follows_plan {
             return None;
         }
         let configured = if self.config.allow_growth { P::configured_to_grow } else { P::configured };
@@ -169,13 +169,13 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     ) -> Option<bool> {
         let mut policy = state.policy_without(cached);
         let mut trimmed = 0;
-        while let Some(Span { bytes, .. }) = policy.take_idle_region(u64::MAX) {
+        while let Some(Span { bytes, .. }) = policy.release(Release::Idle { at_most: u64::MAX }) {
             trimmed += bytes;
         }
         if trimmed == 0 {
             return Some(false);
         }
-        let fits = wanted.rounded <= available(self.config.limit, policy.reserved_bytes());
+        let fits = wanted.rounded <= available(self.config.limit, policy.status().reserved_bytes);
         (!(fits && short)).then_some(fits)
     }
 
