@@ -36,9 +36,9 @@ mod wrappers;
 
 pub use accounting::*;
 pub use allocator::*;
-pub use base::*;
 #[doc(hidden)]
-pub use base::{order, sync};
+pub use base::sync;
+pub use base::*;
 pub use plan::*;
 pub use policy::*;
 pub use pool::*;

@@ -517,7 +517,7 @@ fn op_rows(places: &[PlaceRow]) -> Vec<OpRow> {
         sum.and_modify(|sum| sum.absorb(row)).or_insert_with(|| row.clone());
     }
     let mut rows: Vec<OpRow> = rows.into_values().collect();
-    bfc_core::order::sort_by(&mut rows, |a, b| {
+    rows.sort_by(|a, b| {
         let by_mark = b.high_water_bytes.cmp(&a.high_water_bytes);
         a.phase.cmp(&b.phase).then(by_mark).then_with(|| a.op.cmp(&b.op))
     });

@@ -14,7 +14,6 @@ use crate::allocator::stats::Stats;
 use crate::base::ledger::{Ledger, Tag};
 use crate::base::memory::{Block, PoolId};
 use crate::base::placement::Place;
-use crate::base::room::make_room;
 
 /// See the module's text.
 #[derive(Clone, Debug)]
@@ -256,7 +255,6 @@ impl Accounts {
 #[cold]
 #[inline(never)]
 fn made_slot(by_slot: &mut Vec<Account>, slot: u32) -> &mut Account {
-    make_room(by_slot, slot as usize + 1);
     by_slot.resize(slot as usize + 1, Account::default());
     &mut by_slot[slot as usize]
 }

@@ -276,7 +276,7 @@ impl Ledger {
     pub fn largest_holders(&self, most: usize) -> Vec<(OwnerId, u64)> {
         let owners = self.owners().map(|(owner, bytes)| (owner, bytes.own));
         let mut holders: Vec<(OwnerId, u64)> = owners.filter(|(_, own)| *own > 0).collect();
-        crate::base::order::sort_by_key(&mut holders, |&(owner, own)| (std::cmp::Reverse(own), owner));
+        holders.sort_by_key(|&(owner, own)| (std::cmp::Reverse(own), owner));
         holders.truncate(most);
         holders
     }

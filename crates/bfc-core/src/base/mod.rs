@@ -7,13 +7,8 @@
 pub(crate) mod amount;
 pub(crate) mod ledger;
 pub(crate) mod memory;
-#[doc(hidden)]
-pub mod order;
 pub(crate) mod owner;
 pub(crate) mod placement;
-pub(crate) mod room;
-pub(crate) mod slots;
-pub(crate) mod sorted;
 #[doc(hidden)]
 pub mod sync;
 pub(crate) mod units;

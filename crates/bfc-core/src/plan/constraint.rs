@@ -44,7 +44,7 @@ pub(super) fn checked(
     blocks: &[PlanBlock],
     granule: u64,
 ) -> Result<Vec<BlockConstraint>, PlanError> {
-    crate::base::order::sort_by_key(&mut constraints, |constraint| constraint.block);
+    constraints.sort_by_key(|constraint| constraint.block);
     let mut last = None;
     for constraint in &constraints {
         let index = constraint.block;

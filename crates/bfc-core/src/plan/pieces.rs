@@ -63,7 +63,7 @@ pub(super) fn of(
         add(from, lifetime.end, 0, size);
     }
     // Stable: pieces that start together stay in the order of their blocks.
-    crate::base::order::sort_by_key(&mut pieces, |piece| piece.start);
+    pieces.sort_by_key(|piece| piece.start);
     pieces
 }
 

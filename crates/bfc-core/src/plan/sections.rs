@@ -18,7 +18,7 @@ impl Sections {
     /// `lifetimes` are in the order of their starts.
     pub(super) fn new(lifetimes: &[Lifetime]) -> Self {
         let mut by_end: Vec<u32> = (0..).take(lifetimes.len()).collect();
-        crate::base::order::sort_by_key(&mut by_end, |&index| lifetimes[index as usize].end);
+        by_end.sort_by_key(|&index| lifetimes[index as usize].end);
         let mut ends = by_end.into_iter().peekable();
         let mut spans = vec![(0, 0); lifetimes.len()];
         let mut section = 0;

@@ -31,7 +31,7 @@ impl Shapes {
         let lifetime = |piece: &Piece| Lifetime { bytes: 1, start: piece.start, end: piece.end };
         let Sections { spans, count } = Sections::new(&pieces.iter().map(lifetime).collect::<Vec<_>>());
         let mut placed: Vec<(&Piece, (u32, u32))> = pieces.iter().zip(spans).collect();
-        crate::base::order::sort_by_key(&mut placed, |(piece, _)| piece.block);
+        placed.sort_by_key(|(piece, _)| piece.block);
         let mut shapes =
             Self { parts: Vec::with_capacity(placed.len()), first: vec![0], alignments: Vec::new() };
         // A block that never occupies anything has no sections of its own.

@@ -108,7 +108,7 @@ pub(super) struct Ends<'a> {
 impl<'a> Ends<'a> {
     pub(super) fn new(pieces: &'a [Piece]) -> Self {
         let mut by_end: Vec<u32> = (0..).take(pieces.len()).collect();
-        crate::base::order::sort_by_key(&mut by_end, |&index| pieces[index as usize].end);
+        by_end.sort_by_key(|&index| pieces[index as usize].end);
         Self { pieces, by_end, next: 0 }
     }
 

@@ -156,7 +156,7 @@ impl Environment {
             .map(|(name, value)| (name.into(), value.into()))
             .filter(|(name, _)| ours(name) && !OTHERS.iter().any(|other| name == other))
             .collect();
-        crate::base::order::sort_by(&mut variables, Ord::cmp);
+        variables.sort_unstable();
         let mut chosen = Self::default();
         for (name, value) in variables {
             let variable = Variable::named(&name);

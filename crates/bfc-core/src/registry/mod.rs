@@ -14,13 +14,13 @@ mod options;
 mod pool;
 mod rules;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
 use crate::allocator::Allocator;
 use crate::allocator::attributes::AllocatorAttributes;
 use crate::base::memory::{MemoryKind, Span};
-use crate::base::sorted::Sorted;
 use crate::base::sync::{Condvar, Mutex, ThreadNumber, lock, wait};
 use crate::base::units::Bytes;
 use crate::source::error::VisitorError;
@@ -55,7 +55,7 @@ pub use rules::{CacheChoice, ParseRuleError, SplitChoice};
 /// ```
 #[derive(Debug, Default)]
 pub struct Registry {
-    devices: Mutex<Sorted<DeviceId, Arc<Device>>>,
+    devices: Mutex<BTreeMap<DeviceId, Arc<Device>>>,
 }
 
 /// A device's memories, one of each kind at most.

@@ -1,5 +1,6 @@
 //! What a user may choose of a device's pool.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -7,7 +8,6 @@ use super::device_id::{DeviceId, DeviceKind};
 use super::rules::{CacheChoice, SplitChoice};
 use crate::base::amount::Amount;
 use crate::base::memory::MemoryKind;
-use crate::base::sorted::Sorted;
 use crate::base::units::Bytes;
 use crate::policy::bfc::{BfcOptions, CutRule, JoinRule, SplitRule};
 use crate::pool::BfcConfig;
@@ -332,7 +332,7 @@ impl From<DeviceKind> for DeviceScope {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolSettings {
-    by_scope: Sorted<DeviceScope, PoolOptions>,
+    by_scope: BTreeMap<DeviceScope, PoolOptions>,
 }
 
 impl PoolSettings {

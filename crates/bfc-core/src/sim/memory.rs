@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use crate::base::memory::Span;
-use crate::base::sorted::Sorted;
 use crate::base::units::MIB;
 
 /// What ranges of addresses, handles and mappings are multiples of: as on NVIDIA's devices.
@@ -69,7 +68,7 @@ struct Mapping {
 #[derive(Debug, Default)]
 pub(super) struct Virtual {
     pub(super) ranges: Live,
-    handles: Sorted<u64, Physical>,
+    handles: BTreeMap<u64, Physical>,
     next_handle: u64,
     mappings: BTreeMap<u64, Mapping>,
     /// Bytes of memory taken, mapped or not.

@@ -1,11 +1,10 @@
 //! Streams of a simulated device: work that was given and has not ended, and in which order it may end.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::random::Random;
 use super::watch::{Clock, Use, Violation, conflict};
 use crate::base::memory::Span;
-use crate::base::sorted::Sorted;
 use crate::source::driver::{MemoryCopy, StreamHandle};
 
 /// When the work of a simulated device ends.
@@ -69,11 +68,11 @@ pub(super) struct Streams {
     pace: Pace,
     random: Random,
     next: u64,
-    streams: Sorted<u64, Stream>,
+    streams: BTreeMap<u64, Stream>,
     /// The marker that an event stands for; 0 before it is recorded.
-    events: Sorted<u64, u64>,
+    events: BTreeMap<u64, u64>,
     next_marker: u64,
-    markers: Sorted<u64, Marker>,
+    markers: BTreeMap<u64, Marker>,
     pub(super) violations: Vec<Violation>,
 }
 
@@ -84,10 +83,10 @@ impl Streams {
             pace,
             random: Random::new(0),
             next: device << 32,
-            streams: Sorted::new(),
-            events: Sorted::new(),
+            streams: BTreeMap::new(),
+            events: BTreeMap::new(),
             next_marker: 0,
-            markers: Sorted::new(),
+            markers: BTreeMap::new(),
             violations: Vec::new(),
         }
     }

@@ -17,6 +17,8 @@ mod zones;
 use std::fmt;
 use std::sync::Arc;
 
+use slab::Slab;
+
 use crate::accounting::accounts::Accounts;
 use crate::allocator::attributes::AllocationAttributes;
 use crate::allocator::error::{AllocError, BlockError};
@@ -27,7 +29,6 @@ use crate::base::ledger::Tag;
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId};
 use crate::base::owner::OwnerId;
 use crate::base::placement::Place;
-use crate::base::slots::Slots;
 use crate::base::sync::atomic::{AtomicUsize, Ordering};
 use crate::base::sync::{Mutex, lock};
 
@@ -90,7 +91,7 @@ pub struct GuardAllocator {
 #[derive(Debug)]
 struct State {
     accounts: Accounts,
-    live: Slots<Live>,
+    live: Slab<Live>,
     quarantine: Quarantine,
     findings: upkeep::Findings,
 }
@@ -131,7 +132,7 @@ impl GuardAllocator {
         }
         let state = State {
             accounts: Accounts::new(PoolId::next()),
-            live: Slots::default(),
+            live: Slab::new(),
             quarantine: Quarantine::new(config.quarantine_bytes, config.quarantine_blocks),
             findings: upkeep::Findings::default(),
         };
@@ -190,7 +191,8 @@ impl GuardAllocator {
     /// Opens the account of a block; `None` if no more can be numbered.
     fn open(&self, zones: Zones, tag: Tag) -> Option<Block> {
         let state = &mut *lock(&self.state);
-        let slot = state.live.insert(Live { zones, told: false })?;
+        let slot = u32::try_from(state.live.vacant_key()).ok()?;
+        state.live.insert(Live { zones, told: false });
         let user = zones.user();
         let place = Place { address: user.address, bytes: user.bytes, slot };
         Some(state.accounts.open(place, user.bytes, tag))
@@ -200,7 +202,7 @@ impl GuardAllocator {
     fn close(&self, block: Block) -> Result<(Freed, bool), BlockError> {
         let state = &mut *lock(&self.state);
         let tag = state.tag_of(&block)?;
-        let live = state.live.remove(block.chunk).ok_or(BlockError::Unknown { block })?;
+        let live = state.live.try_remove(block.chunk as usize).ok_or(BlockError::Unknown { block })?;
         state.accounts.close(place_of(&block));
         Ok((Freed { block, tag, zones: live.zones }, live.told))
     }
@@ -210,13 +212,13 @@ impl State {
     /// The blocks of the inner allocator around those of these blocks that are live.
     fn inner_blocks<'a>(&'a self, blocks: &'a [Block]) -> impl Iterator<Item = Block> + 'a {
         let live = blocks.iter().filter(|block| self.tag_of(block).is_ok());
-        live.filter_map(|block| self.live.get(block.chunk)).map(|live| live.zones.inner)
+        live.filter_map(|block| self.live.get(block.chunk as usize)).map(|live| live.zones.inner)
     }
 
     /// What a live block is charged to.
     fn tag_of(&self, block: &Block) -> Result<Tag, BlockError> {
         let tag = self.accounts.live(block)?.tag();
-        match self.live.get(block.chunk) {
+        match self.live.get(block.chunk as usize) {
             Some(live) if live.zones.user() == block.span() => Ok(tag),
             _ => Err(BlockError::Unknown { block: *block }),
         }

@@ -10,6 +10,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use slab::Slab;
+
 use crate::accounting::account::Account;
 use crate::accounting::accounts::Accounts;
 use crate::accounting::callers::{CallOut, Users};
@@ -20,7 +22,6 @@ use crate::allocator::stats::Stats;
 use crate::allocator::{Accounting, Allocator, Inspection, Request, StreamOrder, Upkeep, WaitHints};
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
 use crate::base::placement::Place;
-use crate::base::slots::Slots;
 use crate::base::sync::{Mutex, ThreadNumber, lock};
 use crate::base::units::{Bytes, round_up};
 use crate::source::error::SourceError;
@@ -65,7 +66,7 @@ pub struct PassthroughAllocator {
 #[derive(Debug)]
 struct State {
     accounts: Accounts,
-    live: Slots<Live>,
+    live: Slab<Live>,
     users: Users,
     /// Bytes that are out.
     reserved: u64,
@@ -86,7 +87,7 @@ impl PassthroughAllocator {
     pub fn new(name: impl Into<String>, source: Arc<dyn SubAllocator>) -> Self {
         let state = State {
             accounts: Accounts::new(PoolId::next()),
-            live: Slots::default(),
+            live: Slab::new(),
             users: Users::default(),
             reserved: 0,
         };
@@ -239,9 +240,10 @@ impl PassthroughAllocator {
         };
         if in_full {
             report.holders = state.accounts.ledger.largest_holders(HOLDERS);
-            let live = state.live.iter().filter_map(|(slot, live)| {
-                Some((state.accounts.by_slot.get(slot as usize)?.tag(), live.user.bytes))
-            });
+            let live = state
+                .live
+                .iter()
+                .filter_map(|(slot, live)| Some((state.accounts.by_slot.get(slot)?.tag(), live.user.bytes)));
             report.holdings = Holdings::sum(live);
         }
         report
@@ -251,7 +253,8 @@ impl PassthroughAllocator {
 impl State {
     /// Opens the account of a block; `None` if no more can be numbered.
     fn open(&mut self, live: Live, request: &Request<'_>) -> Option<Block> {
-        let slot = self.live.insert(live)?;
+        let slot = u32::try_from(self.live.vacant_key()).ok()?;
+        self.live.insert(live);
         self.reserved = self.reserved.saturating_add(live.region.bytes);
         self.accounts.note_reserved(self.reserved);
         let place = Place { address: live.user.address, bytes: live.user.bytes, slot };
@@ -261,7 +264,7 @@ impl State {
     /// What is known of a live block.
     fn find(&self, block: &Block) -> Result<(Live, Account), BlockError> {
         let account = self.accounts.live(block)?;
-        match self.live.get(block.chunk) {
+        match self.live.get(block.chunk as usize) {
             Some(live) if live.user == block.span() => Ok((*live, *account)),
             _ => Err(BlockError::Unknown { block: *block }),
         }
@@ -329,7 +332,7 @@ unsafe impl Allocator for PassthroughAllocator {
             let (Live { region, .. }, _) = state.find(&block)?;
             state.users.note_free(thread, &mut state.accounts, &self.retry);
             state.accounts.close(place_of(&block));
-            state.live.remove(block.chunk);
+            state.live.try_remove(block.chunk as usize);
             state.reserved = state.reserved.saturating_sub(region.bytes);
             state.accounts.note_reserved(state.reserved);
             // SAFETY: the caller has given the block up, and the region is in the table no more.

@@ -75,7 +75,7 @@ impl<'a> Snapshot<'a> {
         let mut pools = Vec::new();
         for (events, mut live) in events_by_pool(recording).into_iter().zip(live) {
             let segments = Segments::of(recording, &events)?;
-            bfc_core::order::sort_by_key(&mut live, |&block| recording.block(block).address);
+            live.sort_by_key(|&block| recording.block(block).address);
             for pair in live.windows(2) {
                 let [first, second] = [pair[0], pair[1]];
                 let address = recording.block(second).address;

@@ -124,7 +124,7 @@ struct Stretch {
 /// Makes stretches one that share bytes, and then neighbours of which no region is known.
 fn join(mut stretches: Vec<Stretch>) -> Vec<Segment> {
     stretches.retain(|stretch| stretch.start < stretch.end);
-    bfc_core::order::sort_by(&mut stretches, Ord::cmp);
+    stretches.sort_unstable();
     let mut joined: Vec<Stretch> = Vec::new();
     for stretch in stretches {
         match joined.last_mut() {

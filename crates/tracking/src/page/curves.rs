@@ -81,9 +81,7 @@ pub(super) fn thinned(curve: &Curve, stretches: usize) -> (Vec<CurvePoint>, Vec<
 fn longest(breaks: &[usize], points: &[CurvePoint], most: usize) -> Vec<usize> {
     let mut breaks = breaks.to_vec();
     if breaks.len() > most {
-        bfc_core::order::sort_by_key(&mut breaks, |&index| {
-            Reverse(points[index].at_ns - points[index - 1].at_ns)
-        });
+        breaks.sort_by_key(|&index| Reverse(points[index].at_ns - points[index - 1].at_ns));
         breaks.truncate(most);
         breaks.sort_unstable();
     }

@@ -175,7 +175,7 @@ fn map(recording: &Recording, names: &mut Names<'_>) -> MapData {
 }
 
 fn exact(mut single: Vec<Rectangle>, (from_ns, to_ns): (u64, u64), names: &mut Names<'_>) -> Exact {
-    bfc_core::order::sort_by_key(&mut single, |rectangle| rectangle.from_ns);
+    single.sort_by_key(|rectangle| rectangle.from_ns);
     Exact {
         from_ns,
         to_ns,

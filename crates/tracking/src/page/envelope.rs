@@ -36,7 +36,7 @@ pub(super) fn envelope(recording: &Recording, stretches: usize) -> Vec<Moment> {
     }
     kept.extend(stretch.into_iter().flat_map(<[Moment; 2]>::from));
     kept.extend(highest.into_iter().flatten().chain(last));
-    bfc_core::order::sort_by_key(&mut kept, |moment| moment.event);
+    kept.sort_by_key(|moment| moment.event);
     kept.dedup_by_key(|moment| moment.event);
     kept
 }

@@ -99,7 +99,7 @@ fn largest_free(recording: &Recording, live: &[LiveBlock], regions: &BTreeMap<u6
         (block.address, block.address.saturating_add(block.granted))
     };
     let mut taken: Vec<(u64, u64)> = live.iter().map(span).collect();
-    bfc_core::order::sort_by(&mut taken, Ord::cmp);
+    taken.sort_unstable();
     let mut taken = taken.into_iter().peekable();
     // Up to here, everything was looked at or is taken.
     let (mut largest, mut free_from) = (0, 0_u64);
@@ -126,7 +126,7 @@ fn holders(recording: &Recording, live: &[LiveBlock]) -> Vec<(String, u64)> {
         *sums.entry(block.owner).or_default() += block.bytes;
     }
     let mut holders: Vec<(u32, u64)> = sums.into_iter().collect();
-    bfc_core::order::sort_by_key(&mut holders, |&(_, bytes)| std::cmp::Reverse(bytes));
+    holders.sort_by_key(|&(_, bytes)| std::cmp::Reverse(bytes));
     holders.truncate(MAX_HOLDERS);
     holders.into_iter().map(|(owner, bytes)| (recording.owner_path(owner), bytes)).collect()
 }

@@ -32,7 +32,7 @@ impl Space {
             .filter(|&(_, _, bytes)| bytes > 0)
             .map(|(pool, address, bytes)| (pool, address, address.saturating_add(bytes)))
             .collect();
-        bfc_core::order::sort_by(&mut spans, Ord::cmp);
+        spans.sort_unstable();
         spans.dedup_by(|next, span| {
             let joins = next.0 == span.0 && next.1 <= span.2;
             if joins {
@@ -47,7 +47,7 @@ impl Space {
     fn join(spans: &[(u32, u64, u64)]) -> Self {
         let gap = |pair: &[(u32, u64, u64)]| (pair[0].0 == pair[1].0).then(|| pair[1].1 - pair[0].2);
         let mut gaps: Vec<u64> = spans.windows(2).filter_map(gap).collect();
-        bfc_core::order::sort_by(&mut gaps, |a, b| b.cmp(a));
+        gaps.sort_unstable_by(|a, b| b.cmp(a));
         let joined = gaps.get(MAX_CUTS).copied().unwrap_or(0);
 
         let mut extents: Vec<Extent> = Vec::new();

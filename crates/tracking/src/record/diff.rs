@@ -117,7 +117,7 @@ fn categories(before: &Usage, after: &Usage) -> Vec<CategoryChange> {
     };
     let changed = |row: &CategoryChange| row.peak_bytes.growth() != 0 || row.high_water_bytes.growth() != 0;
     let mut rows: Vec<CategoryChange> = pairs.map(change).filter(changed).collect();
-    bfc_core::order::sort_by_key(&mut rows, |row| std::cmp::Reverse(row.peak_bytes.growth().unsigned_abs()));
+    rows.sort_by_key(|row| std::cmp::Reverse(row.peak_bytes.growth().unsigned_abs()));
     rows
 }
 
@@ -147,7 +147,7 @@ fn places(before: &Usage, after: &Usage) -> Vec<PlaceChange> {
         figures.iter().any(|figure| figure.growth() != 0)
     };
     let mut rows: Vec<PlaceChange> = rows.into_values().filter(changed).collect();
-    bfc_core::order::sort_by_key(&mut rows, |row| {
+    rows.sort_by_key(|row| {
         let size = |change: Change| std::cmp::Reverse(change.growth().unsigned_abs());
         (size(row.peak_bytes), size(row.high_water_bytes), size(row.granted_bytes))
     });

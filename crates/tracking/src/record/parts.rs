@@ -99,7 +99,7 @@ fn sorted(parts: impl Iterator<Item = PeakPart>) -> Vec<PeakPart> {
 
 /// Apart from [`sorted`], or the sort would be compiled for each kind of iterator.
 fn sort(parts: &mut [PeakPart]) {
-    bfc_core::order::sort_by(parts, |a, b| (b.falls, b.bytes, &a.name).cmp(&(a.falls, a.bytes, &b.name)));
+    parts.sort_by(|a, b| (b.falls, b.bytes, &a.name).cmp(&(a.falls, a.bytes, &b.name)));
 }
 
 /// What is known of a holder while the events pass.

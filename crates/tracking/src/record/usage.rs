@@ -536,7 +536,7 @@ fn by_phase(places: &[OpUsage]) -> Vec<PhaseUsage> {
 }
 
 fn sort(rows: &mut [OpUsage]) {
-    bfc_core::order::sort_by(rows, |a, b| {
+    rows.sort_by(|a, b| {
         let weight = |row: &OpUsage| (row.peak_bytes, row.high_water_bytes);
         weight(b).cmp(&weight(a)).then_with(|| (a.phase, &a.op, &a.scope).cmp(&(b.phase, &b.op, &b.scope)))
     });

@@ -50,7 +50,7 @@ impl Holdings {
             |((owner, category), (bytes, blocks))| Holding { tag: Tag { owner, category }, bytes, blocks };
         let mut holdings: Vec<Holding> = sums.into_iter().map(holding).collect();
         // A stable sort: of equals, the owner that was named first comes first.
-        crate::base::order::sort_by_key(&mut holdings, |holding| std::cmp::Reverse(holding.bytes));
+        holdings.sort_by_key(|holding| std::cmp::Reverse(holding.bytes));
         Self(holdings)
     }
 
@@ -102,7 +102,7 @@ impl Holdings {
     pub fn by<K: Ord + Copy>(&self, key: impl Fn(Tag) -> K) -> Vec<(K, u64)> {
         let mut sums: Vec<(K, u64)> =
             self.0.iter().map(|holding| (key(holding.tag), holding.bytes)).collect();
-        crate::base::order::sort_by_key(&mut sums, |&(key, _)| key);
+        sums.sort_by_key(|&(key, _)| key);
         sums.dedup_by(|next, sum| {
             let same = next.0 == sum.0;
             if same {
@@ -110,7 +110,7 @@ impl Holdings {
             }
             same
         });
-        crate::base::order::sort_by_key(&mut sums, |&(_, bytes)| std::cmp::Reverse(bytes));
+        sums.sort_by_key(|&(_, bytes)| std::cmp::Reverse(bytes));
         sums
     }
 }

@@ -67,7 +67,7 @@ impl Script {
         }
         let planned = (0..).zip(&entries).filter(|(_, entry)| entry.offset != Self::NOWHERE);
         let mut due: Vec<u32> = planned.map(|(index, _)| index).collect();
-        crate::base::order::sort_by_key(&mut due, |&index| entries[index as usize].gone_by);
+        due.sort_by_key(|&index| entries[index as usize].gone_by);
         let mut passed = 0;
         for position in 0..entries.len() {
             let gone = |&&index: &&u32| entries[index as usize].gone_by as usize <= position;

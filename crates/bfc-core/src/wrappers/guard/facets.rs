@@ -19,7 +19,7 @@ impl Accounting for GuardAllocator {
 
     fn block_at(&self, address: u64) -> Result<Block, BlockError> {
         let State { accounts, live, .. } = &mut *lock(&self.state);
-        let span_of = |slot| live.get(slot).map(|live: &Live| live.zones.user());
+        let span_of = |slot: u32| live.get(slot as usize).map(|live: &Live| live.zones.user());
         let slot = accounts.slot_at(address, |slot| span_of(slot).map(|span| span.address))?;
         let span = span_of(slot).ok_or(BlockError::NoBlockAt { address })?;
         Ok(accounts.block(Place { address: span.address, bytes: span.bytes, slot }))
@@ -40,7 +40,7 @@ impl Accounting for GuardAllocator {
             let state = &mut *lock(&self.state);
             state.tag_of(block)?;
             state.accounts.retag(place_of(block), tag);
-            state.live.get(block.chunk).map(|live| live.zones.inner)
+            state.live.get(block.chunk as usize).map(|live| live.zones.inner)
         };
         inner.map_or(Ok(()), |inner| self.inner.retag(&inner, tag))
     }

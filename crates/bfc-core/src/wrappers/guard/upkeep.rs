@@ -155,7 +155,8 @@ impl State {
         let mut found = Vec::new();
         for (slot, live) in self.live.iter_mut().filter(|(_, live)| !live.told) {
             let user = live.zones.user();
-            let block = self.accounts.block(super::Place { address: user.address, bytes: user.bytes, slot });
+            let place = super::Place { address: user.address, bytes: user.bytes, slot: slot as u32 };
+            let block = self.accounts.block(place);
             let tag = self.accounts.live(&block).map_or_else(|_| Tag::default(), |account| account.tag());
             let damage = live.zones.damage_around(block, tag);
             live.told = damage.is_some();

@@ -19,8 +19,10 @@ impl Accounting for PassthroughAllocator {
     fn block_at(&self, address: u64) -> Result<Block, BlockError> {
         self.with_state(|state| {
             let State { accounts, live, .. } = state;
-            let slot = accounts.slot_at(address, |slot| live.get(slot).map(|live| live.user.address))?;
-            let Span { address, bytes } = live.get(slot).ok_or(BlockError::NoBlockAt { address })?.user;
+            let slot =
+                accounts.slot_at(address, |slot| live.get(slot as usize).map(|live| live.user.address))?;
+            let Span { address, bytes } =
+                live.get(slot as usize).ok_or(BlockError::NoBlockAt { address })?.user;
             Ok(accounts.block(Place { address, bytes, slot }))
         })
         .unwrap_or(Err(BlockError::Reentrant))
@@ -54,7 +56,7 @@ impl Inspection for PassthroughAllocator {
     fn regions(&self) -> Vec<Span> {
         let regions = |state: &mut State| state.live.iter().map(|(_, live)| live.region).collect();
         let mut regions: Vec<Span> = self.with_state(regions).unwrap_or_default();
-        crate::base::order::sort_by_key(&mut regions, |region| region.address);
+        regions.sort_by_key(|region| region.address);
         regions
     }
 

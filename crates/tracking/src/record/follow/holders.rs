@@ -206,7 +206,7 @@ impl Holders {
     pub(super) fn rows(&self, most: usize) -> Vec<HolderNow> {
         let mut found: Vec<(u32, Account)> = (0..).zip(self.accounts.iter().copied()).collect();
         found.retain(|(_, account)| account.calls > 0 || account.most > 0);
-        bfc_core::order::sort_by_key(&mut found, |(owner, account)| {
+        found.sort_by_key(|(owner, account)| {
             let weight = (account.now, account.at_peak(self.last_peak), account.most);
             (std::cmp::Reverse(weight), *owner)
         });

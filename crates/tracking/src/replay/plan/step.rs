@@ -86,7 +86,7 @@ fn guesses(symbols: &[u64]) -> Vec<usize> {
     // A long step with many repetitions inside shows few times: distances count by the events they may explain.
     let mut counts: Vec<(usize, usize)> =
         counts.into_iter().map(|(length, count)| (count.saturating_mul(length), length)).collect();
-    bfc_core::order::sort_by(&mut counts, |a, b| b.cmp(a));
+    counts.sort_unstable_by(|a, b| b.cmp(a));
     let mut lengths: Vec<usize> = counts.into_iter().take(GUESSES).map(|(_, length)| length).collect();
     lengths.sort_unstable();
     lengths

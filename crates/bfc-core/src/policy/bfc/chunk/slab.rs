@@ -4,7 +4,6 @@ use std::ops::{Deref, DerefMut};
 
 use super::unused::{GROUP, UnusedSlots};
 use super::{Chunk, ChunkId, Slots, State};
-use crate::base::room::make_room;
 
 /// Slots of chunks, made a group at a time.
 #[derive(Clone, Debug)]
@@ -45,7 +44,6 @@ impl Slab {
         if slots > MAX_SLOTS {
             return false;
         }
-        make_room(&mut self.slots, slots);
         self.slots.resize(slots, Chunk::default());
         self.unused.add_group();
         true
@@ -108,7 +106,6 @@ impl Slab {
         self[id].state = if freed_at == 0 { State::Free } else { State::Held };
         if freed_at > 0 {
             let slots = self.slots.len().max(self.freed_at.len());
-            make_room(&mut self.freed_at, slots);
             self.freed_at.resize(slots, 0);
             self.freed_at[id.0 as usize] = freed_at;
         }
