@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bfc_core::{
     AddressOnlyMemory, Allocator, Bfc, BfcAllocator, BfcConfig, BfcOptions, Bytes, CutRule, Inspection,
-    JoinRule, KIB, Need, Policy, Release, Request, Span, TimingCounter, Upkeep,
+    JoinRule, KIB, PlacementRequest, Policy, Release, Request, Span, TimingCounter, Upkeep,
 };
 use common::{allocate, free};
 
@@ -31,7 +31,7 @@ fn over(options: BfcOptions) -> Bfc {
 
 /// The slot and the address of a block of so many bytes.
 fn place(bfc: &mut Bfc, bytes: u64) -> (u32, u64) {
-    let place = bfc.place(&Need::new(bytes)).unwrap();
+    let place = bfc.place(&PlacementRequest::new(bytes)).unwrap();
     bfc.check().unwrap();
     (place.slot, place.address)
 }
@@ -186,7 +186,7 @@ fn an_aligned_request_finds_them_joined() {
     let slots = row(&mut bfc, [256, 2048, 2048, 256]);
     place(&mut bfc, REGION - 4608);
     give_back(&mut bfc, [slots[1], slots[2]]);
-    let place = bfc.place(&Need::new(2048).with_alignment(2048)).unwrap();
+    let place = bfc.place(&PlacementRequest::new(2048).with_alignment(2048)).unwrap();
     bfc.check().unwrap();
     assert_eq!(place.address, 2048);
 }
@@ -212,7 +212,7 @@ fn what_waits_for_the_frontier_is_joined_with_them_where_nothing_else_helps() {
     place(&mut bfc, REGION - 2048);
     bfc.free(slots[1], 7).unwrap();
     give_back(&mut bfc, [slots[0], slots[2]]);
-    let need = Need::new(2048);
+    let need = PlacementRequest::new(2048);
     assert_eq!(bfc.place(&need), None);
     give_back(&mut bfc, [slots[3]]);
     assert!(bfc.merge_until_fit(&need));

@@ -5,7 +5,9 @@
 
 mod shadow;
 
-use bfc_core::{Buddy, BuddyOptions, Bytes, GIB, KIB, MIB, Need, NotLive, Place, Policy, Release, Span};
+use bfc_core::{
+    Buddy, BuddyOptions, Bytes, GIB, KIB, MIB, NotLive, Placement, PlacementRequest, Policy, Release, Span,
+};
 use proptest::prelude::*;
 
 use shadow::plain::{Plain, Rules};
@@ -40,7 +42,7 @@ impl Pool {
     }
 
     /// Upstream's helper: a request below the largest chunk comes from the pool, one above from the system.
-    fn take(&mut self, bytes: u64, from_system: bool) -> Place {
+    fn take(&mut self, bytes: u64, from_system: bool) -> Placement {
         let before = self.buddy().used_bytes();
         let reserved = self.buddy().status().reserved_bytes;
         let place = self.shadow.place(bytes, 64, true).unwrap();
@@ -192,8 +194,8 @@ fn of_equal_chunks_the_lowest_is_taken_and_of_unequal_ones_the_smallest_that_fit
     for (address, bytes) in [(0x9000, 1024), (0x5000, 1024), (0x2000, 4096)] {
         buddy.add_region(Span { address, bytes }, false).unwrap();
     }
-    let places =
-        [1000, 1000, 1000, 3072].map(|bytes| buddy.place(&Need::new(bytes)).map(|place| place.address));
+    let places = [1000, 1000, 1000, 3072]
+        .map(|bytes| buddy.place(&PlacementRequest::new(bytes)).map(|place| place.address));
     assert_eq!(places, [Some(0x5000), Some(0x9000), Some(0x2000), Some(0x2400)]);
 }
 
@@ -202,20 +204,20 @@ fn of_equal_chunks_the_lowest_is_taken_and_of_unequal_ones_the_smallest_that_fit
 fn a_rest_too_small_for_a_descriptor_is_charged_and_taken_off_alike() {
     let mut buddy = Buddy::new(small().with_paddle_sizes());
     buddy.add_region(Span { address: 4096, bytes: 1024 + 64 }, false).unwrap();
-    let place = buddy.place(&Need::new(960)).unwrap();
+    let place = buddy.place(&PlacementRequest::new(960)).unwrap();
     assert_eq!((place.bytes, buddy.used_bytes(), (&buddy as &dyn Policy).free_bytes(None)), (1088, 1088, 0));
     buddy.free(place.slot, 0).unwrap();
     assert_eq!((buddy.used_bytes(), (&buddy as &dyn Policy).free_bytes(None)), (0, 1088));
     buddy.release(Release::Idle { at_most: u64::MAX }).unwrap();
     buddy.add_region(Span { address: 4096, bytes: 1024 + 65 }, false).unwrap();
-    assert_eq!(buddy.place(&Need::new(960)).unwrap().bytes, 1024);
+    assert_eq!(buddy.place(&PlacementRequest::new(960)).unwrap().bytes, 1024);
 }
 
 #[test]
 fn a_huge_block_has_its_region_alone_and_nobody_keeps_it() {
     let mut buddy = Buddy::new(small());
     buddy.add_region(Span { address: 0, bytes: 65536 }, false).unwrap();
-    let need = Need::new(65537);
+    let need = PlacementRequest::new(65537);
     assert_eq!(buddy.place(&need), None);
     assert_eq!(buddy.region_bytes(buddy.rounded(65537, 1).unwrap(), 1 << 30), 65792);
     // A source may deliver more: it is the block's.
@@ -240,9 +242,9 @@ fn a_huge_blocks_region_that_was_used_again_goes_back_when_that_use_ends() {
     let mut buddy = Buddy::new(small());
     let own = Span { address: 0, bytes: 1 << 20 };
     buddy.add_region(own, false).unwrap();
-    let huge = buddy.place(&Need::new(1 << 20)).unwrap();
+    let huge = buddy.place(&PlacementRequest::new(1 << 20)).unwrap();
     buddy.free(huge.slot, 0).unwrap();
-    let small = buddy.place(&Need::new(100)).unwrap();
+    let small = buddy.place(&PlacementRequest::new(100)).unwrap();
     assert_eq!(buddy.release(Release::BeforeGrowth), None);
     buddy.free(small.slot, 0).unwrap();
     assert_eq!(buddy.release(Release::Unwanted), Some(own));
@@ -253,7 +255,7 @@ fn a_huge_blocks_region_that_was_used_again_goes_back_when_that_use_ends() {
 fn four_pieces() -> Buddy {
     let mut buddy = Buddy::new(small());
     buddy.add_region(Span { address: 0, bytes: 4096 }, false).unwrap();
-    let slots = [512, 512, 512].map(|bytes| buddy.place(&Need::new(bytes)).unwrap().slot);
+    let slots = [512, 512, 512].map(|bytes| buddy.place(&PlacementRequest::new(bytes)).unwrap().slot);
     assert_eq!(slots, [0, 1, 2]);
     buddy.free(1, 0).unwrap();
     buddy.check().unwrap();
@@ -270,8 +272,8 @@ fn a_request_that_meets_an_overwritten_descriptor_is_refused_and_so_are_all_that
             assert!(buddy.check().is_err(), "word {word}, bit {bit}");
             assert_eq!(buddy.status().damage, None, "nothing has met it yet");
             for _ in 0..2 {
-                assert_eq!(buddy.place(&Need::new(512)), None);
-                assert_eq!(buddy.place(&Need::new(2048)), None);
+                assert_eq!(buddy.place(&PlacementRequest::new(512)), None);
+                assert_eq!(buddy.place(&PlacementRequest::new(2048)), None);
             }
             let damage = buddy.status().damage.unwrap();
             assert_eq!(damage.detail, "the descriptor of slot 1 was overwritten");
@@ -288,7 +290,7 @@ fn a_neighbour_is_checked_before_it_is_changed() {
     // The third block's slot is free memory's left neighbour and is not loaded; the second's right neighbour is.
     let mut buddy = four_pieces();
     buddy.overwrite_descriptor(2, 2, 1);
-    assert_eq!(buddy.place(&Need::new(256)), None);
+    assert_eq!(buddy.place(&PlacementRequest::new(256)), None);
     assert!(buddy.status().damage.unwrap().detail.contains("slot 2"));
     assert_eq!(buddy.placed(2), None);
     assert!(buddy.placed(0).is_some());
@@ -302,7 +304,7 @@ fn a_block_whose_descriptor_was_overwritten_is_not_freed() {
     assert_eq!(buddy.free(2, 0), Err(NotLive { slot: 2 }));
     assert!(buddy.status().damage.is_some());
     assert_eq!(buddy.used_bytes(), before);
-    assert_eq!(buddy.place(&Need::new(1)), None);
+    assert_eq!(buddy.place(&PlacementRequest::new(1)), None);
 }
 
 #[test]
@@ -367,14 +369,14 @@ proptest! {
             shadow.step(step);
         }
         let mut buddy = shadow.policy;
-        let mut live: Vec<Place> = pieces_of(&buddy).iter().filter_map(|piece| buddy.placed(piece.slot?)).collect();
+        let mut live: Vec<Placement> = pieces_of(&buddy).iter().filter_map(|piece| buddy.placed(piece.slot?)).collect();
         let regions = buddy.regions();
         prop_assume!(buddy.overwrite_descriptor(slot, word, flip));
         prop_assert!(buddy.check().is_err());
         for (bytes, pick) in more {
-            if let Some(place) = buddy.place(&Need::new(bytes)) {
+            if let Some(place) = buddy.place(&PlacementRequest::new(bytes)) {
                 prop_assert_eq!(buddy.status().damage, None);
-                let overlaps = |other: &Place| {
+                let overlaps = |other: &Placement| {
                     place.address < other.address + other.bytes && other.address < place.address + place.bytes
                 };
                 prop_assert!(!live.iter().any(overlaps));

@@ -239,7 +239,7 @@ fn a_plan_is_not_reached_from_within_the_source() {
     source.set_hook(move || {
         if let Some(pool) = inner.upgrade() {
             pool.begin_step();
-            assert_eq!(pool.counts(), bfc_core::PlannedCounts::default());
+            assert_eq!(pool.counts(), bfc_core::PlanCounts::default());
         }
     });
     let large = pool.allocate(&Request::new(60_000)).unwrap();

@@ -13,22 +13,22 @@ use crate::base::sync::{Mutex, ThreadNumber, is_living, lock};
 /// Which threads have come to one lock, so that the retry hears of each thread once and not with each call, and so that the
 /// accounts behind the lock know who takes.
 #[derive(Debug, Default)]
-pub(crate) struct Users {
+pub(crate) struct ThreadRegistry {
     latest: u64,
     /// Elsewhere, so that what every event needs lies together.
-    met: Box<Met>,
+    met: Box<IndexedThreads>,
 }
 
 /// The threads that have come, by the indices that the numbers of their allocations bear.
 #[derive(Debug, Default)]
-struct Met {
+struct IndexedThreads {
     /// 0 where there is none any more.
     threads: Vec<u64>,
     /// There were too many at a time to be told apart.
     crowded: bool,
 }
 
-impl Users {
+impl ThreadRegistry {
     /// Whether the latest call came from another thread: only then need this one be noted.
     #[inline]
     pub(crate) fn is_other(&self, thread: ThreadNumber) -> bool {
@@ -81,7 +81,7 @@ impl Users {
 
     /// Whether a block of these accounts is live, other than these, that a thread took which has ended: whoever has it now may
     /// free it. Takes time in proportion to the slots.
-    pub(crate) fn left_behind(&self, accounts: &Accounts, besides: &[Block]) -> bool {
+    pub(crate) fn has_orphaned_blocks(&self, accounts: &Accounts, besides: &[Block]) -> bool {
         let gone: Vec<usize> = self.met.indices(|thread| !is_living(thread)).collect();
         if gone.is_empty() {
             return false;
@@ -91,7 +91,7 @@ impl Users {
     }
 }
 
-impl Met {
+impl IndexedThreads {
     /// The indices of such threads.
     fn indices(&self, such: impl Fn(u64) -> bool) -> impl Iterator<Item = usize> {
         let threads = self.threads.iter().enumerate();
@@ -127,7 +127,7 @@ impl Met {
 
 /// The call into the source that an allocator is making under its lock.
 #[derive(Debug, Default)]
-pub(crate) struct CallOut {
+pub(crate) struct ReentrancyGuard {
     /// The thread that makes it, or 0. A thread that finds its own number here has come back from its own call; it
     /// cannot find it stale, for it wrote it itself.
     thread: AtomicU64,
@@ -136,15 +136,15 @@ pub(crate) struct CallOut {
 }
 
 /// Ends a call into the source, also if the source panics.
-struct EndCallOut<'a>(&'a CallOut);
+struct EndOfCall<'a>(&'a ReentrancyGuard);
 
-impl Drop for EndCallOut<'_> {
+impl Drop for EndOfCall<'_> {
     fn drop(&mut self) {
         self.0.thread.store(0, Ordering::Relaxed);
     }
 }
 
-impl CallOut {
+impl ReentrancyGuard {
     /// The calling thread's number, unless it comes from a call that is under way.
     #[inline]
     pub(crate) fn enter(&self) -> Option<ThreadNumber> {
@@ -156,7 +156,7 @@ impl CallOut {
     pub(crate) fn call<R>(&self, stats: Stats, call: impl FnOnce() -> R) -> R {
         *lock(&self.stats) = stats;
         self.thread.store(ThreadNumber::current().get(), Ordering::Relaxed);
-        let _end = EndCallOut(self);
+        let _end = EndOfCall(self);
         call()
     }
 

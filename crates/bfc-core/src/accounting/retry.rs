@@ -1,6 +1,6 @@
 //! Waiting for frees before an out-of-memory error is returned.
 
-mod known;
+mod freeing_threads;
 mod queue;
 
 use std::sync::Weak;
@@ -12,7 +12,7 @@ use crate::allocator::stats::RetryStats;
 use crate::base::memory::Block;
 use crate::base::sync::atomic::{AtomicUsize, Ordering};
 use crate::base::sync::{Arc, Condvar, EndWatch, Mutex, ThreadNumber, WatchesEnds, lock, wait};
-use known::Known;
+use freeing_threads::FreeingThreads;
 use queue::Queue;
 
 /// An attempt that gave no memory.
@@ -76,7 +76,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     queue: Queue<Arc<Condvar>>,
-    known: Known,
+    known: FreeingThreads,
     /// How many say that frees come from threads that are not known yet.
     expected: usize,
     /// Since when all who could free wait, so far as that matters.
@@ -133,10 +133,10 @@ impl AllocatorRetry {
         lock(&self.shared.state).known.set_anybody();
     }
 
-    /// Whether another thread than the calling one may give memory back, as far as one knows. `left_behind` is to say
+    /// Whether another thread than the calling one may give memory back, as far as one knows. `has_orphaned_blocks` is to say
     /// whether memory is live that a thread took which has ended; it is asked only where that matters.
     #[cold]
-    pub(crate) fn others_may_free(&self, left_behind: impl FnOnce() -> bool) -> bool {
+    pub(crate) fn others_may_free(&self, has_orphaned_blocks: impl FnOnce() -> bool) -> bool {
         let me = ThreadNumber::current().get();
         let others = |state: &State| state.expected > 0 || state.known.others_than(me);
         let (mut any, mut unsure, mut gone) = (true, false, 0);
@@ -149,7 +149,7 @@ impl AllocatorRetry {
             turn
         });
         // Not under the lock of waiting, which those who keep the accounts take under theirs.
-        if !unsure || left_behind() {
+        if !unsure || has_orphaned_blocks() {
             return any || unsure;
         }
         self.shared.update(|state| {

@@ -13,7 +13,7 @@ use super::{
 use crate::base::ledger::{Category, Ledger, OwnerBytes, Tag};
 use crate::base::memory::{Block, Span};
 use crate::base::owner::OwnerId;
-use crate::base::placement::PlannedCounts;
+use crate::base::placement::PlanCounts;
 use crate::base::units::Bytes;
 use crate::source::stream::Stream;
 
@@ -85,7 +85,7 @@ pub trait Inspection {
     fn find_damage(&self) -> Vec<Damage>;
 
     /// How many allocations followed the plan; `None` without a [plan](crate::Plan).
-    fn plan_counts(&self) -> Option<PlannedCounts>;
+    fn plan_counts(&self) -> Option<PlanCounts>;
 }
 
 /// Hints for requests that wait for frees, and for allocators that wait on top of another one.
@@ -238,7 +238,7 @@ impl dyn Allocator + '_ {
 
     /// See [`Inspection::plan_counts`]; `None` without inspection.
     #[must_use]
-    pub fn plan_counts(&self) -> Option<PlannedCounts> {
+    pub fn plan_counts(&self) -> Option<PlanCounts> {
         self.as_inspection()?.plan_counts()
     }
 

@@ -19,7 +19,7 @@ use crate::base::memory::{AddressSpace, Block, MemoryKind};
 
 pub use allocation::{Allocation, ExpectedFrees, failed_drops};
 pub use attributes::{AllocationAttributes, AllocatorAttributes};
-pub use damage::{Damage, Fault};
+pub use damage::{Damage, DamageKind};
 pub use error::{AllocError, AttributeError, BlockError, RecordError};
 pub use facets::{Accounting, Inspection, StreamOrder, Upkeep, WaitHints};
 pub use oom::{Budget, Checkpoint, Holding, Holdings, OomReport, PendingFrees, Subject, Verdict, WhatIf};

@@ -17,5 +17,5 @@ pub use amount::{Amount, ParseAmountError, Share};
 pub use ledger::{Category, Ledger, OwnerBytes, Tag};
 pub use memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
 pub use owner::OwnerId;
-pub use placement::{Inconsistent, Place, PlannedCounts};
+pub use placement::{Inconsistent, Placement, PlanCounts};
 pub use units::{Bytes, GIB, KIB, MIB, ParseBytesError};

@@ -2,7 +2,7 @@
 
 /// Where a policy has put a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Placement {
     /// Where it starts, aligned as asked.
     pub address: u64,
     /// Bytes granted: at least those asked for.
@@ -24,7 +24,7 @@ pub struct Inconsistent {
 /// How much of what was asked for went by the plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct PlannedCounts {
+pub struct PlanCounts {
     /// Steps begun.
     pub steps: u64,
     /// Allocations placed by the plan.

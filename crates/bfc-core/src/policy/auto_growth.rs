@@ -7,11 +7,13 @@ mod options;
 pub use options::{AutoGrowthOptions, AutoGrowthOptionsError};
 
 use crate::base::memory::Span;
-use crate::base::placement::{Inconsistent, Place};
+use crate::base::placement::{Inconsistent, Placement};
 use crate::base::units::round_up;
 use crate::policy::best_fit::BestFit;
 use crate::policy::region_table::{RegionTable, TableRegion};
-use crate::policy::{Capabilities, Need, NotAdded, NotLive, Piece, Policy, PolicyStatus, Release};
+use crate::policy::{
+    Capabilities, NotAdded, NotLive, Piece, PlacementRequest, Policy, PolicyStatus, Release,
+};
 use block::{Block, Blocks, NONE, State};
 
 /// The policy's name.
@@ -27,11 +29,11 @@ const NAME: &str = "auto-growth";
 /// over above an aligned block stays free.
 ///
 /// ```
-/// use bfc_core::{AutoGrowth, AutoGrowthOptions, Need, Policy, Span};
+/// use bfc_core::{AutoGrowth, AutoGrowthOptions, PlacementRequest, Policy, Span};
 /// let mut policy = AutoGrowth::new(AutoGrowthOptions::gpu());
 /// assert_eq!(policy.region_bytes(1024, 1 << 20), 1024);
 /// policy.add_region(Span { address: 0, bytes: 4096 }, false)?;
-/// let place = policy.place(&Need::new(1000)).expect("there is room");
+/// let place = policy.place(&PlacementRequest::new(1000)).expect("there is room");
 /// assert_eq!((place.address, place.bytes), (3072, 1024));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -85,7 +87,7 @@ impl AutoGrowth {
     }
 
     /// Cuts `rounded` bytes from `start` on out of a free block.
-    fn carve(&mut self, slot: u32, start: u64, rounded: u64) -> Place {
+    fn carve(&mut self, slot: u32, start: u64, rounded: u64) -> Placement {
         let whole = self.blocks[slot];
         let (before, behind) = (start - whole.address, whole.end() - start - rounded);
         self.free.remove(whole.as_free(slot));
@@ -110,7 +112,7 @@ impl AutoGrowth {
         }
         self.blocks[live_slot] = live;
         self.free_bytes -= rounded;
-        Place { address: start, bytes: rounded, slot: live_slot }
+        Placement { address: start, bytes: rounded, slot: live_slot }
     }
 
     /// Says to `slot` that `prev` comes before it.
@@ -171,7 +173,7 @@ impl Policy for AutoGrowth {
     }
 
     /// Takes the upper end of the lowest of the smallest blocks that fit.
-    fn place(&mut self, need: &Need) -> Option<Place> {
+    fn place(&mut self, need: &PlacementRequest) -> Option<Placement> {
         let rounded = self.rounded(need.bytes, need.alignment)?;
         if !self.blocks.has_room_for(2) {
             return None;
@@ -180,8 +182,8 @@ impl Policy for AutoGrowth {
         Some(self.carve(slot, start, rounded))
     }
 
-    fn placed(&self, slot: u32) -> Option<Place> {
-        self.blocks.live(slot).map(|block| Place { address: block.address, bytes: block.bytes, slot })
+    fn placed(&self, slot: u32) -> Option<Placement> {
+        self.blocks.live(slot).map(|block| Placement { address: block.address, bytes: block.bytes, slot })
     }
 
     fn free(&mut self, slot: u32, _freed_at: u64) -> Result<(), NotLive> {

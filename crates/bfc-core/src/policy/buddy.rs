@@ -11,11 +11,11 @@ use std::collections::BTreeSet;
 pub use options::{BuddyOptions, BuddyOptionsError};
 
 use crate::base::memory::Span;
-use crate::base::placement::{Inconsistent, Place};
+use crate::base::placement::{Inconsistent, Placement};
 use crate::base::units::round_up;
 use crate::policy::best_fit::{BestFit, FreePiece};
 use crate::policy::region_table::{RegionTable, TableRegion};
-use crate::policy::{Need, NotAdded, NotLive, Piece, Policy, PolicyStatus, Release};
+use crate::policy::{NotAdded, NotLive, Piece, PlacementRequest, Policy, PolicyStatus, Release};
 use descriptor::{Descriptor, Descriptors, Kind, NONE, Overwritten};
 
 /// The policy's name.
@@ -41,11 +41,11 @@ const NAME: &str = "buddy";
 /// [`damage`](crate::PolicyStatus::damage) and [`check`](Policy::check); blocks can still be freed, and all regions are still known.
 ///
 /// ```
-/// use bfc_core::{Buddy, BuddyOptions, Bytes, Need, Policy, Span};
+/// use bfc_core::{Buddy, BuddyOptions, Bytes, PlacementRequest, Policy, Span};
 /// let mut buddy = Buddy::new(BuddyOptions::new(Bytes(256), Bytes::mib(1))?);
 /// assert_eq!(buddy.region_bytes(1024, 0), 1 << 20);
 /// buddy.add_region(Span { address: 0, bytes: 1 << 20 }, false)?;
-/// let place = buddy.place(&Need::new(1000)).expect("there is room");
+/// let place = buddy.place(&PlacementRequest::new(1000)).expect("there is room");
 /// assert_eq!((place.address, place.bytes), (0, 1024));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -128,7 +128,7 @@ impl Buddy {
         Ok(None)
     }
 
-    fn try_place(&mut self, rounded: u64, alignment: u64) -> Result<Option<Place>, Overwritten> {
+    fn try_place(&mut self, rounded: u64, alignment: u64) -> Result<Option<Placement>, Overwritten> {
         if !self.descriptors.has_room_for(2) {
             return Ok(None);
         }
@@ -143,7 +143,7 @@ impl Buddy {
 
     /// Hands out `rounded` bytes of a free piece: what lies before them stays free, and so does what lies behind unless it
     /// is too little or the region is the block's own.
-    fn carve(&mut self, fit: &Fit, rounded: u64, right: Option<(u32, Descriptor)>) -> Place {
+    fn carve(&mut self, fit: &Fit, rounded: u64, right: Option<(u32, Descriptor)>) -> Placement {
         let Fit { slot, piece, start } = *fit;
         let is_huge = rounded > self.options.max_chunk().0;
         let before = start - piece.address;
@@ -182,7 +182,7 @@ impl Buddy {
         } else {
             self.used += bytes;
         }
-        Place { address: start, bytes, slot: block_slot }
+        Placement { address: start, bytes, slot: block_slot }
     }
 
     /// The region around a huge block goes back once it is idle.
@@ -224,7 +224,7 @@ impl Policy for Buddy {
     }
 
     /// Takes the lowest of the smallest chunks that fit.
-    fn place(&mut self, need: &Need) -> Option<Place> {
+    fn place(&mut self, need: &PlacementRequest) -> Option<Placement> {
         let rounded = self.rounded(need.bytes, need.alignment)?;
         if self.damage.is_some() {
             return None;
@@ -235,9 +235,9 @@ impl Policy for Buddy {
         })
     }
 
-    fn placed(&self, slot: u32) -> Option<Place> {
+    fn placed(&self, slot: u32) -> Option<Placement> {
         let block = self.descriptors.load(slot).ok().filter(Descriptor::is_live)?;
-        Some(Place { address: block.address, bytes: block.bytes, slot })
+        Some(Placement { address: block.address, bytes: block.bytes, slot })
     }
 
     /// Joins the block with a free neighbour above it, then with one below. Next to an overwritten descriptor it stays

@@ -14,7 +14,7 @@ pub(crate) mod region_table;
 use std::fmt;
 
 use crate::base::memory::Span;
-use crate::base::placement::{Inconsistent, Place, PlannedCounts};
+use crate::base::placement::{Inconsistent, Placement, PlanCounts};
 use crate::base::units::round_up;
 
 pub use auto_growth::*;
@@ -33,7 +33,7 @@ pub(crate) const fn whole_granules(bytes: u64) -> u64 {
 /// What is asked of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Need {
+pub struct PlacementRequest {
     /// How many bytes, as asked for; at least 1.
     pub bytes: u64,
     /// Least alignment of the address, a power of two.
@@ -42,7 +42,7 @@ pub struct Need {
     pub freed_before: Option<u64>,
 }
 
-impl Need {
+impl PlacementRequest {
     /// A need of `bytes` bytes with any alignment.
     #[must_use]
     pub const fn new(bytes: u64) -> Self {
@@ -147,7 +147,7 @@ pub trait PlanFollower {
     fn begin_step(&mut self);
 
     /// How many requests followed the plan.
-    fn counts(&self) -> PlannedCounts;
+    fn counts(&self) -> PlanCounts;
 }
 
 impl dyn Policy + '_ {
@@ -190,14 +190,14 @@ impl Piece {
 /// Placement over offsets. Same calls in the same order give the same places.
 ///
 /// ```
-/// use bfc_core::{Bfc, Need, Policy, Span};
+/// use bfc_core::{Bfc, PlacementRequest, Policy, Span};
 /// let mut bfc = Bfc::default();
 /// bfc.add_region(Span { address: 0, bytes: 4096 }, false)?;
-/// let place = bfc.place(&Need::new(1000)).expect("there is room");
+/// let place = bfc.place(&PlacementRequest::new(1000)).expect("there is room");
 /// // What if the block were twice as large? A copy knows, and the original is as it was.
 /// let mut what_if = bfc.clone();
 /// what_if.free(place.slot, 0)?;
-/// assert!(what_if.place(&Need::new(2000)).is_some());
+/// assert!(what_if.place(&PlacementRequest::new(2000)).is_some());
 /// assert_eq!(bfc.largest_free_bytes(), 4096 - 1024);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -215,10 +215,10 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
     fn rounded(&self, bytes: u64, alignment: u64) -> Option<u64>;
 
     /// Finds room for a need that [`rounded`](Self::rounded) accepts; `None`, and nothing changed, if there is none.
-    fn place(&mut self, need: &Need) -> Option<Place>;
+    fn place(&mut self, need: &PlacementRequest) -> Option<Placement>;
 
     /// The live block of a slot.
-    fn placed(&self, slot: u32) -> Option<Place>;
+    fn placed(&self, slot: u32) -> Option<Placement>;
 
     /// Takes a block back. With a `freed_at` above 0, a count that no other free bears, the memory may only be joined
     /// with other memory or given back once [`merge_ripe`](Self::merge_ripe) has passed that count. Policies that cannot
@@ -274,7 +274,7 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
 
     /// Joins frees regardless of their counts until one fits; whether one does. Only for needs that may use memory
     /// whenever it was freed.
-    fn merge_until_fit(&mut self, need: &Need) -> bool {
+    fn merge_until_fit(&mut self, need: &PlacementRequest) -> bool {
         let _ = need;
         false
     }

@@ -16,16 +16,16 @@ use super::configs::ConfiguredPolicy;
 use super::frontier::{SafeFrontier, TimingCounter};
 use super::growth::Growth;
 use crate::accounting::accounts::Accounts;
-use crate::accounting::callers::{CallOut, Users};
+use crate::accounting::callers::{ReentrancyGuard, ThreadRegistry};
 use crate::accounting::retry::AllocatorRetry;
 use crate::allocator::error::{AllocError, BlockError};
 use crate::allocator::stats::Stats;
 use crate::allocator::{Accounting, Allocator, Inspection, Request, StreamOrder, Upkeep, WaitHints};
 use crate::base::ledger::Tag;
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId};
-use crate::base::placement::Place;
+use crate::base::placement::Placement;
 use crate::base::sync::{BiasedMutex, ThreadNumber};
-use crate::policy::{Need, NotLive, Policy, Release};
+use crate::policy::{NotLive, PlacementRequest, Policy, Release};
 use crate::source::sub_allocator::SubAllocator;
 
 /// A pool over one source of memory, in which a [`Policy`] says where blocks go.
@@ -47,7 +47,7 @@ pub struct PolicyAllocator<P: ConfiguredPolicy> {
     timing_counter: Option<Arc<TimingCounter>>,
     /// Where threads find blocks without the lock, if that was chosen.
     caches: Option<Caches>,
-    call_out: CallOut,
+    reentrancy: ReentrancyGuard,
 }
 
 /// What the lock protects.
@@ -56,7 +56,7 @@ struct State<P> {
     policy: P,
     accounts: Accounts,
     growth: Growth,
-    users: Users,
+    users: ThreadRegistry,
     /// Whether the source ever delivered more than it was asked for: only then may the limit be exceeded.
     over_delivered: bool,
 }
@@ -82,7 +82,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             policy,
             accounts: Accounts::new(pool),
             growth: Growth::new(&config),
-            users: Users::default(),
+            users: ThreadRegistry::default(),
             over_delivered: false,
         };
         Self {
@@ -94,7 +94,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             retry,
             timing_counter,
             caches,
-            call_out: CallOut::default(),
+            reentrancy: ReentrancyGuard::default(),
         }
     }
 
@@ -114,7 +114,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// The calling thread's number, unless it comes from a call into the source that this pool is making.
     #[inline]
     fn enter(&self) -> Option<ThreadNumber> {
-        self.call_out.enter()
+        self.reentrancy.enter()
     }
 
     /// The block, if there are no caches and a free chunk fits as things stand.
@@ -128,7 +128,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             return None;
         }
         let thread = self.enter()?;
-        let need = need_of(request, None);
+        let need = placement_request(request, None);
         let state = &mut *self.state.lock(thread);
         if state.users.is_other(thread) {
             self.note(state, thread);
@@ -174,8 +174,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
 /// What a request asks of a policy.
 #[inline]
-const fn need_of(request: &Request<'_>, freed_before: Option<u64>) -> Need {
-    let mut need = Need::new(request.bytes).with_alignment(request.alignment);
+const fn placement_request(request: &Request<'_>, freed_before: Option<u64>) -> PlacementRequest {
+    let mut need = PlacementRequest::new(request.bytes).with_alignment(request.alignment);
     need.freed_before = freed_before;
     need
 }
@@ -183,19 +183,19 @@ const fn need_of(request: &Request<'_>, freed_before: Option<u64>) -> Need {
 impl<P: Policy> State<P> {
     /// Finds room for a request and opens its account.
     #[inline(always)]
-    fn allocate_at_once(&mut self, need: &Need, tag: Tag) -> Option<Block> {
+    fn allocate_at_once(&mut self, need: &PlacementRequest, tag: Tag) -> Option<Block> {
         let place = self.policy.place(need)?;
         Some(self.accounts.open(place, need.bytes, tag))
     }
 
     /// The same, for those who have time.
     #[inline(never)]
-    fn allocate(&mut self, need: &Need, tag: Tag) -> Option<Block> {
+    fn allocate(&mut self, need: &PlacementRequest, tag: Tag) -> Option<Block> {
         self.allocate_at_once(need, tag)
     }
 
     /// The place of the live block that a block says it is.
-    fn live(&self, block: &Block) -> Result<Place, BlockError> {
+    fn live(&self, block: &Block) -> Result<Placement, BlockError> {
         self.accounts.live(block)?;
         // A slot with an account holds a block: if the policy cannot say so, it has lost it.
         let place = self.policy.placed(block.chunk).ok_or(BlockError::Damaged { block: *block })?;
@@ -205,7 +205,7 @@ impl<P: Policy> State<P> {
 
     /// The same without the reason why there is none: an error is written to memory, and then so is what comes in its place.
     #[inline]
-    fn find_live(&self, block: &Block) -> Option<Place> {
+    fn find_live(&self, block: &Block) -> Option<Placement> {
         self.accounts.find(block)?;
         let place = self.policy.placed(block.chunk)?;
         (place.address == block.address && place.bytes == block.bytes).then_some(place)
@@ -219,7 +219,7 @@ impl<P: Policy> State<P> {
 
     /// Takes the block at `place` back.
     #[inline(always)]
-    fn free(&mut self, place: Place, freed_at: u64) -> Result<(), NotLive> {
+    fn free(&mut self, place: Placement, freed_at: u64) -> Result<(), NotLive> {
         self.policy.free(place.slot, freed_at)?;
         self.accounts.close(place);
         Ok(())
@@ -305,7 +305,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
             let freed_at = self.timing_counter.as_ref().map_or(0, |counter| counter.next());
             state.free(place, freed_at).map_err(|_| BlockError::Damaged { block })?;
             self.release_unwanted(state, Release::Unwanted);
-            self.retry.is_awaited().then(|| self.within_reach_of(state))
+            self.retry.is_awaited().then(|| self.max_satisfiable_bytes_of(state))
         };
         if let Some(bytes) = awaited {
             self.retry.notify_up_to(bytes);
@@ -316,7 +316,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
     fn stats(&self) -> Stats {
         let stats = match self.enter() {
             Some(thread) => self.stats_of(&self.state.lock(thread)),
-            None => self.call_out.stats(),
+            None => self.reentrancy.stats(),
         };
         Stats { retry: self.retry.stats(), ..stats }
     }
@@ -324,7 +324,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
     fn bytes_in_use(&self) -> u64 {
         let in_use = |state: &State<P>| state.accounts.figures.bytes_in_use;
         self.enter()
-            .map_or_else(|| self.call_out.stats().bytes_in_use, |thread| in_use(&self.state.lock(thread)))
+            .map_or_else(|| self.reentrancy.stats().bytes_in_use, |thread| in_use(&self.state.lock(thread)))
     }
 
     fn tracks_sizes(&self) -> bool {

@@ -3,7 +3,7 @@
 use super::faults::Operation;
 use super::memory::GRANULARITY;
 use super::streams::Work;
-use super::watch::Use;
+use super::watch::MemoryUse;
 use super::{BASE, SimDevice};
 use crate::base::memory::Span;
 use crate::base::sync::lock;
@@ -193,7 +193,7 @@ unsafe impl Driver for SimDevice {
         let (MemoryCopy::ToDevice { from, to, bytes }
         | MemoryCopy::ToHost { from, to, bytes }
         | MemoryCopy::OnDevice { from, to, bytes }) = copy;
-        let part = |address, writes| Use { span: Span { address, bytes }, owner: None, writes };
+        let part = |address, writes| MemoryUse { span: Span { address, bytes }, owner: None, writes };
         let uses = if bytes == 0 { Vec::new() } else { vec![part(from, false), part(to, true)] };
         self.work(Operation::Copy, |state| state.give(stream, Work::Copy(copy), uses))
     }

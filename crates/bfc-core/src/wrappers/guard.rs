@@ -28,7 +28,7 @@ use crate::allocator::{Accounting, Allocator, Inspection, Request, StreamOrder, 
 use crate::base::ledger::Tag;
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId};
 use crate::base::owner::OwnerId;
-use crate::base::placement::Place;
+use crate::base::placement::Placement;
 use crate::base::sync::atomic::{AtomicUsize, Ordering};
 use crate::base::sync::{Mutex, lock};
 
@@ -63,7 +63,7 @@ pub struct GuardError {
 /// ```
 /// use std::sync::Arc;
 /// use bfc_core::{
-///     Allocator, BfcAllocator, BfcConfig, BlockError, Bytes, Fault, GuardAllocator, GuardConfig, HostMemory, Request,
+///     Allocator, BfcAllocator, BfcConfig, BlockError, Bytes, DamageKind, GuardAllocator, GuardConfig, HostMemory, Request,
 /// };
 /// let pool = BfcAllocator::new("cpu", Arc::new(HostMemory::new()), BfcConfig::new(Bytes::mib(4)));
 /// let guard = GuardAllocator::new(Arc::new(pool), GuardConfig::default())?;
@@ -76,7 +76,7 @@ pub struct GuardError {
 /// // SAFETY: nothing uses the block any more.
 /// let error = unsafe { guard.deallocate(block) }.unwrap_err();
 /// let BlockError::OutOfBounds { damage } = error else { panic!("{error}") };
-/// assert_eq!((damage.fault, damage.offset), (Fault::Overrun, 100));
+/// assert_eq!((damage.fault, damage.offset), (DamageKind::Overrun, 100));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct GuardAllocator {
@@ -194,7 +194,7 @@ impl GuardAllocator {
         let slot = u32::try_from(state.live.vacant_key()).ok()?;
         state.live.insert(Live { zones, told: false });
         let user = zones.user();
-        let place = Place { address: user.address, bytes: user.bytes, slot };
+        let place = Placement { address: user.address, bytes: user.bytes, slot };
         Some(state.accounts.open(place, user.bytes, tag))
     }
 
@@ -225,8 +225,8 @@ impl State {
     }
 }
 
-const fn place_of(block: &Block) -> Place {
-    Place { address: block.address, bytes: block.bytes, slot: block.chunk }
+const fn place_of(block: &Block) -> Placement {
+    Placement { address: block.address, bytes: block.bytes, slot: block.chunk }
 }
 
 impl fmt::Debug for GuardAllocator {

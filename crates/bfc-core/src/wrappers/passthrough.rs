@@ -14,14 +14,14 @@ use slab::Slab;
 
 use crate::accounting::account::Account;
 use crate::accounting::accounts::Accounts;
-use crate::accounting::callers::{CallOut, Users};
+use crate::accounting::callers::{ReentrancyGuard, ThreadRegistry};
 use crate::accounting::retry::{AllocatorRetry, Refusal};
 use crate::allocator::error::{AllocError, BlockError};
 use crate::allocator::oom::{HOLDERS, Holdings, OomReport, Verdict};
 use crate::allocator::stats::Stats;
 use crate::allocator::{Accounting, Allocator, Inspection, Request, StreamOrder, Upkeep, WaitHints};
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
-use crate::base::placement::Place;
+use crate::base::placement::Placement;
 use crate::base::sync::{Mutex, ThreadNumber, lock};
 use crate::base::units::{Bytes, round_up};
 use crate::source::error::SourceError;
@@ -59,7 +59,7 @@ pub struct PassthroughAllocator {
     retry_timeout: Duration,
     state: Mutex<State>,
     retry: AllocatorRetry,
-    call_out: CallOut,
+    reentrancy: ReentrancyGuard,
 }
 
 /// What the lock protects.
@@ -67,7 +67,7 @@ pub struct PassthroughAllocator {
 struct State {
     accounts: Accounts,
     live: Slab<Live>,
-    users: Users,
+    users: ThreadRegistry,
     /// Bytes that are out.
     reserved: u64,
 }
@@ -88,7 +88,7 @@ impl PassthroughAllocator {
         let state = State {
             accounts: Accounts::new(PoolId::next()),
             live: Slab::new(),
-            users: Users::default(),
+            users: ThreadRegistry::default(),
             reserved: 0,
         };
         Self {
@@ -99,7 +99,7 @@ impl PassthroughAllocator {
             retry_timeout: RETRY_TIMEOUT,
             state: Mutex::new(state),
             retry: AllocatorRetry::new(),
-            call_out: CallOut::default(),
+            reentrancy: ReentrancyGuard::default(),
         }
     }
 
@@ -166,7 +166,7 @@ impl PassthroughAllocator {
     }
 
     fn take_region(&self, state: &State, alignment: u64, bytes: u64) -> Result<Span, SourceError> {
-        let region = self.call_out.call(self.stats_of(state), || self.source.allocate(alignment, bytes))?;
+        let region = self.reentrancy.call(self.stats_of(state), || self.source.allocate(alignment, bytes))?;
         let sound = region.address.is_multiple_of(alignment) && region.bytes >= bytes;
         if sound && region.end().is_some() {
             return Ok(region);
@@ -181,7 +181,7 @@ impl PassthroughAllocator {
     /// # Safety
     /// The region came from the source, it is in the table no more, and nothing uses it.
     unsafe fn give_back(&self, state: &State, region: Span) {
-        self.call_out.call(self.stats_of(state), || {
+        self.reentrancy.call(self.stats_of(state), || {
             // SAFETY: as this function's caller promises.
             unsafe { self.source.free(region) }
         });
@@ -194,7 +194,7 @@ impl PassthroughAllocator {
 
     /// Asks the state something, unless from within a call of this allocator's own.
     fn with_state<R>(&self, ask: impl FnOnce(&mut State) -> R) -> Option<R> {
-        self.call_out.enter().map(|_| ask(&mut lock(&self.state)))
+        self.reentrancy.enter().map(|_| ask(&mut lock(&self.state)))
     }
 
     /// Asks something of a live block; `of_empty` is the answer for an empty one.
@@ -216,8 +216,8 @@ impl PassthroughAllocator {
 
     /// Whether another thread may give something back.
     fn could_be_freed(&self, state: &State) -> bool {
-        let left_behind = || state.users.left_behind(&state.accounts, &[]);
-        state.accounts.figures.live_allocs > 0 && self.retry.others_may_free(left_behind)
+        let has_orphaned_blocks = || state.users.has_orphaned_blocks(&state.accounts, &[]);
+        state.accounts.figures.live_allocs > 0 && self.retry.others_may_free(has_orphaned_blocks)
     }
 
     #[cold]
@@ -257,7 +257,7 @@ impl State {
         self.live.insert(live);
         self.reserved = self.reserved.saturating_add(live.region.bytes);
         self.accounts.note_reserved(self.reserved);
-        let place = Place { address: live.user.address, bytes: live.user.bytes, slot };
+        let place = Placement { address: live.user.address, bytes: live.user.bytes, slot };
         Some(self.accounts.open(place, request.bytes, request.tag))
     }
 
@@ -281,8 +281,8 @@ impl fmt::Debug for PassthroughAllocator {
     }
 }
 
-const fn place_of(block: &Block) -> Place {
-    Place { address: block.address, bytes: block.bytes, slot: block.chunk }
+const fn place_of(block: &Block) -> Placement {
+    Placement { address: block.address, bytes: block.bytes, slot: block.chunk }
 }
 
 // SAFETY: each block is a region of its own, or lies in one; the source promises that regions are valid memory of its
@@ -312,7 +312,7 @@ unsafe impl Allocator for PassthroughAllocator {
             return Err(AllocError::TooLarge { allocator: self.name.clone(), bytes, alignment });
         }
         let reentrant = || AllocError::Reentrant { allocator: self.name.clone() };
-        let thread = self.call_out.enter().ok_or_else(reentrant)?;
+        let thread = self.reentrancy.enter().ok_or_else(reentrant)?;
         let timeout = self.retry_timeout;
         let retry = request.attributes.retry_on_failure && !timeout.is_zero();
         match self.attempt(request, thread, !retry) {
@@ -326,7 +326,7 @@ unsafe impl Allocator for PassthroughAllocator {
         if block == Block::EMPTY {
             return Ok(());
         }
-        let thread = self.call_out.enter().ok_or(BlockError::Reentrant)?;
+        let thread = self.reentrancy.enter().ok_or(BlockError::Reentrant)?;
         let unreserved = {
             let state = &mut *lock(&self.state);
             let (Live { region, .. }, _) = state.find(&block)?;
@@ -344,9 +344,9 @@ unsafe impl Allocator for PassthroughAllocator {
     }
 
     fn stats(&self) -> Stats {
-        let stats = match self.call_out.enter() {
+        let stats = match self.reentrancy.enter() {
             Some(_) => self.stats_of(&lock(&self.state)),
-            None => self.call_out.stats(),
+            None => self.reentrancy.stats(),
         };
         Stats { retry: self.retry.stats(), ..stats }
     }

@@ -6,7 +6,7 @@ pub mod plain;
 
 use std::collections::BTreeMap;
 
-use bfc_core::{Need, NotAdded, NotLive, Piece, Place, Policy, Release, Span};
+use bfc_core::{NotAdded, NotLive, Piece, Placement, PlacementRequest, Policy, Release, Span};
 use proptest::prelude::*;
 
 use plain::{Plain, PlainPiece, Rules};
@@ -15,7 +15,7 @@ use plain::{Plain, PlainPiece, Rules};
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Takes a region for the block if nothing fits and `grow` says so.
-    Place {
+    Placement {
         bytes: u64,
         alignment_log2: u8,
         grow: bool,
@@ -53,7 +53,7 @@ pub fn steps(most: u64) -> impl Strategy<Value = Vec<Step>> {
     let regions = prop_oneof![3 => 1..most, 1 => 1..300_u64];
     let step = prop_oneof![
         8 => (bytes.clone(), 0..14_u8, prop::bool::weighted(0.7))
-            .prop_map(|(bytes, alignment_log2, grow)| Step::Place { bytes, alignment_log2, grow }),
+            .prop_map(|(bytes, alignment_log2, grow)| Step::Placement { bytes, alignment_log2, grow }),
         6 => any::<usize>().prop_map(|pick| Step::Free { pick }),
         1 => any::<usize>().prop_map(|pick| Step::FreeTwice { pick }),
         1 => prop_oneof![0..64_u32, Just(u32::MAX)].prop_map(|slot| Step::FreeMadeUp { slot }),
@@ -75,7 +75,7 @@ pub struct Shadow<P> {
     pub policy: P,
     plain: Plain,
     unwanted: Unwanted,
-    live: BTreeMap<u32, Place>,
+    live: BTreeMap<u32, Placement>,
     /// Where the next region starts.
     next: u64,
 }
@@ -105,7 +105,7 @@ impl<P: Policy + Clone> Shadow<P> {
 
     pub fn step(&mut self, step: &Step) {
         match *step {
-            Step::Place { bytes, alignment_log2, grow } => {
+            Step::Placement { bytes, alignment_log2, grow } => {
                 self.place(bytes, 1 << alignment_log2, grow);
             }
             Step::Free { pick } => {
@@ -158,8 +158,8 @@ impl<P: Policy + Clone> Shadow<P> {
     }
 
     /// As a pool does it: search, give back what is unwanted, grow, search again.
-    pub fn place(&mut self, bytes: u64, alignment: u64, grow: bool) -> Option<Place> {
-        let need = Need::new(bytes).with_alignment(alignment);
+    pub fn place(&mut self, bytes: u64, alignment: u64, grow: bool) -> Option<Placement> {
+        let need = PlacementRequest::new(bytes).with_alignment(alignment);
         let rounded = self.policy.rounded(bytes, alignment).unwrap();
         assert_eq!(rounded, self.plain.rules.rounded(bytes));
         let mut place = self.place_once(&need);
@@ -176,7 +176,7 @@ impl<P: Policy + Clone> Shadow<P> {
         place
     }
 
-    fn place_once(&mut self, need: &Need) -> Option<Place> {
+    fn place_once(&mut self, need: &PlacementRequest) -> Option<Placement> {
         let expected = self.plain.place(need.bytes, need.alignment);
         let place = self.policy.place(need);
         assert_eq!(
@@ -225,7 +225,10 @@ impl<P: Policy + Clone> Shadow<P> {
             boxed.free(slot, 0).unwrap();
             while boxed.release(Release::Unwanted).is_some() {}
         }
-        assert_eq!(copy.place_once(&Need::new(bytes)), boxed.place(&Need::new(bytes)));
+        assert_eq!(
+            copy.place_once(&PlacementRequest::new(bytes)),
+            boxed.place(&PlacementRequest::new(bytes))
+        );
         copy.compare();
         assert_eq!(pieces_of(&copy.policy), pieces_of(&*boxed));
     }
@@ -238,7 +241,8 @@ impl<P: Policy + Clone> Shadow<P> {
         let shown = pieces.iter().map(|piece| (piece.region, plain(piece)));
         assert!(shown.eq(self.plain.pieces()), "{pieces:x?}\n{:x?}", self.plain);
         let live = pieces.iter().filter_map(|piece| piece.slot.map(|slot| (slot, piece.span)));
-        let known = self.live.values().map(|&Place { address, bytes, slot }| (slot, Span { address, bytes }));
+        let known =
+            self.live.values().map(|&Placement { address, bytes, slot }| (slot, Span { address, bytes }));
         assert_eq!(live.collect::<BTreeMap<_, _>>(), known.collect());
 
         let (regions, plain) = (self.policy.regions(), &self.plain.regions);
@@ -278,7 +282,7 @@ pub fn refuses_the_impossible(mut policy: impl Policy) {
     ];
     for (bytes, alignment) in impossible {
         assert_eq!(policy.rounded(bytes, alignment), None, "{bytes} at {alignment}");
-        assert_eq!(policy.place(&Need::new(bytes).with_alignment(alignment)), None);
+        assert_eq!(policy.place(&PlacementRequest::new(bytes).with_alignment(alignment)), None);
     }
     for (address, bytes) in [(0, 0), (u64::MAX, 0), (u64::MAX, 1), (1, u64::MAX), (0, 1)] {
         assert_eq!(policy.add_region(Span { address, bytes }, true), Err(NotAdded::Bad));
@@ -286,7 +290,11 @@ pub fn refuses_the_impossible(mut policy: impl Policy) {
     assert_eq!(pieces_of(&policy), [Piece::new(0, span, None)]);
     policy.check().unwrap();
 
-    for need in [Need::new(0), Need::new(1).with_alignment(1 << 63), Need::new(1 << 62)] {
+    for need in [
+        PlacementRequest::new(0),
+        PlacementRequest::new(1).with_alignment(1 << 63),
+        PlacementRequest::new(1 << 62),
+    ] {
         let place = policy.place(&need).unwrap();
         assert!(place.bytes >= need.bytes && place.address.is_multiple_of(need.alignment));
         policy.check().unwrap();

@@ -12,9 +12,9 @@ use super::pending::PendingFrees;
 use super::recent::{self, RecentFrees};
 use super::region::{AllocationRegion, Regions};
 use crate::base::memory::Span;
-use crate::base::placement::{Inconsistent, Place};
+use crate::base::placement::{Inconsistent, Placement};
 use crate::policy::{
-    Capabilities, Need, NotAdded, NotLive, Piece, Policy, PolicyStatus, Release, round_to_granule,
+    Capabilities, NotAdded, NotLive, Piece, PlacementRequest, Policy, PolicyStatus, Release, round_to_granule,
 };
 
 pub(super) use search::Fit;
@@ -77,9 +77,9 @@ impl Bfc {
 
     /// Where a chunk in use is.
     #[inline(always)]
-    pub(super) fn place_of(&self, id: ChunkId) -> Place {
+    pub(super) fn place_of(&self, id: ChunkId) -> Placement {
         let Chunk { address, bytes, .. } = self.chunks[id];
-        Place { address, bytes, slot: id.0 }
+        Placement { address, bytes, slot: id.0 }
     }
 
     /// Puts a free chunk where the search will find it.
@@ -110,7 +110,7 @@ impl Policy for Bfc {
     }
 
     #[inline(always)]
-    fn place(&mut self, need: &Need) -> Option<Place> {
+    fn place(&mut self, need: &PlacementRequest) -> Option<Placement> {
         if let Some(rounded) = Fit::plain(need) {
             if let Some(place) = self.take_recent(rounded) {
                 return Some(place);
@@ -125,9 +125,9 @@ impl Policy for Bfc {
     }
 
     #[inline]
-    fn placed(&self, slot: u32) -> Option<Place> {
+    fn placed(&self, slot: u32) -> Option<Placement> {
         let chunk = self.chunks.live(ChunkId(slot))?;
-        Some(Place { address: chunk.address, bytes: chunk.bytes, slot })
+        Some(Placement { address: chunk.address, bytes: chunk.bytes, slot })
     }
 
     #[inline(always)]
@@ -196,7 +196,7 @@ impl Policy for Bfc {
         }
     }
 
-    fn merge_until_fit(&mut self, need: &Need) -> bool {
+    fn merge_until_fit(&mut self, need: &PlacementRequest) -> bool {
         Fit::of(need).is_some_and(|fit| self.merge_until(&fit))
     }
 

@@ -2,10 +2,10 @@
 
 use super::{Planned, Slot};
 use crate::base::memory::Span;
-use crate::base::placement::PlannedCounts;
-use crate::base::placement::{Inconsistent, Place};
+use crate::base::placement::PlanCounts;
+use crate::base::placement::{Inconsistent, Placement};
 use crate::policy::{
-    Capabilities, Need, NotAdded, NotLive, Piece, PlanFollower, Policy, PolicyStatus, Release,
+    Capabilities, NotAdded, NotLive, Piece, PlacementRequest, PlanFollower, Policy, PolicyStatus, Release,
 };
 
 impl<P: Policy + Clone> Policy for Planned<P> {
@@ -29,7 +29,7 @@ impl<P: Policy + Clone> Policy for Planned<P> {
     }
 
     #[inline]
-    fn place(&mut self, need: &Need) -> Option<Place> {
+    fn place(&mut self, need: &PlacementRequest) -> Option<Placement> {
         match self.follow(need) {
             Some(place) => Some(place),
             None => self.depart(need),
@@ -37,16 +37,16 @@ impl<P: Policy + Clone> Policy for Planned<P> {
     }
 
     #[inline]
-    fn placed(&self, slot: u32) -> Option<Place> {
+    fn placed(&self, slot: u32) -> Option<Placement> {
         let slots = self.script.len();
         if slot < slots {
             let span = self.span_of(slot)?;
             let range = self.range?;
-            return Some(Place { address: range.address + span.address, bytes: span.bytes, slot });
+            return Some(Placement { address: range.address + span.address, bytes: span.bytes, slot });
         }
         let place = self.fallback.placed(slot - slots)?;
         let is_range = self.range.is_some_and(|range| range.slot == place.slot);
-        (!is_range).then_some(Place { slot, ..place })
+        (!is_range).then_some(Placement { slot, ..place })
     }
 
     #[inline]
@@ -151,7 +151,7 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         self.fallback.merge_ripe(frontier);
     }
 
-    fn merge_until_fit(&mut self, need: &Need) -> bool {
+    fn merge_until_fit(&mut self, need: &PlacementRequest) -> bool {
         self.fallback.merge_until_fit(need) || self.make_way(need)
     }
 
@@ -213,7 +213,7 @@ impl<P: Policy + Clone> PlanFollower for Planned<P> {
         Self::begin_step(self);
     }
 
-    fn counts(&self) -> PlannedCounts {
+    fn counts(&self) -> PlanCounts {
         Self::counts(self)
     }
 }

@@ -9,7 +9,7 @@ use crate::allocator::{Accounting, AllocatorSnapshot, Inspection, Request, Upkee
 use crate::base::ledger::{Category, Ledger, OwnerBytes, Tag};
 use crate::base::memory::{Block, Span};
 use crate::base::owner::OwnerId;
-use crate::base::placement::PlannedCounts;
+use crate::base::placement::PlanCounts;
 use crate::base::units::Bytes;
 use crate::pool::configs::ConfiguredPolicy;
 
@@ -51,7 +51,7 @@ impl<P: ConfiguredPolicy> Accounting for PolicyAllocator<P> {
                 let (figures, ledger) = self.figures_and_ledger_of(&state);
                 (self.stats_with(&state, figures), ledger)
             }
-            None => (self.call_out.stats(), Ledger::default()),
+            None => (self.reentrancy.stats(), Ledger::default()),
         };
         AllocatorSnapshot { stats: Stats { retry: self.retry.stats(), ..stats }, ledger }
     }
@@ -80,18 +80,18 @@ impl<P: ConfiguredPolicy> Inspection for PolicyAllocator<P> {
         Vec::new()
     }
 
-    fn plan_counts(&self) -> Option<PlannedCounts> {
+    fn plan_counts(&self) -> Option<PlanCounts> {
         self.with_policy(|policy| policy.plan_follower().map(|follower| follower.counts()))?
     }
 }
 
 impl<P: ConfiguredPolicy> WaitHints for PolicyAllocator<P> {
     fn wait_key(&self, request: &Request<'_>) -> WaitKey {
-        self.want_of(request)
+        self.wait_key_of(request)
     }
 
     fn max_satisfiable_bytes(&self) -> u64 {
-        self.write(|state| self.within_reach_of(state)).unwrap_or(u64::MAX)
+        self.write(|state| self.max_satisfiable_bytes_of(state)).unwrap_or(u64::MAX)
     }
 
     fn expect_frees(&self, begin: bool) {
@@ -99,7 +99,7 @@ impl<P: ConfiguredPolicy> WaitHints for PolicyAllocator<P> {
     }
 
     fn has_orphaned_blocks(&self, besides: &[Block]) -> bool {
-        self.write(|state| self.is_left_behind(state, besides)).unwrap_or(true)
+        self.write(|state| self.has_orphaned_blocks_of(state, besides)).unwrap_or(true)
     }
 }
 

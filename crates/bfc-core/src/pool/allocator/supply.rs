@@ -1,11 +1,11 @@
 //! Regions in and out of a pool: what is asked of the source, and what goes back to it.
 
-use super::slow_path::Wanted;
+use super::slow_path::RoundedRequest;
 use super::{PolicyAllocator, State};
 use crate::base::memory::Span;
 use crate::policy::{GRANULE, NotAdded, Release, whole_granules};
 use crate::pool::configs::ConfiguredPolicy;
-use crate::pool::growth::{Growth, Wish, available};
+use crate::pool::growth::{Growth, RegionWish, available};
 use crate::source::error::SourceError;
 use crate::source::sub_allocator::SubAllocator;
 
@@ -21,11 +21,11 @@ pub(super) enum Shortfall {
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Calls the source, marked so that a call back is recognised. The lock is held.
     pub(super) fn call_source<R>(&self, state: &State<P>, call: impl FnOnce(&dyn SubAllocator) -> R) -> R {
-        self.call_out.call(self.stats_of(state), || call(&*self.source))
+        self.reentrancy.call(self.stats_of(state), || call(&*self.source))
     }
 
     /// Continues the last region by what is missing to hold what is wanted, if the source continues regions.
-    pub(super) fn extend_in_place(&self, state: &mut State<P>, wanted: &Wanted) -> bool {
+    pub(super) fn extend_in_place(&self, state: &mut State<P>, wanted: &RoundedRequest) -> bool {
         // Without a free tail nothing is saved, and a region joins wherever the source puts it.
         let tail =
             state.policy.status().tail.filter(|tail| tail.bytes > 0 && self.source.supports_coalescing());
@@ -48,7 +48,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Takes a region that holds what is wanted: as large as the growth rule says, or as much less as the source gives.
-    pub(super) fn extend(&self, state: &mut State<P>, wanted: &Wanted) -> Result<(), Shortfall> {
+    pub(super) fn extend(&self, state: &mut State<P>, wanted: &RoundedRequest) -> Result<(), Shortfall> {
         // A source that honours the alignment leaves no padding before the block. One that does not is asked a second
         // time, for a region that suffices wherever it starts (upstream takes the first and then finds no room in it).
         let (mut needed, mut alignment) = (wanted.rounded, wanted.need.alignment.max(GRANULE));
@@ -76,7 +76,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Hands a region that was asked for with `bytes` bytes to the policy.
-    fn add(&self, state: &mut State<P>, span: Span, bytes: u64, wish: Wish) -> Result<(), Shortfall> {
+    fn add(&self, state: &mut State<P>, span: Span, bytes: u64, wish: RegionWish) -> Result<(), Shortfall> {
         match state.policy.add_region(span, self.source.supports_coalescing()) {
             Ok(()) => {
                 state.accounts.note_reserved(state.policy.status().reserved_bytes);

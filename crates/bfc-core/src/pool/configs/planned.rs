@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::ConfiguredPolicy;
-use crate::base::placement::PlannedCounts;
+use crate::base::placement::PlanCounts;
 use crate::base::units::Bytes;
 use crate::plan::Plan;
 use crate::policy::bfc::{Bfc, BfcOptions};
@@ -66,7 +66,7 @@ unsafe impl<P: ConfiguredPolicy + Clone> ConfiguredPolicy for Planned<P> {
 impl<P: ConfiguredPolicy + Clone> PolicyAllocator<Planned<P>> {
     /// How much went by the plan so far. Nothing if called back from the source.
     #[must_use]
-    pub fn counts(&self) -> PlannedCounts {
+    pub fn counts(&self) -> PlanCounts {
         self.with_policy(|policy| policy.counts()).unwrap_or_default()
     }
 }

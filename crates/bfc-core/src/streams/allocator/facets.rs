@@ -10,7 +10,7 @@ use crate::allocator::{
 use crate::base::ledger::{Category, Ledger, OwnerBytes, Tag};
 use crate::base::memory::{Block, Span};
 use crate::base::owner::OwnerId;
-use crate::base::placement::PlannedCounts;
+use crate::base::placement::PlanCounts;
 use crate::base::sync::atomic::Ordering;
 use crate::base::sync::lock;
 use crate::base::units::Bytes;
@@ -74,7 +74,7 @@ impl Inspection for StreamAllocator {
         self.pool.find_damage()
     }
 
-    fn plan_counts(&self) -> Option<PlannedCounts> {
+    fn plan_counts(&self) -> Option<PlanCounts> {
         self.pool.plan_counts()
     }
 }

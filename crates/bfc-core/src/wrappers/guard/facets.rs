@@ -8,7 +8,7 @@ use crate::allocator::{
 use crate::base::ledger::{Ledger, OwnerBytes, Tag};
 use crate::base::memory::{Block, Span};
 use crate::base::owner::OwnerId;
-use crate::base::placement::{Place, PlannedCounts};
+use crate::base::placement::{Placement, PlanCounts};
 use crate::base::sync::lock;
 use crate::base::units::Bytes;
 
@@ -22,7 +22,7 @@ impl Accounting for GuardAllocator {
         let span_of = |slot: u32| live.get(slot as usize).map(|live: &Live| live.zones.user());
         let slot = accounts.slot_at(address, |slot| span_of(slot).map(|span| span.address))?;
         let span = span_of(slot).ok_or(BlockError::NoBlockAt { address })?;
-        Ok(accounts.block(Place { address: span.address, bytes: span.bytes, slot }))
+        Ok(accounts.block(Placement { address: span.address, bytes: span.bytes, slot }))
     }
 
     fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
@@ -88,7 +88,7 @@ impl Inspection for GuardAllocator {
         lock(&self.state).findings.list()
     }
 
-    fn plan_counts(&self) -> Option<PlannedCounts> {
+    fn plan_counts(&self) -> Option<PlanCounts> {
         self.inner.plan_counts()
     }
 }

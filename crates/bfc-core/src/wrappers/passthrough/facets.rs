@@ -8,7 +8,7 @@ use crate::allocator::{
 use crate::base::ledger::{Ledger, OwnerBytes, Tag};
 use crate::base::memory::{Block, Span};
 use crate::base::owner::OwnerId;
-use crate::base::placement::{Place, PlannedCounts};
+use crate::base::placement::{Placement, PlanCounts};
 use crate::base::units::Bytes;
 
 impl Accounting for PassthroughAllocator {
@@ -23,7 +23,7 @@ impl Accounting for PassthroughAllocator {
                 accounts.slot_at(address, |slot| live.get(slot as usize).map(|live| live.user.address))?;
             let Span { address, bytes } =
                 live.get(slot as usize).ok_or(BlockError::NoBlockAt { address })?.user;
-            Ok(accounts.block(Place { address, bytes, slot }))
+            Ok(accounts.block(Placement { address, bytes, slot }))
         })
         .unwrap_or(Err(BlockError::Reentrant))
     }
@@ -43,7 +43,7 @@ impl Accounting for PassthroughAllocator {
     fn snapshot(&self) -> AllocatorSnapshot {
         let read = |state: &mut State| (self.stats_of(state), state.accounts.ledger.clone());
         let (stats, ledger) =
-            self.with_state(read).unwrap_or_else(|| (self.call_out.stats(), Ledger::default()));
+            self.with_state(read).unwrap_or_else(|| (self.reentrancy.stats(), Ledger::default()));
         AllocatorSnapshot { stats: Stats { retry: self.retry.stats(), ..stats }, ledger }
     }
 
@@ -73,7 +73,7 @@ impl Inspection for PassthroughAllocator {
         Vec::new()
     }
 
-    fn plan_counts(&self) -> Option<PlannedCounts> {
+    fn plan_counts(&self) -> Option<PlanCounts> {
         None
     }
 }
@@ -93,7 +93,7 @@ impl WaitHints for PassthroughAllocator {
     }
 
     fn has_orphaned_blocks(&self, besides: &[Block]) -> bool {
-        self.with_state(|state| state.users.left_behind(&state.accounts, besides)).unwrap_or(true)
+        self.with_state(|state| state.users.has_orphaned_blocks(&state.accounts, besides)).unwrap_or(true)
     }
 }
 

@@ -358,7 +358,7 @@ mod model {
 /// What a pool of a device knows of streams is known through the tracking too.
 #[test]
 fn memory_used_on_other_streams_passes_through() {
-    use bfc_core::sim::{Pace, SimDevice, Use};
+    use bfc_core::sim::{MemoryUse, Pace, SimDevice};
     use bfc_core::{BfcAllocator, BfcConfig, Bytes, DeviceMemory, MIB, Stream, StreamAllocator};
 
     let device = Arc::new(SimDevice::new(Bytes::mib(64)).with_pace(Pace::OnDemand));
@@ -370,7 +370,7 @@ fn memory_used_on_other_streams_passes_through() {
     let wrapper: &dyn Allocator = &*tracking;
     let block = allocate(&tracking, MIB);
     wrapper.record_stream(&block, &copies).unwrap();
-    device.launch(copies.handle(), &[Use::of(&block)]).unwrap();
+    device.launch(copies.handle(), &[MemoryUse::of(&block)]).unwrap();
     assert_eq!(wrapper.would_fit(&Request::new(8 * MIB), &[]), Some(false));
     assert_eq!(wrapper.would_fit(&Request::new(8 * MIB), &[block]), Some(true));
     free(&tracking, block).unwrap();

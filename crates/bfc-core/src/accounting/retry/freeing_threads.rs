@@ -6,7 +6,7 @@ use crate::base::sync::{ends, retain_living};
 /// hands: from then on anybody may have some. Memory that an ended thread took and left live has changed hands too, so
 /// whoever has it may give it back; whether there is any, only the accounts know.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct FreeingThreads {
     threads: Vec<u64>,
     anybody: bool,
     /// How many threads of the process had ended at the last look.
@@ -17,7 +17,7 @@ pub(crate) struct Known {
     without_trace: u64,
 }
 
-impl Known {
+impl FreeingThreads {
     /// Those who took memory, as of the last look.
     pub(super) fn threads(&self) -> &[u64] {
         &self.threads
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn others_are_those_who_took_memory_or_gave_back_what_they_did_not_take() {
-        let mut known = Known::default();
+        let mut known = FreeingThreads::default();
         assert!(!known.others_than(1));
         known.add(1);
         known.gives_back(1);
@@ -101,7 +101,7 @@ mod tests {
     fn a_thread_that_has_ended_is_no_other_but_may_have_left_memory() {
         let other = || crate::base::sync::ThreadNumber::current().get();
         let me = other();
-        let mut known = Known::default();
+        let mut known = FreeingThreads::default();
         known.add(me);
         let ended = std::thread::scope(|scope| scope.spawn(other).join().unwrap());
         known.look();
