@@ -175,7 +175,7 @@ impl<O> PoolConfig<O> {
     }
 
     /// Marks every free with the counter's next count; the memory joins its neighbours, and goes back to the source,
-    /// only once [`set_safe_frontier`](crate::Allocator::set_safe_frontier) has passed that count.
+    /// only once [`set_safe_frontier`](crate::Upkeep::set_safe_frontier) has passed that count.
     ///
     /// For policies that [support counts](crate::Capabilities::supports_counts): of those here [`Bfc`](crate::Bfc) alone. Pools of all
     /// others leave the counter out, as [`PolicyAllocator::timing_counter`](crate::PolicyAllocator::timing_counter) then says,

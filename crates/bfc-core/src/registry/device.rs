@@ -53,7 +53,7 @@ impl DeviceSource {
 
 impl Registry {
     /// Makes a device known by its driver, with its own memory and pinned memory, and gives its compute stream: work that
-    /// uses the device's memory is given to that, unless the stream is [recorded](crate::Allocator::record_stream). No
+    /// uses the device's memory is given to that, unless the stream is [recorded](crate::StreamOrder::record_stream). No
     /// memory is taken yet.
     ///
     /// Unless `options` say otherwise, the device's pool grows up to all the memory that is free when it is made, but for

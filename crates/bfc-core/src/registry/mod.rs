@@ -1,8 +1,8 @@
-//! Which allocator serves which wish, on which device.
+//! Selects the allocator of a device's memory from attributes, and creates it on first use.
 //!
-//! The rules are those of TensorFlow's `ProcessState` and `GPUProcessState`: a device's memories are made on first use,
-//! the first caller's size wins, and all who use a device share what was made. The process-wide singletons of
-//! there are one value here, that a runtime owns; one such value is the process's default.
+//! The rules are those of TensorFlow's `ProcessState` and `GPUProcessState`: the first caller's size wins, and all users
+//! of a device share its allocators. A [`Registry`] is a value that a runtime owns, not a singleton; the process has a
+//! default one. [`environment`] reads the variables that override a registration.
 
 mod build;
 pub(crate) mod choice;

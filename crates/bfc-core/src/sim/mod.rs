@@ -1,9 +1,8 @@
-//! A simulated device: the driver's side of a device on a machine that has none.
+//! A simulated device: a [`Driver`](crate::Driver) for machines without one.
 //!
-//! It counts calls, keeps to a capacity, fails on demand, and remembers what is out, so that growth, limits, faults and
-//! leaks can be tested anywhere. Its device memory is addresses, with what copies put there; its pinned memory is real
-//! host memory, since the host may follow such addresses. Its streams end their work at a [`Pace`] of one's choice, in
-//! an order that a seed chooses, and it [watches](Violation) that no byte is used before its last use ended.
+//! It counts calls, enforces a capacity, fails on request and tracks leaks. Device memory is a range of addresses with the
+//! bytes that copies wrote; pinned memory is real host memory. Its streams complete work at a chosen [`Pace`], in an
+//! order given by a seed, and it reports every [`Violation`]: a use of a byte before its last use has ended.
 
 mod contents;
 mod driver;

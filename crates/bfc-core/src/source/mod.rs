@@ -1,7 +1,7 @@
 //! Sources of memory: [`SubAllocator`] and its implementations.
 //!
 //! A pool takes large regions from a source and returns them rarely. [`HostMemory`] uses the system allocator,
-//! [`AddressOnly`] issues addresses without memory, [`DeviceMemory`] and [`PinnedMemory`] call a [`Driver`], and
+//! [`AddressOnlyMemory`] issues addresses without memory, [`DeviceMemory`] and [`PinnedMemory`] call a [`Driver`], and
 //! [`VirtualMemory`] maps device memory into one reserved range. [`Visitors`] observe regions as they come and go.
 
 pub(crate) mod address_only;

@@ -29,7 +29,7 @@ const FRUITLESS_WAITS: u32 = 16;
 /// A pool of a device's memory that belongs to one stream, and may be used on others.
 ///
 /// Memory of the pool is handed out for work on its compute stream: what is freed is free at once, since new work there
-/// comes after the old. Whoever uses a block elsewhere says so first, by [`record_stream`](Allocator::record_stream): the
+/// comes after the old. Whoever uses a block elsewhere says so first, by [`record_stream`](crate::StreamOrder::record_stream): the
 /// other stream then waits for what the compute stream was given so far, and once the block is given back, from any
 /// thread, its memory is free only after the work that the other stream was given until then.
 ///
@@ -152,7 +152,7 @@ impl StreamAllocator {
     /// [`PoolConfig::with_stalemate_after`](crate::PoolConfig::with_stalemate_after) says of pools, in place of the pool's own.
     /// What other streams still use is no thread's to free: a request that it would serve waits for the streams, and
     /// meanwhile does not count as waiting for threads. Not for pools whose frees wait for a
-    /// [frontier](Allocator::set_safe_frontier).
+    /// [frontier](crate::Upkeep::set_safe_frontier).
     #[must_use]
     pub fn with_stalemate_after(mut self, time: Duration) -> Self {
         self.retry = AllocatorRetry::with_stalemate(Some(time));

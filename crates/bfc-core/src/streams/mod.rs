@@ -1,10 +1,9 @@
-//! The order of work on a device, and what memory has to do with it.
+//! Memory that several streams of a device use.
 //!
-//! A device does the work of one [`Stream`] in the order given, and that of two streams in none. Memory that is freed
-//! while work on it is still to be done may therefore be handed out again at once for work on the same stream, and only
-//! after that work has ended for anyone else. So a device has one compute stream, whose memory is reused at once;
-//! [`StreamAllocator`] gives memory that other streams use back when their [`Event`]s have passed, and [`Transfers`] keeps
-//! memory that the host lends to copies until these have ended, of which [`StagedPieces`] says how many there are at a time.
+//! A device runs the work of one [`Stream`](crate::Stream) in order and the work of two streams in any order. A pool
+//! therefore belongs to one compute stream, and reuses freed memory at once. [`StreamAllocator`] delays the free of a
+//! block that another stream uses until an [`Event`](crate::Event) has passed. [`Transfers`] keeps pinned memory until
+//! copies end, and [`StagedPieces`] bounds how much of it uploads hold at a time.
 
 mod allocator;
 mod cheapest;

@@ -2,7 +2,7 @@
 //!
 //! The host lends a page-locked buffer to a copy and gets it back when the copy has ended. Meanwhile nobody can read or
 //! write it, and whoever loses interest drops the transfer: the buffer is kept until then. Of the device's memory only the
-//! order matters, which [`record_stream`](Allocator::record_stream) sees to.
+//! order matters, which [`record_stream`](crate::StreamOrder::record_stream) sees to.
 
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::Arc;

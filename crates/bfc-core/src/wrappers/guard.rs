@@ -55,7 +55,7 @@ pub struct GuardError {
 /// use, and in the [report](Self::report).
 ///
 /// Damage is found when a block is given back, when it leaves the quarantine, by
-/// [`find_damage`](Allocator::find_damage), and when the guard is dropped. A damaged block that is given back is no
+/// [`find_damage`](crate::Inspection::find_damage), and when the guard is dropped. A damaged block that is given back is no
 /// longer the user's, and the answer is [`BlockError::OutOfBounds`]; its memory is never handed out again, because whoever
 /// damaged it may do so again. It is counted, and goes back to the inner allocator when the guard is dropped. Memory in
 /// quarantine goes back before a request has to fail or to wait for it.

@@ -36,7 +36,7 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Accounts are those of a pool: figures, ledger, tags, look-ups by address, and typed errors for stale, foreign and
 /// made-up blocks. Nothing is rounded, so a block has exactly the bytes that were asked for, unless the source delivers
 /// more. Requests that the limit or the source refuses wait for frees of other threads, as in pools. There is no order of
-/// frees to keep, so a [safe frontier](Allocator::set_safe_frontier) means nothing here: a block must not be given back
+/// frees to keep, so a [safe frontier](crate::Upkeep::set_safe_frontier) means nothing here: a block must not be given back
 /// while work on a device still uses it.
 ///
 /// ```

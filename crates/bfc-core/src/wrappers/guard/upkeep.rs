@@ -58,7 +58,7 @@ impl Findings {
 
 impl GuardAllocator {
     /// Looks at the canaries of every block and the poison of every block in quarantine; what was found that nobody was
-    /// told of before. All findings together are [`find_damage`](crate::Allocator::find_damage). Memory in quarantine that is
+    /// told of before. All findings together are [`find_damage`](crate::Inspection::find_damage). Memory in quarantine that is
     /// damaged stays with the guard for good.
     pub fn check_all(&self) -> Vec<Damage> {
         let found = {
