@@ -16,7 +16,7 @@ use std::time::Duration;
 use bfc_core::sync::{Arc, Mutex, lock, thread};
 use bfc_core::{
     AllocError, Allocator, AllocatorRetry, BfcAllocator, BfcConfig, Block, Bytes, Refusal, ThreadCache,
-    WaitKey,
+    Upkeep, WaitKey,
 };
 
 use common::source::{FakeSource, Nature};

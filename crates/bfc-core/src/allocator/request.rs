@@ -16,7 +16,7 @@ pub const DEFAULT_ALIGNMENT: u64 = 64;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Request<'a> {
-    /// How many bytes; 0 is answered by [`Block::EMPTY`].
+    /// How many bytes; 0 is answered by [`Block::EMPTY`](crate::Block::EMPTY).
     pub bytes: u64,
     /// Least alignment of the address, a power of two.
     pub alignment: u64,

@@ -82,7 +82,7 @@ pub struct Capabilities {
     pub supports_counts: bool,
     /// [`Release::BeforeGrowth`] releases all idle regions, so that a request can be served in their place.
     pub releases_before_growth: bool,
-    /// The policy [follows a plan](Policy::plan_follower), so that a place depends on more than the request.
+    /// The policy [follows a plan](crate::Policy::plan_follower), so that a place depends on more than the request.
     pub follows_plan: bool,
 }
 
@@ -109,7 +109,7 @@ pub struct PolicyStatus {
     pub tail: Option<Span>,
     /// Frees wait for the frontier.
     pub has_pending: bool,
-    /// Overwritten bookkeeping, for policies that can notice it. From then on [`Policy::place`] finds no room, so that no
+    /// Overwritten bookkeeping, for policies that can notice it. From then on [`Policy::place`](crate::Policy::place) finds no room, so that no
     /// block is placed by damaged data. A pool then reports the damage instead of growing.
     pub damage: Option<Inconsistent>,
 }

@@ -75,7 +75,7 @@ pub enum JoinRule {
     Deferred,
 }
 
-/// What can be chosen of [`Bfc`].
+/// What can be chosen of [`Bfc`](super::Bfc).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BfcOptions {
