@@ -76,7 +76,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     queue: Queue<Arc<Condvar>>,
-    known: FreeingThreads,
+    freeing: FreeingThreads,
     /// How many say that frees come from threads that are not known yet.
     expected: usize,
     /// Since when all who could free wait, so far as that matters.
@@ -113,7 +113,7 @@ impl AllocatorRetry {
         self.shared.update(|state| {
             // Those who are known are no more than live, however many come and go.
             let turn = state.note_ends();
-            state.known.add(thread);
+            state.freeing.add(thread);
             state.stuck_since = None;
             turn
         });
@@ -123,14 +123,14 @@ impl AllocatorRetry {
     #[cold]
     pub(crate) fn meet_freeing(&self, thread: u64) {
         let state = &mut *lock(&self.shared.state);
-        state.known.gives_back(thread);
+        state.freeing.note_free(thread);
         state.stuck_since = None;
     }
 
     /// Notes that memory may come from anybody.
     #[cold]
     pub(crate) fn meet_anybody(&self) {
-        lock(&self.shared.state).known.set_anybody();
+        lock(&self.shared.state).freeing.set_unbounded();
     }
 
     /// Whether another thread than the calling one may give memory back, as far as one knows. `has_orphaned_blocks` is to say
@@ -138,14 +138,14 @@ impl AllocatorRetry {
     #[cold]
     pub(crate) fn others_may_free(&self, has_orphaned_blocks: impl FnOnce() -> bool) -> bool {
         let me = ThreadNumber::current().get();
-        let others = |state: &State| state.expected > 0 || state.known.others_than(me);
+        let others = |state: &State| state.expected > 0 || state.freeing.has_others_than(me);
         let (mut any, mut unsure, mut gone) = (true, false, 0);
         self.shared.update(|state| {
             let turn = state.note_ends();
             any = others(state);
-            let settled = any && (self.shared.stalemate.is_none() || state.known.is_anybody());
-            unsure = !settled && state.known.may_be_left();
-            gone = state.known.gone();
+            let settled = any && (self.shared.stalemate.is_none() || state.freeing.is_unbounded());
+            unsure = !settled && state.freeing.may_have_orphans();
+            gone = state.freeing.ended();
             turn
         });
         // Not under the lock of waiting, which those who keep the accounts take under theirs.
@@ -153,10 +153,10 @@ impl AllocatorRetry {
             return any || unsure;
         }
         self.shared.update(|state| {
-            state.known.nothing_left(gone);
+            state.freeing.set_without_orphans(gone);
             // Others may have ended since.
             let turn = state.note_ends();
-            any = others(state) || state.known.may_be_left();
+            any = others(state) || state.freeing.may_have_orphans();
             turn
         });
         any
@@ -296,7 +296,7 @@ impl State {
     /// Lets go of the threads that have ended. Those who wait may then have nobody to wait for, which they find by trying
     /// again, as after a free. Whom to wake.
     fn note_ends(&mut self) -> Option<Arc<Condvar>> {
-        if !self.known.look() {
+        if !self.freeing.remove_ended() {
             return None;
         }
         self.stuck_since = None;
@@ -305,9 +305,9 @@ impl State {
 
     /// Notes whether all who could free wait. Whom to wake when that has just come to be: the oldest, to give up in time.
     fn find_stalemate(&mut self) -> Option<Arc<Condvar>> {
-        let Self { queue, known, .. } = self;
-        let nobody_else = self.expected == 0 && !known.is_anybody() && !known.may_be_left();
-        let stuck = nobody_else && queue.all_wait(known.threads());
+        let Self { queue, freeing, .. } = self;
+        let nobody_else = self.expected == 0 && !freeing.is_unbounded() && !freeing.may_have_orphans();
+        let stuck = nobody_else && queue.all_wait(freeing.threads());
         let oldest = queue.oldest().filter(|_| stuck);
         if oldest.is_none() {
             self.stuck_since = None;

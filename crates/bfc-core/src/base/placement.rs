@@ -1,27 +1,27 @@
 //! What placement policies return, in a form that accounts and errors can hold without depending on policies.
 
-/// Where a policy has put a block.
+/// Where a policy has placed a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Where it starts, aligned as asked.
+    /// The address of the first byte, aligned as requested.
     pub address: u64,
-    /// Bytes granted: at least those asked for.
+    /// Granted bytes: at least those requested.
     pub bytes: u64,
-    /// The policy's own number for it, unlike that of any other live block; small, and used again after a free.
+    /// The policy's number of the block: unique among live blocks, small, and reused after a free.
     pub slot: u32,
 }
 
-/// A policy's bookkeeping does not hold together: a fault in the policy, or its memory was overwritten.
+/// The bookkeeping of a policy is inconsistent: the policy has a bug, or its memory was overwritten.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{policy}: {detail}")]
 pub struct Inconsistent {
     /// The policy's name.
     pub policy: &'static str,
-    /// What does not hold, and where.
+    /// The rule that does not hold, and where.
     pub detail: String,
 }
 
-/// How much of what was asked for went by the plan.
+/// How many allocations followed a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PlanCounts {
@@ -29,9 +29,9 @@ pub struct PlanCounts {
     pub steps: u64,
     /// Allocations placed by the plan.
     pub planned: u64,
-    /// Allocations that the plan expected and leaves to the fallback.
+    /// Expected allocations that the plan leaves to the fallback.
     pub left: u64,
-    /// Allocations that the plan expected, and whose place was occupied, or outside of the memory there was.
+    /// Expected allocations whose place was occupied or outside of the available memory.
     pub refused: u64,
     /// Allocations that the plan did not expect.
     pub unexpected: u64,

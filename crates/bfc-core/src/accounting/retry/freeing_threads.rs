@@ -1,53 +1,54 @@
-//! Which threads may give memory back, as far as one knows.
+//! The threads that may free memory, as far as a pool knows.
 
 use crate::base::sync::{ends, retain_living};
 
-/// The threads that took memory and have not ended. A thread that gives back what another took shows that blocks change
-/// hands: from then on anybody may have some. Memory that an ended thread took and left live has changed hands too, so
-/// whoever has it may give it back; whether there is any, only the accounts know.
+/// The living threads that allocated memory. Once a thread frees a block of another thread, blocks change hands, and any
+/// thread may free from then on. A block that an ended thread allocated has changed hands too, so an unknown thread may free
+/// it; only the accounts know whether there is such a block.
 #[derive(Debug, Default)]
 pub(crate) struct FreeingThreads {
     threads: Vec<u64>,
-    anybody: bool,
-    /// How many threads of the process had ended at the last look.
+    /// Any thread may free.
+    is_unbounded: bool,
+    /// Threads of the process that had ended at the last update.
     ends: u64,
-    /// How many of them had taken memory.
-    gone: u64,
-    /// How many of these had ended when it was found that they had left no memory.
-    without_trace: u64,
+    /// Ended threads that had allocated memory.
+    ended: u64,
+    /// Of these, the first so many left no live block.
+    ended_without_blocks: u64,
 }
 
 impl FreeingThreads {
-    /// Those who took memory, as of the last look.
+    /// The living threads that allocated memory, as of the last update.
     pub(super) fn threads(&self) -> &[u64] {
         &self.threads
     }
 
-    /// Whether memory may come from threads that nobody knows.
-    pub(super) const fn is_anybody(&self) -> bool {
-        self.anybody
+    /// Whether any thread may free, known or not.
+    pub(super) const fn is_unbounded(&self) -> bool {
+        self.is_unbounded
     }
 
-    /// Notes that memory may come from threads that nobody knows.
-    pub(super) const fn set_anybody(&mut self) {
-        self.anybody = true;
+    /// Any thread may free from now on.
+    pub(super) const fn set_unbounded(&mut self) {
+        self.is_unbounded = true;
     }
 
-    /// Adds a thread that takes memory.
+    /// Adds a thread that allocates memory.
     pub(super) fn add(&mut self, thread: u64) {
         if !self.threads.contains(&thread) {
             self.threads.push(thread);
         }
     }
 
-    /// Notes that a thread gives memory back.
-    pub(super) fn gives_back(&mut self, thread: u64) {
-        self.anybody |= !self.threads.contains(&thread);
+    /// Records that a thread frees memory.
+    pub(super) fn note_free(&mut self, thread: u64) {
+        self.is_unbounded |= !self.threads.contains(&thread);
     }
 
-    /// Lets go of the threads that have ended; whether any has.
-    pub(super) fn look(&mut self) -> bool {
-        // Asked first: who ends during the look is found by the next one.
+    /// Removes the threads that have ended. Returns whether there were any.
+    pub(super) fn remove_ended(&mut self) -> bool {
+        // Read first: the next update finds a thread that ends during this one.
         let ends = ends();
         if self.ends == ends {
             return false;
@@ -55,29 +56,29 @@ impl FreeingThreads {
         self.ends = ends;
         let before = self.threads.len();
         retain_living(&mut self.threads);
-        let gone = before - self.threads.len();
-        self.gone += gone as u64;
-        gone > 0
+        let ended = before - self.threads.len();
+        self.ended += ended as u64;
+        ended > 0
     }
 
-    /// How many threads that took memory had ended at the last look.
-    pub(super) const fn gone(&self) -> u64 {
-        self.gone
+    /// How many threads that allocated memory had ended at the last update.
+    pub(super) const fn ended(&self) -> u64 {
+        self.ended
     }
 
-    /// Whether threads that have ended may have left memory that others have.
-    pub(super) const fn may_be_left(&self) -> bool {
-        self.gone > self.without_trace
+    /// Whether ended threads may have left live blocks.
+    pub(super) const fn may_have_orphans(&self) -> bool {
+        self.ended > self.ended_without_blocks
     }
 
-    /// Notes that of the first so many threads that ended none has left memory.
-    pub(super) fn nothing_left(&mut self, gone: u64) {
-        self.without_trace = self.without_trace.max(gone);
+    /// Records that the first `ended` ended threads left no live block.
+    pub(super) fn set_without_orphans(&mut self, ended: u64) {
+        self.ended_without_blocks = self.ended_without_blocks.max(ended);
     }
 
-    /// Whether another thread than this one may give memory back that it has not left.
-    pub(super) fn others_than(&self, thread: u64) -> bool {
-        self.anybody || self.threads.iter().any(|&known| known != thread)
+    /// Whether a living thread other than this one may free memory.
+    pub(super) fn has_others_than(&self, thread: u64) -> bool {
+        self.is_unbounded || self.threads.iter().any(|&known| known != thread)
     }
 }
 
@@ -88,12 +89,12 @@ mod tests {
     #[test]
     fn others_are_those_who_took_memory_or_gave_back_what_they_did_not_take() {
         let mut known = FreeingThreads::default();
-        assert!(!known.others_than(1));
+        assert!(!known.has_others_than(1));
         known.add(1);
-        known.gives_back(1);
-        assert!(!known.others_than(1) && known.others_than(2));
-        known.gives_back(2);
-        assert!(known.is_anybody() && known.others_than(1));
+        known.note_free(1);
+        assert!(!known.has_others_than(1) && known.has_others_than(2));
+        known.note_free(2);
+        assert!(known.is_unbounded() && known.has_others_than(1));
     }
 
     #[cfg(not(shuttle))]
@@ -104,24 +105,24 @@ mod tests {
         let mut known = FreeingThreads::default();
         known.add(me);
         let ended = std::thread::scope(|scope| scope.spawn(other).join().unwrap());
-        known.look();
-        assert!(!known.may_be_left(), "one that took nothing leaves nothing");
+        known.remove_ended();
+        assert!(!known.may_have_orphans(), "one that took nothing leaves nothing");
         known.add(ended);
         // Added after its end, as none is but one that comes while it ends: it counts until the next end.
-        assert!(known.others_than(me));
+        assert!(known.has_others_than(me));
         std::thread::scope(|scope| scope.spawn(other).join().unwrap());
-        assert!(known.look());
-        assert!(!known.others_than(me) && known.may_be_left());
+        assert!(known.remove_ended());
+        assert!(!known.has_others_than(me) && known.may_have_orphans());
         assert_eq!(known.threads(), [me]);
-        known.nothing_left(known.gone());
-        assert!(!known.look() && !known.may_be_left());
+        known.set_without_orphans(known.ended());
+        assert!(!known.remove_ended() && !known.may_have_orphans());
         // An answer from before another ended says nothing of that one.
-        let before = known.gone();
+        let before = known.ended();
         known.add(ended);
         std::thread::scope(|scope| scope.spawn(other).join().unwrap());
-        assert!(known.look());
-        known.nothing_left(before);
-        assert!(known.may_be_left());
+        assert!(known.remove_ended());
+        known.set_without_orphans(before);
+        assert!(known.may_have_orphans());
     }
 
     #[cfg(not(shuttle))]
@@ -132,6 +133,6 @@ mod tests {
         for _ in 0..100 {
             std::thread::scope(|scope| scope.spawn(meet).join().unwrap());
         }
-        assert!(crate::base::sync::lock(&retry.shared.state).known.threads().len() <= 1);
+        assert!(crate::base::sync::lock(&retry.shared.state).freeing.threads().len() <= 1);
     }
 }
